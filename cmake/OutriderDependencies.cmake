@@ -1,0 +1,26 @@
+# Every third-party library, found once. CONTRIBUTING.md says why each is here.
+find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(FlatBuffers REQUIRED)
+
+# cppzmq's own package file wants libzmq's, which Debian ships as pkg-config only.
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(ZeroMQ REQUIRED IMPORTED_TARGET libzmq>=4.3)
+
+# oneDNN: the one that ./setup --onednn source built, if there is one; else the distribution's.
+set(outrider_cache "$ENV{HOME}/.cache/outrider")
+if(DEFINED ENV{OUTRIDER_CACHE})
+  set(outrider_cache "$ENV{OUTRIDER_CACHE}")
+endif()
+set(OUTRIDER_ONEDNN_CACHE "${outrider_cache}/onednn-3.7.2" CACHE PATH
+    "Where ./setup --onednn source installs oneDNN")
+find_package(dnnl QUIET PATHS ${OUTRIDER_ONEDNN_CACHE} NO_DEFAULT_PATH)
+if(NOT dnnl_FOUND)
+  find_package(dnnl REQUIRED)
+endif()
+get_target_property(dnnl_location DNNL::dnnl LOCATION)
+message(STATUS "oneDNN ${dnnl_VERSION} from ${dnnl_location}")

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "common/base/check.h"
+
+namespace outrider {
+
+/// What a caller may branch on. The message says the rest.
+enum class Errc {
+  kInvalidArgument,  ///< a client or a flag asked for something impossible
+  kNotFound,         ///< a file, tensor or key that should exist does not
+  kMalformed,        ///< bytes from a file or a peer that break their format
+  kUnsupported,      ///< well formed, but not something this build can do
+  kMismatch,         ///< two things that must fit (assistant and backbone, two nodes) do not
+  kVersionMismatch,  ///< the peer speaks another protocol version
+  kTimeout,          ///< no answer in time
+  kPeerGone,         ///< the peer was there and is not any more
+  kOutOfRange,       ///< a size beyond a limit (context length, frame bytes)
+  kUnavailable,      ///< try again later (draining, queue full, nobody connected)
+  kCancelled,        ///< the client asked for it
+  kIo,               ///< the operating system said no
+};
+
+/// Short stable name, for logs and JSON.
+const char* to_string(Errc code);
+
+struct Error {
+  Errc code;
+  std::string message;  ///< the thing, the value seen, the value wanted; one line
+};
+
+/// A value or an Error. Member names are std::expected's, for an easy swap when we have C++23.
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
+
+  bool has_value() const { return state_.index() == 0; }
+  explicit operator bool() const { return has_value(); }
+  T& value() & {
+    CHECK(has_value(), "{}", std::get<1>(state_).message);
+    return std::get<0>(state_);
+  }
+  const T& value() const& {
+    CHECK(has_value(), "{}", std::get<1>(state_).message);
+    return std::get<0>(state_);
+  }
+  T&& value() && {
+    CHECK(has_value(), "{}", std::get<1>(state_).message);
+    return std::get<0>(std::move(state_));
+  }
+  T& operator*() & { return value(); }
+  const T& operator*() const& { return value(); }
+  T&& operator*() && { return std::move(*this).value(); }
+  T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
+  const Error& error() const {
+    CHECK(!has_value());
+    return std::get<1>(state_);
+  }
+
+ private:
+  std::variant<T, Error> state_;
+};
+
+/// Success or an Error.
+template <>
+class [[nodiscard]] Result<void> {
+ public:
+  Result() = default;
+  Result(Error error) : error_(std::move(error)), failed_(true) {}
+
+  bool has_value() const { return !failed_; }
+  explicit operator bool() const { return has_value(); }
+  const Error& error() const {
+    CHECK(failed_);
+    return error_;
+  }
+
+ private:
+  Error error_{Errc::kIo, ""};
+  bool failed_ = false;
+};
+
+}  // namespace outrider
+
+#define OUTRIDER_CONCAT_INNER(a, b) a##b
+#define OUTRIDER_CONCAT(a, b) OUTRIDER_CONCAT_INNER(a, b)
+
+/// Returns the error of a Result<void> expression, if there is one.
+#define RETURN_IF_ERROR(expression)                               \
+  do {                                                            \
+    if (auto status_ = (expression); !status_) return status_.error(); \
+  } while (false)
+
+/// ASSIGN_OR_RETURN(auto x, expression): x is the value, or the error is returned.
+#define ASSIGN_OR_RETURN(declaration, expression) \
+  ASSIGN_OR_RETURN_INNER(OUTRIDER_CONCAT(result_, __LINE__), declaration, expression)
+#define ASSIGN_OR_RETURN_INNER(result, declaration, expression) \
+  auto result = (expression);                                   \
+  if (!result) return result.error();                           \
+  declaration = std::move(result).value()

@@ -1,0 +1,190 @@
+#include "common/checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "common/base/random.h"
+#include "common/checkpoint/safetensors.h"
+
+namespace outrider {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "safetensors is read as it lies in memory");
+
+const TensorEntry* find_by_name(std::span<const TensorEntry> sorted, std::string_view name) {
+  const auto at = std::ranges::lower_bound(sorted, name, {}, &TensorEntry::name);
+  return at != sorted.end() && at->name == name ? &*at : nullptr;
+}
+
+/// IEEE 754 binary16 to binary32; exact.
+float half_to_float(std::uint16_t half) {
+  const std::uint32_t sign = (half & 0x8000u) << 16, exponent = (half >> 10) & 0x1fu;
+  const std::uint32_t fraction = half & 0x3ffu;
+  if (exponent == 0) {  // zero or subnormal: fraction * 2^-24
+    const auto magnitude = std::bit_cast<std::uint32_t>(static_cast<float>(fraction) * 0x1p-24f);
+    return std::bit_cast<float>(sign | magnitude);
+  }
+  const std::uint32_t wide_exponent = exponent == 31 ? 255 : exponent + 127 - 15;
+  return std::bit_cast<float>(sign | wide_exponent << 23 | fraction << 13);
+}
+
+/// out[i] = convert(element i); memcpy because the bytes may lie at any address.
+template <typename Stored, typename T, typename Convert>
+void convert_elements(std::span<const std::byte> bytes, std::span<T> out, Convert convert) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    Stored element;
+    std::memcpy(&element, bytes.data() + i * sizeof(Stored), sizeof(Stored));
+    out[i] = convert(element);
+  }
+}
+
+Result<void> check_count(const TensorEntry& tensor, std::size_t count) {
+  if (static_cast<std::size_t>(tensor.element_count()) == count) return {};
+  return Error{Errc::kMismatch,
+               fmt::format("{}: tensor {} has {} elements, wanted {}", tensor.file.string(),
+                           quote(tensor.name), tensor.element_count(), count)};
+}
+
+Error wrong_dtype(const TensorEntry& tensor, const char* wanted) {
+  return Error{Errc::kUnsupported,
+               fmt::format("{}: tensor {} has dtype {}, wanted {}", tensor.file.string(),
+                           quote(tensor.name), to_string(tensor.dtype), wanted)};
+}
+
+/// Order-dependent 64-bit hash of words and byte strings.
+class Hash {
+ public:
+  void add(std::uint64_t word) { state_ = mix64(state_ + 0x9e3779b97f4a7c15ULL + word); }
+  void add(std::span<const std::byte> bytes) {
+    add(bytes.size());  // So that "ab", "c" and "a", "bc" differ.
+    while (!bytes.empty()) {
+      std::uint64_t word = 0;
+      const std::size_t count = std::min(sizeof(word), bytes.size());
+      std::memcpy(&word, bytes.data(), count);
+      add(word);
+      bytes = bytes.subspan(count);
+    }
+  }
+  void add(std::string_view text) { add(std::as_bytes(std::span(text))); }
+  std::uint64_t value() const { return state_; }
+
+ private:
+  std::uint64_t state_ = 0;
+};
+
+}  // namespace
+
+std::int64_t TensorEntry::element_count() const {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+Result<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
+  Checkpoint checkpoint;
+  checkpoint.path_ = path;
+  std::error_code ignored;  // What cannot be looked at cannot be opened either, and that says why.
+  const bool is_directory = std::filesystem::is_directory(path, ignored);
+
+  const std::filesystem::path single = is_directory ? path / "model.safetensors" : path;
+  const std::filesystem::path index = path / "model.safetensors.index.json";
+  // Hugging Face's order: a single file wins over an index.
+  if (!is_directory || std::filesystem::exists(single, ignored)) {
+    ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(single));
+    ASSIGN_OR_RETURN(checkpoint.tensors_, parse_safetensors(file.bytes(), single));
+    checkpoint.files_.push_back(std::move(file));
+    return checkpoint;
+  }
+  if (!std::filesystem::exists(index, ignored)) {
+    return Error{Errc::kNotFound, fmt::format("{}: holds neither model.safetensors nor "
+                                              "model.safetensors.index.json",
+                                              path.string())};
+  }
+
+  ASSIGN_OR_RETURN(const MappedFile index_file, MappedFile::open(index));
+  ASSIGN_OR_RETURN(const auto tensors_of, parse_index(index_file.bytes(), index));
+  for (const auto& [shard, names] : tensors_of) {
+    ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path / shard));
+    ASSIGN_OR_RETURN(const std::vector<TensorEntry> held,
+                     parse_safetensors(file.bytes(), path / shard));
+    for (const std::string& name : names) {
+      const TensorEntry* const tensor = find_by_name(held, name);
+      if (tensor == nullptr) {
+        return Error{Errc::kMalformed, fmt::format("{}: tensor {} is not in shard {}",
+                                                   index.string(), quote(name), quote(shard))};
+      }
+      checkpoint.tensors_.push_back(*tensor);
+    }
+    checkpoint.files_.push_back(std::move(file));
+  }
+  std::ranges::sort(checkpoint.tensors_, {}, &TensorEntry::name);
+  return checkpoint;
+}
+
+const TensorEntry* Checkpoint::find(std::string_view name) const {
+  return find_by_name(tensors_, name);
+}
+
+Result<const TensorEntry*> Checkpoint::require(std::string_view name,
+                                               const std::vector<std::int64_t>& shape) const {
+  const TensorEntry* const tensor = find(name);
+  if (tensor == nullptr) {
+    return Error{Errc::kNotFound, fmt::format("{}: tensor {} is missing, wanted shape [{}]",
+                                              path_.string(), quote(name), fmt::join(shape, ", "))};
+  }
+  if (tensor->shape != shape) {
+    return Error{Errc::kMismatch,
+                 fmt::format("{}: tensor {} has shape [{}], wanted [{}]", tensor->file.string(),
+                             quote(name), fmt::join(tensor->shape, ", "), fmt::join(shape, ", "))};
+  }
+  return tensor;
+}
+
+std::uint64_t Checkpoint::fingerprint() const {
+  constexpr std::size_t kSampleBytes = 4096;
+  Hash hash;
+  for (const TensorEntry& tensor : tensors_) {
+    hash.add(tensor.name);
+    hash.add(std::string_view(to_string(tensor.dtype)));
+    hash.add(std::as_bytes(std::span(tensor.shape)));
+    const std::span<const std::byte> bytes = tensor.bytes;
+    if (bytes.size() <= 3 * kSampleBytes) {
+      hash.add(bytes);
+    } else {
+      hash.add(bytes.first(kSampleBytes));
+      hash.add(bytes.subspan((bytes.size() - kSampleBytes) / 2, kSampleBytes));
+      hash.add(bytes.last(kSampleBytes));
+    }
+  }
+  return hash.value();
+}
+
+Result<void> read_f32(const TensorEntry& tensor, std::span<float> out) {
+  RETURN_IF_ERROR(check_count(tensor, out.size()));
+  switch (tensor.dtype) {
+    case DType::kF32: convert_elements<float>(tensor.bytes, out, [](float x) { return x; }); break;
+    case DType::kBf16:
+      convert_elements<Bf16>(tensor.bytes, out, [](Bf16 x) { return to_float(x); });
+      break;
+    case DType::kF16: convert_elements<std::uint16_t>(tensor.bytes, out, half_to_float); break;
+    default: return wrong_dtype(tensor, "F32, BF16 or F16");
+  }
+  return {};
+}
+
+Result<void> read_i64(const TensorEntry& tensor, std::span<std::int64_t> out) {
+  RETURN_IF_ERROR(check_count(tensor, out.size()));
+  switch (tensor.dtype) {
+    case DType::kI64: convert_elements<std::int64_t>(tensor.bytes, out, [](std::int64_t x) { return x; }); return {};
+    case DType::kI32: convert_elements<std::int32_t>(tensor.bytes, out, [](std::int32_t x) { return std::int64_t{x}; }); return {};
+    default: return wrong_dtype(tensor, "I64 or I32");
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/result.h"
+#include "common/checkpoint/mapped_file.h"
+#include "common/tensor/tensor.h"
+
+namespace outrider {
+
+/// One tensor of a checkpoint: what the header says about it, and a view of its mapped bytes.
+struct TensorEntry {
+  std::string name;
+  DType dtype;
+  std::vector<std::int64_t> shape;  ///< row-major; empty for a scalar
+  /// Little endian. The format promises no alignment: use read_f32, read_i64 or memcpy, or check
+  /// the address before casting it.
+  std::span<const std::byte> bytes;
+  std::filesystem::path file;  ///< where it lies, for messages
+
+  /// Product of the shape; Checkpoint::open has checked that it fits and matches bytes.size().
+  std::int64_t element_count() const;
+};
+
+/// Named, typed views of the tensors of a safetensors checkpoint, memory mapped.
+///
+/// open() reads and checks the headers only, so it costs milliseconds for any size of model. Move
+/// only; entries and their bytes stay where they are when the Checkpoint is moved.
+class Checkpoint {
+ public:
+  /// @param path  a .safetensors file, or a directory with model.safetensors or else
+  ///   model.safetensors.index.json, whose weight_map decides which tensors there are.
+  /// @return kNotFound for a missing file or shard, kMalformed for whatever breaks the format,
+  ///   kUnsupported for an element type we do not know, kOutOfRange for a header over 100 MB.
+  static Result<Checkpoint> open(const std::filesystem::path& path);
+
+  /// Null if there is no such tensor. O(log n).
+  const TensorEntry* find(std::string_view name) const;
+
+  /// The tensor, which must exist (else kNotFound) and have this shape (else kMismatch).
+  Result<const TensorEntry*> require(std::string_view name,
+                                     const std::vector<std::int64_t>& shape) const;
+
+  /// Every tensor, in the order of their names.
+  std::span<const TensorEntry> tensors() const { return tensors_; }
+
+  /// What open() was given.
+  const std::filesystem::path& path() const { return path_; }
+
+  /// Identifies the weights, so that two nodes can tell whether they loaded the same ones. Covers
+  /// every name, type and shape, and the first, middle and last 4 KiB of each tensor; it does not
+  /// depend on the machine, on file names or on how tensors are spread over shards.
+  ///
+  /// Detects another model, fine-tune, precision or version. Does not detect a change confined to
+  /// bytes outside the samples (a flipped bit in a large tensor) or to config.json, and is no
+  /// defence against forgery. Reads at most 12 KiB of each tensor.
+  std::uint64_t fingerprint() const;
+
+ private:
+  Checkpoint() = default;
+
+  std::filesystem::path path_;
+  std::vector<MappedFile> files_;     // Own what the entries' bytes point into.
+  std::vector<TensorEntry> tensors_;  // Sorted by name.
+};
+
+/// Copies a F32, BF16 or F16 tensor to floats; exact.
+/// @return kUnsupported for another type, kMismatch if `out` has another element count.
+Result<void> read_f32(const TensorEntry& tensor, std::span<float> out);
+
+/// Copies an I64 or I32 tensor, widened.
+/// @return kUnsupported for another type, kMismatch if `out` has another element count.
+Result<void> read_i64(const TensorEntry& tensor, std::span<std::int64_t> out);
+
+}  // namespace outrider

@@ -1,0 +1,59 @@
+#include "common/checkpoint/mapped_file.h"
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace outrider {
+namespace {
+
+Error system_error(const std::filesystem::path& path, const char* action, int error_number) {
+  const Errc code = error_number == ENOENT || error_number == ENOTDIR ? Errc::kNotFound : Errc::kIo;
+  return Error{code, fmt::format("{}: cannot {}: {}", path.string(), action,
+                                 std::generic_category().message(error_number))};
+}
+
+Result<std::span<const std::byte>> map_descriptor(int fd, const std::filesystem::path& path) {
+  struct stat status;
+  if (::fstat(fd, &status) != 0) return system_error(path, "stat", errno);
+  if (!S_ISREG(status.st_mode)) {
+    return Error{Errc::kIo, fmt::format("{}: not a regular file", path.string())};
+  }
+  const auto size = static_cast<std::size_t>(status.st_size);
+  if (size == 0) return std::span<const std::byte>();  // mmap refuses a length of 0.
+  void* const address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (address == MAP_FAILED) return system_error(path, "map", errno);
+  return std::span(static_cast<const std::byte*>(address), size);
+}
+
+}  // namespace
+
+Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
+  // O_NONBLOCK: opening a FIFO must end in an error, not wait for its writer.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return system_error(path, "open", errno);
+  const Result<std::span<const std::byte>> bytes = map_descriptor(fd, path);
+  ::close(fd);  // The mapping keeps the file.
+  if (!bytes) return bytes.error();
+  return MappedFile(*bytes);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+}  // namespace outrider

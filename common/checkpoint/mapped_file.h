@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+
+#include "common/base/result.h"
+
+namespace outrider {
+
+/// A file mapped read-only into memory. Move only; a span from bytes() lives as long as the
+/// mapping, wherever the MappedFile is moved to.
+///
+/// Pages are read when first touched. A file that shrinks while it is mapped ends the process
+/// (SIGBUS): replace checkpoints by renaming, never by writing into them.
+class MappedFile {
+ public:
+  /// @return kNotFound if there is no such file, kIo if it is not a regular file or cannot be read.
+  static Result<MappedFile> open(const std::filesystem::path& path);
+
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  /// Empty for an empty file.
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  std::span<const std::byte> bytes_;  // What munmap needs; empty means nothing is mapped.
+};
+
+}  // namespace outrider

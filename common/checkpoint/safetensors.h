@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/result.h"
+#include "common/checkpoint/checkpoint.h"
+
+namespace outrider {
+
+/// Private to this room: the two JSON texts of the format, read strictly. Both readers accept only
+/// the structure they expect, so nesting is bounded and a repeated key is seen.
+
+/// The tensors of one mapped .safetensors file, sorted by name, every range checked. Bytes that
+/// belong to no tensor are allowed.
+Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> file_bytes,
+                                                   const std::filesystem::path& file);
+
+/// weight_map of a model.safetensors.index.json, turned round: shard -> names of its tensors.
+/// Shards are relative paths that stay inside the directory.
+Result<std::map<std::string, std::vector<std::string>>> parse_index(
+    std::span<const std::byte> file_bytes, const std::filesystem::path& file);
+
+/// A name from a file as it may appear in a one-line message: quoted, escaped, cut when long.
+std::string quote(std::string_view text);
+
+}  // namespace outrider

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/kernels/linear.h"
+
+namespace outrider {
+
+/// One packed weight matrix behind oneDNN's matmul, for a few fixed numbers of rows.
+/// The only place that uses oneDNN; compiles against 2.6 and 3.x.
+///
+/// Batch invariance: a height (number of rows) is used only if its primitive gives, on random input,
+/// the very bits of the kRowTile-row primitive, row by row. This is checked once per shape, when the
+/// first matrix of that shape is packed; a height that fails is left out (docs/numerics.md).
+class OnednnGemm {
+ public:
+  virtual ~OnednnGemm() = default;
+
+  /// @param weights [out, in] row-major: float, Bf16 or int8 by `type`.
+  /// @return null where oneDNN has no optimised implementation on the active ISA, or not an exact
+  ///         one (int8 without VNNI may saturate in 16 bits).
+  static std::shared_ptr<const OnednnGemm> pack(WeightType type, std::int64_t in_features,
+                                                std::int64_t out_features, const void* weights);
+
+  /// How many rows the next execute should take when `rows` are left: more than `rows` only up to
+  /// kRowTile, and then the surplus is padding.
+  virtual std::int64_t height(std::int64_t rows) const = 0;
+  /// dst [height, out] = src [height, in] W^T. src: float, Bf16 or int8; dst: float, for int8 int32.
+  virtual void execute(std::int64_t height, const void* src, void* dst) const = 0;
+  virtual std::string implementation() const = 0;
+  virtual std::size_t packed_bytes() const = 0;
+};
+
+/// "3.7.2": of the library that is linked.
+std::string onednn_version();
+
+}  // namespace outrider

@@ -1,0 +1,60 @@
+#include "common/kernels/isa.h"
+
+#include <cpuid.h>
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace outrider {
+namespace {
+
+constexpr Isa kAll[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
+
+bool cpu_has_amx_int8() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & (1u << 24)) != 0 && (d & (1u << 25)) != 0;
+}
+
+Isa choose() {
+  const Isa detected = detect_isa();
+  const char* wanted = std::getenv("OUTRIDER_ISA");
+  if (wanted == nullptr || *wanted == '\0') return detected;
+  for (const Isa isa : kAll) {
+    if (std::string_view(wanted) != to_string(isa)) continue;
+    if (isa <= detected) return isa;
+    throw std::runtime_error(fmt::format("OUTRIDER_ISA={}, but this CPU has only {}", wanted, to_string(detected)));
+  }
+  throw std::runtime_error(fmt::format("OUTRIDER_ISA={}, wanted scalar, avx2, avx512 or amx", wanted));
+}
+
+}  // namespace
+
+const char* to_string(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar: return "scalar";
+    case Isa::kAvx2: return "avx2";
+    case Isa::kAvx512: return "avx512";
+    case Isa::kAmx: return "amx";
+  }
+  return "?";
+}
+
+Isa detect_isa() {
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::kScalar;
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512vnni");
+  if (!avx512) return Isa::kAvx2;
+  return cpu_has_amx_int8() ? Isa::kAmx : Isa::kAvx512;
+}
+
+Isa active_isa() {
+  static const Isa isa = choose();
+  return isa;
+}
+
+}  // namespace outrider

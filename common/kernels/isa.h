@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+#include "common/base/result.h"
+
+namespace outrider {
+
+/// Instruction sets that a path of ours exists for, weakest first. kAmx differs from kAvx512 in
+/// oneDNN's GEMMs only; kAvx512 means the VNNI generation and up.
+enum class Isa { kScalar, kAvx2, kAvx512, kAmx };
+
+const char* to_string(Isa isa);
+
+/// The strongest set this CPU runs.
+Isa detect_isa();
+
+/// The set in use: OUTRIDER_ISA (scalar, avx2, avx512, amx) if it is set and this CPU has it, else
+/// the detected one. Chosen once, on the first call. Throws std::runtime_error on a bad OUTRIDER_ISA.
+Isa active_isa();
+
+}  // namespace outrider

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/kernels/isa.h"
+#include "common/tensor/bf16.h"
+
+namespace outrider {
+
+/// One query row's heads that share a K/V head, against the visible keys of that head.
+/// Key j (0 <= j < count) lies at slot (first_slot + j) mod capacity of a ring of rows.
+template <typename Kv>
+struct AttendArgs {
+  const float* q;           ///< [heads, head_dim], row stride q_stride
+  std::int64_t q_stride;
+  std::int64_t heads;
+  std::int64_t head_dim;
+  const Kv* k;              ///< this K/V head's first column; rows row_stride apart
+  const Kv* v;
+  std::int64_t row_stride;
+  std::int64_t capacity;    ///< rows in the ring
+  std::int64_t first_slot;
+  std::int64_t count;       ///< >= 1
+  float* scores;            ///< scratch, heads * count
+  float* out;               ///< [heads, head_dim], row stride out_stride
+  std::int64_t out_stride;
+};
+
+/// The row kernels of one instruction set. Every function computes a row from that row's inputs
+/// alone, in an order fixed by the row's length: this is where batch invariance comes from.
+struct KernelTable {
+  /// y = x / sqrt(mean(x^2) + eps) * weight; weight may be null. y may be x.
+  void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t n, float* y);
+  /// y = gelu_tanh(gate) * up. y may be either input.
+  void (*gelu_mul)(const float* gate, const float* up, std::int64_t n, float* y);
+  /// x += y
+  void (*add)(float* x, const float* y, std::int64_t n);
+  /// x *= factor
+  void (*scale)(float* x, float factor, std::int64_t n);
+  /// x = cap * tanh(x / cap)
+  void (*softcap)(float* x, float cap, std::int64_t n);
+  /// Half-split rotation of one head, x [2 * pairs]: pairs (i, i + pairs).
+  void (*rope)(float* x, const float* cos, const float* sin, std::int64_t pairs);
+  /// Index of the largest value; the lowest index among equals.
+  std::int64_t (*argmax)(const float* x, std::int64_t n);
+  void (*to_bf16)(const float* x, std::int64_t n, Bf16* y);
+  void (*from_bf16)(const Bf16* x, std::int64_t n, float* y);
+  /// Symmetric int8: y = round(x / scale), scale = max|x| / 127. @return scale; 0 for a zero row.
+  float (*quantize)(const float* x, std::int64_t n, std::int8_t* y);
+  /// y = x * row_scale * column_scale
+  void (*dequantize)(const std::int32_t* x, float row_scale, const float* column_scale, std::int64_t n, float* y);
+  float (*dot_f32)(const float* x, const float* w, std::int64_t n);
+  float (*dot_bf16)(const Bf16* x, const Bf16* w, std::int64_t n);
+  std::int32_t (*dot_int8)(const std::int8_t* x, const std::int8_t* w, std::int64_t n);
+  /// softmax(q . k) . v per head; scores are not scaled (gemma4.md 3.4).
+  void (*attend_f32)(const AttendArgs<float>& args);
+  void (*attend_bf16)(const AttendArgs<Bf16>& args);
+};
+
+/// The table of one instruction set; kAvx512 and kAmx share theirs. @pre isa <= detect_isa().
+const KernelTable& kernel_table(Isa isa);
+
+/// The table of active_isa().
+const KernelTable& kernels();
+
+extern const KernelTable kScalarKernels, kAvx2Kernels, kAvx512Kernels;
+
+}  // namespace outrider

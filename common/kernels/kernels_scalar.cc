@@ -1,0 +1,130 @@
+// Plain versions, obviously right: the oracle that the fast ones are tested against.
+#include <cmath>
+
+#include "common/kernels/kernel_table.h"
+
+namespace outrider {
+namespace {
+
+void rms_norm(const float* x, const float* weight, float eps, std::int64_t n, float* y) {
+  float sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += x[i] * x[i];
+  const float factor = 1.0f / std::sqrt(sum / static_cast<float>(n) + eps);
+  for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] * factor * (weight == nullptr ? 1.0f : weight[i]);
+}
+
+float gelu_tanh(float z) {
+  constexpr float kSqrt2OverPi = 0.7978845608028654f;
+  return 0.5f * z * (1.0f + std::tanh(kSqrt2OverPi * (z + 0.044715f * z * z * z)));
+}
+
+void gelu_mul(const float* gate, const float* up, std::int64_t n, float* y) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] = gelu_tanh(gate[i]) * up[i];
+}
+
+void add(float* x, const float* y, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) x[i] += y[i];
+}
+
+void scale(float* x, float factor, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) x[i] *= factor;
+}
+
+void softcap(float* x, float cap, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) x[i] = cap * std::tanh(x[i] / cap);
+}
+
+void rope(float* x, const float* cos, const float* sin, std::int64_t pairs) {
+  for (std::int64_t i = 0; i < pairs; ++i) {
+    const float a = x[i], b = x[i + pairs];
+    x[i] = a * cos[i] - b * sin[i];
+    x[i + pairs] = b * cos[i] + a * sin[i];
+  }
+}
+
+std::int64_t argmax(const float* x, std::int64_t n) {
+  std::int64_t best = 0;
+  for (std::int64_t i = 1; i < n; ++i) {
+    if (x[i] > x[best]) best = i;
+  }
+  return best;
+}
+
+void to_bf16_row(const float* x, std::int64_t n, Bf16* y) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] = to_bf16(x[i]);
+}
+
+void from_bf16(const Bf16* x, std::int64_t n, float* y) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] = to_float(x[i]);
+}
+
+float quantize(const float* x, std::int64_t n, std::int8_t* y) {
+  float largest = 0;
+  for (std::int64_t i = 0; i < n; ++i) largest = std::fmax(largest, std::fabs(x[i]));
+  const float inverse = largest == 0 ? 0 : 127.0f / largest;
+  for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<std::int8_t>(std::nearbyint(x[i] * inverse));
+  return largest / 127.0f;
+}
+
+void dequantize(const std::int32_t* x, float row_scale, const float* column_scale, std::int64_t n, float* y) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(x[i]) * row_scale * column_scale[i];
+}
+
+template <typename Sum, typename X>
+Sum dot(const X* x, const X* w, std::int64_t n) {
+  Sum sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    if constexpr (std::is_integral_v<X>) {
+      sum += static_cast<Sum>(x[i]) * w[i];
+    } else {
+      sum += to_float(x[i]) * to_float(w[i]);
+    }
+  }
+  return sum;
+}
+
+template <typename Kv>
+void attend(const AttendArgs<Kv>& a) {
+  for (std::int64_t h = 0; h < a.heads; ++h) {
+    const float* q = a.q + h * a.q_stride;
+    float* out = a.out + h * a.out_stride;
+    const auto row = [&](std::int64_t j) { return (a.first_slot + j) % a.capacity * a.row_stride; };
+    float largest = -INFINITY;
+    for (std::int64_t j = 0; j < a.count; ++j) {
+      float score = 0;
+      for (std::int64_t d = 0; d < a.head_dim; ++d) score += q[d] * to_float(a.k[row(j) + d]);
+      a.scores[j] = score;
+      largest = std::fmax(largest, score);
+    }
+    float sum = 0;
+    for (std::int64_t j = 0; j < a.count; ++j) sum += a.scores[j] = std::exp(a.scores[j] - largest);
+    for (std::int64_t d = 0; d < a.head_dim; ++d) out[d] = 0;
+    for (std::int64_t j = 0; j < a.count; ++j) {
+      const float p = a.scores[j] / sum;
+      for (std::int64_t d = 0; d < a.head_dim; ++d) out[d] += p * to_float(a.v[row(j) + d]);
+    }
+  }
+}
+
+}  // namespace
+
+const KernelTable kScalarKernels = {
+    .rms_norm = rms_norm,
+    .gelu_mul = gelu_mul,
+    .add = add,
+    .scale = scale,
+    .softcap = softcap,
+    .rope = rope,
+    .argmax = argmax,
+    .to_bf16 = to_bf16_row,
+    .from_bf16 = from_bf16,
+    .quantize = quantize,
+    .dequantize = dequantize,
+    .dot_f32 = dot<float, float>,
+    .dot_bf16 = dot<float, Bf16>,
+    .dot_int8 = dot<std::int32_t, std::int8_t>,
+    .attend_f32 = attend<float>,
+    .attend_bf16 = attend<Bf16>,
+};
+
+}  // namespace outrider

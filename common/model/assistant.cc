@@ -1,0 +1,247 @@
+#include "common/model/assistant.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "common/kernels/kernel_table.h"
+
+namespace outrider {
+
+// ---- head ----
+
+Result<DraftHead> DraftHead::load(const WeightReader& weights, const AssistantConfig& config) {
+  DraftHead head;
+  head.vocab_size_ = config.text.vocab_size;
+  head.hidden_size_ = config.text.hidden_size;
+  if (!config.use_ordered_embeddings) {
+    ASSIGN_OR_RETURN(head.dense_, weights.linear(head.hidden_size_, {{"model.embed_tokens", head.vocab_size_}}));
+    return head;
+  }
+  ASSIGN_OR_RETURN(head.centroids_, weights.linear(head.hidden_size_, {{"masked_embedding.centroids", config.num_centroids}}));
+  head.top_k_ = config.centroid_intermediate_top_k;
+  head.group_size_ = head.vocab_size_ / config.num_centroids;
+  ASSIGN_OR_RETURN(const TensorEntry* order, weights.checkpoint().require("masked_embedding.token_ordering", {head.vocab_size_}));
+  std::vector<std::int64_t> ordering(static_cast<std::size_t>(head.vocab_size_));
+  RETURN_IF_ERROR(read_i64(*order, ordering));
+  ASSIGN_OR_RETURN(const TensorEntry* table, weights.table("model.embed_tokens.weight", head.vocab_size_, head.hidden_size_));
+  const Embedding rows(*table, 1, WeightType::kF32);  // scale 1: the head's rows as they are
+
+  const bool f32 = weights.type() == WeightType::kF32;
+  const auto elements = static_cast<std::size_t>(head.vocab_size_ * head.hidden_size_);
+  if (f32) {
+    head.rows_f32_ = AlignedArray<float>(elements);
+  } else {
+    head.rows_bf16_ = AlignedArray<Bf16>(elements);
+  }
+  std::vector<float> row(static_cast<std::size_t>(head.hidden_size_));
+  std::vector<bool> seen(ordering.size());
+  for (std::size_t i = 0; i < ordering.size(); ++i) {
+    const std::int64_t token = ordering[i];
+    if (token < 0 || token >= head.vocab_size_ || seen[static_cast<std::size_t>(token)]) {
+      return Error{Errc::kMalformed, fmt::format("{}: token_ordering[{}] is {}, wanted a permutation of 0..{}", order->file.string(), i,
+                                                 token, head.vocab_size_ - 1)};
+    }
+    seen[static_cast<std::size_t>(token)] = true;
+    head.ordering_.push_back(static_cast<TokenId>(token));
+    rows.lookup(static_cast<TokenId>(token), row);
+    const std::size_t offset = i * row.size();
+    if (f32) {
+      std::copy(row.begin(), row.end(), head.rows_f32_.data() + offset);
+    } else {
+      kernels().to_bf16(row.data(), head.hidden_size_, head.rows_bf16_.data() + offset);
+    }
+  }
+  return head;
+}
+
+std::span<const float> DraftHead::score(Matrix<const float> n) {
+  if (top_k_ == 0) {
+    const Matrix<float> all = scores_.view(1, vocab_size_);
+    dense_.forward(n, all);
+    return all[0].span();
+  }
+  const std::int64_t groups = centroids_.out_features();
+  const Matrix<float> centroid_scores = scores_.view(1, groups);
+  centroids_.forward(n, centroid_scores);
+  std::vector<std::int64_t> best(static_cast<std::size_t>(groups));
+  std::iota(best.begin(), best.end(), 0);
+  const auto higher = [&](std::int64_t a, std::int64_t b) {
+    const float sa = centroid_scores[0][a], sb = centroid_scores[0][b];
+    return sa > sb || (sa == sb && a < b);
+  };
+  std::partial_sort(best.begin(), best.begin() + top_k_, best.end(), higher);
+
+  candidate_ids_.clear();
+  candidate_scores_.clear();
+  std::vector<Bf16> n_bf16(static_cast<std::size_t>(hidden_size_));
+  const float* n_f32 = n[0].data();
+  kernels().to_bf16(n_f32, hidden_size_, n_bf16.data());
+  for (std::int64_t i = 0; i < top_k_; ++i) {
+    const std::int64_t first = best[static_cast<std::size_t>(i)] * group_size_;
+    for (std::int64_t j = first; j < first + group_size_; ++j) {
+      candidate_ids_.push_back(ordering_[static_cast<std::size_t>(j)]);
+      candidate_scores_.push_back(rows_f32_.size() > 0
+                                      ? kernels().dot_f32(n_f32, rows_f32_.data() + j * hidden_size_, hidden_size_)
+                                      : kernels().dot_bf16(n_bf16.data(), rows_bf16_.data() + j * hidden_size_, hidden_size_));
+    }
+  }
+  return candidate_scores_;
+}
+
+TokenId DraftHead::choose(Matrix<const float> n) {
+  const std::span<const float> s = score(n);
+  if (top_k_ == 0) return static_cast<TokenId>(argmax(s));
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < s.size(); ++i) {
+    if (s[i] > s[best] || (s[i] == s[best] && candidate_ids_[i] < candidate_ids_[best])) best = i;
+  }
+  return candidate_ids_[best];
+}
+
+std::vector<float> DraftHead::scores(Matrix<const float> n) {
+  const std::span<const float> s = score(n);
+  if (top_k_ == 0) return {s.begin(), s.end()};
+  std::vector<float> all(static_cast<std::size_t>(vocab_size_), *std::min_element(s.begin(), s.end()) - 1.0f);
+  for (std::size_t i = 0; i < s.size(); ++i) all[static_cast<std::size_t>(candidate_ids_[i])] = s[i];
+  return all;
+}
+
+std::size_t DraftHead::weight_bytes() const {
+  if (top_k_ == 0) return dense_.weight_bytes();
+  const std::size_t element = rows_f32_.size() > 0 ? 4 : 2;
+  return centroids_.weight_bytes() + static_cast<std::size_t>(top_k_ * group_size_ * hidden_size_) * element;
+}
+
+// ---- assistant ----
+
+Result<std::unique_ptr<Assistant>> Assistant::load(const std::filesystem::path& dir, const TextConfig& backbone,
+                                                   std::shared_ptr<const Checkpoint> backbone_checkpoint, WeightType type) {
+  std::unique_ptr<Assistant> model(new Assistant());
+  ASSIGN_OR_RETURN(model->config_, load_assistant_config(dir));
+  const AssistantConfig& config = model->config_;
+  const auto refuse = [&](const std::string& what, auto seen, auto wanted) {
+    return Error{Errc::kMismatch, fmt::format("{}: {} is {}, the backbone {} has {}: an assistant of another backbone", dir.string(),
+                                              what, seen, backbone_checkpoint->path().string(), wanted)};
+  };
+  if (config.backbone_hidden_size != backbone.hidden_size) {
+    return refuse("backbone_hidden_size", config.backbone_hidden_size, backbone.hidden_size);
+  }
+  if (config.text.vocab_size != backbone.vocab_size) return refuse("vocab_size", config.text.vocab_size, backbone.vocab_size);
+  const auto donor_of = [&](AttentionKind kind) -> const LayerConfig* {
+    const int donor = backbone.last_owner(kind);
+    return donor < 0 ? nullptr : &backbone.layers[static_cast<std::size_t>(donor)];
+  };
+  for (std::size_t j = 0; j < config.text.layers.size(); ++j) {
+    const LayerConfig& layer = config.text.layers[j];
+    const LayerConfig* donor = donor_of(layer.kind);
+    if (donor == nullptr) return refuse(fmt::format("layer {}'s kind", j), "not", "no such donor");
+    if (layer.head_dim != donor->head_dim) return refuse(fmt::format("layer {}'s head_dim", j), layer.head_dim, donor->head_dim);
+    if (layer.num_key_value_heads != donor->num_key_value_heads) {
+      return refuse(fmt::format("layer {}'s num_key_value_heads", j), layer.num_key_value_heads, donor->num_key_value_heads);
+    }
+  }
+  model->sliding_donor_ = *donor_of(AttentionKind::kSliding);
+  model->full_donor_ = *donor_of(AttentionKind::kFull);
+  model->sliding_window_ = config.text.sliding_window;
+  model->kv_dtype_ = activation_dtype(type);
+  model->rope_.emplace(config.text);
+
+  const WeightReader target(*backbone_checkpoint, text_prefix(*backbone_checkpoint), type);
+  ASSIGN_OR_RETURN(const TensorEntry* table, target.table("embed_tokens.weight", backbone.vocab_size, backbone.hidden_size));
+  model->target_embedding_.emplace(*table, backbone.hidden_size, type);
+  model->backbone_checkpoint_ = std::move(backbone_checkpoint);
+
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(dir));
+  model->checkpoint_.emplace(std::move(checkpoint));
+  const WeightReader weights(*model->checkpoint_, "", type);
+  const std::int64_t target_hidden = config.backbone_hidden_size, hidden = config.text.hidden_size;
+  ASSIGN_OR_RETURN(model->pre_projection_, weights.linear(2 * target_hidden, {{"pre_projection", hidden}}));
+  ASSIGN_OR_RETURN(model->post_projection_, weights.linear(hidden, {{"post_projection", target_hidden}}));
+  ASSIGN_OR_RETURN(model->norm_, weights.vector("model.norm.weight", hidden));
+  for (std::size_t j = 0; j < config.text.layers.size(); ++j) {
+    ASSIGN_OR_RETURN(DecoderLayer layer, DecoderLayer::load(weights.under(fmt::format("model.layers.{}", j)), config.text, config.text.layers[j], 0));
+    model->layers_.push_back(std::move(layer));
+  }
+  ASSIGN_OR_RETURN(model->head_, DraftHead::load(weights, config));
+  return model;
+}
+
+DonorReplica Assistant::make_replica() const {
+  const auto layer = [&](const LayerConfig& donor, std::int64_t ring) {
+    return LayerKv(kv_dtype_, donor.num_key_value_heads, donor.head_dim, ring);
+  };
+  return {.sliding = layer(sliding_donor_, drafter_window(sliding_window_)), .full = layer(full_donor_, 0)};
+}
+
+/// What stays the same over a round's steps: the position, its angles, the visible keys.
+struct Assistant::Round {
+  RopeAngles sliding_angles, full_angles;
+  RowContext sliding, full;
+};
+
+Assistant::Round Assistant::make_round(const DonorReplica& replica, Position position) const {
+  CHECK(replica.length == position && position >= 1, "replica {}, position {}", replica.length, position);
+  // The last W + 1 rows, one more than the target's own window (gemma4.md 4.4).
+  const std::int64_t count = std::min<std::int64_t>(position, drafter_window(sliding_window_));
+  return {.sliding_angles = rope_->angles(AttentionKind::kSliding, position),
+          .full_angles = rope_->angles(AttentionKind::kFull, position),
+          .sliding = {position, nullptr, nullptr, {replica.sliding.view(), position - count, count}},
+          .full = {position, nullptr, nullptr, {replica.full.view(), 0, position}}};
+}
+
+Matrix<const float> Assistant::step(TokenId token, std::span<const float> state, std::span<const RowContext> sliding,
+                                    std::span<const RowContext> full, const TraceSink* trace) {
+  const std::int64_t target_hidden = config_.backbone_hidden_size;
+  const Matrix<float> input = input_.view(1, 2 * target_hidden);
+  target_embedding_->lookup(token, input.columns(0, target_hidden)[0].span());
+  std::copy(state.begin(), state.end(), input.columns(target_hidden, target_hidden)[0].data());
+  const Matrix<float> x = x_.view(1, config_.text.hidden_size);
+  pre_projection_.forward(input, x);
+  if (trace != nullptr) (*trace)("pre_projection.output", x);
+  for (std::size_t j = 0; j < layers_.size(); ++j) {
+    const bool is_sliding = layers_[j].config().kind == AttentionKind::kSliding;
+    layers_[j].forward(is_sliding ? sliding : full, x, std::nullopt, workspace_, trace,
+                       trace == nullptr ? "" : fmt::format("model.layers.{}", j));
+  }
+  const Matrix<float> n = normed_.view(1, config_.text.hidden_size);
+  rms_norm(x, norm_, config_.text.rms_norm_eps, n);
+  return n;
+}
+
+std::vector<TokenId> Assistant::draft(TokenId token, std::span<const float> hidden, const DonorReplica& replica,
+                                      Position position, std::int64_t count, std::span<const TokenId> stop_ids) {
+  Round round = make_round(replica, position);
+  round.sliding.angles = &round.sliding_angles;
+  round.full.angles = &round.full_angles;
+  const Matrix<float> state = state_.view(1, config_.backbone_hidden_size);
+  std::copy(hidden.begin(), hidden.end(), state[0].data());
+  std::vector<TokenId> drafts;
+  while (static_cast<std::int64_t>(drafts.size()) < count) {
+    const Matrix<const float> n = step(token, state[0].span(), {&round.sliding, 1}, {&round.full, 1}, nullptr);
+    token = head_.choose(n);
+    drafts.push_back(token);
+    if (std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end()) break;
+    if (static_cast<std::int64_t>(drafts.size()) < count) post_projection_.forward(n, state);
+  }
+  return drafts;
+}
+
+Assistant::Step Assistant::trace_step(TokenId token, std::span<const float> state, const DonorReplica& replica,
+                                      Position position, const TraceSink* trace) {
+  Round round = make_round(replica, position);
+  round.sliding.angles = &round.sliding_angles;
+  round.full.angles = &round.full_angles;
+  const Matrix<const float> n = step(token, state, {&round.sliding, 1}, {&round.full, 1}, trace);
+  const Matrix<float> next = state_.view(1, config_.backbone_hidden_size);
+  post_projection_.forward(n, next);
+  Step result{.logits = head_.scores(n), .state = {next[0].span().begin(), next[0].span().end()}, .token = head_.choose(n)};
+  return result;
+}
+
+std::size_t Assistant::weight_bytes() const {
+  std::size_t bytes = pre_projection_.weight_bytes() + post_projection_.weight_bytes() + head_.weight_bytes();
+  for (const DecoderLayer& layer : layers_) bytes += layer.weight_bytes();
+  return bytes;
+}
+
+}  // namespace outrider

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/model/backbone.h"
+#include "common/model/config.h"
+#include "common/model/decoder_layer.h"
+#include "common/model/embedding.h"
+#include "common/model/rope.h"
+
+namespace outrider {
+
+/// Committed K/V rows of the backbone's two donor layers: the drafter's copy of what it attends to.
+struct DonorReplica {
+  LayerKv sliding, full;
+  Position length = 0;  ///< positions [0, length) are valid, as far as the sliding window reaches back
+};
+
+/// The scores of the drafter's tied head: the whole vocabulary, or with ordered embeddings only the
+/// tokens of the best centroids (gemma4.md 4.3).
+class DraftHead {
+ public:
+  static Result<DraftHead> load(const WeightReader& weights, const AssistantConfig& config);
+
+  /// The token with the highest score; the lowest id among equals. @param n [hidden_size], normed.
+  TokenId choose(Matrix<const float> n);
+  /// All scores as the reference defines them: what no chosen centroid holds gets the lowest chosen
+  /// score minus one. For parity tests.
+  std::vector<float> scores(Matrix<const float> n);
+  std::size_t weight_bytes() const;
+
+ private:
+  /// Scores of the candidate tokens in candidate_ids_; all tokens in order where the head is dense.
+  std::span<const float> score(Matrix<const float> n);
+
+  std::int64_t vocab_size_ = 0, hidden_size_ = 0;
+  Linear dense_;                     ///< dense head
+  std::int64_t top_k_ = 0, group_size_ = 0;  ///< ordered head: tokens per centroid
+  Linear centroids_;
+  std::vector<TokenId> ordering_;    ///< [num_centroids * group_size_], tokens by centroid
+  AlignedArray<float> rows_f32_;     ///< embedding rows in that order, so that a centroid's are adjacent
+  AlignedArray<Bf16> rows_bf16_;
+  std::vector<TokenId> candidate_ids_;
+  std::vector<float> candidate_scores_;
+  Buffer scores_;
+};
+
+/// The Gemma 4 assistant (MTP drafter, gemma4.md 4). It reads the target's embedding of the last
+/// token, the target's hidden row and the target's K/V, and writes no cache of its own.
+class Assistant {
+ public:
+  /// @param backbone the target: its embedding table (mapped, kept open) and its donors' shapes. An
+  ///   assistant of another backbone is refused.
+  static Result<std::unique_ptr<Assistant>> load(const std::filesystem::path& dir, const TextConfig& backbone,
+                                                 std::shared_ptr<const Checkpoint> backbone_checkpoint, WeightType type);
+
+  DonorReplica make_replica() const;
+
+  /// Up to `count` greedy drafts after `token`, which sits at `position` (gemma4.md 4.5): the same
+  /// position and K/V throughout. Stops after a stop token.
+  /// @param hidden [backbone_hidden_size] the target row that produced `token`.
+  /// @pre replica.length == position, position >= 1.
+  std::vector<TokenId> draft(TokenId token, std::span<const float> hidden, const DonorReplica& replica,
+                             Position position, std::int64_t count, std::span<const TokenId> stop_ids);
+
+  /// One draft step, for parity tests.
+  struct Step {
+    std::vector<float> logits;  ///< [vocab_size]
+    std::vector<float> state;   ///< [backbone_hidden_size], the next step's hidden row
+    TokenId token;
+  };
+  Step trace_step(TokenId token, std::span<const float> state, const DonorReplica& replica, Position position,
+                  const TraceSink* trace);
+
+  const AssistantConfig& config() const { return config_; }
+  std::size_t weight_bytes() const;
+
+ private:
+  Assistant() = default;
+  /// (token, state) -> normed hidden row, in normed_; the caller takes scores and next state from it.
+  Matrix<const float> step(TokenId token, std::span<const float> state, std::span<const RowContext> sliding,
+                           std::span<const RowContext> full, const TraceSink* trace);
+  struct Round;
+  Round make_round(const DonorReplica& replica, Position position) const;
+
+  AssistantConfig config_;
+  std::int64_t sliding_window_ = 0;
+  DType kv_dtype_ = DType::kF32;
+  LayerConfig sliding_donor_{}, full_donor_{};
+  std::shared_ptr<const Checkpoint> backbone_checkpoint_;
+  std::optional<Checkpoint> checkpoint_;
+  std::optional<Embedding> target_embedding_;
+  std::optional<Rope> rope_;
+  Linear pre_projection_, post_projection_;
+  std::vector<DecoderLayer> layers_;
+  std::vector<float> norm_;
+  DraftHead head_;
+  Workspace workspace_;
+  Buffer input_, x_, normed_, state_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,165 @@
+#include "common/model/backbone.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace outrider {
+
+std::string text_prefix(const Checkpoint& checkpoint) {
+  const bool nested = checkpoint.find("model.language_model.embed_tokens.weight") != nullptr;
+  return nested ? "model.language_model." : "model.";
+}
+
+Result<std::unique_ptr<Backbone>> Backbone::load(const std::filesystem::path& dir, WeightType type, std::int64_t rows_max) {
+  std::unique_ptr<Backbone> model(new Backbone());
+  ASSIGN_OR_RETURN(model->config_, load_text_config(dir));
+  const TextConfig& config = model->config_;
+  if (config.enable_moe_block) {
+    return Error{Errc::kUnsupported, fmt::format("{}: enable_moe_block is true, this version runs dense models only", dir.string())};
+  }
+  for (const AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
+    if (config.last_owner(kind) < 0) {
+      return Error{Errc::kUnsupported, fmt::format("{}: no {} layer owns its K/V, wanted one of each kind", dir.string(),
+                                                   kind == AttentionKind::kSliding ? "sliding" : "full")};
+    }
+  }
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(dir));
+  model->checkpoint_ = std::make_unique<Checkpoint>(std::move(checkpoint));
+  model->type_ = type;
+  model->rows_max_ = rows_max;
+  model->rope_.emplace(config);
+
+  const WeightReader weights(*model->checkpoint_, text_prefix(*model->checkpoint_), type);
+  const std::int64_t hidden = config.hidden_size, ple = config.hidden_size_per_layer_input;
+  ASSIGN_OR_RETURN(const TensorEntry* table, weights.table("embed_tokens.weight", config.vocab_size, hidden));
+  model->embedding_.emplace(*table, hidden, type);
+  ASSIGN_OR_RETURN(model->head_, weights.linear(hidden, {{"embed_tokens", config.vocab_size}}));
+  ASSIGN_OR_RETURN(model->norm_, weights.vector("norm.weight", hidden));
+  if (ple > 0) {
+    const std::int64_t all = config.num_hidden_layers * ple;
+    ASSIGN_OR_RETURN(const TensorEntry* per_layer, weights.table("embed_tokens_per_layer.weight", config.vocab_size_per_layer_input, all));
+    model->per_layer_embedding_.emplace(*per_layer, ple, type);
+    ASSIGN_OR_RETURN(model->per_layer_model_projection_, weights.linear(hidden, {{"per_layer_model_projection", all}}));
+    ASSIGN_OR_RETURN(model->per_layer_projection_norm_, weights.vector("per_layer_projection_norm.weight", ple));
+  }
+  for (int i = 0; i < config.num_hidden_layers; ++i) {
+    const LayerConfig& layer_config = config.layers[static_cast<std::size_t>(i)];
+    ASSIGN_OR_RETURN(DecoderLayer layer, DecoderLayer::load(weights.under(fmt::format("layers.{}", i)), config, layer_config, ple));
+    model->layers_.push_back(std::move(layer));
+  }
+  return model;
+}
+
+KvCache Backbone::make_cache() const {
+  std::vector<KvCache::LayerShape> shapes;
+  for (int i = 0; i < config_.first_shared; ++i) {
+    const LayerConfig& layer = config_.layers[static_cast<std::size_t>(i)];
+    shapes.push_back({layer.num_key_value_heads, layer.head_dim, layer.kind == AttentionKind::kSliding ? config_.sliding_window : 0});
+  }
+  return KvCache(activation_dtype(type_), shapes, rows_max_);
+}
+
+std::size_t Backbone::donor_cache(AttentionKind kind) const { return static_cast<std::size_t>(config_.last_owner(kind)); }
+
+std::size_t Backbone::weight_bytes() const {
+  std::size_t bytes = head_.weight_bytes() + per_layer_model_projection_.weight_bytes();
+  for (const DecoderLayer& layer : layers_) bytes += layer.weight_bytes();
+  return bytes;
+}
+
+void Backbone::embed(std::span<const Segment> segments, Matrix<float> x) const {
+  std::int64_t r = 0;
+  for (const Segment& segment : segments) {
+    for (const TokenId token : segment.tokens) embedding_->lookup(token, x[r++].span());
+  }
+}
+
+Matrix<float> Backbone::per_layer_inputs(std::span<const Segment> segments, Matrix<const float> x) {
+  const std::int64_t ple = config_.hidden_size_per_layer_input, all = config_.num_hidden_layers * ple;
+  const Matrix<float> context = ple_.view(x.size(0), all);
+  per_layer_model_projection_.forward(x, context);
+  scale_in_place(context, static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.hidden_size))));
+  rms_norm_heads(context, ple, per_layer_projection_norm_, config_.rms_norm_eps);
+  const Matrix<float> token_rows = workspace_.product.view(x.size(0), all);
+  std::int64_t r = 0;
+  for (const Segment& segment : segments) {
+    for (const TokenId token : segment.tokens) per_layer_embedding_->lookup(token, token_rows[r++].span());
+  }
+  add_in_place(context, token_rows);
+  scale_in_place(context, static_cast<float>(1.0 / std::sqrt(2.0)));
+  return context;
+}
+
+Backbone::Output Backbone::forward(std::span<const Segment> segments, const TraceSink* trace) {
+  std::int64_t count = 0, output_count = 0;
+  for (const Segment& segment : segments) {
+    count += static_cast<std::int64_t>(segment.tokens.size());
+    output_count += segment.output_rows;
+  }
+  CHECK(0 < count && count <= rows_max_, "{} rows, at most {}", count, rows_max_);
+
+  const Matrix<float> x = x_.view(count, config_.hidden_size);
+  embed(segments, x);
+  if (trace != nullptr) (*trace)("embedding", x);
+  std::optional<Matrix<float>> ple;
+  if (config_.hidden_size_per_layer_input > 0) ple = per_layer_inputs(segments, x);
+
+  // Positions, and each kind's angles, once for all layers.
+  struct Row {
+    KvCache* cache;
+    Position position;
+    RopeAngles sliding, full;
+  };
+  std::vector<Row> rows;
+  rows.reserve(static_cast<std::size_t>(count));
+  for (const Segment& segment : segments) {
+    const Position base = segment.cache->length();
+    segment.cache->extend(static_cast<std::int64_t>(segment.tokens.size()));
+    for (std::size_t i = 0; i < segment.tokens.size(); ++i) {
+      const Position position = base + static_cast<Position>(i);
+      rows.push_back({segment.cache, position, rope_->angles(AttentionKind::kSliding, position),
+                      rope_->angles(AttentionKind::kFull, position)});
+    }
+  }
+
+  std::vector<RowContext> contexts(rows.size());
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    const LayerConfig& layer = layers_[l].config();
+    const bool sliding = layer.kind == AttentionKind::kSliding;
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      Row& row = rows[r];
+      LayerKv& kv = row.cache->layer(static_cast<std::size_t>(layer.donor));
+      // A sliding row sees W keys, its own included (gemma4.md 3.7).
+      const Position first = sliding ? std::max<Position>(0, row.position - config_.sliding_window + 1) : 0;
+      contexts[r] = {row.position, sliding ? &row.sliding : &row.full, layer.owns_kv ? &kv : nullptr,
+                     {kv.view(), first, row.position - first + 1}};
+    }
+    std::optional<Matrix<const float>> layer_ple;
+    if (ple) {
+      const std::int64_t width = config_.hidden_size_per_layer_input;
+      layer_ple = ple->columns(static_cast<std::int64_t>(l) * width, width);
+    }
+    layers_[l].forward(contexts, x, layer_ple, workspace_, trace, trace == nullptr ? "" : fmt::format("layers.{}", l));
+  }
+
+  // Only the rows that somebody asked for go through the head.
+  const Matrix<float> selected = selected_.view(output_count, config_.hidden_size);
+  std::int64_t r = 0, out = 0;
+  for (const Segment& segment : segments) {
+    r += static_cast<std::int64_t>(segment.tokens.size());
+    for (std::int64_t i = segment.output_rows; i > 0; --i) {
+      const auto from = x[r - i].span();
+      std::copy(from.begin(), from.end(), selected[out++].data());
+    }
+  }
+  const Matrix<float> hidden = hidden_.view(output_count, config_.hidden_size);
+  const Matrix<float> logits = logits_.view(output_count, config_.vocab_size);
+  if (output_count > 0) {
+    rms_norm(selected, norm_, config_.rms_norm_eps, hidden);
+    head_.forward(hidden, logits);
+  }
+  if (trace != nullptr) (*trace)("final_normed", hidden);
+  return {hidden, logits};
+}
+
+}  // namespace outrider

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/model/config.h"
+#include "common/model/decoder_layer.h"
+#include "common/model/embedding.h"
+#include "common/model/kv_cache.h"
+#include "common/model/rope.h"
+#include "common/model/trace.h"
+
+namespace outrider {
+
+/// Element type of cached K/V, and of exported hidden rows, for weights of `type`.
+constexpr DType activation_dtype(WeightType type) { return type == WeightType::kF32 ? DType::kF32 : DType::kBf16; }
+
+/// Rows of one session in a forward pass: they continue its cache.
+struct Segment {
+  KvCache* cache;
+  std::span<const TokenId> tokens;
+  std::int64_t output_rows;  ///< how many of the last rows want hidden states and logits
+};
+
+/// A Gemma 4 text backbone (gemma4.md 3), loaded and packed. One forward at a time.
+class Backbone {
+ public:
+  /// @param rows_max most rows of one forward, all segments together.
+  static Result<std::unique_ptr<Backbone>> load(const std::filesystem::path& dir, WeightType type, std::int64_t rows_max);
+
+  /// Output rows of all segments, in order. Valid until the next forward.
+  struct Output {
+    Matrix<const float> hidden;  ///< [R, hidden_size] after the final norm: what the assistant reads
+    Matrix<const float> logits;  ///< [R, vocab_size] before the softcap, which keeps their order
+  };
+  /// Appends the segments' rows to their caches and runs them through the model together. A row's
+  /// output depends on its session alone, bit for bit (docs/numerics.md).
+  /// @pre token ids are below vocab_size; each cache appears once; the rows fit rows_max.
+  Output forward(std::span<const Segment> segments, const TraceSink* trace = nullptr);
+
+  KvCache make_cache() const;
+  const TextConfig& config() const { return config_; }
+  const Checkpoint& checkpoint() const { return *checkpoint_; }
+  WeightType weight_type() const { return type_; }
+  std::int64_t rows_max() const { return rows_max_; }
+  /// Cache index (KvCache::layer) of the donor of a kind (gemma4.md 3.5).
+  std::size_t donor_cache(AttentionKind kind) const;
+  /// Bytes of weights that one forward reads.
+  std::size_t weight_bytes() const;
+  /// Implementation of the largest matrix, for logs.
+  const std::string& gemm_implementation() const { return head_.implementation(); }
+
+ private:
+  Backbone() = default;
+  void embed(std::span<const Segment> segments, Matrix<float> x) const;
+  /// ple [T, L * P] of the rows, gemma4.md 3.2.
+  Matrix<float> per_layer_inputs(std::span<const Segment> segments, Matrix<const float> x);
+
+  TextConfig config_;
+  WeightType type_ = WeightType::kF32;
+  std::int64_t rows_max_ = 0;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::optional<Embedding> embedding_, per_layer_embedding_;
+  std::optional<Rope> rope_;
+  Linear per_layer_model_projection_, head_;
+  std::vector<float> per_layer_projection_norm_, norm_;
+  std::vector<DecoderLayer> layers_;
+  Workspace workspace_;
+  Buffer x_, ple_, selected_, hidden_, logits_;
+};
+
+/// The prefix of a checkpoint's text tensors: multimodal or text only (gemma4.md 2.1).
+std::string text_prefix(const Checkpoint& checkpoint);
+
+}  // namespace outrider

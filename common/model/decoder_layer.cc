@@ -1,0 +1,139 @@
+#include "common/model/decoder_layer.h"
+
+#include <algorithm>
+
+namespace outrider {
+
+Result<DecoderLayer> DecoderLayer::load(const WeightReader& weights, const TextConfig& model,
+                                        const LayerConfig& config, std::int64_t ple_width) {
+  DecoderLayer layer;
+  const std::int64_t hidden = model.hidden_size, inner = config.intermediate_size, head = config.head_dim;
+  layer.config_ = config;
+  layer.eps_ = model.rms_norm_eps;
+  layer.q_size_ = model.num_attention_heads * head;
+  layer.kv_size_ = config.num_key_value_heads * head;
+
+  ASSIGN_OR_RETURN(layer.input_norm_, weights.vector("input_layernorm.weight", hidden));
+  ASSIGN_OR_RETURN(layer.post_attention_norm_, weights.vector("post_attention_layernorm.weight", hidden));
+  ASSIGN_OR_RETURN(layer.pre_feedforward_norm_, weights.vector("pre_feedforward_layernorm.weight", hidden));
+  ASSIGN_OR_RETURN(layer.post_feedforward_norm_, weights.vector("post_feedforward_layernorm.weight", hidden));
+  ASSIGN_OR_RETURN(const std::vector<float> scalar, weights.vector("layer_scalar", 1));
+  layer.layer_scalar_ = scalar[0];
+
+  const WeightReader attention = weights.under("self_attn");
+  std::vector<WeightReader::Part> projections = {{"q_proj", layer.q_size_}};
+  ASSIGN_OR_RETURN(layer.q_norm_, attention.vector("q_norm.weight", head));
+  if (config.owns_kv) {
+    ASSIGN_OR_RETURN(layer.k_norm_, attention.vector("k_norm.weight", head));
+    projections.push_back({"k_proj", layer.kv_size_});
+    if (!config.k_eq_v) projections.push_back({"v_proj", layer.kv_size_});
+  }
+  ASSIGN_OR_RETURN(layer.qkv_, attention.linear(hidden, projections));
+  ASSIGN_OR_RETURN(layer.o_, attention.linear(layer.q_size_, {{"o_proj", hidden}}));
+
+  const WeightReader mlp = weights.under("mlp");
+  ASSIGN_OR_RETURN(layer.gate_up_, mlp.linear(hidden, {{"gate_proj", inner}, {"up_proj", inner}}));
+  ASSIGN_OR_RETURN(layer.down_, mlp.linear(inner, {{"down_proj", hidden}}));
+
+  if (ple_width > 0) {
+    ASSIGN_OR_RETURN(layer.per_layer_input_gate_, weights.linear(hidden, {{"per_layer_input_gate", ple_width}}));
+    ASSIGN_OR_RETURN(layer.per_layer_projection_, weights.linear(ple_width, {{"per_layer_projection", hidden}}));
+    ASSIGN_OR_RETURN(layer.post_per_layer_input_norm_, weights.vector("post_per_layer_input_norm.weight", hidden));
+  }
+  return layer;
+}
+
+void DecoderLayer::forward(std::span<const RowContext> rows, Matrix<float> x, std::optional<Matrix<const float>> ple,
+                           Workspace& workspace, const TraceSink* trace, const std::string& name) const {
+  const auto note = [&](const char* what, Matrix<const float> value) {
+    if (trace != nullptr) (*trace)(name + "." + what, value);
+  };
+  const Matrix<float> h = workspace.normed.view(x.size(0), x.size(1));
+
+  // x += norm(attention(norm(x)))
+  rms_norm(x, input_norm_, eps_, h);
+  note("input_normed", h);
+  attention(rows, h, workspace);
+  note("self_attn.attention_output", h);
+  rms_norm(h, post_attention_norm_, eps_, h);
+  add_in_place(x, h);
+  note("after_attention", x);
+
+  // x += norm(mlp(norm(x)))
+  rms_norm(x, pre_feedforward_norm_, eps_, h);
+  mlp(h, workspace);
+  note("mlp.down", h);
+  rms_norm(h, post_feedforward_norm_, eps_, h);
+  add_in_place(x, h);
+  note("after_feedforward", x);
+
+  // x += norm(project(gelu(gate(x)) * per_layer_input)), where the model has it
+  if (ple) {
+    const Matrix<float> gated = workspace.ple_gate.view(x.size(0), ple->size(1));
+    per_layer_input_gate_.forward(x, gated);
+    gelu_mul(gated, *ple, gated);
+    per_layer_projection_.forward(gated, h);
+    rms_norm(h, post_per_layer_input_norm_, eps_, h);
+    add_in_place(x, h);
+    note("after_ple", x);
+  }
+  scale_in_place(x, layer_scalar_);
+  note("output", x);
+}
+
+/// h := o_proj(attention of h), gemma4.md 3.4.
+void DecoderLayer::attention(std::span<const RowContext> rows, Matrix<float> h, Workspace& workspace) const {
+  const std::int64_t count = h.size(0), head = config_.head_dim;
+  const Matrix<float> qkv = workspace.qkv.view(count, qkv_.out_features() + (config_.k_eq_v && config_.owns_kv ? kv_size_ : 0));
+  if (config_.k_eq_v && config_.owns_kv) {
+    // V is the raw K projection: project into the left part, then copy.
+    const Matrix<float> packed = workspace.product.view(count, qkv_.out_features());
+    qkv_.forward(h, packed);
+    for (std::int64_t r = 0; r < count; ++r) {
+      const auto from = packed[r].span();
+      auto to = std::copy(from.begin(), from.end(), qkv[r].data());
+      std::copy(from.end() - kv_size_, from.end(), to);
+    }
+  } else {
+    qkv_.forward(h, qkv);
+  }
+
+  const Matrix<float> q = qkv.columns(0, q_size_);
+  rms_norm_heads(q, head, q_norm_, eps_);
+  for (std::int64_t r = 0; r < count; ++r) rope_heads(q[r].span(), head, *rows[static_cast<std::size_t>(r)].angles);
+
+  if (config_.owns_kv) {
+    const Matrix<float> k = qkv.columns(q_size_, kv_size_), v = qkv.columns(q_size_ + kv_size_, kv_size_);
+    rms_norm_heads(k, head, k_norm_, eps_);
+    rms_norm_heads(v, head, {}, eps_);
+    for (std::int64_t r = 0; r < count; ++r) {
+      const RowContext& row = rows[static_cast<std::size_t>(r)];
+      rope_heads(k[r].span(), head, *row.angles);
+      row.write_to->write(row.position, k[r].span(), v[r].span());
+    }
+  }
+
+  std::vector<AttendRow> keys;
+  keys.reserve(rows.size());
+  for (const RowContext& row : rows) keys.push_back(row.keys);
+  const Matrix<float> mixed = workspace.attention.view(count, q_size_);
+  attend(q, keys, mixed);
+  o_.forward(mixed, h);
+}
+
+/// h := down(gelu(gate(h)) * up(h))
+void DecoderLayer::mlp(Matrix<float> h, Workspace& workspace) const {
+  const std::int64_t inner = config_.intermediate_size;
+  const Matrix<float> gate_up = workspace.gate_up.view(h.size(0), 2 * inner);
+  const Matrix<float> product = workspace.product.view(h.size(0), inner);
+  gate_up_.forward(h, gate_up);
+  gelu_mul(gate_up.columns(0, inner), gate_up.columns(inner, inner), product);
+  down_.forward(product, h);
+}
+
+std::size_t DecoderLayer::weight_bytes() const {
+  return qkv_.weight_bytes() + o_.weight_bytes() + gate_up_.weight_bytes() + down_.weight_bytes() +
+         per_layer_input_gate_.weight_bytes() + per_layer_projection_.weight_bytes();
+}
+
+}  // namespace outrider

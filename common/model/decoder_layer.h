@@ -1,0 +1,56 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/kernels/ops.h"
+#include "common/model/config.h"
+#include "common/model/kv_cache.h"
+#include "common/model/trace.h"
+#include "common/model/weights.h"
+#include "common/model/workspace.h"
+
+namespace outrider {
+
+/// What one row of a forward pass needs to know at one layer.
+struct RowContext {
+  Position position;
+  const RopeAngles* angles;  ///< of this position, for the layer's kind
+  LayerKv* write_to;         ///< where a layer that owns K/V puts the row's; else unused
+  AttendRow keys;            ///< what the row sees
+};
+
+/// One Gemma 4 decoder layer, of the backbone or of the assistant (gemma4.md 3.3). The assistant's
+/// layers own no K/V and have no per-layer input; nothing else differs.
+class DecoderLayer {
+ public:
+  /// @param weights under "...layers.<i>."
+  /// @param ple_width hidden_size_per_layer_input; 0 for none.
+  static Result<DecoderLayer> load(const WeightReader& weights, const TextConfig& model, const LayerConfig& config,
+                                   std::int64_t ple_width);
+
+  /// x [T, hidden_size] := layer(x).
+  /// @param rows one per row of x; K/V rows of the batch are written before any row attends.
+  /// @param ple  [T, ple_width] this layer's per-layer input; empty for none.
+  void forward(std::span<const RowContext> rows, Matrix<float> x, std::optional<Matrix<const float>> ple,
+               Workspace& workspace, const TraceSink* trace, const std::string& name) const;
+
+  const LayerConfig& config() const { return config_; }
+  std::size_t weight_bytes() const;
+
+ private:
+  void attention(std::span<const RowContext> rows, Matrix<float> h, Workspace& workspace) const;
+  void mlp(Matrix<float> h, Workspace& workspace) const;
+
+  LayerConfig config_{};
+  float eps_ = 0;
+  std::int64_t q_size_ = 0, kv_size_ = 0;  ///< columns of q, and of k or v, in the stacked projection
+  std::vector<float> input_norm_, post_attention_norm_, pre_feedforward_norm_, post_feedforward_norm_;
+  std::vector<float> q_norm_, k_norm_, post_per_layer_input_norm_;
+  Linear qkv_;       ///< q; k; v, or q alone where K/V are shared, or q; k where k_eq_v
+  Linear o_, gate_up_, down_, per_layer_input_gate_, per_layer_projection_;
+  float layer_scalar_ = 1;
+};
+
+}  // namespace outrider

@@ -1,0 +1,94 @@
+#include "common/model/kv_cache.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/kernels/kernel_table.h"
+
+namespace outrider {
+
+LayerKv::LayerKv(DType dtype, std::int64_t num_key_value_heads, std::int64_t head_dim, std::int64_t ring_rows)
+    : dtype_(dtype),
+      num_key_value_heads_(num_key_value_heads),
+      head_dim_(head_dim),
+      row_bytes_(static_cast<std::size_t>(num_key_value_heads * head_dim) * size_bytes(dtype)),
+      grows_(ring_rows == 0),
+      capacity_(ring_rows),
+      k_(static_cast<std::size_t>(ring_rows) * row_bytes_),
+      v_(static_cast<std::size_t>(ring_rows) * row_bytes_) {
+  CHECK(dtype == DType::kF32 || dtype == DType::kBf16);
+}
+
+void LayerKv::reserve(Position end) {
+  if (!grows_ || end <= capacity_) return;
+  const std::int64_t capacity = std::max<std::int64_t>(end, std::max<std::int64_t>(256, 2 * capacity_));
+  const auto grow = [&](AlignedArray<std::byte>& rows) {
+    AlignedArray<std::byte> larger(static_cast<std::size_t>(capacity) * row_bytes_);
+    if (rows.size() > 0) std::memcpy(larger.data(), rows.data(), rows.size());
+    rows = std::move(larger);
+  };
+  grow(k_);
+  grow(v_);
+  capacity_ = capacity;
+}
+
+void LayerKv::write(Position position, std::span<const float> k, std::span<const float> v) {
+  DCHECK(!grows_ || position < capacity_, "position {}, capacity {}", position, capacity_);
+  const auto put = [&](std::span<const float> row, std::byte* to) {
+    if (dtype_ == DType::kF32) {
+      std::memcpy(to, row.data(), row_bytes_);
+    } else {
+      kernels().to_bf16(row.data(), static_cast<std::int64_t>(row.size()), reinterpret_cast<Bf16*>(to));
+    }
+  };
+  put(k, k_.data() + offset(position));
+  put(v, v_.data() + offset(position));
+}
+
+void LayerKv::write_raw(Position first, std::int64_t count, const std::byte* k, const std::byte* v) {
+  reserve(first + count);
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::memcpy(k_.data() + offset(first + i), k + static_cast<std::size_t>(i) * row_bytes_, row_bytes_);
+    std::memcpy(v_.data() + offset(first + i), v + static_cast<std::size_t>(i) * row_bytes_, row_bytes_);
+  }
+}
+
+void LayerKv::read_raw(Position first, std::int64_t count, std::byte* k, std::byte* v) const {
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::memcpy(k + static_cast<std::size_t>(i) * row_bytes_, k_.data() + offset(first + i), row_bytes_);
+    std::memcpy(v + static_cast<std::size_t>(i) * row_bytes_, v_.data() + offset(first + i), row_bytes_);
+  }
+}
+
+KvView LayerKv::view() const {
+  return {.dtype = dtype_, .k = k_.data(), .v = v_.data(), .capacity = capacity_,
+          .num_key_value_heads = num_key_value_heads_, .head_dim = head_dim_};
+}
+
+KvCache::KvCache(DType dtype, std::span<const LayerShape> layers, std::int64_t rows_max) : rows_max_(rows_max) {
+  for (const LayerShape& shape : layers) {
+    // W - 1 past rows for a query, two more for the drafter's W + 1, and the slack.
+    const std::int64_t ring = shape.sliding_window == 0 ? 0 : drafter_window(shape.sliding_window) + rows_max;
+    layers_.emplace_back(dtype, shape.num_key_value_heads, shape.head_dim, ring);
+  }
+}
+
+void KvCache::extend(std::int64_t rows) {
+  CHECK(0 < rows && rows <= rows_max_, "rows {}, limit {}", rows, rows_max_);
+  length_ += rows;
+  for (LayerKv& layer : layers_) layer.reserve(length_);
+}
+
+void KvCache::truncate(Position length) {
+  CHECK(0 <= length && length <= length_ && length_ - length <= rows_max_, "from {} to {}, slack {}", length_, length,
+        rows_max_);
+  length_ = length;
+}
+
+std::size_t KvCache::allocated_bytes() const {
+  std::size_t bytes = 0;
+  for (const LayerKv& layer : layers_) bytes += layer.allocated_bytes();
+  return bytes;
+}
+
+}  // namespace outrider

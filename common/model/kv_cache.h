@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/kernels/ops.h"
+#include "common/tensor/tensor.h"
+
+namespace outrider {
+
+/// Cached K and V rows of one layer. Position p lies in slot p mod capacity. A sliding layer's ring
+/// has a fixed capacity; a full layer's grows so that every position keeps its own slot.
+class LayerKv {
+ public:
+  /// @param ring_rows capacity of a sliding layer; 0 for a layer that keeps every position.
+  LayerKv(DType dtype, std::int64_t num_key_value_heads, std::int64_t head_dim, std::int64_t ring_rows);
+
+  /// Room for positions [0, end); call before write() of a full layer.
+  void reserve(Position end);
+  /// Stores the row of `position`, rounding to the cache's type. k, v: [num_key_value_heads * head_dim].
+  void write(Position position, std::span<const float> k, std::span<const float> v);
+  /// Stores rows [first, first + count) that already have the cache's type: [count, row] each.
+  void write_raw(Position first, std::int64_t count, const std::byte* k, const std::byte* v);
+  /// Copies rows [first, first + count) out, as they are stored.
+  void read_raw(Position first, std::int64_t count, std::byte* k, std::byte* v) const;
+
+  KvView view() const;
+  DType dtype() const { return dtype_; }
+  std::int64_t num_key_value_heads() const { return num_key_value_heads_; }
+  std::int64_t head_dim() const { return head_dim_; }
+  /// Bytes of one row of K (V's are as many).
+  std::size_t row_bytes() const { return row_bytes_; }
+  std::size_t allocated_bytes() const { return k_.size() + v_.size(); }
+
+ private:
+  std::size_t offset(Position position) const { return static_cast<std::size_t>(position % capacity_) * row_bytes_; }
+
+  DType dtype_;
+  std::int64_t num_key_value_heads_, head_dim_;
+  std::size_t row_bytes_;
+  bool grows_;
+  std::int64_t capacity_ = 0;
+  AlignedArray<std::byte> k_, v_;
+};
+
+/// The backbone's K/V of one session: one LayerKv per layer that owns its K/V.
+///
+/// Invariant: every owned layer holds valid rows for the positions that a query at length() or later
+/// can see; length() counts the committed and the not yet rejected rows.
+class KvCache {
+ public:
+  /// What a layer needs; kv_cache knows no model.
+  struct LayerShape {
+    std::int64_t num_key_value_heads, head_dim;
+    std::int64_t sliding_window;  ///< 0: full attention
+  };
+  /// @param rows_max most rows that one forward may append. It is also the slack of a sliding
+  ///   layer's ring, so that as many may be rolled back (gemma4.md 4.6, quirk 4).
+  KvCache(DType dtype, std::span<const LayerShape> layers, std::int64_t rows_max);
+
+  Position length() const { return length_; }
+  std::int64_t rows_max() const { return rows_max_; }
+  LayerKv& layer(std::size_t i) { return layers_[i]; }
+  const LayerKv& layer(std::size_t i) const { return layers_[i]; }
+
+  /// Makes room for `rows` more positions and counts them. The caller then writes each layer's rows.
+  void extend(std::int64_t rows);
+  /// Drops rows from `length` on. What they overwrote in the rings was out of reach of any later query.
+  /// @pre length <= length() <= length + rows_max
+  void truncate(Position length);
+  std::size_t allocated_bytes() const;
+
+ private:
+  std::vector<LayerKv> layers_;
+  std::int64_t rows_max_;
+  Position length_ = 0;
+};
+
+/// Rows of a sliding layer that the assistant sees: the window and one more (gemma4.md 4.4).
+constexpr std::int64_t drafter_window(std::int64_t sliding_window) { return sliding_window + 1; }
+
+}  // namespace outrider

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/kernels/linear.h"
+#include "common/tensor/tensor.h"
+
+namespace outrider {
+
+/// A float buffer that is viewed as a matrix of any shape; grows to the largest, then allocates no
+/// more. Holds padded_rows() rows, as Linear wants.
+class Buffer {
+ public:
+  Matrix<float> view(std::int64_t rows, std::int64_t columns) {
+    const auto needed = static_cast<std::size_t>(padded_rows(rows) * columns);
+    if (data_.size() < needed) data_ = AlignedArray<float>(needed);
+    return {data_.data(), {rows, columns}};
+  }
+
+ private:
+  AlignedArray<float> data_;
+};
+
+/// Scratch of one model instance, by purpose. One forward at a time.
+struct Workspace {
+  Buffer normed, qkv, attention, gate_up, product, output, ple_gate;
+};
+
+}  // namespace outrider

@@ -1,0 +1,457 @@
+#include "common/protocol/coordinator_core.h"
+
+#include <algorithm>
+
+#include "common/protocol/facts.h"
+
+namespace outrider {
+namespace {
+
+/// Position of the last emitted token: the first one whose K/V the target does not have yet.
+template <typename Session>
+Position base_of(const Session& session) {
+  return static_cast<Position>(session.request.prompt.size() + session.answer.size()) - 1;
+}
+
+template <typename Session>
+std::int64_t tokens_left(const Session& session) {
+  return session.request.max_tokens - static_cast<std::int64_t>(session.answer.size());
+}
+
+bool contains(const std::vector<TokenId>& ids, TokenId id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
+
+}  // namespace
+
+CoordinatorCore::CoordinatorCore(const CoordinatorConfig& config) : config_(config), next_session_(config.instance) {}
+
+void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint now) {
+  // Clients and strangers.
+  if (const auto* hello = std::get_if<Hello>(&message.body)) return on_hello(from, *hello, now);
+  if (std::holds_alternative<Generate>(message.body)) return on_generate(from, message, now);
+  if (std::holds_alternative<Cancel>(message.body)) return on_client_cancel(from, message.session);
+  if (std::holds_alternative<StatusRequest>(message.body)) return send(from, {.body = status()});
+
+  const auto worker = workers_.find(from);
+  if (worker == workers_.end()) return send(from, {.body = WhoAreYou{}});
+  worker->second.heard = now;
+  worker->second.suspect = false;
+  if (std::holds_alternative<Heartbeat>(message.body)) return;
+  if (std::holds_alternative<Drain>(message.body)) {
+    worker->second.draining = true;
+    return inform(fmt::format("{} is draining", worker->second.hello.name));
+  }
+
+  const auto it = sessions_.find(message.session);
+  if (it == sessions_.end()) return;  // an answer to a session that has ended
+  Session& session = it->second;
+  const bool from_verifier = from == session.verifier;
+  const bool from_drafter = from == session.drafter;
+  if (!from_verifier && !from_drafter) return;  // a worker this session has left
+  if (message.round != session.round) return;   // late
+
+  if (auto* chunk = std::get_if<KvChunk>(&message.body); chunk != nullptr && from_verifier) {
+    return on_kv_chunk(session, it->first, std::move(chunk->kv));
+  }
+  if (std::holds_alternative<Verdict>(message.body) && from_verifier) {
+    if (session.phase != Phase::kPrefill && session.phase != Phase::kVerifying) return;
+    return on_verdict(it, std::move(message), now);
+  }
+  if (const auto* candidates = std::get_if<Candidates>(&message.body); candidates != nullptr && from_drafter) {
+    if (session.phase == Phase::kDrafting) on_candidates(session, it->first, *candidates, now);
+    return;
+  }
+  if (const auto* need = std::get_if<NeedKv>(&message.body); need != nullptr && from_drafter) {
+    if (session.phase != Phase::kDrafting) return;
+    session.replica_end = std::clamp<Position>(need->have, 0, base_of(session));
+    return send_verify(session, it->first, now);
+  }
+  if (const auto* failed = std::get_if<Failed>(&message.body)) {
+    if (from_verifier) {
+      const bool waiting = session.phase == Phase::kPrefill || session.phase == Phase::kVerifying;
+      if (waiting) fail(it, failed->code, fmt::format("verifier {}: {}", worker->second.hello.name, failed->message));
+      return;
+    }
+    warn(fmt::format("drafter {}: {}; going on without it", worker->second.hello.name, failed->message));
+    unassign_drafter(session, it->first, true);
+    if (session.phase == Phase::kDrafting) send_verify(session, it->first, now);
+    return;
+  }
+  warn(fmt::format("'{}' from {} makes no sense here; dropped", name_of(message), worker->second.hello.name));
+}
+
+// ---- workers ----
+
+const PairFacts* CoordinatorCore::verifier_facts() const {
+  for (const auto& [peer, worker] : workers_) {
+    if (worker.hello.role == Role::kVerifier) return &worker.hello.facts;
+  }
+  return nullptr;
+}
+
+void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint now) {
+  const auto refuse = [&](const PeerId& peer, const std::string& name, std::string why) {
+    warn(fmt::format("refused {}: {}", name, why));
+    send(peer, {.body = Refuse{Errc::kMismatch, std::move(why)}});
+  };
+  if (const PairFacts* facts = verifier_facts(); facts != nullptr && !workers_.contains(from)) {
+    if (auto why = mismatch(*facts, hello.facts)) return refuse(from, hello.name, *why);
+  }
+  const bool known = workers_.contains(from);
+  Worker& worker = workers_[from];
+  worker.hello = hello;
+  worker.heard = now;
+  send(from, {.body = Welcome{config_.instance}});
+  if (known) return;
+  inform(fmt::format("{} joined as {}", hello.name, hello.role == Role::kVerifier ? "verifier" : "drafter"));
+  if (hello.role == Role::kDrafter) return;
+
+  // Drafters may have come before the first verifier; it is the authority.
+  std::vector<PeerId> unfit;
+  for (const auto& [peer, other] : workers_) {
+    if (other.hello.role != Role::kDrafter) continue;
+    if (auto why = mismatch(hello.facts, other.hello.facts)) {
+      refuse(peer, other.hello.name, *why);
+      unfit.push_back(peer);
+    }
+  }
+  for (const PeerId& peer : unfit) workers_.erase(peer);
+  for (auto it = sessions_.begin(); it != sessions_.end();) {
+    const auto session = it++;
+    if (session->second.phase == Phase::kWaiting) start(session, now);
+  }
+}
+
+void CoordinatorCore::drop_worker(const PeerId& peer, const std::string& why, TimePoint now) {
+  const auto worker = workers_.find(peer);
+  if (worker == workers_.end()) return;
+  const bool verifier = worker->second.hello.role == Role::kVerifier;
+  const std::string name = worker->second.hello.name;
+  const bool warned_already = worker->second.suspect;
+  workers_.erase(worker);
+  if (!warned_already) warn(fmt::format("{} {} {}{}", verifier ? "verifier" : "drafter", name, why, verifier ? "" : "; going on without it"));
+  for (auto it = sessions_.begin(); it != sessions_.end();) {
+    const auto current = it++;
+    Session& session = current->second;
+    if (verifier && session.verifier == peer) {
+      fail(current, Errc::kPeerGone, fmt::format("verifier {} {}", name, why));
+    } else if (!verifier && session.drafter == peer) {
+      unassign_drafter(session, current->first, false);
+      if (session.phase == Phase::kDrafting) send_verify(session, current->first, now);
+    }
+  }
+}
+
+void CoordinatorCore::on_peer_gone(const PeerId& peer, TimePoint now) {
+  drop_worker(peer, "closed its connection", now);
+  for (auto it = sessions_.begin(); it != sessions_.end();) {
+    const auto current = it++;
+    if (current->second.client == peer) finish(current, Failed{Errc::kCancelled, "the client went away"});
+  }
+}
+
+void CoordinatorCore::assign_drafter(Session& session) {
+  if (!session.drafter.empty()) return;
+  Worker* best = nullptr;
+  for (auto& [peer, worker] : workers_) {
+    if (worker.hello.role != Role::kDrafter || worker.draining || worker.suspect) continue;
+    if (best != nullptr && best->sessions <= worker.sessions) continue;
+    best = &worker;
+    session.drafter = peer;
+  }
+  if (best == nullptr) return;
+  ++best->sessions;
+  session.replica_end = 0;
+  session.kv = {};
+}
+
+void CoordinatorCore::unassign_drafter(Session& session, SessionId id, bool tell) {
+  if (session.drafter.empty()) return;
+  if (const auto worker = workers_.find(session.drafter); worker != workers_.end()) {
+    --worker->second.sessions;
+    if (tell) send(session.drafter, {.session = id, .body = Free{}});
+  }
+  session.drafter.clear();
+  session.replica_end = 0;
+  session.kv = {};
+}
+
+CoordinatorCore::Worker* CoordinatorCore::usable_drafter(const Session& session) {
+  const auto worker = workers_.find(session.drafter);
+  return worker == workers_.end() || worker->second.suspect ? nullptr : &worker->second;
+}
+
+// ---- sessions ----
+
+void CoordinatorCore::on_generate(const PeerId& from, const Message& message, TimePoint now) {
+  const auto& request = std::get<Generate>(message.body);
+  const auto refuse = [&](Errc code, std::string why) {
+    send(from, {.session = message.session, .body = Failed{code, std::move(why)}});
+  };
+  for (const auto& [id, session] : sessions_) {
+    if (session.client == from && session.request_id == message.session) return;  // repeated
+  }
+  if (request.prompt.empty()) return refuse(Errc::kInvalidArgument, "the prompt is empty, wanted at least one token");
+  if (request.max_tokens < 1) {
+    return refuse(Errc::kInvalidArgument, fmt::format("max_tokens {}, wanted at least 1", request.max_tokens));
+  }
+  if (sessions_.size() >= config_.sessions_max) {
+    return refuse(Errc::kUnavailable, fmt::format("{} requests are open, this coordinator takes {}", sessions_.size(), config_.sessions_max));
+  }
+  const auto it = sessions_.emplace(SessionId{next_session_++}, Session{}).first;
+  Session& session = it->second;
+  session.client = from;
+  session.request_id = message.session;
+  session.request = request;
+  session.opened = session.phase_since = now;
+  send(from, {.session = message.session, .body = Heartbeat{}});  // taken
+  start(it, now);
+}
+
+void CoordinatorCore::start(Sessions::iterator it, TimePoint now) {
+  Session& session = it->second;
+  Worker* best = nullptr;
+  PeerId best_peer;
+  for (auto& [peer, worker] : workers_) {
+    if (worker.hello.role != Role::kVerifier || worker.draining) continue;
+    if (best != nullptr && best->sessions <= worker.sessions) continue;
+    best = &worker;
+    best_peer = peer;
+  }
+  if (best == nullptr) return;  // on_hello or on_tick comes back
+  const PairFacts& facts = best->hello.facts;
+  for (const TokenId token : session.request.prompt) {
+    if (token >= facts.vocab_size) {
+      return fail(it, Errc::kInvalidArgument, fmt::format("prompt token id {}, the vocabulary has {}", token, facts.vocab_size));
+    }
+  }
+  const auto prompt = static_cast<Position>(session.request.prompt.size());
+  if (prompt + 1 > facts.context_max) {
+    return fail(it, Errc::kOutOfRange,
+                fmt::format("the prompt has {} tokens, the context holds {} with the answer", prompt, facts.context_max));
+  }
+  // The last token of an answer needs no K/V, so prompt + answer may be one longer than the context.
+  session.request.max_tokens = std::min<std::int64_t>(session.request.max_tokens, facts.context_max - prompt + 1);
+  session.verifier = best_peer;
+  ++best->sessions;
+  if (session.request.draft_length > 0) assign_drafter(session);
+  session.phase = Phase::kPrefill;
+  ask_verifier(session, {.session = it->first, .round = session.round, .base = 0,
+                         .body = Prefill{session.request.prompt, !session.drafter.empty()}}, now);
+}
+
+void CoordinatorCore::ask_verifier(Session& session, Message message, TimePoint now) {
+  session.outstanding = message;
+  session.phase_since = session.asked = now;
+  send(session.verifier, std::move(message));
+}
+
+void CoordinatorCore::on_kv_chunk(Session& session, SessionId id, KvRows kv) {
+  if (usable_drafter(session) == nullptr || kv.from != session.replica_end) return;
+  session.replica_end = kv.to;
+  send(session.drafter, {.session = id, .round = session.round, .base = kv.from, .body = KvChunk{std::move(kv)}});
+}
+
+void CoordinatorCore::on_candidates(Session& session, SessionId id, const Candidates& candidates, TimePoint now) {
+  const PairFacts& facts = workers_.at(session.verifier).hello.facts;
+  const auto limit = static_cast<std::size_t>(std::min<std::int64_t>(session.request.draft_length, tokens_left(session) - 1));
+  const bool sound = candidates.tokens.size() <= limit &&
+                     std::all_of(candidates.tokens.begin(), candidates.tokens.end(), [&](TokenId t) { return t < facts.vocab_size; });
+  session.metrics.draft_ns += candidates.draft_ns;
+  session.metrics.wire_ns += std::max<std::int64_t>(0, (now - session.asked).count() - candidates.draft_ns);
+  if (sound) {
+    session.drafts = candidates.tokens;
+  } else {
+    warn(fmt::format("{} candidates, or ids beyond the vocabulary of {}: dropped", candidates.tokens.size(), facts.vocab_size));
+  }
+  send_verify(session, id, now);
+}
+
+void CoordinatorCore::send_verify(Session& session, SessionId id, TimePoint now) {
+  const bool drafting_goes_on = usable_drafter(session) != nullptr && tokens_left(session) > 1;
+  std::vector<TokenId> tokens = {session.answer.back()};
+  tokens.insert(tokens.end(), session.drafts.begin(), session.drafts.end());
+  session.phase = Phase::kVerifying;
+  ask_verifier(session,
+               {.session = id, .round = session.round, .base = base_of(session),
+                .body = Verify{std::move(tokens), drafting_goes_on ? std::optional(session.replica_end) : std::nullopt}},
+               now);
+}
+
+void CoordinatorCore::next_round(Session& session, SessionId id, TimePoint now, bool catch_up) {
+  session.round = next(session.round);
+  session.drafts.clear();
+  const Position base = base_of(session);
+  const PairFacts& facts = workers_.at(session.verifier).hello.facts;
+  const std::int64_t draft_length = std::min<std::int64_t>(
+      {session.request.draft_length, tokens_left(session) - 1, facts.context_max - base - 1});
+  if (draft_length > 0) assign_drafter(session);
+  const Worker* drafter = draft_length > 0 ? usable_drafter(session) : nullptr;
+  if (drafter == nullptr || drafter->draining) {
+    if (drafter != nullptr) unassign_drafter(session, id, true);
+    return send_verify(session, id, now);
+  }
+  // Such rows travel by themselves, so that a round's bytes can be told from them.
+  const bool continues = session.kv.from == session.replica_end && session.kv.to == base;
+  if (continues && catch_up) on_kv_chunk(session, id, std::exchange(session.kv, {}));
+  const bool up_to_date = session.replica_end == base;
+  if (!session.hidden || (!continues && !up_to_date)) return send_verify(session, id, now);
+
+  session.phase = Phase::kDrafting;
+  session.phase_since = session.asked = now;
+  session.replica_end = base;
+  send(session.drafter, {.session = id, .round = session.round, .base = base,
+                         .body = Draft{.token = session.answer.back(),
+                                       .draft_length = static_cast<std::int32_t>(draft_length),
+                                       .hidden = std::move(*session.hidden),
+                                       .kv = up_to_date ? KvRows{.from = base, .to = base, .donors = {}} : std::move(session.kv)}});
+  session.hidden.reset();
+  session.kv = {};
+}
+
+void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoint now) {
+  Session& session = it->second;
+  auto& verdict = std::get<Verdict>(message.body);
+  const Worker& verifier = workers_.at(session.verifier);
+  const bool prefill = session.phase == Phase::kPrefill;
+  const Position committed = prefill ? static_cast<Position>(session.request.prompt.size())
+                                     : base_of(session) + verdict.accepted + 1;
+  if (verdict.accepted < 0 || verdict.accepted > static_cast<std::int64_t>(session.drafts.size()) ||
+      verdict.committed != committed || verdict.next_token < 0 || verdict.next_token >= verifier.hello.facts.vocab_size) {
+    return fail(it, Errc::kMalformed,
+                fmt::format("verifier {} accepted {} of {} drafts and committed {}, wanted {}", verifier.hello.name,
+                            verdict.accepted, session.drafts.size(), verdict.committed, committed));
+  }
+  session.outstanding.reset();
+  RequestMetrics& metrics = session.metrics;
+  if (prefill) {
+    session.first_token = now;
+    metrics.prefill_ns = (now - session.opened).count();
+  } else {
+    ++metrics.rounds;
+    metrics.verify_ns += verdict.verify_ns;
+    metrics.wire_ns += std::max<std::int64_t>(0, (now - session.asked).count() - verdict.verify_ns);
+    if (!session.drafts.empty()) {
+      ++metrics.drafting_rounds;
+      const std::size_t drafted = session.drafts.size();
+      metrics.drafted_tokens += static_cast<std::int64_t>(drafted);
+      if (metrics.drafted_per_position.size() < drafted) {
+        metrics.drafted_per_position.resize(drafted);
+        metrics.accepted_per_position.resize(drafted);
+      }
+      for (std::size_t i = 0; i < drafted; ++i) ++metrics.drafted_per_position[i];
+      for (std::int32_t i = 0; i < verdict.accepted; ++i) ++metrics.accepted_per_position[static_cast<std::size_t>(i)];
+      metrics.accepted_tokens += verdict.accepted;
+    }
+  }
+
+  // Emit the accepted drafts and the target's own token, up to the first stop.
+  std::vector<TokenId> fresh(session.drafts.begin(), session.drafts.begin() + verdict.accepted);
+  fresh.push_back(verdict.next_token);
+  const auto stop = std::find_if(fresh.begin(), fresh.end(), [&](TokenId t) { return contains(session.request.stop_ids, t); });
+  const bool stopped = stop != fresh.end();
+  if (stopped) fresh.erase(stop + 1, fresh.end());
+  CHECK(static_cast<std::int64_t>(fresh.size()) <= tokens_left(session), "{} tokens, {} left", fresh.size(), tokens_left(session));
+  const auto index = static_cast<std::int64_t>(session.answer.size());
+  session.answer.insert(session.answer.end(), fresh.begin(), fresh.end());
+  session.last_token = now;
+  metrics.decode_ns = (now - session.first_token).count();
+  send(session.client, {.session = session.request_id, .body = Tokens{index, std::move(fresh)}});
+  if (stopped || tokens_left(session) == 0) {
+    return finish(it, Done{stopped ? FinishReason::kStop : FinishReason::kLength, metrics});
+  }
+
+  session.hidden = std::move(verdict.hidden);
+  session.kv = {};
+  if (auto fine = check_rows(verifier.hello.facts, verdict.kv); !fine) {
+    warn(fmt::format("verifier {}: {}; dropped", verifier.hello.name, fine.error().message));
+  } else {
+    session.kv = std::move(verdict.kv);
+  }
+  next_round(session, it->first, now, prefill || session.kv.from < message.base);
+}
+
+void CoordinatorCore::on_client_cancel(const PeerId& from, SessionId request_id) {
+  for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
+    if (it->second.client != from || it->second.request_id != request_id) continue;
+    return finish(it, Failed{Errc::kCancelled, "cancelled"});
+  }
+}
+
+void CoordinatorCore::finish(Sessions::iterator it, Body last) {
+  Session& session = it->second;
+  unassign_drafter(session, it->first, true);
+  if (const auto worker = workers_.find(session.verifier); worker != workers_.end()) {
+    --worker->second.sessions;
+    send(session.verifier, {.session = it->first, .body = Free{}});
+  }
+  send(session.client, {.session = session.request_id, .body = std::move(last)});
+  sessions_.erase(it);
+}
+
+void CoordinatorCore::fail(Sessions::iterator it, Errc code, std::string message) {
+  finish(it, Failed{code, std::move(message)});
+}
+
+// ---- time ----
+
+void CoordinatorCore::on_tick(TimePoint now) {
+  std::vector<PeerId> silent;
+  for (const auto& [peer, worker] : workers_) {
+    if (now - worker.heard > config_.link.peer_timeout) silent.push_back(peer);
+  }
+  for (const PeerId& peer : silent) {
+    drop_worker(peer, fmt::format("has not been heard for {:.1f} s", to_seconds(config_.link.peer_timeout)), now);
+  }
+  for (auto it = sessions_.begin(); it != sessions_.end();) {
+    const auto current = it++;
+    Session& session = current->second;
+    const Duration waited = now - session.phase_since;
+    switch (session.phase) {
+      case Phase::kWaiting:
+        if (waited >= std::chrono::milliseconds(session.request.wait_ms)) {
+          fail(current, Errc::kUnavailable, fmt::format("no verifier joined within {:.1f} s", to_seconds(waited)));
+        }
+        break;
+      case Phase::kDrafting:
+        if (waited < config_.draft_timeout) break;
+        if (const auto worker = workers_.find(session.drafter); worker != workers_.end() && !worker->second.suspect) {
+          worker->second.suspect = true;
+          warn(fmt::format("drafter {} did not answer within {:.1f} s; going on without it", worker->second.hello.name, to_seconds(waited)));
+        }
+        send_verify(session, current->first, now);
+        break;
+      case Phase::kPrefill:
+      case Phase::kVerifying:
+        if (waited < config_.verify_resend) break;
+        session.phase_since = now;
+        send(session.verifier, *session.outstanding);
+        break;
+    }
+  }
+  if (next_heartbeat_ && now < *next_heartbeat_) return;
+  next_heartbeat_ = now + config_.link.heartbeat_interval;
+  for (const auto& [peer, worker] : workers_) send(peer, {.body = Heartbeat{}});
+  for (const auto& [id, session] : sessions_) send(session.client, {.session = session.request_id, .body = Heartbeat{}});
+}
+
+void CoordinatorCore::on_sent(const Message& message, std::size_t bytes) {
+  const auto it = sessions_.find(message.session);
+  if (it == sessions_.end()) return;
+  RequestMetrics& metrics = it->second.metrics;
+  const auto count = static_cast<std::int64_t>(bytes);
+  if (std::holds_alternative<Draft>(message.body)) metrics.wire_bytes_to_drafter += count;
+  if (std::holds_alternative<KvChunk>(message.body)) metrics.wire_bytes_to_drafter_prompt += count;
+  if (std::holds_alternative<Verify>(message.body) || std::holds_alternative<Prefill>(message.body)) {
+    metrics.wire_bytes_to_verifier += count;
+  }
+}
+
+Status CoordinatorCore::status() const {
+  Status status{.sessions = static_cast<std::int32_t>(sessions_.size())};
+  for (const auto& [peer, worker] : workers_) {
+    ++(worker.hello.role == Role::kVerifier ? status.verifiers : status.drafters);
+  }
+  return status;
+}
+
+}  // namespace outrider

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/protocol/worker_link.h"
+
+namespace outrider {
+
+struct CoordinatorConfig {
+  LinkConfig link = {};
+  /// Tells this coordinator from an earlier one, and is the first session number: give a random one.
+  std::uint64_t instance = 1;
+  /// A drafter that has not answered by then is left out of the round; it is asked again once it is
+  /// heard. Losing a round of drafts costs little, waiting for a dead drafter costs a user's patience.
+  Duration draft_timeout = std::chrono::milliseconds(500);
+  /// Repeat an unanswered request to a verifier that is alive: its answer or the request was lost.
+  Duration verify_resend = std::chrono::seconds(2);
+  std::size_t sessions_max = 1024;
+};
+
+/// The coordinator's side of every session, as a pure state machine: owns the text, asks the drafter,
+/// asks the verifier, emits. One round (architecture.md section 1):
+///
+///   Draft(last token, hidden row, K/V delta) -> Candidates -> Verify(last token, drafts) -> Verdict
+///
+/// The text is the verifier's alone. Whatever a drafter does or fails to do, the session goes on: at
+/// worst it verifies the last token by itself, which is plain decoding.
+class CoordinatorCore {
+ public:
+  explicit CoordinatorCore(const CoordinatorConfig& config);
+
+  void on_message(const PeerId& from, Message message, TimePoint now);
+  /// The transport found no such peer.
+  void on_peer_gone(const PeerId& peer, TimePoint now);
+  /// `bytes` of `message` went out: counts the wire.
+  void on_sent(const Message& message, std::size_t bytes);
+  void on_tick(TimePoint now);
+
+  std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
+  std::vector<Notice> take_notices() { return std::exchange(notices_, {}); }
+  Status status() const;
+
+ private:
+  struct Worker {
+    Hello hello;
+    TimePoint heard{};
+    bool draining = false;
+    bool suspect = false;  ///< a drafter that missed its time; cleared by any message from it
+    int sessions = 0;
+  };
+  enum class Phase { kWaiting, kPrefill, kDrafting, kVerifying };
+  struct Session {
+    PeerId client;
+    SessionId request_id{};  ///< the client's number for it
+    Generate request;
+    std::vector<TokenId> answer;
+    Phase phase = Phase::kWaiting;
+    TimePoint phase_since{}, asked{};
+    TimePoint opened{}, first_token{}, last_token{};
+    PeerId verifier, drafter;  ///< "" while there is none
+    RoundId round{};
+    std::vector<TokenId> drafts;
+    std::optional<Message> outstanding;  ///< at the verifier
+    // The drafter's next input, from the last verdict.
+    std::optional<WireTensor> hidden;
+    KvRows kv;                  ///< not yet sent
+    Position replica_end = 0;   ///< rows sent to the drafter
+    RequestMetrics metrics;
+  };
+  using Sessions = std::map<SessionId, Session>;
+
+  void on_hello(const PeerId& from, const Hello& hello, TimePoint now);
+  void on_generate(const PeerId& from, const Message& message, TimePoint now);
+  void on_client_cancel(const PeerId& from, SessionId request_id);
+  void on_kv_chunk(Session& session, SessionId id, KvRows kv);
+  void on_candidates(Session& session, SessionId id, const Candidates& candidates, TimePoint now);
+  void on_verdict(Sessions::iterator it, Message message, TimePoint now);
+
+  void start(Sessions::iterator it, TimePoint now);
+  /// Drafts if there is somebody to draft, else verifies the last token alone.
+  /// catch_up: the K/V at hand belong to a prompt or to a late joiner's history, not to a round of drafts.
+  void next_round(Session& session, SessionId id, TimePoint now, bool catch_up);
+  void send_verify(Session& session, SessionId id, TimePoint now);
+  void ask_verifier(Session& session, Message message, TimePoint now);
+  void assign_drafter(Session& session);
+  void unassign_drafter(Session& session, SessionId id, bool tell);
+  Worker* usable_drafter(const Session& session);
+  void drop_worker(const PeerId& peer, const std::string& why, TimePoint now);
+  /// Ends a session: tells the workers to forget it, and the client `last`.
+  void finish(Sessions::iterator it, Body last);
+  void fail(Sessions::iterator it, Errc code, std::string message);
+  const PairFacts* verifier_facts() const;
+  void send(const PeerId& to, Message message) { outgoing_.push_back({to, std::move(message)}); }
+  void warn(std::string text) { notices_.push_back({true, std::move(text)}); }
+  void inform(std::string text) { notices_.push_back({false, std::move(text)}); }
+
+  CoordinatorConfig config_;
+  std::map<PeerId, Worker> workers_;
+  Sessions sessions_;
+  std::uint64_t next_session_;
+  std::optional<TimePoint> next_heartbeat_;
+  std::vector<Outgoing> outgoing_;
+  std::vector<Notice> notices_;
+};
+
+}  // namespace outrider

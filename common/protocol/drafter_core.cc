@@ -1,0 +1,117 @@
+#include "common/protocol/drafter_core.h"
+
+#include <algorithm>
+
+#include "common/protocol/facts.h"
+
+namespace outrider {
+
+namespace {
+constexpr std::size_t kFreedRemembered = 1024;
+}
+
+DrafterCore::DrafterCore(const DrafterConfig& config, Hello hello)
+    : config_(config), facts_(hello.facts), link_(config.link, std::move(hello)) {}
+
+void DrafterCore::on_message(Message message, TimePoint now) {
+  WorkerLink::Event event;
+  if (link_.on_message(message, now, &event)) {
+    if (event == WorkerLink::Event::kForgetSessions) {
+      while (!sessions_.empty()) free(sessions_.begin()->first);
+    }
+    return;
+  }
+  if (std::holds_alternative<Draft>(message.body)) return on_draft(std::move(message), now);
+  if (auto* chunk = std::get_if<KvChunk>(&message.body)) {
+    Session* session = find_or_open(message.session, now);
+    if (session == nullptr || !accept_rows(*session, chunk->kv) || chunk->kv.to <= session->replica_end) return;
+    session->replica_end = chunk->kv.to;
+    work_.push_back({.kind = DraftWork::Kind::kExtend, .session = message.session, .kv = std::move(chunk->kv)});
+    return;
+  }
+  if (std::holds_alternative<Free>(message.body)) return free(message.session);
+  notices_.push_back({true, fmt::format("a drafter has no use for '{}'; dropped", name_of(message))});
+}
+
+DrafterCore::Session* DrafterCore::find_or_open(SessionId id, TimePoint now) {
+  if (std::find(recently_freed_.begin(), recently_freed_.end(), id) != recently_freed_.end()) return nullptr;
+  if (!sessions_.contains(id) && sessions_.size() >= config_.sessions_max) return nullptr;
+  Session& session = sessions_[id];
+  session.heard = now;
+  return &session;
+}
+
+bool DrafterCore::accept_rows(const Session& session, const KvRows& kv) {
+  if (kv.from > session.replica_end) return false;  // something before it was lost
+  if (auto fine = check_rows(facts_, kv); !fine) {
+    notices_.push_back({true, fine.error().message + "; dropped"});
+    return false;
+  }
+  return true;
+}
+
+void DrafterCore::on_draft(Message message, TimePoint now) {
+  Session* session = find_or_open(message.session, now);
+  if (session == nullptr) return;
+  if (message.round < session->round) return;  // late
+  if (message.round == session->round && session->last_answer) {
+    outgoing_.push_back({"", *session->last_answer});
+    return;
+  }
+  auto& draft = std::get<Draft>(message.body);
+  const auto answer = [&](Body body) {
+    outgoing_.push_back({"", {.session = message.session, .round = message.round, .base = message.base, .body = std::move(body)}});
+  };
+  const bool hidden_fits = draft.hidden.dtype == facts_.hidden_dtype &&
+                           draft.hidden.shape == std::vector<std::int64_t>{facts_.hidden_size};
+  if (!hidden_fits || draft.token < 0 || draft.token >= facts_.vocab_size) {
+    return answer(Failed{Errc::kMismatch, fmt::format("draft request with token {} and hidden row [{}], wanted a token below {} and [{}]",
+                                                      draft.token, fmt::join(draft.hidden.shape, ", "), facts_.vocab_size, facts_.hidden_size)});
+  }
+  if (!draft.kv.empty() && accept_rows(*session, draft.kv) && draft.kv.to > session->replica_end) {
+    session->replica_end = draft.kv.to;
+  } else {
+    draft.kv = {};
+  }
+  session->round = message.round;
+  session->last_answer.reset();
+  if (session->replica_end != message.base || message.base == 0) {
+    // A lost or late delta: say from where to send again. What did arrive is kept.
+    if (!draft.kv.empty()) work_.push_back({.kind = DraftWork::Kind::kExtend, .session = message.session, .kv = std::move(draft.kv)});
+    return answer(NeedKv{std::min(session->replica_end, message.base)});
+  }
+  work_.push_back({.kind = DraftWork::Kind::kDraft,
+                   .session = message.session,
+                   .round = message.round,
+                   .base = message.base,
+                   .kv = std::move(draft.kv),
+                   .token = draft.token,
+                   .draft_length = draft.draft_length,
+                   .hidden = std::move(draft.hidden)});
+}
+
+void DrafterCore::on_drafted(const DraftWork& work, std::vector<TokenId> tokens, std::int64_t draft_ns) {
+  const auto known = sessions_.find(work.session);
+  if (known == sessions_.end()) return;  // freed meanwhile
+  Message answer{.session = work.session, .round = work.round, .base = work.base,
+                 .body = Candidates{std::move(tokens), draft_ns}};
+  known->second.last_answer = answer;
+  outgoing_.push_back({"", std::move(answer)});
+}
+
+void DrafterCore::on_tick(TimePoint now) {
+  link_.on_tick(now, &outgoing_, &notices_);
+  std::vector<SessionId> idle;
+  for (const auto& [id, session] : sessions_) {
+    if (now - session.heard > config_.session_idle_max) idle.push_back(id);
+  }
+  for (const SessionId id : idle) free(id);
+}
+
+void DrafterCore::free(SessionId id) {
+  recently_freed_.push_back(id);
+  if (recently_freed_.size() > kFreedRemembered) recently_freed_.pop_front();
+  if (sessions_.erase(id) > 0) work_.push_back({.kind = DraftWork::Kind::kRelease, .session = id});
+}
+
+}  // namespace outrider

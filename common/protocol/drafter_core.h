@@ -1,0 +1,73 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "common/protocol/worker_link.h"
+
+namespace outrider {
+
+struct DrafterConfig {
+  LinkConfig link;
+  std::size_t sessions_max = 256;
+  Duration session_idle_max = std::chrono::seconds(120);
+};
+
+/// Work for the assistant engine, in this order.
+struct DraftWork {
+  enum class Kind { kExtend, kDraft, kRelease } kind = Kind::kExtend;
+  SessionId session{};
+  RoundId round{};
+  Position base = 0;
+  KvRows kv = {};               ///< kExtend and kDraft: rows to append to the replica first
+  TokenId token = 0;            ///< kDraft
+  std::int32_t draft_length = 0;
+  WireTensor hidden = {};
+};
+
+/// The drafter's side of all its sessions, as a pure state machine. It keeps the books on which
+/// committed positions the replica holds; the rows themselves are the engine's. A replica only grows:
+/// the verifier never sends a row that may be rejected.
+class DrafterCore {
+ public:
+  DrafterCore(const DrafterConfig& config, Hello hello);
+
+  void on_message(Message message, TimePoint now);
+  void on_tick(TimePoint now);
+  std::vector<DraftWork> take_work() { return std::exchange(work_, {}); }
+  /// Answers a kDraft. @pre the work came from take_work().
+  void on_drafted(const DraftWork& work, std::vector<TokenId> tokens, std::int64_t draft_ns);
+
+  std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
+  std::vector<Notice> take_notices() { return std::exchange(notices_, {}); }
+  const WorkerLink& link() const { return link_; }
+  std::size_t session_count() const { return sessions_.size(); }
+  void drain() { outgoing_.push_back({"", {.body = Drain{}}}); }
+
+ private:
+  struct Session {
+    Position replica_end = 0;             ///< committed positions [0, replica_end) are held
+    RoundId round{};                      ///< the last Draft seen
+    std::optional<Message> last_answer;
+    TimePoint heard{};
+  };
+
+  Session* find_or_open(SessionId id, TimePoint now);
+  /// Whether rows continue the replica, and are what the handshake promised.
+  bool accept_rows(const Session& session, const KvRows& kv);
+  void on_draft(Message message, TimePoint now);
+  void free(SessionId id);
+
+  DrafterConfig config_;
+  PairFacts facts_;
+  WorkerLink link_;
+  std::map<SessionId, Session> sessions_;
+  std::deque<SessionId> recently_freed_;
+  std::vector<DraftWork> work_;
+  std::vector<Outgoing> outgoing_;
+  std::vector<Notice> notices_;
+};
+
+}  // namespace outrider

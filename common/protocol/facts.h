@@ -1,0 +1,21 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "common/protocol/messages.h"
+
+namespace outrider {
+
+/// Why a drafter with `drafter` facts may not draft for a verifier with `verifier` facts; none when it
+/// may. The message names both sides. context_max may differ: the verifier's holds.
+std::optional<std::string> mismatch(const PairFacts& verifier, const PairFacts& drafter);
+
+/// Whether rows are what these facts promise: one entry per donor, its shape and type, and no gap that
+/// a draft could see (a sliding donor may leave out what lies before its window).
+Result<void> check_rows(const PairFacts& facts, const KvRows& kv);
+
+/// First position of donor rows worth sending when a drafter needs [from, to).
+Position first_useful_row(const DonorFacts& donor, Position from, Position to);
+
+}  // namespace outrider

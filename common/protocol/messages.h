@@ -1,0 +1,213 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/result.h"
+#include "common/tensor/tensor.h"
+
+namespace outrider {
+
+/// Both sides of a connection must speak the same one. Raised when a message changes its meaning;
+/// adding an optional field does not raise it (schemas/README.md).
+inline constexpr std::uint32_t kProtocolVersion = 1;
+
+/// Limits that hold before a field is believed. A frame or count beyond them is malformed.
+struct WireLimits {
+  std::size_t header_bytes_max = 8u << 20;   ///< a prompt of 131,072 ids fits many times
+  std::size_t tensor_bytes_max = 64u << 20;  ///< one donor tensor of one prefill chunk
+  std::size_t tensors_max = 5;               ///< hidden row, then K and V of two donors
+  std::size_t tokens_max = 1u << 20;
+  std::int32_t draft_length_max = 32;
+};
+
+/// Bytes that somebody keeps alive: a network frame, or an engine's copy. Immutable, cheap to copy.
+class SharedBytes {
+ public:
+  SharedBytes() = default;
+  SharedBytes(std::shared_ptr<const void> owner, std::span<const std::byte> bytes)
+      : owner_(std::move(owner)), bytes_(bytes) {}
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::shared_ptr<const void> owner_;
+  std::span<const std::byte> bytes_;
+};
+
+/// A tensor on the wire: travels in a frame of its own. shape.size() <= 3, row-major, contiguous.
+struct WireTensor {
+  DType dtype = DType::kF32;
+  std::vector<std::int64_t> shape;
+  SharedBytes data;
+};
+
+/// Committed K/V rows of one donor layer: positions [first, first + rows). Sliding donors leave out
+/// rows that no future draft can see, so `first` may lie beyond the delta's `from`.
+struct DonorDelta {
+  Position first = 0;
+  WireTensor key, value;  ///< [rows, num_key_value_heads, head_dim], as the target caches them
+};
+
+/// Donor K/V of the committed positions [from, to), one entry per donor in handshake order.
+/// from == to with no entries means "nothing".
+struct KvRows {
+  Position from = 0, to = 0;
+  std::vector<DonorDelta> donors;
+  bool empty() const { return from == to; }
+};
+
+enum class Role : std::uint8_t { kVerifier, kDrafter };
+
+struct DonorFacts {
+  bool sliding = false;
+  std::int32_t layer = 0;
+  std::int32_t num_key_value_heads = 0;
+  std::int32_t head_dim = 0;
+  std::int32_t sliding_window = 0;  ///< 0 for full attention
+  bool operator==(const DonorFacts&) const = default;
+};
+
+/// What two nodes must agree on before they may work on the same text.
+struct PairFacts {
+  std::uint64_t backbone_fingerprint = 0;   ///< of the weights; 0: not known to this node
+  std::uint64_t embedding_fingerprint = 0;  ///< of the target's embedding table, which both tiers hold
+  std::int32_t hidden_size = 0;
+  std::int32_t vocab_size = 0;
+  Position context_max = 0;
+  DType kv_dtype = DType::kF32;      ///< K/V rows as the verifier sends them
+  DType hidden_dtype = DType::kF32;  ///< the exported hidden row
+  std::vector<DonorFacts> donors = {};  ///< sliding first, then full
+  bool operator==(const PairFacts&) const = default;
+};
+
+// ---- connection ----
+
+struct Hello {  ///< worker -> coordinator
+  Role role = Role::kVerifier;
+  std::string name;  ///< for people: host and process id
+  PairFacts facts;
+};
+struct Welcome {  ///< coordinator -> worker
+  std::uint64_t coordinator = 0;  ///< another number than before: forget all sessions
+};
+struct Refuse {  ///< either way: this connection is of no use
+  Errc code = Errc::kMismatch;
+  std::string message;
+};
+struct WhoAreYou {};  ///< coordinator -> an unknown worker: say Hello again
+struct Heartbeat {};  ///< both ways, every heartbeat interval
+struct Drain {};      ///< worker -> coordinator: give me no new sessions
+
+// ---- one session ----
+
+struct Prefill {  ///< coordinator -> verifier; round 0, base 0
+  std::vector<TokenId> tokens;
+  bool want_kv = false;  ///< stream donor rows while it runs
+};
+struct KvChunk {  ///< verifier -> coordinator -> drafter while a prefill runs
+  KvRows kv;
+};
+struct Draft {  ///< coordinator -> drafter; base is the position of `token`
+  TokenId token = 0;           ///< the last emitted token
+  std::int32_t draft_length = 0;
+  WireTensor hidden;           ///< [hidden_size], the target row that produced `token`, after the final norm
+  KvRows kv;                   ///< must end at base
+};
+struct Candidates {  ///< drafter -> coordinator
+  std::vector<TokenId> tokens;
+  std::int64_t draft_ns = 0;  ///< spent in assistant forwards
+};
+struct NeedKv {  ///< drafter -> coordinator instead of Candidates
+  Position have = 0;  ///< committed rows that the replica holds
+};
+struct Verify {  ///< coordinator -> verifier; base is the position of tokens[0]
+  std::vector<TokenId> tokens;        ///< the last emitted token, then the drafts
+  std::optional<Position> kv_from;    ///< send donor rows from here on; none: send no hidden row and no K/V
+};
+struct Verdict {  ///< verifier -> coordinator; answers Prefill (accepted 0) and Verify
+  std::int32_t accepted = 0;  ///< drafts kept
+  TokenId next_token = 0;     ///< the bonus token, or the replacement of the first rejected draft
+  Position committed = 0;     ///< K/V rows valid from now on
+  std::optional<WireTensor> hidden;  ///< [hidden_size], the row that produced next_token
+  KvRows kv;
+  std::int64_t verify_ns = 0;  ///< the forward pass that held these rows
+};
+struct Cancel {};  ///< client -> coordinator
+struct Free {};    ///< coordinator -> workers: forget the session
+struct Failed {    ///< worker -> coordinator, coordinator -> client
+  Errc code = Errc::kInvalidArgument;
+  std::string message;
+};
+
+// ---- clients ----
+
+struct Generate {  ///< client -> coordinator; session is the client's own request number
+  std::vector<TokenId> prompt;
+  std::int64_t max_tokens = 0;
+  std::int32_t draft_length = 0;  ///< 0: plain decoding
+  std::vector<TokenId> stop_ids;  ///< empty: only max_tokens and the context end it
+  std::int64_t wait_ms = 0;       ///< how long to wait for a verifier to join
+};
+struct Tokens {  ///< coordinator -> client
+  std::int64_t index = 0;  ///< of tokens[0] in the answer
+  std::vector<TokenId> tokens;
+};
+enum class FinishReason : std::uint8_t { kStop, kLength };
+
+/// Sums over a request, kept by the coordinator. Durations in nanoseconds.
+struct RequestMetrics {
+  std::int64_t rounds = 0;           ///< verifies, not counting the prefill
+  std::int64_t drafting_rounds = 0;  ///< of these, with at least one draft
+  std::int64_t drafted_tokens = 0;
+  std::int64_t accepted_tokens = 0;
+  std::vector<std::int64_t> drafted_per_position, accepted_per_position;
+  std::int64_t prefill_ns = 0;  ///< request to first token
+  std::int64_t decode_ns = 0;   ///< first token to last
+  std::int64_t draft_ns = 0;    ///< assistant forwards, as the drafter measured them
+  std::int64_t verify_ns = 0;   ///< backbone forwards of verifies, as the verifier measured them
+  std::int64_t wire_ns = 0;     ///< request to answer at the coordinator, less the two above
+  std::int64_t wire_bytes_to_drafter = 0;         ///< rounds: hidden rows, K/V deltas, headers
+  std::int64_t wire_bytes_to_drafter_prompt = 0;  ///< the prompt's K/V, sent once
+  std::int64_t wire_bytes_to_verifier = 0;
+};
+struct Done {  ///< coordinator -> client
+  FinishReason reason = FinishReason::kStop;
+  RequestMetrics metrics;
+};
+struct StatusRequest {};  ///< client -> coordinator
+struct Status {
+  std::int32_t verifiers = 0, drafters = 0, sessions = 0;
+};
+
+using Body = std::variant<Hello, Welcome, Refuse, WhoAreYou, Heartbeat, Drain, Prefill, KvChunk, Draft,
+                          Candidates, NeedKv, Verify, Verdict, Cancel, Free, Failed, Generate, Tokens,
+                          Done, StatusRequest, Status>;
+
+/// Session, round and base position name the exchange that a message belongs to, so that a
+/// duplicate or late one is recognised and dropped. Connection messages leave them 0.
+struct Message {
+  SessionId session{};
+  RoundId round{};
+  Position base = 0;
+  Body body;
+};
+
+/// Short name of the body's type, for logs and errors.
+const char* name_of(const Message& message);
+
+/// Opaque name of a connected peer, unique while the transport lives. A worker's coordinator is "".
+using PeerId = std::string;
+
+struct Outgoing {
+  PeerId to;
+  Message message;
+};
+
+}  // namespace outrider

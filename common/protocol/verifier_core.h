@@ -1,0 +1,98 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "common/protocol/worker_link.h"
+
+namespace outrider {
+
+struct VerifierConfig {
+  LinkConfig link;
+  std::int64_t rows_max = 256;         ///< rows of one forward, all sessions together
+  std::int64_t prefill_chunk = 128;    ///< rows of one prompt per forward
+  std::size_t sessions_max = 256;
+  Duration session_idle_max = std::chrono::seconds(120);  ///< for a session whose Free was lost
+};
+
+/// One segment of the next forward pass: rows of one session.
+struct VerifyWork {
+  SessionId session{};
+  RoundId round{};
+  Position base = 0;             ///< position of tokens[0]; rows before it are committed
+  std::vector<TokenId> tokens;
+  bool prefill = false;          ///< prompt tokens: all are committed, only the last row has a use
+  bool last = true;              ///< false: a prompt goes on; no verdict yet
+  std::optional<Position> kv_from;
+};
+
+/// What the engine found. For a prompt chunk that is not the last, only `kv` counts.
+struct VerifyResult {
+  SessionId session{};
+  RoundId round{};
+  std::int32_t accepted = 0;
+  TokenId next_token = 0;
+  std::optional<WireTensor> hidden;
+  KvRows kv;
+  std::int64_t verify_ns = 0;
+};
+
+/// The verifier's side of all its sessions, as a pure state machine. Messages and finished batches
+/// in; messages, the next batch and sessions to forget out. At most one batch is out at a time.
+class VerifierCore {
+ public:
+  VerifierCore(const VerifierConfig& config, Hello hello);
+
+  void on_message(Message message, TimePoint now);
+  void on_tick(TimePoint now);
+  /// The rows of the next forward; empty while one is out or nothing is due. Verifies go first, one
+  /// prompt chunk fills up.
+  std::vector<VerifyWork> take_batch();
+  void on_batch_done(std::vector<VerifyResult> results, TimePoint now);
+
+  std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
+  std::vector<Notice> take_notices() { return std::exchange(notices_, {}); }
+  /// Sessions whose K/V the engine may drop; none of them is in the batch that is out.
+  std::vector<SessionId> take_released() { return std::exchange(released_, {}); }
+  const WorkerLink& link() const { return link_; }
+  std::size_t session_count() const { return sessions_.size(); }
+  /// Give me no new sessions.
+  void drain() { outgoing_.push_back({"", {.body = Drain{}}}); }
+
+ private:
+  struct Session {
+    RoundId round{};                      ///< of the request in work, or of the last verdict
+    Position committed = 0;
+    std::optional<VerifyWork> request;    ///< in work; a prompt's tokens are all here
+    std::int64_t prompt_done = 0;         ///< prompt tokens already forwarded
+    bool in_batch = false;
+    std::int64_t rows_out = 0;            ///< rows of the batch that is out
+    bool freed = false;
+    std::optional<Message> last_verdict;  ///< to answer a repeated request
+    TimePoint heard{};
+  };
+
+  void on_prefill(const Message& message, const Prefill& prefill, TimePoint now);
+  void on_verify(const Message& message, const Verify& verify, TimePoint now);
+  Result<void> check_tokens(const std::vector<TokenId>& tokens, Position base) const;
+  void fail(const Message& request, Error error);
+  void free(SessionId id);
+  void release(std::map<SessionId, Session>::iterator session);
+  void forget_all();
+  void reply(Message message) { outgoing_.push_back({"", std::move(message)}); }
+
+  VerifierConfig config_;
+  PairFacts facts_;
+  WorkerLink link_;
+  std::map<SessionId, Session> sessions_;
+  std::deque<SessionId> queue_;          ///< sessions with a request not in the batch, oldest first
+  std::deque<SessionId> recently_freed_; ///< so that a late duplicate does not revive them
+  bool batch_out_ = false;
+  std::vector<Outgoing> outgoing_;
+  std::vector<Notice> notices_;
+  std::vector<SessionId> released_;
+};
+
+}  // namespace outrider

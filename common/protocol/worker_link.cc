@@ -1,0 +1,45 @@
+#include "common/protocol/worker_link.h"
+
+namespace outrider {
+
+bool WorkerLink::on_message(const Message& message, TimePoint now, Event* event) {
+  *event = Event::kNone;
+  heard_ = now;
+  if (const auto* welcome = std::get_if<Welcome>(&message.body)) {
+    // A coordinator that started anew knows none of our sessions, and reuses no number of the old one.
+    if (welcome->coordinator != coordinator_) *event = Event::kForgetSessions;
+    coordinator_ = welcome->coordinator;
+    joined_ = true;
+    return true;
+  }
+  if (const auto* refuse = std::get_if<Refuse>(&message.body)) {
+    refusal_ = Error{refuse->code, refuse->message};
+    *event = Event::kRefused;
+    return true;
+  }
+  if (std::holds_alternative<WhoAreYou>(message.body)) {
+    joined_ = false;
+    next_hello_ = now;
+    return true;
+  }
+  return std::holds_alternative<Heartbeat>(message.body);
+}
+
+void WorkerLink::on_tick(TimePoint now, std::vector<Outgoing>* outgoing, std::vector<Notice>* notices) {
+  if (joined_ && now - heard_ > config_.peer_timeout) {
+    joined_ = false;
+    next_hello_ = now;
+    notices->push_back({true, fmt::format("coordinator silent for {:.1f} s; introducing ourselves again", to_seconds(now - heard_))});
+  }
+  if (!joined_) {
+    if (next_hello_ && now < *next_hello_) return;
+    next_hello_ = now + config_.hello_interval;
+    outgoing->push_back({"", {.body = hello_}});
+    return;
+  }
+  if (next_heartbeat_ && now < *next_heartbeat_) return;
+  next_heartbeat_ = now + config_.heartbeat_interval;
+  outgoing->push_back({"", {.body = Heartbeat{}}});
+}
+
+}  // namespace outrider

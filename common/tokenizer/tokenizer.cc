@@ -1,0 +1,210 @@
+#include "common/tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <queue>
+#include <utility>
+
+#include "common/tokenizer/detokenizer.h"
+#include "common/tokenizer/utf8.h"
+
+namespace outrider {
+
+std::vector<TokenId> Tokenizer::encode(std::string_view text, bool parse_special) const {
+  std::vector<TokenId> ids;
+  std::vector<TokenId> piece_ids;
+  const auto encode_piece = [&](std::string_view piece) {
+    piece_ids.clear();
+    append_characters(piece, piece_ids);
+    merge_pairs(piece_ids);
+    ids.insert(ids.end(), piece_ids.begin(), piece_ids.end());
+  };
+  split_added(added_, text, parse_special, ids, [&](std::string_view raw) {
+    const std::string normalized = replace_all(raw, normalizer_);
+    split_added(added_normalized_, normalized, parse_special, ids, encode_piece);
+  });
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special) const {
+  // Why by way of the stream: the two agree on every invalid byte by construction.
+  StreamingDetokenizer stream(*this, skip_special);
+  std::string text;
+  for (const TokenId id : ids) text += stream.push(id);
+  return text += stream.finish();
+}
+
+std::string_view Tokenizer::token_text(TokenId id) const {
+  if (id < 0 || id >= vocab_size()) return {};
+  return tokens_[static_cast<std::size_t>(id)].text;
+}
+
+std::string Tokenizer::plain_text(TokenId id) const {
+  return replace_all(token_text(id), decoder_);
+}
+
+std::optional<std::uint8_t> Tokenizer::byte_value(TokenId id) const {
+  const std::string_view text = token_text(id);
+  if (text.size() != 6 || !text.starts_with("<0x") || text.back() != '>') return std::nullopt;
+  unsigned value = 0;
+  for (const char c : text.substr(3, 2)) {
+    value *= 16;
+    if (c >= '0' && c <= '9') {
+      value += static_cast<unsigned>(c - '0');
+    } else if (c >= 'A' && c <= 'F') {
+      value += static_cast<unsigned>(c - 'A') + 10;
+    } else if (c >= 'a' && c <= 'f') {
+      value += static_cast<unsigned>(c - 'a') + 10;
+    } else {
+      return std::nullopt;
+    }
+  }
+  return static_cast<std::uint8_t>(value);
+}
+
+std::optional<TokenId> Tokenizer::find(std::string_view token) const {
+  const auto found = ids_.find(token);
+  if (found == ids_.end()) return std::nullopt;
+  return found->second;
+}
+
+bool Tokenizer::is_special(TokenId id) const {
+  return id >= 0 && id < vocab_size() && tokens_[static_cast<std::size_t>(id)].special;
+}
+
+Tokenizer::Rank Tokenizer::merge_rank(TokenId left, TokenId right) const {
+  const auto found = ranks_.find(pair_key(left, right));
+  return found == ranks_.end() ? kNoMerge : found->second;
+}
+
+std::string Tokenizer::replace_all(std::string_view text,
+                                   std::span<const Replacement> replacements) {
+  std::string result(text);
+  for (const auto& [from, to] : replacements) {
+    std::string replaced;
+    replaced.reserve(result.size());
+    std::size_t done = 0;
+    for (std::size_t at; (at = result.find(from, done)) != std::string::npos;) {
+      replaced.append(result, done, at - done).append(to);
+      done = at + from.size();
+    }
+    result = replaced.append(result, done);
+  }
+  return result;
+}
+
+/// The longest of the tokens that `text` starts with; null if there is none. O(length * log count).
+const Tokenizer::AddedToken* Tokenizer::longest_match(std::span<const AddedToken> sorted,
+                                                      std::string_view text, bool parse_special) {
+  const AddedToken* longest = nullptr;
+  // The tokens that share the first `length` bytes of the text are neighbours; narrow them down.
+  for (std::size_t length = 0; !sorted.empty(); ++length) {
+    if (const AddedToken& shortest = sorted.front(); shortest.text.size() == length) {
+      if (parse_special || !shortest.special) longest = &shortest;
+      sorted = sorted.subspan(1);
+    }
+    if (length == text.size()) break;
+    // Unsigned, as in std::string's order.
+    const auto byte_at = [length](std::string_view s) {
+      return static_cast<unsigned char>(s[length]);
+    };
+    const auto same = std::ranges::equal_range(
+        sorted, byte_at(text), {}, [&](const AddedToken& t) { return byte_at(t.text); });
+    sorted = {same.begin(), same.end()};
+  }
+  return longest;
+}
+
+/// Appends the ids of the added tokens in `text`, and calls on_text for each stretch between them,
+/// in order.
+template <typename OnText>
+void Tokenizer::split_added(std::span<const AddedToken> sorted, std::string_view text,
+                            bool parse_special, std::vector<TokenId>& ids, const OnText& on_text) {
+  std::size_t start = 0;  // Of the stretch that has no added token so far.
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const AddedToken* const match = longest_match(sorted, text.substr(at), parse_special);
+    if (match == nullptr) {
+      ++at;
+      continue;
+    }
+    if (start < at) on_text(text.substr(start, at - start));
+    ids.push_back(match->id);
+    at += match->text.size();
+    start = at;
+  }
+  if (start < at) on_text(text.substr(start));
+}
+
+/// One id per character, or one per byte of a character that the vocabulary does not have.
+void Tokenizer::append_characters(std::string_view text, std::vector<TokenId>& ids) const {
+  bool after_unknown = false;
+  while (!text.empty()) {
+    const Utf8Scan scan = scan_utf8(text);
+    const std::string_view character = text.substr(0, scan.state == Utf8::kValid ? scan.length : 1);
+    text.remove_prefix(character.size());
+
+    const auto byte_id = [this](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
+    if (const auto id = find(character); id && !is_special(*id)) {
+      ids.push_back(*id);
+      after_unknown = false;
+    } else if (std::ranges::find(character, kNoToken, byte_id) == character.end()) {
+      std::ranges::transform(character, std::back_inserter(ids), byte_id);
+      after_unknown = false;
+    } else {
+      if (!(fuse_unknown_ && after_unknown)) ids.push_back(unknown_id_);
+      after_unknown = true;
+    }
+  }
+}
+
+/// Merges the pair of lowest rank, leftmost first, until no pair has a merge (Sennrich et al.
+/// 2016). A heap of candidate pairs over a doubly linked list of symbols makes that O(n log n);
+/// there are no word boundaries, so n is the whole text.
+void Tokenizer::merge_pairs(std::vector<TokenId>& ids) const {
+  constexpr std::size_t kNone = SIZE_MAX;
+  struct Symbol {
+    TokenId id;
+    Rank rank;  // Of the merge with the next symbol; kNoMerge once this one is part of another.
+    std::size_t previous;
+    std::size_t next;
+  };
+  std::vector<Symbol> symbols(ids.size());
+  std::priority_queue<std::pair<Rank, std::size_t>, std::vector<std::pair<Rank, std::size_t>>,
+                      std::greater<>>
+      candidates;
+  const auto consider = [&](std::size_t left) {
+    Symbol& symbol = symbols[left];
+    symbol.rank = symbol.next == kNone ? kNoMerge : merge_rank(symbol.id, symbols[symbol.next].id);
+    if (symbol.rank != kNoMerge) candidates.emplace(symbol.rank, left);
+  };
+
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    symbols[i] = {.id = ids[i],
+                  .rank = kNoMerge,
+                  .previous = i == 0 ? kNone : i - 1,
+                  .next = i + 1 == ids.size() ? kNone : i + 1};
+  }
+  for (std::size_t i = 0; i < ids.size(); ++i) consider(i);
+
+  while (!candidates.empty()) {
+    const auto [rank, left] = candidates.top();
+    candidates.pop();
+    Symbol& symbol = symbols[left];
+    if (symbol.rank != rank) continue;  // One of the pair was merged elsewhere since.
+    Symbol& right = symbols[symbol.next];
+    symbol.id = merged_[rank];
+    symbol.next = right.next;
+    right.rank = kNoMerge;
+    if (symbol.next != kNone) symbols[symbol.next].previous = left;
+    consider(left);
+    if (symbol.previous != kNone) consider(symbol.previous);
+  }
+
+  // The first symbol is never the right one of a pair, so the list still starts there.
+  ids.clear();
+  for (std::size_t i = symbols.empty() ? kNone : 0; i != kNone; i = symbols[i].next) {
+    ids.push_back(symbols[i].id);
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,141 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/result.h"
+
+namespace outrider {
+
+/// Byte-pair encoding with byte fallback, as a Hugging Face tokenizer.json describes it. Gives the
+/// ids that Hugging Face tokenizers gives without its post-processor: nothing is added to the text,
+/// so a caller who wants `<bos>` puts it there.
+///
+/// Two kinds of token never come out of merging characters. Added tokens are split out of the text
+/// first, longest match first. Special tokens (the added tokens that control the model) come out
+/// only where encode() was told to look for them, whatever the merges say.
+///
+/// Immutable after loading: thread-safe.
+class Tokenizer {
+ public:
+  /// @return kNotFound or kIo for a file that is not there or can not be read; else as parse().
+  static Result<Tokenizer> load(const std::filesystem::path& path);
+
+  /// @param name_for_errors  opens every error message, and is name().
+  /// @return kMalformed for what breaks the format, kUnsupported for a well-formed tokenizer of
+  ///   another kind (another model, normalizer, pre-tokenizer or decoder than Gemma's).
+  static Result<Tokenizer> parse(std::string_view json, std::string_view name_for_errors);
+
+  /// Any bytes are accepted; those that are not UTF-8 become byte tokens one by one.
+  ///
+  /// @param parse_special  false takes the text of special tokens as plain text: for text from
+  ///   users, who must not be able to open a turn. Other added tokens (newline runs, HTML tags) are
+  ///   plain text to the model too, and are matched all the same.
+  /// O(n log n) in the bytes of `text`.
+  std::vector<TokenId> encode(std::string_view text, bool parse_special = true) const;
+
+  /// Always valid UTF-8: a byte token that is part of no character becomes U+FFFD. The inverse of
+  /// encode() for valid UTF-8 without U+2581, which stands for the space. Ids outside the
+  /// vocabulary are skipped.
+  ///
+  /// Differs from Hugging Face in one case: there, one invalid byte turns its whole run of byte
+  /// tokens into U+FFFD, valid characters too, which a stream can not do.
+  std::string decode(std::span<const TokenId> ids, bool skip_special) const;
+
+  /// One more than the largest id.
+  std::int64_t vocab_size() const { return static_cast<std::int64_t>(tokens_.size()); }
+
+  /// The token as the vocabulary spells it (U+2581 for a space); empty if there is no such token.
+  std::string_view token_text(TokenId id) const;
+
+  /// What the token contributes to decoded text, byte tokens aside; empty if there is no such
+  /// token.
+  std::string plain_text(TokenId id) const;
+
+  /// The byte that a byte token `<0xNN>` stands for; nullopt for every other token.
+  std::optional<std::uint8_t> byte_value(TokenId id) const;
+
+  /// The id of a token in the vocabulary's spelling, added tokens included.
+  std::optional<TokenId> find(std::string_view token) const;
+
+  /// True for added tokens that the file calls special: controls, not text.
+  bool is_special(TokenId id) const;
+
+  /// The file, or what parse() was told.
+  const std::string& name() const { return name_; }
+
+ private:
+  class Parser;  // Fills the members below, in tokenizer_json.cc.
+
+  using Rank = std::uint32_t;
+  static constexpr Rank kNoMerge = UINT32_MAX;
+  static constexpr TokenId kNoToken = -1;
+
+  struct Token {
+    std::string text;  // Empty where the vocabulary has no token of this id.
+    bool special = false;
+  };
+  struct AddedToken {
+    std::string text;
+    TokenId id;
+    bool special;
+  };
+  struct Replacement {
+    std::string from;  // Never empty.
+    std::string to;
+  };
+  struct StringHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view s) const { return std::hash<std::string_view>{}(s); }
+  };
+
+  Tokenizer() = default;
+
+  static std::uint64_t pair_key(TokenId left, TokenId right) {
+    return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 |
+           static_cast<std::uint32_t>(right);
+  }
+  Rank merge_rank(TokenId left, TokenId right) const;
+
+  static std::string replace_all(std::string_view text, std::span<const Replacement> replacements);
+  static const AddedToken* longest_match(std::span<const AddedToken> sorted, std::string_view text,
+                                         bool parse_special);
+  template <typename OnText>
+  static void split_added(std::span<const AddedToken> sorted, std::string_view text,
+                          bool parse_special, std::vector<TokenId>& ids, const OnText& on_text);
+  void append_characters(std::string_view text, std::vector<TokenId>& ids) const;
+  void merge_pairs(std::vector<TokenId>& ids) const;
+
+  std::string name_;
+  std::vector<Token> tokens_;  // By id.
+  std::unordered_map<std::string, TokenId, StringHash, std::equal_to<>> ids_;
+
+  // Merges by rank; the lowest rank in a text is merged first. None results in a special token.
+  std::unordered_map<std::uint64_t, Rank> ranks_;
+  std::vector<TokenId> merged_;
+
+  // Each kNoToken, if missing or switched off. Either all bytes or the unknown token exist, so
+  // every text has an encoding.
+  std::array<TokenId, 256> byte_ids_{};
+  TokenId unknown_id_ = kNoToken;
+  bool fuse_unknown_ = false;
+
+  // Sorted by text, without repeats. The second kind is looked for after normalization.
+  std::vector<AddedToken> added_;
+  std::vector<AddedToken> added_normalized_;
+
+  std::vector<Replacement> normalizer_;
+  std::vector<Replacement> decoder_;
+};
+
+}  // namespace outrider

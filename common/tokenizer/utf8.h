@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace outrider {
+
+enum class Utf8 {
+  kValid,       ///< a whole character
+  kIncomplete,  ///< could become a character if more bytes follow
+  kInvalid,     ///< can not, whatever follows
+};
+
+struct Utf8Scan {
+  Utf8 state;
+  std::size_t length;  ///< bytes of the character when valid, else 0
+};
+
+/// Looks at the front of `text`. Strict, as Unicode 15 table 3-7: no overlong forms, no surrogates,
+/// nothing above U+10FFFF. Empty text is incomplete.
+inline Utf8Scan scan_utf8(std::string_view text) {
+  constexpr Utf8Scan kIncomplete{Utf8::kIncomplete, 0};
+  constexpr Utf8Scan kInvalid{Utf8::kInvalid, 0};
+  if (text.empty()) return kIncomplete;
+
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return {Utf8::kValid, 1};
+  if (lead < 0xC2 || lead > 0xF4) return kInvalid;
+  const std::size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+
+  // Only the second byte's range depends on the lead byte.
+  unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+  unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  for (std::size_t i = 1; i < length; ++i) {
+    if (i == text.size()) return kIncomplete;
+    if (byte(i) < low || byte(i) > high) return kInvalid;
+    low = 0x80;
+    high = 0xBF;
+  }
+  return {Utf8::kValid, length};
+}
+
+}  // namespace outrider

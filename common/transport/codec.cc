@@ -1,0 +1,644 @@
+#include "common/transport/codec.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "schemas/outrider_generated.h"
+
+namespace outrider {
+namespace {
+
+using flatbuffers::FlatBufferBuilder;
+using flatbuffers::Offset;
+
+// Enums cross by number. Whoever inserts an enumerator in the middle learns here that the wire
+// does not follow.
+template <typename Wire, typename Ours>
+constexpr bool same(Wire wire, Ours ours) {
+  return static_cast<int>(wire) == static_cast<int>(ours);
+}
+static_assert(same(wire::DType::F32, DType::kF32) && same(wire::DType::BF16, DType::kBf16) &&
+              same(wire::DType::I8, DType::kI8) && same(wire::DType::I32, DType::kI32) &&
+              same(wire::DType::I64, DType::kI64) && same(wire::DType::U8, DType::kU8));
+static_assert(same(wire::Role::Verifier, Role::kVerifier) &&
+              same(wire::Role::Drafter, Role::kDrafter));
+static_assert(same(wire::FinishReason::Stop, FinishReason::kStop) &&
+              same(wire::FinishReason::Length, FinishReason::kLength));
+static_assert(same(wire::ErrorCode::InvalidArgument, Errc::kInvalidArgument) &&
+              same(wire::ErrorCode::NotFound, Errc::kNotFound) &&
+              same(wire::ErrorCode::Malformed, Errc::kMalformed) &&
+              same(wire::ErrorCode::Unsupported, Errc::kUnsupported) &&
+              same(wire::ErrorCode::Mismatch, Errc::kMismatch) &&
+              same(wire::ErrorCode::VersionMismatch, Errc::kVersionMismatch) &&
+              same(wire::ErrorCode::Timeout, Errc::kTimeout) &&
+              same(wire::ErrorCode::PeerGone, Errc::kPeerGone) &&
+              same(wire::ErrorCode::OutOfRange, Errc::kOutOfRange) &&
+              same(wire::ErrorCode::Unavailable, Errc::kUnavailable) &&
+              same(wire::ErrorCode::Cancelled, Errc::kCancelled) &&
+              same(wire::ErrorCode::Io, Errc::kIo));
+
+/// Bytes that `shape` and `dtype` ask for; none for a negative extent or more than `bytes_max`.
+template <typename Extents>
+std::optional<std::size_t> tensor_bytes(const Extents& shape, DType dtype, std::size_t bytes_max) {
+  std::size_t bytes = size_bytes(dtype);
+  for (const std::int64_t extent : shape) {
+    // Each extent alone is bounded too, or a zero would hide an absurd one beside it.
+    if (extent < 0 || static_cast<std::uint64_t>(extent) > bytes_max) return std::nullopt;
+    const auto factor = static_cast<std::size_t>(extent);
+    if (factor != 0 && bytes > bytes_max / factor) return std::nullopt;
+    bytes *= factor;
+  }
+  return bytes;
+}
+
+// ---- encode ----
+
+/// A header under construction and the frames that will follow it.
+struct Writer {
+  FlatBufferBuilder builder;
+  std::vector<Offset<wire::TensorFacts>> tensors;
+  Frames frames = Frames(1);  // [0] is the header, filled in last
+
+  /// Adds a tensor's frame. @return its number.
+  std::uint32_t add(const WireTensor& tensor) {
+    const std::size_t size = tensor.data.bytes().size();
+    CHECK(tensor_bytes(tensor.shape, tensor.dtype, std::numeric_limits<std::size_t>::max()) == size,
+          "{} bytes for a {} tensor of shape [{}]", size, to_string(tensor.dtype),
+          fmt::join(tensor.shape, ", "));
+    tensors.push_back(wire::CreateTensorFacts(builder, static_cast<wire::DType>(tensor.dtype),
+                                              builder.CreateVector(tensor.shape)));
+    frames.push_back(tensor.data);
+    return static_cast<std::uint32_t>(frames.size() - 1);
+  }
+};
+
+Offset<wire::KvRows> write(Writer& writer, const KvRows& kv) {
+  std::vector<Offset<wire::DonorDelta>> donors;
+  for (const DonorDelta& donor : kv.donors) {
+    const std::uint32_t key = writer.add(donor.key);
+    const std::uint32_t value = writer.add(donor.value);
+    donors.push_back(wire::CreateDonorDelta(writer.builder, donor.first, key, value));
+  }
+  return wire::CreateKvRows(writer.builder, kv.from, kv.to, writer.builder.CreateVector(donors));
+}
+
+Offset<wire::PairFacts> write(Writer& writer, const PairFacts& facts) {
+  std::vector<Offset<wire::DonorFacts>> donors;
+  for (const DonorFacts& donor : facts.donors) {
+    donors.push_back(wire::CreateDonorFacts(writer.builder, donor.sliding, donor.layer,
+                                            donor.num_key_value_heads, donor.head_dim,
+                                            donor.sliding_window));
+  }
+  return wire::CreatePairFacts(
+      writer.builder, facts.backbone_fingerprint, facts.embedding_fingerprint, facts.hidden_size,
+      facts.vocab_size, facts.context_max, static_cast<wire::DType>(facts.kv_dtype),
+      static_cast<wire::DType>(facts.hidden_dtype), writer.builder.CreateVector(donors));
+}
+
+Offset<wire::RequestMetrics> write(Writer& writer, const RequestMetrics& metrics) {
+  return wire::CreateRequestMetrics(
+      writer.builder, metrics.rounds, metrics.drafting_rounds, metrics.drafted_tokens,
+      metrics.accepted_tokens, writer.builder.CreateVector(metrics.drafted_per_position),
+      writer.builder.CreateVector(metrics.accepted_per_position), metrics.prefill_ns,
+      metrics.decode_ns, metrics.draft_ns, metrics.verify_ns, metrics.wire_ns,
+      metrics.wire_bytes_to_drafter, metrics.wire_bytes_to_drafter_prompt,
+      metrics.wire_bytes_to_verifier);
+}
+
+Offset<wire::Hello> write(Writer& writer, const Hello& hello) {
+  return wire::CreateHello(writer.builder, static_cast<wire::Role>(hello.role),
+                           writer.builder.CreateString(hello.name), write(writer, hello.facts));
+}
+
+Offset<wire::Welcome> write(Writer& writer, const Welcome& welcome) {
+  return wire::CreateWelcome(writer.builder, welcome.coordinator);
+}
+
+Offset<wire::Refuse> write(Writer& writer, const Refuse& refuse) {
+  return wire::CreateRefuse(writer.builder, static_cast<wire::ErrorCode>(refuse.code),
+                            writer.builder.CreateString(refuse.message));
+}
+
+Offset<wire::WhoAreYou> write(Writer& writer, const WhoAreYou&) {
+  return wire::CreateWhoAreYou(writer.builder);
+}
+
+Offset<wire::Heartbeat> write(Writer& writer, const Heartbeat&) {
+  return wire::CreateHeartbeat(writer.builder);
+}
+
+Offset<wire::Drain> write(Writer& writer, const Drain&) {
+  return wire::CreateDrain(writer.builder);
+}
+
+Offset<wire::Prefill> write(Writer& writer, const Prefill& prefill) {
+  return wire::CreatePrefill(writer.builder, writer.builder.CreateVector(prefill.tokens),
+                             prefill.want_kv);
+}
+
+Offset<wire::KvChunk> write(Writer& writer, const KvChunk& chunk) {
+  return wire::CreateKvChunk(writer.builder, write(writer, chunk.kv));
+}
+
+Offset<wire::Draft> write(Writer& writer, const Draft& draft) {
+  const std::uint32_t hidden = writer.add(draft.hidden);
+  return wire::CreateDraft(writer.builder, draft.token, draft.draft_length, hidden,
+                           write(writer, draft.kv));
+}
+
+Offset<wire::Candidates> write(Writer& writer, const Candidates& candidates) {
+  return wire::CreateCandidates(writer.builder, writer.builder.CreateVector(candidates.tokens),
+                                candidates.draft_ns);
+}
+
+Offset<wire::NeedKv> write(Writer& writer, const NeedKv& need) {
+  return wire::CreateNeedKv(writer.builder, need.have);
+}
+
+Offset<wire::VerifyDraft> write(Writer& writer, const Verify& verify) {
+  const auto tokens = writer.builder.CreateVector(verify.tokens);
+  return verify.kv_from ? wire::CreateVerifyDraft(writer.builder, tokens, *verify.kv_from)
+                        : wire::CreateVerifyDraft(writer.builder, tokens);
+}
+
+Offset<wire::Verdict> write(Writer& writer, const Verdict& verdict) {
+  const std::uint32_t hidden = verdict.hidden ? writer.add(*verdict.hidden) : 0;
+  return wire::CreateVerdict(writer.builder, verdict.accepted, verdict.next_token,
+                             verdict.committed, hidden, write(writer, verdict.kv),
+                             verdict.verify_ns);
+}
+
+Offset<wire::Cancel> write(Writer& writer, const Cancel&) {
+  return wire::CreateCancel(writer.builder);
+}
+
+Offset<wire::Free> write(Writer& writer, const Free&) { return wire::CreateFree(writer.builder); }
+
+Offset<wire::Failed> write(Writer& writer, const Failed& failed) {
+  return wire::CreateFailed(writer.builder, static_cast<wire::ErrorCode>(failed.code),
+                            writer.builder.CreateString(failed.message));
+}
+
+Offset<wire::Generate> write(Writer& writer, const Generate& generate) {
+  return wire::CreateGenerate(writer.builder, writer.builder.CreateVector(generate.prompt),
+                              generate.max_tokens, generate.draft_length,
+                              writer.builder.CreateVector(generate.stop_ids), generate.wait_ms);
+}
+
+Offset<wire::Tokens> write(Writer& writer, const Tokens& tokens) {
+  return wire::CreateTokens(writer.builder, tokens.index,
+                            writer.builder.CreateVector(tokens.tokens));
+}
+
+Offset<wire::Done> write(Writer& writer, const Done& done) {
+  return wire::CreateDone(writer.builder, static_cast<wire::FinishReason>(done.reason),
+                          write(writer, done.metrics));
+}
+
+Offset<wire::StatusRequest> write(Writer& writer, const StatusRequest&) {
+  return wire::CreateStatusRequest(writer.builder);
+}
+
+Offset<wire::Status> write(Writer& writer, const Status& status) {
+  return wire::CreateStatus(writer.builder, status.verifiers, status.drafters, status.sessions);
+}
+
+template <typename Table>
+constexpr wire::Body body_type(Offset<Table>) {
+  return wire::BodyTraits<Table>::enum_value;
+}
+
+// ---- decode ----
+
+/// Reads fields of a verified header. The first thing found wrong is kept and makes the whole
+/// message an error; reading may go on after it, and always stays within the frames.
+class Reader {
+ public:
+  Reader(const wire::Envelope& envelope, std::span<const SharedBytes> frames,
+         const WireLimits& limits)
+      : envelope_(envelope), frames_(frames), limits_(limits), used_(frames.size(), false) {
+    const std::size_t described = envelope.tensors() ? envelope.tensors()->size() : 0;
+    if (described != frames.size() - 1) {
+      fail(Errc::kMalformed, "{} tensor frames came, the header describes {}", frames.size() - 1,
+           described);
+    }
+  }
+
+  const std::optional<Error>& error() const { return error_; }
+  const WireLimits& limits() const { return limits_; }
+
+  template <typename... Args>
+  void fail(Errc code, fmt::format_string<Args...> format, Args&&... args) {
+    if (!error_) error_ = Error{code, fmt::format(format, std::forward<Args>(args)...)};
+  }
+
+  template <typename T>
+  T in_range(const char* what, T value, std::int64_t min, std::int64_t max) {
+    if (value < min || value > max) {
+      fail(Errc::kMalformed, "{} is {}, wanted {} to {}", what, value, min, max);
+    }
+    return value;
+  }
+
+  template <typename T>
+  T not_negative(const char* what, T value) {
+    return in_range(what, value, 0, std::numeric_limits<T>::max());
+  }
+
+  /// Bounded, so that sums of positions cannot overflow anywhere.
+  Position position(const char* what, std::int64_t value) {
+    return in_range(what, value, 0, static_cast<std::int64_t>(limits_.tokens_max));
+  }
+
+  std::int32_t draft_length(const char* what, std::int32_t value) {
+    return in_range(what, value, 0, limits_.draft_length_max);
+  }
+
+  template <typename Ours, typename Wire>
+  Ours enumerator(const char* what, Wire value) {
+    return static_cast<Ours>(
+        in_range(what, static_cast<int>(value), 0, static_cast<int>(Wire::MAX)));
+  }
+
+  /// Counts of a vector, or 0 if it is absent or too long to be read.
+  template <typename T>
+  std::uint32_t count(const char* what, const flatbuffers::Vector<T>* vector, std::size_t max) {
+    if (vector == nullptr) return 0;
+    if (vector->size() > max) {
+      fail(Errc::kOutOfRange, "{} {}, at most {} allowed", vector->size(), what, max);
+      return 0;
+    }
+    return vector->size();
+  }
+
+  /// A vector of numbers that are not negative.
+  template <typename T>
+  std::vector<T> list(const char* what, const flatbuffers::Vector<T>* vector, std::size_t max) {
+    if (count(what, vector, max) == 0) return {};
+    std::vector<T> values(vector->begin(), vector->end());
+    if (const T least = *std::min_element(values.begin(), values.end()); least < 0) {
+      fail(Errc::kMalformed, "{} among {}, wanted none below 0", least, what);
+    }
+    return values;
+  }
+
+  WireTensor tensor(const char* what, std::uint32_t frame, std::size_t rank) {
+    if (frame == 0 || frame >= frames_.size() || error_) {
+      fail(Errc::kMalformed, "{} is said to be in frame {}, wanted 1 to {}", what, frame,
+           frames_.size() - 1);
+      return {};
+    }
+    if (used_[frame]) fail(Errc::kMalformed, "{} is in frame {}, which is in use", what, frame);
+    used_[frame] = true;
+
+    const wire::TensorFacts& facts = *envelope_.tensors()->Get(frame - 1);
+    WireTensor result;
+    result.dtype = enumerator<DType>("dtype", facts.dtype());
+    if (const auto* shape = facts.shape(); shape && shape->size() == rank) {
+      result.shape.assign(shape->begin(), shape->end());
+    } else {
+      fail(Errc::kMalformed, "{} has rank {}, wanted {}", what, shape ? shape->size() : 0, rank);
+    }
+    result.data = frames_[frame];
+    if (error_) return {};  // size_bytes() wants a known dtype
+    if (tensor_bytes(result.shape, result.dtype, limits_.tensor_bytes_max) !=
+        result.data.bytes().size()) {
+      fail(Errc::kMalformed, "{} has {} bytes, wanted those of {} [{}]", what,
+           result.data.bytes().size(), to_string(result.dtype), fmt::join(result.shape, ", "));
+    }
+    return result;
+  }
+
+  void expect_all_tensors_used() {
+    for (std::size_t frame = 1; frame < used_.size(); ++frame) {
+      if (!used_[frame]) fail(Errc::kMalformed, "nothing refers to tensor frame {}", frame);
+    }
+  }
+
+ private:
+  const wire::Envelope& envelope_;
+  std::span<const SharedBytes> frames_;
+  const WireLimits& limits_;
+  std::vector<bool> used_;  ///< by frame number
+  std::optional<Error> error_;
+};
+
+std::string text(const flatbuffers::String* string) { return string ? string->str() : ""; }
+
+/// Donors of one model: each has a K and a V, and one frame is the hidden row's.
+std::size_t donors_max(const WireLimits& limits) { return limits.tensors_max / 2; }
+
+DonorDelta read(Reader& reader, const wire::DonorDelta& table, const KvRows& kv) {
+  DonorDelta donor;
+  donor.first = reader.in_range("kv donor's first", table.first(), kv.from, kv.to);
+  donor.key = reader.tensor("key", table.key(), 3);
+  donor.value = reader.tensor("value", table.value(), 3);
+  if (reader.error()) return donor;
+  if (donor.key.shape != donor.value.shape || donor.key.dtype != donor.value.dtype) {
+    reader.fail(Errc::kMalformed, "key is {} [{}], value is {} [{}], wanted the same",
+                to_string(donor.key.dtype), fmt::join(donor.key.shape, ", "),
+                to_string(donor.value.dtype), fmt::join(donor.value.shape, ", "));
+  }
+  if (const std::int64_t rows = donor.key.shape[0]; rows != kv.to - donor.first) {
+    reader.fail(Errc::kMalformed, "kv donor has {} rows from {} on, wanted them to end at {}", rows,
+                donor.first, kv.to);
+  }
+  return donor;
+}
+
+KvRows read(Reader& reader, const wire::KvRows& table) {
+  KvRows kv;
+  kv.from = reader.position("kv from", table.from());
+  kv.to = reader.position("kv to", table.to());
+  if (kv.from > kv.to) {
+    reader.fail(Errc::kMalformed, "kv from is {}, wanted at most its to, {}", kv.from, kv.to);
+  }
+  const std::uint32_t donors =
+      reader.count("kv donors", table.donors(), donors_max(reader.limits()));
+  if (kv.empty() != (donors == 0)) {
+    reader.fail(Errc::kMalformed, "kv [{}, {}) has {} donors, wanted {}", kv.from, kv.to, donors,
+                kv.empty() ? "none" : "some");
+  }
+  for (std::uint32_t i = 0; i < donors && !reader.error(); ++i) {
+    kv.donors.push_back(read(reader, *table.donors()->Get(i), kv));
+  }
+  return kv;
+}
+
+DonorFacts read(Reader& reader, const wire::DonorFacts& table) {
+  return {.sliding = table.sliding(),
+          .layer = reader.not_negative("layer", table.layer()),
+          .num_key_value_heads =
+              reader.not_negative("num_key_value_heads", table.num_key_value_heads()),
+          .head_dim = reader.not_negative("head_dim", table.head_dim()),
+          .sliding_window = reader.not_negative("sliding_window", table.sliding_window())};
+}
+
+PairFacts read(Reader& reader, const wire::PairFacts& table) {
+  PairFacts facts;
+  facts.backbone_fingerprint = table.backbone_fingerprint();
+  facts.embedding_fingerprint = table.embedding_fingerprint();
+  facts.hidden_size = reader.not_negative("hidden_size", table.hidden_size());
+  facts.vocab_size = reader.not_negative("vocab_size", table.vocab_size());
+  facts.context_max = reader.position("context_max", table.context_max());
+  facts.kv_dtype = reader.enumerator<DType>("kv_dtype", table.kv_dtype());
+  facts.hidden_dtype = reader.enumerator<DType>("hidden_dtype", table.hidden_dtype());
+  const std::uint32_t donors = reader.count("donors", table.donors(), donors_max(reader.limits()));
+  for (std::uint32_t i = 0; i < donors; ++i) {
+    facts.donors.push_back(read(reader, *table.donors()->Get(i)));
+  }
+  return facts;
+}
+
+RequestMetrics read(Reader& reader, const wire::RequestMetrics& table) {
+  const auto positions = static_cast<std::size_t>(reader.limits().draft_length_max);
+  return {.rounds = table.rounds(),
+          .drafting_rounds = table.drafting_rounds(),
+          .drafted_tokens = table.drafted_tokens(),
+          .accepted_tokens = table.accepted_tokens(),
+          .drafted_per_position =
+              reader.list("drafted_per_position", table.drafted_per_position(), positions),
+          .accepted_per_position =
+              reader.list("accepted_per_position", table.accepted_per_position(), positions),
+          .prefill_ns = table.prefill_ns(),
+          .decode_ns = table.decode_ns(),
+          .draft_ns = table.draft_ns(),
+          .verify_ns = table.verify_ns(),
+          .wire_ns = table.wire_ns(),
+          .wire_bytes_to_drafter = table.wire_bytes_to_drafter(),
+          .wire_bytes_to_drafter_prompt = table.wire_bytes_to_drafter_prompt(),
+          .wire_bytes_to_verifier = table.wire_bytes_to_verifier()};
+}
+
+Hello read(Reader& reader, const wire::Hello& table) {
+  return {.role = reader.enumerator<Role>("role", table.role()),
+          .name = text(table.name()),
+          .facts = read(reader, *table.facts())};
+}
+
+Welcome read(Reader&, const wire::Welcome& table) { return {.coordinator = table.coordinator()}; }
+
+Refuse read(Reader& reader, const wire::Refuse& table) {
+  return {.code = reader.enumerator<Errc>("code", table.code()), .message = text(table.message())};
+}
+
+WhoAreYou read(Reader&, const wire::WhoAreYou&) { return {}; }
+Heartbeat read(Reader&, const wire::Heartbeat&) { return {}; }
+Drain read(Reader&, const wire::Drain&) { return {}; }
+
+Prefill read(Reader& reader, const wire::Prefill& table) {
+  Prefill prefill{.tokens = reader.list("tokens", table.tokens(), reader.limits().tokens_max),
+                  .want_kv = table.want_kv()};
+  if (prefill.tokens.empty()) reader.fail(Errc::kMalformed, "0 tokens, wanted at least 1");
+  return prefill;
+}
+
+KvChunk read(Reader& reader, const wire::KvChunk& table) { return {read(reader, *table.kv())}; }
+
+Draft read(Reader& reader, const wire::Draft& table) {
+  return {.token = reader.not_negative("token", table.token()),
+          .draft_length = reader.draft_length("draft_length", table.draft_length()),
+          .hidden = reader.tensor("hidden", table.hidden(), 1),
+          .kv = read(reader, *table.kv())};
+}
+
+Candidates read(Reader& reader, const wire::Candidates& table) {
+  const auto tokens_max = static_cast<std::size_t>(reader.limits().draft_length_max);
+  return {.tokens = reader.list("tokens", table.tokens(), tokens_max),
+          .draft_ns = reader.not_negative("draft_ns", table.draft_ns())};
+}
+
+NeedKv read(Reader& reader, const wire::NeedKv& table) {
+  return {reader.position("have", table.have())};
+}
+
+Verify read(Reader& reader, const wire::VerifyDraft& table) {
+  const auto tokens_max = static_cast<std::size_t>(reader.limits().draft_length_max) + 1;
+  Verify verify;
+  verify.tokens = reader.list("tokens", table.tokens(), tokens_max);
+  if (verify.tokens.empty()) reader.fail(Errc::kMalformed, "0 tokens, wanted at least 1");
+  if (table.kv_from()) verify.kv_from = reader.position("kv_from", *table.kv_from());
+  return verify;
+}
+
+Verdict read(Reader& reader, const wire::Verdict& table) {
+  Verdict verdict;
+  verdict.accepted = reader.draft_length("accepted", table.accepted());
+  verdict.next_token = reader.not_negative("next_token", table.next_token());
+  verdict.committed = reader.position("committed", table.committed());
+  if (table.hidden() != 0) verdict.hidden = reader.tensor("hidden", table.hidden(), 1);
+  verdict.kv = read(reader, *table.kv());
+  verdict.verify_ns = reader.not_negative("verify_ns", table.verify_ns());
+  return verdict;
+}
+
+Cancel read(Reader&, const wire::Cancel&) { return {}; }
+Free read(Reader&, const wire::Free&) { return {}; }
+
+Failed read(Reader& reader, const wire::Failed& table) {
+  return {.code = reader.enumerator<Errc>("code", table.code()), .message = text(table.message())};
+}
+
+Generate read(Reader& reader, const wire::Generate& table) {
+  const std::size_t tokens_max = reader.limits().tokens_max;
+  return {.prompt = reader.list("prompt tokens", table.prompt(), tokens_max),
+          .max_tokens = reader.not_negative("max_tokens", table.max_tokens()),
+          .draft_length = reader.draft_length("draft_length", table.draft_length()),
+          .stop_ids = reader.list("stop_ids", table.stop_ids(), tokens_max),
+          .wait_ms = reader.not_negative("wait_ms", table.wait_ms())};
+}
+
+Tokens read(Reader& reader, const wire::Tokens& table) {
+  return {.index = reader.position("index", table.index()),
+          .tokens = reader.list("tokens", table.tokens(), reader.limits().tokens_max)};
+}
+
+Done read(Reader& reader, const wire::Done& table) {
+  return {.reason = reader.enumerator<FinishReason>("reason", table.reason()),
+          .metrics = read(reader, *table.metrics())};
+}
+
+StatusRequest read(Reader&, const wire::StatusRequest&) { return {}; }
+
+Status read(Reader& reader, const wire::Status& table) {
+  return {.verifiers = reader.not_negative("verifiers", table.verifiers()),
+          .drafters = reader.not_negative("drafters", table.drafters()),
+          .sessions = reader.not_negative("sessions", table.sessions())};
+}
+
+Body read_body(Reader& reader, const wire::Envelope& envelope) {
+  // The Verifier lets a type without a body pass.
+  if (envelope.body() == nullptr) {
+    reader.fail(Errc::kMalformed, "there is no body");
+    return {};
+  }
+  switch (envelope.body_type()) {
+    case wire::Body::Hello: return read(reader, *envelope.body_as_Hello());
+    case wire::Body::Welcome: return read(reader, *envelope.body_as_Welcome());
+    case wire::Body::Refuse: return read(reader, *envelope.body_as_Refuse());
+    case wire::Body::WhoAreYou: return read(reader, *envelope.body_as_WhoAreYou());
+    case wire::Body::Heartbeat: return read(reader, *envelope.body_as_Heartbeat());
+    case wire::Body::Drain: return read(reader, *envelope.body_as_Drain());
+    case wire::Body::Prefill: return read(reader, *envelope.body_as_Prefill());
+    case wire::Body::KvChunk: return read(reader, *envelope.body_as_KvChunk());
+    case wire::Body::Draft: return read(reader, *envelope.body_as_Draft());
+    case wire::Body::Candidates: return read(reader, *envelope.body_as_Candidates());
+    case wire::Body::NeedKv: return read(reader, *envelope.body_as_NeedKv());
+    case wire::Body::Verify: return read(reader, *envelope.body_as_Verify());
+    case wire::Body::Verdict: return read(reader, *envelope.body_as_Verdict());
+    case wire::Body::Cancel: return read(reader, *envelope.body_as_Cancel());
+    case wire::Body::Free: return read(reader, *envelope.body_as_Free());
+    case wire::Body::Failed: return read(reader, *envelope.body_as_Failed());
+    case wire::Body::Generate: return read(reader, *envelope.body_as_Generate());
+    case wire::Body::Tokens: return read(reader, *envelope.body_as_Tokens());
+    case wire::Body::Done: return read(reader, *envelope.body_as_Done());
+    case wire::Body::StatusRequest: return read(reader, *envelope.body_as_StatusRequest());
+    case wire::Body::Status: return read(reader, *envelope.body_as_Status());
+    case wire::Body::NONE: break;
+  }
+  reader.fail(Errc::kMalformed, "body type is {}, wanted 1 to {}",
+              static_cast<int>(envelope.body_type()), static_cast<int>(wire::Body::MAX));
+  return {};
+}
+
+Result<void> check_sizes(std::span<const SharedBytes> frames, const WireLimits& limits) {
+  if (frames.empty()) return Error{Errc::kMalformed, "no frames, wanted at least a header"};
+  if (frames.size() - 1 > limits.tensors_max) {
+    return Error{Errc::kOutOfRange, fmt::format("{} or more tensor frames, at most {} allowed",
+                                                frames.size() - 1, limits.tensors_max)};
+  }
+  for (std::size_t i = 0; i < frames.size(); ++i) {
+    const std::size_t max = i == 0 ? limits.header_bytes_max : limits.tensor_bytes_max;
+    if (const std::size_t size = frames[i].bytes().size(); size > max) {
+      return Error{Errc::kOutOfRange,
+                   fmt::format("frame {} has {} bytes, at most {} allowed", i, size, max)};
+    }
+  }
+  return {};
+}
+
+/// The envelope in `header`, which is 8-byte aligned, once its version and its structure are known
+/// to be right.
+Result<const wire::Envelope*> verified_envelope(std::span<const std::byte> header,
+                                                const WireLimits& limits) {
+  const auto* const bytes = reinterpret_cast<const std::uint8_t*>(header.data());
+  // Far below FlatBuffers' defaults: the deepest path is envelope, body, kv rows, donor.
+  constexpr flatbuffers::uoffset_t kDepthMax = 8;
+  const auto tables_max = static_cast<flatbuffers::uoffset_t>(16 + 3 * limits.tensors_max);
+
+  flatbuffers::Verifier version_verifier(bytes, header.size(), kDepthMax, tables_max);
+  if (!version_verifier.VerifyBuffer<wire::AnyEnvelope>(wire::EnvelopeIdentifier())) {
+    return Error{Errc::kMalformed, fmt::format("header frame of {} bytes is not an {} envelope",
+                                               header.size(), wire::EnvelopeIdentifier())};
+  }
+  const std::uint32_t version = flatbuffers::GetRoot<wire::AnyEnvelope>(bytes)->version();
+  if (version != kProtocolVersion) {
+    return Error{Errc::kVersionMismatch,
+                 fmt::format("peer speaks protocol version {}, this node speaks {}", version,
+                             kProtocolVersion)};
+  }
+
+  flatbuffers::Verifier verifier(bytes, header.size(), kDepthMax, tables_max);
+  if (!wire::VerifyEnvelopeBuffer(verifier)) {
+    return Error{Errc::kMalformed,
+                 fmt::format("header frame of {} bytes failed verification", header.size())};
+  }
+  return wire::GetEnvelope(bytes);
+}
+
+}  // namespace
+
+Frames encode(const Message& message) {
+  Writer writer;
+  FlatBufferBuilder& builder = writer.builder;
+  const auto [type, body] = std::visit(
+      [&](const auto& content) {
+        const auto offset = write(writer, content);
+        return std::pair(body_type(offset), offset.Union());
+      },
+      message.body);
+  wire::FinishEnvelopeBuffer(
+      builder,
+      wire::CreateEnvelope(builder, kProtocolVersion, value(message.session), value(message.round),
+                           message.base, builder.CreateVector(writer.tensors), type, body));
+
+  const auto header = std::make_shared<flatbuffers::DetachedBuffer>(builder.Release());
+  writer.frames[0] = SharedBytes(
+      header, std::as_bytes(std::span<const std::uint8_t>(header->data(), header->size())));
+  return std::move(writer.frames);
+}
+
+Result<Message> decode(std::span<const SharedBytes> frames, const WireLimits& limits) {
+  RETURN_IF_ERROR(check_sizes(frames, limits));
+
+  // FlatBuffers reads fields in place, so they must lie where their types may.
+  std::span<const std::byte> header = frames[0].bytes();
+  std::vector<std::uint64_t> aligned;
+  if (reinterpret_cast<std::uintptr_t>(header.data()) % alignof(std::uint64_t) != 0) {
+    aligned.resize(header.size() / sizeof(std::uint64_t) + 1);
+    std::memcpy(aligned.data(), header.data(), header.size());
+    header = std::as_bytes(std::span(aligned)).first(header.size());
+  }
+  ASSIGN_OR_RETURN(const wire::Envelope* const envelope, verified_envelope(header, limits));
+
+  Reader reader(*envelope, frames, limits);
+  Message message;
+  message.session = SessionId{envelope->session()};
+  message.round = RoundId{envelope->round()};
+  message.base = reader.position("base", envelope->base());
+  message.body = read_body(reader, *envelope);
+  reader.expect_all_tensors_used();
+  if (reader.error()) {
+    return Error{
+        reader.error()->code,
+        fmt::format("{}: {}", wire::EnumNameBody(envelope->body_type()), reader.error()->message)};
+  }
+  return message;
+}
+
+}  // namespace outrider

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/base/result.h"
+#include "common/base/time.h"
+#include "common/protocol/messages.h"
+
+namespace outrider {
+
+/// Owns ZeroMQ's I/O thread. One per process; inproc:// addresses are names within one context.
+/// Must outlive its endpoints: its destructor waits for them, and for what they still have to send.
+class TransportContext {
+ public:
+  TransportContext();
+  ~TransportContext();
+  TransportContext(TransportContext&&) noexcept;
+  TransportContext& operator=(TransportContext&&) noexcept;
+
+ private:
+  friend class Endpoint;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+struct EndpointOptions {
+  /// Messages queued per peer and direction. A full queue makes send() fail with kUnavailable and
+  /// slows a peer that sends too fast. Counts messages, not bytes: senders of large tensors must
+  /// bound what they have in flight.
+  int queue_messages_max = 256;
+  /// What decode() accepts. Their largest frame is also the largest that ZeroMQ takes from a TCP
+  /// peer: a larger one closes that peer's connection before any memory is spent on it.
+  WireLimits limits = {};
+  /// How long the context's destructor waits for messages that are still queued here.
+  Duration linger = std::chrono::milliseconds(200);
+  /// How long wait() looks for a message before it sleeps. Costs a core while it lasts; see
+  /// README.md for what it brings.
+  Duration spin = Duration::zero();
+};
+
+struct Received {
+  PeerId from;              ///< "" at a connected endpoint
+  Result<Message> message;  ///< an Error when the bytes were not a message: log it, perhaps reply
+  std::size_t wire_bytes = 0;
+};
+
+/// One end of a connection (connect) or of many (bind). Messages of one peer arrive in the order
+/// sent, whole or not at all. A lost TCP connection is made again by itself; what was on its way is
+/// lost, and the bound end sees a new PeerId. inproc:// does not reconnect.
+///
+/// One thread owns an endpoint, its destruction included; only wake() may be called from others.
+/// The owner of a sent tensor's SharedBytes is released on any thread.
+class Endpoint {
+ public:
+  /// Listens at tcp://ADDRESS:PORT or inproc://NAME. PORT may be * or 0 for any free one; see
+  /// address().
+  /// @return kInvalidArgument for an address that makes no sense, kIo when the system refuses it.
+  static Result<std::unique_ptr<Endpoint>> bind(TransportContext& context,
+                                                const std::string& address,
+                                                const EndpointOptions& options = {});
+
+  /// Connects in the background, and again whenever the connection is lost. Messages sent before
+  /// the connection is up are queued, and arrive when it is.
+  /// @return kInvalidArgument for an address that makes no sense.
+  static Result<std::unique_ptr<Endpoint>> connect(TransportContext& context,
+                                                   const std::string& address,
+                                                   const EndpointOptions& options = {});
+  ~Endpoint();
+
+  /// Where a bound endpoint really listens, or the address connected to.
+  const std::string& address() const;
+
+  /// Queues a message; never blocks. Tensor bytes are not copied: they must not change any more.
+  /// @param to   a peer seen in receive(); ignored by a connected endpoint, which has one peer.
+  /// @return bytes of all frames. After an error nothing has been sent: kPeerGone when there is no
+  ///   such peer (any more), kUnavailable when its queue is full.
+  Result<std::size_t> send(const PeerId& to, const Message& message);
+
+  /// Takes one message, if one has arrived. Never blocks. Frames are 8-byte aligned; in-process
+  /// tensors are the sender's own bytes.
+  std::optional<Received> receive();
+
+  /// Returns when a message is readable, wake() has been called, or `timeout` (rounded up to whole
+  /// milliseconds) has passed; now and then without cause. Call it when receive() had nothing.
+  void wait(Duration timeout);
+
+  /// Makes the current or next wait() return. Any thread; many calls before one wait() count as
+  /// one.
+  void wake();
+
+ private:
+  struct Impl;
+  explicit Endpoint(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,26 @@
+#include "common/transport/pump.h"
+
+#include <spdlog/spdlog.h>
+
+namespace outrider {
+
+void Pump::log(const std::vector<Notice>& notices) {
+  for (const Notice& notice : notices)
+    spdlog::log(notice.warning ? spdlog::level::warn : spdlog::level::info, notice.text);
+}
+
+void Pump::reject(const PeerId& from, const Error& error) {
+  warn_limited("event=bad_frame reason=\"" + error.message + "\"");
+  if (error.code == Errc::kVersionMismatch) {
+    // Best effort: a peer that cannot read it will time out instead.
+    (void)endpoint_.send(from, {.body = Refuse{error.code, error.message}});
+  }
+}
+
+void Pump::warn_limited(const std::string& text) {
+  std::int64_t suppressed = 0;
+  if (!limit_.pass(now(), &suppressed)) return;
+  spdlog::warn("{}{}", text, suppressed > 0 ? fmt::format(" ({} more held back)", suppressed) : "");
+}
+
+}  // namespace outrider

@@ -1,0 +1,46 @@
+#include "coordinator-node/coordinator_node.h"
+
+#include <random>
+
+#include <spdlog/spdlog.h>
+
+#include "common/transport/pump.h"
+
+namespace outrider {
+namespace {
+
+/// Longest sleep of the loop: how late a tick or a stop may be seen.
+constexpr Duration kTick = std::chrono::milliseconds(20);
+
+}  // namespace
+
+Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions& options, std::stop_token stop,
+                             const std::function<void(const std::string& address)>& on_listening) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::bind(context, options.listen));
+  CoordinatorConfig config = options.core;
+  if (config.instance == 0) {
+    std::random_device random;
+    config.instance = (static_cast<std::uint64_t>(random()) << 32 | random()) >> 1;
+  }
+  CoordinatorCore core(config);
+  Pump pump(*endpoint);
+  spdlog::info("event=listening address={}", endpoint->address());
+  on_listening(endpoint->address());
+  const std::stop_callback wake_on_stop(stop, [&] { endpoint->wake(); });
+  while (!stop.stop_requested()) {
+    pump.receive([&](const PeerId& from, Message message) {
+      core.on_message(from, std::move(message), now());
+      // At once, not after the burst: every message here is one step of somebody's round.
+      pump.send(core.take_outgoing(), [&](const Message& sent, std::size_t bytes) { core.on_sent(sent, bytes); },
+                [&](const PeerId& peer) { core.on_peer_gone(peer, now()); });
+    });
+    core.on_tick(now());
+    pump.send(core.take_outgoing(), [&](const Message& sent, std::size_t bytes) { core.on_sent(sent, bytes); },
+              [&](const PeerId& peer) { core.on_peer_gone(peer, now()); });
+    pump.log(core.take_notices());
+    endpoint->wait(kTick);
+  }
+  return {};
+}
+
+}  // namespace outrider

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <functional>
+#include <stop_token>
+#include <string>
+
+#include "common/protocol/coordinator_core.h"
+#include "common/transport/endpoint.h"
+
+namespace outrider {
+
+struct CoordinatorOptions {
+  std::string listen;     ///< tcp://ADDRESS:PORT or inproc://NAME; workers and clients dial it
+  CoordinatorConfig core; ///< `instance` is chosen at random when 0
+};
+
+/// Serves until `stop` (then Ok), or says why it cannot start. on_listening gets the real address once
+/// peers may connect.
+Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions& options, std::stop_token stop,
+                             const std::function<void(const std::string& address)>& on_listening);
+
+}  // namespace outrider

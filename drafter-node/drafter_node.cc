@@ -1,0 +1,54 @@
+#include "drafter-node/drafter_node.h"
+
+#include <omp.h>
+#include <unistd.h>
+
+#include <spdlog/spdlog.h>
+
+#include "common/config/pair.h"
+#include "common/kernels/isa.h"
+#include "common/transport/pump.h"
+#include "drafter-node/draft_engine.h"
+
+namespace outrider {
+namespace {
+
+/// Longest sleep of the loop: how late a tick or a stop may be seen.
+constexpr Duration kTick = std::chrono::milliseconds(20);
+
+}  // namespace
+
+Result<void> run_drafter(TransportContext& context, const DrafterOptions& options, std::stop_token stop) {
+  omp_set_num_threads(options.threads);
+  ASSIGN_OR_RETURN(const TextConfig backbone, load_text_config(options.backbone));
+  ASSIGN_OR_RETURN(Checkpoint opened, Checkpoint::open(options.backbone));
+  const auto checkpoint = std::make_shared<const Checkpoint>(std::move(opened));
+  ASSIGN_OR_RETURN(std::unique_ptr<Assistant> assistant, Assistant::load(options.assistant, backbone, checkpoint, options.weight_type));
+  ASSIGN_OR_RETURN(std::vector<TokenId> stop_ids, load_eos_token_ids(options.backbone));
+  DraftEngine engine(std::move(assistant), std::move(stop_ids));
+  spdlog::info("event=loaded model={} dtype={} isa={} threads={}", options.assistant.string(), to_string(options.weight_type),
+               to_string(active_isa()), options.threads);
+
+  ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
+  DrafterCore core(options.core, {.role = Role::kDrafter, .name = fmt::format("drafter-{}", getpid()),
+                                  .facts = pair_facts(backbone, *checkpoint, options.weight_type)});
+  Pump pump(*endpoint);
+  const std::stop_callback wake_on_stop(stop, [&] { endpoint->wake(); });
+  while (!stop.stop_requested() && !core.link().refusal()) {
+    pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), now()); });
+    for (const DraftWork& work : core.take_work()) {
+      DraftEngine::Drafts drafts = engine.run(work);
+      if (work.kind == DraftWork::Kind::kDraft) core.on_drafted(work, std::move(drafts.tokens), drafts.draft_ns);
+    }
+    core.on_tick(now());
+    pump.send(core.take_outgoing());
+    pump.log(core.take_notices());
+    endpoint->wait(kTick);
+  }
+  if (core.link().refusal()) return *core.link().refusal();
+  core.drain();
+  pump.send(core.take_outgoing());
+  return {};
+}
+
+}  // namespace outrider

@@ -1,0 +1,179 @@
+#include "launch/cluster.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <future>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "common/base/time.h"
+#include "coordinator-node/coordinator_node.h"
+#include "drafter-node/drafter_node.h"
+#include "verifier-node/verifier_node.h"
+
+namespace outrider {
+namespace {
+
+class ThreadCluster final : public Cluster {
+ public:
+  ThreadCluster(TransportContext& context, const ClusterOptions& options) : context_(context), options_(options) {}
+  ~ThreadCluster() override {
+    while (!threads_.empty()) threads_.pop_back();  // workers first: their last words need a coordinator
+  }
+
+  Result<void> start() {
+    static std::atomic<int> count = 0;
+    const std::string name = fmt::format("inproc://outrider-{}", count++);
+    std::promise<std::string> listening;
+    launch([&](std::stop_token stop) {
+      Result<void> result = run_coordinator(context_, {.listen = name, .core = {.instance = 0}}, stop,
+                                            [&](const std::string& address) { listening.set_value(address); });
+      if (!result) listening.set_value(name);
+      return result;
+    });
+    address_ = listening.get_future().get();
+    RETURN_IF_ERROR(check());
+    launch([this](std::stop_token stop) {
+      return run_verifier(context_, {.backbone = options_.pair.backbone, .weight_type = options_.weight_type,
+                                     .threads = options_.verifier_threads, .join = address_, .core = {}}, stop);
+    });
+    if (!options_.drafter) return {};
+    launch([this](std::stop_token stop) {
+      return run_drafter(context_, {.assistant = options_.pair.assistant, .backbone = options_.pair.backbone,
+                                    .weight_type = options_.weight_type, .join = address_, .core = {}}, stop);
+    });
+    return {};
+  }
+
+  const std::string& address() const override { return address_; }
+  Result<void> check() override {
+    const std::lock_guard lock(mutex_);
+    return failure_ ? Result<void>(*failure_) : Result<void>();
+  }
+
+ private:
+  template <typename Role>
+  void launch(Role role) {
+    threads_.emplace_back([this, role](std::stop_token stop) {
+      const Result<void> result = role(stop);
+      if (result) return;
+      const std::lock_guard lock(mutex_);
+      if (!failure_) failure_ = result.error();
+    });
+  }
+
+  TransportContext& context_;
+  ClusterOptions options_;
+  std::string address_;
+  std::mutex mutex_;
+  std::optional<Error> failure_;
+  std::vector<std::jthread> threads_;  // last: they use the others
+};
+
+/// One child process of ours.
+struct Child {
+  std::string role;
+  pid_t pid = -1;
+};
+
+class ProcessCluster final : public Cluster {
+ public:
+  explicit ProcessCluster(const ClusterOptions& options) : options_(options) {}
+  ~ProcessCluster() override {
+    for (const Child& child : children_) kill(child.pid, SIGTERM);
+    // Children answer SIGTERM between two forward passes; one that does not is of no use any more.
+    const TimePoint deadline = now() + std::chrono::seconds(3);
+    for (const Child& child : children_) {
+      while (waitpid(child.pid, nullptr, WNOHANG) == 0) {
+        if (now() > deadline) kill(child.pid, SIGKILL);
+        usleep(2000);
+      }
+    }
+  }
+
+  Result<void> start() {
+    int out[2];
+    if (pipe2(out, O_CLOEXEC) != 0) return Error{Errc::kIo, fmt::format("pipe: {}", std::strerror(errno))};
+    RETURN_IF_ERROR(spawn("coordinator", {"--listen", "tcp://127.0.0.1:*"}, out[1]));
+    close(out[1]);
+    address_ = read_line(out[0]);
+    close(out[0]);
+    if (address_.empty()) return Error{Errc::kPeerGone, "the coordinator process ended before it listened"};
+    const std::string dtype = to_string(options_.weight_type);
+    RETURN_IF_ERROR(spawn("verifier", {"--join", address_, "--backbone", options_.pair.backbone.string(), "--dtype", dtype, "--threads",
+                                       std::to_string(options_.verifier_threads)}, -1));
+    if (!options_.drafter) return {};
+    return spawn("drafter", {"--join", address_, "--backbone", options_.pair.backbone.string(), "--assistant",
+                             options_.pair.assistant.string(), "--dtype", dtype}, -1);
+  }
+
+  const std::string& address() const override { return address_; }
+  Result<void> check() override {
+    for (const Child& child : children_) {
+      siginfo_t info{};
+      if (waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
+        return Error{Errc::kPeerGone, fmt::format("the {} process ended with status {}", child.role, info.si_status)};
+      }
+    }
+    return {};
+  }
+
+ private:
+  Result<void> spawn(const std::string& role, std::vector<std::string> arguments, int stdout_fd) {
+    arguments.insert(arguments.begin(), {"outrider", role});
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    const pid_t parent = getpid();
+    const pid_t pid = fork();
+    if (pid < 0) return Error{Errc::kIo, fmt::format("fork: {}", std::strerror(errno))};
+    if (pid == 0) {
+      // A role must not outlive the program that started it, however that ends.
+      prctl(PR_SET_PDEATHSIG, SIGTERM);
+      if (getppid() != parent) _exit(1);
+      dup2(stdout_fd >= 0 ? stdout_fd : STDERR_FILENO, STDOUT_FILENO);
+      execv("/proc/self/exe", argv.data());
+      _exit(127);
+    }
+    children_.push_back({role, pid});
+    return {};
+  }
+
+  static std::string read_line(int fd) {
+    std::string line;
+    char c;
+    while (read(fd, &c, 1) == 1 && c != '\n') line.push_back(c);
+    return line;
+  }
+
+  ClusterOptions options_;
+  std::string address_;
+  std::vector<Child> children_;
+};
+
+template <typename Kind>
+Result<std::unique_ptr<Cluster>> started(std::unique_ptr<Kind> cluster) {
+  RETURN_IF_ERROR(cluster->start());
+  return Result<std::unique_ptr<Cluster>>(std::move(cluster));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Cluster>> start_threads(TransportContext& context, const ClusterOptions& options) {
+  return started(std::make_unique<ThreadCluster>(context, options));
+}
+
+Result<std::unique_ptr<Cluster>> start_processes(const ClusterOptions& options) {
+  return started(std::make_unique<ProcessCluster>(options));
+}
+
+}  // namespace outrider

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/base/result.h"
+#include "common/config/pair.h"
+#include "common/kernels/linear.h"
+#include "common/transport/endpoint.h"
+
+namespace outrider {
+
+/// What the roles of one machine need to start.
+struct ClusterOptions {
+  PairPaths pair;
+  WeightType weight_type = WeightType::kBf16;
+  int verifier_threads = 0;  ///< 0: every core
+  bool drafter = true;
+};
+
+/// A coordinator, a verifier and perhaps a drafter, started here and stopped by the destructor.
+class Cluster {
+ public:
+  virtual ~Cluster() = default;
+  /// Where clients connect.
+  virtual const std::string& address() const = 0;
+  /// The first role that ended by itself, if one has.
+  virtual Result<void> check() = 0;
+};
+
+/// All roles as threads of this process, over inproc://: the embedded default.
+Result<std::unique_ptr<Cluster>> start_threads(TransportContext& context, const ClusterOptions& options);
+
+/// Every role as a process of its own (this program again), over TCP on the loopback interface.
+Result<std::unique_ptr<Cluster>> start_processes(const ClusterOptions& options);
+
+}  // namespace outrider

@@ -1,0 +1,95 @@
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <stop_token>
+#include <thread>
+
+#include "common/metrics/logging.h"
+#include "coordinator-node/coordinator_node.h"
+#include "drafter-node/drafter_node.h"
+#include "launch/command_support.h"
+#include "launch/commands.h"
+#include "verifier-node/verifier_node.h"
+
+namespace outrider {
+namespace {
+
+/// Runs a role until it ends or SIGTERM or SIGINT asks it to.
+template <typename Role>
+void run_until_signal(Role role) {
+  // Blocked before any other thread exists, so that only the waiting thread takes them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaddset(&signals, signal);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::stop_source stop;
+  std::thread waiter([&] {
+    int signal = 0;
+    sigwait(&signals, &signal);
+    stop.request_stop();
+  });
+  const Result<void> result = role(stop.get_token());
+  pthread_kill(waiter.native_handle(), SIGUSR1);
+  waiter.join();
+  or_throw(result);
+}
+
+}  // namespace
+
+void add_role_commands(CLI::App& app) {
+  {
+    CLI::App* command = app.add_subcommand("coordinator", "Run the rounds: workers and clients connect here");
+    auto listen = std::make_shared<std::string>("tcp://127.0.0.1:7070");
+    command->add_option("--listen", *listen, "Address; port * takes a free one")->capture_default_str();
+    command->callback([listen] {
+      init_logging("coordinator", "info");
+      run_until_signal([&](std::stop_token stop) {
+        TransportContext context;
+        return run_coordinator(context, {.listen = *listen, .core = {.instance = 0}}, stop, [](const std::string& address) {
+          std::printf("%s\n", address.c_str());  // for scripts: where to join
+          std::fflush(stdout);
+        });
+      });
+    });
+  }
+  struct WorkerFlags {
+    ModelFlags model;
+    std::filesystem::path backbone, assistant;
+    std::string join;
+    int threads = 0;
+  };
+  const auto add_worker = [&](const char* name, const char* about, int threads) {
+    CLI::App* command = app.add_subcommand(name, about);
+    auto flags = std::make_shared<WorkerFlags>();
+    flags->threads = threads;
+    flags->model.add_to(*command);
+    command->add_option("--backbone", flags->backbone, "The target's checkpoint (default: MODEL/backbone)");
+    command->add_option("--join", flags->join, "The coordinator's address, tcp://HOST:PORT")->required();
+    command->add_option("--threads", flags->threads, "Threads of a forward pass; 0: every core")->capture_default_str();
+    return std::pair(command, flags);
+  };
+  const auto [verifier, verifier_flags] = add_worker("verifier", "Verify drafts with the full backbone", 0);
+  verifier->callback([flags = verifier_flags] {
+    init_logging("verifier", "info");
+    run_until_signal([&](std::stop_token stop) {
+      TransportContext context;
+      return run_verifier(context, {.backbone = flags->backbone.empty() ? flags->model.pair().backbone : flags->backbone,
+                                    .weight_type = flags->model.weight_type(), .threads = flags->threads,
+                                    .join = flags->join, .core = {}}, stop);
+    });
+  });
+  const auto [drafter, drafter_flags] = add_worker("drafter", "Draft with the assistant", 1);
+  drafter->add_option("--assistant", drafter_flags->assistant, "The assistant's checkpoint (default: MODEL/assistant)");
+  drafter->callback([flags = drafter_flags] {
+    init_logging("drafter", "info");
+    run_until_signal([&](std::stop_token stop) {
+      TransportContext context;
+      return run_drafter(context, {.assistant = flags->assistant.empty() ? flags->model.pair().assistant : flags->assistant,
+                                   .backbone = flags->backbone.empty() ? flags->model.pair().backbone : flags->backbone,
+                                   .weight_type = flags->model.weight_type(), .threads = flags->threads,
+                                   .join = flags->join, .core = {}}, stop);
+    });
+  });
+}
+
+}  // namespace outrider

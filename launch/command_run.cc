@@ -1,0 +1,142 @@
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "common/metrics/logging.h"
+#include "common/model/config.h"
+#include "common/tokenizer/chat.h"
+#include "common/tokenizer/detokenizer.h"
+#include "common/tokenizer/tokenizer.h"
+#include "launch/client.h"
+#include "launch/cluster.h"
+#include "launch/command_support.h"
+#include "launch/commands.h"
+#include "launch/report.h"
+
+namespace outrider {
+namespace {
+
+struct RunFlags {
+  ModelFlags model;
+  std::string prompt, connect, prompt_ids;
+  std::int32_t draft_length = 4;
+  std::int64_t max_tokens = 256;
+  int threads = 0;
+  bool processes = false, raw = false, json = false, compare = false;
+};
+
+std::vector<TokenId> parse_ids(const std::string& text) {
+  std::vector<TokenId> ids;
+  std::stringstream stream(text);
+  for (std::string part; std::getline(stream, part, ',');) {
+    std::size_t used = 0;
+    long long id = -1;
+    try {
+      id = std::stoll(part, &used);
+    } catch (const std::exception&) {
+      used = 0;
+    }
+    if (used == 0 || used != part.size() || id < 0 || id > std::numeric_limits<TokenId>::max()) {
+      throw std::runtime_error(fmt::format("--prompt-ids: '{}', wanted token ids like 2,105,2633", part));
+    }
+    ids.push_back(static_cast<TokenId>(id));
+  }
+  return ids;
+}
+
+std::vector<TokenId> encode_prompt(const RunFlags& flags, const Tokenizer& tokenizer) {
+  if (!flags.prompt_ids.empty()) return parse_ids(flags.prompt_ids);
+  if (!flags.raw) return or_throw(render_user_turn(tokenizer, flags.prompt));
+  // Raw text has no template to bring the <bos> that the model needs (gemma4.md 6.1).
+  std::vector<TokenId> ids = tokenizer.encode(flags.prompt);
+  const std::optional<TokenId> bos = tokenizer.find("<bos>");
+  if (bos && (ids.empty() || ids.front() != *bos)) ids.insert(ids.begin(), *bos);
+  return ids;
+}
+
+void run(const RunFlags& flags) {
+  init_logging("outrider", "warn");
+  const PairPaths pair = flags.model.pair();
+  const Tokenizer tokenizer = or_throw(Tokenizer::load(pair.backbone / "tokenizer.json"));
+  Generate request{.prompt = encode_prompt(flags, tokenizer),
+                   .max_tokens = flags.max_tokens,
+                   .draft_length = flags.draft_length,
+                   .stop_ids = or_throw(load_eos_token_ids(pair.backbone)),
+                   .wait_ms = 4000};
+
+  TransportContext context;
+  const bool drafting = flags.draft_length > 0;
+  std::unique_ptr<Cluster> cluster;
+  if (flags.connect.empty()) {
+    const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(), .verifier_threads = flags.threads, .drafter = drafting};
+    cluster = or_throw(flags.processes ? start_processes(options) : start_threads(context, options));
+  }
+  Client client = or_throw(Client::connect(context, cluster ? cluster->address() : flags.connect));
+  if (cluster) or_throw(client.wait_for_workers(1, drafting ? 1 : 0, [&] { return cluster->check(); }));
+
+  const auto ignore_tokens = [](std::span<const TokenId>) {};
+  std::optional<Generation> plain;
+  if (flags.compare) {
+    Generate plain_request = request;
+    plain_request.draft_length = 0;
+    plain = or_throw(client.generate(plain_request, ignore_tokens));
+  }
+  StreamingDetokenizer detokenizer(tokenizer, /*skip_special=*/true);
+  std::string text;
+  const auto emit = [&](const std::string& piece) {
+    text += piece;
+    if (flags.json) return;
+    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    std::fflush(stdout);
+  };
+  const Generation generation = or_throw(client.generate(request, [&](std::span<const TokenId> tokens) {
+    for (const TokenId token : tokens) emit(detokenizer.push(token));
+  }));
+  emit(detokenizer.finish());
+  if (plain && plain->tokens != generation.tokens) {
+    throw std::runtime_error("--compare: speculative and plain decoding gave different tokens; this is a bug of Outrider's, please report it");
+  }
+
+  if (flags.json) {
+    nlohmann::json metrics = metrics_json(generation);
+    metrics["backbone_only_tok_per_sec"] = plain ? nlohmann::json(tokens_per_second(*plain)) : nlohmann::json();
+    const nlohmann::json object = {{"prompt_ids", request.prompt},
+                                   {"token_ids", generation.tokens},
+                                   {"text", text},
+                                   {"finish_reason", generation.reason == FinishReason::kStop ? "stop" : "length"},
+                                   {"metrics", std::move(metrics)}};
+    std::printf("%s\n", object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    return;
+  }
+  std::printf("\n\n%s", metrics_text(generation, plain ? std::optional(tokens_per_second(*plain)) : std::nullopt).c_str());
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("run", "Answer one prompt");
+  auto flags = std::make_shared<RunFlags>();
+  auto* prompt = command->add_option("prompt", flags->prompt, "The user's message");
+  auto* ids = command->add_option("--prompt-ids", flags->prompt_ids, "The whole prompt as token ids, 2,105,...");
+  prompt->excludes(ids);
+  flags->model.add_to(*command);
+  command->add_option("--draft-length", flags->draft_length, "Drafts per round; 0: plain decoding")->check(CLI::Range(0, 32))->capture_default_str();
+  command->add_option("--max-tokens", flags->max_tokens, "Longest answer")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::NonNegativeNumber)->capture_default_str();
+  auto* processes = command->add_flag("--processes", flags->processes, "Start coordinator, verifier and drafter as processes, over TCP");
+  command->add_option("--connect", flags->connect, "Use the coordinator at tcp://HOST:PORT")->excludes(processes);
+  command->add_flag("--raw", flags->raw, "The prompt is plain text, not a chat message");
+  command->add_flag("--json", flags->json, "Print one JSON object at the end instead of text");
+  command->add_flag("--compare", flags->compare, "Decode plainly first: measures backbone_only_tok_per_sec, checks that the tokens are equal");
+  command->callback([flags] {
+    if (flags->prompt.empty() && flags->prompt_ids.empty()) throw std::runtime_error("run: give a prompt or --prompt-ids");
+    run(*flags);
+  });
+}
+
+}  // namespace outrider

@@ -1,0 +1,17 @@
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace outrider {
+
+// Each adds a subcommand. Its callback throws std::runtime_error with the one line that a person
+// needs, or CLI::RuntimeError with an exit status; main() turns both into an exit.
+
+void add_role_commands(CLI::App& app);    ///< coordinator, verifier, drafter
+void add_run_command(CLI::App& app);      ///< run
+void add_bench_command(CLI::App& app);    ///< bench pair
+void add_parity_command(CLI::App& app);   ///< parity
+
+}  // namespace outrider

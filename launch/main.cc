@@ -1,0 +1,44 @@
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include <CLI/CLI.hpp>
+
+#include "launch/commands.h"
+
+namespace {
+
+/// libgomp's idle threads spin for milliseconds by default. Where anything else wants a core, the
+/// thread that they wait for then waits for them: one busy neighbour made a forward pass 20 times
+/// slower (docs/performance.md). libgomp reads its settings before main(), hence the new start.
+void start_with_patient_openmp(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
+  setenv("GOMP_SPINCOUNT", "200", 1);
+  execv("/proc/self/exe", argv);  // returns only on failure; then the default will have to do
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  start_with_patient_openmp(argv);
+  CLI::App app("Outrider: distributed two-tier speculative decoding for Gemma 4");
+  app.set_version_flag("--version", OUTRIDER_VERSION);
+  app.require_subcommand(1);
+  outrider::add_run_command(app);
+  outrider::add_role_commands(app);
+  outrider::add_bench_command(app);
+  outrider::add_parity_command(app);
+  std::signal(SIGPIPE, SIG_IGN);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "outrider: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,34 @@
+#include "launch/read_bandwidth.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/base/time.h"
+#include "common/tensor/tensor.h"
+
+namespace outrider {
+
+double measure_read_bandwidth_gb_s() {
+  // Four times the largest last-level cache seen so far; a shared host's cache cannot hold it either.
+  constexpr std::size_t kBytes = std::size_t{1} << 30;
+  constexpr int kPasses = 5;
+  const AlignedArray<std::uint64_t> block(kBytes / sizeof(std::uint64_t));
+  const std::uint64_t* const data = block.data();
+  double best = 0;
+  std::uint64_t sink = 0;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const TimePoint start = now();
+    std::uint64_t sum = 0;
+#pragma omp parallel for schedule(static) reduction(+ : sum)
+    for (std::int64_t line = 0; line < static_cast<std::int64_t>(kBytes / 64); ++line) {
+      // One word of each cache line: the line is what the memory delivers.
+      sum += data[line * 8];
+    }
+    sink += sum;
+    best = std::max(best, static_cast<double>(kBytes) / to_seconds(now() - start) / 1e9);
+  }
+  // The sum is zero; saying so keeps the loop.
+  return best + static_cast<double>(sink);
+}
+
+}  // namespace outrider

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Rejects a header of a room that does not compile alone.
+
+The flags are those of the build: of the .cc that includes the header with the fewest instruction
+set flags (-m...), or only the project root when no .cc does.
+
+usage: check_headers.py PROJECT_ROOT BUILD_DIR [COMPILER]
+"""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True  # The source tree stays as it is.
+import check_includes  # noqa: E402
+
+
+def relevant_flags(command):
+    """What decides whether a header compiles: paths, definitions, standard, instruction set."""
+    words = iter(shlex.split(command))
+    flags = []
+    for word in words:
+        if word in ("-isystem", "-I", "-D"):
+            flags += [word, next(words)]
+        elif re.match(r"-(I|D|std=|m|fopenmp)", word):
+            flags.append(word)
+    return flags
+
+
+def main():
+    root, build = (pathlib.Path(path).resolve() for path in sys.argv[1:3])
+    compiler = sys.argv[3] if len(sys.argv) > 3 else "g++"
+    headers = check_includes.files_below(root, check_includes.ROOM_PATTERNS, {".h"})
+    entries = json.loads((build / "compile_commands.json").read_text())
+    flags_of = {pathlib.Path(entry["file"]): relevant_flags(entry["command"]) for entry in entries}
+
+    def isa_flags(flags):
+        return sum(flag.startswith("-m") for flag in flags)
+
+    users = {}  # header -> the flags of the files that include it
+    for file, flags in flags_of.items():
+        if file.is_relative_to(root) and file.exists():
+            text = check_includes.without_comments(file.read_text())
+            for header in check_includes.INCLUDE.findall(text):
+                users.setdefault(header, []).append(flags)
+    everybody = [f"-I{root}", "-std=c++20"]
+
+    def compile_alone(header):
+        name = str(header.relative_to(root))
+        flags = min(users.get(name, []), key=isa_flags, default=everybody)
+        done = subprocess.run(
+            [compiler, *flags, "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-x", "c++",
+             "-include", name, os.devnull],
+            cwd=root, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        return name, done.returncode, done.stderr
+
+    failed = False
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for name, code, messages in pool.map(compile_alone, headers):
+            if code != 0:
+                failed = True
+                print(f"{name} does not compile alone:\n{messages}")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""The tidy check must accept a clean tree and reject each kind of bad one."""
+
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True  # The source tree stays as it is.
+import check_includes  # noqa: E402
+
+CLEAN = {
+    "common/base/CMakeLists.txt": "outrider_room(base SOURCES base.cc)",
+    "common/base/base.h": "#include <vector>\n",
+    "common/base/base.cc": '#include "common/base/base.h"\n',
+    "common/tensor/CMakeLists.txt": "outrider_room(tensor SOURCES tensor.cc PUBLIC outrider::base)",
+    "common/tensor/tensor.h": '#include "common/base/base.h"\n',
+    "common/tensor/tensor.cc": '#include "common/tensor/tensor.h"\n',
+    "common/kernels/CMakeLists.txt":
+        "outrider_room(kernels\n  SOURCES gemm_onednn.cc  # oneDNN\n  PUBLIC outrider::tensor\n"
+        "  PRIVATE DNNL::dnnl $<BUILD_INTERFACE:flags>)",
+    "common/kernels/gemm_onednn.cc":
+        '#include <oneapi/dnnl/dnnl.hpp>\n#include "common/base/base.h"\n#include "common/tensor/tensor.h"\n',
+    "common/model/CMakeLists.txt":
+        "outrider_room(model SOURCES model.cc PRIVATE outrider::kernels)",
+    "common/model/model.h": "",
+    "common/model/model.cc": '#include "common/model/model.h"\n',
+    "common/protocol/CMakeLists.txt":
+        "outrider_room(protocol SOURCES protocol.cc PUBLIC outrider::base)",
+    "common/protocol/protocol.cc":
+        '// #include <thread>, steady_clock::now()\n#include <chrono>\nconst char* s = "/*";\n',
+    "common/transport/CMakeLists.txt":
+        "outrider_room(transport SOURCES transport.cc PUBLIC outrider::protocol)",
+    "common/transport/transport.cc": "#include <zmq.hpp>\n#include <flatbuffers/flatbuffers.h>\n",
+    "drafter-node/CMakeLists.txt":
+        "outrider_room(drafter_node SOURCES drafter.cc PUBLIC outrider::model)\n"
+        "add_executable(outrider-drafter main.cc)\n"
+        "target_link_libraries(outrider-drafter PRIVATE outrider::drafter_node outrider::transport)",
+    "drafter-node/drafter.h": "",
+    "drafter-node/drafter.cc": '#include "drafter-node/drafter.h"\n',
+    "drafter-node/main.cc": '#include "common/model/model.h"\n',
+    "verifier-node/CMakeLists.txt":
+        "outrider_room(verifier_node SOURCES verifier.cc PUBLIC outrider::model)",
+    "verifier-node/verifier.cc": "",
+    "tests/unit/base_test.cc": '#include "drafter-node/drafter.h"\n#include <zmq.hpp>\n',
+}
+
+# name: (files that change the clean tree, what the one problem must say)
+BAD = {
+    "upward include": (
+        {"common/base/base.cc": '#include "common/base/base.h"\n#include "common/tensor/tensor.h"\n'},
+        "common/base/base.cc:2: common/base includes common/tensor/tensor.h"),
+    "upward include in angle brackets": (
+        {"common/tensor/tensor.cc": "#include <common/tensor/tensor.h>\n#include <common/model/model.h>\n"},
+        "no edge to common/model"),
+    "include through a PRIVATE edge": (
+        {"drafter-node/main.cc": '#include "common/tensor/tensor.h"\n'}, "no edge to common/tensor"),
+    "relative include": ({"common/base/base.cc": '#include "base.h"\n'}, "from the project's root"),
+    "relative include of another room": (
+        {"common/base/base.cc": '#include "../tensor/tensor.h"\n'}, "from the project's root"),
+    "include of a test": (
+        {"common/base/base.cc": '#include "tests/help.h"\n', "tests/help.h": ""}, "from the project's root"),
+    "ZeroMQ outside transport": ({"drafter-node/main.cc": "#include <zmq.hpp>\n"}, "ZeroMQ"),
+    "generated header outside transport": (
+        {"drafter-node/main.cc": '#include "schemas/wire_generated.h"\n'}, "FlatBuffers"),
+    "oneDNN outside its file": (
+        {"common/model/model.cc": '#include "common/model/model.h"\n#include <dnnl.hpp>\n'}, "oneDNN"),
+    "thread in the protocol": ({"common/protocol/protocol.cc": "#include <thread>\n"}, "<thread>"),
+    "socket in the protocol": ({"common/protocol/protocol.cc": "#include <sys/socket.h>\n"}, "socket"),
+    "clock in the protocol": (
+        {"common/protocol/protocol.cc": "auto t = std::chrono::steady_clock::now();\n"}, "reads a clock"),
+    "drafter includes verifier": (
+        {"drafter-node/drafter.cc": '#include "verifier-node/verifier.h"\n',
+         "drafter-node/CMakeLists.txt": CLEAN["drafter-node/CMakeLists.txt"] +
+         "\ntarget_link_libraries(outrider_drafter_node PUBLIC outrider::verifier_node)"},
+        "never include each other"),
+    "source that nobody builds": ({"common/base/lost.cc": ""}, "common/base/lost.cc: in no CMakeLists"),
+    "header that nobody includes": ({"common/base/lost.h": ""}, "common/base/lost.h: included by nobody"),
+    "edge to a room that is not there": (
+        {"common/base/CMakeLists.txt": "outrider_room(base SOURCES base.cc PUBLIC outrider::utils)"},
+        "no room makes outrider::utils"),
+    "circle": (
+        {"common/base/CMakeLists.txt": "outrider_room(base SOURCES base.cc PRIVATE outrider::model)"},
+        "form a circle"),
+}
+
+
+def problems_of(files):
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            path = pathlib.Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return check_includes.check(folder)
+
+
+class CheckIncludes(unittest.TestCase):
+    def test_accepts_a_clean_tree(self):
+        self.assertEqual(problems_of(CLEAN), [])
+
+    def test_rejects_each_bad_tree_for_its_own_reason(self):
+        for name, (files, reason) in BAD.items():
+            with self.subTest(name):
+                self.assertIn(reason, "\n".join(problems_of(CLEAN | files)))
+
+
+if __name__ == "__main__":
+    unittest.main()

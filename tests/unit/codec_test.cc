@@ -1,0 +1,760 @@
+#include "common/transport/codec.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <random>
+#include <tuple>
+
+#include <gtest/gtest.h>
+
+#include "schemas/outrider_generated.h"
+
+namespace outrider {
+namespace {
+
+// ---- valid messages of random content ----
+
+constexpr WireLimits kLimits;
+
+/// Draws the fields of messages that the codec must accept.
+class RandomMessages {
+ public:
+  explicit RandomMessages(std::uint64_t seed) : engine_(seed) {}
+
+  std::int64_t integer(std::int64_t min, std::int64_t max) {
+    return std::uniform_int_distribution<std::int64_t>(min, max)(engine_);
+  }
+  bool coin() { return integer(0, 1) == 1; }
+
+  /// A message whose body is alternative `type` of Body.
+  Message message(std::size_t type) {
+    return {SessionId{engine_()}, RoundId{static_cast<std::uint32_t>(engine_())}, position(),
+            body(type)};
+  }
+
+  WireTensor tensor(std::vector<std::int64_t> shape) {
+    WireTensor result{enumerator(DType::kU8), std::move(shape), {}};
+    return with_bytes(std::move(result));
+  }
+
+ private:
+  std::int32_t natural() {
+    // Small numbers and the largest one, where encodings differ.
+    return static_cast<std::int32_t>(integer(0, 9) == 0 ? std::numeric_limits<std::int32_t>::max()
+                                                        : integer(0, 300'000));
+  }
+  std::int64_t big_natural() { return integer(0, std::numeric_limits<std::int64_t>::max()); }
+  Position position() { return integer(0, static_cast<std::int64_t>(kLimits.tokens_max)); }
+  std::int32_t draft_length() {
+    return static_cast<std::int32_t>(integer(0, kLimits.draft_length_max));
+  }
+
+  template <typename Enum>
+  Enum enumerator(Enum last) {
+    return static_cast<Enum>(integer(0, static_cast<int>(last)));
+  }
+
+  std::string text() {
+    std::string result(static_cast<std::size_t>(integer(0, 40)), ' ');
+    for (char& c : result) c = static_cast<char>(integer(0, 255));
+    return result;
+  }
+
+  std::vector<TokenId> tokens(std::int64_t count_min, std::int64_t count_max) {
+    std::vector<TokenId> result(static_cast<std::size_t>(integer(count_min, count_max)));
+    for (TokenId& token : result) token = natural();
+    return result;
+  }
+
+  template <std::size_t I = 0>
+  Body body(std::size_t type) {
+    if constexpr (I + 1 < std::variant_size_v<Body>) {
+      if (type != I) return body<I + 1>(type);
+    }
+    std::variant_alternative_t<I, Body> result;
+    fill(result);
+    return result;
+  }
+
+  WireTensor with_bytes(WireTensor tensor) {
+    std::size_t size = size_bytes(tensor.dtype);
+    for (const std::int64_t extent : tensor.shape) size *= static_cast<std::size_t>(extent);
+    const auto bytes = std::make_shared<std::vector<std::byte>>(size);
+    for (std::byte& b : *bytes) b = static_cast<std::byte>(engine_());
+    tensor.data = SharedBytes(bytes, *bytes);
+    return tensor;
+  }
+
+  WireTensor hidden() { return tensor({integer(1, 64)}); }
+
+  KvRows kv() {
+    KvRows result;
+    result.from = result.to = integer(0, 1000);
+    if (coin()) return result;
+    result.to += integer(1, 8);
+    for (std::int64_t i = integer(1, 2); i > 0; --i) {
+      DonorDelta donor;
+      donor.first = integer(result.from, result.to);  // may leave no row
+      donor.key = tensor({result.to - donor.first, integer(1, 3), integer(1, 16)});
+      donor.value = with_bytes({donor.key.dtype, donor.key.shape, {}});
+      result.donors.push_back(std::move(donor));
+    }
+    return result;
+  }
+
+  PairFacts facts() {
+    PairFacts result{engine_(),
+                     engine_(),
+                     natural(),
+                     natural(),
+                     position(),
+                     enumerator(DType::kU8),
+                     enumerator(DType::kU8),
+                     {}};
+    for (std::int64_t i = integer(0, 2); i > 0; --i) {
+      result.donors.push_back({coin(), natural(), natural(), natural(), natural()});
+    }
+    return result;
+  }
+
+  std::vector<std::int64_t> counts() {
+    std::vector<std::int64_t> result(static_cast<std::size_t>(draft_length()));
+    for (std::int64_t& count : result) count = big_natural();
+    return result;
+  }
+
+  void fill(Hello& m) { m = {enumerator(Role::kDrafter), text(), facts()}; }
+  void fill(Welcome& m) { m = {engine_()}; }
+  void fill(Refuse& m) { m = {enumerator(Errc::kIo), text()}; }
+  void fill(WhoAreYou&) {}
+  void fill(Heartbeat&) {}
+  void fill(Drain&) {}
+  void fill(Prefill& m) { m = {tokens(1, 200), coin()}; }
+  void fill(KvChunk& m) { m = {kv()}; }
+  void fill(Draft& m) { m = {natural(), draft_length(), hidden(), kv()}; }
+  void fill(Candidates& m) { m = {tokens(0, kLimits.draft_length_max), big_natural()}; }
+  void fill(NeedKv& m) { m = {position()}; }
+  void fill(Verify& m) {
+    m.tokens = tokens(1, kLimits.draft_length_max + 1);
+    if (coin()) m.kv_from = coin() ? position() : 0;  // 0 is a position, not "none"
+  }
+  void fill(Verdict& m) {
+    m.accepted = draft_length();
+    m.next_token = natural();
+    m.committed = position();
+    if (coin()) m.hidden = hidden();
+    m.kv = kv();
+    m.verify_ns = big_natural();
+  }
+  void fill(Cancel&) {}
+  void fill(Free&) {}
+  void fill(Failed& m) { m = {enumerator(Errc::kIo), text()}; }
+  void fill(Generate& m) {
+    m = {tokens(0, 200), big_natural(), draft_length(), tokens(0, 5), big_natural()};
+  }
+  void fill(Tokens& m) { m = {position(), tokens(0, 40)}; }
+  void fill(Done& m) {
+    m.reason = enumerator(FinishReason::kLength);
+    m.metrics = {big_natural(),  big_natural(), big_natural(), big_natural(), counts(),
+                 counts(),       big_natural(), big_natural(), big_natural(), big_natural(),
+                 -big_natural(), big_natural(), big_natural(), big_natural()};
+  }
+  void fill(StatusRequest&) {}
+  void fill(Status& m) { m = {natural(), natural(), natural()}; }
+
+  std::mt19937_64 engine_;
+};
+
+// ---- equality ----
+// The structured bindings name every field, so a new field that is not compared does not compile.
+
+bool equal(const WireTensor& a, const WireTensor& b) {
+  const auto x = a.data.bytes(), y = b.data.bytes();
+  return a.dtype == b.dtype && a.shape == b.shape &&
+         std::equal(x.begin(), x.end(), y.begin(), y.end());
+}
+bool equal(const KvRows& a, const KvRows& b) {
+  return a.from == b.from && a.to == b.to &&
+         std::equal(a.donors.begin(), a.donors.end(), b.donors.begin(), b.donors.end(),
+                    [](const DonorDelta& x, const DonorDelta& y) {
+                      return x.first == y.first && equal(x.key, y.key) && equal(x.value, y.value);
+                    });
+}
+auto key(const RequestMetrics& m) {
+  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o] = m;
+  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o);
+}
+auto key(const Hello& m) {
+  const auto& [a, b, c] = m;
+  return std::tie(a, b, c);
+}
+auto key(const Welcome& m) {
+  const auto& [a] = m;
+  return std::tie(a);
+}
+auto key(const Refuse& m) {
+  const auto& [a, b] = m;
+  return std::tie(a, b);
+}
+auto key(const Prefill& m) {
+  const auto& [a, b] = m;
+  return std::tie(a, b);
+}
+auto key(const Candidates& m) {
+  const auto& [a, b] = m;
+  return std::tie(a, b);
+}
+auto key(const NeedKv& m) {
+  const auto& [a] = m;
+  return std::tie(a);
+}
+auto key(const Verify& m) {
+  const auto& [a, b] = m;
+  return std::tie(a, b);
+}
+auto key(const Failed& m) {
+  const auto& [a, b] = m;
+  return std::tie(a, b);
+}
+auto key(const Generate& m) {
+  const auto& [a, b, c, d, e] = m;
+  return std::tie(a, b, c, d, e);
+}
+auto key(const Tokens& m) {
+  const auto& [a, b] = m;
+  return std::tie(a, b);
+}
+auto key(const Status& m) {
+  const auto& [a, b, c] = m;
+  return std::tie(a, b, c);
+}
+
+template <typename T>
+bool equal(const T& a, const T& b) {
+  if constexpr (std::is_empty_v<T>) {
+    return true;
+  } else {
+    return key(a) == key(b);
+  }
+}
+bool equal(const KvChunk& a, const KvChunk& b) { return equal(a.kv, b.kv); }
+bool equal(const Draft& a, const Draft& b) {
+  const auto& [token, length, hidden, kv] = a;
+  return token == b.token && length == b.draft_length && equal(hidden, b.hidden) && equal(kv, b.kv);
+}
+bool equal(const Verdict& a, const Verdict& b) {
+  const auto& [accepted, token, committed, hidden, kv, ns] = a;
+  return accepted == b.accepted && token == b.next_token && committed == b.committed &&
+         hidden.has_value() == b.hidden.has_value() && (!hidden || equal(*hidden, *b.hidden)) &&
+         equal(kv, b.kv) && ns == b.verify_ns;
+}
+bool equal(const Done& a, const Done& b) {
+  const auto& [reason, metrics] = a;
+  return reason == b.reason && key(metrics) == key(b.metrics);
+}
+bool equal(const Message& a, const Message& b) {
+  return a.session == b.session && a.round == b.round && a.base == b.base &&
+         a.body.index() == b.body.index() &&
+         std::visit(
+             [&](const auto& x) { return equal(x, std::get<std::decay_t<decltype(x)>>(b.body)); },
+             a.body);
+}
+
+// ---- frames made and mangled by hand ----
+
+SharedBytes copy_of(std::span<const std::byte> bytes) {
+  // Exactly as large as it claims, so that a sanitizer sees one byte too many.
+  const std::shared_ptr<std::byte[]> copy(new std::byte[bytes.size()]);
+  std::copy(bytes.begin(), bytes.end(), copy.get());
+  return SharedBytes(copy, {copy.get(), bytes.size()});
+}
+SharedBytes zeros(std::size_t size) { return copy_of(std::vector<std::byte>(size)); }
+
+using flatbuffers::FlatBufferBuilder;
+using flatbuffers::Offset;
+
+/// A header frame whose body `build` makes; `tensors` become its tensor facts.
+template <typename Build>
+SharedBytes header(wire::Body type, Build build, std::uint32_t version = kProtocolVersion,
+                   const std::vector<std::vector<std::int64_t>>& shapes = {},
+                   wire::DType dtype = wire::DType::F32) {
+  FlatBufferBuilder builder;
+  std::vector<Offset<wire::TensorFacts>> tensors;
+  for (const auto& shape : shapes) {
+    tensors.push_back(wire::CreateTensorFacts(builder, dtype, builder.CreateVector(shape)));
+  }
+  const Offset<void> body = build(builder);
+  wire::FinishEnvelopeBuffer(
+      builder,
+      wire::CreateEnvelope(builder, version, 1, 2, 3, builder.CreateVector(tensors), type, body));
+  return copy_of(std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize())));
+}
+
+/// A Verdict whose hidden row is said to be in frame `hidden`, and one donor's K and V in others.
+SharedBytes verdict_header(std::uint32_t hidden, std::uint32_t key, std::uint32_t value,
+                           const std::vector<std::vector<std::int64_t>>& shapes) {
+  return header(
+      wire::Body::Verdict,
+      [&](FlatBufferBuilder& builder) {
+        std::vector<Offset<wire::DonorDelta>> donors{
+            wire::CreateDonorDelta(builder, 0, key, value)};
+        const auto kv = wire::CreateKvRows(builder, 0, 2, builder.CreateVector(donors));
+        return wire::CreateVerdict(builder, 0, 0, 0, hidden, kv).Union();
+      },
+      kProtocolVersion, shapes);
+}
+
+WireTensor tensor_of(std::vector<std::int64_t> shape, DType dtype = DType::kF32) {
+  std::size_t size = size_bytes(dtype);
+  for (const std::int64_t extent : shape) size *= static_cast<std::size_t>(extent);
+  return {dtype, std::move(shape), zeros(size)};
+}
+
+Draft good_draft() {
+  return {.token = 7,
+          .draft_length = 4,
+          .hidden = tensor_of({8}),
+          .kv = {10,
+                 12,
+                 {{10, tensor_of({2, 1, 4}), tensor_of({2, 1, 4})},
+                  {11, tensor_of({1, 1, 8}), tensor_of({1, 1, 8})}}}};
+}
+Frames good_frames() { return encode({SessionId{1}, RoundId{2}, 12, good_draft()}); }
+
+// ---- tests ----
+
+TEST(Codec, EveryMessageSurvivesTheWire) {
+  for (std::size_t type = 0; type < std::variant_size_v<Body>; ++type) {
+    for (std::uint64_t seed = 0; seed < 200; ++seed) {
+      RandomMessages random(seed);
+      const Message sent = random.message(type);
+      const Result<Message> received = decode(encode(sent));
+      ASSERT_TRUE(received) << name_of(sent) << ", seed " << seed << ": "
+                            << received.error().message;
+      ASSERT_TRUE(equal(sent, *received)) << name_of(sent) << ", seed " << seed;
+    }
+  }
+}
+
+TEST(Codec, TensorsAreNotCopied) {
+  const Draft draft = good_draft();
+  const Frames frames = encode({SessionId{1}, RoundId{2}, 12, draft});
+  ASSERT_EQ(frames.size(), 6u);
+  EXPECT_EQ(frames[1].bytes().data(), draft.hidden.data.bytes().data());
+  const Result<Message> received = decode(frames);
+  ASSERT_TRUE(received);
+  EXPECT_EQ(std::get<Draft>(received->body).kv.donors[1].value.data.bytes().data(),
+            draft.kv.donors[1].value.data.bytes().data());
+}
+
+TEST(Codec, DecodesAHeaderAtAnyAddress) {
+  const Frames good = good_frames();
+  for (std::size_t offset = 1; offset < 8; ++offset) {
+    std::vector<std::byte> shifted(offset);
+    shifted.insert(shifted.end(), good[0].bytes().begin(), good[0].bytes().end());
+    const SharedBytes holder = copy_of(shifted);
+    Frames frames = good;
+    frames[0] = SharedBytes(std::make_shared<SharedBytes>(holder), holder.bytes().subspan(offset));
+    EXPECT_TRUE(decode(frames)) << "offset " << offset;
+  }
+}
+
+/// One thing wrong with a message, and what decode must say.
+struct Wrong {
+  const char* name;
+  std::function<Frames()> frames;
+  Errc code;
+  const char* message;  ///< part of the error's
+};
+
+template <typename T, typename Change>
+std::function<Frames()> body_with(T body, Change change) {
+  change(body);
+  return [body] { return encode({SessionId{1}, RoundId{2}, 12, body}); };
+}
+template <typename Change>
+std::function<Frames()> draft_with(Change change) {
+  return body_with(good_draft(), change);
+}
+template <typename Change>
+std::function<Frames()> frames_with(Change change) {
+  return [change] {
+    Frames frames = good_frames();
+    change(frames);
+    return frames;
+  };
+}
+
+const std::int32_t kLong = kLimits.draft_length_max + 1;
+const std::int64_t kFar = static_cast<std::int64_t>(kLimits.tokens_max) + 1;
+const std::vector<std::vector<std::int64_t>> kShapes = {{4}, {2, 1, 4}, {2, 1, 4}};
+
+std::vector<Wrong> all_wrongs() {
+  constexpr Errc kBad = Errc::kMalformed, kBig = Errc::kOutOfRange;
+  const auto tokens = [](std::size_t count) { return std::vector<TokenId>(count, 1); };
+  const auto hello = [](auto change) { return body_with(Hello{}, change); };
+  const auto verdict_frames = [](std::uint32_t hidden, std::uint32_t key, std::uint32_t value,
+                                 std::vector<std::vector<std::int64_t>> shapes = kShapes) {
+    return [=] {
+      return Frames{verdict_header(hidden, key, value, shapes), zeros(16), zeros(32), zeros(32)};
+    };
+  };
+  const auto draft_with_bare_hidden = [](FlatBufferBuilder& builder) {
+    return wire::CreateDraft(builder, 0, 0, 1, wire::CreateKvRows(builder)).Union();
+  };
+  const auto bare = [](wire::Body type, bool with_body) {
+    return [=] {
+      return Frames{header(type, [&](FlatBufferBuilder& builder) {
+        return with_body ? wire::CreateHeartbeat(builder).Union() : Offset<void>();
+      })};
+    };
+  };
+  return {
+      // frames
+      {"no_frames", [] { return Frames{}; }, kBad, "no frames"},
+      {"too_many_frames", frames_with([](Frames& f) { f.push_back(zeros(1)); }), kBig,
+       "6 or more tensor frames, at most 5"},
+      {"header_too_large",
+       frames_with([](Frames& f) { f[0] = zeros(kLimits.header_bytes_max + 1); }), kBig,
+       "frame 0 has 8388609 bytes, at most 8388608"},
+      {"tensor_too_large",
+       frames_with([](Frames& f) { f[1] = zeros(kLimits.tensor_bytes_max + 1); }), kBig,
+       "frame 1 has 67108865 bytes, at most 67108864"},
+      {"frame_missing", frames_with([](Frames& f) { f.pop_back(); }), kBad,
+       "4 tensor frames came, the header describes 5"},
+      {"frame_surplus",
+       [] {
+         Frames f = encode({{}, {}, 0, Heartbeat{}});
+         f.push_back(zeros(4));
+         return f;
+       },
+       kBad, "1 tensor frames came, the header describes 0"},
+      {"frame_short", frames_with([](Frames& f) { f[1] = zeros(31); }), kBad,
+       "hidden has 31 bytes, wanted those of F32 [8]"},
+      {"frame_long", frames_with([](Frames& f) { f[1] = zeros(33); }), kBad, "hidden has 33 bytes"},
+      // envelope
+      {"empty_header", frames_with([](Frames& f) { f[0] = SharedBytes(); }), kBad,
+       "of 0 bytes is not"},
+      {"wrong_identifier", frames_with([](Frames& f) {
+         std::vector<std::byte> bytes(f[0].bytes().begin(), f[0].bytes().end());
+         bytes[4] = std::byte{'X'};
+         f[0] = copy_of(bytes);
+       }),
+       kBad, "is not an ORP1 envelope"},
+      {"other_version",
+       [] {
+         return Frames{header(
+             wire::Body::Heartbeat,
+             [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
+             kProtocolVersion + 1)};
+       },
+       Errc::kVersionMismatch, "version 2, this node speaks 1"},
+      // A later version may change whatever it likes; only the version field must be found.
+      {"other_version_with_another_body",
+       [] {
+         return Frames{header(
+                           static_cast<wire::Body>(99),
+                           [](FlatBufferBuilder& builder) {
+                             return Offset<void>(builder.CreateString("unlike a table").o);
+                           },
+                           7),
+                       zeros(3)};
+       },
+       Errc::kVersionMismatch, "version 7, this node speaks 1"},
+      {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad,
+       "body type is 99, wanted 1 to 21"},
+      {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 21"},
+      {"no_body", bare(wire::Body::Heartbeat, false), kBad, "there is no body"},
+      {"base_negative",
+       [] {
+         return encode({{}, {}, -1, Heartbeat{}});
+       },
+       kBad, "base is -1, wanted 0 to 1048576"},
+      {"base_far",
+       [] {
+         return encode({{}, {}, kFar, Heartbeat{}});
+       },
+       kBad, "base is 1048577"},
+      // tensors
+      {"tensor_rank", draft_with([](Draft& d) {
+         d.hidden = tensor_of({1, 8});
+       }),
+       kBad, "hidden has rank 2, wanted 1"},
+      {"tensor_without_shape", draft_with([](Draft& d) { d.hidden = tensor_of({}); }), kBad,
+       "hidden has rank 0, wanted 1"},
+      {"kv_rank", draft_with([](Draft& d) {
+         d.kv.donors[0].key = tensor_of({2, 4});
+       }),
+       kBad, "key has rank 2, wanted 3"},
+      {"tensor_dtype",
+       [=] {
+         return Frames{header(wire::Body::Draft, draft_with_bare_hidden, kProtocolVersion, {{4}},
+                              static_cast<wire::DType>(6)),
+                       zeros(16)};
+       },
+       kBad, "dtype is 6, wanted 0 to 5"},
+      {"tensor_extent_negative",
+       [=] {
+         return Frames{header(wire::Body::Draft, draft_with_bare_hidden, kProtocolVersion, {{-4}}),
+                       zeros(16)};
+       },
+       kBad, "hidden has 16 bytes, wanted those of F32 [-4]"},
+      {"tensor_shape_overflows",
+       verdict_frames(1, 2, 3, {{4}, {std::int64_t{1} << 31, std::int64_t{1} << 31, 4}, {2, 1, 4}}),
+       kBad, "key has 32 bytes, wanted those of F32 [2147483648, 2147483648, 4]"},
+      {"tensor_shape_wraps_to_the_right_size",
+       // 4 bytes * 2^31 * 2^31 * 2 wraps to 0 in 64 bits.
+       [] {
+         return Frames{
+             verdict_header(1, 2, 3,
+                            {{4}, {std::int64_t{1} << 31, std::int64_t{1} << 31, 2}, {2, 1, 4}}),
+             zeros(16), zeros(0), zeros(32)};
+       },
+       kBad, "key has 0 bytes"},
+      {"tensor_zero_hides_absurd_extent",
+       [] {
+         return Frames{
+             verdict_header(1, 2, 3,
+                            {{4}, {0, std::numeric_limits<std::int64_t>::max(), 4}, {2, 1, 4}}),
+             zeros(16), zeros(0), zeros(32)};
+       },
+       kBad, "key has 0 bytes"},
+      {"frame_number_zero", verdict_frames(1, 0, 3), kBad,
+       "key is said to be in frame 0, wanted 1 to 3"},
+      {"frame_number_beyond", verdict_frames(1, 2, 4), kBad,
+       "value is said to be in frame 4, wanted 1 to 3"},
+      {"frame_number_twice", verdict_frames(1, 2, 2), kBad, "value is in frame 2, which is in use"},
+      {"frame_unused", verdict_frames(0, 2, 3), kBad, "nothing refers to tensor frame 1"},
+      // kv rows
+      {"kv_from_negative", draft_with([](Draft& d) {
+         d.kv = {-1, 0, {}};
+       }),
+       kBad, "kv from is -1"},
+      {"kv_to_far", draft_with([](Draft& d) { d.kv.to = kFar; }), kBad, "kv to is 1048577"},
+      {"kv_from_after_to", draft_with([](Draft& d) { d.kv.from = 13; }), kBad,
+       "kv from is 13, wanted at most its to, 12"},
+      {"kv_empty_with_donors", draft_with([](Draft& d) { d.kv.from = 12; }), kBad,
+       "kv [12, 12) has 2 donors, wanted none"},
+      {"kv_without_donors", draft_with([](Draft& d) { d.kv.donors.clear(); }), kBad,
+       "kv [10, 12) has 0 donors, wanted some"},
+      {"kv_too_many_donors",
+       [] {
+         return Frames{header(wire::Body::KvChunk, [](FlatBufferBuilder& builder) {
+           std::vector<Offset<wire::DonorDelta>> donors;
+           for (int i = 0; i < 3; ++i) donors.push_back(wire::CreateDonorDelta(builder, 0, 1, 2));
+           return wire::CreateKvChunk(
+                      builder, wire::CreateKvRows(builder, 0, 2, builder.CreateVector(donors)))
+               .Union();
+         })};
+       },
+       kBig, "3 kv donors, at most 2"},
+      {"kv_first_before_from", draft_with([](Draft& d) { d.kv.donors[0].first = 9; }), kBad,
+       "kv donor's first is 9, wanted 10 to 12"},
+      {"kv_first_after_to", draft_with([](Draft& d) { d.kv.donors[0].first = 13; }), kBad,
+       "kv donor's first is 13"},
+      {"kv_rows_missing", draft_with([](Draft& d) { d.kv.donors[1].first = 10; }), kBad,
+       "kv donor has 1 rows from 10 on, wanted them to end at 12"},
+      {"kv_shapes_differ", draft_with([](Draft& d) {
+         d.kv.donors[0].value = tensor_of({2, 4, 1});
+       }),
+       kBad, "key is F32 [2, 1, 4], value is F32 [2, 4, 1]"},
+      {"kv_dtypes_differ", draft_with([](Draft& d) {
+         d.kv.donors[0].value = tensor_of({2, 1, 4}, DType::kBf16);
+       }),
+       kBad, "key is F32 [2, 1, 4], value is BF16 [2, 1, 4]"},
+      // bodies
+      {"hello_role", hello([](Hello& m) { m.role = Role{2}; }), kBad,
+       "Hello: role is 2, wanted 0 to 1"},
+      {"hello_kv_dtype", hello([](Hello& m) { m.facts.kv_dtype = DType{6}; }), kBad,
+       "kv_dtype is 6, wanted 0 to 5"},
+      {"hello_hidden_dtype", hello([](Hello& m) { m.facts.hidden_dtype = DType{255}; }), kBad,
+       "hidden_dtype is 255"},
+      {"hello_hidden_size", hello([](Hello& m) { m.facts.hidden_size = -1; }), kBad,
+       "hidden_size is -1"},
+      {"hello_vocab_size", hello([](Hello& m) { m.facts.vocab_size = -1; }), kBad,
+       "vocab_size is -1"},
+      {"hello_context_max", hello([](Hello& m) { m.facts.context_max = kFar; }), kBad,
+       "context_max is 1048577"},
+      {"hello_donors", hello([](Hello& m) { m.facts.donors.resize(3); }), kBig,
+       "3 donors, at most 2"},
+      {"hello_donor_layer", hello([](Hello& m) { m.facts.donors = {{.layer = -1}}; }), kBad,
+       "layer is -1"},
+      {"hello_donor_heads", hello([](Hello& m) { m.facts.donors = {{.num_key_value_heads = -1}}; }),
+       kBad, "num_key_value_heads is -1"},
+      {"hello_donor_head_dim", hello([](Hello& m) { m.facts.donors = {{.head_dim = -1}}; }), kBad,
+       "head_dim is -1"},
+      {"hello_donor_window", hello([](Hello& m) { m.facts.donors = {{.sliding_window = -1}}; }),
+       kBad, "sliding_window is -1"},
+      {"hello_without_facts",
+       [] {
+         return Frames{header(wire::Body::Hello, [](FlatBufferBuilder& builder) {
+           const auto start = builder.StartTable();
+           return Offset<void>(builder.EndTable(start));
+         })};
+       },
+       kBad, "failed verification"},
+      {"refuse_code", body_with(Refuse{}, [](Refuse& m) { m.code = Errc{12}; }), kBad,
+       "code is 12, wanted 0 to 11"},
+      {"prefill_empty", body_with(Prefill{}, [](Prefill&) {}), kBad, "0 tokens, wanted at least 1"},
+      {"prefill_long",
+       body_with(Prefill{}, [&](Prefill& m) { m.tokens = tokens(kLimits.tokens_max + 1); }), kBig,
+       "1048577 tokens, at most 1048576"},
+      {"prefill_negative_token",
+       body_with(Prefill{},
+                 [](Prefill& m) {
+                   m.tokens = {1, -5, 2};
+                 }),
+       kBad, "-5 among tokens, wanted none below 0"},
+      {"draft_token", draft_with([](Draft& d) { d.token = -1; }), kBad, "Draft: token is -1"},
+      {"draft_length_negative", draft_with([](Draft& d) { d.draft_length = -1; }), kBad,
+       "draft_length is -1, wanted 0 to 32"},
+      {"draft_length_long", draft_with([](Draft& d) { d.draft_length = kLong; }), kBad,
+       "draft_length is 33"},
+      {"candidates_long", body_with(Candidates{}, [&](Candidates& m) { m.tokens = tokens(33); }),
+       kBig, "33 tokens, at most 32"},
+      {"candidates_token", body_with(Candidates{}, [](Candidates& m) { m.tokens = {-1}; }), kBad,
+       "-1 among tokens"},
+      {"candidates_ns", body_with(Candidates{}, [](Candidates& m) { m.draft_ns = -1; }), kBad,
+       "draft_ns is -1"},
+      {"need_kv_have", body_with(NeedKv{}, [](NeedKv& m) { m.have = -1; }), kBad, "have is -1"},
+      {"verify_empty", body_with(Verify{}, [](Verify&) {}), kBad, "0 tokens, wanted at least 1"},
+      {"verify_long", body_with(Verify{}, [&](Verify& m) { m.tokens = tokens(34); }), kBig,
+       "34 tokens, at most 33"},
+      {"verify_token", body_with(Verify{}, [](Verify& m) { m.tokens = {-1}; }), kBad,
+       "-1 among tokens"},
+      {"verify_kv_from", body_with(Verify{{1}, -1}, [](Verify&) {}), kBad, "kv_from is -1"},
+      {"verdict_accepted_negative", body_with(Verdict{}, [](Verdict& m) { m.accepted = -1; }), kBad,
+       "accepted is -1, wanted 0 to 32"},
+      {"verdict_accepted_long", body_with(Verdict{}, [](Verdict& m) { m.accepted = kLong; }), kBad,
+       "accepted is 33"},
+      {"verdict_next_token", body_with(Verdict{}, [](Verdict& m) { m.next_token = -1; }), kBad,
+       "next_token is -1"},
+      {"verdict_committed", body_with(Verdict{}, [](Verdict& m) { m.committed = kFar; }), kBad,
+       "committed is 1048577"},
+      {"verdict_ns", body_with(Verdict{}, [](Verdict& m) { m.verify_ns = -1; }), kBad,
+       "verify_ns is -1"},
+      {"failed_code", body_with(Failed{}, [](Failed& m) { m.code = Errc{200}; }), kBad,
+       "code is 200"},
+      {"generate_long",
+       body_with(Generate{}, [&](Generate& m) { m.prompt = tokens(kLimits.tokens_max + 1); }), kBig,
+       "1048577 prompt tokens, at most 1048576"},
+      {"generate_prompt", body_with(Generate{}, [](Generate& m) { m.prompt = {-1}; }), kBad,
+       "-1 among prompt tokens"},
+      {"generate_max_tokens", body_with(Generate{}, [](Generate& m) { m.max_tokens = -1; }), kBad,
+       "max_tokens is -1"},
+      {"generate_draft_length", body_with(Generate{}, [](Generate& m) { m.draft_length = kLong; }),
+       kBad, "draft_length is 33"},
+      {"generate_stop_ids", body_with(Generate{}, [](Generate& m) { m.stop_ids = {-1}; }), kBad,
+       "-1 among stop_ids"},
+      {"generate_wait", body_with(Generate{}, [](Generate& m) { m.wait_ms = -1; }), kBad,
+       "wait_ms is -1"},
+      {"tokens_index", body_with(Tokens{}, [](Tokens& m) { m.index = -1; }), kBad, "index is -1"},
+      {"tokens_long",
+       body_with(Tokens{}, [&](Tokens& m) { m.tokens = tokens(kLimits.tokens_max + 1); }), kBig,
+       "1048577 tokens, at most 1048576"},
+      {"tokens_token", body_with(Tokens{}, [](Tokens& m) { m.tokens = {-1}; }), kBad,
+       "-1 among tokens"},
+      {"done_reason", body_with(Done{}, [](Done& m) { m.reason = FinishReason{2}; }), kBad,
+       "reason is 2, wanted 0 to 1"},
+      {"done_drafted_long",
+       body_with(Done{}, [](Done& m) { m.metrics.drafted_per_position.resize(33); }), kBig,
+       "33 drafted_per_position, at most 32"},
+      {"done_accepted_negative",
+       body_with(Done{}, [](Done& m) { m.metrics.accepted_per_position = {-1}; }), kBad,
+       "-1 among accepted_per_position"},
+      {"status_verifiers", body_with(Status{}, [](Status& m) { m.verifiers = -1; }), kBad,
+       "verifiers is -1"},
+      {"status_drafters", body_with(Status{}, [](Status& m) { m.drafters = -1; }), kBad,
+       "drafters is -1"},
+      {"status_sessions", body_with(Status{}, [](Status& m) { m.sessions = -1; }), kBad,
+       "sessions is -1"},
+  };
+}
+
+class CodecRefuses : public testing::TestWithParam<Wrong> {};
+
+TEST_P(CodecRefuses, WithTheRightError) {
+  const Result<Message> message = decode(GetParam().frames());
+  ASSERT_FALSE(message);
+  EXPECT_EQ(message.error().code, GetParam().code) << message.error().message;
+  EXPECT_NE(message.error().message.find(GetParam().message), std::string::npos)
+      << message.error().message;
+  EXPECT_EQ(message.error().message.find('\n'), std::string::npos);
+}
+INSTANTIATE_TEST_SUITE_P(Each, CodecRefuses, testing::ValuesIn(all_wrongs()),
+                         [](const auto& param_info) { return std::string(param_info.param.name); });
+
+// The next three must not crash, and what they let pass must be a message that can be sent on.
+void expect_harmless(const Frames& frames) {
+  const Result<Message> message = decode(frames);
+  if (message) {
+    const Result<Message> again = decode(encode(*message));
+    ASSERT_TRUE(again) << again.error().message;
+    ASSERT_TRUE(equal(*message, *again));
+  } else {
+    ASSERT_FALSE(message.error().message.empty());
+  }
+}
+
+TEST(CodecFuzz, AnyBytesAreHarmless) {
+  for (std::uint64_t seed = 0; seed < 20'000; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    RandomMessages random(seed);
+    Frames frames;
+    for (std::int64_t count = random.integer(1, 4); count > 0; --count) {
+      std::vector<std::byte> bytes(static_cast<std::size_t>(random.integer(0, 200)));
+      for (std::byte& b : bytes) b = static_cast<std::byte>(random.integer(0, 255));
+      // Half of the headers get past the identifier, and small offsets stay inside.
+      if (frames.empty() && bytes.size() > 8 && random.coin()) {
+        std::memcpy(bytes.data() + 4, "ORP1", 4);
+        bytes[1] = bytes[2] = bytes[3] = std::byte{0};
+      }
+      frames.push_back(copy_of(bytes));
+    }
+    ASSERT_NO_FATAL_FAILURE(expect_harmless(frames));
+  }
+}
+
+TEST(CodecFuzz, FlippedBitsAreHarmless) {
+  for (std::uint64_t seed = 0; seed < 20'000; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    RandomMessages random(seed);
+    Frames frames = encode(random.message(seed % std::variant_size_v<Body>));
+    std::vector<std::byte> bytes(frames[0].bytes().begin(), frames[0].bytes().end());
+    for (std::int64_t flips = random.integer(1, 4); flips > 0; --flips) {
+      const std::int64_t bit = random.integer(0, static_cast<std::int64_t>(bytes.size()) * 8 - 1);
+      bytes[static_cast<std::size_t>(bit / 8)] ^= static_cast<std::byte>(1 << (bit % 8));
+    }
+    frames[0] = copy_of(bytes);
+    ASSERT_NO_FATAL_FAILURE(expect_harmless(frames));
+  }
+}
+
+TEST(CodecFuzz, TruncatedAndShuffledFramesAreHarmless) {
+  for (std::uint64_t seed = 0; seed < 10'000; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    RandomMessages random(seed);
+    Frames frames = encode(random.message(seed % std::variant_size_v<Body>));
+    const auto any_frame = [&] {
+      return static_cast<std::size_t>(
+          random.integer(0, static_cast<std::int64_t>(frames.size()) - 1));
+    };
+    switch (random.integer(0, 3)) {
+      case 0: {
+        SharedBytes& frame = frames[any_frame()];
+        const auto size = random.integer(0, static_cast<std::int64_t>(frame.bytes().size()));
+        frame = copy_of(frame.bytes().first(static_cast<std::size_t>(size)));
+        break;
+      }
+      case 1: std::swap(frames[any_frame()], frames[any_frame()]); break;
+      case 2: frames.push_back(frames[any_frame()]); break;
+      case 3: frames.erase(frames.begin() + static_cast<std::ptrdiff_t>(any_frame())); break;
+    }
+    ASSERT_NO_FATAL_FAILURE(expect_harmless(frames));
+  }
+}
+
+}  // namespace
+}  // namespace outrider

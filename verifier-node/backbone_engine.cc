@@ -1,0 +1,87 @@
+#include "verifier-node/backbone_engine.h"
+
+#include <cstring>
+
+#include "common/base/time.h"
+#include "common/kernels/kernel_table.h"
+#include "common/protocol/facts.h"
+#include "common/sampling/verify.h"
+
+namespace outrider {
+namespace {
+
+/// An uninitialised byte block that a WireTensor can share.
+std::pair<std::byte*, SharedBytes> allocate_shared(std::size_t bytes) {
+  const std::shared_ptr<std::byte[]> owner(new std::byte[bytes]);
+  return {owner.get(), SharedBytes(owner, {owner.get(), bytes})};
+}
+
+WireTensor wire_row(std::span<const float> row, DType dtype) {
+  auto [to, shared] = allocate_shared(row.size() * size_bytes(dtype));
+  if (dtype == DType::kF32) {
+    std::memcpy(to, row.data(), row.size_bytes());
+  } else {
+    kernels().to_bf16(row.data(), static_cast<std::int64_t>(row.size()), reinterpret_cast<Bf16*>(to));
+  }
+  return {.dtype = dtype, .shape = {static_cast<std::int64_t>(row.size())}, .data = std::move(shared)};
+}
+
+}  // namespace
+
+KvRows BackboneEngine::donor_rows(const KvCache& cache, Position from, Position to) const {
+  KvRows rows{.from = from, .to = to, .donors = {}};
+  if (rows.empty()) return rows;
+  for (const AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
+    const LayerKv& layer = cache.layer(backbone_->donor_cache(kind));
+    const DonorFacts facts{.sliding = kind == AttentionKind::kSliding,
+                           .sliding_window = static_cast<std::int32_t>(backbone_->config().sliding_window)};
+    const Position first = first_useful_row(facts, from, to);
+    const std::int64_t count = to - first;
+    const std::size_t bytes = static_cast<std::size_t>(count) * layer.row_bytes();
+    auto [k, k_shared] = allocate_shared(bytes);
+    auto [v, v_shared] = allocate_shared(bytes);
+    layer.read_raw(first, count, k, v);
+    const std::vector<std::int64_t> shape = {count, layer.num_key_value_heads(), layer.head_dim()};
+    rows.donors.push_back({first, {layer.dtype(), shape, std::move(k_shared)}, {layer.dtype(), shape, std::move(v_shared)}});
+  }
+  return rows;
+}
+
+std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& batch) {
+  std::vector<Segment> segments;
+  for (const VerifyWork& work : batch) {
+    auto cache = caches_.find(work.session);
+    if (cache == caches_.end()) cache = caches_.emplace(work.session, backbone_->make_cache()).first;
+    CHECK(cache->second.length() == work.base, "cache {}, base {}", cache->second.length(), work.base);
+    const std::int64_t outputs = !work.prefill ? static_cast<std::int64_t>(work.tokens.size()) : work.last ? 1 : 0;
+    segments.push_back({&cache->second, work.tokens, outputs});
+  }
+  const TimePoint start = now();
+  const Backbone::Output output = backbone_->forward(segments);
+  const std::int64_t forward_ns = (now() - start).count();
+
+  std::vector<VerifyResult> results;
+  std::int64_t row = 0;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const VerifyWork& work = batch[i];
+    const std::int64_t outputs = segments[i].output_rows;
+    KvCache& cache = *segments[i].cache;
+    VerifyResult result{.session = work.session, .round = work.round, .hidden = std::nullopt, .kv = {}, .verify_ns = forward_ns};
+    if (outputs > 0) {
+      const std::span<const TokenId> drafts = work.prefill ? std::span<const TokenId>() : std::span(work.tokens).subspan(1);
+      const VerifyOutcome outcome = verify_greedy(output.logits.rows(row, outputs), drafts);
+      result.accepted = outcome.accepted;
+      result.next_token = outcome.next_token;
+      if (work.kv_from) {
+        result.hidden = wire_row(output.hidden[row + outcome.accepted].span(), activation_dtype(backbone_->weight_type()));
+      }
+      if (!work.prefill) cache.truncate(work.base + outcome.accepted + 1);
+    }
+    if (work.kv_from) result.kv = donor_rows(cache, *work.kv_from, cache.length());
+    row += outputs;
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+}  // namespace outrider

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "common/model/backbone.h"
+#include "common/protocol/verifier_core.h"
+
+namespace outrider {
+
+/// Runs the verifier core's batches on a backbone: one forward for the rows of all sessions, the
+/// verification rule on each, rollback of what was rejected. Used by one thread.
+class BackboneEngine {
+ public:
+  explicit BackboneEngine(std::unique_ptr<Backbone> backbone) : backbone_(std::move(backbone)) {}
+
+  std::vector<VerifyResult> run(const std::vector<VerifyWork>& batch);
+  void release(SessionId session) { caches_.erase(session); }
+  const Backbone& backbone() const { return *backbone_; }
+
+ private:
+  /// Committed donor rows [from, to) of a cache, copied out of its rings.
+  KvRows donor_rows(const KvCache& cache, Position from, Position to) const;
+
+  std::unique_ptr<Backbone> backbone_;
+  std::map<SessionId, KvCache> caches_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <stop_token>
+#include <string>
+
+#include "common/protocol/verifier_core.h"
+#include "common/kernels/linear.h"
+#include "common/transport/endpoint.h"
+
+namespace outrider {
+
+struct VerifierOptions {
+  std::filesystem::path backbone;        ///< checkpoint directory
+  WeightType weight_type = WeightType::kBf16;
+  int threads = 0;                       ///< of the forward pass; 0: every core
+  std::string join;                      ///< the coordinator's address
+  VerifierConfig core;
+};
+
+/// Loads the backbone, joins the coordinator and serves until `stop` (then Ok) or until it cannot
+/// start or is refused (then the reason). The forward pass has a thread of its own, so that a long
+/// one delays no heartbeat.
+Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, std::stop_token stop);
+
+}  // namespace outrider
