@@ -141,7 +141,7 @@ class ProcessCluster final : public Cluster {
       prctl(PR_SET_PDEATHSIG, SIGTERM);
       if (getppid() != parent) _exit(1);
       dup2(stdout_fd >= 0 ? stdout_fd : STDERR_FILENO, STDOUT_FILENO);
-      execv("/proc/self/exe", argv.data());
+      execv(options_.program.c_str(), argv.data());
       _exit(127);
     }
     children_.push_back({role, pid});

@@ -16,6 +16,7 @@ struct ClusterOptions {
   WeightType weight_type = WeightType::kBf16;
   int verifier_threads = 0;  ///< 0: every core
   bool drafter = true;
+  std::string program = "/proc/self/exe";  ///< what start_processes() runs
 };
 
 /// A coordinator, a verifier and perhaps a drafter, started here and stopped by the destructor.

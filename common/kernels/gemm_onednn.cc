@@ -140,6 +140,22 @@ bool same_bits(const Primitive& candidate, const Primitive& tile, const dnnl::me
   return std::equal(ours.begin(), ours.begin() + whole * out, theirs.begin());
 }
 
+/// Whether the tile computes a row to the same bits wherever in the tile it lies. oneDNN's AVX2 sgemm
+/// does not: it has another kernel for the rows after the last whole block.
+bool same_bits_anywhere(const Primitive& tile, const dnnl::memory& weights, WeightType type, std::int64_t in, std::int64_t out) {
+  std::vector<std::byte> rows = random_operand(type, kRowTile * in);
+  const std::ptrdiff_t row_bytes = static_cast<std::ptrdiff_t>(rows.size()) / kRowTile;
+  std::vector<std::uint32_t> expected(static_cast<std::size_t>(kRowTile * out)), actual(expected.size());
+  execute(tile, weights, rows.data(), expected.data());
+  for (const std::ptrdiff_t shift : {1, 2, 5}) {  // 1, 3 and 8 rows from where they began
+    std::rotate(rows.begin(), rows.begin() + shift * row_bytes, rows.end());
+    std::rotate(expected.begin(), expected.begin() + shift * out, expected.end());
+    execute(tile, weights, rows.data(), actual.data());
+    if (actual != expected) return false;
+  }
+  return true;
+}
+
 dnnl::memory reorder_weights(const dnnl::memory::desc& packed_desc, Dt operand, std::int64_t in, std::int64_t out, const void* weights) {
   // Stored rows are output channels: [out, in] row-major is [in, out] with transposed strides.
   dnnl::memory plain({{in, out}, operand, dnnl::memory::format_tag::ba}, cpu_engine(), const_cast<void*>(weights));
@@ -155,6 +171,7 @@ std::shared_ptr<const Plan> make_plan(WeightType type, std::int64_t in, std::int
   if (!tile) return nullptr;
   auto plan = std::make_shared<Plan>();
   const dnnl::memory packed = reorder_weights(tile->desc.weights_desc(), operand, in, out, weights);
+  if (!same_bits_anywhere(*tile, packed, type, in, out)) return nullptr;
   for (const std::int64_t height : kHeights) {
     auto primitive = make_primitive(type, height, in, out, tile->desc.weights_desc());
     if (primitive && same_bits(*primitive, *tile, packed, type, in, out)) plan->primitives.push_back(std::move(*primitive));

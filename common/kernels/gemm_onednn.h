@@ -13,14 +13,15 @@ namespace outrider {
 ///
 /// Batch invariance: a height (number of rows) is used only if its primitive gives, on random input,
 /// the very bits of the kRowTile-row primitive, row by row. This is checked once per shape, when the
-/// first matrix of that shape is packed; a height that fails is left out (docs/numerics.md).
+/// first matrix of that shape is packed; a height that fails is left out (docs/numerics.md). The tile
+/// itself must give the same bits wherever in it a row lies.
 class OnednnGemm {
  public:
   virtual ~OnednnGemm() = default;
 
   /// @param weights [out, in] row-major: float, Bf16 or int8 by `type`.
-  /// @return null where oneDNN has no optimised implementation on the active ISA, or not an exact
-  ///         one (int8 without VNNI may saturate in 16 bits).
+  /// @return null where oneDNN has no optimised implementation on the active ISA, not an exact one
+  ///         (int8 without VNNI may saturate in 16 bits), or not a batch-invariant one (AVX2 sgemm).
   static std::shared_ptr<const OnednnGemm> pack(WeightType type, std::int64_t in_features,
                                                 std::int64_t out_features, const void* weights);
 

@@ -71,9 +71,9 @@ void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint 
       if (waiting) fail(it, failed->code, fmt::format("verifier {}: {}", worker->second.hello.name, failed->message));
       return;
     }
-    warn(fmt::format("drafter {}: {}; going on without it", worker->second.hello.name, failed->message));
-    unassign_drafter(session, it->first, true);
-    if (session.phase == Phase::kDrafting) send_verify(session, it->first, now);
+    // What a drafter cannot do for one session it cannot do for the next.
+    send(from, {.body = Refuse{failed->code, failed->message}});
+    drop_worker(from, fmt::format("failed ({})", failed->message), now);
     return;
   }
   warn(fmt::format("'{}' from {} makes no sense here; dropped", name_of(message), worker->second.hello.name));

@@ -29,7 +29,11 @@ void DrafterCore::on_message(Message message, TimePoint now) {
     work_.push_back({.kind = DraftWork::Kind::kExtend, .session = message.session, .kv = std::move(chunk->kv)});
     return;
   }
-  if (std::holds_alternative<Free>(message.body)) return free(message.session);
+  if (std::holds_alternative<Free>(message.body)) {
+    recently_freed_.push_back(message.session);
+    if (recently_freed_.size() > kFreedRemembered) recently_freed_.pop_front();
+    return free(message.session);
+  }
   notices_.push_back({true, fmt::format("a drafter has no use for '{}'; dropped", name_of(message))});
 }
 
@@ -109,8 +113,6 @@ void DrafterCore::on_tick(TimePoint now) {
 }
 
 void DrafterCore::free(SessionId id) {
-  recently_freed_.push_back(id);
-  if (recently_freed_.size() > kFreedRemembered) recently_freed_.pop_front();
   if (sessions_.erase(id) > 0) work_.push_back({.kind = DraftWork::Kind::kRelease, .session = id});
 }
 

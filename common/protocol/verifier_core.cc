@@ -19,7 +19,11 @@ void VerifierCore::on_message(Message message, TimePoint now) {
   }
   if (const auto* prefill = std::get_if<Prefill>(&message.body)) return on_prefill(message, *prefill, now);
   if (const auto* verify = std::get_if<Verify>(&message.body)) return on_verify(message, *verify, now);
-  if (std::holds_alternative<Free>(message.body)) return free(message.session);
+  if (std::holds_alternative<Free>(message.body)) {
+    recently_freed_.push_back(message.session);
+    if (recently_freed_.size() > kFreedRemembered) recently_freed_.pop_front();
+    return free(message.session);
+  }
   notices_.push_back({true, fmt::format("a verifier has no use for '{}'; dropped", name_of(message))});
 }
 
@@ -185,8 +189,6 @@ void VerifierCore::fail(const Message& request, Error error) {
 }
 
 void VerifierCore::free(SessionId id) {
-  recently_freed_.push_back(id);
-  if (recently_freed_.size() > kFreedRemembered) recently_freed_.pop_front();
   const auto known = sessions_.find(id);
   if (known == sessions_.end()) return;
   known->second.freed = true;

@@ -10,7 +10,7 @@
 namespace outrider {
 
 struct VerifierConfig {
-  LinkConfig link;
+  LinkConfig link = {};
   std::int64_t rows_max = 256;         ///< rows of one forward, all sessions together
   std::int64_t prefill_chunk = 128;    ///< rows of one prompt per forward
   std::size_t sessions_max = 256;

@@ -22,7 +22,8 @@ bool WorkerLink::on_message(const Message& message, TimePoint now, Event* event)
     next_hello_ = now;
     return true;
   }
-  return std::holds_alternative<Heartbeat>(message.body);
+  // Before the Welcome it is not known whose sessions these are; the coordinator repeats what counts.
+  return std::holds_alternative<Heartbeat>(message.body) || !joined_;
 }
 
 void WorkerLink::on_tick(TimePoint now, std::vector<Outgoing>* outgoing, std::vector<Notice>* notices) {

@@ -27,7 +27,8 @@ class WorkerLink {
   WorkerLink(const LinkConfig& config, Hello hello) : config_(config), hello_(std::move(hello)) {}
 
   enum class Event { kNone, kForgetSessions, kRefused };
-  /// @return true when the message was one of the connection's own; then *event says what follows.
+  /// @return true when the message is dealt with: it was one of the connection's own, or came before
+  ///   the Welcome. *event says what follows.
   bool on_message(const Message& message, TimePoint now, Event* event);
   /// Appends what is due.
   void on_tick(TimePoint now, std::vector<Outgoing>* outgoing, std::vector<Notice>* notices);

@@ -20,25 +20,22 @@ Frames encode(const Message& message);
 /// at whatever alignment the frames have; the header is copied.
 ///
 /// Beyond the FlatBuffers structure this promises the receiver:
-/// - token ids, counts, positions and nanoseconds are not negative, and positions are at most
-/// tokens_max;
+/// - token ids, counts, positions and durations are not negative; positions are at most tokens_max;
 /// - every enum value is one that this build knows;
-/// - hidden rows have rank 1, K and V have rank 3 and agree in shape and dtype, and every tensor
-/// has
-///   exactly the bytes of its shape and dtype;
-/// - KvRows has from <= to, is either empty without donors or not empty with donors, and every
-/// donor
-///   has from <= first and first + rows == to;
+/// - hidden rows have rank 1; K and V have rank 3 and agree in shape and dtype;
+/// - every tensor has exactly the bytes of its shape and dtype;
+/// - KvRows has from <= to, and donors exactly when it is not empty; every donor has from <= first
+///   and first + rows == to;
 /// - Prefill and Verify hold at least one token; no draft, candidate list or accepted count exceeds
 ///   draft_length_max.
+///
 /// It does not know the handshake: whether a token fits the vocabulary, or a shape the model, is
 /// the receiver's to check. RequestMetrics are for people: only their counts per position are
 /// bounded. Strings are any bytes.
 ///
 /// @return kVersionMismatch for another protocol version (checked before all that may differ
-/// between
-///   versions), kOutOfRange for a frame or count beyond `limits`, kMalformed for everything else.
-/// Never throws (but for memory), never aborts, whatever the bytes. O(bytes of the header).
+///   between versions), kOutOfRange for a frame or count beyond `limits`, kMalformed for everything
+///   else. Never throws (but for memory), never aborts, whatever the bytes. O(bytes of the header).
 Result<Message> decode(std::span<const SharedBytes> frames, const WireLimits& limits = {});
 
 }  // namespace outrider

@@ -11,8 +11,9 @@ void Pump::log(const std::vector<Notice>& notices) {
 
 void Pump::reject(const PeerId& from, const Error& error) {
   warn_limited("event=bad_frame reason=\"" + error.message + "\"");
-  if (error.code == Errc::kVersionMismatch) {
-    // Best effort: a peer that cannot read it will time out instead.
+  if (error.code == Errc::kVersionMismatch && !from.empty()) {
+    // Best effort: a peer that cannot read it will time out instead. Only the bound end answers, or two
+    // versions would refuse each other's refusals for ever.
     (void)endpoint_.send(from, {.body = Refuse{error.code, error.message}});
   }
 }

@@ -1,0 +1,106 @@
+#include <array>
+#include <map>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "common/checkpoint/checkpoint.h"
+#include "common/model/config.h"
+#include "tests/integration/nano.h"
+
+namespace outrider {
+namespace {
+
+/// A cluster, and what one of its weight type answers without drafts.
+class Lossless : public testing::TestWithParam<WeightType> {
+ protected:
+  void SetUp() override {
+    auto cluster = start_threads(context_, {.pair = nano_pair(), .weight_type = GetParam()});
+    ASSERT_TRUE(cluster) << cluster.error().message;
+    cluster_ = std::move(*cluster);
+    if (!plain().empty()) return;
+    Client client = connect();
+    for (const NanoGolden& golden : goldens_) plain().push_back(answer(client, request(golden, 0)).tokens);
+  }
+
+  Client connect() {
+    return connect_when_joined(context_, cluster_->address(), 1, 1, [this] { return cluster_->check(); });
+  }
+  /// Rounded weights may answer longer than the golden does.
+  static Generate request(const NanoGolden& golden, std::int32_t draft_length) {
+    Generate request = request_for(golden, draft_length);
+    request.max_tokens = 96;
+    return request;
+  }
+
+  /// Plain answers, decoded once for all tests of a type.
+  static std::vector<std::vector<TokenId>>& plain() {
+    static std::map<WeightType, std::vector<std::vector<TokenId>>> answers;
+    return answers[GetParam()];
+  }
+
+  const std::vector<NanoGolden> goldens_ = nano_goldens();
+  TransportContext context_;
+  std::unique_ptr<Cluster> cluster_;
+};
+
+/// What the drafter must be told of a token at the least: its donor K/V rows.
+double donor_bytes_per_token(const PairFacts& facts) {
+  double bytes = 0;
+  for (const DonorFacts& donor : facts.donors) {
+    bytes += 2.0 * donor.num_key_value_heads * donor.head_dim * static_cast<double>(size_bytes(facts.kv_dtype));
+  }
+  return bytes;
+}
+
+// Rows of a forward pass do not depend on the rows beside them (docs/numerics.md), so this holds
+// for lossy weights too: not close, equal.
+TEST_P(Lossless, SpeculativeTokensEqualPlainOnes) {
+  const auto config = load_text_config(nano_pair().backbone);
+  ASSERT_TRUE(config) << config.error().message;
+  const auto checkpoint = Checkpoint::open(nano_pair().backbone);
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  const PairFacts facts = pair_facts(*config, *checkpoint, GetParam());
+  Client client = connect();
+
+  for (const int draft_length : {1, 2, 4, 8}) {
+    SCOPED_TRACE(testing::Message() << "draft length " << draft_length);
+    double tokens = 0, rounds = 0, bytes = 0;
+    for (std::size_t i = 0; i < goldens_.size(); ++i) {
+      const Generation generation = answer(client, request(goldens_[i], draft_length));
+      EXPECT_EQ(generation.tokens, plain()[i]) << goldens_[i].prompt;
+      tokens += static_cast<double>(generation.tokens.size());
+      rounds += static_cast<double>(generation.metrics.rounds);
+      bytes += static_cast<double>(generation.metrics.wire_bytes_to_drafter);
+    }
+    // A round costs one hidden row, a token its K/V; a fifth on top is for headers.
+    const double hidden = static_cast<double>(facts.hidden_size) * static_cast<double>(size_bytes(facts.hidden_dtype));
+    const double needed = hidden / (tokens / rounds) + donor_bytes_per_token(facts);
+    EXPECT_LE(bytes / tokens, 1.2 * needed) << tokens / rounds << " tokens per round; needed " << needed << " bytes per token";
+    RecordProperty("wire_bytes_per_token_over_needed_at_" + std::to_string(draft_length), std::to_string(bytes / tokens / needed));
+  }
+}
+
+// Their rows share forward passes.
+TEST_P(Lossless, SessionsSideBySideGetTheTokensTheyGetAlone) {
+  constexpr std::size_t kClients = 4;
+  std::vector<std::vector<TokenId>> side_by_side(goldens_.size());
+  {
+    std::vector<std::jthread> clients;
+    for (std::size_t first = 0; first < kClients; ++first) {
+      clients.emplace_back([this, first, &side_by_side] {
+        Client client = connect();
+        for (std::size_t i = first; i < goldens_.size(); i += kClients) {
+          const std::int32_t draft_length = std::array{4, 0, 8, 2}[(i / kClients + first) % 4];
+          side_by_side[i] = answer(client, request(goldens_[i], draft_length)).tokens;
+        }
+      });
+    }
+  }
+  for (std::size_t i = 0; i < goldens_.size(); ++i) EXPECT_EQ(side_by_side[i], plain()[i]) << goldens_[i].prompt;
+}
+INSTANTIATE_TEST_SUITE_P(EachType, Lossless, testing::Values(WeightType::kBf16, WeightType::kInt8),
+                         [](const auto& param_info) { return std::string(to_string(param_info.param)); });
+
+}  // namespace
+}  // namespace outrider

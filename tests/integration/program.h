@@ -1,0 +1,60 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/time.h"
+
+namespace outrider {
+
+/// Ends a test that would hang. Never a measure of speed: nothing that works comes near it.
+inline constexpr Duration kHang = std::chrono::seconds(120);
+
+/// Polls until `condition` holds. @return false, when it still does not after `deadline`.
+bool eventually(const std::function<bool()>& condition, Duration deadline = kHang);
+
+/// One run of the outrider program. The destructor kills it, as does the end of the thread that
+/// started it, and shows what it printed when the test has failed.
+class Program {
+ public:
+  /// How a run ended: exactly one of them is set.
+  struct End {
+    std::optional<int> exit_code, signal;
+  };
+
+  explicit Program(std::vector<std::string> arguments);
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  void send(int signal);
+  /// How it ended, or nothing while it runs.
+  std::optional<End> poll();
+  bool running() { return !poll(); }
+  /// Waits for the end. A program still running at the deadline fails the test and is killed.
+  End wait(Duration deadline = kHang);
+
+  /// All that it has printed so far.
+  std::string out() const { return read(out_); }
+  std::string err() const { return read(err_); }
+
+ private:
+  static std::string read(int file);
+
+  std::string command_;
+  pid_t pid_ = -1;
+  int out_ = -1, err_ = -1;
+  std::optional<End> end_;
+};
+
+/// For EXPECT_EQ on ends: "exit 0", "signal 9".
+std::string describe(const Program::End& end);
+
+/// Lines of `text` that contain every one of `parts`.
+std::vector<std::string> lines_with(const std::string& text, const std::vector<std::string>& parts);
+
+}  // namespace outrider

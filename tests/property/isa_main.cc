@@ -1,0 +1,23 @@
+// main() of the programs that ctest runs once per instruction set: exits 77, which ctest counts as
+// skipped, where this CPU lacks the one that OUTRIDER_ISA asks for.
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include <gtest/gtest.h>
+
+#include "common/kernels/isa.h"
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  using outrider::Isa;
+  if (const char* wanted = std::getenv("OUTRIDER_ISA")) {
+    for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+      if (std::string_view(wanted) == to_string(isa) && isa > outrider::detect_isa()) {
+        std::printf("this CPU has no %s\n", wanted);
+        return 77;
+      }
+    }
+  }
+  return RUN_ALL_TESTS();
+}

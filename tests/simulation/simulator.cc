@@ -1,0 +1,235 @@
+#include "tests/simulation/simulator.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace outrider::simulation {
+namespace {
+
+constexpr Duration kTick = std::chrono::milliseconds(10);
+const PeerId kVerifier = "verifier", kClient = "client";
+
+WireTensor tensor_of(const std::vector<std::uint64_t>& hashes, std::vector<std::int64_t> shape) {
+  const auto owner = std::make_shared<std::vector<std::uint64_t>>(hashes);
+  return {.dtype = DType::kF32, .shape = std::move(shape), .data = SharedBytes(owner, std::as_bytes(std::span(*owner)))};
+}
+
+std::uint64_t hash_at(const WireTensor& tensor, std::int64_t row) {
+  std::uint64_t hash;
+  std::memcpy(&hash, tensor.data.bytes().data() + row * 8, sizeof(hash));
+  return hash;
+}
+
+}  // namespace
+
+namespace model {
+
+PairFacts facts() {
+  // One K/V head of two floats: eight bytes, a hash.
+  return {.hidden_size = 2, .vocab_size = kVocab, .context_max = 1 << 20,
+          .donors = {{.sliding = true, .layer = 0, .num_key_value_heads = 1, .head_dim = 2, .sliding_window = kWindow},
+                     {.sliding = false, .layer = 1, .num_key_value_heads = 1, .head_dim = 2}}};
+}
+
+std::vector<TokenId> generate(const std::vector<TokenId>& prompt, std::int64_t count) {
+  std::uint64_t prefix = kEmpty;
+  for (const TokenId token : prompt) prefix = extend(prefix, token);
+  std::vector<TokenId> tokens;
+  while (static_cast<std::int64_t>(tokens.size()) < count) {
+    tokens.push_back(choose(prefix));
+    prefix = extend(prefix, tokens.back());
+  }
+  return tokens;
+}
+
+}  // namespace model
+
+Simulator::Simulator(std::uint64_t seed, const Faults& faults, double drafter_accuracy)
+    : rng_(seed), faults_(faults), accuracy_(drafter_accuracy), now_(std::chrono::seconds(1)), coordinator_({.instance = 1000 + seed}) {
+  VerifierConfig config;
+  config.prefill_chunk = 5;  // several chunks even for short prompts
+  config.rows_max = 24;
+  verifier_ = std::make_unique<VerifierCore>(config, Hello{.role = Role::kVerifier, .name = "v", .facts = model::facts()});
+  new_drafter();
+  schedule(Duration::zero(), Event::Kind::kTick, "", {});
+}
+
+void Simulator::new_drafter() {
+  drafter_peer_ = fmt::format("drafter-{}", restarts_);
+  replicas_.clear();
+  drafter_ = std::make_unique<DrafterCore>(DrafterConfig{}, Hello{.role = Role::kDrafter, .name = drafter_peer_, .facts = model::facts()});
+}
+
+void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens, std::int32_t draft_length) {
+  answers_[number];
+  coordinator_.on_message(kClient, {.session = SessionId{number}, .body = Generate{.prompt = std::move(prompt), .max_tokens = max_tokens,
+                                                                                   .draft_length = draft_length, .stop_ids = {}, .wait_ms = 60'000}}, now_);
+  flush();
+}
+
+bool Simulator::run_until_done(Duration limit) {
+  const TimePoint end = now_ + limit;
+  const auto all_done = [&] { return std::all_of(answers_.begin(), answers_.end(), [](const auto& a) { return a.second.done || !a.second.failure.empty(); }); };
+  while (now_ < end && violations_.empty()) {
+    if (all_done()) return true;
+    step();
+  }
+  return all_done();
+}
+
+void Simulator::run_for(Duration duration) {
+  for (const TimePoint end = now_ + duration; now_ < end;) step();
+}
+
+void Simulator::schedule(Duration after, Event::Kind kind, PeerId peer, Message message) {
+  events_.push({now_ + after, order_++, kind, std::move(peer), std::move(message)});
+}
+
+void Simulator::transmit(Event::Kind kind, const PeerId& peer, const Message& message) {
+  ++messages_;
+  const int copies = rng_.uniform() < faults_.drop ? 0 : rng_.uniform() < faults_.repeat ? 2 : 1;
+  for (int i = 0; i < copies; ++i) {
+    const auto [low, high] = rng_.uniform() < faults_.slow ? std::pair(faults_.delay_max, faults_.slow_delay_max)
+                                                           : std::pair(faults_.delay_min, faults_.delay_max);
+    schedule(low + Duration(static_cast<std::int64_t>(rng_.uniform() * static_cast<double>((high - low).count()))), kind, peer, message);
+  }
+}
+
+void Simulator::step() {
+  Event event = events_.top();
+  events_.pop();
+  now_ = event.at;
+  switch (event.kind) {
+    case Event::Kind::kToCoordinator: coordinator_.on_message(event.peer, std::move(event.message), now_); break;
+    case Event::Kind::kToWorker:
+      if (event.peer == kVerifier) verifier_->on_message(std::move(event.message), now_);
+      if (event.peer == drafter_peer_) drafter_->on_message(std::move(event.message), now_);
+      break;  // else: a drafter that is no more
+    case Event::Kind::kBatchDone: verifier_->on_batch_done(std::exchange(results_, {}), now_); break;
+    case Event::Kind::kTick:
+      if (rng_.uniform() < faults_.drafter_restart * to_seconds(kTick)) {
+        // Half of them close their connection, which the coordinator's transport notices.
+        const PeerId old = drafter_peer_;
+        ++restarts_;
+        new_drafter();
+        if (rng_.uniform() < 0.5) coordinator_.on_peer_gone(old, now_);
+      }
+      coordinator_.on_tick(now_);
+      verifier_->on_tick(now_);
+      drafter_->on_tick(now_);
+      schedule(kTick, Event::Kind::kTick, "", {});
+      break;
+  }
+  flush();
+}
+
+void Simulator::flush() {
+  for (const Outgoing& out : coordinator_.take_outgoing()) {
+    coordinator_.on_sent(out.message, 1);
+    if (out.to == kClient) {
+      to_client(out.message);
+    } else {
+      transmit(Event::Kind::kToWorker, out.to, out.message);
+    }
+  }
+  for (const DraftWork& work : drafter_->take_work()) draft(work);
+  for (const Outgoing& out : drafter_->take_outgoing()) transmit(Event::Kind::kToCoordinator, drafter_peer_, out.message);
+  for (const SessionId session : verifier_->take_released()) prefixes_.erase(session);
+  if (const std::vector<VerifyWork> batch = verifier_->take_batch(); !batch.empty()) {
+    results_ = forward(batch);
+    schedule(std::chrono::microseconds(1000 + static_cast<std::int64_t>(rng_.below(4000))), Event::Kind::kBatchDone, "", {});
+  }
+  for (const Outgoing& out : verifier_->take_outgoing()) transmit(Event::Kind::kToCoordinator, kVerifier, out.message);
+  for (const auto& notices : {coordinator_.take_notices(), verifier_->take_notices(), drafter_->take_notices()}) {
+    for (const Notice& notice : notices) {
+      if (notice.text.find("dropped") != std::string::npos && notice.text.find("silent") == std::string::npos) violated(notice.text);
+    }
+  }
+}
+
+void Simulator::to_client(const Message& message) {
+  Answer& answer = answers_[value(message.session)];
+  if (const auto* tokens = std::get_if<Tokens>(&message.body)) {
+    if (tokens->index != static_cast<std::int64_t>(answer.tokens.size()) || answer.done) violated("tokens out of order, twice or after the end");
+    answer.tokens.insert(answer.tokens.end(), tokens->tokens.begin(), tokens->tokens.end());
+  } else if (const auto* done = std::get_if<Done>(&message.body)) {
+    answer.done = true;
+    answer.metrics = done->metrics;
+  } else if (const auto* failed = std::get_if<Failed>(&message.body)) {
+    answer.failure = failed->message;
+  }
+}
+
+std::vector<VerifyResult> Simulator::forward(const std::vector<VerifyWork>& batch) {
+  std::vector<VerifyResult> results;
+  for (const VerifyWork& work : batch) {
+    std::vector<std::uint64_t>& prefix = prefixes_[work.session];  // prefix[p]: hash of tokens 0..p
+    if (static_cast<Position>(prefix.size()) != work.base) violated("the verifier's cache and the base position differ");
+    for (const TokenId token : work.tokens) prefix.push_back(model::extend(prefix.empty() ? model::kEmpty : prefix.back(), token));
+    VerifyResult result{.session = work.session, .round = work.round, .hidden = std::nullopt, .kv = {}};
+    Position committed = static_cast<Position>(prefix.size());
+    if (!work.prefill) {
+      while (result.accepted + 1 < static_cast<std::int32_t>(work.tokens.size()) &&
+             model::choose(prefix[static_cast<std::size_t>(work.base + result.accepted)]) == work.tokens[static_cast<std::size_t>(result.accepted) + 1]) {
+        ++result.accepted;
+      }
+      committed = work.base + result.accepted + 1;
+      prefix.resize(static_cast<std::size_t>(committed));
+    }
+    if (work.last) {
+      result.next_token = model::choose(prefix.back());
+      if (work.kv_from) result.hidden = tensor_of({prefix.back()}, {2});
+    }
+    if (work.kv_from && *work.kv_from < committed) {
+      result.kv = {.from = *work.kv_from, .to = committed, .donors = {}};
+      for (const bool sliding : {true, false}) {
+        const Position first = sliding ? std::max(*work.kv_from, committed - (model::kWindow + 1)) : *work.kv_from;
+        const std::vector<std::uint64_t> rows(prefix.begin() + first, prefix.end());
+        const WireTensor tensor = tensor_of(rows, {committed - first, 1, 2});
+        result.kv.donors.push_back({first, tensor, tensor});
+      }
+    }
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+void Simulator::draft(const DraftWork& work) {
+  if (work.kind == DraftWork::Kind::kRelease) {
+    replicas_.erase(work.session);
+    return;
+  }
+  Replica& replica = replicas_[work.session];
+  for (std::size_t i = 0; i < work.kv.donors.size(); ++i) {
+    const DonorDelta& donor = work.kv.donors[i];
+    auto& rows = i == 0 ? replica.sliding : replica.full;
+    for (Position p = donor.first; p < work.kv.to; ++p) {
+      const std::uint64_t row = hash_at(donor.key, p - donor.first);
+      const auto [place, fresh] = rows.emplace(p, row);
+      if (!fresh && place->second != row) violated("a committed row changed");
+    }
+  }
+  if (work.kind == DraftWork::Kind::kExtend) return;
+
+  // The replica must hold what the verifier holds, and the hidden row must be its last row.
+  for (Position p = 0; p < work.base; ++p) {
+    if (!replica.full.contains(p)) violated(fmt::format("draft at {} without the full row {}", work.base, p));
+  }
+  for (Position p = std::max<Position>(0, work.base - (model::kWindow + 1)); p < work.base; ++p) {
+    if (!replica.sliding.contains(p) || replica.sliding[p] != replica.full[p]) violated(fmt::format("draft at {}: sliding row {} missing or wrong", work.base, p));
+  }
+  const std::uint64_t hidden = hash_at(work.hidden, 0);
+  if (!replica.full.empty() && replica.full.rbegin()->second != hidden) violated("hidden row and K/V are of different prefixes");
+  if (model::choose(hidden) != work.token) violated("the hidden row did not produce the token");
+
+  std::vector<TokenId> drafts;
+  std::uint64_t prefix = model::extend(hidden, work.token);
+  while (static_cast<std::int32_t>(drafts.size()) < work.draft_length) {
+    const TokenId right = model::choose(prefix);
+    drafts.push_back(rng_.uniform() < accuracy_ ? right : static_cast<TokenId>(rng_.below(model::kVocab)));
+    prefix = model::extend(prefix, drafts.back());
+  }
+  drafter_->on_drafted(work, std::move(drafts), 1000);
+}
+
+}  // namespace outrider::simulation

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <queue>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/base/random.h"
+#include "common/protocol/coordinator_core.h"
+#include "common/protocol/drafter_core.h"
+#include "common/protocol/verifier_core.h"
+
+namespace outrider::simulation {
+
+/// What the network between the coordinator and its workers does to each message.
+struct Faults {
+  double drop = 0, repeat = 0;
+  Duration delay_min = std::chrono::microseconds(50), delay_max = std::chrono::microseconds(200);
+  double slow = 0;                  ///< share of messages that take slow_delay_max at most: overtaken by many
+  Duration slow_delay_max = std::chrono::milliseconds(800);
+  double drafter_restart = 0;       ///< chance per virtual second
+};
+
+/// A made-up model whose next token is a hash of everything before it, so that any slip shows. A K/V
+/// row is the hash of the prefix that ends there, and so is a hidden row: the drafter can check every
+/// row that reaches it.
+namespace model {
+inline constexpr TokenId kVocab = 997;
+inline constexpr std::int32_t kWindow = 6;
+inline constexpr std::uint64_t kEmpty = 0x243f6a8885a308d3ULL;
+inline std::uint64_t extend(std::uint64_t prefix, TokenId token) { return mix64(prefix ^ (static_cast<std::uint64_t>(token) + 1)); }
+inline TokenId choose(std::uint64_t prefix) { return static_cast<TokenId>(mix64(prefix + 17) % kVocab); }
+PairFacts facts();
+/// Plain decoding.
+std::vector<TokenId> generate(const std::vector<TokenId>& prompt, std::int64_t count);
+}  // namespace model
+
+/// The real session code of all three roles over a seeded in-memory network, in virtual time. One
+/// seed is one history.
+class Simulator {
+ public:
+  Simulator(std::uint64_t seed, const Faults& faults, double drafter_accuracy);
+
+  /// Opens a request, as a client over a reliable link.
+  void request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens, std::int32_t draft_length);
+  /// Lets virtual time pass until every request has ended. @return false if `limit` came first.
+  bool run_until_done(Duration limit);
+  void run_for(Duration duration);
+
+  struct Answer {
+    std::vector<TokenId> tokens;
+    bool done = false;
+    RequestMetrics metrics;
+    std::string failure;
+  };
+  const std::map<std::uint64_t, Answer>& answers() const { return answers_; }
+  /// Sentences about broken promises; empty in a correct run.
+  const std::vector<std::string>& violations() const { return violations_; }
+  std::int64_t drafter_restarts() const { return restarts_; }
+  std::int64_t messages() const { return messages_; }
+  std::size_t verifier_sessions() const { return verifier_->session_count(); }
+  std::size_t drafter_sessions() const { return drafter_->session_count(); }
+  int coordinator_sessions() const { return coordinator_.status().sessions; }
+
+ private:
+  struct Event {
+    TimePoint at;
+    std::uint64_t order;
+    enum class Kind { kToCoordinator, kToWorker, kBatchDone, kTick } kind;
+    PeerId peer;
+    Message message;
+  };
+  struct Later {
+    bool operator()(const Event& a, const Event& b) const { return a.at != b.at ? a.at > b.at : a.order > b.order; }
+  };
+
+  void step();
+  void schedule(Duration after, Event::Kind kind, PeerId peer, Message message);
+  /// Sends over the faulty network.
+  void transmit(Event::Kind kind, const PeerId& peer, const Message& message);
+  void flush();
+  void to_client(const Message& message);
+  void new_drafter();
+  std::vector<VerifyResult> forward(const std::vector<VerifyWork>& batch);
+  void draft(const DraftWork& work);
+  void violated(std::string what) { violations_.push_back(std::move(what)); }
+
+  CounterRng rng_;
+  Faults faults_;
+  double accuracy_;
+  TimePoint now_{};
+  std::uint64_t order_ = 0;
+  std::priority_queue<Event, std::vector<Event>, Later> events_;
+
+  CoordinatorCore coordinator_;
+  std::unique_ptr<VerifierCore> verifier_;
+  std::unique_ptr<DrafterCore> drafter_;
+  PeerId drafter_peer_;
+  std::map<SessionId, std::vector<std::uint64_t>> prefixes_;  ///< the verifier's cache: prefix hash by position
+  struct Replica {
+    std::map<Position, std::uint64_t> full, sliding;
+  };
+  std::map<SessionId, Replica> replicas_;
+  std::vector<VerifyResult> results_;
+  std::map<std::uint64_t, Answer> answers_;
+  std::vector<std::string> violations_;
+  std::int64_t restarts_ = 0, messages_ = 0;
+};
+
+}  // namespace outrider::simulation

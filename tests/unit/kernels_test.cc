@@ -1,0 +1,537 @@
+#include "common/kernels/kernel_table.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/base/random.h"
+
+namespace outrider {
+namespace {
+
+/// Unit roundoff of float32: half a unit in the last place, relative.
+constexpr double kU = 0x1.0p-24;
+/// What exp_vector promises (kernels_vector.inc).
+constexpr double kExpError = 2e-7;
+
+/// Every tail of 8 and 16 lanes with none, one and many whole vectors before it.
+std::vector<std::int64_t> lengths() {
+  std::vector<std::int64_t> all;
+  for (std::int64_t n = 1; n <= 66; ++n) all.push_back(n);
+  for (const std::int64_t n : {100, 127, 128, 255, 257, 511, 512, 1000, 1536, 4099}) all.push_back(n);
+  return all;
+}
+
+enum class Fill { kUniform, kZeros, kNegativeZeros, kLarge, kTiny, kWide };
+constexpr Fill kFills[] = {Fill::kUniform, Fill::kZeros, Fill::kNegativeZeros, Fill::kLarge, Fill::kTiny, Fill::kWide};
+
+std::vector<float> make_row(CounterRng& rng, std::int64_t n, Fill fill = Fill::kUniform) {
+  std::vector<float> row(static_cast<std::size_t>(n));
+  for (float& x : row) {
+    const double r = rng.uniform() * 2 - 1;
+    switch (fill) {
+      case Fill::kUniform: x = static_cast<float>(r); break;
+      case Fill::kZeros: x = 0.0f; break;
+      case Fill::kNegativeZeros: x = -0.0f; break;
+      case Fill::kLarge: x = static_cast<float>(r * 1e15); break;
+      case Fill::kTiny: x = static_cast<float>(r * 1e-20); break;
+      case Fill::kWide: x = static_cast<float>(r * std::pow(10.0, rng.uniform() * 20 - 10)); break;
+    }
+  }
+  return row;
+}
+
+std::vector<Bf16> rounded(const std::vector<float>& row) {
+  std::vector<Bf16> y(row.size());
+  for (std::size_t i = 0; i < row.size(); ++i) y[i] = to_bf16(row[i]);
+  return y;
+}
+
+std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }
+
+testing::AssertionResult same_bits(const std::vector<float>& actual, const std::vector<float>& expected) {
+  if (actual.size() != expected.size()) return testing::AssertionFailure() << "sizes " << actual.size() << ", " << expected.size();
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    if (bits(actual[i]) == bits(expected[i])) continue;
+    return testing::AssertionFailure() << "index " << i << " of " << actual.size() << ": " << actual[i] << ", expected " << expected[i];
+  }
+  return testing::AssertionSuccess();
+}
+
+/// |actual - expected| <= bound, element by element; names the element that is furthest out.
+testing::AssertionResult within(const std::vector<float>& actual, const std::vector<double>& expected, const std::vector<double>& bound) {
+  std::size_t worst = 0;
+  double worst_ratio = 0;
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    const double error = std::fabs(static_cast<double>(actual[i]) - expected[i]);
+    const double ratio = error == 0 ? 0 : error <= bound[i] ? error / bound[i] : std::isnan(error) ? 1e300 : 1 + error / (bound[i] + 1e-300);
+    if (ratio > worst_ratio) worst = i, worst_ratio = ratio;
+  }
+  if (worst_ratio <= 1) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "index " << worst << " of " << actual.size() << ": " << actual[worst] << ", expected "
+                                     << expected[worst] << " within " << bound[worst];
+}
+
+class Kernels : public testing::TestWithParam<Isa> {
+ protected:
+  void SetUp() override {
+    if (GetParam() > detect_isa()) GTEST_SKIP() << "this CPU has no " << to_string(GetParam());
+    table_ = &kernel_table(GetParam());
+  }
+  const KernelTable& fast() const { return *table_; }
+  const KernelTable& plain() const { return kScalarKernels; }
+
+ private:
+  const KernelTable* table_ = nullptr;
+};
+
+INSTANTIATE_TEST_SUITE_P(EachIsa, Kernels, testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512),
+                         [](const auto& param_info) { return std::string(to_string(param_info.param)); });
+
+// ---- bit for bit equal to the plain ones ----
+
+TEST_P(Kernels, AddScaleAndDequantizeEqualThePlainOnes) {
+  for (const std::int64_t n : lengths()) {
+    for (const Fill fill : kFills) {
+      SCOPED_TRACE(testing::Message() << "n " << n << ", fill " << static_cast<int>(fill));
+      CounterRng rng(static_cast<std::uint64_t>(n));
+      const std::vector<float> x = make_row(rng, n, fill), y = make_row(rng, n);
+
+      std::vector<float> sum = x, plain_sum = x;
+      fast().add(sum.data(), y.data(), n);
+      plain().add(plain_sum.data(), y.data(), n);
+      EXPECT_TRUE(same_bits(sum, plain_sum));
+
+      std::vector<float> scaled = x, plain_scaled = x;
+      fast().scale(scaled.data(), -1.7f, n);
+      plain().scale(plain_scaled.data(), -1.7f, n);
+      EXPECT_TRUE(same_bits(scaled, plain_scaled));
+
+      std::vector<std::int32_t> sums(x.size());
+      for (std::int32_t& s : sums) s = static_cast<std::int32_t>(rng.next());
+      std::vector<float> real(x.size()), plain_real(x.size());
+      fast().dequantize(sums.data(), 0.0123f, y.data(), n, real.data());
+      plain().dequantize(sums.data(), 0.0123f, y.data(), n, plain_real.data());
+      EXPECT_TRUE(same_bits(real, plain_real));
+    }
+  }
+}
+
+TEST_P(Kernels, ToBf16RoundsToNearestEvenAndKeepsNan) {
+  // Every upper half with lower halves at, just below and just above the tie, at every lane.
+  const std::uint32_t lower[] = {0x0000, 0x0001, 0x7fff, 0x8000, 0x8001, 0xffff};
+  std::vector<float> x;
+  for (std::uint32_t upper = 0; upper < 0x10000; ++upper) {
+    for (const std::uint32_t low : lower) x.push_back(std::bit_cast<float>(upper << 16 | low));
+  }
+  x.push_back(std::numeric_limits<float>::quiet_NaN());  // a tail
+  const auto n = static_cast<std::int64_t>(x.size());
+  std::vector<Bf16> y(x.size());
+  fast().to_bf16(x.data(), n, y.data());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    ASSERT_EQ(y[i].bits, to_bf16(x[i]).bits) << "index " << i << ", input bits " << std::hex << bits(x[i]);
+    ASSERT_EQ(std::isnan(x[i]), std::isnan(to_float(y[i]))) << "index " << i;
+  }
+  for (const std::int64_t length : lengths()) {
+    std::vector<Bf16> part(static_cast<std::size_t>(length) + 1, Bf16{0xabcd});
+    const float* from = x.data() + 0x7f80 * 6 - length / 2;  // around infinity and NaN
+    fast().to_bf16(from, length, part.data());
+    for (std::int64_t i = 0; i < length; ++i) ASSERT_EQ(part[static_cast<std::size_t>(i)].bits, to_bf16(from[i]).bits) << length << ", " << i;
+    EXPECT_EQ(part.back().bits, 0xabcd) << "wrote past " << length;
+  }
+}
+
+TEST_P(Kernels, FromBf16IsExactForEveryValue) {
+  std::vector<Bf16> x(0x10000 + 5);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = {static_cast<std::uint16_t>(i)};
+  std::vector<float> y(x.size());
+  fast().from_bf16(x.data(), static_cast<std::int64_t>(x.size()), y.data());
+  for (std::size_t i = 0; i < x.size(); ++i) ASSERT_EQ(bits(y[i]), static_cast<std::uint32_t>(x[i].bits) << 16) << i;
+}
+
+TEST_P(Kernels, ArgmaxIsTheLowestIndexOfTheLargest) {
+  CounterRng rng(3);
+  for (const std::int64_t n : lengths()) {
+    SCOPED_TRACE(testing::Message() << "n " << n);
+    std::vector<float> x = make_row(rng, n);
+    EXPECT_EQ(fast().argmax(x.data(), n), plain().argmax(x.data(), n));
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      // Few values: ties at any distance, across lanes and the tail.
+      for (float& v : x) v = static_cast<float>(rng.below(3)) - 1.0f;
+      ASSERT_EQ(fast().argmax(x.data(), n), std::max_element(x.begin(), x.end()) - x.begin());
+    }
+    for (std::int64_t at = 0; at < n; ++at) {
+      std::vector<float> one(static_cast<std::size_t>(n), -std::numeric_limits<float>::infinity());
+      ASSERT_EQ(fast().argmax(one.data(), n), 0);
+      one[static_cast<std::size_t>(at)] = -1e30f;
+      ASSERT_EQ(fast().argmax(one.data(), n), at);
+    }
+    std::fill(x.begin(), x.end(), 0.0f);
+    x[0] = -0.0f;  // equal to +0
+    EXPECT_EQ(fast().argmax(x.data(), n), 0);
+  }
+}
+
+TEST_P(Kernels, QuantizeIsThePlainOneAndWithinHalfAStep) {
+  CounterRng rng(4);
+  for (const std::int64_t n : lengths()) {
+    for (const Fill fill : kFills) {
+      SCOPED_TRACE(testing::Message() << "n " << n << ", fill " << static_cast<int>(fill));
+      const std::vector<float> x = make_row(rng, n, fill);
+      std::vector<std::int8_t> y(x.size() + 1, 99), plain_y(x.size() + 1, 99);
+      const float scale = fast().quantize(x.data(), n, y.data());
+      const float plain_scale = plain().quantize(x.data(), n, plain_y.data());
+      ASSERT_EQ(bits(scale), bits(plain_scale));
+      EXPECT_EQ(y.back(), 99) << "wrote past the end";
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        ASSERT_EQ(y[i], plain_y[i]) << "index " << i << ", x " << x[i] << ", scale " << scale;
+        ASSERT_GE(y[i], -127);
+        // Half a step, and the rounding of 127 / max, x * that and max / 127: 3 u of up to 127 steps.
+        ASSERT_LE(std::fabs(static_cast<double>(x[i]) - static_cast<double>(y[i]) * scale), scale * (0.5 + 127 * 4 * kU)) << "index " << i;
+      }
+      if (fill == Fill::kZeros || fill == Fill::kNegativeZeros) {
+        EXPECT_EQ(scale, 0.0f);
+      }
+    }
+  }
+}
+
+// Products that lie within float32 rounding of a tie: an implementation that fuses x * inverse + shift
+// would round some of them the other way.
+TEST_P(Kernels, QuantizeBreaksTiesLikeThePlainOne) {
+  CounterRng rng(5);
+  for (int repeat = 0; repeat < 200; ++repeat) {
+    std::vector<float> x = make_row(rng, 1021);
+    x[0] = static_cast<float>(1 + rng.uniform());
+    const float step = x[0] / 127.0f;
+    for (std::size_t i = 1; i < x.size(); ++i) {
+      x[i] = (static_cast<float>(rng.below(253)) - 126.5f) * step;
+      const auto ulps = static_cast<int>(rng.below(5)) - 2;
+      for (int u = 0; u < std::abs(ulps); ++u) x[i] = std::nextafter(x[i], ulps < 0 ? -1e9f : 1e9f);
+    }
+    std::vector<std::int8_t> y(x.size()), plain_y(x.size());
+    fast().quantize(x.data(), static_cast<std::int64_t>(x.size()), y.data());
+    plain().quantize(x.data(), static_cast<std::int64_t>(x.size()), plain_y.data());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      ASSERT_EQ(y[i], plain_y[i]) << "repeat " << repeat << ", index " << i << ", x " << x[i] << ", max " << x[0];
+    }
+  }
+}
+
+TEST_P(Kernels, DotInt8IsExact) {
+  CounterRng rng(6);
+  std::vector<std::int64_t> all = lengths();
+  all.push_back(131071);  // 131071 * 128 * 127 < 2^31
+  for (const std::int64_t n : all) {
+    SCOPED_TRACE(testing::Message() << "n " << n);
+    std::vector<std::int8_t> x(static_cast<std::size_t>(n)), w(x.size());
+    const auto check = [&] {
+      std::int64_t expected = 0;
+      for (std::size_t i = 0; i < x.size(); ++i) expected += static_cast<std::int64_t>(x[i]) * w[i];
+      ASSERT_EQ(fast().dot_int8(x.data(), w.data(), n), expected);
+    };
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      x[i] = static_cast<std::int8_t>(rng.next());
+      w[i] = static_cast<std::int8_t>(rng.below(255) - 127);
+    }
+    check();
+    for (const int a : {-128, 127}) {
+      std::fill(x.begin(), x.end(), static_cast<std::int8_t>(a));
+      for (const int b : {-127, 127}) {
+        std::fill(w.begin(), w.end(), static_cast<std::int8_t>(b));
+        check();
+      }
+    }
+  }
+}
+
+// ---- against double precision ----
+
+TEST_P(Kernels, RmsNormIsWithinItsRoundings) {
+  for (const std::int64_t n : lengths()) {
+    for (const Fill fill : kFills) {
+      for (const bool weighted : {false, true}) {
+        SCOPED_TRACE(testing::Message() << "n " << n << ", fill " << static_cast<int>(fill) << ", weighted " << weighted);
+        CounterRng rng(static_cast<std::uint64_t>(n) + 100);
+        const std::vector<float> x = make_row(rng, n, fill), weight = make_row(rng, n);
+        constexpr float kEps = 1e-6f;
+        double squares = 0;
+        for (const float v : x) squares += static_cast<double>(v) * v;
+        const double factor = 1 / std::sqrt(squares / static_cast<double>(n) + kEps);
+        std::vector<double> expected(x.size()), bound(x.size());
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          expected[i] = x[i] * factor * (weighted ? weight[i] : 1.0f);
+          // The sum has positive terms: n roundings, halved by the root; then /n, +eps, root, 1/, two products.
+          bound[i] = std::fabs(expected[i]) * (static_cast<double>(n) / 2 + 6) * kU + 1e-44;
+        }
+        std::vector<float> y(x.size());
+        fast().rms_norm(x.data(), weighted ? weight.data() : nullptr, kEps, n, y.data());
+        EXPECT_TRUE(within(y, expected, bound));
+        std::vector<float> in_place = x;
+        fast().rms_norm(in_place.data(), weighted ? weight.data() : nullptr, kEps, n, in_place.data());
+        EXPECT_TRUE(same_bits(in_place, y));
+      }
+    }
+  }
+}
+
+TEST_P(Kernels, DotsAreWithinTheirRoundings) {
+  for (const std::int64_t n : lengths()) {
+    for (const Fill fill : kFills) {
+      SCOPED_TRACE(testing::Message() << "n " << n << ", fill " << static_cast<int>(fill));
+      CounterRng rng(static_cast<std::uint64_t>(n) + 200);
+      const std::vector<float> x = make_row(rng, n, fill), w = make_row(rng, n);
+      const std::vector<Bf16> x16 = rounded(x), w16 = rounded(w);
+      double sum = 0, size = 0, sum16 = 0, size16 = 0;
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const double product = static_cast<double>(x[i]) * w[i], product16 = static_cast<double>(to_float(x16[i])) * to_float(w16[i]);
+        sum += product, size += std::fabs(product), sum16 += product16, size16 += std::fabs(product16);
+      }
+      // n sums and a product each, in any order (Higham 2002, 3.1); the second term is for denormals.
+      const double relative = static_cast<double>(n + 1) * kU, absolute = static_cast<double>(n) * 0x1.0p-149;
+      EXPECT_TRUE(within({fast().dot_f32(x.data(), w.data(), n)}, {sum}, {relative * size + absolute}));
+      EXPECT_TRUE(within({fast().dot_bf16(x16.data(), w16.data(), n)}, {sum16}, {relative * size16 + absolute}));
+    }
+  }
+}
+
+TEST_P(Kernels, RopeRotatesWithinItsRoundings) {
+  CounterRng rng(7);
+  for (std::int64_t pairs = 1; pairs <= 70; ++pairs) {
+    SCOPED_TRACE(testing::Message() << "pairs " << pairs);
+    const std::vector<float> x = make_row(rng, 2 * pairs), c = make_row(rng, pairs), s = make_row(rng, pairs);
+    std::vector<double> expected(x.size()), bound(x.size());
+    for (std::size_t i = 0; i < c.size(); ++i) {
+      const double a = x[i], b = x[i + c.size()];
+      expected[i] = a * c[i] - b * s[i];
+      expected[i + c.size()] = b * c[i] + a * s[i];
+      bound[i] = 2 * kU * (std::fabs(a * c[i]) + std::fabs(b * s[i])) + 1e-44;  // a product and a sum each
+      bound[i + c.size()] = 2 * kU * (std::fabs(b * c[i]) + std::fabs(a * s[i])) + 1e-44;
+    }
+    std::vector<float> y = x;
+    fast().rope(y.data(), c.data(), s.data(), pairs);
+    EXPECT_TRUE(within(y, expected, bound));
+  }
+}
+
+/// -1e30 .. 1e30 by orders of magnitude, and 0.01 apart from -100 to 100.
+std::vector<float> wide_range() {
+  std::vector<float> x;
+  for (double v = 1e-30; v < 1e30; v *= 1.7) x.insert(x.end(), {static_cast<float>(v), static_cast<float>(-v)});
+  for (int i = -10000; i <= 10000; ++i) x.push_back(static_cast<float>(i) * 0.01f);
+  return x;
+}
+
+/// Of 1 - 2 / (exp(2t) + 1): half of exp's error, the argument's |t| sech^2 t <= 1/2 per rounding, and
+/// exp + 1, the quotient (at most 2) and the difference: 2 + 2 + 1 roundings.
+double tanh_error(int argument_roundings) { return kExpError / 2 + (5 + 0.5 * argument_roundings) * kU; }
+
+TEST_P(Kernels, SoftcapIsTanhOverAWideRange) {
+  for (const float cap : {30.0f, 50.0f, 1.0f}) {
+    const std::vector<float> x = wide_range();
+    std::vector<double> expected, bound(x.size(), cap * (tanh_error(1) + kU));
+    for (const float v : x) expected.push_back(cap * std::tanh(static_cast<double>(v) / cap));
+    std::vector<float> y = x;
+    fast().softcap(y.data(), cap, static_cast<std::int64_t>(y.size()));
+    EXPECT_TRUE(within(y, expected, bound)) << "cap " << cap;
+    for (const std::int64_t n : lengths()) {
+      // An element's value depends neither on the row's length nor on the lane it is in.
+      std::vector<float> part(x.begin() + 5, x.begin() + 5 + n);
+      fast().softcap(part.data(), cap, n);
+      EXPECT_TRUE(same_bits(part, {y.begin() + 5, y.begin() + 5 + n})) << "n " << n;
+    }
+  }
+}
+
+TEST_P(Kernels, GeluIsWithinItsRoundingsOverAWideRange) {
+  const std::vector<float> gate = wide_range();
+  CounterRng rng(8);
+  const std::vector<float> up = make_row(rng, static_cast<std::int64_t>(gate.size()));
+  std::vector<double> expected, bound;
+  for (std::size_t i = 0; i < gate.size(); ++i) {
+    const double z = gate[i], u = up[i];
+    const double value = 0.5 * z * (1 + std::tanh(0.7978845608028654 * (z + 0.044715 * z * z * z))) * u;
+    expected.push_back(value);
+    // tanh's argument: 2 products for z^3, 2 constants, a product and a sum, the factor: 7 roundings. Then
+    // tanh + 1 (at most 2) and 3 products.
+    bound.push_back(std::fabs(z * u) / 2 * (tanh_error(7) + 2 * kU) + 3 * kU * std::fabs(value) + 1e-44);
+  }
+  const auto n = static_cast<std::int64_t>(gate.size());
+  std::vector<float> y(gate.size());
+  fast().gelu_mul(gate.data(), up.data(), n, y.data());
+  EXPECT_TRUE(within(y, expected, bound));
+  std::vector<float> in_gate = gate, in_up = up;
+  fast().gelu_mul(in_gate.data(), up.data(), n, in_gate.data());
+  fast().gelu_mul(gate.data(), in_up.data(), n, in_up.data());
+  EXPECT_TRUE(same_bits(in_gate, y));
+  EXPECT_TRUE(same_bits(in_up, y));
+}
+
+// ---- attention ----
+
+/// Queries, and a ring of K/V rows of several K/V heads, of which one is attended to.
+template <typename Kv>
+struct Attention {
+  std::int64_t heads, head_dim, kv_heads, kv_head, capacity, first_slot, count;
+  std::vector<float> q;
+  std::vector<Kv> k, v;
+
+  static Kv stored(float x) {
+    if constexpr (std::is_same_v<Kv, float>) return x;
+    else return to_bf16(x);
+  }
+
+  void fill(CounterRng& rng) {
+    q.resize(static_cast<std::size_t>(heads * head_dim));
+    k.resize(static_cast<std::size_t>(capacity * kv_heads * head_dim));
+    v.resize(k.size());
+    const double scale = 6 / std::sqrt(static_cast<double>(head_dim));  // scores of a few units
+    for (float& x : q) x = static_cast<float>((rng.uniform() * 2 - 1) * scale);
+    for (Kv& x : k) x = stored(static_cast<float>(rng.uniform() * 2 - 1));
+    for (Kv& x : v) x = stored(static_cast<float>(rng.uniform() * 2 - 1));
+  }
+
+  /// The same visible rows in a ring of another size at another slot; what is not visible is NaN.
+  Attention moved(std::int64_t to_capacity, std::int64_t to_slot) const {
+    Attention to = *this;
+    to.capacity = to_capacity, to.first_slot = to_slot;
+    const std::int64_t row = kv_heads * head_dim;
+    to.k.assign(static_cast<std::size_t>(to_capacity * row), stored(std::numeric_limits<float>::quiet_NaN()));
+    to.v = to.k;
+    for (std::int64_t j = 0; j < count; ++j) {
+      const std::int64_t from_row = (first_slot + j) % capacity * row, to_row = (to_slot + j) % to_capacity * row;
+      std::copy_n(k.begin() + from_row, row, to.k.begin() + to_row);
+      std::copy_n(v.begin() + from_row, row, to.v.begin() + to_row);
+    }
+    return to;
+  }
+
+  std::vector<float> run(const KernelTable& table, std::int64_t first_head = 0, std::int64_t some_heads = -1) const {
+    if (some_heads < 0) some_heads = heads;
+    std::vector<float> scores(static_cast<std::size_t>(some_heads * count) + 1, -77.0f), out(static_cast<std::size_t>(some_heads * head_dim) + 1, -77.0f);
+    const AttendArgs<Kv> args = {.q = q.data() + first_head * head_dim, .q_stride = head_dim, .heads = some_heads, .head_dim = head_dim,
+                                 .k = k.data() + kv_head * head_dim, .v = v.data() + kv_head * head_dim,
+                                 .row_stride = kv_heads * head_dim, .capacity = capacity, .first_slot = first_slot, .count = count,
+                                 .scores = scores.data(), .out = out.data(), .out_stride = head_dim};
+    if constexpr (std::is_same_v<Kv, float>) table.attend_f32(args);
+    else table.attend_bf16(args);
+    EXPECT_EQ(scores.back(), -77.0f) << "wrote past the scores";
+    EXPECT_EQ(out.back(), -77.0f) << "wrote past the output";
+    out.pop_back();
+    return out;
+  }
+
+  /// Double precision result and how far float32 may be from it.
+  void reference(std::vector<double>& expected, std::vector<double>& bound) const {
+    const auto at = [&](const std::vector<Kv>& rows, std::int64_t j, std::int64_t d) {
+      return static_cast<double>(to_float(rows[static_cast<std::size_t>(((first_slot + j) % capacity * kv_heads + kv_head) * head_dim + d)]));
+    };
+    for (std::int64_t h = 0; h < heads; ++h) {
+      std::vector<double> score(static_cast<std::size_t>(count));
+      double largest = -1e300, smallest = 1e300, score_error = 0, largest_v = 0;
+      for (std::int64_t j = 0; j < count; ++j) {
+        double sum = 0, size = 0;
+        for (std::int64_t d = 0; d < head_dim; ++d) {
+          const double product = static_cast<double>(q[static_cast<std::size_t>(h * head_dim + d)]) * at(k, j, d);
+          sum += product, size += std::fabs(product), largest_v = std::max(largest_v, std::fabs(at(v, j, d)));
+        }
+        score[static_cast<std::size_t>(j)] = sum;
+        largest = std::max(largest, sum), smallest = std::min(smallest, sum);
+        score_error = std::max(score_error, static_cast<double>(head_dim + 1) * kU * size);
+      }
+      double total = 0;
+      for (double& s : score) total += s = std::exp(s - largest);
+      // A weight is off by the errors of two scores (its own, those of the sum), the subtraction, exp twice,
+      // the sum's roundings and three more; the output by count + 1 roundings on top.
+      const double weight_error = 2 * (score_error + (largest - smallest) * kU + kExpError) + (static_cast<double>(count) + 3) * kU;
+      for (std::int64_t d = 0; d < head_dim; ++d) {
+        double sum = 0, size = 0;
+        for (std::int64_t j = 0; j < count; ++j) {
+          const double term = score[static_cast<std::size_t>(j)] / total * at(v, j, d);
+          sum += term, size += std::fabs(term);
+        }
+        expected.push_back(sum);
+        // exp is clamped at -87: keys that far down keep a weight of e^-87.
+        bound.push_back(size * (std::expm1(weight_error) + static_cast<double>(count + 1) * kU) + static_cast<double>(count) * 1.7e-38 * largest_v);
+      }
+    }
+  }
+};
+
+template <typename Kv>
+void check_attention(const KernelTable& table, std::uint64_t seed) {
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  CounterRng rng(seed);
+  constexpr std::int64_t kHeadDims[] = {8, 16, 24, 32, 64, 80, 96, 128, 256, 512};
+  Attention<Kv> a{};
+  a.heads = 1 + static_cast<std::int64_t>(rng.below(8));
+  a.head_dim = kHeadDims[seed % std::size(kHeadDims)];
+  a.kv_heads = 1 + static_cast<std::int64_t>(rng.below(3));
+  a.kv_head = static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(a.kv_heads)));
+  a.capacity = 1 + static_cast<std::int64_t>(rng.below(90));
+  a.count = 1 + static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(a.capacity)));
+  // Mostly near the end of the ring, so that the rows wrap.
+  const std::int64_t back = static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(a.count) + 1));
+  a.first_slot = (a.capacity - std::max<std::int64_t>(back, 1)) % a.capacity;
+  a.fill(rng);
+  SCOPED_TRACE(testing::Message() << "heads " << a.heads << ", head_dim " << a.head_dim << ", capacity " << a.capacity << ", first_slot "
+                                  << a.first_slot << ", count " << a.count);
+
+  const std::vector<float> out = a.run(table);
+  std::vector<double> expected, bound;
+  a.reference(expected, bound);
+  EXPECT_TRUE(within(out, expected, bound));
+
+  // Neither the place in the ring nor the other heads of the group matter, bit for bit.
+  EXPECT_TRUE(same_bits(a.moved(a.count + 7, 0).run(table), out)) << "moved to the start of a larger ring";
+  EXPECT_TRUE(same_bits(a.moved(a.count, a.count - 1).run(table), out)) << "moved to the end of a full ring";
+  for (std::int64_t h = 0; h < a.heads; ++h) {
+    const auto from = out.begin() + h * a.head_dim;
+    EXPECT_TRUE(same_bits(a.run(table, h, 1), {from, from + a.head_dim})) << "head " << h << " alone";
+  }
+}
+
+TEST_P(Kernels, AttendIsWithinItsRoundingsAnywhereInTheRing) {
+  for (std::uint64_t seed = 0; seed < 120; ++seed) {
+    check_attention<float>(fast(), seed);
+    check_attention<Bf16>(fast(), seed);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_P(Kernels, AttendSurvivesEqualAndFarApartScores) {
+  Attention<float> a{.heads = 2, .head_dim = 8, .kv_heads = 1, .kv_head = 0, .capacity = 40, .first_slot = 30, .count = 33, .q = {}, .k = {}, .v = {}};
+  CounterRng rng(9);
+  for (const float size : {0.0f, 1e3f, 1e18f}) {  // all equal; one key takes all; scores near 1e37
+    a.fill(rng);
+    for (float& x : a.q) x = size;
+    for (float& x : a.k) x *= size;
+    for (const float y : a.run(fast())) {
+      ASSERT_TRUE(std::isfinite(y)) << "size " << size;
+      ASSERT_LE(std::fabs(y), 1.0f + 40 * kU) << "size " << size;  // a mean of values in [-1, 1]
+    }
+  }
+}
+
+// Two keys with scores 0 and -t, values 0 and 1: the output is exp(-t) / (1 + exp(-t)).
+TEST_P(Kernels, ExpIsWithinItsPromiseOverAWideRange) {
+  Attention<float> a{.heads = 1, .head_dim = 1, .kv_heads = 1, .kv_head = 0, .capacity = 2, .first_slot = 0, .count = 2, .q = {1}, .k = {0, 0}, .v = {0, 1}};
+  const auto check = [&](double t) {
+    a.k[1] = static_cast<float>(-t);
+    const double e = std::exp(static_cast<double>(a.k[1])), expected = e / (1 + e);
+    // Its sum, its reciprocal and two products; past -87 only the clamp.
+    const double bound = t <= 87 ? expected * (kExpError + 4 * kU) + 1e-44 : 1.7e-38;
+    ASSERT_TRUE(within(a.run(fast()), {expected}, {bound})) << "t " << t;
+  };
+  for (int i = 0; i < 100000 && !HasFatalFailure(); ++i) check(i * 1e-3);
+  for (double t = 1e-8; t < 1e30 && !HasFatalFailure(); t *= 1.3) check(t);
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,392 @@
+#include <gtest/gtest.h>
+
+#include "common/protocol/coordinator_core.h"
+#include "common/protocol/drafter_core.h"
+#include "common/protocol/facts.h"
+#include "common/protocol/verifier_core.h"
+
+namespace outrider {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+PairFacts small_facts() {
+  return {.embedding_fingerprint = 7, .hidden_size = 2, .vocab_size = 100, .context_max = 20,
+          .donors = {{.sliding = true, .layer = 1, .num_key_value_heads = 1, .head_dim = 2, .sliding_window = 3},
+                     {.layer = 2, .num_key_value_heads = 1, .head_dim = 2}}};
+}
+
+WireTensor zeros(std::vector<std::int64_t> shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t n : shape) count *= n;
+  const auto owner = std::make_shared<std::vector<float>>(static_cast<std::size_t>(count));
+  return {.dtype = DType::kF32, .shape = std::move(shape), .data = SharedBytes(owner, std::as_bytes(std::span(*owner)))};
+}
+
+KvRows rows(Position from, Position to) {
+  KvRows kv{.from = from, .to = to, .donors = {}};
+  for (const DonorFacts& donor : small_facts().donors) {
+    const Position first = first_useful_row(donor, from, to);
+    kv.donors.push_back({first, zeros({to - first, 1, 2}), zeros({to - first, 1, 2})});
+  }
+  return kv;
+}
+
+Hello hello(Role role) { return {.role = role, .name = role == Role::kVerifier ? "v" : "d", .facts = small_facts()}; }
+
+template <typename Body>
+const Body* find(const std::vector<Outgoing>& outgoing, const PeerId& to, Message* message = nullptr) {
+  for (const Outgoing& out : outgoing) {
+    if (out.to != to) continue;
+    if (const auto* body = std::get_if<Body>(&out.message.body)) {
+      if (message != nullptr) *message = out.message;
+      return std::get_if<Body>(message != nullptr ? &message->body : &out.message.body);
+    }
+  }
+  return nullptr;
+}
+
+// ---- facts ----
+
+TEST(PairFacts, MismatchNamesBothSides) {
+  PairFacts other = small_facts();
+  EXPECT_EQ(mismatch(small_facts(), other), std::nullopt);
+  other.vocab_size = 99;
+  EXPECT_EQ(*mismatch(small_facts(), other), "vocab_size: verifier has 100, drafter has 99");
+  other = small_facts();
+  other.donors[1].layer = 3;
+  EXPECT_NE(mismatch(small_facts(), other)->find("layer 3"), std::string::npos);
+  other = small_facts();
+  other.embedding_fingerprint = 8;
+  EXPECT_NE(mismatch(small_facts(), other)->find("fingerprint"), std::string::npos);
+  other = small_facts();
+  other.context_max = 5;  // the verifier's holds
+  EXPECT_EQ(mismatch(small_facts(), other), std::nullopt);
+}
+
+TEST(PairFacts, RowsMustFitTheHandshakeAndReachTheWindow) {
+  EXPECT_TRUE(check_rows(small_facts(), rows(0, 9)));
+  KvRows late = rows(0, 9);
+  late.donors[0] = {7, zeros({2, 1, 2}), zeros({2, 1, 2})};  // a draft at 9 sees rows 5..8
+  EXPECT_FALSE(check_rows(small_facts(), late));
+  KvRows wide = rows(0, 9);
+  wide.donors[1].value = zeros({9, 2, 2});
+  EXPECT_FALSE(check_rows(small_facts(), wide));
+  KvRows one = rows(0, 9);
+  one.donors.pop_back();
+  EXPECT_FALSE(check_rows(small_facts(), one));
+}
+
+// ---- coordinator ----
+
+class Coordinator : public testing::Test {
+ protected:
+  Coordinator() : core_({.instance = 50}) {}
+  void join(const PeerId& peer, Role role) { core_.on_message(peer, {.body = hello(role)}, now_); }
+  void generate(std::int64_t max_tokens, std::int32_t draft_length, std::vector<TokenId> prompt = {1, 2, 3}, std::vector<TokenId> stop = {}) {
+    core_.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = std::move(prompt), .max_tokens = max_tokens,
+                                                                     .draft_length = draft_length, .stop_ids = std::move(stop), .wait_ms = 1000}}, now_);
+  }
+  void verdict(std::uint32_t round, std::int32_t accepted, TokenId next, Position committed, bool kv_from_start = false, Position from = 0) {
+    core_.on_message("v", {.session = SessionId{50}, .round = RoundId{round},
+                           .body = Verdict{.accepted = accepted, .next_token = next, .committed = committed,
+                                           .hidden = zeros({2}), .kv = rows(kv_from_start ? 0 : from, committed)}}, now_);
+  }
+  std::vector<Outgoing> sent() { return core_.take_outgoing(); }
+  CoordinatorCore core_;
+  TimePoint now_{seconds(100)};
+};
+
+TEST_F(Coordinator, RunsOneRoundFromPromptToText) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  generate(10, 2);
+  auto out = sent();
+  const Prefill* prefill = find<Prefill>(out, "v");
+  ASSERT_NE(prefill, nullptr);
+  EXPECT_TRUE(prefill->want_kv);
+  verdict(0, 0, 40, 3);
+  out = sent();
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, std::vector<TokenId>{40});
+  ASSERT_NE(find<KvChunk>(out, "d"), nullptr) << "the prompt's rows travel by themselves";
+  const Draft* draft = find<Draft>(out, "d");
+  ASSERT_NE(draft, nullptr);
+  EXPECT_EQ(draft->token, 40);
+  EXPECT_EQ(draft->draft_length, 2);
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{{41, 42}, 5}}, now_);
+  out = sent();
+  Message message;
+  const Verify* verify = find<Verify>(out, "v", &message);
+  ASSERT_NE(verify, nullptr);
+  EXPECT_EQ(verify->tokens, (std::vector<TokenId>{40, 41, 42}));
+  EXPECT_EQ(message.base, 3);
+  EXPECT_EQ(verify->kv_from, std::optional<Position>(3));
+  verdict(1, 1, 77, 5, false, 3);
+  out = sent();
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, (std::vector<TokenId>{41, 77}));
+}
+
+TEST_F(Coordinator, DropsLateAndRepeatedAnswers) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  generate(10, 2);
+  verdict(0, 0, 40, 3);
+  sent();
+  verdict(0, 0, 40, 3);  // repeated
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{7}, .body = Candidates{{1}, 0}}, now_);
+  core_.on_message("d", {.session = SessionId{51}, .round = RoundId{1}, .body = Candidates{{1}, 0}}, now_);
+  EXPECT_TRUE(sent().empty());
+}
+
+TEST_F(Coordinator, StopInsideTheAcceptedWindowEndsTheText) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  generate(10, 3, {1, 2, 3}, {42});
+  verdict(0, 0, 40, 3);
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{{41, 42, 43}, 0}}, now_);
+  sent();
+  verdict(1, 3, 44, 7, false, 3);
+  const auto out = sent();
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, (std::vector<TokenId>{41, 42}));
+  EXPECT_EQ(find<Done>(out, "c")->reason, FinishReason::kStop);
+  EXPECT_NE(find<Free>(out, "v"), nullptr);
+  EXPECT_NE(find<Free>(out, "d"), nullptr);
+}
+
+TEST_F(Coordinator, SilentDrafterCostsOneWarningAndNoText) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  generate(10, 2);
+  verdict(0, 0, 40, 3);
+  sent();
+  core_.take_notices();
+  now_ += milliseconds(600);
+  core_.on_message("v", {.body = Heartbeat{}}, now_);
+  core_.on_tick(now_);
+  Message message;
+  auto out = sent();
+  const Verify* verify = find<Verify>(out, "v", &message);
+  ASSERT_NE(verify, nullptr);
+  EXPECT_EQ(verify->tokens, std::vector<TokenId>{40});
+  now_ += seconds(3);
+  core_.on_message("v", {.body = Heartbeat{}}, now_);
+  core_.on_tick(now_);
+  int warnings = 0;
+  for (const Notice& notice : core_.take_notices()) warnings += notice.warning;
+  EXPECT_EQ(warnings, 1);
+  EXPECT_EQ(core_.status().drafters, 0);
+}
+
+TEST_F(Coordinator, SilentVerifierFailsItsRequests) {
+  join("v", Role::kVerifier);
+  generate(10, 0);
+  sent();
+  now_ += milliseconds(3100);
+  core_.on_tick(now_);
+  const auto out = sent();
+  const Failed* failed = find<Failed>(out, "c");
+  ASSERT_NE(failed, nullptr);
+  EXPECT_EQ(failed->code, Errc::kPeerGone);
+  EXPECT_EQ(failed->message, "verifier v has not been heard for 3.0 s");
+}
+
+TEST_F(Coordinator, RefusesWhatCannotBeDone) {
+  const auto failure = [&] {
+    const auto out = sent();
+    const Failed* failed = find<Failed>(out, "c");
+    return failed == nullptr ? std::string("taken") : failed->message;
+  };
+  join("v", Role::kVerifier);
+  sent();
+  generate(10, 0, {});
+  EXPECT_EQ(failure(), "the prompt is empty, wanted at least one token");
+  generate(0, 0);
+  EXPECT_EQ(failure(), "max_tokens 0, wanted at least 1");
+  generate(10, 0, {100});
+  EXPECT_EQ(failure(), "prompt token id 100, the vocabulary has 100");
+  generate(10, 0, std::vector<TokenId>(20, 1));
+  EXPECT_EQ(failure(), "the prompt has 20 tokens, the context holds 20 with the answer");
+  Hello other = hello(Role::kDrafter);
+  other.facts.hidden_size = 3;
+  core_.on_message("d", {.body = other}, now_);
+  const auto out = sent();
+  EXPECT_EQ(find<Refuse>(out, "d")->message, "hidden_size: verifier has 2, drafter has 3");
+}
+
+TEST_F(Coordinator, WaitsForAVerifierOnlySoLong) {
+  generate(10, 0);
+  sent();
+  now_ += milliseconds(1000);
+  core_.on_tick(now_);
+  const auto out = sent();
+  EXPECT_EQ(find<Failed>(out, "c")->message, "no verifier joined within 1.0 s");
+}
+
+TEST_F(Coordinator, LiesOfAVerifierEndTheRequest) {
+  join("v", Role::kVerifier);
+  generate(10, 0);
+  verdict(0, 1, 40, 3);
+  const auto out = sent();
+  EXPECT_EQ(find<Failed>(out, "c")->code, Errc::kMalformed);
+}
+
+TEST_F(Coordinator, StrangersAreAskedWhoTheyAre) {
+  core_.on_message("x", {.body = Heartbeat{}}, now_);
+  const auto out = sent();
+  EXPECT_NE(find<WhoAreYou>(out, "x"), nullptr);
+}
+
+// ---- drafter ----
+
+class Drafter : public testing::Test {
+ protected:
+  Drafter() : core_({}, hello(Role::kDrafter)) {
+    core_.on_message({.body = Welcome{1}}, now_);
+  }
+  void draft(std::uint32_t round, Position base, KvRows kv) {
+    core_.on_message({.session = SessionId{1}, .round = RoundId{round}, .base = base,
+                      .body = Draft{.token = 5, .draft_length = 2, .hidden = zeros({2}), .kv = std::move(kv)}}, now_);
+  }
+  DrafterCore core_;
+  TimePoint now_{seconds(1)};
+};
+
+TEST_F(Drafter, AsksForRowsThatWereLost) {
+  core_.on_message({.session = SessionId{1}, .body = KvChunk{rows(0, 4)}}, now_);
+  draft(1, 9, rows(6, 9));
+  const auto out = core_.take_outgoing();
+  ASSERT_NE(find<NeedKv>(out, ""), nullptr);
+  EXPECT_EQ(find<NeedKv>(out, "")->have, 4);
+  draft(2, 9, rows(4, 9));
+  auto work = core_.take_work();
+  ASSERT_EQ(work.back().kind, DraftWork::Kind::kDraft);
+}
+
+TEST_F(Drafter, RepeatsItsAnswerAndDropsTheLate) {
+  draft(3, 4, rows(0, 4));
+  const auto work = core_.take_work();
+  ASSERT_EQ(work.size(), 1u);
+  core_.on_drafted(work[0], {7, 8}, 1);
+  EXPECT_EQ(find<Candidates>(core_.take_outgoing(), "")->tokens.size(), 2u);
+  draft(3, 4, rows(0, 4));
+  EXPECT_TRUE(core_.take_work().empty());
+  const auto repeated = core_.take_outgoing();
+  ASSERT_NE(find<Candidates>(repeated, ""), nullptr);
+  draft(2, 3, rows(0, 3));
+  EXPECT_TRUE(core_.take_work().empty());
+  EXPECT_TRUE(core_.take_outgoing().empty());
+}
+
+TEST_F(Drafter, RefusesAHiddenRowOfAnotherModel) {
+  core_.on_message({.session = SessionId{1}, .round = RoundId{1}, .base = 4,
+                    .body = Draft{.token = 5, .draft_length = 2, .hidden = zeros({3}), .kv = rows(0, 4)}}, now_);
+  const auto out = core_.take_outgoing();
+  ASSERT_NE(find<Failed>(out, ""), nullptr);
+}
+
+TEST_F(Drafter, ForgetsSessionsOfAnEarlierCoordinator) {
+  core_.on_message({.session = SessionId{1}, .body = KvChunk{rows(0, 4)}}, now_);
+  EXPECT_EQ(core_.session_count(), 1u);
+  core_.on_message({.body = Welcome{1}}, now_);
+  EXPECT_EQ(core_.session_count(), 1u);
+  core_.on_message({.body = Welcome{2}}, now_);
+  EXPECT_EQ(core_.session_count(), 0u);
+}
+
+// ---- verifier ----
+
+class Verifier : public testing::Test {
+ protected:
+  Verifier() : core_({.rows_max = 8, .prefill_chunk = 4}, hello(Role::kVerifier)) {
+    core_.on_message({.body = Welcome{1}}, now_);
+  }
+  void prefill(std::uint64_t session, std::size_t tokens) {
+    core_.on_message({.session = SessionId{session}, .body = Prefill{std::vector<TokenId>(tokens, 1), true}}, now_);
+  }
+  void done(const std::vector<VerifyWork>& batch) {
+    std::vector<VerifyResult> results;
+    for (const VerifyWork& work : batch) {
+      results.push_back({.session = work.session, .round = work.round, .hidden = std::nullopt,
+                         .kv = rows(work.base, work.base + static_cast<Position>(work.prefill ? work.tokens.size() : 1))});
+    }
+    core_.on_batch_done(std::move(results), now_);
+  }
+  VerifierCore core_;
+  TimePoint now_{seconds(1)};
+};
+
+TEST_F(Verifier, PrefillsInChunksAndStreamsTheirRows) {
+  prefill(1, 10);
+  std::vector<std::size_t> chunks;
+  for (auto batch = core_.take_batch(); !batch.empty(); batch = core_.take_batch()) {
+    chunks.push_back(batch[0].tokens.size());
+    EXPECT_TRUE(core_.take_batch().empty()) << "one batch at a time";
+    done(batch);
+  }
+  EXPECT_EQ(chunks, (std::vector<std::size_t>{4, 4, 2}));
+  int streamed = 0;
+  const Verdict* verdict = nullptr;
+  const auto out = core_.take_outgoing();
+  for (const Outgoing& o : out) streamed += std::holds_alternative<KvChunk>(o.message.body);
+  verdict = find<Verdict>(out, "");
+  EXPECT_EQ(streamed, 2);
+  ASSERT_NE(verdict, nullptr);
+  EXPECT_EQ(verdict->committed, 10);
+  EXPECT_EQ(verdict->kv.from, 8);
+}
+
+TEST_F(Verifier, SharesAForwardBetweenSessionsVerifiesFirst) {
+  prefill(1, 3);
+  done(core_.take_batch());
+  prefill(2, 9);
+  core_.on_message({.session = SessionId{1}, .round = RoundId{1}, .base = 3, .body = Verify{{1, 2, 3}, std::nullopt}}, now_);
+  const auto batch = core_.take_batch();
+  ASSERT_EQ(batch.size(), 2u);
+  EXPECT_FALSE(batch[0].prefill);
+  EXPECT_TRUE(batch[1].prefill);
+  EXPECT_EQ(batch[0].tokens.size() + batch[1].tokens.size(), 7u);
+}
+
+TEST_F(Verifier, RepeatedRequestsGetTheSameVerdictOnce) {
+  prefill(1, 3);
+  prefill(1, 3);  // while it runs
+  done(core_.take_batch());
+  core_.take_outgoing();
+  EXPECT_TRUE(core_.take_batch().empty());
+  prefill(1, 3);  // after it
+  const auto repeated = core_.take_outgoing();
+  EXPECT_NE(find<Verdict>(repeated, ""), nullptr);
+  EXPECT_TRUE(core_.take_batch().empty());
+}
+
+TEST_F(Verifier, AFreedSessionDoesNotComeBack) {
+  prefill(1, 3);
+  const auto batch = core_.take_batch();
+  core_.on_message({.session = SessionId{1}, .body = Free{}}, now_);
+  EXPECT_TRUE(core_.take_released().empty()) << "its rows are in the batch that is out";
+  done(batch);
+  EXPECT_EQ(core_.take_released().size(), 1u);
+  prefill(1, 3);  // a late duplicate
+  EXPECT_EQ(core_.session_count(), 0u);
+}
+
+TEST_F(Verifier, RefusesWhatDoesNotFit) {
+  const auto failure = [&](Body body, Position base, std::uint32_t round) {
+    core_.on_message({.session = SessionId{1}, .round = RoundId{round}, .base = base, .body = std::move(body)}, now_);
+    const auto out = core_.take_outgoing();
+    const Failed* failed = find<Failed>(out, "");
+    return failed == nullptr ? std::string("taken") : failed->message;
+  };
+  EXPECT_EQ(failure(Verify{{1}, std::nullopt}, 3, 1), "session 1 is not known here");
+  EXPECT_EQ(failure(Prefill{{500}, false}, 0, 0), "token id 500, vocabulary has 100");
+  prefill(1, 3);
+  done(core_.take_batch());
+  core_.take_outgoing();
+  EXPECT_EQ(failure(Verify{{1}, std::nullopt}, 4, 1), "verify at position 4, committed are 3");
+  EXPECT_EQ(failure(Verify{std::vector<TokenId>(9, 1), std::nullopt}, 3, 1), "9 rows to verify, this verifier takes 8");
+  EXPECT_EQ(failure(Verify{{1}, Position{9}}, 3, 1), "K/V wanted from 9, committed are 3");
+}
+
+}  // namespace
+}  // namespace outrider
