@@ -34,7 +34,7 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
                                   .facts = pair_facts(backbone, *checkpoint, options.weight_type)});
   Pump pump(*endpoint);
   const std::stop_callback wake_on_stop(stop, [&] { endpoint->wake(); });
-  while (!stop.stop_requested() && !core.link().refusal()) {
+  while (!stop.stop_requested() && !core.link().refusal() && !pump.version_mismatch()) {
     pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), now()); });
     for (const DraftWork& work : core.take_work()) {
       DraftEngine::Drafts drafts = engine.run(work);
@@ -45,6 +45,7 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
     pump.log(core.take_notices());
     endpoint->wait(kTick);
   }
+  if (pump.version_mismatch()) return *pump.version_mismatch();
   if (core.link().refusal()) return *core.link().refusal();
   core.drain();
   pump.send(core.take_outgoing());

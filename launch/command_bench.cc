@@ -135,11 +135,11 @@ void add_bench_command(CLI::App& app) {
   CLI::App* command = bench->add_subcommand("pair", "Plain and speculative decoding side by side");
   auto flags = std::make_shared<BenchFlags>();
   flags->model.add_to(*command);
-  command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
   command->add_option("--draft-lengths", flags->draft_lengths, "Draft lengths, one run each")->delimiter(',')->check(CLI::Range(1, 32))->capture_default_str();
   command->add_option("--prompt", flags->prompts, "User messages (default: five kinds of text)");
-  command->add_option("--max-tokens", flags->max_tokens, "Longest answer")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--repeat", flags->repeat, "Times each prompt is answered")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--max-tokens", flags->max_tokens, "Longest answer")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  command->add_option("--repeat", flags->repeat, "Times each prompt is answered")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   command->add_flag("--processes", flags->processes, "Three processes over TCP instead of one");
   command->add_flag("--json", flags->json, "Print one JSON object");
   command->callback([flags] { bench_pair(*flags); });

@@ -65,7 +65,7 @@ void add_role_commands(CLI::App& app) {
     flags->model.add_to(*command);
     command->add_option("--backbone", flags->backbone, "The target's checkpoint (default: MODEL/backbone)");
     command->add_option("--join", flags->join, "The coordinator's address, tcp://HOST:PORT")->required();
-    command->add_option("--threads", flags->threads, "Threads of a forward pass; 0: every core")->capture_default_str();
+    command->add_option("--threads", flags->threads, "Threads of a forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
     return std::pair(command, flags);
   };
   const auto [verifier, verifier_flags] = add_worker("verifier", "Verify drafts with the full backbone", 0);

@@ -126,8 +126,8 @@ void add_run_command(CLI::App& app) {
   prompt->excludes(ids);
   flags->model.add_to(*command);
   command->add_option("--draft-length", flags->draft_length, "Drafts per round; 0: plain decoding")->check(CLI::Range(0, 32))->capture_default_str();
-  command->add_option("--max-tokens", flags->max_tokens, "Longest answer")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command->add_option("--max-tokens", flags->max_tokens, "Longest answer")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
   auto* processes = command->add_flag("--processes", flags->processes, "Start coordinator, verifier and drafter as processes, over TCP");
   command->add_option("--connect", flags->connect, "Use the coordinator at tcp://HOST:PORT")->excludes(processes);
   command->add_flag("--raw", flags->raw, "The prompt is plain text, not a chat message");

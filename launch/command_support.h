@@ -12,6 +12,9 @@
 
 namespace outrider {
 
+/// More than any machine has; OpenMP would try to start them all.
+inline constexpr int kThreadsMax = 1024;
+
 /// The value, or the error as the one line that main() prints.
 template <typename T>
 T or_throw(Result<T> result) {

@@ -35,7 +35,10 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error);
+    const bool command_line_is_wrong = error.get_exit_code() != 0 && dynamic_cast<const CLI::RuntimeError*>(&error) == nullptr;
+    if (!command_line_is_wrong) return app.exit(error);  // --help, --version, or a status of our own
+    std::fprintf(stderr, "outrider: %s; see --help\n", error.what());
+    return 2;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "outrider: %s\n", error.what());
     return 1;

@@ -30,6 +30,7 @@ nlohmann::json metrics_json(const Generation& generation) {
           {"drafting_rounds", m.drafting_rounds},
           {"prefill_ms", static_cast<double>(m.prefill_ns) / 1e6},
           {"wire_bytes_to_drafter", m.wire_bytes_to_drafter},
+          {"wire_bytes_to_drafter_per_token", ratio(m.wire_bytes_to_drafter, static_cast<std::int64_t>(generation.tokens.size()))},
           {"wire_bytes_to_drafter_prompt", m.wire_bytes_to_drafter_prompt},
           {"wire_bytes_to_verifier", m.wire_bytes_to_verifier}};
 }
@@ -50,7 +51,9 @@ std::string metrics_text(const Generation& generation, std::optional<double> bac
   }
   line("accepted_per_position", acceptance.empty() ? "-" : acceptance);
   line("rounds", fmt::format("{} for {} tokens", m.rounds, generation.tokens.size()));
-  line("wire_bytes_to_drafter", fmt::format("{} in rounds, {} for the prompt", m.wire_bytes_to_drafter, m.wire_bytes_to_drafter_prompt));
+  line("wire_bytes_to_drafter", fmt::format("{} in rounds ({:.0f} a token), {} for the prompt", m.wire_bytes_to_drafter,
+                                            ratio(m.wire_bytes_to_drafter, static_cast<std::int64_t>(generation.tokens.size())),
+                                            m.wire_bytes_to_drafter_prompt));
   return text;
 }
 

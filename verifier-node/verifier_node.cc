@@ -20,6 +20,8 @@ namespace {
 
 /// Longest sleep of the loop: how late a tick or a stop may be seen.
 constexpr Duration kTick = std::chrono::milliseconds(20);
+/// After a stop: how long the sessions at hand may go on.
+constexpr Duration kDrainMax = std::chrono::seconds(2);
 
 /// The thread that runs the forward passes. It loads the model too: OpenMP's thread count belongs to
 /// the thread, and GEMMs are prepared for it.
@@ -105,7 +107,15 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   VerifierCore core(options.core, {.role = Role::kVerifier, .name = fmt::format("verifier-{}", getpid()), .facts = std::move(facts)});
   Pump pump(*endpoint);
   const std::stop_callback wake_on_stop(stop, [&] { endpoint->wake(); });
-  while (!stop.stop_requested() && !core.link().refusal()) {
+  std::optional<TimePoint> drain_until;
+  while (!core.link().refusal() && !pump.version_mismatch()) {
+    if (stop.stop_requested()) {
+      if (!drain_until) {
+        drain_until = now() + kDrainMax;
+        core.drain();
+      }
+      if (core.session_count() == 0 || !core.link().joined() || now() > *drain_until) break;
+    }
     pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), now()); });
     if (auto results = engine.take_results()) core.on_batch_done(std::move(*results), now());
     core.on_tick(now());
@@ -116,8 +126,8 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
     pump.log(core.take_notices());
     endpoint->wait(kTick);
   }
+  if (pump.version_mismatch()) return *pump.version_mismatch();
   if (core.link().refusal()) return *core.link().refusal();
-  core.drain();
   pump.send(core.take_outgoing());
   return {};
 }

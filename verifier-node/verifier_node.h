@@ -20,7 +20,8 @@ struct VerifierOptions {
 };
 
 /// Loads the backbone, joins the coordinator and serves until `stop` (then Ok) or until it cannot
-/// start or is refused (then the reason). The forward pass has a thread of its own, so that a long
+/// start or is refused (then the reason). After `stop` it takes no new session and finishes those at
+/// hand, for at most two seconds. The forward pass has a thread of its own, so that a long
 /// one delays no heartbeat.
 Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, std::stop_token stop);
 

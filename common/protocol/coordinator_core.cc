@@ -126,9 +126,12 @@ void CoordinatorCore::drop_worker(const PeerId& peer, const std::string& why, Ti
   if (worker == workers_.end()) return;
   const bool verifier = worker->second.hello.role == Role::kVerifier;
   const std::string name = worker->second.hello.name;
-  const bool warned_already = worker->second.suspect;
+  const bool announced = worker->second.draining, warned_already = worker->second.suspect;
   workers_.erase(worker);
-  if (!warned_already) warn(fmt::format("{} {} {}{}", verifier ? "verifier" : "drafter", name, why, verifier ? "" : "; going on without it"));
+  if (!warned_already) {
+    notices_.push_back({!announced, fmt::format("{} {} {}{}", verifier ? "verifier" : "drafter", name, why,
+                                                verifier || announced ? "" : "; going on without it")});
+  }
   for (auto it = sessions_.begin(); it != sessions_.end();) {
     const auto current = it++;
     Session& session = current->second;

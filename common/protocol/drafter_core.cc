@@ -6,10 +6,6 @@
 
 namespace outrider {
 
-namespace {
-constexpr std::size_t kFreedRemembered = 1024;
-}
-
 DrafterCore::DrafterCore(const DrafterConfig& config, Hello hello)
     : config_(config), facts_(hello.facts), link_(config.link, std::move(hello)) {}
 
@@ -30,15 +26,14 @@ void DrafterCore::on_message(Message message, TimePoint now) {
     return;
   }
   if (std::holds_alternative<Free>(message.body)) {
-    recently_freed_.push_back(message.session);
-    if (recently_freed_.size() > kFreedRemembered) recently_freed_.pop_front();
+    freed_.add(message.session);
     return free(message.session);
   }
   notices_.push_back({true, fmt::format("a drafter has no use for '{}'; dropped", name_of(message))});
 }
 
 DrafterCore::Session* DrafterCore::find_or_open(SessionId id, TimePoint now) {
-  if (std::find(recently_freed_.begin(), recently_freed_.end(), id) != recently_freed_.end()) return nullptr;
+  if (freed_.contains(id)) return nullptr;
   if (!sessions_.contains(id) && sessions_.size() >= config_.sessions_max) return nullptr;
   Session& session = sessions_[id];
   session.heard = now;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <deque>
 #include <map>
 #include <optional>
 #include <vector>
@@ -64,7 +63,7 @@ class DrafterCore {
   PairFacts facts_;
   WorkerLink link_;
   std::map<SessionId, Session> sessions_;
-  std::deque<SessionId> recently_freed_;
+  FreedSessions freed_;
   std::vector<DraftWork> work_;
   std::vector<Outgoing> outgoing_;
   std::vector<Notice> notices_;

@@ -4,10 +4,6 @@
 
 namespace outrider {
 
-namespace {
-constexpr std::size_t kFreedRemembered = 1024;
-}
-
 VerifierCore::VerifierCore(const VerifierConfig& config, Hello hello)
     : config_(config), facts_(hello.facts), link_(config.link, std::move(hello)) {}
 
@@ -20,8 +16,7 @@ void VerifierCore::on_message(Message message, TimePoint now) {
   if (const auto* prefill = std::get_if<Prefill>(&message.body)) return on_prefill(message, *prefill, now);
   if (const auto* verify = std::get_if<Verify>(&message.body)) return on_verify(message, *verify, now);
   if (std::holds_alternative<Free>(message.body)) {
-    recently_freed_.push_back(message.session);
-    if (recently_freed_.size() > kFreedRemembered) recently_freed_.pop_front();
+    freed_.add(message.session);
     return free(message.session);
   }
   notices_.push_back({true, fmt::format("a verifier has no use for '{}'; dropped", name_of(message))});
@@ -41,7 +36,7 @@ Result<void> VerifierCore::check_tokens(const std::vector<TokenId>& tokens, Posi
 }
 
 void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, TimePoint now) {
-  if (std::find(recently_freed_.begin(), recently_freed_.end(), message.session) != recently_freed_.end()) return;
+  if (freed_.contains(message.session)) return;
   if (const auto known = sessions_.find(message.session); known != sessions_.end()) {
     known->second.heard = now;
     const auto& verdict = known->second.last_verdict;

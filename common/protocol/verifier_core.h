@@ -88,7 +88,7 @@ class VerifierCore {
   WorkerLink link_;
   std::map<SessionId, Session> sessions_;
   std::deque<SessionId> queue_;          ///< sessions with a request not in the batch, oldest first
-  std::deque<SessionId> recently_freed_; ///< so that a late duplicate does not revive them
+  FreedSessions freed_;
   bool batch_out_ = false;
   std::vector<Outgoing> outgoing_;
   std::vector<Notice> notices_;

@@ -10,12 +10,15 @@ void Pump::log(const std::vector<Notice>& notices) {
 }
 
 void Pump::reject(const PeerId& from, const Error& error) {
-  warn_limited("event=bad_frame reason=\"" + error.message + "\"");
-  if (error.code == Errc::kVersionMismatch && !from.empty()) {
-    // Best effort: a peer that cannot read it will time out instead. Only the bound end answers, or two
-    // versions would refuse each other's refusals for ever.
-    (void)endpoint_.send(from, {.body = Refuse{error.code, error.message}});
+  const bool version = error.code == Errc::kVersionMismatch;
+  if (version && from.empty()) {
+    version_mismatch_ = error;
+    return;
   }
+  warn_limited("event=bad_frame reason=\"" + error.message + "\"");
+  // Best effort: a peer that cannot read it sees by our version what is wrong. Only the bound end
+  // answers, or two versions would refuse each other's refusals for ever.
+  if (version) (void)endpoint_.send(from, {.body = Refuse{error.code, error.message}});
 }
 
 void Pump::warn_limited(const std::string& text) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,10 @@ class Pump {
 
   void log(const std::vector<Notice>& notices);
 
+  /// Set once the coordinator that this endpoint is connected to turned out to speak another protocol
+  /// version: a worker has nothing to wait for then.
+  const std::optional<Error>& version_mismatch() const { return version_mismatch_; }
+
  private:
   static constexpr int kBurstMax = 64;
   void reject(const PeerId& from, const Error& error);
@@ -59,6 +64,7 @@ class Pump {
 
   Endpoint& endpoint_;
   RateLimit limit_;
+  std::optional<Error> version_mismatch_;
 };
 
 }  // namespace outrider

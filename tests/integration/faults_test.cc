@@ -14,7 +14,8 @@ constexpr std::size_t kMidStory = 40;
 constexpr std::int32_t kDraftLength = 4;
 
 /// Runs the request; calls `fault` once, when the first kMidStory tokens have come.
-Result<Generation> generate_with(Client& client, const Generate& request, const std::function<void()>& fault) {
+Result<Generation> generate_with(Client& client, const Generate& request,
+                                 const std::function<void()>& fault) {
   std::size_t count = 0;
   bool done = false;
   return client.generate(request, [&](std::span<const TokenId> tokens) {
@@ -47,7 +48,8 @@ bool drafts_again(Client& client) {
 
 TEST(Faults, DrafterKilledInMidStoryCostsNothingButSpeed) {
   Trio trio;
-  Program run({"run", "--connect", trio.coordinator->address, endless_story().prompt, "--max-tokens", std::to_string(kStory)});
+  EndlessRun endless(kStory, {"--connect", trio.coordinator->address});
+  Program& run = endless.program;
   ASSERT_TRUE(eventually([&] { return run.out().size() > kMidStory; })) << run.err();
   trio.drafter->send(SIGKILL);
   const std::size_t seen = run.out().size();
@@ -69,7 +71,8 @@ TEST(Faults, DrafterKilledInMidStoryCostsNothingButSpeed) {
 TEST(Faults, DrafterToldToStopInMidStoryLeavesQuietly) {
   Trio trio;
   Client client = trio.client(1, 1);
-  const auto generation = generate_with(client, story_request(kStory, kDraftLength), [&] { trio.drafter->send(SIGTERM); });
+  const auto generation = generate_with(client, story_request(kStory, kDraftLength),
+                                        [&] { trio.drafter->send(SIGTERM); });
   ASSERT_TRUE(generation) << generation.error().message;
   EXPECT_EQ(generation->tokens, story());
   EXPECT_LT(generation->metrics.drafting_rounds, generation->metrics.rounds - 1);
@@ -88,18 +91,21 @@ TEST(Faults, VerifierKilledInMidStoryEndsItWithAnError) {
   ASSERT_FALSE(generation);
   EXPECT_LT(to_seconds(now() - killed), to_seconds(kNoticed));
   EXPECT_EQ(generation.error().code, Errc::kPeerGone);
-  EXPECT_NE(generation.error().message.find("verifier"), std::string::npos) << generation.error().message;
+  EXPECT_NE(generation.error().message.find("verifier"), std::string::npos)
+      << generation.error().message;
   EXPECT_EQ(trio.status().sessions, 0);
 
   // Another verifier takes over for what comes next.
   trio.start_verifier();
   Client later = trio.client(1, 1);
-  EXPECT_EQ(answer(later, story_request(kMidStory, kDraftLength)).tokens, first(story(), kMidStory));
+  EXPECT_EQ(answer(later, story_request(kMidStory, kDraftLength)).tokens,
+            first(story(), kMidStory));
 }
 
 TEST(Faults, RunSaysThatTheVerifierDied) {
   Trio trio;
-  Program run({"run", "--connect", trio.coordinator->address, endless_story().prompt, "--max-tokens", "4000"});
+  EndlessRun endless(8000, {"--connect", trio.coordinator->address});
+  Program& run = endless.program;
   ASSERT_TRUE(eventually([&] { return run.out().size() > kMidStory; })) << run.err();
   trio.verifier->send(SIGKILL);
   EXPECT_EQ(describe(run.wait()), "exit 1");
@@ -110,7 +116,8 @@ TEST(Faults, RunSaysThatTheVerifierDied) {
 TEST(Faults, FrozenDrafterIsLeftOutAndUsedAgainOnceItThaws) {
   Trio trio;
   Client client = trio.client(1, 1);
-  const auto generation = generate_with(client, story_request(kStory, kDraftLength), [&] { trio.drafter->send(SIGSTOP); });
+  const auto generation = generate_with(client, story_request(kStory, kDraftLength),
+                                        [&] { trio.drafter->send(SIGSTOP); });
   ASSERT_TRUE(generation) << generation.error().message;
   EXPECT_EQ(generation->tokens, story());
   EXPECT_LT(generation->metrics.drafting_rounds, generation->metrics.rounds - 1);
@@ -143,7 +150,8 @@ TEST(Faults, DrafterThatComesLateIsUsedWithinTheSameRequest) {
   TransportContext context;
   const auto endpoint = Endpoint::connect(context, trio.coordinator->address);
   const SessionId request{1};
-  ASSERT_TRUE(endpoint.value()->send("", {.session = request, .body = story_request(8000, kDraftLength)}));
+  ASSERT_TRUE(
+      endpoint.value()->send("", {.session = request, .body = story_request(8000, kDraftLength)}));
   std::vector<TokenId> tokens;
   bool drafted = false, cancelled = false;
   eventually([&] {
@@ -162,7 +170,8 @@ TEST(Faults, DrafterThatComesLateIsUsedWithinTheSameRequest) {
         EXPECT_TRUE(endpoint.value()->send("", {.session = request, .body = Cancel{}}));
       }
     }
-    return std::holds_alternative<Done>(received->message->body) || std::holds_alternative<Failed>(received->message->body);
+    return std::holds_alternative<Done>(received->message->body) ||
+           std::holds_alternative<Failed>(received->message->body);
   });
   EXPECT_TRUE(drafted) << "no drafts within " << tokens.size() << " tokens";
   EXPECT_EQ(first(tokens, kStory), story());
@@ -174,10 +183,12 @@ TEST(Faults, WorkersOutliveTheirCoordinatorAndServeTheNextOne) {
   Trio trio;
   const std::string address = trio.coordinator->address;
   Client client = trio.client(1, 1);
-  const auto generation = generate_with(client, story_request(kStory, kDraftLength), [&] { trio.coordinator->program.send(SIGKILL); });
+  const auto generation = generate_with(client, story_request(kStory, kDraftLength),
+                                        [&] { trio.coordinator->program.send(SIGKILL); });
   ASSERT_FALSE(generation);
   EXPECT_EQ(generation.error().code, Errc::kPeerGone);
-  EXPECT_NE(generation.error().message.find(address), std::string::npos) << generation.error().message;
+  EXPECT_NE(generation.error().message.find(address), std::string::npos)
+      << generation.error().message;
   EXPECT_TRUE(trio.verifier->running());
   EXPECT_TRUE(trio.drafter->running());
 
@@ -191,7 +202,8 @@ TEST(Faults, WorkersOutliveTheirCoordinatorAndServeTheNextOne) {
 
 TEST(Faults, StoryOfAKilledClientEnds) {
   Trio trio;
-  Program run({"run", "--connect", trio.coordinator->address, endless_story().prompt, "--max-tokens", "8000"});
+  EndlessRun endless(8000, {"--connect", trio.coordinator->address});
+  Program& run = endless.program;
   ASSERT_TRUE(eventually([&] { return run.out().size() > kMidStory; })) << run.err();
   EXPECT_EQ(trio.status().sessions, 1);
   run.send(SIGKILL);
@@ -212,7 +224,9 @@ TEST(Faults, WorkersWithoutACoordinatorKeepTryingUntilToldToStop) {
   Program verifier({"verifier", "--join", nobody}), drafter({"drafter", "--join", nobody});
   for (Program* program : {&verifier, &drafter}) {
     // Loaded, and so at its second or later attempt by the time that it is told.
-    ASSERT_TRUE(eventually([&] { return !lines_with(program->err(), {"event=loaded"}).empty() || !program->running(); }));
+    ASSERT_TRUE(eventually([&] {
+      return !lines_with(program->err(), {"event=loaded"}).empty() || !program->running();
+    }));
     EXPECT_TRUE(program->running()) << program->err();
     program->send(SIGINT);
     EXPECT_EQ(describe(program->wait()), "exit 0") << program->err();

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "common/checkpoint/checkpoint.h"
 #include "common/model/config.h"
@@ -20,11 +21,13 @@ class Lossless : public testing::TestWithParam<WeightType> {
     cluster_ = std::move(*cluster);
     if (!plain().empty()) return;
     Client client = connect();
-    for (const NanoGolden& golden : goldens_) plain().push_back(answer(client, request(golden, 0)).tokens);
+    for (const NanoGolden& golden : goldens_)
+      plain().push_back(answer(client, request(golden, 0)).tokens);
   }
 
   Client connect() {
-    return connect_when_joined(context_, cluster_->address(), 1, 1, [this] { return cluster_->check(); });
+    return connect_when_joined(context_, cluster_->address(), 1, 1,
+                               [this] { return cluster_->check(); });
   }
   /// Rounded weights may answer longer than the golden does.
   static Generate request(const NanoGolden& golden, std::int32_t draft_length) {
@@ -48,7 +51,8 @@ class Lossless : public testing::TestWithParam<WeightType> {
 double donor_bytes_per_token(const PairFacts& facts) {
   double bytes = 0;
   for (const DonorFacts& donor : facts.donors) {
-    bytes += 2.0 * donor.num_key_value_heads * donor.head_dim * static_cast<double>(size_bytes(facts.kv_dtype));
+    bytes += 2.0 * donor.num_key_value_heads * donor.head_dim *
+             static_cast<double>(size_bytes(facts.kv_dtype));
   }
   return bytes;
 }
@@ -74,33 +78,64 @@ TEST_P(Lossless, SpeculativeTokensEqualPlainOnes) {
       bytes += static_cast<double>(generation.metrics.wire_bytes_to_drafter);
     }
     // A round costs one hidden row, a token its K/V; a fifth on top is for headers.
-    const double hidden = static_cast<double>(facts.hidden_size) * static_cast<double>(size_bytes(facts.hidden_dtype));
+    const double hidden = static_cast<double>(facts.hidden_size) *
+                          static_cast<double>(size_bytes(facts.hidden_dtype));
     const double needed = hidden / (tokens / rounds) + donor_bytes_per_token(facts);
-    EXPECT_LE(bytes / tokens, 1.2 * needed) << tokens / rounds << " tokens per round; needed " << needed << " bytes per token";
-    RecordProperty("wire_bytes_per_token_over_needed_at_" + std::to_string(draft_length), std::to_string(bytes / tokens / needed));
+    EXPECT_LE(bytes / tokens, 1.2 * needed)
+        << tokens / rounds << " tokens per round; needed " << needed << " bytes per token";
+    RecordProperty("wire_bytes_per_token_over_needed_at_" + std::to_string(draft_length),
+                   std::to_string(bytes / tokens / needed));
   }
 }
 
 // Their rows share forward passes.
 TEST_P(Lossless, SessionsSideBySideGetTheTokensTheyGetAlone) {
   constexpr std::size_t kClients = 4;
-  std::vector<std::vector<TokenId>> side_by_side(goldens_.size());
+  std::vector<std::vector<TokenId>> side_by_side(goldens_.size() / 2);
   {
     std::vector<std::jthread> clients;
     for (std::size_t first = 0; first < kClients; ++first) {
       clients.emplace_back([this, first, &side_by_side] {
         Client client = connect();
-        for (std::size_t i = first; i < goldens_.size(); i += kClients) {
+        for (std::size_t i = first; i < side_by_side.size(); i += kClients) {
           const std::int32_t draft_length = std::array{4, 0, 8, 2}[(i / kClients + first) % 4];
           side_by_side[i] = answer(client, request(goldens_[i], draft_length)).tokens;
         }
       });
     }
   }
-  for (std::size_t i = 0; i < goldens_.size(); ++i) EXPECT_EQ(side_by_side[i], plain()[i]) << goldens_[i].prompt;
+  for (std::size_t i = 0; i < side_by_side.size(); ++i)
+    EXPECT_EQ(side_by_side[i], plain()[i]) << goldens_[i].prompt;
 }
+
+// Drafts must not reach past the last position, nor end the answer early.
+TEST(LosslessContext, AnswersFillASmallContextWithAndWithoutDrafts) {
+  constexpr Position kContext = 100;
+  PairCopy pair(source_dir() / "models/nano");
+  nlohmann::json config = nlohmann::json::parse(pair.read("backbone/config.json"));
+  config["text_config"]["max_position_embeddings"] = kContext;
+  pair.write("backbone/config.json", config.dump());
+  TransportContext context;
+  const auto cluster = start_threads(context, {.pair = pair_paths(pair.dir())});
+  ASSERT_TRUE(cluster) << cluster.error().message;
+  Client client = connect_when_joined(context, (*cluster)->address(), 1, 1,
+                                      [&] { return (*cluster)->check(); });
+
+  const Generation plain = answer(client, story_request(1000, 0));
+  EXPECT_EQ(plain.reason, FinishReason::kLength);
+  // The last token needs no K/V, so it may stand one beyond.
+  EXPECT_EQ(std::ssize(endless_story().prompt_ids) + std::ssize(plain.tokens), kContext + 1);
+  for (const int draft_length : {1, 4, 8, 32}) {
+    const Generation drafted = answer(client, story_request(1000, draft_length));
+    EXPECT_EQ(drafted.tokens, plain.tokens) << "draft length " << draft_length;
+    EXPECT_EQ(drafted.reason, FinishReason::kLength);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(EachType, Lossless, testing::Values(WeightType::kBf16, WeightType::kInt8),
-                         [](const auto& param_info) { return std::string(to_string(param_info.param)); });
+                         [](const auto& param_info) {
+                           return std::string(to_string(param_info.param));
+                         });
 
 }  // namespace
 }  // namespace outrider

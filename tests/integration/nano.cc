@@ -17,6 +17,7 @@
 
 namespace outrider {
 namespace {
+namespace fs = std::filesystem;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr std::size_t kGoldenStep = 4;
@@ -30,7 +31,8 @@ std::vector<NanoGolden> load_goldens() {
   std::ifstream file(source_dir() / "tests/goldens/nano/generate_golden.json");
   std::vector<NanoGolden> goldens;
   for (const nlohmann::json& entry : nlohmann::json::parse(file)) {
-    goldens.push_back({entry.at("prompt"), entry.at("prompt_ids"), entry.at("greedy"), entry.at("text")});
+    goldens.push_back(
+        {entry.at("prompt"), entry.at("prompt_ids"), entry.at("greedy"), entry.at("text")});
   }
   return goldens;
 }
@@ -52,8 +54,35 @@ NanoGolden endless_story() {
   return {};
 }
 
-std::filesystem::path source_dir() { return OUTRIDER_SOURCE_DIR; }
+fs::path source_dir() { return OUTRIDER_SOURCE_DIR; }
 PairPaths nano_pair() { return pair_paths(source_dir() / "models/nano"); }
+
+PairCopy::PairCopy(const fs::path& original) {
+  std::string name = fs::temp_directory_path() / "outrider-test-XXXXXX";
+  EXPECT_NE(mkdtemp(name.data()), nullptr) << name << ": " << std::strerror(errno);
+  dir_ = name;
+  for (const char* part : {"backbone", "assistant"}) {
+    fs::create_directory(dir_ / part);
+    for (const auto& file : fs::directory_iterator(original / part)) {
+      fs::create_symlink(fs::absolute(file.path()), dir_ / part / file.path().filename());
+    }
+  }
+}
+
+PairCopy::~PairCopy() {
+  std::error_code ignored;
+  fs::remove_all(dir_, ignored);
+}
+
+std::string PairCopy::read(const std::string& name) const {
+  std::ifstream file(dir_ / name, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void PairCopy::write(const std::string& name, const std::string& bytes) {
+  fs::remove(dir_ / name);  // the link, not what it leads to
+  std::ofstream(dir_ / name, std::ios::binary) << bytes;
+}
 
 Generate request_for(const NanoGolden& golden, std::int32_t draft_length) {
   const auto length = static_cast<std::int64_t>(golden.greedy.size());
@@ -65,22 +94,20 @@ Generate request_for(const NanoGolden& golden, std::int32_t draft_length) {
 }
 
 Generate story_request(std::int64_t count, std::int32_t draft_length) {
-  return {.prompt = endless_story().prompt_ids, .max_tokens = count, .draft_length = draft_length, .stop_ids = {}, .wait_ms = 0};
+  return {.prompt = endless_story().prompt_ids,
+          .max_tokens = count,
+          .draft_length = draft_length,
+          .stop_ids = {},
+          .wait_ms = 0};
 }
 
 std::string nano_text(std::span<const TokenId> tokens) {
-  static const Result<Tokenizer> tokenizer = Tokenizer::load(nano_pair().backbone / "tokenizer.json");
+  static const Result<Tokenizer> tokenizer =
+      Tokenizer::load(nano_pair().backbone / "tokenizer.json");
   StreamingDetokenizer detokenizer(tokenizer.value(), /*skip_special=*/true);
   std::string text;
   for (const TokenId token : tokens) text += detokenizer.push(token);
   return text + detokenizer.finish();
-}
-
-std::vector<TokenId> plain_story(std::int64_t count) {
-  TransportContext context;
-  const auto cluster = start_threads(context, {.pair = nano_pair(), .weight_type = WeightType::kBf16, .drafter = false});
-  Client client = connect_when_joined(context, cluster.value()->address(), 1, 0, [&] { return cluster.value()->check(); });
-  return answer(client, story_request(count, 0)).tokens;
 }
 
 Generation answer(Client& client, const Generate& request) {
@@ -89,8 +116,8 @@ Generation answer(Client& client, const Generate& request) {
   return generation ? std::move(generation).value() : Generation{};
 }
 
-Client connect_when_joined(TransportContext& context, const std::string& address, int verifiers, int drafters,
-                           const std::function<Result<void>()>& still_possible) {
+Client connect_when_joined(TransportContext& context, const std::string& address, int verifiers,
+                           int drafters, const std::function<Result<void>()>& still_possible) {
   Client client = Client::connect(context, address).value();
   const TimePoint give_up = now() + kHang;
   const Result<void> joined = client.wait_for_workers(verifiers, drafters, [&]() -> Result<void> {
@@ -122,9 +149,29 @@ int free_port() {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof address;
   EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0) << std::strerror(errno);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0) << std::strerror(errno);
+  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0)
+      << std::strerror(errno);
   close(fd);
   return ntohs(address.sin_port);
+}
+
+EndlessRun::EndlessRun(std::int64_t max_tokens, const std::vector<std::string>& options)
+    : unstoppable_(source_dir() / "models/nano"), program([&] {
+        unstoppable_.write("backbone/generation_config.json", R"({"eos_token_id": 0})");
+        std::vector<std::string> arguments = {"run", "--model", unstoppable_.dir(), "--max-tokens",
+                                              std::to_string(max_tokens)};
+        arguments.insert(arguments.end(), options.begin(), options.end());
+        arguments.push_back(endless_story().prompt);
+        return arguments;
+      }()) {}
+
+std::vector<TokenId> plain_story(std::int64_t count) {
+  EndlessRun run(count, {"--draft-length", "0", "--json"});
+  EXPECT_EQ(describe(run.program.wait()), "exit 0");
+  const nlohmann::json object =
+      nlohmann::json::parse(run.program.out(), nullptr, /*allow_exceptions=*/false);
+  EXPECT_TRUE(object.is_object()) << run.program.out();
+  return object.value("token_ids", std::vector<TokenId>());
 }
 
 Coordinator::Coordinator(const std::string& listen) : program({"coordinator", "--listen", listen}) {
@@ -141,17 +188,20 @@ Trio::Trio(bool with_drafter) : coordinator(std::make_unique<Coordinator>()) {
 }
 
 Program& Trio::start_verifier() {
-  verifier = std::make_unique<Program>(std::vector<std::string>{"verifier", "--join", coordinator->address, "--threads", "2"});
+  verifier = std::make_unique<Program>(
+      std::vector<std::string>{"verifier", "--join", coordinator->address, "--threads", "2"});
   return *verifier;
 }
 
 Program& Trio::start_drafter() {
-  drafter = std::make_unique<Program>(std::vector<std::string>{"drafter", "--join", coordinator->address});
+  drafter = std::make_unique<Program>(
+      std::vector<std::string>{"drafter", "--join", coordinator->address});
   return *drafter;
 }
 
 Client Trio::client(int verifiers, int drafters) {
-  return connect_when_joined(context, coordinator->address, verifiers, drafters, []() -> Result<void> { return {}; });
+  return connect_when_joined(context, coordinator->address, verifiers, drafters,
+                             []() -> Result<void> { return {}; });
 }
 
 }  // namespace outrider

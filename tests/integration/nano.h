@@ -30,6 +30,23 @@ NanoGolden endless_story();
 std::filesystem::path source_dir();
 PairPaths nano_pair();
 
+/// A pair in a temporary folder: links to the files of another, until one is replaced.
+class PairCopy {
+ public:
+  explicit PairCopy(const std::filesystem::path& original);
+  ~PairCopy();
+  PairCopy(const PairCopy&) = delete;
+  PairCopy& operator=(const PairCopy&) = delete;
+
+  const std::filesystem::path& dir() const { return dir_; }
+  /// `name` as in "backbone/config.json".
+  std::string read(const std::string& name) const;
+  void write(const std::string& name, const std::string& bytes);
+
+ private:
+  std::filesystem::path dir_;
+};
+
 /// What gives exactly golden.greedy.
 Generate request_for(const NanoGolden& golden, std::int32_t draft_length);
 
@@ -39,21 +56,33 @@ Generate story_request(std::int64_t count, std::int32_t draft_length);
 /// The text of an answer as `outrider run` prints it.
 std::string nano_text(std::span<const TokenId> tokens);
 
-/// The endless story's first `count` tokens in bf16, decoded plainly by a cluster of its own.
-std::vector<TokenId> plain_story(std::int64_t count);
-
 /// Runs the request; an error fails the test.
 Generation answer(Client& client, const Generate& request);
 
 /// A client whose first request finds the workers there.
-Client connect_when_joined(TransportContext& context, const std::string& address, int verifiers, int drafters,
-                           const std::function<Result<void>()>& still_possible);
+Client connect_when_joined(TransportContext& context, const std::string& address, int verifiers,
+                           int drafters, const std::function<Result<void>()>& still_possible);
 
 /// What the coordinator says of itself.
 Status status_of(TransportContext& context, const std::string& address);
 
 /// A TCP port of the loopback interface that nobody listens at.
 int free_port();
+
+/// `outrider run` of the endless story, with no stop id to end it.
+class EndlessRun {
+ public:
+  EndlessRun(std::int64_t max_tokens, const std::vector<std::string>& options);
+
+ private:
+  PairCopy unstoppable_;
+
+ public:
+  Program program;
+};
+
+/// The endless story's first `count` tokens in bf16, decoded plainly by a program of its own.
+std::vector<TokenId> plain_story(std::int64_t count);
 
 /// Starts `outrider coordinator` and waits until it listens.
 class Coordinator {
@@ -73,7 +102,9 @@ struct Trio {
   Client client(int verifiers, int drafters);
   Status status() { return status_of(context, coordinator->address); }
   /// Lines of the coordinator's log.
-  std::vector<std::string> warnings() const { return lines_with(coordinator->program.err(), {" warning: "}); }
+  std::vector<std::string> warnings() const {
+    return lines_with(coordinator->program.err(), {" warning: "});
+  }
 
   TransportContext context;
   std::unique_ptr<Coordinator> coordinator;

@@ -29,7 +29,8 @@ bool eventually(const std::function<bool()>& condition, Duration deadline) {
   return true;
 }
 
-Program::Program(std::vector<std::string> arguments) : command_(fmt::format("outrider {}", fmt::join(arguments, " "))) {
+Program::Program(std::vector<std::string> arguments)
+    : command_(fmt::format("outrider {}", fmt::join(arguments, " "))) {
   // Files, not pipes: nobody has to read for the program to go on.
   out_ = memfd_create("stdout", MFD_CLOEXEC);
   err_ = memfd_create("stderr", MFD_CLOEXEC);
@@ -56,7 +57,8 @@ Program::~Program() {
     wait();
   }
   if (testing::Test::HasFailure()) {
-    std::fprintf(stderr, "---- %.200s: %s\n%s%s----\n", command_.c_str(), describe(*end_).c_str(), out().c_str(), err().c_str());
+    std::fprintf(stderr, "---- %.200s: %s\n%s%s----\n", command_.c_str(), describe(*end_).c_str(),
+                 out().c_str(), err().c_str());
   }
   close(out_);
   close(err_);
@@ -69,14 +71,16 @@ void Program::send(int signal) {
 std::optional<Program::End> Program::poll() {
   int status = 0;
   if (!end_ && waitpid(pid_, &status, WNOHANG) == pid_) {
-    end_ = WIFSIGNALED(status) ? End{.exit_code = {}, .signal = WTERMSIG(status)} : End{.exit_code = WEXITSTATUS(status), .signal = {}};
+    end_ = WIFSIGNALED(status) ? End{.exit_code = {}, .signal = WTERMSIG(status)}
+                               : End{.exit_code = WEXITSTATUS(status), .signal = {}};
   }
   return end_;
 }
 
 Program::End Program::wait(Duration deadline) {
   if (!eventually([&] { return !running(); }, deadline)) {
-    ADD_FAILURE() << command_.substr(0, 200) << " was still running after " << to_seconds(deadline) << " s";
+    ADD_FAILURE() << command_.substr(0, 200) << " was still running after " << to_seconds(deadline)
+                  << " s";
     send(SIGKILL);
     eventually([&] { return !running(); });
   }
@@ -93,14 +97,18 @@ std::string Program::read(int file) {
 }
 
 std::string describe(const Program::End& end) {
-  return end.signal ? fmt::format("signal {}", *end.signal) : fmt::format("exit {}", *end.exit_code);
+  return end.signal ? fmt::format("signal {}", *end.signal)
+                    : fmt::format("exit {}", *end.exit_code);
 }
 
-std::vector<std::string> lines_with(const std::string& text, const std::vector<std::string>& parts) {
+std::vector<std::string> lines_with(const std::string& text,
+                                    const std::vector<std::string>& parts) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) {
-    if (std::ranges::all_of(parts, [&](const std::string& part) { return line.find(part) != line.npos; })) lines.push_back(line);
+    if (std::ranges::all_of(parts,
+                            [&](const std::string& part) { return line.find(part) != line.npos; }))
+      lines.push_back(line);
   }
   return lines;
 }

@@ -1,0 +1,443 @@
+// Bad files, bad arguments and bad peers: a line that says what is wrong, never a crash.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <random>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <zmq.hpp>
+
+#include "common/transport/codec.h"
+#include "schemas/outrider_generated.h"
+#include "tests/integration/nano.h"
+
+namespace outrider {
+namespace {
+using nlohmann::json;
+
+/// The program ended by itself with an error, which is one line, and `wanted` is in it.
+void expect_refused(Program& program, const std::vector<std::string>& wanted) {
+  const Program::End end = program.wait();
+  ASSERT_FALSE(end.signal) << "killed by signal " << *end.signal;
+  EXPECT_NE(*end.exit_code, 0);
+  const std::string err = program.err();
+  const std::vector<std::string> errors = lines_with(err, {"outrider: "});
+  ASSERT_EQ(errors.size(), 1u) << err;
+  EXPECT_TRUE(errors[0].starts_with("outrider: ")) << errors[0];
+  for (const std::string& part : wanted)
+    EXPECT_NE(errors[0].find(part), std::string::npos) << "no '" << part << "' in: " << errors[0];
+  for (const std::string& line : lines_with(err, {})) {
+    if (line == errors[0]) continue;
+    // A role may have logged its start.
+    EXPECT_NE(line.find(" info: "), std::string::npos) << "not the one line: " << line;
+  }
+}
+
+// ---- files ----
+
+/// The header of a safetensors file, as JSON.
+json header_of(const std::string& bytes) {
+  std::uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  return json::parse(bytes.substr(sizeof length, length));
+}
+
+std::string with_header(const std::string& bytes, const json& header) {
+  std::uint64_t old_length = 0;
+  std::memcpy(&old_length, bytes.data(), sizeof old_length);
+  const std::string text = header.dump();
+  const std::uint64_t length = text.size();
+  std::string result(reinterpret_cast<const char*>(&length), sizeof length);
+  return result + text + bytes.substr(sizeof old_length + old_length);
+}
+
+constexpr const char* kWeights = "backbone/model.safetensors";
+constexpr const char* kConfig = "backbone/config.json";
+const std::string kGate = "model.language_model.layers.2.mlp.gate_proj.weight";
+
+void edit_header(PairCopy& pair, const std::function<void(json&)>& edit) {
+  const std::string bytes = pair.read(kWeights);
+  json header = header_of(bytes);
+  edit(header);
+  pair.write(kWeights, with_header(bytes, header));
+}
+
+void edit_config(PairCopy& pair, const std::function<void(json&)>& edit) {
+  json config = json::parse(pair.read(kConfig));
+  edit(config);
+  pair.write(kConfig, config.dump());
+}
+
+struct BadFile {
+  const char* name;
+  void (*spoil)(PairCopy& pair);
+  const char* file;  ///< to be named
+  std::vector<std::string> wanted;
+};
+void PrintTo(const BadFile& bad, std::ostream* out) { *out << bad.name; }
+
+const std::vector<BadFile> kBadFiles = {
+    {"safetensors_cut_short",
+     [](PairCopy& pair) {
+       const std::string bytes = pair.read(kWeights);
+       pair.write(kWeights, bytes.substr(0, bytes.size() - 1));
+     },
+     kWeights,
+     {"data_offsets", "holds 1338687 bytes"}},
+    {"safetensors_cut_within_header",
+     [](PairCopy& pair) { pair.write(kWeights, pair.read(kWeights).substr(0, 100)); },
+     kWeights,
+     {"header of 15744 bytes", "92 follow"}},
+    {"safetensors_empty",
+     [](PairCopy& pair) { pair.write(kWeights, ""); },
+     kWeights,
+     {"0 bytes long", "at least 8"}},
+    {"header_length_beyond_the_file",
+     [](PairCopy& pair) {
+       std::string bytes = pair.read(kWeights);
+       bytes.replace(0, 8, std::string("\xff\xff\xff\xff\xff\xff\xff\x7f", 8));
+       pair.write(kWeights, bytes);
+     },
+     kWeights,
+     {"header of 9223372036854775807 bytes", "1354432 follow"}},
+    {"header_not_json",
+     [](PairCopy& pair) {
+       std::string bytes = pair.read(kWeights);
+       bytes[9] = '!';
+       pair.write(kWeights, bytes);
+     },
+     kWeights,
+     {"not JSON at byte 2"}},
+    {"offsets_outside",
+     [](PairCopy& pair) {
+       edit_header(pair, [](json& header) {
+         header[kGate]["data_offsets"] = {4000000000, 4000024576};
+       });
+     },
+     kWeights,
+     {kGate, "[4000000000, 4000024576]", "1338688 bytes"}},
+    {"offsets_of_another_size",
+     [](PairCopy& pair) {
+       edit_header(pair, [](json& header) { header[kGate]["data_offsets"] = {0, 4}; });
+     },
+     kWeights,
+     {kGate, "span 4 bytes", "wanted 24576"}},
+    {"dtype_unknown",
+     [](PairCopy& pair) {
+       edit_header(pair, [](json& header) { header[kGate]["dtype"] = "F8_E4M3"; });
+     },
+     kWeights,
+     {kGate, "F8_E4M3", "wanted F32"}},
+    {"dtype_wrong",
+     [](PairCopy& pair) {
+       edit_header(pair, [](json& header) { header[kGate]["dtype"] = "I32"; });
+     },
+     kWeights,
+     {kGate, "I32", "wanted F32 or BF16"}},
+    {"shape_wrong",
+     [](PairCopy& pair) {
+       edit_header(pair, [](json& header) { header[kGate]["shape"] = {64, 96}; });
+     },
+     kWeights,
+     {kGate, "[64, 96]", "wanted [96, 64]"}},
+    {"tensor_missing",
+     [](PairCopy& pair) { edit_header(pair, [](json& header) { header.erase(kGate); }); },
+     "backbone",
+     {kGate, "missing", "wanted shape [96, 64]"}},
+    {"config_missing",
+     [](PairCopy& pair) { std::filesystem::remove(pair.dir() / kConfig); },
+     kConfig,
+     {"No such file"}},
+    {"config_not_json",
+     [](PairCopy& pair) { pair.write(kConfig, pair.read(kConfig).substr(0, 1000)); },
+     kConfig,
+     {"not JSON"}},
+    {"config_of_another_width",
+     [](PairCopy& pair) {
+       edit_config(pair, [](json& config) { config["text_config"]["hidden_size"] = 128; });
+     },
+     kWeights,
+     {"[512, 64]", "wanted [512, 128]"}},
+    {"config_with_text_for_a_number",
+     [](PairCopy& pair) {
+       edit_config(pair, [](json& config) { config["text_config"]["num_hidden_layers"] = "six"; });
+     },
+     kConfig,
+     {"num_hidden_layers", "six"}},
+    {"config_of_another_model",
+     [](PairCopy& pair) {
+       edit_config(pair, [](json& config) { config["model_type"] = "llama"; });
+     },
+     kConfig,
+     {"llama", "gemma4"}},
+};
+
+class BadFiles : public testing::TestWithParam<BadFile> {};
+
+TEST_P(BadFiles, AreNamedWithWhatIsWrong) {
+  PairCopy pair(source_dir() / "tests/goldens/e4b");
+  GetParam().spoil(pair);
+  std::vector<std::string> wanted = GetParam().wanted;
+  wanted.push_back((pair.dir() / GetParam().file).string());
+  Program verifier({"verifier", "--backbone", pair.dir() / "backbone", "--join",
+                    "tcp://127.0.0.1:" + std::to_string(free_port())});
+  expect_refused(verifier, wanted);
+}
+INSTANTIATE_TEST_SUITE_P(Each, BadFiles, testing::ValuesIn(kBadFiles),
+                         [](const auto& param_info) { return std::string(param_info.param.name); });
+
+TEST(BadInput, AssistantOfAnotherBackbone) {
+  const std::string nano = nano_pair().backbone,
+                    other = source_dir() / "tests/goldens/e4b/assistant";
+  Program drafter({"drafter", "--backbone", nano, "--assistant", other, "--join",
+                   "tcp://127.0.0.1:" + std::to_string(free_port())});
+  expect_refused(drafter, {other, "is 64", nano, "has 384"});
+}
+
+TEST(BadInput, PairThatDoesNotFit) {
+  PairCopy pair(source_dir() / "models/nano");
+  std::filesystem::remove_all(pair.dir() / "assistant");
+  std::filesystem::create_directory_symlink(source_dir() / "tests/goldens/e4b/assistant",
+                                            pair.dir() / "assistant");
+  Program run({"run", "hi", "--model", pair.dir()});
+  expect_refused(run, {(pair.dir() / "assistant").string(), "is 64", "has 384"});
+  EXPECT_EQ(run.out(), "");
+}
+
+TEST(BadInput, TokenizerWithoutMerges) {
+  PairCopy pair(source_dir() / "models/nano");
+  json tokenizer = json::parse(pair.read("backbone/tokenizer.json"));
+  tokenizer["model"].erase("merges");
+  pair.write("backbone/tokenizer.json", tokenizer.dump());
+  Program run({"run", "hi", "--model", pair.dir()});
+  expect_refused(
+      run, {(pair.dir() / "backbone/tokenizer.json").string(), "model.merges", "null", "pairs"});
+}
+
+TEST(BadInput, MissingDirectory) {
+  Program run({"run", "hi", "--model", "/nowhere"}),
+      verifier({"verifier", "--backbone", "/nowhere", "--join", "tcp://127.0.0.1:1"}),
+      drafter({"drafter", "--assistant", "/nowhere", "--join", "tcp://127.0.0.1:1"});
+  for (Program* program : {&run, &verifier, &drafter})
+    expect_refused(*program, {"/nowhere", "o such file"});
+}
+
+// ---- arguments ----
+
+TEST(BadInput, PromptLongerThanTheContext) {
+  std::string ids = "2";
+  for (int i = 0; i < 8192; ++i) ids += ",105";
+  Program run({"run", "--prompt-ids", ids});
+  expect_refused(run, {"8193", "8192"});
+}
+
+TEST(BadInput, PromptIdOutsideTheVocabulary) {
+  Program run({"run", "--prompt-ids", "2,105,8192"});
+  expect_refused(run, {"8192", "vocabulary"});
+}
+
+TEST(BadInput, PromptIdsThatAreNone) {
+  for (const char* ids : {"2,105x", "two", "2,,105", "-1", "99999999999", "2 105"}) {
+    SCOPED_TRACE(ids);
+    Program run({"run", std::string("--prompt-ids=") + ids});
+    expect_refused(run, {"--prompt-ids", "wanted token ids"});
+  }
+}
+
+TEST(BadInput, UnknownWeightType) {
+  Program run({"run", "hi", "--dtype", "f64"});
+  expect_refused(run, {"f64", "wanted f32, bf16 or int8"});
+}
+
+TEST(BadInput, AddressesThatMakeNoSense) {
+  for (const char* address : {"nonsense", "tcp://127.0.0.1:99999", "tcp://127.0.0.1"}) {
+    SCOPED_TRACE(address);
+    Program run({"run", "hi", "--connect", address}),
+        coordinator({"coordinator", "--listen", address}), drafter({"drafter", "--join", address}),
+        verifier({"verifier", "--join", address});
+    for (Program* program : {&run, &coordinator, &drafter, &verifier})
+      expect_refused(*program, {address});
+  }
+}
+
+TEST(BadInput, PortInUse) {
+  Coordinator first;
+  Program second({"coordinator", "--listen", first.address});
+  expect_refused(second, {first.address, "in use"});
+  EXPECT_EQ(second.out(), "");
+  EXPECT_TRUE(first.program.running());
+}
+
+// ---- peers ----
+
+TEST(BadInput, CoordinatorUnreachable) {
+  const std::string nobody = "tcp://127.0.0.1:" + std::to_string(free_port());
+  Program run({"run", "hi", "--connect", nobody});
+  expect_refused(run, {nobody, "has not answered"});
+}
+
+/// The frame of a heartbeat in another protocol version.
+std::string foreign_heartbeat() {
+  flatbuffers::FlatBufferBuilder builder;
+  wire::FinishEnvelopeBuffer(
+      builder, wire::CreateEnvelope(builder, kProtocolVersion + 1, 1, 0, 0, 0,
+                                    wire::Body::Heartbeat, wire::CreateHeartbeat(builder).Union()));
+  return {reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize()};
+}
+
+/// A coordinator that answers whatever it hears in another protocol version.
+class ForeignCoordinator {
+ public:
+  ForeignCoordinator() : socket_(context_, zmq::socket_type::router) {
+    socket_.set(zmq::sockopt::linger, 0);
+    socket_.bind("tcp://127.0.0.1:*");
+    address = socket_.get(zmq::sockopt::last_endpoint);
+  }
+  /// Answers until `done`.
+  void serve(const std::function<bool()>& done) {
+    EXPECT_TRUE(eventually([&] {
+      zmq::message_t peer, frame;
+      if (socket_.recv(peer, zmq::recv_flags::dontwait)) {
+        for (bool more = peer.more(); more; more = frame.more()) (void)socket_.recv(frame);
+        socket_.send(peer, zmq::send_flags::sndmore);
+        socket_.send(zmq::buffer(foreign_heartbeat()), zmq::send_flags::none);
+      }
+      return done();
+    }));
+  }
+  std::string address;
+
+ private:
+  zmq::context_t context_;
+  zmq::socket_t socket_;
+};
+
+const std::vector<std::string> kBothVersions = {"version " + std::to_string(kProtocolVersion + 1),
+                                                "speaks " + std::to_string(kProtocolVersion)};
+
+TEST(BadPeer, CoordinatorOfAnotherVersionEndsRun) {
+  ForeignCoordinator coordinator;
+  Program run({"run", "hi", "--connect", coordinator.address});
+  coordinator.serve([&] { return !run.running(); });
+  expect_refused(run, kBothVersions);
+}
+
+TEST(BadPeer, WorkersSayThatTheCoordinatorIsOfAnotherVersion) {
+  ForeignCoordinator coordinator;
+  Program verifier({"verifier", "--join", coordinator.address}),
+      drafter({"drafter", "--join", coordinator.address});
+  const auto told = [](Program& program) {
+    return !lines_with(program.err(), kBothVersions).empty() || !program.running();
+  };
+  coordinator.serve([&] { return told(verifier) && told(drafter); });
+  for (Program* program : {&verifier, &drafter}) {
+    EXPECT_FALSE(lines_with(program->err(), kBothVersions).empty()) << program->err();
+    program->send(SIGTERM);
+    EXPECT_FALSE(program->wait().signal) << program->err();
+  }
+}
+
+TEST(BadPeer, CoordinatorTellsAPeerOfAnotherVersion) {
+  Coordinator coordinator;
+  zmq::context_t context;
+  zmq::socket_t peer(context, zmq::socket_type::dealer);
+  peer.set(zmq::sockopt::linger, 0);
+  peer.connect(coordinator.address);
+  peer.send(zmq::buffer(foreign_heartbeat()), zmq::send_flags::none);
+  zmq::message_t frame;
+  ASSERT_TRUE(eventually([&] { return peer.recv(frame, zmq::recv_flags::dontwait).has_value(); }));
+
+  const auto owner = std::make_shared<std::vector<std::byte>>(
+      frame.data<std::byte>(), frame.data<std::byte>() + frame.size());
+  const std::vector<SharedBytes> frames = {SharedBytes(owner, *owner)};
+  const Result<Message> message = decode(frames);
+  ASSERT_TRUE(message) << message.error().message;
+  const auto* refuse = std::get_if<Refuse>(&message->body);
+  ASSERT_NE(refuse, nullptr) << name_of(*message);
+  EXPECT_EQ(refuse->code, Errc::kVersionMismatch);
+  EXPECT_EQ(lines_with(refuse->message, kBothVersions).size(), 1u) << refuse->message;
+  EXPECT_EQ(lines_with(coordinator.program.err(), kBothVersions).size(), 1u)
+      << coordinator.program.err();
+}
+
+std::string random_bytes(std::mt19937_64& engine, std::size_t size) {
+  std::string bytes(size, '\0');
+  for (char& byte : bytes) byte = static_cast<char>(engine());
+  return bytes;
+}
+
+/// Opens a connection, says `bytes`, and goes.
+void shout(const std::string& address, const std::string& bytes) {
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port =
+      htons(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to), 0) << std::strerror(errno);
+  (void)!send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);  // it may have hung up already
+  close(fd);
+}
+
+TEST(BadPeer, RandomBytesDoNotDisturbAStory) {
+  constexpr std::int64_t kStory = 200;
+  Trio trio;
+  Client client = trio.client(1, 1);
+  const std::string address = trio.coordinator->address;
+  zmq::context_t context;
+  zmq::socket_t peer(context, zmq::socket_type::dealer);
+  peer.set(zmq::sockopt::linger, 0);
+  peer.connect(address);
+  std::mt19937_64 engine(2);
+
+  int shouts = 0;
+  const auto generation = client.generate(story_request(kStory, 4), [&](std::span<const TokenId>) {
+    ++shouts;
+    shout(address, random_bytes(engine, 1 + engine() % 4096));  // not even ZeroMQ's protocol
+    // ZeroMQ's protocol, but not our message; every other one opens like one.
+    const std::string start = engine() % 2 == 0 ? "" : foreign_heartbeat().substr(0, 16);
+    const bool two_frames = engine() % 2 == 0;
+    peer.send(zmq::buffer(start + random_bytes(engine, engine() % 256)),
+              two_frames ? zmq::send_flags::sndmore : zmq::send_flags::none);
+    if (two_frames)
+      peer.send(zmq::buffer(random_bytes(engine, engine() % 256)), zmq::send_flags::none);
+  });
+  ASSERT_TRUE(generation) << generation.error().message;
+  EXPECT_GT(shouts, 10);
+  EXPECT_EQ(generation->tokens, answer(client, story_request(kStory, 0)).tokens);
+  EXPECT_GT(generation->metrics.accepted_tokens, 0);
+  EXPECT_FALSE(lines_with(trio.coordinator->program.err(), {" warning: ", "bad_frame"}).empty())
+      << trio.coordinator->program.err();
+  for (Program* program : {trio.drafter.get(), trio.verifier.get(), &trio.coordinator->program})
+    EXPECT_TRUE(program->running());
+}
+
+TEST(BadPeer, DrafterThatDoesNotFitTheVerifierIsRefused) {
+  Trio trio(/*with_drafter=*/false);
+  const std::string& address = trio.coordinator->address;
+  Program other_type({"drafter", "--dtype", "f32", "--join", address});
+  expect_refused(other_type, {"verifier has BF16", "drafter has F32"});
+  Program other_backbone(
+      {"drafter", "--model", source_dir() / "tests/goldens/e4b", "--join", address});
+  expect_refused(other_backbone, {"verifier has 384", "drafter has 64"});
+  EXPECT_EQ(trio.warnings().size(), 2u) << trio.coordinator->program.err();
+  EXPECT_EQ(trio.status().drafters, 0);
+}
+
+TEST(BadPeer, DrafterThatCameBeforeItsVerifierIsRefusedLikewise) {
+  Coordinator coordinator;
+  TransportContext context;
+  Program drafter({"drafter", "--dtype", "f32", "--join", coordinator.address});
+  connect_when_joined(context, coordinator.address, 0, 1, []() -> Result<void> { return {}; });
+  Program verifier({"verifier", "--join", coordinator.address});
+  expect_refused(drafter, {"verifier has BF16", "drafter has F32"});
+  EXPECT_TRUE(verifier.running());
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,94 @@
+// What scripts read from `--json`.
+#include <set>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/integration/nano.h"
+
+namespace outrider {
+namespace {
+using nlohmann::json;
+
+std::set<std::string> keys_of(const json& object) {
+  std::set<std::string> keys;
+  for (const auto& [key, value] : object.items()) keys.insert(key);
+  return keys;
+}
+
+/// What the program printed: one JSON object and nothing else.
+json output_of(Program& program) {
+  EXPECT_EQ(describe(program.wait()), "exit 0");
+  EXPECT_EQ(program.err(), "");
+  json object = json::parse(program.out(), nullptr, /*allow_exceptions=*/false);
+  EXPECT_TRUE(object.is_object()) << program.out();
+  return object;
+}
+
+void expect_numbers(const json& object, const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) {
+    ASSERT_TRUE(object.contains(key)) << key << " is not in " << object;
+    EXPECT_TRUE(object[key].is_number()) << key << " is " << object[key];
+  }
+}
+
+TEST(JsonOutput, OfRunHasAnswerAndMetrics) {
+  const NanoGolden golden = nano_goldens().front();
+  Program run(
+      {"run", golden.prompt, "--dtype", "f32", "--draft-length", "4", "--compare", "--json"});
+  const json object = output_of(run);
+  ASSERT_EQ(keys_of(object),
+            (std::set<std::string>{"prompt_ids", "token_ids", "text", "finish_reason", "metrics"}));
+  EXPECT_EQ(object["prompt_ids"].get<std::vector<TokenId>>(), golden.prompt_ids);
+  EXPECT_EQ(object["token_ids"].get<std::vector<TokenId>>(), golden.greedy);
+  EXPECT_EQ(object["text"], golden.text);
+  EXPECT_EQ(object["finish_reason"], "stop");
+
+  const json& metrics = object["metrics"];
+  expect_numbers(metrics,
+                 {"backbone_only_tok_per_sec", "speculative_tok_per_sec", "draft_tokens_per_batch",
+                  "accepted_tokens", "drafted_tokens", "target_verify_ms", "assistant_draft_ms",
+                  "rounds", "wire_bytes_to_drafter"});
+  const std::int64_t accepted = metrics["accepted_tokens"], rounds = metrics["rounds"];
+  // The first token comes of the prefill; each round emits what it accepts and one more, less what
+  // follows a stop.
+  EXPECT_GE(1 + accepted + rounds, std::ssize(golden.greedy));
+  EXPECT_LE(accepted, metrics["drafted_tokens"].get<std::int64_t>());
+  std::int64_t sum = 0;
+  for (const json& count : metrics.at("accepted_per_position")) sum += count.get<std::int64_t>();
+  EXPECT_EQ(sum, accepted);
+  EXPECT_LE(metrics["accepted_per_position"].size(), 4u);
+}
+
+TEST(JsonOutput, OfRunWithPromptIdsInThreeProcesses) {
+  const NanoGolden golden = endless_story();
+  Program run({"run", "--prompt-ids", fmt::format("{}", fmt::join(golden.prompt_ids, ",")),
+               "--dtype", "f32", "--processes", "--json", "--max-tokens", "20"});
+  EXPECT_EQ(describe(run.wait()), "exit 0");
+  const json object = json::parse(run.out(), nullptr, false);
+  ASSERT_TRUE(object.is_object()) << run.out();
+  EXPECT_EQ(object["prompt_ids"].get<std::vector<TokenId>>(), golden.prompt_ids);
+  EXPECT_EQ(object["token_ids"].get<std::vector<TokenId>>(),
+            std::vector<TokenId>(golden.greedy.begin(), golden.greedy.begin() + 20));
+  EXPECT_EQ(object["finish_reason"], "length");
+}
+
+TEST(JsonOutput, OfBenchPairHasOneRunPerDraftLength) {
+  Program bench(
+      {"bench", "pair", "--json", "--repeat", "1", "--draft-lengths", "1,2", "--max-tokens", "16"});
+  const json object = output_of(bench);
+  ASSERT_TRUE(object.contains("runs"));
+  const json& runs = object["runs"];
+  ASSERT_EQ(runs.size(), 2u);
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    expect_numbers(runs[i], {"draft_length", "backbone_only_tok_per_sec", "speculative_tok_per_sec",
+                             "drafted_tokens", "accepted_tokens", "round_ms", "draft_ms", "wire_ms",
+                             "verify_ms", "other_ms"});
+    EXPECT_EQ(runs[i]["draft_length"], i + 1);
+    EXPECT_GT(runs[i]["drafted_tokens"], 0);
+  }
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,203 @@
+// The verifier's engine: whatever shares a batch, a session gets what it would get alone, and the donor
+// rows that it is sent are those that a fresh prefill of the committed text would hold.
+#include "verifier-node/backbone_engine.h"
+
+#include <map>
+
+#include "common/sampling/verify.h"
+#include "tests/property/model_support.h"
+
+namespace outrider {
+namespace {
+
+constexpr std::int64_t kRowsMax = 64;
+
+class EngineProperty : public testing::TestWithParam<Pair> {};
+INSTANTIATE_TEST_SUITE_P(Each, EngineProperty, testing::ValuesIn(every_pair()), pair_name);
+
+std::vector<std::byte> bytes_of(const WireTensor& tensor) { return {tensor.data.bytes().begin(), tensor.data.bytes().end()}; }
+
+/// Everything but the time.
+void expect_same(const VerifyResult& actual, const VerifyResult& expected) {
+  EXPECT_EQ(actual.session, expected.session);
+  EXPECT_EQ(actual.round, expected.round);
+  EXPECT_EQ(actual.accepted, expected.accepted);
+  EXPECT_EQ(actual.next_token, expected.next_token);
+  ASSERT_EQ(actual.hidden.has_value(), expected.hidden.has_value());
+  if (actual.hidden) {
+    EXPECT_EQ(actual.hidden->shape, expected.hidden->shape);
+    EXPECT_EQ(bytes_of(*actual.hidden), bytes_of(*expected.hidden)) << "hidden row";
+  }
+  EXPECT_EQ(actual.kv.from, expected.kv.from);
+  EXPECT_EQ(actual.kv.to, expected.kv.to);
+  ASSERT_EQ(actual.kv.donors.size(), expected.kv.donors.size());
+  for (std::size_t d = 0; d < actual.kv.donors.size(); ++d) {
+    EXPECT_EQ(actual.kv.donors[d].first, expected.kv.donors[d].first) << "donor " << d;
+    EXPECT_EQ(bytes_of(actual.kv.donors[d].key), bytes_of(expected.kv.donors[d].key)) << "donor " << d;
+    EXPECT_EQ(bytes_of(actual.kv.donors[d].value), bytes_of(expected.kv.donors[d].value)) << "donor " << d;
+  }
+}
+
+/// A client of the engine: a prompt in chunks, then rounds of drafts. What the target would say is
+/// learnt by running the same work on an engine of its own, so that some drafts can be made right.
+struct Script {
+  SessionId id;
+  std::vector<TokenId> committed;  ///< rows in the cache
+  std::vector<TokenId> prompt;     ///< what is left of it
+  TokenId next = 0;                ///< the last emitted token, once the prompt is through
+  Position kv_sent = 0;
+  RoundId round{};
+
+  VerifyWork make(CounterRng& rng, const TextConfig& config, std::span<const TokenId> future, std::int64_t room) {
+    VerifyWork work{.session = id, .round = round, .base = static_cast<Position>(committed.size()), .tokens = {}, .kv_from = {}};
+    if (!prompt.empty()) {
+      const std::size_t rows = std::min<std::size_t>({prompt.size(), static_cast<std::size_t>(room), 1 + rng.below(30)});
+      work.tokens.assign(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(rows));
+      work.prefill = true;
+      work.last = rows == prompt.size();
+    } else {
+      work.tokens = {next};
+      const std::int64_t drafts = std::min<std::int64_t>(static_cast<std::int64_t>(rng.below(9)), room - 1);
+      const std::vector<TokenId> wrong = random_tokens(rng, drafts, config);
+      const std::size_t right = rng.below(static_cast<std::uint64_t>(drafts) + 1);
+      for (std::size_t i = 0; i < wrong.size(); ++i) work.tokens.push_back(i < right && i < future.size() ? future[i] : wrong[i]);
+    }
+    // Mostly the delta since the last; all again after a loss; or nothing, as in plain decoding.
+    const std::uint64_t kind = rng.below(8);
+    if (kind != 0) work.kv_from = kind == 1 ? 0 : kv_sent;
+    return work;
+  }
+
+  void apply(const VerifyWork& work, const VerifyResult& result) {
+    const std::size_t kept = work.prefill ? work.tokens.size() : static_cast<std::size_t>(result.accepted) + 1;
+    committed.insert(committed.end(), work.tokens.begin(), work.tokens.begin() + static_cast<std::ptrdiff_t>(kept));
+    if (work.prefill) prompt.erase(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(kept));
+    if (!work.prefill || work.last) next = result.next_token;
+    if (work.kv_from) kv_sent = static_cast<Position>(committed.size());
+    round = outrider::next(round);
+  }
+};
+
+/// The tokens that greedy decoding puts after `next`, and what a fresh prefill's cache holds.
+class Truth {
+ public:
+  explicit Truth(std::unique_ptr<Backbone> backbone) : backbone_(std::move(backbone)) {}
+  Backbone& backbone() { return *backbone_; }
+
+  std::vector<TokenId> future(const Script& script, int count) {
+    KvCache cache = backbone_->make_cache();
+    prefill(*backbone_, cache, script.committed);
+    std::vector<TokenId> tokens;
+    TokenId token = script.next;
+    for (int i = 0; i < count; ++i) {
+      token = static_cast<TokenId>(argmax(forward(*backbone_, cache, {&token, 1}).back().logits));
+      tokens.push_back(token);
+    }
+    return tokens;
+  }
+
+  /// The result's rows are those of a fresh prefill of the committed text, clipped to what a drafter sees.
+  void expect_rows(const VerifyResult& result, const VerifyWork& work, const std::vector<TokenId>& committed) {
+    const Position to = static_cast<Position>(committed.size());
+    if (!work.kv_from) {
+      EXPECT_TRUE(result.kv.empty());
+      EXPECT_FALSE(result.hidden);
+      return;
+    }
+    EXPECT_EQ(result.kv.from, *work.kv_from);
+    ASSERT_EQ(result.kv.to, to);
+    KvCache cache = backbone_->make_cache();
+    const std::vector<OutputRow> rows = prefill(*backbone_, cache, committed);
+    ASSERT_EQ(result.kv.donors.size(), 2u);
+    for (const AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
+      const DonorDelta& delta = result.kv.donors[kind == AttentionKind::kSliding ? 0 : 1];
+      const LayerKv& layer = cache.layer(backbone_->donor_cache(kind));
+      const Position first = kind == AttentionKind::kFull ? *work.kv_from : std::max(*work.kv_from, to - drafter_window(backbone_->config().sliding_window));
+      ASSERT_EQ(delta.first, first);
+      const std::vector<std::int64_t> shape = {to - first, layer.num_key_value_heads(), layer.head_dim()};
+      EXPECT_EQ(delta.key.shape, shape);
+      EXPECT_EQ(delta.value.shape, shape);
+      EXPECT_EQ(delta.key.dtype, layer.dtype());
+      std::vector<std::byte> actual = bytes_of(delta.key);
+      const std::vector<std::byte> value = bytes_of(delta.value);
+      actual.insert(actual.end(), value.begin(), value.end());
+      EXPECT_EQ(actual, raw_rows(layer, first, to - first)) << (kind == AttentionKind::kSliding ? "sliding" : "full") << " rows";
+    }
+    if (work.prefill && !work.last) return;
+    // The hidden row is that of the last committed position.
+    ASSERT_TRUE(result.hidden);
+    std::vector<float> hidden = rows.back().hidden;
+    if (result.hidden->dtype == DType::kBf16) {
+      const std::vector<std::byte> bytes = bytes_of(*result.hidden);
+      ASSERT_EQ(bytes.size(), hidden.size() * 2);
+      for (std::size_t i = 0; i < hidden.size(); ++i) {
+        Bf16 half;
+        std::memcpy(&half, bytes.data() + 2 * i, 2);
+        ASSERT_EQ(half.bits, to_bf16(hidden[i]).bits) << i;
+      }
+    } else {
+      ASSERT_EQ(std::memcmp(bytes_of(*result.hidden).data(), hidden.data(), hidden.size() * 4), 0);
+    }
+    EXPECT_EQ(result.next_token, static_cast<TokenId>(argmax(rows.back().logits)));
+  }
+
+ private:
+  std::unique_ptr<Backbone> backbone_;
+};
+
+TEST_P(EngineProperty, SessionsInABatchGetWhatTheyGetAloneAndTheCommittedRows) {
+  BackboneEngine together(load_backbone(GetParam(), kRowsMax)), alone(load_backbone(GetParam(), kRowsMax));
+  Truth truth(load_backbone(GetParam(), kRowsMax));
+  const TextConfig& config = together.backbone().config();
+  const bool tiny = config.sliding_window < 16;
+  constexpr std::uint64_t kSeed = 7;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  CounterRng rng(kSeed);
+  std::map<std::uint64_t, Script> scripts;
+  std::uint64_t last_id = 0;
+  std::int64_t verifies = 0, accepted = 0, mixed = 0;
+  for (int step = 0; step < (tiny ? 40 : 16); ++step) {
+    SCOPED_TRACE(testing::Message() << "step " << step);
+    // Sessions come and go; a released one leaves nothing behind for the next of its slot.
+    if (scripts.size() < 4) {
+      const std::uint64_t id = ++last_id;
+      scripts[id] = {.id = SessionId{id}, .committed = {}, .prompt = random_tokens(rng, 1 + static_cast<std::int64_t>(rng.below(last_id % 3 == 1 ? 150 : 40)), config)};
+    } else if (rng.below(4) == 0) {
+      const auto gone = std::next(scripts.begin(), static_cast<std::ptrdiff_t>(rng.below(scripts.size())));
+      together.release(gone->second.id);
+      alone.release(gone->second.id);
+      scripts.erase(gone);
+    }
+    std::vector<VerifyWork> batch;
+    std::int64_t room = kRowsMax;
+    bool some_prefill = false, some_verify = false;
+    for (auto& [id, script] : scripts) {
+      if (room == 0 || rng.below(5) == 0) continue;
+      const std::vector<TokenId> future = script.prompt.empty() ? truth.future(script, 4) : std::vector<TokenId>();
+      batch.push_back(script.make(rng, config, future, room));
+      room -= static_cast<std::int64_t>(batch.back().tokens.size());
+      (batch.back().prefill ? some_prefill : some_verify) = true;
+    }
+    if (batch.empty()) continue;
+    mixed += some_prefill && some_verify;
+    const std::vector<VerifyResult> results = together.run(batch);
+    ASSERT_EQ(results.size(), batch.size());
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      SCOPED_TRACE(testing::Message() << "session " << value(batch[i].session) << ", base " << batch[i].base << ", " << batch[i].tokens.size()
+                                      << (batch[i].prefill ? " prompt rows" : " rows"));
+      expect_same(results[i], alone.run({batch[i]}).front());
+      Script& script = scripts.at(value(batch[i].session));
+      script.apply(batch[i], results[i]);
+      truth.expect_rows(results[i], batch[i], script.committed);
+      if (!batch[i].prefill) ++verifies, accepted += results[i].accepted;
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+  // The script did what it is for.
+  EXPECT_GT(mixed, 0);
+  EXPECT_GT(accepted, 0);
+  EXPECT_GT(verifies, 0);
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,198 @@
+// Whatever way a text got into the caches, the model gives the same bits: in chunks, beside other
+// sessions, after drafts that were rejected; and a drafter that was sent the rows in pieces drafts the
+// same. Greedy losslessness is this and the verification rule (docs/numerics.md).
+#include "tests/property/model_support.h"
+
+namespace outrider {
+namespace {
+
+constexpr std::int64_t kRowsMax = 72;  // beyond kPromptTile
+
+class ModelProperty : public testing::TestWithParam<Pair> {
+ protected:
+  /// Loaded once per pair: packing takes longer than most tests.
+  static Backbone& backbone() {
+    static std::string loaded;
+    static std::unique_ptr<Backbone> model;
+    if (const std::string name = pair_name({GetParam(), 0}); loaded != name) {
+      model.reset();
+      model = load_backbone(GetParam(), kRowsMax);
+      loaded = name;
+    }
+    return *model;
+  }
+  const TextConfig& config() const { return backbone().config(); }
+  bool tiny() const { return config().sliding_window < 16; }
+  std::uint64_t seeds() const { return tiny() ? 6 : 1; }
+  /// Long enough that the sliding rings (W + 1 + kRowsMax rows) wrap: twice over where that is cheap.
+  std::int64_t long_text() const {
+    const std::int64_t ring = drafter_window(config().sliding_window) + kRowsMax;
+    return tiny() ? 2 * ring + 20 : ring + 5;
+  }
+  static std::int64_t between(CounterRng& rng, std::int64_t low, std::int64_t high) {
+    return low + static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(high - low + 1)));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Each, ModelProperty, testing::ValuesIn(every_pair()), pair_name);
+
+TEST_P(ModelProperty, APromptInAnyChunksGivesTheSameBits) {
+  for (std::uint64_t seed = 0; seed < seeds(); ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    CounterRng rng(seed);
+    const std::vector<TokenId> text = random_tokens(rng, long_text(), config());
+    KvCache reference = backbone().make_cache(), chunked = backbone().make_cache();
+    const std::vector<OutputRow> expected = prefill(backbone(), reference, text);
+    for (std::size_t at = 0; at < text.size();) {
+      const std::int64_t most = rng.below(3) == 0 ? kRowsMax : 9;
+      const auto rows = std::min<std::size_t>(static_cast<std::size_t>(between(rng, 1, most)), text.size() - at);
+      const std::vector<OutputRow> actual = forward(backbone(), chunked, std::span(text).subspan(at, rows));
+      for (std::size_t r = 0; r < rows; ++r) ASSERT_TRUE(same_bits(actual[r], expected[at + r])) << "position " << at + r << ", chunk of " << rows;
+      at += rows;
+    }
+  }
+}
+
+TEST_P(ModelProperty, HowManyRowsWantOutputsDoesNotChangeThem) {
+  CounterRng rng(1);
+  const std::vector<TokenId> text = random_tokens(rng, 40, config());
+  KvCache reference = backbone().make_cache();
+  const std::vector<OutputRow> expected = prefill(backbone(), reference, text);
+  for (const std::int64_t outputs : {0, 1, 2, 7, 39}) {
+    KvCache cache = backbone().make_cache();
+    const Segment segment{&cache, text, outputs};
+    const std::vector<OutputRow> actual = copy_rows(backbone().forward({&segment, 1}));
+    ASSERT_EQ(static_cast<std::int64_t>(actual.size()), outputs);
+    for (std::size_t r = 0; r < actual.size(); ++r) ASSERT_TRUE(same_bits(actual[r], expected[40 - actual.size() + r])) << r << " of " << outputs;
+  }
+}
+
+// Rounds of a token and drafts, of which a prefix is kept, over several windows.
+TEST_P(ModelProperty, RejectedRowsLeaveNoTrace) {
+  for (std::uint64_t seed = 100; seed < 100 + seeds(); ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    CounterRng rng(seed);
+    const std::vector<TokenId> text = random_tokens(rng, long_text(), config());
+    KvCache reference = backbone().make_cache(), cache = backbone().make_cache();
+    const std::vector<OutputRow> expected = prefill(backbone(), reference, text);
+    while (cache.length() < static_cast<Position>(text.size())) {
+      const Position base = cache.length();
+      // Now and then as many rejected rows as the rings have slack for, or the whole round.
+      const std::int64_t rows = rng.below(12) == 0 ? kRowsMax : between(rng, 2, 9);
+      const std::int64_t kept = std::min<std::int64_t>(rng.below(6) == 0 ? 0 : between(rng, 1, std::min<std::int64_t>(rows, 6)), static_cast<std::int64_t>(text.size()) - base);
+      std::vector<TokenId> tokens = random_tokens(rng, rows, config());
+      std::copy_n(text.begin() + base, kept, tokens.begin());
+      const std::vector<OutputRow> actual = forward(backbone(), cache, tokens);
+      for (std::int64_t r = 0; r < kept; ++r) {
+        ASSERT_TRUE(same_bits(actual[static_cast<std::size_t>(r)], expected[static_cast<std::size_t>(base + r)])) << "position " << base + r << ", " << rows << " rows";
+      }
+      cache.truncate(base + kept);
+    }
+    // The donors' rows, as far back as a drafter looks, are those of the fresh prefill.
+    for (const AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
+      const std::size_t donor = backbone().donor_cache(kind);
+      const std::int64_t count = kind == AttentionKind::kFull ? cache.length() : std::min(cache.length(), drafter_window(config().sliding_window));
+      EXPECT_EQ(raw_rows(cache.layer(donor), cache.length() - count, count), raw_rows(reference.layer(donor), cache.length() - count, count));
+    }
+  }
+}
+
+TEST_P(ModelProperty, SessionsInOneForwardAreAsAlone) {
+  for (std::uint64_t seed = 200; seed < 200 + seeds(); ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    CounterRng rng(seed);
+    struct Session {
+      std::vector<TokenId> text;
+      std::vector<OutputRow> expected;
+      KvCache cache;
+    };
+    std::vector<Session> sessions;
+    for (int s = 0; s < 5; ++s) {
+      Session session{random_tokens(rng, between(rng, 5, tiny() ? 90 : 60), config()), {}, backbone().make_cache()};
+      KvCache alone = backbone().make_cache();
+      session.expected = prefill(backbone(), alone, session.text);
+      sessions.push_back(std::move(session));
+    }
+    for (bool more = true; more;) {
+      // Any of the sessions that have something left, in any order, with any number of rows and outputs.
+      std::vector<Segment> segments;
+      std::vector<std::pair<Session*, std::size_t>> wanted;  // session and position of each output row
+      std::int64_t room = kRowsMax;
+      const std::size_t first = rng.below(sessions.size());
+      more = false;
+      for (std::size_t i = 0; i < sessions.size(); ++i) {
+        Session& s = sessions[(first + i) % sessions.size()];
+        const auto at = static_cast<std::size_t>(s.cache.length());
+        const auto left = static_cast<std::int64_t>(s.text.size() - at);
+        more = more || left > 0;
+        if (left == 0 || room == 0 || rng.below(4) == 0) continue;
+        const std::int64_t rows = between(rng, 1, std::min({left, room, rng.below(3) == 0 ? kRowsMax : std::int64_t{5}}));
+        const std::int64_t outputs = between(rng, 0, rows);
+        segments.push_back({&s.cache, std::span(s.text).subspan(at, static_cast<std::size_t>(rows)), outputs});
+        for (std::int64_t o = outputs; o > 0; --o) wanted.push_back({&s, at + static_cast<std::size_t>(rows - o)});
+        room -= rows;
+      }
+      if (segments.empty()) continue;
+      const std::vector<OutputRow> actual = copy_rows(backbone().forward(segments));
+      ASSERT_EQ(actual.size(), wanted.size());
+      for (std::size_t r = 0; r < actual.size(); ++r) {
+        const auto& [session, position] = wanted[r];
+        ASSERT_TRUE(same_bits(actual[r], session->expected[position]))
+            << "session " << session - sessions.data() << ", position " << position << ", " << segments.size() << " sessions";
+      }
+    }
+  }
+}
+
+/// Copies donor rows [from, to) of a backbone's cache, those of the sliding donor from `sliding_from` on.
+void append(DonorReplica& replica, const Backbone& backbone, const KvCache& cache, Position sliding_from, Position from, Position to) {
+  const auto copy = [&](AttentionKind kind, LayerKv& layer, Position first) {
+    const std::vector<std::byte> rows = raw_rows(cache.layer(backbone.donor_cache(kind)), first, to - first);
+    layer.write_raw(first, to - first, rows.data(), rows.data() + rows.size() / 2);
+  };
+  copy(AttentionKind::kSliding, replica.sliding, sliding_from);
+  copy(AttentionKind::kFull, replica.full, from);
+  replica.length = to;
+}
+
+TEST_P(ModelProperty, AReplicaFilledByDeltasDraftsAsOneFilledAtOnce) {
+  const auto checkpoint = std::make_shared<const Checkpoint>(Checkpoint::open(in_source(GetParam().backbone)).value());
+  const auto assistant = Assistant::load(in_source(GetParam().assistant), config(), checkpoint, GetParam().type).value();
+  const std::int64_t window = drafter_window(config().sliding_window);
+  for (std::uint64_t seed = 300; seed < 300 + seeds(); ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    CounterRng rng(seed);
+    const std::vector<TokenId> text = random_tokens(rng, long_text(), config());
+    KvCache cache = backbone().make_cache();
+    DonorReplica by_deltas = assistant->make_replica();
+    while (cache.length() < static_cast<Position>(text.size())) {
+      const Position from = cache.length();
+      const std::int64_t left = static_cast<std::int64_t>(text.size()) - from;
+      const std::int64_t rows = between(rng, 1, std::min(left, rng.below(4) == 0 ? kRowsMax : std::int64_t{9}));
+      const OutputRow last = forward(backbone(), cache, std::span(text).subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(rows))).back();
+      const Position to = cache.length();
+      // A delta longer than the window leaves out what no draft can see; or, as here now and then, does not.
+      append(by_deltas, backbone(), cache, rng.below(2) == 0 ? from : std::max(from, to - window), from, to);
+      if (rng.below(3) != 0 && to < static_cast<Position>(text.size())) continue;
+
+      DonorReplica at_once = assistant->make_replica();
+      append(at_once, backbone(), cache, std::max<Position>(0, to - window), 0, to);
+      const TokenId token = text[static_cast<std::size_t>(rng.below(text.size()))];
+      const Assistant::Step one = assistant->trace_step(token, last.hidden, by_deltas, to, nullptr);
+      const Assistant::Step other = assistant->trace_step(token, last.hidden, at_once, to, nullptr);
+      ASSERT_TRUE(same_bits(one.logits, other.logits)) << "position " << to;
+      ASSERT_TRUE(same_bits(one.state, other.state)) << "position " << to;
+      const std::vector<TokenId> drafts = assistant->draft(token, last.hidden, by_deltas, to, 5, {});
+      ASSERT_EQ(drafts, assistant->draft(token, last.hidden, at_once, to, 5, {})) << "position " << to;
+      ASSERT_EQ(drafts.size(), 5u);
+      ASSERT_EQ(drafts.front(), one.token);
+      // A stop token ends a draft, itself included; fewer steps give a prefix.
+      const auto stop = std::find(drafts.begin(), drafts.end(), drafts[2]);
+      ASSERT_EQ(assistant->draft(token, last.hidden, at_once, to, 5, {&drafts[2], 1}), std::vector<TokenId>(drafts.begin(), stop + 1));
+      ASSERT_EQ(assistant->draft(token, last.hidden, at_once, to, 2, {}), std::vector<TokenId>(drafts.begin(), drafts.begin() + 2));
+    }
+    ASSERT_GT(cache.length(), window) << "the replica's ring did not wrap";
+  }
+}
+
+}  // namespace
+}  // namespace outrider
