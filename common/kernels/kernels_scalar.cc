@@ -61,7 +61,7 @@ void from_bf16(const Bf16* x, std::int64_t n, float* y) {
 float quantize(const float* x, std::int64_t n, std::int8_t* y) {
   float largest = 0;
   for (std::int64_t i = 0; i < n; ++i) largest = std::fmax(largest, std::fabs(x[i]));
-  const float inverse = largest == 0 ? 0 : 127.0f / largest;
+  const float inverse = largest < 1e-30f ? 0 : 127.0f / largest;  // a quotient beyond float is no scale
   for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<std::int8_t>(std::nearbyint(x[i] * inverse));
   return largest / 127.0f;
 }

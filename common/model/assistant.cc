@@ -127,6 +127,9 @@ Result<std::unique_ptr<Assistant>> Assistant::load(const std::filesystem::path& 
     return refuse("backbone_hidden_size", config.backbone_hidden_size, backbone.hidden_size);
   }
   if (config.text.vocab_size != backbone.vocab_size) return refuse("vocab_size", config.text.vocab_size, backbone.vocab_size);
+  if (config.text.sliding_window != backbone.sliding_window) {
+    return refuse("sliding_window", config.text.sliding_window, backbone.sliding_window);
+  }
   const auto donor_of = [&](AttentionKind kind) -> const LayerConfig* {
     const int donor = backbone.last_owner(kind);
     return donor < 0 ? nullptr : &backbone.layers[static_cast<std::size_t>(donor)];
