@@ -19,7 +19,7 @@ constexpr Duration kTick = std::chrono::milliseconds(20);
 }  // namespace
 
 Result<void> run_drafter(TransportContext& context, const DrafterOptions& options, std::stop_token stop) {
-  omp_set_num_threads(options.threads);
+  if (options.threads > 0) omp_set_num_threads(options.threads);
   ASSIGN_OR_RETURN(const TextConfig backbone, load_text_config(options.backbone));
   ASSIGN_OR_RETURN(Checkpoint opened, Checkpoint::open(options.backbone));
   const auto checkpoint = std::make_shared<const Checkpoint>(std::move(opened));
@@ -38,7 +38,9 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
     pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), now()); });
     for (const DraftWork& work : core.take_work()) {
       DraftEngine::Drafts drafts = engine.run(work);
-      if (work.kind == DraftWork::Kind::kDraft) core.on_drafted(work, std::move(drafts.tokens), drafts.draft_ns);
+      if (work.kind != DraftWork::Kind::kDraft) continue;
+      core.on_drafted(work, std::move(drafts.tokens), drafts.draft_ns);
+      pump.send(core.take_outgoing());  // at once: the next session's drafts must not delay these
     }
     core.on_tick(now());
     pump.send(core.take_outgoing());

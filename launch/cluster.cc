@@ -64,7 +64,7 @@ class ThreadCluster final : public Cluster {
   template <typename Role>
   void launch(Role role) {
     threads_.emplace_back([this, role](std::stop_token stop) {
-      const Result<void> result = role(stop);
+      const Result<void> result = no_throw([&] { return role(stop); });
       if (result) return;
       const std::lock_guard lock(mutex_);
       if (!failure_) failure_ = result.error();

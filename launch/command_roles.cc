@@ -28,7 +28,7 @@ void run_until_signal(Role role) {
     sigwait(&signals, &signal);
     stop.request_stop();
   });
-  const Result<void> result = role(stop.get_token());
+  const Result<void> result = no_throw([&] { return role(stop.get_token()); });
   pthread_kill(waiter.native_handle(), SIGUSR1);
   waiter.join();
   or_throw(result);

@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "common/kernels/isa.h"
 #include "launch/commands.h"
 
 namespace {
@@ -33,6 +34,7 @@ int main(int argc, char** argv) {
   outrider::add_parity_command(app);
   std::signal(SIGPIPE, SIG_IGN);
   try {
+    outrider::active_isa();  // a bad OUTRIDER_ISA is said here, not on some thread
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     const bool command_line_is_wrong = error.get_exit_code() != 0 && dynamic_cast<const CLI::RuntimeError*>(&error) == nullptr;

@@ -10,6 +10,10 @@
 namespace outrider {
 namespace {
 
+/// Most donor rows of one message: 4,096 rows of E4B's full donor are 8 MiB of K, well inside
+/// WireLimits::tensor_bytes_max for every published model.
+constexpr Position kKvRowsMax = 4096;
+
 /// An uninitialised byte block that a WireTensor can share.
 std::pair<std::byte*, SharedBytes> allocate_shared(std::size_t bytes) {
   const std::shared_ptr<std::byte[]> owner(new std::byte[bytes]);
@@ -77,7 +81,13 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
       }
       if (!work.prefill) cache.truncate(work.base + outcome.accepted + 1);
     }
-    if (work.kv_from) result.kv = donor_rows(cache, *work.kv_from, cache.length());
+    if (work.kv_from) {
+      // A late joiner's history goes in pieces. The last one holds the whole sliding window, because
+      // the rings no longer hold the windows of the earlier ones.
+      const Position whole = *work.kv_from + kKvRowsMax + drafter_window(backbone_->config().sliding_window) + backbone_->rows_max();
+      const Position to = cache.length() <= whole ? cache.length() : *work.kv_from + kKvRowsMax;
+      result.kv = donor_rows(cache, *work.kv_from, to);
+    }
     row += outputs;
     results.push_back(std::move(result));
   }

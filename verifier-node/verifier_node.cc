@@ -28,7 +28,7 @@ constexpr Duration kDrainMax = std::chrono::seconds(2);
 class EngineThread {
  public:
   EngineThread(const VerifierOptions& options, Endpoint& endpoint)
-      : endpoint_(endpoint), thread_([this, options](std::stop_token stop) { run(options, stop); }) {}
+      : endpoint_(endpoint), thread_([this, options](std::stop_token stop) { run_guarded(options, stop); }) {}
   ~EngineThread() {
     thread_.request_stop();
     changed_.notify_all();
@@ -53,7 +53,28 @@ class EngineThread {
     return std::exchange(results_, std::nullopt);
   }
 
+  /// Why the engine had to stop (no memory for another session's K/V, say).
+  std::optional<Error> failure() {
+    const std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
  private:
+  void run_guarded(const VerifierOptions& options, std::stop_token stop) {
+    const Result<void> result = no_throw([&] {
+      run(options, stop);
+      return Result<void>();
+    });
+    if (result) return;
+    {
+      const std::lock_guard lock(mutex_);
+      failure_ = Error{result.error().code, "the engine stopped: " + result.error().message};
+      if (!facts_) facts_ = *failure_;
+    }
+    changed_.notify_all();
+    endpoint_.wake();
+  }
+
   void run(const VerifierOptions& options, std::stop_token stop) {
     if (options.threads > 0) omp_set_num_threads(options.threads);
     auto backbone = Backbone::load(options.backbone, options.weight_type, options.core.rows_max);
@@ -94,6 +115,7 @@ class EngineThread {
   std::vector<VerifyWork> batch_;
   std::vector<SessionId> released_;
   std::optional<std::vector<VerifyResult>> results_;
+  std::optional<Error> failure_;
   std::jthread thread_;  // last: it uses the others
 };
 
@@ -117,6 +139,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
       if (core.session_count() == 0 || !core.link().joined() || now() > *drain_until) break;
     }
     pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), now()); });
+    if (const std::optional<Error> failure = engine.failure()) return *failure;
     if (auto results = engine.take_results()) core.on_batch_done(std::move(*results), now());
     core.on_tick(now());
     std::vector<VerifyWork> batch = core.take_batch();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <string>
 #include <utility>
 #include <variant>
@@ -85,6 +86,16 @@ class [[nodiscard]] Result<void> {
   Error error_{Errc::kIo, ""};
   bool failed_ = false;
 };
+
+/// Runs what may throw (bad_alloc, a library) where nothing may: on a thread of ours.
+template <typename Function>
+Result<void> no_throw(Function function) {
+  try {
+    return function();
+  } catch (const std::exception& error) {
+    return Error{Errc::kIo, error.what()};
+  }
+}
 
 }  // namespace outrider
 

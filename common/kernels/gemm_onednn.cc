@@ -206,7 +206,6 @@ class PackedGemm final : public OnednnGemm {
     outrider::execute(*primitive, packed_, src, dst);
   }
   std::string implementation() const override { return plan_->tile().desc.impl_info_str(); }
-  std::size_t packed_bytes() const override { return packed_.get_desc().get_size(); }
 
  private:
   std::shared_ptr<const Plan> plan_;

@@ -31,7 +31,6 @@ class OnednnGemm {
   /// dst [height, out] = src [height, in] W^T. src: float, Bf16 or int8; dst: float, for int8 int32.
   virtual void execute(std::int64_t height, const void* src, void* dst) const = 0;
   virtual std::string implementation() const = 0;
-  virtual std::size_t packed_bytes() const = 0;
 };
 
 /// "3.7.2": of the library that is linked.

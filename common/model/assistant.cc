@@ -130,14 +130,13 @@ Result<std::unique_ptr<Assistant>> Assistant::load(const std::filesystem::path& 
   if (config.text.sliding_window != backbone.sliding_window) {
     return refuse("sliding_window", config.text.sliding_window, backbone.sliding_window);
   }
-  const auto donor_of = [&](AttentionKind kind) -> const LayerConfig* {
-    const int donor = backbone.last_owner(kind);
-    return donor < 0 ? nullptr : &backbone.layers[static_cast<std::size_t>(donor)];
+  RETURN_IF_ERROR(check_donors(backbone, backbone_checkpoint->path().string()));
+  const auto donor_of = [&](AttentionKind kind) {
+    return &backbone.layers[static_cast<std::size_t>(backbone.last_owner(kind))];
   };
   for (std::size_t j = 0; j < config.text.layers.size(); ++j) {
     const LayerConfig& layer = config.text.layers[j];
     const LayerConfig* donor = donor_of(layer.kind);
-    if (donor == nullptr) return refuse(fmt::format("layer {}'s kind", j), "not", "no such donor");
     if (layer.head_dim != donor->head_dim) return refuse(fmt::format("layer {}'s head_dim", j), layer.head_dim, donor->head_dim);
     if (layer.num_key_value_heads != donor->num_key_value_heads) {
       return refuse(fmt::format("layer {}'s num_key_value_heads", j), layer.num_key_value_heads, donor->num_key_value_heads);

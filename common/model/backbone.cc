@@ -10,6 +10,15 @@ std::string text_prefix(const Checkpoint& checkpoint) {
   return nested ? "model.language_model." : "model.";
 }
 
+Result<void> check_donors(const TextConfig& config, const std::string& name) {
+  for (const AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
+    if (config.last_owner(kind) >= 0) continue;
+    return Error{Errc::kUnsupported, fmt::format("{}: no {} layer owns its K/V, wanted one of each kind", name,
+                                                 kind == AttentionKind::kSliding ? "sliding" : "full")};
+  }
+  return {};
+}
+
 Result<std::unique_ptr<Backbone>> Backbone::load(const std::filesystem::path& dir, WeightType type, std::int64_t rows_max) {
   std::unique_ptr<Backbone> model(new Backbone());
   ASSIGN_OR_RETURN(model->config_, load_text_config(dir));
@@ -17,12 +26,7 @@ Result<std::unique_ptr<Backbone>> Backbone::load(const std::filesystem::path& di
   if (config.enable_moe_block) {
     return Error{Errc::kUnsupported, fmt::format("{}: enable_moe_block is true, this version runs dense models only", dir.string())};
   }
-  for (const AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
-    if (config.last_owner(kind) < 0) {
-      return Error{Errc::kUnsupported, fmt::format("{}: no {} layer owns its K/V, wanted one of each kind", dir.string(),
-                                                   kind == AttentionKind::kSliding ? "sliding" : "full")};
-    }
-  }
+  RETURN_IF_ERROR(check_donors(config, dir.string()));
   ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(dir));
   model->checkpoint_ = std::make_unique<Checkpoint>(std::move(checkpoint));
   model->type_ = type;

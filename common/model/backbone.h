@@ -72,6 +72,9 @@ class Backbone {
   Buffer x_, ple_, selected_, hidden_, logits_;
 };
 
+/// An assistant reads the K/V of one layer of each kind: whether the backbone `name` has them.
+Result<void> check_donors(const TextConfig& config, const std::string& name);
+
 /// The prefix of a checkpoint's text tensors: multimodal or text only (gemma4.md 2.1).
 std::string text_prefix(const Checkpoint& checkpoint);
 

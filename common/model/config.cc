@@ -22,7 +22,8 @@ using nlohmann::json;
 // Bounds no plausible model reaches; they keep every product of sizes inside 63 bits.
 constexpr std::int64_t kVocabMax = 1 << 24, kWidthMax = 1 << 20, kHeadsMax = 1 << 10;
 constexpr std::int64_t kHeadDimMax = 1 << 13, kLayersMax = 1 << 10, kExpertsMax = 1 << 12;
-constexpr std::int64_t kPositionsMax = std::int64_t{1} << 40;
+constexpr std::int64_t kPositionsMax = std::int64_t{1}
+                                       << 20;  // as on the wire: WireLimits::tokens_max
 constexpr std::size_t kFileBytesMax = 1 << 20;
 
 constexpr const char* kSlidingName = "sliding_attention";
@@ -287,7 +288,16 @@ std::vector<LayerConfig> read_layers(const Keys& text, const TextConfig& config,
       fail(fmt::format("num_attention_heads is {}, wanted a multiple of num_key_value_heads = {}",
                        config.num_attention_heads, shape.num_key_value_heads));
     }
-    if (owns_kv || assistant) continue;
+    if (owns_kv || assistant) {
+      // One set of rotary angles serves all layers of a kind.
+      const auto first = std::find_if(layers.begin(), layers.end(),
+                                      [&](const LayerConfig& l) { return l.kind == kind; });
+      if (first->head_dim != shape.head_dim) {
+        fail(fmt::format("head_dim is {}, wanted {} as in the first {} layer", shape.head_dim,
+                         first->head_dim, is_full ? kFullName : kSlidingName));
+      }
+      continue;
+    }
     if (last_owner == kDonorOutside) {
       fail(
           fmt::format("shares the K/V of an earlier {} layer, but num_kv_shared_layers leaves none",

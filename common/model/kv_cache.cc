@@ -85,10 +85,4 @@ void KvCache::truncate(Position length) {
   length_ = length;
 }
 
-std::size_t KvCache::allocated_bytes() const {
-  std::size_t bytes = 0;
-  for (const LayerKv& layer : layers_) bytes += layer.allocated_bytes();
-  return bytes;
-}
-
 }  // namespace outrider

@@ -32,7 +32,6 @@ class LayerKv {
   std::int64_t head_dim() const { return head_dim_; }
   /// Bytes of one row of K (V's are as many).
   std::size_t row_bytes() const { return row_bytes_; }
-  std::size_t allocated_bytes() const { return k_.size() + v_.size(); }
 
  private:
   std::size_t offset(Position position) const { return static_cast<std::size_t>(position % capacity_) * row_bytes_; }
@@ -70,7 +69,6 @@ class KvCache {
   /// Drops rows from `length` on. What they overwrote in the rings was out of reach of any later query.
   /// @pre length <= length() <= length + rows_max
   void truncate(Position length);
-  std::size_t allocated_bytes() const;
 
  private:
   std::vector<LayerKv> layers_;

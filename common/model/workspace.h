@@ -23,7 +23,7 @@ class Buffer {
 
 /// Scratch of one model instance, by purpose. One forward at a time.
 struct Workspace {
-  Buffer normed, qkv, attention, gate_up, product, output, ple_gate;
+  Buffer normed, qkv, attention, gate_up, product, ple_gate;
 };
 
 }  // namespace outrider

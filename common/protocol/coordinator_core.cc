@@ -93,6 +93,10 @@ void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint
     warn(fmt::format("refused {}: {}", name, why));
     send(peer, {.body = Refuse{Errc::kMismatch, std::move(why)}});
   };
+  if (const auto worker = workers_.find(from); worker != workers_.end()) {
+    const Hello& before = worker->second.hello;
+    if (before.role != hello.role || !(before.facts == hello.facts)) drop_worker(from, "introduced itself as something else", now);
+  }
   if (const PairFacts* facts = verifier_facts(); facts != nullptr && !workers_.contains(from)) {
     if (auto why = mismatch(*facts, hello.facts)) return refuse(from, hello.name, *why);
   }
@@ -114,7 +118,7 @@ void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint
       unfit.push_back(peer);
     }
   }
-  for (const PeerId& peer : unfit) workers_.erase(peer);
+  for (const PeerId& peer : unfit) drop_worker(peer, "does not fit", now);
   for (auto it = sessions_.begin(); it != sessions_.end();) {
     const auto session = it++;
     if (session->second.phase == Phase::kWaiting) start(session, now);
@@ -220,7 +224,7 @@ void CoordinatorCore::start(Sessions::iterator it, TimePoint now) {
     best = &worker;
     best_peer = peer;
   }
-  if (best == nullptr) return;  // on_hello or on_tick comes back
+  if (best == nullptr) return;  // on_hello comes back, or on_tick gives up
   const PairFacts& facts = best->hello.facts;
   for (const TokenId token : session.request.prompt) {
     if (token >= facts.vocab_size) {
@@ -249,7 +253,7 @@ void CoordinatorCore::ask_verifier(Session& session, Message message, TimePoint 
 }
 
 void CoordinatorCore::on_kv_chunk(Session& session, SessionId id, KvRows kv) {
-  if (usable_drafter(session) == nullptr || kv.from != session.replica_end) return;
+  if (usable_drafter(session) == nullptr || kv.empty() || kv.from != session.replica_end) return;
   session.replica_end = kv.to;
   send(session.drafter, {.session = id, .round = session.round, .base = kv.from, .body = KvChunk{std::move(kv)}});
 }
@@ -259,8 +263,9 @@ void CoordinatorCore::on_candidates(Session& session, SessionId id, const Candid
   const auto limit = static_cast<std::size_t>(std::min<std::int64_t>(session.request.draft_length, tokens_left(session) - 1));
   const bool sound = candidates.tokens.size() <= limit &&
                      std::all_of(candidates.tokens.begin(), candidates.tokens.end(), [&](TokenId t) { return t < facts.vocab_size; });
-  session.metrics.draft_ns += candidates.draft_ns;
-  session.metrics.wire_ns += std::max<std::int64_t>(0, (now - session.asked).count() - candidates.draft_ns);
+  const std::int64_t waited = (now - session.asked).count(), drafting = std::clamp<std::int64_t>(candidates.draft_ns, 0, waited);
+  session.metrics.draft_ns += drafting;
+  session.metrics.wire_ns += waited - drafting;
   if (sound) {
     session.drafts = candidates.tokens;
   } else {
@@ -287,16 +292,23 @@ void CoordinatorCore::next_round(Session& session, SessionId id, TimePoint now, 
   const PairFacts& facts = workers_.at(session.verifier).hello.facts;
   const std::int64_t draft_length = std::min<std::int64_t>(
       {session.request.draft_length, tokens_left(session) - 1, facts.context_max - base - 1});
-  if (draft_length > 0) assign_drafter(session);
+  if (draft_length > 0) {
+    const bool other = std::any_of(workers_.begin(), workers_.end(), [](const auto& entry) {
+      return entry.second.hello.role == Role::kDrafter && !entry.second.suspect && !entry.second.draining;
+    });
+    if (usable_drafter(session) == nullptr && other) unassign_drafter(session, id, true);
+    assign_drafter(session);
+  }
   const Worker* drafter = draft_length > 0 ? usable_drafter(session) : nullptr;
   if (drafter == nullptr || drafter->draining) {
     if (drafter != nullptr) unassign_drafter(session, id, true);
     return send_verify(session, id, now);
   }
   // Such rows travel by themselves, so that a round's bytes can be told from them.
-  const bool continues = session.kv.from == session.replica_end && session.kv.to == base;
-  if (continues && catch_up) on_kv_chunk(session, id, std::exchange(session.kv, {}));
-  const bool up_to_date = session.replica_end == base;
+  // A long history comes in pieces, one a round, and ends short of base until the last.
+  const bool fits = session.kv.from == session.replica_end;
+  if (fits && (catch_up || session.kv.to < base)) on_kv_chunk(session, id, std::exchange(session.kv, {}));
+  const bool continues = fits && session.kv.to == base, up_to_date = session.replica_end == base;
   if (!session.hidden || (!continues && !up_to_date)) return send_verify(session, id, now);
 
   session.phase = Phase::kDrafting;
@@ -331,8 +343,9 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
     metrics.prefill_ns = (now - session.opened).count();
   } else {
     ++metrics.rounds;
-    metrics.verify_ns += verdict.verify_ns;
-    metrics.wire_ns += std::max<std::int64_t>(0, (now - session.asked).count() - verdict.verify_ns);
+    const std::int64_t waited = (now - session.asked).count(), verifying = std::clamp<std::int64_t>(verdict.verify_ns, 0, waited);
+    metrics.verify_ns += verifying;
+    metrics.wire_ns += waited - verifying;
     if (!session.drafts.empty()) {
       ++metrics.drafting_rounds;
       const std::size_t drafted = session.drafts.size();

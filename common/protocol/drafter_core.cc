@@ -25,15 +25,13 @@ void DrafterCore::on_message(Message message, TimePoint now) {
     work_.push_back({.kind = DraftWork::Kind::kExtend, .session = message.session, .kv = std::move(chunk->kv)});
     return;
   }
-  if (std::holds_alternative<Free>(message.body)) {
-    freed_.add(message.session);
-    return free(message.session);
-  }
+  if (std::holds_alternative<Free>(message.body)) return free(message.session);
   notices_.push_back({true, fmt::format("a drafter has no use for '{}'; dropped", name_of(message))});
 }
 
 DrafterCore::Session* DrafterCore::find_or_open(SessionId id, TimePoint now) {
-  if (freed_.contains(id)) return nullptr;
+  // A late duplicate may open a freed session again; it ends idle. A session that left for another
+  // drafter may come back in earnest.
   if (!sessions_.contains(id) && sessions_.size() >= config_.sessions_max) return nullptr;
   Session& session = sessions_[id];
   session.heard = now;

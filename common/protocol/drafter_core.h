@@ -63,7 +63,6 @@ class DrafterCore {
   PairFacts facts_;
   WorkerLink link_;
   std::map<SessionId, Session> sessions_;
-  FreedSessions freed_;
   std::vector<DraftWork> work_;
   std::vector<Outgoing> outgoing_;
   std::vector<Notice> notices_;

@@ -39,7 +39,7 @@ std::optional<std::string> mismatch(const PairFacts& verifier, const PairFacts& 
 
 Position first_useful_row(const DonorFacts& donor, Position from, Position to) {
   if (!donor.sliding) return from;
-  const Position window = donor.sliding_window + 1;  // gemma4.md 4.4: the assistant sees one more than W
+  const Position window = Position{donor.sliding_window} + 1;  // gemma4.md 4.4: the assistant sees one more than W
   return std::max(from, to - window);
 }
 

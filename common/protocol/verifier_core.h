@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <optional>
@@ -39,6 +40,21 @@ struct VerifyResult {
   std::int64_t verify_ns = 0;
 };
 
+/// The sessions freed last, so that a late duplicate does not open one again. Session numbers are
+/// never used twice, so forgetting the oldest is safe once no message of theirs can be on its way.
+class FreedSessions {
+ public:
+  void add(SessionId id) {
+    ids_.push_back(id);
+    if (ids_.size() > kRemembered) ids_.pop_front();
+  }
+  bool contains(SessionId id) const { return std::find(ids_.begin(), ids_.end(), id) != ids_.end(); }
+
+ private:
+  static constexpr std::size_t kRemembered = 1024;
+  std::deque<SessionId> ids_;
+};
+
 /// The verifier's side of all its sessions, as a pure state machine. Messages and finished batches
 /// in; messages, the next batch and sessions to forget out. At most one batch is out at a time.
 class VerifierCore {
@@ -47,8 +63,8 @@ class VerifierCore {
 
   void on_message(Message message, TimePoint now);
   void on_tick(TimePoint now);
-  /// The rows of the next forward; empty while one is out or nothing is due. Verifies go first, one
-  /// prompt chunk fills up.
+  /// The rows of the next forward; empty while one is out or nothing is due. Verifies go first,
+  /// prompt chunks fill up.
   std::vector<VerifyWork> take_batch();
   void on_batch_done(std::vector<VerifyResult> results, TimePoint now);
 

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <algorithm>
-#include <deque>
 #include <optional>
 #include <vector>
 
@@ -46,21 +44,6 @@ class WorkerLink {
   std::optional<TimePoint> next_hello_, next_heartbeat_;
   TimePoint heard_{};
   std::optional<Error> refusal_;
-};
-
-/// The sessions freed last, so that a late duplicate does not open one again. Session numbers are
-/// never used twice, so forgetting the oldest is safe once no message of theirs can be on its way.
-class FreedSessions {
- public:
-  void add(SessionId id) {
-    ids_.push_back(id);
-    if (ids_.size() > kRemembered) ids_.pop_front();
-  }
-  bool contains(SessionId id) const { return std::find(ids_.begin(), ids_.end(), id) != ids_.end(); }
-
- private:
-  static constexpr std::size_t kRemembered = 1024;
-  std::deque<SessionId> ids_;
 };
 
 }  // namespace outrider

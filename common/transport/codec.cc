@@ -217,6 +217,10 @@ constexpr wire::Body body_type(Offset<Table>) {
 
 /// Reads fields of a verified header. The first thing found wrong is kept and makes the whole
 /// message an error; reading may go on after it, and always stays within the frames.
+constexpr std::size_t kTextBytesMax = 4096;
+/// A day. As nanoseconds it is far from overflow.
+constexpr std::int64_t kWaitMsMax = 24 * 3600 * 1000;
+
 class Reader {
  public:
   Reader(const wire::Envelope& envelope, std::span<const SharedBytes> frames,
@@ -287,6 +291,25 @@ class Reader {
     return values;
   }
 
+  template <typename T>
+  void equal_sizes(const char* what, const flatbuffers::Vector<T>* a,
+                   const flatbuffers::Vector<T>* b) {
+    const auto size = [](const flatbuffers::Vector<T>* v) { return v == nullptr ? 0u : v->size(); };
+    if (size(a) != size(b))
+      fail(Errc::kMalformed, "{} have {} and {} entries, wanted as many", what, size(a), size(b));
+  }
+
+  /// Names and messages are for people; a peer must not fill logs with them.
+  std::string text(const char* what, const flatbuffers::String* string) {
+    if (string == nullptr) return "";
+    if (string->size() > kTextBytesMax) {
+      fail(Errc::kOutOfRange, "{} bytes of {}, at most {} allowed", string->size(), what,
+           kTextBytesMax);
+      return "";
+    }
+    return string->str();
+  }
+
   WireTensor tensor(const char* what, std::uint32_t frame, std::size_t rank) {
     if (frame == 0 || frame >= frames_.size() || error_) {
       fail(Errc::kMalformed, "{} is said to be in frame {}, wanted 1 to {}", what, frame,
@@ -327,8 +350,6 @@ class Reader {
   std::vector<bool> used_;  ///< by frame number
   std::optional<Error> error_;
 };
-
-std::string text(const flatbuffers::String* string) { return string ? string->str() : ""; }
 
 /// Donors of one model: each has a K and a V, and one frame is the hidden row's.
 std::size_t donors_max(const WireLimits& limits) { return limits.tensors_max / 2; }
@@ -397,34 +418,38 @@ PairFacts read(Reader& reader, const wire::PairFacts& table) {
 
 RequestMetrics read(Reader& reader, const wire::RequestMetrics& table) {
   const auto positions = static_cast<std::size_t>(reader.limits().draft_length_max);
-  return {.rounds = table.rounds(),
-          .drafting_rounds = table.drafting_rounds(),
-          .drafted_tokens = table.drafted_tokens(),
-          .accepted_tokens = table.accepted_tokens(),
-          .drafted_per_position =
-              reader.list("drafted_per_position", table.drafted_per_position(), positions),
-          .accepted_per_position =
-              reader.list("accepted_per_position", table.accepted_per_position(), positions),
-          .prefill_ns = table.prefill_ns(),
-          .decode_ns = table.decode_ns(),
-          .draft_ns = table.draft_ns(),
-          .verify_ns = table.verify_ns(),
-          .wire_ns = table.wire_ns(),
-          .wire_bytes_to_drafter = table.wire_bytes_to_drafter(),
-          .wire_bytes_to_drafter_prompt = table.wire_bytes_to_drafter_prompt(),
-          .wire_bytes_to_verifier = table.wire_bytes_to_verifier()};
+  RequestMetrics metrics = {.rounds = table.rounds(),
+                            .drafting_rounds = table.drafting_rounds(),
+                            .drafted_tokens = table.drafted_tokens(),
+                            .accepted_tokens = table.accepted_tokens(),
+                            .drafted_per_position = reader.list(
+                                "drafted_per_position", table.drafted_per_position(), positions),
+                            .accepted_per_position = reader.list(
+                                "accepted_per_position", table.accepted_per_position(), positions),
+                            .prefill_ns = table.prefill_ns(),
+                            .decode_ns = table.decode_ns(),
+                            .draft_ns = table.draft_ns(),
+                            .verify_ns = table.verify_ns(),
+                            .wire_ns = table.wire_ns(),
+                            .wire_bytes_to_drafter = table.wire_bytes_to_drafter(),
+                            .wire_bytes_to_drafter_prompt = table.wire_bytes_to_drafter_prompt(),
+                            .wire_bytes_to_verifier = table.wire_bytes_to_verifier()};
+  reader.equal_sizes("drafted_per_position and accepted_per_position", table.drafted_per_position(),
+                     table.accepted_per_position());
+  return metrics;
 }
 
 Hello read(Reader& reader, const wire::Hello& table) {
   return {.role = reader.enumerator<Role>("role", table.role()),
-          .name = text(table.name()),
+          .name = reader.text("name", table.name()),
           .facts = read(reader, *table.facts())};
 }
 
 Welcome read(Reader&, const wire::Welcome& table) { return {.coordinator = table.coordinator()}; }
 
 Refuse read(Reader& reader, const wire::Refuse& table) {
-  return {.code = reader.enumerator<Errc>("code", table.code()), .message = text(table.message())};
+  return {.code = reader.enumerator<Errc>("code", table.code()),
+          .message = reader.text("message", table.message())};
 }
 
 WhoAreYou read(Reader&, const wire::WhoAreYou&) { return {}; }
@@ -481,7 +506,8 @@ Cancel read(Reader&, const wire::Cancel&) { return {}; }
 Free read(Reader&, const wire::Free&) { return {}; }
 
 Failed read(Reader& reader, const wire::Failed& table) {
-  return {.code = reader.enumerator<Errc>("code", table.code()), .message = text(table.message())};
+  return {.code = reader.enumerator<Errc>("code", table.code()),
+          .message = reader.text("message", table.message())};
 }
 
 Generate read(Reader& reader, const wire::Generate& table) {
@@ -490,7 +516,7 @@ Generate read(Reader& reader, const wire::Generate& table) {
           .max_tokens = reader.not_negative("max_tokens", table.max_tokens()),
           .draft_length = reader.draft_length("draft_length", table.draft_length()),
           .stop_ids = reader.list("stop_ids", table.stop_ids(), tokens_max),
-          .wait_ms = reader.not_negative("wait_ms", table.wait_ms())};
+          .wait_ms = reader.in_range("wait_ms", table.wait_ms(), 0, kWaitMsMax)};
 }
 
 Tokens read(Reader& reader, const wire::Tokens& table) {

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "common/metrics/logging.h"
@@ -31,20 +34,30 @@ class Pump {
     }
   }
 
-  /// Sends; on_sent(message, bytes) and on_gone(peer) tell the core. Never blocks: the session
-  /// protocol repeats what a full queue drops.
+  /// Sends; on_sent(message, bytes) and on_gone(peer) tell the core. Never blocks. What a full queue
+  /// does not take the session protocol repeats, but for a client's text: that waits here.
   template <typename OnSent, typename OnGone>
   void send(const std::vector<Outgoing>& outgoing, OnSent on_sent, OnGone on_gone) {
-    for (const Outgoing& out : outgoing) {
+    std::vector<Outgoing> waiting = std::exchange(waiting_, {});
+    const auto send_one = [&](const Outgoing& out) {
+      const bool keep = is_text(out.message);
+      if (keep && std::any_of(waiting_.begin(), waiting_.end(), [&](const Outgoing& w) { return w.to == out.to; })) {
+        waiting_.push_back(out);  // in order, or not at all
+        return;
+      }
       const Result<std::size_t> bytes = endpoint_.send(out.to, out.message);
       if (bytes) {
         on_sent(out.message, *bytes);
       } else if (bytes.error().code == Errc::kPeerGone) {
         on_gone(out.to);
-      } else {
+      } else if (keep) {
+        waiting_.push_back(out);
+      } else if (!std::holds_alternative<Heartbeat>(out.message.body)) {
         warn_limited("event=send_dropped reason=\"" + bytes.error().message + "\"");
       }
-    }
+    };
+    for (const Outgoing& out : waiting) send_one(out);
+    for (const Outgoing& out : outgoing) send_one(out);
   }
   void send(const std::vector<Outgoing>& outgoing) {
     send(
@@ -59,10 +72,16 @@ class Pump {
 
  private:
   static constexpr int kBurstMax = 64;
+  /// What the coordinator tells a client once and for all. Bounded by the length of its answers.
+  static bool is_text(const Message& message) {
+    return std::holds_alternative<Tokens>(message.body) || std::holds_alternative<Done>(message.body) ||
+           std::holds_alternative<Failed>(message.body);
+  }
   void reject(const PeerId& from, const Error& error);
   void warn_limited(const std::string& text);
 
   Endpoint& endpoint_;
+  std::vector<Outgoing> waiting_;
   RateLimit limit_;
   std::optional<Error> version_mismatch_;
 };

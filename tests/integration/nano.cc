@@ -189,7 +189,7 @@ Trio::Trio(bool with_drafter) : coordinator(std::make_unique<Coordinator>()) {
 
 Program& Trio::start_verifier() {
   verifier = std::make_unique<Program>(
-      std::vector<std::string>{"verifier", "--join", coordinator->address, "--threads", "2"});
+      std::vector<std::string>{"verifier", "--join", coordinator->address, "--threads", kGoldenStep == 1 ? "2" : "1"});
   return *verifier;
 }
 

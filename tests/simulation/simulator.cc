@@ -7,6 +7,7 @@ namespace outrider::simulation {
 namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(10);
+constexpr Position kKvRowsMax = 50;  // most K/V rows of one message, but for the last window
 const PeerId kVerifier = "verifier", kClient = "client";
 
 WireTensor tensor_of(const std::vector<std::uint64_t>& hashes, std::vector<std::int64_t> shape) {
@@ -181,11 +182,13 @@ std::vector<VerifyResult> Simulator::forward(const std::vector<VerifyWork>& batc
       if (work.kv_from) result.hidden = tensor_of({prefix.back()}, {2});
     }
     if (work.kv_from && *work.kv_from < committed) {
-      result.kv = {.from = *work.kv_from, .to = committed, .donors = {}};
+      // A long history goes in pieces, the last one with the whole window, as BackboneEngine sends it.
+      const Position to = committed <= *work.kv_from + kKvRowsMax + model::kWindow + 1 ? committed : *work.kv_from + kKvRowsMax;
+      result.kv = {.from = *work.kv_from, .to = to, .donors = {}};
       for (const bool sliding : {true, false}) {
-        const Position first = sliding ? std::max(*work.kv_from, committed - (model::kWindow + 1)) : *work.kv_from;
-        const std::vector<std::uint64_t> rows(prefix.begin() + first, prefix.end());
-        const WireTensor tensor = tensor_of(rows, {committed - first, 1, 2});
+        const Position first = sliding ? std::max(*work.kv_from, to - (model::kWindow + 1)) : *work.kv_from;
+        const std::vector<std::uint64_t> rows(prefix.begin() + first, prefix.begin() + to);
+        const WireTensor tensor = tensor_of(rows, {to - first, 1, 2});
         result.kv.donors.push_back({first, tensor, tensor});
       }
     }

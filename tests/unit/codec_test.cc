@@ -152,7 +152,7 @@ class RandomMessages {
   void fill(Free&) {}
   void fill(Failed& m) { m = {enumerator(Errc::kIo), text()}; }
   void fill(Generate& m) {
-    m = {tokens(0, 200), big_natural(), draft_length(), tokens(0, 5), big_natural()};
+    m = {tokens(0, 200), big_natural(), draft_length(), tokens(0, 5), natural() % 86'400'001};
   }
   void fill(Tokens& m) { m = {position(), tokens(0, 40)}; }
   void fill(Done& m) {
@@ -160,6 +160,7 @@ class RandomMessages {
     m.metrics = {big_natural(),  big_natural(), big_natural(), big_natural(), counts(),
                  counts(),       big_natural(), big_natural(), big_natural(), big_natural(),
                  -big_natural(), big_natural(), big_natural(), big_natural()};
+    m.metrics.accepted_per_position.resize(m.metrics.drafted_per_position.size());
   }
   void fill(StatusRequest&) {}
   void fill(Status& m) { m = {natural(), natural(), natural()}; }
@@ -650,6 +651,12 @@ std::vector<Wrong> all_wrongs() {
        "-1 among stop_ids"},
       {"generate_wait", body_with(Generate{}, [](Generate& m) { m.wait_ms = -1; }), kBad,
        "wait_ms is -1"},
+      {"generate_wait_long", body_with(Generate{}, [](Generate& m) { m.wait_ms = 86'400'001; }), kBad,
+       "wait_ms is 86400001"},
+      {"hello_name_long", body_with(Hello{}, [](Hello& m) { m.name = std::string(4097, 'x'); }), kBig,
+       "4097 bytes of name, at most 4096"},
+      {"done_uneven", body_with(Done{}, [](Done& m) { m.metrics.drafted_per_position = {1}; }), kBad,
+       "1 and 0 entries"},
       {"tokens_index", body_with(Tokens{}, [](Tokens& m) { m.index = -1; }), kBad, "index is -1"},
       {"tokens_long",
        body_with(Tokens{}, [&](Tokens& m) { m.tokens = tokens(kLimits.tokens_max + 1); }), kBig,
