@@ -17,7 +17,7 @@ namespace {
 /// slower (docs/performance.md). libgomp reads its settings before main(), hence the new start.
 void start_with_patient_openmp(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
-  setenv("GOMP_SPINCOUNT", "200", 1);
+  setenv("GOMP_SPINCOUNT", "2000", 1);
   execv("/proc/self/exe", argv);  // returns only on failure; then the default will have to do
 }
 
