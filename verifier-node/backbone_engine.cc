@@ -82,11 +82,8 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
       if (!work.prefill) cache.truncate(work.base + outcome.accepted + 1);
     }
     if (work.kv_from) {
-      // A late joiner's history goes in pieces. The last one holds the whole sliding window, because
-      // the rings no longer hold the windows of the earlier ones.
-      const Position whole = *work.kv_from + kKvRowsMax + drafter_window(backbone_->config().sliding_window) + backbone_->rows_max();
-      const Position to = cache.length() <= whole ? cache.length() : *work.kv_from + kKvRowsMax;
-      result.kv = donor_rows(cache, *work.kv_from, to);
+      const Position tail = drafter_window(backbone_->config().sliding_window) + backbone_->rows_max();
+      result.kv = donor_rows(cache, *work.kv_from, piece_end(*work.kv_from, cache.length(), kKvRowsMax, tail));
     }
     row += outputs;
     results.push_back(std::move(result));

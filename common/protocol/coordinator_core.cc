@@ -160,7 +160,7 @@ void CoordinatorCore::assign_drafter(Session& session) {
   if (!session.drafter.empty()) return;
   Worker* best = nullptr;
   for (auto& [peer, worker] : workers_) {
-    if (worker.hello.role != Role::kDrafter || worker.draining || worker.suspect) continue;
+    if (!worker.may_draft()) continue;
     if (best != nullptr && best->sessions <= worker.sessions) continue;
     best = &worker;
     session.drafter = peer;
@@ -293,9 +293,7 @@ void CoordinatorCore::next_round(Session& session, SessionId id, TimePoint now, 
   const std::int64_t draft_length = std::min<std::int64_t>(
       {session.request.draft_length, tokens_left(session) - 1, facts.context_max - base - 1});
   if (draft_length > 0) {
-    const bool other = std::any_of(workers_.begin(), workers_.end(), [](const auto& entry) {
-      return entry.second.hello.role == Role::kDrafter && !entry.second.suspect && !entry.second.draining;
-    });
+    const bool other = std::any_of(workers_.begin(), workers_.end(), [](const auto& entry) { return entry.second.may_draft(); });
     if (usable_drafter(session) == nullptr && other) unassign_drafter(session, id, true);
     assign_drafter(session);
   }

@@ -50,6 +50,9 @@ class CoordinatorCore {
     bool draining = false;
     bool suspect = false;  ///< a drafter that missed its time; cleared by any message from it
     int sessions = 0;
+
+    /// Whether a session may be given to it now.
+    bool may_draft() const { return hello.role == Role::kDrafter && !draining && !suspect; }
   };
   enum class Phase { kWaiting, kPrefill, kDrafting, kVerifying };
   struct Session {

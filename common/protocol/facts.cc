@@ -37,6 +37,10 @@ std::optional<std::string> mismatch(const PairFacts& verifier, const PairFacts& 
   return std::nullopt;
 }
 
+Position piece_end(Position from, Position committed, Position rows_max, Position tail) {
+  return committed <= from + rows_max + tail ? committed : from + rows_max;
+}
+
 Position first_useful_row(const DonorFacts& donor, Position from, Position to) {
   if (!donor.sliding) return from;
   const Position window = Position{donor.sliding_window} + 1;  // gemma4.md 4.4: the assistant sees one more than W

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/protocol/facts.h"
+
 namespace outrider::simulation {
 namespace {
 
@@ -182,11 +184,10 @@ std::vector<VerifyResult> Simulator::forward(const std::vector<VerifyWork>& batc
       if (work.kv_from) result.hidden = tensor_of({prefix.back()}, {2});
     }
     if (work.kv_from && *work.kv_from < committed) {
-      // A long history goes in pieces, the last one with the whole window, as BackboneEngine sends it.
-      const Position to = committed <= *work.kv_from + kKvRowsMax + model::kWindow + 1 ? committed : *work.kv_from + kKvRowsMax;
+      const Position to = piece_end(*work.kv_from, committed, kKvRowsMax, model::kWindow + 1);
       result.kv = {.from = *work.kv_from, .to = to, .donors = {}};
-      for (const bool sliding : {true, false}) {
-        const Position first = sliding ? std::max(*work.kv_from, to - (model::kWindow + 1)) : *work.kv_from;
+      for (const DonorFacts& donor : model::facts().donors) {
+        const Position first = first_useful_row(donor, *work.kv_from, to);
         const std::vector<std::uint64_t> rows(prefix.begin() + first, prefix.begin() + to);
         const WireTensor tensor = tensor_of(rows, {to - first, 1, 2});
         result.kv.donors.push_back({first, tensor, tensor});
