@@ -51,7 +51,7 @@ KvRows BackboneEngine::donor_rows(const KvCache& cache, Position from, Position 
   return rows;
 }
 
-std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& batch) {
+std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& batch, const std::function<void()>& between_layers) {
   std::vector<Segment> segments;
   for (const VerifyWork& work : batch) {
     auto cache = caches_.find(work.session);
@@ -61,7 +61,7 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     segments.push_back({&cache->second, work.tokens, outputs});
   }
   const TimePoint start = now();
-  const Backbone::Output output = backbone_->forward(segments);
+  const Backbone::Output output = backbone_->forward(segments, nullptr, &between_layers);
   const std::int64_t forward_ns = (now() - start).count();
 
   std::vector<VerifyResult> results;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -15,7 +16,8 @@ class BackboneEngine {
  public:
   explicit BackboneEngine(std::unique_ptr<Backbone> backbone) : backbone_(std::move(backbone)) {}
 
-  std::vector<VerifyResult> run(const std::vector<VerifyWork>& batch);
+  /// @param between_layers as in Backbone::forward.
+  std::vector<VerifyResult> run(const std::vector<VerifyWork>& batch, const std::function<void()>& between_layers);
   void release(SessionId session) { caches_.erase(session); }
   const Backbone& backbone() const { return *backbone_; }
 

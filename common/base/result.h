@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -87,9 +88,10 @@ class [[nodiscard]] Result<void> {
   bool failed_ = false;
 };
 
-/// Runs what may throw (bad_alloc, a library) where nothing may: on a thread of ours.
+/// Runs what may throw (bad_alloc, a library) where nothing may: on a thread of ours. The function
+/// returns a Result.
 template <typename Function>
-Result<void> no_throw(Function function) {
+std::invoke_result_t<Function> no_throw(Function function) {
   try {
     return function();
   } catch (const std::exception& error) {

@@ -94,7 +94,8 @@ Matrix<float> Backbone::per_layer_inputs(std::span<const Segment> segments, Matr
   return context;
 }
 
-Backbone::Output Backbone::forward(std::span<const Segment> segments, const TraceSink* trace) {
+Backbone::Output Backbone::forward(std::span<const Segment> segments, const TraceSink* trace,
+                                    const std::function<void()>* between_layers) {
   std::int64_t count = 0, output_count = 0;
   for (const Segment& segment : segments) {
     count += static_cast<std::int64_t>(segment.tokens.size());
@@ -144,6 +145,7 @@ Backbone::Output Backbone::forward(std::span<const Segment> segments, const Trac
       layer_ple = ple->columns(static_cast<std::int64_t>(l) * width, width);
     }
     layers_[l].forward(contexts, x, layer_ple, workspace_, trace, trace == nullptr ? "" : fmt::format("layers.{}", l));
+    if (between_layers != nullptr) (*between_layers)();
   }
 
   // Only the rows that somebody asked for go through the head.

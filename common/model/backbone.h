@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -38,8 +39,10 @@ class Backbone {
   };
   /// Appends the segments' rows to their caches and runs them through the model together. A row's
   /// output depends on its session alone, bit for bit (docs/numerics.md).
+  /// @param between_layers called after every layer, so that a caller's loop stays awake in a long forward.
   /// @pre token ids are below vocab_size; each cache appears once; the rows fit rows_max.
-  Output forward(std::span<const Segment> segments, const TraceSink* trace = nullptr);
+  Output forward(std::span<const Segment> segments, const TraceSink* trace = nullptr,
+                 const std::function<void()>* between_layers = nullptr);
 
   KvCache make_cache() const;
   const TextConfig& config() const { return config_; }
