@@ -21,9 +21,8 @@ constexpr Duration kTick = std::chrono::milliseconds(20);
 Result<void> run_drafter(TransportContext& context, const DrafterOptions& options, std::stop_token stop) {
   if (options.threads > 0) omp_set_num_threads(options.threads);
   ASSIGN_OR_RETURN(const TextConfig backbone, load_text_config(options.backbone));
-  ASSIGN_OR_RETURN(Checkpoint opened, Checkpoint::open(options.backbone));
-  const auto checkpoint = std::make_shared<const Checkpoint>(std::move(opened));
-  ASSIGN_OR_RETURN(std::unique_ptr<Assistant> assistant, Assistant::load(options.assistant, backbone, checkpoint, options.weight_type));
+  ASSIGN_OR_RETURN(const std::shared_ptr<const WeightSource> backbone_weights, open_weights(options.backbone, options.weight_type));
+  ASSIGN_OR_RETURN(std::unique_ptr<Assistant> assistant, Assistant::load(options.assistant, backbone, *backbone_weights, options.weight_type));
   ASSIGN_OR_RETURN(std::vector<TokenId> stop_ids, load_eos_token_ids(options.backbone));
   DraftEngine engine(std::move(assistant), std::move(stop_ids));
   spdlog::info("event=loaded model={} dtype={} isa={} threads={}", options.assistant.string(), to_string(options.weight_type),
@@ -31,7 +30,7 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
 
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
   DrafterCore core(options.core, {.role = Role::kDrafter, .name = fmt::format("drafter-{}", getpid()),
-                                  .facts = pair_facts(backbone, *checkpoint, options.weight_type)});
+                                  .facts = pair_facts(backbone, *backbone_weights)});
   Pump pump(*endpoint);
   const std::stop_callback wake_on_stop(stop, [&] { endpoint->wake(); });
   while (!stop.stop_requested() && !core.link().refusal() && !pump.version_mismatch()) {

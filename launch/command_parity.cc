@@ -181,8 +181,7 @@ bool parity(const fs::path& folder, const fs::path& model, WeightType type) {
   // Six draft steps from the prompt's last hidden row. They follow the golden's tokens, so that one
   // rounding difference in a lossy type is not counted again in every later step.
   if (fs::exists(pair.assistant)) {
-    const auto checkpoint = std::make_shared<const Checkpoint>(or_throw(Checkpoint::open(pair.backbone)));
-    const std::unique_ptr<Assistant> assistant = or_throw(Assistant::load(pair.assistant, config, checkpoint, type));
+    const std::unique_ptr<Assistant> assistant = or_throw(Assistant::load(pair.assistant, config, backbone->weights(), type));
     const DonorReplica replica = replica_of(*assistant, *backbone, cache);
     const std::vector<TokenId> golden_drafts = ids_of(notes, "draft_tokens");
     std::vector<TokenId> drafts;

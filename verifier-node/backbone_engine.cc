@@ -61,7 +61,7 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     segments.push_back({&cache->second, work.tokens, outputs});
   }
   const TimePoint start = now();
-  const Backbone::Output output = backbone_->forward(segments, nullptr, &between_layers);
+  const Backbone::Output output = backbone_->forward(segments, nullptr, between_layers ? &between_layers : nullptr);
   const std::int64_t forward_ns = (now() - start).count();
 
   std::vector<VerifyResult> results;

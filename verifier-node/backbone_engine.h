@@ -17,7 +17,7 @@ class BackboneEngine {
   explicit BackboneEngine(std::unique_ptr<Backbone> backbone) : backbone_(std::move(backbone)) {}
 
   /// @param between_layers as in Backbone::forward.
-  std::vector<VerifyResult> run(const std::vector<VerifyWork>& batch, const std::function<void()>& between_layers);
+  std::vector<VerifyResult> run(const std::vector<VerifyWork>& batch, const std::function<void()>& between_layers = {});
   void release(SessionId session) { caches_.erase(session); }
   const Backbone& backbone() const { return *backbone_; }
 

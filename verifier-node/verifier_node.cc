@@ -8,7 +8,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include "common/checkpoint/checkpoint.h"
 #include "common/config/pair.h"
 #include "common/kernels/isa.h"
 #include "common/transport/pump.h"
@@ -28,7 +27,7 @@ constexpr Duration kDrainMax = std::chrono::seconds(2);
 Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, std::stop_token stop) {
   if (options.threads > 0) omp_set_num_threads(options.threads);
   ASSIGN_OR_RETURN(std::unique_ptr<Backbone> backbone, Backbone::load(options.backbone, options.weight_type, options.core.rows_max));
-  PairFacts facts = pair_facts(backbone->config(), backbone->checkpoint(), options.weight_type);
+  PairFacts facts = pair_facts(backbone->config(), backbone->weights());
   spdlog::info("event=loaded model={} dtype={} isa={} gemm=\"{}\" threads={}", options.backbone.string(), to_string(options.weight_type),
                to_string(active_isa()), backbone->gemm_implementation(), omp_get_max_threads());
   BackboneEngine engine(std::move(backbone));

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "common/base/random.h"
-#include "common/checkpoint/checkpoint.h"
 #include "common/model/backbone.h"
 
 namespace outrider {
@@ -19,15 +18,16 @@ PairPaths pair_paths(const fs::path& dir) {
   return pair_paths(OUTRIDER_NANO_DIR);
 }
 
-PairFacts pair_facts(const TextConfig& config, const Checkpoint& backbone, WeightType type) {
+PairFacts pair_facts(const TextConfig& config, const WeightSource& backbone) {
+  const DType activations = activation_dtype(backbone.type());
   PairFacts facts{.backbone_fingerprint = backbone.fingerprint(),
                   .hidden_size = static_cast<std::int32_t>(config.hidden_size),
                   .vocab_size = static_cast<std::int32_t>(config.vocab_size),
                   .context_max = config.max_position_embeddings,
-                  .kv_dtype = activation_dtype(type),
-                  .hidden_dtype = activation_dtype(type)};
+                  .kv_dtype = activations,
+                  .hidden_dtype = activations};
   // The table is all that a drafter holds of the target: some of its rows stand for the whole.
-  if (const TensorEntry* table = backbone.find(text_prefix(backbone) + "embed_tokens.weight")) {
+  if (const auto table = backbone.table(text_prefix(backbone) + "embed_tokens.weight", config.vocab_size, config.hidden_size)) {
     const std::size_t step = std::max<std::size_t>(1, table->bytes.size() / 4096);
     std::uint64_t hash = table->bytes.size();
     for (std::size_t i = 0; i < table->bytes.size(); i += step) hash = mix64(hash ^ static_cast<std::uint64_t>(table->bytes[i]));

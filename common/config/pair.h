@@ -5,13 +5,12 @@
 #include <memory>
 #include <string>
 
-#include "common/kernels/linear.h"
 #include "common/model/config.h"
 #include "common/protocol/messages.h"
 
 namespace outrider {
 
-class Checkpoint;
+class WeightSource;
 
 /// Where a pair's two checkpoints lie.
 struct PairPaths {
@@ -23,6 +22,6 @@ struct PairPaths {
 PairPaths pair_paths(const std::filesystem::path& dir);
 
 /// What a node that holds `backbone` tells the other side in the handshake.
-PairFacts pair_facts(const TextConfig& config, const Checkpoint& backbone, WeightType type);
+PairFacts pair_facts(const TextConfig& config, const WeightSource& backbone);
 
 }  // namespace outrider

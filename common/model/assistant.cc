@@ -20,37 +20,8 @@ Result<DraftHead> DraftHead::load(const WeightReader& weights, const AssistantCo
   ASSIGN_OR_RETURN(head.centroids_, weights.linear(head.hidden_size_, {{"masked_embedding.centroids", config.num_centroids}}));
   head.top_k_ = config.centroid_intermediate_top_k;
   head.group_size_ = head.vocab_size_ / config.num_centroids;
-  ASSIGN_OR_RETURN(const TensorEntry* order, weights.checkpoint().require("masked_embedding.token_ordering", {head.vocab_size_}));
-  std::vector<std::int64_t> ordering(static_cast<std::size_t>(head.vocab_size_));
-  RETURN_IF_ERROR(read_i64(*order, ordering));
-  ASSIGN_OR_RETURN(const TensorEntry* table, weights.table("model.embed_tokens.weight", head.vocab_size_, head.hidden_size_));
-  const Embedding rows(*table, 1, WeightType::kF32);  // scale 1: the head's rows as they are
-
-  const bool f32 = weights.type() == WeightType::kF32;
-  const auto elements = static_cast<std::size_t>(head.vocab_size_ * head.hidden_size_);
-  if (f32) {
-    head.rows_f32_ = AlignedArray<float>(elements);
-  } else {
-    head.rows_bf16_ = AlignedArray<Bf16>(elements);
-  }
-  std::vector<float> row(static_cast<std::size_t>(head.hidden_size_));
-  std::vector<bool> seen(ordering.size());
-  for (std::size_t i = 0; i < ordering.size(); ++i) {
-    const std::int64_t token = ordering[i];
-    if (token < 0 || token >= head.vocab_size_ || seen[static_cast<std::size_t>(token)]) {
-      return Error{Errc::kMalformed, fmt::format("{}: token_ordering[{}] is {}, wanted a permutation of 0..{}", order->file.string(), i,
-                                                 token, head.vocab_size_ - 1)};
-    }
-    seen[static_cast<std::size_t>(token)] = true;
-    head.ordering_.push_back(static_cast<TokenId>(token));
-    rows.lookup(static_cast<TokenId>(token), row);
-    const std::size_t offset = i * row.size();
-    if (f32) {
-      std::copy(row.begin(), row.end(), head.rows_f32_.data() + offset);
-    } else {
-      kernels().to_bf16(row.data(), head.hidden_size_, head.rows_bf16_.data() + offset);
-    }
-  }
+  ASSIGN_OR_RETURN(head.ordering_, weights.source().permutation("masked_embedding.token_ordering", head.vocab_size_));
+  ASSIGN_OR_RETURN(head.rows_, weights.source().ordered_rows("model.embed_tokens.weight", head.hidden_size_, head.ordering_));
   return head;
 }
 
@@ -80,9 +51,9 @@ std::span<const float> DraftHead::score(Matrix<const float> n) {
     const std::int64_t first = best[static_cast<std::size_t>(i)] * group_size_;
     for (std::int64_t j = first; j < first + group_size_; ++j) {
       candidate_ids_.push_back(ordering_[static_cast<std::size_t>(j)]);
-      candidate_scores_.push_back(rows_f32_.size() > 0
-                                      ? kernels().dot_f32(n_f32, rows_f32_.data() + j * hidden_size_, hidden_size_)
-                                      : kernels().dot_bf16(n_bf16.data(), rows_bf16_.data() + j * hidden_size_, hidden_size_));
+      const std::byte* const row = rows_.row(j).data();
+      candidate_scores_.push_back(rows_.dtype == DType::kF32 ? kernels().dot_f32(n_f32, reinterpret_cast<const float*>(row), hidden_size_)
+                                                             : kernels().dot_bf16(n_bf16.data(), reinterpret_cast<const Bf16*>(row), hidden_size_));
     }
   }
   return candidate_scores_;
@@ -108,20 +79,28 @@ std::vector<float> DraftHead::scores(Matrix<const float> n) {
 
 std::size_t DraftHead::weight_bytes() const {
   if (top_k_ == 0) return dense_.weight_bytes();
-  const std::size_t element = rows_f32_.size() > 0 ? 4 : 2;
-  return centroids_.weight_bytes() + static_cast<std::size_t>(top_k_ * group_size_ * hidden_size_) * element;
+  return centroids_.weight_bytes() + static_cast<std::size_t>(top_k_ * group_size_) * rows_.row_bytes();
 }
 
 // ---- assistant ----
 
-Result<std::unique_ptr<Assistant>> Assistant::load(const std::filesystem::path& dir, const TextConfig& backbone,
-                                                   std::shared_ptr<const Checkpoint> backbone_checkpoint, WeightType type) {
+Result<std::unique_ptr<Assistant>> Assistant::load(const std::filesystem::path& path, const TextConfig& backbone,
+                                                   const WeightSource& backbone_weights, WeightType type) {
+  ASSIGN_OR_RETURN(AssistantConfig config, load_assistant_config(path));
+  ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_weights(path, type));
+  return load(std::move(config), std::move(weights), backbone, backbone_weights);
+}
+
+Result<std::unique_ptr<Assistant>> Assistant::load(AssistantConfig assistant_config, std::shared_ptr<const WeightSource> source,
+                                                   const TextConfig& backbone, const WeightSource& backbone_weights) {
   std::unique_ptr<Assistant> model(new Assistant());
-  ASSIGN_OR_RETURN(model->config_, load_assistant_config(dir));
+  model->config_ = std::move(assistant_config);
+  model->weights_ = std::move(source);
   const AssistantConfig& config = model->config_;
+  const WeightType type = model->weights_->type();
   const auto refuse = [&](const std::string& what, auto seen, auto wanted) {
-    return Error{Errc::kMismatch, fmt::format("{}: {} is {}, the backbone {} has {}: an assistant of another backbone", dir.string(),
-                                              what, seen, backbone_checkpoint->path().string(), wanted)};
+    return Error{Errc::kMismatch, fmt::format("{}: {} is {}, the backbone {} has {}: an assistant of another backbone",
+                                              model->weights_->path().string(), what, seen, backbone_weights.path().string(), wanted)};
   };
   if (config.backbone_hidden_size != backbone.hidden_size) {
     return refuse("backbone_hidden_size", config.backbone_hidden_size, backbone.hidden_size);
@@ -130,7 +109,7 @@ Result<std::unique_ptr<Assistant>> Assistant::load(const std::filesystem::path& 
   if (config.text.sliding_window != backbone.sliding_window) {
     return refuse("sliding_window", config.text.sliding_window, backbone.sliding_window);
   }
-  RETURN_IF_ERROR(check_donors(backbone, backbone_checkpoint->path().string()));
+  RETURN_IF_ERROR(check_donors(backbone, backbone_weights.path().string()));
   const auto donor_of = [&](AttentionKind kind) {
     return &backbone.layers[static_cast<std::size_t>(backbone.last_owner(kind))];
   };
@@ -148,14 +127,11 @@ Result<std::unique_ptr<Assistant>> Assistant::load(const std::filesystem::path& 
   model->kv_dtype_ = activation_dtype(type);
   model->rope_.emplace(config.text);
 
-  const WeightReader target(*backbone_checkpoint, text_prefix(*backbone_checkpoint), type);
-  ASSIGN_OR_RETURN(const TensorEntry* table, target.table("embed_tokens.weight", backbone.vocab_size, backbone.hidden_size));
-  model->target_embedding_.emplace(*table, backbone.hidden_size, type);
-  model->backbone_checkpoint_ = std::move(backbone_checkpoint);
+  ASSIGN_OR_RETURN(RowTable table, WeightReader(backbone_weights, text_prefix(backbone_weights))
+                                       .table("embed_tokens.weight", backbone.vocab_size, backbone.hidden_size));
+  model->target_embedding_.emplace(std::move(table), backbone.hidden_size, type);
 
-  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(dir));
-  model->checkpoint_.emplace(std::move(checkpoint));
-  const WeightReader weights(*model->checkpoint_, "", type);
+  const WeightReader weights(*model->weights_, "");
   const std::int64_t target_hidden = config.backbone_hidden_size, hidden = config.text.hidden_size;
   ASSIGN_OR_RETURN(model->pre_projection_, weights.linear(2 * target_hidden, {{"pre_projection", hidden}}));
   ASSIGN_OR_RETURN(model->post_projection_, weights.linear(hidden, {{"post_projection", target_hidden}}));

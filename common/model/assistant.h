@@ -42,8 +42,7 @@ class DraftHead {
   std::int64_t top_k_ = 0, group_size_ = 0;  ///< ordered head: tokens per centroid
   Linear centroids_;
   std::vector<TokenId> ordering_;    ///< [num_centroids * group_size_], tokens by centroid
-  AlignedArray<float> rows_f32_;     ///< embedding rows in that order, so that a centroid's are adjacent
-  AlignedArray<Bf16> rows_bf16_;
+  RowTable rows_;                    ///< embedding rows in that order, so that a centroid's are adjacent
   std::vector<TokenId> candidate_ids_;
   std::vector<float> candidate_scores_;
   Buffer scores_;
@@ -53,10 +52,12 @@ class DraftHead {
 /// token, the target's hidden row and the target's K/V, and writes no cache of its own.
 class Assistant {
  public:
-  /// @param backbone the target: its embedding table (mapped, kept open) and its donors' shapes. An
-  ///   assistant of another backbone is refused.
-  static Result<std::unique_ptr<Assistant>> load(const std::filesystem::path& dir, const TextConfig& backbone,
-                                                 std::shared_ptr<const Checkpoint> backbone_checkpoint, WeightType type);
+  /// @param backbone the target: its embedding table (kept open) and its donors' shapes. An assistant
+  ///   of another backbone is refused.
+  static Result<std::unique_ptr<Assistant>> load(const std::filesystem::path& path, const TextConfig& backbone,
+                                                 const WeightSource& backbone_weights, WeightType type);
+  static Result<std::unique_ptr<Assistant>> load(AssistantConfig config, std::shared_ptr<const WeightSource> weights,
+                                                 const TextConfig& backbone, const WeightSource& backbone_weights);
 
   DonorReplica make_replica() const;
 
@@ -91,8 +92,7 @@ class Assistant {
   std::int64_t sliding_window_ = 0;
   DType kv_dtype_ = DType::kF32;
   LayerConfig sliding_donor_{}, full_donor_{};
-  std::shared_ptr<const Checkpoint> backbone_checkpoint_;
-  std::optional<Checkpoint> checkpoint_;
+  std::shared_ptr<const WeightSource> weights_;
   std::optional<Embedding> target_embedding_;
   std::optional<Rope> rope_;
   Linear pre_projection_, post_projection_;

@@ -5,11 +5,6 @@
 
 namespace outrider {
 
-std::string text_prefix(const Checkpoint& checkpoint) {
-  const bool nested = checkpoint.find("model.language_model.embed_tokens.weight") != nullptr;
-  return nested ? "model.language_model." : "model.";
-}
-
 Result<void> check_donors(const TextConfig& config, const std::string& name) {
   for (const AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
     if (config.last_owner(kind) >= 0) continue;
@@ -19,30 +14,36 @@ Result<void> check_donors(const TextConfig& config, const std::string& name) {
   return {};
 }
 
-Result<std::unique_ptr<Backbone>> Backbone::load(const std::filesystem::path& dir, WeightType type, std::int64_t rows_max) {
+Result<std::unique_ptr<Backbone>> Backbone::load(const std::filesystem::path& path, WeightType type, std::int64_t rows_max) {
+  ASSIGN_OR_RETURN(TextConfig config, load_text_config(path));
+  ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_weights(path, type));
+  return load(std::move(config), std::move(weights), rows_max);
+}
+
+Result<std::unique_ptr<Backbone>> Backbone::load(TextConfig text_config, std::shared_ptr<const WeightSource> source, std::int64_t rows_max) {
   std::unique_ptr<Backbone> model(new Backbone());
-  ASSIGN_OR_RETURN(model->config_, load_text_config(dir));
-  const TextConfig& config = model->config_;
-  if (config.enable_moe_block) {
-    return Error{Errc::kUnsupported, fmt::format("{}: enable_moe_block is true, this version runs dense models only", dir.string())};
-  }
-  RETURN_IF_ERROR(check_donors(config, dir.string()));
-  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(dir));
-  model->checkpoint_ = std::make_unique<Checkpoint>(std::move(checkpoint));
-  model->type_ = type;
+  model->config_ = std::move(text_config);
+  model->weights_ = std::move(source);
   model->rows_max_ = rows_max;
+  const TextConfig& config = model->config_;
+  const std::string name = model->weights_->path().string();
+  if (config.enable_moe_block) {
+    return Error{Errc::kUnsupported, fmt::format("{}: enable_moe_block is true, this version runs dense models only", name)};
+  }
+  RETURN_IF_ERROR(check_donors(config, name));
   model->rope_.emplace(config);
 
-  const WeightReader weights(*model->checkpoint_, text_prefix(*model->checkpoint_), type);
+  const WeightReader weights(*model->weights_, text_prefix(*model->weights_));
+  const WeightType type = model->weight_type();
   const std::int64_t hidden = config.hidden_size, ple = config.hidden_size_per_layer_input;
-  ASSIGN_OR_RETURN(const TensorEntry* table, weights.table("embed_tokens.weight", config.vocab_size, hidden));
-  model->embedding_.emplace(*table, hidden, type);
+  ASSIGN_OR_RETURN(RowTable table, weights.table("embed_tokens.weight", config.vocab_size, hidden));
+  model->embedding_.emplace(std::move(table), hidden, type);
   ASSIGN_OR_RETURN(model->head_, weights.linear(hidden, {{"embed_tokens", config.vocab_size}}));
   ASSIGN_OR_RETURN(model->norm_, weights.vector("norm.weight", hidden));
   if (ple > 0) {
     const std::int64_t all = config.num_hidden_layers * ple;
-    ASSIGN_OR_RETURN(const TensorEntry* per_layer, weights.table("embed_tokens_per_layer.weight", config.vocab_size_per_layer_input, all));
-    model->per_layer_embedding_.emplace(*per_layer, ple, type);
+    ASSIGN_OR_RETURN(RowTable per_layer, weights.table("embed_tokens_per_layer.weight", config.vocab_size_per_layer_input, all));
+    model->per_layer_embedding_.emplace(std::move(per_layer), ple, type);
     ASSIGN_OR_RETURN(model->per_layer_model_projection_, weights.linear(hidden, {{"per_layer_model_projection", all}}));
     ASSIGN_OR_RETURN(model->per_layer_projection_norm_, weights.vector("per_layer_projection_norm.weight", ple));
   }
@@ -60,7 +61,7 @@ KvCache Backbone::make_cache() const {
     const LayerConfig& layer = config_.layers[static_cast<std::size_t>(i)];
     shapes.push_back({layer.num_key_value_heads, layer.head_dim, layer.kind == AttentionKind::kSliding ? config_.sliding_window : 0});
   }
-  return KvCache(activation_dtype(type_), shapes, rows_max_);
+  return KvCache(activation_dtype(weight_type()), shapes, rows_max_);
 }
 
 std::size_t Backbone::donor_cache(AttentionKind kind) const { return static_cast<std::size_t>(config_.last_owner(kind)); }

@@ -30,7 +30,8 @@ struct Segment {
 class Backbone {
  public:
   /// @param rows_max most rows of one forward, all segments together.
-  static Result<std::unique_ptr<Backbone>> load(const std::filesystem::path& dir, WeightType type, std::int64_t rows_max);
+  static Result<std::unique_ptr<Backbone>> load(const std::filesystem::path& path, WeightType type, std::int64_t rows_max);
+  static Result<std::unique_ptr<Backbone>> load(TextConfig config, std::shared_ptr<const WeightSource> weights, std::int64_t rows_max);
 
   /// Output rows of all segments, in order. Valid until the next forward.
   struct Output {
@@ -46,8 +47,8 @@ class Backbone {
 
   KvCache make_cache() const;
   const TextConfig& config() const { return config_; }
-  const Checkpoint& checkpoint() const { return *checkpoint_; }
-  WeightType weight_type() const { return type_; }
+  const WeightSource& weights() const { return *weights_; }
+  WeightType weight_type() const { return weights_->type(); }
   std::int64_t rows_max() const { return rows_max_; }
   /// Cache index (KvCache::layer) of the donor of a kind (gemma4.md 3.5).
   std::size_t donor_cache(AttentionKind kind) const;
@@ -63,9 +64,8 @@ class Backbone {
   Matrix<float> per_layer_inputs(std::span<const Segment> segments, Matrix<const float> x);
 
   TextConfig config_;
-  WeightType type_ = WeightType::kF32;
   std::int64_t rows_max_ = 0;
-  std::unique_ptr<Checkpoint> checkpoint_;
+  std::shared_ptr<const WeightSource> weights_;
   std::optional<Embedding> embedding_, per_layer_embedding_;
   std::optional<Rope> rope_;
   Linear per_layer_model_projection_, head_;
@@ -77,8 +77,5 @@ class Backbone {
 
 /// An assistant reads the K/V of one layer of each kind: whether the backbone `name` has them.
 Result<void> check_donors(const TextConfig& config, const std::string& name);
-
-/// The prefix of a checkpoint's text tensors: multimodal or text only (gemma4.md 2.1).
-std::string text_prefix(const Checkpoint& checkpoint);
 
 }  // namespace outrider

@@ -1,7 +1,9 @@
 #include "common/model/embedding.h"
 
 #include <cmath>
-#include <cstring>
+#include <utility>
+
+#include "common/tensor/decode.h"
 
 namespace outrider {
 
@@ -10,29 +12,14 @@ float embedding_scale(std::int64_t width, WeightType type) {
   return type == WeightType::kF32 ? scale : to_float(to_bf16(scale));
 }
 
-Embedding::Embedding(const TensorEntry& table, std::int64_t scale_width, WeightType type)
-    : dtype_(table.dtype),
-      bytes_(table.bytes),
-      rows_(table.shape[0]),
-      width_(table.shape[1]),
-      scale_(embedding_scale(scale_width, type)) {}
+Embedding::Embedding(RowTable table, std::int64_t scale_width, WeightType type)
+    : table_(std::move(table)), scale_(embedding_scale(scale_width, type)) {}
 
 void Embedding::lookup(TokenId token, std::span<float> row) const {
-  CHECK(0 <= token && token < rows_, "token {}, rows {}", token, rows_);
-  CHECK(static_cast<std::int64_t>(row.size()) == width_);
-  const std::size_t element = size_bytes(dtype_);
-  const std::byte* from = bytes_.data() + static_cast<std::size_t>(token) * row.size() * element;
-  for (std::size_t i = 0; i < row.size(); ++i, from += element) {
-    if (dtype_ == DType::kBf16) {
-      Bf16 x;
-      std::memcpy(&x, from, sizeof(x));
-      row[i] = to_float(x) * scale_;
-    } else {
-      float x;
-      std::memcpy(&x, from, sizeof(x));
-      row[i] = x * scale_;
-    }
-  }
+  CHECK(0 <= token && token < table_.rows, "token {}, rows {}", token, table_.rows);
+  CHECK(static_cast<std::int64_t>(row.size()) == table_.width);
+  decode(table_.dtype, table_.row(token).data(), row);
+  for (float& x : row) x *= scale_;
 }
 
 }  // namespace outrider

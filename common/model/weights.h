@@ -1,41 +1,89 @@
 #pragma once
 
-#include <initializer_list>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "common/checkpoint/checkpoint.h"
+#include "common/base/ids.h"
+#include "common/base/result.h"
 #include "common/kernels/linear.h"
 
 namespace outrider {
 
-/// Reads tensors under a name prefix, checking every shape. Errors name file, tensor, seen and wanted.
+/// A matrix that is read row by row, [rows, width]: an embedding table, in a file mapping as a rule.
+struct RowTable {
+  DType dtype = DType::kF32;
+  std::int64_t rows = 0, width = 0;
+  std::span<const std::byte> bytes;    ///< rows one after the other; no alignment promised
+  std::shared_ptr<const void> owner;   ///< keeps `bytes` alive
+
+  std::size_t row_bytes() const { return bytes.size() / static_cast<std::size_t>(rows); }
+  std::span<const std::byte> row(std::int64_t r) const { return bytes.subspan(static_cast<std::size_t>(r) * row_bytes(), row_bytes()); }
+};
+
+/// Where a model takes its weights from: a checkpoint, whose matrices are packed on the way, or a
+/// packed image, whose matrices are mapped as they are. Names are Hugging Face's (gemma4.md 2). The
+/// model definition asks for each thing once; what it asks for is what there is to store, to count or
+/// to make up (style.md: no two lists). Errors name file, tensor, seen and wanted.
+class WeightSource {
+ public:
+  /// Consecutive rows of a matrix that is stacked from several tensors.
+  struct Part {
+    std::string name;           ///< "model.layers.3.self_attn.q_proj.weight"
+    std::int64_t rows;
+    std::int64_t slice = 0;     ///< of a 3-D tensor [slices, rows, in_features]
+    std::int64_t slices = 0;    ///< 0: a matrix [rows, in_features]
+  };
+
+  virtual ~WeightSource() = default;
+  virtual WeightType type() const = 0;
+  virtual bool has(const std::string& name) const = 0;
+  /// A norm weight or other vector of `size` elements, as floats.
+  virtual Result<std::vector<float>> vector(const std::string& name, std::int64_t size) const = 0;
+  virtual Result<RowTable> table(const std::string& name, std::int64_t rows, std::int64_t width) const = 0;
+  /// The parts' rows stacked into one packed matrix.
+  virtual Result<Linear> linear(std::int64_t in_features, const std::vector<Part>& parts) const = 0;
+  /// An order of `size` tokens: a permutation of 0 .. size - 1, else kMalformed.
+  virtual Result<std::vector<TokenId>> permutation(const std::string& name, std::int64_t size) const = 0;
+  /// The table's rows in that order, in memory: what a head reads in runs. F32 for f32, else BF16.
+  virtual Result<RowTable> ordered_rows(const std::string& name, std::int64_t width, std::span<const TokenId> order) const = 0;
+
+  /// Identifies the weights (Checkpoint::fingerprint); a packed image has its source's.
+  virtual std::uint64_t fingerprint() const = 0;
+  /// What was opened, for messages.
+  virtual const std::filesystem::path& path() const = 0;
+};
+
+/// Opens the weights at `path`: what Checkpoint::open takes.
+Result<std::shared_ptr<const WeightSource>> open_weights(const std::filesystem::path& path, WeightType type);
+
+/// A source under a name prefix.
 class WeightReader {
  public:
-  WeightReader(const Checkpoint& checkpoint, std::string prefix, WeightType type)
-      : checkpoint_(checkpoint), prefix_(std::move(prefix)), type_(type) {}
+  WeightReader(const WeightSource& source, std::string prefix) : source_(source), prefix_(std::move(prefix)) {}
 
-  /// A norm weight or other vector of `size` elements, as floats.
-  Result<std::vector<float>> vector(const std::string& name, std::int64_t size) const;
-  /// A [out, in] matrix, entry only: for tables that are read by row.
-  Result<const TensorEntry*> table(const std::string& name, std::int64_t rows, std::int64_t columns) const;
-
+  Result<std::vector<float>> vector(const std::string& name, std::int64_t size) const { return source_.vector(prefix_ + name, size); }
+  Result<RowTable> table(const std::string& name, std::int64_t rows, std::int64_t width) const {
+    return source_.table(prefix_ + name, rows, width);
+  }
   struct Part {
-    std::string name;
+    std::string name;  ///< without ".weight"
     std::int64_t rows;
   };
-  /// The parts' rows stacked into one packed matrix.
   Result<Linear> linear(std::int64_t in_features, const std::vector<Part>& parts) const;
 
-  WeightReader under(const std::string& name) const { return {checkpoint_, prefix_ + name + ".", type_}; }
-  WeightType type() const { return type_; }
-  const Checkpoint& checkpoint() const { return checkpoint_; }
+  WeightReader under(const std::string& name) const { return {source_, prefix_ + name + "."}; }
+  const WeightSource& source() const { return source_; }
   const std::string& prefix() const { return prefix_; }
 
  private:
-  const Checkpoint& checkpoint_;
+  const WeightSource& source_;
   std::string prefix_;
-  WeightType type_;
 };
+
+/// The prefix of a backbone's text tensors: multimodal or text only (gemma4.md 2.1).
+std::string text_prefix(const WeightSource& weights);
 
 }  // namespace outrider

@@ -138,7 +138,7 @@ const std::vector<BadFile> kBadFiles = {
        edit_header(pair, [](json& header) { header[kGate]["dtype"] = "I32"; });
      },
      kWeights,
-     {kGate, "I32", "wanted F32 or BF16"}},
+     {kGate, "I32", "wanted F32, BF16, F16 or a block type"}},
     {"shape_wrong",
      [](PairCopy& pair) {
        edit_header(pair, [](json& header) { header[kGate]["shape"] = {64, 96}; });

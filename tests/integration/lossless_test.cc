@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "common/checkpoint/checkpoint.h"
+#include "common/model/weights.h"
 #include "common/model/config.h"
 #include "tests/integration/nano.h"
 
@@ -62,9 +62,9 @@ double donor_bytes_per_token(const PairFacts& facts) {
 TEST_P(Lossless, SpeculativeTokensEqualPlainOnes) {
   const auto config = load_text_config(nano_pair().backbone);
   ASSERT_TRUE(config) << config.error().message;
-  const auto checkpoint = Checkpoint::open(nano_pair().backbone);
-  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
-  const PairFacts facts = pair_facts(*config, *checkpoint, GetParam());
+  const auto weights = open_weights(nano_pair().backbone, GetParam());
+  ASSERT_TRUE(weights) << weights.error().message;
+  const PairFacts facts = pair_facts(*config, **weights);
   Client client = connect();
 
   for (const int draft_length : {1, 2, 4, 8}) {

@@ -155,8 +155,8 @@ void append(DonorReplica& replica, const Backbone& backbone, const KvCache& cach
 }
 
 TEST_P(ModelProperty, AReplicaFilledByDeltasDraftsAsOneFilledAtOnce) {
-  const auto checkpoint = std::make_shared<const Checkpoint>(Checkpoint::open(in_source(GetParam().backbone)).value());
-  const auto assistant = Assistant::load(in_source(GetParam().assistant), config(), checkpoint, GetParam().type).value();
+  const auto weights = open_weights(in_source(GetParam().backbone), GetParam().type).value();
+  const auto assistant = Assistant::load(in_source(GetParam().assistant), config(), *weights, GetParam().type).value();
   const std::int64_t window = drafter_window(config().sliding_window);
   for (std::uint64_t seed = 300; seed < 300 + seeds(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
