@@ -23,9 +23,6 @@ Result<std::unique_ptr<Backbone>> Backbone::load(const std::filesystem::path& di
   std::unique_ptr<Backbone> model(new Backbone());
   ASSIGN_OR_RETURN(model->config_, load_text_config(dir));
   const TextConfig& config = model->config_;
-  if (config.enable_moe_block) {
-    return Error{Errc::kUnsupported, fmt::format("{}: enable_moe_block is true, this version runs dense models only", dir.string())};
-  }
   RETURN_IF_ERROR(check_donors(config, dir.string()));
   ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(dir));
   model->checkpoint_ = std::make_unique<Checkpoint>(std::move(checkpoint));

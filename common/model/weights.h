@@ -27,12 +27,21 @@ class WeightReader {
   /// The parts' rows stacked into one packed matrix.
   Result<Linear> linear(std::int64_t in_features, const std::vector<Part>& parts) const;
 
+  /// Experts: `count` matrices, each of them slice e of every part's tensor [count, part.rows, in_features],
+  /// stacked as in linear(). These tensors' names have no ".weight".
+  Result<std::vector<Linear>> experts(std::int64_t count, std::int64_t in_features, const std::vector<Part>& parts) const;
+
+  /// The same weights, to be stored as `type`.
+  WeightReader as(WeightType type) const { return {checkpoint_, prefix_, type}; }
   WeightReader under(const std::string& name) const { return {checkpoint_, prefix_ + name + ".", type_}; }
   WeightType type() const { return type_; }
   const Checkpoint& checkpoint() const { return checkpoint_; }
   const std::string& prefix() const { return prefix_; }
 
  private:
+  /// An entry of this shape that Linear::pack can read.
+  Result<const TensorEntry*> packable(const std::string& name, const std::vector<std::int64_t>& shape) const;
+
   const Checkpoint& checkpoint_;
   std::string prefix_;
   WeightType type_;
