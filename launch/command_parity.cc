@@ -3,8 +3,10 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "common/checkpoint/checkpoint.h"
@@ -54,6 +56,7 @@ class Comparison {
   void compare(const std::string& name, std::span<const float> ours) {
     const TensorEntry* entry = golden_.find(name);
     if (entry == nullptr) return;  // a folder may record less (unified-12b)
+    compared_.insert(name);
     const std::vector<float> theirs = floats_of(*entry);
     if (ours.size() != theirs.size()) return report(name, fmt::format("has {} elements, golden {}", ours.size(), theirs.size()), false);
     double largest = 0, error = 0;
@@ -67,18 +70,27 @@ class Comparison {
   }
   void compare(const std::string& name, bool equal) { report(name, equal ? "equal" : "differ", equal); }
 
-  bool fine() const { return failed_ == 0; }
-  int count() const { return count_; }
+  /// Nothing was beyond its bound, and at least one tensor was compared.
+  bool fine() const { return failed_ == 0 && !compared_.empty(); }
+  std::size_t tensors_compared() const { return compared_.size(); }
+  /// Golden tensors that no value of ours was compared with: what the pair lacks or the type leaves out.
+  std::vector<std::string> left_out() const {
+    std::vector<std::string> names;
+    for (const TensorEntry& entry : golden_.tensors()) {
+      if (entry.name != "input_ids" && !compared_.contains(entry.name)) names.push_back(entry.name);
+    }
+    return names;
+  }
 
  private:
   void report(const std::string& name, const std::string& what, bool fine) {
-    ++count_;
     failed_ += fine ? 0 : 1;
     std::printf("%-40s %s%s\n", name.c_str(), what.c_str(), fine ? "" : "  BEYOND THE BOUND");
   }
   const Checkpoint& golden_;
   double bound_;
-  int count_ = 0, failed_ = 0;
+  std::set<std::string> compared_;
+  int failed_ = 0;
 };
 
 std::vector<float> to_vector(Matrix<const float> m) {
@@ -197,9 +209,12 @@ bool parity(const fs::path& folder, const fs::path& model, WeightType type) {
     }
     if (exact && !golden_drafts.empty()) comparison.compare("draft token ids", drafts == golden_drafts);
   }
-  std::printf("%s: %s, %d values compared, %s, bound %.0e\n", folder.string().c_str(), comparison.fine() ? "ok" : "MISMATCH", comparison.count(),
-              to_string(type), bound_of(type));
-  return comparison.fine() && comparison.count() > 0;
+  if (const std::vector<std::string> names = comparison.left_out(); !names.empty()) {
+    std::printf("not compared: %s\n", fmt::format("{}", fmt::join(names, ", ")).c_str());
+  }
+  std::printf("%s: %s, %zu tensors compared%s, %s, bound %.0e\n", folder.string().c_str(), comparison.fine() ? "ok" : "MISMATCH",
+              comparison.tensors_compared(), fs::exists(pair.assistant) ? "" : ", no assistant", to_string(type), bound_of(type));
+  return comparison.fine();
 }
 
 }  // namespace

@@ -27,9 +27,6 @@ Result<std::unique_ptr<Backbone>> Backbone::load(TextConfig text_config, std::sh
   model->rows_max_ = rows_max;
   const TextConfig& config = model->config_;
   const std::string name = model->weights_->path().string();
-  if (config.enable_moe_block) {
-    return Error{Errc::kUnsupported, fmt::format("{}: enable_moe_block is true, this version runs dense models only", name)};
-  }
   RETURN_IF_ERROR(check_donors(config, name));
   model->rope_.emplace(config);
 

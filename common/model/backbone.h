@@ -52,7 +52,8 @@ class Backbone {
   std::int64_t rows_max() const { return rows_max_; }
   /// Cache index (KvCache::layer) of the donor of a kind (gemma4.md 3.5).
   std::size_t donor_cache(AttentionKind kind) const;
-  /// Bytes of weights that one forward reads.
+  /// Bytes of weights that a forward of one row reads: what bounds the speed of plain decoding. Of a mixture
+  /// of experts only a row's own count; n rows read up to n times as many experts, at most all.
   std::size_t weight_bytes() const;
   /// Implementation of the largest matrix, for logs.
   const std::string& gemm_implementation() const { return head_.implementation(); }

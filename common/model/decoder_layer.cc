@@ -35,6 +35,10 @@ Result<DecoderLayer> DecoderLayer::load(const WeightReader& weights, const TextC
   ASSIGN_OR_RETURN(layer.gate_up_, mlp.linear(hidden, {{"gate_proj", inner}, {"up_proj", inner}}));
   ASSIGN_OR_RETURN(layer.down_, mlp.linear(inner, {{"down_proj", hidden}}));
 
+  if (model.enable_moe_block) {
+    ASSIGN_OR_RETURN(layer.moe_, Moe::load(weights, model));
+  }
+
   if (ple_width > 0) {
     ASSIGN_OR_RETURN(layer.per_layer_input_gate_, weights.linear(hidden, {{"per_layer_input_gate", ple_width}}));
     ASSIGN_OR_RETURN(layer.per_layer_projection_, weights.linear(ple_width, {{"per_layer_projection", hidden}}));
@@ -59,10 +63,11 @@ void DecoderLayer::forward(std::span<const RowContext> rows, Matrix<float> x, st
   add_in_place(x, h);
   note("after_attention", x);
 
-  // x += norm(mlp(norm(x)))
+  // x += norm(f), f = mlp(norm(x)) or, with experts, norm(mlp(norm(x))) + norm(experts(norm(x)))
   rms_norm(x, pre_feedforward_norm_, eps_, h);
   mlp(h, workspace);
   note("mlp.down", h);
+  if (moe_) moe_->add_to(x, h, workspace, trace, name);
   rms_norm(h, post_feedforward_norm_, eps_, h);
   add_in_place(x, h);
   note("after_feedforward", x);
@@ -133,7 +138,8 @@ void DecoderLayer::mlp(Matrix<float> h, Workspace& workspace) const {
 
 std::size_t DecoderLayer::weight_bytes() const {
   return qkv_.weight_bytes() + o_.weight_bytes() + gate_up_.weight_bytes() + down_.weight_bytes() +
-         per_layer_input_gate_.weight_bytes() + per_layer_projection_.weight_bytes();
+         per_layer_input_gate_.weight_bytes() + per_layer_projection_.weight_bytes() +
+         (moe_ ? moe_->weight_bytes() : 0);
 }
 
 }  // namespace outrider

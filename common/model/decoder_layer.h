@@ -7,6 +7,7 @@
 #include "common/kernels/ops.h"
 #include "common/model/config.h"
 #include "common/model/kv_cache.h"
+#include "common/model/moe.h"
 #include "common/model/trace.h"
 #include "common/model/weights.h"
 #include "common/model/workspace.h"
@@ -22,7 +23,8 @@ struct RowContext {
 };
 
 /// One Gemma 4 decoder layer, of the backbone or of the assistant (gemma4.md 3.3). The assistant's
-/// layers own no K/V and have no per-layer input; nothing else differs.
+/// layers own no K/V and have no per-layer input; nothing else differs. The variants (experts beside the
+/// dense MLP, shared K/V, K as V, per-layer input) are facts of the layer's config, not classes.
 class DecoderLayer {
  public:
   /// @param weights under "...layers.<i>."
@@ -37,6 +39,7 @@ class DecoderLayer {
                Workspace& workspace, const TraceSink* trace, const std::string& name) const;
 
   const LayerConfig& config() const { return config_; }
+  /// Bytes of weights that a forward of one row reads.
   std::size_t weight_bytes() const;
 
  private:
@@ -50,6 +53,7 @@ class DecoderLayer {
   std::vector<float> q_norm_, k_norm_, post_per_layer_input_norm_;
   Linear qkv_;       ///< q; k; v, or q alone where K/V are shared, or q; k where k_eq_v
   Linear o_, gate_up_, down_, per_layer_input_gate_, per_layer_projection_;
+  std::optional<Moe> moe_;   ///< where enable_moe_block
   float layer_scalar_ = 1;
 };
 

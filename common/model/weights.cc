@@ -32,7 +32,7 @@ class CheckpointWeights final : public WeightSource {
     return RowTable{.dtype = entry->dtype, .rows = rows, .width = width, .bytes = entry->bytes, .owner = checkpoint_};
   }
 
-  Result<Linear> linear(std::int64_t in_features, const std::vector<Part>& parts) const override {
+  Result<Linear> linear(WeightType type, std::int64_t in_features, const std::vector<Part>& parts) const override {
     std::vector<WeightRows> rows;
     for (const Part& part : parts) {
       std::vector<std::int64_t> shape = {part.rows, in_features};
@@ -41,7 +41,7 @@ class CheckpointWeights final : public WeightSource {
       const std::size_t slice_bytes = entry->bytes.size() / static_cast<std::size_t>(std::max<std::int64_t>(1, part.slices));
       rows.push_back({entry->dtype, entry->bytes.data() + static_cast<std::size_t>(part.slice) * slice_bytes, part.rows});
     }
-    return Linear::pack(type_, in_features, rows);
+    return Linear::pack(type, in_features, rows);
   }
 
   Result<std::vector<TokenId>> permutation(const std::string& name, std::int64_t size) const override {
@@ -102,7 +102,18 @@ Result<std::shared_ptr<const WeightSource>> open_weights(const std::filesystem::
 Result<Linear> WeightReader::linear(std::int64_t in_features, const std::vector<Part>& parts) const {
   std::vector<WeightSource::Part> named;
   for (const Part& part : parts) named.push_back({prefix_ + part.name + ".weight", part.rows});
-  return source_.linear(in_features, named);
+  return source_.linear(type_, in_features, named);
+}
+
+Result<std::vector<Linear>> WeightReader::experts(std::int64_t count, std::int64_t in_features, const std::vector<Part>& parts) const {
+  std::vector<Linear> linears;
+  for (std::int64_t e = 0; e < count; ++e) {
+    std::vector<WeightSource::Part> slices;
+    for (const Part& part : parts) slices.push_back({prefix_ + part.name, part.rows, e, count});
+    ASSIGN_OR_RETURN(Linear linear, source_.linear(type_, in_features, slices));
+    linears.push_back(std::move(linear));
+  }
+  return linears;
 }
 
 std::string text_prefix(const WeightSource& weights) {

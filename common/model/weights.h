@@ -43,8 +43,8 @@ class WeightSource {
   /// A norm weight or other vector of `size` elements, as floats.
   virtual Result<std::vector<float>> vector(const std::string& name, std::int64_t size) const = 0;
   virtual Result<RowTable> table(const std::string& name, std::int64_t rows, std::int64_t width) const = 0;
-  /// The parts' rows stacked into one packed matrix.
-  virtual Result<Linear> linear(std::int64_t in_features, const std::vector<Part>& parts) const = 0;
+  /// The parts' rows stacked into one matrix, packed as `type`: type() but for what must be exact.
+  virtual Result<Linear> linear(WeightType type, std::int64_t in_features, const std::vector<Part>& parts) const = 0;
   /// An order of `size` tokens: a permutation of 0 .. size - 1, else kMalformed.
   virtual Result<std::vector<TokenId>> permutation(const std::string& name, std::int64_t size) const = 0;
   /// The table's rows in that order, in memory: what a head reads in runs. F32 for f32, else BF16.
@@ -62,7 +62,7 @@ Result<std::shared_ptr<const WeightSource>> open_weights(const std::filesystem::
 /// A source under a name prefix.
 class WeightReader {
  public:
-  WeightReader(const WeightSource& source, std::string prefix) : source_(source), prefix_(std::move(prefix)) {}
+  WeightReader(const WeightSource& source, std::string prefix) : WeightReader(source, std::move(prefix), source.type()) {}
 
   Result<std::vector<float>> vector(const std::string& name, std::int64_t size) const { return source_.vector(prefix_ + name, size); }
   Result<RowTable> table(const std::string& name, std::int64_t rows, std::int64_t width) const {
@@ -73,14 +73,23 @@ class WeightReader {
     std::int64_t rows;
   };
   Result<Linear> linear(std::int64_t in_features, const std::vector<Part>& parts) const;
+  /// Experts: `count` matrices, each of them slice e of every part's tensor [count, part.rows, in_features],
+  /// stacked as in linear(). These tensors' names have no ".weight".
+  Result<std::vector<Linear>> experts(std::int64_t count, std::int64_t in_features, const std::vector<Part>& parts) const;
 
-  WeightReader under(const std::string& name) const { return {source_, prefix_ + name + "."}; }
+  bool has(const std::string& name) const { return source_.has(prefix_ + name); }
+  WeightReader under(const std::string& name) const { return {source_, prefix_ + name + ".", type_}; }
+  /// The same weights, with matrices packed as `type`.
+  WeightReader as(WeightType type) const { return {source_, prefix_, type}; }
   const WeightSource& source() const { return source_; }
   const std::string& prefix() const { return prefix_; }
 
  private:
+  WeightReader(const WeightSource& source, std::string prefix, WeightType type) : source_(source), prefix_(std::move(prefix)), type_(type) {}
+
   const WeightSource& source_;
   std::string prefix_;
+  WeightType type_;
 };
 
 /// The prefix of a backbone's text tensors: multimodal or text only (gemma4.md 2.1).

@@ -24,6 +24,7 @@ class Buffer {
 /// Scratch of one model instance, by purpose. One forward at a time.
 struct Workspace {
   Buffer normed, qkv, attention, gate_up, product, ple_gate;
+  Buffer router_input, router_probabilities, experts_input, expert_rows, experts_output;
 };
 
 }  // namespace outrider

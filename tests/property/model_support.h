@@ -30,11 +30,14 @@ inline std::string pair_name(const testing::TestParamInfo<Pair>& param_info) {
   return std::string(param_info.param.name) + "_" + to_string(param_info.param.type);
 }
 
-/// "tiny": random weights, sliding window 8, per-layer inputs, shared K/V. "nano": trained, window 128.
+/// "tiny": random weights, sliding window 8, per-layer inputs, shared K/V. "tiny_moe": K as V and experts.
+/// "tiny_odd": all of these, window 5. "nano": trained, window 128.
 inline std::vector<Pair> every_pair() {
   std::vector<Pair> pairs;
   for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8}) {
     pairs.push_back({"tiny", "tests/goldens/e4b/backbone", "tests/goldens/e4b/assistant", type});
+    pairs.push_back({"tiny_moe", "tests/goldens/moe-26b-a4b/backbone", "tests/goldens/moe-26b-a4b/assistant", type});
+    pairs.push_back({"tiny_odd", "tests/goldens/odd/backbone", "tests/goldens/odd/assistant", type});
     pairs.push_back({"nano", "models/nano/backbone", "models/nano/assistant", type});
   }
   return pairs;

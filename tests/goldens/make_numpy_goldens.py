@@ -1,0 +1,209 @@
+"""Goldens that reference.py computes (numpy), beside those of Hugging Face transformers.
+
+usage: make_numpy_goldens.py odd              the folder odd: every feature at once, in sizes that no published model has
+       make_numpy_goldens.py random DIR SEED  a pair of another architecture for each seed, to compare by hand: outrider parity DIR
+       make_numpy_goldens.py moe              moe.safetensors of moe-26b-a4b and odd: what the router and the experts compute
+
+What transformers' goldens cannot tell is whether the code took a size from them, and what hidden states cannot tell is whether the
+router's weights are renormalised in the right order: the norm after the experts cancels it. moe.safetensors has, of the first and the
+last layer: input (the residual stream, which the router reads), chosen and weights [n, top_k], experts_input, experts_output.
+"""
+import json
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import reference
+from reference import FULL, SLIDING
+
+HERE = Path(__file__).resolve().parent
+DRAFT_STEPS = 6
+ODD = dict(vocab_size=210, hidden_size=40, intermediate_size=52, num_hidden_layers=7, num_attention_heads=6, num_key_value_heads=3,
+           head_dim=16, global_head_dim=48, num_global_key_value_heads=2, attention_k_eq_v=True, sliding_window=5,
+           layer_types=[SLIDING, FULL, FULL, SLIDING, SLIDING, FULL, FULL], num_kv_shared_layers=2, use_double_wide_mlp=True,
+           hidden_size_per_layer_input=24, vocab_size_per_layer_input=217, enable_moe_block=True, num_experts=5, top_k_experts=2,
+           moe_intermediate_size=12, final_logit_softcapping=None, ordered=True, centroids=14, old_spelling=True, bf16=True, text_only=False,
+           prompt=29)
+
+TRACED = {"after_attention": "input", "router.chosen": "chosen", "router.weights": "weights", "experts_input": "experts_input",
+          "experts_output": "experts_output"}
+
+def random_settings(seed):
+    """Any of the facts that differ between the published models, in any combination."""
+    rng = np.random.default_rng(seed)
+    pick = lambda *values: values[rng.integers(len(values))]
+    kv, full_kv = pick((1, 1), (2, 1), (3, 2), (2, 4), (4, 4))
+    layers = int(rng.integers(4, 10))
+    kinds = [pick(SLIDING, SLIDING, FULL) for _ in range(layers)]
+    kinds[:2], kinds[-1] = (pick((SLIDING, FULL), (FULL, SLIDING))), FULL
+    experts = int(rng.integers(2, 14))
+    return dict(vocab_size=210, hidden_size=8 * int(rng.integers(3, 12)), intermediate_size=4 * int(rng.integers(5, 40)), num_hidden_layers=layers,
+                num_attention_heads=12, num_key_value_heads=kv, num_global_key_value_heads=full_kv, head_dim=pick(8, 16, 24, 26),
+                global_head_dim=pick(16, 32, 40, 50), attention_k_eq_v=pick(True, False), sliding_window=int(rng.integers(1, 20)), layer_types=kinds,
+                num_kv_shared_layers=int(rng.integers(0, layers - 1)), use_double_wide_mlp=pick(True, False),
+                hidden_size_per_layer_input=pick(0, 0, 7, 24), vocab_size_per_layer_input=215, enable_moe_block=pick(True, False), num_experts=experts,
+                top_k_experts=int(rng.integers(1, experts + 1)), moe_intermediate_size=int(rng.integers(3, 40)),
+                final_logit_softcapping=pick(None, 3.0, 30.0), ordered=pick(True, False), centroids=pick(7, 14, 30), old_spelling=pick(True, False),
+                bf16=pick(True, False), text_only=pick(True, False), prompt=int(rng.integers(3, 70)))
+
+def save_safetensors(path, tensors, bf16=False):
+    header, blobs, offset = {}, [], 0
+    for name, value in sorted(tensors.items()):
+        value = np.ascontiguousarray(value)
+        kind = {"f": "F32", "i": "I64"}[value.dtype.kind]
+        data = value.astype("<f4" if kind == "F32" else "<i8").tobytes()
+        if kind == "F32" and bf16:
+            kind, data = "BF16", (np.frombuffer(data, "<u4") >> 16).astype("<u2").tobytes()     # exact: the values are bfloat16's
+        header[name] = {"dtype": kind, "shape": list(value.shape), "data_offsets": [offset, offset + len(data)]}
+        blobs.append(data)
+        offset += len(data)
+    text = json.dumps(header).encode()
+    Path(path).write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
+
+class Maker:
+    """Random tensors, scaled so that activations stay near one."""
+
+    def __init__(self, seed, bf16):
+        self.rng, self.bf16, self.tensors = np.random.default_rng(seed), bf16, {}
+
+    def put(self, name, shape, mean=0.0, deviation=1.0):
+        value = (mean + deviation * self.rng.standard_normal(shape)).astype(np.float32)
+        if self.bf16:                                    # cut to bfloat16, so that both sides compute with the same values
+            value = (value.view(np.uint32) & 0xFFFF0000).view(np.float32)
+        self.tensors[name] = value
+
+    def matrix(self, name, *shape):
+        self.put(name, shape, deviation=shape[-1] ** -0.5)
+
+    def norm(self, name, width, mean=1.0):
+        self.put(name, (width,), mean, 0.2 * mean)
+
+    def layer(self, prefix, hidden, heads, head_dim, kv_heads, inner, owns_kv, k_eq_v, ple=0, experts=0, moe_inner=0):
+        for name in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
+            self.norm(f"{prefix}{name}_layernorm.weight", hidden)
+        self.put(prefix + "layer_scalar", (1,), 0.8, 0.1)
+        attention = prefix + "self_attn."
+        self.matrix(attention + "q_proj.weight", heads * head_dim, hidden)
+        self.matrix(attention + "o_proj.weight", hidden, heads * head_dim)
+        self.norm(attention + "q_norm.weight", head_dim, head_dim ** -0.5)
+        if owns_kv:
+            self.matrix(attention + "k_proj.weight", kv_heads * head_dim, hidden)
+            self.norm(attention + "k_norm.weight", head_dim)
+            if not k_eq_v:
+                self.matrix(attention + "v_proj.weight", kv_heads * head_dim, hidden)
+        self.matrix(prefix + "mlp.gate_proj.weight", inner, hidden)
+        self.matrix(prefix + "mlp.up_proj.weight", inner, hidden)
+        self.matrix(prefix + "mlp.down_proj.weight", hidden, inner)
+        if ple:
+            self.matrix(prefix + "per_layer_input_gate.weight", ple, hidden)
+            self.matrix(prefix + "per_layer_projection.weight", hidden, ple)
+            self.norm(prefix + "post_per_layer_input_norm.weight", hidden)
+        if experts:
+            for name in ("post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2"):
+                self.norm(f"{prefix}{name}.weight", hidden)
+            self.put(prefix + "router.proj.weight", (experts, hidden))
+            self.norm(prefix + "router.scale", hidden)
+            self.norm(prefix + "router.per_expert_scale", experts)
+            self.matrix(prefix + "experts.gate_up_proj", experts, 2 * moe_inner, hidden)
+            self.matrix(prefix + "experts.down_proj", experts, hidden, moe_inner)
+
+def spelled(text, kinds, old):
+    """The shapes of full layers in the older spelling, or in the newer one with zero-padded keys."""
+    text = dict(text)
+    if not old:
+        head_dim, own = text.pop("global_head_dim"), text.pop("num_global_key_value_heads")
+        entry = {"head_dim": head_dim, **({"num_key_value_heads": own} if text["attention_k_eq_v"] else {})}
+        text["per_layer_config"] = {f"{i:03}": entry for i, kind in enumerate(kinds) if kind == FULL}
+    return text
+
+def write_pair(out, s, seed):
+    kinds = s["layer_types"]
+    first_shared = s["num_hidden_layers"] - s["num_kv_shared_layers"]
+    while any(kind not in kinds[:first_shared] for kind in (SLIDING, FULL)):       # every shared layer and the assistant need a donor
+        first_shared += 1
+    s["num_kv_shared_layers"] = s["num_hidden_layers"] - first_shared
+    full_kv = s["num_global_key_value_heads"] if s["attention_k_eq_v"] else s["num_key_value_heads"]
+    shapes = {SLIDING: (s["head_dim"], s["num_key_value_heads"]), FULL: (s["global_head_dim"], full_kv)}
+    hidden, ple = s["hidden_size"], s["hidden_size_per_layer_input"]
+
+    backbone = Maker(seed, s["bf16"])
+    prefix = "model." if s["text_only"] else "model.language_model."
+    backbone.matrix(prefix + "embed_tokens.weight", s["vocab_size"], hidden)
+    backbone.norm(prefix + "norm.weight", hidden)
+    if ple:
+        backbone.put(prefix + "embed_tokens_per_layer.weight", (s["vocab_size_per_layer_input"], s["num_hidden_layers"] * ple), deviation=0.5)
+        backbone.matrix(prefix + "per_layer_model_projection.weight", s["num_hidden_layers"] * ple, hidden)
+        backbone.norm(prefix + "per_layer_projection_norm.weight", ple)
+    for i, kind in enumerate(kinds):
+        shared = i >= first_shared
+        backbone.layer(f"{prefix}layers.{i}.", hidden, s["num_attention_heads"], *shapes[kind],
+                       s["intermediate_size"] * (2 if shared and s["use_double_wide_mlp"] else 1), not shared,
+                       kind == FULL and s["attention_k_eq_v"], ple, s["num_experts"] if s["enable_moe_block"] else 0, s["moe_intermediate_size"])
+    ours = ("ordered", "centroids", "old_spelling", "bf16", "text_only", "prompt")
+    text = spelled({"model_type": "gemma4_text", **{k: v for k, v in s.items() if k not in ours}}, kinds, s["old_spelling"])
+    if not ple:
+        text["vocab_size_per_layer_input"] = 0
+    write(out / "backbone", text if s["text_only"] else {"model_type": "gemma4", "text_config": text}, backbone.tensors, s["bf16"])
+
+    assistant, small, count = Maker(seed + 1, s["bf16"]), 24, 3
+    draft_kinds = [SLIDING, FULL, FULL]
+    assistant.matrix("pre_projection.weight", small, 2 * hidden)
+    assistant.matrix("post_projection.weight", hidden, small)
+    assistant.matrix("model.embed_tokens.weight", s["vocab_size"], small)
+    assistant.norm("model.norm.weight", small)
+    for j, kind in enumerate(draft_kinds):
+        assistant.layer(f"model.layers.{j}.", small, s["num_attention_heads"], *shapes[kind], 36, False, False)
+    if s["ordered"]:
+        assistant.matrix("masked_embedding.centroids.weight", s["centroids"], small)
+        assistant.tensors["masked_embedding.token_ordering"] = np.random.default_rng(seed).permutation(s["vocab_size"])
+    keys = ("vocab_size", "num_attention_heads", "num_key_value_heads", "num_global_key_value_heads", "head_dim", "global_head_dim", "attention_k_eq_v",
+            "sliding_window")
+    text = {"model_type": "gemma4_text", **{k: s[k] for k in keys}, "hidden_size": small, "intermediate_size": 36, "num_hidden_layers": count,
+            "layer_types": draft_kinds, "num_kv_shared_layers": count, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
+    config = {"model_type": "gemma4_assistant", "backbone_hidden_size": hidden, "use_ordered_embeddings": s["ordered"], "num_centroids": s["centroids"],
+              "centroid_intermediate_top_k": 3, "text_config": spelled(text, draft_kinds, not s["old_spelling"])}
+    write(out / "assistant", config, assistant.tensors, s["bf16"])
+
+def write(folder, config, tensors, bf16):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    save_safetensors(folder / "model.safetensors", tensors, bf16)
+
+def make_pair(out, settings, seed):
+    write_pair(out, settings, seed)
+    prompt = np.random.default_rng(seed).integers(0, settings["vocab_size"], settings["prompt"])
+    golden = {"input_ids": prompt[None]}
+    save_safetensors(out / "golden.safetensors", golden)
+    _, _, _, _, run, (ids, logits, states) = reference.run_golden(out)
+    golden["logits"] = run.logits
+    golden.update({f"hidden_states.{i}": h for i, h in enumerate(run.hidden_states)})
+    for kind, (k, v) in run.shared_kv.items():
+        golden[f"shared_kv.{kind}.key"], golden[f"shared_kv.{kind}.value"] = k, v
+    for j in range(DRAFT_STEPS):
+        golden[f"draft.{j}.logits"], golden[f"draft.{j}.hidden"] = logits[j], states[j]
+    save_safetensors(out / "golden.safetensors", golden)
+    notes = {"draft_first_token": int(np.argmax(run.logits[-1])), "draft_position_id": len(prompt), "draft_tokens": [int(i) for i in ids]}
+    (out / "golden.json").write_text(json.dumps(notes) + "\n")
+
+def trace_moe(folder):
+    reference.Weights.traced, reference.Weights.trace_prefix = {}, ""
+    _, backbone, *_ = reference.run_golden(folder)
+    reference.Weights.trace_prefix = None
+    save_safetensors(folder / "moe.safetensors", {f"layers.{i}.{ours}": reference.Weights.traced[f"{backbone.w.prefix}layers.{i}.{theirs}"]
+                                                  for i in (0, backbone.config.layer_count - 1) for theirs, ours in TRACED.items()})
+
+def main(arguments):
+    if arguments == ["odd"]:
+        make_pair(HERE / "odd", dict(ODD), 0)
+    elif arguments == ["moe"]:
+        trace_moe(HERE / "moe-26b-a4b")
+        trace_moe(HERE / "odd")
+    elif len(arguments) == 3 and arguments[0] == "random":
+        make_pair(Path(arguments[1]), random_settings(int(arguments[2])), int(arguments[2]))
+    else:
+        raise SystemExit(__doc__)
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
