@@ -5,19 +5,19 @@
 
 #include "common/kernels/gemm_onednn.h"
 #include "common/kernels/kernel_table.h"
+#include "common/tensor/decode.h"
 
 namespace outrider {
 namespace {
 
 /// Row `r` of a part as float.
 void read_row(const WeightRows& part, std::int64_t r, std::span<float> row) {
-  const std::byte* from = part.data + static_cast<std::size_t>(r) * row.size() * size_bytes(part.dtype);
+  const std::byte* from = part.data + static_cast<std::size_t>(r) * stored_bytes(part.dtype, row.size());
   if (part.dtype == DType::kBf16) {
     kernels().from_bf16(reinterpret_cast<const Bf16*>(from), static_cast<std::int64_t>(row.size()), row.data());
     return;
   }
-  CHECK(part.dtype == DType::kF32, "weights are {}, wanted F32 or BF16", to_string(part.dtype));
-  std::memcpy(row.data(), from, row.size_bytes());
+  decode(part.dtype, from, row);
 }
 
 std::size_t element_bytes(WeightType type) {

@@ -22,7 +22,7 @@ enum class WeightType {
 const char* to_string(WeightType type);
 Result<WeightType> parse_weight_type(const std::string& name);
 
-/// Rows [out, in] of a stored matrix, row-major, F32 or BF16. The bytes need no alignment.
+/// Rows [out, in] of a stored matrix, row-major, of a type that decode() knows. The bytes need no alignment.
 struct WeightRows {
   DType dtype;
   const std::byte* data;

@@ -1,7 +1,8 @@
 #include "common/model/embedding.h"
 
 #include <cmath>
-#include <cstring>
+
+#include "common/tensor/decode.h"
 
 namespace outrider {
 
@@ -20,19 +21,8 @@ Embedding::Embedding(const TensorEntry& table, std::int64_t scale_width, WeightT
 void Embedding::lookup(TokenId token, std::span<float> row) const {
   CHECK(0 <= token && token < rows_, "token {}, rows {}", token, rows_);
   CHECK(static_cast<std::int64_t>(row.size()) == width_);
-  const std::size_t element = size_bytes(dtype_);
-  const std::byte* from = bytes_.data() + static_cast<std::size_t>(token) * row.size() * element;
-  for (std::size_t i = 0; i < row.size(); ++i, from += element) {
-    if (dtype_ == DType::kBf16) {
-      Bf16 x;
-      std::memcpy(&x, from, sizeof(x));
-      row[i] = to_float(x) * scale_;
-    } else {
-      float x;
-      std::memcpy(&x, from, sizeof(x));
-      row[i] = x * scale_;
-    }
-  }
+  decode(dtype_, bytes_.data() + static_cast<std::size_t>(token) * stored_bytes(dtype_, row.size()), row);
+  for (float& x : row) x *= scale_;
 }
 
 }  // namespace outrider

@@ -12,7 +12,7 @@ namespace outrider {
 /// Rows of an embedding table, times a constant. Reads the mapped checkpoint; copies nothing.
 class Embedding {
  public:
-  /// @param table [V, width], F32 or BF16; its checkpoint must outlive this.
+  /// @param table [V, width], of a type that decode() knows; its checkpoint must outlive this.
   /// @param type  rounds sqrt(width) to bf16 first unless it is f32, as a bf16 model does (gemma4.md 3.1).
   Embedding(const TensorEntry& table, std::int64_t scale_width, WeightType type);
 

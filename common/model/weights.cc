@@ -1,5 +1,7 @@
 #include "common/model/weights.h"
 
+#include "common/tensor/decode.h"
+
 namespace outrider {
 
 Result<std::vector<float>> WeightReader::vector(const std::string& name, std::int64_t size) const {
@@ -11,8 +13,8 @@ Result<std::vector<float>> WeightReader::vector(const std::string& name, std::in
 
 Result<const TensorEntry*> WeightReader::table(const std::string& name, std::int64_t rows, std::int64_t columns) const {
   ASSIGN_OR_RETURN(const TensorEntry* entry, checkpoint_.require(prefix_ + name, {rows, columns}));
-  if (entry->dtype != DType::kF32 && entry->dtype != DType::kBf16) {
-    return Error{Errc::kUnsupported, fmt::format("{}: tensor '{}' is {}, wanted F32 or BF16", entry->file.string(), entry->name,
+  if (!is_decodable(entry->dtype)) {
+    return Error{Errc::kUnsupported, fmt::format("{}: tensor '{}' is {}, wanted F32, BF16, F16 or a block type", entry->file.string(), entry->name,
                                                  to_string(entry->dtype))};
   }
   return entry;

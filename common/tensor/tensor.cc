@@ -6,17 +6,48 @@
 
 namespace outrider {
 
-std::size_t size_bytes(DType dtype) {
+namespace {
+
+/// What is stored together, and in how many bytes.
+struct Block {
+  std::size_t elements, bytes;
+};
+
+Block block_of(DType dtype) {
   switch (dtype) {
     case DType::kI8:
-    case DType::kU8: return 1;
+    case DType::kU8: return {1, 1};
     case DType::kBf16:
-    case DType::kF16: return 2;
+    case DType::kF16: return {1, 2};
     case DType::kF32:
-    case DType::kI32: return 4;
-    case DType::kI64: return 8;
+    case DType::kI32: return {1, 4};
+    case DType::kI64: return {1, 8};
+    case DType::kQ8_0: return {32, 34};
+    case DType::kQ4_0: return {32, 18};
+    case DType::kQ4_1: return {32, 20};
+    case DType::kQ5_0: return {32, 22};
+    case DType::kQ5_1: return {32, 24};
+    case DType::kQ4_K: return {256, 144};
+    case DType::kQ5_K: return {256, 176};
+    case DType::kQ6_K: return {256, 210};
   }
-  return 0;
+  CHECK(false, "DType {}", static_cast<int>(dtype));
+}
+
+}  // namespace
+
+std::size_t block_elements(DType dtype) { return block_of(dtype).elements; }
+
+std::size_t stored_bytes(DType dtype, std::size_t elements) {
+  const Block block = block_of(dtype);
+  CHECK(elements % block.elements == 0, "{} elements of {}, wanted a multiple of {}", elements, to_string(dtype), block.elements);
+  return elements / block.elements * block.bytes;
+}
+
+std::size_t size_bytes(DType dtype) {
+  const Block block = block_of(dtype);
+  CHECK(block.elements == 1, "one element of {} has no bytes of its own", to_string(dtype));
+  return block.bytes;
 }
 
 const char* to_string(DType dtype) {
@@ -28,6 +59,14 @@ const char* to_string(DType dtype) {
     case DType::kI64: return "I64";
     case DType::kU8: return "U8";
     case DType::kF16: return "F16";
+    case DType::kQ8_0: return "Q8_0";
+    case DType::kQ4_0: return "Q4_0";
+    case DType::kQ4_1: return "Q4_1";
+    case DType::kQ5_0: return "Q5_0";
+    case DType::kQ5_1: return "Q5_1";
+    case DType::kQ4_K: return "Q4_K";
+    case DType::kQ5_K: return "Q5_K";
+    case DType::kQ6_K: return "Q6_K";
   }
   return "?";
 }

@@ -14,12 +14,20 @@
 
 namespace outrider {
 
-/// Element types that files and the wire may hold.
-enum class DType : std::uint8_t { kF32, kBf16, kI8, kI32, kI64, kU8, kF16 };
+/// Element types that files and the wire may hold. Those from kQ8_0 on are ggml's block types: so many
+/// consecutive elements of a row share scales and are stored as one block.
+enum class DType : std::uint8_t {
+  kF32, kBf16, kI8, kI32, kI64, kU8, kF16,
+  kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K,
+};
 
-/// Bytes of one element.
+/// Elements that are stored together: 1, or 32 or 256 for a block type.
+std::size_t block_elements(DType dtype);
+/// Bytes of so many elements. @pre a multiple of block_elements(dtype).
+std::size_t stored_bytes(DType dtype, std::size_t elements);
+/// Bytes of one element. @pre not a block type: its elements have no bytes of their own.
 std::size_t size_bytes(DType dtype);
-/// Name as safetensors spells it: F32, BF16, I8, ...
+/// Name as safetensors and ggml spell it: F32, BF16, I8, Q4_K, ...
 const char* to_string(DType dtype);
 
 /// Non-owning view of a row-major tensor; the last axis is contiguous. Copying a view

@@ -1,0 +1,182 @@
+// The block layouts are ggml's (ggml-common.h, ggml-quants.c): little endian, one f16 scale per block
+// of 32, or per super-block of 256 with small integer scales (and minima) for its sub-blocks.
+#include "common/tensor/decode.h"
+
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "common/tensor/f16.h"
+
+namespace outrider {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "files are read as they lie in memory");
+
+float read_half(const std::uint8_t* from) {
+  F16 half;
+  std::memcpy(&half, from, sizeof(half));
+  return to_float(half);
+}
+
+template <typename Stored>
+void decode_elements(const std::byte* from, std::span<float> out) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    Stored element;
+    std::memcpy(&element, from + i * sizeof(Stored), sizeof(Stored));
+    out[i] = to_float(element);
+  }
+}
+
+/// d, int8[32].
+void decode_q8_0(const std::uint8_t* block, float* out) {
+  const float d = read_half(block);
+  for (int j = 0; j < 32; ++j) out[j] = d * static_cast<float>(static_cast<std::int8_t>(block[2 + j]));
+}
+
+// In the 4- and 5-bit blocks, byte j's low nibble is element j and its high nibble element j + 16.
+
+/// d, nibbles[16]; codes are offset by 8.
+void decode_q4_0(const std::uint8_t* block, float* out) {
+  const float d = read_half(block);
+  const std::uint8_t* const codes = block + 2;
+  for (int j = 0; j < 16; ++j) {
+    out[j] = d * static_cast<float>((codes[j] & 15) - 8);
+    out[j + 16] = d * static_cast<float>((codes[j] >> 4) - 8);
+  }
+}
+
+/// d, minimum, nibbles[16].
+void decode_q4_1(const std::uint8_t* block, float* out) {
+  const float d = read_half(block), minimum = read_half(block + 2);
+  const std::uint8_t* const codes = block + 4;
+  for (int j = 0; j < 16; ++j) {
+    out[j] = d * static_cast<float>(codes[j] & 15) + minimum;
+    out[j + 16] = d * static_cast<float>(codes[j] >> 4) + minimum;
+  }
+}
+
+/// The fifth bits of elements j and j + 16, each in place as 16.
+struct FifthBits {
+  std::uint32_t bits;
+  explicit FifthBits(const std::uint8_t* from) { std::memcpy(&bits, from, sizeof(bits)); }
+  int low(int j) const { return static_cast<int>(bits >> j & 1u) << 4; }
+  int high(int j) const { return static_cast<int>(bits >> (j + 16) & 1u) << 4; }
+};
+
+/// d, fifth bits[4], nibbles[16]; codes are offset by 16.
+void decode_q5_0(const std::uint8_t* block, float* out) {
+  const float d = read_half(block);
+  const FifthBits fifth(block + 2);
+  const std::uint8_t* const codes = block + 6;
+  for (int j = 0; j < 16; ++j) {
+    out[j] = d * static_cast<float>(((codes[j] & 15) | fifth.low(j)) - 16);
+    out[j + 16] = d * static_cast<float>(((codes[j] >> 4) | fifth.high(j)) - 16);
+  }
+}
+
+/// d, minimum, fifth bits[4], nibbles[16].
+void decode_q5_1(const std::uint8_t* block, float* out) {
+  const float d = read_half(block), minimum = read_half(block + 2);
+  const FifthBits fifth(block + 4);
+  const std::uint8_t* const codes = block + 8;
+  for (int j = 0; j < 16; ++j) {
+    out[j] = d * static_cast<float>((codes[j] & 15) | fifth.low(j)) + minimum;
+    out[j + 16] = d * static_cast<float>((codes[j] >> 4) | fifth.high(j)) + minimum;
+  }
+}
+
+/// Eight sub-blocks' 6-bit scales and minima in 12 bytes: the first four lie whole in the low six bits
+/// of bytes 0..3 (scales) and 4..7 (minima); the last four have their low nibbles in bytes 8..11 and
+/// their upper two bits on top of bytes 0..7.
+struct SubScales {
+  std::array<float, 8> scale, minimum;
+  SubScales(float d, float d_minimum, const std::uint8_t* packed) {
+    for (std::size_t j = 0; j < 4; ++j) {
+      scale[j] = d * static_cast<float>(packed[j] & 63);
+      minimum[j] = d_minimum * static_cast<float>(packed[j + 4] & 63);
+      scale[j + 4] = d * static_cast<float>((packed[j + 8] & 15) | (packed[j] >> 6) << 4);
+      minimum[j + 4] = d_minimum * static_cast<float>((packed[j + 8] >> 4) | (packed[j + 4] >> 6) << 4);
+    }
+  }
+};
+
+/// d, d of the minima, scales[12], nibbles[128]: of each 32 bytes the low nibbles are one sub-block,
+/// the high ones the next.
+void decode_q4_k(const std::uint8_t* block, float* out) {
+  const SubScales sub(read_half(block), read_half(block + 2), block + 4);
+  for (std::size_t s = 0; s < 8; ++s) {
+    const std::uint8_t* const codes = block + 16 + s / 2 * 32;
+    for (std::size_t l = 0; l < 32; ++l) {
+      const int code = s % 2 == 0 ? codes[l] & 15 : codes[l] >> 4;
+      out[s * 32 + l] = sub.scale[s] * static_cast<float>(code) - sub.minimum[s];
+    }
+  }
+}
+
+/// As Q4_K, with 32 bytes before the nibbles whose bit s is the fifth bit of sub-block s.
+void decode_q5_k(const std::uint8_t* block, float* out) {
+  const SubScales sub(read_half(block), read_half(block + 2), block + 4);
+  const std::uint8_t* const fifth = block + 16;
+  for (std::size_t s = 0; s < 8; ++s) {
+    const std::uint8_t* const codes = block + 48 + s / 2 * 32;
+    for (std::size_t l = 0; l < 32; ++l) {
+      const int nibble = s % 2 == 0 ? codes[l] & 15 : codes[l] >> 4;
+      const int code = nibble | (fifth[l] >> s & 1) << 4;
+      out[s * 32 + l] = sub.scale[s] * static_cast<float>(code) - sub.minimum[s];
+    }
+  }
+}
+
+/// Nibbles[128], upper two bits[64], int8 scales[16] of 16 elements each, d; codes are offset by 32.
+/// In each half of 128 elements, 64 nibble bytes and 32 bit bytes serve four runs of 32.
+void decode_q6_k(const std::uint8_t* block, float* out) {
+  const float d = read_half(block + 208);
+  for (std::size_t i = 0; i < 256; ++i) {
+    const std::size_t half = i / 128, run = i % 128 / 32, l = i % 32;
+    const std::uint8_t nibbles = block[half * 64 + run % 2 * 32 + l];
+    const int low = run < 2 ? nibbles & 15 : nibbles >> 4;
+    const int high = block[128 + half * 32 + l] >> (2 * run) & 3;
+    const auto scale = static_cast<std::int8_t>(block[192 + i / 16]);
+    out[i] = d * static_cast<float>(scale) * static_cast<float>((low | high << 4) - 32);
+  }
+}
+
+using DecodeBlock = void (*)(const std::uint8_t* block, float* out);
+
+DecodeBlock block_decoder(DType dtype) {
+  switch (dtype) {
+    case DType::kQ8_0: return decode_q8_0;
+    case DType::kQ4_0: return decode_q4_0;
+    case DType::kQ4_1: return decode_q4_1;
+    case DType::kQ5_0: return decode_q5_0;
+    case DType::kQ5_1: return decode_q5_1;
+    case DType::kQ4_K: return decode_q4_k;
+    case DType::kQ5_K: return decode_q5_k;
+    case DType::kQ6_K: return decode_q6_k;
+    default: return nullptr;
+  }
+}
+
+}  // namespace
+
+bool is_decodable(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF16 || block_decoder(dtype) != nullptr;
+}
+
+void decode(DType dtype, const std::byte* from, std::span<float> out) {
+  switch (dtype) {
+    case DType::kF32: return decode_elements<float>(from, out);
+    case DType::kBf16: return decode_elements<Bf16>(from, out);
+    case DType::kF16: return decode_elements<F16>(from, out);
+    default: break;
+  }
+  const DecodeBlock decode_block = block_decoder(dtype);
+  const std::size_t elements = block_elements(dtype), bytes = stored_bytes(dtype, elements);
+  CHECK(decode_block != nullptr, "{} elements are no floats", to_string(dtype));
+  CHECK(out.size() % elements == 0, "{} elements of {}, wanted a multiple of {}", out.size(), to_string(dtype), elements);
+  const auto* block = reinterpret_cast<const std::uint8_t*>(from);
+  for (std::size_t i = 0; i < out.size(); i += elements, block += bytes) decode_block(block, out.data() + i);
+}
+
+}  // namespace outrider

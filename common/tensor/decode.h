@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "common/tensor/tensor.h"
+
+namespace outrider {
+
+/// Whether decode() knows the type: F32, BF16, F16 and the block types.
+bool is_decodable(DType dtype);
+
+/// Stored elements as floats: exact for F32, BF16 and F16, and for block types what ggml's
+/// dequantize_row_* compute (each value is rounded at most once, so the order of operations
+/// does not matter).
+///
+/// @param from  stored_bytes(dtype, out.size()) bytes at any alignment; of a block type, whole blocks.
+/// @pre is_decodable(dtype); out.size() is a multiple of block_elements(dtype).
+void decode(DType dtype, const std::byte* from, std::span<float> out);
+
+}  // namespace outrider
