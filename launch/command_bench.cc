@@ -62,7 +62,7 @@ struct Sums {
 void bench_pair(const BenchFlags& flags) {
   init_logging("outrider", "warn");
   const PairPaths pair = flags.model.pair();
-  const Tokenizer tokenizer = or_throw(Tokenizer::load(pair.backbone / "tokenizer.json"));
+  const Tokenizer tokenizer = or_throw(Tokenizer::load(pair.backbone));
   const std::vector<TokenId> stop_ids = or_throw(load_eos_token_ids(pair.backbone));
   const double bandwidth = measure_read_bandwidth_gb_s();
 

@@ -62,7 +62,7 @@ std::vector<TokenId> encode_prompt(const RunFlags& flags, const Tokenizer& token
 void run(const RunFlags& flags) {
   init_logging("outrider", "warn");
   const PairPaths pair = flags.model.pair();
-  const Tokenizer tokenizer = or_throw(Tokenizer::load(pair.backbone / "tokenizer.json"));
+  const Tokenizer tokenizer = or_throw(Tokenizer::load(pair.backbone));
   Generate request{.prompt = encode_prompt(flags, tokenizer),
                    .max_tokens = flags.max_tokens,
                    .draft_length = flags.draft_length,

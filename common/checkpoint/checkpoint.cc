@@ -11,7 +11,10 @@
 #include <fmt/ranges.h>
 
 #include "common/base/random.h"
+#include "common/checkpoint/gguf.h"
+#include "common/checkpoint/gguf_names.h"
 #include "common/checkpoint/safetensors.h"
+#include "common/tensor/decode.h"
 
 namespace outrider {
 namespace {
@@ -22,18 +25,6 @@ static_assert(std::endian::native == std::endian::little,
 const TensorEntry* find_by_name(std::span<const TensorEntry> sorted, std::string_view name) {
   const auto at = std::ranges::lower_bound(sorted, name, {}, &TensorEntry::name);
   return at != sorted.end() && at->name == name ? &*at : nullptr;
-}
-
-/// IEEE 754 binary16 to binary32; exact.
-float half_to_float(std::uint16_t half) {
-  const std::uint32_t sign = (half & 0x8000u) << 16, exponent = (half >> 10) & 0x1fu;
-  const std::uint32_t fraction = half & 0x3ffu;
-  if (exponent == 0) {  // zero or subnormal: fraction * 2^-24
-    const auto magnitude = std::bit_cast<std::uint32_t>(static_cast<float>(fraction) * 0x1p-24f);
-    return std::bit_cast<float>(sign | magnitude);
-  }
-  const std::uint32_t wide_exponent = exponent == 31 ? 255 : exponent + 127 - 15;
-  return std::bit_cast<float>(sign | wide_exponent << 23 | fraction << 13);
 }
 
 /// out[i] = convert(element i); memcpy because the bytes may lie at any address.
@@ -92,6 +83,14 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
   std::error_code ignored;  // What cannot be looked at cannot be opened either, and that says why.
   const bool is_directory = std::filesystem::is_directory(path, ignored);
 
+  ASSIGN_OR_RETURN(const std::optional<std::filesystem::path> gguf, find_gguf(path));
+  if (gguf) {
+    ASSIGN_OR_RETURN(GgufModel model, GgufModel::open(*gguf));
+    ASSIGN_OR_RETURN(checkpoint.tensors_, hugging_face_tensors(model));
+    checkpoint.files_ = std::move(model.files);
+    return checkpoint;
+  }
+
   const std::filesystem::path single = is_directory ? path / "model.safetensors" : path;
   const std::filesystem::path index = path / "model.safetensors.index.json";
   // Hugging Face's order: a single file wins over an index.
@@ -103,7 +102,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
   }
   if (!std::filesystem::exists(index, ignored)) {
     return Error{Errc::kNotFound, fmt::format("{}: holds neither model.safetensors nor "
-                                              "model.safetensors.index.json",
+                                              "model.safetensors.index.json nor a GGUF file",
                                               path.string())};
   }
 
@@ -167,14 +166,8 @@ std::uint64_t Checkpoint::fingerprint() const {
 
 Result<void> read_f32(const TensorEntry& tensor, std::span<float> out) {
   RETURN_IF_ERROR(check_count(tensor, out.size()));
-  switch (tensor.dtype) {
-    case DType::kF32: convert_elements<float>(tensor.bytes, out, [](float x) { return x; }); break;
-    case DType::kBf16:
-      convert_elements<Bf16>(tensor.bytes, out, [](Bf16 x) { return to_float(x); });
-      break;
-    case DType::kF16: convert_elements<std::uint16_t>(tensor.bytes, out, half_to_float); break;
-    default: return wrong_dtype(tensor, "F32, BF16 or F16");
-  }
+  if (!is_decodable(tensor.dtype)) return wrong_dtype(tensor, "F32, BF16, F16 or a block type");
+  decode(tensor.dtype, tensor.bytes.data(), out);
   return {};
 }
 

@@ -28,16 +28,17 @@ struct TensorEntry {
   std::int64_t element_count() const;
 };
 
-/// Named, typed views of the tensors of a safetensors checkpoint, memory mapped.
+/// Named, typed views of the tensors of a safetensors or GGUF checkpoint, memory mapped.
 ///
 /// open() reads and checks the headers only, so it costs milliseconds for any size of model. Move
 /// only; entries and their bytes stay where they are when the Checkpoint is moved.
 class Checkpoint {
  public:
-  /// @param path  a .safetensors file, or a directory with model.safetensors or else
-  ///   model.safetensors.index.json, whose weight_map decides which tensors there are.
+  /// @param path  a .safetensors or .gguf file; or a directory with model.safetensors, or else
+  ///   model.safetensors.index.json, whose weight_map decides which tensors there are, or else one
+  ///   GGUF model (gguf.h), whose tensors get their Hugging Face names (gguf_names.h).
   /// @return kNotFound for a missing file or shard, kMalformed for whatever breaks the format,
-  ///   kUnsupported for an element type we do not know, kOutOfRange for a header over 100 MB.
+  ///   kUnsupported for an element type we do not know, kOutOfRange for a header over 100 MB, kMismatch for a directory with several GGUF models.
   static Result<Checkpoint> open(const std::filesystem::path& path);
 
   /// Null if there is no such tensor. O(log n).
@@ -70,7 +71,7 @@ class Checkpoint {
   std::vector<TensorEntry> tensors_;  // Sorted by name.
 };
 
-/// Copies a F32, BF16 or F16 tensor to floats; exact.
+/// Copies a tensor of a type that decode() knows to floats.
 /// @return kUnsupported for another type, kMismatch if `out` has another element count.
 Result<void> read_f32(const TensorEntry& tensor, std::span<float> out);
 

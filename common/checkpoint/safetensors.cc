@@ -264,6 +264,21 @@ Result<TensorEntry> to_tensor(const HeaderEntry& entry, std::span<const std::byt
       data.subspan(static_cast<std::size_t>(offsets[0]), static_cast<std::size_t>(*bytes)), file};
 }
 
+/// The first of two equal neighbours of a sorted range, or null.
+template <typename Range, typename Projection>
+auto* find_repeated(const Range& sorted, Projection projection) {
+  const auto at = std::ranges::adjacent_find(sorted, {}, projection);
+  return at == sorted.end() ? nullptr : &*at;
+}
+
+}  // namespace
+
+std::string quote(std::string_view text) {
+  constexpr std::size_t kLengthMax = 120;
+  return text.size() <= kLengthMax ? fmt::format("{:?}", text)
+                                   : fmt::format("{:?}...", text.substr(0, kLengthMax));
+}
+
 Result<void> check_no_overlap(const std::vector<TensorEntry>& tensors,
                               const std::filesystem::path& file) {
   std::vector<const TensorEntry*> by_address;
@@ -279,21 +294,6 @@ Result<void> check_no_overlap(const std::vector<TensorEntry>& tensors,
     }
   }
   return {};
-}
-
-/// The first of two equal neighbours of a sorted range, or null.
-template <typename Range, typename Projection>
-auto* find_repeated(const Range& sorted, Projection projection) {
-  const auto at = std::ranges::adjacent_find(sorted, {}, projection);
-  return at == sorted.end() ? nullptr : &*at;
-}
-
-}  // namespace
-
-std::string quote(std::string_view text) {
-  constexpr std::size_t kLengthMax = 120;
-  return text.size() <= kLengthMax ? fmt::format("{:?}", text)
-                                   : fmt::format("{:?}...", text.substr(0, kLengthMax));
 }
 
 Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> file_bytes,

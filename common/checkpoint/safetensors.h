@@ -13,7 +13,7 @@
 
 namespace outrider {
 
-/// Private to this room: the two JSON texts of the format, read strictly. Both readers accept only
+/// Private to this room: the two JSON texts of safetensors, read strictly. Both readers accept only
 /// the structure they expect, so nesting is bounded and a repeated key is seen.
 
 /// The tensors of one mapped .safetensors file, sorted by name, every range checked. Bytes that
@@ -25,6 +25,9 @@ Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> fi
 /// Shards are relative paths that stay inside the directory.
 Result<std::map<std::string, std::vector<std::string>>> parse_index(
     std::span<const std::byte> file_bytes, const std::filesystem::path& file);
+
+/// Refuses tensors of one file whose bytes overlap.
+Result<void> check_no_overlap(const std::vector<TensorEntry>& tensors, const std::filesystem::path& file);
 
 /// A name from a file as it may appear in a one-line message: quoted, escaped, cut when long.
 std::string quote(std::string_view text);

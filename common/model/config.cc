@@ -12,7 +12,9 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "common/checkpoint/gguf.h"
 #include "common/checkpoint/mapped_file.h"
+#include "common/model/gguf_config.h"
 
 namespace outrider {
 namespace {
@@ -403,27 +405,85 @@ std::string_view as_text(const MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
-/// eos_token_id of one object; empty if it has none.
-std::vector<TokenId> read_eos_token_ids(const Keys& keys) {
-  constexpr const char* kKey = "eos_token_id";
-  const json* const value = keys.find(kKey);
+constexpr std::int64_t kTokenIdMax = std::numeric_limits<TokenId>::max();
+
+/// The token ids under one key, an array or a single one; empty if the key is absent.
+std::vector<TokenId> read_token_ids(const Keys& keys, const char* key) {
+  const json* const value = keys.find(key);
   if (value == nullptr) return {};
   std::vector<TokenId> ids;
   const auto add = [&](const json& id) {
-    const bool fits =
-        id.is_number_unsigned() && id.get<std::uint64_t>() <= std::numeric_limits<TokenId>::max();
+    const bool fits = id.is_number_unsigned() && id.get<std::uint64_t>() <= static_cast<std::uint64_t>(kTokenIdMax);
     if (fits) {
       ids.push_back(static_cast<TokenId>(id.get<std::uint64_t>()));
     } else {
-      keys.fail(Errc::kMalformed, kKey, id, "a token id, or an array of some");
+      keys.fail(Errc::kMalformed, key, id, "a token id, or an array of some");
     }
   };
   if (!value->is_array()) {
     add(*value);
   } else {
     for (const json& id : *value) add(id);
-    if (value->empty())
-      keys.fail(Errc::kMalformed, kKey, *value, "a token id, or an array of some");
+  }
+  return ids;
+}
+
+/// eos_token_id of one object; empty if it has none.
+std::vector<TokenId> read_eos_token_ids(const Keys& keys) {
+  constexpr const char* kKey = "eos_token_id";
+  const json* const value = keys.find(kKey);
+  if (value != nullptr && value->is_array() && value->empty()) {
+    keys.fail(Errc::kMalformed, kKey, *value, "a token id, or an array of some");
+  }
+  return read_token_ids(keys, kKey);
+}
+
+/// A config.json, or the same text made from a GGUF.
+struct ConfigText {
+  std::string json;
+  std::string file;  // its name in messages
+  std::vector<std::string> notes;
+};
+
+Result<ConfigText> config_text(const std::filesystem::path& path) {
+  ASSIGN_OR_RETURN(const auto gguf, find_gguf(path));
+  if (gguf) {
+    ASSIGN_OR_RETURN(const GgufModel model, GgufModel::open(*gguf));
+    ASSIGN_OR_RETURN(GgufConfig config, gguf_config(model));
+    return ConfigText{std::move(config.json), gguf->string(), std::move(config.notes)};
+  }
+  const std::filesystem::path file = path / "config.json";
+  ASSIGN_OR_RETURN(const MappedFile mapped, MappedFile::open(file));
+  return ConfigText{std::string(as_text(mapped)), file.string(), {}};
+}
+
+/// A token id of a GGUF's metadata.
+Result<TokenId> to_token_id(const GgufMetadata& metadata, std::string_view key, std::int64_t id) {
+  if (0 <= id && id <= kTokenIdMax) return static_cast<TokenId>(id);
+  return Error{Errc::kMalformed, fmt::format("{}: {} is {}, wanted a token id", metadata.file().string(), key, id)};
+}
+
+Result<std::vector<TokenId>> gguf_eos_token_ids(const GgufMetadata& metadata) {
+  std::vector<TokenId> ids;
+  const auto add = [&ids](TokenId id) {
+    if (std::ranges::find(ids, id) == ids.end()) ids.push_back(id);
+  };
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
+    ASSIGN_OR_RETURN(const auto stated, metadata.find<std::int64_t>(key));
+    if (!stated) continue;
+    ASSIGN_OR_RETURN(const TokenId id, to_token_id(metadata, key, *stated));
+    add(id);
+  }
+  // The file has room for one or two; the model's other ends (gemma4.md 1.2) are found by their texts.
+  ASSIGN_OR_RETURN(const auto tokens, metadata.find<std::vector<std::string_view>>("tokenizer.ggml.tokens"));
+  ASSIGN_OR_RETURN(const auto types, metadata.find<std::vector<std::int64_t>>("tokenizer.ggml.token_type"));
+  if (tokens && types && tokens->size() == types->size()) {
+    for (const std::string_view end : {"<turn|>", "<|tool_response>"}) {
+      const auto at = static_cast<std::size_t>(std::ranges::find(*tokens, end) - tokens->begin());
+      constexpr std::int64_t kControl = 3, kUserDefined = 4;  // the second, so that llama.cpp prints them
+      const bool marked = at < tokens->size() && ((*types)[at] == kControl || (*types)[at] == kUserDefined);
+      if (marked) add(static_cast<TokenId>(at));
+    }
   }
   return ids;
 }
@@ -487,34 +547,66 @@ Result<AssistantConfig> parse_assistant_config(std::string_view json_text, std::
   return config;
 }
 
-Result<TextConfig> load_text_config(const std::filesystem::path& dir) {
-  const std::filesystem::path path = dir / "config.json";
-  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
-  return parse_text_config(as_text(file), path.string());
+Result<TextConfig> load_text_config(const std::filesystem::path& path) {
+  ASSIGN_OR_RETURN(ConfigText text, config_text(path));
+  ASSIGN_OR_RETURN(TextConfig config, parse_text_config(text.json, text.file));
+  config.notes = std::move(text.notes);
+  return config;
 }
 
-Result<AssistantConfig> load_assistant_config(const std::filesystem::path& dir) {
-  const std::filesystem::path path = dir / "config.json";
-  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
-  return parse_assistant_config(as_text(file), path.string());
+Result<AssistantConfig> load_assistant_config(const std::filesystem::path& path) {
+  ASSIGN_OR_RETURN(ConfigText text, config_text(path));
+  ASSIGN_OR_RETURN(AssistantConfig config, parse_assistant_config(text.json, text.file));
+  config.text.notes = std::move(text.notes);
+  return config;
 }
 
-Result<std::vector<TokenId>> load_eos_token_ids(const std::filesystem::path& dir) {
+Result<std::vector<TokenId>> load_eos_token_ids(const std::filesystem::path& path) {
+  const std::vector<TokenId> fallback{1};
+  ASSIGN_OR_RETURN(const auto gguf, find_gguf(path));
+  if (gguf) {
+    ASSIGN_OR_RETURN(const GgufModel model, GgufModel::open(*gguf));
+    ASSIGN_OR_RETURN(const std::vector<TokenId> ids, gguf_eos_token_ids(model.metadata));
+    return ids.empty() ? fallback : ids;
+  }
   for (const char* name : {"generation_config.json", "config.json"}) {
-    const std::filesystem::path path = dir / name;
-    const Result<MappedFile> file = MappedFile::open(path);
+    const std::filesystem::path file_path = path / name;
+    const Result<MappedFile> file = MappedFile::open(file_path);
     if (!file && file.error().code == Errc::kNotFound) continue;
     if (!file) return file.error();
-    ASSIGN_OR_RETURN(const json root, parse_object(as_text(*file), path.string()));
+    ASSIGN_OR_RETURN(const json root, parse_object(as_text(*file), file_path.string()));
 
-    FirstError first_error{path.string(), {}};
+    FirstError first_error{file_path.string(), {}};
     const Keys top(root, "", first_error);
     std::vector<TokenId> ids = read_eos_token_ids(top.object("text_config"));
     if (ids.empty()) ids = read_eos_token_ids(top);
     if (first_error.error) return *first_error.error;
     if (!ids.empty()) return ids;
   }
-  return std::vector<TokenId>{1};
+  return fallback;
+}
+
+Result<std::vector<TokenId>> load_suppress_tokens(const std::filesystem::path& path) {
+  ASSIGN_OR_RETURN(const auto gguf, find_gguf(path));
+  if (gguf) {
+    constexpr std::string_view kKey = "tokenizer.ggml.suppress_tokens";
+    ASSIGN_OR_RETURN(const GgufModel model, GgufModel::open(*gguf));
+    ASSIGN_OR_RETURN(const auto stated, model.metadata.find<std::vector<std::int64_t>>(kKey));
+    std::vector<TokenId> ids;
+    for (const std::int64_t id : stated.value_or(std::vector<std::int64_t>())) {
+      ASSIGN_OR_RETURN(ids.emplace_back(), to_token_id(model.metadata, kKey, id));
+    }
+    return ids;
+  }
+  const std::filesystem::path file_path = path / "generation_config.json";
+  const Result<MappedFile> file = MappedFile::open(file_path);
+  if (!file && file.error().code == Errc::kNotFound) return std::vector<TokenId>();
+  if (!file) return file.error();
+  ASSIGN_OR_RETURN(const json root, parse_object(as_text(*file), file_path.string()));
+  FirstError first_error{file_path.string(), {}};
+  std::vector<TokenId> ids = read_token_ids(Keys(root, "", first_error), "suppress_tokens");
+  if (first_error.error) return *first_error.error;
+  return ids;
 }
 
 }  // namespace outrider

@@ -57,6 +57,8 @@ struct TextConfig {
 
   std::vector<LayerConfig> layers;  ///< num_hidden_layers of them; the last is full
   int first_shared;                 ///< layers from here on own no K/V
+  /// For a warning each: what a GGUF's metadata says and its tensors refute (the tensors count).
+  std::vector<std::string> notes = {};
 
   const RopeConfig& rope(AttentionKind kind) const {
     return kind == AttentionKind::kSliding ? sliding_rope : full_rope;
@@ -74,13 +76,15 @@ struct AssistantConfig {
   std::int64_t num_centroids, centroid_intermediate_top_k;  ///< 0 unless use_ordered_embeddings
 };
 
-/// Reads dir/config.json of a backbone: multimodal (the keys are in text_config) or text only.
+/// Reads the config of a backbone: of a .gguf file, of a directory whose weights are one GGUF model
+/// (find_gguf; a config.json beside it does not count), or of dir/config.json: multimodal (the keys are
+/// in text_config) or text only.
 /// @return kNotFound or kIo for the file, kMalformed for a value that cannot be, kUnsupported for
 /// one
 ///   that another implementation might accept. The message names file, key, value seen and wanted.
-Result<TextConfig> load_text_config(const std::filesystem::path& dir);
-/// Reads dir/config.json of an assistant; errors as above.
-Result<AssistantConfig> load_assistant_config(const std::filesystem::path& dir);
+Result<TextConfig> load_text_config(const std::filesystem::path& path);
+/// Reads the config of an assistant; paths and errors as above.
+Result<AssistantConfig> load_assistant_config(const std::filesystem::path& path);
 
 /// The same from the text of a config.json; `file` is its name in messages.
 Result<TextConfig> parse_text_config(std::string_view json, std::string_view file);
@@ -88,6 +92,11 @@ Result<AssistantConfig> parse_assistant_config(std::string_view json, std::strin
 
 /// Tokens that end a text: eos_token_id of dir/generation_config.json, else of dir/config.json
 /// (text_config, then top level), else {1}. A missing file counts as one without the key.
-Result<std::vector<TokenId>> load_eos_token_ids(const std::filesystem::path& dir);
+/// Of a GGUF: its eos and eot token, `<turn|>` and `<|tool_response>`, as far as it has them, else {1}.
+Result<std::vector<TokenId>> load_eos_token_ids(const std::filesystem::path& path);
+
+/// Tokens that must never be sampled: suppress_tokens of dir/generation_config.json, or of a GGUF's
+/// tokenizer. Empty if there are none.
+Result<std::vector<TokenId>> load_suppress_tokens(const std::filesystem::path& path);
 
 }  // namespace outrider

@@ -17,7 +17,9 @@
 
 namespace outrider {
 
-/// Byte-pair encoding with byte fallback, as a Hugging Face tokenizer.json describes it. Gives the
+class GgufMetadata;
+
+/// Byte-pair encoding with byte fallback, as a Hugging Face tokenizer.json or a GGUF describes it. Gives the
 /// ids that Hugging Face tokenizers gives without its post-processor: nothing is added to the text,
 /// so a caller who wants `<bos>` puts it there.
 ///
@@ -28,13 +30,21 @@ namespace outrider {
 /// Immutable after loading: thread-safe.
 class Tokenizer {
  public:
-  /// @return kNotFound or kIo for a file that is not there or can not be read; else as parse().
+  /// @param path  a tokenizer.json, a .gguf file, or a directory with either (tokenizer.json first).
+  /// @return kNotFound or kIo for a file that is not there or can not be read; else as parse() and
+  ///   from_gguf().
   static Result<Tokenizer> load(const std::filesystem::path& path);
 
   /// @param name_for_errors  opens every error message, and is name().
   /// @return kMalformed for what breaks the format, kUnsupported for a well-formed tokenizer of
   ///   another kind (another model, normalizer, pre-tokenizer or decoder than Gemma's).
   static Result<Tokenizer> parse(std::string_view json, std::string_view name_for_errors);
+
+  /// From the tokenizer.ggml.* keys that llama.cpp's converter writes for Gemma 4 (model `gemma4`). Its
+  /// control tokens are special, and so are user-defined ones that look like controls (`<|x>`, `<x|>`);
+  /// other user-defined tokens are added and not special.
+  /// @return kNotFound for a missing key, kMalformed or kUnsupported as parse().
+  static Result<Tokenizer> from_gguf(const GgufMetadata& metadata);
 
   /// Any bytes are accepted; those that are not UTF-8 become byte tokens one by one.
   ///
@@ -75,7 +85,8 @@ class Tokenizer {
   const std::string& name() const { return name_; }
 
  private:
-  class Parser;  // Fills the members below, in tokenizer_json.cc.
+  class Builder;  // Fills the members below.
+  class Parser;   // Reads a tokenizer.json, in tokenizer_json.cc.
 
   using Rank = std::uint32_t;
   static constexpr Rank kNoMerge = UINT32_MAX;

@@ -7,15 +7,14 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/checkpoint/gguf.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/tokenizer/tokenizer_builder.h"
 
 namespace outrider {
 namespace {
 
 using Json = nlohmann::json;
-
-// Gemma has 2^18 tokens. The limit keeps one wrong id from asking for gigabytes.
-constexpr std::uint64_t kVocabSizeMax = 1u << 22;
 
 /// The value for a message: one line, cut short. Only scalars are printed, since a nested value may
 /// be deep enough to overflow the stack of a recursive printer.
@@ -50,7 +49,7 @@ bool is_true(const Json& value) { return value.is_boolean() && value.get<bool>()
 
 class Tokenizer::Parser {
  public:
-  explicit Parser(std::string_view name) { tokenizer_.name_ = name; }
+  explicit Parser(std::string_view name) : builder_(name) {}
 
   Result<Tokenizer> parse(std::string_view text) {
     // A wrong file is an expected failure, so without exceptions; the parser does not recurse.
@@ -67,14 +66,13 @@ class Tokenizer::Parser {
     RETURN_IF_ERROR(read_normalizer(member(root, "normalizer")));
     RETURN_IF_ERROR(check_pre_tokenizer(member(root, "pre_tokenizer")));
     RETURN_IF_ERROR(read_decoder(member(root, "decoder")));
-    finish_added_tokens();
-    return std::move(tokenizer_);
+    return std::move(builder_).finish();
   }
 
  private:
   Error fail(Errc code, std::string_view thing, std::string_view seen,
              std::string_view wanted) const {
-    return {code, fmt::format("{}: {} is {}, want {}", tokenizer_.name_, thing, seen, wanted)};
+    return {code, fmt::format("{}: {} is {}, want {}", built().name_, thing, seen, wanted)};
   }
   Error malformed(std::string_view thing, std::string_view seen, std::string_view wanted) const {
     return fail(Errc::kMalformed, thing, seen, wanted);
@@ -107,23 +105,16 @@ class Tokenizer::Parser {
   }
 
   Result<void> add_token(const std::string& token, const Json& id_value) {
-    if (!id_value.is_number_unsigned() || id_value.get<std::uint64_t>() >= kVocabSizeMax) {
+    if (!id_value.is_number_unsigned() || id_value.get<std::uint64_t>() >= Builder::kVocabSizeMax) {
       return malformed(fmt::format("the id of token {}", show(token)), show(id_value),
-                       fmt::format("an integer in [0, {})", kVocabSizeMax));
+                       fmt::format("an integer in [0, {})", Builder::kVocabSizeMax));
     }
     const auto index = id_value.get<std::size_t>();
-    if (index >= taken_.size()) {
-      taken_.resize(index + 1);
-      tokenizer_.tokens_.resize(index + 1);
-    }
-    if (taken_[index]) {
+    if (!builder_.add_token(token, index)) {
       return malformed(
           fmt::format("the id of token {}", show(token)), show(id_value),
-          fmt::format("an id other than that of {}", show(tokenizer_.tokens_[index].text)));
+          fmt::format("an id other than that of {}", show(std::string(built().token_text(static_cast<TokenId>(index))))));
     }
-    taken_[index] = true;
-    tokenizer_.tokens_[index].text = token;
-    tokenizer_.ids_.emplace(token, static_cast<TokenId>(index));
     return {};
   }
 
@@ -151,7 +142,7 @@ class Tokenizer::Parser {
 
     // Mostly it repeats a token of the vocabulary, and then must agree with it.
     const Json& id = member(added, "id");
-    const auto known = tokenizer_.find(*text);
+    const auto known = built().find(*text);
     if (!known) {
       RETURN_IF_ERROR(add_token(*text, id));
     } else if (!id.is_number_unsigned() ||
@@ -160,59 +151,27 @@ class Tokenizer::Parser {
                        fmt::format("its id in the vocabulary, {}", *known));
     }
 
-    const TokenId token = *tokenizer_.find(*text);
-    const bool special = is_true(member(added, "special"));
-    tokenizer_.tokens_[static_cast<std::size_t>(token)].special = special;
-    auto& kind =
-        is_true(member(added, "normalized")) ? tokenizer_.added_normalized_ : tokenizer_.added_;
-    kind.push_back({*text, token, special});
+    builder_.add_added_token(*built().find(*text), is_true(member(added, "special")), is_true(member(added, "normalized")));
     return {};
-  }
-
-  /// After the normalizer is known.
-  void finish_added_tokens() {
-    for (AddedToken& token : tokenizer_.added_normalized_) {
-      token.text = replace_all(token.text, tokenizer_.normalizer_);
-    }
-    for (auto* tokens : {&tokenizer_.added_, &tokenizer_.added_normalized_}) {
-      std::ranges::stable_sort(*tokens, {}, &AddedToken::text);
-      const auto repeats = std::ranges::unique(*tokens, {}, &AddedToken::text);
-      tokens->erase(repeats.begin(), repeats.end());
-      // What a normalizer left nothing of would match everywhere.
-      std::erase_if(*tokens, [](const AddedToken& token) { return token.text.empty(); });
-    }
   }
 
   Result<void> read_merges(const Json& merges) {
     if (!merges.is_array() || merges.empty()) {
       return malformed("model.merges", show(merges), "an array of pairs of tokens");
     }
-    tokenizer_.ranks_.reserve(merges.size());
-    tokenizer_.merged_.reserve(merges.size());
-    for (const Json& merge : merges) RETURN_IF_ERROR(read_merge(merge));
+    for (std::size_t rank = 0; rank < merges.size(); ++rank) RETURN_IF_ERROR(read_merge(rank, merges[rank]));
     return {};
   }
 
-  Result<void> read_merge(const Json& merge) {
-    const auto rank = static_cast<Rank>(tokenizer_.merged_.size());
+  Result<void> read_merge(std::size_t rank, const Json& merge) {
     const auto pair = merge_pair(merge);
     if (!pair) {
       return malformed(fmt::format("model.merges[{}]", rank), show(merge),
                        "\"LEFT RIGHT\" or [\"LEFT\", \"RIGHT\"]");
     }
-    const auto token_id = [&](const std::string& token) -> Result<TokenId> {
-      if (const auto id = tokenizer_.find(token)) return *id;
-      return malformed(fmt::format("a token of model.merges[{}]", rank), show(token),
+    if (const auto missing = builder_.add_merge(pair->first, pair->second)) {
+      return malformed(fmt::format("a token of model.merges[{}]", rank), show(*missing),
                        "one of model.vocab");
-    };
-    const auto& [left, right] = *pair;
-    ASSIGN_OR_RETURN(const TokenId left_id, token_id(left));
-    ASSIGN_OR_RETURN(const TokenId right_id, token_id(right));
-    ASSIGN_OR_RETURN(const TokenId merged_id, token_id(left + right));
-    tokenizer_.merged_.push_back(merged_id);
-    if (!tokenizer_.is_special(merged_id)) {
-      // Where a pair repeats the last counts, as in Hugging Face's.
-      tokenizer_.ranks_.insert_or_assign(pair_key(left_id, right_id), rank);
     }
     return {};
   }
@@ -234,29 +193,25 @@ class Tokenizer::Parser {
   }
 
   Result<void> read_fallbacks(const Json& model) {
-    tokenizer_.fuse_unknown_ = is_true(member(model, "fuse_unk"));
     const Json& unk_token = member(model, "unk_token");
     if (!unk_token.is_null()) {
       const std::string* const text = as_string(unk_token);
-      const auto id = text == nullptr ? std::nullopt : tokenizer_.find(*text);
+      const auto id = text == nullptr ? std::nullopt : built().find(*text);
       if (!id) return malformed("model.unk_token", show(unk_token), "null or one of model.vocab");
-      tokenizer_.unknown_id_ = *id;
+      builder_.set_unknown(*id, is_true(member(model, "fuse_unk")));
     }
-
-    tokenizer_.byte_ids_.fill(kNoToken);
     if (is_true(member(model, "byte_fallback"))) {
       for (unsigned byte = 0; byte < 256; ++byte) {
-        tokenizer_.byte_ids_[byte] =
-            tokenizer_.find(fmt::format("<0x{:02X}>", byte)).value_or(kNoToken);
+        const auto id = built().find(fmt::format("<0x{:02X}>", byte));
+        if (id) builder_.set_byte_token(static_cast<std::uint8_t>(byte), *id);
       }
     }
-    const auto missing = std::ranges::count(tokenizer_.byte_ids_, kNoToken);
-    if (missing > 0 && tokenizer_.unknown_id_ == kNoToken) {
+    if (builder_.missing_bytes() > 0 && !builder_.has_unknown()) {
       return malformed(
           "model.unk_token", "null",
           fmt::format(
               "a token for unknown characters, as {} of 256 byte tokens are missing or unused",
-              missing));
+              builder_.missing_bytes()));
     }
     return {};
   }
@@ -282,14 +237,14 @@ class Tokenizer::Parser {
     if (normalizer.is_null()) return {};
     if (!is_string(member(normalizer, "type"), "Sequence")) {
       ASSIGN_OR_RETURN(Replacement replacement, read_replace("normalizer", normalizer));
-      tokenizer_.normalizer_.push_back(std::move(replacement));
+      builder_.add_normalizer(std::move(replacement));
       return {};
     }
     const Json& steps = member(normalizer, "normalizers");
     if (!steps.is_array()) return malformed("normalizer.normalizers", show(steps), "an array");
     for (const Json& step : steps) {
       ASSIGN_OR_RETURN(Replacement replacement, read_replace("normalizer.normalizers[]", step));
-      tokenizer_.normalizer_.push_back(std::move(replacement));
+      builder_.add_normalizer(std::move(replacement));
     }
     return {};
   }
@@ -309,7 +264,7 @@ class Tokenizer::Parser {
                          "{\"String\": TEXT}, not inverted");
     }
     bool occurs = true;
-    for (const auto& [from, to] : tokenizer_.normalizer_) {
+    for (const auto& [from, to] : built().normalizer_) {
       if (from == *as_string(pattern)) occurs = false;
       if (to.find(*as_string(pattern)) != std::string::npos) occurs = true;
     }
@@ -334,13 +289,14 @@ class Tokenizer::Parser {
     }
     for (std::size_t i = 0; i + 2 < count; ++i) {
       ASSIGN_OR_RETURN(Replacement replacement, read_replace("decoder.decoders[]", steps[i]));
-      tokenizer_.decoder_.push_back(std::move(replacement));
+      builder_.add_decoder(std::move(replacement));
     }
     return {};
   }
 
-  Tokenizer tokenizer_;
-  std::vector<bool> taken_;  // By id; a token's text can not tell, as "" is a token too.
+  const Tokenizer& built() const { return builder_.tokenizer(); }
+
+  Builder builder_;
 };
 
 Result<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view name_for_errors) {
@@ -352,10 +308,17 @@ Result<Tokenizer> Tokenizer::load(const std::filesystem::path& path) {
     return Error{code, fmt::format("{}: {}", path.string(), what)};
   };
   std::error_code error;
+  const bool is_directory = std::filesystem::is_directory(path, error);
+  if (is_directory && std::filesystem::exists(path / "tokenizer.json", error)) return load(path / "tokenizer.json");
+  ASSIGN_OR_RETURN(const auto gguf, find_gguf(path));
+  if (gguf) {
+    ASSIGN_OR_RETURN(const GgufModel model, GgufModel::open(*gguf));
+    return from_gguf(model.metadata);
+  }
+  if (is_directory) return fail(Errc::kNotFound, "holds neither tokenizer.json nor a GGUF model");
   if (!std::filesystem::exists(path, error)) {
     return fail(Errc::kNotFound, "no such file, want a tokenizer.json");
   }
-  // Of a directory, too, there is no size.
   const auto file_bytes = std::filesystem::file_size(path, error);
   if (error) return fail(Errc::kIo, error.message());
   std::string text(file_bytes, '\0');

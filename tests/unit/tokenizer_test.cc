@@ -542,10 +542,12 @@ TEST(TokenizerFileTest, LoadNamesTheFileThatIsNotThere) {
   EXPECT_EQ(result.error().message, "/nowhere/tokenizer.json: no such file, want a tokenizer.json");
 }
 
-TEST(TokenizerFileTest, LoadRefusesADirectory) {
+TEST(TokenizerFileTest, LoadFindsTheFileInADirectoryOrSaysThatThereIsNone) {
+  EXPECT_EQ(Tokenizer::load(kSource / "models/nano/backbone").value().vocab_size(), 8192);
   const auto result = Tokenizer::load(kSource / "models");
   ASSERT_FALSE(result);
-  EXPECT_EQ(result.error().code, Errc::kIo);
+  EXPECT_EQ(result.error().code, Errc::kNotFound);
+  EXPECT_NE(result.error().message.find("holds neither tokenizer.json nor a GGUF model"), std::string::npos) << result.error().message;
 }
 
 }  // namespace

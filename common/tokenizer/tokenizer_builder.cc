@@ -1,0 +1,67 @@
+#include "common/tokenizer/tokenizer_builder.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace outrider {
+
+bool Tokenizer::Builder::add_token(std::string_view text, std::size_t id) {
+  CHECK(id < kVocabSizeMax, "token id {}, wanted less than {}", id, kVocabSizeMax);
+  if (id >= taken_.size()) {
+    taken_.resize(id + 1);
+    tokenizer_.tokens_.resize(id + 1);
+  }
+  if (taken_[id]) return false;
+  taken_[id] = true;
+  tokenizer_.tokens_[id].text = text;
+  tokenizer_.ids_.emplace(text, static_cast<TokenId>(id));
+  return true;
+}
+
+void Tokenizer::Builder::add_added_token(TokenId id, bool special, bool normalized) {
+  Token& token = tokenizer_.tokens_[static_cast<std::size_t>(id)];
+  token.special = special;
+  auto& kind = normalized ? tokenizer_.added_normalized_ : tokenizer_.added_;
+  kind.push_back({token.text, id, special});
+}
+
+std::optional<std::string> Tokenizer::Builder::add_merge(std::string_view left, std::string_view right) {
+  const auto rank = static_cast<Rank>(tokenizer_.merged_.size());
+  std::string merged(left);
+  merged += right;
+  const auto left_id = tokenizer_.find(left), right_id = tokenizer_.find(right), merged_id = tokenizer_.find(merged);
+  if (!left_id) return std::string(left);
+  if (!right_id) return std::string(right);
+  if (!merged_id) return merged;
+  tokenizer_.merged_.push_back(*merged_id);
+  if (!tokenizer_.is_special(*merged_id)) {
+    // Where a pair repeats the last counts, as in Hugging Face's.
+    tokenizer_.ranks_.insert_or_assign(pair_key(*left_id, *right_id), rank);
+  }
+  return std::nullopt;
+}
+
+void Tokenizer::Builder::set_unknown(TokenId id, bool fuse) {
+  tokenizer_.unknown_id_ = id;
+  tokenizer_.fuse_unknown_ = fuse;
+}
+
+std::size_t Tokenizer::Builder::missing_bytes() const {
+  return static_cast<std::size_t>(std::ranges::count(tokenizer_.byte_ids_, kNoToken));
+}
+
+Tokenizer Tokenizer::Builder::finish() && {
+  for (AddedToken& token : tokenizer_.added_normalized_) {
+    token.text = replace_all(token.text, tokenizer_.normalizer_);
+  }
+  for (auto* tokens : {&tokenizer_.added_, &tokenizer_.added_normalized_}) {
+    std::ranges::stable_sort(*tokens, {}, &AddedToken::text);
+    const auto repeats = std::ranges::unique(*tokens, {}, &AddedToken::text);
+    tokens->erase(repeats.begin(), repeats.end());
+    // What a normalizer left nothing of would match everywhere.
+    std::erase_if(*tokens, [](const AddedToken& token) { return token.text.empty(); });
+  }
+  return std::move(tokenizer_);
+}
+
+}  // namespace outrider

@@ -1,0 +1,112 @@
+#include "common/tensor/tensor.h"
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "common/tensor/decode.h"
+#include "common/tensor/f16.h"
+#include "tests/support/ggml_blocks.h"
+
+namespace outrider {
+namespace {
+
+constexpr DType kBlockTypes[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+
+class EachBlockType : public testing::TestWithParam<DType> {};
+
+/// A block with every kind of scale, minimum and code that the format can hold.
+GgmlBlock random_block(DType type, std::mt19937& random) {
+  const GgmlFormat format = ggml_format(type);
+  const auto draw = [&](int low, int high) { return std::uniform_int_distribution(low, high)(random); };
+  GgmlBlock block;
+  block.d = static_cast<std::uint16_t>(draw(0, 1) << 15 | draw(0, 0x77ff));  // any finite half below 2^15: also subnormal and negative
+  block.m = static_cast<std::uint16_t>(draw(0, 1) << 15 | draw(0, 0x77ff));
+  for (int run = 0; run < format.elements / format.run; ++run) {
+    block.scale.push_back(draw(format.scale_min, format.scale_max));
+    block.minimum.push_back(draw(0, 63));
+  }
+  for (int i = 0; i < format.elements; ++i) block.code.push_back(draw(format.code_min, format.code_max));
+  return block;
+}
+
+// The expected values come from the definition of the format (tests/support/ggml_blocks.h), with no
+// rounding but float's own.
+TEST_P(EachBlockType, DecodesEveryElementExactlyAtAnyAddress) {
+  const DType type = GetParam();
+  std::mt19937 random(7);
+  for (int round = 0; round < 200; ++round) {
+    std::string bytes(static_cast<std::size_t>(round % 3), 'x');  // so that the blocks start anywhere
+    const std::size_t start = bytes.size();
+    std::vector<float> wanted;
+    for (int b = 0; b < 3; ++b) {
+      const GgmlBlock block = random_block(type, random);
+      bytes += block.bytes(type);
+      for (const float x : block.values(type)) wanted.push_back(x);
+    }
+    ASSERT_EQ(bytes.size() - start, stored_bytes(type, wanted.size()));
+    std::vector<float> decoded(wanted.size());
+    decode(type, reinterpret_cast<const std::byte*>(bytes.data() + start), decoded);
+    for (std::size_t i = 0; i < wanted.size(); ++i) ASSERT_EQ(decoded[i], wanted[i]) << to_string(type) << " element " << i;
+  }
+}
+
+// Keeps the tests' own quantiser honest, which the nano models go through.
+TEST_P(EachBlockType, QuantisedWeightsStayWithinOneStep) {
+  const DType type = GetParam();
+  const GgmlFormat format = ggml_format(type);
+  std::mt19937 random(8);
+  std::normal_distribution<float> normal(0, 0.02f);
+  std::vector<float> weights(512), decoded(512);
+  for (float& x : weights) x = normal(random);
+  const std::string bytes = encode(type, weights);
+  decode(type, reinterpret_cast<const std::byte*>(bytes.data()), decoded);
+  // The largest weight here is below 0.08; 6-bit scales may be off by a 63rd.
+  const float step = 0.16f / static_cast<float>(format.code_max - format.code_min) * 1.2f;
+  for (std::size_t i = 0; i < weights.size(); ++i) ASSERT_NEAR(decoded[i], weights[i], step) << to_string(type) << " element " << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Decode, EachBlockType, testing::ValuesIn(kBlockTypes), [](const auto& param_info) { return std::string(to_string(param_info.param)); });
+
+TEST(Decode, HalfsAreExact) {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const float x = to_float(F16{static_cast<std::uint16_t>(bits)});
+    const std::uint32_t exponent = bits >> 10 & 31;
+    if (exponent == 31) {
+      ASSERT_EQ(std::isnan(x), (bits & 0x3ff) != 0) << bits;
+      ASSERT_TRUE(std::isnan(x) || std::isinf(x)) << bits;
+      continue;
+    }
+    ASSERT_EQ(x, half_value(static_cast<std::uint16_t>(bits))) << bits;
+    ASSERT_EQ(std::signbit(x), bits >= 0x8000) << bits;
+    ASSERT_EQ(to_half(x), bits);
+  }
+}
+
+TEST(Decode, FloatsAndBf16AreExact) {
+  const std::vector<float> floats = {0.0f, -0.0f, 1.5f, -3.25e-30f, 7e30f};
+  for (const DType type : {DType::kF32, DType::kBf16}) {
+    std::vector<float> wanted = floats, decoded(floats.size());
+    if (type == DType::kBf16) {
+      for (float& x : wanted) x = to_float(to_bf16(x));
+    }
+    std::string bytes(1, '?');
+    bytes += encode(type, wanted);
+    decode(type, reinterpret_cast<const std::byte*>(bytes.data() + 1), decoded);
+    EXPECT_EQ(decoded, wanted) << to_string(type);
+  }
+}
+
+TEST(DecodeDeathTest, PartsOfBlocksAndIntegersAreOurBugs) {
+  const std::vector<std::byte> bytes(256);
+  std::vector<float> out(33);
+  EXPECT_DEATH(decode(DType::kQ8_0, bytes.data(), out), "33 elements of Q8_0, wanted a multiple of 32");
+  EXPECT_DEATH(decode(DType::kI32, bytes.data(), out), "I32 elements are no floats");
+  EXPECT_DEATH((void)size_bytes(DType::kQ4_K), "one element of Q4_K has no bytes of its own");
+  EXPECT_DEATH((void)stored_bytes(DType::kQ6_K, 100), "100 elements of Q6_K, wanted a multiple of 256");
+}
+
+}  // namespace
+}  // namespace outrider
