@@ -33,7 +33,7 @@ inline std::string pair_name(const testing::TestParamInfo<Pair>& param_info) {
 /// "tiny": random weights, sliding window 8, per-layer inputs, shared K/V. "nano": trained, window 128.
 inline std::vector<Pair> every_pair() {
   std::vector<Pair> pairs;
-  for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8}) {
+  for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
     pairs.push_back({"tiny", "tests/goldens/e4b/backbone", "tests/goldens/e4b/assistant", type});
     pairs.push_back({"nano", "models/nano/backbone", "models/nano/assistant", type});
   }
