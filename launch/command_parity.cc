@@ -27,6 +27,7 @@ double bound_of(WeightType type) {
     case WeightType::kF32: return 1e-4;
     case WeightType::kBf16: return 0.1;
     case WeightType::kInt8: return 0.3;
+    case WeightType::kInt4: return 1;
   }
   return 0;
 }
@@ -229,7 +230,7 @@ void add_parity_command(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   command->add_option("DIR", flags->folders, "Golden folders")->required();
   command->add_option("--model", flags->model, "Directory with backbone/ and assistant/, where the golden folder has none");
-  command->add_option("--dtype", flags->dtype, "Weights: f32, bf16 or int8")->capture_default_str();
+  command->add_option("--dtype", flags->dtype, "Weights: f32, bf16, int8 or int4")->capture_default_str();
   command->callback([flags] {
     bool fine = true;
     for (const fs::path& folder : flags->folders) fine = parity(folder, flags->model, or_throw(parse_weight_type(flags->dtype))) && fine;

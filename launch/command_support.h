@@ -29,7 +29,7 @@ struct ModelFlags {
 
   void add_to(CLI::App& command) {
     command.add_option("--model", model, "Directory with backbone/ and assistant/ (default: the nano pair)");
-    command.add_option("--dtype", dtype, "Weights: f32, bf16 or int8")->capture_default_str();
+    command.add_option("--dtype", dtype, "Weights: f32, bf16, int8 or int4")->capture_default_str();
   }
   PairPaths pair() const { return pair_paths(model); }
   WeightType weight_type() const { return or_throw(parse_weight_type(dtype)); }

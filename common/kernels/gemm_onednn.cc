@@ -14,6 +14,7 @@
 
 #include "common/base/random.h"
 #include "common/kernels/isa.h"
+#include "common/kernels/weight_layout.h"
 
 namespace outrider {
 namespace {
@@ -26,6 +27,7 @@ struct Types {
 
 Types types_of(WeightType type) {
   switch (type) {
+    case WeightType::kInt4: break;  // our own
     case WeightType::kF32: return {Dt::f32, Dt::f32};
     case WeightType::kBf16: return {Dt::bf16, Dt::f32};
     case WeightType::kInt8: return {Dt::s8, Dt::s32};
@@ -49,6 +51,8 @@ dnnl::stream& thread_stream() {
   thread_local dnnl::stream stream(cpu_engine());
   return stream;
 }
+
+std::size_t element_bytes(WeightType type) { return dnnl::memory::data_type_size(types_of(type).operand); }
 
 /// A matmul for one number of rows.
 struct Primitive {
@@ -101,6 +105,7 @@ constexpr std::int64_t kHeights[] = {1, 2, 3, 5, 9, kPromptTile};
 /// The primitives of one (type, in, out), shared by all matrices of that shape; tallest last.
 struct Plan {
   std::vector<Primitive> primitives;  ///< ascending height; holds kRowTile
+  WeightLayout layout;                ///< of tile()'s weights
 
   const Primitive& tile() const {
     return *std::find_if(primitives.begin(), primitives.end(), [](const Primitive& p) { return p.height == kRowTile; });
@@ -110,7 +115,7 @@ struct Plan {
 /// Random rows in the operand's type, so that every height sees the same input.
 std::vector<std::byte> random_operand(WeightType type, std::int64_t elements) {
   CounterRng rng(static_cast<std::uint64_t>(elements));
-  const std::size_t element = type == WeightType::kF32 ? 4 : type == WeightType::kBf16 ? 2 : 1;
+  const std::size_t element = element_bytes(type);
   std::vector<std::byte> bytes(static_cast<std::size_t>(elements) * element);
   for (std::int64_t i = 0; i < elements; ++i) {
     const float x = static_cast<float>(rng.uniform() * 2 - 1);
@@ -156,46 +161,115 @@ bool same_bits_anywhere(const Primitive& tile, const dnnl::memory& weights, Weig
   return true;
 }
 
-dnnl::memory reorder_weights(const dnnl::memory::desc& packed_desc, Dt operand, std::int64_t in, std::int64_t out, const void* weights) {
-  // Stored rows are output channels: [out, in] row-major is [in, out] with transposed strides.
-  dnnl::memory plain({{in, out}, operand, dnnl::memory::format_tag::ba}, cpu_engine(), const_cast<void*>(weights));
-  dnnl::memory packed(packed_desc, cpu_engine());
-  dnnl::reorder(plain, packed).execute(thread_stream(), plain, packed);
-  thread_stream().wait();
-  return packed;
+/// The part of a blocked memory descriptor that a WeightLayout holds.
+struct Blocking {
+  dnnl::memory::dims padded, strides, inner_sizes, inner_axes;
+};
+
+std::optional<Blocking> blocking_of(const dnnl::memory::desc& desc) {
+#if DNNL_VERSION_MAJOR >= 3
+  if (desc.get_format_kind() != dnnl::memory::format_kind::blocked || desc.get_submemory_offset() != 0) return std::nullopt;
+  return Blocking{desc.get_padded_dims(), desc.get_strides(), desc.get_inner_blks(), desc.get_inner_idxs()};
+#else
+  const dnnl_memory_desc_t& d = desc.data;
+  if (d.format_kind != dnnl_blocked || d.offset0 != 0 || (d.extra.flags & ~std::uint64_t{dnnl_memory_extra_flag_compensation_conv_s8s8}) != 0) {
+    return std::nullopt;
+  }
+  const dnnl_blocking_desc_t& b = d.format_desc.blocking;
+  return Blocking{{d.padded_dims, d.padded_dims + 2}, {b.strides, b.strides + 2},
+                  {b.inner_blks, b.inner_blks + b.inner_nblks}, {b.inner_idxs, b.inner_idxs + b.inner_nblks}};
+#endif
 }
 
-std::shared_ptr<const Plan> make_plan(WeightType type, std::int64_t in, std::int64_t out, const void* weights) {
-  const Dt operand = types_of(type).operand;
-  auto tile = make_primitive(type, kRowTile, in, out, {{in, out}, operand, dnnl::memory::format_tag::any});
+/// The layout that says all about where `desc` puts weights [in, out]; none if there is more to say.
+std::optional<WeightLayout> layout_of(const dnnl::memory::desc& desc, WeightType type, std::int64_t in, std::int64_t out) {
+  const std::optional<Blocking> blocking = blocking_of(desc);
+  if (!blocking) return std::nullopt;
+  std::string inner;
+  bool blocked[2] = {false, false};
+  for (std::size_t i = 0; i < blocking->inner_sizes.size(); ++i) {
+    const auto axis = blocking->inner_axes[i];
+    blocked[axis] = true;
+    inner += fmt::format("{}{}", blocking->inner_sizes[i], axis == 0 ? 'a' : 'b');
+  }
+  const char a = blocked[0] ? 'A' : 'a', b = blocked[1] ? 'B' : 'b';
+  for (const std::string& order : {std::string{b, a}, std::string{a, b}}) {
+    for (const char* sums : {"", "+s8s8"}) {
+      const std::string tag = order + inner + sums;
+      const Result<WeightLayout> layout = WeightLayout::parse(tag == "ba" ? "rows" : tag, in, out);
+      if (!layout || layout->bytes(element_bytes(type)) != desc.get_size()) continue;
+      bool same = true;
+      for (int axis = 0; axis < 2; ++axis) {
+        same = same && layout->padded(axis) == blocking->padded[static_cast<std::size_t>(axis)];
+        same = same && (layout->outer_count(axis) == 1 || layout->outer_stride(axis) == blocking->strides[static_cast<std::size_t>(axis)]);
+      }
+      if (same) return *layout;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Random weights in a layout. Not those of a real matrix: one of zeros would make every height look right.
+AlignedArray<std::byte> random_weights(const WeightLayout& layout, WeightType type, std::int64_t in, std::int64_t out) {
+  constexpr std::int64_t kPool = 65537;  // a prime, so that no two outputs get the same values
+  const std::vector<std::byte> pool = random_operand(type, kPool);
+  const std::vector<std::int64_t> in_offset = layout.offsets(0), out_offset = layout.offsets(1);
+  const std::size_t element = element_bytes(type);
+  AlignedArray<std::byte> weights(layout.bytes(element));  // a +s8s8 layout's sums stay 0: the same error in every row
+#pragma omp parallel for schedule(static)
+  for (std::int64_t o = 0; o < out; ++o) {
+    for (std::int64_t i = 0; i < in; ++i) {
+      const auto to = static_cast<std::size_t>(in_offset[static_cast<std::size_t>(i)] + out_offset[static_cast<std::size_t>(o)]);
+      std::memcpy(weights.data() + to * element, pool.data() + static_cast<std::size_t>((o * in + i) % kPool) * element, element);
+    }
+  }
+  return weights;
+}
+
+std::shared_ptr<const Plan> make_plan(WeightType type, std::int64_t in, std::int64_t out) {
+  auto tile = make_primitive(type, kRowTile, in, out, {{in, out}, types_of(type).operand, dnnl::memory::format_tag::any});
   if (!tile) return nullptr;
+  const std::optional<WeightLayout> layout = layout_of(tile->desc.weights_desc(), type, in, out);
+  if (!layout) return nullptr;
+  AlignedArray<std::byte> random = random_weights(*layout, type, in, out);
+  const dnnl::memory weights(tile->desc.weights_desc(), cpu_engine(), random.data());
+  if (!same_bits_anywhere(*tile, weights, type, in, out)) return nullptr;
   auto plan = std::make_shared<Plan>();
-  const dnnl::memory packed = reorder_weights(tile->desc.weights_desc(), operand, in, out, weights);
-  if (!same_bits_anywhere(*tile, packed, type, in, out)) return nullptr;
+  plan->layout = *layout;
   for (const std::int64_t height : kHeights) {
     auto primitive = make_primitive(type, height, in, out, tile->desc.weights_desc());
-    if (primitive && same_bits(*primitive, *tile, packed, type, in, out)) plan->primitives.push_back(std::move(*primitive));
+    if (primitive && same_bits(*primitive, *tile, weights, type, in, out)) plan->primitives.push_back(std::move(*primitive));
   }
   plan->primitives.push_back(std::move(*tile));
   std::sort(plan->primitives.begin(), plan->primitives.end(), [](const Primitive& a, const Primitive& b) { return a.height < b.height; });
   return plan;
 }
 
-std::shared_ptr<const Plan> plan_for(WeightType type, std::int64_t in, std::int64_t out, const void* weights) {
+/// Null where oneDNN is not to be used.
+std::shared_ptr<const Plan> plan_for(WeightType type, std::int64_t in, std::int64_t out) {
+  if (type == WeightType::kInt4 || active_isa() == Isa::kScalar) return nullptr;
+  if (type == WeightType::kInt8 && active_isa() < Isa::kAvx512) return nullptr;
   static std::mutex mutex;
   // A primitive is made for as many threads as its maker has.
   static std::map<std::tuple<WeightType, std::int64_t, std::int64_t, int>, std::shared_ptr<const Plan>> plans;
   const std::lock_guard lock(mutex);
   const auto [place, fresh] = plans.try_emplace({type, in, out, omp_get_max_threads()});
-  if (fresh) place->second = make_plan(type, in, out, weights);
+  if (fresh) place->second = make_plan(type, in, out);
   return place->second;
 }
 
 class PackedGemm final : public OnednnGemm {
  public:
-  PackedGemm(std::shared_ptr<const Plan> plan, Dt operand, std::int64_t in, std::int64_t out, const void* weights)
-      : plan_(std::move(plan)), packed_(reorder_weights(plan_->tile().desc.weights_desc(), operand, in, out, weights)) {}
+  /// @param weights in the plan's layout, 64-byte aligned, alive as long as `keep_alive` is.
+  PackedGemm(std::shared_ptr<const Plan> plan, std::span<const std::byte> weights, std::shared_ptr<const void> keep_alive)
+      : plan_(std::move(plan)),
+        weights_(weights),
+        keep_alive_(std::move(keep_alive)),
+        // oneDNN reads weights only, but has one type for all memory.
+        memory_(plan_->tile().desc.weights_desc(), cpu_engine(), const_cast<std::byte*>(weights.data())) {}
 
+  std::span<const std::byte> weights() const override { return weights_; }
+  const std::string& layout() const override { return plan_->layout.name(); }
   std::int64_t height(std::int64_t rows) const override {
     if (rows >= kPromptTile && plan_->primitives.back().height == kPromptTile) return kPromptTile;
     const std::int64_t wanted = std::min(rows, kRowTile);
@@ -203,24 +277,42 @@ class PackedGemm final : public OnednnGemm {
   }
   void execute(std::int64_t height, const void* src, void* dst) const override {
     const auto primitive = std::find_if(plan_->primitives.begin(), plan_->primitives.end(), [&](const Primitive& p) { return p.height == height; });
-    outrider::execute(*primitive, packed_, src, dst);
+    outrider::execute(*primitive, memory_, src, dst);
   }
   std::string implementation() const override { return plan_->tile().desc.impl_info_str(); }
 
  private:
   std::shared_ptr<const Plan> plan_;
-  dnnl::memory packed_;
+  std::span<const std::byte> weights_;
+  std::shared_ptr<const void> keep_alive_;
+  dnnl::memory memory_;
 };
 
 }  // namespace
 
+bool OnednnGemm::supports(WeightType type, std::int64_t in_features, std::int64_t out_features) {
+  return plan_for(type, in_features, out_features) != nullptr;
+}
+
 std::shared_ptr<const OnednnGemm> OnednnGemm::pack(WeightType type, std::int64_t in_features,
                                                    std::int64_t out_features, const void* weights) {
-  if (active_isa() == Isa::kScalar) return nullptr;
-  if (type == WeightType::kInt8 && active_isa() < Isa::kAvx512) return nullptr;
-  auto plan = plan_for(type, in_features, out_features, weights);
-  if (plan == nullptr) return nullptr;
-  return std::make_shared<PackedGemm>(std::move(plan), types_of(type).operand, in_features, out_features, weights);
+  auto plan = plan_for(type, in_features, out_features);
+  const dnnl::memory::desc packed_desc = plan->tile().desc.weights_desc();
+  const auto packed = std::make_shared<AlignedArray<std::byte>>(packed_desc.get_size());
+  // Stored rows are output channels: [out, in] row-major is [in, out] with transposed strides.
+  dnnl::memory from({{in_features, out_features}, types_of(type).operand, dnnl::memory::format_tag::ba}, cpu_engine(), const_cast<void*>(weights));
+  dnnl::memory to(packed_desc, cpu_engine(), packed->data());
+  dnnl::reorder(from, to).execute(thread_stream(), from, to);
+  thread_stream().wait();
+  return std::make_shared<PackedGemm>(std::move(plan), packed->span(), packed);
+}
+
+std::shared_ptr<const OnednnGemm> OnednnGemm::map(WeightType type, std::int64_t in_features, std::int64_t out_features,
+                                                  const std::string& layout, std::span<const std::byte> weights,
+                                                  std::shared_ptr<const void> keep_alive) {
+  auto plan = plan_for(type, in_features, out_features);
+  if (layout != plan->layout.name() || weights.size() != plan->tile().desc.weights_desc().get_size()) return nullptr;
+  return std::make_shared<PackedGemm>(std::move(plan), weights, std::move(keep_alive));
 }
 
 std::string onednn_version() {

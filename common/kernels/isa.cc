@@ -1,6 +1,8 @@
 #include "common/kernels/isa.h"
 
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <stdexcept>
@@ -13,9 +15,12 @@ namespace {
 
 constexpr Isa kAll[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
 
-bool cpu_has_amx_int8() {
+/// Linux gives a process the tile registers when it asks for them (Documentation/arch/x86/xstate.rst).
+bool may_use_amx_int8() {
   unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & (1u << 24)) != 0 && (d & (1u << 25)) != 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & (1u << 24)) == 0 || (d & (1u << 25)) == 0) return false;
+  constexpr long kArchReqXcompPerm = 0x1023, kXfeatureXtiledata = 18;
+  return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0;
 }
 
 Isa choose() {
@@ -44,12 +49,13 @@ const char* to_string(Isa isa) {
 
 Isa detect_isa() {
   __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::kScalar;
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c")) return Isa::kScalar;
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512vnni");
   if (!avx512) return Isa::kAvx2;
-  return cpu_has_amx_int8() ? Isa::kAmx : Isa::kAvx512;
+  static const bool amx = may_use_amx_int8();
+  return amx ? Isa::kAmx : Isa::kAvx512;
 }
 
 Isa active_isa() {

@@ -7,12 +7,12 @@
 namespace outrider {
 
 /// Instruction sets that a path of ours exists for, weakest first. kAmx differs from kAvx512 in
-/// oneDNN's GEMMs only; kAvx512 means the VNNI generation and up.
+/// GEMMs only; kAvx512 means the VNNI generation and up.
 enum class Isa { kScalar, kAvx2, kAvx512, kAmx };
 
 const char* to_string(Isa isa);
 
-/// The strongest set this CPU runs.
+/// The strongest set this CPU runs and the kernel lets us use.
 Isa detect_isa();
 
 /// The set in use: OUTRIDER_ISA (scalar, avx2, avx512, amx) if it is set and this CPU has it, else

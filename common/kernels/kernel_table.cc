@@ -6,8 +6,15 @@ const KernelTable& kernel_table(Isa isa) {
   switch (isa) {
     case Isa::kScalar: return kScalarKernels;
     case Isa::kAvx2: return kAvx2Kernels;
-    case Isa::kAvx512:
-    case Isa::kAmx: return kAvx512Kernels;
+    case Isa::kAvx512: return kAvx512Kernels;
+    case Isa::kAmx: {
+      static const KernelTable amx = [] {
+        KernelTable table = kAvx512Kernels;
+        table.gemm_int4 = gemm_int4_amx;
+        return table;
+      }();
+      return amx;
+    }
   }
   return kScalarKernels;
 }

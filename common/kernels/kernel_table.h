@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "common/kernels/int4.h"
 #include "common/kernels/isa.h"
 #include "common/tensor/bf16.h"
 
@@ -24,6 +25,20 @@ struct AttendArgs {
   float* scores;            ///< scratch, heads * count
   float* out;               ///< [heads, head_dim], row stride out_stride
   std::int64_t out_stride;
+};
+
+/// Rows against one or two neighbouring blocks of int4 weights (int4.h). Two, because tiles want two.
+struct Int4Args {
+  const Int4Chunk* weights;        ///< [blocks, chunks]
+  std::int64_t blocks;             ///< 1 or 2
+  std::int64_t chunks;
+  std::int64_t outputs;            ///< columns of y to write; only a matrix's last block has fewer than 16
+  const std::int8_t* x;            ///< [rows, chunks * 64]
+  const std::int32_t* correction;  ///< [rows, chunks * 2]: -8 times the sum of the group's inputs
+  const float* row_scale;          ///< [rows]
+  std::int64_t rows;
+  float* y;                        ///< [rows, outputs], row stride y_stride
+  std::int64_t y_stride;
 };
 
 /// The row kernels of one instruction set. Every function computes a row from that row's inputs
@@ -52,17 +67,23 @@ struct KernelTable {
   float (*dot_f32)(const float* x, const float* w, std::int64_t n);
   float (*dot_bf16)(const Bf16* x, const Bf16* w, std::int64_t n);
   std::int32_t (*dot_int8)(const std::int8_t* x, const std::int8_t* w, std::int64_t n);
+  /// y = row_scale * sum over groups g, ascending, of fma(x_g . w_g, scale_g, sum): the product in int32,
+  /// exact, so that every instruction set gives the same bits.
+  void (*gemm_int4)(const Int4Args& args);
   /// softmax(q . k) . v per head; scores are not scaled (gemma4.md 3.4).
   void (*attend_f32)(const AttendArgs<float>& args);
   void (*attend_bf16)(const AttendArgs<Bf16>& args);
 };
 
-/// The table of one instruction set; kAvx512 and kAmx share theirs. @pre isa <= detect_isa().
+/// The table of one instruction set; kAmx differs from kAvx512 in gemm_int4 only. @pre isa <= detect_isa().
 const KernelTable& kernel_table(Isa isa);
 
 /// The table of active_isa().
 const KernelTable& kernels();
 
 extern const KernelTable kScalarKernels, kAvx2Kernels, kAvx512Kernels;
+void gemm_int4_avx2(const Int4Args& args);
+void gemm_int4_avx512(const Int4Args& args);
+void gemm_int4_amx(const Int4Args& args);
 
 }  // namespace outrider

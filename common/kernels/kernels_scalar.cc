@@ -83,6 +83,27 @@ Sum dot(const X* x, const X* w, std::int64_t n) {
   return sum;
 }
 
+void gemm_int4(const Int4Args& a) {
+  for (std::int64_t r = 0; r < a.rows; ++r) {
+    for (std::int64_t o = 0; o < a.outputs; ++o) {
+      const Int4Chunk* block = a.weights + o / kInt4Outputs * a.chunks;
+      const std::int64_t lane = o % kInt4Outputs;
+      float sum = 0;
+      for (std::int64_t g = 0; g < 2 * a.chunks; ++g) {
+        const Int4Chunk& chunk = block[g / 2];
+        const std::int8_t* x = a.x + r * a.chunks * kInt4Inputs + g * kInt4Group;
+        std::int32_t product = 0;
+        for (std::int64_t i = 0; i < kInt4Group / 2; ++i) {
+          const int nibbles = chunk.nibbles[g % 2][i / 4][4 * lane + i % 4];
+          product += x[i] * ((nibbles & 15) - 8) + x[16 + i] * ((nibbles >> 4) - 8);
+        }
+        sum = std::fma(static_cast<float>(product), half_to_float(chunk.scale[g % 2][lane]), sum);
+      }
+      a.y[r * a.y_stride + o] = sum * a.row_scale[r];
+    }
+  }
+}
+
 template <typename Kv>
 void attend(const AttendArgs<Kv>& a) {
   for (std::int64_t h = 0; h < a.heads; ++h) {
@@ -123,6 +144,7 @@ const KernelTable kScalarKernels = {
     .dot_f32 = dot<float, float>,
     .dot_bf16 = dot<float, Bf16>,
     .dot_int8 = dot<std::int32_t, std::int8_t>,
+    .gemm_int4 = gemm_int4,
     .attend_f32 = attend<float>,
     .attend_bf16 = attend<Bf16>,
 };

@@ -1,10 +1,13 @@
 #include "common/kernels/linear.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "common/kernels/gemm_onednn.h"
+#include "common/kernels/int4.h"
 #include "common/kernels/kernel_table.h"
+#include "common/kernels/weight_layout.h"
 #include "common/tensor/decode.h"
 
 namespace outrider {
@@ -20,8 +23,39 @@ void read_row(const WeightRows& part, std::int64_t r, std::span<float> row) {
   decode(part.dtype, from, row);
 }
 
+/// Of a stored element; int4 has none.
 std::size_t element_bytes(WeightType type) {
   return type == WeightType::kF32 ? 4 : type == WeightType::kBf16 ? 2 : 1;
+}
+
+/// Of the weights as our own kernels want them.
+std::size_t own_bytes(WeightType type, std::int64_t in, std::int64_t out) {
+  if (type == WeightType::kInt4) return static_cast<std::size_t>(int4_blocks(out) * int4_chunks(in)) * sizeof(Int4Chunk);
+  return static_cast<std::size_t>(in) * static_cast<std::size_t>(out) * element_bytes(type);
+}
+
+std::shared_ptr<AlignedArray<std::byte>> aligned_bytes(std::size_t count) { return std::make_shared<AlignedArray<std::byte>>(count); }
+
+/// [out, in] row-major, out of another layout.
+std::shared_ptr<AlignedArray<std::byte>> to_rows(const WeightLayout& layout, const std::byte* weights, std::size_t element, std::int64_t in,
+                                                 std::int64_t out) {
+  const std::vector<std::int64_t> in_offset = layout.offsets(0), out_offset = layout.offsets(1);
+  auto rows = aligned_bytes(static_cast<std::size_t>(in) * static_cast<std::size_t>(out) * element);
+#pragma omp parallel for schedule(static)
+  for (std::int64_t o = 0; o < out; ++o) {
+    std::byte* to = rows->data() + static_cast<std::size_t>(o * in) * element;
+    for (std::int64_t i = 0; i < in; ++i, to += element) {
+      const auto from = static_cast<std::size_t>(in_offset[static_cast<std::size_t>(i)] + out_offset[static_cast<std::size_t>(o)]);
+      std::memcpy(to, weights + from * element, element);
+    }
+  }
+  return rows;
+}
+
+/// Per-thread memory of at least `bytes`, by use.
+std::byte* reserve(AlignedArray<std::byte>& scratch, std::int64_t bytes) {
+  if (scratch.size() < static_cast<std::size_t>(bytes)) scratch = AlignedArray<std::byte>(static_cast<std::size_t>(bytes));
+  return scratch.data();
 }
 
 }  // namespace
@@ -31,30 +65,29 @@ const char* to_string(WeightType type) {
     case WeightType::kF32: return "f32";
     case WeightType::kBf16: return "bf16";
     case WeightType::kInt8: return "int8";
+    case WeightType::kInt4: return "int4";
   }
   return "?";
 }
 
 Result<WeightType> parse_weight_type(const std::string& name) {
-  for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8}) {
+  for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
     if (name == to_string(type)) return type;
   }
-  return Error{Errc::kInvalidArgument, fmt::format("dtype '{}', wanted f32, bf16 or int8", name)};
+  return Error{Errc::kInvalidArgument, fmt::format("dtype '{}', wanted f32, bf16, int8 or int4", name)};
 }
 
 Linear Linear::pack(WeightType type, std::int64_t in_features, std::span<const WeightRows> parts) {
-  Linear linear;
-  linear.type_ = type;
-  linear.in_features_ = in_features;
-  for (const WeightRows& part : parts) linear.out_features_ += part.rows;
-  const std::size_t row_bytes = static_cast<std::size_t>(in_features) * element_bytes(type);
-  linear.weight_bytes_ = row_bytes * static_cast<std::size_t>(linear.out_features_);
-  if (type == WeightType::kInt8) linear.column_scale_.resize(static_cast<std::size_t>(linear.out_features_));
+  std::int64_t out_features = 0;
+  for (const WeightRows& part : parts) out_features += part.rows;
+  const bool onednn = OnednnGemm::supports(type, in_features, out_features);
 
-  // Convert to the stored type, [out, in] row-major.
-  AlignedArray<std::byte> stored(linear.weight_bytes_);
-  std::byte* part_start = stored.data();
-  float* part_scale = linear.column_scale_.data();
+  Linear linear(type, in_features, out_features);
+  if (type == WeightType::kInt8) linear.column_scale_.resize(static_cast<std::size_t>(out_features));
+  // Convert to what our own kernels want.
+  const auto stored = aligned_bytes(own_bytes(type, in_features, out_features));
+  const std::size_t row_bytes = static_cast<std::size_t>(in_features) * element_bytes(type);
+  std::int64_t first = 0;  // row of the part
   for (const WeightRows& part : parts) {
 #pragma omp parallel
     {
@@ -62,30 +95,100 @@ Linear Linear::pack(WeightType type, std::int64_t in_features, std::span<const W
 #pragma omp for schedule(static)
       for (std::int64_t r = 0; r < part.rows; ++r) {
         read_row(part, r, row);
-        std::byte* to = part_start + static_cast<std::size_t>(r) * row_bytes;
+        const std::int64_t output = first + r;
+        std::byte* to = stored->data() + static_cast<std::size_t>(output) * row_bytes;
         switch (type) {
           case WeightType::kF32: std::memcpy(to, row.data(), row_bytes); break;
           case WeightType::kBf16: kernels().to_bf16(row.data(), in_features, reinterpret_cast<Bf16*>(to)); break;
-          case WeightType::kInt8: part_scale[r] = kernels().quantize(row.data(), in_features, reinterpret_cast<std::int8_t*>(to)); break;
+          case WeightType::kInt8:
+            linear.column_scale_[static_cast<std::size_t>(output)] = kernels().quantize(row.data(), in_features, reinterpret_cast<std::int8_t*>(to));
+            break;
+          case WeightType::kInt4:
+            pack_int4_row(row, output % kInt4Outputs, reinterpret_cast<Int4Chunk*>(stored->data()) + output / kInt4Outputs * int4_chunks(in_features));
+            break;
         }
       }
     }
-    part_start += static_cast<std::size_t>(part.rows) * row_bytes;
-    if (part_scale != nullptr) part_scale += part.rows;
+    first += part.rows;
   }
-  linear.gemm_ = OnednnGemm::pack(type, in_features, linear.out_features_, stored.data());
-  if (linear.gemm_ != nullptr) {
-    linear.implementation_ = "onednn " + linear.gemm_->implementation();
+  if (onednn) {
+    linear.use_gemm(OnednnGemm::pack(type, in_features, out_features, stored->data()));
   } else {
-    linear.own_weights_ = std::move(stored);
-    linear.implementation_ = std::string("own ") + to_string(active_isa());
+    linear.use_own(stored->span(), stored);
   }
   return linear;
+}
+
+Result<Linear> Linear::map(WeightType type, std::int64_t in_features, std::int64_t out_features, const LinearImage& image,
+                           std::shared_ptr<const void> keep_alive) {
+  WeightLayout layout;  // of all but int4
+  std::size_t wanted_bytes = own_bytes(type, in_features, out_features);
+  if (type == WeightType::kInt4) {
+    if (image.layout != kInt4Layout) {
+      return Error{Errc::kMalformed, fmt::format("weight layout '{}', wanted '{}'", image.layout.substr(0, 40), kInt4Layout)};
+    }
+  } else {
+    ASSIGN_OR_RETURN(layout, WeightLayout::parse(image.layout, in_features, out_features));
+    wanted_bytes = layout.bytes(element_bytes(type));
+  }
+  const std::size_t wanted_scales = type == WeightType::kInt8 ? static_cast<std::size_t>(out_features) : 0;
+  if (image.weights.size() != wanted_bytes || image.scales.size() != wanted_scales) {
+    return Error{Errc::kMalformed,
+                 fmt::format("{} weights [{}, {}] in layout '{}' have {} bytes and {} scales, wanted {} and {}", to_string(type), out_features,
+                             in_features, image.layout, image.weights.size(), image.scales.size(), wanted_bytes, wanted_scales)};
+  }
+
+  std::span<const std::byte> weights = image.weights;
+  if (reinterpret_cast<std::uintptr_t>(weights.data()) % 64 != 0) {
+    const auto copy = aligned_bytes(weights.size());
+    std::copy(weights.begin(), weights.end(), copy->data());
+    weights = copy->span();
+    keep_alive = copy;
+  }
+  Linear linear(type, in_features, out_features);
+  linear.column_scale_.assign(image.scales.begin(), image.scales.end());
+  const bool onednn = OnednnGemm::supports(type, in_features, out_features);
+  if (onednn) {
+    if (auto gemm = OnednnGemm::map(type, in_features, out_features, image.layout, weights, keep_alive)) {
+      linear.use_gemm(std::move(gemm));
+      return linear;
+    }
+  }
+  if (type != WeightType::kInt4 && image.layout != "rows") {
+    const auto rows = to_rows(layout, weights.data(), element_bytes(type), in_features, out_features);
+    weights = rows->span();
+    keep_alive = rows;
+  }
+  if (onednn) {
+    linear.use_gemm(OnednnGemm::pack(type, in_features, out_features, weights.data()));
+  } else {
+    linear.use_own(weights, std::move(keep_alive));
+  }
+  return linear;
+}
+
+LinearImage Linear::image() const {
+  if (gemm_ != nullptr) return {gemm_->layout(), gemm_->weights(), column_scale_};
+  return {type_ == WeightType::kInt4 ? kInt4Layout : "rows", own_weights_, column_scale_};
+}
+
+void Linear::use_own(std::span<const std::byte> weights, std::shared_ptr<const void> keep_alive) {
+  own_weights_ = weights;
+  keep_alive_ = std::move(keep_alive);
+  weight_bytes_ = weights.size();
+  implementation_ = std::string("own ") + to_string(active_isa());
+}
+
+void Linear::use_gemm(std::shared_ptr<const OnednnGemm> gemm) {
+  gemm_ = std::move(gemm);
+  weight_bytes_ = own_bytes(type_, in_features_, out_features_);
+  implementation_ = "onednn " + gemm_->implementation();
 }
 
 void Linear::forward(Matrix<const float> x, Matrix<float> y) const {
   DCHECK(x.size(1) == in_features_ && y.size(1) == out_features_ && x.size(0) == y.size(0));
   DCHECK(x.stride(0) == in_features_ && y.stride(0) == out_features_);
+  if (type_ == WeightType::kInt4) return forward_int4(x.data(), x.size(0), y.data());
   if (gemm_ == nullptr) return forward_own(x.data(), x.size(0), y.data());
   for (std::int64_t r = 0; r < x.size(0);) {
     const std::int64_t height = gemm_->height(x.size(0) - r);
@@ -98,10 +201,6 @@ void Linear::forward(Matrix<const float> x, Matrix<float> y) const {
 void Linear::forward_tile(const float* x, std::int64_t rows, std::int64_t height, float* y) const {
   const KernelTable& k = kernels();
   thread_local AlignedArray<std::byte> input_scratch, output_scratch;
-  const auto reserve = [](AlignedArray<std::byte>& scratch, std::int64_t bytes) {
-    if (scratch.size() < static_cast<std::size_t>(bytes)) scratch = AlignedArray<std::byte>(static_cast<std::size_t>(bytes));
-    return scratch.data();
-  };
   switch (type_) {
     case WeightType::kF32: gemm_->execute(height, x, y); return;
     case WeightType::kBf16: {
@@ -121,6 +220,7 @@ void Linear::forward_tile(const float* x, std::int64_t rows, std::int64_t height
       }
       return;
     }
+    case WeightType::kInt4: return;  // forward_int4
   }
 }
 
@@ -149,8 +249,43 @@ void Linear::forward_own(const float* x, std::int64_t rows, float* y) const {
           k.dequantize(&sum, row_scale[static_cast<std::size_t>(r)], &column_scale_[static_cast<std::size_t>(o)], 1, &to);
           break;
         }
+        case WeightType::kInt4: break;  // forward_int4
       }
     }
+  }
+}
+
+void Linear::forward_int4(const float* x, std::int64_t rows, float* y) const {
+  const KernelTable& k = kernels();
+  const std::int64_t chunks = int4_chunks(in_features_), width = chunks * kInt4Inputs, groups = width / kInt4Group;
+  thread_local AlignedArray<std::byte> input_scratch, correction_scratch, scale_scratch;
+  auto* input = reinterpret_cast<std::int8_t*>(reserve(input_scratch, rows * width));
+  auto* correction = reinterpret_cast<std::int32_t*>(reserve(correction_scratch, rows * groups * 4));
+  auto* row_scale = reinterpret_cast<float*>(reserve(scale_scratch, rows * 4));
+  for (std::int64_t r = 0; r < rows; ++r) {
+    std::int8_t* row = input + r * width;
+    row_scale[r] = k.quantize(x + r * in_features_, in_features_, row);
+    std::fill(row + in_features_, row + width, std::int8_t{0});
+    for (std::int64_t g = 0; g < groups; ++g) {
+      std::int32_t sum = 0;
+      for (std::int64_t i = 0; i < kInt4Group; ++i) sum += row[g * kInt4Group + i];
+      correction[r * groups + g] = -8 * sum;
+    }
+  }
+  const auto* weights = reinterpret_cast<const Int4Chunk*>(own_weights_.data());
+  const std::int64_t blocks = int4_blocks(out_features_);
+#pragma omp parallel for schedule(static)
+  for (std::int64_t b = 0; b < blocks; b += 2) {
+    k.gemm_int4({.weights = weights + b * chunks,
+                 .blocks = std::min<std::int64_t>(2, blocks - b),
+                 .chunks = chunks,
+                 .outputs = std::min(2 * kInt4Outputs, out_features_ - b * kInt4Outputs),
+                 .x = input,
+                 .correction = correction,
+                 .row_scale = row_scale,
+                 .rows = rows,
+                 .y = y + b * kInt4Outputs,
+                 .y_stride = out_features_});
   }
 }
 

@@ -17,6 +17,7 @@ enum class WeightType {
   kF32,   ///< the parity path
   kBf16,  ///< bf16 weights and inputs, float32 accumulation
   kInt8,  ///< int8 weights per output channel, int8 inputs per row (both symmetric), int32 accumulation
+  kInt4,  ///< 4-bit weights per 32 inputs of an output (int4.h), int8 inputs per row; int32 within, float32 over the groups
 };
 
 const char* to_string(WeightType type);
@@ -37,6 +38,14 @@ inline constexpr std::int64_t kPromptTile = 64;
 
 constexpr std::int64_t padded_rows(std::int64_t rows) { return (rows + kRowTile - 1) / kRowTile * kRowTile; }
 
+/// A packed matrix as bytes, for a file to hold. `layout` says what the bytes mean, on any machine:
+/// kInt4Layout (int4.h) or the name of a WeightLayout (weight_layout.h).
+struct LinearImage {
+  std::string layout;
+  std::span<const std::byte> weights;
+  std::span<const float> scales;  ///< [out_features] for int8, else empty
+};
+
 /// y = x W^T for a packed, immutable W [out_features, in_features]. Thread-safe once packed, as long
 /// as every caller thread is its own (scratch is per thread).
 class Linear {
@@ -44,6 +53,18 @@ class Linear {
   Linear() = default;
   /// Stacks the parts' rows (for example q, k and v) into one matrix and packs it.
   static Linear pack(WeightType type, std::int64_t in_features, std::span<const WeightRows> parts);
+
+  /// The matrix that `image` was taken of. Where this machine packs into the very same layout the weights
+  /// are used in place; where not, or where they are not 64-byte aligned, they are converted and copied.
+  /// Either way forward gives the bits that it would give after pack here.
+  /// @param image may come from a file: kMalformed if its layout, bytes or scales do not fit the shape.
+  /// @param keep_alive owns image.weights, which must not change; kept as long as they are used.
+  /// @pre 1 <= in_features, out_features <= 2^30
+  static Result<Linear> map(WeightType type, std::int64_t in_features, std::int64_t out_features, const LinearImage& image,
+                            std::shared_ptr<const void> keep_alive);
+
+  /// The matrix as packed for this machine. Spans into this Linear's memory: valid as long as it, or a copy, is.
+  LinearImage image() const;
 
   /// @param x [rows, in_features], contiguous; storage for padded_rows(rows) rows.
   /// @param y [rows, out_features], contiguous; storage for padded_rows(rows) rows. Rows past
@@ -60,13 +81,21 @@ class Linear {
  private:
   void forward_tile(const float* x, std::int64_t rows, std::int64_t height, float* y) const;
   void forward_own(const float* x, std::int64_t rows, float* y) const;
+  void forward_int4(const float* x, std::int64_t rows, float* y) const;
+
+  Linear(WeightType type, std::int64_t in_features, std::int64_t out_features)
+      : type_(type), in_features_(in_features), out_features_(out_features) {}
+  /// Takes weights for our own kernels.
+  void use_own(std::span<const std::byte> weights, std::shared_ptr<const void> keep_alive);
+  void use_gemm(std::shared_ptr<const class OnednnGemm> gemm);
 
   WeightType type_ = WeightType::kF32;
   std::int64_t in_features_ = 0, out_features_ = 0;
   std::size_t weight_bytes_ = 0;
   std::string implementation_;
-  std::shared_ptr<const class OnednnGemm> gemm_;  ///< null: our own loop over `own_weights_`
-  AlignedArray<std::byte> own_weights_;           ///< [out, in] in the stored type
+  std::shared_ptr<const class OnednnGemm> gemm_;  ///< null: our own kernels over `own_weights_`
+  std::span<const std::byte> own_weights_;        ///< int4: chunks (int4.h); else [out, in] in the stored type
+  std::shared_ptr<const void> keep_alive_;        ///< owns own_weights_
   std::vector<float> column_scale_;               ///< [out], int8 only
 };
 

@@ -251,7 +251,7 @@ TEST(BadInput, PromptIdsThatAreNone) {
 
 TEST(BadInput, UnknownWeightType) {
   Program run({"run", "hi", "--dtype", "f64"});
-  expect_refused(run, {"f64", "wanted f32, bf16 or int8"});
+  expect_refused(run, {"f64", "wanted f32, bf16, int8 or int4"});
 }
 
 TEST(BadInput, AddressesThatMakeNoSense) {

@@ -132,7 +132,7 @@ TEST(LosslessContext, AnswersFillASmallContextWithAndWithoutDrafts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(EachType, Lossless, testing::Values(WeightType::kBf16, WeightType::kInt8),
+INSTANTIATE_TEST_SUITE_P(EachType, Lossless, testing::Values(WeightType::kBf16, WeightType::kInt8, WeightType::kInt4),
                          [](const auto& param_info) {
                            return std::string(to_string(param_info.param));
                          });

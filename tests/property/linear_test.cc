@@ -1,5 +1,8 @@
 #include "common/kernels/linear.h"
 
+#include <omp.h>
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -14,6 +17,7 @@
 #include "common/base/random.h"
 #include "common/kernels/gemm_onednn.h"
 #include "common/kernels/kernel_table.h"
+#include "common/kernels/weight_layout.h"
 
 namespace outrider {
 namespace {
@@ -26,7 +30,7 @@ struct Shape {
   std::int64_t size() const { return in * out; }
 };
 // Odd ones, those of models/nano and the tiny pairs, and one of a real model.
-constexpr Shape kShapes[] = {{1, 1},     {3, 5},     {33, 65},   {16, 16},   {64, 96},   {64, 192},   {96, 64},    {8, 64},     {64, 8},     {127, 31},
+constexpr Shape kShapes[] = {{1, 1},     {3, 5},     {33, 17},    {33, 65},   {16, 16},   {64, 96},   {64, 192},   {96, 64},    {8, 64},     {64, 8},     {127, 31},
                              {768, 384}, {384, 32},  {32, 384},  {384, 640}, {384, 768}, {384, 1280}, {384, 3072}, {1536, 384}, {384, 8192}, {2560, 10240}};
 constexpr Shape kLargest = {2560, 10240};
 
@@ -39,12 +43,21 @@ class LinearTest : public testing::TestWithParam<std::tuple<WeightType, Shape>> 
     if (shape().size() == kLargest.size() && active_isa() == Isa::kScalar) GTEST_SKIP() << "too large for the scalar loops";
   }
 };
+std::string case_name(const testing::TestParamInfo<LinearTest::ParamType>& param_info) {
+  const Shape shape = std::get<1>(param_info.param);
+  return fmt::format("{}_{}x{}", to_string(std::get<0>(param_info.param)), shape.in, shape.out);
+}
 INSTANTIATE_TEST_SUITE_P(All, LinearTest,
+                         testing::Combine(testing::Values(WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4),
+                                          testing::ValuesIn(kShapes)),
+                         case_name);
+/// The types whose product is that of the stored elements; int4 has its own test.
+class LinearOfElements : public LinearTest {};
+INSTANTIATE_TEST_SUITE_P(All, LinearOfElements,
                          testing::Combine(testing::Values(WeightType::kF32, WeightType::kBf16, WeightType::kInt8), testing::ValuesIn(kShapes)),
-                         [](const auto& param_info) {
-                           const Shape shape = std::get<1>(param_info.param);
-                           return fmt::format("{}_{}x{}", to_string(std::get<0>(param_info.param)), shape.in, shape.out);
-                         });
+                         case_name);
+class Int4Linear : public LinearTest {};
+INSTANTIATE_TEST_SUITE_P(All, Int4Linear, testing::Combine(testing::Values(WeightType::kInt4), testing::ValuesIn(kShapes)), case_name);
 
 std::vector<float> random_floats(CounterRng& rng, std::int64_t count) {
   std::vector<float> values(static_cast<std::size_t>(count));
@@ -110,7 +123,7 @@ std::vector<std::int64_t> row_counts(Shape shape) {
   return counts;
 }
 
-TEST_P(LinearTest, IsTheExactProductWithinItsRoundings) {
+TEST_P(LinearOfElements, IsTheExactProductWithinItsRoundings) {
   const auto [in, out] = shape();
   for (const DType dtype : {DType::kF32, DType::kBf16}) {
     const std::uint64_t seed = static_cast<std::uint64_t>(in * 31 + out);
@@ -164,6 +177,102 @@ TEST_P(LinearTest, IsTheExactProductWithinItsRoundings) {
   }
 }
 
+TEST_P(Int4Linear, IsTheSumOfItsGroupsAndCloseToTheFloatProduct) {
+  const auto [in, out] = shape();
+  const std::uint64_t seed = static_cast<std::uint64_t>(in * 41 + out);
+  CounterRng rng(seed);
+  const Stored stored(rng, shape(), DType::kF32, out >= 9 ? 3 : 1);
+  const Linear linear = Linear::pack(type(), in, stored.refs);
+  SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << linear.implementation());
+  const LinearImage image = linear.image();
+  const auto* const chunks = reinterpret_cast<const Int4Chunk*>(image.weights.data());
+  ASSERT_EQ(image.layout, "int4.g32.v1");
+  ASSERT_EQ(linear.weight_bytes(), image.weights.size());
+
+  constexpr std::int64_t kRows = 6;
+  const std::int64_t width = int4_chunks(in) * kInt4Inputs;
+  std::vector<float> x = random_floats(rng, kRows * in);
+  for (std::int64_t i = 0; i < in; ++i) x[static_cast<std::size_t>(i)] = 0, x[static_cast<std::size_t>(in + i)] *= 1e10f, x[static_cast<std::size_t>(2 * in + i)] *= 1e-10f;
+  std::vector<const float*> rows;
+  std::vector<std::int8_t> qx(static_cast<std::size_t>(kRows * width));
+  std::vector<float> x_scale;
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    rows.push_back(x.data() + r * in);
+    x_scale.push_back(kernels().quantize(rows.back(), in, qx.data() + r * width));
+  }
+  const std::vector<float> y = forward(linear, rows);
+
+  for (std::int64_t o = 0; o < out; o += shape().size() > 1 << 20 ? 7 : 1) {
+    const Int4Chunk* block = chunks + o / kInt4Outputs * int4_chunks(in);
+    const float* w = stored.values.data() + o * in;
+    // What packing promises: an error of at most half a step, where -8 steps are the group's extreme; a
+    // whole step at the other end of the range, where 8 becomes 7. The scale is a half: 2^-11 off at most.
+    double w_error_squares = 0, w_size = 0;
+    for (std::int64_t first = 0; first < in; first += kInt4Group) {
+      const std::int64_t count = std::min(kInt4Group, in - first);
+      double extreme = 0;
+      for (std::int64_t i = 0; i < count; ++i) extreme = std::max(extreme, std::fabs(static_cast<double>(w[first + i])));
+      const double step = extreme / 8 * (1 + 0x1.0p-11) + 0x1.0p-25;
+      for (std::int64_t i = 0; i < count; ++i) {
+        const double size = std::fabs(w[first + i]), miss = size > 7.5 * step * (1 - 0x1.0p-10) ? step : step / 2;
+        w_error_squares += miss * miss * (1 + 100 * kEpsilon) + 8 * 0x1.0p-22 * extreme * extreme;  // -8 steps miss it by 8 * 2^-11 of a step
+        w_size += size;
+      }
+    }
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      const float actual = y[static_cast<std::size_t>(r * out + o)];
+      float groups = 0;
+      double sizes = 0;
+      for (std::int64_t g = 0; g < width / kInt4Group; ++g) {
+        const Int4Chunk& chunk = block[g / 2];
+        int product = 0;
+        for (std::int64_t i = 0; i < kInt4Group; ++i) {
+          const int byte = chunk.nibbles[g % 2][i % 16 / 4][4 * (o % kInt4Outputs) + i % 4];
+          product += qx[static_cast<std::size_t>(r * width + g * kInt4Group + i)] * ((i < 16 ? byte & 15 : byte >> 4) - 8);
+        }
+        const float scale = half_to_float(chunk.scale[g % 2][o % kInt4Outputs]);
+        groups = std::fma(static_cast<float>(product), scale, groups);
+        sizes += std::fabs(static_cast<double>(product) * scale);
+      }
+      const float row_scale = x_scale[static_cast<std::size_t>(r)];
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(actual), std::bit_cast<std::uint32_t>(groups * row_scale)) << "row " << r << ", column " << o << ": " << actual;
+      double sum = 0, x_squares = 0;
+      for (std::int64_t i = 0; i < in; ++i) {
+        const double a = rows[static_cast<std::size_t>(r)][i];
+        sum += a * w[i], x_squares += a * a;
+      }
+      // x . w - x' . w' = x . (w - w') + (x - x') . w': Cauchy and Schwarz for the first, half a step of x
+      // for the second, with |w'| <= |w| + |w - w'|; then the roundings of the sum over groups.
+      const double w_error = std::sqrt(w_error_squares), sx = row_scale * (0.5 + 127 * 4 * kEpsilon);
+      const double bound = std::sqrt(x_squares) * w_error + sx * (w_size + std::sqrt(static_cast<double>(in)) * w_error) +
+                           static_cast<double>(width / kInt4Group + 2) * kEpsilon * sizes * row_scale + 1e-44;
+      ASSERT_LE(std::fabs(actual - sum), bound) << "row " << r << ", column " << o << ": " << actual << ", expected " << sum;
+    }
+  }
+}
+
+TEST_P(Int4Linear, TheNumberOfThreadsDoesNotMatter) {
+  const auto [in, out] = shape();
+  CounterRng rng(43);
+  const Stored stored(rng, shape(), DType::kF32, 1);
+  const std::vector<float> x = random_floats(rng, 5 * in);
+  std::vector<const float*> rows;
+  for (std::int64_t r = 0; r < 5; ++r) rows.push_back(x.data() + r * in);
+  const int threads = omp_get_max_threads();
+  std::vector<std::vector<std::byte>> images;
+  std::vector<std::vector<float>> results;
+  for (const int count : {1, 2}) {
+    omp_set_num_threads(count);
+    const Linear linear = Linear::pack(type(), in, stored.refs);
+    const std::span<const std::byte> weights = linear.image().weights;
+    images.emplace_back(weights.begin(), weights.end());
+    results.push_back(forward(linear, rows));
+  }
+  omp_set_num_threads(threads);
+  EXPECT_EQ(images[0], images[1]);
+  EXPECT_EQ(results[0], results[1]);
+}
+
 // The property that greedy losslessness rests on (docs/numerics.md).
 TEST_P(LinearTest, ARowHasTheSameBitsAloneAndAnywhereInAnyBatch) {
   const auto [in, out] = shape();
@@ -209,12 +318,174 @@ TEST_P(LinearTest, ARowHasTheSameBitsAloneAndAnywhereInAnyBatch) {
   }
 }
 
+// ---- images ----
+
+/// An image's weights in pages that can only be read, with pages that cannot be touched on either side.
+class ReadOnly {
+ public:
+  /// @param shift bytes from a 64-byte boundary. Where the size allows it the weights end where the page does.
+  explicit ReadOnly(std::span<const std::byte> bytes, std::size_t shift = 0) {
+    constexpr std::size_t kPage = 4096;
+    const std::size_t room = (bytes.size() + shift + kPage - 1) / kPage * kPage;
+    const std::size_t total = room + 2 * kPage;
+    void* const pages = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(pages != MAP_FAILED);
+    pages_ = std::shared_ptr<std::byte>(static_cast<std::byte*>(pages), [total](std::byte* p) { munmap(p, total); });
+    std::byte* const start = pages_.get() + kPage + (room - bytes.size() - shift) / 64 * 64 + shift;
+    std::copy(bytes.begin(), bytes.end(), start);
+    CHECK(mprotect(pages, total, PROT_NONE) == 0);
+    CHECK(mprotect(pages_.get() + kPage, room, PROT_READ) == 0);
+    bytes_ = {start, bytes.size()};
+  }
+  std::span<const std::byte> bytes() const { return bytes_; }
+  const std::shared_ptr<std::byte>& pages() const { return pages_; }
+
+ private:
+  std::shared_ptr<std::byte> pages_;
+  std::span<const std::byte> bytes_;
+};
+
+/// The results of 1, 5, 16 and 70 rows.
+std::vector<float> results_of(const Linear& linear) {
+  CounterRng rng(51);
+  const std::vector<float> x = random_floats(rng, 70 * linear.in_features());
+  std::vector<float> all;
+  for (const std::size_t count : {1, 5, 16, 70}) {
+    if (count > 16 && linear.in_features() * linear.out_features() > 1 << 20) continue;
+    std::vector<const float*> rows;
+    for (std::size_t r = 0; r < count; ++r) rows.push_back(x.data() + static_cast<std::int64_t>(r) * linear.in_features());
+    const std::vector<float> some = forward(linear, rows);
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+std::size_t stored_bytes(WeightType type) { return type == WeightType::kF32 ? 4 : type == WeightType::kBf16 ? 2 : 1; }
+
+/// An image's weights moved into another layout.
+std::vector<std::byte> relaid(const LinearImage& image, WeightType type, Shape shape, const std::string& layout) {
+  const WeightLayout from = WeightLayout::parse(image.layout, shape.in, shape.out).value(), to = WeightLayout::parse(layout, shape.in, shape.out).value();
+  const auto from_in = from.offsets(0), from_out = from.offsets(1), to_in = to.offsets(0), to_out = to.offsets(1);
+  const std::size_t element = stored_bytes(type);
+  std::vector<std::byte> bytes(to.bytes(element));
+  for (std::size_t o = 0; o < to_out.size(); ++o) {
+    for (std::size_t i = 0; i < to_in.size(); ++i) {
+      std::memcpy(bytes.data() + static_cast<std::size_t>(to_in[i] + to_out[o]) * element,
+                  image.weights.data() + static_cast<std::size_t>(from_in[i] + from_out[o]) * element, element);
+    }
+  }
+  return bytes;
+}
+
+TEST_P(LinearTest, AMappedImageIsUsedInPlaceAndGivesTheSameBits) {
+  const auto [in, out] = shape();
+  CounterRng rng(static_cast<std::uint64_t>(in * 43 + out));
+  const Stored stored(rng, shape(), DType::kF32, 1);
+  const Linear packed = Linear::pack(type(), in, stored.refs);
+  const LinearImage image = packed.image();
+  SCOPED_TRACE(testing::Message() << packed.implementation() << ", " << image.layout << ", oneDNN " << onednn_version());
+  const std::vector<float> expected = results_of(packed);
+
+  std::weak_ptr<std::byte> alive;
+  {
+    const ReadOnly file(image.weights);
+    alive = file.pages();
+    const Linear mapped = Linear::map(type(), in, out, {image.layout, file.bytes(), image.scales}, file.pages()).value();
+    EXPECT_EQ(mapped.image().layout, image.layout);
+    EXPECT_EQ(mapped.image().weights.data(), file.bytes().data()) << "copied";
+    EXPECT_EQ(mapped.weight_bytes(), packed.weight_bytes());
+    EXPECT_EQ(mapped.implementation(), packed.implementation());
+    EXPECT_EQ(results_of(mapped), expected);
+  }
+  EXPECT_TRUE(alive.expired()) << "kept longer than its Linear";
+  const auto map_and_drop = [&] {
+    const ReadOnly file(image.weights);
+    return Linear::map(type(), in, out, {image.layout, file.bytes(), image.scales}, file.pages()).value();
+  };
+  EXPECT_EQ(results_of(map_and_drop()), expected) << "not kept alive";
+
+  const ReadOnly off_by_four(image.weights, 4);
+  EXPECT_EQ(results_of(Linear::map(type(), in, out, {image.layout, off_by_four.bytes(), image.scales}, off_by_four.pages()).value()), expected);
+}
+
+TEST_P(LinearOfElements, AnImageInAnyLayoutGivesTheBitsOfThisMachines) {
+  const auto [in, out] = shape();
+  if (shape().size() > 1 << 20) return;  // a layout does not depend on how often it repeats
+  CounterRng rng(static_cast<std::uint64_t>(in * 47 + out));
+  const Stored stored(rng, shape(), DType::kF32, 1);
+  const Linear packed = Linear::pack(type(), in, stored.refs);
+  const LinearImage image = packed.image();
+  const std::vector<float> expected = results_of(packed);
+
+  // Our own row-major conversion says what the packed bytes must mean, whoever packed them.
+  const std::vector<std::byte> rows = relaid(image, type(), shape(), "rows");
+  std::vector<std::byte> quantized(static_cast<std::size_t>(in));
+  for (std::int64_t o = 0; o < out; ++o) {
+    const float* w = stored.values.data() + o * in;
+    for (std::int64_t i = 0; i < in; ++i) {
+      const std::byte* element = rows.data() + static_cast<std::size_t>(o * in + i) * stored_bytes(type());
+      const Bf16 half = to_bf16(w[i]);
+      const void* const expected_element = type() == WeightType::kF32 ? static_cast<const void*>(w + i) : &half;
+      if (type() == WeightType::kInt8) continue;
+      ASSERT_EQ(std::memcmp(element, expected_element, stored_bytes(type())), 0) << o << ", " << i << " of " << image.layout;
+    }
+    if (type() == WeightType::kInt8) {
+      kernels().quantize(w, in, reinterpret_cast<std::int8_t*>(quantized.data()));
+      ASSERT_TRUE(std::equal(quantized.begin(), quantized.end(), rows.begin() + o * in)) << o << " of " << image.layout;
+    }
+  }
+  for (const char* layout : {"rows", "ab", "BA16a64b", "BA16a64b2a", "BA16a64b4a", "BA16a64b4a+s8s8", "AB8b16a2b", "aB16b", "bA4a", "BA3a5b2a"}) {
+    SCOPED_TRACE(layout);
+    if (std::string(layout).ends_with("s8") && type() != WeightType::kInt8) continue;
+    const std::vector<std::byte> other = relaid(image, type(), shape(), layout);
+    // Where this machine wants +s8s8 it takes the sums from the file: only the conversion ignores them.
+    if (image.layout == layout && image.layout.ends_with("s8")) continue;
+    const ReadOnly file(other);
+    const Linear mapped = Linear::map(type(), in, out, {layout, file.bytes(), image.scales}, file.pages()).value();
+    EXPECT_EQ(mapped.image().layout, image.layout);
+    EXPECT_EQ(mapped.implementation(), packed.implementation());
+    EXPECT_EQ(results_of(mapped), expected);
+  }
+}
+
+TEST(LinearImages, ThatDoNotFitAreRefused) {
+  constexpr Shape kShape{40, 20};
+  CounterRng rng(61);
+  const Stored stored(rng, kShape, DType::kF32, 1);
+  for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
+    SCOPED_TRACE(to_string(type));
+    const Linear packed = Linear::pack(type, kShape.in, stored.refs);
+    const LinearImage image = packed.image();
+    const auto refused = [&](LinearImage changed, std::int64_t in, std::int64_t out, const char* wanted) {
+      const Result<Linear> mapped = Linear::map(type, in, out, changed, nullptr);
+      ASSERT_FALSE(mapped) << changed.layout.substr(0, 60);
+      EXPECT_EQ(mapped.error().code, Errc::kMalformed);
+      EXPECT_NE(mapped.error().message.find(wanted), std::string::npos) << mapped.error().message;
+    };
+    for (const char* layout : {"", "b", "ba", "AB", "Ba", "bb", "Ba16a", "BA16a64b4", "BA16a64b4c", "BA0a64b", "BA1a64b", "BA016a64b", "BA16a64b4a+s4",
+                               "BA-16a64b", "BA2000a64b", "BA999999999999999999999a64b", "BA512a512a64b", "rows ", "Rows", "any", "BA16 a64b", "int4.g64.v1", "int4.g32.v2"}) {
+      SCOPED_TRACE(layout);
+      refused({layout, image.weights, image.scales}, kShape.in, kShape.out, "wanted");
+    }
+    refused({std::string(100000, '9'), image.weights, image.scales}, kShape.in, kShape.out, "wanted");
+    refused({image.layout, image.weights.first(image.weights.size() - 1), image.scales}, kShape.in, kShape.out, "bytes");
+    refused({image.layout, {}, image.scales}, kShape.in, kShape.out, "bytes");
+    refused({image.layout, image.weights, image.scales}, kShape.in + 64, kShape.out, "bytes");
+    refused({image.layout, image.weights, image.scales}, kShape.in, kShape.out + 64, "bytes");
+    refused({image.layout, image.weights, image.scales}, 1 << 30, 1 << 30, "bytes");
+    const std::vector<float> scales(21);
+    refused({image.layout, image.weights, scales}, kShape.in, kShape.out, "scales");
+    refused({type == WeightType::kInt4 ? "rows" : kInt4Layout, image.weights, image.scales}, kShape.in, kShape.out, "wanted");
+  }
+}
+
 TEST(LinearWeightBytes, CountWhatOneForwardReads) {
   CounterRng rng(1);
   const Stored stored(rng, {64, 96}, DType::kF32, 2);
   EXPECT_EQ(Linear::pack(WeightType::kF32, 64, stored.refs).weight_bytes(), 64u * 96 * 4);
   EXPECT_EQ(Linear::pack(WeightType::kBf16, 64, stored.refs).weight_bytes(), 64u * 96 * 2);
   EXPECT_EQ(Linear::pack(WeightType::kInt8, 64, stored.refs).weight_bytes(), 64u * 96);
+  EXPECT_EQ(Linear::pack(WeightType::kInt4, 64, stored.refs).weight_bytes(), 64u * 96 * 9 / 16);
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ inline std::string pair_name(const testing::TestParamInfo<Pair>& param_info) {
 /// "tiny_odd": all of these, window 5. "nano": trained, window 128.
 inline std::vector<Pair> every_pair() {
   std::vector<Pair> pairs;
-  for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8}) {
+  for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
     pairs.push_back({"tiny", "tests/goldens/e4b/backbone", "tests/goldens/e4b/assistant", type});
     pairs.push_back({"tiny_moe", "tests/goldens/moe-26b-a4b/backbone", "tests/goldens/moe-26b-a4b/assistant", type});
     pairs.push_back({"tiny_odd", "tests/goldens/odd/backbone", "tests/goldens/odd/assistant", type});

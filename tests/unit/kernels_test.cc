@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/random.h"
+#include "common/tensor/tensor.h"
 
 namespace outrider {
 namespace {
@@ -91,7 +92,7 @@ class Kernels : public testing::TestWithParam<Isa> {
   const KernelTable* table_ = nullptr;
 };
 
-INSTANTIATE_TEST_SUITE_P(EachIsa, Kernels, testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512),
+INSTANTIATE_TEST_SUITE_P(EachIsa, Kernels, testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx),
                          [](const auto& param_info) { return std::string(to_string(param_info.param)); });
 
 // ---- bit for bit equal to the plain ones ----
@@ -248,6 +249,144 @@ TEST_P(Kernels, DotInt8IsExact) {
         check();
       }
     }
+  }
+}
+
+/// Inputs and weights of gemm_int4, and room for its results with guards on either side of every row.
+struct Int4Case {
+  Int4Case(CounterRng& rng, std::int64_t some_rows, std::int64_t some_outputs, std::int64_t some_chunks)
+      : rows(some_rows), outputs(some_outputs), chunks(some_chunks) {
+    weights = AlignedArray<Int4Chunk>(static_cast<std::size_t>(int4_blocks(outputs) * chunks));
+    for (Int4Chunk& chunk : weights.span()) {
+      for (auto& group : chunk.nibbles) {
+        for (auto& line : group) {
+          for (std::uint8_t& byte : line) byte = static_cast<std::uint8_t>(rng.next());
+        }
+      }
+      // Any finite half of either sign: exponents 0 (denormal) to 30.
+      for (auto& group : chunk.scale) {
+        for (std::uint16_t& scale : group) scale = static_cast<std::uint16_t>(rng.below(0x7c00) | rng.below(2) << 15);
+      }
+    }
+    x.resize(static_cast<std::size_t>(rows * chunks * kInt4Inputs));
+    for (std::int8_t& value : x) value = static_cast<std::int8_t>(rng.below(255) - 127);
+    for (std::int64_t r = 0; r < rows; ++r) row_scale.push_back(static_cast<float>(rng.uniform()));
+  }
+
+  std::vector<float> run(const KernelTable& table) const {
+    std::vector<std::int32_t> correction(x.size() / kInt4Group);
+    for (std::size_t i = 0; i < x.size(); ++i) correction[i / kInt4Group] -= 8 * x[i];
+    const std::int64_t stride = outputs + 3;
+    std::vector<float> y(static_cast<std::size_t>(rows * stride), -77.0f);
+    table.gemm_int4({.weights = weights.data(), .blocks = int4_blocks(outputs), .chunks = chunks, .outputs = outputs, .x = x.data(),
+                     .correction = correction.data(), .row_scale = row_scale.data(), .rows = rows, .y = y.data(), .y_stride = stride});
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t o = outputs; o < stride; ++o) EXPECT_EQ(y[static_cast<std::size_t>(r * stride + o)], -77.0f) << "wrote past row " << r;
+    }
+    return y;
+  }
+
+  std::int64_t rows, outputs, chunks;
+  AlignedArray<Int4Chunk> weights;
+  std::vector<std::int8_t> x;
+  std::vector<float> row_scale;
+};
+
+TEST_P(Kernels, GemmInt4EqualsThePlainOne) {
+  CounterRng rng(10);
+  for (const std::int64_t chunks : {1, 2, 3, 40}) {
+    for (std::int64_t rows = 1; rows <= 35; ++rows) {
+      for (const std::int64_t outputs : {1, 7, 8, 9, 15, 16, 17, 24, 25, 31, 32}) {
+        SCOPED_TRACE(testing::Message() << chunks << " chunks, " << rows << " rows, " << outputs << " outputs");
+        if (chunks == 40 && (rows % 5 != 0 || outputs % 8 != 1)) continue;
+        const Int4Case some(rng, rows, outputs, chunks);
+        ASSERT_TRUE(same_bits(some.run(fast()), some.run(plain())));
+      }
+    }
+  }
+}
+
+// The largest products, of either sign: 16 bits hold them only if pairs are added up with care.
+TEST_P(Kernels, GemmInt4IsExactAtTheEndsOfTheRange) {
+  CounterRng rng(11);
+  for (const int nibble : {0, 15}) {
+    for (const int value : {-127, 127}) {
+      Int4Case some(rng, 17, 32, 2);
+      for (Int4Chunk& chunk : some.weights.span()) {
+        std::fill_n(&chunk.nibbles[0][0][0], sizeof(chunk.nibbles), static_cast<std::uint8_t>(nibble * 17));
+        std::fill_n(&chunk.scale[0][0], 32, std::uint16_t{0x3c00});  // 1
+      }
+      std::fill(some.x.begin(), some.x.end(), static_cast<std::int8_t>(value));
+      std::fill(some.row_scale.begin(), some.row_scale.end(), 1.0f);
+      const std::vector<float> y = some.run(fast());
+      for (std::size_t i = 0; i < y.size(); ++i) {
+        if (i % 35 < 32) {
+          ASSERT_EQ(y[i], static_cast<float>(2 * 64 * value * (nibble - 8))) << "index " << i;
+        }
+      }
+    }
+  }
+}
+
+// ---- packing int4 ----
+
+/// Weight `i` of an output, as packed.
+double unpacked(const Int4Chunk* block, std::int64_t output, std::int64_t i) {
+  const Int4Chunk& chunk = block[i / 64];
+  const std::int64_t in_group = i % 32, j = in_group % 16;
+  const int byte = chunk.nibbles[i / 32 % 2][j / 4][4 * output + j % 4];
+  return ((in_group < 16 ? byte & 15 : byte >> 4) - 8) * static_cast<double>(half_to_float(chunk.scale[i / 32 % 2][output]));
+}
+
+TEST(Int4, FourBitMultiplesOfAHalfArePackedWithoutLoss) {
+  CounterRng rng(12);
+  for (const std::int64_t n : {32, 33, 64, 96, 100}) {
+    std::vector<Int4Chunk> block(static_cast<std::size_t>(int4_chunks(n)));
+    for (std::int64_t output = 0; output < 16; ++output) {
+      std::vector<float> row;
+      for (std::int64_t i = 0; i < n; ++i) {
+        // As in Q4_0, every group has a -8; scales have any sign.
+        const float scale = (static_cast<float>(i / 32) + 1.25f) * (output % 2 == 0 ? 0.01f : -0.01f);
+        const int q = i % 32 == 5 || i % 32 == 0 ? -8 : static_cast<int>(rng.below(16)) - 8;
+        row.push_back(static_cast<float>(q) * static_cast<float>(static_cast<_Float16>(scale)));
+      }
+      pack_int4_row(row, output, block.data());
+      for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(unpacked(block.data(), output, i), row[static_cast<std::size_t>(i)]) << output << ", " << i << " of " << n;
+    }
+  }
+}
+
+TEST(Int4, AGroupsErrorIsAtMostThatOfTheScaleThatMakesItsExtremeMinusEight) {
+  CounterRng rng(13);
+  for (int repeat = 0; repeat < 500; ++repeat) {
+    std::vector<float> row = make_row(rng, 32);
+    for (float& x : row) x *= x * x;  // many small, few large
+    const float extreme = *std::max_element(row.begin(), row.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); });
+    const auto scale = static_cast<double>(static_cast<_Float16>(extreme / -8));
+    double error = 0, bound = 0;
+    std::vector<Int4Chunk> block(1);
+    pack_int4_row(row, 3, block.data());
+    for (std::int64_t i = 0; i < 32; ++i) {
+      const double x = row[static_cast<std::size_t>(i)];
+      error += std::pow(x - unpacked(block.data(), 3, i), 2);
+      bound += std::pow(x - std::clamp(std::nearbyint(x / scale), -8.0, 7.0) * scale, 2);
+    }
+    ASSERT_LE(error, bound * (1 + 40 * kU) + 32 * std::pow(std::fabs(extreme) * 2 * kU, 2)) << "repeat " << repeat;  // of the sum, and of x - q * scale
+  }
+}
+
+TEST(Int4, OddWeightsAreOnlyRounded) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  for (const float odd : {0.0f, -0.0f, 1e-30f, 1e-7f, 1e30f, kInf, -kInf, std::numeric_limits<float>::quiet_NaN()}) {
+    std::vector<float> row(40, 0.5f);
+    row[3] = odd;
+    row[39] = odd;
+    std::vector<Int4Chunk> block(1);
+    pack_int4_row(row, 15, block.data());
+    for (std::int64_t i = 0; i < 64; ++i) ASSERT_TRUE(std::isfinite(unpacked(block.data(), 15, i))) << odd << ", " << i;
+    std::fill(row.begin(), row.end(), odd);
+    pack_int4_row(row, 15, block.data());
+    for (std::int64_t i = 0; i < 64; ++i) ASSERT_TRUE(std::isfinite(unpacked(block.data(), 15, i))) << "all " << odd << ", " << i;
   }
 }
 

@@ -1,0 +1,89 @@
+#include "common/kernels/int4.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace outrider {
+namespace {
+
+static_assert(sizeof(_Float16) == 2);
+constexpr float kLargestHalf = 65504.0f;
+
+// Four lanes: what every x86-64 CPU has. The order of the sums is fixed, so every CPU packs the same bits.
+typedef float V __attribute__((vector_size(16)));
+typedef std::int32_t I __attribute__((vector_size(16)));
+constexpr std::int64_t kVectors = kInt4Group / 4;
+
+/// round(x * inverse) in [-8, 7], as floats; NaN is -8.
+V round_to_int4(V x, float inverse) {
+  constexpr float kRoundingShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  constexpr V kLow = {-8, -8, -8, -8}, kHigh = {7, 7, 7, 7};
+  V q = x * inverse;
+  q = q > kLow ? q : kLow;
+  q = q < kHigh ? q : kHigh;
+  return (q + kRoundingShift) - kRoundingShift;
+}
+
+struct Rounded {
+  float scale = 0;  ///< exactly a half
+  float inverse = 0;
+  float error = std::numeric_limits<float>::infinity();  ///< squared
+};
+
+Rounded try_scale(const V* x, float wanted) {
+  Rounded rounded;
+  rounded.scale = static_cast<float>(static_cast<_Float16>(std::clamp(wanted, -kLargestHalf, kLargestHalf)));
+  rounded.inverse = rounded.scale == 0 ? 0 : 1 / rounded.scale;
+  V error{};
+  for (std::int64_t i = 0; i < kVectors; ++i) {
+    const V miss = x[i] - round_to_int4(x[i], rounded.inverse) * rounded.scale;
+    error += miss * miss;
+  }
+  rounded.error = (error[0] + error[2]) + (error[1] + error[3]);
+  return rounded;
+}
+
+/// The best scale of a few: the value furthest from zero becomes -8 (Q4_0's choice, and the end that
+/// reaches further), something on either side of it, or is cut off a little.
+Rounded choose_scale(const V* x) {
+  float extreme = 0;
+  for (std::int64_t i = 0; i < kInt4Group; ++i) {
+    const float value = x[i / 4][i % 4];
+    extreme = std::fabs(value) > std::fabs(extreme) ? value : extreme;
+  }
+  Rounded best;
+  for (const float steps : {-8.0f, -7.5f, -8.5f, -7.0f, -9.0f}) {
+    const Rounded rounded = try_scale(x, extreme / steps);
+    if (rounded.error < best.error) best = rounded;
+    if (best.error == 0) break;
+  }
+  return best;
+}
+
+}  // namespace
+
+void pack_int4_row(std::span<const float> row, std::int64_t output, Int4Chunk* block) {
+  for (std::size_t first = 0; first < row.size(); first += kInt4Group) {
+    V x[kVectors] = {};
+    std::memcpy(x, row.data() + first, std::min<std::size_t>(kInt4Group, row.size() - first) * sizeof(float));
+    const Rounded rounded = choose_scale(x);
+    std::int32_t quantized[kInt4Group];
+    for (std::int64_t i = 0; i < kVectors; ++i) {
+      const auto q = __builtin_convertvector(round_to_int4(x[i], rounded.inverse), I) + 8;
+      std::memcpy(quantized + 4 * i, &q, sizeof(q));
+    }
+    Int4Chunk& chunk = block[first / kInt4Inputs];
+    const std::size_t group = first / kInt4Group % 2;
+    chunk.scale[group][output] = std::bit_cast<std::uint16_t>(static_cast<_Float16>(rounded.scale));
+    for (std::int64_t i = 0; i < kInt4Group / 2; ++i) {
+      chunk.nibbles[group][i / 4][4 * output + i % 4] = static_cast<std::uint8_t>(quantized[i] | quantized[16 + i] << 4);
+    }
+  }
+}
+
+float half_to_float(std::uint16_t bits) { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
+
+}  // namespace outrider

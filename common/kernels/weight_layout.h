@@ -1,0 +1,48 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/result.h"
+
+namespace outrider {
+
+/// Where the elements of a matrix [in, out] lie in memory: element (i, o) at offsets(0)[i] + offsets(1)[o].
+/// Named as oneDNN names its format tags, a for inputs and b for outputs: "BA16a64b4a" is rows of blocks
+/// of 64 inputs x 64 outputs, inputs innermost, 4 by 4. "rows" (oneDNN's "ba") is [out, in] row-major.
+/// Dimensions are padded with zeros to whole blocks. "+s8s8" at the end: -128 times each padded output's
+/// sum as int32 follows the elements; oneDNN's int8 kernels without AMX want it.
+class WeightLayout {
+ public:
+  /// @param name as above, possibly out of a file. kMalformed if it is no such name.
+  /// @pre 1 <= in, out <= 2^30
+  static Result<WeightLayout> parse(std::string_view name, std::int64_t in, std::int64_t out);
+
+  const std::string& name() const { return name_; }
+  /// Of the whole matrix, elements of `element` bytes. Every offset is inside.
+  std::size_t bytes(std::size_t element) const;
+  /// Sizes of axis 0 (in) or 1 (out) with padding.
+  std::int64_t padded(int axis) const { return outer_count_[axis] * block_[axis]; }
+  /// In elements: from one block of an axis to the next.
+  std::int64_t outer_stride(int axis) const { return outer_stride_[axis]; }
+  std::int64_t outer_count(int axis) const { return outer_count_[axis]; }
+  /// What each index of an axis adds to an element's offset, in elements.
+  std::vector<std::int64_t> offsets(int axis) const;
+  bool has_sums() const { return has_sums_; }
+
+ private:
+  struct Inner {
+    int axis;
+    std::int64_t size;
+  };
+  std::string name_;
+  std::array<std::int64_t, 2> size_{}, block_{1, 1}, outer_count_{}, outer_stride_{};
+  std::vector<Inner> inner_;  ///< outermost first
+  bool has_sums_ = false;
+};
+
+}  // namespace outrider
