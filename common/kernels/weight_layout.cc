@@ -48,8 +48,7 @@ Result<WeightLayout> WeightLayout::parse(std::string_view name, std::int64_t in,
 }
 
 std::size_t WeightLayout::bytes(std::size_t element) const {
-  return static_cast<std::size_t>(padded(0)) * static_cast<std::size_t>(padded(1)) * element +
-         (has_sums_ ? static_cast<std::size_t>(padded(1)) * sizeof(std::int32_t) : 0);
+  return static_cast<std::size_t>(padded(0)) * static_cast<std::size_t>(padded(1)) * element + sum_bytes();
 }
 
 std::vector<std::int64_t> WeightLayout::offsets(int axis) const {

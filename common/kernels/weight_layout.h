@@ -32,7 +32,8 @@ class WeightLayout {
   std::int64_t outer_count(int axis) const { return outer_count_[axis]; }
   /// What each index of an axis adds to an element's offset, in elements.
   std::vector<std::int64_t> offsets(int axis) const;
-  bool has_sums() const { return has_sums_; }
+  /// Of the sums at the end, 0 without.
+  std::size_t sum_bytes() const { return has_sums_ ? static_cast<std::size_t>(padded(1)) * sizeof(std::int32_t) : 0; }
 
  private:
   struct Inner {
