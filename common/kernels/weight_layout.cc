@@ -5,7 +5,9 @@ namespace outrider {
 Result<WeightLayout> WeightLayout::parse(std::string_view name, std::int64_t in, std::int64_t out) {
   constexpr std::int64_t kSizeMax = 1 << 30;  // with blocks below 2^12 products stay below 2^63
   constexpr std::int64_t kBlockMax = 1024;
-  CHECK(1 <= in && in <= kSizeMax && 1 <= out && out <= kSizeMax, "matrix [{}, {}]", in, out);
+  if (in < 1 || in > kSizeMax || out < 1 || out > kSizeMax) {
+    return Error{Errc::kMalformed, fmt::format("matrix [{}, {}], wanted sizes of 1 to {}", in, out, kSizeMax)};
+  }
   const Error malformed{Errc::kMalformed, fmt::format("weight layout '{}', wanted 'rows' or blocks such as 'BA16a64b4a'", name.substr(0, 40))};
   WeightLayout layout;
   layout.name_ = name;

@@ -18,8 +18,7 @@ namespace outrider {
 /// sum as int32 follows the elements; oneDNN's int8 kernels without AMX want it.
 class WeightLayout {
  public:
-  /// @param name as above, possibly out of a file. kMalformed if it is no such name.
-  /// @pre 1 <= in, out <= 2^30
+  /// Name and sizes may come from a file: kMalformed if it is no such name, or in or out are not in [1, 2^30].
   static Result<WeightLayout> parse(std::string_view name, std::int64_t in, std::int64_t out);
 
   const std::string& name() const { return name_; }

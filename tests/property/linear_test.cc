@@ -481,6 +481,10 @@ TEST(LinearImages, ThatDoNotFitAreRefused) {
     refused({image.layout, image.weights, image.scales}, kShape.in + 64, kShape.out, "bytes");
     refused({image.layout, image.weights, image.scales}, kShape.in, kShape.out + 64, "bytes");
     refused({image.layout, image.weights, image.scales}, 1 << 30, 1 << 30, "bytes");
+    for (const std::int64_t size : {std::int64_t{0}, std::int64_t{-1}, std::int64_t{1} << 31, std::int64_t{1} << 62}) {
+      refused({image.layout, image.weights, image.scales}, size, kShape.out, "sizes");
+      refused({image.layout, image.weights, image.scales}, kShape.in, size, "sizes");
+    }
     const std::vector<float> scales(21);
     refused({image.layout, image.weights, scales}, kShape.in, kShape.out, "scales");
     refused({type == WeightType::kInt4 ? "rows" : kInt4Layout, image.weights, image.scales}, kShape.in, kShape.out, "wanted");
