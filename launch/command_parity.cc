@@ -20,8 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Largest error allowed, relative to a tensor's largest golden value. f32 is the parity path. The
-/// others round every GEMM's inputs (bf16: 2^-8; int8: 1/254 of a row's largest) and random weights
-/// do not average the errors out; they are bounds against blunders, measured on the goldens.
+/// others round every GEMM's inputs (bf16: 2^-8; int8: 1/254 of a row's largest; int4: 1/16 of 32
+/// weights' largest) and random weights do not average the errors out; they are bounds against blunders,
+/// measured on the goldens.
 double bound_of(WeightType type) {
   switch (type) {
     case WeightType::kF32: return 1e-4;

@@ -197,8 +197,10 @@ std::optional<WeightLayout> layout_of(const dnnl::memory::desc& desc, WeightType
     for (const char* sums : {"", "+s8s8"}) {
       const std::string tag = order + inner + sums;
       const Result<WeightLayout> layout = WeightLayout::parse(tag == "ba" ? "rows" : tag, in, out);
-      if (!layout || layout->bytes(element_bytes(type)) != desc.get_size()) continue;
-      bool same = true;
+      if (!layout) continue;
+      // oneDNN reserves three times the room for the sums that it uses (2.6.3; for one flag it counts all three).
+      const std::size_t size = desc.get_size(), bytes = layout->bytes(element_bytes(type)), unused = 2 * layout->sum_bytes();
+      bool same = size == bytes || size == bytes + unused;
       for (int axis = 0; axis < 2; ++axis) {
         same = same && layout->padded(axis) == blocking->padded[static_cast<std::size_t>(axis)];
         same = same && (layout->outer_count(axis) == 1 || layout->outer_stride(axis) == blocking->strides[static_cast<std::size_t>(axis)]);
@@ -232,7 +234,7 @@ std::shared_ptr<const Plan> make_plan(WeightType type, std::int64_t in, std::int
   const std::optional<WeightLayout> layout = layout_of(tile->desc.weights_desc(), type, in, out);
   if (!layout) return nullptr;
   AlignedArray<std::byte> random = random_weights(*layout, type, in, out);
-  const dnnl::memory weights(tile->desc.weights_desc(), cpu_engine(), random.data());
+  const dnnl::memory weights(tile->desc.weights_desc(), cpu_engine(), random.data());  // only what `layout` says is read
   if (!same_bits_anywhere(*tile, weights, type, in, out)) return nullptr;
   auto plan = std::make_shared<Plan>();
   plan->layout = *layout;
@@ -304,14 +306,15 @@ std::shared_ptr<const OnednnGemm> OnednnGemm::pack(WeightType type, std::int64_t
   dnnl::memory to(packed_desc, cpu_engine(), packed->data());
   dnnl::reorder(from, to).execute(thread_stream(), from, to);
   thread_stream().wait();
-  return std::make_shared<PackedGemm>(std::move(plan), packed->span(), packed);
+  const std::span<const std::byte> used = std::as_const(*packed).span().first(plan->layout.bytes(element_bytes(type)));
+  return std::make_shared<PackedGemm>(std::move(plan), used, packed);
 }
 
 std::shared_ptr<const OnednnGemm> OnednnGemm::map(WeightType type, std::int64_t in_features, std::int64_t out_features,
                                                   const std::string& layout, std::span<const std::byte> weights,
                                                   std::shared_ptr<const void> keep_alive) {
   auto plan = plan_for(type, in_features, out_features);
-  if (layout != plan->layout.name() || weights.size() != plan->tile().desc.weights_desc().get_size()) return nullptr;
+  if (layout != plan->layout.name() || weights.size() != plan->layout.bytes(element_bytes(type))) return nullptr;
   return std::make_shared<PackedGemm>(std::move(plan), weights, std::move(keep_alive));
 }
 

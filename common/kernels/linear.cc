@@ -121,16 +121,12 @@ Linear Linear::pack(WeightType type, std::int64_t in_features, std::span<const W
 
 Result<Linear> Linear::map(WeightType type, std::int64_t in_features, std::int64_t out_features, const LinearImage& image,
                            std::shared_ptr<const void> keep_alive) {
-  WeightLayout layout;  // of all but int4
-  std::size_t wanted_bytes = own_bytes(type, in_features, out_features);
-  if (type == WeightType::kInt4) {
-    if (image.layout != kInt4Layout) {
-      return Error{Errc::kMalformed, fmt::format("weight layout '{}', wanted '{}'", image.layout.substr(0, 40), kInt4Layout)};
-    }
-  } else {
-    ASSIGN_OR_RETURN(layout, WeightLayout::parse(image.layout, in_features, out_features));
-    wanted_bytes = layout.bytes(element_bytes(type));
+  if (type == WeightType::kInt4 && image.layout != kInt4Layout) {
+    return Error{Errc::kMalformed, fmt::format("weight layout '{}', wanted '{}'", image.layout.substr(0, 40), kInt4Layout)};
   }
+  // int4 has one layout; "rows" stands for it here, for the sizes to be checked.
+  ASSIGN_OR_RETURN(const WeightLayout layout, WeightLayout::parse(type == WeightType::kInt4 ? "rows" : image.layout, in_features, out_features));
+  const std::size_t wanted_bytes = type == WeightType::kInt4 ? own_bytes(type, in_features, out_features) : layout.bytes(element_bytes(type));
   const std::size_t wanted_scales = type == WeightType::kInt8 ? static_cast<std::size_t>(out_features) : 0;
   if (image.weights.size() != wanted_bytes || image.scales.size() != wanted_scales) {
     return Error{Errc::kMalformed,
@@ -154,7 +150,7 @@ Result<Linear> Linear::map(WeightType type, std::int64_t in_features, std::int64
       return linear;
     }
   }
-  if (type != WeightType::kInt4 && image.layout != "rows") {
+  if (layout.name() != "rows") {
     const auto rows = to_rows(layout, weights.data(), element_bytes(type), in_features, out_features);
     weights = rows->span();
     keep_alive = rows;

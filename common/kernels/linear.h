@@ -57,9 +57,9 @@ class Linear {
   /// The matrix that `image` was taken of. Where this machine packs into the very same layout the weights
   /// are used in place; where not, or where they are not 64-byte aligned, they are converted and copied.
   /// Either way forward gives the bits that it would give after pack here.
-  /// @param image may come from a file: kMalformed if its layout, bytes or scales do not fit the shape.
+  /// @param image may come from a file: kMalformed if its layout, bytes or scales do not fit the shape, or
+  ///        the shape is beyond 2^30.
   /// @param keep_alive owns image.weights, which must not change; kept as long as they are used.
-  /// @pre 1 <= in_features, out_features <= 2^30
   static Result<Linear> map(WeightType type, std::int64_t in_features, std::int64_t out_features, const LinearImage& image,
                             std::shared_ptr<const void> keep_alive);
 

@@ -5,7 +5,9 @@ namespace outrider {
 Result<WeightLayout> WeightLayout::parse(std::string_view name, std::int64_t in, std::int64_t out) {
   constexpr std::int64_t kSizeMax = 1 << 30;  // with blocks below 2^12 products stay below 2^63
   constexpr std::int64_t kBlockMax = 1024;
-  CHECK(1 <= in && in <= kSizeMax && 1 <= out && out <= kSizeMax, "matrix [{}, {}]", in, out);
+  if (in < 1 || in > kSizeMax || out < 1 || out > kSizeMax) {
+    return Error{Errc::kMalformed, fmt::format("matrix [{}, {}], wanted sizes of 1 to {}", in, out, kSizeMax)};
+  }
   const Error malformed{Errc::kMalformed, fmt::format("weight layout '{}', wanted 'rows' or blocks such as 'BA16a64b4a'", name.substr(0, 40))};
   WeightLayout layout;
   layout.name_ = name;
@@ -48,8 +50,7 @@ Result<WeightLayout> WeightLayout::parse(std::string_view name, std::int64_t in,
 }
 
 std::size_t WeightLayout::bytes(std::size_t element) const {
-  return static_cast<std::size_t>(padded(0)) * static_cast<std::size_t>(padded(1)) * element +
-         (has_sums_ ? static_cast<std::size_t>(padded(1)) * sizeof(std::int32_t) : 0);
+  return static_cast<std::size_t>(padded(0)) * static_cast<std::size_t>(padded(1)) * element + sum_bytes();
 }
 
 std::vector<std::int64_t> WeightLayout::offsets(int axis) const {

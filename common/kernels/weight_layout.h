@@ -18,8 +18,7 @@ namespace outrider {
 /// sum as int32 follows the elements; oneDNN's int8 kernels without AMX want it.
 class WeightLayout {
  public:
-  /// @param name as above, possibly out of a file. kMalformed if it is no such name.
-  /// @pre 1 <= in, out <= 2^30
+  /// Name and sizes may come from a file: kMalformed if it is no such name, or in or out are not in [1, 2^30].
   static Result<WeightLayout> parse(std::string_view name, std::int64_t in, std::int64_t out);
 
   const std::string& name() const { return name_; }
@@ -32,7 +31,8 @@ class WeightLayout {
   std::int64_t outer_count(int axis) const { return outer_count_[axis]; }
   /// What each index of an axis adds to an element's offset, in elements.
   std::vector<std::int64_t> offsets(int axis) const;
-  bool has_sums() const { return has_sums_; }
+  /// Of the sums at the end, 0 without.
+  std::size_t sum_bytes() const { return has_sums_ ? static_cast<std::size_t>(padded(1)) * sizeof(std::int32_t) : 0; }
 
  private:
   struct Inner {

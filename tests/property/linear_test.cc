@@ -374,6 +374,14 @@ std::vector<std::byte> relaid(const LinearImage& image, WeightType type, Shape s
                   image.weights.data() + static_cast<std::size_t>(from_in[i] + from_out[o]) * element, element);
     }
   }
+  if (to.sum_bytes() > 0) {
+    const auto* const from_elements = reinterpret_cast<const std::int8_t*>(image.weights.data());
+    for (std::size_t o = 0; o < to_out.size(); ++o) {
+      std::int32_t sum = 0;
+      for (std::size_t i = 0; i < to_in.size(); ++i) sum -= 128 * from_elements[from_in[i] + from_out[o]];
+      std::memcpy(bytes.data() + bytes.size() - to.sum_bytes() + 4 * o, &sum, 4);
+    }
+  }
   return bytes;
 }
 
@@ -417,6 +425,8 @@ TEST_P(LinearOfElements, AnImageInAnyLayoutGivesTheBitsOfThisMachines) {
   const LinearImage image = packed.image();
   const std::vector<float> expected = results_of(packed);
 
+  const std::vector<std::byte> same = relaid(image, type(), shape(), image.layout);
+  EXPECT_TRUE(std::equal(same.begin(), same.end(), image.weights.begin(), image.weights.end())) << "padding or sums are not as " << image.layout << " says";
   // Our own row-major conversion says what the packed bytes must mean, whoever packed them.
   const std::vector<std::byte> rows = relaid(image, type(), shape(), "rows");
   std::vector<std::byte> quantized(static_cast<std::size_t>(in));
@@ -438,8 +448,6 @@ TEST_P(LinearOfElements, AnImageInAnyLayoutGivesTheBitsOfThisMachines) {
     SCOPED_TRACE(layout);
     if (std::string(layout).ends_with("s8") && type() != WeightType::kInt8) continue;
     const std::vector<std::byte> other = relaid(image, type(), shape(), layout);
-    // Where this machine wants +s8s8 it takes the sums from the file: only the conversion ignores them.
-    if (image.layout == layout && image.layout.ends_with("s8")) continue;
     const ReadOnly file(other);
     const Linear mapped = Linear::map(type(), in, out, {layout, file.bytes(), image.scales}, file.pages()).value();
     EXPECT_EQ(mapped.image().layout, image.layout);
@@ -473,9 +481,26 @@ TEST(LinearImages, ThatDoNotFitAreRefused) {
     refused({image.layout, image.weights, image.scales}, kShape.in + 64, kShape.out, "bytes");
     refused({image.layout, image.weights, image.scales}, kShape.in, kShape.out + 64, "bytes");
     refused({image.layout, image.weights, image.scales}, 1 << 30, 1 << 30, "bytes");
+    for (const std::int64_t size : {std::int64_t{0}, std::int64_t{-1}, std::int64_t{1} << 31, std::int64_t{1} << 62}) {
+      refused({image.layout, image.weights, image.scales}, size, kShape.out, "sizes");
+      refused({image.layout, image.weights, image.scales}, kShape.in, size, "sizes");
+    }
     const std::vector<float> scales(21);
     refused({image.layout, image.weights, scales}, kShape.in, kShape.out, "scales");
     refused({type == WeightType::kInt4 ? "rows" : kInt4Layout, image.weights, image.scales}, kShape.in, kShape.out, "wanted");
+  }
+}
+
+// A layout of oneDNN's that no name describes would silently make every matrix slow.
+TEST(LinearImplementation, IsOnednnWhereThatIsExactAndFast) {
+  CounterRng rng(71);
+  constexpr Shape kShape{384, 640};
+  const Stored stored(rng, kShape, DType::kF32, 1);
+  for (const WeightType type : {WeightType::kF32, WeightType::kInt8, WeightType::kInt4}) {
+    const Linear linear = Linear::pack(type, kShape.in, stored.refs);
+    const bool onednn = active_isa() >= Isa::kAvx512 && type != WeightType::kInt4;
+    EXPECT_TRUE(linear.implementation().starts_with(onednn ? "onednn brg" : type == WeightType::kF32 && active_isa() == Isa::kAvx2 ? "" : "own "))
+        << to_string(type) << ": " << linear.implementation() << ", oneDNN " << onednn_version();
   }
 }
 
