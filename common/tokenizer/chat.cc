@@ -358,7 +358,8 @@ class ChatRenderer {
   }
 
   void tool_response(const ChatMessage& tool, const std::vector<ToolCall>& calls) {
-    std::string_view name = tool.name.empty() ? "unknown" : tool.name;
+    std::string_view name = "unknown";
+    if (!tool.name.empty()) name = tool.name;
     const bool by_id = !tool.tool_call_id.empty() || tool.name.empty();
     for (const ToolCall& call : calls) {
       if (by_id && call.id == tool.tool_call_id) name = call.name;  // the last one, as in the template
