@@ -58,8 +58,7 @@ std::string bare_json(const std::string& text) {
 }  // namespace
 
 ChatParser::ChatParser(const Tokenizer& tokenizer, std::span<const TokenId> prompt)
-    : tokenizer_(tokenizer),
-      detokenizer_(tokenizer, /*skip_special=*/true),
+    : detokenizer_(tokenizer, /*skip_special=*/true),
       channel_begin_(tokenizer.find("<|channel>")),
       channel_end_(tokenizer.find("<channel|>")),
       call_begin_(tokenizer.find("<|tool_call>")),

@@ -92,7 +92,6 @@ class ChatParser {
   void emit(ChatEvent::Kind kind, std::string_view text);
   void emit_json(std::string_view text);
 
-  const Tokenizer& tokenizer_;
   StreamingDetokenizer detokenizer_;
   std::optional<TokenId> channel_begin_, channel_end_, call_begin_, call_end_, quote_;
   std::vector<TokenId> ends_;  // Control tokens that end whatever was open.
