@@ -140,6 +140,7 @@ class ProcessCluster final : public Cluster {
       // A role must not outlive the program that started it, however that ends.
       prctl(PR_SET_PDEATHSIG, SIGTERM);
       if (getppid() != parent) _exit(1);
+      setpgid(0, 0);  // a terminal's Ctrl-C is for this program alone, which may want to cancel an answer
       setenv("OUTRIDER_LOG", "warn", 0);  // their life-cycle is of no interest beside an answer
       dup2(stdout_fd >= 0 ? stdout_fd : STDERR_FILENO, STDOUT_FILENO);
       execv(options_.program.c_str(), argv.data());

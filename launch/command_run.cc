@@ -1,4 +1,5 @@
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "launch/cluster.h"
 #include "launch/command_support.h"
 #include "launch/commands.h"
+#include "launch/interrupt.h"
 #include "launch/report.h"
 
 namespace outrider {
@@ -49,9 +51,9 @@ std::vector<TokenId> parse_ids(const std::string& text) {
   return ids;
 }
 
-std::vector<TokenId> encode_prompt(const RunFlags& flags, const Tokenizer& tokenizer) {
+std::vector<TokenId> encode_prompt(const RunFlags& flags, const PairPaths& pair, const Tokenizer& tokenizer) {
   if (!flags.prompt_ids.empty()) return parse_ids(flags.prompt_ids);
-  if (!flags.raw) return or_throw(render_user_turn(tokenizer, flags.prompt));
+  if (!flags.raw) return or_throw(render_user_turn(tokenizer, flags.prompt, chat_format_of(pair)));
   // Raw text has no template to bring the <bos> that the model needs (gemma4.md 6.1).
   std::vector<TokenId> ids = tokenizer.encode(flags.prompt);
   const std::optional<TokenId> bos = tokenizer.find("<bos>");
@@ -63,7 +65,7 @@ void run(const RunFlags& flags) {
   init_logging("outrider", "warn");
   const PairPaths pair = flags.model.pair();
   const Tokenizer tokenizer = or_throw(Tokenizer::load(pair.backbone));
-  Generate request{.prompt = encode_prompt(flags, tokenizer),
+  Generate request{.prompt = encode_prompt(flags, pair, tokenizer),
                    .max_tokens = flags.max_tokens,
                    .draft_length = flags.draft_length,
                    .stop_ids = or_throw(load_eos_token_ids(pair.backbone)),
@@ -79,12 +81,18 @@ void run(const RunFlags& flags) {
   Client client = or_throw(Client::connect(context, cluster ? cluster->address() : flags.connect));
   if (cluster) or_throw(client.wait_for_workers(1, drafting ? 1 : 0, [&] { return cluster->check(); }));
 
-  const auto ignore_tokens = [](std::span<const TokenId>) {};
+  Interrupt interrupt;
+  const auto answer = [&](const Generate& wanted, const std::function<void(std::span<const TokenId>)>& on_tokens) {
+    Generation generation = or_throw(client.generate(wanted, on_tokens, [&] { return interrupt.requested(); }));
+    if (!generation.cancelled) return generation;
+    if (!flags.json) std::printf("\n");
+    throw CLI::RuntimeError(128 + SIGINT);
+  };
   std::optional<Generation> plain;
   if (flags.compare) {
     Generate plain_request = request;
     plain_request.draft_length = 0;
-    plain = or_throw(client.generate(plain_request, ignore_tokens));
+    plain = answer(plain_request, [](std::span<const TokenId>) {});
   }
   StreamingDetokenizer detokenizer(tokenizer, /*skip_special=*/true);
   std::string text;
@@ -94,9 +102,9 @@ void run(const RunFlags& flags) {
     std::fwrite(piece.data(), 1, piece.size(), stdout);
     std::fflush(stdout);
   };
-  const Generation generation = or_throw(client.generate(request, [&](std::span<const TokenId> tokens) {
+  const Generation generation = answer(request, [&](std::span<const TokenId> tokens) {
     for (const TokenId token : tokens) emit(detokenizer.push(token));
-  }));
+  });
   emit(detokenizer.finish());
   if (plain && plain->tokens != generation.tokens) {
     throw std::runtime_error("--compare: speculative and plain decoding gave different tokens; this is a bug of Outrider's, please report it");

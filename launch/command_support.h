@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdio>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
@@ -9,6 +10,7 @@
 #include "common/base/result.h"
 #include "common/config/pair.h"
 #include "common/kernels/linear.h"
+#include "common/tokenizer/chat_format.h"
 
 namespace outrider {
 
@@ -34,5 +36,12 @@ struct ModelFlags {
   PairPaths pair() const { return pair_paths(model); }
   WeightType weight_type() const { return or_throw(parse_weight_type(dtype)); }
 };
+
+/// How this pair's prompts are written; says so where that is a guess.
+inline ChatFormat chat_format_of(const PairPaths& pair) {
+  ChatFormat format = or_throw(load_chat_format(pair.backbone));
+  if (!format.warning.empty()) std::fprintf(stderr, "outrider: %s\n", format.warning.c_str());
+  return format;
+}
 
 }  // namespace outrider

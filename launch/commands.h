@@ -11,6 +11,7 @@ namespace outrider {
 
 void add_role_commands(CLI::App& app);    ///< coordinator, verifier, drafter
 void add_run_command(CLI::App& app);      ///< run
+void add_chat_command(CLI::App& app);     ///< chat
 void add_bench_command(CLI::App& app);    ///< bench pair
 void add_parity_command(CLI::App& app);   ///< parity
 

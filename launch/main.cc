@@ -37,6 +37,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", OUTRIDER_VERSION);
   app.require_subcommand(1);
   outrider::add_run_command(app);
+  outrider::add_chat_command(app);
   outrider::add_role_commands(app);
   outrider::add_bench_command(app);
   outrider::add_parity_command(app);

@@ -2,28 +2,17 @@
 
 #include <algorithm>
 #include <array>
-#include <string>
+#include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
 namespace outrider {
 namespace {
 
-Result<TokenId> control_token(const Tokenizer& tokenizer, std::string_view token) {
-  const auto id = tokenizer.find(token);
-  if (!id) {
-    return Error{Errc::kNotFound,
-                 fmt::format("{}: the vocabulary has no \"{}\", which the chat format needs",
-                             tokenizer.name(), token)};
-  }
-  if (!tokenizer.is_special(*id)) {
-    return Error{Errc::kMismatch,
-                 fmt::format("{}: token \"{}\" ({}) is not special, want a special token, which "
-                             "user text can not forge",
-                             tokenizer.name(), token, *id)};
-  }
-  return *id;
-}
+using Json = nlohmann::json;
+using Revision = ChatFormat::Revision;
+using Role = ChatMessage::Role;
 
 /// The template trims with Python's str.strip(): these are the characters for which str.isspace().
 constexpr auto kWhiteSpace = std::to_array<std::string_view>({
@@ -48,28 +37,651 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
+/// Only ASCII letters change. The template's upper() and lower() know all of Unicode, which matters
+/// for no type name, and for the order of keys that differ in nothing else.
+char to_upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; }
+char to_lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+std::string upper(std::string_view text) {
+  std::string result(text);
+  std::ranges::transform(result, result.begin(), to_upper);
+  return result;
+}
+
+/// What the template's strip_thinking() leaves of a model's text that still has its thoughts.
+std::string strip_thinking(std::string_view text) {
+  constexpr std::string_view kOpen = "<|channel>", kClose = "<channel|>";
+  std::string result;
+  while (true) {
+    const std::size_t close = text.find(kClose);
+    const std::string_view part = text.substr(0, close);
+    result += part.substr(0, part.find(kOpen));
+    if (close == text.npos) break;
+    text.remove_prefix(close + kClose.size());
+  }
+  return std::string(trim(result));
+}
+
+/// The member of an object; a shared null where there is none, or `value` is something else.
+const Json& member(const Json& value, const char* key) {
+  static const Json kNull;
+  if (!value.is_object()) return kNull;
+  const auto found = value.find(key);
+  return found == value.end() ? kNull : *found;
+}
+
+/// As Python and Jinja have it.
+bool is_true(const Json& value) {
+  switch (value.type()) {
+    case Json::value_t::boolean: return value.get<bool>();
+    case Json::value_t::string: return !value.get_ref<const std::string&>().empty();
+    case Json::value_t::object:
+    case Json::value_t::array: return !value.empty();
+    case Json::value_t::null: return false;
+    default: return value != 0;
+  }
+}
+
+/// The members of an object in the order of Jinja's dictsort.
+std::vector<std::pair<std::string_view, const Json*>> dictsort(const Json& object) {
+  std::vector<std::pair<std::string_view, const Json*>> members;
+  for (const auto& [key, value] : object.get_ref<const Json::object_t&>()) members.emplace_back(key, &value);
+  std::ranges::stable_sort(members, [](std::string_view a, std::string_view b) {
+    // Unsigned: then the order of the bytes is that of the characters.
+    return std::ranges::lexicographical_compare(a, b, {}, [](char c) { return static_cast<unsigned char>(to_lower(c)); },
+                                                [](char c) { return static_cast<unsigned char>(to_lower(c)); });
+  }, [](const auto& entry) { return entry.first; });
+  return members;
+}
+
+/// Measured without recursion: what is too deep is too deep for that as well.
+bool deeper_than(const Json& value, int depth_max) {
+  std::vector<std::pair<const Json*, int>> open = {{&value, 1}};
+  while (!open.empty()) {
+    const auto [next, depth] = open.back();
+    open.pop_back();
+    if (!next->is_structured()) continue;
+    if (depth > depth_max) return true;
+    for (const Json& child : *next) open.emplace_back(&child, depth + 1);
+  }
+  return false;
+}
+
+/// Collects a prompt. Text between two control tokens is encoded in one piece, since merges cross
+/// the end of a template's line where the vocabulary has such tokens.
+class PromptWriter {
+ public:
+  explicit PromptWriter(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+
+  void text(std::string_view text) { text_ += text; }
+
+  void control(std::string_view token) {
+    end_text();
+    const auto id = tokenizer_.find(token);
+    if (!id) {
+      fail({Errc::kNotFound,
+            fmt::format("{}: the vocabulary has no \"{}\", which the chat format needs", tokenizer_.name(), token)});
+    } else if (!tokenizer_.is_special(*id)) {
+      fail({Errc::kMismatch, fmt::format("{}: token \"{}\" ({}) is not special, want a special token, which user text can not forge",
+                                         tokenizer_.name(), token, *id)});
+    } else {
+      ids_.push_back(*id);
+    }
+  }
+
+  void quoted(std::string_view value) {
+    control("<|\"|>");
+    text(value);
+    control("<|\"|>");
+  }
+
+  void fail(Error error) {
+    if (!error_) error_ = std::move(error);
+  }
+
+  /// The prompt, or the first failure.
+  Result<std::vector<TokenId>> finish() {
+    end_text();
+    if (error_) return *error_;
+    return std::move(ids_);
+  }
+
+ private:
+  void end_text() {
+    const std::vector<TokenId> ids = tokenizer_.encode(text_, /*parse_special=*/false);
+    ids_.insert(ids_.end(), ids.begin(), ids.end());
+    text_.clear();
+  }
+
+  const Tokenizer& tokenizer_;
+  std::vector<TokenId> ids_;
+  std::string text_;
+  std::optional<Error> error_;
+};
+
+/// Writes commas between the things of a list.
+class Separator {
+ public:
+  explicit Separator(PromptWriter& out) : out_(out) {}
+  void next() {
+    if (!first_) out_.text(",");
+    first_ = false;
+  }
+
+ private:
+  PromptWriter& out_;
+  bool first_ = true;
+};
+
+/// One conversation in Gemma 4's words. The names are those of the template's macros.
+class ChatRenderer {
+ public:
+  ChatRenderer(const Tokenizer& tokenizer, const ChatFormat& format, const Conversation& conversation)
+      : out_(tokenizer), format_(format), conversation_(conversation), messages_(conversation.messages) {}
+
+  Result<std::vector<TokenId>> render() {
+    RETURN_IF_ERROR(check());
+    out_.control("<bos>");
+    if (has_system_message() || conversation_.thinking || !conversation_.tools.empty()) system_turn();
+    for (std::size_t i = has_system_message() ? 1 : 0; i < messages_.size(); ++i) {
+      if (messages_[i].role != Role::kTool) message(i);
+    }
+    generation_prompt();
+    return out_.finish();
+  }
+
+ private:
+  // The template's prev_message_type. Text after a response leaves it as it is.
+  enum class Last { kMessage, kToolCall, kToolResponse };
+
+  Result<void> check() const {
+    const auto fail = [](std::size_t index, std::string_view what) {
+      return Error{Errc::kInvalidArgument, fmt::format("message {}: {}", index, what)};
+    };
+    const std::string too_deep = fmt::format("JSON nests deeper than {}", kChatJsonDepthMax);
+    for (const ToolDeclaration& tool : conversation_.tools) {
+      if (deeper_than(tool.parameters, kChatJsonDepthMax) || deeper_than(tool.response, kChatJsonDepthMax)) {
+        return Error{Errc::kInvalidArgument, fmt::format("tool \"{}\": {}", tool.name, too_deep)};
+      }
+    }
+    bool answers_calls = false;
+    for (std::size_t i = 0; i < messages_.size(); ++i) {
+      const ChatMessage& message = messages_[i];
+      if (message.role == Role::kTool) {
+        if (!answers_calls) return fail(i, "a tool's response, want an assistant's tool call before it");
+        if (deeper_than(message.response, kChatJsonDepthMax)) return fail(i, too_deep);
+        continue;
+      }
+      answers_calls = message.role == Role::kAssistant && !message.tool_calls.empty();
+      if (message.role != Role::kAssistant) continue;
+      for (const ToolCall& call : message.tool_calls) {
+        const bool pasted = call.arguments.is_string() && format_.revision != Revision::kRefreshed;
+        if (!call.arguments.is_object() && !call.arguments.is_null() && !pasted) {
+          return fail(i, fmt::format("the arguments of the call of \"{}\" are a JSON {}, want an object", call.name,
+                                     call.arguments.type_name()));
+        }
+        if (deeper_than(call.arguments, kChatJsonDepthMax)) return fail(i, too_deep);
+      }
+    }
+    return {};
+  }
+
+  bool has_system_message() const {
+    return !messages_.empty() && (messages_[0].role == Role::kSystem || messages_[0].role == Role::kDeveloper);
+  }
+
+  void system_turn() {
+    out_.control("<|turn>");
+    out_.text("system\n");
+    if (conversation_.thinking) {
+      out_.control("<|think|>");
+      out_.text("\n");
+    }
+    if (has_system_message()) {
+      out_.text(trim(messages_[0].content));
+      for (const ContentPart& part : messages_[0].parts) {
+        out_.text(trim(part.text));
+        out_.text(" ");
+      }
+    }
+    for (const ToolDeclaration& tool : conversation_.tools) {
+      out_.control("<|tool>");
+      format_function_declaration(tool);
+      out_.control("<tool|>");
+    }
+    end_turn();
+  }
+
+  void end_turn() {
+    out_.control("<turn|>");
+    out_.text("\n");
+  }
+
+  void message(std::size_t index) {
+    const ChatMessage& message = messages_[index];
+    const bool from_model = message.role == Role::kAssistant;
+    if (!continues_turn(index)) {
+      out_.control("<|turn>");
+      out_.text(role_name(message.role));
+      out_.text("\n");
+    }
+    last_ = Last::kMessage;
+    if (from_model && replays_thought(index)) {
+      out_.control("<|channel>");
+      out_.text("thought\n");
+      out_.text(message.reasoning);
+      if (format_.revision != Revision::kInterleaved) out_.text("\n");
+      out_.control("<channel|>");
+    }
+    bool answered = false;
+    if (from_model) {
+      for (const ToolCall& call : message.tool_calls) {
+        tool_call(call);
+        last_ = Last::kToolCall;
+      }
+      for (std::size_t i = index + 1; i < messages_.size() && messages_[i].role == Role::kTool; ++i) {
+        tool_response(messages_[i], message.tool_calls);
+        last_ = Last::kToolResponse;
+        answered = true;
+      }
+    }
+    const bool has_content = content(message);
+    const bool called = from_model && !message.tool_calls.empty();
+    if (called && !answered && format_.revision != Revision::kInterleaved) {
+      out_.control("<|tool_response>");
+    } else if (ends_turn(index, answered, has_content)) {
+      end_turn();
+    }
+  }
+
+  static std::string_view role_name(Role role) {
+    switch (role) {
+      case Role::kSystem: return "system";
+      case Role::kDeveloper: return "developer";
+      case Role::kUser: return "user";
+      case Role::kAssistant: return "model";
+      case Role::kTool: break;
+    }
+    return "tool";
+  }
+
+  /// The message other than a tool's before or after this one.
+  const ChatMessage* previous(std::size_t index) const {
+    const std::size_t first = has_system_message() ? 1 : 0;
+    while (index > first) {
+      if (messages_[--index].role != Role::kTool) return &messages_[index];
+    }
+    return nullptr;
+  }
+  const ChatMessage* next(std::size_t index) const {
+    while (++index < messages_.size()) {
+      if (messages_[index].role != Role::kTool) return &messages_[index];
+    }
+    return nullptr;
+  }
+
+  /// One turn of the model goes on over a round trip to a tool.
+  bool continues_turn(std::size_t index) const {
+    if (messages_[index].role != Role::kAssistant) return false;
+    if (format_.revision == Revision::kInterleaved) return last_ == Last::kToolResponse;
+    const ChatMessage* const before = previous(index);
+    return before != nullptr && before->role == Role::kAssistant;
+  }
+
+  bool ends_turn(std::size_t index, bool answered, bool has_content) const {
+    const bool open_for_answer = answered && !has_content;
+    if (format_.revision != Revision::kRefreshed) return !open_for_answer;
+    const ChatMessage& message = messages_[index];
+    const ChatMessage* const after = next(index);
+    const bool continued = message.role == Role::kAssistant && after != nullptr && after->role == Role::kAssistant;
+    return !continued && !(open_for_answer && after == nullptr);
+  }
+
+  /// Older thoughts are never shown again.
+  bool replays_thought(std::size_t index) const {
+    const ChatMessage& message = messages_[index];
+    const bool after_last_user = std::none_of(messages_.begin() + static_cast<std::ptrdiff_t>(index), messages_.end(),
+                                              [](const ChatMessage& m) { return m.role == Role::kUser; });
+    const bool enough = format_.revision == Revision::kRefreshed || !message.tool_calls.empty();
+    return !message.reasoning.empty() && enough && after_last_user;
+  }
+
+  void tool_call(const ToolCall& call) {
+    out_.control("<|tool_call>");
+    out_.text("call:");
+    out_.text(call.name);
+    out_.text("{");
+    if (const auto* pasted = call.arguments.get_ptr<const std::string*>()) out_.text(*pasted);
+    if (call.arguments.is_object()) format_members(call.arguments, /*quote_keys=*/false);
+    out_.text("}");
+    out_.control("<tool_call|>");
+  }
+
+  void tool_response(const ChatMessage& tool, const std::vector<ToolCall>& calls) {
+    std::string_view name = "unknown";
+    if (!tool.name.empty()) name = tool.name;
+    const bool by_id = !tool.tool_call_id.empty() || tool.name.empty();
+    for (const ToolCall& call : calls) {
+      if (by_id && call.id == tool.tool_call_id) name = call.name;  // the last one, as in the template
+    }
+    out_.control("<|tool_response>");
+    out_.text("response:");
+    out_.text(name);
+    out_.text("{");
+    if (tool.response.is_object()) {
+      format_members(tool.response, /*quote_keys=*/false);
+    } else {
+      out_.text("value:");
+      format_argument(tool.response, /*quote_keys=*/false);
+    }
+    out_.text("}");
+    out_.control("<tool_response|>");
+  }
+
+  /// @return whether there was any.
+  bool content(const ChatMessage& message) {
+    const auto shown = [&](std::string_view text) {
+      return message.role == Role::kAssistant ? strip_thinking(text) : std::string(trim(text));
+    };
+    bool any = false;
+    if (message.parts.empty()) {
+      const std::string text = shown(message.content);
+      out_.text(text);
+      any = !text.empty();
+    }
+    for (const ContentPart& part : message.parts) {
+      if (part.kind == ContentPart::Kind::kText) {
+        const std::string text = shown(part.text);
+        out_.text(text);
+        any = any || !text.empty();
+      } else {
+        soft_token(part.kind);
+        any = true;
+        if (format_.revision != Revision::kRefreshed) last_ = Last::kMessage;
+      }
+    }
+    return any;
+  }
+
+  void soft_token(ContentPart::Kind kind) {
+    const bool apart = format_.revision == Revision::kInterleaved && kind != ContentPart::Kind::kAudio;
+    if (apart) out_.text("\n\n");
+    out_.control(kind == ContentPart::Kind::kImage ? "<|image|>" : kind == ContentPart::Kind::kAudio ? "<|audio|>" : "<|video|>");
+    if (apart) out_.text("\n\n");
+  }
+
+  void generation_prompt() {
+    const bool interleaved = format_.revision == Revision::kInterleaved;
+    const bool in_turn = last_ == Last::kToolResponse || (last_ == Last::kToolCall && !interleaved);
+    if (!in_turn) {
+      out_.control("<|turn>");
+      out_.text("model\n");
+    }
+    if (!conversation_.thinking && format_.primes_empty_thought && (!in_turn || interleaved)) {
+      out_.control("<|channel>");
+      out_.text("thought\n");
+      out_.control("<channel|>");
+    }
+    if (conversation_.thinking && format_.revision == Revision::kRefreshed && last_ == Last::kToolResponse) {
+      out_.control("<|channel>");
+      out_.text("thought\n");
+    }
+  }
+
+  // ---- values and tool declarations ----
+
+  /// `k:v,...` of an object, without its braces.
+  void format_members(const Json& object, bool quote_keys) {
+    Separator comma(out_);
+    for (const auto& [key, value] : dictsort(object)) {
+      comma.next();
+      quote_keys ? out_.quoted(key) : out_.text(key);
+      out_.text(":");
+      format_argument(*value, quote_keys);
+    }
+  }
+
+  void format_argument(const Json& value, bool quote_keys) {
+    switch (value.type()) {
+      case Json::value_t::string: return out_.quoted(value.get_ref<const std::string&>());
+      case Json::value_t::boolean: return out_.text(value.get<bool>() ? "true" : "false");
+      case Json::value_t::null: return out_.text(format_.revision == Revision::kRefreshed ? "null" : "None");
+      case Json::value_t::number_integer: return out_.text(fmt::format("{}", value.get<std::int64_t>()));
+      case Json::value_t::number_unsigned: return out_.text(fmt::format("{}", value.get<std::uint64_t>()));
+      case Json::value_t::number_float: return out_.text(python_repr(value.get<double>()));
+      case Json::value_t::object:
+        out_.text("{");
+        format_members(value, quote_keys);
+        return out_.text("}");
+      case Json::value_t::array: {
+        out_.text("[");
+        Separator comma(out_);
+        for (const Json& item : value) {
+          comma.next();
+          format_argument(item, quote_keys);
+        }
+        return out_.text("]");
+      }
+      case Json::value_t::binary:
+      case Json::value_t::discarded: break;  // no JSON text has them
+    }
+  }
+
+  /// fmt prints the shortest digits as Python does, but an integral number without its ".0".
+  static std::string python_repr(double value) {
+    std::string text = fmt::format("{}", value);
+    if (text.find_first_not_of("-0123456789") == text.npos) text += ".0";
+    return text;
+  }
+
+  /// `[<|"|>a<|"|>,...]`
+  void format_strings(const Json& items) {
+    out_.text("[");
+    Separator comma(out_);
+    for (const Json& item : items) {
+      comma.next();
+      out_.quoted(string_of(item));
+    }
+    out_.text("]");
+  }
+
+  /// What is no string has no place in a schema's names and descriptions; as JSON it stays readable.
+  static std::string string_of(const Json& value) {
+    if (const auto* text = value.get_ptr<const std::string*>()) return *text;
+    return value.is_null() ? "" : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+
+  /// The first where a schema names several types.
+  static std::string type_of(const Json& schema) {
+    const Json& type = member(schema, "type");
+    return upper(string_of(type.is_array() && !type.empty() ? type[0] : type));
+  }
+
+  void format_function_declaration(const ToolDeclaration& tool) {
+    out_.text("declaration:");
+    out_.text(tool.name);
+    out_.text("{description:");
+    out_.quoted(tool.description);
+    if (is_true(tool.parameters)) {
+      out_.text(",parameters:{");
+      if (const Json& properties = member(tool.parameters, "properties"); is_true(properties)) {
+        out_.text("properties:{");
+        format_parameters(properties, /*skip_schema_keys=*/false);
+        out_.text("},");
+      }
+      if (const Json& required = member(tool.parameters, "required"); is_true(required)) {
+        out_.text("required:");
+        format_strings(required);
+        out_.text(",");
+      }
+      const std::string type = type_of(tool.parameters);
+      out_.text("type:");
+      out_.quoted(type.empty() ? "OBJECT" : type);
+      out_.text("}");
+    }
+    if (!tool.response.is_null()) {
+      out_.text(",response:{");
+      if (const Json& description = member(tool.response, "description"); is_true(description)) {
+        out_.text("description:");
+        out_.quoted(string_of(description));
+        out_.text(",");
+      }
+      if (type_of(tool.response) == "OBJECT") {
+        out_.text("type:");
+        out_.quoted("OBJECT");
+      }
+      out_.text("}");
+    }
+    out_.text("}");
+  }
+
+  void format_parameters(const Json& properties, bool skip_schema_keys) {
+    if (!properties.is_object()) return;
+    Separator comma(out_);
+    for (const auto& [key, schema] : dictsort(properties)) {
+      if ((skip_schema_keys || format_.revision == Revision::kInterleaved) && is_schema_key(key)) continue;
+      comma.next();
+      out_.text(key);
+      out_.text(":{");
+      format_.revision == Revision::kInterleaved ? interleaved_property(*schema) : property(*schema);
+      out_.text("}");
+    }
+  }
+
+  static bool is_schema_key(std::string_view key) {
+    constexpr auto kKeys = std::to_array<std::string_view>({"description", "type", "properties", "required", "nullable"});
+    return std::ranges::find(kKeys, key) != kKeys.end();
+  }
+
+  void property(const Json& schema) {
+    Separator comma(out_);
+    const std::string type = type_of(schema);
+    if (const Json& description = member(schema, "description"); is_true(description)) {
+      comma.next();
+      out_.text("description:");
+      out_.quoted(string_of(description));
+    }
+    if (const Json& values = member(schema, "enum"); type == "STRING" && is_true(values)) {
+      comma.next();
+      out_.text("enum:");
+      format_argument(values, /*quote_keys=*/true);
+    }
+    if (const Json& items = member(schema, "items"); type == "ARRAY" && items.is_object() && !items.empty()) {
+      comma.next();
+      format_items(items);
+    }
+    if (is_true(member(schema, "nullable"))) {
+      comma.next();
+      out_.text("nullable:true");
+    }
+    if (type == "OBJECT") {
+      comma.next();
+      format_properties(schema);
+      if (const Json& required = member(schema, "required"); is_true(required)) {
+        comma.next();
+        out_.text("required:");
+        format_strings(required);
+      }
+    }
+    comma.next();
+    out_.text("type:");
+    out_.quoted(type);
+  }
+
+  /// The older order; where only objects or lists come before the type, there are too many commas
+  /// in front and too few behind, and the model has learned it so.
+  void interleaved_property(const Json& schema) {
+    Separator comma(out_);
+    const std::string type = type_of(schema);
+    if (const Json& description = member(schema, "description"); is_true(description)) {
+      comma.next();
+      out_.text("description:");
+      out_.quoted(string_of(description));
+    }
+    if (is_true(member(schema, "nullable"))) {
+      comma.next();
+      out_.text("nullable:true");
+    }
+    if (const Json& values = member(schema, "enum"); type == "STRING" && is_true(values)) {
+      comma.next();
+      out_.text("enum:");
+      format_argument(values, /*quote_keys=*/true);
+    }
+    if (type == "OBJECT") {
+      out_.text(",");
+      format_properties(schema);
+      if (const Json& required = member(schema, "required"); is_true(required)) {
+        out_.text(",required:");
+        format_strings(required);
+      }
+    }
+    if (const Json& items = member(schema, "items"); type == "ARRAY" && items.is_object() && !items.empty()) {
+      out_.text(",");
+      format_items(items);
+    }
+    comma.next();
+    out_.text("type:");
+    out_.quoted(type);
+  }
+
+  /// An object's schema without `properties` is taken for the properties themselves, as the template does.
+  void format_properties(const Json& schema) {
+    const Json& properties = member(schema, "properties");
+    out_.text("properties:{");
+    format_parameters(properties.is_object() ? properties : schema, /*skip_schema_keys=*/!properties.is_object());
+    out_.text("}");
+  }
+
+  void format_items(const Json& items) {
+    out_.text("items:{");
+    Separator comma(out_);
+    for (const auto& [key, value] : dictsort(items)) {
+      if (value->is_null()) continue;
+      comma.next();
+      if (key == "properties") {
+        out_.text("properties:{");
+        format_parameters(*value, /*skip_schema_keys=*/false);
+        out_.text("}");
+      } else if (key == "required") {
+        out_.text("required:");
+        format_strings(*value);
+      } else if (key == "type") {
+        out_.text("type:");
+        if (value->is_array()) {
+          Json types = Json::array();
+          for (const Json& type : *value) types.push_back(upper(string_of(type)));
+          format_argument(types, /*quote_keys=*/true);
+        } else {
+          out_.quoted(upper(string_of(*value)));
+        }
+      } else {
+        out_.text(key);
+        out_.text(":");
+        format_argument(*value, /*quote_keys=*/true);
+      }
+    }
+    out_.text("}");
+  }
+
+  PromptWriter out_;
+  const ChatFormat& format_;
+  const Conversation& conversation_;
+  const std::vector<ChatMessage>& messages_;
+  Last last_ = Last::kMessage;
+};
+
 }  // namespace
 
-Result<std::vector<TokenId>> render_user_turn(const Tokenizer& tokenizer,
-                                              std::string_view user_text) {
-  ASSIGN_OR_RETURN(const TokenId bos, control_token(tokenizer, "<bos>"));
-  ASSIGN_OR_RETURN(const TokenId turn_begin, control_token(tokenizer, "<|turn>"));
-  ASSIGN_OR_RETURN(const TokenId turn_end, control_token(tokenizer, "<turn|>"));
+Result<std::vector<TokenId>> render_chat(const Tokenizer& tokenizer, const ChatFormat& format,
+                                         const Conversation& conversation) {
+  return ChatRenderer(tokenizer, format, conversation).render();
+}
 
-  std::vector<TokenId> prompt;
-  const auto append_text = [&](std::string_view text) {
-    const std::vector<TokenId> ids = tokenizer.encode(text, /*parse_special=*/false);
-    prompt.insert(prompt.end(), ids.begin(), ids.end());
-  };
-  prompt.push_back(bos);
-  prompt.push_back(turn_begin);
-  // Why in one piece: merges cross the end of the role's line where the vocabulary has such tokens.
-  append_text(fmt::format("user\n{}", trim(user_text)));
-  prompt.push_back(turn_end);
-  append_text("\n");
-  prompt.push_back(turn_begin);
-  append_text("model\n");
-  return prompt;
+Result<std::vector<TokenId>> render_user_turn(const Tokenizer& tokenizer, std::string_view user_text,
+                                              const ChatFormat& format) {
+  Conversation conversation;
+  conversation.messages.emplace_back().content = user_text;
+  return render_chat(tokenizer, format, conversation);
 }
 
 }  // namespace outrider

@@ -1,23 +1,78 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "common/base/ids.h"
 #include "common/base/result.h"
+#include "common/tokenizer/chat_format.h"
 #include "common/tokenizer/tokenizer.h"
 
 namespace outrider {
 
-/// The prompt of a chat that starts with one message of the user, up to where the model answers:
-/// `<bos><|turn>user\n{text}<turn|>\n<|turn>model\n`, as Gemma 4's chat template renders it without
-/// tools and without thinking. The small models' (E2B, E4B) ends there; the larger ones' goes on
-/// with an empty thought, which is not rendered here.
+/// JSON of a conversation (schemas, arguments, responses) may nest so deep, both ways.
+inline constexpr int kChatJsonDepthMax = 64;
+
+/// A function that the model may call, as in OpenAI's `tools[].function`.
+struct ToolDeclaration {
+  std::string name, description;
+  nlohmann::json parameters;  ///< a JSON schema, or null: takes none
+  nlohmann::json response;    ///< null, or an object with `description` and `type`
+};
+
+struct ToolCall {
+  std::string id;            ///< which a tool message answers; may be empty
+  std::string name;
+  nlohmann::json arguments;  ///< an object; null: none; a string is written between the braces as it is
+};
+
+/// One piece of a content that is not text alone.
+struct ContentPart {
+  enum class Kind { kText, kImage, kAudio, kVideo };
+  Kind kind = Kind::kText;
+  std::string text;  ///< of kText; the others are one soft token each
+};
+
+struct ChatMessage {
+  enum class Role { kSystem, kDeveloper, kUser, kAssistant, kTool };
+  Role role = Role::kUser;
+  std::string content;
+  std::vector<ContentPart> parts;  ///< instead of `content`, where there are any
+
+  // Of an assistant.
+  std::string reasoning;
+  std::vector<ToolCall> tool_calls;
+
+  // Of a tool: the answer to the call of this id, else (no call has it) of the function `name`.
+  std::string tool_call_id, name;
+  nlohmann::json response;
+};
+
+struct Conversation {
+  std::vector<ChatMessage> messages;
+  std::vector<ToolDeclaration> tools;
+  bool thinking = false;  ///< ask the model to think before it answers
+};
+
+/// The prompt of a conversation up to where the model goes on, `<bos>` included: token for token
+/// what the checkpoint's chat template and tokenizer give.
 ///
-/// @param user_text  trimmed of white space, as the template does. Never yields a special token.
-/// @return kNotFound for a control token that the vocabulary lacks, kMismatch for one that is not
-///   special there, so that users could forge it.
-Result<std::vector<TokenId>> render_user_turn(const Tokenizer& tokenizer,
-                                              std::string_view user_text);
+/// Nothing that comes from outside (content, names, schemas, arguments, responses) yields a special
+/// token, whatever it spells: that alone differs from the template, where text that spells a
+/// control token becomes one.
+///
+/// @return kInvalidArgument for a conversation that the format has no words for (a tool message
+///   that no call precedes, arguments that are no object, JSON too deep); kNotFound for a control
+///   token that the vocabulary lacks; kMismatch for one that is not special there, so that users
+///   could forge it.
+Result<std::vector<TokenId>> render_chat(const Tokenizer& tokenizer, const ChatFormat& format,
+                                         const Conversation& conversation);
+
+/// render_chat() of one message of the user.
+Result<std::vector<TokenId>> render_user_turn(const Tokenizer& tokenizer, std::string_view user_text,
+                                              const ChatFormat& format = {});
 
 }  // namespace outrider

@@ -1,5 +1,6 @@
 #include "tests/integration/program.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -29,11 +30,16 @@ bool eventually(const std::function<bool()>& condition, Duration deadline) {
   return true;
 }
 
-Program::Program(std::vector<std::string> arguments)
+Program::Program(std::vector<std::string> arguments, Input input)
     : command_(fmt::format("outrider {}", fmt::join(arguments, " "))) {
   // Files, not pipes: nobody has to read for the program to go on.
   out_ = memfd_create("stdout", MFD_CLOEXEC);
   err_ = memfd_create("stderr", MFD_CLOEXEC);
+  int in[2] = {-1, -1};
+  if (input == Input::kWritten) {
+    EXPECT_EQ(pipe2(in, O_CLOEXEC), 0) << std::strerror(errno);
+    in_ = in[1];
+  }
   arguments.insert(arguments.begin(), "outrider");
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -43,12 +49,14 @@ Program::Program(std::vector<std::string> arguments)
   if (pid_ == 0) {  // only what is safe after a fork of many threads
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(126);
+    if (in[0] >= 0) dup2(in[0], STDIN_FILENO);
     dup2(out_, STDOUT_FILENO);
     dup2(err_, STDERR_FILENO);
     execv(OUTRIDER_PROGRAM, argv.data());
     _exit(127);
   }
   EXPECT_GT(pid_, 0) << "fork: " << std::strerror(errno);
+  if (in[0] >= 0) close(in[0]);
 }
 
 Program::~Program() {
@@ -62,10 +70,15 @@ Program::~Program() {
   }
   close(out_);
   close(err_);
+  if (in_ >= 0) close(in_);
 }
 
 void Program::send(int signal) {
   if (!end_) kill(pid_, signal);
+}
+
+void Program::write(const std::string& text) {
+  EXPECT_EQ(::write(in_, text.data(), text.size()), static_cast<ssize_t>(text.size())) << std::strerror(errno);
 }
 
 std::optional<Program::End> Program::poll() {

@@ -26,12 +26,17 @@ class Program {
     std::optional<int> exit_code, signal;
   };
 
-  explicit Program(std::vector<std::string> arguments);
+  /// What it reads from its standard input: this program's, or what write() gives it.
+  enum class Input { kInherited, kWritten };
+
+  explicit Program(std::vector<std::string> arguments, Input input = Input::kInherited);
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
   void send(int signal);
+  /// To its standard input, which must be kWritten.
+  void write(const std::string& text);
   /// How it ended, or nothing while it runs.
   std::optional<End> poll();
   bool running() { return !poll(); }
@@ -47,7 +52,7 @@ class Program {
 
   std::string command_;
   pid_t pid_ = -1;
-  int out_ = -1, err_ = -1;
+  int out_ = -1, err_ = -1, in_ = -1;
   std::optional<End> end_;
 };
 

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/base/result.h"
+
+namespace outrider {
+
+/// How a checkpoint's chat template differs from its siblings'. We do not run the template, which is
+/// a Jinja program: we recognise which of the published ones it is.
+struct ChatFormat {
+  enum class Revision {
+    kInterleaved,  ///< llama.cpp's: other tool declarations, no turn left open for an unanswered call
+    kStandard,     ///< as published with the models
+    kRefreshed,    ///< July 2026: turns balance, a thought opens after a tool response, null is "null"
+  };
+  Revision revision = Revision::kStandard;
+  /// With thinking off, the model's turn starts with an empty thought. The large models' templates
+  /// (12B, 26B, 31B) do so; the small ones (E2B, E4B) would leak their thoughts untagged.
+  bool primes_empty_thought = false;
+  /// One line for the user, when the format had to be guessed; else empty.
+  std::string warning;
+};
+
+/// @param jinja  a template's text, as in chat_template.jinja or a GGUF's tokenizer.chat_template.
+/// @return nullopt for a template that is none of those above.
+std::optional<ChatFormat> recognise_chat_template(std::string_view jinja);
+
+/// The format of the checkpoint in `dir`: of its chat_template.jinja, else of the chat_template in
+/// its tokenizer_config.json. Without a template, models with per-layer embeddings (config.json)
+/// count as small ones, and so does what has no config.json either.
+///
+/// A template that is not recognised sets `warning`; then the format is guessed in the same way.
+/// @return kMalformed or kIo for a file that is there and can not be used.
+Result<ChatFormat> load_chat_format(const std::filesystem::path& dir);
+
+}  // namespace outrider

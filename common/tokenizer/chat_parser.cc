@@ -1,0 +1,362 @@
+#include "common/tokenizer/chat_parser.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <utility>
+
+namespace outrider {
+namespace {
+
+using Json = nlohmann::json;
+using Kind = ChatEvent::Kind;
+
+constexpr std::string_view kThoughtLabel = "thought\n";
+constexpr std::string_view kCallPrefix = "call:";
+constexpr std::size_t kNameBytesMax = 256;
+constexpr std::string_view kSpaces = " \t\r\n";
+
+bool is_space(char c) { return kSpaces.find(c) != kSpaces.npos; }
+
+bool is_name_char(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
+}
+
+std::string_view trim(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(kSpaces);
+  if (first == text.npos) return {};
+  return text.substr(first, text.find_last_not_of(kSpaces) - first + 1);
+}
+
+/// `text` as the inside of a JSON string.
+std::string escaped(std::string_view text) {
+  const std::string quoted = Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
+bool equals_ignoring_case(std::string_view text, std::string_view lower) {
+  return std::ranges::equal(text, lower, {}, [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+}
+
+/// A number that JSON has too, and that a double can hold.
+bool is_number(const std::string& text) {
+  if (text.find_first_not_of("-+.0123456789eE") != text.npos) return false;
+  return Json::accept(text) && std::isfinite(std::strtod(text.c_str(), nullptr));
+}
+
+/// A value without quotes, as JSON. Case does not matter, since the template prints Python's None.
+std::string bare_json(const std::string& text) {
+  for (const char* word : {"true", "false"}) {
+    if (equals_ignoring_case(text, word)) return word;
+  }
+  for (const char* word : {"null", "none", "nil"}) {
+    if (equals_ignoring_case(text, word)) return "null";
+  }
+  return is_number(text) ? text : '"' + escaped(text) + '"';
+}
+
+}  // namespace
+
+ChatParser::ChatParser(const Tokenizer& tokenizer, std::span<const TokenId> prompt)
+    : detokenizer_(tokenizer, /*skip_special=*/true),
+      channel_begin_(tokenizer.find("<|channel>")),
+      channel_end_(tokenizer.find("<channel|>")),
+      call_begin_(tokenizer.find("<|tool_call>")),
+      call_end_(tokenizer.find("<tool_call|>")),
+      quote_(tokenizer.find("<|\"|>")) {
+  for (const char* token : {"<|turn>", "<turn|>", "<eos>", "<|tool_response>", "<tool_response|>"}) {
+    if (const auto id = tokenizer.find(token)) ends_.push_back(*id);
+  }
+  for (std::size_t i = prompt.size(); i-- > 0;) {
+    const TokenId id = prompt[i];
+    if (id == channel_end_ || std::ranges::find(ends_, id) != ends_.end()) break;
+    if (id == channel_begin_) {
+      state_ = State::kThought;  // the prompt has the label
+      break;
+    }
+  }
+}
+
+std::vector<ChatEvent> ChatParser::push(TokenId id) {
+  const bool known = id == channel_begin_ || id == channel_end_ || id == call_begin_ || id == call_end_ || id == quote_ ||
+                     std::ranges::find(ends_, id) != ends_.end();
+  if (known) {
+    text(detokenizer_.finish());
+    control(id);
+  } else {
+    text(detokenizer_.push(id));
+  }
+  return std::exchange(events_, {});
+}
+
+ChatFinish ChatParser::finish(bool length_reached, std::vector<ChatEvent>& events) {
+  text(detokenizer_.finish());
+  leave();
+  std::ranges::move(events_, std::back_inserter(events));
+  events_.clear();
+  if (complete_calls_ > 0) return ChatFinish::kToolCalls;
+  return length_reached ? ChatFinish::kLength : ChatFinish::kStop;
+}
+
+void ChatParser::control(TokenId id) {
+  if (id == quote_) {
+    if (state_ == State::kArguments) {
+      quote();
+    } else if (state_ == State::kCallHead) {
+      break_call();
+    }
+    return;
+  }
+  // The arguments are complete, and the model hands over with another token than usual.
+  if (state_ == State::kArguments && want_ == Want::kEnd) end_call();
+  leave();
+  if (id == channel_begin_) state_ = State::kThoughtLabel;
+  if (id == call_begin_) state_ = State::kCallHead;
+}
+
+void ChatParser::leave() {
+  switch (state_) {
+    case State::kContent: break;
+    case State::kThoughtLabel:
+      if (held_ != kThoughtLabel.substr(0, kThoughtLabel.size() - 1)) {
+        state_ = State::kThought;
+        thought_text(std::exchange(held_, {}));
+      }
+      break;
+    case State::kThought: break;  // white space at its end is not the thought's
+    case State::kCallHead:
+    case State::kArguments: break_call(); break;
+    case State::kCallSkipped: break;
+  }
+  held_.clear();
+  state_ = State::kContent;
+}
+
+void ChatParser::text(std::string_view piece) {
+  if (piece.empty()) return;
+  switch (state_) {
+    case State::kContent: return emit(Kind::kContent, piece);
+    case State::kThoughtLabel:
+      held_ += piece;
+      if (held_.starts_with(kThoughtLabel)) {
+        state_ = State::kThought;
+        thought_text(std::exchange(held_, {}).substr(kThoughtLabel.size()));
+      } else if (!kThoughtLabel.starts_with(held_)) {
+        state_ = State::kThought;
+        thought_text(std::exchange(held_, {}));
+      }
+      return;
+    case State::kThought: return thought_text(piece);
+    case State::kCallHead: return head_text(piece);
+    case State::kArguments: return arguments_text(piece);
+    case State::kCallSkipped: return;
+  }
+}
+
+/// Holds back the white space before what may be the thought's end.
+void ChatParser::thought_text(std::string_view piece) {
+  const std::size_t last = piece.find_last_not_of(kSpaces);
+  if (last != piece.npos) {
+    emit(Kind::kReasoning, held_.append(piece.substr(0, last + 1)));
+    held_.clear();
+    piece.remove_prefix(last + 1);
+  }
+  held_ += piece;
+}
+
+void ChatParser::head_text(std::string_view piece) {
+  const std::size_t brace = piece.find('{');
+  held_ += piece.substr(0, brace);
+  if (brace == piece.npos) {
+    if (held_.size() > kCallPrefix.size() + kNameBytesMax) break_call();
+    return;
+  }
+  const std::string head = std::exchange(held_, {});
+  std::string_view name = trim(head);
+  const bool prefixed = name.starts_with(kCallPrefix);
+  if (prefixed) name = trim(name.substr(kCallPrefix.size()));
+  if (!prefixed || name.empty() || name.size() > kNameBytesMax || !std::ranges::all_of(name, is_name_char)) return break_call();
+  name_ = name;
+  state_ = State::kArguments;
+  want_ = Want::kKey;
+  open_ = "{";
+  first_ = true;
+  json_ = "{";
+  json_emitted_ = 0;
+  emit(Kind::kToolCallBegin, {});
+  arguments_text(piece.substr(brace + 1));
+}
+
+void ChatParser::arguments_text(std::string_view piece) {
+  while (!piece.empty() && state_ == State::kArguments) {
+    if (want_ == Want::kString || want_ == Want::kQuotedKey) {
+      json_ += escaped(piece);  // up to the next quote, which is a token
+      break;
+    }
+    argument_char(piece.front());
+    piece.remove_prefix(1);
+  }
+  if (state_ == State::kArguments) emit_json(json_);
+}
+
+void ChatParser::argument_char(char c) {
+  switch (want_) {
+    case Want::kKey:
+      if (is_space(c) || c == ',') return;
+      if (c == '}') return end_container(c);
+      want_ = Want::kBareKey;
+      held_ = c;
+      if (c == ':') break;  // an empty key
+      return;
+    case Want::kBareKey:
+      if (c == '}' || c == ',') return break_call();
+      held_ += c;
+      if (c == ':') break;
+      return;
+    case Want::kColon:
+      if (is_space(c)) return;
+      if (c != ':') return break_call();
+      json_ += ':';
+      want_ = Want::kValue;
+      return;
+    case Want::kItem:
+      if (is_space(c) || c == ',') return;
+      if (c == ']') return end_container(c);
+      [[fallthrough]];
+    case Want::kValue:
+      if (is_space(c)) return;
+      if (c == '{' || c == '[') {
+        if (open_.size() >= static_cast<std::size_t>(kChatJsonDepthMax)) return break_call();
+        begin_value();
+        open_ += c;
+        json_ += c;
+        first_ = true;
+        want_ = c == '{' ? Want::kKey : Want::kItem;
+        return;
+      }
+      want_ = Want::kBare;
+      held_.clear();
+      [[fallthrough]];
+    case Want::kBare:
+      if (c != ',' && c != '}' && c != ']') {
+        held_ += c;
+        return;
+      }
+      end_bare();
+      [[fallthrough]];
+    case Want::kComma:
+      if (is_space(c)) return;
+      if (c == '}' || c == ']') return end_container(c);
+      if (c != ',') return break_call();
+      want_ = open_.back() == '{' ? Want::kKey : Want::kItem;
+      return;
+    case Want::kEnd:
+      if (!is_space(c)) break_call();
+      return;
+    case Want::kQuotedKey:
+    case Want::kString: return;  // arguments_text() takes them whole
+  }
+  // A bare key, its colon included.
+  held_.pop_back();
+  begin_value();
+  json_ += '"' + escaped(trim(held_)) + "\":";
+  held_.clear();
+  want_ = Want::kValue;
+}
+
+/// A quote token.
+void ChatParser::quote() {
+  switch (want_) {
+    case Want::kKey:
+      begin_value();
+      json_ += '"';
+      want_ = Want::kQuotedKey;
+      break;
+    case Want::kQuotedKey:
+      json_ += '"';
+      want_ = Want::kColon;
+      break;
+    case Want::kValue:
+    case Want::kItem:
+      begin_value();
+      json_ += '"';
+      want_ = Want::kString;
+      break;
+    case Want::kString:
+      json_ += '"';
+      want_ = Want::kComma;
+      break;
+    case Want::kBareKey:
+    case Want::kColon:
+    case Want::kBare:
+    case Want::kComma:
+    case Want::kEnd: return break_call();
+  }
+  emit_json(json_);
+}
+
+/// A comma, when this is another key or item. A value after its key has had it.
+void ChatParser::begin_value() {
+  if (want_ == Want::kValue) return;
+  if (!first_) json_ += ',';
+  first_ = false;
+}
+
+void ChatParser::end_bare() {
+  const std::string value(trim(held_));
+  held_.clear();
+  if (open_.back() == '[') {
+    want_ = Want::kItem;
+    begin_value();
+  }
+  json_ += bare_json(value);
+  want_ = Want::kComma;
+}
+
+void ChatParser::end_container(char close) {
+  if ((open_.back() == '{') != (close == '}')) return break_call();
+  open_.pop_back();
+  json_ += close;
+  first_ = false;
+  want_ = open_.empty() ? Want::kEnd : Want::kComma;
+}
+
+void ChatParser::end_call() {
+  ++complete_calls_;
+  emit(Kind::kToolCallEnd, json_);
+  state_ = State::kContent;
+}
+
+void ChatParser::break_call() {
+  if (state_ == State::kCallHead) name_.clear();
+  held_.clear();
+  state_ = State::kCallSkipped;
+  emit(Kind::kToolCallBroken, {});
+}
+
+void ChatParser::emit(Kind kind, std::string_view text) {
+  const bool of_call = kind != Kind::kReasoning && kind != Kind::kContent && kind != Kind::kToolArguments;
+  events_.push_back({.kind = kind, .text = std::string(text), .name = of_call ? name_ : std::string()});
+}
+
+/// The new end of what has grown to `json`.
+void ChatParser::emit_json(std::string_view json) {
+  if (json.size() == json_emitted_) return;
+  emit(Kind::kToolArguments, json.substr(json_emitted_));
+  json_emitted_ = json.size();
+}
+
+void append(const ChatEvent& event, ChatMessage& message) {
+  switch (event.kind) {
+    case Kind::kReasoning: message.reasoning += event.text; break;
+    case Kind::kContent: message.content += event.text; break;
+    case Kind::kToolCallEnd:
+      message.tool_calls.push_back({.id = {}, .name = event.name, .arguments = Json::parse(event.text, nullptr, false)});
+      break;
+    case Kind::kToolCallBegin:
+    case Kind::kToolArguments:
+    case Kind::kToolCallBroken: break;
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,231 @@
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/metrics/logging.h"
+#include "common/model/config.h"
+#include "common/tokenizer/chat.h"
+#include "common/tokenizer/chat_parser.h"
+#include "common/tokenizer/tokenizer.h"
+#include "launch/client.h"
+#include "launch/cluster.h"
+#include "launch/command_support.h"
+#include "launch/commands.h"
+#include "launch/interrupt.h"
+
+namespace outrider {
+namespace {
+
+constexpr const char* kHelp =
+    "/reset  forget what was said\n"
+    "/help   this list\n"
+    "/exit   leave, as does Ctrl-D\n"
+    "Ctrl-C stops an answer; what there is of it stays in the conversation.\n";
+
+struct ChatFlags {
+  ModelFlags model;
+  std::string connect, system;
+  std::int32_t draft_length = 4;
+  std::int64_t max_tokens = 1024;
+  int threads = 0;
+  bool thinking = false;
+};
+
+/// Lines of the standard input. Not std::getline, which Ctrl-C could not interrupt.
+class LineReader {
+ public:
+  enum class Got { kLine, kInterrupt, kEnd };
+
+  Got next(Interrupt& interrupt, std::string& line) {
+    while (true) {
+      if (interrupt.requested()) {
+        interrupt.clear();
+        return Got::kInterrupt;
+      }
+      if (const std::size_t end = buffer_.find('\n'); end != buffer_.npos) {
+        line = buffer_.substr(0, end);
+        buffer_.erase(0, end + 1);
+        return Got::kLine;
+      }
+      pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+      if (poll(&input, 1, kPollMs) <= 0) continue;  // also when a signal came
+      char bytes[4096];
+      const ssize_t got = read(STDIN_FILENO, bytes, sizeof bytes);
+      if (got < 0 && errno == EINTR) continue;
+      if (got > 0) {
+        buffer_.append(bytes, static_cast<std::size_t>(got));
+        continue;
+      }
+      line = std::exchange(buffer_, {});
+      return line.empty() ? Got::kEnd : Got::kLine;
+    }
+  }
+
+ private:
+  static constexpr int kPollMs = 100;
+  std::string buffer_;
+};
+
+/// Writes an answer as it comes: the thought dimmed, and only for a person to see.
+class AnswerPrinter {
+ public:
+  explicit AnswerPrinter(bool for_person) : for_person_(for_person) {}
+
+  void print(const ChatEvent& event) {
+    if (event.kind == ChatEvent::Kind::kContent) {
+      if (dimmed_) write("\033[0m\n\n");
+      dimmed_ = false;
+      write(event.text);
+    } else if (event.kind == ChatEvent::Kind::kReasoning && for_person_) {
+      if (!dimmed_) write("\033[2m");
+      dimmed_ = true;
+      write(event.text);
+    } else if (event.kind == ChatEvent::Kind::kToolCallEnd) {
+      write(fmt::format("[{} {}]", event.name, event.text));
+    }
+  }
+
+  void finish() {
+    write(dimmed_ ? "\033[0m\n" : "\n");
+    if (for_person_) write("\n");
+    dimmed_ = false;
+  }
+
+ private:
+  static void write(std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+
+  bool for_person_;
+  bool dimmed_ = false;
+};
+
+/// One conversation with the model.
+class Chat {
+ public:
+  Chat(const ChatFlags& flags, const PairPaths& pair, Client& client)
+      : flags_(flags), client_(client), tokenizer_(or_throw(Tokenizer::load(pair.backbone / "tokenizer.json"))),
+        format_(chat_format_of(pair)), stop_ids_(or_throw(load_eos_token_ids(pair.backbone))) {
+    conversation_.thinking = flags.thinking;
+    reset();
+  }
+
+  void reset() {
+    conversation_.messages.clear();
+    if (flags_.system.empty()) return;
+    ChatMessage& system = conversation_.messages.emplace_back();
+    system.role = ChatMessage::Role::kSystem;
+    system.content = flags_.system;
+  }
+
+  /// Asks, shows the answer and remembers both. A question that can not be answered is said so and
+  /// forgotten; what no other question could change is thrown.
+  void ask(const std::string& question, Interrupt& interrupt, AnswerPrinter& printer);
+
+ private:
+  const ChatFlags& flags_;
+  Client& client_;
+  Tokenizer tokenizer_;
+  ChatFormat format_;
+  std::vector<TokenId> stop_ids_;
+  Conversation conversation_;
+};
+
+void Chat::ask(const std::string& question, Interrupt& interrupt, AnswerPrinter& printer) {
+  conversation_.messages.emplace_back().content = question;
+  const std::vector<TokenId> prompt = or_throw(render_chat(tokenizer_, format_, conversation_));
+  ChatParser parser(tokenizer_, prompt);
+  ChatMessage answer;
+  answer.role = ChatMessage::Role::kAssistant;
+  const auto take = [&](const std::vector<ChatEvent>& events) {
+    for (const ChatEvent& event : events) {
+      append(event, answer);
+      printer.print(event);
+    }
+  };
+  const Generate request{.prompt = prompt, .max_tokens = flags_.max_tokens, .draft_length = flags_.draft_length,
+                         .stop_ids = stop_ids_, .wait_ms = 4000};
+  const Result<Generation> generation = client_.generate(
+      request, [&](std::span<const TokenId> tokens) { for (const TokenId token : tokens) take(parser.push(token)); },
+      [&] { return interrupt.requested(); });
+  interrupt.clear();
+  if (!generation) {
+    const Errc code = generation.error().code;
+    if (code != Errc::kOutOfRange && code != Errc::kInvalidArgument && code != Errc::kUnavailable) or_throw(generation);
+    conversation_.messages.pop_back();
+    std::fprintf(stderr, "outrider: %s\n", generation.error().message.c_str());
+    return;
+  }
+  std::vector<ChatEvent> rest;
+  parser.finish(generation->reason == FinishReason::kLength, rest);
+  take(rest);
+  printer.finish();
+  if (generation->cancelled) std::fprintf(stderr, "(stopped)\n");
+  answer.tool_calls.clear();  // nobody here to answer them
+  conversation_.messages.push_back(std::move(answer));
+}
+
+void chat(const ChatFlags& flags) {
+  init_logging("outrider", "warn");
+  const PairPaths pair = flags.model.pair();
+  TransportContext context;
+  const bool drafting = flags.draft_length > 0;
+  std::unique_ptr<Cluster> cluster;
+  if (flags.connect.empty()) {
+    cluster = or_throw(start_threads(context, {.pair = pair, .weight_type = flags.model.weight_type(),
+                                               .verifier_threads = flags.threads, .drafter = drafting}));
+  }
+  Client client = or_throw(Client::connect(context, cluster ? cluster->address() : flags.connect));
+  Chat conversation(flags, pair, client);
+  if (cluster) or_throw(client.wait_for_workers(1, drafting ? 1 : 0, [&] { return cluster->check(); }));
+
+  const bool for_person = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
+  if (for_person) std::printf("/help says what there is; /exit or Ctrl-D leaves.\n\n");
+  Interrupt interrupt;
+  LineReader reader;
+  AnswerPrinter printer(for_person);
+  while (true) {
+    if (for_person) {
+      std::printf("> ");
+      std::fflush(stdout);
+    }
+    std::string line;
+    const LineReader::Got got = reader.next(interrupt, line);
+    if (got == LineReader::Got::kEnd || line == "/exit") break;
+    if (got == LineReader::Got::kInterrupt) {
+      if (for_person) std::printf("\n");  // a terminal drops what was typed
+    } else if (line == "/reset") {
+      conversation.reset();
+    } else if (line == "/help") {
+      std::printf("%s", kHelp);
+    } else if (line.starts_with('/') && line.find_first_of(" /", 1) == line.npos) {
+      std::fprintf(stderr, "outrider: no command %s; see /help\n", line.c_str());
+    } else if (line.find_first_not_of(" \t\r") != line.npos) {
+      conversation.ask(line, interrupt, printer);
+    }
+  }
+  if (for_person) std::printf("\n");
+}
+
+}  // namespace
+
+void add_chat_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("chat", "Talk: questions from the terminal or a pipe, one a line");
+  auto flags = std::make_shared<ChatFlags>();
+  flags->model.add_to(*command);
+  command->add_option("--system", flags->system, "What the model is told before the conversation");
+  command->add_flag("--thinking", flags->thinking, "Let the model think first; on a terminal the thought is shown dimmed");
+  command->add_option("--draft-length", flags->draft_length, "Drafts per round; 0: plain decoding")->check(CLI::Range(0, 32))->capture_default_str();
+  command->add_option("--max-tokens", flags->max_tokens, "Longest answer")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
+  command->add_option("--connect", flags->connect, "Use the coordinator at tcp://HOST:PORT");
+  command->callback([flags] { chat(*flags); });
+}
+
+}  // namespace outrider
