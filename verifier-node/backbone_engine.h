@@ -18,6 +18,8 @@ class BackboneEngine {
   std::vector<VerifyResult> run(const std::vector<VerifyWork>& batch);
   void release(SessionId session) { caches_.erase(session); }
   const Backbone& backbone() const { return *backbone_; }
+  /// What a session's K/V take here, for VerifierConfig.
+  KvCost kv_cost() const;
 
  private:
   /// Committed donor rows [from, to) of a cache, copied out of its rings.

@@ -14,6 +14,7 @@
 #include "common/kernels/isa.h"
 #include "common/transport/pump.h"
 #include "verifier-node/backbone_engine.h"
+#include "verifier-node/host_memory.h"
 
 namespace outrider {
 namespace {
@@ -34,11 +35,15 @@ class EngineThread {
     changed_.notify_all();
   }
 
-  /// Waits for the model. @return its facts, or why it cannot be loaded.
-  Result<PairFacts> wait_loaded() {
+  struct Loaded {
+    PairFacts facts;
+    KvCost kv_cost;
+  };
+  /// Waits for the model. @return what to know about it, or why it cannot be loaded.
+  Result<Loaded> wait_loaded() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return facts_.has_value(); });
-    return *facts_;
+    changed_.wait(lock, [&] { return loaded_.has_value(); });
+    return *loaded_;
   }
   void submit(std::vector<VerifyWork> batch, std::vector<SessionId> released) {
     {
@@ -69,7 +74,7 @@ class EngineThread {
     {
       const std::lock_guard lock(mutex_);
       failure_ = Error{result.error().code, "the engine stopped: " + result.error().message};
-      if (!facts_) facts_ = *failure_;
+      if (!loaded_) loaded_ = *failure_;
     }
     changed_.notify_all();
     endpoint_.wake();
@@ -78,14 +83,16 @@ class EngineThread {
   void run(const VerifierOptions& options, std::stop_token stop) {
     if (options.threads > 0) omp_set_num_threads(options.threads);
     auto backbone = Backbone::load(options.backbone, options.weight_type, options.core.rows_max);
-    {
-      const std::lock_guard lock(mutex_);
-      facts_ = backbone ? Result<PairFacts>(pair_facts((*backbone)->config(), (*backbone)->checkpoint(), options.weight_type))
-                        : Result<PairFacts>(backbone.error());
-    }
-    changed_.notify_all();
-    if (!backbone) return;
+    const auto tell = [&](Result<Loaded> loaded) {
+      {
+        const std::lock_guard lock(mutex_);
+        loaded_ = std::move(loaded);
+      }
+      changed_.notify_all();
+    };
+    if (!backbone) return tell(backbone.error());
     BackboneEngine engine(std::move(*backbone));
+    tell(Loaded{pair_facts(engine.backbone().config(), engine.backbone().checkpoint(), options.weight_type), engine.kv_cost()});
     spdlog::info("event=loaded model={} dtype={} isa={} gemm=\"{}\" threads={}", options.backbone.string(),
                  to_string(options.weight_type), to_string(active_isa()), engine.backbone().gemm_implementation(), omp_get_max_threads());
     while (true) {
@@ -111,7 +118,7 @@ class EngineThread {
   Endpoint& endpoint_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::optional<Result<PairFacts>> facts_;
+  std::optional<Result<Loaded>> loaded_;
   std::vector<VerifyWork> batch_;
   std::vector<SessionId> released_;
   std::optional<std::vector<VerifyResult>> results_;
@@ -124,9 +131,15 @@ class EngineThread {
 Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, std::stop_token stop) {
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
   EngineThread engine(options, *endpoint);
-  ASSIGN_OR_RETURN(PairFacts facts, engine.wait_loaded());
+  ASSIGN_OR_RETURN(EngineThread::Loaded loaded, engine.wait_loaded());
 
-  VerifierCore core(options.core, {.role = Role::kVerifier, .name = fmt::format("verifier-{}", getpid()), .facts = std::move(facts)});
+  VerifierConfig config = options.core;
+  config.kv_cost = loaded.kv_cost;
+  // The rest is for scratch, for messages under way and, on a machine of one's own, for the drafter.
+  config.kv_bytes_max = options.kv_bytes_max > 0 ? options.kv_bytes_max : available_memory_bytes() / 4 * 3;
+  spdlog::info("event=kv_memory limit_mib={} session_mib_at_full_context={}", config.kv_bytes_max >> 20,
+               config.kv_cost.bytes(loaded.facts.context_max) >> 20);
+  VerifierCore core(config, {.role = Role::kVerifier, .name = fmt::format("verifier-{}", getpid()), .facts = std::move(loaded.facts)});
   Pump pump(*endpoint);
   const std::stop_callback wake_on_stop(stop, [&] { endpoint->wake(); });
   std::optional<TimePoint> drain_until;
