@@ -79,10 +79,11 @@ std::optional<Primitive> make_primitive(WeightType type, std::int64_t height, st
   }
 }
 
+thread_local AlignedArray<std::byte> scratch;
+
 void execute(const Primitive& primitive, const dnnl::memory& weights, const void* src, void* dst) {
   const auto& d = primitive.desc;
   const std::size_t scratch_bytes = d.scratchpad_desc().get_size();
-  thread_local AlignedArray<std::byte> scratch;
   if (scratch.size() < scratch_bytes) scratch = AlignedArray<std::byte>(scratch_bytes);
   const dnnl::memory src_memory(d.src_desc(), cpu_engine(), const_cast<void*>(src));
   const dnnl::memory dst_memory(d.dst_desc(), cpu_engine(), dst);
@@ -206,6 +207,7 @@ class PackedGemm final : public OnednnGemm {
     outrider::execute(*primitive, packed_, src, dst);
   }
   std::string implementation() const override { return plan_->tile().desc.impl_info_str(); }
+  std::size_t held_bytes() const override { return packed_.get_desc().get_size(); }
 
  private:
   std::shared_ptr<const Plan> plan_;
@@ -222,6 +224,8 @@ std::shared_ptr<const OnednnGemm> OnednnGemm::pack(WeightType type, std::int64_t
   if (plan == nullptr) return nullptr;
   return std::make_shared<PackedGemm>(std::move(plan), types_of(type).operand, in_features, out_features, weights);
 }
+
+std::size_t OnednnGemm::thread_scratch_bytes() { return scratch.size(); }
 
 std::string onednn_version() {
   const dnnl_version_t* version = dnnl_version();

@@ -95,9 +95,17 @@ void Linear::forward(Matrix<const float> x, Matrix<float> y) const {
   }
 }
 
+/// Quantised or rounded inputs, and integer sums, of the tile at hand.
+static thread_local AlignedArray<std::byte> input_scratch, output_scratch;
+
+std::size_t Linear::held_bytes() const {
+  return (gemm_ == nullptr ? own_weights_.size() : gemm_->held_bytes()) + column_scale_.size() * sizeof(float);
+}
+
+std::size_t Linear::thread_scratch_bytes() { return input_scratch.size() + output_scratch.size() + OnednnGemm::thread_scratch_bytes(); }
+
 void Linear::forward_tile(const float* x, std::int64_t rows, std::int64_t height, float* y) const {
   const KernelTable& k = kernels();
-  thread_local AlignedArray<std::byte> input_scratch, output_scratch;
   const auto reserve = [](AlignedArray<std::byte>& scratch, std::int64_t bytes) {
     if (scratch.size() < static_cast<std::size_t>(bytes)) scratch = AlignedArray<std::byte>(static_cast<std::size_t>(bytes));
     return scratch.data();

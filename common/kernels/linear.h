@@ -54,6 +54,11 @@ class Linear {
   std::int64_t out_features() const { return out_features_; }
   /// Bytes that one forward reads.
   std::size_t weight_bytes() const { return weight_bytes_; }
+  /// Bytes that it holds: the packing's padding and the scales included.
+  std::size_t held_bytes() const;
+  /// Bytes of scratch that the calling thread holds after its forwards, all matrices together.
+  static std::size_t thread_scratch_bytes();
+  WeightType type() const { return type_; }
   /// Name of the implementation, for logs and benchmarks: "onednn brg:avx512_core_amx", "own avx2".
   const std::string& implementation() const { return implementation_; }
 

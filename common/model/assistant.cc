@@ -112,6 +112,23 @@ std::size_t DraftHead::weight_bytes() const {
   return centroids_.weight_bytes() + static_cast<std::size_t>(top_k_ * group_size_ * hidden_size_) * element;
 }
 
+void DraftHead::report_buffers(const BufferSink& sink) const {
+  report_linear(sink, "draft_weights.head", dense_);
+  report_linear(sink, "draft_weights.centroids", centroids_);
+  const auto rows = static_cast<std::int64_t>(ordering_.size());
+  if (rows > 0) {
+    sink({.name = "draft_weights.token_ordering", .dtype = "I32", .shape = {rows}, .bytes = ordering_.capacity() * sizeof(TokenId)});
+    const bool f32 = rows_f32_.size() > 0;
+    sink({.name = "draft_weights.head_rows", .dtype = to_string(f32 ? DType::kF32 : DType::kBf16), .shape = {rows, hidden_size_},
+          .bytes = rows_f32_.size() * sizeof(float) + rows_bf16_.size() * sizeof(Bf16)});
+    sink({.name = "draft_logits.candidates", .dtype = "F32", .shape = {static_cast<std::int64_t>(candidate_scores_.size())},
+          .bytes = candidate_scores_.capacity() * sizeof(float)});
+    sink({.name = "draft_logits.candidate_ids", .dtype = "I32", .shape = {static_cast<std::int64_t>(candidate_ids_.size())},
+          .bytes = candidate_ids_.capacity() * sizeof(TokenId)});
+  }
+  scores_.report(sink, dense_.out_features() > 0 ? "draft_logits.all" : "draft_logits.centroids");
+}
+
 // ---- assistant ----
 
 Result<std::unique_ptr<Assistant>> Assistant::load(const std::filesystem::path& dir, const TextConfig& backbone,
@@ -244,6 +261,20 @@ std::size_t Assistant::weight_bytes() const {
   std::size_t bytes = pre_projection_.weight_bytes() + post_projection_.weight_bytes() + head_.weight_bytes();
   for (const DecoderLayer& layer : layers_) bytes += layer.weight_bytes();
   return bytes;
+}
+
+void Assistant::report_buffers(const BufferSink& sink) const {
+  target_embedding_->report(sink, "target_embedding");
+  report_linear(sink, "draft_weights.pre_projection", pre_projection_);
+  report_linear(sink, "draft_weights.post_projection", post_projection_);
+  report_vector(sink, "draft_weights.norm", norm_);
+  for (std::size_t j = 0; j < layers_.size(); ++j) layers_[j].report_buffers(sink, fmt::format("draft_weights.layers.{}", j));
+  head_.report_buffers(sink);
+  input_.report(sink, "draft_backbone_stream.input");
+  state_.report(sink, "draft_backbone_stream.state");
+  x_.report(sink, "draft_main_stream");
+  normed_.report(sink, "drafter_scratch.final_normed");
+  workspace_.report_buffers(sink, "drafter_scratch");
 }
 
 }  // namespace outrider

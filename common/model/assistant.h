@@ -18,6 +18,11 @@ namespace outrider {
 struct DonorReplica {
   LayerKv sliding, full;
   Position length = 0;  ///< positions [0, length) are valid, as far as the sliding window reaches back
+
+  void report_buffers(const BufferSink& sink) const {
+    sliding.report(sink, "draft_kv_cache.sliding", length);
+    full.report(sink, "draft_kv_cache.full", length);
+  }
 };
 
 /// The scores of the drafter's tied head: the whole vocabulary, or with ordered embeddings only the
@@ -32,6 +37,7 @@ class DraftHead {
   /// score minus one. For parity tests.
   std::vector<float> scores(Matrix<const float> n);
   std::size_t weight_bytes() const;
+  void report_buffers(const BufferSink& sink) const;
 
  private:
   /// Scores of the candidate tokens in candidate_ids_; all tokens in order where the head is dense.
@@ -78,6 +84,7 @@ class Assistant {
 
   const AssistantConfig& config() const { return config_; }
   std::size_t weight_bytes() const;
+  void report_buffers(const BufferSink& sink) const;
 
  private:
   Assistant() = default;

@@ -71,6 +71,22 @@ std::size_t Backbone::weight_bytes() const {
   return bytes;
 }
 
+void Backbone::report_buffers(const BufferSink& sink) const {
+  embedding_->report(sink, "target_embedding");
+  if (per_layer_embedding_) per_layer_embedding_->report(sink, "target_per_layer_embedding");
+  report_linear(sink, "target_weights.head", head_);
+  report_linear(sink, "target_weights.per_layer_model_projection", per_layer_model_projection_);
+  report_vector(sink, "target_weights.per_layer_projection_norm", per_layer_projection_norm_);
+  report_vector(sink, "target_weights.norm", norm_);
+  for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i].report_buffers(sink, fmt::format("target_weights.layers.{}", i));
+  x_.report(sink, "target_main_stream");
+  hidden_.report(sink, "target_hidden_stream");
+  logits_.report(sink, "target_logits");
+  workspace_.report_buffers(sink, "verifier_scratch");
+  ple_.report(sink, "verifier_scratch.per_layer_inputs");
+  selected_.report(sink, "verifier_scratch.selected");
+}
+
 void Backbone::embed(std::span<const Segment> segments, Matrix<float> x) const {
   std::int64_t r = 0;
   for (const Segment& segment : segments) {

@@ -50,6 +50,7 @@ class Backbone {
   std::size_t donor_cache(AttentionKind kind) const;
   /// Bytes of weights that one forward reads.
   std::size_t weight_bytes() const;
+  void report_buffers(const BufferSink& sink) const;
   /// Implementation of the largest matrix, for logs.
   const std::string& gemm_implementation() const { return head_.implementation(); }
 

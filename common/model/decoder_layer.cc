@@ -136,4 +136,20 @@ std::size_t DecoderLayer::weight_bytes() const {
          per_layer_input_gate_.weight_bytes() + per_layer_projection_.weight_bytes();
 }
 
+void DecoderLayer::report_buffers(const BufferSink& sink, const std::string& name) const {
+  report_linear(sink, name + ".qkv", qkv_);
+  report_linear(sink, name + ".o", o_);
+  report_linear(sink, name + ".gate_up", gate_up_);
+  report_linear(sink, name + ".down", down_);
+  report_linear(sink, name + ".per_layer_input_gate", per_layer_input_gate_);
+  report_linear(sink, name + ".per_layer_projection", per_layer_projection_);
+  report_vector(sink, name + ".input_norm", input_norm_);
+  report_vector(sink, name + ".post_attention_norm", post_attention_norm_);
+  report_vector(sink, name + ".pre_feedforward_norm", pre_feedforward_norm_);
+  report_vector(sink, name + ".post_feedforward_norm", post_feedforward_norm_);
+  report_vector(sink, name + ".q_norm", q_norm_);
+  report_vector(sink, name + ".k_norm", k_norm_);
+  report_vector(sink, name + ".post_per_layer_input_norm", post_per_layer_input_norm_);
+}
+
 }  // namespace outrider

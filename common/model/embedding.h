@@ -6,6 +6,7 @@
 #include "common/base/ids.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/kernels/linear.h"
+#include "common/model/buffers.h"
 
 namespace outrider {
 
@@ -18,6 +19,9 @@ class Embedding {
 
   /// row = table[token] * scale. @param row [width]. @pre 0 <= token < V.
   void lookup(TokenId token, std::span<float> row) const;
+  void report(const BufferSink& sink, const std::string& name) const {
+    sink({.name = name, .dtype = to_string(dtype_), .shape = {rows_, width_}, .bytes = bytes_.size(), .mapped = true});
+  }
 
  private:
   DType dtype_;

@@ -6,6 +6,7 @@
 
 #include "common/base/ids.h"
 #include "common/kernels/ops.h"
+#include "common/model/buffers.h"
 #include "common/tensor/page_array.h"
 #include "common/tensor/tensor.h"
 
@@ -38,6 +39,8 @@ class LayerKv {
   std::int64_t ring_rows() const { return grows_ ? 0 : capacity_; }
   /// Memory that K and V take once positions [0, end) have been written.
   std::size_t bytes_at(Position end) const;
+  /// @param end positions written so far
+  void report(const BufferSink& sink, const std::string& name, Position end) const;
 
  private:
   std::size_t offset(Position position) const { return static_cast<std::size_t>(position % capacity_) * row_bytes_; }
@@ -73,6 +76,8 @@ class KvCache {
 
   /// Memory that all layers take once positions [0, end) have been written.
   std::size_t bytes_at(Position end) const;
+
+  void report_buffers(const BufferSink& sink, const std::string& name) const;
 
   /// Makes room for `rows` more positions and counts them. The caller then writes each layer's rows.
   void extend(std::int64_t rows);
