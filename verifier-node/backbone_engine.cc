@@ -64,11 +64,11 @@ KvCost BackboneEngine::kv_cost() const {
   return cost;
 }
 
-void BackboneEngine::report_buffers(const BufferSink& sink) const {
+void BackboneEngine::report_buffers(const BufferSink& sink, Position positions) const {
   backbone_->report_buffers(sink);
   sink({.name = "verifier_scratch.gemm", .dtype = "U8", .shape = {static_cast<std::int64_t>(Linear::thread_scratch_bytes())},
         .bytes = Linear::thread_scratch_bytes()});
-  for (const auto& [session, cache] : caches_) cache.report_buffers(sink, "target_kv_cache");
+  for (const auto& [session, cache] : caches_) cache.report_buffers(sink, "target_kv_cache", positions);
 }
 
 std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& batch) {

@@ -17,8 +17,8 @@ class BackboneEngine {
 
   std::vector<VerifyResult> run(const std::vector<VerifyWork>& batch);
   void release(SessionId session) { caches_.erase(session); }
-  /// Everything that lives as long as the engine or a session.
-  void report_buffers(const BufferSink& sink) const;
+  /// Everything that lives as long as the engine or a session; sessions as if they had `positions` each.
+  void report_buffers(const BufferSink& sink, Position positions) const;
   const Backbone& backbone() const { return *backbone_; }
   /// What a session's K/V take here, for VerifierConfig.
   KvCost kv_cost() const;

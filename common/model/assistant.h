@@ -19,9 +19,12 @@ struct DonorReplica {
   LayerKv sliding, full;
   Position length = 0;  ///< positions [0, length) are valid, as far as the sliding window reaches back
 
-  void report_buffers(const BufferSink& sink) const {
-    sliding.report(sink, "draft_kv_cache.sliding", length);
-    full.report(sink, "draft_kv_cache.full", length);
+  /// Appends the backbone's rows [length, end), copied from a cache that still has them.
+  void extend(const Backbone& backbone, const KvCache& cache, Position end);
+  /// What it takes with `positions` positions, whatever it holds now.
+  void report_buffers(const BufferSink& sink, Position positions) const {
+    sliding.report(sink, "draft_kv_cache.sliding", positions);
+    full.report(sink, "draft_kv_cache.full", positions);
   }
 };
 
@@ -55,6 +58,12 @@ class DraftHead {
   Buffer scores_;
 };
 
+/// A draft step as an assistant that was trained another way would want it: to find out what is wrong with a pair.
+struct StepVariant {
+  Position rope_shift = 0;   ///< added to the position that turns the queries
+  bool swap_halves = false;  ///< state first, then embedding
+};
+
 /// The Gemma 4 assistant (MTP drafter, gemma4.md 4). It reads the target's embedding of the last
 /// token, the target's hidden row and the target's K/V, and writes no cache of its own.
 class Assistant {
@@ -80,7 +89,7 @@ class Assistant {
     TokenId token;
   };
   Step trace_step(TokenId token, std::span<const float> state, const DonorReplica& replica, Position position,
-                  const TraceSink* trace);
+                  const TraceSink* trace, const StepVariant& variant = {});
 
   const AssistantConfig& config() const { return config_; }
   std::size_t weight_bytes() const;
@@ -90,9 +99,9 @@ class Assistant {
   Assistant() = default;
   /// (token, state) -> normed hidden row, in normed_; the caller takes scores and next state from it.
   Matrix<const float> step(TokenId token, std::span<const float> state, std::span<const RowContext> sliding,
-                           std::span<const RowContext> full, const TraceSink* trace);
+                           std::span<const RowContext> full, const TraceSink* trace, bool swap_halves = false);
   struct Round;
-  Round make_round(const DonorReplica& replica, Position position) const;
+  Round make_round(const DonorReplica& replica, Position position, Position rope_shift = 0) const;
 
   AssistantConfig config_;
   std::int64_t sliding_window_ = 0;

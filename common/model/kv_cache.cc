@@ -85,8 +85,8 @@ std::size_t KvCache::bytes_at(Position end) const {
   return bytes;
 }
 
-void KvCache::report_buffers(const BufferSink& sink, const std::string& name) const {
-  for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i].report(sink, fmt::format("{}.layers.{}", name, i), length_);
+void KvCache::report_buffers(const BufferSink& sink, const std::string& name, Position positions) const {
+  for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i].report(sink, fmt::format("{}.layers.{}", name, i), positions);
 }
 
 void KvCache::extend(std::int64_t rows) {

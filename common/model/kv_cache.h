@@ -39,7 +39,7 @@ class LayerKv {
   std::int64_t ring_rows() const { return grows_ ? 0 : capacity_; }
   /// Memory that K and V take once positions [0, end) have been written.
   std::size_t bytes_at(Position end) const;
-  /// @param end positions written so far
+  /// What it takes with positions [0, end) written.
   void report(const BufferSink& sink, const std::string& name, Position end) const;
 
  private:
@@ -77,7 +77,8 @@ class KvCache {
   /// Memory that all layers take once positions [0, end) have been written.
   std::size_t bytes_at(Position end) const;
 
-  void report_buffers(const BufferSink& sink, const std::string& name) const;
+  /// What it takes with `positions` positions, whatever it holds now.
+  void report_buffers(const BufferSink& sink, const std::string& name, Position positions) const;
 
   /// Makes room for `rows` more positions and counts them. The caller then writes each layer's rows.
   void extend(std::int64_t rows);
