@@ -54,14 +54,16 @@ Result<std::unique_ptr<Backbone>> Backbone::load(const std::filesystem::path& di
   return model;
 }
 
-KvCache Backbone::make_cache() const {
+std::vector<KvCache::LayerShape> kv_layer_shapes(const TextConfig& config) {
   std::vector<KvCache::LayerShape> shapes;
-  for (int i = 0; i < config_.first_shared; ++i) {
-    const LayerConfig& layer = config_.layers[static_cast<std::size_t>(i)];
-    shapes.push_back({layer.num_key_value_heads, layer.head_dim, layer.kind == AttentionKind::kSliding ? config_.sliding_window : 0});
+  for (int i = 0; i < config.first_shared; ++i) {
+    const LayerConfig& layer = config.layers[static_cast<std::size_t>(i)];
+    shapes.push_back({layer.num_key_value_heads, layer.head_dim, layer.kind == AttentionKind::kSliding ? config.sliding_window : 0});
   }
-  return KvCache(activation_dtype(type_), shapes, rows_max_);
+  return shapes;
 }
+
+KvCache Backbone::make_cache() const { return KvCache(activation_dtype(type_), kv_layer_shapes(config_), rows_max_); }
 
 std::size_t Backbone::donor_cache(AttentionKind kind) const { return static_cast<std::size_t>(config_.last_owner(kind)); }
 

@@ -73,6 +73,9 @@ class Backbone {
   Buffer x_, ple_, selected_, hidden_, logits_;
 };
 
+/// The layers that own their K/V, in order.
+std::vector<KvCache::LayerShape> kv_layer_shapes(const TextConfig& config);
+
 /// An assistant reads the K/V of one layer of each kind: whether the backbone `name` has them.
 Result<void> check_donors(const TextConfig& config, const std::string& name);
 
