@@ -16,7 +16,7 @@ using nlohmann::json;
 constexpr std::int64_t kPositions = 131072;
 
 /// A random backbone as cheap as attention over a long text allows: one sliding and one full layer, one
-/// head of 16. Written to a folder of its own.
+/// head of 8. Written to a folder of its own.
 class TinyBackbone {
  public:
   TinyBackbone() {
@@ -24,8 +24,8 @@ class TinyBackbone {
     EXPECT_NE(mkdtemp(name.data()), nullptr);
     dir_ = name;
     const json text = {{"model_type", "gemma4_text"}, {"vocab_size", kVocab}, {"hidden_size", 16}, {"intermediate_size", 16},
-                       {"num_hidden_layers", 2}, {"num_attention_heads", 1}, {"num_key_value_heads", 1}, {"head_dim", 16},
-                       {"global_head_dim", 16}, {"layer_types", {"sliding_attention", "full_attention"}}, {"sliding_window", 64},
+                       {"num_hidden_layers", 2}, {"num_attention_heads", 1}, {"num_key_value_heads", 1}, {"head_dim", 8},
+                       {"global_head_dim", 8}, {"layer_types", {"sliding_attention", "full_attention"}}, {"sliding_window", 64},
                        {"hidden_size_per_layer_input", 0}, {"num_kv_shared_layers", 0}, {"max_position_embeddings", kPositions}};
     std::ofstream(dir_ / "config.json") << text;
     add("model.embed_tokens.weight", {kVocab, 16});
@@ -35,9 +35,9 @@ class TinyBackbone {
         add(layer + norm + ".weight", {16});
       }
       add(layer + "layer_scalar", {1});
-      for (const char* projection : {"q_proj", "k_proj", "v_proj"}) add(layer + "self_attn." + projection + ".weight", {16, 16});
-      for (const char* norm : {"q_norm", "k_norm"}) add(layer + "self_attn." + norm + ".weight", {16});
-      add(layer + "self_attn.o_proj.weight", {16, 16});
+      for (const char* projection : {"q_proj", "k_proj", "v_proj"}) add(layer + "self_attn." + projection + ".weight", {8, 16});
+      for (const char* norm : {"q_norm", "k_norm"}) add(layer + "self_attn." + norm + ".weight", {8});
+      add(layer + "self_attn.o_proj.weight", {16, 8});
       for (const char* projection : {"gate_proj", "up_proj", "down_proj"}) add(layer + "mlp." + projection + ".weight", {16, 16});
     }
     const std::string text_header = header_.dump();
@@ -94,8 +94,8 @@ TEST(LongContext, HoldsEveryPositionInBoundedMemory) {
   ASSERT_TRUE(generation) << generation.error().message;
   EXPECT_EQ(generation->tokens.size(), 9u) << "the last token needs no K/V";
   EXPECT_EQ(generation->reason, FinishReason::kLength);
-  // K and V of the full layer, 16 floats each a position, stay until the session is freed; 24 MiB for messages and scores.
-  EXPECT_LT(anonymous_bytes(verifier.pid()) - before, kPositions * 2 * 16 * 4 + (24 << 20));
+  // K and V of the full layer, 8 floats each a position, stay until the session is freed; 24 MiB for messages and scores.
+  EXPECT_LT(anonymous_bytes(verifier.pid()) - before, kPositions * 2 * 8 * 4 + (24 << 20));
 
   const Result<Generation> longer = generate(kPositions, 1);
   ASSERT_FALSE(longer);
