@@ -22,6 +22,8 @@ class DraftEngine {
   };
   /// Does one piece of work; the drafts are empty unless it is a kDraft.
   Drafts run(const DraftWork& work);
+  /// Everything that lives as long as the engine or a session; sessions as if they had `positions` each.
+  void report_buffers(const BufferSink& sink, Position positions) const;
 
  private:
   std::unique_ptr<Assistant> assistant_;

@@ -110,7 +110,7 @@ class AnswerPrinter {
 class Chat {
  public:
   Chat(const ChatFlags& flags, const PairPaths& pair, Client& client)
-      : flags_(flags), client_(client), tokenizer_(or_throw(Tokenizer::load(pair.backbone / "tokenizer.json"))),
+      : flags_(flags), client_(client), tokenizer_(or_throw(Tokenizer::load(pair.backbone))),
         format_(chat_format_of(pair)), stop_ids_(or_throw(load_eos_token_ids(pair.backbone))) {
     conversation_.thinking = flags.thinking;
     reset();

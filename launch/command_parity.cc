@@ -122,23 +122,6 @@ std::pair<std::vector<float>, std::vector<float>> cached_rows(const LayerKv& lay
   return {std::move(out[0]), std::move(out[1])};
 }
 
-/// The replica that a drafter would have after receiving the whole prompt.
-DonorReplica replica_of(const Assistant& assistant, const Backbone& backbone, const KvCache& cache) {
-  DonorReplica replica = assistant.make_replica();
-  const auto copy = [&](AttentionKind kind, LayerKv& to) {
-    const LayerKv& from = cache.layer(backbone.donor_cache(kind));
-    for (Position p = 0; p < cache.length(); ++p) {
-      std::vector<std::byte> k(from.row_bytes()), v(from.row_bytes());
-      from.read_raw(p, 1, k.data(), v.data());
-      to.write_raw(p, 1, k.data(), v.data());
-    }
-  };
-  copy(AttentionKind::kSliding, replica.sliding);
-  copy(AttentionKind::kFull, replica.full);
-  replica.length = cache.length();
-  return replica;
-}
-
 std::vector<TokenId> ids_of(const nlohmann::json& notes, const char* key) {
   const auto found = notes.find(key);
   return found != notes.end() && found->is_array() ? found->get<std::vector<TokenId>>() : std::vector<TokenId>();
@@ -196,7 +179,8 @@ bool parity(const fs::path& folder, const fs::path& model, WeightType type) {
   // rounding difference in a lossy type is not counted again in every later step.
   if (fs::exists(pair.assistant)) {
     const std::unique_ptr<Assistant> assistant = or_throw(Assistant::load(pair.assistant, config, backbone->weights(), type));
-    const DonorReplica replica = replica_of(*assistant, *backbone, cache);
+    DonorReplica replica = assistant->make_replica();
+    replica.extend(*backbone, cache, n);
     const std::vector<TokenId> golden_drafts = ids_of(notes, "draft_tokens");
     std::vector<TokenId> drafts;
     TokenId token = notes.contains("draft_first_token") ? notes["draft_first_token"].get<TokenId>() : first;

@@ -57,6 +57,7 @@ void add_role_commands(CLI::App& app) {
     std::filesystem::path backbone, assistant;
     std::string join;
     int threads = 0;
+    std::int64_t memory_mib = 0;
   };
   const auto add_worker = [&](const char* name, const char* about, int threads) {
     CLI::App* command = app.add_subcommand(name, about);
@@ -69,13 +70,15 @@ void add_role_commands(CLI::App& app) {
     return std::pair(command, flags);
   };
   const auto [verifier, verifier_flags] = add_worker("verifier", "Verify drafts with the full backbone", 0);
+  verifier->add_option("--memory", verifier_flags->memory_mib, "MiB for the K/V of all sessions; 0: three quarters of what is free once the model is loaded")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))->capture_default_str();
   verifier->callback([flags = verifier_flags] {
     init_logging("verifier", "info");
     run_until_signal([&](std::stop_token stop) {
       TransportContext context;
       return run_verifier(context, {.backbone = flags->backbone.empty() ? flags->model.pair().backbone : flags->backbone,
                                     .weight_type = flags->model.weight_type(), .threads = flags->threads,
-                                    .join = flags->join, .core = {}}, stop);
+                                    .join = flags->join, .kv_bytes_max = flags->memory_mib << 20, .core = {}}, stop);
     });
   });
   const auto [drafter, drafter_flags] = add_worker("drafter", "Draft with the assistant", 1);

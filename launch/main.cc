@@ -41,6 +41,9 @@ int main(int argc, char** argv) {
   outrider::add_role_commands(app);
   outrider::add_bench_command(app);
   outrider::add_parity_command(app);
+  outrider::add_validate_command(app);
+  outrider::add_layout_command(app);
+  outrider::add_inspect_command(app);
   std::signal(SIGPIPE, SIG_IGN);
   try {
     outrider::active_isa();  // a bad OUTRIDER_ISA is said here, not on some thread

@@ -1,5 +1,6 @@
 #include "verifier-node/backbone_engine.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "common/base/time.h"
@@ -49,6 +50,25 @@ KvRows BackboneEngine::donor_rows(const KvCache& cache, Position from, Position 
     rows.donors.push_back({first, {layer.dtype(), shape, std::move(k_shared)}, {layer.dtype(), shape, std::move(v_shared)}});
   }
   return rows;
+}
+
+KvCost BackboneEngine::kv_cost() const {
+  const KvCache cache = backbone_->make_cache();
+  KvCost cost;
+  for (std::size_t i = 0; i < cache.layer_count(); ++i) {
+    const LayerKv& layer = cache.layer(i);
+    const auto bytes = 2 * static_cast<std::int64_t>(layer.row_bytes());
+    (layer.ring_rows() > 0 ? cost.ring_bytes_per_position : cost.bytes_per_position) += bytes;
+    cost.ring_rows = std::max(cost.ring_rows, layer.ring_rows());
+  }
+  return cost;
+}
+
+void BackboneEngine::report_buffers(const BufferSink& sink, Position positions) const {
+  backbone_->report_buffers(sink);
+  sink({.name = "verifier_scratch.gemm", .dtype = "U8", .shape = {static_cast<std::int64_t>(Linear::thread_scratch_bytes())},
+        .bytes = Linear::thread_scratch_bytes()});
+  for (const auto& [session, cache] : caches_) cache.report_buffers(sink, "target_kv_cache", positions);
 }
 
 std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& batch, const std::function<void()>& between_layers) {

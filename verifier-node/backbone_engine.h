@@ -19,7 +19,11 @@ class BackboneEngine {
   /// @param between_layers as in Backbone::forward.
   std::vector<VerifyResult> run(const std::vector<VerifyWork>& batch, const std::function<void()>& between_layers = {});
   void release(SessionId session) { caches_.erase(session); }
+  /// Everything that lives as long as the engine or a session; sessions as if they had `positions` each.
+  void report_buffers(const BufferSink& sink, Position positions) const;
   const Backbone& backbone() const { return *backbone_; }
+  /// What a session's K/V take here, for VerifierConfig.
+  KvCost kv_cost() const;
 
  private:
   /// Committed donor rows [from, to) of a cache, copied out of its rings.

@@ -12,6 +12,7 @@
 #include "common/kernels/isa.h"
 #include "common/transport/pump.h"
 #include "verifier-node/backbone_engine.h"
+#include "verifier-node/host_memory.h"
 
 namespace outrider {
 namespace {
@@ -32,8 +33,14 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
                to_string(active_isa()), backbone->gemm_implementation(), omp_get_max_threads());
   BackboneEngine engine(std::move(backbone));
 
+  VerifierConfig config = options.core;
+  config.kv_cost = engine.kv_cost();
+  // The rest is for scratch, for messages under way and, on a machine of one's own, for the drafter.
+  config.kv_bytes_max = options.kv_bytes_max > 0 ? options.kv_bytes_max : available_memory_bytes() / 4 * 3;
+  spdlog::info("event=kv_memory limit_mib={} session_mib_at_full_context={}", config.kv_bytes_max >> 20, config.kv_cost.bytes(facts.context_max) >> 20);
+
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
-  VerifierCore core(options.core, {.role = Role::kVerifier, .name = fmt::format("verifier-{}", getpid()), .facts = std::move(facts)});
+  VerifierCore core(config, {.role = Role::kVerifier, .name = fmt::format("verifier-{}", getpid()), .facts = std::move(facts)});
   Pump pump(*endpoint);
   TimePoint pumped = now();
   const auto exchange = [&] {

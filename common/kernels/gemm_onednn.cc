@@ -83,10 +83,11 @@ std::optional<Primitive> make_primitive(WeightType type, std::int64_t height, st
   }
 }
 
+thread_local AlignedArray<std::byte> scratch;
+
 void execute(const Primitive& primitive, const dnnl::memory& weights, const void* src, void* dst) {
   const auto& d = primitive.desc;
   const std::size_t scratch_bytes = d.scratchpad_desc().get_size();
-  thread_local AlignedArray<std::byte> scratch;
   if (scratch.size() < scratch_bytes) scratch = AlignedArray<std::byte>(scratch_bytes);
   const dnnl::memory src_memory(d.src_desc(), cpu_engine(), const_cast<void*>(src));
   const dnnl::memory dst_memory(d.dst_desc(), cpu_engine(), dst);
@@ -282,6 +283,7 @@ class PackedGemm final : public OnednnGemm {
     outrider::execute(*primitive, memory_, src, dst);
   }
   std::string implementation() const override { return plan_->tile().desc.impl_info_str(); }
+  std::size_t held_bytes() const override { return weights_.size(); }
 
  private:
   std::shared_ptr<const Plan> plan_;
@@ -317,6 +319,8 @@ std::shared_ptr<const OnednnGemm> OnednnGemm::map(WeightType type, std::int64_t 
   if (layout != plan->layout.name() || weights.size() != plan->layout.bytes(element_bytes(type))) return nullptr;
   return std::make_shared<PackedGemm>(std::move(plan), weights, std::move(keep_alive));
 }
+
+std::size_t OnednnGemm::thread_scratch_bytes() { return scratch.size(); }
 
 std::string onednn_version() {
   const dnnl_version_t* version = dnnl_version();

@@ -146,6 +146,7 @@ Result<Linear> Linear::map(WeightType type, std::int64_t in_features, std::int64
   const bool onednn = OnednnGemm::supports(type, in_features, out_features);
   if (onednn) {
     if (auto gemm = OnednnGemm::map(type, in_features, out_features, image.layout, weights, keep_alive)) {
+      linear.mapped_ = weights.data() == image.weights.data();
       linear.use_gemm(std::move(gemm));
       return linear;
     }
@@ -158,6 +159,7 @@ Result<Linear> Linear::map(WeightType type, std::int64_t in_features, std::int64
   if (onednn) {
     linear.use_gemm(OnednnGemm::pack(type, in_features, out_features, weights.data()));
   } else {
+    linear.mapped_ = weights.data() == image.weights.data();
     linear.use_own(weights, std::move(keep_alive));
   }
   return linear;
@@ -194,9 +196,19 @@ void Linear::forward(Matrix<const float> x, Matrix<float> y) const {
   }
 }
 
+/// Quantised or rounded inputs with their scales, and integer sums, of the rows at hand.
+static thread_local AlignedArray<std::byte> input_scratch, scale_scratch, correction_scratch, output_scratch;
+
+std::size_t Linear::held_bytes() const {
+  return (gemm_ == nullptr ? own_weights_.size() : gemm_->held_bytes()) + column_scale_.size() * sizeof(float);
+}
+
+std::size_t Linear::thread_scratch_bytes() { 
+  return input_scratch.size() + scale_scratch.size() + correction_scratch.size() + output_scratch.size() + OnednnGemm::thread_scratch_bytes();
+ }
+
 void Linear::forward_tile(const float* x, std::int64_t rows, std::int64_t height, float* y) const {
   const KernelTable& k = kernels();
-  thread_local AlignedArray<std::byte> input_scratch, output_scratch;
   switch (type_) {
     case WeightType::kF32: gemm_->execute(height, x, y); return;
     case WeightType::kBf16: {
@@ -254,7 +266,6 @@ void Linear::forward_own(const float* x, std::int64_t rows, float* y) const {
 void Linear::forward_int4(const float* x, std::int64_t rows, float* y) const {
   const KernelTable& k = kernels();
   const std::int64_t chunks = int4_chunks(in_features_), width = chunks * kInt4Inputs, groups = width / kInt4Group;
-  thread_local AlignedArray<std::byte> input_scratch, correction_scratch, scale_scratch;
   auto* input = reinterpret_cast<std::int8_t*>(reserve(input_scratch, rows * width));
   auto* correction = reinterpret_cast<std::int32_t*>(reserve(correction_scratch, rows * groups * 4));
   auto* row_scale = reinterpret_cast<float*>(reserve(scale_scratch, rows * 4));

@@ -75,6 +75,13 @@ class Linear {
   std::int64_t out_features() const { return out_features_; }
   /// Bytes that one forward reads.
   std::size_t weight_bytes() const { return weight_bytes_; }
+  /// Bytes that it holds: the packing's padding and the scales included.
+  std::size_t held_bytes() const;
+  /// Bytes of scratch that the calling thread holds after its forwards, all matrices together.
+  static std::size_t thread_scratch_bytes();
+  /// Whether the weights lie in the image that map() was given.
+  bool is_mapped() const { return mapped_; }
+  WeightType type() const { return type_; }
   /// Name of the implementation, for logs and benchmarks: "onednn brg:avx512_core_amx", "own avx2".
   const std::string& implementation() const { return implementation_; }
 
@@ -97,6 +104,7 @@ class Linear {
   std::span<const std::byte> own_weights_;        ///< int4: chunks (int4.h); else [out, in] in the stored type
   std::shared_ptr<const void> keep_alive_;        ///< owns own_weights_
   std::vector<float> column_scale_;               ///< [out], int8 only
+  bool mapped_ = false;
 };
 
 }  // namespace outrider

@@ -7,6 +7,20 @@
 
 namespace outrider {
 
+void DonorReplica::extend(const Backbone& backbone, const KvCache& cache, Position end) {
+  const auto copy = [&](AttentionKind kind, LayerKv& to) {
+    const LayerKv& from = cache.layer(backbone.donor_cache(kind));
+    std::vector<std::byte> k(from.row_bytes()), v(from.row_bytes());
+    for (Position p = length; p < end; ++p) {
+      from.read_raw(p, 1, k.data(), v.data());
+      to.write_raw(p, 1, k.data(), v.data());
+    }
+  };
+  copy(AttentionKind::kSliding, sliding);
+  copy(AttentionKind::kFull, full);
+  length = end;
+}
+
 // ---- head ----
 
 Result<DraftHead> DraftHead::load(const WeightReader& weights, const AssistantConfig& config) {
@@ -80,6 +94,21 @@ std::vector<float> DraftHead::scores(Matrix<const float> n) {
 std::size_t DraftHead::weight_bytes() const {
   if (top_k_ == 0) return dense_.weight_bytes();
   return centroids_.weight_bytes() + static_cast<std::size_t>(top_k_ * group_size_) * rows_.row_bytes();
+}
+
+void DraftHead::report_buffers(const BufferSink& sink) const {
+  report_linear(sink, "draft_weights.head", dense_);
+  report_linear(sink, "draft_weights.centroids", centroids_);
+  const auto rows = static_cast<std::int64_t>(ordering_.size());
+  if (rows > 0) {
+    sink({.name = "draft_weights.token_ordering", .dtype = "I32", .shape = {rows}, .bytes = ordering_.capacity() * sizeof(TokenId)});
+    rows_.report(sink, "draft_weights.head_rows");
+    sink({.name = "draft_logits.candidates", .dtype = "F32", .shape = {static_cast<std::int64_t>(candidate_scores_.size())},
+          .bytes = candidate_scores_.capacity() * sizeof(float)});
+    sink({.name = "draft_logits.candidate_ids", .dtype = "I32", .shape = {static_cast<std::int64_t>(candidate_ids_.size())},
+          .bytes = candidate_ids_.capacity() * sizeof(TokenId)});
+  }
+  scores_.report(sink, dense_.out_features() > 0 ? "draft_logits.all" : "draft_logits.centroids");
 }
 
 // ---- assistant ----
@@ -157,22 +186,23 @@ struct Assistant::Round {
   RowContext sliding, full;
 };
 
-Assistant::Round Assistant::make_round(const DonorReplica& replica, Position position) const {
+Assistant::Round Assistant::make_round(const DonorReplica& replica, Position position, Position rope_shift) const {
   CHECK(replica.length == position && position >= 1, "replica {}, position {}", replica.length, position);
   // The last W + 1 rows, one more than the target's own window (gemma4.md 4.4).
   const std::int64_t count = std::min<std::int64_t>(position, drafter_window(sliding_window_));
-  return {.sliding_angles = rope_->angles(AttentionKind::kSliding, position),
-          .full_angles = rope_->angles(AttentionKind::kFull, position),
+  return {.sliding_angles = rope_->angles(AttentionKind::kSliding, position + rope_shift),
+          .full_angles = rope_->angles(AttentionKind::kFull, position + rope_shift),
           .sliding = {position, nullptr, nullptr, {replica.sliding.view(), position - count, count}},
           .full = {position, nullptr, nullptr, {replica.full.view(), 0, position}}};
 }
 
 Matrix<const float> Assistant::step(TokenId token, std::span<const float> state, std::span<const RowContext> sliding,
-                                    std::span<const RowContext> full, const TraceSink* trace) {
+                                    std::span<const RowContext> full, const TraceSink* trace, bool swap_halves) {
   const std::int64_t target_hidden = config_.backbone_hidden_size;
   const Matrix<float> input = input_.view(1, 2 * target_hidden);
   target_embedding_->lookup(token, input.columns(0, target_hidden)[0].span());
   std::copy(state.begin(), state.end(), input.columns(target_hidden, target_hidden)[0].data());
+  if (swap_halves) std::swap_ranges(input[0].data(), input[0].data() + target_hidden, input[0].data() + target_hidden);
   const Matrix<float> x = x_.view(1, config_.text.hidden_size);
   pre_projection_.forward(input, x);
   if (trace != nullptr) (*trace)("pre_projection.output", x);
@@ -205,11 +235,11 @@ std::vector<TokenId> Assistant::draft(TokenId token, std::span<const float> hidd
 }
 
 Assistant::Step Assistant::trace_step(TokenId token, std::span<const float> state, const DonorReplica& replica,
-                                      Position position, const TraceSink* trace) {
-  Round round = make_round(replica, position);
+                                      Position position, const TraceSink* trace, const StepVariant& variant) {
+  Round round = make_round(replica, position, variant.rope_shift);
   round.sliding.angles = &round.sliding_angles;
   round.full.angles = &round.full_angles;
-  const Matrix<const float> n = step(token, state, {&round.sliding, 1}, {&round.full, 1}, trace);
+  const Matrix<const float> n = step(token, state, {&round.sliding, 1}, {&round.full, 1}, trace, variant.swap_halves);
   const Matrix<float> next = state_.view(1, config_.backbone_hidden_size);
   post_projection_.forward(n, next);
   Step result{.logits = head_.scores(n), .state = {next[0].span().begin(), next[0].span().end()}, .token = head_.choose(n)};
@@ -220,6 +250,20 @@ std::size_t Assistant::weight_bytes() const {
   std::size_t bytes = pre_projection_.weight_bytes() + post_projection_.weight_bytes() + head_.weight_bytes();
   for (const DecoderLayer& layer : layers_) bytes += layer.weight_bytes();
   return bytes;
+}
+
+void Assistant::report_buffers(const BufferSink& sink) const {
+  target_embedding_->report(sink, "target_embedding");
+  report_linear(sink, "draft_weights.pre_projection", pre_projection_);
+  report_linear(sink, "draft_weights.post_projection", post_projection_);
+  report_vector(sink, "draft_weights.norm", norm_);
+  for (std::size_t j = 0; j < layers_.size(); ++j) layers_[j].report_buffers(sink, fmt::format("draft_weights.layers.{}", j));
+  head_.report_buffers(sink);
+  input_.report(sink, "draft_backbone_stream.input");
+  state_.report(sink, "draft_backbone_stream.state");
+  x_.report(sink, "draft_main_stream");
+  normed_.report(sink, "drafter_scratch.final_normed");
+  workspace_.report_buffers(sink, "drafter_scratch");
 }
 
 }  // namespace outrider

@@ -18,6 +18,14 @@ namespace outrider {
 struct DonorReplica {
   LayerKv sliding, full;
   Position length = 0;  ///< positions [0, length) are valid, as far as the sliding window reaches back
+
+  /// Appends the backbone's rows [length, end), copied from a cache that still has them.
+  void extend(const Backbone& backbone, const KvCache& cache, Position end);
+  /// What it takes with `positions` positions, whatever it holds now.
+  void report_buffers(const BufferSink& sink, Position positions) const {
+    sliding.report(sink, "draft_kv_cache.sliding", positions);
+    full.report(sink, "draft_kv_cache.full", positions);
+  }
 };
 
 /// The scores of the drafter's tied head: the whole vocabulary, or with ordered embeddings only the
@@ -32,6 +40,7 @@ class DraftHead {
   /// score minus one. For parity tests.
   std::vector<float> scores(Matrix<const float> n);
   std::size_t weight_bytes() const;
+  void report_buffers(const BufferSink& sink) const;
 
  private:
   /// Scores of the candidate tokens in candidate_ids_; all tokens in order where the head is dense.
@@ -46,6 +55,12 @@ class DraftHead {
   std::vector<TokenId> candidate_ids_;
   std::vector<float> candidate_scores_;
   Buffer scores_;
+};
+
+/// A draft step as an assistant that was trained another way would want it: to find out what is wrong with a pair.
+struct StepVariant {
+  Position rope_shift = 0;   ///< added to the position that turns the queries
+  bool swap_halves = false;  ///< state first, then embedding
 };
 
 /// The Gemma 4 assistant (MTP drafter, gemma4.md 4). It reads the target's embedding of the last
@@ -75,18 +90,19 @@ class Assistant {
     TokenId token;
   };
   Step trace_step(TokenId token, std::span<const float> state, const DonorReplica& replica, Position position,
-                  const TraceSink* trace);
+                  const TraceSink* trace, const StepVariant& variant = {});
 
   const AssistantConfig& config() const { return config_; }
   std::size_t weight_bytes() const;
+  void report_buffers(const BufferSink& sink) const;
 
  private:
   Assistant() = default;
   /// (token, state) -> normed hidden row, in normed_; the caller takes scores and next state from it.
   Matrix<const float> step(TokenId token, std::span<const float> state, std::span<const RowContext> sliding,
-                           std::span<const RowContext> full, const TraceSink* trace);
+                           std::span<const RowContext> full, const TraceSink* trace, bool swap_halves = false);
   struct Round;
-  Round make_round(const DonorReplica& replica, Position position) const;
+  Round make_round(const DonorReplica& replica, Position position, Position rope_shift = 0) const;
 
   AssistantConfig config_;
   std::int64_t sliding_window_ = 0;

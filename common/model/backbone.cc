@@ -52,14 +52,16 @@ Result<std::unique_ptr<Backbone>> Backbone::load(TextConfig text_config, std::sh
   return model;
 }
 
-KvCache Backbone::make_cache() const {
+std::vector<KvCache::LayerShape> kv_layer_shapes(const TextConfig& config) {
   std::vector<KvCache::LayerShape> shapes;
-  for (int i = 0; i < config_.first_shared; ++i) {
-    const LayerConfig& layer = config_.layers[static_cast<std::size_t>(i)];
-    shapes.push_back({layer.num_key_value_heads, layer.head_dim, layer.kind == AttentionKind::kSliding ? config_.sliding_window : 0});
+  for (int i = 0; i < config.first_shared; ++i) {
+    const LayerConfig& layer = config.layers[static_cast<std::size_t>(i)];
+    shapes.push_back({layer.num_key_value_heads, layer.head_dim, layer.kind == AttentionKind::kSliding ? config.sliding_window : 0});
   }
-  return KvCache(activation_dtype(weight_type()), shapes, rows_max_);
+  return shapes;
 }
+
+KvCache Backbone::make_cache() const { return KvCache(activation_dtype(weight_type()), kv_layer_shapes(config_), rows_max_); }
 
 std::size_t Backbone::donor_cache(AttentionKind kind) const { return static_cast<std::size_t>(config_.last_owner(kind)); }
 
@@ -67,6 +69,22 @@ std::size_t Backbone::weight_bytes() const {
   std::size_t bytes = head_.weight_bytes() + per_layer_model_projection_.weight_bytes();
   for (const DecoderLayer& layer : layers_) bytes += layer.weight_bytes();
   return bytes;
+}
+
+void Backbone::report_buffers(const BufferSink& sink) const {
+  embedding_->report(sink, "target_embedding");
+  if (per_layer_embedding_) per_layer_embedding_->report(sink, "target_per_layer_embedding");
+  report_linear(sink, "target_weights.head", head_);
+  report_linear(sink, "target_weights.per_layer_model_projection", per_layer_model_projection_);
+  report_vector(sink, "target_weights.per_layer_projection_norm", per_layer_projection_norm_);
+  report_vector(sink, "target_weights.norm", norm_);
+  for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i].report_buffers(sink, fmt::format("target_weights.layers.{}", i));
+  x_.report(sink, "target_main_stream");
+  hidden_.report(sink, "target_hidden_stream");
+  logits_.report(sink, "target_logits");
+  workspace_.report_buffers(sink, "verifier_scratch");
+  ple_.report(sink, "verifier_scratch.per_layer_inputs");
+  selected_.report(sink, "verifier_scratch.selected");
 }
 
 void Backbone::embed(std::span<const Segment> segments, Matrix<float> x) const {

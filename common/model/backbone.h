@@ -55,6 +55,7 @@ class Backbone {
   /// Bytes of weights that a forward of one row reads: what bounds the speed of plain decoding. Of a mixture
   /// of experts only a row's own count; n rows read up to n times as many experts, at most all.
   std::size_t weight_bytes() const;
+  void report_buffers(const BufferSink& sink) const;
   /// Implementation of the largest matrix, for logs.
   const std::string& gemm_implementation() const { return head_.implementation(); }
 
@@ -75,6 +76,9 @@ class Backbone {
   Workspace workspace_;
   Buffer x_, ple_, selected_, hidden_, logits_;
 };
+
+/// The layers that own their K/V, in order.
+std::vector<KvCache::LayerShape> kv_layer_shapes(const TextConfig& config);
 
 /// An assistant reads the K/V of one layer of each kind: whether the backbone `name` has them.
 Result<void> check_donors(const TextConfig& config, const std::string& name);

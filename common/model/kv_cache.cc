@@ -21,14 +21,10 @@ LayerKv::LayerKv(DType dtype, std::int64_t num_key_value_heads, std::int64_t hea
 
 void LayerKv::reserve(Position end) {
   if (!grows_ || end <= capacity_) return;
-  const std::int64_t capacity = std::max<std::int64_t>(end, std::max<std::int64_t>(256, 2 * capacity_));
-  const auto grow = [&](AlignedArray<std::byte>& rows) {
-    AlignedArray<std::byte> larger(static_cast<std::size_t>(capacity) * row_bytes_);
-    if (rows.size() > 0) std::memcpy(larger.data(), rows.data(), rows.size());
-    rows = std::move(larger);
-  };
-  grow(k_);
-  grow(v_);
+  // By half of what there is: the number of moves stays logarithmic, and pages not yet written cost nothing.
+  const std::int64_t capacity = std::max<std::int64_t>({end, 256, capacity_ + capacity_ / 2});
+  k_.grow(static_cast<std::size_t>(capacity) * row_bytes_);
+  v_.grow(static_cast<std::size_t>(capacity) * row_bytes_);
   capacity_ = capacity;
 }
 
@@ -60,6 +56,16 @@ void LayerKv::read_raw(Position first, std::int64_t count, std::byte* k, std::by
   }
 }
 
+std::size_t LayerKv::bytes_at(Position end) const {
+  const std::int64_t rows = grows_ ? end : std::min<std::int64_t>(end, capacity_);
+  return 2 * PageArray::resident_bytes(static_cast<std::size_t>(rows) * row_bytes_);
+}
+
+void LayerKv::report(const BufferSink& sink, const std::string& name, Position end) const {
+  const std::int64_t rows = grows_ ? end : std::min<std::int64_t>(end, capacity_);
+  sink({.name = name, .dtype = to_string(dtype_), .shape = {2, rows, num_key_value_heads_, head_dim_}, .bytes = bytes_at(end)});
+}
+
 KvView LayerKv::view() const {
   return {.dtype = dtype_, .k = k_.data(), .v = v_.data(), .capacity = capacity_,
           .num_key_value_heads = num_key_value_heads_, .head_dim = head_dim_};
@@ -71,6 +77,16 @@ KvCache::KvCache(DType dtype, std::span<const LayerShape> layers, std::int64_t r
     const std::int64_t ring = shape.sliding_window == 0 ? 0 : drafter_window(shape.sliding_window) + rows_max;
     layers_.emplace_back(dtype, shape.num_key_value_heads, shape.head_dim, ring);
   }
+}
+
+std::size_t KvCache::bytes_at(Position end) const {
+  std::size_t bytes = 0;
+  for (const LayerKv& layer : layers_) bytes += layer.bytes_at(end);
+  return bytes;
+}
+
+void KvCache::report_buffers(const BufferSink& sink, const std::string& name, Position positions) const {
+  for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i].report(sink, fmt::format("{}.layers.{}", name, i), positions);
 }
 
 void KvCache::extend(std::int64_t rows) {

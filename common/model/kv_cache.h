@@ -6,12 +6,15 @@
 
 #include "common/base/ids.h"
 #include "common/kernels/ops.h"
+#include "common/model/buffers.h"
+#include "common/tensor/page_array.h"
 #include "common/tensor/tensor.h"
 
 namespace outrider {
 
 /// Cached K and V rows of one layer. Position p lies in slot p mod capacity. A sliding layer's ring
-/// has a fixed capacity; a full layer's grows so that every position keeps its own slot.
+/// has a fixed capacity; a full layer's grows so that every position keeps its own slot. Either way
+/// only rows that were written take memory.
 class LayerKv {
  public:
   /// @param ring_rows capacity of a sliding layer; 0 for a layer that keeps every position.
@@ -32,6 +35,12 @@ class LayerKv {
   std::int64_t head_dim() const { return head_dim_; }
   /// Bytes of one row of K (V's are as many).
   std::size_t row_bytes() const { return row_bytes_; }
+  /// Rows that a sliding layer's ring holds; 0 for a layer that keeps every position.
+  std::int64_t ring_rows() const { return grows_ ? 0 : capacity_; }
+  /// Memory that K and V take once positions [0, end) have been written.
+  std::size_t bytes_at(Position end) const;
+  /// What it takes with positions [0, end) written.
+  void report(const BufferSink& sink, const std::string& name, Position end) const;
 
  private:
   std::size_t offset(Position position) const { return static_cast<std::size_t>(position % capacity_) * row_bytes_; }
@@ -41,7 +50,7 @@ class LayerKv {
   std::size_t row_bytes_;
   bool grows_;
   std::int64_t capacity_ = 0;
-  AlignedArray<std::byte> k_, v_;
+  PageArray k_, v_;
 };
 
 /// The backbone's K/V of one session: one LayerKv per layer that owns its K/V.
@@ -61,8 +70,15 @@ class KvCache {
 
   Position length() const { return length_; }
   std::int64_t rows_max() const { return rows_max_; }
+  std::size_t layer_count() const { return layers_.size(); }
   LayerKv& layer(std::size_t i) { return layers_[i]; }
   const LayerKv& layer(std::size_t i) const { return layers_[i]; }
+
+  /// Memory that all layers take once positions [0, end) have been written.
+  std::size_t bytes_at(Position end) const;
+
+  /// What it takes with `positions` positions, whatever it holds now.
+  void report_buffers(const BufferSink& sink, const std::string& name, Position positions) const;
 
   /// Makes room for `rows` more positions and counts them. The caller then writes each layer's rows.
   void extend(std::int64_t rows);

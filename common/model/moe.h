@@ -30,6 +30,7 @@ class Router {
   std::vector<ExpertChoice> choose(Matrix<const float> x, Workspace& workspace, const TraceSink* trace, const std::string& name) const;
 
   std::size_t weight_bytes() const { return proj_.weight_bytes(); }
+  void report_buffers(const BufferSink& sink, const std::string& name) const;
 
  private:
   float eps_ = 0;
@@ -52,6 +53,7 @@ class Experts {
 
   /// Bytes of one expert.
   std::size_t expert_bytes() const { return gate_up_[0].weight_bytes() + down_[0].weight_bytes(); }
+  void report_buffers(const BufferSink& sink, const std::string& name) const;
 
  private:
   std::vector<Linear> gate_up_, down_;  ///< by expert; gate's rows before up's
@@ -70,6 +72,7 @@ class Moe {
 
   /// Bytes that a forward of one row reads: the router and top_k experts.
   std::size_t weight_bytes() const;
+  void report_buffers(const BufferSink& sink, const std::string& name) const;
 
  private:
   float eps_ = 0;

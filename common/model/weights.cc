@@ -75,7 +75,7 @@ class CheckpointWeights final : public WeightSource {
         kernels().to_bf16(row.data(), width, reinterpret_cast<Bf16*>(at));
       }
     }
-    return RowTable{.dtype = dtype, .rows = rows, .width = width, .bytes = to->span(), .owner = to};
+    return RowTable{.dtype = dtype, .rows = rows, .width = width, .bytes = to->span(), .owner = to, .mapped = false};
   }
 
  private:

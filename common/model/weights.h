@@ -9,6 +9,7 @@
 #include "common/base/ids.h"
 #include "common/base/result.h"
 #include "common/kernels/linear.h"
+#include "common/model/buffers.h"
 
 namespace outrider {
 
@@ -18,9 +19,13 @@ struct RowTable {
   std::int64_t rows = 0, width = 0;
   std::span<const std::byte> bytes;    ///< rows one after the other; no alignment promised
   std::shared_ptr<const void> owner;   ///< keeps `bytes` alive
+  bool mapped = true;                  ///< they are pages of a file
 
   std::size_t row_bytes() const { return bytes.size() / static_cast<std::size_t>(rows); }
   std::span<const std::byte> row(std::int64_t r) const { return bytes.subspan(static_cast<std::size_t>(r) * row_bytes(), row_bytes()); }
+  void report(const BufferSink& sink, const std::string& name) const {
+    sink({.name = name, .dtype = to_string(dtype), .shape = {rows, width}, .bytes = bytes.size(), .mapped = mapped});
+  }
 };
 
 /// Where a model takes its weights from: a checkpoint, whose matrices are packed on the way, or a

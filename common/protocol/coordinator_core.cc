@@ -243,7 +243,8 @@ void CoordinatorCore::start(Sessions::iterator it, TimePoint now) {
   if (session.request.draft_length > 0) assign_drafter(session);
   session.phase = Phase::kPrefill;
   ask_verifier(session, {.session = it->first, .round = session.round, .base = 0,
-                         .body = Prefill{session.request.prompt, !session.drafter.empty()}}, now);
+                         .body = Prefill{.tokens = session.request.prompt, .want_kv = !session.drafter.empty(),
+                                         .positions_max = prompt + session.request.max_tokens - 1}}, now);
 }
 
 void CoordinatorCore::ask_verifier(Session& session, Message message, TimePoint now) {

@@ -110,6 +110,7 @@ struct Drain {};      ///< worker -> coordinator: give me no new sessions
 struct Prefill {  ///< coordinator -> verifier; round 0, base 0
   std::vector<TokenId> tokens;
   bool want_kv = false;  ///< stream donor rows while it runs
+  Position positions_max = 0;  ///< K/V rows that the whole session can come to need; 0: not known
 };
 struct KvChunk {  ///< verifier -> coordinator -> drafter while a prefill runs
   KvRows kv;

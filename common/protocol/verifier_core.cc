@@ -35,6 +35,21 @@ Result<void> VerifierCore::check_tokens(const std::vector<TokenId>& tokens, Posi
   return {};
 }
 
+Result<std::int64_t> VerifierCore::set_aside(std::int64_t held, Position positions) {
+  const std::int64_t needed = config_.kv_cost.bytes(std::min(positions, facts_.context_max));
+  if (needed <= held) return held;
+  const std::int64_t left = config_.kv_bytes_max - (kv_bytes_ - held);
+  if (needed > left) {
+    const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+    // Alone it would fit: then it is worth another try.
+    return Error{needed > config_.kv_bytes_max ? Errc::kOutOfRange : Errc::kUnavailable,
+                 fmt::format("{} positions need {:.1f} MiB of K/V, {:.1f} MiB are left of this verifier's {:.1f} MiB: {:.1f} MiB are missing",
+                             positions, mib(needed), mib(left), mib(config_.kv_bytes_max), mib(needed - left))};
+  }
+  kv_bytes_ += needed - held;
+  return needed;
+}
+
 void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, TimePoint now) {
   if (freed_.contains(message.session)) return;
   if (const auto known = sessions_.find(message.session); known != sessions_.end()) {
@@ -47,7 +62,10 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
   if (sessions_.size() >= config_.sessions_max) {
     return fail(message, {Errc::kUnavailable, fmt::format("{} sessions, this verifier takes {}", sessions_.size(), config_.sessions_max)});
   }
+  const Result<std::int64_t> kv_bytes = set_aside(0, std::max(prefill.positions_max, static_cast<Position>(prefill.tokens.size())));
+  if (!kv_bytes) return fail(message, kv_bytes.error());
   Session& session = sessions_[message.session];
+  session.kv_bytes = *kv_bytes;
   session.round = message.round;
   session.heard = now;
   session.request = VerifyWork{.session = message.session,
@@ -83,6 +101,9 @@ void VerifierCore::on_verify(const Message& message, const Verify& verify, TimeP
   if (verify.kv_from && (*verify.kv_from < 0 || *verify.kv_from > message.base)) {
     return fail(message, {Errc::kOutOfRange, fmt::format("K/V wanted from {}, committed are {}", *verify.kv_from, message.base)});
   }
+  const Result<std::int64_t> kv_bytes = set_aside(session.kv_bytes, message.base + static_cast<Position>(verify.tokens.size()));
+  if (!kv_bytes) return fail(message, kv_bytes.error());
+  session.kv_bytes = *kv_bytes;
   session.round = message.round;
   session.request = VerifyWork{.session = message.session, .round = message.round, .base = message.base,
                                .tokens = verify.tokens, .kv_from = verify.kv_from};
@@ -193,6 +214,7 @@ void VerifierCore::free(SessionId id) {
 void VerifierCore::release(std::map<SessionId, Session>::iterator session) {
   std::erase(queue_, session->first);
   released_.push_back(session->first);
+  kv_bytes_ -= session->second.kv_bytes;
   sessions_.erase(session);
 }
 

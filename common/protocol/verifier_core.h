@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <map>
 #include <optional>
 #include <vector>
@@ -10,11 +11,24 @@
 
 namespace outrider {
 
+/// What K/V rows take: every position in the full layers, the last ring_rows of them in the sliding ones.
+struct KvCost {
+  std::int64_t bytes_per_position = 0;
+  std::int64_t ring_bytes_per_position = 0;
+  std::int64_t ring_rows = 0;
+  std::int64_t bytes(Position positions) const {
+    return positions * bytes_per_position + std::min<Position>(positions, ring_rows) * ring_bytes_per_position;
+  }
+};
+
 struct VerifierConfig {
   LinkConfig link = {};
   std::int64_t rows_max = 256;         ///< rows of one forward, all sessions together
   std::int64_t prefill_chunk = 128;    ///< rows of one prompt per forward
   std::size_t sessions_max = 256;
+  KvCost kv_cost = {};
+  /// K/V of all sessions together. What would not fit is refused before any of it is computed.
+  std::int64_t kv_bytes_max = std::numeric_limits<std::int64_t>::max();
   Duration session_idle_max = std::chrono::seconds(120);  ///< for a session whose Free was lost
 };
 
@@ -83,6 +97,7 @@ class VerifierCore {
     Position committed = 0;
     std::optional<VerifyWork> request;    ///< in work; a prompt's tokens are all here
     std::int64_t prompt_done = 0;         ///< prompt tokens already forwarded
+    std::int64_t kv_bytes = 0;            ///< set aside for it
     bool in_batch = false;
     std::int64_t rows_out = 0;            ///< rows of the batch that is out
     bool freed = false;
@@ -93,6 +108,8 @@ class VerifierCore {
   void on_prefill(const Message& message, const Prefill& prefill, TimePoint now);
   void on_verify(const Message& message, const Verify& verify, TimePoint now);
   Result<void> check_tokens(const std::vector<TokenId>& tokens, Position base) const;
+  /// Sets memory aside for `positions` of a session that has `held` bytes already. @return what it has then.
+  Result<std::int64_t> set_aside(std::int64_t held, Position positions);
   void fail(const Message& request, Error error);
   void free(SessionId id);
   void release(std::map<SessionId, Session>::iterator session);
@@ -106,6 +123,7 @@ class VerifierCore {
   std::deque<SessionId> queue_;          ///< sessions with a request not in the batch, oldest first
   FreedSessions freed_;
   bool batch_out_ = false;
+  std::int64_t kv_bytes_ = 0;            ///< sum over the sessions
   std::vector<Outgoing> outgoing_;
   std::vector<Notice> notices_;
   std::vector<SessionId> released_;

@@ -81,6 +81,9 @@ class Tokenizer {
   /// True for added tokens that the file calls special: controls, not text.
   bool is_special(TokenId id) const;
 
+  /// About what it takes: elements, nodes and buckets as the standard library lays them out.
+  std::size_t memory_bytes() const;
+
   /// The file, or what parse() was told.
   const std::string& name() const { return name_; }
 

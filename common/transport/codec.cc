@@ -138,7 +138,7 @@ Offset<wire::Drain> write(Writer& writer, const Drain&) {
 
 Offset<wire::Prefill> write(Writer& writer, const Prefill& prefill) {
   return wire::CreatePrefill(writer.builder, writer.builder.CreateVector(prefill.tokens),
-                             prefill.want_kv);
+                             prefill.want_kv, prefill.positions_max);
 }
 
 Offset<wire::KvChunk> write(Writer& writer, const KvChunk& chunk) {
@@ -458,7 +458,8 @@ Drain read(Reader&, const wire::Drain&) { return {}; }
 
 Prefill read(Reader& reader, const wire::Prefill& table) {
   Prefill prefill{.tokens = reader.list("tokens", table.tokens(), reader.limits().tokens_max),
-                  .want_kv = table.want_kv()};
+                  .want_kv = table.want_kv(),
+                  .positions_max = reader.not_negative("positions_max", table.positions_max())};
   if (prefill.tokens.empty()) reader.fail(Errc::kMalformed, "0 tokens, wanted at least 1");
   return prefill;
 }

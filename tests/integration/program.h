@@ -40,6 +40,7 @@ class Program {
   /// How it ended, or nothing while it runs.
   std::optional<End> poll();
   bool running() { return !poll(); }
+  pid_t pid() const { return pid_; }
   /// Waits for the end. A program still running at the deadline fails the test and is killed.
   End wait(Duration deadline = kHang);
 

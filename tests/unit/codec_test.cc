@@ -131,7 +131,7 @@ class RandomMessages {
   void fill(WhoAreYou&) {}
   void fill(Heartbeat&) {}
   void fill(Drain&) {}
-  void fill(Prefill& m) { m = {tokens(1, 200), coin()}; }
+  void fill(Prefill& m) { m = {tokens(1, 200), coin(), position()}; }
   void fill(KvChunk& m) { m = {kv()}; }
   void fill(Draft& m) { m = {natural(), draft_length(), hidden(), kv()}; }
   void fill(Candidates& m) { m = {tokens(0, kLimits.draft_length_max), big_natural()}; }
@@ -200,8 +200,8 @@ auto key(const Refuse& m) {
   return std::tie(a, b);
 }
 auto key(const Prefill& m) {
-  const auto& [a, b] = m;
-  return std::tie(a, b);
+  const auto& [a, b, c] = m;
+  return std::tie(a, b, c);
 }
 auto key(const Candidates& m) {
   const auto& [a, b] = m;
@@ -608,6 +608,13 @@ std::vector<Wrong> all_wrongs() {
                    m.tokens = {1, -5, 2};
                  }),
        kBad, "-5 among tokens, wanted none below 0"},
+      {"prefill_negative_positions",
+       body_with(Prefill{},
+                 [](Prefill& m) {
+                   m.tokens = {1};
+                   m.positions_max = -1;
+                 }),
+       kBad, "positions_max is -1"},
       {"draft_token", draft_with([](Draft& d) { d.token = -1; }), kBad, "Draft: token is -1"},
       {"draft_length_negative", draft_with([](Draft& d) { d.draft_length = -1; }), kBad,
        "draft_length is -1, wanted 0 to 32"},

@@ -302,7 +302,7 @@ class Verifier : public testing::Test {
     core_.on_message({.body = Welcome{1}}, now_);
   }
   void prefill(std::uint64_t session, std::size_t tokens) {
-    core_.on_message({.session = SessionId{session}, .body = Prefill{std::vector<TokenId>(tokens, 1), true}}, now_);
+    core_.on_message({.session = SessionId{session}, .body = Prefill{.tokens = std::vector<TokenId>(tokens, 1), .want_kv = true}}, now_);
   }
   void done(const std::vector<VerifyWork>& batch) {
     std::vector<VerifyResult> results;
@@ -379,13 +379,81 @@ TEST_F(Verifier, RefusesWhatDoesNotFit) {
     return failed == nullptr ? std::string("taken") : failed->message;
   };
   EXPECT_EQ(failure(Verify{{1}, std::nullopt}, 3, 1), "session 1 is not known here");
-  EXPECT_EQ(failure(Prefill{{500}, false}, 0, 0), "token id 500, vocabulary has 100");
+  EXPECT_EQ(failure(Prefill{.tokens = {500}}, 0, 0), "token id 500, vocabulary has 100");
   prefill(1, 3);
   done(core_.take_batch());
   core_.take_outgoing();
   EXPECT_EQ(failure(Verify{{1}, std::nullopt}, 4, 1), "verify at position 4, committed are 3");
   EXPECT_EQ(failure(Verify{std::vector<TokenId>(9, 1), std::nullopt}, 3, 1), "9 rows to verify, this verifier takes 8");
   EXPECT_EQ(failure(Verify{{1}, Position{9}}, 3, 1), "K/V wanted from 9, committed are 3");
+}
+
+// ---- K/V memory ----
+
+/// A verifier with 3000 bytes for K/V; a position takes 100, and 50 more while its ring of 10 fills.
+class VerifierMemory : public testing::Test {
+ protected:
+  VerifierMemory() { start(config()); }
+  void start(const VerifierConfig& config) {
+    core_.emplace(config, hello(Role::kVerifier));
+    core_->on_message({.body = Welcome{1}}, TimePoint{});
+  }
+  static VerifierConfig config() {
+    return {.kv_cost = {.bytes_per_position = 100, .ring_bytes_per_position = 50, .ring_rows = 10}, .kv_bytes_max = 3000};
+  }
+  /// Why it was refused; "taken" if it was not.
+  std::string send(std::uint64_t session, Body body, Position base = 0, std::uint32_t round = 0) {
+    core_->on_message({.session = SessionId{session}, .round = RoundId{round}, .base = base, .body = std::move(body)}, TimePoint{});
+    std::vector<VerifyResult> results;
+    for (const VerifyWork& work : core_->take_batch()) {
+      VerifyResult& result = results.emplace_back();
+      result.session = work.session;
+      result.round = work.round;
+    }
+    const auto out = core_->take_outgoing();
+    const Failed* failed = find<Failed>(out, "");
+    if (!results.empty()) core_->on_batch_done(std::move(results), TimePoint{});
+    core_->take_outgoing();
+    return failed == nullptr ? "taken" : std::string(to_string(failed->code)) + ": " + failed->message;
+  }
+  static Prefill prompt(std::size_t tokens, Position positions_max) {
+    return {.tokens = std::vector<TokenId>(tokens, 1), .positions_max = positions_max};
+  }
+  std::optional<VerifierCore> core_;
+};
+
+TEST_F(VerifierMemory, IsSetAsideForTheWholeAnswerBeforeThePromptIsComputed) {
+  EXPECT_EQ(send(1, prompt(2, 15)), "taken");  // 15 * 100 + 10 * 50 = 2000 of 3000
+  const std::string refusal = send(2, prompt(2, 15));
+  EXPECT_NE(refusal.find("15 positions need"), std::string::npos) << refusal;
+  EXPECT_TRUE(refusal.starts_with(to_string(Errc::kUnavailable))) << "worth another try: " << refusal;
+  EXPECT_EQ(core_->session_count(), 1u);
+  EXPECT_EQ(send(3, prompt(2, 5)), "taken") << "5 * 150 fit";
+}
+
+TEST_F(VerifierMemory, ComesBackWithTheSession) {
+  EXPECT_EQ(send(1, prompt(2, 15)), "taken");
+  EXPECT_NE(send(2, prompt(2, 15)), "taken");
+  send(1, Free{});
+  EXPECT_EQ(send(3, prompt(2, 15)), "taken");
+}
+
+TEST_F(VerifierMemory, RefusalSaysThatItWillNeverFit) {
+  VerifierConfig small = config();
+  small.kv_bytes_max = 1 << 20;
+  small.kv_cost.bytes_per_position = 1 << 20;
+  start(small);
+  EXPECT_EQ(send(1, prompt(2, 4)), std::string(to_string(Errc::kOutOfRange)) +
+                                       ": 4 positions need 4.0 MiB of K/V, 1.0 MiB are left of this verifier's 1.0 MiB: 3.0 MiB are missing");
+}
+
+TEST_F(VerifierMemory, OfASessionThatDidNotSayGrowsRoundByRound) {
+  EXPECT_EQ(send(1, prompt(10, 0)), "taken");  // 1500
+  EXPECT_EQ(send(2, prompt(9, 0)), "taken");   // 1350
+  EXPECT_EQ(send(1, Verify{{1}, std::nullopt}, 10, 1), "taken");  // 100 more
+  EXPECT_NE(send(1, Verify{{1}, std::nullopt}, 11, 2), "taken") << "50 are left";
+  send(2, Free{});
+  EXPECT_EQ(send(1, Verify{{1}, std::nullopt}, 11, 2), "taken");
 }
 
 }  // namespace

@@ -1,0 +1,143 @@
+// inspect, layout and validate.
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <set>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/integration/nano.h"
+
+namespace outrider {
+namespace {
+using nlohmann::json;
+
+json read_json(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return json::parse(file, nullptr, false);
+}
+
+/// The step of a report that failed; null if none did.
+json failed_step(const PairCopy& pair) {
+  const std::filesystem::path report = pair.dir() / "report.json";
+  Program validate({"validate", pair.dir() / "backbone", pair.dir() / "assistant", "--json", report, "--max-tokens", "24"});
+  const Program::End end = validate.wait();
+  EXPECT_FALSE(end.signal);
+  const json object = read_json(report);
+  EXPECT_EQ(object["steps"].size(), 6u);
+  EXPECT_EQ(object["passed"], end.exit_code == 0);
+  json failed;
+  for (const json& step : object["steps"]) {
+    if (!failed.is_null()) {
+      EXPECT_EQ(step["status"], "not run") << "nothing runs after a failure";
+    }
+    if (step["status"] == "failed") failed = step;
+  }
+  return failed;
+}
+
+TEST(Validate, NanoPassesAndCountsAddUp) {
+  PairCopy pair(source_dir() / "models/nano");
+  EXPECT_TRUE(failed_step(pair).is_null());
+  const json step = read_json(pair.dir() / "report.json")["steps"][5];
+  EXPECT_EQ(step["accepted_tokens"].get<int>() + step["rejected_tokens"].get<int>(), step["drafted_tokens"].get<int>());
+  EXPECT_GT(step["acceptance_rate"].get<double>(), 0.4);
+}
+
+TEST(Validate, RandomPairPassesOnlyAgainstItsGolden) {
+  const std::filesystem::path tiny = source_dir() / "tests/goldens/e4b";
+  Program recorded({"validate", tiny / "backbone", tiny / "assistant", "--golden", tiny});
+  EXPECT_EQ(describe(recorded.wait()), "exit 0");
+  PairCopy pair(tiny);
+  const json step = failed_step(pair);
+  EXPECT_EQ(step["step"], 6);
+  EXPECT_EQ(step["diagnosis"], "acceptance");
+}
+
+TEST(Validate, AssistantOfAnotherBackboneIsTheBridge) {
+  PairCopy pair(source_dir() / "models/nano");
+  json config = json::parse(pair.read("assistant/config.json"));
+  config["backbone_hidden_size"] = 512;
+  pair.write("assistant/config.json", config.dump());
+  const json step = failed_step(pair);
+  EXPECT_EQ(step["step"], 2);
+  EXPECT_EQ(step["diagnosis"], "bridge");
+}
+
+TEST(Validate, OtherTokensAreTheTokenizer) {
+  PairCopy pair(source_dir() / "models/nano");
+  json tokenizer = json::parse(pair.read("assistant/tokenizer.json"));
+  tokenizer["added_tokens"][0]["content"] = "<another>";
+  json vocab = json::object();
+  for (const auto& [text, id] : tokenizer["model"]["vocab"].items()) vocab[id == 0 ? "<another>" : text] = id;
+  tokenizer["model"]["vocab"] = vocab;
+  pair.write("assistant/tokenizer.json", tokenizer.dump());
+  const json step = failed_step(pair);
+  EXPECT_EQ(step["step"], 2);
+  EXPECT_EQ(step["diagnosis"], "tokenizer");
+}
+
+TEST(Validate, ExchangedHalvesAreTheHandOff) {
+  PairCopy pair(source_dir() / "models/nano");
+  std::string bytes = pair.read("assistant/model.safetensors");
+  std::uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  const json entry = json::parse(bytes.substr(sizeof length, length))["pre_projection.weight"];
+  const std::size_t rows = entry["shape"][0], row_bytes = entry["shape"][1].get<std::size_t>() * 2;
+  ASSERT_EQ(entry["dtype"], "BF16");
+  for (std::size_t r = 0; r < rows; ++r) {
+    const auto row = bytes.begin() + static_cast<std::ptrdiff_t>(sizeof length + length + entry["data_offsets"][0].get<std::size_t>() + r * row_bytes);
+    const auto half = static_cast<std::ptrdiff_t>(row_bytes / 2);
+    std::swap_ranges(row, row + half, row + half);
+  }
+  pair.write("assistant/model.safetensors", bytes);
+  const json step = failed_step(pair);
+  EXPECT_EQ(step["step"], 6);
+  EXPECT_EQ(step["diagnosis"], "hand-off");
+  EXPECT_NE(step["message"].get<std::string>().find("exchanged"), std::string::npos) << step["message"];
+}
+
+TEST(Layout, NamesTheBuffersAndAddsUpToWhatTheProcessTakes) {
+  PairCopy pair(source_dir() / "models/nano");
+  const std::filesystem::path out = pair.dir() / "layout_decode.json";
+  Program layout({"layout", "--context", "2048", "--measure", "--out", out});
+  EXPECT_EQ(describe(layout.wait()), "exit 0");
+  const json object = read_json(out);
+  std::set<std::string> names;
+  std::size_t sum = 0;
+  for (const json& buffer : object["buffers"]) {
+    names.insert(buffer["name"]);
+    if (!buffer["mapped"].get<bool>()) sum += buffer["bytes"].get<std::size_t>();
+  }
+  for (const char* name : {"target_main_stream", "target_kv_cache", "draft_backbone_stream", "draft_main_stream", "draft_kv_cache", "draft_logits",
+                           "target_logits", "candidate_tokens", "accepted_tokens", "verifier_scratch", "target_weights", "draft_weights"}) {
+    EXPECT_TRUE(names.contains(name)) << name;
+  }
+  EXPECT_EQ(object["totals"]["anonymous_bytes"], sum);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_NEAR(object["measured"]["layout_share"].get<double>(), 1.0, 0.05);
+#endif
+}
+
+TEST(Inspect, KnowsBackboneAndAssistant) {
+  Program backbone({"inspect", source_dir() / "models/nano/backbone", "--json", "--context", "1000"});
+  EXPECT_EQ(describe(backbone.wait()), "exit 0");
+  const json b = json::parse(backbone.out(), nullptr, false);
+  EXPECT_EQ(b["kind"], "backbone");
+  ASSERT_EQ(b["layers"].size(), 12u);
+  EXPECT_EQ(b["layers"][11]["kv"], "of layer 5");
+  EXPECT_EQ(b["layers"][5]["head_dim"], 128);
+  // One full layer: 2 heads of 128, K and V, 2 bytes; whole pages.
+  EXPECT_EQ(b["memory"]["by_dtype"]["bf16"]["kv_full_bytes"], 2 * ((1000 * 2 * 128 * 2 + 4095) / 4096 * 4096));
+  std::int64_t sum = 0;
+  for (const auto& [part, count] : b["parameters"]["parts"].items()) sum += count.get<std::int64_t>();
+  EXPECT_EQ(b["parameters"]["total"], sum);
+
+  Program assistant({"inspect", source_dir() / "models/nano/assistant", "--json"});
+  EXPECT_EQ(describe(assistant.wait()), "exit 0");
+  EXPECT_EQ(json::parse(assistant.out(), nullptr, false)["kind"], "assistant");
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,110 @@
+// Memory that grows with the text: pages of K/V, and what the host has left for them.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "common/model/kv_cache.h"
+#include "common/tensor/page_array.h"
+#include "verifier-node/host_memory.h"
+
+namespace outrider {
+namespace {
+namespace fs = std::filesystem;
+
+std::size_t resident_pages(const PageArray& array) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> map((array.size() + page - 1) / page);
+  EXPECT_EQ(mincore(const_cast<std::byte*>(array.data()), array.size(), map.data()), 0);
+  std::size_t count = 0;
+  for (const unsigned char state : map) count += state & 1;
+  return count;
+}
+
+TEST(PageArray, TakesOnlyWhatWasWrittenAndKeepsItWhenItGrows) {
+  PageArray array(std::size_t{1} << 30);
+  array.data()[0] = std::byte{1};
+  array.data()[512 << 20] = std::byte{2};
+  const std::size_t before = resident_pages(array);
+  EXPECT_LE(before, 2u * 512) << "two pages, or two huge ones";
+  array.grow(std::size_t{2} << 30);
+  EXPECT_EQ(array.data()[0], std::byte{1});
+  EXPECT_EQ(array.data()[512 << 20], std::byte{2});
+  EXPECT_EQ(array.data()[(std::size_t{2} << 30) - 1], std::byte{0});
+  PageArray moved = std::move(array);
+  EXPECT_EQ(moved.data()[0], std::byte{1});
+  EXPECT_EQ(array.size(), 0u);
+}
+
+TEST(PageArray, SaysWhenThereIsNoMemory) {
+  EXPECT_THROW(PageArray(std::size_t{1} << 60), std::bad_alloc);
+}
+
+TEST(KvCache, SlidingLayersStayWithinTheirRing) {
+  // Gemma 4 E4B's layers that own K/V, at its largest context.
+  std::vector<KvCache::LayerShape> shapes(24, {2, 256, 512});
+  for (std::size_t i = 5; i < shapes.size(); i += 6) shapes[i] = {2, 512, 0};
+  constexpr std::int64_t kRowsMax = 256, kPositions = 131072;
+  KvCache cache(DType::kBf16, shapes, kRowsMax);
+  while (cache.length() < kPositions) cache.extend(kRowsMax);
+  std::size_t sliding = 0, full = 0;
+  for (std::size_t i = 0; i < cache.layer_count(); ++i) {
+    (cache.layer(i).ring_rows() > 0 ? sliding : full) += cache.layer(i).bytes_at(kPositions);
+  }
+  EXPECT_EQ(full, std::size_t{4} * 2 * 131072 * 2 * 512 * 2);
+  // 513 rows that the drafter may see and 256 that may be rolled back.
+  EXPECT_LE(sliding, std::size_t{20} * 2 * ((513 + 256) * 2 * 256 * 2 + 4096));
+  EXPECT_EQ(cache.bytes_at(kPositions), full + sliding);
+  EXPECT_GE(cache.layer(5).view().capacity, kPositions);
+
+  const std::vector<float> row(1024, 1.5f);
+  cache.layer(5).write(kPositions - 1, row, row);
+  std::vector<Bf16> k(1024), v(1024);
+  cache.layer(5).read_raw(kPositions - 1, 1, reinterpret_cast<std::byte*>(k.data()), reinterpret_cast<std::byte*>(v.data()));
+  EXPECT_EQ(to_float(k[1023]), 1.5f);
+}
+
+/// proc and sys of a made-up host.
+class Host {
+ public:
+  Host() {
+    std::string name = fs::temp_directory_path() / "outrider-host-XXXXXX";
+    EXPECT_NE(mkdtemp(name.data()), nullptr);
+    root_ = name;
+  }
+  ~Host() { fs::remove_all(root_); }
+  void put(const std::string& path, const std::string& text) {
+    fs::create_directories((root_ / path).parent_path());
+    std::ofstream(root_ / path) << text;
+  }
+  std::int64_t available() const { return available_memory_bytes(root_); }
+
+ private:
+  fs::path root_;
+};
+
+TEST(HostMemory, IsTheSmallestLimitThatApplies) {
+  Host host;
+  EXPECT_EQ(host.available(), std::numeric_limits<std::int64_t>::max()) << "nothing says";
+  host.put("proc/meminfo", "MemTotal:  16000 kB\nMemAvailable:   8000 kB\n");
+  EXPECT_EQ(host.available(), 8000 * 1024);
+
+  host.put("proc/self/cgroup", "0::/user/session\n");
+  host.put("sys/fs/cgroup/user/session/memory.max", "max\n");
+  host.put("sys/fs/cgroup/user/session/memory.current", "1000\n");
+  EXPECT_EQ(host.available(), 8000 * 1024) << "no limit";
+  host.put("sys/fs/cgroup/user/memory.max", "5000\n");
+  host.put("sys/fs/cgroup/user/memory.current", "2000\n");
+  host.put("sys/fs/cgroup/user/memory.stat", "anon 100\ninactive_file 700\n");
+  EXPECT_EQ(host.available(), 5000 - 2000 + 700) << "a group further up, its idle cache can go";
+
+  host.put("proc/self/cgroup", "9:name=systemd:/\n4:memory:/box\n0::/\n");
+  host.put("sys/fs/cgroup/memory/box/memory.limit_in_bytes", "900\n");
+  host.put("sys/fs/cgroup/memory/box/memory.usage_in_bytes", "1000\n");
+  EXPECT_EQ(host.available(), 0) << "over its limit";
+}
+
+}  // namespace
+}  // namespace outrider

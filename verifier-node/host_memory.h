@@ -1,0 +1,13 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+namespace outrider {
+
+/// Bytes that this process could still take without swapping: the kernel's MemAvailable, or what the
+/// process's memory cgroups (version 1 or 2) leave, if that is less. The largest number if nothing says.
+/// @param root where proc and sys lie; another one for tests.
+std::int64_t available_memory_bytes(const std::filesystem::path& root = "/");
+
+}  // namespace outrider
