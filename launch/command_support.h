@@ -9,11 +9,9 @@
 #include "common/base/result.h"
 #include "common/config/pair.h"
 #include "common/kernels/linear.h"
+#include "launch/cluster.h"
 
 namespace outrider {
-
-/// More than any machine has; OpenMP would try to start them all.
-inline constexpr int kThreadsMax = 1024;
 
 /// The value, or the error as the one line that main() prints.
 template <typename T>
