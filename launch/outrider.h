@@ -37,7 +37,7 @@ typedef enum outrider_status {
   OUTRIDER_UNSUPPORTED = 4,      /* well formed, but not something this build can do */
   OUTRIDER_MISMATCH = 5,         /* target and assistant, or two nodes, do not fit each other */
   OUTRIDER_VERSION_MISMATCH = 6, /* the coordinator speaks another protocol version */
-  OUTRIDER_TIMEOUT = 7,
+  OUTRIDER_TIMEOUT = 7,           /* a session that rested for more than an hour */
   OUTRIDER_PEER_GONE = 8,        /* the coordinator or the verifier is not there any more */
   OUTRIDER_OUT_OF_RANGE = 9,     /* beyond a limit: the context is full, a buffer is too small */
   OUTRIDER_UNAVAILABLE = 10,     /* not now: no verifier has joined, or all are busy */

@@ -350,6 +350,7 @@ void CoordinatorCore::on_step(const PeerId& from, const Message& message, TimePo
   if (it == sessions_.end()) return refuse(Errc::kNotFound, "a step of a session that is not open");
   Session& session = it->second;
   if (session.phase != Phase::kPaused) return refuse(Errc::kInvalidArgument, "a step of a session that waits for none");
+  session.keep_alives = 0;
   if (step.draft_length > 0) {
     // A second draft of one round shows the first again: its hidden row and K/V are the same.
     session.request.draft_length = step.draft_length;
@@ -485,9 +486,18 @@ void CoordinatorCore::on_tick(TimePoint now) {
         end_drafting(session, current->first, now);
         break;
       case Phase::kPaused:
+        if (waited < config_.keep_alive) break;
+        if (++session.keep_alives > config_.keep_alives_max) {
+          fail(current, Errc::kTimeout, fmt::format("no step for {:.0f} s", to_seconds(config_.keep_alive * session.keep_alives)));
+          break;
+        }
+        session.phase_since = now;
+        send(session.verifier, *session.outstanding);
+        send(session.client, {.session = session.request_id, .body = Heartbeat{}});
+        break;
       case Phase::kPrefill:
       case Phase::kVerifying:
-        if (waited < (session.phase == Phase::kPaused ? config_.keep_alive : config_.verify_resend)) break;
+        if (waited < config_.verify_resend) break;
         session.phase_since = now;
         send(session.verifier, *session.outstanding);
         break;
@@ -496,7 +506,9 @@ void CoordinatorCore::on_tick(TimePoint now) {
   if (next_heartbeat_ && now < *next_heartbeat_) return;
   next_heartbeat_ = now + config_.link.heartbeat_interval;
   for (const auto& [peer, worker] : workers_) send(peer, {.body = Heartbeat{}});
-  for (const auto& [id, session] : sessions_) send(session.client, {.session = session.request_id, .body = Heartbeat{}});
+  for (const auto& [id, session] : sessions_) {
+    if (session.phase != Phase::kPaused) send(session.client, {.session = session.request_id, .body = Heartbeat{}});
+  }
 }
 
 void CoordinatorCore::on_sent(const Message& message, std::size_t bytes) {

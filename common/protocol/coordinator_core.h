@@ -18,9 +18,11 @@ struct CoordinatorConfig {
   Duration draft_timeout = std::chrono::milliseconds(500);
   /// Repeat an unanswered request to a verifier that is alive: its answer or the request was lost.
   Duration verify_resend = std::chrono::seconds(2);
-  /// Repeat the last request of a session that waits for its client's step, so that the verifier does
-  /// not take it for one whose Free was lost (VerifierConfig::session_idle_max).
+  /// A session that waits for its client's step: repeat its last request, so that the verifier does not
+  /// take it for one whose Free was lost (VerifierConfig::session_idle_max), and see whether the client
+  /// is still there. Rare, because all of it waits in the queue of a client that does not read.
   Duration keep_alive = std::chrono::seconds(30);
+  int keep_alives_max = 120;  ///< then the session fails: nobody waits an hour for a step
   std::size_t sessions_max = 1024;
 };
 
@@ -70,6 +72,7 @@ class CoordinatorCore {
     RoundId round{};
     std::vector<TokenId> drafts;
     bool asked_drafter = false;          ///< stepwise: in this round
+    int keep_alives = 0;                 ///< stepwise: since the last step
     std::optional<Message> outstanding;  ///< the last request to the verifier
     // The drafter's next input, from the last verdict.
     std::optional<WireTensor> hidden;
