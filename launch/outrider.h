@@ -135,7 +135,8 @@ outrider_status pair_verify_tokens(outrider_session* session, const int32_t* dra
 /* Gets the new tokens as they come, and the text that they complete (UTF-8, not NUL-terminated, perhaps
  * empty; a character cut by the end of the answer comes with a last call without tokens). Both are valid
  * during the call. Runs on the thread that called pair_generate_speculative. Other than 0 stops. It may
- * call into this library, and must not leave by an exception or longjmp. */
+ * call into this library, must not leave by an exception or longjmp, and should return within seconds:
+ * what a coordinator sends meanwhile has to wait in a bounded queue. */
 typedef int (*outrider_on_tokens)(void* user, const int32_t* tokens, size_t count, const char* text, size_t bytes);
 
 typedef struct outrider_generate_options {
