@@ -1,5 +1,7 @@
 #include "launch/client.h"
 
+#include <limits>
+
 #include "common/base/time.h"
 
 namespace outrider {
@@ -7,7 +9,23 @@ namespace {
 constexpr Duration kSilenceMax = std::chrono::seconds(3);
 constexpr Duration kStatusInterval = std::chrono::milliseconds(50);
 constexpr Duration kCancelInterval = std::chrono::milliseconds(100);
+/// How long a stepwise text waits for a verifier to join.
+constexpr std::chrono::milliseconds kVerifierWait(4000);
+
+Error no_text_yet() { return {Errc::kInvalidArgument, "there is no text yet: prefill comes first"}; }
+
+/// What a coordinator could not even read, so that it would not answer.
+Result<void> check_ids(const std::vector<TokenId>& ids, std::size_t max) {
+  if (ids.size() > max) return Error{Errc::kInvalidArgument, fmt::format("{} tokens, wanted at most {}", ids.size(), max)};
+  for (const TokenId id : ids) {
+    if (id < 0) return Error{Errc::kInvalidArgument, fmt::format("token id {}, wanted none below 0", id)};
+  }
+  return {};
+}
+
 }  // namespace
+
+Client::Client(std::unique_ptr<Endpoint> endpoint) : endpoint_(std::move(endpoint)), no_text_(no_text_yet()) {}
 
 Result<Client> Client::connect(TransportContext& context, const std::string& address) {
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, address));
@@ -34,20 +52,30 @@ Result<std::optional<Message>> Client::next(TimePoint* heard) {
   return std::optional<Message>();
 }
 
+Result<Body> Client::answer(TimePoint* heard) {
+  while (true) {
+    ASSIGN_OR_RETURN(std::optional<Message> message, next(heard));
+    if (!message || message->session != request_ || std::holds_alternative<Heartbeat>(message->body)) continue;
+    if (const auto* failed = std::get_if<Failed>(&message->body)) return Error{failed->code, failed->message};
+    return std::move(message->body);
+  }
+}
+
 Result<Generation> Client::generate(const Generate& request, const std::function<void(std::span<const TokenId>)>& on_tokens,
                                     const std::function<bool()>& cancelled) {
-  const SessionId id{next_request_++};
-  if (auto sent = endpoint_->send("", {.session = id, .body = request}); !sent) return sent.error();
+  for (const auto* ids : {&request.prompt, &request.stop_ids}) RETURN_IF_ERROR(check_ids(*ids, WireLimits{}.tokens_max));
+  next_request();
+  if (auto sent = endpoint_->send("", {.session = request_, .body = request}); !sent) return sent.error();
   Generation generation;
   TimePoint heard = now();
   bool cancelling = false;
   while (true) {
     if (!cancelling && cancelled()) {
-      if (auto sent = endpoint_->send("", {.session = id, .body = Cancel{}}); !sent) return sent.error();
+      send_cancel();
       cancelling = true;
     }
     ASSIGN_OR_RETURN(const std::optional<Message> message, next(&heard));
-    if (!message || message->session != id) continue;
+    if (!message || message->session != request_) continue;
     if (const auto* tokens = std::get_if<Tokens>(&message->body)) {
       const auto expected = static_cast<std::int64_t>(generation.tokens.size());
       if (tokens->index != expected) {
@@ -66,6 +94,72 @@ Result<Generation> Client::generate(const Generate& request, const std::function
       return Error{failed->code, failed->message};
     }
   }
+}
+
+void Client::send_cancel() {
+  // An error is not lost: the coordinator is silent then, too.
+  (void)endpoint_->send("", {.session = request_, .body = Cancel{}});
+}
+
+// ---- steps ----
+
+Client::~Client() {
+  if (endpoint_ != nullptr && !no_text_) send_cancel();
+}
+
+void Client::next_request() {
+  if (!no_text_) send_cancel();
+  no_text_ = no_text_yet();
+  request_ = SessionId{value(request_) + 1};
+}
+
+template <typename Answer>
+Result<std::vector<TokenId>> Client::step(Body body, std::size_t max) {
+  const auto ended = [&](Error error) {
+    send_cancel();
+    no_text_ = error;
+    return error;
+  };
+  if (auto sent = endpoint_->send("", {.session = request_, .body = std::move(body)}); !sent) return ended(sent.error());
+  TimePoint heard = now();
+  Result<Body> result = answer(&heard);
+  if (!result) return result.error().code == Errc::kInvalidArgument ? result.error() : ended(result.error());
+  if (std::holds_alternative<Done>(*result)) return ended({Errc::kOutOfRange, "the text has filled the context"});
+  auto* fits = std::get_if<Answer>(&*result);
+  const std::size_t min = std::is_same_v<Answer, Tokens> ? 1 : 0;
+  if (fits == nullptr || fits->tokens.size() < min || fits->tokens.size() > max) {
+    return ended({Errc::kMalformed, fmt::format("coordinator {} gave an answer that does not fit the step", endpoint_->address())});
+  }
+  return std::move(fits->tokens);
+}
+
+Result<TokenId> Client::prefill(std::vector<TokenId> prompt) {
+  RETURN_IF_ERROR(check_ids(prompt, WireLimits{}.tokens_max));
+  next_request();
+  ASSIGN_OR_RETURN(const std::vector<TokenId> first,
+                   step<Tokens>(Generate{.prompt = std::move(prompt),
+                                         .max_tokens = std::numeric_limits<std::int64_t>::max(),
+                                         .draft_length = 1,  // above 0: a drafter is to have the prompt's K/V
+                                         .stop_ids = {},
+                                         .wait_ms = kVerifierWait.count(),
+                                         .stepwise = true}, 1));
+  no_text_.reset();
+  return first[0];
+}
+
+Result<std::vector<TokenId>> Client::draft(std::int32_t count) {
+  if (count < 1 || count > WireLimits{}.draft_length_max) {
+    return Error{Errc::kInvalidArgument, fmt::format("{} drafts, wanted 1 to {}", count, WireLimits{}.draft_length_max)};
+  }
+  if (no_text_) return *no_text_;
+  return step<Candidates>(Step{.draft_length = count, .drafts = {}}, static_cast<std::size_t>(count));
+}
+
+Result<std::vector<TokenId>> Client::verify(std::vector<TokenId> drafts) {
+  RETURN_IF_ERROR(check_ids(drafts, static_cast<std::size_t>(WireLimits{}.draft_length_max)));
+  if (no_text_) return *no_text_;
+  const std::size_t most = drafts.size() + 1;
+  return step<Tokens>(Step{.draft_length = 0, .drafts = std::move(drafts)}, most);
 }
 
 Result<void> Client::wait_for_workers(int verifiers, int drafters, const std::function<Result<void>()>& still_possible) {

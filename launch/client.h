@@ -23,6 +23,8 @@ struct Generation {
 class Client {
  public:
   static Result<Client> connect(TransportContext& context, const std::string& address);
+  Client(Client&&) = default;
+  ~Client();
 
   /// Runs a request to its end. on_tokens gets the new tokens as they come. Once `cancelled` says so,
   /// asked several times a second, the request is cancelled; what came before is the generation.
@@ -30,16 +32,39 @@ class Client {
   Result<Generation> generate(const Generate& request, const std::function<void(std::span<const TokenId>)>& on_tokens,
                               const std::function<bool()>& cancelled = [] { return false; });
 
+  // The steps of one text at the caller's own pace. An error ends the text, which prefill() starts anew,
+  // but for kInvalidArgument: that step was refused and all is as before.
+
+  /// Starts a text; an earlier one ends. @return the token that follows the prompt.
+  Result<TokenId> prefill(std::vector<TokenId> prompt);
+  /// At most `count` candidates for the next tokens, perhaps none: without a drafter, when it was late,
+  /// or at the end of the context. Once a round: a second call shows what the first one got.
+  Result<std::vector<TokenId>> draft(std::int32_t count);
+  /// Appends the drafts that plain decoding would have chosen, up to the first that it would not, and
+  /// its own next token. @return what was appended; at least one token.
+  Result<std::vector<TokenId>> verify(std::vector<TokenId> drafts);
+
   /// Asks until so many workers have joined. `still_possible` says why not to wait any longer.
   Result<void> wait_for_workers(int verifiers, int drafters, const std::function<Result<void>()>& still_possible);
 
  private:
-  explicit Client(std::unique_ptr<Endpoint> endpoint) : endpoint_(std::move(endpoint)) {}
+
+  explicit Client(std::unique_ptr<Endpoint> endpoint);
   /// The next message, nothing after a while without one, or why none will come.
   Result<std::optional<Message>> next(TimePoint* heard);
+  /// The next that concerns the current request: a Failed as its error, a Done or what a step answers.
+  Result<Body> answer(TimePoint* heard);
+  /// Tells the coordinator that nobody wants the current request any longer.
+  void send_cancel();
+  /// Ends a stepwise text, if there is one, and counts up to the next request.
+  void next_request();
+  /// Sends one message of the stepwise text and waits for what answers it: at most `max` tokens in an Answer.
+  template <typename Answer>
+  Result<std::vector<TokenId>> step(Body body, std::size_t max);
 
   std::unique_ptr<Endpoint> endpoint_;
-  std::uint64_t next_request_ = 1;
+  SessionId request_{};  ///< the current or last one
+  std::optional<Error> no_text_;  ///< why no step is possible; none while a stepwise text is open
 };
 
 }  // namespace outrider

@@ -10,6 +10,9 @@
 
 namespace outrider {
 
+/// More than any machine has; OpenMP would try to start them all.
+inline constexpr int kThreadsMax = 1024;
+
 /// What the roles of one machine need to start.
 struct ClusterOptions {
   PairPaths pair;

@@ -11,11 +11,9 @@
 #include "common/config/pair.h"
 #include "common/kernels/linear.h"
 #include "common/tokenizer/chat_format.h"
+#include "launch/cluster.h"
 
 namespace outrider {
-
-/// More than any machine has; OpenMP would try to start them all.
-inline constexpr int kThreadsMax = 1024;
 
 /// The value, or the error as the one line that main() prints.
 template <typename T>

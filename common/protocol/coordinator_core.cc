@@ -28,6 +28,7 @@ void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint 
   // Clients and strangers.
   if (const auto* hello = std::get_if<Hello>(&message.body)) return on_hello(from, *hello, now);
   if (std::holds_alternative<Generate>(message.body)) return on_generate(from, message, now);
+  if (std::holds_alternative<Step>(message.body)) return on_step(from, message, now);
   if (std::holds_alternative<Cancel>(message.body)) return on_client_cancel(from, message.session);
   if (std::holds_alternative<StatusRequest>(message.body)) return send(from, {.body = status()});
 
@@ -63,7 +64,7 @@ void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint 
   if (const auto* need = std::get_if<NeedKv>(&message.body); need != nullptr && from_drafter) {
     if (session.phase != Phase::kDrafting) return;
     session.replica_end = std::clamp<Position>(need->have, 0, base_of(session));
-    return send_verify(session, it->first, now);
+    return end_drafting(session, it->first, now);
   }
   if (const auto* failed = std::get_if<Failed>(&message.body)) {
     if (from_verifier) {
@@ -143,7 +144,7 @@ void CoordinatorCore::drop_worker(const PeerId& peer, const std::string& why, Ti
       fail(current, Errc::kPeerGone, fmt::format("verifier {} {}", name, why));
     } else if (!verifier && session.drafter == peer) {
       unassign_drafter(session, current->first, false);
-      if (session.phase == Phase::kDrafting) send_verify(session, current->first, now);
+      if (session.phase == Phase::kDrafting) end_drafting(session, current->first, now);
     }
   }
 }
@@ -272,7 +273,7 @@ void CoordinatorCore::on_candidates(Session& session, SessionId id, const Candid
   } else {
     warn(fmt::format("{} candidates, or ids beyond the vocabulary of {}: dropped", candidates.tokens.size(), facts.vocab_size));
   }
-  send_verify(session, id, now);
+  end_drafting(session, id, now);
 }
 
 void CoordinatorCore::send_verify(Session& session, SessionId id, TimePoint now) {
@@ -286,30 +287,40 @@ void CoordinatorCore::send_verify(Session& session, SessionId id, TimePoint now)
                now);
 }
 
+std::int64_t CoordinatorCore::draft_room(const Session& session) const {
+  const PairFacts& facts = workers_.at(session.verifier).hello.facts;
+  return std::min<std::int64_t>({session.request.draft_length, tokens_left(session) - 1, facts.context_max - base_of(session) - 1});
+}
+
 void CoordinatorCore::next_round(Session& session, SessionId id, TimePoint now, bool catch_up) {
   session.round = next(session.round);
   session.drafts.clear();
-  const Position base = base_of(session);
-  const PairFacts& facts = workers_.at(session.verifier).hello.facts;
-  const std::int64_t draft_length = std::min<std::int64_t>(
-      {session.request.draft_length, tokens_left(session) - 1, facts.context_max - base - 1});
-  if (draft_length > 0) {
+  session.asked_drafter = false;
+  if (draft_room(session) > 0) {
     const bool other = std::any_of(workers_.begin(), workers_.end(), [](const auto& entry) { return entry.second.may_draft(); });
     if (usable_drafter(session) == nullptr && other) unassign_drafter(session, id, true);
     assign_drafter(session);
+    const Worker* drafter = usable_drafter(session);
+    if (drafter != nullptr && drafter->draining) {
+      unassign_drafter(session, id, true);
+    } else if (drafter != nullptr && session.kv.from == session.replica_end && (catch_up || session.kv.to < base_of(session))) {
+      // Such rows travel by themselves, so that a round's bytes can be told from them.
+      // A long history comes in pieces, one a round, and ends short of base until the last.
+      on_kv_chunk(session, id, std::exchange(session.kv, {}));
+    }
   }
-  const Worker* drafter = draft_length > 0 ? usable_drafter(session) : nullptr;
-  if (drafter == nullptr || drafter->draining) {
-    if (drafter != nullptr) unassign_drafter(session, id, true);
-    return send_verify(session, id, now);
-  }
-  // Such rows travel by themselves, so that a round's bytes can be told from them.
-  // A long history comes in pieces, one a round, and ends short of base until the last.
-  const bool fits = session.kv.from == session.replica_end;
-  if (fits && (catch_up || session.kv.to < base)) on_kv_chunk(session, id, std::exchange(session.kv, {}));
-  const bool continues = fits && session.kv.to == base, up_to_date = session.replica_end == base;
-  if (!session.hidden || (!continues && !up_to_date)) return send_verify(session, id, now);
+  if (!session.request.stepwise) return ask_drafter(session, id, now);
+  session.phase = Phase::kPaused;
+  session.phase_since = now;
+}
 
+void CoordinatorCore::ask_drafter(Session& session, SessionId id, TimePoint now) {
+  const Position base = base_of(session);
+  const std::int64_t draft_length = draft_room(session);
+  const bool continues = session.kv.from == session.replica_end && session.kv.to == base, up_to_date = session.replica_end == base;
+  if (draft_length <= 0 || usable_drafter(session) == nullptr || !session.hidden || (!continues && !up_to_date)) {
+    return end_drafting(session, id, now);
+  }
   session.phase = Phase::kDrafting;
   session.phase_since = session.asked = now;
   session.replica_end = base;
@@ -320,6 +331,47 @@ void CoordinatorCore::next_round(Session& session, SessionId id, TimePoint now, 
                                        .kv = up_to_date ? KvRows{.from = base, .to = base, .donors = {}} : std::move(session.kv)}});
   session.hidden.reset();
   session.kv = {};
+}
+
+void CoordinatorCore::end_drafting(Session& session, SessionId id, TimePoint now) {
+  if (!session.request.stepwise) return send_verify(session, id, now);
+  session.phase = Phase::kPaused;
+  session.phase_since = now;
+  send(session.client, {.session = session.request_id, .body = Candidates{.tokens = session.drafts}});
+}
+
+void CoordinatorCore::on_step(const PeerId& from, const Message& message, TimePoint now) {
+  const auto& step = std::get<Step>(message.body);
+  const auto refuse = [&](Errc code, std::string why) {
+    send(from, {.session = message.session, .body = Failed{code, std::move(why)}});
+  };
+  const auto it = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
+    return entry.second.client == from && entry.second.request_id == message.session;
+  });
+  if (it == sessions_.end()) return refuse(Errc::kNotFound, "a step of a session that is not open");
+  Session& session = it->second;
+  if (session.phase != Phase::kPaused) return refuse(Errc::kInvalidArgument, "a step of a session that waits for none");
+  session.keep_alives = 0;
+  if (step.draft_length > 0) {
+    // A second draft of one round shows the first again: its hidden row and K/V are the same.
+    session.request.draft_length = step.draft_length;
+    if (std::exchange(session.asked_drafter, true)) {
+      session.drafts.resize(std::min(session.drafts.size(), static_cast<std::size_t>(step.draft_length)));
+      return end_drafting(session, it->first, now);
+    }
+    return ask_drafter(session, it->first, now);
+  }
+  const PairFacts& facts = workers_.at(session.verifier).hello.facts;
+  for (const TokenId token : step.drafts) {
+    if (token >= facts.vocab_size) {
+      return refuse(Errc::kInvalidArgument, fmt::format("draft token id {}, the vocabulary has {}", token, facts.vocab_size));
+    }
+  }
+  if (std::ssize(step.drafts) > tokens_left(session) - 1) {
+    return refuse(Errc::kInvalidArgument, fmt::format("{} drafts, the context has room for {}", step.drafts.size(), tokens_left(session) - 1));
+  }
+  session.drafts = step.drafts;
+  send_verify(session, it->first, now);
 }
 
 void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoint now) {
@@ -335,7 +387,6 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
                 fmt::format("verifier {} accepted {} of {} drafts and committed {}, wanted {}", verifier.hello.name,
                             verdict.accepted, session.drafts.size(), verdict.committed, committed));
   }
-  session.outstanding.reset();
   RequestMetrics& metrics = session.metrics;
   if (prefill) {
     session.first_token = now;
@@ -382,7 +433,7 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
   } else {
     session.kv = std::move(verdict.kv);
   }
-  next_round(session, it->first, now, prefill || session.kv.from < message.base);
+  next_round(session, it->first, now, prefill || session.request.stepwise || session.kv.from < message.base);
 }
 
 void CoordinatorCore::on_client_cancel(const PeerId& from, SessionId request_id) {
@@ -433,7 +484,17 @@ void CoordinatorCore::on_tick(TimePoint now) {
           worker->second.suspect = true;
           warn(fmt::format("drafter {} did not answer within {:.1f} s; going on without it", worker->second.hello.name, to_seconds(waited)));
         }
-        send_verify(session, current->first, now);
+        end_drafting(session, current->first, now);
+        break;
+      case Phase::kPaused:
+        if (waited < config_.keep_alive) break;
+        if (++session.keep_alives > config_.keep_alives_max) {
+          fail(current, Errc::kTimeout, fmt::format("no step for {:.0f} s", to_seconds(config_.keep_alive * session.keep_alives)));
+          break;
+        }
+        session.phase_since = now;
+        send(session.verifier, *session.outstanding);
+        send(session.client, {.session = session.request_id, .body = Heartbeat{}});
         break;
       case Phase::kPrefill:
       case Phase::kVerifying:
@@ -446,7 +507,9 @@ void CoordinatorCore::on_tick(TimePoint now) {
   if (next_heartbeat_ && now < *next_heartbeat_) return;
   next_heartbeat_ = now + config_.link.heartbeat_interval;
   for (const auto& [peer, worker] : workers_) send(peer, {.body = Heartbeat{}});
-  for (const auto& [id, session] : sessions_) send(session.client, {.session = session.request_id, .body = Heartbeat{}});
+  for (const auto& [id, session] : sessions_) {
+    if (session.phase != Phase::kPaused) send(session.client, {.session = session.request_id, .body = Heartbeat{}});
+  }
 }
 
 void CoordinatorCore::on_sent(const Message& message, std::size_t bytes) {

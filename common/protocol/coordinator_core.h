@@ -18,6 +18,11 @@ struct CoordinatorConfig {
   Duration draft_timeout = std::chrono::milliseconds(500);
   /// Repeat an unanswered request to a verifier that is alive: its answer or the request was lost.
   Duration verify_resend = std::chrono::seconds(2);
+  /// A session that waits for its client's step: repeat its last request, so that the verifier does not
+  /// take it for one whose Free was lost (VerifierConfig::session_idle_max), and see whether the client
+  /// is still there. Rare, because all of it waits in the queue of a client that does not read.
+  Duration keep_alive = std::chrono::seconds(30);
+  int keep_alives_max = 120;  ///< then the session fails: nobody waits an hour for a step
   std::size_t sessions_max = 1024;
 };
 
@@ -54,7 +59,7 @@ class CoordinatorCore {
     /// Whether a session may be given to it now.
     bool may_draft() const { return hello.role == Role::kDrafter && !draining && !suspect; }
   };
-  enum class Phase { kWaiting, kPrefill, kDrafting, kVerifying };
+  enum class Phase { kWaiting, kPrefill, kPaused, kDrafting, kVerifying };  ///< kPaused: for a Step
   struct Session {
     PeerId client;
     SessionId request_id{};  ///< the client's number for it
@@ -66,7 +71,9 @@ class CoordinatorCore {
     PeerId verifier, drafter;  ///< "" while there is none
     RoundId round{};
     std::vector<TokenId> drafts;
-    std::optional<Message> outstanding;  ///< at the verifier
+    bool asked_drafter = false;          ///< stepwise: in this round
+    int keep_alives = 0;                 ///< stepwise: since the last step
+    std::optional<Message> outstanding;  ///< the last request to the verifier
     // The drafter's next input, from the last verdict.
     std::optional<WireTensor> hidden;
     KvRows kv;                  ///< not yet sent
@@ -77,15 +84,22 @@ class CoordinatorCore {
 
   void on_hello(const PeerId& from, const Hello& hello, TimePoint now);
   void on_generate(const PeerId& from, const Message& message, TimePoint now);
+  void on_step(const PeerId& from, const Message& message, TimePoint now);
   void on_client_cancel(const PeerId& from, SessionId request_id);
   void on_kv_chunk(Session& session, SessionId id, KvRows kv);
   void on_candidates(Session& session, SessionId id, const Candidates& candidates, TimePoint now);
   void on_verdict(Sessions::iterator it, Message message, TimePoint now);
 
   void start(Sessions::iterator it, TimePoint now);
-  /// Drafts if there is somebody to draft, else verifies the last token alone.
+  /// Opens a round, and drafts and verifies unless the client takes the steps itself.
   /// catch_up: the K/V at hand belong to a prompt or to a late joiner's history, not to a round of drafts.
   void next_round(Session& session, SessionId id, TimePoint now, bool catch_up);
+  /// Drafts this round may have.
+  std::int64_t draft_room(const Session& session) const;
+  /// Drafts if there is somebody to draft, else goes on as without drafts.
+  void ask_drafter(Session& session, SessionId id, TimePoint now);
+  /// There will be no more drafts in this round than those at hand: verifies, or shows them to the client.
+  void end_drafting(Session& session, SessionId id, TimePoint now);
   void send_verify(Session& session, SessionId id, TimePoint now);
   void ask_verifier(Session& session, Message message, TimePoint now);
   void assign_drafter(Session& session);

@@ -17,7 +17,7 @@ namespace outrider {
 
 /// Both sides of a connection must speak the same one. Raised when a message changes its meaning;
 /// adding an optional field does not raise it (schemas/README.md).
-inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::uint32_t kProtocolVersion = 2;
 
 /// Limits that hold before a field is believed. A frame or count beyond them is malformed.
 struct WireLimits {
@@ -121,7 +121,7 @@ struct Draft {  ///< coordinator -> drafter; base is the position of `token`
   WireTensor hidden;           ///< [hidden_size], the target row that produced `token`, after the final norm
   KvRows kv;                   ///< must end at base
 };
-struct Candidates {  ///< drafter -> coordinator
+struct Candidates {  ///< drafter -> coordinator; coordinator -> client, for a Step
   std::vector<TokenId> tokens;
   std::int64_t draft_ns = 0;  ///< spent in assistant forwards
 };
@@ -155,6 +155,13 @@ struct Generate {  ///< client -> coordinator; session is the client's own reque
   std::int32_t draft_length = 0;  ///< 0: plain decoding
   std::vector<TokenId> stop_ids;  ///< empty: only max_tokens and the context end it
   std::int64_t wait_ms = 0;       ///< how long to wait for a verifier to join
+  bool stepwise = false;          ///< after the first token, every round waits for the client's Steps
+};
+/// client -> coordinator: one half of a stepwise session's next round. A Failed with kInvalidArgument
+/// refuses this step alone; any other ends the session.
+struct Step {
+  std::int32_t draft_length = 0;  ///< above 0: draft that many; the answer is Candidates, perhaps none
+  std::vector<TokenId> drafts;    ///< else: verify these, perhaps none; the answer is Tokens
 };
 struct Tokens {  ///< coordinator -> client
   std::int64_t index = 0;  ///< of tokens[0] in the answer
@@ -189,7 +196,7 @@ struct Status {
 
 using Body = std::variant<Hello, Welcome, Refuse, WhoAreYou, Heartbeat, Drain, Prefill, KvChunk, Draft,
                           Candidates, NeedKv, Verify, Verdict, Cancel, Free, Failed, Generate, Tokens,
-                          Done, StatusRequest, Status>;
+                          Done, StatusRequest, Status, Step>;
 
 /// Session, round and base position name the exchange that a message belongs to, so that a
 /// duplicate or late one is recognised and dropped. Connection messages leave them 0.

@@ -187,7 +187,12 @@ Offset<wire::Failed> write(Writer& writer, const Failed& failed) {
 Offset<wire::Generate> write(Writer& writer, const Generate& generate) {
   return wire::CreateGenerate(writer.builder, writer.builder.CreateVector(generate.prompt),
                               generate.max_tokens, generate.draft_length,
-                              writer.builder.CreateVector(generate.stop_ids), generate.wait_ms);
+                              writer.builder.CreateVector(generate.stop_ids), generate.wait_ms,
+                              generate.stepwise);
+}
+
+Offset<wire::Step> write(Writer& writer, const Step& step) {
+  return wire::CreateStep(writer.builder, step.draft_length, writer.builder.CreateVector(step.drafts));
 }
 
 Offset<wire::Tokens> write(Writer& writer, const Tokens& tokens) {
@@ -517,7 +522,14 @@ Generate read(Reader& reader, const wire::Generate& table) {
           .max_tokens = reader.not_negative("max_tokens", table.max_tokens()),
           .draft_length = reader.draft_length("draft_length", table.draft_length()),
           .stop_ids = reader.list("stop_ids", table.stop_ids(), tokens_max),
-          .wait_ms = reader.in_range("wait_ms", table.wait_ms(), 0, kWaitMsMax)};
+          .wait_ms = reader.in_range("wait_ms", table.wait_ms(), 0, kWaitMsMax),
+          .stepwise = table.stepwise()};
+}
+
+Step read(Reader& reader, const wire::Step& table) {
+  const auto drafts_max = static_cast<std::size_t>(reader.limits().draft_length_max);
+  return {.draft_length = reader.draft_length("draft_length", table.draft_length()),
+          .drafts = reader.list("drafts", table.drafts(), drafts_max)};
 }
 
 Tokens read(Reader& reader, const wire::Tokens& table) {
@@ -566,6 +578,7 @@ Body read_body(Reader& reader, const wire::Envelope& envelope) {
     case wire::Body::Done: return read(reader, *envelope.body_as_Done());
     case wire::Body::StatusRequest: return read(reader, *envelope.body_as_StatusRequest());
     case wire::Body::Status: return read(reader, *envelope.body_as_Status());
+    case wire::Body::Step: return read(reader, *envelope.body_as_Step());
     case wire::Body::NONE: break;
   }
   reader.fail(Errc::kMalformed, "body type is {}, wanted 1 to {}",

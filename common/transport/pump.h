@@ -40,7 +40,7 @@ class Pump {
   void send(const std::vector<Outgoing>& outgoing, OnSent on_sent, OnGone on_gone) {
     std::vector<Outgoing> waiting = std::exchange(waiting_, {});
     const auto send_one = [&](const Outgoing& out) {
-      const bool keep = is_text(out.message);
+      const bool keep = is_text(out);
       if (keep && std::any_of(waiting_.begin(), waiting_.end(), [&](const Outgoing& w) { return w.to == out.to; })) {
         waiting_.push_back(out);  // in order, or not at all
         return;
@@ -73,8 +73,10 @@ class Pump {
  private:
   static constexpr int kBurstMax = 64;
   /// What the coordinator tells a client once and for all. Bounded by the length of its answers.
-  static bool is_text(const Message& message) {
-    return std::holds_alternative<Tokens>(message.body) || std::holds_alternative<Done>(message.body) ||
+  static bool is_text(const Outgoing& out) {
+    const Message& message = out.message;
+    const bool to_client = !out.to.empty();
+    return (std::holds_alternative<Candidates>(message.body) && to_client) || std::holds_alternative<Tokens>(message.body) || std::holds_alternative<Done>(message.body) ||
            std::holds_alternative<Failed>(message.body);
   }
   void reject(const PeerId& from, const Error& error);

@@ -152,8 +152,9 @@ class RandomMessages {
   void fill(Free&) {}
   void fill(Failed& m) { m = {enumerator(Errc::kIo), text()}; }
   void fill(Generate& m) {
-    m = {tokens(0, 200), big_natural(), draft_length(), tokens(0, 5), natural() % 86'400'001};
+    m = {tokens(0, 200), big_natural(), draft_length(), tokens(0, 5), natural() % 86'400'001, coin()};
   }
+  void fill(Step& m) { m = {draft_length(), tokens(0, kLimits.draft_length_max)}; }
   void fill(Tokens& m) { m = {position(), tokens(0, 40)}; }
   void fill(Done& m) {
     m.reason = enumerator(FinishReason::kLength);
@@ -220,8 +221,12 @@ auto key(const Failed& m) {
   return std::tie(a, b);
 }
 auto key(const Generate& m) {
-  const auto& [a, b, c, d, e] = m;
-  return std::tie(a, b, c, d, e);
+  const auto& [a, b, c, d, e, f] = m;
+  return std::tie(a, b, c, d, e, f);
+}
+auto key(const Step& m) {
+  const auto& [a, b] = m;
+  return std::tie(a, b);
 }
 auto key(const Tokens& m) {
   const auto& [a, b] = m;
@@ -451,7 +456,7 @@ std::vector<Wrong> all_wrongs() {
              [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
              kProtocolVersion + 1)};
        },
-       Errc::kVersionMismatch, "version 2, this node speaks 1"},
+       Errc::kVersionMismatch, "version 3, this node speaks 2"},
       // A later version may change whatever it likes; only the version field must be found.
       {"other_version_with_another_body",
        [] {
@@ -463,10 +468,10 @@ std::vector<Wrong> all_wrongs() {
                            7),
                        zeros(3)};
        },
-       Errc::kVersionMismatch, "version 7, this node speaks 1"},
+       Errc::kVersionMismatch, "version 7, this node speaks 2"},
       {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad,
-       "body type is 99, wanted 1 to 21"},
-      {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 21"},
+       "body type is 99, wanted 1 to 22"},
+      {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 22"},
       {"no_body", bare(wire::Body::Heartbeat, false), kBad, "there is no body"},
       {"base_negative",
        [] {
@@ -660,6 +665,11 @@ std::vector<Wrong> all_wrongs() {
        "wait_ms is -1"},
       {"generate_wait_long", body_with(Generate{}, [](Generate& m) { m.wait_ms = 86'400'001; }), kBad,
        "wait_ms is 86400001"},
+      {"step_draft_length", body_with(Step{}, [](Step& m) { m.draft_length = kLong; }), kBad,
+       "draft_length is 33"},
+      {"step_long", body_with(Step{}, [&](Step& m) { m.drafts = tokens(33); }), kBig,
+       "33 drafts, at most 32"},
+      {"step_draft", body_with(Step{}, [](Step& m) { m.drafts = {-1}; }), kBad, "-1 among drafts"},
       {"hello_name_long", body_with(Hello{}, [](Hello& m) { m.name = std::string(4097, 'x'); }), kBig,
        "4097 bytes of name, at most 4096"},
       {"done_uneven", body_with(Done{}, [](Done& m) { m.metrics.drafted_per_position = {1}; }), kBad,

@@ -239,6 +239,119 @@ TEST_F(Coordinator, StrangersAreAskedWhoTheyAre) {
 
 // ---- drafter ----
 
+// A client that takes the steps itself: the coordinator does nothing by itself between them.
+class Stepwise : public Coordinator {
+ protected:
+  Stepwise() {
+    join("v", Role::kVerifier);
+    join("d", Role::kDrafter);
+    core_.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 1000, .draft_length = 1,
+                                                                     .stop_ids = {}, .wait_ms = 1000, .stepwise = true}}, now_);
+    verdict(0, 0, 40, 3);
+  }
+  /// Nothing happens but what keeps the workers' connections alive.
+  void rest(int for_seconds) {
+    for (int i = 0; i < for_seconds; ++i) {
+      now_ += seconds(1);
+      for (const char* peer : {"v", "d"}) core_.on_message(peer, {.body = Heartbeat{}}, now_);
+      core_.on_tick(now_);
+    }
+  }
+  void step(Step step) { core_.on_message("c", {.session = SessionId{9}, .body = std::move(step)}, now_); }
+};
+
+TEST_F(Stepwise, DraftsAndVerifiesWhenTold) {
+  auto out = sent();
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, std::vector<TokenId>{40});
+  EXPECT_NE(find<KvChunk>(out, "d"), nullptr);  // at once: steps may be far apart
+  EXPECT_EQ(find<Draft>(out, "d"), nullptr);
+  EXPECT_EQ(find<Verify>(out, "v"), nullptr);
+
+  step({.draft_length = 3, .drafts = {}});
+  out = sent();
+  EXPECT_EQ(find<Draft>(out, "d")->draft_length, 3);
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{.tokens = {41, 42, 43}}}, now_);
+  out = sent();
+  EXPECT_EQ(find<Candidates>(out, "c")->tokens, (std::vector<TokenId>{41, 42, 43}));
+  EXPECT_EQ(find<Verify>(out, "v"), nullptr);
+  step({.draft_length = 2, .drafts = {}});  // again: shown, not drafted
+  out = sent();
+  EXPECT_EQ(find<Candidates>(out, "c")->tokens, (std::vector<TokenId>{41, 42}));
+  EXPECT_EQ(find<Draft>(out, "d"), nullptr);
+
+  step({.draft_length = 0, .drafts = {41, 99}});  // other drafts than those shown
+  out = sent();
+  EXPECT_EQ(find<Verify>(out, "v")->tokens, (std::vector<TokenId>{40, 41, 99}));
+  verdict(1, 1, 50, 5, false, 3);
+  out = sent();
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, (std::vector<TokenId>{41, 50}));
+
+  step({});  // plain
+  EXPECT_EQ(find<Verify>(sent(), "v")->tokens, std::vector<TokenId>{50});
+}
+
+TEST_F(Stepwise, RefusesABadStepAndGoesOn) {
+  sent();
+  const auto refusal = [&](Step bad) {
+    step(std::move(bad));
+    const auto out = sent();
+    const Failed* failed = find<Failed>(out, "c");
+    return failed == nullptr || failed->code != Errc::kInvalidArgument ? "no refusal" : failed->message;
+  };
+  EXPECT_EQ(refusal({.draft_length = 0, .drafts = {5, 100}}), "draft token id 100, the vocabulary has 100");
+  // Context 20: positions 4 to 19 are free after prompt and first token.
+  EXPECT_EQ(refusal({.draft_length = 0, .drafts = std::vector<TokenId>(17, 5)}), "17 drafts, the context has room for 16");
+  step({});
+  EXPECT_NE(find<Verify>(sent(), "v"), nullptr);
+  EXPECT_EQ(refusal({}), "a step of a session that waits for none");
+  core_.on_message("x", {.session = SessionId{9}, .body = Step{}}, now_);
+  EXPECT_EQ(find<Failed>(sent(), "x")->code, Errc::kNotFound);
+}
+
+TEST_F(Stepwise, ADrafterThatDiesOrIsSilentGivesNoCandidates) {
+  sent();
+  step({.draft_length = 3, .drafts = {}});
+  EXPECT_EQ(find<Candidates>(sent(), "c"), nullptr);
+  now_ += milliseconds(600);
+  core_.on_tick(now_);
+  auto out = sent();
+  ASSERT_NE(find<Candidates>(out, "c"), nullptr);
+  EXPECT_TRUE(find<Candidates>(out, "c")->tokens.empty());
+  core_.on_peer_gone("d", now_);
+  step({});
+  verdict(1, 0, 41, 4);
+  sent();
+  step({.draft_length = 3, .drafts = {}});
+  EXPECT_NE(find<Candidates>(sent(), "c"), nullptr);
+}
+
+TEST_F(Stepwise, ARestingSessionIsKeptAliveAndFailsWithItsVerifier) {
+  sent();
+  rest(40);
+  const auto out = sent();
+  ASSERT_NE(find<Prefill>(out, "v"), nullptr);
+  // What a client that does not read finds later must fit its queue.
+  EXPECT_EQ(std::count_if(out.begin(), out.end(), [](const Outgoing& o) { return o.to == "c"; }), 1);
+  verdict(0, 0, 40, 3);  // its answer is late by a round
+  EXPECT_EQ(find<Tokens>(sent(), "c"), nullptr);
+  core_.on_peer_gone("v", now_);
+  EXPECT_EQ(find<Failed>(sent(), "c")->code, Errc::kPeerGone);
+}
+
+TEST_F(Stepwise, ASessionThatNobodyWantsEndsAfterAnHour) {
+  rest(3600);
+  step({});
+  verdict(1, 0, 41, 4);
+  EXPECT_NE(find<Tokens>(sent(), "c"), nullptr);
+  rest(3600);
+  EXPECT_EQ(find<Failed>(sent(), "c"), nullptr);
+  rest(60);
+  const auto out = sent();
+  ASSERT_NE(find<Failed>(out, "c"), nullptr);
+  EXPECT_EQ(find<Failed>(out, "c")->code, Errc::kTimeout);
+  EXPECT_NE(find<Free>(out, "v"), nullptr);
+}
+
 class Drafter : public testing::Test {
  protected:
   Drafter() : core_({}, hello(Role::kDrafter)) {

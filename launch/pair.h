@@ -1,0 +1,80 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/tokenizer/tokenizer.h"
+#include "launch/client.h"
+#include "launch/cluster.h"
+
+namespace outrider {
+
+/// A target and its assistant, ready to write text; here or behind a coordinator. What it does is the
+/// same either way: a local pair is a coordinator and its workers on threads of this process.
+///
+/// Any thread, several at a time.
+class Pair {
+ public:
+  /// Loads the weights. @param pair no assistant (an empty path): plain decoding only.
+  /// @param threads of the forward pass; 0: every core.
+  static Result<std::shared_ptr<Pair>> open_local(const PairPaths& pair, WeightType type, int threads);
+  /// @param address of a running coordinator. @param backbone where its target's tokenizer.json and
+  ///   generation_config.json lie.
+  /// @return kPeerGone when nobody answers there.
+  static Result<std::shared_ptr<Pair>> open_remote(const std::string& address, const std::filesystem::path& backbone);
+
+  /// Writes a text from its prompt to its end. @param on_tokens gets the new tokens as they come; false
+  ///   stops. A text so stopped has its tokens, reason kStop and no metrics.
+  Result<Generation> generate_speculative(const Generate& request, const std::function<bool(std::span<const TokenId>)>& on_tokens);
+
+  /// A text of its own for prefill and the steps.
+  Result<Client> connect();
+
+  const Tokenizer& tokenizer() const { return tokenizer_; }
+  /// Ids after which the model has nothing more to say.
+  const std::vector<TokenId>& stop_ids() const { return stop_ids_; }
+
+ private:
+  Pair(Tokenizer tokenizer, std::vector<TokenId> stop_ids) : tokenizer_(std::move(tokenizer)), stop_ids_(std::move(stop_ids)) {}
+  static Result<std::shared_ptr<Pair>> load_text(const std::filesystem::path& backbone);
+
+  Tokenizer tokenizer_;
+  std::vector<TokenId> stop_ids_;
+  TransportContext context_;
+  std::unique_ptr<Cluster> cluster_;  ///< of a local pair
+  std::string address_;
+};
+
+/// One text of a pair, step by step. The five entry points of a pair are these four and
+/// Pair::generate_speculative. However prefill's text goes on, it is that of plain greedy decoding.
+///
+/// One thread at a time. Keeps the pair open.
+class PairSession {
+ public:
+  static Result<std::unique_ptr<PairSession>> open(std::shared_ptr<Pair> pair);
+
+  /// Starts a text; an earlier one ends. @return the token that follows the prompt.
+  Result<TokenId> prefill(std::span<const TokenId> prompt) { return client_.prefill({prompt.begin(), prompt.end()}); }
+  /// One step of plain decoding. @return the next token.
+  Result<TokenId> decode_one();
+  /// See Client::draft.
+  Result<std::vector<TokenId>> draft_tokens(std::int32_t count) { return client_.draft(count); }
+
+  struct Verified {
+    std::int32_t accepted;  ///< drafts that are now part of the text
+    TokenId next_token;     ///< what follows them there
+  };
+  /// @param drafts any tokens of the vocabulary; those of draft_tokens() are the likeliest.
+  Result<Verified> verify_tokens(std::span<const TokenId> drafts);
+
+ private:
+  PairSession(std::shared_ptr<Pair> pair, Client client) : pair_(std::move(pair)), client_(std::move(client)) {}
+
+  std::shared_ptr<Pair> pair_;  ///< outlives the client
+  Client client_;
+};
+
+}  // namespace outrider
