@@ -88,6 +88,9 @@ class EngineThread {
     BackboneEngine engine(std::move(*backbone));
     spdlog::info("event=loaded model={} dtype={} isa={} gemm=\"{}\" threads={}", options.backbone.string(),
                  to_string(options.weight_type), to_string(active_isa()), engine.backbone().gemm_implementation(), omp_get_max_threads());
+    for (const std::string& note : engine.backbone().config().notes) {
+      spdlog::warn("event=metadata_overruled model={} note=\"{}\"", options.backbone.string(), note);
+    }
     while (true) {
       std::vector<VerifyWork> batch;
       std::vector<SessionId> released;
