@@ -24,6 +24,10 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
   ASSIGN_OR_RETURN(const std::shared_ptr<const WeightSource> backbone_weights, open_weights(options.backbone, options.weight_type));
   ASSIGN_OR_RETURN(std::unique_ptr<Assistant> assistant, Assistant::load(options.assistant, backbone, *backbone_weights, options.weight_type));
   ASSIGN_OR_RETURN(std::vector<TokenId> stop_ids, load_eos_token_ids(options.backbone));
+  for (const std::string& note : backbone.notes) spdlog::warn("event=metadata_overruled model={} note=\"{}\"", options.backbone.string(), note);
+  for (const std::string& note : assistant->config().text.notes) {
+    spdlog::warn("event=metadata_overruled model={} note=\"{}\"", options.assistant.string(), note);
+  }
   DraftEngine engine(std::move(assistant), std::move(stop_ids));
   spdlog::info("event=loaded model={} dtype={} isa={} threads={}", options.assistant.string(), to_string(options.weight_type),
                to_string(active_isa()), options.threads);
