@@ -2,13 +2,16 @@
 #include <cctype>
 #include <cstdio>
 #include <map>
+#include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "common/checkpoint/checkpoint.h"
+#include "common/checkpoint/pack.h"
 #include "common/model/backbone.h"
 #include "common/model/config.h"
 #include "common/model/kv_cache.h"
@@ -54,11 +57,48 @@ std::string without_index(const std::string& name) {
   return pattern;
 }
 
+/// One stored tensor, of a checkpoint or of a pack.
+struct Stored {
+  std::string name, dtype;
+  std::vector<std::int64_t> shape;
+  std::size_t bytes;
+  std::int64_t elements() const { return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()); }
+};
+
+/// A pack's scales belong to its matrices, and its tied head is the embedding once more: neither is a
+/// parameter of its own.
+std::vector<Stored> stored_tensors(const std::filesystem::path& path) {
+  std::vector<Stored> tensors;
+  if (!is_pack(path)) {
+    const Checkpoint checkpoint = or_throw(Checkpoint::open(path));
+    for (const TensorEntry& t : checkpoint.tensors()) tensors.push_back({t.name, to_string(t.dtype), t.shape, t.bytes.size()});
+    return tensors;
+  }
+  const std::shared_ptr<const Pack> pack = or_throw(Pack::open(path));
+  for (const PackEntry& entry : pack->entries()) {
+    const std::string name = entry.layout.empty() ? entry.name : entry.name.substr(entry.name.find(':') + 1);
+    const bool again = !entry.layout.empty() && pack->find(name) != nullptr;
+    if (!again && !name.ends_with(".scales")) tensors.push_back({name, entry.type, entry.shape, entry.size});
+  }
+  return tensors;
+}
+
+/// Bits that a weight takes once packed, scales of groups included.
+double bits_per_weight(WeightType type) {
+  switch (type) {
+    case WeightType::kF32: return 32;
+    case WeightType::kBf16: return 16;
+    case WeightType::kInt8: return 8;
+    case WeightType::kInt4: return 4.5;
+  }
+  return 0;
+}
+
 json inspect(const InspectFlags& flags) {
   // An assistant's config.json has a text_config too, so it is asked for first.
   const Result<AssistantConfig> assistant = load_assistant_config(flags.path);
   const TextConfig config = assistant ? assistant->text : or_throw(load_text_config(flags.path));
-  const Checkpoint checkpoint = or_throw(Checkpoint::open(flags.path));
+  const std::vector<Stored> stored = stored_tensors(flags.path);
   const Position context = flags.context.value_or(config.max_position_embeddings);
 
   json values = {{"model_type", config.model_type}, {"vocab_size", config.vocab_size}, {"hidden_size", config.hidden_size},
@@ -91,12 +131,12 @@ json inspect(const InspectFlags& flags) {
   struct Group {
     std::int64_t count = 0, elements = 0;
     std::size_t bytes = 0;
-    const TensorEntry* first = nullptr;
+    const Stored* first = nullptr;
   };
   std::map<std::string, Group> groups;
   std::int64_t total = 0, matrix_elements = 0, matrix_rows = 0, mapped_bytes = 0, vector_elements = 0;
-  for (const TensorEntry& tensor : checkpoint.tensors()) {
-    const std::int64_t elements = tensor.element_count();
+  for (const Stored& tensor : stored) {
+    const std::int64_t elements = tensor.elements();
     const std::string part = part_of(tensor.name);
     parts[part] += elements;
     total += elements;
@@ -104,9 +144,9 @@ json inspect(const InspectFlags& flags) {
     if (group.first == nullptr) group.first = &tensor;
     group.count += 1;
     group.elements += elements;
-    group.bytes += tensor.bytes.size();
+    group.bytes += tensor.bytes;
     const bool table = part == "embedding" || part == "per_layer_embedding_table";
-    if (table) mapped_bytes += static_cast<std::int64_t>(tensor.bytes.size());
+    if (table) mapped_bytes += static_cast<std::int64_t>(tensor.bytes);
     if (part == "vision" || part == "audio" || part == "per_layer_embedding_table") continue;
     if (tensor.shape.size() >= 2) {
       matrix_elements += elements;  // the embedding table too: it is packed once more as the head
@@ -120,7 +160,7 @@ json inspect(const InspectFlags& flags) {
   if (config.num_experts > 0) active -= parts["experts"] / config.num_experts * (config.num_experts - config.top_k_experts);
 
   json memory = json::object();
-  for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8}) {
+  for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
     const DType kv = activation_dtype(type);
     std::size_t sliding = 0, full = 0;
     if (assistant) {
@@ -137,15 +177,15 @@ json inspect(const InspectFlags& flags) {
       const KvCache cache(kv, shapes, kRowsMax);
       for (std::size_t i = 0; i < shapes.size(); ++i) (shapes[i].sliding_window > 0 ? sliding : full) += cache.layer(i).bytes_at(context);
     }
-    const std::int64_t element = type == WeightType::kF32 ? 4 : type == WeightType::kBf16 ? 2 : 1;
-    const std::int64_t weights = matrix_elements * element + (type == WeightType::kInt8 ? matrix_rows * 4 : 0) + vector_elements * 4;
+    const auto packed = static_cast<std::int64_t>(static_cast<double>(matrix_elements) * bits_per_weight(type) / 8);
+    const std::int64_t weights = packed + (type == WeightType::kInt8 ? matrix_rows * 4 : 0) + vector_elements * 4;
     memory[to_string(type)] = {{"weights_bytes", weights}, {"kv_sliding_bytes", sliding}, {"kv_full_bytes", full},
                                {"total_bytes", weights + static_cast<std::int64_t>(sliding + full)}};
   }
 
   json tensors = json::array();
   for (const auto& [name, group] : groups) {
-    tensors.push_back({{"name", name}, {"count", group.count}, {"dtype", to_string(group.first->dtype)}, {"shape", group.first->shape},
+    tensors.push_back({{"name", name}, {"count", group.count}, {"dtype", group.first->dtype}, {"shape", group.first->shape},
                        {"elements", group.elements}, {"bytes", group.bytes}});
   }
   return {{"path", flags.path.string()}, {"kind", assistant ? "assistant" : "backbone"}, {"config", values}, {"layers", layers},

@@ -27,7 +27,7 @@ double bound_of(WeightType type) {
   switch (type) {
     case WeightType::kF32: return 1e-4;
     case WeightType::kBf16: return 0.1;
-    case WeightType::kInt8: return 0.3;
+    case WeightType::kInt8: return 0.4;
     case WeightType::kInt4: return 1;
   }
   return 0;

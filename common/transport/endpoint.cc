@@ -56,12 +56,15 @@ void set_options(zmq::socket_t& socket, const EndpointOptions& options) {
                  std::max(options.limits.header_bytes_max, options.limits.tensor_bytes_max)));
   // What opens a TCP connection and then does not speak ZMTP is dropped, not kept for ever.
   socket.set(zmq::sockopt::handshake_ivl, 5'000);
-  // Off by default. They notice a host that vanished without closing its connection, which TCP
-  // itself may take hours to see. Slow enough that cores full of GEMM cannot fake a dead peer; the
-  // protocol's own heartbeats judge whether a node still works.
-  socket.set(zmq::sockopt::heartbeat_ivl, 2'000);
-  socket.set(zmq::sockopt::heartbeat_timeout, 10'000);
-  socket.set(zmq::sockopt::heartbeat_ttl, 10'000);
+  // To notice a host that vanished without closing its connection, which TCP by itself may take hours
+  // for. Slow enough that cores full of GEMM cannot fake a dead peer; the protocol's own heartbeats
+  // judge whether a node still works. Not ZMTP's heartbeats: libzmq 4.3.4 aborts when a connection with
+  // them is remade while its queue is full (libzmq issue 3937).
+  socket.set(zmq::sockopt::tcp_maxrt, 10'000);
+  socket.set(zmq::sockopt::tcp_keepalive, 1);
+  socket.set(zmq::sockopt::tcp_keepalive_idle, 5);
+  socket.set(zmq::sockopt::tcp_keepalive_intvl, 2);
+  socket.set(zmq::sockopt::tcp_keepalive_cnt, 3);
   // A restarted coordinator is found at once; one that stays away costs little. Without the
   // maximum there is no back-off.
   socket.set(zmq::sockopt::reconnect_ivl, 50);

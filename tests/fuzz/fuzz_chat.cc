@@ -1,10 +1,6 @@
 // Random answers through the streaming parser, and random JSON through the renderer and back.
 //
 // The first byte chooses; the rest are ids (two bytes each), text with control tokens, or JSON.
-// By itself, from the repository's root (clang 14 can not compile the ranges of libstdc++ 12):
-//   clang++-16 -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -I. tests/fuzz/fuzz_chat.cc
-//     common/tokenizer/*.cc common/base/*.cc -lfmt -o fuzz_chat
-//   ./fuzz_chat -max_len=4096 -dict=tests/fuzz/chat.dict
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

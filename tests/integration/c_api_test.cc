@@ -427,7 +427,7 @@ TEST(CApi, MisuseIsAnErrorThatNamesItAndChangesNothing) {
   expect(pair_open_local(nullptr, nullptr, nullptr, 0, &none, &error), "target is NULL");
   expect(pair_open_local("", nullptr, nullptr, 0, &none, &error), "target is empty");
   expect(pair_open_local(target.c_str(), "", nullptr, 0, &none, &error), "assistant is empty");
-  expect(pair_open_local(target.c_str(), assistant.c_str(), "int3", 0, &none, &error), "dtype 'int3', wanted f32, bf16 or int8");
+  expect(pair_open_local(target.c_str(), assistant.c_str(), "int3", 0, &none, &error), "dtype 'int3', wanted f32, bf16, int8 or int4");
   expect(pair_open_local(target.c_str(), assistant.c_str(), nullptr, -1, &none, &error), "threads -1");
   expect(pair_open_local(target.c_str(), assistant.c_str(), nullptr, 1 << 30, &none, &error), "threads 1073741824");
   expect(pair_open_local(target.c_str(), assistant.c_str(), nullptr, 0, nullptr, &error), "pair is NULL");
