@@ -71,7 +71,10 @@ std::vector<Stored> stored_tensors(const std::filesystem::path& path) {
   std::vector<Stored> tensors;
   if (!is_pack(path)) {
     const Checkpoint checkpoint = or_throw(Checkpoint::open(path));
-    for (const TensorEntry& t : checkpoint.tensors()) tensors.push_back({t.name, to_string(t.dtype), t.shape, t.bytes.size()});
+    for (const TensorEntry& t : checkpoint.tensors()) {
+      const bool configuration = t.name == "rope_freqs.weight";  // of a GGUF; nothing was trained there
+      if (!configuration) tensors.push_back({t.name, to_string(t.dtype), t.shape, t.bytes.size()});
+    }
     return tensors;
   }
   const std::shared_ptr<const Pack> pack = or_throw(Pack::open(path));

@@ -142,6 +142,18 @@ TEST(Pack, IsMappedAndNotCopied) {
   EXPECT_GT(json::parse(file).at("totals").at("mapped_bytes").get<std::uint64_t>(), images / 100 * 97);
 }
 
+TEST(Pack, IsInspectedLikeItsCheckpoint) {
+  const TemporaryDir dir;
+  packed_pair(nano_pair(), dir / "pack", "int8");
+  const auto parameters = [](const fs::path& path) {
+    Program program({"inspect", path, "--json"});
+    EXPECT_EQ(describe(program.wait()), "exit 0") << program.err();
+    return json::parse(program.out()).at("parameters");
+  };
+  EXPECT_EQ(parameters(dir / "pack/target"), parameters(nano_pair().backbone));
+  EXPECT_EQ(parameters(write_gguf(nano_pair().backbone, dir / "backbone.gguf")), parameters(nano_pair().backbone));
+}
+
 TEST(Pack, ForADrafterDraftsForAVerifierWithTheCheckpoint) {
   const TemporaryDir dir;
   packed_pair(nano_pair(), dir / "bundle", "int8", {"--for", "drafter"});
