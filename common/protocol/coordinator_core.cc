@@ -1,6 +1,7 @@
 #include "common/protocol/coordinator_core.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "common/protocol/facts.h"
 
@@ -237,15 +238,21 @@ void CoordinatorCore::start(Sessions::iterator it, TimePoint now) {
     return fail(it, Errc::kOutOfRange,
                 fmt::format("the prompt has {} tokens, the context holds {} with the answer", prompt, facts.context_max));
   }
+  if (auto fine = check_sampling(session.request.sampling, facts.vocab_size); !fine) return fail(it, fine.error().code, fine.error().message);
   // The last token of an answer needs no K/V, so prompt + answer may be one longer than the context.
   session.request.max_tokens = std::min<std::int64_t>(session.request.max_tokens, facts.context_max - prompt + 1);
   session.verifier = best_peer;
   ++best->sessions;
   if (session.request.draft_length > 0) assign_drafter(session);
   session.phase = Phase::kPrefill;
-  ask_verifier(session, {.session = it->first, .round = session.round, .base = 0,
-                         .body = Prefill{.tokens = session.request.prompt, .want_kv = !session.drafter.empty(),
-                                         .positions_max = prompt + session.request.max_tokens - 1}}, now);
+  Prefill prefill{.tokens = session.request.prompt, .want_kv = !session.drafter.empty(),
+                  .positions_max = prompt + session.request.max_tokens - 1, .sampling = session.request.sampling};
+  if (prefill.sampling.min_tokens > 0) {
+    // A stop id beyond the vocabulary never comes.
+    std::copy_if(session.request.stop_ids.begin(), session.request.stop_ids.end(), std::back_inserter(prefill.stop_ids),
+                 [&](TokenId id) { return id < facts.vocab_size; });
+  }
+  ask_verifier(session, {.session = it->first, .round = session.round, .base = 0, .body = std::move(prefill)}, now);
 }
 
 void CoordinatorCore::ask_verifier(Session& session, Message message, TimePoint now) {

@@ -11,13 +11,14 @@
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
+#include "common/sampling/params.h"
 #include "common/tensor/tensor.h"
 
 namespace outrider {
 
 /// Both sides of a connection must speak the same one. Raised when a message changes its meaning;
 /// adding an optional field does not raise it (schemas/README.md).
-inline constexpr std::uint32_t kProtocolVersion = 2;
+inline constexpr std::uint32_t kProtocolVersion = 3;
 
 /// Limits that hold before a field is believed. A frame or count beyond them is malformed.
 struct WireLimits {
@@ -111,6 +112,8 @@ struct Prefill {  ///< coordinator -> verifier; round 0, base 0
   std::vector<TokenId> tokens;
   bool want_kv = false;  ///< stream donor rows while it runs
   Position positions_max = 0;  ///< K/V rows that the whole session can come to need; 0: not known
+  SamplingParams sampling = {};         ///< of the whole session
+  std::vector<TokenId> stop_ids = {};   ///< what sampling.min_tokens masks; empty without it
 };
 struct KvChunk {  ///< verifier -> coordinator -> drafter while a prefill runs
   KvRows kv;
@@ -156,6 +159,7 @@ struct Generate {  ///< client -> coordinator; session is the client's own reque
   std::vector<TokenId> stop_ids;  ///< empty: only max_tokens and the context end it
   std::int64_t wait_ms = 0;       ///< how long to wait for a verifier to join
   bool stepwise = false;          ///< after the first token, every round waits for the client's Steps
+  SamplingParams sampling = {};
 };
 /// client -> coordinator: one half of a stepwise session's next round. A Failed with kInvalidArgument
 /// refuses this step alone; any other ends the session.

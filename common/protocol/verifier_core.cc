@@ -59,6 +59,8 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
     return;
   }
   if (auto fine = check_tokens(prefill.tokens, 0); !fine) return fail(message, fine.error());
+  if (auto fine = check_tokens(prefill.stop_ids, 0); !fine) return fail(message, fine.error());
+  if (auto fine = check_sampling(prefill.sampling, facts_.vocab_size); !fine) return fail(message, fine.error());
   if (sessions_.size() >= config_.sessions_max) {
     return fail(message, {Errc::kUnavailable, fmt::format("{} sessions, this verifier takes {}", sessions_.size(), config_.sessions_max)});
   }
@@ -73,7 +75,9 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
                                .base = 0,
                                .tokens = prefill.tokens,
                                .prefill = true,
-                               .kv_from = prefill.want_kv ? std::optional<Position>(0) : std::nullopt};
+                               .kv_from = prefill.want_kv ? std::optional<Position>(0) : std::nullopt,
+                               .sampling = prefill.sampling,
+                               .stop_ids = prefill.stop_ids};
   queue_.push_back(message.session);
 }
 
@@ -158,6 +162,12 @@ void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint no
       continue;
     }
     const VerifyWork& request = *session.request;
+    if (result.error) {
+      reply({.session = result.session, .round = result.round, .base = request.base,
+             .body = Failed{result.error->code, std::move(result.error->message)}});
+      release(known);
+      continue;
+    }
     if (request.prefill) {
       const auto total = static_cast<std::int64_t>(request.tokens.size());
       session.prompt_done += session.rows_out;

@@ -41,6 +41,8 @@ struct VerifyWork {
   bool prefill = false;          ///< prompt tokens: all are committed, only the last row has a use
   bool last = true;              ///< false: a prompt goes on; no verdict yet
   std::optional<Position> kv_from;
+  SamplingParams sampling = {};        ///< with a session's first rows; afterwards the engine knows it
+  std::vector<TokenId> stop_ids = {};  ///< likewise, as in Prefill
 };
 
 /// What the engine found. For a prompt chunk that is not the last, only `kv` counts.
@@ -52,6 +54,7 @@ struct VerifyResult {
   std::optional<WireTensor> hidden;
   KvRows kv;
   std::int64_t verify_ns = 0;
+  std::optional<Error> error = {};  ///< no token could be chosen: the session is over
 };
 
 /// The sessions freed last, so that a late duplicate does not open one again. Session numbers are

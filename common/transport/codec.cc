@@ -1,6 +1,7 @@
 #include "common/transport/codec.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -136,9 +137,21 @@ Offset<wire::Drain> write(Writer& writer, const Drain&) {
   return wire::CreateDrain(writer.builder);
 }
 
+Offset<wire::Sampling> write(Writer& writer, const SamplingParams& sampling) {
+  std::vector<wire::LogitBias> logit_bias;
+  for (const LogitBias& entry : sampling.logit_bias) logit_bias.emplace_back(entry.token, entry.bias);
+  return wire::CreateSampling(
+      writer.builder, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p,
+      sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty,
+      writer.builder.CreateVectorOfStructs(logit_bias),
+      writer.builder.CreateVector(sampling.suppress_tokens), sampling.min_tokens, sampling.seed);
+}
+
 Offset<wire::Prefill> write(Writer& writer, const Prefill& prefill) {
-  return wire::CreatePrefill(writer.builder, writer.builder.CreateVector(prefill.tokens),
-                             prefill.want_kv, prefill.positions_max);
+  const auto tokens = writer.builder.CreateVector(prefill.tokens);
+  const auto sampling = write(writer, prefill.sampling);
+  return wire::CreatePrefill(writer.builder, tokens, prefill.want_kv, prefill.positions_max,
+                             sampling, writer.builder.CreateVector(prefill.stop_ids));
 }
 
 Offset<wire::KvChunk> write(Writer& writer, const KvChunk& chunk) {
@@ -188,7 +201,7 @@ Offset<wire::Generate> write(Writer& writer, const Generate& generate) {
   return wire::CreateGenerate(writer.builder, writer.builder.CreateVector(generate.prompt),
                               generate.max_tokens, generate.draft_length,
                               writer.builder.CreateVector(generate.stop_ids), generate.wait_ms,
-                              generate.stepwise);
+                              generate.stepwise, write(writer, generate.sampling));
 }
 
 Offset<wire::Step> write(Writer& writer, const Step& step) {
@@ -257,6 +270,11 @@ class Reader {
   template <typename T>
   T not_negative(const char* what, T value) {
     return in_range(what, value, 0, std::numeric_limits<T>::max());
+  }
+
+  float finite(const char* what, float value) {
+    if (!std::isfinite(value)) fail(Errc::kMalformed, "{} is {}, wanted a finite number", what, value);
+    return value;
   }
 
   /// Bounded, so that sums of positions cannot overflow anywhere.
@@ -461,10 +479,32 @@ WhoAreYou read(Reader&, const wire::WhoAreYou&) { return {}; }
 Heartbeat read(Reader&, const wire::Heartbeat&) { return {}; }
 Drain read(Reader&, const wire::Drain&) { return {}; }
 
+SamplingParams read(Reader& reader, const wire::Sampling& table) {
+  SamplingParams sampling{
+      .temperature = reader.finite("temperature", table.temperature()),
+      .top_k = reader.not_negative("top_k", table.top_k()),
+      .top_p = reader.finite("top_p", table.top_p()),
+      .min_p = reader.finite("min_p", table.min_p()),
+      .repetition_penalty = reader.finite("repetition_penalty", table.repetition_penalty()),
+      .presence_penalty = reader.finite("presence_penalty", table.presence_penalty()),
+      .frequency_penalty = reader.finite("frequency_penalty", table.frequency_penalty()),
+      .suppress_tokens = reader.list("suppress_tokens", table.suppress_tokens(), kSamplingListMax),
+      .min_tokens = reader.not_negative("min_tokens", table.min_tokens()),
+      .seed = table.seed()};
+  const std::uint32_t biases = reader.count("logit biases", table.logit_bias(), kSamplingListMax);
+  for (std::uint32_t i = 0; i < biases; ++i) {
+    const wire::LogitBias& entry = *table.logit_bias()->Get(i);
+    sampling.logit_bias.push_back({reader.not_negative("logit bias's token", entry.token()), reader.finite("logit bias", entry.bias())});
+  }
+  return sampling;
+}
+
 Prefill read(Reader& reader, const wire::Prefill& table) {
   Prefill prefill{.tokens = reader.list("tokens", table.tokens(), reader.limits().tokens_max),
                   .want_kv = table.want_kv(),
-                  .positions_max = reader.not_negative("positions_max", table.positions_max())};
+                  .positions_max = reader.not_negative("positions_max", table.positions_max()),
+                  .sampling = read(reader, *table.sampling()),
+                  .stop_ids = reader.list("stop_ids", table.stop_ids(), reader.limits().tokens_max)};
   if (prefill.tokens.empty()) reader.fail(Errc::kMalformed, "0 tokens, wanted at least 1");
   return prefill;
 }
@@ -523,7 +563,8 @@ Generate read(Reader& reader, const wire::Generate& table) {
           .draft_length = reader.draft_length("draft_length", table.draft_length()),
           .stop_ids = reader.list("stop_ids", table.stop_ids(), tokens_max),
           .wait_ms = reader.in_range("wait_ms", table.wait_ms(), 0, kWaitMsMax),
-          .stepwise = table.stepwise()};
+          .stepwise = table.stepwise(),
+          .sampling = read(reader, *table.sampling())};
 }
 
 Step read(Reader& reader, const wire::Step& table) {

@@ -29,6 +29,8 @@ Frames encode(const Message& message);
 /// - Prefill and Verify hold at least one token; no draft, candidate list or accepted count exceeds
 ///   draft_length_max.
 ///
+/// - sampling's numbers are finite and its lists hold at most kSamplingListMax entries; the rest is check_sampling()'s.
+///
 /// It does not know the handshake: whether a token fits the vocabulary, or a shape the model, is
 /// the receiver's to check. RequestMetrics are for people: only their counts per position are
 /// bounded. Strings are any bytes.

@@ -131,7 +131,15 @@ class RandomMessages {
   void fill(WhoAreYou&) {}
   void fill(Heartbeat&) {}
   void fill(Drain&) {}
-  void fill(Prefill& m) { m = {tokens(1, 200), coin(), position()}; }
+  SamplingParams sampling() {
+    const auto number = [&] { return static_cast<float>(integer(-1000, 1000)) / 64; };
+    SamplingParams result{.temperature = number(), .top_k = natural(), .top_p = number(), .min_p = number(),
+                          .repetition_penalty = number(), .presence_penalty = number(), .frequency_penalty = number(),
+                          .suppress_tokens = tokens(0, 5), .min_tokens = big_natural(), .seed = engine_()};
+    for (std::int64_t i = integer(0, 3); i > 0; --i) result.logit_bias.push_back({natural(), number()});
+    return result;
+  }
+  void fill(Prefill& m) { m = {tokens(1, 200), coin(), position(), sampling(), tokens(0, 5)}; }
   void fill(KvChunk& m) { m = {kv()}; }
   void fill(Draft& m) { m = {natural(), draft_length(), hidden(), kv()}; }
   void fill(Candidates& m) { m = {tokens(0, kLimits.draft_length_max), big_natural()}; }
@@ -152,7 +160,7 @@ class RandomMessages {
   void fill(Free&) {}
   void fill(Failed& m) { m = {enumerator(Errc::kIo), text()}; }
   void fill(Generate& m) {
-    m = {tokens(0, 200), big_natural(), draft_length(), tokens(0, 5), natural() % 86'400'001, coin()};
+    m = {tokens(0, 200), big_natural(), draft_length(), tokens(0, 5), natural() % 86'400'001, coin(), sampling()};
   }
   void fill(Step& m) { m = {draft_length(), tokens(0, kLimits.draft_length_max)}; }
   void fill(Tokens& m) { m = {position(), tokens(0, 40)}; }
@@ -201,8 +209,8 @@ auto key(const Refuse& m) {
   return std::tie(a, b);
 }
 auto key(const Prefill& m) {
-  const auto& [a, b, c] = m;
-  return std::tie(a, b, c);
+  const auto& [a, b, c, d, e] = m;
+  return std::tie(a, b, c, d, e);
 }
 auto key(const Candidates& m) {
   const auto& [a, b] = m;
@@ -221,8 +229,8 @@ auto key(const Failed& m) {
   return std::tie(a, b);
 }
 auto key(const Generate& m) {
-  const auto& [a, b, c, d, e, f] = m;
-  return std::tie(a, b, c, d, e, f);
+  const auto& [a, b, c, d, e, f, g] = m;
+  return std::tie(a, b, c, d, e, f, g);
 }
 auto key(const Step& m) {
   const auto& [a, b] = m;
@@ -456,7 +464,7 @@ std::vector<Wrong> all_wrongs() {
              [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
              kProtocolVersion + 1)};
        },
-       Errc::kVersionMismatch, "version 3, this node speaks 2"},
+       Errc::kVersionMismatch, "version 4, this node speaks 3"},
       // A later version may change whatever it likes; only the version field must be found.
       {"other_version_with_another_body",
        [] {
@@ -468,7 +476,7 @@ std::vector<Wrong> all_wrongs() {
                            7),
                        zeros(3)};
        },
-       Errc::kVersionMismatch, "version 7, this node speaks 2"},
+       Errc::kVersionMismatch, "version 7, this node speaks 3"},
       {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad,
        "body type is 99, wanted 1 to 22"},
       {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 22"},
@@ -620,6 +628,30 @@ std::vector<Wrong> all_wrongs() {
                    m.positions_max = -1;
                  }),
        kBad, "positions_max is -1"},
+      {"prefill_without_sampling",
+       [] {
+         return Frames{header(wire::Body::Prefill, [](FlatBufferBuilder& builder) {
+           const auto start = builder.StartTable();
+           return Offset<void>(builder.EndTable(start));
+         })};
+       },
+       kBad, "failed verification"},
+      {"prefill_stop_ids", body_with(Prefill{.tokens = {1}}, [](Prefill& m) { m.stop_ids = {-1}; }), kBad, "-1 among stop_ids"},
+      {"sampling_top_k", body_with(Generate{}, [](Generate& m) { m.sampling.top_k = -1; }), kBad, "top_k is -1"},
+      {"sampling_temperature", body_with(Generate{}, [](Generate& m) { m.sampling.temperature = std::numeric_limits<float>::quiet_NaN(); }),
+       kBad, "temperature is nan, wanted a finite number"},
+      {"sampling_bias", body_with(Generate{}, [](Generate& m) { m.sampling.logit_bias = {{1, std::numeric_limits<float>::infinity()}}; }),
+       kBad, "logit bias is inf, wanted a finite number"},
+      {"sampling_min_tokens", body_with(Generate{}, [](Generate& m) { m.sampling.min_tokens = -1; }), kBad, "min_tokens is -1"},
+      {"sampling_suppress_tokens", body_with(Generate{}, [](Generate& m) { m.sampling.suppress_tokens = {-1}; }), kBad,
+       "-1 among suppress_tokens"},
+      {"sampling_suppress_tokens_long",
+       body_with(Generate{}, [&](Generate& m) { m.sampling.suppress_tokens = tokens(kSamplingListMax + 1); }), kBig,
+       "4097 suppress_tokens, at most 4096"},
+      {"sampling_bias_token", body_with(Generate{}, [](Generate& m) { m.sampling.logit_bias = {{-1, 0}}; }), kBad,
+       "logit bias's token is -1"},
+      {"sampling_bias_long", body_with(Generate{}, [](Generate& m) { m.sampling.logit_bias.resize(kSamplingListMax + 1); }), kBig,
+       "4097 logit biases, at most 4096"},
       {"draft_token", draft_with([](Draft& d) { d.token = -1; }), kBad, "Draft: token is -1"},
       {"draft_length_negative", draft_with([](Draft& d) { d.draft_length = -1; }), kBad,
        "draft_length is -1, wanted 0 to 32"},
