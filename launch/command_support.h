@@ -46,7 +46,7 @@ struct SamplingFlags {
   std::optional<float> temperature, top_p;
   std::optional<std::int32_t> top_k;
   std::optional<std::uint64_t> seed;
-  bool sample = false;
+  bool sample = false, rejection = false;
 
   void add_to(CLI::App& command) {
     command.add_flag("--sample", sample, "Sample as Gemma 4's makers advise: --temperature 1 --top-k 64 --top-p 0.95, each may be given");
@@ -55,6 +55,7 @@ struct SamplingFlags {
     command.add_option("--top-p", top_p, "Sample from the fewest tokens that together are this probable");
     command.add_option("--min-p", params.min_p, "Sample from tokens this probable relative to the most probable one");
     command.add_option("--seed", seed, "One seed is one text, whatever the draft length (default: a random one)");
+    command.add_flag("--rejection", rejection, "Keep drafts by rejection sampling: the same distribution, but the text depends on the drafts");
     command.add_option("--repetition-penalty", params.repetition_penalty, "Above 1: tokens of prompt and answer become less probable");
     command.add_option("--presence-penalty", params.presence_penalty, "Taken off the score of each token of the answer");
     command.add_option("--frequency-penalty", params.frequency_penalty, "Taken off it for every time that it is there");
@@ -67,10 +68,11 @@ struct SamplingFlags {
     result.temperature = temperature.value_or(sample ? 1.0f : 0.0f);
     result.top_k = top_k.value_or(sample ? 64 : 0);
     result.top_p = top_p.value_or(sample ? 0.95f : 1.0f);
-    if (result.greedy() && (sample || top_k || top_p || seed || result.min_p != 0)) {
-      throw std::runtime_error("--sample, --top-k, --top-p, --min-p and --seed need a --temperature above 0 (--sample alone has 1)");
+    if (result.greedy() && (sample || top_k || top_p || seed || rejection || result.min_p != 0)) {
+      throw std::runtime_error("--sample, --top-k, --top-p, --min-p, --seed and --rejection need a --temperature above 0 (--sample alone has 1)");
     }
     if (!result.greedy()) result.seed = seed ? *seed : std::random_device()();
+    if (rejection) result.rule = SamplingRule::kRejection;
     result.suppress_tokens = or_throw(load_suppress_tokens(pair.backbone));
     or_throw(check_sampling(result, std::numeric_limits<std::int32_t>::max()));
     return result;

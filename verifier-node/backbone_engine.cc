@@ -103,8 +103,10 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     VerifyResult result{.session = work.session, .round = work.round, .hidden = std::nullopt, .kv = {}, .verify_ns = forward_ns};
     if (work.prefill) sampler.add_prompt(work.tokens);
     if (outputs > 0) {
-      const Result<VerifyOutcome> outcome = work.prefill ? first_token(sampler, output.logits[row].span(), scratch_)
-                                                         : sampler.verify(output.logits.rows(row, outputs), work.tokens, scratch_);
+      const Matrix<const float> logits = output.logits.rows(row, outputs);
+      const Result<VerifyOutcome> outcome = work.prefill ? first_token(sampler, logits[0].span(), scratch_)
+                                            : work.q.empty() ? sampler.verify(logits, work.tokens, scratch_)
+                                                             : sampler.verify_rejection(logits, work.tokens, work.q, scratch_);
       if (!outcome) {
         result.error = outcome.error();
       } else {

@@ -11,6 +11,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
+#include "common/sampling/distribution.h"
 #include "common/sampling/params.h"
 #include "common/tensor/tensor.h"
 
@@ -123,17 +124,21 @@ struct Draft {  ///< coordinator -> drafter; base is the position of `token`
   std::int32_t draft_length = 0;
   WireTensor hidden;           ///< [hidden_size], the target row that produced `token`, after the final norm
   KvRows kv;                   ///< must end at base
+  std::optional<SamplingParams> sampling = {};  ///< none: draft greedily
+  std::int64_t index = 0;                       ///< of the first draft in the answer
 };
 struct Candidates {  ///< drafter -> coordinator; coordinator -> client, for a Step
   std::vector<TokenId> tokens;
   std::int64_t draft_ns = 0;  ///< spent in assistant forwards
+  std::vector<Distribution> q = {};  ///< for kRejection: what each token was drawn from, at most kDraftTopK tokens
 };
 struct NeedKv {  ///< drafter -> coordinator instead of Candidates
   Position have = 0;  ///< committed rows that the replica holds
 };
 struct Verify {  ///< coordinator -> verifier; base is the position of tokens[0]
-  std::vector<TokenId> tokens;        ///< the last emitted token, then the drafts
-  std::optional<Position> kv_from;    ///< send donor rows from here on; none: send no hidden row and no K/V
+  std::vector<TokenId> tokens;           ///< the last emitted token, then the drafts
+  std::optional<Position> kv_from = {};  ///< send donor rows from here on; none: send no hidden row and no K/V
+  std::vector<Distribution> q = {};      ///< of each draft; empty: the drafts must match
 };
 struct Verdict {  ///< verifier -> coordinator; answers Prefill (accepted 0) and Verify
   std::int32_t accepted = 0;  ///< drafts kept

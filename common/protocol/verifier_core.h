@@ -43,6 +43,7 @@ struct VerifyWork {
   std::optional<Position> kv_from;
   SamplingParams sampling = {};        ///< with a session's first rows; afterwards the engine knows it
   std::vector<TokenId> stop_ids = {};  ///< likewise, as in Prefill
+  std::vector<Distribution> q = {};    ///< as in Verify
 };
 
 /// What the engine found. For a prompt chunk that is not the last, only `kv` counts.
@@ -101,6 +102,7 @@ class VerifierCore {
     std::optional<VerifyWork> request;    ///< in work; a prompt's tokens are all here
     std::int64_t prompt_done = 0;         ///< prompt tokens already forwarded
     std::int64_t kv_bytes = 0;            ///< set aside for it
+    bool rejection = false;               ///< its rule
     bool in_batch = false;
     std::int64_t rows_out = 0;            ///< rows of the batch that is out
     bool freed = false;

@@ -29,6 +29,7 @@ struct Distribution {
   std::vector<float> weights;  ///< as many, not negative, in proportion to the probabilities
   double total = 0;            ///< sum of the weights, above 0
 
+  bool operator==(const Distribution&) const = default;
   void clear();
   void add(TokenId id, float weight);
   /// @return 0 for a token that is left out.

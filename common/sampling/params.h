@@ -14,6 +14,12 @@ struct LogitBias {
   bool operator==(const LogitBias&) const = default;
 };
 
+/// Which drafts survive above temperature 0. Both leave the target's distribution as it is.
+enum class SamplingRule : std::uint8_t {
+  kMatch,      ///< those that the target would have drawn itself: one seed is one text
+  kRejection,  ///< Leviathan et al. 2023: the text also depends on the drafts
+};
+
 /// How a request wants its tokens chosen. As it stands: greedily. The names and meanings are vLLM's and OpenAI's;
 /// docs/sampling.md says in which order they act.
 struct SamplingParams {
@@ -28,11 +34,15 @@ struct SamplingParams {
   std::vector<TokenId> suppress_tokens = {};     ///< never chosen
   std::int64_t min_tokens = 0;   ///< no stop token before the answer has so many
   std::uint64_t seed = 0;        ///< of the draws; without a meaning at temperature 0
+  SamplingRule rule = SamplingRule::kMatch;
 
   bool greedy() const { return temperature == 0; }
   bool has_penalties() const { return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0; }
   bool operator==(const SamplingParams&) const = default;
 };
+
+/// Most tokens of a drafter's distribution on the wire.
+inline constexpr std::int32_t kDraftTopK = 64;
 
 /// Most entries of logit_bias and of suppress_tokens.
 inline constexpr std::size_t kSamplingListMax = 4096;

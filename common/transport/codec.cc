@@ -30,6 +30,8 @@ static_assert(same(wire::Role::Verifier, Role::kVerifier) &&
               same(wire::Role::Drafter, Role::kDrafter));
 static_assert(same(wire::FinishReason::Stop, FinishReason::kStop) &&
               same(wire::FinishReason::Length, FinishReason::kLength));
+static_assert(same(wire::SamplingRule::Match, SamplingRule::kMatch) &&
+              same(wire::SamplingRule::Rejection, SamplingRule::kRejection));
 static_assert(same(wire::ErrorCode::InvalidArgument, Errc::kInvalidArgument) &&
               same(wire::ErrorCode::NotFound, Errc::kNotFound) &&
               same(wire::ErrorCode::Malformed, Errc::kMalformed) &&
@@ -144,7 +146,8 @@ Offset<wire::Sampling> write(Writer& writer, const SamplingParams& sampling) {
       writer.builder, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p,
       sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty,
       writer.builder.CreateVectorOfStructs(logit_bias),
-      writer.builder.CreateVector(sampling.suppress_tokens), sampling.min_tokens, sampling.seed);
+      writer.builder.CreateVector(sampling.suppress_tokens), sampling.min_tokens, sampling.seed,
+      static_cast<wire::SamplingRule>(sampling.rule));
 }
 
 Offset<wire::Prefill> write(Writer& writer, const Prefill& prefill) {
@@ -160,13 +163,25 @@ Offset<wire::KvChunk> write(Writer& writer, const KvChunk& chunk) {
 
 Offset<wire::Draft> write(Writer& writer, const Draft& draft) {
   const std::uint32_t hidden = writer.add(draft.hidden);
-  return wire::CreateDraft(writer.builder, draft.token, draft.draft_length, hidden,
-                           write(writer, draft.kv));
+  const auto kv = write(writer, draft.kv);
+  const auto sampling = draft.sampling ? write(writer, *draft.sampling) : Offset<wire::Sampling>();
+  return wire::CreateDraft(writer.builder, draft.token, draft.draft_length, hidden, kv, sampling, draft.index);
+}
+
+/// Absent where there are none.
+Offset<flatbuffers::Vector<Offset<wire::Distribution>>> write(Writer& writer, const std::vector<Distribution>& distributions) {
+  std::vector<Offset<wire::Distribution>> tables;
+  for (const Distribution& distribution : distributions) {
+    const auto ids = writer.builder.CreateVector(distribution.ids);
+    tables.push_back(wire::CreateDistribution(writer.builder, ids, writer.builder.CreateVector(distribution.weights)));
+  }
+  if (tables.empty()) return {};
+  return writer.builder.CreateVector(tables);
 }
 
 Offset<wire::Candidates> write(Writer& writer, const Candidates& candidates) {
-  return wire::CreateCandidates(writer.builder, writer.builder.CreateVector(candidates.tokens),
-                                candidates.draft_ns);
+  const auto tokens = writer.builder.CreateVector(candidates.tokens);
+  return wire::CreateCandidates(writer.builder, tokens, candidates.draft_ns, write(writer, candidates.q));
 }
 
 Offset<wire::NeedKv> write(Writer& writer, const NeedKv& need) {
@@ -175,8 +190,9 @@ Offset<wire::NeedKv> write(Writer& writer, const NeedKv& need) {
 
 Offset<wire::VerifyDraft> write(Writer& writer, const Verify& verify) {
   const auto tokens = writer.builder.CreateVector(verify.tokens);
-  return verify.kv_from ? wire::CreateVerifyDraft(writer.builder, tokens, *verify.kv_from)
-                        : wire::CreateVerifyDraft(writer.builder, tokens);
+  const auto q = write(writer, verify.q);
+  return wire::CreateVerifyDraft(writer.builder, tokens,
+                                 verify.kv_from ? flatbuffers::Optional<std::int64_t>(*verify.kv_from) : flatbuffers::nullopt, q);
 }
 
 Offset<wire::Verdict> write(Writer& writer, const Verdict& verdict) {
@@ -490,7 +506,8 @@ SamplingParams read(Reader& reader, const wire::Sampling& table) {
       .frequency_penalty = reader.finite("frequency_penalty", table.frequency_penalty()),
       .suppress_tokens = reader.list("suppress_tokens", table.suppress_tokens(), kSamplingListMax),
       .min_tokens = reader.not_negative("min_tokens", table.min_tokens()),
-      .seed = table.seed()};
+      .seed = table.seed(),
+      .rule = reader.enumerator<SamplingRule>("rule", table.rule())};
   const std::uint32_t biases = reader.count("logit biases", table.logit_bias(), kSamplingListMax);
   for (std::uint32_t i = 0; i < biases; ++i) {
     const wire::LogitBias& entry = *table.logit_bias()->Get(i);
@@ -512,16 +529,42 @@ Prefill read(Reader& reader, const wire::Prefill& table) {
 KvChunk read(Reader& reader, const wire::KvChunk& table) { return {read(reader, *table.kv())}; }
 
 Draft read(Reader& reader, const wire::Draft& table) {
-  return {.token = reader.not_negative("token", table.token()),
-          .draft_length = reader.draft_length("draft_length", table.draft_length()),
-          .hidden = reader.tensor("hidden", table.hidden(), 1),
-          .kv = read(reader, *table.kv())};
+  Draft draft{.token = reader.not_negative("token", table.token()),
+              .draft_length = reader.draft_length("draft_length", table.draft_length()),
+              .hidden = reader.tensor("hidden", table.hidden(), 1),
+              .kv = read(reader, *table.kv()),
+              .index = reader.position("index", table.index())};
+  if (table.sampling() != nullptr) draft.sampling = read(reader, *table.sampling());
+  return draft;
+}
+
+std::vector<Distribution> read(Reader& reader, const flatbuffers::Vector<Offset<wire::Distribution>>* tables) {
+  const std::uint32_t count = reader.count("distributions", tables, static_cast<std::size_t>(reader.limits().draft_length_max));
+  std::vector<Distribution> distributions(count);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const wire::Distribution& table = *tables->Get(i);
+    const std::vector<TokenId> ids = reader.list("distribution's ids", table.ids(), kDraftTopK);
+    const std::size_t weights = table.weights() == nullptr ? 0 : table.weights()->size();
+    if (ids.empty() || weights != ids.size()) {
+      reader.fail(Errc::kMalformed, "{} ids and {} weights in a distribution, wanted 1 to {}, as many", ids.size(), weights, kDraftTopK);
+      return {};
+    }
+    for (std::size_t j = 0; j < ids.size(); ++j) {
+      const float weight = table.weights()->Get(static_cast<flatbuffers::uoffset_t>(j));
+      if (!(weight >= 0 && weight <= 1)) reader.fail(Errc::kMalformed, "a distribution's weight is {}, wanted 0 to 1", weight);
+      if (j > 0 && ids[j] <= ids[j - 1]) reader.fail(Errc::kMalformed, "a distribution has {} after {}, wanted ascending ids", ids[j], ids[j - 1]);
+      distributions[i].add(ids[j], weight);
+    }
+    if (distributions[i].total <= 0) reader.fail(Errc::kMalformed, "a distribution's weights are all 0");
+  }
+  return distributions;
 }
 
 Candidates read(Reader& reader, const wire::Candidates& table) {
   const auto tokens_max = static_cast<std::size_t>(reader.limits().draft_length_max);
   return {.tokens = reader.list("tokens", table.tokens(), tokens_max),
-          .draft_ns = reader.not_negative("draft_ns", table.draft_ns())};
+          .draft_ns = reader.not_negative("draft_ns", table.draft_ns()),
+          .q = read(reader, table.q())};
 }
 
 NeedKv read(Reader& reader, const wire::NeedKv& table) {
@@ -534,6 +577,7 @@ Verify read(Reader& reader, const wire::VerifyDraft& table) {
   verify.tokens = reader.list("tokens", table.tokens(), tokens_max);
   if (verify.tokens.empty()) reader.fail(Errc::kMalformed, "0 tokens, wanted at least 1");
   if (table.kv_from()) verify.kv_from = reader.position("kv_from", *table.kv_from());
+  verify.q = read(reader, table.q());
   return verify;
 }
 
@@ -650,7 +694,7 @@ Result<const wire::Envelope*> verified_envelope(std::span<const std::byte> heade
   const auto* const bytes = reinterpret_cast<const std::uint8_t*>(header.data());
   // Far below FlatBuffers' defaults: the deepest path is envelope, body, kv rows, donor.
   constexpr flatbuffers::uoffset_t kDepthMax = 8;
-  const auto tables_max = static_cast<flatbuffers::uoffset_t>(16 + 3 * limits.tensors_max);
+  const auto tables_max = static_cast<flatbuffers::uoffset_t>(16 + 3 * limits.tensors_max + static_cast<std::size_t>(limits.draft_length_max));
 
   flatbuffers::Verifier version_verifier(bytes, header.size(), kDepthMax, tables_max);
   if (!version_verifier.VerifyBuffer<wire::AnyEnvelope>(wire::EnvelopeIdentifier())) {

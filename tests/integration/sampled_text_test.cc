@@ -63,6 +63,29 @@ TEST_F(Sampling, SeedsGiveOneQuestionManyAnswers) {
   EXPECT_GE(texts.size(), 4u);
 }
 
+// Also says what a way of drafting is worth: ctest's log has the numbers.
+TEST_F(Sampling, DraftsSurviveUnderBothRules) {
+  Client client = connect();
+  for (const float temperature : {0.7f, 1.0f, 1.5f}) {
+    for (const SamplingRule rule : {SamplingRule::kMatch, SamplingRule::kRejection}) {
+      std::int64_t drafted = 0, accepted = 0;
+      for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+        Generate request = request_for(goldens_[seed % goldens_.size()], 4);
+        request.max_tokens = kMaxTokens;
+        request.sampling = {.temperature = temperature, .seed = seed, .rule = rule};
+        const Generation generation = answer(client, request);
+        drafted += generation.metrics.drafted_tokens;
+        accepted += generation.metrics.accepted_tokens;
+      }
+      const double rate = static_cast<double>(accepted) / static_cast<double>(drafted);
+      std::printf("temperature %.1f, %s: %.3f of %lld drafts accepted\n", static_cast<double>(temperature),
+                  rule == SamplingRule::kMatch ? "match" : "rejection", rate, static_cast<long long>(drafted));
+      EXPECT_GT(rate, 0.2);
+      EXPECT_LT(rate, 1);
+    }
+  }
+}
+
 TEST_F(Sampling, ColdSamplingIsGreedy) {
   Client client = connect();
   for (std::size_t i = 0; i < 3; ++i) {

@@ -111,6 +111,31 @@ TEST(Simulation, SampledTextIsOneForEveryDraftLength) {
   EXPECT_GT(stopped, 20);
 }
 
+// Lost and repeated distributions must not stop a text, nor let a token in twice.
+TEST(Simulation, RejectionSurvivesEveryFault) {
+  const Faults faults{.drop = 0.05, .repeat = 0.1, .delay_max = std::chrono::milliseconds(5), .slow = 0.03, .drafter_restart = 0.5};
+  std::int64_t accepted = 0, drafted = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Simulator simulator(seed, faults, 0);
+    for (std::int32_t draft_length = 0; draft_length <= 8; ++draft_length) {
+      const SamplingParams sampling{.temperature = 1, .top_k = kDraftTopK, .seed = seed + static_cast<std::uint64_t>(draft_length),
+                                    .rule = SamplingRule::kRejection};
+      simulator.request(static_cast<std::uint64_t>(draft_length) + 1, {1, 2, 3}, 60, draft_length, sampling);
+    }
+    ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1))) << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+    for (const auto& [number, answer] : simulator.answers()) {
+      EXPECT_EQ(answer.failure, "");
+      EXPECT_EQ(answer.tokens.size(), 60u);
+      accepted += answer.metrics.accepted_tokens;
+      drafted += answer.metrics.drafted_tokens;
+    }
+  }
+  // The drafter's q is the target's p.
+  EXPECT_GT(drafted, 0);
+  EXPECT_EQ(accepted, drafted);
+}
+
 TEST(Simulation, OneSeedIsOneHistory) {
   const Faults faults{.drop = 0.1, .repeat = 0.1, .slow = 0.05, .drafter_restart = 1};
   Totals first, second;

@@ -202,7 +202,9 @@ std::vector<VerifyResult> Simulator::forward(const std::vector<VerifyWork>& batc
         sampler->second.add_prompt(work.tokens);
         if (work.last) result.next_token = sampler->second.choose(logits, scratch_).value();
       } else {
-        const VerifyOutcome outcome = sampler->second.verify({logits.data(), {std::ssize(work.tokens), model::kVocab}}, work.tokens, scratch_).value();
+        const Matrix<const float> rows(logits.data(), {std::ssize(work.tokens), model::kVocab});
+        const VerifyOutcome outcome = (work.q.empty() ? sampler->second.verify(rows, work.tokens, scratch_)
+                                                      : sampler->second.verify_rejection(rows, work.tokens, work.q, scratch_)).value();
         result.accepted = outcome.accepted;
         result.next_token = outcome.next_token;
       }
@@ -264,13 +266,23 @@ void Simulator::draft(const DraftWork& work) {
   if (!sampled_ && model::choose(hidden) != work.token) violated("the hidden row did not produce the token");
 
   std::vector<TokenId> drafts;
+  std::vector<Distribution> q;
   std::uint64_t prefix = model::extend(hidden, work.token);
   while (static_cast<std::int32_t>(drafts.size()) < work.draft_length) {
     const TokenId right = model::choose(prefix);
+    const std::int64_t index = work.index + std::ssize(drafts);
+    if (work.sampling && work.sampling->rule == SamplingRule::kRejection) {
+      SamplingParams few = *work.sampling;
+      few.top_k = kDraftTopK;
+      make_distribution(model::logits(prefix), few, scratch_, &q.emplace_back());
+      drafts.push_back(outrider::draw(q.back(), Noise(few.seed, index, Noise::Stream::kDraft)));
+      prefix = model::extend(prefix, drafts.back());
+      continue;
+    }
     drafts.push_back(rng_.uniform() < accuracy_ ? right : static_cast<TokenId>(rng_.below(model::kVocab)));
     prefix = model::extend(prefix, drafts.back());
   }
-  drafter_->on_drafted(work, std::move(drafts), 1000);
+  drafter_->on_drafted(work, {.tokens = std::move(drafts), .q = std::move(q), .draft_ns = 1000});
 }
 
 }  // namespace outrider::simulation

@@ -400,7 +400,7 @@ TEST_F(Drafter, RepeatsItsAnswerAndDropsTheLate) {
   draft(3, 4, rows(0, 4));
   const auto work = core_.take_work();
   ASSERT_EQ(work.size(), 1u);
-  core_.on_drafted(work[0], {7, 8}, 1);
+  core_.on_drafted(work[0], {.tokens = {7, 8}, .q = {}, .draft_ns = 1});
   EXPECT_EQ(find<Candidates>(core_.take_outgoing(), "")->tokens.size(), 2u);
   draft(3, 4, rows(0, 4));
   EXPECT_TRUE(core_.take_work().empty());
@@ -521,6 +521,27 @@ TEST_F(Verifier, RefusesWhatDoesNotFit) {
   EXPECT_EQ(failure(Verify{{1}, std::nullopt}, 4, 1), "verify at position 4, committed are 3");
   EXPECT_EQ(failure(Verify{std::vector<TokenId>(9, 1), std::nullopt}, 3, 1), "9 rows to verify, this verifier takes 8");
   EXPECT_EQ(failure(Verify{{1}, Position{9}}, 3, 1), "K/V wanted from 9, committed are 3");
+}
+
+TEST_F(Verifier, TakesDistributionsOnlyForDraftsOfARejectionSession) {
+  Distribution q;
+  q.add(2, 1);
+  const auto failure = [&](const SamplingParams& sampling, std::uint64_t session, const Verify& verify) {
+    core_.on_message({.session = SessionId{session}, .body = Prefill{.tokens = {1}, .sampling = sampling}}, now_);
+    done(core_.take_batch());
+    core_.take_outgoing();
+    core_.on_message({.session = SessionId{session}, .round = RoundId{1}, .base = 1, .body = verify}, now_);
+    const auto out = core_.take_outgoing();
+    const Failed* failed = find<Failed>(out, "");
+    return failed == nullptr ? std::string("taken") : failed->message;
+  };
+  const SamplingParams rejection{.temperature = 1, .rule = SamplingRule::kRejection};
+  EXPECT_EQ(failure({.temperature = 1}, 1, {.tokens = {1, 2}, .q = {q}}), "1 distributions for 1 drafts, wanted none: the rule is not rejection");
+  EXPECT_EQ(failure(rejection, 2, {.tokens = {1, 2, 3}, .q = {q}}), "1 distributions for 2 drafts, wanted as many or none");
+  EXPECT_EQ(failure(rejection, 3, {.tokens = {1, 2}, .q = {q}}), "taken");
+  const std::vector<VerifyWork> batch = core_.take_batch();
+  ASSERT_EQ(batch.size(), 1u);
+  EXPECT_EQ(batch[0].q, std::vector{q});
 }
 
 TEST_F(Verifier, ASessionWhoseTokenCannotBeChosenFailsAndIsForgotten) {
