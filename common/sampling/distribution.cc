@@ -111,18 +111,33 @@ void make_distribution(std::span<const float> scores, const SamplingParams& para
     keep();
   }
   if (params.top_p < 1) {
-    // Tokens so improbable that all of their kind together are less than 1 - top_p need no sorting.
+    // Tokens so improbable that all of their kind together are less than 1 - top_p are out at once.
     const double total = distribution->total, wanted = static_cast<double>(params.top_p) * total;
     const double least = (total - wanted) / static_cast<double>(ids.size());
     order.clear();
     for (std::size_t i = 0; i < ids.size(); ++i) {
       if (static_cast<double>(weights[i]) >= least) order.push_back(static_cast<std::int32_t>(i));
     }
-    std::sort(order.begin(), order.end(), before);
+    // Bisect for the place where the mass is reached, so that only its neighbourhood is sorted: [0, low) is in,
+    // with mass `above`, and what lies behind `high` is out.
+    constexpr std::ptrdiff_t kSorted = 1024;
     double above = 0;
-    std::size_t count = 0;
-    while (count < order.size() && above < wanted) above += static_cast<double>(weights[static_cast<std::size_t>(order[count++])]);
-    order.resize(count);
+    auto low = order.begin(), high = order.end();
+    while (high - low > kSorted) {
+      const auto middle = low + (high - low) / 2;
+      std::nth_element(low, middle, high, before);
+      double mass = 0;
+      for (auto entry = low; entry != middle; ++entry) mass += static_cast<double>(weights[static_cast<std::size_t>(*entry)]);
+      if (above + mass >= wanted) {
+        high = middle;
+      } else {
+        above += mass;
+        low = middle;
+      }
+    }
+    std::sort(low, high, before);
+    while (low != high && above < wanted) above += static_cast<double>(weights[static_cast<std::size_t>(*low++)]);
+    order.erase(low, order.end());
     keep();
   }
 }

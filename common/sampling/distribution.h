@@ -77,7 +77,7 @@ void process_scores(std::span<float> scores, const SamplingParams& params, std::
 /// the lower id counts as the more probable one, so that top_k keeps at most k tokens.
 /// @param scores [vocab_size] after process_scores; finite, or -infinity for a masked token.
 /// @pre params.temperature > 0; one score at least is finite.
-/// O(vocab_size), and a sort of what may be within top_p.
+/// O(vocab_size).
 void make_distribution(std::span<const float> scores, const SamplingParams& params, SamplingScratch& scratch, Distribution* distribution);
 
 /// A token of the distribution. Tokens race: each needs an exponential time of its own, divided by its

@@ -68,6 +68,26 @@ TEST(Distribution, TopPKeepsTheFewestTokensThatReachIt) {
   EXPECT_EQ(ids(0.95f), (std::vector<TokenId>{0, 1, 2, 3}));
 }
 
+TEST(Distribution, TopPOfALongRowIsThatOfASort) {
+  for (const std::size_t size : {900u, 1025u, 5000u, 20000u}) {
+    const std::vector<float> row = random_row(size, size, 3);
+    std::vector<float> sorted = row;
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    const auto weight = [&](float x) { return static_cast<double>(std::exp(x - sorted[0])); };
+    double total = 0;
+    for (const float x : sorted) total += weight(x);
+    for (const float top_p : {0.3f, 0.9f, 0.999f}) {
+      double above = 0;
+      std::size_t count = 0;
+      while (above < static_cast<double>(top_p) * total) above += weight(sorted[count++]);
+      const Distribution d = distribution(row, {.temperature = 1, .top_p = top_p});
+      EXPECT_EQ(d.ids.size(), count) << size << ", " << top_p;
+      for (const TokenId id : d.ids) EXPECT_GE(row[static_cast<std::size_t>(id)], sorted[count - 1]);
+      EXPECT_TRUE(std::is_sorted(d.ids.begin(), d.ids.end()));
+    }
+  }
+}
+
 TEST(Distribution, MinPIsRelativeToTheMostProbable) {
   const std::vector<float> row = {std::log(0.1f), std::log(0.5f), std::log(0.15f), std::log(0.25f)};
   EXPECT_EQ(distribution(row, {.temperature = 1, .min_p = 0.25f}).ids, (std::vector<TokenId>{1, 2, 3}));
