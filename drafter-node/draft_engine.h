@@ -6,6 +6,7 @@
 
 #include "common/model/assistant.h"
 #include "common/protocol/drafter_core.h"
+#include "common/sampling/distribution.h"
 
 namespace outrider {
 
@@ -13,22 +14,25 @@ namespace outrider {
 class DraftEngine {
  public:
   /// @param stop_ids a draft ends with one of these: nothing may follow it.
-  DraftEngine(std::unique_ptr<Assistant> assistant, std::vector<TokenId> stop_ids)
-      : assistant_(std::move(assistant)), stop_ids_(std::move(stop_ids)) {}
+  DraftEngine(std::unique_ptr<Assistant> assistant, std::vector<TokenId> stop_ids);
 
-  struct Drafts {
-    std::vector<TokenId> tokens;
-    std::int64_t draft_ns = 0;  ///< in assistant forwards
-  };
   /// Does one piece of work; the drafts are empty unless it is a kDraft.
   Drafts run(const DraftWork& work);
   /// Everything that lives as long as the engine or a session; sessions as if they had `positions` each.
   void report_buffers(const BufferSink& sink, Position positions) const;
 
  private:
+  /// Draws a draft of output `index` from the scores, with the noise that the rule wants, and appends what
+  /// it was drawn from to *q for kRejection. Penalties are left to the target: a drafter does not know the text.
+  TokenId sample(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids, std::span<const float> scores,
+                 std::vector<Distribution>* q);
+
   std::unique_ptr<Assistant> assistant_;
   std::vector<TokenId> stop_ids_;
   std::map<SessionId, DonorReplica> replicas_;
+  std::vector<float> row_;  ///< scores of the whole vocabulary
+  SamplingScratch scratch_;
+  Distribution q_;
 };
 
 }  // namespace outrider

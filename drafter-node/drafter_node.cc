@@ -40,9 +40,9 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
   while (!stop.stop_requested() && !core.link().refusal() && !pump.version_mismatch()) {
     pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), now()); });
     for (const DraftWork& work : core.take_work()) {
-      DraftEngine::Drafts drafts = engine.run(work);
+      Drafts drafts = engine.run(work);
       if (work.kind != DraftWork::Kind::kDraft) continue;
-      core.on_drafted(work, std::move(drafts.tokens), drafts.draft_ns);
+      core.on_drafted(work, std::move(drafts));
       pump.send(core.take_outgoing());  // at once: the next session's drafts must not delay these
     }
     core.on_tick(now());

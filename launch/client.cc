@@ -64,6 +64,7 @@ Result<Body> Client::answer(TimePoint* heard) {
 Result<Generation> Client::generate(const Generate& request, const std::function<void(std::span<const TokenId>)>& on_tokens,
                                     const std::function<bool()>& cancelled) {
   for (const auto* ids : {&request.prompt, &request.stop_ids}) RETURN_IF_ERROR(check_ids(*ids, WireLimits{}.tokens_max));
+  RETURN_IF_ERROR(check_sampling(request.sampling, std::numeric_limits<std::int32_t>::max()));
   next_request();
   if (auto sent = endpoint_->send("", {.session = request_, .body = request}); !sent) return sent.error();
   Generation generation;

@@ -29,6 +29,7 @@ constexpr const char* kHelp =
 
 struct ChatFlags {
   ModelFlags model;
+  SamplingFlags sampling;
   std::string connect, system;
   std::int32_t draft_length = 4;
   std::int64_t max_tokens = 1024;
@@ -111,7 +112,8 @@ class Chat {
  public:
   Chat(const ChatFlags& flags, const PairPaths& pair, Client& client)
       : flags_(flags), client_(client), tokenizer_(or_throw(Tokenizer::load(pair.backbone))),
-        format_(chat_format_of(pair)), stop_ids_(or_throw(load_eos_token_ids(pair.backbone))) {
+        format_(chat_format_of(pair)), stop_ids_(or_throw(load_eos_token_ids(pair.backbone))),
+        sampling_(flags.sampling.of(pair)) {
     conversation_.thinking = flags.thinking;
     reset();
   }
@@ -134,6 +136,7 @@ class Chat {
   Tokenizer tokenizer_;
   ChatFormat format_;
   std::vector<TokenId> stop_ids_;
+  SamplingParams sampling_;
   Conversation conversation_;
 };
 
@@ -150,7 +153,8 @@ void Chat::ask(const std::string& question, Interrupt& interrupt, AnswerPrinter&
     }
   };
   const Generate request{.prompt = prompt, .max_tokens = flags_.max_tokens, .draft_length = flags_.draft_length,
-                         .stop_ids = stop_ids_, .wait_ms = 4000};
+                         .stop_ids = stop_ids_, .wait_ms = 4000, .sampling = sampling_};
+  ++sampling_.seed;  // the same question again may get another answer
   const Result<Generation> generation = client_.generate(
       request, [&](std::span<const TokenId> tokens) { for (const TokenId token : tokens) take(parser.push(token)); },
       [&] { return interrupt.requested(); });
@@ -219,6 +223,7 @@ void add_chat_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("chat", "Talk: questions from the terminal or a pipe, one a line");
   auto flags = std::make_shared<ChatFlags>();
   flags->model.add_to(*command);
+  flags->sampling.add_to(*command);
   command->add_option("--system", flags->system, "What the model is told before the conversation");
   command->add_flag("--thinking", flags->thinking, "Let the model think first; on a terminal the thought is shown dimmed");
   command->add_option("--draft-length", flags->draft_length, "Drafts per round; 0: plain decoding")->check(CLI::Range(0, 32))->capture_default_str();

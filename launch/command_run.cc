@@ -25,6 +25,7 @@ namespace {
 
 struct RunFlags {
   ModelFlags model;
+  SamplingFlags sampling;
   std::string prompt, connect, prompt_ids;
   std::int32_t draft_length = 4;
   std::int64_t max_tokens = 256;
@@ -61,6 +62,22 @@ std::vector<TokenId> encode_prompt(const RunFlags& flags, const PairPaths& pair,
   return ids;
 }
 
+nlohmann::json sampling_json(const SamplingParams& sampling) {
+  // 0.7 and not 0.699999988: the double that a person would write.
+  const auto number = [](float value) { return std::stod(fmt::format("{}", value)); };
+  nlohmann::json object = {{"rule", sampling.greedy() ? "greedy" : sampling.rule == SamplingRule::kMatch ? "match" : "rejection"}, {"temperature", number(sampling.temperature)}};
+  if (!sampling.greedy()) {
+    object.update({{"seed", sampling.seed}, {"top_k", sampling.top_k}, {"top_p", number(sampling.top_p)}, {"min_p", number(sampling.min_p)}});
+  }
+  if (sampling.has_penalties()) {
+    object.update({{"repetition_penalty", number(sampling.repetition_penalty)},
+                   {"presence_penalty", number(sampling.presence_penalty)},
+                   {"frequency_penalty", number(sampling.frequency_penalty)}});
+  }
+  if (sampling.min_tokens > 0) object["min_tokens"] = sampling.min_tokens;
+  return object;
+}
+
 void run(const RunFlags& flags) {
   init_logging("outrider", "warn");
   const PairPaths pair = flags.model.pair();
@@ -69,7 +86,8 @@ void run(const RunFlags& flags) {
                    .max_tokens = flags.max_tokens,
                    .draft_length = flags.draft_length,
                    .stop_ids = or_throw(load_eos_token_ids(pair.backbone)),
-                   .wait_ms = 4000};
+                   .wait_ms = 4000,
+                   .sampling = flags.sampling.of(pair)};
 
   TransportContext context;
   const bool drafting = flags.draft_length > 0;
@@ -106,7 +124,7 @@ void run(const RunFlags& flags) {
     for (const TokenId token : tokens) emit(detokenizer.push(token));
   });
   emit(detokenizer.finish());
-  if (plain && plain->tokens != generation.tokens) {
+  if (plain && request.sampling.rule == SamplingRule::kMatch && plain->tokens != generation.tokens) {
     throw std::runtime_error("--compare: speculative and plain decoding gave different tokens; this is a bug of Outrider's, please report it");
   }
 
@@ -117,10 +135,12 @@ void run(const RunFlags& flags) {
                                    {"token_ids", generation.tokens},
                                    {"text", text},
                                    {"finish_reason", generation.reason == FinishReason::kStop ? "stop" : "length"},
+                                   {"sampling", sampling_json(request.sampling)},
                                    {"metrics", std::move(metrics)}};
     std::printf("%s\n", object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
     return;
   }
+  if (!request.sampling.greedy()) std::printf("\n\nseed %llu", static_cast<unsigned long long>(request.sampling.seed));
   std::printf("\n\n%s", metrics_text(generation, plain ? std::optional(tokens_per_second(*plain)) : std::nullopt).c_str());
 }
 
@@ -133,6 +153,7 @@ void add_run_command(CLI::App& app) {
   auto* ids = command->add_option("--prompt-ids", flags->prompt_ids, "The whole prompt as token ids, 2,105,...");
   prompt->excludes(ids);
   flags->model.add_to(*command);
+  flags->sampling.add_to(*command);
   command->add_option("--draft-length", flags->draft_length, "Drafts per round; 0: plain decoding")->check(CLI::Range(0, 32))->capture_default_str();
   command->add_option("--max-tokens", flags->max_tokens, "Longest answer")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
@@ -140,7 +161,7 @@ void add_run_command(CLI::App& app) {
   command->add_option("--connect", flags->connect, "Use the coordinator at tcp://HOST:PORT")->excludes(processes);
   command->add_flag("--raw", flags->raw, "The prompt is plain text, not a chat message");
   command->add_flag("--json", flags->json, "Print one JSON object at the end instead of text");
-  command->add_flag("--compare", flags->compare, "Decode plainly first: measures backbone_only_tok_per_sec, checks that the tokens are equal");
+  command->add_flag("--compare", flags->compare, "Decode plainly first: measures backbone_only_tok_per_sec, checks that the tokens are equal (not under --rejection)");
   command->callback([flags] {
     if (flags->prompt.empty() && flags->prompt_ids.empty()) throw std::runtime_error("run: give a prompt or --prompt-ids");
     run(*flags);

@@ -2,6 +2,9 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <limits>
+#include <optional>
+#include <random>
 #include <stdexcept>
 #include <string>
 
@@ -11,6 +14,8 @@
 #include "common/checkpoint/pack.h"
 #include "common/config/pair.h"
 #include "common/kernels/linear.h"
+#include "common/model/config.h"
+#include "common/sampling/params.h"
 #include "common/tokenizer/chat_format.h"
 #include "launch/cluster.h"
 
@@ -47,6 +52,45 @@ struct ModelFlags {
       if (is_pack(path)) return or_throw(parse_weight_type(or_throw(Pack::open(path))->info().dtype));
     }
     return WeightType::kBf16;
+  }
+};
+
+/// How answers are chosen: greedily, unless asked otherwise. The rule above temperature 0 is `match`.
+struct SamplingFlags {
+  SamplingParams params;  ///< as given; see of()
+  std::optional<float> temperature, top_p;
+  std::optional<std::int32_t> top_k;
+  std::optional<std::uint64_t> seed;
+  bool sample = false, rejection = false;
+
+  void add_to(CLI::App& command) {
+    command.add_flag("--sample", sample, "Sample as Gemma 4's makers advise: --temperature 1 --top-k 64 --top-p 0.95, each may be given");
+    command.add_option("--temperature", temperature, "Sample at this temperature; 0: the most probable token (default)");
+    command.add_option("--top-k", top_k, "Sample from the K most probable tokens; 0: all");
+    command.add_option("--top-p", top_p, "Sample from the fewest tokens that together are this probable");
+    command.add_option("--min-p", params.min_p, "Sample from tokens this probable relative to the most probable one");
+    command.add_option("--seed", seed, "One seed is one text, whatever the draft length (default: a random one)");
+    command.add_flag("--rejection", rejection, "Keep drafts by rejection sampling: the same distribution, but the text depends on the drafts");
+    command.add_option("--repetition-penalty", params.repetition_penalty, "Above 1: tokens of prompt and answer become less probable");
+    command.add_option("--presence-penalty", params.presence_penalty, "Taken off the score of each token of the answer");
+    command.add_option("--frequency-penalty", params.frequency_penalty, "Taken off it for every time that it is there");
+    command.add_option("--min-tokens,--min-response", params.min_tokens, "No end of the answer before it has so many tokens");
+  }
+
+  /// For this backbone, with a seed where one is needed.
+  SamplingParams of(const PairPaths& pair) const {
+    SamplingParams result = params;
+    result.temperature = temperature.value_or(sample ? 1.0f : 0.0f);
+    result.top_k = top_k.value_or(sample ? 64 : 0);
+    result.top_p = top_p.value_or(sample ? 0.95f : 1.0f);
+    if (result.greedy() && (sample || top_k || top_p || seed || rejection || result.min_p != 0)) {
+      throw std::runtime_error("--sample, --top-k, --top-p, --min-p, --seed and --rejection need a --temperature above 0 (--sample alone has 1)");
+    }
+    if (!result.greedy()) result.seed = seed ? *seed : std::random_device()();
+    if (rejection) result.rule = SamplingRule::kRejection;
+    result.suppress_tokens = or_throw(load_suppress_tokens(pair.backbone));
+    or_throw(check_sampling(result, std::numeric_limits<std::int32_t>::max()));
+    return result;
   }
 };
 

@@ -6,7 +6,6 @@
 #include "common/base/time.h"
 #include "common/kernels/kernel_table.h"
 #include "common/protocol/facts.h"
-#include "common/sampling/verify.h"
 
 namespace outrider {
 namespace {
@@ -29,6 +28,12 @@ WireTensor wire_row(std::span<const float> row, DType dtype) {
     kernels().to_bf16(row.data(), static_cast<std::int64_t>(row.size()), reinterpret_cast<Bf16*>(to));
   }
   return {.dtype = dtype, .shape = {static_cast<std::int64_t>(row.size())}, .data = std::move(shared)};
+}
+
+/// The token after a prompt: an outcome without drafts.
+Result<VerifyOutcome> first_token(Sampler& sampler, std::span<const float> logits, SamplingScratch& scratch) {
+  ASSIGN_OR_RETURN(const TokenId token, sampler.choose(logits, scratch));
+  return VerifyOutcome{0, token};
 }
 
 }  // namespace
@@ -68,17 +73,21 @@ void BackboneEngine::report_buffers(const BufferSink& sink, Position positions) 
   backbone_->report_buffers(sink);
   sink({.name = "verifier_scratch.gemm", .dtype = "U8", .shape = {static_cast<std::int64_t>(Linear::thread_scratch_bytes())},
         .bytes = Linear::thread_scratch_bytes()});
-  for (const auto& [session, cache] : caches_) cache.report_buffers(sink, "target_kv_cache", positions);
+  for (const auto& [id, session] : sessions_) session.cache.report_buffers(sink, "target_kv_cache", positions);
 }
 
 std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& batch, const std::function<void()>& between_layers) {
   std::vector<Segment> segments;
   for (const VerifyWork& work : batch) {
-    auto cache = caches_.find(work.session);
-    if (cache == caches_.end()) cache = caches_.emplace(work.session, backbone_->make_cache()).first;
-    CHECK(cache->second.length() == work.base, "cache {}, base {}", cache->second.length(), work.base);
+    auto session = sessions_.find(work.session);
+    if (session == sessions_.end()) {
+      Sampler sampler(work.sampling, work.stop_ids, backbone_->config().final_logit_softcapping);
+      session = sessions_.emplace(work.session, Session{backbone_->make_cache(), std::move(sampler)}).first;
+    }
+    KvCache& cache = session->second.cache;
+    CHECK(cache.length() == work.base, "cache {}, base {}", cache.length(), work.base);
     const std::int64_t outputs = !work.prefill ? static_cast<std::int64_t>(work.tokens.size()) : work.last ? 1 : 0;
-    segments.push_back({&cache->second, work.tokens, outputs});
+    segments.push_back({&cache, work.tokens, outputs});
   }
   const TimePoint start = now();
   const Backbone::Output output = backbone_->forward(segments, nullptr, between_layers ? &between_layers : nullptr);
@@ -90,18 +99,26 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     const VerifyWork& work = batch[i];
     const std::int64_t outputs = segments[i].output_rows;
     KvCache& cache = *segments[i].cache;
+    Sampler& sampler = sessions_.at(work.session).sampler;
     VerifyResult result{.session = work.session, .round = work.round, .hidden = std::nullopt, .kv = {}, .verify_ns = forward_ns};
+    if (work.prefill) sampler.add_prompt(work.tokens);
     if (outputs > 0) {
-      const std::span<const TokenId> drafts = work.prefill ? std::span<const TokenId>() : std::span(work.tokens).subspan(1);
-      const VerifyOutcome outcome = verify_greedy(output.logits.rows(row, outputs), drafts);
-      result.accepted = outcome.accepted;
-      result.next_token = outcome.next_token;
-      if (work.kv_from) {
-        result.hidden = wire_row(output.hidden[row + outcome.accepted].span(), activation_dtype(backbone_->weight_type()));
+      const Matrix<const float> logits = output.logits.rows(row, outputs);
+      const Result<VerifyOutcome> outcome = work.prefill ? first_token(sampler, logits[0].span(), scratch_)
+                                            : work.q.empty() ? sampler.verify(logits, work.tokens, scratch_)
+                                                             : sampler.verify_rejection(logits, work.tokens, work.q, scratch_);
+      if (!outcome) {
+        result.error = outcome.error();
+      } else {
+        result.accepted = outcome->accepted;
+        result.next_token = outcome->next_token;
+        if (work.kv_from) {
+          result.hidden = wire_row(output.hidden[row + outcome->accepted].span(), activation_dtype(backbone_->weight_type()));
+        }
+        if (!work.prefill) cache.truncate(work.base + outcome->accepted + 1);
       }
-      if (!work.prefill) cache.truncate(work.base + outcome.accepted + 1);
     }
-    if (work.kv_from) {
+    if (work.kv_from && !result.error) {
       const Position tail = drafter_window(backbone_->config().sliding_window) + backbone_->rows_max();
       result.kv = donor_rows(cache, *work.kv_from, piece_end(*work.kv_from, cache.length(), kKvRowsMax, tail));
     }

@@ -7,18 +7,19 @@
 
 #include "common/model/backbone.h"
 #include "common/protocol/verifier_core.h"
+#include "common/sampling/sampler.h"
 
 namespace outrider {
 
-/// Runs the verifier core's batches on a backbone: one forward for the rows of all sessions, the
-/// verification rule on each, rollback of what was rejected. Used by one thread.
+/// Runs the verifier core's batches on a backbone: one forward for the rows of all sessions, each
+/// session's sampler on its rows, rollback of what was rejected. Used by one thread.
 class BackboneEngine {
  public:
   explicit BackboneEngine(std::unique_ptr<Backbone> backbone) : backbone_(std::move(backbone)) {}
 
   /// @param between_layers as in Backbone::forward.
   std::vector<VerifyResult> run(const std::vector<VerifyWork>& batch, const std::function<void()>& between_layers = {});
-  void release(SessionId session) { caches_.erase(session); }
+  void release(SessionId session) { sessions_.erase(session); }
   /// Everything that lives as long as the engine or a session; sessions as if they had `positions` each.
   void report_buffers(const BufferSink& sink, Position positions) const;
   const Backbone& backbone() const { return *backbone_; }
@@ -30,7 +31,12 @@ class BackboneEngine {
   KvRows donor_rows(const KvCache& cache, Position from, Position to) const;
 
   std::unique_ptr<Backbone> backbone_;
-  std::map<SessionId, KvCache> caches_;
+  struct Session {
+    KvCache cache;
+    Sampler sampler;
+  };
+  std::map<SessionId, Session> sessions_;
+  SamplingScratch scratch_;
 };
 
 }  // namespace outrider

@@ -83,6 +83,11 @@ TokenId DraftHead::choose(Matrix<const float> n) {
   return candidate_ids_[best];
 }
 
+TokenId DraftHead::choose(Matrix<const float> n, const ChooseDraft& choose) {
+  const std::span<const float> s = score(n);
+  return choose(top_k_ == 0 ? std::span<const TokenId>() : std::span<const TokenId>(candidate_ids_), s);
+}
+
 std::vector<float> DraftHead::scores(Matrix<const float> n) {
   const std::span<const float> s = score(n);
   if (top_k_ == 0) return {s.begin(), s.end()};
@@ -217,7 +222,8 @@ Matrix<const float> Assistant::step(TokenId token, std::span<const float> state,
 }
 
 std::vector<TokenId> Assistant::draft(TokenId token, std::span<const float> hidden, const DonorReplica& replica,
-                                      Position position, std::int64_t count, std::span<const TokenId> stop_ids) {
+                                      Position position, std::int64_t count, std::span<const TokenId> stop_ids,
+                                      const ChooseDraft* choose) {
   Round round = make_round(replica, position);
   round.sliding.angles = &round.sliding_angles;
   round.full.angles = &round.full_angles;
@@ -226,7 +232,7 @@ std::vector<TokenId> Assistant::draft(TokenId token, std::span<const float> hidd
   std::vector<TokenId> drafts;
   while (static_cast<std::int64_t>(drafts.size()) < count) {
     const Matrix<const float> n = step(token, state[0].span(), {&round.sliding, 1}, {&round.full, 1}, nullptr);
-    token = head_.choose(n);
+    token = choose == nullptr ? head_.choose(n) : head_.choose(n, *choose);
     drafts.push_back(token);
     if (std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end()) break;
     if (static_cast<std::int64_t>(drafts.size()) < count) post_projection_.forward(n, state);

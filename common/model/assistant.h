@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -28,6 +29,9 @@ struct DonorReplica {
   }
 };
 
+/// Chooses a draft by its scores: those of `ids`, or of the whole vocabulary in order if there are none.
+using ChooseDraft = std::function<TokenId(std::span<const TokenId> ids, std::span<const float> scores)>;
+
 /// The scores of the drafter's tied head: the whole vocabulary, or with ordered embeddings only the
 /// tokens of the best centroids (gemma4.md 4.3).
 class DraftHead {
@@ -36,6 +40,8 @@ class DraftHead {
 
   /// The token with the highest score; the lowest id among equals. @param n [hidden_size], normed.
   TokenId choose(Matrix<const float> n);
+  /// The token that `choose` takes.
+  TokenId choose(Matrix<const float> n, const ChooseDraft& choose);
   /// All scores as the reference defines them: what no chosen centroid holds gets the lowest chosen
   /// score minus one. For parity tests.
   std::vector<float> scores(Matrix<const float> n);
@@ -76,12 +82,13 @@ class Assistant {
 
   DonorReplica make_replica() const;
 
-  /// Up to `count` greedy drafts after `token`, which sits at `position` (gemma4.md 4.5): the same
+  /// Up to `count` drafts, greedy ones unless `choose` says otherwise, after `token`, which sits at `position` (gemma4.md 4.5): the same
   /// position and K/V throughout. Stops after a stop token.
   /// @param hidden [backbone_hidden_size] the target row that produced `token`.
   /// @pre replica.length == position, position >= 1.
   std::vector<TokenId> draft(TokenId token, std::span<const float> hidden, const DonorReplica& replica,
-                             Position position, std::int64_t count, std::span<const TokenId> stop_ids);
+                             Position position, std::int64_t count, std::span<const TokenId> stop_ids,
+                             const ChooseDraft* choose = nullptr);
 
   /// One draft step, for parity tests.
   struct Step {

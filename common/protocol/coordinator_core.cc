@@ -1,6 +1,7 @@
 #include "common/protocol/coordinator_core.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "common/protocol/facts.h"
 
@@ -237,15 +238,21 @@ void CoordinatorCore::start(Sessions::iterator it, TimePoint now) {
     return fail(it, Errc::kOutOfRange,
                 fmt::format("the prompt has {} tokens, the context holds {} with the answer", prompt, facts.context_max));
   }
+  if (auto fine = check_sampling(session.request.sampling, facts.vocab_size); !fine) return fail(it, fine.error().code, fine.error().message);
   // The last token of an answer needs no K/V, so prompt + answer may be one longer than the context.
   session.request.max_tokens = std::min<std::int64_t>(session.request.max_tokens, facts.context_max - prompt + 1);
   session.verifier = best_peer;
   ++best->sessions;
   if (session.request.draft_length > 0) assign_drafter(session);
   session.phase = Phase::kPrefill;
-  ask_verifier(session, {.session = it->first, .round = session.round, .base = 0,
-                         .body = Prefill{.tokens = session.request.prompt, .want_kv = !session.drafter.empty(),
-                                         .positions_max = prompt + session.request.max_tokens - 1}}, now);
+  Prefill prefill{.tokens = session.request.prompt, .want_kv = !session.drafter.empty(),
+                  .positions_max = prompt + session.request.max_tokens - 1, .sampling = session.request.sampling};
+  if (prefill.sampling.min_tokens > 0) {
+    // A stop id beyond the vocabulary never comes.
+    std::copy_if(session.request.stop_ids.begin(), session.request.stop_ids.end(), std::back_inserter(prefill.stop_ids),
+                 [&](TokenId id) { return id < facts.vocab_size; });
+  }
+  ask_verifier(session, {.session = it->first, .round = session.round, .base = 0, .body = std::move(prefill)}, now);
 }
 
 void CoordinatorCore::ask_verifier(Session& session, Message message, TimePoint now) {
@@ -263,15 +270,17 @@ void CoordinatorCore::on_kv_chunk(Session& session, SessionId id, KvRows kv) {
 void CoordinatorCore::on_candidates(Session& session, SessionId id, const Candidates& candidates, TimePoint now) {
   const PairFacts& facts = workers_.at(session.verifier).hello.facts;
   const auto limit = static_cast<std::size_t>(std::min<std::int64_t>(session.request.draft_length, tokens_left(session) - 1));
-  const bool sound = candidates.tokens.size() <= limit &&
+  const bool sound = candidates.tokens.size() <= limit && (candidates.q.empty() || candidates.q.size() == candidates.tokens.size()) &&
                      std::all_of(candidates.tokens.begin(), candidates.tokens.end(), [&](TokenId t) { return t < facts.vocab_size; });
   const std::int64_t waited = (now - session.asked).count(), drafting = std::clamp<std::int64_t>(candidates.draft_ns, 0, waited);
   session.metrics.draft_ns += drafting;
   session.metrics.wire_ns += waited - drafting;
   if (sound) {
     session.drafts = candidates.tokens;
+    if (session.request.sampling.rule == SamplingRule::kRejection) session.q = candidates.q;
   } else {
-    warn(fmt::format("{} candidates, or ids beyond the vocabulary of {}: dropped", candidates.tokens.size(), facts.vocab_size));
+    warn(fmt::format("{} candidates with {} distributions, or ids beyond the vocabulary of {}: dropped", candidates.tokens.size(),
+                     candidates.q.size(), facts.vocab_size));
   }
   end_drafting(session, id, now);
 }
@@ -283,7 +292,7 @@ void CoordinatorCore::send_verify(Session& session, SessionId id, TimePoint now)
   session.phase = Phase::kVerifying;
   ask_verifier(session,
                {.session = id, .round = session.round, .base = base_of(session),
-                .body = Verify{std::move(tokens), drafting_goes_on ? std::optional(session.replica_end) : std::nullopt}},
+                .body = Verify{std::move(tokens), drafting_goes_on ? std::optional(session.replica_end) : std::nullopt, session.q}},
                now);
 }
 
@@ -295,6 +304,7 @@ std::int64_t CoordinatorCore::draft_room(const Session& session) const {
 void CoordinatorCore::next_round(Session& session, SessionId id, TimePoint now, bool catch_up) {
   session.round = next(session.round);
   session.drafts.clear();
+  session.q.clear();
   session.asked_drafter = false;
   if (draft_room(session) > 0) {
     const bool other = std::any_of(workers_.begin(), workers_.end(), [](const auto& entry) { return entry.second.may_draft(); });
@@ -324,11 +334,14 @@ void CoordinatorCore::ask_drafter(Session& session, SessionId id, TimePoint now)
   session.phase = Phase::kDrafting;
   session.phase_since = session.asked = now;
   session.replica_end = base;
+  const SamplingParams& sampling = session.request.sampling;
   send(session.drafter, {.session = id, .round = session.round, .base = base,
                          .body = Draft{.token = session.answer.back(),
                                        .draft_length = static_cast<std::int32_t>(draft_length),
                                        .hidden = std::move(*session.hidden),
-                                       .kv = up_to_date ? KvRows{.from = base, .to = base, .donors = {}} : std::move(session.kv)}});
+                                       .kv = up_to_date ? KvRows{.from = base, .to = base, .donors = {}} : std::move(session.kv),
+                                       .sampling = sampling == SamplingParams{} ? std::nullopt : std::optional(sampling),
+                                       .index = static_cast<std::int64_t>(session.answer.size())}});
   session.hidden.reset();
   session.kv = {};
 }
@@ -371,6 +384,7 @@ void CoordinatorCore::on_step(const PeerId& from, const Message& message, TimePo
     return refuse(Errc::kInvalidArgument, fmt::format("{} drafts, the context has room for {}", step.drafts.size(), tokens_left(session) - 1));
   }
   session.drafts = step.drafts;
+  session.q.clear();  // the client says what it drafts, not from what
   send_verify(session, it->first, now);
 }
 

@@ -71,6 +71,7 @@ class CoordinatorCore {
     PeerId verifier, drafter;  ///< "" while there is none
     RoundId round{};
     std::vector<TokenId> drafts;
+    std::vector<Distribution> q;         ///< what the drafts were drawn from; empty: they must match
     bool asked_drafter = false;          ///< stepwise: in this round
     int keep_alives = 0;                 ///< stepwise: since the last step
     std::optional<Message> outstanding;  ///< the last request to the verifier

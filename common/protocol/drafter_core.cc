@@ -65,6 +65,9 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
     return answer(Failed{Errc::kMismatch, fmt::format("draft request with token {} and hidden row [{}], wanted a token below {} and [{}]",
                                                       draft.token, fmt::join(draft.hidden.shape, ", "), facts_.vocab_size, facts_.hidden_size)});
   }
+  if (draft.sampling) {
+    if (auto fine = check_sampling(*draft.sampling, facts_.vocab_size); !fine) return answer(Failed{Errc::kMismatch, fine.error().message});
+  }
   if (!draft.kv.empty() && accept_rows(*session, draft.kv) && draft.kv.to > session->replica_end) {
     session->replica_end = draft.kv.to;
   } else {
@@ -84,14 +87,16 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
                    .kv = std::move(draft.kv),
                    .token = draft.token,
                    .draft_length = draft.draft_length,
-                   .hidden = std::move(draft.hidden)});
+                   .hidden = std::move(draft.hidden),
+                   .sampling = std::move(draft.sampling),
+                   .index = draft.index});
 }
 
-void DrafterCore::on_drafted(const DraftWork& work, std::vector<TokenId> tokens, std::int64_t draft_ns) {
+void DrafterCore::on_drafted(const DraftWork& work, Drafts drafts) {
   const auto known = sessions_.find(work.session);
   if (known == sessions_.end()) return;  // freed meanwhile
   Message answer{.session = work.session, .round = work.round, .base = work.base,
-                 .body = Candidates{std::move(tokens), draft_ns}};
+                 .body = Candidates{std::move(drafts.tokens), drafts.draft_ns, std::move(drafts.q)}};
   known->second.last_answer = answer;
   outgoing_.push_back({"", std::move(answer)});
 }

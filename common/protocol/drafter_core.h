@@ -24,6 +24,15 @@ struct DraftWork {
   TokenId token = 0;            ///< kDraft
   std::int32_t draft_length = 0;
   WireTensor hidden = {};
+  std::optional<SamplingParams> sampling = {};  ///< as in Draft
+  std::int64_t index = 0;
+};
+
+/// Answer to a kDraft.
+struct Drafts {
+  std::vector<TokenId> tokens;
+  std::vector<Distribution> q;  ///< as in Candidates
+  std::int64_t draft_ns = 0;    ///< in assistant forwards
 };
 
 /// The drafter's side of all its sessions, as a pure state machine. It keeps the books on which
@@ -37,7 +46,7 @@ class DrafterCore {
   void on_tick(TimePoint now);
   std::vector<DraftWork> take_work() { return std::exchange(work_, {}); }
   /// Answers a kDraft. @pre the work came from take_work().
-  void on_drafted(const DraftWork& work, std::vector<TokenId> tokens, std::int64_t draft_ns);
+  void on_drafted(const DraftWork& work, Drafts drafts);
 
   std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
   std::vector<Notice> take_notices() { return std::exchange(notices_, {}); }

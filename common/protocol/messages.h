@@ -11,13 +11,15 @@
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
+#include "common/sampling/distribution.h"
+#include "common/sampling/params.h"
 #include "common/tensor/tensor.h"
 
 namespace outrider {
 
 /// Both sides of a connection must speak the same one. Raised when a message changes its meaning;
 /// adding an optional field does not raise it (schemas/README.md).
-inline constexpr std::uint32_t kProtocolVersion = 2;
+inline constexpr std::uint32_t kProtocolVersion = 3;
 
 /// Limits that hold before a field is believed. A frame or count beyond them is malformed.
 struct WireLimits {
@@ -111,6 +113,8 @@ struct Prefill {  ///< coordinator -> verifier; round 0, base 0
   std::vector<TokenId> tokens;
   bool want_kv = false;  ///< stream donor rows while it runs
   Position positions_max = 0;  ///< K/V rows that the whole session can come to need; 0: not known
+  SamplingParams sampling = {};         ///< of the whole session
+  std::vector<TokenId> stop_ids = {};   ///< what sampling.min_tokens masks; empty without it
 };
 struct KvChunk {  ///< verifier -> coordinator -> drafter while a prefill runs
   KvRows kv;
@@ -120,17 +124,21 @@ struct Draft {  ///< coordinator -> drafter; base is the position of `token`
   std::int32_t draft_length = 0;
   WireTensor hidden;           ///< [hidden_size], the target row that produced `token`, after the final norm
   KvRows kv;                   ///< must end at base
+  std::optional<SamplingParams> sampling = {};  ///< none: draft greedily
+  std::int64_t index = 0;                       ///< of the first draft in the answer
 };
 struct Candidates {  ///< drafter -> coordinator; coordinator -> client, for a Step
   std::vector<TokenId> tokens;
   std::int64_t draft_ns = 0;  ///< spent in assistant forwards
+  std::vector<Distribution> q = {};  ///< for kRejection: what each token was drawn from, at most kDraftTopK tokens
 };
 struct NeedKv {  ///< drafter -> coordinator instead of Candidates
   Position have = 0;  ///< committed rows that the replica holds
 };
 struct Verify {  ///< coordinator -> verifier; base is the position of tokens[0]
-  std::vector<TokenId> tokens;        ///< the last emitted token, then the drafts
-  std::optional<Position> kv_from;    ///< send donor rows from here on; none: send no hidden row and no K/V
+  std::vector<TokenId> tokens;           ///< the last emitted token, then the drafts
+  std::optional<Position> kv_from = {};  ///< send donor rows from here on; none: send no hidden row and no K/V
+  std::vector<Distribution> q = {};      ///< of each draft; empty: the drafts must match
 };
 struct Verdict {  ///< verifier -> coordinator; answers Prefill (accepted 0) and Verify
   std::int32_t accepted = 0;  ///< drafts kept
@@ -156,6 +164,7 @@ struct Generate {  ///< client -> coordinator; session is the client's own reque
   std::vector<TokenId> stop_ids;  ///< empty: only max_tokens and the context end it
   std::int64_t wait_ms = 0;       ///< how long to wait for a verifier to join
   bool stepwise = false;          ///< after the first token, every round waits for the client's Steps
+  SamplingParams sampling = {};
 };
 /// client -> coordinator: one half of a stepwise session's next round. A Failed with kInvalidArgument
 /// refuses this step alone; any other ends the session.

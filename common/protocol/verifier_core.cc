@@ -59,6 +59,8 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
     return;
   }
   if (auto fine = check_tokens(prefill.tokens, 0); !fine) return fail(message, fine.error());
+  if (auto fine = check_tokens(prefill.stop_ids, 0); !fine) return fail(message, fine.error());
+  if (auto fine = check_sampling(prefill.sampling, facts_.vocab_size); !fine) return fail(message, fine.error());
   if (sessions_.size() >= config_.sessions_max) {
     return fail(message, {Errc::kUnavailable, fmt::format("{} sessions, this verifier takes {}", sessions_.size(), config_.sessions_max)});
   }
@@ -66,6 +68,7 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
   if (!kv_bytes) return fail(message, kv_bytes.error());
   Session& session = sessions_[message.session];
   session.kv_bytes = *kv_bytes;
+  session.rejection = !prefill.sampling.greedy() && prefill.sampling.rule == SamplingRule::kRejection;
   session.round = message.round;
   session.heard = now;
   session.request = VerifyWork{.session = message.session,
@@ -73,7 +76,9 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
                                .base = 0,
                                .tokens = prefill.tokens,
                                .prefill = true,
-                               .kv_from = prefill.want_kv ? std::optional<Position>(0) : std::nullopt};
+                               .kv_from = prefill.want_kv ? std::optional<Position>(0) : std::nullopt,
+                               .sampling = prefill.sampling,
+                               .stop_ids = prefill.stop_ids};
   queue_.push_back(message.session);
 }
 
@@ -101,12 +106,16 @@ void VerifierCore::on_verify(const Message& message, const Verify& verify, TimeP
   if (verify.kv_from && (*verify.kv_from < 0 || *verify.kv_from > message.base)) {
     return fail(message, {Errc::kOutOfRange, fmt::format("K/V wanted from {}, committed are {}", *verify.kv_from, message.base)});
   }
+  if (!verify.q.empty() && (!session.rejection || verify.q.size() + 1 != verify.tokens.size())) {
+    return fail(message, {Errc::kMismatch, fmt::format("{} distributions for {} drafts, wanted {}", verify.q.size(), verify.tokens.size() - 1,
+                                                       session.rejection ? "as many or none" : "none: the rule is not rejection")});
+  }
   const Result<std::int64_t> kv_bytes = set_aside(session.kv_bytes, message.base + static_cast<Position>(verify.tokens.size()));
   if (!kv_bytes) return fail(message, kv_bytes.error());
   session.kv_bytes = *kv_bytes;
   session.round = message.round;
   session.request = VerifyWork{.session = message.session, .round = message.round, .base = message.base,
-                               .tokens = verify.tokens, .kv_from = verify.kv_from};
+                               .tokens = verify.tokens, .kv_from = verify.kv_from, .q = verify.q};
   queue_.push_back(message.session);
 }
 
@@ -158,6 +167,12 @@ void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint no
       continue;
     }
     const VerifyWork& request = *session.request;
+    if (result.error) {
+      reply({.session = result.session, .round = result.round, .base = request.base,
+             .body = Failed{result.error->code, std::move(result.error->message)}});
+      release(known);
+      continue;
+    }
     if (request.prefill) {
       const auto total = static_cast<std::int64_t>(request.tokens.size());
       session.prompt_done += session.rows_out;

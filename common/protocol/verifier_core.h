@@ -41,6 +41,9 @@ struct VerifyWork {
   bool prefill = false;          ///< prompt tokens: all are committed, only the last row has a use
   bool last = true;              ///< false: a prompt goes on; no verdict yet
   std::optional<Position> kv_from;
+  SamplingParams sampling = {};        ///< with a session's first rows; afterwards the engine knows it
+  std::vector<TokenId> stop_ids = {};  ///< likewise, as in Prefill
+  std::vector<Distribution> q = {};    ///< as in Verify
 };
 
 /// What the engine found. For a prompt chunk that is not the last, only `kv` counts.
@@ -52,6 +55,7 @@ struct VerifyResult {
   std::optional<WireTensor> hidden;
   KvRows kv;
   std::int64_t verify_ns = 0;
+  std::optional<Error> error = {};  ///< no token could be chosen: the session is over
 };
 
 /// The sessions freed last, so that a late duplicate does not open one again. Session numbers are
@@ -98,6 +102,7 @@ class VerifierCore {
     std::optional<VerifyWork> request;    ///< in work; a prompt's tokens are all here
     std::int64_t prompt_done = 0;         ///< prompt tokens already forwarded
     std::int64_t kv_bytes = 0;            ///< set aside for it
+    bool rejection = false;               ///< its rule
     bool in_batch = false;
     std::int64_t rows_out = 0;            ///< rows of the batch that is out
     bool freed = false;

@@ -1,6 +1,7 @@
 #include "common/transport/codec.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -29,6 +30,8 @@ static_assert(same(wire::Role::Verifier, Role::kVerifier) &&
               same(wire::Role::Drafter, Role::kDrafter));
 static_assert(same(wire::FinishReason::Stop, FinishReason::kStop) &&
               same(wire::FinishReason::Length, FinishReason::kLength));
+static_assert(same(wire::SamplingRule::Match, SamplingRule::kMatch) &&
+              same(wire::SamplingRule::Rejection, SamplingRule::kRejection));
 static_assert(same(wire::ErrorCode::InvalidArgument, Errc::kInvalidArgument) &&
               same(wire::ErrorCode::NotFound, Errc::kNotFound) &&
               same(wire::ErrorCode::Malformed, Errc::kMalformed) &&
@@ -136,9 +139,22 @@ Offset<wire::Drain> write(Writer& writer, const Drain&) {
   return wire::CreateDrain(writer.builder);
 }
 
+Offset<wire::Sampling> write(Writer& writer, const SamplingParams& sampling) {
+  std::vector<wire::LogitBias> logit_bias;
+  for (const LogitBias& entry : sampling.logit_bias) logit_bias.emplace_back(entry.token, entry.bias);
+  return wire::CreateSampling(
+      writer.builder, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p,
+      sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty,
+      writer.builder.CreateVectorOfStructs(logit_bias),
+      writer.builder.CreateVector(sampling.suppress_tokens), sampling.min_tokens, sampling.seed,
+      static_cast<wire::SamplingRule>(sampling.rule));
+}
+
 Offset<wire::Prefill> write(Writer& writer, const Prefill& prefill) {
-  return wire::CreatePrefill(writer.builder, writer.builder.CreateVector(prefill.tokens),
-                             prefill.want_kv, prefill.positions_max);
+  const auto tokens = writer.builder.CreateVector(prefill.tokens);
+  const auto sampling = write(writer, prefill.sampling);
+  return wire::CreatePrefill(writer.builder, tokens, prefill.want_kv, prefill.positions_max,
+                             sampling, writer.builder.CreateVector(prefill.stop_ids));
 }
 
 Offset<wire::KvChunk> write(Writer& writer, const KvChunk& chunk) {
@@ -147,13 +163,25 @@ Offset<wire::KvChunk> write(Writer& writer, const KvChunk& chunk) {
 
 Offset<wire::Draft> write(Writer& writer, const Draft& draft) {
   const std::uint32_t hidden = writer.add(draft.hidden);
-  return wire::CreateDraft(writer.builder, draft.token, draft.draft_length, hidden,
-                           write(writer, draft.kv));
+  const auto kv = write(writer, draft.kv);
+  const auto sampling = draft.sampling ? write(writer, *draft.sampling) : Offset<wire::Sampling>();
+  return wire::CreateDraft(writer.builder, draft.token, draft.draft_length, hidden, kv, sampling, draft.index);
+}
+
+/// Absent where there are none.
+Offset<flatbuffers::Vector<Offset<wire::Distribution>>> write(Writer& writer, const std::vector<Distribution>& distributions) {
+  std::vector<Offset<wire::Distribution>> tables;
+  for (const Distribution& distribution : distributions) {
+    const auto ids = writer.builder.CreateVector(distribution.ids);
+    tables.push_back(wire::CreateDistribution(writer.builder, ids, writer.builder.CreateVector(distribution.weights)));
+  }
+  if (tables.empty()) return {};
+  return writer.builder.CreateVector(tables);
 }
 
 Offset<wire::Candidates> write(Writer& writer, const Candidates& candidates) {
-  return wire::CreateCandidates(writer.builder, writer.builder.CreateVector(candidates.tokens),
-                                candidates.draft_ns);
+  const auto tokens = writer.builder.CreateVector(candidates.tokens);
+  return wire::CreateCandidates(writer.builder, tokens, candidates.draft_ns, write(writer, candidates.q));
 }
 
 Offset<wire::NeedKv> write(Writer& writer, const NeedKv& need) {
@@ -162,8 +190,9 @@ Offset<wire::NeedKv> write(Writer& writer, const NeedKv& need) {
 
 Offset<wire::VerifyDraft> write(Writer& writer, const Verify& verify) {
   const auto tokens = writer.builder.CreateVector(verify.tokens);
-  return verify.kv_from ? wire::CreateVerifyDraft(writer.builder, tokens, *verify.kv_from)
-                        : wire::CreateVerifyDraft(writer.builder, tokens);
+  const auto q = write(writer, verify.q);
+  return wire::CreateVerifyDraft(writer.builder, tokens,
+                                 verify.kv_from ? flatbuffers::Optional<std::int64_t>(*verify.kv_from) : flatbuffers::nullopt, q);
 }
 
 Offset<wire::Verdict> write(Writer& writer, const Verdict& verdict) {
@@ -188,7 +217,7 @@ Offset<wire::Generate> write(Writer& writer, const Generate& generate) {
   return wire::CreateGenerate(writer.builder, writer.builder.CreateVector(generate.prompt),
                               generate.max_tokens, generate.draft_length,
                               writer.builder.CreateVector(generate.stop_ids), generate.wait_ms,
-                              generate.stepwise);
+                              generate.stepwise, write(writer, generate.sampling));
 }
 
 Offset<wire::Step> write(Writer& writer, const Step& step) {
@@ -257,6 +286,11 @@ class Reader {
   template <typename T>
   T not_negative(const char* what, T value) {
     return in_range(what, value, 0, std::numeric_limits<T>::max());
+  }
+
+  float finite(const char* what, float value) {
+    if (!std::isfinite(value)) fail(Errc::kMalformed, "{} is {}, wanted a finite number", what, value);
+    return value;
   }
 
   /// Bounded, so that sums of positions cannot overflow anywhere.
@@ -461,10 +495,33 @@ WhoAreYou read(Reader&, const wire::WhoAreYou&) { return {}; }
 Heartbeat read(Reader&, const wire::Heartbeat&) { return {}; }
 Drain read(Reader&, const wire::Drain&) { return {}; }
 
+SamplingParams read(Reader& reader, const wire::Sampling& table) {
+  SamplingParams sampling{
+      .temperature = reader.finite("temperature", table.temperature()),
+      .top_k = reader.not_negative("top_k", table.top_k()),
+      .top_p = reader.finite("top_p", table.top_p()),
+      .min_p = reader.finite("min_p", table.min_p()),
+      .repetition_penalty = reader.finite("repetition_penalty", table.repetition_penalty()),
+      .presence_penalty = reader.finite("presence_penalty", table.presence_penalty()),
+      .frequency_penalty = reader.finite("frequency_penalty", table.frequency_penalty()),
+      .suppress_tokens = reader.list("suppress_tokens", table.suppress_tokens(), kSamplingListMax),
+      .min_tokens = reader.not_negative("min_tokens", table.min_tokens()),
+      .seed = table.seed(),
+      .rule = reader.enumerator<SamplingRule>("rule", table.rule())};
+  const std::uint32_t biases = reader.count("logit biases", table.logit_bias(), kSamplingListMax);
+  for (std::uint32_t i = 0; i < biases; ++i) {
+    const wire::LogitBias& entry = *table.logit_bias()->Get(i);
+    sampling.logit_bias.push_back({reader.not_negative("logit bias's token", entry.token()), reader.finite("logit bias", entry.bias())});
+  }
+  return sampling;
+}
+
 Prefill read(Reader& reader, const wire::Prefill& table) {
   Prefill prefill{.tokens = reader.list("tokens", table.tokens(), reader.limits().tokens_max),
                   .want_kv = table.want_kv(),
-                  .positions_max = reader.not_negative("positions_max", table.positions_max())};
+                  .positions_max = reader.not_negative("positions_max", table.positions_max()),
+                  .sampling = read(reader, *table.sampling()),
+                  .stop_ids = reader.list("stop_ids", table.stop_ids(), reader.limits().tokens_max)};
   if (prefill.tokens.empty()) reader.fail(Errc::kMalformed, "0 tokens, wanted at least 1");
   return prefill;
 }
@@ -472,16 +529,42 @@ Prefill read(Reader& reader, const wire::Prefill& table) {
 KvChunk read(Reader& reader, const wire::KvChunk& table) { return {read(reader, *table.kv())}; }
 
 Draft read(Reader& reader, const wire::Draft& table) {
-  return {.token = reader.not_negative("token", table.token()),
-          .draft_length = reader.draft_length("draft_length", table.draft_length()),
-          .hidden = reader.tensor("hidden", table.hidden(), 1),
-          .kv = read(reader, *table.kv())};
+  Draft draft{.token = reader.not_negative("token", table.token()),
+              .draft_length = reader.draft_length("draft_length", table.draft_length()),
+              .hidden = reader.tensor("hidden", table.hidden(), 1),
+              .kv = read(reader, *table.kv()),
+              .index = reader.position("index", table.index())};
+  if (table.sampling() != nullptr) draft.sampling = read(reader, *table.sampling());
+  return draft;
+}
+
+std::vector<Distribution> read(Reader& reader, const flatbuffers::Vector<Offset<wire::Distribution>>* tables) {
+  const std::uint32_t count = reader.count("distributions", tables, static_cast<std::size_t>(reader.limits().draft_length_max));
+  std::vector<Distribution> distributions(count);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const wire::Distribution& table = *tables->Get(i);
+    const std::vector<TokenId> ids = reader.list("distribution's ids", table.ids(), kDraftTopK);
+    const std::size_t weights = table.weights() == nullptr ? 0 : table.weights()->size();
+    if (ids.empty() || weights != ids.size()) {
+      reader.fail(Errc::kMalformed, "{} ids and {} weights in a distribution, wanted 1 to {}, as many", ids.size(), weights, kDraftTopK);
+      return {};
+    }
+    for (std::size_t j = 0; j < ids.size(); ++j) {
+      const float weight = table.weights()->Get(static_cast<flatbuffers::uoffset_t>(j));
+      if (!(weight >= 0 && weight <= 1)) reader.fail(Errc::kMalformed, "a distribution's weight is {}, wanted 0 to 1", weight);
+      if (j > 0 && ids[j] <= ids[j - 1]) reader.fail(Errc::kMalformed, "a distribution has {} after {}, wanted ascending ids", ids[j], ids[j - 1]);
+      distributions[i].add(ids[j], weight);
+    }
+    if (distributions[i].total <= 0) reader.fail(Errc::kMalformed, "a distribution's weights are all 0");
+  }
+  return distributions;
 }
 
 Candidates read(Reader& reader, const wire::Candidates& table) {
   const auto tokens_max = static_cast<std::size_t>(reader.limits().draft_length_max);
   return {.tokens = reader.list("tokens", table.tokens(), tokens_max),
-          .draft_ns = reader.not_negative("draft_ns", table.draft_ns())};
+          .draft_ns = reader.not_negative("draft_ns", table.draft_ns()),
+          .q = read(reader, table.q())};
 }
 
 NeedKv read(Reader& reader, const wire::NeedKv& table) {
@@ -494,6 +577,7 @@ Verify read(Reader& reader, const wire::VerifyDraft& table) {
   verify.tokens = reader.list("tokens", table.tokens(), tokens_max);
   if (verify.tokens.empty()) reader.fail(Errc::kMalformed, "0 tokens, wanted at least 1");
   if (table.kv_from()) verify.kv_from = reader.position("kv_from", *table.kv_from());
+  verify.q = read(reader, table.q());
   return verify;
 }
 
@@ -523,7 +607,8 @@ Generate read(Reader& reader, const wire::Generate& table) {
           .draft_length = reader.draft_length("draft_length", table.draft_length()),
           .stop_ids = reader.list("stop_ids", table.stop_ids(), tokens_max),
           .wait_ms = reader.in_range("wait_ms", table.wait_ms(), 0, kWaitMsMax),
-          .stepwise = table.stepwise()};
+          .stepwise = table.stepwise(),
+          .sampling = read(reader, *table.sampling())};
 }
 
 Step read(Reader& reader, const wire::Step& table) {
@@ -609,7 +694,7 @@ Result<const wire::Envelope*> verified_envelope(std::span<const std::byte> heade
   const auto* const bytes = reinterpret_cast<const std::uint8_t*>(header.data());
   // Far below FlatBuffers' defaults: the deepest path is envelope, body, kv rows, donor.
   constexpr flatbuffers::uoffset_t kDepthMax = 8;
-  const auto tables_max = static_cast<flatbuffers::uoffset_t>(16 + 3 * limits.tensors_max);
+  const auto tables_max = static_cast<flatbuffers::uoffset_t>(16 + 3 * limits.tensors_max + static_cast<std::size_t>(limits.draft_length_max));
 
   flatbuffers::Verifier version_verifier(bytes, header.size(), kDepthMax, tables_max);
   if (!version_verifier.VerifyBuffer<wire::AnyEnvelope>(wire::EnvelopeIdentifier())) {

@@ -39,7 +39,8 @@ TEST(JsonOutput, OfRunHasAnswerAndMetrics) {
       {"run", golden.prompt, "--dtype", "f32", "--draft-length", "4", "--compare", "--json"});
   const json object = output_of(run);
   ASSERT_EQ(keys_of(object),
-            (std::set<std::string>{"prompt_ids", "token_ids", "text", "finish_reason", "metrics"}));
+            (std::set<std::string>{"prompt_ids", "token_ids", "text", "finish_reason", "metrics", "sampling"}));
+  EXPECT_EQ(object["sampling"], (json{{"rule", "greedy"}, {"temperature", 0.0}}));
   EXPECT_EQ(object["prompt_ids"].get<std::vector<TokenId>>(), golden.prompt_ids);
   EXPECT_EQ(object["token_ids"].get<std::vector<TokenId>>(), golden.greedy);
   EXPECT_EQ(object["text"], golden.text);

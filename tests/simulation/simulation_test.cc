@@ -73,6 +73,69 @@ TEST(Simulation, TextSurvivesEveryFault) {
   EXPECT_GT(totals.restarts, 100);
 }
 
+// The rule `match`: one seed is one text, whatever the draft length, the faults and the drafters that come and go.
+TEST(Simulation, SampledTextIsOneForEveryDraftLength) {
+  const Faults faults{.drop = 0.03, .repeat = 0.1, .delay_max = std::chrono::milliseconds(5), .slow = 0.02, .drafter_restart = 1};
+  constexpr std::uint64_t kSeeds = 200;
+  constexpr std::int64_t kMaxTokens = 40;
+  std::int64_t accepted = 0, rejected = 0, restarts = 0, stopped = 0;
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    CounterRng rng(seed * 104729);
+    SamplingParams sampling{.temperature = seed % 3 == 0 ? 0.6f : 1.0f, .top_k = seed % 2 == 0 ? 50 : 0, .top_p = seed % 5 == 0 ? 0.9f : 1.0f, .seed = seed};
+    if (seed % 4 == 0) sampling.repetition_penalty = 1.2f, sampling.frequency_penalty = 0.5f;
+    std::vector<TokenId> prompt(1 + rng.below(12)), stop_ids;
+    for (TokenId& token : prompt) token = static_cast<TokenId>(rng.below(model::kVocab));
+    // A stop that would come early if the guard did not hold it off.
+    if (seed % 7 == 0) sampling.min_tokens = 15;
+    if (seed % 7 < 3) stop_ids = {model::generate(prompt, 8, sampling).back(), static_cast<TokenId>(seed), model::generate(prompt, 20, sampling).back()};
+    const std::vector<TokenId> expected = model::generate(prompt, kMaxTokens, sampling, stop_ids);
+    EXPECT_GE(std::ssize(expected), sampling.min_tokens);
+    stopped += std::ssize(expected) < kMaxTokens;
+    Simulator simulator(seed, faults, 0.9);
+    for (std::int32_t draft_length = 0; draft_length <= 8; ++draft_length) {
+      simulator.request(static_cast<std::uint64_t>(draft_length) + 1, prompt, kMaxTokens, draft_length, sampling, stop_ids);
+    }
+    ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1))) << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+    for (const auto& [number, answer] : simulator.answers()) {
+      EXPECT_EQ(answer.failure, "");
+      ASSERT_EQ(answer.tokens, expected) << "draft length " << number - 1;
+      accepted += answer.metrics.accepted_tokens;
+      rejected += answer.metrics.drafted_tokens - answer.metrics.accepted_tokens;
+    }
+    restarts += simulator.drafter_restarts();
+  }
+  EXPECT_GT(accepted, 5000);
+  EXPECT_GT(rejected, 5000);
+  EXPECT_GT(restarts, 50);
+  EXPECT_GT(stopped, 20);
+}
+
+// Lost and repeated distributions must not stop a text, nor let a token in twice.
+TEST(Simulation, RejectionSurvivesEveryFault) {
+  const Faults faults{.drop = 0.05, .repeat = 0.1, .delay_max = std::chrono::milliseconds(5), .slow = 0.03, .drafter_restart = 0.5};
+  std::int64_t accepted = 0, drafted = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Simulator simulator(seed, faults, 0);
+    for (std::int32_t draft_length = 0; draft_length <= 8; ++draft_length) {
+      const SamplingParams sampling{.temperature = 1, .top_k = kDraftTopK, .seed = seed + static_cast<std::uint64_t>(draft_length),
+                                    .rule = SamplingRule::kRejection};
+      simulator.request(static_cast<std::uint64_t>(draft_length) + 1, {1, 2, 3}, 60, draft_length, sampling);
+    }
+    ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1))) << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+    for (const auto& [number, answer] : simulator.answers()) {
+      EXPECT_EQ(answer.failure, "");
+      EXPECT_EQ(answer.tokens.size(), 60u);
+      accepted += answer.metrics.accepted_tokens;
+      drafted += answer.metrics.drafted_tokens;
+    }
+  }
+  // The drafter's q is the target's p.
+  EXPECT_GT(drafted, 0);
+  EXPECT_EQ(accepted, drafted);
+}
+
 TEST(Simulation, OneSeedIsOneHistory) {
   const Faults faults{.drop = 0.1, .repeat = 0.1, .slow = 0.05, .drafter_restart = 1};
   Totals first, second;

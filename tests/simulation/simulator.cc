@@ -34,13 +34,25 @@ PairFacts facts() {
                      {.sliding = false, .layer = 1, .num_key_value_heads = 1, .head_dim = 2}}};
 }
 
-std::vector<TokenId> generate(const std::vector<TokenId>& prompt, std::int64_t count) {
+std::vector<float> logits(std::uint64_t prefix) {
+  std::vector<float> row;
+  for (std::uint64_t token = 0; token < kVocab; ++token) row.push_back(static_cast<float>(CounterRng::at(prefix, token) % 4096) / 1024);
+  row[static_cast<std::size_t>(choose(prefix))] = 9.5f;
+  return row;
+}
+
+std::vector<TokenId> generate(const std::vector<TokenId>& prompt, std::int64_t count, const SamplingParams& sampling,
+                              const std::vector<TokenId>& stop_ids) {
   std::uint64_t prefix = kEmpty;
   for (const TokenId token : prompt) prefix = extend(prefix, token);
-  std::vector<TokenId> tokens;
-  while (static_cast<std::int64_t>(tokens.size()) < count) {
-    tokens.push_back(choose(prefix));
+  Sampler sampler(sampling, stop_ids, 0);
+  SamplingScratch scratch;
+  sampler.add_prompt(prompt);
+  std::vector<TokenId> tokens = {sampler.choose(logits(prefix), scratch).value()};
+  while (static_cast<std::int64_t>(tokens.size()) < count && std::find(stop_ids.begin(), stop_ids.end(), tokens.back()) == stop_ids.end()) {
     prefix = extend(prefix, tokens.back());
+    const std::vector<float> row = logits(prefix);
+    tokens.push_back(sampler.verify({row.data(), {1, kVocab}}, {&tokens.back(), 1}, scratch).value().next_token);
   }
   return tokens;
 }
@@ -63,10 +75,13 @@ void Simulator::new_drafter() {
   drafter_ = std::make_unique<DrafterCore>(DrafterConfig{}, Hello{.role = Role::kDrafter, .name = drafter_peer_, .facts = model::facts()});
 }
 
-void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens, std::int32_t draft_length) {
+void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens, std::int32_t draft_length,
+                        const SamplingParams& sampling, const std::vector<TokenId>& stop_ids) {
   answers_[number];
+  sampled_ = sampled_ || !(sampling == SamplingParams{});
   coordinator_.on_message(kClient, {.session = SessionId{number}, .body = Generate{.prompt = std::move(prompt), .max_tokens = max_tokens,
-                                                                                   .draft_length = draft_length, .stop_ids = {}, .wait_ms = 60'000}}, now_);
+                                                                                   .draft_length = draft_length, .stop_ids = stop_ids, .wait_ms = 60'000,
+                                                                                   .sampling = sampling}}, now_);
   flush();
 }
 
@@ -137,7 +152,10 @@ void Simulator::flush() {
   }
   for (const DraftWork& work : drafter_->take_work()) draft(work);
   for (const Outgoing& out : drafter_->take_outgoing()) transmit(Event::Kind::kToCoordinator, drafter_peer_, out.message);
-  for (const SessionId session : verifier_->take_released()) prefixes_.erase(session);
+  for (const SessionId session : verifier_->take_released()) {
+    prefixes_.erase(session);
+    samplers_.erase(session);
+  }
   if (const std::vector<VerifyWork> batch = verifier_->take_batch(); !batch.empty()) {
     results_ = forward(batch);
     schedule(std::chrono::microseconds(1000 + static_cast<std::int64_t>(rng_.below(4000))), Event::Kind::kBatchDone, "", {});
@@ -171,16 +189,37 @@ std::vector<VerifyResult> Simulator::forward(const std::vector<VerifyWork>& batc
     for (const TokenId token : work.tokens) prefix.push_back(model::extend(prefix.empty() ? model::kEmpty : prefix.back(), token));
     VerifyResult result{.session = work.session, .round = work.round, .hidden = std::nullopt, .kv = {}};
     Position committed = static_cast<Position>(prefix.size());
-    if (!work.prefill) {
+    if (work.base == 0 && !(work.sampling == SamplingParams{})) samplers_.emplace(work.session, Sampler(work.sampling, work.stop_ids, 0));
+    const auto sampler = samplers_.find(work.session);
+    if (sampler != samplers_.end()) {
+      const std::size_t outputs = !work.prefill ? work.tokens.size() : work.last ? 1 : 0;
+      std::vector<float> logits;
+      for (std::size_t row = prefix.size() - outputs; row < prefix.size(); ++row) {
+        const std::vector<float> more = model::logits(prefix[row]);
+        logits.insert(logits.end(), more.begin(), more.end());
+      }
+      if (work.prefill) {
+        sampler->second.add_prompt(work.tokens);
+        if (work.last) result.next_token = sampler->second.choose(logits, scratch_).value();
+      } else {
+        const Matrix<const float> rows(logits.data(), {std::ssize(work.tokens), model::kVocab});
+        const VerifyOutcome outcome = (work.q.empty() ? sampler->second.verify(rows, work.tokens, scratch_)
+                                                      : sampler->second.verify_rejection(rows, work.tokens, work.q, scratch_)).value();
+        result.accepted = outcome.accepted;
+        result.next_token = outcome.next_token;
+      }
+    } else if (!work.prefill) {
       while (result.accepted + 1 < static_cast<std::int32_t>(work.tokens.size()) &&
              model::choose(prefix[static_cast<std::size_t>(work.base + result.accepted)]) == work.tokens[static_cast<std::size_t>(result.accepted) + 1]) {
         ++result.accepted;
       }
+    }
+    if (!work.prefill) {
       committed = work.base + result.accepted + 1;
       prefix.resize(static_cast<std::size_t>(committed));
     }
     if (work.last) {
-      result.next_token = model::choose(prefix.back());
+      if (sampler == samplers_.end()) result.next_token = model::choose(prefix.back());
       if (work.kv_from) result.hidden = tensor_of({prefix.back()}, {2});
     }
     if (work.kv_from && *work.kv_from < committed) {
@@ -224,16 +263,26 @@ void Simulator::draft(const DraftWork& work) {
   }
   const std::uint64_t hidden = hash_at(work.hidden, 0);
   if (!replica.full.empty() && replica.full.rbegin()->second != hidden) violated("hidden row and K/V are of different prefixes");
-  if (model::choose(hidden) != work.token) violated("the hidden row did not produce the token");
+  if (!sampled_ && model::choose(hidden) != work.token) violated("the hidden row did not produce the token");
 
   std::vector<TokenId> drafts;
+  std::vector<Distribution> q;
   std::uint64_t prefix = model::extend(hidden, work.token);
   while (static_cast<std::int32_t>(drafts.size()) < work.draft_length) {
     const TokenId right = model::choose(prefix);
+    const std::int64_t index = work.index + std::ssize(drafts);
+    if (work.sampling && work.sampling->rule == SamplingRule::kRejection) {
+      SamplingParams few = *work.sampling;
+      few.top_k = kDraftTopK;
+      make_distribution(model::logits(prefix), few, scratch_, &q.emplace_back());
+      drafts.push_back(outrider::draw(q.back(), Noise(few.seed, index, Noise::Stream::kDraft)));
+      prefix = model::extend(prefix, drafts.back());
+      continue;
+    }
     drafts.push_back(rng_.uniform() < accuracy_ ? right : static_cast<TokenId>(rng_.below(model::kVocab)));
     prefix = model::extend(prefix, drafts.back());
   }
-  drafter_->on_drafted(work, std::move(drafts), 1000);
+  drafter_->on_drafted(work, {.tokens = std::move(drafts), .q = std::move(q), .draft_ns = 1000});
 }
 
 }  // namespace outrider::simulation

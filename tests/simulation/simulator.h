@@ -13,6 +13,7 @@
 #include "common/protocol/coordinator_core.h"
 #include "common/protocol/drafter_core.h"
 #include "common/protocol/verifier_core.h"
+#include "common/sampling/sampler.h"
 
 namespace outrider::simulation {
 
@@ -35,8 +36,11 @@ inline constexpr std::uint64_t kEmpty = 0x243f6a8885a308d3ULL;
 inline std::uint64_t extend(std::uint64_t prefix, TokenId token) { return mix64(prefix ^ (static_cast<std::uint64_t>(token) + 1)); }
 inline TokenId choose(std::uint64_t prefix) { return static_cast<TokenId>(mix64(prefix + 17) % kVocab); }
 PairFacts facts();
-/// Plain decoding.
-std::vector<TokenId> generate(const std::vector<TokenId>& prompt, std::int64_t count);
+/// Logits after a prefix: choose(prefix) has the highest, about half of the probability.
+std::vector<float> logits(std::uint64_t prefix);
+/// Plain decoding, to `count` tokens or the first of stop_ids.
+std::vector<TokenId> generate(const std::vector<TokenId>& prompt, std::int64_t count, const SamplingParams& sampling = {},
+                              const std::vector<TokenId>& stop_ids = {});
 }  // namespace model
 
 /// The real session code of all three roles over a seeded in-memory network, in virtual time. One
@@ -46,7 +50,8 @@ class Simulator {
   Simulator(std::uint64_t seed, const Faults& faults, double drafter_accuracy);
 
   /// Opens a request, as a client over a reliable link.
-  void request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens, std::int32_t draft_length);
+  void request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens, std::int32_t draft_length,
+               const SamplingParams& sampling = {}, const std::vector<TokenId>& stop_ids = {});
   /// Lets virtual time pass until every request has ended. @return false if `limit` came first.
   bool run_until_done(Duration limit);
   void run_for(Duration duration);
@@ -101,6 +106,9 @@ class Simulator {
   std::unique_ptr<DrafterCore> drafter_;
   PeerId drafter_peer_;
   std::map<SessionId, std::vector<std::uint64_t>> prefixes_;  ///< the verifier's cache: prefix hash by position
+  std::map<SessionId, Sampler> samplers_;                     ///< of the sessions that sample
+  SamplingScratch scratch_;
+  bool sampled_ = false;  ///< some session samples: its tokens are not choose()'s
   struct Replica {
     std::map<Position, std::uint64_t> full, sliding;
   };

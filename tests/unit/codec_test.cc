@@ -131,13 +131,35 @@ class RandomMessages {
   void fill(WhoAreYou&) {}
   void fill(Heartbeat&) {}
   void fill(Drain&) {}
-  void fill(Prefill& m) { m = {tokens(1, 200), coin(), position()}; }
+  SamplingParams sampling() {
+    const auto number = [&] { return static_cast<float>(integer(-1000, 1000)) / 64; };
+    SamplingParams result{.temperature = number(), .top_k = natural(), .top_p = number(), .min_p = number(),
+                          .repetition_penalty = number(), .presence_penalty = number(), .frequency_penalty = number(),
+                          .suppress_tokens = tokens(0, 5), .min_tokens = big_natural(), .seed = engine_(), .rule = enumerator(SamplingRule::kRejection)};
+    for (std::int64_t i = integer(0, 3); i > 0; --i) result.logit_bias.push_back({natural(), number()});
+    return result;
+  }
+  void fill(Prefill& m) { m = {tokens(1, 200), coin(), position(), sampling(), tokens(0, 5)}; }
   void fill(KvChunk& m) { m = {kv()}; }
-  void fill(Draft& m) { m = {natural(), draft_length(), hidden(), kv()}; }
-  void fill(Candidates& m) { m = {tokens(0, kLimits.draft_length_max), big_natural()}; }
   void fill(NeedKv& m) { m = {position()}; }
+  std::vector<Distribution> distributions() {
+    std::vector<Distribution> result(static_cast<std::size_t>(draft_length()));
+    for (Distribution& distribution : result) {
+      for (std::int64_t j = integer(0, kDraftTopK - 1); j >= 0; --j) {
+        const TokenId last = distribution.ids.empty() ? 0 : distribution.ids.back();
+        distribution.add(last + static_cast<TokenId>(integer(1, 1000)), static_cast<float>(integer(j == 0, 64)) / 64);
+      }
+    }
+    return result;
+  }
+  void fill(Draft& m) {
+    m = {natural(), draft_length(), hidden(), kv(), std::nullopt, position()};
+    if (coin()) m.sampling = sampling();
+  }
+  void fill(Candidates& m) { m = {tokens(0, kLimits.draft_length_max), big_natural(), distributions()}; }
   void fill(Verify& m) {
     m.tokens = tokens(1, kLimits.draft_length_max + 1);
+    m.q = distributions();
     if (coin()) m.kv_from = coin() ? position() : 0;  // 0 is a position, not "none"
   }
   void fill(Verdict& m) {
@@ -152,7 +174,7 @@ class RandomMessages {
   void fill(Free&) {}
   void fill(Failed& m) { m = {enumerator(Errc::kIo), text()}; }
   void fill(Generate& m) {
-    m = {tokens(0, 200), big_natural(), draft_length(), tokens(0, 5), natural() % 86'400'001, coin()};
+    m = {tokens(0, 200), big_natural(), draft_length(), tokens(0, 5), natural() % 86'400'001, coin(), sampling()};
   }
   void fill(Step& m) { m = {draft_length(), tokens(0, kLimits.draft_length_max)}; }
   void fill(Tokens& m) { m = {position(), tokens(0, 40)}; }
@@ -201,28 +223,28 @@ auto key(const Refuse& m) {
   return std::tie(a, b);
 }
 auto key(const Prefill& m) {
-  const auto& [a, b, c] = m;
-  return std::tie(a, b, c);
+  const auto& [a, b, c, d, e] = m;
+  return std::tie(a, b, c, d, e);
 }
 auto key(const Candidates& m) {
-  const auto& [a, b] = m;
-  return std::tie(a, b);
+  const auto& [a, b, c] = m;
+  return std::tie(a, b, c);
 }
 auto key(const NeedKv& m) {
   const auto& [a] = m;
   return std::tie(a);
 }
 auto key(const Verify& m) {
-  const auto& [a, b] = m;
-  return std::tie(a, b);
+  const auto& [a, b, c] = m;
+  return std::tie(a, b, c);
 }
 auto key(const Failed& m) {
   const auto& [a, b] = m;
   return std::tie(a, b);
 }
 auto key(const Generate& m) {
-  const auto& [a, b, c, d, e, f] = m;
-  return std::tie(a, b, c, d, e, f);
+  const auto& [a, b, c, d, e, f, g] = m;
+  return std::tie(a, b, c, d, e, f, g);
 }
 auto key(const Step& m) {
   const auto& [a, b] = m;
@@ -247,8 +269,8 @@ bool equal(const T& a, const T& b) {
 }
 bool equal(const KvChunk& a, const KvChunk& b) { return equal(a.kv, b.kv); }
 bool equal(const Draft& a, const Draft& b) {
-  const auto& [token, length, hidden, kv] = a;
-  return token == b.token && length == b.draft_length && equal(hidden, b.hidden) && equal(kv, b.kv);
+  const auto& [token, length, hidden, kv, sampling, index] = a;
+  return token == b.token && length == b.draft_length && equal(hidden, b.hidden) && equal(kv, b.kv) && sampling == b.sampling && index == b.index;
 }
 bool equal(const Verdict& a, const Verdict& b) {
   const auto& [accepted, token, committed, hidden, kv, ns] = a;
@@ -456,7 +478,7 @@ std::vector<Wrong> all_wrongs() {
              [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
              kProtocolVersion + 1)};
        },
-       Errc::kVersionMismatch, "version 3, this node speaks 2"},
+       Errc::kVersionMismatch, "version 4, this node speaks 3"},
       // A later version may change whatever it likes; only the version field must be found.
       {"other_version_with_another_body",
        [] {
@@ -468,7 +490,7 @@ std::vector<Wrong> all_wrongs() {
                            7),
                        zeros(3)};
        },
-       Errc::kVersionMismatch, "version 7, this node speaks 2"},
+       Errc::kVersionMismatch, "version 7, this node speaks 3"},
       {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad,
        "body type is 99, wanted 1 to 22"},
       {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 22"},
@@ -620,6 +642,30 @@ std::vector<Wrong> all_wrongs() {
                    m.positions_max = -1;
                  }),
        kBad, "positions_max is -1"},
+      {"prefill_without_sampling",
+       [] {
+         return Frames{header(wire::Body::Prefill, [](FlatBufferBuilder& builder) {
+           const auto start = builder.StartTable();
+           return Offset<void>(builder.EndTable(start));
+         })};
+       },
+       kBad, "failed verification"},
+      {"prefill_stop_ids", body_with(Prefill{.tokens = {1}}, [](Prefill& m) { m.stop_ids = {-1}; }), kBad, "-1 among stop_ids"},
+      {"sampling_top_k", body_with(Generate{}, [](Generate& m) { m.sampling.top_k = -1; }), kBad, "top_k is -1"},
+      {"sampling_temperature", body_with(Generate{}, [](Generate& m) { m.sampling.temperature = std::numeric_limits<float>::quiet_NaN(); }),
+       kBad, "temperature is nan, wanted a finite number"},
+      {"sampling_bias", body_with(Generate{}, [](Generate& m) { m.sampling.logit_bias = {{1, std::numeric_limits<float>::infinity()}}; }),
+       kBad, "logit bias is inf, wanted a finite number"},
+      {"sampling_min_tokens", body_with(Generate{}, [](Generate& m) { m.sampling.min_tokens = -1; }), kBad, "min_tokens is -1"},
+      {"sampling_suppress_tokens", body_with(Generate{}, [](Generate& m) { m.sampling.suppress_tokens = {-1}; }), kBad,
+       "-1 among suppress_tokens"},
+      {"sampling_suppress_tokens_long",
+       body_with(Generate{}, [&](Generate& m) { m.sampling.suppress_tokens = tokens(kSamplingListMax + 1); }), kBig,
+       "4097 suppress_tokens, at most 4096"},
+      {"sampling_bias_token", body_with(Generate{}, [](Generate& m) { m.sampling.logit_bias = {{-1, 0}}; }), kBad,
+       "logit bias's token is -1"},
+      {"sampling_bias_long", body_with(Generate{}, [](Generate& m) { m.sampling.logit_bias.resize(kSamplingListMax + 1); }), kBig,
+       "4097 logit biases, at most 4096"},
       {"draft_token", draft_with([](Draft& d) { d.token = -1; }), kBad, "Draft: token is -1"},
       {"draft_length_negative", draft_with([](Draft& d) { d.draft_length = -1; }), kBad,
        "draft_length is -1, wanted 0 to 32"},
@@ -632,6 +678,17 @@ std::vector<Wrong> all_wrongs() {
       {"candidates_ns", body_with(Candidates{}, [](Candidates& m) { m.draft_ns = -1; }), kBad,
        "draft_ns is -1"},
       {"need_kv_have", body_with(NeedKv{}, [](NeedKv& m) { m.have = -1; }), kBad, "have is -1"},
+      {"sampling_rule", body_with(Generate{}, [](Generate& m) { m.sampling.rule = static_cast<SamplingRule>(2); }), kBad, "rule is 2, wanted 0 to 1"},
+      {"draft_index", draft_with([](Draft& d) { d.index = -1; }), kBad, "index is -1"},
+      {"q_long", body_with(Candidates{}, [](Candidates& m) { m.q.resize(33); }), kBig, "33 distributions, at most 32"},
+      {"q_empty", body_with(Candidates{}, [](Candidates& m) { m.q.resize(1); }), kBad, "0 ids and 0 weights in a distribution, wanted 1 to 64, as many"},
+      {"q_wide", body_with(Candidates{}, [&](Candidates& m) { m.q = {{tokens(65), std::vector<float>(65, 1), 65}}; }), kBig,
+       "65 distribution's ids, at most 64"},
+      {"q_without_weights", body_with(Candidates{}, [](Candidates& m) { m.q = {{{1, 2}, {1}, 1}}; }), kBad, "2 ids and 1 weights"},
+      {"q_order", body_with(Candidates{}, [](Candidates& m) { m.q = {{{2, 2}, {1, 1}, 2}}; }), kBad, "a distribution has 2 after 2"},
+      {"q_negative", body_with(Candidates{}, [](Candidates& m) { m.q = {{{1, 2}, {1, -1}, 0}}; }), kBad, "a distribution's weight is -1"},
+      {"q_nan", body_with(Candidates{}, [](Candidates& m) { m.q = {{{1}, {std::numeric_limits<float>::quiet_NaN()}, 1}}; }), kBad, "weight is nan"},
+      {"q_zero", body_with(Verify{.tokens = {1, 2}}, [](Verify& m) { m.q = {{{1, 2}, {0, 0}, 0}}; }), kBad, "weights are all 0"},
       {"verify_empty", body_with(Verify{}, [](Verify&) {}), kBad, "0 tokens, wanted at least 1"},
       {"verify_long", body_with(Verify{}, [&](Verify& m) { m.tokens = tokens(34); }), kBig,
        "34 tokens, at most 33"},

@@ -98,6 +98,26 @@ class Coordinator : public testing::Test {
   TimePoint now_{seconds(100)};
 };
 
+TEST_F(Coordinator, TellsTheVerifierHowToSampleAndWhatTheGuardMasks) {
+  join("v", Role::kVerifier);
+  Generate request{.prompt = {1, 2}, .max_tokens = 10, .draft_length = 0, .stop_ids = {7, 5000}, .wait_ms = 1000,
+                   .sampling = {.temperature = 0.5f, .min_tokens = 4, .seed = 77}};
+  core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
+  auto out = sent();
+  const Prefill* prefill = find<Prefill>(out, "v");
+  ASSERT_NE(prefill, nullptr);
+  EXPECT_EQ(prefill->sampling, request.sampling);
+  EXPECT_EQ(prefill->stop_ids, std::vector<TokenId>{7}) << "5000 is beyond the vocabulary";
+
+  request.sampling.top_p = 0;
+  core_.on_message("c", {.session = SessionId{10}, .body = request}, now_);
+  out = sent();
+  const Failed* failed = find<Failed>(out, "c");
+  ASSERT_NE(failed, nullptr);
+  EXPECT_EQ(failed->code, Errc::kInvalidArgument);
+  EXPECT_EQ(failed->message, "top_p is 0, wanted above 0 and at most 1");
+}
+
 TEST_F(Coordinator, RunsOneRoundFromPromptToText) {
   join("v", Role::kVerifier);
   join("d", Role::kDrafter);
@@ -380,7 +400,7 @@ TEST_F(Drafter, RepeatsItsAnswerAndDropsTheLate) {
   draft(3, 4, rows(0, 4));
   const auto work = core_.take_work();
   ASSERT_EQ(work.size(), 1u);
-  core_.on_drafted(work[0], {7, 8}, 1);
+  core_.on_drafted(work[0], {.tokens = {7, 8}, .q = {}, .draft_ns = 1});
   EXPECT_EQ(find<Candidates>(core_.take_outgoing(), "")->tokens.size(), 2u);
   draft(3, 4, rows(0, 4));
   EXPECT_TRUE(core_.take_work().empty());
@@ -493,12 +513,49 @@ TEST_F(Verifier, RefusesWhatDoesNotFit) {
   };
   EXPECT_EQ(failure(Verify{{1}, std::nullopt}, 3, 1), "session 1 is not known here");
   EXPECT_EQ(failure(Prefill{.tokens = {500}}, 0, 0), "token id 500, vocabulary has 100");
+  EXPECT_EQ(failure(Prefill{.tokens = {1}, .stop_ids = {100}}, 0, 0), "token id 100, vocabulary has 100");
+  EXPECT_EQ(failure(Prefill{.tokens = {1}, .sampling = {.logit_bias = {{100, 1}}}}, 0, 0), "logit_bias's token is 100, wanted a token id from 0 to 99");
   prefill(1, 3);
   done(core_.take_batch());
   core_.take_outgoing();
   EXPECT_EQ(failure(Verify{{1}, std::nullopt}, 4, 1), "verify at position 4, committed are 3");
   EXPECT_EQ(failure(Verify{std::vector<TokenId>(9, 1), std::nullopt}, 3, 1), "9 rows to verify, this verifier takes 8");
   EXPECT_EQ(failure(Verify{{1}, Position{9}}, 3, 1), "K/V wanted from 9, committed are 3");
+}
+
+TEST_F(Verifier, TakesDistributionsOnlyForDraftsOfARejectionSession) {
+  Distribution q;
+  q.add(2, 1);
+  const auto failure = [&](const SamplingParams& sampling, std::uint64_t session, const Verify& verify) {
+    core_.on_message({.session = SessionId{session}, .body = Prefill{.tokens = {1}, .sampling = sampling}}, now_);
+    done(core_.take_batch());
+    core_.take_outgoing();
+    core_.on_message({.session = SessionId{session}, .round = RoundId{1}, .base = 1, .body = verify}, now_);
+    const auto out = core_.take_outgoing();
+    const Failed* failed = find<Failed>(out, "");
+    return failed == nullptr ? std::string("taken") : failed->message;
+  };
+  const SamplingParams rejection{.temperature = 1, .rule = SamplingRule::kRejection};
+  EXPECT_EQ(failure({.temperature = 1}, 1, {.tokens = {1, 2}, .q = {q}}), "1 distributions for 1 drafts, wanted none: the rule is not rejection");
+  EXPECT_EQ(failure(rejection, 2, {.tokens = {1, 2, 3}, .q = {q}}), "1 distributions for 2 drafts, wanted as many or none");
+  EXPECT_EQ(failure(rejection, 3, {.tokens = {1, 2}, .q = {q}}), "taken");
+  const std::vector<VerifyWork> batch = core_.take_batch();
+  ASSERT_EQ(batch.size(), 1u);
+  EXPECT_EQ(batch[0].q, std::vector{q});
+}
+
+TEST_F(Verifier, ASessionWhoseTokenCannotBeChosenFailsAndIsForgotten) {
+  prefill(1, 3);
+  const std::vector<VerifyWork> batch = core_.take_batch();
+  ASSERT_EQ(batch.size(), 1u);
+  core_.on_batch_done({{.session = SessionId{1}, .round = batch[0].round, .hidden = std::nullopt, .kv = {},
+                        .error = Error{Errc::kMalformed, "the logit of token 3 is nan"}}}, now_);
+  const auto out = core_.take_outgoing();
+  const Failed* failed = find<Failed>(out, "");
+  ASSERT_NE(failed, nullptr);
+  EXPECT_EQ(failed->message, "the logit of token 3 is nan");
+  EXPECT_EQ(core_.session_count(), 0u);
+  EXPECT_EQ(core_.take_released(), std::vector{SessionId{1}});
 }
 
 // ---- K/V memory ----

@@ -1,0 +1,178 @@
+#include "common/sampling/distribution.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/base/check.h"
+
+namespace outrider {
+namespace {
+
+constexpr float kMasked = -std::numeric_limits<float>::infinity();
+
+/// A score that the k highest of `scores` all reach: the k-th highest among the maxima of blocks, each of
+/// which is a score itself. One pass without a branch, where a selection among 262,144 scores would move them all.
+float lower_bound_of_kth(std::span<const float> scores, std::size_t k, std::vector<float>& maxima) {
+  constexpr std::size_t kBlock = 32;
+  maxima.clear();
+  for (std::size_t first = 0; first < scores.size(); first += kBlock) {
+    float highest = kMasked;
+    for (const float score : scores.subspan(first, std::min(kBlock, scores.size() - first))) highest = std::max(highest, score);
+    maxima.push_back(highest);
+  }
+  if (maxima.size() < k) return kMasked;
+  const auto kth = maxima.begin() + static_cast<std::ptrdiff_t>(k) - 1;
+  std::nth_element(maxima.begin(), kth, maxima.end(), std::greater<>());
+  return *kth;
+}
+
+}  // namespace
+
+void Distribution::clear() {
+  ids.clear();
+  weights.clear();
+  total = 0;
+}
+
+void Distribution::add(TokenId id, float weight) {
+  ids.push_back(id);
+  weights.push_back(weight);
+  total += static_cast<double>(weight);
+}
+
+double Distribution::probability(TokenId id) const {
+  const auto place = std::lower_bound(ids.begin(), ids.end(), id);
+  if (place == ids.end() || *place != id) return 0;
+  return static_cast<double>(weights[static_cast<std::size_t>(place - ids.begin())]) / total;
+}
+
+void process_scores(std::span<float> scores, const SamplingParams& params, std::span<const TokenId> masked, const TokenCounts& counts) {
+  const auto score = [&](TokenId token) -> float& { return scores[static_cast<std::size_t>(token)]; };
+  for (const TokenId token : masked) score(token) = kMasked;
+  for (const TokenId token : params.suppress_tokens) score(token) = kMasked;
+  for (const LogitBias& entry : params.logit_bias) score(entry.token) += entry.bias;
+  if (!params.has_penalties()) return;
+  for (const auto& [token, count] : counts.of) {
+    float& s = score(token);
+    s = s > 0 ? s / params.repetition_penalty : s * params.repetition_penalty;
+    if (count.in_answer == 0) continue;
+    s -= params.frequency_penalty * static_cast<float>(count.in_answer);
+    s -= params.presence_penalty;
+  }
+}
+
+void make_distribution(std::span<const float> scores, const SamplingParams& params, SamplingScratch& scratch, Distribution* distribution) {
+  CHECK(params.temperature > 0, "temperature {}", params.temperature);
+  const float highest = *std::max_element(scores.begin(), scores.end());
+  const auto weight = [&](float score) { return std::exp((score - highest) / params.temperature); };
+
+  // min_p, and what can be among the top_k. Tokens stay in ascending order of id, so that sums have one order.
+  const auto k = static_cast<std::size_t>(params.top_k);
+  const bool limited = k > 0 && k < scores.size();
+  const float bound = limited ? lower_bound_of_kth(scores, k, scratch.selected) : kMasked;
+  distribution->clear();
+  scratch.selected.clear();
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    if (scores[i] < bound || scores[i] == kMasked) continue;
+    const float w = weight(scores[i]);
+    if (w == 0 || w < params.min_p) continue;
+    distribution->add(static_cast<TokenId>(i), w);
+    scratch.selected.push_back(scores[i]);
+  }
+
+  std::vector<float>& weights = distribution->weights;
+  std::vector<TokenId>& ids = distribution->ids;
+  std::vector<std::int32_t>& order = scratch.order;
+  /// Keeps the entries that `order` names, however ordered.
+  const auto keep = [&] {
+    std::sort(order.begin(), order.end());
+    distribution->total = 0;
+    for (std::size_t to = 0; to < order.size(); ++to) {
+      const auto from = static_cast<std::size_t>(order[to]);
+      ids[to] = ids[from];
+      weights[to] = weights[from];
+      scratch.selected[to] = scratch.selected[from];
+      distribution->total += static_cast<double>(weights[to]);
+    }
+    ids.resize(order.size());
+    weights.resize(order.size());
+  };
+  // By score, not by weight: different scores may have equal weights.
+  const auto before = [&](std::int32_t a, std::int32_t b) {
+    const float sa = scratch.selected[static_cast<std::size_t>(a)], sb = scratch.selected[static_cast<std::size_t>(b)];
+    return sa > sb || (sa == sb && a < b);
+  };
+
+  if (limited && ids.size() > k) {
+    order.clear();
+    for (std::size_t i = 0; i < ids.size(); ++i) order.push_back(static_cast<std::int32_t>(i));
+    std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k), order.end(), before);
+    order.resize(k);
+    keep();
+  }
+  if (params.top_p < 1) {
+    // Tokens so improbable that all of their kind together are less than 1 - top_p are out at once.
+    const double total = distribution->total, wanted = static_cast<double>(params.top_p) * total;
+    const double least = (total - wanted) / static_cast<double>(ids.size());
+    order.clear();
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (static_cast<double>(weights[i]) >= least) order.push_back(static_cast<std::int32_t>(i));
+    }
+    // Bisect for the place where the mass is reached, so that only its neighbourhood is sorted: [0, low) is in,
+    // with mass `above`, and what lies behind `high` is out.
+    constexpr std::ptrdiff_t kSorted = 1024;
+    double above = 0;
+    auto low = order.begin(), high = order.end();
+    while (high - low > kSorted) {
+      const auto middle = low + (high - low) / 2;
+      std::nth_element(low, middle, high, before);
+      double mass = 0;
+      for (auto entry = low; entry != middle; ++entry) mass += static_cast<double>(weights[static_cast<std::size_t>(*entry)]);
+      if (above + mass >= wanted) {
+        high = middle;
+      } else {
+        above += mass;
+        low = middle;
+      }
+    }
+    std::sort(low, high, before);
+    while (low != high && above < wanted) above += static_cast<double>(weights[static_cast<std::size_t>(*low++)]);
+    order.erase(low, order.end());
+    keep();
+  }
+}
+
+TokenId draw(const Distribution& distribution, const Noise& noise) {
+  double first = std::numeric_limits<double>::infinity();
+  TokenId winner = -1;
+  for (std::size_t i = 0; i < distribution.ids.size(); ++i) {
+    const double uniform = noise.at(distribution.ids[i]), weight = static_cast<double>(distribution.weights[i]);
+    // -log(u) >= 1 - u: most lose without a logarithm.
+    if (!(1 - uniform < first * weight)) continue;
+    const double time = -std::log(uniform) / weight;
+    if (time < first) {
+      first = time;
+      winner = distribution.ids[i];
+    }
+  }
+  CHECK(winner >= 0, "{} tokens of total weight {}", distribution.ids.size(), distribution.total);
+  return winner;
+}
+
+TokenId accept_or_replace(const Distribution& p, const Distribution& q, TokenId draft, std::uint64_t seed, std::int64_t index,
+                          Distribution* scratch) {
+  // A draft that q says cannot be drawn is no sample of q: rejected.
+  const double p_draft = p.probability(draft), q_draft = q.probability(draft);
+  if (q_draft > 0 && Noise(seed, index, Noise::Stream::kAccept).at(draft) * q_draft < p_draft) return draft;
+  scratch->clear();
+  for (std::size_t i = 0, j = 0; i < p.ids.size(); ++i) {
+    while (j < q.ids.size() && q.ids[j] < p.ids[i]) ++j;
+    const double q_i = j < q.ids.size() && q.ids[j] == p.ids[i] ? static_cast<double>(q.weights[j]) / q.total : 0;
+    const double rest = static_cast<double>(p.weights[i]) / p.total - q_i;
+    if (rest > 0 && p.ids[i] != draft) scratch->add(p.ids[i], static_cast<float>(rest));
+  }
+  // p and q that differ by rounding alone may leave nothing.
+  return draw(scratch->total > 0 ? *scratch : p, Noise(seed, index, Noise::Stream::kResidual));
+}
+
+}  // namespace outrider

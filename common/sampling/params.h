@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/result.h"
+
+namespace outrider {
+
+struct LogitBias {
+  TokenId token = 0;
+  float bias = 0;
+  bool operator==(const LogitBias&) const = default;
+};
+
+/// Which drafts survive above temperature 0. Both leave the target's distribution as it is.
+enum class SamplingRule : std::uint8_t {
+  kMatch,      ///< those that the target would have drawn itself: one seed is one text
+  kRejection,  ///< Leviathan et al. 2023: the text also depends on the drafts
+};
+
+/// How a request wants its tokens chosen. As it stands: greedily. The names and meanings are vLLM's and OpenAI's;
+/// docs/sampling.md says in which order they act.
+struct SamplingParams {
+  float temperature = 0;         ///< 0: always the most probable token
+  std::int32_t top_k = 0;        ///< only the k most probable tokens; 0: all
+  float top_p = 1;               ///< only the fewest tokens that together are this probable; 1: all
+  float min_p = 0;               ///< only tokens that are this probable relative to the most probable one; 0: all
+  float repetition_penalty = 1;  ///< of tokens in the prompt or the answer so far: divides positive scores, multiplies others
+  float presence_penalty = 0;    ///< taken off the score of every token in the answer so far
+  float frequency_penalty = 0;   ///< the same, times how often it is there
+  std::vector<LogitBias> logit_bias = {};        ///< added to scores
+  std::vector<TokenId> suppress_tokens = {};     ///< never chosen
+  std::int64_t min_tokens = 0;   ///< no stop token before the answer has so many
+  std::uint64_t seed = 0;        ///< of the draws; without a meaning at temperature 0
+  SamplingRule rule = SamplingRule::kMatch;
+
+  bool greedy() const { return temperature == 0; }
+  bool has_penalties() const { return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0; }
+  bool operator==(const SamplingParams&) const = default;
+};
+
+/// Most tokens of a drafter's distribution on the wire.
+inline constexpr std::int32_t kDraftTopK = 64;
+
+/// Most entries of logit_bias and of suppress_tokens.
+inline constexpr std::size_t kSamplingListMax = 4096;
+
+/// Whether every value is one that a sampler can work with. @return kInvalidArgument, which names the value.
+Result<void> check_sampling(const SamplingParams& params, std::int32_t vocab_size);
+
+}  // namespace outrider

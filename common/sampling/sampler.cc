@@ -1,0 +1,88 @@
+#include "common/sampling/sampler.h"
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "common/kernels/ops.h"
+
+namespace outrider {
+namespace {
+
+Result<void> check_finite(std::span<const float> logits) {
+  bool all = true;
+  for (const float x : logits) all &= std::abs(x) <= std::numeric_limits<float>::max();
+  if (all) return {};
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (!std::isfinite(logits[i])) return Error{Errc::kMalformed, fmt::format("the logit of token {} is {}, wanted a finite number", i, logits[i])};
+  }
+  return {};
+}
+
+}  // namespace
+
+void Sampler::add_prompt(std::span<const TokenId> tokens) {
+  if (!params_.has_penalties()) return;
+  for (const TokenId token : tokens) counts_.of[token].in_prompt = true;
+}
+
+void Sampler::add_answer(TokenId token) {
+  ++answer_length_;
+  if (params_.has_penalties()) ++counts_.of[token].in_answer;
+}
+
+Result<std::span<const float>> Sampler::scores(std::span<const float> logits, SamplingScratch& scratch) const {
+  RETURN_IF_ERROR(check_finite(logits));
+  // The softcap keeps their order, but for what its rounding makes equal; so plain greedy leaves it out.
+  const bool values_matter = !params_.greedy() || params_.has_penalties() || !params_.logit_bias.empty();
+  const bool masked = answer_length_ < params_.min_tokens || !params_.suppress_tokens.empty();
+  if (!values_matter && !masked) return logits;
+  scratch.scores.assign(logits.begin(), logits.end());
+  const auto size = static_cast<std::int64_t>(logits.size());
+  if (values_matter && softcap_ > 0) softcap_in_place({scratch.scores.data(), {1, size}}, softcap_);
+  const std::span<const TokenId> stops = answer_length_ < params_.min_tokens ? std::span<const TokenId>(stop_ids_) : std::span<const TokenId>();
+  process_scores(scratch.scores, params_, stops, counts_);
+  const auto best = static_cast<std::size_t>(argmax(scratch.scores));
+  if (!std::isfinite(scratch.scores[best])) {
+    return Error{Errc::kInvalidArgument, fmt::format("all {} tokens are masked at output {}", size, answer_length_)};
+  }
+  return std::span<const float>(scratch.scores);
+}
+
+Result<TokenId> Sampler::choose(std::span<const float> logits, SamplingScratch& scratch) {
+  ASSIGN_OR_RETURN(const std::span<const float> row, scores(logits, scratch));
+  if (params_.greedy()) return static_cast<TokenId>(argmax(row));
+  make_distribution(row, params_, scratch, &p_);
+  return draw(p_, Noise(params_.seed, answer_length_, Noise::Stream::kDraw));
+}
+
+Result<VerifyOutcome> Sampler::verify(Matrix<const float> logits, std::span<const TokenId> tokens, SamplingScratch& scratch) {
+  CHECK(logits.size(0) == std::ssize(tokens) && !tokens.empty(), "rows {}, tokens {}", logits.size(0), tokens.size());
+  for (std::int32_t i = 0;; ++i) {
+    add_answer(tokens[static_cast<std::size_t>(i)]);
+    ASSIGN_OR_RETURN(const TokenId choice, choose(logits[i].span(), scratch));
+    const auto draft = static_cast<std::size_t>(i) + 1;
+    if (draft == tokens.size() || choice != tokens[draft]) return VerifyOutcome{i, choice};
+  }
+}
+
+Result<VerifyOutcome> Sampler::verify_rejection(Matrix<const float> logits, std::span<const TokenId> tokens, std::span<const Distribution> q,
+                                                SamplingScratch& scratch) {
+  CHECK(logits.size(0) == std::ssize(tokens) && q.size() + 1 == tokens.size(), "rows {}, tokens {}, distributions {}", logits.size(0),
+        tokens.size(), q.size());
+  CHECK(!params_.greedy(), "rejection at temperature 0");
+  for (std::int32_t i = 0;; ++i) {
+    add_answer(tokens[static_cast<std::size_t>(i)]);
+    const auto draft = static_cast<std::size_t>(i) + 1;
+    if (draft == tokens.size()) {
+      ASSIGN_OR_RETURN(const TokenId bonus, choose(logits[i].span(), scratch));
+      return VerifyOutcome{i, bonus};
+    }
+    ASSIGN_OR_RETURN(const std::span<const float> row, scores(logits[i].span(), scratch));
+    make_distribution(row, params_, scratch, &p_);
+    const TokenId token = accept_or_replace(p_, q[draft - 1], tokens[draft], params_.seed, answer_length_, &residual_);
+    if (token != tokens[draft]) return VerifyOutcome{i, token};
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "common/sampling/distribution.h"
+#include "common/sampling/params.h"
+#include "common/sampling/verify.h"
+
+namespace outrider {
+
+/// Chooses the tokens of one text. It remembers what the K/V cache holds: the prompt, then the committed
+/// tokens of the answer; a rejected draft never enters. Every choice is a pure function of that prefix, the
+/// logits and the parameters, so the text for a seed is the same for every draft length and drafter, and in plain decoding.
+class Sampler {
+ public:
+  /// @param stop_ids what min_tokens masks.
+  /// @param softcap  the model's final_logit_softcapping, 0 for none. Logits come without it: greedy
+  ///   decoding does not need it, probabilities do.
+  Sampler(SamplingParams params, std::vector<TokenId> stop_ids, float softcap)
+      : params_(std::move(params)), stop_ids_(std::move(stop_ids)), softcap_(softcap) {}
+
+  /// Tokens of the prompt, as they are prefilled.
+  void add_prompt(std::span<const TokenId> tokens);
+
+  /// The token that follows all that was added.
+  /// @param logits [V] finite; anything else is kMalformed, and so is a vocabulary that is masked whole.
+  Result<TokenId> choose(std::span<const float> logits, SamplingScratch& scratch);
+
+  /// The rule `match`, and at temperature 0 `greedy`: token i is drawn from the target's distribution with
+  /// the noise of (seed, i), and a draft survives iff it is that token. Adds tokens[0] and what survives.
+  /// @param logits [G + 1, V]; row i follows tokens[i].
+  /// @param tokens the last emitted token, then G drafts.
+  Result<VerifyOutcome> verify(Matrix<const float> logits, std::span<const TokenId> tokens, SamplingScratch& scratch);
+
+  /// The rule `rejection` (Leviathan et al. 2023, Chen et al. 2023): a draft survives with min(1, p / q).
+  /// Exact in distribution if each draft was drawn from its q, independently of this seed's kAccept, kResidual
+  /// and kDraw streams; the text depends on the drafts. The rest as verify().
+  /// @param q [G] what the drafts were drawn from.
+  Result<VerifyOutcome> verify_rejection(Matrix<const float> logits, std::span<const TokenId> tokens, std::span<const Distribution> q,
+                                         SamplingScratch& scratch);
+
+ private:
+  void add_answer(TokenId token);
+  /// The scores that choices are made by: the logits themselves where nothing changes them, else in scratch.
+  Result<std::span<const float>> scores(std::span<const float> logits, SamplingScratch& scratch) const;
+
+  SamplingParams params_;
+  std::vector<TokenId> stop_ids_;
+  float softcap_;
+  std::int64_t answer_length_ = 0;
+  TokenCounts counts_;  ///< kept only where there are penalties
+  Distribution p_, residual_;
+};
+
+}  // namespace outrider

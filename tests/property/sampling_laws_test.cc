@@ -1,0 +1,402 @@
+// Speculative sampling emits what plain sampling emits: the law of every token given its text, of single
+// tokens and of pairs, for both rules; and rules with one mistake are found out by the same gate.
+#include <cmath>
+#include <functional>
+#include <map>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "common/sampling/sampler.h"
+
+namespace outrider {
+namespace {
+
+/// A language whose next token depends on the last one (and, with penalties, on all before).
+struct Language {
+  std::int64_t vocab = 0;
+  std::vector<float> target, drafter;  ///< [vocab, vocab] logits by last token
+  std::span<const float> row(const std::vector<float>& table, TokenId last) const {
+    return std::span(table).subspan(static_cast<std::size_t>(last * vocab), static_cast<std::size_t>(vocab));
+  }
+};
+
+/// Logits of standard deviation 1.5, and a drafter that knows them roughly.
+Language make_language(std::int64_t vocab, std::uint64_t seed, float drafter_error) {
+  CounterRng rng(seed);
+  const auto normal = [&] {
+    double sum = -6;
+    for (int i = 0; i < 12; ++i) sum += rng.uniform();
+    return static_cast<float>(sum);
+  };
+  Language language{.vocab = vocab, .target = {}, .drafter = {}};
+  for (std::int64_t i = 0; i < vocab * vocab; ++i) {
+    language.target.push_back(1.5f * normal());
+    language.drafter.push_back(language.target.back() + drafter_error * normal());
+  }
+  return language;
+}
+
+/// Probabilities by the definitions in docs/sampling.md, in double and with whole sorts.
+std::vector<double> reference(std::span<const float> logits, const SamplingParams& params, const std::vector<TokenId>& prompt,
+                              const std::vector<TokenId>& answer) {
+  std::vector<double> scores(logits.begin(), logits.end());
+  for (std::size_t token = 0; token < scores.size(); ++token) {
+    const auto in = [&](const std::vector<TokenId>& text) { return std::count(text.begin(), text.end(), static_cast<TokenId>(token)); };
+    double& score = scores[token];
+    if (in(prompt) + in(answer) > 0) score = score > 0 ? score / params.repetition_penalty : score * params.repetition_penalty;
+    score -= params.frequency_penalty * static_cast<double>(in(answer));
+    if (in(answer) > 0) score -= params.presence_penalty;
+    score /= params.temperature;
+  }
+  std::vector<std::size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
+  const double highest = scores[order[0]];
+  std::vector<double> weights;
+  for (const std::size_t token : order) {
+    const double weight = std::exp(scores[token] - highest);
+    if (weight < params.min_p || (params.top_k > 0 && std::ssize(weights) == params.top_k)) break;
+    weights.push_back(weight);
+  }
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  double above = 0, kept = 0;
+  std::vector<double> p(scores.size());
+  for (std::size_t i = 0; i < weights.size() && above < params.top_p * total; ++i) {
+    above += weights[i];
+    kept += p[order[i]] = weights[i];
+  }
+  for (double& value : p) value /= kept;
+  return p;
+}
+
+Distribution distribution_of(std::span<const float> logits, const SamplingParams& params, const TokenCounts& counts) {
+  SamplingScratch scratch;
+  std::vector<float> scores(logits.begin(), logits.end());
+  process_scores(scores, params, {}, counts);
+  Distribution distribution;
+  make_distribution(scores, params, scratch, &distribution);
+  return distribution;
+}
+
+TokenCounts count(const std::vector<TokenId>& prompt, std::span<const TokenId> answer) {
+  TokenCounts counts;
+  for (const TokenId token : prompt) counts.of[token].in_prompt = true;
+  for (const TokenId token : answer) ++counts.of[token].in_answer;
+  return counts;
+}
+
+// ---- the gate ----
+
+/// Observed beside expected counts. A token's expectation is its probability given the text before it, so
+/// the differences are sums of martingale differences, and sum (O - E)^2 / E is at most chi-square.
+class Gate {
+ public:
+  explicit Gate(std::int64_t vocab) : vocab_(static_cast<std::size_t>(vocab)), pairs_(vocab_ * vocab_), singles_(vocab_) {}
+
+  void add(TokenId last, TokenId token, const std::vector<double>& p) {
+    const std::size_t row = static_cast<std::size_t>(last) * vocab_;
+    for (std::size_t x = 0; x < vocab_; ++x) {
+      pairs_[row + x].expected += p[x];
+      singles_[x].expected += p[x];
+    }
+    ++pairs_[row + static_cast<std::size_t>(token)].observed;
+    ++singles_[static_cast<std::size_t>(token)].observed;
+    ++tokens_;
+  }
+  std::int64_t tokens() const { return tokens_; }
+
+  /// "" if both laws hold at alpha 0.001, else which one does not.
+  std::string verdict() const {
+    const auto [singles, singles_freedom] = statistic(singles_);
+    double pairs = 0, pairs_freedom = 0;
+    for (std::size_t last = 0; last < vocab_; ++last) {
+      const auto [part, freedom] = statistic(std::span(pairs_).subspan(last * vocab_, vocab_));
+      pairs += part;
+      pairs_freedom += freedom;
+    }
+    std::string text;
+    for (const auto& [name, value, freedom] : {std::tuple("singles", singles, singles_freedom), std::tuple("pairs", pairs, pairs_freedom)}) {
+      if (value > critical(freedom)) text += fmt::format("{}: chi-square {:.1f}, at most {:.1f} for {} degrees; ", name, value, critical(freedom), freedom);
+    }
+    return text;
+  }
+
+ private:
+  struct Cell {
+    double expected = 0, observed = 0;
+  };
+  static std::pair<double, double> statistic(std::span<const Cell> cells) {
+    constexpr double kExpectedMin = 5;
+    Cell rest;
+    double sum = 0, used = 0;
+    const auto add = [&](const Cell& cell) {
+      if (cell.observed == 0 && cell.expected == 0) return;
+      if (cell.expected == 0) sum = std::numeric_limits<double>::infinity();  // a token that cannot be
+      else sum += (cell.observed - cell.expected) * (cell.observed - cell.expected) / cell.expected;
+      ++used;
+    };
+    for (const Cell& cell : cells) {
+      if (cell.expected >= kExpectedMin || cell.expected == 0) {
+        add(cell);
+      } else {
+        rest.expected += cell.expected;
+        rest.observed += cell.observed;
+      }
+    }
+    if (rest.expected >= 1) add(rest);
+    return {sum, std::max(used - 1, 0.0)};
+  }
+  /// The 0.999 quantile (Wilson and Hilferty 1931).
+  static double critical(double freedom) {
+    if (freedom == 0) return 1e-9;
+    const double v = 2 / (9 * freedom), root = 1 - v + 3.0902 * std::sqrt(v);
+    return freedom * root * root * root;
+  }
+
+  std::size_t vocab_;
+  std::vector<Cell> pairs_, singles_;
+  std::int64_t tokens_ = 0;
+};
+
+// ---- rounds ----
+
+enum class Drafting { kSampled, kCoupled, kArgmax };  ///< from q; from q with the target's own noise; the most probable token
+
+struct Round {
+  const Language& language;
+  const SamplingParams& params;
+  const std::vector<TokenId>& prompt;
+  const std::vector<TokenId>& answer;  ///< what the target has seen; ends in the last emitted token
+  std::vector<TokenId> drafts;
+  std::vector<Distribution> q;
+};
+struct Emitted {
+  std::vector<TokenId> tokens;
+  TokenId last;  ///< what the target has seen last
+};
+using Rule = std::function<Emitted(const Round&, Sampler&, SamplingScratch&)>;
+
+std::vector<TokenId> rows_of(const Round& round, std::vector<float>* logits) {
+  std::vector<TokenId> tokens = {round.answer.back()};
+  tokens.insert(tokens.end(), round.drafts.begin(), round.drafts.end());
+  for (const TokenId token : tokens) {
+    const auto row = round.language.row(round.language.target, token);
+    logits->insert(logits->end(), row.begin(), row.end());
+  }
+  return tokens;
+}
+
+template <bool kRejection>
+Emitted production(const Round& round, Sampler& sampler, SamplingScratch& scratch) {
+  std::vector<float> logits;
+  const std::vector<TokenId> tokens = rows_of(round, &logits);
+  const Matrix<const float> rows(logits.data(), {std::ssize(tokens), round.language.vocab});
+  const VerifyOutcome outcome = kRejection ? sampler.verify_rejection(rows, tokens, round.q, scratch).value() : sampler.verify(rows, tokens, scratch).value();
+  std::vector<TokenId> emitted(round.drafts.begin(), round.drafts.begin() + outcome.accepted);
+  emitted.push_back(outcome.next_token);
+  return {emitted, outcome.next_token};
+}
+const Rule kMatch = production<false>, kRejection = production<true>;
+
+enum class Mistake { kNone, kPassOn, kKeepRejected, kDropBonus, kNoClamp, kPenaltiesWithoutDrafts };
+
+/// Rejection or match, written out once more with room for a mistake.
+Rule mutant(Mistake mistake, bool rejection) {
+  return [=](const Round& round, Sampler&, SamplingScratch&) -> Emitted {
+    std::vector<TokenId> seen = round.answer, out;
+    for (std::size_t i = 0;; ++i) {
+      const bool blind = mistake == Mistake::kPenaltiesWithoutDrafts;
+      const TokenCounts counts = count(round.prompt, blind ? std::span(round.answer) : std::span(seen));
+      const Distribution p = distribution_of(round.language.row(round.language.target, seen.back()), round.params, counts);
+      const auto index = static_cast<std::int64_t>(seen.size());
+      const TokenId drawn = draw(p, Noise(round.params.seed, index, Noise::Stream::kDraw));
+      if (i == round.drafts.size()) {
+        if (mistake != Mistake::kDropBonus) out.push_back(drawn);
+        return {out, drawn};
+      }
+      const TokenId draft = round.drafts[i];
+      TokenId token = drawn;
+      if (rejection) {
+        Distribution scratch;
+        token = accept_or_replace(p, round.q[i], draft, round.params.seed, index, &scratch);
+        if (token != draft && mistake == Mistake::kNoClamp) {
+          scratch.clear();
+          for (TokenId x = 0; x < round.language.vocab; ++x) {
+            scratch.add(x, static_cast<float>(std::abs(p.probability(x) - round.q[i].probability(x))));
+          }
+          token = draw(scratch, Noise(round.params.seed, index, Noise::Stream::kResidual));
+          if (token == draft) return {{draft}, draft};
+        }
+      }
+      const bool kept = token == draft;
+      out.push_back(kept || mistake == Mistake::kKeepRejected ? draft : token);
+      if (!kept && mistake != Mistake::kPassOn) return {out, out.back()};
+      seen.push_back(draft);
+    }
+  };
+}
+
+struct Sample {
+  Gate gate;
+  std::int64_t drafted = 0, accepted = 0;
+};
+
+/// Some 200 verdicts at alpha 0.001: the seeds are such that none is a false alarm. An alarm of a new seed that
+/// 3,000,000 tokens do not confirm is one.
+constexpr std::int64_t kTokens = 100'000;
+constexpr std::size_t kTextLength = 50;
+
+/// Texts of kTextLength tokens, each with a seed of its own, until there are kTokens.
+Sample generate(const Language& language, SamplingParams params, int draft_length, Drafting drafting, const Rule& rule) {
+  Sample run{Gate(language.vocab)};
+  SamplingScratch scratch;
+  std::map<TokenId, std::vector<double>> known;  // without penalties the law depends on the last token alone
+  for (std::uint64_t text = 0; run.gate.tokens() < kTokens; ++text) {
+    params.seed = text;
+    const std::vector<TokenId> prompt = {static_cast<TokenId>(text % static_cast<std::uint64_t>(language.vocab))};
+    Sampler sampler(params, {}, 0);
+    sampler.add_prompt(prompt);
+    std::vector<TokenId> answer = {sampler.choose(language.row(language.target, prompt[0]), scratch).value()};
+    TokenId last = answer[0];
+    while (answer.size() < kTextLength) {
+      std::vector<TokenId> seen = answer;
+      seen.back() = last;
+      Round round{language, params, prompt, seen, {}, {}};
+      std::vector<TokenId> path = seen;
+      for (int i = 0; i < draft_length; ++i) {
+        round.q.push_back(distribution_of(language.row(language.drafter, path.back()), params, count(prompt, path)));
+        const auto index = static_cast<std::int64_t>(path.size());
+        const Distribution& q = round.q.back();
+        const auto highest = std::max_element(q.weights.begin(), q.weights.end()) - q.weights.begin();
+        path.push_back(drafting == Drafting::kArgmax
+                           ? q.ids[static_cast<std::size_t>(highest)]
+                           : draw(q, Noise(params.seed, index, drafting == Drafting::kCoupled ? Noise::Stream::kDraw : Noise::Stream::kDraft)));
+        round.drafts.push_back(path.back());
+      }
+      const Emitted emitted = rule(round, sampler, scratch);
+      run.drafted += draft_length;
+      run.accepted += std::ssize(emitted.tokens) - 1;
+      last = emitted.last;
+      answer.insert(answer.end(), emitted.tokens.begin(), emitted.tokens.end());
+    }
+    answer.resize(kTextLength);
+    std::vector<TokenId> before;
+    for (const TokenId token : answer) {
+      const TokenId previous = before.empty() ? prompt[0] : before.back();
+      std::vector<double>& p = known[previous];
+      if (p.empty() || params.has_penalties()) p = reference(language.row(language.target, previous), params, prompt, before);
+      run.gate.add(previous, token, p);
+      before.push_back(token);
+    }
+  }
+  return run;
+}
+
+SamplingParams params_of(float temperature, bool filtered) {
+  SamplingParams params{.temperature = temperature};
+  if (filtered) params.top_k = 6, params.top_p = 0.9f;
+  return params;
+}
+
+SamplingParams penalties() {
+  return {.temperature = 1, .repetition_penalty = 1.3f, .presence_penalty = 0.4f, .frequency_penalty = 0.3f};
+}
+
+class SamplingLaws : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(DraftLength, SamplingLaws, testing::Range(1, 9));
+
+TEST_P(SamplingLaws, BothRulesEmitWhatPlainSamplingEmits) {
+  const Language language = make_language(12, 11, 1.0f);
+  for (const float temperature : {0.3f, 1.0f, 1.5f}) {
+    for (const bool filtered : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "temperature " << temperature << (filtered ? ", top-k 6, top-p 0.9" : ""));
+      const SamplingParams params = params_of(temperature, filtered);
+      EXPECT_EQ(generate(language, params, GetParam(), Drafting::kCoupled, kMatch).gate.verdict(), "") << "match";
+      const Sample run = generate(language, params, GetParam(), Drafting::kSampled, kRejection);
+      EXPECT_EQ(run.gate.verdict(), "") << "rejection";
+      EXPECT_GE(run.gate.tokens(), kTokens);
+      EXPECT_GT(run.accepted, run.drafted / 20);
+      EXPECT_LT(run.accepted, run.drafted);
+    }
+  }
+}
+
+TEST(SamplingLaws, HoldForSmallAndLargerVocabularies) {
+  for (const std::int64_t vocab : {8, 64}) {
+    const Language language = make_language(vocab, 2, 0.7f);
+    SamplingParams params{.temperature = 1, .top_p = 0.95f, .min_p = 0.01f};
+    EXPECT_EQ(generate(language, params, 3, Drafting::kSampled, kMatch).gate.verdict(), "") << vocab;
+    EXPECT_EQ(generate(language, params, 3, Drafting::kSampled, kRejection).gate.verdict(), "") << vocab;
+  }
+}
+
+TEST(SamplingLaws, HoldWithPenaltiesThatCountTheRowsOwnDrafts) {
+  const Language language = make_language(8, 3, 0.5f);
+  EXPECT_EQ(generate(language, penalties(), 4, Drafting::kSampled, kMatch).gate.verdict(), "");
+  EXPECT_EQ(generate(language, penalties(), 4, Drafting::kSampled, kRejection).gate.verdict(), "");
+}
+
+// The drafter draws with the target's noise from a distribution of its own: the same token more often than
+// an independent draw, and the most probable one, would be.
+TEST(SamplingLaws, DraftsWithTheTargetsNoiseSurviveMoreOften) {
+  const Language language = make_language(12, 4, 0.7f);
+  const SamplingParams params{.temperature = 1};
+  const auto acceptance = [&](Drafting drafting) {
+    const Sample run = generate(language, params, 1, drafting, kMatch);
+    return static_cast<double>(run.accepted) / static_cast<double>(run.drafted);
+  };
+  const double coupled = acceptance(Drafting::kCoupled), argmax = acceptance(Drafting::kArgmax), independent = acceptance(Drafting::kSampled);
+  EXPECT_GT(coupled, argmax + 0.05);
+  EXPECT_GT(argmax, independent);
+}
+
+TEST(SamplingLaws, EqualDistributionsAlwaysAcceptAndNeverTouchTheResidual) {
+  Language language = make_language(12, 5, 0);
+  for (const bool filtered : {false, true}) {
+    for (const float temperature : {0.3f, 1.0f, 1.5f}) {
+      const Sample run = generate(language, params_of(temperature, filtered), 5, Drafting::kSampled, kRejection);
+      // Only a rejection reaches the residual.
+      EXPECT_EQ(run.accepted, run.drafted);
+    }
+  }
+}
+
+// ---- mutants ----
+
+struct Mutant {
+  const char* name;
+  Mistake mistake;
+  bool rejection;
+  Drafting drafting;
+  bool penalties;
+};
+class Mutants : public testing::TestWithParam<Mutant> {};
+
+TEST_P(Mutants, AreFoundOut) {
+  const Mutant& mutant_case = GetParam();
+  const Language language = make_language(8, 6, 1.0f);
+  const SamplingParams params = mutant_case.penalties ? penalties() : SamplingParams{.temperature = 1};
+  const auto verdict = [&](Mistake mistake, Drafting drafting) {
+    return generate(language, params, 3, drafting, mutant(mistake, mutant_case.rejection)).gate.verdict();
+  };
+  EXPECT_EQ(verdict(Mistake::kNone, Drafting::kSampled), "") << "without the mistake it is right";
+  EXPECT_NE(verdict(mutant_case.mistake, mutant_case.drafting), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Each, Mutants,
+    testing::Values(Mutant{"passes_on_after_the_first_rejection", Mistake::kPassOn, true, Drafting::kSampled, false},
+                    Mutant{"keeps_the_rejected_token", Mistake::kKeepRejected, true, Drafting::kSampled, false},
+                    Mutant{"drops_the_bonus_token", Mistake::kDropBonus, true, Drafting::kSampled, false},
+                    Mutant{"residual_without_clamp", Mistake::kNoClamp, true, Drafting::kSampled, false},
+                    Mutant{"softmax_as_q_of_argmax_drafts", Mistake::kNone, true, Drafting::kArgmax, false},
+                    Mutant{"penalties_without_the_drafts", Mistake::kPenaltiesWithoutDrafts, true, Drafting::kSampled, true},
+                    Mutant{"match_passes_on_after_the_first_rejection", Mistake::kPassOn, false, Drafting::kSampled, false},
+                    Mutant{"match_keeps_the_rejected_token", Mistake::kKeepRejected, false, Drafting::kSampled, false},
+                    Mutant{"match_drops_the_bonus_token", Mistake::kDropBonus, false, Drafting::kSampled, false},
+                    Mutant{"match_penalties_without_the_drafts", Mistake::kPenaltiesWithoutDrafts, false, Drafting::kSampled, true}),
+    [](const auto& param_info) { return std::string(param_info.param.name); });
+
+}  // namespace
+}  // namespace outrider

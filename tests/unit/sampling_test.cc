@@ -1,0 +1,277 @@
+#include "common/sampling/sampler.h"
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include <gtest/gtest.h>
+
+namespace outrider {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+/// The distribution that a row gives.
+Distribution distribution(std::vector<float> scores, const SamplingParams& params, const TokenCounts& counts = {}) {
+  SamplingScratch scratch;
+  process_scores(scores, params, {}, counts);
+  Distribution result;
+  make_distribution(scores, params, scratch, &result);
+  return result;
+}
+
+std::vector<float> random_row(std::uint64_t seed, std::size_t size, float spread) {
+  CounterRng rng(seed);
+  std::vector<float> row(size);
+  for (float& x : row) x = spread * static_cast<float>(rng.uniform() + rng.uniform() - rng.uniform());
+  return row;
+}
+
+TEST(Distribution, IsTheSoftmaxAtItsTemperature) {
+  const Distribution d = distribution({0, 1, 2}, {.temperature = 0.5f});
+  const double total = 1 + std::exp(2) + std::exp(4);
+  EXPECT_NEAR(d.probability(0), 1 / total, 1e-7);
+  EXPECT_NEAR(d.probability(2), std::exp(4) / total, 1e-7);
+  EXPECT_EQ(d.probability(3), 0);
+  EXPECT_EQ(d.probability(-1), 0);
+}
+
+TEST(Distribution, TopKKeepsTheHighestAndOfEqualsTheLowestIds) {
+  EXPECT_EQ(distribution({5, 7, 7, 1, 7, 7}, {.temperature = 1, .top_k = 3}).ids, (std::vector<TokenId>{1, 2, 4}));
+  EXPECT_EQ(distribution({5, 7, 6, 1}, {.temperature = 1, .top_k = 2}).ids, (std::vector<TokenId>{1, 2}));
+  EXPECT_EQ(distribution({5, 7, 6, 1}, {.temperature = 1, .top_k = 9}).ids.size(), 4u);
+}
+
+TEST(Distribution, TopKOfALongRowIsThatOfASort) {
+  for (const std::size_t size : {31u, 32u, 33u, 1000u, 4097u}) {
+    for (const std::int32_t k : {1, 5, 64, 900}) {
+      // Few values, so that there are many equals.
+      std::vector<float> row = random_row(size, size, 40);
+      for (float& x : row) x = std::round(x);
+      std::vector<TokenId> order(size);
+      for (std::size_t i = 0; i < size; ++i) order[i] = static_cast<TokenId>(i);
+      std::stable_sort(order.begin(), order.end(), [&](TokenId a, TokenId b) { return row[static_cast<std::size_t>(a)] > row[static_cast<std::size_t>(b)]; });
+      order.resize(std::min(size, static_cast<std::size_t>(k)));
+      std::sort(order.begin(), order.end());
+      EXPECT_EQ(distribution(row, {.temperature = 10, .top_k = k}).ids, order) << size << ", " << k;
+    }
+  }
+}
+
+TEST(Distribution, TopPKeepsTheFewestTokensThatReachIt) {
+  const std::vector<float> row = {std::log(0.1f), std::log(0.5f), std::log(0.15f), std::log(0.25f)};
+  const auto ids = [&](float top_p) { return distribution(row, {.temperature = 1, .top_p = top_p}).ids; };
+  EXPECT_EQ(ids(0.01f), (std::vector<TokenId>{1}));
+  EXPECT_EQ(ids(0.49f), (std::vector<TokenId>{1}));
+  EXPECT_EQ(ids(0.6f), (std::vector<TokenId>{1, 3}));
+  EXPECT_EQ(ids(0.8f), (std::vector<TokenId>{1, 2, 3}));
+  EXPECT_EQ(ids(0.95f), (std::vector<TokenId>{0, 1, 2, 3}));
+}
+
+TEST(Distribution, TopPOfALongRowIsThatOfASort) {
+  for (const std::size_t size : {900u, 1025u, 5000u, 20000u}) {
+    const std::vector<float> row = random_row(size, size, 3);
+    std::vector<float> sorted = row;
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    const auto weight = [&](float x) { return static_cast<double>(std::exp(x - sorted[0])); };
+    double total = 0;
+    for (const float x : sorted) total += weight(x);
+    for (const float top_p : {0.3f, 0.9f, 0.999f}) {
+      double above = 0;
+      std::size_t count = 0;
+      while (above < static_cast<double>(top_p) * total) above += weight(sorted[count++]);
+      const Distribution d = distribution(row, {.temperature = 1, .top_p = top_p});
+      EXPECT_EQ(d.ids.size(), count) << size << ", " << top_p;
+      for (const TokenId id : d.ids) EXPECT_GE(row[static_cast<std::size_t>(id)], sorted[count - 1]);
+      EXPECT_TRUE(std::is_sorted(d.ids.begin(), d.ids.end()));
+    }
+  }
+}
+
+TEST(Distribution, MinPIsRelativeToTheMostProbable) {
+  const std::vector<float> row = {std::log(0.1f), std::log(0.5f), std::log(0.15f), std::log(0.25f)};
+  EXPECT_EQ(distribution(row, {.temperature = 1, .min_p = 0.25f}).ids, (std::vector<TokenId>{1, 2, 3}));
+  EXPECT_EQ(distribution(row, {.temperature = 1, .min_p = 1}).ids, (std::vector<TokenId>{1}));
+}
+
+TEST(Distribution, ExtremeScoresAndTemperaturesStaySound) {
+  for (const float temperature : {1e-38f, 1e-6f, 1.0f, 100.0f}) {
+    const Distribution d = distribution({3e38f, -3e38f, 3e38f, 0}, {.temperature = temperature});
+    EXPECT_EQ(d.ids, (std::vector<TokenId>{0, 2})) << temperature;
+    EXPECT_DOUBLE_EQ(d.probability(0), 0.5);
+  }
+}
+
+TEST(Scores, PenaltiesTellPromptFromAnswer) {
+  SamplingParams params{.temperature = 1, .repetition_penalty = 2, .presence_penalty = 0.5f, .frequency_penalty = 0.25f};
+  TokenCounts counts;
+  counts.of[0] = {.in_prompt = true, .in_answer = 0};
+  counts.of[1] = {.in_prompt = false, .in_answer = 3};
+  counts.of[2] = {.in_prompt = true, .in_answer = 1};
+  std::vector<float> scores = {4, 4, -4, 4};
+  process_scores(scores, params, {}, counts);
+  EXPECT_EQ(scores, (std::vector<float>{2, 2 - 0.75f - 0.5f, -8 - 0.25f - 0.5f, 4}));
+}
+
+TEST(Scores, MaskedTokensStayMaskedWhateverTheBias) {
+  std::vector<float> scores = {1, 2, 3};
+  process_scores(scores, {.logit_bias = {{0, 5}, {1, 100}}, .suppress_tokens = {1}}, std::vector<TokenId>{2}, {});
+  EXPECT_EQ(scores, (std::vector<float>{6, -kInf, -kInf}));
+}
+
+TEST(Draw, FollowsTheWeights) {
+  Distribution d;
+  for (const auto& [id, weight] : {std::pair(3, 1.0f), std::pair(10, 2.0f), std::pair(99, 5.0f)}) d.add(id, weight);
+  std::map<TokenId, int> counts;
+  constexpr int kDraws = 80000;
+  for (int i = 0; i < kDraws; ++i) ++counts[draw(d, Noise(1, i, Noise::Stream::kDraw))];
+  double statistic = 0;
+  for (const TokenId id : d.ids) {
+    const double expected = kDraws * d.probability(id);
+    statistic += (counts[id] - expected) * (counts[id] - expected) / expected;
+  }
+  EXPECT_LT(statistic, 13.8);  // 0.999 quantile of two degrees of freedom
+}
+
+TEST(Draw, ATokensFateHangsOnItsOwnNoise) {
+  // Losers may come and go without a change of the winner.
+  Distribution few, many;
+  const std::vector<float> row = random_row(9, 1000, 4);
+  const Noise noise(4, 2, Noise::Stream::kDraw);
+  for (TokenId id = 0; id < 1000; ++id) many.add(id, std::exp(row[static_cast<std::size_t>(id)]));
+  const TokenId winner = draw(many, noise);
+  for (TokenId id = 0; id < 1000; id += 7) {
+    if (id > winner && (few.ids.empty() || few.ids.back() < winner)) few.add(winner, many.weights[static_cast<std::size_t>(winner)]);
+    if (id != winner) few.add(id, many.weights[static_cast<std::size_t>(id)]);
+  }
+  EXPECT_EQ(draw(few, noise), winner);
+}
+
+TEST(Noise, IsAFunctionOfSeedIndexStreamAndToken) {
+  const double value = Noise(1, 2, Noise::Stream::kDraw).at(3);
+  EXPECT_EQ(value, Noise(1, 2, Noise::Stream::kDraw).at(3));
+  EXPECT_NE(value, Noise(2, 2, Noise::Stream::kDraw).at(3));
+  EXPECT_NE(value, Noise(1, 3, Noise::Stream::kDraw).at(3));
+  EXPECT_NE(value, Noise(1, 2, Noise::Stream::kAccept).at(3));
+  EXPECT_NE(value, Noise(1, 2, Noise::Stream::kDraw).at(4));
+  for (TokenId token = 0; token < 10000; ++token) {
+    const double uniform = Noise(1, 2, Noise::Stream::kDraw).at(token);
+    ASSERT_GT(uniform, 0);
+    ASSERT_LT(uniform, 1);
+  }
+}
+
+TEST(Rejection, ADraftThatQCannotDrawIsNeverKeptByQ) {
+  Distribution p, q, scratch;
+  p.add(1, 1);
+  p.add(2, 1);
+  q.add(5, 1);
+  for (std::int64_t i = 0; i < 50; ++i) EXPECT_EQ(accept_or_replace(p, q, 2, 7, i, &scratch), 1);
+}
+
+TEST(Rejection, AnEmptyResidualFallsBackToTheTarget) {
+  Distribution p, q, scratch;
+  p.add(1, 1);
+  q.add(1, 1);
+  q.add(2, 1e-12f);
+  EXPECT_EQ(accept_or_replace(p, q, 2, 7, 0, &scratch), 1);
+}
+
+// ---- sampler ----
+
+Matrix<const float> rows(const std::vector<float>& logits, std::int64_t vocab) {
+  return {logits.data(), {static_cast<std::int64_t>(logits.size()) / vocab, vocab}};
+}
+
+TEST(Sampler, LogitsThatAreNotNumbersAreAnErrorInEveryRow) {
+  SamplingScratch scratch;
+  for (const float bad : {kInf, -kInf, std::numeric_limits<float>::quiet_NaN()}) {
+    for (const float temperature : {0.0f, 1.0f}) {
+      Sampler sampler({.temperature = temperature}, {}, 30);
+      // Row 0 chooses token 2, which is the draft; row 1 is broken.
+      const Result<VerifyOutcome> outcome = sampler.verify(rows({0, 0, 500, 1, bad, 0}, 3), std::vector<TokenId>{0, 2}, scratch);
+      ASSERT_FALSE(outcome);
+      EXPECT_EQ(outcome.error().code, Errc::kMalformed);
+      EXPECT_NE(outcome.error().message.find("the logit of token 1 is"), std::string::npos) << outcome.error().message;
+    }
+  }
+}
+
+TEST(Sampler, AVocabularyThatIsMaskedWholeIsAnError) {
+  SamplingScratch scratch;
+  for (const float temperature : {0.0f, 1.0f}) {
+    Sampler sampler({.temperature = temperature, .suppress_tokens = {0, 1}}, {}, 0);
+    EXPECT_EQ(sampler.choose(std::vector<float>{1, 2}, scratch).error().message, "all 2 tokens are masked at output 0");
+  }
+}
+
+TEST(Sampler, TheSoftcapShapesProbabilitiesButNotTheGreedyChoice) {
+  SamplingScratch scratch;
+  // Both are 30 after the cap's rounding; greedy must see that they differ.
+  const std::vector<float> row = {900, 901};
+  Sampler greedy({}, {}, 30);
+  EXPECT_EQ(greedy.choose(row, scratch).value(), 1);
+  int zeros = 0;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    Sampler sampler({.temperature = 0.1f, .seed = seed}, {}, 30);
+    zeros += sampler.choose(row, scratch).value() == 0;
+  }
+  EXPECT_GT(zeros, 60);
+  EXPECT_LT(zeros, 140);
+}
+
+TEST(Sampler, TheEosGuardHoldsRowByRow) {
+  // Every row wants the stop token, 0, then token 1.
+  SamplingScratch scratch;
+  const std::vector<float> logits = {9, 5, 0, 9, 5, 0, 9, 5, 0, 9, 5, 0};
+  Sampler sampler({.min_tokens = 3}, {0}, 0);
+  EXPECT_EQ(sampler.choose(std::vector<float>{9, 5, 0}, scratch).value(), 1);  // output 0
+  // Outputs 1 and 2 are guarded; output 3 is not.
+  const VerifyOutcome outcome = sampler.verify(rows(logits, 3), std::vector<TokenId>{1, 1, 1, 1}, scratch).value();
+  EXPECT_EQ(outcome.accepted, 2);
+  EXPECT_EQ(outcome.next_token, 0);
+
+  // A stop token as the first draft does not survive the guard.
+  Sampler other({.min_tokens = 3}, {0}, 0);
+  EXPECT_EQ(other.verify(rows(logits, 3), std::vector<TokenId>{1, 0, 1, 1}, scratch).value().accepted, 0);
+}
+
+TEST(Sampler, PenaltiesCountTheRowsOwnDraftsAndNotTheRejectedOnes) {
+  // Tokens 1 and 2 are equal but for a penalty on what was there before.
+  SamplingScratch scratch;
+  const std::vector<float> logits = {0, 5, 5, 0, 0, 5, 5, 0, 0, 5, 5, 0};
+  Sampler sampler({.presence_penalty = 1}, {}, 0);
+  // Output: 1 (given), then 2 as 1 is penalised, then 1 and 2 are equal again; draft 3 fails there.
+  const VerifyOutcome outcome = sampler.verify(rows(logits, 4), std::vector<TokenId>{1, 2, 3}, scratch).value();
+  EXPECT_EQ(outcome.accepted, 1);
+  EXPECT_EQ(outcome.next_token, 1);
+  // The rejected 3 is not counted: its score is whole.
+  const std::vector<float> next = {0, 5, 5, 4.5f};
+  EXPECT_EQ(sampler.verify(rows(next, 4), std::vector<TokenId>{1}, scratch).value().next_token, 3);
+}
+
+TEST(Params, EachValueOutOfRangeIsNamed) {
+  const auto message = [](const SamplingParams& params) {
+    const Result<void> fine = check_sampling(params, 10);
+    return fine ? std::string("fine") : fine.error().message;
+  };
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(message({}), "fine");
+  EXPECT_EQ(message({.temperature = 2, .top_k = 1 << 30, .top_p = 0.1f, .min_p = 1, .min_tokens = 1L << 60}), "fine");
+  EXPECT_EQ(message({.temperature = nan}), "temperature is nan, wanted 0 to 100");
+  EXPECT_EQ(message({.temperature = kInf}), "temperature is inf, wanted 0 to 100");
+  EXPECT_EQ(message({.top_k = -1}), "top_k is -1, wanted 0 (all) or more");
+  EXPECT_EQ(message({.top_p = nan}), "top_p is nan, wanted above 0 and at most 1");
+  EXPECT_EQ(message({.min_p = 1.5f}), "min_p is 1.5, wanted 0 to 1");
+  EXPECT_EQ(message({.repetition_penalty = 0}), "repetition_penalty is 0, wanted 0.01 to 100");
+  EXPECT_EQ(message({.presence_penalty = -101}), "presence_penalty is -101, wanted -100 to 100");
+  EXPECT_EQ(message({.frequency_penalty = nan}), "frequency_penalty is nan, wanted -100 to 100");
+  EXPECT_EQ(message({.logit_bias = {{3, nan}}}), "logit_bias is nan, wanted -100 to 100");
+  EXPECT_EQ(message({.logit_bias = {{10, 1}}}), "logit_bias's token is 10, wanted a token id from 0 to 9");
+  EXPECT_EQ(message({.suppress_tokens = {-1}}), "suppress_tokens' token is -1, wanted a token id from 0 to 9");
+  EXPECT_EQ(message({.suppress_tokens = std::vector<TokenId>(5000, 1)}), "suppress_tokens' length is 5000, wanted at most 4096 entries");
+  EXPECT_EQ(message({.min_tokens = -1}), "min_tokens is -1, wanted 0 or more");
+}
+
+}  // namespace
+}  // namespace outrider
