@@ -65,7 +65,7 @@ void bench_pair(const BenchFlags& flags) {
   const Tokenizer tokenizer = or_throw(Tokenizer::load(pair.backbone));
   const std::vector<TokenId> stop_ids = or_throw(load_eos_token_ids(pair.backbone));
   const ChatFormat format = chat_format_of(pair);
-  const double bandwidth = measure_read_bandwidth_gb_s();
+  const double bandwidth = measure_read_bandwidth_gb_s(0);
 
   TransportContext context;
   const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(), .verifier_threads = flags.threads};
@@ -133,6 +133,7 @@ void bench_pair(const BenchFlags& flags) {
 void add_bench_command(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "Measure");
   bench->require_subcommand(1);
+  add_bench_engine_commands(*bench);
   CLI::App* command = bench->add_subcommand("pair", "Plain and speculative decoding side by side");
   auto flags = std::make_shared<BenchFlags>();
   flags->model.add_to(*command);

@@ -1,5 +1,7 @@
 #include "launch/read_bandwidth.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <thread>
@@ -36,11 +38,14 @@ double measure() {
 
 }  // namespace
 
-double measure_read_bandwidth_gb_s() {
+double measure_read_bandwidth_gb_s(int threads) {
   // On a thread that ends, and its OpenMP workers with it: libgomp counts idle workers too, and once it
   // has more than cores, none of them spins any more.
   double result = 0;
-  std::thread([&] { result = measure(); }).join();
+  std::thread([&] {
+    if (threads > 0) omp_set_num_threads(threads);
+    result = measure();
+  }).join();
   return result;
 }
 
