@@ -26,7 +26,9 @@ double measure() {
     std::uint64_t sum = 0;
 #pragma omp parallel for schedule(static) reduction(+ : sum)
     for (std::int64_t line = 0; line < static_cast<std::int64_t>(kBytes / 64); ++line) {
-      // One word of each cache line: the line is what the memory delivers.
+      // One word of each cache line: the line is what the memory delivers. Fetched ahead as our kernels do; else
+      // this would be slower than they are.
+      __builtin_prefetch(data + line * 8 + 512);
       sum += data[line * 8];
     }
     sink += sum;

@@ -553,16 +553,18 @@ struct Attention {
 
   std::vector<float> run(const KernelTable& table, std::int64_t first_head = 0, std::int64_t some_heads = -1) const {
     if (some_heads < 0) some_heads = heads;
+    std::vector<float> largest(static_cast<std::size_t>(some_heads)), sum(largest.size());
     std::vector<float> scores(static_cast<std::size_t>(some_heads * count) + 1, -77.0f), out(static_cast<std::size_t>(some_heads * head_dim) + 1, -77.0f);
     const AttendArgs<Kv> args = {.q = q.data() + first_head * head_dim, .q_stride = head_dim, .heads = some_heads, .head_dim = head_dim,
                                  .k = k.data() + kv_head * head_dim, .v = v.data() + kv_head * head_dim,
                                  .row_stride = kv_heads * head_dim, .capacity = capacity, .first_slot = first_slot, .count = count,
-                                 .scores = scores.data(), .out = out.data(), .out_stride = head_dim};
+                                 .scores = scores.data(), .out = out.data(), .out_stride = head_dim, .largest = largest.data(), .sum = sum.data()};
     if constexpr (std::is_same_v<Kv, float>) table.attend_f32(args);
     else table.attend_bf16(args);
     EXPECT_EQ(scores.back(), -77.0f) << "wrote past the scores";
     EXPECT_EQ(out.back(), -77.0f) << "wrote past the output";
     out.pop_back();
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] *= 1.0f / sum[i / static_cast<std::size_t>(head_dim)];
     return out;
   }
 
