@@ -91,11 +91,13 @@ class Profile {
   TimePoint last_;
 };
 
-/// Milliseconds of one greedy draft step, on one thread as a drafter beside a verifier has it.
+constexpr int kDraftThreads = 1;
+
+/// Milliseconds of one greedy draft step.
 double draft_step_ms(const ShapeModels& models, Position context) {
   double best = 1e9;
   std::thread([&] {
-    omp_set_num_threads(1);
+    omp_set_num_threads(kDraftThreads);
     const std::unique_ptr<Assistant> assistant = models.assistant();
     DonorReplica replica = assistant->make_replica();
     fill_context(replica, context);
@@ -222,7 +224,10 @@ void bench_speculative(const SpeculativeFlags& flags) {
   omp_set_num_threads(threads);
   const ShapeModels models = shape_models(flags.engine.shape, flags.engine.weight_type(), flags.engine.layers);
   const std::unique_ptr<Backbone> backbone = models.backbone(kPrefillChunk);
+  // The assistant's matrices are too small for a second thread to pay. oneDNN makes its code for the threads it sees.
+  omp_set_num_threads(kDraftThreads);
   const std::unique_ptr<Assistant> assistant = models.assistant();
+  omp_set_num_threads(threads);
   KvCache cache = backbone->make_cache();
   fill_context(cache, flags.engine.context);
   DonorReplica replica = assistant->make_replica();
@@ -243,7 +248,9 @@ void bench_speculative(const SpeculativeFlags& flags) {
     cache.truncate(base);
 
     const TimePoint start = now();
+    omp_set_num_threads(kDraftThreads);
     std::vector<TokenId> rows = assistant->draft(token, hidden, replica, base, draft_length, {});
+    omp_set_num_threads(threads);
     const double draft_time = ms_since(start);
     rows.insert(rows.begin(), token);
     const Segment segment{&cache, rows, static_cast<std::int64_t>(rows.size())};

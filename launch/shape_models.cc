@@ -43,7 +43,9 @@ ShapeModels shape_models(const std::string& name, WeightType type, int layers) {
     }
     return models;
   }
-  ModelShape shape = or_throw(published_shape(name));
+  Result<ModelShape> known = published_shape(name);
+  if (!known) throw std::runtime_error(known.error().message + ", or nano");
+  ModelShape shape = *known;
   models.layers_of_shape = shape.num_hidden_layers;
   if (layers > shape.num_hidden_layers) throw std::runtime_error(fmt::format("--layers {} of {}, which has {}", layers, name, shape.num_hidden_layers));
   if (layers > 0) shape = reduced(shape, layers);
