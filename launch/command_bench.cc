@@ -65,7 +65,7 @@ void bench_pair(const BenchFlags& flags) {
   const Tokenizer tokenizer = or_throw(Tokenizer::load(pair.backbone));
   const std::vector<TokenId> stop_ids = or_throw(load_eos_token_ids(pair.backbone));
   const ChatFormat format = chat_format_of(pair);
-  const double bandwidth = measure_read_bandwidth_gb_s(0);
+  const double bandwidth = measure_read_bandwidth_gb_s();
 
   TransportContext context;
   const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(), .verifier_threads = flags.threads};

@@ -116,10 +116,11 @@ double draft_step_ms(const ShapeModels& models, Position context) {
 
 void bench_engine(const EngineFlags& flags) {
   init_logging("outrider", "warn");
-  const int threads = flags.thread_count();
-  double bandwidth = measure_read_bandwidth_gb_s(threads);
-  omp_set_num_threads(threads);
   const ShapeModels models = shape_models(flags.shape, flags.weight_type(), flags.layers);
+  const int threads = flags.thread_count();
+  omp_set_num_threads(threads);
+  const ReadBandwidth read_bandwidth;
+  double bandwidth = 0;
   std::vector<std::int64_t> counts = flags.rows;
   counts.push_back(1);  // what the others are set beside
   std::sort(counts.begin(), counts.end());
@@ -134,6 +135,7 @@ void bench_engine(const EngineFlags& flags) {
   std::map<std::int64_t, double> best_ms;
   std::map<std::int64_t, Profile> profiles;
   for (int i = 0; i <= flags.repeat; ++i) {  // one more: the first maps pages and grows buffers
+    bandwidth = std::max(bandwidth, read_bandwidth.pass_gb_s());
     for (const std::int64_t count : counts) {
       const std::vector<TokenId> tokens = random_tokens(rng, count, config);
       const Segment segment{&cache, tokens, count};
@@ -170,7 +172,6 @@ void bench_engine(const EngineFlags& flags) {
   }
   nlohmann::json draft_ms = nlohmann::json::object();
   for (const Position context : kDraftContexts) draft_ms[std::to_string(context)] = draft_step_ms(models, context);
-  bandwidth = std::max(bandwidth, measure_read_bandwidth_gb_s(threads));
 
   nlohmann::json forward_ms = nlohmann::json::object(), ratio = nlohmann::json::object();
   for (const auto& [count, ms] : best_ms) {
