@@ -19,6 +19,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/random.h"
+#include "common/config/shapes.h"
 #include "common/tensor/bf16.h"
 
 namespace outrider {
@@ -26,54 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-/// A published pair. Widths by their config keys; 0 or false where it has no such thing.
-struct Variant {
-  const char* name;
-  const char* model_type;
-  std::int64_t hidden_size, intermediate_size;
-  bool use_double_wide_mlp;
-  int num_hidden_layers, period;  ///< every period-th layer is full attention
-  int num_kv_shared_layers;
-  std::int64_t num_attention_heads, num_key_value_heads, num_global_key_value_heads;
-  bool attention_k_eq_v;
-  std::int64_t hidden_size_per_layer_input;
-  std::int64_t num_experts, top_k_experts, moe_intermediate_size;
-  std::int64_t sliding_window, max_position_embeddings;
-  struct {
-    std::int64_t hidden_size, intermediate_size, num_attention_heads;
-    bool use_ordered_embeddings;
-  } assistant;
-  std::int64_t vocab_size = 262144, head_dim = 256, global_head_dim = 512;
-};
-constexpr Variant kVariants[] = {
-    {"e2b", "gemma4", 1536, 6144, true, 35, 5, 20, 8, 1, 1, false, 256, 0, 0, 0, 512, 131072, {256, 2048, 4, true}},
-    {"e4b", "gemma4", 2560, 10240, false, 42, 6, 18, 8, 2, 2, false, 256, 0, 0, 0, 512, 131072, {256, 2048, 4, true}},
-    {"12b", "gemma4_unified", 3840, 15360, false, 48, 6, 0, 16, 8, 1, true, 0, 0, 0, 0, 1024, 262144, {1024, 8192, 16, false}},
-    {"26b-a4b", "gemma4", 2816, 2112, false, 30, 6, 0, 16, 8, 2, true, 0, 128, 8, 704, 1024, 262144, {1024, 8192, 16, false}},
-    {"31b", "gemma4", 5376, 21504, false, 60, 6, 0, 32, 16, 4, true, 0, 0, 0, 0, 1024, 262144, {1024, 8192, 32, false}},
-};
-constexpr std::int64_t kNumCentroids = 2048, kCentroidTopK = 32;
-constexpr int kAssistantLayers = 4;
 constexpr std::uint64_t kShardBytesMax = std::uint64_t{4} << 30;
-
-const Variant& variant_named(const std::string& name) {
-  for (const Variant& variant : kVariants) {
-    if (name == variant.name) return variant;
-  }
-  throw std::runtime_error(fmt::format("no variant '{}'", name));
-}
-
-/// Every `layers` of the pattern, and as large a part of them shared, if the rest still has a full layer
-/// for the shared ones to read; every width divided.
-Variant reduced(Variant v, int layers, std::int64_t shrink) {
-  v.num_kv_shared_layers = std::max(0, std::min(v.num_kv_shared_layers * layers / v.num_hidden_layers, layers - v.period));
-  v.num_hidden_layers = layers;
-  for (std::int64_t* width : {&v.hidden_size, &v.intermediate_size, &v.hidden_size_per_layer_input, &v.moe_intermediate_size, &v.assistant.hidden_size,
-                              &v.assistant.intermediate_size, &v.vocab_size, &v.head_dim, &v.global_head_dim}) {
-    *width /= shrink;
-  }
-  return v;
-}
 
 // ---- tensors ----
 
@@ -120,9 +74,7 @@ class Tensors {
   std::vector<TensorSpec> specs_;
 };
 
-bool is_full(const Variant& v, int layer) { return layer % v.period == v.period - 1 || layer == v.num_hidden_layers - 1; }
-
-Tensors backbone_tensors(const Variant& v) {
+Tensors backbone_tensors(const ModelShape& v) {
   Tensors t;
   const std::string prefix = "model.language_model.";
   const std::int64_t hidden = v.hidden_size, ple = v.hidden_size_per_layer_input, layers = v.num_hidden_layers;
@@ -135,7 +87,7 @@ Tensors backbone_tensors(const Variant& v) {
   }
   for (int i = 0; i < v.num_hidden_layers; ++i) {
     const std::string layer = fmt::format("{}layers.{}.", prefix, i);
-    const bool full = is_full(v, i), shared = i >= v.num_hidden_layers - v.num_kv_shared_layers;
+    const bool full = v.is_full(i), shared = i >= v.num_hidden_layers - v.num_kv_shared_layers;
     const std::int64_t head_dim = full ? v.global_head_dim : v.head_dim;
     t.layer(layer, hidden, v.num_attention_heads, head_dim, v.intermediate_size * (shared && v.use_double_wide_mlp ? 2 : 1));
     if (!shared) {
@@ -163,7 +115,7 @@ Tensors backbone_tensors(const Variant& v) {
   return t;
 }
 
-Tensors assistant_tensors(const Variant& v) {
+Tensors assistant_tensors(const ModelShape& v) {
   Tensors t;
   const std::int64_t hidden = v.assistant.hidden_size;
   t.matrix("pre_projection.weight", {hidden, 2 * v.hidden_size});
@@ -236,12 +188,14 @@ void write_shard(const fs::path& path, std::span<const TensorSpec> specs, Counte
   if (!file) throw std::runtime_error(fmt::format("{}: cannot be written: {}", path.string(), std::strerror(errno)));
 }
 
-void write_json(const fs::path& path, const json& value) {
+void write_text(const fs::path& path, const std::string& text) {
   std::ofstream file(path);
-  file << value.dump(2) << "\n";
+  file << text;
   file.close();
   if (!file) throw std::runtime_error(fmt::format("{}: cannot be written", path.string()));
 }
+
+void write_json(const fs::path& path, const json& value) { write_text(path, value.dump(2) + "\n"); }
 
 /// One file, or shards and their index where that would be a large one.
 void write_weights(const fs::path& dir, const Tensors& tensors, CounterRng& rng) {
@@ -266,81 +220,13 @@ void write_weights(const fs::path& dir, const Tensors& tensors, CounterRng& rng)
   std::printf("%s: %zu tensors, %.2f GB\n", dir.c_str(), tensors.specs().size(), static_cast<double>(total) / 1e9);
 }
 
-/// Keys that both models' text configs have, in the published spelling.
-json text_config(const Variant& v) {
-  return {{"model_type", std::string(v.model_type) + "_text"},
-          {"vocab_size", v.vocab_size},
-          {"num_key_value_heads", v.num_key_value_heads},
-          {"num_global_key_value_heads", v.attention_k_eq_v ? json(v.num_global_key_value_heads) : json()},
-          {"attention_k_eq_v", v.attention_k_eq_v},
-          {"head_dim", v.head_dim},
-          {"global_head_dim", v.global_head_dim},
-          {"sliding_window", v.sliding_window},
-          {"max_position_embeddings", v.max_position_embeddings},
-          {"hidden_activation", "gelu_pytorch_tanh"},
-          {"rms_norm_eps", 1e-6},
-          {"rope_parameters",
-           {{"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}},
-            {"full_attention", {{"rope_type", "proportional"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.25}}}}},
-          {"tie_word_embeddings", true}};
-}
-
-json layer_types(int count, const auto& full) {
-  json types = json::array();
-  for (int i = 0; i < count; ++i) types.push_back(full(i) ? "full_attention" : "sliding_attention");
-  return types;
-}
-
-json backbone_config(const Variant& v) {
-  json text = text_config(v);
-  text["hidden_size"] = v.hidden_size;
-  text["intermediate_size"] = v.intermediate_size;
-  text["num_hidden_layers"] = v.num_hidden_layers;
-  text["num_attention_heads"] = v.num_attention_heads;
-  text["num_kv_shared_layers"] = v.num_kv_shared_layers;
-  text["use_double_wide_mlp"] = v.use_double_wide_mlp;
-  text["layer_types"] = layer_types(v.num_hidden_layers, [&](int i) { return is_full(v, i); });
-  text["final_logit_softcapping"] = 30.0;
-  text["use_bidirectional_attention"] = v.hidden_size_per_layer_input > 0 ? json() : json("vision");
-  if (std::string(v.model_type) == "gemma4") {  // the unified type has none of these keys
-    text["hidden_size_per_layer_input"] = v.hidden_size_per_layer_input;
-    text["vocab_size_per_layer_input"] = v.vocab_size;
-    text["enable_moe_block"] = v.num_experts > 0;
-    text["num_experts"] = v.num_experts > 0 ? json(v.num_experts) : json();
-    text["top_k_experts"] = v.num_experts > 0 ? json(v.top_k_experts) : json();
-    text["moe_intermediate_size"] = v.num_experts > 0 ? json(v.moe_intermediate_size) : json();
-  }
-  return {{"model_type", v.model_type}, {"dtype", "bfloat16"}, {"tie_word_embeddings", true}, {"text_config", std::move(text)}};
-}
-
-json assistant_config(const Variant& v) {
-  json text = text_config(v);
-  text["hidden_size"] = v.assistant.hidden_size;
-  text["intermediate_size"] = v.assistant.intermediate_size;
-  text["num_hidden_layers"] = kAssistantLayers;
-  text["num_attention_heads"] = v.assistant.num_attention_heads;
-  text["num_kv_shared_layers"] = kAssistantLayers;
-  text["layer_types"] = layer_types(kAssistantLayers, [](int j) { return j == kAssistantLayers - 1; });
-  text["final_logit_softcapping"] = json();
-  text["hidden_size_per_layer_input"] = 0;
-  text["vocab_size_per_layer_input"] = 0;
-  return {{"model_type", std::string(v.model_type) + "_assistant"},
-          {"dtype", "bfloat16"},
-          {"backbone_hidden_size", v.hidden_size},
-          {"use_ordered_embeddings", v.assistant.use_ordered_embeddings},
-          {"num_centroids", kNumCentroids},
-          {"centroid_intermediate_top_k", kCentroidTopK},
-          {"tie_word_embeddings", true},
-          {"text_config", std::move(text)}};
-}
-
-void make_pair(const Variant& v, const fs::path& out) {
+void make_pair(const ModelShape& v, const fs::path& out) {
   CounterRng rng(1);
   fs::create_directories(out / "backbone");
   fs::create_directories(out / "assistant");
-  write_json(out / "backbone/config.json", backbone_config(v));
+  write_text(out / "backbone/config.json", backbone_config_json(v));
   write_json(out / "backbone/generation_config.json", {{"bos_token_id", 2}, {"eos_token_id", {1, 106, 50}}, {"pad_token_id", 0}});
-  write_json(out / "assistant/config.json", assistant_config(v));
+  write_text(out / "assistant/config.json", assistant_config_json(v));
   for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
     fs::copy_file(fs::path(OUTRIDER_SOURCE_DIR) / "models/nano/backbone" / name, out / "backbone" / name, fs::copy_options::overwrite_existing);
   }
@@ -357,14 +243,14 @@ int main(int argc, char** argv) {
   int layers = 0;
   std::int64_t shrink = 1;
   std::vector<std::string> names;
-  for (const outrider::Variant& variant : outrider::kVariants) names.push_back(variant.name);
+  for (const outrider::ModelShape& variant : outrider::published_shapes()) names.push_back(variant.name);
   app.add_option("VARIANT", name, "Which one")->required()->check(CLI::IsMember(names));
   app.add_option("DIR", out, "Gets backbone/ and assistant/")->required();
   app.add_option("--layers", layers, "Backbone layers, in the published pattern (default: all)")->check(CLI::Range(2, 1024));
   app.add_option("--shrink", shrink, "Divides every width and the vocabulary, for tests")->check(CLI::IsMember({1, 2, 4, 8, 16}))->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
-    const outrider::Variant& variant = outrider::variant_named(name);
+    const outrider::ModelShape variant = outrider::published_shape(name).value();
     outrider::make_pair(outrider::reduced(variant, layers > 0 ? layers : variant.num_hidden_layers, shrink), out);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "make_checkpoint: %s\n", error.what());

@@ -12,7 +12,8 @@ namespace outrider {
 void add_role_commands(CLI::App& app);    ///< coordinator, verifier, drafter
 void add_run_command(CLI::App& app);      ///< run
 void add_chat_command(CLI::App& app);     ///< chat
-void add_bench_command(CLI::App& app);    ///< bench pair
+void add_bench_command(CLI::App& app);    ///< bench pair, engine, speculative
+void add_bench_engine_commands(CLI::App& bench);  ///< of bench: engine, speculative
 void add_parity_command(CLI::App& app);   ///< parity
 void add_pack_command(CLI::App& app);     ///< pack
 void add_doctor_command(CLI::App& app);   ///< doctor

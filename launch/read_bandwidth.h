@@ -1,9 +1,25 @@
 #pragma once
 
+#include <cstdint>
+
+#include "common/tensor/tensor.h"
+
 namespace outrider {
 
-/// Bytes per second that all OpenMP threads together read from memory, in GB/s (10^9): the best of
-/// several passes over a block larger than any cache. Takes about a second.
+/// Measures how fast memory is read. Holds a block of 1 GiB, larger than any cache.
+class ReadBandwidth {
+ public:
+  ReadBandwidth();
+  /// Bytes per second that the caller's OpenMP threads together read in one pass over the block, in GB/s (10^9). Of
+  /// several passes the best counts: beside what is to be compared with it, for a shared host's memory is not equally
+  /// fast from one second to the next.
+  double pass_gb_s() const;
+
+ private:
+  AlignedArray<std::uint64_t> block_;
+};
+
+/// The best of several passes of all cores, on threads that end. Takes about a second.
 double measure_read_bandwidth_gb_s();
 
 }  // namespace outrider

@@ -8,7 +8,7 @@
 
 namespace outrider {
 
-/// One query row's heads that share a K/V head, against the visible keys of that head.
+/// One query row's heads that share a K/V head, against keys of that head: all that the row sees, or a part.
 /// Key j (0 <= j < count) lies at slot (first_slot + j) mod capacity of a ring of rows.
 template <typename Kv>
 struct AttendArgs {
@@ -23,8 +23,10 @@ struct AttendArgs {
   std::int64_t first_slot;
   std::int64_t count;       ///< >= 1
   float* scores;            ///< scratch, heads * count
-  float* out;               ///< [heads, head_dim], row stride out_stride
+  float* out;               ///< [heads, head_dim], row stride out_stride: sum over j of exp(q . k_j - largest) v_j
   std::int64_t out_stride;
+  float* largest;           ///< [heads]: of q . k_j
+  float* sum;               ///< [heads]: of exp(q . k_j - largest)
 };
 
 /// Rows against one or two neighbouring blocks of int4 weights (int4.h). Two, because tiles want two.
@@ -70,7 +72,8 @@ struct KernelTable {
   /// y = row_scale * sum over groups g, ascending, of fma(x_g . w_g, scale_g, sum): the product in int32,
   /// exact, so that every instruction set gives the same bits.
   void (*gemm_int4)(const Int4Args& args);
-  /// softmax(q . k) . v per head; scores are not scaled (gemma4.md 3.4).
+  /// softmax(q . k) . v per head, not yet divided by its sum, so that the parts of a long row can be put together
+  /// (ops.cc). Scores are not scaled (gemma4.md 3.4).
   void (*attend_f32)(const AttendArgs<float>& args);
   void (*attend_bf16)(const AttendArgs<Bf16>& args);
 };

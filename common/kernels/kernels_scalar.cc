@@ -121,9 +121,10 @@ void attend(const AttendArgs<Kv>& a) {
     for (std::int64_t j = 0; j < a.count; ++j) sum += a.scores[j] = std::exp(a.scores[j] - largest);
     for (std::int64_t d = 0; d < a.head_dim; ++d) out[d] = 0;
     for (std::int64_t j = 0; j < a.count; ++j) {
-      const float p = a.scores[j] / sum;
-      for (std::int64_t d = 0; d < a.head_dim; ++d) out[d] += p * to_float(a.v[row(j) + d]);
+      for (std::int64_t d = 0; d < a.head_dim; ++d) out[d] += a.scores[j] * to_float(a.v[row(j) + d]);
     }
+    a.largest[h] = largest;
+    a.sum[h] = sum;
   }
 }
 

@@ -221,10 +221,18 @@ void Linear::forward_tile(const float* x, std::int64_t rows, std::int64_t height
       auto* input = reinterpret_cast<std::int8_t*>(reserve(input_scratch, height * in_features_));
       auto* sums = reinterpret_cast<std::int32_t*>(reserve(output_scratch, height * out_features_ * 4));
       float row_scale[kPromptTile];
+#pragma omp parallel for schedule(static) if (rows > 1 && rows * in_features_ >= 128 * 1024)
       for (std::int64_t r = 0; r < rows; ++r) row_scale[r] = k.quantize(x + r * in_features_, in_features_, input + r * in_features_);
       gemm_->execute(height, input, sums);
+      // In pieces of columns: a head's one row has a quarter of a million.
+      constexpr std::int64_t kPiece = 4096;
+      const std::int64_t pieces = (out_features_ + kPiece - 1) / kPiece;
+#pragma omp parallel for collapse(2) schedule(static) if (rows * out_features_ >= 64 * 1024)
       for (std::int64_t r = 0; r < rows; ++r) {
-        k.dequantize(sums + r * out_features_, row_scale[r], column_scale_.data(), out_features_, y + r * out_features_);
+        for (std::int64_t p = 0; p < pieces; ++p) {
+          const std::int64_t first = p * kPiece, count = std::min(kPiece, out_features_ - first);
+          k.dequantize(sums + r * out_features_ + first, row_scale[r], column_scale_.data() + first, count, y + r * out_features_ + first);
+        }
       }
       return;
     }
@@ -269,30 +277,34 @@ void Linear::forward_int4(const float* x, std::int64_t rows, float* y) const {
   auto* input = reinterpret_cast<std::int8_t*>(reserve(input_scratch, rows * width));
   auto* correction = reinterpret_cast<std::int32_t*>(reserve(correction_scratch, rows * groups * 4));
   auto* row_scale = reinterpret_cast<float*>(reserve(scale_scratch, rows * 4));
-  for (std::int64_t r = 0; r < rows; ++r) {
-    std::int8_t* row = input + r * width;
-    row_scale[r] = k.quantize(x + r * in_features_, in_features_, row);
-    std::fill(row + in_features_, row + width, std::int8_t{0});
-    for (std::int64_t g = 0; g < groups; ++g) {
-      std::int32_t sum = 0;
-      for (std::int64_t i = 0; i < kInt4Group; ++i) sum += row[g * kInt4Group + i];
-      correction[r * groups + g] = -8 * sum;
-    }
-  }
   const auto* weights = reinterpret_cast<const Int4Chunk*>(own_weights_.data());
   const std::int64_t blocks = int4_blocks(out_features_);
-#pragma omp parallel for schedule(static)
-  for (std::int64_t b = 0; b < blocks; b += 2) {
-    k.gemm_int4({.weights = weights + b * chunks,
-                 .blocks = std::min<std::int64_t>(2, blocks - b),
-                 .chunks = chunks,
-                 .outputs = std::min(2 * kInt4Outputs, out_features_ - b * kInt4Outputs),
-                 .x = input,
-                 .correction = correction,
-                 .row_scale = row_scale,
-                 .rows = rows,
-                 .y = y + b * kInt4Outputs,
-                 .y_stride = out_features_});
+#pragma omp parallel
+  {
+#pragma omp for schedule(static)
+    for (std::int64_t r = 0; r < rows; ++r) {
+      std::int8_t* row = input + r * width;
+      row_scale[r] = k.quantize(x + r * in_features_, in_features_, row);
+      std::fill(row + in_features_, row + width, std::int8_t{0});
+      for (std::int64_t g = 0; g < groups; ++g) {
+        std::int32_t sum = 0;
+        for (std::int64_t i = 0; i < kInt4Group; ++i) sum += row[g * kInt4Group + i];
+        correction[r * groups + g] = -8 * sum;
+      }
+    }
+#pragma omp for schedule(static)
+    for (std::int64_t b = 0; b < blocks; b += 2) {
+      k.gemm_int4({.weights = weights + b * chunks,
+                   .blocks = std::min<std::int64_t>(2, blocks - b),
+                   .chunks = chunks,
+                   .outputs = std::min(2 * kInt4Outputs, out_features_ - b * kInt4Outputs),
+                   .x = input,
+                   .correction = correction,
+                   .row_scale = row_scale,
+                   .rows = rows,
+                   .y = y + b * kInt4Outputs,
+                   .y_stride = out_features_});
+    }
   }
 }
 

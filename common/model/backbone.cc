@@ -123,7 +123,10 @@ Backbone::Output Backbone::forward(std::span<const Segment> segments, const Trac
   embed(segments, x);
   if (trace != nullptr) (*trace)("embedding", x);
   std::optional<Matrix<float>> ple;
-  if (config_.hidden_size_per_layer_input > 0) ple = per_layer_inputs(segments, x);
+  if (config_.hidden_size_per_layer_input > 0) {
+    ple = per_layer_inputs(segments, x);
+    if (trace != nullptr) (*trace)("ple", *ple);
+  }
 
   // Positions, and each kind's angles, once for all layers.
   struct Row {
@@ -178,9 +181,10 @@ Backbone::Output Backbone::forward(std::span<const Segment> segments, const Trac
   const Matrix<float> logits = logits_.view(output_count, config_.vocab_size);
   if (output_count > 0) {
     rms_norm(selected, norm_, config_.rms_norm_eps, hidden);
+    if (trace != nullptr) (*trace)("final_normed", hidden);
     head_.forward(hidden, logits);
+    if (trace != nullptr) (*trace)("logits", logits);
   }
-  if (trace != nullptr) (*trace)("final_normed", hidden);
   return {hidden, logits};
 }
 

@@ -57,7 +57,7 @@ void DecoderLayer::forward(std::span<const RowContext> rows, Matrix<float> x, st
   // x += norm(attention(norm(x)))
   rms_norm(x, input_norm_, eps_, h);
   note("input_normed", h);
-  attention(rows, h, workspace);
+  attention(rows, h, workspace, trace, name);
   note("self_attn.attention_output", h);
   rms_norm(h, post_attention_norm_, eps_, h);
   add_in_place(x, h);
@@ -65,7 +65,8 @@ void DecoderLayer::forward(std::span<const RowContext> rows, Matrix<float> x, st
 
   // x += norm(f), f = mlp(norm(x)) or, with experts, norm(mlp(norm(x))) + norm(experts(norm(x)))
   rms_norm(x, pre_feedforward_norm_, eps_, h);
-  mlp(h, workspace);
+  note("mlp_input", h);
+  mlp(h, workspace, trace, name);
   note("mlp.down", h);
   if (moe_) moe_->add_to(x, h, workspace, trace, name);
   rms_norm(h, post_feedforward_norm_, eps_, h);
@@ -87,7 +88,11 @@ void DecoderLayer::forward(std::span<const RowContext> rows, Matrix<float> x, st
 }
 
 /// h := o_proj(attention of h), gemma4.md 3.4.
-void DecoderLayer::attention(std::span<const RowContext> rows, Matrix<float> h, Workspace& workspace) const {
+void DecoderLayer::attention(std::span<const RowContext> rows, Matrix<float> h, Workspace& workspace, const TraceSink* trace,
+                             const std::string& name) const {
+  const auto note = [&](const char* what, Matrix<const float> value) {
+    if (trace != nullptr) (*trace)(name + ".self_attn." + what, value);
+  };
   const std::int64_t count = h.size(0), head = config_.head_dim;
   const Matrix<float> qkv = workspace.qkv.view(count, qkv_.out_features() + (config_.k_eq_v && config_.owns_kv ? kv_size_ : 0));
   if (config_.k_eq_v && config_.owns_kv) {
@@ -102,6 +107,7 @@ void DecoderLayer::attention(std::span<const RowContext> rows, Matrix<float> h, 
   } else {
     qkv_.forward(h, qkv);
   }
+  note("qkv", qkv);
 
   const Matrix<float> q = qkv.columns(0, q_size_);
   rms_norm_heads(q, head, q_norm_, eps_);
@@ -118,21 +124,29 @@ void DecoderLayer::attention(std::span<const RowContext> rows, Matrix<float> h, 
     }
   }
 
+  note("q_rotated", q);
+
   std::vector<AttendRow> keys;
   keys.reserve(rows.size());
   for (const RowContext& row : rows) keys.push_back(row.keys);
   const Matrix<float> mixed = workspace.attention.view(count, q_size_);
   attend(q, keys, mixed);
+  note("attention_heads", mixed);
   o_.forward(mixed, h);
 }
 
 /// h := down(gelu(gate(h)) * up(h))
-void DecoderLayer::mlp(Matrix<float> h, Workspace& workspace) const {
+void DecoderLayer::mlp(Matrix<float> h, Workspace& workspace, const TraceSink* trace, const std::string& name) const {
+  const auto note = [&](const char* what, Matrix<const float> value) {
+    if (trace != nullptr) (*trace)(name + ".mlp." + what, value);
+  };
   const std::int64_t inner = config_.intermediate_size;
   const Matrix<float> gate_up = workspace.gate_up.view(h.size(0), 2 * inner);
   const Matrix<float> product = workspace.product.view(h.size(0), inner);
   gate_up_.forward(h, gate_up);
+  note("gate_up", gate_up);
   gelu_mul(gate_up.columns(0, inner), gate_up.columns(inner, inner), product);
+  note("product", product);
   down_.forward(product, h);
 }
 

@@ -45,8 +45,8 @@ class DecoderLayer {
   void report_buffers(const BufferSink& sink, const std::string& name) const;
 
  private:
-  void attention(std::span<const RowContext> rows, Matrix<float> h, Workspace& workspace) const;
-  void mlp(Matrix<float> h, Workspace& workspace) const;
+  void attention(std::span<const RowContext> rows, Matrix<float> h, Workspace& workspace, const TraceSink* trace, const std::string& name) const;
+  void mlp(Matrix<float> h, Workspace& workspace, const TraceSink* trace, const std::string& name) const;
 
   LayerConfig config_{};
   float eps_ = 0;

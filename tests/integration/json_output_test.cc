@@ -91,5 +91,52 @@ TEST(JsonOutput, OfBenchPairHasOneRunPerDraftLength) {
   }
 }
 
+TEST(JsonOutput, OfBenchEngineHasRatiosAndShares) {
+  Program bench({"bench", "engine", "--shape", "nano", "--dtype", "int4", "--rows", "2,5", "--prefill", "20,130", "--context", "40", "--threads", "1",
+                 "--repeat", "1", "--profile", "--json"});
+  const json object = output_of(bench);
+  ASSERT_EQ(keys_of(object),
+            (std::set<std::string>{"shape", "dtype", "layers", "layers_of_shape", "isa", "threads", "onednn", "gemm", "context", "read_bandwidth_gb_s",
+                                   "weight_bytes_per_token", "decode_tok_s", "bandwidth_share", "forward_ms", "t_ratio", "prefill_tok_s", "draft_step_ms", "profile"}));
+  expect_numbers(object, {"read_bandwidth_gb_s", "weight_bytes_per_token", "decode_tok_s", "bandwidth_share"});
+  EXPECT_EQ(object["threads"], 1);
+  EXPECT_EQ(object["layers"], object["layers_of_shape"]);
+  EXPECT_EQ(keys_of(object["t_ratio"]), (std::set<std::string>{"2", "5"}));
+  EXPECT_EQ(keys_of(object["prefill_tok_s"]), (std::set<std::string>{"20", "130"}));
+  EXPECT_EQ(keys_of(object["draft_step_ms"]), (std::set<std::string>{"512", "8192"}));
+  const double ms = object["forward_ms"]["1"], decode = object["decode_tok_s"], bandwidth = object["read_bandwidth_gb_s"], bytes = object["weight_bytes_per_token"];
+  EXPECT_NEAR(decode, 1e3 / ms, 1e-6 * decode);
+  EXPECT_NEAR(object["bandwidth_share"].get<double>(), bytes * decode / 1e9 / bandwidth, 1e-6);
+  for (const json& shares : object["profile"]) {
+    double sum = 0;
+    for (const char* part : {"qkv", "attention", "o", "mlp", "ple", "head", "norms", "rope", "gelu", "verify", "other"}) {
+      ASSERT_TRUE(shares.contains(part)) << part << " is not in " << shares;
+      sum += shares[part].get<double>();
+    }
+    EXPECT_NEAR(sum, 1, 1e-9) << shares;
+  }
+}
+
+TEST(JsonOutput, OfBenchSpeculativeSaysThatItIsSynthetic) {
+  Program bench({"bench", "speculative", "--shape", "nano", "--dtype", "int8", "--synthetic-acceptance", "1,1,0", "--threads", "1", "--rounds", "4", "--json"});
+  const json object = output_of(bench);
+  expect_numbers(object, {"plain_step_ms", "round_ms", "assistant_draft_ms_per_token", "backbone_only_tok_per_sec", "speculative_tok_per_sec", "tokens_per_round"});
+  EXPECT_EQ(object["synthetic"], true);
+  EXPECT_EQ(object["draft_length"], 3);
+  EXPECT_EQ(object["tokens_per_round"], 3);  // two drafts, always, and one token of the target's
+}
+
+TEST(JsonOutput, OfBenchSpeculativeRefusesRatesThatRise) {
+  Program bench({"bench", "speculative", "--shape", "nano", "--synthetic-acceptance", "0.3,0.5"});
+  EXPECT_EQ(describe(bench.wait()), "exit 1");
+  EXPECT_EQ(bench.err(), "outrider: --synthetic-acceptance 0.3,0.5, wanted rates from 1 to 0 that do not rise\n");
+}
+
+TEST(JsonOutput, OfBenchEngineRefusesAnUnknownShape) {
+  Program bench({"bench", "engine", "--shape", "llama", "--json"});
+  EXPECT_EQ(describe(bench.wait()), "exit 1");
+  EXPECT_EQ(bench.err(), "outrider: shape 'llama', wanted e2b, e4b, 12b, 26b-a4b or 31b, or nano\n");
+}
+
 }  // namespace
 }  // namespace outrider

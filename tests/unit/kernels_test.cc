@@ -8,9 +8,12 @@
 #include <string>
 #include <vector>
 
+#include <omp.h>
+
 #include <gtest/gtest.h>
 
 #include "common/base/random.h"
+#include "common/kernels/ops.h"
 #include "common/tensor/tensor.h"
 
 namespace outrider {
@@ -553,16 +556,18 @@ struct Attention {
 
   std::vector<float> run(const KernelTable& table, std::int64_t first_head = 0, std::int64_t some_heads = -1) const {
     if (some_heads < 0) some_heads = heads;
+    std::vector<float> largest(static_cast<std::size_t>(some_heads)), sum(largest.size());
     std::vector<float> scores(static_cast<std::size_t>(some_heads * count) + 1, -77.0f), out(static_cast<std::size_t>(some_heads * head_dim) + 1, -77.0f);
     const AttendArgs<Kv> args = {.q = q.data() + first_head * head_dim, .q_stride = head_dim, .heads = some_heads, .head_dim = head_dim,
                                  .k = k.data() + kv_head * head_dim, .v = v.data() + kv_head * head_dim,
                                  .row_stride = kv_heads * head_dim, .capacity = capacity, .first_slot = first_slot, .count = count,
-                                 .scores = scores.data(), .out = out.data(), .out_stride = head_dim};
+                                 .scores = scores.data(), .out = out.data(), .out_stride = head_dim, .largest = largest.data(), .sum = sum.data()};
     if constexpr (std::is_same_v<Kv, float>) table.attend_f32(args);
     else table.attend_bf16(args);
     EXPECT_EQ(scores.back(), -77.0f) << "wrote past the scores";
     EXPECT_EQ(out.back(), -77.0f) << "wrote past the output";
     out.pop_back();
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] *= 1.0f / sum[i / static_cast<std::size_t>(head_dim)];
     return out;
   }
 
@@ -655,6 +660,43 @@ TEST_P(Kernels, AttendSurvivesEqualAndFarApartScores) {
       ASSERT_TRUE(std::isfinite(y)) << "size " << size;
       ASSERT_LE(std::fabs(y), 1.0f + 40 * kU) << "size " << size;  // a mean of values in [-1, 1]
     }
+  }
+}
+
+// A long row is attended to in spans, which are spread over the threads where there are few rows.
+TEST(Attend, ALongRowGetsTheSameBitsOnAnyThreadsBesideAnyRows) {
+  constexpr std::int64_t kMore = 5;  // rows beside it, each with other keys
+  for (const std::int64_t count : {1, 1023, 1024, 1025, 2048, 3333}) {
+    SCOPED_TRACE(testing::Message() << "count " << count);
+    CounterRng rng(static_cast<std::uint64_t>(count));
+    Attention<Bf16> a{.heads = 6, .head_dim = 32, .kv_heads = 1, .kv_head = 0, .capacity = 3400, .first_slot = 3000, .count = count, .q = {}, .k = {}, .v = {}};
+    a.fill(rng);
+    const KvView kv{.dtype = DType::kBf16, .k = a.k.data(), .v = a.v.data(), .capacity = a.capacity, .num_key_value_heads = 1, .head_dim = a.head_dim};
+    const std::int64_t width = a.heads * a.head_dim;
+    const auto attended = [&](int threads, std::int64_t before, std::int64_t after) {
+      std::vector<AttendRow> rows;
+      Tensor q(before + 1 + after, width), out(before + 1 + after, width);
+      for (std::int64_t r = 0; r < before + 1 + after; ++r) {
+        rows.push_back({kv, r == before ? a.first_slot : r, r == before ? count : 1 + 700 * r});
+        std::copy_n(a.q.begin(), width, q.view()[r].data());
+      }
+      const int all = omp_get_max_threads();
+      omp_set_num_threads(threads);
+      attend(q.view(), rows, out.view());
+      omp_set_num_threads(all);
+      const auto row = out.view()[before].span();
+      return std::vector<float>(row.begin(), row.end());
+    };
+    const std::vector<float> alone = attended(1, 0, 0);
+    for (const int threads : {1, 2, 5}) {
+      EXPECT_EQ(attended(threads, 0, 0), alone) << threads << " threads";
+      EXPECT_EQ(attended(threads, 2, kMore - 2), alone) << threads << " threads, among others";
+    }
+    std::vector<double> expected, bound;
+    a.reference(expected, bound);
+    // Putting spans together takes one exp and three roundings each; values are in [-1, 1].
+    const double merging = static_cast<double>(count / 1024) * (kExpError + 3 * kU);
+    for (std::size_t i = 0; i < alone.size(); ++i) ASSERT_LE(std::fabs(alone[i] - expected[i]), bound[i] + merging) << "element " << i;
   }
 }
 
