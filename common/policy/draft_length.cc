@@ -17,7 +17,7 @@ void HeuristicLength::observe(const RoundOutcome& outcome) {
 
 GoodputLength::GoodputLength(const CostModel& costs)
     : costs_(costs),
-      // A session's last ten trials of a position: on nano's traces better than 20, 50 or 5, because easy and hard passages alternate.
+      // A session's last ten trials of a position: on nano's traces (bare goodput) above 20 and 50, level with 5.
       survival_{Survival(0.9, &costs.survival(DraftSource::kAssistant)), Survival(0.9, &costs.survival(DraftSource::kNgram))} {}
 
 DraftChoice GoodputLength::choose(const DraftLimits& limits) {
