@@ -1,0 +1,75 @@
+#pragma once
+
+#include <limits>
+#include <memory>
+
+#include "common/policy/throughput.h"
+
+namespace outrider {
+
+/// The longest draft that each source can give this round; 0: none.
+struct DraftLimits {
+  int assistant = 0, ngram = 0;
+  bool must_draft = false;  ///< a probe: plain decoding is no answer while a source can draft
+  int of(DraftSource source) const { return source == DraftSource::kAssistant ? assistant : ngram; }
+};
+
+struct DraftChoice {
+  DraftSource source = DraftSource::kAssistant;
+  int length = 0;  ///< 0: a plain round
+  /// Go on without the drafts when they have not come by then.
+  double patience_s = std::numeric_limits<double>::infinity();
+};
+
+/// Decides, for one session, the length of each round's draft. A pure state machine: no clock, no I/O; times
+/// are handed in. The caller alternates choose() and observe().
+class DraftLengthPolicy {
+ public:
+  virtual ~DraftLengthPolicy() = default;
+  /// @return a length within the limits.
+  virtual DraftChoice choose(const DraftLimits& limits) = 0;
+  /// What became of the last choice. The cost model has heard it before.
+  virtual void observe(const RoundOutcome& outcome) = 0;
+};
+
+/// Always the same length, of the assistant's.
+class FixedLength : public DraftLengthPolicy {
+ public:
+  explicit FixedLength(int length) : length_(length) {}
+  DraftChoice choose(const DraftLimits& limits) override;
+  void observe(const RoundOutcome&) override {}
+
+ private:
+  int length_;
+};
+
+/// Hugging Face's num_assistant_tokens_schedule "heuristic": 2 more when every draft held, else 1 fewer, at
+/// least 1 (transformers, generation/candidate_generator.py, update_candidate_strategy). Knows no costs.
+class HeuristicLength : public DraftLengthPolicy {
+ public:
+  explicit HeuristicLength(int start = 5) : length_(start) {}
+  DraftChoice choose(const DraftLimits& limits) override;
+  void observe(const RoundOutcome& outcome) override;
+
+ private:
+  int length_;
+};
+
+/// Maximises expected tokens per second (goodput; SmartSpec, Liu et al. 2024): tau(g) / T_round(g) over both
+/// sources and every g, plain decoding included, with survival from this session leaning on all sessions'.
+class GoodputLength : public DraftLengthPolicy {
+ public:
+  /// @param costs outlives the policy.
+  explicit GoodputLength(const CostModel& costs);
+  DraftChoice choose(const DraftLimits& limits) override;
+  void observe(const RoundOutcome& outcome) override;
+
+ private:
+  const CostModel& costs_;
+  std::array<Survival, kDraftSources> survival_;  ///< this session's
+};
+
+/// What `--draft-length auto` means: goodput under the governor. @param costs outlives the policy.
+std::unique_ptr<DraftLengthPolicy> make_auto_policy(const CostModel& costs);
+
+}  // namespace outrider

@@ -1,0 +1,96 @@
+#include "common/policy/governor.h"
+
+#include <algorithm>
+
+namespace outrider {
+namespace {
+
+/// Drafts take a little longer than their mean about half of the time.
+constexpr double kDraftMargin = 1.5;
+
+double drafting_seconds(const RoundTerms& terms) { return terms.draft_s + terms.rtt_s + terms.bytes * terms.s_per_byte; }
+
+}  // namespace
+
+double Governor::worst_loss(DraftSource source, int length) const {
+  // A round that follows one where every draft held brings the most K/V along.
+  const RoundTerms terms = costs_.terms(source, length, length + 1);
+  const double forward = std::max(0.0, terms.verify_s * surprise_ - costs_.verify_s(1));
+  return (forward + kDraftMargin * drafting_seconds(terms)) / costs_.plain_s();
+}
+
+double Governor::loss(const RoundOutcome& outcome) const {
+  // Only what drafting can have caused: g + 1 rows never cost more than g + 1 passes of one row, so the rest of a
+  // longer pass is the machine's, as is all that is neither the pass nor the wait for drafts.
+  const double one = costs_.verify_s(1);
+  const double forward = std::min(outcome.verify_s, one * (outcome.drafted + 1)) - one;
+  return (forward + outcome.draft_s + outcome.draft_wire_s) / costs_.plain_s() - outcome.accepted;
+}
+
+DraftChoice Governor::choose(const DraftLimits& limits) {
+  choice_ = {};
+  if (!costs_.knows_plain() || costs_.plain_s() <= 0 || tokens_since_plain_ >= kPlainEvery) return choice_;
+  if (parked_ && tokens_undrafted_ < park_tokens_) return choice_;
+  DraftChoice wanted = inner_->choose(limits);
+  if (wanted.length > 0) {
+    probe_rounds_ = 0;
+  } else {
+    DraftLimits drafting = limits;
+    drafting.must_draft = true;
+    if (probe_rounds_ == 0 && tokens_undrafted_ < probe_tokens_) return choice_;
+    wanted = inner_->choose(drafting);
+    if (wanted.length == 0) return choice_;  // nobody can
+    if (probe_rounds_ == 0) {
+      probe_rounds_ = kProbeRounds;
+      probe_loss_ = 0;
+    }
+  }
+  while (wanted.length > 0 && drawdown_ + worst_loss(wanted.source, wanted.length) > kAllowance) --wanted.length;
+  if (wanted.length == 0) {
+    probe_rounds_ = 0;
+    parked_ = true;
+    return choice_;
+  }
+  parked_ = false;
+  const RoundTerms terms = costs_.terms(wanted.source, wanted.length, wanted.length + 1);
+  wanted.patience_s = kDraftMargin * drafting_seconds(terms) +
+                      (kAllowance - drawdown_ - worst_loss(wanted.source, wanted.length)) * costs_.plain_s();
+  predicted_verify_s_ = terms.verify_s;
+  return choice_ = wanted;
+}
+
+void Governor::observe(const RoundOutcome& outcome) {
+  const int tokens = outcome.accepted + 1;
+  const double lost = choice_.length > 0 ? loss(outcome) : 0;
+  recent_.push_back({tokens, lost});
+  recent_tokens_ += tokens;
+  while (recent_tokens_ >= kWindow) {
+    recent_tokens_ -= recent_.front().tokens;
+    recent_.pop_front();
+  }
+  double sum = 0;
+  drawdown_ = 0;
+  for (auto spent = recent_.rbegin(); spent != recent_.rend(); ++spent) drawdown_ = std::max(drawdown_, sum += spent->loss);
+  inner_->observe(outcome);
+  tokens_undrafted_ = choice_.length > 0 ? 0 : tokens_undrafted_ + tokens;
+  tokens_since_plain_ = choice_.length == 0 ? 0 : tokens_since_plain_ + tokens;
+  if (choice_.length == 0) return;
+
+  if (outcome.drafted > 0 && predicted_verify_s_ > 0) {
+    surprise_ = std::max({1.0, 0.7 * surprise_, std::min<double>(outcome.verify_s / predicted_verify_s_, outcome.drafted + 1)});
+  }
+  if (probe_rounds_ > 0) {
+    probe_loss_ += lost;
+    if (--probe_rounds_ == 0) probe_tokens_ = probe_loss_ < 0 ? kProbeMin : std::min(2 * probe_tokens_, kProbeMax);
+  } else if (drawdown_ <= kAllowance / 2) {
+    park_tokens_ = kParkMin;
+  } else if (lost > 0) {
+    // Half is spent. The rest is for single tries further and further apart, so that there is one left for the better
+    // passage that ends this one: one gain there brings back what several tries lost.
+    if (parked_before_) park_tokens_ = std::min(2 * park_tokens_, kParkMax);
+    parked_ = parked_before_ = true;
+  }
+  if (drawdown_ <= kAllowance / 2) parked_before_ = false;
+}
+
+}  // namespace outrider

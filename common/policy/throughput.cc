@@ -1,0 +1,132 @@
+#include "common/policy/throughput.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/base/check.h"
+
+namespace outrider {
+
+void VerifyTime::observe(int rows, double seconds) {
+  CHECK(rows >= 1 && seconds >= 0, "{} rows in {} s", rows, seconds);
+  // A forward pass of one M tells nothing of the others but that time passes: those grow stale and yield
+  // where the curve would fall.
+  for (Cell& cell : cells_) {
+    cell.sum *= 0.99;
+    cell.weight *= 0.99;
+  }
+  Cell& seen = cells_[static_cast<std::size_t>(std::min(rows, kDraftLengthMax + 1))];
+  seen.sum = 0.7 * seen.sum + seconds;
+  seen.weight = 0.7 * seen.weight + 1;
+
+  // Pool adjacent violators: blocks of neighbouring Ms whose means rise.
+  struct Block {
+    double sum, weight;
+    std::size_t first, last;
+    double mean() const { return sum / weight; }
+  };
+  std::vector<Block> blocks;
+  for (std::size_t m = 1; m < cells_.size(); ++m) {
+    if (cells_[m].weight < 1e-9) continue;
+    blocks.push_back({cells_[m].sum, cells_[m].weight, m, m});
+    while (blocks.size() > 1 && blocks[blocks.size() - 2].mean() >= blocks.back().mean()) {
+      const Block top = blocks.back();
+      blocks.pop_back();
+      Block& below = blocks.back();
+      below = {below.sum + top.sum, below.weight + top.weight, below.first, top.last};
+    }
+  }
+  std::size_t block = 0;
+  for (std::size_t m = 1; m < seconds_.size(); ++m) {
+    while (block + 1 < blocks.size() && blocks[block + 1].first <= m) ++block;
+    seconds_[m] = blocks[block].mean();
+  }
+}
+
+double VerifyTime::operator()(int rows) const {
+  return seconds_[static_cast<std::size_t>(std::clamp(rows, 1, kDraftLengthMax + 1))];
+}
+
+void FadingLine::observe(double x, double y) {
+  constexpr double kKeep = 0.95;
+  w_ = kKeep * w_ + 1;
+  x_ = kKeep * x_ + x;
+  y_ = kKeep * y_ + y;
+  xx_ = kKeep * xx_ + x * x;
+  xy_ = kKeep * xy_ + x * y;
+}
+
+void FadingLine::fade() {
+  constexpr double kKeep = 0.9999;
+  y_ *= kKeep;
+  xy_ *= kKeep;
+}
+
+double FadingLine::slope() const {
+  if (w_ <= 0) return 0;
+  const double variance = xx_ - x_ * x_ / w_, covariance = xy_ - x_ * y_ / w_;
+  // Rounding leaves a variance near 0 where all xs are equal.
+  return variance <= 1e-9 * xx_ ? 0 : std::clamp(covariance / variance, 0.0, y_ / std::max(x_, 1e-300));
+}
+
+double FadingLine::intercept() const { return w_ <= 0 ? 0 : (y_ - slope() * x_) / w_; }
+
+void Survival::observe(int drafted, int accepted) {
+  if (drafted == 0) {
+    for (Count& count : counts_) count = {keep_ * count.held, keep_ * count.tried};
+  }
+  for (int i = 0; i < std::min({drafted, accepted + 1, kDraftLengthMax}); ++i) {
+    Count& count = counts_[static_cast<std::size_t>(i)];
+    count.held = keep_ * count.held + (i < accepted ? 1 : 0);
+    count.tried = keep_ * count.tried + 1;
+  }
+}
+
+std::array<double, kDraftLengthMax> Survival::conditional() const {
+  constexpr double kFirst = 0.7;     // before anything is known: hopeful enough to try
+  constexpr double kPriorTrials = 4;
+  std::array<double, kDraftLengthMax> prior = {};
+  if (prior_ != nullptr) prior = prior_->conditional();
+  std::array<double, kDraftLengthMax> a = {};
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double lean = prior_ != nullptr ? prior[i] : i == 0 ? kFirst : a[i - 1];
+    a[i] = (counts_[i].held + kPriorTrials * lean) / (counts_[i].tried + kPriorTrials);
+  }
+  return a;
+}
+
+void CostModel::observe(const RoundOutcome& outcome) {
+  CHECK(outcome.drafted >= 0 && outcome.accepted >= 0 && outcome.accepted <= outcome.drafted, "{} of {}", outcome.accepted, outcome.drafted);
+  verify_.observe(outcome.drafted + 1, outcome.verify_s);
+  const double drafting = outcome.draft_s + outcome.draft_wire_s;
+  other_.observe(std::max(0.0, outcome.round_s - outcome.verify_s - drafting));
+  if (outcome.drafted == 0) {
+    if (drafting > 0) {  // drafts that did not come in time: they cost at least the wait
+      drafts_[static_cast<std::size_t>(outcome.source)].wire.observe(static_cast<double>(outcome.draft_bytes), drafting);
+      return;
+    }
+    // Nobody measures the link while nobody drafts; hope returns slowly (half after 7000 rounds).
+    for (DraftCost& cost : drafts_) cost.wire.fade();
+    plain_.observe(outcome.round_s);
+    ++plain_rounds_;
+    return;
+  }
+  DraftCost& cost = drafts_[static_cast<std::size_t>(outcome.source)];
+  cost.survival.observe(outcome.drafted, outcome.accepted);
+  cost.seconds_per_token.observe(outcome.draft_s, outcome.drafted);
+  cost.bytes.observe(outcome.draft_rows, static_cast<double>(outcome.draft_bytes));
+  cost.wire.observe(static_cast<double>(outcome.draft_bytes), outcome.draft_wire_s);
+}
+
+RoundTerms CostModel::terms(DraftSource source, int length, double tau) const {
+  RoundTerms terms{.verify_s = verify_(length + 1), .other_s = other_.value()};
+  if (length == 0) return terms;
+  const DraftCost& cost = drafts_[static_cast<std::size_t>(source)];
+  terms.draft_s = length * cost.seconds_per_token.value();
+  terms.rtt_s = cost.wire.intercept();
+  terms.bytes = cost.bytes.intercept() + cost.bytes.slope() * tau;
+  terms.s_per_byte = cost.wire.slope();
+  return terms;
+}
+
+}  // namespace outrider

@@ -1,0 +1,146 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace outrider {
+
+/// Who proposes the drafts of a round.
+enum class DraftSource : std::uint8_t {
+  kAssistant,  ///< the drafter, over the wire
+  kNgram,      ///< the coordinator itself, from the text so far (ngram.h)
+};
+inline constexpr std::size_t kDraftSources = 2;
+
+/// Longest draft that any policy considers.
+inline constexpr int kDraftLengthMax = 32;
+
+/// One round as the coordinator saw it. Times in seconds.
+struct RoundOutcome {
+  DraftSource source = DraftSource::kAssistant;
+  int drafted = 0;            ///< drafts that reached the verifier; 0: the round was plain
+  int accepted = 0;           ///< of these
+  double draft_s = 0;         ///< assistant forwards
+  double draft_wire_s = 0;    ///< request for drafts to their arrival, less draft_s
+  double verify_s = 0;        ///< the forward pass of drafted + 1 rows
+  double round_s = 0;         ///< all of it, emission to emission
+  std::int64_t draft_bytes = 0;  ///< of the request for drafts
+  int draft_rows = 0;            ///< K/V rows in it
+};
+
+/// The parts that a round's time is made of. Nothing overlaps in the protocol of today: the drafter waits for
+/// the verdict, the verifier for the drafts. A protocol that drafts on while it verifies has
+/// max(verify_s, draft_s + rtt_s + ...) in the rounds whose optimistic branch survives.
+struct RoundTerms {
+  double verify_s = 0;      ///< T(g + 1)
+  double draft_s = 0;       ///< g * t_d
+  double rtt_s = 0;         ///< to the drafter and back
+  double bytes = 0;         ///< to the drafter
+  double s_per_byte = 0;    ///< 1 / bandwidth
+  double other_s = 0;       ///< what a plain round pays as well: the verifier's wire, the loops
+  double seconds() const { return verify_s + draft_s + rtt_s + bytes * s_per_byte + other_s; }
+};
+
+/// Tokens per second of rounds that emit tau tokens each (tau = 1 + the sum of the survivals, Leviathan et al.
+/// 2023 equation 1 without the assumption that every position accepts alike).
+inline double tokens_per_second(double tau, const RoundTerms& terms) { return tau / terms.seconds(); }
+
+/// T(M): seconds of a verifying forward pass of M rows, learned online: a staircase that never falls (pool adjacent
+/// violators). An M that was not measured costs what the next smaller measured one does: true inside a tile of rows,
+/// and elsewhere hopeful enough that the M is tried once. The last few rounds of an M decide its step.
+class VerifyTime {
+ public:
+  /// rows from 1; more than kDraftLengthMax + 1 count as that many.
+  void observe(int rows, double seconds);
+  /// 0 while nothing was measured.
+  double operator()(int rows) const;
+
+ private:
+  struct Cell {
+    double sum = 0, weight = 0;
+  };
+  std::array<Cell, kDraftLengthMax + 2> cells_ = {};     ///< by rows
+  std::array<double, kDraftLengthMax + 2> seconds_ = {};  ///< the curve through them
+};
+
+/// A mean that forgets: `keep` is the weight of the past at each observation.
+class FadingMean {
+ public:
+  explicit FadingMean(double keep) : keep_(keep) {}
+  void observe(double y, double weight = 1) {
+    sum_ = keep_ * sum_ + y;
+    weight_ = keep_ * weight_ + weight;
+  }
+  bool empty() const { return weight_ <= 0; }
+  double value() const { return empty() ? 0 : sum_ / weight_; }
+
+ private:
+  double keep_, sum_ = 0, weight_ = 0;
+};
+
+/// y = intercept + slope * x by least squares that forget; the slope is never negative and is 0 until the
+/// xs differ.
+class FadingLine {
+ public:
+  void observe(double x, double y);
+  /// Lowers the line a little.
+  void fade();
+  double slope() const;
+  double intercept() const;
+  bool empty() const { return w_ <= 0; }
+
+ private:
+  double w_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;
+};
+
+/// How likely draft i of a round is to hold when those before it did, counted with exponential forgetting.
+/// Where little was counted it leans on `prior`, or without one on the position before.
+class Survival {
+ public:
+  /// @param keep weight of the past at each trial. @param prior nullptr, or one that outlives this.
+  explicit Survival(double keep, const Survival* prior = nullptr) : keep_(keep), prior_(prior) {}
+  /// A round without drafts lets all that was counted fade: what was bad then need not be now.
+  void observe(int drafted, int accepted);
+  /// a_1 .. a_length, each in (0, 1).
+  std::array<double, kDraftLengthMax> conditional() const;
+
+ private:
+  struct Count {
+    double held = 0, tried = 0;
+  };
+  std::array<Count, kDraftLengthMax> counts_ = {};
+  double keep_;
+  const Survival* prior_;
+};
+
+/// What rounds cost and how drafts fare, learned from every session of a coordinator. Sessions share it;
+/// whoever owns it calls observe() once a round, before the session's policy hears of the round.
+class CostModel {
+ public:
+  void observe(const RoundOutcome& outcome);
+
+  /// Enough plain rounds were seen to say what one costs.
+  bool knows_plain() const { return plain_rounds_ >= 3; }
+  /// Seconds of a plain round, whole; 0 while none was seen.
+  double plain_s() const { return plain_.value(); }
+  /// @param length 0 for a plain round. @param tau tokens that the rounds emit on average: their K/V travel.
+  ///        Costs that were never seen count as 0, so that a source is worth one try.
+  RoundTerms terms(DraftSource source, int length, double tau) const;
+  const Survival& survival(DraftSource source) const { return drafts_[static_cast<std::size_t>(source)].survival; }
+  double verify_s(int rows) const { return verify_(rows); }
+
+ private:
+  struct DraftCost {
+    FadingMean seconds_per_token{0.9};
+    FadingLine wire;   ///< seconds by bytes
+    FadingLine bytes;  ///< by K/V rows
+    Survival survival{0.995};
+  };
+  VerifyTime verify_;
+  FadingMean plain_{0.9}, other_{0.9};
+  std::int64_t plain_rounds_ = 0;
+  std::array<DraftCost, kDraftSources> drafts_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,146 @@
+#include <gtest/gtest.h>
+
+#include "common/policy/bandit.h"
+#include "common/policy/governor.h"
+#include "common/policy/ngram.h"
+
+namespace outrider {
+namespace {
+
+std::vector<TokenId> ngram(const std::vector<TokenId>& history, std::size_t length) {
+  const auto drafts = ngram_draft(history, length);
+  return {drafts.begin(), drafts.end()};
+}
+
+TEST(Ngram, ProposesWhatFollowedTheLongestMatch) {
+  EXPECT_EQ(ngram({1, 2, 3, 7, 2, 3, 8, 1, 2, 3}, 2), (std::vector<TokenId>{7, 2}));
+  EXPECT_EQ(ngram({2, 3, 7, 2, 3, 8, 2, 3}, 1), (std::vector<TokenId>{8})) << "of equal matches the latest";
+  EXPECT_EQ(ngram({5, 5, 5}, 4), (std::vector<TokenId>{5})) << "an overlapping match, as far as the text goes";
+  EXPECT_EQ(ngram({2, 3, 2, 3}, 0), (std::vector<TokenId>{}));
+}
+
+TEST(Ngram, ProposesNothingWithoutAMatchOfTwo) {
+  for (const std::vector<TokenId>& history : {std::vector<TokenId>{}, {1}, {1, 1}, {1, 2}, {1, 2, 1}, {1, 2, 3, 4}}) {
+    EXPECT_TRUE(ngram(history, 4).empty()) << history.size() << " tokens";
+  }
+}
+
+TEST(VerifyTime, IsAStaircaseThatNeverFalls) {
+  VerifyTime time;
+  EXPECT_EQ(time(5), 0);
+  time.observe(1, 1.0);
+  time.observe(17, 2.0);
+  EXPECT_EQ(time(16), 1.0) << "not measured: as the measured one below";
+  EXPECT_EQ(time(33), 2.0);
+  time.observe(9, 0.8);  // noise
+  for (int m = 2; m <= 33; ++m) EXPECT_GE(time(m), time(m - 1)) << m;
+  for (int i = 0; i < 20; ++i) time.observe(9, 1.5);
+  EXPECT_NEAR(time(9), 1.5, 0.01) << "the last few rounds decide";
+}
+
+TEST(FadingLine, FindsRoundTripAndBandwidth) {
+  FadingLine line;
+  for (int i = 0; i < 50; ++i) line.observe(1000 * (i % 5), 0.02 + 1e-6 * 1000 * (i % 5));
+  EXPECT_NEAR(line.intercept(), 0.02, 1e-9);
+  EXPECT_NEAR(line.slope(), 1e-6, 1e-12);
+  FadingLine constant;
+  for (int i = 0; i < 50; ++i) constant.observe(1000, 0.02);
+  EXPECT_NEAR(constant.intercept(), 0.02, 1e-9);
+  EXPECT_EQ(constant.slope(), 0);
+}
+
+TEST(Heuristic, IsHuggingFacesSchedule) {
+  HeuristicLength policy(5);
+  const DraftLimits limits{.assistant = 16};
+  policy.observe({.drafted = 5, .accepted = 5});
+  EXPECT_EQ(policy.choose(limits).length, 7);
+  policy.observe({.drafted = 7, .accepted = 6});
+  EXPECT_EQ(policy.choose(limits).length, 6);
+  for (int i = 0; i < 20; ++i) policy.observe({.drafted = 1, .accepted = 0});
+  EXPECT_EQ(policy.choose(limits).length, 1);
+}
+
+/// A round of a world where a row costs 1 s + 0.05 s and a draft 0.1 s.
+RoundOutcome round_of(const DraftChoice& choice, int held) {
+  RoundOutcome outcome{.source = choice.source, .drafted = choice.length, .accepted = std::min(held, choice.length)};
+  outcome.draft_s = choice.source == DraftSource::kAssistant ? 0.1 * choice.length : 0;
+  outcome.verify_s = 1 + 0.05 * choice.length;
+  outcome.round_s = outcome.draft_s + outcome.verify_s;
+  return outcome;
+}
+
+TEST(Policies, StayWithinTheLimits) {
+  CostModel costs;
+  std::vector<std::unique_ptr<DraftLengthPolicy>> policies;
+  policies.push_back(std::make_unique<FixedLength>(8));
+  policies.push_back(std::make_unique<HeuristicLength>());
+  policies.push_back(make_auto_policy(costs));
+  policies.push_back(std::make_unique<Ucb1Length>(default_arms()));
+  policies.push_back(std::make_unique<ThompsonLength>(default_arms(), costs, 1));
+  CounterRng random(1);
+  for (int i = 0; i < 2000; ++i) {
+    const DraftLimits limits{.assistant = static_cast<int>(random.below(5)), .ngram = static_cast<int>(random.below(3))};
+    for (std::size_t p = 0; p < policies.size(); ++p) {
+      const DraftChoice choice = policies[p]->choose(limits);
+      ASSERT_LE(choice.length, limits.of(choice.source)) << "policy " << p;
+      ASSERT_GE(choice.length, 0);
+      const RoundOutcome outcome = round_of(choice, static_cast<int>(random.below(4)));
+      costs.observe(outcome);
+      policies[p]->observe(outcome);
+    }
+  }
+}
+
+/// The next choices of a policy in a world of its own randomness.
+std::vector<int> play(DraftLengthPolicy& policy, CostModel& costs, int rounds, std::uint64_t seed) {
+  CounterRng random(seed);
+  std::vector<int> lengths;
+  for (int i = 0; i < rounds; ++i) {
+    const DraftChoice choice = policy.choose({.assistant = 16, .ngram = 8});
+    lengths.push_back(choice.length + (choice.source == DraftSource::kNgram ? 100 : 0));
+    const RoundOutcome outcome = round_of(choice, static_cast<int>(random.below(6)));
+    costs.observe(outcome);
+    policy.observe(outcome);
+  }
+  return lengths;
+}
+
+TEST(Bandits, GoOnFromASavedStateAsIfNothingHadHappened) {
+  CostModel costs;
+  Ucb1Length ucb(default_arms()), ucb_copy(default_arms());
+  ThompsonLength thompson(default_arms(), costs, 7), thompson_copy(default_arms(), costs, 8);
+  play(ucb, costs, 200, 1);
+  play(thompson, costs, 200, 2);
+  ASSERT_TRUE(ucb_copy.load(ucb.save()));
+  ASSERT_TRUE(thompson_copy.load(thompson.save()));
+  EXPECT_EQ(ucb_copy.save(), ucb.save()) << "bit for bit";
+  EXPECT_EQ(thompson_copy.save(), thompson.save());
+  CostModel again = costs;
+  EXPECT_EQ(play(ucb, costs, 100, 3), play(ucb_copy, again, 100, 3));
+  ThompsonLength other(default_arms(), again, 9);
+  again = costs;
+  ASSERT_TRUE(other.load(thompson.save()));
+  EXPECT_EQ(play(thompson, costs, 100, 4), play(other, again, 100, 4));
+}
+
+TEST(Bandits, RefuseAStateThatIsNotTheirs) {
+  CostModel costs;
+  Ucb1Length ucb(default_arms());
+  ThompsonLength thompson(default_arms(), costs, 1);
+  play(ucb, costs, 50, 1);
+  const std::string before = ucb.save();
+  Ucb1Length fewer({{}, {DraftSource::kAssistant, 4}});
+  std::string negative = before;
+  negative.replace(negative.find("\"stats\":[[") + 10, 1, "-1");
+  for (const std::string& state : {std::string(), std::string("null"), std::string("[]"), std::string("{}"), std::string("{\"policy\":\"ucb1\"}"),
+                                   std::string(1000, '['), thompson.save(), fewer.save(), negative}) {
+    const auto loaded = ucb.load(state);
+    ASSERT_FALSE(loaded) << state;
+    EXPECT_EQ(loaded.error().code, Errc::kMalformed);
+    EXPECT_EQ(ucb.save(), before);
+  }
+  EXPECT_FALSE(thompson.load(before));
+}
+
+}  // namespace
+}  // namespace outrider
