@@ -35,11 +35,11 @@ double bound_of(WeightType type) {
 
 /// A golden folder's model: its own, or models/<name> of a parent (goldens/README.md: nano).
 PairPaths find_model(const fs::path& folder, const fs::path& model) {
-  if (!model.empty()) return pair_paths(model);
-  if (fs::exists(folder / "backbone")) return pair_paths(folder);
+  if (!model.empty()) return or_throw(pair_paths(model));
+  if (fs::exists(folder / "backbone")) return or_throw(pair_paths(folder));
   const fs::path absolute = fs::canonical(folder);
   for (fs::path parent = absolute.parent_path(); parent != parent.root_path(); parent = parent.parent_path()) {
-    if (const fs::path candidate = parent / "models" / absolute.filename(); fs::exists(candidate)) return pair_paths(candidate);
+    if (const fs::path candidate = parent / "models" / absolute.filename(); fs::exists(candidate)) return or_throw(pair_paths(candidate));
   }
   throw std::runtime_error(fmt::format("{}: no backbone/ in it, and no models/{} beside it; give --model", folder.string(), absolute.filename().string()));
 }

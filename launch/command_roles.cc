@@ -54,7 +54,6 @@ void add_role_commands(CLI::App& app) {
   }
   struct WorkerFlags {
     ModelFlags model;
-    std::filesystem::path backbone, assistant;
     std::string join;
     int threads = 0;
     std::int64_t memory_mib = 0;
@@ -64,7 +63,6 @@ void add_role_commands(CLI::App& app) {
     auto flags = std::make_shared<WorkerFlags>();
     flags->threads = threads;
     flags->model.add_to(*command);
-    command->add_option("--backbone", flags->backbone, "The target's checkpoint (default: MODEL/backbone)");
     command->add_option("--join", flags->join, "The coordinator's address, tcp://HOST:PORT")->required();
     command->add_option("--threads", flags->threads, "Threads of a forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
     return std::pair(command, flags);
@@ -76,19 +74,17 @@ void add_role_commands(CLI::App& app) {
     init_logging("verifier", "info");
     run_until_signal([&](std::stop_token stop) {
       TransportContext context;
-      return run_verifier(context, {.backbone = flags->backbone.empty() ? flags->model.pair().backbone : flags->backbone,
+      return run_verifier(context, {.backbone = flags->model.pair().backbone,
                                     .weight_type = flags->model.weight_type(), .threads = flags->threads,
                                     .join = flags->join, .kv_bytes_max = flags->memory_mib << 20, .core = {}}, stop);
     });
   });
   const auto [drafter, drafter_flags] = add_worker("drafter", "Draft with the assistant", 1);
-  drafter->add_option("--assistant", drafter_flags->assistant, "The assistant's checkpoint (default: MODEL/assistant)");
   drafter->callback([flags = drafter_flags] {
     init_logging("drafter", "info");
     run_until_signal([&](std::stop_token stop) {
       TransportContext context;
-      return run_drafter(context, {.assistant = flags->assistant.empty() ? flags->model.pair().assistant : flags->assistant,
-                                   .backbone = flags->backbone.empty() ? flags->model.pair().backbone : flags->backbone,
+      return run_drafter(context, {.assistant = flags->model.pair().assistant, .backbone = flags->model.pair().backbone,
                                    .weight_type = flags->model.weight_type(), .threads = flags->threads,
                                    .join = flags->join, .core = {}}, stop);
     });

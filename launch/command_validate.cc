@@ -482,7 +482,7 @@ void add_validate_command(CLI::App& app) {
     init_logging("outrider", "warn");
     if (*floor >= 0) flags->acceptance_min = *floor;
     if (flags->target.empty()) {
-      const PairPaths nano = pair_paths("");
+      const PairPaths nano = or_throw(pair_paths(""));
       flags->target = nano.backbone;
       flags->assistant = nano.assistant;
     }

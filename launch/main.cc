@@ -41,6 +41,8 @@ int main(int argc, char** argv) {
   outrider::add_role_commands(app);
   outrider::add_bench_command(app);
   outrider::add_parity_command(app);
+  outrider::add_pack_command(app);
+  outrider::add_doctor_command(app);
   outrider::add_validate_command(app);
   outrider::add_layout_command(app);
   outrider::add_inspect_command(app);

@@ -54,6 +54,7 @@ class RandomWeights final : public WeightSource {
   /// All but the older spelling of the experts.
   bool has(const std::string& name) const override { return !name.ends_with("experts.gate_proj") && !name.ends_with("experts.up_proj"); }
   std::uint64_t fingerprint() const override { return seed(path_.string()); }
+  std::uint64_t embedding_fingerprint() const override { return seed(path_.string() + " embedding"); }
   const std::filesystem::path& path() const override { return path_; }
 
   Result<std::vector<float>> vector(const std::string& name, std::int64_t size) const override {
@@ -151,7 +152,7 @@ class RandomWeights final : public WeightSource {
         std::memcpy(bytes->data() + static_cast<std::size_t>(b) * block, &scale, sizeof scale);
       }
     }
-    return {.dtype = dtype, .rows = rows, .width = width, .bytes = bytes->span().first(size), .owner = bytes, .mapped = false};
+    return {.dtype = dtype, .numbers = dtype, .rows = rows, .width = width, .bytes = bytes->span().first(size), .owner = bytes, .mapped = false};
   }
 
   WeightType type_;

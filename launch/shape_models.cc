@@ -34,7 +34,7 @@ ShapeModels shape_models(const std::string& name, WeightType type, int layers) {
   ShapeModels models{.name = name, .layers_of_shape = 0, .backbone_config = {}, .assistant_config = {},
                      .backbone_weights = random_weights(type, "random " + name), .assistant_weights = random_weights(type, "random " + name + " assistant")};
   if (name == "nano") {
-    const PairPaths nano = pair_paths({});
+    const PairPaths nano = or_throw(pair_paths({}));
     models.backbone_config = or_throw(load_text_config(nano.backbone));
     models.assistant_config = or_throw(load_assistant_config(nano.assistant));
     models.layers_of_shape = models.backbone_config.num_hidden_layers;

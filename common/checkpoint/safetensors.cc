@@ -206,14 +206,6 @@ Result<void> read_json(std::span<const std::byte> text, StrictSax& reader,
   return Error{reader.error().code, fmt::format("{}: {}", file.string(), reader.error().message)};
 }
 
-std::optional<DType> parse_dtype(std::string_view name) {
-  for (const DType dtype :
-       {DType::kF32, DType::kBf16, DType::kF16, DType::kI8, DType::kU8, DType::kI32, DType::kI64}) {
-    if (name == to_string(dtype)) return dtype;
-  }
-  return std::nullopt;
-}
-
 /// Bytes of a tensor, unless that overflows.
 std::optional<std::int64_t> tensor_bytes(const std::vector<std::int64_t>& shape, DType dtype) {
   auto bytes = static_cast<std::int64_t>(size_bytes(dtype));
@@ -234,7 +226,7 @@ Result<TensorEntry> to_tensor(const HeaderEntry& entry, std::span<const std::byt
   if (!entry.data_offsets) return error(Errc::kMalformed, "has no data_offsets");
 
   const std::optional<DType> dtype = parse_dtype(*entry.dtype);
-  if (!dtype) {
+  if (!dtype || block_elements(*dtype) != 1) {
     return error(
         Errc::kUnsupported,
         fmt::format("dtype {}, wanted F32, BF16, F16, I8, U8, I32 or I64", quote(*entry.dtype)));

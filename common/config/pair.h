@@ -17,9 +17,15 @@ struct PairPaths {
   std::filesystem::path backbone, assistant;
 };
 
-/// DIR/backbone and DIR/assistant. An empty `dir` means the nano pair that ships with Outrider: beside
-/// the program's build tree, or where it is installed.
-PairPaths pair_paths(const std::filesystem::path& dir);
+/// What DIR/pair.json names, else DIR/backbone and DIR/assistant. An empty `dir` means the nano pair that
+/// ships with Outrider: beside the program's build tree, or where it is installed.
+/// @return kMalformed for a pair.json that cannot be used, kMismatch where a pack beside it is another than
+///   the one that it was written for.
+Result<PairPaths> pair_paths(const std::filesystem::path& dir);
+
+/// The text of a pair.json (architecture.md section 4): `target` and `draft` name directories beside it.
+std::string pair_json(const TextConfig& target, const AssistantConfig& draft, std::uint64_t target_fingerprint,
+                      std::uint64_t draft_fingerprint, DType bridge_dtype);
 
 /// What a node that holds `backbone` tells the other side in the handshake.
 PairFacts pair_facts(const TextConfig& config, const WeightSource& backbone);

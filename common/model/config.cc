@@ -547,6 +547,11 @@ Result<AssistantConfig> parse_assistant_config(std::string_view json_text, std::
   return config;
 }
 
+Result<std::string> load_config_json(const std::filesystem::path& path) {
+  ASSIGN_OR_RETURN(ConfigText text, config_text(path));
+  return std::move(text.json);
+}
+
 Result<TextConfig> load_text_config(const std::filesystem::path& path) {
   ASSIGN_OR_RETURN(ConfigText text, config_text(path));
   ASSIGN_OR_RETURN(TextConfig config, parse_text_config(text.json, text.file));

@@ -86,6 +86,9 @@ Result<TextConfig> load_text_config(const std::filesystem::path& path);
 /// Reads the config of an assistant; paths and errors as above.
 Result<AssistantConfig> load_assistant_config(const std::filesystem::path& path);
 
+/// The text of that config.json: the file, or what a GGUF's metadata and tensors amount to.
+Result<std::string> load_config_json(const std::filesystem::path& path);
+
 /// The same from the text of a config.json; `file` is its name in messages.
 Result<TextConfig> parse_text_config(std::string_view json, std::string_view file);
 Result<AssistantConfig> parse_assistant_config(std::string_view json, std::string_view file);

@@ -3,8 +3,6 @@
 #include <cmath>
 #include <utility>
 
-#include "common/tensor/decode.h"
-
 namespace outrider {
 
 float embedding_scale(std::int64_t width, WeightType type) {
@@ -18,7 +16,7 @@ Embedding::Embedding(RowTable table, std::int64_t scale_width, WeightType type)
 void Embedding::lookup(TokenId token, std::span<float> row) const {
   CHECK(0 <= token && token < table_.rows, "token {}, rows {}", token, table_.rows);
   CHECK(static_cast<std::int64_t>(row.size()) == table_.width);
-  decode(table_.dtype, table_.row(token).data(), row);
+  table_.read(token, row);
   for (float& x : row) x *= scale_;
 }
 

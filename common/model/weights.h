@@ -15,7 +15,8 @@ namespace outrider {
 
 /// A matrix that is read row by row, [rows, width]: an embedding table, in a file mapping as a rule.
 struct RowTable {
-  DType dtype = DType::kF32;
+  DType dtype = DType::kF32;           ///< as it is stored
+  DType numbers = DType::kF32;         ///< what its numbers count as: dtype, or kQ8_0 for wider numbers in an int8 or int4 model
   std::int64_t rows = 0, width = 0;
   std::span<const std::byte> bytes;    ///< rows one after the other; no alignment promised
   std::shared_ptr<const void> owner;   ///< keeps `bytes` alive
@@ -26,6 +27,8 @@ struct RowTable {
   void report(const BufferSink& sink, const std::string& name) const {
     sink({.name = name, .dtype = to_string(dtype), .shape = {rows, width}, .bytes = bytes.size(), .mapped = mapped});
   }
+  /// Row r as floats: the same whether it is stored as `numbers` or wider.
+  void read(std::int64_t r, std::span<float> out) const;
 };
 
 /// Where a model takes its weights from: a checkpoint, whose matrices are packed on the way, or a
@@ -55,14 +58,21 @@ class WeightSource {
   /// The table's rows in that order, in memory: what a head reads in runs. F32 for f32, else BF16.
   virtual Result<RowTable> ordered_rows(const std::string& name, std::int64_t width, std::span<const TokenId> order) const = 0;
 
-  /// Identifies the weights (Checkpoint::fingerprint); a packed image has its source's.
+  /// Identifies the weights (Checkpoint::fingerprint), and a backbone's embedding table alone: all that a
+  /// drafter holds of its target. A packed image has its source's.
   virtual std::uint64_t fingerprint() const = 0;
+  virtual std::uint64_t embedding_fingerprint() const = 0;
   /// What was opened, for messages.
   virtual const std::filesystem::path& path() const = 0;
 };
 
-/// Opens the weights at `path`: what Checkpoint::open takes.
+/// Opens the weights at `path`: what Checkpoint::open takes, or a pack of that type.
 Result<std::shared_ptr<const WeightSource>> open_weights(const std::filesystem::path& path, WeightType type);
+
+class PackWriter;
+/// `source`, with everything that a model asks it for written to `writer`. Its matrices come back empty:
+/// load a model from it to pack it, not to run it.
+std::shared_ptr<const WeightSource> packing_weights(std::shared_ptr<const WeightSource> source, PackWriter& writer);
 
 /// A source under a name prefix.
 class WeightReader {

@@ -2,8 +2,10 @@
 // of 32, or per super-block of 256 with small integer scales (and minima) for its sub-blocks.
 #include "common/tensor/decode.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "common/tensor/f16.h"
@@ -177,6 +179,20 @@ void decode(DType dtype, const std::byte* from, std::span<float> out) {
   CHECK(out.size() % elements == 0, "{} elements of {}, wanted a multiple of {}", out.size(), to_string(dtype), elements);
   const auto* block = reinterpret_cast<const std::uint8_t*>(from);
   for (std::size_t i = 0; i < out.size(); i += elements, block += bytes) decode_block(block, out.data() + i);
+}
+
+void encode_q8_0(std::span<const float> from, std::byte* to) {
+  constexpr std::size_t kBlock = 32;
+  CHECK(from.size() % kBlock == 0, "{} elements, wanted a multiple of {}", from.size(), kBlock);
+  for (std::size_t first = 0; first < from.size(); first += kBlock) {
+    float largest = 0;
+    for (std::size_t j = 0; j < kBlock; ++j) largest = std::max(largest, std::abs(from[first + j]));
+    const float scale = largest / 127.0f, inverse = scale == 0 ? 0 : 1.0f / scale;
+    const F16 stored = to_f16(scale);
+    std::memcpy(to, &stored, sizeof(stored));
+    to += sizeof(stored);
+    for (std::size_t j = 0; j < kBlock; ++j) *to++ = static_cast<std::byte>(static_cast<std::int8_t>(std::round(from[first + j] * inverse)));
+  }
 }
 
 }  // namespace outrider

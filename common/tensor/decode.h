@@ -18,4 +18,9 @@ bool is_decodable(DType dtype);
 /// @pre is_decodable(dtype); out.size() is a multiple of block_elements(dtype).
 void decode(DType dtype, const std::byte* from, std::span<float> out);
 
+/// ggml's quantize_row_q8_0: per 32 elements the scale max|x| / 127, rounded to f16, and int8 codes.
+/// @param to  stored_bytes(DType::kQ8_0, from.size()) bytes.
+/// @pre from.size() is a multiple of 32.
+void encode_q8_0(std::span<const float> from, std::byte* to);
+
 }  // namespace outrider

@@ -73,6 +73,13 @@ const char* to_string(DType dtype) {
   return "?";
 }
 
+std::optional<DType> parse_dtype(std::string_view name) {
+  for (int i = 0; i <= static_cast<int>(DType::kQ6_K); ++i) {
+    if (const auto dtype = static_cast<DType>(i); name == to_string(dtype)) return dtype;
+  }
+  return std::nullopt;
+}
+
 void* aligned_zeroed(std::size_t bytes) {
   const std::size_t rounded = (bytes + 63) / 64 * 64;
   if (rounded == 0) return nullptr;

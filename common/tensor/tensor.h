@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "common/base/check.h"
@@ -29,6 +31,7 @@ std::size_t stored_bytes(DType dtype, std::size_t elements);
 std::size_t size_bytes(DType dtype);
 /// Name as safetensors and ggml spell it: F32, BF16, I8, Q4_K, ...
 const char* to_string(DType dtype);
+std::optional<DType> parse_dtype(std::string_view name);
 
 /// Non-owning view of a row-major tensor; the last axis is contiguous. Copying a view
 /// copies a pointer and a shape. The owner must outlive every view taken from it.

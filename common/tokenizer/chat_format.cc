@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/checkpoint/gguf.h"
+
 namespace outrider {
 namespace {
 
@@ -61,6 +63,17 @@ bool has_per_layer_embeddings(const Json& config) {
   return size.is_number() && size != 0;
 }
 
+/// @param unknown  where a template is that was not recognised; empty if there is none.
+ChatFormat guessed(bool small, const std::string& unknown) {
+  ChatFormat guess;
+  guess.primes_empty_thought = !small;
+  if (!unknown.empty()) {
+    guess.warning = fmt::format("{}: a chat template that Outrider does not know; its prompts are written as Gemma 4's {} models' are", unknown,
+                                small ? "small" : "large");
+  }
+  return guess;
+}
+
 }  // namespace
 
 std::optional<ChatFormat> recognise_chat_template(std::string_view jinja) {
@@ -81,7 +94,21 @@ std::optional<ChatFormat> recognise_chat_template(std::string_view jinja) {
   return format;
 }
 
+namespace {
+
+Result<ChatFormat> gguf_chat_format(const std::filesystem::path& file) {
+  ASSIGN_OR_RETURN(const GgufModel model, GgufModel::open(file));
+  ASSIGN_OR_RETURN(const auto jinja, model.metadata.find<std::string_view>("tokenizer.chat_template"));
+  if (const auto format = recognise_chat_template(jinja.value_or(std::string_view()))) return *format;
+  ASSIGN_OR_RETURN(const auto ple, model.metadata.find<std::int64_t>("gemma4.embedding_length_per_layer_input"));
+  return guessed(ple.value_or(0) > 0, jinja ? file.string() + ": tokenizer.chat_template" : "");
+}
+
+}  // namespace
+
 Result<ChatFormat> load_chat_format(const std::filesystem::path& dir) {
+  ASSIGN_OR_RETURN(const auto gguf, find_gguf(dir));
+  if (gguf) return gguf_chat_format(*gguf);
   const std::filesystem::path jinja_path = dir / "chat_template.jinja";
   const std::filesystem::path config_path = dir / "tokenizer_config.json";
   ASSIGN_OR_RETURN(std::optional<std::string> jinja, read_if_there(jinja_path));
@@ -93,13 +120,8 @@ Result<ChatFormat> load_chat_format(const std::filesystem::path& dir) {
   if (const auto format = recognise_chat_template(*jinja)) return *format;
 
   ASSIGN_OR_RETURN(const Json config, read_object_if_there(dir / "config.json"));
-  ChatFormat guess;
-  guess.primes_empty_thought = config.is_object() && !has_per_layer_embeddings(config);
-  if (own_file || !jinja->empty()) {
-    guess.warning = fmt::format("{}: a chat template that Outrider does not know; its prompts are written as Gemma 4's {} models' are",
-                                (own_file ? jinja_path : config_path).string(), guess.primes_empty_thought ? "large" : "small");
-  }
-  return guess;
+  const bool small = !config.is_object() || has_per_layer_embeddings(config);
+  return guessed(small, own_file ? jinja_path.string() : jinja->empty() ? "" : config_path.string());
 }
 
 }  // namespace outrider

@@ -46,6 +46,9 @@ class Tokenizer {
   /// @return kNotFound for a missing key, kMalformed or kUnsupported as parse().
   static Result<Tokenizer> from_gguf(const GgufMetadata& metadata);
 
+  /// A tokenizer.json that parse() reads back to a tokenizer like this one.
+  std::string to_json() const;
+
   /// Any bytes are accepted; those that are not UTF-8 become byte tokens one by one.
   ///
   /// @param parse_special  false takes the text of special tokens as plain text: for text from

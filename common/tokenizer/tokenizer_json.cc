@@ -329,4 +329,44 @@ Result<Tokenizer> Tokenizer::load(const std::filesystem::path& path) {
   return parse(text, path.string());
 }
 
+std::string Tokenizer::to_json() const {
+  Json vocab = Json::object(), added = Json::array(), merges = Json::array();
+  for (std::size_t id = 0; id < tokens_.size(); ++id) {
+    if (find(tokens_[id].text) == static_cast<TokenId>(id)) vocab[tokens_[id].text] = id;
+  }
+  for (const auto* const list : {&added_, &added_normalized_}) {
+    for (const AddedToken& token : *list) {
+      added.push_back({{"id", token.id}, {"content", token.text}, {"special", token.special}, {"normalized", list == &added_normalized_}});
+    }
+  }
+  std::vector<std::uint64_t> by_rank(merged_.size());
+  for (const auto& [pair, rank] : ranks_) by_rank[rank] = pair;
+  for (const std::uint64_t pair : by_rank) {
+    merges.push_back({tokens_[static_cast<std::size_t>(pair >> 32)].text, tokens_[static_cast<std::size_t>(pair & UINT32_MAX)].text});
+  }
+  const auto replaces = [](std::span<const Replacement> replacements) {
+    Json steps = Json::array();
+    for (const auto& [from, to] : replacements) steps.push_back({{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}});
+    return steps;
+  };
+  Json decoders = replaces(decoder_);
+  decoders.push_back({{"type", "ByteFallback"}});
+  decoders.push_back({{"type", "Fuse"}});
+  const bool byte_fallback = std::ranges::any_of(byte_ids_, [](TokenId id) { return id != kNoToken; });
+  const Json root = {{"version", "1.0"},
+                     {"added_tokens", std::move(added)},
+                     {"normalizer", {{"type", "Sequence"}, {"normalizers", replaces(normalizer_)}}},
+                     {"pre_tokenizer", nullptr},
+                     {"post_processor", nullptr},
+                     {"decoder", {{"type", "Sequence"}, {"decoders", std::move(decoders)}}},
+                     {"model",
+                      {{"type", "BPE"},
+                       {"unk_token", unknown_id_ == kNoToken ? Json() : Json(token_text(unknown_id_))},
+                       {"fuse_unk", fuse_unknown_},
+                       {"byte_fallback", byte_fallback},
+                       {"vocab", std::move(vocab)},
+                       {"merges", std::move(merges)}}}};
+  return root.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 }  // namespace outrider

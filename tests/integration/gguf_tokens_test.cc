@@ -42,7 +42,7 @@ struct Agreement {
 Agreement agreement(DType type, WeightType weight_type) {
   const GgufPair pair(type);
   TransportContext context;
-  const ClusterOptions options{.pair = pair_paths(pair.dir()), .weight_type = weight_type, .program = OUTRIDER_PROGRAM};
+  const ClusterOptions options{.pair = pair_paths(pair.dir()).value(), .weight_type = weight_type, .program = OUTRIDER_PROGRAM};
   const auto cluster = start_threads(context, options);
   EXPECT_TRUE(cluster) << cluster.error().message;
   if (!cluster) return {};

@@ -116,7 +116,7 @@ TEST(LosslessContext, AnswersFillASmallContextWithAndWithoutDrafts) {
   config["text_config"]["max_position_embeddings"] = kContext;
   pair.write("backbone/config.json", config.dump());
   TransportContext context;
-  const auto cluster = start_threads(context, {.pair = pair_paths(pair.dir())});
+  const auto cluster = start_threads(context, {.pair = pair_paths(pair.dir()).value()});
   ASSERT_TRUE(cluster) << cluster.error().message;
   Client client = connect_when_joined(context, (*cluster)->address(), 1, 1,
                                       [&] { return (*cluster)->check(); });

@@ -55,7 +55,7 @@ NanoGolden endless_story() {
 }
 
 fs::path source_dir() { return OUTRIDER_SOURCE_DIR; }
-PairPaths nano_pair() { return pair_paths(source_dir() / "models/nano"); }
+PairPaths nano_pair() { return pair_paths(source_dir() / "models/nano").value(); }
 
 PairCopy::PairCopy(const fs::path& original) {
   std::string name = fs::temp_directory_path() / "outrider-test-XXXXXX";

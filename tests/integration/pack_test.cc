@@ -1,0 +1,287 @@
+// Packed images: the same numbers as the checkpoints they were made of, whatever format those had, and
+// one line about each that cannot be used.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "common/base/random.h"
+#include "common/config/pair.h"
+#include "common/model/assistant.h"
+#include "common/model/backbone.h"
+#include "tests/integration/nano.h"
+#include "tests/integration/program.h"
+#include "tests/support/gguf_writer.h"
+
+namespace outrider {
+namespace {
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+class TemporaryDir {
+ public:
+  TemporaryDir() {
+    std::string name = fs::temp_directory_path() / "outrider-pack-XXXXXX";
+    path_ = ::mkdtemp(name.data());
+  }
+  ~TemporaryDir() { fs::remove_all(path_); }
+  TemporaryDir(const TemporaryDir&) = delete;
+  TemporaryDir& operator=(const TemporaryDir&) = delete;
+  fs::path operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  fs::path path_;
+};
+
+/// Runs the program to its end. @return what it printed as errors.
+std::string run_program(const std::vector<std::string>& arguments, const std::string& end) {
+  Program program(arguments);
+  EXPECT_EQ(describe(program.wait()), end) << program.err();
+  return program.err();
+}
+
+PairPaths golden_pair(const std::string& name) {
+  return name == "nano" ? nano_pair() : PairPaths{source_dir() / "tests/goldens" / name / "backbone", source_dir() / "tests/goldens" / name / "assistant"};
+}
+
+fs::path packed_pair(const PairPaths& pair, const fs::path& out, const std::string& dtype, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> arguments = {"pack", "--pair", pair.backbone, pair.assistant, "-o", out, "--dtype", dtype};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  run_program(arguments, "exit 0");
+  return out;
+}
+
+/// What a pair computes for a prompt: the backbone's logits of every row, and four drafts after it.
+struct Numbers {
+  std::vector<float> logits;
+  std::vector<TokenId> drafts;
+  bool operator==(const Numbers&) const = default;
+};
+
+Numbers numbers_of(const PairPaths& pair, WeightType type) {
+  constexpr std::int64_t kRows = 13;  // past the windows of the small models, and no whole tile
+  auto backbone = Backbone::load(pair.backbone, type, kRows);
+  EXPECT_TRUE(backbone) << backbone.error().message;
+  if (!backbone) return {};
+  auto assistant = Assistant::load(pair.assistant, (*backbone)->config(), (*backbone)->weights(), type);
+  EXPECT_TRUE(assistant) << assistant.error().message;
+  if (!assistant) return {};
+  CounterRng rng(7);
+  std::vector<TokenId> prompt(kRows);
+  for (TokenId& token : prompt) token = static_cast<TokenId>(rng.below(static_cast<std::uint64_t>((*backbone)->config().vocab_size)));
+  KvCache cache = (*backbone)->make_cache();
+  const Segment segment{&cache, prompt, kRows};
+  const Backbone::Output output = (*backbone)->forward({&segment, 1});
+  Numbers numbers;
+  for (std::int64_t r = 0; r < kRows; ++r) numbers.logits.insert(numbers.logits.end(), output.logits[r].span().begin(), output.logits[r].span().end());
+  DonorReplica replica = (*assistant)->make_replica();
+  replica.extend(**backbone, cache, kRows);
+  numbers.drafts = (*assistant)->draft(prompt.back(), output.hidden[kRows - 1].span(), replica, kRows, 4, {});
+  return numbers;
+}
+
+// ---- numbers ----
+
+class PackOf : public testing::TestWithParam<std::tuple<const char*, WeightType>> {};
+INSTANTIATE_TEST_SUITE_P(EveryModel, PackOf,
+                         testing::Combine(testing::Values("nano", "e4b", "moe-26b-a4b", "odd"),
+                                          testing::Values(WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4)),
+                         [](const auto& param_info) {
+                           std::string name = fmt::format("{}_{}", std::get<0>(param_info.param), to_string(std::get<1>(param_info.param)));
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST_P(PackOf, GivesTheBitsOfItsCheckpoint) {
+  const auto& [model, type] = GetParam();
+  const TemporaryDir dir;
+  const PairPaths pair = golden_pair(model);
+  const Numbers wanted = numbers_of(pair, type);
+  ASSERT_FALSE(wanted.logits.empty());
+  const auto packed = pair_paths(packed_pair(pair, dir / "pack", to_string(type)));
+  ASSERT_TRUE(packed) << packed.error().message;
+  EXPECT_TRUE(numbers_of(*packed, type) == wanted);
+}
+
+TEST(Pack, OfAGgufGivesTheBitsOfTheGgufAndOfTheCheckpoint) {
+  const TemporaryDir dir;
+  const PairPaths pair = nano_pair(), gguf = {write_gguf(pair.backbone, dir / "backbone.gguf"), write_gguf(pair.assistant, dir / "assistant.gguf")};
+  const Numbers wanted = numbers_of(pair, WeightType::kF32);
+  EXPECT_TRUE(numbers_of(gguf, WeightType::kF32) == wanted);  // nano's weights are bf16 numbers
+  const auto packed = pair_paths(packed_pair(gguf, dir / "pack", "f32"));
+  ASSERT_TRUE(packed) << packed.error().message;
+  EXPECT_TRUE(numbers_of(*packed, WeightType::kF32) == wanted);
+}
+
+TEST(Pack, OfAGgufSpeaksAsItsCheckpointDoes) {
+  const TemporaryDir dir;
+  const PairPaths pair = nano_pair(), gguf = {write_gguf(pair.backbone, dir / "backbone.gguf"), write_gguf(pair.assistant, dir / "assistant.gguf")};
+  packed_pair(gguf, dir / "pack", "f32");
+  const NanoGolden golden = nano_goldens().front();
+  Program program({"run", "--model", dir / "pack", golden.prompt});  // tokenizer, stop tokens and type come from the pack
+  EXPECT_EQ(describe(program.wait()), "exit 0") << program.err();
+  EXPECT_NE(program.out().find(golden.text.substr(0, 40)), std::string::npos) << program.out();
+}
+
+TEST(Pack, IsMappedAndNotCopied) {
+  const TemporaryDir dir;
+  packed_pair(nano_pair(), dir / "pack", "int8");
+  Program layout({"layout", "--model", dir / "pack", "--out", dir / "layout.json"});
+  ASSERT_EQ(describe(layout.wait()), "exit 0") << layout.err();
+  std::ifstream file(dir / "layout.json");
+  const auto images = fs::file_size(dir / "pack/target/weights.bump") + fs::file_size(dir / "pack/assistant/weights.bump");
+  // All but scales, norms and the padding between entries; the target's embedding is mapped by both roles.
+  EXPECT_GT(json::parse(file).at("totals").at("mapped_bytes").get<std::uint64_t>(), images / 100 * 97);
+}
+
+TEST(Pack, ForADrafterDraftsForAVerifierWithTheCheckpoint) {
+  const TemporaryDir dir;
+  packed_pair(nano_pair(), dir / "bundle", "int8", {"--for", "drafter"});
+  EXPECT_LT(fs::file_size(dir / "bundle/target/weights.bump"), 5u << 20);  // 8,192 x 384 in Q8_0
+  Program coordinator({"coordinator", "--listen", "tcp://127.0.0.1:*"});
+  ASSERT_TRUE(eventually([&] { return coordinator.out().find('\n') != std::string::npos || !coordinator.running(); }));
+  const std::string address = coordinator.out().substr(0, coordinator.out().find('\n'));
+  Program verifier({"verifier", "--join", address, "--dtype", "int8"});
+  Program drafter({"drafter", "--join", address, "--model", dir / "bundle"});
+  TransportContext context;
+  Client client = connect_when_joined(context, address, 1, 1, [&] {
+    return verifier.running() && drafter.running() ? Result<void>() : Result<void>(Error{Errc::kPeerGone, verifier.err() + drafter.err()});
+  });
+  const NanoGolden golden = nano_goldens().front();
+  const Generation plain = answer(client, request_for(golden, 0)), drafted = answer(client, request_for(golden, 4));
+  EXPECT_EQ(drafted.tokens, plain.tokens);
+  EXPECT_GT(drafted.metrics.accepted_tokens, drafted.metrics.drafted_tokens / 3);
+}
+
+// ---- what cannot be used ----
+
+/// A pack whose manifest has been edited.
+void edit_manifest(const fs::path& pack, const std::function<void(json&)>& edit) {
+  std::ifstream in(pack / "manifest.json");
+  json manifest = json::parse(in);
+  in.close();
+  edit(manifest);
+  std::ofstream(pack / "manifest.json") << manifest.dump();
+}
+
+struct BadPack {
+  const char* name;
+  std::function<void(const fs::path& target)> damage;
+  std::vector<std::string> wanted;  ///< parts of the one line
+};
+
+const std::vector<BadPack> kBadPacks = {
+    {"version", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["version"] = 99; }); }, {"manifest.json", "version 99", "reads version 1"}},
+    {"format", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["format"] = "zip"; }); }, {"manifest.json", "\"zip\"", "outrider-pack"}},
+    {"no_json", [](const fs::path& p) { std::ofstream(p / "manifest.json") << "{"; }, {"manifest.json", "wanted an object"}},
+    {"no_entries", [](const fs::path& p) { edit_manifest(p, [](json& m) { m.erase("entries"); }); }, {"manifest.json", "'entries'"}},
+    {"offset_outside", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["offset"] = 1u << 30; }); }, {"manifest.json", "lies at 1073741824"}},
+    {"offset_huge", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["offset"] = UINT64_MAX - 63; }); }, {"manifest.json", "lies at 18446744073709551552"}},
+    {"offset_odd", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["offset"] = 65; }); }, {"lies at 65", "multiple of 64"}},
+    {"offset_negative", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["offset"] = -64; }); }, {"'offset'", "-64"}},
+    {"size_text", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["size"] = "many"; }); }, {"'size'", "many"}},
+    {"duplicate", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][4] = m["entries"][3]; }); }, {"is there twice"}},
+    {"missing", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"].erase(5); }); }, {"is missing, wanted"}},
+    {"layout",
+     [](const fs::path& p) {
+       edit_manifest(p, [](json& m) {
+         for (json& entry : m["entries"]) {
+           if (entry["layout"] != "") entry["layout"] = "spiral";
+         }
+       });
+     },
+     {"spiral"}},
+    {"shape",
+     [](const fs::path& p) {
+       edit_manifest(p, [](json& m) {
+         for (json& entry : m["entries"]) entry["shape"][0] = 3;
+       });
+     },
+     {"wanted"}},
+    {"image_short", [](const fs::path& p) { fs::resize_file(p / "weights.bump", 4096); }, {"weights.bump", "4096 bytes", "the manifest says"}},
+    {"image_gone", [](const fs::path& p) { fs::remove(p / "weights.bump"); }, {"weights.bump"}},
+    {"fingerprint", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["fingerprint"] = "00000000000000ff"; }); }, {"pair.json", "fingerprint 00000000000000ff"}},
+};
+
+class BadPacks : public testing::TestWithParam<BadPack> {};
+INSTANTIATE_TEST_SUITE_P(Each, BadPacks, testing::ValuesIn(kBadPacks), [](const auto& param_info) { return param_info.param.name; });
+
+TEST_P(BadPacks, AreNamedInOneLine) {
+  const TemporaryDir dir;
+  packed_pair(nano_pair(), dir / "pack", "int8");
+  GetParam().damage(dir / "pack/target");
+  const std::string error = run_program({"run", "--model", dir / "pack", "--dtype", "int8", "--prompt-ids", "2,5", "--max-tokens", "2"}, "exit 1");
+  EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), 1) << error;
+  EXPECT_EQ(lines_with(error, GetParam().wanted).size(), 1u) << error;
+}
+
+TEST(Pack, WithAFlippedBitIsFoundByDoctor) {
+  const TemporaryDir dir;
+  packed_pair(nano_pair(), dir / "pack", "int4");
+  run_program({"doctor", dir / "pack"}, "exit 0");
+  const fs::path image = dir / "pack/target/weights.bump";
+  std::fstream file(image, std::ios::in | std::ios::out | std::ios::binary);
+  const auto middle = static_cast<std::streamoff>(fs::file_size(image) / 2 / 64 * 64);
+  file.seekg(middle);
+  const char byte = static_cast<char>(file.get());
+  file.seekp(middle);
+  file.put(static_cast<char>(byte ^ 4));
+  file.close();
+  EXPECT_EQ(lines_with(run_program({"doctor", dir / "pack"}, "exit 1"), {"weights.bump", "checksum of", "the manifest says"}).size(), 1u);
+}
+
+TEST(Pack, OfAnotherTypeThanAskedForIsRefused) {
+  const TemporaryDir dir;
+  packed_pair(nano_pair(), dir / "pack", "int8");
+  EXPECT_EQ(lines_with(run_program({"run", "--model", dir / "pack", "--dtype", "bf16", "--prompt-ids", "2,5"}, "exit 1"), {"a pack of int8 weights, wanted bf16"}).size(), 1u);
+}
+
+TEST(Pack, NeverOverwrites) {
+  const TemporaryDir dir;
+  packed_pair(nano_pair(), dir / "pack", "int8");
+  const PairPaths pair = nano_pair();
+  EXPECT_EQ(lines_with(run_program({"pack", pair.backbone, "-o", dir / "pack"}, "exit 1"), {"exists"}).size(), 1u);
+}
+
+TEST(Pack, OfAnEmbeddingAloneIsNoVerifiersModel) {
+  const TemporaryDir dir;
+  packed_pair(nano_pair(), dir / "pack", "int8", {"--for", "drafter"});
+  EXPECT_EQ(lines_with(run_program({"run", "--model", dir / "pack", "--prompt-ids", "2,5"}, "exit 1"), {"embedding only, for a drafter"}).size(), 1u);
+}
+
+TEST(Pack, OfAnAssistantAloneIsRefused) {
+  const TemporaryDir dir;
+  EXPECT_EQ(lines_with(run_program({"pack", nano_pair().assistant, "-o", dir / "pack"}, "exit 1"), {"together with its target"}).size(), 1u);
+}
+
+TEST(Pack, ThatIsKilledLeavesNothingUnderTheFinalName) {
+  CounterRng rng(11);
+  for (int i = 0; i < 8; ++i) {
+    const TemporaryDir dir;
+    Program program({"pack", "--pair", nano_pair().backbone, nano_pair().assistant, "-o", dir / "pack", "--dtype", "f32"});
+    // At a random point of the image's growth.
+    const std::uint64_t bytes = rng.below(120u << 20);
+    eventually([&] {
+      std::error_code ignored;
+      std::uint64_t written = 0;
+      for (auto at = fs::recursive_directory_iterator(dir / "", ignored); at != fs::recursive_directory_iterator(); at.increment(ignored)) {
+        if (at->path().filename() == "weights.bump") written += at->file_size(ignored);
+      }
+      return written >= bytes || !program.running();
+    });
+    program.send(SIGKILL);
+    program.wait();
+    if (fs::exists(dir / "pack")) run_program({"doctor", dir / "pack"}, "exit 0");
+  }
+}
+
+}  // namespace
+}  // namespace outrider
