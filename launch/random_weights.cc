@@ -53,7 +53,7 @@ class RandomWeights final : public WeightSource {
   /// All but the older spelling of the experts.
   bool has(const std::string& name) const override { return !name.ends_with("experts.gate_proj") && !name.ends_with("experts.up_proj"); }
   std::uint64_t fingerprint() const override { return seed(path_.string()); }
-  std::uint64_t embedding_fingerprint() const override { return fingerprint(); }
+  std::uint64_t embedding_fingerprint() const override { return seed(path_.string() + " embedding"); }
   const std::filesystem::path& path() const override { return path_; }
 
   Result<std::vector<float>> vector(const std::string& name, std::int64_t size) const override {
