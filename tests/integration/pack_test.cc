@@ -167,10 +167,21 @@ TEST(Pack, ForADrafterDraftsForAVerifierWithTheCheckpoint) {
   Client client = connect_when_joined(context, address, 1, 1, [&] {
     return verifier.running() && drafter.running() ? Result<void>() : Result<void>(Error{Errc::kPeerGone, verifier.err() + drafter.err()});
   });
-  const NanoGolden golden = nano_goldens().front();
-  const Generation plain = answer(client, request_for(golden, 0)), drafted = answer(client, request_for(golden, 4));
-  EXPECT_EQ(drafted.tokens, plain.tokens);
-  EXPECT_GT(drafted.metrics.accepted_tokens, drafted.metrics.drafted_tokens / 3);
+  const auto together = start_threads(context, {.pair = nano_pair(), .weight_type = WeightType::kInt8});
+  ASSERT_TRUE(together) << together.error().message;
+  Client other = connect_when_joined(context, (*together)->address(), 1, 1, [&] { return (*together)->check(); });
+  std::int64_t accepted = 0;
+  for (std::size_t i = 0; i < 4; ++i) {
+    const Generate request = request_for(nano_goldens()[i], 4);
+    const Generation split = answer(client, request), whole = answer(other, request);
+    EXPECT_EQ(split.tokens, whole.tokens);
+    // Not a bit is missing: the same drafts. On a starved machine a draft may be late, and its round goes without.
+    if (split.metrics.drafting_rounds == whole.metrics.drafting_rounds) {
+      EXPECT_EQ(split.metrics.accepted_per_position, whole.metrics.accepted_per_position);
+    }
+    accepted += split.metrics.accepted_tokens;
+  }
+  EXPECT_GT(accepted, 0);
 }
 
 // ---- what cannot be used ----
