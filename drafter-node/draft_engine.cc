@@ -45,7 +45,9 @@ TokenId DraftEngine::sample(const SamplingParams& sampling, std::int64_t index, 
                             std::vector<Distribution>* q) {
   constexpr float kNotScored = -std::numeric_limits<float>::infinity();
   row_.assign(static_cast<std::size_t>(assistant_->config().text.vocab_size), kNotScored);
-  for (std::size_t i = 0; i < scores.size(); ++i) row_[ids.empty() ? i : static_cast<std::size_t>(ids[i])] = scores[i];
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    row_[ids.empty() ? i : static_cast<std::size_t>(ids[i])] = std::isnan(scores[i]) ? kNotScored : scores[i];
+  }
   const bool guarded = index < sampling.min_tokens;
   process_scores(row_, sampling, guarded ? std::span<const TokenId>(stop_ids_) : std::span<const TokenId>(), {});
   const auto best = static_cast<TokenId>(argmax(row_));

@@ -75,11 +75,17 @@ Result<Generation> Client::generate(const Generate& request, const std::function
       send_cancel();
       cancelling = true;
     }
-    ASSIGN_OR_RETURN(const std::optional<Message> message, next(&heard));
+    Result<std::optional<Message>> received = next(&heard);
+    if (!received) {
+      send_cancel();
+      return received.error();
+    }
+    const std::optional<Message> message = std::move(*received);
     if (!message || message->session != request_) continue;
     if (const auto* tokens = std::get_if<Tokens>(&message->body)) {
       const auto expected = static_cast<std::int64_t>(generation.tokens.size());
       if (tokens->index != expected) {
+        send_cancel();
         return Error{Errc::kPeerGone, fmt::format("tokens from {} on, wanted {}: the connection to {} was interrupted", tokens->index,
                                                   expected, endpoint_->address())};
       }

@@ -153,7 +153,7 @@ json inspect(const InspectFlags& flags) {
     if (part == "vision" || part == "audio" || part == "per_layer_embedding_table") continue;
     if (tensor.shape.size() >= 2) {
       matrix_elements += elements;  // the embedding table too: it is packed once more as the head
-      matrix_rows += elements / tensor.shape.back();
+      if (elements > 0) matrix_rows += elements / tensor.shape.back();
     } else {
       vector_elements += elements;
     }

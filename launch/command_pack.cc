@@ -42,7 +42,11 @@ void add_texts(PackWriter& writer, const fs::path& source) {
     const GgufModel model = or_throw(GgufModel::open(*gguf));
     if (const auto jinja = or_throw(model.metadata.find<std::string_view>("tokenizer.chat_template"))) or_throw(writer.add_file("chat_template.jinja", *jinja));
     // An assistant's GGUF may come without a tokenizer: it is its target's.
-    if (const Result<Tokenizer> tokenizer = Tokenizer::load(source)) or_throw(writer.add_file("tokenizer.json", tokenizer->to_json()));
+    if (model.metadata.contains("tokenizer.ggml.model")) {
+      const std::string tokenizer = or_throw(Tokenizer::load(source)).to_json();
+      or_throw(Tokenizer::parse(tokenizer, source.string()));  // said here, not when the pack is used
+      or_throw(writer.add_file("tokenizer.json", tokenizer));
+    }
     return;
   }
   for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {

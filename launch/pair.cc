@@ -6,7 +6,7 @@
 namespace outrider {
 
 Result<std::shared_ptr<Pair>> Pair::load_text(const std::filesystem::path& backbone) {
-  ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(backbone / "tokenizer.json"));
+  ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(backbone));
   ASSIGN_OR_RETURN(std::vector<TokenId> stop_ids, load_eos_token_ids(backbone));
   return std::shared_ptr<Pair>(new Pair(std::move(tokenizer), std::move(stop_ids)));
 }

@@ -152,11 +152,14 @@ Result<TensorInfo> read_tensor_info(Cursor& cursor, const fs::path& file) {
   for (std::uint32_t i = 0; i < rank; ++i) {
     ASSIGN_OR_RETURN(const auto extent, cursor.number<std::int64_t>(what));
     info.shape.insert(info.shape.begin(), extent);  // GGUF lists the fastest axis first
-    if (extent < 0 || __builtin_mul_overflow(elements, extent, &elements)) {
+    // As if a zero were a one: no order of multiplying the shape may overflow.
+    if (extent < 0 || __builtin_mul_overflow(elements, std::max<std::int64_t>(extent, 1), &elements)) {
       return error(Errc::kMalformed, fmt::format("has an extent of {}, so that its elements overflow 63 bits",
                                                  static_cast<std::uint64_t>(extent)));
     }
   }
+
+  if (std::ranges::find(info.shape, 0) != info.shape.end()) elements = 0;
 
   ASSIGN_OR_RETURN(const auto type_id, cursor.number<std::uint32_t>(what));
   const auto* const type = std::ranges::find(kTensorTypes, type_id, &TensorType::id);

@@ -71,8 +71,11 @@ class Fields {
     std::vector<std::int64_t> sizes;
     if (value == nullptr) return sizes;
     if (!value->is_array() || value->size() > kRankMax) return fail_at(key, "up to 4 sizes"), sizes;
+    std::int64_t elements = 1;
     for (const json& size : *value) {
-      if (!size.is_number_unsigned() || size.get<std::uint64_t>() > (std::uint64_t{1} << 40)) return fail_at(key, "sizes up to 2^40"), sizes;
+      const bool fits = size.is_number_unsigned() && size.get<std::uint64_t>() > 0 && std::in_range<std::int64_t>(size.get<std::uint64_t>()) &&
+                        !__builtin_mul_overflow(elements, size.get<std::int64_t>(), &elements);
+      if (!fits) return fail_at(key, "sizes of 1 or more, whose product fits 63 bits,"), sizes;
       sizes.push_back(size.get<std::int64_t>());
     }
     return sizes;
@@ -87,7 +90,11 @@ class Fields {
     if (at == object_.end()) return fail(fmt::format("the key '{}'", key)), nullptr;
     return &*at;
   }
-  void fail_at(const char* key, const std::string& wanted) { fail(fmt::format("{} for '{}', not {:.40}", wanted, key, object_.at(key).dump())); }
+  void fail_at(const char* key, const std::string& wanted) {
+    const json& seen = object_.at(key);
+    const std::string shown = seen.is_structured() ? std::string("an ") + seen.type_name() : seen.dump();  // dump() recurses
+    fail(fmt::format("{} for '{}', not {:.40}", wanted, key, shown));
+  }
   void fail(const std::string& wanted) {
     if (!error_) error_ = Error{Errc::kMalformed, fmt::format("{}: wanted {}", where_, wanted)};
   }
@@ -132,8 +139,9 @@ Result<std::shared_ptr<const Pack>> Pack::open(const fs::path& dir) {
   if (top.error()) return *top.error();
   if (format != kFormat) return Error{Errc::kMalformed, fmt::format("{}: format {}, wanted {}", name.string(), quote(format), kFormat)};
   if (version != kPackVersion) {
+    const std::string source = top.text("source");  // of another version it may be missing
     return Error{Errc::kVersionMismatch, fmt::format("{}: a pack of version {}, this program reads version {}: pack {} again", name.string(),
-                                                     version, kPackVersion, quote(manifest.value("source", "the model")))};
+                                                     version, kPackVersion, source.empty() ? "the model" : quote(source))};
   }
   pack->info_ = {.dtype = top.text("dtype"),
                  .source = top.text("source"),
@@ -196,7 +204,8 @@ Result<NewDirectory> NewDirectory::create(const fs::path& dir) {
   if (fs::exists(final_name, error)) return Error{Errc::kInvalidArgument, fmt::format("{}: exists; wanted a new name", dir.string())};
   fs::path partial = final_name;
   partial += fmt::format(".partial-{}", getpid());
-  fs::create_directories(partial, error);
+  fs::remove_all(partial, error);  // of a killed program that had our number
+  if (!error) fs::create_directories(partial, error);
   if (error) return Error{Errc::kIo, fmt::format("{}: cannot create: {}", partial.string(), error.message())};
   return NewDirectory(final_name, partial);
 }

@@ -35,7 +35,11 @@ Result<PairPaths> read_pair_json(const fs::path& dir) {
   const auto part = [&](const char* name) -> Result<fs::path> {
     ASSIGN_OR_RETURN(const std::string weights, text_at(name, "weights"));
     ASSIGN_OR_RETURN(const std::string wanted, text_at(name, "fingerprint"));
-    const fs::path path = dir / weights;
+    const fs::path relative = fs::path(weights).lexically_normal();
+    if (relative.empty() || relative.is_absolute() || *relative.begin() == "..") {
+      return Error{Errc::kMalformed, fmt::format("{}: {}.weights is '{}', wanted a directory beside it", file.string(), name, weights)};
+    }
+    const fs::path path = dir / relative;
     if (!is_pack(path)) return path;
     ASSIGN_OR_RETURN(const auto pack, Pack::open(path));
     if (const std::string seen = hex(pack->info().fingerprint); seen != wanted) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -156,10 +157,20 @@ std::vector<T> copy_of(std::span<const std::byte> bytes) {
 /// Maps what PackingWeights wrote.
 class PackedWeights final : public WeightSource {
  public:
-  PackedWeights(std::shared_ptr<const Pack> pack, WeightType type) : pack_(std::move(pack)), type_(type) {}
+  PackedWeights(std::shared_ptr<const Pack> pack, WeightType type) : pack_(std::move(pack)), type_(type) {
+    for (const PackEntry& entry : pack_->entries()) {  // matrix_name()'s parts
+      if (entry.layout.empty()) continue;
+      std::string_view rest = std::string_view(entry.name).substr(entry.name.find(':') + 1);
+      while (!rest.empty()) {
+        const std::string_view part = rest.substr(0, rest.find('+'));
+        parts_.emplace(part.substr(0, part.find('[')));
+        rest.remove_prefix(std::min(rest.size(), part.size() + 1));
+      }
+    }
+  }
 
   WeightType type() const override { return type_; }
-  bool has(const std::string& name) const override { return pack_->find(name) != nullptr || pack_->find(matrix_name(type_, {{name, 0}})) != nullptr; }
+  bool has(const std::string& name) const override { return pack_->find(name) != nullptr || parts_.contains(name); }
   std::uint64_t fingerprint() const override { return pack_->info().fingerprint; }
   std::uint64_t embedding_fingerprint() const override { return pack_->info().embedding_fingerprint; }
   const std::filesystem::path& path() const override { return pack_->path(); }
@@ -202,7 +213,10 @@ class PackedWeights final : public WeightSource {
   }
 
   Result<RowTable> ordered_rows(const std::string& name, std::int64_t width, std::span<const TokenId> order) const override {
-    return table(name + kOrdered, static_cast<std::int64_t>(order.size()), width);
+    const DType dtype = type_ == WeightType::kF32 ? DType::kF32 : DType::kBf16;  // what a head reads
+    const auto rows = static_cast<std::int64_t>(order.size());
+    RETURN_IF_ERROR(require(name + kOrdered, to_string(dtype), {rows, width}));
+    return table(name + kOrdered, rows, width);
   }
 
  private:
@@ -224,6 +238,7 @@ class PackedWeights final : public WeightSource {
 
   std::shared_ptr<const Pack> pack_;
   WeightType type_;
+  std::unordered_set<std::string> parts_;  ///< tensors that went into matrices
 };
 
 /// Writes down everything that a model asks for. Matrices are given back empty, so that a model larger

@@ -245,8 +245,9 @@ void CoordinatorCore::start(Sessions::iterator it, TimePoint now) {
   ++best->sessions;
   if (session.request.draft_length > 0) assign_drafter(session);
   session.phase = Phase::kPrefill;
+  // Nobody knows how long a stepwise text gets: its room grows with each verify.
   Prefill prefill{.tokens = session.request.prompt, .want_kv = !session.drafter.empty(),
-                  .positions_max = prompt + session.request.max_tokens - 1, .sampling = session.request.sampling};
+                  .positions_max = session.request.stepwise ? 0 : prompt + session.request.max_tokens - 1, .sampling = session.request.sampling};
   if (prefill.sampling.min_tokens > 0) {
     // A stop id beyond the vocabulary never comes.
     std::copy_if(session.request.stop_ids.begin(), session.request.stop_ids.end(), std::back_inserter(prefill.stop_ids),
@@ -257,7 +258,7 @@ void CoordinatorCore::start(Sessions::iterator it, TimePoint now) {
 
 void CoordinatorCore::ask_verifier(Session& session, Message message, TimePoint now) {
   session.outstanding = message;
-  session.phase_since = session.asked = now;
+  session.phase_since = session.asked = session.kept_alive = now;
   send(session.verifier, std::move(message));
 }
 
@@ -277,7 +278,8 @@ void CoordinatorCore::on_candidates(Session& session, SessionId id, const Candid
   session.metrics.wire_ns += waited - drafting;
   if (sound) {
     session.drafts = candidates.tokens;
-    if (session.request.sampling.rule == SamplingRule::kRejection) session.q = candidates.q;
+    const SamplingParams& sampling = session.request.sampling;
+    if (!sampling.greedy() && sampling.rule == SamplingRule::kRejection) session.q = candidates.q;
   } else {
     warn(fmt::format("{} candidates with {} distributions, or ids beyond the vocabulary of {}: dropped", candidates.tokens.size(),
                      candidates.q.size(), facts.vocab_size));
@@ -501,12 +503,12 @@ void CoordinatorCore::on_tick(TimePoint now) {
         end_drafting(session, current->first, now);
         break;
       case Phase::kPaused:
-        if (waited < config_.keep_alive) break;
+        if (now - session.kept_alive < config_.keep_alive) break;
         if (++session.keep_alives > config_.keep_alives_max) {
           fail(current, Errc::kTimeout, fmt::format("no step for {:.0f} s", to_seconds(config_.keep_alive * session.keep_alives)));
           break;
         }
-        session.phase_since = now;
+        session.kept_alive = now;
         send(session.verifier, *session.outstanding);
         send(session.client, {.session = session.request_id, .body = Heartbeat{}});
         break;

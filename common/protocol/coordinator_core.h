@@ -67,6 +67,7 @@ class CoordinatorCore {
     std::vector<TokenId> answer;
     Phase phase = Phase::kWaiting;
     TimePoint phase_since{}, asked{};
+    TimePoint kept_alive{};  ///< last request to the verifier, repeats while paused included
     TimePoint opened{}, first_token{}, last_token{};
     PeerId verifier, drafter;  ///< "" while there is none
     RoundId round{};

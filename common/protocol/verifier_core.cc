@@ -59,7 +59,10 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
     return;
   }
   if (auto fine = check_tokens(prefill.tokens, 0); !fine) return fail(message, fine.error());
-  if (auto fine = check_tokens(prefill.stop_ids, 0); !fine) return fail(message, fine.error());
+  for (const TokenId token : prefill.stop_ids) {
+    if (token >= 0 && token < facts_.vocab_size) continue;
+    return fail(message, {Errc::kInvalidArgument, fmt::format("stop token id {}, vocabulary has {}", token, facts_.vocab_size)});
+  }
   if (auto fine = check_sampling(prefill.sampling, facts_.vocab_size); !fine) return fail(message, fine.error());
   if (sessions_.size() >= config_.sessions_max) {
     return fail(message, {Errc::kUnavailable, fmt::format("{} sessions, this verifier takes {}", sessions_.size(), config_.sessions_max)});

@@ -339,9 +339,11 @@ std::string Tokenizer::to_json() const {
       added.push_back({{"id", token.id}, {"content", token.text}, {"special", token.special}, {"normalized", list == &added_normalized_}});
     }
   }
-  std::vector<std::uint64_t> by_rank(merged_.size());
+  constexpr std::uint64_t kUnused = UINT64_MAX;  // a merge that gives a special token, or was given again later
+  std::vector<std::uint64_t> by_rank(merged_.size(), kUnused);
   for (const auto& [pair, rank] : ranks_) by_rank[rank] = pair;
   for (const std::uint64_t pair : by_rank) {
+    if (pair == kUnused) continue;
     merges.push_back({tokens_[static_cast<std::size_t>(pair >> 32)].text, tokens_[static_cast<std::size_t>(pair & UINT32_MAX)].text});
   }
   const auto replaces = [](std::span<const Replacement> replacements) {

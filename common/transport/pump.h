@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -39,10 +40,16 @@ class Pump {
   template <typename OnSent, typename OnGone>
   void send(const std::vector<Outgoing>& outgoing, OnSent on_sent, OnGone on_gone) {
     std::vector<Outgoing> waiting = std::exchange(waiting_, {});
+    std::map<PeerId, std::size_t> behind;  // how many of waiting_
     const auto send_one = [&](const Outgoing& out) {
       const bool keep = is_text(out);
-      if (keep && std::any_of(waiting_.begin(), waiting_.end(), [&](const Outgoing& w) { return w.to == out.to; })) {
-        waiting_.push_back(out);  // in order, or not at all
+      if (const auto queued = behind.find(out.to); keep && queued != behind.end()) {
+        if (++queued->second <= kWaitingMax) {
+          waiting_.push_back(out);  // in order, or not at all
+        } else if (queued->second == kWaitingMax + 1) {  // it asks and does not read: as good as gone
+          std::erase_if(waiting_, [&](const Outgoing& w) { return w.to == out.to; });
+          on_gone(out.to);
+        }
         return;
       }
       const Result<std::size_t> bytes = endpoint_.send(out.to, out.message);
@@ -52,6 +59,7 @@ class Pump {
         on_gone(out.to);
       } else if (keep) {
         waiting_.push_back(out);
+        behind[out.to] = 1;
       } else if (!std::holds_alternative<Heartbeat>(out.message.body)) {
         warn_limited("event=send_dropped reason=\"" + bytes.error().message + "\"");
       }
@@ -72,6 +80,7 @@ class Pump {
 
  private:
   static constexpr int kBurstMax = 64;
+  static constexpr std::size_t kWaitingMax = 16'384;  ///< messages that one client may leave unread
   /// What the coordinator tells a client once and for all. Bounded by the length of its answers.
   static bool is_text(const Outgoing& out) {
     const Message& message = out.message;

@@ -121,6 +121,38 @@ TEST(Pack, OfAGgufGivesTheBitsOfTheGgufAndOfTheCheckpoint) {
   EXPECT_TRUE(numbers_of(*packed, WeightType::kF32) == wanted);
 }
 
+TEST(Pack, OfAGgufWithSplitExpertsLoads) {
+  const TemporaryDir dir;
+  const PairPaths pair = golden_pair("moe-26b-a4b");
+  // Each layer's ffn_gate_up_exps [E, 2m, H] as ffn_gate_exps and ffn_up_exps [E, m, H].
+  const auto split = [](GgufWriter& writer) {
+    std::vector<GgufWriter::Tensor> tensors;
+    for (GgufWriter::Tensor& tensor : writer.tensors) {
+      const std::size_t at = tensor.name.find("ffn_gate_up_exps");
+      if (at == std::string::npos) {
+        tensors.push_back(std::move(tensor));
+        continue;
+      }
+      const std::size_t experts = tensor.extents[2], expert = tensor.data.size() / experts;
+      for (const std::size_t half : {0u, 1u}) {
+        GgufWriter::Tensor part = tensor;
+        part.name.replace(at, std::string("ffn_gate_up_exps").size(), half == 0 ? "ffn_gate_exps" : "ffn_up_exps");
+        part.extents[1] /= 2;
+        part.data.clear();
+        for (std::size_t e = 0; e < experts; ++e) part.data += tensor.data.substr(e * expert + half * expert / 2, expert / 2);
+        tensors.push_back(std::move(part));
+      }
+    }
+    writer.tensors = std::move(tensors);
+  };
+  const PairPaths gguf = {write_gguf(pair.backbone, dir / "backbone.gguf", {.type = DType::kF32, .edit = split}), pair.assistant};
+  const Numbers wanted = numbers_of(pair, WeightType::kF32);
+  EXPECT_TRUE(numbers_of(gguf, WeightType::kF32) == wanted);
+  const auto packed = pair_paths(packed_pair(gguf, dir / "pack", "f32"));
+  ASSERT_TRUE(packed) << packed.error().message;
+  EXPECT_TRUE(numbers_of(*packed, WeightType::kF32) == wanted);
+}
+
 TEST(Pack, OfAGgufSpeaksAsItsCheckpointDoes) {
   const TemporaryDir dir;
   const PairPaths pair = nano_pair(), gguf = {write_gguf(pair.backbone, dir / "backbone.gguf"), write_gguf(pair.assistant, dir / "assistant.gguf")};
@@ -211,6 +243,28 @@ const std::vector<BadPack> kBadPacks = {
     {"offset_odd", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["offset"] = 65; }); }, {"lies at 65", "multiple of 64"}},
     {"offset_negative", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["offset"] = -64; }); }, {"'offset'", "-64"}},
     {"size_text", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["size"] = "many"; }); }, {"'size'", "many"}},
+    {"size_nested", [](const fs::path& p) { edit_manifest(p, [](json& m) {
+       json deep = json::array();
+       for (int i = 0; i < 2000; ++i) deep = json::array({std::move(deep)});
+       m["entries"][3]["size"] = std::move(deep);
+     }); }, {"'size'", "an array"}},
+    {"shape_huge", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["shape"] = {1ull << 40, 1ull << 40}; }); }, {"'shape'", "63 bits"}},
+    {"future_version", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["version"] = 2; m["source"] = 5; }); }, {"version 2"}},
+    {"ordered_rows",
+     [](const fs::path& p) {
+       edit_manifest(p.parent_path() / "assistant", [](json& m) {
+         for (json& entry : m["entries"]) {
+           if (entry["name"].get<std::string>().ends_with(".ordered")) entry["type"] = "F16";
+         }
+       });
+     },
+     {".ordered", "is F16", "wanted BF16"}},
+    {"pair_path", [](const fs::path& p) {
+       std::ifstream in(p.parent_path() / "pair.json");
+       json pair = json::parse(in);
+       pair["target"]["weights"] = "../../etc";
+       std::ofstream(p.parent_path() / "pair.json") << pair.dump();
+     }, {"pair.json", "../../etc", "a directory beside it"}},
     {"duplicate", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][4] = m["entries"][3]; }); }, {"is there twice"}},
     {"missing", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"].erase(5); }); }, {"is missing, wanted"}},
     {"layout",

@@ -358,6 +358,36 @@ TEST_F(Stepwise, ARestingSessionIsKeptAliveAndFailsWithItsVerifier) {
   EXPECT_EQ(find<Failed>(sent(), "c")->code, Errc::kPeerGone);
 }
 
+TEST_F(Stepwise, AskingForDraftsAgainAndAgainKeepsTheVerifierAwakeToo) {
+  core_.on_peer_gone("d", now_);
+  sent();
+  int repeated = 0;
+  for (int i = 0; i < 12; ++i) {
+    rest(10);
+    step({.draft_length = 3, .drafts = {}});
+    repeated += find<Prefill>(sent(), "v") != nullptr;
+  }
+  EXPECT_GE(repeated, 3);  // in 120 s, after which a verifier forgets
+}
+
+TEST_F(Stepwise, SetsNoRoomAsideForATextOfUnknownLength) {
+  EXPECT_EQ(find<Prefill>(sent(), "v")->positions_max, 0);
+}
+
+TEST_F(Coordinator, DropsDistributionsOfAGreedyRequest) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  core_.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 10, .draft_length = 1, .stop_ids = {}, .wait_ms = 1000,
+                                                                   .sampling = {.temperature = 0, .rule = SamplingRule::kRejection}}}, now_);
+  verdict(0, 0, 40, 3);
+  Distribution q;
+  q.add(41, 1);
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{.tokens = {41}, .q = {q}}}, now_);
+  const auto out = sent();
+  ASSERT_NE(find<Verify>(out, "v"), nullptr);
+  EXPECT_TRUE(find<Verify>(out, "v")->q.empty());
+}
+
 TEST_F(Stepwise, ASessionThatNobodyWantsEndsAfterAnHour) {
   rest(3600);
   step({});
@@ -513,7 +543,7 @@ TEST_F(Verifier, RefusesWhatDoesNotFit) {
   };
   EXPECT_EQ(failure(Verify{{1}, std::nullopt}, 3, 1), "session 1 is not known here");
   EXPECT_EQ(failure(Prefill{.tokens = {500}}, 0, 0), "token id 500, vocabulary has 100");
-  EXPECT_EQ(failure(Prefill{.tokens = {1}, .stop_ids = {100}}, 0, 0), "token id 100, vocabulary has 100");
+  EXPECT_EQ(failure(Prefill{.tokens = {1}, .stop_ids = {100}}, 0, 0), "stop token id 100, vocabulary has 100");
   EXPECT_EQ(failure(Prefill{.tokens = {1}, .sampling = {.logit_bias = {{100, 1}}}}, 0, 0), "logit_bias's token is 100, wanted a token id from 0 to 99");
   prefill(1, 3);
   done(core_.take_batch());
