@@ -68,7 +68,7 @@ void bench_pair(const BenchFlags& flags) {
   const double bandwidth = measure_read_bandwidth_gb_s();
 
   TransportContext context;
-  const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(), .verifier_threads = flags.threads};
+  const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(pair), .verifier_threads = flags.threads};
   const std::unique_ptr<Cluster> cluster = or_throw(flags.processes ? start_processes(options) : start_threads(context, options));
   Client client = or_throw(Client::connect(context, cluster->address()));
   or_throw(client.wait_for_workers(1, 1, [&] { return cluster->check(); }));

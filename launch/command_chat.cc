@@ -182,7 +182,7 @@ void chat(const ChatFlags& flags) {
   const bool drafting = flags.draft_length > 0;
   std::unique_ptr<Cluster> cluster;
   if (flags.connect.empty()) {
-    cluster = or_throw(start_threads(context, {.pair = pair, .weight_type = flags.model.weight_type(),
+    cluster = or_throw(start_threads(context, {.pair = pair, .weight_type = flags.model.weight_type(pair),
                                                .verifier_threads = flags.threads, .drafter = drafting}));
   }
   Client client = or_throw(Client::connect(context, cluster ? cluster->address() : flags.connect));

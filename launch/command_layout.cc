@@ -101,7 +101,7 @@ class Layout {
 void layout(const LayoutFlags& flags) {
   init_logging("outrider", "warn");
   const PairPaths pair = flags.model.pair();
-  const WeightType type = flags.model.weight_type();
+  const WeightType type = flags.model.weight_type(pair);
   const TextConfig config = or_throw(load_text_config(pair.backbone));
   if (flags.context + flags.draft_length + 1 > config.max_position_embeddings) {
     throw std::runtime_error(fmt::format("--context {}: with {} drafts more than the model's {} positions", flags.context, flags.draft_length,

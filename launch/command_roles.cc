@@ -74,8 +74,8 @@ void add_role_commands(CLI::App& app) {
     init_logging("verifier", "info");
     run_until_signal([&](std::stop_token stop) {
       TransportContext context;
-      return run_verifier(context, {.backbone = flags->model.pair().backbone,
-                                    .weight_type = flags->model.weight_type(), .threads = flags->threads,
+      const PairPaths pair = flags->model.pair();
+      return run_verifier(context, {.backbone = pair.backbone, .weight_type = flags->model.weight_type(pair), .threads = flags->threads,
                                     .join = flags->join, .kv_bytes_max = flags->memory_mib << 20, .core = {}}, stop);
     });
   });
@@ -84,8 +84,8 @@ void add_role_commands(CLI::App& app) {
     init_logging("drafter", "info");
     run_until_signal([&](std::stop_token stop) {
       TransportContext context;
-      return run_drafter(context, {.assistant = flags->model.pair().assistant, .backbone = flags->model.pair().backbone,
-                                   .weight_type = flags->model.weight_type(), .threads = flags->threads,
+      const PairPaths pair = flags->model.pair();
+      return run_drafter(context, {.assistant = pair.assistant, .backbone = pair.backbone, .weight_type = flags->model.weight_type(pair), .threads = flags->threads,
                                    .join = flags->join, .core = {}}, stop);
     });
   });

@@ -93,7 +93,7 @@ void run(const RunFlags& flags) {
   const bool drafting = flags.draft_length > 0;
   std::unique_ptr<Cluster> cluster;
   if (flags.connect.empty()) {
-    const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(), .verifier_threads = flags.threads, .drafter = drafting};
+    const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(pair), .verifier_threads = flags.threads, .drafter = drafting};
     cluster = or_throw(flags.processes ? start_processes(options) : start_threads(context, options));
   }
   Client client = or_throw(Client::connect(context, cluster ? cluster->address() : flags.connect));

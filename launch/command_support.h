@@ -45,9 +45,9 @@ struct ModelFlags {
     if (!assistant.empty()) paths.assistant = assistant;
     return paths;
   }
-  WeightType weight_type() const {
+  /// @param paths  pair()
+  WeightType weight_type(const PairPaths& paths) const {
     if (!dtype.empty()) return or_throw(parse_weight_type(dtype));
-    const PairPaths paths = pair();
     for (const std::filesystem::path& path : {paths.backbone, paths.assistant}) {
       if (is_pack(path)) return or_throw(parse_weight_type(or_throw(Pack::open(path))->info().dtype));
     }

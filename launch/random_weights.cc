@@ -103,7 +103,7 @@ class RandomWeights final : public WeightSource {
         const std::int64_t chunks = int4_blocks(out) * int4_chunks(in_features);
         bytes = random_bytes(static_cast<std::size_t>(chunks) * sizeof(Int4Chunk), seed(name));
         auto* const chunk = reinterpret_cast<Int4Chunk*>(bytes->data());
-        const std::uint16_t scale = to_f16(static_cast<float>(rms / kInt4Rms)).bits;
+        const F16 scale = to_f16(static_cast<float>(rms / kInt4Rms));
 #pragma omp parallel for schedule(static)
         for (std::int64_t c = 0; c < chunks; ++c) std::fill_n(&chunk[c].scale[0][0], sizeof chunk[c].scale / sizeof scale, scale);
         image.layout = kInt4Layout;

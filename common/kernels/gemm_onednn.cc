@@ -283,7 +283,6 @@ class PackedGemm final : public OnednnGemm {
     outrider::execute(*primitive, memory_, src, dst);
   }
   std::string implementation() const override { return plan_->tile().desc.impl_info_str(); }
-  std::size_t held_bytes() const override { return weights_.size(); }
 
  private:
   std::shared_ptr<const Plan> plan_;

@@ -44,8 +44,6 @@ class OnednnGemm {
   /// dst [height, out] = src [height, in] W^T. src: float, Bf16 or int8; dst: float, for int8 int32.
   virtual void execute(std::int64_t height, const void* src, void* dst) const = 0;
   virtual std::string implementation() const = 0;
-  /// Bytes of the packed matrix.
-  virtual std::size_t held_bytes() const = 0;
   /// Bytes of oneDNN's scratchpad that the calling thread holds.
   static std::size_t thread_scratch_bytes();
 };

@@ -1,7 +1,6 @@
 #include "common/kernels/int4.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -9,7 +8,6 @@
 namespace outrider {
 namespace {
 
-static_assert(sizeof(_Float16) == 2);
 constexpr float kLargestHalf = 65504.0f;
 
 // Four lanes: what every x86-64 CPU has. The order of the sums is fixed, so every CPU packs the same bits.
@@ -35,7 +33,7 @@ struct Rounded {
 
 Rounded try_scale(const V* x, float wanted) {
   Rounded rounded;
-  rounded.scale = static_cast<float>(static_cast<_Float16>(std::clamp(wanted, -kLargestHalf, kLargestHalf)));
+  rounded.scale = to_float(to_f16(std::clamp(wanted, -kLargestHalf, kLargestHalf)));
   rounded.inverse = rounded.scale == 0 ? 0 : 1 / rounded.scale;
   V error{};
   for (std::int64_t i = 0; i < kVectors; ++i) {
@@ -77,13 +75,11 @@ void pack_int4_row(std::span<const float> row, std::int64_t output, Int4Chunk* b
     }
     Int4Chunk& chunk = block[first / kInt4Inputs];
     const std::size_t group = first / kInt4Group % 2;
-    chunk.scale[group][output] = std::bit_cast<std::uint16_t>(static_cast<_Float16>(rounded.scale));
+    chunk.scale[group][output] = to_f16(rounded.scale);
     for (std::int64_t i = 0; i < kInt4Group / 2; ++i) {
       chunk.nibbles[group][i / 4][4 * output + i % 4] = static_cast<std::uint8_t>(quantized[i] | quantized[16 + i] << 4);
     }
   }
 }
-
-float half_to_float(std::uint16_t bits) { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
 
 }  // namespace outrider

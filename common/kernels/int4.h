@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <span>
 
+#include "common/tensor/f16.h"
+
 namespace outrider {
 
 // Weights of WeightType::kInt4: 4 bits each and a scale for every group of an output's inputs, as in
@@ -15,7 +17,7 @@ inline constexpr std::int64_t kInt4Inputs = 64;   ///< inputs of a chunk; rows a
 
 /// 16 outputs x 64 inputs in nine cache lines. A weight is (nibble - 8) * scale.
 struct Int4Chunk {
-  std::uint16_t scale[2][16];       ///< [group][output], IEEE half
+  F16 scale[2][16];                 ///< [group][output]
   std::uint8_t nibbles[2][4][64];   ///< [group][j][4 * output + i]: input 4j + i of the group low, 16 + 4j + i high
 };
 static_assert(sizeof(Int4Chunk) == 576);
@@ -30,8 +32,5 @@ constexpr std::int64_t int4_blocks(std::int64_t out_features) { return (out_feat
 /// Per group: of a few scales the one with the least squared error. Deterministic, the same on every
 /// CPU; weights that are 4-bit multiples of a half (Q4_0) come out exact. NaN becomes -8 * scale.
 void pack_int4_row(std::span<const float> row, std::int64_t output, Int4Chunk* block);
-
-/// IEEE half as float.
-float half_to_float(std::uint16_t bits);
 
 }  // namespace outrider

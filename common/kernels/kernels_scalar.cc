@@ -97,7 +97,7 @@ void gemm_int4(const Int4Args& a) {
           const int nibbles = chunk.nibbles[g % 2][i / 4][4 * lane + i % 4];
           product += x[i] * ((nibbles & 15) - 8) + x[16 + i] * ((nibbles >> 4) - 8);
         }
-        sum = std::fma(static_cast<float>(product), half_to_float(chunk.scale[g % 2][lane]), sum);
+        sum = std::fma(static_cast<float>(product), to_float(chunk.scale[g % 2][lane]), sum);
       }
       a.y[r * a.y_stride + o] = sum * a.row_scale[r];
     }

@@ -200,12 +200,12 @@ void Linear::forward(Matrix<const float> x, Matrix<float> y) const {
 static thread_local AlignedArray<std::byte> input_scratch, scale_scratch, correction_scratch, output_scratch;
 
 std::size_t Linear::held_bytes() const {
-  return (gemm_ == nullptr ? own_weights_.size() : gemm_->held_bytes()) + column_scale_.size() * sizeof(float);
+  return (gemm_ == nullptr ? own_weights_ : gemm_->weights()).size() + column_scale_.size() * sizeof(float);
 }
 
-std::size_t Linear::thread_scratch_bytes() { 
+std::size_t Linear::thread_scratch_bytes() {
   return input_scratch.size() + scale_scratch.size() + correction_scratch.size() + output_scratch.size() + OnednnGemm::thread_scratch_bytes();
- }
+}
 
 void Linear::forward_tile(const float* x, std::int64_t rows, std::int64_t height, float* y) const {
   const KernelTable& k = kernels();

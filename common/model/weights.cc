@@ -187,8 +187,7 @@ class PackedWeights final : public WeightSource {
       return Error{Errc::kMalformed, fmt::format("{}: {} is {} with rows of {}, wanted a table of numbers", path().string(), quote(name), quote(entry->type), width)};
     }
     const DType known = dtype.value_or(DType::kF32);
-    ASSIGN_OR_RETURN(const PackEntry* fits, require(name, to_string(known), {rows, width}, stored_bytes(known, static_cast<std::size_t>(rows * width))));
-    return RowTable{.dtype = known, .numbers = known, .rows = rows, .width = width, .bytes = pack_->bytes(*fits), .owner = pack_};
+    return table_of(name, known, rows, width);
   }
 
   Result<Linear> linear(WeightType type, std::int64_t in_features, const std::vector<Part>& parts) const override {
@@ -215,11 +214,15 @@ class PackedWeights final : public WeightSource {
   Result<RowTable> ordered_rows(const std::string& name, std::int64_t width, std::span<const TokenId> order) const override {
     const DType dtype = type_ == WeightType::kF32 ? DType::kF32 : DType::kBf16;  // what a head reads
     const auto rows = static_cast<std::int64_t>(order.size());
-    RETURN_IF_ERROR(require(name + kOrdered, to_string(dtype), {rows, width}));
-    return table(name + kOrdered, rows, width);
+    return table_of(name + kOrdered, dtype, rows, width);
   }
 
  private:
+  Result<RowTable> table_of(const std::string& name, DType dtype, std::int64_t rows, std::int64_t width) const {
+    ASSIGN_OR_RETURN(const PackEntry* entry, require(name, to_string(dtype), {rows, width}, stored_bytes(dtype, static_cast<std::size_t>(rows * width))));
+    return RowTable{.dtype = dtype, .numbers = dtype, .rows = rows, .width = width, .bytes = pack_->bytes(*entry), .owner = pack_};
+  }
+
   /// The entry, which must be there with this type and shape, and with `size` bytes if they are given.
   Result<const PackEntry*> require(const std::string& name, std::string_view type, const std::vector<std::int64_t>& shape,
                                    std::optional<std::uint64_t> size = std::nullopt) const {

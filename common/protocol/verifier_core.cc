@@ -22,12 +22,17 @@ void VerifierCore::on_message(Message message, TimePoint now) {
   notices_.push_back({true, fmt::format("a verifier has no use for '{}'; dropped", name_of(message))});
 }
 
-Result<void> VerifierCore::check_tokens(const std::vector<TokenId>& tokens, Position base) const {
+Result<void> VerifierCore::check_ids(const char* what, const std::vector<TokenId>& tokens) const {
   for (const TokenId token : tokens) {
     if (token < 0 || token >= facts_.vocab_size) {
-      return Error{Errc::kInvalidArgument, fmt::format("token id {}, vocabulary has {}", token, facts_.vocab_size)};
+      return Error{Errc::kInvalidArgument, fmt::format("{} id {}, vocabulary has {}", what, token, facts_.vocab_size)};
     }
   }
+  return {};
+}
+
+Result<void> VerifierCore::check_tokens(const std::vector<TokenId>& tokens, Position base) const {
+  RETURN_IF_ERROR(check_ids("token", tokens));
   const Position end = base + static_cast<Position>(tokens.size());
   if (end > facts_.context_max) {
     return Error{Errc::kOutOfRange, fmt::format("position {}, the context holds {}", end, facts_.context_max)};
@@ -59,10 +64,7 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
     return;
   }
   if (auto fine = check_tokens(prefill.tokens, 0); !fine) return fail(message, fine.error());
-  for (const TokenId token : prefill.stop_ids) {
-    if (token >= 0 && token < facts_.vocab_size) continue;
-    return fail(message, {Errc::kInvalidArgument, fmt::format("stop token id {}, vocabulary has {}", token, facts_.vocab_size)});
-  }
+  if (auto fine = check_ids("stop token", prefill.stop_ids); !fine) return fail(message, fine.error());
   if (auto fine = check_sampling(prefill.sampling, facts_.vocab_size); !fine) return fail(message, fine.error());
   if (sessions_.size() >= config_.sessions_max) {
     return fail(message, {Errc::kUnavailable, fmt::format("{} sessions, this verifier takes {}", sessions_.size(), config_.sessions_max)});

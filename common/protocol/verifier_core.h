@@ -112,6 +112,8 @@ class VerifierCore {
 
   void on_prefill(const Message& message, const Prefill& prefill, TimePoint now);
   void on_verify(const Message& message, const Verify& verify, TimePoint now);
+  /// @param what  the tokens' name in the message
+  Result<void> check_ids(const char* what, const std::vector<TokenId>& tokens) const;
   Result<void> check_tokens(const std::vector<TokenId>& tokens, Position base) const;
   /// Sets memory aside for `positions` of a session that has `held` bytes already. @return what it has then.
   Result<std::int64_t> set_aside(std::int64_t held, Position positions);

@@ -553,27 +553,38 @@ class ChatRenderer {
     return std::ranges::find(kKeys, key) != kKeys.end();
   }
 
-  void property(const Json& schema) {
-    Separator comma(out_);
-    const std::string type = type_of(schema);
+  // The fields of a property, each only where the schema has it.
+  void description_field(const Json& schema, Separator& comma) {
     if (const Json& description = member(schema, "description"); is_true(description)) {
       comma.next();
       out_.text("description:");
       out_.quoted(string_of(description));
     }
+  }
+  void enum_field(const Json& schema, std::string_view type, Separator& comma) {
     if (const Json& values = member(schema, "enum"); type == "STRING" && is_true(values)) {
       comma.next();
       out_.text("enum:");
       format_argument(values, /*quote_keys=*/true);
     }
-    if (const Json& items = member(schema, "items"); type == "ARRAY" && items.is_object() && !items.empty()) {
-      comma.next();
-      format_items(items);
-    }
+  }
+  void nullable_field(const Json& schema, Separator& comma) {
     if (is_true(member(schema, "nullable"))) {
       comma.next();
       out_.text("nullable:true");
     }
+  }
+
+  void property(const Json& schema) {
+    Separator comma(out_);
+    const std::string type = type_of(schema);
+    description_field(schema, comma);
+    enum_field(schema, type, comma);
+    if (const Json& items = member(schema, "items"); type == "ARRAY" && items.is_object() && !items.empty()) {
+      comma.next();
+      format_items(items);
+    }
+    nullable_field(schema, comma);
     if (type == "OBJECT") {
       comma.next();
       format_properties(schema);
@@ -593,20 +604,9 @@ class ChatRenderer {
   void interleaved_property(const Json& schema) {
     Separator comma(out_);
     const std::string type = type_of(schema);
-    if (const Json& description = member(schema, "description"); is_true(description)) {
-      comma.next();
-      out_.text("description:");
-      out_.quoted(string_of(description));
-    }
-    if (is_true(member(schema, "nullable"))) {
-      comma.next();
-      out_.text("nullable:true");
-    }
-    if (const Json& values = member(schema, "enum"); type == "STRING" && is_true(values)) {
-      comma.next();
-      out_.text("enum:");
-      format_argument(values, /*quote_keys=*/true);
-    }
+    description_field(schema, comma);
+    nullable_field(schema, comma);
+    enum_field(schema, type, comma);
     if (type == "OBJECT") {
       out_.text(",");
       format_properties(schema);

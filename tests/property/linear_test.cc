@@ -230,7 +230,7 @@ TEST_P(Int4Linear, IsTheSumOfItsGroupsAndCloseToTheFloatProduct) {
           const int byte = chunk.nibbles[g % 2][i % 16 / 4][4 * (o % kInt4Outputs) + i % 4];
           product += qx[static_cast<std::size_t>(r * width + g * kInt4Group + i)] * ((i < 16 ? byte & 15 : byte >> 4) - 8);
         }
-        const float scale = half_to_float(chunk.scale[g % 2][o % kInt4Outputs]);
+        const float scale = to_float(chunk.scale[g % 2][o % kInt4Outputs]);
         groups = std::fma(static_cast<float>(product), scale, groups);
         sizes += std::fabs(static_cast<double>(product) * scale);
       }

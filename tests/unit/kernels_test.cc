@@ -268,7 +268,7 @@ struct Int4Case {
       }
       // Any finite half of either sign: exponents 0 (denormal) to 30.
       for (auto& group : chunk.scale) {
-        for (std::uint16_t& scale : group) scale = static_cast<std::uint16_t>(rng.below(0x7c00) | rng.below(2) << 15);
+        for (F16& scale : group) scale.bits = static_cast<std::uint16_t>(rng.below(0x7c00) | rng.below(2) << 15);
       }
     }
     x.resize(static_cast<std::size_t>(rows * chunks * kInt4Inputs));
@@ -317,7 +317,7 @@ TEST_P(Kernels, GemmInt4IsExactAtTheEndsOfTheRange) {
       Int4Case some(rng, 17, 32, 2);
       for (Int4Chunk& chunk : some.weights.span()) {
         std::fill_n(&chunk.nibbles[0][0][0], sizeof(chunk.nibbles), static_cast<std::uint8_t>(nibble * 17));
-        std::fill_n(&chunk.scale[0][0], 32, std::uint16_t{0x3c00});  // 1
+        std::fill_n(&chunk.scale[0][0], 32, F16{0x3c00});  // 1
       }
       std::fill(some.x.begin(), some.x.end(), static_cast<std::int8_t>(value));
       std::fill(some.row_scale.begin(), some.row_scale.end(), 1.0f);
@@ -338,7 +338,7 @@ double unpacked(const Int4Chunk* block, std::int64_t output, std::int64_t i) {
   const Int4Chunk& chunk = block[i / 64];
   const std::int64_t in_group = i % 32, j = in_group % 16;
   const int byte = chunk.nibbles[i / 32 % 2][j / 4][4 * output + j % 4];
-  return ((in_group < 16 ? byte & 15 : byte >> 4) - 8) * static_cast<double>(half_to_float(chunk.scale[i / 32 % 2][output]));
+  return ((in_group < 16 ? byte & 15 : byte >> 4) - 8) * static_cast<double>(to_float(chunk.scale[i / 32 % 2][output]));
 }
 
 TEST(Int4, FourBitMultiplesOfAHalfArePackedWithoutLoss) {
