@@ -12,7 +12,7 @@
 #include "common/tokenizer/chat.h"
 #include "common/tokenizer/chat_parser.h"
 #include "common/tokenizer/tokenizer.h"
-#include "launch/client.h"
+#include "common/transport/client.h"
 #include "launch/cluster.h"
 #include "launch/command_support.h"
 #include "launch/commands.h"

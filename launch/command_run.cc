@@ -13,7 +13,7 @@
 #include "common/tokenizer/chat.h"
 #include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/tokenizer.h"
-#include "launch/client.h"
+#include "common/transport/client.h"
 #include "launch/cluster.h"
 #include "launch/command_support.h"
 #include "launch/commands.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/tokenizer/tokenizer.h"
-#include "launch/client.h"
+#include "common/transport/client.h"
 #include "launch/cluster.h"
 
 namespace outrider {

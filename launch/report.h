@@ -5,7 +5,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "launch/client.h"
+#include "common/transport/client.h"
 
 namespace outrider {
 

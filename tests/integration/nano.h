@@ -7,7 +7,7 @@
 #include "common/base/time.h"
 #include "common/config/pair.h"
 #include "common/protocol/messages.h"
-#include "launch/client.h"
+#include "common/transport/client.h"
 #include "launch/cluster.h"
 #include "tests/integration/program.h"
 

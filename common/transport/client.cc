@@ -1,4 +1,4 @@
-#include "launch/client.h"
+#include "common/transport/client.h"
 
 #include <limits>
 
