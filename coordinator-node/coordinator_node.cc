@@ -1,5 +1,6 @@
 #include "coordinator-node/coordinator_node.h"
 
+#include <algorithm>
 #include <random>
 
 #include <spdlog/spdlog.h>
@@ -38,7 +39,8 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
     pump.send(core.take_outgoing(), [&](const Message& sent, std::size_t bytes) { core.on_sent(sent, bytes); },
               [&](const PeerId& peer) { core.on_peer_gone(peer, now()); });
     pump.log(core.take_notices());
-    endpoint->wait(kTick);
+    const auto deadline = core.next_deadline();
+    endpoint->wait(deadline ? std::clamp<Duration>(*deadline - now(), Duration::zero(), kTick) : kTick);
   }
   return {};
 }

@@ -27,7 +27,7 @@ struct RunFlags {
   ModelFlags model;
   SamplingFlags sampling;
   std::string prompt, connect, prompt_ids;
-  std::int32_t draft_length = 4;
+  DraftLengthFlag draft_length;
   std::int64_t max_tokens = 256;
   int threads = 0;
   bool processes = false, raw = false, json = false, compare = false;
@@ -82,15 +82,17 @@ void run(const RunFlags& flags) {
   init_logging("outrider", "warn");
   const PairPaths pair = flags.model.pair();
   const Tokenizer tokenizer = or_throw(Tokenizer::load(pair.backbone));
+  const DraftLength draft_length = flags.draft_length.value();
   Generate request{.prompt = encode_prompt(flags, pair, tokenizer),
                    .max_tokens = flags.max_tokens,
-                   .draft_length = flags.draft_length,
+                   .draft_length = draft_length.length,
                    .stop_ids = or_throw(load_eos_token_ids(pair.backbone)),
                    .wait_ms = 4000,
-                   .sampling = flags.sampling.of(pair)};
+                   .sampling = flags.sampling.of(pair),
+                   .policy = draft_length.policy};
 
   TransportContext context;
-  const bool drafting = flags.draft_length > 0;
+  const bool drafting = draft_length.length > 0;
   std::unique_ptr<Cluster> cluster;
   if (flags.connect.empty()) {
     const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(pair), .verifier_threads = flags.threads, .drafter = drafting};
@@ -110,6 +112,7 @@ void run(const RunFlags& flags) {
   if (flags.compare) {
     Generate plain_request = request;
     plain_request.draft_length = 0;
+    plain_request.policy = DraftPolicy::kFixed;
     plain = answer(plain_request, [](std::span<const TokenId>) {});
   }
   StreamingDetokenizer detokenizer(tokenizer, /*skip_special=*/true);
@@ -154,7 +157,7 @@ void add_run_command(CLI::App& app) {
   prompt->excludes(ids);
   flags->model.add_to(*command);
   flags->sampling.add_to(*command);
-  command->add_option("--draft-length", flags->draft_length, "Drafts per round; 0: plain decoding")->check(CLI::Range(0, 32))->capture_default_str();
+  flags->draft_length.add_to(*command);
   command->add_option("--max-tokens", flags->max_tokens, "Longest answer")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
   auto* processes = command->add_flag("--processes", flags->processes, "Start coordinator, verifier and drafter as processes, over TCP");

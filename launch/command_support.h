@@ -15,6 +15,7 @@
 #include "common/config/pair.h"
 #include "common/kernels/linear.h"
 #include "common/model/config.h"
+#include "common/policy/policies.h"
 #include "common/sampling/params.h"
 #include "common/tokenizer/chat_format.h"
 #include "launch/cluster.h"
@@ -92,6 +93,22 @@ struct SamplingFlags {
     or_throw(check_sampling(result, std::numeric_limits<std::int32_t>::max()));
     return result;
   }
+};
+
+/// How long drafts are.
+struct DraftLengthFlag {
+  std::string text = "4";
+
+  void add_to(CLI::App& command) {
+    command.add_option("--draft-length", text, "Drafts per round, 0 (plain decoding) to 32; or who chooses: auto, heuristic, ucb1, thompson")
+        ->check([](const std::string& value) {
+          const auto length = parse_draft_length(value);
+          return length ? std::string() : length.error().message;
+        })
+        ->capture_default_str();
+  }
+  /// Checked before.
+  DraftLength value() const { return or_throw(parse_draft_length(text)); }
 };
 
 /// How this pair's prompts are written; says so where that is a guess.

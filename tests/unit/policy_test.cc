@@ -62,7 +62,7 @@ TEST(Heuristic, IsHuggingFacesSchedule) {
 
 /// A round of a world where a row costs 1 s + 0.05 s and a draft 0.1 s.
 RoundOutcome round_of(const DraftChoice& choice, int held) {
-  RoundOutcome outcome{.source = choice.source, .drafted = choice.length, .accepted = std::min(held, choice.length)};
+  RoundOutcome outcome{.source = choice.source, .arm = choice.arm, .drafted = choice.length, .accepted = std::min(held, choice.length)};
   outcome.draft_s = choice.source == DraftSource::kAssistant ? 0.1 * choice.length : 0;
   outcome.verify_s = 1 + 0.05 * choice.length;
   outcome.round_s = outcome.draft_s + outcome.verify_s;

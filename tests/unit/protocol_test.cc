@@ -174,6 +174,87 @@ TEST_F(Coordinator, StopInsideTheAcceptedWindowEndsTheText) {
   EXPECT_NE(find<Free>(out, "d"), nullptr);
 }
 
+TEST_F(Coordinator, DraftsFromTheTextItselfWithoutADrafterWhereThatPays) {
+  join("v", Role::kVerifier);
+  // Every token follows from the one before, so that the text repeats itself after five.
+  core_.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3, 4, 5, 1, 2}, .max_tokens = 12, .draft_length = 16, .wait_ms = 1000,
+                                                                   .policy = DraftPolicy::kAuto, .report_rounds = true}}, now_);
+  const auto follows = [](TokenId token) { return token % 5 + 1; };
+  sent();
+  verdict(0, 0, 3, 7);
+  std::size_t drafted = 0, rounds = 0;
+  std::vector<TokenId> text = {3};
+  for (std::uint32_t round = 1; core_.status().sessions > 0; ++round) {
+    Message message;
+    const auto out = sent();
+    const Verify* verify = find<Verify>(out, "v", &message);
+    ASSERT_NE(verify, nullptr) << "round " << round;
+    EXPECT_EQ(verify->kv_from, std::nullopt);
+    const auto drafts = static_cast<std::int32_t>(verify->tokens.size()) - 1;
+    for (std::size_t i = 1; i < verify->tokens.size(); ++i) EXPECT_EQ(verify->tokens[i], follows(verify->tokens[i - 1]));
+    drafted += static_cast<std::size_t>(drafts);
+    now_ += milliseconds(10 + drafts);  // a row costs little
+    core_.on_message("v", {.session = SessionId{50}, .round = RoundId{round},
+                           .body = Verdict{.accepted = drafts, .next_token = follows(verify->tokens.back()), .committed = message.base + drafts + 1,
+                                           .kv = {}, .verify_ns = 10'000'000}}, now_);
+    ++rounds;
+    if (drafts == 0 || core_.status().sessions == 0) continue;
+  }
+  EXPECT_GT(drafted, 0u) << "the policy measures plain rounds first, then tries";
+  EXPECT_LT(rounds, 11u);
+}
+
+TEST_F(Coordinator, ReportsARoundToWhoAsked) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  core_.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 10, .draft_length = 2, .wait_ms = 1000, .report_rounds = true}}, now_);
+  verdict(0, 0, 40, 3);
+  EXPECT_FALSE(find<Tokens>(sent(), "c")->round) << "the first token is the prompt's";
+  now_ += milliseconds(7);
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{{41, 42}, 5'000'000}}, now_);
+  now_ += milliseconds(20);
+  verdict(1, 1, 43, 5, false, 3);
+  const auto out = sent();
+  const auto& round = find<Tokens>(out, "c")->round;
+  ASSERT_TRUE(round);
+  EXPECT_EQ(round->draft_length, 2);
+  EXPECT_EQ(round->drafts, (std::vector<TokenId>{41, 42}));
+  EXPECT_EQ(round->outcome.drafted, 2);
+  EXPECT_EQ(round->outcome.accepted, 1);
+  EXPECT_DOUBLE_EQ(round->outcome.draft_s, 0.005);
+  EXPECT_DOUBLE_EQ(round->outcome.draft_wire_s, 0.002);
+  EXPECT_DOUBLE_EQ(round->outcome.round_s, 0.027);
+}
+
+TEST_F(Coordinator, GoesOnWithoutDraftsThatAreNotWorthTheWait) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  core_.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 15, .draft_length = 4, .wait_ms = 1000, .policy = DraftPolicy::kAuto}}, now_);
+  verdict(0, 0, 40, 3);
+  Position committed = 3;
+  std::uint32_t round = 1;
+  const auto plain_round = [&] {
+    ASSERT_NE(find<Verify>(sent(), "v"), nullptr);
+    now_ += milliseconds(10);
+    core_.on_message("v", {.session = SessionId{50}, .round = RoundId{round++},
+                           .body = Verdict{.next_token = 60, .committed = ++committed, .hidden = zeros({2}), .kv = rows(0, committed), .verify_ns = 10'000'000}}, now_);
+  };
+  std::optional<TimePoint> deadline;
+  for (int i = 0; i < 8 && !deadline; ++i) {
+    plain_round();
+    deadline = core_.next_deadline();
+  }
+  ASSERT_TRUE(deadline) << "it drafts once it knows what plain rounds cost";
+  EXPECT_GT(*deadline, now_);
+  sent();
+  now_ = *deadline;
+  core_.on_tick(now_);
+  const auto out = sent();
+  ASSERT_NE(find<Verify>(out, "v"), nullptr);
+  EXPECT_EQ(find<Verify>(out, "v")->tokens.size(), 1u);
+  EXPECT_EQ(core_.next_deadline(), std::nullopt);
+}
+
 TEST_F(Coordinator, SilentDrafterCostsOneWarningAndNoText) {
   join("v", Role::kVerifier);
   join("d", Role::kDrafter);
