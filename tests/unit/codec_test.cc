@@ -500,7 +500,7 @@ std::vector<Wrong> all_wrongs() {
              [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
              kProtocolVersion + 1)};
        },
-       Errc::kVersionMismatch, "version 4, this node speaks 3"},
+       Errc::kVersionMismatch, "version 5, this node speaks 4"},
       // A later version may change whatever it likes; only the version field must be found.
       {"other_version_with_another_body",
        [] {
@@ -512,7 +512,7 @@ std::vector<Wrong> all_wrongs() {
                            7),
                        zeros(3)};
        },
-       Errc::kVersionMismatch, "version 7, this node speaks 3"},
+       Errc::kVersionMismatch, "version 7, this node speaks 4"},
       {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad,
        "body type is 99, wanted 1 to 22"},
       {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 22"},
