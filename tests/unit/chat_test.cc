@@ -15,6 +15,7 @@
 
 #include "common/base/random.h"
 #include "common/tokenizer/chat_parser.h"
+#include "tests/support/temporary_dir.h"
 
 namespace outrider {
 namespace {
@@ -377,15 +378,9 @@ TEST(ChatTemplate, IsRecognisedByWhatItsRevisionAdded) {
 
 class TemplateFolder : public testing::Test {
  protected:
-  TemplateFolder() {
-    std::string name = std::filesystem::temp_directory_path() / "outrider-chat-XXXXXX";
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    dir_ = name;
-  }
-  ~TemplateFolder() override { std::filesystem::remove_all(dir_); }
-  void write(const char* name, const std::string& text) { std::ofstream(dir_ / name) << text; }
-  Result<ChatFormat> load() { return load_chat_format(dir_); }
-  std::filesystem::path dir_;
+  void write(const char* name, const std::string& text) { dir_.write(name, text); }
+  Result<ChatFormat> load() { return load_chat_format(dir_.path()); }
+  TemporaryDir dir_;
 };
 
 constexpr const char* kLargeTemplate = R"(<|turn> <|tool_call>call: continue_same_model_turn '<|channel>thought\n<channel|>')";
