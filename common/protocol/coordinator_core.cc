@@ -93,9 +93,17 @@ const PairFacts* CoordinatorCore::verifier_facts() const {
   return nullptr;
 }
 
+void CoordinatorCore::warn_of_refusal(const PeerId& peer, std::string text, TimePoint now) {
+  std::erase_if(refusals_, [&](const auto& said) { return now - said.second.when > kRefusalRepeat; });
+  const auto said = refusals_.find(peer);
+  if (said != refusals_.end() && said->second.text == text) return;
+  if (said != refusals_.end() || refusals_.size() < kRefusalsMax) refusals_[peer] = {text, now};
+  warn(std::move(text));
+}
+
 void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint now) {
   const auto refuse = [&](const PeerId& peer, const std::string& name, std::string why) {
-    warn(fmt::format("refused {}: {}", name, why));
+    warn_of_refusal(peer, fmt::format("refused {}: {}", name, why), now);
     send(peer, {.body = Refuse{Errc::kMismatch, std::move(why)}});
   };
   if (const auto worker = workers_.find(from); worker != workers_.end()) {

@@ -124,11 +124,20 @@ class CoordinatorCore {
   void fail(Sessions::iterator it, Errc code, std::string message);
   const PairFacts* verifier_facts() const;
   void send(const PeerId& to, Message message) { outgoing_.push_back({to, std::move(message)}); }
+  /// A refused peer may ask again at once: the same words about it come once in kRefusalRepeat.
+  void warn_of_refusal(const PeerId& peer, std::string text, TimePoint now);
   void warn(std::string text) { notices_.push_back({true, std::move(text)}); }
   void inform(std::string text) { notices_.push_back({false, std::move(text)}); }
 
   CoordinatorConfig config_;
   std::map<PeerId, Worker> workers_;
+  struct Refusal {
+    std::string text;
+    TimePoint when;
+  };
+  static constexpr Duration kRefusalRepeat = std::chrono::minutes(1);
+  static constexpr std::size_t kRefusalsMax = 1024;
+  std::map<PeerId, Refusal> refusals_;  ///< said lately
   Policies policies_;
   Sessions sessions_;
   std::uint64_t next_session_;

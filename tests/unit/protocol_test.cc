@@ -319,6 +319,26 @@ TEST_F(Coordinator, RefusesWhatCannotBeDone) {
   EXPECT_EQ(find<Refuse>(out, "d")->message, "hidden_size: verifier has 2, drafter has 3");
 }
 
+TEST_F(Coordinator, SaysTheSameRefusalOfAPeerOnceAMinute) {
+  join("v", Role::kVerifier);
+  core_.take_notices();
+  const auto said = [&](const PeerId& peer, std::int32_t hidden_size) {
+    Hello other = hello(Role::kDrafter);
+    other.facts.hidden_size = hidden_size;
+    core_.on_message(peer, {.body = other}, now_);
+    const auto out = sent();
+    EXPECT_NE(find<Refuse>(out, peer), nullptr) << "it is told each time";
+    return core_.take_notices().size();
+  };
+  EXPECT_EQ(said("d", 3), 1u);
+  now_ += seconds(59);
+  EXPECT_EQ(said("d", 3), 0u);
+  EXPECT_EQ(said("e", 3), 1u) << "another peer";
+  EXPECT_EQ(said("d", 4), 1u) << "another reason";
+  now_ += seconds(61);
+  EXPECT_EQ(said("d", 4), 1u);
+}
+
 TEST_F(Coordinator, WaitsForAVerifierOnlySoLong) {
   generate(10, 0);
   sent();
