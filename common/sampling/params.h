@@ -44,6 +44,9 @@ struct SamplingParams {
   bool operator==(const SamplingParams&) const = default;
 };
 
+/// The seed of answer `choice` of several to one request: the first is the answer of a request for one.
+inline std::uint64_t seed_of_choice(std::uint64_t seed, std::uint64_t choice) { return seed + choice; }
+
 /// Most alternatives that logprobs may ask for: OpenAI's and vLLM's limit.
 inline constexpr std::int32_t kLogprobsMax = 20;
 

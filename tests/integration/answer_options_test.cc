@@ -134,6 +134,22 @@ TEST_F(AnswerOptions, LogprobsEndWithTheAnswer) {
   EXPECT_TRUE(whole.logprobs[0].top.empty());
 }
 
+TEST_F(AnswerOptions, ChoicesAreAnswersOfTheirOwn) {
+  Client client = connect();
+  Generate request = request_for(goldens_[0], 4);
+  request.max_tokens = 24;
+  request.sampling = {.temperature = 1.5f, .seed = ~std::uint64_t{0}};
+  std::set<std::vector<TokenId>> texts;
+  const std::vector<TokenId> alone = answer(client, request).tokens;
+  for (std::uint64_t choice = 0; choice < 4; ++choice) {
+    Generate one = request;
+    one.sampling.seed = seed_of_choice(request.sampling.seed, choice);
+    texts.insert(answer(client, one).tokens);
+  }
+  EXPECT_TRUE(texts.contains(alone)) << "the first is that of one choice";
+  EXPECT_GE(texts.size(), 3u);
+}
+
 json output_of(Program& run) {
   EXPECT_EQ(describe(run.wait()), "exit 0") << run.err();
   json object = json::parse(run.out(), nullptr, false);
