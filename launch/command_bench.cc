@@ -64,6 +64,7 @@ void bench_pair(const BenchFlags& flags) {
   const PairPaths pair = flags.model.pair();
   const Tokenizer tokenizer = or_throw(Tokenizer::load(pair.backbone));
   const std::vector<TokenId> stop_ids = or_throw(load_eos_token_ids(pair.backbone));
+  const SamplingParams sampling{.suppress_tokens = or_throw(load_suppress_tokens(pair.backbone))};
   const ChatFormat format = chat_format_of(pair);
   const double bandwidth = measure_read_bandwidth_gb_s();
 
@@ -74,7 +75,7 @@ void bench_pair(const BenchFlags& flags) {
   or_throw(client.wait_for_workers(1, 1, [&] { return cluster->check(); }));
   const auto answer = [&](const std::string& prompt, std::int32_t draft_length) {
     return or_throw(client.generate({.prompt = or_throw(render_user_turn(tokenizer, prompt, format)), .max_tokens = flags.max_tokens,
-                                     .draft_length = draft_length, .stop_ids = stop_ids, .wait_ms = 4000},
+                                     .draft_length = draft_length, .stop_ids = stop_ids, .wait_ms = 4000, .sampling = sampling},
                                     [](std::span<const TokenId>) {}));
   };
   answer(flags.prompts.front(), flags.draft_lengths.front());  // first use compiles kernels and maps pages

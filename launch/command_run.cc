@@ -33,7 +33,7 @@ struct RunFlags {
   std::int32_t draft_length = 4;
   std::int64_t max_tokens = 256;
   int threads = 0;
-  bool processes = false, raw = false, json = false, compare = false;
+  bool processes = false, raw = false, json = false, compare = false, no_verifier = false;
 };
 
 std::vector<TokenId> parse_ids(const std::string& text) {
@@ -65,10 +65,14 @@ std::vector<TokenId> encode_prompt(const RunFlags& flags, const PairPaths& pair,
   return ids;
 }
 
+const char* name_of(SamplingRule rule) {
+  return rule == SamplingRule::kMatch ? "match" : rule == SamplingRule::kRejection ? "rejection" : "typical";
+}
+
 nlohmann::json sampling_json(const SamplingParams& sampling) {
   // 0.7 and not 0.699999988: the double that a person would write.
   const auto number = [](float value) { return std::stod(fmt::format("{}", value)); };
-  nlohmann::json object = {{"rule", sampling.greedy() ? "greedy" : sampling.rule == SamplingRule::kMatch ? "match" : "rejection"}, {"temperature", number(sampling.temperature)}};
+  nlohmann::json object = {{"rule", sampling.greedy() ? "greedy" : name_of(sampling.rule)}, {"temperature", number(sampling.temperature)}};
   if (!sampling.greedy()) {
     object.update({{"seed", sampling.seed}, {"top_k", sampling.top_k}, {"top_p", number(sampling.top_p)}, {"min_p", number(sampling.min_p)}});
   }
@@ -134,6 +138,8 @@ void run(const RunFlags& flags) {
                    .wait_ms = 4000,
                    .sampling = flags.sampling.of(pair)};
   request.sampling.logprobs = flags.logprobs;
+  request.unverified = flags.no_verifier;
+  if (flags.no_verifier) std::fprintf(stderr, "outrider: --no-verifier: all but the first token is the drafter's own, unverified\n");
 
   TransportContext context;
   const bool drafting = flags.draft_length > 0;
@@ -183,6 +189,8 @@ void run(const RunFlags& flags) {
                              {"finish_reason", generation.reason == FinishReason::kStop ? "stop" : "length"},
                              {"sampling", sampling_json(request.sampling)},
                              {"metrics", std::move(metrics)}};
+    if (request.sampling.rule == SamplingRule::kTypical) object["lossy"] = true;
+    if (flags.no_verifier) object["unverified"] = true;
     if (flags.logprobs) object["logprobs"] = logprobs_json(tokenizer, generation);
     std::printf("%s\n", object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
     return;
@@ -202,6 +210,7 @@ void add_run_command(CLI::App& app) {
   flags->model.add_to(*command);
   flags->sampling.add_to(*command);
   command->add_option("--draft-length", flags->draft_length, "Drafts per round; 0: plain decoding")->check(CLI::Range(0, 32))->capture_default_str();
+  auto* no_verifier = command->add_flag("--no-verifier", flags->no_verifier, "To see what the drafter would say: after the first token nobody verifies its drafts");
   command->add_option("--max-tokens", flags->max_tokens, "Longest answer")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
   auto* processes = command->add_flag("--processes", flags->processes, "Start coordinator, verifier and drafter as processes, over TCP");
@@ -209,8 +218,8 @@ void add_run_command(CLI::App& app) {
   command->add_option("--stop", flags->stops, "End the answer before this text; may be given several times")->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_flag("--raw", flags->raw, "The prompt is plain text, not a chat message");
   auto* json = command->add_flag("--json", flags->json, "Print one JSON object at the end instead of text");
-  command->add_option("--logprobs", flags->logprobs, "Log-probability of every token and of the N most probable ones, in the JSON object")->check(CLI::Range(0, kLogprobsMax))->needs(json);
-  command->add_flag("--compare", flags->compare, "Decode plainly first: measures backbone_only_tok_per_sec, checks that the tokens are equal (not under --rejection)");
+  command->add_option("--logprobs", flags->logprobs, "Log-probability of every token and of the N most probable ones, in the JSON object")->check(CLI::Range(0, kLogprobsMax))->needs(json)->excludes(no_verifier);
+  command->add_flag("--compare", flags->compare, "Decode plainly first: measures backbone_only_tok_per_sec, checks that the tokens are equal (not under --rejection and --typical)")->excludes(no_verifier);
   command->callback([flags] {
     if (flags->prompt.empty() && flags->prompt_ids.empty()) throw std::runtime_error("run: give a prompt or --prompt-ids");
     run(*flags);

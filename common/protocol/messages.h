@@ -123,15 +123,18 @@ struct KvChunk {  ///< verifier -> coordinator -> drafter while a prefill runs
 struct Draft {  ///< coordinator -> drafter; base is the position of `token`
   TokenId token = 0;           ///< the last emitted token
   std::int32_t draft_length = 0;
-  WireTensor hidden;           ///< [hidden_size], the target row that produced `token`, after the final norm
+  /// [hidden_size], the target row that produced `token`, after the final norm; or a Candidates' state, in f32.
+  WireTensor hidden;
   KvRows kv;                   ///< must end at base
   std::optional<SamplingParams> sampling = {};  ///< none: draft greedily
   std::int64_t index = 0;                       ///< of the first draft in the answer
+  bool want_state = false;                      ///< the drafts are to be gone on from, unverified
 };
 struct Candidates {  ///< drafter -> coordinator; coordinator -> client, for a Step
   std::vector<TokenId> tokens;
   std::int64_t draft_ns = 0;  ///< spent in assistant forwards
   std::vector<Distribution> q = {};  ///< for kRejection: what each token was drawn from, at most kDraftTopK tokens
+  std::optional<WireTensor> state = {};  ///< [hidden_size] f32, the assistant's own row after the last token, if it is wanted
 };
 struct NeedKv {  ///< drafter -> coordinator instead of Candidates
   Position have = 0;  ///< committed rows that the replica holds
@@ -171,6 +174,8 @@ struct Generate {  ///< client -> coordinator; session is the client's own reque
   std::int64_t wait_ms = 0;       ///< how long to wait for a verifier to join
   bool stepwise = false;          ///< after the first token, every round waits for the client's Steps
   SamplingParams sampling = {};
+  /// After the first token the answer is the drafter's own, draft_length tokens a round, which nobody verifies.
+  bool unverified = false;
 };
 /// client -> coordinator: one half of a stepwise session's next round. A Failed with kInvalidArgument
 /// refuses this step alone; any other ends the session.

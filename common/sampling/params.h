@@ -15,10 +15,11 @@ struct LogitBias {
   bool operator==(const LogitBias&) const = default;
 };
 
-/// Which drafts survive above temperature 0. Both leave the target's distribution as it is.
+/// Which drafts survive above temperature 0. The first two leave the target's distribution as it is.
 enum class SamplingRule : std::uint8_t {
   kMatch,      ///< those that the target would have drawn itself: one seed is one text
   kRejection,  ///< Leviathan et al. 2023: the text also depends on the drafts
+  kTypical,    ///< Cai et al. 2024 (Medusa), 3.3: those that are typical of the target. Lossy: another distribution
 };
 
 /// How a request wants its tokens chosen. As it stands: greedily. The names and meanings are vLLM's and OpenAI's;

@@ -150,7 +150,7 @@ Result<std::vector<TokenId>> Client::step(Body body, std::size_t max) {
   return std::move(fits->tokens);
 }
 
-Result<TokenId> Client::prefill(std::vector<TokenId> prompt) {
+Result<TokenId> Client::prefill(std::vector<TokenId> prompt, const SamplingParams& sampling) {
   RETURN_IF_ERROR(check_ids(prompt, WireLimits{}.tokens_max));
   next_request();
   ASSIGN_OR_RETURN(const std::vector<TokenId> first,
@@ -159,7 +159,8 @@ Result<TokenId> Client::prefill(std::vector<TokenId> prompt) {
                                          .draft_length = 1,  // above 0: a drafter is to have the prompt's K/V
                                          .stop_ids = {},
                                          .wait_ms = kVerifierWait.count(),
-                                         .stepwise = true}, 1));
+                                         .stepwise = true,
+                                         .sampling = sampling}, 1));
   no_text_.reset();
   return first[0];
 }

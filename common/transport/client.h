@@ -45,7 +45,7 @@ class Client {
   // but for kInvalidArgument: that step was refused and all is as before.
 
   /// Starts a text; an earlier one ends. @return the token that follows the prompt.
-  Result<TokenId> prefill(std::vector<TokenId> prompt);
+  Result<TokenId> prefill(std::vector<TokenId> prompt, const SamplingParams& sampling = {});
   /// At most `count` candidates for the next tokens, perhaps none: without a drafter, when it was late,
   /// or at the end of the context. Once a round: a second call shows what the first one got.
   Result<std::vector<TokenId>> draft(std::int32_t count);

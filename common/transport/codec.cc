@@ -31,7 +31,8 @@ static_assert(same(wire::Role::Verifier, Role::kVerifier) &&
 static_assert(same(wire::FinishReason::Stop, FinishReason::kStop) &&
               same(wire::FinishReason::Length, FinishReason::kLength));
 static_assert(same(wire::SamplingRule::Match, SamplingRule::kMatch) &&
-              same(wire::SamplingRule::Rejection, SamplingRule::kRejection));
+              same(wire::SamplingRule::Rejection, SamplingRule::kRejection) &&
+              same(wire::SamplingRule::Typical, SamplingRule::kTypical));
 static_assert(same(wire::ErrorCode::InvalidArgument, Errc::kInvalidArgument) &&
               same(wire::ErrorCode::NotFound, Errc::kNotFound) &&
               same(wire::ErrorCode::Malformed, Errc::kMalformed) &&
@@ -184,7 +185,7 @@ Offset<wire::Draft> write(Writer& writer, const Draft& draft) {
   const std::uint32_t hidden = writer.add(draft.hidden);
   const auto kv = write(writer, draft.kv);
   const auto sampling = draft.sampling ? write(writer, *draft.sampling) : Offset<wire::Sampling>();
-  return wire::CreateDraft(writer.builder, draft.token, draft.draft_length, hidden, kv, sampling, draft.index);
+  return wire::CreateDraft(writer.builder, draft.token, draft.draft_length, hidden, kv, sampling, draft.index, draft.want_state);
 }
 
 /// Absent where there are none.
@@ -200,7 +201,8 @@ Offset<flatbuffers::Vector<Offset<wire::Distribution>>> write(Writer& writer, co
 
 Offset<wire::Candidates> write(Writer& writer, const Candidates& candidates) {
   const auto tokens = writer.builder.CreateVector(candidates.tokens);
-  return wire::CreateCandidates(writer.builder, tokens, candidates.draft_ns, write(writer, candidates.q));
+  const auto q = write(writer, candidates.q);
+  return wire::CreateCandidates(writer.builder, tokens, candidates.draft_ns, q, candidates.state ? writer.add(*candidates.state) : 0);
 }
 
 Offset<wire::NeedKv> write(Writer& writer, const NeedKv& need) {
@@ -236,7 +238,7 @@ Offset<wire::Generate> write(Writer& writer, const Generate& generate) {
   return wire::CreateGenerate(writer.builder, writer.builder.CreateVector(generate.prompt),
                               generate.max_tokens, generate.draft_length,
                               writer.builder.CreateVector(generate.stop_ids), generate.wait_ms,
-                              generate.stepwise, write(writer, generate.sampling));
+                              generate.stepwise, write(writer, generate.sampling), generate.unverified);
 }
 
 Offset<wire::Step> write(Writer& writer, const Step& step) {
@@ -581,7 +583,8 @@ Draft read(Reader& reader, const wire::Draft& table) {
               .draft_length = reader.draft_length("draft_length", table.draft_length()),
               .hidden = reader.tensor("hidden", table.hidden(), 1),
               .kv = read(reader, *table.kv()),
-              .index = reader.position("index", table.index())};
+              .index = reader.position("index", table.index()),
+              .want_state = table.want_state()};
   if (table.sampling() != nullptr) draft.sampling = read(reader, *table.sampling());
   return draft;
 }
@@ -610,9 +613,11 @@ std::vector<Distribution> read(Reader& reader, const flatbuffers::Vector<Offset<
 
 Candidates read(Reader& reader, const wire::Candidates& table) {
   const auto tokens_max = static_cast<std::size_t>(reader.limits().draft_length_max);
-  return {.tokens = reader.list("tokens", table.tokens(), tokens_max),
-          .draft_ns = reader.not_negative("draft_ns", table.draft_ns()),
-          .q = read(reader, table.q())};
+  Candidates candidates{.tokens = reader.list("tokens", table.tokens(), tokens_max),
+                        .draft_ns = reader.not_negative("draft_ns", table.draft_ns()),
+                        .q = read(reader, table.q())};
+  if (table.state() != 0) candidates.state = reader.tensor("state", table.state(), 1);
+  return candidates;
 }
 
 NeedKv read(Reader& reader, const wire::NeedKv& table) {
@@ -662,7 +667,8 @@ Generate read(Reader& reader, const wire::Generate& table) {
           .stop_ids = reader.list("stop_ids", table.stop_ids(), tokens_max),
           .wait_ms = reader.in_range("wait_ms", table.wait_ms(), 0, kWaitMsMax),
           .stepwise = table.stepwise(),
-          .sampling = read(reader, *table.sampling())};
+          .sampling = read(reader, *table.sampling()),
+          .unverified = table.unverified()};
 }
 
 Step read(Reader& reader, const wire::Step& table) {

@@ -1,5 +1,6 @@
 // What a request may ask for beside tokens: an end at a text, log-probabilities, several answers.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -7,6 +8,7 @@
 
 #include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/stop_matcher.h"
+#include "launch/pair.h"
 #include "tests/integration/nano.h"
 
 namespace outrider {
@@ -150,6 +152,73 @@ TEST_F(AnswerOptions, ChoicesAreAnswersOfTheirOwn) {
   EXPECT_GE(texts.size(), 3u);
 }
 
+TEST_F(AnswerOptions, TypicalKeepsMoreDraftsThanRejection) {
+  Client client = connect();
+  std::map<SamplingRule, double> rates;
+  for (const SamplingRule rule : {SamplingRule::kRejection, SamplingRule::kTypical}) {
+    std::int64_t drafted = 0, accepted = 0;
+    for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+      Generate request = request_for(goldens_[seed % goldens_.size()], 4);
+      request.max_tokens = 48;
+      request.sampling = {.temperature = 1, .seed = seed, .rule = rule};
+      const Generation generation = answer(client, request);
+      drafted += generation.metrics.drafted_tokens;
+      accepted += generation.metrics.accepted_tokens;
+    }
+    rates[rule] = static_cast<double>(accepted) / static_cast<double>(drafted);
+    std::printf("%s: %.3f of %lld drafts accepted\n", rule == SamplingRule::kTypical ? "typical" : "rejection", rates[rule], static_cast<long long>(drafted));
+  }
+  EXPECT_GT(rates[SamplingRule::kTypical], rates[SamplingRule::kRejection]);
+}
+
+TEST_F(AnswerOptions, AnUnverifiedTextIsOneForEveryDraftLength) {
+  Client client = connect();
+  for (const float temperature : {0.0f, 0.8f}) {
+    std::set<std::vector<TokenId>> texts;
+    for (const std::int32_t draft_length : {1, 4, 32}) {
+      Generate request = story_request(70, draft_length);
+      request.sampling = {.temperature = temperature, .seed = 3};
+      const std::vector<TokenId> first = answer(client, story_request(1, 0)).tokens;
+      request.unverified = true;
+      const Generation generation = answer(client, request);
+      EXPECT_EQ(generation.tokens.size(), 70u);
+      if (temperature == 0) {
+        EXPECT_EQ(generation.tokens[0], first[0]) << "the target's";
+      }
+      EXPECT_EQ(generation.metrics.rounds, 0);
+      texts.insert(generation.tokens);
+    }
+    EXPECT_EQ(texts.size(), 1u);
+  }
+}
+
+TEST_F(AnswerOptions, AnUnverifiedTextBeginsAsTheDrafterDrafts) {
+  Client client = connect();
+  const NanoGolden& golden = goldens_[1];
+  ASSERT_TRUE(client.prefill(golden.prompt_ids));
+  const std::vector<TokenId> drafts = client.draft(8).value();
+  Generate request = request_for(golden, 4);
+  request.max_tokens = 1 + std::ssize(drafts);
+  request.unverified = true;
+  const std::vector<TokenId> tokens = answer(client, request).tokens;
+  EXPECT_EQ(std::vector<TokenId>(tokens.begin() + 1, tokens.end()), drafts);
+}
+
+// What the C interface is made of.
+TEST(PairOptions, SuppressedTokensAreNeverChosen) {
+  const NanoGolden golden = nano_goldens()[0];
+  const PairCopy copy(nano_pair().backbone.parent_path());
+  PairCopy mute(nano_pair().backbone.parent_path());
+  mute.write("backbone/generation_config.json", fmt::format(R"({{"eos_token_id": [1, 106], "suppress_tokens": [{}]}})", golden.greedy[0]));
+  for (const PairCopy* pair : std::initializer_list<const PairCopy*>{&copy, &mute}) {
+    const auto opened = Pair::open_local({.backbone = pair->dir() / "backbone", .assistant = pair->dir() / "assistant"}, WeightType::kF32, 1).value();
+    const auto session = PairSession::open(opened).value();
+    EXPECT_EQ(session->prefill(golden.prompt_ids).value() == golden.greedy[0], pair == &copy);
+    const auto drafts = session->draft_tokens(4).value();
+    ASSERT_TRUE(session->verify_tokens(drafts)) << "goes on";
+  }
+}
+
 json output_of(Program& run) {
   EXPECT_EQ(describe(run.wait()), "exit 0") << run.err();
   json object = json::parse(run.out(), nullptr, false);
@@ -170,6 +239,31 @@ TEST(AnswerOptionsProgram, StopAndLogprobs) {
   EXPECT_EQ(first["top_logprobs"].size(), 2u);
   EXPECT_EQ(first["top_logprobs"][0]["token"], first["token"]);
   EXPECT_LE(first["logprob"].get<double>(), 0);
+}
+
+TEST(AnswerOptionsProgram, WhatIsNotTheTargetsTextIsLabelled) {
+  for (const auto& [option, label] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--sample", "--seed", "1", "--typical"}, "lossy"}, {{"--no-verifier"}, "unverified"}}) {
+    std::vector<std::string> arguments = {"run", nano_goldens()[0].prompt, "--max-tokens", "12", "--json"};
+    arguments.insert(arguments.end(), option.begin(), option.end());
+    Program run(arguments);
+    const json object = output_of(run);
+    EXPECT_EQ(object[label], true);
+    EXPECT_EQ(lines_with(run.err(), {label}).size(), 1u) << run.err();
+    EXPECT_EQ(object.contains("lossy") + object.contains("unverified"), 1);
+  }
+}
+
+TEST(AnswerOptionsProgram, LogitBiasMovesTheChoice) {
+  const NanoGolden golden = nano_goldens()[0];
+  Program run({"run", golden.prompt, "--dtype", "f32", "--logit-bias", fmt::format("{}:-100,7:1.5", golden.greedy[0]), "--max-tokens", "4", "--json", "--compare"});
+  const json object = output_of(run);
+  for (const json& id : object["token_ids"]) EXPECT_NE(id, golden.greedy[0]);
+  for (const char* wrong : {"5", "5:", ":1", "5:x", "x:5", "5:1:2"}) {
+    Program refused({"run", "hello", "--logit-bias", wrong});
+    EXPECT_EQ(describe(refused.wait()), "exit 1");
+    EXPECT_EQ(lines_with(refused.err(), {"wanted ID:BIAS"}).size(), 1u) << refused.err();
+  }
 }
 
 TEST(AnswerOptionsProgram, WhatCanNotBeIsSaid) {

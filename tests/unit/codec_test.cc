@@ -135,7 +135,7 @@ class RandomMessages {
     const auto number = [&] { return static_cast<float>(integer(-1000, 1000)) / 64; };
     SamplingParams result{.temperature = number(), .top_k = natural(), .top_p = number(), .min_p = number(),
                           .repetition_penalty = number(), .presence_penalty = number(), .frequency_penalty = number(),
-                          .suppress_tokens = tokens(0, 5), .min_tokens = big_natural(), .seed = engine_(), .rule = enumerator(SamplingRule::kRejection)};
+                          .suppress_tokens = tokens(0, 5), .min_tokens = big_natural(), .seed = engine_(), .rule = enumerator(SamplingRule::kTypical)};
     for (std::int64_t i = integer(0, 3); i > 0; --i) result.logit_bias.push_back({natural(), number()});
     if (coin()) result.logprobs = static_cast<std::int32_t>(integer(0, kLogprobsMax));
     return result;
@@ -154,10 +154,13 @@ class RandomMessages {
     return result;
   }
   void fill(Draft& m) {
-    m = {natural(), draft_length(), hidden(), kv(), std::nullopt, position()};
+    m = {natural(), draft_length(), hidden(), kv(), std::nullopt, position(), coin()};
     if (coin()) m.sampling = sampling();
   }
-  void fill(Candidates& m) { m = {tokens(0, kLimits.draft_length_max), big_natural(), distributions()}; }
+  void fill(Candidates& m) {
+    m = {tokens(0, kLimits.draft_length_max), big_natural(), distributions()};
+    if (coin()) m.state = hidden();
+  }
   void fill(Verify& m) {
     m.tokens = tokens(1, kLimits.draft_length_max + 1);
     m.q = distributions();
@@ -189,7 +192,7 @@ class RandomMessages {
   void fill(Free&) {}
   void fill(Failed& m) { m = {enumerator(Errc::kIo), text()}; }
   void fill(Generate& m) {
-    m = {tokens(0, 200), big_natural(), draft_length(), tokens(0, 5), natural() % 86'400'001, coin(), sampling()};
+    m = {tokens(0, 200), big_natural(), draft_length(), tokens(0, 5), natural() % 86'400'001, coin(), sampling(), coin()};
   }
   void fill(Step& m) { m = {draft_length(), tokens(0, kLimits.draft_length_max)}; }
   void fill(Tokens& m) {
@@ -244,10 +247,6 @@ auto key(const Prefill& m) {
   const auto& [a, b, c, d, e] = m;
   return std::tie(a, b, c, d, e);
 }
-auto key(const Candidates& m) {
-  const auto& [a, b, c] = m;
-  return std::tie(a, b, c);
-}
 auto key(const NeedKv& m) {
   const auto& [a] = m;
   return std::tie(a);
@@ -265,8 +264,8 @@ auto key(const Failed& m) {
   return std::tie(a, b);
 }
 auto key(const Generate& m) {
-  const auto& [a, b, c, d, e, f, g] = m;
-  return std::tie(a, b, c, d, e, f, g);
+  const auto& [a, b, c, d, e, f, g, h] = m;
+  return std::tie(a, b, c, d, e, f, g, h);
 }
 auto key(const Step& m) {
   const auto& [a, b] = m;
@@ -291,8 +290,12 @@ bool equal(const T& a, const T& b) {
 }
 bool equal(const KvChunk& a, const KvChunk& b) { return equal(a.kv, b.kv); }
 bool equal(const Draft& a, const Draft& b) {
-  const auto& [token, length, hidden, kv, sampling, index] = a;
-  return token == b.token && length == b.draft_length && equal(hidden, b.hidden) && equal(kv, b.kv) && sampling == b.sampling && index == b.index;
+  const auto& [token, length, hidden, kv, sampling, index, want_state] = a;
+  return want_state == b.want_state && token == b.token && length == b.draft_length && equal(hidden, b.hidden) && equal(kv, b.kv) && sampling == b.sampling && index == b.index;
+}
+bool equal(const Candidates& a, const Candidates& b) {
+  const auto& [tokens, ns, q, state] = a;
+  return tokens == b.tokens && ns == b.draft_ns && q == b.q && state.has_value() == b.state.has_value() && (!state || equal(*state, *b.state));
 }
 bool equal(const Verdict& a, const Verdict& b) {
   const auto& [accepted, token, committed, hidden, kv, ns, logprobs] = a;
@@ -700,7 +703,7 @@ std::vector<Wrong> all_wrongs() {
       {"candidates_ns", body_with(Candidates{}, [](Candidates& m) { m.draft_ns = -1; }), kBad,
        "draft_ns is -1"},
       {"need_kv_have", body_with(NeedKv{}, [](NeedKv& m) { m.have = -1; }), kBad, "have is -1"},
-      {"sampling_rule", body_with(Generate{}, [](Generate& m) { m.sampling.rule = static_cast<SamplingRule>(2); }), kBad, "rule is 2, wanted 0 to 1"},
+      {"sampling_rule", body_with(Generate{}, [](Generate& m) { m.sampling.rule = static_cast<SamplingRule>(3); }), kBad, "rule is 3, wanted 0 to 2"},
       {"draft_index", draft_with([](Draft& d) { d.index = -1; }), kBad, "index is -1"},
       {"q_long", body_with(Candidates{}, [](Candidates& m) { m.q.resize(33); }), kBig, "33 distributions, at most 32"},
       {"q_empty", body_with(Candidates{}, [](Candidates& m) { m.q.resize(1); }), kBad, "0 ids and 0 weights in a distribution, wanted 1 to 64, as many"},

@@ -1,5 +1,6 @@
 #include "common/sampling/sampler.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -248,6 +249,52 @@ TEST(Sampler, PenaltiesCountTheRowsOwnDraftsAndNotTheRejectedOnes) {
   // The rejected 3 is not counted: its score is whole.
   const std::vector<float> next = {0, 5, 5, 4.5f};
   EXPECT_EQ(sampler.verify(rows(next, 4), std::vector<TokenId>{1}, scratch).value().next_token, 3);
+}
+
+TEST(Typical, KeepsWhatIsAboveTheThresholdOfTheEntropy) {
+  // Four tokens alike: H = log 4, and min(0.09, 0.3 / 4) = 0.075 keeps them all; a fifth of 0.05 goes.
+  Distribution d = distribution({0, 0, 0, 0}, {.temperature = 1});
+  keep_typical(&d);
+  EXPECT_EQ(d.ids, (std::vector<TokenId>{0, 1, 2, 3}));
+  const float rare = std::log(0.05f / 0.2375f);
+  d = distribution({0, 0, rare, 0, 0}, {.temperature = 1});
+  keep_typical(&d);
+  EXPECT_EQ(d.ids, (std::vector<TokenId>{0, 1, 3, 4}));
+  EXPECT_NEAR(d.probability(0), 0.25, 1e-6) << "what is left sums to one";
+  // A sure row: epsilon is the threshold.
+  d = distribution({std::log(0.905f), std::log(0.095f)}, {.temperature = 1});
+  keep_typical(&d);
+  EXPECT_EQ(d.ids.size(), 2u);
+  d = distribution({std::log(0.92f), std::log(0.08f)}, {.temperature = 1});
+  keep_typical(&d);
+  EXPECT_EQ(d.ids, std::vector<TokenId>{0});
+}
+
+TEST(Typical, TheMostProbableTokenIsAlwaysTypical) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    const std::vector<float> row = random_row(seed, 300, seed % 2 == 0 ? 0.01f : 8);
+    Distribution d = distribution(row, {.temperature = 1});
+    keep_typical(&d);
+    EXPECT_GT(d.probability(static_cast<TokenId>(std::max_element(row.begin(), row.end()) - row.begin())), 0);
+  }
+}
+
+TEST(Typical, DraftsSurviveThatTheTargetWouldNotHaveDrawn) {
+  SamplingScratch scratch;
+  const std::vector<float> row = {2, 2, 2, -9};
+  std::vector<float> rows;
+  for (int i = 0; i < 3; ++i) rows.insert(rows.end(), row.begin(), row.end());
+  const Matrix<const float> logits(rows.data(), {3, 4});
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    Sampler typical({.temperature = 1, .seed = seed, .rule = SamplingRule::kTypical}, {}, 0);
+    const VerifyOutcome outcome = typical.verify(logits, std::vector<TokenId>{0, 1, 2}, scratch).value();
+    EXPECT_EQ(outcome.accepted, 2);
+    EXPECT_NE(outcome.next_token, 3);
+    Sampler again({.temperature = 1, .seed = seed, .rule = SamplingRule::kTypical}, {}, 0);
+    EXPECT_EQ(again.verify(logits, std::vector<TokenId>{0, 3, 2}, scratch).value().accepted, 0) << "not typical";
+  }
+  Sampler greedy({.rule = SamplingRule::kTypical}, {}, 0);
+  EXPECT_EQ(greedy.verify(logits, std::vector<TokenId>{0, 1, 2}, scratch).value().accepted, 0) << "no rule at temperature 0";
 }
 
 TEST(Logprobs, AreThoseOfTheWholeSoftmaxBestFirst) {
