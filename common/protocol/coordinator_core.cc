@@ -9,15 +9,32 @@
 namespace outrider {
 namespace {
 
-/// Position of the last emitted token: the first one whose K/V the target does not have yet.
+/// Position of the last emitted token: the first one whose K/V the target does not have yet. Where nobody verifies, the
+/// target goes no further than the prompt.
 template <typename Session>
 Position base_of(const Session& session) {
+  if (session.request.unverified) return static_cast<Position>(session.request.prompt.size());
   return static_cast<Position>(session.request.prompt.size() + session.answer.size()) - 1;
 }
 
 template <typename Session>
 std::int64_t tokens_left(const Session& session) {
   return session.request.max_tokens - static_cast<std::int64_t>(session.answer.size());
+}
+
+/// Whether a verdict's logprobs are what the request asked for.
+bool fits(const std::vector<TokenLogprobs>& logprobs, std::optional<std::int32_t> wanted, std::size_t tokens, std::int32_t vocab_size) {
+  if (!wanted) return logprobs.empty();
+  return logprobs.size() == tokens && std::all_of(logprobs.begin(), logprobs.end(), [&](const TokenLogprobs& token) {
+           return token.top.size() == static_cast<std::size_t>(std::min(*wanted, vocab_size)) &&
+                  std::all_of(token.top.begin(), token.top.end(), [&](const Logprob& entry) { return entry.token < vocab_size; });
+         });
+}
+
+/// Drafts that the answer has room for; a verdict adds a token of its own.
+template <typename Session>
+std::int64_t drafts_left(const Session& session) {
+  return tokens_left(session) - (session.request.unverified ? 0 : 1);
 }
 
 bool contains(const std::vector<TokenId>& ids, TokenId id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
@@ -60,8 +77,8 @@ void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint 
     if (session.phase != Phase::kPrefill && session.phase != Phase::kVerifying) return;
     return on_verdict(it, std::move(message), now);
   }
-  if (const auto* candidates = std::get_if<Candidates>(&message.body); candidates != nullptr && from_drafter) {
-    if (session.phase == Phase::kDrafting) on_candidates(session, it->first, *candidates, now);
+  if (auto* candidates = std::get_if<Candidates>(&message.body); candidates != nullptr && from_drafter) {
+    if (session.phase == Phase::kDrafting) on_candidates(it, std::move(*candidates), now);
     return;
   }
   if (const auto* need = std::get_if<NeedKv>(&message.body); need != nullptr && from_drafter) {
@@ -214,6 +231,9 @@ void CoordinatorCore::on_generate(const PeerId& from, const Message& message, Ti
   if (request.max_tokens < 1) {
     return refuse(Errc::kInvalidArgument, fmt::format("max_tokens {}, wanted at least 1", request.max_tokens));
   }
+  if (request.unverified && (request.draft_length < 1 || request.policy != DraftPolicy::kFixed || request.stepwise || request.sampling.logprobs)) {
+    return refuse(Errc::kInvalidArgument, "an unverified answer wants drafts of a fixed length, no steps and no log-probabilities");
+  }
   if (sessions_.size() >= config_.sessions_max) {
     return refuse(Errc::kUnavailable, fmt::format("{} requests are open, this coordinator takes {}", sessions_.size(), config_.sessions_max));
   }
@@ -280,9 +300,10 @@ void CoordinatorCore::on_kv_chunk(Session& session, SessionId id, KvRows kv) {
   send(session.drafter, {.session = id, .round = session.round, .base = kv.from, .body = KvChunk{std::move(kv)}});
 }
 
-void CoordinatorCore::on_candidates(Session& session, SessionId id, const Candidates& candidates, TimePoint now) {
+void CoordinatorCore::on_candidates(Sessions::iterator it, Candidates candidates, TimePoint now) {
+  Session& session = it->second;
   const PairFacts& facts = workers_.at(session.verifier).hello.facts;
-  const auto limit = static_cast<std::size_t>(std::min<std::int64_t>(session.request.draft_length, tokens_left(session) - 1));
+  const auto limit = static_cast<std::size_t>(std::min<std::int64_t>(session.request.draft_length, drafts_left(session)));
   const bool sound = candidates.tokens.size() <= limit && (candidates.q.empty() || candidates.q.size() == candidates.tokens.size()) &&
                      std::all_of(candidates.tokens.begin(), candidates.tokens.end(), [&](TokenId t) { return t < facts.vocab_size; });
   const std::int64_t waited = (now - session.asked).count(), drafting = std::clamp<std::int64_t>(candidates.draft_ns, 0, waited);
@@ -291,14 +312,18 @@ void CoordinatorCore::on_candidates(Session& session, SessionId id, const Candid
   session.outcome.draft_s = to_seconds(Duration(drafting));
   session.outcome.draft_wire_s = to_seconds(Duration(waited - drafting));
   if (sound) {
-    session.drafts = candidates.tokens;
+    session.drafts = std::move(candidates.tokens);
     const SamplingParams& sampling = session.request.sampling;
-    if (!sampling.greedy() && sampling.rule == SamplingRule::kRejection) session.q = candidates.q;
+    if (!sampling.greedy() && sampling.rule == SamplingRule::kRejection) session.q = std::move(candidates.q);
   } else {
     warn(fmt::format("{} candidates with {} distributions, or ids beyond the vocabulary of {}: dropped", candidates.tokens.size(),
                      candidates.q.size(), facts.vocab_size));
   }
-  end_drafting(session, id, now);
+  if (!session.request.unverified || session.drafts.empty()) return end_drafting(session, it->first, now);
+  session.metrics.drafting_rounds += 1;
+  session.metrics.drafted_tokens += std::ssize(session.drafts);
+  session.hidden = std::move(candidates.state);
+  if (!emit(it, std::move(session.drafts), {}, {}, now)) next_round(session, it->first, now, false);
 }
 
 void CoordinatorCore::send_verify(Session& session, SessionId id, TimePoint now) {
@@ -316,7 +341,7 @@ void CoordinatorCore::send_verify(Session& session, SessionId id, TimePoint now)
 
 std::int64_t CoordinatorCore::draft_room(const Session& session) const {
   const PairFacts& facts = workers_.at(session.verifier).hello.facts;
-  return std::min<std::int64_t>({session.request.draft_length, tokens_left(session) - 1, facts.context_max - base_of(session) - 1});
+  return std::min<std::int64_t>({session.request.draft_length, drafts_left(session), facts.context_max - base_of(session) - 1});
 }
 
 void CoordinatorCore::next_round(Session& session, SessionId id, TimePoint now, bool catch_up) {
@@ -372,19 +397,22 @@ void CoordinatorCore::ask_drafter(Session& session, SessionId id, std::int64_t d
   session.phase_since = session.asked = now;
   session.replica_end = base;
   session.outcome.draft_rows = static_cast<int>(up_to_date ? 0 : base - session.kv.from);
-  const SamplingParams& sampling = session.request.sampling;
+  SamplingParams sampling = session.request.sampling;
+  sampling.logprobs.reset();  // the target's matter
   send(session.drafter, {.session = id, .round = session.round, .base = base,
                          .body = Draft{.token = session.answer.back(),
                                        .draft_length = static_cast<std::int32_t>(draft_length),
                                        .hidden = std::move(*session.hidden),
                                        .kv = up_to_date ? KvRows{.from = base, .to = base, .donors = {}} : std::move(session.kv),
-                                       .sampling = sampling == SamplingParams{} ? std::nullopt : std::optional(sampling),
-                                       .index = static_cast<std::int64_t>(session.answer.size())}});
+                                       .sampling = sampling == SamplingParams{} ? std::nullopt : std::optional(std::move(sampling)),
+                                       .index = static_cast<std::int64_t>(session.answer.size()),
+                                       .want_state = session.request.unverified}});
   session.hidden.reset();
   session.kv = {};
 }
 
 void CoordinatorCore::end_drafting(Session& session, SessionId id, TimePoint now) {
+  if (session.request.unverified) return fail(sessions_.find(id), Errc::kUnavailable, "no drafter has drafted: without a verifier the answer ends here");
   if (!session.request.stepwise) return send_verify(session, id, now);
   session.phase = Phase::kPaused;
   session.phase_since = now;
@@ -439,6 +467,10 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
                 fmt::format("verifier {} accepted {} of {} drafts and committed {}, wanted {}", verifier.hello.name,
                             verdict.accepted, session.drafts.size(), verdict.committed, committed));
   }
+  if (!fits(verdict.logprobs, session.request.sampling.logprobs, static_cast<std::size_t>(verdict.accepted) + 1, verifier.hello.facts.vocab_size)) {
+    return fail(it, Errc::kMalformed, fmt::format("verifier {} sent {} logprobs for {} tokens, or not those that were asked for", verifier.hello.name,
+                                                  verdict.logprobs.size(), verdict.accepted + 1));
+  }
   RequestMetrics& metrics = session.metrics;
   if (prefill) {
     session.first_token = now;
@@ -475,23 +507,12 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
     }
   }
 
-  // Emit the accepted drafts and the target's own token, up to the first stop.
+  // The accepted drafts and the target's own token.
   std::vector<TokenId> fresh(session.drafts.begin(), session.drafts.begin() + verdict.accepted);
   fresh.push_back(verdict.next_token);
-  const auto stop = std::find_if(fresh.begin(), fresh.end(), [&](TokenId t) { return contains(session.request.stop_ids, t); });
-  const bool stopped = stop != fresh.end();
-  if (stopped) fresh.erase(stop + 1, fresh.end());
-  CHECK(static_cast<std::int64_t>(fresh.size()) <= tokens_left(session), "{} tokens, {} left", fresh.size(), tokens_left(session));
-  const auto index = static_cast<std::int64_t>(session.answer.size());
-  session.answer.insert(session.answer.end(), fresh.begin(), fresh.end());
-  session.last_token = now;
-  metrics.decode_ns = (now - session.first_token).count();
-  Tokens tokens{index, std::move(fresh)};
-  if (session.request.report_rounds && !prefill) tokens.round = {.draft_length = session.choice.length, .drafts = session.drafts, .outcome = session.outcome};
-  send(session.client, {.session = session.request_id, .body = std::move(tokens)});
-  if (stopped || tokens_left(session) == 0) {
-    return finish(it, Done{stopped ? FinishReason::kStop : FinishReason::kLength, metrics});
-  }
+  std::optional<RoundReport> report;
+  if (session.request.report_rounds && !prefill) report = {.draft_length = session.choice.length, .drafts = session.drafts, .outcome = session.outcome};
+  if (emit(it, std::move(fresh), std::move(verdict.logprobs), std::move(report), now)) return;
 
   session.hidden = std::move(verdict.hidden);
   session.kv = {};
@@ -501,6 +522,24 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
     session.kv = std::move(verdict.kv);
   }
   next_round(session, it->first, now, prefill || session.request.stepwise || session.kv.from < message.base);
+}
+
+bool CoordinatorCore::emit(Sessions::iterator it, std::vector<TokenId> fresh, std::vector<TokenLogprobs> logprobs,
+                           std::optional<RoundReport> round, TimePoint now) {
+  Session& session = it->second;
+  const auto stop = std::find_if(fresh.begin(), fresh.end(), [&](TokenId t) { return contains(session.request.stop_ids, t); });
+  const bool stopped = stop != fresh.end();
+  if (stopped) fresh.erase(stop + 1, fresh.end());
+  if (!logprobs.empty()) logprobs.resize(fresh.size());
+  CHECK(static_cast<std::int64_t>(fresh.size()) <= tokens_left(session), "{} tokens, {} left", fresh.size(), tokens_left(session));
+  const auto index = static_cast<std::int64_t>(session.answer.size());
+  session.answer.insert(session.answer.end(), fresh.begin(), fresh.end());
+  session.last_token = now;
+  session.metrics.decode_ns = (now - session.first_token).count();
+  send(session.client, {.session = session.request_id, .body = Tokens{index, std::move(fresh), std::move(logprobs), std::move(round)}});
+  if (!stopped && tokens_left(session) > 0) return false;
+  finish(it, Done{stopped ? FinishReason::kStop : FinishReason::kLength, session.metrics});
+  return true;
 }
 
 void CoordinatorCore::on_client_cancel(const PeerId& from, SessionId request_id, const Cancel& cancel) {

@@ -98,10 +98,12 @@ class CoordinatorCore {
   void on_step(const PeerId& from, const Message& message, TimePoint now);
   void on_client_cancel(const PeerId& from, SessionId request_id, const Cancel& cancel);
   void on_kv_chunk(Session& session, SessionId id, KvRows kv);
-  void on_candidates(Session& session, SessionId id, const Candidates& candidates, TimePoint now);
+  void on_candidates(Sessions::iterator it, Candidates candidates, TimePoint now);
   void on_verdict(Sessions::iterator it, Message message, TimePoint now);
 
   void start(Sessions::iterator it, TimePoint now);
+  /// Adds tokens to the answer up to the first stop, and sends them. @return whether they ended the session.
+  bool emit(Sessions::iterator it, std::vector<TokenId> fresh, std::vector<TokenLogprobs> logprobs, std::optional<RoundReport> round, TimePoint now);
   /// Opens a round, and drafts and verifies unless the client takes the steps itself.
   /// catch_up: the K/V at hand belong to a prompt or to a late joiner's history, not to a round of drafts.
   void next_round(Session& session, SessionId id, TimePoint now, bool catch_up);
@@ -111,7 +113,8 @@ class CoordinatorCore {
   void draft(Session& session, SessionId id, TimePoint now);
   /// Drafts if there is somebody to draft, else goes on as without drafts.
   void ask_drafter(Session& session, SessionId id, std::int64_t draft_length, TimePoint now);
-  /// There will be no more drafts in this round than those at hand: verifies, or shows them to the client.
+  /// There will be no more drafts in this round than those at hand: verifies, or shows them to the client. Ends an
+  /// unverified session: nobody else could go on.
   void end_drafting(Session& session, SessionId id, TimePoint now);
   void send_verify(Session& session, SessionId id, TimePoint now);
   void ask_verifier(Session& session, Message message, TimePoint now);

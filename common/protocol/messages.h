@@ -13,6 +13,7 @@
 #include "common/base/result.h"
 #include "common/policy/policies.h"
 #include "common/sampling/distribution.h"
+#include "common/sampling/logprobs.h"
 #include "common/sampling/params.h"
 #include "common/tensor/tensor.h"
 
@@ -123,15 +124,18 @@ struct KvChunk {  ///< verifier -> coordinator -> drafter while a prefill runs
 struct Draft {  ///< coordinator -> drafter; base is the position of `token`
   TokenId token = 0;           ///< the last emitted token
   std::int32_t draft_length = 0;
-  WireTensor hidden;           ///< [hidden_size], the target row that produced `token`, after the final norm
+  /// [hidden_size], the target row that produced `token`, after the final norm; or a Candidates' state, in f32.
+  WireTensor hidden;
   KvRows kv;                   ///< must end at base
   std::optional<SamplingParams> sampling = {};  ///< none: draft greedily
   std::int64_t index = 0;                       ///< of the first draft in the answer
+  bool want_state = false;                      ///< the drafts are to be gone on from, unverified
 };
 struct Candidates {  ///< drafter -> coordinator; coordinator -> client, for a Step
   std::vector<TokenId> tokens;
   std::int64_t draft_ns = 0;  ///< spent in assistant forwards
   std::vector<Distribution> q = {};  ///< for kRejection: what each token was drawn from, at most kDraftTopK tokens
+  std::optional<WireTensor> state = {};  ///< [hidden_size] f32, the assistant's own row after the last token, if it is wanted
 };
 struct NeedKv {  ///< drafter -> coordinator instead of Candidates
   Position have = 0;  ///< committed rows that the replica holds
@@ -148,6 +152,7 @@ struct Verdict {  ///< verifier -> coordinator; answers Prefill (accepted 0) and
   std::optional<WireTensor> hidden;  ///< [hidden_size], the row that produced next_token
   KvRows kv;
   std::int64_t verify_ns = 0;  ///< the forward pass that held these rows
+  std::vector<TokenLogprobs> logprobs = {};  ///< of the accepted drafts and next_token, if the session wants them; as many alternatives each
 };
 /// client -> coordinator: nobody wants more tokens. With `keep` the answer is its first `keep` tokens, and finished:
 /// Done follows, with kStop. Without, the request failed: kCancelled.
@@ -170,6 +175,8 @@ struct Generate {  ///< client -> coordinator; session is the client's own reque
   std::int64_t wait_ms = 0;       ///< how long to wait for a verifier to join
   bool stepwise = false;          ///< after the first token, every round waits for the client's Steps
   SamplingParams sampling = {};
+  /// After the first token the answer is the drafter's own, draft_length tokens a round, which nobody verifies.
+  bool unverified = false;
   DraftPolicy policy = DraftPolicy::kFixed;
   bool report_rounds = false;     ///< Tokens say how their round went
 };
@@ -188,6 +195,7 @@ struct RoundReport {
 struct Tokens {  ///< coordinator -> client
   std::int64_t index = 0;  ///< of tokens[0] in the answer
   std::vector<TokenId> tokens;
+  std::vector<TokenLogprobs> logprobs = {};  ///< of each, if the request wants them; as many alternatives each
   std::optional<RoundReport> round = {};  ///< if asked for, and not with the first token
 };
 enum class FinishReason : std::uint8_t { kStop, kLength };

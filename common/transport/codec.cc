@@ -31,7 +31,8 @@ static_assert(same(wire::Role::Verifier, Role::kVerifier) &&
 static_assert(same(wire::FinishReason::Stop, FinishReason::kStop) &&
               same(wire::FinishReason::Length, FinishReason::kLength));
 static_assert(same(wire::SamplingRule::Match, SamplingRule::kMatch) &&
-              same(wire::SamplingRule::Rejection, SamplingRule::kRejection));
+              same(wire::SamplingRule::Rejection, SamplingRule::kRejection) &&
+              same(wire::SamplingRule::Typical, SamplingRule::kTypical));
 static_assert(same(wire::ErrorCode::InvalidArgument, Errc::kInvalidArgument) &&
               same(wire::ErrorCode::NotFound, Errc::kNotFound) &&
               same(wire::ErrorCode::Malformed, Errc::kMalformed) &&
@@ -148,7 +149,26 @@ Offset<wire::Sampling> write(Writer& writer, const SamplingParams& sampling) {
       sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty,
       writer.builder.CreateVectorOfStructs(logit_bias),
       writer.builder.CreateVector(sampling.suppress_tokens), sampling.min_tokens, sampling.seed,
-      static_cast<wire::SamplingRule>(sampling.rule));
+      static_cast<wire::SamplingRule>(sampling.rule),
+      sampling.logprobs ? flatbuffers::Optional<std::int32_t>(*sampling.logprobs) : flatbuffers::nullopt);
+}
+
+/// Absent where there are none.
+Offset<wire::Logprobs> write(Writer& writer, const std::vector<TokenLogprobs>& logprobs) {
+  if (logprobs.empty()) return {};
+  std::vector<float> chosen, top;
+  std::vector<TokenId> top_ids;
+  for (const TokenLogprobs& token : logprobs) {
+    CHECK(token.top.size() == logprobs[0].top.size(), "{} alternatives, then {}", logprobs[0].top.size(), token.top.size());
+    chosen.push_back(token.logprob);
+    for (const Logprob& entry : token.top) {
+      top_ids.push_back(entry.token);
+      top.push_back(entry.logprob);
+    }
+  }
+  const auto chosen_at = writer.builder.CreateVector(chosen);
+  const auto top_ids_at = writer.builder.CreateVector(top_ids);
+  return wire::CreateLogprobs(writer.builder, chosen_at, top_ids_at, writer.builder.CreateVector(top));
 }
 
 Offset<wire::Prefill> write(Writer& writer, const Prefill& prefill) {
@@ -166,7 +186,7 @@ Offset<wire::Draft> write(Writer& writer, const Draft& draft) {
   const std::uint32_t hidden = writer.add(draft.hidden);
   const auto kv = write(writer, draft.kv);
   const auto sampling = draft.sampling ? write(writer, *draft.sampling) : Offset<wire::Sampling>();
-  return wire::CreateDraft(writer.builder, draft.token, draft.draft_length, hidden, kv, sampling, draft.index);
+  return wire::CreateDraft(writer.builder, draft.token, draft.draft_length, hidden, kv, sampling, draft.index, draft.want_state);
 }
 
 /// Absent where there are none.
@@ -182,7 +202,8 @@ Offset<flatbuffers::Vector<Offset<wire::Distribution>>> write(Writer& writer, co
 
 Offset<wire::Candidates> write(Writer& writer, const Candidates& candidates) {
   const auto tokens = writer.builder.CreateVector(candidates.tokens);
-  return wire::CreateCandidates(writer.builder, tokens, candidates.draft_ns, write(writer, candidates.q));
+  const auto q = write(writer, candidates.q);
+  return wire::CreateCandidates(writer.builder, tokens, candidates.draft_ns, q, candidates.state ? writer.add(*candidates.state) : 0);
 }
 
 Offset<wire::NeedKv> write(Writer& writer, const NeedKv& need) {
@@ -198,9 +219,9 @@ Offset<wire::VerifyDraft> write(Writer& writer, const Verify& verify) {
 
 Offset<wire::Verdict> write(Writer& writer, const Verdict& verdict) {
   const std::uint32_t hidden = verdict.hidden ? writer.add(*verdict.hidden) : 0;
-  return wire::CreateVerdict(writer.builder, verdict.accepted, verdict.next_token,
-                             verdict.committed, hidden, write(writer, verdict.kv),
-                             verdict.verify_ns);
+  const auto kv = write(writer, verdict.kv);
+  return wire::CreateVerdict(writer.builder, verdict.accepted, verdict.next_token, verdict.committed,
+                             hidden, kv, verdict.verify_ns, write(writer, verdict.logprobs));
 }
 
 Offset<wire::Cancel> write(Writer& writer, const Cancel& cancel) {
@@ -218,7 +239,7 @@ Offset<wire::Generate> write(Writer& writer, const Generate& generate) {
   return wire::CreateGenerate(writer.builder, writer.builder.CreateVector(generate.prompt),
                               generate.max_tokens, generate.draft_length,
                               writer.builder.CreateVector(generate.stop_ids), generate.wait_ms,
-                              generate.stepwise, write(writer, generate.sampling),
+                              generate.stepwise, write(writer, generate.sampling), generate.unverified,
                               static_cast<wire::DraftPolicy>(generate.policy), generate.report_rounds);
 }
 
@@ -234,8 +255,9 @@ Offset<wire::Round> write(Writer& writer, const RoundReport& round) {
 }
 
 Offset<wire::Tokens> write(Writer& writer, const Tokens& tokens) {
-  return wire::CreateTokens(writer.builder, tokens.index, writer.builder.CreateVector(tokens.tokens),
-                            tokens.round ? write(writer, *tokens.round) : Offset<wire::Round>());
+  const auto ids = writer.builder.CreateVector(tokens.tokens);
+  const auto logprobs = write(writer, tokens.logprobs);
+  return wire::CreateTokens(writer.builder, tokens.index, ids, logprobs, tokens.round ? write(writer, *tokens.round) : Offset<wire::Round>());
 }
 
 Offset<wire::Done> write(Writer& writer, const Done& done) {
@@ -530,7 +552,36 @@ SamplingParams read(Reader& reader, const wire::Sampling& table) {
     const wire::LogitBias& entry = *table.logit_bias()->Get(i);
     sampling.logit_bias.push_back({reader.not_negative("logit bias's token", entry.token()), reader.finite("logit bias", entry.bias())});
   }
+  if (table.logprobs()) sampling.logprobs = reader.in_range("logprobs", *table.logprobs(), 0, kLogprobsMax);
   return sampling;
+}
+
+/// @param table may be null. @param tokens that it must tell of, if it is there.
+std::vector<TokenLogprobs> read(Reader& reader, const wire::Logprobs* table, std::size_t tokens) {
+  if (table == nullptr) return {};
+  const std::uint32_t count = reader.count("logprobs", table->chosen(), reader.limits().tokens_max);
+  if (count == 0 || count != tokens) {
+    reader.fail(Errc::kMalformed, "{} logprobs for {} tokens, wanted as many or none", count, tokens);
+    return {};
+  }
+  const std::vector<TokenId> ids = reader.list("alternatives", table->top_ids(), count * static_cast<std::size_t>(kLogprobsMax));
+  const std::size_t values = table->top() == nullptr ? 0 : table->top()->size();
+  if (ids.size() % count != 0 || values != ids.size()) {
+    reader.fail(Errc::kMalformed, "{} alternatives with {} logprobs for {} tokens, wanted as many for each", ids.size(), values, count);
+    return {};
+  }
+  const auto logprob = [&](const flatbuffers::Vector<float>& from, std::size_t i) {
+    const float value = from.Get(static_cast<flatbuffers::uoffset_t>(i));
+    if (!(std::isfinite(value) && value <= 0)) reader.fail(Errc::kMalformed, "a logprob is {}, wanted a finite number of at most 0", value);
+    return value;
+  };
+  std::vector<TokenLogprobs> logprobs(count);
+  const std::size_t top = ids.size() / count;
+  for (std::size_t i = 0; i < count; ++i) {
+    logprobs[i].logprob = logprob(*table->chosen(), i);
+    for (std::size_t j = i * top; j < (i + 1) * top; ++j) logprobs[i].top.push_back({ids[j], logprob(*table->top(), j)});
+  }
+  return logprobs;
 }
 
 Prefill read(Reader& reader, const wire::Prefill& table) {
@@ -550,7 +601,8 @@ Draft read(Reader& reader, const wire::Draft& table) {
               .draft_length = reader.draft_length("draft_length", table.draft_length()),
               .hidden = reader.tensor("hidden", table.hidden(), 1),
               .kv = read(reader, *table.kv()),
-              .index = reader.position("index", table.index())};
+              .index = reader.position("index", table.index()),
+              .want_state = table.want_state()};
   if (table.sampling() != nullptr) draft.sampling = read(reader, *table.sampling());
   return draft;
 }
@@ -579,9 +631,11 @@ std::vector<Distribution> read(Reader& reader, const flatbuffers::Vector<Offset<
 
 Candidates read(Reader& reader, const wire::Candidates& table) {
   const auto tokens_max = static_cast<std::size_t>(reader.limits().draft_length_max);
-  return {.tokens = reader.list("tokens", table.tokens(), tokens_max),
-          .draft_ns = reader.not_negative("draft_ns", table.draft_ns()),
-          .q = read(reader, table.q())};
+  Candidates candidates{.tokens = reader.list("tokens", table.tokens(), tokens_max),
+                        .draft_ns = reader.not_negative("draft_ns", table.draft_ns()),
+                        .q = read(reader, table.q())};
+  if (table.state() != 0) candidates.state = reader.tensor("state", table.state(), 1);
+  return candidates;
 }
 
 NeedKv read(Reader& reader, const wire::NeedKv& table) {
@@ -606,6 +660,7 @@ Verdict read(Reader& reader, const wire::Verdict& table) {
   if (table.hidden() != 0) verdict.hidden = reader.tensor("hidden", table.hidden(), 1);
   verdict.kv = read(reader, *table.kv());
   verdict.verify_ns = reader.not_negative("verify_ns", table.verify_ns());
+  verdict.logprobs = read(reader, table.logprobs(), static_cast<std::size_t>(std::max(0, verdict.accepted)) + 1);
   return verdict;
 }
 
@@ -631,6 +686,7 @@ Generate read(Reader& reader, const wire::Generate& table) {
           .wait_ms = reader.in_range("wait_ms", table.wait_ms(), 0, kWaitMsMax),
           .stepwise = table.stepwise(),
           .sampling = read(reader, *table.sampling()),
+          .unverified = table.unverified(),
           .policy = reader.enumerator<DraftPolicy>("policy", table.policy()),
           .report_rounds = table.report_rounds()};
 }
@@ -661,6 +717,7 @@ RoundReport read(Reader& reader, const wire::Round& table) {
 Tokens read(Reader& reader, const wire::Tokens& table) {
   Tokens tokens{.index = reader.position("index", table.index()),
                 .tokens = reader.list("tokens", table.tokens(), reader.limits().tokens_max)};
+  tokens.logprobs = read(reader, table.logprobs(), tokens.tokens.size());
   if (table.round() != nullptr) tokens.round = read(reader, *table.round());
   return tokens;
 }

@@ -376,6 +376,78 @@ TEST_F(Coordinator, AnAnswerCanNotKeepTokensThatItDoesNotHave) {
   EXPECT_NE(find<Free>(out, "v"), nullptr);
 }
 
+TEST_F(Coordinator, AnUnverifiedAnswerIsTheDraftersOwn) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  const Generate request{.prompt = {1, 2, 3}, .max_tokens = 6, .draft_length = 2, .stop_ids = {44}, .wait_ms = 1000, .unverified = true};
+  core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
+  verdict(0, 0, 40, 3);
+  Message message;
+  auto out = sent();
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, std::vector<TokenId>{40}) << "the first is the target's";
+  const auto expect_draft = [&](TokenId token, std::int64_t index) {
+    const Draft* draft = find<Draft>(out, "d", &message);
+    ASSERT_NE(draft, nullptr);
+    EXPECT_EQ(message.base, 3) << "position and K/V stay those of the prompt";
+    EXPECT_EQ(draft->token, token);
+    EXPECT_EQ(draft->index, index);
+    EXPECT_TRUE(draft->want_state);
+    EXPECT_EQ(find<Verify>(out, "v"), nullptr);
+  };
+  const auto candidates = [&](std::uint32_t round, std::vector<TokenId> tokens, std::optional<WireTensor> state) {
+    core_.on_message("d", {.session = SessionId{50}, .round = RoundId{round}, .body = Candidates{.tokens = std::move(tokens), .state = std::move(state)}}, now_);
+    out = sent();
+  };
+  expect_draft(40, 1);
+  candidates(1, {41, 42}, zeros({2}));
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, (std::vector<TokenId>{41, 42}));
+  expect_draft(42, 3);
+  candidates(2, {43, 44}, zeros({2}));
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, (std::vector<TokenId>{43, 44}));
+  ASSERT_NE(find<Done>(out, "c"), nullptr);
+  EXPECT_EQ(find<Done>(out, "c")->reason, FinishReason::kStop);
+  EXPECT_EQ(find<Done>(out, "c")->metrics.drafted_tokens, 4);
+  EXPECT_EQ(find<Done>(out, "c")->metrics.rounds, 0);
+}
+
+TEST_F(Coordinator, AnUnverifiedAnswerEndsWithItsDrafter) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  Generate request{.prompt = {1, 2, 3}, .max_tokens = 6, .draft_length = 2, .stop_ids = {}, .wait_ms = 1000, .unverified = true};
+  core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
+  verdict(0, 0, 40, 3);
+  sent();
+  core_.on_peer_gone("d", now_);
+  auto out = sent();
+  ASSERT_NE(find<Failed>(out, "c"), nullptr);
+  EXPECT_EQ(find<Failed>(out, "c")->code, Errc::kUnavailable);
+  EXPECT_NE(find<Free>(out, "v"), nullptr);
+  request.draft_length = 0;
+  core_.on_message("c", {.session = SessionId{10}, .body = request}, now_);
+  out = sent();
+  EXPECT_EQ(find<Failed>(out, "c")->code, Errc::kInvalidArgument);
+}
+
+TEST_F(Coordinator, LogprobsAreThoseThatWereAskedFor) {
+  join("v", Role::kVerifier);
+  Generate request{.prompt = {1, 2, 3}, .max_tokens = 6, .draft_length = 0, .stop_ids = {}, .wait_ms = 1000, .sampling = {.logprobs = 1}};
+  const auto answer_with = [&](std::uint64_t number, std::vector<TokenLogprobs> logprobs) {
+    core_.on_message("c", {.session = SessionId{number}, .body = request}, now_);
+    Message prefill;
+    find<Prefill>(sent(), "v", &prefill);
+    core_.on_message("v", {.session = prefill.session, .body = Verdict{.next_token = 40, .committed = 3, .hidden = {}, .kv = {}, .logprobs = std::move(logprobs)}}, now_);
+    return sent();
+  };
+  auto out = answer_with(1, {{-1, {{5, -0.5f}}}});
+  ASSERT_NE(find<Tokens>(out, "c"), nullptr);
+  EXPECT_EQ(find<Tokens>(out, "c")->logprobs, (std::vector<TokenLogprobs>{{-1, {{5, -0.5f}}}}));
+  EXPECT_NE(find<Failed>(answer_with(2, {}), "c"), nullptr);
+  EXPECT_NE(find<Failed>(answer_with(3, {{-1, {}}}), "c"), nullptr);
+  EXPECT_NE(find<Failed>(answer_with(4, {{-1, {{100, -1}}}}), "c"), nullptr) << "beyond the vocabulary";
+  request.sampling.logprobs.reset();
+  EXPECT_NE(find<Failed>(answer_with(5, {{-1, {}}}), "c"), nullptr) << "not asked for";
+}
+
 TEST_F(Coordinator, LiesOfAVerifierEndTheRequest) {
   join("v", Role::kVerifier);
   generate(10, 0);
