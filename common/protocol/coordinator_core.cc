@@ -37,7 +37,7 @@ void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint 
   if (worker == workers_.end()) return send(from, {.body = WhoAreYou{}});
   worker->second.heard = now;
   worker->second.suspect = false;
-  if (std::holds_alternative<Heartbeat>(message.body)) return;
+  if (const auto* heartbeat = std::get_if<Heartbeat>(&message.body)) return on_heartbeat(worker->second, *heartbeat, now);
   if (std::holds_alternative<Drain>(message.body)) {
     worker->second.draining = true;
     return inform(fmt::format("{} is draining", worker->second.hello.name));
@@ -125,6 +125,14 @@ void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint
     const auto session = it++;
     if (session->second.phase == Phase::kWaiting) start(session, now);
   }
+}
+
+void CoordinatorCore::on_heartbeat(Worker& worker, const Heartbeat& heartbeat, TimePoint now) {
+  const Duration rtt = now.time_since_epoch() - Duration(heartbeat.sent_ns);
+  if (heartbeat.sent_ns <= 0 || rtt <= Duration::zero() || rtt > config_.link.peer_timeout) return;
+  // Why not the mean: a worker in the middle of a forward pass answers late, which is not the way's fault. So the
+  // estimate falls at once and rises by an eighth.
+  worker.rtt = worker.rtt == Duration::zero() ? rtt : std::min(rtt, worker.rtt + (rtt - worker.rtt) / 8);
 }
 
 void CoordinatorCore::drop_worker(const PeerId& peer, const std::string& why, TimePoint now) {
@@ -522,7 +530,7 @@ void CoordinatorCore::on_tick(TimePoint now) {
   }
   if (next_heartbeat_ && now < *next_heartbeat_) return;
   next_heartbeat_ = now + config_.link.heartbeat_interval;
-  for (const auto& [peer, worker] : workers_) send(peer, {.body = Heartbeat{}});
+  for (const auto& [peer, worker] : workers_) send(peer, {.body = Heartbeat{now.time_since_epoch().count()}});
   for (const auto& [id, session] : sessions_) {
     if (session.phase != Phase::kPaused) send(session.client, {.session = session.request_id, .body = Heartbeat{}});
   }
@@ -544,7 +552,11 @@ Status CoordinatorCore::status() const {
   Status status{.sessions = static_cast<std::int32_t>(sessions_.size())};
   for (const auto& [peer, worker] : workers_) {
     ++(worker.hello.role == Role::kVerifier ? status.verifiers : status.drafters);
+    if (status.workers.size() == WireLimits{}.workers_max) continue;
+    status.workers.push_back({.role = worker.hello.role, .name = worker.hello.name, .sessions = worker.sessions,
+                              .draining = worker.draining, .rtt_ns = worker.rtt.count()});
   }
+  for (const auto& [id, session] : sessions_) status.waiting += session.phase == Phase::kWaiting;
   return status;
 }
 

@@ -55,6 +55,7 @@ class CoordinatorCore {
     bool draining = false;
     bool suspect = false;  ///< a drafter that missed its time; cleared by any message from it
     int sessions = 0;
+    Duration rtt{};  ///< of its heartbeats, smoothed; 0: not measured yet
 
     /// Whether a session may be given to it now.
     bool may_draft() const { return hello.role == Role::kDrafter && !draining && !suspect; }
@@ -85,6 +86,7 @@ class CoordinatorCore {
   using Sessions = std::map<SessionId, Session>;
 
   void on_hello(const PeerId& from, const Hello& hello, TimePoint now);
+  void on_heartbeat(Worker& worker, const Heartbeat& heartbeat, TimePoint now);
   void on_generate(const PeerId& from, const Message& message, TimePoint now);
   void on_step(const PeerId& from, const Message& message, TimePoint now);
   void on_client_cancel(const PeerId& from, SessionId request_id);

@@ -27,6 +27,7 @@ struct WireLimits {
   std::size_t tensor_bytes_max = 64u << 20;  ///< one donor tensor of one prefill chunk
   std::size_t tensors_max = 5;               ///< hidden row, then K and V of two donors
   std::size_t tokens_max = 1u << 20;
+  std::size_t workers_max = 256;             ///< that a Status lists
   std::int32_t draft_length_max = 32;
 };
 
@@ -104,7 +105,11 @@ struct Refuse {  ///< either way: this connection is of no use
   std::string message;
 };
 struct WhoAreYou {};  ///< coordinator -> an unknown worker: say Hello again
-struct Heartbeat {};  ///< both ways, every heartbeat interval
+struct Heartbeat {  ///< both ways, every heartbeat interval
+  /// The coordinator's clock. A worker that gets one above 0 sends it back at once, and the coordinator
+  /// then knows the round trip. A worker's own heartbeats have 0.
+  std::int64_t sent_ns = 0;
+};
 struct Drain {};      ///< worker -> coordinator: give me no new sessions
 
 // ---- one session ----
@@ -199,8 +204,21 @@ struct Done {  ///< coordinator -> client
   RequestMetrics metrics;
 };
 struct StatusRequest {};  ///< client -> coordinator
+/// A worker as its coordinator sees it.
+struct WorkerStatus {
+  Role role = Role::kVerifier;
+  std::string name;
+  std::int32_t sessions = 0;
+  bool draining = false;
+  std::int64_t rtt_ns = 0;  ///< round trip of a heartbeat, smoothed; 0: not measured yet
+  /// Of a verifier: K/V set aside for its sessions, and all that it has.
+  std::int64_t kv_bytes = 0, kv_bytes_max = 0;
+};
 struct Status {
-  std::int32_t verifiers = 0, drafters = 0, sessions = 0;
+  std::int32_t verifiers = 0, drafters = 0;
+  std::int32_t sessions = 0;  ///< open ones, those that wait included
+  std::int32_t waiting = 0;   ///< for a verifier that has room
+  std::vector<WorkerStatus> workers = {};  ///< at most WireLimits::workers_max of them
 };
 
 using Body = std::variant<Hello, Welcome, Refuse, WhoAreYou, Heartbeat, Drain, Prefill, KvChunk, Draft,

@@ -9,7 +9,7 @@ VerifierCore::VerifierCore(const VerifierConfig& config, Hello hello)
 
 void VerifierCore::on_message(Message message, TimePoint now) {
   WorkerLink::Event event;
-  if (link_.on_message(message, now, &event)) {
+  if (link_.on_message(message, now, &event, &outgoing_)) {
     if (event == WorkerLink::Event::kForgetSessions) forget_all();
     return;
   }

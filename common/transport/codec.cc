@@ -131,8 +131,8 @@ Offset<wire::WhoAreYou> write(Writer& writer, const WhoAreYou&) {
   return wire::CreateWhoAreYou(writer.builder);
 }
 
-Offset<wire::Heartbeat> write(Writer& writer, const Heartbeat&) {
-  return wire::CreateHeartbeat(writer.builder);
+Offset<wire::Heartbeat> write(Writer& writer, const Heartbeat& heartbeat) {
+  return wire::CreateHeartbeat(writer.builder, heartbeat.sent_ns);
 }
 
 Offset<wire::Drain> write(Writer& writer, const Drain&) {
@@ -239,7 +239,13 @@ Offset<wire::StatusRequest> write(Writer& writer, const StatusRequest&) {
 }
 
 Offset<wire::Status> write(Writer& writer, const Status& status) {
-  return wire::CreateStatus(writer.builder, status.verifiers, status.drafters, status.sessions);
+  std::vector<Offset<wire::WorkerStatus>> workers;
+  for (const WorkerStatus& worker : status.workers) {
+    workers.push_back(wire::CreateWorkerStatus(writer.builder, static_cast<wire::Role>(worker.role), writer.builder.CreateString(worker.name),
+                                               worker.sessions, worker.draining, worker.rtt_ns, worker.kv_bytes, worker.kv_bytes_max));
+  }
+  return wire::CreateStatus(writer.builder, status.verifiers, status.drafters, status.sessions, status.waiting,
+                            writer.builder.CreateVector(workers));
 }
 
 template <typename Table>
@@ -492,7 +498,7 @@ Refuse read(Reader& reader, const wire::Refuse& table) {
 }
 
 WhoAreYou read(Reader&, const wire::WhoAreYou&) { return {}; }
-Heartbeat read(Reader&, const wire::Heartbeat&) { return {}; }
+Heartbeat read(Reader& reader, const wire::Heartbeat& table) { return {reader.not_negative("sent_ns", table.sent_ns())}; }
 Drain read(Reader&, const wire::Drain&) { return {}; }
 
 SamplingParams read(Reader& reader, const wire::Sampling& table) {
@@ -629,10 +635,24 @@ Done read(Reader& reader, const wire::Done& table) {
 
 StatusRequest read(Reader&, const wire::StatusRequest&) { return {}; }
 
+WorkerStatus read(Reader& reader, const wire::WorkerStatus& table) {
+  return {.role = reader.enumerator<Role>("role", table.role()),
+          .name = reader.text("name", table.name()),
+          .sessions = reader.not_negative("sessions", table.sessions()),
+          .draining = table.draining(),
+          .rtt_ns = reader.not_negative("rtt_ns", table.rtt_ns()),
+          .kv_bytes = reader.not_negative("kv_bytes", table.kv_bytes()),
+          .kv_bytes_max = reader.not_negative("kv_bytes_max", table.kv_bytes_max())};
+}
+
 Status read(Reader& reader, const wire::Status& table) {
-  return {.verifiers = reader.not_negative("verifiers", table.verifiers()),
-          .drafters = reader.not_negative("drafters", table.drafters()),
-          .sessions = reader.not_negative("sessions", table.sessions())};
+  Status status{.verifiers = reader.not_negative("verifiers", table.verifiers()),
+                .drafters = reader.not_negative("drafters", table.drafters()),
+                .sessions = reader.not_negative("sessions", table.sessions()),
+                .waiting = reader.not_negative("waiting", table.waiting())};
+  const std::uint32_t workers = reader.count("workers", table.workers(), reader.limits().workers_max);
+  for (std::uint32_t i = 0; i < workers; ++i) status.workers.push_back(read(reader, *table.workers()->Get(i)));
+  return status;
 }
 
 Body read_body(Reader& reader, const wire::Envelope& envelope) {
@@ -694,7 +714,8 @@ Result<const wire::Envelope*> verified_envelope(std::span<const std::byte> heade
   const auto* const bytes = reinterpret_cast<const std::uint8_t*>(header.data());
   // Far below FlatBuffers' defaults: the deepest path is envelope, body, kv rows, donor.
   constexpr flatbuffers::uoffset_t kDepthMax = 8;
-  const auto tables_max = static_cast<flatbuffers::uoffset_t>(16 + 3 * limits.tensors_max + static_cast<std::size_t>(limits.draft_length_max));
+  const auto tables_max =
+      static_cast<flatbuffers::uoffset_t>(16 + 3 * limits.tensors_max + static_cast<std::size_t>(limits.draft_length_max) + limits.workers_max);
 
   flatbuffers::Verifier version_verifier(bytes, header.size(), kDepthMax, tables_max);
   if (!version_verifier.VerifyBuffer<wire::AnyEnvelope>(wire::EnvelopeIdentifier())) {

@@ -129,7 +129,7 @@ class RandomMessages {
   void fill(Welcome& m) { m = {engine_()}; }
   void fill(Refuse& m) { m = {enumerator(Errc::kIo), text()}; }
   void fill(WhoAreYou&) {}
-  void fill(Heartbeat&) {}
+  void fill(Heartbeat& m) { m = {big_natural()}; }
   void fill(Drain&) {}
   SamplingParams sampling() {
     const auto number = [&] { return static_cast<float>(integer(-1000, 1000)) / 64; };
@@ -186,7 +186,12 @@ class RandomMessages {
     m.metrics.accepted_per_position.resize(m.metrics.drafted_per_position.size());
   }
   void fill(StatusRequest&) {}
-  void fill(Status& m) { m = {natural(), natural(), natural()}; }
+  void fill(Status& m) {
+    m = {natural(), natural(), natural(), natural()};
+    for (std::int64_t i = integer(0, 3); i > 0; --i) {
+      m.workers.push_back({enumerator(Role::kDrafter), text(), natural(), coin(), big_natural(), big_natural(), big_natural()});
+    }
+  }
 
   std::mt19937_64 engine_;
 };
@@ -254,9 +259,13 @@ auto key(const Tokens& m) {
   const auto& [a, b] = m;
   return std::tie(a, b);
 }
-auto key(const Status& m) {
-  const auto& [a, b, c] = m;
-  return std::tie(a, b, c);
+auto key(const Heartbeat& m) {
+  const auto& [a] = m;
+  return std::tie(a);
+}
+auto key(const WorkerStatus& m) {
+  const auto& [a, b, c, d, e, f, g] = m;
+  return std::tie(a, b, c, d, e, f, g);
 }
 
 template <typename T>
@@ -277,6 +286,12 @@ bool equal(const Verdict& a, const Verdict& b) {
   return accepted == b.accepted && token == b.next_token && committed == b.committed &&
          hidden.has_value() == b.hidden.has_value() && (!hidden || equal(*hidden, *b.hidden)) &&
          equal(kv, b.kv) && ns == b.verify_ns;
+}
+bool equal(const Status& a, const Status& b) {
+  const auto& [verifiers, drafters, sessions, waiting, workers] = a;
+  return verifiers == b.verifiers && drafters == b.drafters && sessions == b.sessions && waiting == b.waiting &&
+         std::equal(workers.begin(), workers.end(), b.workers.begin(), b.workers.end(),
+                    [](const WorkerStatus& x, const WorkerStatus& y) { return key(x) == key(y); });
 }
 bool equal(const Done& a, const Done& b) {
   const auto& [reason, metrics] = a;
@@ -751,6 +766,13 @@ std::vector<Wrong> all_wrongs() {
        "drafters is -1"},
       {"status_sessions", body_with(Status{}, [](Status& m) { m.sessions = -1; }), kBad,
        "sessions is -1"},
+      {"status_waiting", body_with(Status{}, [](Status& m) { m.waiting = -1; }), kBad, "waiting is -1"},
+      {"status_workers", body_with(Status{}, [](Status& m) { m.workers.resize(kLimits.workers_max + 1); }), kBig,
+       "257 workers, at most 256"},
+      {"status_worker_role", body_with(Status{}, [](Status& m) { m.workers = {{.role = Role{2}, .name = ""}}; }), kBad, "role is 2"},
+      {"status_worker_rtt", body_with(Status{}, [](Status& m) { m.workers = {{.name = "", .rtt_ns = -1}}; }), kBad, "rtt_ns is -1"},
+      {"status_worker_kv", body_with(Status{}, [](Status& m) { m.workers = {{.name = "", .kv_bytes = -1}}; }), kBad, "kv_bytes is -1"},
+      {"heartbeat_sent", body_with(Heartbeat{}, [](Heartbeat& m) { m.sent_ns = -1; }), kBad, "sent_ns is -1"},
   };
 }
 

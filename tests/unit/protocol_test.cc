@@ -257,6 +257,36 @@ TEST_F(Coordinator, StrangersAreAskedWhoTheyAre) {
   EXPECT_NE(find<WhoAreYou>(out, "x"), nullptr);
 }
 
+TEST_F(Coordinator, KnowsEachWorkersRoundTrip) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  WorkerLink link({}, hello(Role::kVerifier));
+  WorkerLink::Event event;
+  std::vector<Outgoing> answers;
+  link.on_message({.body = Welcome{50}}, now_, &event, &answers);
+  const auto round_trip = [&](milliseconds time) {
+    now_ += seconds(1);
+    core_.on_message("d", {.body = Heartbeat{}}, now_);
+    core_.on_tick(now_);
+    const auto out = sent();
+    EXPECT_TRUE(link.on_message({.body = *find<Heartbeat>(out, "v")}, now_, &event, &answers));
+    now_ += time;
+    core_.on_message("v", answers.back().message, now_);
+    return milliseconds(core_.status().workers.at(1).rtt_ns / 1'000'000);
+  };
+  EXPECT_EQ(core_.status().workers.at(1).rtt_ns, 0);
+  EXPECT_EQ(round_trip(milliseconds(10)), milliseconds(10));
+  EXPECT_EQ(round_trip(milliseconds(90)), milliseconds(20)) << "one late answer says little";
+  EXPECT_EQ(round_trip(milliseconds(5)), milliseconds(5)) << "an early one is the way's";
+  core_.on_message("v", {.body = Heartbeat{std::numeric_limits<std::int64_t>::max()}}, now_);  // from the future
+  core_.on_message("v", {.body = Heartbeat{1}}, now_);                                         // from long ago
+  const Status status = core_.status();
+  EXPECT_EQ(milliseconds(status.workers.at(1).rtt_ns / 1'000'000), milliseconds(5));
+  EXPECT_EQ(status.workers.at(0).role, Role::kDrafter);
+  EXPECT_EQ(status.workers.at(0).name, "d");
+  EXPECT_EQ(status.workers.at(0).rtt_ns, 0);
+}
+
 // ---- drafter ----
 
 // A client that takes the steps itself: the coordinator does nothing by itself between them.
