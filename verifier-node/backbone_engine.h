@@ -27,15 +27,17 @@ class BackboneEngine {
   KvCost kv_cost() const;
 
  private:
-  /// Committed donor rows [from, to) of a cache, copied out of its rings.
-  KvRows donor_rows(const KvCache& cache, Position from, Position to) const;
-
-  std::unique_ptr<Backbone> backbone_;
   struct Session {
     KvCache cache;
     Sampler sampler;
   };
-  std::map<SessionId, Session> sessions_;
+  /// A session's first rows are due: its cache, empty or with what it reuses.
+  std::map<SessionId, Session>::iterator open(const VerifyWork& work);
+  /// Committed donor rows [from, to) of a cache, copied out of its rings.
+  KvRows donor_rows(const KvCache& cache, Position from, Position to) const;
+
+  std::unique_ptr<Backbone> backbone_;
+  std::map<SessionId, Session> sessions_;  ///< and texts that have ended, until the core releases them
   SamplingScratch scratch_;
 };
 

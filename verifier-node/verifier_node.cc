@@ -66,8 +66,8 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
       if (core.session_count() == 0 || !core.link().joined() || now() > *drain_until) break;
     }
     exchange();
-    for (const SessionId session : core.take_released()) engine.release(session);
     const std::vector<VerifyWork> batch = core.take_batch();
+    for (const SessionId session : core.take_released()) engine.release(session);
     if (batch.empty()) {
       endpoint->wait(kTick);
       continue;

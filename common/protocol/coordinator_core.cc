@@ -415,6 +415,7 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
   if (prefill) {
     session.first_token = now;
     metrics.prefill_ns = (now - session.opened).count();
+    metrics.cached_prompt_tokens = std::min(verdict.cached_tokens, committed);
   } else {
     ++metrics.rounds;
     const std::int64_t waited = (now - session.asked).count(), verifying = std::clamp<std::int64_t>(verdict.verify_ns, 0, waited);

@@ -152,6 +152,7 @@ struct Verdict {  ///< verifier -> coordinator; answers Prefill (accepted 0) and
   std::optional<WireTensor> hidden;  ///< [hidden_size], the row that produced next_token
   KvRows kv;
   std::int64_t verify_ns = 0;  ///< the forward pass that held these rows
+  Position cached_tokens = 0;  ///< of a Prefill: so many of its tokens were not computed, their K/V were there
 };
 struct Cancel {};  ///< client -> coordinator
 struct Free {};    ///< coordinator -> workers: forget the session
@@ -198,6 +199,7 @@ struct RequestMetrics {
   std::int64_t wire_bytes_to_drafter = 0;         ///< rounds: hidden rows, K/V deltas, headers
   std::int64_t wire_bytes_to_drafter_prompt = 0;  ///< the prompt's K/V, sent once
   std::int64_t wire_bytes_to_verifier = 0;
+  std::int64_t cached_prompt_tokens = 0;  ///< of the prompt: their K/V were those of an earlier text
 };
 struct Done {  ///< coordinator -> client
   FinishReason reason = FinishReason::kStop;

@@ -110,7 +110,7 @@ Offset<wire::RequestMetrics> write(Writer& writer, const RequestMetrics& metrics
       writer.builder.CreateVector(metrics.accepted_per_position), metrics.prefill_ns,
       metrics.decode_ns, metrics.draft_ns, metrics.verify_ns, metrics.wire_ns,
       metrics.wire_bytes_to_drafter, metrics.wire_bytes_to_drafter_prompt,
-      metrics.wire_bytes_to_verifier);
+      metrics.wire_bytes_to_verifier, metrics.cached_prompt_tokens);
 }
 
 Offset<wire::Hello> write(Writer& writer, const Hello& hello) {
@@ -199,7 +199,7 @@ Offset<wire::Verdict> write(Writer& writer, const Verdict& verdict) {
   const std::uint32_t hidden = verdict.hidden ? writer.add(*verdict.hidden) : 0;
   return wire::CreateVerdict(writer.builder, verdict.accepted, verdict.next_token,
                              verdict.committed, hidden, write(writer, verdict.kv),
-                             verdict.verify_ns);
+                             verdict.verify_ns, verdict.cached_tokens);
 }
 
 Offset<wire::Cancel> write(Writer& writer, const Cancel&) {
@@ -478,7 +478,8 @@ RequestMetrics read(Reader& reader, const wire::RequestMetrics& table) {
                             .wire_ns = table.wire_ns(),
                             .wire_bytes_to_drafter = table.wire_bytes_to_drafter(),
                             .wire_bytes_to_drafter_prompt = table.wire_bytes_to_drafter_prompt(),
-                            .wire_bytes_to_verifier = table.wire_bytes_to_verifier()};
+                            .wire_bytes_to_verifier = table.wire_bytes_to_verifier(),
+                            .cached_prompt_tokens = table.cached_prompt_tokens()};
   reader.equal_sizes("drafted_per_position and accepted_per_position", table.drafted_per_position(),
                      table.accepted_per_position());
   return metrics;
@@ -595,6 +596,7 @@ Verdict read(Reader& reader, const wire::Verdict& table) {
   if (table.hidden() != 0) verdict.hidden = reader.tensor("hidden", table.hidden(), 1);
   verdict.kv = read(reader, *table.kv());
   verdict.verify_ns = reader.not_negative("verify_ns", table.verify_ns());
+  verdict.cached_tokens = reader.position("cached_tokens", table.cached_tokens());
   return verdict;
 }
 

@@ -169,6 +169,7 @@ class RandomMessages {
     if (coin()) m.hidden = hidden();
     m.kv = kv();
     m.verify_ns = big_natural();
+    m.cached_tokens = position();
   }
   void fill(Cancel&) {}
   void fill(Free&) {}
@@ -182,7 +183,7 @@ class RandomMessages {
     m.reason = enumerator(FinishReason::kLength);
     m.metrics = {big_natural(),  big_natural(), big_natural(), big_natural(), counts(),
                  counts(),       big_natural(), big_natural(), big_natural(), big_natural(),
-                 -big_natural(), big_natural(), big_natural(), big_natural()};
+                 -big_natural(), big_natural(), big_natural(), big_natural(), big_natural()};
     m.metrics.accepted_per_position.resize(m.metrics.drafted_per_position.size());
   }
   void fill(StatusRequest&) {}
@@ -212,8 +213,8 @@ bool equal(const KvRows& a, const KvRows& b) {
                     });
 }
 auto key(const RequestMetrics& m) {
-  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o] = m;
-  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o);
+  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p] = m;
+  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p);
 }
 auto key(const Hello& m) {
   const auto& [a, b, c] = m;
@@ -282,10 +283,10 @@ bool equal(const Draft& a, const Draft& b) {
   return token == b.token && length == b.draft_length && equal(hidden, b.hidden) && equal(kv, b.kv) && sampling == b.sampling && index == b.index;
 }
 bool equal(const Verdict& a, const Verdict& b) {
-  const auto& [accepted, token, committed, hidden, kv, ns] = a;
+  const auto& [accepted, token, committed, hidden, kv, ns, cached] = a;
   return accepted == b.accepted && token == b.next_token && committed == b.committed &&
          hidden.has_value() == b.hidden.has_value() && (!hidden || equal(*hidden, *b.hidden)) &&
-         equal(kv, b.kv) && ns == b.verify_ns;
+         equal(kv, b.kv) && ns == b.verify_ns && cached == b.cached_tokens;
 }
 bool equal(const Status& a, const Status& b) {
   const auto& [verifiers, drafters, sessions, waiting, workers] = a;
@@ -718,6 +719,7 @@ std::vector<Wrong> all_wrongs() {
        "next_token is -1"},
       {"verdict_committed", body_with(Verdict{}, [](Verdict& m) { m.committed = kFar; }), kBad,
        "committed is 1048577"},
+      {"verdict_cached", body_with(Verdict{}, [](Verdict& m) { m.cached_tokens = -1; }), kBad, "cached_tokens is -1"},
       {"verdict_ns", body_with(Verdict{}, [](Verdict& m) { m.verify_ns = -1; }), kBad,
        "verify_ns is -1"},
       {"failed_code", body_with(Failed{}, [](Failed& m) { m.code = Errc{200}; }), kBad,
