@@ -23,7 +23,7 @@ class BackboneEngine {
   /// Everything that lives as long as the engine or a session; sessions as if they had `positions` each.
   void report_buffers(const BufferSink& sink, Position positions) const;
   const Backbone& backbone() const { return *backbone_; }
-  /// What a session's K/V take here, for VerifierConfig.
+  /// What a session's K/V take here, for its Capacity.
   KvCost kv_cost() const;
 
  private:

@@ -17,7 +17,7 @@ struct VerifierOptions {
   int threads = 0;                       ///< of the forward pass; 0: every core
   std::string join;                      ///< the coordinator's address
   std::int64_t kv_bytes_max = 0;         ///< K/V of all sessions; 0: three quarters of what is free after loading
-  VerifierConfig core;                   ///< kv_cost and kv_bytes_max are filled in once the model is there
+  VerifierConfig core;                   ///< what its capacity says of K/V is filled in once the model is there
 };
 
 /// Loads the backbone, joins the coordinator and serves until `stop` (then Ok) or until it cannot

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -92,10 +94,29 @@ struct PairFacts {
 
 // ---- connection ----
 
+/// What K/V rows take: every position in the full layers, the last ring_rows of them in the sliding ones.
+struct KvCost {
+  std::int64_t bytes_per_position = 0;
+  std::int64_t ring_bytes_per_position = 0;
+  std::int64_t ring_rows = 0;
+  std::int64_t bytes(Position positions) const {
+    return positions * bytes_per_position + std::min<Position>(positions, ring_rows) * ring_bytes_per_position;
+  }
+};
+
+/// What a verifier takes at once.
+struct Capacity {
+  std::int64_t sessions_max = 256;
+  KvCost kv_cost = {};
+  /// K/V of all sessions together. What would not fit is refused before any of it is computed.
+  std::int64_t kv_bytes_max = std::numeric_limits<std::int64_t>::max();
+};
+
 struct Hello {  ///< worker -> coordinator
   Role role = Role::kVerifier;
   std::string name;  ///< for people: host and process id
   PairFacts facts;
+  Capacity capacity = {};  ///< of a verifier
 };
 struct Welcome {  ///< coordinator -> worker
   std::uint64_t coordinator = 0;  ///< another number than before: forget all sessions

@@ -5,6 +5,11 @@
 namespace outrider {
 namespace {
 
+Hello with_capacity(Hello hello, const Capacity& capacity) {
+  hello.capacity = capacity;
+  return hello;
+}
+
 /// How many tokens two texts have in common at their start.
 Position common_prefix(std::span<const TokenId> a, std::span<const TokenId> b) {
   return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
@@ -13,7 +18,7 @@ Position common_prefix(std::span<const TokenId> a, std::span<const TokenId> b) {
 }  // namespace
 
 VerifierCore::VerifierCore(const VerifierConfig& config, Hello hello)
-    : config_(config), facts_(hello.facts), link_(config.link, std::move(hello)) {}
+    : config_(config), facts_(hello.facts), link_(config.link, with_capacity(std::move(hello), config.capacity)) {}
 
 void VerifierCore::on_message(Message message, TimePoint now) {
   WorkerLink::Event event;
@@ -49,15 +54,15 @@ Result<void> VerifierCore::check_tokens(const std::vector<TokenId>& tokens, Posi
 }
 
 Result<std::int64_t> VerifierCore::set_aside(std::int64_t held, Position positions) {
-  const std::int64_t needed = config_.kv_cost.bytes(std::min(positions, facts_.context_max));
+  const std::int64_t needed = config_.capacity.kv_cost.bytes(std::min(positions, facts_.context_max));
   if (needed <= held) return held;
-  const std::int64_t left = config_.kv_bytes_max - (kv_bytes_ - held);
+  const std::int64_t left = config_.capacity.kv_bytes_max - (kv_bytes_ - held);
   if (needed > left) {
     const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
     // Alone it would fit: then it is worth another try.
-    return Error{needed > config_.kv_bytes_max ? Errc::kOutOfRange : Errc::kUnavailable,
+    return Error{needed > config_.capacity.kv_bytes_max ? Errc::kOutOfRange : Errc::kUnavailable,
                  fmt::format("{} positions need {:.1f} MiB of K/V, {:.1f} MiB are left of this verifier's {:.1f} MiB: {:.1f} MiB are missing",
-                             positions, mib(needed), mib(left), mib(config_.kv_bytes_max), mib(needed - left))};
+                             positions, mib(needed), mib(left), mib(config_.capacity.kv_bytes_max), mib(needed - left))};
   }
   kv_bytes_ += needed - held;
   return needed;
@@ -75,8 +80,8 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
   if (auto fine = check_tokens(prefill.tokens, 0); !fine) return fail(message, fine.error());
   if (auto fine = check_ids("stop token", prefill.stop_ids); !fine) return fail(message, fine.error());
   if (auto fine = check_sampling(prefill.sampling, facts_.vocab_size); !fine) return fail(message, fine.error());
-  if (sessions_.size() >= config_.sessions_max) {
-    return fail(message, {Errc::kUnavailable, fmt::format("{} sessions, this verifier takes {}", sessions_.size(), config_.sessions_max)});
+  if (std::ssize(sessions_) >= config_.capacity.sessions_max) {
+    return fail(message, {Errc::kUnavailable, fmt::format("{} sessions, this verifier takes {}", sessions_.size(), config_.capacity.sessions_max)});
   }
   // Numbers are not used twice, but who knows what a coordinator does.
   if (const auto old = std::find_if(cached_.begin(), cached_.end(), [&](const CachedText& text) { return text.id == message.session; });
@@ -166,7 +171,7 @@ std::vector<VerifyWork> VerifierCore::take_batch() {
         work.base = done;
         work.last = done + count == total;
         if (request.kv_from) work.kv_from = session.kv_sent;
-        if (done + count == session.keep_at && kv_bytes_ + config_.kv_cost.bytes(session.keep_at) <= config_.kv_bytes_max) {
+        if (done + count == session.keep_at && kv_bytes_ + config_.capacity.kv_cost.bytes(session.keep_at) <= config_.capacity.kv_bytes_max) {
           work.keep_as = SessionId{next_kept_++};
           cache({.id = *work.keep_as, .tokens = {request.tokens.begin(), first + count}, .written = std::max(session.written, done + count), .shared = true});
         }
@@ -192,7 +197,7 @@ std::vector<VerifyWork> VerifierCore::take_batch() {
 }
 
 bool VerifierCore::holds(Position written, Position length) const {
-  const std::int64_t ring = config_.kv_cost.ring_rows;
+  const std::int64_t ring = config_.capacity.kv_cost.ring_rows;
   return ring == 0 || written <= ring || length + config_.rows_max >= written;
 }
 
@@ -229,7 +234,7 @@ bool VerifierCore::begin_prompt(Session& session, VerifyWork* work) {
   if (!source->shared && std::ssize(source->tokens) == best) {
     // A conversation goes on: the new text will be all of the old one and more.
     work->reuse->take = true;
-    cached_bytes_ -= config_.kv_cost.bytes(source->written);
+    cached_bytes_ -= config_.capacity.kv_cost.bytes(source->written);
     cached_.erase(source);
   } else {
     cached_.splice(cached_.end(), cached_, source);
@@ -238,18 +243,18 @@ bool VerifierCore::begin_prompt(Session& session, VerifyWork* work) {
 }
 
 void VerifierCore::cache(CachedText text) {
-  cached_bytes_ += config_.kv_cost.bytes(text.written);
+  cached_bytes_ += config_.capacity.kv_cost.bytes(text.written);
   cached_.push_back(std::move(text));
 }
 
 void VerifierCore::drop(std::list<CachedText>::iterator text) {
-  cached_bytes_ -= config_.kv_cost.bytes(text->written);
+  cached_bytes_ -= config_.capacity.kv_cost.bytes(text->written);
   released_.push_back(text->id);
   cached_.erase(text);
 }
 
 void VerifierCore::trim_cache(std::vector<VerifyWork>* batch) {
-  while (!cached_.empty() && (cached_bytes_ > config_.kv_bytes_max - kv_bytes_ || cached_.size() > config_.sessions_max)) {
+  while (!cached_.empty() && (cached_bytes_ > config_.capacity.kv_bytes_max - kv_bytes_ || std::ssize(cached_) > config_.capacity.sessions_max)) {
     const SessionId id = cached_.front().id;
     drop(cached_.begin());
     const auto user = std::find_if(batch->rbegin(), batch->rend(), [&](const VerifyWork& work) { return work.reuse && work.reuse->from == id; });

@@ -12,24 +12,11 @@
 
 namespace outrider {
 
-/// What K/V rows take: every position in the full layers, the last ring_rows of them in the sliding ones.
-struct KvCost {
-  std::int64_t bytes_per_position = 0;
-  std::int64_t ring_bytes_per_position = 0;
-  std::int64_t ring_rows = 0;
-  std::int64_t bytes(Position positions) const {
-    return positions * bytes_per_position + std::min<Position>(positions, ring_rows) * ring_bytes_per_position;
-  }
-};
-
 struct VerifierConfig {
   LinkConfig link = {};
   std::int64_t rows_max = 256;         ///< rows of one forward, all sessions together
   std::int64_t prefill_chunk = 128;    ///< rows of one prompt per forward
-  std::size_t sessions_max = 256;
-  KvCost kv_cost = {};
-  /// K/V of all sessions together. What would not fit is refused before any of it is computed.
-  std::int64_t kv_bytes_max = std::numeric_limits<std::int64_t>::max();
+  Capacity capacity = {};
   Duration session_idle_max = std::chrono::seconds(120);  ///< for a session whose Free was lost
   /// Tokens that two texts must have in common at their start for the second to wait for, copy or keep
   /// their K/V. Every chat starts with the same few; to wait for those costs more than to compute them.

@@ -114,8 +114,12 @@ Offset<wire::RequestMetrics> write(Writer& writer, const RequestMetrics& metrics
 }
 
 Offset<wire::Hello> write(Writer& writer, const Hello& hello) {
-  return wire::CreateHello(writer.builder, static_cast<wire::Role>(hello.role),
-                           writer.builder.CreateString(hello.name), write(writer, hello.facts));
+  const auto name = writer.builder.CreateString(hello.name);
+  const auto facts = write(writer, hello.facts);
+  const Capacity& capacity = hello.capacity;
+  return wire::CreateHello(writer.builder, static_cast<wire::Role>(hello.role), name, facts,
+                           wire::CreateCapacity(writer.builder, capacity.sessions_max, capacity.kv_cost.bytes_per_position,
+                                                capacity.kv_cost.ring_bytes_per_position, capacity.kv_cost.ring_rows, capacity.kv_bytes_max));
 }
 
 Offset<wire::Welcome> write(Writer& writer, const Welcome& welcome) {
@@ -485,10 +489,20 @@ RequestMetrics read(Reader& reader, const wire::RequestMetrics& table) {
   return metrics;
 }
 
+Capacity read(Reader& reader, const wire::Capacity& table) {
+  constexpr std::int64_t kBytesMax = std::int64_t{1} << 40;  // of a position: those of the longest text are still an int64
+  return {.sessions_max = reader.not_negative("sessions_max", table.sessions_max()),
+          .kv_cost = {.bytes_per_position = reader.in_range("bytes_per_position", table.bytes_per_position(), 0, kBytesMax),
+                      .ring_bytes_per_position = reader.in_range("ring_bytes_per_position", table.ring_bytes_per_position(), 0, kBytesMax),
+                      .ring_rows = reader.position("ring_rows", table.ring_rows())},
+          .kv_bytes_max = reader.not_negative("kv_bytes_max", table.kv_bytes_max())};
+}
+
 Hello read(Reader& reader, const wire::Hello& table) {
   return {.role = reader.enumerator<Role>("role", table.role()),
           .name = reader.text("name", table.name()),
-          .facts = read(reader, *table.facts())};
+          .facts = read(reader, *table.facts()),
+          .capacity = read(reader, *table.capacity())};
 }
 
 Welcome read(Reader&, const wire::Welcome& table) { return {.coordinator = table.coordinator()}; }

@@ -125,7 +125,9 @@ class RandomMessages {
     return result;
   }
 
-  void fill(Hello& m) { m = {enumerator(Role::kDrafter), text(), facts()}; }
+  void fill(Hello& m) {
+    m = {enumerator(Role::kDrafter), text(), facts(), {big_natural(), {natural(), natural(), position()}, big_natural()}};
+  }
   void fill(Welcome& m) { m = {engine_()}; }
   void fill(Refuse& m) { m = {enumerator(Errc::kIo), text()}; }
   void fill(WhoAreYou&) {}
@@ -217,8 +219,10 @@ auto key(const RequestMetrics& m) {
   return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p);
 }
 auto key(const Hello& m) {
-  const auto& [a, b, c] = m;
-  return std::tie(a, b, c);
+  const auto& [a, b, c, capacity] = m;
+  const auto& [d, cost, e] = capacity;
+  const auto& [f, g, h] = cost;
+  return std::tie(a, b, c, d, e, f, g, h);
 }
 auto key(const Welcome& m) {
   const auto& [a] = m;
@@ -631,6 +635,12 @@ std::vector<Wrong> all_wrongs() {
        "head_dim is -1"},
       {"hello_donor_window", hello([](Hello& m) { m.facts.donors = {{.sliding_window = -1}}; }),
        kBad, "sliding_window is -1"},
+      {"hello_sessions_max", hello([](Hello& m) { m.capacity.sessions_max = -1; }), kBad, "sessions_max is -1"},
+      {"hello_kv_position", hello([](Hello& m) { m.capacity.kv_cost.bytes_per_position = (std::int64_t{1} << 40) + 1; }), kBad,
+       "bytes_per_position is 1099511627777"},
+      {"hello_kv_ring", hello([](Hello& m) { m.capacity.kv_cost.ring_bytes_per_position = -1; }), kBad, "ring_bytes_per_position is -1"},
+      {"hello_kv_ring_rows", hello([](Hello& m) { m.capacity.kv_cost.ring_rows = kFar; }), kBad, "ring_rows is 1048577"},
+      {"hello_kv_bytes_max", hello([](Hello& m) { m.capacity.kv_bytes_max = -1; }), kBad, "kv_bytes_max is -1"},
       {"hello_without_facts",
        [] {
          return Frames{header(wire::Body::Hello, [](FlatBufferBuilder& builder) {

@@ -629,7 +629,7 @@ class VerifierMemory : public testing::Test {
     core_->on_message({.body = Welcome{1}}, TimePoint{});
   }
   static VerifierConfig config() {
-    return {.kv_cost = {.bytes_per_position = 100, .ring_bytes_per_position = 50, .ring_rows = 10}, .kv_bytes_max = 3000};
+    return {.capacity = {.kv_cost = {.bytes_per_position = 100, .ring_bytes_per_position = 50, .ring_rows = 10}, .kv_bytes_max = 3000}};
   }
   /// Why it was refused; "taken" if it was not.
   std::string send(std::uint64_t session, Body body, Position base = 0, std::uint32_t round = 0) {
@@ -670,8 +670,8 @@ TEST_F(VerifierMemory, ComesBackWithTheSession) {
 
 TEST_F(VerifierMemory, RefusalSaysThatItWillNeverFit) {
   VerifierConfig small = config();
-  small.kv_bytes_max = 1 << 20;
-  small.kv_cost.bytes_per_position = 1 << 20;
+  small.capacity.kv_bytes_max = 1 << 20;
+  small.capacity.kv_cost.bytes_per_position = 1 << 20;
   start(small);
   EXPECT_EQ(send(1, prompt(2, 4)), std::string(to_string(Errc::kOutOfRange)) +
                                        ": 4 positions need 4.0 MiB of K/V, 1.0 MiB are left of this verifier's 1.0 MiB: 3.0 MiB are missing");
