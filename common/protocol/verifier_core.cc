@@ -76,7 +76,9 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
     if (verdict && verdict->round == message.round) reply(*verdict);
     return;
   }
-  if (value(message.session) >= kFirstKept) return fail(message, {Errc::kInvalidArgument, fmt::format("session {}, wanted one below 2^63", value(message.session))});
+  if (value(message.session) >= kFirstKept) {
+    return fail(message, {Errc::kInvalidArgument, fmt::format("session {}, wanted one below 2^63", value(message.session))});
+  }
   if (auto fine = check_tokens(prefill.tokens, 0); !fine) return fail(message, fine.error());
   if (auto fine = check_ids("stop token", prefill.stop_ids); !fine) return fail(message, fine.error());
   if (auto fine = check_sampling(prefill.sampling, facts_.vocab_size); !fine) return fail(message, fine.error());
@@ -147,6 +149,7 @@ std::vector<VerifyWork> VerifierCore::take_batch() {
   std::vector<VerifyWork> batch;
   if (batch_out_ || queue_.empty()) return batch;
   std::int64_t rows = 0;
+  std::vector<CachedText> kept;  // there once the batch has run, so not for its own prompts
   const auto take = [&](bool prefill) {
     for (auto it = queue_.begin(); it != queue_.end();) {
       Session& session = sessions_.at(*it);
@@ -173,7 +176,8 @@ std::vector<VerifyWork> VerifierCore::take_batch() {
         if (request.kv_from) work.kv_from = session.kv_sent;
         if (done + count == session.keep_at && kv_bytes_ + config_.capacity.kv_cost.bytes(session.keep_at) <= config_.capacity.kv_bytes_max) {
           work.keep_as = SessionId{next_kept_++};
-          cache({.id = *work.keep_as, .tokens = {request.tokens.begin(), first + count}, .written = std::max(session.written, done + count), .shared = true});
+          kept.push_back({.id = *work.keep_as, .tokens = {request.tokens.begin(), first + count},
+                          .written = std::max(session.written, done + count), .shared = true});
         }
       }
       session.in_batch = true;
@@ -191,6 +195,7 @@ std::vector<VerifyWork> VerifierCore::take_batch() {
   const auto is_prefill = [](const VerifyWork& work) { return work.prefill; };
   prompts_first_ = !batch.empty() && std::none_of(batch.begin(), batch.end(), is_prefill) &&
                    std::any_of(queue_.begin(), queue_.end(), [&](SessionId id) { return sessions_.at(id).request->prefill; });
+  for (CachedText& text : kept) cache(std::move(text));
   trim_cache(&batch);
   batch_out_ = !batch.empty();
   return batch;

@@ -157,12 +157,12 @@ TEST(Simulation, ReusedRowsChangeNoText) {
     for (int turn = 0; turn < 3; ++turn) {
       std::vector<std::vector<TokenId>> next;
       for (const auto& [id, prompt] : prompts) {
-        if (id + 4 <= number) continue;  // of the last turn
+        if (id + 5 <= number) continue;  // of an earlier turn
         next.push_back(prompt);
         next.back().insert(next.back().end(), expected[id].begin(), expected[id].end());
       }
-      for (std::size_t i = 0; i < 4; ++i) {
-        std::vector<TokenId> prompt = turn == 0 || i == 3 ? system : next.at(i);
+      for (std::size_t i = 0; i < 5; ++i) {
+        std::vector<TokenId> prompt = turn == 0 || i >= 3 ? system : next.at(i);
         const std::vector<TokenId> question = random_tokens(1 + rng.below(60));
         prompt.insert(prompt.end(), question.begin(), question.end());
         if (i == 2) prompt = prompts[number];  // another choice of the one before
