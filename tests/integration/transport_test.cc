@@ -567,6 +567,7 @@ TEST_F(PumpTest, AClientThatNeverReadsIsAsGoodAsGoneAndOthersDoNotWait) {
   std::int64_t read = 0;
   for (std::int64_t i = 0; i < 10'000 && gone_.empty(); ++i) {
     send({{sleeper_id_, text(i)}, {reader_id_, text(i)}});
+    if (i % 100 != 99) continue;
     for (const TimePoint start = now(); read <= i && now() - start < kHang;) {
       if (const auto received = reader_->receive()) {
         ASSERT_EQ(std::get<Tokens>(received->message->body).index, read++);

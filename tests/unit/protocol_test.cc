@@ -850,10 +850,11 @@ TEST_F(PrefixCache, AStartThatTheRingsHaveLostIsKeptForTheThirdText) {
   const auto kept = std::find_if(work.begin(), work.end(), [](const VerifyWork& w) { return w.keep_as.has_value(); });
   ASSERT_NE(kept, work.end());
   EXPECT_EQ(kept->base + std::ssize(kept->tokens), 20);
+  const SessionId kept_as = *kept->keep_as;
   for (const std::uint64_t session : {3, 4}) {
     work = ask(session, static_cast<TokenId>(50 + session));
     ASSERT_TRUE(work[0].reuse);
-    EXPECT_EQ(work[0].reuse->from, *kept->keep_as);
+    EXPECT_EQ(work[0].reuse->from, kept_as);
     EXPECT_EQ(work[0].base, 20);
     EXPECT_FALSE(work[0].reuse->take) << "it stays";
   }
