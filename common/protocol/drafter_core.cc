@@ -11,7 +11,7 @@ DrafterCore::DrafterCore(const DrafterConfig& config, Hello hello)
 
 void DrafterCore::on_message(Message message, TimePoint now) {
   WorkerLink::Event event;
-  if (link_.on_message(message, now, &event)) {
+  if (link_.on_message(message, now, &event, &outgoing_)) {
     if (event == WorkerLink::Event::kForgetSessions) {
       while (!sessions_.empty()) free(sessions_.begin()->first);
     }

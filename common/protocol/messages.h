@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,6 +31,7 @@ struct WireLimits {
   std::size_t tensor_bytes_max = 64u << 20;  ///< one donor tensor of one prefill chunk
   std::size_t tensors_max = 5;               ///< hidden row, then K and V of two donors
   std::size_t tokens_max = 1u << 20;
+  std::size_t workers_max = 256;             ///< that a Status lists
   std::int32_t draft_length_max = 32;
 };
 
@@ -93,10 +96,29 @@ struct PairFacts {
 
 // ---- connection ----
 
+/// What K/V rows take: every position in the full layers, the last ring_rows of them in the sliding ones.
+struct KvCost {
+  std::int64_t bytes_per_position = 0;
+  std::int64_t ring_bytes_per_position = 0;
+  std::int64_t ring_rows = 0;
+  std::int64_t bytes(Position positions) const {
+    return positions * bytes_per_position + std::min<Position>(positions, ring_rows) * ring_bytes_per_position;
+  }
+};
+
+/// What a verifier takes at once.
+struct Capacity {
+  std::int64_t sessions_max = 256;
+  KvCost kv_cost = {};
+  /// K/V of all sessions together. What would not fit is refused before any of it is computed.
+  std::int64_t kv_bytes_max = std::numeric_limits<std::int64_t>::max();
+};
+
 struct Hello {  ///< worker -> coordinator
   Role role = Role::kVerifier;
   std::string name;  ///< for people: host and process id
   PairFacts facts;
+  Capacity capacity = {};  ///< of a verifier
 };
 struct Welcome {  ///< coordinator -> worker
   std::uint64_t coordinator = 0;  ///< another number than before: forget all sessions
@@ -106,7 +128,11 @@ struct Refuse {  ///< either way: this connection is of no use
   std::string message;
 };
 struct WhoAreYou {};  ///< coordinator -> an unknown worker: say Hello again
-struct Heartbeat {};  ///< both ways, every heartbeat interval
+struct Heartbeat {  ///< both ways, every heartbeat interval
+  /// The coordinator's clock. A worker that gets one above 0 sends it back at once, and the coordinator
+  /// then knows the round trip. A worker's own heartbeats have 0.
+  std::int64_t sent_ns = 0;
+};
 struct Drain {};      ///< worker -> coordinator: give me no new sessions
 
 // ---- one session ----
@@ -153,6 +179,7 @@ struct Verdict {  ///< verifier -> coordinator; answers Prefill (accepted 0) and
   KvRows kv;
   std::int64_t verify_ns = 0;  ///< the forward pass that held these rows
   std::vector<TokenLogprobs> logprobs = {};  ///< of the accepted drafts and next_token, if the session wants them; as many alternatives each
+  Position cached_tokens = 0;  ///< of a Prefill: so many of its tokens were not computed, their K/V were there
 };
 /// client -> coordinator: nobody wants more tokens. With `keep` the answer is its first `keep` tokens, and finished:
 /// Done follows, with kStop. Without, the request failed: kCancelled.
@@ -217,14 +244,28 @@ struct RequestMetrics {
   std::int64_t wire_bytes_to_verifier = 0;
   std::int64_t ngram_rounds = 0;  ///< of drafting_rounds: drafts were the coordinator's own (DraftSource::kNgram)
   std::int64_t ngram_drafted_tokens = 0, ngram_accepted_tokens = 0;
+  std::int64_t cached_prompt_tokens = 0;  ///< of the prompt: their K/V were those of an earlier text
 };
 struct Done {  ///< coordinator -> client
   FinishReason reason = FinishReason::kStop;
   RequestMetrics metrics;
 };
 struct StatusRequest {};  ///< client -> coordinator
+/// A worker as its coordinator sees it.
+struct WorkerStatus {
+  Role role = Role::kVerifier;
+  std::string name;
+  std::int32_t sessions = 0;
+  bool draining = false;
+  std::int64_t rtt_ns = 0;  ///< round trip of a heartbeat, smoothed; 0: not measured yet
+  /// Of a verifier: K/V set aside for its sessions, and all that it has.
+  std::int64_t kv_bytes = 0, kv_bytes_max = 0;
+};
 struct Status {
-  std::int32_t verifiers = 0, drafters = 0, sessions = 0;
+  std::int32_t verifiers = 0, drafters = 0;
+  std::int32_t sessions = 0;  ///< open ones, those that wait included
+  std::int32_t waiting = 0;   ///< for a verifier that has room
+  std::vector<WorkerStatus> workers = {};  ///< at most WireLimits::workers_max of them
 };
 
 using Body = std::variant<Hello, Welcome, Refuse, WhoAreYou, Heartbeat, Drain, Prefill, KvChunk, Draft,

@@ -112,12 +112,16 @@ Offset<wire::RequestMetrics> write(Writer& writer, const RequestMetrics& metrics
       metrics.decode_ns, metrics.draft_ns, metrics.verify_ns, metrics.wire_ns,
       metrics.wire_bytes_to_drafter, metrics.wire_bytes_to_drafter_prompt,
       metrics.wire_bytes_to_verifier, metrics.ngram_rounds, metrics.ngram_drafted_tokens,
-      metrics.ngram_accepted_tokens);
+      metrics.ngram_accepted_tokens, metrics.cached_prompt_tokens);
 }
 
 Offset<wire::Hello> write(Writer& writer, const Hello& hello) {
-  return wire::CreateHello(writer.builder, static_cast<wire::Role>(hello.role),
-                           writer.builder.CreateString(hello.name), write(writer, hello.facts));
+  const auto name = writer.builder.CreateString(hello.name);
+  const auto facts = write(writer, hello.facts);
+  const Capacity& capacity = hello.capacity;
+  return wire::CreateHello(writer.builder, static_cast<wire::Role>(hello.role), name, facts,
+                           wire::CreateCapacity(writer.builder, capacity.sessions_max, capacity.kv_cost.bytes_per_position,
+                                                capacity.kv_cost.ring_bytes_per_position, capacity.kv_cost.ring_rows, capacity.kv_bytes_max));
 }
 
 Offset<wire::Welcome> write(Writer& writer, const Welcome& welcome) {
@@ -133,8 +137,8 @@ Offset<wire::WhoAreYou> write(Writer& writer, const WhoAreYou&) {
   return wire::CreateWhoAreYou(writer.builder);
 }
 
-Offset<wire::Heartbeat> write(Writer& writer, const Heartbeat&) {
-  return wire::CreateHeartbeat(writer.builder);
+Offset<wire::Heartbeat> write(Writer& writer, const Heartbeat& heartbeat) {
+  return wire::CreateHeartbeat(writer.builder, heartbeat.sent_ns);
 }
 
 Offset<wire::Drain> write(Writer& writer, const Drain&) {
@@ -221,7 +225,7 @@ Offset<wire::Verdict> write(Writer& writer, const Verdict& verdict) {
   const std::uint32_t hidden = verdict.hidden ? writer.add(*verdict.hidden) : 0;
   const auto kv = write(writer, verdict.kv);
   return wire::CreateVerdict(writer.builder, verdict.accepted, verdict.next_token, verdict.committed,
-                             hidden, kv, verdict.verify_ns, write(writer, verdict.logprobs));
+                             hidden, kv, verdict.verify_ns, write(writer, verdict.logprobs), verdict.cached_tokens);
 }
 
 Offset<wire::Cancel> write(Writer& writer, const Cancel& cancel) {
@@ -270,7 +274,13 @@ Offset<wire::StatusRequest> write(Writer& writer, const StatusRequest&) {
 }
 
 Offset<wire::Status> write(Writer& writer, const Status& status) {
-  return wire::CreateStatus(writer.builder, status.verifiers, status.drafters, status.sessions);
+  std::vector<Offset<wire::WorkerStatus>> workers;
+  for (const WorkerStatus& worker : status.workers) {
+    workers.push_back(wire::CreateWorkerStatus(writer.builder, static_cast<wire::Role>(worker.role), writer.builder.CreateString(worker.name),
+                                               worker.sessions, worker.draining, worker.rtt_ns, worker.kv_bytes, worker.kv_bytes_max));
+  }
+  return wire::CreateStatus(writer.builder, status.verifiers, status.drafters, status.sessions, status.waiting,
+                            writer.builder.CreateVector(workers));
 }
 
 template <typename Table>
@@ -511,16 +521,27 @@ RequestMetrics read(Reader& reader, const wire::RequestMetrics& table) {
                             .wire_bytes_to_verifier = table.wire_bytes_to_verifier(),
                             .ngram_rounds = table.ngram_rounds(),
                             .ngram_drafted_tokens = table.ngram_drafted_tokens(),
-                            .ngram_accepted_tokens = table.ngram_accepted_tokens()};
+                            .ngram_accepted_tokens = table.ngram_accepted_tokens(),
+                            .cached_prompt_tokens = table.cached_prompt_tokens()};
   reader.equal_sizes("drafted_per_position and accepted_per_position", table.drafted_per_position(),
                      table.accepted_per_position());
   return metrics;
 }
 
+Capacity read(Reader& reader, const wire::Capacity& table) {
+  constexpr std::int64_t kBytesMax = std::int64_t{1} << 40;  // of a position: those of the longest text are still an int64
+  return {.sessions_max = reader.not_negative("sessions_max", table.sessions_max()),
+          .kv_cost = {.bytes_per_position = reader.in_range("bytes_per_position", table.bytes_per_position(), 0, kBytesMax),
+                      .ring_bytes_per_position = reader.in_range("ring_bytes_per_position", table.ring_bytes_per_position(), 0, kBytesMax),
+                      .ring_rows = reader.position("ring_rows", table.ring_rows())},
+          .kv_bytes_max = reader.not_negative("kv_bytes_max", table.kv_bytes_max())};
+}
+
 Hello read(Reader& reader, const wire::Hello& table) {
   return {.role = reader.enumerator<Role>("role", table.role()),
           .name = reader.text("name", table.name()),
-          .facts = read(reader, *table.facts())};
+          .facts = read(reader, *table.facts()),
+          .capacity = read(reader, *table.capacity())};
 }
 
 Welcome read(Reader&, const wire::Welcome& table) { return {.coordinator = table.coordinator()}; }
@@ -531,7 +552,7 @@ Refuse read(Reader& reader, const wire::Refuse& table) {
 }
 
 WhoAreYou read(Reader&, const wire::WhoAreYou&) { return {}; }
-Heartbeat read(Reader&, const wire::Heartbeat&) { return {}; }
+Heartbeat read(Reader& reader, const wire::Heartbeat& table) { return {reader.not_negative("sent_ns", table.sent_ns())}; }
 Drain read(Reader&, const wire::Drain&) { return {}; }
 
 SamplingParams read(Reader& reader, const wire::Sampling& table) {
@@ -661,6 +682,7 @@ Verdict read(Reader& reader, const wire::Verdict& table) {
   verdict.kv = read(reader, *table.kv());
   verdict.verify_ns = reader.not_negative("verify_ns", table.verify_ns());
   verdict.logprobs = read(reader, table.logprobs(), static_cast<std::size_t>(std::max(0, verdict.accepted)) + 1);
+  verdict.cached_tokens = reader.position("cached_tokens", table.cached_tokens());
   return verdict;
 }
 
@@ -729,10 +751,24 @@ Done read(Reader& reader, const wire::Done& table) {
 
 StatusRequest read(Reader&, const wire::StatusRequest&) { return {}; }
 
+WorkerStatus read(Reader& reader, const wire::WorkerStatus& table) {
+  return {.role = reader.enumerator<Role>("role", table.role()),
+          .name = reader.text("name", table.name()),
+          .sessions = reader.not_negative("sessions", table.sessions()),
+          .draining = table.draining(),
+          .rtt_ns = reader.not_negative("rtt_ns", table.rtt_ns()),
+          .kv_bytes = reader.not_negative("kv_bytes", table.kv_bytes()),
+          .kv_bytes_max = reader.not_negative("kv_bytes_max", table.kv_bytes_max())};
+}
+
 Status read(Reader& reader, const wire::Status& table) {
-  return {.verifiers = reader.not_negative("verifiers", table.verifiers()),
-          .drafters = reader.not_negative("drafters", table.drafters()),
-          .sessions = reader.not_negative("sessions", table.sessions())};
+  Status status{.verifiers = reader.not_negative("verifiers", table.verifiers()),
+                .drafters = reader.not_negative("drafters", table.drafters()),
+                .sessions = reader.not_negative("sessions", table.sessions()),
+                .waiting = reader.not_negative("waiting", table.waiting())};
+  const std::uint32_t workers = reader.count("workers", table.workers(), reader.limits().workers_max);
+  for (std::uint32_t i = 0; i < workers; ++i) status.workers.push_back(read(reader, *table.workers()->Get(i)));
+  return status;
 }
 
 Body read_body(Reader& reader, const wire::Envelope& envelope) {
@@ -794,7 +830,8 @@ Result<const wire::Envelope*> verified_envelope(std::span<const std::byte> heade
   const auto* const bytes = reinterpret_cast<const std::uint8_t*>(header.data());
   // Far below FlatBuffers' defaults: the deepest path is envelope, body, kv rows, donor.
   constexpr flatbuffers::uoffset_t kDepthMax = 8;
-  const auto tables_max = static_cast<flatbuffers::uoffset_t>(16 + 3 * limits.tensors_max + static_cast<std::size_t>(limits.draft_length_max));
+  const auto tables_max =
+      static_cast<flatbuffers::uoffset_t>(16 + 3 * limits.tensors_max + static_cast<std::size_t>(limits.draft_length_max) + limits.workers_max);
 
   flatbuffers::Verifier version_verifier(bytes, header.size(), kDepthMax, tables_max);
   if (!version_verifier.VerifyBuffer<wire::AnyEnvelope>(wire::EnvelopeIdentifier())) {

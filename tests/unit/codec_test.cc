@@ -125,11 +125,13 @@ class RandomMessages {
     return result;
   }
 
-  void fill(Hello& m) { m = {enumerator(Role::kDrafter), text(), facts()}; }
+  void fill(Hello& m) {
+    m = {enumerator(Role::kDrafter), text(), facts(), {big_natural(), {natural(), natural(), position()}, big_natural()}};
+  }
   void fill(Welcome& m) { m = {engine_()}; }
   void fill(Refuse& m) { m = {enumerator(Errc::kIo), text()}; }
   void fill(WhoAreYou&) {}
-  void fill(Heartbeat&) {}
+  void fill(Heartbeat& m) { m = {big_natural()}; }
   void fill(Drain&) {}
   SamplingParams sampling() {
     const auto number = [&] { return static_cast<float>(integer(-1000, 1000)) / 64; };
@@ -174,6 +176,7 @@ class RandomMessages {
     m.kv = kv();
     m.verify_ns = big_natural();
     m.logprobs = logprobs(m.accepted + 1);
+    m.cached_tokens = position();
   }
   /// None, or of so many tokens.
   std::vector<TokenLogprobs> logprobs(std::int64_t count) {
@@ -211,11 +214,16 @@ class RandomMessages {
     m.reason = enumerator(FinishReason::kLength);
     m.metrics = {big_natural(),  big_natural(), big_natural(), big_natural(), counts(),
                  counts(),       big_natural(), big_natural(), big_natural(), big_natural(),
-                 -big_natural(), big_natural(), big_natural(), big_natural(), big_natural(), big_natural(), big_natural()};
+                 -big_natural(), big_natural(), big_natural(), big_natural(), big_natural(), big_natural(), big_natural(), big_natural()};
     m.metrics.accepted_per_position.resize(m.metrics.drafted_per_position.size());
   }
   void fill(StatusRequest&) {}
-  void fill(Status& m) { m = {natural(), natural(), natural()}; }
+  void fill(Status& m) {
+    m = {natural(), natural(), natural(), natural()};
+    for (std::int64_t i = integer(0, 3); i > 0; --i) {
+      m.workers.push_back({enumerator(Role::kDrafter), text(), natural(), coin(), big_natural(), big_natural(), big_natural()});
+    }
+  }
 
   std::mt19937_64 engine_;
 };
@@ -236,12 +244,14 @@ bool equal(const KvRows& a, const KvRows& b) {
                     });
 }
 auto key(const RequestMetrics& m) {
-  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r] = m;
-  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r);
+  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s] = m;
+  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s);
 }
 auto key(const Hello& m) {
-  const auto& [a, b, c] = m;
-  return std::tie(a, b, c);
+  const auto& [a, b, c, capacity] = m;
+  const auto& [d, cost, e] = capacity;
+  const auto& [f, g, h] = cost;
+  return std::tie(a, b, c, d, e, f, g, h);
 }
 auto key(const Welcome& m) {
   const auto& [a] = m;
@@ -290,9 +300,13 @@ bool equal(const Tokens& a, const Tokens& b) {
   return a.index == b.index && a.tokens == b.tokens && a.logprobs == b.logprobs && a.round.has_value() == b.round.has_value() &&
          (!a.round || equal(*a.round, *b.round));
 }
-auto key(const Status& m) {
-  const auto& [a, b, c] = m;
-  return std::tie(a, b, c);
+auto key(const Heartbeat& m) {
+  const auto& [a] = m;
+  return std::tie(a);
+}
+auto key(const WorkerStatus& m) {
+  const auto& [a, b, c, d, e, f, g] = m;
+  return std::tie(a, b, c, d, e, f, g);
 }
 
 template <typename T>
@@ -313,10 +327,16 @@ bool equal(const Candidates& a, const Candidates& b) {
   return tokens == b.tokens && ns == b.draft_ns && q == b.q && state.has_value() == b.state.has_value() && (!state || equal(*state, *b.state));
 }
 bool equal(const Verdict& a, const Verdict& b) {
-  const auto& [accepted, token, committed, hidden, kv, ns, logprobs] = a;
+  const auto& [accepted, token, committed, hidden, kv, ns, logprobs, cached] = a;
   return accepted == b.accepted && token == b.next_token && committed == b.committed &&
          hidden.has_value() == b.hidden.has_value() && (!hidden || equal(*hidden, *b.hidden)) &&
-         equal(kv, b.kv) && ns == b.verify_ns && logprobs == b.logprobs;
+         equal(kv, b.kv) && ns == b.verify_ns && logprobs == b.logprobs && cached == b.cached_tokens;
+}
+bool equal(const Status& a, const Status& b) {
+  const auto& [verifiers, drafters, sessions, waiting, workers] = a;
+  return verifiers == b.verifiers && drafters == b.drafters && sessions == b.sessions && waiting == b.waiting &&
+         std::equal(workers.begin(), workers.end(), b.workers.begin(), b.workers.end(),
+                    [](const WorkerStatus& x, const WorkerStatus& y) { return key(x) == key(y); });
 }
 bool equal(const Done& a, const Done& b) {
   const auto& [reason, metrics] = a;
@@ -655,6 +675,12 @@ std::vector<Wrong> all_wrongs() {
        "head_dim is -1"},
       {"hello_donor_window", hello([](Hello& m) { m.facts.donors = {{.sliding_window = -1}}; }),
        kBad, "sliding_window is -1"},
+      {"hello_sessions_max", hello([](Hello& m) { m.capacity.sessions_max = -1; }), kBad, "sessions_max is -1"},
+      {"hello_kv_position", hello([](Hello& m) { m.capacity.kv_cost.bytes_per_position = (std::int64_t{1} << 40) + 1; }), kBad,
+       "bytes_per_position is 1099511627777"},
+      {"hello_kv_ring", hello([](Hello& m) { m.capacity.kv_cost.ring_bytes_per_position = -1; }), kBad, "ring_bytes_per_position is -1"},
+      {"hello_kv_ring_rows", hello([](Hello& m) { m.capacity.kv_cost.ring_rows = kFar; }), kBad, "ring_rows is 1048577"},
+      {"hello_kv_bytes_max", hello([](Hello& m) { m.capacity.kv_bytes_max = -1; }), kBad, "kv_bytes_max is -1"},
       {"hello_without_facts",
        [] {
          return Frames{header(wire::Body::Hello, [](FlatBufferBuilder& builder) {
@@ -743,6 +769,7 @@ std::vector<Wrong> all_wrongs() {
        "next_token is -1"},
       {"verdict_committed", body_with(Verdict{}, [](Verdict& m) { m.committed = kFar; }), kBad,
        "committed is 1048577"},
+      {"verdict_cached", body_with(Verdict{}, [](Verdict& m) { m.cached_tokens = -1; }), kBad, "cached_tokens is -1"},
       {"verdict_ns", body_with(Verdict{}, [](Verdict& m) { m.verify_ns = -1; }), kBad,
        "verify_ns is -1"},
       {"failed_code", body_with(Failed{}, [](Failed& m) { m.code = Errc{200}; }), kBad,
@@ -807,6 +834,13 @@ std::vector<Wrong> all_wrongs() {
        "drafters is -1"},
       {"status_sessions", body_with(Status{}, [](Status& m) { m.sessions = -1; }), kBad,
        "sessions is -1"},
+      {"status_waiting", body_with(Status{}, [](Status& m) { m.waiting = -1; }), kBad, "waiting is -1"},
+      {"status_workers", body_with(Status{}, [](Status& m) { m.workers.resize(kLimits.workers_max + 1); }), kBig,
+       "257 workers, at most 256"},
+      {"status_worker_role", body_with(Status{}, [](Status& m) { m.workers = {{.role = Role{2}, .name = ""}}; }), kBad, "role is 2"},
+      {"status_worker_rtt", body_with(Status{}, [](Status& m) { m.workers = {{.name = "", .rtt_ns = -1}}; }), kBad, "rtt_ns is -1"},
+      {"status_worker_kv", body_with(Status{}, [](Status& m) { m.workers = {{.name = "", .kv_bytes = -1}}; }), kBad, "kv_bytes is -1"},
+      {"heartbeat_sent", body_with(Heartbeat{}, [](Heartbeat& m) { m.sent_ns = -1; }), kBad, "sent_ns is -1"},
   };
 }
 
