@@ -30,7 +30,7 @@ void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint 
   if (const auto* hello = std::get_if<Hello>(&message.body)) return on_hello(from, *hello, now);
   if (std::holds_alternative<Generate>(message.body)) return on_generate(from, message, now);
   if (std::holds_alternative<Step>(message.body)) return on_step(from, message, now);
-  if (std::holds_alternative<Cancel>(message.body)) return on_client_cancel(from, message.session);
+  if (const auto* cancel = std::get_if<Cancel>(&message.body)) return on_client_cancel(from, message.session, *cancel);
   if (std::holds_alternative<StatusRequest>(message.body)) return send(from, {.body = status()});
 
   const auto worker = workers_.find(from);
@@ -452,10 +452,14 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
   next_round(session, it->first, now, prefill || session.request.stepwise || session.kv.from < message.base);
 }
 
-void CoordinatorCore::on_client_cancel(const PeerId& from, SessionId request_id) {
+void CoordinatorCore::on_client_cancel(const PeerId& from, SessionId request_id, const Cancel& cancel) {
   for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
     if (it->second.client != from || it->second.request_id != request_id) continue;
-    return finish(it, Failed{Errc::kCancelled, "cancelled"});
+    if (!cancel.keep) return finish(it, Failed{Errc::kCancelled, "cancelled"});
+    if (const std::int64_t had = std::ssize(it->second.answer); *cancel.keep > had) {
+      return fail(it, Errc::kInvalidArgument, fmt::format("{} tokens to keep, the answer has {}", *cancel.keep, had));
+    }
+    return finish(it, Done{FinishReason::kStop, it->second.metrics});
   }
 }
 

@@ -87,7 +87,7 @@ class CoordinatorCore {
   void on_hello(const PeerId& from, const Hello& hello, TimePoint now);
   void on_generate(const PeerId& from, const Message& message, TimePoint now);
   void on_step(const PeerId& from, const Message& message, TimePoint now);
-  void on_client_cancel(const PeerId& from, SessionId request_id);
+  void on_client_cancel(const PeerId& from, SessionId request_id, const Cancel& cancel);
   void on_kv_chunk(Session& session, SessionId id, KvRows kv);
   void on_candidates(Session& session, SessionId id, const Candidates& candidates, TimePoint now);
   void on_verdict(Sessions::iterator it, Message message, TimePoint now);

@@ -148,7 +148,11 @@ struct Verdict {  ///< verifier -> coordinator; answers Prefill (accepted 0) and
   KvRows kv;
   std::int64_t verify_ns = 0;  ///< the forward pass that held these rows
 };
-struct Cancel {};  ///< client -> coordinator
+/// client -> coordinator: nobody wants more tokens. With `keep` the answer is its first `keep` tokens, and finished:
+/// Done follows, with kStop. Without, the request failed: kCancelled.
+struct Cancel {
+  std::optional<std::int64_t> keep = {};
+};
 struct Free {};    ///< coordinator -> workers: forget the session
 struct Failed {    ///< worker -> coordinator, coordinator -> client
   Errc code = Errc::kInvalidArgument;

@@ -202,8 +202,8 @@ Offset<wire::Verdict> write(Writer& writer, const Verdict& verdict) {
                              verdict.verify_ns);
 }
 
-Offset<wire::Cancel> write(Writer& writer, const Cancel&) {
-  return wire::CreateCancel(writer.builder);
+Offset<wire::Cancel> write(Writer& writer, const Cancel& cancel) {
+  return wire::CreateCancel(writer.builder, cancel.keep ? flatbuffers::Optional<std::int64_t>(*cancel.keep) : flatbuffers::nullopt);
 }
 
 Offset<wire::Free> write(Writer& writer, const Free&) { return wire::CreateFree(writer.builder); }
@@ -592,7 +592,12 @@ Verdict read(Reader& reader, const wire::Verdict& table) {
   return verdict;
 }
 
-Cancel read(Reader&, const wire::Cancel&) { return {}; }
+Cancel read(Reader& reader, const wire::Cancel& table) {
+  Cancel cancel;
+  if (table.keep()) cancel.keep = reader.not_negative("keep", *table.keep());
+  return cancel;
+}
+
 Free read(Reader&, const wire::Free&) { return {}; }
 
 Failed read(Reader& reader, const wire::Failed& table) {

@@ -170,7 +170,9 @@ class RandomMessages {
     m.kv = kv();
     m.verify_ns = big_natural();
   }
-  void fill(Cancel&) {}
+  void fill(Cancel& m) {
+    if (coin()) m.keep = coin() ? big_natural() : 0;  // 0 is a count, not "none"
+  }
   void fill(Free&) {}
   void fill(Failed& m) { m = {enumerator(Errc::kIo), text()}; }
   void fill(Generate& m) {
@@ -231,6 +233,10 @@ auto key(const Candidates& m) {
   return std::tie(a, b, c);
 }
 auto key(const NeedKv& m) {
+  const auto& [a] = m;
+  return std::tie(a);
+}
+auto key(const Cancel& m) {
   const auto& [a] = m;
   return std::tie(a);
 }

@@ -243,6 +243,34 @@ TEST_F(Coordinator, WaitsForAVerifierOnlySoLong) {
   EXPECT_EQ(find<Failed>(out, "c")->message, "no verifier joined within 1.0 s");
 }
 
+TEST_F(Coordinator, AnAnswerMayEndWhereItsClientSays) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  generate(10, 2);
+  verdict(0, 0, 40, 3);
+  sent();
+  core_.on_message("c", {.session = SessionId{9}, .body = Cancel{.keep = 1}}, now_);
+  const auto out = sent();
+  ASSERT_NE(find<Done>(out, "c"), nullptr);
+  EXPECT_EQ(find<Done>(out, "c")->reason, FinishReason::kStop);
+  EXPECT_EQ(find<Failed>(out, "c"), nullptr);
+  EXPECT_NE(find<Free>(out, "v"), nullptr);
+  EXPECT_NE(find<Free>(out, "d"), nullptr);
+  EXPECT_EQ(core_.status().sessions, 0);
+}
+
+TEST_F(Coordinator, AnAnswerCanNotKeepTokensThatItDoesNotHave) {
+  join("v", Role::kVerifier);
+  generate(10, 0);
+  verdict(0, 0, 40, 3);
+  sent();
+  core_.on_message("c", {.session = SessionId{9}, .body = Cancel{.keep = 2}}, now_);
+  const auto out = sent();
+  ASSERT_NE(find<Failed>(out, "c"), nullptr);
+  EXPECT_EQ(find<Failed>(out, "c")->message, "2 tokens to keep, the answer has 1");
+  EXPECT_NE(find<Free>(out, "v"), nullptr);
+}
+
 TEST_F(Coordinator, LiesOfAVerifierEndTheRequest) {
   join("v", Role::kVerifier);
   generate(10, 0);
