@@ -220,6 +220,13 @@ bool same_secret(const std::string& given, const std::string& key) {
   return difference == 0;
 }
 
+/// A path as the regular expression that httplib wants.
+std::string exactly(const std::string& path) {
+  std::string pattern;
+  for (const char c : path) pattern += std::isalnum(static_cast<unsigned char>(c)) || c == '/' || c == '_' || c == '-' ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  return pattern;
+}
+
 class Server final : public HttpServer, private httplib::Server {
  public:
   Server(HttpOptions options, std::vector<HttpRoute> routes) : options_(std::move(options)), routes_(std::move(routes)) {
@@ -245,7 +252,7 @@ class Server final : public HttpServer, private httplib::Server {
       apply(std::move(*reply), response);
       return response.status;
     });
-    set_error_handler([](const httplib::Request&, httplib::Response& response) {
+    set_error_handler(HandlerWithResponse([](const httplib::Request&, httplib::Response& response) {
       if (response.body.empty()) {
         const ApiError error = transport_error(response.status, current->failure);
         response.status = error.status;
@@ -254,10 +261,10 @@ class Server final : public HttpServer, private httplib::Server {
       }
       if (current->close_after) response.set_header("Connection", "close");
       return HandlerResponse::Handled;
-    });
+    }));
     for (const HttpRoute& route : routes_) {
       const Handler handler = [&route](const httplib::Request& request, httplib::Response& response) { answer(route, request, response); };
-      route.method == "POST" ? Post(route.path, handler) : Get(route.path, handler);
+      route.method == "POST" ? Post(exactly(route.path), handler) : Get(exactly(route.path), handler);
     }
   }
 
