@@ -45,7 +45,7 @@ struct Ending {
 /// on the time of a whole request, and an answer to "is the client still there?".
 class Connection final : public httplib::Stream {
  public:
-  enum class Failure { kNone, kTimeout, kTooLarge };
+  enum class Failure { kNone, kTimeout, kHeadTooLarge, kBodyTooLarge };
 
   Connection(int socket, const Ending& ending) : socket_(socket), ending_(ending) {}
 
@@ -61,10 +61,14 @@ class Connection final : public httplib::Stream {
   void begin_head(Duration timeout) {
     budget_ = kHeadBytesMax;
     deadline_ = now() + timeout;
+    in_body_ = false;
     failure = Failure::kNone;
     close_after = false;
   }
-  void begin_body(std::size_t bytes_max) { budget_ = bytes_max + kFramingBytesMax; }
+  void begin_body(std::size_t bytes_max) {
+    budget_ = bytes_max + kFramingBytesMax;
+    in_body_ = true;
+  }
 
   /// Also true of a client that only said that it will send nothing more: they do not do that.
   bool gone() const {
@@ -87,7 +91,7 @@ class Connection final : public httplib::Stream {
   bool is_writable() const override { return !gone(); }
   ssize_t read(char* bytes, std::size_t size) override {
     if (budget_ == 0) {
-      failure = Failure::kTooLarge;
+      failure = in_body_ ? Failure::kBodyTooLarge : Failure::kHeadTooLarge;
       return -1;
     }
     while (begin_ == end_) {
@@ -124,7 +128,8 @@ class Connection final : public httplib::Stream {
   int socket_;
   const Ending& ending_;
   TimePoint deadline_{};
-  std::size_t budget_ = 0;
+  std::size_t budget_ = 0;  ///< bytes that read() may still give
+  bool in_body_ = false;
   std::array<char, 16 << 10> buffer_;
   std::size_t begin_ = 0, end_ = 0;  ///< what of the buffer is not read yet
 };
@@ -188,7 +193,8 @@ HttpReply error_reply(const ApiError& error) { return {.status = error.status, .
 /// What httplib or the connection refused.
 ApiError transport_error(int status, Connection::Failure failure) {
   if (failure == Connection::Failure::kTimeout) return {408, "the request did not arrive in time"};
-  if (failure == Connection::Failure::kTooLarge) return {413, "the request is too large"};
+  if (failure == Connection::Failure::kHeadTooLarge) return {431, "the request's headers are too large"};
+  if (failure == Connection::Failure::kBodyTooLarge) return {413, "the request is too large"};
   switch (status) {
     case 404: return {404, "no such endpoint"};
     case 413: return {413, "the request is too large"};

@@ -16,12 +16,12 @@ ApiDefaults defaults() {
 /// A chat request that is right, with these fields changed; a null takes one away.
 std::string chat_with(const Json& fields) {
   Json body = {{"model", "nano"}, {"messages", {{{"role", "user"}, {"content", "Hi"}}}}};
-  body.merge_patch(fields);
+  if (!fields.is_null()) body.merge_patch(fields);
   return body.dump();
 }
 std::string completion_with(const Json& fields) {
   Json body = {{"model", "nano"}, {"prompt", "Hi"}};
-  body.merge_patch(fields);
+  if (!fields.is_null()) body.merge_patch(fields);
   return body.dump();
 }
 
@@ -39,7 +39,7 @@ CompletionRequest completion(const Json& fields) { return parsed(parse_completio
 ApiError refused(const ApiResult<CompletionRequest>& result) {
   if (const auto* error = std::get_if<ApiError>(&result)) return *error;
   ADD_FAILURE() << "was taken";
-  return {.status = 0};
+  return {.status = 0, .message = ""};
 }
 
 TEST(ChatCompletion, WhatARequestDoesNotSayIsTheModelsAdvice) {
@@ -248,7 +248,9 @@ TEST(Replies, AChatCompletionHasOpenAIsShape) {
   choice.message.content = "Hello";
   choice.message.reasoning = "Hm";
   choice.finish_reason = "stop";
-  Usage usage{.prompt_tokens = 3, .completion_tokens = 2, .metrics = {.rounds = 1, .drafted_tokens = 4, .accepted_tokens = 1, .accepted_per_position = {1, 0, 0, 0}}};
+  Usage usage{.prompt_tokens = 3, .completion_tokens = 2, .metrics = {}};
+  usage.metrics.accepted_tokens = 1;
+  usage.metrics.accepted_per_position = {1, 0, 0, 0};
   const Json body = Json::parse(completion_body(kChat, {choice}, usage));
   EXPECT_EQ(body["object"], "chat.completion");
   EXPECT_EQ(body["choices"][0]["message"]["content"], "Hello");
@@ -274,11 +276,18 @@ TEST(Replies, AToolCallIsTheSameStreamedAndNot) {
 }
 
 TEST(Replies, MetricsOfChoicesAddUp) {
+  const auto metrics = [](std::vector<std::int64_t> drafted, std::vector<std::int64_t> accepted, std::int64_t verify_ns) {
+    RequestMetrics one;
+    one.rounds = 2;
+    one.drafted_per_position = std::move(drafted);
+    one.accepted_per_position = std::move(accepted);
+    one.verify_ns = verify_ns;
+    return one;
+  };
   RequestMetrics sum;
-  add(sum, {.rounds = 2, .drafted_tokens = 3, .drafted_per_position = {2, 1}, .accepted_per_position = {1, 0}, .verify_ns = 5});
-  add(sum, {.rounds = 1, .drafted_tokens = 3, .drafted_per_position = {1, 1, 1}, .accepted_per_position = {1, 1, 0}, .verify_ns = 6});
-  EXPECT_EQ(sum.rounds, 3);
-  EXPECT_EQ(sum.drafted_tokens, 6);
+  add(sum, metrics({2, 1}, {1, 0}, 5));
+  add(sum, metrics({1, 1, 1}, {1, 1, 0}, 6));
+  EXPECT_EQ(sum.rounds, 4);
   EXPECT_EQ(sum.verify_ns, 11);
   EXPECT_EQ(sum.drafted_per_position, (std::vector<std::int64_t>{3, 2, 1}));
   EXPECT_EQ(sum.accepted_per_position, (std::vector<std::int64_t>{2, 1, 0}));
