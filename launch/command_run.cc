@@ -29,6 +29,7 @@ struct RunFlags {
   SamplingFlags sampling;
   std::string prompt, connect, prompt_ids;
   std::vector<std::string> stops;
+  std::optional<std::int32_t> logprobs;
   std::int32_t draft_length = 4;
   std::int64_t max_tokens = 256;
   int threads = 0;
@@ -76,6 +77,21 @@ nlohmann::json sampling_json(const SamplingParams& sampling) {
   return object;
 }
 
+nlohmann::json logprobs_json(const Tokenizer& tokenizer, const Generation& generation) {
+  const auto entry = [&](TokenId token, float logprob) {
+    return nlohmann::json{{"id", token}, {"token", tokenizer.decode({&token, 1}, /*skip_special=*/false)}, {"logprob", logprob}};
+  };
+  nlohmann::json array = nlohmann::json::array();
+  for (std::size_t i = 0; i < generation.tokens.size(); ++i) {
+    const TokenLogprobs& logprobs = generation.logprobs[i];
+    nlohmann::json object = entry(generation.tokens[i], logprobs.logprob);
+    object["top_logprobs"] = nlohmann::json::array();
+    for (const Logprob& other : logprobs.top) object["top_logprobs"].push_back(entry(other.token, other.logprob));
+    array.push_back(std::move(object));
+  }
+  return array;
+}
+
 /// An answer's tokens as text, up to the first stop string.
 class AnswerText {
  public:
@@ -113,6 +129,7 @@ void run(const RunFlags& flags) {
                    .stop_ids = or_throw(load_eos_token_ids(pair.backbone)),
                    .wait_ms = 4000,
                    .sampling = flags.sampling.of(pair)};
+  request.sampling.logprobs = flags.logprobs;
 
   TransportContext context;
   const bool drafting = flags.draft_length > 0;
@@ -156,12 +173,13 @@ void run(const RunFlags& flags) {
   if (flags.json) {
     nlohmann::json metrics = metrics_json(generation);
     metrics["backbone_only_tok_per_sec"] = plain ? nlohmann::json(tokens_per_second(*plain)) : nlohmann::json();
-    const nlohmann::json object = {{"prompt_ids", request.prompt},
-                                   {"token_ids", generation.tokens},
-                                   {"text", text},
-                                   {"finish_reason", generation.reason == FinishReason::kStop ? "stop" : "length"},
-                                   {"sampling", sampling_json(request.sampling)},
-                                   {"metrics", std::move(metrics)}};
+    nlohmann::json object = {{"prompt_ids", request.prompt},
+                             {"token_ids", generation.tokens},
+                             {"text", text},
+                             {"finish_reason", generation.reason == FinishReason::kStop ? "stop" : "length"},
+                             {"sampling", sampling_json(request.sampling)},
+                             {"metrics", std::move(metrics)}};
+    if (flags.logprobs) object["logprobs"] = logprobs_json(tokenizer, generation);
     std::printf("%s\n", object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
     return;
   }
@@ -186,7 +204,8 @@ void add_run_command(CLI::App& app) {
   command->add_option("--connect", flags->connect, "Use the coordinator at tcp://HOST:PORT")->excludes(processes);
   command->add_option("--stop", flags->stops, "End the answer before this text; may be given several times")->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_flag("--raw", flags->raw, "The prompt is plain text, not a chat message");
-  command->add_flag("--json", flags->json, "Print one JSON object at the end instead of text");
+  auto* json = command->add_flag("--json", flags->json, "Print one JSON object at the end instead of text");
+  command->add_option("--logprobs", flags->logprobs, "Log-probability of every token and of the N most probable ones, in the JSON object")->check(CLI::Range(0, kLogprobsMax))->needs(json);
   command->add_flag("--compare", flags->compare, "Decode plainly first: measures backbone_only_tok_per_sec, checks that the tokens are equal (not under --rejection)");
   command->callback([flags] {
     if (flags->prompt.empty() && flags->prompt_ids.empty()) throw std::runtime_error("run: give a prompt or --prompt-ids");

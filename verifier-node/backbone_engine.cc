@@ -112,6 +112,10 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
       } else {
         result.accepted = outcome->accepted;
         result.next_token = outcome->next_token;
+        std::vector<TokenId> emitted;
+        if (!work.prefill) emitted.assign(work.tokens.begin() + 1, work.tokens.begin() + 1 + outcome->accepted);
+        emitted.push_back(outcome->next_token);
+        result.logprobs = sampler.logprobs(logits, emitted, scratch_);
         if (work.kv_from) {
           result.hidden = wire_row(output.hidden[row + outcome->accepted].span(), activation_dtype(backbone_->weight_type()));
         }

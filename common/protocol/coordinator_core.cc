@@ -19,6 +19,15 @@ std::int64_t tokens_left(const Session& session) {
   return session.request.max_tokens - static_cast<std::int64_t>(session.answer.size());
 }
 
+/// Whether a verdict's logprobs are what the request asked for.
+bool fits(const std::vector<TokenLogprobs>& logprobs, std::optional<std::int32_t> wanted, std::size_t tokens, std::int32_t vocab_size) {
+  if (!wanted) return logprobs.empty();
+  return logprobs.size() == tokens && std::all_of(logprobs.begin(), logprobs.end(), [&](const TokenLogprobs& token) {
+           return token.top.size() == static_cast<std::size_t>(std::min(*wanted, vocab_size)) &&
+                  std::all_of(token.top.begin(), token.top.end(), [&](const Logprob& entry) { return entry.token < vocab_size; });
+         });
+}
+
 bool contains(const std::vector<TokenId>& ids, TokenId id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
 
 }  // namespace
@@ -336,13 +345,14 @@ void CoordinatorCore::ask_drafter(Session& session, SessionId id, TimePoint now)
   session.phase = Phase::kDrafting;
   session.phase_since = session.asked = now;
   session.replica_end = base;
-  const SamplingParams& sampling = session.request.sampling;
+  SamplingParams sampling = session.request.sampling;
+  sampling.logprobs.reset();  // the target's matter
   send(session.drafter, {.session = id, .round = session.round, .base = base,
                          .body = Draft{.token = session.answer.back(),
                                        .draft_length = static_cast<std::int32_t>(draft_length),
                                        .hidden = std::move(*session.hidden),
                                        .kv = up_to_date ? KvRows{.from = base, .to = base, .donors = {}} : std::move(session.kv),
-                                       .sampling = sampling == SamplingParams{} ? std::nullopt : std::optional(sampling),
+                                       .sampling = sampling == SamplingParams{} ? std::nullopt : std::optional(std::move(sampling)),
                                        .index = static_cast<std::int64_t>(session.answer.size())}});
   session.hidden.reset();
   session.kv = {};
@@ -403,6 +413,10 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
                 fmt::format("verifier {} accepted {} of {} drafts and committed {}, wanted {}", verifier.hello.name,
                             verdict.accepted, session.drafts.size(), verdict.committed, committed));
   }
+  if (!fits(verdict.logprobs, session.request.sampling.logprobs, static_cast<std::size_t>(verdict.accepted) + 1, verifier.hello.facts.vocab_size)) {
+    return fail(it, Errc::kMalformed, fmt::format("verifier {} sent {} logprobs for {} tokens, or not those that were asked for", verifier.hello.name,
+                                                  verdict.logprobs.size(), verdict.accepted + 1));
+  }
   RequestMetrics& metrics = session.metrics;
   if (prefill) {
     session.first_token = now;
@@ -432,12 +446,13 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
   const auto stop = std::find_if(fresh.begin(), fresh.end(), [&](TokenId t) { return contains(session.request.stop_ids, t); });
   const bool stopped = stop != fresh.end();
   if (stopped) fresh.erase(stop + 1, fresh.end());
+  if (!verdict.logprobs.empty()) verdict.logprobs.resize(fresh.size());
   CHECK(static_cast<std::int64_t>(fresh.size()) <= tokens_left(session), "{} tokens, {} left", fresh.size(), tokens_left(session));
   const auto index = static_cast<std::int64_t>(session.answer.size());
   session.answer.insert(session.answer.end(), fresh.begin(), fresh.end());
   session.last_token = now;
   metrics.decode_ns = (now - session.first_token).count();
-  send(session.client, {.session = session.request_id, .body = Tokens{index, std::move(fresh)}});
+  send(session.client, {.session = session.request_id, .body = Tokens{index, std::move(fresh), std::move(verdict.logprobs)}});
   if (stopped || tokens_left(session) == 0) {
     return finish(it, Done{stopped ? FinishReason::kStop : FinishReason::kLength, metrics});
   }

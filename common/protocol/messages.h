@@ -12,6 +12,7 @@
 #include "common/base/ids.h"
 #include "common/base/result.h"
 #include "common/sampling/distribution.h"
+#include "common/sampling/logprobs.h"
 #include "common/sampling/params.h"
 #include "common/tensor/tensor.h"
 
@@ -147,6 +148,7 @@ struct Verdict {  ///< verifier -> coordinator; answers Prefill (accepted 0) and
   std::optional<WireTensor> hidden;  ///< [hidden_size], the row that produced next_token
   KvRows kv;
   std::int64_t verify_ns = 0;  ///< the forward pass that held these rows
+  std::vector<TokenLogprobs> logprobs = {};  ///< of the accepted drafts and next_token, if the session wants them; as many alternatives each
 };
 /// client -> coordinator: nobody wants more tokens. With `keep` the answer is its first `keep` tokens, and finished:
 /// Done follows, with kStop. Without, the request failed: kCancelled.
@@ -179,6 +181,7 @@ struct Step {
 struct Tokens {  ///< coordinator -> client
   std::int64_t index = 0;  ///< of tokens[0] in the answer
   std::vector<TokenId> tokens;
+  std::vector<TokenLogprobs> logprobs = {};  ///< of each, if the request wants them; as many alternatives each
 };
 enum class FinishReason : std::uint8_t { kStop, kLength };
 

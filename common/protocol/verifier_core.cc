@@ -200,7 +200,8 @@ void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint no
                                                    .committed = session.committed,
                                                    .hidden = std::move(result.hidden),
                                                    .kv = std::move(result.kv),
-                                                   .verify_ns = result.verify_ns}};
+                                                   .verify_ns = result.verify_ns,
+                                                   .logprobs = std::move(result.logprobs)}};
     session.request.reset();
     session.prompt_done = 0;
     reply(*session.last_verdict);

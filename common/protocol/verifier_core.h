@@ -55,6 +55,7 @@ struct VerifyResult {
   std::optional<WireTensor> hidden;
   KvRows kv;
   std::int64_t verify_ns = 0;
+  std::vector<TokenLogprobs> logprobs = {};  ///< as in Verdict
   std::optional<Error> error = {};  ///< no token could be chosen: the session is over
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -35,11 +36,19 @@ struct SamplingParams {
   std::int64_t min_tokens = 0;   ///< no stop token before the answer has so many
   std::uint64_t seed = 0;        ///< of the draws; without a meaning at temperature 0
   SamplingRule rule = SamplingRule::kMatch;
+  /// Log-probabilities of the emitted tokens, and of so many alternatives each, are wanted. Changes no choice.
+  std::optional<std::int32_t> logprobs = {};
 
   bool greedy() const { return temperature == 0; }
   bool has_penalties() const { return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0; }
   bool operator==(const SamplingParams&) const = default;
 };
+
+/// The seed of answer `choice` of several to one request: the first is the answer of a request for one.
+inline std::uint64_t seed_of_choice(std::uint64_t seed, std::uint64_t choice) { return seed + choice; }
+
+/// Most alternatives that logprobs may ask for: OpenAI's and vLLM's limit.
+inline constexpr std::int32_t kLogprobsMax = 20;
 
 /// Most tokens of a drafter's distribution on the wire.
 inline constexpr std::int32_t kDraftTopK = 64;

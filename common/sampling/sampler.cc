@@ -56,6 +56,15 @@ Result<TokenId> Sampler::choose(std::span<const float> logits, SamplingScratch& 
   return draw(p_, Noise(params_.seed, answer_length_, Noise::Stream::kDraw));
 }
 
+std::vector<TokenLogprobs> Sampler::logprobs(Matrix<const float> logits, std::span<const TokenId> tokens, SamplingScratch& scratch) const {
+  std::vector<TokenLogprobs> result;
+  if (!params_.logprobs) return result;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    result.push_back(logprobs_of(logits[static_cast<std::int64_t>(i)].span(), softcap_, tokens[i], *params_.logprobs, scratch));
+  }
+  return result;
+}
+
 Result<VerifyOutcome> Sampler::verify(Matrix<const float> logits, std::span<const TokenId> tokens, SamplingScratch& scratch) {
   CHECK(logits.size(0) == std::ssize(tokens) && !tokens.empty(), "rows {}, tokens {}", logits.size(0), tokens.size());
   for (std::int32_t i = 0;; ++i) {

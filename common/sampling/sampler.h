@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/sampling/distribution.h"
+#include "common/sampling/logprobs.h"
 #include "common/sampling/params.h"
 #include "common/sampling/verify.h"
 
@@ -39,6 +40,11 @@ class Sampler {
   /// @param q [G] what the drafts were drawn from.
   Result<VerifyOutcome> verify_rejection(Matrix<const float> logits, std::span<const TokenId> tokens, std::span<const Distribution> q,
                                          SamplingScratch& scratch);
+
+  /// Of tokens that were chosen, if the request wants them.
+  /// @param logits [N, V] as given to choose() or verify(). @param tokens [N] token i was chosen from row i.
+  /// @return [N], or nothing.
+  std::vector<TokenLogprobs> logprobs(Matrix<const float> logits, std::span<const TokenId> tokens, SamplingScratch& scratch) const;
 
  private:
   void add_answer(TokenId token);

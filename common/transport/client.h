@@ -14,6 +14,7 @@ namespace outrider {
 /// What came back for one Generate.
 struct Generation {
   std::vector<TokenId> tokens;
+  std::vector<TokenLogprobs> logprobs;  ///< of each token, if the request wanted them
   FinishReason reason = FinishReason::kStop;
   RequestMetrics metrics;
   bool cancelled = false;  ///< ended by the caller; then there are no reason and no metrics
@@ -36,6 +37,9 @@ class Client {
   /// From within on_tokens: the answer is its first `keep` tokens, at most those that have come, and it is finished:
   /// reason kStop, with metrics. on_tokens is not called again; both tiers drop the session in this round.
   void end_answer(std::int64_t keep) { end_ = keep; }
+
+  /// From within on_tokens: all that has come, the new tokens included.
+  const Generation& so_far() const { return generation_; }
 
   // The steps of one text at the caller's own pace. An error ends the text, which prefill() starts anew,
   // but for kInvalidArgument: that step was refused and all is as before.
@@ -71,6 +75,7 @@ class Client {
 
   std::unique_ptr<Endpoint> endpoint_;
   SessionId request_{};  ///< the current or last one
+  Generation generation_;  ///< of the current or last generate()
   std::optional<std::int64_t> end_;  ///< of generate()'s answer, once on_tokens has said so
   std::optional<Error> no_text_;  ///< why no step is possible; none while a stepwise text is open
 };

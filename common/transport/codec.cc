@@ -147,7 +147,26 @@ Offset<wire::Sampling> write(Writer& writer, const SamplingParams& sampling) {
       sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty,
       writer.builder.CreateVectorOfStructs(logit_bias),
       writer.builder.CreateVector(sampling.suppress_tokens), sampling.min_tokens, sampling.seed,
-      static_cast<wire::SamplingRule>(sampling.rule));
+      static_cast<wire::SamplingRule>(sampling.rule),
+      sampling.logprobs ? flatbuffers::Optional<std::int32_t>(*sampling.logprobs) : flatbuffers::nullopt);
+}
+
+/// Absent where there are none.
+Offset<wire::Logprobs> write(Writer& writer, const std::vector<TokenLogprobs>& logprobs) {
+  if (logprobs.empty()) return {};
+  std::vector<float> chosen, top;
+  std::vector<TokenId> top_ids;
+  for (const TokenLogprobs& token : logprobs) {
+    CHECK(token.top.size() == logprobs[0].top.size(), "{} alternatives, then {}", logprobs[0].top.size(), token.top.size());
+    chosen.push_back(token.logprob);
+    for (const Logprob& entry : token.top) {
+      top_ids.push_back(entry.token);
+      top.push_back(entry.logprob);
+    }
+  }
+  const auto chosen_at = writer.builder.CreateVector(chosen);
+  const auto top_ids_at = writer.builder.CreateVector(top_ids);
+  return wire::CreateLogprobs(writer.builder, chosen_at, top_ids_at, writer.builder.CreateVector(top));
 }
 
 Offset<wire::Prefill> write(Writer& writer, const Prefill& prefill) {
@@ -197,9 +216,9 @@ Offset<wire::VerifyDraft> write(Writer& writer, const Verify& verify) {
 
 Offset<wire::Verdict> write(Writer& writer, const Verdict& verdict) {
   const std::uint32_t hidden = verdict.hidden ? writer.add(*verdict.hidden) : 0;
-  return wire::CreateVerdict(writer.builder, verdict.accepted, verdict.next_token,
-                             verdict.committed, hidden, write(writer, verdict.kv),
-                             verdict.verify_ns);
+  const auto kv = write(writer, verdict.kv);
+  return wire::CreateVerdict(writer.builder, verdict.accepted, verdict.next_token, verdict.committed,
+                             hidden, kv, verdict.verify_ns, write(writer, verdict.logprobs));
 }
 
 Offset<wire::Cancel> write(Writer& writer, const Cancel& cancel) {
@@ -225,8 +244,8 @@ Offset<wire::Step> write(Writer& writer, const Step& step) {
 }
 
 Offset<wire::Tokens> write(Writer& writer, const Tokens& tokens) {
-  return wire::CreateTokens(writer.builder, tokens.index,
-                            writer.builder.CreateVector(tokens.tokens));
+  const auto ids = writer.builder.CreateVector(tokens.tokens);
+  return wire::CreateTokens(writer.builder, tokens.index, ids, write(writer, tokens.logprobs));
 }
 
 Offset<wire::Done> write(Writer& writer, const Done& done) {
@@ -513,7 +532,36 @@ SamplingParams read(Reader& reader, const wire::Sampling& table) {
     const wire::LogitBias& entry = *table.logit_bias()->Get(i);
     sampling.logit_bias.push_back({reader.not_negative("logit bias's token", entry.token()), reader.finite("logit bias", entry.bias())});
   }
+  if (table.logprobs()) sampling.logprobs = reader.in_range("logprobs", *table.logprobs(), 0, kLogprobsMax);
   return sampling;
+}
+
+/// @param table may be null. @param tokens that it must tell of, if it is there.
+std::vector<TokenLogprobs> read(Reader& reader, const wire::Logprobs* table, std::size_t tokens) {
+  if (table == nullptr) return {};
+  const std::uint32_t count = reader.count("logprobs", table->chosen(), reader.limits().tokens_max);
+  if (count == 0 || count != tokens) {
+    reader.fail(Errc::kMalformed, "{} logprobs for {} tokens, wanted as many or none", count, tokens);
+    return {};
+  }
+  const std::vector<TokenId> ids = reader.list("alternatives", table->top_ids(), count * static_cast<std::size_t>(kLogprobsMax));
+  const std::size_t values = table->top() == nullptr ? 0 : table->top()->size();
+  if (ids.size() % count != 0 || values != ids.size()) {
+    reader.fail(Errc::kMalformed, "{} alternatives with {} logprobs for {} tokens, wanted as many for each", ids.size(), values, count);
+    return {};
+  }
+  const auto logprob = [&](const flatbuffers::Vector<float>& from, std::size_t i) {
+    const float value = from.Get(static_cast<flatbuffers::uoffset_t>(i));
+    if (!(std::isfinite(value) && value <= 0)) reader.fail(Errc::kMalformed, "a logprob is {}, wanted a finite number of at most 0", value);
+    return value;
+  };
+  std::vector<TokenLogprobs> logprobs(count);
+  const std::size_t top = ids.size() / count;
+  for (std::size_t i = 0; i < count; ++i) {
+    logprobs[i].logprob = logprob(*table->chosen(), i);
+    for (std::size_t j = i * top; j < (i + 1) * top; ++j) logprobs[i].top.push_back({ids[j], logprob(*table->top(), j)});
+  }
+  return logprobs;
 }
 
 Prefill read(Reader& reader, const wire::Prefill& table) {
@@ -589,6 +637,7 @@ Verdict read(Reader& reader, const wire::Verdict& table) {
   if (table.hidden() != 0) verdict.hidden = reader.tensor("hidden", table.hidden(), 1);
   verdict.kv = read(reader, *table.kv());
   verdict.verify_ns = reader.not_negative("verify_ns", table.verify_ns());
+  verdict.logprobs = read(reader, table.logprobs(), static_cast<std::size_t>(std::max(0, verdict.accepted)) + 1);
   return verdict;
 }
 
@@ -623,8 +672,10 @@ Step read(Reader& reader, const wire::Step& table) {
 }
 
 Tokens read(Reader& reader, const wire::Tokens& table) {
-  return {.index = reader.position("index", table.index()),
-          .tokens = reader.list("tokens", table.tokens(), reader.limits().tokens_max)};
+  Tokens tokens{.index = reader.position("index", table.index()),
+                .tokens = reader.list("tokens", table.tokens(), reader.limits().tokens_max)};
+  tokens.logprobs = read(reader, table.logprobs(), tokens.tokens.size());
+  return tokens;
 }
 
 Done read(Reader& reader, const wire::Done& table) {

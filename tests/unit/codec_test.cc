@@ -137,6 +137,7 @@ class RandomMessages {
                           .repetition_penalty = number(), .presence_penalty = number(), .frequency_penalty = number(),
                           .suppress_tokens = tokens(0, 5), .min_tokens = big_natural(), .seed = engine_(), .rule = enumerator(SamplingRule::kRejection)};
     for (std::int64_t i = integer(0, 3); i > 0; --i) result.logit_bias.push_back({natural(), number()});
+    if (coin()) result.logprobs = static_cast<std::int32_t>(integer(0, kLogprobsMax));
     return result;
   }
   void fill(Prefill& m) { m = {tokens(1, 200), coin(), position(), sampling(), tokens(0, 5)}; }
@@ -169,6 +170,18 @@ class RandomMessages {
     if (coin()) m.hidden = hidden();
     m.kv = kv();
     m.verify_ns = big_natural();
+    m.logprobs = logprobs(m.accepted + 1);
+  }
+  /// None, or of so many tokens.
+  std::vector<TokenLogprobs> logprobs(std::int64_t count) {
+    std::vector<TokenLogprobs> result(coin() ? static_cast<std::size_t>(count) : 0);
+    const std::int64_t top = integer(0, kLogprobsMax);
+    const auto number = [&] { return -static_cast<float>(integer(0, 1000)) / 64; };
+    for (TokenLogprobs& token : result) {
+      token.logprob = number();
+      for (std::int64_t i = 0; i < top; ++i) token.top.push_back({natural(), number()});
+    }
+    return result;
   }
   void fill(Cancel& m) {
     if (coin()) m.keep = coin() ? big_natural() : 0;  // 0 is a count, not "none"
@@ -179,7 +192,10 @@ class RandomMessages {
     m = {tokens(0, 200), big_natural(), draft_length(), tokens(0, 5), natural() % 86'400'001, coin(), sampling()};
   }
   void fill(Step& m) { m = {draft_length(), tokens(0, kLimits.draft_length_max)}; }
-  void fill(Tokens& m) { m = {position(), tokens(0, 40)}; }
+  void fill(Tokens& m) {
+    m = {position(), tokens(0, 40)};
+    m.logprobs = logprobs(std::ssize(m.tokens));
+  }
   void fill(Done& m) {
     m.reason = enumerator(FinishReason::kLength);
     m.metrics = {big_natural(),  big_natural(), big_natural(), big_natural(), counts(),
@@ -257,8 +273,8 @@ auto key(const Step& m) {
   return std::tie(a, b);
 }
 auto key(const Tokens& m) {
-  const auto& [a, b] = m;
-  return std::tie(a, b);
+  const auto& [a, b, c] = m;
+  return std::tie(a, b, c);
 }
 auto key(const Status& m) {
   const auto& [a, b, c] = m;
@@ -279,10 +295,10 @@ bool equal(const Draft& a, const Draft& b) {
   return token == b.token && length == b.draft_length && equal(hidden, b.hidden) && equal(kv, b.kv) && sampling == b.sampling && index == b.index;
 }
 bool equal(const Verdict& a, const Verdict& b) {
-  const auto& [accepted, token, committed, hidden, kv, ns] = a;
+  const auto& [accepted, token, committed, hidden, kv, ns, logprobs] = a;
   return accepted == b.accepted && token == b.next_token && committed == b.committed &&
          hidden.has_value() == b.hidden.has_value() && (!hidden || equal(*hidden, *b.hidden)) &&
-         equal(kv, b.kv) && ns == b.verify_ns;
+         equal(kv, b.kv) && ns == b.verify_ns && logprobs == b.logprobs;
 }
 bool equal(const Done& a, const Done& b) {
   const auto& [reason, metrics] = a;
@@ -741,6 +757,16 @@ std::vector<Wrong> all_wrongs() {
       {"tokens_long",
        body_with(Tokens{}, [&](Tokens& m) { m.tokens = tokens(kLimits.tokens_max + 1); }), kBig,
        "1048577 tokens, at most 1048576"},
+      {"tokens_logprobs", body_with(Tokens{}, [](Tokens& m) { m.tokens = {1, 2}, m.logprobs.resize(1); }), kBad, "1 logprobs for 2 tokens"},
+      {"tokens_logprob_nan",
+       body_with(Tokens{}, [](Tokens& m) { m.tokens = {1}, m.logprobs = {{std::numeric_limits<float>::quiet_NaN(), {}}}; }), kBad, "a logprob is nan"},
+      {"tokens_logprob_above", body_with(Tokens{}, [](Tokens& m) { m.tokens = {1}, m.logprobs = {{0, {{1, 0.5f}}}}; }), kBad, "a logprob is 0.5"},
+      {"tokens_alternative", body_with(Tokens{}, [](Tokens& m) { m.tokens = {1}, m.logprobs = {{0, {{-1, 0}}}}; }), kBad, "-1 among alternatives"},
+      {"tokens_alternatives", body_with(Tokens{}, [](Tokens& m) { m.tokens = {1}, m.logprobs = {{0, std::vector<Logprob>(21)}}; }), kBig,
+       "21 alternatives, at most 20 allowed"},
+      {"verdict_logprobs", body_with(Verdict{}, [](Verdict& m) { m.accepted = 1, m.logprobs.resize(1); }), kBad, "1 logprobs for 2 tokens"},
+      {"sampling_logprobs", body_with(Generate{}, [](Generate& m) { m.sampling.logprobs = 21; }), kBad, "logprobs is 21, wanted 0 to 20"},
+      {"cancel_keep", body_with(Cancel{}, [](Cancel& m) { m.keep = -1; }), kBad, "keep is -1"},
       {"tokens_token", body_with(Tokens{}, [](Tokens& m) { m.tokens = {-1}; }), kBad,
        "-1 among tokens"},
       {"done_reason", body_with(Done{}, [](Done& m) { m.reason = FinishReason{2}; }), kBad,

@@ -250,6 +250,48 @@ TEST(Sampler, PenaltiesCountTheRowsOwnDraftsAndNotTheRejectedOnes) {
   EXPECT_EQ(sampler.verify(rows(next, 4), std::vector<TokenId>{1}, scratch).value().next_token, 3);
 }
 
+TEST(Logprobs, AreThoseOfTheWholeSoftmaxBestFirst) {
+  SamplingScratch scratch;
+  const std::vector<float> row = {1, 3, 2, 3};
+  const double total = std::exp(-2) + 1 + std::exp(-1) + 1;
+  const TokenLogprobs logprobs = logprobs_of(row, 0, 2, 3, scratch);
+  EXPECT_NEAR(logprobs.logprob, -1 - std::log(total), 1e-6);
+  ASSERT_EQ(logprobs.top.size(), 3u);
+  EXPECT_EQ(logprobs.top[0].token, 1) << "the lower id of equals";
+  EXPECT_EQ(logprobs.top[1].token, 3);
+  EXPECT_EQ(logprobs.top[2], (Logprob{2, logprobs.logprob}));
+  EXPECT_NEAR(logprobs.top[0].logprob, -std::log(total), 1e-6);
+  EXPECT_EQ(logprobs_of(row, 0, 2, 20, scratch).top.size(), 4u) << "no more than the vocabulary";
+  EXPECT_TRUE(logprobs_of(row, 0, 2, 0, scratch).top.empty());
+}
+
+TEST(Logprobs, CountTheSoftcapAndStayFinite) {
+  SamplingScratch scratch;
+  const TokenLogprobs capped = logprobs_of(std::vector<float>{0, 60}, 30, 0, 0, scratch);
+  EXPECT_NEAR(capped.logprob, -30 * std::tanh(2.0f), 1e-4);
+  const float most = std::numeric_limits<float>::max();
+  EXPECT_EQ(logprobs_of(std::vector<float>{-most, most}, 0, 0, 0, scratch).logprob, -most);
+  EXPECT_EQ(logprobs_of(std::vector<float>{-most, most}, 0, 1, 0, scratch).logprob, 0);
+}
+
+// The model's own distribution: what a request does to it changes which token it is, not what is said of it.
+TEST(Logprobs, KnowNothingOfTheRequest) {
+  SamplingScratch scratch;
+  const std::vector<float> row = random_row(3, 50, 4);
+  const Matrix<const float> logits(row.data(), {1, 50});
+  const TokenId token = 7;
+  const auto of = [&](SamplingParams params) {
+    params.logprobs = 4;
+    Sampler sampler(params, {1}, 0);
+    sampler.add_prompt(std::vector<TokenId>{7, 8});
+    return sampler.logprobs(logits, {&token, 1}, scratch);
+  };
+  const auto plain = of({});
+  ASSERT_EQ(plain.size(), 1u);
+  EXPECT_EQ(of({.temperature = 0.3f, .top_k = 1, .repetition_penalty = 2, .logit_bias = {{7, -5}}, .suppress_tokens = {8}, .min_tokens = 3}), plain);
+  EXPECT_TRUE(Sampler({}, {}, 0).logprobs(logits, {&token, 1}, scratch).empty()) << "not asked for";
+}
+
 TEST(Params, EachValueOutOfRangeIsNamed) {
   const auto message = [](const SamplingParams& params) {
     const Result<void> fine = check_sampling(params, 10);
