@@ -1,9 +1,9 @@
 #include "coordinator-node/api_server.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
-#include <limits>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -23,6 +23,9 @@ using Json = nlohmann::json;
 
 /// How long a request waits for a verifier to join.
 constexpr std::chrono::milliseconds kVerifierWait(4000);
+/// Longest answer of a chat that does not say. Not the whole context, which vLLM takes: the verifier sets the memory
+/// of the longest possible answer aside, so that few such requests would fit at once.
+constexpr std::int64_t kMaxTokens = 8192;
 constexpr int kClientGone = 499;  // nginx's
 
 HttpReply json_reply(const Json& json) { return {.status = 200, .body = to_text(json)}; }
@@ -40,6 +43,11 @@ std::int64_t unix_seconds() {
 std::uint64_t random_number() {
   thread_local std::mt19937_64 generator{std::random_device()()};
   return generator();
+}
+
+std::string bytes_of(const Tokenizer& tokenizer, TokenId token) {
+  if (const auto byte = tokenizer.byte_value(token)) return std::string(1, static_cast<char>(*byte));
+  return tokenizer.plain_text(token);
 }
 
 /// One choice's tokens as what they say, up to the first stop string.
@@ -197,6 +205,7 @@ class ApiServer::ChoiceSink {
  public:
   virtual ~ChoiceSink() = default;
   virtual void begin(std::size_t index) = 0;
+  virtual void score(TokenScore score) = 0;  ///< of the token whose events come next
   virtual void event(std::size_t index, const ChatEvent& event) = 0;
   virtual void end(std::size_t index, const char* finish_reason) = 0;
 };
@@ -204,6 +213,7 @@ class ApiServer::ChoiceSink {
 class ApiServer::CollectingSink final : public ChoiceSink {
  public:
   void begin(std::size_t) override { choices.emplace_back(); }
+  void score(TokenScore score) override { choices.back().scores.push_back(std::move(score)); }
   void event(std::size_t, const ChatEvent& event) override { append(event, choices.back().message); }
   void end(std::size_t, const char* finish_reason) override { choices.back().finish_reason = finish_reason; }
 
@@ -215,22 +225,27 @@ class ApiServer::StreamingSink final : public ChoiceSink {
   StreamingSink(const Work& work, const StreamedReply::Emit& emit) : work_(work), emit_(emit) {}
   void begin(std::size_t index) override {
     calls_ = 0;
+    scores_.clear();
     emit_(first_chunk(work_.head, index));
   }
+  void score(TokenScore score) override { scores_.push_back(std::move(score)); }
   void event(std::size_t index, const ChatEvent& event) override {
-    emit_(event_chunk(work_.head, index, event, calls_));
+    std::string chunk = event_chunk(work_.head, index, event, calls_, scores_);
+    if (!chunk.empty()) scores_.clear();
+    emit_(std::move(chunk));
     if (event.kind == ChatEvent::Kind::kToolCallEnd) ++calls_;
   }
   void end(std::size_t index, const char* finish_reason) override {
     const bool last = index + 1 == work_.choices() && !work_.request.include_usage;
     const Usage usage = work_.usage();
-    emit_(finish_chunk(work_.head, index, finish_reason, last ? &usage : nullptr));
+    emit_(finish_chunk(work_.head, index, finish_reason, scores_, last ? &usage : nullptr));
   }
 
  private:
   const Work& work_;
   const StreamedReply::Emit& emit_;
   std::size_t calls_ = 0;
+  std::vector<TokenScore> scores_;  ///< not sent yet
 };
 
 ApiServer::ApiServer(TransportContext& context, ServedModel model, ApiOptions options)
@@ -295,7 +310,7 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
     work->prompts.push_back(text != nullptr ? encode(*text) : std::get<std::vector<TokenId>>(std::move(prompt)));
   }
   for (const std::vector<TokenId>& prompt : work->prompts) work->facts.prompt_tokens += static_cast<std::int64_t>(prompt.size());
-  work->head = {.chat = chat, .id = fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", random_number()), .model = model_.defaults.model, .created = unix_seconds()};
+  work->head = {.chat = chat, .logprobs = request.sampling.logprobs.has_value(), .id = fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", random_number()), .model = model_.defaults.model, .created = unix_seconds()};
   return work;
 }
 
@@ -340,20 +355,27 @@ std::optional<ApiError> ApiServer::run_choice(Work& work, std::size_t index, Cho
   const CompletionRequest& request = work.request;
   const auto n = static_cast<std::size_t>(request.n);
   Generate generate{.prompt = work.prompts[index / n],
-                    .max_tokens = request.max_tokens.value_or(std::numeric_limits<std::int32_t>::max()),
+                    .max_tokens = request.max_tokens.value_or(kMaxTokens),
                     .draft_length = request.draft_length,
                     .stop_ids = request.stop_ids,
                     .wait_ms = kVerifierWait.count(),
                     .sampling = request.sampling};
   if (!request.ignore_eos) generate.stop_ids.insert(generate.stop_ids.end(), model_.eos_ids.begin(), model_.eos_ids.end());
-  generate.sampling.seed += index % n;
+  generate.sampling.seed = seed_of_choice(generate.sampling.seed, index % n);
 
   Result<Client> client = Client::connect(context_, options_.coordinator);
   if (!client) return api_error(client.error());
   AnswerReader reader(model_.tokenizer, request, generate.prompt);
   const auto on_event = [&](const ChatEvent& event) { sink.event(index, event); };
   std::int64_t count = 0;
+  std::size_t characters = 0;
   bool begun = false;
+  const auto score = [&](TokenId token, const TokenLogprobs& logprobs) {
+    TokenScore result{.token = {bytes_of(model_.tokenizer, token), logprobs.logprob}, .top = {}, .text_offset = characters};
+    for (const Logprob& other : logprobs.top) result.top.push_back({bytes_of(model_.tokenizer, other.token), other.logprob});
+    characters += static_cast<std::size_t>(std::ranges::count_if(result.token.bytes, [](char c) { return (c & 0xC0) != 0x80; }));
+    return result;
+  };
   const auto on_tokens = [&](std::span<const TokenId> tokens) {
     const TimePoint arrival = now();
     if (work.last_tokens && begun) work.facts.inter_token_gaps.push_back(arrival - *work.last_tokens);
@@ -361,12 +383,21 @@ std::optional<ApiError> ApiServer::run_choice(Work& work, std::size_t index, Cho
     work.last_tokens = arrival;
     if (!std::exchange(begun, true)) sink.begin(index);
     for (const TokenId token : tokens) {
+      if (request.sampling.logprobs) sink.score(score(token, client->so_far().logprobs[static_cast<std::size_t>(count)]));
       ++count;
       if (reader.push(token, on_event)) return client->end_answer(count);
     }
   };
   const Result<Generation> generation = client->generate(generate, on_tokens, gone);
-  if (!generation) return api_error(generation.error());
+  if (!generation) {
+    ApiError error = api_error(generation.error());
+    const Result<Status> status = generation.error().code == Errc::kUnavailable ? client->status() : Result<Status>(generation.error());
+    if (status && status->verifiers > 0) {  // there is a verifier, and it has too much to do
+      error.status = 429;
+      error.code = "rate_limit_exceeded";
+    }
+    return error;
+  }
   work.facts.generated_tokens += static_cast<std::int64_t>(generation->tokens.size());
   if (generation->cancelled) return ApiError{kClientGone, "the client went away"};
   add(work.facts.metrics, generation->metrics);

@@ -165,8 +165,6 @@ void refuse_unsupported(const Fields& fields) {
   if (fields.integer("best_of", 1, 1, kIntMax) != 1) fields.fail("best_of", "is not supported");
   if (fields.flag("echo", false)) fields.fail("echo", "is not supported");
   if (!fields.flag("parallel_tool_calls", true)) fields.fail("parallel_tool_calls", "cannot be switched off");
-  if (const Json* logprobs = fields.find("logprobs"); logprobs != nullptr && *logprobs != false) fields.fail("logprobs", "is not supported");
-  if (fields.find("top_logprobs") != nullptr) fields.fail("top_logprobs", "is not supported");
   fields.within("response_format", [](const Fields& format) {
     if (format.text("type", "a string") != "text") format.fail("type", "is not supported but for 'text'");
   });
@@ -222,11 +220,23 @@ void read_length_and_stops(const Fields& fields, const ApiDefaults& defaults, Co
   if (const Result<StopMatcher> matcher = StopMatcher::create(request.stop); !matcher) fields.fail("stop", "cannot be used: " + matcher.error().message);
 }
 
+void read_logprobs(const Fields& fields, CompletionRequest& request) {
+  std::optional<std::int32_t>& logprobs = request.sampling.logprobs;
+  if (!request.chat) {
+    if (fields.find("logprobs") != nullptr) logprobs = static_cast<std::int32_t>(fields.integer("logprobs", 0, 0, kLogprobsMax));
+    return;
+  }
+  const auto top = static_cast<std::int32_t>(fields.integer("top_logprobs", 0, 0, kLogprobsMax));
+  if (fields.flag("logprobs", false)) logprobs = top;
+  else if (top > 0) fields.fail("top_logprobs", "is only for logprobs: true");
+}
+
 void read_common(const Fields& fields, const ApiDefaults& defaults, CompletionRequest& request) {
   read_model(fields, defaults);
   refuse_unsupported(fields);
   read_sampling(fields, defaults, request);
   read_length_and_stops(fields, defaults, request);
+  read_logprobs(fields, request);
   request.n = static_cast<std::int32_t>(fields.integer("n", 1, 1, kChoicesMax));
   request.stream = fields.flag("stream", false);
   fields.within("stream_options", [&](const Fields& options) {
@@ -448,6 +458,36 @@ Json call_json(const ReplyHead& head, std::size_t index, std::size_t call, const
   return {{"id", call_id(head, index, call)}, {"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}};
 }
 
+Json scored_json(const ScoredText& text) {
+  Json bytes = Json::array();
+  for (const char byte : text.bytes) bytes.push_back(static_cast<unsigned char>(byte));
+  return {{"token", text.bytes}, {"logprob", text.logprob}, {"bytes", std::move(bytes)}};
+}
+
+/// null where they are not wanted.
+Json logprobs_json(const ReplyHead& head, const std::vector<TokenScore>& scores) {
+  if (!head.logprobs) return nullptr;
+  Json content = Json::array(), tokens = Json::array(), token_logprobs = Json::array(), tops = Json::array(), offsets = Json::array();
+  for (const TokenScore& score : scores) {
+    Json top = head.chat ? Json::array() : Json::object();
+    for (const ScoredText& other : score.top) {
+      if (head.chat) top.push_back(scored_json(other));
+      else top[other.bytes] = other.logprob;
+    }
+    if (head.chat) {
+      content.push_back(scored_json(score.token));
+      content.back()["top_logprobs"] = std::move(top);
+    } else {
+      tokens.push_back(score.token.bytes);
+      token_logprobs.push_back(score.token.logprob);
+      tops.push_back(std::move(top));
+      offsets.push_back(score.text_offset);
+    }
+  }
+  if (head.chat) return {{"content", std::move(content)}, {"refusal", nullptr}};
+  return {{"tokens", std::move(tokens)}, {"token_logprobs", std::move(token_logprobs)}, {"top_logprobs", std::move(tops)}, {"text_offset", std::move(offsets)}};
+}
+
 Json usage_json(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens}, {"completion_tokens", usage.completion_tokens}, {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
 }
@@ -474,8 +514,9 @@ Json chunk_json(const ReplyHead& head, Json choices) {
   return reply_json(head, head.chat ? "chat.completion.chunk" : "text_completion", std::move(choices));
 }
 /// @param delta  of chat; of a completion, its text
-Json chunk_choice(const ReplyHead& head, std::size_t index, Json delta, const std::string& finish_reason) {
-  return {{"index", index}, {head.chat ? "delta" : "text", std::move(delta)}, {"logprobs", nullptr}, {"finish_reason", or_null(finish_reason)}};
+Json chunk_choice(const ReplyHead& head, std::size_t index, Json delta, const std::vector<TokenScore>& scores, const std::string& finish_reason) {
+  Json logprobs = scores.empty() ? Json() : logprobs_json(head, scores);
+  return {{"index", index}, {head.chat ? "delta" : "text", std::move(delta)}, {"logprobs", std::move(logprobs)}, {"finish_reason", or_null(finish_reason)}};
 }
 
 }  // namespace
@@ -498,7 +539,7 @@ std::string completion_body(const ReplyHead& head, const std::vector<Choice>& ch
   Json list = Json::array();
   for (std::size_t i = 0; i < choices.size(); ++i) {
     const ChatMessage& message = choices[i].message;
-    Json choice = {{"index", i}, {"logprobs", nullptr}, {"finish_reason", choices[i].finish_reason}};
+    Json choice = {{"index", i}, {"logprobs", logprobs_json(head, choices[i].scores)}, {"finish_reason", choices[i].finish_reason}};
     if (head.chat) {
       Json calls = Json::array();
       for (std::size_t k = 0; k < message.tool_calls.size(); ++k) {
@@ -521,10 +562,10 @@ std::string completion_body(const ReplyHead& head, const std::vector<Choice>& ch
 
 std::string first_chunk(const ReplyHead& head, std::size_t index) {
   if (!head.chat) return "";
-  return event_text(chunk_json(head, Json::array({chunk_choice(head, index, {{"role", "assistant"}, {"content", ""}}, "")})));
+  return event_text(chunk_json(head, Json::array({chunk_choice(head, index, {{"role", "assistant"}, {"content", ""}}, {}, "")})));
 }
 
-std::string event_chunk(const ReplyHead& head, std::size_t index, const ChatEvent& event, std::size_t calls) {
+std::string event_chunk(const ReplyHead& head, std::size_t index, const ChatEvent& event, std::size_t calls, const std::vector<TokenScore>& scores) {
   Json delta;
   if (event.kind == ChatEvent::Kind::kContent) {
     delta = head.chat ? Json{{"content", event.text}} : Json(event.text);
@@ -537,11 +578,11 @@ std::string event_chunk(const ReplyHead& head, std::size_t index, const ChatEven
   } else {
     return "";
   }
-  return event_text(chunk_json(head, Json::array({chunk_choice(head, index, std::move(delta), "")})));
+  return event_text(chunk_json(head, Json::array({chunk_choice(head, index, std::move(delta), scores, "")})));
 }
 
-std::string finish_chunk(const ReplyHead& head, std::size_t index, const std::string& finish_reason, const Usage* usage) {
-  Json chunk = chunk_json(head, Json::array({chunk_choice(head, index, head.chat ? Json::object() : Json(""), finish_reason)}));
+std::string finish_chunk(const ReplyHead& head, std::size_t index, const std::string& finish_reason, const std::vector<TokenScore>& scores, const Usage* usage) {
+  Json chunk = chunk_json(head, Json::array({chunk_choice(head, index, head.chat ? Json::object() : Json(""), scores, finish_reason)}));
   if (usage != nullptr) chunk["speculative"] = speculative_json(usage->metrics);
   return event_text(chunk);
 }

@@ -67,9 +67,21 @@ ApiResult<TokenizeRequest> parse_tokenize(std::string_view body, const ApiDefaul
 /// /detokenize. Ids are within the vocabulary.
 ApiResult<std::vector<TokenId>> parse_detokenize(std::string_view body, const ApiDefaults& defaults);
 
+struct ScoredText {
+  std::string bytes;  ///< of a token; perhaps part of a character
+  float logprob = 0;
+};
+/// One token of an answer and what the model thought of it and of others in its place.
+struct TokenScore {
+  ScoredText token;
+  std::vector<ScoredText> top;
+  std::size_t text_offset = 0;  ///< characters of the answer before it
+};
+
 /// One answer, whole.
 struct Choice {
   ChatMessage message;  ///< of a completion: its content
+  std::vector<TokenScore> scores;  ///< where the request wants them
   std::string finish_reason;
 };
 
@@ -83,6 +95,7 @@ void add(RequestMetrics& sum, const RequestMetrics& one);
 /// What is the same in every body of one reply.
 struct ReplyHead {
   bool chat = false;
+  bool logprobs = false;
   std::string id, model;
   std::int64_t created = 0;  ///< Unix seconds
 };
@@ -94,10 +107,11 @@ std::string completion_body(const ReplyHead& head, const std::vector<Choice>& ch
 /// The first of a choice: its role. Empty for a completion, which has none.
 std::string first_chunk(const ReplyHead& head, std::size_t index);
 /// More of a choice; empty if the event says nothing to a client (a call is sent whole, at its end).
-/// @param calls  complete calls of this choice before this event
-std::string event_chunk(const ReplyHead& head, std::size_t index, const ChatEvent& event, std::size_t calls);
+/// @param calls   complete calls of this choice before this event
+/// @param scores  of the tokens since the last chunk
+std::string event_chunk(const ReplyHead& head, std::size_t index, const ChatEvent& event, std::size_t calls, const std::vector<TokenScore>& scores);
 /// The end of a choice. `usage`: of the whole request, in its last chunk.
-std::string finish_chunk(const ReplyHead& head, std::size_t index, const std::string& finish_reason, const Usage* usage);
+std::string finish_chunk(const ReplyHead& head, std::size_t index, const std::string& finish_reason, const std::vector<TokenScore>& scores, const Usage* usage);
 /// stream_options.include_usage: after all choices.
 std::string usage_chunk(const ReplyHead& head, const Usage& usage);
 std::string error_chunk(const ApiError& error);

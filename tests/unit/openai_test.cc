@@ -162,6 +162,9 @@ TEST(ChatCompletion, WhatIsWrongIsNamed) {
       {{{"min_tokens", 5}, {"max_tokens", 4}}, "min_tokens"},
       {{{"n", 0}}, "n"},
       {{{"n", 1000000}}, "n"},
+      {{{"logprobs", 3}}, "logprobs"},
+      {{{"top_logprobs", 3}}, "top_logprobs"},
+      {{{"logprobs", true}, {"top_logprobs", 21}}, "top_logprobs"},
       {{{"seed", 1.5}}, "seed"},
       {{{"stop", 3}}, "stop"},
       {{{"stop", {""}}}, "stop"},
@@ -263,16 +266,32 @@ TEST(Replies, AChatCompletionHasOpenAIsShape) {
 
 TEST(Replies, AToolCallIsTheSameStreamedAndNot) {
   const ChatEvent event{ChatEvent::Kind::kToolCallEnd, R"({"city":"Rome"})", "weather"};
-  Choice choice{.message = {}, .finish_reason = "tool_calls"};
+  Choice choice{.message = {}, .scores = {}, .finish_reason = "tool_calls"};
   append(event, choice.message);
   const Json whole = Json::parse(completion_body(kChat, {choice}, {}))["choices"][0]["message"];
   EXPECT_TRUE(whole["content"].is_null());
-  const std::string chunk = event_chunk(kChat, 0, event, 0);
+  const std::string chunk = event_chunk(kChat, 0, event, 0, {});
   ASSERT_TRUE(chunk.starts_with("data: ") && chunk.ends_with("\n\n"));
   Json streamed = Json::parse(chunk.substr(6))["choices"][0]["delta"]["tool_calls"][0];
   EXPECT_EQ(streamed["index"], 0);
   streamed.erase("index");
   EXPECT_EQ(streamed, whole["tool_calls"][0]);
+}
+
+TEST(Replies, LogprobsHaveTheShapeOfTheirEndpoint) {
+  ReplyHead head = kChat;
+  head.logprobs = true;
+  Choice choice{.message = {}, .scores = {{.token = {"a\xc3", -0.5f}, .top = {{"b", -0.25f}}, .text_offset = 2}}, .finish_reason = "stop"};
+  const auto logprobs = [&] { return Json::parse(completion_body(head, {choice}, {}))["choices"][0]["logprobs"]; };
+  const Json chat_logprobs = logprobs()["content"][0];
+  EXPECT_EQ(chat_logprobs["bytes"], Json({0x61, 0xc3}));
+  EXPECT_EQ(chat_logprobs["token"], "a\ufffd");
+  EXPECT_EQ(chat_logprobs["logprob"], -0.5);
+  EXPECT_EQ(chat_logprobs["top_logprobs"][0]["token"], "b");
+  head.chat = false;
+  EXPECT_EQ(logprobs(), Json({{"tokens", {"a\ufffd"}}, {"token_logprobs", {-0.5}}, {"top_logprobs", {{{"b", -0.25}}}}, {"text_offset", {2}}}));
+  head.logprobs = false;
+  EXPECT_TRUE(logprobs().is_null());
 }
 
 TEST(Replies, MetricsOfChoicesAddUp) {
