@@ -58,11 +58,7 @@ std::vector<TokenId> parse_ids(const std::string& text) {
 std::vector<TokenId> encode_prompt(const RunFlags& flags, const PairPaths& pair, const Tokenizer& tokenizer) {
   if (!flags.prompt_ids.empty()) return parse_ids(flags.prompt_ids);
   if (!flags.raw) return or_throw(render_user_turn(tokenizer, flags.prompt, chat_format_of(pair)));
-  // Raw text has no template to bring the <bos> that the model needs (gemma4.md 6.1).
-  std::vector<TokenId> ids = tokenizer.encode(flags.prompt);
-  const std::optional<TokenId> bos = tokenizer.find("<bos>");
-  if (bos && (ids.empty() || ids.front() != *bos)) ids.insert(ids.begin(), *bos);
-  return ids;
+  return encode_with_bos(tokenizer, flags.prompt);
 }
 
 const char* name_of(SamplingRule rule) {

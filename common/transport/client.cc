@@ -181,6 +181,15 @@ Result<std::vector<TokenId>> Client::verify(std::vector<TokenId> drafts) {
   return step<Tokens>(Step{.draft_length = 0, .drafts = std::move(drafts)}, most);
 }
 
+Result<Status> Client::status() {
+  if (auto sent = endpoint_->send("", {.body = StatusRequest{}}); !sent) return sent.error();
+  TimePoint heard = now();
+  while (true) {
+    ASSIGN_OR_RETURN(const std::optional<Message> message, next(&heard));
+    if (const auto* status = message ? std::get_if<Status>(&message->body) : nullptr) return *status;
+  }
+}
+
 Result<void> Client::wait_for_workers(int verifiers, int drafters, const std::function<Result<void>()>& still_possible) {
   TimePoint heard = now();
   while (true) {

@@ -54,6 +54,9 @@ class Client {
   /// its own next token. @return what was appended; at least one token.
   Result<std::vector<TokenId>> verify(std::vector<TokenId> drafts);
 
+  /// Who has joined, and how many sessions are open. @return kPeerGone when nothing is heard for 3 s.
+  Result<Status> status();
+
   /// Asks until so many workers have joined. `still_possible` says why not to wait any longer.
   Result<void> wait_for_workers(int verifiers, int drafters, const std::function<Result<void>()>& still_possible);
 
