@@ -1,12 +1,11 @@
 #include "drafter-node/draft_engine.h"
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "common/base/time.h"
-#include "common/kernels/kernel_table.h"
 #include "common/kernels/ops.h"
+#include "common/tensor/decode.h"
 
 namespace outrider {
 namespace {
@@ -25,11 +24,7 @@ void append(DonorReplica& replica, const KvRows& kv) {
 std::vector<float> to_floats(const WireTensor& row) {
   const std::span<const std::byte> bytes = row.data.bytes();
   std::vector<float> floats(bytes.size() / size_bytes(row.dtype));
-  if (row.dtype == DType::kF32) {
-    std::memcpy(floats.data(), bytes.data(), bytes.size());
-  } else {
-    kernels().from_bf16(reinterpret_cast<const Bf16*>(bytes.data()), static_cast<std::int64_t>(floats.size()), floats.data());
-  }
+  decode(row.dtype, bytes.data(), floats);
   return floats;
 }
 

@@ -31,7 +31,7 @@ struct RunFlags {
   std::string prompt, connect, prompt_ids;
   std::vector<std::string> stops;
   std::optional<std::int32_t> logprobs;
-  std::int32_t draft_length = 4;
+  DraftLengthFlag draft_length;
   std::int64_t max_tokens = 256;
   int threads = 0;
   bool processes = false, raw = false, json = false, compare = false, no_verifier = false;
@@ -132,18 +132,20 @@ void run(const RunFlags& flags) {
   const StopMatcher stops = or_throw(StopMatcher::create(flags.stops));
   const PairPaths pair = flags.model.pair();
   const Tokenizer tokenizer = or_throw(Tokenizer::load(pair.backbone));
+  const DraftLength draft_length = flags.draft_length.value();
   Generate request{.prompt = encode_prompt(flags, pair, tokenizer),
                    .max_tokens = flags.max_tokens,
-                   .draft_length = flags.draft_length,
+                   .draft_length = draft_length.length,
                    .stop_ids = or_throw(load_eos_token_ids(pair.backbone)),
                    .wait_ms = 4000,
-                   .sampling = flags.sampling.of(pair)};
+                   .sampling = flags.sampling.of(pair),
+                   .policy = draft_length.policy};
   request.sampling.logprobs = flags.logprobs;
   request.unverified = flags.no_verifier;
   if (flags.no_verifier) std::fprintf(stderr, "outrider: --no-verifier: all but the first token is the drafter's own, unverified\n");
 
   TransportContext context;
-  const bool drafting = flags.draft_length > 0;
+  const bool drafting = draft_length.length > 0;
   std::unique_ptr<Cluster> cluster;
   if (flags.connect.empty()) {
     const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(pair), .verifier_threads = flags.threads, .drafter = drafting};
@@ -167,6 +169,7 @@ void run(const RunFlags& flags) {
   if (flags.compare) {
     Generate plain_request = request;
     plain_request.draft_length = 0;
+    plain_request.policy = DraftPolicy::kFixed;
     plain = answer(plain_request, AnswerText(tokenizer, stops), [](const std::string&) {});
   }
   std::string text;
@@ -210,7 +213,7 @@ void add_run_command(CLI::App& app) {
   prompt->excludes(ids);
   flags->model.add_to(*command);
   flags->sampling.add_to(*command);
-  command->add_option("--draft-length", flags->draft_length, "Drafts per round; 0: plain decoding")->check(CLI::Range(0, 32))->capture_default_str();
+  flags->draft_length.add_to(*command);
   auto* no_verifier = command->add_flag("--no-verifier", flags->no_verifier, "To see what the drafter would say: after the first token nobody verifies its drafts");
   command->add_option("--max-tokens", flags->max_tokens, "Longest answer")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();

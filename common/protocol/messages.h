@@ -11,6 +11,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
+#include "common/policy/policies.h"
 #include "common/sampling/distribution.h"
 #include "common/sampling/logprobs.h"
 #include "common/sampling/params.h"
@@ -20,7 +21,7 @@ namespace outrider {
 
 /// Both sides of a connection must speak the same one. Raised when a message changes its meaning;
 /// adding an optional field does not raise it (schemas/README.md).
-inline constexpr std::uint32_t kProtocolVersion = 3;
+inline constexpr std::uint32_t kProtocolVersion = 4;
 
 /// Limits that hold before a field is believed. A frame or count beyond them is malformed.
 struct WireLimits {
@@ -169,11 +170,13 @@ struct Failed {    ///< worker -> coordinator, coordinator -> client
 struct Generate {  ///< client -> coordinator; session is the client's own request number
   std::vector<TokenId> prompt;
   std::int64_t max_tokens = 0;
-  std::int32_t draft_length = 0;  ///< 0: plain decoding
+  std::int32_t draft_length = 0;  ///< of every round (DraftPolicy::kFixed), or the most that the policy may choose; 0: plain decoding
   std::vector<TokenId> stop_ids;  ///< empty: only max_tokens and the context end it
   std::int64_t wait_ms = 0;       ///< how long to wait for a verifier to join
   bool stepwise = false;          ///< after the first token, every round waits for the client's Steps
   SamplingParams sampling = {};
+  DraftPolicy policy = DraftPolicy::kFixed;
+  bool report_rounds = false;     ///< Tokens say how their round went
   /// After the first token the answer is the drafter's own, draft_length tokens a round, which nobody verifies.
   bool unverified = false;
 };
@@ -183,9 +186,16 @@ struct Step {
   std::int32_t draft_length = 0;  ///< above 0: draft that many; the answer is Candidates, perhaps none
   std::vector<TokenId> drafts;    ///< else: verify these, perhaps none; the answer is Tokens
 };
+/// How a round went.
+struct RoundReport {
+  std::int32_t draft_length = 0;  ///< as the policy chose it
+  std::vector<TokenId> drafts = {};  ///< those that reached the verifier
+  RoundOutcome outcome = {};      ///< its `arm` does not travel
+};
 struct Tokens {  ///< coordinator -> client
   std::int64_t index = 0;  ///< of tokens[0] in the answer
   std::vector<TokenId> tokens;
+  std::optional<RoundReport> round = {};  ///< if asked for, and not with the first token
   std::vector<TokenLogprobs> logprobs = {};  ///< of each, if the request wants them; as many alternatives each
 };
 enum class FinishReason : std::uint8_t { kStop, kLength };
@@ -205,6 +215,8 @@ struct RequestMetrics {
   std::int64_t wire_bytes_to_drafter = 0;         ///< rounds: hidden rows, K/V deltas, headers
   std::int64_t wire_bytes_to_drafter_prompt = 0;  ///< the prompt's K/V, sent once
   std::int64_t wire_bytes_to_verifier = 0;
+  std::int64_t ngram_rounds = 0;  ///< of drafting_rounds: drafts were the coordinator's own (DraftSource::kNgram)
+  std::int64_t ngram_drafted_tokens = 0, ngram_accepted_tokens = 0;
 };
 struct Done {  ///< coordinator -> client
   FinishReason reason = FinishReason::kStop;

@@ -62,7 +62,7 @@ Result<Body> Client::answer(TimePoint* heard) {
 }
 
 Result<Generation> Client::generate(const Generate& request, const std::function<void(std::span<const TokenId>)>& on_tokens,
-                                    const std::function<bool()>& cancelled) {
+                                    const std::function<bool()>& cancelled, const std::function<void(const RoundReport&)>& on_round) {
   for (const auto* ids : {&request.prompt, &request.stop_ids}) RETURN_IF_ERROR(check_ids(*ids, WireLimits{}.tokens_max));
   RETURN_IF_ERROR(check_sampling(request.sampling, std::numeric_limits<std::int32_t>::max()));
   next_request();
@@ -93,6 +93,7 @@ Result<Generation> Client::generate(const Generate& request, const std::function
       generation_.tokens.insert(generation_.tokens.end(), tokens->tokens.begin(), tokens->tokens.end());
       generation_.logprobs.insert(generation_.logprobs.end(), tokens->logprobs.begin(), tokens->logprobs.end());
       if (end_) continue;  // under way before the coordinator heard of the end
+      if (tokens->round) on_round(*tokens->round);
       on_tokens(tokens->tokens);
       if (!end_) continue;
       CHECK(*end_ >= 0 && *end_ <= std::ssize(generation_.tokens), "an answer of {} tokens is to end after {}", generation_.tokens.size(), *end_);

@@ -29,10 +29,11 @@ class Client {
 
   /// Runs a request to its end. on_tokens gets the new tokens as they come. Once `cancelled` says so,
   /// asked several times a second, the request is cancelled; what came before is the generation.
-  /// on_tokens may call end_answer().
+  /// on_tokens may call end_answer(). on_round gets how a round went before on_tokens gets its tokens, if request.report_rounds.
   /// @return the coordinator's error, or kPeerGone when it has been silent for 3 s.
   Result<Generation> generate(const Generate& request, const std::function<void(std::span<const TokenId>)>& on_tokens,
-                              const std::function<bool()>& cancelled = [] { return false; });
+                              const std::function<bool()>& cancelled = [] { return false; },
+                              const std::function<void(const RoundReport&)>& on_round = [](const RoundReport&) {});
 
   /// From within on_tokens: the answer is its first `keep` tokens, at most those that have come, and it is finished:
   /// reason kStop, with metrics. on_tokens is not called again; both tiers drop the session in this round.
