@@ -1,7 +1,6 @@
 #include "drafter-node/draft_engine.h"
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "common/base/time.h"
