@@ -164,7 +164,7 @@ class StreamedReply {
 
 }  // namespace
 
-Result<ServedModel> load_served_model(const std::filesystem::path& backbone, const std::string& name, std::int32_t draft_length) {
+Result<ServedModel> load_served_model(const std::filesystem::path& backbone, const std::string& name, DraftLength draft_length) {
   ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(backbone));
   ASSIGN_OR_RETURN(ChatFormat format, load_chat_format(backbone));
   ASSIGN_OR_RETURN(std::vector<TokenId> eos_ids, load_eos_token_ids(backbone));
@@ -356,10 +356,11 @@ std::optional<ApiError> ApiServer::run_choice(Work& work, std::size_t index, Cho
   const auto n = static_cast<std::size_t>(request.n);
   Generate generate{.prompt = work.prompts[index / n],
                     .max_tokens = request.max_tokens.value_or(kMaxTokens),
-                    .draft_length = request.draft_length,
+                    .draft_length = request.draft_length.length,
                     .stop_ids = request.stop_ids,
                     .wait_ms = kVerifierWait.count(),
-                    .sampling = request.sampling};
+                    .sampling = request.sampling,
+                    .policy = request.draft_length.policy};
   if (!request.ignore_eos) generate.stop_ids.insert(generate.stop_ids.end(), model_.eos_ids.begin(), model_.eos_ids.end());
   generate.sampling.seed = seed_of_choice(generate.sampling.seed, index % n);
 

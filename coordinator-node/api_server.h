@@ -27,7 +27,7 @@ struct ServedModel {
   ApiDefaults defaults;
 };
 /// @param backbone  as Tokenizer::load(), load_text_config() and load_chat_format() take it.
-Result<ServedModel> load_served_model(const std::filesystem::path& backbone, const std::string& name, std::int32_t draft_length);
+Result<ServedModel> load_served_model(const std::filesystem::path& backbone, const std::string& name, DraftLength draft_length);
 
 /// Facts of one request to generate, whether it got an answer or not.
 struct FinishedRequest {

@@ -247,12 +247,13 @@ void read_common(const Fields& fields, const ApiDefaults& defaults, CompletionRe
   fields.within("speculative", [&](const Fields& speculative) {
     const Json* length = speculative.find("draft_length");
     if (length != nullptr && length->is_string()) {
-      if (*length != "auto") speculative.wrong("draft_length", length, "a number or \"auto\"");
-      else speculative.fail("draft_length", "\"auto\" is not supported");
-    } else {
-      request.draft_length = static_cast<std::int32_t>(speculative.integer("draft_length", request.draft_length, 0, WireLimits{}.draft_length_max));
+      const Result<DraftLength> named = parse_draft_length(length->get<std::string>());
+      if (named) request.draft_length = *named;
+      else speculative.wrong("draft_length", length, fmt::format("0 to {}, \"auto\", \"heuristic\", \"ucb1\" or \"thompson\"", kFixedLengthMax));
+    } else if (length != nullptr) {
+      request.draft_length = {DraftPolicy::kFixed, static_cast<int>(speculative.integer("draft_length", 0, 0, kFixedLengthMax))};
     }
-    if (!speculative.flag("enabled", true)) request.draft_length = 0;
+    if (!speculative.flag("enabled", true)) request.draft_length = {DraftPolicy::kFixed, 0};
   });
 }
 

@@ -10,6 +10,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "common/base/ids.h"
+#include "common/policy/policies.h"
 #include "common/protocol/messages.h"
 #include "common/sampling/params.h"
 #include "common/tokenizer/chat.h"
@@ -29,7 +30,7 @@ struct ApiDefaults {
   std::string model;             ///< the one model that there is
   std::int32_t vocab_size = 0;
   SamplingParams sampling = {};  ///< as the checkpoint advises
-  std::int32_t draft_length = 0;
+  DraftLength draft_length = {};
 };
 
 /// Text, or tokens.
@@ -44,7 +45,7 @@ struct CompletionRequest {
   bool has_seed = false;
   std::optional<std::int64_t> max_tokens;  ///< none: what the context holds
   std::int32_t n = 1;
-  std::int32_t draft_length = 0;           ///< 0: plain decoding
+  DraftLength draft_length = {};
   std::vector<std::string> stop;
   std::vector<TokenId> stop_ids;  ///< besides the model's own
   bool ignore_eos = false;        ///< without the model's own

@@ -22,7 +22,7 @@ struct ServeFlags {
   ModelFlags model;
   std::string connect, name;
   HttpOptions http{.host = "127.0.0.1", .port = 8000, .api_key = {}};
-  std::int32_t draft_length = 4;
+  DraftLengthFlag draft_length;
   int requests_max = 64, threads = 0;
   bool processes = false;
 };
@@ -38,14 +38,15 @@ void serve(ServeFlags flags) {
   init_logging("outrider", "warn");
   if (const char* key = std::getenv("OUTRIDER_API_KEY"); key != nullptr && flags.http.api_key.empty()) flags.http.api_key = key;
   const PairPaths pair = flags.model.pair();
-  ServedModel model = or_throw(load_served_model(pair.backbone, flags.name.empty() ? name_of(pair.backbone) : flags.name, flags.draft_length));
+  const DraftLength draft_length = flags.draft_length.value();
+  ServedModel model = or_throw(load_served_model(pair.backbone, flags.name.empty() ? name_of(pair.backbone) : flags.name, draft_length));
   if (!model.format.warning.empty()) std::fprintf(stderr, "outrider: %s\n", model.format.warning.c_str());
 
   Interrupt interrupt(/*also_sigterm=*/true);
   TransportContext context;
   std::unique_ptr<Cluster> cluster;
   if (flags.connect.empty()) {
-    const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(pair), .verifier_threads = flags.threads, .drafter = flags.draft_length != 0};
+    const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(pair), .verifier_threads = flags.threads, .drafter = draft_length.length > 0};
     cluster = or_throw(flags.processes ? start_processes(options) : start_threads(context, options));
   }
   ApiServer api(context, std::move(model), {.coordinator = cluster ? cluster->address() : flags.connect, .version = OUTRIDER_VERSION, .requests_max = flags.requests_max});
@@ -71,7 +72,7 @@ void add_serve_command(CLI::App& app) {
   command->add_option("--served-model-name", flags->name, "What clients call the model (default: its directory)");
   command->add_option("--max-request-bytes", flags->http.request_bytes_max, "Longest request")->check(CLI::Range(1, 1 << 30))->capture_default_str();
   command->add_option("--max-requests", flags->requests_max, "Answers at once; what comes beyond is told 429")->check(CLI::Range(1, 1000))->capture_default_str();
-  command->add_option("--draft-length", flags->draft_length, "Drafts per round where a request does not say; 0: plain decoding, no drafter")->check(CLI::Range(0, 32))->capture_default_str();
+  flags->draft_length.add_to(*command);
   command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
   auto* processes = command->add_flag("--processes", flags->processes, "Start coordinator, verifier and drafter as processes, over TCP");
   command->add_option("--connect", flags->connect, "Use the coordinator at tcp://HOST:PORT")->excludes(processes);

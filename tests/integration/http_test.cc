@@ -546,7 +546,7 @@ TEST(ApiServer, EveryRequestIsReportedOnce) {
   connect_when_joined(context, cluster->address(), 1, 1, [&] { return cluster->check(); });
   std::mutex mutex;
   std::vector<FinishedRequest> finished;
-  ApiServer api(context, load_served_model(pair.backbone, "nano", 4).value(), {.coordinator = cluster->address(), .version = "test", .on_finished = [&](const FinishedRequest& facts) {
+  ApiServer api(context, load_served_model(pair.backbone, "nano", {DraftPolicy::kFixed, 4}).value(), {.coordinator = cluster->address(), .version = "test", .on_finished = [&](const FinishedRequest& facts) {
     const std::lock_guard lock(mutex);
     finished.push_back(facts);
   }});

@@ -10,7 +10,7 @@ using Json = nlohmann::json;
 constexpr std::int32_t kVocab = 1000;
 
 ApiDefaults defaults() {
-  return {.model = "nano", .vocab_size = kVocab, .sampling = {.temperature = 1, .top_k = 64, .top_p = 0.95f, .suppress_tokens = {7}}, .draft_length = 4};
+  return {.model = "nano", .vocab_size = kVocab, .sampling = {.temperature = 1, .top_k = 64, .top_p = 0.95f, .suppress_tokens = {7}}, .draft_length = {DraftPolicy::kFixed, 4}};
 }
 
 /// A chat request that is right, with these fields changed; a null takes one away.
@@ -45,7 +45,7 @@ ApiError refused(const ApiResult<CompletionRequest>& result) {
 TEST(ChatCompletion, WhatARequestDoesNotSayIsTheModelsAdvice) {
   const CompletionRequest request = chat({});
   EXPECT_EQ(request.sampling, defaults().sampling);
-  EXPECT_EQ(request.draft_length, 4);
+  EXPECT_EQ(request.draft_length.length, 4);
   EXPECT_EQ(request.n, 1);
   EXPECT_FALSE(request.max_tokens);
   EXPECT_FALSE(request.stream);
@@ -67,13 +67,14 @@ TEST(ChatCompletion, EveryFieldArrives) {
   EXPECT_EQ(request.stop, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(request.stop_ids, (std::vector<TokenId>{8, 9}));
   EXPECT_EQ(request.n, 3);
-  EXPECT_EQ(request.draft_length, 2);
+  EXPECT_EQ(request.draft_length.length, 2);
 }
 
 TEST(ChatCompletion, SpeculationCanBeSwitchedOff) {
-  EXPECT_EQ(chat({{"speculative", {{"enabled", false}}}}).draft_length, 0);
-  EXPECT_EQ(chat({{"speculative", {{"enabled", false}, {"draft_length", 8}}}}).draft_length, 0);
-  EXPECT_EQ(chat({{"speculative", {{"enabled", true}}}}).draft_length, 4);
+  EXPECT_EQ(chat({{"speculative", {{"enabled", false}}}}).draft_length.length, 0);
+  EXPECT_EQ(chat({{"speculative", {{"enabled", false}, {"draft_length", 8}}}}).draft_length.length, 0);
+  EXPECT_EQ(chat({{"speculative", {{"enabled", true}}}}).draft_length.length, 4);
+  EXPECT_EQ(chat({{"speculative", {{"draft_length", "auto"}}}}).draft_length.policy, DraftPolicy::kAuto);
 }
 
 TEST(ChatCompletion, EveryRoleAndKindOfContentIsRead) {
