@@ -41,6 +41,7 @@ int main(int argc, char** argv) {
   outrider::add_role_commands(app);
   outrider::add_bench_command(app);
   outrider::add_parity_command(app);
+  outrider::add_perplexity_command(app);
   outrider::add_pack_command(app);
   outrider::add_doctor_command(app);
   outrider::add_validate_command(app);

@@ -1,3 +1,5 @@
+#include <immintrin.h>
+
 #include "common/kernels/kernel_table.h"
 
 namespace outrider {
