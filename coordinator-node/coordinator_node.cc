@@ -1,5 +1,8 @@
 #include "coordinator-node/coordinator_node.h"
 
+#include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <random>
 
 #include <spdlog/spdlog.h>
@@ -12,6 +15,29 @@ namespace {
 /// Longest sleep of the loop: how late a tick or a stop may be seen.
 constexpr Duration kTick = std::chrono::milliseconds(20);
 
+/// A file that is not there yet has nothing to say.
+Result<void> load_policies(const std::filesystem::path& path, Policies& policies) {
+  if (!std::filesystem::exists(path)) return {};
+  std::ifstream file(path);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!file) return Error{Errc::kIo, fmt::format("{}: cannot be read", path.string())};
+  if (auto loaded = policies.load(text); !loaded) return Error{loaded.error().code, fmt::format("{}: {}", path.string(), loaded.error().message)};
+  return {};
+}
+
+Result<void> save_policies(const std::filesystem::path& path, const Policies& policies) {
+  // Written beside it and renamed, so that a crash leaves the old one.
+  const std::filesystem::path fresh = path.string() + ".new";
+  std::ofstream file(fresh);
+  file << policies.save();
+  file.close();
+  if (!file) return Error{Errc::kIo, fmt::format("{}: cannot be written", fresh.string())};
+  std::error_code failed;
+  std::filesystem::rename(fresh, path, failed);
+  if (failed) return Error{Errc::kIo, fmt::format("{}: cannot be written: {}", path.string(), failed.message())};
+  return {};
+}
+
 }  // namespace
 
 Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions& options, std::stop_token stop,
@@ -23,6 +49,7 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
     config.instance = (static_cast<std::uint64_t>(random()) << 32 | random()) >> 1;
   }
   CoordinatorCore core(config);
+  if (!options.policy_state.empty()) RETURN_IF_ERROR(load_policies(options.policy_state, core.policies()));
   Pump pump(*endpoint);
   spdlog::info("event=listening address={}", endpoint->address());
   on_listening(endpoint->address());
@@ -38,8 +65,10 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
     pump.send(core.take_outgoing(), [&](const Message& sent, std::size_t bytes) { core.on_sent(sent, bytes); },
               [&](const PeerId& peer) { core.on_peer_gone(peer, now()); });
     pump.log(core.take_notices());
-    endpoint->wait(kTick);
+    const auto deadline = core.next_deadline();
+    endpoint->wait(deadline ? std::clamp<Duration>(*deadline - now(), Duration::zero(), kTick) : kTick);
   }
+  if (!options.policy_state.empty()) return save_policies(options.policy_state, core.policies());
   return {};
 }
 

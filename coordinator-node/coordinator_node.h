@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <stop_token>
 #include <string>
@@ -11,6 +12,7 @@ namespace outrider {
 
 struct CoordinatorOptions {
   std::string listen;     ///< tcp://ADDRESS:PORT or inproc://NAME; workers and clients dial it
+  std::filesystem::path policy_state = {};  ///< file that keeps what the bandits learned (Policies::save); empty: none
   CoordinatorConfig core; ///< `instance` is chosen at random when 0
 };
 

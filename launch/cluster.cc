@@ -15,6 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include <fmt/ranges.h>
+
 #include "common/base/time.h"
 #include "coordinator-node/coordinator_node.h"
 #include "drafter-node/drafter_node.h"
@@ -44,7 +46,8 @@ class ThreadCluster final : public Cluster {
     RETURN_IF_ERROR(check());
     launch([this](std::stop_token stop) {
       return run_verifier(context_, {.backbone = options_.pair.backbone, .weight_type = options_.weight_type,
-                                     .threads = options_.verifier_threads, .join = address_, .core = {}}, stop);
+                                     .threads = options_.verifier_threads, .join = address_,
+                                     .synthetic_acceptance = options_.synthetic_acceptance, .core = {}}, stop);
     });
     if (!options_.drafter) return {};
     launch([this](std::stop_token stop) {
@@ -109,10 +112,18 @@ class ProcessCluster final : public Cluster {
     close(out[0]);
     if (address_.empty()) return Error{Errc::kPeerGone, "the coordinator process ended before it listened"};
     const std::string dtype = to_string(options_.weight_type);
-    RETURN_IF_ERROR(spawn("verifier", {"--join", address_, "--backbone", options_.pair.backbone.string(), "--dtype", dtype, "--threads",
-                                       std::to_string(options_.verifier_threads)}, -1));
+    std::vector<std::string> verifier = {"--join", address_, "--backbone", options_.pair.backbone.string(), "--dtype", dtype, "--threads",
+                                         std::to_string(options_.verifier_threads)};
+    if (!options_.synthetic_acceptance.empty()) {
+      verifier.insert(verifier.end(), {"--synthetic-acceptance", fmt::format("{}", fmt::join(options_.synthetic_acceptance, ","))});
+    }
+    RETURN_IF_ERROR(spawn("verifier", std::move(verifier), -1));
     if (!options_.drafter) return {};
-    return spawn("drafter", {"--join", address_, "--backbone", options_.pair.backbone.string(), "--assistant",
+    std::string join = address_;
+    if (options_.drafter_route) {
+      ASSIGN_OR_RETURN(join, options_.drafter_route(address_));
+    }
+    return spawn("drafter", {"--join", join, "--backbone", options_.pair.backbone.string(), "--assistant",
                              options_.pair.assistant.string(), "--dtype", dtype}, -1);
   }
 

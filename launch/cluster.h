@@ -1,7 +1,9 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/base/result.h"
 #include "common/config/pair.h"
@@ -19,6 +21,9 @@ struct ClusterOptions {
   WeightType weight_type = WeightType::kBf16;
   int verifier_threads = 0;  ///< 0: every core
   bool drafter = true;
+  std::vector<double> synthetic_acceptance = {};  ///< as VerifierOptions has it
+  /// start_processes(): where the drafter dials instead of the coordinator's address, which it gets.
+  std::function<Result<std::string>(const std::string& coordinator)> drafter_route = {};
   std::string program = "/proc/self/exe";  ///< what start_processes() runs
 };
 

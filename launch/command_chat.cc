@@ -31,7 +31,7 @@ struct ChatFlags {
   ModelFlags model;
   SamplingFlags sampling;
   std::string connect, system;
-  std::int32_t draft_length = 4;
+  DraftLengthFlag draft_length;
   std::int64_t max_tokens = 1024;
   int threads = 0;
   bool thinking = false;
@@ -113,7 +113,7 @@ class Chat {
   Chat(const ChatFlags& flags, const PairPaths& pair, Client& client)
       : flags_(flags), client_(client), tokenizer_(or_throw(Tokenizer::load(pair.backbone))),
         format_(chat_format_of(pair)), stop_ids_(or_throw(load_eos_token_ids(pair.backbone))),
-        sampling_(flags.sampling.of(pair)) {
+        sampling_(flags.sampling.of(pair)), draft_length_(flags.draft_length.value()) {
     conversation_.thinking = flags.thinking;
     reset();
   }
@@ -137,6 +137,7 @@ class Chat {
   ChatFormat format_;
   std::vector<TokenId> stop_ids_;
   SamplingParams sampling_;
+  DraftLength draft_length_;
   Conversation conversation_;
 };
 
@@ -152,8 +153,8 @@ void Chat::ask(const std::string& question, Interrupt& interrupt, AnswerPrinter&
       printer.print(event);
     }
   };
-  const Generate request{.prompt = prompt, .max_tokens = flags_.max_tokens, .draft_length = flags_.draft_length,
-                         .stop_ids = stop_ids_, .wait_ms = 4000, .sampling = sampling_};
+  const Generate request{.prompt = prompt, .max_tokens = flags_.max_tokens, .draft_length = draft_length_.length,
+                         .stop_ids = stop_ids_, .wait_ms = 4000, .sampling = sampling_, .policy = draft_length_.policy};
   ++sampling_.seed;  // the same question again may get another answer
   const Result<Generation> generation = client_.generate(
       request, [&](std::span<const TokenId> tokens) { for (const TokenId token : tokens) take(parser.push(token)); },
@@ -179,7 +180,7 @@ void chat(const ChatFlags& flags) {
   init_logging("outrider", "warn");
   const PairPaths pair = flags.model.pair();
   TransportContext context;
-  const bool drafting = flags.draft_length > 0;
+  const bool drafting = flags.draft_length.value().length > 0;
   std::unique_ptr<Cluster> cluster;
   if (flags.connect.empty()) {
     cluster = or_throw(start_threads(context, {.pair = pair, .weight_type = flags.model.weight_type(pair),
@@ -226,7 +227,7 @@ void add_chat_command(CLI::App& app) {
   flags->sampling.add_to(*command);
   command->add_option("--system", flags->system, "What the model is told before the conversation");
   command->add_flag("--thinking", flags->thinking, "Let the model think first; on a terminal the thought is shown dimmed");
-  command->add_option("--draft-length", flags->draft_length, "Drafts per round; 0: plain decoding")->check(CLI::Range(0, 32))->capture_default_str();
+  flags->draft_length.add_to(*command);
   command->add_option("--max-tokens", flags->max_tokens, "Longest answer")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
   command->add_option("--connect", flags->connect, "Use the coordinator at tcp://HOST:PORT");

@@ -40,12 +40,14 @@ void add_role_commands(CLI::App& app) {
   {
     CLI::App* command = app.add_subcommand("coordinator", "Run the rounds: workers and clients connect here");
     auto listen = std::make_shared<std::string>("tcp://127.0.0.1:7070");
+    auto policy_state = std::make_shared<std::string>();
     command->add_option("--listen", *listen, "Address; port * takes a free one")->capture_default_str();
-    command->callback([listen] {
+    command->add_option("--policy-state", *policy_state, "File that keeps over restarts what the ucb1 and thompson policies learned");
+    command->callback([listen, policy_state] {
       init_logging("coordinator", "info");
       run_until_signal([&](std::stop_token stop) {
         TransportContext context;
-        return run_coordinator(context, {.listen = *listen, .core = {.instance = 0}}, stop, [](const std::string& address) {
+        return run_coordinator(context, {.listen = *listen, .policy_state = *policy_state, .core = {.instance = 0}}, stop, [](const std::string& address) {
           std::printf("%s\n", address.c_str());  // for scripts: where to join
           std::fflush(stdout);
         });
@@ -57,6 +59,7 @@ void add_role_commands(CLI::App& app) {
     std::string join;
     int threads = 0;
     std::int64_t memory_mib = 0;
+    std::vector<double> synthetic_acceptance;
   };
   const auto add_worker = [&](const char* name, const char* about, int threads) {
     CLI::App* command = app.add_subcommand(name, about);
@@ -70,13 +73,15 @@ void add_role_commands(CLI::App& app) {
   const auto [verifier, verifier_flags] = add_worker("verifier", "Verify drafts with the full backbone", 0);
   verifier->add_option("--memory", verifier_flags->memory_mib, "MiB for the K/V of all sessions; 0: three quarters of what is free once the model is loaded")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))->capture_default_str();
+  add_synthetic_acceptance(*verifier, verifier_flags->synthetic_acceptance);
   verifier->callback([flags = verifier_flags] {
     init_logging("verifier", "info");
     run_until_signal([&](std::stop_token stop) {
       TransportContext context;
       const PairPaths pair = flags->model.pair();
       return run_verifier(context, {.backbone = pair.backbone, .weight_type = flags->model.weight_type(pair), .threads = flags->threads,
-                                    .join = flags->join, .kv_bytes_max = flags->memory_mib << 20, .core = {}}, stop);
+                                    .join = flags->join, .kv_bytes_max = flags->memory_mib << 20,
+                                    .synthetic_acceptance = flags->synthetic_acceptance, .core = {}}, stop);
     });
   });
   const auto [drafter, drafter_flags] = add_worker("drafter", "Draft with the assistant", 1);

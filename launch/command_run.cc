@@ -12,6 +12,7 @@
 #include "common/model/config.h"
 #include "common/tokenizer/chat.h"
 #include "common/tokenizer/detokenizer.h"
+#include "common/tokenizer/stop_matcher.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/transport/client.h"
 #include "launch/cluster.h"
@@ -27,7 +28,8 @@ struct RunFlags {
   ModelFlags model;
   SamplingFlags sampling;
   std::string prompt, connect, prompt_ids;
-  std::int32_t draft_length = 4;
+  std::vector<std::string> stops;
+  DraftLengthFlag draft_length;
   std::int64_t max_tokens = 256;
   int threads = 0;
   bool processes = false, raw = false, json = false, compare = false;
@@ -78,19 +80,48 @@ nlohmann::json sampling_json(const SamplingParams& sampling) {
   return object;
 }
 
+/// An answer's tokens as text, up to the first stop string.
+class AnswerText {
+ public:
+  AnswerText(const Tokenizer& tokenizer, const StopMatcher& stops) : detokenizer_(tokenizer, /*skip_special=*/true), stops_(stops) {}
+
+  /// @return how many tokens the answer has had when a stop string is complete; none: it goes on.
+  std::optional<std::int64_t> push(std::span<const TokenId> tokens, const std::function<void(const std::string&)>& emit) {
+    for (const TokenId token : tokens) {
+      ++count_;
+      emit(stops_.push(detokenizer_.push(token)));
+      if (stops_.stopped()) return count_;
+    }
+    return std::nullopt;
+  }
+  /// What was held back.
+  std::string finish() {
+    const std::string text = stops_.push(detokenizer_.finish());
+    return text + stops_.finish();
+  }
+
+ private:
+  StreamingDetokenizer detokenizer_;
+  StopMatcher stops_;
+  std::int64_t count_ = 0;
+};
+
 void run(const RunFlags& flags) {
   init_logging("outrider", "warn");
+  const StopMatcher stops = or_throw(StopMatcher::create(flags.stops));
   const PairPaths pair = flags.model.pair();
   const Tokenizer tokenizer = or_throw(Tokenizer::load(pair.backbone));
+  const DraftLength draft_length = flags.draft_length.value();
   Generate request{.prompt = encode_prompt(flags, pair, tokenizer),
                    .max_tokens = flags.max_tokens,
-                   .draft_length = flags.draft_length,
+                   .draft_length = draft_length.length,
                    .stop_ids = or_throw(load_eos_token_ids(pair.backbone)),
                    .wait_ms = 4000,
-                   .sampling = flags.sampling.of(pair)};
+                   .sampling = flags.sampling.of(pair),
+                   .policy = draft_length.policy};
 
   TransportContext context;
-  const bool drafting = flags.draft_length > 0;
+  const bool drafting = draft_length.length > 0;
   std::unique_ptr<Cluster> cluster;
   if (flags.connect.empty()) {
     const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(pair), .verifier_threads = flags.threads, .drafter = drafting};
@@ -100,8 +131,12 @@ void run(const RunFlags& flags) {
   if (cluster) or_throw(client.wait_for_workers(1, drafting ? 1 : 0, [&] { return cluster->check(); }));
 
   Interrupt interrupt;
-  const auto answer = [&](const Generate& wanted, const std::function<void(std::span<const TokenId>)>& on_tokens) {
+  const auto answer = [&](const Generate& wanted, AnswerText text, const std::function<void(const std::string&)>& emit) {
+    const auto on_tokens = [&](std::span<const TokenId> tokens) {
+      if (const auto keep = text.push(tokens, emit)) client.end_answer(*keep);
+    };
     Generation generation = or_throw(client.generate(wanted, on_tokens, [&] { return interrupt.requested(); }));
+    emit(text.finish());
     if (!generation.cancelled) return generation;
     if (!flags.json) std::printf("\n");
     throw CLI::RuntimeError(128 + SIGINT);
@@ -110,9 +145,9 @@ void run(const RunFlags& flags) {
   if (flags.compare) {
     Generate plain_request = request;
     plain_request.draft_length = 0;
-    plain = answer(plain_request, [](std::span<const TokenId>) {});
+    plain_request.policy = DraftPolicy::kFixed;
+    plain = answer(plain_request, AnswerText(tokenizer, stops), [](const std::string&) {});
   }
-  StreamingDetokenizer detokenizer(tokenizer, /*skip_special=*/true);
   std::string text;
   const auto emit = [&](const std::string& piece) {
     text += piece;
@@ -120,10 +155,7 @@ void run(const RunFlags& flags) {
     std::fwrite(piece.data(), 1, piece.size(), stdout);
     std::fflush(stdout);
   };
-  const Generation generation = answer(request, [&](std::span<const TokenId> tokens) {
-    for (const TokenId token : tokens) emit(detokenizer.push(token));
-  });
-  emit(detokenizer.finish());
+  const Generation generation = answer(request, AnswerText(tokenizer, stops), emit);
   if (plain && request.sampling.rule == SamplingRule::kMatch && plain->tokens != generation.tokens) {
     throw std::runtime_error("--compare: speculative and plain decoding gave different tokens; this is a bug of Outrider's, please report it");
   }
@@ -154,11 +186,12 @@ void add_run_command(CLI::App& app) {
   prompt->excludes(ids);
   flags->model.add_to(*command);
   flags->sampling.add_to(*command);
-  command->add_option("--draft-length", flags->draft_length, "Drafts per round; 0: plain decoding")->check(CLI::Range(0, 32))->capture_default_str();
+  flags->draft_length.add_to(*command);
   command->add_option("--max-tokens", flags->max_tokens, "Longest answer")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
   auto* processes = command->add_flag("--processes", flags->processes, "Start coordinator, verifier and drafter as processes, over TCP");
   command->add_option("--connect", flags->connect, "Use the coordinator at tcp://HOST:PORT")->excludes(processes);
+  command->add_option("--stop", flags->stops, "End the answer before this text; may be given several times")->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_flag("--raw", flags->raw, "The prompt is plain text, not a chat message");
   command->add_flag("--json", flags->json, "Print one JSON object at the end instead of text");
   command->add_flag("--compare", flags->compare, "Decode plainly first: measures backbone_only_tok_per_sec, checks that the tokens are equal (not under --rejection)");

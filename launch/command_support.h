@@ -15,6 +15,7 @@
 #include "common/config/pair.h"
 #include "common/kernels/linear.h"
 #include "common/model/config.h"
+#include "common/policy/policies.h"
 #include "common/sampling/params.h"
 #include "common/tokenizer/chat_format.h"
 #include "launch/cluster.h"
@@ -92,6 +93,32 @@ struct SamplingFlags {
     or_throw(check_sampling(result, std::numeric_limits<std::int32_t>::max()));
     return result;
   }
+};
+
+/// For CLI::Option::check: why this is no draft length, or nothing.
+inline std::string check_draft_length(const std::string& text) {
+  const auto length = parse_draft_length(text);
+  return length ? std::string() : length.error().message;
+}
+
+/// --synthetic-acceptance, see VerifierOptions.
+inline void add_synthetic_acceptance(CLI::App& command, std::vector<double>& rates) {
+  command.add_option("--synthetic-acceptance", rates, "For measurements on random weights: a coin accepts at least 1, 2, ... drafts of a round at these rates")
+      ->delimiter(',')
+      ->check(CLI::Range(0.0, 1.0));
+}
+
+/// How long drafts are.
+struct DraftLengthFlag {
+  std::string text = "4";
+
+  void add_to(CLI::App& command) {
+    command.add_option("--draft-length", text, "Drafts per round, 0 (plain decoding) to 32; or who chooses: auto, heuristic, ucb1, thompson")
+        ->check(check_draft_length)
+        ->capture_default_str();
+  }
+  /// Checked before.
+  DraftLength value() const { return or_throw(parse_draft_length(text)); }
 };
 
 /// How this pair's prompts are written; says so where that is a guess.

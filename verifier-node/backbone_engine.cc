@@ -76,6 +76,16 @@ void BackboneEngine::report_buffers(const BufferSink& sink, Position positions) 
   for (const auto& [id, session] : sessions_) session.cache.report_buffers(sink, "target_kv_cache", positions);
 }
 
+VerifyOutcome BackboneEngine::synthetic_outcome(Matrix<const float> logits, std::span<const TokenId> tokens) {
+  const double coin = coin_.uniform();
+  VerifyOutcome outcome;
+  const std::size_t most = std::min(tokens.size() - 1, synthetic_acceptance_.size());
+  while (static_cast<std::size_t>(outcome.accepted) < most && coin < synthetic_acceptance_[static_cast<std::size_t>(outcome.accepted)]) ++outcome.accepted;
+  // It costs what the rule costs: the argmax of each kept row and the next.
+  for (std::int32_t r = 0; r <= outcome.accepted; ++r) outcome.next_token = static_cast<TokenId>(argmax(logits[r].span()));
+  return outcome;
+}
+
 std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& batch, const std::function<void()>& between_layers) {
   std::vector<Segment> segments;
   for (const VerifyWork& work : batch) {
@@ -105,6 +115,7 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     if (outputs > 0) {
       const Matrix<const float> logits = output.logits.rows(row, outputs);
       const Result<VerifyOutcome> outcome = work.prefill ? first_token(sampler, logits[0].span(), scratch_)
+                                            : !synthetic_acceptance_.empty() ? synthetic_outcome(logits, work.tokens)
                                             : work.q.empty() ? sampler.verify(logits, work.tokens, scratch_)
                                                              : sampler.verify_rejection(logits, work.tokens, work.q, scratch_);
       if (!outcome) {

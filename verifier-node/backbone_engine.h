@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "common/base/random.h"
 #include "common/model/backbone.h"
 #include "common/protocol/verifier_core.h"
 #include "common/sampling/sampler.h"
@@ -15,7 +16,9 @@ namespace outrider {
 /// session's sampler on its rows, rollback of what was rejected. Used by one thread.
 class BackboneEngine {
  public:
-  explicit BackboneEngine(std::unique_ptr<Backbone> backbone) : backbone_(std::move(backbone)) {}
+  /// @param synthetic_acceptance as in VerifierOptions.
+  explicit BackboneEngine(std::unique_ptr<Backbone> backbone, std::vector<double> synthetic_acceptance = {})
+      : backbone_(std::move(backbone)), synthetic_acceptance_(std::move(synthetic_acceptance)) {}
 
   /// @param between_layers as in Backbone::forward.
   std::vector<VerifyResult> run(const std::vector<VerifyWork>& batch, const std::function<void()>& between_layers = {});
@@ -29,6 +32,8 @@ class BackboneEngine {
  private:
   /// Committed donor rows [from, to) of a cache, copied out of its rings.
   KvRows donor_rows(const KvCache& cache, Position from, Position to) const;
+  /// What a coin makes of the drafts in `tokens`.
+  VerifyOutcome synthetic_outcome(Matrix<const float> logits, std::span<const TokenId> tokens);
 
   std::unique_ptr<Backbone> backbone_;
   struct Session {
@@ -37,6 +42,8 @@ class BackboneEngine {
   };
   std::map<SessionId, Session> sessions_;
   SamplingScratch scratch_;
+  std::vector<double> synthetic_acceptance_;
+  CounterRng coin_{1};
 };
 
 }  // namespace outrider

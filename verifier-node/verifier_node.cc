@@ -32,7 +32,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   PairFacts facts = pair_facts(backbone->config(), backbone->weights());
   spdlog::info("event=loaded model={} dtype={} isa={} gemm=\"{}\" threads={}", options.backbone.string(), to_string(options.weight_type),
                to_string(active_isa()), backbone->gemm_implementation(), omp_get_max_threads());
-  BackboneEngine engine(std::move(backbone));
+  BackboneEngine engine(std::move(backbone), options.synthetic_acceptance);
 
   VerifierConfig config = options.core;
   config.kv_cost = engine.kv_cost();

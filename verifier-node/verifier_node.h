@@ -4,6 +4,7 @@
 #include <memory>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 #include "common/protocol/verifier_core.h"
 #include "common/kernels/linear.h"
@@ -17,6 +18,9 @@ struct VerifierOptions {
   int threads = 0;                       ///< of the forward pass; 0: every core
   std::string join;                      ///< the coordinator's address
   std::int64_t kv_bytes_max = 0;         ///< K/V of all sessions; 0: three quarters of what is free after loading
+  /// For measurements on random weights: the chance that at least 1, 2, ... drafts of a round are accepted, by a coin instead of
+  /// the rule (vLLM's synthetic mode). Empty: the rule. The text means nothing then.
+  std::vector<double> synthetic_acceptance = {};
   VerifierConfig core;                   ///< kv_cost and kv_bytes_max are filled in once the model is there
 };
 

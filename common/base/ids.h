@@ -10,6 +10,9 @@ using TokenId = std::int32_t;
 /// Absolute index of a token in its sequence, from 0. Never wrapped, never a slot of a ring buffer.
 using Position = std::int64_t;
 
+/// Rows of a sliding layer that the assistant sees: the window and one more (gemma4.md 4.4).
+constexpr Position drafter_window(std::int64_t sliding_window) { return sliding_window + 1; }
+
 /// One request's life at the coordinator, verifier and drafter. Unique per coordinator process.
 enum class SessionId : std::uint64_t {};
 

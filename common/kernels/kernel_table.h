@@ -62,7 +62,6 @@ struct KernelTable {
   /// Index of the largest value; the lowest index among equals.
   std::int64_t (*argmax)(const float* x, std::int64_t n);
   void (*to_bf16)(const float* x, std::int64_t n, Bf16* y);
-  void (*from_bf16)(const Bf16* x, std::int64_t n, float* y);
   /// Symmetric int8: y = round(x / scale), scale = max|x| / 127. @return scale; 0 for a zero row.
   float (*quantize)(const float* x, std::int64_t n, std::int8_t* y);
   /// y = x * row_scale * column_scale

@@ -55,10 +55,6 @@ void to_bf16_row(const float* x, std::int64_t n, Bf16* y) {
   for (std::int64_t i = 0; i < n; ++i) y[i] = to_bf16(x[i]);
 }
 
-void from_bf16(const Bf16* x, std::int64_t n, float* y) {
-  for (std::int64_t i = 0; i < n; ++i) y[i] = to_float(x[i]);
-}
-
 float quantize(const float* x, std::int64_t n, std::int8_t* y) {
   float largest = 0;
   for (std::int64_t i = 0; i < n; ++i) largest = std::fmax(largest, std::fabs(x[i]));
@@ -154,7 +150,6 @@ const KernelTable kScalarKernels = {
     .rope = rope,
     .argmax = argmax,
     .to_bf16 = to_bf16_row,
-    .from_bf16 = from_bf16,
     .quantize = quantize,
     .dequantize = dequantize,
     .dot_f32 = dot<float, float>,

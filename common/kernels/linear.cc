@@ -15,12 +15,7 @@ namespace {
 
 /// Row `r` of a part as float.
 void read_row(const WeightRows& part, std::int64_t r, std::span<float> row) {
-  const std::byte* from = part.data + static_cast<std::size_t>(r) * stored_bytes(part.dtype, row.size());
-  if (part.dtype == DType::kBf16) {
-    kernels().from_bf16(reinterpret_cast<const Bf16*>(from), static_cast<std::int64_t>(row.size()), row.data());
-    return;
-  }
-  decode(part.dtype, from, row);
+  decode(part.dtype, part.data + static_cast<std::size_t>(r) * stored_bytes(part.dtype, row.size()), row);
 }
 
 /// Of a stored element; int4 has none.

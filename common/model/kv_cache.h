@@ -92,7 +92,4 @@ class KvCache {
   Position length_ = 0;
 };
 
-/// Rows of a sliding layer that the assistant sees: the window and one more (gemma4.md 4.4).
-constexpr std::int64_t drafter_window(std::int64_t sliding_window) { return sliding_window + 1; }
-
 }  // namespace outrider

@@ -18,8 +18,8 @@ bool playable(const Arm& arm, const DraftLimits& limits) {
   return arm.length == 0 ? !limits.must_draft || std::max(limits.assistant, limits.ngram) <= 0 : limits.of(arm.source) > 0;
 }
 
-DraftChoice play(const Arm& arm, const DraftLimits& limits) {
-  return {.source = arm.source, .length = std::min(arm.length, limits.of(arm.source))};
+DraftChoice play(const std::vector<Arm>& arms, std::size_t i, const DraftLimits& limits) {
+  return {.source = arms[i].source, .length = std::min(arms[i].length, limits.of(arms[i].source)), .arm = i};
 }
 
 /// Marsaglia and Tsang 2000, for shape >= 1.
@@ -97,7 +97,7 @@ DraftChoice Ucb1Length::choose(const DraftLimits& limits) {
     if (stats.seconds > 0) best_rate = std::max(best_rate, stats.tokens / stats.seconds);
   }
   double best = -1;
-  chosen_ = arms_.size();
+  std::size_t chosen = arms_.size();
   for (std::size_t i = 0; i < arms_.size(); ++i) {
     if (!playable(arms_[i], limits)) continue;
     const Stats& stats = stats_[i];
@@ -107,19 +107,19 @@ DraftChoice Ucb1Length::choose(const DraftLimits& limits) {
     }
     if (index <= best) continue;
     best = index;
-    chosen_ = i;
+    chosen = i;
   }
-  return chosen_ == arms_.size() ? DraftChoice{} : play(arms_[chosen_], limits);
+  return chosen == arms_.size() ? DraftChoice{.arm = chosen} : play(arms_, chosen, limits);
 }
 
 void Ucb1Length::observe(const RoundOutcome& outcome) {
-  if (chosen_ >= arms_.size()) return;
+  if (outcome.arm >= arms_.size()) return;  // none could be played
   for (Stats& stats : stats_) {
     stats.pulls *= options_.discount;
     stats.tokens *= options_.discount;
     stats.seconds *= options_.discount;
   }
-  Stats& stats = stats_[chosen_];
+  Stats& stats = stats_[outcome.arm];
   stats.pulls += 1;
   stats.tokens += outcome.accepted + 1;
   stats.seconds += outcome.round_s;
@@ -159,11 +159,11 @@ DraftChoice ThompsonLength::choose(const DraftLimits& limits) {
   }
   DraftChoice best;
   double best_rate = -1;
-  for (const Arm& arm : arms_) {
-    if (!playable(arm, limits)) continue;
-    const DraftChoice choice = play(arm, limits);
-    const double emitted = tau[static_cast<std::size_t>(arm.source)][static_cast<std::size_t>(choice.length)];
-    const double rate = choice.length == 0 ? 1 / std::max(costs_.plain_s(), 1e-12) : tokens_per_second(emitted, costs_.terms(arm.source, choice.length, emitted));
+  for (std::size_t i = 0; i < arms_.size(); ++i) {
+    if (!playable(arms_[i], limits)) continue;
+    const DraftChoice choice = play(arms_, i, limits);
+    const double emitted = tau[static_cast<std::size_t>(choice.source)][static_cast<std::size_t>(choice.length)];
+    const double rate = choice.length == 0 ? 1 / std::max(costs_.plain_s(), 1e-12) : tokens_per_second(emitted, costs_.terms(choice.source, choice.length, emitted));
     if (rate <= best_rate) continue;
     best_rate = rate;
     best = choice;

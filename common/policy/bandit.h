@@ -45,7 +45,6 @@ class Ucb1Length : public DraftLengthPolicy {
   std::vector<Arm> arms_;
   Options options_;
   std::vector<Stats> stats_;
-  std::size_t chosen_ = 0;
 };
 
 /// Thompson sampling with the geometric likelihood: every position of a source has a Beta posterior of its

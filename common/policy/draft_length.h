@@ -19,10 +19,11 @@ struct DraftChoice {
   int length = 0;  ///< 0: a plain round
   /// Go on without the drafts when they have not come by then.
   double patience_s = std::numeric_limits<double>::infinity();
+  std::size_t arm = 0;  ///< the policy's own number of the choice; comes back with the outcome
 };
 
 /// Decides, for one session, the length of each round's draft. A pure state machine: no clock, no I/O; times
-/// are handed in. The caller alternates choose() and observe().
+/// are handed in. The caller alternates choose() and observe(); only the bandits serve several sessions at once.
 class DraftLengthPolicy {
  public:
   virtual ~DraftLengthPolicy() = default;

@@ -19,6 +19,7 @@ inline constexpr int kDraftLengthMax = 32;
 /// One round as the coordinator saw it. Times in seconds.
 struct RoundOutcome {
   DraftSource source = DraftSource::kAssistant;
+  std::size_t arm = 0;        ///< of the choice that the round followed (DraftChoice::arm)
   int drafted = 0;            ///< drafts that reached the verifier; 0: the round was plain
   int accepted = 0;           ///< of these
   double draft_s = 0;         ///< assistant forwards

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "common/policy/ngram.h"
 #include "common/protocol/facts.h"
 
 namespace outrider {
@@ -23,14 +24,15 @@ bool contains(const std::vector<TokenId>& ids, TokenId id) { return std::find(id
 
 }  // namespace
 
-CoordinatorCore::CoordinatorCore(const CoordinatorConfig& config) : config_(config), next_session_(config.instance) {}
+CoordinatorCore::CoordinatorCore(const CoordinatorConfig& config)
+    : config_(config), policies_(config.instance), next_session_(config.instance) {}
 
 void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint now) {
   // Clients and strangers.
   if (const auto* hello = std::get_if<Hello>(&message.body)) return on_hello(from, *hello, now);
   if (std::holds_alternative<Generate>(message.body)) return on_generate(from, message, now);
   if (std::holds_alternative<Step>(message.body)) return on_step(from, message, now);
-  if (std::holds_alternative<Cancel>(message.body)) return on_client_cancel(from, message.session);
+  if (const auto* cancel = std::get_if<Cancel>(&message.body)) return on_client_cancel(from, message.session, *cancel);
   if (std::holds_alternative<StatusRequest>(message.body)) return send(from, {.body = status()});
 
   const auto worker = workers_.find(from);
@@ -65,6 +67,7 @@ void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint 
   if (const auto* need = std::get_if<NeedKv>(&message.body); need != nullptr && from_drafter) {
     if (session.phase != Phase::kDrafting) return;
     session.replica_end = std::clamp<Position>(need->have, 0, base_of(session));
+    session.outcome.draft_wire_s = to_seconds(now - session.asked);
     return end_drafting(session, it->first, now);
   }
   if (const auto* failed = std::get_if<Failed>(&message.body)) {
@@ -90,9 +93,17 @@ const PairFacts* CoordinatorCore::verifier_facts() const {
   return nullptr;
 }
 
+void CoordinatorCore::warn_of_refusal(const PeerId& peer, std::string text, TimePoint now) {
+  std::erase_if(refusals_, [&](const auto& said) { return now - said.second.when > kRefusalRepeat; });
+  const auto said = refusals_.find(peer);
+  if (said != refusals_.end() && said->second.text == text) return;
+  if (said != refusals_.end() || refusals_.size() < kRefusalsMax) refusals_[peer] = {text, now};
+  warn(std::move(text));
+}
+
 void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint now) {
   const auto refuse = [&](const PeerId& peer, const std::string& name, std::string why) {
-    warn(fmt::format("refused {}: {}", name, why));
+    warn_of_refusal(peer, fmt::format("refused {}: {}", name, why), now);
     send(peer, {.body = Refuse{Errc::kMismatch, std::move(why)}});
   };
   if (const auto worker = workers_.find(from); worker != workers_.end()) {
@@ -211,6 +222,7 @@ void CoordinatorCore::on_generate(const PeerId& from, const Message& message, Ti
   session.client = from;
   session.request_id = message.session;
   session.request = request;
+  if (!request.stepwise) session.policy = policies_.make(request.policy, request.draft_length);
   session.opened = session.phase_since = now;
   send(from, {.session = message.session, .body = Heartbeat{}});  // taken
   start(it, now);
@@ -276,6 +288,8 @@ void CoordinatorCore::on_candidates(Session& session, SessionId id, const Candid
   const std::int64_t waited = (now - session.asked).count(), drafting = std::clamp<std::int64_t>(candidates.draft_ns, 0, waited);
   session.metrics.draft_ns += drafting;
   session.metrics.wire_ns += waited - drafting;
+  session.outcome.draft_s = to_seconds(Duration(drafting));
+  session.outcome.draft_wire_s = to_seconds(Duration(waited - drafting));
   if (sound) {
     session.drafts = candidates.tokens;
     const SamplingParams& sampling = session.request.sampling;
@@ -288,7 +302,9 @@ void CoordinatorCore::on_candidates(Session& session, SessionId id, const Candid
 }
 
 void CoordinatorCore::send_verify(Session& session, SessionId id, TimePoint now) {
-  const bool drafting_goes_on = usable_drafter(session) != nullptr && tokens_left(session) > 1;
+  // A policy that wants plain rounds is spared the drafter's input; when it wants drafts again, one round fetches it.
+  const bool wanted = session.policy == nullptr || session.choice.length > 0;
+  const bool drafting_goes_on = wanted && usable_drafter(session) != nullptr && tokens_left(session) > 1;
   std::vector<TokenId> tokens = {session.answer.back()};
   tokens.insert(tokens.end(), session.drafts.begin(), session.drafts.end());
   session.phase = Phase::kVerifying;
@@ -308,6 +324,8 @@ void CoordinatorCore::next_round(Session& session, SessionId id, TimePoint now, 
   session.drafts.clear();
   session.q.clear();
   session.asked_drafter = false;
+  session.outcome = {};
+  session.round_began = now;
   if (draft_room(session) > 0) {
     const bool other = std::any_of(workers_.begin(), workers_.end(), [](const auto& entry) { return entry.second.may_draft(); });
     if (usable_drafter(session) == nullptr && other) unassign_drafter(session, id, true);
@@ -321,14 +339,31 @@ void CoordinatorCore::next_round(Session& session, SessionId id, TimePoint now, 
       on_kv_chunk(session, id, std::exchange(session.kv, {}));
     }
   }
-  if (!session.request.stepwise) return ask_drafter(session, id, now);
+  if (!session.request.stepwise) return draft(session, id, now);
   session.phase = Phase::kPaused;
   session.phase_since = now;
 }
 
-void CoordinatorCore::ask_drafter(Session& session, SessionId id, TimePoint now) {
+void CoordinatorCore::draft(Session& session, SessionId id, TimePoint now) {
+  const std::int64_t room = std::max<std::int64_t>(draft_room(session), 0);
+  std::vector<TokenId> text;
+  std::span<const TokenId> ngram;
+  if (room > 0 && Policies::takes_ngram(session.request.policy)) {
+    text = session.request.prompt;
+    text.insert(text.end(), session.answer.begin(), session.answer.end());
+    ngram = ngram_draft(text, static_cast<std::size_t>(room));
+  }
+  session.choice = session.policy->choose({.assistant = usable_drafter(session) != nullptr ? static_cast<int>(room) : 0,
+                                           .ngram = static_cast<int>(ngram.size())});
+  session.outcome.source = session.choice.source;
+  session.outcome.arm = session.choice.arm;
+  if (session.choice.source == DraftSource::kAssistant) return ask_drafter(session, id, session.choice.length, now);
+  session.drafts.assign(ngram.begin(), ngram.begin() + session.choice.length);
+  end_drafting(session, id, now);
+}
+
+void CoordinatorCore::ask_drafter(Session& session, SessionId id, std::int64_t draft_length, TimePoint now) {
   const Position base = base_of(session);
-  const std::int64_t draft_length = draft_room(session);
   const bool continues = session.kv.from == session.replica_end && session.kv.to == base, up_to_date = session.replica_end == base;
   if (draft_length <= 0 || usable_drafter(session) == nullptr || !session.hidden || (!continues && !up_to_date)) {
     return end_drafting(session, id, now);
@@ -336,6 +371,7 @@ void CoordinatorCore::ask_drafter(Session& session, SessionId id, TimePoint now)
   session.phase = Phase::kDrafting;
   session.phase_since = session.asked = now;
   session.replica_end = base;
+  session.outcome.draft_rows = static_cast<int>(up_to_date ? 0 : base - session.kv.from);
   const SamplingParams& sampling = session.request.sampling;
   send(session.drafter, {.session = id, .round = session.round, .base = base,
                          .body = Draft{.token = session.answer.back(),
@@ -374,7 +410,7 @@ void CoordinatorCore::on_step(const PeerId& from, const Message& message, TimePo
       session.drafts.resize(std::min(session.drafts.size(), static_cast<std::size_t>(step.draft_length)));
       return end_drafting(session, it->first, now);
     }
-    return ask_drafter(session, it->first, now);
+    return ask_drafter(session, it->first, draft_room(session), now);
   }
   const PairFacts& facts = workers_.at(session.verifier).hello.facts;
   for (const TokenId token : step.drafts) {
@@ -412,9 +448,22 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
     const std::int64_t waited = (now - session.asked).count(), verifying = std::clamp<std::int64_t>(verdict.verify_ns, 0, waited);
     metrics.verify_ns += verifying;
     metrics.wire_ns += waited - verifying;
+    session.outcome.drafted = static_cast<int>(session.drafts.size());
+    session.outcome.accepted = verdict.accepted;
+    session.outcome.verify_s = to_seconds(Duration(verifying));
+    session.outcome.round_s = to_seconds(now - session.round_began);
+    if (session.policy != nullptr) {
+      policies_.observe(session.outcome);
+      session.policy->observe(session.outcome);
+    }
     if (!session.drafts.empty()) {
       ++metrics.drafting_rounds;
       const std::size_t drafted = session.drafts.size();
+      if (session.outcome.source == DraftSource::kNgram) {
+        ++metrics.ngram_rounds;
+        metrics.ngram_drafted_tokens += session.outcome.drafted;
+        metrics.ngram_accepted_tokens += session.outcome.accepted;
+      }
       metrics.drafted_tokens += static_cast<std::int64_t>(drafted);
       if (metrics.drafted_per_position.size() < drafted) {
         metrics.drafted_per_position.resize(drafted);
@@ -437,7 +486,9 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
   session.answer.insert(session.answer.end(), fresh.begin(), fresh.end());
   session.last_token = now;
   metrics.decode_ns = (now - session.first_token).count();
-  send(session.client, {.session = session.request_id, .body = Tokens{index, std::move(fresh)}});
+  Tokens tokens{index, std::move(fresh)};
+  if (session.request.report_rounds && !prefill) tokens.round = {.draft_length = session.choice.length, .drafts = session.drafts, .outcome = session.outcome};
+  send(session.client, {.session = session.request_id, .body = std::move(tokens)});
   if (stopped || tokens_left(session) == 0) {
     return finish(it, Done{stopped ? FinishReason::kStop : FinishReason::kLength, metrics});
   }
@@ -452,10 +503,14 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
   next_round(session, it->first, now, prefill || session.request.stepwise || session.kv.from < message.base);
 }
 
-void CoordinatorCore::on_client_cancel(const PeerId& from, SessionId request_id) {
+void CoordinatorCore::on_client_cancel(const PeerId& from, SessionId request_id, const Cancel& cancel) {
   for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
     if (it->second.client != from || it->second.request_id != request_id) continue;
-    return finish(it, Failed{Errc::kCancelled, "cancelled"});
+    if (!cancel.keep) return finish(it, Failed{Errc::kCancelled, "cancelled"});
+    if (const std::int64_t had = std::ssize(it->second.answer); *cancel.keep > had) {
+      return fail(it, Errc::kInvalidArgument, fmt::format("{} tokens to keep, the answer has {}", *cancel.keep, had));
+    }
+    return finish(it, Done{FinishReason::kStop, it->second.metrics});
   }
 }
 
@@ -495,7 +550,12 @@ void CoordinatorCore::on_tick(TimePoint now) {
         }
         break;
       case Phase::kDrafting:
-        if (waited < config_.draft_timeout) break;
+        if (waited < config_.draft_timeout && to_seconds(waited) < session.choice.patience_s) break;
+        session.outcome.draft_wire_s = to_seconds(waited);
+        if (waited < config_.draft_timeout) {  // the drafter may be well; these drafts are not worth the wait
+          end_drafting(session, current->first, now);
+          break;
+        }
         if (const auto worker = workers_.find(session.drafter); worker != workers_.end() && !worker->second.suspect) {
           worker->second.suspect = true;
           warn(fmt::format("drafter {} did not answer within {:.1f} s; going on without it", worker->second.hello.name, to_seconds(waited)));
@@ -528,12 +588,25 @@ void CoordinatorCore::on_tick(TimePoint now) {
   }
 }
 
+std::optional<TimePoint> CoordinatorCore::next_deadline() const {
+  std::optional<TimePoint> first;
+  for (const auto& [id, session] : sessions_) {
+    if (session.phase != Phase::kDrafting || session.choice.patience_s >= to_seconds(config_.draft_timeout)) continue;
+    const TimePoint due = session.phase_since + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(session.choice.patience_s));
+    if (!first || due < *first) first = due;
+  }
+  return first;
+}
+
 void CoordinatorCore::on_sent(const Message& message, std::size_t bytes) {
   const auto it = sessions_.find(message.session);
   if (it == sessions_.end()) return;
   RequestMetrics& metrics = it->second.metrics;
   const auto count = static_cast<std::int64_t>(bytes);
-  if (std::holds_alternative<Draft>(message.body)) metrics.wire_bytes_to_drafter += count;
+  if (std::holds_alternative<Draft>(message.body)) {
+    metrics.wire_bytes_to_drafter += count;
+    it->second.outcome.draft_bytes = count;
+  }
   if (std::holds_alternative<KvChunk>(message.body)) metrics.wire_bytes_to_drafter_prompt += count;
   if (std::holds_alternative<Verify>(message.body) || std::holds_alternative<Prefill>(message.body)) {
     metrics.wire_bytes_to_verifier += count;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/policy/policies.h"
 #include "common/protocol/worker_link.h"
 
 namespace outrider {
@@ -43,6 +44,10 @@ class CoordinatorCore {
   /// `bytes` of `message` went out: counts the wire.
   void on_sent(const Message& message, std::size_t bytes);
   void on_tick(TimePoint now);
+  /// When on_tick() is due next for a policy's sake, if that is known: a draft that comes later is not worth the wait.
+  std::optional<TimePoint> next_deadline() const;
+  /// What the sessions' policies learned; to be kept over restarts.
+  Policies& policies() { return policies_; }
 
   std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
   std::vector<Notice> take_notices() { return std::exchange(notices_, {}); }
@@ -81,13 +86,17 @@ class CoordinatorCore {
     KvRows kv;                  ///< not yet sent
     Position replica_end = 0;   ///< rows sent to the drafter
     RequestMetrics metrics;
+    std::unique_ptr<DraftLengthPolicy> policy;  ///< none while it waits, and for a stepwise text
+    DraftChoice choice;                         ///< of this round
+    RoundOutcome outcome;                       ///< of this round, as far as it has come
+    TimePoint round_began{};
   };
   using Sessions = std::map<SessionId, Session>;
 
   void on_hello(const PeerId& from, const Hello& hello, TimePoint now);
   void on_generate(const PeerId& from, const Message& message, TimePoint now);
   void on_step(const PeerId& from, const Message& message, TimePoint now);
-  void on_client_cancel(const PeerId& from, SessionId request_id);
+  void on_client_cancel(const PeerId& from, SessionId request_id, const Cancel& cancel);
   void on_kv_chunk(Session& session, SessionId id, KvRows kv);
   void on_candidates(Session& session, SessionId id, const Candidates& candidates, TimePoint now);
   void on_verdict(Sessions::iterator it, Message message, TimePoint now);
@@ -98,8 +107,10 @@ class CoordinatorCore {
   void next_round(Session& session, SessionId id, TimePoint now, bool catch_up);
   /// Drafts this round may have.
   std::int64_t draft_room(const Session& session) const;
+  /// Lets the policy choose, and drafts.
+  void draft(Session& session, SessionId id, TimePoint now);
   /// Drafts if there is somebody to draft, else goes on as without drafts.
-  void ask_drafter(Session& session, SessionId id, TimePoint now);
+  void ask_drafter(Session& session, SessionId id, std::int64_t draft_length, TimePoint now);
   /// There will be no more drafts in this round than those at hand: verifies, or shows them to the client.
   void end_drafting(Session& session, SessionId id, TimePoint now);
   void send_verify(Session& session, SessionId id, TimePoint now);
@@ -113,11 +124,21 @@ class CoordinatorCore {
   void fail(Sessions::iterator it, Errc code, std::string message);
   const PairFacts* verifier_facts() const;
   void send(const PeerId& to, Message message) { outgoing_.push_back({to, std::move(message)}); }
+  /// A refused peer may ask again at once: the same words about it come once in kRefusalRepeat.
+  void warn_of_refusal(const PeerId& peer, std::string text, TimePoint now);
   void warn(std::string text) { notices_.push_back({true, std::move(text)}); }
   void inform(std::string text) { notices_.push_back({false, std::move(text)}); }
 
   CoordinatorConfig config_;
   std::map<PeerId, Worker> workers_;
+  struct Refusal {
+    std::string text;
+    TimePoint when;
+  };
+  static constexpr Duration kRefusalRepeat = std::chrono::minutes(1);
+  static constexpr std::size_t kRefusalsMax = 1024;
+  std::map<PeerId, Refusal> refusals_;  ///< said lately
+  Policies policies_;
   Sessions sessions_;
   std::uint64_t next_session_;
   std::optional<TimePoint> next_heartbeat_;

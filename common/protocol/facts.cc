@@ -43,8 +43,7 @@ Position piece_end(Position from, Position committed, Position rows_max, Positio
 
 Position first_useful_row(const DonorFacts& donor, Position from, Position to) {
   if (!donor.sliding) return from;
-  const Position window = Position{donor.sliding_window} + 1;  // gemma4.md 4.4: the assistant sees one more than W
-  return std::max(from, to - window);
+  return std::max(from, to - drafter_window(donor.sliding_window));
 }
 
 Result<void> check_rows(const PairFacts& facts, const KvRows& kv) {

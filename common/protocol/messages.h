@@ -11,6 +11,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
+#include "common/policy/policies.h"
 #include "common/sampling/distribution.h"
 #include "common/sampling/params.h"
 #include "common/tensor/tensor.h"
@@ -19,7 +20,7 @@ namespace outrider {
 
 /// Both sides of a connection must speak the same one. Raised when a message changes its meaning;
 /// adding an optional field does not raise it (schemas/README.md).
-inline constexpr std::uint32_t kProtocolVersion = 3;
+inline constexpr std::uint32_t kProtocolVersion = 4;
 
 /// Limits that hold before a field is believed. A frame or count beyond them is malformed.
 struct WireLimits {
@@ -148,7 +149,11 @@ struct Verdict {  ///< verifier -> coordinator; answers Prefill (accepted 0) and
   KvRows kv;
   std::int64_t verify_ns = 0;  ///< the forward pass that held these rows
 };
-struct Cancel {};  ///< client -> coordinator
+/// client -> coordinator: nobody wants more tokens. With `keep` the answer is its first `keep` tokens, and finished:
+/// Done follows, with kStop. Without, the request failed: kCancelled.
+struct Cancel {
+  std::optional<std::int64_t> keep = {};
+};
 struct Free {};    ///< coordinator -> workers: forget the session
 struct Failed {    ///< worker -> coordinator, coordinator -> client
   Errc code = Errc::kInvalidArgument;
@@ -160,11 +165,13 @@ struct Failed {    ///< worker -> coordinator, coordinator -> client
 struct Generate {  ///< client -> coordinator; session is the client's own request number
   std::vector<TokenId> prompt;
   std::int64_t max_tokens = 0;
-  std::int32_t draft_length = 0;  ///< 0: plain decoding
+  std::int32_t draft_length = 0;  ///< of every round (DraftPolicy::kFixed), or the most that the policy may choose; 0: plain decoding
   std::vector<TokenId> stop_ids;  ///< empty: only max_tokens and the context end it
   std::int64_t wait_ms = 0;       ///< how long to wait for a verifier to join
   bool stepwise = false;          ///< after the first token, every round waits for the client's Steps
   SamplingParams sampling = {};
+  DraftPolicy policy = DraftPolicy::kFixed;
+  bool report_rounds = false;     ///< Tokens say how their round went
 };
 /// client -> coordinator: one half of a stepwise session's next round. A Failed with kInvalidArgument
 /// refuses this step alone; any other ends the session.
@@ -172,9 +179,16 @@ struct Step {
   std::int32_t draft_length = 0;  ///< above 0: draft that many; the answer is Candidates, perhaps none
   std::vector<TokenId> drafts;    ///< else: verify these, perhaps none; the answer is Tokens
 };
+/// How a round went.
+struct RoundReport {
+  std::int32_t draft_length = 0;  ///< as the policy chose it
+  std::vector<TokenId> drafts = {};  ///< those that reached the verifier
+  RoundOutcome outcome = {};      ///< its `arm` does not travel
+};
 struct Tokens {  ///< coordinator -> client
   std::int64_t index = 0;  ///< of tokens[0] in the answer
   std::vector<TokenId> tokens;
+  std::optional<RoundReport> round = {};  ///< if asked for, and not with the first token
 };
 enum class FinishReason : std::uint8_t { kStop, kLength };
 
@@ -193,6 +207,8 @@ struct RequestMetrics {
   std::int64_t wire_bytes_to_drafter = 0;         ///< rounds: hidden rows, K/V deltas, headers
   std::int64_t wire_bytes_to_drafter_prompt = 0;  ///< the prompt's K/V, sent once
   std::int64_t wire_bytes_to_verifier = 0;
+  std::int64_t ngram_rounds = 0;  ///< of drafting_rounds: drafts were the coordinator's own (DraftSource::kNgram)
+  std::int64_t ngram_drafted_tokens = 0, ngram_accepted_tokens = 0;
 };
 struct Done {  ///< coordinator -> client
   FinishReason reason = FinishReason::kStop;

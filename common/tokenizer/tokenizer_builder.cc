@@ -50,9 +50,17 @@ std::size_t Tokenizer::Builder::missing_bytes() const {
   return static_cast<std::size_t>(std::ranges::count(tokenizer_.byte_ids_, kNoToken));
 }
 
-Tokenizer Tokenizer::Builder::finish() && {
+Result<Tokenizer> Tokenizer::Builder::finish() && {
+  const auto check_length = [&](const AddedToken& token) -> Result<void> {
+    if (token.text.size() <= kAddedBytesMax) return {};
+    return Error{Errc::kUnsupported, fmt::format("{}: added token {} ({:?}...) has {} bytes, want at most {}", tokenizer_.name_, token.id,
+                                                 token.text.substr(0, 40), token.text.size(), kAddedBytesMax)};
+  };
+  for (const AddedToken& token : tokenizer_.added_) RETURN_IF_ERROR(check_length(token));
   for (AddedToken& token : tokenizer_.added_normalized_) {
+    RETURN_IF_ERROR(check_length(token));
     token.text = replace_all(token.text, tokenizer_.normalizer_);
+    RETURN_IF_ERROR(check_length(token));
   }
   for (auto* tokens : {&tokenizer_.added_, &tokenizer_.added_normalized_}) {
     std::ranges::stable_sort(*tokens, {}, &AddedToken::text);

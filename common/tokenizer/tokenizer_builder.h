@@ -15,6 +15,8 @@ class Tokenizer::Builder {
  public:
   // Gemma has 2^18 tokens. The limit keeps one wrong id from asking for gigabytes.
   static constexpr std::uint64_t kVocabSizeMax = 1u << 22;
+  // Of an added token. At each byte of a text as much of the text is compared at most.
+  static constexpr std::size_t kAddedBytesMax = 256;
 
   explicit Builder(std::string_view name) {
     tokenizer_.name_ = name;
@@ -44,7 +46,8 @@ class Tokenizer::Builder {
 
   /// What has been built so far.
   const Tokenizer& tokenizer() const { return tokenizer_; }
-  Tokenizer finish() &&;
+  /// @return kUnsupported if an added token is longer than kAddedBytesMax, as it is looked for.
+  Result<Tokenizer> finish() &&;
 
  private:
   Tokenizer tokenizer_;

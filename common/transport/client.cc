@@ -62,16 +62,17 @@ Result<Body> Client::answer(TimePoint* heard) {
 }
 
 Result<Generation> Client::generate(const Generate& request, const std::function<void(std::span<const TokenId>)>& on_tokens,
-                                    const std::function<bool()>& cancelled) {
+                                    const std::function<bool()>& cancelled, const std::function<void(const RoundReport&)>& on_round) {
   for (const auto* ids : {&request.prompt, &request.stop_ids}) RETURN_IF_ERROR(check_ids(*ids, WireLimits{}.tokens_max));
   RETURN_IF_ERROR(check_sampling(request.sampling, std::numeric_limits<std::int32_t>::max()));
   next_request();
   if (auto sent = endpoint_->send("", {.session = request_, .body = request}); !sent) return sent.error();
   Generation generation;
+  end_.reset();
   TimePoint heard = now();
   bool cancelling = false;
   while (true) {
-    if (!cancelling && cancelled()) {
+    if (!cancelling && !end_ && cancelled()) {
       send_cancel();
       cancelling = true;
     }
@@ -90,10 +91,16 @@ Result<Generation> Client::generate(const Generate& request, const std::function
                                                   expected, endpoint_->address())};
       }
       generation.tokens.insert(generation.tokens.end(), tokens->tokens.begin(), tokens->tokens.end());
+      if (end_) continue;  // under way before the coordinator heard of the end
+      if (tokens->round) on_round(*tokens->round);
       on_tokens(tokens->tokens);
+      if (!end_) continue;
+      CHECK(*end_ >= 0 && *end_ <= std::ssize(generation.tokens), "an answer of {} tokens is to end after {}", generation.tokens.size(), *end_);
+      send_cancel(end_);
     } else if (const auto* done = std::get_if<Done>(&message->body)) {
-      generation.reason = done->reason;
+      generation.reason = end_ ? FinishReason::kStop : done->reason;
       generation.metrics = done->metrics;
+      if (end_) generation.tokens.resize(static_cast<std::size_t>(*end_));
       return generation;
     } else if (const auto* failed = std::get_if<Failed>(&message->body)) {
       generation.cancelled = cancelling && failed->code == Errc::kCancelled;
@@ -103,9 +110,9 @@ Result<Generation> Client::generate(const Generate& request, const std::function
   }
 }
 
-void Client::send_cancel() {
+void Client::send_cancel(std::optional<std::int64_t> keep) {
   // An error is not lost: the coordinator is silent then, too.
-  (void)endpoint_->send("", {.session = request_, .body = Cancel{}});
+  (void)endpoint_->send("", {.session = request_, .body = Cancel{keep}});
 }
 
 // ---- steps ----

@@ -28,9 +28,15 @@ class Client {
 
   /// Runs a request to its end. on_tokens gets the new tokens as they come. Once `cancelled` says so,
   /// asked several times a second, the request is cancelled; what came before is the generation.
+  /// on_tokens may call end_answer(). on_round gets how a round went before on_tokens gets its tokens, if request.report_rounds.
   /// @return the coordinator's error, or kPeerGone when it has been silent for 3 s.
   Result<Generation> generate(const Generate& request, const std::function<void(std::span<const TokenId>)>& on_tokens,
-                              const std::function<bool()>& cancelled = [] { return false; });
+                              const std::function<bool()>& cancelled = [] { return false; },
+                              const std::function<void(const RoundReport&)>& on_round = [](const RoundReport&) {});
+
+  /// From within on_tokens: the answer is its first `keep` tokens, at most those that have come, and it is finished:
+  /// reason kStop, with metrics. on_tokens is not called again; both tiers drop the session in this round.
+  void end_answer(std::int64_t keep) { end_ = keep; }
 
   // The steps of one text at the caller's own pace. An error ends the text, which prefill() starts anew,
   // but for kInvalidArgument: that step was refused and all is as before.
@@ -48,14 +54,13 @@ class Client {
   Result<void> wait_for_workers(int verifiers, int drafters, const std::function<Result<void>()>& still_possible);
 
  private:
-
   explicit Client(std::unique_ptr<Endpoint> endpoint);
   /// The next message, nothing after a while without one, or why none will come.
   Result<std::optional<Message>> next(TimePoint* heard);
   /// The next that concerns the current request: a Failed as its error, a Done or what a step answers.
   Result<Body> answer(TimePoint* heard);
   /// Tells the coordinator that nobody wants the current request any longer.
-  void send_cancel();
+  void send_cancel(std::optional<std::int64_t> keep = {});
   /// Ends a stepwise text, if there is one, and counts up to the next request.
   void next_request();
   /// Sends one message of the stepwise text and waits for what answers it: at most `max` tokens in an Answer.
@@ -64,6 +69,7 @@ class Client {
 
   std::unique_ptr<Endpoint> endpoint_;
   SessionId request_{};  ///< the current or last one
+  std::optional<std::int64_t> end_;  ///< of generate()'s answer, once on_tokens has said so
   std::optional<Error> no_text_;  ///< why no step is possible; none while a stepwise text is open
 };
 

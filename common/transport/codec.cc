@@ -110,7 +110,8 @@ Offset<wire::RequestMetrics> write(Writer& writer, const RequestMetrics& metrics
       writer.builder.CreateVector(metrics.accepted_per_position), metrics.prefill_ns,
       metrics.decode_ns, metrics.draft_ns, metrics.verify_ns, metrics.wire_ns,
       metrics.wire_bytes_to_drafter, metrics.wire_bytes_to_drafter_prompt,
-      metrics.wire_bytes_to_verifier);
+      metrics.wire_bytes_to_verifier, metrics.ngram_rounds, metrics.ngram_drafted_tokens,
+      metrics.ngram_accepted_tokens);
 }
 
 Offset<wire::Hello> write(Writer& writer, const Hello& hello) {
@@ -202,8 +203,8 @@ Offset<wire::Verdict> write(Writer& writer, const Verdict& verdict) {
                              verdict.verify_ns);
 }
 
-Offset<wire::Cancel> write(Writer& writer, const Cancel&) {
-  return wire::CreateCancel(writer.builder);
+Offset<wire::Cancel> write(Writer& writer, const Cancel& cancel) {
+  return wire::CreateCancel(writer.builder, cancel.keep ? flatbuffers::Optional<std::int64_t>(*cancel.keep) : flatbuffers::nullopt);
 }
 
 Offset<wire::Free> write(Writer& writer, const Free&) { return wire::CreateFree(writer.builder); }
@@ -217,16 +218,24 @@ Offset<wire::Generate> write(Writer& writer, const Generate& generate) {
   return wire::CreateGenerate(writer.builder, writer.builder.CreateVector(generate.prompt),
                               generate.max_tokens, generate.draft_length,
                               writer.builder.CreateVector(generate.stop_ids), generate.wait_ms,
-                              generate.stepwise, write(writer, generate.sampling));
+                              generate.stepwise, write(writer, generate.sampling),
+                              static_cast<wire::DraftPolicy>(generate.policy), generate.report_rounds);
 }
 
 Offset<wire::Step> write(Writer& writer, const Step& step) {
   return wire::CreateStep(writer.builder, step.draft_length, writer.builder.CreateVector(step.drafts));
 }
 
+Offset<wire::Round> write(Writer& writer, const RoundReport& round) {
+  const RoundOutcome& outcome = round.outcome;
+  return wire::CreateRound(writer.builder, static_cast<wire::DraftSource>(outcome.source), round.draft_length,
+                           writer.builder.CreateVector(round.drafts), outcome.accepted, outcome.draft_s, outcome.draft_wire_s,
+                           outcome.verify_s, outcome.round_s, outcome.draft_bytes, outcome.draft_rows);
+}
+
 Offset<wire::Tokens> write(Writer& writer, const Tokens& tokens) {
-  return wire::CreateTokens(writer.builder, tokens.index,
-                            writer.builder.CreateVector(tokens.tokens));
+  return wire::CreateTokens(writer.builder, tokens.index, writer.builder.CreateVector(tokens.tokens),
+                            tokens.round ? write(writer, *tokens.round) : Offset<wire::Round>());
 }
 
 Offset<wire::Done> write(Writer& writer, const Done& done) {
@@ -290,6 +299,11 @@ class Reader {
 
   float finite(const char* what, float value) {
     if (!std::isfinite(value)) fail(Errc::kMalformed, "{} is {}, wanted a finite number", what, value);
+    return value;
+  }
+
+  double seconds(const char* what, double value) {
+    if (!(value >= 0 && value < 1e9)) fail(Errc::kMalformed, "{} is {}, wanted seconds from 0", what, value);
     return value;
   }
 
@@ -472,7 +486,10 @@ RequestMetrics read(Reader& reader, const wire::RequestMetrics& table) {
                             .wire_ns = table.wire_ns(),
                             .wire_bytes_to_drafter = table.wire_bytes_to_drafter(),
                             .wire_bytes_to_drafter_prompt = table.wire_bytes_to_drafter_prompt(),
-                            .wire_bytes_to_verifier = table.wire_bytes_to_verifier()};
+                            .wire_bytes_to_verifier = table.wire_bytes_to_verifier(),
+                            .ngram_rounds = table.ngram_rounds(),
+                            .ngram_drafted_tokens = table.ngram_drafted_tokens(),
+                            .ngram_accepted_tokens = table.ngram_accepted_tokens()};
   reader.equal_sizes("drafted_per_position and accepted_per_position", table.drafted_per_position(),
                      table.accepted_per_position());
   return metrics;
@@ -592,7 +609,12 @@ Verdict read(Reader& reader, const wire::Verdict& table) {
   return verdict;
 }
 
-Cancel read(Reader&, const wire::Cancel&) { return {}; }
+Cancel read(Reader& reader, const wire::Cancel& table) {
+  Cancel cancel;
+  if (table.keep()) cancel.keep = reader.not_negative("keep", *table.keep());
+  return cancel;
+}
+
 Free read(Reader&, const wire::Free&) { return {}; }
 
 Failed read(Reader& reader, const wire::Failed& table) {
@@ -608,7 +630,9 @@ Generate read(Reader& reader, const wire::Generate& table) {
           .stop_ids = reader.list("stop_ids", table.stop_ids(), tokens_max),
           .wait_ms = reader.in_range("wait_ms", table.wait_ms(), 0, kWaitMsMax),
           .stepwise = table.stepwise(),
-          .sampling = read(reader, *table.sampling())};
+          .sampling = read(reader, *table.sampling()),
+          .policy = reader.enumerator<DraftPolicy>("policy", table.policy()),
+          .report_rounds = table.report_rounds()};
 }
 
 Step read(Reader& reader, const wire::Step& table) {
@@ -617,9 +641,28 @@ Step read(Reader& reader, const wire::Step& table) {
           .drafts = reader.list("drafts", table.drafts(), drafts_max)};
 }
 
+RoundReport read(Reader& reader, const wire::Round& table) {
+  const std::int32_t draft_length_max = reader.limits().draft_length_max;
+  RoundReport round{.draft_length = reader.draft_length("draft_length", table.draft_length()),
+                    .drafts = reader.list("drafts", table.drafts(), static_cast<std::size_t>(draft_length_max))};
+  const auto drafted = static_cast<std::int32_t>(round.drafts.size());
+  round.outcome = {.source = reader.enumerator<DraftSource>("source", table.source()),
+                   .drafted = drafted,
+                   .accepted = reader.in_range("accepted", table.accepted(), 0, drafted),
+                   .draft_s = reader.seconds("draft_s", table.draft_s()),
+                   .draft_wire_s = reader.seconds("draft_wire_s", table.draft_wire_s()),
+                   .verify_s = reader.seconds("verify_s", table.verify_s()),
+                   .round_s = reader.seconds("round_s", table.round_s()),
+                   .draft_bytes = reader.not_negative("draft_bytes", table.draft_bytes()),
+                   .draft_rows = reader.not_negative("draft_rows", table.draft_rows())};
+  return round;
+}
+
 Tokens read(Reader& reader, const wire::Tokens& table) {
-  return {.index = reader.position("index", table.index()),
-          .tokens = reader.list("tokens", table.tokens(), reader.limits().tokens_max)};
+  Tokens tokens{.index = reader.position("index", table.index()),
+                .tokens = reader.list("tokens", table.tokens(), reader.limits().tokens_max)};
+  if (table.round() != nullptr) tokens.round = read(reader, *table.round());
+  return tokens;
 }
 
 Done read(Reader& reader, const wire::Done& table) {

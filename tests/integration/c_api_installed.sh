@@ -16,7 +16,7 @@ cp "$source/tests/integration/c_api_example.c" "$scratch/example.c"
 "$cc" -std=c11 -Wall -Wextra -pedantic -Werror $sanitize "$scratch/example.c" \
   $(pkg-config --cflags --libs outrider) -o "$scratch/example"
 library=$(pkg-config --variable=libdir outrider)
-LD_LIBRARY_PATH=$library "$scratch/example" local "$source/models/nano/backbone" "$source/models/nano/assistant"
+LD_LIBRARY_PATH=$library${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$scratch/example" local "$source/models/nano/backbone" "$source/models/nano/assistant"
 
 # Nothing but the interface is exported.
 others=$(nm -D --defined-only "$library/liboutrider.so" | awk '{print $3}' | grep -vE '^(outrider|pair)_[a-z_]+(@@OUTRIDER_1)?$|^OUTRIDER_1' || true)

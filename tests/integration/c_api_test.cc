@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/integration/program.h"
+#include "tests/support/temporary_dir.h"
 
 namespace outrider {
 namespace {
@@ -354,16 +355,15 @@ TEST(CApi, StopTokensAndIgnoringThem) {
 }
 
 TEST(CApi, AFullContextEndsTheText) {
-  std::string dir = fs::temp_directory_path() / "outrider-capi-XXXXXX";
-  ASSERT_NE(mkdtemp(dir.data()), nullptr);
+  const TemporaryDir dir;
   for (const auto& file : fs::directory_iterator(nano("backbone"))) fs::create_symlink(file.path(), dir / file.path().filename());
   nlohmann::json config = nlohmann::json::parse(std::ifstream(nano("backbone/config.json")));
   const std::size_t context = goldens()[0].prompt.size() + 10;
   config["text_config"]["max_position_embeddings"] = context;
-  fs::remove(fs::path(dir) / "config.json");
-  std::ofstream(fs::path(dir) / "config.json") << config.dump();
+  fs::remove(dir / "config.json");  // the link
+  dir.write("config.json", config.dump());
 
-  const PairHandle pair = open_nano(dir);
+  const PairHandle pair = open_nano(dir.path());
   Text text(pair.get());
   text.prefill(goldens()[0].prompt);
   // The last token needs no K/V, so it may stand one beyond.
@@ -378,7 +378,6 @@ TEST(CApi, AFullContextEndsTheText) {
   EXPECT_EQ(pair_prefill(text.get(), long_prompt.data(), long_prompt.size(), &next, &error), OUTRIDER_OUT_OF_RANGE) << error.message;
   text.prefill(goldens()[0].prompt);
   text.round(4);
-  fs::remove_all(dir);
 }
 
 TEST(CApi, TextHelpers) {

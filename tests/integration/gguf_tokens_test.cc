@@ -8,6 +8,7 @@
 
 #include "tests/integration/nano.h"
 #include "tests/support/gguf_writer.h"
+#include "tests/support/temporary_dir.h"
 
 namespace outrider {
 namespace {
@@ -18,20 +19,15 @@ namespace fs = std::filesystem;
 class GgufPair {
  public:
   explicit GgufPair(DType type) {
-    std::string name = fs::temp_directory_path() / "outrider-gguf-XXXXXX";
-    dir_ = ::mkdtemp(name.data());
     for (const auto& [part, model] : {std::pair("backbone", nano_pair().backbone), {"assistant", nano_pair().assistant}}) {
       fs::create_directory(dir_ / part);
       write_gguf(model, dir_ / part / "model.gguf", {.type = type});
     }
   }
-  ~GgufPair() { fs::remove_all(dir_); }
-  GgufPair(const GgufPair&) = delete;
-  GgufPair& operator=(const GgufPair&) = delete;
-  const fs::path& dir() const { return dir_; }
+  const fs::path& dir() const { return dir_.path(); }
 
  private:
-  fs::path dir_;
+  TemporaryDir dir_;
 };
 
 struct Agreement {

@@ -88,6 +88,23 @@ TEST(JsonOutput, OfBenchPairHasOneRunPerDraftLength) {
                              "verify_ms", "other_ms"});
     EXPECT_EQ(runs[i]["draft_length"], i + 1);
     EXPECT_GT(runs[i]["drafted_tokens"], 0);
+    EXPECT_GT(runs[i]["predicted_tok_per_sec"], 0);
+  }
+  expect_numbers(object, {"median_prediction_error"});
+}
+
+TEST(JsonOutput, OfBenchPairOverALongLinkHasItsRoundTripInEveryRound) {
+  Program bench({"bench", "pair", "--json", "--repeat", "1", "--draft-lengths", "2,auto", "--rtt", "0,30", "--max-tokens", "12", "--prompt", "Count from 3 to 20.",
+                 "--synthetic-acceptance", "1,0"});
+  const json object = output_of(bench);
+  EXPECT_EQ(object["synthetic"], true);
+  ASSERT_EQ(object["runs"].size(), 4u);
+  for (const json& run : object["runs"]) {
+    if (run["draft_length"] != 2) continue;
+    EXPECT_NEAR(run["tokens_per_round"].get<double>(), 2, 0.2) << "one of two drafts is always accepted";
+    if (run["round_trip_ms"] == 30) {
+      EXPECT_GE(run["wire_ms"], 20) << "a mean over all rounds, of which the last drafts nothing";
+    }
   }
 }
 

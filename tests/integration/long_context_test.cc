@@ -8,6 +8,7 @@
 
 #include "common/base/random.h"
 #include "tests/integration/nano.h"
+#include "tests/support/temporary_dir.h"
 
 namespace outrider {
 namespace {
@@ -20,9 +21,6 @@ constexpr std::int64_t kPositions = 131072;
 class TinyBackbone {
  public:
   TinyBackbone() {
-    std::string name = std::filesystem::temp_directory_path() / "outrider-long-XXXXXX";
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    dir_ = name;
     const json text = {{"model_type", "gemma4_text"}, {"vocab_size", kVocab}, {"hidden_size", 16}, {"intermediate_size", 16},
                        {"num_hidden_layers", 2}, {"num_attention_heads", 1}, {"num_key_value_heads", 1}, {"head_dim", 8},
                        {"global_head_dim", 8}, {"layer_types", {"sliding_attention", "full_attention"}}, {"sliding_window", 64},
@@ -47,8 +45,7 @@ class TinyBackbone {
     file << text_header;
     file.write(reinterpret_cast<const char*>(data_.data()), static_cast<std::streamsize>(data_.size() * sizeof(float)));
   }
-  ~TinyBackbone() { std::filesystem::remove_all(dir_); }
-  const std::filesystem::path& dir() const { return dir_; }
+  const std::filesystem::path& dir() const { return dir_.path(); }
   static constexpr int kVocab = 64;
 
  private:
@@ -60,7 +57,7 @@ class TinyBackbone {
     header_[name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {start, data_.size() * sizeof(float)}}};
   }
 
-  std::filesystem::path dir_;
+  TemporaryDir dir_;
   CounterRng rng_{7};
   json header_ = json::object();
   std::vector<float> data_;

@@ -88,6 +88,22 @@ TEST_P(Lossless, SpeculativeTokensEqualPlainOnes) {
   }
 }
 
+// Whoever chooses the length and the source of the drafts.
+TEST_P(Lossless, PoliciesDoNotChangeTheText) {
+  Client client = connect();
+  std::int64_t ngram = 0;
+  for (const DraftPolicy policy : {DraftPolicy::kAuto, DraftPolicy::kHeuristic, DraftPolicy::kUcb1, DraftPolicy::kThompson}) {
+    for (std::size_t i = static_cast<std::size_t>(policy) % 2; i < goldens_.size(); i += 2) {
+      Generate wanted = request(goldens_[i], kChosenLengthMax);
+      wanted.policy = policy;
+      const Generation generation = answer(client, wanted);
+      EXPECT_EQ(generation.tokens, plain()[i]) << goldens_[i].prompt << ", policy " << static_cast<int>(policy);
+      ngram += generation.metrics.ngram_accepted_tokens;
+    }
+  }
+  EXPECT_GT(ngram, 0) << "the text so far was a source, too";
+}
+
 // Their rows share forward passes.
 TEST_P(Lossless, SessionsSideBySideGetTheTokensTheyGetAlone) {
   constexpr std::size_t kClients = 4;

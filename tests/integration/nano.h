@@ -10,6 +10,7 @@
 #include "common/transport/client.h"
 #include "launch/cluster.h"
 #include "tests/integration/program.h"
+#include "tests/support/temporary_dir.h"
 
 namespace outrider {
 
@@ -34,17 +35,14 @@ PairPaths nano_pair();
 class PairCopy {
  public:
   explicit PairCopy(const std::filesystem::path& original);
-  ~PairCopy();
-  PairCopy(const PairCopy&) = delete;
-  PairCopy& operator=(const PairCopy&) = delete;
 
-  const std::filesystem::path& dir() const { return dir_; }
+  const std::filesystem::path& dir() const { return dir_.path(); }
   /// `name` as in "backbone/config.json".
   std::string read(const std::string& name) const;
   void write(const std::string& name, const std::string& bytes);
 
  private:
-  std::filesystem::path dir_;
+  TemporaryDir dir_;
 };
 
 /// What gives exactly golden.greedy.

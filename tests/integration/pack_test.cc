@@ -20,26 +20,12 @@
 #include "tests/integration/nano.h"
 #include "tests/integration/program.h"
 #include "tests/support/gguf_writer.h"
+#include "tests/support/temporary_dir.h"
 
 namespace outrider {
 namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-class TemporaryDir {
- public:
-  TemporaryDir() {
-    std::string name = fs::temp_directory_path() / "outrider-pack-XXXXXX";
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TemporaryDir() { fs::remove_all(path_); }
-  TemporaryDir(const TemporaryDir&) = delete;
-  TemporaryDir& operator=(const TemporaryDir&) = delete;
-  fs::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  fs::path path_;
-};
 
 /// Runs the program to its end. @return what it printed as errors.
 std::string run_program(const std::vector<std::string>& arguments, const std::string& end) {

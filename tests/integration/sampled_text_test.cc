@@ -54,6 +54,24 @@ TEST_F(Sampling, ASeedsTextIsOneForEveryDraftLength) {
   EXPECT_GT(accepted, 50) << "no draft survives: nothing was tested";
 }
 
+TEST_F(Sampling, ASeedsTextIsOneForEveryPolicyAndSource) {
+  Client client = connect();
+  std::int64_t ngram = 0;
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    Generate request = sampled(goldens_[seed % goldens_.size()], seed, 0);
+    request.sampling.temperature = 0.3f;  // cold enough to repeat itself
+    const std::vector<TokenId> plain = answer(client, request).tokens;
+    request.draft_length = kChosenLengthMax;
+    for (const DraftPolicy policy : {DraftPolicy::kAuto, DraftPolicy::kUcb1, DraftPolicy::kThompson}) {
+      request.policy = policy;
+      const Generation generation = answer(client, request);
+      EXPECT_EQ(generation.tokens, plain) << "seed " << seed << ", policy " << static_cast<int>(policy);
+      ngram += generation.metrics.ngram_drafted_tokens;
+    }
+  }
+  EXPECT_GT(ngram, 0);
+}
+
 TEST_F(Sampling, SeedsGiveOneQuestionManyAnswers) {
   Client client = connect();
   std::set<std::vector<TokenId>> texts;

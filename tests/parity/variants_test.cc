@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/integration/program.h"
+#include "tests/support/temporary_dir.h"
 
 namespace outrider {
 namespace {
@@ -61,31 +62,28 @@ struct Tensors {
 class Copy {
  public:
   explicit Copy(const char* golden) {
-    std::string name = (fs::temp_directory_path() / "outrider_variant_XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-    fs::copy(fs::path(OUTRIDER_SOURCE_DIR) / "tests/goldens" / golden, path_, fs::copy_options::recursive);
+    fs::copy(fs::path(OUTRIDER_SOURCE_DIR) / "tests/goldens" / golden, dir_.path(), fs::copy_options::recursive);
   }
-  ~Copy() { fs::remove_all(path_); }
-  const fs::path& path() const { return path_; }
+  const fs::path& path() const { return dir_.path(); }
 
   /// Edits the text keys of backbone/ or assistant/.
   void edit_config(const char* model, const std::function<void(json&)>& edit) const {
-    const fs::path file = path_ / model / "config.json";
+    const fs::path file = dir_ / model / "config.json";
     json config = json::parse(read(file));
     edit(config.contains("text_config") ? config["text_config"] : config);
     fs::remove(file);  // the original may be read-only
     std::ofstream(file) << config;
   }
   void edit_tensors(const fs::path& file, const std::function<void(Tensors&)>& edit) const {
-    Tensors tensors(path_ / file);
+    Tensors tensors(dir_ / file);
     edit(tensors);
-    fs::remove(path_ / file);
-    tensors.write(path_ / file);
+    fs::remove(dir_ / file);
+    tensors.write(dir_ / file);
   }
   void edit_backbone(const std::function<void(Tensors&)>& edit) const { edit_tensors("backbone/model.safetensors", edit); }
 
  private:
-  fs::path path_;
+  TemporaryDir dir_;
 };
 
 /// Runs the parity command. @return what it printed.

@@ -46,7 +46,7 @@ Acceptance independent(double assistant, double ngram, std::uint64_t seed) {
 
 void PolicySimulator::play(DraftLengthPolicy& policy) {
   const DraftChoice choice = policy.choose(limits);
-  RoundOutcome outcome{.source = choice.source, .drafted = choice.length};
+  RoundOutcome outcome{.source = choice.source, .arm = choice.arm, .drafted = choice.length};
   if (choice.length > 0 && choice.source == DraftSource::kAssistant) {
     outcome.draft_rows = emitted_;
     outcome.draft_bytes = 5200 + 6144 * emitted_;

@@ -31,7 +31,10 @@ void run_seed(std::uint64_t seed, const Faults& faults, Totals* totals) {
     for (TokenId& token : prompt) token = static_cast<TokenId>(rng.below(model::kVocab));
     const auto max_tokens = static_cast<std::int64_t>(60 + rng.below(200));
     expected[number] = model::generate(prompt, max_tokens);
-    simulator.request(number, prompt, max_tokens, static_cast<std::int32_t>(rng.below(9)));
+    const auto draft_length = static_cast<std::int32_t>(rng.below(9));
+    // Half of the sessions have a fixed length, the rest each policy in turn.
+    const auto policy = static_cast<DraftPolicy>(number % 2 == 0 ? 0 : (seed + number / 2) % 5);
+    simulator.request(number, prompt, max_tokens, draft_length, {}, {}, policy);
   }
   ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1))) << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
   for (const auto& [number, answer] : simulator.answers()) {

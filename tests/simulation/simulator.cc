@@ -76,12 +76,12 @@ void Simulator::new_drafter() {
 }
 
 void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens, std::int32_t draft_length,
-                        const SamplingParams& sampling, const std::vector<TokenId>& stop_ids) {
+                        const SamplingParams& sampling, const std::vector<TokenId>& stop_ids, DraftPolicy policy) {
   answers_[number];
   sampled_ = sampled_ || !(sampling == SamplingParams{});
   coordinator_.on_message(kClient, {.session = SessionId{number}, .body = Generate{.prompt = std::move(prompt), .max_tokens = max_tokens,
                                                                                    .draft_length = draft_length, .stop_ids = stop_ids, .wait_ms = 60'000,
-                                                                                   .sampling = sampling}}, now_);
+                                                                                   .sampling = sampling, .policy = policy}}, now_);
   flush();
 }
 

@@ -51,7 +51,7 @@ class Simulator {
 
   /// Opens a request, as a client over a reliable link.
   void request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens, std::int32_t draft_length,
-               const SamplingParams& sampling = {}, const std::vector<TokenId>& stop_ids = {});
+               const SamplingParams& sampling = {}, const std::vector<TokenId>& stop_ids = {}, DraftPolicy policy = DraftPolicy::kFixed);
   /// Lets virtual time pass until every request has ended. @return false if `limit` came first.
   bool run_until_done(Duration limit);
   void run_for(Duration duration);

@@ -15,6 +15,7 @@
 
 #include "common/base/random.h"
 #include "common/tokenizer/chat_parser.h"
+#include "tests/support/temporary_dir.h"
 
 namespace outrider {
 namespace {
@@ -330,7 +331,8 @@ TEST(ChatRender, WhatTheFormatHasNoWordsForIsAnError) {
   Json deep = 1;
   for (int i = 0; i < kChatJsonDepthMax - 1; ++i) deep = Json::array({deep});
   EXPECT_TRUE(render_chat(nano(), kStandard, talk({calls({{"", "f", {{"k", deep}}}})})));
-  for (int i = 0; i < 100'000; ++i) deep = Json::array({std::move(deep)});
+  // Copying such a value recurses (the library's), so the test itself bounds it: ASan's frames are large.
+  for (int i = 0; i < 2'000; ++i) deep = Json::array({std::move(deep)});
   const std::string too_deep = "JSON nests deeper than 64";
   EXPECT_EQ(rendered(talk({calls({{"", "f", {{"k", deep}}}})})), "error: message 0: " + too_deep);
   EXPECT_EQ(rendered(talk({calls({{"1", "f", nullptr}}), responds(deep, "1")})), "error: message 1: " + too_deep);
@@ -376,15 +378,9 @@ TEST(ChatTemplate, IsRecognisedByWhatItsRevisionAdded) {
 
 class TemplateFolder : public testing::Test {
  protected:
-  TemplateFolder() {
-    std::string name = std::filesystem::temp_directory_path() / "outrider-chat-XXXXXX";
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    dir_ = name;
-  }
-  ~TemplateFolder() override { std::filesystem::remove_all(dir_); }
-  void write(const char* name, const std::string& text) { std::ofstream(dir_ / name) << text; }
-  Result<ChatFormat> load() { return load_chat_format(dir_); }
-  std::filesystem::path dir_;
+  void write(const char* name, const std::string& text) { dir_.write(name, text); }
+  Result<ChatFormat> load() { return load_chat_format(dir_.path()); }
+  TemporaryDir dir_;
 };
 
 constexpr const char* kLargeTemplate = R"(<|turn> <|tool_call>call: continue_same_model_turn '<|channel>thought\n<channel|>')";

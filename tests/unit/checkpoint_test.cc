@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "common/checkpoint/mapped_file.h"
+#include "tests/support/temporary_dir.h"
 
 namespace outrider {
 namespace {
@@ -23,25 +24,6 @@ namespace {
 namespace fs = std::filesystem;
 
 const fs::path kSource = OUTRIDER_SOURCE_DIR;
-
-/// A directory that is gone after the test.
-class TempDir {
- public:
-  TempDir() {
-    std::string name = (fs::temp_directory_path() / "outrider_checkpoint_XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TempDir() { fs::remove_all(path_); }
-  const fs::path& path() const { return path_; }
-  fs::path write(const fs::path& name, std::string_view content) const {
-    fs::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name, std::ios::binary) << content;
-    return path_ / name;
-  }
-
- private:
-  fs::path path_;
-};
 
 /// The bytes of a little-endian number.
 template <typename T>
@@ -69,7 +51,7 @@ void expect_error(const Result<Checkpoint>& result, Errc code, std::string_view 
 }
 
 TEST(MappedFile, ShowsTheBytesAndSurvivesMoves) {
-  const TempDir dir;
+  const TemporaryDir dir;
   Result<MappedFile> opened = MappedFile::open(dir.write("a", "hello"));
   ASSERT_TRUE(opened) << opened.error().message;
   MappedFile first = std::move(opened).value();
@@ -82,12 +64,12 @@ TEST(MappedFile, ShowsTheBytesAndSurvivesMoves) {
 }
 
 TEST(MappedFile, AcceptsAnEmptyFile) {
-  const TempDir dir;
+  const TemporaryDir dir;
   EXPECT_TRUE(MappedFile::open(dir.write("empty", "")).value().bytes().empty());
 }
 
 TEST(MappedFile, RefusesWhatIsNoRegularFile) {
-  const TempDir dir;
+  const TemporaryDir dir;
   EXPECT_EQ(MappedFile::open(dir.path() / "missing").error().code, Errc::kNotFound);
   EXPECT_EQ(MappedFile::open(dir.path()).error().code, Errc::kIo);
   const fs::path fifo = dir.path() / "fifo";
@@ -150,7 +132,7 @@ TEST(Checkpoint, EntriesStayWhereTheyAreWhenItMoves) {
 }
 
 TEST(Checkpoint, RequireNamesFileTensorAndShapes) {
-  const TempDir dir;
+  const TemporaryDir dir;
   const Checkpoint checkpoint =
       Checkpoint::open(
           dir.write("m.safetensors", one_tensor("x", "F32", "[2,1]", raw<std::uint64_t>(0))))
@@ -171,7 +153,7 @@ TEST(Checkpoint, RequireNamesFileTensorAndShapes) {
 }
 
 TEST(Checkpoint, AcceptsWhatTheFormatAllows) {
-  const TempDir dir;
+  const TemporaryDir dir;
   // A scalar, an empty tensor inside another's range, metadata, padding, escapes, data without
   // owner.
   const Result<Checkpoint> checkpoint = Checkpoint::open(dir.write(
@@ -306,7 +288,7 @@ std::vector<BadFile> bad_files() {
 }
 
 TEST(Checkpoint, RefusesBadFilesWithOneLine) {
-  const TempDir dir;
+  const TemporaryDir dir;
   for (const BadFile& bad : bad_files()) {
     SCOPED_TRACE(bad.name);
     const Result<Checkpoint> result = Checkpoint::open(dir.write("bad.safetensors", bad.content));
@@ -316,14 +298,14 @@ TEST(Checkpoint, RefusesBadFilesWithOneLine) {
 }
 
 TEST(Checkpoint, RefusesAHeaderOver100MB) {
-  const TempDir dir;
+  const TemporaryDir dir;
   const fs::path path = dir.write("a.safetensors", raw<std::uint64_t>(100'000'001) + "{}");
   fs::resize_file(path, 100'000'100);  // sparse
   expect_error(Checkpoint::open(path), Errc::kOutOfRange, "header of 100000001 bytes");
 }
 
 TEST(Checkpoint, RefusesEveryTruncationOfAFile) {
-  const TempDir dir;
+  const TemporaryDir dir;
   const std::string whole = one_tensor("x", "F32", "[2]", std::string(8, 'a'));
   for (std::size_t length = 0; length < whole.size(); ++length) {
     EXPECT_FALSE(Checkpoint::open(dir.write("a.safetensors", whole.substr(0, length)))) << length;
@@ -332,7 +314,7 @@ TEST(Checkpoint, RefusesEveryTruncationOfAFile) {
 }
 
 TEST(Checkpoint, SurvivesEveryByteOfAHeaderChanged) {
-  const TempDir dir;
+  const TemporaryDir dir;
   const std::string whole = one_tensor("x", "F32", "[2]", std::string(8, 'a'));
   for (std::size_t at = 0; at < whole.size(); ++at) {
     for (const char byte : {'\0', '"', '[', '{', '9', '-', '\xff'}) {
@@ -346,7 +328,7 @@ TEST(Checkpoint, SurvivesEveryByteOfAHeaderChanged) {
 }
 
 TEST(Checkpoint, MissingFilesAreNotFound) {
-  const TempDir dir;
+  const TemporaryDir dir;
   expect_error(Checkpoint::open(dir.path() / "no.safetensors"), Errc::kNotFound, "no.safetensors");
   expect_error(Checkpoint::open(dir.path()), Errc::kNotFound, "neither model.safetensors nor");
 }
@@ -354,7 +336,7 @@ TEST(Checkpoint, MissingFilesAreNotFound) {
 constexpr const char* kIndex = "model.safetensors.index.json";
 
 TEST(Checkpoint, ReadsShards) {
-  const TempDir dir;
+  const TemporaryDir dir;
   dir.write("b.safetensors", one_tensor("x", "F32", "[1]", raw(1.0f)));
   dir.write("sub/a.safetensors", one_tensor("y", "F32", "[1]", raw(2.0f)));
   dir.write(kIndex, R"({"metadata":{"total_size":8,"more":[{"a":null,"b":[true,-1,1.5,"s"]}]},)"
@@ -406,7 +388,7 @@ TEST(Checkpoint, RefusesBadIndexesWithOneLine) {
       {"ShardIsBroken", R"({"weight_map":{"x":"broken.safetensors"}})", Errc::kMalformed,
        "broken.safetensors: 3 bytes"},
   };
-  const TempDir dir;
+  const TemporaryDir dir;
   dir.write("a.safetensors", one_tensor("x", "F32", "[1]", raw(1.0f)));
   dir.write("broken.safetensors", "abc");
   for (const BadFile& bad : cases) {
@@ -428,7 +410,7 @@ TEST(Read, ConvertsEachFloatTypeExactlyAtAnyAlignment) {
     std::string data;
     std::vector<float> wanted;
   };
-  const TempDir dir;
+  const TemporaryDir dir;
   for (const Case& c : std::vector<Case>{
            {"F32", raw(1.5f) + raw(-0.0f) + raw(3e38f), {1.5f, -0.0f, 3e38f}},
            {"BF16", u16({0x3fc0, 0xc000, 0x7f80}), {1.5f, -2.0f, infinity}},
@@ -458,7 +440,7 @@ TEST(Read, ConvertsEachFloatTypeExactlyAtAnyAlignment) {
 }
 
 TEST(Read, RefusesOtherTypesAndCounts) {
-  const TempDir dir;
+  const TemporaryDir dir;
   const Checkpoint i64 =
       Checkpoint::open(
           dir.write("i.safetensors", one_tensor("x", "I64", "[1]", raw<std::int64_t>(-5))))
@@ -483,7 +465,7 @@ TEST(Read, RefusesOtherTypesAndCounts) {
 }
 
 TEST(Fingerprint, DependsOnNamesTypesShapesAndBytesOnly) {
-  const TempDir dir;
+  const TemporaryDir dir;
   const auto fingerprint = [&](std::string_view content) {
     return Checkpoint::open(dir.write("a.safetensors", content)).value().fingerprint();
   };
@@ -501,7 +483,7 @@ TEST(Fingerprint, DependsOnNamesTypesShapesAndBytesOnly) {
 }
 
 TEST(Fingerprint, IsTheSameOnEveryMachineAndForEverySharding) {
-  const TempDir dir;
+  const TemporaryDir dir;
   const std::string x = raw(1.0f), y = raw(2.0f);
   dir.write("x.safetensors", one_tensor("x", "F32", "[1]", x));
   dir.write("y.safetensors", one_tensor("y", "F32", "[1]", y));

@@ -170,19 +170,31 @@ class RandomMessages {
     m.kv = kv();
     m.verify_ns = big_natural();
   }
-  void fill(Cancel&) {}
+  void fill(Cancel& m) {
+    if (coin()) m.keep = coin() ? big_natural() : 0;  // 0 is a count, not "none"
+  }
   void fill(Free&) {}
   void fill(Failed& m) { m = {enumerator(Errc::kIo), text()}; }
   void fill(Generate& m) {
-    m = {tokens(0, 200), big_natural(), draft_length(), tokens(0, 5), natural() % 86'400'001, coin(), sampling()};
+    m = {tokens(0, 200), big_natural(), draft_length(), tokens(0, 5), natural() % 86'400'001, coin(), sampling(),
+         enumerator(DraftPolicy::kThompson), coin()};
   }
   void fill(Step& m) { m = {draft_length(), tokens(0, kLimits.draft_length_max)}; }
-  void fill(Tokens& m) { m = {position(), tokens(0, 40)}; }
+  void fill(Tokens& m) {
+    m = {position(), tokens(0, 40)};
+    if (!coin()) return;
+    m.round = {.draft_length = draft_length(), .drafts = tokens(0, kLimits.draft_length_max)};
+    const auto drafted = static_cast<int>(m.round->drafts.size());
+    const auto seconds = [&] { return static_cast<double>(natural()) / 7e6; };
+    m.round->outcome = {.source = enumerator(DraftSource::kNgram), .drafted = drafted, .accepted = static_cast<int>(integer(0, drafted)),
+                        .draft_s = seconds(), .draft_wire_s = seconds(), .verify_s = seconds(), .round_s = seconds(),
+                        .draft_bytes = big_natural(), .draft_rows = natural()};
+  }
   void fill(Done& m) {
     m.reason = enumerator(FinishReason::kLength);
     m.metrics = {big_natural(),  big_natural(), big_natural(), big_natural(), counts(),
                  counts(),       big_natural(), big_natural(), big_natural(), big_natural(),
-                 -big_natural(), big_natural(), big_natural(), big_natural()};
+                 -big_natural(), big_natural(), big_natural(), big_natural(), big_natural(), big_natural(), big_natural()};
     m.metrics.accepted_per_position.resize(m.metrics.drafted_per_position.size());
   }
   void fill(StatusRequest&) {}
@@ -207,8 +219,8 @@ bool equal(const KvRows& a, const KvRows& b) {
                     });
 }
 auto key(const RequestMetrics& m) {
-  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o] = m;
-  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o);
+  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r] = m;
+  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r);
 }
 auto key(const Hello& m) {
   const auto& [a, b, c] = m;
@@ -234,6 +246,10 @@ auto key(const NeedKv& m) {
   const auto& [a] = m;
   return std::tie(a);
 }
+auto key(const Cancel& m) {
+  const auto& [a] = m;
+  return std::tie(a);
+}
 auto key(const Verify& m) {
   const auto& [a, b, c] = m;
   return std::tie(a, b, c);
@@ -243,16 +259,22 @@ auto key(const Failed& m) {
   return std::tie(a, b);
 }
 auto key(const Generate& m) {
-  const auto& [a, b, c, d, e, f, g] = m;
-  return std::tie(a, b, c, d, e, f, g);
+  const auto& [a, b, c, d, e, f, g, h, i] = m;
+  return std::tie(a, b, c, d, e, f, g, h, i);
 }
 auto key(const Step& m) {
   const auto& [a, b] = m;
   return std::tie(a, b);
 }
-auto key(const Tokens& m) {
-  const auto& [a, b] = m;
-  return std::tie(a, b);
+bool equal(const RoundReport& x, const RoundReport& y) {
+  const auto key = [](const RoundOutcome& m) {
+    const auto& [a, b, c, d, e, f, g, h, i, j] = m;
+    return std::tie(a, c, d, e, f, g, h, i, j);  // not the arm, which does not travel
+  };
+  return x.draft_length == y.draft_length && x.drafts == y.drafts && key(x.outcome) == key(y.outcome);
+}
+bool equal(const Tokens& a, const Tokens& b) {
+  return a.index == b.index && a.tokens == b.tokens && a.round.has_value() == b.round.has_value() && (!a.round || equal(*a.round, *b.round));
 }
 auto key(const Status& m) {
   const auto& [a, b, c] = m;
@@ -478,7 +500,7 @@ std::vector<Wrong> all_wrongs() {
              [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
              kProtocolVersion + 1)};
        },
-       Errc::kVersionMismatch, "version 4, this node speaks 3"},
+       Errc::kVersionMismatch, "version 5, this node speaks 4"},
       // A later version may change whatever it likes; only the version field must be found.
       {"other_version_with_another_body",
        [] {
@@ -490,7 +512,7 @@ std::vector<Wrong> all_wrongs() {
                            7),
                        zeros(3)};
        },
-       Errc::kVersionMismatch, "version 7, this node speaks 3"},
+       Errc::kVersionMismatch, "version 7, this node speaks 4"},
       {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad,
        "body type is 99, wanted 1 to 22"},
       {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 22"},
@@ -735,6 +757,12 @@ std::vector<Wrong> all_wrongs() {
       {"tokens_long",
        body_with(Tokens{}, [&](Tokens& m) { m.tokens = tokens(kLimits.tokens_max + 1); }), kBig,
        "1048577 tokens, at most 1048576"},
+      {"generate_policy", body_with(Generate{}, [](Generate& m) { m.policy = DraftPolicy{5}; }), kBad, "policy is 5, wanted 0 to 4"},
+      {"tokens_round_long", body_with(Tokens{}, [&](Tokens& m) { m.round = {.drafts = tokens(33)}; }), kBig, "33 drafts, at most 32"},
+      {"tokens_round_accepted", body_with(Tokens{}, [&](Tokens& m) { m.round = {.drafts = tokens(2), .outcome = {.accepted = 3}}; }), kBad,
+       "accepted is 3, wanted 0 to 2"},
+      {"tokens_round_time", body_with(Tokens{}, [](Tokens& m) { m.round = {.outcome = {.draft_s = std::numeric_limits<double>::quiet_NaN()}}; }),
+       kBad, "draft_s is nan"},
       {"tokens_token", body_with(Tokens{}, [](Tokens& m) { m.tokens = {-1}; }), kBad,
        "-1 among tokens"},
       {"done_reason", body_with(Done{}, [](Done& m) { m.reason = FinishReason{2}; }), kBad,

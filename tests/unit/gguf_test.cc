@@ -21,6 +21,7 @@
 #include "common/tokenizer/tokenizer.h"
 #include "tests/support/ggml_blocks.h"
 #include "tests/support/gguf_writer.h"
+#include "tests/support/temporary_dir.h"
 
 namespace outrider {
 namespace {
@@ -29,24 +30,6 @@ namespace fs = std::filesystem;
 
 const fs::path kSource = OUTRIDER_SOURCE_DIR;
 const fs::path kNanoBackbone = kSource / "models/nano/backbone", kNanoAssistant = kSource / "models/nano/assistant";
-
-/// A directory that is gone after the test.
-class TempDir {
- public:
-  TempDir() {
-    std::string name = (fs::temp_directory_path() / "outrider_gguf_XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TempDir() { fs::remove_all(path_); }
-  const fs::path& path() const { return path_; }
-  fs::path write(const fs::path& name, std::string_view content) const {
-    std::ofstream(path_ / name, std::ios::binary) << content;
-    return path_ / name;
-  }
-
- private:
-  fs::path path_;
-};
 
 std::span<const std::byte> as_bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
 
@@ -135,7 +118,7 @@ struct Stored {
 class NanoAs : public testing::TestWithParam<Stored> {};
 
 TEST_P(NanoAs, GgufHasTheTensorsOfTheSafetensors) {
-  const TempDir dir;
+  const TemporaryDir dir;
   for (const fs::path& model : {kNanoBackbone, kNanoAssistant}) {
     const auto wanted = all_tensors(Checkpoint::open(model).value());
     const fs::path file = write_gguf(model, dir.path() / "model.gguf", {.type = GetParam().type});
@@ -218,7 +201,7 @@ std::vector<fs::path> models(const char* part) {
 }
 
 TEST(GgufConfig, EqualsTheConfigOfEveryBackbone) {
-  const TempDir dir;
+  const TemporaryDir dir;
   for (const fs::path& model : models("backbone")) {
     SCOPED_TRACE(model);
     const Result<TextConfig> wanted = load_text_config(model);
@@ -231,7 +214,7 @@ TEST(GgufConfig, EqualsTheConfigOfEveryBackbone) {
 }
 
 TEST(GgufConfig, EqualsTheConfigOfEveryAssistant) {
-  const TempDir dir;
+  const TemporaryDir dir;
   for (const fs::path& model : models("assistant")) {
     SCOPED_TRACE(model);
     const AssistantConfig wanted = load_assistant_config(model).value();
@@ -249,11 +232,11 @@ TEST(GgufConfig, EqualsTheConfigOfEveryAssistant) {
 
 /// The config of the e4b golden's GGUF after a change.
 Result<TextConfig> edited(const std::function<void(GgufWriter&)>& edit) {
-  const TempDir dir;
+  const TemporaryDir dir;
   return load_text_config(write_gguf(kSource / "tests/goldens/e4b/backbone", dir.path() / "model.gguf", {.type = DType::kF32, .edit = edit}));
 }
 Result<AssistantConfig> edited_assistant(const std::function<void(GgufWriter&)>& edit) {
-  const TempDir dir;
+  const TemporaryDir dir;
   return load_assistant_config(write_gguf(kSource / "tests/goldens/e4b/assistant", dir.path() / "model.gguf", {.type = DType::kF32, .edit = edit}));
 }
 
@@ -406,7 +389,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& param_info) { return std::string(param_info.param.name); });
 
 TEST(GgufConfig, AnAssistantIsNoBackbone) {
-  const TempDir dir;
+  const TemporaryDir dir;
   const fs::path assistant = write_gguf(kNanoAssistant, dir.path() / "a.gguf"), backbone = write_gguf(kNanoBackbone, dir.path() / "b.gguf");
   expect_error(load_text_config(assistant), Errc::kUnsupported, "model_type is \"gemma4_assistant\"");
   expect_error(load_assistant_config(backbone), Errc::kUnsupported, "model_type is \"gemma4_text\"");
@@ -415,7 +398,7 @@ TEST(GgufConfig, AnAssistantIsNoBackbone) {
 // ---------------------------------------------------------------- where the file is found
 
 TEST(FindGguf, TakesTheOneModelOfADirectoryAndItsOwnConfig) {
-  const TempDir dir;
+  const TemporaryDir dir;
   write_gguf(kNanoBackbone, dir.path() / "model-Q8_0.gguf");
   dir.write("mmproj-model.gguf", "not looked at");
   dir.write("config.json", R"({"model_type": "gemma4"})");  // as some repositories of GGUF files have
@@ -430,7 +413,7 @@ TEST(FindGguf, TakesTheOneModelOfADirectoryAndItsOwnConfig) {
 }
 
 TEST(FindGguf, LeavesADirectoryWithSafetensorsAlone) {
-  const TempDir dir;
+  const TemporaryDir dir;
   dir.write("model.safetensors", "");
   dir.write("model.gguf", "");
   EXPECT_EQ(find_gguf(dir.path()).value(), std::nullopt);
@@ -443,10 +426,10 @@ TEST(FindGguf, LeavesADirectoryWithSafetensorsAlone) {
 // ---------------------------------------------------------------- split files
 
 TEST(SplitGguf, ShardsAreOneModel) {
-  const TempDir dir;
+  const TemporaryDir dir;
   const fs::path first = write_gguf(kNanoAssistant, dir.path() / "m.gguf", {.shards = 3});
   EXPECT_EQ(first.filename(), "m-00001-of-00003.gguf");
-  const TempDir other;
+  const TemporaryDir other;
   const auto whole = all_tensors(Checkpoint::open(write_gguf(kNanoAssistant, other.path() / "m.gguf")).value());
   for (const fs::path& path : {first, dir.path()}) {
     const Result<Checkpoint> checkpoint = Checkpoint::open(path);
@@ -463,7 +446,7 @@ std::size_t parse_shard(const fs::path& file) {
 }
 
 TEST(SplitGguf, MissingOrWrongShardsAreRefused) {
-  const TempDir dir;
+  const TemporaryDir dir;
   const fs::path first = write_gguf(kNanoAssistant, dir.path() / "m.gguf", {.shards = 3});
   const fs::path second = dir.path() / "m-00002-of-00003.gguf", third = dir.path() / "m-00003-of-00003.gguf";
   expect_error(GgufModel::open(second), Errc::kMalformed, "is shard 2 of 3 (split.no 1), wanted the first: \"m-00001-of-00003.gguf\"");
@@ -493,7 +476,7 @@ TEST(SplitGguf, MissingOrWrongShardsAreRefused) {
 // ---------------------------------------------------------------- tensors that are not there, or twice
 
 TEST(GgufTensors, ALayerWithoutOutputScaleHasTheScalarOne) {
-  const TempDir dir;
+  const TemporaryDir dir;
   const fs::path file = write_gguf(kNanoAssistant, dir.path() / "m.gguf", {.edit = [](GgufWriter& w) {
                                      std::erase_if(w.tensors, [](const auto& t) { return t.name == "blk.2.layer_output_scale.weight"; });
                                    }});
@@ -504,7 +487,7 @@ TEST(GgufTensors, ALayerWithoutOutputScaleHasTheScalarOne) {
 }
 
 TEST(GgufTensors, TwoTensorsOfOneNameAreRefused) {
-  const TempDir dir;
+  const TemporaryDir dir;
   const fs::path file = write_gguf(kNanoAssistant, dir.path() / "m.gguf", {.edit = [](GgufWriter& w) {
                                      w.tensor({"model.norm.weight", {1}, 0, raw_bytes(1.0f)});
                                    }});
@@ -728,7 +711,7 @@ TEST(ParseGguf, NoChangedByteCrashes) {
 // ---------------------------------------------------------------- stop and suppressed tokens
 
 TEST(GgufTokens, EndsAreTheFilesOwnAndThoseKnownByTheirText) {
-  const TempDir dir;
+  const TemporaryDir dir;
   const auto ends = [&](const std::function<void(GgufWriter&)>& edit) {
     return load_eos_token_ids(write_gguf(kNanoAssistant, dir.path() / "m.gguf", {.edit = edit}));
   };
@@ -740,7 +723,7 @@ TEST(GgufTokens, EndsAreTheFilesOwnAndThoseKnownByTheirText) {
 }
 
 TEST(GgufTokens, SuppressedOnesComeFromEitherFormat) {
-  const TempDir dir;
+  const TemporaryDir dir;
   const auto of_gguf = [&](const std::function<void(GgufWriter&)>& edit) {
     return load_suppress_tokens(write_gguf(kNanoAssistant, dir.path() / "m.gguf", {.edit = edit}));
   };
@@ -748,7 +731,7 @@ TEST(GgufTokens, SuppressedOnesComeFromEitherFormat) {
   EXPECT_EQ(of_gguf([](GgufWriter& w) { w.i32s("tokenizer.ggml.suppress_tokens", {5, 6}); }).value(), (std::vector<TokenId>{5, 6}));
   expect_error(of_gguf([](GgufWriter& w) { w.i32s("tokenizer.ggml.suppress_tokens", {-5}); }), Errc::kMalformed, "suppress_tokens is -5, wanted a token id");
 
-  const TempDir hugging_face;
+  const TemporaryDir hugging_face;
   EXPECT_TRUE(load_suppress_tokens(hugging_face.path()).value().empty());
   const auto of_json = [&](const char* json) {
     hugging_face.write("generation_config.json", json);
@@ -763,7 +746,7 @@ TEST(GgufTokens, SuppressedOnesComeFromEitherFormat) {
 // ---------------------------------------------------------------- tokenizer
 
 TEST(GgufTokenizer, GivesTheIdsOfTheJsonOnEveryGoldenCase) {
-  const TempDir dir;
+  const TemporaryDir dir;
   const Tokenizer json = Tokenizer::load(kNanoBackbone / "tokenizer.json").value();
   const Result<Tokenizer> gguf = Tokenizer::load(write_gguf(kNanoBackbone, dir.path() / "m.gguf"));
   ASSERT_TRUE(gguf) << gguf.error().message;

@@ -2,17 +2,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <fstream>
-
 #include <gtest/gtest.h>
 
 #include "common/model/kv_cache.h"
 #include "common/tensor/page_array.h"
+#include "tests/support/temporary_dir.h"
 #include "verifier-node/host_memory.h"
 
 namespace outrider {
 namespace {
-namespace fs = std::filesystem;
 
 std::size_t resident_pages(const PageArray& array) {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -69,20 +67,11 @@ TEST(KvCache, SlidingLayersStayWithinTheirRing) {
 /// proc and sys of a made-up host.
 class Host {
  public:
-  Host() {
-    std::string name = fs::temp_directory_path() / "outrider-host-XXXXXX";
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    root_ = name;
-  }
-  ~Host() { fs::remove_all(root_); }
-  void put(const std::string& path, const std::string& text) {
-    fs::create_directories((root_ / path).parent_path());
-    std::ofstream(root_ / path) << text;
-  }
-  std::int64_t available() const { return available_memory_bytes(root_); }
+  void put(const std::string& path, const std::string& text) { root_.write(path, text); }
+  std::int64_t available() const { return available_memory_bytes(root_.path()); }
 
  private:
-  fs::path root_;
+  TemporaryDir root_;
 };
 
 TEST(HostMemory, IsTheSmallestLimitThatApplies) {

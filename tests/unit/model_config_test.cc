@@ -1,15 +1,14 @@
 #include "common/model/config.h"
 
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <unistd.h>
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include "tests/support/temporary_dir.h"
 
 namespace outrider {
 namespace {
@@ -18,23 +17,6 @@ namespace fs = std::filesystem;
 
 const fs::path kSource = OUTRIDER_SOURCE_DIR;
 constexpr AttentionKind kSliding = AttentionKind::kSliding, kFull = AttentionKind::kFull;
-
-/// A directory that is gone after the test.
-class TempDir {
- public:
-  TempDir() {
-    std::string name = (fs::temp_directory_path() / "outrider_config_XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TempDir() { fs::remove_all(path_); }
-  const fs::path& path() const { return path_; }
-  void write(const char* name, std::string_view content) const {
-    std::ofstream(path_ / name, std::ios::binary) << content;
-  }
-
- private:
-  fs::path path_;
-};
 
 /// Small text keys that are valid by themselves, followed by `more`; a later key wins.
 std::string text_keys(std::string_view more = "") {
@@ -481,7 +463,7 @@ TEST(AssistantConfig, RefusesBadFilesWithOneLine) {
 }
 
 TEST(Config, MissingFilesAreNotFound) {
-  const TempDir dir;
+  const TemporaryDir dir;
   EXPECT_EQ(load_text_config(dir.path()).error().code, Errc::kNotFound);
   EXPECT_EQ(load_assistant_config(dir.path() / "nowhere").error().code, Errc::kNotFound);
   EXPECT_NE(load_text_config(dir.path()).error().message.find("config.json"), std::string::npos);
@@ -510,7 +492,7 @@ TEST(EosTokenIds, ComeFromTheFirstFileThatHasThem) {
            {"nowhere", "{}", "{}", {1}},
            {"no files", nullptr, nullptr, {1}}}) {
     SCOPED_TRACE(c.name);
-    const TempDir dir;
+    const TemporaryDir dir;
     if (c.generation_config != nullptr) dir.write("generation_config.json", c.generation_config);
     if (c.config != nullptr) dir.write("config.json", c.config);
     const Result<std::vector<TokenId>> ids = load_eos_token_ids(dir.path());
@@ -522,7 +504,7 @@ TEST(EosTokenIds, ComeFromTheFirstFileThatHasThem) {
 }
 
 TEST(EosTokenIds, RefusesWhatIsNoTokenId) {
-  const TempDir dir;
+  const TemporaryDir dir;
   for (const char* value :
        {"-1", "2147483648", "1.0", "\"1\"", "[]", "[1,null]", "[[1]]", "{}", "true"}) {
     SCOPED_TRACE(value);

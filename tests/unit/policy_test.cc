@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
 #include "common/policy/bandit.h"
+#include "common/policy/forecast.h"
 #include "common/policy/governor.h"
 #include "common/policy/ngram.h"
+#include "common/policy/policies.h"
 
 namespace outrider {
 namespace {
@@ -62,7 +64,7 @@ TEST(Heuristic, IsHuggingFacesSchedule) {
 
 /// A round of a world where a row costs 1 s + 0.05 s and a draft 0.1 s.
 RoundOutcome round_of(const DraftChoice& choice, int held) {
-  RoundOutcome outcome{.source = choice.source, .drafted = choice.length, .accepted = std::min(held, choice.length)};
+  RoundOutcome outcome{.source = choice.source, .arm = choice.arm, .drafted = choice.length, .accepted = std::min(held, choice.length)};
   outcome.draft_s = choice.source == DraftSource::kAssistant ? 0.1 * choice.length : 0;
   outcome.verify_s = 1 + 0.05 * choice.length;
   outcome.round_s = outcome.draft_s + outcome.verify_s;
@@ -103,6 +105,61 @@ std::vector<int> play(DraftLengthPolicy& policy, CostModel& costs, int rounds, s
     policy.observe(outcome);
   }
   return lengths;
+}
+
+TEST(Forecast, IsTheClosedFormOfTheMeans) {
+  Forecast forecast;
+  // A pass costs 1 s and 0.05 s a draft, a draft 0.1 s, the wire 0.2 s, the rest 0.01 s; half of the first drafts hold and all after them.
+  for (const int length : {0, 2, 8}) {
+    for (const bool held : {false, true}) {
+      RoundOutcome outcome = round_of({.length = length}, held ? length : 0);
+      outcome.draft_wire_s = length > 0 ? 0.2 : 0;
+      outcome.round_s += outcome.draft_wire_s + 0.01;
+      forecast.observe(outcome);
+    }
+  }
+  EXPECT_DOUBLE_EQ(forecast.tau(4), 1 + 0.5 * 4);
+  EXPECT_DOUBLE_EQ(forecast.tau(12), 1 + 0.5 * 12) << "never tried: as the one before";
+  EXPECT_NEAR(forecast.terms(4).seconds(), 1.2 + 0.4 + 0.2 + 0.01, 1e-9) << "between 3 and 9 rows";
+  EXPECT_NEAR(forecast.terms(12).seconds(), 1.6 + 1.2 + 0.2 + 0.01, 1e-9) << "beyond 9";
+  EXPECT_NEAR(forecast.terms(0).seconds(), 1.01, 1e-9);
+}
+
+TEST(Policies, ReadDraftLengths) {
+  EXPECT_EQ(parse_draft_length("0")->length, 0);
+  EXPECT_EQ(parse_draft_length("32")->length, 32);
+  EXPECT_EQ(parse_draft_length("auto")->policy, DraftPolicy::kAuto);
+  EXPECT_EQ(parse_draft_length("ucb1")->length, kChosenLengthMax);
+  for (const char* text : {"", "33", "-1", "4x", "Auto", "1.5", "99999999999"}) {
+    const auto length = parse_draft_length(text);
+    ASSERT_FALSE(length) << text;
+    EXPECT_NE(length.error().message.find(text), std::string::npos);
+  }
+}
+
+TEST(Policies, OfABanditServeSessionsSideBySide) {
+  Policies policies(1);
+  const auto a = policies.make(DraftPolicy::kUcb1, 0), b = policies.make(DraftPolicy::kUcb1, 0);
+  // Two sessions whose rounds overlap: what one learns serves the other. Drafts never hold, so plain decoding is best.
+  int drafted = 0;
+  for (int i = 0; i < 400; ++i) {
+    const DraftChoice first = a->choose({.assistant = 16}), second = b->choose({.assistant = 16});
+    for (const DraftChoice& choice : {second, first}) {
+      const RoundOutcome outcome = round_of(choice, 0);
+      policies.observe(outcome);
+      (choice.arm == second.arm ? b : a)->observe(outcome);
+      if (i >= 300) drafted += choice.length > 0;
+    }
+  }
+  EXPECT_LT(drafted, 100) << "of 200 rounds";
+
+  Policies again(2);
+  ASSERT_TRUE(again.load(policies.save()));
+  EXPECT_EQ(again.save(), policies.save());
+  for (const char* text : {"", "[]", "{}", "[1,2]", "nonsense"}) {
+    EXPECT_FALSE(again.load(text)) << text;
+    EXPECT_EQ(again.save(), policies.save()) << "nothing has changed";
+  }
 }
 
 TEST(Bandits, GoOnFromASavedStateAsIfNothingHadHappened) {

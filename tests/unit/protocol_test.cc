@@ -174,6 +174,91 @@ TEST_F(Coordinator, StopInsideTheAcceptedWindowEndsTheText) {
   EXPECT_NE(find<Free>(out, "d"), nullptr);
 }
 
+TEST_F(Coordinator, DraftsFromTheTextItselfWithoutADrafterWhereThatPays) {
+  join("v", Role::kVerifier);
+  // Every token follows from the one before, so that the text repeats itself after five.
+  core_.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3, 4, 5, 1, 2}, .max_tokens = 12, .draft_length = 16, .wait_ms = 1000,
+                                                                   .policy = DraftPolicy::kAuto, .report_rounds = true}}, now_);
+  const auto follows = [](TokenId token) { return token % 5 + 1; };
+  sent();
+  verdict(0, 0, 3, 7);
+  std::size_t drafted = 0, rounds = 0;
+  for (std::uint32_t round = 1; core_.status().sessions > 0; ++round) {
+    Message message;
+    const auto out = sent();
+    const Verify* verify = find<Verify>(out, "v", &message);
+    ASSERT_NE(verify, nullptr) << "round " << round;
+    EXPECT_EQ(verify->kv_from, std::nullopt);
+    const auto drafts = static_cast<std::int32_t>(verify->tokens.size()) - 1;
+    for (std::size_t i = 1; i < verify->tokens.size(); ++i) EXPECT_EQ(verify->tokens[i], follows(verify->tokens[i - 1]));
+    drafted += static_cast<std::size_t>(drafts);
+    now_ += milliseconds(10 + drafts);  // a row costs little
+    core_.on_message("v", {.session = SessionId{50}, .round = RoundId{round},
+                           .body = Verdict{.accepted = drafts, .next_token = follows(verify->tokens.back()), .committed = message.base + drafts + 1,
+                                           .kv = {}, .verify_ns = 10'000'000}}, now_);
+    ++rounds;
+  }
+  EXPECT_GT(drafted, 0u) << "the policy measures plain rounds first, then tries";
+  EXPECT_LT(rounds, 11u);
+}
+
+TEST_F(Coordinator, ReportsARoundToWhoAsked) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  core_.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 10, .draft_length = 2, .wait_ms = 1000, .report_rounds = true}}, now_);
+  verdict(0, 0, 40, 3);
+  EXPECT_FALSE(find<Tokens>(sent(), "c")->round) << "the first token is the prompt's";
+  now_ += milliseconds(7);
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{{41, 42}, 5'000'000}}, now_);
+  now_ += milliseconds(20);
+  verdict(1, 1, 43, 5, false, 3);
+  const auto out = sent();
+  const auto& round = find<Tokens>(out, "c")->round;
+  ASSERT_TRUE(round);
+  EXPECT_EQ(round->draft_length, 2);
+  EXPECT_EQ(round->drafts, (std::vector<TokenId>{41, 42}));
+  EXPECT_EQ(round->outcome.drafted, 2);
+  EXPECT_EQ(round->outcome.accepted, 1);
+  EXPECT_DOUBLE_EQ(round->outcome.draft_s, 0.005);
+  EXPECT_DOUBLE_EQ(round->outcome.draft_wire_s, 0.002);
+  EXPECT_DOUBLE_EQ(round->outcome.round_s, 0.027);
+}
+
+TEST_F(Coordinator, GoesOnWithoutDraftsThatAreNotWorthTheWait) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  core_.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 15, .draft_length = 4, .wait_ms = 1000, .policy = DraftPolicy::kAuto}}, now_);
+  verdict(0, 0, 40, 3);
+  Position committed = 3;
+  std::uint32_t round = 1;
+  const auto plain_round = [&] {
+    Message message;
+    const Verify* verify = find<Verify>(sent(), "v", &message);
+    ASSERT_NE(verify, nullptr);
+    now_ += milliseconds(10);
+    Verdict verdict{.next_token = static_cast<TokenId>(60 + round), .committed = ++committed, .verify_ns = 10'000'000};
+    if (verify->kv_from) {
+      verdict.hidden = zeros({2});
+      verdict.kv = rows(*verify->kv_from, committed);
+    }
+    core_.on_message("v", {.session = SessionId{50}, .round = RoundId{round++}, .body = std::move(verdict)}, now_);
+  };
+  std::optional<TimePoint> deadline;
+  for (int i = 0; i < 8 && !deadline; ++i) {
+    plain_round();
+    deadline = core_.next_deadline();
+  }
+  ASSERT_TRUE(deadline) << "it drafts once it knows what plain rounds cost";
+  EXPECT_GT(*deadline, now_);
+  sent();
+  now_ = *deadline;
+  core_.on_tick(now_);
+  const auto out = sent();
+  ASSERT_NE(find<Verify>(out, "v"), nullptr);
+  EXPECT_EQ(find<Verify>(out, "v")->tokens.size(), 1u);
+  EXPECT_EQ(core_.next_deadline(), std::nullopt);
+}
+
 TEST_F(Coordinator, SilentDrafterCostsOneWarningAndNoText) {
   join("v", Role::kVerifier);
   join("d", Role::kDrafter);
@@ -234,6 +319,26 @@ TEST_F(Coordinator, RefusesWhatCannotBeDone) {
   EXPECT_EQ(find<Refuse>(out, "d")->message, "hidden_size: verifier has 2, drafter has 3");
 }
 
+TEST_F(Coordinator, SaysTheSameRefusalOfAPeerOnceAMinute) {
+  join("v", Role::kVerifier);
+  core_.take_notices();
+  const auto said = [&](const PeerId& peer, std::int32_t hidden_size) {
+    Hello other = hello(Role::kDrafter);
+    other.facts.hidden_size = hidden_size;
+    core_.on_message(peer, {.body = other}, now_);
+    const auto out = sent();
+    EXPECT_NE(find<Refuse>(out, peer), nullptr) << "it is told each time";
+    return core_.take_notices().size();
+  };
+  EXPECT_EQ(said("d", 3), 1u);
+  now_ += seconds(59);
+  EXPECT_EQ(said("d", 3), 0u);
+  EXPECT_EQ(said("e", 3), 1u) << "another peer";
+  EXPECT_EQ(said("d", 4), 1u) << "another reason";
+  now_ += seconds(61);
+  EXPECT_EQ(said("d", 4), 1u);
+}
+
 TEST_F(Coordinator, WaitsForAVerifierOnlySoLong) {
   generate(10, 0);
   sent();
@@ -241,6 +346,34 @@ TEST_F(Coordinator, WaitsForAVerifierOnlySoLong) {
   core_.on_tick(now_);
   const auto out = sent();
   EXPECT_EQ(find<Failed>(out, "c")->message, "no verifier joined within 1.0 s");
+}
+
+TEST_F(Coordinator, AnAnswerMayEndWhereItsClientSays) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  generate(10, 2);
+  verdict(0, 0, 40, 3);
+  sent();
+  core_.on_message("c", {.session = SessionId{9}, .body = Cancel{.keep = 1}}, now_);
+  const auto out = sent();
+  ASSERT_NE(find<Done>(out, "c"), nullptr);
+  EXPECT_EQ(find<Done>(out, "c")->reason, FinishReason::kStop);
+  EXPECT_EQ(find<Failed>(out, "c"), nullptr);
+  EXPECT_NE(find<Free>(out, "v"), nullptr);
+  EXPECT_NE(find<Free>(out, "d"), nullptr);
+  EXPECT_EQ(core_.status().sessions, 0);
+}
+
+TEST_F(Coordinator, AnAnswerCanNotKeepTokensThatItDoesNotHave) {
+  join("v", Role::kVerifier);
+  generate(10, 0);
+  verdict(0, 0, 40, 3);
+  sent();
+  core_.on_message("c", {.session = SessionId{9}, .body = Cancel{.keep = 2}}, now_);
+  const auto out = sent();
+  ASSERT_NE(find<Failed>(out, "c"), nullptr);
+  EXPECT_EQ(find<Failed>(out, "c")->message, "2 tokens to keep, the answer has 1");
+  EXPECT_NE(find<Free>(out, "v"), nullptr);
 }
 
 TEST_F(Coordinator, LiesOfAVerifierEndTheRequest) {

@@ -1,5 +1,6 @@
 #include "common/tensor/tensor.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -97,6 +98,14 @@ TEST(Decode, FloatsAndBf16AreExact) {
     decode(type, reinterpret_cast<const std::byte*>(bytes.data() + 1), decoded);
     EXPECT_EQ(decoded, wanted) << to_string(type);
   }
+}
+
+TEST(Decode, EveryBf16IsExactAtAnyAddress) {
+  std::vector<std::byte> bytes(1 + 2 * 0x10000);  // a tensor of a file may begin at any byte
+  for (std::size_t i = 0; i < 0x10000; ++i) bytes[1 + 2 * i] = static_cast<std::byte>(i & 255), bytes[2 + 2 * i] = static_cast<std::byte>(i >> 8);
+  std::vector<float> decoded(0x10000);
+  decode(DType::kBf16, bytes.data() + 1, decoded);
+  for (std::uint32_t i = 0; i < 0x10000; ++i) ASSERT_EQ(std::bit_cast<std::uint32_t>(decoded[i]), i << 16) << i;
 }
 
 TEST(DecodeDeathTest, PartsOfBlocksAndIntegersAreOurBugs) {

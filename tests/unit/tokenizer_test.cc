@@ -247,6 +247,17 @@ TEST(TokenizerTest, TheLongestAddedTokenWins) {
   EXPECT_EQ(tokenizer.encode("<|x>>a<|x>a", false), Ids({8, 2, 0, 2}));
 }
 
+TEST(TokenizerTest, AnAddedTokenIsLookedForUpTo256Bytes) {
+  Json json = tiny_json();
+  const std::string longest(256, 'x');
+  json["added_tokens"].push_back({{"id", 8}, {"content", longest}});
+  EXPECT_EQ(parse(json).value().encode(longest), Ids({8}));
+  json["added_tokens"].push_back({{"id", 9}, {"content", longest + "\n"}});
+  EXPECT_EQ(parse(json).error().message, "tiny.json: added token 9 (\"" + std::string(40, 'x') + "\"...) has 257 bytes, want at most 256");
+  json["added_tokens"].back() = {{"id", 9}, {"content", std::string(100, ' ')}, {"normalized", true}};  // three bytes each, then
+  EXPECT_EQ(parse(json).error().message.rfind("tiny.json: added token 9 (\"▁", 0), 0u);
+}
+
 TEST(TokenizerTest, NormalizedAddedTokensMatchNormalizedText) {
   Json json = tiny_json();
   json["added_tokens"].push_back({{"id", 8}, {"content", "b a"}, {"normalized", true}});

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <array>
+
+#include "common/policy/throughput.h"
+
+namespace outrider {
+
+/// What rounds of a given draft length will bring, from the means of rounds that were measured at other lengths: the closed form
+/// tau / (T(g + 1) + g * t_d + wire + other) with tau = 1 + a_1 + a_1 a_2 + ... For reports; a CostModel, which forgets, is for policies.
+class Forecast {
+ public:
+  /// A round of the assistant's drafts, or a plain one.
+  void observe(const RoundOutcome& outcome);
+  /// Tokens a round of `length` drafts emits on average. A position that was never tried holds like the one before.
+  double tau(int length) const;
+  /// T(M) between two measured Ms lies on the line through them, and beyond them on the line through the last two.
+  RoundTerms terms(int length) const;
+
+ private:
+  struct Mean {
+    double sum = 0, count = 0;
+    void observe(double y, double weight = 1) { sum += y, count += weight; }
+    double value() const { return count > 0 ? sum / count : 0; }
+  };
+  double verify_s(int rows) const;
+
+  std::array<Mean, kDraftLengthMax + 2> verify_ = {};    ///< by rows
+  std::array<Mean, kDraftLengthMax> acceptance_ = {};    ///< of position i, when those before it held
+  Mean draft_per_token_, draft_wire_, other_;
+};
+
+}  // namespace outrider

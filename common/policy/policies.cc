@@ -1,0 +1,61 @@
+#include "common/policy/policies.h"
+
+#include <charconv>
+#include <map>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace outrider {
+namespace {
+
+/// One session's way to a policy that all of them share.
+class Shared : public DraftLengthPolicy {
+ public:
+  explicit Shared(DraftLengthPolicy& policy) : policy_(policy) {}
+  DraftChoice choose(const DraftLimits& limits) override { return policy_.choose(limits); }
+  void observe(const RoundOutcome& outcome) override { policy_.observe(outcome); }
+
+ private:
+  DraftLengthPolicy& policy_;
+};
+
+}  // namespace
+
+Result<DraftLength> parse_draft_length(const std::string& text) {
+  static const std::map<std::string, DraftPolicy> names = {{"auto", DraftPolicy::kAuto}, {"heuristic", DraftPolicy::kHeuristic},
+                                                           {"ucb1", DraftPolicy::kUcb1}, {"thompson", DraftPolicy::kThompson}};
+  if (const auto name = names.find(text); name != names.end()) return DraftLength{name->second, kChosenLengthMax};
+  int length = -1;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, length);
+  if (error == std::errc() && stop == end && length >= 0 && length <= kFixedLengthMax) return DraftLength{DraftPolicy::kFixed, length};
+  return Error{Errc::kInvalidArgument, fmt::format("draft length '{}', wanted 0 to {}, auto, heuristic, ucb1 or thompson", text.substr(0, 40), kFixedLengthMax)};
+}
+
+Policies::Policies(std::uint64_t seed) : ucb1_(default_arms()), thompson_(default_arms(), costs_, seed) {}
+
+std::unique_ptr<DraftLengthPolicy> Policies::make(DraftPolicy policy, int length) {
+  switch (policy) {
+    case DraftPolicy::kFixed: return std::make_unique<FixedLength>(length);
+    case DraftPolicy::kAuto: return make_auto_policy(costs_);
+    case DraftPolicy::kHeuristic: return std::make_unique<HeuristicLength>();
+    case DraftPolicy::kUcb1: return std::make_unique<Shared>(ucb1_);
+    case DraftPolicy::kThompson: return std::make_unique<Shared>(thompson_);
+  }
+  CHECK(false, "draft policy {}", static_cast<int>(policy));
+}
+
+std::string Policies::save() const { return "[" + ucb1_.save() + ",\n " + thompson_.save() + "]\n"; }
+
+Result<void> Policies::load(const std::string& json) {
+  const nlohmann::json list = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!list.is_array() || list.size() != 2) return Error{Errc::kMalformed, "bandit state: not a JSON list of the states of 'ucb1' and 'thompson'"};
+  Ucb1Length ucb1 = ucb1_;
+  RETURN_IF_ERROR(ucb1.load(list[0].dump()));
+  RETURN_IF_ERROR(thompson_.load(list[1].dump()));
+  ucb1_ = std::move(ucb1);
+  return {};
+}
+
+}  // namespace outrider

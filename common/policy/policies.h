@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/policy/bandit.h"
+
+namespace outrider {
+
+/// Who decides the length of a session's drafts.
+enum class DraftPolicy : std::uint8_t {
+  kFixed,      ///< the request: always the same length
+  kAuto,       ///< goodput under the governor (make_auto_policy)
+  kHeuristic,  ///< Hugging Face's schedule
+  kUcb1,       ///< the bandits; what they learned is every session's
+  kThompson,
+};
+
+/// The longest draft of a policy that may choose: nothing gained from more on nano's traces (docs/policy.md).
+inline constexpr int kChosenLengthMax = 16;
+
+/// The longest fixed draft.
+inline constexpr int kFixedLengthMax = 32;
+
+/// A draft length as people write it.
+struct DraftLength {
+  DraftPolicy policy = DraftPolicy::kFixed;
+  int length = 0;  ///< of every draft, or the most that the policy may choose; 0: plain decoding
+};
+/// @param text 0 to 32, auto, heuristic, ucb1 or thompson.
+Result<DraftLength> parse_draft_length(const std::string& text);
+
+/// What the sessions of one coordinator share: what rounds cost and how drafts fare, and what the bandits learned.
+class Policies {
+ public:
+  /// @param seed of Thompson's draws.
+  explicit Policies(std::uint64_t seed);
+
+  /// The policy of one session. It must not outlive this object. @param length for kFixed.
+  std::unique_ptr<DraftLengthPolicy> make(DraftPolicy policy, int length);
+  /// Whether this policy ever takes DraftSource::kNgram.
+  static bool takes_ngram(DraftPolicy policy) { return policy != DraftPolicy::kFixed && policy != DraftPolicy::kHeuristic; }
+  /// Every round of every session, before the session's policy hears of it.
+  void observe(const RoundOutcome& outcome) { costs_.observe(outcome); }
+  const CostModel& costs() const { return costs_; }
+
+  /// What the bandits learned, as JSON.
+  std::string save() const;
+  /// @return kMalformed, and nothing has changed, when it is not of save().
+  Result<void> load(const std::string& json);
+
+ private:
+  CostModel costs_;
+  Ucb1Length ucb1_;
+  ThompsonLength thompson_;
+};
+
+}  // namespace outrider
