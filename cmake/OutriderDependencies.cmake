@@ -11,6 +11,9 @@ find_package(FlatBuffers REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(ZeroMQ REQUIRED IMPORTED_TARGET libzmq>=4.3)
 
+# Its flags say which of OpenSSL, zlib and brotli the library was built with, which changes its classes.
+pkg_check_modules(HttpLib REQUIRED IMPORTED_TARGET cpp-httplib>=0.11)
+
 # oneDNN: the one that ./setup --onednn source built, if there is one; else the distribution's.
 set(outrider_cache "$ENV{HOME}/.cache/outrider")
 if(DEFINED ENV{OUTRIDER_CACHE})

@@ -1,12 +1,11 @@
 #include "drafter-node/draft_engine.h"
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "common/base/time.h"
-#include "common/kernels/kernel_table.h"
 #include "common/kernels/ops.h"
+#include "common/tensor/decode.h"
 
 namespace outrider {
 namespace {
@@ -25,12 +24,13 @@ void append(DonorReplica& replica, const KvRows& kv) {
 std::vector<float> to_floats(const WireTensor& row) {
   const std::span<const std::byte> bytes = row.data.bytes();
   std::vector<float> floats(bytes.size() / size_bytes(row.dtype));
-  if (row.dtype == DType::kF32) {
-    std::memcpy(floats.data(), bytes.data(), bytes.size());
-  } else {
-    kernels().from_bf16(reinterpret_cast<const Bf16*>(bytes.data()), static_cast<std::int64_t>(floats.size()), floats.data());
-  }
+  decode(row.dtype, bytes.data(), floats);
   return floats;
+}
+
+WireTensor to_wire(std::vector<float> row) {
+  const auto owner = std::make_shared<const std::vector<float>>(std::move(row));
+  return {.dtype = DType::kF32, .shape = {std::ssize(*owner)}, .data = SharedBytes(owner, std::as_bytes(std::span(*owner)))};
 }
 
 }  // namespace
@@ -54,7 +54,8 @@ TokenId DraftEngine::sample(const SamplingParams& sampling, std::int64_t index, 
   // Nothing left to draw from, or scores that are no numbers: any draft, for the target to reject.
   const bool sound = std::isfinite(row_[static_cast<std::size_t>(best)]);
   const bool rejection = sampling.rule == SamplingRule::kRejection;
-  if (sampling.greedy() || !sound) {
+  // Typical drafts are the likeliest ones, as Medusa's.
+  if (sampling.greedy() || sampling.rule == SamplingRule::kTypical || !sound) {
     q_.clear();
     q_.add(best, 1);
   } else if (rejection) {
@@ -87,9 +88,11 @@ Drafts DraftEngine::run(const DraftWork& work) {
   const ChooseDraft choose = [&](std::span<const TokenId> ids, std::span<const float> scores) {
     return sample(*work.sampling, index++, ids, scores, &drafts.q);
   };
+  std::vector<float> state;
   drafts.tokens = assistant_->draft(work.token, hidden, replica->second, work.base, work.draft_length, stop_ids_,
-                                    work.sampling ? &choose : nullptr);
+                                    work.sampling ? &choose : nullptr, work.want_state ? &state : nullptr);
   drafts.draft_ns = (now() - start).count();
+  if (work.want_state) drafts.state = to_wire(std::move(state));
   return drafts;
 }
 

@@ -39,6 +39,7 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
   const std::stop_callback wake_on_stop(stop, [&] { endpoint->wake(); });
   while (!stop.stop_requested() && !core.link().refusal() && !pump.version_mismatch()) {
     pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), now()); });
+    pump.send(core.take_outgoing());  // a heartbeat's answer does not wait for drafts, or the round trip would seem longer
     for (const DraftWork& work : core.take_work()) {
       Drafts drafts = engine.run(work);
       if (work.kind != DraftWork::Kind::kDraft) continue;

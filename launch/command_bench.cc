@@ -132,6 +132,7 @@ void bench_pair(const BenchFlags& flags) {
   const bool synthetic = !flags.synthetic_acceptance.empty();
   // Noise does not end by itself: every answer has the same length.
   const std::vector<TokenId> stop_ids = synthetic ? std::vector<TokenId>() : or_throw(load_eos_token_ids(pair.backbone));
+  const SamplingParams sampling{.suppress_tokens = or_throw(load_suppress_tokens(pair.backbone))};
   const ChatFormat format = chat_format_of(pair);
   const double bandwidth = measure_read_bandwidth_gb_s();
 
@@ -151,7 +152,7 @@ void bench_pair(const BenchFlags& flags) {
   const auto answer = [&](const std::string& prompt, const DraftLength& length, Sums& sums) {
     Generation generation = or_throw(client.generate({.prompt = or_throw(render_user_turn(tokenizer, prompt, format)), .max_tokens = flags.max_tokens,
                                                       .draft_length = length.length, .stop_ids = stop_ids, .wait_ms = 4000,
-                                                      .policy = length.policy, .report_rounds = true},
+                                                      .sampling = sampling, .policy = length.policy, .report_rounds = true},
                                                      [](std::span<const TokenId>) {}, [] { return false; },
                                                      [&](const RoundReport& round) { sums.rounds.push_back(round.outcome); }));
     sums.add(generation);

@@ -1,6 +1,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -29,10 +30,11 @@ struct RunFlags {
   SamplingFlags sampling;
   std::string prompt, connect, prompt_ids;
   std::vector<std::string> stops;
+  std::optional<std::int32_t> logprobs;
   DraftLengthFlag draft_length;
   std::int64_t max_tokens = 256;
   int threads = 0;
-  bool processes = false, raw = false, json = false, compare = false;
+  bool processes = false, raw = false, json = false, compare = false, no_verifier = false;
 };
 
 std::vector<TokenId> parse_ids(const std::string& text) {
@@ -57,17 +59,17 @@ std::vector<TokenId> parse_ids(const std::string& text) {
 std::vector<TokenId> encode_prompt(const RunFlags& flags, const PairPaths& pair, const Tokenizer& tokenizer) {
   if (!flags.prompt_ids.empty()) return parse_ids(flags.prompt_ids);
   if (!flags.raw) return or_throw(render_user_turn(tokenizer, flags.prompt, chat_format_of(pair)));
-  // Raw text has no template to bring the <bos> that the model needs (gemma4.md 6.1).
-  std::vector<TokenId> ids = tokenizer.encode(flags.prompt);
-  const std::optional<TokenId> bos = tokenizer.find("<bos>");
-  if (bos && (ids.empty() || ids.front() != *bos)) ids.insert(ids.begin(), *bos);
-  return ids;
+  return encode_with_bos(tokenizer, flags.prompt);
+}
+
+const char* name_of(SamplingRule rule) {
+  return rule == SamplingRule::kMatch ? "match" : rule == SamplingRule::kRejection ? "rejection" : "typical";
 }
 
 nlohmann::json sampling_json(const SamplingParams& sampling) {
   // 0.7 and not 0.699999988: the double that a person would write.
   const auto number = [](float value) { return std::stod(fmt::format("{}", value)); };
-  nlohmann::json object = {{"rule", sampling.greedy() ? "greedy" : sampling.rule == SamplingRule::kMatch ? "match" : "rejection"}, {"temperature", number(sampling.temperature)}};
+  nlohmann::json object = {{"rule", sampling.greedy() ? "greedy" : name_of(sampling.rule)}, {"temperature", number(sampling.temperature)}};
   if (!sampling.greedy()) {
     object.update({{"seed", sampling.seed}, {"top_k", sampling.top_k}, {"top_p", number(sampling.top_p)}, {"min_p", number(sampling.min_p)}});
   }
@@ -78,6 +80,21 @@ nlohmann::json sampling_json(const SamplingParams& sampling) {
   }
   if (sampling.min_tokens > 0) object["min_tokens"] = sampling.min_tokens;
   return object;
+}
+
+nlohmann::json logprobs_json(const Tokenizer& tokenizer, const Generation& generation) {
+  const auto entry = [&](TokenId token, float logprob) {
+    return nlohmann::json{{"id", token}, {"token", tokenizer.decode({&token, 1}, /*skip_special=*/false)}, {"logprob", logprob}};
+  };
+  nlohmann::json array = nlohmann::json::array();
+  for (std::size_t i = 0; i < generation.tokens.size(); ++i) {
+    const TokenLogprobs& logprobs = generation.logprobs[i];
+    nlohmann::json object = entry(generation.tokens[i], logprobs.logprob);
+    object["top_logprobs"] = nlohmann::json::array();
+    for (const Logprob& other : logprobs.top) object["top_logprobs"].push_back(entry(other.token, other.logprob));
+    array.push_back(std::move(object));
+  }
+  return array;
 }
 
 /// An answer's tokens as text, up to the first stop string.
@@ -119,6 +136,9 @@ void run(const RunFlags& flags) {
                    .wait_ms = 4000,
                    .sampling = flags.sampling.of(pair),
                    .policy = draft_length.policy};
+  request.sampling.logprobs = flags.logprobs;
+  request.unverified = flags.no_verifier;
+  if (flags.no_verifier) std::fprintf(stderr, "outrider: --no-verifier: all but the first token is the drafter's own, unverified\n");
 
   TransportContext context;
   const bool drafting = draft_length.length > 0;
@@ -163,12 +183,15 @@ void run(const RunFlags& flags) {
   if (flags.json) {
     nlohmann::json metrics = metrics_json(generation);
     metrics["backbone_only_tok_per_sec"] = plain ? nlohmann::json(tokens_per_second(*plain)) : nlohmann::json();
-    const nlohmann::json object = {{"prompt_ids", request.prompt},
-                                   {"token_ids", generation.tokens},
-                                   {"text", text},
-                                   {"finish_reason", generation.reason == FinishReason::kStop ? "stop" : "length"},
-                                   {"sampling", sampling_json(request.sampling)},
-                                   {"metrics", std::move(metrics)}};
+    nlohmann::json object = {{"prompt_ids", request.prompt},
+                             {"token_ids", generation.tokens},
+                             {"text", text},
+                             {"finish_reason", generation.reason == FinishReason::kStop ? "stop" : "length"},
+                             {"sampling", sampling_json(request.sampling)},
+                             {"metrics", std::move(metrics)}};
+    if (request.sampling.rule == SamplingRule::kTypical) object["lossy"] = true;
+    if (flags.no_verifier) object["unverified"] = true;
+    if (flags.logprobs) object["logprobs"] = logprobs_json(tokenizer, generation);
     std::printf("%s\n", object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
     return;
   }
@@ -187,14 +210,16 @@ void add_run_command(CLI::App& app) {
   flags->model.add_to(*command);
   flags->sampling.add_to(*command);
   flags->draft_length.add_to(*command);
+  auto* no_verifier = command->add_flag("--no-verifier", flags->no_verifier, "To see what the drafter would say: after the first token nobody verifies its drafts");
   command->add_option("--max-tokens", flags->max_tokens, "Longest answer")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
   auto* processes = command->add_flag("--processes", flags->processes, "Start coordinator, verifier and drafter as processes, over TCP");
   command->add_option("--connect", flags->connect, "Use the coordinator at tcp://HOST:PORT")->excludes(processes);
   command->add_option("--stop", flags->stops, "End the answer before this text; may be given several times")->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_flag("--raw", flags->raw, "The prompt is plain text, not a chat message");
-  command->add_flag("--json", flags->json, "Print one JSON object at the end instead of text");
-  command->add_flag("--compare", flags->compare, "Decode plainly first: measures backbone_only_tok_per_sec, checks that the tokens are equal (not under --rejection)");
+  auto* json = command->add_flag("--json", flags->json, "Print one JSON object at the end instead of text");
+  command->add_option("--logprobs", flags->logprobs, "Log-probability of every token and of the N most probable ones, in the JSON object")->check(CLI::Range(0, kLogprobsMax))->needs(json)->excludes(no_verifier);
+  command->add_flag("--compare", flags->compare, "Decode plainly first: measures backbone_only_tok_per_sec, checks that the tokens are equal (not under --rejection and --typical)")->excludes(no_verifier);
   command->callback([flags] {
     if (flags->prompt.empty() && flags->prompt_ids.empty()) throw std::runtime_error("run: give a prompt or --prompt-ids");
     run(*flags);

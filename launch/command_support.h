@@ -7,8 +7,10 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 #include "common/base/result.h"
 #include "common/checkpoint/pack.h"
@@ -56,13 +58,28 @@ struct ModelFlags {
   }
 };
 
+/// @param text "ID:BIAS".
+inline LogitBias parse_logit_bias(const std::string& text) {
+  const std::size_t colon = text.find(':');
+  try {
+    std::size_t id_end = 0, bias_end = 0;
+    const int id = std::stoi(text.substr(0, colon), &id_end);
+    const std::string bias = colon == text.npos ? "" : text.substr(colon + 1);
+    const float value = std::stof(bias, &bias_end);
+    if (id_end == colon && bias_end == bias.size()) return {id, value};
+  } catch (const std::exception&) {  // no numbers: said below
+  }
+  throw std::runtime_error(fmt::format("--logit-bias: '{}', wanted ID:BIAS like 2633:-5", text));
+}
+
 /// How answers are chosen: greedily, unless asked otherwise. The rule above temperature 0 is `match`.
 struct SamplingFlags {
   SamplingParams params;  ///< as given; see of()
   std::optional<float> temperature, top_p;
   std::optional<std::int32_t> top_k;
   std::optional<std::uint64_t> seed;
-  bool sample = false, rejection = false;
+  std::vector<std::string> logit_bias;
+  bool sample = false, rejection = false, typical = false;
 
   void add_to(CLI::App& command) {
     command.add_flag("--sample", sample, "Sample as Gemma 4's makers advise: --temperature 1 --top-k 64 --top-p 0.95, each may be given");
@@ -71,10 +88,12 @@ struct SamplingFlags {
     command.add_option("--top-p", top_p, "Sample from the fewest tokens that together are this probable");
     command.add_option("--min-p", params.min_p, "Sample from tokens this probable relative to the most probable one");
     command.add_option("--seed", seed, "One seed is one text, whatever the draft length (default: a random one)");
-    command.add_flag("--rejection", rejection, "Keep drafts by rejection sampling: the same distribution, but the text depends on the drafts");
+    auto* by_rejection = command.add_flag("--rejection", rejection, "Keep drafts by rejection sampling: the same distribution, but the text depends on the drafts");
+    command.add_flag("--typical", typical, "Keep every draft that is typical of the target (Medusa): lossy, the text follows another distribution")->excludes(by_rejection);
     command.add_option("--repetition-penalty", params.repetition_penalty, "Above 1: tokens of prompt and answer become less probable");
     command.add_option("--presence-penalty", params.presence_penalty, "Taken off the score of each token of the answer");
     command.add_option("--frequency-penalty", params.frequency_penalty, "Taken off it for every time that it is there");
+    command.add_option("--logit-bias", logit_bias, "ID:BIAS,...: added to the scores of these token ids, -100 to 100")->delimiter(',');
     command.add_option("--min-tokens,--min-response", params.min_tokens, "No end of the answer before it has so many tokens");
   }
 
@@ -84,11 +103,16 @@ struct SamplingFlags {
     result.temperature = temperature.value_or(sample ? 1.0f : 0.0f);
     result.top_k = top_k.value_or(sample ? 64 : 0);
     result.top_p = top_p.value_or(sample ? 0.95f : 1.0f);
-    if (result.greedy() && (sample || top_k || top_p || seed || rejection || result.min_p != 0)) {
-      throw std::runtime_error("--sample, --top-k, --top-p, --min-p, --seed and --rejection need a --temperature above 0 (--sample alone has 1)");
+    if (result.greedy() && (sample || top_k || top_p || seed || rejection || typical || result.min_p != 0)) {
+      throw std::runtime_error("--sample, --top-k, --top-p, --min-p, --seed, --rejection and --typical need a --temperature above 0 (--sample alone has 1)");
     }
     if (!result.greedy()) result.seed = seed ? *seed : std::random_device()();
     if (rejection) result.rule = SamplingRule::kRejection;
+    if (typical) {
+      result.rule = SamplingRule::kTypical;
+      std::fprintf(stderr, "outrider: --typical is lossy: the text does not follow the model's distribution\n");
+    }
+    for (const std::string& entry : logit_bias) result.logit_bias.push_back(parse_logit_bias(entry));
     result.suppress_tokens = or_throw(load_suppress_tokens(pair.backbone));
     or_throw(check_sampling(result, std::numeric_limits<std::int32_t>::max()));
     return result;

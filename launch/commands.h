@@ -11,6 +11,7 @@ namespace outrider {
 
 void add_role_commands(CLI::App& app);    ///< coordinator, verifier, drafter
 void add_run_command(CLI::App& app);      ///< run
+void add_serve_command(CLI::App& app);    ///< serve
 void add_chat_command(CLI::App& app);     ///< chat
 void add_bench_command(CLI::App& app);    ///< bench pair, engine, speculative
 void add_bench_engine_commands(CLI::App& bench);  ///< of bench: engine, speculative

@@ -5,10 +5,10 @@
 namespace outrider {
 
 /// While one lives, Ctrl-C (SIGINT) is a request that the program answers when it can, and does not
-/// end it. There is one at a time.
+/// end it; so is SIGTERM where that is wanted. There is one at a time.
 class Interrupt {
  public:
-  Interrupt();
+  explicit Interrupt(bool also_sigterm = false);
   ~Interrupt();
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
@@ -17,7 +17,8 @@ class Interrupt {
   void clear();
 
  private:
-  struct sigaction before_ {};
+  const bool also_sigterm_;
+  struct sigaction before_ {}, before_sigterm_ {};
 };
 
 }  // namespace outrider

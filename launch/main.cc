@@ -50,6 +50,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   outrider::add_run_command(app);
   outrider::add_chat_command(app);
+  outrider::add_serve_command(app);
   outrider::add_role_commands(app);
   outrider::add_bench_command(app);
   outrider::add_parity_command(app);

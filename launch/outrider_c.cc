@@ -151,7 +151,8 @@ Result<void> generate(Pair& pair, std::span<const TokenId> prompt, const outride
                    .max_tokens = options.max_tokens,
                    .draft_length = options.draft_length,
                    .stop_ids = {},
-                   .wait_ms = kVerifierWaitMs};
+                   .wait_ms = kVerifierWaitMs,
+                   .sampling = pair.sampling()};
   if (options.ignore_stop_tokens == 0) {
     request.stop_ids = options.stop_tokens == nullptr ? pair.stop_ids() : std::vector<TokenId>(stops.begin(), stops.end());
   }

@@ -8,7 +8,9 @@ namespace outrider {
 Result<std::shared_ptr<Pair>> Pair::load_text(const std::filesystem::path& backbone) {
   ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(backbone));
   ASSIGN_OR_RETURN(std::vector<TokenId> stop_ids, load_eos_token_ids(backbone));
-  return std::shared_ptr<Pair>(new Pair(std::move(tokenizer), std::move(stop_ids)));
+  SamplingParams sampling;
+  ASSIGN_OR_RETURN(sampling.suppress_tokens, load_suppress_tokens(backbone));
+  return std::shared_ptr<Pair>(new Pair(std::move(tokenizer), std::move(stop_ids), std::move(sampling)));
 }
 
 Result<std::shared_ptr<Pair>> Pair::open_local(const PairPaths& paths, WeightType type, int threads) {

@@ -36,13 +36,17 @@ class Pair {
   const Tokenizer& tokenizer() const { return tokenizer_; }
   /// Ids after which the model has nothing more to say.
   const std::vector<TokenId>& stop_ids() const { return stop_ids_; }
+  /// How its texts are chosen: greedily, without the tokens that the checkpoint says are never chosen.
+  const SamplingParams& sampling() const { return sampling_; }
 
  private:
-  Pair(Tokenizer tokenizer, std::vector<TokenId> stop_ids) : tokenizer_(std::move(tokenizer)), stop_ids_(std::move(stop_ids)) {}
+  Pair(Tokenizer tokenizer, std::vector<TokenId> stop_ids, SamplingParams sampling)
+      : tokenizer_(std::move(tokenizer)), stop_ids_(std::move(stop_ids)), sampling_(std::move(sampling)) {}
   static Result<std::shared_ptr<Pair>> load_text(const std::filesystem::path& backbone);
 
   Tokenizer tokenizer_;
   std::vector<TokenId> stop_ids_;
+  SamplingParams sampling_;
   TransportContext context_;
   std::unique_ptr<Cluster> cluster_;  ///< of a local pair
   std::string address_;
@@ -57,7 +61,7 @@ class PairSession {
   static Result<std::unique_ptr<PairSession>> open(std::shared_ptr<Pair> pair);
 
   /// Starts a text; an earlier one ends. @return the token that follows the prompt.
-  Result<TokenId> prefill(std::span<const TokenId> prompt) { return client_.prefill({prompt.begin(), prompt.end()}); }
+  Result<TokenId> prefill(std::span<const TokenId> prompt) { return client_.prefill({prompt.begin(), prompt.end()}, pair_->sampling()); }
   /// One step of plain decoding. @return the next token.
   Result<TokenId> decode_one();
   /// See Client::draft.

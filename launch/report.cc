@@ -32,7 +32,8 @@ nlohmann::json metrics_json(const Generation& generation) {
           {"wire_bytes_to_drafter", m.wire_bytes_to_drafter},
           {"wire_bytes_to_drafter_per_token", ratio(m.wire_bytes_to_drafter, static_cast<std::int64_t>(generation.tokens.size()))},
           {"wire_bytes_to_drafter_prompt", m.wire_bytes_to_drafter_prompt},
-          {"wire_bytes_to_verifier", m.wire_bytes_to_verifier}};
+          {"wire_bytes_to_verifier", m.wire_bytes_to_verifier},
+          {"cached_prompt_tokens", m.cached_prompt_tokens}};
 }
 
 std::string metrics_text(const Generation& generation, std::optional<double> backbone_only_tok_per_sec) {

@@ -86,14 +86,29 @@ VerifyOutcome BackboneEngine::synthetic_outcome(Matrix<const float> logits, std:
   return outcome;
 }
 
+std::map<SessionId, BackboneEngine::Session>::iterator BackboneEngine::open(const VerifyWork& work) {
+  Session session{backbone_->make_cache(), Sampler(work.sampling, work.stop_ids, backbone_->config().final_logit_softcapping)};
+  if (work.reuse) {
+    const auto source = sessions_.find(work.reuse->from);
+    CHECK(source != sessions_.end(), "session {} is to continue {}, which is not here", value(work.session), value(work.reuse->from));
+    const auto length = static_cast<Position>(work.reuse->tokens.size());
+    if (work.reuse->take) {
+      session.cache = std::move(source->second.cache);
+      session.cache.truncate(length);
+      sessions_.erase(source);
+    } else {
+      session.cache.copy_from(source->second.cache, length);
+    }
+    session.sampler.add_prompt(work.reuse->tokens);
+  }
+  return sessions_.emplace(work.session, std::move(session)).first;
+}
+
 std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& batch, const std::function<void()>& between_layers) {
   std::vector<Segment> segments;
   for (const VerifyWork& work : batch) {
     auto session = sessions_.find(work.session);
-    if (session == sessions_.end()) {
-      Sampler sampler(work.sampling, work.stop_ids, backbone_->config().final_logit_softcapping);
-      session = sessions_.emplace(work.session, Session{backbone_->make_cache(), std::move(sampler)}).first;
-    }
+    if (session == sessions_.end()) session = open(work);
     KvCache& cache = session->second.cache;
     CHECK(cache.length() == work.base, "cache {}, base {}", cache.length(), work.base);
     const std::int64_t outputs = !work.prefill ? static_cast<std::int64_t>(work.tokens.size()) : work.last ? 1 : 0;
@@ -102,6 +117,12 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
   const TimePoint start = now();
   const Backbone::Output output = backbone_->forward(segments, nullptr, between_layers ? &between_layers : nullptr);
   const std::int64_t forward_ns = (now() - start).count();
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (!batch[i].keep_as) continue;
+    KvCache copy = backbone_->make_cache();
+    copy.copy_from(*segments[i].cache, segments[i].cache->length());
+    sessions_.emplace(*batch[i].keep_as, Session{std::move(copy), Sampler({}, {}, 0)});
+  }
 
   std::vector<VerifyResult> results;
   std::int64_t row = 0;
@@ -123,6 +144,10 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
       } else {
         result.accepted = outcome->accepted;
         result.next_token = outcome->next_token;
+        std::vector<TokenId> emitted;
+        if (!work.prefill) emitted.assign(work.tokens.begin() + 1, work.tokens.begin() + 1 + outcome->accepted);
+        emitted.push_back(outcome->next_token);
+        result.logprobs = sampler.logprobs(logits, emitted, scratch_);
         if (work.kv_from) {
           result.hidden = wire_row(output.hidden[row + outcome->accepted].span(), activation_dtype(backbone_->weight_type()));
         }

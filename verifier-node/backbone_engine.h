@@ -26,21 +26,23 @@ class BackboneEngine {
   /// Everything that lives as long as the engine or a session; sessions as if they had `positions` each.
   void report_buffers(const BufferSink& sink, Position positions) const;
   const Backbone& backbone() const { return *backbone_; }
-  /// What a session's K/V take here, for VerifierConfig.
+  /// What a session's K/V take here, for its Capacity.
   KvCost kv_cost() const;
 
  private:
+  struct Session {
+    KvCache cache;
+    Sampler sampler;
+  };
+  /// A session's first rows are due: its cache, empty or with what it reuses.
+  std::map<SessionId, Session>::iterator open(const VerifyWork& work);
   /// Committed donor rows [from, to) of a cache, copied out of its rings.
   KvRows donor_rows(const KvCache& cache, Position from, Position to) const;
   /// What a coin makes of the drafts in `tokens`.
   VerifyOutcome synthetic_outcome(Matrix<const float> logits, std::span<const TokenId> tokens);
 
   std::unique_ptr<Backbone> backbone_;
-  struct Session {
-    KvCache cache;
-    Sampler sampler;
-  };
-  std::map<SessionId, Session> sessions_;
+  std::map<SessionId, Session> sessions_;  ///< and texts that have ended, until the core releases them
   SamplingScratch scratch_;
   std::vector<double> synthetic_acceptance_;
   CounterRng coin_{1};

@@ -35,10 +35,11 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   BackboneEngine engine(std::move(backbone), options.synthetic_acceptance);
 
   VerifierConfig config = options.core;
-  config.kv_cost = engine.kv_cost();
+  config.capacity.kv_cost = engine.kv_cost();
   // The rest is for scratch, for messages under way and, on a machine of one's own, for the drafter.
-  config.kv_bytes_max = options.kv_bytes_max > 0 ? options.kv_bytes_max : available_memory_bytes() / 4 * 3;
-  spdlog::info("event=kv_memory limit_mib={} session_mib_at_full_context={}", config.kv_bytes_max >> 20, config.kv_cost.bytes(facts.context_max) >> 20);
+  config.capacity.kv_bytes_max = options.kv_bytes_max > 0 ? options.kv_bytes_max : available_memory_bytes() / 4 * 3;
+  spdlog::info("event=kv_memory limit_mib={} session_mib_at_full_context={}", config.capacity.kv_bytes_max >> 20,
+               config.capacity.kv_cost.bytes(facts.context_max) >> 20);
 
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
   VerifierCore core(config, {.role = Role::kVerifier, .name = fmt::format("verifier-{}", getpid()), .facts = std::move(facts)});
@@ -66,8 +67,8 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
       if (core.session_count() == 0 || !core.link().joined() || now() > *drain_until) break;
     }
     exchange();
-    for (const SessionId session : core.take_released()) engine.release(session);
     const std::vector<VerifyWork> batch = core.take_batch();
+    for (const SessionId session : core.take_released()) engine.release(session);
     if (batch.empty()) {
       endpoint->wait(kTick);
       continue;

@@ -21,7 +21,7 @@ struct VerifierOptions {
   /// For measurements on random weights: the chance that at least 1, 2, ... drafts of a round are accepted, by a coin instead of
   /// the rule (vLLM's synthetic mode). Empty: the rule. The text means nothing then.
   std::vector<double> synthetic_acceptance = {};
-  VerifierConfig core;                   ///< kv_cost and kv_bytes_max are filled in once the model is there
+  VerifierConfig core;                   ///< what its capacity says of K/V is filled in once the model is there
 };
 
 /// Loads the backbone, joins the coordinator and serves until `stop` (then Ok) or until it cannot

@@ -231,7 +231,7 @@ Matrix<const float> Assistant::step(TokenId token, std::span<const float> state,
 
 std::vector<TokenId> Assistant::draft(TokenId token, std::span<const float> hidden, const DonorReplica& replica,
                                       Position position, std::int64_t count, std::span<const TokenId> stop_ids,
-                                      const ChooseDraft* choose) {
+                                      const ChooseDraft* choose, std::vector<float>* state_after) {
   Round round = make_round(replica, position);
   round.sliding.angles = &round.sliding_angles;
   round.full.angles = &round.full_angles;
@@ -242,9 +242,11 @@ std::vector<TokenId> Assistant::draft(TokenId token, std::span<const float> hidd
     const Matrix<const float> n = step(token, state[0].span(), {&round.sliding, 1}, {&round.full, 1}, nullptr);
     token = choose == nullptr ? head_.choose(n) : head_.choose(n, *choose);
     drafts.push_back(token);
-    if (std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end()) break;
-    if (static_cast<std::int64_t>(drafts.size()) < count) post_projection_.forward(n, state);
+    const bool last = static_cast<std::int64_t>(drafts.size()) == count || std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end();
+    if (!last || state_after != nullptr) post_projection_.forward(n, state);
+    if (last) break;
   }
+  if (state_after != nullptr) state_after->assign(state[0].span().begin(), state[0].span().end());
   return drafts;
 }
 

@@ -85,10 +85,11 @@ class Assistant {
   /// Up to `count` drafts, greedy ones unless `choose` says otherwise, after `token`, which sits at `position` (gemma4.md 4.5): the same
   /// position and K/V throughout. Stops after a stop token.
   /// @param hidden [backbone_hidden_size] the target row that produced `token`.
+  /// @param state if given: [backbone_hidden_size] the assistant's own row after the last draft, from which it could go on.
   /// @pre replica.length == position, position >= 1.
   std::vector<TokenId> draft(TokenId token, std::span<const float> hidden, const DonorReplica& replica,
                              Position position, std::int64_t count, std::span<const TokenId> stop_ids,
-                             const ChooseDraft* choose = nullptr);
+                             const ChooseDraft* choose = nullptr, std::vector<float>* state = nullptr);
 
   /// One draft step, for parity tests.
   struct Step {

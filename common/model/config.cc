@@ -614,4 +614,22 @@ Result<std::vector<TokenId>> load_suppress_tokens(const std::filesystem::path& p
   return ids;
 }
 
+Result<GenerationDefaults> load_generation_defaults(const std::filesystem::path& path) {
+  ASSIGN_OR_RETURN(const auto gguf, find_gguf(path));
+  if (gguf) return GenerationDefaults();
+  const std::filesystem::path file_path = path / "generation_config.json";
+  const Result<MappedFile> file = MappedFile::open(file_path);
+  if (!file && file.error().code == Errc::kNotFound) return GenerationDefaults();
+  if (!file) return file.error();
+  ASSIGN_OR_RETURN(const json root, parse_object(as_text(*file), file_path.string()));
+  FirstError first_error{file_path.string(), {}};
+  const Keys keys(root, "", first_error);
+  GenerationDefaults defaults;
+  if (keys.find("temperature") != nullptr) defaults.temperature = static_cast<float>(keys.number("temperature", 1, 0, 100));
+  if (keys.find("top_p") != nullptr) defaults.top_p = static_cast<float>(keys.number("top_p", 1, 1e-6, 1));
+  if (keys.find("top_k") != nullptr) defaults.top_k = static_cast<std::int32_t>(keys.integer("top_k", 0, 0, std::numeric_limits<std::int32_t>::max()));
+  if (first_error.error) return *first_error.error;
+  return defaults;
+}
+
 }  // namespace outrider

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -101,5 +102,13 @@ Result<std::vector<TokenId>> load_eos_token_ids(const std::filesystem::path& pat
 /// Tokens that must never be sampled: suppress_tokens of dir/generation_config.json, or of a GGUF's
 /// tokenizer. Empty if there are none.
 Result<std::vector<TokenId>> load_suppress_tokens(const std::filesystem::path& path);
+
+/// How the checkpoint's makers advise to sample, as far as they say: the keys of dir/generation_config.json.
+/// Of a GGUF: nothing.
+struct GenerationDefaults {
+  std::optional<float> temperature, top_p;
+  std::optional<std::int32_t> top_k;
+};
+Result<GenerationDefaults> load_generation_defaults(const std::filesystem::path& path);
 
 }  // namespace outrider

@@ -56,6 +56,17 @@ void LayerKv::read_raw(Position first, std::int64_t count, std::byte* k, std::by
   }
 }
 
+void LayerKv::copy_from(const LayerKv& other, Position length, Position written) {
+  CHECK(row_bytes_ == other.row_bytes_ && ring_rows() == other.ring_rows(), "{} bytes a row, {} rows; the other has {} and {}", row_bytes_,
+        ring_rows(), other.row_bytes_, other.ring_rows());
+  reserve(length);
+  // A ring that has gone round has its rows in any order of slots.
+  const std::int64_t rows = grows_ || written <= capacity_ ? length : capacity_;
+  if (rows == 0) return;
+  std::memcpy(k_.data(), other.k_.data(), static_cast<std::size_t>(rows) * row_bytes_);
+  std::memcpy(v_.data(), other.v_.data(), static_cast<std::size_t>(rows) * row_bytes_);
+}
+
 std::size_t LayerKv::bytes_at(Position end) const {
   const std::int64_t rows = grows_ ? end : std::min<std::int64_t>(end, capacity_);
   return 2 * PageArray::resident_bytes(static_cast<std::size_t>(rows) * row_bytes_);
@@ -92,13 +103,28 @@ void KvCache::report_buffers(const BufferSink& sink, const std::string& name, Po
 void KvCache::extend(std::int64_t rows) {
   CHECK(0 < rows && rows <= rows_max_, "rows {}, limit {}", rows, rows_max_);
   length_ += rows;
+  written_ = std::max(written_, length_);
   for (LayerKv& layer : layers_) layer.reserve(length_);
 }
 
+bool KvCache::holds(Position length) const {
+  if (length < 0 || length > length_) return false;
+  return length + rows_max_ >= written_ || std::all_of(layers_.begin(), layers_.end(), [&](const LayerKv& layer) {
+           return layer.ring_rows() == 0 || written_ <= layer.ring_rows();
+         });
+}
+
 void KvCache::truncate(Position length) {
-  CHECK(0 <= length && length <= length_ && length_ - length <= rows_max_, "from {} to {}, slack {}", length_, length,
-        rows_max_);
+  CHECK(holds(length), "from {} to {}, written {}, slack {}", length_, length, written_, rows_max_);
   length_ = length;
+}
+
+void KvCache::copy_from(const KvCache& other, Position length) {
+  CHECK(written_ == 0 && layers_.size() == other.layers_.size() && rows_max_ == other.rows_max_ && other.holds(length),
+        "{} rows of {}, {} written, into a cache of {} rows", length, other.length_, other.written_, written_);
+  for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i].copy_from(other.layers_[i], length, other.written_);
+  length_ = length;
+  written_ = other.written_;
 }
 
 }  // namespace outrider

@@ -29,6 +29,9 @@ class LayerKv {
   /// Copies rows [first, first + count) out, as they are stored.
   void read_raw(Position first, std::int64_t count, std::byte* k, std::byte* v) const;
 
+  /// Takes over the rows of [0, length) from a layer of the same shape that has rows for [0, written).
+  void copy_from(const LayerKv& other, Position length, Position written);
+
   KvView view() const;
   DType dtype() const { return dtype_; }
   std::int64_t num_key_value_heads() const { return num_key_value_heads_; }
@@ -82,14 +85,20 @@ class KvCache {
 
   /// Makes room for `rows` more positions and counts them. The caller then writes each layer's rows.
   void extend(std::int64_t rows);
-  /// Drops rows from `length` on. What they overwrote in the rings was out of reach of any later query.
-  /// @pre length <= length() <= length + rows_max
+  /// Whether the cache may be cut to `length`: a query or a drafter there sees only rows that the rings
+  /// still have. So it is for the last rows_max lengths, and for every one until a ring has gone round.
+  bool holds(Position length) const;
+  /// Drops rows from `length` on. @pre holds(length)
   void truncate(Position length);
+  /// Becomes a copy of the first `length` rows of `other`. @pre this one is empty, both have the same
+  /// shapes, other.holds(length)
+  void copy_from(const KvCache& other, Position length);
 
  private:
   std::vector<LayerKv> layers_;
   std::int64_t rows_max_;
   Position length_ = 0;
+  Position written_ = 0;  ///< the greatest length so far: what the rings lack, they lost to rows below it
 };
 
 }  // namespace outrider

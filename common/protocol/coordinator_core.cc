@@ -9,15 +9,52 @@
 namespace outrider {
 namespace {
 
-/// Position of the last emitted token: the first one whose K/V the target does not have yet.
+/// Position of the last emitted token: the first one whose K/V the target does not have yet. Where nobody verifies, the
+/// target goes no further than the prompt.
 template <typename Session>
 Position base_of(const Session& session) {
+  if (session.request.unverified) return static_cast<Position>(session.request.prompt.size());
   return static_cast<Position>(session.request.prompt.size() + session.answer.size()) - 1;
 }
 
 template <typename Session>
 std::int64_t tokens_left(const Session& session) {
   return session.request.max_tokens - static_cast<std::int64_t>(session.answer.size());
+}
+
+/// Whether a verdict's logprobs are what the request asked for.
+bool fits(const std::vector<TokenLogprobs>& logprobs, std::optional<std::int32_t> wanted, std::size_t tokens, std::int32_t vocab_size) {
+  if (!wanted) return logprobs.empty();
+  return logprobs.size() == tokens && std::all_of(logprobs.begin(), logprobs.end(), [&](const TokenLogprobs& token) {
+           return token.top.size() == static_cast<std::size_t>(std::min(*wanted, vocab_size)) &&
+                  std::all_of(token.top.begin(), token.top.end(), [&](const Logprob& entry) { return entry.token < vocab_size; });
+         });
+}
+
+/// Drafts that the answer has room for; a verdict adds a token of its own.
+template <typename Session>
+std::int64_t drafts_left(const Session& session) {
+  return tokens_left(session) - (session.request.unverified ? 0 : 1);
+}
+
+/// Whether a model with these facts can answer the request.
+Result<void> check_request(const Generate& request, const PairFacts& facts) {
+  for (const TokenId token : request.prompt) {
+    if (token >= facts.vocab_size) {
+      return Error{Errc::kInvalidArgument, fmt::format("prompt token id {}, the vocabulary has {}", token, facts.vocab_size)};
+    }
+  }
+  if (std::ssize(request.prompt) + 1 > facts.context_max) {
+    return Error{Errc::kOutOfRange,
+                 fmt::format("the prompt has {} tokens, the context holds {} with the answer", request.prompt.size(), facts.context_max)};
+  }
+  return check_sampling(request.sampling, facts.vocab_size);
+}
+
+/// K/V rows that a session can come to need. Nobody knows how long a stepwise text gets: its room grows with each verify.
+Position positions_max(const Generate& request, const PairFacts& facts) {
+  const auto prompt = static_cast<Position>(request.prompt.size());
+  return request.stepwise ? prompt : std::min(prompt + std::min(request.max_tokens, facts.context_max) - 1, facts.context_max);
 }
 
 bool contains(const std::vector<TokenId>& ids, TokenId id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
@@ -39,7 +76,7 @@ void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint 
   if (worker == workers_.end()) return send(from, {.body = WhoAreYou{}});
   worker->second.heard = now;
   worker->second.suspect = false;
-  if (std::holds_alternative<Heartbeat>(message.body)) return;
+  if (const auto* heartbeat = std::get_if<Heartbeat>(&message.body)) return on_heartbeat(worker->second, *heartbeat, now);
   if (std::holds_alternative<Drain>(message.body)) {
     worker->second.draining = true;
     return inform(fmt::format("{} is draining", worker->second.hello.name));
@@ -60,8 +97,8 @@ void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint 
     if (session.phase != Phase::kPrefill && session.phase != Phase::kVerifying) return;
     return on_verdict(it, std::move(message), now);
   }
-  if (const auto* candidates = std::get_if<Candidates>(&message.body); candidates != nullptr && from_drafter) {
-    if (session.phase == Phase::kDrafting) on_candidates(session, it->first, *candidates, now);
+  if (auto* candidates = std::get_if<Candidates>(&message.body); candidates != nullptr && from_drafter) {
+    if (session.phase == Phase::kDrafting) on_candidates(it, std::move(*candidates), now);
     return;
   }
   if (const auto* need = std::get_if<NeedKv>(&message.body); need != nullptr && from_drafter) {
@@ -72,6 +109,8 @@ void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint 
   }
   if (const auto* failed = std::get_if<Failed>(&message.body)) {
     if (from_verifier) {
+      // Its books say otherwise than ours: a Free was lost, and it will notice. The request is repeated until then.
+      if (session.phase == Phase::kPrefill && failed->code == Errc::kUnavailable) return;
       const bool waiting = session.phase == Phase::kPrefill || session.phase == Phase::kVerifying;
       if (waiting) fail(it, failed->code, fmt::format("verifier {}: {}", worker->second.hello.name, failed->message));
       return;
@@ -132,10 +171,15 @@ void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint
     }
   }
   for (const PeerId& peer : unfit) drop_worker(peer, "does not fit", now);
-  for (auto it = sessions_.begin(); it != sessions_.end();) {
-    const auto session = it++;
-    if (session->second.phase == Phase::kWaiting) start(session, now);
-  }
+  start_waiting(now);
+}
+
+void CoordinatorCore::on_heartbeat(Worker& worker, const Heartbeat& heartbeat, TimePoint now) {
+  const Duration rtt = now.time_since_epoch() - Duration(heartbeat.sent_ns);
+  if (heartbeat.sent_ns <= 0 || rtt <= Duration::zero() || rtt > config_.link.peer_timeout) return;
+  // Why not the mean: a worker in the middle of a forward pass answers late, which is not the way's fault. So the
+  // estimate falls at once and rises by an eighth.
+  worker.rtt = worker.rtt == Duration::zero() ? rtt : std::min(rtt, worker.rtt + (rtt - worker.rtt) / 8);
 }
 
 void CoordinatorCore::drop_worker(const PeerId& peer, const std::string& why, TimePoint now) {
@@ -214,50 +258,81 @@ void CoordinatorCore::on_generate(const PeerId& from, const Message& message, Ti
   if (request.max_tokens < 1) {
     return refuse(Errc::kInvalidArgument, fmt::format("max_tokens {}, wanted at least 1", request.max_tokens));
   }
-  if (sessions_.size() >= config_.sessions_max) {
-    return refuse(Errc::kUnavailable, fmt::format("{} requests are open, this coordinator takes {}", sessions_.size(), config_.sessions_max));
+  if (request.unverified && (request.draft_length < 1 || request.policy != DraftPolicy::kFixed || request.stepwise || request.sampling.logprobs)) {
+    return refuse(Errc::kInvalidArgument, "an unverified answer wants drafts of a fixed length, no steps and no log-probabilities");
+  }
+  if (const PairFacts* facts = verifier_facts()) {
+    if (auto fine = check_request(request, *facts); !fine) return refuse(fine.error().code, fine.error().message);
+  }
+  if (waiting() >= config_.waiting_max) {
+    return refuse(Errc::kUnavailable, fmt::format("{} requests are waiting, this coordinator lets {} wait", waiting(), config_.waiting_max));
+  }
+  // Fair queueing: one request of each client that waits, then the next of each.
+  std::uint64_t last_turn = turn_;
+  for (const auto& [id, session] : sessions_) {
+    if (session.client == from) last_turn = std::max(last_turn, session.turn);
   }
   const auto it = sessions_.emplace(SessionId{next_session_++}, Session{}).first;
   Session& session = it->second;
   session.client = from;
+  session.turn = last_turn + 1;
   session.request_id = message.session;
   session.request = request;
   if (!request.stepwise) session.policy = policies_.make(request.policy, request.draft_length);
   session.opened = session.phase_since = now;
   send(from, {.session = message.session, .body = Heartbeat{}});  // taken
-  start(it, now);
+  start_waiting(now);
 }
 
-void CoordinatorCore::start(Sessions::iterator it, TimePoint now) {
+std::size_t CoordinatorCore::waiting() const {
+  return static_cast<std::size_t>(
+      std::count_if(sessions_.begin(), sessions_.end(), [](const auto& entry) { return entry.second.phase == Phase::kWaiting; }));
+}
+
+void CoordinatorCore::start_waiting(TimePoint now) {
+  while (sessions_.size() - waiting() < config_.sessions_max) {
+    auto first = sessions_.end();  // of two with the same turn the one that came first
+    for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
+      if (it->second.phase == Phase::kWaiting && (first == sessions_.end() || it->second.turn < first->second.turn)) first = it;
+    }
+    // A large one is not overtaken by smaller ones, or it might never find room.
+    if (first == sessions_.end() || !start(first, now)) return;
+  }
+}
+
+bool CoordinatorCore::start(Sessions::iterator it, TimePoint now) {
   Session& session = it->second;
   Worker* best = nullptr;
   PeerId best_peer;
+  bool best_refuses = false, worth_waiting = false;
   for (auto& [peer, worker] : workers_) {
     if (worker.hello.role != Role::kVerifier || worker.draining) continue;
-    if (best != nullptr && best->sessions <= worker.sessions) continue;
+    const Capacity& capacity = worker.hello.capacity;
+    const std::int64_t bytes = capacity.kv_cost.bytes(positions_max(session.request, worker.hello.facts));
+    // What never fits is sent all the same: the verifier says best what is missing.
+    const bool refuses = bytes > capacity.kv_bytes_max;
+    worth_waiting = worth_waiting || !refuses;
+    if (!refuses && (worker.sessions >= capacity.sessions_max || bytes > capacity.kv_bytes_max - worker.kv_bytes)) continue;
+    if (best != nullptr && std::pair(best_refuses, best->sessions) <= std::pair(refuses, worker.sessions)) continue;
     best = &worker;
     best_peer = peer;
+    best_refuses = refuses;
   }
-  if (best == nullptr) return;  // on_hello comes back, or on_tick gives up
+  if (best == nullptr || (best_refuses && worth_waiting)) return false;  // on_hello or on_tick come back
+  turn_ = std::max(turn_, session.turn);
   const PairFacts& facts = best->hello.facts;
-  for (const TokenId token : session.request.prompt) {
-    if (token >= facts.vocab_size) {
-      return fail(it, Errc::kInvalidArgument, fmt::format("prompt token id {}, the vocabulary has {}", token, facts.vocab_size));
-    }
+  if (auto fine = check_request(session.request, facts); !fine) {
+    fail(it, fine.error().code, fine.error().message);
+    return true;
   }
   const auto prompt = static_cast<Position>(session.request.prompt.size());
-  if (prompt + 1 > facts.context_max) {
-    return fail(it, Errc::kOutOfRange,
-                fmt::format("the prompt has {} tokens, the context holds {} with the answer", prompt, facts.context_max));
-  }
-  if (auto fine = check_sampling(session.request.sampling, facts.vocab_size); !fine) return fail(it, fine.error().code, fine.error().message);
   // The last token of an answer needs no K/V, so prompt + answer may be one longer than the context.
   session.request.max_tokens = std::min<std::int64_t>(session.request.max_tokens, facts.context_max - prompt + 1);
   session.verifier = best_peer;
   ++best->sessions;
   if (session.request.draft_length > 0) assign_drafter(session);
   session.phase = Phase::kPrefill;
-  // Nobody knows how long a stepwise text gets: its room grows with each verify.
+  if (!best_refuses) set_aside(session, positions_max(session.request, facts));
   Prefill prefill{.tokens = session.request.prompt, .want_kv = !session.drafter.empty(),
                   .positions_max = session.request.stepwise ? 0 : prompt + session.request.max_tokens - 1, .sampling = session.request.sampling};
   if (prefill.sampling.min_tokens > 0) {
@@ -266,6 +341,15 @@ void CoordinatorCore::start(Sessions::iterator it, TimePoint now) {
                  [&](TokenId id) { return id < facts.vocab_size; });
   }
   ask_verifier(session, {.session = it->first, .round = session.round, .base = 0, .body = std::move(prefill)}, now);
+  return true;
+}
+
+void CoordinatorCore::set_aside(Session& session, Position positions) {
+  Worker& verifier = workers_.at(session.verifier);
+  const std::int64_t more = verifier.hello.capacity.kv_cost.bytes(positions) - session.kv_bytes;
+  if (more <= 0) return;
+  session.kv_bytes += more;
+  verifier.kv_bytes += more;
 }
 
 void CoordinatorCore::ask_verifier(Session& session, Message message, TimePoint now) {
@@ -280,9 +364,10 @@ void CoordinatorCore::on_kv_chunk(Session& session, SessionId id, KvRows kv) {
   send(session.drafter, {.session = id, .round = session.round, .base = kv.from, .body = KvChunk{std::move(kv)}});
 }
 
-void CoordinatorCore::on_candidates(Session& session, SessionId id, const Candidates& candidates, TimePoint now) {
+void CoordinatorCore::on_candidates(Sessions::iterator it, Candidates candidates, TimePoint now) {
+  Session& session = it->second;
   const PairFacts& facts = workers_.at(session.verifier).hello.facts;
-  const auto limit = static_cast<std::size_t>(std::min<std::int64_t>(session.request.draft_length, tokens_left(session) - 1));
+  const auto limit = static_cast<std::size_t>(std::min<std::int64_t>(session.request.draft_length, drafts_left(session)));
   const bool sound = candidates.tokens.size() <= limit && (candidates.q.empty() || candidates.q.size() == candidates.tokens.size()) &&
                      std::all_of(candidates.tokens.begin(), candidates.tokens.end(), [&](TokenId t) { return t < facts.vocab_size; });
   const std::int64_t waited = (now - session.asked).count(), drafting = std::clamp<std::int64_t>(candidates.draft_ns, 0, waited);
@@ -291,14 +376,18 @@ void CoordinatorCore::on_candidates(Session& session, SessionId id, const Candid
   session.outcome.draft_s = to_seconds(Duration(drafting));
   session.outcome.draft_wire_s = to_seconds(Duration(waited - drafting));
   if (sound) {
-    session.drafts = candidates.tokens;
+    session.drafts = std::move(candidates.tokens);
     const SamplingParams& sampling = session.request.sampling;
-    if (!sampling.greedy() && sampling.rule == SamplingRule::kRejection) session.q = candidates.q;
+    if (!sampling.greedy() && sampling.rule == SamplingRule::kRejection) session.q = std::move(candidates.q);
   } else {
     warn(fmt::format("{} candidates with {} distributions, or ids beyond the vocabulary of {}: dropped", candidates.tokens.size(),
                      candidates.q.size(), facts.vocab_size));
   }
-  end_drafting(session, id, now);
+  if (!session.request.unverified || session.drafts.empty()) return end_drafting(session, it->first, now);
+  session.metrics.drafting_rounds += 1;
+  session.metrics.drafted_tokens += std::ssize(session.drafts);
+  session.hidden = std::move(candidates.state);
+  if (!emit(it, std::move(session.drafts), {}, {}, now)) next_round(session, it->first, now, false);
 }
 
 void CoordinatorCore::send_verify(Session& session, SessionId id, TimePoint now) {
@@ -308,6 +397,7 @@ void CoordinatorCore::send_verify(Session& session, SessionId id, TimePoint now)
   std::vector<TokenId> tokens = {session.answer.back()};
   tokens.insert(tokens.end(), session.drafts.begin(), session.drafts.end());
   session.phase = Phase::kVerifying;
+  if (session.request.stepwise) set_aside(session, base_of(session) + std::ssize(tokens));
   ask_verifier(session,
                {.session = id, .round = session.round, .base = base_of(session),
                 .body = Verify{std::move(tokens), drafting_goes_on ? std::optional(session.replica_end) : std::nullopt, session.q}},
@@ -316,7 +406,7 @@ void CoordinatorCore::send_verify(Session& session, SessionId id, TimePoint now)
 
 std::int64_t CoordinatorCore::draft_room(const Session& session) const {
   const PairFacts& facts = workers_.at(session.verifier).hello.facts;
-  return std::min<std::int64_t>({session.request.draft_length, tokens_left(session) - 1, facts.context_max - base_of(session) - 1});
+  return std::min<std::int64_t>({session.request.draft_length, drafts_left(session), facts.context_max - base_of(session) - 1});
 }
 
 void CoordinatorCore::next_round(Session& session, SessionId id, TimePoint now, bool catch_up) {
@@ -372,19 +462,22 @@ void CoordinatorCore::ask_drafter(Session& session, SessionId id, std::int64_t d
   session.phase_since = session.asked = now;
   session.replica_end = base;
   session.outcome.draft_rows = static_cast<int>(up_to_date ? 0 : base - session.kv.from);
-  const SamplingParams& sampling = session.request.sampling;
+  SamplingParams sampling = session.request.sampling;
+  sampling.logprobs.reset();  // the target's matter
   send(session.drafter, {.session = id, .round = session.round, .base = base,
                          .body = Draft{.token = session.answer.back(),
                                        .draft_length = static_cast<std::int32_t>(draft_length),
                                        .hidden = std::move(*session.hidden),
                                        .kv = up_to_date ? KvRows{.from = base, .to = base, .donors = {}} : std::move(session.kv),
-                                       .sampling = sampling == SamplingParams{} ? std::nullopt : std::optional(sampling),
-                                       .index = static_cast<std::int64_t>(session.answer.size())}});
+                                       .sampling = sampling == SamplingParams{} ? std::nullopt : std::optional(std::move(sampling)),
+                                       .index = static_cast<std::int64_t>(session.answer.size()),
+                                       .want_state = session.request.unverified}});
   session.hidden.reset();
   session.kv = {};
 }
 
 void CoordinatorCore::end_drafting(Session& session, SessionId id, TimePoint now) {
+  if (session.request.unverified) return fail(sessions_.find(id), Errc::kUnavailable, "no drafter has drafted: without a verifier the answer ends here");
   if (!session.request.stepwise) return send_verify(session, id, now);
   session.phase = Phase::kPaused;
   session.phase_since = now;
@@ -439,10 +532,15 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
                 fmt::format("verifier {} accepted {} of {} drafts and committed {}, wanted {}", verifier.hello.name,
                             verdict.accepted, session.drafts.size(), verdict.committed, committed));
   }
+  if (!fits(verdict.logprobs, session.request.sampling.logprobs, static_cast<std::size_t>(verdict.accepted) + 1, verifier.hello.facts.vocab_size)) {
+    return fail(it, Errc::kMalformed, fmt::format("verifier {} sent {} logprobs for {} tokens, or not those that were asked for", verifier.hello.name,
+                                                  verdict.logprobs.size(), verdict.accepted + 1));
+  }
   RequestMetrics& metrics = session.metrics;
   if (prefill) {
     session.first_token = now;
     metrics.prefill_ns = (now - session.opened).count();
+    metrics.cached_prompt_tokens = std::min(verdict.cached_tokens, committed);
   } else {
     ++metrics.rounds;
     const std::int64_t waited = (now - session.asked).count(), verifying = std::clamp<std::int64_t>(verdict.verify_ns, 0, waited);
@@ -475,23 +573,12 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
     }
   }
 
-  // Emit the accepted drafts and the target's own token, up to the first stop.
+  // The accepted drafts and the target's own token.
   std::vector<TokenId> fresh(session.drafts.begin(), session.drafts.begin() + verdict.accepted);
   fresh.push_back(verdict.next_token);
-  const auto stop = std::find_if(fresh.begin(), fresh.end(), [&](TokenId t) { return contains(session.request.stop_ids, t); });
-  const bool stopped = stop != fresh.end();
-  if (stopped) fresh.erase(stop + 1, fresh.end());
-  CHECK(static_cast<std::int64_t>(fresh.size()) <= tokens_left(session), "{} tokens, {} left", fresh.size(), tokens_left(session));
-  const auto index = static_cast<std::int64_t>(session.answer.size());
-  session.answer.insert(session.answer.end(), fresh.begin(), fresh.end());
-  session.last_token = now;
-  metrics.decode_ns = (now - session.first_token).count();
-  Tokens tokens{index, std::move(fresh)};
-  if (session.request.report_rounds && !prefill) tokens.round = {.draft_length = session.choice.length, .drafts = session.drafts, .outcome = session.outcome};
-  send(session.client, {.session = session.request_id, .body = std::move(tokens)});
-  if (stopped || tokens_left(session) == 0) {
-    return finish(it, Done{stopped ? FinishReason::kStop : FinishReason::kLength, metrics});
-  }
+  std::optional<RoundReport> report;
+  if (session.request.report_rounds && !prefill) report = {.draft_length = session.choice.length, .drafts = session.drafts, .outcome = session.outcome};
+  if (emit(it, std::move(fresh), std::move(verdict.logprobs), std::move(report), now)) return;
 
   session.hidden = std::move(verdict.hidden);
   session.kv = {};
@@ -501,6 +588,24 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
     session.kv = std::move(verdict.kv);
   }
   next_round(session, it->first, now, prefill || session.request.stepwise || session.kv.from < message.base);
+}
+
+bool CoordinatorCore::emit(Sessions::iterator it, std::vector<TokenId> fresh, std::vector<TokenLogprobs> logprobs,
+                           std::optional<RoundReport> round, TimePoint now) {
+  Session& session = it->second;
+  const auto stop = std::find_if(fresh.begin(), fresh.end(), [&](TokenId t) { return contains(session.request.stop_ids, t); });
+  const bool stopped = stop != fresh.end();
+  if (stopped) fresh.erase(stop + 1, fresh.end());
+  if (!logprobs.empty()) logprobs.resize(fresh.size());
+  CHECK(static_cast<std::int64_t>(fresh.size()) <= tokens_left(session), "{} tokens, {} left", fresh.size(), tokens_left(session));
+  const auto index = static_cast<std::int64_t>(session.answer.size());
+  session.answer.insert(session.answer.end(), fresh.begin(), fresh.end());
+  session.last_token = now;
+  session.metrics.decode_ns = (now - session.first_token).count();
+  send(session.client, {.session = session.request_id, .body = Tokens{index, std::move(fresh), std::move(logprobs), std::move(round)}});
+  if (!stopped && tokens_left(session) > 0) return false;
+  finish(it, Done{stopped ? FinishReason::kStop : FinishReason::kLength, session.metrics});
+  return true;
 }
 
 void CoordinatorCore::on_client_cancel(const PeerId& from, SessionId request_id, const Cancel& cancel) {
@@ -519,6 +624,7 @@ void CoordinatorCore::finish(Sessions::iterator it, Body last) {
   unassign_drafter(session, it->first, true);
   if (const auto worker = workers_.find(session.verifier); worker != workers_.end()) {
     --worker->second.sessions;
+    worker->second.kv_bytes -= session.kv_bytes;
     send(session.verifier, {.session = it->first, .body = Free{}});
   }
   send(session.client, {.session = session.request_id, .body = std::move(last)});
@@ -539,13 +645,18 @@ void CoordinatorCore::on_tick(TimePoint now) {
   for (const PeerId& peer : silent) {
     drop_worker(peer, fmt::format("has not been heard for {:.1f} s", to_seconds(config_.link.peer_timeout)), now);
   }
+  start_waiting(now);
+  const bool some_verifier = std::any_of(workers_.begin(), workers_.end(), [](const auto& entry) {
+    return entry.second.hello.role == Role::kVerifier && !entry.second.draining;
+  });
   for (auto it = sessions_.begin(); it != sessions_.end();) {
     const auto current = it++;
     Session& session = current->second;
+    if (session.phase == Phase::kWaiting && some_verifier) session.phase_since = now;  // for room; nobody says how long
     const Duration waited = now - session.phase_since;
     switch (session.phase) {
       case Phase::kWaiting:
-        if (waited >= std::chrono::milliseconds(session.request.wait_ms)) {
+        if (!some_verifier && waited >= std::chrono::milliseconds(session.request.wait_ms)) {
           fail(current, Errc::kUnavailable, fmt::format("no verifier joined within {:.1f} s", to_seconds(waited)));
         }
         break;
@@ -582,7 +693,7 @@ void CoordinatorCore::on_tick(TimePoint now) {
   }
   if (next_heartbeat_ && now < *next_heartbeat_) return;
   next_heartbeat_ = now + config_.link.heartbeat_interval;
-  for (const auto& [peer, worker] : workers_) send(peer, {.body = Heartbeat{}});
+  for (const auto& [peer, worker] : workers_) send(peer, {.body = Heartbeat{now.time_since_epoch().count()}});
   for (const auto& [id, session] : sessions_) {
     if (session.phase != Phase::kPaused) send(session.client, {.session = session.request_id, .body = Heartbeat{}});
   }
@@ -614,9 +725,13 @@ void CoordinatorCore::on_sent(const Message& message, std::size_t bytes) {
 }
 
 Status CoordinatorCore::status() const {
-  Status status{.sessions = static_cast<std::int32_t>(sessions_.size())};
+  Status status{.sessions = static_cast<std::int32_t>(sessions_.size()), .waiting = static_cast<std::int32_t>(waiting())};
   for (const auto& [peer, worker] : workers_) {
     ++(worker.hello.role == Role::kVerifier ? status.verifiers : status.drafters);
+    if (status.workers.size() == WireLimits{}.workers_max) continue;
+    status.workers.push_back({.role = worker.hello.role, .name = worker.hello.name, .sessions = worker.sessions,
+                              .draining = worker.draining, .rtt_ns = worker.rtt.count(), .kv_bytes = worker.kv_bytes,
+                              .kv_bytes_max = worker.hello.role == Role::kVerifier ? worker.hello.capacity.kv_bytes_max : 0});
   }
   return status;
 }

@@ -24,7 +24,8 @@ struct CoordinatorConfig {
   /// is still there. Rare, because all of it waits in the queue of a client that does not read.
   Duration keep_alive = std::chrono::seconds(30);
   int keep_alives_max = 120;  ///< then the session fails: nobody waits an hour for a step
-  std::size_t sessions_max = 1024;
+  std::size_t sessions_max = 1024;  ///< at work at once, on all verifiers
+  std::size_t waiting_max = 1024;   ///< requests that wait for their turn; a further one is refused
 };
 
 /// The coordinator's side of every session, as a pure state machine: owns the text, asks the drafter,
@@ -60,6 +61,8 @@ class CoordinatorCore {
     bool draining = false;
     bool suspect = false;  ///< a drafter that missed its time; cleared by any message from it
     int sessions = 0;
+    std::int64_t kv_bytes = 0;  ///< of a verifier: set aside for them
+    Duration rtt{};  ///< of its heartbeats, smoothed; 0: not measured yet
 
     /// Whether a session may be given to it now.
     bool may_draft() const { return hello.role == Role::kDrafter && !draining && !suspect; }
@@ -67,6 +70,7 @@ class CoordinatorCore {
   enum class Phase { kWaiting, kPrefill, kPaused, kDrafting, kVerifying };  ///< kPaused: for a Step
   struct Session {
     PeerId client;
+    std::uint64_t turn = 0;     ///< the lowest of those that wait starts first
     SessionId request_id{};  ///< the client's number for it
     Generate request;
     std::vector<TokenId> answer;
@@ -75,6 +79,7 @@ class CoordinatorCore {
     TimePoint kept_alive{};  ///< last request to the verifier, repeats while paused included
     TimePoint opened{}, first_token{}, last_token{};
     PeerId verifier, drafter;  ///< "" while there is none
+    std::int64_t kv_bytes = 0; ///< what it takes of its verifier's memory
     RoundId round{};
     std::vector<TokenId> drafts;
     std::vector<Distribution> q;         ///< what the drafts were drawn from; empty: they must match
@@ -94,14 +99,23 @@ class CoordinatorCore {
   using Sessions = std::map<SessionId, Session>;
 
   void on_hello(const PeerId& from, const Hello& hello, TimePoint now);
+  void on_heartbeat(Worker& worker, const Heartbeat& heartbeat, TimePoint now);
   void on_generate(const PeerId& from, const Message& message, TimePoint now);
   void on_step(const PeerId& from, const Message& message, TimePoint now);
   void on_client_cancel(const PeerId& from, SessionId request_id, const Cancel& cancel);
   void on_kv_chunk(Session& session, SessionId id, KvRows kv);
-  void on_candidates(Session& session, SessionId id, const Candidates& candidates, TimePoint now);
+  void on_candidates(Sessions::iterator it, Candidates candidates, TimePoint now);
   void on_verdict(Sessions::iterator it, Message message, TimePoint now);
 
-  void start(Sessions::iterator it, TimePoint now);
+  /// Starts the sessions that wait, in the order of their turns, until one has to go on waiting.
+  void start_waiting(TimePoint now);
+  /// Gives a session to a verifier, or fails it. @return false if no verifier has room for it now.
+  bool start(Sessions::iterator it, TimePoint now);
+  /// Counts K/V of `positions` as taken from the memory of the session's verifier.
+  void set_aside(Session& session, Position positions);
+  std::size_t waiting() const;
+  /// Adds tokens to the answer up to the first stop, and sends them. @return whether they ended the session.
+  bool emit(Sessions::iterator it, std::vector<TokenId> fresh, std::vector<TokenLogprobs> logprobs, std::optional<RoundReport> round, TimePoint now);
   /// Opens a round, and drafts and verifies unless the client takes the steps itself.
   /// catch_up: the K/V at hand belong to a prompt or to a late joiner's history, not to a round of drafts.
   void next_round(Session& session, SessionId id, TimePoint now, bool catch_up);
@@ -111,7 +125,8 @@ class CoordinatorCore {
   void draft(Session& session, SessionId id, TimePoint now);
   /// Drafts if there is somebody to draft, else goes on as without drafts.
   void ask_drafter(Session& session, SessionId id, std::int64_t draft_length, TimePoint now);
-  /// There will be no more drafts in this round than those at hand: verifies, or shows them to the client.
+  /// There will be no more drafts in this round than those at hand: verifies, or shows them to the client. Ends an
+  /// unverified session: nobody else could go on.
   void end_drafting(Session& session, SessionId id, TimePoint now);
   void send_verify(Session& session, SessionId id, TimePoint now);
   void ask_verifier(Session& session, Message message, TimePoint now);
@@ -141,6 +156,7 @@ class CoordinatorCore {
   Policies policies_;
   Sessions sessions_;
   std::uint64_t next_session_;
+  std::uint64_t turn_ = 0;  ///< of the session that started last
   std::optional<TimePoint> next_heartbeat_;
   std::vector<Outgoing> outgoing_;
   std::vector<Notice> notices_;

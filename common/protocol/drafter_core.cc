@@ -11,7 +11,7 @@ DrafterCore::DrafterCore(const DrafterConfig& config, Hello hello)
 
 void DrafterCore::on_message(Message message, TimePoint now) {
   WorkerLink::Event event;
-  if (link_.on_message(message, now, &event)) {
+  if (link_.on_message(message, now, &event, &outgoing_)) {
     if (event == WorkerLink::Event::kForgetSessions) {
       while (!sessions_.empty()) free(sessions_.begin()->first);
     }
@@ -59,7 +59,7 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
   const auto answer = [&](Body body) {
     outgoing_.push_back({"", {.session = message.session, .round = message.round, .base = message.base, .body = std::move(body)}});
   };
-  const bool hidden_fits = draft.hidden.dtype == facts_.hidden_dtype &&
+  const bool hidden_fits = (draft.hidden.dtype == facts_.hidden_dtype || draft.hidden.dtype == DType::kF32) &&
                            draft.hidden.shape == std::vector<std::int64_t>{facts_.hidden_size};
   if (!hidden_fits || draft.token < 0 || draft.token >= facts_.vocab_size) {
     return answer(Failed{Errc::kMismatch, fmt::format("draft request with token {} and hidden row [{}], wanted a token below {} and [{}]",
@@ -89,14 +89,15 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
                    .draft_length = draft.draft_length,
                    .hidden = std::move(draft.hidden),
                    .sampling = std::move(draft.sampling),
-                   .index = draft.index});
+                   .index = draft.index,
+                   .want_state = draft.want_state});
 }
 
 void DrafterCore::on_drafted(const DraftWork& work, Drafts drafts) {
   const auto known = sessions_.find(work.session);
   if (known == sessions_.end()) return;  // freed meanwhile
   Message answer{.session = work.session, .round = work.round, .base = work.base,
-                 .body = Candidates{std::move(drafts.tokens), drafts.draft_ns, std::move(drafts.q)}};
+                 .body = Candidates{std::move(drafts.tokens), drafts.draft_ns, std::move(drafts.q), std::move(drafts.state)}};
   known->second.last_answer = answer;
   outgoing_.push_back({"", std::move(answer)});
 }

@@ -26,6 +26,7 @@ struct DraftWork {
   WireTensor hidden = {};
   std::optional<SamplingParams> sampling = {};  ///< as in Draft
   std::int64_t index = 0;
+  bool want_state = false;
 };
 
 /// Answer to a kDraft.
@@ -33,6 +34,7 @@ struct Drafts {
   std::vector<TokenId> tokens;
   std::vector<Distribution> q;  ///< as in Candidates
   std::int64_t draft_ns = 0;    ///< in assistant forwards
+  std::optional<WireTensor> state = {};  ///< as in Candidates
 };
 
 /// The drafter's side of all its sessions, as a pure state machine. It keeps the books on which

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -13,6 +15,7 @@
 #include "common/base/result.h"
 #include "common/policy/policies.h"
 #include "common/sampling/distribution.h"
+#include "common/sampling/logprobs.h"
 #include "common/sampling/params.h"
 #include "common/tensor/tensor.h"
 
@@ -28,6 +31,7 @@ struct WireLimits {
   std::size_t tensor_bytes_max = 64u << 20;  ///< one donor tensor of one prefill chunk
   std::size_t tensors_max = 5;               ///< hidden row, then K and V of two donors
   std::size_t tokens_max = 1u << 20;
+  std::size_t workers_max = 256;             ///< that a Status lists
   std::int32_t draft_length_max = 32;
 };
 
@@ -92,10 +96,29 @@ struct PairFacts {
 
 // ---- connection ----
 
+/// What K/V rows take: every position in the full layers, the last ring_rows of them in the sliding ones.
+struct KvCost {
+  std::int64_t bytes_per_position = 0;
+  std::int64_t ring_bytes_per_position = 0;
+  std::int64_t ring_rows = 0;
+  std::int64_t bytes(Position positions) const {
+    return positions * bytes_per_position + std::min<Position>(positions, ring_rows) * ring_bytes_per_position;
+  }
+};
+
+/// What a verifier takes at once.
+struct Capacity {
+  std::int64_t sessions_max = 256;
+  KvCost kv_cost = {};
+  /// K/V of all sessions together. What would not fit is refused before any of it is computed.
+  std::int64_t kv_bytes_max = std::numeric_limits<std::int64_t>::max();
+};
+
 struct Hello {  ///< worker -> coordinator
   Role role = Role::kVerifier;
   std::string name;  ///< for people: host and process id
   PairFacts facts;
+  Capacity capacity = {};  ///< of a verifier
 };
 struct Welcome {  ///< coordinator -> worker
   std::uint64_t coordinator = 0;  ///< another number than before: forget all sessions
@@ -105,7 +128,11 @@ struct Refuse {  ///< either way: this connection is of no use
   std::string message;
 };
 struct WhoAreYou {};  ///< coordinator -> an unknown worker: say Hello again
-struct Heartbeat {};  ///< both ways, every heartbeat interval
+struct Heartbeat {  ///< both ways, every heartbeat interval
+  /// The coordinator's clock. A worker that gets one above 0 sends it back at once, and the coordinator
+  /// then knows the round trip. A worker's own heartbeats have 0.
+  std::int64_t sent_ns = 0;
+};
 struct Drain {};      ///< worker -> coordinator: give me no new sessions
 
 // ---- one session ----
@@ -123,15 +150,18 @@ struct KvChunk {  ///< verifier -> coordinator -> drafter while a prefill runs
 struct Draft {  ///< coordinator -> drafter; base is the position of `token`
   TokenId token = 0;           ///< the last emitted token
   std::int32_t draft_length = 0;
-  WireTensor hidden;           ///< [hidden_size], the target row that produced `token`, after the final norm
+  /// [hidden_size], the target row that produced `token`, after the final norm; or a Candidates' state, in f32.
+  WireTensor hidden;
   KvRows kv;                   ///< must end at base
   std::optional<SamplingParams> sampling = {};  ///< none: draft greedily
   std::int64_t index = 0;                       ///< of the first draft in the answer
+  bool want_state = false;                      ///< the drafts are to be gone on from, unverified
 };
 struct Candidates {  ///< drafter -> coordinator; coordinator -> client, for a Step
   std::vector<TokenId> tokens;
   std::int64_t draft_ns = 0;  ///< spent in assistant forwards
   std::vector<Distribution> q = {};  ///< for kRejection: what each token was drawn from, at most kDraftTopK tokens
+  std::optional<WireTensor> state = {};  ///< [hidden_size] f32, the assistant's own row after the last token, if it is wanted
 };
 struct NeedKv {  ///< drafter -> coordinator instead of Candidates
   Position have = 0;  ///< committed rows that the replica holds
@@ -148,6 +178,8 @@ struct Verdict {  ///< verifier -> coordinator; answers Prefill (accepted 0) and
   std::optional<WireTensor> hidden;  ///< [hidden_size], the row that produced next_token
   KvRows kv;
   std::int64_t verify_ns = 0;  ///< the forward pass that held these rows
+  std::vector<TokenLogprobs> logprobs = {};  ///< of the accepted drafts and next_token, if the session wants them; as many alternatives each
+  Position cached_tokens = 0;  ///< of a Prefill: so many of its tokens were not computed, their K/V were there
 };
 /// client -> coordinator: nobody wants more tokens. With `keep` the answer is its first `keep` tokens, and finished:
 /// Done follows, with kStop. Without, the request failed: kCancelled.
@@ -170,6 +202,8 @@ struct Generate {  ///< client -> coordinator; session is the client's own reque
   std::int64_t wait_ms = 0;       ///< how long to wait for a verifier to join
   bool stepwise = false;          ///< after the first token, every round waits for the client's Steps
   SamplingParams sampling = {};
+  /// After the first token the answer is the drafter's own, draft_length tokens a round, which nobody verifies.
+  bool unverified = false;
   DraftPolicy policy = DraftPolicy::kFixed;
   bool report_rounds = false;     ///< Tokens say how their round went
 };
@@ -188,6 +222,7 @@ struct RoundReport {
 struct Tokens {  ///< coordinator -> client
   std::int64_t index = 0;  ///< of tokens[0] in the answer
   std::vector<TokenId> tokens;
+  std::vector<TokenLogprobs> logprobs = {};  ///< of each, if the request wants them; as many alternatives each
   std::optional<RoundReport> round = {};  ///< if asked for, and not with the first token
 };
 enum class FinishReason : std::uint8_t { kStop, kLength };
@@ -209,14 +244,28 @@ struct RequestMetrics {
   std::int64_t wire_bytes_to_verifier = 0;
   std::int64_t ngram_rounds = 0;  ///< of drafting_rounds: drafts were the coordinator's own (DraftSource::kNgram)
   std::int64_t ngram_drafted_tokens = 0, ngram_accepted_tokens = 0;
+  std::int64_t cached_prompt_tokens = 0;  ///< of the prompt: their K/V were those of an earlier text
 };
 struct Done {  ///< coordinator -> client
   FinishReason reason = FinishReason::kStop;
   RequestMetrics metrics;
 };
 struct StatusRequest {};  ///< client -> coordinator
+/// A worker as its coordinator sees it.
+struct WorkerStatus {
+  Role role = Role::kVerifier;
+  std::string name;
+  std::int32_t sessions = 0;
+  bool draining = false;
+  std::int64_t rtt_ns = 0;  ///< round trip of a heartbeat, smoothed; 0: not measured yet
+  /// Of a verifier: K/V set aside for its sessions, and all that it has.
+  std::int64_t kv_bytes = 0, kv_bytes_max = 0;
+};
 struct Status {
-  std::int32_t verifiers = 0, drafters = 0, sessions = 0;
+  std::int32_t verifiers = 0, drafters = 0;
+  std::int32_t sessions = 0;  ///< open ones, those that wait included
+  std::int32_t waiting = 0;   ///< for a verifier that has room
+  std::vector<WorkerStatus> workers = {};  ///< at most WireLimits::workers_max of them
 };
 
 using Body = std::variant<Hello, Welcome, Refuse, WhoAreYou, Heartbeat, Drain, Prefill, KvChunk, Draft,

@@ -3,13 +3,26 @@
 #include <algorithm>
 
 namespace outrider {
+namespace {
+
+Hello with_capacity(Hello hello, const Capacity& capacity) {
+  hello.capacity = capacity;
+  return hello;
+}
+
+/// How many tokens two texts have in common at their start.
+Position common_prefix(std::span<const TokenId> a, std::span<const TokenId> b) {
+  return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+}
+
+}  // namespace
 
 VerifierCore::VerifierCore(const VerifierConfig& config, Hello hello)
-    : config_(config), facts_(hello.facts), link_(config.link, std::move(hello)) {}
+    : config_(config), facts_(hello.facts), link_(config.link, with_capacity(std::move(hello), config.capacity)) {}
 
 void VerifierCore::on_message(Message message, TimePoint now) {
   WorkerLink::Event event;
-  if (link_.on_message(message, now, &event)) {
+  if (link_.on_message(message, now, &event, &outgoing_)) {
     if (event == WorkerLink::Event::kForgetSessions) forget_all();
     return;
   }
@@ -41,15 +54,15 @@ Result<void> VerifierCore::check_tokens(const std::vector<TokenId>& tokens, Posi
 }
 
 Result<std::int64_t> VerifierCore::set_aside(std::int64_t held, Position positions) {
-  const std::int64_t needed = config_.kv_cost.bytes(std::min(positions, facts_.context_max));
+  const std::int64_t needed = config_.capacity.kv_cost.bytes(std::min(positions, facts_.context_max));
   if (needed <= held) return held;
-  const std::int64_t left = config_.kv_bytes_max - (kv_bytes_ - held);
+  const std::int64_t left = config_.capacity.kv_bytes_max - (kv_bytes_ - held);
   if (needed > left) {
     const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
     // Alone it would fit: then it is worth another try.
-    return Error{needed > config_.kv_bytes_max ? Errc::kOutOfRange : Errc::kUnavailable,
+    return Error{needed > config_.capacity.kv_bytes_max ? Errc::kOutOfRange : Errc::kUnavailable,
                  fmt::format("{} positions need {:.1f} MiB of K/V, {:.1f} MiB are left of this verifier's {:.1f} MiB: {:.1f} MiB are missing",
-                             positions, mib(needed), mib(left), mib(config_.kv_bytes_max), mib(needed - left))};
+                             positions, mib(needed), mib(left), mib(config_.capacity.kv_bytes_max), mib(needed - left))};
   }
   kv_bytes_ += needed - held;
   return needed;
@@ -63,11 +76,19 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
     if (verdict && verdict->round == message.round) reply(*verdict);
     return;
   }
+  if (value(message.session) >= kFirstKept) {
+    return fail(message, {Errc::kInvalidArgument, fmt::format("session {}, wanted one below 2^63", value(message.session))});
+  }
   if (auto fine = check_tokens(prefill.tokens, 0); !fine) return fail(message, fine.error());
   if (auto fine = check_ids("stop token", prefill.stop_ids); !fine) return fail(message, fine.error());
   if (auto fine = check_sampling(prefill.sampling, facts_.vocab_size); !fine) return fail(message, fine.error());
-  if (sessions_.size() >= config_.sessions_max) {
-    return fail(message, {Errc::kUnavailable, fmt::format("{} sessions, this verifier takes {}", sessions_.size(), config_.sessions_max)});
+  if (std::ssize(sessions_) >= config_.capacity.sessions_max) {
+    return fail(message, {Errc::kUnavailable, fmt::format("{} sessions, this verifier takes {}", sessions_.size(), config_.capacity.sessions_max)});
+  }
+  // Numbers are not used twice, but who knows what a coordinator does.
+  if (const auto old = std::find_if(cached_.begin(), cached_.end(), [&](const CachedText& text) { return text.id == message.session; });
+      old != cached_.end()) {
+    drop(old);
   }
   const Result<std::int64_t> kv_bytes = set_aside(0, std::max(prefill.positions_max, static_cast<Position>(prefill.tokens.size())));
   if (!kv_bytes) return fail(message, kv_bytes.error());
@@ -101,8 +122,8 @@ void VerifierCore::on_verify(const Message& message, const Verify& verify, TimeP
     return;
   }
   if (session.request) return;  // a coordinator never overtakes its own round
-  if (message.base != session.committed) {
-    return fail(message, {Errc::kMismatch, fmt::format("verify at position {}, committed are {}", message.base, session.committed)});
+  if (message.base != std::ssize(session.text)) {
+    return fail(message, {Errc::kMismatch, fmt::format("verify at position {}, committed are {}", message.base, session.text.size())});
   }
   if (static_cast<std::int64_t>(verify.tokens.size()) > config_.rows_max) {
     return fail(message, {Errc::kOutOfRange, fmt::format("{} rows to verify, this verifier takes {}", verify.tokens.size(), config_.rows_max)});
@@ -128,23 +149,36 @@ std::vector<VerifyWork> VerifierCore::take_batch() {
   std::vector<VerifyWork> batch;
   if (batch_out_ || queue_.empty()) return batch;
   std::int64_t rows = 0;
+  std::vector<CachedText> kept;  // there once the batch has run, so not for its own prompts
   const auto take = [&](bool prefill) {
     for (auto it = queue_.begin(); it != queue_.end();) {
       Session& session = sessions_.at(*it);
       const VerifyWork& request = *session.request;
-      std::int64_t count = static_cast<std::int64_t>(request.tokens.size()) - session.prompt_done;
-      if (prefill) count = std::min({count, config_.prefill_chunk, config_.rows_max - rows});
-      if (request.prefill != prefill || count <= 0 || rows + count > config_.rows_max) {
+      const auto total = static_cast<std::int64_t>(request.tokens.size()), room = config_.rows_max - rows;
+      if (request.prefill != prefill || room < (prefill ? 1 : total)) {
         ++it;
         continue;
       }
       VerifyWork work = request;
+      std::int64_t count = total;
       if (prefill) {
-        const auto first = request.tokens.begin() + session.prompt_done;
+        if (session.prompt_done == 0 && !begin_prompt(session, &work)) {
+          ++it;
+          continue;
+        }
+        const std::int64_t done = session.prompt_done;
+        count = std::min({total - done, config_.prefill_chunk, room});
+        if (session.keep_at > done) count = std::min(count, session.keep_at - done);
+        const auto first = request.tokens.begin() + done;
         work.tokens.assign(first, first + count);
-        work.base = session.prompt_done;
-        work.last = session.prompt_done + count == static_cast<std::int64_t>(request.tokens.size());
-        if (request.kv_from) work.kv_from = session.prompt_done;
+        work.base = done;
+        work.last = done + count == total;
+        if (request.kv_from) work.kv_from = session.kv_sent;
+        if (done + count == session.keep_at && kv_bytes_ + config_.capacity.kv_cost.bytes(session.keep_at) <= config_.capacity.kv_bytes_max) {
+          work.keep_as = SessionId{next_kept_++};
+          kept.push_back({.id = *work.keep_as, .tokens = {request.tokens.begin(), first + count},
+                          .written = std::max(session.written, done + count), .shared = true});
+        }
       }
       session.in_batch = true;
       session.rows_out = count;
@@ -153,10 +187,87 @@ std::vector<VerifyWork> VerifierCore::take_batch() {
       it = queue_.erase(it);
     }
   };
-  take(false);
-  take(true);
+  // Verifies are short and somebody reads their text as it comes; prompts fill up. But not even a hundred
+  // texts may keep a prompt out for ever.
+  const bool prompts_first = std::exchange(prompts_first_, false);
+  take(prompts_first);
+  take(!prompts_first);
+  const auto is_prefill = [](const VerifyWork& work) { return work.prefill; };
+  prompts_first_ = !batch.empty() && std::none_of(batch.begin(), batch.end(), is_prefill) &&
+                   std::any_of(queue_.begin(), queue_.end(), [&](SessionId id) { return sessions_.at(id).request->prefill; });
+  for (CachedText& text : kept) cache(std::move(text));
+  trim_cache(&batch);
   batch_out_ = !batch.empty();
   return batch;
+}
+
+bool VerifierCore::holds(Position written, Position length) const {
+  const std::int64_t ring = config_.capacity.kv_cost.ring_rows;
+  return ring == 0 || written <= ring || length + config_.rows_max >= written;
+}
+
+bool VerifierCore::begin_prompt(Session& session, VerifyWork* work) {
+  // The last token's row is computed in any case: its logits are wanted.
+  const std::span<const TokenId> prompt(session.request->tokens.data(), session.request->tokens.size() - 1);
+  Position best = 0, soon = 0, common_max = 0;
+  SessionId from{};
+  Position written = 0;
+  const auto consider = [&](SessionId id, std::span<const TokenId> tokens, Position have, Position have_written, bool under_way) {
+    const Position common = common_prefix(prompt, tokens), usable = std::min(common, have);
+    common_max = std::max(common_max, common);
+    if (under_way && common > have) soon = std::max(soon, common);
+    if (usable > best && holds(have_written, usable)) best = usable, from = id, written = have_written;
+  };
+  for (const CachedText& text : cached_) consider(text.id, text.tokens, std::ssize(text.tokens), text.written, false);
+  for (const auto& [id, other] : sessions_) {
+    if (&other == &session) continue;
+    const bool under_way = other.request && other.request->prefill && (other.in_batch || other.prompt_done > 0);
+    consider(id, under_way ? other.request->tokens : other.text, std::ssize(other.text), other.written, under_way);
+  }
+  if (soon >= best + config_.reuse_min) return false;
+  if (best < config_.reuse_min) best = 0;
+  // A start that texts have in common and that none can give any more, their rings having gone on: the next
+  // one finds it kept.
+  session.keep_at = common_max >= best + config_.reuse_min ? common_max : 0;
+  if (best == 0) return true;
+
+  work->reuse = Reuse{.from = from, .tokens = {prompt.begin(), prompt.begin() + best}};
+  session.prompt_done = session.cached_tokens = best;
+  session.written = written;
+  const auto source = std::find_if(cached_.begin(), cached_.end(), [&](const CachedText& text) { return text.id == from; });
+  if (source == cached_.end()) return true;  // of a session that goes on
+  if (!source->shared && std::ssize(source->tokens) == best) {
+    // A conversation goes on: the new text will be all of the old one and more.
+    work->reuse->take = true;
+    cached_bytes_ -= config_.capacity.kv_cost.bytes(source->written);
+    cached_.erase(source);
+  } else {
+    cached_.splice(cached_.end(), cached_, source);
+  }
+  return true;
+}
+
+void VerifierCore::cache(CachedText text) {
+  cached_bytes_ += config_.capacity.kv_cost.bytes(text.written);
+  cached_.push_back(std::move(text));
+}
+
+void VerifierCore::drop(std::list<CachedText>::iterator text) {
+  cached_bytes_ -= config_.capacity.kv_cost.bytes(text->written);
+  released_.push_back(text->id);
+  cached_.erase(text);
+}
+
+void VerifierCore::trim_cache(std::vector<VerifyWork>* batch) {
+  while (!cached_.empty() && (cached_bytes_ > config_.capacity.kv_bytes_max - kv_bytes_ || std::ssize(cached_) > config_.capacity.sessions_max)) {
+    const SessionId id = cached_.front().id;
+    drop(cached_.begin());
+    const auto user = std::find_if(batch->rbegin(), batch->rend(), [&](const VerifyWork& work) { return work.reuse && work.reuse->from == id; });
+    const auto maker = std::find_if(batch->begin(), batch->end(), [&](const VerifyWork& work) { return work.keep_as == id; });
+    if (user != batch->rend()) user->reuse->take = true;
+    if (maker != batch->end()) maker->keep_as.reset();
+    if (user != batch->rend() || maker != batch->end()) released_.pop_back();
+  }
 }
 
 void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint now) {
@@ -167,40 +278,46 @@ void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint no
     Session& session = known->second;
     session.in_batch = false;
     session.heard = now;
-    if (session.freed) {
-      release(known);
-      continue;
-    }
     const VerifyWork& request = *session.request;
     if (result.error) {
-      reply({.session = result.session, .round = result.round, .base = request.base,
-             .body = Failed{result.error->code, std::move(result.error->message)}});
-      release(known);
+      if (!session.freed) {
+        reply({.session = result.session, .round = result.round, .base = request.base,
+               .body = Failed{result.error->code, std::move(result.error->message)}});
+      }
+      release(known, false);
+      continue;
+    }
+    // What the engine has committed now. A prompt's tokens are all in the request, also those that were reused.
+    session.prompt_done += request.prefill ? session.rows_out : 0;
+    const auto first = request.tokens.begin() + (request.prefill ? std::ssize(session.text) : 0);
+    const auto end = request.tokens.begin() + (request.prefill ? session.prompt_done : result.accepted + 1);
+    session.text.insert(session.text.end(), first, end);
+    session.written = std::max<Position>({session.written, std::ssize(session.text), request.base + (request.prefill ? 0 : session.rows_out)});
+    if (session.freed) {
+      release(known, true);
       continue;
     }
     if (request.prefill) {
-      const auto total = static_cast<std::int64_t>(request.tokens.size());
-      session.prompt_done += session.rows_out;
-      session.committed = session.prompt_done;
-      if (session.prompt_done < total) {
+      session.kv_sent = std::max(session.kv_sent, result.kv.to);
+      if (session.prompt_done < std::ssize(request.tokens)) {
         if (!result.kv.empty()) {
           reply({.session = result.session, .round = result.round, .base = result.kv.from, .body = KvChunk{std::move(result.kv)}});
         }
         queue_.push_back(result.session);
         continue;
       }
-    } else {
-      session.committed = request.base + result.accepted + 1;
     }
     session.last_verdict = Message{.session = result.session,
                                    .round = result.round,
                                    .base = request.base,
                                    .body = Verdict{.accepted = result.accepted,
                                                    .next_token = result.next_token,
-                                                   .committed = session.committed,
+                                                   .committed = std::ssize(session.text),
                                                    .hidden = std::move(result.hidden),
                                                    .kv = std::move(result.kv),
-                                                   .verify_ns = result.verify_ns}};
+                                                   .verify_ns = result.verify_ns,
+                                                   .logprobs = std::move(result.logprobs),
+                                                   .cached_tokens = request.prefill ? session.cached_tokens : 0}};
     session.request.reset();
     session.prompt_done = 0;
     reply(*session.last_verdict);
@@ -228,13 +345,20 @@ void VerifierCore::free(SessionId id) {
   const auto known = sessions_.find(id);
   if (known == sessions_.end()) return;
   known->second.freed = true;
-  if (!known->second.in_batch) release(known);
+  // At once, though its rows may be in the batch that is out: whoever gets the memory runs after it.
+  kv_bytes_ -= std::exchange(known->second.kv_bytes, 0);
+  if (!known->second.in_batch) release(known, true);
 }
 
-void VerifierCore::release(std::map<SessionId, Session>::iterator session) {
-  std::erase(queue_, session->first);
-  released_.push_back(session->first);
-  kv_bytes_ -= session->second.kv_bytes;
+void VerifierCore::release(std::map<SessionId, Session>::iterator session, bool keep) {
+  const auto& [id, ended] = *session;
+  std::erase(queue_, id);
+  kv_bytes_ -= ended.kv_bytes;
+  if (keep && std::ssize(ended.text) >= config_.reuse_min) {
+    cache({.id = id, .tokens = std::move(session->second.text), .written = ended.written});
+  } else {
+    released_.push_back(id);
+  }
   sessions_.erase(session);
 }
 

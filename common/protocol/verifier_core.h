@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
+#include <list>
 #include <map>
 #include <optional>
 #include <vector>
@@ -11,25 +12,22 @@
 
 namespace outrider {
 
-/// What K/V rows take: every position in the full layers, the last ring_rows of them in the sliding ones.
-struct KvCost {
-  std::int64_t bytes_per_position = 0;
-  std::int64_t ring_bytes_per_position = 0;
-  std::int64_t ring_rows = 0;
-  std::int64_t bytes(Position positions) const {
-    return positions * bytes_per_position + std::min<Position>(positions, ring_rows) * ring_bytes_per_position;
-  }
-};
-
 struct VerifierConfig {
   LinkConfig link = {};
   std::int64_t rows_max = 256;         ///< rows of one forward, all sessions together
   std::int64_t prefill_chunk = 128;    ///< rows of one prompt per forward
-  std::size_t sessions_max = 256;
-  KvCost kv_cost = {};
-  /// K/V of all sessions together. What would not fit is refused before any of it is computed.
-  std::int64_t kv_bytes_max = std::numeric_limits<std::int64_t>::max();
+  Capacity capacity = {};
   Duration session_idle_max = std::chrono::seconds(120);  ///< for a session whose Free was lost
+  /// Tokens that two texts must have in common at their start for the second to wait for, copy or keep
+  /// their K/V. Every chat starts with the same few; to wait for those costs more than to compute them.
+  Position reuse_min = 32;
+};
+
+/// The start of a prompt whose K/V another text has already.
+struct Reuse {
+  SessionId from{};             ///< whose: a session's, or those of a text that has ended
+  std::vector<TokenId> tokens;  ///< of the positions [0, size)
+  bool take = false;            ///< nobody else needs them: take them over, do not copy
 };
 
 /// One segment of the next forward pass: rows of one session.
@@ -44,6 +42,9 @@ struct VerifyWork {
   SamplingParams sampling = {};        ///< with a session's first rows; afterwards the engine knows it
   std::vector<TokenId> stop_ids = {};  ///< likewise, as in Prefill
   std::vector<Distribution> q = {};    ///< as in Verify
+  std::optional<Reuse> reuse = {};     ///< with a session's first rows, which continue these
+  /// Keep a copy of the K/V as they are after these prompt rows, under this number, until it is released.
+  std::optional<SessionId> keep_as = {};
 };
 
 /// What the engine found. For a prompt chunk that is not the last, only `kv` counts.
@@ -55,6 +56,7 @@ struct VerifyResult {
   std::optional<WireTensor> hidden;
   KvRows kv;
   std::int64_t verify_ns = 0;
+  std::vector<TokenLogprobs> logprobs = {};  ///< as in Verdict
   std::optional<Error> error = {};  ///< no token could be chosen: the session is over
 };
 
@@ -88,19 +90,27 @@ class VerifierCore {
 
   std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
   std::vector<Notice> take_notices() { return std::exchange(notices_, {}); }
-  /// Sessions whose K/V the engine may drop; none of them is in the batch that is out.
+  /// Sessions whose K/V the engine may drop; none of them is in the batch that is out. Ask after take_batch()
+  /// and drop them before the batch runs: it may need their memory.
   std::vector<SessionId> take_released() { return std::exchange(released_, {}); }
   const WorkerLink& link() const { return link_; }
   std::size_t session_count() const { return sessions_.size(); }
+  /// K/V memory set aside for sessions, and taken by texts that have ended.
+  std::int64_t kv_bytes() const { return kv_bytes_; }
+  std::int64_t cached_bytes() const { return cached_bytes_; }
   /// Give me no new sessions.
   void drain() { outgoing_.push_back({"", {.body = Drain{}}}); }
 
  private:
   struct Session {
     RoundId round{};                      ///< of the request in work, or of the last verdict
-    Position committed = 0;
+    std::vector<TokenId> text;            ///< the committed tokens: those whose K/V rows are valid
+    Position written = 0;                 ///< end of the rows ever written, rejected ones included
     std::optional<VerifyWork> request;    ///< in work; a prompt's tokens are all here
-    std::int64_t prompt_done = 0;         ///< prompt tokens already forwarded
+    std::int64_t prompt_done = 0;         ///< prompt tokens already forwarded, or reused
+    Position cached_tokens = 0;           ///< of these, reused
+    Position kv_sent = 0;                 ///< of the prompt's donor rows
+    Position keep_at = 0;                 ///< keep a copy of the prompt's first so many rows; 0: of none
     std::int64_t kv_bytes = 0;            ///< set aside for it
     bool rejection = false;               ///< its rule
     bool in_batch = false;
@@ -108,6 +118,15 @@ class VerifierCore {
     bool freed = false;
     std::optional<Message> last_verdict;  ///< to answer a repeated request
     TimePoint heard{};
+  };
+  /// Numbers of kept starts of texts; those of sessions are below.
+  static constexpr std::uint64_t kFirstKept = std::uint64_t{1} << 63;
+  /// A text that has ended, or the start of one, whose K/V are kept while nobody else needs the memory.
+  struct CachedText {
+    SessionId id{};
+    std::vector<TokenId> tokens;
+    Position written = 0;
+    bool shared = false;  ///< several texts started with it: it stays for the next one
   };
 
   void on_prefill(const Message& message, const Prefill& prefill, TimePoint now);
@@ -119,7 +138,19 @@ class VerifierCore {
   Result<std::int64_t> set_aside(std::int64_t held, Position positions);
   void fail(const Message& request, Error error);
   void free(SessionId id);
-  void release(std::map<SessionId, Session>::iterator session);
+  /// Forgets a session; a text worth it stays in the cache.
+  void release(std::map<SessionId, Session>::iterator session, bool keep);
+  /// Decides what a prompt that has not begun reuses, and says so in *work.
+  /// @return false if another prompt that is under way will soon have more of it: wait.
+  bool begin_prompt(Session& session, VerifyWork* work);
+  /// Whether K/V that were written up to `written` can still be cut to `length`; as KvCache::holds.
+  bool holds(Position written, Position length) const;
+  /// Keeps K/V for later prompts.
+  void cache(CachedText text);
+  void drop(std::list<CachedText>::iterator text);
+  /// Drops the texts used longest ago until sessions and cache fit the memory. What `batch` wants to copy
+  /// from them it takes instead.
+  void trim_cache(std::vector<VerifyWork>* batch);
   void forget_all();
   void reply(Message message) { outgoing_.push_back({"", std::move(message)}); }
 
@@ -130,7 +161,11 @@ class VerifierCore {
   std::deque<SessionId> queue_;          ///< sessions with a request not in the batch, oldest first
   FreedSessions freed_;
   bool batch_out_ = false;
-  std::int64_t kv_bytes_ = 0;            ///< sum over the sessions
+  bool prompts_first_ = false;           ///< in the next batch: they got no row in the last one
+  std::int64_t kv_bytes_ = 0;            ///< sum over the sessions that are not freed
+  std::list<CachedText> cached_;         ///< used longest ago first
+  std::int64_t cached_bytes_ = 0;        ///< sum over them
+  std::uint64_t next_kept_ = kFirstKept;
   std::vector<Outgoing> outgoing_;
   std::vector<Notice> notices_;
   std::vector<SessionId> released_;

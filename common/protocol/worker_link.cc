@@ -2,7 +2,7 @@
 
 namespace outrider {
 
-bool WorkerLink::on_message(const Message& message, TimePoint now, Event* event) {
+bool WorkerLink::on_message(const Message& message, TimePoint now, Event* event, std::vector<Outgoing>* outgoing) {
   *event = Event::kNone;
   heard_ = now;
   if (const auto* welcome = std::get_if<Welcome>(&message.body)) {
@@ -22,8 +22,12 @@ bool WorkerLink::on_message(const Message& message, TimePoint now, Event* event)
     next_hello_ = now;
     return true;
   }
+  if (const auto* heartbeat = std::get_if<Heartbeat>(&message.body)) {
+    if (heartbeat->sent_ns > 0) outgoing->push_back({"", {.body = *heartbeat}});
+    return true;
+  }
   // Before the Welcome it is not known whose sessions these are; the coordinator repeats what counts.
-  return std::holds_alternative<Heartbeat>(message.body) || !joined_;
+  return !joined_;
 }
 
 void WorkerLink::on_tick(TimePoint now, std::vector<Outgoing>* outgoing, std::vector<Notice>* notices) {

@@ -28,8 +28,8 @@ class WorkerLink {
 
   enum class Event { kNone, kForgetSessions, kRefused };
   /// @return true when the message is dealt with: it was one of the connection's own, or came before
-  ///   the Welcome. *event says what follows.
-  bool on_message(const Message& message, TimePoint now, Event* event);
+  ///   the Welcome. *event says what follows. Appends an answer if there is one.
+  bool on_message(const Message& message, TimePoint now, Event* event, std::vector<Outgoing>* outgoing);
   /// Appends what is due.
   void on_tick(TimePoint now, std::vector<Outgoing>* outgoing, std::vector<Notice>* notices);
 

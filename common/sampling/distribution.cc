@@ -142,6 +142,26 @@ void make_distribution(std::span<const float> scores, const SamplingParams& para
   }
 }
 
+void keep_typical(Distribution* distribution) {
+  constexpr double kEpsilon = 0.09, kDelta = 0.3;
+  double entropy = 0;
+  for (const float weight : distribution->weights) {
+    const double p = static_cast<double>(weight) / distribution->total;
+    if (p > 0) entropy -= p * std::log(p);
+  }
+  const double least = std::min(kEpsilon, kDelta * std::exp(-entropy)) * distribution->total;
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < distribution->ids.size(); ++i) {
+    if (!(static_cast<double>(distribution->weights[i]) > least)) continue;
+    distribution->ids[kept] = distribution->ids[i];
+    distribution->weights[kept++] = distribution->weights[i];
+  }
+  distribution->ids.resize(kept);
+  distribution->weights.resize(kept);
+  distribution->total = 0;
+  for (const float weight : distribution->weights) distribution->total += static_cast<double>(weight);
+}
+
 TokenId draw(const Distribution& distribution, const Noise& noise) {
   double first = std::numeric_limits<double>::infinity();
   TokenId winner = -1;

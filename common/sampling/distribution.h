@@ -80,6 +80,11 @@ void process_scores(std::span<float> scores, const SamplingParams& params, std::
 /// O(vocab_size).
 void make_distribution(std::span<const float> scores, const SamplingParams& params, SamplingScratch& scratch, Distribution* distribution);
 
+/// Leaves only the tokens that are typical of the distribution: p > min(epsilon, delta * exp(-H)) with its entropy H in nats,
+/// epsilon 0.09 and delta sqrt(epsilon), as Medusa's code has them (Cai et al. 2024, 3.3; eta sampling, Hewitt et al. 2022). The most
+/// probable token always is: exp(-H) is at most its probability.
+void keep_typical(Distribution* distribution);
+
 /// A token of the distribution. Tokens race: each needs an exponential time of its own, divided by its
 /// weight, and the first wins with exactly its probability (the Gumbel-max trick, Gumbel 1954, on the
 /// logarithm's other side). Because a token's time depends on nothing but the noise and its own weight, a slightly

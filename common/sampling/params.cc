@@ -17,7 +17,7 @@ Error wrong(const char* what, auto value, const std::string& wanted) {
 Result<void> check_sampling(const SamplingParams& params, std::int32_t vocab_size) {
   // Written so that a NaN fails.
   const auto within = [](float value, float low, float high) { return value >= low && value <= high; };
-  const auto range = [](float low, float high) { return fmt::format("{} to {}", low, high); };
+  const auto range = [](auto low, auto high) { return fmt::format("{} to {}", low, high); };
   if (!within(params.temperature, 0, kTemperatureMax)) return wrong("temperature", params.temperature, range(0, kTemperatureMax));
   if (params.top_k < 0) return wrong("top_k", params.top_k, "0 (all) or more");
   if (!(params.top_p > 0 && params.top_p <= 1)) return wrong("top_p", params.top_p, "above 0 and at most 1");
@@ -32,6 +32,9 @@ Result<void> check_sampling(const SamplingParams& params, std::int32_t vocab_siz
     return wrong("frequency_penalty", params.frequency_penalty, range(-kPenaltyMax, kPenaltyMax));
   }
   if (params.min_tokens < 0) return wrong("min_tokens", params.min_tokens, "0 or more");
+  if (params.logprobs && (*params.logprobs < 0 || *params.logprobs > kLogprobsMax)) {
+    return wrong("logprobs", *params.logprobs, range(0, kLogprobsMax));
+  }
   const auto token_fits = [&](TokenId token) { return token >= 0 && token < vocab_size; };
   const std::string ids = fmt::format("a token id from 0 to {}", vocab_size - 1);
   const std::string entries = fmt::format("at most {} entries", kSamplingListMax);

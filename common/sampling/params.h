@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -14,10 +15,11 @@ struct LogitBias {
   bool operator==(const LogitBias&) const = default;
 };
 
-/// Which drafts survive above temperature 0. Both leave the target's distribution as it is.
+/// Which drafts survive above temperature 0. The first two leave the target's distribution as it is.
 enum class SamplingRule : std::uint8_t {
   kMatch,      ///< those that the target would have drawn itself: one seed is one text
   kRejection,  ///< Leviathan et al. 2023: the text also depends on the drafts
+  kTypical,    ///< Cai et al. 2024 (Medusa), 3.3: those that are typical of the target. Lossy: another distribution
 };
 
 /// How a request wants its tokens chosen. As it stands: greedily. The names and meanings are vLLM's and OpenAI's;
@@ -35,11 +37,19 @@ struct SamplingParams {
   std::int64_t min_tokens = 0;   ///< no stop token before the answer has so many
   std::uint64_t seed = 0;        ///< of the draws; without a meaning at temperature 0
   SamplingRule rule = SamplingRule::kMatch;
+  /// Log-probabilities of the emitted tokens, and of so many alternatives each, are wanted. Changes no choice.
+  std::optional<std::int32_t> logprobs = {};
 
   bool greedy() const { return temperature == 0; }
   bool has_penalties() const { return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0; }
   bool operator==(const SamplingParams&) const = default;
 };
+
+/// The seed of answer `choice` of several to one request: the first is the answer of a request for one.
+inline std::uint64_t seed_of_choice(std::uint64_t seed, std::uint64_t choice) { return seed + choice; }
+
+/// Most alternatives that logprobs may ask for: OpenAI's and vLLM's limit.
+inline constexpr std::int32_t kLogprobsMax = 20;
 
 /// Most tokens of a drafter's distribution on the wire.
 inline constexpr std::int32_t kDraftTopK = 64;

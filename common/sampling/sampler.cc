@@ -53,16 +53,28 @@ Result<TokenId> Sampler::choose(std::span<const float> logits, SamplingScratch& 
   ASSIGN_OR_RETURN(const std::span<const float> row, scores(logits, scratch));
   if (params_.greedy()) return static_cast<TokenId>(argmax(row));
   make_distribution(row, params_, scratch, &p_);
+  if (params_.rule == SamplingRule::kTypical) keep_typical(&p_);
   return draw(p_, Noise(params_.seed, answer_length_, Noise::Stream::kDraw));
+}
+
+std::vector<TokenLogprobs> Sampler::logprobs(Matrix<const float> logits, std::span<const TokenId> tokens, SamplingScratch& scratch) const {
+  std::vector<TokenLogprobs> result;
+  if (!params_.logprobs) return result;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    result.push_back(logprobs_of(logits[static_cast<std::int64_t>(i)].span(), softcap_, tokens[i], *params_.logprobs, scratch));
+  }
+  return result;
 }
 
 Result<VerifyOutcome> Sampler::verify(Matrix<const float> logits, std::span<const TokenId> tokens, SamplingScratch& scratch) {
   CHECK(logits.size(0) == std::ssize(tokens) && !tokens.empty(), "rows {}, tokens {}", logits.size(0), tokens.size());
+  const bool typical = params_.rule == SamplingRule::kTypical && !params_.greedy();
+  const auto survives = [&](TokenId draft, TokenId choice) { return typical ? p_.probability(draft) > 0 : draft == choice; };
   for (std::int32_t i = 0;; ++i) {
     add_answer(tokens[static_cast<std::size_t>(i)]);
     ASSIGN_OR_RETURN(const TokenId choice, choose(logits[i].span(), scratch));
     const auto draft = static_cast<std::size_t>(i) + 1;
-    if (draft == tokens.size() || choice != tokens[draft]) return VerifyOutcome{i, choice};
+    if (draft == tokens.size() || !survives(tokens[draft], choice)) return VerifyOutcome{i, choice};
   }
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/sampling/distribution.h"
+#include "common/sampling/logprobs.h"
 #include "common/sampling/params.h"
 #include "common/sampling/verify.h"
 
@@ -29,6 +30,7 @@ class Sampler {
 
   /// The rule `match`, and at temperature 0 `greedy`: token i is drawn from the target's distribution with
   /// the noise of (seed, i), and a draft survives iff it is that token. Adds tokens[0] and what survives.
+  /// The rule `typical`: a draft survives iff keep_typical() leaves it, and what follows is drawn from what that leaves.
   /// @param logits [G + 1, V]; row i follows tokens[i].
   /// @param tokens the last emitted token, then G drafts.
   Result<VerifyOutcome> verify(Matrix<const float> logits, std::span<const TokenId> tokens, SamplingScratch& scratch);
@@ -40,6 +42,11 @@ class Sampler {
   Result<VerifyOutcome> verify_rejection(Matrix<const float> logits, std::span<const TokenId> tokens, std::span<const Distribution> q,
                                          SamplingScratch& scratch);
 
+  /// Of tokens that were chosen, if the request wants them.
+  /// @param logits [N, V] as given to choose() or verify(). @param tokens [N] token i was chosen from row i.
+  /// @return [N], or nothing.
+  std::vector<TokenLogprobs> logprobs(Matrix<const float> logits, std::span<const TokenId> tokens, SamplingScratch& scratch) const;
+
  private:
   void add_answer(TokenId token);
   /// The scores that choices are made by: the logits themselves where nothing changes them, else in scratch.
@@ -50,7 +57,7 @@ class Sampler {
   float softcap_;
   std::int64_t answer_length_ = 0;
   TokenCounts counts_;  ///< kept only where there are penalties
-  Distribution p_, residual_;
+  Distribution p_, residual_;  ///< p_: what the last token was drawn from
 };
 
 }  // namespace outrider

@@ -677,6 +677,13 @@ Result<std::vector<TokenId>> render_chat(const Tokenizer& tokenizer, const ChatF
   return ChatRenderer(tokenizer, format, conversation).render();
 }
 
+std::vector<TokenId> encode_with_bos(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<TokenId> ids = tokenizer.encode(text);
+  const std::optional<TokenId> bos = tokenizer.find("<bos>");
+  if (bos && (ids.empty() || ids.front() != *bos)) ids.insert(ids.begin(), *bos);
+  return ids;
+}
+
 Result<std::vector<TokenId>> render_user_turn(const Tokenizer& tokenizer, std::string_view user_text,
                                               const ChatFormat& format) {
   Conversation conversation;

@@ -71,6 +71,10 @@ struct Conversation {
 Result<std::vector<TokenId>> render_chat(const Tokenizer& tokenizer, const ChatFormat& format,
                                          const Conversation& conversation);
 
+/// A text as it is, special tokens that it spells included, after a `<bos>`: no template brings the one that the model
+/// needs (gemma4.md 6.1).
+std::vector<TokenId> encode_with_bos(const Tokenizer& tokenizer, std::string_view text);
+
 /// render_chat() of one message of the user.
 Result<std::vector<TokenId>> render_user_turn(const Tokenizer& tokenizer, std::string_view user_text,
                                               const ChatFormat& format = {});

@@ -67,7 +67,7 @@ Result<Generation> Client::generate(const Generate& request, const std::function
   RETURN_IF_ERROR(check_sampling(request.sampling, std::numeric_limits<std::int32_t>::max()));
   next_request();
   if (auto sent = endpoint_->send("", {.session = request_, .body = request}); !sent) return sent.error();
-  Generation generation;
+  generation_ = {};
   end_.reset();
   TimePoint heard = now();
   bool cancelling = false;
@@ -84,27 +84,31 @@ Result<Generation> Client::generate(const Generate& request, const std::function
     const std::optional<Message> message = std::move(*received);
     if (!message || message->session != request_) continue;
     if (const auto* tokens = std::get_if<Tokens>(&message->body)) {
-      const auto expected = static_cast<std::int64_t>(generation.tokens.size());
+      const auto expected = static_cast<std::int64_t>(generation_.tokens.size());
       if (tokens->index != expected) {
         send_cancel();
         return Error{Errc::kPeerGone, fmt::format("tokens from {} on, wanted {}: the connection to {} was interrupted", tokens->index,
                                                   expected, endpoint_->address())};
       }
-      generation.tokens.insert(generation.tokens.end(), tokens->tokens.begin(), tokens->tokens.end());
+      generation_.tokens.insert(generation_.tokens.end(), tokens->tokens.begin(), tokens->tokens.end());
+      generation_.logprobs.insert(generation_.logprobs.end(), tokens->logprobs.begin(), tokens->logprobs.end());
       if (end_) continue;  // under way before the coordinator heard of the end
       if (tokens->round) on_round(*tokens->round);
       on_tokens(tokens->tokens);
       if (!end_) continue;
-      CHECK(*end_ >= 0 && *end_ <= std::ssize(generation.tokens), "an answer of {} tokens is to end after {}", generation.tokens.size(), *end_);
+      CHECK(*end_ >= 0 && *end_ <= std::ssize(generation_.tokens), "an answer of {} tokens is to end after {}", generation_.tokens.size(), *end_);
       send_cancel(end_);
     } else if (const auto* done = std::get_if<Done>(&message->body)) {
-      generation.reason = end_ ? FinishReason::kStop : done->reason;
-      generation.metrics = done->metrics;
-      if (end_) generation.tokens.resize(static_cast<std::size_t>(*end_));
-      return generation;
+      generation_.reason = end_ ? FinishReason::kStop : done->reason;
+      generation_.metrics = done->metrics;
+      if (end_) {
+        generation_.tokens.resize(static_cast<std::size_t>(*end_));
+        if (request.sampling.logprobs) generation_.logprobs.resize(generation_.tokens.size());
+      }
+      return std::move(generation_);
     } else if (const auto* failed = std::get_if<Failed>(&message->body)) {
-      generation.cancelled = cancelling && failed->code == Errc::kCancelled;
-      if (generation.cancelled) return generation;
+      generation_.cancelled = cancelling && failed->code == Errc::kCancelled;
+      if (generation_.cancelled) return std::move(generation_);
       return Error{failed->code, failed->message};
     }
   }
@@ -147,7 +151,7 @@ Result<std::vector<TokenId>> Client::step(Body body, std::size_t max) {
   return std::move(fits->tokens);
 }
 
-Result<TokenId> Client::prefill(std::vector<TokenId> prompt) {
+Result<TokenId> Client::prefill(std::vector<TokenId> prompt, const SamplingParams& sampling) {
   RETURN_IF_ERROR(check_ids(prompt, WireLimits{}.tokens_max));
   next_request();
   ASSIGN_OR_RETURN(const std::vector<TokenId> first,
@@ -156,7 +160,8 @@ Result<TokenId> Client::prefill(std::vector<TokenId> prompt) {
                                          .draft_length = 1,  // above 0: a drafter is to have the prompt's K/V
                                          .stop_ids = {},
                                          .wait_ms = kVerifierWait.count(),
-                                         .stepwise = true}, 1));
+                                         .stepwise = true,
+                                         .sampling = sampling}, 1));
   no_text_.reset();
   return first[0];
 }
@@ -174,6 +179,15 @@ Result<std::vector<TokenId>> Client::verify(std::vector<TokenId> drafts) {
   if (no_text_) return *no_text_;
   const std::size_t most = drafts.size() + 1;
   return step<Tokens>(Step{.draft_length = 0, .drafts = std::move(drafts)}, most);
+}
+
+Result<Status> Client::status() {
+  if (auto sent = endpoint_->send("", {.body = StatusRequest{}}); !sent) return sent.error();
+  TimePoint heard = now();
+  while (true) {
+    ASSIGN_OR_RETURN(const std::optional<Message> message, next(&heard));
+    if (const auto* status = message ? std::get_if<Status>(&message->body) : nullptr) return *status;
+  }
 }
 
 Result<void> Client::wait_for_workers(int verifiers, int drafters, const std::function<Result<void>()>& still_possible) {

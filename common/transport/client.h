@@ -14,6 +14,7 @@ namespace outrider {
 /// What came back for one Generate.
 struct Generation {
   std::vector<TokenId> tokens;
+  std::vector<TokenLogprobs> logprobs;  ///< of each token, if the request wanted them
   FinishReason reason = FinishReason::kStop;
   RequestMetrics metrics;
   bool cancelled = false;  ///< ended by the caller; then there are no reason and no metrics
@@ -38,17 +39,23 @@ class Client {
   /// reason kStop, with metrics. on_tokens is not called again; both tiers drop the session in this round.
   void end_answer(std::int64_t keep) { end_ = keep; }
 
+  /// From within on_tokens: all that has come, the new tokens included.
+  const Generation& so_far() const { return generation_; }
+
   // The steps of one text at the caller's own pace. An error ends the text, which prefill() starts anew,
   // but for kInvalidArgument: that step was refused and all is as before.
 
   /// Starts a text; an earlier one ends. @return the token that follows the prompt.
-  Result<TokenId> prefill(std::vector<TokenId> prompt);
+  Result<TokenId> prefill(std::vector<TokenId> prompt, const SamplingParams& sampling = {});
   /// At most `count` candidates for the next tokens, perhaps none: without a drafter, when it was late,
   /// or at the end of the context. Once a round: a second call shows what the first one got.
   Result<std::vector<TokenId>> draft(std::int32_t count);
   /// Appends the drafts that plain decoding would have chosen, up to the first that it would not, and
   /// its own next token. @return what was appended; at least one token.
   Result<std::vector<TokenId>> verify(std::vector<TokenId> drafts);
+
+  /// Who has joined, and how many sessions are open. @return kPeerGone when nothing is heard for 3 s.
+  Result<Status> status();
 
   /// Asks until so many workers have joined. `still_possible` says why not to wait any longer.
   Result<void> wait_for_workers(int verifiers, int drafters, const std::function<Result<void>()>& still_possible);
@@ -69,6 +76,7 @@ class Client {
 
   std::unique_ptr<Endpoint> endpoint_;
   SessionId request_{};  ///< the current or last one
+  Generation generation_;  ///< of the current or last generate()
   std::optional<std::int64_t> end_;  ///< of generate()'s answer, once on_tokens has said so
   std::optional<Error> no_text_;  ///< why no step is possible; none while a stepwise text is open
 };

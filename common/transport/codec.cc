@@ -31,7 +31,8 @@ static_assert(same(wire::Role::Verifier, Role::kVerifier) &&
 static_assert(same(wire::FinishReason::Stop, FinishReason::kStop) &&
               same(wire::FinishReason::Length, FinishReason::kLength));
 static_assert(same(wire::SamplingRule::Match, SamplingRule::kMatch) &&
-              same(wire::SamplingRule::Rejection, SamplingRule::kRejection));
+              same(wire::SamplingRule::Rejection, SamplingRule::kRejection) &&
+              same(wire::SamplingRule::Typical, SamplingRule::kTypical));
 static_assert(same(wire::ErrorCode::InvalidArgument, Errc::kInvalidArgument) &&
               same(wire::ErrorCode::NotFound, Errc::kNotFound) &&
               same(wire::ErrorCode::Malformed, Errc::kMalformed) &&
@@ -111,12 +112,16 @@ Offset<wire::RequestMetrics> write(Writer& writer, const RequestMetrics& metrics
       metrics.decode_ns, metrics.draft_ns, metrics.verify_ns, metrics.wire_ns,
       metrics.wire_bytes_to_drafter, metrics.wire_bytes_to_drafter_prompt,
       metrics.wire_bytes_to_verifier, metrics.ngram_rounds, metrics.ngram_drafted_tokens,
-      metrics.ngram_accepted_tokens);
+      metrics.ngram_accepted_tokens, metrics.cached_prompt_tokens);
 }
 
 Offset<wire::Hello> write(Writer& writer, const Hello& hello) {
-  return wire::CreateHello(writer.builder, static_cast<wire::Role>(hello.role),
-                           writer.builder.CreateString(hello.name), write(writer, hello.facts));
+  const auto name = writer.builder.CreateString(hello.name);
+  const auto facts = write(writer, hello.facts);
+  const Capacity& capacity = hello.capacity;
+  return wire::CreateHello(writer.builder, static_cast<wire::Role>(hello.role), name, facts,
+                           wire::CreateCapacity(writer.builder, capacity.sessions_max, capacity.kv_cost.bytes_per_position,
+                                                capacity.kv_cost.ring_bytes_per_position, capacity.kv_cost.ring_rows, capacity.kv_bytes_max));
 }
 
 Offset<wire::Welcome> write(Writer& writer, const Welcome& welcome) {
@@ -132,8 +137,8 @@ Offset<wire::WhoAreYou> write(Writer& writer, const WhoAreYou&) {
   return wire::CreateWhoAreYou(writer.builder);
 }
 
-Offset<wire::Heartbeat> write(Writer& writer, const Heartbeat&) {
-  return wire::CreateHeartbeat(writer.builder);
+Offset<wire::Heartbeat> write(Writer& writer, const Heartbeat& heartbeat) {
+  return wire::CreateHeartbeat(writer.builder, heartbeat.sent_ns);
 }
 
 Offset<wire::Drain> write(Writer& writer, const Drain&) {
@@ -148,7 +153,26 @@ Offset<wire::Sampling> write(Writer& writer, const SamplingParams& sampling) {
       sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty,
       writer.builder.CreateVectorOfStructs(logit_bias),
       writer.builder.CreateVector(sampling.suppress_tokens), sampling.min_tokens, sampling.seed,
-      static_cast<wire::SamplingRule>(sampling.rule));
+      static_cast<wire::SamplingRule>(sampling.rule),
+      sampling.logprobs ? flatbuffers::Optional<std::int32_t>(*sampling.logprobs) : flatbuffers::nullopt);
+}
+
+/// Absent where there are none.
+Offset<wire::Logprobs> write(Writer& writer, const std::vector<TokenLogprobs>& logprobs) {
+  if (logprobs.empty()) return {};
+  std::vector<float> chosen, top;
+  std::vector<TokenId> top_ids;
+  for (const TokenLogprobs& token : logprobs) {
+    CHECK(token.top.size() == logprobs[0].top.size(), "{} alternatives, then {}", logprobs[0].top.size(), token.top.size());
+    chosen.push_back(token.logprob);
+    for (const Logprob& entry : token.top) {
+      top_ids.push_back(entry.token);
+      top.push_back(entry.logprob);
+    }
+  }
+  const auto chosen_at = writer.builder.CreateVector(chosen);
+  const auto top_ids_at = writer.builder.CreateVector(top_ids);
+  return wire::CreateLogprobs(writer.builder, chosen_at, top_ids_at, writer.builder.CreateVector(top));
 }
 
 Offset<wire::Prefill> write(Writer& writer, const Prefill& prefill) {
@@ -166,7 +190,7 @@ Offset<wire::Draft> write(Writer& writer, const Draft& draft) {
   const std::uint32_t hidden = writer.add(draft.hidden);
   const auto kv = write(writer, draft.kv);
   const auto sampling = draft.sampling ? write(writer, *draft.sampling) : Offset<wire::Sampling>();
-  return wire::CreateDraft(writer.builder, draft.token, draft.draft_length, hidden, kv, sampling, draft.index);
+  return wire::CreateDraft(writer.builder, draft.token, draft.draft_length, hidden, kv, sampling, draft.index, draft.want_state);
 }
 
 /// Absent where there are none.
@@ -182,7 +206,8 @@ Offset<flatbuffers::Vector<Offset<wire::Distribution>>> write(Writer& writer, co
 
 Offset<wire::Candidates> write(Writer& writer, const Candidates& candidates) {
   const auto tokens = writer.builder.CreateVector(candidates.tokens);
-  return wire::CreateCandidates(writer.builder, tokens, candidates.draft_ns, write(writer, candidates.q));
+  const auto q = write(writer, candidates.q);
+  return wire::CreateCandidates(writer.builder, tokens, candidates.draft_ns, q, candidates.state ? writer.add(*candidates.state) : 0);
 }
 
 Offset<wire::NeedKv> write(Writer& writer, const NeedKv& need) {
@@ -198,9 +223,9 @@ Offset<wire::VerifyDraft> write(Writer& writer, const Verify& verify) {
 
 Offset<wire::Verdict> write(Writer& writer, const Verdict& verdict) {
   const std::uint32_t hidden = verdict.hidden ? writer.add(*verdict.hidden) : 0;
-  return wire::CreateVerdict(writer.builder, verdict.accepted, verdict.next_token,
-                             verdict.committed, hidden, write(writer, verdict.kv),
-                             verdict.verify_ns);
+  const auto kv = write(writer, verdict.kv);
+  return wire::CreateVerdict(writer.builder, verdict.accepted, verdict.next_token, verdict.committed,
+                             hidden, kv, verdict.verify_ns, write(writer, verdict.logprobs), verdict.cached_tokens);
 }
 
 Offset<wire::Cancel> write(Writer& writer, const Cancel& cancel) {
@@ -218,7 +243,7 @@ Offset<wire::Generate> write(Writer& writer, const Generate& generate) {
   return wire::CreateGenerate(writer.builder, writer.builder.CreateVector(generate.prompt),
                               generate.max_tokens, generate.draft_length,
                               writer.builder.CreateVector(generate.stop_ids), generate.wait_ms,
-                              generate.stepwise, write(writer, generate.sampling),
+                              generate.stepwise, write(writer, generate.sampling), generate.unverified,
                               static_cast<wire::DraftPolicy>(generate.policy), generate.report_rounds);
 }
 
@@ -234,8 +259,9 @@ Offset<wire::Round> write(Writer& writer, const RoundReport& round) {
 }
 
 Offset<wire::Tokens> write(Writer& writer, const Tokens& tokens) {
-  return wire::CreateTokens(writer.builder, tokens.index, writer.builder.CreateVector(tokens.tokens),
-                            tokens.round ? write(writer, *tokens.round) : Offset<wire::Round>());
+  const auto ids = writer.builder.CreateVector(tokens.tokens);
+  const auto logprobs = write(writer, tokens.logprobs);
+  return wire::CreateTokens(writer.builder, tokens.index, ids, logprobs, tokens.round ? write(writer, *tokens.round) : Offset<wire::Round>());
 }
 
 Offset<wire::Done> write(Writer& writer, const Done& done) {
@@ -248,7 +274,13 @@ Offset<wire::StatusRequest> write(Writer& writer, const StatusRequest&) {
 }
 
 Offset<wire::Status> write(Writer& writer, const Status& status) {
-  return wire::CreateStatus(writer.builder, status.verifiers, status.drafters, status.sessions);
+  std::vector<Offset<wire::WorkerStatus>> workers;
+  for (const WorkerStatus& worker : status.workers) {
+    workers.push_back(wire::CreateWorkerStatus(writer.builder, static_cast<wire::Role>(worker.role), writer.builder.CreateString(worker.name),
+                                               worker.sessions, worker.draining, worker.rtt_ns, worker.kv_bytes, worker.kv_bytes_max));
+  }
+  return wire::CreateStatus(writer.builder, status.verifiers, status.drafters, status.sessions, status.waiting,
+                            writer.builder.CreateVector(workers));
 }
 
 template <typename Table>
@@ -489,16 +521,27 @@ RequestMetrics read(Reader& reader, const wire::RequestMetrics& table) {
                             .wire_bytes_to_verifier = table.wire_bytes_to_verifier(),
                             .ngram_rounds = table.ngram_rounds(),
                             .ngram_drafted_tokens = table.ngram_drafted_tokens(),
-                            .ngram_accepted_tokens = table.ngram_accepted_tokens()};
+                            .ngram_accepted_tokens = table.ngram_accepted_tokens(),
+                            .cached_prompt_tokens = table.cached_prompt_tokens()};
   reader.equal_sizes("drafted_per_position and accepted_per_position", table.drafted_per_position(),
                      table.accepted_per_position());
   return metrics;
 }
 
+Capacity read(Reader& reader, const wire::Capacity& table) {
+  constexpr std::int64_t kBytesMax = std::int64_t{1} << 40;  // of a position: those of the longest text are still an int64
+  return {.sessions_max = reader.not_negative("sessions_max", table.sessions_max()),
+          .kv_cost = {.bytes_per_position = reader.in_range("bytes_per_position", table.bytes_per_position(), 0, kBytesMax),
+                      .ring_bytes_per_position = reader.in_range("ring_bytes_per_position", table.ring_bytes_per_position(), 0, kBytesMax),
+                      .ring_rows = reader.position("ring_rows", table.ring_rows())},
+          .kv_bytes_max = reader.not_negative("kv_bytes_max", table.kv_bytes_max())};
+}
+
 Hello read(Reader& reader, const wire::Hello& table) {
   return {.role = reader.enumerator<Role>("role", table.role()),
           .name = reader.text("name", table.name()),
-          .facts = read(reader, *table.facts())};
+          .facts = read(reader, *table.facts()),
+          .capacity = read(reader, *table.capacity())};
 }
 
 Welcome read(Reader&, const wire::Welcome& table) { return {.coordinator = table.coordinator()}; }
@@ -509,7 +552,7 @@ Refuse read(Reader& reader, const wire::Refuse& table) {
 }
 
 WhoAreYou read(Reader&, const wire::WhoAreYou&) { return {}; }
-Heartbeat read(Reader&, const wire::Heartbeat&) { return {}; }
+Heartbeat read(Reader& reader, const wire::Heartbeat& table) { return {reader.not_negative("sent_ns", table.sent_ns())}; }
 Drain read(Reader&, const wire::Drain&) { return {}; }
 
 SamplingParams read(Reader& reader, const wire::Sampling& table) {
@@ -530,7 +573,36 @@ SamplingParams read(Reader& reader, const wire::Sampling& table) {
     const wire::LogitBias& entry = *table.logit_bias()->Get(i);
     sampling.logit_bias.push_back({reader.not_negative("logit bias's token", entry.token()), reader.finite("logit bias", entry.bias())});
   }
+  if (table.logprobs()) sampling.logprobs = reader.in_range("logprobs", *table.logprobs(), 0, kLogprobsMax);
   return sampling;
+}
+
+/// @param table may be null. @param tokens that it must tell of, if it is there.
+std::vector<TokenLogprobs> read(Reader& reader, const wire::Logprobs* table, std::size_t tokens) {
+  if (table == nullptr) return {};
+  const std::uint32_t count = reader.count("logprobs", table->chosen(), reader.limits().tokens_max);
+  if (count == 0 || count != tokens) {
+    reader.fail(Errc::kMalformed, "{} logprobs for {} tokens, wanted as many or none", count, tokens);
+    return {};
+  }
+  const std::vector<TokenId> ids = reader.list("alternatives", table->top_ids(), count * static_cast<std::size_t>(kLogprobsMax));
+  const std::size_t values = table->top() == nullptr ? 0 : table->top()->size();
+  if (ids.size() % count != 0 || values != ids.size()) {
+    reader.fail(Errc::kMalformed, "{} alternatives with {} logprobs for {} tokens, wanted as many for each", ids.size(), values, count);
+    return {};
+  }
+  const auto logprob = [&](const flatbuffers::Vector<float>& from, std::size_t i) {
+    const float value = from.Get(static_cast<flatbuffers::uoffset_t>(i));
+    if (!(std::isfinite(value) && value <= 0)) reader.fail(Errc::kMalformed, "a logprob is {}, wanted a finite number of at most 0", value);
+    return value;
+  };
+  std::vector<TokenLogprobs> logprobs(count);
+  const std::size_t top = ids.size() / count;
+  for (std::size_t i = 0; i < count; ++i) {
+    logprobs[i].logprob = logprob(*table->chosen(), i);
+    for (std::size_t j = i * top; j < (i + 1) * top; ++j) logprobs[i].top.push_back({ids[j], logprob(*table->top(), j)});
+  }
+  return logprobs;
 }
 
 Prefill read(Reader& reader, const wire::Prefill& table) {
@@ -550,7 +622,8 @@ Draft read(Reader& reader, const wire::Draft& table) {
               .draft_length = reader.draft_length("draft_length", table.draft_length()),
               .hidden = reader.tensor("hidden", table.hidden(), 1),
               .kv = read(reader, *table.kv()),
-              .index = reader.position("index", table.index())};
+              .index = reader.position("index", table.index()),
+              .want_state = table.want_state()};
   if (table.sampling() != nullptr) draft.sampling = read(reader, *table.sampling());
   return draft;
 }
@@ -579,9 +652,11 @@ std::vector<Distribution> read(Reader& reader, const flatbuffers::Vector<Offset<
 
 Candidates read(Reader& reader, const wire::Candidates& table) {
   const auto tokens_max = static_cast<std::size_t>(reader.limits().draft_length_max);
-  return {.tokens = reader.list("tokens", table.tokens(), tokens_max),
-          .draft_ns = reader.not_negative("draft_ns", table.draft_ns()),
-          .q = read(reader, table.q())};
+  Candidates candidates{.tokens = reader.list("tokens", table.tokens(), tokens_max),
+                        .draft_ns = reader.not_negative("draft_ns", table.draft_ns()),
+                        .q = read(reader, table.q())};
+  if (table.state() != 0) candidates.state = reader.tensor("state", table.state(), 1);
+  return candidates;
 }
 
 NeedKv read(Reader& reader, const wire::NeedKv& table) {
@@ -606,6 +681,8 @@ Verdict read(Reader& reader, const wire::Verdict& table) {
   if (table.hidden() != 0) verdict.hidden = reader.tensor("hidden", table.hidden(), 1);
   verdict.kv = read(reader, *table.kv());
   verdict.verify_ns = reader.not_negative("verify_ns", table.verify_ns());
+  verdict.logprobs = read(reader, table.logprobs(), static_cast<std::size_t>(std::max(0, verdict.accepted)) + 1);
+  verdict.cached_tokens = reader.position("cached_tokens", table.cached_tokens());
   return verdict;
 }
 
@@ -631,6 +708,7 @@ Generate read(Reader& reader, const wire::Generate& table) {
           .wait_ms = reader.in_range("wait_ms", table.wait_ms(), 0, kWaitMsMax),
           .stepwise = table.stepwise(),
           .sampling = read(reader, *table.sampling()),
+          .unverified = table.unverified(),
           .policy = reader.enumerator<DraftPolicy>("policy", table.policy()),
           .report_rounds = table.report_rounds()};
 }
@@ -661,6 +739,7 @@ RoundReport read(Reader& reader, const wire::Round& table) {
 Tokens read(Reader& reader, const wire::Tokens& table) {
   Tokens tokens{.index = reader.position("index", table.index()),
                 .tokens = reader.list("tokens", table.tokens(), reader.limits().tokens_max)};
+  tokens.logprobs = read(reader, table.logprobs(), tokens.tokens.size());
   if (table.round() != nullptr) tokens.round = read(reader, *table.round());
   return tokens;
 }
@@ -672,10 +751,24 @@ Done read(Reader& reader, const wire::Done& table) {
 
 StatusRequest read(Reader&, const wire::StatusRequest&) { return {}; }
 
+WorkerStatus read(Reader& reader, const wire::WorkerStatus& table) {
+  return {.role = reader.enumerator<Role>("role", table.role()),
+          .name = reader.text("name", table.name()),
+          .sessions = reader.not_negative("sessions", table.sessions()),
+          .draining = table.draining(),
+          .rtt_ns = reader.not_negative("rtt_ns", table.rtt_ns()),
+          .kv_bytes = reader.not_negative("kv_bytes", table.kv_bytes()),
+          .kv_bytes_max = reader.not_negative("kv_bytes_max", table.kv_bytes_max())};
+}
+
 Status read(Reader& reader, const wire::Status& table) {
-  return {.verifiers = reader.not_negative("verifiers", table.verifiers()),
-          .drafters = reader.not_negative("drafters", table.drafters()),
-          .sessions = reader.not_negative("sessions", table.sessions())};
+  Status status{.verifiers = reader.not_negative("verifiers", table.verifiers()),
+                .drafters = reader.not_negative("drafters", table.drafters()),
+                .sessions = reader.not_negative("sessions", table.sessions()),
+                .waiting = reader.not_negative("waiting", table.waiting())};
+  const std::uint32_t workers = reader.count("workers", table.workers(), reader.limits().workers_max);
+  for (std::uint32_t i = 0; i < workers; ++i) status.workers.push_back(read(reader, *table.workers()->Get(i)));
+  return status;
 }
 
 Body read_body(Reader& reader, const wire::Envelope& envelope) {
@@ -737,7 +830,8 @@ Result<const wire::Envelope*> verified_envelope(std::span<const std::byte> heade
   const auto* const bytes = reinterpret_cast<const std::uint8_t*>(header.data());
   // Far below FlatBuffers' defaults: the deepest path is envelope, body, kv rows, donor.
   constexpr flatbuffers::uoffset_t kDepthMax = 8;
-  const auto tables_max = static_cast<flatbuffers::uoffset_t>(16 + 3 * limits.tensors_max + static_cast<std::size_t>(limits.draft_length_max));
+  const auto tables_max =
+      static_cast<flatbuffers::uoffset_t>(16 + 3 * limits.tensors_max + static_cast<std::size_t>(limits.draft_length_max) + limits.workers_max);
 
   flatbuffers::Verifier version_verifier(bytes, header.size(), kDepthMax, tables_max);
   if (!version_verifier.VerifyBuffer<wire::AnyEnvelope>(wire::EnvelopeIdentifier())) {

@@ -1,6 +1,7 @@
 #pragma once
 
-#include <algorithm>
+#include <deque>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -39,33 +40,37 @@ class Pump {
   /// does not take the session protocol repeats, but for a client's text: that waits here.
   template <typename OnSent, typename OnGone>
   void send(const std::vector<Outgoing>& outgoing, OnSent on_sent, OnGone on_gone) {
-    std::vector<Outgoing> waiting = std::exchange(waiting_, {});
-    std::map<PeerId, std::size_t> behind;  // how many of waiting_
-    const auto send_one = [&](const Outgoing& out) {
+    const auto sent = [&](const PeerId& to, const Message& message, const Result<std::size_t>& bytes) {
+      if (bytes) {
+        on_sent(message, *bytes);
+      } else if (bytes.error().code == Errc::kPeerGone) {
+        on_gone(to);
+      }
+      return bytes || bytes.error().code == Errc::kPeerGone;
+    };
+    // A queue that is still full is found out with its first message, however long the rest.
+    for (auto queue = waiting_.begin(); queue != waiting_.end();) {
+      auto& [to, messages] = *queue;
+      while (!messages.empty() && sent(to, messages.front(), endpoint_.send(to, messages.front()))) messages.pop_front();
+      queue = messages.empty() ? waiting_.erase(queue) : std::next(queue);
+    }
+    for (const Outgoing& out : outgoing) {
       const bool keep = is_text(out);
-      if (const auto queued = behind.find(out.to); keep && queued != behind.end()) {
-        if (++queued->second <= kWaitingMax) {
-          waiting_.push_back(out);  // in order, or not at all
-        } else if (queued->second == kWaitingMax + 1) {  // it asks and does not read: as good as gone
-          std::erase_if(waiting_, [&](const Outgoing& w) { return w.to == out.to; });
-          on_gone(out.to);
-        }
-        return;
+      if (const auto queue = waiting_.find(out.to); keep && queue != waiting_.end()) {
+        queue->second.push_back(out.message);  // in order, or not at all
+        if (queue->second.size() <= kWaitingMax) continue;
+        waiting_.erase(queue);  // it asks and does not read: as good as gone
+        on_gone(out.to);
+        continue;
       }
       const Result<std::size_t> bytes = endpoint_.send(out.to, out.message);
-      if (bytes) {
-        on_sent(out.message, *bytes);
-      } else if (bytes.error().code == Errc::kPeerGone) {
-        on_gone(out.to);
-      } else if (keep) {
-        waiting_.push_back(out);
-        behind[out.to] = 1;
+      if (sent(out.to, out.message, bytes)) continue;
+      if (keep) {
+        waiting_[out.to].push_back(out.message);
       } else if (!std::holds_alternative<Heartbeat>(out.message.body)) {
         warn_limited("event=send_dropped reason=\"" + bytes.error().message + "\"");
       }
-    };
-    for (const Outgoing& out : waiting) send_one(out);
-    for (const Outgoing& out : outgoing) send_one(out);
+    }
   }
   void send(const std::vector<Outgoing>& outgoing) {
     send(
@@ -80,7 +85,7 @@ class Pump {
 
  private:
   static constexpr int kBurstMax = 64;
-  static constexpr std::size_t kWaitingMax = 16'384;  ///< messages that one client may leave unread
+  static constexpr std::size_t kWaitingMax = 4'096;  ///< messages that one client may leave unread: some 2 MiB
   /// What the coordinator tells a client once and for all. Bounded by the length of its answers.
   static bool is_text(const Outgoing& out) {
     const Message& message = out.message;
@@ -92,7 +97,7 @@ class Pump {
   void warn_limited(const std::string& text);
 
   Endpoint& endpoint_;
-  std::vector<Outgoing> waiting_;
+  std::map<PeerId, std::deque<Message>> waiting_;
   RateLimit limit_;
   std::optional<Error> version_mismatch_;
 };

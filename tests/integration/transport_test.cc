@@ -16,6 +16,7 @@
 #include <zmq.hpp>
 
 #include "common/transport/codec.h"
+#include "common/transport/pump.h"
 #include "schemas/outrider_generated.h"
 
 namespace outrider {
@@ -515,6 +516,68 @@ TEST_F(HostilePeer, WritingRandomBytesToThePortDisturbsNobody) {
     ASSERT_NO_FATAL_FAILURE(expect_others_undisturbed());
     close(fd);
   }
+}
+
+// ---- pump ----
+
+/// A coordinator's pump with two clients; `reader` reads, `sleeper` has asked and then reads no more.
+class PumpTest : public testing::Test {
+ protected:
+  PumpTest() : bound_(Endpoint::bind(context_, "inproc://pump").value()), pump_(*bound_) {
+    for (auto* client : {&sleeper_, &reader_}) {
+      *client = Endpoint::connect(context_, "inproc://pump").value();
+      EXPECT_TRUE((*client)->send("", numbered(0)));
+      PeerId from;
+      for (const TimePoint start = now(); from.empty() && now() - start < kHang; bound_->wait(10ms)) {
+        pump_.receive([&](const PeerId& peer, const Message&) { from = peer; });
+      }
+      (client == &sleeper_ ? sleeper_id_ : reader_id_) = from;
+    }
+  }
+  void send(std::vector<Outgoing> outgoing) {
+    pump_.send(outgoing, [&](const Message&, std::size_t) { ++sent_; }, [&](const PeerId& peer) { gone_.push_back(peer); });
+  }
+  static Message text(std::int64_t index) { return {SessionId{1}, {}, 0, Tokens{.index = index, .tokens = {7}}}; }
+
+  TransportContext context_;
+  std::unique_ptr<Endpoint> bound_, sleeper_, reader_;
+  PeerId sleeper_id_, reader_id_;
+  Pump pump_;
+  int sent_ = 0;
+  std::vector<PeerId> gone_;
+};
+
+TEST_F(PumpTest, TextWaitsInOrderForAClientThatReadsLate) {
+  constexpr std::int64_t kTexts = 3000;
+  for (std::int64_t i = 0; i < kTexts; ++i) send({{sleeper_id_, text(i)}});
+  EXPECT_LT(sent_, kTexts) << "nothing had to wait";
+  std::int64_t read = 0;
+  for (const TimePoint start = now(); read < kTexts && now() - start < kHang;) {
+    if (const auto received = sleeper_->receive()) {
+      ASSERT_EQ(std::get<Tokens>(received->message->body).index, read++);
+    } else {
+      send({});
+    }
+  }
+  EXPECT_EQ(read, kTexts);
+  EXPECT_TRUE(gone_.empty());
+}
+
+TEST_F(PumpTest, AClientThatNeverReadsIsAsGoodAsGoneAndOthersDoNotWait) {
+  std::int64_t read = 0;
+  for (std::int64_t i = 0; i < 10'000 && gone_.empty(); ++i) {
+    send({{sleeper_id_, text(i)}, {reader_id_, text(i)}});
+    if (i % 100 != 99) continue;
+    for (const TimePoint start = now(); read <= i && now() - start < kHang;) {
+      if (const auto received = reader_->receive()) {
+        ASSERT_EQ(std::get<Tokens>(received->message->body).index, read++);
+      } else {
+        send({});
+        reader_->wait(1ms);
+      }
+    }
+  }
+  EXPECT_EQ(gone_, std::vector{sleeper_id_});
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // rows that it is sent are those that a fresh prefill of the committed text would hold.
 #include "verifier-node/backbone_engine.h"
 
+#include <array>
 #include <map>
 
 #include "common/sampling/verify.h"
@@ -197,6 +198,143 @@ TEST_P(EngineProperty, SessionsInABatchGetWhatTheyGetAloneAndTheCommittedRows) {
   EXPECT_GT(mixed, 0);
   EXPECT_GT(accepted, 0);
   EXPECT_GT(verifies, 0);
+}
+
+/// A verifier without its socket: the core decides, the engine computes. Keeps what a drafter would have been sent.
+struct Verifier {
+  struct Replica {
+    Position end = 0;
+    std::array<std::map<Position, std::vector<std::byte>>, 2> rows;  ///< K and V by position, of each donor
+  };
+
+  Verifier(const Pair& pair, Position reuse_min) : engine(load_backbone(pair, kRows)) {
+    VerifierConfig config;
+    config.rows_max = kRows;
+    config.prefill_chunk = 11;
+    config.reuse_min = reuse_min;
+    config.capacity.kv_cost = engine.kv_cost();
+    Hello hello{.role = Role::kVerifier, .name = "v", .facts = {.vocab_size = static_cast<std::int32_t>(engine.backbone().config().vocab_size), .context_max = 4096}};
+    core.emplace(config, std::move(hello));
+    core->on_message({.body = Welcome{1}}, TimePoint{});
+  }
+
+  void send(Message message) { core->on_message(std::move(message), TimePoint{}); }
+  /// Computes until nothing is left to do. Each session's Verdict is in `verdicts` then.
+  void run() {
+    while (true) {
+      const std::vector<VerifyWork> batch = core->take_batch();
+      for (const SessionId session : core->take_released()) engine.release(session);
+      if (batch.empty()) break;
+      core->on_batch_done(engine.run(batch), TimePoint{});
+    }
+    for (Outgoing& out : core->take_outgoing()) {
+      if (auto* chunk = std::get_if<KvChunk>(&out.message.body)) take_rows(out.message.session, chunk->kv);
+      auto* verdict = std::get_if<Verdict>(&out.message.body);
+      if (verdict == nullptr) continue;
+      take_rows(out.message.session, verdict->kv);
+      verdicts[out.message.session] = std::move(*verdict);
+    }
+  }
+  void take_rows(SessionId session, const KvRows& kv) {
+    Replica& replica = replicas[session];
+    ASSERT_EQ(kv.from, replica.end);
+    replica.end = kv.to;
+    for (std::size_t d = 0; d < kv.donors.size(); ++d) {
+      const std::vector<std::byte> k = bytes_of(kv.donors[d].key), v = bytes_of(kv.donors[d].value);
+      const std::size_t row = k.size() / static_cast<std::size_t>(kv.to - kv.donors[d].first);
+      for (Position p = kv.donors[d].first; p < kv.to; ++p) {
+        const auto at = static_cast<std::ptrdiff_t>(row) * (p - kv.donors[d].first), end = at + static_cast<std::ptrdiff_t>(row);
+        std::vector<std::byte>& both = replica.rows[d][p];
+        both.assign(k.begin() + at, k.begin() + end);
+        both.insert(both.end(), v.begin() + at, v.begin() + end);
+      }
+    }
+  }
+
+  static constexpr std::int64_t kRows = 24;
+  BackboneEngine engine;
+  std::optional<VerifierCore> core;
+  std::map<SessionId, Verdict> verdicts;
+  std::map<SessionId, Replica> replicas;
+};
+
+// Whatever a prompt takes over from texts that started like it, its own and the drafter's rows, the hidden row and the tokens
+// are those that a verifier gives which reuses nothing.
+TEST_P(EngineProperty, ReusedRowsAreTheRowsThatWouldHaveBeenComputed) {
+  Verifier reusing(GetParam(), 4), computing(GetParam(), 1 << 20);
+  const TextConfig& config = reusing.engine.backbone().config();
+  const bool tiny = config.sliding_window < 16;
+  const Position window = drafter_window(config.sliding_window), ring = window + Verifier::kRows;
+  CounterRng rng(11);
+  const auto below = [&](std::int64_t n) { return static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(n))); };
+  std::vector<std::vector<TokenId>> texts;
+  const std::vector<TokenId> system = random_tokens(rng, ring + ring / 3, config);  // longer than a ring
+  std::uint64_t last_id = 0;
+  std::int64_t reused = 0, beyond_ring = 0;
+  for (int turn = 0; turn < (tiny ? 8 : 3); ++turn) {
+    SCOPED_TRACE(testing::Message() << "turn " << turn);
+    // Each turn: the shared start; a text that goes on; the same, cut and continued otherwise; the first again, twice.
+    std::vector<std::vector<TokenId>> prompts(5);
+    prompts[0] = system;
+    if (turn > 0) prompts[1] = texts[static_cast<std::size_t>(below(std::ssize(texts)))];
+    if (turn > 0) prompts[2] = texts[static_cast<std::size_t>(below(std::ssize(texts)))], prompts[2].resize(static_cast<std::size_t>(below(std::ssize(prompts[2]))));
+    for (std::vector<TokenId>& prompt : prompts) {
+      const std::vector<TokenId> question = random_tokens(rng, 1 + below(ring), config);
+      prompt.insert(prompt.end(), question.begin(), question.end());
+    }
+    prompts[3] = prompts[4] = prompts[0];
+    std::vector<std::uint64_t> ids;
+    for (const std::vector<TokenId>& prompt : prompts) {
+      ids.push_back(++last_id);
+      // The penalty's counts are of the whole prompt, reused or not.
+      const SamplingParams sampling = last_id % 2 == 0 ? SamplingParams{.repetition_penalty = 1.5f} : SamplingParams{};
+      for (Verifier* verifier : {&reusing, &computing}) {
+        verifier->send({.session = SessionId{last_id}, .body = Prefill{.tokens = prompt, .want_kv = true, .sampling = sampling}});
+      }
+    }
+    std::vector<std::vector<TokenId>> committed = prompts, drafts(prompts.size());  // drafts: the token before them first
+    for (std::uint32_t round = 0; round < 4; ++round) {
+      SCOPED_TRACE(testing::Message() << "round " << round);
+      reusing.run();
+      computing.run();
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        SCOPED_TRACE(testing::Message() << "prompt " << i << " of " << prompts[i].size());
+        const SessionId id{ids[i]};
+        const Verdict &actual = reusing.verdicts.at(id), &expected = computing.verdicts.at(id);
+        ASSERT_EQ(actual.accepted, expected.accepted);
+        ASSERT_EQ(actual.next_token, expected.next_token);
+        ASSERT_EQ(actual.committed, expected.committed);
+        ASSERT_EQ(bytes_of(*actual.hidden), bytes_of(*expected.hidden)) << "hidden row";
+        const Verifier::Replica &held = reusing.replicas.at(id), &wanted = computing.replicas.at(id);
+        ASSERT_EQ(held.end, actual.committed);
+        for (Position p = 0; p < held.end; ++p) {
+          ASSERT_EQ(held.rows[1].at(p), wanted.rows[1].at(p)) << "full row " << p;
+          if (p < held.end - window) continue;
+          ASSERT_EQ(held.rows[0].at(p), wanted.rows[0].at(p)) << "sliding row " << p;
+        }
+        if (round == 0) {
+          reused += actual.cached_tokens;
+          beyond_ring += actual.cached_tokens > ring;
+          EXPECT_EQ(expected.cached_tokens, 0);
+        } else {
+          committed[i].insert(committed[i].end(), drafts[i].begin(), drafts[i].begin() + actual.accepted + 1);
+        }
+        drafts[i] = random_tokens(rng, 1 + below(6), config);
+        drafts[i][0] = actual.next_token;
+        if (round == 3) continue;
+        for (Verifier* verifier : {&reusing, &computing}) {
+          verifier->send({.session = id, .round = RoundId{round + 1}, .base = std::ssize(committed[i]),
+                          .body = Verify{.tokens = drafts[i], .kv_from = held.end}});
+        }
+      }
+    }
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      texts.push_back(committed[i]);
+      for (Verifier* verifier : {&reusing, &computing}) verifier->send({.session = SessionId{ids[i]}, .body = Free{}});
+    }
+  }
+  EXPECT_GT(reused, std::ssize(system)) << "tokens";
+  EXPECT_GT(beyond_ring, 2) << "prompts";
 }
 
 }  // namespace

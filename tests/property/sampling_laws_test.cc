@@ -7,7 +7,9 @@
 
 #include <gtest/gtest.h>
 
+#include "common/kernels/ops.h"
 #include "common/sampling/sampler.h"
+#include "tests/property/model_support.h"
 
 namespace outrider {
 namespace {
@@ -34,6 +36,41 @@ Language make_language(std::int64_t vocab, std::uint64_t seed, float drafter_err
     language.target.push_back(1.5f * normal());
     language.drafter.push_back(language.target.back() + drafter_error * normal());
   }
+  return language;
+}
+
+/// Nano and its assistant as such a language: their scores of the first `vocab` tokens that nano writes, after a fixed text and the last
+/// token. So 100,000 tokens cost `vocab` forwards, and the rows are as peaked, and the drafter as wrong, as real ones are.
+Language make_nano_language(std::int64_t vocab) {
+  const Pair nano{"nano", "models/nano/backbone", "models/nano/assistant", WeightType::kF32};
+  const auto backbone = load_backbone(nano, 16);
+  const auto weights = open_weights(in_source(nano.backbone), nano.type).value();
+  const auto assistant = Assistant::load(in_source(nano.assistant), backbone->config(), *weights, nano.type).value();
+  const float softcap = backbone->config().final_logit_softcapping;
+  SamplingScratch scratch;
+  KvCache cache = backbone->make_cache();
+  std::vector<TokenId> text = {2}, words;
+  OutputRow last = forward(*backbone, cache, text).back();
+  Position fixed = 0;  // the text that all rows follow: what it wrote before it had all words
+  while (std::ssize(words) < vocab) {
+    CHECK(text.size() < 1000, "{} words in {} tokens", words.size(), text.size());
+    text.push_back(Sampler({.temperature = 1.2f, .seed = text.size()}, {}, softcap).choose(last.logits, scratch).value());
+    if (std::find(words.begin(), words.end(), text.back()) == words.end()) words.push_back(text.back());
+    fixed = cache.length();
+    if (std::ssize(words) < vocab) last = forward(*backbone, cache, std::span(text).last(1)).back();
+  }
+  DonorReplica replica = assistant->make_replica();
+  replica.extend(*backbone, cache, fixed);
+  const auto restrict_to_words = [&](std::span<const float> scores, std::vector<float>* table) {
+    for (const TokenId word : words) table->push_back(scores[static_cast<std::size_t>(word)]);
+  };
+  Language language{.vocab = vocab, .target = {}, .drafter = {}};
+  for (const TokenId word : words) {
+    restrict_to_words(assistant->trace_step(word, last.hidden, replica, fixed, nullptr).logits, &language.drafter);
+    restrict_to_words(forward(*backbone, cache, {&word, 1}).back().logits, &language.target);
+    cache.truncate(fixed);
+  }
+  if (softcap > 0) softcap_in_place({language.target.data(), {vocab, vocab}}, softcap);
   return language;
 }
 
@@ -303,17 +340,14 @@ SamplingParams penalties() {
   return {.temperature = 1, .repetition_penalty = 1.3f, .presence_penalty = 0.4f, .frequency_penalty = 0.3f};
 }
 
-class SamplingLaws : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(DraftLength, SamplingLaws, testing::Range(1, 9));
-
-TEST_P(SamplingLaws, BothRulesEmitWhatPlainSamplingEmits) {
-  const Language language = make_language(12, 11, 1.0f);
+/// Both rules at one draft length, three temperatures, with and without filters.
+void expect_laws(const Language& language, int draft_length) {
   for (const float temperature : {0.3f, 1.0f, 1.5f}) {
     for (const bool filtered : {false, true}) {
       SCOPED_TRACE(testing::Message() << "temperature " << temperature << (filtered ? ", top-k 6, top-p 0.9" : ""));
       const SamplingParams params = params_of(temperature, filtered);
-      EXPECT_EQ(generate(language, params, GetParam(), Drafting::kCoupled, kMatch).gate.verdict(), "") << "match";
-      const Sample run = generate(language, params, GetParam(), Drafting::kSampled, kRejection);
+      EXPECT_EQ(generate(language, params, draft_length, Drafting::kCoupled, kMatch).gate.verdict(), "") << "match";
+      const Sample run = generate(language, params, draft_length, Drafting::kSampled, kRejection);
       EXPECT_EQ(run.gate.verdict(), "") << "rejection";
       EXPECT_GE(run.gate.tokens(), kTokens);
       EXPECT_GT(run.accepted, run.drafted / 20);
@@ -321,6 +355,14 @@ TEST_P(SamplingLaws, BothRulesEmitWhatPlainSamplingEmits) {
     }
   }
 }
+
+class SamplingLaws : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(DraftLength, SamplingLaws, testing::Range(1, 9));
+TEST_P(SamplingLaws, BothRulesEmitWhatPlainSamplingEmits) { expect_laws(make_language(12, 11, 1.0f), GetParam()); }
+
+class NanoSamplingLaws : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(DraftLength, NanoSamplingLaws, testing::Values(1, 2, 4, 8));
+TEST_P(NanoSamplingLaws, BothRulesEmitWhatPlainSamplingEmits) { expect_laws(make_nano_language(48), GetParam()); }
 
 TEST(SamplingLaws, HoldForSmallAndLargerVocabularies) {
   for (const std::int64_t vocab : {8, 64}) {
@@ -382,6 +424,13 @@ TEST_P(Mutants, AreFoundOut) {
   };
   EXPECT_EQ(verdict(Mistake::kNone, Drafting::kSampled), "") << "without the mistake it is right";
   EXPECT_NE(verdict(mutant_case.mistake, mutant_case.drafting), "");
+}
+
+TEST(NanoMutants, AreFoundOut) {
+  const Language language = make_nano_language(48);
+  for (const Mistake mistake : {Mistake::kPassOn, Mistake::kKeepRejected, Mistake::kDropBonus, Mistake::kNoClamp}) {
+    EXPECT_NE(generate(language, {.temperature = 1}, 3, Drafting::kSampled, mutant(mistake, true)).gate.verdict(), "") << static_cast<int>(mistake);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -139,6 +139,112 @@ TEST(Simulation, RejectionSurvivesEveryFault) {
   EXPECT_EQ(accepted, drafted);
 }
 
+// Conversations that go on, a start that all share and choices of one prompt, in memory for a few of them: every text is
+// plain decoding's, and most prompt tokens are not computed twice.
+TEST(Simulation, ReusedRowsChangeNoText) {
+  std::int64_t prompt_tokens = 0, cached = 0, restarts = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const Faults faults = seed % 3 == 0 ? Faults{} : Faults{.drop = 0.03, .repeat = 0.1, .delay_max = std::chrono::milliseconds(5), .slow = 0.02, .drafter_restart = 0.5};
+    CounterRng rng(seed * 15485863);
+    const auto random_tokens = [&](std::size_t count) {
+      std::vector<TokenId> tokens(count);
+      for (TokenId& token : tokens) token = static_cast<TokenId>(rng.below(model::kVocab));
+      return tokens;
+    };
+    // Memory for three sessions of average length, or for many.
+    Simulator simulator(seed, faults, 0.7, seed % 2 == 0 ? 80'000 : 2'000'000);
+    const std::vector<TokenId> system = random_tokens(rng.below(120));
+    std::uint64_t number = 0;
+    std::map<std::uint64_t, std::vector<TokenId>> expected, prompts;
+    for (int turn = 0; turn < 3; ++turn) {
+      std::vector<std::vector<TokenId>> next;
+      for (const auto& [id, prompt] : prompts) {
+        if (id + 5 <= number) continue;  // of an earlier turn
+        next.push_back(prompt);
+        next.back().insert(next.back().end(), expected[id].begin(), expected[id].end());
+      }
+      for (std::size_t i = 0; i < 5; ++i) {
+        std::vector<TokenId> prompt = turn == 0 || i >= 3 ? system : next.at(i);
+        const std::vector<TokenId> question = random_tokens(1 + rng.below(60));
+        prompt.insert(prompt.end(), question.begin(), question.end());
+        if (i == 2) prompt = prompts[number];  // another choice of the one before
+        const SamplingParams sampling = seed % 4 == 0 ? SamplingParams{.temperature = 1, .repetition_penalty = 1.3f, .seed = number} : SamplingParams{};
+        const auto max_tokens = static_cast<std::int64_t>(1 + rng.below(80));
+        prompts[++number] = prompt;
+        expected[number] = model::generate(prompt, max_tokens, sampling);
+        simulator.request(number, prompt, max_tokens, static_cast<std::int32_t>(rng.below(6)), sampling);
+      }
+      ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1))) << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+    }
+    for (const auto& [id, answer] : simulator.answers()) {
+      EXPECT_EQ(answer.failure, "");
+      ASSERT_EQ(answer.tokens, expected[id]) << "session " << id;
+      prompt_tokens += std::ssize(prompts[id]);
+      cached += answer.metrics.cached_prompt_tokens;
+    }
+    EXPECT_TRUE(simulator.violations().empty()) << simulator.violations().front();
+    restarts += simulator.drafter_restarts();
+  }
+  std::printf("%lld of %lld prompt tokens reused\n", static_cast<long long>(cached), static_cast<long long>(prompt_tokens));
+  EXPECT_GT(cached, prompt_tokens / 2);
+  EXPECT_GT(restarts, 10);
+}
+
+// A client that goes away at any moment: within a round nothing of its session is left on either tier.
+TEST(Simulation, CancellationFreesBothTiersWithinARound) {
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    CounterRng rng(seed * 32452843);
+    const Duration way = std::chrono::microseconds(150);  // for each message: none overtakes a Free
+    Simulator simulator(seed, {.delay_min = way, .delay_max = way}, 0.8);
+    simulator.run_for(std::chrono::milliseconds(100));  // the workers join
+    simulator.request(1, std::vector<TokenId>(1 + rng.below(200), 5), 400, static_cast<std::int32_t>(rng.below(6)));
+    simulator.run_for(std::chrono::microseconds(static_cast<std::int64_t>(1 + rng.below(300'000))));
+    simulator.cancel(1);
+    simulator.run_for(std::chrono::milliseconds(20));  // a forward takes 5 ms at most
+    EXPECT_EQ(simulator.coordinator_sessions(), 0);
+    EXPECT_EQ(simulator.verifier_sessions(), 0u);
+    EXPECT_EQ(simulator.drafter_sessions(), 0u);
+    EXPECT_EQ(simulator.verifier_kv_bytes(), 0);
+    EXPECT_TRUE(simulator.violations().empty()) << simulator.violations().front();
+  }
+}
+
+TEST(Simulation, CancelledSessionsLeaveNothingWhateverTheFaults) {
+  const Faults faults{.drop = 0.05, .repeat = 0.1, .delay_max = std::chrono::milliseconds(5), .slow = 0.03, .drafter_restart = 0.5};
+  std::int64_t cancelled = 0, finished = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    CounterRng rng(seed * 49979687);
+    Simulator simulator(seed, faults, 0.8, 120'000);  // for a few at a time: some are cancelled while they wait
+    constexpr std::uint64_t kSessions = 30;
+    for (std::uint64_t number = 1; number <= kSessions; ++number) {
+      simulator.request(number, std::vector<TokenId>(1 + rng.below(150), static_cast<TokenId>(rng.below(3))), 1 + static_cast<std::int64_t>(rng.below(300)),
+                        static_cast<std::int32_t>(rng.below(6)));
+      simulator.run_for(std::chrono::microseconds(static_cast<std::int64_t>(rng.below(50'000))));
+    }
+    for (std::uint64_t number = kSessions; number > 0; --number) {
+      simulator.run_for(std::chrono::microseconds(static_cast<std::int64_t>(rng.below(150'000))));
+      if (rng.below(2) == 0) simulator.cancel(1 + (number * 7 + seed) % kSessions);
+    }
+    ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1))) << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+    for (const auto& [number, answer] : simulator.answers()) {
+      EXPECT_TRUE(answer.done || answer.failure == "cancelled") << answer.failure;
+      ++(answer.done ? finished : cancelled);
+    }
+    simulator.run_for(std::chrono::seconds(150));  // as long as it takes to notice that a Free was lost
+    EXPECT_EQ(simulator.coordinator_sessions(), 0);
+    EXPECT_EQ(simulator.verifier_sessions(), 0u);
+    EXPECT_EQ(simulator.drafter_sessions(), 0u);
+    EXPECT_EQ(simulator.verifier_kv_bytes(), 0);
+    for (const WorkerStatus& worker : simulator.status().workers) EXPECT_EQ(worker.kv_bytes, 0);
+    EXPECT_TRUE(simulator.violations().empty()) << simulator.violations().front();
+  }
+  EXPECT_GT(cancelled, 100);
+  EXPECT_GT(finished, 100);
+}
+
 TEST(Simulation, OneSeedIsOneHistory) {
   const Faults faults{.drop = 0.1, .repeat = 0.1, .slow = 0.05, .drafter_restart = 1};
   Totals first, second;

@@ -10,6 +10,8 @@ namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(10);
 constexpr Position kKvRowsMax = 50;  // most K/V rows of one message, but for the last window
+constexpr std::int64_t kRowsMax = 24;
+constexpr KvCost kKvCost{.bytes_per_position = 100, .ring_bytes_per_position = 50, .ring_rows = model::kWindow + 1 + kRowsMax};
 const PeerId kVerifier = "verifier", kClient = "client";
 
 WireTensor tensor_of(const std::vector<std::uint64_t>& hashes, std::vector<std::int64_t> shape) {
@@ -59,11 +61,13 @@ std::vector<TokenId> generate(const std::vector<TokenId>& prompt, std::int64_t c
 
 }  // namespace model
 
-Simulator::Simulator(std::uint64_t seed, const Faults& faults, double drafter_accuracy)
-    : rng_(seed), faults_(faults), accuracy_(drafter_accuracy), now_(std::chrono::seconds(1)), coordinator_({.instance = 1000 + seed}) {
+Simulator::Simulator(std::uint64_t seed, const Faults& faults, double drafter_accuracy, std::int64_t kv_bytes_max)
+    : rng_(seed), faults_(faults), accuracy_(drafter_accuracy), now_(std::chrono::seconds(1)), coordinator_({.instance = 1000 + seed}), kv_bytes_max_(kv_bytes_max) {
   VerifierConfig config;
   config.prefill_chunk = 5;  // several chunks even for short prompts
-  config.rows_max = 24;
+  config.rows_max = kRowsMax;
+  config.reuse_min = 4;
+  config.capacity = {.kv_cost = kKvCost, .kv_bytes_max = kv_bytes_max};
   verifier_ = std::make_unique<VerifierCore>(config, Hello{.role = Role::kVerifier, .name = "v", .facts = model::facts()});
   new_drafter();
   schedule(Duration::zero(), Event::Kind::kTick, "", {});
@@ -82,6 +86,11 @@ void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::
   coordinator_.on_message(kClient, {.session = SessionId{number}, .body = Generate{.prompt = std::move(prompt), .max_tokens = max_tokens,
                                                                                    .draft_length = draft_length, .stop_ids = stop_ids, .wait_ms = 60'000,
                                                                                    .sampling = sampling, .policy = policy}}, now_);
+  flush();
+}
+
+void Simulator::cancel(std::uint64_t number) {
+  coordinator_.on_message(kClient, {.session = SessionId{number}, .body = Cancel{}}, now_);
   flush();
 }
 
@@ -152,11 +161,12 @@ void Simulator::flush() {
   }
   for (const DraftWork& work : drafter_->take_work()) draft(work);
   for (const Outgoing& out : drafter_->take_outgoing()) transmit(Event::Kind::kToCoordinator, drafter_peer_, out.message);
+  const std::vector<VerifyWork> batch = verifier_->take_batch();
   for (const SessionId session : verifier_->take_released()) {
-    prefixes_.erase(session);
+    caches_.erase(session);
     samplers_.erase(session);
   }
-  if (const std::vector<VerifyWork> batch = verifier_->take_batch(); !batch.empty()) {
+  if (!batch.empty()) {
     results_ = forward(batch);
     schedule(std::chrono::microseconds(1000 + static_cast<std::int64_t>(rng_.below(4000))), Event::Kind::kBatchDone, "", {});
   }
@@ -184,12 +194,29 @@ void Simulator::to_client(const Message& message) {
 std::vector<VerifyResult> Simulator::forward(const std::vector<VerifyWork>& batch) {
   std::vector<VerifyResult> results;
   for (const VerifyWork& work : batch) {
-    std::vector<std::uint64_t>& prefix = prefixes_[work.session];  // prefix[p]: hash of tokens 0..p
+    if (work.reuse) {
+      const auto source = caches_.find(work.reuse->from);
+      const auto length = static_cast<Position>(work.reuse->tokens.size());
+      if (source == caches_.end() || std::ssize(source->second.prefix) < length || caches_.contains(work.session) ||
+          (source->second.written > kKvCost.ring_rows && length + kRowsMax < source->second.written)) {
+        violated(fmt::format("session {} is to reuse {} rows that are not there", value(work.session), length));
+        continue;
+      }
+      Cache& cache = caches_[work.session] = source->second;
+      cache.prefix.resize(static_cast<std::size_t>(length));
+      if (work.reuse->take) caches_.erase(source);
+    }
+    Cache& cache = caches_[work.session];
+    std::vector<std::uint64_t>& prefix = cache.prefix;
     if (static_cast<Position>(prefix.size()) != work.base) violated("the verifier's cache and the base position differ");
     for (const TokenId token : work.tokens) prefix.push_back(model::extend(prefix.empty() ? model::kEmpty : prefix.back(), token));
+    cache.written = std::max<Position>(cache.written, std::ssize(prefix));
+    if (work.keep_as) caches_[*work.keep_as] = cache;
     VerifyResult result{.session = work.session, .round = work.round, .hidden = std::nullopt, .kv = {}};
     Position committed = static_cast<Position>(prefix.size());
-    if (work.base == 0 && !(work.sampling == SamplingParams{})) samplers_.emplace(work.session, Sampler(work.sampling, work.stop_ids, 0));
+    if ((work.base == 0 || work.reuse) && !(work.sampling == SamplingParams{})) {
+      samplers_.emplace(work.session, Sampler(work.sampling, work.stop_ids, 0)).first->second.add_prompt(work.reuse ? work.reuse->tokens : std::vector<TokenId>());
+    }
     const auto sampler = samplers_.find(work.session);
     if (sampler != samplers_.end()) {
       const std::size_t outputs = !work.prefill ? work.tokens.size() : work.last ? 1 : 0;
@@ -234,6 +261,9 @@ std::vector<VerifyResult> Simulator::forward(const std::vector<VerifyWork>& batc
     }
     results.push_back(std::move(result));
   }
+  std::int64_t bytes = 0;
+  for (const auto& [id, cache] : caches_) bytes += kKvCost.bytes(std::ssize(cache.prefix));
+  if (bytes > kv_bytes_max_) violated(fmt::format("{} bytes of K/V, {} allowed", bytes, kv_bytes_max_));
   return results;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -47,11 +48,15 @@ std::vector<TokenId> generate(const std::vector<TokenId>& prompt, std::int64_t c
 /// seed is one history.
 class Simulator {
  public:
-  Simulator(std::uint64_t seed, const Faults& faults, double drafter_accuracy);
+  /// @param kv_bytes_max the verifier's K/V memory; a position takes 100 bytes, and 50 more in the ring.
+  Simulator(std::uint64_t seed, const Faults& faults, double drafter_accuracy,
+            std::int64_t kv_bytes_max = std::numeric_limits<std::int64_t>::max());
 
   /// Opens a request, as a client over a reliable link.
   void request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens, std::int32_t draft_length,
                const SamplingParams& sampling = {}, const std::vector<TokenId>& stop_ids = {}, DraftPolicy policy = DraftPolicy::kFixed);
+  /// The client wants this one no longer.
+  void cancel(std::uint64_t number);
   /// Lets virtual time pass until every request has ended. @return false if `limit` came first.
   bool run_until_done(Duration limit);
   void run_for(Duration duration);
@@ -70,6 +75,8 @@ class Simulator {
   std::size_t verifier_sessions() const { return verifier_->session_count(); }
   std::size_t drafter_sessions() const { return drafter_->session_count(); }
   int coordinator_sessions() const { return coordinator_.status().sessions; }
+  std::int64_t verifier_kv_bytes() const { return verifier_->kv_bytes(); }
+  Status status() const { return coordinator_.status(); }
 
  private:
   struct Event {
@@ -105,7 +112,12 @@ class Simulator {
   std::unique_ptr<VerifierCore> verifier_;
   std::unique_ptr<DrafterCore> drafter_;
   PeerId drafter_peer_;
-  std::map<SessionId, std::vector<std::uint64_t>> prefixes_;  ///< the verifier's cache: prefix hash by position
+  struct Cache {
+    std::vector<std::uint64_t> prefix;  ///< prefix[p]: hash of tokens 0..p
+    Position written = 0;               ///< the ring has lost what is further back than its length
+  };
+  std::map<SessionId, Cache> caches_;   ///< the verifier's K/V
+  std::int64_t kv_bytes_max_;
   std::map<SessionId, Sampler> samplers_;                     ///< of the sessions that sample
   SamplingScratch scratch_;
   bool sampled_ = false;  ///< some session samples: its tokens are not choose()'s

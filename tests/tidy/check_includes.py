@@ -21,6 +21,7 @@ NEVER_INCLUDE = {("drafter-node", "verifier-node"), ("verifier-node", "drafter-n
 CONFINED = [
     ("ZeroMQ or FlatBuffers", re.compile(r"^(zmq[._]|flatbuffers/)|_generated\.h$"),
      lambda file: file.startswith(("common/transport/", "schemas/"))),
+    ("cpp-httplib", re.compile(r"^httplib\.h$"), lambda file: file == "coordinator-node/http_server.cc"),
     ("oneDNN", re.compile(r"^(oneapi/dnnl/|dnnl[._])"),
      lambda file: file.startswith("common/kernels/") and "onednn" in pathlib.Path(file).name),
 ]

@@ -125,18 +125,21 @@ class RandomMessages {
     return result;
   }
 
-  void fill(Hello& m) { m = {enumerator(Role::kDrafter), text(), facts()}; }
+  void fill(Hello& m) {
+    m = {enumerator(Role::kDrafter), text(), facts(), {big_natural(), {natural(), natural(), position()}, big_natural()}};
+  }
   void fill(Welcome& m) { m = {engine_()}; }
   void fill(Refuse& m) { m = {enumerator(Errc::kIo), text()}; }
   void fill(WhoAreYou&) {}
-  void fill(Heartbeat&) {}
+  void fill(Heartbeat& m) { m = {big_natural()}; }
   void fill(Drain&) {}
   SamplingParams sampling() {
     const auto number = [&] { return static_cast<float>(integer(-1000, 1000)) / 64; };
     SamplingParams result{.temperature = number(), .top_k = natural(), .top_p = number(), .min_p = number(),
                           .repetition_penalty = number(), .presence_penalty = number(), .frequency_penalty = number(),
-                          .suppress_tokens = tokens(0, 5), .min_tokens = big_natural(), .seed = engine_(), .rule = enumerator(SamplingRule::kRejection)};
+                          .suppress_tokens = tokens(0, 5), .min_tokens = big_natural(), .seed = engine_(), .rule = enumerator(SamplingRule::kTypical)};
     for (std::int64_t i = integer(0, 3); i > 0; --i) result.logit_bias.push_back({natural(), number()});
+    if (coin()) result.logprobs = static_cast<std::int32_t>(integer(0, kLogprobsMax));
     return result;
   }
   void fill(Prefill& m) { m = {tokens(1, 200), coin(), position(), sampling(), tokens(0, 5)}; }
@@ -153,10 +156,13 @@ class RandomMessages {
     return result;
   }
   void fill(Draft& m) {
-    m = {natural(), draft_length(), hidden(), kv(), std::nullopt, position()};
+    m = {natural(), draft_length(), hidden(), kv(), std::nullopt, position(), coin()};
     if (coin()) m.sampling = sampling();
   }
-  void fill(Candidates& m) { m = {tokens(0, kLimits.draft_length_max), big_natural(), distributions()}; }
+  void fill(Candidates& m) {
+    m = {tokens(0, kLimits.draft_length_max), big_natural(), distributions()};
+    if (coin()) m.state = hidden();
+  }
   void fill(Verify& m) {
     m.tokens = tokens(1, kLimits.draft_length_max + 1);
     m.q = distributions();
@@ -169,6 +175,19 @@ class RandomMessages {
     if (coin()) m.hidden = hidden();
     m.kv = kv();
     m.verify_ns = big_natural();
+    m.logprobs = logprobs(m.accepted + 1);
+    m.cached_tokens = position();
+  }
+  /// None, or of so many tokens.
+  std::vector<TokenLogprobs> logprobs(std::int64_t count) {
+    std::vector<TokenLogprobs> result(coin() ? static_cast<std::size_t>(count) : 0);
+    const std::int64_t top = integer(0, kLogprobsMax);
+    const auto number = [&] { return -static_cast<float>(integer(0, 1000)) / 64; };
+    for (TokenLogprobs& token : result) {
+      token.logprob = number();
+      for (std::int64_t i = 0; i < top; ++i) token.top.push_back({natural(), number()});
+    }
+    return result;
   }
   void fill(Cancel& m) {
     if (coin()) m.keep = coin() ? big_natural() : 0;  // 0 is a count, not "none"
@@ -176,12 +195,13 @@ class RandomMessages {
   void fill(Free&) {}
   void fill(Failed& m) { m = {enumerator(Errc::kIo), text()}; }
   void fill(Generate& m) {
-    m = {tokens(0, 200), big_natural(), draft_length(), tokens(0, 5), natural() % 86'400'001, coin(), sampling(),
+    m = {tokens(0, 200), big_natural(), draft_length(), tokens(0, 5), natural() % 86'400'001, coin(), sampling(), coin(),
          enumerator(DraftPolicy::kThompson), coin()};
   }
   void fill(Step& m) { m = {draft_length(), tokens(0, kLimits.draft_length_max)}; }
   void fill(Tokens& m) {
     m = {position(), tokens(0, 40)};
+    m.logprobs = logprobs(std::ssize(m.tokens));
     if (!coin()) return;
     m.round = {.draft_length = draft_length(), .drafts = tokens(0, kLimits.draft_length_max)};
     const auto drafted = static_cast<int>(m.round->drafts.size());
@@ -194,11 +214,16 @@ class RandomMessages {
     m.reason = enumerator(FinishReason::kLength);
     m.metrics = {big_natural(),  big_natural(), big_natural(), big_natural(), counts(),
                  counts(),       big_natural(), big_natural(), big_natural(), big_natural(),
-                 -big_natural(), big_natural(), big_natural(), big_natural(), big_natural(), big_natural(), big_natural()};
+                 -big_natural(), big_natural(), big_natural(), big_natural(), big_natural(), big_natural(), big_natural(), big_natural()};
     m.metrics.accepted_per_position.resize(m.metrics.drafted_per_position.size());
   }
   void fill(StatusRequest&) {}
-  void fill(Status& m) { m = {natural(), natural(), natural()}; }
+  void fill(Status& m) {
+    m = {natural(), natural(), natural(), natural()};
+    for (std::int64_t i = integer(0, 3); i > 0; --i) {
+      m.workers.push_back({enumerator(Role::kDrafter), text(), natural(), coin(), big_natural(), big_natural(), big_natural()});
+    }
+  }
 
   std::mt19937_64 engine_;
 };
@@ -219,12 +244,14 @@ bool equal(const KvRows& a, const KvRows& b) {
                     });
 }
 auto key(const RequestMetrics& m) {
-  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r] = m;
-  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r);
+  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s] = m;
+  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s);
 }
 auto key(const Hello& m) {
-  const auto& [a, b, c] = m;
-  return std::tie(a, b, c);
+  const auto& [a, b, c, capacity] = m;
+  const auto& [d, cost, e] = capacity;
+  const auto& [f, g, h] = cost;
+  return std::tie(a, b, c, d, e, f, g, h);
 }
 auto key(const Welcome& m) {
   const auto& [a] = m;
@@ -237,10 +264,6 @@ auto key(const Refuse& m) {
 auto key(const Prefill& m) {
   const auto& [a, b, c, d, e] = m;
   return std::tie(a, b, c, d, e);
-}
-auto key(const Candidates& m) {
-  const auto& [a, b, c] = m;
-  return std::tie(a, b, c);
 }
 auto key(const NeedKv& m) {
   const auto& [a] = m;
@@ -259,8 +282,8 @@ auto key(const Failed& m) {
   return std::tie(a, b);
 }
 auto key(const Generate& m) {
-  const auto& [a, b, c, d, e, f, g, h, i] = m;
-  return std::tie(a, b, c, d, e, f, g, h, i);
+  const auto& [a, b, c, d, e, f, g, h, i, j] = m;
+  return std::tie(a, b, c, d, e, f, g, h, i, j);
 }
 auto key(const Step& m) {
   const auto& [a, b] = m;
@@ -274,11 +297,16 @@ bool equal(const RoundReport& x, const RoundReport& y) {
   return x.draft_length == y.draft_length && x.drafts == y.drafts && key(x.outcome) == key(y.outcome);
 }
 bool equal(const Tokens& a, const Tokens& b) {
-  return a.index == b.index && a.tokens == b.tokens && a.round.has_value() == b.round.has_value() && (!a.round || equal(*a.round, *b.round));
+  return a.index == b.index && a.tokens == b.tokens && a.logprobs == b.logprobs && a.round.has_value() == b.round.has_value() &&
+         (!a.round || equal(*a.round, *b.round));
 }
-auto key(const Status& m) {
-  const auto& [a, b, c] = m;
-  return std::tie(a, b, c);
+auto key(const Heartbeat& m) {
+  const auto& [a] = m;
+  return std::tie(a);
+}
+auto key(const WorkerStatus& m) {
+  const auto& [a, b, c, d, e, f, g] = m;
+  return std::tie(a, b, c, d, e, f, g);
 }
 
 template <typename T>
@@ -291,14 +319,24 @@ bool equal(const T& a, const T& b) {
 }
 bool equal(const KvChunk& a, const KvChunk& b) { return equal(a.kv, b.kv); }
 bool equal(const Draft& a, const Draft& b) {
-  const auto& [token, length, hidden, kv, sampling, index] = a;
-  return token == b.token && length == b.draft_length && equal(hidden, b.hidden) && equal(kv, b.kv) && sampling == b.sampling && index == b.index;
+  const auto& [token, length, hidden, kv, sampling, index, want_state] = a;
+  return want_state == b.want_state && token == b.token && length == b.draft_length && equal(hidden, b.hidden) && equal(kv, b.kv) && sampling == b.sampling && index == b.index;
+}
+bool equal(const Candidates& a, const Candidates& b) {
+  const auto& [tokens, ns, q, state] = a;
+  return tokens == b.tokens && ns == b.draft_ns && q == b.q && state.has_value() == b.state.has_value() && (!state || equal(*state, *b.state));
 }
 bool equal(const Verdict& a, const Verdict& b) {
-  const auto& [accepted, token, committed, hidden, kv, ns] = a;
+  const auto& [accepted, token, committed, hidden, kv, ns, logprobs, cached] = a;
   return accepted == b.accepted && token == b.next_token && committed == b.committed &&
          hidden.has_value() == b.hidden.has_value() && (!hidden || equal(*hidden, *b.hidden)) &&
-         equal(kv, b.kv) && ns == b.verify_ns;
+         equal(kv, b.kv) && ns == b.verify_ns && logprobs == b.logprobs && cached == b.cached_tokens;
+}
+bool equal(const Status& a, const Status& b) {
+  const auto& [verifiers, drafters, sessions, waiting, workers] = a;
+  return verifiers == b.verifiers && drafters == b.drafters && sessions == b.sessions && waiting == b.waiting &&
+         std::equal(workers.begin(), workers.end(), b.workers.begin(), b.workers.end(),
+                    [](const WorkerStatus& x, const WorkerStatus& y) { return key(x) == key(y); });
 }
 bool equal(const Done& a, const Done& b) {
   const auto& [reason, metrics] = a;
@@ -637,6 +675,12 @@ std::vector<Wrong> all_wrongs() {
        "head_dim is -1"},
       {"hello_donor_window", hello([](Hello& m) { m.facts.donors = {{.sliding_window = -1}}; }),
        kBad, "sliding_window is -1"},
+      {"hello_sessions_max", hello([](Hello& m) { m.capacity.sessions_max = -1; }), kBad, "sessions_max is -1"},
+      {"hello_kv_position", hello([](Hello& m) { m.capacity.kv_cost.bytes_per_position = (std::int64_t{1} << 40) + 1; }), kBad,
+       "bytes_per_position is 1099511627777"},
+      {"hello_kv_ring", hello([](Hello& m) { m.capacity.kv_cost.ring_bytes_per_position = -1; }), kBad, "ring_bytes_per_position is -1"},
+      {"hello_kv_ring_rows", hello([](Hello& m) { m.capacity.kv_cost.ring_rows = kFar; }), kBad, "ring_rows is 1048577"},
+      {"hello_kv_bytes_max", hello([](Hello& m) { m.capacity.kv_bytes_max = -1; }), kBad, "kv_bytes_max is -1"},
       {"hello_without_facts",
        [] {
          return Frames{header(wire::Body::Hello, [](FlatBufferBuilder& builder) {
@@ -700,7 +744,7 @@ std::vector<Wrong> all_wrongs() {
       {"candidates_ns", body_with(Candidates{}, [](Candidates& m) { m.draft_ns = -1; }), kBad,
        "draft_ns is -1"},
       {"need_kv_have", body_with(NeedKv{}, [](NeedKv& m) { m.have = -1; }), kBad, "have is -1"},
-      {"sampling_rule", body_with(Generate{}, [](Generate& m) { m.sampling.rule = static_cast<SamplingRule>(2); }), kBad, "rule is 2, wanted 0 to 1"},
+      {"sampling_rule", body_with(Generate{}, [](Generate& m) { m.sampling.rule = static_cast<SamplingRule>(3); }), kBad, "rule is 3, wanted 0 to 2"},
       {"draft_index", draft_with([](Draft& d) { d.index = -1; }), kBad, "index is -1"},
       {"q_long", body_with(Candidates{}, [](Candidates& m) { m.q.resize(33); }), kBig, "33 distributions, at most 32"},
       {"q_empty", body_with(Candidates{}, [](Candidates& m) { m.q.resize(1); }), kBad, "0 ids and 0 weights in a distribution, wanted 1 to 64, as many"},
@@ -725,6 +769,7 @@ std::vector<Wrong> all_wrongs() {
        "next_token is -1"},
       {"verdict_committed", body_with(Verdict{}, [](Verdict& m) { m.committed = kFar; }), kBad,
        "committed is 1048577"},
+      {"verdict_cached", body_with(Verdict{}, [](Verdict& m) { m.cached_tokens = -1; }), kBad, "cached_tokens is -1"},
       {"verdict_ns", body_with(Verdict{}, [](Verdict& m) { m.verify_ns = -1; }), kBad,
        "verify_ns is -1"},
       {"failed_code", body_with(Failed{}, [](Failed& m) { m.code = Errc{200}; }), kBad,
@@ -763,6 +808,16 @@ std::vector<Wrong> all_wrongs() {
        "accepted is 3, wanted 0 to 2"},
       {"tokens_round_time", body_with(Tokens{}, [](Tokens& m) { m.round = {.outcome = {.draft_s = std::numeric_limits<double>::quiet_NaN()}}; }),
        kBad, "draft_s is nan"},
+      {"tokens_logprobs", body_with(Tokens{}, [](Tokens& m) { m.tokens = {1, 2}, m.logprobs.resize(1); }), kBad, "1 logprobs for 2 tokens"},
+      {"tokens_logprob_nan",
+       body_with(Tokens{}, [](Tokens& m) { m.tokens = {1}, m.logprobs = {{std::numeric_limits<float>::quiet_NaN(), {}}}; }), kBad, "a logprob is nan"},
+      {"tokens_logprob_above", body_with(Tokens{}, [](Tokens& m) { m.tokens = {1}, m.logprobs = {{0, {{1, 0.5f}}}}; }), kBad, "a logprob is 0.5"},
+      {"tokens_alternative", body_with(Tokens{}, [](Tokens& m) { m.tokens = {1}, m.logprobs = {{0, {{-1, 0}}}}; }), kBad, "-1 among alternatives"},
+      {"tokens_alternatives", body_with(Tokens{}, [](Tokens& m) { m.tokens = {1}, m.logprobs = {{0, std::vector<Logprob>(21)}}; }), kBig,
+       "21 alternatives, at most 20 allowed"},
+      {"verdict_logprobs", body_with(Verdict{}, [](Verdict& m) { m.accepted = 1, m.logprobs.resize(1); }), kBad, "1 logprobs for 2 tokens"},
+      {"sampling_logprobs", body_with(Generate{}, [](Generate& m) { m.sampling.logprobs = 21; }), kBad, "logprobs is 21, wanted 0 to 20"},
+      {"cancel_keep", body_with(Cancel{}, [](Cancel& m) { m.keep = -1; }), kBad, "keep is -1"},
       {"tokens_token", body_with(Tokens{}, [](Tokens& m) { m.tokens = {-1}; }), kBad,
        "-1 among tokens"},
       {"done_reason", body_with(Done{}, [](Done& m) { m.reason = FinishReason{2}; }), kBad,
@@ -779,6 +834,13 @@ std::vector<Wrong> all_wrongs() {
        "drafters is -1"},
       {"status_sessions", body_with(Status{}, [](Status& m) { m.sessions = -1; }), kBad,
        "sessions is -1"},
+      {"status_waiting", body_with(Status{}, [](Status& m) { m.waiting = -1; }), kBad, "waiting is -1"},
+      {"status_workers", body_with(Status{}, [](Status& m) { m.workers.resize(kLimits.workers_max + 1); }), kBig,
+       "257 workers, at most 256"},
+      {"status_worker_role", body_with(Status{}, [](Status& m) { m.workers = {{.role = Role{2}, .name = ""}}; }), kBad, "role is 2"},
+      {"status_worker_rtt", body_with(Status{}, [](Status& m) { m.workers = {{.name = "", .rtt_ns = -1}}; }), kBad, "rtt_ns is -1"},
+      {"status_worker_kv", body_with(Status{}, [](Status& m) { m.workers = {{.name = "", .kv_bytes = -1}}; }), kBad, "kv_bytes is -1"},
+      {"heartbeat_sent", body_with(Heartbeat{}, [](Heartbeat& m) { m.sent_ns = -1; }), kBad, "sent_ns is -1"},
   };
 }
 

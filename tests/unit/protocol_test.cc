@@ -376,6 +376,78 @@ TEST_F(Coordinator, AnAnswerCanNotKeepTokensThatItDoesNotHave) {
   EXPECT_NE(find<Free>(out, "v"), nullptr);
 }
 
+TEST_F(Coordinator, AnUnverifiedAnswerIsTheDraftersOwn) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  const Generate request{.prompt = {1, 2, 3}, .max_tokens = 6, .draft_length = 2, .stop_ids = {44}, .wait_ms = 1000, .unverified = true};
+  core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
+  verdict(0, 0, 40, 3);
+  Message message;
+  auto out = sent();
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, std::vector<TokenId>{40}) << "the first is the target's";
+  const auto expect_draft = [&](TokenId token, std::int64_t index) {
+    const Draft* draft = find<Draft>(out, "d", &message);
+    ASSERT_NE(draft, nullptr);
+    EXPECT_EQ(message.base, 3) << "position and K/V stay those of the prompt";
+    EXPECT_EQ(draft->token, token);
+    EXPECT_EQ(draft->index, index);
+    EXPECT_TRUE(draft->want_state);
+    EXPECT_EQ(find<Verify>(out, "v"), nullptr);
+  };
+  const auto candidates = [&](std::uint32_t round, std::vector<TokenId> tokens, std::optional<WireTensor> state) {
+    core_.on_message("d", {.session = SessionId{50}, .round = RoundId{round}, .body = Candidates{.tokens = std::move(tokens), .state = std::move(state)}}, now_);
+    out = sent();
+  };
+  expect_draft(40, 1);
+  candidates(1, {41, 42}, zeros({2}));
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, (std::vector<TokenId>{41, 42}));
+  expect_draft(42, 3);
+  candidates(2, {43, 44}, zeros({2}));
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, (std::vector<TokenId>{43, 44}));
+  ASSERT_NE(find<Done>(out, "c"), nullptr);
+  EXPECT_EQ(find<Done>(out, "c")->reason, FinishReason::kStop);
+  EXPECT_EQ(find<Done>(out, "c")->metrics.drafted_tokens, 4);
+  EXPECT_EQ(find<Done>(out, "c")->metrics.rounds, 0);
+}
+
+TEST_F(Coordinator, AnUnverifiedAnswerEndsWithItsDrafter) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  Generate request{.prompt = {1, 2, 3}, .max_tokens = 6, .draft_length = 2, .stop_ids = {}, .wait_ms = 1000, .unverified = true};
+  core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
+  verdict(0, 0, 40, 3);
+  sent();
+  core_.on_peer_gone("d", now_);
+  auto out = sent();
+  ASSERT_NE(find<Failed>(out, "c"), nullptr);
+  EXPECT_EQ(find<Failed>(out, "c")->code, Errc::kUnavailable);
+  EXPECT_NE(find<Free>(out, "v"), nullptr);
+  request.draft_length = 0;
+  core_.on_message("c", {.session = SessionId{10}, .body = request}, now_);
+  out = sent();
+  EXPECT_EQ(find<Failed>(out, "c")->code, Errc::kInvalidArgument);
+}
+
+TEST_F(Coordinator, LogprobsAreThoseThatWereAskedFor) {
+  join("v", Role::kVerifier);
+  Generate request{.prompt = {1, 2, 3}, .max_tokens = 6, .draft_length = 0, .stop_ids = {}, .wait_ms = 1000, .sampling = {.logprobs = 1}};
+  const auto answer_with = [&](std::uint64_t number, std::vector<TokenLogprobs> logprobs) {
+    core_.on_message("c", {.session = SessionId{number}, .body = request}, now_);
+    Message prefill;
+    find<Prefill>(sent(), "v", &prefill);
+    core_.on_message("v", {.session = prefill.session, .body = Verdict{.next_token = 40, .committed = 3, .hidden = {}, .kv = {}, .logprobs = std::move(logprobs)}}, now_);
+    return sent();
+  };
+  auto out = answer_with(1, {{-1, {{5, -0.5f}}}});
+  ASSERT_NE(find<Tokens>(out, "c"), nullptr);
+  EXPECT_EQ(find<Tokens>(out, "c")->logprobs, (std::vector<TokenLogprobs>{{-1, {{5, -0.5f}}}}));
+  EXPECT_NE(find<Failed>(answer_with(2, {}), "c"), nullptr);
+  EXPECT_NE(find<Failed>(answer_with(3, {{-1, {}}}), "c"), nullptr);
+  EXPECT_NE(find<Failed>(answer_with(4, {{-1, {{100, -1}}}}), "c"), nullptr) << "beyond the vocabulary";
+  request.sampling.logprobs.reset();
+  EXPECT_NE(find<Failed>(answer_with(5, {{-1, {}}}), "c"), nullptr) << "not asked for";
+}
+
 TEST_F(Coordinator, LiesOfAVerifierEndTheRequest) {
   join("v", Role::kVerifier);
   generate(10, 0);
@@ -388,6 +460,136 @@ TEST_F(Coordinator, StrangersAreAskedWhoTheyAre) {
   core_.on_message("x", {.body = Heartbeat{}}, now_);
   const auto out = sent();
   EXPECT_NE(find<WhoAreYou>(out, "x"), nullptr);
+}
+
+TEST_F(Coordinator, KnowsEachWorkersRoundTrip) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  WorkerLink link({}, hello(Role::kVerifier));
+  WorkerLink::Event event;
+  std::vector<Outgoing> answers;
+  link.on_message({.body = Welcome{50}}, now_, &event, &answers);
+  const auto round_trip = [&](milliseconds time) {
+    now_ += seconds(1);
+    core_.on_message("d", {.body = Heartbeat{}}, now_);
+    core_.on_tick(now_);
+    const auto out = sent();
+    EXPECT_TRUE(link.on_message({.body = *find<Heartbeat>(out, "v")}, now_, &event, &answers));
+    now_ += time;
+    core_.on_message("v", answers.back().message, now_);
+    return milliseconds(core_.status().workers.at(1).rtt_ns / 1'000'000);
+  };
+  EXPECT_EQ(core_.status().workers.at(1).rtt_ns, 0);
+  EXPECT_EQ(round_trip(milliseconds(10)), milliseconds(10));
+  EXPECT_EQ(round_trip(milliseconds(90)), milliseconds(20)) << "one late answer says little";
+  EXPECT_EQ(round_trip(milliseconds(5)), milliseconds(5)) << "an early one is the way's";
+  core_.on_message("v", {.body = Heartbeat{std::numeric_limits<std::int64_t>::max()}}, now_);  // from the future
+  core_.on_message("v", {.body = Heartbeat{1}}, now_);                                         // from long ago
+  const Status status = core_.status();
+  EXPECT_EQ(milliseconds(status.workers.at(1).rtt_ns / 1'000'000), milliseconds(5));
+  EXPECT_EQ(status.workers.at(0).role, Role::kDrafter);
+  EXPECT_EQ(status.workers.at(0).name, "d");
+  EXPECT_EQ(status.workers.at(0).rtt_ns, 0);
+}
+
+// ---- admission ----
+
+/// A coordinator whose verifier takes `sessions` at once and has 3000 bytes for K/V, 100 for each position.
+class Admission : public testing::Test {
+ protected:
+  void join(std::int64_t sessions) {
+    Hello verifier = hello(Role::kVerifier);
+    verifier.capacity = {.sessions_max = sessions, .kv_cost = {.bytes_per_position = 100}, .kv_bytes_max = 3000};
+    core_.on_message("v", {.body = verifier}, now_);
+  }
+  void ask(const PeerId& client, std::uint64_t number, std::int64_t max_tokens = 5) {
+    core_.on_message(client, {.session = SessionId{number}, .body = Generate{.prompt = {static_cast<TokenId>(number)}, .max_tokens = max_tokens,
+                                                                             .stop_ids = {}, .wait_ms = 1000}}, now_);
+  }
+  void cancel(const PeerId& client, std::uint64_t number) {
+    core_.on_message(client, {.session = SessionId{number}, .body = Cancel{}}, now_);
+    core_.on_tick(now_);
+  }
+  /// First prompt tokens, which are the clients' numbers, of the prompts that the verifier has been given since.
+  std::vector<TokenId> started() {
+    std::vector<TokenId> numbers;
+    for (const Outgoing& out : core_.take_outgoing()) {
+      if (const auto* prefill = std::get_if<Prefill>(&out.message.body)) numbers.push_back(prefill->tokens.front());
+    }
+    return numbers;
+  }
+  CoordinatorCore core_{{.instance = 50, .waiting_max = 5}};
+  TimePoint now_{seconds(100)};
+};
+
+TEST_F(Admission, ClientsThatWaitTakeTurns) {
+  join(1);
+  for (const std::uint64_t number : {10, 11, 12, 13}) ask("a", number);
+  ask("b", 20);
+  ask("c", 30);
+  EXPECT_EQ(started(), std::vector<TokenId>{10});
+  EXPECT_EQ(core_.status().waiting, 5);
+  std::vector<TokenId> order;
+  for (const auto& [client, number] : std::vector<std::pair<PeerId, std::uint64_t>>{{"a", 10}, {"a", 11}, {"b", 20}, {"c", 30}, {"a", 12}}) {
+    cancel(client, number);
+    for (const TokenId next : started()) order.push_back(next);
+  }
+  EXPECT_EQ(order, (std::vector<TokenId>{11, 20, 30, 12, 13}));
+  EXPECT_EQ(core_.status().waiting, 0);
+}
+
+TEST_F(Admission, WhatDoesNotFitNowWaitsAndIsNotOvertaken) {
+  join(10);
+  ask("a", 10, 17);  // 17 positions
+  ask("b", 20, 15);  // 15: 32 in all
+  ask("c", 30, 2);   // would fit
+  EXPECT_EQ(started(), std::vector<TokenId>{10});
+  const Status status = core_.status();
+  EXPECT_EQ(status.waiting, 2);
+  EXPECT_EQ(status.workers.at(0).kv_bytes, 1700);
+  EXPECT_EQ(status.workers.at(0).kv_bytes_max, 3000);
+  now_ += milliseconds(1500);  // longer than wait_ms, which is for a verifier to join
+  core_.on_message("v", {.body = Heartbeat{}}, now_);
+  core_.on_tick(now_);
+  EXPECT_EQ(core_.status().waiting, 2);
+  cancel("a", 10);
+  EXPECT_EQ(started(), (std::vector<TokenId>{20, 30}));
+  EXPECT_EQ(core_.status().workers.at(0).kv_bytes, 1700);
+}
+
+TEST_F(Admission, WhatNeverFitsIsForTheVerifierToRefuse) {
+  Hello verifier = hello(Role::kVerifier);
+  verifier.capacity = {.kv_cost = {.bytes_per_position = 1000}, .kv_bytes_max = 3000};
+  core_.on_message("v", {.body = verifier}, now_);
+  ask("a", 10, 4);
+  EXPECT_EQ(started(), std::vector<TokenId>{10});
+  core_.on_message("v", {.session = SessionId{50}, .body = Failed{Errc::kOutOfRange, "too long"}}, now_);
+  EXPECT_NE(find<Failed>(core_.take_outgoing(), "a"), nullptr);
+  EXPECT_EQ(core_.status().workers.at(0).kv_bytes, 0);
+}
+
+TEST_F(Admission, AVerifierWhoseBooksDifferIsAskedAgain) {
+  join(10);
+  ask("a", 10);
+  EXPECT_EQ(started(), std::vector<TokenId>{10});
+  core_.on_message("v", {.session = SessionId{50}, .body = Failed{Errc::kUnavailable, "not now"}}, now_);
+  EXPECT_EQ(find<Failed>(core_.take_outgoing(), "a"), nullptr);
+  now_ += milliseconds(2100);
+  core_.on_message("v", {.body = Heartbeat{}}, now_);
+  core_.on_tick(now_);
+  EXPECT_EQ(started(), std::vector<TokenId>{10});
+}
+
+TEST_F(Admission, TheQueueIsBounded) {
+  join(1);
+  for (std::uint64_t number = 10; number < 17; ++number) ask("a", number);
+  Message message;
+  const auto out = core_.take_outgoing();
+  const Failed* failed = find<Failed>(out, "a", &message);
+  ASSERT_NE(failed, nullptr);
+  EXPECT_EQ(message.session, SessionId{16});
+  EXPECT_EQ(failed->code, Errc::kUnavailable);
+  EXPECT_EQ(failed->message, "5 requests are waiting, this coordinator lets 5 wait");
 }
 
 // ---- drafter ----
@@ -721,6 +923,214 @@ TEST_F(Verifier, ASessionWhoseTokenCannotBeChosenFailsAndIsForgotten) {
   EXPECT_EQ(core_.take_released(), std::vector{SessionId{1}});
 }
 
+TEST_F(Verifier, ALongPromptLeavesRoomForShortOnesAndForTexts) {
+  prefill(1, 3);
+  done(core_.take_batch());
+  prefill(2, 18);
+  done(core_.take_batch());
+  prefill(3, 5);
+  core_.on_message({.session = SessionId{1}, .round = RoundId{1}, .base = 3, .body = Verify{{1, 2}, std::nullopt}}, now_);
+  auto batch = core_.take_batch();
+  ASSERT_EQ(batch.size(), 3u) << "all get rows";
+  EXPECT_EQ(batch[0].session, SessionId{1});
+  done(batch);
+  batch = core_.take_batch();
+  ASSERT_EQ(batch.size(), 2u);
+  done(batch);
+  EXPECT_EQ(core_.take_batch().size(), 1u) << "the short prompt is through, the long one is not";
+}
+
+TEST_F(Verifier, TextsThatFillEveryForwardDoNotKeepAPromptOut) {
+  for (const std::uint64_t session : {1, 2}) {
+    prefill(session, 3);
+    done(core_.take_batch());
+  }
+  prefill(3, 4);
+  int without = 0;
+  for (std::uint32_t round = 1; round < 6; ++round) {
+    for (const std::uint64_t session : {1, 2}) {
+      core_.on_message({.session = SessionId{session}, .round = RoundId{round}, .base = 2 + Position{round},
+                        .body = Verify{std::vector<TokenId>(4, 1), std::nullopt}}, now_);
+    }
+    const auto batch = core_.take_batch();
+    const bool prompt = std::any_of(batch.begin(), batch.end(), [](const VerifyWork& work) { return work.prefill; });
+    done(batch);
+    if (prompt) break;
+    ++without;
+  }
+  EXPECT_EQ(without, 1);
+}
+
+// ---- prefix cache ----
+
+/// Sessions of tokens 1, 2, 3, ...; a position takes 100 bytes, and a ring has 14 rows: a window of 5, one more, and rows_max.
+class PrefixCache : public testing::Test {
+ protected:
+  PrefixCache() { start(std::numeric_limits<std::int64_t>::max()); }
+  void start(std::int64_t kv_bytes_max) {
+    Hello verifier = hello(Role::kVerifier);
+    verifier.facts.context_max = 1000;
+    core_.emplace(VerifierConfig{.rows_max = 8, .prefill_chunk = 8,
+                                 .capacity = {.kv_cost = {.bytes_per_position = 100, .ring_rows = 14}, .kv_bytes_max = kv_bytes_max},
+                                 .reuse_min = 3}, verifier);
+    core_->on_message({.body = Welcome{1}}, TimePoint{});
+  }
+  static std::vector<TokenId> count_to(TokenId last) {
+    std::vector<TokenId> tokens;
+    for (TokenId token = 1; token <= last; ++token) tokens.push_back(token);
+    return tokens;
+  }
+  void prefill(std::uint64_t session, std::vector<TokenId> tokens) {
+    core_->on_message({.session = SessionId{session}, .body = Prefill{.tokens = std::move(tokens)}}, TimePoint{});
+  }
+  void free(std::uint64_t session) { core_->on_message({.session = SessionId{session}, .body = Free{}}, TimePoint{}); }
+  std::vector<VerifyWork> batch() {
+    std::vector<VerifyWork> work = core_->take_batch();
+    for (const SessionId id : core_->take_released()) released_.push_back(value(id));
+    return work;
+  }
+  void done(const std::vector<VerifyWork>& work) {
+    std::vector<VerifyResult> results;
+    for (const VerifyWork& item : work) results.push_back({.session = item.session, .round = item.round, .hidden = std::nullopt, .kv = {}});
+    core_->on_batch_done(std::move(results), TimePoint{});
+  }
+  /// Computes until nothing is due. @return all the work.
+  std::vector<VerifyWork> run() {
+    std::vector<VerifyWork> all;
+    for (auto work = batch(); !work.empty(); work = batch()) {
+      done(work);
+      all.insert(all.end(), work.begin(), work.end());
+    }
+    return all;
+  }
+  std::optional<VerifierCore> core_;
+  std::vector<std::uint64_t> released_;
+};
+
+TEST_F(PrefixCache, AConversationTakesItsOwnRowsAlong) {
+  prefill(1, count_to(20));
+  run();
+  free(1);
+  EXPECT_EQ(core_->kv_bytes(), 0);
+  EXPECT_EQ(core_->cached_bytes(), 2000);
+  prefill(2, count_to(24));
+  core_->take_outgoing();
+  const auto work = run();
+  ASSERT_EQ(work.size(), 1u);
+  ASSERT_TRUE(work[0].reuse);
+  EXPECT_EQ(work[0].reuse->from, SessionId{1});
+  EXPECT_EQ(work[0].reuse->tokens, count_to(20));
+  EXPECT_TRUE(work[0].reuse->take);
+  EXPECT_EQ(work[0].base, 20);
+  EXPECT_EQ(core_->cached_bytes(), 0);
+  EXPECT_TRUE(released_.empty()) << "its rows went on";
+  const auto out = core_->take_outgoing();
+  EXPECT_EQ(find<Verdict>(out, "")->cached_tokens, 20);
+}
+
+TEST_F(PrefixCache, ChoicesOfOnePromptWaitForItsRows) {
+  for (const std::uint64_t session : {1, 2, 3}) prefill(session, count_to(20));
+  std::size_t rows = 0;
+  for (const VerifyWork& work : run()) {
+    rows += work.tokens.size();
+    if (work.session == SessionId{1}) continue;
+    ASSERT_TRUE(work.reuse);
+    EXPECT_EQ(work.reuse->from, SessionId{1});
+    EXPECT_FALSE(work.reuse->take);
+    EXPECT_EQ(work.base, 19);
+  }
+  EXPECT_EQ(rows, 22u) << "the last token of each is computed, for its logits";
+}
+
+TEST_F(PrefixCache, AStartThatTheRingsHaveLostIsKeptForTheThirdText) {
+  const auto ask = [&](std::uint64_t session, TokenId question) {
+    std::vector<TokenId> tokens = count_to(20);
+    tokens.insert(tokens.end(), 30, question);
+    prefill(session, tokens);
+    return run();
+  };
+  ask(1, 50);
+  auto work = ask(2, 51);  // 20 in common, but the rings hold [36, 50)
+  EXPECT_FALSE(work[0].reuse);
+  const auto kept = std::find_if(work.begin(), work.end(), [](const VerifyWork& w) { return w.keep_as.has_value(); });
+  ASSERT_NE(kept, work.end());
+  EXPECT_EQ(kept->base + std::ssize(kept->tokens), 20);
+  const SessionId kept_as = *kept->keep_as;
+  for (const std::uint64_t session : {3, 4}) {
+    work = ask(session, static_cast<TokenId>(50 + session));
+    ASSERT_TRUE(work[0].reuse);
+    EXPECT_EQ(work[0].reuse->from, kept_as);
+    EXPECT_EQ(work[0].base, 20);
+    EXPECT_FALSE(work[0].reuse->take) << "it stays";
+  }
+}
+
+TEST_F(PrefixCache, AKeptStartIsNotThereBeforeItsBatchHasRun) {
+  std::vector<TokenId> tokens = count_to(20);
+  tokens.insert(tokens.end(), 30, 50);
+  prefill(1, tokens);
+  run();
+  for (const std::uint64_t session : {2, 3}) {
+    tokens.back() = tokens[20] = static_cast<TokenId>(50 + session);
+    prefill(session, tokens);
+  }
+  std::vector<SessionId> there = {SessionId{1}, SessionId{2}, SessionId{3}};
+  for (auto work = batch(); !work.empty(); work = batch()) {
+    for (const VerifyWork& item : work) {
+      EXPECT_TRUE(!item.reuse || std::count(there.begin(), there.end(), item.reuse->from) == 1);
+    }
+    for (const VerifyWork& item : work) {
+      if (item.keep_as) there.push_back(*item.keep_as);
+    }
+    done(work);
+  }
+  EXPECT_EQ(there.size(), 4u);
+}
+
+TEST_F(PrefixCache, GivesItsMemoryToSessionsLongestUnusedFirst) {
+  start(6000);
+  prefill(1, std::vector<TokenId>(20, 1));
+  prefill(2, std::vector<TokenId>(20, 2));
+  prefill(3, std::vector<TokenId>(20, 3));
+  run();
+  for (const std::uint64_t session : {1, 2, 3}) free(session);
+  prefill(4, std::vector<TokenId>(14, 1));  // like 1, from which it copies: within the last 8 rows
+  run();
+  EXPECT_EQ(released_, std::vector<std::uint64_t>{2});
+  free(4);
+  prefill(5, std::vector<TokenId>(50, 3));  // all but 10 positions: 3's rows are handed over
+  const auto work = run();
+  EXPECT_EQ(work[0].base, 20);
+  EXPECT_TRUE(work[0].reuse->take);
+  EXPECT_EQ(released_, (std::vector<std::uint64_t>{2, 1, 4}));
+  EXPECT_EQ(core_->kv_bytes(), 5000);
+  EXPECT_EQ(core_->cached_bytes(), 0);
+}
+
+TEST_F(PrefixCache, ASourceThatHasToGoIsHandedOver) {
+  start(3500);
+  prefill(1, count_to(20));
+  run();
+  free(1);
+  prefill(2, count_to(18));  // 1's first 17 rows; both do not fit
+  const auto work = run();
+  ASSERT_TRUE(work[0].reuse);
+  EXPECT_EQ(work[0].base, 17);
+  EXPECT_TRUE(work[0].reuse->take);
+  EXPECT_TRUE(released_.empty());
+  EXPECT_EQ(core_->cached_bytes(), 0);
+}
+
+TEST_F(PrefixCache, ACancelledPromptsRowsAreOfUseToo) {
+  prefill(1, count_to(20));
+  const auto first = batch();
+  free(1);
+  EXPECT_EQ(core_->kv_bytes(), 0) << "at once";
+  done(first);
+  prefill(2, count_to(20));
+  EXPECT_EQ(run().front().base, 8);
+}
+
 // ---- K/V memory ----
 
 /// A verifier with 3000 bytes for K/V; a position takes 100, and 50 more while its ring of 10 fills.
@@ -732,7 +1142,7 @@ class VerifierMemory : public testing::Test {
     core_->on_message({.body = Welcome{1}}, TimePoint{});
   }
   static VerifierConfig config() {
-    return {.kv_cost = {.bytes_per_position = 100, .ring_bytes_per_position = 50, .ring_rows = 10}, .kv_bytes_max = 3000};
+    return {.capacity = {.kv_cost = {.bytes_per_position = 100, .ring_bytes_per_position = 50, .ring_rows = 10}, .kv_bytes_max = 3000}};
   }
   /// Why it was refused; "taken" if it was not.
   std::string send(std::uint64_t session, Body body, Position base = 0, std::uint32_t round = 0) {
@@ -773,8 +1183,8 @@ TEST_F(VerifierMemory, ComesBackWithTheSession) {
 
 TEST_F(VerifierMemory, RefusalSaysThatItWillNeverFit) {
   VerifierConfig small = config();
-  small.kv_bytes_max = 1 << 20;
-  small.kv_cost.bytes_per_position = 1 << 20;
+  small.capacity.kv_bytes_max = 1 << 20;
+  small.capacity.kv_cost.bytes_per_position = 1 << 20;
   start(small);
   EXPECT_EQ(send(1, prompt(2, 4)), std::string(to_string(Errc::kOutOfRange)) +
                                        ": 4 positions need 4.0 MiB of K/V, 1.0 MiB are left of this verifier's 1.0 MiB: 3.0 MiB are missing");

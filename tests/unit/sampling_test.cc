@@ -1,5 +1,6 @@
 #include "common/sampling/sampler.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -248,6 +249,94 @@ TEST(Sampler, PenaltiesCountTheRowsOwnDraftsAndNotTheRejectedOnes) {
   // The rejected 3 is not counted: its score is whole.
   const std::vector<float> next = {0, 5, 5, 4.5f};
   EXPECT_EQ(sampler.verify(rows(next, 4), std::vector<TokenId>{1}, scratch).value().next_token, 3);
+}
+
+TEST(Typical, KeepsWhatIsAboveTheThresholdOfTheEntropy) {
+  // Four tokens alike: H = log 4, and min(0.09, 0.3 / 4) = 0.075 keeps them all; a fifth of 0.05 goes.
+  Distribution d = distribution({0, 0, 0, 0}, {.temperature = 1});
+  keep_typical(&d);
+  EXPECT_EQ(d.ids, (std::vector<TokenId>{0, 1, 2, 3}));
+  const float rare = std::log(0.05f / 0.2375f);
+  d = distribution({0, 0, rare, 0, 0}, {.temperature = 1});
+  keep_typical(&d);
+  EXPECT_EQ(d.ids, (std::vector<TokenId>{0, 1, 3, 4}));
+  EXPECT_NEAR(d.probability(0), 0.25, 1e-6) << "what is left sums to one";
+  // A sure row: epsilon is the threshold.
+  d = distribution({std::log(0.905f), std::log(0.095f)}, {.temperature = 1});
+  keep_typical(&d);
+  EXPECT_EQ(d.ids.size(), 2u);
+  d = distribution({std::log(0.92f), std::log(0.08f)}, {.temperature = 1});
+  keep_typical(&d);
+  EXPECT_EQ(d.ids, std::vector<TokenId>{0});
+}
+
+TEST(Typical, TheMostProbableTokenIsAlwaysTypical) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    const std::vector<float> row = random_row(seed, 300, seed % 2 == 0 ? 0.01f : 8);
+    Distribution d = distribution(row, {.temperature = 1});
+    keep_typical(&d);
+    EXPECT_GT(d.probability(static_cast<TokenId>(std::max_element(row.begin(), row.end()) - row.begin())), 0);
+  }
+}
+
+TEST(Typical, DraftsSurviveThatTheTargetWouldNotHaveDrawn) {
+  SamplingScratch scratch;
+  const std::vector<float> row = {2, 2, 2, -9};
+  std::vector<float> rows;
+  for (int i = 0; i < 3; ++i) rows.insert(rows.end(), row.begin(), row.end());
+  const Matrix<const float> logits(rows.data(), {3, 4});
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    Sampler typical({.temperature = 1, .seed = seed, .rule = SamplingRule::kTypical}, {}, 0);
+    const VerifyOutcome outcome = typical.verify(logits, std::vector<TokenId>{0, 1, 2}, scratch).value();
+    EXPECT_EQ(outcome.accepted, 2);
+    EXPECT_NE(outcome.next_token, 3);
+    Sampler again({.temperature = 1, .seed = seed, .rule = SamplingRule::kTypical}, {}, 0);
+    EXPECT_EQ(again.verify(logits, std::vector<TokenId>{0, 3, 2}, scratch).value().accepted, 0) << "not typical";
+  }
+  Sampler greedy({.rule = SamplingRule::kTypical}, {}, 0);
+  EXPECT_EQ(greedy.verify(logits, std::vector<TokenId>{0, 1, 2}, scratch).value().accepted, 0) << "no rule at temperature 0";
+}
+
+TEST(Logprobs, AreThoseOfTheWholeSoftmaxBestFirst) {
+  SamplingScratch scratch;
+  const std::vector<float> row = {1, 3, 2, 3};
+  const double total = std::exp(-2) + 1 + std::exp(-1) + 1;
+  const TokenLogprobs logprobs = logprobs_of(row, 0, 2, 3, scratch);
+  EXPECT_NEAR(logprobs.logprob, -1 - std::log(total), 1e-6);
+  ASSERT_EQ(logprobs.top.size(), 3u);
+  EXPECT_EQ(logprobs.top[0].token, 1) << "the lower id of equals";
+  EXPECT_EQ(logprobs.top[1].token, 3);
+  EXPECT_EQ(logprobs.top[2], (Logprob{2, logprobs.logprob}));
+  EXPECT_NEAR(logprobs.top[0].logprob, -std::log(total), 1e-6);
+  EXPECT_EQ(logprobs_of(row, 0, 2, 20, scratch).top.size(), 4u) << "no more than the vocabulary";
+  EXPECT_TRUE(logprobs_of(row, 0, 2, 0, scratch).top.empty());
+}
+
+TEST(Logprobs, CountTheSoftcapAndStayFinite) {
+  SamplingScratch scratch;
+  const TokenLogprobs capped = logprobs_of(std::vector<float>{0, 60}, 30, 0, 0, scratch);
+  EXPECT_NEAR(capped.logprob, -30 * std::tanh(2.0f), 1e-4);
+  const float most = std::numeric_limits<float>::max();
+  EXPECT_EQ(logprobs_of(std::vector<float>{-most, most}, 0, 0, 0, scratch).logprob, -most);
+  EXPECT_EQ(logprobs_of(std::vector<float>{-most, most}, 0, 1, 0, scratch).logprob, 0);
+}
+
+// The model's own distribution: what a request does to it changes which token it is, not what is said of it.
+TEST(Logprobs, KnowNothingOfTheRequest) {
+  SamplingScratch scratch;
+  const std::vector<float> row = random_row(3, 50, 4);
+  const Matrix<const float> logits(row.data(), {1, 50});
+  const TokenId token = 7;
+  const auto of = [&](SamplingParams params) {
+    params.logprobs = 4;
+    Sampler sampler(params, {1}, 0);
+    sampler.add_prompt(std::vector<TokenId>{7, 8});
+    return sampler.logprobs(logits, {&token, 1}, scratch);
+  };
+  const auto plain = of({});
+  ASSERT_EQ(plain.size(), 1u);
+  EXPECT_EQ(of({.temperature = 0.3f, .top_k = 1, .repetition_penalty = 2, .logit_bias = {{7, -5}}, .suppress_tokens = {8}, .min_tokens = 3}), plain);
+  EXPECT_TRUE(Sampler({}, {}, 0).logprobs(logits, {&token, 1}, scratch).empty()) << "not asked for";
 }
 
 TEST(Params, EachValueOutOfRangeIsNamed) {

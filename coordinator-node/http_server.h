@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/result.h"
+#include "common/base/time.h"
+
+namespace outrider {
+
+struct HttpRequest {
+  std::string method, path;  ///< without the query
+  std::string body;
+  /// Whether nobody waits for the reply any more: the client has gone, or the server ends. Any thread, as
+  /// long as the handler runs or its reply lives.
+  std::function<bool()> gone;
+};
+
+struct HttpReply {
+  int status = 200;
+  std::string body;
+  std::string content_type = "application/json";
+  std::vector<std::pair<std::string, std::string>> headers = {};
+  /// Instead of `body`: its next piece; an empty one for "not yet", within about 100 ms; nothing at the end.
+  /// Destroyed early when the client has gone.
+  std::function<std::optional<std::string>()> next = {};
+};
+
+/// One entry of the route table. Handlers run on many threads at once; what one throws is a 500.
+struct HttpRoute {
+  std::string method;  ///< GET (HEAD too) or POST, whose body must be JSON
+  std::string path;
+  std::function<HttpReply(const HttpRequest&)> handler;
+  bool needs_key = true;  ///< where the server has one
+};
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  int port = 0;         ///< 0: any free one
+  std::string api_key;  ///< empty: everybody may ask
+  std::size_t request_bytes_max = 4u << 20;
+  /// A request must have arrived whole by then: nobody holds a thread with one byte a second.
+  Duration request_timeout = std::chrono::seconds(20);
+  Duration idle_timeout = std::chrono::seconds(15);  ///< between two requests of a connection
+  int connections_max = 512;                         ///< a thread each; what comes beyond is told 503
+};
+
+/// HTTP/1.1 on cpp-httplib, which nothing else sees: routes, API key, limits, error objects for what never
+/// reaches a handler, streams. One thread per connection.
+class HttpServer {
+ public:
+  /// Serves from now on. @return kInvalidArgument or kIo when it cannot listen there.
+  static Result<std::unique_ptr<HttpServer>> start(HttpOptions options, std::vector<HttpRoute> routes);
+  virtual ~HttpServer() = default;  ///< stop() without a delay
+
+  virtual int port() const = 0;
+  /// Takes nothing new, gives what is open `drain` to end, then tells it gone() and waits for it.
+  virtual void stop(Duration drain) = 0;
+};
+
+}  // namespace outrider

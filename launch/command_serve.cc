@@ -1,0 +1,82 @@
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "common/metrics/logging.h"
+#include "coordinator-node/api_server.h"
+#include "coordinator-node/http_server.h"
+#include "launch/cluster.h"
+#include "launch/command_support.h"
+#include "launch/commands.h"
+#include "launch/interrupt.h"
+
+namespace outrider {
+namespace {
+
+/// What open requests may still take once the program is told to end.
+constexpr Duration kDrain = std::chrono::seconds(5);
+
+struct ServeFlags {
+  ModelFlags model;
+  std::string connect, name;
+  HttpOptions http{.host = "127.0.0.1", .port = 8000, .api_key = {}};
+  DraftLengthFlag draft_length;
+  int requests_max = 64, threads = 0;
+  bool processes = false;
+};
+
+/// What clients call it, where nobody says: the directory of the pair, or of the backbone.
+std::string name_of(const std::filesystem::path& backbone) {
+  const std::filesystem::path path = std::filesystem::weakly_canonical(backbone);
+  if (path.filename() == "backbone") return path.parent_path().filename().string();
+  return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
+}
+
+void serve(ServeFlags flags) {
+  init_logging("outrider", "warn");
+  if (const char* key = std::getenv("OUTRIDER_API_KEY"); key != nullptr && flags.http.api_key.empty()) flags.http.api_key = key;
+  const PairPaths pair = flags.model.pair();
+  const DraftLength draft_length = flags.draft_length.value();
+  ServedModel model = or_throw(load_served_model(pair.backbone, flags.name.empty() ? name_of(pair.backbone) : flags.name, draft_length));
+  if (!model.format.warning.empty()) std::fprintf(stderr, "outrider: %s\n", model.format.warning.c_str());
+
+  Interrupt interrupt(/*also_sigterm=*/true);
+  TransportContext context;
+  std::unique_ptr<Cluster> cluster;
+  if (flags.connect.empty()) {
+    const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(pair), .verifier_threads = flags.threads, .drafter = draft_length.length > 0};
+    cluster = or_throw(flags.processes ? start_processes(options) : start_threads(context, options));
+  }
+  ApiServer api(context, std::move(model), {.coordinator = cluster ? cluster->address() : flags.connect, .version = OUTRIDER_VERSION, .requests_max = flags.requests_max});
+  const std::unique_ptr<HttpServer> http = or_throw(HttpServer::start(flags.http, api.routes()));
+  std::printf("listening at http://%s:%d\n", flags.http.host.c_str(), http->port());
+  std::fflush(stdout);
+  while (!interrupt.requested()) {
+    if (cluster) or_throw(cluster->check());
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  http->stop(kDrain);
+}
+
+}  // namespace
+
+void add_serve_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("serve", "Answer over HTTP as OpenAI's API does (docs/http.md)");
+  auto flags = std::make_shared<ServeFlags>();
+  flags->model.add_to(*command);
+  command->add_option("--host", flags->http.host, "Address to listen at; 0.0.0.0: all of this machine's")->capture_default_str();
+  command->add_option("--port", flags->http.port, "Port; 0: any free one, which is printed")->check(CLI::Range(0, 65535))->capture_default_str();
+  command->add_option("--api-key", flags->http.api_key, "What clients must send as 'Authorization: Bearer KEY' (default: OUTRIDER_API_KEY, else nothing)");
+  command->add_option("--served-model-name", flags->name, "What clients call the model (default: its directory)");
+  command->add_option("--max-request-bytes", flags->http.request_bytes_max, "Longest request")->check(CLI::Range(1, 1 << 30))->capture_default_str();
+  command->add_option("--max-requests", flags->requests_max, "Answers at once; what comes beyond is told 429")->check(CLI::Range(1, 1000))->capture_default_str();
+  flags->draft_length.add_to(*command);
+  command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
+  auto* processes = command->add_flag("--processes", flags->processes, "Start coordinator, verifier and drafter as processes, over TCP");
+  command->add_option("--connect", flags->connect, "Use the coordinator at tcp://HOST:PORT")->excludes(processes);
+  command->callback([flags] { serve(*flags); });
+}
+
+}  // namespace outrider

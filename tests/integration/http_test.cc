@@ -1,0 +1,589 @@
+// outrider serve, as clients see it: through raw sockets, so that nothing is too broken to be sent.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "coordinator-node/api_server.h"
+#include "coordinator-node/http_server.h"
+#include "tests/integration/nano.h"
+
+namespace outrider {
+namespace {
+using Json = nlohmann::json;
+
+struct Response {
+  int status = 0;    ///< 0: the connection ended without one
+  std::string head;  ///< status line and headers
+  std::string body;  ///< without the framing of chunks
+};
+
+/// One connection to a server on this machine.
+class Connection {
+ public:
+  explicit Connection(int port) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<std::uint16_t>(port)), .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+    EXPECT_EQ(connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0) << std::strerror(errno);
+    const timeval patience{.tv_sec = std::chrono::duration_cast<std::chrono::seconds>(kHang).count(), .tv_usec = 0};
+    setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  }
+  ~Connection() { close(socket_); }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  /// @return whether the other end took it all.
+  bool send(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent <= 0) return false;
+      bytes.remove_prefix(static_cast<std::size_t>(sent));
+    }
+    return true;
+  }
+  void send(const std::string& method, const std::string& path, const std::string& body, const std::string& headers = "") {
+    send(fmt::format("{} {} HTTP/1.1\r\nHost: x\r\n{}", method, path, headers) +
+         (method == "POST" ? fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n\r\n", body.size()) : "\r\n") + body);
+  }
+  /// Reads on until `part` has come. @return whether it has before the end.
+  bool wait_for(const std::string& part) {
+    while (received_.find(part) == received_.npos) {
+      if (!receive()) return false;
+    }
+    return true;
+  }
+  Response response() {
+    Response response;
+    if (!wait_for("\r\n\r\n")) return response;
+    response.head = take(received_.find("\r\n\r\n") + 4);
+    response.status = std::stoi(response.head.substr(9, 3));
+    if (response.head.find("Transfer-Encoding: chunked") == response.head.npos) {
+      const std::size_t at = response.head.find("Content-Length: ");
+      if (at != response.head.npos) response.body = take(std::stoull(response.head.substr(at + 16)));
+      return response;
+    }
+    while (wait_for("\r\n")) {
+      const std::size_t size = std::stoull(take(received_.find("\r\n") + 2), nullptr, 16);
+      response.body += take(size);
+      take(2);
+      if (size == 0) return response;
+    }
+    return response;  // cut off
+  }
+
+ private:
+  bool receive() {
+    char bytes[4096];
+    const ssize_t got = recv(socket_, bytes, sizeof bytes, 0);
+    if (got > 0) received_.append(bytes, static_cast<std::size_t>(got));
+    return got > 0;
+  }
+  std::string take(std::size_t count) {
+    while (received_.size() < count && receive()) {
+    }
+    std::string taken = received_.substr(0, count);
+    received_.erase(0, count);
+    return taken;
+  }
+
+  int socket_;
+  std::string received_;
+};
+
+Response get(int port, const std::string& path, const std::string& headers = "") {
+  Connection connection(port);
+  connection.send("GET", path, "", headers);
+  return connection.response();
+}
+Response post(int port, const std::string& path, const std::string& body, const std::string& headers = "") {
+  Connection connection(port);
+  connection.send("POST", path, body, headers);
+  return connection.response();
+}
+Json json_of(const Response& response) { return Json::parse(response.body, nullptr, false); }
+
+/// The events of a stream, but for the last, which must be [DONE].
+std::vector<Json> events_of(const Response& response) {
+  std::vector<Json> events;
+  std::string_view rest = response.body;
+  bool done = false;
+  while (rest.starts_with("data: ") && !done) {
+    const std::size_t end = rest.find("\n\n");
+    const std::string_view data = rest.substr(6, end - 6);
+    done = data == "[DONE]";
+    if (!done) events.push_back(Json::parse(data, nullptr, false));
+    rest.remove_prefix(end + 2);
+  }
+  EXPECT_TRUE(done && rest.empty()) << response.body;
+  return events;
+}
+
+/// What a choice's deltas join to: content (or text) and finish_reason.
+std::pair<std::string, std::string> joined(const std::vector<Json>& events, std::size_t index = 0) {
+  std::pair<std::string, std::string> answer;
+  for (const Json& event : events) {
+    for (const Json& choice : event.at("choices")) {
+      if (choice.at("index") != index) continue;
+      answer.first += choice.contains("text") ? choice["text"].get<std::string>() : choice["delta"].value("content", "");
+      if (!choice["finish_reason"].is_null()) answer.second = choice["finish_reason"];
+    }
+  }
+  return answer;
+}
+
+/// `outrider serve`, once it listens.
+class Serve {
+ public:
+  explicit Serve(std::vector<std::string> options = {}, bool wait_until_ready = true) : program(arguments(std::move(options))) {
+    const std::string before = "listening at http://127.0.0.1:";
+    EXPECT_TRUE(eventually([&] { return program.out().ends_with("\n") || !program.running(); }));
+    const std::string out = program.out();
+    if (out.starts_with(before)) port = std::stoi(out.substr(before.size()));
+    if (wait_until_ready) {
+      EXPECT_TRUE(eventually([&] { return workers() == 2 || !program.running(); }));
+    }
+  }
+  Json chat(Json fields) { return json_of(post(port, "/v1/chat/completions", fields.dump())); }
+  std::vector<Json> stream(Json fields) {
+    fields["stream"] = true;
+    return events_of(post(port, "/v1/chat/completions", fields.dump()));
+  }
+  int sessions() { return json_of(get(port, "/ready")).value("sessions", -1); }
+  int workers() {
+    const Json ready = json_of(get(port, "/ready"));
+    return ready.value("verifiers", 0) + ready.value("drafters", 0);
+  }
+
+  Program program;
+  int port = 0;
+
+ private:
+  static std::vector<std::string> arguments(std::vector<std::string> options) {
+    options.insert(options.begin(), {"serve", "--port", "0", "--dtype", "f32"});
+    return options;
+  }
+};
+
+Json ask(const std::string& question, std::int64_t max_tokens) {
+  return {{"messages", {{{"role", "user"}, {"content", question}}}}, {"temperature", 0}, {"max_tokens", max_tokens}};
+}
+
+/// A request whose answer takes far longer than any test.
+Json endless() { return {{"prompt", endless_story().prompt_ids}, {"temperature", 0}, {"max_tokens", 7000}, {"ignore_eos", true}}; }
+
+const std::vector<std::string> kQuestions = {"Write a short story about a fox.", "Write a short story about a cake.", "Count from one to ten."};
+
+TEST(Serve, EveryEndpointAnswers) {
+  Serve serve;
+  EXPECT_EQ(get(serve.port, "/health").status, 200);
+  EXPECT_EQ(json_of(get(serve.port, "/ready"))["status"], "ready");
+  EXPECT_TRUE(json_of(get(serve.port, "/version"))["version"].is_string());
+  EXPECT_EQ(json_of(get(serve.port, "/v1/models"))["data"][0]["id"], "nano");
+  EXPECT_EQ(json_of(get(serve.port, "/v1/models/nano?x=1"))["max_model_len"], 8192);
+  const Json tokens = json_of(post(serve.port, "/tokenize", R"({"prompt": "Once upon a time"})"));
+  EXPECT_EQ(tokens["count"], tokens["tokens"].size());
+  EXPECT_EQ(tokens["tokens"][0], 2) << "<bos>";
+  const Json text = json_of(post(serve.port, "/detokenize", Json({{"tokens", tokens["tokens"]}}).dump()));
+  EXPECT_EQ(text["prompt"], "<bos>Once upon a time");
+  const Json completion = json_of(post(serve.port, "/v1/completions", R"({"prompt": "Once upon a", "temperature": 0, "max_tokens": 3})"));
+  EXPECT_EQ(completion["object"], "text_completion");
+  EXPECT_EQ(completion["usage"]["completion_tokens"], 3);
+  EXPECT_EQ(completion["choices"][0]["finish_reason"], "length");
+  serve.program.send(SIGTERM);
+  EXPECT_EQ(describe(serve.program.wait()), "exit 0");
+  EXPECT_EQ(serve.program.err(), "");
+}
+
+TEST(Serve, StreamedOrNotTheAnswerIsThatOfRun) {
+  Serve serve;
+  for (const std::string& question : kQuestions) {
+    Program run({"run", question, "--dtype", "f32", "--max-tokens", "60", "--json"});
+    EXPECT_EQ(describe(run.wait()), "exit 0");
+    const Json expected = Json::parse(run.out());
+    Json request = ask(question, 60);
+    const Json whole = serve.chat(request);
+    EXPECT_EQ(whole["choices"][0]["message"]["content"], expected["text"]) << question;
+    EXPECT_EQ(whole["choices"][0]["finish_reason"], expected["finish_reason"]);
+    EXPECT_EQ(whole["usage"]["completion_tokens"], expected["token_ids"].size());
+    EXPECT_EQ(whole["usage"]["prompt_tokens"], expected["prompt_ids"].size());
+    EXPECT_EQ(whole["speculative"]["drafted_tokens"], expected["metrics"]["drafted_tokens"]);
+    request["stream_options"] = {{"include_usage", true}};
+    const std::vector<Json> events = serve.stream(request);
+    EXPECT_EQ(joined(events), std::pair(expected["text"].get<std::string>(), expected["finish_reason"].get<std::string>()));
+    EXPECT_EQ(events.front()["choices"][0]["delta"]["role"], "assistant");
+    EXPECT_EQ(events.back()["usage"], whole["usage"]);
+    EXPECT_EQ(events.back()["speculative"]["rounds"], whole["speculative"]["rounds"]);
+    Json plain = ask(question, 60);
+    plain["speculative"] = {{"enabled", false}};
+    const Json undrafted = serve.chat(plain);
+    EXPECT_EQ(undrafted["choices"][0]["message"]["content"], expected["text"]);
+    EXPECT_EQ(undrafted["speculative"]["drafted_tokens"], 0);
+  }
+}
+
+TEST(Serve, SeedsStopsAndChoicesDoWhatTheySay) {
+  Serve serve;
+  Json request = ask(kQuestions[0], 40);
+  request.update({{"temperature", 1}, {"seed", 5}, {"n", 2}});
+  const Json first = serve.chat(request);
+  ASSERT_EQ(first["choices"].size(), 2u);
+  EXPECT_NE(first["choices"][0]["message"], first["choices"][1]["message"]);
+  EXPECT_EQ(serve.chat(request)["choices"], first["choices"]) << "one seed is one text";
+  const std::vector<Json> events = serve.stream(request);
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(joined(events, i).first, first["choices"][i]["message"]["content"]);
+  EXPECT_GT(events.back()["speculative"]["rounds"], 0) << "on the last chunk";
+
+  const std::string text = serve.chat(ask(kQuestions[0], 40))["choices"][0]["message"]["content"];
+  const std::string stop = text.substr(text.size() / 2, 5);
+  Json stopped = ask(kQuestions[0], 40);
+  stopped["stop"] = {"never said", stop};
+  const Json whole = serve.chat(stopped);
+  EXPECT_EQ(whole["choices"][0]["message"]["content"], text.substr(0, text.find(stop)));
+  EXPECT_EQ(whole["choices"][0]["finish_reason"], "stop");
+  EXPECT_LT(whole["usage"]["completion_tokens"], 40);
+  EXPECT_EQ(joined(serve.stream(stopped)).first, whole["choices"][0]["message"]["content"]);
+  EXPECT_TRUE(eventually([&] { return serve.sessions() == 0; }));
+
+  Json scored = ask(kQuestions[0], 6);
+  scored.update({{"logprobs", true}, {"top_logprobs", 2}});
+  const Json scores = serve.chat(scored)["choices"][0]["logprobs"]["content"];
+  ASSERT_EQ(scores.size(), 6u);
+  std::string spelled;
+  for (const Json& score : scores) {
+    spelled += score["token"];
+    ASSERT_EQ(score["top_logprobs"].size(), 2u);
+    EXPECT_EQ(score["token"], score["top_logprobs"][0]["token"]) << "greedy";
+    EXPECT_LE(score["logprob"], 0);
+  }
+  EXPECT_TRUE(text.starts_with(spelled)) << spelled;
+  Json streamed_scores = Json::array();
+  for (const Json& event : serve.stream(scored)) {
+    const Json& logprobs = event["choices"][0]["logprobs"];
+    if (!logprobs.is_null()) streamed_scores.insert(streamed_scores.end(), logprobs["content"].begin(), logprobs["content"].end());
+  }
+  EXPECT_EQ(streamed_scores, scores);
+  const Json completion = json_of(post(serve.port, "/v1/completions", R"({"prompt": "Once upon a", "temperature": 0, "max_tokens": 3, "logprobs": 1})"));
+  EXPECT_EQ(completion["choices"][0]["logprobs"]["tokens"].size(), 3u);
+  EXPECT_EQ(completion["choices"][0]["logprobs"]["text_offset"][0], 0);
+}
+
+TEST(Serve, EightClientsAtOnceGetWhatOneGets) {
+  Serve serve;
+  std::vector<std::string> expected;
+  for (const std::string& question : kQuestions) expected.push_back(serve.chat(ask(question, 40))["choices"][0]["message"]["content"]);
+  std::vector<std::future<std::vector<std::string>>> clients;
+  for (std::size_t c = 0; c < 8; ++c) {
+    clients.push_back(std::async(std::launch::async, [&serve, c] {
+      std::vector<std::string> texts;
+      for (std::size_t i = 0; i < kQuestions.size(); ++i) {
+        const Json request = ask(kQuestions[(i + c) % kQuestions.size()], 40);
+        texts.push_back(c % 2 == 0 ? joined(serve.stream(request)).first : serve.chat(request)["choices"][0]["message"]["content"].get<std::string>());
+      }
+      return texts;
+    }));
+  }
+  for (std::size_t c = 0; c < clients.size(); ++c) {
+    const std::vector<std::string> texts = clients[c].get();
+    for (std::size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(texts[i], expected[(i + c) % kQuestions.size()]) << "client " << c;
+  }
+}
+
+TEST(Serve, AClientThatGoesAwayFreesItsSession) {
+  Serve serve;
+  for (const bool streamed : {true, false}) {
+    {
+      Connection client(serve.port);
+      Json request = endless();
+      request["stream"] = streamed;
+      client.send("POST", "/v1/completions", request.dump());
+      if (streamed) {
+        EXPECT_TRUE(client.wait_for("data: "));
+      }
+      EXPECT_TRUE(eventually([&] { return serve.sessions() == 1; }));
+    }
+    EXPECT_TRUE(eventually([&] { return serve.sessions() == 0; })) << (streamed ? "streamed" : "whole");
+  }
+}
+
+TEST(Serve, BeyondItsLimitItSays429AndWhenToComeBack) {
+  Serve serve({"--max-requests", "1"});
+  Connection busy(serve.port);
+  Json request = endless();
+  request["stream"] = true;
+  busy.send("POST", "/v1/completions", request.dump());
+  ASSERT_TRUE(busy.wait_for("data: "));
+  const Response refused = post(serve.port, "/v1/chat/completions", ask("Hi", 3).dump());
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_NE(refused.head.find("Retry-After: 1"), refused.head.npos);
+  EXPECT_EQ(json_of(refused)["error"]["type"], "rate_limit_error");
+  EXPECT_EQ(get(serve.port, "/health").status, 200);
+  // It ends in spite of the open request, which is told so.
+  serve.program.send(SIGINT);
+  EXPECT_EQ(describe(serve.program.wait()), "exit 0");
+}
+
+TEST(Serve, BadRequestsGetErrorsAndTheServerLivesOn) {
+  Serve serve;
+  const auto error_of = [&](const std::string& path, const std::string& body) {
+    const Response response = post(serve.port, path, body);
+    return std::tuple(response.status, json_of(response)["error"].value("param", Json()));
+  };
+  const std::string chat = "/v1/chat/completions", completions = "/v1/completions";
+  const auto changed = [](const Json& fields) {
+    Json body = ask("Hi", 3);
+    body.merge_patch(fields);
+    return body.dump();
+  };
+  EXPECT_EQ(error_of(chat, "{\"messages\": ["), std::tuple(400, Json()));
+  EXPECT_EQ(error_of(chat, "{\"model\": \"\xc3\"}"), std::tuple(400, Json()));
+  EXPECT_EQ(error_of(chat, std::string(1'000'000, '[')), std::tuple(400, Json()));
+  EXPECT_EQ(error_of(chat, changed({{"model", "gpt-5"}})), std::tuple(404, "model"));
+  EXPECT_EQ(error_of(chat, changed({{"temperature", "warm"}})), std::tuple(400, "temperature"));
+  EXPECT_EQ(error_of(chat, changed({{"max_tokens", -1}})), std::tuple(400, "max_tokens"));
+  EXPECT_EQ(error_of(chat, changed({{"messages", {{{"role", "wizard"}, {"content", "x"}}}}})), std::tuple(400, "messages[0].role"));
+  EXPECT_EQ(error_of(chat, changed({{"messages", {{{"role", "tool"}, {"tool_call_id", "c"}, {"content", "x"}}}}})), std::tuple(400, "messages"));
+  EXPECT_EQ(error_of(chat, changed({{"tools", {{{"type", "function"}, {"function", 3}}}}})), std::tuple(400, "tools[0].function"));
+  EXPECT_EQ(error_of(completions, R"({"prompt": [999999999]})"), std::tuple(400, "prompt"));
+  EXPECT_EQ(error_of("/tokenize", "{}"), std::tuple(400, "prompt"));
+  EXPECT_EQ(error_of("/detokenize", R"({"tokens": [-1]})"), std::tuple(400, "tokens"));
+  // More than the context: refused before and after the head of a stream would go out.
+  const std::string too_long = Json(std::vector<int>(9000, 5)).dump();
+  for (const char* stream : {"true", "false"}) {
+    const Response response = post(serve.port, completions, fmt::format(R"({{"prompt": {}, "stream": {}}})", too_long, stream));
+    EXPECT_EQ(response.status, 400) << response.body;
+    EXPECT_EQ(json_of(response)["error"]["code"], "context_length_exceeded");
+  }
+  EXPECT_EQ(get(serve.port, "/v1/nothing").status, 404);
+  EXPECT_EQ(get(serve.port, chat).status, 405);
+  EXPECT_EQ(post(serve.port, "/health", "{}").status, 405);
+  {
+    Connection large(serve.port);
+    large.send("POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 100000000\r\n\r\n");
+    const std::string piece(1 << 20, ' ');
+    for (int i = 0; i < 96 && large.send(piece); ++i) {
+    }
+    EXPECT_EQ(large.response().status, 413);
+  }
+  EXPECT_EQ(serve.chat(ask("Hi", 3))["usage"]["completion_tokens"], 3);
+  EXPECT_TRUE(serve.program.running());
+  EXPECT_EQ(serve.program.err(), "");
+}
+
+TEST(Serve, WithoutAVerifierItIsAliveButNotReady) {
+  Coordinator coordinator;
+  Serve serve({"--connect", coordinator.address}, /*wait_until_ready=*/false);
+  EXPECT_EQ(get(serve.port, "/health").status, 200);
+  const Response ready = get(serve.port, "/ready");
+  EXPECT_EQ(ready.status, 503);
+  EXPECT_EQ(json_of(ready)["error"]["message"], "no verifier has joined");
+  EXPECT_EQ(post(serve.port, "/v1/chat/completions", ask("Hi", 3).dump()).status, 503);
+}
+
+TEST(Serve, AKeyIsAskedOfAllButProbes) {
+  Serve serve({"--api-key", "secret"});
+  const std::string body = ask("Hi", 2).dump();
+  EXPECT_EQ(get(serve.port, "/health").status, 200);
+  const Response refused = post(serve.port, "/v1/chat/completions", body);
+  EXPECT_EQ(refused.status, 401);
+  EXPECT_EQ(json_of(refused)["error"]["code"], "invalid_api_key");
+  for (const std::string wrong : {"Bearer secre", "Bearer secrets", "secret", "Basic secret", "Bearer "}) {
+    EXPECT_EQ(get(serve.port, "/v1/models", "Authorization: " + wrong + "\r\n").status, 401) << wrong;
+  }
+  EXPECT_EQ(post(serve.port, "/v1/chat/completions", body, "Authorization: Bearer secret\r\n").status, 200);
+}
+
+TEST(Serve, APortInUseIsOneLine) {
+  Serve serve({}, /*wait_until_ready=*/false);
+  Program second({"serve", "--port", std::to_string(serve.port)});
+  EXPECT_EQ(describe(second.wait()), "exit 1");
+  EXPECT_NE(second.err().find(fmt::format("cannot listen at 127.0.0.1:{}", serve.port)), std::string::npos) << second.err();
+  EXPECT_EQ(std::ranges::count(second.err(), '\n'), 1) << second.err();
+}
+
+// ---- the server by itself ----
+
+HttpReply echo(const HttpRequest& request) { return {.status = 200, .body = request.body, .content_type = "text/plain"}; }
+
+std::unique_ptr<HttpServer> started(HttpOptions options, std::vector<HttpRoute> routes) {
+  return HttpServer::start(std::move(options), std::move(routes)).value();
+}
+
+TEST(HttpServer, ARequestThatDoesNotArriveInTimeIs408) {
+  const auto server = started({.host = "127.0.0.1", .api_key = {}, .request_timeout = std::chrono::milliseconds(300)}, {{"POST", "/echo", echo}});
+  const std::vector<std::pair<std::string, int>> table = {
+      {"POST /ec", 0},  // not even one line: closed without a word
+      {"POST /echo HTTP/1.1\r\nX: y\r\n", 408},
+      {"POST /echo HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n", 408},
+  };
+  for (const auto& [beginning, status] : table) {
+    Connection slow(server->port());
+    slow.send(beginning);
+    // A server that waited for the end of the line or of the body would wait as long as this goes on.
+    std::jthread drip([&](std::stop_token stop) {
+      while (!stop.stop_requested() && slow.send("1")) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    });
+    EXPECT_EQ(slow.response().status, status) << beginning;
+  }
+}
+
+TEST(HttpServer, WhatIsNotHttpIsRefused) {
+  const auto server = started({.host = "127.0.0.1", .api_key = {}, .request_bytes_max = 1000}, {{"POST", "/echo", echo}, {"GET", "/get", echo}});
+  const std::string post_head = "POST /echo HTTP/1.1\r\nContent-Type: application/json\r\n";
+  const std::vector<std::pair<std::string, int>> table = {
+      {"\r\n\r\n", 400},
+      {"GET\r\n\r\n", 400},
+      {"GET /get HTTP/1.1\r\n" + std::string(10'000, 'x') + "\r\n\r\n", 400},
+      {"GET /get HTTP/1.1\r\n" + std::string(100'000, 'x') + "\r\n\r\n", 431},
+      {"GET /" + std::string(10'000, 'x') + " HTTP/1.1\r\n\r\n", 414},
+      {"BREW /get HTTP/1.1\r\n\r\n", 400},
+      {post_head + "\r\n", 411},
+      {post_head + "Content-Length: -1\r\n\r\n", 400},
+      {post_head + "Content-Length: 99999999999999999999999\r\n\r\n", 413},
+      {post_head + "Content-Length: 1001\r\n\r\n", 413},
+      {post_head + "Content-Length: 1001\r\nExpect: 100-continue\r\n\r\n", 413},
+      {post_head + "Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}", 415},
+      {post_head + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400},
+      {"POST /echo HTTP/1.1\r\nContent-Type: multipart/form-data; boundary=x\r\nContent-Length: 2\r\n\r\n{}", 415},
+      {post_head + "Content-Length: 2\r\n\r\n{}", 200},
+      {post_head + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 200},
+      {"HEAD /get HTTP/1.1\r\n\r\n", 200},
+  };
+  for (const auto& [request, status] : table) {
+    Connection connection(server->port());
+    connection.send(request);
+    EXPECT_EQ(connection.response().status, status) << request.substr(0, 120);
+  }
+  std::string headers = "GET /get HTTP/1.1\r\n";
+  for (int i = 0; i < 10'000; ++i) headers += fmt::format("X-{}: {}\r\n", i, i);
+  Connection many(server->port());
+  many.send(headers + "\r\n");
+  EXPECT_EQ(many.response().status, 431);
+  std::string chunks = post_head + "Transfer-Encoding: chunked\r\n\r\n";
+  for (int i = 0; i < 5000; ++i) chunks += "20\r\n" + std::string(32, 'x') + "\r\n";
+  Connection large(server->port());
+  large.send(chunks);
+  EXPECT_EQ(large.response().status, 413);
+}
+
+TEST(HttpServer, AConnectionServesManyRequests) {
+  const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"POST", "/echo", echo}});
+  Connection connection(server->port());
+  for (const std::string body : {"[1]", "[2]", "[3]"}) {
+    connection.send("POST", "/echo", body);
+    EXPECT_EQ(connection.response().body, body);
+  }
+}
+
+TEST(HttpServer, BeyondItsConnectionsItSays503) {
+  const auto server = started({.host = "127.0.0.1", .api_key = {}, .connections_max = 1}, {{"POST", "/echo", echo}});
+  Connection first(server->port());
+  first.send("POST", "/echo", "[1]");
+  EXPECT_EQ(first.response().status, 200);  // and it stays open
+  Connection second(server->port());
+  EXPECT_EQ(second.response().status, 503);
+}
+
+TEST(HttpServer, WhatAHandlerThrowsIs500) {
+  const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"GET", "/throw", [](const HttpRequest&) -> HttpReply { throw std::runtime_error("secret"); }}});
+  const Response response = get(server->port(), "/throw");
+  EXPECT_EQ(response.status, 500);
+  EXPECT_EQ(json_of(response)["error"]["type"], "server_error");
+  EXPECT_EQ(response.body.find("secret"), response.body.npos);
+}
+
+TEST(HttpServer, OpenRequestsMayEndBeforeItDoesAndAreToldAfterwards) {
+  for (const bool ends_by_itself : {true, false}) {
+    std::promise<void> entered;
+    std::atomic<bool> go = false;
+    const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"GET", "/wait", [&](const HttpRequest& request) {
+      entered.set_value();
+      eventually([&] { return go || request.gone(); });
+      return HttpReply{.status = go ? 200 : 503, .body = "{}"};
+    }}});
+    Connection connection(server->port());
+    connection.send("GET", "/wait", "");
+    entered.get_future().wait();
+    std::jthread stopper([&] { server->stop(ends_by_itself ? kHang : Duration::zero()); });
+    go = ends_by_itself;
+    EXPECT_EQ(connection.response().status, ends_by_itself ? 200 : 503);
+  }
+}
+
+TEST(ApiServer, SamplesAsTheCheckpointAdvises) {
+  PairCopy pair(source_dir() / "models/nano");
+  const auto sampling = [&](const char* generation_config) {
+    pair.write("backbone/generation_config.json", generation_config);
+    const Result<ServedModel> model = load_served_model(pair.dir() / "backbone", "nano", 4);
+    if (!model) {
+      ADD_FAILURE() << model.error().message;
+      return SamplingParams();
+    }
+    return model->defaults.sampling;
+  };
+  EXPECT_EQ(sampling(R"({"temperature": 0.7, "top_k": 64, "top_p": 0.95, "suppress_tokens": [5]})"),
+            (SamplingParams{.temperature = 0.7f, .top_k = 64, .top_p = 0.95f, .suppress_tokens = {5}}));
+  EXPECT_EQ(sampling("{}"), SamplingParams{.temperature = 1}) << "vLLM's, where it is silent";
+  pair.write("backbone/generation_config.json", R"({"top_p": 2})");
+  EXPECT_FALSE(load_served_model(pair.dir() / "backbone", "nano", 4));
+}
+
+TEST(ApiServer, EveryRequestIsReportedOnce) {
+  TransportContext context;
+  const PairPaths pair = nano_pair();
+  const auto cluster = start_threads(context, {.pair = pair, .weight_type = WeightType::kF32}).value();
+  connect_when_joined(context, cluster->address(), 1, 1, [&] { return cluster->check(); });
+  std::mutex mutex;
+  std::vector<FinishedRequest> finished;
+  ApiServer api(context, load_served_model(pair.backbone, "nano", {DraftPolicy::kFixed, 4}).value(), {.coordinator = cluster->address(), .version = "test", .on_finished = [&](const FinishedRequest& facts) {
+    const std::lock_guard lock(mutex);
+    finished.push_back(facts);
+  }});
+  const auto last = [&](std::size_t count) {
+    EXPECT_TRUE(eventually([&] {
+      const std::lock_guard lock(mutex);
+      return finished.size() == count;
+    }));
+    const std::lock_guard lock(mutex);
+    return finished.back();
+  };
+  const auto server = started({.host = "127.0.0.1", .api_key = {}}, api.routes());
+  Json request = ask(kQuestions[0], 20);
+  const Json whole = json_of(post(server->port(), "/v1/chat/completions", request.dump()));
+  FinishedRequest facts = last(1);
+  EXPECT_EQ(facts.status, 200);
+  EXPECT_EQ(facts.prompt_tokens, whole["usage"]["prompt_tokens"]);
+  EXPECT_EQ(facts.generated_tokens, 20);
+  EXPECT_EQ(facts.metrics.rounds, whole["speculative"]["rounds"]);
+  EXPECT_EQ(facts.inter_token_gaps.size(), static_cast<std::size_t>(facts.metrics.rounds)) << "an arrival for each round after the first token";
+  ASSERT_TRUE(facts.time_to_first_token);
+  EXPECT_LE(*facts.time_to_first_token, facts.total);
+  request["stream"] = true;
+  events_of(post(server->port(), "/v1/chat/completions", request.dump()));
+  EXPECT_EQ(last(2).generated_tokens, 20);
+  post(server->port(), "/v1/chat/completions", "{}");
+  EXPECT_EQ(last(3).status, 400);
+  {
+    Connection client(server->port());
+    Json long_request = endless();
+    long_request["stream"] = true;
+    client.send("POST", "/v1/completions", long_request.dump());
+    client.wait_for("data: ");
+  }
+  EXPECT_EQ(last(4).status, 499);
+  EXPECT_TRUE(eventually([&] { return api.open_requests() == 0; }));
+}
+
+}  // namespace
+}  // namespace outrider

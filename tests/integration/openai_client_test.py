@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Outrider's server as the official OpenAI client sees it: chat, streams, tools, models and error classes.
+
+usage: openai_client_test.py OUTRIDER
+"""
+import subprocess
+import sys
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+import openai
+
+QUESTION = [{"role": "user", "content": "Write a short story about a fox."}]
+WEATHER = [{"type": "function", "function": {
+    "name": "weather", "description": "The weather of a city",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
+
+
+class Server:
+    def __init__(self, *options):
+        self.process = subprocess.Popen([OUTRIDER, "serve", "--port", "0", "--api-key", "key", *options], stdout=subprocess.PIPE, text=True)
+        self.url = self.process.stdout.readline().split()[-1]
+        while not self.ready():
+            time.sleep(0.05)
+
+    def ready(self):
+        try:
+            return urllib.request.urlopen(self.url + "/ready").status == 200
+        except urllib.error.HTTPError:
+            return False
+
+    def client(self, key="key"):
+        return openai.OpenAI(base_url=self.url + "/v1", api_key=key, max_retries=0)
+
+    def stop(self):
+        self.process.terminate()
+        return self.process.wait(60)
+
+
+class OpenAiClient(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server()
+        cls.client = cls.server.client()
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
+        cls.server.process.stdout.close()
+
+    def chat(self, **fields):
+        return self.client.chat.completions.create(**{"model": "nano", "messages": QUESTION, "temperature": 0, "max_tokens": 30} | fields)
+
+    def test_chat_is_the_same_streamed_and_not(self):
+        whole = self.chat()
+        self.assertEqual(whole.choices[0].finish_reason, "length")
+        self.assertEqual(whole.usage.completion_tokens, 30)
+        self.assertTrue(whole.choices[0].message.content)
+        chunks = list(self.chat(stream=True, stream_options={"include_usage": True}))
+        text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+        self.assertEqual(text, whole.choices[0].message.content)
+        self.assertEqual(chunks[0].choices[0].delta.role, "assistant")
+        self.assertEqual(chunks[-1].usage, whole.usage)
+        self.assertEqual(chunks[-1].speculative["rounds"], whole.speculative["rounds"])
+
+    def test_speculation_can_be_switched_off(self):
+        plain = self.chat(extra_body={"speculative": {"enabled": False}})
+        self.assertEqual(plain.speculative["drafted_tokens"], 0)
+        self.assertEqual(plain.choices[0].message.content, self.chat().choices[0].message.content)
+
+    def test_content_parts_choices_and_stops(self):
+        parts = [{"role": "system", "content": [{"type": "text", "text": "Be brief."}]}, *QUESTION]
+        answer = self.chat(messages=parts, n=2, stop=["."], temperature=1, seed=3)
+        self.assertEqual([c.index for c in answer.choices], [0, 1])
+        for choice in answer.choices:
+            self.assertNotIn(".", choice.message.content)
+
+    def test_tools_are_taken_with_their_history(self):
+        history = [*QUESTION,
+                   {"role": "assistant", "content": None, "tool_calls": [
+                       {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}]},
+                   {"role": "tool", "tool_call_id": "c1", "content": "sunny"}]
+        answer = self.chat(messages=history, tools=WEATHER, tool_choice="auto")
+        self.assertIn(answer.choices[0].finish_reason, ("stop", "length", "tool_calls"))
+
+    def test_completions(self):
+        answer = self.client.completions.create(model="nano", prompt=["Once upon a", "The fox"], max_tokens=4, temperature=0)
+        self.assertEqual(len(answer.choices), 2)
+        streamed = self.client.completions.create(model="nano", prompt="Once upon a", max_tokens=4, temperature=0, stream=True)
+        self.assertEqual("".join(c.choices[0].text for c in streamed), answer.choices[0].text)
+
+    def test_models(self):
+        self.assertEqual([m.id for m in self.client.models.list()], ["nano"])
+        self.assertEqual(self.client.models.retrieve("nano").id, "nano")
+
+    def test_errors_are_the_clients_own_classes(self):
+        with self.assertRaises(openai.BadRequestError) as raised:
+            self.chat(temperature=9)
+        self.assertEqual(raised.exception.param, "temperature")
+        with self.assertRaises(openai.BadRequestError):
+            self.chat(tools=WEATHER, tool_choice="required")
+        with self.assertRaises(openai.NotFoundError) as raised:
+            self.chat(model="gpt-5")
+        self.assertEqual(raised.exception.code, "model_not_found")
+        with self.assertRaises(openai.AuthenticationError):
+            self.server.client("wrong").models.list()
+
+    def test_a_client_that_stops_reading_makes_room(self):
+        server = Server("--max-requests", "1")
+        client = server.client()
+        story = {"model": "nano", "prompt": "Once upon a time", "max_tokens": 7000, "temperature": 0, "extra_body": {"ignore_eos": True}}
+        with client.completions.create(**story, stream=True) as stream:
+            next(iter(stream))
+            with self.assertRaises(openai.RateLimitError) as raised:
+                client.completions.create(**story)
+            self.assertEqual(raised.exception.response.headers["retry-after"], "1")
+        for attempt in range(600):  # it takes a moment until the server knows
+            try:
+                client.completions.create(model="nano", prompt="Once", max_tokens=2)
+                break
+            except openai.RateLimitError:
+                time.sleep(0.1)
+        else:
+            self.fail("the place was never free again")
+        self.assertEqual(server.stop(), 0)
+        server.process.stdout.close()
+
+
+if __name__ == "__main__":
+    OUTRIDER = sys.argv.pop(1)
+    unittest.main()

@@ -1,0 +1,324 @@
+#include "coordinator-node/openai.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace outrider {
+namespace {
+using Json = nlohmann::json;
+
+constexpr std::int32_t kVocab = 1000;
+
+ApiDefaults defaults() {
+  return {.model = "nano", .vocab_size = kVocab, .sampling = {.temperature = 1, .top_k = 64, .top_p = 0.95f, .suppress_tokens = {7}}, .draft_length = {DraftPolicy::kFixed, 4}};
+}
+
+/// A chat request that is right, with these fields changed; a null takes one away.
+std::string chat_with(const Json& fields) {
+  Json body = {{"model", "nano"}, {"messages", {{{"role", "user"}, {"content", "Hi"}}}}};
+  if (!fields.is_null()) body.merge_patch(fields);
+  return body.dump();
+}
+std::string completion_with(const Json& fields) {
+  Json body = {{"model", "nano"}, {"prompt", "Hi"}};
+  if (!fields.is_null()) body.merge_patch(fields);
+  return body.dump();
+}
+
+CompletionRequest parsed(const ApiResult<CompletionRequest>& result) {
+  if (const auto* error = std::get_if<ApiError>(&result)) {
+    ADD_FAILURE() << error->message;
+    return {};
+  }
+  return std::get<CompletionRequest>(result);
+}
+CompletionRequest chat(const Json& fields) { return parsed(parse_chat_completion(chat_with(fields), defaults())); }
+CompletionRequest completion(const Json& fields) { return parsed(parse_completion(completion_with(fields), defaults())); }
+
+/// The error of a request that must not be taken.
+ApiError refused(const ApiResult<CompletionRequest>& result) {
+  if (const auto* error = std::get_if<ApiError>(&result)) return *error;
+  ADD_FAILURE() << "was taken";
+  return {.status = 0, .message = ""};
+}
+
+TEST(ChatCompletion, WhatARequestDoesNotSayIsTheModelsAdvice) {
+  const CompletionRequest request = chat({});
+  EXPECT_EQ(request.sampling, defaults().sampling);
+  EXPECT_EQ(request.draft_length.length, 4);
+  EXPECT_EQ(request.n, 1);
+  EXPECT_FALSE(request.max_tokens);
+  EXPECT_FALSE(request.stream);
+  EXPECT_FALSE(request.has_seed);
+  ASSERT_EQ(request.conversation.messages.size(), 1u);
+  EXPECT_EQ(request.conversation.messages[0].content, "Hi");
+}
+
+TEST(ChatCompletion, EveryFieldArrives) {
+  const CompletionRequest request = chat({{"temperature", 0.5}, {"top_p", 0.9}, {"top_k", 10}, {"min_p", 0.1}, {"repetition_penalty", 1.1}, {"presence_penalty", -2},
+                                          {"frequency_penalty", 2}, {"seed", -1}, {"min_tokens", 3}, {"max_tokens", 9}, {"stop", {"a", "b"}}, {"n", 3},
+                                          {"logit_bias", {{"5", -100}}}, {"stop_token_ids", {8, 9}}, {"ignore_eos", true}, {"stream", true},
+                                          {"stream_options", {{"include_usage", true}}}, {"speculative", {{"draft_length", 2}}},
+                                          {"chat_template_kwargs", {{"enable_thinking", true}}}, {"a_field_of_tomorrow", 1}});
+  EXPECT_EQ(request.sampling, (SamplingParams{.temperature = 0.5f, .top_k = 10, .top_p = 0.9f, .min_p = 0.1f, .repetition_penalty = 1.1f, .presence_penalty = -2,
+                                              .frequency_penalty = 2, .logit_bias = {{5, -100}}, .suppress_tokens = {7}, .min_tokens = 3, .seed = ~0ull}));
+  EXPECT_TRUE(request.has_seed && request.ignore_eos && request.stream && request.include_usage && request.conversation.thinking);
+  EXPECT_EQ(request.max_tokens, 9);
+  EXPECT_EQ(request.stop, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(request.stop_ids, (std::vector<TokenId>{8, 9}));
+  EXPECT_EQ(request.n, 3);
+  EXPECT_EQ(request.draft_length.length, 2);
+}
+
+TEST(ChatCompletion, SpeculationCanBeSwitchedOff) {
+  EXPECT_EQ(chat({{"speculative", {{"enabled", false}}}}).draft_length.length, 0);
+  EXPECT_EQ(chat({{"speculative", {{"enabled", false}, {"draft_length", 8}}}}).draft_length.length, 0);
+  EXPECT_EQ(chat({{"speculative", {{"enabled", true}}}}).draft_length.length, 4);
+  EXPECT_EQ(chat({{"speculative", {{"draft_length", "auto"}}}}).draft_length.policy, DraftPolicy::kAuto);
+}
+
+TEST(ChatCompletion, EveryRoleAndKindOfContentIsRead) {
+  const Json messages = {{{"role", "system"}, {"content", "S"}},
+                         {{"role", "developer"}, {"content", {{{"type", "text"}, {"text", "D1"}}, {{"type", "text"}, {"text", "D2"}}}}},
+                         {{"role", "assistant"}, {"content", nullptr}, {"reasoning_content", "R"},
+                          {"tool_calls", {{{"id", "c1"}, {"type", "function"}, {"function", {{"name", "weather"}, {"arguments", R"({"city":"Rome"})"}}}}}}},
+                         {{"role", "tool"}, {"tool_call_id", "c1"}, {"content", "sunny"}}};
+  const CompletionRequest request = chat({{"messages", messages}});
+  const std::vector<ChatMessage>& m = request.conversation.messages;
+  ASSERT_EQ(m.size(), 4u);
+  EXPECT_EQ(m[0].role, ChatMessage::Role::kSystem);
+  EXPECT_EQ(m[1].role, ChatMessage::Role::kDeveloper);
+  EXPECT_EQ(m[1].content, "D1D2");
+  EXPECT_EQ(m[2].reasoning, "R");
+  ASSERT_EQ(m[2].tool_calls.size(), 1u);
+  EXPECT_EQ(m[2].tool_calls[0].name, "weather");
+  EXPECT_EQ(m[2].tool_calls[0].arguments, Json({{"city", "Rome"}}));
+  EXPECT_EQ(m[3].tool_call_id, "c1");
+  EXPECT_EQ(m[3].response, "sunny");
+}
+
+const Json kWeather = {{{"type", "function"}, {"function", {{"name", "weather"}, {"description", "d"}, {"parameters", {{"type", "object"}, {"properties", Json::object()}}}}}}};
+
+TEST(ChatCompletion, ToolsAreOfferedUnlessTheChoiceIsNone) {
+  EXPECT_EQ(chat({{"tools", kWeather}}).conversation.tools.size(), 1u);
+  EXPECT_EQ(chat({{"tools", kWeather}, {"tool_choice", "auto"}}).conversation.tools.at(0).name, "weather");
+  EXPECT_TRUE(chat({{"tools", kWeather}, {"tool_choice", "none"}}).conversation.tools.empty());
+}
+
+struct BadRequest {
+  Json fields;
+  std::string param;
+  int status = 400;
+};
+
+TEST(ChatCompletion, WhatIsWrongIsNamed) {
+  const auto message = [](const Json& one) { return Json{{"messages", Json::array({one})}}; };
+  const auto tool = [](const Json& function) { return Json{{"tools", {{{"type", "function"}, {"function", function}}}}}; };
+  const std::vector<BadRequest> table = {
+      {{{"model", "gpt-4"}}, "model", 404},
+      {{{"model", 3}}, "model"},
+      {{{"messages", nullptr}}, "messages"},
+      {{{"messages", Json::array()}}, "messages"},
+      {{{"messages", "Hi"}}, "messages"},
+      {message("Hi"), "messages[0]"},
+      {message({{"role", "wizard"}, {"content", "x"}}), "messages[0].role"},
+      {message({{"content", "x"}}), "messages[0].role"},
+      {message({{"role", "user"}}), "messages[0].content"},
+      {message({{"role", "user"}, {"content", 3}}), "messages[0].content"},
+      {message({{"role", "user"}, {"content", {{{"type", "image_url"}, {"image_url", {{"url", "x"}}}}}}}), "messages[0].content[0].type"},
+      {message({{"role", "user"}, {"content", {{{"type", "text"}}}}}), "messages[0].content[0].text"},
+      {message({{"role", "tool"}, {"content", "x"}}), "messages[0].tool_call_id"},
+      {message({{"role", "assistant"}, {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", "[1]"}}}}}}}), "messages[0].tool_calls[0].function.arguments"},
+      {message({{"role", "assistant"}, {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", std::string(5000, '[')}}}}}}}), "messages[0].tool_calls[0].function.arguments"},
+      {message({{"role", "assistant"}, {"tool_calls", {{{"id", "x"}}}}}), "messages[0].tool_calls[0].function"},
+      {{{"tools", "weather"}}, "tools"},
+      {{{"tools", {"weather"}}}, "tools[0]"},
+      {{{"tools", {{{"type", "magic"}}}}}, "tools[0].type"},
+      {{{"tools", {{{"type", "function"}}}}}, "tools[0].function"},
+      {tool({{"name", ""}}), "tools[0].function.name"},
+      {tool({{"name", "a b"}}), "tools[0].function.name"},
+      {tool({{"name", std::string(65, 'a')}}), "tools[0].function.name"},
+      {tool({{"name", "f"}, {"parameters", "none"}}), "tools[0].function.parameters"},
+      {tool({{"name", "f"}, {"parameters", {{"properties", 3}}}}), "tools[0].function.parameters"},
+      {tool({{"name", "f"}, {"description", 3}}), "tools[0].function.description"},
+      {{{"tool_choice", "required"}}, "tool_choice"},
+      {{{"tool_choice", {{"type", "function"}}}}, "tool_choice"},
+      {{{"tool_choice", 7}}, "tool_choice"},
+      {{{"parallel_tool_calls", false}}, "parallel_tool_calls"},
+      {{{"temperature", "hot"}}, "temperature"},
+      {{{"temperature", -0.1}}, "temperature"},
+      {{{"temperature", 2.1}}, "temperature"},
+      {{{"temperature", true}}, "temperature"},
+      {{{"top_p", 1.5}}, "top_p"},
+      {{{"top_k", 1.5}}, "top_k"},
+      {{{"top_k", -2}}, "top_k"},
+      {{{"top_k", 1e30}}, "top_k"},
+      {{{"min_p", -1}}, "min_p"},
+      {{{"presence_penalty", 3}}, "presence_penalty"},
+      {{{"repetition_penalty", 0}}, "repetition_penalty"},
+      {{{"max_tokens", 0}}, "max_tokens"},
+      {{{"max_tokens", -5}}, "max_tokens"},
+      {{{"max_tokens", 18446744073709551615ull}}, "max_tokens"},
+      {{{"max_completion_tokens", "many"}}, "max_completion_tokens"},
+      {{{"min_tokens", 5}, {"max_tokens", 4}}, "min_tokens"},
+      {{{"n", 0}}, "n"},
+      {{{"n", 1000000}}, "n"},
+      {{{"logprobs", 3}}, "logprobs"},
+      {{{"top_logprobs", 3}}, "top_logprobs"},
+      {{{"logprobs", true}, {"top_logprobs", 21}}, "top_logprobs"},
+      {{{"seed", 1.5}}, "seed"},
+      {{{"stop", 3}}, "stop"},
+      {{{"stop", {""}}}, "stop"},
+      {{{"stop", {"a", 3}}}, "stop"},
+      {{{"stop", Json(std::vector<std::string>(1000, "a"))}}, "stop"},
+      {{{"stop", std::string(100'000, 'a')}}, "stop"},
+      {{{"stop_token_ids", {kVocab}}}, "stop_token_ids"},
+      {{{"logit_bias", {{"x", 1}}}}, "logit_bias"},
+      {{{"logit_bias", {{"99999999999999", 1}}}}, "logit_bias"},
+      {{{"logit_bias", {{"1000", 1}}}}, "logit_bias"},
+      {{{"logit_bias", {{"5", 101}}}}, "logit_bias"},
+      {{{"logit_bias", {1}}}, "logit_bias"},
+      {{{"stream", "yes"}}, "stream"},
+      {{{"stream_options", {{"include_usage", true}}}}, "stream_options"},
+      {{{"speculative", 3}}, "speculative"},
+      {{{"speculative", {{"draft_length", 33}}}}, "speculative.draft_length"},
+      {{{"speculative", {{"draft_length", "long"}}}}, "speculative.draft_length"},
+      {{{"speculative", {{"enabled", 1}}}}, "speculative.enabled"},
+      {{{"response_format", {{"type", "json_object"}}}}, "response_format.type"},
+      {{{"functions", Json::array()}}, "functions"},
+  };
+  for (const BadRequest& bad : table) {
+    const ApiError error = refused(parse_chat_completion(chat_with(bad.fields), defaults()));
+    EXPECT_EQ(error.param, bad.param) << bad.fields.dump().substr(0, 200) << ": " << error.message;
+    EXPECT_EQ(error.status, bad.status) << error.message;
+    EXPECT_LT(error.message.size(), 300u) << error.message;
+  }
+}
+
+TEST(ChatCompletion, WhatIsNoJsonIsRefused) {
+  for (const std::string& body : {std::string(), std::string("{"), std::string("[]"), std::string("null"), std::string("{\"model\": \"nano\xff\"}"), std::string("{\"temperature\": 1e999}"),
+                                  std::string("{\"model\": NaN}"), std::string(3'000'000, '['), "{\"messages\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}",
+                                  std::string("\"") + std::string(1000, '[')}) {
+    EXPECT_EQ(refused(parse_chat_completion(body, defaults())).status, 400) << body.substr(0, 40);
+  }
+}
+
+TEST(ChatCompletion, BracketsInTextsDoNotCountAsNesting) {
+  const std::string text = std::string(1000, '[') + "\\\"" + std::string(1000, '{');
+  EXPECT_EQ(chat({{"messages", {{{"role", "user"}, {"content", text}}}}}).conversation.messages[0].content, text);
+}
+
+TEST(Completion, PromptsAreTextsOrTokensOrListsOfEither) {
+  EXPECT_EQ(completion({}).prompts, (std::vector<Prompt>{"Hi"}));
+  EXPECT_EQ(completion({{"prompt", {1, 2}}}).prompts, (std::vector<Prompt>{std::vector<TokenId>{1, 2}}));
+  EXPECT_EQ(completion({{"prompt", {"a", "b"}}}).prompts, (std::vector<Prompt>{"a", "b"}));
+  EXPECT_EQ(completion({{"prompt", {{1}, {2, 3}}}}).prompts, (std::vector<Prompt>{std::vector<TokenId>{1}, std::vector<TokenId>{2, 3}}));
+  EXPECT_EQ(completion({}).max_tokens, 16);
+  EXPECT_EQ(completion({{"max_tokens", 5}}).max_tokens, 5);
+}
+
+TEST(Completion, WhatIsWrongIsNamed) {
+  for (const BadRequest& bad : std::vector<BadRequest>{{{{"prompt", nullptr}}, "prompt"},
+                                                       {{{"prompt", Json::array()}}, "prompt"},
+                                                       {{{"prompt", 3}}, "prompt"},
+                                                       {{{"prompt", {1, "a"}}}, "prompt"},
+                                                       {{{"prompt", {"a", 1}}}, "prompt"},
+                                                       {{{"prompt", {-1}}}, "prompt"},
+                                                       {{{"prompt", {kVocab}}}, "prompt"},
+                                                       {{{"prompt", {1.5}}}, "prompt"},
+                                                       {{{"prompt", {Json::array()}}}, "prompt"},
+                                                       {{{"prompt", Json(std::vector<std::string>(100, "a"))}}, "prompt"},
+                                                       {{{"echo", true}}, "echo"},
+                                                       {{{"suffix", "x"}}, "suffix"},
+                                                       {{{"best_of", 2}}, "best_of"}}) {
+    EXPECT_EQ(refused(parse_completion(completion_with(bad.fields), defaults())).param, bad.param) << bad.fields.dump().substr(0, 100);
+  }
+}
+
+TEST(Tokenize, TakesAPromptOrAConversation) {
+  const auto of = [](const Json& json) { return std::get<TokenizeRequest>(parse_tokenize(json.dump(), defaults())); };
+  EXPECT_EQ(std::get<std::string>(of({{"prompt", "Hi"}}).text), "Hi");
+  EXPECT_FALSE(of({{"prompt", "Hi"}, {"add_special_tokens", false}}).add_special_tokens);
+  EXPECT_EQ(std::get<Conversation>(of({{"messages", {{{"role", "user"}, {"content", "Hi"}}}}}).text).messages.size(), 1u);
+  EXPECT_EQ(std::get<ApiError>(parse_tokenize("{}", defaults())).param, "prompt");
+  EXPECT_EQ(std::get<ApiError>(parse_detokenize(R"({"tokens": [5000]})", defaults())).param, "tokens");
+  EXPECT_EQ(std::get<std::vector<TokenId>>(parse_detokenize(R"({"tokens": [5, 6]})", defaults())), (std::vector<TokenId>{5, 6}));
+}
+
+const ReplyHead kChat{.chat = true, .id = "chatcmpl-1", .model = "nano", .created = 5};
+
+TEST(Replies, AChatCompletionHasOpenAIsShape) {
+  Choice choice;
+  choice.message.content = "Hello";
+  choice.message.reasoning = "Hm";
+  choice.finish_reason = "stop";
+  Usage usage{.prompt_tokens = 3, .completion_tokens = 2, .metrics = {}};
+  usage.metrics.accepted_tokens = 1;
+  usage.metrics.accepted_per_position = {1, 0, 0, 0};
+  const Json body = Json::parse(completion_body(kChat, {choice}, usage));
+  EXPECT_EQ(body["object"], "chat.completion");
+  EXPECT_EQ(body["choices"][0]["message"]["content"], "Hello");
+  EXPECT_EQ(body["choices"][0]["message"]["reasoning_content"], "Hm");
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(body["usage"], Json({{"prompt_tokens", 3}, {"completion_tokens", 2}, {"total_tokens", 5}}));
+  EXPECT_EQ(body["speculative"]["accepted_tokens"], 1);
+  EXPECT_EQ(body["speculative"]["accepted_per_position"], Json({1, 0, 0, 0}));
+}
+
+TEST(Replies, AToolCallIsTheSameStreamedAndNot) {
+  const ChatEvent event{ChatEvent::Kind::kToolCallEnd, R"({"city":"Rome"})", "weather"};
+  Choice choice{.message = {}, .scores = {}, .finish_reason = "tool_calls"};
+  append(event, choice.message);
+  const Json whole = Json::parse(completion_body(kChat, {choice}, {}))["choices"][0]["message"];
+  EXPECT_TRUE(whole["content"].is_null());
+  const std::string chunk = event_chunk(kChat, 0, event, 0, {});
+  ASSERT_TRUE(chunk.starts_with("data: ") && chunk.ends_with("\n\n"));
+  Json streamed = Json::parse(chunk.substr(6))["choices"][0]["delta"]["tool_calls"][0];
+  EXPECT_EQ(streamed["index"], 0);
+  streamed.erase("index");
+  EXPECT_EQ(streamed, whole["tool_calls"][0]);
+}
+
+TEST(Replies, LogprobsHaveTheShapeOfTheirEndpoint) {
+  ReplyHead head = kChat;
+  head.logprobs = true;
+  Choice choice{.message = {}, .scores = {{.token = {"a\xc3", -0.5f}, .top = {{"b", -0.25f}}, .text_offset = 2}}, .finish_reason = "stop"};
+  const auto logprobs = [&] { return Json::parse(completion_body(head, {choice}, {}))["choices"][0]["logprobs"]; };
+  const Json chat_logprobs = logprobs()["content"][0];
+  EXPECT_EQ(chat_logprobs["bytes"], Json({0x61, 0xc3}));
+  EXPECT_EQ(chat_logprobs["token"], "a\ufffd");
+  EXPECT_EQ(chat_logprobs["logprob"], -0.5);
+  EXPECT_EQ(chat_logprobs["top_logprobs"][0]["token"], "b");
+  head.chat = false;
+  EXPECT_EQ(logprobs(), Json({{"tokens", {"a\ufffd"}}, {"token_logprobs", {-0.5}}, {"top_logprobs", {{{"b", -0.25}}}}, {"text_offset", {2}}}));
+  head.logprobs = false;
+  EXPECT_TRUE(logprobs().is_null());
+}
+
+TEST(Replies, MetricsOfChoicesAddUp) {
+  const auto metrics = [](std::vector<std::int64_t> drafted, std::vector<std::int64_t> accepted, std::int64_t verify_ns) {
+    RequestMetrics one;
+    one.rounds = 2;
+    one.drafted_per_position = std::move(drafted);
+    one.accepted_per_position = std::move(accepted);
+    one.verify_ns = verify_ns;
+    return one;
+  };
+  RequestMetrics sum;
+  add(sum, metrics({2, 1}, {1, 0}, 5));
+  add(sum, metrics({1, 1, 1}, {1, 1, 0}, 6));
+  EXPECT_EQ(sum.rounds, 4);
+  EXPECT_EQ(sum.verify_ns, 11);
+  EXPECT_EQ(sum.drafted_per_position, (std::vector<std::int64_t>{3, 2, 1}));
+  EXPECT_EQ(sum.accepted_per_position, (std::vector<std::int64_t>{2, 1, 0}));
+}
+
+TEST(Replies, ErrorsHaveOpenAIsShapeWhateverTheyQuote) {
+  const Json body = Json::parse(error_body({.status = 404, .message = "no \xff", .param = "model", .code = "model_not_found"}));
+  EXPECT_EQ(body["error"]["type"], "invalid_request_error");
+  EXPECT_EQ(body["error"]["param"], "model");
+  EXPECT_TRUE(Json::parse(error_body({.status = 503, .message = "x"}))["error"]["code"].is_null());
+}
+
+}  // namespace
+}  // namespace outrider
