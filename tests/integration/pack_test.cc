@@ -244,7 +244,7 @@ const std::vector<BadPack> kBadPacks = {
          }
        });
      },
-     {".ordered", "is F16", "wanted BF16"}},
+     {".ordered", "is F16", "wanted Q8_0"}},
     {"pair_path", [](const fs::path& p) {
        std::ifstream in(p.parent_path() / "pair.json");
        json pair = json::parse(in);
