@@ -282,7 +282,11 @@ TEST(Replies, AToolCallIsTheSameStreamedAndNot) {
 TEST(Replies, LogprobsHaveTheShapeOfTheirEndpoint) {
   ReplyHead head = kChat;
   head.logprobs = true;
-  Choice choice{.message = {}, .scores = {{.token = {"a\xc3", -0.5f}, .top = {{"b", -0.25f}}, .text_offset = 2}}, .finish_reason = "stop"};
+  Choice choice{.message = {}, .scores = {}, .finish_reason = "stop"};
+  TokenScore& score = choice.scores.emplace_back();
+  score.token = {"a\xc3", -0.5f};
+  score.top.push_back({"b", -0.25f});
+  score.text_offset = 2;
   const auto logprobs = [&] { return Json::parse(completion_body(head, {choice}, {}))["choices"][0]["logprobs"]; };
   const Json chat_logprobs = logprobs()["content"][0];
   EXPECT_EQ(chat_logprobs["bytes"], Json({0x61, 0xc3}));
