@@ -111,15 +111,16 @@ class Connection final : public httplib::Stream {
     budget_ -= count;
     return static_cast<ssize_t>(count);
   }
+  /// Also when the server ends, as far as the client reads: it is told so.
   ssize_t write(const char* bytes, std::size_t size) override {
     const TimePoint deadline = now() + kWriteTimeout;
-    while (!ending_.aborting && now() < deadline) {
-      pollfd state{.fd = socket_, .events = POLLOUT, .revents = 0};
-      if (poll(&state, 1, kPollMs) <= 0) continue;
+    while (true) {
       const ssize_t sent = send(socket_, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent >= 0 || (errno != EAGAIN && errno != EINTR)) return sent;
+      if (ending_.aborting || now() > deadline) return -1;
+      pollfd state{.fd = socket_, .events = POLLOUT, .revents = 0};
+      poll(&state, 1, kPollMs);
     }
-    return -1;
   }
   void get_remote_ip_and_port(std::string&, int&) const override {}
   void get_local_ip_and_port(std::string&, int&) const override {}
