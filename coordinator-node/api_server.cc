@@ -102,8 +102,11 @@ class AnswerReader {
   StreamingDetokenizer text_;
 };
 
+/// Most bytes of a reply that its client may leave unread: far more than an answer without log-probabilities has.
+constexpr std::size_t kUnreadBytesMax = 64u << 20;
+
 /// A reply that is made on a thread of its own while it is sent: whoever reads slowly, or goes away, does not hold up
-/// the conversation with the coordinator.
+/// the conversation with the coordinator. Who leaves kUnreadBytesMax unread is as good as gone.
 class StreamedReply {
  public:
   using Emit = std::function<void(std::string piece)>;
@@ -126,6 +129,7 @@ class StreamedReply {
     if (pieces_.empty()) return ended_ ? std::nullopt : std::optional<std::string>("");
     std::string all;  // one write for what has come meanwhile
     for (const std::string& piece : std::exchange(pieces_, {})) all += piece;
+    unread_ = 0;
     return all;
   }
 
@@ -147,7 +151,9 @@ class StreamedReply {
   void push(std::string piece) {
     if (piece.empty()) return;
     const std::lock_guard lock(mutex_);
-    pieces_.push_back(std::move(piece));
+    unread_ += piece.size();
+    if (unread_ > kUnreadBytesMax) dropped_ = true;
+    if (!dropped_) pieces_.push_back(std::move(piece));
     emitted_ = true;
     changed_.notify_all();
   }
@@ -157,6 +163,7 @@ class StreamedReply {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::string> pieces_;
+  std::size_t unread_ = 0;  ///< bytes of them
   std::optional<ApiError> error_;
   bool emitted_ = false, ended_ = false;
   std::jthread thread_;  // last: it uses the others

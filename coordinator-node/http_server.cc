@@ -33,7 +33,8 @@ constexpr int kPollMs = 100;
 constexpr std::size_t kRequestsPerConnection = 1000;
 /// How long a client may go on sending what was refused before it must read why.
 constexpr Duration kLinger = std::chrono::seconds(5);
-constexpr time_t kWriteTimeoutSeconds = 10;
+/// How long a client may leave the connection full.
+constexpr Duration kWriteTimeout = std::chrono::seconds(10);
 constexpr int kBacklog = 128;
 
 /// When the server ends: first no new requests, then none at all.
@@ -110,7 +111,17 @@ class Connection final : public httplib::Stream {
     budget_ -= count;
     return static_cast<ssize_t>(count);
   }
-  ssize_t write(const char* bytes, std::size_t size) override { return send(socket_, bytes, size, MSG_NOSIGNAL); }
+  /// Also when the server ends, as far as the client reads: it is told so.
+  ssize_t write(const char* bytes, std::size_t size) override {
+    const TimePoint deadline = now() + kWriteTimeout;
+    while (true) {
+      const ssize_t sent = send(socket_, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent >= 0 || (errno != EAGAIN && errno != EINTR)) return sent;
+      if (ending_.aborting || now() > deadline) return -1;
+      pollfd state{.fd = socket_, .events = POLLOUT, .revents = 0};
+      poll(&state, 1, kPollMs);
+    }
+  }
   void get_remote_ip_and_port(std::string&, int&) const override {}
   void get_local_ip_and_port(std::string&, int&) const override {}
   /// None: httplib would refuse those that its select() can not take. Nothing of ours uses select().
@@ -237,7 +248,6 @@ class Server final : public HttpServer, private httplib::Server {
  public:
   Server(HttpOptions options, std::vector<HttpRoute> routes) : options_(std::move(options)), routes_(std::move(routes)) {
     new_task_queue = [this] { return new ConnectionThreads(options_.connections_max); };
-    set_write_timeout(kWriteTimeoutSeconds);
     set_keep_alive_max_count(kRequestsPerConnection);  // the rest of this is only what it tells clients
     set_keep_alive_timeout(std::chrono::duration_cast<std::chrono::seconds>(options_.idle_timeout).count());
     set_payload_max_length(options_.request_bytes_max);

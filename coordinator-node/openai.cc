@@ -527,7 +527,8 @@ std::string error_body(const ApiError& error) { return to_text(error_json(error)
 void add(RequestMetrics& sum, const RequestMetrics& one) {
   for (const auto field : {&RequestMetrics::rounds, &RequestMetrics::drafting_rounds, &RequestMetrics::drafted_tokens, &RequestMetrics::accepted_tokens,
                            &RequestMetrics::prefill_ns, &RequestMetrics::decode_ns, &RequestMetrics::draft_ns, &RequestMetrics::verify_ns, &RequestMetrics::wire_ns,
-                           &RequestMetrics::wire_bytes_to_drafter, &RequestMetrics::wire_bytes_to_drafter_prompt, &RequestMetrics::wire_bytes_to_verifier}) {
+                           &RequestMetrics::wire_bytes_to_drafter, &RequestMetrics::wire_bytes_to_drafter_prompt, &RequestMetrics::wire_bytes_to_verifier,
+                           &RequestMetrics::ngram_rounds, &RequestMetrics::ngram_drafted_tokens, &RequestMetrics::ngram_accepted_tokens, &RequestMetrics::cached_prompt_tokens}) {
     sum.*field += one.*field;
   }
   for (const auto field : {&RequestMetrics::drafted_per_position, &RequestMetrics::accepted_per_position}) {

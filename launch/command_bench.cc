@@ -161,7 +161,6 @@ void bench_pair(const BenchFlags& flags) {
 
   std::vector<Run> runs;
   for (const double round_trip_ms : linked ? flags.round_trips_ms : std::vector<double>{0}) {
-    if (link) link->set_round_trip(std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(round_trip_ms)));
     for (const std::string& draft_length : flags.draft_lengths) runs.push_back({draft_length, or_throw(parse_draft_length(draft_length)), round_trip_ms, {}, {}});
   }
   Sums warm_up;  // first use compiles kernels and maps pages

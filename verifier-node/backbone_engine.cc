@@ -92,13 +92,14 @@ std::map<SessionId, BackboneEngine::Session>::iterator BackboneEngine::open(cons
     const auto source = sessions_.find(work.reuse->from);
     CHECK(source != sessions_.end(), "session {} is to continue {}, which is not here", value(work.session), value(work.reuse->from));
     const auto length = static_cast<Position>(work.reuse->tokens.size());
-    if (work.reuse->take) {
-      session.cache = std::move(source->second.cache);
-      session.cache.truncate(length);
-      sessions_.erase(source);
+    KvCache& theirs = source->second.cache;
+    // The start of a longer text is copied even so: the pages of its rest would stay, and are in nobody's books.
+    if (work.reuse->take && theirs.length() == length) {
+      session.cache = std::move(theirs);
     } else {
-      session.cache.copy_from(source->second.cache, length);
+      session.cache.copy_from(theirs, length);
     }
+    if (work.reuse->take) sessions_.erase(source);
     session.sampler.add_prompt(work.reuse->tokens);
   }
   return sessions_.emplace(work.session, std::move(session)).first;

@@ -49,7 +49,9 @@ std::unique_ptr<DraftLengthPolicy> Policies::make(DraftPolicy policy, int length
 std::string Policies::save() const { return fmt::format("[{},\n {}]\n", ucb1_.save(), thompson_.save()); }
 
 Result<void> Policies::load(const std::string& json) {
-  const nlohmann::json list = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  // What is written from a tree of brackets is made by recursion: none grows deeper than save()'s.
+  constexpr int kDepthMax = 8;
+  const nlohmann::json list = nlohmann::json::parse(json, [](int depth, auto, auto&) { return depth <= kDepthMax; }, /*allow_exceptions=*/false);
   if (!list.is_array() || list.size() != 2) return Error{Errc::kMalformed, "bandit state: not a JSON list of the states of 'ucb1' and 'thompson'"};
   Ucb1Length ucb1 = ucb1_;
   RETURN_IF_ERROR(ucb1.load(list[0].dump()));

@@ -82,8 +82,10 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
   if (auto fine = check_tokens(prefill.tokens, 0); !fine) return fail(message, fine.error());
   if (auto fine = check_ids("stop token", prefill.stop_ids); !fine) return fail(message, fine.error());
   if (auto fine = check_sampling(prefill.sampling, facts_.vocab_size); !fine) return fail(message, fine.error());
-  if (std::ssize(sessions_) >= config_.capacity.sessions_max) {
-    return fail(message, {Errc::kUnavailable, fmt::format("{} sessions, this verifier takes {}", sessions_.size(), config_.capacity.sessions_max)});
+  // As with memory, one that is freed counts no more, though its rows may be in the batch that is out.
+  const auto open = std::count_if(sessions_.begin(), sessions_.end(), [](const auto& entry) { return !entry.second.freed; });
+  if (open >= config_.capacity.sessions_max) {
+    return fail(message, {Errc::kUnavailable, fmt::format("{} sessions, this verifier takes {}", open, config_.capacity.sessions_max)});
   }
   // Numbers are not used twice, but who knows what a coordinator does.
   if (const auto old = std::find_if(cached_.begin(), cached_.end(), [&](const CachedText& text) { return text.id == message.session; });

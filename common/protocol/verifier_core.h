@@ -27,7 +27,7 @@ struct VerifierConfig {
 struct Reuse {
   SessionId from{};             ///< whose: a session's, or those of a text that has ended
   std::vector<TokenId> tokens;  ///< of the positions [0, size)
-  bool take = false;            ///< nobody else needs them: take them over, do not copy
+  bool take = false;            ///< nobody else needs them: they are not kept
 };
 
 /// One segment of the next forward pass: rows of one session.

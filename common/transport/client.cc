@@ -90,6 +90,11 @@ Result<Generation> Client::generate(const Generate& request, const std::function
         return Error{Errc::kPeerGone, fmt::format("tokens from {} on, wanted {}: the connection to {} was interrupted", tokens->index,
                                                   expected, endpoint_->address())};
       }
+      if (tokens->logprobs.size() != (request.sampling.logprobs ? tokens->tokens.size() : 0)) {
+        send_cancel();
+        return Error{Errc::kMalformed, fmt::format("coordinator {} sent {} logprobs for {} tokens, or not those that were asked for", endpoint_->address(),
+                                                   tokens->logprobs.size(), tokens->tokens.size())};
+      }
       generation_.tokens.insert(generation_.tokens.end(), tokens->tokens.begin(), tokens->tokens.end());
       generation_.logprobs.insert(generation_.logprobs.end(), tokens->logprobs.begin(), tokens->logprobs.end());
       if (end_) continue;  // under way before the coordinator heard of the end

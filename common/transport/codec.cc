@@ -33,6 +33,10 @@ static_assert(same(wire::FinishReason::Stop, FinishReason::kStop) &&
 static_assert(same(wire::SamplingRule::Match, SamplingRule::kMatch) &&
               same(wire::SamplingRule::Rejection, SamplingRule::kRejection) &&
               same(wire::SamplingRule::Typical, SamplingRule::kTypical));
+static_assert(same(wire::DraftPolicy::Fixed, DraftPolicy::kFixed) && same(wire::DraftPolicy::Auto, DraftPolicy::kAuto) &&
+              same(wire::DraftPolicy::Heuristic, DraftPolicy::kHeuristic) && same(wire::DraftPolicy::Ucb1, DraftPolicy::kUcb1) &&
+              same(wire::DraftPolicy::Thompson, DraftPolicy::kThompson));
+static_assert(same(wire::DraftSource::Assistant, DraftSource::kAssistant) && same(wire::DraftSource::Ngram, DraftSource::kNgram));
 static_assert(same(wire::ErrorCode::InvalidArgument, Errc::kInvalidArgument) &&
               same(wire::ErrorCode::NotFound, Errc::kNotFound) &&
               same(wire::ErrorCode::Malformed, Errc::kMalformed) &&

@@ -525,7 +525,7 @@ TEST(ApiServer, SamplesAsTheCheckpointAdvises) {
   PairCopy pair(source_dir() / "models/nano");
   const auto sampling = [&](const char* generation_config) {
     pair.write("backbone/generation_config.json", generation_config);
-    const Result<ServedModel> model = load_served_model(pair.dir() / "backbone", "nano", 4);
+    const Result<ServedModel> model = load_served_model(pair.dir() / "backbone", "nano", {DraftPolicy::kFixed, 4});
     if (!model) {
       ADD_FAILURE() << model.error().message;
       return SamplingParams();
@@ -536,7 +536,7 @@ TEST(ApiServer, SamplesAsTheCheckpointAdvises) {
             (SamplingParams{.temperature = 0.7f, .top_k = 64, .top_p = 0.95f, .suppress_tokens = {5}}));
   EXPECT_EQ(sampling("{}"), SamplingParams{.temperature = 1}) << "vLLM's, where it is silent";
   pair.write("backbone/generation_config.json", R"({"top_p": 2})");
-  EXPECT_FALSE(load_served_model(pair.dir() / "backbone", "nano", 4));
+  EXPECT_FALSE(load_served_model(pair.dir() / "backbone", "nano", {DraftPolicy::kFixed, 4}));
 }
 
 TEST(ApiServer, EveryRequestIsReportedOnce) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <future>
 #include <random>
 #include <thread>
 #include <vector>
@@ -15,6 +16,7 @@
 #include <gtest/gtest.h>
 #include <zmq.hpp>
 
+#include "common/transport/client.h"
 #include "common/transport/codec.h"
 #include "common/transport/pump.h"
 #include "schemas/outrider_generated.h"
@@ -578,6 +580,21 @@ TEST_F(PumpTest, AClientThatNeverReadsIsAsGoodAsGoneAndOthersDoNotWait) {
     }
   }
   EXPECT_EQ(gone_, std::vector{sleeper_id_});
+}
+
+// Callers look at the logprobs of each token.
+TEST(ClientTest, AnAnswerWithoutTheLogprobsThatWereAskedForIsAnError) {
+  TransportContext context;
+  const auto coordinator = Endpoint::bind(context, "inproc://coordinator").value();
+  auto answer = std::async(std::launch::async, [&] {
+    Client client = Client::connect(context, "inproc://coordinator").value();
+    return client.generate({.prompt = {1}, .max_tokens = 4, .stop_ids = {}, .sampling = {.logprobs = 0}}, [](std::span<const TokenId>) { ADD_FAILURE(); });
+  });
+  const Received asked = next(*coordinator);
+  EXPECT_TRUE(coordinator->send(asked.from, {asked.message->session, {}, 0, Tokens{.index = 0, .tokens = {7}}}));
+  const Result<Generation> generation = answer.get();
+  ASSERT_FALSE(generation);
+  EXPECT_EQ(generation.error().code, Errc::kMalformed);
 }
 
 }  // namespace

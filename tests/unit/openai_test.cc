@@ -306,6 +306,7 @@ TEST(Replies, MetricsOfChoicesAddUp) {
     one.drafted_per_position = std::move(drafted);
     one.accepted_per_position = std::move(accepted);
     one.verify_ns = verify_ns;
+    one.cached_prompt_tokens = one.ngram_rounds = one.ngram_drafted_tokens = one.ngram_accepted_tokens = 3;
     return one;
   };
   RequestMetrics sum;
@@ -313,6 +314,7 @@ TEST(Replies, MetricsOfChoicesAddUp) {
   add(sum, metrics({1, 1, 1}, {1, 1, 0}, 6));
   EXPECT_EQ(sum.rounds, 4);
   EXPECT_EQ(sum.verify_ns, 11);
+  for (const std::int64_t each : {sum.cached_prompt_tokens, sum.ngram_rounds, sum.ngram_drafted_tokens, sum.ngram_accepted_tokens}) EXPECT_EQ(each, 6);
   EXPECT_EQ(sum.drafted_per_position, (std::vector<std::int64_t>{3, 2, 1}));
   EXPECT_EQ(sum.accepted_per_position, (std::vector<std::int64_t>{2, 1, 0}));
 }

@@ -156,8 +156,9 @@ TEST(Policies, OfABanditServeSessionsSideBySide) {
   Policies again(2);
   ASSERT_TRUE(again.load(policies.save()));
   EXPECT_EQ(again.save(), policies.save());
-  for (const char* text : {"", "[]", "{}", "[1,2]", "nonsense"}) {
-    EXPECT_FALSE(again.load(text)) << text;
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  for (const std::string& text : {std::string(), std::string("[]"), std::string("{}"), std::string("[1,2]"), std::string("nonsense"), "[" + deep + "," + deep + "]"}) {
+    EXPECT_FALSE(again.load(text)) << text.substr(0, 20);
     EXPECT_EQ(again.save(), policies.save()) << "nothing has changed";
   }
 }

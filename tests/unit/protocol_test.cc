@@ -869,6 +869,20 @@ TEST_F(Verifier, AFreedSessionDoesNotComeBack) {
   EXPECT_EQ(core_.session_count(), 0u);
 }
 
+TEST(VerifierSessions, AFreedOneInTheBatchThatIsOutTakesNoPlace) {
+  VerifierCore core({.capacity = {.sessions_max = 1}}, hello(Role::kVerifier));
+  core.on_message({.body = Welcome{1}}, TimePoint{});
+  const auto prefill = [&](std::uint64_t session) { core.on_message({.session = SessionId{session}, .body = Prefill{.tokens = {1, 2}}}, TimePoint{}); };
+  prefill(1);
+  ASSERT_EQ(core.take_batch().size(), 1u);
+  core.take_outgoing();
+  prefill(2);
+  EXPECT_NE(find<Failed>(core.take_outgoing(), ""), nullptr);
+  core.on_message({.session = SessionId{1}, .body = Free{}}, TimePoint{});
+  prefill(3);
+  EXPECT_EQ(find<Failed>(core.take_outgoing(), ""), nullptr);
+}
+
 TEST_F(Verifier, RefusesWhatDoesNotFit) {
   const auto failure = [&](Body body, Position base, std::uint32_t round) {
     core_.on_message({.session = SessionId{1}, .round = RoundId{round}, .base = base, .body = std::move(body)}, now_);
