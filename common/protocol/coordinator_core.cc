@@ -334,7 +334,8 @@ bool CoordinatorCore::start(Sessions::iterator it, TimePoint now) {
   session.phase = Phase::kPrefill;
   if (!best_refuses) set_aside(session, positions_max(session.request, facts));
   Prefill prefill{.tokens = session.request.prompt, .want_kv = !session.drafter.empty(),
-                  .positions_max = session.request.stepwise ? 0 : prompt + session.request.max_tokens - 1, .sampling = session.request.sampling};
+                  .positions_max = session.request.stepwise ? 0 : prompt + session.request.max_tokens - 1, .sampling = session.request.sampling,
+                  .compute_all = session.request.unverified};
   if (prefill.sampling.min_tokens > 0) {
     // A stop id beyond the vocabulary never comes.
     std::copy_if(session.request.stop_ids.begin(), session.request.stop_ids.end(), std::back_inserter(prefill.stop_ids),

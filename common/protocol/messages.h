@@ -143,6 +143,7 @@ struct Prefill {  ///< coordinator -> verifier; round 0, base 0
   Position positions_max = 0;  ///< K/V rows that the whole session can come to need; 0: not known
   SamplingParams sampling = {};         ///< of the whole session
   std::vector<TokenId> stop_ids = {};   ///< what sampling.min_tokens masks; empty without it
+  bool compute_all = false;  ///< reuse no K/V: only later Verifys would bring all of their rows to a drafter
 };
 struct KvChunk {  ///< verifier -> coordinator -> drafter while a prefill runs
   KvRows kv;

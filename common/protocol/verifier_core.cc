@@ -99,6 +99,7 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
   session.rejection = !prefill.sampling.greedy() && prefill.sampling.rule == SamplingRule::kRejection;
   session.round = message.round;
   session.heard = now;
+  session.compute_all = prefill.compute_all;
   session.request = VerifyWork{.session = message.session,
                                .round = message.round,
                                .base = 0,
@@ -164,7 +165,7 @@ std::vector<VerifyWork> VerifierCore::take_batch() {
       VerifyWork work = request;
       std::int64_t count = total;
       if (prefill) {
-        if (session.prompt_done == 0 && !begin_prompt(session, &work)) {
+        if (session.prompt_done == 0 && !session.compute_all && !begin_prompt(session, &work)) {
           ++it;
           continue;
         }

@@ -112,6 +112,7 @@ class VerifierCore {
     Position kv_sent = 0;                 ///< of the prompt's donor rows
     Position keep_at = 0;                 ///< keep a copy of the prompt's first so many rows; 0: of none
     std::int64_t kv_bytes = 0;            ///< set aside for it
+    bool compute_all = false;             ///< as its Prefill says
     bool rejection = false;               ///< its rule
     bool in_batch = false;
     std::int64_t rows_out = 0;            ///< rows of the batch that is out

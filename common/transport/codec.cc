@@ -183,7 +183,7 @@ Offset<wire::Prefill> write(Writer& writer, const Prefill& prefill) {
   const auto tokens = writer.builder.CreateVector(prefill.tokens);
   const auto sampling = write(writer, prefill.sampling);
   return wire::CreatePrefill(writer.builder, tokens, prefill.want_kv, prefill.positions_max,
-                             sampling, writer.builder.CreateVector(prefill.stop_ids));
+                             sampling, writer.builder.CreateVector(prefill.stop_ids), prefill.compute_all);
 }
 
 Offset<wire::KvChunk> write(Writer& writer, const KvChunk& chunk) {
@@ -533,7 +533,7 @@ RequestMetrics read(Reader& reader, const wire::RequestMetrics& table) {
 }
 
 Capacity read(Reader& reader, const wire::Capacity& table) {
-  constexpr std::int64_t kBytesMax = std::int64_t{1} << 40;  // of a position: those of the longest text are still an int64
+  constexpr std::int64_t kBytesMax = std::int64_t{1} << 30;  // of a position: a thousand of the longest texts are still an int64
   return {.sessions_max = reader.not_negative("sessions_max", table.sessions_max()),
           .kv_cost = {.bytes_per_position = reader.in_range("bytes_per_position", table.bytes_per_position(), 0, kBytesMax),
                       .ring_bytes_per_position = reader.in_range("ring_bytes_per_position", table.ring_bytes_per_position(), 0, kBytesMax),
@@ -614,7 +614,8 @@ Prefill read(Reader& reader, const wire::Prefill& table) {
                   .want_kv = table.want_kv(),
                   .positions_max = reader.not_negative("positions_max", table.positions_max()),
                   .sampling = read(reader, *table.sampling()),
-                  .stop_ids = reader.list("stop_ids", table.stop_ids(), reader.limits().tokens_max)};
+                  .stop_ids = reader.list("stop_ids", table.stop_ids(), reader.limits().tokens_max),
+                  .compute_all = table.compute_all()};
   if (prefill.tokens.empty()) reader.fail(Errc::kMalformed, "0 tokens, wanted at least 1");
   return prefill;
 }

@@ -142,7 +142,7 @@ class RandomMessages {
     if (coin()) result.logprobs = static_cast<std::int32_t>(integer(0, kLogprobsMax));
     return result;
   }
-  void fill(Prefill& m) { m = {tokens(1, 200), coin(), position(), sampling(), tokens(0, 5)}; }
+  void fill(Prefill& m) { m = {tokens(1, 200), coin(), position(), sampling(), tokens(0, 5), coin()}; }
   void fill(KvChunk& m) { m = {kv()}; }
   void fill(NeedKv& m) { m = {position()}; }
   std::vector<Distribution> distributions() {
@@ -262,8 +262,8 @@ auto key(const Refuse& m) {
   return std::tie(a, b);
 }
 auto key(const Prefill& m) {
-  const auto& [a, b, c, d, e] = m;
-  return std::tie(a, b, c, d, e);
+  const auto& [a, b, c, d, e, f] = m;
+  return std::tie(a, b, c, d, e, f);
 }
 auto key(const NeedKv& m) {
   const auto& [a] = m;
@@ -676,8 +676,8 @@ std::vector<Wrong> all_wrongs() {
       {"hello_donor_window", hello([](Hello& m) { m.facts.donors = {{.sliding_window = -1}}; }),
        kBad, "sliding_window is -1"},
       {"hello_sessions_max", hello([](Hello& m) { m.capacity.sessions_max = -1; }), kBad, "sessions_max is -1"},
-      {"hello_kv_position", hello([](Hello& m) { m.capacity.kv_cost.bytes_per_position = (std::int64_t{1} << 40) + 1; }), kBad,
-       "bytes_per_position is 1099511627777"},
+      {"hello_kv_position", hello([](Hello& m) { m.capacity.kv_cost.bytes_per_position = (std::int64_t{1} << 30) + 1; }), kBad,
+       "bytes_per_position is 1073741825"},
       {"hello_kv_ring", hello([](Hello& m) { m.capacity.kv_cost.ring_bytes_per_position = -1; }), kBad, "ring_bytes_per_position is -1"},
       {"hello_kv_ring_rows", hello([](Hello& m) { m.capacity.kv_cost.ring_rows = kFar; }), kBad, "ring_rows is 1048577"},
       {"hello_kv_bytes_max", hello([](Hello& m) { m.capacity.kv_bytes_max = -1; }), kBad, "kv_bytes_max is -1"},

@@ -260,7 +260,7 @@ TEST(Replies, AChatCompletionHasOpenAIsShape) {
   EXPECT_EQ(body["choices"][0]["message"]["content"], "Hello");
   EXPECT_EQ(body["choices"][0]["message"]["reasoning_content"], "Hm");
   EXPECT_EQ(body["choices"][0]["finish_reason"], "stop");
-  EXPECT_EQ(body["usage"], Json({{"prompt_tokens", 3}, {"completion_tokens", 2}, {"total_tokens", 5}}));
+  EXPECT_EQ(body["usage"], Json({{"prompt_tokens", 3}, {"prompt_tokens_details", {{"cached_tokens", 0}}}, {"completion_tokens", 2}, {"total_tokens", 5}}));
   EXPECT_EQ(body["speculative"]["accepted_tokens"], 1);
   EXPECT_EQ(body["speculative"]["accepted_per_position"], Json({1, 0, 0, 0}));
 }
