@@ -254,6 +254,8 @@ void read_common(const Fields& fields, const ApiDefaults& defaults, CompletionRe
       request.draft_length = {DraftPolicy::kFixed, static_cast<int>(speculative.integer("draft_length", 0, 0, kFixedLengthMax))};
     }
     if (!speculative.flag("enabled", true)) request.draft_length = {DraftPolicy::kFixed, 0};
+    request.report_rounds = speculative.flag("report_rounds", false);
+    if (request.report_rounds && !request.stream) speculative.fail("report_rounds", "is only for stream: true");
   });
 }
 
@@ -527,7 +529,8 @@ std::string error_body(const ApiError& error) { return to_text(error_json(error)
 void add(RequestMetrics& sum, const RequestMetrics& one) {
   for (const auto field : {&RequestMetrics::rounds, &RequestMetrics::drafting_rounds, &RequestMetrics::drafted_tokens, &RequestMetrics::accepted_tokens,
                            &RequestMetrics::prefill_ns, &RequestMetrics::decode_ns, &RequestMetrics::draft_ns, &RequestMetrics::verify_ns, &RequestMetrics::wire_ns,
-                           &RequestMetrics::wire_bytes_to_drafter, &RequestMetrics::wire_bytes_to_drafter_prompt, &RequestMetrics::wire_bytes_to_verifier}) {
+                           &RequestMetrics::wire_bytes_to_drafter, &RequestMetrics::wire_bytes_to_drafter_prompt, &RequestMetrics::wire_bytes_to_verifier,
+                           &RequestMetrics::ngram_rounds, &RequestMetrics::ngram_drafted_tokens, &RequestMetrics::ngram_accepted_tokens, &RequestMetrics::cached_prompt_tokens}) {
     sum.*field += one.*field;
   }
   for (const auto field : {&RequestMetrics::drafted_per_position, &RequestMetrics::accepted_per_position}) {
@@ -592,6 +595,21 @@ std::string usage_chunk(const ReplyHead& head, const Usage& usage) {
   Json chunk = chunk_json(head, Json::array());
   chunk["usage"] = usage_json(usage);
   chunk["speculative"] = speculative_json(usage.metrics);
+  return event_text(chunk);
+}
+
+std::string round_chunk(const ReplyHead& head, std::size_t index, const ReportedRound& reported) {
+  Json chunk = chunk_json(head, Json::array({chunk_choice(head, index, head.chat ? Json::object() : Json(""), {}, "")}));
+  Json& json = chunk["outrider_round"] = {{"source", nullptr}, {"tokens", reported.tokens}, {"drafts", reported.drafts}, {"accepted", 0}, {"draft_length", 0}};
+  if (reported.round) {
+    const RoundOutcome& outcome = reported.round->outcome;
+    json["source"] = outcome.source == DraftSource::kNgram ? "ngram" : "assistant";
+    json["accepted"] = outcome.accepted;
+    json["draft_length"] = reported.round->draft_length;
+    json["draft_ms"] = 1e3 * outcome.draft_s;
+    json["verify_ms"] = 1e3 * outcome.verify_s;
+    json["round_ms"] = 1e3 * outcome.round_s;
+  }
   return event_text(chunk);
 }
 

@@ -77,6 +77,13 @@ TEST(ChatCompletion, SpeculationCanBeSwitchedOff) {
   EXPECT_EQ(chat({{"speculative", {{"draft_length", "auto"}}}}).draft_length.policy, DraftPolicy::kAuto);
 }
 
+TEST(ChatCompletion, RoundsAreReportedInStreamsOnly) {
+  EXPECT_FALSE(chat({{"stream", true}}).report_rounds);
+  EXPECT_TRUE(chat({{"stream", true}, {"speculative", {{"report_rounds", true}}}}).report_rounds);
+  EXPECT_EQ(refused(parse_chat_completion(chat_with({{"speculative", {{"report_rounds", true}}}}), defaults())).param, "speculative.report_rounds");
+  EXPECT_EQ(refused(parse_chat_completion(chat_with({{"stream", true}, {"speculative", {{"report_rounds", 1}}}}), defaults())).param, "speculative.report_rounds");
+}
+
 TEST(ChatCompletion, EveryRoleAndKindOfContentIsRead) {
   const Json messages = {{{"role", "system"}, {"content", "S"}},
                          {{"role", "developer"}, {"content", {{{"type", "text"}, {"text", "D1"}}, {{"type", "text"}, {"text", "D2"}}}}},
