@@ -16,6 +16,7 @@ void add_chat_command(CLI::App& app);     ///< chat
 void add_bench_command(CLI::App& app);    ///< bench pair, engine, speculative
 void add_bench_engine_commands(CLI::App& bench);  ///< of bench: engine, speculative
 void add_parity_command(CLI::App& app);   ///< parity
+void add_perplexity_command(CLI::App& app);  ///< perplexity
 void add_pack_command(CLI::App& app);     ///< pack
 void add_doctor_command(CLI::App& app);   ///< doctor
 void add_validate_command(CLI::App& app); ///< validate

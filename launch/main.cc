@@ -1,10 +1,13 @@
 #include <malloc.h>
+#include <omp.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -19,6 +22,15 @@ namespace {
 void start_with_patient_openmp(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
   setenv("GOMP_SPINCOUNT", "2000", 1);
+  // With OMP_PROC_BIND this thread has been bound to its first place already: a new start would see no other.
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  for (int place = 0; place < omp_get_num_places(); ++place) {
+    std::vector<int> ids(static_cast<std::size_t>(omp_get_place_num_procs(place)));
+    omp_get_place_proc_ids(place, ids.data());
+    for (const int id : ids) CPU_SET(static_cast<std::size_t>(id), &cores);
+  }
+  if (CPU_COUNT(&cores) > 0) sched_setaffinity(0, sizeof cores, &cores);
   execv("/proc/self/exe", argv);  // returns only on failure; then the default will have to do
 }
 
@@ -42,6 +54,7 @@ int main(int argc, char** argv) {
   outrider::add_role_commands(app);
   outrider::add_bench_command(app);
   outrider::add_parity_command(app);
+  outrider::add_perplexity_command(app);
   outrider::add_pack_command(app);
   outrider::add_doctor_command(app);
   outrider::add_validate_command(app);

@@ -67,9 +67,7 @@ class RandomWeights final : public WeightSource {
 
   Result<RowTable> table(const std::string& name, std::int64_t rows, std::int64_t width) const override {
     if (const auto known = tables_.find(name); known != tables_.end()) return known->second;
-    const bool blocks = width % static_cast<std::int64_t>(block_elements(DType::kQ8_0)) == 0;
-    const DType dtype = type_ == WeightType::kF32 ? DType::kF32 : type_ == WeightType::kBf16 || !blocks ? DType::kBf16 : DType::kQ8_0;  // as a pack has it
-    return tables_[name] = make_table(name, dtype, rows, width);
+    return tables_[name] = make_table(name, table_dtype(width), rows, width);
   }
 
   Result<Linear> linear(WeightType type, std::int64_t in_features, const std::vector<Part>& parts) const override {
@@ -123,10 +121,17 @@ class RandomWeights final : public WeightSource {
   }
 
   Result<RowTable> ordered_rows(const std::string& name, std::int64_t width, std::span<const TokenId> order) const override {
-    return make_table(name, type_ == WeightType::kF32 ? DType::kF32 : DType::kBf16, static_cast<std::int64_t>(order.size()), width);
+    return make_table(name, table_dtype(width), static_cast<std::int64_t>(order.size()), width);
   }
 
  private:
+  /// As a pack has it.
+  DType table_dtype(std::int64_t width) const {
+    if (type_ == WeightType::kF32) return DType::kF32;
+    const bool blocks = width % static_cast<std::int64_t>(block_elements(DType::kQ8_0)) == 0;
+    return type_ == WeightType::kBf16 || !blocks ? DType::kBf16 : DType::kQ8_0;
+  }
+
   static std::uint64_t seed(const std::string& name) {
     std::uint64_t hash = 0;
     for (const char c : name) hash = mix64(hash + static_cast<unsigned char>(c) + 1);

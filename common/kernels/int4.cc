@@ -53,7 +53,7 @@ Rounded choose_scale(const V* x) {
     extreme = std::fabs(value) > std::fabs(extreme) ? value : extreme;
   }
   Rounded best;
-  for (const float steps : {-8.0f, -7.5f, -8.5f, -7.0f, -9.0f}) {
+  for (const float steps : {-8.0f, -7.75f, -8.25f, -7.5f, -8.5f, -7.25f, -8.75f, -7.0f, -9.0f}) {
     const Rounded rounded = try_scale(x, extreme / steps);
     if (rounded.error < best.error) best = rounded;
     if (best.error == 0) break;

@@ -8,6 +8,8 @@ namespace {
 
 constexpr std::int64_t kPrefetchBytes = 4096;
 constexpr std::int64_t kRowsMax = 16;  // of a tile
+/// Up to here the vector kernel is as fast or faster: it waits for the memory alone (docs/performance.md).
+constexpr std::int64_t kVectorRows = 8;
 
 /// g++ 12's tile intrinsics do not say what memory they read: stores before this stay before them.
 void finish_stores(const void* memory) { asm volatile("" : : "r"(memory) : "memory"); }
@@ -114,6 +116,7 @@ constexpr Multiply kTwoBlocks[kRowsMax] = {multiply<1, 2>,  multiply<2, 2>,  mul
 }  // namespace
 
 void gemm_int4_amx(const Int4Args& a) {
+  if (a.rows <= kVectorRows) return gemm_int4_avx512(a);
   std::int64_t configured = 0;
   for (std::int64_t r = 0; r < a.rows; r += kRowsMax) {
     const std::int64_t rows = a.rows - r < kRowsMax ? a.rows - r : kRowsMax;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "common/kernels/int4.h"
@@ -67,6 +68,8 @@ struct KernelTable {
   void (*dequantize)(const std::int32_t* x, float row_scale, const float* column_scale, std::int64_t n, float* y);
   float (*dot_f32)(const float* x, const float* w, std::int64_t n);
   float (*dot_bf16)(const Bf16* x, const Bf16* w, std::int64_t n);
+  /// x . w, w in blocks of Q8_0 (DType::kQ8_0: a half-precision scale, then 32 int8), at any alignment. n is a multiple of 32.
+  float (*dot_q8_0)(const float* x, const std::byte* w, std::int64_t n);
   std::int32_t (*dot_int8)(const std::int8_t* x, const std::int8_t* w, std::int64_t n);
   /// y = row_scale * sum over groups g, ascending, of fma(x_g . w_g, scale_g, sum): the product in int32,
   /// exact, so that every instruction set gives the same bits.

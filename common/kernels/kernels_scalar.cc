@@ -1,5 +1,6 @@
 // Plain versions, obviously right: the oracle that the fast ones are tested against.
 #include <cmath>
+#include <cstring>
 
 #include "common/kernels/kernel_table.h"
 
@@ -79,6 +80,20 @@ Sum dot(const X* x, const X* w, std::int64_t n) {
   return sum;
 }
 
+float dot_q8_0(const float* x, const std::byte* w, std::int64_t n) {
+  constexpr std::int64_t kBlock = 32;
+  float sum = 0;
+  for (std::int64_t i = 0; i < n; i += kBlock) {
+    F16 scale;
+    std::int8_t codes[kBlock];
+    std::memcpy(&scale, w, sizeof(scale));
+    std::memcpy(codes, w + sizeof(scale), sizeof(codes));
+    w += sizeof(scale) + sizeof(codes);
+    for (std::int64_t j = 0; j < kBlock; ++j) sum += x[i + j] * (static_cast<float>(codes[j]) * to_float(scale));
+  }
+  return sum;
+}
+
 void gemm_int4(const Int4Args& a) {
   for (std::int64_t r = 0; r < a.rows; ++r) {
     for (std::int64_t o = 0; o < a.outputs; ++o) {
@@ -139,6 +154,7 @@ const KernelTable kScalarKernels = {
     .dequantize = dequantize,
     .dot_f32 = dot<float, float>,
     .dot_bf16 = dot<float, Bf16>,
+    .dot_q8_0 = dot_q8_0,
     .dot_int8 = dot<std::int32_t, std::int8_t>,
     .gemm_int4 = gemm_int4,
     .attend_f32 = attend<float>,

@@ -58,16 +58,24 @@ std::span<const float> DraftHead::score(Matrix<const float> n) {
 
   candidate_ids_.clear();
   candidate_scores_.clear();
+  const KernelTable& k = kernels();
+  const float* const n_f32 = n[0].data();
   std::vector<Bf16> n_bf16(static_cast<std::size_t>(hidden_size_));
-  const float* n_f32 = n[0].data();
-  kernels().to_bf16(n_f32, hidden_size_, n_bf16.data());
+  if (rows_.dtype == DType::kBf16) k.to_bf16(n_f32, hidden_size_, n_bf16.data());
+  const auto dot = [&](const std::byte* row) {
+    switch (rows_.dtype) {
+      case DType::kF32: return k.dot_f32(n_f32, reinterpret_cast<const float*>(row), hidden_size_);
+      case DType::kQ8_0: return k.dot_q8_0(n_f32, row, hidden_size_);
+      default: return k.dot_bf16(n_bf16.data(), reinterpret_cast<const Bf16*>(row), hidden_size_);
+    }
+  };
+  const std::size_t row_bytes = rows_.row_bytes();
   for (std::int64_t i = 0; i < top_k_; ++i) {
     const std::int64_t first = best[static_cast<std::size_t>(i)] * group_size_;
-    for (std::int64_t j = first; j < first + group_size_; ++j) {
+    const std::byte* row = rows_.row(first).data();
+    for (std::int64_t j = first; j < first + group_size_; ++j, row += row_bytes) {
       candidate_ids_.push_back(ordering_[static_cast<std::size_t>(j)]);
-      const std::byte* const row = rows_.row(j).data();
-      candidate_scores_.push_back(rows_.dtype == DType::kF32 ? kernels().dot_f32(n_f32, reinterpret_cast<const float*>(row), hidden_size_)
-                                                             : kernels().dot_bf16(n_bf16.data(), reinterpret_cast<const Bf16*>(row), hidden_size_));
+      candidate_scores_.push_back(dot(row));
     }
   }
   return candidate_scores_;

@@ -27,6 +27,11 @@ DType numbers_of(WeightType type, DType stored, std::int64_t width) {
   return rounds && wide && width % static_cast<std::int64_t>(block_elements(DType::kQ8_0)) == 0 ? DType::kQ8_0 : stored;
 }
 
+/// What ordered_rows holds its rows as.
+DType head_dtype(WeightType type, std::int64_t width) {
+  return type == WeightType::kF32 ? DType::kF32 : numbers_of(type, DType::kBf16, width);
+}
+
 /// Some of the table's bytes stand for the whole.
 std::uint64_t sampled_hash(std::span<const std::byte> bytes) {
   const std::size_t step = std::max<std::size_t>(1, bytes.size() / 4096);
@@ -101,17 +106,17 @@ class CheckpointWeights final : public WeightSource {
   Result<RowTable> ordered_rows(const std::string& name, std::int64_t width, std::span<const TokenId> order) const override {
     const auto rows = static_cast<std::int64_t>(order.size());
     ASSIGN_OR_RETURN(const RowTable from, table(name, rows, width));
-    const DType dtype = type_ == WeightType::kF32 ? DType::kF32 : DType::kBf16;
-    const std::size_t row_bytes = static_cast<std::size_t>(width) * size_bytes(dtype);
+    const DType dtype = head_dtype(type_, width);
+    const std::size_t row_bytes = stored_bytes(dtype, static_cast<std::size_t>(width));
     const auto to = std::make_shared<AlignedArray<std::byte>>(order.size() * row_bytes);
     std::vector<float> row(static_cast<std::size_t>(width));
     for (std::size_t i = 0; i < order.size(); ++i) {
       decode(from.dtype, from.row(order[i]).data(), row);
       std::byte* const at = to->data() + i * row_bytes;
-      if (dtype == DType::kF32) {
-        std::memcpy(at, row.data(), row_bytes);
-      } else {
-        kernels().to_bf16(row.data(), width, reinterpret_cast<Bf16*>(at));
+      switch (dtype) {
+        case DType::kF32: std::memcpy(at, row.data(), row_bytes); break;
+        case DType::kQ8_0: encode_q8_0(row, at); break;
+        default: kernels().to_bf16(row.data(), width, reinterpret_cast<Bf16*>(at));
       }
     }
     return RowTable{.dtype = dtype, .numbers = dtype, .rows = rows, .width = width, .bytes = to->span(), .owner = to, .mapped = false};
@@ -212,9 +217,7 @@ class PackedWeights final : public WeightSource {
   }
 
   Result<RowTable> ordered_rows(const std::string& name, std::int64_t width, std::span<const TokenId> order) const override {
-    const DType dtype = type_ == WeightType::kF32 ? DType::kF32 : DType::kBf16;  // what a head reads
-    const auto rows = static_cast<std::int64_t>(order.size());
-    return table_of(name + kOrdered, dtype, rows, width);
+    return table_of(name + kOrdered, head_dtype(type_, width), static_cast<std::int64_t>(order.size()), width);
   }
 
  private:

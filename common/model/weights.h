@@ -55,7 +55,8 @@ class WeightSource {
   virtual Result<Linear> linear(WeightType type, std::int64_t in_features, const std::vector<Part>& parts) const = 0;
   /// An order of `size` tokens: a permutation of 0 .. size - 1, else kMalformed.
   virtual Result<std::vector<TokenId>> permutation(const std::string& name, std::int64_t size) const = 0;
-  /// The table's rows in that order, in memory: what a head reads in runs. F32 for f32, else BF16.
+  /// The table's rows in that order, in memory: what a head reads in runs. F32 for f32, Q8_0 for int8 and int4 (BF16
+  /// where the width is no multiple of its block), BF16 for bf16.
   virtual Result<RowTable> ordered_rows(const std::string& name, std::int64_t width, std::span<const TokenId> order) const = 0;
 
   /// Identifies the weights (Checkpoint::fingerprint), and a backbone's embedding table alone: all that a

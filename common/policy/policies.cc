@@ -46,7 +46,7 @@ std::unique_ptr<DraftLengthPolicy> Policies::make(DraftPolicy policy, int length
   CHECK(false, "draft policy {}", static_cast<int>(policy));
 }
 
-std::string Policies::save() const { return "[" + ucb1_.save() + ",\n " + thompson_.save() + "]\n"; }
+std::string Policies::save() const { return fmt::format("[{},\n {}]\n", ucb1_.save(), thompson_.save()); }
 
 Result<void> Policies::load(const std::string& json) {
   const nlohmann::json list = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);

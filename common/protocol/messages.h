@@ -175,8 +175,8 @@ struct Verdict {  ///< verifier -> coordinator; answers Prefill (accepted 0) and
   std::int32_t accepted = 0;  ///< drafts kept
   TokenId next_token = 0;     ///< the bonus token, or the replacement of the first rejected draft
   Position committed = 0;     ///< K/V rows valid from now on
-  std::optional<WireTensor> hidden;  ///< [hidden_size], the row that produced next_token
-  KvRows kv;
+  std::optional<WireTensor> hidden = {};  ///< [hidden_size], the row that produced next_token
+  KvRows kv = {};
   std::int64_t verify_ns = 0;  ///< the forward pass that held these rows
   std::vector<TokenLogprobs> logprobs = {};  ///< of the accepted drafts and next_token, if the session wants them; as many alternatives each
   Position cached_tokens = 0;  ///< of a Prefill: so many of its tokens were not computed, their K/V were there
@@ -198,7 +198,7 @@ struct Generate {  ///< client -> coordinator; session is the client's own reque
   std::vector<TokenId> prompt;
   std::int64_t max_tokens = 0;
   std::int32_t draft_length = 0;  ///< of every round (DraftPolicy::kFixed), or the most that the policy may choose; 0: plain decoding
-  std::vector<TokenId> stop_ids;  ///< empty: only max_tokens and the context end it
+  std::vector<TokenId> stop_ids = {};  ///< empty: only max_tokens and the context end it
   std::int64_t wait_ms = 0;       ///< how long to wait for a verifier to join
   bool stepwise = false;          ///< after the first token, every round waits for the client's Steps
   SamplingParams sampling = {};

@@ -220,7 +220,7 @@ struct BadPack {
 };
 
 const std::vector<BadPack> kBadPacks = {
-    {"version", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["version"] = 99; }); }, {"manifest.json", "version 99", "reads version 1"}},
+    {"version", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["version"] = 99; }); }, {"manifest.json", "version 99", "reads version 2"}},
     {"format", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["format"] = "zip"; }); }, {"manifest.json", "\"zip\"", "outrider-pack"}},
     {"no_json", [](const fs::path& p) { std::ofstream(p / "manifest.json") << "{"; }, {"manifest.json", "wanted an object"}},
     {"no_entries", [](const fs::path& p) { edit_manifest(p, [](json& m) { m.erase("entries"); }); }, {"manifest.json", "'entries'"}},
@@ -235,7 +235,7 @@ const std::vector<BadPack> kBadPacks = {
        m["entries"][3]["size"] = std::move(deep);
      }); }, {"'size'", "an array"}},
     {"shape_huge", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["shape"] = {1ull << 40, 1ull << 40}; }); }, {"'shape'", "63 bits"}},
-    {"future_version", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["version"] = 2; m["source"] = 5; }); }, {"version 2"}},
+    {"future_version", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["version"] = 3; m["source"] = 5; }); }, {"version 3"}},
     {"ordered_rows",
      [](const fs::path& p) {
        edit_manifest(p.parent_path() / "assistant", [](json& m) {
@@ -244,7 +244,7 @@ const std::vector<BadPack> kBadPacks = {
          }
        });
      },
-     {".ordered", "is F16", "wanted BF16"}},
+     {".ordered", "is F16", "wanted Q8_0"}},
     {"pair_path", [](const fs::path& p) {
        std::ifstream in(p.parent_path() / "pair.json");
        json pair = json::parse(in);

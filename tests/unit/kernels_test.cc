@@ -14,6 +14,7 @@
 
 #include "common/base/random.h"
 #include "common/kernels/ops.h"
+#include "common/tensor/decode.h"
 #include "common/tensor/tensor.h"
 
 namespace outrider {
@@ -216,6 +217,27 @@ TEST_P(Kernels, QuantizeBreaksTiesLikeThePlainOne) {
     plain().quantize(x.data(), static_cast<std::int64_t>(x.size()), plain_y.data());
     for (std::size_t i = 0; i < x.size(); ++i) {
       ASSERT_EQ(y[i], plain_y[i]) << "repeat " << repeat << ", index " << i << ", x " << x[i] << ", max " << x[0];
+    }
+  }
+}
+
+TEST_P(Kernels, DotOfQ8BlocksIsThatOfTheDecodedRow) {
+  for (const std::int64_t n : {32, 64, 96, 256, 1024}) {
+    for (const Fill fill : kFills) {
+      SCOPED_TRACE(testing::Message() << "n " << n << ", fill " << static_cast<int>(fill));
+      CounterRng rng(static_cast<std::uint64_t>(n) + 300);
+      const std::vector<float> x = make_row(rng, n, fill);
+      std::vector<std::byte> blocks(stored_bytes(DType::kQ8_0, x.size()) + 1);  // off any alignment
+      encode_q8_0(make_row(rng, n), blocks.data() + 1);
+      std::vector<float> w(x.size());
+      decode(DType::kQ8_0, blocks.data() + 1, w);
+      double sum = 0, size = 0;
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const double product = static_cast<double>(x[i]) * w[i];
+        sum += product, size += std::fabs(product);
+      }
+      // As for the other dots, and a rounding by the scale.
+      EXPECT_TRUE(within({fast().dot_q8_0(x.data(), blocks.data() + 1, n)}, {sum}, {static_cast<double>(n + 3) * kU * size + static_cast<double>(n) * 0x1.0p-142}));
     }
   }
 }
