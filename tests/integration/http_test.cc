@@ -710,6 +710,9 @@ TEST(ApiServer, EveryRequestIsReportedOnce) {
   EXPECT_EQ(facts.prompt_tokens, whole["usage"]["prompt_tokens"]);
   EXPECT_EQ(facts.generated_tokens, 20);
   EXPECT_EQ(facts.metrics.rounds, whole["speculative"]["rounds"]);
+  ASSERT_EQ(facts.choices.size(), 1u);
+  EXPECT_EQ(facts.choices[0].finish_reason, "length");
+  EXPECT_EQ(facts.choices[0].generated_tokens, 20);
   EXPECT_EQ(facts.inter_token_gaps.size(), static_cast<std::size_t>(facts.metrics.rounds)) << "an arrival for each round after the first token";
   ASSERT_TRUE(facts.time_to_first_token);
   EXPECT_LE(*facts.time_to_first_token, facts.total);

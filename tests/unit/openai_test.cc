@@ -286,10 +286,30 @@ TEST(Replies, AToolCallIsTheSameStreamedAndNot) {
   EXPECT_EQ(streamed, whole["tool_calls"][0]);
 }
 
+TEST(Replies, ARoundSaysWhatBecameOfItsDrafts) {
+  RoundReport report{.draft_length = 3, .drafts = {5, 6}, .outcome = {.source = DraftSource::kNgram, .drafted = 2, .accepted = 1, .draft_s = 0.5, .verify_s = 0.25, .round_s = 1}};
+  const auto chunk_of = [](const ReplyHead& head, const ReportedRound& reported) { return Json::parse(round_chunk(head, 2, reported).substr(6)); };
+  const Json chunk = chunk_of(kChat, {.tokens = {"a", "c"}, .round = report, .drafts = {"a", "\xff"}});
+  EXPECT_EQ(chunk["choices"][0]["index"], 2);
+  EXPECT_EQ(chunk["choices"][0]["delta"], Json::object());
+  EXPECT_EQ(chunk["outrider_round"], Json({{"source", "ngram"}, {"draft_length", 3}, {"drafts", {"a", "\ufffd"}}, {"accepted", 1}, {"tokens", {"a", "c"}},
+                                           {"draft_ms", 500.0}, {"verify_ms", 250.0}, {"round_ms", 1000.0}}));
+  const Json first = chunk_of({.chat = false, .id = "cmpl-1", .model = "nano"}, {.tokens = {"a"}, .round = {}, .drafts = {}});
+  EXPECT_EQ(first["choices"][0]["text"], "");
+  EXPECT_TRUE(first["outrider_round"]["source"].is_null());
+}
+
 TEST(Replies, LogprobsHaveTheShapeOfTheirEndpoint) {
   ReplyHead head = kChat;
   head.logprobs = true;
-  Choice choice{.message = {}, .scores = {{.token = {"a\xc3", -0.5f}, .top = {{"b", -0.25f}}, .text_offset = 2}}, .finish_reason = "stop"};
+  Choice choice{.message = {}, .scores = {}, .finish_reason = "stop"};
+  TokenScore& score = choice.scores.emplace_back();
+  score.token.bytes = "a\xc3";
+  score.token.logprob = -0.5f;
+  score.top.resize(1);
+  score.top[0].bytes = "b";
+  score.top[0].logprob = -0.25f;
+  score.text_offset = 2;
   const auto logprobs = [&] { return Json::parse(completion_body(head, {choice}, {}))["choices"][0]["logprobs"]; };
   const Json chat_logprobs = logprobs()["content"][0];
   EXPECT_EQ(chat_logprobs["bytes"], Json({0x61, 0xc3}));
@@ -309,6 +329,7 @@ TEST(Replies, MetricsOfChoicesAddUp) {
     one.drafted_per_position = std::move(drafted);
     one.accepted_per_position = std::move(accepted);
     one.verify_ns = verify_ns;
+    one.cached_prompt_tokens = 10;
     return one;
   };
   RequestMetrics sum;
@@ -316,6 +337,7 @@ TEST(Replies, MetricsOfChoicesAddUp) {
   add(sum, metrics({1, 1, 1}, {1, 1, 0}, 6));
   EXPECT_EQ(sum.rounds, 4);
   EXPECT_EQ(sum.verify_ns, 11);
+  EXPECT_EQ(sum.cached_prompt_tokens, 20);
   EXPECT_EQ(sum.drafted_per_position, (std::vector<std::int64_t>{3, 2, 1}));
   EXPECT_EQ(sum.accepted_per_position, (std::vector<std::int64_t>{2, 1, 0}));
 }
