@@ -14,6 +14,9 @@ pkg_check_modules(ZeroMQ REQUIRED IMPORTED_TARGET libzmq>=4.3)
 # Its flags say which of OpenSSL, zlib and brotli the library was built with, which changes its classes.
 pkg_check_modules(HttpLib REQUIRED IMPORTED_TARGET cpp-httplib>=0.11)
 
+# Its own package file wants what its HTTP server and client are built on, which we do not use.
+pkg_check_modules(Prometheus REQUIRED IMPORTED_TARGET prometheus-cpp-core>=1.0)
+
 # oneDNN: the one that ./setup --onednn source built, if there is one; else the distribution's.
 set(outrider_cache "$ENV{HOME}/.cache/outrider")
 if(DEFINED ENV{OUTRIDER_CACHE})

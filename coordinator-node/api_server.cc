@@ -26,7 +26,6 @@ constexpr std::chrono::milliseconds kVerifierWait(4000);
 /// Longest answer of a chat that does not say. Not the whole context, which vLLM takes: the verifier sets the memory
 /// of the longest possible answer aside, so that few such requests would fit at once.
 constexpr std::int64_t kMaxTokens = 8192;
-constexpr int kClientGone = 499;  // nginx's
 
 HttpReply json_reply(const Json& json) { return {.status = 200, .body = to_text(json)}; }
 
@@ -212,6 +211,7 @@ class ApiServer::ChoiceSink {
  public:
   virtual ~ChoiceSink() = default;
   virtual void begin(std::size_t index) = 0;
+  virtual void round(std::size_t index, const ReportedRound& reported) = 0;  ///< of the tokens that come next
   virtual void score(TokenScore score) = 0;  ///< of the token whose events come next
   virtual void event(std::size_t index, const ChatEvent& event) = 0;
   virtual void end(std::size_t index, const char* finish_reason) = 0;
@@ -220,6 +220,7 @@ class ApiServer::ChoiceSink {
 class ApiServer::CollectingSink final : public ChoiceSink {
  public:
   void begin(std::size_t) override { choices.emplace_back(); }
+  void round(std::size_t, const ReportedRound&) override {}
   void score(TokenScore score) override { choices.back().scores.push_back(std::move(score)); }
   void event(std::size_t, const ChatEvent& event) override { append(event, choices.back().message); }
   void end(std::size_t, const char* finish_reason) override { choices.back().finish_reason = finish_reason; }
@@ -235,6 +236,7 @@ class ApiServer::StreamingSink final : public ChoiceSink {
     scores_.clear();
     emit_(first_chunk(work_.head, index));
   }
+  void round(std::size_t index, const ReportedRound& reported) override { emit_(round_chunk(work_.head, index, reported)); }
   void score(TokenScore score) override { scores_.push_back(std::move(score)); }
   void event(std::size_t index, const ChatEvent& event) override {
     std::string chunk = event_chunk(work_.head, index, event, calls_, scores_);
@@ -267,6 +269,7 @@ std::vector<HttpRoute> ApiServer::routes() {
           {"GET", "/v1/models/" + model_.defaults.model, [this](const HttpRequest&) { return model(); }},
           {"POST", "/tokenize", [this](const HttpRequest& http) { return tokenize(http); }},
           {"POST", "/detokenize", [this](const HttpRequest& http) { return detokenize(http); }},
+          {"GET", "/v1/outrider/status", [this](const HttpRequest&) { return status_reply(); }},
           {"GET", "/health", health, /*needs_key=*/false},
           {"GET", "/ready", [this](const HttpRequest&) { return ready(); }, /*needs_key=*/false},
           {"GET", "/version", version, /*needs_key=*/false}};
@@ -367,7 +370,8 @@ std::optional<ApiError> ApiServer::run_choice(Work& work, std::size_t index, Cho
                     .stop_ids = request.stop_ids,
                     .wait_ms = kVerifierWait.count(),
                     .sampling = request.sampling,
-                    .policy = request.draft_length.policy};
+                    .policy = request.draft_length.policy,
+                    .report_rounds = request.report_rounds};
   if (!request.ignore_eos) generate.stop_ids.insert(generate.stop_ids.end(), model_.eos_ids.begin(), model_.eos_ids.end());
   generate.sampling.seed = seed_of_choice(generate.sampling.seed, index % n);
 
@@ -384,19 +388,30 @@ std::optional<ApiError> ApiServer::run_choice(Work& work, std::size_t index, Cho
     characters += static_cast<std::size_t>(std::ranges::count_if(result.token.bytes, [](char c) { return (c & 0xC0) != 0x80; }));
     return result;
   };
+  std::optional<RoundReport> round;
+  StreamingDetokenizer round_text(model_.tokenizer, /*skip_special=*/true);
+  const auto report_round = [&](std::span<const TokenId> tokens) {
+    ReportedRound reported{.tokens = {}, .round = std::exchange(round, std::nullopt), .drafts = {}};
+    for (const TokenId token : tokens) reported.tokens.push_back(round_text.push(token));
+    if (reported.round) {
+      for (const TokenId token : reported.round->drafts) reported.drafts.push_back(bytes_of(model_.tokenizer, token));
+    }
+    sink.round(index, reported);
+  };
   const auto on_tokens = [&](std::span<const TokenId> tokens) {
     const TimePoint arrival = now();
     if (work.last_tokens && begun) work.facts.inter_token_gaps.push_back(arrival - *work.last_tokens);
     if (!work.last_tokens) work.facts.time_to_first_token = arrival - work.arrived;
     work.last_tokens = arrival;
     if (!std::exchange(begun, true)) sink.begin(index);
+    if (request.report_rounds) report_round(tokens);
     for (const TokenId token : tokens) {
       if (request.sampling.logprobs) sink.score(score(token, client->so_far().logprobs[static_cast<std::size_t>(count)]));
       ++count;
       if (reader.push(token, on_event)) return client->end_answer(count);
     }
   };
-  const Result<Generation> generation = client->generate(generate, on_tokens, gone);
+  const Result<Generation> generation = client->generate(generate, on_tokens, gone, [&](const RoundReport& report) { round = report; });
   if (!generation) {
     ApiError error = api_error(generation.error());
     const Result<Status> status = generation.error().code == Errc::kUnavailable ? client->status() : Result<Status>(generation.error());
@@ -410,7 +425,10 @@ std::optional<ApiError> ApiServer::run_choice(Work& work, std::size_t index, Cho
   if (generation->cancelled) return ApiError{kClientGone, "the client went away"};
   add(work.facts.metrics, generation->metrics);
   if (!begun) sink.begin(index);
-  sink.end(index, reader.finish(generation->reason, on_event));
+  const char* finish_reason = reader.finish(generation->reason, on_event);
+  work.facts.choices.push_back({.finish_reason = finish_reason, .prompt_tokens = static_cast<std::int64_t>(generate.prompt.size()),
+                                .generated_tokens = static_cast<std::int64_t>(generation->tokens.size()), .metrics = generation->metrics});
+  sink.end(index, finish_reason);
   return std::nullopt;
 }
 
@@ -424,9 +442,27 @@ HttpReply ApiServer::models() const {
   return json_reply({{"object", "list"}, {"data", Json::array({Json::parse(model().body)})}});
 }
 
+Result<Status> ApiServer::status() const {
+  ASSIGN_OR_RETURN(Client client, Client::connect(context_, options_.coordinator));
+  return client.status();
+}
+
+HttpReply ApiServer::status_reply() const {
+  const Result<Status> status = this->status();
+  if (!status) return error_reply({503, status.error().message});
+  Json workers = Json::array();
+  for (const WorkerStatus& worker : status->workers) {
+    const bool verifier = worker.role == Role::kVerifier;
+    workers.push_back({{"role", verifier ? "verifier" : "drafter"}, {"name", worker.name}, {"sessions", worker.sessions}, {"draining", worker.draining},
+                       {"rtt_ms", worker.rtt_ns > 0 ? Json(static_cast<double>(worker.rtt_ns) / 1e6) : Json()}});
+    if (verifier) workers.back().update({{"kv_bytes", worker.kv_bytes}, {"kv_bytes_max", worker.kv_bytes_max}});
+  }
+  return json_reply({{"model", model_.defaults.model}, {"version", options_.version}, {"sessions", status->sessions}, {"waiting", status->waiting},
+                     {"open_requests", open_requests()}, {"workers", std::move(workers)}});
+}
+
 HttpReply ApiServer::ready() const {
-  Result<Client> client = Client::connect(context_, options_.coordinator);
-  const Result<Status> status = client ? client->status() : Result<Status>(client.error());
+  const Result<Status> status = this->status();
   if (!status) return error_reply({503, status.error().message});
   if (status->verifiers == 0) return error_reply({503, "no verifier has joined"});
   return json_reply({{"status", "ready"}, {"verifiers", status->verifiers}, {"drafters", status->drafters}, {"sessions", status->sessions}});

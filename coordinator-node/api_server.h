@@ -29,14 +29,25 @@ struct ServedModel {
 /// @param backbone  as Tokenizer::load(), load_text_config() and load_chat_format() take it.
 Result<ServedModel> load_served_model(const std::filesystem::path& backbone, const std::string& name, DraftLength draft_length);
 
+/// FinishedRequest::status when the client went away: nginx's.
+inline constexpr int kClientGone = 499;
+
+/// Facts of one choice that came to its end.
+struct FinishedChoice {
+  std::string finish_reason;
+  std::int64_t prompt_tokens = 0, generated_tokens = 0;
+  RequestMetrics metrics;
+};
+
 /// Facts of one request to generate, whether it got an answer or not.
 struct FinishedRequest {
-  int status = 200;  ///< 499 when the client went away; of a stream, what became of it, though its head said 200
+  int status = 200;  ///< or kClientGone; of a stream, what became of it, though its head said 200
   std::int64_t prompt_tokens = 0, generated_tokens = 0;  ///< sums over choices
   std::optional<Duration> time_to_first_token;           ///< from the whole request's arrival
   std::vector<Duration> inter_token_gaps;  ///< between arrivals, each of one or more tokens: vLLM's inter-token latency
   Duration total{};
-  RequestMetrics metrics;                  ///< sums over choices; zero for those that were cut short
+  RequestMetrics metrics;                  ///< sums over `choices`
+  std::vector<FinishedChoice> choices;     ///< but for those that were cut short
 };
 
 struct ApiOptions {
@@ -55,6 +66,8 @@ class ApiServer {
 
   /// The route table; more may be appended before it is served.
   std::vector<HttpRoute> routes();
+  /// What the coordinator says of itself and its workers; takes up to 3 s when it does not answer.
+  Result<Status> status() const;
   /// Requests that generate now.
   int open_requests() const { return open_; }
 
@@ -76,6 +89,7 @@ class ApiServer {
   HttpReply models() const;
   HttpReply model() const;
   HttpReply ready() const;
+  HttpReply status_reply() const;
   HttpReply tokenize(const HttpRequest& http) const;
   HttpReply detokenize(const HttpRequest& http) const;
 

@@ -278,6 +278,7 @@ class Server final : public HttpServer, private httplib::Server {
       if (current->close_after) response.set_header("Connection", "close");
       return HandlerResponse::Handled;
     }));
+    set_logger([this](const httplib::Request&, const httplib::Response& response) { options_.on_response(response.status); });
     for (const HttpRoute& route : routes_) {
       const Handler handler = [&route](const httplib::Request& request, httplib::Response& response) { answer(route, request, response); };
       route.method == "POST" ? Post(exactly(route.path), handler) : Get(exactly(route.path), handler);
@@ -402,6 +403,7 @@ class Server final : public HttpServer, private httplib::Server {
       const std::string reply = fmt::format("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
                                             "Connection: close\r\nContent-Length: {}\r\n\r\n{}", body.size(), body);
       (void)send(socket, reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      options_.on_response(503);
       shutdown(socket, SHUT_WR);
       char request[4096];  // closing with unread input would discard the reply
       while (recv(socket, request, sizeof request, MSG_DONTWAIT) > 0) {

@@ -48,6 +48,7 @@ struct HttpOptions {
   Duration request_timeout = std::chrono::seconds(20);
   Duration idle_timeout = std::chrono::seconds(15);  ///< between two requests of a connection
   int connections_max = 512;                         ///< a thread each; what comes beyond is told 503
+  std::function<void(int status)> on_response = [](int) {};  ///< of every reply that went out; any thread, many at once
 };
 
 /// HTTP/1.1 on cpp-httplib, which nothing else sees: routes, API key, limits, error objects for what never

@@ -254,6 +254,8 @@ void read_common(const Fields& fields, const ApiDefaults& defaults, CompletionRe
       request.draft_length = {DraftPolicy::kFixed, static_cast<int>(speculative.integer("draft_length", 0, 0, kFixedLengthMax))};
     }
     if (!speculative.flag("enabled", true)) request.draft_length = {DraftPolicy::kFixed, 0};
+    request.report_rounds = speculative.flag("report_rounds", false);
+    if (request.report_rounds && !request.stream) speculative.fail("report_rounds", "is only for stream: true");
   });
 }
 
@@ -596,6 +598,21 @@ std::string usage_chunk(const ReplyHead& head, const Usage& usage) {
   Json chunk = chunk_json(head, Json::array());
   chunk["usage"] = usage_json(usage);
   chunk["speculative"] = speculative_json(usage.metrics);
+  return event_text(chunk);
+}
+
+std::string round_chunk(const ReplyHead& head, std::size_t index, const ReportedRound& reported) {
+  Json chunk = chunk_json(head, Json::array({chunk_choice(head, index, head.chat ? Json::object() : Json(""), {}, "")}));
+  Json& json = chunk["outrider_round"] = {{"source", nullptr}, {"tokens", reported.tokens}, {"drafts", reported.drafts}, {"accepted", 0}, {"draft_length", 0}};
+  if (reported.round) {
+    const RoundOutcome& outcome = reported.round->outcome;
+    json["source"] = outcome.source == DraftSource::kNgram ? "ngram" : "assistant";
+    json["accepted"] = outcome.accepted;
+    json["draft_length"] = reported.round->draft_length;
+    json["draft_ms"] = 1e3 * outcome.draft_s;
+    json["verify_ms"] = 1e3 * outcome.verify_s;
+    json["round_ms"] = 1e3 * outcome.round_s;
+  }
   return event_text(chunk);
 }
 

@@ -50,6 +50,7 @@ struct CompletionRequest {
   std::vector<TokenId> stop_ids;  ///< besides the model's own
   bool ignore_eos = false;        ///< without the model's own
   bool stream = false, include_usage = false;
+  bool report_rounds = false;  ///< of a stream: how each round went
 };
 
 /// Most choices of one request: prompts times n.
@@ -115,6 +116,14 @@ std::string event_chunk(const ReplyHead& head, std::size_t index, const ChatEven
 std::string finish_chunk(const ReplyHead& head, std::size_t index, const std::string& finish_reason, const std::vector<TokenScore>& scores, const Usage* usage);
 /// stream_options.include_usage: after all choices.
 std::string usage_chunk(const ReplyHead& head, const Usage& usage);
+/// How some tokens of a choice came to be.
+struct ReportedRound {
+  std::vector<std::string> tokens;  ///< what each adds to the text; joined they are it. Accepted drafts first, then the target's own
+  std::optional<RoundReport> round; ///< none: the token after the prompt
+  std::vector<std::string> drafts;  ///< of `round`, rejected ones too
+};
+/// speculative.report_rounds: before the chunks of what the round says.
+std::string round_chunk(const ReplyHead& head, std::size_t index, const ReportedRound& reported);
 std::string error_chunk(const ApiError& error);
 inline constexpr std::string_view kDoneChunk = "data: [DONE]\n\n";
 

@@ -7,6 +7,8 @@
 #include "common/metrics/logging.h"
 #include "coordinator-node/api_server.h"
 #include "coordinator-node/http_server.h"
+#include "coordinator-node/live_page.h"
+#include "coordinator-node/server_metrics.h"
 #include "launch/cluster.h"
 #include "launch/command_support.h"
 #include "launch/commands.h"
@@ -49,8 +51,14 @@ void serve(ServeFlags flags) {
     const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(pair), .verifier_threads = flags.threads, .drafter = draft_length.length > 0};
     cluster = or_throw(flags.processes ? start_processes(options) : start_threads(context, options));
   }
-  ApiServer api(context, std::move(model), {.coordinator = cluster ? cluster->address() : flags.connect, .version = OUTRIDER_VERSION, .requests_max = flags.requests_max});
-  const std::unique_ptr<HttpServer> http = or_throw(HttpServer::start(flags.http, api.routes()));
+  ServerMetrics metrics;
+  ApiServer api(context, std::move(model), {.coordinator = cluster ? cluster->address() : flags.connect, .version = OUTRIDER_VERSION, .requests_max = flags.requests_max,
+                                            .on_finished = [&](const FinishedRequest& request) { metrics.record(request); }});
+  std::vector<HttpRoute> routes = api.routes();
+  routes.push_back({"GET", "/metrics", [&](const HttpRequest&) { return metrics.reply(api.status(), api.open_requests()); }});
+  routes.push_back(live_page());
+  flags.http.on_response = [&](int status) { metrics.record_response(status); };
+  const std::unique_ptr<HttpServer> http = or_throw(HttpServer::start(flags.http, std::move(routes)));
   std::printf("listening at http://%s:%d\n", flags.http.host.c_str(), http->port());
   std::fflush(stdout);
   while (!interrupt.requested()) {

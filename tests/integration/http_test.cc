@@ -10,7 +10,9 @@
 #include <csignal>
 #include <cstring>
 #include <future>
+#include <map>
 #include <mutex>
+#include <sstream>
 #include <thread>
 
 #include <fmt/format.h>
@@ -230,6 +232,148 @@ TEST(Serve, StreamedOrNotTheAnswerIsThatOfRun) {
     const Json undrafted = serve.chat(plain);
     EXPECT_EQ(undrafted["choices"][0]["message"]["content"], expected["text"]);
     EXPECT_EQ(undrafted["speculative"]["drafted_tokens"], 0);
+  }
+}
+
+/// What /metrics says: values by name with labels, without the prefix.
+std::map<std::string, double> metrics_of(int port) {
+  const Response response = get(port, "/metrics");
+  EXPECT_EQ(response.status, 200);
+  EXPECT_NE(response.head.find("Content-Type: text/plain; version=0.0.4"), response.head.npos) << response.head;
+  std::map<std::string, double> values;
+  std::istringstream lines(response.body);
+  for (std::string line; std::getline(lines, line);) {
+    const std::string prefix = "outrider:";
+    const std::size_t space = line.rfind(' ');
+    if (line.starts_with(prefix)) values[line.substr(prefix.size(), space - prefix.size())] = std::stod(line.substr(space));
+  }
+  return values;
+}
+
+TEST(Serve, MetricsMoveByWhatOneRequestDid) {
+  Serve serve;
+  for (const bool streamed : {false, true}) {
+    auto before = metrics_of(serve.port);
+    Json request = ask(kQuestions[0], 30);
+    request["stream_options"] = streamed ? Json{{"include_usage", true}} : Json();
+    const Json reply = streamed ? serve.stream(request).back() : serve.chat(request);
+    const Json &usage = reply["usage"], &speculative = reply["speculative"];
+    std::map<std::string, double> after;
+    // A reply is counted once it is out, when its client may have asked already: so are those to /metrics.
+    EXPECT_TRUE(eventually([&] { return (after = metrics_of(serve.port))["http_responses_total{code=\"200\"}"] >= before["http_responses_total{code=\"200\"}"] + 2; }));
+    const auto moved = [&](const std::string& name) {
+      EXPECT_TRUE(after.contains(name)) << name;
+      return after[name] - before[name];
+    };
+    EXPECT_EQ(moved("prompt_tokens_total"), usage["prompt_tokens"]);
+    EXPECT_EQ(moved("generation_tokens_total"), 30);
+    EXPECT_EQ(moved("request_success_total{finished_reason=\"length\"}"), 1);
+    EXPECT_EQ(moved("request_success_total{finished_reason=\"stop\"}"), 0);
+    EXPECT_EQ(moved("time_to_first_token_seconds_count"), 1);
+    EXPECT_EQ(moved("inter_token_latency_seconds_count"), speculative["rounds"]);
+    EXPECT_EQ(moved("e2e_request_latency_seconds_count"), 1);
+    EXPECT_EQ(moved("rounds_total"), speculative["rounds"]);
+    EXPECT_GT(speculative["accepted_tokens"], 0);
+    EXPECT_EQ(moved("spec_decode_num_draft_tokens_total"), speculative["drafted_tokens"]);
+    EXPECT_EQ(moved("spec_decode_num_accepted_tokens_total"), speculative["accepted_tokens"]);
+    for (std::size_t i = 0; i < speculative["accepted_per_position"].size(); ++i) {
+      EXPECT_EQ(moved(fmt::format("spec_decode_num_accepted_tokens_per_pos_total{{position=\"{}\"}}", i)), speculative["accepted_per_position"][i]);
+    }
+    EXPECT_NEAR(moved("target_verify_seconds_total"), speculative["verify_ms"].get<double>() / 1e3, 1e-9);
+    EXPECT_EQ(moved("prefix_cache_queries_total"), usage["prompt_tokens"]);
+    EXPECT_EQ(moved("decode_tokens_total{mode=\"speculative\"}"), 29);
+    EXPECT_EQ(moved("decode_tokens_total{mode=\"backbone_only\"}"), 0);
+    EXPECT_GT(after["speculative_tok_per_sec"], 0);
+    EXPECT_EQ(after["workers{role=\"verifier\"}"], 1);
+    EXPECT_EQ(after["coordinator_up"], 1);
+    EXPECT_GT(after["worker_kv_bytes_max{role=\"verifier\",worker=\"" + json_of(get(serve.port, "/v1/outrider/status"))["workers"][1]["name"].get<std::string>() + "\"}"], 0);
+  }
+  std::string long_question;
+  for (int i = 0; i < 40; ++i) long_question += kQuestions[0];
+  for (const bool again : {false, true}) {
+    auto before = metrics_of(serve.port);
+    serve.chat(ask(long_question, 2));
+    auto after = metrics_of(serve.port);
+    EXPECT_EQ(after["prefix_cache_hits_total"] > before["prefix_cache_hits_total"], again);
+    EXPECT_LT(after["prefix_cache_hits_total"], after["prefix_cache_queries_total"]);
+  }
+  auto before = metrics_of(serve.port);
+  EXPECT_EQ(post(serve.port, "/v1/chat/completions", "{}").status, 400);
+  EXPECT_EQ(get(serve.port, "/nothing").status, 404);
+  EXPECT_TRUE(eventually([&] {
+    auto after = metrics_of(serve.port);
+    return after["http_responses_total{code=\"400\"}"] == 1 && after["http_responses_total{code=\"404\"}"] == 1;
+  }));
+  EXPECT_EQ(metrics_of(serve.port)["prompt_tokens_total"], before["prompt_tokens_total"]);
+}
+
+TEST(Serve, AStreamTellsOfItsRoundsIfAsked) {
+  Serve serve;
+  Json request = ask(kQuestions[0], 30);
+  for (const Json& event : serve.stream(request)) EXPECT_FALSE(event.contains("outrider_round"));
+  request.update({{"n", 2}, {"temperature", 1}, {"seed", 3}, {"speculative", {{"draft_length", 3}, {"report_rounds", true}}}});
+  const std::vector<Json> events = serve.stream(request);
+  std::int64_t rounds = 0, drafted = 0, accepted = 0;
+  for (std::size_t choice = 0; choice < 2; ++choice) {
+    std::string said;
+    for (const Json& event : events) {
+      if (!event.contains("outrider_round") || event["choices"][0]["index"] != choice) continue;
+      const Json& round = event["outrider_round"];
+      EXPECT_EQ(event["choices"][0]["delta"], Json::object());
+      for (const Json& token : round["tokens"]) said += token;
+      if (round["source"].is_null()) {
+        EXPECT_EQ(round["tokens"].size(), 1u) << "the token after the prompt";
+        continue;
+      }
+      EXPECT_EQ(round["source"], "assistant");
+      EXPECT_LE(round["drafts"].size(), 3u);
+      EXPECT_GT(round["verify_ms"], 0);
+      EXPECT_GE(round["round_ms"], round["verify_ms"]);
+      for (std::size_t i = 0; i < std::min(round["accepted"].get<std::size_t>(), round["tokens"].size()); ++i) EXPECT_EQ(round["drafts"][i], round["tokens"][i]);
+      ++rounds;
+      drafted += static_cast<std::int64_t>(round["drafts"].size());
+      accepted += round["accepted"].get<std::int64_t>();
+    }
+    EXPECT_EQ(said, joined(events, choice).first);
+  }
+  EXPECT_EQ(rounds, events.back()["speculative"]["rounds"]);
+  EXPECT_EQ(drafted, events.back()["speculative"]["drafted_tokens"]);
+  EXPECT_EQ(accepted, events.back()["speculative"]["accepted_tokens"]);
+}
+
+TEST(Serve, TheStatusListsTheWorkers) {
+  Serve serve;
+  const Json status = json_of(get(serve.port, "/v1/outrider/status"));
+  EXPECT_EQ(status["model"], "nano");
+  EXPECT_EQ(status["sessions"], 0);
+  EXPECT_EQ(status["waiting"], 0);
+  ASSERT_EQ(status["workers"].size(), 2u);
+  EXPECT_EQ(status["workers"][0]["role"], "drafter");
+  EXPECT_FALSE(status["workers"][0].contains("kv_bytes"));
+  EXPECT_EQ(status["workers"][1]["role"], "verifier");
+  EXPECT_EQ(status["workers"][1]["draining"], false);
+  EXPECT_GT(status["workers"][1]["kv_bytes_max"], 0);
+  EXPECT_TRUE(eventually([&] { return json_of(get(serve.port, "/v1/outrider/status"))["workers"][1]["rtt_ms"].is_number(); }));
+}
+
+TEST(Serve, ThePageRunsOnlyItsOwnScript) {
+  Serve serve({"--api-key", "secret"});
+  EXPECT_EQ(get(serve.port, "/metrics").status, 401);
+  EXPECT_EQ(get(serve.port, "/v1/outrider/status").status, 401);
+  std::string last_nonce;
+  for (int i = 0; i < 2; ++i) {
+    const Response page = get(serve.port, "/");
+    EXPECT_EQ(page.status, 200) << "it asks for the key itself";
+    EXPECT_NE(page.head.find("Content-Type: text/html; charset=utf-8"), page.head.npos);
+    const std::string before = "default-src 'none'; script-src 'nonce-";
+    const std::size_t at = page.head.find(before);
+    ASSERT_NE(at, page.head.npos) << page.head;
+    const std::string nonce = page.head.substr(at + before.size(), 32);
+    EXPECT_NE(nonce, last_nonce);
+    last_nonce = nonce;
+    EXPECT_NE(page.body.find("<script nonce=\"" + nonce + "\">"), page.body.npos);
+    EXPECT_NE(page.body.find("<style nonce=\"" + nonce + "\">"), page.body.npos);
+    for (const char* never : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", " src="}) EXPECT_EQ(page.body.find(never), page.body.npos) << never;
   }
 }
 
@@ -566,6 +710,9 @@ TEST(ApiServer, EveryRequestIsReportedOnce) {
   EXPECT_EQ(facts.prompt_tokens, whole["usage"]["prompt_tokens"]);
   EXPECT_EQ(facts.generated_tokens, 20);
   EXPECT_EQ(facts.metrics.rounds, whole["speculative"]["rounds"]);
+  ASSERT_EQ(facts.choices.size(), 1u);
+  EXPECT_EQ(facts.choices[0].finish_reason, "length");
+  EXPECT_EQ(facts.choices[0].generated_tokens, 20);
   EXPECT_EQ(facts.inter_token_gaps.size(), static_cast<std::size_t>(facts.metrics.rounds)) << "an arrival for each round after the first token";
   ASSERT_TRUE(facts.time_to_first_token);
   EXPECT_LE(*facts.time_to_first_token, facts.total);

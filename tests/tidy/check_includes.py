@@ -22,6 +22,7 @@ CONFINED = [
     ("ZeroMQ or FlatBuffers", re.compile(r"^(zmq[._]|flatbuffers/)|_generated\.h$"),
      lambda file: file.startswith(("common/transport/", "schemas/"))),
     ("cpp-httplib", re.compile(r"^httplib\.h$"), lambda file: file == "coordinator-node/http_server.cc"),
+    ("prometheus-cpp", re.compile(r"^prometheus/"), lambda file: file == "coordinator-node/server_metrics.cc"),
     ("oneDNN", re.compile(r"^(oneapi/dnnl/|dnnl[._])"),
      lambda file: file.startswith("common/kernels/") and "onednn" in pathlib.Path(file).name),
 ]

@@ -77,6 +77,13 @@ TEST(ChatCompletion, SpeculationCanBeSwitchedOff) {
   EXPECT_EQ(chat({{"speculative", {{"draft_length", "auto"}}}}).draft_length.policy, DraftPolicy::kAuto);
 }
 
+TEST(ChatCompletion, RoundsAreReportedInStreamsOnly) {
+  EXPECT_FALSE(chat({{"stream", true}}).report_rounds);
+  EXPECT_TRUE(chat({{"stream", true}, {"speculative", {{"report_rounds", true}}}}).report_rounds);
+  EXPECT_EQ(refused(parse_chat_completion(chat_with({{"speculative", {{"report_rounds", true}}}}), defaults())).param, "speculative.report_rounds");
+  EXPECT_EQ(refused(parse_chat_completion(chat_with({{"stream", true}, {"speculative", {{"report_rounds", 1}}}}), defaults())).param, "speculative.report_rounds");
+}
+
 TEST(ChatCompletion, EveryRoleAndKindOfContentIsRead) {
   const Json messages = {{{"role", "system"}, {"content", "S"}},
                          {{"role", "developer"}, {"content", {{{"type", "text"}, {"text", "D1"}}, {{"type", "text"}, {"text", "D2"}}}}},
@@ -279,13 +286,29 @@ TEST(Replies, AToolCallIsTheSameStreamedAndNot) {
   EXPECT_EQ(streamed, whole["tool_calls"][0]);
 }
 
+TEST(Replies, ARoundSaysWhatBecameOfItsDrafts) {
+  RoundReport report{.draft_length = 3, .drafts = {5, 6}, .outcome = {.source = DraftSource::kNgram, .drafted = 2, .accepted = 1, .draft_s = 0.5, .verify_s = 0.25, .round_s = 1}};
+  const auto chunk_of = [](const ReplyHead& head, const ReportedRound& reported) { return Json::parse(round_chunk(head, 2, reported).substr(6)); };
+  const Json chunk = chunk_of(kChat, {.tokens = {"a", "c"}, .round = report, .drafts = {"a", "\xff"}});
+  EXPECT_EQ(chunk["choices"][0]["index"], 2);
+  EXPECT_EQ(chunk["choices"][0]["delta"], Json::object());
+  EXPECT_EQ(chunk["outrider_round"], Json({{"source", "ngram"}, {"draft_length", 3}, {"drafts", {"a", "\ufffd"}}, {"accepted", 1}, {"tokens", {"a", "c"}},
+                                           {"draft_ms", 500.0}, {"verify_ms", 250.0}, {"round_ms", 1000.0}}));
+  const Json first = chunk_of({.chat = false, .id = "cmpl-1", .model = "nano"}, {.tokens = {"a"}, .round = {}, .drafts = {}});
+  EXPECT_EQ(first["choices"][0]["text"], "");
+  EXPECT_TRUE(first["outrider_round"]["source"].is_null());
+}
+
 TEST(Replies, LogprobsHaveTheShapeOfTheirEndpoint) {
   ReplyHead head = kChat;
   head.logprobs = true;
   Choice choice{.message = {}, .scores = {}, .finish_reason = "stop"};
   TokenScore& score = choice.scores.emplace_back();
-  score.token = {"a\xc3", -0.5f};
-  score.top.push_back({"b", -0.25f});
+  score.token.bytes = "a\xc3";
+  score.token.logprob = -0.5f;
+  score.top.resize(1);
+  score.top[0].bytes = "b";
+  score.top[0].logprob = -0.25f;
   score.text_offset = 2;
   const auto logprobs = [&] { return Json::parse(completion_body(head, {choice}, {}))["choices"][0]["logprobs"]; };
   const Json chat_logprobs = logprobs()["content"][0];

@@ -1021,6 +1021,14 @@ class PrefixCache : public testing::Test {
   std::vector<std::uint64_t> released_;
 };
 
+TEST_F(PrefixCache, APromptThatWantsNoneReusesNothing) {
+  prefill(1, count_to(20));
+  run();
+  free(1);
+  core_->on_message({.session = SessionId{2}, .body = Prefill{.tokens = count_to(24), .compute_all = true}}, TimePoint{});
+  for (const VerifyWork& work : run()) EXPECT_FALSE(work.reuse) << "base " << work.base;
+}
+
 TEST_F(PrefixCache, AConversationTakesItsOwnRowsAlong) {
   prefill(1, count_to(20));
   run();

@@ -1,0 +1,289 @@
+#!/usr/bin/env python3
+"""The live page in headless Chromium: somebody types a question and sees the rounds of its answer.
+
+usage: live_page_test.py OUTRIDER [SCREENSHOT.png]
+
+Exit 77: there is no Chromium, nothing was tested.
+"""
+import base64
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+KEY = "secret"
+QUESTION = "Write a short story about a fox."
+HANG_S = 120
+
+
+class Chromium:
+    """One tab of a browser, driven by the DevTools protocol: JSON with a zero byte after it, on its descriptors 3 and 4."""
+
+    def __init__(self, program):
+        self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        commands, self.commands = os.pipe()
+        self.answers, answers = os.pipe()
+        self.process = subprocess.Popen(
+            # The descriptors must be just these two.
+            ["bash", "-c", f'exec 13<&{commands} 14>&{answers}; exec 3<&13 4>&14 13<&- 14>&-; exec "$@"', "chromium", program, "--headless=new", "--no-sandbox",
+             "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--remote-debugging-pipe", f"--user-data-dir={self.profile.name}", "about:blank"],
+            pass_fds=(commands, answers), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(commands)
+        os.close(answers)
+        self.received = b""
+        self.count = 0
+        self.session = None
+        self.complaints = []  # what a person would see in red in the console
+        self.urls = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(domain + ".enable")
+        self.call("Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False)
+
+    def next_message(self):
+        while b"\0" not in self.received:
+            piece = os.read(self.answers, 1 << 16)
+            if not piece:
+                raise RuntimeError("chromium has ended")
+            self.received += piece
+        message, self.received = self.received.split(b"\0", 1)
+        return json.loads(message)
+
+    def call(self, method, **params):
+        self.count += 1
+        request = {"id": self.count, "method": method, "params": params}
+        if self.session:
+            request["sessionId"] = self.session
+        os.write(self.commands, json.dumps(request).encode() + b"\0")
+        while True:
+            message = self.next_message()
+            if message.get("id") == self.count:
+                assert "error" not in message, (method, message)
+                return message["result"]
+            event, details = message.get("method"), message.get("params", {})
+            if event == "Runtime.exceptionThrown":
+                self.complaints.append(details["exceptionDetails"]["exception"].get("description"))
+            if event == "Log.entryAdded" and details["entry"]["level"] == "error":
+                self.complaints.append(details["entry"]["text"])
+            if event == "Network.requestWillBeSent":
+                self.urls.append(details["request"]["url"])
+
+    def evaluate(self, script):
+        result = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in result, (script, result["exceptionDetails"])
+        return result["result"].get("value")
+
+    def wait_for(self, script):
+        deadline = time.monotonic() + HANG_S
+        while not self.evaluate(script):
+            assert time.monotonic() < deadline, script + " is false for ever; the page says:\n" + self.evaluate("document.body.innerText")
+            time.sleep(0.05)
+
+    def type_into(self, element, text):
+        self.evaluate(f"document.getElementById('{element}').focus()")
+        self.call("Input.insertText", text=text)
+
+    def press(self, key):
+        code = {"Enter": 13, "Tab": 9}[key]
+        text = {"text": "\r"} if key == "Enter" else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, windowsVirtualKeyCode=code, **text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
+
+    def screenshot(self, path):
+        with open(path, "wb") as file:
+            file.write(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(60)
+        self.profile.cleanup()
+
+
+class Server:
+    def __init__(self, program):
+        self.process = subprocess.Popen([program, "serve", "--port", "0", "--api-key", KEY], stdout=subprocess.PIPE, text=True)
+        self.url = self.process.stdout.readline().split()[-1]
+        deadline = time.monotonic() + HANG_S
+        while not self.ready():
+            assert time.monotonic() < deadline, "no verifier has joined"
+            time.sleep(0.05)
+
+    def ready(self):
+        try:
+            with urllib.request.urlopen(self.url + "/ready") as reply:
+                return json.load(reply)["drafters"] == 1
+        except urllib.error.HTTPError:
+            return False
+
+    def chat(self, **fields):
+        request = urllib.request.Request(self.url + "/v1/chat/completions", json.dumps(fields).encode(),
+                                         {"Content-Type": "application/json", "Authorization": "Bearer " + KEY})
+        with urllib.request.urlopen(request) as reply:
+            return json.load(reply)
+
+    def stop(self):
+        self.process.terminate()
+        equal(self.process.wait(60), 0, "the server's exit status")
+        self.process.stdout.close()
+
+
+def equal(seen, wanted, what):
+    assert seen == wanted, f"{what} is {seen!r}, wanted {wanted!r}"
+
+
+def text_of(browser, element):
+    return browser.evaluate(f"document.getElementById('{element}').textContent")
+
+
+def ask(browser, question, **settings):
+    """Types the question, presses Enter, waits for the end of the answer."""
+    for element, value in settings.items():
+        browser.evaluate(f"document.getElementById('{element.replace('_', '-')}').value = '{value}'")
+    browser.type_into("prompt", question)
+    browser.press("Enter")
+    browser.wait_for("document.getElementById('log').getAttribute('aria-busy') === 'false' && running === null && document.getElementById('prompt').value === ''")
+
+
+LAST = "[...document.querySelectorAll('.message')].at(-1)"
+
+# The least contrast between a text and what is behind it, over everything that is shown.
+CONTRAST = """(() => {
+  const numbers = color => color.match(/[\\d.]+/g).map(Number);
+  const luminance = color => numbers(color).slice(0, 3).map(c => c / 255).map(c => c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + c * [.2126, .7152, .0722][i], 0);
+  const behind = element => { const back = getComputedStyle(element).backgroundColor;
+    return numbers(back)[3] === 0 && element.parentElement ? behind(element.parentElement) : back; };
+  const texts = [...document.body.querySelectorAll('*')].filter(e => !e.closest('script') && !e.disabled && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()));
+  return Math.min(...texts.map(e => {
+    const [dark, light] = [luminance(getComputedStyle(e).color), luminance(behind(e))].sort((a, b) => a - b);
+    return (light + .05) / (dark + .05);
+  }));
+})()"""
+
+
+def a_key_is_asked_for(browser):
+    browser.wait_for("document.getElementById('workers-error').textContent.includes('API key')")
+    browser.type_into("key", KEY)
+    browser.press("Tab")
+    browser.wait_for("document.querySelectorAll('.worker').length === 2")
+    browser.complaints.clear()  # of the 401s
+
+
+def a_round_is_shown_as_it_was(browser, server):
+    ask(browser, QUESTION, draft_length="0", temperature="0", max_tokens="30")
+    equal(text_of(browser, "accepted_tokens"), "–", "accepted_tokens without drafts")
+    plain = browser.evaluate(LAST + ".textContent")
+    equal(browser.evaluate(LAST + ".querySelectorAll('.accepted, .rejected').length"), 0, "marks without drafts")
+    browser.evaluate("document.getElementById('clear').click()")
+
+    ask(browser, QUESTION, draft_length="6", max_tokens="60")
+    answer = server.chat(messages=[{"role": "user", "content": QUESTION}], temperature=0, max_tokens=60, speculative={"draft_length": 6})
+    speculative = answer["speculative"]
+    said = browser.evaluate(f"[...{LAST}.querySelectorAll('.accepted, .own')].map(e => e.textContent).join('')")
+    equal(said, answer["choices"][0]["message"]["content"], "the text on the page")
+    assert said.startswith(plain.removeprefix("Outrider")), plain
+    accepted, drafted = speculative["accepted_tokens"], speculative["drafted_tokens"]
+    assert 0 < accepted < drafted, "this question must show both marks"
+    assert text_of(browser, "accepted_tokens").startswith(f"{accepted} / {drafted} "), text_of(browser, "accepted_tokens")
+    marks = {mark: browser.evaluate(f"{LAST}.querySelectorAll('.{mark}').length") for mark in ("accepted", "rejected", "own")}
+    # The last round may have been cut off by the limit, with its accepted drafts beyond it.
+    equal(marks["rejected"], drafted - accepted, "rejected marks")
+    equal(marks["accepted"] + marks["own"], answer["usage"]["completion_tokens"], "kept marks")
+    assert accepted - 6 <= marks["accepted"] <= accepted, (marks, accepted)
+    equal(browser.evaluate(f"getComputedStyle({LAST}.querySelector('.rejected')).textDecorationLine"), "line-through", "a rejected draft")
+    colors = browser.evaluate(f"['.accepted', '.rejected', '.own'].map(c => getComputedStyle({LAST}.querySelector(c)).color)")
+    equal(len(set(colors)), 3, "colours")
+    for metric in ("backbone_only_tok_per_sec", "speculative_tok_per_sec", "draft_tokens_per_batch", "target_verify_ms", "assistant_draft_ms"):
+        assert float(text_of(browser, metric)) > 0, metric
+    positions = browser.evaluate("[...document.querySelectorAll('#positions tr')].map(row => row.lastChild.textContent.match(/\\d+\\/\\d+/)[0])")
+    equal(positions, [f"{a}/{d}" for a, d in zip(speculative["accepted_per_position"], speculative["drafted_per_position"])], "acceptance per position")
+    equal(browser.evaluate("document.querySelectorAll('#lengths .drafted').length"), speculative["rounds"], "rounds in the chart")
+    width = browser.evaluate("document.querySelector('#positions .bar span').getBoundingClientRect().width")
+    assert width > 10, f"the first bar is {width} wide"
+
+
+def workers_are_there(browser):
+    equal(sorted(browser.evaluate("[...document.querySelectorAll('.worker')].map(row => row.firstChild.textContent)")), ["drafter", "verifier"], "workers")
+    browser.wait_for("[...document.querySelectorAll('.worker')].every(row => / ms$/.test(row.children[4].textContent))")
+
+
+def hidden_drafts_leave_the_text(browser):
+    browser.evaluate("document.getElementById('show-rejected').click()")
+    equal(browser.evaluate(f"getComputedStyle({LAST}.querySelector('.rejected')).display"), "none", "a hidden draft")
+    browser.evaluate("document.getElementById('show-rejected').click()")
+
+
+def everybody_can_read_it(browser):
+    equal(browser.evaluate("[...document.querySelectorAll('input, select, textarea')].filter(e => e.labels.length === 0).length"), 0, "fields without a label")
+    backgrounds = set()
+    for scheme in ("dark", "light"):
+        browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        backgrounds.add(browser.evaluate("getComputedStyle(document.body).backgroundColor"))
+        contrast = browser.evaluate(CONTRAST)
+        assert contrast >= 4.5, f"contrast {contrast:.2f} in {scheme}, wanted 4.5 (WCAG AA)"
+    equal(len(backgrounds), 2, "backgrounds")
+
+
+def an_answer_can_be_stopped(browser):
+    browser.evaluate("document.getElementById('max-tokens').value = '4000'")
+    browser.type_into("prompt", "Count from one to one thousand.")
+    browser.press("Enter")
+    browser.wait_for(f"{LAST}.querySelectorAll('.own').length > 2 || running === null")
+    browser.evaluate("document.getElementById('stop').click()")
+    browser.wait_for("running === null && document.getElementById('sessions').textContent.startsWith('0 ')")
+    browser.evaluate("document.getElementById('clear').click()")
+
+
+def text_is_never_markup(browser):
+    hostile = "<img src=x onerror=hacked=1><script>hacked=1</script>"
+    ask(browser, hostile, max_tokens="3")
+    assert hostile in browser.evaluate("document.getElementById('log').textContent")
+    rounds = json.dumps({"source": "ngram", "drafts": [hostile, hostile], "tokens": [hostile, hostile], "accepted": 1})
+    browser.evaluate(f"showRound(addMessage('x'), {rounds})")
+    status = json.dumps({"model": hostile, "version": hostile, "sessions": 0, "waiting": 0, "workers": [
+        {"role": hostile, "name": hostile, "sessions": 0, "draining": True, "rtt_ms": None}]})
+    browser.evaluate(f"showWorkers({status})")
+    equal(browser.evaluate("document.querySelectorAll('img, body script:not([nonce])').length + (typeof hacked === 'undefined' ? 0 : 1)"), 0, "markup")
+    equal(browser.complaints, [], "console")
+    # And if it were: the policy does not let it run.
+    browser.evaluate("document.body.appendChild(Object.assign(document.createElement('script'), {textContent: 'window.hacked = 1'}))")
+    equal(browser.evaluate("typeof hacked"), "undefined", "a script that the page did not bring")
+    assert browser.complaints, "the policy says nothing"
+
+
+def main():
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        print("SKIPPED: the live page was NOT tested: no chromium on this machine (apt-get install chromium)")
+        return 77
+    with contextlib.ExitStack() as started:
+        server = Server(sys.argv[1])
+        started.callback(server.stop)
+        browser = Chromium(program)
+        started.callback(browser.stop)
+        browser.call("Page.navigate", url=server.url + "/")
+        browser.wait_for("location.protocol === 'http:' && document.readyState === 'complete'")
+        a_key_is_asked_for(browser)
+        a_round_is_shown_as_it_was(browser, server)
+        workers_are_there(browser)
+        if len(sys.argv) > 2:
+            browser.screenshot(sys.argv[2])
+        hidden_drafts_leave_the_text(browser)
+        everybody_can_read_it(browser)
+        an_answer_can_be_stopped(browser)
+        text_is_never_markup(browser)
+        elsewhere = [url for url in browser.urls if not url.startswith((server.url, "data:", "about:"))]
+        equal(elsewhere, [], "requests to other hosts")
+    print("ok")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
