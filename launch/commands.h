@@ -19,6 +19,7 @@ void add_parity_command(CLI::App& app);   ///< parity
 void add_perplexity_command(CLI::App& app);  ///< perplexity
 void add_pack_command(CLI::App& app);     ///< pack
 void add_doctor_command(CLI::App& app);   ///< doctor
+void add_ready_command(CLI::App& app);    ///< ready
 void add_validate_command(CLI::App& app); ///< validate
 void add_layout_command(CLI::App& app);   ///< layout
 void add_inspect_command(CLI::App& app);  ///< inspect

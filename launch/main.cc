@@ -57,6 +57,7 @@ int main(int argc, char** argv) {
   outrider::add_perplexity_command(app);
   outrider::add_pack_command(app);
   outrider::add_doctor_command(app);
+  outrider::add_ready_command(app);
   outrider::add_validate_command(app);
   outrider::add_layout_command(app);
   outrider::add_inspect_command(app);

@@ -1,4 +1,8 @@
 // What scripts read from `--json`.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 #include <set>
 
 #include <fmt/format.h>
@@ -106,6 +110,34 @@ TEST(JsonOutput, OfBenchPairOverALongLinkHasItsRoundTripInEveryRound) {
       EXPECT_GE(run["wire_ms"], 20) << "a mean over all rounds, of which the last drafts nothing";
     }
   }
+}
+
+TEST(JsonOutput, OfReadyJudgesTextAcceptanceAndLink) {
+  Program program({"ready", "--dtype", "f32", "--golden", (source_dir() / "tests/goldens/nano/generate_golden.json").string()});
+  const json object = output_of(program);
+  // A busy machine may make speculation the slower one, which is "degraded"; nothing may be wrong.
+  EXPECT_NE(object["verdict"], "not ready") << object;
+  EXPECT_EQ(object["handshake"], (json{{"verifiers", 1}, {"drafters", 1}}));
+  EXPECT_EQ(object["text"]["golden"], (json{{"answers", 24}, {"equal", 24}}));
+  EXPECT_EQ(object["text"]["different_answers"], 0);
+  EXPECT_GE(object["text"]["drafted_tokens"], 500);
+  EXPECT_GT(object["text"]["acceptance"], 0.3);
+  EXPECT_EQ(object["link"].size(), 2u);
+}
+
+TEST(JsonOutput, OfReadySaysWhatIsWrong) {
+  // The recorded answers are those of other prompts.
+  json golden = json::array();
+  for (const NanoGolden& one : nano_goldens()) golden.push_back({{"prompt_ids", one.prompt_ids}, {"greedy", {7, 7, 7}}});
+  const std::filesystem::path path = std::filesystem::temp_directory_path() / fmt::format("outrider_golden_{}.json", getpid());
+  std::ofstream(path) << golden.dump();
+  Program program({"ready", "--golden", path.string()});
+  EXPECT_EQ(describe(program.wait()), "exit 1");
+  std::filesystem::remove(path);
+  const json object = json::parse(program.out(), nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(object.is_object()) << program.out();
+  EXPECT_EQ(object["verdict"], "not ready");
+  EXPECT_EQ(object["reasons"][0], fmt::format("{0} of {0} answers are not those of the golden file", nano_goldens().size()));
 }
 
 TEST(JsonOutput, OfBenchEngineHasRatiosAndShares) {

@@ -438,7 +438,7 @@ TEST_F(HostilePeer, SpeakingAnotherVersionIsNamedAndCanBeRefused) {
   ASSERT_FALSE(received.message);
   EXPECT_EQ(received.message.error().code, Errc::kVersionMismatch);
   EXPECT_EQ(received.message.error().message,
-            "peer speaks protocol version 44, this node speaks 3");
+            fmt::format("peer speaks protocol version {}, this node speaks {}", kProtocolVersion + 41, kProtocolVersion));
 
   const Error& error = received.message.error();
   ASSERT_TRUE(server_->send(received.from, {{}, {}, 0, Refuse{error.code, error.message}}));

@@ -126,7 +126,7 @@ class RandomMessages {
   }
 
   void fill(Hello& m) {
-    m = {enumerator(Role::kDrafter), text(), facts(), {big_natural(), {natural(), natural(), position()}, big_natural()}};
+    m = {enumerator(Role::kDrafter), text(), facts(), {big_natural(), {natural() / 2, natural() / 2, position()}, big_natural()}};
   }
   void fill(Welcome& m) { m = {engine_()}; }
   void fill(Refuse& m) { m = {enumerator(Errc::kIo), text()}; }
