@@ -78,7 +78,7 @@ void BackboneEngine::report_buffers(const BufferSink& sink, Position positions) 
 
 VerifyOutcome BackboneEngine::synthetic_outcome(Matrix<const float> logits, std::span<const TokenId> tokens) {
   const double coin = coin_.uniform();
-  VerifyOutcome outcome;
+  VerifyOutcome outcome{};
   const std::size_t most = std::min(tokens.size() - 1, synthetic_acceptance_.size());
   while (static_cast<std::size_t>(outcome.accepted) < most && coin < synthetic_acceptance_[static_cast<std::size_t>(outcome.accepted)]) ++outcome.accepted;
   // It costs what the rule costs: the argmax of each kept row and the next.

@@ -10,8 +10,8 @@ namespace outrider {
 
 /// How much of a draft the target keeps, and the one token it adds.
 struct VerifyOutcome {
-  std::int32_t accepted;  ///< drafts kept: the longest prefix that agrees
-  TokenId next_token;     ///< bonus token when all were kept, else the replacement of the first rejected
+  std::int32_t accepted = 0;  ///< drafts kept: the longest prefix that agrees
+  TokenId next_token = 0;     ///< bonus token when all were kept, else the replacement of the first rejected
 };
 
 /// The greedy verification rule (Leviathan et al. 2023 at temperature 0): a draft survives iff it is the

@@ -10,15 +10,6 @@
 namespace outrider {
 namespace {
 
-bool is_utf8(std::string_view text) {
-  while (!text.empty()) {
-    const Utf8Scan scan = scan_utf8(text);
-    if (scan.state != Utf8::kValid) return false;
-    text.remove_prefix(scan.length);
-  }
-  return true;
-}
-
 /// One more character: the longest prefix of `text` that ends there.
 std::size_t extend(std::string_view text, const std::vector<std::size_t>& border, std::size_t matched, char next) {
   while (matched > 0 && text[matched] != next) matched = border[matched - 1];

@@ -14,15 +14,6 @@ namespace {
 // ggml's token types; 1 (normal) and 5 (unused) are what remains.
 constexpr std::int64_t kUnknown = 2, kControl = 3, kUserDefined = 4, kByte = 6;
 
-bool is_utf8(std::string_view text) {
-  while (!text.empty()) {
-    const Utf8Scan scan = scan_utf8(text);
-    if (scan.state != Utf8::kValid) return false;
-    text.remove_prefix(scan.length);
-  }
-  return true;
-}
-
 /// `<|x>`, `<x|>` or `<|x|>`. The converter marks some of these controls as user defined, so that llama.cpp
 /// prints them; they are special all the same, or users could forge a tool call.
 bool looks_like_control(std::string_view text) {

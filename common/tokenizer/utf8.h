@@ -41,4 +41,14 @@ inline Utf8Scan scan_utf8(std::string_view text) {
   return {Utf8::kValid, length};
 }
 
+/// Whether all of it is whole characters.
+inline bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const Utf8Scan scan = scan_utf8(text);
+    if (scan.state != Utf8::kValid) return false;
+    text.remove_prefix(scan.length);
+  }
+  return true;
+}
+
 }  // namespace outrider

@@ -386,7 +386,7 @@ TEST(Serve, SeedsStopsAndChoicesDoWhatTheySay) {
   EXPECT_NE(first["choices"][0]["message"], first["choices"][1]["message"]);
   EXPECT_EQ(serve.chat(request)["choices"], first["choices"]) << "one seed is one text";
   const std::vector<Json> events = serve.stream(request);
-  for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(joined(events, i).first, first["choices"][i]["message"]["content"]);
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(joined(events, i).first, first["choices"][i]["message"]["content"].get<std::string>());
   EXPECT_GT(events.back()["speculative"]["rounds"], 0) << "on the last chunk";
 
   const std::string text = serve.chat(ask(kQuestions[0], 40))["choices"][0]["message"]["content"];
@@ -397,7 +397,7 @@ TEST(Serve, SeedsStopsAndChoicesDoWhatTheySay) {
   EXPECT_EQ(whole["choices"][0]["message"]["content"], text.substr(0, text.find(stop)));
   EXPECT_EQ(whole["choices"][0]["finish_reason"], "stop");
   EXPECT_LT(whole["usage"]["completion_tokens"], 40);
-  EXPECT_EQ(joined(serve.stream(stopped)).first, whole["choices"][0]["message"]["content"]);
+  EXPECT_EQ(joined(serve.stream(stopped)).first, whole["choices"][0]["message"]["content"].get<std::string>());
   EXPECT_TRUE(eventually([&] { return serve.sessions() == 0; }));
 
   Json scored = ask(kQuestions[0], 6);
