@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <limits>
 #include <memory>
 
 #include <fmt/format.h>
@@ -96,14 +98,16 @@ json measure(Client& client, const std::vector<Question>& questions, const PairP
     sum.metrics.accepted_tokens += one.metrics.accepted_tokens;
     return one;
   };
-  for (Question question : questions) {
+  for (const Question& question : questions) {
     const Generation alone = ask(question.prompt, 0, plain);
     if (draft) different += ask(question.prompt, kDraftLength, drafted).tokens != alone.tokens;
     ++asked;
     if (question.greedy.empty()) continue;
     ++golden;
-    question.greedy.resize(std::min(question.greedy.size(), alone.tokens.size()));
-    golden_equal += question.greedy == alone.tokens;
+    // Either may have been cut short; a stop is one of the tokens.
+    const std::size_t common = std::min({question.greedy.size(), alone.tokens.size(), static_cast<std::size_t>(kTokensMax)});
+    const bool whole = common == question.greedy.size() || common == static_cast<std::size_t>(kTokensMax);
+    golden_equal += whole && std::equal(alone.tokens.begin(), alone.tokens.begin() + static_cast<std::ptrdiff_t>(common), question.greedy.begin());
   }
   const double plain_rate = 1e9 * static_cast<double>(plain.metrics.rounds) / static_cast<double>(std::max<std::int64_t>(plain.metrics.decode_ns, 1));
   json report = {{"prompts", asked}, {"backbone_only_tok_per_sec", plain_rate}};
