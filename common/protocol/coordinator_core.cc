@@ -57,6 +57,10 @@ Position positions_max(const Generate& request, const PairFacts& facts) {
   return request.stepwise ? prompt : std::min(prompt + std::min(request.max_tokens, facts.context_max) - 1, facts.context_max);
 }
 
+/// Rows of one forward pass that `auto` fills with the drafts of all sessions together: T(16) is the last cheap step of int8 and
+/// int4 on every instruction set measured.
+constexpr std::int64_t kSharedRows = 16;
+
 bool contains(const std::vector<TokenId>& ids, TokenId id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
 
 }  // namespace
@@ -330,7 +334,7 @@ bool CoordinatorCore::start(Sessions::iterator it, TimePoint now) {
   session.request.max_tokens = std::min<std::int64_t>(session.request.max_tokens, facts.context_max - prompt + 1);
   session.verifier = best_peer;
   ++best->sessions;
-  if (session.request.draft_length > 0) assign_drafter(session);
+  if (draft_room(session) > 0) assign_drafter(session);
   session.phase = Phase::kPrefill;
   if (!best_refuses) set_aside(session, positions_max(session.request, facts));
   Prefill prefill{.tokens = session.request.prompt, .want_kv = !session.drafter.empty(),
@@ -407,7 +411,14 @@ void CoordinatorCore::send_verify(Session& session, SessionId id, TimePoint now)
 
 std::int64_t CoordinatorCore::draft_room(const Session& session) const {
   const PairFacts& facts = workers_.at(session.verifier).hello.facts;
-  return std::min<std::int64_t>({session.request.draft_length, drafts_left(session), facts.context_max - base_of(session) - 1});
+  const std::int64_t room = std::min<std::int64_t>({session.request.draft_length, drafts_left(session), facts.context_max - base_of(session) - 1});
+  if (session.request.policy != DraftPolicy::kAuto) return room;
+  // Rows of all sessions share forward passes, and what drafts gain one session the others lose, which no session's own policy can see.
+  const auto others = std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
+    const Session& other = entry.second;
+    return &other != &session && other.verifier == session.verifier && (other.phase == Phase::kDrafting || other.phase == Phase::kVerifying);
+  });
+  return std::min<std::int64_t>(room, kSharedRows / (others + 1) - 1);
 }
 
 void CoordinatorCore::next_round(Session& session, SessionId id, TimePoint now, bool catch_up) {
