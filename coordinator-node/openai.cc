@@ -362,8 +362,14 @@ Conversation read_conversation(const Fields& fields) {
   return conversation;
 }
 
-template <typename T>
-ApiResult<T> value_or_error(T value, const std::optional<ApiError>& error) {
+/// A T as `read` fills it from the fields of a body, or the first thing that is wrong. `read` gets the fields, the T, and the error so far.
+template <typename T, typename Read>
+ApiResult<T> parse_body(std::string_view body, Read read) {
+  const ApiResult<Json> json = parse_json(body);
+  if (const auto* error = std::get_if<ApiError>(&json)) return *error;
+  std::optional<ApiError> error;
+  T value;
+  read(Fields(std::get<Json>(json), "", error), value, error);
   if (error) return *error;
   return value;
 }
@@ -371,75 +377,60 @@ ApiResult<T> value_or_error(T value, const std::optional<ApiError>& error) {
 }  // namespace
 
 ApiResult<CompletionRequest> parse_chat_completion(std::string_view body, const ApiDefaults& defaults) {
-  const ApiResult<Json> json = parse_json(body);
-  if (const auto* error = std::get_if<ApiError>(&json)) return *error;
-  std::optional<ApiError> error;
-  const Fields fields(std::get<Json>(json), "", error);
-  CompletionRequest request;
-  request.chat = true;
-  read_common(fields, defaults, request);
-  request.conversation = read_conversation(fields);
-  return value_or_error(std::move(request), error);
+  return parse_body<CompletionRequest>(body, [&](const Fields& fields, CompletionRequest& request, std::optional<ApiError>&) {
+    request.chat = true;
+    read_common(fields, defaults, request);
+    request.conversation = read_conversation(fields);
+  });
 }
 
 ApiResult<CompletionRequest> parse_completion(std::string_view body, const ApiDefaults& defaults) {
   constexpr std::int64_t kDefaultMaxTokens = 16;  // OpenAI's
-  const ApiResult<Json> json = parse_json(body);
-  if (const auto* error = std::get_if<ApiError>(&json)) return *error;
-  std::optional<ApiError> error;
-  const Fields fields(std::get<Json>(json), "", error);
-  CompletionRequest request;
-  read_common(fields, defaults, request);
-  if (!request.max_tokens) request.max_tokens = std::max(kDefaultMaxTokens, request.sampling.min_tokens);
-  const std::string wanted = "a string, an array of token ids, or an array of those";
-  const Json* prompt = fields.find("prompt");
-  const auto add_prompt = [&](const Json& one) {
-    if (one.is_string()) request.prompts.emplace_back(one.get<std::string>());
-    else if (one.is_array() && !one.empty()) request.prompts.emplace_back(token_ids(one, "prompt", defaults, error));
-    else fields.wrong("prompt", &one, wanted);
-  };
-  if (prompt == nullptr || (prompt->is_array() && prompt->empty())) {
-    fields.wrong("prompt", prompt, wanted);
-  } else if (prompt->is_array() && !prompt->front().is_number()) {
-    if (static_cast<std::int64_t>(prompt->size()) * request.n > kChoicesMax) fields.fail("prompt", fmt::format("has {} prompts for {} choices each, wanted at most {} in all", prompt->size(), request.n, kChoicesMax));
-    for (const Json& one : *prompt) {
-      if (error) break;
-      add_prompt(one);
+  return parse_body<CompletionRequest>(body, [&](const Fields& fields, CompletionRequest& request, std::optional<ApiError>& error) {
+    read_common(fields, defaults, request);
+    if (!request.max_tokens) request.max_tokens = std::max(kDefaultMaxTokens, request.sampling.min_tokens);
+    const std::string wanted = "a string, an array of token ids, or an array of those";
+    const Json* prompt = fields.find("prompt");
+    const auto add_prompt = [&](const Json& one) {
+      if (one.is_string()) request.prompts.emplace_back(one.get<std::string>());
+      else if (one.is_array() && !one.empty()) request.prompts.emplace_back(token_ids(one, "prompt", defaults, error));
+      else fields.wrong("prompt", &one, wanted);
+    };
+    if (prompt == nullptr || (prompt->is_array() && prompt->empty())) {
+      fields.wrong("prompt", prompt, wanted);
+    } else if (prompt->is_array() && !prompt->front().is_number()) {
+      if (static_cast<std::int64_t>(prompt->size()) * request.n > kChoicesMax) fields.fail("prompt", fmt::format("has {} prompts for {} choices each, wanted at most {} in all", prompt->size(), request.n, kChoicesMax));
+      for (const Json& one : *prompt) {
+        if (error) break;
+        add_prompt(one);
+      }
+    } else {
+      add_prompt(*prompt);
     }
-  } else {
-    add_prompt(*prompt);
-  }
-  return value_or_error(std::move(request), error);
+  });
 }
 
 ApiResult<TokenizeRequest> parse_tokenize(std::string_view body, const ApiDefaults& defaults) {
-  const ApiResult<Json> json = parse_json(body);
-  if (const auto* error = std::get_if<ApiError>(&json)) return *error;
-  std::optional<ApiError> error;
-  const Fields fields(std::get<Json>(json), "", error);
-  TokenizeRequest request;
-  read_model(fields, defaults);
-  request.add_special_tokens = fields.flag("add_special_tokens", true);
-  request.token_strings = fields.flag("return_token_strs", false);
-  if (fields.find("messages") != nullptr) {
-    request.text = read_conversation(fields);
-    if (!fields.flag("add_generation_prompt", true)) fields.fail("add_generation_prompt", "cannot be switched off");
-  } else {
-    request.text = fields.text("prompt", "a string, or messages instead");
-  }
-  return value_or_error(std::move(request), error);
+  return parse_body<TokenizeRequest>(body, [&](const Fields& fields, TokenizeRequest& request, std::optional<ApiError>&) {
+    read_model(fields, defaults);
+    request.add_special_tokens = fields.flag("add_special_tokens", true);
+    request.token_strings = fields.flag("return_token_strs", false);
+    if (fields.find("messages") != nullptr) {
+      request.text = read_conversation(fields);
+      if (!fields.flag("add_generation_prompt", true)) fields.fail("add_generation_prompt", "cannot be switched off");
+    } else {
+      request.text = fields.text("prompt", "a string, or messages instead");
+    }
+  });
 }
 
 ApiResult<std::vector<TokenId>> parse_detokenize(std::string_view body, const ApiDefaults& defaults) {
-  const ApiResult<Json> json = parse_json(body);
-  if (const auto* error = std::get_if<ApiError>(&json)) return *error;
-  std::optional<ApiError> error;
-  const Fields fields(std::get<Json>(json), "", error);
-  read_model(fields, defaults);
-  const Json* tokens = fields.find("tokens");
-  if (tokens == nullptr || !tokens->is_array()) fields.wrong("tokens", tokens, "an array of token ids");
-  std::vector<TokenId> ids = error ? std::vector<TokenId>() : token_ids(*tokens, "tokens", defaults, error);
-  return value_or_error(std::move(ids), error);
+  return parse_body<std::vector<TokenId>>(body, [&](const Fields& fields, std::vector<TokenId>& ids, std::optional<ApiError>& error) {
+    read_model(fields, defaults);
+    const Json* tokens = fields.find("tokens");
+    if (tokens == nullptr || !tokens->is_array()) fields.wrong("tokens", tokens, "an array of token ids");
+    if (!error) ids = token_ids(*tokens, "tokens", defaults, error);
+  });
 }
 
 // ---- replies ----

@@ -1,8 +1,4 @@
 // What scripts read from `--json`.
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
 #include <set>
 
 #include <fmt/format.h>
@@ -10,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/integration/nano.h"
+#include "tests/support/temporary_dir.h"
 
 namespace outrider {
 namespace {
@@ -129,11 +126,9 @@ TEST(JsonOutput, OfReadySaysWhatIsWrong) {
   // The recorded answers are those of other prompts.
   json golden = json::array();
   for (const NanoGolden& one : nano_goldens()) golden.push_back({{"prompt_ids", one.prompt_ids}, {"greedy", {7, 7, 7}}});
-  const std::filesystem::path path = std::filesystem::temp_directory_path() / fmt::format("outrider_golden_{}.json", getpid());
-  std::ofstream(path) << golden.dump();
-  Program program({"ready", "--golden", path.string()});
+  const TemporaryDir dir;
+  Program program({"ready", "--golden", dir.write("golden.json", golden.dump()).string()});
   EXPECT_EQ(describe(program.wait()), "exit 1");
-  std::filesystem::remove(path);
   const json object = json::parse(program.out(), nullptr, /*allow_exceptions=*/false);
   ASSERT_TRUE(object.is_object()) << program.out();
   EXPECT_EQ(object["verdict"], "not ready");
