@@ -21,8 +21,6 @@ namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
-/// How long a request waits for a verifier to join.
-constexpr std::chrono::milliseconds kVerifierWait(4000);
 /// Longest answer of a chat that does not say. Not the whole context, which vLLM takes: the verifier sets the memory
 /// of the longest possible answer aside, so that few such requests would fit at once.
 constexpr std::int64_t kMaxTokens = 8192;
@@ -368,7 +366,7 @@ std::optional<ApiError> ApiServer::run_choice(Work& work, std::size_t index, Cho
                     .max_tokens = request.max_tokens.value_or(kMaxTokens),
                     .draft_length = request.draft_length.length,
                     .stop_ids = request.stop_ids,
-                    .wait_ms = kVerifierWait.count(),
+                    .wait_ms = kVerifierWaitMs,
                     .sampling = request.sampling,
                     .policy = request.draft_length.policy,
                     .report_rounds = request.report_rounds};

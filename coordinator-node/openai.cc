@@ -249,9 +249,9 @@ void read_common(const Fields& fields, const ApiDefaults& defaults, CompletionRe
     if (length != nullptr && length->is_string()) {
       const Result<DraftLength> named = parse_draft_length(length->get<std::string>());
       if (named) request.draft_length = *named;
-      else speculative.wrong("draft_length", length, fmt::format("0 to {}, \"auto\", \"heuristic\", \"ucb1\" or \"thompson\"", kFixedLengthMax));
+      else speculative.wrong("draft_length", length, fmt::format("0 to {}, \"auto\", \"heuristic\", \"ucb1\" or \"thompson\"", kDraftLengthMax));
     } else if (length != nullptr) {
-      request.draft_length = {DraftPolicy::kFixed, static_cast<int>(speculative.integer("draft_length", 0, 0, kFixedLengthMax))};
+      request.draft_length = {DraftPolicy::kFixed, static_cast<int>(speculative.integer("draft_length", 0, 0, kDraftLengthMax))};
     }
     if (!speculative.flag("enabled", true)) request.draft_length = {DraftPolicy::kFixed, 0};
     request.report_rounds = speculative.flag("report_rounds", false);
@@ -519,19 +519,6 @@ Json chunk_choice(const ReplyHead& head, std::size_t index, Json delta, const st
 }  // namespace
 
 std::string error_body(const ApiError& error) { return to_text(error_json(error)); }
-
-void add(RequestMetrics& sum, const RequestMetrics& one) {
-  for (const auto field : {&RequestMetrics::rounds, &RequestMetrics::drafting_rounds, &RequestMetrics::drafted_tokens, &RequestMetrics::accepted_tokens,
-                           &RequestMetrics::prefill_ns, &RequestMetrics::decode_ns, &RequestMetrics::draft_ns, &RequestMetrics::verify_ns, &RequestMetrics::wire_ns,
-                           &RequestMetrics::wire_bytes_to_drafter, &RequestMetrics::wire_bytes_to_drafter_prompt, &RequestMetrics::wire_bytes_to_verifier,
-                           &RequestMetrics::ngram_rounds, &RequestMetrics::ngram_drafted_tokens, &RequestMetrics::ngram_accepted_tokens, &RequestMetrics::cached_prompt_tokens}) {
-    sum.*field += one.*field;
-  }
-  for (const auto field : {&RequestMetrics::drafted_per_position, &RequestMetrics::accepted_per_position}) {
-    (sum.*field).resize(std::max((sum.*field).size(), (one.*field).size()));
-    for (std::size_t i = 0; i < (one.*field).size(); ++i) (sum.*field)[i] += (one.*field)[i];
-  }
-}
 
 std::string completion_body(const ReplyHead& head, const std::vector<Choice>& choices, const Usage& usage) {
   Json list = Json::array();

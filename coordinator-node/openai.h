@@ -92,7 +92,6 @@ struct Usage {
   std::int64_t prompt_tokens = 0, completion_tokens = 0;
   RequestMetrics metrics;
 };
-void add(RequestMetrics& sum, const RequestMetrics& one);
 
 /// What is the same in every body of one reply.
 struct ReplyHead {

@@ -21,6 +21,7 @@
 #include "launch/link_emulator.h"
 #include "launch/read_bandwidth.h"
 #include "launch/report.h"
+#include "launch/shape_models.h"
 
 namespace outrider {
 namespace {
@@ -46,22 +47,14 @@ struct BenchFlags {
 
 /// Sums over the answers of one run.
 struct Sums {
-  std::int64_t tokens = 0, decode_ns = 0;
+  std::int64_t tokens = 0;
   RequestMetrics metrics;
   std::vector<RoundOutcome> rounds;
   void add(const Generation& generation) {
-    const RequestMetrics& m = generation.metrics;
     tokens += static_cast<std::int64_t>(generation.tokens.size()) - 1;
-    decode_ns += m.decode_ns;
-    metrics.rounds += m.rounds;
-    metrics.drafted_tokens += m.drafted_tokens;
-    metrics.accepted_tokens += m.accepted_tokens;
-    metrics.draft_ns += m.draft_ns;
-    metrics.verify_ns += m.verify_ns;
-    metrics.wire_ns += m.wire_ns;
-    metrics.wire_bytes_to_drafter += m.wire_bytes_to_drafter;
+    outrider::add(metrics, generation.metrics);
   }
-  double tok_per_sec() const { return decode_ns == 0 ? 0 : static_cast<double>(tokens) * 1e9 / static_cast<double>(decode_ns); }
+  double tok_per_sec() const { return metrics.decode_ns == 0 ? 0 : static_cast<double>(tokens) * 1e9 / static_cast<double>(metrics.decode_ns); }
   double per_round_ms(std::int64_t ns) const { return metrics.rounds == 0 ? 0 : static_cast<double>(ns) / 1e6 / static_cast<double>(metrics.rounds); }
 };
 
@@ -82,7 +75,7 @@ std::optional<double> predicted_tok_per_sec(const Run& run, const std::vector<Ru
   bool drafted = false;
   for (const Run& other : runs) {
     if (other.round_trip_ms != run.round_trip_ms || other.wanted.policy != DraftPolicy::kFixed) continue;
-    const double scale = run.plain.per_round_ms(run.plain.decode_ns) / other.plain.per_round_ms(other.plain.decode_ns);
+    const double scale = run.plain.per_round_ms(run.plain.metrics.decode_ns) / other.plain.per_round_ms(other.plain.metrics.decode_ns);
     const auto observe = [&](const std::vector<RoundOutcome>& rounds) {
       for (RoundOutcome outcome : rounds) {
         for (double* seconds : {&outcome.draft_s, &outcome.draft_wire_s, &outcome.verify_s, &outcome.round_s}) *seconds *= scale;
@@ -100,7 +93,7 @@ std::optional<double> predicted_tok_per_sec(const Run& run, const std::vector<Ru
 
 nlohmann::json run_json(const Run& run, const std::vector<Run>& runs) {
   const Sums &plain = run.plain, &speculative = run.speculative;
-  const double round = speculative.per_round_ms(speculative.decode_ns), draft = speculative.per_round_ms(speculative.metrics.draft_ns);
+  const double round = speculative.per_round_ms(speculative.metrics.decode_ns), draft = speculative.per_round_ms(speculative.metrics.draft_ns);
   const double wire = speculative.per_round_ms(speculative.metrics.wire_ns), verify = speculative.per_round_ms(speculative.metrics.verify_ns);
   const std::optional<double> predicted = predicted_tok_per_sec(run, runs);
   const double measured = speculative.tok_per_sec();
@@ -120,7 +113,7 @@ nlohmann::json run_json(const Run& run, const std::vector<Run>& runs) {
           {"wire_ms", wire},
           {"verify_ms", verify},
           {"other_ms", round - draft - wire - verify},
-          {"plain_round_ms", plain.per_round_ms(plain.decode_ns)},
+          {"plain_round_ms", plain.per_round_ms(plain.metrics.decode_ns)},
           {"plain_verify_ms", plain.per_round_ms(plain.metrics.verify_ns)},
           {"wire_bytes_to_drafter_per_token", speculative.tokens == 0 ? 0 : static_cast<double>(speculative.metrics.wire_bytes_to_drafter) / static_cast<double>(speculative.tokens)}};
 }
@@ -151,7 +144,7 @@ void bench_pair(const BenchFlags& flags) {
   or_throw(client.wait_for_workers(1, 1, [&] { return cluster->check(); }));
   const auto answer = [&](const std::string& prompt, const DraftLength& length, Sums& sums) {
     Generation generation = or_throw(client.generate({.prompt = or_throw(render_user_turn(tokenizer, prompt, format)), .max_tokens = flags.max_tokens,
-                                                      .draft_length = length.length, .stop_ids = stop_ids, .wait_ms = 4000,
+                                                      .draft_length = length.length, .stop_ids = stop_ids, .wait_ms = kVerifierWaitMs,
                                                       .sampling = sampling, .policy = length.policy, .report_rounds = true},
                                                      [](std::span<const TokenId>) {}, [] { return false; },
                                                      [&](const RoundReport& round) { sums.rounds.push_back(round.outcome); }));
@@ -185,11 +178,7 @@ void bench_pair(const BenchFlags& flags) {
   nlohmann::json report = {{"model", pair.backbone.string()}, {"dtype", to_string(options.weight_type)}, {"isa", to_string(active_isa())},
                            {"threads", threads}, {"onednn", onednn_version()}, {"read_bandwidth_gb_s", bandwidth},
                            {"processes", processes ? 3 : 1}, {"synthetic", synthetic}, {"runs", list}};
-  if (!errors.empty()) {
-    const auto middle = errors.begin() + std::ssize(errors) / 2;
-    std::nth_element(errors.begin(), middle, errors.end());
-    report["median_prediction_error"] = *middle;
-  }
+  if (!errors.empty()) report["median_prediction_error"] = median(errors);
   if (synthetic) report["synthetic_acceptance"] = flags.synthetic_acceptance;
   if (flags.json) {
     std::printf("%s\n", report.dump(2).c_str());

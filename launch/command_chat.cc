@@ -154,7 +154,7 @@ void Chat::ask(const std::string& question, Interrupt& interrupt, AnswerPrinter&
     }
   };
   const Generate request{.prompt = prompt, .max_tokens = flags_.max_tokens, .draft_length = draft_length_.length,
-                         .stop_ids = stop_ids_, .wait_ms = 4000, .sampling = sampling_, .policy = draft_length_.policy};
+                         .stop_ids = stop_ids_, .wait_ms = kVerifierWaitMs, .sampling = sampling_, .policy = draft_length_.policy};
   ++sampling_.seed;  // the same question again may get another answer
   const Result<Generation> generation = client_.generate(
       request, [&](std::span<const TokenId> tokens) { for (const TokenId token : tokens) take(parser.push(token)); },

@@ -87,15 +87,12 @@ json measure(Client& client, const std::vector<Question>& questions, const PairP
   Generation plain, drafted;  // sums
   std::int64_t different = 0, golden = 0, golden_equal = 0, asked = 0;
   const auto ask = [&](const std::vector<TokenId>& prompt, std::int32_t length, Generation& sum) {
-    const Generation one = or_throw(client.generate({.prompt = prompt, .max_tokens = kTokensMax, .draft_length = length, .stop_ids = stop_ids, .wait_ms = 4000,
+    const Generation one = or_throw(client.generate({.prompt = prompt, .max_tokens = kTokensMax, .draft_length = length, .stop_ids = stop_ids, .wait_ms = kVerifierWaitMs,
                                                      .sampling = sampling, .report_rounds = true},
                                                     [](std::span<const TokenId>) {}, [] { return false; },
                                                     [&](const RoundReport& round) { forecast.observe(round.outcome); }));
     sum.tokens.insert(sum.tokens.end(), one.tokens.begin(), one.tokens.end());
-    sum.metrics.rounds += one.metrics.rounds;
-    sum.metrics.decode_ns += one.metrics.decode_ns;
-    sum.metrics.drafted_tokens += one.metrics.drafted_tokens;
-    sum.metrics.accepted_tokens += one.metrics.accepted_tokens;
+    add(sum.metrics, one.metrics);
     return one;
   };
   for (const Question& question : questions) {

@@ -133,7 +133,7 @@ void run(const RunFlags& flags) {
                    .max_tokens = flags.max_tokens,
                    .draft_length = draft_length.length,
                    .stop_ids = or_throw(load_eos_token_ids(pair.backbone)),
-                   .wait_ms = 4000,
+                   .wait_ms = kVerifierWaitMs,
                    .sampling = flags.sampling.of(pair),
                    .policy = draft_length.policy};
   request.sampling.logprobs = flags.logprobs;

@@ -25,7 +25,6 @@ namespace outrider {
 namespace {
 
 constexpr std::size_t kTextBytesMax = 64u << 20;
-constexpr std::int64_t kVerifierWaitMs = 4000;
 static_assert(OUTRIDER_DRAFT_LENGTH_MAX == WireLimits{}.draft_length_max);
 
 outrider_status to_status(Errc code) {

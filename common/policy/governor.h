@@ -34,7 +34,6 @@ class Governor : public DraftLengthPolicy {
   DraftChoice choose(const DraftLimits& limits) override;
   void observe(const RoundOutcome& outcome) override;
 
-
  private:
   static constexpr double kAllowance = 7;
   static constexpr int kWindow = 512;                  ///< tokens

@@ -29,8 +29,8 @@ Result<DraftLength> parse_draft_length(const std::string& text) {
   int length = -1;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, length);
-  if (error == std::errc() && stop == end && length >= 0 && length <= kFixedLengthMax) return DraftLength{DraftPolicy::kFixed, length};
-  return Error{Errc::kInvalidArgument, fmt::format("draft length '{}', wanted 0 to {}, auto, heuristic, ucb1 or thompson", text.substr(0, 40), kFixedLengthMax)};
+  if (error == std::errc() && stop == end && length >= 0 && length <= kDraftLengthMax) return DraftLength{DraftPolicy::kFixed, length};
+  return Error{Errc::kInvalidArgument, fmt::format("draft length '{}', wanted 0 to {}, auto, heuristic, ucb1 or thompson", text.substr(0, 40), kDraftLengthMax)};
 }
 
 Policies::Policies(std::uint64_t seed) : ucb1_(default_arms()), thompson_(default_arms(), costs_, seed) {}

@@ -20,9 +20,6 @@ enum class DraftPolicy : std::uint8_t {
 /// The longest draft of a policy that may choose: nothing gained from more on nano's traces (docs/policy.md).
 inline constexpr int kChosenLengthMax = 16;
 
-/// The longest fixed draft.
-inline constexpr int kFixedLengthMax = 32;
-
 /// A draft length as people write it.
 struct DraftLength {
   DraftPolicy policy = DraftPolicy::kFixed;
@@ -43,7 +40,6 @@ class Policies {
   static bool takes_ngram(DraftPolicy policy) { return policy != DraftPolicy::kFixed && policy != DraftPolicy::kHeuristic; }
   /// Every round of every session, before the session's policy hears of it.
   void observe(const RoundOutcome& outcome) { costs_.observe(outcome); }
-  const CostModel& costs() const { return costs_; }
 
   /// What the bandits learned, as JSON.
   std::string save() const;

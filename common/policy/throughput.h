@@ -13,7 +13,7 @@ enum class DraftSource : std::uint8_t {
 };
 inline constexpr std::size_t kDraftSources = 2;
 
-/// Longest draft that any policy considers.
+/// Longest draft that there is: no policy considers a longer one, and no message carries one.
 inline constexpr int kDraftLengthMax = 32;
 
 /// One round as the coordinator saw it. Times in seconds.

@@ -428,7 +428,8 @@ void CoordinatorCore::next_round(Session& session, SessionId id, TimePoint now, 
   session.asked_drafter = false;
   session.outcome = {};
   session.round_began = now;
-  if (draft_room(session) > 0) {
+  const std::int64_t room = draft_room(session);
+  if (room > 0) {
     const bool other = std::any_of(workers_.begin(), workers_.end(), [](const auto& entry) { return entry.second.may_draft(); });
     if (usable_drafter(session) == nullptr && other) unassign_drafter(session, id, true);
     assign_drafter(session);
@@ -441,13 +442,12 @@ void CoordinatorCore::next_round(Session& session, SessionId id, TimePoint now, 
       on_kv_chunk(session, id, std::exchange(session.kv, {}));
     }
   }
-  if (!session.request.stepwise) return draft(session, id, now);
+  if (!session.request.stepwise) return draft(session, id, std::max<std::int64_t>(room, 0), now);
   session.phase = Phase::kPaused;
   session.phase_since = now;
 }
 
-void CoordinatorCore::draft(Session& session, SessionId id, TimePoint now) {
-  const std::int64_t room = std::max<std::int64_t>(draft_room(session), 0);
+void CoordinatorCore::draft(Session& session, SessionId id, std::int64_t room, TimePoint now) {
   std::vector<TokenId> text;
   std::span<const TokenId> ngram;
   if (room > 0 && Policies::takes_ngram(session.request.policy)) {

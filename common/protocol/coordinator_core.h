@@ -121,8 +121,8 @@ class CoordinatorCore {
   void next_round(Session& session, SessionId id, TimePoint now, bool catch_up);
   /// Drafts this round may have.
   std::int64_t draft_room(const Session& session) const;
-  /// Lets the policy choose, and drafts.
-  void draft(Session& session, SessionId id, TimePoint now);
+  /// Lets the policy choose a length up to `room`, and drafts.
+  void draft(Session& session, SessionId id, std::int64_t room, TimePoint now);
   /// Drafts if there is somebody to draft, else goes on as without drafts.
   void ask_drafter(Session& session, SessionId id, std::int64_t draft_length, TimePoint now);
   /// There will be no more drafts in this round than those at hand: verifies, or shows them to the client. Ends an

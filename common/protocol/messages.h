@@ -32,7 +32,7 @@ struct WireLimits {
   std::size_t tensors_max = 5;               ///< hidden row, then K and V of two donors
   std::size_t tokens_max = 1u << 20;
   std::size_t workers_max = 256;             ///< that a Status lists
-  std::int32_t draft_length_max = 32;
+  std::int32_t draft_length_max = kDraftLengthMax;
 };
 
 /// Bytes that somebody keeps alive: a network frame, or an engine's copy. Immutable, cheap to copy.
@@ -247,6 +247,8 @@ struct RequestMetrics {
   std::int64_t ngram_drafted_tokens = 0, ngram_accepted_tokens = 0;
   std::int64_t cached_prompt_tokens = 0;  ///< of the prompt: their K/V were those of an earlier text
 };
+/// Adds one request's to the sums of several; the lists of positions become as long as the longest.
+void add(RequestMetrics& sum, const RequestMetrics& one);
 struct Done {  ///< coordinator -> client
   FinishReason reason = FinishReason::kStop;
   RequestMetrics metrics;

@@ -9,8 +9,6 @@ namespace {
 constexpr Duration kSilenceMax = std::chrono::seconds(3);
 constexpr Duration kStatusInterval = std::chrono::milliseconds(50);
 constexpr Duration kCancelInterval = std::chrono::milliseconds(100);
-/// How long a stepwise text waits for a verifier to join.
-constexpr std::chrono::milliseconds kVerifierWait(4000);
 
 Error no_text_yet() { return {Errc::kInvalidArgument, "there is no text yet: prefill comes first"}; }
 
@@ -164,7 +162,7 @@ Result<TokenId> Client::prefill(std::vector<TokenId> prompt, const SamplingParam
                                          .max_tokens = std::numeric_limits<std::int64_t>::max(),
                                          .draft_length = 1,  // above 0: a drafter is to have the prompt's K/V
                                          .stop_ids = {},
-                                         .wait_ms = kVerifierWait.count(),
+                                         .wait_ms = kVerifierWaitMs,
                                          .stepwise = true,
                                          .sampling = sampling}, 1));
   no_text_.reset();

@@ -11,6 +11,9 @@
 
 namespace outrider {
 
+/// How long a request of ours waits for a verifier to join, ms.
+inline constexpr std::int64_t kVerifierWaitMs = 4000;
+
 /// What came back for one Generate.
 struct Generation {
   std::vector<TokenId> tokens;
