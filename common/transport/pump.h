@@ -88,10 +88,10 @@ class Pump {
   static constexpr std::size_t kWaitingMax = 4'096;  ///< messages that one client may leave unread: some 2 MiB
   /// What the coordinator tells a client once and for all. Bounded by the length of its answers.
   static bool is_text(const Outgoing& out) {
-    const Message& message = out.message;
-    const bool to_client = !out.to.empty();
-    return (std::holds_alternative<Candidates>(message.body) && to_client) || std::holds_alternative<Tokens>(message.body) || std::holds_alternative<Done>(message.body) ||
-           std::holds_alternative<Failed>(message.body);
+    const Body& body = out.message.body;
+    const bool to_client = !out.to.empty();  // not a drafter's, without which its coordinator goes on
+    return std::holds_alternative<Tokens>(body) || std::holds_alternative<Done>(body) || std::holds_alternative<Failed>(body) ||
+           (std::holds_alternative<Candidates>(body) && to_client);
   }
   void reject(const PeerId& from, const Error& error);
   void warn_limited(const std::string& text);
