@@ -189,4 +189,18 @@ Result<std::unique_ptr<Cluster>> start_processes(const ClusterOptions& options) 
   return started(std::make_unique<ProcessCluster>(options));
 }
 
+Result<std::unique_ptr<Cluster>> start_cluster(TransportContext& context, const ClusterOptions& options) {
+  return options.processes ? start_processes(options) : start_threads(context, options);
+}
+
+Result<ClusterClient> connect_or_start(TransportContext& context, const std::string& connect, const ClusterOptions& options) {
+  std::unique_ptr<Cluster> cluster;
+  if (connect.empty()) {
+    ASSIGN_OR_RETURN(cluster, start_cluster(context, options));
+  }
+  ASSIGN_OR_RETURN(Client client, Client::connect(context, cluster ? cluster->address() : connect));
+  if (cluster) RETURN_IF_ERROR(client.wait_for_workers(1, options.drafter ? 1 : 0, [&] { return cluster->check(); }));
+  return ClusterClient{std::move(cluster), std::move(client)};
+}
+
 }  // namespace outrider

@@ -8,6 +8,7 @@
 #include "common/base/result.h"
 #include "common/config/pair.h"
 #include "common/kernels/linear.h"
+#include "common/transport/client.h"
 #include "common/transport/endpoint.h"
 
 namespace outrider {
@@ -21,6 +22,7 @@ struct ClusterOptions {
   WeightType weight_type = WeightType::kBf16;
   int verifier_threads = 0;  ///< 0: every core
   bool drafter = true;
+  bool processes = false;    ///< start_cluster(): each role a process of its own, over TCP
   std::vector<double> synthetic_acceptance = {};  ///< as VerifierOptions has it
   /// start_processes(): where the drafter dials instead of the coordinator's address, which it gets.
   std::function<Result<std::string>(const std::string& coordinator)> drafter_route = {};
@@ -42,5 +44,18 @@ Result<std::unique_ptr<Cluster>> start_threads(TransportContext& context, const 
 
 /// Every role as a process of its own (this program again), over TCP on the loopback interface.
 Result<std::unique_ptr<Cluster>> start_processes(const ClusterOptions& options);
+
+/// The one or the other, as options.processes says.
+Result<std::unique_ptr<Cluster>> start_cluster(TransportContext& context, const ClusterOptions& options);
+
+/// A client, and the cluster that was started for it.
+struct ClusterClient {
+  std::unique_ptr<Cluster> cluster;  ///< none: the coordinator is elsewhere
+  Client client;
+};
+
+/// A client of the coordinator at `connect`, whoever has joined it; if that is empty, of a cluster that is started here,
+/// once its workers have joined.
+Result<ClusterClient> connect_or_start(TransportContext& context, const std::string& connect, const ClusterOptions& options);
 
 }  // namespace outrider

@@ -130,20 +130,18 @@ void bench_pair(const BenchFlags& flags) {
   const double bandwidth = measure_read_bandwidth_gb_s();
 
   TransportContext context;
-  ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(pair), .verifier_threads = flags.threads, .synthetic_acceptance = flags.synthetic_acceptance};
+  const bool linked = !flags.round_trips_ms.empty();
+  ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(pair), .verifier_threads = flags.threads, .processes = flags.processes || linked, .synthetic_acceptance = flags.synthetic_acceptance};
   std::unique_ptr<LinkEmulator> link;
-  const bool linked = !flags.round_trips_ms.empty(), processes = flags.processes || linked;
   if (linked) {
     options.drafter_route = [&](const std::string& coordinator) -> Result<std::string> {
       ASSIGN_OR_RETURN(link, LinkEmulator::start(coordinator));
       return link->address();
     };
   }
-  const std::unique_ptr<Cluster> cluster = or_throw(processes ? start_processes(options) : start_threads(context, options));
-  Client client = or_throw(Client::connect(context, cluster->address()));
-  or_throw(client.wait_for_workers(1, 1, [&] { return cluster->check(); }));
+  ClusterClient cluster = or_throw(connect_or_start(context, /*connect=*/"", options));
   const auto answer = [&](const std::string& prompt, const DraftLength& length, Sums& sums) {
-    Generation generation = or_throw(client.generate({.prompt = or_throw(render_user_turn(tokenizer, prompt, format)), .max_tokens = flags.max_tokens,
+    Generation generation = or_throw(cluster.client.generate({.prompt = or_throw(render_user_turn(tokenizer, prompt, format)), .max_tokens = flags.max_tokens,
                                                       .draft_length = length.length, .stop_ids = stop_ids, .wait_ms = kVerifierWaitMs,
                                                       .sampling = sampling, .policy = length.policy, .report_rounds = true},
                                                      [](std::span<const TokenId>) {}, [] { return false; },
@@ -177,7 +175,7 @@ void bench_pair(const BenchFlags& flags) {
   const int threads = flags.threads > 0 ? flags.threads : static_cast<int>(std::thread::hardware_concurrency());
   nlohmann::json report = {{"model", pair.backbone.string()}, {"dtype", to_string(options.weight_type)}, {"isa", to_string(active_isa())},
                            {"threads", threads}, {"onednn", onednn_version()}, {"read_bandwidth_gb_s", bandwidth},
-                           {"processes", processes ? 3 : 1}, {"synthetic", synthetic}, {"runs", list}};
+                           {"processes", options.processes ? 3 : 1}, {"synthetic", synthetic}, {"runs", list}};
   if (!errors.empty()) report["median_prediction_error"] = median(errors);
   if (synthetic) report["synthetic_acceptance"] = flags.synthetic_acceptance;
   if (flags.json) {
@@ -185,7 +183,7 @@ void bench_pair(const BenchFlags& flags) {
     return;
   }
   std::printf("%s, %s, %s, %d threads, oneDNN %s, read bandwidth %.1f GB/s, %s\n", pair.backbone.string().c_str(), to_string(options.weight_type),
-              to_string(active_isa()), threads, onednn_version().c_str(), bandwidth, processes ? "three processes" : "one process");
+              to_string(active_isa()), threads, onednn_version().c_str(), bandwidth, options.processes ? "three processes" : "one process");
   if (synthetic) std::printf("synthetic: drafts are accepted by a coin at cumulative rates %s\n", fmt::format("{}", fmt::join(flags.synthetic_acceptance, ", ")).c_str());
   std::printf("%9s %7s %9s %9s %9s %8s %9s %9s %9s %9s %9s %9s\n", "draft", "RTT ms", "plain/s", "spec/s", "predicted", "speedup", "accepted", "round ms", "draft ms", "wire ms", "verify ms", "other ms");
   for (std::size_t i = 0; i < runs.size(); ++i) {

@@ -30,10 +30,10 @@ constexpr const char* kHelp =
 struct ChatFlags {
   ModelFlags model;
   SamplingFlags sampling;
-  std::string connect, system;
+  ClusterFlags cluster;
+  std::string system;
   DraftLengthFlag draft_length;
   std::int64_t max_tokens = 1024;
-  int threads = 0;
   bool thinking = false;
 };
 
@@ -110,8 +110,8 @@ class AnswerPrinter {
 /// One conversation with the model.
 class Chat {
  public:
-  Chat(const ChatFlags& flags, const PairPaths& pair, Client& client)
-      : flags_(flags), client_(client), tokenizer_(or_throw(Tokenizer::load(pair.backbone))),
+  Chat(const ChatFlags& flags, const PairPaths& pair)
+      : flags_(flags), tokenizer_(or_throw(Tokenizer::load(pair.backbone))),
         format_(chat_format_of(pair)), stop_ids_(or_throw(load_eos_token_ids(pair.backbone))),
         sampling_(flags.sampling.of(pair)), draft_length_(flags.draft_length.value()) {
     conversation_.thinking = flags.thinking;
@@ -128,11 +128,10 @@ class Chat {
 
   /// Asks, shows the answer and remembers both. A question that can not be answered is said so and
   /// forgotten; what no other question could change is thrown.
-  void ask(const std::string& question, Interrupt& interrupt, AnswerPrinter& printer);
+  void ask(Client& client, const std::string& question, Interrupt& interrupt, AnswerPrinter& printer);
 
  private:
   const ChatFlags& flags_;
-  Client& client_;
   Tokenizer tokenizer_;
   ChatFormat format_;
   std::vector<TokenId> stop_ids_;
@@ -141,7 +140,7 @@ class Chat {
   Conversation conversation_;
 };
 
-void Chat::ask(const std::string& question, Interrupt& interrupt, AnswerPrinter& printer) {
+void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt, AnswerPrinter& printer) {
   conversation_.messages.emplace_back().content = question;
   const std::vector<TokenId> prompt = or_throw(render_chat(tokenizer_, format_, conversation_));
   ChatParser parser(tokenizer_, prompt);
@@ -156,7 +155,7 @@ void Chat::ask(const std::string& question, Interrupt& interrupt, AnswerPrinter&
   const Generate request{.prompt = prompt, .max_tokens = flags_.max_tokens, .draft_length = draft_length_.length,
                          .stop_ids = stop_ids_, .wait_ms = kVerifierWaitMs, .sampling = sampling_, .policy = draft_length_.policy};
   ++sampling_.seed;  // the same question again may get another answer
-  const Result<Generation> generation = client_.generate(
+  const Result<Generation> generation = client.generate(
       request, [&](std::span<const TokenId> tokens) { for (const TokenId token : tokens) take(parser.push(token)); },
       [&] { return interrupt.requested(); });
   interrupt.clear();
@@ -181,14 +180,8 @@ void chat(const ChatFlags& flags) {
   const PairPaths pair = flags.model.pair();
   TransportContext context;
   const bool drafting = flags.draft_length.value().length > 0;
-  std::unique_ptr<Cluster> cluster;
-  if (flags.connect.empty()) {
-    cluster = or_throw(start_threads(context, {.pair = pair, .weight_type = flags.model.weight_type(pair),
-                                               .verifier_threads = flags.threads, .drafter = drafting}));
-  }
-  Client client = or_throw(Client::connect(context, cluster ? cluster->address() : flags.connect));
-  Chat conversation(flags, pair, client);
-  if (cluster) or_throw(client.wait_for_workers(1, drafting ? 1 : 0, [&] { return cluster->check(); }));
+  Chat conversation(flags, pair);
+  ClusterClient cluster = or_throw(connect_or_start(context, flags.cluster.connect, flags.cluster.options(flags.model, pair, drafting)));
 
   const bool for_person = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
   if (for_person) std::printf("/help says what there is; /exit or Ctrl-D leaves.\n\n");
@@ -212,7 +205,7 @@ void chat(const ChatFlags& flags) {
     } else if (line.starts_with('/') && line.find_first_of(" /", 1) == line.npos) {
       std::fprintf(stderr, "outrider: no command %s; see /help\n", line.c_str());
     } else if (line.find_first_not_of(" \t\r") != line.npos) {
-      conversation.ask(line, interrupt, printer);
+      conversation.ask(cluster.client, line, interrupt, printer);
     }
   }
   if (for_person) std::printf("\n");
@@ -229,8 +222,7 @@ void add_chat_command(CLI::App& app) {
   command->add_flag("--thinking", flags->thinking, "Let the model think first; on a terminal the thought is shown dimmed");
   flags->draft_length.add_to(*command);
   command->add_option("--max-tokens", flags->max_tokens, "Longest answer")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
-  command->add_option("--connect", flags->connect, "Use the coordinator at tcp://HOST:PORT");
+  flags->cluster.add_to(*command);
   command->callback([flags] { chat(*flags); });
 }
 

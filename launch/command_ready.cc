@@ -27,10 +27,8 @@ using nlohmann::json;
 
 struct ReadyFlags {
   ModelFlags model;
-  std::string connect;
+  ClusterFlags cluster;
   std::filesystem::path golden, out;
-  bool processes = false;
-  int threads = 0;
 };
 
 /// What is measured. Below, speculation is of no use: the drafter's first drafts hold less often than one in ten, or text
@@ -135,13 +133,8 @@ void ready(const ReadyFlags& flags) {
   const PairPaths pair = flags.model.pair();
   const std::vector<Question> questions = flags.golden.empty() ? own_questions(pair) : read_golden(flags.golden);
   TransportContext context;
-  std::unique_ptr<Cluster> cluster;
-  if (flags.connect.empty()) {
-    const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(pair), .verifier_threads = flags.threads};
-    cluster = or_throw(flags.processes ? start_processes(options) : start_threads(context, options));
-  }
-  Client client = or_throw(Client::connect(context, cluster ? cluster->address() : flags.connect));
-  if (cluster) or_throw(client.wait_for_workers(1, 1, [&] { return cluster->check(); }));
+  ClusterClient cluster = or_throw(connect_or_start(context, flags.cluster.connect, flags.cluster.options(flags.model, pair, /*drafter=*/true)));
+  Client& client = cluster.client;
 
   std::vector<std::string> wrong, weak;
   json report = {{"protocol_version", kProtocolVersion}};
@@ -179,9 +172,7 @@ void add_ready_command(CLI::App& app) {
   flags->model.add_to(*command);
   command->add_option("--golden", flags->golden, "Recorded prompts and greedy answers; only float32 can be expected to give all of them");
   command->add_option("--out", flags->out, "Also write the report here, readiness.json");
-  command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
-  auto* processes = command->add_flag("--processes", flags->processes, "Start coordinator, verifier and drafter as processes, over TCP");
-  command->add_option("--connect", flags->connect, "Judge the cluster at tcp://HOST:PORT; --model is its pair")->excludes(processes);
+  flags->cluster.add_to(*command);
   command->callback([flags] { ready(*flags); });
 }
 

@@ -28,13 +28,13 @@ namespace {
 struct RunFlags {
   ModelFlags model;
   SamplingFlags sampling;
-  std::string prompt, connect, prompt_ids;
+  ClusterFlags cluster;
+  std::string prompt, prompt_ids;
   std::vector<std::string> stops;
   std::optional<std::int32_t> logprobs;
   DraftLengthFlag draft_length;
   std::int64_t max_tokens = 256;
-  int threads = 0;
-  bool processes = false, raw = false, json = false, compare = false, no_verifier = false;
+  bool raw = false, json = false, compare = false, no_verifier = false;
 };
 
 std::vector<TokenId> parse_ids(const std::string& text) {
@@ -141,14 +141,8 @@ void run(const RunFlags& flags) {
   if (flags.no_verifier) std::fprintf(stderr, "outrider: --no-verifier: all but the first token is the drafter's own, unverified\n");
 
   TransportContext context;
-  const bool drafting = draft_length.length > 0;
-  std::unique_ptr<Cluster> cluster;
-  if (flags.connect.empty()) {
-    const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(pair), .verifier_threads = flags.threads, .drafter = drafting};
-    cluster = or_throw(flags.processes ? start_processes(options) : start_threads(context, options));
-  }
-  Client client = or_throw(Client::connect(context, cluster ? cluster->address() : flags.connect));
-  if (cluster) or_throw(client.wait_for_workers(1, drafting ? 1 : 0, [&] { return cluster->check(); }));
+  ClusterClient cluster = or_throw(connect_or_start(context, flags.cluster.connect, flags.cluster.options(flags.model, pair, draft_length.length > 0)));
+  Client& client = cluster.client;
 
   Interrupt interrupt;
   const auto answer = [&](const Generate& wanted, AnswerText text, const std::function<void(const std::string&)>& emit) {
@@ -212,9 +206,7 @@ void add_run_command(CLI::App& app) {
   flags->draft_length.add_to(*command);
   auto* no_verifier = command->add_flag("--no-verifier", flags->no_verifier, "To see what the drafter would say: after the first token nobody verifies its drafts");
   command->add_option("--max-tokens", flags->max_tokens, "Longest answer")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
-  auto* processes = command->add_flag("--processes", flags->processes, "Start coordinator, verifier and drafter as processes, over TCP");
-  command->add_option("--connect", flags->connect, "Use the coordinator at tcp://HOST:PORT")->excludes(processes);
+  flags->cluster.add_to(*command);
   command->add_option("--stop", flags->stops, "End the answer before this text; may be given several times")->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_flag("--raw", flags->raw, "The prompt is plain text, not a chat message");
   auto* json = command->add_flag("--json", flags->json, "Print one JSON object at the end instead of text");

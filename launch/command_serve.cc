@@ -22,11 +22,11 @@ constexpr Duration kDrain = std::chrono::seconds(5);
 
 struct ServeFlags {
   ModelFlags model;
-  std::string connect, name;
+  ClusterFlags cluster;
+  std::string name;
   HttpOptions http{.host = "127.0.0.1", .port = 8000, .api_key = {}};
   DraftLengthFlag draft_length;
-  int requests_max = 64, threads = 0;
-  bool processes = false;
+  int requests_max = 64;
 };
 
 /// What clients call it, where nobody says: the directory of the pair, or of the backbone.
@@ -47,12 +47,9 @@ void serve(ServeFlags flags) {
   Interrupt interrupt(/*also_sigterm=*/true);
   TransportContext context;
   std::unique_ptr<Cluster> cluster;
-  if (flags.connect.empty()) {
-    const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(pair), .verifier_threads = flags.threads, .drafter = draft_length.length > 0};
-    cluster = or_throw(flags.processes ? start_processes(options) : start_threads(context, options));
-  }
+  if (flags.cluster.connect.empty()) cluster = or_throw(start_cluster(context, flags.cluster.options(flags.model, pair, draft_length.length > 0)));
   ServerMetrics metrics;
-  ApiServer api(context, std::move(model), {.coordinator = cluster ? cluster->address() : flags.connect, .version = OUTRIDER_VERSION, .requests_max = flags.requests_max,
+  ApiServer api(context, std::move(model), {.coordinator = cluster ? cluster->address() : flags.cluster.connect, .version = OUTRIDER_VERSION, .requests_max = flags.requests_max,
                                             .on_finished = [&](const FinishedRequest& request) { metrics.record(request); }});
   std::vector<HttpRoute> routes = api.routes();
   routes.push_back({"GET", "/metrics", [&](const HttpRequest&) { return metrics.reply(api.status(), api.open_requests()); }});
@@ -81,9 +78,7 @@ void add_serve_command(CLI::App& app) {
   command->add_option("--max-request-bytes", flags->http.request_bytes_max, "Longest request")->check(CLI::Range(1, 1 << 30))->capture_default_str();
   command->add_option("--max-requests", flags->requests_max, "Answers at once; what comes beyond is told 429")->check(CLI::Range(1, 1000))->capture_default_str();
   flags->draft_length.add_to(*command);
-  command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
-  auto* processes = command->add_flag("--processes", flags->processes, "Start coordinator, verifier and drafter as processes, over TCP");
-  command->add_option("--connect", flags->connect, "Use the coordinator at tcp://HOST:PORT")->excludes(processes);
+  flags->cluster.add_to(*command);
   command->callback([flags] { serve(*flags); });
 }
 

@@ -145,6 +145,24 @@ struct DraftLengthFlag {
   DraftLength value() const { return or_throw(parse_draft_length(text)); }
 };
 
+/// Where a command's coordinator is: elsewhere, or in a cluster of its own.
+struct ClusterFlags {
+  std::string connect;  ///< empty: its own
+  int threads = 0;
+  bool processes = false;
+
+  void add_to(CLI::App& command) {
+    command.add_option("--threads", threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
+    auto* own = command.add_flag("--processes", processes, "Start coordinator, verifier and drafter as processes, over TCP");
+    command.add_option("--connect", connect, "Use the coordinator at tcp://HOST:PORT")->excludes(own);
+  }
+  /// Of its own.
+  /// @param pair  model.pair()
+  ClusterOptions options(const ModelFlags& model, const PairPaths& pair, bool drafter) const {
+    return {.pair = pair, .weight_type = model.weight_type(pair), .verifier_threads = threads, .drafter = drafter, .processes = processes};
+  }
+};
+
 /// How this pair's prompts are written; says so where that is a guess.
 inline ChatFormat chat_format_of(const PairPaths& pair) {
   ChatFormat format = or_throw(load_chat_format(pair.backbone));

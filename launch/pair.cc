@@ -17,10 +17,9 @@ Result<std::shared_ptr<Pair>> Pair::open_local(const PairPaths& paths, WeightTyp
   active_isa();  // a bad OUTRIDER_ISA is said here, not on some thread
   ASSIGN_OR_RETURN(std::shared_ptr<Pair> pair, load_text(paths.backbone));
   const bool drafter = !paths.assistant.empty();
-  ASSIGN_OR_RETURN(pair->cluster_, start_threads(pair->context_, {.pair = paths, .weight_type = type, .verifier_threads = threads, .drafter = drafter}));
+  ASSIGN_OR_RETURN(ClusterClient started, connect_or_start(pair->context_, /*connect=*/"", {.pair = paths, .weight_type = type, .verifier_threads = threads, .drafter = drafter}));
+  pair->cluster_ = std::move(started.cluster);
   pair->address_ = pair->cluster_->address();
-  ASSIGN_OR_RETURN(Client client, pair->connect());
-  RETURN_IF_ERROR(client.wait_for_workers(1, drafter ? 1 : 0, [&] { return pair->cluster_->check(); }));
   return pair;
 }
 
