@@ -189,16 +189,12 @@ Result<ServedModel> load_served_model(const std::filesystem::path& backbone, con
 
 /// One request to generate, from its arrival to its end.
 struct ApiServer::Work {
-  ~Work() {
-    if (open != nullptr) --*open;
-  }
   CompletionRequest request;
   std::vector<std::vector<TokenId>> prompts;
   ReplyHead head;
   TimePoint arrived{};
-  std::optional<TimePoint> last_tokens;
   FinishedRequest facts;
-  std::atomic<int>* open = nullptr;  ///< counts this one
+  std::unique_ptr<Admission::Place> place;
 
   std::size_t choices() const { return prompts.size() * static_cast<std::size_t>(request.n); }
   Usage usage() const { return {facts.prompt_tokens, facts.generated_tokens, facts.metrics}; }
@@ -210,53 +206,114 @@ class ApiServer::ChoiceSink {
   virtual ~ChoiceSink() = default;
   virtual void begin(std::size_t index) = 0;
   virtual void round(std::size_t index, const ReportedRound& reported) = 0;  ///< of the tokens that come next
-  virtual void score(TokenScore score) = 0;  ///< of the token whose events come next
+  virtual void score(std::size_t index, TokenScore score) = 0;  ///< of the token whose events come next
   virtual void event(std::size_t index, const ChatEvent& event) = 0;
   virtual void end(std::size_t index, const char* finish_reason) = 0;
 };
 
 class ApiServer::CollectingSink final : public ChoiceSink {
  public:
-  void begin(std::size_t) override { choices.emplace_back(); }
+  explicit CollectingSink(const Work& work) : choices(work.choices()) {}
+  void begin(std::size_t) override {}
   void round(std::size_t, const ReportedRound&) override {}
-  void score(TokenScore score) override { choices.back().scores.push_back(std::move(score)); }
-  void event(std::size_t, const ChatEvent& event) override { append(event, choices.back().message); }
-  void end(std::size_t, const char* finish_reason) override { choices.back().finish_reason = finish_reason; }
+  void score(std::size_t index, TokenScore score) override { choices[index].scores.push_back(std::move(score)); }
+  void event(std::size_t index, const ChatEvent& event) override { append(event, choices[index].message); }
+  void end(std::size_t index, const char* finish_reason) override { choices[index].finish_reason = finish_reason; }
 
   std::vector<Choice> choices;
 };
 
 class ApiServer::StreamingSink final : public ChoiceSink {
  public:
-  StreamingSink(const Work& work, const StreamedReply::Emit& emit) : work_(work), emit_(emit) {}
-  void begin(std::size_t index) override {
-    calls_ = 0;
-    scores_.clear();
-    emit_(first_chunk(work_.head, index));
-  }
+  StreamingSink(const Work& work, const StreamedReply::Emit& emit) : work_(work), emit_(emit), choices_(work.choices()), open_(work.choices()) {}
+  void begin(std::size_t index) override { emit_(first_chunk(work_.head, index)); }
   void round(std::size_t index, const ReportedRound& reported) override { emit_(round_chunk(work_.head, index, reported)); }
-  void score(TokenScore score) override { scores_.push_back(std::move(score)); }
+  void score(std::size_t index, TokenScore score) override { choices_[index].scores.push_back(std::move(score)); }
   void event(std::size_t index, const ChatEvent& event) override {
-    std::string chunk = event_chunk(work_.head, index, event, calls_, scores_);
-    if (!chunk.empty()) scores_.clear();
+    Sent& choice = choices_[index];
+    std::string chunk = event_chunk(work_.head, index, event, choice.calls, choice.scores);
+    if (!chunk.empty()) choice.scores.clear();
     emit_(std::move(chunk));
-    if (event.kind == ChatEvent::Kind::kToolCallEnd) ++calls_;
+    if (event.kind == ChatEvent::Kind::kToolCallEnd) ++choice.calls;
   }
   void end(std::size_t index, const char* finish_reason) override {
-    const bool last = index + 1 == work_.choices() && !work_.request.include_usage;
+    const bool last = --open_ == 0 && !work_.request.include_usage;
     const Usage usage = work_.usage();
-    emit_(finish_chunk(work_.head, index, finish_reason, scores_, last ? &usage : nullptr));
+    emit_(finish_chunk(work_.head, index, finish_reason, choices_[index].scores, last ? &usage : nullptr));
   }
 
  private:
+  struct Sent {
+    std::size_t calls = 0;
+    std::vector<TokenScore> scores;  ///< not sent yet
+  };
   const Work& work_;
   const StreamedReply::Emit& emit_;
-  std::size_t calls_ = 0;
-  std::vector<TokenScore> scores_;  ///< not sent yet
+  std::vector<Sent> choices_;
+  std::size_t open_;  ///< choices that have not ended
+};
+
+/// One choice's tokens as what its sink is told.
+class ApiServer::ChoiceReader {
+ public:
+  ChoiceReader(const Tokenizer& tokenizer, const Work& work, std::span<const TokenId> prompt, std::size_t index, ChoiceSink& sink)
+      : tokenizer_(tokenizer), request_(work.request), index_(index), sink_(sink), answer_(tokenizer, work.request, prompt), round_text_(tokenizer, /*skip_special=*/true) {}
+
+  /// Of the tokens that come next.
+  void round(const RoundReport& round) { round_ = round; }
+  /// @param so_far  all of the choice, with the logprobs that the request wants. @return whether a stop string is complete.
+  bool push(std::span<const TokenId> tokens, const Generation& so_far) {
+    begin();
+    if (request_.report_rounds) report_round(tokens);
+    for (const TokenId token : tokens) {
+      if (request_.sampling.logprobs) sink_.score(index_, score(token, so_far.logprobs[static_cast<std::size_t>(count_)]));
+      ++count_;
+      if (answer_.push(token, [this](const ChatEvent& event) { sink_.event(index_, event); })) return true;
+    }
+    return false;
+  }
+  /// @return its finish_reason; the sink is not told of the end yet.
+  const char* finish(FinishReason reason) {
+    begin();
+    return answer_.finish(reason, [this](const ChatEvent& event) { sink_.event(index_, event); });
+  }
+  /// Tokens that belong to it.
+  std::int64_t count() const { return count_; }
+
+ private:
+  void begin() {
+    if (!std::exchange(begun_, true)) sink_.begin(index_);
+  }
+  TokenScore score(TokenId token, const TokenLogprobs& logprobs) {
+    TokenScore result{.token = {bytes_of(tokenizer_, token), logprobs.logprob}, .top = {}, .text_offset = characters_};
+    for (const Logprob& other : logprobs.top) result.top.push_back({bytes_of(tokenizer_, other.token), other.logprob});
+    characters_ += static_cast<std::size_t>(std::ranges::count_if(result.token.bytes, [](char c) { return (c & 0xC0) != 0x80; }));
+    return result;
+  }
+  void report_round(std::span<const TokenId> tokens) {
+    ReportedRound reported{.tokens = {}, .round = std::exchange(round_, std::nullopt), .drafts = {}};
+    for (const TokenId token : tokens) reported.tokens.push_back(round_text_.push(token));
+    if (reported.round) {
+      for (const TokenId token : reported.round->drafts) reported.drafts.push_back(bytes_of(tokenizer_, token));
+    }
+    sink_.round(index_, reported);
+  }
+
+  const Tokenizer& tokenizer_;
+  const CompletionRequest& request_;
+  const std::size_t index_;
+  ChoiceSink& sink_;
+  AnswerReader answer_;
+  StreamingDetokenizer round_text_;
+  std::optional<RoundReport> round_;
+  std::int64_t count_ = 0;
+  std::size_t characters_ = 0;
+  bool begun_ = false;
 };
 
 ApiServer::ApiServer(TransportContext& context, ServedModel model, ApiOptions options)
-    : context_(context), model_(std::move(model)), options_(std::move(options)), started_(unix_seconds()) {}
+    : context_(context), model_(std::move(model)), options_(std::move(options)), started_(unix_seconds()),
+      admission_(options_.requests_max, static_cast<std::size_t>(options_.requests_max)) {}
 
 std::vector<HttpRoute> ApiServer::routes() {
   const auto version = [this](const HttpRequest&) { return json_reply({{"version", options_.version}}); };
@@ -298,11 +355,6 @@ ApiResult<std::vector<TokenId>> ApiServer::render(const Conversation& conversati
 ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest& http, bool chat) {
   auto work = std::make_shared<Work>();
   work->arrived = now();
-  if (++open_ > options_.requests_max) {
-    --open_;
-    return ApiError{.status = 429, .message = fmt::format("{} requests are being answered, no more at once", options_.requests_max), .code = "rate_limit_exceeded"};
-  }
-  work->open = &open_;
   ApiResult<CompletionRequest> parsed = chat ? parse_chat_completion(http.body, model_.defaults) : parse_completion(http.body, model_.defaults);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
   CompletionRequest& request = work->request = std::move(std::get<CompletionRequest>(parsed));
@@ -318,6 +370,11 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
     work->prompts.push_back(text != nullptr ? encode(*text) : std::get<std::vector<TokenId>>(std::move(prompt)));
   }
   for (const std::vector<TokenId>& prompt : work->prompts) work->facts.prompt_tokens += static_cast<std::int64_t>(prompt.size());
+  Result<std::unique_ptr<Admission::Place>> place = admission_.enter(http.client, http.gone);
+  if (!place && place.error().code == Errc::kCancelled) return ApiError{kClientGone, place.error().message};
+  if (!place) return ApiError{.status = 429, .message = place.error().message, .code = "rate_limit_exceeded"};
+  work->place = std::move(*place);
+  work->facts.time_in_line = now() - work->arrived;
   work->head = {.chat = chat, .logprobs = request.sampling.logprobs.has_value(), .id = fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", random_number()), .model = model_.defaults.model, .created = unix_seconds()};
   return work;
 }
@@ -334,7 +391,7 @@ HttpReply ApiServer::complete(const HttpRequest& http, bool chat) {
   }
   const std::shared_ptr<Work> work = std::get<std::shared_ptr<Work>>(std::move(prepared));
   if (!work->request.stream) {
-    CollectingSink sink;
+    CollectingSink sink(*work);
     if (const std::optional<ApiError> error = run(*work, sink, http.gone)) return error_reply(*error);
     return {.status = 200, .body = completion_body(work->head, sink.choices, work->usage())};
   }
@@ -351,15 +408,14 @@ HttpReply ApiServer::complete(const HttpRequest& http, bool chat) {
 }
 
 std::optional<ApiError> ApiServer::run(Work& work, ChoiceSink& sink, const std::function<bool()>& gone) {
-  std::optional<ApiError> error;
-  for (std::size_t index = 0; index < work.choices() && !error; ++index) error = run_choice(work, index, sink, gone);
+  std::optional<ApiError> error = generate_choices(work, sink, gone);
   work.facts.status = error ? error->status : 200;
   work.facts.total = now() - work.arrived;
   options_.on_finished(work.facts);
   return error;
 }
 
-std::optional<ApiError> ApiServer::run_choice(Work& work, std::size_t index, ChoiceSink& sink, const std::function<bool()>& gone) {
+Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) const {
   const CompletionRequest& request = work.request;
   const auto n = static_cast<std::size_t>(request.n);
   Generate generate{.prompt = work.prompts[index / n],
@@ -372,61 +428,53 @@ std::optional<ApiError> ApiServer::run_choice(Work& work, std::size_t index, Cho
                     .report_rounds = request.report_rounds};
   if (!request.ignore_eos) generate.stop_ids.insert(generate.stop_ids.end(), model_.eos_ids.begin(), model_.eos_ids.end());
   generate.sampling.seed = seed_of_choice(generate.sampling.seed, index % n);
+  return generate;
+}
 
+std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink, const std::function<bool()>& gone) {
   Result<Client> client = Client::connect(context_, options_.coordinator);
   if (!client) return api_error(client.error());
-  AnswerReader reader(model_.tokenizer, request, generate.prompt);
-  const auto on_event = [&](const ChatEvent& event) { sink.event(index, event); };
-  std::int64_t count = 0;
-  std::size_t characters = 0;
-  bool begun = false;
-  const auto score = [&](TokenId token, const TokenLogprobs& logprobs) {
-    TokenScore result{.token = {bytes_of(model_.tokenizer, token), logprobs.logprob}, .top = {}, .text_offset = characters};
-    for (const Logprob& other : logprobs.top) result.top.push_back({bytes_of(model_.tokenizer, other.token), other.logprob});
-    characters += static_cast<std::size_t>(std::ranges::count_if(result.token.bytes, [](char c) { return (c & 0xC0) != 0x80; }));
-    return result;
-  };
-  std::optional<RoundReport> round;
-  StreamingDetokenizer round_text(model_.tokenizer, /*skip_special=*/true);
-  const auto report_round = [&](std::span<const TokenId> tokens) {
-    ReportedRound reported{.tokens = {}, .round = std::exchange(round, std::nullopt), .drafts = {}};
-    for (const TokenId token : tokens) reported.tokens.push_back(round_text.push(token));
-    if (reported.round) {
-      for (const TokenId token : reported.round->drafts) reported.drafts.push_back(bytes_of(model_.tokenizer, token));
-    }
-    sink.round(index, reported);
-  };
-  const auto on_tokens = [&](std::span<const TokenId> tokens) {
+  std::vector<Generate> generates;
+  std::deque<ChoiceReader> readers;  // which do not move
+  for (std::size_t index = 0; index < work.choices(); ++index) {
+    generates.push_back(generate_of_choice(work, index));
+    readers.emplace_back(model_.tokenizer, work, work.prompts[index / static_cast<std::size_t>(work.request.n)], index, sink);
+  }
+  FinishedRequest& facts = work.facts;
+  std::vector<std::optional<TimePoint>> last_tokens(readers.size());
+  const auto on_tokens = [&](std::size_t index, std::span<const TokenId> tokens) {
     const TimePoint arrival = now();
-    if (work.last_tokens && begun) work.facts.inter_token_gaps.push_back(arrival - *work.last_tokens);
-    if (!work.last_tokens) work.facts.time_to_first_token = arrival - work.arrived;
-    work.last_tokens = arrival;
-    if (!std::exchange(begun, true)) sink.begin(index);
-    if (request.report_rounds) report_round(tokens);
-    for (const TokenId token : tokens) {
-      if (request.sampling.logprobs) sink.score(score(token, client->so_far().logprobs[static_cast<std::size_t>(count)]));
-      ++count;
-      if (reader.push(token, on_event)) return client->end_answer(count);
-    }
+    if (!facts.time_to_first_token) facts.time_to_first_token = arrival - work.arrived;
+    work.place->started();
+    if (last_tokens[index]) facts.inter_token_gaps.push_back(arrival - *last_tokens[index]);
+    last_tokens[index] = arrival;
+    ChoiceReader& reader = readers[index];
+    const std::int64_t before = reader.count();
+    if (reader.push(tokens, client->so_far())) client->end_answer(reader.count());
+    facts.generated_tokens += reader.count() - before;
   };
-  const Result<Generation> generation = client->generate(generate, on_tokens, gone, [&](const RoundReport& report) { round = report; });
-  if (!generation) {
-    ApiError error = api_error(generation.error());
-    const Result<Status> status = generation.error().code == Errc::kUnavailable ? client->status() : Result<Status>(generation.error());
+  const auto on_end = [&](std::size_t index, const Generation& generation) {
+    add(facts.metrics, generation.metrics);
+    const char* finish_reason = readers[index].finish(generation.reason);
+    facts.choices.push_back({.finish_reason = finish_reason, .prompt_tokens = std::ssize(generates[index].prompt),
+                             .generated_tokens = readers[index].count(), .metrics = generation.metrics});
+    sink.end(index, finish_reason);
+  };
+  const Result<std::vector<Generation>> generations =
+      client->generate_all(generates, {.on_tokens = on_tokens,
+                                       .on_round = [&](std::size_t index, const RoundReport& round) { readers[index].round(round); },
+                                       .on_end = on_end,
+                                       .cancelled = gone});
+  if (!generations) {
+    ApiError error = api_error(generations.error());
+    const Result<Status> status = generations.error().code == Errc::kUnavailable ? client->status() : Result<Status>(generations.error());
     if (status && status->verifiers > 0) {  // there is a verifier, and it has too much to do
       error.status = 429;
       error.code = "rate_limit_exceeded";
     }
     return error;
   }
-  work.facts.generated_tokens += static_cast<std::int64_t>(generation->tokens.size());
-  if (generation->cancelled) return ApiError{kClientGone, "the client went away"};
-  add(work.facts.metrics, generation->metrics);
-  if (!begun) sink.begin(index);
-  const char* finish_reason = reader.finish(generation->reason, on_event);
-  work.facts.choices.push_back({.finish_reason = finish_reason, .prompt_tokens = static_cast<std::int64_t>(generate.prompt.size()),
-                                .generated_tokens = static_cast<std::int64_t>(generation->tokens.size()), .metrics = generation->metrics});
-  sink.end(index, finish_reason);
+  if (std::ranges::any_of(*generations, &Generation::cancelled)) return ApiError{kClientGone, "the client went away"};
   return std::nullopt;
 }
 
@@ -456,7 +504,7 @@ HttpReply ApiServer::status_reply() const {
     if (verifier) workers.back().update({{"kv_bytes", worker.kv_bytes}, {"kv_bytes_max", worker.kv_bytes_max}});
   }
   return json_reply({{"model", model_.defaults.model}, {"version", options_.version}, {"sessions", status->sessions}, {"waiting", status->waiting},
-                     {"open_requests", open_requests()}, {"workers", std::move(workers)}});
+                     {"open_requests", admission_.open()}, {"waiting_requests", admission_.waiting()}, {"workers", std::move(workers)}});
 }
 
 HttpReply ApiServer::ready() const {

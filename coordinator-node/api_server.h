@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -13,6 +12,7 @@
 #include "common/tokenizer/chat_format.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/transport/endpoint.h"
+#include "coordinator-node/admission.h"
 #include "coordinator-node/http_server.h"
 #include "coordinator-node/openai.h"
 
@@ -43,7 +43,8 @@ struct FinishedChoice {
 struct FinishedRequest {
   int status = 200;  ///< or kClientGone; of a stream, what became of it, though its head said 200
   std::int64_t prompt_tokens = 0, generated_tokens = 0;  ///< sums over choices
-  std::optional<Duration> time_to_first_token;           ///< from the whole request's arrival
+  std::optional<Duration> time_in_line;                  ///< from the whole request's arrival to its turn
+  std::optional<Duration> time_to_first_token;           ///< likewise
   std::vector<Duration> inter_token_gaps;  ///< between arrivals, each of one or more tokens: vLLM's inter-token latency
   Duration total{};
   RequestMetrics metrics;                  ///< sums over `choices`
@@ -53,7 +54,7 @@ struct FinishedRequest {
 struct ApiOptions {
   std::string coordinator;  ///< its address
   std::string version;
-  int requests_max = 64;    ///< that generate at once; what comes beyond is told 429
+  int requests_max = 64;    ///< that generate at once; as many of each client wait, what comes beyond is told 429
   std::function<void(const FinishedRequest&)> on_finished = [](const FinishedRequest&) {};  ///< any thread, many at once
 };
 
@@ -68,11 +69,12 @@ class ApiServer {
   std::vector<HttpRoute> routes();
   /// What the coordinator says of itself and its workers; takes up to 3 s when it does not answer.
   Result<Status> status() const;
-  /// Requests that generate now.
-  int open_requests() const { return open_; }
+  /// Who generates now, and who waits for it.
+  const Admission& admission() const { return admission_; }
 
  private:
   struct Work;
+  class ChoiceReader;
   class ChoiceSink;
   class CollectingSink;
   class StreamingSink;
@@ -82,9 +84,10 @@ class ApiServer {
   ApiResult<std::shared_ptr<Work>> prepare(const HttpRequest& http, bool chat);
   ApiResult<std::vector<TokenId>> render(const Conversation& conversation) const;
   std::vector<TokenId> encode(const std::string& text) const;
-  /// Generates all choices, one after the other, and reports the request as finished.
+  /// Generates all choices side by side and reports the request as finished. The first that fails ends the others.
   std::optional<ApiError> run(Work& work, ChoiceSink& sink, const std::function<bool()>& gone);
-  std::optional<ApiError> run_choice(Work& work, std::size_t index, ChoiceSink& sink, const std::function<bool()>& gone);
+  std::optional<ApiError> generate_choices(Work& work, ChoiceSink& sink, const std::function<bool()>& gone);
+  Generate generate_of_choice(const Work& work, std::size_t index) const;
   ApiError api_error(const Error& error) const;
   HttpReply models() const;
   HttpReply model() const;
@@ -97,7 +100,7 @@ class ApiServer {
   const ServedModel model_;
   const ApiOptions options_;
   const std::int64_t started_;  ///< Unix seconds
-  std::atomic<int> open_ = 0;
+  Admission admission_;
 };
 
 }  // namespace outrider

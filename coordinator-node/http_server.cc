@@ -1,6 +1,8 @@
 #include "coordinator-node/http_server.h"
 
+#include <arpa/inet.h>
 #include <httplib.h>
+#include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -76,6 +78,16 @@ class Connection final : public httplib::Stream {
     if (ending_.aborting) return true;
     pollfd state{.fd = socket_, .events = POLLRDHUP, .revents = 0};
     return poll(&state, 1, 0) > 0;
+  }
+
+  /// The client's address, in numbers.
+  std::string peer() const {
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    std::array<char, NI_MAXHOST> host{};
+    if (getpeername(socket_, reinterpret_cast<sockaddr*>(&address), &size) != 0) return "";
+    if (getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0) return "";
+    return host.data();
   }
 
   /// Says that all is said, and lets the client read it: closing with unread input would discard it.
@@ -230,6 +242,15 @@ void apply(HttpReply reply, httplib::Response& response) {
   });
 }
 
+/// As HttpRequest::client.
+std::string client_of(const httplib::Request& request, const std::string& peer) {
+  if (peer != "127.0.0.1" && peer != "::1" && peer != "::ffff:127.0.0.1") return peer;
+  const std::string list = request.get_header_value("X-Forwarded-For");
+  const std::string last = list.substr(list.find_last_of(", ") + 1);
+  in6_addr address;
+  return inet_pton(AF_INET, last.c_str(), &address) == 1 || inet_pton(AF_INET6, last.c_str(), &address) == 1 ? last : peer;
+}
+
 /// Whether two strings are equal, in a time that tells nothing about where they differ.
 bool same_secret(const std::string& given, const std::string& key) {
   std::size_t difference = given.size() ^ key.size();
@@ -330,7 +351,7 @@ class Server final : public HttpServer, private httplib::Server {
   static void answer(const HttpRoute& route, const httplib::Request& request, httplib::Response& response) {
     Connection& connection = *current;
     try {
-      apply(route.handler({.method = request.method, .path = request.path, .body = request.body,
+      apply(route.handler({.method = request.method, .path = request.path, .body = request.body, .client = client_of(request, connection.peer()),
                            .gone = [&connection] { return connection.gone(); }}), response);
     } catch (const std::exception& error) {
       spdlog::error("event=request_failed path={} reason=\"{}\"", route.path, error.what());

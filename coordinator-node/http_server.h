@@ -16,6 +16,9 @@ namespace outrider {
 struct HttpRequest {
   std::string method, path;  ///< without the query
   std::string body;
+  /// Who asks, as far as the server can know: the address of the other end; of a proxy on this machine, whom it speaks for
+  /// (the last address in X-Forwarded-For, which is the proxy's own word).
+  std::string client;
   /// Whether nobody waits for the reply any more: the client has gone, or the server ends. Any thread, as
   /// long as the handler runs or its reply lives.
   std::function<bool()> gone;

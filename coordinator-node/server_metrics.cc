@@ -27,6 +27,7 @@ using prometheus::Registry;
 const Histogram::BucketBoundaries kFirstTokenSeconds = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560};
 const Histogram::BucketBoundaries kInterTokenSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
 const Histogram::BucketBoundaries kRequestSeconds = {0.01, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+const Histogram::BucketBoundaries kTokens = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10'000, 20'000, 50'000, 100'000, 200'000};
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 double seconds_of_ns(std::int64_t ns) { return static_cast<double>(ns) / 1e9; }
@@ -91,6 +92,11 @@ struct ServerMetrics::Families {
   Histogram& time_to_first_token = histogram("time_to_first_token_seconds", "Arrival of a request to its first token", kFirstTokenSeconds);
   Histogram& inter_token_latency = histogram("inter_token_latency_seconds", "Between two arrivals of tokens, each of one or more", kInterTokenSeconds);
   Histogram& e2e_request_latency = histogram("e2e_request_latency_seconds", "Arrival of a request to its end, of those that succeeded", kRequestSeconds);
+  Histogram& request_queue_time = histogram("request_queue_time_seconds", "In the line of this server, of those that came to their turn", kRequestSeconds);
+  Histogram& request_prefill_time = histogram("request_prefill_time_seconds", "From the coordinator's line to the first token, of each choice", kRequestSeconds);
+  Histogram& request_decode_time = histogram("request_decode_time_seconds", "First token to last, of each choice", kRequestSeconds);
+  Histogram& request_prompt_tokens = histogram("request_prompt_tokens", "Tokens of a prompt, of each choice", kTokens);
+  Histogram& request_generation_tokens = histogram("request_generation_tokens", "Tokens of an answer, of each choice", kTokens);
   Counter& prompt_tokens = counter("prompt_tokens_total", "Tokens of prompts that were answered");
   Counter& generation_tokens = counter("generation_tokens_total", "Tokens of answers");
   Family<Counter>& request_success = counters("request_success_total", "Answers that came to an end, by its reason; abort: the client went away");
@@ -141,6 +147,10 @@ struct ServerMetrics::Families {
   void record(const FinishedChoice& choice) {
     const RequestMetrics& m = choice.metrics;
     request_success.Add({{"finished_reason", choice.finish_reason}}).Increment();
+    request_prompt_tokens.Observe(number(choice.prompt_tokens));
+    request_generation_tokens.Observe(number(choice.generated_tokens));
+    request_prefill_time.Observe(seconds_of_ns(m.prefill_ns));
+    request_decode_time.Observe(seconds_of_ns(m.decode_ns));
     prefix_cache_queries.Increment(number(choice.prompt_tokens));
     prefix_cache_hits.Increment(number(m.cached_prompt_tokens));
     num_drafts.Increment(number(m.drafting_rounds));
@@ -184,6 +194,7 @@ void ServerMetrics::record(const FinishedRequest& request) {
     f.prompt_tokens.Increment(number(request.prompt_tokens));
     f.generation_tokens.Increment(number(request.generated_tokens));
   }
+  if (request.time_in_line) f.request_queue_time.Observe(seconds(*request.time_in_line));
   for (const Duration gap : request.inter_token_gaps) f.inter_token_latency.Observe(seconds(gap));
   if (request.status == 200) f.e2e_request_latency.Observe(seconds(request.total));
   if (request.status == kClientGone) f.request_success.Add({{"finished_reason", "abort"}}).Increment();
@@ -192,9 +203,10 @@ void ServerMetrics::record(const FinishedRequest& request) {
 
 void ServerMetrics::record_response(int status) { families_->http_responses.Add({{"code", std::to_string(status)}}).Increment(); }
 
-HttpReply ServerMetrics::reply(const Result<Status>& status, int open_requests) const {
+HttpReply ServerMetrics::reply(const Result<Status>& status, int open_requests, int waiting_requests) const {
   std::vector<MetricFamily> families = families_->registry.Collect();
   families.push_back(gauge("http_requests_open", "Requests to generate that this server answers now", open_requests));
+  families.push_back(gauge("http_requests_waiting", "Requests to generate in the line of this server", waiting_requests));
   families.push_back(gauge("coordinator_up", "1: the coordinator answers; else its workers' metrics are absent", status ? 1 : 0));
   if (status) {
     for (MetricFamily& family : families_of(*status)) families.push_back(std::move(family));

@@ -52,7 +52,7 @@ void serve(ServeFlags flags) {
   ApiServer api(context, std::move(model), {.coordinator = cluster ? cluster->address() : flags.cluster.connect, .version = OUTRIDER_VERSION, .requests_max = flags.requests_max,
                                             .on_finished = [&](const FinishedRequest& request) { metrics.record(request); }});
   std::vector<HttpRoute> routes = api.routes();
-  routes.push_back({"GET", "/metrics", [&](const HttpRequest&) { return metrics.reply(api.status(), api.open_requests()); }});
+  routes.push_back({"GET", "/metrics", [&](const HttpRequest&) { return metrics.reply(api.status(), api.admission().open(), api.admission().waiting()); }});
   routes.push_back(live_page());
   flags.http.on_response = [&](int status) { metrics.record_response(status); };
   const std::unique_ptr<HttpServer> http = or_throw(HttpServer::start(flags.http, std::move(routes)));
@@ -76,7 +76,7 @@ void add_serve_command(CLI::App& app) {
   command->add_option("--api-key", flags->http.api_key, "What clients must send as 'Authorization: Bearer KEY' (default: OUTRIDER_API_KEY, else nothing)");
   command->add_option("--served-model-name", flags->name, "What clients call the model (default: its directory)");
   command->add_option("--max-request-bytes", flags->http.request_bytes_max, "Longest request")->check(CLI::Range(1, 1 << 30))->capture_default_str();
-  command->add_option("--max-requests", flags->requests_max, "Answers at once; what comes beyond is told 429")->check(CLI::Range(1, 1000))->capture_default_str();
+  command->add_option("--max-requests", flags->requests_max, "Requests answered at once, and how many of one address may wait; what comes beyond is told 429")->check(CLI::Range(1, 1000))->capture_default_str();
   flags->draft_length.add_to(*command);
   flags->cluster.add_to(*command);
   command->callback([flags] { serve(*flags); });

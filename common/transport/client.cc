@@ -61,75 +61,112 @@ Result<Body> Client::answer(TimePoint* heard) {
 
 Result<Generation> Client::generate(const Generate& request, const std::function<void(std::span<const TokenId>)>& on_tokens,
                                     const std::function<bool()>& cancelled, const std::function<void(const RoundReport&)>& on_round) {
-  for (const auto* ids : {&request.prompt, &request.stop_ids}) RETURN_IF_ERROR(check_ids(*ids, WireLimits{}.tokens_max));
-  RETURN_IF_ERROR(check_sampling(request.sampling, std::numeric_limits<std::int32_t>::max()));
-  next_request();
-  if (auto sent = endpoint_->send("", {.session = request_, .body = request}); !sent) return sent.error();
-  generation_ = {};
-  end_.reset();
+  ASSIGN_OR_RETURN(std::vector<Generation> generations,
+                   generate_all({request}, {.on_tokens = [&](std::size_t, std::span<const TokenId> tokens) { on_tokens(tokens); },
+                                            .on_round = [&](std::size_t, const RoundReport& round) { on_round(round); },
+                                            .cancelled = cancelled}));
+  return std::move(generations[0]);
+}
+
+Result<std::vector<Generation>> Client::generate_all(const std::vector<Generate>& requests, const AnswerEvents& events) {
+  for (const Generate& request : requests) {
+    for (const auto* ids : {&request.prompt, &request.stop_ids}) RETURN_IF_ERROR(check_ids(*ids, WireLimits{}.tokens_max));
+    RETURN_IF_ERROR(check_sampling(request.sampling, std::numeric_limits<std::int32_t>::max()));
+  }
+  std::vector<Answer> answers;
+  const auto cancel_open = [&] {
+    for (const Answer& answer : answers) {
+      if (!answer.done && !answer.end) send_cancel(answer.id);
+    }
+  };
+  for (const Generate& request : requests) {
+    next_request();
+    if (auto sent = endpoint_->send("", {.session = request_, .body = request}); !sent) {
+      cancel_open();
+      return sent.error();
+    }
+    answers.push_back({request, request_});
+  }
+  std::size_t open = answers.size();
   TimePoint heard = now();
   bool cancelling = false;
-  while (true) {
-    if (!cancelling && !end_ && cancelled()) {
-      send_cancel();
+  while (open > 0) {
+    if (!cancelling && events.cancelled()) {
+      cancel_open();
       cancelling = true;
     }
     Result<std::optional<Message>> received = next(&heard);
     if (!received) {
-      send_cancel();
+      cancel_open();
       return received.error();
     }
-    const std::optional<Message> message = std::move(*received);
-    if (!message || message->session != request_) continue;
-    if (const auto* tokens = std::get_if<Tokens>(&message->body)) {
-      const auto expected = static_cast<std::int64_t>(generation_.tokens.size());
-      if (tokens->index != expected) {
-        send_cancel();
-        return Error{Errc::kPeerGone, fmt::format("tokens from {} on, wanted {}: the connection to {} was interrupted", tokens->index,
-                                                  expected, endpoint_->address())};
-      }
-      if (tokens->logprobs.size() != (request.sampling.logprobs ? tokens->tokens.size() : 0)) {
-        send_cancel();
-        return Error{Errc::kMalformed, fmt::format("coordinator {} sent {} logprobs for {} tokens, or not those that were asked for", endpoint_->address(),
-                                                   tokens->logprobs.size(), tokens->tokens.size())};
-      }
-      generation_.tokens.insert(generation_.tokens.end(), tokens->tokens.begin(), tokens->tokens.end());
-      generation_.logprobs.insert(generation_.logprobs.end(), tokens->logprobs.begin(), tokens->logprobs.end());
-      if (end_) continue;  // under way before the coordinator heard of the end
-      if (tokens->round) on_round(*tokens->round);
-      on_tokens(tokens->tokens);
-      if (!end_) continue;
-      CHECK(*end_ >= 0 && *end_ <= std::ssize(generation_.tokens), "an answer of {} tokens is to end after {}", generation_.tokens.size(), *end_);
-      send_cancel(end_);
-    } else if (const auto* done = std::get_if<Done>(&message->body)) {
-      generation_.reason = end_ ? FinishReason::kStop : done->reason;
-      generation_.metrics = done->metrics;
-      if (end_) {
-        generation_.tokens.resize(static_cast<std::size_t>(*end_));
-        if (request.sampling.logprobs) generation_.logprobs.resize(generation_.tokens.size());
-      }
-      return std::move(generation_);
-    } else if (const auto* failed = std::get_if<Failed>(&message->body)) {
-      generation_.cancelled = cancelling && failed->code == Errc::kCancelled;
-      if (generation_.cancelled) return std::move(generation_);
-      return Error{failed->code, failed->message};
+    if (!*received) continue;
+    const Message& message = **received;
+    const std::size_t index = value(message.session) - value(answers[0].id);  // far too large for one of an earlier request
+    if (index >= answers.size() || answers[index].done) continue;
+    if (auto taken = take(answers[index], index, message.body, cancelling, events); !taken) {
+      cancel_open();
+      return taken.error();
     }
+    if (answers[index].done) --open;
   }
+  std::vector<Generation> generations;
+  for (Answer& answer : answers) generations.push_back(std::move(answer.generation));
+  return generations;
 }
 
-void Client::send_cancel(std::optional<std::int64_t> keep) {
+Result<void> Client::take(Answer& answer, std::size_t index, const Body& body, bool cancelling, const AnswerEvents& events) {
+  Generation& generation = answer.generation;
+  const bool scored = answer.request.sampling.logprobs.has_value();
+  if (const auto* tokens = std::get_if<Tokens>(&body)) {
+    const auto expected = std::ssize(generation.tokens);
+    if (tokens->index != expected) {
+      return Error{Errc::kPeerGone, fmt::format("tokens from {} on, wanted {}: the connection to {} was interrupted", tokens->index, expected, endpoint_->address())};
+    }
+    if (tokens->logprobs.size() != (scored ? tokens->tokens.size() : 0)) {
+      return Error{Errc::kMalformed, fmt::format("coordinator {} sent {} logprobs for {} tokens, or not those that were asked for", endpoint_->address(),
+                                                 tokens->logprobs.size(), tokens->tokens.size())};
+    }
+    generation.tokens.insert(generation.tokens.end(), tokens->tokens.begin(), tokens->tokens.end());
+    generation.logprobs.insert(generation.logprobs.end(), tokens->logprobs.begin(), tokens->logprobs.end());
+    if (answer.end) return {};  // under way before the coordinator heard of the end
+    if (tokens->round) events.on_round(index, *tokens->round);
+    current_ = &answer;
+    events.on_tokens(index, tokens->tokens);
+    current_ = nullptr;
+    if (!answer.end) return {};
+    CHECK(*answer.end >= 0 && *answer.end <= std::ssize(generation.tokens), "an answer of {} tokens is to end after {}", generation.tokens.size(), *answer.end);
+    send_cancel(answer.id, answer.end);
+  } else if (const auto* done = std::get_if<Done>(&body)) {
+    generation.reason = answer.end ? FinishReason::kStop : done->reason;
+    generation.metrics = done->metrics;
+    if (answer.end) {
+      generation.tokens.resize(static_cast<std::size_t>(*answer.end));
+      if (scored) generation.logprobs.resize(generation.tokens.size());
+    }
+    answer.done = true;
+    events.on_end(index, generation);
+  } else if (const auto* failed = std::get_if<Failed>(&body)) {
+    answer.done = true;
+    generation.cancelled = cancelling && failed->code == Errc::kCancelled;
+    if (!generation.cancelled) return Error{failed->code, failed->message};
+  }
+  return {};
+}
+
+void Client::send_cancel(SessionId request, std::optional<std::int64_t> keep) {
   // An error is not lost: the coordinator is silent then, too.
-  (void)endpoint_->send("", {.session = request_, .body = Cancel{keep}});
+  (void)endpoint_->send("", {.session = request, .body = Cancel{keep}});
 }
 
 // ---- steps ----
 
 Client::~Client() {
-  if (endpoint_ != nullptr && !no_text_) send_cancel();
+  if (endpoint_ != nullptr && !no_text_) send_cancel(request_);
 }
 
 void Client::next_request() {
-  if (!no_text_) send_cancel();
+  if (!no_text_) send_cancel(request_);
   no_text_ = no_text_yet();
   request_ = SessionId{value(request_) + 1};
 }
@@ -137,7 +174,7 @@ void Client::next_request() {
 template <typename Answer>
 Result<std::vector<TokenId>> Client::step(Body body, std::size_t max) {
   const auto ended = [&](Error error) {
-    send_cancel();
+    send_cancel(request_);
     no_text_ = error;
     return error;
   };

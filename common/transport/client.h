@@ -23,27 +23,41 @@ struct Generation {
   bool cancelled = false;  ///< ended by the caller; then there are no reason and no metrics
 };
 
-/// A coordinator's client. One thread, one request at a time.
+/// What a caller hears of requests that are answered side by side. `index` says which of them.
+struct AnswerEvents {
+  /// The new tokens, as they come. May call Client::end_answer().
+  std::function<void(std::size_t index, std::span<const TokenId> tokens)> on_tokens;
+  /// How a round went, before on_tokens gets its tokens, if the request has report_rounds.
+  std::function<void(std::size_t index, const RoundReport& round)> on_round = [](std::size_t, const RoundReport&) {};
+  /// It has come to its end, before the others perhaps. Not of one that was cancelled.
+  std::function<void(std::size_t index, const Generation& generation)> on_end = [](std::size_t, const Generation&) {};
+  /// Asked several times a second. Once it says so, what is still open is cancelled.
+  std::function<bool()> cancelled = [] { return false; };
+};
+
+/// A coordinator's client. One thread.
 class Client {
  public:
   static Result<Client> connect(TransportContext& context, const std::string& address);
   Client(Client&&) = default;
   ~Client();
 
-  /// Runs a request to its end. on_tokens gets the new tokens as they come. Once `cancelled` says so,
-  /// asked several times a second, the request is cancelled; what came before is the generation.
-  /// on_tokens may call end_answer(). on_round gets how a round went before on_tokens gets its tokens, if request.report_rounds.
-  /// @return the coordinator's error, or kPeerGone when it has been silent for 3 s.
+  /// Runs requests side by side, each to its end. Of one that is cancelled, what came before is the generation.
+  /// @return one of each request; or the first error, upon which the others are cancelled: the coordinator's, or
+  ///   kPeerGone when it has been silent for 3 s.
+  Result<std::vector<Generation>> generate_all(const std::vector<Generate>& requests, const AnswerEvents& events);
+
+  /// The same for one request.
   Result<Generation> generate(const Generate& request, const std::function<void(std::span<const TokenId>)>& on_tokens,
                               const std::function<bool()>& cancelled = [] { return false; },
                               const std::function<void(const RoundReport&)>& on_round = [](const RoundReport&) {});
 
-  /// From within on_tokens: the answer is its first `keep` tokens, at most those that have come, and it is finished:
+  /// From within on_tokens: this answer is its first `keep` tokens, at most those that have come, and it is finished:
   /// reason kStop, with metrics. on_tokens is not called again; both tiers drop the session in this round.
-  void end_answer(std::int64_t keep) { end_ = keep; }
+  void end_answer(std::int64_t keep) { current_->end = keep; }
 
-  /// From within on_tokens: all that has come, the new tokens included.
-  const Generation& so_far() const { return generation_; }
+  /// From within on_tokens: all that has come of this answer, the new tokens included.
+  const Generation& so_far() const { return current_->generation; }
 
   // The steps of one text at the caller's own pace. An error ends the text, which prefill() starts anew,
   // but for kInvalidArgument: that step was refused and all is as before.
@@ -64,13 +78,24 @@ class Client {
   Result<void> wait_for_workers(int verifiers, int drafters, const std::function<Result<void>()>& still_possible);
 
  private:
+  /// A request of generate_all() on its way.
+  struct Answer {
+    const Generate& request;
+    SessionId id;
+    Generation generation = {};
+    std::optional<std::int64_t> end = {};  ///< its length, once on_tokens has said so
+    bool done = false;
+  };
+
   explicit Client(std::unique_ptr<Endpoint> endpoint);
   /// The next message, nothing after a while without one, or why none will come.
   Result<std::optional<Message>> next(TimePoint* heard);
   /// The next that concerns the current request: a Failed as its error, a Done or what a step answers.
   Result<Body> answer(TimePoint* heard);
-  /// Tells the coordinator that nobody wants the current request any longer.
-  void send_cancel(std::optional<std::int64_t> keep = {});
+  /// Takes a message about request `index`. @return why it has failed.
+  Result<void> take(Answer& answer, std::size_t index, const Body& body, bool cancelling, const AnswerEvents& events);
+  /// Tells the coordinator that nobody wants a request any longer.
+  void send_cancel(SessionId request, std::optional<std::int64_t> keep = {});
   /// Ends a stepwise text, if there is one, and counts up to the next request.
   void next_request();
   /// Sends one message of the stepwise text and waits for what answers it: at most `max` tokens in an Answer.
@@ -79,8 +104,7 @@ class Client {
 
   std::unique_ptr<Endpoint> endpoint_;
   SessionId request_{};  ///< the current or last one
-  Generation generation_;  ///< of the current or last generate()
-  std::optional<std::int64_t> end_;  ///< of generate()'s answer, once on_tokens has said so
+  Answer* current_ = nullptr;  ///< within on_tokens: whose tokens they are
   std::optional<Error> no_text_;  ///< why no step is possible; none while a stepwise text is open
 };
 

@@ -36,8 +36,12 @@ struct Response {
 /// One connection to a server on this machine.
 class Connection {
  public:
-  explicit Connection(int port) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<std::uint16_t>(port)), .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  /// @param from  the last number of its own address, 127.0.0.1 or another of this machine's
+  explicit Connection(int port, std::uint32_t from = 1) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK - 1 + from)}, .sin_zero = {}};
+    EXPECT_EQ(bind(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0) << std::strerror(errno);
+    address.sin_addr = {htonl(INADDR_LOOPBACK)};
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
     EXPECT_EQ(connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0) << std::strerror(errno);
     const timeval patience{.tv_sec = std::chrono::duration_cast<std::chrono::seconds>(kHang).count(), .tv_usec = 0};
     setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
@@ -162,6 +166,8 @@ class Serve {
     fields["stream"] = true;
     return events_of(post(port, "/v1/chat/completions", fields.dump()));
   }
+  /// A number of /v1/outrider/status.
+  int status(const char* name) { return json_of(get(port, "/v1/outrider/status")).value(name, -1); }
   int sessions() { return json_of(get(port, "/ready")).value("sessions", -1); }
   int workers() {
     const Json ready = json_of(get(port, "/ready"));
@@ -388,6 +394,11 @@ TEST(Serve, SeedsStopsAndChoicesDoWhatTheySay) {
   const std::vector<Json> events = serve.stream(request);
   for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(joined(events, i).first, first["choices"][i]["message"]["content"].get<std::string>());
   EXPECT_GT(events.back()["speculative"]["rounds"], 0) << "on the last chunk";
+  for (std::size_t i = 0; i < 2; ++i) {
+    Json alone = request;
+    alone.update({{"seed", 5 + i}, {"n", 1}});
+    EXPECT_EQ(serve.chat(alone)["choices"][0]["message"], first["choices"][i]["message"]) << "each choice is what its seed says alone";
+  }
 
   const std::string text = serve.chat(ask(kQuestions[0], 40))["choices"][0]["message"]["content"];
   const std::string stop = text.substr(text.size() / 2, 5);
@@ -421,6 +432,44 @@ TEST(Serve, SeedsStopsAndChoicesDoWhatTheySay) {
   const Json completion = json_of(post(serve.port, "/v1/completions", R"({"prompt": "Once upon a", "temperature": 0, "max_tokens": 3, "logprobs": 1})"));
   EXPECT_EQ(completion["choices"][0]["logprobs"]["tokens"].size(), 3u);
   EXPECT_EQ(completion["choices"][0]["logprobs"]["text_offset"][0], 0);
+}
+
+TEST(Serve, ChoicesRunSideBySideAndEndTogetherWithTheirClient) {
+  Serve serve;
+  {
+    Connection client(serve.port);
+    Json request = endless();
+    request.update({{"n", 3}, {"stream", true}});
+    client.send("POST", "/v1/completions", request.dump());
+    for (int choice = 0; choice < 3; ++choice) EXPECT_TRUE(client.wait_for(fmt::format("\"index\":{},", choice))) << "none of them ever ends";
+    EXPECT_EQ(serve.sessions(), 3);
+  }
+  EXPECT_TRUE(eventually([&] { return serve.sessions() == 0; }));
+
+  Json request = {{"prompt", {"Once upon a time", "The cat", "A boy"}}, {"n", 2}, {"temperature", 1}, {"seed", 11}, {"max_tokens", 25}, {"logprobs", 1}};
+  const Json whole = json_of(post(serve.port, "/v1/completions", request.dump()))["choices"];
+  ASSERT_EQ(whole.size(), 6u);
+  request["stream"] = true;
+  const std::vector<Json> events = events_of(post(serve.port, "/v1/completions", request.dump()));
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_EQ(whole[i]["index"], i);
+    EXPECT_EQ(joined(events, i), std::pair(whole[i]["text"].get<std::string>(), whole[i]["finish_reason"].get<std::string>()));
+    Json alone = request;
+    alone.update({{"prompt", request["prompt"][i / 2]}, {"n", 1}, {"seed", 11 + i % 2}, {"stream", false}});
+    const Json single = json_of(post(serve.port, "/v1/completions", alone.dump()))["choices"][0];
+    EXPECT_EQ(single["text"], whole[i]["text"]);
+    EXPECT_EQ(single["logprobs"], whole[i]["logprobs"]);
+  }
+}
+
+TEST(Serve, AChoiceThatIsRefusedEndsItsRequest) {
+  Serve serve;
+  Json request = endless();
+  request["prompt"] = {request["prompt"], std::vector<int>(9000, 5)};
+  const Response response = post(serve.port, "/v1/completions", request.dump());
+  EXPECT_EQ(response.status, 400);
+  EXPECT_EQ(json_of(response)["error"]["code"], "context_length_exceeded");
+  EXPECT_TRUE(eventually([&] { return serve.sessions() == 0; })) << "the other is cancelled";
 }
 
 TEST(Serve, EightClientsAtOnceGetWhatOneGets) {
@@ -468,6 +517,9 @@ TEST(Serve, BeyondItsLimitItSays429AndWhenToComeBack) {
   request["stream"] = true;
   busy.send("POST", "/v1/completions", request.dump());
   ASSERT_TRUE(busy.wait_for("data: "));
+  Connection waits(serve.port);
+  waits.send("POST", "/v1/chat/completions", ask("Hi", 3).dump());
+  EXPECT_TRUE(eventually([&] { return serve.status("waiting_requests") == 1; }));
   const Response refused = post(serve.port, "/v1/chat/completions", ask("Hi", 3).dump());
   EXPECT_EQ(refused.status, 429);
   EXPECT_NE(refused.head.find("Retry-After: 1"), refused.head.npos);
@@ -476,6 +528,24 @@ TEST(Serve, BeyondItsLimitItSays429AndWhenToComeBack) {
   // It ends in spite of the open request, which is told so.
   serve.program.send(SIGINT);
   EXPECT_EQ(describe(serve.program.wait()), "exit 0");
+}
+
+TEST(Serve, WhoAsksOnceDoesNotWaitForAllOfSomebodyElse) {
+  Serve serve({"--max-requests", "2"});
+  Json request = endless();
+  request["stream"] = true;
+  std::vector<std::unique_ptr<Connection>> greedy;
+  for (int i = 0; i < 4; ++i) {
+    greedy.push_back(std::make_unique<Connection>(serve.port));
+    greedy.back()->send("POST", "/v1/completions", request.dump());
+    EXPECT_TRUE(eventually([&] { return serve.status("open_requests") == std::min(i + 1, 2) && serve.status("waiting_requests") == std::max(i - 1, 0); }));
+  }
+  EXPECT_EQ(post(serve.port, "/v1/completions", request.dump()).status, 429);
+  Connection modest(serve.port, /*from=*/2);
+  modest.send("POST", "/v1/chat/completions", ask("Hi", 3).dump());
+  EXPECT_TRUE(eventually([&] { return serve.status("waiting_requests") == 3; }));
+  greedy.erase(greedy.begin());  // the one place that there will be
+  EXPECT_EQ(modest.response().status, 200);
 }
 
 TEST(Serve, BadRequestsGetErrorsAndTheServerLivesOn) {
@@ -639,6 +709,24 @@ TEST(HttpServer, BeyondItsConnectionsItSays503) {
   EXPECT_EQ(second.response().status, 503);
 }
 
+TEST(HttpServer, AClientIsAnAddressAndAProxyHereSpeaksForOthers) {
+  const auto who = [](const HttpRequest& request) { return HttpReply{.status = 200, .body = request.client, .content_type = "text/plain"}; };
+  const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"GET", "/who", who}});
+  const auto asked = [&](std::uint32_t from, const std::string& header) {
+    Connection connection(server->port(), from);
+    connection.send("GET", "/who", "", header);
+    return connection.response().body;
+  };
+  EXPECT_EQ(asked(1, ""), "127.0.0.1");
+  EXPECT_EQ(asked(2, ""), "127.0.0.2");
+  EXPECT_EQ(asked(1, "X-Forwarded-For: 192.0.2.7, 198.51.100.3\r\n"), "198.51.100.3") << "what the client claims comes first";
+  EXPECT_EQ(asked(1, "X-Forwarded-For: 2001:db8::1\r\n"), "2001:db8::1");
+  for (const std::string& nonsense : {std::string(), std::string("me"), std::string(1000, '1'), std::string("198.51.100.3,")}) {
+    EXPECT_EQ(asked(1, "X-Forwarded-For: " + nonsense + "\r\n"), "127.0.0.1") << nonsense;
+  }
+  EXPECT_EQ(asked(2, "X-Forwarded-For: 192.0.2.7\r\n"), "127.0.0.2") << "anybody can say so";
+}
+
 TEST(HttpServer, WhatAHandlerThrowsIs500) {
   const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"GET", "/throw", [](const HttpRequest&) -> HttpReply { throw std::runtime_error("secret"); }}});
   const Response response = get(server->port(), "/throw");
@@ -729,7 +817,7 @@ TEST(ApiServer, EveryRequestIsReportedOnce) {
     client.wait_for("data: ");
   }
   EXPECT_EQ(last(4).status, 499);
-  EXPECT_TRUE(eventually([&] { return api.open_requests() == 0; }));
+  EXPECT_TRUE(eventually([&] { return api.admission().open() == 0; }));
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 usage: openai_client_test.py OUTRIDER
 """
+import concurrent.futures
+import json
 import subprocess
 import sys
 import time
@@ -30,6 +32,10 @@ class Server:
             return urllib.request.urlopen(self.url + "/ready").status == 200
         except urllib.error.HTTPError:
             return False
+
+    def status(self):
+        request = urllib.request.Request(self.url + "/v1/outrider/status", headers={"Authorization": "Bearer key"})
+        return json.load(urllib.request.urlopen(request))
 
     def client(self, key="key"):
         return openai.OpenAI(base_url=self.url + "/v1", api_key=key, max_retries=0)
@@ -77,6 +83,15 @@ class OpenAiClient(unittest.TestCase):
         for choice in answer.choices:
             self.assertNotIn(".", choice.message.content)
 
+    def test_streamed_choices_are_those_of_the_whole_answer(self):
+        fields = {"n": 3, "temperature": 1, "seed": 3}
+        texts = ["", "", ""]
+        for chunk in self.chat(stream=True, **fields):
+            for choice in chunk.choices:
+                texts[choice.index] += choice.delta.content or ""
+        self.assertEqual(texts, [choice.message.content for choice in self.chat(**fields).choices])
+        self.assertEqual(texts, [self.chat(**fields | {"n": 1, "seed": 3 + i}).choices[0].message.content for i in range(3)])
+
     def test_tools_are_taken_with_their_history(self):
         history = [*QUESTION,
                    {"role": "assistant", "content": None, "tool_calls": [
@@ -113,17 +128,15 @@ class OpenAiClient(unittest.TestCase):
         story = {"model": "nano", "prompt": "Once upon a time", "max_tokens": 7000, "temperature": 0, "extra_body": {"ignore_eos": True}}
         with client.completions.create(**story, stream=True) as stream:
             next(iter(stream))
-            with self.assertRaises(openai.RateLimitError) as raised:
-                client.completions.create(**story)
-            self.assertEqual(raised.exception.response.headers["retry-after"], "1")
-        for attempt in range(600):  # it takes a moment until the server knows
-            try:
-                client.completions.create(model="nano", prompt="Once", max_tokens=2)
-                break
-            except openai.RateLimitError:
-                time.sleep(0.1)
-        else:
-            self.fail("the place was never free again")
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                second = pool.submit(client.completions.create, model="nano", prompt="Once", max_tokens=2)
+                while server.status()["waiting_requests"] == 0:
+                    time.sleep(0.05)
+                with self.assertRaises(openai.RateLimitError) as raised:
+                    client.completions.create(**story)
+                self.assertEqual(raised.exception.response.headers["retry-after"], "1")
+                stream.close()
+                self.assertEqual(second.result(60).usage.completion_tokens, 2)
         self.assertEqual(server.stop(), 0)
         server.process.stdout.close()
 

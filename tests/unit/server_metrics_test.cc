@@ -28,7 +28,7 @@ Status busy() {
                       {.role = Role::kDrafter, .name = "small", .sessions = 1, .draining = true, .rtt_ns = 0}}};
 }
 
-std::string text(const ServerMetrics& metrics) { return metrics.reply(busy(), 0).body; }
+std::string text(const ServerMetrics& metrics) { return metrics.reply(busy(), 0, 0).body; }
 
 /// The value of one line; its name with its labels, as it is written.
 double value(const std::string& text, const std::string& series) {
@@ -83,6 +83,7 @@ TEST(ServerMetrics, AnAnswerMovesWhatItMeasured) {
   FinishedRequest request;
   request.prompt_tokens = 7;
   request.generated_tokens = 11;
+  request.time_in_line = std::chrono::milliseconds(10);
   request.time_to_first_token = std::chrono::milliseconds(30);
   request.inter_token_gaps = {std::chrono::milliseconds(3), std::chrono::milliseconds(300)};
   request.total = std::chrono::seconds(2);
@@ -93,6 +94,7 @@ TEST(ServerMetrics, AnAnswerMovesWhatItMeasured) {
   m.accepted_tokens = 6;
   m.drafted_per_position = {3, 3, 3};
   m.accepted_per_position = {3, 2, 1};
+  m.prefill_ns = 20'000'000;
   m.decode_ns = 500'000'000;
   m.draft_ns = 30'000'000;
   m.verify_ns = 80'000'000;
@@ -106,6 +108,12 @@ TEST(ServerMetrics, AnAnswerMovesWhatItMeasured) {
   EXPECT_EQ(value(all, "inter_token_latency_seconds_count"), 2);
   EXPECT_DOUBLE_EQ(value(all, "inter_token_latency_seconds_sum"), 0.303);
   EXPECT_EQ(value(all, "e2e_request_latency_seconds_sum"), 2);
+  EXPECT_EQ(value(all, "request_queue_time_seconds_sum"), 0.01);
+  EXPECT_EQ(value(all, "request_prefill_time_seconds_sum"), 0.02);
+  EXPECT_EQ(value(all, "request_decode_time_seconds_sum"), 0.5);
+  EXPECT_EQ(value(all, "request_prompt_tokens_bucket{le=\"5\"}"), 0);
+  EXPECT_EQ(value(all, "request_prompt_tokens_bucket{le=\"10\"}"), 1);
+  EXPECT_EQ(value(all, "request_generation_tokens_sum"), 11);
   EXPECT_EQ(value(all, "prompt_tokens_total"), 7);
   EXPECT_EQ(value(all, "generation_tokens_total"), 11);
   EXPECT_EQ(value(all, "request_success_total{finished_reason=\"stop\"}"), 1);
@@ -144,17 +152,18 @@ TEST(ServerMetrics, WhatGotNoAnswerCountsAsSuch) {
 
 TEST(ServerMetrics, WorkersAreThoseOfTheMoment) {
   const ServerMetrics metrics;
-  const std::string all = metrics.reply(busy(), 4).body;
+  const std::string all = metrics.reply(busy(), 4, 3).body;
   EXPECT_EQ(value(all, "num_requests_running"), 3);
   EXPECT_EQ(value(all, "num_requests_waiting"), 2);
   EXPECT_EQ(value(all, "http_requests_open"), 4);
+  EXPECT_EQ(value(all, "http_requests_waiting"), 3);
   EXPECT_EQ(value(all, "coordinator_up"), 1);
   EXPECT_EQ(value(all, "kv_cache_usage_perc"), 0.25);
   EXPECT_EQ(value(all, "workers{role=\"drafter\"}"), 1);
   EXPECT_EQ(value(all, R"(worker_rtt_seconds{role="verifier",worker="big \"host\""})"), 0.00025);
   EXPECT_EQ(value(all, R"(worker_draining{role="drafter",worker="small"})"), 1);
   EXPECT_EQ(all.find(R"(worker_rtt_seconds{role="drafter")"), all.npos) << "not measured yet";
-  const std::string alone = metrics.reply(Error{Errc::kPeerGone, "gone"}, 0).body;
+  const std::string alone = metrics.reply(Error{Errc::kPeerGone, "gone"}, 0, 0).body;
   EXPECT_EQ(value(alone, "coordinator_up"), 0);
   EXPECT_EQ(alone.find("outrider:worker"), alone.npos);
 }
