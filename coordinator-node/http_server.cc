@@ -343,6 +343,7 @@ class Server final : public HttpServer, private httplib::Server {
       if (ending_.stopping) break;
       spdlog::error("event=accept_failed reason=\"{}\"", std::strerror(errno));
       std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs));
+      httplib::Server::stop();  // newer versions do not bind again after a failure, unless they are told this
       if (bind_to_port(options_.host, port_)) ::listen(svr_sock_, kBacklog);
     }
     ended_ = true;
