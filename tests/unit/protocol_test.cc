@@ -742,8 +742,8 @@ class Drafter : public testing::Test {
   Drafter() : core_({}, hello(Role::kDrafter)) {
     core_.on_message({.body = Welcome{1}}, now_);
   }
-  void draft(std::uint32_t round, Position base, KvRows kv) {
-    core_.on_message({.session = SessionId{1}, .round = RoundId{round}, .base = base,
+  void draft(std::uint32_t round, Position base, KvRows kv, std::uint64_t session = 1) {
+    core_.on_message({.session = SessionId{session}, .round = RoundId{round}, .base = base,
                       .body = Draft{.token = 5, .draft_length = 2, .hidden = zeros({2}), .kv = std::move(kv)}}, now_);
   }
   DrafterCore core_;
@@ -757,15 +757,15 @@ TEST_F(Drafter, AsksForRowsThatWereLost) {
   ASSERT_NE(find<NeedKv>(out, ""), nullptr);
   EXPECT_EQ(find<NeedKv>(out, "")->have, 4);
   draft(2, 9, rows(4, 9));
-  auto work = core_.take_work();
+  const auto work = core_.take_work();
   ASSERT_EQ(work.back().kind, DraftWork::Kind::kDraft);
 }
 
 TEST_F(Drafter, RepeatsItsAnswerAndDropsTheLate) {
   draft(3, 4, rows(0, 4));
   const auto work = core_.take_work();
-  ASSERT_EQ(work.size(), 1u);
-  core_.on_drafted(work[0], {.tokens = {7, 8}, .q = {}, .draft_ns = 1});
+  ASSERT_EQ(work.size(), 2u);
+  core_.on_drafted(work[1], {.tokens = {7, 8}, .q = {}, .draft_ns = 1});
   EXPECT_EQ(find<Candidates>(core_.take_outgoing(), "")->tokens.size(), 2u);
   draft(3, 4, rows(0, 4));
   EXPECT_TRUE(core_.take_work().empty());
@@ -774,6 +774,61 @@ TEST_F(Drafter, RepeatsItsAnswerAndDropsTheLate) {
   draft(2, 3, rows(0, 3));
   EXPECT_TRUE(core_.take_work().empty());
   EXPECT_TRUE(core_.take_outgoing().empty());
+}
+
+TEST_F(Drafter, DraftsOneAtATimeWithTheRowsOfAllFirst) {
+  draft(1, 4, rows(0, 4), 1);
+  draft(1, 3, rows(0, 3), 2);
+  draft(1, 3, rows(0, 3), 2);  // repeated
+  const auto first = core_.take_work();
+  ASSERT_EQ(first.size(), 3u);
+  EXPECT_EQ(first[0].kv.to, 4);
+  EXPECT_EQ(first[1].kv.to, 3);
+  EXPECT_EQ(first[2].kind, DraftWork::Kind::kDraft);
+  EXPECT_EQ(first[2].session, SessionId{1});
+  const auto second = core_.take_work();
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_EQ(second[0].session, SessionId{2});
+  EXPECT_TRUE(core_.take_work().empty());
+}
+
+TEST_F(Drafter, WhatNobodyWaitsForExtendsTheReplicaAndIsNotDrafted) {
+  draft(1, 4, rows(0, 4));
+  draft(2, 6, rows(4, 6));  // the coordinator went on without the drafts of round 1
+  auto work = core_.take_work();
+  ASSERT_EQ(work.size(), 3u);
+  EXPECT_EQ(work[0].kind, DraftWork::Kind::kExtend);
+  EXPECT_EQ(work[0].kv.to, 4);
+  EXPECT_EQ(work[1].kind, DraftWork::Kind::kExtend);
+  EXPECT_EQ(work[1].kv.to, 6);
+  EXPECT_EQ(work[2].kind, DraftWork::Kind::kDraft);
+  EXPECT_EQ(work[2].round, RoundId{2});
+
+  draft(3, 7, rows(6, 7));
+  core_.on_message({.session = SessionId{1}, .round = RoundId{4}, .body = KvChunk{rows(7, 9)}}, now_);  // it drafts elsewhere, or not at all
+  work = core_.take_work();
+  ASSERT_EQ(work.size(), 2u);
+  EXPECT_EQ(work[0].kv.to, 7);
+  EXPECT_EQ(work[1].kv.to, 9);
+  EXPECT_EQ(work[1].kind, DraftWork::Kind::kExtend);
+
+  draft(5, 11, rows(9, 11));
+  core_.on_message({.session = SessionId{1}, .body = Free{}}, now_);
+  work = core_.take_work();
+  ASSERT_EQ(work.size(), 2u);
+  EXPECT_EQ(work[1].kind, DraftWork::Kind::kRelease);
+  EXPECT_TRUE(core_.take_outgoing().empty());
+}
+
+TEST_F(Drafter, DraftsThatCameTooLateAreNotSentForALaterRound) {
+  draft(1, 4, rows(0, 4));
+  const DraftWork late = core_.take_work().back();
+  draft(2, 6, rows(4, 6));
+  core_.on_drafted(late, {.tokens = {7}, .q = {}});
+  EXPECT_TRUE(core_.take_outgoing().empty());
+  const DraftWork wanted = core_.take_work().back();
+  core_.on_drafted(wanted, {.tokens = {8}, .q = {}});
+  EXPECT_EQ(find<Candidates>(core_.take_outgoing(), "")->tokens, std::vector<TokenId>{8});
 }
 
 TEST_F(Drafter, RefusesAHiddenRowOfAnotherModel) {
