@@ -63,6 +63,7 @@ class CoordinatorCore {
     int sessions = 0;
     std::int64_t kv_bytes = 0;  ///< of a verifier: set aside for them
     Duration rtt{};  ///< of its heartbeats, smoothed; 0: not measured yet
+    CostModel costs = {};  ///< of a verifier: its sessions' policies refer to it
 
     /// Whether a session may be given to it now.
     bool may_draft() const { return hello.role == Role::kDrafter && !draining && !suspect; }
@@ -72,8 +73,9 @@ class CoordinatorCore {
     PeerId client;
     std::uint64_t turn = 0;     ///< the lowest of those that wait starts first
     SessionId request_id{};  ///< the client's number for it
-    Generate request;
-    std::vector<TokenId> answer;
+    Generate request;           ///< its prompt is in `text`
+    std::vector<TokenId> text;  ///< prompt, then answer
+    Position prompt_size = 0;
     Phase phase = Phase::kWaiting;
     TimePoint phase_since{}, asked{};
     TimePoint kept_alive{};  ///< last request to the verifier, repeats while paused included

@@ -202,6 +202,44 @@ TEST_F(Coordinator, DraftsFromTheTextItselfWithoutADrafterWhereThatPays) {
   EXPECT_LT(rounds, 11u);
 }
 
+TEST_F(Coordinator, EachVerifierHasItsOwnCosts) {
+  // The drafts of the text itself always hold. Beside the last token a row costs nothing on "v", and three passes on "w".
+  const auto pass = [](const PeerId& peer, std::int64_t drafts) { return milliseconds(peer == "v" ? 10 : 10 + 30 * drafts); };
+  Hello verifier = hello(Role::kVerifier);
+  verifier.facts.context_max = 1000;
+  for (const char* peer : {"v", "w"}) core_.on_message(peer, {.body = verifier}, now_);
+  for (const std::uint64_t number : {1, 2}) {
+    core_.on_message("c", {.session = SessionId{number}, .body = Generate{.prompt = {1, 2, 3, 4, 5, 1, 2}, .max_tokens = 300, .draft_length = 16, .wait_ms = 1000,
+                                                                          .policy = DraftPolicy::kAuto}}, now_);
+  }
+  struct Rounds {
+    int all = 0, drafting = 0;
+    TimePoint now{seconds(100)};  ///< they work at the same time
+  };
+  std::map<PeerId, Rounds> rounds;
+  while (core_.status().sessions > 0) {
+    const auto out = sent();
+    for (const Outgoing& request : out) {
+      const auto* verify = std::get_if<Verify>(&request.message.body);
+      if (verify == nullptr && !std::holds_alternative<Prefill>(request.message.body)) continue;
+      const std::int64_t drafts = verify == nullptr ? 0 : std::ssize(verify->tokens) - 1;
+      Rounds& seen = rounds[request.to];
+      seen.all += verify != nullptr;
+      seen.drafting += drafts > 0;
+      seen.now += pass(request.to, drafts);
+      const TokenId last = verify == nullptr ? 2 : verify->tokens.back();
+      core_.on_message(request.to, {.session = request.message.session, .round = request.message.round,
+                                    .body = Verdict{.accepted = static_cast<std::int32_t>(drafts), .next_token = last % 5 + 1,
+                                                    .committed = verify == nullptr ? 7 : request.message.base + drafts + 1, .kv = {},
+                                                    .verify_ns = Duration(pass(request.to, drafts)).count()}}, seen.now);
+    }
+  }
+  EXPECT_LT(rounds["v"].all, 100) << "300 tokens";
+  EXPECT_GT(rounds["v"].drafting, rounds["v"].all / 2);
+  EXPECT_GT(rounds["w"].all, 200);
+  EXPECT_LT(rounds["w"].drafting, rounds["w"].all / 10);
+}
+
 TEST_F(Coordinator, ReportsARoundToWhoAsked) {
   join("v", Role::kVerifier);
   join("d", Role::kDrafter);
@@ -408,6 +446,23 @@ TEST_F(Coordinator, AnUnverifiedAnswerIsTheDraftersOwn) {
   EXPECT_EQ(find<Done>(out, "c")->reason, FinishReason::kStop);
   EXPECT_EQ(find<Done>(out, "c")->metrics.drafted_tokens, 4);
   EXPECT_EQ(find<Done>(out, "c")->metrics.rounds, 0);
+}
+
+TEST_F(Coordinator, AnUnverifiedAnswerToAPromptThatFillsTheContextEndsAtItsLength) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  const Generate request{.prompt = std::vector<TokenId>(19, 1), .max_tokens = 9, .draft_length = 2, .wait_ms = 1000, .unverified = true};
+  core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
+  verdict(0, 0, 40, 19);
+  auto out = sent();
+  const Draft* draft = find<Draft>(out, "d");
+  ASSERT_NE(draft, nullptr);
+  EXPECT_EQ(draft->draft_length, 1) << "the context of 20 has room for one token that needs no K/V";
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{.tokens = {41}, .state = zeros({2})}}, now_);
+  out = sent();
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, std::vector<TokenId>{41});
+  ASSERT_NE(find<Done>(out, "c"), nullptr);
+  EXPECT_EQ(find<Done>(out, "c")->reason, FinishReason::kLength);
 }
 
 TEST_F(Coordinator, AnUnverifiedAnswerEndsWithItsDrafter) {
