@@ -21,6 +21,7 @@ struct ClusterOptions {
   WeightType weight_type = WeightType::kBf16;
   int verifier_threads = 0;  ///< 0: every core
   bool drafter = true;
+  std::filesystem::path rejection_log = {};  ///< as CoordinatorOptions has it
   std::vector<double> synthetic_acceptance = {};  ///< as VerifierOptions has it
   /// start_processes(): where the drafter dials instead of the coordinator's address, which it gets.
   std::function<Result<std::string>(const std::string& coordinator)> drafter_route = {};

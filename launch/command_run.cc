@@ -32,6 +32,7 @@ struct RunFlags {
   std::vector<std::string> stops;
   std::optional<std::int32_t> logprobs;
   DraftLengthFlag draft_length;
+  std::filesystem::path rejection_log;
   std::int64_t max_tokens = 256;
   int threads = 0;
   bool processes = false, raw = false, json = false, compare = false, no_verifier = false;
@@ -144,7 +145,7 @@ void run(const RunFlags& flags) {
   const bool drafting = draft_length.length > 0;
   std::unique_ptr<Cluster> cluster;
   if (flags.connect.empty()) {
-    const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(pair), .verifier_threads = flags.threads, .drafter = drafting};
+    const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(pair), .verifier_threads = flags.threads, .drafter = drafting, .rejection_log = flags.rejection_log};
     cluster = or_throw(flags.processes ? start_processes(options) : start_threads(context, options));
   }
   Client client = or_throw(Client::connect(context, cluster ? cluster->address() : flags.connect));
@@ -214,7 +215,8 @@ void add_run_command(CLI::App& app) {
   command->add_option("--max-tokens", flags->max_tokens, "Longest answer")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
   auto* processes = command->add_flag("--processes", flags->processes, "Start coordinator, verifier and drafter as processes, over TCP");
-  command->add_option("--connect", flags->connect, "Use the coordinator at tcp://HOST:PORT")->excludes(processes);
+  auto* connect = command->add_option("--connect", flags->connect, "Use the coordinator at tcp://HOST:PORT")->excludes(processes);
+  add_rejection_log(*command, flags->rejection_log)->excludes(connect);
   command->add_option("--stop", flags->stops, "End the answer before this text; may be given several times")->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_flag("--raw", flags->raw, "The prompt is plain text, not a chat message");
   auto* json = command->add_flag("--json", flags->json, "Print one JSON object at the end instead of text");

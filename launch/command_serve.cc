@@ -26,6 +26,7 @@ struct ServeFlags {
   HttpOptions http{.host = "127.0.0.1", .port = 8000, .api_key = {}};
   DraftLengthFlag draft_length;
   int requests_max = 64, threads = 0;
+  std::filesystem::path rejection_log;
   bool processes = false;
 };
 
@@ -48,7 +49,8 @@ void serve(ServeFlags flags) {
   TransportContext context;
   std::unique_ptr<Cluster> cluster;
   if (flags.connect.empty()) {
-    const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(pair), .verifier_threads = flags.threads, .drafter = draft_length.length > 0};
+    const ClusterOptions options{.pair = pair, .weight_type = flags.model.weight_type(pair), .verifier_threads = flags.threads, .drafter = draft_length.length > 0,
+                                 .rejection_log = flags.rejection_log};
     cluster = or_throw(flags.processes ? start_processes(options) : start_threads(context, options));
   }
   ServerMetrics metrics;
@@ -83,7 +85,8 @@ void add_serve_command(CLI::App& app) {
   flags->draft_length.add_to(*command);
   command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
   auto* processes = command->add_flag("--processes", flags->processes, "Start coordinator, verifier and drafter as processes, over TCP");
-  command->add_option("--connect", flags->connect, "Use the coordinator at tcp://HOST:PORT")->excludes(processes);
+  auto* connect = command->add_option("--connect", flags->connect, "Use the coordinator at tcp://HOST:PORT")->excludes(processes);
+  add_rejection_log(*command, flags->rejection_log)->excludes(connect);
   command->callback([flags] { serve(*flags); });
 }
 

@@ -386,8 +386,7 @@ void CoordinatorCore::on_candidates(Sessions::iterator it, Candidates candidates
   session.outcome.draft_wire_s = to_seconds(Duration(waited - drafting));
   if (sound) {
     session.drafts = std::move(candidates.tokens);
-    const SamplingParams& sampling = session.request.sampling;
-    if (!sampling.greedy() && sampling.rule == SamplingRule::kRejection) session.q = std::move(candidates.q);
+    session.q = std::move(candidates.q);
   } else {
     warn(fmt::format("{} candidates with {} distributions, or ids beyond the vocabulary of {}: dropped", candidates.tokens.size(),
                      candidates.q.size(), facts.vocab_size));
@@ -407,10 +406,10 @@ void CoordinatorCore::send_verify(Session& session, SessionId id, TimePoint now)
   tokens.insert(tokens.end(), session.drafts.begin(), session.drafts.end());
   session.phase = Phase::kVerifying;
   if (session.request.stepwise) set_aside(session, base_of(session) + std::ssize(tokens));
-  ask_verifier(session,
-               {.session = id, .round = session.round, .base = base_of(session),
-                .body = Verify{std::move(tokens), drafting_goes_on ? std::optional(session.replica_end) : std::nullopt, session.q}},
-               now);
+  Verify verify{.tokens = std::move(tokens), .kv_from = drafting_goes_on ? std::optional(session.replica_end) : std::nullopt};
+  const SamplingParams& sampling = session.request.sampling;
+  if (!sampling.greedy() && sampling.rule == SamplingRule::kRejection) verify.q = session.q;  // else drafts must match
+  ask_verifier(session, {.session = id, .round = session.round, .base = base_of(session), .body = std::move(verify)}, now);
 }
 
 std::int64_t CoordinatorCore::draft_room(const Session& session) const {
@@ -481,7 +480,8 @@ void CoordinatorCore::ask_drafter(Session& session, SessionId id, std::int64_t d
                                        .kv = up_to_date ? KvRows{.from = base, .to = base, .donors = {}} : std::move(session.kv),
                                        .sampling = sampling == SamplingParams{} ? std::nullopt : std::optional(std::move(sampling)),
                                        .index = answered(session),
-                                       .want_state = session.request.unverified}});
+                                       .want_state = session.request.unverified,
+                                       .want_q = logs_rejections(session)}});
   session.hidden.reset();
   session.kv = {};
 }
@@ -579,6 +579,13 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
       for (std::size_t i = 0; i < drafted; ++i) ++metrics.drafted_per_position[i];
       for (std::int32_t i = 0; i < verdict.accepted; ++i) ++metrics.accepted_per_position[static_cast<std::size_t>(i)];
       metrics.accepted_tokens += verdict.accepted;
+      const auto slot = static_cast<std::size_t>(verdict.accepted);
+      if (logs_rejections(session) && slot < drafted) {
+        Rejection& rejection = rejections_.emplace_back(Rejection{.session = it->first, .round = session.round, .base = base_of(session),
+                                                                  .source = session.outcome.source, .slot = verdict.accepted,
+                                                                  .draft = session.drafts[slot], .target = verdict.next_token});
+        if (!session.q.empty()) compare(rejection, session.q[slot]);
+      }
     }
   }
 

@@ -99,7 +99,8 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
                      .hidden = std::move(draft.hidden),
                      .sampling = std::move(draft.sampling),
                      .index = draft.index,
-                     .want_state = draft.want_state});
+                     .want_state = draft.want_state,
+                     .want_q = draft.want_q});
 }
 
 std::vector<DraftWork> DrafterCore::take_work() {

@@ -26,7 +26,7 @@ struct DraftWork {
   WireTensor hidden = {};
   std::optional<SamplingParams> sampling = {};  ///< as in Draft
   std::int64_t index = 0;
-  bool want_state = false;
+  bool want_state = false, want_q = false;
 };
 
 /// Answer to a kDraft.
