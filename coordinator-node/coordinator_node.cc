@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <random>
 
 #include <spdlog/spdlog.h>
 
 #include "common/transport/pump.h"
+#include "coordinator-node/rejection_log.h"
 
 namespace outrider {
 namespace {
@@ -48,6 +50,11 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
     std::random_device random;
     config.instance = (static_cast<std::uint64_t>(random()) << 32 | random()) >> 1;
   }
+  std::optional<RejectionLog> rejection_log;
+  if (!options.rejection_log.empty()) {
+    ASSIGN_OR_RETURN(rejection_log, RejectionLog::open(options.rejection_log));
+  }
+  config.want_rejections = rejection_log.has_value();
   CoordinatorCore core(config);
   if (!options.policy_state.empty()) RETURN_IF_ERROR(load_policies(options.policy_state, core.policies()));
   Pump pump(*endpoint);
@@ -65,6 +72,7 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
     pump.send(core.take_outgoing(), [&](const Message& sent, std::size_t bytes) { core.on_sent(sent, bytes); },
               [&](const PeerId& peer) { core.on_peer_gone(peer, now()); });
     pump.log(core.take_notices());
+    if (rejection_log) rejection_log->write(core.take_rejections());
     const auto deadline = core.next_deadline();
     endpoint->wait(deadline ? std::clamp<Duration>(*deadline - now(), Duration::zero(), kTick) : kTick);
   }

@@ -11,7 +11,6 @@ namespace outrider {
 namespace {
 
 void append(DonorReplica& replica, const KvRows& kv) {
-  if (kv.empty()) return;
   LayerKv* const layers[] = {&replica.sliding, &replica.full};
   CHECK(kv.donors.size() == std::size(layers));
   for (std::size_t i = 0; i < std::size(layers); ++i) {
@@ -41,7 +40,7 @@ DraftEngine::DraftEngine(std::unique_ptr<Assistant> assistant, std::vector<Token
   std::erase_if(stop_ids_, [&](TokenId id) { return id >= assistant_->config().text.vocab_size; });
 }
 
-TokenId DraftEngine::sample(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids, std::span<const float> scores,
+TokenId DraftEngine::sample(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids, std::span<const float> scores, bool want_q,
                             std::vector<Distribution>* q) {
   constexpr float kNotScored = -std::numeric_limits<float>::infinity();
   row_.assign(static_cast<std::size_t>(assistant_->config().text.vocab_size), kNotScored);
@@ -55,21 +54,27 @@ TokenId DraftEngine::sample(const SamplingParams& sampling, std::int64_t index, 
   const bool sound = std::isfinite(row_[static_cast<std::size_t>(best)]);
   const bool rejection = sampling.rule == SamplingRule::kRejection;
   // Typical drafts are the likeliest ones, as Medusa's.
-  if (sampling.greedy() || sampling.rule == SamplingRule::kTypical || !sound) {
+  const bool likeliest = sampling.greedy() || sampling.rule == SamplingRule::kTypical;
+  // q is the drafter's own, so that the few most probable tokens may be all of it.
+  const auto few = [&] {
+    SamplingParams params = likeliest ? SamplingParams{.temperature = 1} : sampling;
+    params.top_k = params.top_k == 0 ? kDraftTopK : std::min(params.top_k, kDraftTopK);
+    return params;
+  };
+  if (likeliest || !sound) {
     q_.clear();
     q_.add(best, 1);
   } else if (rejection) {
-    // q is the drafter's own, so that the few most probable tokens may be all of it.
-    SamplingParams few = sampling;
-    few.top_k = few.top_k == 0 ? kDraftTopK : std::min(few.top_k, kDraftTopK);
-    make_distribution(row_, few, scratch_, &q_);
+    make_distribution(row_, few(), scratch_, &q_);
   } else {
     make_distribution(row_, sampling, scratch_, &q_);
   }
-  if (rejection && !sampling.greedy()) q->push_back(q_);
   // Under match the drafter draws with the target's own noise, and so the target's token more often than
   // any other way of drafting would (Daliri et al. 2024, drafter-invariant speculative decoding).
-  return draw(q_, Noise(sampling.seed, index, rejection ? Noise::Stream::kDraft : Noise::Stream::kDraw));
+  const TokenId token = draw(q_, Noise(sampling.seed, index, rejection ? Noise::Stream::kDraft : Noise::Stream::kDraw));
+  if (want_q && sound && (likeliest || !rejection)) make_distribution(row_, few(), scratch_, &q_);
+  if (want_q || (rejection && !likeliest)) q->push_back(q_);
+  return token;
 }
 
 Drafts DraftEngine::run(const DraftWork& work) {
@@ -79,18 +84,22 @@ Drafts DraftEngine::run(const DraftWork& work) {
   }
   auto replica = replicas_.find(work.session);
   if (replica == replicas_.end()) replica = replicas_.emplace(work.session, assistant_->make_replica()).first;
-  append(replica->second, work.kv);
-  if (work.kind == DraftWork::Kind::kExtend) return {};
+  if (work.kind == DraftWork::Kind::kExtend) {
+    append(replica->second, work.kv);
+    return {};
+  }
   const std::vector<float> hidden = to_floats(work.hidden);
   const TimePoint start = now();
   Drafts drafts;
   std::int64_t index = work.index;
+  static const SamplingParams kGreedy;
+  const SamplingParams& sampling = work.sampling ? *work.sampling : kGreedy;
   const ChooseDraft choose = [&](std::span<const TokenId> ids, std::span<const float> scores) {
-    return sample(*work.sampling, index++, ids, scores, &drafts.q);
+    return sample(sampling, index++, ids, scores, work.want_q, &drafts.q);
   };
   std::vector<float> state;
   drafts.tokens = assistant_->draft(work.token, hidden, replica->second, work.base, work.draft_length, stop_ids_,
-                                    work.sampling ? &choose : nullptr, work.want_state ? &state : nullptr);
+                                    work.sampling || work.want_q ? &choose : nullptr, work.want_state ? &state : nullptr);
   drafts.draft_ns = (now() - start).count();
   if (work.want_state) drafts.state = to_wire(std::move(state));
   return drafts;

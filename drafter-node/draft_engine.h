@@ -22,9 +22,9 @@ class DraftEngine {
   void report_buffers(const BufferSink& sink, Position positions) const;
 
  private:
-  /// Draws a draft of output `index` from the scores, with the noise that the rule wants, and appends what
-  /// it was drawn from to *q for kRejection. Penalties are left to the target: a drafter does not know the text.
-  TokenId sample(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids, std::span<const float> scores,
+  /// Draws a draft of output `index` from the scores, with the noise that the rule wants, and appends its distribution
+  /// to *q for kRejection or if it is wanted (Candidates::q). Penalties are left to the target: a drafter does not know the text.
+  TokenId sample(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids, std::span<const float> scores, bool want_q,
                  std::vector<Distribution>* q);
 
   std::unique_ptr<Assistant> assistant_;

@@ -40,16 +40,17 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
   while (!stop.stop_requested() && !core.link().refusal() && !pump.version_mismatch()) {
     pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), now()); });
     pump.send(core.take_outgoing());  // a heartbeat's answer does not wait for drafts, or the round trip would seem longer
+    bool drafted = false;
     for (const DraftWork& work : core.take_work()) {
       Drafts drafts = engine.run(work);
       if (work.kind != DraftWork::Kind::kDraft) continue;
       core.on_drafted(work, std::move(drafts));
-      pump.send(core.take_outgoing());  // at once: the next session's drafts must not delay these
+      drafted = true;
     }
     core.on_tick(now());
     pump.send(core.take_outgoing());
     pump.log(core.take_notices());
-    endpoint->wait(kTick);
+    if (!drafted) endpoint->wait(kTick);  // else another session's draft may be due
   }
   if (pump.version_mismatch()) return *pump.version_mismatch();
   if (core.link().refusal()) return *core.link().refusal();

@@ -37,7 +37,7 @@ class ThreadCluster final : public Cluster {
     const std::string name = fmt::format("inproc://outrider-{}", count++);
     std::promise<std::string> listening;
     launch([&](std::stop_token stop) {
-      Result<void> result = run_coordinator(context_, {.listen = name, .core = {.instance = 0}}, stop,
+      Result<void> result = run_coordinator(context_, {.listen = name, .rejection_log = options_.rejection_log, .core = {.instance = 0}}, stop,
                                             [&](const std::string& address) { listening.set_value(address); });
       if (!result) listening.set_value(name);
       return result;
@@ -106,7 +106,9 @@ class ProcessCluster final : public Cluster {
   Result<void> start() {
     int out[2];
     if (pipe2(out, O_CLOEXEC) != 0) return Error{Errc::kIo, fmt::format("pipe: {}", std::strerror(errno))};
-    RETURN_IF_ERROR(spawn("coordinator", {"--listen", "tcp://127.0.0.1:*"}, out[1]));
+    std::vector<std::string> coordinator = {"--listen", "tcp://127.0.0.1:*"};
+    if (!options_.rejection_log.empty()) coordinator.insert(coordinator.end(), {"--rejection-log", options_.rejection_log.string()});
+    RETURN_IF_ERROR(spawn("coordinator", std::move(coordinator), out[1]));
     close(out[1]);
     address_ = read_line(out[0]);
     close(out[0]);

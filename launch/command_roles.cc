@@ -41,13 +41,15 @@ void add_role_commands(CLI::App& app) {
     CLI::App* command = app.add_subcommand("coordinator", "Run the rounds: workers and clients connect here");
     auto listen = std::make_shared<std::string>("tcp://127.0.0.1:7070");
     auto policy_state = std::make_shared<std::string>();
+    auto rejection_log = std::make_shared<std::filesystem::path>();
     command->add_option("--listen", *listen, "Address; port * takes a free one")->capture_default_str();
     command->add_option("--policy-state", *policy_state, "File that keeps over restarts what the ucb1 and thompson policies learned");
-    command->callback([listen, policy_state] {
+    add_rejection_log(*command, *rejection_log);
+    command->callback([listen, policy_state, rejection_log] {
       init_logging("coordinator", "info");
       run_until_signal([&](std::stop_token stop) {
         TransportContext context;
-        return run_coordinator(context, {.listen = *listen, .policy_state = *policy_state, .core = {.instance = 0}}, stop, [](const std::string& address) {
+        return run_coordinator(context, {.listen = *listen, .policy_state = *policy_state, .rejection_log = *rejection_log, .core = {.instance = 0}}, stop, [](const std::string& address) {
           std::printf("%s\n", address.c_str());  // for scripts: where to join
           std::fflush(stdout);
         });

@@ -33,6 +33,7 @@ struct RunFlags {
   std::vector<std::string> stops;
   std::optional<std::int32_t> logprobs;
   DraftLengthFlag draft_length;
+  std::filesystem::path rejection_log;
   std::int64_t max_tokens = 256;
   bool raw = false, json = false, compare = false, no_verifier = false;
 };
@@ -141,7 +142,9 @@ void run(const RunFlags& flags) {
   if (flags.no_verifier) std::fprintf(stderr, "outrider: --no-verifier: all but the first token is the drafter's own, unverified\n");
 
   TransportContext context;
-  ClusterClient cluster = or_throw(connect_or_start(context, flags.cluster.connect, flags.cluster.options(flags.model, pair, draft_length.length > 0)));
+  ClusterOptions cluster_options = flags.cluster.options(flags.model, pair, draft_length.length > 0);
+  cluster_options.rejection_log = flags.rejection_log;
+  ClusterClient cluster = or_throw(connect_or_start(context, flags.cluster.connect, cluster_options));
   Client& client = cluster.client;
 
   Interrupt interrupt;
@@ -207,6 +210,7 @@ void add_run_command(CLI::App& app) {
   auto* no_verifier = command->add_flag("--no-verifier", flags->no_verifier, "To see what the drafter would say: after the first token nobody verifies its drafts");
   command->add_option("--max-tokens", flags->max_tokens, "Longest answer")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   flags->cluster.add_to(*command);
+  add_rejection_log(*command, flags->rejection_log)->excludes(command->get_option("--connect"));
   command->add_option("--stop", flags->stops, "End the answer before this text; may be given several times")->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_flag("--raw", flags->raw, "The prompt is plain text, not a chat message");
   auto* json = command->add_flag("--json", flags->json, "Print one JSON object at the end instead of text");

@@ -27,6 +27,7 @@ struct ServeFlags {
   HttpOptions http{.host = "127.0.0.1", .port = 8000, .api_key = {}};
   DraftLengthFlag draft_length;
   int requests_max = 64;
+  std::filesystem::path rejection_log;
 };
 
 /// What clients call it, where nobody says: the directory of the pair, or of the backbone.
@@ -47,7 +48,9 @@ void serve(ServeFlags flags) {
   Interrupt interrupt(/*also_sigterm=*/true);
   TransportContext context;
   std::unique_ptr<Cluster> cluster;
-  if (flags.cluster.connect.empty()) cluster = or_throw(start_cluster(context, flags.cluster.options(flags.model, pair, draft_length.length > 0)));
+  ClusterOptions cluster_options = flags.cluster.options(flags.model, pair, draft_length.length > 0);
+  cluster_options.rejection_log = flags.rejection_log;
+  if (flags.cluster.connect.empty()) cluster = or_throw(start_cluster(context, cluster_options));
   ServerMetrics metrics;
   ApiServer api(context, std::move(model), {.coordinator = cluster ? cluster->address() : flags.cluster.connect, .version = OUTRIDER_VERSION, .requests_max = flags.requests_max,
                                             .on_finished = [&](const FinishedRequest& request) { metrics.record(request); }});
@@ -79,6 +82,7 @@ void add_serve_command(CLI::App& app) {
   command->add_option("--max-requests", flags->requests_max, "Requests answered at once, and how many of one address may wait; what comes beyond is told 429")->check(CLI::Range(1, 1000))->capture_default_str();
   flags->draft_length.add_to(*command);
   flags->cluster.add_to(*command);
+  add_rejection_log(*command, flags->rejection_log)->excludes(command->get_option("--connect"));
   command->callback([flags] { serve(*flags); });
 }
 

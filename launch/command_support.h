@@ -163,6 +163,11 @@ struct ClusterFlags {
   }
 };
 
+/// --rejection-log, see CoordinatorOptions.
+inline CLI::Option* add_rejection_log(CLI::App& command, std::filesystem::path& file) {
+  return command.add_option("--rejection-log", file, "File to append a JSON line to for every round that loses a draft: which, where, and how far the drafter was off");
+}
+
 /// How this pair's prompts are written; says so where that is a guess.
 inline ChatFormat chat_format_of(const PairPaths& pair) {
   ChatFormat format = or_throw(load_chat_format(pair.backbone));

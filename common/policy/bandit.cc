@@ -140,13 +140,13 @@ Result<void> Ucb1Length::load(const std::string& json) {
 
 // ---- Thompson ----
 
-ThompsonLength::ThompsonLength(std::vector<Arm> arms, const CostModel& costs, std::uint64_t seed, double discount)
-    : arms_(std::move(arms)), costs_(costs), seed_(seed), discount_(discount) {
+Thompson::Thompson(std::vector<Arm> arms, std::uint64_t seed, double discount)
+    : arms_(std::move(arms)), seed_(seed), discount_(discount) {
   CHECK(!arms_.empty() && discount > 0 && discount <= 1, "{} arms, discount {}", arms_.size(), discount);
 }
 
-DraftChoice ThompsonLength::choose(const DraftLimits& limits) {
-  if (!costs_.knows_plain() && !limits.must_draft) return {};
+DraftChoice Thompson::choose(const DraftLimits& limits, const CostModel& costs) {
+  if (!costs.knows_plain() && !limits.must_draft) return {};
   CounterRng random(mix64(seed_ + ++draws_));
   std::array<std::array<double, kDraftLengthMax + 1>, kDraftSources> tau;  // by drafts
   for (std::size_t s = 0; s < kDraftSources; ++s) {
@@ -163,7 +163,7 @@ DraftChoice ThompsonLength::choose(const DraftLimits& limits) {
     if (!playable(arms_[i], limits)) continue;
     const DraftChoice choice = play(arms_, i, limits);
     const double emitted = tau[static_cast<std::size_t>(choice.source)][static_cast<std::size_t>(choice.length)];
-    const double rate = choice.length == 0 ? 1 / std::max(costs_.plain_s(), 1e-12) : tokens_per_second(emitted, costs_.terms(choice.source, choice.length, emitted));
+    const double rate = choice.length == 0 ? 1 / std::max(costs.plain_s(), 1e-12) : tokens_per_second(emitted, costs.terms(choice.source, choice.length, emitted));
     if (rate <= best_rate) continue;
     best_rate = rate;
     best = choice;
@@ -171,7 +171,7 @@ DraftChoice ThompsonLength::choose(const DraftLimits& limits) {
   return best;
 }
 
-void ThompsonLength::observe(const RoundOutcome& outcome) {
+void Thompson::observe(const RoundOutcome& outcome) {
   for (auto& source : positions_) {
     for (Beta& beta : source) {
       beta.held *= discount_;
@@ -185,7 +185,7 @@ void ThompsonLength::observe(const RoundOutcome& outcome) {
   }
 }
 
-std::string ThompsonLength::save() const {
+std::string Thompson::save() const {
   Json rows = Json::array();
   for (const auto& source : positions_) {
     for (const Beta& beta : source) rows.push_back({beta.held, beta.missed});
@@ -193,7 +193,7 @@ std::string ThompsonLength::save() const {
   return Json{{"policy", "thompson"}, {"arms", arms_json(arms_)}, {"positions", rows}, {"seed", seed_}, {"draws", draws_}}.dump();
 }
 
-Result<void> ThompsonLength::load(const std::string& json) {
+Result<void> Thompson::load(const std::string& json) {
   ASSIGN_OR_RETURN(const Json state, parse_state(json, arms_, "thompson"));
   ASSIGN_OR_RETURN(const auto table, parse_table(state, "positions", kDraftSources * kDraftLengthMax, 2));
   const Json seed = state.value("seed", Json()), draws = state.value("draws", Json());

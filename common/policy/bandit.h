@@ -49,14 +49,14 @@ class Ucb1Length : public DraftLengthPolicy {
 
 /// Thompson sampling with the geometric likelihood: every position of a source has a Beta posterior of its
 /// conditional acceptance, which all lengths share; a sample of them gives tau, the cost model the round's time,
-/// and the arm with the most tokens per second is taken.
-class ThompsonLength : public DraftLengthPolicy {
+/// and the arm with the most tokens per second is taken. How drafts fare is one knowledge, what they cost each verifier's.
+class Thompson {
  public:
-  /// @param costs outlives the policy. @param discount weight of the past at each round.
-  ThompsonLength(std::vector<Arm> arms, const CostModel& costs, std::uint64_t seed, double discount = 0.99);
+  /// @param discount weight of the past at each round.
+  Thompson(std::vector<Arm> arms, std::uint64_t seed, double discount = 0.99);
 
-  DraftChoice choose(const DraftLimits& limits) override;
-  void observe(const RoundOutcome& outcome) override;
+  DraftChoice choose(const DraftLimits& limits, const CostModel& costs);
+  void observe(const RoundOutcome& outcome);
 
   /// See Ucb1Length. The random numbers go on from a loaded state as they would have.
   std::string save() const;
@@ -67,10 +67,22 @@ class ThompsonLength : public DraftLengthPolicy {
     double held = 0, missed = 0;  ///< on top of Beta(1, 1)
   };
   std::vector<Arm> arms_;
-  const CostModel& costs_;
   std::uint64_t seed_, draws_ = 0;
   double discount_;
   std::array<std::array<Beta, kDraftLengthMax>, kDraftSources> positions_ = {};
+};
+
+/// A session's way to what Thompson knows.
+class ThompsonLength : public DraftLengthPolicy {
+ public:
+  /// @param shared, costs outlive the policy.
+  ThompsonLength(Thompson& shared, const CostModel& costs) : shared_(shared), costs_(costs) {}
+  DraftChoice choose(const DraftLimits& limits) override { return shared_.choose(limits, costs_); }
+  void observe(const RoundOutcome& outcome) override { shared_.observe(outcome); }
+
+ private:
+  Thompson& shared_;
+  const CostModel& costs_;
 };
 
 }  // namespace outrider

@@ -9,15 +9,15 @@
 namespace outrider {
 namespace {
 
-/// One session's way to a policy that all of them share.
-class Shared : public DraftLengthPolicy {
+/// A session's way to what UCB1 knows.
+class SharedUcb1 : public DraftLengthPolicy {
  public:
-  explicit Shared(DraftLengthPolicy& policy) : policy_(policy) {}
-  DraftChoice choose(const DraftLimits& limits) override { return policy_.choose(limits); }
-  void observe(const RoundOutcome& outcome) override { policy_.observe(outcome); }
+  explicit SharedUcb1(Ucb1Length& shared) : shared_(shared) {}
+  DraftChoice choose(const DraftLimits& limits) override { return shared_.choose(limits); }
+  void observe(const RoundOutcome& outcome) override { shared_.observe(outcome); }
 
  private:
-  DraftLengthPolicy& policy_;
+  Ucb1Length& shared_;
 };
 
 }  // namespace
@@ -33,15 +33,15 @@ Result<DraftLength> parse_draft_length(const std::string& text) {
   return Error{Errc::kInvalidArgument, fmt::format("draft length '{}', wanted 0 to {}, auto, heuristic, ucb1 or thompson", text.substr(0, 40), kDraftLengthMax)};
 }
 
-Policies::Policies(std::uint64_t seed) : ucb1_(default_arms()), thompson_(default_arms(), costs_, seed) {}
+Policies::Policies(std::uint64_t seed) : ucb1_(default_arms()), thompson_(default_arms(), seed) {}
 
-std::unique_ptr<DraftLengthPolicy> Policies::make(DraftPolicy policy, int length) {
+std::unique_ptr<DraftLengthPolicy> Policies::make(DraftPolicy policy, int length, const CostModel& costs) {
   switch (policy) {
     case DraftPolicy::kFixed: return std::make_unique<FixedLength>(length);
-    case DraftPolicy::kAuto: return make_auto_policy(costs_);
+    case DraftPolicy::kAuto: return make_auto_policy(costs);
     case DraftPolicy::kHeuristic: return std::make_unique<HeuristicLength>();
-    case DraftPolicy::kUcb1: return std::make_unique<Shared>(ucb1_);
-    case DraftPolicy::kThompson: return std::make_unique<Shared>(thompson_);
+    case DraftPolicy::kUcb1: return std::make_unique<SharedUcb1>(ucb1_);
+    case DraftPolicy::kThompson: return std::make_unique<ThompsonLength>(thompson_, costs);
   }
   CHECK(false, "draft policy {}", static_cast<int>(policy));
 }

@@ -28,18 +28,17 @@ struct DraftLength {
 /// @param text 0 to 32, auto, heuristic, ucb1 or thompson.
 Result<DraftLength> parse_draft_length(const std::string& text);
 
-/// What the sessions of one coordinator share: what rounds cost and how drafts fare, and what the bandits learned.
+/// What the sessions of one coordinator share beside their verifier's CostModel: what the bandits learned.
 class Policies {
  public:
   /// @param seed of Thompson's draws.
   explicit Policies(std::uint64_t seed);
 
-  /// The policy of one session. It must not outlive this object. @param length for kFixed.
-  std::unique_ptr<DraftLengthPolicy> make(DraftPolicy policy, int length);
+  /// The policy of one session. @param length for kFixed. @param costs of the session's verifier; like this object it
+  /// outlives the policy.
+  std::unique_ptr<DraftLengthPolicy> make(DraftPolicy policy, int length, const CostModel& costs);
   /// Whether this policy ever takes DraftSource::kNgram.
   static bool takes_ngram(DraftPolicy policy) { return policy != DraftPolicy::kFixed && policy != DraftPolicy::kHeuristic; }
-  /// Every round of every session, before the session's policy hears of it.
-  void observe(const RoundOutcome& outcome) { costs_.observe(outcome); }
 
   /// What the bandits learned, as JSON.
   std::string save() const;
@@ -47,9 +46,8 @@ class Policies {
   Result<void> load(const std::string& json);
 
  private:
-  CostModel costs_;
   Ucb1Length ucb1_;
-  ThompsonLength thompson_;
+  Thompson thompson_;
 };
 
 }  // namespace outrider

@@ -115,7 +115,7 @@ class Survival {
   const Survival* prior_;
 };
 
-/// What rounds cost and how drafts fare, learned from every session of a coordinator. Sessions share it;
+/// What rounds cost and how drafts fare, learned from every session of a verifier. They share it;
 /// whoever owns it calls observe() once a round, before the session's policy hears of the round.
 class CostModel {
  public:

@@ -13,13 +13,18 @@ namespace {
 /// target goes no further than the prompt.
 template <typename Session>
 Position base_of(const Session& session) {
-  if (session.request.unverified) return static_cast<Position>(session.request.prompt.size());
-  return static_cast<Position>(session.request.prompt.size() + session.answer.size()) - 1;
+  return session.request.unverified ? session.prompt_size : static_cast<Position>(session.text.size()) - 1;
+}
+
+/// Tokens of the answer so far.
+template <typename Session>
+std::int64_t answered(const Session& session) {
+  return std::ssize(session.text) - session.prompt_size;
 }
 
 template <typename Session>
 std::int64_t tokens_left(const Session& session) {
-  return session.request.max_tokens - static_cast<std::int64_t>(session.answer.size());
+  return session.request.max_tokens - answered(session);
 }
 
 /// Whether a verdict's logprobs are what the request asked for.
@@ -31,29 +36,27 @@ bool fits(const std::vector<TokenLogprobs>& logprobs, std::optional<std::int32_t
          });
 }
 
-/// Drafts that the answer has room for; a verdict adds a token of its own.
+/// Drafts that the answer, and so the context, has room for; a verdict adds a token of its own.
 template <typename Session>
 std::int64_t drafts_left(const Session& session) {
   return tokens_left(session) - (session.request.unverified ? 0 : 1);
 }
 
-/// Whether a model with these facts can answer the request.
-Result<void> check_request(const Generate& request, const PairFacts& facts) {
-  for (const TokenId token : request.prompt) {
+/// Whether a model with these facts can go on from the prompt.
+Result<void> check_request(std::span<const TokenId> prompt, const SamplingParams& sampling, const PairFacts& facts) {
+  for (const TokenId token : prompt) {
     if (token >= facts.vocab_size) {
       return Error{Errc::kInvalidArgument, fmt::format("prompt token id {}, the vocabulary has {}", token, facts.vocab_size)};
     }
   }
-  if (std::ssize(request.prompt) + 1 > facts.context_max) {
-    return Error{Errc::kOutOfRange,
-                 fmt::format("the prompt has {} tokens, the context holds {} with the answer", request.prompt.size(), facts.context_max)};
+  if (std::ssize(prompt) + 1 > facts.context_max) {
+    return Error{Errc::kOutOfRange, fmt::format("the prompt has {} tokens, the context holds {} with the answer", prompt.size(), facts.context_max)};
   }
-  return check_sampling(request.sampling, facts.vocab_size);
+  return check_sampling(sampling, facts.vocab_size);
 }
 
 /// K/V rows that a session can come to need. Nobody knows how long a stepwise text gets: its room grows with each verify.
-Position positions_max(const Generate& request, const PairFacts& facts) {
-  const auto prompt = static_cast<Position>(request.prompt.size());
+Position positions_max(Position prompt, const Generate& request, const PairFacts& facts) {
   return request.stepwise ? prompt : std::min(prompt + std::min(request.max_tokens, facts.context_max) - 1, facts.context_max);
 }
 
@@ -192,7 +195,7 @@ void CoordinatorCore::drop_worker(const PeerId& peer, const std::string& why, Ti
   const bool verifier = worker->second.hello.role == Role::kVerifier;
   const std::string name = worker->second.hello.name;
   const bool announced = worker->second.draining, warned_already = worker->second.suspect;
-  workers_.erase(worker);
+  const auto gone = workers_.extract(worker);  // policies of its sessions refer to it until these have ended below
   if (!warned_already) {
     notices_.push_back({!announced, fmt::format("{} {} {}{}", verifier ? "verifier" : "drafter", name, why,
                                                 verifier || announced ? "" : "; going on without it")});
@@ -266,7 +269,7 @@ void CoordinatorCore::on_generate(const PeerId& from, const Message& message, Ti
     return refuse(Errc::kInvalidArgument, "an unverified answer wants drafts of a fixed length, no steps and no log-probabilities");
   }
   if (const PairFacts* facts = verifier_facts()) {
-    if (auto fine = check_request(request, *facts); !fine) return refuse(fine.error().code, fine.error().message);
+    if (auto fine = check_request(request.prompt, request.sampling, *facts); !fine) return refuse(fine.error().code, fine.error().message);
   }
   if (waiting() >= config_.waiting_max) {
     return refuse(Errc::kUnavailable, fmt::format("{} requests are waiting, this coordinator lets {} wait", waiting(), config_.waiting_max));
@@ -282,7 +285,8 @@ void CoordinatorCore::on_generate(const PeerId& from, const Message& message, Ti
   session.turn = last_turn + 1;
   session.request_id = message.session;
   session.request = request;
-  if (!request.stepwise) session.policy = policies_.make(request.policy, request.draft_length);
+  session.text = std::move(session.request.prompt);
+  session.prompt_size = std::ssize(session.text);
   session.opened = session.phase_since = now;
   send(from, {.session = message.session, .body = Heartbeat{}});  // taken
   start_waiting(now);
@@ -312,7 +316,7 @@ bool CoordinatorCore::start(Sessions::iterator it, TimePoint now) {
   for (auto& [peer, worker] : workers_) {
     if (worker.hello.role != Role::kVerifier || worker.draining) continue;
     const Capacity& capacity = worker.hello.capacity;
-    const std::int64_t bytes = capacity.kv_cost.bytes(positions_max(session.request, worker.hello.facts));
+    const std::int64_t bytes = capacity.kv_cost.bytes(positions_max(session.prompt_size, session.request, worker.hello.facts));
     // What never fits is sent all the same: the verifier says best what is missing.
     const bool refuses = bytes > capacity.kv_bytes_max;
     worth_waiting = worth_waiting || !refuses;
@@ -325,20 +329,20 @@ bool CoordinatorCore::start(Sessions::iterator it, TimePoint now) {
   if (best == nullptr || (best_refuses && worth_waiting)) return false;  // on_hello or on_tick come back
   turn_ = std::max(turn_, session.turn);
   const PairFacts& facts = best->hello.facts;
-  if (auto fine = check_request(session.request, facts); !fine) {
+  if (auto fine = check_request(session.text, session.request.sampling, facts); !fine) {
     fail(it, fine.error().code, fine.error().message);
     return true;
   }
-  const auto prompt = static_cast<Position>(session.request.prompt.size());
   // The last token of an answer needs no K/V, so prompt + answer may be one longer than the context.
-  session.request.max_tokens = std::min<std::int64_t>(session.request.max_tokens, facts.context_max - prompt + 1);
+  session.request.max_tokens = std::min<std::int64_t>(session.request.max_tokens, facts.context_max - session.prompt_size + 1);
   session.verifier = best_peer;
   ++best->sessions;
+  if (!session.request.stepwise) session.policy = policies_.make(session.request.policy, session.request.draft_length, best->costs);
   if (draft_room(session) > 0) assign_drafter(session);
   session.phase = Phase::kPrefill;
-  if (!best_refuses) set_aside(session, positions_max(session.request, facts));
-  Prefill prefill{.tokens = session.request.prompt, .want_kv = !session.drafter.empty(),
-                  .positions_max = session.request.stepwise ? 0 : prompt + session.request.max_tokens - 1, .sampling = session.request.sampling,
+  if (!best_refuses) set_aside(session, positions_max(session.prompt_size, session.request, facts));
+  Prefill prefill{.tokens = session.text, .want_kv = !session.drafter.empty(),
+                  .positions_max = session.request.stepwise ? 0 : session.prompt_size + session.request.max_tokens - 1, .sampling = session.request.sampling,
                   .compute_all = session.request.unverified};
   if (prefill.sampling.min_tokens > 0) {
     // A stop id beyond the vocabulary never comes.
@@ -382,8 +386,7 @@ void CoordinatorCore::on_candidates(Sessions::iterator it, Candidates candidates
   session.outcome.draft_wire_s = to_seconds(Duration(waited - drafting));
   if (sound) {
     session.drafts = std::move(candidates.tokens);
-    const SamplingParams& sampling = session.request.sampling;
-    if (!sampling.greedy() && sampling.rule == SamplingRule::kRejection) session.q = std::move(candidates.q);
+    session.q = std::move(candidates.q);
   } else {
     warn(fmt::format("{} candidates with {} distributions, or ids beyond the vocabulary of {}: dropped", candidates.tokens.size(),
                      candidates.q.size(), facts.vocab_size));
@@ -399,19 +402,18 @@ void CoordinatorCore::send_verify(Session& session, SessionId id, TimePoint now)
   // A policy that wants plain rounds is spared the drafter's input; when it wants drafts again, one round fetches it.
   const bool wanted = session.policy == nullptr || session.choice.length > 0;
   const bool drafting_goes_on = wanted && usable_drafter(session) != nullptr && tokens_left(session) > 1;
-  std::vector<TokenId> tokens = {session.answer.back()};
+  std::vector<TokenId> tokens = {session.text.back()};
   tokens.insert(tokens.end(), session.drafts.begin(), session.drafts.end());
   session.phase = Phase::kVerifying;
   if (session.request.stepwise) set_aside(session, base_of(session) + std::ssize(tokens));
-  ask_verifier(session,
-               {.session = id, .round = session.round, .base = base_of(session),
-                .body = Verify{std::move(tokens), drafting_goes_on ? std::optional(session.replica_end) : std::nullopt, session.q}},
-               now);
+  Verify verify{.tokens = std::move(tokens), .kv_from = drafting_goes_on ? std::optional(session.replica_end) : std::nullopt};
+  const SamplingParams& sampling = session.request.sampling;
+  if (!sampling.greedy() && sampling.rule == SamplingRule::kRejection) verify.q = session.q;  // else drafts must match
+  ask_verifier(session, {.session = id, .round = session.round, .base = base_of(session), .body = std::move(verify)}, now);
 }
 
 std::int64_t CoordinatorCore::draft_room(const Session& session) const {
-  const PairFacts& facts = workers_.at(session.verifier).hello.facts;
-  const std::int64_t room = std::min<std::int64_t>({session.request.draft_length, drafts_left(session), facts.context_max - base_of(session) - 1});
+  const std::int64_t room = std::min<std::int64_t>(session.request.draft_length, drafts_left(session));
   if (session.request.policy != DraftPolicy::kAuto) return room;
   // Rows of all sessions share forward passes, and what drafts gain one session the others lose, which no session's own policy can see.
   const auto others = std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
@@ -448,13 +450,8 @@ void CoordinatorCore::next_round(Session& session, SessionId id, TimePoint now, 
 }
 
 void CoordinatorCore::draft(Session& session, SessionId id, std::int64_t room, TimePoint now) {
-  std::vector<TokenId> text;
   std::span<const TokenId> ngram;
-  if (room > 0 && Policies::takes_ngram(session.request.policy)) {
-    text = session.request.prompt;
-    text.insert(text.end(), session.answer.begin(), session.answer.end());
-    ngram = ngram_draft(text, static_cast<std::size_t>(room));
-  }
+  if (room > 0 && Policies::takes_ngram(session.request.policy)) ngram = ngram_draft(session.text, static_cast<std::size_t>(room));
   session.choice = session.policy->choose({.assistant = usable_drafter(session) != nullptr ? static_cast<int>(room) : 0,
                                            .ngram = static_cast<int>(ngram.size())});
   session.outcome.source = session.choice.source;
@@ -477,13 +474,14 @@ void CoordinatorCore::ask_drafter(Session& session, SessionId id, std::int64_t d
   SamplingParams sampling = session.request.sampling;
   sampling.logprobs.reset();  // the target's matter
   send(session.drafter, {.session = id, .round = session.round, .base = base,
-                         .body = Draft{.token = session.answer.back(),
+                         .body = Draft{.token = session.text.back(),
                                        .draft_length = static_cast<std::int32_t>(draft_length),
                                        .hidden = std::move(*session.hidden),
                                        .kv = up_to_date ? KvRows{.from = base, .to = base, .donors = {}} : std::move(session.kv),
                                        .sampling = sampling == SamplingParams{} ? std::nullopt : std::optional(std::move(sampling)),
-                                       .index = static_cast<std::int64_t>(session.answer.size()),
-                                       .want_state = session.request.unverified}});
+                                       .index = answered(session),
+                                       .want_state = session.request.unverified,
+                                       .want_q = logs_rejections(session)}});
   session.hidden.reset();
   session.kv = {};
 }
@@ -534,10 +532,9 @@ void CoordinatorCore::on_step(const PeerId& from, const Message& message, TimePo
 void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoint now) {
   Session& session = it->second;
   auto& verdict = std::get<Verdict>(message.body);
-  const Worker& verifier = workers_.at(session.verifier);
+  Worker& verifier = workers_.at(session.verifier);
   const bool prefill = session.phase == Phase::kPrefill;
-  const Position committed = prefill ? static_cast<Position>(session.request.prompt.size())
-                                     : base_of(session) + verdict.accepted + 1;
+  const Position committed = prefill ? session.prompt_size : base_of(session) + verdict.accepted + 1;
   if (verdict.accepted < 0 || verdict.accepted > static_cast<std::int64_t>(session.drafts.size()) ||
       verdict.committed != committed || verdict.next_token < 0 || verdict.next_token >= verifier.hello.facts.vocab_size) {
     return fail(it, Errc::kMalformed,
@@ -563,7 +560,7 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
     session.outcome.verify_s = to_seconds(Duration(verifying));
     session.outcome.round_s = to_seconds(now - session.round_began);
     if (session.policy != nullptr) {
-      policies_.observe(session.outcome);
+      verifier.costs.observe(session.outcome);
       session.policy->observe(session.outcome);
     }
     if (!session.drafts.empty()) {
@@ -582,6 +579,13 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
       for (std::size_t i = 0; i < drafted; ++i) ++metrics.drafted_per_position[i];
       for (std::int32_t i = 0; i < verdict.accepted; ++i) ++metrics.accepted_per_position[static_cast<std::size_t>(i)];
       metrics.accepted_tokens += verdict.accepted;
+      const auto slot = static_cast<std::size_t>(verdict.accepted);
+      if (logs_rejections(session) && slot < drafted) {
+        Rejection& rejection = rejections_.emplace_back(Rejection{.session = it->first, .round = session.round, .base = base_of(session),
+                                                                  .source = session.outcome.source, .slot = verdict.accepted,
+                                                                  .draft = session.drafts[slot], .target = verdict.next_token});
+        if (!session.q.empty()) compare(rejection, session.q[slot]);
+      }
     }
   }
 
@@ -610,8 +614,8 @@ bool CoordinatorCore::emit(Sessions::iterator it, std::vector<TokenId> fresh, st
   if (stopped) fresh.erase(stop + 1, fresh.end());
   if (!logprobs.empty()) logprobs.resize(fresh.size());
   CHECK(static_cast<std::int64_t>(fresh.size()) <= tokens_left(session), "{} tokens, {} left", fresh.size(), tokens_left(session));
-  const auto index = static_cast<std::int64_t>(session.answer.size());
-  session.answer.insert(session.answer.end(), fresh.begin(), fresh.end());
+  const std::int64_t index = answered(session);
+  session.text.insert(session.text.end(), fresh.begin(), fresh.end());
   session.last_token = now;
   session.metrics.decode_ns = (now - session.first_token).count();
   send(session.client, {.session = session.request_id, .body = Tokens{index, std::move(fresh), std::move(logprobs), std::move(round)}});
@@ -624,7 +628,7 @@ void CoordinatorCore::on_client_cancel(const PeerId& from, SessionId request_id,
   for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
     if (it->second.client != from || it->second.request_id != request_id) continue;
     if (!cancel.keep) return finish(it, Failed{Errc::kCancelled, "cancelled"});
-    if (const std::int64_t had = std::ssize(it->second.answer); *cancel.keep > had) {
+    if (const std::int64_t had = answered(it->second); *cancel.keep > had) {
       return fail(it, Errc::kInvalidArgument, fmt::format("{} tokens to keep, the answer has {}", *cancel.keep, had));
     }
     return finish(it, Done{FinishReason::kStop, it->second.metrics});

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/policy/policies.h"
+#include "common/protocol/rejection.h"
 #include "common/protocol/worker_link.h"
 
 namespace outrider {
@@ -26,6 +27,7 @@ struct CoordinatorConfig {
   int keep_alives_max = 120;  ///< then the session fails: nobody waits an hour for a step
   std::size_t sessions_max = 1024;  ///< at work at once, on all verifiers
   std::size_t waiting_max = 1024;   ///< requests that wait for their turn; a further one is refused
+  bool want_rejections = false;     ///< fill take_rejections(): the drafters send their distributions
 };
 
 /// The coordinator's side of every session, as a pure state machine: owns the text, asks the drafter,
@@ -52,6 +54,8 @@ class CoordinatorCore {
 
   std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
   std::vector<Notice> take_notices() { return std::exchange(notices_, {}); }
+  /// One of every round that lost a draft, but for stepwise texts, whose drafts are the client's.
+  std::vector<Rejection> take_rejections() { return std::exchange(rejections_, {}); }
   Status status() const;
 
  private:
@@ -63,6 +67,7 @@ class CoordinatorCore {
     int sessions = 0;
     std::int64_t kv_bytes = 0;  ///< of a verifier: set aside for them
     Duration rtt{};  ///< of its heartbeats, smoothed; 0: not measured yet
+    CostModel costs = {};  ///< of a verifier: its sessions' policies refer to it
 
     /// Whether a session may be given to it now.
     bool may_draft() const { return hello.role == Role::kDrafter && !draining && !suspect; }
@@ -72,8 +77,9 @@ class CoordinatorCore {
     PeerId client;
     std::uint64_t turn = 0;     ///< the lowest of those that wait starts first
     SessionId request_id{};  ///< the client's number for it
-    Generate request;
-    std::vector<TokenId> answer;
+    Generate request;           ///< its prompt is in `text`
+    std::vector<TokenId> text;  ///< prompt, then answer
+    Position prompt_size = 0;
     Phase phase = Phase::kWaiting;
     TimePoint phase_since{}, asked{};
     TimePoint kept_alive{};  ///< last request to the verifier, repeats while paused included
@@ -82,7 +88,7 @@ class CoordinatorCore {
     std::int64_t kv_bytes = 0; ///< what it takes of its verifier's memory
     RoundId round{};
     std::vector<TokenId> drafts;
-    std::vector<Distribution> q;         ///< what the drafts were drawn from; empty: they must match
+    std::vector<Distribution> q;         ///< as the drafter sent it with the drafts
     bool asked_drafter = false;          ///< stepwise: in this round
     int keep_alives = 0;                 ///< stepwise: since the last step
     std::optional<Message> outstanding;  ///< the last request to the verifier
@@ -119,6 +125,9 @@ class CoordinatorCore {
   /// Opens a round, and drafts and verifies unless the client takes the steps itself.
   /// catch_up: the K/V at hand belong to a prompt or to a late joiner's history, not to a round of drafts.
   void next_round(Session& session, SessionId id, TimePoint now, bool catch_up);
+  bool logs_rejections(const Session& session) const {
+    return config_.want_rejections && !session.request.unverified && !session.request.stepwise;
+  }
   /// Drafts this round may have.
   std::int64_t draft_room(const Session& session) const;
   /// Lets the policy choose a length up to `room`, and drafts.
@@ -160,6 +169,7 @@ class CoordinatorCore {
   std::optional<TimePoint> next_heartbeat_;
   std::vector<Outgoing> outgoing_;
   std::vector<Notice> notices_;
+  std::vector<Rejection> rejections_;
 };
 
 }  // namespace outrider

@@ -19,10 +19,10 @@ void DrafterCore::on_message(Message message, TimePoint now) {
   }
   if (std::holds_alternative<Draft>(message.body)) return on_draft(std::move(message), now);
   if (auto* chunk = std::get_if<KvChunk>(&message.body)) {
-    Session* session = find_or_open(message.session, now);
-    if (session == nullptr || !accept_rows(*session, chunk->kv) || chunk->kv.to <= session->replica_end) return;
-    session->replica_end = chunk->kv.to;
-    work_.push_back({.kind = DraftWork::Kind::kExtend, .session = message.session, .kv = std::move(chunk->kv)});
+    // Rows after those that a draft wants are of a later round: nobody waits for it any more.
+    if (Session* session = find_or_open(message.session, now); session != nullptr && extend(*session, message.session, std::move(chunk->kv))) {
+      drop_draft(message.session);
+    }
     return;
   }
   if (std::holds_alternative<Free>(message.body)) return free(message.session);
@@ -47,6 +47,21 @@ bool DrafterCore::accept_rows(const Session& session, const KvRows& kv) {
   return true;
 }
 
+bool DrafterCore::extend(Session& session, SessionId id, KvRows kv) {
+  if (kv.empty() || !accept_rows(session, kv) || kv.to <= session.replica_end) return false;
+  session.replica_end = kv.to;
+  rows_.push_back({.kind = DraftWork::Kind::kExtend, .session = id, .kv = std::move(kv)});
+  return true;
+}
+
+bool DrafterCore::waits(SessionId id) const {
+  return std::any_of(drafts_.begin(), drafts_.end(), [&](const DraftWork& work) { return work.session == id; });
+}
+
+void DrafterCore::drop_draft(SessionId id) {
+  std::erase_if(drafts_, [&](const DraftWork& work) { return work.session == id; });
+}
+
 void DrafterCore::on_draft(Message message, TimePoint now) {
   Session* session = find_or_open(message.session, now);
   if (session == nullptr) return;
@@ -55,6 +70,8 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
     outgoing_.push_back({"", *session->last_answer});
     return;
   }
+  if (message.round == session->round && waits(message.session)) return;  // repeated
+  drop_draft(message.session);                                            // overtaken
   auto& draft = std::get<Draft>(message.body);
   const auto answer = [&](Body body) {
     outgoing_.push_back({"", {.session = message.session, .round = message.round, .base = message.base, .body = std::move(body)}});
@@ -68,34 +85,36 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
   if (draft.sampling) {
     if (auto fine = check_sampling(*draft.sampling, facts_.vocab_size); !fine) return answer(Failed{Errc::kMismatch, fine.error().message});
   }
-  if (!draft.kv.empty() && accept_rows(*session, draft.kv) && draft.kv.to > session->replica_end) {
-    session->replica_end = draft.kv.to;
-  } else {
-    draft.kv = {};
-  }
+  extend(*session, message.session, std::move(draft.kv));
   session->round = message.round;
   session->last_answer.reset();
-  if (session->replica_end != message.base || message.base == 0) {
-    // A lost or late delta: say from where to send again. What did arrive is kept.
-    if (!draft.kv.empty()) work_.push_back({.kind = DraftWork::Kind::kExtend, .session = message.session, .kv = std::move(draft.kv)});
-    return answer(NeedKv{std::min(session->replica_end, message.base)});
+  // A lost or late delta: say from where to send again. What did arrive is kept.
+  if (session->replica_end != message.base || message.base == 0) return answer(NeedKv{std::min(session->replica_end, message.base)});
+  drafts_.push_back({.kind = DraftWork::Kind::kDraft,
+                     .session = message.session,
+                     .round = message.round,
+                     .base = message.base,
+                     .token = draft.token,
+                     .draft_length = draft.draft_length,
+                     .hidden = std::move(draft.hidden),
+                     .sampling = std::move(draft.sampling),
+                     .index = draft.index,
+                     .want_state = draft.want_state,
+                     .want_q = draft.want_q});
+}
+
+std::vector<DraftWork> DrafterCore::take_work() {
+  std::vector<DraftWork> work = std::exchange(rows_, {});
+  if (!drafts_.empty()) {
+    work.push_back(std::move(drafts_.front()));
+    drafts_.erase(drafts_.begin());
   }
-  work_.push_back({.kind = DraftWork::Kind::kDraft,
-                   .session = message.session,
-                   .round = message.round,
-                   .base = message.base,
-                   .kv = std::move(draft.kv),
-                   .token = draft.token,
-                   .draft_length = draft.draft_length,
-                   .hidden = std::move(draft.hidden),
-                   .sampling = std::move(draft.sampling),
-                   .index = draft.index,
-                   .want_state = draft.want_state});
+  return work;
 }
 
 void DrafterCore::on_drafted(const DraftWork& work, Drafts drafts) {
   const auto known = sessions_.find(work.session);
-  if (known == sessions_.end()) return;  // freed meanwhile
+  if (known == sessions_.end() || known->second.round != work.round) return;  // freed or overtaken meanwhile
   Message answer{.session = work.session, .round = work.round, .base = work.base,
                  .body = Candidates{std::move(drafts.tokens), drafts.draft_ns, std::move(drafts.q), std::move(drafts.state)}};
   known->second.last_answer = answer;
@@ -112,7 +131,9 @@ void DrafterCore::on_tick(TimePoint now) {
 }
 
 void DrafterCore::free(SessionId id) {
-  if (sessions_.erase(id) > 0) work_.push_back({.kind = DraftWork::Kind::kRelease, .session = id});
+  if (sessions_.erase(id) == 0) return;
+  drop_draft(id);
+  rows_.push_back({.kind = DraftWork::Kind::kRelease, .session = id});
 }
 
 }  // namespace outrider

@@ -19,14 +19,14 @@ struct DraftWork {
   enum class Kind { kExtend, kDraft, kRelease } kind = Kind::kExtend;
   SessionId session{};
   RoundId round{};
-  Position base = 0;
-  KvRows kv = {};               ///< kExtend and kDraft: rows to append to the replica first
-  TokenId token = 0;            ///< kDraft
+  Position base = 0;            ///< kDraft: the replica's length
+  KvRows kv = {};               ///< kExtend: rows to append to the replica
+  TokenId token = 0;            ///< kDraft, as all below
   std::int32_t draft_length = 0;
   WireTensor hidden = {};
   std::optional<SamplingParams> sampling = {};  ///< as in Draft
   std::int64_t index = 0;
-  bool want_state = false;
+  bool want_state = false, want_q = false;
 };
 
 /// Answer to a kDraft.
@@ -46,7 +46,9 @@ class DrafterCore {
 
   void on_message(Message message, TimePoint now);
   void on_tick(TimePoint now);
-  std::vector<DraftWork> take_work() { return std::exchange(work_, {}); }
+  /// Rows and releases in the order they came, then the draft that was asked for first: one at a time, because while it
+  /// is made the coordinator may go on without those that wait. They are then dropped, and their rows are there already.
+  std::vector<DraftWork> take_work();
   /// Answers a kDraft. @pre the work came from take_work().
   void on_drafted(const DraftWork& work, Drafts drafts);
 
@@ -67,14 +69,19 @@ class DrafterCore {
   Session* find_or_open(SessionId id, TimePoint now);
   /// Whether rows continue the replica, and are what the handshake promised.
   bool accept_rows(const Session& session, const KvRows& kv);
+  /// Appends rows that accept_rows() likes and the replica does not have. @return whether there were any.
+  bool extend(Session& session, SessionId id, KvRows kv);
   void on_draft(Message message, TimePoint now);
+  bool waits(SessionId id) const;
+  void drop_draft(SessionId id);
   void free(SessionId id);
 
   DrafterConfig config_;
   PairFacts facts_;
   WorkerLink link_;
   std::map<SessionId, Session> sessions_;
-  std::vector<DraftWork> work_;
+  std::vector<DraftWork> rows_;    ///< kExtend and kRelease
+  std::vector<DraftWork> drafts_;  ///< kDraft, one of a session at most: the replica ends at its base once rows_ are done
   std::vector<Outgoing> outgoing_;
   std::vector<Notice> notices_;
 };

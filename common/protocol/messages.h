@@ -23,7 +23,7 @@ namespace outrider {
 
 /// Both sides of a connection must speak the same one. Raised when a message changes its meaning;
 /// adding an optional field does not raise it (schemas/README.md).
-inline constexpr std::uint32_t kProtocolVersion = 4;
+inline constexpr std::uint32_t kProtocolVersion = 5;
 
 /// Limits that hold before a field is believed. A frame or count beyond them is malformed.
 struct WireLimits {
@@ -157,11 +157,15 @@ struct Draft {  ///< coordinator -> drafter; base is the position of `token`
   std::optional<SamplingParams> sampling = {};  ///< none: draft greedily
   std::int64_t index = 0;                       ///< of the first draft in the answer
   bool want_state = false;                      ///< the drafts are to be gone on from, unverified
+  bool want_q = false;                          ///< Candidates::q under every rule, for the rejection log; changes no draft
 };
 struct Candidates {  ///< drafter -> coordinator; coordinator -> client, for a Step
   std::vector<TokenId> tokens;
   std::int64_t draft_ns = 0;  ///< spent in assistant forwards
-  std::vector<Distribution> q = {};  ///< for kRejection: what each token was drawn from, at most kDraftTopK tokens
+  /// At most kDraftTopK tokens each. For kRejection: what each token was drawn from. If wanted, also under kMatch: what
+  /// kRejection would draw from; and where drafts are the likeliest tokens (greedy, kTypical): the drafter's scores at
+  /// temperature 1 without filters.
+  std::vector<Distribution> q = {};
   std::optional<WireTensor> state = {};  ///< [hidden_size] f32, the assistant's own row after the last token, if it is wanted
 };
 struct NeedKv {  ///< drafter -> coordinator instead of Candidates

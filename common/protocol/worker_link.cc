@@ -14,7 +14,6 @@ bool WorkerLink::on_message(const Message& message, TimePoint now, Event* event,
   }
   if (const auto* refuse = std::get_if<Refuse>(&message.body)) {
     refusal_ = Error{refuse->code, refuse->message};
-    *event = Event::kRefused;
     return true;
   }
   if (std::holds_alternative<WhoAreYou>(message.body)) {

@@ -26,7 +26,7 @@ class WorkerLink {
  public:
   WorkerLink(const LinkConfig& config, Hello hello) : config_(config), hello_(std::move(hello)) {}
 
-  enum class Event { kNone, kForgetSessions, kRefused };
+  enum class Event { kNone, kForgetSessions };
   /// @return true when the message is dealt with: it was one of the connection's own, or came before
   ///   the Welcome. *event says what follows. Appends an answer if there is one.
   bool on_message(const Message& message, TimePoint now, Event* event, std::vector<Outgoing>* outgoing);

@@ -194,7 +194,7 @@ Offset<wire::Draft> write(Writer& writer, const Draft& draft) {
   const std::uint32_t hidden = writer.add(draft.hidden);
   const auto kv = write(writer, draft.kv);
   const auto sampling = draft.sampling ? write(writer, *draft.sampling) : Offset<wire::Sampling>();
-  return wire::CreateDraft(writer.builder, draft.token, draft.draft_length, hidden, kv, sampling, draft.index, draft.want_state);
+  return wire::CreateDraft(writer.builder, draft.token, draft.draft_length, hidden, kv, sampling, draft.index, draft.want_state, draft.want_q);
 }
 
 /// Absent where there are none.
@@ -628,7 +628,8 @@ Draft read(Reader& reader, const wire::Draft& table) {
               .hidden = reader.tensor("hidden", table.hidden(), 1),
               .kv = read(reader, *table.kv()),
               .index = reader.position("index", table.index()),
-              .want_state = table.want_state()};
+              .want_state = table.want_state(),
+              .want_q = table.want_q()};
   if (table.sampling() != nullptr) draft.sampling = read(reader, *table.sampling());
   return draft;
 }

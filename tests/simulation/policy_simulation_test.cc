@@ -154,9 +154,10 @@ TEST(Bandits, RegretGrowsMoreSlowlyThanTheRounds) {
     for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
       PolicySimulator simulator(world, independent(0.75, 0.3, seed));
       simulator.limits.ngram = 16;
+      Thompson posteriors(default_arms(), seed, 1.0);
       std::unique_ptr<DraftLengthPolicy> policy;
       if (thompson) {
-        policy = std::make_unique<ThompsonLength>(default_arms(), simulator.costs, seed, 1.0);
+        policy = std::make_unique<ThompsonLength>(posteriors, simulator.costs);
       } else {
         policy = std::make_unique<Ucb1Length>(default_arms(), Ucb1Length::Options{.discount = 1, .exploration = 0.5});
       }
@@ -194,9 +195,10 @@ TEST_P(BanditSeeds, RecoversWithin200RoundsWhenTheSourcesSwap) {
       return held;
     });
     simulator.limits.ngram = 16;
+    Thompson posteriors(default_arms(), GetParam());
     std::unique_ptr<DraftLengthPolicy> policy;
     if (thompson) {
-      policy = std::make_unique<ThompsonLength>(default_arms(), simulator.costs, GetParam());
+      policy = std::make_unique<ThompsonLength>(posteriors, simulator.costs);
     } else {
       policy = std::make_unique<Ucb1Length>(default_arms());
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 #include "common/protocol/facts.h"
 
@@ -76,6 +77,7 @@ Simulator::Simulator(std::uint64_t seed, const Faults& faults, double drafter_ac
 void Simulator::new_drafter() {
   drafter_peer_ = fmt::format("drafter-{}", restarts_);
   replicas_.clear();
+  drafted_.reset();
   drafter_ = std::make_unique<DrafterCore>(DrafterConfig{}, Hello{.role = Role::kDrafter, .name = drafter_peer_, .facts = model::facts()});
 }
 
@@ -115,11 +117,12 @@ void Simulator::schedule(Duration after, Event::Kind kind, PeerId peer, Message 
 void Simulator::transmit(Event::Kind kind, const PeerId& peer, const Message& message) {
   ++messages_;
   const int copies = rng_.uniform() < faults_.drop ? 0 : rng_.uniform() < faults_.repeat ? 2 : 1;
-  for (int i = 0; i < copies; ++i) {
-    const auto [low, high] = rng_.uniform() < faults_.slow ? std::pair(faults_.delay_max, faults_.slow_delay_max)
-                                                           : std::pair(faults_.delay_min, faults_.delay_max);
-    schedule(low + Duration(static_cast<std::int64_t>(rng_.uniform() * static_cast<double>((high - low).count()))), kind, peer, message);
-  }
+  for (int i = 0; i < copies; ++i) schedule(slow_or(faults_.delay_min, faults_.delay_max), kind, peer, message);
+}
+
+Duration Simulator::slow_or(Duration low, Duration high) {
+  if (rng_.uniform() < faults_.slow) std::tie(low, high) = std::pair(high, faults_.slow_delay_max);
+  return low + Duration(static_cast<std::int64_t>(rng_.uniform() * static_cast<double>((high - low).count())));
 }
 
 void Simulator::step() {
@@ -133,6 +136,11 @@ void Simulator::step() {
       if (event.peer == drafter_peer_) drafter_->on_message(std::move(event.message), now_);
       break;  // else: a drafter that is no more
     case Event::Kind::kBatchDone: verifier_->on_batch_done(std::exchange(results_, {}), now_); break;
+    case Event::Kind::kDrafted:
+      if (event.peer != drafter_peer_) break;
+      drafter_->on_drafted(drafted_->first, std::move(drafted_->second));
+      drafted_.reset();
+      break;
     case Event::Kind::kTick:
       if (rng_.uniform() < faults_.drafter_restart * to_seconds(kTick)) {
         // Half of them close their connection, which the coordinator's transport notices.
@@ -159,7 +167,17 @@ void Simulator::flush() {
       transmit(Event::Kind::kToWorker, out.to, out.message);
     }
   }
-  for (const DraftWork& work : drafter_->take_work()) draft(work);
+  if (!drafted_) {
+    for (DraftWork& work : drafter_->take_work()) {
+      if (work.kind != DraftWork::Kind::kDraft) {
+        change_replica(work);
+        continue;
+      }
+      Drafts drafts = draft(work);
+      drafted_ = {std::move(work), std::move(drafts)};
+      schedule(slow_or(std::chrono::microseconds(100), std::chrono::microseconds(500)), Event::Kind::kDrafted, drafter_peer_, {});
+    }
+  }
   for (const Outgoing& out : drafter_->take_outgoing()) transmit(Event::Kind::kToCoordinator, drafter_peer_, out.message);
   const std::vector<VerifyWork> batch = verifier_->take_batch();
   for (const SessionId session : verifier_->take_released()) {
@@ -267,7 +285,7 @@ std::vector<VerifyResult> Simulator::forward(const std::vector<VerifyWork>& batc
   return results;
 }
 
-void Simulator::draft(const DraftWork& work) {
+void Simulator::change_replica(const DraftWork& work) {
   if (work.kind == DraftWork::Kind::kRelease) {
     replicas_.erase(work.session);
     return;
@@ -282,8 +300,10 @@ void Simulator::draft(const DraftWork& work) {
       if (!fresh && place->second != row) violated("a committed row changed");
     }
   }
-  if (work.kind == DraftWork::Kind::kExtend) return;
+}
 
+Drafts Simulator::draft(const DraftWork& work) {
+  Replica& replica = replicas_[work.session];
   // The replica must hold what the verifier holds, and the hidden row must be its last row.
   for (Position p = 0; p < work.base; ++p) {
     if (!replica.full.contains(p)) violated(fmt::format("draft at {} without the full row {}", work.base, p));
@@ -312,7 +332,7 @@ void Simulator::draft(const DraftWork& work) {
     drafts.push_back(rng_.uniform() < accuracy_ ? right : static_cast<TokenId>(rng_.below(model::kVocab)));
     prefix = model::extend(prefix, drafts.back());
   }
-  drafter_->on_drafted(work, {.tokens = std::move(drafts), .q = std::move(q), .draft_ns = 1000});
+  return {.tokens = std::move(drafts), .q = std::move(q), .draft_ns = 1000};
 }
 
 }  // namespace outrider::simulation

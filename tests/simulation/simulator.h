@@ -22,7 +22,7 @@ namespace outrider::simulation {
 struct Faults {
   double drop = 0, repeat = 0;
   Duration delay_min = std::chrono::microseconds(50), delay_max = std::chrono::microseconds(200);
-  double slow = 0;                  ///< share of messages that take slow_delay_max at most: overtaken by many
+  double slow = 0;                  ///< share of messages, and of drafts, that take slow_delay_max at most: overtaken by many
   Duration slow_delay_max = std::chrono::milliseconds(800);
   double drafter_restart = 0;       ///< chance per virtual second
 };
@@ -82,7 +82,7 @@ class Simulator {
   struct Event {
     TimePoint at;
     std::uint64_t order;
-    enum class Kind { kToCoordinator, kToWorker, kBatchDone, kTick } kind;
+    enum class Kind { kToCoordinator, kToWorker, kBatchDone, kDrafted, kTick } kind;
     PeerId peer;
     Message message;
   };
@@ -98,7 +98,10 @@ class Simulator {
   void to_client(const Message& message);
   void new_drafter();
   std::vector<VerifyResult> forward(const std::vector<VerifyWork>& batch);
-  void draft(const DraftWork& work);
+  Duration slow_or(Duration low, Duration high);
+  /// Appends rows, or forgets them.
+  void change_replica(const DraftWork& work);
+  Drafts draft(const DraftWork& work);
   void violated(std::string what) { violations_.push_back(std::move(what)); }
 
   CounterRng rng_;
@@ -126,6 +129,7 @@ class Simulator {
   };
   std::map<SessionId, Replica> replicas_;
   std::vector<VerifyResult> results_;
+  std::optional<std::pair<DraftWork, Drafts>> drafted_;  ///< what the drafter is busy with
   std::map<std::uint64_t, Answer> answers_;
   std::vector<std::string> violations_;
   std::int64_t restarts_ = 0, messages_ = 0;

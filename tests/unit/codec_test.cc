@@ -156,7 +156,7 @@ class RandomMessages {
     return result;
   }
   void fill(Draft& m) {
-    m = {natural(), draft_length(), hidden(), kv(), std::nullopt, position(), coin()};
+    m = {natural(), draft_length(), hidden(), kv(), std::nullopt, position(), coin(), coin()};
     if (coin()) m.sampling = sampling();
   }
   void fill(Candidates& m) {
@@ -319,8 +319,8 @@ bool equal(const T& a, const T& b) {
 }
 bool equal(const KvChunk& a, const KvChunk& b) { return equal(a.kv, b.kv); }
 bool equal(const Draft& a, const Draft& b) {
-  const auto& [token, length, hidden, kv, sampling, index, want_state] = a;
-  return want_state == b.want_state && token == b.token && length == b.draft_length && equal(hidden, b.hidden) && equal(kv, b.kv) && sampling == b.sampling && index == b.index;
+  const auto& [token, length, hidden, kv, sampling, index, want_state, want_q] = a;
+  return want_state == b.want_state && want_q == b.want_q && token == b.token && length == b.draft_length && equal(hidden, b.hidden) && equal(kv, b.kv) && sampling == b.sampling && index == b.index;
 }
 bool equal(const Candidates& a, const Candidates& b) {
   const auto& [tokens, ns, q, state] = a;
@@ -538,7 +538,7 @@ std::vector<Wrong> all_wrongs() {
              [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
              kProtocolVersion + 1)};
        },
-       Errc::kVersionMismatch, "version 5, this node speaks 4"},
+       Errc::kVersionMismatch, "version 6, this node speaks 5"},
       // A later version may change whatever it likes; only the version field must be found.
       {"other_version_with_another_body",
        [] {
@@ -550,7 +550,7 @@ std::vector<Wrong> all_wrongs() {
                            7),
                        zeros(3)};
        },
-       Errc::kVersionMismatch, "version 7, this node speaks 4"},
+       Errc::kVersionMismatch, "version 7, this node speaks 5"},
       {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad,
        "body type is 99, wanted 1 to 22"},
       {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 22"},

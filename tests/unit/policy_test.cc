@@ -78,7 +78,8 @@ TEST(Policies, StayWithinTheLimits) {
   policies.push_back(std::make_unique<HeuristicLength>());
   policies.push_back(make_auto_policy(costs));
   policies.push_back(std::make_unique<Ucb1Length>(default_arms()));
-  policies.push_back(std::make_unique<ThompsonLength>(default_arms(), costs, 1));
+  Thompson thompson(default_arms(), 1);
+  policies.push_back(std::make_unique<ThompsonLength>(thompson, costs));
   CounterRng random(1);
   for (int i = 0; i < 2000; ++i) {
     const DraftLimits limits{.assistant = static_cast<int>(random.below(5)), .ngram = static_cast<int>(random.below(3))};
@@ -139,14 +140,15 @@ TEST(Policies, ReadDraftLengths) {
 
 TEST(Policies, OfABanditServeSessionsSideBySide) {
   Policies policies(1);
-  const auto a = policies.make(DraftPolicy::kUcb1, 0), b = policies.make(DraftPolicy::kUcb1, 0);
+  CostModel costs;
+  const auto a = policies.make(DraftPolicy::kUcb1, 0, costs), b = policies.make(DraftPolicy::kUcb1, 0, costs);
   // Two sessions whose rounds overlap: what one learns serves the other. Drafts never hold, so plain decoding is best.
   int drafted = 0;
   for (int i = 0; i < 400; ++i) {
     const DraftChoice first = a->choose({.assistant = 16}), second = b->choose({.assistant = 16});
     for (const DraftChoice& choice : {second, first}) {
       const RoundOutcome outcome = round_of(choice, 0);
-      policies.observe(outcome);
+      costs.observe(outcome);
       (choice.arm == second.arm ? b : a)->observe(outcome);
       if (i >= 300) drafted += choice.length > 0;
     }
@@ -166,25 +168,29 @@ TEST(Policies, OfABanditServeSessionsSideBySide) {
 TEST(Bandits, GoOnFromASavedStateAsIfNothingHadHappened) {
   CostModel costs;
   Ucb1Length ucb(default_arms()), ucb_copy(default_arms());
-  ThompsonLength thompson(default_arms(), costs, 7), thompson_copy(default_arms(), costs, 8);
+  Thompson thompson(default_arms(), 7), thompson_copy(default_arms(), 8);
+  const auto play_thompson = [](Thompson& policy, CostModel& world, int rounds, std::uint64_t seed) {
+    ThompsonLength session(policy, world);
+    return play(session, world, rounds, seed);
+  };
   play(ucb, costs, 200, 1);
-  play(thompson, costs, 200, 2);
+  play_thompson(thompson, costs, 200, 2);
   ASSERT_TRUE(ucb_copy.load(ucb.save()));
   ASSERT_TRUE(thompson_copy.load(thompson.save()));
   EXPECT_EQ(ucb_copy.save(), ucb.save()) << "bit for bit";
   EXPECT_EQ(thompson_copy.save(), thompson.save());
   CostModel again = costs;
   EXPECT_EQ(play(ucb, costs, 100, 3), play(ucb_copy, again, 100, 3));
-  ThompsonLength other(default_arms(), again, 9);
+  Thompson other(default_arms(), 9);
   again = costs;
   ASSERT_TRUE(other.load(thompson.save()));
-  EXPECT_EQ(play(thompson, costs, 100, 4), play(other, again, 100, 4));
+  EXPECT_EQ(play_thompson(thompson, costs, 100, 4), play_thompson(other, again, 100, 4));
 }
 
 TEST(Bandits, RefuseAStateThatIsNotTheirs) {
   CostModel costs;
   Ucb1Length ucb(default_arms());
-  ThompsonLength thompson(default_arms(), costs, 1);
+  Thompson thompson(default_arms(), 1);
   play(ucb, costs, 50, 1);
   const std::string before = ucb.save();
   Ucb1Length fewer({{}, {DraftSource::kAssistant, 4}});

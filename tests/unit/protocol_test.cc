@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "common/protocol/coordinator_core.h"
@@ -200,6 +202,44 @@ TEST_F(Coordinator, DraftsFromTheTextItselfWithoutADrafterWhereThatPays) {
   }
   EXPECT_GT(drafted, 0u) << "the policy measures plain rounds first, then tries";
   EXPECT_LT(rounds, 11u);
+}
+
+TEST_F(Coordinator, EachVerifierHasItsOwnCosts) {
+  // The drafts of the text itself always hold. Beside the last token a row costs nothing on "v", and three passes on "w".
+  const auto pass = [](const PeerId& peer, std::int64_t drafts) { return milliseconds(peer == "v" ? 10 : 10 + 30 * drafts); };
+  Hello verifier = hello(Role::kVerifier);
+  verifier.facts.context_max = 1000;
+  for (const char* peer : {"v", "w"}) core_.on_message(peer, {.body = verifier}, now_);
+  for (const std::uint64_t number : {1, 2}) {
+    core_.on_message("c", {.session = SessionId{number}, .body = Generate{.prompt = {1, 2, 3, 4, 5, 1, 2}, .max_tokens = 300, .draft_length = 16, .wait_ms = 1000,
+                                                                          .policy = DraftPolicy::kAuto}}, now_);
+  }
+  struct Rounds {
+    int all = 0, drafting = 0;
+    TimePoint now{seconds(100)};  ///< they work at the same time
+  };
+  std::map<PeerId, Rounds> rounds;
+  while (core_.status().sessions > 0) {
+    const auto out = sent();
+    for (const Outgoing& request : out) {
+      const auto* verify = std::get_if<Verify>(&request.message.body);
+      if (verify == nullptr && !std::holds_alternative<Prefill>(request.message.body)) continue;
+      const std::int64_t drafts = verify == nullptr ? 0 : std::ssize(verify->tokens) - 1;
+      Rounds& seen = rounds[request.to];
+      seen.all += verify != nullptr;
+      seen.drafting += drafts > 0;
+      seen.now += pass(request.to, drafts);
+      const TokenId last = verify == nullptr ? 2 : verify->tokens.back();
+      core_.on_message(request.to, {.session = request.message.session, .round = request.message.round,
+                                    .body = Verdict{.accepted = static_cast<std::int32_t>(drafts), .next_token = last % 5 + 1,
+                                                    .committed = verify == nullptr ? 7 : request.message.base + drafts + 1, .kv = {},
+                                                    .verify_ns = Duration(pass(request.to, drafts)).count()}}, seen.now);
+    }
+  }
+  EXPECT_LT(rounds["v"].all, 80) << "300 tokens; 107 where both verifiers teach one model";
+  EXPECT_GT(rounds["v"].drafting, 3 * rounds["v"].all / 4);
+  EXPECT_GT(rounds["w"].all, 200);
+  EXPECT_LT(rounds["w"].drafting, rounds["w"].all / 10);
 }
 
 TEST_F(Coordinator, ReportsARoundToWhoAsked) {
@@ -408,6 +448,23 @@ TEST_F(Coordinator, AnUnverifiedAnswerIsTheDraftersOwn) {
   EXPECT_EQ(find<Done>(out, "c")->reason, FinishReason::kStop);
   EXPECT_EQ(find<Done>(out, "c")->metrics.drafted_tokens, 4);
   EXPECT_EQ(find<Done>(out, "c")->metrics.rounds, 0);
+}
+
+TEST_F(Coordinator, AnUnverifiedAnswerToAPromptThatFillsTheContextEndsAtItsLength) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  const Generate request{.prompt = std::vector<TokenId>(19, 1), .max_tokens = 9, .draft_length = 2, .wait_ms = 1000, .unverified = true};
+  core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
+  verdict(0, 0, 40, 19);
+  auto out = sent();
+  const Draft* draft = find<Draft>(out, "d");
+  ASSERT_NE(draft, nullptr);
+  EXPECT_EQ(draft->draft_length, 1) << "the context of 20 has room for one token that needs no K/V";
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{.tokens = {41}, .state = zeros({2})}}, now_);
+  out = sent();
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, std::vector<TokenId>{41});
+  ASSERT_NE(find<Done>(out, "c"), nullptr);
+  EXPECT_EQ(find<Done>(out, "c")->reason, FinishReason::kLength);
 }
 
 TEST_F(Coordinator, AnUnverifiedAnswerEndsWithItsDrafter) {
@@ -723,6 +780,126 @@ TEST_F(Coordinator, DropsDistributionsOfAGreedyRequest) {
   EXPECT_TRUE(find<Verify>(out, "v")->q.empty());
 }
 
+// ---- rejections ----
+
+Distribution distribution(const std::vector<std::pair<TokenId, float>>& weights) {
+  Distribution result;
+  for (const auto& [id, weight] : weights) result.add(id, weight);
+  return result;
+}
+
+TEST(Rejection, ComparesBothTokensByTheDraftersDistribution) {
+  const Distribution q = distribution({{3, 0.25f}, {5, 1}, {6, 0.25f}, {7, 0.5f}, {9, 0}});
+  const auto compared = [&](TokenId draft, TokenId target) {
+    Rejection rejection{.draft = draft, .target = target};
+    compare(rejection, q);
+    return rejection;
+  };
+  EXPECT_EQ(compared(5, 7).rank, 1);
+  EXPECT_DOUBLE_EQ(*compared(5, 7).margin, std::log(2.0));
+  EXPECT_EQ(compared(5, 3).rank, 2) << "of two equals the lower id";
+  EXPECT_EQ(compared(5, 6).rank, 3);
+  EXPECT_EQ(compared(7, 5).rank, 0) << "drawn, though not the likeliest";
+  EXPECT_DOUBLE_EQ(*compared(7, 5).margin, -std::log(2.0));
+  for (const TokenId absent : {4, 9, 99}) {
+    EXPECT_EQ(compared(5, absent).rank, std::nullopt);
+    EXPECT_EQ(compared(5, absent).margin, std::nullopt);
+    EXPECT_EQ(compared(absent, 7).rank, 1);
+    EXPECT_EQ(compared(absent, 7).margin, std::nullopt);
+  }
+}
+
+class Rejections : public Coordinator {
+ protected:
+  void start(CoordinatorConfig config, const Generate& request) {
+    config.instance = 50;
+    core_ = CoordinatorCore(config);
+    join("v", Role::kVerifier);
+    join("d", Role::kDrafter);
+    core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
+    verdict(0, 0, 40, 3);
+  }
+  void candidates(std::uint32_t round, std::vector<TokenId> tokens, std::vector<Distribution> q) {
+    core_.on_message("d", {.session = SessionId{50}, .round = RoundId{round}, .body = Candidates{.tokens = std::move(tokens), .q = std::move(q)}}, now_);
+  }
+  const Generate request_{.prompt = {1, 2, 3}, .max_tokens = 12, .draft_length = 3, .wait_ms = 1000};
+  const std::vector<Distribution> q_ = {distribution({{41, 1}, {42, 0.5f}}), distribution({{42, 1}, {77, 0.25f}, {78, 0.5f}}), distribution({{43, 1}})};
+};
+
+TEST_F(Rejections, SayWhichDraftWasLostAndHowFarOffItWas) {
+  start({.want_rejections = true}, request_);
+  auto out = sent();
+  ASSERT_NE(find<Draft>(out, "d"), nullptr);
+  EXPECT_TRUE(find<Draft>(out, "d")->want_q);
+  candidates(1, {41, 42, 43}, q_);
+  out = sent();
+  ASSERT_NE(find<Verify>(out, "v"), nullptr);
+  EXPECT_TRUE(find<Verify>(out, "v")->q.empty()) << "drafts must match";
+  EXPECT_TRUE(core_.take_rejections().empty());
+  verdict(1, 1, 77, 5, false, 3);
+  std::vector<Rejection> lost = core_.take_rejections();
+  ASSERT_EQ(lost.size(), 1u);
+  ASSERT_TRUE(lost[0].margin);
+  EXPECT_DOUBLE_EQ(*std::exchange(lost[0].margin, {}), std::log(4.0));
+  EXPECT_EQ(lost[0], (Rejection{.session = SessionId{50}, .round = RoundId{1}, .base = 3, .slot = 1, .draft = 42, .target = 77, .rank = 2}));
+  candidates(2, {44, 45}, {});  // an older drafter, say
+  verdict(2, 0, 46, 6, false, 5);
+  EXPECT_EQ(core_.take_rejections(), (std::vector<Rejection>{{.session = SessionId{50}, .round = RoundId{2}, .base = 5, .slot = 0, .draft = 44, .target = 46}}));
+  candidates(3, {47}, {distribution({{47, 1}})});
+  verdict(3, 1, 48, 8, false, 6);
+  EXPECT_TRUE(core_.take_rejections().empty()) << "every draft held";
+}
+
+TEST_F(Rejections, AreNotCollectedUnlessWanted) {
+  start({}, request_);
+  EXPECT_FALSE(find<Draft>(sent(), "d")->want_q);
+  candidates(1, {41, 42, 43}, q_);
+  EXPECT_TRUE(find<Verify>(sent(), "v")->q.empty());
+  verdict(1, 1, 77, 5, false, 3);
+  EXPECT_TRUE(core_.take_rejections().empty());
+}
+
+TEST_F(Rejections, UnderTheRuleRejectionTheVerifierGetsTheDistributionsAsEver) {
+  Generate request = request_;
+  request.sampling = {.temperature = 1, .rule = SamplingRule::kRejection};
+  start({.want_rejections = true}, request);
+  sent();
+  candidates(1, {41, 42, 43}, q_);
+  EXPECT_EQ(find<Verify>(sent(), "v")->q, q_);
+  verdict(1, 0, 42, 4, false, 3);
+  const auto rejections = core_.take_rejections();
+  ASSERT_EQ(rejections.size(), 1u);
+  EXPECT_EQ(rejections[0].slot, 0);
+  EXPECT_EQ(rejections[0].rank, 1);
+}
+
+TEST_F(Rejections, OfTheTextsOwnDraftsHaveNoRank) {
+  Generate request = request_;
+  request.prompt = {1, 2, 3, 4, 5, 1, 2};
+  request.policy = DraftPolicy::kUcb1;  // tries every arm once
+  core_ = CoordinatorCore({.instance = 50, .want_rejections = true});
+  join("v", Role::kVerifier);
+  core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
+  verdict(0, 0, 3, 7);
+  std::vector<Rejection> rejections;
+  for (std::uint32_t round = 1; core_.status().sessions > 0 && rejections.empty(); ++round) {
+    Message message;
+    const auto out = sent();
+    const Verify* verify = find<Verify>(out, "v", &message);
+    ASSERT_NE(verify, nullptr);
+    now_ += milliseconds(10);
+    // Plain rounds go on as the text did, so that there is something to draft from; drafts are lost.
+    const TokenId next = verify->tokens.size() == 1 ? verify->tokens[0] % 5 + 1 : 90;
+    core_.on_message("v", {.session = SessionId{50}, .round = RoundId{round}, .body = Verdict{.next_token = next, .committed = message.base + 1, .kv = {}}}, now_);
+    rejections = core_.take_rejections();
+  }
+  ASSERT_EQ(rejections.size(), 1u);
+  EXPECT_EQ(rejections[0].source, DraftSource::kNgram);
+  EXPECT_EQ(rejections[0].target, 90);
+  EXPECT_EQ(rejections[0].rank, std::nullopt);
+  EXPECT_EQ(rejections[0].margin, std::nullopt);
+}
+
 TEST_F(Stepwise, ASessionThatNobodyWantsEndsAfterAnHour) {
   rest(3600);
   step({});
@@ -742,8 +919,8 @@ class Drafter : public testing::Test {
   Drafter() : core_({}, hello(Role::kDrafter)) {
     core_.on_message({.body = Welcome{1}}, now_);
   }
-  void draft(std::uint32_t round, Position base, KvRows kv) {
-    core_.on_message({.session = SessionId{1}, .round = RoundId{round}, .base = base,
+  void draft(std::uint32_t round, Position base, KvRows kv, std::uint64_t session = 1) {
+    core_.on_message({.session = SessionId{session}, .round = RoundId{round}, .base = base,
                       .body = Draft{.token = 5, .draft_length = 2, .hidden = zeros({2}), .kv = std::move(kv)}}, now_);
   }
   DrafterCore core_;
@@ -757,15 +934,15 @@ TEST_F(Drafter, AsksForRowsThatWereLost) {
   ASSERT_NE(find<NeedKv>(out, ""), nullptr);
   EXPECT_EQ(find<NeedKv>(out, "")->have, 4);
   draft(2, 9, rows(4, 9));
-  auto work = core_.take_work();
+  const auto work = core_.take_work();
   ASSERT_EQ(work.back().kind, DraftWork::Kind::kDraft);
 }
 
 TEST_F(Drafter, RepeatsItsAnswerAndDropsTheLate) {
   draft(3, 4, rows(0, 4));
   const auto work = core_.take_work();
-  ASSERT_EQ(work.size(), 1u);
-  core_.on_drafted(work[0], {.tokens = {7, 8}, .q = {}, .draft_ns = 1});
+  ASSERT_EQ(work.size(), 2u);
+  core_.on_drafted(work[1], {.tokens = {7, 8}, .q = {}, .draft_ns = 1});
   EXPECT_EQ(find<Candidates>(core_.take_outgoing(), "")->tokens.size(), 2u);
   draft(3, 4, rows(0, 4));
   EXPECT_TRUE(core_.take_work().empty());
@@ -774,6 +951,61 @@ TEST_F(Drafter, RepeatsItsAnswerAndDropsTheLate) {
   draft(2, 3, rows(0, 3));
   EXPECT_TRUE(core_.take_work().empty());
   EXPECT_TRUE(core_.take_outgoing().empty());
+}
+
+TEST_F(Drafter, DraftsOneAtATimeWithTheRowsOfAllFirst) {
+  draft(1, 4, rows(0, 4), 1);
+  draft(1, 3, rows(0, 3), 2);
+  draft(1, 3, rows(0, 3), 2);  // repeated
+  const auto first = core_.take_work();
+  ASSERT_EQ(first.size(), 3u);
+  EXPECT_EQ(first[0].kv.to, 4);
+  EXPECT_EQ(first[1].kv.to, 3);
+  EXPECT_EQ(first[2].kind, DraftWork::Kind::kDraft);
+  EXPECT_EQ(first[2].session, SessionId{1});
+  const auto second = core_.take_work();
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_EQ(second[0].session, SessionId{2});
+  EXPECT_TRUE(core_.take_work().empty());
+}
+
+TEST_F(Drafter, WhatNobodyWaitsForExtendsTheReplicaAndIsNotDrafted) {
+  draft(1, 4, rows(0, 4));
+  draft(2, 6, rows(4, 6));  // the coordinator went on without the drafts of round 1
+  auto work = core_.take_work();
+  ASSERT_EQ(work.size(), 3u);
+  EXPECT_EQ(work[0].kind, DraftWork::Kind::kExtend);
+  EXPECT_EQ(work[0].kv.to, 4);
+  EXPECT_EQ(work[1].kind, DraftWork::Kind::kExtend);
+  EXPECT_EQ(work[1].kv.to, 6);
+  EXPECT_EQ(work[2].kind, DraftWork::Kind::kDraft);
+  EXPECT_EQ(work[2].round, RoundId{2});
+
+  draft(3, 7, rows(6, 7));
+  core_.on_message({.session = SessionId{1}, .round = RoundId{4}, .body = KvChunk{rows(7, 9)}}, now_);  // it drafts elsewhere, or not at all
+  work = core_.take_work();
+  ASSERT_EQ(work.size(), 2u);
+  EXPECT_EQ(work[0].kv.to, 7);
+  EXPECT_EQ(work[1].kv.to, 9);
+  EXPECT_EQ(work[1].kind, DraftWork::Kind::kExtend);
+
+  draft(5, 11, rows(9, 11));
+  core_.on_message({.session = SessionId{1}, .body = Free{}}, now_);
+  work = core_.take_work();
+  ASSERT_EQ(work.size(), 2u);
+  EXPECT_EQ(work[1].kind, DraftWork::Kind::kRelease);
+  EXPECT_TRUE(core_.take_outgoing().empty());
+}
+
+TEST_F(Drafter, DraftsThatCameTooLateAreNotSentForALaterRound) {
+  draft(1, 4, rows(0, 4));
+  const DraftWork late = core_.take_work().back();
+  draft(2, 6, rows(4, 6));
+  core_.on_drafted(late, {.tokens = {7}, .q = {}});
+  EXPECT_TRUE(core_.take_outgoing().empty());
+  const DraftWork wanted = core_.take_work().back();
+  core_.on_drafted(wanted, {.tokens = {8}, .q = {}});
+  EXPECT_EQ(find<Candidates>(core_.take_outgoing(), "")->tokens, std::vector<TokenId>{8});
 }
 
 TEST_F(Drafter, RefusesAHiddenRowOfAnotherModel) {
