@@ -89,6 +89,7 @@ void add_row_kernels(Isa isa) {
   add(name("to_bf16", kIntermediate), kIntermediate, 0, [&table] { table.to_bf16(a.data(), kIntermediate, halves.data()); });
   add(name("argmax", kVocabulary), kVocabulary, 0, [&table] { benchmark::DoNotOptimize(table.argmax(logits.data(), kVocabulary)); });
   add(name("softcap", kVocabulary), kVocabulary, 0, [&table] { table.softcap(y.data(), 30, kVocabulary); });
+  add(name("softmax_weights", kVocabulary), kVocabulary, 0, [&table] { table.softmax_weights(logits.data(), 30, 1, kVocabulary, y.data()); });
   // One query row, the heads of one K/V head after the other; a span of keys at most, as attend() cuts long rows.
   for (const std::int64_t count : {kWindow, std::int64_t{1024}}) {
     const auto cache = std::make_shared<Cache>(count, count == kWindow ? kHeadDim : kGlobalHeadDim);
@@ -131,8 +132,12 @@ void add_sampling() {
   add_distribution("softmax of top_k 64, top_p 0.95", {.temperature = 1, .top_k = 64, .top_p = 0.95f});
   add_distribution("softmax of top_p 0.95", {.temperature = 1, .top_p = 0.95f});
   add("draw from all", kVocabulary, 0, [] {
-    if (distribution.ids.size() != kVocabulary) make_distribution(logits, {.temperature = 1}, scratch, &distribution);
-    benchmark::DoNotOptimize(draw(distribution, Noise(1, 2, Noise::Stream::kDraw)));
+    static const Distribution all = [] {
+      Distribution made;
+      make_distribution(logits, {.temperature = 1}, scratch, &made);
+      return made;
+    }();
+    benchmark::DoNotOptimize(draw(all, Noise(1, 2, Noise::Stream::kDraw)));
   });
   for (const std::int32_t count : {0, 20}) {
     add(fmt::format("log-sum-exp and {} logprobs", count), kVocabulary, 0, [count] { benchmark::DoNotOptimize(logprobs_of(logits, 30, 7, count, scratch)); });

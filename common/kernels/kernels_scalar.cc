@@ -35,6 +35,13 @@ void softcap(float* x, float cap, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) x[i] = cap * std::tanh(x[i] / cap);
 }
 
+void softmax_weights(const float* x, float highest, float temperature, std::int64_t n, float* y) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float power = (x[i] - highest) / temperature;
+    y[i] = power < -87.0f ? 0 : std::exp(power);
+  }
+}
+
 void rope(float* x, const float* cos, const float* sin, std::int64_t pairs) {
   for (std::int64_t i = 0; i < pairs; ++i) {
     const float a = x[i], b = x[i + pairs];
@@ -147,6 +154,7 @@ const KernelTable kScalarKernels = {
     .add = add,
     .scale = scale,
     .softcap = softcap,
+    .softmax_weights = softmax_weights,
     .rope = rope,
     .argmax = argmax,
     .to_bf16 = to_bf16_row,

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "common/base/check.h"
+#include "common/kernels/kernel_table.h"
 
 namespace outrider {
 namespace {
@@ -63,26 +65,42 @@ void process_scores(std::span<float> scores, const SamplingParams& params, std::
 
 void make_distribution(std::span<const float> scores, const SamplingParams& params, SamplingScratch& scratch, Distribution* distribution) {
   CHECK(params.temperature > 0, "temperature {}", params.temperature);
-  const float highest = *std::max_element(scores.begin(), scores.end());
-  const auto weight = [&](float score) { return std::exp((score - highest) / params.temperature); };
-
-  // min_p, and what can be among the top_k. Tokens stay in ascending order of id, so that sums have one order.
-  const auto k = static_cast<std::size_t>(params.top_k);
-  const bool limited = k > 0 && k < scores.size();
-  const float bound = limited ? lower_bound_of_kth(scores, k, scratch.selected) : kMasked;
-  distribution->clear();
-  scratch.selected.clear();
-  for (std::size_t i = 0; i < scores.size(); ++i) {
-    if (scores[i] < bound || scores[i] == kMasked) continue;
-    const float w = weight(scores[i]);
-    if (w == 0 || w < params.min_p) continue;
-    distribution->add(static_cast<TokenId>(i), w);
-    scratch.selected.push_back(scores[i]);
-  }
-
   std::vector<float>& weights = distribution->weights;
   std::vector<TokenId>& ids = distribution->ids;
+  std::vector<float>& selected = scratch.selected;
   std::vector<std::int32_t>& order = scratch.order;
+
+  // What can be among the top_k. Tokens stay in ascending order of id, so that sums have one order.
+  const auto k = static_cast<std::size_t>(params.top_k);
+  const bool limited = k > 0 && k < scores.size();
+  const float bound = limited ? lower_bound_of_kth(scores, k, selected) : kMasked;
+  ids.resize(scores.size());
+  selected.resize(scores.size());
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    if (scores[i] < bound || scores[i] == kMasked) continue;
+    ids[count] = static_cast<TokenId>(i);
+    selected[count++] = scores[i];
+  }
+  weights.resize(count);
+  const float highest = scores[static_cast<std::size_t>(kernels().argmax(scores.data(), std::ssize(scores)))];
+  kernels().softmax_weights(selected.data(), highest, params.temperature, std::ssize(weights), weights.data());
+
+  // min_p, and what is left of a float.
+  const std::size_t candidates = std::exchange(count, 0);
+  distribution->total = 0;
+  for (std::size_t i = 0; i < candidates; ++i) {
+    const float w = weights[i];
+    if (w == 0 || w < params.min_p) continue;
+    ids[count] = ids[i];
+    selected[count] = selected[i];
+    weights[count++] = w;
+    distribution->total += static_cast<double>(w);
+  }
+  ids.resize(count);
+  selected.resize(count);
+  weights.resize(count);
+
   /// Keeps the entries that `order` names, however ordered.
   const auto keep = [&] {
     std::sort(order.begin(), order.end());
@@ -91,7 +109,7 @@ void make_distribution(std::span<const float> scores, const SamplingParams& para
       const auto from = static_cast<std::size_t>(order[to]);
       ids[to] = ids[from];
       weights[to] = weights[from];
-      scratch.selected[to] = scratch.selected[from];
+      selected[to] = selected[from];
       distribution->total += static_cast<double>(weights[to]);
     }
     ids.resize(order.size());
@@ -99,7 +117,7 @@ void make_distribution(std::span<const float> scores, const SamplingParams& para
   };
   // By score, not by weight: different scores may have equal weights.
   const auto before = [&](std::int32_t a, std::int32_t b) {
-    const float sa = scratch.selected[static_cast<std::size_t>(a)], sb = scratch.selected[static_cast<std::size_t>(b)];
+    const float sa = selected[static_cast<std::size_t>(a)], sb = selected[static_cast<std::size_t>(b)];
     return sa > sb || (sa == sb && a < b);
   };
 

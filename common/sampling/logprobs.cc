@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "common/kernels/kernel_table.h"
 #include "common/kernels/ops.h"
 
 namespace outrider {
@@ -14,9 +15,11 @@ TokenLogprobs logprobs_of(std::span<const float> logits, float softcap, TokenId 
   scores.assign(logits.begin(), logits.end());
   if (softcap > 0) softcap_in_place({scores.data(), {1, std::ssize(scores)}}, softcap);
   const auto score = [&](TokenId id) { return scores[static_cast<std::size_t>(id)]; };
-  const float highest = *std::max_element(scores.begin(), scores.end());
+  const float highest = scores[static_cast<std::size_t>(kernels().argmax(scores.data(), std::ssize(scores)))];
+  scratch.selected.resize(scores.size());
+  kernels().softmax_weights(scores.data(), highest, 1, std::ssize(scores), scratch.selected.data());
   double sum = 0;
-  for (const float s : scores) sum += static_cast<double>(std::exp(s - highest));
+  for (const float weight : scratch.selected) sum += static_cast<double>(weight);
   const double log_sum = std::log(sum);
   const auto logprob = [&](TokenId id) {
     // Without a softcap a difference of floats may be more than a float holds.

@@ -505,6 +505,29 @@ TEST_P(Kernels, SoftcapIsTanhOverAWideRange) {
   }
 }
 
+TEST_P(Kernels, SoftmaxWeightsAreExponentialsAndZeroForWhatIsMasked) {
+  for (const float temperature : {1.0f, 0.3f, 1.5f}) {
+    std::vector<float> x = wide_range();
+    std::erase_if(x, [](float v) { return v > 100; });
+    x[3] = -std::numeric_limits<float>::infinity();
+    const float highest = 100;
+    std::vector<double> expected, bound;
+    for (const float v : x) {
+      const float power = (v - highest) / temperature;  // a float in every version: exp magnifies its rounding
+      expected.push_back(power < -87 ? 0 : std::exp(static_cast<double>(power)));
+      bound.push_back(kExpError * expected.back());
+    }
+    std::vector<float> y(x.size());
+    fast().softmax_weights(x.data(), highest, temperature, std::ssize(x), y.data());
+    EXPECT_TRUE(within(y, expected, bound)) << "temperature " << temperature;
+    for (const std::int64_t n : lengths()) {
+      std::vector<float> part(static_cast<std::size_t>(n));
+      fast().softmax_weights(x.data() + 5, highest, temperature, n, part.data());
+      EXPECT_TRUE(same_bits(part, {y.begin() + 5, y.begin() + 5 + n})) << "n " << n;
+    }
+  }
+}
+
 TEST_P(Kernels, GeluIsWithinItsRoundingsOverAWideRange) {
   const std::vector<float> gate = wide_range();
   CounterRng rng(8);
