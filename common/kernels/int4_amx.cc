@@ -13,7 +13,7 @@ constexpr std::int64_t kVectorRows = 8;
 constexpr std::int64_t kTileRows = 16;
 constexpr std::int64_t kPanelRows = 128;  // share what unpacking costs; their inputs fit the L2 cache
 constexpr int kStripChunks = 8;           // two blocks' strips, the inputs of a tile and its products fit the L1 cache
-constexpr std::int64_t kPrefetchBytes = 4096;
+constexpr std::int64_t kPrefetchChunks = 7;
 
 using Weights = std::int8_t[2][8][64];  ///< of a chunk, as a tile wants them: [group], 16 * (nibble - 8)
 
@@ -42,8 +42,8 @@ void configure_tiles(std::int64_t rows) {
   _tile_loadconfig(&config);
 }
 
-void prefetch(const char* lines, int count) {
-  for (int line = 0; line < count; ++line) _mm_prefetch(lines + 64 * line, _MM_HINT_T0);
+inline void prefetch(const Int4Chunk* chunk) {
+  for (std::size_t byte = 0; byte < sizeof *chunk; byte += 64) _mm_prefetch(reinterpret_cast<const char*>(chunk) + byte, _MM_HINT_T0);
 }
 
 inline void unpack(const Int4Chunk& chunk, Weights& weights) {
@@ -65,6 +65,12 @@ inline __m512 scale(const Int4Chunk& chunk, int group) {
   return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(chunk.scale[group]))), _mm512_set1_ps(1.0f / 16));
 }
 
+inline void write(const Int4Args& a, std::int64_t row, std::int64_t block, __m512 sum) {
+  const std::int64_t left = a.outputs - kInt4Outputs * block;
+  const auto outputs = static_cast<__mmask16>(left >= kInt4Outputs ? 0xffff : (1 << left) - 1);
+  _mm512_mask_storeu_ps(a.y + row * a.y_stride + kInt4Outputs * block, outputs, _mm512_mul_ps(sum, _mm512_set1_ps(a.row_scale[row])));
+}
+
 /// kRows rows against kBlocks blocks, which are unpacked on the way: they come from memory, which this just keeps up with.
 template <int kRows, int kBlocks>
 void multiply(const Int4Args& a) {
@@ -80,7 +86,7 @@ void multiply(const Int4Args& a) {
 #pragma GCC unroll 2
     for (int b = 0; b < kBlocks; ++b) {
       const Int4Chunk& chunk = a.weights[b * chunks + c];
-      prefetch(reinterpret_cast<const char*>(&chunk) + kPrefetchBytes, 9);
+      prefetch(&chunk + kPrefetchChunks);
       unpack(chunk, weights[b]);
     }
     finish_stores(weights);
@@ -119,11 +125,7 @@ void multiply(const Int4Args& a) {
     }
   }
   for (int b = 0; b < kBlocks; ++b) {
-    const std::int64_t left = a.outputs - 16 * b;
-    const auto outputs = static_cast<__mmask16>(left >= 16 ? 0xffff : (1 << left) - 1);
-    for (int r = 0; r < kRows; ++r) {
-      _mm512_mask_storeu_ps(a.y + r * a.y_stride + 16 * b, outputs, _mm512_mul_ps(sum[b][r], _mm512_set1_ps(a.row_scale[r])));
-    }
+    for (int r = 0; r < kRows; ++r) write(a, r, b, sum[b][r]);
   }
 }
 
@@ -166,7 +168,7 @@ void multiply_strip(const std::int8_t* x, std::int64_t row_bytes, const Strip& s
   for (int g = 0; g < kGroups + 4; ++g) {
     if (g < kGroups) {
       start(g % 4, x + g * kInt4Group, row_bytes, strip.weights[g / 2][g % 2]);
-      if (g % 2 == 0 && ahead != nullptr) prefetch(reinterpret_cast<const char*>(ahead + g / 2), 9);
+      if (g % 2 == 0 && ahead != nullptr) prefetch(ahead + g / 2);
     }
     if (g >= 2 && g < kGroups + 2) finish((g - 2) % 4, product[(g - 2) % 4]);
     if (g >= 4) {
@@ -188,8 +190,8 @@ void multiply_panel(const Int4Args& a, std::int64_t first, std::int64_t rows, st
   Strip strip[2];
   alignas(64) float sum[2][kPanelRows][16] = {};
   // The chunks that do not fill a strip go one by one.
-  for (std::int64_t c = 0, chunks; c < a.chunks; c += chunks) {
-    chunks = a.chunks - c >= kStripChunks ? kStripChunks : 1;
+  for (std::int64_t c = 0; c < a.chunks;) {
+    const std::int64_t chunks = a.chunks - c >= kStripChunks ? kStripChunks : 1;
     for (std::int64_t b = 0; b < a.blocks; ++b) {
       for (std::int64_t i = 0; i < chunks; ++i) {
         const Int4Chunk& chunk = a.weights[b * a.chunks + c + i];
@@ -205,15 +207,11 @@ void multiply_panel(const Int4Args& a, std::int64_t first, std::int64_t rows, st
                                                                                      ahead, sum[b] + t * kRows);
       }
     }
+    c += chunks;
   }
   for (std::int64_t b = 0; b < a.blocks; ++b) {
-    const std::int64_t left = a.outputs - 16 * b;
-    const auto outputs = static_cast<__mmask16>(left >= 16 ? 0xffff : (1 << left) - 1);
     for (std::int64_t t = 0; t < tiles; ++t) {
-      for (std::int64_t r = 0; r < kRows; ++r) {
-        _mm512_mask_storeu_ps(a.y + (row(t) + r) * a.y_stride + 16 * b, outputs,
-                              _mm512_mul_ps(_mm512_load_ps(sum[b][t * kRows + r]), _mm512_set1_ps(a.row_scale[row(t) + r])));
-      }
+      for (std::int64_t r = 0; r < kRows; ++r) write(a, row(t) + r, b, _mm512_load_ps(sum[b][t * kRows + r]));
     }
   }
 }
