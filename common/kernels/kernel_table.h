@@ -37,7 +37,7 @@ struct Int4Args {
   std::int64_t chunks;
   std::int64_t outputs;            ///< columns of y to write; only a matrix's last block has fewer than 16
   const std::int8_t* x;            ///< [rows, chunks * 64]
-  const std::int32_t* correction;  ///< [rows, chunks * 2]: -8 times the sum of the group's inputs
+  const std::int32_t* correction;  ///< [rows, chunks * 2]: -8 times the sum of the group's inputs, for kernels that multiply unsigned nibbles
   const float* row_scale;          ///< [rows]
   std::int64_t rows;
   float* y;                        ///< [rows, outputs], row stride y_stride

@@ -266,6 +266,9 @@ void Linear::forward_own(const float* x, std::int64_t rows, float* y) const {
   }
 }
 
+/// Up to here reading the weights takes longer than multiplying them.
+constexpr std::int64_t kInt4FewRows = 16;
+
 void Linear::forward_int4(const float* x, std::int64_t rows, float* y) const {
   const KernelTable& k = kernels();
   const std::int64_t chunks = int4_chunks(in_features_), width = chunks * kInt4Inputs, groups = width / kInt4Group;
@@ -287,8 +290,7 @@ void Linear::forward_int4(const float* x, std::int64_t rows, float* y) const {
         correction[r * groups + g] = -8 * sum;
       }
     }
-#pragma omp for schedule(static)
-    for (std::int64_t b = 0; b < blocks; b += 2) {
+    const auto multiply = [&](std::int64_t b) {
       k.gemm_int4({.weights = weights + b * chunks,
                    .blocks = std::min<std::int64_t>(2, blocks - b),
                    .chunks = chunks,
@@ -299,6 +301,14 @@ void Linear::forward_int4(const float* x, std::int64_t rows, float* y) const {
                    .rows = rows,
                    .y = y + b * kInt4Outputs,
                    .y_stride = out_features_});
+    };
+    // Few rows wait for the memory, which likes neighbouring blocks; many for the slowest core, if each has the same share.
+    if (rows <= kInt4FewRows) {
+#pragma omp for schedule(static)
+      for (std::int64_t b = 0; b < blocks; b += 2) multiply(b);
+    } else {
+#pragma omp for schedule(dynamic)
+      for (std::int64_t b = 0; b < blocks; b += 2) multiply(b);
     }
   }
 }
