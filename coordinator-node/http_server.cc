@@ -258,11 +258,38 @@ bool same_secret(const std::string& given, const std::string& key) {
   return difference == 0;
 }
 
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
 /// A path as the regular expression that httplib wants.
 std::string exactly(const std::string& path) {
   std::string pattern;
   for (const char c : path) pattern += std::isalnum(static_cast<unsigned char>(c)) || c == '/' || c == '_' || c == '-' ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
   return pattern;
+}
+
+bool is_get(const httplib::Request& request) { return request.method == "GET" || request.method == "HEAD"; }
+
+/// httplib says in its reply that the connection ends, where a client asked for that.
+void set_close(httplib::Request& request) {
+  request.headers.erase("Connection");
+  request.set_header("Connection", "close");
+}
+
+/// What leaves it open where a request ends, so that another server on the way may see another one begin within it
+/// (RFC 9112, 6.3); none: nothing does.
+std::optional<ApiError> framing_error(const httplib::Request& request) {
+  const auto blank = [](const auto& header) { return header.first.find_first_of(" \t") != std::string::npos; };
+  if (std::ranges::any_of(request.headers, blank)) return ApiError{400, "the name of a header has a blank"};
+  const std::size_t lengths = request.get_header_value_count("Content-Length"), codings = request.get_header_value_count("Transfer-Encoding");
+  if (lengths > 1) return ApiError{400, "more than one Content-Length"};
+  if (codings == 0) return std::nullopt;
+  if (lengths > 0) return ApiError{400, "both a Content-Length and a Transfer-Encoding"};
+  const std::string coding = lower(request.get_header_value("Transfer-Encoding"));
+  if (codings > 1 || coding != "chunked") return ApiError{400, fmt::format("Transfer-Encoding is '{}', wanted chunked alone", coding)};
+  return std::nullopt;
 }
 
 class Server final : public HttpServer, private httplib::Server {
@@ -289,14 +316,14 @@ class Server final : public HttpServer, private httplib::Server {
       apply(std::move(*reply), response);
       return response.status;
     });
-    set_error_handler(HandlerWithResponse([](const httplib::Request&, httplib::Response& response) {
+    set_error_handler(HandlerWithResponse([](const httplib::Request& request, httplib::Response& response) {
       if (response.body.empty()) {
         const ApiError error = transport_error(response.status, current->failure);
         response.status = error.status;
         response.set_content(error_body(error), "application/json");
         current->close_after = true;
       }
-      if (current->close_after) response.set_header("Connection", "close");
+      if (current->close_after && request.get_header_value("Connection") != "close") response.set_header("Connection", "close");
       return HandlerResponse::Handled;
     }));
     set_logger([this](const httplib::Request&, const httplib::Response& response) { options_.on_response(response.status); });
@@ -362,12 +389,13 @@ class Server final : public HttpServer, private httplib::Server {
 
   /// Why a request is not to be answered, judged by its head. Its body is not read then.
   std::optional<HttpReply> refusal(const httplib::Request& request) const {
-    const std::optional<HttpReply> reply = judge(request);
-    if (reply) current->close_after = request.method != "GET" && request.method != "HEAD";
+    const std::optional<ApiError> unclear = framing_error(request);
+    const std::optional<HttpReply> reply = unclear ? error_reply(*unclear) : judge(request);
+    if (reply && (unclear || !is_get(request))) current->close_after = true;
     return reply;
   }
   std::optional<HttpReply> judge(const httplib::Request& request) const {
-    const std::string method = request.method == "HEAD" ? "GET" : request.method;
+    const std::string method = is_get(request) ? "GET" : request.method;
     const HttpRoute* route = nullptr;
     std::string allowed;
     for (const HttpRoute& candidate : routes_) {
@@ -389,8 +417,7 @@ class Server final : public HttpServer, private httplib::Server {
     if (method == "GET") return std::nullopt;
     // A browser asks its user's leave before a page sends this type to another host.
     std::string type = request.get_header_value("Content-Type");
-    type = type.substr(0, type.find_first_of("; \t"));
-    std::ranges::transform(type, type.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    type = lower(type.substr(0, type.find_first_of("; \t")));
     if (type != "application/json") return error_reply({415, fmt::format("Content-Type is '{}', wanted application/json", type)});
     if (request.has_header("Content-Encoding")) return error_reply({415, "compressed requests are not supported"});
     if (request.has_header("Transfer-Encoding")) return std::nullopt;  // the connection counts what comes
@@ -408,7 +435,13 @@ class Server final : public HttpServer, private httplib::Server {
   /// httplib's own, on a Connection. process_request() has got more parameters on the way.
   template <typename Stream>
   bool serve_one(Stream& stream, bool last, bool& closed) {
-    const auto body_comes = [&](httplib::Request&) { stream.begin_body(options_.request_bytes_max); };
+    const auto body_comes = [&](httplib::Request& request) {
+      stream.begin_body(options_.request_bytes_max);
+      // Nobody reads a GET's body: what comes after the head would be taken for the next request.
+      const std::string length = request.get_header_value("Content-Length");
+      if (is_get(request) && (request.has_header("Transfer-Encoding") || (!length.empty() && length != "0"))) stream.close_after = true;
+      if (stream.close_after) set_close(request);
+    };
     if constexpr (requires { this->process_request(stream, last, closed, body_comes); }) {
       return process_request(stream, last, closed, body_comes);
     } else {

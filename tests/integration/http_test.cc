@@ -70,6 +70,12 @@ class Connection {
     }
     return true;
   }
+  /// Whatever comes until the other end closes.
+  std::string all() {
+    while (receive()) {
+    }
+    return std::exchange(received_, {});
+  }
   Response response() {
     Response response;
     if (!wait_for("\r\n\r\n")) return response;
@@ -689,6 +695,42 @@ TEST(HttpServer, WhatIsNotHttpIsRefused) {
   Connection large(server->port());
   large.send(chunks);
   EXPECT_EQ(large.response().status, 413);
+}
+
+TEST(HttpServer, NoRequestHidesInAnother) {
+  const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"POST", "/echo", echo}, {"GET", "/get", echo}});
+  const std::string hidden = "GET /get HTTP/1.1\r\n\r\n", post_head = "POST /echo HTTP/1.1\r\nContent-Type: application/json\r\n";
+  const std::string length = fmt::format("Content-Length: {}\r\n", hidden.size()), chunked = "Transfer-Encoding: chunked\r\n";
+  const std::vector<std::pair<std::string, int>> table = {
+      {"GET /get HTTP/1.1\r\n" + length, 200},
+      {"GET /get HTTP/1.1\r\nConnection: keep-alive\r\n" + length, 200},
+      {"GET /nothing HTTP/1.1\r\n" + length, 404},
+      {"HEAD /get HTTP/1.1\r\n" + length, 200},
+      {"GET /get HTTP/1.1\r\n" + chunked, 200},
+      {"GET /get HTTP/1.1\r\nContent-Length: 0\r\n" + length, 400},
+      {"DELETE /get HTTP/1.1\r\n" + length, 405},
+      {post_head + "Content-Length: 0\r\n" + length, 400},
+      {post_head + length + length, 400},
+      {post_head + "Content-Length: 0\r\n" + chunked, 400},
+      {post_head + chunked + chunked, 400},
+      {post_head + "Content-Length: 0\r\nTransfer-Encoding: gzip, chunked\r\n", 400},
+      {post_head + "Transfer-Encoding: gzip, chunked\r\n", 400},
+      {post_head + "Transfer-Encoding: identity\r\n", 400},
+      {post_head + "Content-Length: 0\r\nTransfer-Encoding : chunked\r\n", 400},
+  };
+  for (const auto& [head, status] : table) {
+    Connection connection(server->port());
+    connection.send(head + "\r\n" + hidden);
+    const std::string replies = connection.all();
+    EXPECT_TRUE(replies.starts_with(fmt::format("HTTP/1.1 {} ", status))) << head << replies;
+    EXPECT_EQ(replies.find("HTTP/1.1", 1), replies.npos) << head << replies;
+    EXPECT_NE(replies.find("Connection: close\r\n"), replies.npos) << head << replies;
+  }
+  Connection innocent(server->port());
+  for (int i = 0; i < 2; ++i) {
+    innocent.send("GET /get HTTP/1.1\r\nContent-Length: 0\r\n\r\n");
+    EXPECT_EQ(innocent.response().status, 200) << "nothing is left unread";
+  }
 }
 
 TEST(HttpServer, AConnectionServesManyRequests) {
