@@ -139,6 +139,7 @@ class StreamedReply {
       error = ApiError{500, exception.what()};
     }
     const std::lock_guard lock(mutex_);
+    if (error && overrun_) error->message = fmt::format("the client left {} bytes of the reply unread", kUnreadBytesMax);
     if (error && emitted_) pieces_.push_back(error_chunk(*error));
     if (emitted_) pieces_.emplace_back(kDoneChunk);
     error_ = std::move(error);
@@ -149,7 +150,7 @@ class StreamedReply {
     if (piece.empty()) return;
     const std::lock_guard lock(mutex_);
     unread_ += piece.size();
-    if (unread_ > kUnreadBytesMax) dropped_ = true;
+    if (unread_ > kUnreadBytesMax) dropped_ = overrun_ = true;
     if (!dropped_) pieces_.push_back(std::move(piece));
     emitted_ = true;
     changed_.notify_all();
@@ -163,6 +164,7 @@ class StreamedReply {
   std::size_t unread_ = 0;  ///< bytes of them
   std::optional<ApiError> error_;
   bool emitted_ = false, ended_ = false;
+  bool overrun_ = false;  ///< more than kUnreadBytesMax of them
   std::jthread thread_;  // last: it uses the others
 };
 
@@ -195,6 +197,10 @@ struct ApiServer::Work {
   TimePoint arrived{};
   FinishedRequest facts;
   std::unique_ptr<Admission::Place> place;
+  std::function<bool()> server_ends;
+
+  /// Why nobody waits for the reply any more.
+  ApiError cut_off() const { return server_ends() ? ApiError{503, "the server ends"} : ApiError{kClientGone, "the client went away"}; }
 
   std::size_t choices() const { return prompts.size() * static_cast<std::size_t>(request.n); }
   Usage usage() const { return {facts.prompt_tokens, facts.generated_tokens, facts.metrics}; }
@@ -355,6 +361,7 @@ ApiResult<std::vector<TokenId>> ApiServer::render(const Conversation& conversati
 ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest& http, bool chat) {
   auto work = std::make_shared<Work>();
   work->arrived = now();
+  work->server_ends = http.server_ends;
   ApiResult<CompletionRequest> parsed = chat ? parse_chat_completion(http.body, model_.defaults) : parse_completion(http.body, model_.defaults);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
   CompletionRequest& request = work->request = std::move(std::get<CompletionRequest>(parsed));
@@ -371,7 +378,7 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
   }
   for (const std::vector<TokenId>& prompt : work->prompts) work->facts.prompt_tokens += static_cast<std::int64_t>(prompt.size());
   Result<std::unique_ptr<Admission::Place>> place = admission_.enter(http.client, http.gone);
-  if (!place && place.error().code == Errc::kCancelled) return ApiError{kClientGone, place.error().message};
+  if (!place && place.error().code == Errc::kCancelled) return work->cut_off();
   if (!place) return ApiError{.status = 429, .message = place.error().message, .code = "rate_limit_exceeded"};
   work->place = std::move(*place);
   work->facts.time_in_line = now() - work->arrived;
@@ -474,7 +481,7 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
     }
     return error;
   }
-  if (std::ranges::any_of(*generations, &Generation::cancelled)) return ApiError{kClientGone, "the client went away"};
+  if (std::ranges::any_of(*generations, &Generation::cancelled)) return work.cut_off();
   return std::nullopt;
 }
 

@@ -73,9 +73,9 @@ class Connection final : public httplib::Stream {
     in_body_ = true;
   }
 
+  bool server_ends() const { return ending_.aborting; }
   /// Also true of a client that only said that it will send nothing more: they do not do that.
-  bool gone() const {
-    if (ending_.aborting) return true;
+  bool client_gone() const {
     pollfd state{.fd = socket_, .events = POLLRDHUP, .revents = 0};
     return poll(&state, 1, 0) > 0;
   }
@@ -101,7 +101,7 @@ class Connection final : public httplib::Stream {
 
   // httplib::Stream
   bool is_readable() const override { return begin_ != end_ || readable(); }
-  bool is_writable() const override { return !gone(); }
+  bool is_writable() const override { return !client_gone(); }
   ssize_t read(char* bytes, std::size_t size) override {
     if (budget_ == 0) {
       failure = in_body_ ? Failure::kBodyTooLarge : Failure::kHeadTooLarge;
@@ -235,7 +235,7 @@ void apply(HttpReply reply, httplib::Response& response) {
   response.set_chunked_content_provider(reply.content_type, [next = std::move(reply.next)](std::size_t, httplib::DataSink& sink) {
     // All in one call: httplib asks for no more once the server stops.
     while (const std::optional<std::string> piece = next()) {
-      if (piece->empty() ? current->gone() : !sink.write(piece->data(), piece->size())) return false;
+      if (piece->empty() ? current->client_gone() : !sink.write(piece->data(), piece->size())) return false;
     }
     sink.done();
     return true;
@@ -353,13 +353,15 @@ class Server final : public HttpServer, private httplib::Server {
   void stop(Duration drain) override {
     if (!thread_.joinable()) return;
     ending_.stopping = true;
-    while (!ended_ && svr_sock_ != INVALID_SOCKET) {  // httplib's stop() does nothing before the thread listens
-      if (is_running()) httplib::Server::stop();
-      else std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
     const TimePoint deadline = now() + drain;
     while (open_ > 0 && now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     ending_.aborting = true;
+    while (open_ > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    // Last: once httplib is told, it begins no stream any more, and leaves empty those that come to their first piece now.
+    while (!ended_ && svr_sock_ != INVALID_SOCKET) {  // its stop() does nothing before the thread listens
+      if (is_running()) httplib::Server::stop();
+      else std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     thread_.join();
   }
 
@@ -380,7 +382,8 @@ class Server final : public HttpServer, private httplib::Server {
     Connection& connection = *current;
     try {
       apply(route.handler({.method = request.method, .path = request.path, .body = request.body, .client = client_of(request, connection.peer()),
-                           .gone = [&connection] { return connection.gone(); }}), response);
+                           .gone = [&connection] { return connection.server_ends() || connection.client_gone(); },
+                           .server_ends = [&connection] { return connection.server_ends(); }}), response);
     } catch (const std::exception& error) {
       spdlog::error("event=request_failed path={} reason=\"{}\"", route.path, error.what());
       apply(error_reply({500, "internal error"}), response);
@@ -453,8 +456,8 @@ class Server final : public HttpServer, private httplib::Server {
     Connection connection(socket, ending_);
     const int yes = 1;
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    if (refusing) {
-      const std::string body = error_body({503, "too many connections"});
+    if (refusing || ending_.stopping) {
+      const std::string body = error_body({503, refusing ? "too many connections" : "the server ends"});
       const std::string reply = fmt::format("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
                                             "Connection: close\r\nContent-Length: {}\r\n\r\n{}", body.size(), body);
       (void)send(socket, reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT);

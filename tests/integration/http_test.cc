@@ -795,6 +795,30 @@ TEST(HttpServer, OpenRequestsMayEndBeforeItDoesAndAreToldAfterwards) {
   }
 }
 
+TEST(HttpServer, AStreamMayBeginAfterItWasToldToEnd) {
+  std::promise<void> entered, leave;
+  const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"GET", "/stream", [&](const HttpRequest&) {
+    entered.set_value();
+    leave.get_future().wait();
+    auto pieces = std::make_shared<std::vector<std::string>>(std::vector<std::string>{"two", "one"});
+    return HttpReply{.status = 200, .body = "", .next = [pieces]() -> std::optional<std::string> {
+      if (pieces->empty()) return std::nullopt;
+      const std::string piece = pieces->back();
+      pieces->pop_back();
+      return piece;
+    }};
+  }}});
+  Connection idle(server->port()), connection(server->port());
+  idle.send("GET", "/nothing", "");
+  EXPECT_EQ(idle.response().status, 404);
+  connection.send("GET", "/stream", "");
+  entered.get_future().wait();
+  std::jthread stopper([&] { server->stop(kHang); });
+  idle.all();  // until the server is ending
+  leave.set_value();
+  EXPECT_EQ(connection.response().body, "onetwo");
+}
+
 TEST(ApiServer, SamplesAsTheCheckpointAdvises) {
   PairCopy pair(source_dir() / "models/nano");
   const auto sampling = [&](const char* generation_config) {
@@ -813,29 +837,35 @@ TEST(ApiServer, SamplesAsTheCheckpointAdvises) {
   EXPECT_FALSE(load_served_model(pair.dir() / "backbone", "nano", {DraftPolicy::kFixed, 4}));
 }
 
-TEST(ApiServer, EveryRequestIsReportedOnce) {
-  TransportContext context;
-  const PairPaths pair = nano_pair();
-  const auto cluster = start_threads(context, {.pair = pair, .weight_type = WeightType::kF32}).value();
-  connect_when_joined(context, cluster->address(), 1, 1, [&] { return cluster->check(); });
-  std::mutex mutex;
-  std::vector<FinishedRequest> finished;
-  ApiServer api(context, load_served_model(pair.backbone, "nano", {DraftPolicy::kFixed, 4}).value(), {.coordinator = cluster->address(), .version = "test", .on_finished = [&](const FinishedRequest& facts) {
-    const std::lock_guard lock(mutex);
-    finished.push_back(facts);
-  }});
-  const auto last = [&](std::size_t count) {
+/// The endpoints over a cluster in this process, and what they report.
+struct ReportingServer {
+  ReportingServer() { connect_when_joined(context, cluster->address(), 1, 1, [&] { return cluster->check(); }); }
+  /// The last report, which is number `count`.
+  FinishedRequest last(std::size_t count) {
     EXPECT_TRUE(eventually([&] {
       const std::lock_guard lock(mutex);
       return finished.size() == count;
     }));
     const std::lock_guard lock(mutex);
     return finished.back();
-  };
-  const auto server = started({.host = "127.0.0.1", .api_key = {}}, api.routes());
+  }
+
+  TransportContext context;
+  const std::unique_ptr<Cluster> cluster = start_threads(context, {.pair = nano_pair(), .weight_type = WeightType::kF32}).value();
+  std::mutex mutex;
+  std::vector<FinishedRequest> finished;
+  ApiServer api{context, load_served_model(nano_pair().backbone, "nano", {DraftPolicy::kFixed, 4}).value(), {.coordinator = cluster->address(), .version = "test", .on_finished = [this](const FinishedRequest& facts) {
+    const std::lock_guard lock(mutex);
+    finished.push_back(facts);
+  }}};
+  const std::unique_ptr<HttpServer> http = started({.host = "127.0.0.1", .api_key = {}}, api.routes());
+};
+
+TEST(ApiServer, EveryRequestIsReportedOnce) {
+  ReportingServer server;
   Json request = ask(kQuestions[0], 20);
-  const Json whole = json_of(post(server->port(), "/v1/chat/completions", request.dump()));
-  FinishedRequest facts = last(1);
+  const Json whole = json_of(post(server.http->port(), "/v1/chat/completions", request.dump()));
+  FinishedRequest facts = server.last(1);
   EXPECT_EQ(facts.status, 200);
   EXPECT_EQ(facts.prompt_tokens, whole["usage"]["prompt_tokens"]);
   EXPECT_EQ(facts.generated_tokens, 20);
@@ -847,19 +877,40 @@ TEST(ApiServer, EveryRequestIsReportedOnce) {
   ASSERT_TRUE(facts.time_to_first_token);
   EXPECT_LE(*facts.time_to_first_token, facts.total);
   request["stream"] = true;
-  events_of(post(server->port(), "/v1/chat/completions", request.dump()));
-  EXPECT_EQ(last(2).generated_tokens, 20);
-  post(server->port(), "/v1/chat/completions", "{}");
-  EXPECT_EQ(last(3).status, 400);
+  events_of(post(server.http->port(), "/v1/chat/completions", request.dump()));
+  EXPECT_EQ(server.last(2).generated_tokens, 20);
+  post(server.http->port(), "/v1/chat/completions", "{}");
+  EXPECT_EQ(server.last(3).status, 400);
   {
-    Connection client(server->port());
+    Connection client(server.http->port());
     Json long_request = endless();
     long_request["stream"] = true;
     client.send("POST", "/v1/completions", long_request.dump());
     client.wait_for("data: ");
   }
-  EXPECT_EQ(last(4).status, 499);
-  EXPECT_TRUE(eventually([&] { return api.admission().open() == 0; }));
+  EXPECT_EQ(server.last(4).status, 499);
+  EXPECT_TRUE(eventually([&] { return server.api.admission().open() == 0; }));
+}
+
+TEST(ApiServer, WhoIsCutOffByItsEndIsToldSo) {
+  ReportingServer server;
+  Connection whole(server.http->port()), streamed(server.http->port());
+  Json request = endless();
+  whole.send("POST", "/v1/completions", request.dump());
+  request["stream"] = true;
+  streamed.send("POST", "/v1/completions", request.dump());
+  EXPECT_TRUE(streamed.wait_for("data: "));
+  EXPECT_TRUE(eventually([&] { return server.api.admission().open() == 2; }));
+  server.http->stop(Duration::zero());
+  const Response refused = whole.response();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_NE(refused.head.find("Retry-After: 1"), refused.head.npos) << refused.head;
+  EXPECT_EQ(json_of(refused)["error"]["type"], "server_error");
+  const Json last_event = events_of(streamed.response()).back();
+  ASSERT_TRUE(last_event.contains("error")) << last_event;
+  EXPECT_EQ(last_event["error"], json_of(refused)["error"]);
+  EXPECT_EQ(server.last(2).status, 503);
+  EXPECT_EQ(server.finished.front().status, 503);
 }
 
 }  // namespace
