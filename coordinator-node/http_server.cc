@@ -228,18 +228,21 @@ ApiError transport_error(int status, Connection::Failure failure) {
   }
 }
 
-void apply(HttpReply reply, httplib::Response& response) {
+/// @param chunked  whether the client knows chunks; else the end of the connection ends a stream
+void apply(HttpReply reply, httplib::Response& response, bool chunked = true) {
   response.status = reply.status;
   for (const auto& [name, value] : reply.headers) response.set_header(name, value);
   if (!reply.next) return response.set_content(reply.body, reply.content_type);
-  response.set_chunked_content_provider(reply.content_type, [next = std::move(reply.next)](std::size_t, httplib::DataSink& sink) {
+  const auto send = [next = std::move(reply.next)](std::size_t, httplib::DataSink& sink) {
     // All in one call: httplib asks for no more once the server stops.
     while (const std::optional<std::string> piece = next()) {
       if (piece->empty() ? current->client_gone() : !sink.write(piece->data(), piece->size())) return false;
     }
     sink.done();
     return true;
-  });
+  };
+  if (chunked) response.set_chunked_content_provider(reply.content_type, send);
+  else response.set_content_provider(reply.content_type, send);
 }
 
 /// As HttpRequest::client.
@@ -383,7 +386,7 @@ class Server final : public HttpServer, private httplib::Server {
     try {
       apply(route.handler({.method = request.method, .path = request.path, .body = request.body, .client = client_of(request, connection.peer()),
                            .gone = [&connection] { return connection.server_ends() || connection.client_gone(); },
-                           .server_ends = [&connection] { return connection.server_ends(); }}), response);
+                           .server_ends = [&connection] { return connection.server_ends(); }}), response, /*chunked=*/request.version != "HTTP/1.0");
     } catch (const std::exception& error) {
       spdlog::error("event=request_failed path={} reason=\"{}\"", route.path, error.what());
       apply(error_reply({500, "internal error"}), response);
@@ -440,6 +443,11 @@ class Server final : public HttpServer, private httplib::Server {
   bool serve_one(Stream& stream, bool last, bool& closed) {
     const auto body_comes = [&](httplib::Request& request) {
       stream.begin_body(options_.request_bytes_max);
+      // What httplib would do of itself: compress replies, on the cores of the verifier, and cut ranges out of them.
+      request.headers.erase("Accept-Encoding");
+      request.headers.erase("Range");
+      request.ranges.clear();
+      if (request.version == "HTTP/1.0") stream.close_after = true;
       // Nobody reads a GET's body: what comes after the head would be taken for the next request.
       const std::string length = request.get_header_value("Content-Length");
       if (is_get(request) && (request.has_header("Transfer-Encoding") || (!length.empty() && length != "0"))) stream.close_after = true;

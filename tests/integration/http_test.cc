@@ -733,6 +733,33 @@ TEST(HttpServer, NoRequestHidesInAnother) {
   }
 }
 
+TEST(HttpServer, RepliesAreWholeAndPlainWhateverAClientAccepts) {
+  const std::string body = Json({{"text", std::string(100'000, 'x')}}).dump();
+  const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"POST", "/echo", [](const HttpRequest& request) { return HttpReply{.status = 200, .body = request.body}; }},
+                                                                     {"GET", "/get", [&](const HttpRequest&) { return HttpReply{.status = 200, .body = body}; }}});
+  for (const std::string wish : {"Accept-Encoding: gzip, deflate, br, zstd\r\n", "Range: bytes=0-20\r\n", "Range: bytes=5-6,8-9\r\n", "Range: bytes=900000-\r\n"}) {
+    for (const Response& response : {get(server->port(), "/get", wish), post(server->port(), "/echo", body, wish)}) {
+      EXPECT_EQ(response.status, 200) << wish;
+      EXPECT_TRUE(response.body == body) << wish << response.head;
+      EXPECT_EQ(response.head.find("Content-Encoding"), response.head.npos) << response.head;
+    }
+  }
+}
+
+TEST(HttpServer, AStreamToAnOldClientEndsWithItsConnection) {
+  const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"GET", "/stream", [](const HttpRequest&) {
+    return HttpReply{.status = 200, .body = "", .next = [left = 2]() mutable { return left-- > 0 ? std::optional<std::string>("piece\n") : std::nullopt; }};
+  }}});
+  for (const char* header : {"", "Connection: Keep-Alive\r\n"}) {
+    Connection connection(server->port());
+    connection.send(fmt::format("GET /stream HTTP/1.0\r\n{}\r\n", header));
+    const std::string reply = connection.all();
+    EXPECT_TRUE(reply.ends_with("\r\n\r\npiece\npiece\n")) << reply;
+    EXPECT_EQ(reply.find("Transfer-Encoding"), reply.npos) << reply;
+    EXPECT_NE(reply.find("Connection: close\r\n"), reply.npos) << reply;
+  }
+}
+
 TEST(HttpServer, AConnectionServesManyRequests) {
   const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"POST", "/echo", echo}});
   Connection connection(server->port());
