@@ -196,6 +196,7 @@ struct ApiServer::Work {
   ReplyHead head;
   TimePoint arrived{};
   FinishedRequest facts;
+  std::int64_t cached_tokens = 0;  ///< of each prompt's first choice: the others find the prompt that it computed
   std::unique_ptr<Admission::Place> place;
   std::function<bool()> server_ends;
 
@@ -203,7 +204,7 @@ struct ApiServer::Work {
   ApiError cut_off() const { return server_ends() ? ApiError{503, "the server ends"} : ApiError{kClientGone, "the client went away"}; }
 
   std::size_t choices() const { return prompts.size() * static_cast<std::size_t>(request.n); }
-  Usage usage() const { return {facts.prompt_tokens, facts.generated_tokens, facts.metrics}; }
+  Usage usage() const { return {facts.prompt_tokens, cached_tokens, facts.generated_tokens, facts.metrics}; }
 };
 
 /// Where a request's choices go as they come.
@@ -462,6 +463,7 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
   };
   const auto on_end = [&](std::size_t index, const Generation& generation) {
     add(facts.metrics, generation.metrics);
+    if (index % static_cast<std::size_t>(work.request.n) == 0) work.cached_tokens += generation.metrics.cached_prompt_tokens;
     const char* finish_reason = readers[index].finish(generation.reason);
     facts.choices.push_back({.finish_reason = finish_reason, .prompt_tokens = std::ssize(generates[index].prompt),
                              .generated_tokens = readers[index].count(), .metrics = generation.metrics});

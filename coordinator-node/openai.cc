@@ -484,7 +484,7 @@ Json logprobs_json(const ReplyHead& head, const std::vector<TokenScore>& scores)
 
 Json usage_json(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage.metrics.cached_prompt_tokens}}},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
 }

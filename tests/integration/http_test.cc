@@ -417,6 +417,18 @@ TEST(Serve, SeedsStopsAndChoicesDoWhatTheySay) {
   EXPECT_EQ(joined(serve.stream(stopped)).first, whole["choices"][0]["message"]["content"].get<std::string>());
   EXPECT_TRUE(eventually([&] { return serve.sessions() == 0; }));
 
+  const auto usage_of = [&](const std::string& question) {
+    Json many = ask(question, 2);
+    many.update({{"n", 4}, {"temperature", 1}});
+    return serve.chat(many)["usage"];
+  };
+  std::string question;
+  for (int i = 0; i < 40; ++i) question += kQuestions[1];
+  EXPECT_EQ(usage_of(question)["prompt_tokens_details"]["cached_tokens"], 0) << "that the choices share a prompt saves its client nothing";
+  const Json usage = usage_of(question);
+  EXPECT_GT(usage["prompt_tokens_details"]["cached_tokens"], 0);
+  EXPECT_LT(usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]);
+
   Json scored = ask(kQuestions[0], 6);
   scored.update({{"logprobs", true}, {"top_logprobs", 2}});
   const Json scores = serve.chat(scored)["choices"][0]["logprobs"]["content"];
