@@ -318,7 +318,9 @@ TEST(Replies, LogprobsHaveTheShapeOfTheirEndpoint) {
   EXPECT_EQ(chat_logprobs["logprob"], -0.5);
   EXPECT_EQ(chat_logprobs["top_logprobs"][0]["token"], "b");
   head.chat = false;
-  EXPECT_EQ(logprobs(), Json({{"tokens", {"a\ufffd"}}, {"token_logprobs", {-0.5}}, {"top_logprobs", {{{"b", -0.25}}}}, {"text_offset", {2}}}));
+  EXPECT_EQ(logprobs(), Json({{"tokens", {"a\ufffd"}}, {"token_logprobs", {-0.5}}, {"top_logprobs", {{{"a\ufffd", -0.5}, {"b", -0.25}}}}, {"text_offset", {2}}}));
+  choice.scores[0].top.clear();
+  EXPECT_EQ(logprobs()["top_logprobs"], Json({{{"a\ufffd", -0.5}}})) << "logprobs: 0";
   head.logprobs = false;
   EXPECT_TRUE(logprobs().is_null());
 }
