@@ -99,7 +99,7 @@ struct ServerMetrics::Families {
   Histogram& request_generation_tokens = histogram("request_generation_tokens", "Tokens of an answer, of each choice", kTokens);
   Counter& prompt_tokens = counter("prompt_tokens_total", "Tokens of prompts that were answered");
   Counter& generation_tokens = counter("generation_tokens_total", "Tokens of answers");
-  Family<Counter>& request_success = counters("request_success_total", "Answers that came to an end, by its reason; abort: the client went away");
+  Family<Counter>& request_success = counters("request_success_total", "Answers that came to an end, by its reason; of requests, abort: the client went away, error: it failed");
   Counter& prefix_cache_queries = counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache");
   Counter& prefix_cache_hits = counter("prefix_cache_hits_total", "Prompt tokens whose K/V were there");
   Counter& num_drafts = counter("spec_decode_num_drafts_total", "Rounds with at least one draft");
@@ -131,7 +131,7 @@ struct ServerMetrics::Families {
 
   /// Labelled ones are there, as zeros, before they are first counted: else the first event would not count in a rate.
   Families() {
-    for (const char* reason : {"stop", "length", "tool_calls", "abort"}) request_success.Add({{"finished_reason", reason}});
+    for (const char* reason : {"stop", "length", "tool_calls", "abort", "error"}) request_success.Add({{"finished_reason", reason}});
     for (const char* direction : {"drafter", "drafter_prompt", "verifier"}) wire_bytes.Add({{"to", direction}});
     for (const char* mode : {"backbone_only", "speculative"}) {
       decode_tokens.Add({{"mode", mode}});
@@ -198,6 +198,7 @@ void ServerMetrics::record(const FinishedRequest& request) {
   for (const Duration gap : request.inter_token_gaps) f.inter_token_latency.Observe(seconds(gap));
   if (request.status == 200) f.e2e_request_latency.Observe(seconds(request.total));
   if (request.status == kClientGone) f.request_success.Add({{"finished_reason", "abort"}}).Increment();
+  if (request.status >= 500) f.request_success.Add({{"finished_reason", "error"}}).Increment();
   for (const FinishedChoice& choice : request.choices) f.record(choice);
 }
 

@@ -623,6 +623,24 @@ TEST(Serve, WithoutAVerifierItIsAliveButNotReady) {
   EXPECT_EQ(post(serve.port, "/v1/chat/completions", ask("Hi", 3).dump()).status, 503);
 }
 
+TEST(Serve, AnAnswerThatFailsInMidStreamIsCounted) {
+  Trio trio;
+  Serve serve({"--connect", trio.coordinator->address});
+  Connection client(serve.port);
+  Json request = endless();
+  request["stream"] = true;
+  client.send("POST", "/v1/completions", request.dump());
+  ASSERT_TRUE(client.wait_for("data: "));
+  trio.verifier->send(SIGKILL);
+  const std::vector<Json> events = events_of(client.response());
+  EXPECT_EQ(events.back()["error"]["type"], "server_error") << events.back();
+  std::map<std::string, double> metrics = metrics_of(serve.port);
+  EXPECT_EQ(metrics["request_success_total{finished_reason=\"error\"}"], 1);
+  EXPECT_EQ(metrics["request_success_total{finished_reason=\"abort\"}"], 0);
+  EXPECT_GE(metrics["generation_tokens_total"], events.size() - 1) << "each event of text is a token at least";
+  EXPECT_EQ(metrics["prompt_tokens_total"], request["prompt"].size());
+}
+
 TEST(Serve, AKeyIsAskedOfAllButProbes) {
   Serve serve({"--api-key", "secret"});
   const std::string body = ask("Hi", 2).dump();

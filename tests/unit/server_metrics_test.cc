@@ -147,6 +147,7 @@ TEST(ServerMetrics, WhatGotNoAnswerCountsAsSuch) {
   EXPECT_EQ(value(all, "prompt_tokens_total"), 0);
   EXPECT_EQ(value(all, "e2e_request_latency_seconds_count"), 0);
   EXPECT_EQ(value(all, "request_success_total{finished_reason=\"abort\"}"), 1);
+  EXPECT_EQ(value(all, "request_success_total{finished_reason=\"error\"}"), 1);
   EXPECT_EQ(value(all, "http_responses_total{code=\"503\"}"), 1);
 }
 
