@@ -246,6 +246,9 @@ struct RequestMetrics {
   std::int64_t ngram_rounds = 0;  ///< of drafting_rounds: drafts were the coordinator's own (DraftSource::kNgram)
   std::int64_t ngram_drafted_tokens = 0, ngram_accepted_tokens = 0;
   std::int64_t cached_prompt_tokens = 0;  ///< of the prompt: their K/V were those of an earlier text
+
+  /// Of drafting_rounds: drafts were the assistant's, what draft_ns was spent on.
+  std::int64_t assistant_rounds() const { return drafting_rounds - ngram_rounds; }
 };
 /// Adds one request's to the sums of several; the lists of positions become as long as the longest.
 void add(RequestMetrics& sum, const RequestMetrics& one);
