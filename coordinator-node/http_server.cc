@@ -233,7 +233,7 @@ void apply(HttpReply reply, httplib::Response& response, bool chunked = true) {
   response.status = reply.status;
   for (const auto& [name, value] : reply.headers) response.set_header(name, value);
   if (!reply.next) return response.set_content(reply.body, reply.content_type);
-  const auto send = [next = std::move(reply.next)](std::size_t, httplib::DataSink& sink) {
+  const auto pieces = [next = std::move(reply.next)](std::size_t, httplib::DataSink& sink) {
     // All in one call: httplib asks for no more once the server stops.
     while (const std::optional<std::string> piece = next()) {
       if (piece->empty() ? current->client_gone() : !sink.write(piece->data(), piece->size())) return false;
@@ -241,8 +241,8 @@ void apply(HttpReply reply, httplib::Response& response, bool chunked = true) {
     sink.done();
     return true;
   };
-  if (chunked) response.set_chunked_content_provider(reply.content_type, send);
-  else response.set_content_provider(reply.content_type, send);
+  if (chunked) response.set_chunked_content_provider(reply.content_type, pieces);
+  else response.set_content_provider(reply.content_type, pieces);
 }
 
 /// As HttpRequest::client.
