@@ -433,7 +433,8 @@ Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) cons
                     .wait_ms = kVerifierWaitMs,
                     .sampling = request.sampling,
                     .policy = request.draft_length.policy,
-                    .report_rounds = request.report_rounds};
+                    .report_rounds = request.report_rounds,
+                    .shorten = !request.max_tokens};
   if (!request.ignore_eos) generate.stop_ids.insert(generate.stop_ids.end(), model_.eos_ids.begin(), model_.eos_ids.end());
   generate.sampling.seed = seed_of_choice(generate.sampling.seed, index % n);
   return generate;

@@ -641,6 +641,18 @@ TEST(Serve, AnAnswerThatFailsInMidStreamIsCounted) {
   EXPECT_EQ(metrics["prompt_tokens_total"], request["prompt"].size());
 }
 
+TEST(Serve, AChatThatDoesNotSayHowLongFitsIntoASmallVerifier) {
+  Coordinator coordinator;
+  Program verifier({"verifier", "--memory", "2", "--dtype", "f32", "--join", coordinator.address});
+  Serve serve({"--connect", coordinator.address}, /*wait_until_ready=*/false);
+  EXPECT_TRUE(eventually([&] { return serve.workers() == 1 || !verifier.running(); }));
+  Json request = ask("Hi", 8000);
+  EXPECT_EQ(post(serve.port, "/v1/chat/completions", request.dump()).status, 400) << "more than it has memory for";
+  request.erase("max_tokens");
+  const Response answer = post(serve.port, "/v1/chat/completions", request.dump());
+  EXPECT_EQ(answer.status, 200) << answer.body;
+}
+
 TEST(Serve, AKeyIsAskedOfAllButProbes) {
   Serve serve({"--api-key", "secret"});
   const std::string body = ask("Hi", 2).dump();
