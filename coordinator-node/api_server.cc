@@ -139,6 +139,7 @@ class StreamedReply {
       error = ApiError{500, exception.what()};
     }
     const std::lock_guard lock(mutex_);
+    if (error && overrun_) error->message = fmt::format("the client left {} bytes of the reply unread", kUnreadBytesMax);
     if (error && emitted_) pieces_.push_back(error_chunk(*error));
     if (emitted_) pieces_.emplace_back(kDoneChunk);
     error_ = std::move(error);
@@ -149,7 +150,7 @@ class StreamedReply {
     if (piece.empty()) return;
     const std::lock_guard lock(mutex_);
     unread_ += piece.size();
-    if (unread_ > kUnreadBytesMax) dropped_ = true;
+    if (unread_ > kUnreadBytesMax) dropped_ = overrun_ = true;
     if (!dropped_) pieces_.push_back(std::move(piece));
     emitted_ = true;
     changed_.notify_all();
@@ -163,6 +164,7 @@ class StreamedReply {
   std::size_t unread_ = 0;  ///< bytes of them
   std::optional<ApiError> error_;
   bool emitted_ = false, ended_ = false;
+  bool overrun_ = false;  ///< more than kUnreadBytesMax of them
   std::jthread thread_;  // last: it uses the others
 };
 
@@ -194,10 +196,15 @@ struct ApiServer::Work {
   ReplyHead head;
   TimePoint arrived{};
   FinishedRequest facts;
+  std::int64_t cached_tokens = 0;  ///< of each prompt's first choice: the others find the prompt that it computed
   std::unique_ptr<Admission::Place> place;
+  std::function<bool()> server_ends;
+
+  /// Why nobody waits for the reply any more.
+  ApiError cut_off() const { return server_ends() ? ApiError{503, "the server ends"} : ApiError{kClientGone, "the client went away"}; }
 
   std::size_t choices() const { return prompts.size() * static_cast<std::size_t>(request.n); }
-  Usage usage() const { return {facts.prompt_tokens, facts.generated_tokens, facts.metrics}; }
+  Usage usage() const { return {facts.prompt_tokens, cached_tokens, facts.generated_tokens, facts.metrics}; }
 };
 
 /// Where a request's choices go as they come.
@@ -355,6 +362,7 @@ ApiResult<std::vector<TokenId>> ApiServer::render(const Conversation& conversati
 ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest& http, bool chat) {
   auto work = std::make_shared<Work>();
   work->arrived = now();
+  work->server_ends = http.server_ends;
   ApiResult<CompletionRequest> parsed = chat ? parse_chat_completion(http.body, model_.defaults) : parse_completion(http.body, model_.defaults);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
   CompletionRequest& request = work->request = std::move(std::get<CompletionRequest>(parsed));
@@ -371,7 +379,7 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
   }
   for (const std::vector<TokenId>& prompt : work->prompts) work->facts.prompt_tokens += static_cast<std::int64_t>(prompt.size());
   Result<std::unique_ptr<Admission::Place>> place = admission_.enter(http.client, http.gone);
-  if (!place && place.error().code == Errc::kCancelled) return ApiError{kClientGone, place.error().message};
+  if (!place && place.error().code == Errc::kCancelled) return work->cut_off();
   if (!place) return ApiError{.status = 429, .message = place.error().message, .code = "rate_limit_exceeded"};
   work->place = std::move(*place);
   work->facts.time_in_line = now() - work->arrived;
@@ -425,7 +433,8 @@ Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) cons
                     .wait_ms = kVerifierWaitMs,
                     .sampling = request.sampling,
                     .policy = request.draft_length.policy,
-                    .report_rounds = request.report_rounds};
+                    .report_rounds = request.report_rounds,
+                    .shorten = !request.max_tokens};
   if (!request.ignore_eos) generate.stop_ids.insert(generate.stop_ids.end(), model_.eos_ids.begin(), model_.eos_ids.end());
   generate.sampling.seed = seed_of_choice(generate.sampling.seed, index % n);
   return generate;
@@ -455,6 +464,7 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
   };
   const auto on_end = [&](std::size_t index, const Generation& generation) {
     add(facts.metrics, generation.metrics);
+    if (index % static_cast<std::size_t>(work.request.n) == 0) work.cached_tokens += generation.metrics.cached_prompt_tokens;
     const char* finish_reason = readers[index].finish(generation.reason);
     facts.choices.push_back({.finish_reason = finish_reason, .prompt_tokens = std::ssize(generates[index].prompt),
                              .generated_tokens = readers[index].count(), .metrics = generation.metrics});
@@ -474,7 +484,7 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
     }
     return error;
   }
-  if (std::ranges::any_of(*generations, &Generation::cancelled)) return ApiError{kClientGone, "the client went away"};
+  if (std::ranges::any_of(*generations, &Generation::cancelled)) return work.cut_off();
   return std::nullopt;
 }
 

@@ -73,9 +73,9 @@ class Connection final : public httplib::Stream {
     in_body_ = true;
   }
 
+  bool server_ends() const { return ending_.aborting; }
   /// Also true of a client that only said that it will send nothing more: they do not do that.
-  bool gone() const {
-    if (ending_.aborting) return true;
+  bool client_gone() const {
     pollfd state{.fd = socket_, .events = POLLRDHUP, .revents = 0};
     return poll(&state, 1, 0) > 0;
   }
@@ -101,7 +101,7 @@ class Connection final : public httplib::Stream {
 
   // httplib::Stream
   bool is_readable() const override { return begin_ != end_ || readable(); }
-  bool is_writable() const override { return !gone(); }
+  bool is_writable() const override { return !client_gone(); }
   ssize_t read(char* bytes, std::size_t size) override {
     if (budget_ == 0) {
       failure = in_body_ ? Failure::kBodyTooLarge : Failure::kHeadTooLarge;
@@ -228,18 +228,21 @@ ApiError transport_error(int status, Connection::Failure failure) {
   }
 }
 
-void apply(HttpReply reply, httplib::Response& response) {
+/// @param chunked  whether the client knows chunks; else the end of the connection ends a stream
+void apply(HttpReply reply, httplib::Response& response, bool chunked = true) {
   response.status = reply.status;
   for (const auto& [name, value] : reply.headers) response.set_header(name, value);
   if (!reply.next) return response.set_content(reply.body, reply.content_type);
-  response.set_chunked_content_provider(reply.content_type, [next = std::move(reply.next)](std::size_t, httplib::DataSink& sink) {
+  const auto pieces = [next = std::move(reply.next)](std::size_t, httplib::DataSink& sink) {
     // All in one call: httplib asks for no more once the server stops.
     while (const std::optional<std::string> piece = next()) {
-      if (piece->empty() ? current->gone() : !sink.write(piece->data(), piece->size())) return false;
+      if (piece->empty() ? current->client_gone() : !sink.write(piece->data(), piece->size())) return false;
     }
     sink.done();
     return true;
-  });
+  };
+  if (chunked) response.set_chunked_content_provider(reply.content_type, pieces);
+  else response.set_content_provider(reply.content_type, pieces);
 }
 
 /// As HttpRequest::client.
@@ -258,11 +261,38 @@ bool same_secret(const std::string& given, const std::string& key) {
   return difference == 0;
 }
 
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
 /// A path as the regular expression that httplib wants.
 std::string exactly(const std::string& path) {
   std::string pattern;
   for (const char c : path) pattern += std::isalnum(static_cast<unsigned char>(c)) || c == '/' || c == '_' || c == '-' ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
   return pattern;
+}
+
+bool is_get(const httplib::Request& request) { return request.method == "GET" || request.method == "HEAD"; }
+
+/// httplib says in its reply that the connection ends, where a client asked for that.
+void set_close(httplib::Request& request) {
+  request.headers.erase("Connection");
+  request.set_header("Connection", "close");
+}
+
+/// What leaves it open where a request ends, so that another server on the way may see another one begin within it
+/// (RFC 9112, 6.3); none: nothing does.
+std::optional<ApiError> framing_error(const httplib::Request& request) {
+  const auto blank = [](const auto& header) { return header.first.find_first_of(" \t") != std::string::npos; };
+  if (std::ranges::any_of(request.headers, blank)) return ApiError{400, "the name of a header has a blank"};
+  const std::size_t lengths = request.get_header_value_count("Content-Length"), codings = request.get_header_value_count("Transfer-Encoding");
+  if (lengths > 1) return ApiError{400, "more than one Content-Length"};
+  if (codings == 0) return std::nullopt;
+  if (lengths > 0) return ApiError{400, "both a Content-Length and a Transfer-Encoding"};
+  const std::string coding = lower(request.get_header_value("Transfer-Encoding"));
+  if (codings > 1 || coding != "chunked") return ApiError{400, fmt::format("Transfer-Encoding is '{}', wanted chunked alone", coding)};
+  return std::nullopt;
 }
 
 class Server final : public HttpServer, private httplib::Server {
@@ -289,14 +319,14 @@ class Server final : public HttpServer, private httplib::Server {
       apply(std::move(*reply), response);
       return response.status;
     });
-    set_error_handler(HandlerWithResponse([](const httplib::Request&, httplib::Response& response) {
+    set_error_handler(HandlerWithResponse([](const httplib::Request& request, httplib::Response& response) {
       if (response.body.empty()) {
         const ApiError error = transport_error(response.status, current->failure);
         response.status = error.status;
         response.set_content(error_body(error), "application/json");
         current->close_after = true;
       }
-      if (current->close_after) response.set_header("Connection", "close");
+      if (current->close_after && request.get_header_value("Connection") != "close") response.set_header("Connection", "close");
       return HandlerResponse::Handled;
     }));
     set_logger([this](const httplib::Request&, const httplib::Response& response) { options_.on_response(response.status); });
@@ -326,13 +356,15 @@ class Server final : public HttpServer, private httplib::Server {
   void stop(Duration drain) override {
     if (!thread_.joinable()) return;
     ending_.stopping = true;
-    while (!ended_ && svr_sock_ != INVALID_SOCKET) {  // httplib's stop() does nothing before the thread listens
-      if (is_running()) httplib::Server::stop();
-      else std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
     const TimePoint deadline = now() + drain;
     while (open_ > 0 && now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     ending_.aborting = true;
+    while (open_ > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    // Last: once httplib is told, it begins no stream any more, and leaves empty those that come to their first piece now.
+    while (!ended_ && svr_sock_ != INVALID_SOCKET) {  // its stop() does nothing before the thread listens
+      if (is_running()) httplib::Server::stop();
+      else std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     thread_.join();
   }
 
@@ -353,7 +385,8 @@ class Server final : public HttpServer, private httplib::Server {
     Connection& connection = *current;
     try {
       apply(route.handler({.method = request.method, .path = request.path, .body = request.body, .client = client_of(request, connection.peer()),
-                           .gone = [&connection] { return connection.gone(); }}), response);
+                           .gone = [&connection] { return connection.server_ends() || connection.client_gone(); },
+                           .server_ends = [&connection] { return connection.server_ends(); }}), response, /*chunked=*/request.version != "HTTP/1.0");
     } catch (const std::exception& error) {
       spdlog::error("event=request_failed path={} reason=\"{}\"", route.path, error.what());
       apply(error_reply({500, "internal error"}), response);
@@ -362,12 +395,13 @@ class Server final : public HttpServer, private httplib::Server {
 
   /// Why a request is not to be answered, judged by its head. Its body is not read then.
   std::optional<HttpReply> refusal(const httplib::Request& request) const {
-    const std::optional<HttpReply> reply = judge(request);
-    if (reply) current->close_after = request.method != "GET" && request.method != "HEAD";
+    const std::optional<ApiError> unclear = framing_error(request);
+    const std::optional<HttpReply> reply = unclear ? error_reply(*unclear) : judge(request);
+    if (reply && (unclear || !is_get(request))) current->close_after = true;
     return reply;
   }
   std::optional<HttpReply> judge(const httplib::Request& request) const {
-    const std::string method = request.method == "HEAD" ? "GET" : request.method;
+    const std::string method = is_get(request) ? "GET" : request.method;
     const HttpRoute* route = nullptr;
     std::string allowed;
     for (const HttpRoute& candidate : routes_) {
@@ -389,8 +423,7 @@ class Server final : public HttpServer, private httplib::Server {
     if (method == "GET") return std::nullopt;
     // A browser asks its user's leave before a page sends this type to another host.
     std::string type = request.get_header_value("Content-Type");
-    type = type.substr(0, type.find_first_of("; \t"));
-    std::ranges::transform(type, type.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    type = lower(type.substr(0, type.find_first_of("; \t")));
     if (type != "application/json") return error_reply({415, fmt::format("Content-Type is '{}', wanted application/json", type)});
     if (request.has_header("Content-Encoding")) return error_reply({415, "compressed requests are not supported"});
     if (request.has_header("Transfer-Encoding")) return std::nullopt;  // the connection counts what comes
@@ -408,7 +441,18 @@ class Server final : public HttpServer, private httplib::Server {
   /// httplib's own, on a Connection. process_request() has got more parameters on the way.
   template <typename Stream>
   bool serve_one(Stream& stream, bool last, bool& closed) {
-    const auto body_comes = [&](httplib::Request&) { stream.begin_body(options_.request_bytes_max); };
+    const auto body_comes = [&](httplib::Request& request) {
+      stream.begin_body(options_.request_bytes_max);
+      // What httplib would do of itself: compress replies, on the cores of the verifier, and cut ranges out of them.
+      request.headers.erase("Accept-Encoding");
+      request.headers.erase("Range");
+      request.ranges.clear();
+      if (request.version == "HTTP/1.0") stream.close_after = true;
+      // Nobody reads a GET's body: what comes after the head would be taken for the next request.
+      const std::string length = request.get_header_value("Content-Length");
+      if (is_get(request) && (request.has_header("Transfer-Encoding") || (!length.empty() && length != "0"))) stream.close_after = true;
+      if (stream.close_after) set_close(request);
+    };
     if constexpr (requires { this->process_request(stream, last, closed, body_comes); }) {
       return process_request(stream, last, closed, body_comes);
     } else {
@@ -420,8 +464,8 @@ class Server final : public HttpServer, private httplib::Server {
     Connection connection(socket, ending_);
     const int yes = 1;
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    if (refusing) {
-      const std::string body = error_body({503, "too many connections"});
+    if (refusing || ending_.stopping) {
+      const std::string body = error_body({503, refusing ? "too many connections" : "the server ends"});
       const std::string reply = fmt::format("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
                                             "Connection: close\r\nContent-Length: {}\r\n\r\n{}", body.size(), body);
       (void)send(socket, reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT);

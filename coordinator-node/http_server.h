@@ -22,6 +22,8 @@ struct HttpRequest {
   /// Whether nobody waits for the reply any more: the client has gone, or the server ends. Any thread, as
   /// long as the handler runs or its reply lives.
   std::function<bool()> gone;
+  /// Of the two: the server ends. The client still reads why.
+  std::function<bool()> server_ends;
 };
 
 struct HttpReply {
@@ -29,8 +31,8 @@ struct HttpReply {
   std::string body;
   std::string content_type = "application/json";
   std::vector<std::pair<std::string, std::string>> headers = {};
-  /// Instead of `body`: its next piece; an empty one for "not yet", within about 100 ms; nothing at the end.
-  /// Destroyed early when the client has gone.
+  /// Instead of `body`: its next piece; an empty one for "not yet", within about 100 ms; nothing at the end, which comes
+  /// soon after the server ends. Destroyed early when the client has gone.
   std::function<std::optional<std::string>()> next = {};
 };
 

@@ -468,6 +468,7 @@ Json logprobs_json(const ReplyHead& head, const std::vector<TokenScore>& scores)
       if (head.chat) top.push_back(scored_json(other));
       else top[other.bytes] = other.logprob;
     }
+    if (!head.chat) top[score.token.bytes] = score.token.logprob;  // always there: up to N + 1 entries
     if (head.chat) {
       content.push_back(scored_json(score.token));
       content.back()["top_logprobs"] = std::move(top);
@@ -484,7 +485,7 @@ Json logprobs_json(const ReplyHead& head, const std::vector<TokenScore>& scores)
 
 Json usage_json(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage.metrics.cached_prompt_tokens}}},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
 }

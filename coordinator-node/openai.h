@@ -87,10 +87,11 @@ struct Choice {
   std::string finish_reason;
 };
 
-/// What a request cost: sums over its choices.
+/// What a request cost.
 struct Usage {
-  std::int64_t prompt_tokens = 0, completion_tokens = 0;
-  RequestMetrics metrics;
+  std::int64_t prompt_tokens = 0, cached_tokens = 0;  ///< each prompt once, however many choices it has
+  std::int64_t completion_tokens = 0;                 ///< of all choices
+  RequestMetrics metrics;                             ///< likewise
 };
 
 /// What is the same in every body of one reply.

@@ -99,7 +99,7 @@ struct ServerMetrics::Families {
   Histogram& request_generation_tokens = histogram("request_generation_tokens", "Tokens of an answer, of each choice", kTokens);
   Counter& prompt_tokens = counter("prompt_tokens_total", "Tokens of prompts that were answered");
   Counter& generation_tokens = counter("generation_tokens_total", "Tokens of answers");
-  Family<Counter>& request_success = counters("request_success_total", "Answers that came to an end, by its reason; abort: the client went away");
+  Family<Counter>& request_success = counters("request_success_total", "Answers that came to an end, by its reason; of requests, abort: the client went away, error: it failed");
   Counter& prefix_cache_queries = counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache");
   Counter& prefix_cache_hits = counter("prefix_cache_hits_total", "Prompt tokens whose K/V were there");
   Counter& num_drafts = counter("spec_decode_num_drafts_total", "Rounds with at least one draft");
@@ -109,6 +109,7 @@ struct ServerMetrics::Families {
 
   // Ours.
   Family<Counter>& draft_per_pos = counters("spec_decode_num_draft_tokens_per_pos_total", "Verified drafts by their position in the round, from 0");
+  Counter& ngram_drafts = counter("spec_decode_num_ngram_drafts_total", "Of the rounds with drafts: looked up in the text itself, without the assistant");
   Counter& ngram_draft_tokens = counter("spec_decode_num_ngram_draft_tokens_total", "Of the verified drafts: looked up in the text itself");
   Counter& ngram_accepted_tokens = counter("spec_decode_num_ngram_accepted_tokens_total", "Of the accepted drafts: looked up in the text itself");
   Counter& rounds = counter("rounds_total", "Verifying forward passes of answers");
@@ -127,11 +128,11 @@ struct ServerMetrics::Families {
   Gauge& accepted_tokens = last("accepted_tokens", "In the last answer that had drafts");
   Gauge& drafted_tokens = last("drafted_tokens", "In the last answer that had drafts");
   Gauge& target_verify_ms = last("target_verify_ms", "Mean over the rounds of the last answer");
-  Gauge& assistant_draft_ms = last("assistant_draft_ms", "Mean over the drafting rounds of the last answer that had drafts");
+  Gauge& assistant_draft_ms = last("assistant_draft_ms", "Mean over the assistant's rounds of the last answer that had such");
 
   /// Labelled ones are there, as zeros, before they are first counted: else the first event would not count in a rate.
   Families() {
-    for (const char* reason : {"stop", "length", "tool_calls", "abort"}) request_success.Add({{"finished_reason", reason}});
+    for (const char* reason : {"stop", "length", "tool_calls", "abort", "error"}) request_success.Add({{"finished_reason", reason}});
     for (const char* direction : {"drafter", "drafter_prompt", "verifier"}) wire_bytes.Add({{"to", direction}});
     for (const char* mode : {"backbone_only", "speculative"}) {
       decode_tokens.Add({{"mode", mode}});
@@ -156,6 +157,7 @@ struct ServerMetrics::Families {
     num_drafts.Increment(number(m.drafting_rounds));
     num_draft_tokens.Increment(number(m.drafted_tokens));
     num_accepted_tokens.Increment(number(m.accepted_tokens));
+    ngram_drafts.Increment(number(m.ngram_rounds));
     ngram_draft_tokens.Increment(number(m.ngram_drafted_tokens));
     ngram_accepted_tokens.Increment(number(m.ngram_accepted_tokens));
     for (std::size_t i = 0; i < m.drafted_per_position.size(); ++i) draft_per_pos.Add({{"position", std::to_string(i)}}).Increment(number(m.drafted_per_position[i]));
@@ -180,7 +182,7 @@ struct ServerMetrics::Families {
     draft_tokens_per_batch.Set(number(m.drafted_tokens) / number(m.drafting_rounds));
     accepted_tokens.Set(number(m.accepted_tokens));
     drafted_tokens.Set(number(m.drafted_tokens));
-    assistant_draft_ms.Set(1e3 * seconds_of_ns(m.draft_ns) / number(m.drafting_rounds));
+    if (m.assistant_rounds() > 0) assistant_draft_ms.Set(1e3 * seconds_of_ns(m.draft_ns) / number(m.assistant_rounds()));
   }
 };
 
@@ -198,6 +200,7 @@ void ServerMetrics::record(const FinishedRequest& request) {
   for (const Duration gap : request.inter_token_gaps) f.inter_token_latency.Observe(seconds(gap));
   if (request.status == 200) f.e2e_request_latency.Observe(seconds(request.total));
   if (request.status == kClientGone) f.request_success.Add({{"finished_reason", "abort"}}).Increment();
+  if (request.status >= 500) f.request_success.Add({{"finished_reason", "error"}}).Increment();
   for (const FinishedChoice& choice : request.choices) f.record(choice);
 }
 

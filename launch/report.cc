@@ -23,7 +23,7 @@ nlohmann::json metrics_json(const Generation& generation) {
           {"drafted_tokens", m.drafted_tokens},
           {"accepted_tokens", m.accepted_tokens},
           {"target_verify_ms", mean_ms(m.verify_ns, m.rounds)},
-          {"assistant_draft_ms", mean_ms(m.draft_ns, m.drafting_rounds)},
+          {"assistant_draft_ms", mean_ms(m.draft_ns, m.assistant_rounds())},
           {"drafted_per_position", m.drafted_per_position},
           {"accepted_per_position", m.accepted_per_position},
           {"rounds", m.rounds},
@@ -45,7 +45,7 @@ std::string metrics_text(const Generation& generation, std::optional<double> bac
   line("draft_tokens_per_batch", fmt::format("{:.2f}", ratio(m.drafted_tokens, m.drafting_rounds)));
   line("accepted/drafted_tokens", fmt::format("{}/{} ({:.2f})", m.accepted_tokens, m.drafted_tokens, ratio(m.accepted_tokens, m.drafted_tokens)));
   line("target_verify_ms", fmt::format("{:.2f}", mean_ms(m.verify_ns, m.rounds)));
-  line("assistant_draft_ms", fmt::format("{:.2f}", mean_ms(m.draft_ns, m.drafting_rounds)));
+  line("assistant_draft_ms", fmt::format("{:.2f}", mean_ms(m.draft_ns, m.assistant_rounds())));
   std::string acceptance;
   for (std::size_t i = 0; i < m.accepted_per_position.size(); ++i) {
     acceptance += fmt::format("{}{:.2f}", i == 0 ? "" : " ", ratio(m.accepted_per_position[i], m.drafted_per_position[i]));

@@ -308,8 +308,21 @@ void CoordinatorCore::start_waiting(TimePoint now) {
   }
 }
 
+std::int64_t CoordinatorCore::max_tokens_that_fit(std::int64_t prompt) const {
+  std::int64_t most = 0;
+  for (const auto& [peer, worker] : workers_) {
+    if (worker.hello.role != Role::kVerifier || worker.draining) continue;
+    const Capacity& capacity = worker.hello.capacity;
+    const Position positions = std::min(capacity.kv_cost.positions(capacity.kv_bytes_max), worker.hello.facts.context_max);
+    most = std::max(most, positions - prompt + 1);  // the last token of an answer needs no K/V
+  }
+  return most;
+}
+
 bool CoordinatorCore::start(Sessions::iterator it, TimePoint now) {
   Session& session = it->second;
+  const std::int64_t asked = session.request.max_tokens, fitting = session.request.shorten ? max_tokens_that_fit(std::ssize(session.request.prompt)) : asked;
+  if (fitting >= 1) session.request.max_tokens = std::min(asked, fitting);
   Worker* best = nullptr;
   PeerId best_peer;
   bool best_refuses = false, worth_waiting = false;
@@ -326,7 +339,10 @@ bool CoordinatorCore::start(Sessions::iterator it, TimePoint now) {
     best_peer = peer;
     best_refuses = refuses;
   }
-  if (best == nullptr || (best_refuses && worth_waiting)) return false;  // on_hello or on_tick come back
+  if (best == nullptr || (best_refuses && worth_waiting)) {
+    session.request.max_tokens = asked;
+    return false;  // on_hello or on_tick come back
+  }
   turn_ = std::max(turn_, session.turn);
   const PairFacts& facts = best->hello.facts;
   if (auto fine = check_request(session.text, session.request.sampling, facts); !fine) {

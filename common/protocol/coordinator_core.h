@@ -115,6 +115,8 @@ class CoordinatorCore {
 
   /// Starts the sessions that wait, in the order of their turns, until one has to go on waiting.
   void start_waiting(TimePoint now);
+  /// Of an answer to so long a prompt, in the verifier with the most memory, were it empty; below 1: the prompt does not fit.
+  std::int64_t max_tokens_that_fit(std::int64_t prompt) const;
   /// Gives a session to a verifier, or fails it. @return false if no verifier has room for it now.
   bool start(Sessions::iterator it, TimePoint now);
   /// Counts K/V of `positions` as taken from the memory of the session's verifier.

@@ -104,6 +104,12 @@ struct KvCost {
   std::int64_t bytes(Position positions) const {
     return positions * bytes_per_position + std::min<Position>(positions, ring_rows) * ring_bytes_per_position;
   }
+  /// The most that cost no more than `bytes`.
+  Position positions(std::int64_t bytes) const {
+    const std::int64_t first = bytes_per_position + ring_bytes_per_position;  // while the rings are not full
+    if (first > 0 && bytes / first < ring_rows) return bytes / first;
+    return bytes_per_position > 0 ? (bytes - ring_rows * ring_bytes_per_position) / bytes_per_position : std::numeric_limits<Position>::max();
+  }
 };
 
 /// What a verifier takes at once.
@@ -211,6 +217,7 @@ struct Generate {  ///< client -> coordinator; session is the client's own reque
   bool unverified = false;
   DraftPolicy policy = DraftPolicy::kFixed;
   bool report_rounds = false;     ///< Tokens say how their round went
+  bool shorten = false;           ///< lower max_tokens to what the verifier with the most K/V memory can hold, instead of refusing
 };
 /// client -> coordinator: one half of a stepwise session's next round. A Failed with kInvalidArgument
 /// refuses this step alone; any other ends the session.
@@ -250,6 +257,9 @@ struct RequestMetrics {
   std::int64_t ngram_rounds = 0;  ///< of drafting_rounds: drafts were the coordinator's own (DraftSource::kNgram)
   std::int64_t ngram_drafted_tokens = 0, ngram_accepted_tokens = 0;
   std::int64_t cached_prompt_tokens = 0;  ///< of the prompt: their K/V were those of an earlier text
+
+  /// Of drafting_rounds: drafts were the assistant's, what draft_ns was spent on.
+  std::int64_t assistant_rounds() const { return drafting_rounds - ngram_rounds; }
 };
 /// Adds one request's to the sums of several; the lists of positions become as long as the longest.
 void add(RequestMetrics& sum, const RequestMetrics& one);

@@ -177,7 +177,9 @@ class Separator {
 class ChatRenderer {
  public:
   ChatRenderer(const Tokenizer& tokenizer, const ChatFormat& format, const Conversation& conversation)
-      : out_(tokenizer), format_(format), conversation_(conversation), messages_(conversation.messages) {}
+      : out_(tokenizer), format_(format), conversation_(conversation), messages_(conversation.messages),
+        after_last_user_(static_cast<std::size_t>(
+            messages_.rend() - std::find_if(messages_.rbegin(), messages_.rend(), [](const ChatMessage& m) { return m.role == Role::kUser; }))) {}
 
   Result<std::vector<TokenId>> render() {
     RETURN_IF_ERROR(check());
@@ -340,10 +342,8 @@ class ChatRenderer {
   /// Older thoughts are never shown again.
   bool replays_thought(std::size_t index) const {
     const ChatMessage& message = messages_[index];
-    const bool after_last_user = std::none_of(messages_.begin() + static_cast<std::ptrdiff_t>(index), messages_.end(),
-                                              [](const ChatMessage& m) { return m.role == Role::kUser; });
     const bool enough = format_.revision == Revision::kRefreshed || !message.tool_calls.empty();
-    return !message.reasoning.empty() && enough && after_last_user;
+    return !message.reasoning.empty() && enough && index >= after_last_user_;
   }
 
   void tool_call(const ToolCall& call) {
@@ -667,6 +667,7 @@ class ChatRenderer {
   const ChatFormat& format_;
   const Conversation& conversation_;
   const std::vector<ChatMessage>& messages_;
+  const std::size_t after_last_user_;  ///< its index + 1; 0: there is none
   Last last_ = Last::kMessage;
 };
 

@@ -248,7 +248,7 @@ Offset<wire::Generate> write(Writer& writer, const Generate& generate) {
                               generate.max_tokens, generate.draft_length,
                               writer.builder.CreateVector(generate.stop_ids), generate.wait_ms,
                               generate.stepwise, write(writer, generate.sampling), generate.unverified,
-                              static_cast<wire::DraftPolicy>(generate.policy), generate.report_rounds);
+                              static_cast<wire::DraftPolicy>(generate.policy), generate.report_rounds, generate.shorten);
 }
 
 Offset<wire::Step> write(Writer& writer, const Step& step) {
@@ -716,7 +716,8 @@ Generate read(Reader& reader, const wire::Generate& table) {
           .sampling = read(reader, *table.sampling()),
           .unverified = table.unverified(),
           .policy = reader.enumerator<DraftPolicy>("policy", table.policy()),
-          .report_rounds = table.report_rounds()};
+          .report_rounds = table.report_rounds(),
+          .shorten = table.shorten()};
 }
 
 Step read(Reader& reader, const wire::Step& table) {

@@ -70,6 +70,12 @@ class Connection {
     }
     return true;
   }
+  /// Whatever comes until the other end closes.
+  std::string all() {
+    while (receive()) {
+    }
+    return std::exchange(received_, {});
+  }
   Response response() {
     Response response;
     if (!wait_for("\r\n\r\n")) return response;
@@ -411,6 +417,18 @@ TEST(Serve, SeedsStopsAndChoicesDoWhatTheySay) {
   EXPECT_EQ(joined(serve.stream(stopped)).first, whole["choices"][0]["message"]["content"].get<std::string>());
   EXPECT_TRUE(eventually([&] { return serve.sessions() == 0; }));
 
+  const auto usage_of = [&](const std::string& question) {
+    Json many = ask(question, 2);
+    many.update({{"n", 4}, {"temperature", 1}});
+    return serve.chat(many)["usage"];
+  };
+  std::string question;
+  for (int i = 0; i < 40; ++i) question += kQuestions[1];
+  EXPECT_EQ(usage_of(question)["prompt_tokens_details"]["cached_tokens"], 0) << "that the choices share a prompt saves its client nothing";
+  const Json usage = usage_of(question);
+  EXPECT_GT(usage["prompt_tokens_details"]["cached_tokens"], 0);
+  EXPECT_LT(usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]);
+
   Json scored = ask(kQuestions[0], 6);
   scored.update({{"logprobs", true}, {"top_logprobs", 2}});
   const Json scores = serve.chat(scored)["choices"][0]["logprobs"]["content"];
@@ -605,6 +623,36 @@ TEST(Serve, WithoutAVerifierItIsAliveButNotReady) {
   EXPECT_EQ(post(serve.port, "/v1/chat/completions", ask("Hi", 3).dump()).status, 503);
 }
 
+TEST(Serve, AnAnswerThatFailsInMidStreamIsCounted) {
+  Trio trio;
+  Serve serve({"--connect", trio.coordinator->address});
+  Connection client(serve.port);
+  Json request = endless();
+  request["stream"] = true;
+  client.send("POST", "/v1/completions", request.dump());
+  ASSERT_TRUE(client.wait_for("data: "));
+  trio.verifier->send(SIGKILL);
+  const std::vector<Json> events = events_of(client.response());
+  EXPECT_EQ(events.back()["error"]["type"], "server_error") << events.back();
+  std::map<std::string, double> metrics = metrics_of(serve.port);
+  EXPECT_EQ(metrics["request_success_total{finished_reason=\"error\"}"], 1);
+  EXPECT_EQ(metrics["request_success_total{finished_reason=\"abort\"}"], 0);
+  EXPECT_GE(metrics["generation_tokens_total"], events.size() - 1) << "each event of text is a token at least";
+  EXPECT_EQ(metrics["prompt_tokens_total"], request["prompt"].size());
+}
+
+TEST(Serve, AChatThatDoesNotSayHowLongFitsIntoASmallVerifier) {
+  Coordinator coordinator;
+  Program verifier({"verifier", "--memory", "2", "--dtype", "f32", "--join", coordinator.address});
+  Serve serve({"--connect", coordinator.address}, /*wait_until_ready=*/false);
+  EXPECT_TRUE(eventually([&] { return serve.workers() == 1 || !verifier.running(); }));
+  Json request = ask("Hi", 8000);
+  EXPECT_EQ(post(serve.port, "/v1/chat/completions", request.dump()).status, 400) << "more than it has memory for";
+  request.erase("max_tokens");
+  const Response answer = post(serve.port, "/v1/chat/completions", request.dump());
+  EXPECT_EQ(answer.status, 200) << answer.body;
+}
+
 TEST(Serve, AKeyIsAskedOfAllButProbes) {
   Serve serve({"--api-key", "secret"});
   const std::string body = ask("Hi", 2).dump();
@@ -691,6 +739,69 @@ TEST(HttpServer, WhatIsNotHttpIsRefused) {
   EXPECT_EQ(large.response().status, 413);
 }
 
+TEST(HttpServer, NoRequestHidesInAnother) {
+  const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"POST", "/echo", echo}, {"GET", "/get", echo}});
+  const std::string hidden = "GET /get HTTP/1.1\r\n\r\n", post_head = "POST /echo HTTP/1.1\r\nContent-Type: application/json\r\n";
+  const std::string length = fmt::format("Content-Length: {}\r\n", hidden.size()), chunked = "Transfer-Encoding: chunked\r\n";
+  const std::vector<std::pair<std::string, int>> table = {
+      {"GET /get HTTP/1.1\r\n" + length, 200},
+      {"GET /get HTTP/1.1\r\nConnection: keep-alive\r\n" + length, 200},
+      {"GET /nothing HTTP/1.1\r\n" + length, 404},
+      {"HEAD /get HTTP/1.1\r\n" + length, 200},
+      {"GET /get HTTP/1.1\r\n" + chunked, 200},
+      {"GET /get HTTP/1.1\r\nContent-Length: 0\r\n" + length, 400},
+      {"DELETE /get HTTP/1.1\r\n" + length, 405},
+      {post_head + "Content-Length: 0\r\n" + length, 400},
+      {post_head + length + length, 400},
+      {post_head + "Content-Length: 0\r\n" + chunked, 400},
+      {post_head + chunked + chunked, 400},
+      {post_head + "Content-Length: 0\r\nTransfer-Encoding: gzip, chunked\r\n", 400},
+      {post_head + "Transfer-Encoding: gzip, chunked\r\n", 400},
+      {post_head + "Transfer-Encoding: identity\r\n", 400},
+      {post_head + "Content-Length: 0\r\nTransfer-Encoding : chunked\r\n", 400},
+  };
+  for (const auto& [head, status] : table) {
+    Connection connection(server->port());
+    connection.send(head + "\r\n" + hidden);
+    const std::string replies = connection.all();
+    EXPECT_TRUE(replies.starts_with(fmt::format("HTTP/1.1 {} ", status))) << head << replies;
+    EXPECT_EQ(replies.find("HTTP/1.1", 1), replies.npos) << head << replies;
+    EXPECT_NE(replies.find("Connection: close\r\n"), replies.npos) << head << replies;
+  }
+  Connection innocent(server->port());
+  for (int i = 0; i < 2; ++i) {
+    innocent.send("GET /get HTTP/1.1\r\nContent-Length: 0\r\n\r\n");
+    EXPECT_EQ(innocent.response().status, 200) << "nothing is left unread";
+  }
+}
+
+TEST(HttpServer, RepliesAreWholeAndPlainWhateverAClientAccepts) {
+  const std::string body = Json({{"text", std::string(100'000, 'x')}}).dump();
+  const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"POST", "/echo", [](const HttpRequest& request) { return HttpReply{.status = 200, .body = request.body}; }},
+                                                                     {"GET", "/get", [&](const HttpRequest&) { return HttpReply{.status = 200, .body = body}; }}});
+  for (const std::string wish : {"Accept-Encoding: gzip, deflate, br, zstd\r\n", "Range: bytes=0-20\r\n", "Range: bytes=5-6,8-9\r\n", "Range: bytes=900000-\r\n"}) {
+    for (const Response& response : {get(server->port(), "/get", wish), post(server->port(), "/echo", body, wish)}) {
+      EXPECT_EQ(response.status, 200) << wish;
+      EXPECT_TRUE(response.body == body) << wish << response.head;
+      EXPECT_EQ(response.head.find("Content-Encoding"), response.head.npos) << response.head;
+    }
+  }
+}
+
+TEST(HttpServer, AStreamToAnOldClientEndsWithItsConnection) {
+  const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"GET", "/stream", [](const HttpRequest&) {
+    return HttpReply{.status = 200, .body = "", .next = [left = 2]() mutable { return left-- > 0 ? std::optional<std::string>("piece\n") : std::nullopt; }};
+  }}});
+  for (const char* header : {"", "Connection: Keep-Alive\r\n"}) {
+    Connection connection(server->port());
+    connection.send(fmt::format("GET /stream HTTP/1.0\r\n{}\r\n", header));
+    const std::string reply = connection.all();
+    EXPECT_TRUE(reply.ends_with("\r\n\r\npiece\npiece\n")) << reply;
+    EXPECT_EQ(reply.find("Transfer-Encoding"), reply.npos) << reply;
+    EXPECT_NE(reply.find("Connection: close\r\n"), reply.npos) << reply;
+  }
+}
+
 TEST(HttpServer, AConnectionServesManyRequests) {
   const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"POST", "/echo", echo}});
   Connection connection(server->port());
@@ -753,6 +864,30 @@ TEST(HttpServer, OpenRequestsMayEndBeforeItDoesAndAreToldAfterwards) {
   }
 }
 
+TEST(HttpServer, AStreamMayBeginAfterItWasToldToEnd) {
+  std::promise<void> entered, leave;
+  const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"GET", "/stream", [&](const HttpRequest&) {
+    entered.set_value();
+    leave.get_future().wait();
+    auto pieces = std::make_shared<std::vector<std::string>>(std::vector<std::string>{"two", "one"});
+    return HttpReply{.status = 200, .body = "", .next = [pieces]() -> std::optional<std::string> {
+      if (pieces->empty()) return std::nullopt;
+      const std::string piece = pieces->back();
+      pieces->pop_back();
+      return piece;
+    }};
+  }}});
+  Connection idle(server->port()), connection(server->port());
+  idle.send("GET", "/nothing", "");
+  EXPECT_EQ(idle.response().status, 404);
+  connection.send("GET", "/stream", "");
+  entered.get_future().wait();
+  std::jthread stopper([&] { server->stop(kHang); });
+  idle.all();  // until the server is ending
+  leave.set_value();
+  EXPECT_EQ(connection.response().body, "onetwo");
+}
+
 TEST(ApiServer, SamplesAsTheCheckpointAdvises) {
   PairCopy pair(source_dir() / "models/nano");
   const auto sampling = [&](const char* generation_config) {
@@ -771,29 +906,35 @@ TEST(ApiServer, SamplesAsTheCheckpointAdvises) {
   EXPECT_FALSE(load_served_model(pair.dir() / "backbone", "nano", {DraftPolicy::kFixed, 4}));
 }
 
-TEST(ApiServer, EveryRequestIsReportedOnce) {
-  TransportContext context;
-  const PairPaths pair = nano_pair();
-  const auto cluster = start_threads(context, {.pair = pair, .weight_type = WeightType::kF32}).value();
-  connect_when_joined(context, cluster->address(), 1, 1, [&] { return cluster->check(); });
-  std::mutex mutex;
-  std::vector<FinishedRequest> finished;
-  ApiServer api(context, load_served_model(pair.backbone, "nano", {DraftPolicy::kFixed, 4}).value(), {.coordinator = cluster->address(), .version = "test", .on_finished = [&](const FinishedRequest& facts) {
-    const std::lock_guard lock(mutex);
-    finished.push_back(facts);
-  }});
-  const auto last = [&](std::size_t count) {
+/// The endpoints over a cluster in this process, and what they report.
+struct ReportingServer {
+  ReportingServer() { connect_when_joined(context, cluster->address(), 1, 1, [&] { return cluster->check(); }); }
+  /// The last report, which is number `count`.
+  FinishedRequest last(std::size_t count) {
     EXPECT_TRUE(eventually([&] {
       const std::lock_guard lock(mutex);
       return finished.size() == count;
     }));
     const std::lock_guard lock(mutex);
     return finished.back();
-  };
-  const auto server = started({.host = "127.0.0.1", .api_key = {}}, api.routes());
+  }
+
+  TransportContext context;
+  const std::unique_ptr<Cluster> cluster = start_threads(context, {.pair = nano_pair(), .weight_type = WeightType::kF32}).value();
+  std::mutex mutex;
+  std::vector<FinishedRequest> finished;
+  ApiServer api{context, load_served_model(nano_pair().backbone, "nano", {DraftPolicy::kFixed, 4}).value(), {.coordinator = cluster->address(), .version = "test", .on_finished = [this](const FinishedRequest& facts) {
+    const std::lock_guard lock(mutex);
+    finished.push_back(facts);
+  }}};
+  const std::unique_ptr<HttpServer> http = started({.host = "127.0.0.1", .api_key = {}}, api.routes());
+};
+
+TEST(ApiServer, EveryRequestIsReportedOnce) {
+  ReportingServer server;
   Json request = ask(kQuestions[0], 20);
-  const Json whole = json_of(post(server->port(), "/v1/chat/completions", request.dump()));
-  FinishedRequest facts = last(1);
+  const Json whole = json_of(post(server.http->port(), "/v1/chat/completions", request.dump()));
+  FinishedRequest facts = server.last(1);
   EXPECT_EQ(facts.status, 200);
   EXPECT_EQ(facts.prompt_tokens, whole["usage"]["prompt_tokens"]);
   EXPECT_EQ(facts.generated_tokens, 20);
@@ -805,19 +946,40 @@ TEST(ApiServer, EveryRequestIsReportedOnce) {
   ASSERT_TRUE(facts.time_to_first_token);
   EXPECT_LE(*facts.time_to_first_token, facts.total);
   request["stream"] = true;
-  events_of(post(server->port(), "/v1/chat/completions", request.dump()));
-  EXPECT_EQ(last(2).generated_tokens, 20);
-  post(server->port(), "/v1/chat/completions", "{}");
-  EXPECT_EQ(last(3).status, 400);
+  events_of(post(server.http->port(), "/v1/chat/completions", request.dump()));
+  EXPECT_EQ(server.last(2).generated_tokens, 20);
+  post(server.http->port(), "/v1/chat/completions", "{}");
+  EXPECT_EQ(server.last(3).status, 400);
   {
-    Connection client(server->port());
+    Connection client(server.http->port());
     Json long_request = endless();
     long_request["stream"] = true;
     client.send("POST", "/v1/completions", long_request.dump());
     client.wait_for("data: ");
   }
-  EXPECT_EQ(last(4).status, 499);
-  EXPECT_TRUE(eventually([&] { return api.admission().open() == 0; }));
+  EXPECT_EQ(server.last(4).status, 499);
+  EXPECT_TRUE(eventually([&] { return server.api.admission().open() == 0; }));
+}
+
+TEST(ApiServer, WhoIsCutOffByItsEndIsToldSo) {
+  ReportingServer server;
+  Connection whole(server.http->port()), streamed(server.http->port());
+  Json request = endless();
+  whole.send("POST", "/v1/completions", request.dump());
+  request["stream"] = true;
+  streamed.send("POST", "/v1/completions", request.dump());
+  EXPECT_TRUE(streamed.wait_for("data: "));
+  EXPECT_TRUE(eventually([&] { return server.api.admission().open() == 2; }));
+  server.http->stop(Duration::zero());
+  const Response refused = whole.response();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_NE(refused.head.find("Retry-After: 1"), refused.head.npos) << refused.head;
+  EXPECT_EQ(json_of(refused)["error"]["type"], "server_error");
+  const Json last_event = events_of(streamed.response()).back();
+  ASSERT_TRUE(last_event.contains("error")) << last_event;
+  EXPECT_EQ(last_event["error"], json_of(refused)["error"]);
+  EXPECT_EQ(server.last(2).status, 503);
+  EXPECT_EQ(server.finished.front().status, 503);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "launch/report.h"
 #include "tests/integration/nano.h"
 #include "tests/support/temporary_dir.h"
 
@@ -32,6 +33,18 @@ void expect_numbers(const json& object, const std::vector<std::string>& keys) {
     ASSERT_TRUE(object.contains(key)) << key << " is not in " << object;
     EXPECT_TRUE(object[key].is_number()) << key << " is " << object[key];
   }
+}
+
+TEST(Report, TheAssistantsTimeIsThatOfTheRoundsItDraftedFor) {
+  Generation generation;
+  generation.metrics.drafting_rounds = 4;
+  generation.metrics.ngram_rounds = 3;
+  generation.metrics.draft_ns = 5'000'000;
+  EXPECT_EQ(metrics_json(generation)["assistant_draft_ms"], 5);
+  EXPECT_NE(metrics_text(generation, std::nullopt).find("assistant_draft_ms         5.00\n"), std::string::npos);
+  generation.metrics.ngram_rounds = 4;
+  generation.metrics.draft_ns = 0;
+  EXPECT_EQ(metrics_json(generation)["assistant_draft_ms"], 0);
 }
 
 TEST(JsonOutput, OfRunHasAnswerAndMetrics) {

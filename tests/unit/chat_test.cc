@@ -294,6 +294,13 @@ TEST(ChatRender, AThoughtIsReplayedOnlyWithACallAfterTheLastQuestion) {
   EXPECT_NE(rendered(talk({user("U"), plain}), kRefreshed).find(thought + "A"), std::string::npos);
 }
 
+TEST(ChatRender, LongConversationsNeedNoQuadraticTime) {
+  // Finishes in a second or two; a look at all later messages for each would take many minutes.
+  ChatMessage thought = model("");
+  thought.reasoning = "W";
+  EXPECT_EQ(render_chat(nano(), kStandard, talk(std::vector<ChatMessage>(200'000, thought))).value().size() % 200'000, 4u) << "<bos>, and the last turn";
+}
+
 TEST(ChatRender, ThoughtsInAnOldAnswerAreStripped) {
   for (const char* answer : {"<|channel>thought\nHm.\n<channel|>A", "A<|channel>unfinished", " <|channel><channel|> A", "A<channel|>"}) {
     EXPECT_EQ(rendered(talk({model(answer)})), "<bos><|turn>model\nA<turn|>\n<|turn>model\n") << answer;

@@ -196,7 +196,7 @@ class RandomMessages {
   void fill(Failed& m) { m = {enumerator(Errc::kIo), text()}; }
   void fill(Generate& m) {
     m = {tokens(0, 200), big_natural(), draft_length(), tokens(0, 5), natural() % 86'400'001, coin(), sampling(), coin(),
-         enumerator(DraftPolicy::kThompson), coin()};
+         enumerator(DraftPolicy::kThompson), coin(), coin()};
   }
   void fill(Step& m) { m = {draft_length(), tokens(0, kLimits.draft_length_max)}; }
   void fill(Tokens& m) {
@@ -282,8 +282,8 @@ auto key(const Failed& m) {
   return std::tie(a, b);
 }
 auto key(const Generate& m) {
-  const auto& [a, b, c, d, e, f, g, h, i, j] = m;
-  return std::tie(a, b, c, d, e, f, g, h, i, j);
+  const auto& [a, b, c, d, e, f, g, h, i, j, k] = m;
+  return std::tie(a, b, c, d, e, f, g, h, i, j, k);
 }
 auto key(const Step& m) {
   const auto& [a, b] = m;

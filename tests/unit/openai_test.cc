@@ -259,7 +259,8 @@ TEST(Replies, AChatCompletionHasOpenAIsShape) {
   choice.message.content = "Hello";
   choice.message.reasoning = "Hm";
   choice.finish_reason = "stop";
-  Usage usage{.prompt_tokens = 3, .completion_tokens = 2, .metrics = {}};
+  Usage usage{.prompt_tokens = 3, .cached_tokens = 1, .completion_tokens = 2, .metrics = {}};
+  usage.metrics.cached_prompt_tokens = 5;  // summed over choices
   usage.metrics.accepted_tokens = 1;
   usage.metrics.accepted_per_position = {1, 0, 0, 0};
   const Json body = Json::parse(completion_body(kChat, {choice}, usage));
@@ -267,7 +268,7 @@ TEST(Replies, AChatCompletionHasOpenAIsShape) {
   EXPECT_EQ(body["choices"][0]["message"]["content"], "Hello");
   EXPECT_EQ(body["choices"][0]["message"]["reasoning_content"], "Hm");
   EXPECT_EQ(body["choices"][0]["finish_reason"], "stop");
-  EXPECT_EQ(body["usage"], Json({{"prompt_tokens", 3}, {"prompt_tokens_details", {{"cached_tokens", 0}}}, {"completion_tokens", 2}, {"total_tokens", 5}}));
+  EXPECT_EQ(body["usage"], Json({{"prompt_tokens", 3}, {"prompt_tokens_details", {{"cached_tokens", 1}}}, {"completion_tokens", 2}, {"total_tokens", 5}}));
   EXPECT_EQ(body["speculative"]["accepted_tokens"], 1);
   EXPECT_EQ(body["speculative"]["accepted_per_position"], Json({1, 0, 0, 0}));
 }
@@ -317,7 +318,9 @@ TEST(Replies, LogprobsHaveTheShapeOfTheirEndpoint) {
   EXPECT_EQ(chat_logprobs["logprob"], -0.5);
   EXPECT_EQ(chat_logprobs["top_logprobs"][0]["token"], "b");
   head.chat = false;
-  EXPECT_EQ(logprobs(), Json({{"tokens", {"a\ufffd"}}, {"token_logprobs", {-0.5}}, {"top_logprobs", {{{"b", -0.25}}}}, {"text_offset", {2}}}));
+  EXPECT_EQ(logprobs(), Json({{"tokens", {"a\ufffd"}}, {"token_logprobs", {-0.5}}, {"top_logprobs", {{{"a\ufffd", -0.5}, {"b", -0.25}}}}, {"text_offset", {2}}}));
+  choice.scores[0].top.clear();
+  EXPECT_EQ(logprobs()["top_logprobs"], Json({{{"a\ufffd", -0.5}}})) << "logprobs: 0";
   head.logprobs = false;
   EXPECT_TRUE(logprobs().is_null());
 }

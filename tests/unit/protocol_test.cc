@@ -625,6 +625,39 @@ TEST_F(Admission, WhatNeverFitsIsForTheVerifierToRefuse) {
   EXPECT_EQ(core_.status().workers.at(0).kv_bytes, 0);
 }
 
+TEST(KvCost, PositionsAreTheMostThatFit) {
+  for (const KvCost cost : {KvCost{.bytes_per_position = 100}, KvCost{.bytes_per_position = 100, .ring_bytes_per_position = 50, .ring_rows = 10},
+                            KvCost{.ring_bytes_per_position = 50, .ring_rows = 10}, KvCost{}}) {
+    for (const std::int64_t bytes : {0, 99, 149, 150, 499, 500, 1499, 1500, 1599, 1600, 1 << 20}) {
+      const Position most = cost.positions(bytes);
+      EXPECT_LE(most == std::numeric_limits<Position>::max() ? cost.bytes(1000) : cost.bytes(most), bytes);
+      if (most != std::numeric_limits<Position>::max()) EXPECT_GT(cost.bytes(most + 1), bytes);
+    }
+  }
+}
+
+TEST_F(Admission, AnAnswerOfWhateverLengthIsAsLongAsTheRoomiestVerifierAllows) {
+  const auto start = [&](std::int64_t number, std::size_t prompt, bool shorten) {
+    core_.on_message("a", {.session = SessionId{static_cast<std::uint64_t>(number)}, .body = Generate{.prompt = std::vector<TokenId>(prompt, 1), .max_tokens = 50,
+                                                                                                      .stop_ids = {}, .wait_ms = 1000, .shorten = shorten}}, now_);
+    Position positions = 0;
+    PeerId verifier;
+    for (const Outgoing& out : core_.take_outgoing()) {
+      if (const auto* prefill = std::get_if<Prefill>(&out.message.body)) positions = prefill->positions_max, verifier = out.to;
+    }
+    return std::pair(verifier, positions);
+  };
+  Hello small = hello(Role::kVerifier), large = small;
+  small.capacity = {.sessions_max = 9, .kv_cost = {.bytes_per_position = 100}, .kv_bytes_max = 1000};
+  large.capacity = {.sessions_max = 9, .kv_cost = {.bytes_per_position = 100}, .kv_bytes_max = 2000};
+  core_.on_message("small", {.body = small}, now_);
+  EXPECT_EQ(start(10, 4, true), std::pair(PeerId("small"), Position{10})) << "4 of the prompt, and 7 of the answer, the last of which needs none";
+  core_.on_message("large", {.body = large}, now_);
+  EXPECT_EQ(start(11, 4, true), std::pair(PeerId("large"), Position{20}));
+  EXPECT_EQ(start(12, 4, false).second, 53) << "for the verifier to refuse";
+  EXPECT_EQ(start(13, 21, true).second, 70) << "likewise: not even the prompt fits";
+}
+
 TEST_F(Admission, AVerifierWhoseBooksDifferIsAskedAgain) {
   join(10);
   ask("a", 10);

@@ -90,6 +90,7 @@ TEST(ServerMetrics, AnAnswerMovesWhatItMeasured) {
   RequestMetrics m;
   m.rounds = 4;
   m.drafting_rounds = 3;
+  m.ngram_rounds = 1;
   m.drafted_tokens = 9;
   m.accepted_tokens = 6;
   m.drafted_per_position = {3, 3, 3};
@@ -121,6 +122,7 @@ TEST(ServerMetrics, AnAnswerMovesWhatItMeasured) {
   EXPECT_EQ(value(all, "prefix_cache_queries_total"), 7);
   EXPECT_EQ(value(all, "prefix_cache_hits_total"), 5);
   EXPECT_EQ(value(all, "spec_decode_num_drafts_total"), 3);
+  EXPECT_EQ(value(all, "spec_decode_num_ngram_drafts_total"), 1);
   EXPECT_EQ(value(all, "spec_decode_num_accepted_tokens_per_pos_total{position=\"1\"}"), 2);
   EXPECT_EQ(value(all, "spec_decode_num_draft_tokens_per_pos_total{position=\"2\"}"), 3);
   EXPECT_EQ(value(all, "wire_bytes_total{to=\"verifier\"}"), 1000);
@@ -130,7 +132,7 @@ TEST(ServerMetrics, AnAnswerMovesWhatItMeasured) {
   EXPECT_EQ(value(all, "speculative_tok_per_sec"), 20);
   EXPECT_EQ(value(all, "draft_tokens_per_batch"), 3);
   EXPECT_EQ(value(all, "target_verify_ms"), 20);
-  EXPECT_EQ(value(all, "assistant_draft_ms"), 10);
+  EXPECT_EQ(value(all, "assistant_draft_ms"), 15) << "of the rounds that it drafted for";
 }
 
 TEST(ServerMetrics, WhatGotNoAnswerCountsAsSuch) {
@@ -147,6 +149,7 @@ TEST(ServerMetrics, WhatGotNoAnswerCountsAsSuch) {
   EXPECT_EQ(value(all, "prompt_tokens_total"), 0);
   EXPECT_EQ(value(all, "e2e_request_latency_seconds_count"), 0);
   EXPECT_EQ(value(all, "request_success_total{finished_reason=\"abort\"}"), 1);
+  EXPECT_EQ(value(all, "request_success_total{finished_reason=\"error\"}"), 1);
   EXPECT_EQ(value(all, "http_responses_total{code=\"503\"}"), 1);
 }
 
