@@ -37,6 +37,26 @@ std::string name_of(const std::filesystem::path& backbone) {
   return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
 }
 
+/// The drafter of a cluster of ours: one that cannot even join ends the program, one that ends later costs speed only.
+class DrafterWatch {
+ public:
+  void check(Cluster& cluster, const ApiServer& api) {
+    if (ended_) return;
+    if (!joined_) {
+      const Result<Status> status = api.status();
+      joined_ = status && status->verifiers > 0 && status->drafters > 0;  // a verifier's coming may yet show that it does not fit
+    }
+    const Result<void> runs = cluster.check_drafter();
+    if (runs) return;
+    if (!joined_) or_throw(runs);
+    ended_ = true;
+    std::fprintf(stderr, "outrider: going on without a drafter: %s\n", runs.error().message.c_str());
+  }
+
+ private:
+  bool joined_ = false, ended_ = false;
+};
+
 void serve(ServeFlags flags) {
   init_logging("outrider", "warn");
   if (const char* key = std::getenv("OUTRIDER_API_KEY"); key != nullptr && flags.http.api_key.empty()) flags.http.api_key = key;
@@ -61,8 +81,12 @@ void serve(ServeFlags flags) {
   const std::unique_ptr<HttpServer> http = or_throw(HttpServer::start(flags.http, std::move(routes)));
   std::printf("listening at http://%s:%d\n", flags.http.host.c_str(), http->port());
   std::fflush(stdout);
+  DrafterWatch drafter;
   while (!interrupt.requested()) {
-    if (cluster) or_throw(cluster->check());
+    if (cluster) {
+      or_throw(cluster->check());
+      if (cluster_options.drafter) drafter.check(*cluster, api);
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   http->stop(kDrain);

@@ -362,6 +362,53 @@ TEST(Serve, TheStatusListsTheWorkers) {
   EXPECT_TRUE(eventually([&] { return json_of(get(serve.port, "/v1/outrider/status"))["workers"][1]["rtt_ms"].is_number(); }));
 }
 
+/// The processes of a `serve --processes` by their role, from the names that they gave themselves.
+pid_t pid_of(Serve& serve, const std::string& role) {
+  for (const Json& worker : json_of(get(serve.port, "/v1/outrider/status"))["workers"]) {
+    const std::string name = worker["name"];
+    if (worker["role"] == role) return std::stoi(name.substr(name.rfind('-') + 1));
+  }
+  ADD_FAILURE() << "no " << role;
+  return 0;
+}
+
+TEST(Serve, ADeadDrafterCostsSpeedOnlyAndADeadVerifierEndsIt) {
+  Serve serve({"--processes"});
+  const Json request = {{"prompt", endless_story().prompt_ids}, {"temperature", 0}, {"max_tokens", 300}, {"ignore_eos", true}};
+  const auto text = [&] { return json_of(post(serve.port, "/v1/completions", request.dump()))["choices"][0]["text"]; };
+  const Json undisturbed = text();
+  const pid_t drafter = pid_of(serve, "drafter"), verifier = pid_of(serve, "verifier");
+  ASSERT_TRUE(drafter > 0 && verifier > 0);
+
+  Connection reader(serve.port);
+  Json streamed = request;
+  streamed["stream"] = true;
+  reader.send("POST", "/v1/completions", streamed.dump());
+  ASSERT_TRUE(reader.wait_for("\"text\""));
+  kill(drafter, SIGKILL);
+  EXPECT_EQ(joined(events_of(reader.response())).first, undisturbed);
+  ASSERT_TRUE(eventually([&] { return !lines_with(serve.program.err(), {"outrider: going on without a drafter", "killed by signal 9"}).empty() || !serve.program.running(); }));
+  ASSERT_TRUE(eventually([&] { return serve.workers() == 1 || !serve.program.running(); }));
+  EXPECT_EQ(text(), undisturbed);
+  EXPECT_EQ(lines_with(serve.program.err(), {"outrider: "}).size(), 1u) << serve.program.err();
+
+  kill(verifier, SIGKILL);
+  EXPECT_EQ(describe(serve.program.wait()), "exit 1");
+  EXPECT_EQ(lines_with(serve.program.err(), {"outrider: the verifier process was killed by signal 9"}).size(), 1u) << serve.program.err();
+}
+
+TEST(Serve, ADrafterThatCannotStartEndsIt) {
+  PairCopy pair(source_dir() / "models/nano");
+  pair.write("assistant/config.json", "{}");
+  for (const bool processes : {false, true}) {
+    std::vector<std::string> arguments = {"serve", "--port", "0", "--model", pair.dir()};
+    if (processes) arguments.push_back("--processes");
+    Program serve(arguments);
+    EXPECT_EQ(describe(serve.wait()), "exit 1");
+    EXPECT_FALSE(lines_with(serve.err(), {"outrider: ", processes ? "the drafter process ended with status 1" : "assistant/config.json"}).empty()) << serve.err();
+  }
+}
+
 TEST(Serve, ThePageRunsOnlyItsOwnScript) {
   Serve serve({"--api-key", "secret"});
   EXPECT_EQ(get(serve.port, "/metrics").status, 401);
