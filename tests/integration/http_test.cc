@@ -179,7 +179,8 @@ class Serve {
 
  private:
   static std::vector<std::string> arguments(std::vector<std::string> options) {
-    options.insert(options.begin(), {"serve", "--port", "0", "--dtype", "f32"});
+    if (std::ranges::find(options, "--connect") == options.end()) options.insert(options.begin(), {"--dtype", "f32"});
+    options.insert(options.begin(), {"serve", "--port", "0"});
     return options;
   }
 };
@@ -395,6 +396,28 @@ TEST(Serve, ADeadDrafterCostsSpeedOnlyAndADeadVerifierEndsIt) {
   kill(verifier, SIGKILL);
   EXPECT_EQ(describe(serve.program.wait()), "exit 1");
   EXPECT_EQ(lines_with(serve.program.err(), {"outrider: the verifier process was killed by signal 9"}).size(), 1u) << serve.program.err();
+}
+
+TEST(Serve, ARequestMayWantDraftsWhereTheServerDoesNot) {
+  Serve serve({"--draft-length", "0"});
+  Json request = ask("Write a short story about a fox.", 60);
+  const Json plain = serve.chat(request);
+  EXPECT_EQ(plain["speculative"]["drafted_tokens"], 0);
+  request["speculative"] = {{"draft_length", 4}};
+  const Json drafted = serve.chat(request);
+  EXPECT_GT(drafted["speculative"]["drafted_tokens"], 0);
+  EXPECT_EQ(drafted["choices"][0]["message"], plain["choices"][0]["message"]);
+}
+
+TEST(Serve, PlainDecodingNeedsNoAssistant) {
+  const auto starts = [](const std::vector<std::string>& options) {
+    Serve serve(options, /*wait_until_ready=*/false);
+    EXPECT_TRUE(eventually([&] { return serve.workers() == 1 || !serve.program.running(); }));
+    EXPECT_EQ(serve.chat(ask("Hi", 3))["usage"]["completion_tokens"], 3);
+    EXPECT_EQ(serve.program.err(), "");
+  };
+  starts({"--backbone", nano_pair().backbone, "--draft-length", "0"});  // nano's assistant is not this backbone's
+  starts({"--assistant", "/nowhere", "--draft-length", "0"});
 }
 
 TEST(Serve, ADrafterThatCannotStartEndsIt) {
