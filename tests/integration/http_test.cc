@@ -356,6 +356,9 @@ TEST(Serve, TheStatusListsTheWorkers) {
   EXPECT_EQ(status["waiting"], 0);
   ASSERT_EQ(status["workers"].size(), 2u);
   EXPECT_EQ(status["workers"][0]["role"], "drafter");
+  char host[256] = {};
+  gethostname(host, sizeof host);
+  EXPECT_EQ(status["workers"][0]["name"], fmt::format("drafter-{}-{}", host, serve.program.pid()));
   EXPECT_FALSE(status["workers"][0].contains("kv_bytes"));
   EXPECT_EQ(status["workers"][1]["role"], "verifier");
   EXPECT_EQ(status["workers"][1]["draining"], false);
