@@ -62,14 +62,15 @@ typedef struct outrider_session outrider_session; /* one text of a pair, step by
  * target     directory of the backbone (Hugging Face layout, with tokenizer.json and
  *            generation_config.json).
  * assistant  directory of its drafter, or NULL for plain decoding only.
- * dtype      "f32", "bf16" or "int8"; NULL means "bf16".
+ * dtype      "f32", "bf16", "int8" or "int4"; NULL means "bf16".
  * threads    of the target's forward pass; 0: every core. */
 outrider_status pair_open_local(const char* target, const char* assistant, const char* dtype, int32_t threads,
                                 outrider_pair** pair, outrider_error* error);
 
 /* Uses the pair of a running coordinator ("outrider coordinator") and the workers that joined it.
  * address  tcp://HOST:PORT.
- * target   directory with the target's tokenizer.json and generation_config.json.
+ * target   directory with the target's tokenizer.json and generation_config.json, and with its chat
+ *          template (chat_template.jinja or tokenizer_config.json), or config.json to guess it from.
  * OUTRIDER_PEER_GONE when nobody answers within 3 s. */
 outrider_status pair_open_remote(const char* address, const char* target, outrider_pair** pair, outrider_error* error);
 
@@ -78,7 +79,8 @@ void pair_close(outrider_pair* pair);
 
 /* ---- the text of a pair ---- */
 
-/* The prompt of a chat that starts with `text` (UTF-8, `bytes` long, at most 64 MiB): up to where the model answers.
+/* The prompt of a chat that starts with `text` (UTF-8, `bytes` long, at most 64 MiB), as the target's chat template writes
+ * it: up to where the model answers.
  * Writes at most `capacity` ids to `tokens` and their number to *count. Where they do not fit:
  * OUTRIDER_OUT_OF_RANGE, *count says how many there are, and `tokens`, which may be NULL when capacity
  * is 0, is not written. */

@@ -233,7 +233,7 @@ outrider_status outrider_encode_user_turn(const outrider_pair* pair, const char*
     RETURN_IF_ERROR(not_null("pair", pair));
     RETURN_IF_ERROR(not_null("count", count));
     ASSIGN_OR_RETURN(const auto turn, array("text", text, bytes, kTextBytesMax));
-    ASSIGN_OR_RETURN(const std::vector<TokenId> ids, render_user_turn(pair->pair->tokenizer(), {turn.data(), turn.size()}));
+    ASSIGN_OR_RETURN(const std::vector<TokenId> ids, render_user_turn(pair->pair->tokenizer(), {turn.data(), turn.size()}, pair->pair->chat_format()));
     return copy_out("tokens", std::span(ids), 0, tokens, capacity, count);
   });
 }

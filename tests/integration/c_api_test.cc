@@ -405,6 +405,27 @@ TEST(CApi, TextHelpers) {
   EXPECT_EQ(bytes, 0u);
 }
 
+TEST(CApi, AUserTurnIsWrittenAsTheTemplateDoes) {
+  const TemporaryDir dir;
+  for (const auto& file : fs::directory_iterator(nano("backbone"))) fs::create_symlink(file.path(), dir / file.path().filename());
+  // What a template of the large models is recognised by: their answers start with an empty thought.
+  dir.write("chat_template.jinja", R"(<|turn> <|tool_call>call: continue_same_model_turn <|channel>thought\n<channel|>)");
+  Program run({"run", "hello", "--backbone", dir.path(), "--assistant", nano("assistant"), "--draft-length", "0", "--max-tokens", "1", "--json"});
+  EXPECT_EQ(describe(run.wait()), "exit 0");
+  const Tokens expected = nlohmann::json::parse(run.out())["prompt_ids"];
+
+  const PairHandle pair = open_nano(dir.path(), /*assistant=*/false);
+  Tokens tokens(100);
+  std::size_t count = 0;
+  ASSERT_EQ(outrider_encode_user_turn(pair.get(), "hello", 5, tokens.data(), tokens.size(), &count, nullptr), OUTRIDER_OK);
+  tokens.resize(count);
+  EXPECT_EQ(tokens, expected);
+  std::size_t small = 0;
+  const PairHandle plain = open_nano(nano("backbone"), /*assistant=*/false);
+  EXPECT_EQ(outrider_encode_user_turn(plain.get(), "hello", 5, nullptr, 0, &small, nullptr), OUTRIDER_OUT_OF_RANGE);
+  EXPECT_LT(small, count);
+}
+
 TEST(CApi, MisuseIsAnErrorThatNamesItAndChangesNothing) {
   const PairHandle pair = open_nano();
   const Golden& golden = goldens()[0];
