@@ -263,6 +263,12 @@ TEST(BadInput, OptionsOfWorkersBesideACoordinatorElsewhere) {
   }
 }
 
+TEST(BadInput, PolicyStateThatCannotBeKept) {
+  Program nowhere({"coordinator", "--listen", "tcp://127.0.0.1:*", "--policy-state", "/nowhere/state.json"});
+  expect_refused(nowhere, {"/nowhere/state.json"});
+  EXPECT_EQ(nowhere.out(), "") << "nobody may connect to it";
+}
+
 TEST(BadInput, AddressesThatMakeNoSense) {
   for (const char* address : {"nonsense", "tcp://127.0.0.1:99999", "tcp://127.0.0.1"}) {
     SCOPED_TRACE(address);
