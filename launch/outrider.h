@@ -31,7 +31,7 @@ uint32_t outrider_abi_version(void);
 
 typedef enum outrider_status {
   OUTRIDER_OK = 0,
-  OUTRIDER_INVALID_ARGUMENT = 1, /* the call makes no sense; everything is as before */
+  OUTRIDER_INVALID_ARGUMENT = 1, /* the call makes no sense */
   OUTRIDER_NOT_FOUND = 2,        /* a file or tensor that should exist does not; a session its workers forgot */
   OUTRIDER_MALFORMED = 3,        /* bytes of a file or of a peer that break their format */
   OUTRIDER_UNSUPPORTED = 4,      /* well formed, but not something this build can do */
@@ -100,15 +100,16 @@ int outrider_is_stop_token(const outrider_pair* pair, int32_t token);
  * One round: pair_draft_tokens, then pair_verify_tokens; or pair_decode_one. A stop token ends nothing
  * here: the caller looks for it.
  *
- * After OUTRIDER_INVALID_ARGUMENT all is as before. Any other failure ends the text: later steps fail
- * the same way until pair_prefill starts another. */
+ * pair_prefill ends the text there was, whatever comes of it. So does any failure of the other three but
+ * OUTRIDER_INVALID_ARGUMENT, after which all is as before: later steps fail the same way until
+ * pair_prefill starts another. */
 
 outrider_status pair_session_open(outrider_pair* pair, outrider_session** session, outrider_error* error);
 /* NULL is allowed. */
 void pair_session_close(outrider_session* session);
 
-/* Starts a text with a prompt of `count` tokens, 1 at least; an earlier one is
- * dropped even where this fails. *first_token: the one that follows. Waits up to 4 s for a verifier (OUTRIDER_UNAVAILABLE). */
+/* Starts a text with a prompt of `count` tokens, 1 at least. *first_token: the one that follows. Waits up to 4 s for a
+ * verifier (OUTRIDER_UNAVAILABLE). */
 outrider_status pair_prefill(outrider_session* session, const int32_t* tokens, size_t count, int32_t* first_token,
                              outrider_error* error);
 

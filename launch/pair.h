@@ -64,8 +64,10 @@ class PairSession {
  public:
   static Result<std::unique_ptr<PairSession>> open(std::shared_ptr<Pair> pair);
 
-  /// Starts a text; an earlier one ends. @return the token that follows the prompt.
+  /// Starts a text; an earlier one ends, whatever comes of it. @return the token that follows the prompt.
   Result<TokenId> prefill(std::span<const TokenId> prompt) { return client_.prefill({prompt.begin(), prompt.end()}, pair_->sampling()); }
+  /// See Client::end_text.
+  void end_text() { client_.end_text(); }
   /// One step of plain decoding. @return the next token.
   Result<TokenId> decode_one();
   /// See Client::draft.

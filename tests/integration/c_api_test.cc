@@ -6,6 +6,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <random>
 #include <thread>
@@ -403,6 +404,29 @@ TEST(CApi, TextHelpers) {
   const std::int32_t strange[] = {-1, INT32_MAX, 1 << 20};
   EXPECT_EQ(outrider_decode_tokens(pair.get(), strange, 3, text.data(), text.size(), &bytes, &error), OUTRIDER_OK);
   EXPECT_EQ(bytes, 0u);
+}
+
+TEST(CApi, PrefillEndsTheTextBeforeWhateverComesOfIt) {
+  const PairHandle pair = open_nano(nano("backbone"), /*assistant=*/false);
+  Text text(pair.get());
+  const Tokens& prompt = goldens()[0].prompt;
+  const Tokens negative = {2, -1}, beyond = {2, 1 << 30};
+  std::int32_t token = 0;
+  const std::function<outrider_status()> failures[] = {
+      [&] { return pair_prefill(text.get(), negative.data(), 2, &token, nullptr); },
+      [&] { return pair_prefill(text.get(), beyond.data(), 2, &token, nullptr); },
+      [&] { return pair_prefill(text.get(), prompt.data(), 0, &token, nullptr); },
+      [&] { return pair_prefill(text.get(), prompt.data(), SIZE_MAX, &token, nullptr); },
+      [&] { return pair_prefill(text.get(), nullptr, 2, &token, nullptr); },
+      [&] { return pair_prefill(text.get(), prompt.data(), 2, nullptr, nullptr); }};
+  for (const auto& fails : failures) {
+    text.prefill(prompt);
+    text.round(0);
+    EXPECT_EQ(fails(), OUTRIDER_INVALID_ARGUMENT);
+    outrider_error error;
+    EXPECT_EQ(pair_decode_one(text.get(), &token, &error), OUTRIDER_INVALID_ARGUMENT);
+    EXPECT_STREQ(error.message, "there is no text yet: prefill comes first");
+  }
 }
 
 TEST(CApi, AUserTurnIsWrittenAsTheTemplateDoes) {
