@@ -263,6 +263,14 @@ TEST(BadInput, OptionsOfWorkersBesideACoordinatorElsewhere) {
   }
 }
 
+TEST(BadInput, RecordedAnswersThatAreNotThere) {
+  Program missing({"ready", "--golden", "/nowhere/golden.json"});
+  expect_refused(missing, {"/nowhere/golden.json", "No such file"});
+  const TemporaryDir dir;
+  Program empty({"ready", "--golden", dir.write("golden.json", "").string()});
+  expect_refused(empty, {"golden.json", "wanted a list of objects"});
+}
+
 TEST(BadInput, PolicyStateThatCannotBeKept) {
   Program nowhere({"coordinator", "--listen", "tcp://127.0.0.1:*", "--policy-state", "/nowhere/state.json"});
   expect_refused(nowhere, {"/nowhere/state.json"});
