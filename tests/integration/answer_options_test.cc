@@ -53,6 +53,50 @@ Stopped answer_until(Client& client, const Generate& request, const std::vector<
   return result;
 }
 
+TEST_F(AnswerOptions, RequestsSideBySideGetWhatEachGetsAlone) {
+  Client client = connect();
+  std::vector<Generate> requests;
+  for (std::size_t i = 0; i < 4; ++i) requests.push_back(request_for(goldens_[i], static_cast<std::int32_t>(2 * i)));
+  std::vector<std::vector<TokenId>> streamed(requests.size());
+  std::set<std::size_t> ended;
+  const auto on_tokens = [&](std::size_t index, std::span<const TokenId> tokens) {
+    streamed[index].insert(streamed[index].end(), tokens.begin(), tokens.end());
+    EXPECT_EQ(client.so_far().tokens, streamed[index]);
+    if (index == 1) client.end_answer(1);
+  };
+  const auto on_end = [&](std::size_t index, const Generation&) { EXPECT_TRUE(ended.insert(index).second); };
+  const auto generations = client.generate_all(requests, {.on_tokens = on_tokens, .on_end = on_end});
+  ASSERT_TRUE(generations) << generations.error().message;
+  ASSERT_EQ(generations->size(), requests.size());
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const std::vector<TokenId> expected = i == 1 ? std::vector<TokenId>{goldens_[i].greedy[0]} : goldens_[i].greedy;
+    EXPECT_EQ((*generations)[i].tokens, expected) << i;
+    if (i == 1) streamed[i].resize(1);  // it was told of whole rounds
+    EXPECT_EQ(streamed[i], expected) << i;
+  }
+  EXPECT_EQ(ended.size(), requests.size());
+  EXPECT_TRUE(client.generate_all({}, {.on_tokens = on_tokens})->empty());
+}
+
+TEST_F(AnswerOptions, OneThatFailsOrACallerThatLeavesEndsAllOfThem) {
+  Client client = connect();
+  const Generate endless{.prompt = endless_story().prompt_ids, .max_tokens = 7000, .draft_length = 2, .stop_ids = {}};
+  const auto no_sessions = [&] { return status_of(context_, cluster_->address()).sessions == 0; };
+  const auto ignore = [](std::size_t, std::span<const TokenId>) {};
+  Generate wrong = endless;
+  wrong.max_tokens = 0;
+  const auto failed = client.generate_all({endless, wrong, endless}, {.on_tokens = ignore});
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code, Errc::kInvalidArgument);
+  EXPECT_TRUE(eventually(no_sessions));
+  std::set<std::size_t> begun;
+  const auto left = client.generate_all({endless, endless}, {.on_tokens = [&](std::size_t index, std::span<const TokenId>) { begun.insert(index); },
+                                                             .cancelled = [&] { return begun.size() == 2; }});
+  ASSERT_TRUE(left) << left.error().message;
+  for (const Generation& generation : *left) EXPECT_TRUE(generation.cancelled);
+  EXPECT_TRUE(eventually(no_sessions));
+}
+
 TEST_F(AnswerOptions, AStopStringEndsTextAndSessionAtEveryDraftLength) {
   Client client = connect();
   int inside = 0;
