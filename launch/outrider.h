@@ -100,9 +100,10 @@ int outrider_is_stop_token(const outrider_pair* pair, int32_t token);
  * One round: pair_draft_tokens, then pair_verify_tokens; or pair_decode_one. A stop token ends nothing
  * here: the caller looks for it.
  *
- * pair_prefill ends the text there was, whatever comes of it. So does any failure of the other three but
- * OUTRIDER_INVALID_ARGUMENT, after which all is as before: later steps fail the same way until
- * pair_prefill starts another. */
+ * pair_prefill ends the text there was, whatever comes of it. A failure of the other three ends it too, but
+ * for OUTRIDER_INVALID_ARGUMENT, after which all is as before. Steps after such an end fail the same way until
+ * pair_prefill starts another text; those after a pair_prefill that made no sense are
+ * OUTRIDER_INVALID_ARGUMENT. */
 
 outrider_status pair_session_open(outrider_pair* pair, outrider_session** session, outrider_error* error);
 /* NULL is allowed. */
