@@ -1,14 +1,13 @@
 #include "coordinator-node/coordinator_node.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <random>
 
 #include <spdlog/spdlog.h>
 
 #include "common/transport/pump.h"
+#include "coordinator-node/policy_state.h"
 #include "coordinator-node/rejection_log.h"
 
 namespace outrider {
@@ -16,29 +15,6 @@ namespace {
 
 /// Longest sleep of the loop: how late a tick or a stop may be seen.
 constexpr Duration kTick = std::chrono::milliseconds(20);
-
-/// A file that is not there yet has nothing to say.
-Result<void> load_policies(const std::filesystem::path& path, Policies& policies) {
-  if (!std::filesystem::exists(path)) return {};
-  std::ifstream file(path);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file) return Error{Errc::kIo, fmt::format("{}: cannot be read", path.string())};
-  if (auto loaded = policies.load(text); !loaded) return Error{loaded.error().code, fmt::format("{}: {}", path.string(), loaded.error().message)};
-  return {};
-}
-
-Result<void> save_policies(const std::filesystem::path& path, const Policies& policies) {
-  // Written beside it and renamed, so that a crash leaves the old one.
-  const std::filesystem::path fresh = path.string() + ".new";
-  std::ofstream file(fresh);
-  file << policies.save();
-  file.close();
-  if (!file) return Error{Errc::kIo, fmt::format("{}: cannot be written", fresh.string())};
-  std::error_code failed;
-  std::filesystem::rename(fresh, path, failed);
-  if (failed) return Error{Errc::kIo, fmt::format("{}: cannot be written: {}", path.string(), failed.message())};
-  return {};
-}
 
 }  // namespace
 
@@ -56,7 +32,10 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
   }
   config.want_rejections = rejection_log.has_value();
   CoordinatorCore core(config);
-  if (!options.policy_state.empty()) RETURN_IF_ERROR(load_policies(options.policy_state, core.policies()));
+  std::optional<PolicyState> policy_state;
+  if (!options.policy_state.empty()) {
+    ASSIGN_OR_RETURN(policy_state, PolicyState::open(options.policy_state, core.policies(), now()));
+  }
   Pump pump(*endpoint);
   spdlog::info("event=listening address={}", endpoint->address());
   on_listening(endpoint->address());
@@ -73,11 +52,11 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
               [&](const PeerId& peer) { core.on_peer_gone(peer, now()); });
     pump.log(core.take_notices());
     if (rejection_log) rejection_log->write(core.take_rejections());
+    if (policy_state) policy_state->save_when_due(core.policies(), now());
     const auto deadline = core.next_deadline();
     endpoint->wait(deadline ? std::clamp<Duration>(*deadline - now(), Duration::zero(), kTick) : kTick);
   }
-  if (!options.policy_state.empty()) return save_policies(options.policy_state, core.policies());
-  return {};
+  return policy_state ? policy_state->save(core.policies()) : Result<void>();
 }
 
 }  // namespace outrider

@@ -1,7 +1,6 @@
 #include "drafter-node/drafter_node.h"
 
 #include <omp.h>
-#include <unistd.h>
 
 #include <spdlog/spdlog.h>
 
@@ -33,7 +32,7 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
                to_string(active_isa()), options.threads);
 
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
-  DrafterCore core(options.core, {.role = Role::kDrafter, .name = fmt::format("drafter-{}", getpid()),
+  DrafterCore core(options.core, {.role = Role::kDrafter, .name = worker_name(Role::kDrafter),
                                   .facts = pair_facts(backbone, *backbone_weights)});
   Pump pump(*endpoint);
   const std::stop_callback wake_on_stop(stop, [&] { endpoint->wake(); });

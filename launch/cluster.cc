@@ -36,7 +36,7 @@ class ThreadCluster final : public Cluster {
     static std::atomic<int> count = 0;
     const std::string name = fmt::format("inproc://outrider-{}", count++);
     std::promise<std::string> listening;
-    launch([&](std::stop_token stop) {
+    launch(failure_, [&](std::stop_token stop) {
       Result<void> result = run_coordinator(context_, {.listen = name, .rejection_log = options_.rejection_log, .core = {.instance = 0}}, stop,
                                             [&](const std::string& address) { listening.set_value(address); });
       if (!result) listening.set_value(name);
@@ -44,13 +44,13 @@ class ThreadCluster final : public Cluster {
     });
     address_ = listening.get_future().get();
     RETURN_IF_ERROR(check());
-    launch([this](std::stop_token stop) {
+    launch(failure_, [this](std::stop_token stop) {
       return run_verifier(context_, {.backbone = options_.pair.backbone, .weight_type = options_.weight_type,
                                      .threads = options_.verifier_threads, .join = address_,
                                      .synthetic_acceptance = options_.synthetic_acceptance, .core = {}}, stop);
     });
     if (!options_.drafter) return {};
-    launch([this](std::stop_token stop) {
+    launch(drafter_failure_, [this](std::stop_token stop) {
       return run_drafter(context_, {.assistant = options_.pair.assistant, .backbone = options_.pair.backbone,
                                     .weight_type = options_.weight_type, .join = address_, .core = {}}, stop);
     });
@@ -58,19 +58,23 @@ class ThreadCluster final : public Cluster {
   }
 
   const std::string& address() const override { return address_; }
-  Result<void> check() override {
-    const std::lock_guard lock(mutex_);
-    return failure_ ? Result<void>(*failure_) : Result<void>();
-  }
+  Result<void> check() override { return unless(failure_); }
+  Result<void> check_drafter() override { return unless(drafter_failure_); }
 
  private:
+  Result<void> unless(const std::optional<Error>& failure) {
+    const std::lock_guard lock(mutex_);
+    return failure ? Result<void>(*failure) : Result<void>();
+  }
+
+  /// @param failure  where the role says why it ended.
   template <typename Role>
-  void launch(Role role) {
-    threads_.emplace_back([this, role](std::stop_token stop) {
+  void launch(std::optional<Error>& failure, Role role) {
+    threads_.emplace_back([this, &failure, role](std::stop_token stop) {
       const Result<void> result = no_throw([&] { return role(stop); });
       if (result) return;
       const std::lock_guard lock(mutex_);
-      if (!failure_) failure_ = result.error();
+      if (!failure) failure = result.error();
     });
   }
 
@@ -78,7 +82,7 @@ class ThreadCluster final : public Cluster {
   ClusterOptions options_;
   std::string address_;
   std::mutex mutex_;
-  std::optional<Error> failure_;
+  std::optional<Error> failure_, drafter_failure_;  ///< failure_: of the coordinator or the verifier
   std::vector<std::jthread> threads_;  // last: they use the others
 };
 
@@ -125,22 +129,34 @@ class ProcessCluster final : public Cluster {
     if (options_.drafter_route) {
       ASSIGN_OR_RETURN(join, options_.drafter_route(address_));
     }
-    return spawn("drafter", {"--join", join, "--backbone", options_.pair.backbone.string(), "--assistant",
+    return spawn(kDrafter, {"--join", join, "--backbone", options_.pair.backbone.string(), "--assistant",
                              options_.pair.assistant.string(), "--dtype", dtype}, -1);
   }
 
   const std::string& address() const override { return address_; }
   Result<void> check() override {
     for (const Child& child : children_) {
-      siginfo_t info{};
-      if (waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
-        return Error{Errc::kPeerGone, fmt::format("the {} process ended with status {}", child.role, info.si_status)};
-      }
+      if (child.role != kDrafter) RETURN_IF_ERROR(check(child));
+    }
+    return {};
+  }
+  Result<void> check_drafter() override {
+    for (const Child& child : children_) {
+      if (child.role == kDrafter) RETURN_IF_ERROR(check(child));
     }
     return {};
   }
 
  private:
+  static constexpr const char* kDrafter = "drafter";
+
+  static Result<void> check(const Child& child) {
+    siginfo_t info{};
+    if (waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return {};
+    const char* how = info.si_code == CLD_EXITED ? "ended with status" : "was killed by signal";
+    return Error{Errc::kPeerGone, fmt::format("the {} process {} {}", child.role, how, info.si_status)};
+  }
+
   Result<void> spawn(const std::string& role, std::vector<std::string> arguments, int stdout_fd) {
     arguments.insert(arguments.begin(), {"outrider", role});
     std::vector<char*> argv;
@@ -201,7 +217,11 @@ Result<ClusterClient> connect_or_start(TransportContext& context, const std::str
     ASSIGN_OR_RETURN(cluster, start_cluster(context, options));
   }
   ASSIGN_OR_RETURN(Client client, Client::connect(context, cluster ? cluster->address() : connect));
-  if (cluster) RETURN_IF_ERROR(client.wait_for_workers(1, options.drafter ? 1 : 0, [&] { return cluster->check(); }));
+  const auto none_ended = [&]() -> Result<void> {
+    RETURN_IF_ERROR(cluster->check());
+    return cluster->check_drafter();
+  };
+  if (cluster) RETURN_IF_ERROR(client.wait_for_workers(1, options.drafter ? 1 : 0, none_ended));
   return ClusterClient{std::move(cluster), std::move(client)};
 }
 

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/time.h"
+#include "common/checkpoint/mapped_file.h"
 #include "common/metrics/logging.h"
 #include "common/model/config.h"
 #include "common/policy/forecast.h"
@@ -44,8 +45,9 @@ struct Question {
 
 /// A list of {"prompt_ids", "greedy"} as tools/ records it (tests/goldens/README.md).
 std::vector<Question> read_golden(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  const json list = json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const MappedFile file = or_throw(MappedFile::open(path));
+  const auto* const text = reinterpret_cast<const char*>(file.bytes().data());
+  const json list = json::parse(text, text + file.bytes().size(), nullptr, /*allow_exceptions=*/false);
   const auto malformed = [&] { return std::runtime_error(fmt::format("{}: wanted a list of objects with 'prompt_ids' and 'greedy', lists of token ids", path.string())); };
   if (!list.is_array() || list.empty()) throw malformed();
   const auto ids = [&](const json& object, const char* key) {

@@ -37,6 +37,29 @@ std::string name_of(const std::filesystem::path& backbone) {
   return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
 }
 
+/// The drafter of a cluster of ours: one that cannot even join ends the program if it was asked for, one that ends later costs
+/// speed only.
+class DrafterWatch {
+ public:
+  explicit DrafterWatch(bool asked_for) : must_join_(asked_for) {}
+
+  void check(Cluster& cluster, const ApiServer& api) {
+    if (ended_) return;
+    if (must_join_) {
+      const Result<Status> status = api.status();
+      must_join_ = !status || status->verifiers == 0 || status->drafters == 0;  // a verifier's coming may yet show that it does not fit
+    }
+    const Result<void> runs = cluster.check_drafter();
+    if (runs) return;
+    if (must_join_) or_throw(runs);
+    ended_ = true;
+    std::fprintf(stderr, "outrider: going on without a drafter: %s\n", runs.error().message.c_str());
+  }
+
+ private:
+  bool must_join_, ended_ = false;
+};
+
 void serve(ServeFlags flags) {
   init_logging("outrider", "warn");
   if (const char* key = std::getenv("OUTRIDER_API_KEY"); key != nullptr && flags.http.api_key.empty()) flags.http.api_key = key;
@@ -48,7 +71,9 @@ void serve(ServeFlags flags) {
   Interrupt interrupt(/*also_sigterm=*/true);
   TransportContext context;
   std::unique_ptr<Cluster> cluster;
-  ClusterOptions cluster_options = flags.cluster.options(flags.model, pair, draft_length.length > 0);
+  // A request may want drafts where --draft-length does not.
+  const bool drafts_by_default = draft_length.length > 0;
+  ClusterOptions cluster_options = flags.cluster.options(flags.model, pair, drafts_by_default || flags.model.has_assistant(pair));
   cluster_options.rejection_log = flags.rejection_log;
   if (flags.cluster.connect.empty()) cluster = or_throw(start_cluster(context, cluster_options));
   ServerMetrics metrics;
@@ -61,8 +86,12 @@ void serve(ServeFlags flags) {
   const std::unique_ptr<HttpServer> http = or_throw(HttpServer::start(flags.http, std::move(routes)));
   std::printf("listening at http://%s:%d\n", flags.http.host.c_str(), http->port());
   std::fflush(stdout);
+  DrafterWatch drafter(drafts_by_default);
   while (!interrupt.requested()) {
-    if (cluster) or_throw(cluster->check());
+    if (cluster) {
+      or_throw(cluster->check());
+      if (cluster_options.drafter) drafter.check(*cluster, api);
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   http->stop(kDrain);

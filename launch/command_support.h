@@ -7,6 +7,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -47,6 +48,13 @@ struct ModelFlags {
     if (!backbone.empty()) paths.backbone = backbone;
     if (!assistant.empty()) paths.assistant = assistant;
     return paths;
+  }
+  /// Whether somebody gave this backbone an assistant: nano's is for nano.
+  /// @param paths  pair()
+  bool has_assistant(const PairPaths& paths) const {
+    const bool of_nano = model.empty() && assistant.empty() && !backbone.empty();
+    std::error_code ignored;
+    return !of_nano && std::filesystem::exists(paths.assistant, ignored);
   }
   /// @param paths  pair()
   WeightType weight_type(const PairPaths& paths) const {
@@ -151,10 +159,13 @@ struct ClusterFlags {
   int threads = 0;
   bool processes = false;
 
+  /// @param command  has ModelFlags already.
   void add_to(CLI::App& command) {
     command.add_option("--threads", threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
-    auto* own = command.add_flag("--processes", processes, "Start coordinator, verifier and drafter as processes, over TCP");
-    command.add_option("--connect", connect, "Use the coordinator at tcp://HOST:PORT")->excludes(own);
+    command.add_flag("--processes", processes, "Start coordinator, verifier and drafter as processes, over TCP");
+    auto* elsewhere = command.add_option("--connect", connect, "Use the coordinator at tcp://HOST:PORT");
+    // What its workers have chosen already.
+    for (const char* of_workers : {"--assistant", "--dtype", "--threads", "--processes"}) elsewhere->excludes(command.get_option(of_workers));
   }
   /// Of its own.
   /// @param pair  model.pair()

@@ -103,10 +103,11 @@ Reference own_reference(const fs::path& target, const TextConfig& config) {
   Reference reference{.cases = {}, .first_draft = {}, .recorded_acceptance = {}, .source = "the target's own plain greedy run"};
   if (fs::exists(target / "tokenizer.json")) {
     const Tokenizer tokenizer = or_throw(Tokenizer::load(target / "tokenizer.json"));
+    const ChatFormat format = chat_format_of({.backbone = target, .assistant = {}});
     for (const char* prompt : {"Tell me a story about a lighthouse.", "Count from 3 to 20.", "What is 17 plus 25?",
                                "Turn this list into JSON: Finn is 20 and lives near the river; Noah is 48 and lives near the park.",
                                "Write a short story about a dog called Max."}) {
-      reference.cases.push_back({or_throw(render_user_turn(tokenizer, prompt)), {}});
+      reference.cases.push_back({or_throw(render_user_turn(tokenizer, prompt, format)), {}});
     }
     return reference;
   }

@@ -31,7 +31,7 @@ uint32_t outrider_abi_version(void);
 
 typedef enum outrider_status {
   OUTRIDER_OK = 0,
-  OUTRIDER_INVALID_ARGUMENT = 1, /* the call makes no sense; everything is as before */
+  OUTRIDER_INVALID_ARGUMENT = 1, /* the call makes no sense */
   OUTRIDER_NOT_FOUND = 2,        /* a file or tensor that should exist does not; a session its workers forgot */
   OUTRIDER_MALFORMED = 3,        /* bytes of a file or of a peer that break their format */
   OUTRIDER_UNSUPPORTED = 4,      /* well formed, but not something this build can do */
@@ -62,14 +62,15 @@ typedef struct outrider_session outrider_session; /* one text of a pair, step by
  * target     directory of the backbone (Hugging Face layout, with tokenizer.json and
  *            generation_config.json).
  * assistant  directory of its drafter, or NULL for plain decoding only.
- * dtype      "f32", "bf16" or "int8"; NULL means "bf16".
+ * dtype      "f32", "bf16", "int8" or "int4"; NULL means "bf16".
  * threads    of the target's forward pass; 0: every core. */
 outrider_status pair_open_local(const char* target, const char* assistant, const char* dtype, int32_t threads,
                                 outrider_pair** pair, outrider_error* error);
 
 /* Uses the pair of a running coordinator ("outrider coordinator") and the workers that joined it.
  * address  tcp://HOST:PORT.
- * target   directory with the target's tokenizer.json and generation_config.json.
+ * target   directory with the target's tokenizer.json and generation_config.json, and with its chat
+ *          template (chat_template.jinja or tokenizer_config.json), or config.json to guess it from.
  * OUTRIDER_PEER_GONE when nobody answers within 3 s. */
 outrider_status pair_open_remote(const char* address, const char* target, outrider_pair** pair, outrider_error* error);
 
@@ -78,7 +79,8 @@ void pair_close(outrider_pair* pair);
 
 /* ---- the text of a pair ---- */
 
-/* The prompt of a chat that starts with `text` (UTF-8, `bytes` long, at most 64 MiB): up to where the model answers.
+/* The prompt of a chat that starts with `text` (UTF-8, `bytes` long, at most 64 MiB), as the target's chat template writes
+ * it: up to where the model answers.
  * Writes at most `capacity` ids to `tokens` and their number to *count. Where they do not fit:
  * OUTRIDER_OUT_OF_RANGE, *count says how many there are, and `tokens`, which may be NULL when capacity
  * is 0, is not written. */
@@ -98,15 +100,17 @@ int outrider_is_stop_token(const outrider_pair* pair, int32_t token);
  * One round: pair_draft_tokens, then pair_verify_tokens; or pair_decode_one. A stop token ends nothing
  * here: the caller looks for it.
  *
- * After OUTRIDER_INVALID_ARGUMENT all is as before. Any other failure ends the text: later steps fail
- * the same way until pair_prefill starts another. */
+ * pair_prefill ends the text there was, whatever comes of it. A failure of the other three ends it too, but
+ * for OUTRIDER_INVALID_ARGUMENT, after which all is as before. Steps after such an end fail the same way until
+ * pair_prefill starts another text; those after a pair_prefill that made no sense are
+ * OUTRIDER_INVALID_ARGUMENT. */
 
 outrider_status pair_session_open(outrider_pair* pair, outrider_session** session, outrider_error* error);
 /* NULL is allowed. */
 void pair_session_close(outrider_session* session);
 
-/* Starts a text with a prompt of `count` tokens, 1 at least; an earlier one is
- * dropped even where this fails. *first_token: the one that follows. Waits up to 4 s for a verifier (OUTRIDER_UNAVAILABLE). */
+/* Starts a text with a prompt of `count` tokens, 1 at least. *first_token: the one that follows. Waits up to 4 s for a
+ * verifier (OUTRIDER_UNAVAILABLE). */
 outrider_status pair_prefill(outrider_session* session, const int32_t* tokens, size_t count, int32_t* first_token,
                              outrider_error* error);
 

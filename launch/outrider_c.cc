@@ -233,7 +233,7 @@ outrider_status outrider_encode_user_turn(const outrider_pair* pair, const char*
     RETURN_IF_ERROR(not_null("pair", pair));
     RETURN_IF_ERROR(not_null("count", count));
     ASSIGN_OR_RETURN(const auto turn, array("text", text, bytes, kTextBytesMax));
-    ASSIGN_OR_RETURN(const std::vector<TokenId> ids, render_user_turn(pair->pair->tokenizer(), {turn.data(), turn.size()}));
+    ASSIGN_OR_RETURN(const std::vector<TokenId> ids, render_user_turn(pair->pair->tokenizer(), {turn.data(), turn.size()}, pair->pair->chat_format()));
     return copy_out("tokens", std::span(ids), 0, tokens, capacity, count);
   });
 }
@@ -274,6 +274,7 @@ void pair_session_close(outrider_session* session) { delete session; }
 outrider_status pair_prefill(outrider_session* session, const int32_t* tokens, size_t count, int32_t* first_token, outrider_error* error) {
   return guarded(error, [&]() -> Result<void> {
     RETURN_IF_ERROR(not_null("session", session));
+    session->session->end_text();  // whatever is wrong with the rest
     RETURN_IF_ERROR(not_null("first_token", first_token));
     ASSIGN_OR_RETURN(const auto prompt, token_array("tokens", tokens, count));
     ASSIGN_OR_RETURN(*first_token, session->session->prefill(prompt));

@@ -1,7 +1,6 @@
 #include "verifier-node/verifier_node.h"
 
 #include <omp.h>
-#include <unistd.h>
 
 #include <functional>
 #include <optional>
@@ -42,7 +41,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
                config.capacity.kv_cost.bytes(facts.context_max) >> 20);
 
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
-  VerifierCore core(config, {.role = Role::kVerifier, .name = fmt::format("verifier-{}", getpid()), .facts = std::move(facts)});
+  VerifierCore core(config, {.role = Role::kVerifier, .name = worker_name(Role::kVerifier), .facts = std::move(facts)});
   Pump pump(*endpoint);
   TimePoint pumped = now();
   const auto exchange = [&] {

@@ -1,5 +1,8 @@
 #include "common/config/pair.h"
 
+#include <limits.h>
+#include <unistd.h>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -100,6 +103,12 @@ PairFacts pair_facts(const TextConfig& config, const WeightSource& backbone) {
                             .sliding_window = sliding ? static_cast<std::int32_t>(config.sliding_window) : 0});
   }
   return facts;
+}
+
+std::string worker_name(Role role) {
+  char host[HOST_NAME_MAX + 1] = {};
+  gethostname(host, sizeof host);
+  return fmt::format("{}-{}-{}", role == Role::kVerifier ? "verifier" : "drafter", host, getpid());
 }
 
 }  // namespace outrider

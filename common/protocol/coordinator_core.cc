@@ -761,7 +761,11 @@ Status CoordinatorCore::status() const {
   for (const auto& [peer, worker] : workers_) {
     ++(worker.hello.role == Role::kVerifier ? status.verifiers : status.drafters);
     if (status.workers.size() == WireLimits{}.workers_max) continue;
-    status.workers.push_back({.role = worker.hello.role, .name = worker.hello.name, .sessions = worker.sessions,
+    // Two hosts may have one name, and one worker is here twice after a reconnect, until the old peer counts as gone.
+    std::string name = worker.hello.name;
+    const auto is_taken = [&] { return std::ranges::any_of(status.workers, [&](const WorkerStatus& other) { return other.name == name; }); };
+    for (int n = 2; is_taken(); ++n) name = fmt::format("{}#{}", worker.hello.name, n);
+    status.workers.push_back({.role = worker.hello.role, .name = std::move(name), .sessions = worker.sessions,
                               .draining = worker.draining, .rtt_ns = worker.rtt.count(), .kv_bytes = worker.kv_bytes,
                               .kv_bytes_max = worker.hello.role == Role::kVerifier ? worker.hello.capacity.kv_bytes_max : 0});
   }

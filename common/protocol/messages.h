@@ -122,7 +122,7 @@ struct Capacity {
 
 struct Hello {  ///< worker -> coordinator
   Role role = Role::kVerifier;
-  std::string name;  ///< for people: host and process id
+  std::string name;  ///< for people: role, host and process id
   PairFacts facts;
   Capacity capacity = {};  ///< of a verifier
 };
@@ -271,7 +271,7 @@ struct StatusRequest {};  ///< client -> coordinator
 /// A worker as its coordinator sees it.
 struct WorkerStatus {
   Role role = Role::kVerifier;
-  std::string name;
+  std::string name;  ///< of its Hello; no two of a Status are the same
   std::int32_t sessions = 0;
   bool draining = false;
   std::int64_t rtt_ns = 0;  ///< round trip of a heartbeat, smoothed; 0: not measured yet

@@ -165,9 +165,13 @@ Client::~Client() {
   if (endpoint_ != nullptr && !no_text_) send_cancel(request_);
 }
 
-void Client::next_request() {
+void Client::end_text() {
   if (!no_text_) send_cancel(request_);
   no_text_ = no_text_yet();
+}
+
+void Client::next_request() {
+  end_text();
   request_ = SessionId{value(request_) + 1};
 }
 
@@ -192,8 +196,8 @@ Result<std::vector<TokenId>> Client::step(Body body, std::size_t max) {
 }
 
 Result<TokenId> Client::prefill(std::vector<TokenId> prompt, const SamplingParams& sampling) {
-  RETURN_IF_ERROR(check_ids(prompt, WireLimits{}.tokens_max));
   next_request();
+  RETURN_IF_ERROR(check_ids(prompt, WireLimits{}.tokens_max));
   ASSIGN_OR_RETURN(const std::vector<TokenId> first,
                    step<Tokens>(Generate{.prompt = std::move(prompt),
                                          .max_tokens = std::numeric_limits<std::int64_t>::max(),

@@ -59,14 +59,16 @@ class Client {
   /// From within on_tokens: all that has come of this answer, the new tokens included.
   const Generation& so_far() const { return current_->generation; }
 
-  // The steps of one text at the caller's own pace. An error ends the text, which prefill() starts anew,
-  // but for kInvalidArgument: that step was refused and all is as before.
+  // The steps of one text at the caller's own pace. prefill() ends the text there was, whatever comes of it. An error of
+  // another step does too, but for kInvalidArgument: that step was refused and all is as before.
 
-  /// Starts a text; an earlier one ends. @return the token that follows the prompt.
+  /// Starts a text. @return the token that follows the prompt.
   Result<TokenId> prefill(std::vector<TokenId> prompt, const SamplingParams& sampling = {});
   /// At most `count` candidates for the next tokens, perhaps none: without a drafter, when it was late,
   /// or at the end of the context. Once a round: a second call shows what the first one got.
   Result<std::vector<TokenId>> draft(std::int32_t count);
+  /// Ends the text, if there is one.
+  void end_text();
   /// Appends the drafts that plain decoding would have chosen, up to the first that it would not, and
   /// its own next token. @return what was appended; at least one token.
   Result<std::vector<TokenId>> verify(std::vector<TokenId> drafts);
@@ -96,7 +98,7 @@ class Client {
   Result<void> take(Answer& answer, std::size_t index, const Body& body, bool cancelling, const AnswerEvents& events);
   /// Tells the coordinator that nobody wants a request any longer.
   void send_cancel(SessionId request, std::optional<std::int64_t> keep = {});
-  /// Ends a stepwise text, if there is one, and counts up to the next request.
+  /// Ends a stepwise text and counts up to the next request.
   void next_request();
   /// Sends one message of the stepwise text and waits for what answers it: at most `max` tokens in an Answer.
   template <typename Answer>

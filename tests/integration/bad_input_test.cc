@@ -254,6 +254,29 @@ TEST(BadInput, UnknownWeightType) {
   expect_refused(run, {"f64", "wanted f32, bf16, int8 or int4"});
 }
 
+TEST(BadInput, OptionsOfWorkersBesideACoordinatorElsewhere) {
+  for (const char* command : {"run", "chat", "serve", "ready"}) {
+    for (const auto& [option, value] : {std::pair("--dtype", "nonsense"), std::pair("--threads", "1"), std::pair("--assistant", "/nowhere")}) {
+      Program program({command, "--connect", "tcp://127.0.0.1:1", option, value});
+      expect_refused(program, {"--connect", option});
+    }
+  }
+}
+
+TEST(BadInput, RecordedAnswersThatAreNotThere) {
+  Program missing({"ready", "--golden", "/nowhere/golden.json"});
+  expect_refused(missing, {"/nowhere/golden.json", "No such file"});
+  const TemporaryDir dir;
+  Program empty({"ready", "--golden", dir.write("golden.json", "").string()});
+  expect_refused(empty, {"golden.json", "wanted a list of objects"});
+}
+
+TEST(BadInput, PolicyStateThatCannotBeKept) {
+  Program nowhere({"coordinator", "--listen", "tcp://127.0.0.1:*", "--policy-state", "/nowhere/state.json"});
+  expect_refused(nowhere, {"/nowhere/state.json"});
+  EXPECT_EQ(nowhere.out(), "") << "nobody may connect to it";
+}
+
 TEST(BadInput, AddressesThatMakeNoSense) {
   for (const char* address : {"nonsense", "tcp://127.0.0.1:99999", "tcp://127.0.0.1"}) {
     SCOPED_TRACE(address);

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <random>
 #include <thread>
@@ -403,6 +404,50 @@ TEST(CApi, TextHelpers) {
   const std::int32_t strange[] = {-1, INT32_MAX, 1 << 20};
   EXPECT_EQ(outrider_decode_tokens(pair.get(), strange, 3, text.data(), text.size(), &bytes, &error), OUTRIDER_OK);
   EXPECT_EQ(bytes, 0u);
+}
+
+TEST(CApi, PrefillEndsTheTextBeforeWhateverComesOfIt) {
+  const PairHandle pair = open_nano(nano("backbone"), /*assistant=*/false);
+  Text text(pair.get());
+  const Tokens& prompt = goldens()[0].prompt;
+  const Tokens negative = {2, -1}, beyond = {2, 1 << 30};
+  std::int32_t token = 0;
+  const std::function<outrider_status()> failures[] = {
+      [&] { return pair_prefill(text.get(), negative.data(), 2, &token, nullptr); },
+      [&] { return pair_prefill(text.get(), beyond.data(), 2, &token, nullptr); },
+      [&] { return pair_prefill(text.get(), prompt.data(), 0, &token, nullptr); },
+      [&] { return pair_prefill(text.get(), prompt.data(), SIZE_MAX, &token, nullptr); },
+      [&] { return pair_prefill(text.get(), nullptr, 2, &token, nullptr); },
+      [&] { return pair_prefill(text.get(), prompt.data(), 2, nullptr, nullptr); }};
+  for (const auto& fails : failures) {
+    text.prefill(prompt);
+    text.round(0);
+    EXPECT_EQ(fails(), OUTRIDER_INVALID_ARGUMENT);
+    outrider_error error;
+    EXPECT_EQ(pair_decode_one(text.get(), &token, &error), OUTRIDER_INVALID_ARGUMENT);
+    EXPECT_STREQ(error.message, "there is no text yet: prefill comes first");
+  }
+}
+
+TEST(CApi, AUserTurnIsWrittenAsTheTemplateDoes) {
+  const TemporaryDir dir;
+  for (const auto& file : fs::directory_iterator(nano("backbone"))) fs::create_symlink(file.path(), dir / file.path().filename());
+  // What a template of the large models is recognised by: their answers start with an empty thought.
+  dir.write("chat_template.jinja", R"(<|turn> <|tool_call>call: continue_same_model_turn <|channel>thought\n<channel|>)");
+  Program run({"run", "hello", "--backbone", dir.path(), "--assistant", nano("assistant"), "--draft-length", "0", "--max-tokens", "1", "--json"});
+  EXPECT_EQ(describe(run.wait()), "exit 0");
+  const Tokens expected = nlohmann::json::parse(run.out())["prompt_ids"];
+
+  const PairHandle pair = open_nano(dir.path(), /*assistant=*/false);
+  Tokens tokens(100);
+  std::size_t count = 0;
+  ASSERT_EQ(outrider_encode_user_turn(pair.get(), "hello", 5, tokens.data(), tokens.size(), &count, nullptr), OUTRIDER_OK);
+  tokens.resize(count);
+  EXPECT_EQ(tokens, expected);
+  std::size_t small = 0;
+  const PairHandle plain = open_nano(nano("backbone"), /*assistant=*/false);
+  EXPECT_EQ(outrider_encode_user_turn(plain.get(), "hello", 5, nullptr, 0, &small, nullptr), OUTRIDER_OUT_OF_RANGE);
+  EXPECT_LT(small, count);
 }
 
 TEST(CApi, MisuseIsAnErrorThatNamesItAndChangesNothing) {

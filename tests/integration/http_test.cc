@@ -185,7 +185,8 @@ class Serve {
 
  private:
   static std::vector<std::string> arguments(std::vector<std::string> options) {
-    options.insert(options.begin(), {"serve", "--port", "0", "--dtype", "f32"});
+    if (std::ranges::find(options, "--connect") == options.end()) options.insert(options.begin(), {"--dtype", "f32"});
+    options.insert(options.begin(), {"serve", "--port", "0"});
     return options;
   }
 };
@@ -361,11 +362,83 @@ TEST(Serve, TheStatusListsTheWorkers) {
   EXPECT_EQ(status["waiting"], 0);
   ASSERT_EQ(status["workers"].size(), 2u);
   EXPECT_EQ(status["workers"][0]["role"], "drafter");
+  char host[256] = {};
+  gethostname(host, sizeof host);
+  EXPECT_EQ(status["workers"][0]["name"], fmt::format("drafter-{}-{}", host, serve.program.pid()));
   EXPECT_FALSE(status["workers"][0].contains("kv_bytes"));
   EXPECT_EQ(status["workers"][1]["role"], "verifier");
   EXPECT_EQ(status["workers"][1]["draining"], false);
   EXPECT_GT(status["workers"][1]["kv_bytes_max"], 0);
   EXPECT_TRUE(eventually([&] { return json_of(get(serve.port, "/v1/outrider/status"))["workers"][1]["rtt_ms"].is_number(); }));
+}
+
+/// The processes of a `serve --processes` by their role, from the names that they gave themselves.
+pid_t pid_of(Serve& serve, const std::string& role) {
+  for (const Json& worker : json_of(get(serve.port, "/v1/outrider/status"))["workers"]) {
+    const std::string name = worker["name"];
+    if (worker["role"] == role) return std::stoi(name.substr(name.rfind('-') + 1));
+  }
+  ADD_FAILURE() << "no " << role;
+  return 0;
+}
+
+TEST(Serve, ADeadDrafterCostsSpeedOnlyAndADeadVerifierEndsIt) {
+  Serve serve({"--processes"});
+  const Json request = {{"prompt", endless_story().prompt_ids}, {"temperature", 0}, {"max_tokens", 300}, {"ignore_eos", true}};
+  const auto text = [&] { return json_of(post(serve.port, "/v1/completions", request.dump()))["choices"][0]["text"]; };
+  const Json undisturbed = text();
+  const pid_t drafter = pid_of(serve, "drafter"), verifier = pid_of(serve, "verifier");
+  ASSERT_TRUE(drafter > 0 && verifier > 0);
+
+  Connection reader(serve.port);
+  Json streamed = request;
+  streamed["stream"] = true;
+  reader.send("POST", "/v1/completions", streamed.dump());
+  ASSERT_TRUE(reader.wait_for("\"text\""));
+  kill(drafter, SIGKILL);
+  EXPECT_EQ(joined(events_of(reader.response())).first, undisturbed);
+  ASSERT_TRUE(eventually([&] { return !lines_with(serve.program.err(), {"outrider: going on without a drafter", "killed by signal 9"}).empty() || !serve.program.running(); }));
+  ASSERT_TRUE(eventually([&] { return serve.workers() == 1 || !serve.program.running(); }));
+  EXPECT_EQ(text(), undisturbed);
+  EXPECT_EQ(lines_with(serve.program.err(), {"outrider: "}).size(), 1u) << serve.program.err();
+
+  kill(verifier, SIGKILL);
+  EXPECT_EQ(describe(serve.program.wait()), "exit 1");
+  EXPECT_EQ(lines_with(serve.program.err(), {"outrider: the verifier process was killed by signal 9"}).size(), 1u) << serve.program.err();
+}
+
+TEST(Serve, ARequestMayWantDraftsWhereTheServerDoesNot) {
+  Serve serve({"--draft-length", "0"});
+  Json request = ask("Write a short story about a fox.", 60);
+  const Json plain = serve.chat(request);
+  EXPECT_EQ(plain["speculative"]["drafted_tokens"], 0);
+  request["speculative"] = {{"draft_length", 4}};
+  const Json drafted = serve.chat(request);
+  EXPECT_GT(drafted["speculative"]["drafted_tokens"], 0);
+  EXPECT_EQ(drafted["choices"][0]["message"], plain["choices"][0]["message"]);
+}
+
+TEST(Serve, PlainDecodingNeedsNoAssistant) {
+  const auto starts = [](const std::vector<std::string>& options) {
+    Serve serve(options, /*wait_until_ready=*/false);
+    EXPECT_TRUE(eventually([&] { return serve.workers() == 1 || !serve.program.running(); }));
+    EXPECT_EQ(serve.chat(ask("Hi", 3))["usage"]["completion_tokens"], 3);
+    EXPECT_EQ(serve.program.err(), "");
+  };
+  starts({"--backbone", nano_pair().backbone, "--draft-length", "0"});  // nano's assistant is not this backbone's
+  starts({"--assistant", "/nowhere", "--draft-length", "0"});
+}
+
+TEST(Serve, ADrafterThatCannotStartEndsIt) {
+  PairCopy pair(source_dir() / "models/nano");
+  pair.write("assistant/config.json", "{}");
+  for (const bool processes : {false, true}) {
+    std::vector<std::string> arguments = {"serve", "--port", "0", "--model", pair.dir()};
+    if (processes) arguments.push_back("--processes");
+    Program serve(arguments);
+    EXPECT_EQ(describe(serve.wait()), "exit 1");
+    EXPECT_FALSE(lines_with(serve.err(), {"outrider: ", processes ? "the drafter process ended with status 1" : "assistant/config.json"}).empty()) << serve.err();
+  }
 }
 
 TEST(Serve, ThePageRunsOnlyItsOwnScript) {

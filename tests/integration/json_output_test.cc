@@ -177,10 +177,13 @@ TEST(JsonOutput, OfBenchEngineHasRatiosAndShares) {
 TEST(JsonOutput, OfBenchSpeculativeSaysThatItIsSynthetic) {
   Program bench({"bench", "speculative", "--shape", "nano", "--dtype", "int8", "--synthetic-acceptance", "1,1,0", "--threads", "1", "--rounds", "4", "--json"});
   const json object = output_of(bench);
-  expect_numbers(object, {"plain_step_ms", "round_ms", "assistant_draft_ms_per_token", "backbone_only_tok_per_sec", "speculative_tok_per_sec", "tokens_per_round"});
+  expect_numbers(object, {"plain_step_ms", "round_ms", "assistant_draft_ms_per_token", "backbone_only_tok_per_sec", "speculative_tok_per_sec", "tokens_per_round",
+                          "predicted_tokens_per_round", "predicted_round_ms", "predicted_tok_per_sec"});
   EXPECT_EQ(object["synthetic"], true);
   EXPECT_EQ(object["draft_length"], 3);
   EXPECT_EQ(object["tokens_per_round"], 3);  // two drafts, always, and one token of the target's
+  EXPECT_EQ(object["predicted_tokens_per_round"], 3);
+  EXPECT_NEAR(object["predicted_tok_per_sec"].get<double>() * object["predicted_round_ms"].get<double>(), 3000, 1e-6);
 }
 
 TEST(JsonOutput, OfBenchSpeculativeRefusesRatesThatRise) {

@@ -45,6 +45,16 @@ TEST(Validate, NanoPassesAndCountsAddUp) {
   EXPECT_GT(step["acceptance_rate"].get<double>(), 0.4);
 }
 
+TEST(Validate, AsksAsTheTemplateDoes) {
+  PairCopy pair(source_dir() / "models/nano");
+  // What a template of the large models is recognised by: their answers start with an empty thought.
+  pair.write("backbone/chat_template.jinja", R"(<|turn> <|tool_call>call: continue_same_model_turn <|channel>thought\n<channel|>)");
+  failed_step(pair);
+  Program run({"run", "Tell me a story about a lighthouse.", "--model", pair.dir(), "--dtype", "f32", "--draft-length", "0", "--max-tokens", "24", "--json"});
+  EXPECT_EQ(describe(run.wait()), "exit 0");
+  EXPECT_EQ(read_json(pair.dir() / "report.json")["steps"][0]["first_answer_ids"], json::parse(run.out())["token_ids"]);
+}
+
 TEST(Validate, RandomPairPassesOnlyAgainstItsGolden) {
   const std::filesystem::path tiny = source_dir() / "tests/goldens/e4b";
   Program recorded({"validate", tiny / "backbone", tiny / "assistant", "--golden", tiny});

@@ -549,6 +549,16 @@ TEST_F(Coordinator, KnowsEachWorkersRoundTrip) {
   EXPECT_EQ(status.workers.at(0).rtt_ns, 0);
 }
 
+TEST_F(Coordinator, NoTwoWorkersHaveOneNameInItsStatus) {
+  for (const char* peer : {"v", "d", "e", "f"}) join(peer, peer[0] == 'v' ? Role::kVerifier : Role::kDrafter);
+  std::vector<std::string> names;
+  for (const WorkerStatus& worker : core_.status().workers) names.push_back(worker.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"d", "d#2", "d#3", "v"}));
+  core_.on_peer_gone("d", now_);
+  core_.on_peer_gone("e", now_);
+  EXPECT_EQ(core_.status().workers.at(0).name, "d");
+}
+
 // ---- admission ----
 
 /// A coordinator whose verifier takes `sessions` at once and has 3000 bytes for K/V, 100 for each position.

@@ -1,0 +1,48 @@
+#include "coordinator-node/policy_state.h"
+
+#include <fstream>
+#include <iterator>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+namespace outrider {
+
+Result<PolicyState> PolicyState::open(const std::filesystem::path& path, Policies& policies, TimePoint now) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored)) {
+    std::ifstream file(path);
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    if (!file) return Error{Errc::kIo, fmt::format("{}: cannot be read", path.string())};
+    if (auto loaded = policies.load(text); !loaded) return Error{loaded.error().code, fmt::format("{}: {}", path.string(), loaded.error().message)};
+  }
+  PolicyState state;
+  state.path_ = path;
+  state.due_ = now + kInterval;
+  RETURN_IF_ERROR(state.save(policies));
+  return state;
+}
+
+Result<void> PolicyState::save(const Policies& policies) {
+  std::string text = policies.save();
+  if (text == saved_) return {};
+  const std::filesystem::path fresh = path_.string() + ".new";
+  std::ofstream file(fresh);
+  file << text;
+  file.close();
+  if (!file) return Error{Errc::kIo, fmt::format("{}: cannot be written", fresh.string())};
+  std::error_code failed;
+  std::filesystem::rename(fresh, path_, failed);
+  if (failed) return Error{Errc::kIo, fmt::format("{}: cannot be written: {}", path_.string(), failed.message())};
+  saved_ = std::move(text);
+  return {};
+}
+
+void PolicyState::save_when_due(const Policies& policies, TimePoint now) {
+  if (now < due_) return;
+  due_ = now + kInterval;
+  if (const auto saved = save(policies); !saved) spdlog::warn("event=policy_state_not_saved reason=\"{}\"", saved.error().message);
+}
+
+}  // namespace outrider
