@@ -17,8 +17,8 @@
 namespace outrider {
 namespace {
 
-/// Longest sleep of the loop: how late a tick or a stop may be seen. During a forward pass the loop
-/// goes on between two layers, when this time is over.
+/// Longest sleep of the loop: how late a tick or a stop may be seen. During a batch the loop
+/// goes on between two of its steps, when this time is over.
 constexpr Duration kTick = std::chrono::milliseconds(20);
 /// After a stop: how long the sessions at hand may go on.
 constexpr Duration kDrainMax = std::chrono::seconds(2);
@@ -52,7 +52,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
     pump.log(core.take_notices());
     pumped = now();
   };
-  const std::function<void()> between_layers = [&] {
+  const std::function<void()> between_steps = [&] {
     if (now() - pumped > kTick) exchange();
   };
 
@@ -74,7 +74,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
       continue;
     }
     // No memory for another session's K/V, say: what is left of the cache is of no use to anybody.
-    auto results = no_throw([&] { return Result<std::vector<VerifyResult>>(engine.run(batch, between_layers)); });
+    auto results = no_throw([&] { return Result<std::vector<VerifyResult>>(engine.run(batch, between_steps)); });
     if (!results) return Error{results.error().code, "the engine stopped: " + results.error().message};
     core.on_batch_done(std::move(*results), now());
     pump.send(core.take_outgoing());  // at once: a verdict must not wait for what has arrived meanwhile
