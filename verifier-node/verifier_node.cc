@@ -44,10 +44,11 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
   VerifierCore core(config, {.role = Role::kVerifier, .name = fmt::format("verifier-{}", getpid()), .facts = std::move(facts)});
   Pump pump(*endpoint);
+  LoopClock clock;
   TimePoint pumped = now();
   const auto exchange = [&] {
-    pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), now()); });
-    core.on_tick(now());
+    pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), clock.now()); });
+    core.on_tick(clock.now());
     pump.send(core.take_outgoing());
     pump.log(core.take_notices());
     pumped = now();
@@ -76,7 +77,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
     // No memory for another session's K/V, say: what is left of the cache is of no use to anybody.
     auto results = no_throw([&] { return Result<std::vector<VerifyResult>>(engine.run(batch, between_steps)); });
     if (!results) return Error{results.error().code, "the engine stopped: " + results.error().message};
-    core.on_batch_done(std::move(*results), now());
+    core.on_batch_done(std::move(*results), clock.now());
     pump.send(core.take_outgoing());  // at once: a verdict must not wait for what has arrived meanwhile
   }
   if (pump.version_mismatch()) return *pump.version_mismatch();

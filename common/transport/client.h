@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/time.h"
 #include "common/protocol/messages.h"
 #include "common/transport/endpoint.h"
 
@@ -66,6 +67,7 @@ class Client {
  private:
   explicit Client(std::unique_ptr<Endpoint> endpoint);
   /// The next message, nothing after a while without one, or why none will come.
+  /// @param heard by clock_: when the coordinator was heard last.
   Result<std::optional<Message>> next(TimePoint* heard);
   /// The next that concerns the current request: a Failed as its error, a Done or what a step answers.
   Result<Body> answer(TimePoint* heard);
@@ -78,6 +80,7 @@ class Client {
   Result<std::vector<TokenId>> step(Body body, std::size_t max);
 
   std::unique_ptr<Endpoint> endpoint_;
+  LoopClock clock_;
   SessionId request_{};  ///< the current or last one
   Generation generation_;  ///< of the current or last generate()
   std::optional<std::int64_t> end_;  ///< of generate()'s answer, once on_tokens has said so
