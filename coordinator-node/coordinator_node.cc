@@ -37,24 +37,25 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
     ASSIGN_OR_RETURN(policy_state, PolicyState::open(options.policy_state, core.policies(), now()));
   }
   Pump pump(*endpoint);
+  LoopClock clock;
   spdlog::info("event=listening address={}", endpoint->address());
   on_listening(endpoint->address());
   const std::stop_callback wake_on_stop(stop, [&] { endpoint->wake(); });
   while (!stop.stop_requested()) {
     pump.receive([&](const PeerId& from, Message message) {
-      core.on_message(from, std::move(message), now());
+      core.on_message(from, std::move(message), clock.now());
       // At once, not after the burst: every message here is one step of somebody's round.
       pump.send(core.take_outgoing(), [&](const Message& sent, std::size_t bytes) { core.on_sent(sent, bytes); },
-                [&](const PeerId& peer) { core.on_peer_gone(peer, now()); });
+                [&](const PeerId& peer) { core.on_peer_gone(peer, clock.now()); });
     });
-    core.on_tick(now());
+    core.on_tick(clock.now());
     pump.send(core.take_outgoing(), [&](const Message& sent, std::size_t bytes) { core.on_sent(sent, bytes); },
-              [&](const PeerId& peer) { core.on_peer_gone(peer, now()); });
+              [&](const PeerId& peer) { core.on_peer_gone(peer, clock.now()); });
     pump.log(core.take_notices());
     if (rejection_log) rejection_log->write(core.take_rejections());
     if (policy_state) policy_state->save_when_due(core.policies(), now());
     const auto deadline = core.next_deadline();
-    endpoint->wait(deadline ? std::clamp<Duration>(*deadline - now(), Duration::zero(), kTick) : kTick);
+    endpoint->wait(deadline ? std::clamp<Duration>(*deadline - clock.now(), Duration::zero(), kTick) : kTick);
   }
   return policy_state ? policy_state->save(core.policies()) : Result<void>();
 }

@@ -35,9 +35,10 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
   DrafterCore core(options.core, {.role = Role::kDrafter, .name = worker_name(Role::kDrafter),
                                   .facts = pair_facts(backbone, *backbone_weights)});
   Pump pump(*endpoint);
+  LoopClock clock;
   const std::stop_callback wake_on_stop(stop, [&] { endpoint->wake(); });
   while (!stop.stop_requested() && !core.link().refusal() && !pump.version_mismatch()) {
-    pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), now()); });
+    pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), clock.now()); });
     pump.send(core.take_outgoing());  // a heartbeat's answer does not wait for drafts, or the round trip would seem longer
     bool drafted = false;
     for (const DraftWork& work : core.take_work()) {
@@ -46,7 +47,7 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
       core.on_drafted(work, std::move(drafts));
       drafted = true;
     }
-    core.on_tick(now());
+    core.on_tick(clock.now());
     pump.send(core.take_outgoing());
     pump.log(core.take_notices());
     if (!drafted) endpoint->wait(kTick);  // else another session's draft may be due

@@ -86,7 +86,7 @@ VerifyOutcome BackboneEngine::synthetic_outcome(Matrix<const float> logits, std:
   return outcome;
 }
 
-std::map<SessionId, BackboneEngine::Session>::iterator BackboneEngine::open(const VerifyWork& work) {
+std::map<SessionId, BackboneEngine::Session>::iterator BackboneEngine::open(const VerifyWork& work, const std::function<void()>& between_steps) {
   Session session{backbone_->make_cache(), Sampler(work.sampling, work.stop_ids, backbone_->config().final_logit_softcapping)};
   if (work.reuse) {
     const auto source = sessions_.find(work.reuse->from);
@@ -97,7 +97,7 @@ std::map<SessionId, BackboneEngine::Session>::iterator BackboneEngine::open(cons
     if (work.reuse->take && theirs.length() == length) {
       session.cache = std::move(theirs);
     } else {
-      session.cache.copy_from(theirs, length);
+      session.cache.copy_from(theirs, length, &between_steps);
     }
     if (work.reuse->take) sessions_.erase(source);
     session.sampler.add_prompt(work.reuse->tokens);
@@ -105,23 +105,24 @@ std::map<SessionId, BackboneEngine::Session>::iterator BackboneEngine::open(cons
   return sessions_.emplace(work.session, std::move(session)).first;
 }
 
-std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& batch, const std::function<void()>& between_layers) {
+std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& batch, const std::function<void()>& between_steps) {
   std::vector<Segment> segments;
   for (const VerifyWork& work : batch) {
     auto session = sessions_.find(work.session);
-    if (session == sessions_.end()) session = open(work);
+    if (session == sessions_.end()) session = open(work, between_steps);
     KvCache& cache = session->second.cache;
     CHECK(cache.length() == work.base, "cache {}, base {}", cache.length(), work.base);
     const std::int64_t outputs = !work.prefill ? static_cast<std::int64_t>(work.tokens.size()) : work.last ? 1 : 0;
     segments.push_back({&cache, work.tokens, outputs});
   }
   const TimePoint start = now();
-  const Backbone::Output output = backbone_->forward(segments, nullptr, between_layers ? &between_layers : nullptr);
+  const Backbone::Output output = backbone_->forward(segments, nullptr, &between_steps);
   const std::int64_t forward_ns = (now() - start).count();
+  between_steps();
   for (std::size_t i = 0; i < batch.size(); ++i) {
     if (!batch[i].keep_as) continue;
     KvCache copy = backbone_->make_cache();
-    copy.copy_from(*segments[i].cache, segments[i].cache->length());
+    copy.copy_from(*segments[i].cache, segments[i].cache->length(), &between_steps);
     sessions_.emplace(*batch[i].keep_as, Session{std::move(copy), Sampler({}, {}, 0)});
   }
 
@@ -161,6 +162,7 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     }
     row += outputs;
     results.push_back(std::move(result));
+    between_steps();
   }
   return results;
 }

@@ -20,8 +20,9 @@ class BackboneEngine {
   explicit BackboneEngine(std::unique_ptr<Backbone> backbone, std::vector<double> synthetic_acceptance = {})
       : backbone_(std::move(backbone)), synthetic_acceptance_(std::move(synthetic_acceptance)) {}
 
-  /// @param between_layers as in Backbone::forward.
-  std::vector<VerifyResult> run(const std::vector<VerifyWork>& batch, const std::function<void()>& between_layers = {});
+  /// @param between_steps called after every layer that is computed or copied, after the head, and after every session's tokens are
+  ///   chosen, so that a caller's loop stays awake in a long batch.
+  std::vector<VerifyResult> run(const std::vector<VerifyWork>& batch, const std::function<void()>& between_steps = [] {});
   void release(SessionId session) { sessions_.erase(session); }
   /// Everything that lives as long as the engine or a session; sessions as if they had `positions` each.
   void report_buffers(const BufferSink& sink, Position positions) const;
@@ -35,7 +36,7 @@ class BackboneEngine {
     Sampler sampler;
   };
   /// A session's first rows are due: its cache, empty or with what it reuses.
-  std::map<SessionId, Session>::iterator open(const VerifyWork& work);
+  std::map<SessionId, Session>::iterator open(const VerifyWork& work, const std::function<void()>& between_steps);
   /// Committed donor rows [from, to) of a cache, copied out of its rings.
   KvRows donor_rows(const KvCache& cache, Position from, Position to) const;
   /// What a coin makes of the drafts in `tokens`.

@@ -16,8 +16,8 @@
 namespace outrider {
 namespace {
 
-/// Longest sleep of the loop: how late a tick or a stop may be seen. During a forward pass the loop
-/// goes on between two layers, when this time is over.
+/// Longest sleep of the loop: how late a tick or a stop may be seen. During a batch the loop
+/// goes on between two of its steps, when this time is over.
 constexpr Duration kTick = std::chrono::milliseconds(20);
 /// After a stop: how long the sessions at hand may go on.
 constexpr Duration kDrainMax = std::chrono::seconds(2);
@@ -43,15 +43,16 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
   VerifierCore core(config, {.role = Role::kVerifier, .name = worker_name(Role::kVerifier), .facts = std::move(facts)});
   Pump pump(*endpoint);
+  LoopClock clock;
   TimePoint pumped = now();
   const auto exchange = [&] {
-    pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), now()); });
-    core.on_tick(now());
+    pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), clock.now()); });
+    core.on_tick(clock.now());
     pump.send(core.take_outgoing());
     pump.log(core.take_notices());
     pumped = now();
   };
-  const std::function<void()> between_layers = [&] {
+  const std::function<void()> between_steps = [&] {
     if (now() - pumped > kTick) exchange();
   };
 
@@ -73,9 +74,9 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
       continue;
     }
     // No memory for another session's K/V, say: what is left of the cache is of no use to anybody.
-    auto results = no_throw([&] { return Result<std::vector<VerifyResult>>(engine.run(batch, between_layers)); });
+    auto results = no_throw([&] { return Result<std::vector<VerifyResult>>(engine.run(batch, between_steps)); });
     if (!results) return Error{results.error().code, "the engine stopped: " + results.error().message};
-    core.on_batch_done(std::move(*results), now());
+    core.on_batch_done(std::move(*results), clock.now());
     pump.send(core.take_outgoing());  // at once: a verdict must not wait for what has arrived meanwhile
   }
   if (pump.version_mismatch()) return *pump.version_mismatch();

@@ -27,7 +27,7 @@ struct VerifierOptions {
 /// Loads the backbone, joins the coordinator and serves until `stop` (then Ok) or until it cannot
 /// start or is refused (then the reason). After `stop` it takes no new session and finishes those at
 /// hand, for at most two seconds. One thread does it all (docs/adr/0003): messages and heartbeats go on
-/// between the layers of a long forward pass.
+/// between the steps of a long batch.
 Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, std::stop_token stop);
 
 }  // namespace outrider

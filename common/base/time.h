@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 
 namespace outrider {
@@ -13,6 +14,26 @@ using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 inline TimePoint now() {
   return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
 }
+
+/// The real clock as one thread's loop lives it: while the loop does not run, it stands still, so that no time-out counts a
+/// pause of one's own (SIGSTOP, a debugger, a paused container) as the silence of others.
+class LoopClock {
+ public:
+  explicit LoopClock(TimePoint start = outrider::now()) : last_(start) {}
+  TimePoint now() { return at(outrider::now()); }
+  /// What it shows at a time of the real clock, which must not go back.
+  TimePoint at(TimePoint real) {
+    paused_ += std::max(real - last_ - kStepMax, Duration::zero());
+    last_ = real;
+    return real - paused_;
+  }
+
+ private:
+  /// Two looks further apart count as so far apart. Shorter than every time-out of the protocol, so that what arrived meanwhile is read first.
+  static constexpr Duration kStepMax = std::chrono::milliseconds(400);
+  TimePoint last_;
+  Duration paused_{};
+};
 
 inline double to_ms(Duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
 inline double to_seconds(Duration d) { return std::chrono::duration<double>(d).count(); }

@@ -119,10 +119,13 @@ void KvCache::truncate(Position length) {
   length_ = length;
 }
 
-void KvCache::copy_from(const KvCache& other, Position length) {
+void KvCache::copy_from(const KvCache& other, Position length, const std::function<void()>* between_layers) {
   CHECK(written_ == 0 && layers_.size() == other.layers_.size() && rows_max_ == other.rows_max_ && other.holds(length),
         "{} rows of {}, {} written, into a cache of {} rows", length, other.length_, other.written_, written_);
-  for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i].copy_from(other.layers_[i], length, other.written_);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    layers_[i].copy_from(other.layers_[i], length, other.written_);
+    if (between_layers != nullptr) (*between_layers)();
+  }
   length_ = length;
   written_ = other.written_;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -92,7 +93,8 @@ class KvCache {
   void truncate(Position length);
   /// Becomes a copy of the first `length` rows of `other`. @pre this one is empty, both have the same
   /// shapes, other.holds(length)
-  void copy_from(const KvCache& other, Position length);
+  /// @param between_layers as in Backbone::forward: a long text's rows are gigabytes.
+  void copy_from(const KvCache& other, Position length, const std::function<void()>* between_layers = nullptr);
 
  private:
   std::vector<LayerKv> layers_;

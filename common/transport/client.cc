@@ -2,8 +2,6 @@
 
 #include <limits>
 
-#include "common/base/time.h"
-
 namespace outrider {
 namespace {
 constexpr Duration kSilenceMax = std::chrono::seconds(3);
@@ -37,14 +35,14 @@ Result<std::optional<Message>> Client::next(TimePoint* heard) {
     received = endpoint_->receive();
   }
   if (received) {
-    *heard = now();
+    *heard = clock_.now();
     if (!received->message) return received->message.error();
     if (const auto* refuse = std::get_if<Refuse>(&received->message->body)) {
       return Error{refuse->code, fmt::format("coordinator {}: {}", endpoint_->address(), refuse->message)};
     }
     return std::optional(std::move(*received->message));
   }
-  if (now() - *heard > kSilenceMax) {
+  if (clock_.now() - *heard > kSilenceMax) {
     return Error{Errc::kPeerGone, fmt::format("coordinator {} has not answered for {:.0f} s", endpoint_->address(), to_seconds(kSilenceMax))};
   }
   return std::optional<Message>();
@@ -88,7 +86,7 @@ Result<std::vector<Generation>> Client::generate_all(const std::vector<Generate>
     answers.push_back({request, request_});
   }
   std::size_t open = answers.size();
-  TimePoint heard = now();
+  TimePoint heard = clock_.now();
   bool cancelling = false;
   while (open > 0) {
     if (!cancelling && events.cancelled()) {
@@ -183,7 +181,7 @@ Result<std::vector<TokenId>> Client::step(Body body, std::size_t max) {
     return error;
   };
   if (auto sent = endpoint_->send("", {.session = request_, .body = std::move(body)}); !sent) return ended(sent.error());
-  TimePoint heard = now();
+  TimePoint heard = clock_.now();
   Result<Body> result = answer(&heard);
   if (!result) return result.error().code == Errc::kInvalidArgument ? result.error() : ended(result.error());
   if (std::holds_alternative<Done>(*result)) return ended({Errc::kOutOfRange, "the text has filled the context"});
@@ -227,7 +225,7 @@ Result<std::vector<TokenId>> Client::verify(std::vector<TokenId> drafts) {
 
 Result<Status> Client::status() {
   if (auto sent = endpoint_->send("", {.body = StatusRequest{}}); !sent) return sent.error();
-  TimePoint heard = now();
+  TimePoint heard = clock_.now();
   while (true) {
     ASSIGN_OR_RETURN(const std::optional<Message> message, next(&heard));
     if (const auto* status = message ? std::get_if<Status>(&message->body) : nullptr) return *status;
@@ -235,7 +233,7 @@ Result<Status> Client::status() {
 }
 
 Result<void> Client::wait_for_workers(int verifiers, int drafters, const std::function<Result<void>()>& still_possible) {
-  TimePoint heard = now();
+  TimePoint heard = clock_.now();
   while (true) {
     RETURN_IF_ERROR(still_possible());
     if (auto sent = endpoint_->send("", {.body = StatusRequest{}}); !sent) return sent.error();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/time.h"
 #include "common/protocol/messages.h"
 #include "common/transport/endpoint.h"
 
@@ -91,6 +92,7 @@ class Client {
 
   explicit Client(std::unique_ptr<Endpoint> endpoint);
   /// The next message, nothing after a while without one, or why none will come.
+  /// @param heard by clock_: when the coordinator was heard last.
   Result<std::optional<Message>> next(TimePoint* heard);
   /// The next that concerns the current request: a Failed as its error, a Done or what a step answers.
   Result<Body> answer(TimePoint* heard);
@@ -105,6 +107,7 @@ class Client {
   Result<std::vector<TokenId>> step(Body body, std::size_t max);
 
   std::unique_ptr<Endpoint> endpoint_;
+  LoopClock clock_;
   SessionId request_{};  ///< the current or last one
   Answer* current_ = nullptr;  ///< within on_tokens: whose tokens they are
   std::optional<Error> no_text_;  ///< why no step is possible; none while a stepwise text is open

@@ -1,5 +1,6 @@
 // What happens when a process dies, freezes, comes late or comes back. Real processes over TCP.
 #include <csignal>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -100,6 +101,24 @@ TEST(Faults, VerifierKilledInMidStoryEndsItWithAnError) {
   Client later = trio.client(1, 1);
   EXPECT_EQ(answer(later, story_request(kMidStory, kDraftLength)).tokens,
             first(story(), kMidStory));
+}
+
+// Ctrl-Z and fg, a paused container, a debugger: nobody was silent while somebody listened.
+TEST(Faults, ARunThatWasStoppedGoesOnWhereItWas) {
+  constexpr std::int64_t kLong = 5 * kStory;
+  const std::string text = nano_text(plain_story(kLong));
+  EndlessRun endless(kLong, {});
+  Program& run = endless.program;
+  ASSERT_TRUE(eventually([&] { return run.out().size() > kMidStory; })) << run.err();
+  run.send(SIGSTOP);
+  const std::size_t seen = run.out().size();
+  std::this_thread::sleep_for(std::chrono::seconds(4));  // longer than the silence of a peer that is gone
+  run.send(SIGCONT);
+
+  EXPECT_EQ(describe(run.wait()), "exit 0") << run.err();
+  EXPECT_LT(seen, text.size()) << "the story was over before it was stopped";
+  EXPECT_EQ(run.out().substr(0, text.size()), text);
+  EXPECT_EQ(run.err(), "");
 }
 
 TEST(Faults, RunSaysThatTheVerifierDied) {

@@ -200,6 +200,41 @@ TEST_P(EngineProperty, SessionsInABatchGetWhatTheyGetAloneAndTheCommittedRows) {
   EXPECT_GT(verifies, 0);
 }
 
+// The verifier's heartbeats come from there: whatever a batch does, no step may be as long as the whole.
+TEST_P(EngineProperty, CallsBackBetweenTheStepsOfABatch) {
+  BackboneEngine engine(load_backbone(GetParam(), kRowsMax));
+  const auto layers = engine.backbone().config().num_hidden_layers;
+  const auto kv_layers = static_cast<std::int64_t>(engine.backbone().make_cache().layer_count());
+  CounterRng rng(3);
+  const std::vector<TokenId> text = random_tokens(rng, 40, engine.backbone().config());
+  const std::vector<TokenId> start(text.begin(), text.end() - 1);
+  std::int64_t calls = 0;
+  const auto calls_of = [&](const std::vector<VerifyWork>& batch) {
+    calls = 0;
+    engine.run(batch, [&] { ++calls; });
+    return calls;
+  };
+  const auto prompt = [&](std::uint64_t id) {
+    return VerifyWork{.session = SessionId{id}, .round = {}, .base = 0, .tokens = text, .prefill = true, .kv_from = {}};
+  };
+  EXPECT_GE(calls_of({prompt(1)}), layers + 1);
+
+  // Ten that start with its rows, and a copy kept of one: 11 copies, and ten tokens to choose.
+  std::vector<VerifyWork> batch;
+  for (std::uint64_t id = 2; id < 12; ++id) {
+    VerifyWork& work = batch.emplace_back(prompt(id));
+    work.reuse = Reuse{.from = SessionId{1}, .tokens = start};
+    work.base = std::ssize(start);
+    work.tokens = {text.back()};
+  }
+  batch.back().keep_as = SessionId{100};
+  EXPECT_GE(calls_of(batch), layers + 11 * kv_layers + 10);
+
+  // Verifies: a step for each session.
+  for (VerifyWork& work : batch) work = {.session = work.session, .round = next(work.round), .base = std::ssize(text), .tokens = {1, 2}, .kv_from = {}};
+  EXPECT_GE(calls_of(batch), layers + 10);
+}
+
 /// A verifier without its socket: the core decides, the engine computes. Keeps what a drafter would have been sent.
 struct Verifier {
   struct Replica {

@@ -49,6 +49,79 @@ const Body* find(const std::vector<Outgoing>& outgoing, const PeerId& to, Messag
   return nullptr;
 }
 
+// ---- pauses ----
+
+/// A node's loop, which can be stopped: ticks a core every 20 ms by a LoopClock.
+struct Loop {
+  template <typename Core>
+  void run(Core& core, Duration duration) {
+    for (const TimePoint end = real + duration; real < end;) {
+      real += milliseconds(20);
+      core.on_tick(clock.at(real));
+    }
+  }
+  void pause(Duration duration) { real += duration; }
+  TimePoint now() { return clock.at(real); }
+
+  TimePoint real{seconds(1000)};
+  LoopClock clock{real};
+};
+
+TEST(Pause, OfTheCoordinatorIsNotTheSilenceOfItsWorkers) {
+  Loop loop;
+  CoordinatorCore core({.instance = 50});
+  core.on_message("v", {.body = hello(Role::kVerifier)}, loop.now());
+  core.on_message("d", {.body = hello(Role::kDrafter)}, loop.now());
+  core.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 10, .draft_length = 2}}, loop.now());
+  core.on_message("v", {.session = SessionId{50}, .body = Verdict{.next_token = 40, .committed = 3, .hidden = zeros({2}), .kv = rows(0, 3)}}, loop.now());
+  loop.run(core, milliseconds(60));
+  core.take_notices();
+  core.take_outgoing();
+
+  loop.pause(seconds(4));
+  loop.run(core, milliseconds(20));
+  EXPECT_EQ(core.status().verifiers, 1);
+  EXPECT_EQ(core.status().drafters, 1);
+  EXPECT_EQ(core.status().sessions, 1);
+  EXPECT_EQ(find<Verify>(core.take_outgoing(), "v"), nullptr) << "the drafter was not waited for";
+  EXPECT_TRUE(core.take_notices().empty());
+
+  // Who is silent while it looks is gone as ever.
+  loop.run(core, milliseconds(3100));
+  EXPECT_EQ(core.status().verifiers, 0);
+  EXPECT_EQ(core.status().drafters, 0);
+  EXPECT_NE(find<Failed>(core.take_outgoing(), "c"), nullptr);
+}
+
+/// A worker's core with one session that waits for a request.
+void check_worker_pause(auto& core, Loop& loop) {
+  ASSERT_EQ(core.session_count(), 1u);
+  loop.pause(std::chrono::minutes(10));
+  loop.run(core, milliseconds(20));
+  EXPECT_TRUE(core.link().joined());
+  EXPECT_EQ(core.session_count(), 1u);
+  loop.run(core, milliseconds(3100));
+  EXPECT_FALSE(core.link().joined());
+}
+
+TEST(Pause, OfAVerifierIsNotTheSilenceOfItsCoordinator) {
+  Loop loop;
+  VerifierCore core({.rows_max = 8}, hello(Role::kVerifier));
+  core.on_message({.body = Welcome{1}}, loop.now());
+  core.on_message({.session = SessionId{1}, .body = Prefill{.tokens = {1, 2, 3}}}, loop.now());
+  ASSERT_EQ(core.take_batch().size(), 1u);
+  core.on_batch_done({{.session = SessionId{1}, .hidden = std::nullopt, .kv = {}}}, loop.now());
+  check_worker_pause(core, loop);
+}
+
+TEST(Pause, OfADrafterIsNotTheSilenceOfItsCoordinator) {
+  Loop loop;
+  DrafterCore core({}, hello(Role::kDrafter));
+  core.on_message({.body = Welcome{1}}, loop.now());
+  core.on_message({.session = SessionId{1}, .body = KvChunk{rows(0, 3)}}, loop.now());
+  check_worker_pause(core, loop);
+}
+
 // ---- facts ----
 
 TEST(PairFacts, MismatchNamesBothSides) {
