@@ -69,7 +69,7 @@ bool contains(const std::vector<TokenId>& ids, TokenId id) { return std::find(id
 }  // namespace
 
 CoordinatorCore::CoordinatorCore(const CoordinatorConfig& config)
-    : config_(config), policies_(config.instance), next_session_(config.instance) {}
+    : config_(config), policies_(config.instance), next_session_(config.instance), next_membership_(config.instance) {}
 
 void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint now) {
   // Clients and strangers.
@@ -163,7 +163,8 @@ void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint
   Worker& worker = workers_[from];
   worker.hello = hello;
   worker.heard = now;
-  send(from, {.body = Welcome{config_.instance}});
+  if (!known) worker.membership = next_membership_++;
+  send(from, {.body = Welcome{worker.membership}});
   if (known) return;
   inform(fmt::format("{} joined as {}", hello.name, hello.role == Role::kVerifier ? "verifier" : "drafter"));
   if (hello.role == Role::kDrafter) return;

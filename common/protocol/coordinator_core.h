@@ -13,7 +13,8 @@ namespace outrider {
 
 struct CoordinatorConfig {
   LinkConfig link = {};
-  /// Tells this coordinator from an earlier one, and is the first session number: give a random one.
+  /// The first session number, and the first number of a Welcome. Give a random one: workers tell this coordinator from an
+  /// earlier one by it.
   std::uint64_t instance = 1;
   /// A drafter that has not answered by then is left out of the round; it is asked again once it is
   /// heard. Losing a round of drafts costs little, waiting for a dead drafter costs a user's patience.
@@ -61,6 +62,7 @@ class CoordinatorCore {
  private:
   struct Worker {
     Hello hello;
+    std::uint64_t membership = 0;  ///< as in Welcome
     TimePoint heard{};
     bool draining = false;
     bool suspect = false;  ///< a drafter that missed its time; cleared by any message from it
@@ -164,7 +166,7 @@ class CoordinatorCore {
   std::map<PeerId, Refusal> refusals_;  ///< said lately
   Policies policies_;
   Sessions sessions_;
-  std::uint64_t next_session_;
+  std::uint64_t next_session_, next_membership_;
   std::uint64_t turn_ = 0;  ///< of the session that started last
   std::optional<TimePoint> next_heartbeat_;
   std::vector<Outgoing> outgoing_;

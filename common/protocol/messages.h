@@ -121,7 +121,9 @@ struct Hello {  ///< worker -> coordinator
   Capacity capacity = {};  ///< of a verifier
 };
 struct Welcome {  ///< coordinator -> worker
-  std::uint64_t coordinator = 0;  ///< another number than before: forget all sessions
+  /// The next number for each worker that joins, also for one that was given up and comes back. Another than before: the
+  /// coordinator knows of no session here, forget them all.
+  std::uint64_t membership = 0;
 };
 struct Refuse {  ///< either way: this connection is of no use
   Errc code = Errc::kMismatch;

@@ -129,7 +129,7 @@ Offset<wire::Hello> write(Writer& writer, const Hello& hello) {
 }
 
 Offset<wire::Welcome> write(Writer& writer, const Welcome& welcome) {
-  return wire::CreateWelcome(writer.builder, welcome.coordinator);
+  return wire::CreateWelcome(writer.builder, welcome.membership);
 }
 
 Offset<wire::Refuse> write(Writer& writer, const Refuse& refuse) {
@@ -548,7 +548,7 @@ Hello read(Reader& reader, const wire::Hello& table) {
           .capacity = read(reader, *table.capacity())};
 }
 
-Welcome read(Reader&, const wire::Welcome& table) { return {.coordinator = table.coordinator()}; }
+Welcome read(Reader&, const wire::Welcome& table) { return {.membership = table.membership()}; }
 
 Refuse read(Reader& reader, const wire::Refuse& table) {
   return {.code = reader.enumerator<Errc>("code", table.code()),

@@ -519,6 +519,19 @@ TEST_F(Coordinator, StrangersAreAskedWhoTheyAre) {
   EXPECT_NE(find<WhoAreYou>(out, "x"), nullptr);
 }
 
+TEST_F(Coordinator, AWorkerThatComesBackIsToForgetItsSessionsAndOneThatAsksAgainIsNot) {
+  const auto membership = [&] {
+    join("v", Role::kVerifier);
+    const auto out = sent();
+    return find<Welcome>(out, "v")->membership;
+  };
+  const std::uint64_t first = membership();
+  EXPECT_EQ(membership(), first);
+  now_ += milliseconds(3100);
+  core_.on_tick(now_);  // given up
+  EXPECT_NE(membership(), first);
+}
+
 TEST_F(Coordinator, KnowsEachWorkersRoundTrip) {
   join("v", Role::kVerifier);
   join("d", Role::kDrafter);
