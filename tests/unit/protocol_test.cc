@@ -1220,6 +1220,32 @@ TEST_F(Verifier, TextsThatFillEveryForwardDoNotKeepAPromptOut) {
   EXPECT_EQ(without, 1);
 }
 
+// One row left over in every forward is hardly better than none; and texts must not wait for ever either.
+TEST_F(Verifier, TextsThatNearlyFillEveryForwardShareItWithPrompts) {
+  const auto verify = [&](std::uint64_t session, std::uint32_t round, Position base) {
+    core_.on_message({.session = SessionId{session}, .round = RoundId{round}, .base = base, .body = Verify{std::vector<TokenId>(7, 1), std::nullopt}}, now_);
+  };
+  prefill(1, 1);
+  done(core_.take_batch());
+  verify(1, 1, 1);  // 7 of the forward's 8 rows, always
+  prefill(2, 12);
+  prefill(3, 13);
+  std::vector<std::int64_t> prompt_rows;
+  std::uint32_t verified = 0;
+  for (int forward = 0; forward < 6; ++forward) {
+    const auto batch = core_.take_batch();
+    std::int64_t count = 0;
+    for (const VerifyWork& work : batch) count += work.prefill ? std::ssize(work.tokens) : 0;
+    prompt_rows.push_back(count);
+    done(batch);
+    if (std::none_of(batch.begin(), batch.end(), [](const VerifyWork& work) { return !work.prefill; })) continue;
+    ++verified;
+    verify(1, verified + 1, 1 + Position{verified});
+  }
+  EXPECT_EQ(prompt_rows, (std::vector<std::int64_t>{1, 8, 1, 8, 1, 6}));
+  EXPECT_EQ(verified, 3u);
+}
+
 // ---- prefix cache ----
 
 /// Sessions of tokens 1, 2, 3, ...; a position takes 100 bytes, and a ring has 14 rows: a window of 5, one more, and rows_max.
