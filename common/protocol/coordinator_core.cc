@@ -82,7 +82,7 @@ void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint 
   const auto worker = workers_.find(from);
   if (worker == workers_.end()) return send(from, {.body = WhoAreYou{}});
   worker->second.heard = now;
-  worker->second.suspect = false;
+  if (now >= worker->second.ask_again) worker->second.suspect = false;
   if (const auto* heartbeat = std::get_if<Heartbeat>(&message.body)) return on_heartbeat(worker->second, *heartbeat, now);
   if (std::holds_alternative<Drain>(message.body)) {
     worker->second.draining = true;
@@ -105,11 +105,13 @@ void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint 
     return on_verdict(it, std::move(message), now);
   }
   if (auto* candidates = std::get_if<Candidates>(&message.body); candidates != nullptr && from_drafter) {
-    if (session.phase == Phase::kDrafting) on_candidates(it, std::move(*candidates), now);
-    return;
+    if (session.phase != Phase::kDrafting) return;
+    worker->second.retry = {};
+    return on_candidates(it, std::move(*candidates), now);
   }
   if (const auto* need = std::get_if<NeedKv>(&message.body); need != nullptr && from_drafter) {
     if (session.phase != Phase::kDrafting) return;
+    worker->second.retry = {};
     session.replica_end = std::clamp<Position>(need->have, 0, base_of(session));
     session.outcome.draft_wire_s = to_seconds(now - session.asked);
     return end_drafting(session, it->first, now);
@@ -139,17 +141,17 @@ const PairFacts* CoordinatorCore::verifier_facts() const {
   return nullptr;
 }
 
-void CoordinatorCore::warn_of_refusal(const PeerId& peer, std::string text, TimePoint now) {
-  std::erase_if(refusals_, [&](const auto& said) { return now - said.second.when > kRefusalRepeat; });
-  const auto said = refusals_.find(peer);
-  if (said != refusals_.end() && said->second.text == text) return;
-  if (said != refusals_.end() || refusals_.size() < kRefusalsMax) refusals_[peer] = {text, now};
+void CoordinatorCore::warn_of_peer(const PeerId& peer, std::string text, TimePoint now) {
+  std::erase_if(warnings_, [&](const auto& said) { return now - said.second.when > kWarningRepeat; });
+  const auto said = warnings_.find(peer);
+  if (said != warnings_.end() && said->second.text == text) return;
+  if (said != warnings_.end() || warnings_.size() < kWarningsMax) warnings_[peer] = {text, now};
   warn(std::move(text));
 }
 
 void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint now) {
   const auto refuse = [&](const PeerId& peer, const std::string& name, std::string why) {
-    warn_of_refusal(peer, fmt::format("refused {}: {}", name, why), now);
+    warn_of_peer(peer, fmt::format("refused {}: {}", name, why), now);
     send(peer, {.body = Refuse{Errc::kMismatch, std::move(why)}});
   };
   if (const auto worker = workers_.find(from); worker != workers_.end()) {
@@ -684,9 +686,12 @@ void CoordinatorCore::on_tick(TimePoint now) {
           end_drafting(session, current->first, now);
           break;
         }
-        if (const auto worker = workers_.find(session.drafter); worker != workers_.end() && !worker->second.suspect) {
-          worker->second.suspect = true;
-          warn(fmt::format("drafter {} did not answer within {:.1f} s; going on without it", worker->second.hello.name, to_seconds(waited)));
+        if (Worker* drafter = usable_drafter(session)) {
+          drafter->suspect = true;
+          drafter->ask_again = now + drafter->retry;
+          drafter->retry = std::clamp(2 * drafter->retry, config_.draft_retry_min, config_.draft_retry_max);
+          warn_of_peer(session.drafter, fmt::format("drafter {} did not answer within {:.1f} s; going on without it", drafter->hello.name,
+                                                    to_seconds(config_.draft_timeout)), now);
         }
         end_drafting(session, current->first, now);
         break;

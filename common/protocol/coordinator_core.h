@@ -19,6 +19,9 @@ struct CoordinatorConfig {
   /// A drafter that has not answered by then is left out of the round; it is asked again once it is
   /// heard. Losing a round of drafts costs little, waiting for a dead drafter costs a user's patience.
   Duration draft_timeout = std::chrono::milliseconds(500);
+  /// One that is alive and misses its time again is left out for so long, then for twice as long each time, up to the second:
+  /// it may be too slow or too far away for ever.
+  Duration draft_retry_min = std::chrono::seconds(1), draft_retry_max = std::chrono::seconds(64);
   /// Repeat an unanswered request to a verifier that is alive: its answer or the request was lost.
   Duration verify_resend = std::chrono::seconds(2);
   /// A session that waits for its client's step: repeat its last request, so that the verifier does not
@@ -65,7 +68,9 @@ class CoordinatorCore {
     std::uint64_t membership = 0;  ///< as in Welcome
     TimePoint heard{};
     bool draining = false;
-    bool suspect = false;  ///< a drafter that missed its time; cleared by any message from it
+    bool suspect = false;  ///< a drafter that missed its time; cleared by any message from `ask_again` on
+    Duration retry{};      ///< from its next miss to ask_again; 0: it has answered in time since its last miss
+    TimePoint ask_again{};
     int sessions = 0;
     std::int64_t kv_bytes = 0;  ///< of a verifier: set aside for them
     Duration rtt{};  ///< of its heartbeats, smoothed; 0: not measured yet
@@ -150,20 +155,20 @@ class CoordinatorCore {
   void fail(Sessions::iterator it, Errc code, std::string message);
   const PairFacts* verifier_facts() const;
   void send(const PeerId& to, Message message) { outgoing_.push_back({to, std::move(message)}); }
-  /// A refused peer may ask again at once: the same words about it come once in kRefusalRepeat.
-  void warn_of_refusal(const PeerId& peer, std::string text, TimePoint now);
+  /// What may happen again at once, a refusal say: the same words about a peer come once in kWarningRepeat.
+  void warn_of_peer(const PeerId& peer, std::string text, TimePoint now);
   void warn(std::string text) { notices_.push_back({true, std::move(text)}); }
   void inform(std::string text) { notices_.push_back({false, std::move(text)}); }
 
   CoordinatorConfig config_;
   std::map<PeerId, Worker> workers_;
-  struct Refusal {
+  struct Warning {
     std::string text;
     TimePoint when;
   };
-  static constexpr Duration kRefusalRepeat = std::chrono::minutes(1);
-  static constexpr std::size_t kRefusalsMax = 1024;
-  std::map<PeerId, Refusal> refusals_;  ///< said lately
+  static constexpr Duration kWarningRepeat = std::chrono::minutes(1);
+  static constexpr std::size_t kWarningsMax = 1024;
+  std::map<PeerId, Warning> warnings_;  ///< said lately
   Policies policies_;
   Sessions sessions_;
   std::uint64_t next_session_, next_membership_;

@@ -323,6 +323,48 @@ TEST_F(Coordinator, SilentDrafterCostsOneWarningAndNoText) {
   EXPECT_EQ(core_.status().drafters, 0);
 }
 
+// As over a link that is too long: its answers come, all of them for rounds that are over.
+TEST_F(Coordinator, ADrafterThatIsAlwaysLateIsAskedEverMoreRarely) {
+  for (const Role role : {Role::kVerifier, Role::kDrafter}) {
+    Hello worker = hello(role);
+    worker.facts.context_max = 100'000;
+    core_.on_message(worker.name, {.body = worker}, now_);
+  }
+  generate(100'000, 2);
+  core_.take_notices();
+  verdict(0, 0, 40, 3);
+  std::uint32_t round = 1;
+  Position committed = 3;
+  std::deque<std::pair<TimePoint, RoundId>> asked;
+  std::vector<double> asked_at;
+  const auto run = [&](Duration duration, Duration late) {
+    for (const TimePoint end = now_ + duration; now_ < end; now_ += milliseconds(10)) {
+      for (const Outgoing& out : sent()) {
+        if (std::holds_alternative<Draft>(out.message.body)) {
+          asked.emplace_back(now_, out.message.round);
+          asked_at.push_back(to_seconds(now_.time_since_epoch()) - 100);
+        } else if (const auto* verify = std::get_if<Verify>(&out.message.body)) {
+          const Position from = verify->kv_from.value_or(committed);
+          verdict(round++, 0, 40, ++committed, false, from);
+        }
+      }
+      while (!asked.empty() && now_ - asked.front().first >= late) {
+        core_.on_message("d", {.session = SessionId{50}, .round = asked.front().second, .body = Candidates{{41, 42}, 5}}, now_);
+        asked.pop_front();
+      }
+      for (const PeerId peer : {"v", "d"}) core_.on_message(peer, {.body = Heartbeat{}}, now_);
+      core_.on_tick(now_);
+    }
+  };
+  run(seconds(60), milliseconds(700));
+  ASSERT_LE(asked_at.size(), 8u) << "120 if it were asked whenever it is heard";
+  ASSERT_GE(asked_at.size(), 6u);
+  for (std::size_t i = 3; i < asked_at.size(); ++i) EXPECT_GT(asked_at[i] - asked_at[i - 1], 1.5 * (asked_at[i - 1] - asked_at[i - 2]));
+  EXPECT_EQ(core_.take_notices().size(), 1u);
+  run(seconds(10), milliseconds(50));  // asked again after 6 of them
+  EXPECT_GT(asked_at.size(), 40u) << "one answer in time, and all is as before";
+}
+
 TEST_F(Coordinator, SilentVerifierFailsItsRequests) {
   join("v", Role::kVerifier);
   generate(10, 0);
