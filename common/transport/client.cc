@@ -77,11 +77,13 @@ Result<Generation> Client::generate(const Generate& request, const std::function
     Result<std::optional<Message>> received = next(&heard);
     if (!received) {
       send_cancel();
+      if (end_) return std::move(generation_);
       return received.error();
     }
     const std::optional<Message> message = std::move(*received);
     if (!message || message->session != request_) continue;
     if (const auto* tokens = std::get_if<Tokens>(&message->body)) {
+      if (end_) continue;  // under way before the coordinator heard of the end
       const auto expected = static_cast<std::int64_t>(generation_.tokens.size());
       if (tokens->index != expected) {
         send_cancel();
@@ -95,23 +97,20 @@ Result<Generation> Client::generate(const Generate& request, const std::function
       }
       generation_.tokens.insert(generation_.tokens.end(), tokens->tokens.begin(), tokens->tokens.end());
       generation_.logprobs.insert(generation_.logprobs.end(), tokens->logprobs.begin(), tokens->logprobs.end());
-      if (end_) continue;  // under way before the coordinator heard of the end
       if (tokens->round) on_round(*tokens->round);
       on_tokens(tokens->tokens);
       if (!end_) continue;
       CHECK(*end_ >= 0 && *end_ <= std::ssize(generation_.tokens), "an answer of {} tokens is to end after {}", generation_.tokens.size(), *end_);
+      generation_.tokens.resize(static_cast<std::size_t>(*end_));
+      if (request.sampling.logprobs) generation_.logprobs.resize(generation_.tokens.size());
       send_cancel(end_);
     } else if (const auto* done = std::get_if<Done>(&message->body)) {
       generation_.reason = end_ ? FinishReason::kStop : done->reason;
       generation_.metrics = done->metrics;
-      if (end_) {
-        generation_.tokens.resize(static_cast<std::size_t>(*end_));
-        if (request.sampling.logprobs) generation_.logprobs.resize(generation_.tokens.size());
-      }
       return std::move(generation_);
     } else if (const auto* failed = std::get_if<Failed>(&message->body)) {
       generation_.cancelled = cancelling && failed->code == Errc::kCancelled;
-      if (generation_.cancelled) return std::move(generation_);
+      if (generation_.cancelled || end_) return std::move(generation_);
       return Error{failed->code, failed->message};
     }
   }

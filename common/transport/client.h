@@ -39,7 +39,8 @@ class Client {
                               const std::function<void(const RoundReport&)>& on_round = [](const RoundReport&) {});
 
   /// From within on_tokens: the answer is its first `keep` tokens, at most those that have come, and it is finished:
-  /// reason kStop, with metrics. on_tokens is not called again; both tiers drop the session in this round.
+  /// reason kStop. on_tokens is not called again; both tiers drop the session in this round. The metrics are missing (all 0)
+  /// where its verifier or the coordinator dies before it has sent them: that takes nothing from the answer.
   void end_answer(std::int64_t keep) { end_ = keep; }
 
   /// From within on_tokens: all that has come, the new tokens included.
