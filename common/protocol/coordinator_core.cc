@@ -277,6 +277,11 @@ void CoordinatorCore::on_generate(const PeerId& from, const Message& message, Ti
   if (waiting() >= config_.waiting_max) {
     return refuse(Errc::kUnavailable, fmt::format("{} requests are waiting, this coordinator lets {} wait", waiting(), config_.waiting_max));
   }
+  std::int64_t waiting_tokens = 0;
+  for (const auto& [id, session] : sessions_) waiting_tokens += session.phase == Phase::kWaiting ? session.prompt_size : 0;
+  if (waiting_tokens >= config_.waiting_tokens_max) {
+    return refuse(Errc::kUnavailable, fmt::format("prompts of {} tokens are waiting, this coordinator lets {} wait", waiting_tokens, config_.waiting_tokens_max));
+  }
   // Fair queueing: one request of each client that waits, then the next of each.
   std::uint64_t last_turn = turn_;
   for (const auto& [id, session] : sessions_) {

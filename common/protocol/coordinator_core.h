@@ -31,6 +31,7 @@ struct CoordinatorConfig {
   int keep_alives_max = 120;  ///< then the session fails: nobody waits an hour for a step
   std::size_t sessions_max = 1024;  ///< at work at once, on all verifiers
   std::size_t waiting_max = 1024;   ///< requests that wait for their turn; a further one is refused
+  std::int64_t waiting_tokens_max = 1 << 24;  ///< likewise, of their prompts: 64 MiB
   bool want_rejections = false;     ///< fill take_rejections(): the drafters send their distributions
 };
 

@@ -205,7 +205,7 @@ struct Generate {  ///< client -> coordinator; session is the client's own reque
   std::vector<TokenId> prompt;
   std::int64_t max_tokens = 0;
   std::int32_t draft_length = 0;  ///< of every round (DraftPolicy::kFixed), or the most that the policy may choose; 0: plain decoding
-  std::vector<TokenId> stop_ids = {};  ///< empty: only max_tokens and the context end it
+  std::vector<TokenId> stop_ids = {};  ///< at most kSamplingListMax; empty: only max_tokens and the context end it
   std::int64_t wait_ms = 0;       ///< how long to wait for a verifier to join
   bool stepwise = false;          ///< after the first token, every round waits for the client's Steps
   SamplingParams sampling = {};

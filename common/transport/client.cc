@@ -13,8 +13,8 @@ constexpr Duration kCancelInterval = std::chrono::milliseconds(100);
 Error no_text_yet() { return {Errc::kInvalidArgument, "there is no text yet: prefill comes first"}; }
 
 /// What a coordinator could not even read, so that it would not answer.
-Result<void> check_ids(const std::vector<TokenId>& ids, std::size_t max) {
-  if (ids.size() > max) return Error{Errc::kInvalidArgument, fmt::format("{} tokens, wanted at most {}", ids.size(), max)};
+Result<void> check_ids(const char* what, const std::vector<TokenId>& ids, std::size_t max) {
+  if (ids.size() > max) return Error{Errc::kInvalidArgument, fmt::format("{} {}, wanted at most {}", ids.size(), what, max)};
   for (const TokenId id : ids) {
     if (id < 0) return Error{Errc::kInvalidArgument, fmt::format("token id {}, wanted none below 0", id)};
   }
@@ -61,7 +61,8 @@ Result<Body> Client::answer(TimePoint* heard) {
 
 Result<Generation> Client::generate(const Generate& request, const std::function<void(std::span<const TokenId>)>& on_tokens,
                                     const std::function<bool()>& cancelled, const std::function<void(const RoundReport&)>& on_round) {
-  for (const auto* ids : {&request.prompt, &request.stop_ids}) RETURN_IF_ERROR(check_ids(*ids, WireLimits{}.tokens_max));
+  RETURN_IF_ERROR(check_ids("prompt tokens", request.prompt, WireLimits{}.tokens_max));
+  RETURN_IF_ERROR(check_ids("stop ids", request.stop_ids, kSamplingListMax));
   RETURN_IF_ERROR(check_sampling(request.sampling, std::numeric_limits<std::int32_t>::max()));
   next_request();
   if (auto sent = endpoint_->send("", {.session = request_, .body = request}); !sent) return sent.error();
@@ -154,7 +155,7 @@ Result<std::vector<TokenId>> Client::step(Body body, std::size_t max) {
 }
 
 Result<TokenId> Client::prefill(std::vector<TokenId> prompt, const SamplingParams& sampling) {
-  RETURN_IF_ERROR(check_ids(prompt, WireLimits{}.tokens_max));
+  RETURN_IF_ERROR(check_ids("prompt tokens", prompt, WireLimits{}.tokens_max));
   next_request();
   ASSIGN_OR_RETURN(const std::vector<TokenId> first,
                    step<Tokens>(Generate{.prompt = std::move(prompt),
@@ -177,7 +178,7 @@ Result<std::vector<TokenId>> Client::draft(std::int32_t count) {
 }
 
 Result<std::vector<TokenId>> Client::verify(std::vector<TokenId> drafts) {
-  RETURN_IF_ERROR(check_ids(drafts, static_cast<std::size_t>(WireLimits{}.draft_length_max)));
+  RETURN_IF_ERROR(check_ids("drafts", drafts, static_cast<std::size_t>(WireLimits{}.draft_length_max)));
   if (no_text_) return *no_text_;
   const std::size_t most = drafts.size() + 1;
   return step<Tokens>(Step{.draft_length = 0, .drafts = std::move(drafts)}, most);

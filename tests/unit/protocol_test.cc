@@ -704,6 +704,24 @@ TEST_F(Admission, TheQueueIsBounded) {
   EXPECT_EQ(failed->message, "5 requests are waiting, this coordinator lets 5 wait");
 }
 
+// Without a verifier nobody knows how long a prompt may be.
+TEST(Waiting, TheirPromptsAreBoundedToo) {
+  CoordinatorCore core({.waiting_tokens_max = 1000});
+  const auto ask = [&](std::uint64_t number) {
+    core.on_message("c", {.session = SessionId{number}, .body = Generate{.prompt = std::vector<TokenId>(600, 1), .max_tokens = 5, .stop_ids = {}, .wait_ms = 1000}},
+                    TimePoint{seconds(100)});
+    const auto out = core.take_outgoing();
+    const Failed* failed = find<Failed>(out, "c");
+    return failed == nullptr ? "" : failed->message;
+  };
+  EXPECT_EQ(ask(1), "");
+  EXPECT_EQ(ask(2), "");
+  EXPECT_EQ(ask(3), "prompts of 1200 tokens are waiting, this coordinator lets 1000 wait");
+  core.on_message("c", {.session = SessionId{1}, .body = Cancel{}}, TimePoint{seconds(100)});
+  core.take_outgoing();
+  EXPECT_EQ(ask(4), "");
+}
+
 // ---- drafter ----
 
 // A client that takes the steps itself: the coordinator does nothing by itself between them.
