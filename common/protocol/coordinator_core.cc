@@ -124,6 +124,12 @@ void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint 
       if (waiting) fail(it, failed->code, fmt::format("verifier {}: {}", worker->second.hello.name, failed->message));
       return;
     }
+    if (failed->code == Errc::kUnavailable) {  // as above. The rows of a whole text are too many to try again and again
+      session.no_drafter = true;
+      unassign_drafter(session, it->first, false);
+      if (session.phase == Phase::kDrafting) end_drafting(session, it->first, now);
+      return;
+    }
     // What a drafter cannot do for one session it cannot do for the next.
     send(from, {.body = Refuse{failed->code, failed->message}});
     drop_worker(from, fmt::format("failed ({})", failed->message), now);
@@ -224,7 +230,7 @@ void CoordinatorCore::on_peer_gone(const PeerId& peer, TimePoint now) {
 }
 
 void CoordinatorCore::assign_drafter(Session& session) {
-  if (!session.drafter.empty()) return;
+  if (!session.drafter.empty() || session.no_drafter) return;
   Worker* best = nullptr;
   for (auto& [peer, worker] : workers_) {
     if (!worker.may_draft()) continue;

@@ -78,7 +78,7 @@ class CoordinatorCore {
     CostModel costs = {};  ///< of a verifier: its sessions' policies refer to it
 
     /// Whether a session may be given to it now.
-    bool may_draft() const { return hello.role == Role::kDrafter && !draining && !suspect; }
+    bool may_draft() const { return hello.role == Role::kDrafter && !draining && !suspect && sessions < hello.capacity.sessions_max; }
   };
   enum class Phase { kWaiting, kPrefill, kPaused, kDrafting, kVerifying };  ///< kPaused: for a Step
   struct Session {
@@ -93,6 +93,7 @@ class CoordinatorCore {
     TimePoint kept_alive{};  ///< last request to the verifier, repeats while paused included
     TimePoint opened{}, first_token{}, last_token{};
     PeerId verifier, drafter;  ///< "" while there is none
+    bool no_drafter = false;   ///< one had no room for it, against our books: it gets none any more
     std::int64_t kv_bytes = 0; ///< what it takes of its verifier's memory
     RoundId round{};
     std::vector<TokenId> drafts;

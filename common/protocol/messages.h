@@ -106,7 +106,7 @@ struct KvCost {
   }
 };
 
-/// What a verifier takes at once.
+/// What a worker takes at once. Of a drafter only sessions_max is heeded: K/V of its sessions are not counted.
 struct Capacity {
   std::int64_t sessions_max = 256;
   KvCost kv_cost = {};
@@ -118,7 +118,7 @@ struct Hello {  ///< worker -> coordinator
   Role role = Role::kVerifier;
   std::string name;  ///< for people: host and process id
   PairFacts facts;
-  Capacity capacity = {};  ///< of a verifier
+  Capacity capacity = {};
 };
 struct Welcome {  ///< coordinator -> worker
   /// The next number for each worker that joins, also for one that was given up and comes back. Another than before: the

@@ -365,6 +365,50 @@ TEST_F(Coordinator, ADrafterThatIsAlwaysLateIsAskedEverMoreRarely) {
   EXPECT_GT(asked_at.size(), 40u) << "one answer in time, and all is as before";
 }
 
+TEST_F(Coordinator, GivesADrafterNoMoreSessionsThanItTakes) {
+  join("v", Role::kVerifier);
+  Hello drafter = hello(Role::kDrafter);
+  drafter.capacity.sessions_max = 2;
+  core_.on_message("d", {.body = drafter}, now_);
+  const auto ask = [&](std::uint64_t number) {
+    core_.on_message("c", {.session = SessionId{number}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 9, .draft_length = 2, .stop_ids = {}, .wait_ms = 1000}}, now_);
+    const auto out = sent();
+    return find<Prefill>(out, "v")->want_kv;
+  };
+  EXPECT_TRUE(ask(1));
+  EXPECT_TRUE(ask(2));
+  EXPECT_FALSE(ask(3)) << "it writes without drafts";
+  core_.on_message("c", {.session = SessionId{1}, .body = Cancel{}}, now_);
+  sent();
+  EXPECT_TRUE(ask(4));
+}
+
+TEST_F(Coordinator, ASessionThatAFullDrafterRefusesGoesOnAtOnceAndAlone) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  generate(10, 2);
+  verdict(0, 0, 40, 3);
+  sent();
+  core_.take_notices();
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Failed{Errc::kUnavailable, "full"}}, now_);
+  auto out = sent();
+  const Verify* verify = find<Verify>(out, "v");
+  ASSERT_NE(verify, nullptr) << "without waiting for 0.5 s";
+  EXPECT_EQ(verify->kv_from, std::nullopt);
+  EXPECT_EQ(find<Refuse>(out, "d"), nullptr);
+  verdict(1, 0, 41, 4, false, 3);
+  out = sent();
+  EXPECT_EQ(find<Draft>(out, "d"), nullptr);
+  ASSERT_NE(find<Verify>(out, "v"), nullptr);
+  EXPECT_EQ(find<Verify>(out, "v")->kv_from, std::nullopt);
+  EXPECT_EQ(core_.status().drafters, 1);
+  EXPECT_TRUE(core_.take_notices().empty());
+
+  core_.on_message("c", {.session = SessionId{10}, .body = Generate{.prompt = {1, 2}, .max_tokens = 9, .draft_length = 2, .stop_ids = {}, .wait_ms = 1000}}, now_);
+  out = sent();
+  EXPECT_TRUE(find<Prefill>(out, "v")->want_kv) << "others are not affected";
+}
+
 TEST_F(Coordinator, SilentVerifierFailsItsRequests) {
   join("v", Role::kVerifier);
   generate(10, 0);
@@ -1086,6 +1130,29 @@ TEST_F(Drafter, RefusesAHiddenRowOfAnotherModel) {
                     .body = Draft{.token = 5, .draft_length = 2, .hidden = zeros({3}), .kv = rows(0, 4)}}, now_);
   const auto out = core_.take_outgoing();
   ASSERT_NE(find<Failed>(out, ""), nullptr);
+}
+
+TEST(DrafterSessions, AreAsManyAsItSaysAndAFurtherOneIsRefusedAtOnce) {
+  DrafterCore core({.sessions_max = 2}, hello(Role::kDrafter));
+  core.on_tick(TimePoint{});
+  auto out = core.take_outgoing();
+  EXPECT_EQ(find<Hello>(out, "")->capacity.sessions_max, 2);
+  core.on_message({.body = Welcome{1}}, TimePoint{});
+  for (const std::uint64_t session : {1, 2, 3}) {
+    EXPECT_TRUE(core.take_outgoing().empty());
+    core.on_message({.session = SessionId{session}, .body = KvChunk{rows(0, 4)}}, TimePoint{});
+    core.on_message({.session = SessionId{session}, .round = RoundId{1}, .base = 4, .body = Draft{.token = 5, .draft_length = 2, .hidden = zeros({2}), .kv = {4, 4, {}}}},
+                    TimePoint{});
+  }
+  Message message;
+  out = core.take_outgoing();
+  const Failed* failed = find<Failed>(out, "", &message);
+  ASSERT_NE(failed, nullptr);
+  EXPECT_EQ(message.session, SessionId{3});
+  EXPECT_EQ(message.round, RoundId{1});
+  EXPECT_EQ(failed->code, Errc::kUnavailable);
+  EXPECT_EQ(failed->message, "2 sessions, this drafter takes 2");
+  EXPECT_EQ(core.session_count(), 2u);
 }
 
 TEST_F(Drafter, ForgetsSessionsOfAnEarlierCoordinator) {
