@@ -69,7 +69,7 @@ bool contains(const std::vector<TokenId>& ids, TokenId id) { return std::find(id
 }  // namespace
 
 CoordinatorCore::CoordinatorCore(const CoordinatorConfig& config)
-    : config_(config), policies_(config.instance), next_session_(config.instance) {}
+    : config_(config), policies_(config.instance), next_session_(config.instance), next_membership_(config.instance) {}
 
 void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint now) {
   // Clients and strangers.
@@ -82,7 +82,7 @@ void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint 
   const auto worker = workers_.find(from);
   if (worker == workers_.end()) return send(from, {.body = WhoAreYou{}});
   worker->second.heard = now;
-  worker->second.suspect = false;
+  if (now >= worker->second.ask_again) worker->second.suspect = false;
   if (const auto* heartbeat = std::get_if<Heartbeat>(&message.body)) return on_heartbeat(worker->second, *heartbeat, now);
   if (std::holds_alternative<Drain>(message.body)) {
     worker->second.draining = true;
@@ -105,11 +105,13 @@ void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint 
     return on_verdict(it, std::move(message), now);
   }
   if (auto* candidates = std::get_if<Candidates>(&message.body); candidates != nullptr && from_drafter) {
-    if (session.phase == Phase::kDrafting) on_candidates(it, std::move(*candidates), now);
-    return;
+    if (session.phase != Phase::kDrafting) return;
+    worker->second.retry = {};
+    return on_candidates(it, std::move(*candidates), now);
   }
   if (const auto* need = std::get_if<NeedKv>(&message.body); need != nullptr && from_drafter) {
     if (session.phase != Phase::kDrafting) return;
+    worker->second.retry = {};
     session.replica_end = std::clamp<Position>(need->have, 0, base_of(session));
     session.outcome.draft_wire_s = to_seconds(now - session.asked);
     return end_drafting(session, it->first, now);
@@ -120,6 +122,12 @@ void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint 
       if (session.phase == Phase::kPrefill && failed->code == Errc::kUnavailable) return;
       const bool waiting = session.phase == Phase::kPrefill || session.phase == Phase::kVerifying;
       if (waiting) fail(it, failed->code, fmt::format("verifier {}: {}", worker->second.hello.name, failed->message));
+      return;
+    }
+    if (failed->code == Errc::kUnavailable) {  // as above. The rows of a whole text are too many to try again and again
+      session.no_drafter = true;
+      unassign_drafter(session, it->first, false);
+      if (session.phase == Phase::kDrafting) end_drafting(session, it->first, now);
       return;
     }
     // What a drafter cannot do for one session it cannot do for the next.
@@ -139,17 +147,17 @@ const PairFacts* CoordinatorCore::verifier_facts() const {
   return nullptr;
 }
 
-void CoordinatorCore::warn_of_refusal(const PeerId& peer, std::string text, TimePoint now) {
-  std::erase_if(refusals_, [&](const auto& said) { return now - said.second.when > kRefusalRepeat; });
-  const auto said = refusals_.find(peer);
-  if (said != refusals_.end() && said->second.text == text) return;
-  if (said != refusals_.end() || refusals_.size() < kRefusalsMax) refusals_[peer] = {text, now};
+void CoordinatorCore::warn_of_peer(const PeerId& peer, std::string text, TimePoint now) {
+  std::erase_if(warnings_, [&](const auto& said) { return now - said.second.when > kWarningRepeat; });
+  const auto said = warnings_.find(peer);
+  if (said != warnings_.end() && said->second.text == text) return;
+  if (said != warnings_.end() || warnings_.size() < kWarningsMax) warnings_[peer] = {text, now};
   warn(std::move(text));
 }
 
 void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint now) {
   const auto refuse = [&](const PeerId& peer, const std::string& name, std::string why) {
-    warn_of_refusal(peer, fmt::format("refused {}: {}", name, why), now);
+    warn_of_peer(peer, fmt::format("refused {}: {}", name, why), now);
     send(peer, {.body = Refuse{Errc::kMismatch, std::move(why)}});
   };
   if (const auto worker = workers_.find(from); worker != workers_.end()) {
@@ -163,7 +171,8 @@ void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint
   Worker& worker = workers_[from];
   worker.hello = hello;
   worker.heard = now;
-  send(from, {.body = Welcome{config_.instance}});
+  if (!known) worker.membership = next_membership_++;
+  send(from, {.body = Welcome{worker.membership}});
   if (known) return;
   inform(fmt::format("{} joined as {}", hello.name, hello.role == Role::kVerifier ? "verifier" : "drafter"));
   if (hello.role == Role::kDrafter) return;
@@ -221,7 +230,7 @@ void CoordinatorCore::on_peer_gone(const PeerId& peer, TimePoint now) {
 }
 
 void CoordinatorCore::assign_drafter(Session& session) {
-  if (!session.drafter.empty()) return;
+  if (!session.drafter.empty() || session.no_drafter) return;
   Worker* best = nullptr;
   for (auto& [peer, worker] : workers_) {
     if (!worker.may_draft()) continue;
@@ -273,6 +282,11 @@ void CoordinatorCore::on_generate(const PeerId& from, const Message& message, Ti
   }
   if (waiting() >= config_.waiting_max) {
     return refuse(Errc::kUnavailable, fmt::format("{} requests are waiting, this coordinator lets {} wait", waiting(), config_.waiting_max));
+  }
+  std::int64_t waiting_tokens = 0;
+  for (const auto& [id, session] : sessions_) waiting_tokens += session.phase == Phase::kWaiting ? session.prompt_size : 0;
+  if (waiting_tokens >= config_.waiting_tokens_max) {
+    return refuse(Errc::kUnavailable, fmt::format("prompts of {} tokens are waiting, this coordinator lets {} wait", waiting_tokens, config_.waiting_tokens_max));
   }
   // Fair queueing: one request of each client that waits, then the next of each.
   std::uint64_t last_turn = turn_;
@@ -699,9 +713,12 @@ void CoordinatorCore::on_tick(TimePoint now) {
           end_drafting(session, current->first, now);
           break;
         }
-        if (const auto worker = workers_.find(session.drafter); worker != workers_.end() && !worker->second.suspect) {
-          worker->second.suspect = true;
-          warn(fmt::format("drafter {} did not answer within {:.1f} s; going on without it", worker->second.hello.name, to_seconds(waited)));
+        if (Worker* drafter = usable_drafter(session)) {
+          drafter->suspect = true;
+          drafter->ask_again = now + drafter->retry;
+          drafter->retry = std::clamp(2 * drafter->retry, config_.draft_retry_min, config_.draft_retry_max);
+          warn_of_peer(session.drafter, fmt::format("drafter {} did not answer within {:.1f} s; going on without it", drafter->hello.name,
+                                                    to_seconds(config_.draft_timeout)), now);
         }
         end_drafting(session, current->first, now);
         break;

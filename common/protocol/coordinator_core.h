@@ -13,11 +13,15 @@ namespace outrider {
 
 struct CoordinatorConfig {
   LinkConfig link = {};
-  /// Tells this coordinator from an earlier one, and is the first session number: give a random one.
+  /// The first session number, and the first number of a Welcome. Give a random one: workers tell this coordinator from an
+  /// earlier one by it.
   std::uint64_t instance = 1;
   /// A drafter that has not answered by then is left out of the round; it is asked again once it is
   /// heard. Losing a round of drafts costs little, waiting for a dead drafter costs a user's patience.
   Duration draft_timeout = std::chrono::milliseconds(500);
+  /// One that is alive and misses its time again is left out for so long, then for twice as long each time, up to the second:
+  /// it may be too slow or too far away for ever.
+  Duration draft_retry_min = std::chrono::seconds(1), draft_retry_max = std::chrono::seconds(64);
   /// Repeat an unanswered request to a verifier that is alive: its answer or the request was lost.
   Duration verify_resend = std::chrono::seconds(2);
   /// A session that waits for its client's step: repeat its last request, so that the verifier does not
@@ -27,6 +31,7 @@ struct CoordinatorConfig {
   int keep_alives_max = 120;  ///< then the session fails: nobody waits an hour for a step
   std::size_t sessions_max = 1024;  ///< at work at once, on all verifiers
   std::size_t waiting_max = 1024;   ///< requests that wait for their turn; a further one is refused
+  std::int64_t waiting_tokens_max = 1 << 24;  ///< likewise, of their prompts: 64 MiB
   bool want_rejections = false;     ///< fill take_rejections(): the drafters send their distributions
 };
 
@@ -61,16 +66,19 @@ class CoordinatorCore {
  private:
   struct Worker {
     Hello hello;
+    std::uint64_t membership = 0;  ///< as in Welcome
     TimePoint heard{};
     bool draining = false;
-    bool suspect = false;  ///< a drafter that missed its time; cleared by any message from it
+    bool suspect = false;  ///< a drafter that missed its time; cleared by any message from `ask_again` on
+    Duration retry{};      ///< from its next miss to ask_again; 0: it has answered in time since its last miss
+    TimePoint ask_again{};
     int sessions = 0;
     std::int64_t kv_bytes = 0;  ///< of a verifier: set aside for them
     Duration rtt{};  ///< of its heartbeats, smoothed; 0: not measured yet
     CostModel costs = {};  ///< of a verifier: its sessions' policies refer to it
 
     /// Whether a session may be given to it now.
-    bool may_draft() const { return hello.role == Role::kDrafter && !draining && !suspect; }
+    bool may_draft() const { return hello.role == Role::kDrafter && !draining && !suspect && sessions < hello.capacity.sessions_max; }
   };
   enum class Phase { kWaiting, kPrefill, kPaused, kDrafting, kVerifying };  ///< kPaused: for a Step
   struct Session {
@@ -85,6 +93,7 @@ class CoordinatorCore {
     TimePoint kept_alive{};  ///< last request to the verifier, repeats while paused included
     TimePoint opened{}, first_token{}, last_token{};
     PeerId verifier, drafter;  ///< "" while there is none
+    bool no_drafter = false;   ///< one had no room for it, against our books: it gets none any more
     std::int64_t kv_bytes = 0; ///< what it takes of its verifier's memory
     RoundId round{};
     std::vector<TokenId> drafts;
@@ -150,23 +159,23 @@ class CoordinatorCore {
   void fail(Sessions::iterator it, Errc code, std::string message);
   const PairFacts* verifier_facts() const;
   void send(const PeerId& to, Message message) { outgoing_.push_back({to, std::move(message)}); }
-  /// A refused peer may ask again at once: the same words about it come once in kRefusalRepeat.
-  void warn_of_refusal(const PeerId& peer, std::string text, TimePoint now);
+  /// What may happen again at once, a refusal say: the same words about a peer come once in kWarningRepeat.
+  void warn_of_peer(const PeerId& peer, std::string text, TimePoint now);
   void warn(std::string text) { notices_.push_back({true, std::move(text)}); }
   void inform(std::string text) { notices_.push_back({false, std::move(text)}); }
 
   CoordinatorConfig config_;
   std::map<PeerId, Worker> workers_;
-  struct Refusal {
+  struct Warning {
     std::string text;
     TimePoint when;
   };
-  static constexpr Duration kRefusalRepeat = std::chrono::minutes(1);
-  static constexpr std::size_t kRefusalsMax = 1024;
-  std::map<PeerId, Refusal> refusals_;  ///< said lately
+  static constexpr Duration kWarningRepeat = std::chrono::minutes(1);
+  static constexpr std::size_t kWarningsMax = 1024;
+  std::map<PeerId, Warning> warnings_;  ///< said lately
   Policies policies_;
   Sessions sessions_;
-  std::uint64_t next_session_;
+  std::uint64_t next_session_, next_membership_;
   std::uint64_t turn_ = 0;  ///< of the session that started last
   std::optional<TimePoint> next_heartbeat_;
   std::vector<Outgoing> outgoing_;

@@ -5,9 +5,17 @@
 #include "common/protocol/facts.h"
 
 namespace outrider {
+namespace {
+
+Hello with_sessions_max(Hello hello, std::int64_t sessions_max) {
+  hello.capacity.sessions_max = sessions_max;
+  return hello;
+}
+
+}  // namespace
 
 DrafterCore::DrafterCore(const DrafterConfig& config, Hello hello)
-    : config_(config), facts_(hello.facts), link_(config.link, std::move(hello)) {}
+    : config_(config), facts_(hello.facts), link_(config.link, with_sessions_max(std::move(hello), config.sessions_max)) {}
 
 void DrafterCore::on_message(Message message, TimePoint now) {
   WorkerLink::Event event;
@@ -32,7 +40,7 @@ void DrafterCore::on_message(Message message, TimePoint now) {
 DrafterCore::Session* DrafterCore::find_or_open(SessionId id, TimePoint now) {
   // A late duplicate may open a freed session again; it ends idle. A session that left for another
   // drafter may come back in earnest.
-  if (!sessions_.contains(id) && sessions_.size() >= config_.sessions_max) return nullptr;
+  if (!sessions_.contains(id) && std::ssize(sessions_) >= config_.sessions_max) return nullptr;
   Session& session = sessions_[id];
   session.heard = now;
   return &session;
@@ -63,8 +71,13 @@ void DrafterCore::drop_draft(SessionId id) {
 }
 
 void DrafterCore::on_draft(Message message, TimePoint now) {
+  const auto answer = [&](Body body) {
+    outgoing_.push_back({"", {.session = message.session, .round = message.round, .base = message.base, .body = std::move(body)}});
+  };
   Session* session = find_or_open(message.session, now);
-  if (session == nullptr) return;
+  if (session == nullptr) {
+    return answer(Failed{Errc::kUnavailable, fmt::format("{} sessions, this drafter takes {}", sessions_.size(), config_.sessions_max)});
+  }
   if (message.round < session->round) return;  // late
   if (message.round == session->round && session->last_answer) {
     outgoing_.push_back({"", *session->last_answer});
@@ -73,9 +86,6 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
   if (message.round == session->round && waits(message.session)) return;  // repeated
   drop_draft(message.session);                                            // overtaken
   auto& draft = std::get<Draft>(message.body);
-  const auto answer = [&](Body body) {
-    outgoing_.push_back({"", {.session = message.session, .round = message.round, .base = message.base, .body = std::move(body)}});
-  };
   const bool hidden_fits = (draft.hidden.dtype == facts_.hidden_dtype || draft.hidden.dtype == DType::kF32) &&
                            draft.hidden.shape == std::vector<std::int64_t>{facts_.hidden_size};
   if (!hidden_fits || draft.token < 0 || draft.token >= facts_.vocab_size) {

@@ -10,7 +10,7 @@ namespace outrider {
 
 struct DrafterConfig {
   LinkConfig link = {};
-  std::size_t sessions_max = 256;
+  std::int64_t sessions_max = 256;
   Duration session_idle_max = std::chrono::seconds(120);
 };
 

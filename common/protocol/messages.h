@@ -112,7 +112,7 @@ struct KvCost {
   }
 };
 
-/// What a verifier takes at once.
+/// What a worker takes at once. Of a drafter only sessions_max is heeded: K/V of its sessions are not counted.
 struct Capacity {
   std::int64_t sessions_max = 256;
   KvCost kv_cost = {};
@@ -124,10 +124,12 @@ struct Hello {  ///< worker -> coordinator
   Role role = Role::kVerifier;
   std::string name;  ///< for people: role, host and process id
   PairFacts facts;
-  Capacity capacity = {};  ///< of a verifier
+  Capacity capacity = {};
 };
 struct Welcome {  ///< coordinator -> worker
-  std::uint64_t coordinator = 0;  ///< another number than before: forget all sessions
+  /// The next number for each worker that joins, also for one that was given up and comes back. Another than before: the
+  /// coordinator knows of no session here, forget them all.
+  std::uint64_t membership = 0;
 };
 struct Refuse {  ///< either way: this connection is of no use
   Errc code = Errc::kMismatch;
@@ -209,7 +211,7 @@ struct Generate {  ///< client -> coordinator; session is the client's own reque
   std::vector<TokenId> prompt;
   std::int64_t max_tokens = 0;
   std::int32_t draft_length = 0;  ///< of every round (DraftPolicy::kFixed), or the most that the policy may choose; 0: plain decoding
-  std::vector<TokenId> stop_ids = {};  ///< empty: only max_tokens and the context end it
+  std::vector<TokenId> stop_ids = {};  ///< at most kSamplingListMax; empty: only max_tokens and the context end it
   std::int64_t wait_ms = 0;       ///< how long to wait for a verifier to join
   bool stepwise = false;          ///< after the first token, every round waits for the client's Steps
   SamplingParams sampling = {};

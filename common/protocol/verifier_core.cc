@@ -190,14 +190,14 @@ std::vector<VerifyWork> VerifierCore::take_batch() {
       it = queue_.erase(it);
     }
   };
-  // Verifies are short and somebody reads their text as it comes; prompts fill up. But not even a hundred
-  // texts may keep a prompt out for ever.
+  // Verifies are short and somebody reads their text as it comes; prompts fill up. But not even a hundred texts may keep
+  // prompts out: where the verifies left less than a chunk of a full forward, prompts go first in the next one.
   const bool prompts_first = std::exchange(prompts_first_, false);
   take(prompts_first);
   take(!prompts_first);
-  const auto is_prefill = [](const VerifyWork& work) { return work.prefill; };
-  prompts_first_ = !batch.empty() && std::none_of(batch.begin(), batch.end(), is_prefill) &&
-                   std::any_of(queue_.begin(), queue_.end(), [&](SessionId id) { return sessions_.at(id).request->prefill; });
+  std::int64_t prompt_rows = 0;
+  for (const VerifyWork& work : batch) prompt_rows += work.prefill ? std::ssize(work.tokens) : 0;
+  prompts_first_ = !prompts_first && rows == config_.rows_max && prompt_rows < config_.prefill_chunk;
   for (CachedText& text : kept) cache(std::move(text));
   trim_cache(&batch);
   batch_out_ = !batch.empty();

@@ -162,7 +162,7 @@ class VerifierCore {
   std::deque<SessionId> queue_;          ///< sessions with a request not in the batch, oldest first
   FreedSessions freed_;
   bool batch_out_ = false;
-  bool prompts_first_ = false;           ///< in the next batch: they got no row in the last one
+  bool prompts_first_ = false;           ///< in the next batch: verifies left them less than a chunk of a full one
   std::int64_t kv_bytes_ = 0;            ///< sum over the sessions that are not freed
   std::list<CachedText> cached_;         ///< used longest ago first
   std::int64_t cached_bytes_ = 0;        ///< sum over them

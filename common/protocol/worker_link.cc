@@ -6,9 +6,9 @@ bool WorkerLink::on_message(const Message& message, TimePoint now, Event* event,
   *event = Event::kNone;
   heard_ = now;
   if (const auto* welcome = std::get_if<Welcome>(&message.body)) {
-    // A coordinator that started anew knows none of our sessions, and reuses no number of the old one.
-    if (welcome->coordinator != coordinator_) *event = Event::kForgetSessions;
-    coordinator_ = welcome->coordinator;
+    // A coordinator that started anew, or that gave us up, knows none of our sessions, and no Free will come for them.
+    if (welcome->membership != membership_) *event = Event::kForgetSessions;
+    membership_ = welcome->membership;
     joined_ = true;
     return true;
   }

@@ -21,7 +21,7 @@ struct LinkConfig {
 };
 
 /// A worker's side of its connection: introduces itself until welcomed, keeps the connection alive,
-/// notices when the coordinator went away or is another one than before. Pure: time is handed in.
+/// notices when the coordinator went away, is another one than before, or had given this worker up. Pure: time is handed in.
 class WorkerLink {
  public:
   WorkerLink(const LinkConfig& config, Hello hello) : config_(config), hello_(std::move(hello)) {}
@@ -40,7 +40,7 @@ class WorkerLink {
   LinkConfig config_;
   Hello hello_;
   bool joined_ = false;
-  std::uint64_t coordinator_ = 0;
+  std::uint64_t membership_ = 0;
   std::optional<TimePoint> next_hello_, next_heartbeat_;
   TimePoint heard_{};
   std::optional<Error> refusal_;

@@ -11,8 +11,8 @@ constexpr Duration kCancelInterval = std::chrono::milliseconds(100);
 Error no_text_yet() { return {Errc::kInvalidArgument, "there is no text yet: prefill comes first"}; }
 
 /// What a coordinator could not even read, so that it would not answer.
-Result<void> check_ids(const std::vector<TokenId>& ids, std::size_t max) {
-  if (ids.size() > max) return Error{Errc::kInvalidArgument, fmt::format("{} tokens, wanted at most {}", ids.size(), max)};
+Result<void> check_ids(const char* what, const std::vector<TokenId>& ids, std::size_t max) {
+  if (ids.size() > max) return Error{Errc::kInvalidArgument, fmt::format("{} {}, wanted at most {}", ids.size(), what, max)};
   for (const TokenId id : ids) {
     if (id < 0) return Error{Errc::kInvalidArgument, fmt::format("token id {}, wanted none below 0", id)};
   }
@@ -68,7 +68,8 @@ Result<Generation> Client::generate(const Generate& request, const std::function
 
 Result<std::vector<Generation>> Client::generate_all(const std::vector<Generate>& requests, const AnswerEvents& events) {
   for (const Generate& request : requests) {
-    for (const auto* ids : {&request.prompt, &request.stop_ids}) RETURN_IF_ERROR(check_ids(*ids, WireLimits{}.tokens_max));
+    RETURN_IF_ERROR(check_ids("prompt tokens", request.prompt, WireLimits{}.tokens_max));
+    RETURN_IF_ERROR(check_ids("stop ids", request.stop_ids, kSamplingListMax));
     RETURN_IF_ERROR(check_sampling(request.sampling, std::numeric_limits<std::int32_t>::max()));
   }
   std::vector<Answer> answers;
@@ -96,6 +97,10 @@ Result<std::vector<Generation>> Client::generate_all(const std::vector<Generate>
     Result<std::optional<Message>> received = next(&heard);
     if (!received) {
       cancel_open();
+      for (std::size_t i = 0; i < answers.size(); ++i) {
+        if (!answers[i].done && answers[i].end) finish(answers[i], i, events), --open;
+      }
+      if (open == 0) break;
       return received.error();
     }
     if (!*received) continue;
@@ -117,6 +122,7 @@ Result<void> Client::take(Answer& answer, std::size_t index, const Body& body, b
   Generation& generation = answer.generation;
   const bool scored = answer.request.sampling.logprobs.has_value();
   if (const auto* tokens = std::get_if<Tokens>(&body)) {
+    if (answer.end) return {};  // under way before the coordinator heard of the end
     const auto expected = std::ssize(generation.tokens);
     if (tokens->index != expected) {
       return Error{Errc::kPeerGone, fmt::format("tokens from {} on, wanted {}: the connection to {} was interrupted", tokens->index, expected, endpoint_->address())};
@@ -127,29 +133,35 @@ Result<void> Client::take(Answer& answer, std::size_t index, const Body& body, b
     }
     generation.tokens.insert(generation.tokens.end(), tokens->tokens.begin(), tokens->tokens.end());
     generation.logprobs.insert(generation.logprobs.end(), tokens->logprobs.begin(), tokens->logprobs.end());
-    if (answer.end) return {};  // under way before the coordinator heard of the end
     if (tokens->round) events.on_round(index, *tokens->round);
     current_ = &answer;
     events.on_tokens(index, tokens->tokens);
     current_ = nullptr;
     if (!answer.end) return {};
     CHECK(*answer.end >= 0 && *answer.end <= std::ssize(generation.tokens), "an answer of {} tokens is to end after {}", generation.tokens.size(), *answer.end);
+    generation.tokens.resize(static_cast<std::size_t>(*answer.end));
+    if (scored) generation.logprobs.resize(generation.tokens.size());
     send_cancel(answer.id, answer.end);
   } else if (const auto* done = std::get_if<Done>(&body)) {
-    generation.reason = answer.end ? FinishReason::kStop : done->reason;
+    generation.reason = done->reason;
     generation.metrics = done->metrics;
-    if (answer.end) {
-      generation.tokens.resize(static_cast<std::size_t>(*answer.end));
-      if (scored) generation.logprobs.resize(generation.tokens.size());
-    }
-    answer.done = true;
-    events.on_end(index, generation);
+    finish(answer, index, events);
   } else if (const auto* failed = std::get_if<Failed>(&body)) {
+    if (answer.end) {  // and has all that it needs
+      finish(answer, index, events);
+      return {};
+    }
     answer.done = true;
     generation.cancelled = cancelling && failed->code == Errc::kCancelled;
     if (!generation.cancelled) return Error{failed->code, failed->message};
   }
   return {};
+}
+
+void Client::finish(Answer& answer, std::size_t index, const AnswerEvents& events) {
+  if (answer.end) answer.generation.reason = FinishReason::kStop;
+  answer.done = true;
+  events.on_end(index, answer.generation);
 }
 
 void Client::send_cancel(SessionId request, std::optional<std::int64_t> keep) {
@@ -195,7 +207,7 @@ Result<std::vector<TokenId>> Client::step(Body body, std::size_t max) {
 
 Result<TokenId> Client::prefill(std::vector<TokenId> prompt, const SamplingParams& sampling) {
   next_request();
-  RETURN_IF_ERROR(check_ids(prompt, WireLimits{}.tokens_max));
+  RETURN_IF_ERROR(check_ids("prompt tokens", prompt, WireLimits{}.tokens_max));
   ASSIGN_OR_RETURN(const std::vector<TokenId> first,
                    step<Tokens>(Generate{.prompt = std::move(prompt),
                                          .max_tokens = std::numeric_limits<std::int64_t>::max(),
@@ -217,7 +229,7 @@ Result<std::vector<TokenId>> Client::draft(std::int32_t count) {
 }
 
 Result<std::vector<TokenId>> Client::verify(std::vector<TokenId> drafts) {
-  RETURN_IF_ERROR(check_ids(drafts, static_cast<std::size_t>(WireLimits{}.draft_length_max)));
+  RETURN_IF_ERROR(check_ids("drafts", drafts, static_cast<std::size_t>(WireLimits{}.draft_length_max)));
   if (no_text_) return *no_text_;
   const std::size_t most = drafts.size() + 1;
   return step<Tokens>(Step{.draft_length = 0, .drafts = std::move(drafts)}, most);

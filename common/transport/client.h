@@ -54,7 +54,8 @@ class Client {
                               const std::function<void(const RoundReport&)>& on_round = [](const RoundReport&) {});
 
   /// From within on_tokens: this answer is its first `keep` tokens, at most those that have come, and it is finished:
-  /// reason kStop, with metrics. on_tokens is not called again; both tiers drop the session in this round.
+  /// reason kStop. on_tokens is not called again; both tiers drop the session in this round. The metrics are missing (all 0)
+  /// where its verifier or the coordinator dies before it has sent them: that takes nothing from the answer.
   void end_answer(std::int64_t keep) { current_->end = keep; }
 
   /// From within on_tokens: all that has come of this answer, the new tokens included.
@@ -98,6 +99,8 @@ class Client {
   Result<Body> answer(TimePoint* heard);
   /// Takes a message about request `index`. @return why it has failed.
   Result<void> take(Answer& answer, std::size_t index, const Body& body, bool cancelling, const AnswerEvents& events);
+  /// The answer is whole: says so.
+  static void finish(Answer& answer, std::size_t index, const AnswerEvents& events);
   /// Tells the coordinator that nobody wants a request any longer.
   void send_cancel(SessionId request, std::optional<std::int64_t> keep = {});
   /// Ends a stepwise text and counts up to the next request.

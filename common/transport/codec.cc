@@ -129,7 +129,7 @@ Offset<wire::Hello> write(Writer& writer, const Hello& hello) {
 }
 
 Offset<wire::Welcome> write(Writer& writer, const Welcome& welcome) {
-  return wire::CreateWelcome(writer.builder, welcome.coordinator);
+  return wire::CreateWelcome(writer.builder, welcome.membership);
 }
 
 Offset<wire::Refuse> write(Writer& writer, const Refuse& refuse) {
@@ -548,7 +548,7 @@ Hello read(Reader& reader, const wire::Hello& table) {
           .capacity = read(reader, *table.capacity())};
 }
 
-Welcome read(Reader&, const wire::Welcome& table) { return {.coordinator = table.coordinator()}; }
+Welcome read(Reader&, const wire::Welcome& table) { return {.membership = table.membership()}; }
 
 Refuse read(Reader& reader, const wire::Refuse& table) {
   return {.code = reader.enumerator<Errc>("code", table.code()),
@@ -614,7 +614,7 @@ Prefill read(Reader& reader, const wire::Prefill& table) {
                   .want_kv = table.want_kv(),
                   .positions_max = reader.not_negative("positions_max", table.positions_max()),
                   .sampling = read(reader, *table.sampling()),
-                  .stop_ids = reader.list("stop_ids", table.stop_ids(), reader.limits().tokens_max),
+                  .stop_ids = reader.list("stop_ids", table.stop_ids(), kSamplingListMax),
                   .compute_all = table.compute_all()};
   if (prefill.tokens.empty()) reader.fail(Errc::kMalformed, "0 tokens, wanted at least 1");
   return prefill;
@@ -706,11 +706,10 @@ Failed read(Reader& reader, const wire::Failed& table) {
 }
 
 Generate read(Reader& reader, const wire::Generate& table) {
-  const std::size_t tokens_max = reader.limits().tokens_max;
-  return {.prompt = reader.list("prompt tokens", table.prompt(), tokens_max),
+  return {.prompt = reader.list("prompt tokens", table.prompt(), reader.limits().tokens_max),
           .max_tokens = reader.not_negative("max_tokens", table.max_tokens()),
           .draft_length = reader.draft_length("draft_length", table.draft_length()),
-          .stop_ids = reader.list("stop_ids", table.stop_ids(), tokens_max),
+          .stop_ids = reader.list("stop_ids", table.stop_ids(), kSamplingListMax),
           .wait_ms = reader.in_range("wait_ms", table.wait_ms(), 0, kWaitMsMax),
           .stepwise = table.stepwise(),
           .sampling = read(reader, *table.sampling()),

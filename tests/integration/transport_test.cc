@@ -597,5 +597,33 @@ TEST(ClientTest, AnAnswerWithoutTheLogprobsThatWereAskedForIsAnError) {
   EXPECT_EQ(generation.error().code, Errc::kMalformed);
 }
 
+// The client has all of it, and over HTTP somebody has read it.
+TEST(ClientTest, AnAnswerThatHasEndedIsNotLostWithItsVerifierOrCoordinator) {
+  TransportContext context;
+  const auto coordinator = Endpoint::bind(context, "inproc://coordinator").value();
+  for (const Body& last : {Body(Failed{Errc::kPeerGone, "verifier v closed its connection"}), Body(Refuse{Errc::kUnavailable, "going away"})}) {
+    auto answer = std::async(std::launch::async, [&] {
+      Client client = Client::connect(context, "inproc://coordinator").value();
+      return client.generate({.prompt = {1}, .max_tokens = 9, .stop_ids = {}, .sampling = {.logprobs = 0}},
+                             [&](std::span<const TokenId>) { client.end_answer(2); });
+    });
+    const Received asked = next(*coordinator);
+    const auto send = [&](Body body) { EXPECT_TRUE(coordinator->send(asked.from, {asked.message->session, {}, 0, std::move(body)})); };
+    send(Tokens{.index = 0, .tokens = {7, 8, 9}, .logprobs = {{.logprob = -1}, {.logprob = -2}, {.logprob = -3}}});
+    const Received cancel = next(*coordinator);
+    ASSERT_TRUE(cancel.message && std::holds_alternative<Cancel>(cancel.message->body));
+    EXPECT_EQ(std::get<Cancel>(cancel.message->body).keep, 2);
+    send(Tokens{.index = 3, .tokens = {10}, .logprobs = {{.logprob = -4}}});  // was under way
+    send(last);
+    const Result<Generation> generation = answer.get();
+    ASSERT_TRUE(generation) << generation.error().message;
+    EXPECT_EQ(generation->tokens, (std::vector<TokenId>{7, 8}));
+    EXPECT_EQ(generation->logprobs.size(), 2u);
+    EXPECT_EQ(generation->reason, FinishReason::kStop);
+    while (coordinator->receive()) {
+    }
+  }
+}
+
 }  // namespace
 }  // namespace outrider

@@ -245,6 +245,28 @@ TEST(Simulation, CancelledSessionsLeaveNothingWhateverTheFaults) {
   EXPECT_GT(finished, 100);
 }
 
+// Their sessions fail, and no Free reaches them. What these took must be free for others as soon as they are back.
+TEST(Simulation, WorkersThatWereGivenUpForgetTheirSessions) {
+  const Faults faults{.drop = 0.05, .repeat = 0.1, .delay_max = std::chrono::milliseconds(5), .slow = 0.03};
+  for (const std::uint64_t seed : seeds()) {
+    SCOPED_TRACE(fmt::format("replay: OUTRIDER_SIM_SEED={} build/tests/simulation/simulation_test", seed));
+    Simulator simulator(seed, faults, 0.7, 30'000);
+    simulator.request(1, std::vector<TokenId>(20, 5), 230, 4);  // 269 positions at most: no room for two
+    while (simulator.verifier_sessions() == 0) simulator.run_for(std::chrono::milliseconds(10));
+    simulator.freeze_workers(std::chrono::milliseconds(4500));
+    simulator.run_for(std::chrono::milliseconds(4500));
+    EXPECT_NE(simulator.answers().at(1).failure, "");
+    const std::vector<TokenId> prompt(30, 7);
+    simulator.request(2, prompt, 230, 4);
+    ASSERT_TRUE(simulator.run_until_done(std::chrono::seconds(90))) << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+    EXPECT_EQ(simulator.answers().at(2).tokens, model::generate(prompt, 230));
+    simulator.run_for(std::chrono::seconds(150));
+    EXPECT_EQ(simulator.verifier_sessions(), 0u);
+    EXPECT_EQ(simulator.drafter_sessions(), 0u);
+    EXPECT_TRUE(simulator.violations().empty()) << simulator.violations().front();
+  }
+}
+
 TEST(Simulation, OneSeedIsOneHistory) {
   const Faults faults{.drop = 0.1, .repeat = 0.1, .slow = 0.05, .drafter_restart = 1};
   Totals first, second;

@@ -129,6 +129,10 @@ void Simulator::step() {
   Event event = events_.top();
   events_.pop();
   now_ = event.at;
+  const bool frozen = now_ < frozen_until_;
+  if (frozen && event.kind != Event::Kind::kToCoordinator && event.kind != Event::Kind::kTick) {
+    return schedule(frozen_until_ - now_, event.kind, std::move(event.peer), std::move(event.message));
+  }
   switch (event.kind) {
     case Event::Kind::kToCoordinator: coordinator_.on_message(event.peer, std::move(event.message), now_); break;
     case Event::Kind::kToWorker:
@@ -150,8 +154,8 @@ void Simulator::step() {
         if (rng_.uniform() < 0.5) coordinator_.on_peer_gone(old, now_);
       }
       coordinator_.on_tick(now_);
-      verifier_->on_tick(now_);
-      drafter_->on_tick(now_);
+      if (!frozen) verifier_->on_tick(now_);
+      if (!frozen) drafter_->on_tick(now_);
       schedule(kTick, Event::Kind::kTick, "", {});
       break;
   }

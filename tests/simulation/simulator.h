@@ -60,6 +60,8 @@ class Simulator {
   /// Lets virtual time pass until every request has ended. @return false if `limit` came first.
   bool run_until_done(Duration limit);
   void run_for(Duration duration);
+  /// Stops both workers for so long: what is sent to them waits, as with SIGSTOP.
+  void freeze_workers(Duration duration) { frozen_until_ = now_ + duration; }
 
   struct Answer {
     std::vector<TokenId> tokens;
@@ -107,7 +109,7 @@ class Simulator {
   CounterRng rng_;
   Faults faults_;
   double accuracy_;
-  TimePoint now_{};
+  TimePoint now_{}, frozen_until_{};
   std::uint64_t order_ = 0;
   std::priority_queue<Event, std::vector<Event>, Later> events_;
 

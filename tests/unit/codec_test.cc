@@ -716,6 +716,8 @@ std::vector<Wrong> all_wrongs() {
          })};
        },
        kBad, "failed verification"},
+      {"prefill_stop_ids_long", body_with(Prefill{.tokens = {1}}, [&](Prefill& m) { m.stop_ids = tokens(kSamplingListMax + 1); }), kBig,
+       "4097 stop_ids, at most 4096"},
       {"prefill_stop_ids", body_with(Prefill{.tokens = {1}}, [](Prefill& m) { m.stop_ids = {-1}; }), kBad, "-1 among stop_ids"},
       {"sampling_top_k", body_with(Generate{}, [](Generate& m) { m.sampling.top_k = -1; }), kBad, "top_k is -1"},
       {"sampling_temperature", body_with(Generate{}, [](Generate& m) { m.sampling.temperature = std::numeric_limits<float>::quiet_NaN(); }),
@@ -785,6 +787,8 @@ std::vector<Wrong> all_wrongs() {
        kBad, "draft_length is 33"},
       {"generate_stop_ids", body_with(Generate{}, [](Generate& m) { m.stop_ids = {-1}; }), kBad,
        "-1 among stop_ids"},
+      {"generate_stop_ids_long", body_with(Generate{}, [&](Generate& m) { m.stop_ids = tokens(kSamplingListMax + 1); }), kBig,
+       "4097 stop_ids, at most 4096"},
       {"generate_wait", body_with(Generate{}, [](Generate& m) { m.wait_ms = -1; }), kBad,
        "wait_ms is -1"},
       {"generate_wait_long", body_with(Generate{}, [](Generate& m) { m.wait_ms = 86'400'001; }), kBad,

@@ -396,6 +396,92 @@ TEST_F(Coordinator, SilentDrafterCostsOneWarningAndNoText) {
   EXPECT_EQ(core_.status().drafters, 0);
 }
 
+// As over a link that is too long: its answers come, all of them for rounds that are over.
+TEST_F(Coordinator, ADrafterThatIsAlwaysLateIsAskedEverMoreRarely) {
+  for (const Role role : {Role::kVerifier, Role::kDrafter}) {
+    Hello worker = hello(role);
+    worker.facts.context_max = 100'000;
+    core_.on_message(worker.name, {.body = worker}, now_);
+  }
+  generate(100'000, 2);
+  core_.take_notices();
+  verdict(0, 0, 40, 3);
+  std::uint32_t round = 1;
+  Position committed = 3;
+  std::deque<std::pair<TimePoint, RoundId>> asked;
+  std::vector<double> asked_at;
+  const auto run = [&](Duration duration, Duration late) {
+    for (const TimePoint end = now_ + duration; now_ < end; now_ += milliseconds(10)) {
+      for (const Outgoing& out : sent()) {
+        if (std::holds_alternative<Draft>(out.message.body)) {
+          asked.emplace_back(now_, out.message.round);
+          asked_at.push_back(to_seconds(now_.time_since_epoch()) - 100);
+        } else if (const auto* verify = std::get_if<Verify>(&out.message.body)) {
+          const Position from = verify->kv_from.value_or(committed);
+          verdict(round++, 0, 40, ++committed, false, from);
+        }
+      }
+      while (!asked.empty() && now_ - asked.front().first >= late) {
+        core_.on_message("d", {.session = SessionId{50}, .round = asked.front().second, .body = Candidates{{41, 42}, 5}}, now_);
+        asked.pop_front();
+      }
+      for (const PeerId peer : {"v", "d"}) core_.on_message(peer, {.body = Heartbeat{}}, now_);
+      core_.on_tick(now_);
+    }
+  };
+  run(seconds(60), milliseconds(700));
+  ASSERT_LE(asked_at.size(), 8u) << "120 if it were asked whenever it is heard";
+  ASSERT_GE(asked_at.size(), 6u);
+  for (std::size_t i = 3; i < asked_at.size(); ++i) EXPECT_GT(asked_at[i] - asked_at[i - 1], 1.5 * (asked_at[i - 1] - asked_at[i - 2]));
+  EXPECT_EQ(core_.take_notices().size(), 1u);
+  run(seconds(10), milliseconds(50));  // asked again after 6 of them
+  EXPECT_GT(asked_at.size(), 40u) << "one answer in time, and all is as before";
+}
+
+TEST_F(Coordinator, GivesADrafterNoMoreSessionsThanItTakes) {
+  join("v", Role::kVerifier);
+  Hello drafter = hello(Role::kDrafter);
+  drafter.capacity.sessions_max = 2;
+  core_.on_message("d", {.body = drafter}, now_);
+  const auto ask = [&](std::uint64_t number) {
+    core_.on_message("c", {.session = SessionId{number}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 9, .draft_length = 2, .stop_ids = {}, .wait_ms = 1000}}, now_);
+    const auto out = sent();
+    return find<Prefill>(out, "v")->want_kv;
+  };
+  EXPECT_TRUE(ask(1));
+  EXPECT_TRUE(ask(2));
+  EXPECT_FALSE(ask(3)) << "it writes without drafts";
+  core_.on_message("c", {.session = SessionId{1}, .body = Cancel{}}, now_);
+  sent();
+  EXPECT_TRUE(ask(4));
+}
+
+TEST_F(Coordinator, ASessionThatAFullDrafterRefusesGoesOnAtOnceAndAlone) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  generate(10, 2);
+  verdict(0, 0, 40, 3);
+  sent();
+  core_.take_notices();
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Failed{Errc::kUnavailable, "full"}}, now_);
+  auto out = sent();
+  const Verify* verify = find<Verify>(out, "v");
+  ASSERT_NE(verify, nullptr) << "without waiting for 0.5 s";
+  EXPECT_EQ(verify->kv_from, std::nullopt);
+  EXPECT_EQ(find<Refuse>(out, "d"), nullptr);
+  verdict(1, 0, 41, 4, false, 3);
+  out = sent();
+  EXPECT_EQ(find<Draft>(out, "d"), nullptr);
+  ASSERT_NE(find<Verify>(out, "v"), nullptr);
+  EXPECT_EQ(find<Verify>(out, "v")->kv_from, std::nullopt);
+  EXPECT_EQ(core_.status().drafters, 1);
+  EXPECT_TRUE(core_.take_notices().empty());
+
+  core_.on_message("c", {.session = SessionId{10}, .body = Generate{.prompt = {1, 2}, .max_tokens = 9, .draft_length = 2, .stop_ids = {}, .wait_ms = 1000}}, now_);
+  out = sent();
+  EXPECT_TRUE(find<Prefill>(out, "v")->want_kv) << "others are not affected";
+}
+
 TEST_F(Coordinator, SilentVerifierFailsItsRequests) {
   join("v", Role::kVerifier);
   generate(10, 0);
@@ -592,6 +678,19 @@ TEST_F(Coordinator, StrangersAreAskedWhoTheyAre) {
   EXPECT_NE(find<WhoAreYou>(out, "x"), nullptr);
 }
 
+TEST_F(Coordinator, AWorkerThatComesBackIsToForgetItsSessionsAndOneThatAsksAgainIsNot) {
+  const auto membership = [&] {
+    join("v", Role::kVerifier);
+    const auto out = sent();
+    return find<Welcome>(out, "v")->membership;
+  };
+  const std::uint64_t first = membership();
+  EXPECT_EQ(membership(), first);
+  now_ += milliseconds(3100);
+  core_.on_tick(now_);  // given up
+  EXPECT_NE(membership(), first);
+}
+
 TEST_F(Coordinator, KnowsEachWorkersRoundTrip) {
   join("v", Role::kVerifier);
   join("d", Role::kDrafter);
@@ -763,6 +862,24 @@ TEST_F(Admission, TheQueueIsBounded) {
   EXPECT_EQ(message.session, SessionId{16});
   EXPECT_EQ(failed->code, Errc::kUnavailable);
   EXPECT_EQ(failed->message, "5 requests are waiting, this coordinator lets 5 wait");
+}
+
+// Without a verifier nobody knows how long a prompt may be.
+TEST(Waiting, TheirPromptsAreBoundedToo) {
+  CoordinatorCore core({.waiting_tokens_max = 1000});
+  const auto ask = [&](std::uint64_t number) {
+    core.on_message("c", {.session = SessionId{number}, .body = Generate{.prompt = std::vector<TokenId>(600, 1), .max_tokens = 5, .stop_ids = {}, .wait_ms = 1000}},
+                    TimePoint{seconds(100)});
+    const auto out = core.take_outgoing();
+    const Failed* failed = find<Failed>(out, "c");
+    return failed == nullptr ? "" : failed->message;
+  };
+  EXPECT_EQ(ask(1), "");
+  EXPECT_EQ(ask(2), "");
+  EXPECT_EQ(ask(3), "prompts of 1200 tokens are waiting, this coordinator lets 1000 wait");
+  core.on_message("c", {.session = SessionId{1}, .body = Cancel{}}, TimePoint{seconds(100)});
+  core.take_outgoing();
+  EXPECT_EQ(ask(4), "");
 }
 
 // ---- drafter ----
@@ -1131,6 +1248,29 @@ TEST_F(Drafter, RefusesAHiddenRowOfAnotherModel) {
   ASSERT_NE(find<Failed>(out, ""), nullptr);
 }
 
+TEST(DrafterSessions, AreAsManyAsItSaysAndAFurtherOneIsRefusedAtOnce) {
+  DrafterCore core({.sessions_max = 2}, hello(Role::kDrafter));
+  core.on_tick(TimePoint{});
+  auto out = core.take_outgoing();
+  EXPECT_EQ(find<Hello>(out, "")->capacity.sessions_max, 2);
+  core.on_message({.body = Welcome{1}}, TimePoint{});
+  for (const std::uint64_t session : {1, 2, 3}) {
+    EXPECT_TRUE(core.take_outgoing().empty());
+    core.on_message({.session = SessionId{session}, .body = KvChunk{rows(0, 4)}}, TimePoint{});
+    core.on_message({.session = SessionId{session}, .round = RoundId{1}, .base = 4, .body = Draft{.token = 5, .draft_length = 2, .hidden = zeros({2}), .kv = {4, 4, {}}}},
+                    TimePoint{});
+  }
+  Message message;
+  out = core.take_outgoing();
+  const Failed* failed = find<Failed>(out, "", &message);
+  ASSERT_NE(failed, nullptr);
+  EXPECT_EQ(message.session, SessionId{3});
+  EXPECT_EQ(message.round, RoundId{1});
+  EXPECT_EQ(failed->code, Errc::kUnavailable);
+  EXPECT_EQ(failed->message, "2 sessions, this drafter takes 2");
+  EXPECT_EQ(core.session_count(), 2u);
+}
+
 TEST_F(Drafter, ForgetsSessionsOfAnEarlierCoordinator) {
   core_.on_message({.session = SessionId{1}, .body = KvChunk{rows(0, 4)}}, now_);
   EXPECT_EQ(core_.session_count(), 1u);
@@ -1321,6 +1461,32 @@ TEST_F(Verifier, TextsThatFillEveryForwardDoNotKeepAPromptOut) {
     ++without;
   }
   EXPECT_EQ(without, 1);
+}
+
+// One row left over in every forward is hardly better than none; and texts must not wait for ever either.
+TEST_F(Verifier, TextsThatNearlyFillEveryForwardShareItWithPrompts) {
+  const auto verify = [&](std::uint64_t session, std::uint32_t round, Position base) {
+    core_.on_message({.session = SessionId{session}, .round = RoundId{round}, .base = base, .body = Verify{std::vector<TokenId>(7, 1), std::nullopt}}, now_);
+  };
+  prefill(1, 1);
+  done(core_.take_batch());
+  verify(1, 1, 1);  // 7 of the forward's 8 rows, always
+  prefill(2, 12);
+  prefill(3, 13);
+  std::vector<std::int64_t> prompt_rows;
+  std::uint32_t verified = 0;
+  for (int forward = 0; forward < 6; ++forward) {
+    const auto batch = core_.take_batch();
+    std::int64_t count = 0;
+    for (const VerifyWork& work : batch) count += work.prefill ? std::ssize(work.tokens) : 0;
+    prompt_rows.push_back(count);
+    done(batch);
+    if (std::none_of(batch.begin(), batch.end(), [](const VerifyWork& work) { return !work.prefill; })) continue;
+    ++verified;
+    verify(1, verified + 1, 1 + Position{verified});
+  }
+  EXPECT_EQ(prompt_rows, (std::vector<std::int64_t>{1, 8, 1, 8, 1, 6}));
+  EXPECT_EQ(verified, 3u);
 }
 
 // ---- prefix cache ----
