@@ -829,7 +829,9 @@ TEST_F(Admission, AnAnswerOfWhateverLengthIsAsLongAsTheRoomiestVerifierAllows) {
     }
     return std::pair(verifier, positions);
   };
-  Hello small = hello(Role::kVerifier), large = small;
+  Hello small = hello(Role::kVerifier);
+  small.facts.context_max = 100;
+  Hello large = small;
   small.capacity = {.sessions_max = 9, .kv_cost = {.bytes_per_position = 100}, .kv_bytes_max = 1000};
   large.capacity = {.sessions_max = 9, .kv_cost = {.bytes_per_position = 100}, .kv_bytes_max = 2000};
   core_.on_message("small", {.body = small}, now_);
