@@ -105,7 +105,7 @@ TEST(Faults, VerifierKilledInMidStoryEndsItWithAnError) {
 
 // Ctrl-Z and fg, a paused container, a debugger: nobody was silent while somebody listened.
 TEST(Faults, ARunThatWasStoppedGoesOnWhereItWas) {
-  constexpr std::int64_t kLong = 5 * kStory;
+  constexpr std::int64_t kLong = 2 * kStory;
   const std::string text = nano_text(plain_story(kLong));
   EndlessRun endless(kLong, {});
   Program& run = endless.program;
