@@ -335,7 +335,7 @@ std::int64_t CoordinatorCore::max_tokens_that_fit(std::int64_t prompt) const {
 
 bool CoordinatorCore::start(Sessions::iterator it, TimePoint now) {
   Session& session = it->second;
-  const std::int64_t asked = session.request.max_tokens, fitting = session.request.shorten ? max_tokens_that_fit(std::ssize(session.request.prompt)) : asked;
+  const std::int64_t asked = session.request.max_tokens, fitting = session.request.shorten ? max_tokens_that_fit(session.prompt_size) : asked;
   if (fitting >= 1) session.request.max_tokens = std::min(asked, fitting);
   Worker* best = nullptr;
   PeerId best_peer;
