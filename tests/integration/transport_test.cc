@@ -609,11 +609,11 @@ TEST(ClientTest, AnAnswerThatHasEndedIsNotLostWithItsVerifierOrCoordinator) {
     });
     const Received asked = next(*coordinator);
     const auto send = [&](Body body) { EXPECT_TRUE(coordinator->send(asked.from, {asked.message->session, {}, 0, std::move(body)})); };
-    send(Tokens{.index = 0, .tokens = {7, 8, 9}, .logprobs = {{.logprob = -1}, {.logprob = -2}, {.logprob = -3}}});
+    send(Tokens{.index = 0, .tokens = {7, 8, 9}, .logprobs = {{-1, {}}, {-2, {}}, {-3, {}}}});
     const Received cancel = next(*coordinator);
     ASSERT_TRUE(cancel.message && std::holds_alternative<Cancel>(cancel.message->body));
     EXPECT_EQ(std::get<Cancel>(cancel.message->body).keep, 2);
-    send(Tokens{.index = 3, .tokens = {10}, .logprobs = {{.logprob = -4}}});  // was under way
+    send(Tokens{.index = 3, .tokens = {10}, .logprobs = {{-4, {}}}});  // was under way
     send(last);
     const Result<Generation> generation = answer.get();
     ASSERT_TRUE(generation) << generation.error().message;

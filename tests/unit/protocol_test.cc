@@ -813,7 +813,9 @@ TEST(KvCost, PositionsAreTheMostThatFit) {
     for (const std::int64_t bytes : {0, 99, 149, 150, 499, 500, 1499, 1500, 1599, 1600, 1 << 20}) {
       const Position most = cost.positions(bytes);
       EXPECT_LE(most == std::numeric_limits<Position>::max() ? cost.bytes(1000) : cost.bytes(most), bytes);
-      if (most != std::numeric_limits<Position>::max()) EXPECT_GT(cost.bytes(most + 1), bytes);
+      if (most != std::numeric_limits<Position>::max()) {
+        EXPECT_GT(cost.bytes(most + 1), bytes);
+      }
     }
   }
 }
