@@ -374,7 +374,8 @@ TEST(Serve, TheStatusListsTheWorkers) {
 
 /// The processes of a `serve --processes` by their role, from the names that they gave themselves.
 pid_t pid_of(Serve& serve, const std::string& role) {
-  for (const Json& worker : json_of(get(serve.port, "/v1/outrider/status"))["workers"]) {
+  const Json status = json_of(get(serve.port, "/v1/outrider/status"));
+  for (const Json& worker : status["workers"]) {
     const std::string name = worker["name"];
     if (worker["role"] == role) return std::stoi(name.substr(name.rfind('-') + 1));
   }
