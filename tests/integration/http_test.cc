@@ -386,8 +386,8 @@ pid_t pid_of(Serve& serve, const std::string& role) {
 TEST(Serve, ADeadDrafterCostsSpeedOnlyAndADeadVerifierEndsIt) {
   Serve serve({"--processes"});
   const Json request = {{"prompt", endless_story().prompt_ids}, {"temperature", 0}, {"max_tokens", 300}, {"ignore_eos", true}};
-  const auto text = [&] { return json_of(post(serve.port, "/v1/completions", request.dump()))["choices"][0]["text"]; };
-  const Json undisturbed = text();
+  const auto text = [&] { return json_of(post(serve.port, "/v1/completions", request.dump()))["choices"][0]["text"].get<std::string>(); };
+  const std::string undisturbed = text();
   const pid_t drafter = pid_of(serve, "drafter"), verifier = pid_of(serve, "verifier");
   ASSERT_TRUE(drafter > 0 && verifier > 0);
 
