@@ -75,8 +75,7 @@ Result<std::vector<TokenId>> render_chat(const Tokenizer& tokenizer, const ChatF
 /// needs (gemma4.md 6.1).
 std::vector<TokenId> encode_with_bos(const Tokenizer& tokenizer, std::string_view text);
 
-/// render_chat() of one message of the user.
-Result<std::vector<TokenId>> render_user_turn(const Tokenizer& tokenizer, std::string_view user_text,
-                                              const ChatFormat& format = {});
+/// render_chat() of one message of the user. The format is the checkpoint's: large models' answers begin otherwise.
+Result<std::vector<TokenId>> render_user_turn(const Tokenizer& tokenizer, std::string_view user_text, const ChatFormat& format);
 
 }  // namespace outrider

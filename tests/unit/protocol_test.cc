@@ -168,6 +168,13 @@ class Coordinator : public testing::Test {
                            .body = Verdict{.accepted = accepted, .next_token = next, .committed = committed,
                                            .hidden = zeros({2}), .kv = rows(kv_from_start ? 0 : from, committed)}}, now_);
   }
+  /// A verifier "v", a drafter "d" and a text whose first token is there: "d" is asked for two drafts.
+  void begin_drafting() {
+    join("v", Role::kVerifier);
+    join("d", Role::kDrafter);
+    generate(10, 2);
+    verdict(0, 0, 40, 3);
+  }
   std::vector<Outgoing> sent() { return core_.take_outgoing(); }
   CoordinatorCore core_;
   TimePoint now_{seconds(100)};
@@ -223,10 +230,7 @@ TEST_F(Coordinator, RunsOneRoundFromPromptToText) {
 }
 
 TEST_F(Coordinator, DropsLateAndRepeatedAnswers) {
-  join("v", Role::kVerifier);
-  join("d", Role::kDrafter);
-  generate(10, 2);
-  verdict(0, 0, 40, 3);
+  begin_drafting();
   sent();
   verdict(0, 0, 40, 3);  // repeated
   core_.on_message("d", {.session = SessionId{50}, .round = RoundId{7}, .body = Candidates{{1}, 0}}, now_);
@@ -373,10 +377,7 @@ TEST_F(Coordinator, GoesOnWithoutDraftsThatAreNotWorthTheWait) {
 }
 
 TEST_F(Coordinator, SilentDrafterCostsOneWarningAndNoText) {
-  join("v", Role::kVerifier);
-  join("d", Role::kDrafter);
-  generate(10, 2);
-  verdict(0, 0, 40, 3);
+  begin_drafting();
   sent();
   core_.take_notices();
   now_ += milliseconds(600);
@@ -457,10 +458,7 @@ TEST_F(Coordinator, GivesADrafterNoMoreSessionsThanItTakes) {
 }
 
 TEST_F(Coordinator, ASessionThatAFullDrafterRefusesGoesOnAtOnceAndAlone) {
-  join("v", Role::kVerifier);
-  join("d", Role::kDrafter);
-  generate(10, 2);
-  verdict(0, 0, 40, 3);
+  begin_drafting();
   sent();
   core_.take_notices();
   core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Failed{Errc::kUnavailable, "full"}}, now_);
@@ -548,10 +546,7 @@ TEST_F(Coordinator, WaitsForAVerifierOnlySoLong) {
 }
 
 TEST_F(Coordinator, AnAnswerMayEndWhereItsClientSays) {
-  join("v", Role::kVerifier);
-  join("d", Role::kDrafter);
-  generate(10, 2);
-  verdict(0, 0, 40, 3);
+  begin_drafting();
   sent();
   core_.on_message("c", {.session = SessionId{9}, .body = Cancel{.keep = 1}}, now_);
   const auto out = sent();
