@@ -97,10 +97,14 @@ void add_row_kernels(Isa isa) {
       constexpr std::int64_t kGroup = kHeads / kKvHeads;
       static std::vector<float> scores(static_cast<std::size_t>(kGroup * 1024)), out(static_cast<std::size_t>(kGroup * kGlobalHeadDim)), largest(kGroup), sum(kGroup);
       for (std::int64_t head = 0; head < kKvHeads; ++head) {
-        table.attend_bf16({.q = a.data() + head * kGroup * cache->head_dim, .q_stride = cache->head_dim, .heads = kGroup, .head_dim = cache->head_dim,
-                           .k = cache->k.data() + head * cache->head_dim, .v = cache->v.data() + head * cache->head_dim, .row_stride = kKvHeads * cache->head_dim,
-                           .capacity = cache->positions, .first_slot = 0, .count = cache->positions, .scores = scores.data(),
-                           .out = out.data(), .out_stride = cache->head_dim, .largest = largest.data(), .sum = sum.data()});
+        AttendQuery queries[kGroup];
+        for (std::int64_t h = 0; h < kGroup; ++h) {
+          queries[h] = {.q = a.data() + (head * kGroup + h) * cache->head_dim, .begin = 0, .end = cache->positions, .scores = scores.data() + h * cache->positions,
+                        .out = out.data() + h * cache->head_dim, .largest = &largest[static_cast<std::size_t>(h)], .sum = &sum[static_cast<std::size_t>(h)]};
+        }
+        table.attend_bf16({.queries = queries, .query_count = kGroup, .head_dim = cache->head_dim, .k = cache->k.data() + head * cache->head_dim,
+                           .v = cache->v.data() + head * cache->head_dim, .row_stride = kKvHeads * cache->head_dim, .capacity = cache->positions,
+                           .first = 0, .count = cache->positions});
       }
     });
   }

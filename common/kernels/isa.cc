@@ -15,10 +15,14 @@ namespace {
 
 constexpr Isa kAll[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
 
-/// Linux gives a process the tile registers when it asks for them (Documentation/arch/x86/xstate.rst).
-bool may_use_amx_int8() {
+/// Tiles, their int8 and bfloat16 products, and the conversion to bfloat16 that comes with them. Linux gives a process
+/// the tile registers when it asks for them (Documentation/arch/x86/xstate.rst).
+bool may_use_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & (1u << 24)) == 0 || (d & (1u << 25)) == 0) return false;
+  constexpr unsigned kBf16Products = 1u << 22, kTiles = 1u << 24, kInt8Products = 1u << 25, kAvx512Bf16 = 1u << 5;
+  constexpr unsigned kWanted = kTiles | kInt8Products | kBf16Products;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kWanted) != kWanted) return false;
+  if (__get_cpuid_count(7, 1, &a, &b, &c, &d) == 0 || (a & kAvx512Bf16) == 0) return false;
   constexpr long kArchReqXcompPerm = 0x1023, kXfeatureXtiledata = 18;
   return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0;
 }
@@ -60,7 +64,7 @@ Isa detect_isa() {
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512vnni");
   if (!avx512) return Isa::kAvx2;
-  static const bool amx = may_use_amx_int8();
+  static const bool amx = may_use_amx();
   return amx ? Isa::kAmx : Isa::kAvx512;
 }
 

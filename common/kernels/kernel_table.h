@@ -9,25 +9,30 @@
 
 namespace outrider {
 
-/// One query row's heads that share a K/V head, against keys of that head: all that the row sees, or a part.
-/// Key j (0 <= j < count) lies at slot (first_slot + j) mod capacity of a ring of rows.
+/// One head of a query row, the keys it sees, and what it makes of them.
+struct AttendQuery {
+  const float* q;           ///< [head_dim]
+  std::int64_t begin, end;  ///< sees the keys [begin, end) of AttendArgs, at least one
+  float* scores;            ///< scratch, [AttendArgs::count]
+  float* out;               ///< [head_dim]: sum over the keys j of exp(q . k_j - largest) v_j
+  float* largest;           ///< of q . k_j
+  float* sum;               ///< of exp(q . k_j - largest)
+};
+
+/// Queries of one text against keys of one K/V head: all that they see, or a part. What a query gets does not depend
+/// on the others; together they read each key once.
+/// Key j (0 <= j < count) is that of position first + j, in slot (first + j) mod capacity of a ring of rows.
 template <typename Kv>
 struct AttendArgs {
-  const float* q;           ///< [heads, head_dim], row stride q_stride
-  std::int64_t q_stride;
-  std::int64_t heads;
+  const AttendQuery* queries;
+  std::int64_t query_count;
   std::int64_t head_dim;
   const Kv* k;              ///< this K/V head's first column; rows row_stride apart
   const Kv* v;
   std::int64_t row_stride;
   std::int64_t capacity;    ///< rows in the ring
-  std::int64_t first_slot;
+  std::int64_t first;
   std::int64_t count;       ///< >= 1
-  float* scores;            ///< scratch, heads * count
-  float* out;               ///< [heads, head_dim], row stride out_stride: sum over j of exp(q . k_j - largest) v_j
-  std::int64_t out_stride;
-  float* largest;           ///< [heads]: of q . k_j
-  float* sum;               ///< [heads]: of exp(q . k_j - largest)
 };
 
 /// Rows against one or two neighbouring blocks of int4 weights (int4.h). Two, because tiles want two.
@@ -82,7 +87,7 @@ struct KernelTable {
   void (*attend_bf16)(const AttendArgs<Bf16>& args);
 };
 
-/// The table of one instruction set; kAmx differs from kAvx512 in gemm_int4 only. @pre isa <= detect_isa().
+/// The table of one instruction set; kAmx differs from kAvx512 in gemm_int4 and attend_bf16 only. @pre isa <= detect_isa().
 const KernelTable& kernel_table(Isa isa);
 
 /// The table of active_isa().
@@ -92,5 +97,6 @@ extern const KernelTable kScalarKernels, kAvx2Kernels, kAvx512Kernels;
 void gemm_int4_avx2(const Int4Args& args);
 void gemm_int4_avx512(const Int4Args& args);
 void gemm_int4_amx(const Int4Args& args);
+void attend_amx(const AttendArgs<Bf16>& args);
 
 }  // namespace outrider

@@ -124,25 +124,24 @@ void gemm_int4(const Int4Args& a) {
 
 template <typename Kv>
 void attend(const AttendArgs<Kv>& a) {
-  for (std::int64_t h = 0; h < a.heads; ++h) {
-    const float* q = a.q + h * a.q_stride;
-    float* out = a.out + h * a.out_stride;
-    const auto row = [&](std::int64_t j) { return (a.first_slot + j) % a.capacity * a.row_stride; };
+  const auto row = [&](std::int64_t j) { return (a.first + j) % a.capacity * a.row_stride; };
+  for (std::int64_t i = 0; i < a.query_count; ++i) {
+    const AttendQuery& query = a.queries[i];
     float largest = -INFINITY;
-    for (std::int64_t j = 0; j < a.count; ++j) {
+    for (std::int64_t j = query.begin; j < query.end; ++j) {
       float score = 0;
-      for (std::int64_t d = 0; d < a.head_dim; ++d) score += q[d] * to_float(a.k[row(j) + d]);
-      a.scores[j] = score;
+      for (std::int64_t d = 0; d < a.head_dim; ++d) score += query.q[d] * to_float(a.k[row(j) + d]);
+      query.scores[j] = score;
       largest = std::fmax(largest, score);
     }
     float sum = 0;
-    for (std::int64_t j = 0; j < a.count; ++j) sum += a.scores[j] = std::exp(a.scores[j] - largest);
-    for (std::int64_t d = 0; d < a.head_dim; ++d) out[d] = 0;
-    for (std::int64_t j = 0; j < a.count; ++j) {
-      for (std::int64_t d = 0; d < a.head_dim; ++d) out[d] += a.scores[j] * to_float(a.v[row(j) + d]);
+    for (std::int64_t j = query.begin; j < query.end; ++j) sum += query.scores[j] = std::exp(query.scores[j] - largest);
+    for (std::int64_t d = 0; d < a.head_dim; ++d) query.out[d] = 0;
+    for (std::int64_t j = query.begin; j < query.end; ++j) {
+      for (std::int64_t d = 0; d < a.head_dim; ++d) query.out[d] += query.scores[j] * to_float(a.v[row(j) + d]);
     }
-    a.largest[h] = largest;
-    a.sum[h] = sum;
+    *query.largest = largest;
+    *query.sum = sum;
   }
 }
 

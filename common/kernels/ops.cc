@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace outrider {
 namespace {
@@ -39,34 +40,54 @@ struct Partial {
       : out(memory), largest(memory + group * head_dim), sum(largest + group) {}
 };
 
+std::int64_t spans(const AttendRow& row) { return (row.count + kKeySpan - 1) / kKeySpan; }
+
+/// Queries (heads of rows) that read the keys together. More would read them less often, but their sums would leave
+/// the second level of the cache.
+constexpr std::int64_t kQueriesMax = 64;
+
+/// Consecutive rows [first, end) of one text.
+struct RowGroup {
+  std::int64_t first, end;
+};
+
+/// Groups of at most rows_max rows of one cache whose first keys are near each other.
+std::vector<RowGroup> row_groups(std::span<const AttendRow> rows, std::int64_t rows_max) {
+  std::vector<RowGroup> groups;
+  for (std::int64_t r = 0; r < std::ssize(rows); ++r) {
+    const AttendRow& row = rows[static_cast<std::size_t>(r)];
+    const auto joins = [&](const RowGroup& group) {
+      const AttendRow& begin = rows[static_cast<std::size_t>(group.first)];
+      return r - group.first < rows_max && row.kv.k == begin.kv.k && std::abs(row.first - begin.first) < kQueriesMax;
+    };
+    if (groups.empty() || !joins(groups.back())) groups.push_back({r, r});
+    groups.back().end = r + 1;
+  }
+  return groups;
+}
+
 template <typename Kv>
-void attend_span(const float* q, const AttendRow& row, std::int64_t kv_head, std::int64_t group, std::int64_t span, float* scores,
-                 const Partial& partial, void (*kernel)(const AttendArgs<Kv>&)) {
-  const KvView& kv = row.kv;
+void attend_keys(const KvView& kv, std::int64_t kv_head, std::int64_t first, std::int64_t count, std::span<const AttendQuery> queries,
+                 void (*kernel)(const AttendArgs<Kv>&)) {
   kernel({
-      .q = q + kv_head * group * kv.head_dim,
-      .q_stride = kv.head_dim,
-      .heads = group,
+      .queries = queries.data(),
+      .query_count = std::ssize(queries),
       .head_dim = kv.head_dim,
       .k = static_cast<const Kv*>(kv.k) + kv_head * kv.head_dim,
       .v = static_cast<const Kv*>(kv.v) + kv_head * kv.head_dim,
       .row_stride = kv.num_key_value_heads * kv.head_dim,
       .capacity = kv.capacity,
-      .first_slot = (row.first + span * kKeySpan) % kv.capacity,
-      .count = std::min(kKeySpan, row.count - span * kKeySpan),
-      .scores = scores,
-      .out = partial.out,
-      .out_stride = kv.head_dim,
-      .largest = partial.largest,
-      .sum = partial.sum,
+      .first = first,
+      .count = count,
   });
 }
 
-void attend_span(const float* q, const AttendRow& row, std::int64_t kv_head, std::int64_t group, std::int64_t span, float* scores, const Partial& partial) {
-  if (row.kv.dtype == DType::kF32) {
-    attend_span<float>(q, row, kv_head, group, span, scores, partial, kernels().attend_f32);
+/// `queries` against the keys of positions [first, first + count).
+void attend_keys(const KvView& kv, std::int64_t kv_head, std::int64_t first, std::int64_t count, std::span<const AttendQuery> queries) {
+  if (kv.dtype == DType::kF32) {
+    attend_keys<float>(kv, kv_head, first, count, queries, kernels().attend_f32);
   } else {
-    attend_span<Bf16>(q, row, kv_head, group, span, scores, partial, kernels().attend_bf16);
+    attend_keys<Bf16>(kv, kv_head, first, count, queries, kernels().attend_bf16);
   }
 }
 
@@ -82,8 +103,6 @@ void merge(const Partial& to, const Partial& next, std::int64_t group, std::int6
     for (std::int64_t d = 0; d < head_dim; ++d) out[d] = out[d] * keep + more[d] * take;
   }
 }
-
-std::int64_t spans(std::int64_t count) { return (count + kKeySpan - 1) / kKeySpan; }
 
 }  // namespace
 
@@ -140,49 +159,85 @@ std::int64_t argmax(std::span<const float> x) {
 
 void attend(Matrix<const float> q, std::span<const AttendRow> rows, Matrix<float> out) {
   if (rows.empty()) return;
-  const std::int64_t kv_heads = rows[0].kv.num_key_value_heads, head_dim = rows[0].kv.head_dim, group = q.size(1) / head_dim / kv_heads;
-  const std::int64_t tasks = static_cast<std::int64_t>(rows.size()) * kv_heads, partial_floats = Partial::floats(group, head_dim);
-  std::int64_t macs = 0, most_spans = 1;
-  for (const AttendRow& row : rows) macs += row.count * q.size(1), most_spans = std::max(most_spans, spans(row.count));
-  const auto finish = [&](std::int64_t r, std::int64_t h, const Partial& partial) {
-    float* to = out[r].data() + h * group * head_dim;
-    for (std::int64_t g = 0; g < group; ++g) {
-      const float inverse = 1.0f / partial.sum[g];
-      for (std::int64_t d = 0; d < head_dim; ++d) to[g * head_dim + d] = partial.out[g * head_dim + d] * inverse;
+  const KvView& shape = rows[0].kv;
+  const std::int64_t kv_heads = shape.num_key_value_heads, head_dim = shape.head_dim, heads = q.size(1) / head_dim / kv_heads;
+  const std::int64_t partial_floats = Partial::floats(heads, head_dim), threads = omp_get_max_threads();
+  std::int64_t macs = 0, most_spans = 1, all_spans = 0;
+  for (const AttendRow& row : rows) {
+    macs += row.count * q.size(1), all_spans += spans(row) * kv_heads, most_spans = std::max(most_spans, spans(row));
+  }
+
+  // A task is what a group of rows makes of one K/V head, or of a span of it where there are too few tasks for the
+  // threads. A row's spans are put together in ascending order whoever computed them, so that how work is dealt out
+  // changes no bit.
+  const std::int64_t rows_max = std::clamp(all_spans / threads, std::int64_t{1}, std::max(kQueriesMax / heads, std::int64_t{1}));
+  const std::vector<RowGroup> groups = row_groups(rows, rows_max);
+  const std::int64_t tasks = std::ssize(groups) * kv_heads;
+  const bool split = most_spans > 1 && tasks < threads;
+  const std::int64_t task_floats = rows_max * partial_floats;
+  AlignedArray<float> all(split ? static_cast<std::size_t>(tasks * most_spans * task_floats) : 0);
+  const auto group_of = [&](std::int64_t task) { return groups[static_cast<std::size_t>(task / kv_heads)]; };
+  const auto row_of = [&](std::int64_t r) -> const AttendRow& { return rows[static_cast<std::size_t>(r)]; };
+  /// Of the task's r-th row, in memory of task_floats.
+  const auto partial_of = [&](float* memory, std::int64_t r) { return Partial(memory + r * partial_floats, heads, head_dim); };
+
+  const auto attend_span = [&](std::int64_t task, std::int64_t span, std::vector<AttendQuery>& queries, float* scores, float* partials) {
+    const RowGroup group = group_of(task);
+    const auto begin = [&](std::int64_t r) { return row_of(r).first + span * kKeySpan; };
+    const auto end = [&](std::int64_t r) { return row_of(r).first + std::min(row_of(r).count, (span + 1) * kKeySpan); };
+    std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = 0;
+    for (std::int64_t r = group.first; r < group.end; ++r) {
+      if (begin(r) < end(r)) first = std::min(first, begin(r)), last = std::max(last, end(r));
+    }
+    queries.clear();
+    for (std::int64_t r = group.first; r < group.end; ++r) {
+      if (begin(r) >= end(r)) continue;
+      const Partial partial = partial_of(partials, r - group.first);
+      for (std::int64_t h = 0; h < heads; ++h, scores += last - first) {
+        queries.push_back({.q = q[r].data() + (task % kv_heads * heads + h) * head_dim, .begin = begin(r) - first, .end = end(r) - first, .scores = scores,
+                           .out = partial.out + h * head_dim, .largest = partial.largest + h, .sum = partial.sum + h});
+      }
+    }
+    attend_keys(row_of(group.first).kv, task % kv_heads, first, last - first, queries);
+  };
+  const auto finish = [&](std::int64_t r, std::int64_t kv_head, const Partial& partial) {
+    float* to = out[r].data() + kv_head * heads * head_dim;
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const float inverse = 1.0f / partial.sum[h];
+      for (std::int64_t d = 0; d < head_dim; ++d) to[h * head_dim + d] = partial.out[h * head_dim + d] * inverse;
     }
   };
-
-  // A task is one row's share of one K/V head: its result does not know about the others. Where there are too few
-  // of them for the threads, a long row's spans are tasks too. They are put together in the same order either way,
-  // so a row gets the same bits.
-  const bool split = most_spans > 1 && tasks < omp_get_max_threads();
-  AlignedArray<float> all(split ? static_cast<std::size_t>(tasks * most_spans * partial_floats) : 0);
-  const auto partial_of = [&](std::int64_t task, std::int64_t span) { return Partial(all.data() + (task * most_spans + span) * partial_floats, group, head_dim); };
+  const std::int64_t score_floats = rows_max * heads * (kKeySpan + kQueriesMax);
 #pragma omp parallel if (macs >= kMacsPerFork)
   {
-    float* const scores = attend_scratch(group * kKeySpan + 2 * partial_floats);
+    float* const scores = attend_scratch(score_floats + 2 * task_floats);
+    std::vector<AttendQuery> queries;
+    const auto span_memory = [&](std::int64_t task, std::int64_t span) {
+      return split ? all.data() + (task * most_spans + span) * task_floats : scores + score_floats + (span == 0 ? 0 : task_floats);
+    };
+    const auto task_spans = [&](std::int64_t task) {
+      std::int64_t most = 0;
+      for (std::int64_t r = group_of(task).first; r < group_of(task).end; ++r) most = std::max(most, spans(row_of(r)));
+      return most;
+    };
     if (split) {
 #pragma omp for collapse(2) schedule(dynamic)
       for (std::int64_t t = 0; t < tasks; ++t) {
         for (std::int64_t s = 0; s < most_spans; ++s) {
-          const std::int64_t r = t / kv_heads;
-          const AttendRow& row = rows[static_cast<std::size_t>(r)];
-          if (s < spans(row.count)) attend_span(q[r].data(), row, t % kv_heads, group, s, scores, partial_of(t, s));
+          if (s < task_spans(t)) attend_span(t, s, queries, scores, span_memory(t, s));
         }
       }
     }
 #pragma omp for schedule(dynamic)
     for (std::int64_t t = 0; t < tasks; ++t) {
-      const std::int64_t r = t / kv_heads;
-      const AttendRow& row = rows[static_cast<std::size_t>(r)];
-      const Partial first = split ? partial_of(t, 0) : Partial(scores + group * kKeySpan, group, head_dim);
-      const Partial next(scores + group * kKeySpan + partial_floats, group, head_dim);
-      if (!split) attend_span(q[r].data(), row, t % kv_heads, group, 0, scores, first);
-      for (std::int64_t s = 1; s < spans(row.count); ++s) {
-        if (!split) attend_span(q[r].data(), row, t % kv_heads, group, s, scores, next);
-        merge(first, split ? partial_of(t, s) : next, group, head_dim);
+      const RowGroup group = group_of(t);
+      for (std::int64_t s = 0; s < task_spans(t); ++s) {
+        if (!split) attend_span(t, s, queries, scores, span_memory(t, s));
+        for (std::int64_t r = group.first; s > 0 && r < group.end; ++r) {
+          if (s < spans(row_of(r))) merge(partial_of(span_memory(t, 0), r - group.first), partial_of(span_memory(t, s), r - group.first), heads, head_dim);
+        }
       }
-      finish(r, t % kv_heads, first);
+      for (std::int64_t r = group.first; r < group.end; ++r) finish(r, t % kv_heads, partial_of(span_memory(t, 0), r - group.first));
     }
   }
 }

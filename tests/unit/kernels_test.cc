@@ -557,7 +557,9 @@ TEST_P(Kernels, GeluIsWithinItsRoundingsOverAWideRange) {
 /// Queries, and a ring of K/V rows of several K/V heads, of which one is attended to.
 template <typename Kv>
 struct Attention {
-  std::int64_t heads, head_dim, kv_heads, kv_head, capacity, first_slot, count;
+  std::int64_t heads, head_dim, kv_heads, kv_head, capacity;
+  std::int64_t first;  ///< position of the first visible key
+  std::int64_t count;
   std::vector<float> q;
   std::vector<Kv> k, v;
 
@@ -576,29 +578,36 @@ struct Attention {
     for (Kv& x : v) x = stored(static_cast<float>(rng.uniform() * 2 - 1));
   }
 
-  /// The same visible rows in a ring of another size at another slot; what is not visible is NaN.
-  Attention moved(std::int64_t to_capacity, std::int64_t to_slot) const {
+  /// The same visible rows in a ring of another size; what is not visible is NaN.
+  Attention moved(std::int64_t to_capacity) const {
     Attention to = *this;
-    to.capacity = to_capacity, to.first_slot = to_slot;
+    to.capacity = to_capacity;
     const std::int64_t row = kv_heads * head_dim;
     to.k.assign(static_cast<std::size_t>(to_capacity * row), stored(std::numeric_limits<float>::quiet_NaN()));
     to.v = to.k;
     for (std::int64_t j = 0; j < count; ++j) {
-      const std::int64_t from_row = (first_slot + j) % capacity * row, to_row = (to_slot + j) % to_capacity * row;
+      const std::int64_t from_row = (first + j) % capacity * row, to_row = (first + j) % to_capacity * row;
       std::copy_n(k.begin() + from_row, row, to.k.begin() + to_row);
       std::copy_n(v.begin() + from_row, row, to.v.begin() + to_row);
     }
     return to;
   }
 
-  std::vector<float> run(const KernelTable& table, std::int64_t first_head = 0, std::int64_t some_heads = -1) const {
+  /// @param seen what each head sees, as if it were a row of its own; all keys if empty
+  std::vector<float> run(const KernelTable& table, std::int64_t first_head = 0, std::int64_t some_heads = -1,
+                         const std::vector<std::pair<std::int64_t, std::int64_t>>& seen = {}) const {
     if (some_heads < 0) some_heads = heads;
     std::vector<float> largest(static_cast<std::size_t>(some_heads)), sum(largest.size());
     std::vector<float> scores(static_cast<std::size_t>(some_heads * count) + 1, -77.0f), out(static_cast<std::size_t>(some_heads * head_dim) + 1, -77.0f);
-    const AttendArgs<Kv> args = {.q = q.data() + first_head * head_dim, .q_stride = head_dim, .heads = some_heads, .head_dim = head_dim,
+    std::vector<AttendQuery> queries;
+    for (std::int64_t h = 0; h < some_heads; ++h) {
+      const auto [begin, end] = seen.empty() ? std::pair(std::int64_t{0}, count) : seen[static_cast<std::size_t>(h)];
+      queries.push_back({.q = q.data() + (first_head + h) * head_dim, .begin = begin, .end = end, .scores = scores.data() + h * count,
+                         .out = out.data() + h * head_dim, .largest = largest.data() + h, .sum = sum.data() + h});
+    }
+    const AttendArgs<Kv> args = {.queries = queries.data(), .query_count = some_heads, .head_dim = head_dim,
                                  .k = k.data() + kv_head * head_dim, .v = v.data() + kv_head * head_dim,
-                                 .row_stride = kv_heads * head_dim, .capacity = capacity, .first_slot = first_slot, .count = count,
-                                 .scores = scores.data(), .out = out.data(), .out_stride = head_dim, .largest = largest.data(), .sum = sum.data()};
+                                 .row_stride = kv_heads * head_dim, .capacity = capacity, .first = first, .count = count};
     if constexpr (std::is_same_v<Kv, float>) table.attend_f32(args);
     else table.attend_bf16(args);
     EXPECT_EQ(scores.back(), -77.0f) << "wrote past the scores";
@@ -608,10 +617,12 @@ struct Attention {
     return out;
   }
 
-  /// Double precision result and how far float32 may be from it.
-  void reference(std::vector<double>& expected, std::vector<double>& bound) const {
+  /// Double precision result and how far `table` may be from it.
+  void reference(const KernelTable& table, std::vector<double>& expected, std::vector<double>& bound) const {
+    // AMX rounds queries and weights to bfloat16.
+    const double operand_error = table.attend_bf16 == attend_amx && std::is_same_v<Kv, Bf16> && head_dim % 32 == 0 ? 0x1.0p-9 : 0;
     const auto at = [&](const std::vector<Kv>& rows, std::int64_t j, std::int64_t d) {
-      return static_cast<double>(to_float(rows[static_cast<std::size_t>(((first_slot + j) % capacity * kv_heads + kv_head) * head_dim + d)]));
+      return static_cast<double>(to_float(rows[static_cast<std::size_t>(((first + j) % capacity * kv_heads + kv_head) * head_dim + d)]));
     };
     for (std::int64_t h = 0; h < heads; ++h) {
       std::vector<double> score(static_cast<std::size_t>(count));
@@ -624,13 +635,13 @@ struct Attention {
         }
         score[static_cast<std::size_t>(j)] = sum;
         largest = std::max(largest, sum), smallest = std::min(smallest, sum);
-        score_error = std::max(score_error, static_cast<double>(head_dim + 1) * kU * size);
+        score_error = std::max(score_error, (static_cast<double>(head_dim + 1) * kU + operand_error) * size);
       }
       double total = 0;
       for (double& s : score) total += s = std::exp(s - largest);
       // A weight is off by the errors of two scores (its own, those of the sum), the subtraction, exp twice,
       // the sum's roundings and three more; the output by count + 1 roundings on top.
-      const double weight_error = 2 * (score_error + (largest - smallest) * kU + kExpError) + (static_cast<double>(count) + 3) * kU;
+      const double weight_error = 2 * (score_error + (largest - smallest) * kU + kExpError) + (static_cast<double>(count) + 3) * kU + operand_error;
       for (std::int64_t d = 0; d < head_dim; ++d) {
         double sum = 0, size = 0;
         for (std::int64_t j = 0; j < count; ++j) {
@@ -659,19 +670,19 @@ void check_attention(const KernelTable& table, std::uint64_t seed) {
   a.count = 1 + static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(a.capacity)));
   // Mostly near the end of the ring, so that the rows wrap.
   const std::int64_t back = static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(a.count) + 1));
-  a.first_slot = (a.capacity - std::max<std::int64_t>(back, 1)) % a.capacity;
+  a.first = static_cast<std::int64_t>(rng.below(4)) * a.capacity + (a.capacity - std::max<std::int64_t>(back, 1)) % a.capacity;
   a.fill(rng);
-  SCOPED_TRACE(testing::Message() << "heads " << a.heads << ", head_dim " << a.head_dim << ", capacity " << a.capacity << ", first_slot "
-                                  << a.first_slot << ", count " << a.count);
+  SCOPED_TRACE(testing::Message() << "heads " << a.heads << ", head_dim " << a.head_dim << ", capacity " << a.capacity << ", first "
+                                  << a.first << ", count " << a.count);
 
   const std::vector<float> out = a.run(table);
   std::vector<double> expected, bound;
-  a.reference(expected, bound);
+  a.reference(table, expected, bound);
   EXPECT_TRUE(within(out, expected, bound));
 
   // Neither the place in the ring nor the other heads of the group matter, bit for bit.
-  EXPECT_TRUE(same_bits(a.moved(a.count + 7, 0).run(table), out)) << "moved to the start of a larger ring";
-  EXPECT_TRUE(same_bits(a.moved(a.count, a.count - 1).run(table), out)) << "moved to the end of a full ring";
+  EXPECT_TRUE(same_bits(a.moved(a.first + a.count + 7).run(table), out)) << "moved to a ring that has not gone round";
+  EXPECT_TRUE(same_bits(a.moved(a.count).run(table), out)) << "moved to a full ring";
   for (std::int64_t h = 0; h < a.heads; ++h) {
     const auto from = out.begin() + h * a.head_dim;
     EXPECT_TRUE(same_bits(a.run(table, h, 1), {from, from + a.head_dim})) << "head " << h << " alone";
@@ -686,8 +697,43 @@ TEST_P(Kernels, AttendIsWithinItsRoundingsAnywhereInTheRing) {
   }
 }
 
+/// Queries of several rows, each with a range of keys of its own, against what each gets alone.
+template <typename Kv>
+void check_queries_together(const KernelTable& table, std::uint64_t seed) {
+  CounterRng rng(seed);
+  constexpr std::int64_t kHeadDims[] = {8, 24, 64, 80, 128, 256};
+  const std::int64_t count = 1 + static_cast<std::int64_t>(rng.below(100)), queries = 1 + static_cast<std::int64_t>(rng.below(12));
+  Attention<Kv> a{.heads = queries, .head_dim = kHeadDims[seed % std::size(kHeadDims)], .kv_heads = 2, .kv_head = 1, .capacity = count + 5,
+                  .first = static_cast<std::int64_t>(rng.below(200)), .count = count, .q = {}, .k = {}, .v = {}};
+  a.fill(rng);
+  SCOPED_TRACE(testing::Message() << "seed " << seed << ": " << queries << " queries, " << count << " keys, head_dim " << a.head_dim);
+  std::vector<std::pair<std::int64_t, std::int64_t>> seen;
+  for (std::int64_t i = 0; i < queries; ++i) {
+    const std::int64_t begin = static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(count)));
+    // Ranges that overlap, those of a causal text among them, and some that do not.
+    seen.push_back(seed % 3 == 0 ? std::pair(std::int64_t{0}, count - i % count) : std::pair(begin, begin + 1 + static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(count - begin)))));
+  }
+  const std::vector<float> together = a.run(table, 0, queries, seen);
+  for (std::int64_t i = 0; i < queries; ++i) {
+    Attention<Kv> alone = a;
+    const auto [begin, end] = seen[static_cast<std::size_t>(i)];
+    alone.first = a.first + begin, alone.count = end - begin;
+    const auto from = together.begin() + i * a.head_dim;
+    // Elsewhere and beside NaN: a key out of sight is not even multiplied by zero.
+    EXPECT_TRUE(same_bits(alone.moved(alone.count + 3).run(table, i, 1), {from, from + a.head_dim})) << "query " << i << " sees [" << begin << ", " << end << ")";
+  }
+}
+
+TEST_P(Kernels, AttendGivesAQueryTheSameBitsBesideAnyOthers) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    check_queries_together<float>(fast(), seed);
+    check_queries_together<Bf16>(fast(), seed);
+    if (HasFailure()) return;
+  }
+}
+
 TEST_P(Kernels, AttendSurvivesEqualAndFarApartScores) {
-  Attention<float> a{.heads = 2, .head_dim = 8, .kv_heads = 1, .kv_head = 0, .capacity = 40, .first_slot = 30, .count = 33, .q = {}, .k = {}, .v = {}};
+  Attention<float> a{.heads = 2, .head_dim = 8, .kv_heads = 1, .kv_head = 0, .capacity = 40, .first = 30, .count = 33, .q = {}, .k = {}, .v = {}};
   CounterRng rng(9);
   for (const float size : {0.0f, 1e3f, 1e18f}) {  // all equal; one key takes all; scores near 1e37
     a.fill(rng);
@@ -706,7 +752,7 @@ TEST(Attend, ALongRowGetsTheSameBitsOnAnyThreadsBesideAnyRows) {
   for (const std::int64_t count : {1, 1023, 1024, 1025, 2048, 3333}) {
     SCOPED_TRACE(testing::Message() << "count " << count);
     CounterRng rng(static_cast<std::uint64_t>(count));
-    Attention<Bf16> a{.heads = 6, .head_dim = 32, .kv_heads = 1, .kv_head = 0, .capacity = 3400, .first_slot = 3000, .count = count, .q = {}, .k = {}, .v = {}};
+    Attention<Bf16> a{.heads = 6, .head_dim = 32, .kv_heads = 1, .kv_head = 0, .capacity = 3400, .first = 3000, .count = count, .q = {}, .k = {}, .v = {}};
     a.fill(rng);
     const KvView kv{.dtype = DType::kBf16, .k = a.k.data(), .v = a.v.data(), .capacity = a.capacity, .num_key_value_heads = 1, .head_dim = a.head_dim};
     const std::int64_t width = a.heads * a.head_dim;
@@ -714,7 +760,7 @@ TEST(Attend, ALongRowGetsTheSameBitsOnAnyThreadsBesideAnyRows) {
       std::vector<AttendRow> rows;
       Tensor q(before + 1 + after, width), out(before + 1 + after, width);
       for (std::int64_t r = 0; r < before + 1 + after; ++r) {
-        rows.push_back({kv, r == before ? a.first_slot : r, r == before ? count : 1 + 700 * r});
+        rows.push_back({kv, r == before ? a.first : r, r == before ? count : 1 + 700 * r});
         std::copy_n(a.q.begin(), width, q.view()[r].data());
       }
       const int all = omp_get_max_threads();
@@ -730,16 +776,52 @@ TEST(Attend, ALongRowGetsTheSameBitsOnAnyThreadsBesideAnyRows) {
       EXPECT_EQ(attended(threads, 2, kMore - 2), alone) << threads << " threads, among others";
     }
     std::vector<double> expected, bound;
-    a.reference(expected, bound);
+    a.reference(kernels(), expected, bound);
     // Putting spans together takes one exp and three roundings each; values are in [-1, 1].
     const double merging = static_cast<double>(count / 1024) * (kExpError + 3 * kU);
     for (std::size_t i = 0; i < alone.size(); ++i) ASSERT_LE(std::fabs(alone[i] - expected[i]), bound[i] + merging) << "element " << i;
   }
 }
 
+// Rows of a text read K and V together, in groups that the number of threads decides.
+TEST(Attend, RowsOfATextGetTheBitsTheyGetAlone) {
+  for (const std::int64_t heads : {1, 3, 4, 70}) {
+    for (const std::int64_t window : {0, 7, 600, 1500}) {
+      SCOPED_TRACE(testing::Message() << heads << " heads, window " << window);
+      constexpr std::int64_t kRows = 21, kContext = 2060;
+      CounterRng rng(static_cast<std::uint64_t>(heads + window));
+      Attention<Bf16> a{.heads = 2 * heads * kRows, .head_dim = 32, .kv_heads = 2, .kv_head = 0, .capacity = window == 0 ? kContext : window + kRows,
+                        .first = 0, .count = 0, .q = {}, .k = {}, .v = {}};
+      a.fill(rng);
+      const KvView kv{.dtype = DType::kBf16, .k = a.k.data(), .v = a.v.data(), .capacity = a.capacity, .num_key_value_heads = 2, .head_dim = a.head_dim};
+      const std::int64_t width = 2 * heads * a.head_dim;
+      const Matrix<const float> q(a.q.data(), {kRows, width});
+      std::vector<AttendRow> rows;
+      for (std::int64_t r = 0; r < kRows; ++r) {
+        const std::int64_t end = kContext - kRows + r + 1, first = window == 0 ? 0 : end - window;
+        rows.push_back({kv, first, end - first});
+      }
+      Tensor alone(kRows, width), all(kRows, width);
+      const int threads_before = omp_get_max_threads();
+      for (std::int64_t r = 0; r < kRows; ++r) {
+        attend({q[r].data(), {1, width}}, {&rows[static_cast<std::size_t>(r)], 1}, {alone.view()[r].data(), {1, width}});
+      }
+      for (const int threads : {1, 2, 5, 40}) {
+        omp_set_num_threads(threads);
+        attend(q, rows, all.view());
+        for (std::int64_t r = 0; r < kRows; ++r) {
+          const auto got = all.view()[r].span(), expected = alone.view()[r].span();
+          EXPECT_TRUE(same_bits({got.begin(), got.end()}, {expected.begin(), expected.end()})) << "row " << r << ", " << threads << " threads";
+        }
+      }
+      omp_set_num_threads(threads_before);
+    }
+  }
+}
+
 // Two keys with scores 0 and -t, values 0 and 1: the output is exp(-t) / (1 + exp(-t)).
 TEST_P(Kernels, ExpIsWithinItsPromiseOverAWideRange) {
-  Attention<float> a{.heads = 1, .head_dim = 1, .kv_heads = 1, .kv_head = 0, .capacity = 2, .first_slot = 0, .count = 2, .q = {1}, .k = {0, 0}, .v = {0, 1}};
+  Attention<float> a{.heads = 1, .head_dim = 1, .kv_heads = 1, .kv_head = 0, .capacity = 2, .first = 0, .count = 2, .q = {1}, .k = {0, 0}, .v = {0, 1}};
   const auto check = [&](double t) {
     a.k[1] = static_cast<float>(-t);
     const double e = std::exp(static_cast<double>(a.k[1])), expected = e / (1 + e);
