@@ -2,7 +2,7 @@
 //
 // Queries and weights are rounded to bfloat16, as the products of bfloat16 models are; sums are float32. Keys are taken
 // in blocks of 32 that lie at multiples of 32 positions, whoever sees them. To a key that it does not see a query gives
-// the weight zero, which adds nothing: so a query gets the same bits alone and beside any others.
+// the weight zero, which adds nothing to a finite value: so a query gets the same bits alone and beside any others.
 #include <immintrin.h>
 
 #include <cstdlib>

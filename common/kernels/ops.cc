@@ -51,14 +51,17 @@ struct RowGroup {
   std::int64_t first, end;
 };
 
-/// Groups of at most rows_max rows of one cache whose first keys are near each other.
+/// Groups of at most rows_max rows of one cache, which ascend as those of a text do: their first keys are near each
+/// other, and somebody sees every key between the first and the last.
 std::vector<RowGroup> row_groups(std::span<const AttendRow> rows, std::int64_t rows_max) {
   std::vector<RowGroup> groups;
   for (std::int64_t r = 0; r < std::ssize(rows); ++r) {
     const AttendRow& row = rows[static_cast<std::size_t>(r)];
     const auto joins = [&](const RowGroup& group) {
-      const AttendRow& begin = rows[static_cast<std::size_t>(group.first)];
-      return r - group.first < rows_max && row.kv.k == begin.kv.k && std::abs(row.first - begin.first) < kQueriesMax;
+      const AttendRow &begin = rows[static_cast<std::size_t>(group.first)], &before = rows[static_cast<std::size_t>(r - 1)];
+      const std::int64_t end = row.first + row.count, end_before = before.first + before.count;
+      return r - group.first < rows_max && row.kv.k == begin.kv.k && before.first <= row.first && row.first < begin.first + kQueriesMax &&
+             row.first <= end_before && end_before <= end && end <= begin.first + row.kv.capacity;
     };
     if (groups.empty() || !joins(groups.back())) groups.push_back({r, r});
     groups.back().end = r + 1;
@@ -170,7 +173,7 @@ void attend(Matrix<const float> q, std::span<const AttendRow> rows, Matrix<float
   // A task is what a group of rows makes of one K/V head, or of a span of it where there are too few tasks for the
   // threads. A row's spans are put together in ascending order whoever computed them, so that how work is dealt out
   // changes no bit.
-  const std::int64_t rows_max = std::clamp(all_spans / threads, std::int64_t{1}, std::max(kQueriesMax / heads, std::int64_t{1}));
+  const std::int64_t rows_max = std::clamp(all_spans / threads, std::int64_t{1}, std::max(std::min(kQueriesMax / heads, std::ssize(rows)), std::int64_t{1}));
   const std::vector<RowGroup> groups = row_groups(rows, rows_max);
   const std::int64_t tasks = std::ssize(groups) * kv_heads;
   const bool split = most_spans > 1 && tasks < threads;
