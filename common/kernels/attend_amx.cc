@@ -15,6 +15,7 @@ namespace {
 constexpr int kLanes = 16;
 __m512 fma_lanes(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
 #include "common/kernels/vector_lanes.inc"
+#include "common/kernels/amx_tiles.inc"
 
 constexpr std::int64_t kTile = 16;    ///< queries, keys or dimensions of a tile of sums
 constexpr std::int64_t kBlock = 32;   ///< keys or dimensions that one product adds up
@@ -31,22 +32,8 @@ struct alignas(64) Sums {
   float rows[kTile][kTile];
 };
 
-/// g++ 12's tile intrinsics do not say what memory they read: stores before this stay before them.
-void finish_stores(const void* memory) { asm volatile("" : : "r"(memory) : "memory"); }
-
 constexpr std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 std::int64_t lesser(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-
-/// Tiles 0 to 3: sums [16, 16] in float32. 4, 5: left operands, 6, 7: right ones.
-void configure_tiles() {
-  struct alignas(64) {
-    std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-  } config;
-  finish_stores(&config);
-  _tile_loadconfig(&config);
-}
 
 void transpose(__m512i (&rows)[16]) {
   __m512i a[16], b[16];
@@ -346,7 +333,7 @@ class Attention {
 void attend_amx(const AttendArgs<Bf16>& a) {
   if (a.head_dim % kBlock != 0) return kAvx512Kernels.attend_bf16(a);
   static thread_local Scratch scratch;
-  configure_tiles();
+  configure_tiles();  // 0 to 3: sums [16, 16]. 4, 5: left operands. 6, 7: right ones
   for (std::int64_t first = 0; first < a.query_count; first += kQueries) Attention(a, first, scratch).run();
   _tile_release();
 }

@@ -8,6 +8,8 @@
 namespace outrider {
 namespace {
 
+#include "common/kernels/amx_tiles.inc"
+
 /// Up to here the vector kernel is as fast or faster: it waits for the memory alone (docs/performance.md).
 constexpr std::int64_t kVectorRows = 8;
 constexpr std::int64_t kTileRows = 16;
@@ -23,23 +25,15 @@ struct alignas(64) Strip {
   float scale[kStripChunks][2][16];
 };
 
-/// g++ 12's tile intrinsics do not say what memory they read: stores before this stay before them.
-void finish_stores(const void* memory) { asm volatile("" : : "r"(memory) : "memory"); }
-
 constexpr std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
 /// A palette for `rows` input rows. Tiles 0-3: int32 products [rows, 16]. 4, 5: inputs of a group,
 /// [rows, 32]. 6, 7: its weights, [8, 16 x 4].
-void configure_tiles(std::int64_t rows) {
-  struct alignas(64) {
-    std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    std::uint16_t row_bytes[16] = {64, 64, 64, 64, 32, 32, 64, 64};
-    std::uint8_t rows[16] = {};
-  } config;
+TileConfig tiles_for(std::int64_t rows) {
+  TileConfig config{.row_bytes = {64, 64, 64, 64, 32, 32, 64, 64}};
   for (int t = 0; t < 6; ++t) config.rows[t] = static_cast<std::uint8_t>(rows);
   config.rows[6] = config.rows[7] = 8;
-  finish_stores(&config);
-  _tile_loadconfig(&config);
+  return config;
 }
 
 inline void prefetch(const Int4Chunk* chunk) {
@@ -231,7 +225,7 @@ void gemm_int4_amx(const Int4Args& a) {
   // Panels of one height, in tiles of one height, so that the tiles are configured once; the last panel begins early.
   const std::int64_t panels = divide_up(a.rows, kPanelRows), panel_rows = divide_up(a.rows, panels);
   const std::int64_t tiles = divide_up(panel_rows, kTileRows), tile_rows = divide_up(panel_rows, tiles);
-  configure_tiles(tile_rows);
+  configure_tiles(tiles_for(tile_rows));
   if (tiles == 1) {
     kMultiply[tile_rows - kRowsMin][a.blocks - 1](a);
   } else {

@@ -49,6 +49,22 @@ struct Int4Args {
   std::int64_t y_stride;
 };
 
+/// Of a block of int8 weights in the layout kInt8Layout, and rows that are read together.
+constexpr std::int64_t kInt8Inputs = 64, kInt8Outputs = 64, kInt8Rows = 32;
+inline constexpr const char* kInt8Layout = "BA16a64b4a";  ///< weight_layout.h
+
+/// Rows against a block of int8 weights.
+struct Int8Args {
+  const std::int8_t* weights;  ///< [steps, 16, 64 outputs, 4]: 64 inputs a step
+  std::int64_t steps;
+  const std::int8_t* x;        ///< [rows, steps * 64]; rows up to a multiple of kInt8Rows are read, whatever they hold
+  std::int64_t rows;
+  const float* row_scale;      ///< [rows]
+  const float* column_scale;   ///< [64]
+  float* y;                    ///< [rows, 64], row stride y_stride
+  std::int64_t y_stride;
+};
+
 /// The row kernels of one instruction set. Every function computes a row from that row's inputs
 /// alone, in an order fixed by the row's length: this is where batch invariance comes from.
 struct KernelTable {
@@ -81,13 +97,15 @@ struct KernelTable {
   /// y = row_scale * sum over groups g, ascending, of fma(x_g . w_g, scale_g, sum): the product in int32,
   /// exact, so that every instruction set gives the same bits.
   void (*gemm_int4)(const Int4Args& args);
+  /// y = the product in int32, exact, times both scales, as dequantize() has it. Null but for kAmx.
+  void (*gemm_int8)(const Int8Args& args);
   /// softmax(q . k) . v per head, not yet divided by its sum, so that the parts of a long row can be put together
   /// (ops.cc). Scores are not scaled (gemma4.md 3.4).
   void (*attend_f32)(const AttendArgs<float>& args);
   void (*attend_bf16)(const AttendArgs<Bf16>& args);
 };
 
-/// The table of one instruction set; kAmx differs from kAvx512 in gemm_int4 and attend_bf16 only. @pre isa <= detect_isa().
+/// The table of one instruction set; kAmx differs from kAvx512 in gemm_int4, gemm_int8 and attend_bf16 only. @pre isa <= detect_isa().
 const KernelTable& kernel_table(Isa isa);
 
 /// The table of active_isa().
@@ -97,6 +115,7 @@ extern const KernelTable kScalarKernels, kAvx2Kernels, kAvx512Kernels;
 void gemm_int4_avx2(const Int4Args& args);
 void gemm_int4_avx512(const Int4Args& args);
 void gemm_int4_amx(const Int4Args& args);
+void gemm_int8_amx(const Int8Args& args);
 void attend_amx(const AttendArgs<Bf16>& args);
 
 }  // namespace outrider

@@ -164,6 +164,7 @@ const KernelTable kScalarKernels = {
     .dot_q8_0 = dot_q8_0,
     .dot_int8 = dot<std::int32_t, std::int8_t>,
     .gemm_int4 = gemm_int4,
+    .gemm_int8 = nullptr,
     .attend_f32 = attend<float>,
     .attend_bf16 = attend<Bf16>,
 };

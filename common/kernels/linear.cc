@@ -174,6 +174,8 @@ void Linear::use_own(std::span<const std::byte> weights, std::shared_ptr<const v
 
 void Linear::use_gemm(std::shared_ptr<const OnednnGemm> gemm) {
   gemm_ = std::move(gemm);
+  int8_tiles_ = type_ == WeightType::kInt8 && kernels().gemm_int8 != nullptr && gemm_->layout().starts_with(kInt8Layout) &&
+                in_features_ % kInt8Inputs == 0 && out_features_ % kInt8Outputs == 0;
   weight_bytes_ = own_bytes(type_, in_features_, out_features_);
   implementation_ = "onednn " + gemm_->implementation();
 }
@@ -183,6 +185,7 @@ void Linear::forward(Matrix<const float> x, Matrix<float> y) const {
   DCHECK(x.stride(0) == in_features_ && y.stride(0) == out_features_);
   if (type_ == WeightType::kInt4) return forward_int4(x.data(), x.size(0), y.data());
   if (gemm_ == nullptr) return forward_own(x.data(), x.size(0), y.data());
+  if (int8_tiles_ && x.size(0) > kRowTile) return forward_int8_tiles(x.data(), x.size(0), y.data());
   for (std::int64_t r = 0; r < x.size(0);) {
     const std::int64_t height = gemm_->height(x.size(0) - r);
     const std::int64_t rows = std::min(height, x.size(0) - r);
@@ -232,6 +235,30 @@ void Linear::forward_tile(const float* x, std::int64_t rows, std::int64_t height
       return;
     }
     case WeightType::kInt4: return;  // forward_int4
+  }
+}
+
+void Linear::forward_int8_tiles(const float* x, std::int64_t rows, float* y) const {
+  const KernelTable& k = kernels();
+  const std::int64_t padded = (rows + kInt8Rows - 1) / kInt8Rows * kInt8Rows, blocks = out_features_ / kInt8Outputs;
+  auto* input = reinterpret_cast<std::int8_t*>(reserve(input_scratch, padded * in_features_));
+  auto* row_scale = reinterpret_cast<float*>(reserve(scale_scratch, rows * 4));
+  const auto* weights = reinterpret_cast<const std::int8_t*>(gemm_->weights().data());
+#pragma omp parallel
+  {
+#pragma omp for schedule(static)
+    for (std::int64_t r = 0; r < rows; ++r) row_scale[r] = k.quantize(x + r * in_features_, in_features_, input + r * in_features_);
+#pragma omp for schedule(dynamic)
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      k.gemm_int8({.weights = weights + b * in_features_ * kInt8Outputs,
+                   .steps = in_features_ / kInt8Inputs,
+                   .x = input,
+                   .rows = rows,
+                   .row_scale = row_scale,
+                   .column_scale = column_scale_.data() + b * kInt8Outputs,
+                   .y = y + b * kInt8Outputs,
+                   .y_stride = out_features_});
+    }
   }
 }
 
