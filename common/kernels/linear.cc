@@ -177,7 +177,7 @@ void Linear::use_gemm(std::shared_ptr<const OnednnGemm> gemm) {
   int8_tiles_ = type_ == WeightType::kInt8 && kernels().gemm_int8 != nullptr && gemm_->layout().starts_with(kInt8Layout) &&
                 in_features_ % kInt8Inputs == 0 && out_features_ % kInt8Outputs == 0;
   weight_bytes_ = own_bytes(type_, in_features_, out_features_);
-  implementation_ = "onednn " + gemm_->implementation();
+  implementation_ = "onednn " + gemm_->implementation() + (int8_tiles_ ? ", own amx beyond 16 rows" : "");
 }
 
 void Linear::forward(Matrix<const float> x, Matrix<float> y) const {
