@@ -12,7 +12,11 @@
 namespace outrider {
 
 /// Ends a test that would hang. Never a measure of speed: nothing that works comes near it.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr Duration kHang = std::chrono::seconds(1200);
+#else
 inline constexpr Duration kHang = std::chrono::seconds(120);
+#endif
 
 /// Polls until `condition` holds. @return false, when it still does not after `deadline`.
 bool eventually(const std::function<bool()>& condition, Duration deadline = kHang);
