@@ -32,9 +32,6 @@ struct alignas(64) Sums {
   float rows[kTile][kTile];
 };
 
-constexpr std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
-std::int64_t lesser(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-
 void transpose(__m512i (&rows)[16]) {
   __m512i a[16], b[16];
 #pragma GCC unroll 8

@@ -25,8 +25,6 @@ struct alignas(64) Strip {
   float scale[kStripChunks][2][16];
 };
 
-constexpr std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
-
 /// A palette for `rows` input rows. Tiles 0-3: int32 products [rows, 16]. 4, 5: inputs of a group,
 /// [rows, 32]. 6, 7: its weights, [8, 16 x 4].
 TileConfig tiles_for(std::int64_t rows) {
