@@ -12,6 +12,7 @@ const KernelTable& kernel_table(Isa isa) {
         KernelTable table = kAvx512Kernels;
         table.gemm_int4 = gemm_int4_amx;
         table.gemm_int8 = gemm_int8_amx;
+        table.gemm_bf16 = gemm_bf16_amx;
         table.attend_bf16 = attend_amx;
         return table;
       }();

@@ -49,19 +49,22 @@ struct Int4Args {
   std::int64_t y_stride;
 };
 
-/// Of a block of int8 weights in the layout kInt8Layout, and rows that are read together.
-constexpr std::int64_t kInt8Inputs = 64, kInt8Outputs = 64, kInt8Rows = 32;
-inline constexpr const char* kInt8Layout = "BA16a64b4a";  ///< weight_layout.h
+/// A step of a block of weights: what of a row is multiplied at a time, 64 int8 or 32 bfloat16, and how many outputs.
+constexpr std::int64_t kTileInputBytes = 64, kTileOutputs = 64;
+/// Rows that lie together, a step after the other.
+constexpr std::int64_t kTileRows = 16;
+/// Layouts of weights (weight_layout.h) that are such steps.
+inline constexpr const char *kInt8TileLayout = "BA16a64b4a", *kBf16TileLayout = "BA16a64b2a";
 
-/// Rows against a block of int8 weights.
-struct Int8Args {
-  const std::int8_t* weights;  ///< [steps, 16, 64 outputs, 4]: 64 inputs a step
+/// Rows against a block of int8 or bfloat16 weights.
+struct TileArgs {
+  const std::byte* weights;   ///< [steps, 16, 64 outputs, 4 bytes of inputs]
   std::int64_t steps;
-  const std::int8_t* x;        ///< [rows, steps * 64]; rows up to a multiple of kInt8Rows are read, whatever they hold
+  const std::byte* x;         ///< [tiles of rows, steps, 16 rows, 64 bytes]; beyond 16 rows an even number of tiles is read, whatever they hold
   std::int64_t rows;
-  const float* row_scale;      ///< [rows]
-  const float* column_scale;   ///< [64]
-  float* y;                    ///< [rows, 64], row stride y_stride
+  const float* row_scale;     ///< [rows], int8 only
+  const float* column_scale;  ///< [64], int8 only
+  float* y;                   ///< [rows, 64], row stride y_stride
   std::int64_t y_stride;
 };
 
@@ -98,14 +101,16 @@ struct KernelTable {
   /// exact, so that every instruction set gives the same bits.
   void (*gemm_int4)(const Int4Args& args);
   /// y = the product in int32, exact, times both scales, as dequantize() has it. Null but for kAmx.
-  void (*gemm_int8)(const Int8Args& args);
+  void (*gemm_int8)(const TileArgs& args);
+  /// y = the product, pairs of inputs added in ascending order. Null but for kAmx.
+  void (*gemm_bf16)(const TileArgs& args);
   /// softmax(q . k) . v per head, not yet divided by its sum, so that the parts of a long row can be put together
   /// (ops.cc). Scores are not scaled (gemma4.md 3.4).
   void (*attend_f32)(const AttendArgs<float>& args);
   void (*attend_bf16)(const AttendArgs<Bf16>& args);
 };
 
-/// The table of one instruction set; kAmx differs from kAvx512 in gemm_int4, gemm_int8 and attend_bf16 only. @pre isa <= detect_isa().
+/// The table of one instruction set; kAmx differs from kAvx512 in the three GEMMs and attend_bf16 only. @pre isa <= detect_isa().
 const KernelTable& kernel_table(Isa isa);
 
 /// The table of active_isa().
@@ -115,7 +120,8 @@ extern const KernelTable kScalarKernels, kAvx2Kernels, kAvx512Kernels;
 void gemm_int4_avx2(const Int4Args& args);
 void gemm_int4_avx512(const Int4Args& args);
 void gemm_int4_amx(const Int4Args& args);
-void gemm_int8_amx(const Int8Args& args);
+void gemm_int8_amx(const TileArgs& args);
+void gemm_bf16_amx(const TileArgs& args);
 void attend_amx(const AttendArgs<Bf16>& args);
 
 }  // namespace outrider

@@ -165,6 +165,7 @@ const KernelTable kScalarKernels = {
     .dot_int8 = dot<std::int32_t, std::int8_t>,
     .gemm_int4 = gemm_int4,
     .gemm_int8 = nullptr,
+    .gemm_bf16 = nullptr,
     .attend_f32 = attend<float>,
     .attend_bf16 = attend<Bf16>,
 };

@@ -23,6 +23,9 @@ std::size_t element_bytes(WeightType type) {
   return type == WeightType::kF32 ? 4 : type == WeightType::kBf16 ? 2 : 1;
 }
 
+/// Of a row of inputs in a stored type.
+std::int64_t row_bytes(WeightType type, std::int64_t in) { return in * static_cast<std::int64_t>(element_bytes(type)); }
+
 /// Of the weights as our own kernels want them.
 std::size_t own_bytes(WeightType type, std::int64_t in, std::int64_t out) {
   if (type == WeightType::kInt4) return static_cast<std::size_t>(int4_blocks(out) * int4_chunks(in)) * sizeof(Int4Chunk);
@@ -81,7 +84,6 @@ Linear Linear::pack(WeightType type, std::int64_t in_features, std::span<const W
   if (type == WeightType::kInt8) linear.column_scale_.resize(static_cast<std::size_t>(out_features));
   // Convert to what our own kernels want.
   const auto stored = aligned_bytes(own_bytes(type, in_features, out_features));
-  const std::size_t row_bytes = static_cast<std::size_t>(in_features) * element_bytes(type);
   std::int64_t first = 0;  // row of the part
   for (const WeightRows& part : parts) {
 #pragma omp parallel
@@ -91,9 +93,9 @@ Linear Linear::pack(WeightType type, std::int64_t in_features, std::span<const W
       for (std::int64_t r = 0; r < part.rows; ++r) {
         read_row(part, r, row);
         const std::int64_t output = first + r;
-        std::byte* to = stored->data() + static_cast<std::size_t>(output) * row_bytes;
+        std::byte* to = stored->data() + static_cast<std::size_t>(output) * static_cast<std::size_t>(row_bytes(type, in_features));
         switch (type) {
-          case WeightType::kF32: std::memcpy(to, row.data(), row_bytes); break;
+          case WeightType::kF32: std::memcpy(to, row.data(), row.size() * sizeof(float)); break;
           case WeightType::kBf16: kernels().to_bf16(row.data(), in_features, reinterpret_cast<Bf16*>(to)); break;
           case WeightType::kInt8:
             linear.column_scale_[static_cast<std::size_t>(output)] = kernels().quantize(row.data(), in_features, reinterpret_cast<std::int8_t*>(to));
@@ -174,10 +176,12 @@ void Linear::use_own(std::span<const std::byte> weights, std::shared_ptr<const v
 
 void Linear::use_gemm(std::shared_ptr<const OnednnGemm> gemm) {
   gemm_ = std::move(gemm);
-  int8_tiles_ = type_ == WeightType::kInt8 && kernels().gemm_int8 != nullptr && gemm_->layout().starts_with(kInt8Layout) &&
-                in_features_ % kInt8Inputs == 0 && out_features_ % kInt8Outputs == 0;
+  tiles_ = type_ == WeightType::kInt8   ? kernels().gemm_int8 != nullptr && gemm_->layout().starts_with(kInt8TileLayout)
+           : type_ == WeightType::kBf16 ? kernels().gemm_bf16 != nullptr && gemm_->layout().starts_with(kBf16TileLayout)
+                                        : false;
+  tiles_ = tiles_ && row_bytes(type_, in_features_) % kTileInputBytes == 0 && out_features_ % kTileOutputs == 0;
   weight_bytes_ = own_bytes(type_, in_features_, out_features_);
-  implementation_ = "onednn " + gemm_->implementation() + (int8_tiles_ ? ", own amx beyond 16 rows" : "");
+  implementation_ = (tiles_ ? "own amx, weights of onednn " : "onednn ") + gemm_->implementation();
 }
 
 void Linear::forward(Matrix<const float> x, Matrix<float> y) const {
@@ -185,7 +189,7 @@ void Linear::forward(Matrix<const float> x, Matrix<float> y) const {
   DCHECK(x.stride(0) == in_features_ && y.stride(0) == out_features_);
   if (type_ == WeightType::kInt4) return forward_int4(x.data(), x.size(0), y.data());
   if (gemm_ == nullptr) return forward_own(x.data(), x.size(0), y.data());
-  if (int8_tiles_ && x.size(0) > kRowTile) return forward_int8_tiles(x.data(), x.size(0), y.data());
+  if (tiles_) return forward_tiles(x.data(), x.size(0), y.data());
   for (std::int64_t r = 0; r < x.size(0);) {
     const std::int64_t height = gemm_->height(x.size(0) - r);
     const std::int64_t rows = std::min(height, x.size(0) - r);
@@ -238,27 +242,48 @@ void Linear::forward_tile(const float* x, std::int64_t rows, std::int64_t height
   }
 }
 
-void Linear::forward_int8_tiles(const float* x, std::int64_t rows, float* y) const {
+/// multiply(b) for all blocks, by the threads of the parallel region around it. Few rows wait for the memory, which likes
+/// neighbouring blocks; many for the slowest core, if each has the same share.
+template <typename Multiply>
+static void deal_out(std::int64_t rows, std::int64_t blocks, Multiply multiply) {
+  if (rows <= kRowTile) {
+#pragma omp for schedule(static)
+    for (std::int64_t b = 0; b < blocks; ++b) multiply(b);
+  } else {
+#pragma omp for schedule(dynamic)
+    for (std::int64_t b = 0; b < blocks; ++b) multiply(b);
+  }
+}
+
+void Linear::forward_tiles(const float* x, std::int64_t rows, float* y) const {
   const KernelTable& k = kernels();
-  const std::int64_t padded = (rows + kInt8Rows - 1) / kInt8Rows * kInt8Rows, blocks = out_features_ / kInt8Outputs;
-  auto* input = reinterpret_cast<std::int8_t*>(reserve(input_scratch, padded * in_features_));
+  const bool int8 = type_ == WeightType::kInt8;
+  const std::int64_t bytes = row_bytes(type_, in_features_), blocks = out_features_ / kTileOutputs;
+  std::byte* input = reserve(input_scratch, (rows + 2 * kTileRows - 1) / (2 * kTileRows) * (2 * kTileRows) * bytes);
   auto* row_scale = reinterpret_cast<float*>(reserve(scale_scratch, rows * 4));
-  const auto* weights = reinterpret_cast<const std::int8_t*>(gemm_->weights().data());
 #pragma omp parallel
   {
+    std::byte* row = reserve(output_scratch, bytes);
 #pragma omp for schedule(static)
-    for (std::int64_t r = 0; r < rows; ++r) row_scale[r] = k.quantize(x + r * in_features_, in_features_, input + r * in_features_);
-#pragma omp for schedule(dynamic)
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      k.gemm_int8({.weights = weights + b * in_features_ * kInt8Outputs,
-                   .steps = in_features_ / kInt8Inputs,
-                   .x = input,
-                   .rows = rows,
-                   .row_scale = row_scale,
-                   .column_scale = column_scale_.data() + b * kInt8Outputs,
-                   .y = y + b * kInt8Outputs,
-                   .y_stride = out_features_});
+    for (std::int64_t r = 0; r < rows; ++r) {
+      if (int8) {
+        row_scale[r] = k.quantize(x + r * in_features_, in_features_, reinterpret_cast<std::int8_t*>(row));
+      } else {
+        k.to_bf16(x + r * in_features_, in_features_, reinterpret_cast<Bf16*>(row));
+      }
+      std::byte* to = input + r / kTileRows * kTileRows * bytes + r % kTileRows * kTileInputBytes;
+      for (std::int64_t i = 0; i < bytes; i += kTileInputBytes) std::memcpy(to + i * kTileRows, row + i, kTileInputBytes);
     }
+    deal_out(rows, blocks, [&](std::int64_t b) {
+      (int8 ? k.gemm_int8 : k.gemm_bf16)({.weights = gemm_->weights().data() + b * bytes * kTileOutputs,
+                                          .steps = bytes / kTileInputBytes,
+                                          .x = input,
+                                          .rows = rows,
+                                          .row_scale = row_scale,
+                                          .column_scale = int8 ? column_scale_.data() + b * kTileOutputs : nullptr,
+                                          .y = y + b * kTileOutputs,
+                                          .y_stride = out_features_});
+    });
   }
 }
 
@@ -293,9 +318,6 @@ void Linear::forward_own(const float* x, std::int64_t rows, float* y) const {
   }
 }
 
-/// Up to here reading the weights takes longer than multiplying them.
-constexpr std::int64_t kInt4FewRows = 16;
-
 void Linear::forward_int4(const float* x, std::int64_t rows, float* y) const {
   const KernelTable& k = kernels();
   const std::int64_t chunks = int4_chunks(in_features_), width = chunks * kInt4Inputs, groups = width / kInt4Group;
@@ -329,14 +351,7 @@ void Linear::forward_int4(const float* x, std::int64_t rows, float* y) const {
                    .y = y + b * kInt4Outputs,
                    .y_stride = out_features_});
     };
-    // Few rows wait for the memory, which likes neighbouring blocks; many for the slowest core, if each has the same share.
-    if (rows <= kInt4FewRows) {
-#pragma omp for schedule(static)
-      for (std::int64_t b = 0; b < blocks; b += 2) multiply(b);
-    } else {
-#pragma omp for schedule(dynamic)
-      for (std::int64_t b = 0; b < blocks; b += 2) multiply(b);
-    }
+    deal_out(rows, (blocks + 1) / 2, [&](std::int64_t pair) { multiply(2 * pair); });
   }
 }
 

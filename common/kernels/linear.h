@@ -89,7 +89,7 @@ class Linear {
   void forward_tile(const float* x, std::int64_t rows, std::int64_t height, float* y) const;
   void forward_own(const float* x, std::int64_t rows, float* y) const;
   void forward_int4(const float* x, std::int64_t rows, float* y) const;
-  void forward_int8_tiles(const float* x, std::int64_t rows, float* y) const;
+  void forward_tiles(const float* x, std::int64_t rows, float* y) const;
 
   Linear(WeightType type, std::int64_t in_features, std::int64_t out_features)
       : type_(type), in_features_(in_features), out_features_(out_features) {}
@@ -102,7 +102,7 @@ class Linear {
   std::size_t weight_bytes_ = 0;
   std::string implementation_;
   std::shared_ptr<const class OnednnGemm> gemm_;  ///< null: our own kernels over `own_weights_`
-  bool int8_tiles_ = false;                       ///< our own kernel over gemm_'s weights, for more than kRowTile rows
+  bool tiles_ = false;                            ///< our own kernel over gemm_'s weights
   std::span<const std::byte> own_weights_;        ///< int4: chunks (int4.h); else [out, in] in the stored type
   std::shared_ptr<const void> keep_alive_;        ///< owns own_weights_
   std::vector<float> column_scale_;               ///< [out], int8 only
