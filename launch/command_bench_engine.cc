@@ -96,10 +96,10 @@ class Profile {
 constexpr int kDraftThreads = 1;
 
 /// Milliseconds of one greedy draft step.
-double draft_step_ms(const ShapeModels& models, Position context) {
+double draft_step_ms(const ShapeModels& models, Position context, int threads) {
   double best = 1e9;
   std::thread([&] {
-    omp_set_num_threads(kDraftThreads);
+    omp_set_num_threads(threads);
     const std::unique_ptr<Assistant> assistant = models.assistant();
     DonorReplica replica = assistant->make_replica();
     fill_context(replica, context);
@@ -172,8 +172,11 @@ void bench_engine(const EngineFlags& flags) {
     }
     prefill[std::to_string(length)] = static_cast<double>(length) / best * 1e3;
   }
-  nlohmann::json draft_ms = nlohmann::json::object();
-  for (const Position context : kDraftContexts) draft_ms[std::to_string(context)] = draft_step_ms(models, context);
+  nlohmann::json draft_ms = nlohmann::json::object(), draft_ms_2_threads = nlohmann::json::object();
+  for (const Position context : kDraftContexts) {
+    draft_ms[std::to_string(context)] = draft_step_ms(models, context, kDraftThreads);
+    draft_ms_2_threads[std::to_string(context)] = draft_step_ms(models, context, 2);
+  }
 
   nlohmann::json forward_ms = nlohmann::json::object(), ratio = nlohmann::json::object();
   for (const auto& [count, ms] : best_ms) {
@@ -185,7 +188,7 @@ void bench_engine(const EngineFlags& flags) {
                            {"isa", to_string(active_isa())}, {"threads", threads}, {"onednn", onednn_version()}, {"gemm", backbone->gemm_implementation()},
                            {"context", flags.context}, {"read_bandwidth_gb_s", bandwidth}, {"weight_bytes_per_token", backbone->weight_bytes()},
                            {"decode_tok_s", decode}, {"bandwidth_share", bytes * decode / 1e9 / bandwidth}, {"forward_ms", forward_ms}, {"t_ratio", ratio},
-                           {"prefill_tok_s", prefill}, {"draft_step_ms", draft_ms}};
+                           {"prefill_tok_s", prefill}, {"draft_step_ms", draft_ms}, {"draft_step_ms_2_threads", draft_ms_2_threads}};
   if (flags.profile) {
     for (const auto& [count, profile] : profiles) report["profile"][std::to_string(count)] = profile.shares();
   }
@@ -198,7 +201,9 @@ void bench_engine(const EngineFlags& flags) {
   std::printf("decode at context %lld: %.2f tok/s, %.0f MB of weights per token, %.2f of the read bandwidth\n", static_cast<long long>(flags.context), decode, bytes / 1e6, bytes * decode / 1e9 / bandwidth);
   for (const auto& [count, ms] : best_ms) std::printf("%3d rows %9.2f ms  %5.2f times one row\n", static_cast<int>(count), ms, ms / best_ms[1]);
   for (const auto& [length, speed] : prefill.items()) std::printf("prefill of %s: %.1f tok/s\n", length.c_str(), speed.get<double>());
-  for (const auto& [context, ms] : draft_ms.items()) std::printf("draft step at context %s, one thread: %.3f ms\n", context.c_str(), ms.get<double>());
+  for (const auto& [context, ms] : draft_ms.items()) {
+    std::printf("draft step at context %s: %.3f ms, with 2 threads %.3f\n", context.c_str(), ms.get<double>(), draft_ms_2_threads[context].get<double>());
+  }
   for (const auto& [count, profile] : profiles) {
     std::printf("%3d rows:", static_cast<int>(count));
     for (const auto& [part, share] : profile.shares()) std::printf("  %s %.1f %%", part.c_str(), share * 100);
