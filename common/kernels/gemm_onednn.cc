@@ -14,6 +14,7 @@
 
 #include "common/base/random.h"
 #include "common/kernels/isa.h"
+#include "common/kernels/kernel_table.h"
 #include "common/kernels/weight_layout.h"
 
 namespace outrider {
@@ -107,6 +108,7 @@ constexpr std::int64_t kHeights[] = {1, 2, 3, 5, 9, kPromptTile};
 struct Plan {
   std::vector<Primitive> primitives;  ///< ascending height; holds kRowTile
   WeightLayout layout;                ///< of tile()'s weights
+  bool for_tiles = false;             ///< OnednnGemm::for_tiles
 
   const Primitive& tile() const {
     return *std::find_if(primitives.begin(), primitives.end(), [](const Primitive& p) { return p.height == kRowTile; });
@@ -229,16 +231,29 @@ AlignedArray<std::byte> random_weights(const WeightLayout& layout, WeightType ty
   return weights;
 }
 
+/// Whether this machine has a kernel for weights in the layout: whole steps of TileArgs.
+bool are_steps(const WeightLayout& layout, WeightType type, std::int64_t in, std::int64_t out) {
+  const bool int8 = type == WeightType::kInt8;
+  if (!int8 && type != WeightType::kBf16) return false;
+  return (int8 ? kernels().gemm_int8 : kernels().gemm_bf16) != nullptr && layout.name() == (int8 ? kInt8TileLayout : kBf16TileLayout) &&
+         in * static_cast<std::int64_t>(element_bytes(type)) % kTileInputBytes == 0 && out % kTileOutputs == 0;
+}
+
 std::shared_ptr<const Plan> make_plan(WeightType type, std::int64_t in, std::int64_t out) {
   auto tile = make_primitive(type, kRowTile, in, out, {{in, out}, types_of(type).operand, dnnl::memory::format_tag::any});
   if (!tile) return nullptr;
   const std::optional<WeightLayout> layout = layout_of(tile->desc.weights_desc(), type, in, out);
   if (!layout) return nullptr;
+  auto plan = std::make_shared<Plan>();
+  plan->layout = *layout;
+  plan->for_tiles = are_steps(*layout, type, in, out);
+  if (plan->for_tiles) {
+    plan->primitives.push_back(std::move(*tile));
+    return plan;
+  }
   AlignedArray<std::byte> random = random_weights(*layout, type, in, out);
   const dnnl::memory weights(tile->desc.weights_desc(), cpu_engine(), random.data());  // only what `layout` says is read
   if (!same_bits_anywhere(*tile, weights, type, in, out)) return nullptr;
-  auto plan = std::make_shared<Plan>();
-  plan->layout = *layout;
   for (const std::int64_t height : kHeights) {
     auto primitive = make_primitive(type, height, in, out, tile->desc.weights_desc());
     if (primitive && same_bits(*primitive, *tile, weights, type, in, out)) plan->primitives.push_back(std::move(*primitive));
@@ -284,6 +299,7 @@ class PackedGemm final : public OnednnGemm {
     const auto primitive = std::find_if(plan_->primitives.begin(), plan_->primitives.end(), [&](const Primitive& p) { return p.height == height; });
     outrider::execute(*primitive, memory_, src, dst);
   }
+  bool for_tiles() const override { return plan_->for_tiles; }
   std::string implementation() const override { return plan_->tile().desc.impl_info_str(); }
 
  private:

@@ -21,8 +21,8 @@ class OnednnGemm {
 
   /// Whether oneDNN is to multiply matrices of this shape: false where it has no optimised implementation
   /// on the active ISA, not an exact one (int8 without VNNI may saturate in 16 bits), not a
-  /// batch-invariant one (AVX2 sgemm), or one whose weights no WeightLayout describes. The check's
-  /// temporary matrix is as large as the real one: ask before making that.
+  /// batch-invariant one (AVX2 sgemm, bfloat16 with an odd number of inputs), or one whose weights no WeightLayout
+  /// describes. The check's temporary matrix is as large as the real one: ask before making that.
   static bool supports(WeightType type, std::int64_t in_features, std::int64_t out_features);
   /// @param weights [out, in] row-major: float, Bf16 or int8 by `type`.
   /// @pre supports(type, in_features, out_features)
@@ -38,6 +38,9 @@ class OnednnGemm {
   /// The packed weights and the name of their layout (weight_layout.h).
   virtual std::span<const std::byte> weights() const = 0;
   virtual const std::string& layout() const = 0;
+  /// Whether the weights are whole steps of TileArgs and this machine has the kernel for them (ADR 5): then that multiplies
+  /// them, no height was checked, and neither height() nor execute() is called.
+  virtual bool for_tiles() const = 0;
   /// How many rows the next execute should take when `rows` are left: more than `rows` only up to
   /// kRowTile, and then the surplus is padding.
   virtual std::int64_t height(std::int64_t rows) const = 0;

@@ -75,10 +75,12 @@ void multiply(const Int4Args& a) {
   }
   for (std::int64_t c = 0; c < chunks; ++c) {
     auto& weights = unpacked[c % 2];
+    // After a block's last chunk come those of the block that the next call has in its place.
+    const std::int64_t ahead = kPrefetchChunks + (c + kPrefetchChunks < chunks ? 0 : (kBlocks - 1) * chunks);
 #pragma GCC unroll 2
     for (int b = 0; b < kBlocks; ++b) {
       const Int4Chunk& chunk = a.weights[b * chunks + c];
-      prefetch(&chunk + kPrefetchChunks);
+      prefetch(&chunk + ahead);
       unpack(chunk, weights[b]);
     }
     for (int r = 0; r < kRows; ++r) _mm_prefetch(a.x + (r * chunks + c + 1) * 64, _MM_HINT_T0);

@@ -9,10 +9,10 @@ namespace {
 /// To fetch ahead into the L1 cache, and further ahead into the L2, which has more reads under way.
 constexpr std::int64_t kNearChunks = 4, kFarChunks = 16;
 
-inline void prefetch(const Int4Chunk* chunk) {
-  for (std::size_t byte = 0; byte < sizeof *chunk; byte += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(chunk + kNearChunks) + byte, _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(chunk + kFarChunks) + byte, _MM_HINT_T1);
+inline void prefetch(const Int4Chunk* near, const Int4Chunk* far) {
+  for (std::size_t byte = 0; byte < sizeof *near; byte += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(near) + byte, _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(far) + byte, _MM_HINT_T1);
   }
 }
 
@@ -30,7 +30,9 @@ void multiply(const Int4Args& a, std::int64_t first_row, const char* ahead, std:
   }
   for (std::int64_t c = 0; c < chunks; ++c, x += 64, correction += 2) {
     if (lines == 0) {
-      for (int b = 0; b < kBlocks; ++b) prefetch(a.weights + b * chunks + c);
+      // After a block's last chunk come those of the block that the next call has in its place.
+      const auto later = [&](std::int64_t by) { return a.weights + c + by + (c + by < chunks ? 0 : (kBlocks - 1) * chunks); };
+      for (int b = 0; b < kBlocks; ++b) prefetch(later(kNearChunks) + b * chunks, later(kFarChunks) + b * chunks);
     }
     for (std::int64_t line = 0; line < lines; ++line, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T0);
 #pragma GCC unroll 2

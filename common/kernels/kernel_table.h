@@ -102,7 +102,7 @@ struct KernelTable {
   void (*gemm_int4)(const Int4Args& args);
   /// y = the product in int32, exact, times both scales, as dequantize() has it. Null but for kAmx.
   void (*gemm_int8)(const TileArgs& args);
-  /// y = the product, pairs of inputs added in ascending order. Null but for kAmx.
+  /// y = the product: for each step a chain of fma over the even inputs and one over the odd, both added to the sum. Null but for kAmx.
   void (*gemm_bf16)(const TileArgs& args);
   /// softmax(q . k) . v per head, not yet divided by its sum, so that the parts of a long row can be put together
   /// (ops.cc). Scores are not scaled (gemma4.md 3.4).

@@ -176,20 +176,17 @@ void Linear::use_own(std::span<const std::byte> weights, std::shared_ptr<const v
 
 void Linear::use_gemm(std::shared_ptr<const OnednnGemm> gemm) {
   gemm_ = std::move(gemm);
-  tiles_ = type_ == WeightType::kInt8   ? kernels().gemm_int8 != nullptr && gemm_->layout().starts_with(kInt8TileLayout)
-           : type_ == WeightType::kBf16 ? kernels().gemm_bf16 != nullptr && gemm_->layout().starts_with(kBf16TileLayout)
-                                        : false;
-  tiles_ = tiles_ && row_bytes(type_, in_features_) % kTileInputBytes == 0 && out_features_ % kTileOutputs == 0;
   weight_bytes_ = own_bytes(type_, in_features_, out_features_);
-  implementation_ = (tiles_ ? "own amx, weights of onednn " : "onednn ") + gemm_->implementation();
+  implementation_ = (gemm_->for_tiles() ? "own amx, weights of onednn " : "onednn ") + gemm_->implementation();
 }
 
 void Linear::forward(Matrix<const float> x, Matrix<float> y) const {
   DCHECK(x.size(1) == in_features_ && y.size(1) == out_features_ && x.size(0) == y.size(0));
   DCHECK(x.stride(0) == in_features_ && y.stride(0) == out_features_);
+  if (x.size(0) == 0) return;
   if (type_ == WeightType::kInt4) return forward_int4(x.data(), x.size(0), y.data());
   if (gemm_ == nullptr) return forward_own(x.data(), x.size(0), y.data());
-  if (tiles_) return forward_tiles(x.data(), x.size(0), y.data());
+  if (gemm_->for_tiles()) return forward_tiles(x.data(), x.size(0), y.data());
   for (std::int64_t r = 0; r < x.size(0);) {
     const std::int64_t height = gemm_->height(x.size(0) - r);
     const std::int64_t rows = std::min(height, x.size(0) - r);

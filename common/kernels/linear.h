@@ -102,7 +102,6 @@ class Linear {
   std::size_t weight_bytes_ = 0;
   std::string implementation_;
   std::shared_ptr<const class OnednnGemm> gemm_;  ///< null: our own kernels over `own_weights_`
-  bool tiles_ = false;                            ///< our own kernel over gemm_'s weights
   std::span<const std::byte> own_weights_;        ///< int4: chunks (int4.h); else [out, in] in the stored type
   std::shared_ptr<const void> keep_alive_;        ///< owns own_weights_
   std::vector<float> column_scale_;               ///< [out], int8 only

@@ -19,7 +19,7 @@ constexpr std::int64_t kGroupBytes = 4 * kTileOutputs;         ///< four bytes o
 constexpr std::int64_t kStepBytes = kTileInputBytes / 4 * kGroupBytes;
 constexpr std::int64_t kFarSteps = 8;
 
-/// Sums of int8 products are exact; of bfloat16 they are added in the order of the inputs.
+/// Sums of int8 products are exact; those of bfloat16 grow step by step, in the order that the instruction has within one.
 template <typename Weight>
 using Sum = std::conditional_t<std::is_same_v<Weight, Bf16>, float, std::int32_t>;
 

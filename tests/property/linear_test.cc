@@ -508,6 +508,16 @@ TEST(LinearImplementation, IsTheFastestThatIsExact) {
   }
 }
 
+TEST(LinearForward, OfNoRowsDoesNothing) {
+  CounterRng rng(5);
+  const Stored stored(rng, {64, 64}, DType::kF32, 1);
+  for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
+    float x = 1, y = 2;
+    Linear::pack(type, 64, stored.refs).forward({&x, {0, 64}}, {&y, {0, 64}});
+    EXPECT_EQ(y, 2) << to_string(type);
+  }
+}
+
 TEST(LinearWeightBytes, CountWhatOneForwardReads) {
   CounterRng rng(1);
   const Stored stored(rng, {64, 96}, DType::kF32, 2);
