@@ -17,7 +17,6 @@ __m512 fma_lanes(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c)
 #include "common/kernels/vector_lanes.inc"
 #include "common/kernels/amx_tiles.inc"
 
-constexpr std::int64_t kTile = 16;    ///< queries, keys or dimensions of a tile of sums
 constexpr std::int64_t kBlock = 32;   ///< keys or dimensions that one product adds up
 constexpr std::int64_t kQueries = 64; ///< that read the keys together; their scores stay in the L2 cache
 constexpr std::int64_t kTiles = kQueries / kTile;

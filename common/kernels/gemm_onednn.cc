@@ -108,7 +108,7 @@ constexpr std::int64_t kHeights[] = {1, 2, 3, 5, 9, kPromptTile};
 struct Plan {
   std::vector<Primitive> primitives;  ///< ascending height; holds kRowTile
   WeightLayout layout;                ///< of tile()'s weights
-  bool for_tiles = false;             ///< OnednnGemm::for_tiles
+  TileKernel tile_kernel = nullptr;   ///< OnednnGemm::tile_kernel
 
   const Primitive& tile() const {
     return *std::find_if(primitives.begin(), primitives.end(), [](const Primitive& p) { return p.height == kRowTile; });
@@ -231,12 +231,13 @@ AlignedArray<std::byte> random_weights(const WeightLayout& layout, WeightType ty
   return weights;
 }
 
-/// Whether this machine has a kernel for weights in the layout: whole steps of TileArgs.
-bool are_steps(const WeightLayout& layout, WeightType type, std::int64_t in, std::int64_t out) {
-  const bool int8 = type == WeightType::kInt8;
-  if (!int8 && type != WeightType::kBf16) return false;
-  return (int8 ? kernels().gemm_int8 : kernels().gemm_bf16) != nullptr && layout.name() == (int8 ? kInt8TileLayout : kBf16TileLayout) &&
-         in * static_cast<std::int64_t>(element_bytes(type)) % kTileInputBytes == 0 && out % kTileOutputs == 0;
+/// OnednnGemm::tile_kernel for weights in the layout.
+TileKernel tile_kernel_for(const WeightLayout& layout, WeightType type, std::int64_t in, std::int64_t out) {
+  const bool whole_steps = in * static_cast<std::int64_t>(element_bytes(type)) % kTileInputBytes == 0 && out % kTileOutputs == 0;
+  if (!whole_steps) return nullptr;
+  if (type == WeightType::kInt8 && layout.name() == kInt8TileLayout) return kernels().gemm_int8;
+  if (type == WeightType::kBf16 && layout.name() == kBf16TileLayout) return kernels().gemm_bf16;
+  return nullptr;
 }
 
 std::shared_ptr<const Plan> make_plan(WeightType type, std::int64_t in, std::int64_t out) {
@@ -246,17 +247,15 @@ std::shared_ptr<const Plan> make_plan(WeightType type, std::int64_t in, std::int
   if (!layout) return nullptr;
   auto plan = std::make_shared<Plan>();
   plan->layout = *layout;
-  plan->for_tiles = are_steps(*layout, type, in, out);
-  if (plan->for_tiles) {
-    plan->primitives.push_back(std::move(*tile));
-    return plan;
-  }
-  AlignedArray<std::byte> random = random_weights(*layout, type, in, out);
-  const dnnl::memory weights(tile->desc.weights_desc(), cpu_engine(), random.data());  // only what `layout` says is read
-  if (!same_bits_anywhere(*tile, weights, type, in, out)) return nullptr;
-  for (const std::int64_t height : kHeights) {
-    auto primitive = make_primitive(type, height, in, out, tile->desc.weights_desc());
-    if (primitive && same_bits(*primitive, *tile, weights, type, in, out)) plan->primitives.push_back(std::move(*primitive));
+  plan->tile_kernel = tile_kernel_for(*layout, type, in, out);
+  if (plan->tile_kernel == nullptr) {
+    AlignedArray<std::byte> random = random_weights(*layout, type, in, out);
+    const dnnl::memory weights(tile->desc.weights_desc(), cpu_engine(), random.data());  // only what `layout` says is read
+    if (!same_bits_anywhere(*tile, weights, type, in, out)) return nullptr;
+    for (const std::int64_t height : kHeights) {
+      auto primitive = make_primitive(type, height, in, out, tile->desc.weights_desc());
+      if (primitive && same_bits(*primitive, *tile, weights, type, in, out)) plan->primitives.push_back(std::move(*primitive));
+    }
   }
   plan->primitives.push_back(std::move(*tile));
   std::sort(plan->primitives.begin(), plan->primitives.end(), [](const Primitive& a, const Primitive& b) { return a.height < b.height; });
@@ -299,7 +298,7 @@ class PackedGemm final : public OnednnGemm {
     const auto primitive = std::find_if(plan_->primitives.begin(), plan_->primitives.end(), [&](const Primitive& p) { return p.height == height; });
     outrider::execute(*primitive, memory_, src, dst);
   }
-  bool for_tiles() const override { return plan_->for_tiles; }
+  TileKernel tile_kernel() const override { return plan_->tile_kernel; }
   std::string implementation() const override { return plan_->tile().desc.impl_info_str(); }
 
  private:

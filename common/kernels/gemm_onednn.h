@@ -8,6 +8,9 @@
 
 namespace outrider {
 
+struct TileArgs;
+using TileKernel = void (*)(const TileArgs&);
+
 /// One packed weight matrix behind oneDNN's matmul, for a few fixed numbers of rows.
 /// The only place that uses oneDNN; compiles against 2.6 and 3.x.
 ///
@@ -38,9 +41,9 @@ class OnednnGemm {
   /// The packed weights and the name of their layout (weight_layout.h).
   virtual std::span<const std::byte> weights() const = 0;
   virtual const std::string& layout() const = 0;
-  /// Whether the weights are whole steps of TileArgs and this machine has the kernel for them (ADR 5): then that multiplies
-  /// them, no height was checked, and neither height() nor execute() is called.
-  virtual bool for_tiles() const = 0;
+  /// What multiplies the weights instead of oneDNN, where they are whole steps of TileArgs and this machine has the kernel
+  /// (ADR 5): then no height was checked, and neither height() nor execute() is called. Null elsewhere.
+  virtual TileKernel tile_kernel() const = 0;
   /// How many rows the next execute should take when `rows` are left: more than `rows` only up to
   /// kRowTile, and then the surplus is padding.
   virtual std::int64_t height(std::int64_t rows) const = 0;

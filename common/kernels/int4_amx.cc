@@ -12,7 +12,6 @@ namespace {
 
 /// Up to here the vector kernel is as fast or faster: it waits for the memory alone (docs/performance.md).
 constexpr std::int64_t kVectorRows = 8;
-constexpr std::int64_t kRowsMax = 16;
 constexpr std::int64_t kPanelRows = 128;  // share what unpacking costs; their inputs fit the L2 cache
 constexpr int kStripChunks = 8;           // two blocks' strips, the inputs of a tile and its products fit the L1 cache
 constexpr std::int64_t kPrefetchChunks = 7;
@@ -68,7 +67,7 @@ template <int kRows, int kBlocks>
 void multiply(const Int4Args& a) {
   const std::int64_t chunks = a.chunks;
   alignas(64) Weights unpacked[2][kBlocks];  // two: the next chunk's stores need not wait for this one's tiles
-  alignas(64) std::int32_t product[2 * kBlocks][kRowsMax][16];
+  alignas(64) std::int32_t product[2 * kBlocks][kTile][16];
   __m512 sum[kBlocks][kRows];
   for (int b = 0; b < kBlocks; ++b) {
     for (int r = 0; r < kRows; ++r) sum[b][r] = _mm512_setzero_ps();
@@ -83,7 +82,7 @@ void multiply(const Int4Args& a) {
       prefetch(&chunk + ahead);
       unpack(chunk, weights[b]);
     }
-    for (int r = 0; r < kRows; ++r) _mm_prefetch(a.x + (r * chunks + c + 1) * 64, _MM_HINT_T0);
+    prefetch_tile(a.x + (c + 1) * kInt4Inputs, chunks * kInt4Inputs, kRows);
     finish_stores(weights);
     _tile_loadd(4, a.x + c * 64, chunks * 64);
     _tile_loadd(5, a.x + c * 64 + 32, chunks * 64);
@@ -141,7 +140,7 @@ inline void start(int tile, const std::int8_t* x, std::int64_t row_bytes, const 
   }
 }
 
-inline void finish(int tile, std::int32_t (&product)[kRowsMax][16]) {
+inline void finish(int tile, std::int32_t (&product)[kTile][16]) {
   switch (tile) {
     case 0: _tile_stored(0, product, 64); return;
     case 1: _tile_stored(1, product, 64); return;
@@ -156,7 +155,7 @@ template <int kRows, int kChunks>
 void multiply_strip(const std::int8_t* x, std::int64_t row_bytes, const Strip& strip, const Int4Chunk* ahead, const std::int8_t* next_x,
                     float (*sum)[16]) {
   constexpr int kGroups = 2 * kChunks;
-  alignas(64) std::int32_t product[4][kRowsMax][16];
+  alignas(64) std::int32_t product[4][kTile][16];
   __m512 total[kRows];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) total[r] = _mm512_load_ps(sum[r]);
@@ -165,9 +164,7 @@ void multiply_strip(const std::int8_t* x, std::int64_t row_bytes, const Strip& s
     if (g < kGroups) {
       start(g % 4, x + g * kInt4Group, row_bytes, strip.weights[g / 2][g % 2]);
       if (g % 2 == 0 && ahead != nullptr) prefetch(ahead + g / 2);
-      if (g % 2 == 0 && next_x != nullptr) {
-        for (int r = 0; r < kRows; ++r) _mm_prefetch(next_x + r * row_bytes + g * kInt4Group, _MM_HINT_T0);
-      }
+      if (g % 2 == 0 && next_x != nullptr) prefetch_tile(next_x + g * kInt4Group, row_bytes, kRows);
     }
     if (g >= 2 && g < kGroups + 2) finish((g - 2) % 4, product[(g - 2) % 4]);
     if (g >= 4) {
@@ -230,7 +227,7 @@ void gemm_int4_amx(const Int4Args& a) {
   if (a.rows <= kVectorRows) return gemm_int4_avx512(a);
   // Panels of one height, in tiles of one height, so that the tiles are configured once; the last panel begins early.
   const std::int64_t panels = divide_up(a.rows, kPanelRows), panel_rows = divide_up(a.rows, panels);
-  const std::int64_t tiles = divide_up(panel_rows, kRowsMax), tile_rows = divide_up(panel_rows, tiles);
+  const std::int64_t tiles = divide_up(panel_rows, kTile), tile_rows = divide_up(panel_rows, tiles);
   configure_tiles(tiles_for(tile_rows));
   if (tiles == 1) {
     kMultiply[tile_rows - kRowsMin][a.blocks - 1](a);

@@ -29,7 +29,7 @@ std::int64_t row_bytes(WeightType type, std::int64_t in) { return in * static_ca
 /// Of the weights as our own kernels want them.
 std::size_t own_bytes(WeightType type, std::int64_t in, std::int64_t out) {
   if (type == WeightType::kInt4) return static_cast<std::size_t>(int4_blocks(out) * int4_chunks(in)) * sizeof(Int4Chunk);
-  return static_cast<std::size_t>(in) * static_cast<std::size_t>(out) * element_bytes(type);
+  return static_cast<std::size_t>(row_bytes(type, in) * out);
 }
 
 std::shared_ptr<AlignedArray<std::byte>> aligned_bytes(std::size_t count) { return std::make_shared<AlignedArray<std::byte>>(count); }
@@ -93,7 +93,7 @@ Linear Linear::pack(WeightType type, std::int64_t in_features, std::span<const W
       for (std::int64_t r = 0; r < part.rows; ++r) {
         read_row(part, r, row);
         const std::int64_t output = first + r;
-        std::byte* to = stored->data() + static_cast<std::size_t>(output) * static_cast<std::size_t>(row_bytes(type, in_features));
+        std::byte* to = stored->data() + output * row_bytes(type, in_features);
         switch (type) {
           case WeightType::kF32: std::memcpy(to, row.data(), row.size() * sizeof(float)); break;
           case WeightType::kBf16: kernels().to_bf16(row.data(), in_features, reinterpret_cast<Bf16*>(to)); break;
@@ -177,7 +177,7 @@ void Linear::use_own(std::span<const std::byte> weights, std::shared_ptr<const v
 void Linear::use_gemm(std::shared_ptr<const OnednnGemm> gemm) {
   gemm_ = std::move(gemm);
   weight_bytes_ = own_bytes(type_, in_features_, out_features_);
-  implementation_ = (gemm_->for_tiles() ? "own amx, weights of onednn " : "onednn ") + gemm_->implementation();
+  implementation_ = (gemm_->tile_kernel() != nullptr ? "own amx, weights of onednn " : "onednn ") + gemm_->implementation();
 }
 
 void Linear::forward(Matrix<const float> x, Matrix<float> y) const {
@@ -186,7 +186,7 @@ void Linear::forward(Matrix<const float> x, Matrix<float> y) const {
   if (x.size(0) == 0) return;
   if (type_ == WeightType::kInt4) return forward_int4(x.data(), x.size(0), y.data());
   if (gemm_ == nullptr) return forward_own(x.data(), x.size(0), y.data());
-  if (gemm_->for_tiles()) return forward_tiles(x.data(), x.size(0), y.data());
+  if (gemm_->tile_kernel() != nullptr) return forward_tiles(x.data(), x.size(0), y.data());
   for (std::int64_t r = 0; r < x.size(0);) {
     const std::int64_t height = gemm_->height(x.size(0) - r);
     const std::int64_t rows = std::min(height, x.size(0) - r);
@@ -254,6 +254,7 @@ static void deal_out(std::int64_t rows, std::int64_t blocks, Multiply multiply) 
 
 void Linear::forward_tiles(const float* x, std::int64_t rows, float* y) const {
   const KernelTable& k = kernels();
+  const TileKernel multiply = gemm_->tile_kernel();
   const bool int8 = type_ == WeightType::kInt8;
   const std::int64_t bytes = row_bytes(type_, in_features_), blocks = out_features_ / kTileOutputs;
   std::byte* input = reserve(input_scratch, (rows + 2 * kTileRows - 1) / (2 * kTileRows) * (2 * kTileRows) * bytes);
@@ -272,14 +273,14 @@ void Linear::forward_tiles(const float* x, std::int64_t rows, float* y) const {
       for (std::int64_t i = 0; i < bytes; i += kTileInputBytes) std::memcpy(to + i * kTileRows, row + i, kTileInputBytes);
     }
     deal_out(rows, blocks, [&](std::int64_t b) {
-      (int8 ? k.gemm_int8 : k.gemm_bf16)({.weights = gemm_->weights().data() + b * bytes * kTileOutputs,
-                                          .steps = bytes / kTileInputBytes,
-                                          .x = input,
-                                          .rows = rows,
-                                          .row_scale = row_scale,
-                                          .column_scale = int8 ? column_scale_.data() + b * kTileOutputs : nullptr,
-                                          .y = y + b * kTileOutputs,
-                                          .y_stride = out_features_});
+      multiply({.weights = gemm_->weights().data() + b * bytes * kTileOutputs,
+                .steps = bytes / kTileInputBytes,
+                .x = input,
+                .rows = rows,
+                .row_scale = row_scale,
+                .column_scale = int8 ? column_scale_.data() + b * kTileOutputs : nullptr,
+                .y = y + b * kTileOutputs,
+                .y_stride = out_features_});
     });
   }
 }

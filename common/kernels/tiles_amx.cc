@@ -12,7 +12,6 @@ namespace {
 
 #include "common/kernels/amx_tiles.inc"
 
-constexpr std::int64_t kTile = 16;  ///< rows or outputs of a tile of sums
 static_assert(kTile == kTileRows && kTileOutputs == 4 * kTile);
 constexpr std::int64_t kInputBytes = kTile * kTileInputBytes;  ///< of a tile of inputs
 constexpr std::int64_t kGroupBytes = 4 * kTileOutputs;         ///< four bytes of inputs of every output
@@ -75,11 +74,6 @@ void multiply_few(const TileArgs& a) {
   _tile_stored(3, &sums[0][3 * kTile], sizeof sums[0]);
   finish_stores(sums);
   for (std::int64_t r = 0; r < a.rows; ++r) write(a, r, sums[r]);
-}
-
-/// A tile into the L1 cache.
-inline void prefetch_tile(const std::byte* tile, std::int64_t row_bytes) {
-  for (std::int64_t row = 0; row < kTile; ++row) _mm_prefetch(tile + row * row_bytes, _MM_HINT_T0);
 }
 
 /// Two by two tiles: what is loaded is used twice.
