@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "common/base/random.h"
@@ -53,17 +53,26 @@ class Tensors {
     const double scale = 1 / std::sqrt(static_cast<double>(shape.back()));
     matrix(name, std::move(shape), scale);
   }
-  void matrix(const std::string& name, std::vector<std::int64_t> shape, double scale) { specs_.push_back({name, std::move(shape), TensorSpec::kMatrix, scale}); }
-  void vector(const std::string& name, std::int64_t size, double mean = 1) { specs_.push_back({name, {size}, TensorSpec::kVector, mean}); }
-  void permutation(const std::string& name, std::int64_t size) { specs_.push_back({name, {size}, TensorSpec::kPermutation, 0}); }
+  void matrix(const std::string& name, std::vector<std::int64_t> shape, double scale) {
+    specs_.push_back({name, std::move(shape), TensorSpec::kMatrix, scale});
+  }
+  void vector(const std::string& name, std::int64_t size, double mean = 1) {
+    specs_.push_back({name, {size}, TensorSpec::kVector, mean});
+  }
+  void permutation(const std::string& name, std::int64_t size) {
+    specs_.push_back({name, {size}, TensorSpec::kPermutation, 0});
+  }
 
   /// What every layer has, of the backbone or the assistant.
-  void layer(const std::string& prefix, std::int64_t hidden, std::int64_t heads, std::int64_t head_dim, std::int64_t inner) {
-    for (const char* norm : {"input", "post_attention", "pre_feedforward", "post_feedforward"}) vector(fmt::format("{}{}_layernorm.weight", prefix, norm), hidden);
+  void layer(const std::string& prefix, std::int64_t hidden, std::int64_t heads, std::int64_t head_dim,
+             std::int64_t inner) {
+    for (const char* norm : {"input", "post_attention", "pre_feedforward", "post_feedforward"})
+      vector(fmt::format("{}{}_layernorm.weight", prefix, norm), hidden);
     vector(prefix + "layer_scalar", 1, 0.8);
     matrix(prefix + "self_attn.q_proj.weight", {heads * head_dim, hidden});
     matrix(prefix + "self_attn.o_proj.weight", {hidden, heads * head_dim});
-    vector(prefix + "self_attn.q_norm.weight", head_dim, 1 / std::sqrt(static_cast<double>(head_dim)));  // scores are not scaled
+    vector(prefix + "self_attn.q_norm.weight", head_dim,
+           1 / std::sqrt(static_cast<double>(head_dim)));  // scores are not scaled
     matrix(prefix + "mlp.gate_proj.weight", {inner, hidden});
     matrix(prefix + "mlp.up_proj.weight", {inner, hidden});
     matrix(prefix + "mlp.down_proj.weight", {hidden, inner});
@@ -81,7 +90,8 @@ Tensors backbone_tensors(const ModelShape& v) {
   t.matrix(prefix + "embed_tokens.weight", {v.vocab_size, hidden});
   t.vector(prefix + "norm.weight", hidden);
   if (ple > 0) {
-    t.matrix(prefix + "embed_tokens_per_layer.weight", {v.vocab_size, layers * ple}, 1 / std::sqrt(static_cast<double>(ple)));
+    t.matrix(prefix + "embed_tokens_per_layer.weight", {v.vocab_size, layers * ple},
+             1 / std::sqrt(static_cast<double>(ple)));
     t.matrix(prefix + "per_layer_model_projection.weight", {layers * ple, hidden});
     t.vector(prefix + "per_layer_projection_norm.weight", ple);
   }
@@ -89,7 +99,8 @@ Tensors backbone_tensors(const ModelShape& v) {
     const std::string layer = fmt::format("{}layers.{}.", prefix, i);
     const bool full = v.is_full(i), shared = i >= v.num_hidden_layers - v.num_kv_shared_layers;
     const std::int64_t head_dim = full ? v.global_head_dim : v.head_dim;
-    t.layer(layer, hidden, v.num_attention_heads, head_dim, v.intermediate_size * (shared && v.use_double_wide_mlp ? 2 : 1));
+    t.layer(layer, hidden, v.num_attention_heads, head_dim,
+            v.intermediate_size * (shared && v.use_double_wide_mlp ? 2 : 1));
     if (!shared) {
       const std::int64_t kv = (full ? v.num_global_key_value_heads : v.num_key_value_heads) * head_dim;
       t.matrix(layer + "self_attn.k_proj.weight", {kv, hidden});
@@ -102,7 +113,8 @@ Tensors backbone_tensors(const ModelShape& v) {
       t.vector(layer + "post_per_layer_input_norm.weight", hidden);
     }
     if (v.num_experts > 0) {
-      for (const char* norm : {"post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2"}) {
+      for (const char* norm :
+           {"post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2"}) {
         t.vector(fmt::format("{}{}.weight", layer, norm), hidden);
       }
       t.matrix(layer + "router.proj.weight", {v.num_experts, hidden}, 1);  // its input has the scale hidden^-0.5
@@ -123,8 +135,8 @@ Tensors assistant_tensors(const ModelShape& v) {
   t.matrix("model.embed_tokens.weight", {v.vocab_size, hidden});
   t.vector("model.norm.weight", hidden);
   for (int j = 0; j < kAssistantLayers; ++j) {
-    t.layer(fmt::format("model.layers.{}.", j), hidden, v.assistant.num_attention_heads, j == kAssistantLayers - 1 ? v.global_head_dim : v.head_dim,
-            v.assistant.intermediate_size);
+    t.layer(fmt::format("model.layers.{}.", j), hidden, v.assistant.num_attention_heads,
+            j == kAssistantLayers - 1 ? v.global_head_dim : v.head_dim, v.assistant.intermediate_size);
   }
   if (v.assistant.use_ordered_embeddings) {
     t.matrix("masked_embedding.centroids.weight", {kNumCentroids, hidden});
@@ -135,7 +147,9 @@ Tensors assistant_tensors(const ModelShape& v) {
 
 // ---- files ----
 
-void put(std::ofstream& file, const void* data, std::size_t bytes) { file.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes)); }
+void put(std::ofstream& file, const void* data, std::size_t bytes) {
+  file.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
+}
 
 void put_tensor(std::ofstream& file, const TensorSpec& spec, CounterRng& rng) {
   const std::uint64_t count = spec.elements();
@@ -174,7 +188,9 @@ void write_shard(const fs::path& path, std::span<const TensorSpec> specs, Counte
   json header = json::object();
   std::uint64_t offset = 0;
   for (const TensorSpec& spec : specs) {
-    header[spec.name] = {{"dtype", spec.kind == TensorSpec::kPermutation ? "I64" : "BF16"}, {"shape", spec.shape}, {"data_offsets", {offset, offset + spec.bytes()}}};
+    header[spec.name] = {{"dtype", spec.kind == TensorSpec::kPermutation ? "I64" : "BF16"},
+                         {"shape", spec.shape},
+                         {"data_offsets", {offset, offset + spec.bytes()}}};
     offset += spec.bytes();
   }
   std::string text = header.dump();
@@ -212,11 +228,14 @@ void write_weights(const fs::path& dir, const Tensors& tensors, CounterRng& rng)
   }
   json weight_map = json::object();
   for (std::size_t s = 0; s < shards.size(); ++s) {
-    const std::string name = shards.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
+    const std::string name = shards.size() == 1 ? "model.safetensors"
+                                                : fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
     write_shard(dir / name, shards[s], rng);
     for (const TensorSpec& spec : shards[s]) weight_map[spec.name] = name;
   }
-  if (shards.size() > 1) write_json(dir / "model.safetensors.index.json", {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}});
+  if (shards.size() > 1)
+    write_json(dir / "model.safetensors.index.json",
+               {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}});
   std::printf("%s: %zu tensors, %.2f GB\n", dir.c_str(), tensors.specs().size(), static_cast<double>(total) / 1e9);
 }
 
@@ -225,10 +244,12 @@ void make_pair(const ModelShape& v, const fs::path& out) {
   fs::create_directories(out / "backbone");
   fs::create_directories(out / "assistant");
   write_text(out / "backbone/config.json", backbone_config_json(v));
-  write_json(out / "backbone/generation_config.json", {{"bos_token_id", 2}, {"eos_token_id", {1, 106, 50}}, {"pad_token_id", 0}});
+  write_json(out / "backbone/generation_config.json",
+             {{"bos_token_id", 2}, {"eos_token_id", {1, 106, 50}}, {"pad_token_id", 0}});
   write_text(out / "assistant/config.json", assistant_config_json(v));
   for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
-    fs::copy_file(fs::path(OUTRIDER_SOURCE_DIR) / "models/nano/backbone" / name, out / "backbone" / name, fs::copy_options::overwrite_existing);
+    fs::copy_file(fs::path(OUTRIDER_SOURCE_DIR) / "models/nano/backbone" / name, out / "backbone" / name,
+                  fs::copy_options::overwrite_existing);
   }
   write_weights(out / "backbone", backbone_tensors(v), rng);
   write_weights(out / "assistant", assistant_tensors(v), rng);
@@ -246,8 +267,11 @@ int main(int argc, char** argv) {
   for (const outrider::ModelShape& variant : outrider::published_shapes()) names.push_back(variant.name);
   app.add_option("VARIANT", name, "Which one")->required()->check(CLI::IsMember(names));
   app.add_option("DIR", out, "Gets backbone/ and assistant/")->required();
-  app.add_option("--layers", layers, "Backbone layers, in the published pattern (default: all)")->check(CLI::Range(2, 1024));
-  app.add_option("--shrink", shrink, "Divides every width and the vocabulary, for tests")->check(CLI::IsMember({1, 2, 4, 8, 16}))->capture_default_str();
+  app.add_option("--layers", layers, "Backbone layers, in the published pattern (default: all)")
+      ->check(CLI::Range(2, 1024));
+  app.add_option("--shrink", shrink, "Divides every width and the vocabulary, for tests")
+      ->check(CLI::IsMember({1, 2, 4, 8, 16}))
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
     const outrider::ModelShape variant = outrider::published_shape(name).value();

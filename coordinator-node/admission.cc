@@ -12,13 +12,16 @@ namespace {
 constexpr Duration kAskInterval = std::chrono::milliseconds(100);
 }  // namespace
 
-Result<std::unique_ptr<Admission::Place>> Admission::enter(const std::string& client, const std::function<bool()>& gone) {
+Result<std::unique_ptr<Admission::Place>> Admission::enter(const std::string& client,
+                                                           const std::function<bool()>& gone) {
   std::unique_ptr<Place> place(new Place(*this, client));  // outlives the lock, which its destructor takes
   std::unique_lock lock(mutex_);
   const auto [entry, is_new] = clients_.try_emplace(client);
   if (is_new) entry->second.turn = ++turn_;
   std::deque<Place*>& line = entry->second.line;
-  if (line.size() >= waiting_max_) return Error{Errc::kUnavailable, fmt::format("{} requests of {} are waiting, no more of one client", line.size(), client)};
+  if (line.size() >= waiting_max_)
+    return Error{Errc::kUnavailable,
+                 fmt::format("{} requests of {} are waiting, no more of one client", line.size(), client)};
   line.push_back(place.get());
   place->state_ = Place::State::kWaiting;
   ++waiting_;

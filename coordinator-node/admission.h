@@ -14,12 +14,12 @@
 
 namespace outrider {
 
-/// The line in front of the coordinator, to which all clients of an HTTP server are one crowd: lets so many requests in at
-/// once, and next one of the client that has the fewest in; among equals, whose turn is longest ago. Any thread.
+/// The line in front of the coordinator, to which all clients of an HTTP server are one crowd: lets so many requests in
+/// at once, and next one of the client that has the fewest in; among equals, whose turn is longest ago. Any thread.
 class Admission {
  public:
-  /// Of a client's requests that are in, so many may be without a token. The coordinator has a line of its own, where nobody
-  /// knows HTTP's clients: none is to fill it, but prompts are to fill a verifier's forward pass.
+  /// Of a client's requests that are in, so many may be without a token. The coordinator has a line of its own, where
+  /// nobody knows HTTP's clients: none is to fill it, but prompts are to fill a verifier's forward pass.
   static constexpr int kStartingMax = 8;
 
   /// A request's own; it leaves with its destructor.
@@ -48,7 +48,8 @@ class Admission {
   Admission(int open_max, std::size_t waiting_max) : open_max_(open_max), waiting_max_(waiting_max) {}
 
   /// Waits for a turn of `client`. The Admission must outlive the place.
-  /// @return kUnavailable when too many of its requests wait, kCancelled once `gone` says so, which is asked several times a second.
+  /// @return kUnavailable when too many of its requests wait, kCancelled once `gone` says so, which is asked several
+  /// times a second.
   Result<std::unique_ptr<Place>> enter(const std::string& client, const std::function<bool()>& gone);
 
   int open() const;
@@ -56,7 +57,7 @@ class Admission {
 
  private:
   struct Client {
-    std::uint64_t turn = 0;   ///< when it was last let in, or came
+    std::uint64_t turn = 0;  ///< when it was last let in, or came
     int open = 0, starting = 0;
     std::deque<Place*> line;  ///< those that wait
   };

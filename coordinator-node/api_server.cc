@@ -58,8 +58,10 @@ class AnswerReader {
   /// @return whether a stop string is complete: then the answer ends with this token.
   template <typename OnEvent>
   bool push(TokenId token, const OnEvent& on_event) {
-    if (chat_) pass(chat_->push(token), on_event);
-    else content(text_.push(token), on_event);
+    if (chat_)
+      pass(chat_->push(token), on_event);
+    else
+      content(text_.push(token), on_event);
     return stops_.stopped();
   }
   /// Ends the answer. @return its finish_reason.
@@ -74,7 +76,8 @@ class AnswerReader {
     } else {
       content(text_.finish(), on_event);
     }
-    if (const std::string rest = stops_.finish(); !rest.empty()) on_event(ChatEvent{ChatEvent::Kind::kContent, rest, {}});
+    if (const std::string rest = stops_.finish(); !rest.empty())
+      on_event(ChatEvent{ChatEvent::Kind::kContent, rest, {}});
     if (stops_.stopped()) return "stop";
     return finish == ChatFinish::kToolCalls ? "tool_calls" : finish == ChatFinish::kLength ? "length" : "stop";
   }
@@ -89,8 +92,10 @@ class AnswerReader {
   void pass(const std::vector<ChatEvent>& events, const OnEvent& on_event) {
     for (const ChatEvent& event : events) {
       if (stops_.stopped()) return;
-      if (event.kind == ChatEvent::Kind::kContent) content(event.text, on_event);
-      else on_event(event);
+      if (event.kind == ChatEvent::Kind::kContent)
+        content(event.text, on_event);
+      else
+        on_event(event);
     }
   }
 
@@ -110,7 +115,8 @@ class StreamedReply {
   /// @param job  emits pieces until it ends, or soon after `gone` says so. @return why there is no more.
   using Job = std::function<std::optional<ApiError>(const Emit& emit, const std::function<bool()>& gone)>;
 
-  StreamedReply(Job job, std::function<bool()> gone) : gone_(std::move(gone)), thread_([this, job = std::move(job)] { run(job); }) {}
+  StreamedReply(Job job, std::function<bool()> gone)
+      : gone_(std::move(gone)), thread_([this, job = std::move(job)] { run(job); }) {}
   ~StreamedReply() { dropped_ = true; }
 
   /// Waits for the first piece. @return the error, if that came instead.
@@ -139,7 +145,8 @@ class StreamedReply {
       error = ApiError{500, exception.what()};
     }
     const std::lock_guard lock(mutex_);
-    if (error && overrun_) error->message = fmt::format("the client left {} bytes of the reply unread", kUnreadBytesMax);
+    if (error && overrun_)
+      error->message = fmt::format("the client left {} bytes of the reply unread", kUnreadBytesMax);
     if (error && emitted_) pieces_.push_back(error_chunk(*error));
     if (emitted_) pieces_.emplace_back(kDoneChunk);
     error_ = std::move(error);
@@ -165,12 +172,13 @@ class StreamedReply {
   std::optional<ApiError> error_;
   bool emitted_ = false, ended_ = false;
   bool overrun_ = false;  ///< more than kUnreadBytesMax of them
-  std::jthread thread_;  // last: it uses the others
+  std::jthread thread_;   // last: it uses the others
 };
 
 }  // namespace
 
-Result<ServedModel> load_served_model(const std::filesystem::path& backbone, const std::string& name, DraftLength draft_length) {
+Result<ServedModel> load_served_model(const std::filesystem::path& backbone, const std::string& name,
+                                      DraftLength draft_length) {
   ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(backbone));
   ASSIGN_OR_RETURN(ChatFormat format, load_chat_format(backbone));
   ASSIGN_OR_RETURN(std::vector<TokenId> eos_ids, load_eos_token_ids(backbone));
@@ -185,8 +193,11 @@ Result<ServedModel> load_served_model(const std::filesystem::path& backbone, con
                                     .suppress_tokens = std::move(suppress_tokens)},
                        .draft_length = draft_length};
   RETURN_IF_ERROR(check_sampling(defaults.sampling, defaults.vocab_size));
-  return ServedModel{.tokenizer = std::move(tokenizer), .format = std::move(format), .eos_ids = std::move(eos_ids),
-                     .context_max = config.max_position_embeddings, .defaults = std::move(defaults)};
+  return ServedModel{.tokenizer = std::move(tokenizer),
+                     .format = std::move(format),
+                     .eos_ids = std::move(eos_ids),
+                     .context_max = config.max_position_embeddings,
+                     .defaults = std::move(defaults)};
 }
 
 /// One request to generate, from its arrival to its end.
@@ -201,7 +212,9 @@ struct ApiServer::Work {
   std::function<bool()> server_ends;
 
   /// Why nobody waits for the reply any more.
-  ApiError cut_off() const { return server_ends() ? ApiError{503, "the server ends"} : ApiError{kClientGone, "the client went away"}; }
+  ApiError cut_off() const {
+    return server_ends() ? ApiError{503, "the server ends"} : ApiError{kClientGone, "the client went away"};
+  }
 
   std::size_t choices() const { return prompts.size() * static_cast<std::size_t>(request.n); }
   Usage usage() const { return {facts.prompt_tokens, cached_tokens, facts.generated_tokens, facts.metrics}; }
@@ -213,7 +226,7 @@ class ApiServer::ChoiceSink {
   virtual ~ChoiceSink() = default;
   virtual void begin(std::size_t index) = 0;
   virtual void round(std::size_t index, const ReportedRound& reported) = 0;  ///< of the tokens that come next
-  virtual void score(std::size_t index, TokenScore score) = 0;  ///< of the token whose events come next
+  virtual void score(std::size_t index, TokenScore score) = 0;               ///< of the token whose events come next
   virtual void event(std::size_t index, const ChatEvent& event) = 0;
   virtual void end(std::size_t index, const char* finish_reason) = 0;
 };
@@ -232,9 +245,12 @@ class ApiServer::CollectingSink final : public ChoiceSink {
 
 class ApiServer::StreamingSink final : public ChoiceSink {
  public:
-  StreamingSink(const Work& work, const StreamedReply::Emit& emit) : work_(work), emit_(emit), choices_(work.choices()), open_(work.choices()) {}
+  StreamingSink(const Work& work, const StreamedReply::Emit& emit)
+      : work_(work), emit_(emit), choices_(work.choices()), open_(work.choices()) {}
   void begin(std::size_t index) override { emit_(first_chunk(work_.head, index)); }
-  void round(std::size_t index, const ReportedRound& reported) override { emit_(round_chunk(work_.head, index, reported)); }
+  void round(std::size_t index, const ReportedRound& reported) override {
+    emit_(round_chunk(work_.head, index, reported));
+  }
   void score(std::size_t index, TokenScore score) override { choices_[index].scores.push_back(std::move(score)); }
   void event(std::size_t index, const ChatEvent& event) override {
     Sent& choice = choices_[index];
@@ -263,17 +279,25 @@ class ApiServer::StreamingSink final : public ChoiceSink {
 /// One choice's tokens as what its sink is told.
 class ApiServer::ChoiceReader {
  public:
-  ChoiceReader(const Tokenizer& tokenizer, const Work& work, std::span<const TokenId> prompt, std::size_t index, ChoiceSink& sink)
-      : tokenizer_(tokenizer), request_(work.request), index_(index), sink_(sink), answer_(tokenizer, work.request, prompt), round_text_(tokenizer, /*skip_special=*/true) {}
+  ChoiceReader(const Tokenizer& tokenizer, const Work& work, std::span<const TokenId> prompt, std::size_t index,
+               ChoiceSink& sink)
+      : tokenizer_(tokenizer),
+        request_(work.request),
+        index_(index),
+        sink_(sink),
+        answer_(tokenizer, work.request, prompt),
+        round_text_(tokenizer, /*skip_special=*/true) {}
 
   /// Of the tokens that come next.
   void round(const RoundReport& round) { round_ = round; }
-  /// @param so_far  all of the choice, with the logprobs that the request wants. @return whether a stop string is complete.
+  /// @param so_far  all of the choice, with the logprobs that the request wants. @return whether a stop string is
+  /// complete.
   bool push(std::span<const TokenId> tokens, const Generation& so_far) {
     begin();
     if (request_.report_rounds) report_round(tokens);
     for (const TokenId token : tokens) {
-      if (request_.sampling.logprobs) sink_.score(index_, score(token, so_far.logprobs[static_cast<std::size_t>(count_)]));
+      if (request_.sampling.logprobs)
+        sink_.score(index_, score(token, so_far.logprobs[static_cast<std::size_t>(count_)]));
       ++count_;
       if (answer_.push(token, [this](const ChatEvent& event) { sink_.event(index_, event); })) return true;
     }
@@ -294,7 +318,8 @@ class ApiServer::ChoiceReader {
   TokenScore score(TokenId token, const TokenLogprobs& logprobs) {
     TokenScore result{.token = {bytes_of(tokenizer_, token), logprobs.logprob}, .top = {}, .text_offset = characters_};
     for (const Logprob& other : logprobs.top) result.top.push_back({bytes_of(tokenizer_, other.token), other.logprob});
-    characters_ += static_cast<std::size_t>(std::ranges::count_if(result.token.bytes, [](char c) { return (c & 0xC0) != 0x80; }));
+    characters_ +=
+        static_cast<std::size_t>(std::ranges::count_if(result.token.bytes, [](char c) { return (c & 0xC0) != 0x80; }));
     return result;
   }
   void report_round(std::span<const TokenId> tokens) {
@@ -319,7 +344,10 @@ class ApiServer::ChoiceReader {
 };
 
 ApiServer::ApiServer(TransportContext& context, ServedModel model, ApiOptions options)
-    : context_(context), model_(std::move(model)), options_(std::move(options)), started_(unix_seconds()),
+    : context_(context),
+      model_(std::move(model)),
+      options_(std::move(options)),
+      started_(unix_seconds()),
       admission_(options_.requests_max, static_cast<std::size_t>(options_.requests_max)) {}
 
 std::vector<HttpRoute> ApiServer::routes() {
@@ -349,7 +377,9 @@ ApiError ApiServer::api_error(const Error& error) const {
   }
 }
 
-std::vector<TokenId> ApiServer::encode(const std::string& text) const { return encode_with_bos(model_.tokenizer, text); }
+std::vector<TokenId> ApiServer::encode(const std::string& text) const {
+  return encode_with_bos(model_.tokenizer, text);
+}
 
 ApiResult<std::vector<TokenId>> ApiServer::render(const Conversation& conversation) const {
   Result<std::vector<TokenId>> prompt = render_chat(model_.tokenizer, model_.format, conversation);
@@ -363,11 +393,13 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
   auto work = std::make_shared<Work>();
   work->arrived = now();
   work->server_ends = http.server_ends;
-  ApiResult<CompletionRequest> parsed = chat ? parse_chat_completion(http.body, model_.defaults) : parse_completion(http.body, model_.defaults);
+  ApiResult<CompletionRequest> parsed =
+      chat ? parse_chat_completion(http.body, model_.defaults) : parse_completion(http.body, model_.defaults);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
   CompletionRequest& request = work->request = std::move(std::get<CompletionRequest>(parsed));
   if (!request.has_seed) request.sampling.seed = random_number();
-  if (const auto checked = check_sampling(request.sampling, model_.defaults.vocab_size); !checked) return api_error(checked.error());
+  if (const auto checked = check_sampling(request.sampling, model_.defaults.vocab_size); !checked)
+    return api_error(checked.error());
   if (chat) {
     ApiResult<std::vector<TokenId>> prompt = render(request.conversation);
     if (const auto* error = std::get_if<ApiError>(&prompt)) return *error;
@@ -377,13 +409,18 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
     const auto* text = std::get_if<std::string>(&prompt);
     work->prompts.push_back(text != nullptr ? encode(*text) : std::get<std::vector<TokenId>>(std::move(prompt)));
   }
-  for (const std::vector<TokenId>& prompt : work->prompts) work->facts.prompt_tokens += static_cast<std::int64_t>(prompt.size());
+  for (const std::vector<TokenId>& prompt : work->prompts)
+    work->facts.prompt_tokens += static_cast<std::int64_t>(prompt.size());
   Result<std::unique_ptr<Admission::Place>> place = admission_.enter(http.client, http.gone);
   if (!place && place.error().code == Errc::kCancelled) return work->cut_off();
   if (!place) return ApiError{.status = 429, .message = place.error().message, .code = "rate_limit_exceeded"};
   work->place = std::move(*place);
   work->facts.time_in_line = now() - work->arrived;
-  work->head = {.chat = chat, .logprobs = request.sampling.logprobs.has_value(), .id = fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", random_number()), .model = model_.defaults.model, .created = unix_seconds()};
+  work->head = {.chat = chat,
+                .logprobs = request.sampling.logprobs.has_value(),
+                .id = fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", random_number()),
+                .model = model_.defaults.model,
+                .created = unix_seconds()};
   return work;
 }
 
@@ -412,7 +449,11 @@ HttpReply ApiServer::complete(const HttpRequest& http, bool chat) {
   };
   const auto streamed = std::make_shared<StreamedReply>(job, http.gone);
   if (const std::optional<ApiError> error = streamed->wait_for_first()) return error_reply(*error);
-  return {.status = 200, .body = "", .content_type = "text/event-stream", .headers = {{"Cache-Control", "no-cache"}}, .next = [streamed] { return streamed->next(); }};
+  return {.status = 200,
+          .body = "",
+          .content_type = "text/event-stream",
+          .headers = {{"Cache-Control", "no-cache"}},
+          .next = [streamed] { return streamed->next(); }};
 }
 
 std::optional<ApiError> ApiServer::run(Work& work, ChoiceSink& sink, const std::function<bool()>& gone) {
@@ -435,7 +476,8 @@ Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) cons
                     .policy = request.draft_length.policy,
                     .report_rounds = request.report_rounds,
                     .shorten = !request.max_tokens};
-  if (!request.ignore_eos) generate.stop_ids.insert(generate.stop_ids.end(), model_.eos_ids.begin(), model_.eos_ids.end());
+  if (!request.ignore_eos)
+    generate.stop_ids.insert(generate.stop_ids.end(), model_.eos_ids.begin(), model_.eos_ids.end());
   generate.sampling.seed = seed_of_choice(generate.sampling.seed, index % n);
   return generate;
 }
@@ -447,7 +489,8 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
   std::deque<ChoiceReader> readers;  // which do not move
   for (std::size_t index = 0; index < work.choices(); ++index) {
     generates.push_back(generate_of_choice(work, index));
-    readers.emplace_back(model_.tokenizer, work, work.prompts[index / static_cast<std::size_t>(work.request.n)], index, sink);
+    readers.emplace_back(model_.tokenizer, work, work.prompts[index / static_cast<std::size_t>(work.request.n)], index,
+                         sink);
   }
   FinishedRequest& facts = work.facts;
   std::vector<std::optional<TimePoint>> last_tokens(readers.size());
@@ -464,20 +507,24 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
   };
   const auto on_end = [&](std::size_t index, const Generation& generation) {
     add(facts.metrics, generation.metrics);
-    if (index % static_cast<std::size_t>(work.request.n) == 0) work.cached_tokens += generation.metrics.cached_prompt_tokens;
+    if (index % static_cast<std::size_t>(work.request.n) == 0)
+      work.cached_tokens += generation.metrics.cached_prompt_tokens;
     const char* finish_reason = readers[index].finish(generation.reason);
-    facts.choices.push_back({.finish_reason = finish_reason, .prompt_tokens = std::ssize(generates[index].prompt),
-                             .generated_tokens = readers[index].count(), .metrics = generation.metrics});
+    facts.choices.push_back({.finish_reason = finish_reason,
+                             .prompt_tokens = std::ssize(generates[index].prompt),
+                             .generated_tokens = readers[index].count(),
+                             .metrics = generation.metrics});
     sink.end(index, finish_reason);
   };
-  const Result<std::vector<Generation>> generations =
-      client->generate_all(generates, {.on_tokens = on_tokens,
-                                       .on_round = [&](std::size_t index, const RoundReport& round) { readers[index].round(round); },
-                                       .on_end = on_end,
-                                       .cancelled = gone});
+  const Result<std::vector<Generation>> generations = client->generate_all(
+      generates, {.on_tokens = on_tokens,
+                  .on_round = [&](std::size_t index, const RoundReport& round) { readers[index].round(round); },
+                  .on_end = on_end,
+                  .cancelled = gone});
   if (!generations) {
     ApiError error = api_error(generations.error());
-    const Result<Status> status = generations.error().code == Errc::kUnavailable ? client->status() : Result<Status>(generations.error());
+    const Result<Status> status =
+        generations.error().code == Errc::kUnavailable ? client->status() : Result<Status>(generations.error());
     if (status && status->verifiers > 0) {  // there is a verifier, and it has too much to do
       error.status = 429;
       error.code = "rate_limit_exceeded";
@@ -491,7 +538,11 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
 // ---- the rest ----
 
 HttpReply ApiServer::model() const {
-  return json_reply({{"id", model_.defaults.model}, {"object", "model"}, {"created", started_}, {"owned_by", "outrider"}, {"max_model_len", model_.context_max}});
+  return json_reply({{"id", model_.defaults.model},
+                     {"object", "model"},
+                     {"created", started_},
+                     {"owned_by", "outrider"},
+                     {"max_model_len", model_.context_max}});
 }
 
 HttpReply ApiServer::models() const {
@@ -509,19 +560,30 @@ HttpReply ApiServer::status_reply() const {
   Json workers = Json::array();
   for (const WorkerStatus& worker : status->workers) {
     const bool verifier = worker.role == Role::kVerifier;
-    workers.push_back({{"role", verifier ? "verifier" : "drafter"}, {"name", worker.name}, {"sessions", worker.sessions}, {"draining", worker.draining},
+    workers.push_back({{"role", verifier ? "verifier" : "drafter"},
+                       {"name", worker.name},
+                       {"sessions", worker.sessions},
+                       {"draining", worker.draining},
                        {"rtt_ms", worker.rtt_ns > 0 ? Json(static_cast<double>(worker.rtt_ns) / 1e6) : Json()}});
     if (verifier) workers.back().update({{"kv_bytes", worker.kv_bytes}, {"kv_bytes_max", worker.kv_bytes_max}});
   }
-  return json_reply({{"model", model_.defaults.model}, {"version", options_.version}, {"sessions", status->sessions}, {"waiting", status->waiting},
-                     {"open_requests", admission_.open()}, {"waiting_requests", admission_.waiting()}, {"workers", std::move(workers)}});
+  return json_reply({{"model", model_.defaults.model},
+                     {"version", options_.version},
+                     {"sessions", status->sessions},
+                     {"waiting", status->waiting},
+                     {"open_requests", admission_.open()},
+                     {"waiting_requests", admission_.waiting()},
+                     {"workers", std::move(workers)}});
 }
 
 HttpReply ApiServer::ready() const {
   const Result<Status> status = this->status();
   if (!status) return error_reply({503, status.error().message});
   if (status->verifiers == 0) return error_reply({503, "no verifier has joined"});
-  return json_reply({{"status", "ready"}, {"verifiers", status->verifiers}, {"drafters", status->drafters}, {"sessions", status->sessions}});
+  return json_reply({{"status", "ready"},
+                     {"verifiers", status->verifiers},
+                     {"drafters", status->drafters},
+                     {"sessions", status->sessions}});
 }
 
 HttpReply ApiServer::tokenize(const HttpRequest& http) const {
@@ -541,13 +603,15 @@ HttpReply ApiServer::tokenize(const HttpRequest& http) const {
     strings = Json::array();
     for (const TokenId token : tokens) strings.push_back(model_.tokenizer.token_text(token));
   }
-  return json_reply({{"count", tokens.size()}, {"max_model_len", model_.context_max}, {"tokens", tokens}, {"token_strs", strings}});
+  return json_reply(
+      {{"count", tokens.size()}, {"max_model_len", model_.context_max}, {"tokens", tokens}, {"token_strs", strings}});
 }
 
 HttpReply ApiServer::detokenize(const HttpRequest& http) const {
   const ApiResult<std::vector<TokenId>> parsed = parse_detokenize(http.body, model_.defaults);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return error_reply(*error);
-  return json_reply({{"prompt", model_.tokenizer.decode(std::get<std::vector<TokenId>>(parsed), /*skip_special=*/false)}});
+  return json_reply(
+      {{"prompt", model_.tokenizer.decode(std::get<std::vector<TokenId>>(parsed), /*skip_special=*/false)}});
 }
 
 }  // namespace outrider

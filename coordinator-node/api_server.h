@@ -27,7 +27,8 @@ struct ServedModel {
   ApiDefaults defaults;
 };
 /// @param backbone  as Tokenizer::load(), load_text_config() and load_chat_format() take it.
-Result<ServedModel> load_served_model(const std::filesystem::path& backbone, const std::string& name, DraftLength draft_length);
+Result<ServedModel> load_served_model(const std::filesystem::path& backbone, const std::string& name,
+                                      DraftLength draft_length);
 
 /// FinishedRequest::status when the client went away: nginx's.
 inline constexpr int kClientGone = 499;
@@ -47,15 +48,16 @@ struct FinishedRequest {
   std::optional<Duration> time_to_first_token;           ///< likewise
   std::vector<Duration> inter_token_gaps;  ///< between arrivals, each of one or more tokens: vLLM's inter-token latency
   Duration total{};
-  RequestMetrics metrics;                  ///< sums over `choices`
-  std::vector<FinishedChoice> choices;     ///< but for those that were cut short
+  RequestMetrics metrics;               ///< sums over `choices`
+  std::vector<FinishedChoice> choices;  ///< but for those that were cut short
 };
 
 struct ApiOptions {
   std::string coordinator;  ///< its address
   std::string version;
-  int requests_max = 64;    ///< that generate at once; as many of each client wait, what comes beyond is told 429
-  std::function<void(const FinishedRequest&)> on_finished = [](const FinishedRequest&) {};  ///< any thread, many at once
+  int requests_max = 64;  ///< that generate at once; as many of each client wait, what comes beyond is told 429
+  std::function<void(const FinishedRequest&)> on_finished = [](const FinishedRequest&) {
+  };  ///< any thread, many at once
 };
 
 /// The endpoints of docs/http.md over a coordinator, of which each request is a client of its own.

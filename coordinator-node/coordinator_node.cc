@@ -45,12 +45,14 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
     pump.receive([&](const PeerId& from, Message message) {
       core.on_message(from, std::move(message), clock.now());
       // At once, not after the burst: every message here is one step of somebody's round.
-      pump.send(core.take_outgoing(), [&](const Message& sent, std::size_t bytes) { core.on_sent(sent, bytes); },
-                [&](const PeerId& peer) { core.on_peer_gone(peer, clock.now()); });
+      pump.send(
+          core.take_outgoing(), [&](const Message& sent, std::size_t bytes) { core.on_sent(sent, bytes); },
+          [&](const PeerId& peer) { core.on_peer_gone(peer, clock.now()); });
     });
     core.on_tick(clock.now());
-    pump.send(core.take_outgoing(), [&](const Message& sent, std::size_t bytes) { core.on_sent(sent, bytes); },
-              [&](const PeerId& peer) { core.on_peer_gone(peer, clock.now()); });
+    pump.send(
+        core.take_outgoing(), [&](const Message& sent, std::size_t bytes) { core.on_sent(sent, bytes); },
+        [&](const PeerId& peer) { core.on_peer_gone(peer, clock.now()); });
     pump.log(core.take_notices());
     if (rejection_log) rejection_log->write(core.take_rejections());
     if (policy_state) policy_state->save_when_due(core.policies(), now());

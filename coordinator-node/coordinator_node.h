@@ -11,7 +11,7 @@
 namespace outrider {
 
 struct CoordinatorOptions {
-  std::string listen;     ///< tcp://ADDRESS:PORT or inproc://NAME; workers and clients dial it
+  std::string listen;                        ///< tcp://ADDRESS:PORT or inproc://NAME; workers and clients dial it
   std::filesystem::path policy_state = {};   ///< file that keeps what the bandits learned (PolicyState); empty: none
   std::filesystem::path rejection_log = {};  ///< file that rejected drafts are appended to (RejectionLog); empty: none
   CoordinatorConfig core;  ///< `instance` is chosen at random when 0; `want_rejections` is rejection_log's matter

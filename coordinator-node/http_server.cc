@@ -86,7 +86,9 @@ class Connection final : public httplib::Stream {
     socklen_t size = sizeof address;
     std::array<char, NI_MAXHOST> host{};
     if (getpeername(socket_, reinterpret_cast<sockaddr*>(&address), &size) != 0) return "";
-    if (getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0) return "";
+    if (getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host.data(), host.size(), nullptr, 0,
+                    NI_NUMERICHOST) != 0)
+      return "";
     return host.data();
   }
 
@@ -241,8 +243,10 @@ void apply(HttpReply reply, httplib::Response& response, bool chunked = true) {
     sink.done();
     return true;
   };
-  if (chunked) response.set_chunked_content_provider(reply.content_type, pieces);
-  else response.set_content_provider(reply.content_type, pieces);
+  if (chunked)
+    response.set_chunked_content_provider(reply.content_type, pieces);
+  else
+    response.set_content_provider(reply.content_type, pieces);
 }
 
 /// As HttpRequest::client.
@@ -251,13 +255,15 @@ std::string client_of(const httplib::Request& request, const std::string& peer) 
   const std::string list = request.get_header_value("X-Forwarded-For");
   const std::string last = list.substr(list.find_last_of(", ") + 1);
   in6_addr address;
-  return inet_pton(AF_INET, last.c_str(), &address) == 1 || inet_pton(AF_INET6, last.c_str(), &address) == 1 ? last : peer;
+  return inet_pton(AF_INET, last.c_str(), &address) == 1 || inet_pton(AF_INET6, last.c_str(), &address) == 1 ? last
+                                                                                                             : peer;
 }
 
 /// Whether two strings are equal, in a time that tells nothing about where they differ.
 bool same_secret(const std::string& given, const std::string& key) {
   std::size_t difference = given.size() ^ key.size();
-  for (std::size_t i = 0; i < given.size(); ++i) difference |= static_cast<unsigned char>(given[i] ^ key[i % key.size()]);
+  for (std::size_t i = 0; i < given.size(); ++i)
+    difference |= static_cast<unsigned char>(given[i] ^ key[i % key.size()]);
   return difference == 0;
 }
 
@@ -269,7 +275,10 @@ std::string lower(std::string text) {
 /// A path as the regular expression that httplib wants.
 std::string exactly(const std::string& path) {
   std::string pattern;
-  for (const char c : path) pattern += std::isalnum(static_cast<unsigned char>(c)) || c == '/' || c == '_' || c == '-' ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  for (const char c : path)
+    pattern += std::isalnum(static_cast<unsigned char>(c)) || c == '/' || c == '_' || c == '-'
+                   ? std::string(1, c)
+                   : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
   return pattern;
 }
 
@@ -286,18 +295,21 @@ void set_close(httplib::Request& request) {
 std::optional<ApiError> framing_error(const httplib::Request& request) {
   const auto blank = [](const auto& header) { return header.first.find_first_of(" \t") != std::string::npos; };
   if (std::ranges::any_of(request.headers, blank)) return ApiError{400, "the name of a header has a blank"};
-  const std::size_t lengths = request.get_header_value_count("Content-Length"), codings = request.get_header_value_count("Transfer-Encoding");
+  const std::size_t lengths = request.get_header_value_count("Content-Length"),
+                    codings = request.get_header_value_count("Transfer-Encoding");
   if (lengths > 1) return ApiError{400, "more than one Content-Length"};
   if (codings == 0) return std::nullopt;
   if (lengths > 0) return ApiError{400, "both a Content-Length and a Transfer-Encoding"};
   const std::string coding = lower(request.get_header_value("Transfer-Encoding"));
-  if (codings > 1 || coding != "chunked") return ApiError{400, fmt::format("Transfer-Encoding is '{}', wanted chunked alone", coding)};
+  if (codings > 1 || coding != "chunked")
+    return ApiError{400, fmt::format("Transfer-Encoding is '{}', wanted chunked alone", coding)};
   return std::nullopt;
 }
 
 class Server final : public HttpServer, private httplib::Server {
  public:
-  Server(HttpOptions options, std::vector<HttpRoute> routes) : options_(std::move(options)), routes_(std::move(routes)) {
+  Server(HttpOptions options, std::vector<HttpRoute> routes)
+      : options_(std::move(options)), routes_(std::move(routes)) {
     new_task_queue = [this] { return new ConnectionThreads(options_.connections_max); };
     set_keep_alive_max_count(kRequestsPerConnection);  // the rest of this is only what it tells clients
     set_keep_alive_timeout(std::chrono::duration_cast<std::chrono::seconds>(options_.idle_timeout).count());
@@ -326,12 +338,16 @@ class Server final : public HttpServer, private httplib::Server {
         response.set_content(error_body(error), "application/json");
         current->close_after = true;
       }
-      if (current->close_after && request.get_header_value("Connection") != "close") response.set_header("Connection", "close");
+      if (current->close_after && request.get_header_value("Connection") != "close")
+        response.set_header("Connection", "close");
       return HandlerResponse::Handled;
     }));
-    set_logger([this](const httplib::Request&, const httplib::Response& response) { options_.on_response(response.status); });
+    set_logger(
+        [this](const httplib::Request&, const httplib::Response& response) { options_.on_response(response.status); });
     for (const HttpRoute& route : routes_) {
-      const Handler handler = [&route](const httplib::Request& request, httplib::Response& response) { answer(route, request, response); };
+      const Handler handler = [&route](const httplib::Request& request, httplib::Response& response) {
+        answer(route, request, response);
+      };
       route.method == "POST" ? Post(exactly(route.path), handler) : Get(exactly(route.path), handler);
     }
   }
@@ -341,10 +357,12 @@ class Server final : public HttpServer, private httplib::Server {
   Result<void> start() {
     const std::string where = fmt::format("{}:{}", options_.host, options_.port);
     errno = 0;
-    port_ = options_.port == 0 ? bind_to_any_port(options_.host) : bind_to_port(options_.host, options_.port) ? options_.port : -1;
+    port_ = options_.port == 0                           ? bind_to_any_port(options_.host)
+            : bind_to_port(options_.host, options_.port) ? options_.port
+                                                         : -1;
     if (port_ < 0) {
-      return Error{Errc::kIo, fmt::format("cannot listen at {}{}{}, wanted an address of this machine and a free port", where,
-                                          errno != 0 ? ": " : "", errno != 0 ? std::strerror(errno) : "")};
+      return Error{Errc::kIo, fmt::format("cannot listen at {}{}{}, wanted an address of this machine and a free port",
+                                          where, errno != 0 ? ": " : "", errno != 0 ? std::strerror(errno) : "")};
     }
     ::listen(svr_sock_, kBacklog);  // httplib's own is 5: clients that come together would wait a second
     thread_ = std::jthread([this] { accept_connections(); });
@@ -360,10 +378,13 @@ class Server final : public HttpServer, private httplib::Server {
     while (open_ > 0 && now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     ending_.aborting = true;
     while (open_ > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    // Last: once httplib is told, it begins no stream any more, and leaves empty those that come to their first piece now.
+    // Last: once httplib is told, it begins no stream any more, and leaves empty those that come to their first piece
+    // now.
     while (!ended_ && svr_sock_ != INVALID_SOCKET) {  // its stop() does nothing before the thread listens
-      if (is_running()) httplib::Server::stop();
-      else std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (is_running())
+        httplib::Server::stop();
+      else
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     thread_.join();
   }
@@ -384,9 +405,13 @@ class Server final : public HttpServer, private httplib::Server {
   static void answer(const HttpRoute& route, const httplib::Request& request, httplib::Response& response) {
     Connection& connection = *current;
     try {
-      apply(route.handler({.method = request.method, .path = request.path, .body = request.body, .client = client_of(request, connection.peer()),
+      apply(route.handler({.method = request.method,
+                           .path = request.path,
+                           .body = request.body,
+                           .client = client_of(request, connection.peer()),
                            .gone = [&connection] { return connection.server_ends() || connection.client_gone(); },
-                           .server_ends = [&connection] { return connection.server_ends(); }}), response, /*chunked=*/request.version != "HTTP/1.0");
+                           .server_ends = [&connection] { return connection.server_ends(); }}),
+            response, /*chunked=*/request.version != "HTTP/1.0");
     } catch (const std::exception& error) {
       spdlog::error("event=request_failed path={} reason=\"{}\"", route.path, error.what());
       apply(error_reply({500, "internal error"}), response);
@@ -409,14 +434,18 @@ class Server final : public HttpServer, private httplib::Server {
       if (candidate.method == method) route = &candidate;
       allowed += (allowed.empty() ? "" : ", ") + candidate.method;
     }
-    if (route == nullptr && allowed.empty()) return error_reply({404, fmt::format("no endpoint {} {}", request.method, request.path)});
+    if (route == nullptr && allowed.empty())
+      return error_reply({404, fmt::format("no endpoint {} {}", request.method, request.path)});
     if (route == nullptr) {
       HttpReply reply = error_reply({405, fmt::format("{} takes {}, not {}", request.path, allowed, request.method)});
       reply.headers.emplace_back("Allow", allowed);
       return reply;
     }
-    if (route->needs_key && !options_.api_key.empty() && !same_secret(request.get_header_value("Authorization"), "Bearer " + options_.api_key)) {
-      HttpReply reply = error_reply({.status = 401, .message = "no API key, or a wrong one: send it as 'Authorization: Bearer KEY'", .code = "invalid_api_key"});
+    if (route->needs_key && !options_.api_key.empty() &&
+        !same_secret(request.get_header_value("Authorization"), "Bearer " + options_.api_key)) {
+      HttpReply reply = error_reply({.status = 401,
+                                     .message = "no API key, or a wrong one: send it as 'Authorization: Bearer KEY'",
+                                     .code = "invalid_api_key"});
       reply.headers.emplace_back("WWW-Authenticate", "Bearer");
       return reply;
     }
@@ -424,7 +453,8 @@ class Server final : public HttpServer, private httplib::Server {
     // A browser asks its user's leave before a page sends this type to another host.
     std::string type = request.get_header_value("Content-Type");
     type = lower(type.substr(0, type.find_first_of("; \t")));
-    if (type != "application/json") return error_reply({415, fmt::format("Content-Type is '{}', wanted application/json", type)});
+    if (type != "application/json")
+      return error_reply({415, fmt::format("Content-Type is '{}', wanted application/json", type)});
     if (request.has_header("Content-Encoding")) return error_reply({415, "compressed requests are not supported"});
     if (request.has_header("Transfer-Encoding")) return std::nullopt;  // the connection counts what comes
     const std::string length = request.get_header_value("Content-Length");
@@ -433,7 +463,8 @@ class Server final : public HttpServer, private httplib::Server {
       return error_reply({length.size() > 18 ? 413 : 400, "Content-Length is not a size"});
     }
     if (std::stoull(length) > options_.request_bytes_max) {
-      return error_reply({413, fmt::format("the request has {} bytes, wanted at most {}", length, options_.request_bytes_max)});
+      return error_reply(
+          {413, fmt::format("the request has {} bytes, wanted at most {}", length, options_.request_bytes_max)});
     }
     return std::nullopt;
   }
@@ -450,7 +481,8 @@ class Server final : public HttpServer, private httplib::Server {
       if (request.version == "HTTP/1.0") stream.close_after = true;
       // Nobody reads a GET's body: what comes after the head would be taken for the next request.
       const std::string length = request.get_header_value("Content-Length");
-      if (is_get(request) && (request.has_header("Transfer-Encoding") || (!length.empty() && length != "0"))) stream.close_after = true;
+      if (is_get(request) && (request.has_header("Transfer-Encoding") || (!length.empty() && length != "0")))
+        stream.close_after = true;
       if (stream.close_after) set_close(request);
     };
     if constexpr (requires { this->process_request(stream, last, closed, body_comes); }) {
@@ -466,8 +498,10 @@ class Server final : public HttpServer, private httplib::Server {
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     if (refusing || ending_.stopping) {
       const std::string body = error_body({503, refusing ? "too many connections" : "the server ends"});
-      const std::string reply = fmt::format("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
-                                            "Connection: close\r\nContent-Length: {}\r\n\r\n{}", body.size(), body);
+      const std::string reply = fmt::format(
+          "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+          "Connection: close\r\nContent-Length: {}\r\n\r\n{}",
+          body.size(), body);
       (void)send(socket, reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       options_.on_response(503);
       shutdown(socket, SHUT_WR);
@@ -488,7 +522,8 @@ class Server final : public HttpServer, private httplib::Server {
 
   void serve(Connection& connection) {
     current = &connection;
-    for (std::size_t left = kRequestsPerConnection; left > 0 && connection.wait_for_request(options_.idle_timeout); --left) {
+    for (std::size_t left = kRequestsPerConnection; left > 0 && connection.wait_for_request(options_.idle_timeout);
+         --left) {
       ++open_;
       connection.begin_head(options_.request_timeout);
       bool closed = false;
@@ -502,7 +537,7 @@ class Server final : public HttpServer, private httplib::Server {
   const HttpOptions options_;
   const std::vector<HttpRoute> routes_;
   Ending ending_;
-  std::atomic<int> open_ = 0;  ///< requests
+  std::atomic<int> open_ = 0;        ///< requests
   std::atomic<bool> ended_ = false;  ///< accept_connections()
   int port_ = -1;
   std::jthread thread_;

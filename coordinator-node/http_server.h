@@ -16,8 +16,8 @@ namespace outrider {
 struct HttpRequest {
   std::string method, path;  ///< without the query
   std::string body;
-  /// Who asks, as far as the server can know: the address of the other end; of a proxy on this machine, whom it speaks for
-  /// (the last address in X-Forwarded-For, which is the proxy's own word).
+  /// Who asks, as far as the server can know: the address of the other end; of a proxy on this machine, whom it speaks
+  /// for (the last address in X-Forwarded-For, which is the proxy's own word).
   std::string client;
   /// Whether nobody waits for the reply any more: the client has gone, or the server ends. Any thread, as
   /// long as the handler runs or its reply lives.
@@ -31,8 +31,8 @@ struct HttpReply {
   std::string body;
   std::string content_type = "application/json";
   std::vector<std::pair<std::string, std::string>> headers = {};
-  /// Instead of `body`: its next piece; an empty one for "not yet", within about 100 ms; nothing at the end, which comes
-  /// soon after the server ends. Destroyed early when the client has gone.
+  /// Instead of `body`: its next piece; an empty one for "not yet", within about 100 ms; nothing at the end, which
+  /// comes soon after the server ends. Destroyed early when the client has gone.
   std::function<std::optional<std::string>()> next = {};
 };
 
@@ -51,8 +51,8 @@ struct HttpOptions {
   std::size_t request_bytes_max = 4u << 20;
   /// A request must have arrived whole by then: nobody holds a thread with one byte a second.
   Duration request_timeout = std::chrono::seconds(20);
-  Duration idle_timeout = std::chrono::seconds(15);  ///< between two requests of a connection
-  int connections_max = 512;                         ///< a thread each; what comes beyond is told 503
+  Duration idle_timeout = std::chrono::seconds(15);          ///< between two requests of a connection
+  int connections_max = 512;                                 ///< a thread each; what comes beyond is told 503
   std::function<void(int status)> on_response = [](int) {};  ///< of every reply that went out; any thread, many at once
 };
 

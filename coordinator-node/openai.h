@@ -27,7 +27,7 @@ using ApiResult = std::variant<T, ApiError>;
 
 /// What the server answers with where a request does not say.
 struct ApiDefaults {
-  std::string model;             ///< the one model that there is
+  std::string model;  ///< the one model that there is
   std::int32_t vocab_size = 0;
   SamplingParams sampling = {};  ///< as the checkpoint advises
   DraftLength draft_length = {};
@@ -82,7 +82,7 @@ struct TokenScore {
 
 /// One answer, whole.
 struct Choice {
-  ChatMessage message;  ///< of a completion: its content
+  ChatMessage message;             ///< of a completion: its content
   std::vector<TokenScore> scores;  ///< where the request wants them
   std::string finish_reason;
 };
@@ -111,16 +111,19 @@ std::string first_chunk(const ReplyHead& head, std::size_t index);
 /// More of a choice; empty if the event says nothing to a client (a call is sent whole, at its end).
 /// @param calls   complete calls of this choice before this event
 /// @param scores  of the tokens since the last chunk
-std::string event_chunk(const ReplyHead& head, std::size_t index, const ChatEvent& event, std::size_t calls, const std::vector<TokenScore>& scores);
+std::string event_chunk(const ReplyHead& head, std::size_t index, const ChatEvent& event, std::size_t calls,
+                        const std::vector<TokenScore>& scores);
 /// The end of a choice. `usage`: of the whole request, in its last chunk.
-std::string finish_chunk(const ReplyHead& head, std::size_t index, const std::string& finish_reason, const std::vector<TokenScore>& scores, const Usage* usage);
+std::string finish_chunk(const ReplyHead& head, std::size_t index, const std::string& finish_reason,
+                         const std::vector<TokenScore>& scores, const Usage* usage);
 /// stream_options.include_usage: after all choices.
 std::string usage_chunk(const ReplyHead& head, const Usage& usage);
 /// How some tokens of a choice came to be.
 struct ReportedRound {
-  std::vector<std::string> tokens;  ///< what each adds to the text; joined they are it. Accepted drafts first, then the target's own
-  std::optional<RoundReport> round; ///< none: the token after the prompt
-  std::vector<std::string> drafts;  ///< of `round`, rejected ones too
+  std::vector<std::string>
+      tokens;  ///< what each adds to the text; joined they are it. Accepted drafts first, then the target's own
+  std::optional<RoundReport> round;  ///< none: the token after the prompt
+  std::vector<std::string> drafts;   ///< of `round`, rejected ones too
 };
 /// speculative.report_rounds: before the chunks of what the round says.
 std::string round_chunk(const ReplyHead& head, std::size_t index, const ReportedRound& reported);

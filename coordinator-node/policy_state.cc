@@ -15,7 +15,8 @@ Result<PolicyState> PolicyState::open(const std::filesystem::path& path, Policie
     std::ifstream file(path);
     const std::string text(std::istreambuf_iterator<char>(file), {});
     if (!file) return Error{Errc::kIo, fmt::format("{}: cannot be read", path.string())};
-    if (auto loaded = policies.load(text); !loaded) return Error{loaded.error().code, fmt::format("{}: {}", path.string(), loaded.error().message)};
+    if (auto loaded = policies.load(text); !loaded)
+      return Error{loaded.error().code, fmt::format("{}: {}", path.string(), loaded.error().message)};
   }
   PolicyState state;
   state.path_ = path;
@@ -42,7 +43,8 @@ Result<void> PolicyState::save(const Policies& policies) {
 void PolicyState::save_when_due(const Policies& policies, TimePoint now) {
   if (now < due_) return;
   due_ = now + kInterval;
-  if (const auto saved = save(policies); !saved) spdlog::warn("event=policy_state_not_saved reason=\"{}\"", saved.error().message);
+  if (const auto saved = save(policies); !saved)
+    spdlog::warn("event=policy_state_not_saved reason=\"{}\"", saved.error().message);
 }
 
 }  // namespace outrider

@@ -13,7 +13,9 @@ Result<RejectionLog> RejectionLog::open(const std::filesystem::path& path) {
   log.path_ = path;
   errno = 0;
   log.file_.open(path, std::ios::app);
-  if (!log.file_) return Error{Errc::kIo, fmt::format("rejection log {}: cannot be opened for writing: {}", path.string(), std::strerror(errno))};
+  if (!log.file_)
+    return Error{Errc::kIo, fmt::format("rejection log {}: cannot be opened for writing: {}", path.string(),
+                                        std::strerror(errno))};
   return log;
 }
 
@@ -29,11 +31,12 @@ void RejectionLog::write(std::span<const Rejection> rejections) {
 
 std::string to_json(const Rejection& rejection) {
   // The session is a string: numbers of 64 bits do not survive every reader of JSON.
-  return fmt::format(R"({{"session": "{}", "round": {}, "base": {}, "source": "{}", "slot": {}, "draft": {}, "target": {}, "rank": {}, "margin": {}}})",
-                     value(rejection.session), value(rejection.round), rejection.base,
-                     rejection.source == DraftSource::kAssistant ? "assistant" : "ngram", rejection.slot, rejection.draft, rejection.target,
-                     rejection.rank ? fmt::format("{}", *rejection.rank) : "null",
-                     rejection.margin ? fmt::format("{:.6g}", *rejection.margin) : "null");
+  return fmt::format(
+      R"({{"session": "{}", "round": {}, "base": {}, "source": "{}", "slot": {}, "draft": {}, "target": {}, "rank": {}, "margin": {}}})",
+      value(rejection.session), value(rejection.round), rejection.base,
+      rejection.source == DraftSource::kAssistant ? "assistant" : "ngram", rejection.slot, rejection.draft,
+      rejection.target, rejection.rank ? fmt::format("{}", *rejection.rank) : "null",
+      rejection.margin ? fmt::format("{:.6g}", *rejection.margin) : "null");
 }
 
 }  // namespace outrider

@@ -16,8 +16,8 @@ class RejectionLog {
   /// Appends to the file, which need not be there yet.
   static Result<RejectionLog> open(const std::filesystem::path& path);
 
-  /// They are in the file when it returns. Where they cannot be written, that is logged once and nothing more is: the log
-  /// is no reason to end a coordinator.
+  /// They are in the file when it returns. Where they cannot be written, that is logged once and nothing more is: the
+  /// log is no reason to end a coordinator.
   void write(std::span<const Rejection> rejections);
 
  private:

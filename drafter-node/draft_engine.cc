@@ -15,7 +15,8 @@ void append(DonorReplica& replica, const KvRows& kv) {
   CHECK(kv.donors.size() == std::size(layers));
   for (std::size_t i = 0; i < std::size(layers); ++i) {
     const DonorDelta& donor = kv.donors[i];
-    layers[i]->write_raw(donor.first, kv.to - donor.first, donor.key.data.bytes().data(), donor.value.data.bytes().data());
+    layers[i]->write_raw(donor.first, kv.to - donor.first, donor.key.data.bytes().data(),
+                         donor.value.data.bytes().data());
   }
   replica.length = kv.to;
 }
@@ -29,7 +30,9 @@ std::vector<float> to_floats(const WireTensor& row) {
 
 WireTensor to_wire(std::vector<float> row) {
   const auto owner = std::make_shared<const std::vector<float>>(std::move(row));
-  return {.dtype = DType::kF32, .shape = {std::ssize(*owner)}, .data = SharedBytes(owner, std::as_bytes(std::span(*owner)))};
+  return {.dtype = DType::kF32,
+          .shape = {std::ssize(*owner)},
+          .data = SharedBytes(owner, std::as_bytes(std::span(*owner)))};
 }
 
 }  // namespace
@@ -40,8 +43,8 @@ DraftEngine::DraftEngine(std::unique_ptr<Assistant> assistant, std::vector<Token
   std::erase_if(stop_ids_, [&](TokenId id) { return id >= assistant_->config().text.vocab_size; });
 }
 
-TokenId DraftEngine::sample(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids, std::span<const float> scores, bool want_q,
-                            std::vector<Distribution>* q) {
+TokenId DraftEngine::sample(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids,
+                            std::span<const float> scores, bool want_q, std::vector<Distribution>* q) {
   constexpr float kNotScored = -std::numeric_limits<float>::infinity();
   row_.assign(static_cast<std::size_t>(assistant_->config().text.vocab_size), kNotScored);
   for (std::size_t i = 0; i < scores.size(); ++i) {
@@ -98,8 +101,9 @@ Drafts DraftEngine::run(const DraftWork& work) {
     return sample(sampling, index++, ids, scores, work.want_q, &drafts.q);
   };
   std::vector<float> state;
-  drafts.tokens = assistant_->draft(work.token, hidden, replica->second, work.base, work.draft_length, stop_ids_,
-                                    work.sampling || work.want_q ? &choose : nullptr, work.want_state ? &state : nullptr);
+  drafts.tokens =
+      assistant_->draft(work.token, hidden, replica->second, work.base, work.draft_length, stop_ids_,
+                        work.sampling || work.want_q ? &choose : nullptr, work.want_state ? &state : nullptr);
   drafts.draft_ns = (now() - start).count();
   if (work.want_state) drafts.state = to_wire(std::move(state));
   return drafts;
@@ -107,7 +111,9 @@ Drafts DraftEngine::run(const DraftWork& work) {
 
 void DraftEngine::report_buffers(const BufferSink& sink, Position positions) const {
   assistant_->report_buffers(sink);
-  sink({.name = "drafter_scratch.gemm", .dtype = "U8", .shape = {static_cast<std::int64_t>(Linear::thread_scratch_bytes())},
+  sink({.name = "drafter_scratch.gemm",
+        .dtype = "U8",
+        .shape = {static_cast<std::int64_t>(Linear::thread_scratch_bytes())},
         .bytes = Linear::thread_scratch_bytes()});
   for (const auto& [session, replica] : replicas_) replica.report_buffers(sink, positions);
 }

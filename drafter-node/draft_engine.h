@@ -23,9 +23,10 @@ class DraftEngine {
 
  private:
   /// Draws a draft of output `index` from the scores, with the noise that the rule wants, and appends its distribution
-  /// to *q for kRejection or if it is wanted (Candidates::q). Penalties are left to the target: a drafter does not know the text.
-  TokenId sample(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids, std::span<const float> scores, bool want_q,
-                 std::vector<Distribution>* q);
+  /// to *q for kRejection or if it is wanted (Candidates::q). Penalties are left to the target: a drafter does not know
+  /// the text.
+  TokenId sample(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids,
+                 std::span<const float> scores, bool want_q, std::vector<Distribution>* q);
 
   std::unique_ptr<Assistant> assistant_;
   std::vector<TokenId> stop_ids_;

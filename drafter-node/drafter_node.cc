@@ -20,26 +20,31 @@ constexpr Duration kTick = std::chrono::milliseconds(20);
 Result<void> run_drafter(TransportContext& context, const DrafterOptions& options, std::stop_token stop) {
   if (options.threads > 0) omp_set_num_threads(options.threads);
   ASSIGN_OR_RETURN(const TextConfig backbone, load_text_config(options.backbone));
-  ASSIGN_OR_RETURN(const std::shared_ptr<const WeightSource> backbone_weights, open_weights(options.backbone, options.weight_type));
-  ASSIGN_OR_RETURN(std::unique_ptr<Assistant> assistant, Assistant::load(options.assistant, backbone, *backbone_weights, options.weight_type));
+  ASSIGN_OR_RETURN(const std::shared_ptr<const WeightSource> backbone_weights,
+                   open_weights(options.backbone, options.weight_type));
+  ASSIGN_OR_RETURN(std::unique_ptr<Assistant> assistant,
+                   Assistant::load(options.assistant, backbone, *backbone_weights, options.weight_type));
   ASSIGN_OR_RETURN(std::vector<TokenId> stop_ids, load_eos_token_ids(options.backbone));
-  for (const std::string& note : backbone.notes) spdlog::warn("event=metadata_overruled model={} note=\"{}\"", options.backbone.string(), note);
+  for (const std::string& note : backbone.notes)
+    spdlog::warn("event=metadata_overruled model={} note=\"{}\"", options.backbone.string(), note);
   for (const std::string& note : assistant->config().text.notes) {
     spdlog::warn("event=metadata_overruled model={} note=\"{}\"", options.assistant.string(), note);
   }
   DraftEngine engine(std::move(assistant), std::move(stop_ids));
-  spdlog::info("event=loaded model={} dtype={} isa={} threads={}", options.assistant.string(), to_string(options.weight_type),
-               to_string(active_isa()), options.threads);
+  spdlog::info("event=loaded model={} dtype={} isa={} threads={}", options.assistant.string(),
+               to_string(options.weight_type), to_string(active_isa()), options.threads);
 
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
-  DrafterCore core(options.core, {.role = Role::kDrafter, .name = worker_name(Role::kDrafter),
-                                  .facts = pair_facts(backbone, *backbone_weights)});
+  DrafterCore core(
+      options.core,
+      {.role = Role::kDrafter, .name = worker_name(Role::kDrafter), .facts = pair_facts(backbone, *backbone_weights)});
   Pump pump(*endpoint);
   LoopClock clock;
   const std::stop_callback wake_on_stop(stop, [&] { endpoint->wake(); });
   while (!stop.stop_requested() && !core.link().refusal() && !pump.version_mismatch()) {
     pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), clock.now()); });
-    pump.send(core.take_outgoing());  // a heartbeat's answer does not wait for drafts, or the round trip would seem longer
+    pump.send(
+        core.take_outgoing());  // a heartbeat's answer does not wait for drafts, or the round trip would seem longer
     bool drafted = false;
     for (const DraftWork& work : core.take_work()) {
       Drafts drafts = engine.run(work);

@@ -14,7 +14,7 @@ struct DrafterOptions {
   std::filesystem::path assistant;
   std::filesystem::path backbone;  ///< the target's checkpoint: config and embedding table only are read
   WeightType weight_type = WeightType::kBf16;
-  int threads = 1;                 ///< small layers are faster on one thread (design/onednn.md section 8)
+  int threads = 1;  ///< small layers are faster on one thread (design/onednn.md section 8)
   std::string join;
   DrafterConfig core;
 };

@@ -37,22 +37,33 @@ class ThreadCluster final : public Cluster {
     const std::string name = fmt::format("inproc://outrider-{}", count++);
     std::promise<std::string> listening;
     launch(failure_, [&](std::stop_token stop) {
-      Result<void> result = run_coordinator(context_, {.listen = name, .rejection_log = options_.rejection_log, .core = {.instance = 0}}, stop,
-                                            [&](const std::string& address) { listening.set_value(address); });
+      Result<void> result =
+          run_coordinator(context_, {.listen = name, .rejection_log = options_.rejection_log, .core = {.instance = 0}},
+                          stop, [&](const std::string& address) { listening.set_value(address); });
       if (!result) listening.set_value(name);
       return result;
     });
     address_ = listening.get_future().get();
     RETURN_IF_ERROR(check());
     launch(failure_, [this](std::stop_token stop) {
-      return run_verifier(context_, {.backbone = options_.pair.backbone, .weight_type = options_.weight_type,
-                                     .threads = options_.verifier_threads, .join = address_,
-                                     .synthetic_acceptance = options_.synthetic_acceptance, .core = {}}, stop);
+      return run_verifier(context_,
+                          {.backbone = options_.pair.backbone,
+                           .weight_type = options_.weight_type,
+                           .threads = options_.verifier_threads,
+                           .join = address_,
+                           .synthetic_acceptance = options_.synthetic_acceptance,
+                           .core = {}},
+                          stop);
     });
     if (!options_.drafter) return {};
     launch(drafter_failure_, [this](std::stop_token stop) {
-      return run_drafter(context_, {.assistant = options_.pair.assistant, .backbone = options_.pair.backbone,
-                                    .weight_type = options_.weight_type, .join = address_, .core = {}}, stop);
+      return run_drafter(context_,
+                         {.assistant = options_.pair.assistant,
+                          .backbone = options_.pair.backbone,
+                          .weight_type = options_.weight_type,
+                          .join = address_,
+                          .core = {}},
+                         stop);
     });
     return {};
   }
@@ -83,7 +94,7 @@ class ThreadCluster final : public Cluster {
   std::string address_;
   std::mutex mutex_;
   std::optional<Error> failure_, drafter_failure_;  ///< failure_: of the coordinator or the verifier
-  std::vector<std::jthread> threads_;  // last: they use the others
+  std::vector<std::jthread> threads_;               // last: they use the others
 };
 
 /// One child process of ours.
@@ -111,17 +122,19 @@ class ProcessCluster final : public Cluster {
     int out[2];
     if (pipe2(out, O_CLOEXEC) != 0) return Error{Errc::kIo, fmt::format("pipe: {}", std::strerror(errno))};
     std::vector<std::string> coordinator = {"--listen", "tcp://127.0.0.1:*"};
-    if (!options_.rejection_log.empty()) coordinator.insert(coordinator.end(), {"--rejection-log", options_.rejection_log.string()});
+    if (!options_.rejection_log.empty())
+      coordinator.insert(coordinator.end(), {"--rejection-log", options_.rejection_log.string()});
     RETURN_IF_ERROR(spawn("coordinator", std::move(coordinator), out[1]));
     close(out[1]);
     address_ = read_line(out[0]);
     close(out[0]);
     if (address_.empty()) return Error{Errc::kPeerGone, "the coordinator process ended before it listened"};
     const std::string dtype = to_string(options_.weight_type);
-    std::vector<std::string> verifier = {"--join", address_, "--backbone", options_.pair.backbone.string(), "--dtype", dtype, "--threads",
-                                         std::to_string(options_.verifier_threads)};
+    std::vector<std::string> verifier = {"--join",  address_, "--backbone", options_.pair.backbone.string(),
+                                         "--dtype", dtype,    "--threads",  std::to_string(options_.verifier_threads)};
     if (!options_.synthetic_acceptance.empty()) {
-      verifier.insert(verifier.end(), {"--synthetic-acceptance", fmt::format("{}", fmt::join(options_.synthetic_acceptance, ","))});
+      verifier.insert(verifier.end(),
+                      {"--synthetic-acceptance", fmt::format("{}", fmt::join(options_.synthetic_acceptance, ","))});
     }
     RETURN_IF_ERROR(spawn("verifier", std::move(verifier), -1));
     if (!options_.drafter) return {};
@@ -129,8 +142,10 @@ class ProcessCluster final : public Cluster {
     if (options_.drafter_route) {
       ASSIGN_OR_RETURN(join, options_.drafter_route(address_));
     }
-    return spawn(kDrafter, {"--join", join, "--backbone", options_.pair.backbone.string(), "--assistant",
-                             options_.pair.assistant.string(), "--dtype", dtype}, -1);
+    return spawn(kDrafter,
+                 {"--join", join, "--backbone", options_.pair.backbone.string(), "--assistant",
+                  options_.pair.assistant.string(), "--dtype", dtype},
+                 -1);
   }
 
   const std::string& address() const override { return address_; }
@@ -152,7 +167,8 @@ class ProcessCluster final : public Cluster {
 
   static Result<void> check(const Child& child) {
     siginfo_t info{};
-    if (waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return {};
+    if (waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
+      return {};
     const char* how = info.si_code == CLD_EXITED ? "ended with status" : "was killed by signal";
     return Error{Errc::kPeerGone, fmt::format("the {} process {} {}", child.role, how, info.si_status)};
   }
@@ -211,7 +227,8 @@ Result<std::unique_ptr<Cluster>> start_cluster(TransportContext& context, const 
   return options.processes ? start_processes(options) : start_threads(context, options);
 }
 
-Result<ClusterClient> connect_or_start(TransportContext& context, const std::string& connect, const ClusterOptions& options) {
+Result<ClusterClient> connect_or_start(TransportContext& context, const std::string& connect,
+                                       const ClusterOptions& options) {
   std::unique_ptr<Cluster> cluster;
   if (connect.empty()) {
     ASSIGN_OR_RETURN(cluster, start_cluster(context, options));

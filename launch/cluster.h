@@ -22,8 +22,8 @@ struct ClusterOptions {
   WeightType weight_type = WeightType::kBf16;
   int verifier_threads = 0;  ///< 0: every core
   bool drafter = true;
-  bool processes = false;    ///< start_cluster(): each role a process of its own, over TCP
-  std::filesystem::path rejection_log = {};  ///< as CoordinatorOptions has it
+  bool processes = false;                         ///< start_cluster(): each role a process of its own, over TCP
+  std::filesystem::path rejection_log = {};       ///< as CoordinatorOptions has it
   std::vector<double> synthetic_acceptance = {};  ///< as VerifierOptions has it
   /// start_processes(): where the drafter dials instead of the coordinator's address, which it gets.
   std::function<Result<std::string>(const std::string& coordinator)> drafter_route = {};
@@ -57,8 +57,9 @@ struct ClusterClient {
   Client client;
 };
 
-/// A client of the coordinator at `connect`, whoever has joined it; if that is empty, of a cluster that is started here,
-/// once its workers have joined.
-Result<ClusterClient> connect_or_start(TransportContext& context, const std::string& connect, const ClusterOptions& options);
+/// A client of the coordinator at `connect`, whoever has joined it; if that is empty, of a cluster that is started
+/// here, once its workers have joined.
+Result<ClusterClient> connect_or_start(TransportContext& context, const std::string& connect,
+                                       const ClusterOptions& options);
 
 }  // namespace outrider

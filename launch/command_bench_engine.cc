@@ -43,10 +43,17 @@ struct EngineFlags {
   void add_to(CLI::App& command) {
     command.add_option("--shape", shape, "e2b, e4b, 12b, 26b-a4b, 31b or nano")->capture_default_str();
     command.add_option("--dtype", dtype, "Weights: f32, bf16, int8 or int4")->capture_default_str();
-    command.add_option("--context", context, "Positions in the K/V cache before the rows")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-    command.add_option("--layers", layers, "Layers of the backbone, in the published pattern; 0: all. Results are of these layers, not scaled")
-        ->check(CLI::Range(0, 1024))->capture_default_str();
-    command.add_option("--threads", threads, "Threads of a forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
+    command.add_option("--context", context, "Positions in the K/V cache before the rows")
+        ->check(CLI::Range(1, 1 << 20))
+        ->capture_default_str();
+    command
+        .add_option("--layers", layers,
+                    "Layers of the backbone, in the published pattern; 0: all. Results are of these layers, not scaled")
+        ->check(CLI::Range(0, 1024))
+        ->capture_default_str();
+    command.add_option("--threads", threads, "Threads of a forward pass; 0: every core")
+        ->check(CLI::Range(0, kThreadsMax))
+        ->capture_default_str();
     command.add_flag("--json", json, "Print one JSON object");
   }
   WeightType weight_type() const { return or_throw(parse_weight_type(dtype)); }
@@ -67,7 +74,8 @@ class Profile {
   void start() { last_ = now(); }
   void note(const std::string& name) {
     const TimePoint time = now();
-    const auto part = std::find_if(std::begin(kParts), std::end(kParts), [&](const auto& p) { return name.ends_with(p.suffix); });
+    const auto part =
+        std::find_if(std::begin(kParts), std::end(kParts), [&](const auto& p) { return name.ends_with(p.suffix); });
     seconds_[part == std::end(kParts) ? "other" : part->part] += to_seconds(time - last_);
     last_ = now();  // looking the name up costs nobody
   }
@@ -84,11 +92,17 @@ class Profile {
     const char *suffix, *part;
   };
   /// The first that fits counts. A part is everything since the intermediate before.
-  static constexpr Part kParts[] = {
-      {".input_normed", "norms"}, {".qkv", "qkv"}, {".q_rotated", "rope"}, {".attention_heads", "attention"}, {".attention_output", "o"},
-      {".after_attention", "norms"}, {".mlp_input", "norms"}, {".gate_up", "mlp"}, {".product", "gelu"}, {".down", "mlp"},
-      {".dense_normed", "norms"}, {".experts_input", "norms"}, {".router.weights", "router"}, {".experts_output", "experts"}, {".experts_normed", "norms"},
-      {".after_feedforward", "norms"}, {".after_ple", "ple"}, {"ple", "ple"}, {"final_normed", "norms"}, {"logits", "head"}, {"verify", "verify"}};
+  static constexpr Part kParts[] = {{".input_normed", "norms"},    {".qkv", "qkv"},
+                                    {".q_rotated", "rope"},        {".attention_heads", "attention"},
+                                    {".attention_output", "o"},    {".after_attention", "norms"},
+                                    {".mlp_input", "norms"},       {".gate_up", "mlp"},
+                                    {".product", "gelu"},          {".down", "mlp"},
+                                    {".dense_normed", "norms"},    {".experts_input", "norms"},
+                                    {".router.weights", "router"}, {".experts_output", "experts"},
+                                    {".experts_normed", "norms"},  {".after_feedforward", "norms"},
+                                    {".after_ple", "ple"},         {"ple", "ple"},
+                                    {"final_normed", "norms"},     {"logits", "head"},
+                                    {"verify", "verify"}};
   std::map<std::string, double> seconds_;
   TimePoint last_;
 };
@@ -164,7 +178,8 @@ void bench_engine(const EngineFlags& flags) {
       KvCache fresh = backbone->make_cache();
       const TimePoint start = now();
       for (std::int64_t at = 0; at < length; at += kPrefillChunk) {
-        const auto chunk = std::span(prompt).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(std::min(kPrefillChunk, length - at)));
+        const auto chunk = std::span(prompt).subspan(static_cast<std::size_t>(at),
+                                                     static_cast<std::size_t>(std::min(kPrefillChunk, length - at)));
         const Segment segment{&fresh, chunk, at + kPrefillChunk >= length ? 1 : 0};
         backbone->forward({&segment, 1});
       }
@@ -184,11 +199,24 @@ void bench_engine(const EngineFlags& flags) {
     if (count != 1) ratio[std::to_string(count)] = ms / best_ms[1];
   }
   const double decode = 1e3 / best_ms[1], bytes = static_cast<double>(backbone->weight_bytes());
-  nlohmann::json report = {{"shape", flags.shape}, {"dtype", flags.dtype}, {"layers", config.num_hidden_layers}, {"layers_of_shape", models.layers_of_shape},
-                           {"isa", to_string(active_isa())}, {"threads", threads}, {"onednn", onednn_version()}, {"gemm", backbone->gemm_implementation()},
-                           {"context", flags.context}, {"read_bandwidth_gb_s", bandwidth}, {"weight_bytes_per_token", backbone->weight_bytes()},
-                           {"decode_tok_s", decode}, {"bandwidth_share", bytes * decode / 1e9 / bandwidth}, {"forward_ms", forward_ms}, {"t_ratio", ratio},
-                           {"prefill_tok_s", prefill}, {"draft_step_ms", draft_ms}, {"draft_step_ms_2_threads", draft_ms_2_threads}};
+  nlohmann::json report = {{"shape", flags.shape},
+                           {"dtype", flags.dtype},
+                           {"layers", config.num_hidden_layers},
+                           {"layers_of_shape", models.layers_of_shape},
+                           {"isa", to_string(active_isa())},
+                           {"threads", threads},
+                           {"onednn", onednn_version()},
+                           {"gemm", backbone->gemm_implementation()},
+                           {"context", flags.context},
+                           {"read_bandwidth_gb_s", bandwidth},
+                           {"weight_bytes_per_token", backbone->weight_bytes()},
+                           {"decode_tok_s", decode},
+                           {"bandwidth_share", bytes * decode / 1e9 / bandwidth},
+                           {"forward_ms", forward_ms},
+                           {"t_ratio", ratio},
+                           {"prefill_tok_s", prefill},
+                           {"draft_step_ms", draft_ms},
+                           {"draft_step_ms_2_threads", draft_ms_2_threads}};
   if (flags.profile) {
     for (const auto& [count, profile] : profiles) report["profile"][std::to_string(count)] = profile.shares();
   }
@@ -196,13 +224,19 @@ void bench_engine(const EngineFlags& flags) {
     std::printf("%s\n", report.dump(2).c_str());
     return;
   }
-  std::printf("%s, %s, %d of %d layers (not scaled), %s, %d threads, oneDNN %s, %s, read bandwidth %.1f GB/s\n", flags.shape.c_str(), flags.dtype.c_str(),
-              config.num_hidden_layers, models.layers_of_shape, to_string(active_isa()), threads, onednn_version().c_str(), backbone->gemm_implementation().c_str(), bandwidth);
-  std::printf("decode at context %lld: %.2f tok/s, %.0f MB of weights per token, %.2f of the read bandwidth\n", static_cast<long long>(flags.context), decode, bytes / 1e6, bytes * decode / 1e9 / bandwidth);
-  for (const auto& [count, ms] : best_ms) std::printf("%3d rows %9.2f ms  %5.2f times one row\n", static_cast<int>(count), ms, ms / best_ms[1]);
-  for (const auto& [length, speed] : prefill.items()) std::printf("prefill of %s: %.1f tok/s\n", length.c_str(), speed.get<double>());
+  std::printf("%s, %s, %d of %d layers (not scaled), %s, %d threads, oneDNN %s, %s, read bandwidth %.1f GB/s\n",
+              flags.shape.c_str(), flags.dtype.c_str(), config.num_hidden_layers, models.layers_of_shape,
+              to_string(active_isa()), threads, onednn_version().c_str(), backbone->gemm_implementation().c_str(),
+              bandwidth);
+  std::printf("decode at context %lld: %.2f tok/s, %.0f MB of weights per token, %.2f of the read bandwidth\n",
+              static_cast<long long>(flags.context), decode, bytes / 1e6, bytes * decode / 1e9 / bandwidth);
+  for (const auto& [count, ms] : best_ms)
+    std::printf("%3d rows %9.2f ms  %5.2f times one row\n", static_cast<int>(count), ms, ms / best_ms[1]);
+  for (const auto& [length, speed] : prefill.items())
+    std::printf("prefill of %s: %.1f tok/s\n", length.c_str(), speed.get<double>());
   for (const auto& [context, ms] : draft_ms.items()) {
-    std::printf("draft step at context %s: %.3f ms, with 2 threads %.3f\n", context.c_str(), ms.get<double>(), draft_ms_2_threads[context].get<double>());
+    std::printf("draft step at context %s: %.3f ms, with 2 threads %.3f\n", context.c_str(), ms.get<double>(),
+                draft_ms_2_threads[context].get<double>());
   }
   for (const auto& [count, profile] : profiles) {
     std::printf("%3d rows:", static_cast<int>(count));
@@ -222,11 +256,13 @@ void bench_speculative(const SpeculativeFlags& flags) {
   init_logging("outrider", "warn");
   const std::vector<double>& acceptance = flags.acceptance;
   if (!std::is_sorted(acceptance.rbegin(), acceptance.rend()) || acceptance.front() > 1 || acceptance.back() < 0) {
-    throw std::runtime_error(fmt::format("--synthetic-acceptance {}, wanted rates from 1 to 0 that do not rise", fmt::join(acceptance, ",")));
+    throw std::runtime_error(fmt::format("--synthetic-acceptance {}, wanted rates from 1 to 0 that do not rise",
+                                         fmt::join(acceptance, ",")));
   }
   const auto draft_length = flags.draft_length > 0 ? flags.draft_length : static_cast<std::int64_t>(acceptance.size());
   if (draft_length > static_cast<std::int64_t>(acceptance.size())) {
-    throw std::runtime_error(fmt::format("--draft-length {}, but --synthetic-acceptance has {} rates", draft_length, acceptance.size()));
+    throw std::runtime_error(
+        fmt::format("--draft-length {}, but --synthetic-acceptance has {} rates", draft_length, acceptance.size()));
   }
   const int threads = flags.engine.thread_count();
   omp_set_num_threads(threads);
@@ -247,7 +283,8 @@ void bench_speculative(const SpeculativeFlags& flags) {
   std::vector<double> plain_ms, round_ms, draft_ms, step_ms, verify_ms;
   std::int64_t tokens = 0;
   for (int i = 0; i <= flags.rounds; ++i) {  // the first one maps pages and grows buffers
-    // A plain step, what a round is made of by itself, and a round, all from the same place: side by side on a noisy machine.
+    // A plain step, what a round is made of by itself, and a round, all from the same place: side by side on a noisy
+    // machine.
     const Position base = cache.length();
     const auto forward_ms = [&](std::int64_t count) {
       const std::vector<TokenId> repeated(static_cast<std::size_t>(count), token);
@@ -274,7 +311,8 @@ void bench_speculative(const SpeculativeFlags& flags) {
     const Backbone::Output output = backbone->forward({&segment, 1});
     // The coin says how many drafts the rule keeps; what it costs is an argmax of each kept row and the next.
     const double coin = rng.uniform();
-    const auto accepted = std::count_if(acceptance.begin(), acceptance.begin() + draft_length, [&](double rate) { return coin < rate; });
+    const auto accepted =
+        std::count_if(acceptance.begin(), acceptance.begin() + draft_length, [&](double rate) { return coin < rate; });
     for (std::int64_t r = 0; r <= accepted; ++r) token = static_cast<TokenId>(argmax(output.logits[r].span()));
     const auto next = output.hidden[accepted].span();
     hidden.assign(next.begin(), next.end());
@@ -289,44 +327,79 @@ void bench_speculative(const SpeculativeFlags& flags) {
     round_ms.push_back(round_time);
     tokens += accepted + 1;
   }
-  const double plain = median(plain_ms), round = median(round_ms), tokens_per_round = static_cast<double>(tokens) / flags.rounds;
-  // The closed form over the rates that were asked for and the parts that were timed alone. Nothing of a round is in it.
+  const double plain = median(plain_ms), round = median(round_ms),
+               tokens_per_round = static_cast<double>(tokens) / flags.rounds;
+  // The closed form over the rates that were asked for and the parts that were timed alone. Nothing of a round is in
+  // it.
   const double tau = std::accumulate(acceptance.begin(), acceptance.begin() + draft_length, 1.0);
-  const RoundTerms predicted{.verify_s = median(verify_ms) / 1e3, .draft_s = static_cast<double>(draft_length) * median(step_ms) / 1e3};
-  const nlohmann::json report = {{"synthetic", true}, {"synthetic_acceptance", acceptance}, {"draft_length", draft_length}, {"rounds", flags.rounds},
-                                 {"shape", flags.engine.shape}, {"dtype", flags.engine.dtype}, {"layers", backbone->config().num_hidden_layers},
-                                 {"layers_of_shape", models.layers_of_shape}, {"isa", to_string(active_isa())}, {"threads", threads}, {"onednn", onednn_version()},
-                                 {"context", flags.engine.context}, {"plain_step_ms", plain}, {"round_ms", round}, {"assistant_draft_ms_per_token", median(draft_ms)},
-                                 {"backbone_only_tok_per_sec", 1e3 / plain}, {"speculative_tok_per_sec", tokens_per_round / round * 1e3},
-                                 {"tokens_per_round", tokens_per_round}, {"predicted_tokens_per_round", tau}, {"predicted_round_ms", predicted.seconds() * 1e3},
+  const RoundTerms predicted{.verify_s = median(verify_ms) / 1e3,
+                             .draft_s = static_cast<double>(draft_length) * median(step_ms) / 1e3};
+  const nlohmann::json report = {{"synthetic", true},
+                                 {"synthetic_acceptance", acceptance},
+                                 {"draft_length", draft_length},
+                                 {"rounds", flags.rounds},
+                                 {"shape", flags.engine.shape},
+                                 {"dtype", flags.engine.dtype},
+                                 {"layers", backbone->config().num_hidden_layers},
+                                 {"layers_of_shape", models.layers_of_shape},
+                                 {"isa", to_string(active_isa())},
+                                 {"threads", threads},
+                                 {"onednn", onednn_version()},
+                                 {"context", flags.engine.context},
+                                 {"plain_step_ms", plain},
+                                 {"round_ms", round},
+                                 {"assistant_draft_ms_per_token", median(draft_ms)},
+                                 {"backbone_only_tok_per_sec", 1e3 / plain},
+                                 {"speculative_tok_per_sec", tokens_per_round / round * 1e3},
+                                 {"tokens_per_round", tokens_per_round},
+                                 {"predicted_tokens_per_round", tau},
+                                 {"predicted_round_ms", predicted.seconds() * 1e3},
                                  {"predicted_tok_per_sec", tokens_per_second(tau, predicted)}};
   if (flags.engine.json) {
     std::printf("%s\n", report.dump(2).c_str());
     return;
   }
-  std::printf("synthetic: drafts are accepted by a coin at cumulative rates %s\n", fmt::format("{}", fmt::join(acceptance, ", ")).c_str());
+  std::printf("synthetic: drafts are accepted by a coin at cumulative rates %s\n",
+              fmt::format("{}", fmt::join(acceptance, ", ")).c_str());
   for (const auto& [key, value] : report.items()) std::printf("%s %s\n", key.c_str(), value.dump().c_str());
 }
 
 }  // namespace
 
 void add_bench_engine_commands(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand("engine", "Forward passes on random weights of a published shape, against the read bandwidth");
+  CLI::App* command = bench.add_subcommand(
+      "engine", "Forward passes on random weights of a published shape, against the read bandwidth");
   auto flags = std::make_shared<EngineFlags>();
   flags->add_to(*command);
-  command->add_option("--rows", flags->rows, "Rows of a forward pass, logits of all")->delimiter(',')->check(CLI::Range(1, 256))->capture_default_str();
-  command->add_option("--prefill", flags->prefill, "Lengths of prompts")->delimiter(',')->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  command->add_option("--repeat", flags->repeat, "Times each is measured; the best counts")->check(CLI::Range(1, 1000))->capture_default_str();
+  command->add_option("--rows", flags->rows, "Rows of a forward pass, logits of all")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  command->add_option("--prefill", flags->prefill, "Lengths of prompts")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--repeat", flags->repeat, "Times each is measured; the best counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   command->add_flag("--profile", flags->profile, "Share of each part of a forward pass");
   command->callback([flags] { bench_engine(*flags); });
 
-  CLI::App* speculative = bench.add_subcommand("speculative", "Whole rounds on random weights; drafts are accepted by a coin");
+  CLI::App* speculative =
+      bench.add_subcommand("speculative", "Whole rounds on random weights; drafts are accepted by a coin");
   auto round = std::make_shared<SpeculativeFlags>();
   round->engine.add_to(*speculative);
-  speculative->add_option("--synthetic-acceptance", round->acceptance, "Rate at which at least 1, 2, ... drafts of a round are accepted")
-      ->delimiter(',')->capture_default_str();
-  speculative->add_option("--draft-length", round->draft_length, "Drafts of a round; 0: one for each rate")->check(CLI::Range(0, 32))->capture_default_str();
-  speculative->add_option("--rounds", round->rounds, "Rounds; times are their medians")->check(CLI::Range(1, 100000))->capture_default_str();
+  speculative
+      ->add_option("--synthetic-acceptance", round->acceptance,
+                   "Rate at which at least 1, 2, ... drafts of a round are accepted")
+      ->delimiter(',')
+      ->capture_default_str();
+  speculative->add_option("--draft-length", round->draft_length, "Drafts of a round; 0: one for each rate")
+      ->check(CLI::Range(0, 32))
+      ->capture_default_str();
+  speculative->add_option("--rounds", round->rounds, "Rounds; times are their medians")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
   speculative->callback([round] { bench_speculative(*round); });
 }
 

@@ -111,9 +111,12 @@ class AnswerPrinter {
 class Chat {
  public:
   Chat(const ChatFlags& flags, const PairPaths& pair)
-      : flags_(flags), tokenizer_(or_throw(Tokenizer::load(pair.backbone))),
-        format_(chat_format_of(pair)), stop_ids_(or_throw(load_eos_token_ids(pair.backbone))),
-        sampling_(flags.sampling.of(pair)), draft_length_(flags.draft_length.value()) {
+      : flags_(flags),
+        tokenizer_(or_throw(Tokenizer::load(pair.backbone))),
+        format_(chat_format_of(pair)),
+        stop_ids_(or_throw(load_eos_token_ids(pair.backbone))),
+        sampling_(flags.sampling.of(pair)),
+        draft_length_(flags.draft_length.value()) {
     conversation_.thinking = flags.thinking;
     reset();
   }
@@ -152,11 +155,19 @@ void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt
       printer.print(event);
     }
   };
-  const Generate request{.prompt = prompt, .max_tokens = flags_.max_tokens, .draft_length = draft_length_.length,
-                         .stop_ids = stop_ids_, .wait_ms = kVerifierWaitMs, .sampling = sampling_, .policy = draft_length_.policy};
+  const Generate request{.prompt = prompt,
+                         .max_tokens = flags_.max_tokens,
+                         .draft_length = draft_length_.length,
+                         .stop_ids = stop_ids_,
+                         .wait_ms = kVerifierWaitMs,
+                         .sampling = sampling_,
+                         .policy = draft_length_.policy};
   ++sampling_.seed;  // the same question again may get another answer
   const Result<Generation> generation = client.generate(
-      request, [&](std::span<const TokenId> tokens) { for (const TokenId token : tokens) take(parser.push(token)); },
+      request,
+      [&](std::span<const TokenId> tokens) {
+        for (const TokenId token : tokens) take(parser.push(token));
+      },
       [&] { return interrupt.requested(); });
   interrupt.clear();
   if (!generation) {
@@ -181,7 +192,8 @@ void chat(const ChatFlags& flags) {
   TransportContext context;
   const bool drafting = flags.draft_length.value().length > 0;
   Chat conversation(flags, pair);
-  ClusterClient cluster = or_throw(connect_or_start(context, flags.cluster.connect, flags.cluster.options(flags.model, pair, drafting)));
+  ClusterClient cluster =
+      or_throw(connect_or_start(context, flags.cluster.connect, flags.cluster.options(flags.model, pair, drafting)));
 
   const bool for_person = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
   if (for_person) std::printf("/help says what there is; /exit or Ctrl-D leaves.\n\n");
@@ -219,9 +231,12 @@ void add_chat_command(CLI::App& app) {
   flags->model.add_to(*command);
   flags->sampling.add_to(*command);
   command->add_option("--system", flags->system, "What the model is told before the conversation");
-  command->add_flag("--thinking", flags->thinking, "Let the model think first; on a terminal the thought is shown dimmed");
+  command->add_flag("--thinking", flags->thinking,
+                    "Let the model think first; on a terminal the thought is shown dimmed");
   flags->draft_length.add_to(*command);
-  command->add_option("--max-tokens", flags->max_tokens, "Longest answer")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  command->add_option("--max-tokens", flags->max_tokens, "Longest answer")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   flags->cluster.add_to(*command);
   command->callback([flags] { chat(*flags); });
 }

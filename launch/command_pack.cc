@@ -37,10 +37,12 @@ std::string file_text(const fs::path& path) {
 void add_texts(PackWriter& writer, const fs::path& source) {
   or_throw(writer.add_file("config.json", or_throw(load_config_json(source))));
   if (const auto gguf = or_throw(find_gguf(source))) {
-    const nlohmann::json generation = {{"eos_token_id", or_throw(load_eos_token_ids(source))}, {"suppress_tokens", or_throw(load_suppress_tokens(source))}};
+    const nlohmann::json generation = {{"eos_token_id", or_throw(load_eos_token_ids(source))},
+                                       {"suppress_tokens", or_throw(load_suppress_tokens(source))}};
     or_throw(writer.add_file("generation_config.json", generation.dump(2)));
     const GgufModel model = or_throw(GgufModel::open(*gguf));
-    if (const auto jinja = or_throw(model.metadata.find<std::string_view>("tokenizer.chat_template"))) or_throw(writer.add_file("chat_template.jinja", *jinja));
+    if (const auto jinja = or_throw(model.metadata.find<std::string_view>("tokenizer.chat_template")))
+      or_throw(writer.add_file("chat_template.jinja", *jinja));
     // An assistant's GGUF may come without a tokenizer: it is its target's.
     if (model.metadata.contains("tokenizer.ggml.model")) {
       const std::string tokenizer = or_throw(Tokenizer::load(source)).to_json();
@@ -49,7 +51,8 @@ void add_texts(PackWriter& writer, const fs::path& source) {
     }
     return;
   }
-  for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
+  for (const char* name :
+       {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
     if (fs::exists(source / name)) or_throw(writer.add_file(name, file_text(source / name)));
   }
 }
@@ -57,12 +60,17 @@ void add_texts(PackWriter& writer, const fs::path& source) {
 /// One packed model in the making: `weights` passes on what a model asks for and writes it down.
 struct Packing {
   Packing(const fs::path& source_path, const fs::path& out, WeightType weight_type)
-      : source(source_path), writer(or_throw(PackWriter::create(out))), weights(packing_weights(or_throw(open_weights(source, weight_type)), *writer)) {
+      : source(source_path),
+        writer(or_throw(PackWriter::create(out))),
+        weights(packing_weights(or_throw(open_weights(source, weight_type)), *writer)) {
     add_texts(*writer, source);
   }
   void finish(bool embedding_only = false) {
-    or_throw(writer->finish({.dtype = to_string(weights->type()), .source = fs::absolute(source).lexically_normal().string(), .fingerprint = weights->fingerprint(),
-                             .embedding_fingerprint = weights->embedding_fingerprint(), .embedding_only = embedding_only}));
+    or_throw(writer->finish({.dtype = to_string(weights->type()),
+                             .source = fs::absolute(source).lexically_normal().string(),
+                             .fingerprint = weights->fingerprint(),
+                             .embedding_fingerprint = weights->embedding_fingerprint(),
+                             .embedding_only = embedding_only}));
   }
 
   fs::path source;
@@ -72,13 +80,15 @@ struct Packing {
 
 void report(const fs::path& dir) {
   const std::shared_ptr<const Pack> pack = or_throw(Pack::open(dir));
-  std::printf("%s: %s%s, %zu entries, %.1f MiB\n", dir.string().c_str(), pack->info().dtype.c_str(), pack->info().embedding_only ? ", embedding only" : "",
-              pack->entries().size(), static_cast<double>(fs::file_size(dir / "weights.bump")) / (1 << 20));
+  std::printf("%s: %s%s, %zu entries, %.1f MiB\n", dir.string().c_str(), pack->info().dtype.c_str(),
+              pack->info().embedding_only ? ", embedding only" : "", pack->entries().size(),
+              static_cast<double>(fs::file_size(dir / "weights.bump")) / (1 << 20));
 }
 
 void pack_backbone(const fs::path& source, const fs::path& out, WeightType type) {
   if (load_assistant_config(source)) {
-    throw std::runtime_error(fmt::format("{}: an assistant is packed together with its target: pack --pair TARGET {}", source.string(), source.string()));
+    throw std::runtime_error(fmt::format("{}: an assistant is packed together with its target: pack --pair TARGET {}",
+                                         source.string(), source.string()));
   }
   const TextConfig config = or_throw(load_text_config(source));
   Packing packing(source, out, type);
@@ -92,13 +102,14 @@ void pack_pair(const PairPaths& pair, const fs::path& out, WeightType type, bool
   const TextConfig config = or_throw(load_text_config(pair.backbone));
   const AssistantConfig assistant_config = or_throw(load_assistant_config(pair.assistant));
   NewDirectory directory = or_throw(NewDirectory::create(out));
-  Packing target(pair.backbone, directory.path() / "target", type), assistant(pair.assistant, directory.path() / "assistant", type);
+  Packing target(pair.backbone, directory.path() / "target", type),
+      assistant(pair.assistant, directory.path() / "assistant", type);
   or_throw(Assistant::load(assistant_config, assistant.weights, config, *target.weights));
   if (!for_drafter) or_throw(Backbone::load(config, target.weights, 1));
   target.finish(for_drafter);
   assistant.finish();
-  or_throw(directory.add_file("pair.json", pair_json(config, assistant_config, target.weights->fingerprint(), assistant.weights->fingerprint(),
-                                                     activation_dtype(type))));
+  or_throw(directory.add_file("pair.json", pair_json(config, assistant_config, target.weights->fingerprint(),
+                                                     assistant.weights->fingerprint(), activation_dtype(type))));
   or_throw(directory.commit());
   report(out / "target");
   report(out / "assistant");
@@ -121,13 +132,15 @@ void examine(const fs::path& path) {
     return;
   }
   const Checkpoint checkpoint = or_throw(Checkpoint::open(path));
-  std::printf("%s: %zu tensors, all within their files; this format has no checksums\n", path.string().c_str(), checkpoint.tensors().size());
+  std::printf("%s: %zu tensors, all within their files; this format has no checksums\n", path.string().c_str(),
+              checkpoint.tensors().size());
 }
 
 }  // namespace
 
 void add_pack_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("pack", "Write a model as this machine's kernels want it: it loads at once, mapped");
+  CLI::App* command =
+      app.add_subcommand("pack", "Write a model as this machine's kernels want it: it loads at once, mapped");
   struct Flags {
     std::vector<fs::path> sources;
     fs::path out;
@@ -139,10 +152,13 @@ void add_pack_command(CLI::App& app) {
   command->add_option("-o,--out", flags->out, "Directory to write; must not exist")->required();
   command->add_option("--dtype", flags->dtype, "f32, bf16, int8 or int4")->capture_default_str();
   auto* pair = command->add_flag("--pair", flags->pair, "Pack both and write pair.json");
-  command->add_option("--for", flags->host, "drafter: of the target only the embedding that a drafter's host needs")->check(CLI::IsMember({"drafter"}))->needs(pair);
+  command->add_option("--for", flags->host, "drafter: of the target only the embedding that a drafter's host needs")
+      ->check(CLI::IsMember({"drafter"}))
+      ->needs(pair);
   command->callback([flags] {
     if (flags->sources.size() != (flags->pair ? 2u : 1u)) {
-      throw std::runtime_error(flags->pair ? "pack --pair: give TARGET and ASSISTANT" : "pack: give one SRC, or --pair TARGET ASSISTANT");
+      throw std::runtime_error(flags->pair ? "pack --pair: give TARGET and ASSISTANT"
+                                           : "pack: give one SRC, or --pair TARGET ASSISTANT");
     }
     const WeightType type = or_throw(parse_weight_type(flags->dtype));
     if (flags->pair) {
@@ -158,8 +174,10 @@ void add_doctor_command(CLI::App& app) {
   auto paths = std::make_shared<std::vector<fs::path>>();
   command->add_option("PATH", *paths, "Packs, pairs or checkpoints to examine");
   command->callback([paths] {
-    std::printf("cpu: %s (in use: %s), %d threads; oneDNN %s\n", to_string(detect_isa()), to_string(active_isa()), omp_get_max_threads(), onednn_version().c_str());
-    std::printf("memory: %.1f GiB free, read at %.1f GB/s\n", static_cast<double>(available_memory_bytes()) / (1 << 30), measure_read_bandwidth_gb_s());
+    std::printf("cpu: %s (in use: %s), %d threads; oneDNN %s\n", to_string(detect_isa()), to_string(active_isa()),
+                omp_get_max_threads(), onednn_version().c_str());
+    std::printf("memory: %.1f GiB free, read at %.1f GB/s\n", static_cast<double>(available_memory_bytes()) / (1 << 30),
+                measure_read_bandwidth_gb_s());
     for (const fs::path& path : *paths) examine(path);
   });
 }

@@ -39,9 +39,11 @@ PairPaths find_model(const fs::path& folder, const fs::path& model) {
   if (fs::exists(folder / "backbone")) return or_throw(pair_paths(folder));
   const fs::path absolute = fs::canonical(folder);
   for (fs::path parent = absolute.parent_path(); parent != parent.root_path(); parent = parent.parent_path()) {
-    if (const fs::path candidate = parent / "models" / absolute.filename(); fs::exists(candidate)) return or_throw(pair_paths(candidate));
+    if (const fs::path candidate = parent / "models" / absolute.filename(); fs::exists(candidate))
+      return or_throw(pair_paths(candidate));
   }
-  throw std::runtime_error(fmt::format("{}: no backbone/ in it, and no models/{} beside it; give --model", folder.string(), absolute.filename().string()));
+  throw std::runtime_error(fmt::format("{}: no backbone/ in it, and no models/{} beside it; give --model",
+                                       folder.string(), absolute.filename().string()));
 }
 
 std::vector<float> floats_of(const TensorEntry& entry) {
@@ -60,7 +62,8 @@ class Comparison {
     if (entry == nullptr) return;  // a folder may record less (unified-12b)
     compared_.insert(name);
     const std::vector<float> theirs = floats_of(*entry);
-    if (ours.size() != theirs.size()) return report(name, fmt::format("has {} elements, golden {}", ours.size(), theirs.size()), false);
+    if (ours.size() != theirs.size())
+      return report(name, fmt::format("has {} elements, golden {}", ours.size(), theirs.size()), false);
     double largest = 0, error = 0;
     for (std::size_t i = 0; i < theirs.size(); ++i) {
       largest = std::max(largest, std::abs(static_cast<double>(theirs[i])));
@@ -130,7 +133,8 @@ std::vector<TokenId> ids_of(const nlohmann::json& notes, const char* key) {
 bool parity(const fs::path& folder, const fs::path& model, WeightType type) {
   const Checkpoint golden = or_throw(Checkpoint::open(folder / "golden.safetensors"));
   const TensorEntry* input = golden.find("input_ids");
-  if (input == nullptr) throw std::runtime_error(fmt::format("{}: no tensor 'input_ids'", (folder / "golden.safetensors").string()));
+  if (input == nullptr)
+    throw std::runtime_error(fmt::format("{}: no tensor 'input_ids'", (folder / "golden.safetensors").string()));
   std::vector<std::int64_t> raw_ids(static_cast<std::size_t>(input->element_count()));
   or_throw(read_i64(*input, raw_ids));
   const std::vector<TokenId> prompt(raw_ids.begin(), raw_ids.end());
@@ -148,9 +152,11 @@ bool parity(const fs::path& folder, const fs::path& model, WeightType type) {
   const std::string last = fmt::format("layers.{}.output", config.num_hidden_layers - 1);
   const TraceSink trace = [&](const std::string& name, Matrix<const float> value) {
     if (name == "embedding") hidden_states["hidden_states.0"] = to_vector(value);
-    if (name == "final_normed") hidden_states[fmt::format("hidden_states.{}", config.num_hidden_layers)] = to_vector(value);
+    if (name == "final_normed")
+      hidden_states[fmt::format("hidden_states.{}", config.num_hidden_layers)] = to_vector(value);
     int layer = 0;
-    if (name != last && std::sscanf(name.c_str(), "layers.%d.output", &layer) == 1 && name == fmt::format("layers.{}.output", layer)) {
+    if (name != last && std::sscanf(name.c_str(), "layers.%d.output", &layer) == 1 &&
+        name == fmt::format("layers.{}.output", layer)) {
       hidden_states[fmt::format("hidden_states.{}", layer + 1)] = to_vector(value);
     }
   };
@@ -167,18 +173,21 @@ bool parity(const fs::path& folder, const fs::path& model, WeightType type) {
   std::vector<float> state(output.hidden[n - 1].span().begin(), output.hidden[n - 1].span().end());
   if (config.final_logit_softcapping > 0) softcap_in_place(logits.view(), config.final_logit_softcapping);
   comparison.compare("logits", to_vector(logits.view()));
-  for (const auto& [kind, name] : {std::pair(AttentionKind::kSliding, "sliding_attention"), std::pair(AttentionKind::kFull, "full_attention")}) {
+  for (const auto& [kind, name] :
+       {std::pair(AttentionKind::kSliding, "sliding_attention"), std::pair(AttentionKind::kFull, "full_attention")}) {
     const auto [k, v] = cached_rows(cache.layer(backbone->donor_cache(kind)), n);
     comparison.compare(fmt::format("shared_kv.{}.key", name), k);
     comparison.compare(fmt::format("shared_kv.{}.value", name), v);
   }
   const bool exact = type == WeightType::kF32;
-  if (exact && notes.contains("draft_first_token")) comparison.compare("first token", notes["draft_first_token"] == first);
+  if (exact && notes.contains("draft_first_token"))
+    comparison.compare("first token", notes["draft_first_token"] == first);
 
   // Six draft steps from the prompt's last hidden row. They follow the golden's tokens, so that one
   // rounding difference in a lossy type is not counted again in every later step.
   if (fs::exists(pair.assistant)) {
-    const std::unique_ptr<Assistant> assistant = or_throw(Assistant::load(pair.assistant, config, backbone->weights(), type));
+    const std::unique_ptr<Assistant> assistant =
+        or_throw(Assistant::load(pair.assistant, config, backbone->weights(), type));
     DonorReplica replica = assistant->make_replica();
     replica.extend(*backbone, cache, n);
     const std::vector<TokenId> golden_drafts = ids_of(notes, "draft_tokens");
@@ -198,15 +207,17 @@ bool parity(const fs::path& folder, const fs::path& model, WeightType type) {
   if (const std::vector<std::string> names = comparison.left_out(); !names.empty()) {
     std::printf("not compared: %s\n", fmt::format("{}", fmt::join(names, ", ")).c_str());
   }
-  std::printf("%s: %s, %zu tensors compared%s, %s, bound %.0e\n", folder.string().c_str(), comparison.fine() ? "ok" : "MISMATCH",
-              comparison.tensors_compared(), fs::exists(pair.assistant) ? "" : ", no assistant", to_string(type), bound_of(type));
+  std::printf("%s: %s, %zu tensors compared%s, %s, bound %.0e\n", folder.string().c_str(),
+              comparison.fine() ? "ok" : "MISMATCH", comparison.tensors_compared(),
+              fs::exists(pair.assistant) ? "" : ", no assistant", to_string(type), bound_of(type));
   return comparison.fine();
 }
 
 }  // namespace
 
 void add_parity_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("parity", "Compare with what Hugging Face transformers computes, tensor by tensor");
+  CLI::App* command =
+      app.add_subcommand("parity", "Compare with what Hugging Face transformers computes, tensor by tensor");
   struct Flags {
     std::vector<fs::path> folders;
     fs::path model;
@@ -214,11 +225,13 @@ void add_parity_command(CLI::App& app) {
   };
   auto flags = std::make_shared<Flags>();
   command->add_option("DIR", flags->folders, "Golden folders")->required();
-  command->add_option("--model", flags->model, "Directory with backbone/ and assistant/, where the golden folder has none");
+  command->add_option("--model", flags->model,
+                      "Directory with backbone/ and assistant/, where the golden folder has none");
   command->add_option("--dtype", flags->dtype, "Weights: f32, bf16, int8 or int4")->capture_default_str();
   command->callback([flags] {
     bool fine = true;
-    for (const fs::path& folder : flags->folders) fine = parity(folder, flags->model, or_throw(parse_weight_type(flags->dtype))) && fine;
+    for (const fs::path& folder : flags->folders)
+      fine = parity(folder, flags->model, or_throw(parse_weight_type(flags->dtype))) && fine;
     if (!fine) throw CLI::RuntimeError(1);
   });
 }

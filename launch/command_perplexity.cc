@@ -26,8 +26,9 @@ constexpr std::int64_t kChunk = 128;
 /// Sums over the predicted tokens of one text.
 struct Sums {
   std::int64_t tokens = 0, same_argmax = 0;
-  double surprise = 0, exact_surprise = 0;     ///< -log p of the token that follows, of the type and of f32
-  double squared_error = 0, squared_size = 0;  ///< of f32's logits: the type's difference, and themselves around their mean
+  double surprise = 0, exact_surprise = 0;  ///< -log p of the token that follows, of the type and of f32
+  double squared_error = 0,
+         squared_size = 0;  ///< of f32's logits: the type's difference, and themselves around their mean
 
   void add(const Sums& other) {
     tokens += other.tokens, same_argmax += other.same_argmax;
@@ -39,8 +40,9 @@ struct Sums {
   double percent_above() const { return 100 * (perplexity() / exact_perplexity() - 1); }
 
   void print(const std::string& name) const {
-    std::printf("%-28s %8lld  %12.4f %12.4f  %+8.3f %%  %10.4f  %10.4f\n", name.c_str(), static_cast<long long>(tokens), exact_perplexity(), perplexity(),
-                percent_above(), std::sqrt(squared_error / squared_size), static_cast<double>(same_argmax) / static_cast<double>(tokens));
+    std::printf("%-28s %8lld  %12.4f %12.4f  %+8.3f %%  %10.4f  %10.4f\n", name.c_str(), static_cast<long long>(tokens),
+                exact_perplexity(), perplexity(), percent_above(), std::sqrt(squared_error / squared_size),
+                static_cast<double>(same_argmax) / static_cast<double>(tokens));
   }
 };
 
@@ -53,7 +55,10 @@ double surprise_of(std::span<const float> logits, TokenId token) {
 
 /// What row r of both models says about the token that follows it. Softcapped logits.
 Sums compare_row(std::span<const float> exact, std::span<const float> rounded, TokenId next) {
-  Sums sums{.tokens = 1, .same_argmax = argmax(exact) == argmax(rounded) ? 1 : 0, .surprise = surprise_of(rounded, next), .exact_surprise = surprise_of(exact, next)};
+  Sums sums{.tokens = 1,
+            .same_argmax = argmax(exact) == argmax(rounded) ? 1 : 0,
+            .surprise = surprise_of(rounded, next),
+            .exact_surprise = surprise_of(exact, next)};
   double sum = 0, squares = 0;
   for (std::size_t i = 0; i < exact.size(); ++i) {
     const double x = exact[i], error = rounded[i] - exact[i];
@@ -74,10 +79,12 @@ Sums compare(Backbone& exact, Backbone& rounded, TokenId bos, std::span<const To
     window.insert(window.end(), piece.begin(), piece.end());
     KvCache exact_cache = exact.make_cache(), rounded_cache = rounded.make_cache();
     for (std::size_t first = 0; first + 1 < window.size(); first += kChunk) {
-      const std::span<const TokenId> chunk = std::span(window).subspan(first, std::min<std::size_t>(kChunk, window.size() - 1 - first));
+      const std::span<const TokenId> chunk =
+          std::span(window).subspan(first, std::min<std::size_t>(kChunk, window.size() - 1 - first));
       const auto rows = static_cast<std::int64_t>(chunk.size());
       const Segment exact_segment{&exact_cache, chunk, rows}, rounded_segment{&rounded_cache, chunk, rows};
-      const Matrix<const float> exact_logits = exact.forward({&exact_segment, 1}).logits, rounded_logits = rounded.forward({&rounded_segment, 1}).logits;
+      const Matrix<const float> exact_logits = exact.forward({&exact_segment, 1}).logits,
+                                rounded_logits = rounded.forward({&rounded_segment, 1}).logits;
       std::vector<Sums> row_sums(chunk.size());
 #pragma omp parallel
       {
@@ -89,7 +96,8 @@ Sums compare(Backbone& exact, Backbone& rounded, TokenId bos, std::span<const To
           for (const int i : {0, 1}) {
             if (softcap > 0) kernels().softcap(both.view()[i].data(), softcap, static_cast<std::int64_t>(vocab));
           }
-          row_sums[static_cast<std::size_t>(r)] = compare_row(both.view()[0].span(), both.view()[1].span(), window[first + static_cast<std::size_t>(r) + 1]);
+          row_sums[static_cast<std::size_t>(r)] = compare_row(both.view()[0].span(), both.view()[1].span(),
+                                                              window[first + static_cast<std::size_t>(r) + 1]);
         }
       }
       for (const Sums& sums : row_sums) total.add(sums);
@@ -117,13 +125,16 @@ void perplexity(const PerplexityFlags& flags) {
   const fs::path path = or_throw(pair_paths(flags.model)).backbone;
   const Tokenizer tokenizer = or_throw(Tokenizer::load(path));
   const std::unique_ptr<Backbone> exact = or_throw(Backbone::load(path, WeightType::kF32, kChunk));
-  const std::unique_ptr<Backbone> rounded = or_throw(Backbone::load(path, or_throw(parse_weight_type(flags.dtype)), kChunk));
+  const std::unique_ptr<Backbone> rounded =
+      or_throw(Backbone::load(path, or_throw(parse_weight_type(flags.dtype)), kChunk));
   if (tokenizer.vocab_size() > exact->config().vocab_size) {
-    throw std::runtime_error(fmt::format("{}: a tokenizer of {} tokens, the model has {}", tokenizer.name(), tokenizer.vocab_size(), exact->config().vocab_size));
+    throw std::runtime_error(fmt::format("{}: a tokenizer of {} tokens, the model has {}", tokenizer.name(),
+                                         tokenizer.vocab_size(), exact->config().vocab_size));
   }
   const std::optional<TokenId> bos = tokenizer.find("<bos>");
   if (!bos) throw std::runtime_error(fmt::format("{}: no token <bos>", tokenizer.name()));
-  std::printf("%-28s %8s  %12s %12s  %10s  %10s  %10s\n", "text", "tokens", "f32", flags.dtype.c_str(), "difference", "logit error", "same argmax");
+  std::printf("%-28s %8s  %12s %12s  %10s  %10s  %10s\n", "text", "tokens", "f32", flags.dtype.c_str(), "difference",
+              "logit error", "same argmax");
   Sums all;
   for (const fs::path& file : flags.files) {
     const Sums sums = compare(*exact, *rounded, *bos, tokenizer.encode(read_file(file)));
@@ -132,19 +143,23 @@ void perplexity(const PerplexityFlags& flags) {
   }
   if (flags.files.size() > 1) all.print("all");
   if (flags.within > 0 && !(all.percent_above() <= flags.within)) {
-    throw std::runtime_error(fmt::format("perplexity of {} is {:.3f} % above that of f32, wanted at most {} %", flags.dtype, all.percent_above(), flags.within));
+    throw std::runtime_error(fmt::format("perplexity of {} is {:.3f} % above that of f32, wanted at most {} %",
+                                         flags.dtype, all.percent_above(), flags.within));
   }
 }
 
 }  // namespace
 
 void add_perplexity_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("perplexity", "What a type's rounding costs on text, against f32: perplexity, logits, most probable tokens");
+  CLI::App* command = app.add_subcommand(
+      "perplexity", "What a type's rounding costs on text, against f32: perplexity, logits, most probable tokens");
   auto flags = std::make_shared<PerplexityFlags>();
   command->add_option("FILE", flags->files, "Texts; control tokens are recognised")->required();
   command->add_option("--model", flags->model, "Directory of a pair, not packed (default: the nano pair)");
   command->add_option("--dtype", flags->dtype, "Weights: bf16, int8 or int4")->capture_default_str();
-  command->add_option("--within", flags->within, "Fail if the perplexity of all texts is more percent above that of f32")->check(CLI::PositiveNumber);
+  command
+      ->add_option("--within", flags->within, "Fail if the perplexity of all texts is more percent above that of f32")
+      ->check(CLI::PositiveNumber);
   command->callback([flags] { perplexity(*flags); });
 }
 

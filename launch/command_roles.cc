@@ -43,16 +43,22 @@ void add_role_commands(CLI::App& app) {
     auto policy_state = std::make_shared<std::string>();
     auto rejection_log = std::make_shared<std::filesystem::path>();
     command->add_option("--listen", *listen, "Address; port * takes a free one")->capture_default_str();
-    command->add_option("--policy-state", *policy_state, "File that keeps over restarts what the ucb1 and thompson policies learned");
+    command->add_option("--policy-state", *policy_state,
+                        "File that keeps over restarts what the ucb1 and thompson policies learned");
     add_rejection_log(*command, *rejection_log);
     command->callback([listen, policy_state, rejection_log] {
       init_logging("coordinator", "info");
       run_until_signal([&](std::stop_token stop) {
         TransportContext context;
-        return run_coordinator(context, {.listen = *listen, .policy_state = *policy_state, .rejection_log = *rejection_log, .core = {.instance = 0}}, stop, [](const std::string& address) {
-          std::printf("%s\n", address.c_str());  // for scripts: where to join
-          std::fflush(stdout);
-        });
+        return run_coordinator(context,
+                               {.listen = *listen,
+                                .policy_state = *policy_state,
+                                .rejection_log = *rejection_log,
+                                .core = {.instance = 0}},
+                               stop, [](const std::string& address) {
+                                 std::printf("%s\n", address.c_str());  // for scripts: where to join
+                                 std::fflush(stdout);
+                               });
       });
     });
   }
@@ -69,21 +75,32 @@ void add_role_commands(CLI::App& app) {
     flags->threads = threads;
     flags->model.add_to(*command);
     command->add_option("--join", flags->join, "The coordinator's address, tcp://HOST:PORT")->required();
-    command->add_option("--threads", flags->threads, "Threads of a forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
+    command->add_option("--threads", flags->threads, "Threads of a forward pass; 0: every core")
+        ->check(CLI::Range(0, kThreadsMax))
+        ->capture_default_str();
     return std::pair(command, flags);
   };
   const auto [verifier, verifier_flags] = add_worker("verifier", "Verify drafts with the full backbone", 0);
-  verifier->add_option("--memory", verifier_flags->memory_mib, "MiB for the K/V of all sessions; 0: three quarters of what is free once the model is loaded")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))->capture_default_str();
+  verifier
+      ->add_option("--memory", verifier_flags->memory_mib,
+                   "MiB for the K/V of all sessions; 0: three quarters of what is free once the model is loaded")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))
+      ->capture_default_str();
   add_synthetic_acceptance(*verifier, verifier_flags->synthetic_acceptance);
   verifier->callback([flags = verifier_flags] {
     init_logging("verifier", "info");
     run_until_signal([&](std::stop_token stop) {
       TransportContext context;
       const PairPaths pair = flags->model.pair();
-      return run_verifier(context, {.backbone = pair.backbone, .weight_type = flags->model.weight_type(pair), .threads = flags->threads,
-                                    .join = flags->join, .kv_bytes_max = flags->memory_mib << 20,
-                                    .synthetic_acceptance = flags->synthetic_acceptance, .core = {}}, stop);
+      return run_verifier(context,
+                          {.backbone = pair.backbone,
+                           .weight_type = flags->model.weight_type(pair),
+                           .threads = flags->threads,
+                           .join = flags->join,
+                           .kv_bytes_max = flags->memory_mib << 20,
+                           .synthetic_acceptance = flags->synthetic_acceptance,
+                           .core = {}},
+                          stop);
     });
   });
   const auto [drafter, drafter_flags] = add_worker("drafter", "Draft with the assistant", 1);
@@ -92,8 +109,14 @@ void add_role_commands(CLI::App& app) {
     run_until_signal([&](std::stop_token stop) {
       TransportContext context;
       const PairPaths pair = flags->model.pair();
-      return run_drafter(context, {.assistant = pair.assistant, .backbone = pair.backbone, .weight_type = flags->model.weight_type(pair), .threads = flags->threads,
-                                   .join = flags->join, .core = {}}, stop);
+      return run_drafter(context,
+                         {.assistant = pair.assistant,
+                          .backbone = pair.backbone,
+                          .weight_type = flags->model.weight_type(pair),
+                          .threads = flags->threads,
+                          .join = flags->join,
+                          .core = {}},
+                         stop);
     });
   });
 }

@@ -70,9 +70,13 @@ const char* name_of(SamplingRule rule) {
 nlohmann::json sampling_json(const SamplingParams& sampling) {
   // 0.7 and not 0.699999988: the double that a person would write.
   const auto number = [](float value) { return std::stod(fmt::format("{}", value)); };
-  nlohmann::json object = {{"rule", sampling.greedy() ? "greedy" : name_of(sampling.rule)}, {"temperature", number(sampling.temperature)}};
+  nlohmann::json object = {{"rule", sampling.greedy() ? "greedy" : name_of(sampling.rule)},
+                           {"temperature", number(sampling.temperature)}};
   if (!sampling.greedy()) {
-    object.update({{"seed", sampling.seed}, {"top_k", sampling.top_k}, {"top_p", number(sampling.top_p)}, {"min_p", number(sampling.min_p)}});
+    object.update({{"seed", sampling.seed},
+                   {"top_k", sampling.top_k},
+                   {"top_p", number(sampling.top_p)},
+                   {"min_p", number(sampling.min_p)}});
   }
   if (sampling.has_penalties()) {
     object.update({{"repetition_penalty", number(sampling.repetition_penalty)},
@@ -85,7 +89,8 @@ nlohmann::json sampling_json(const SamplingParams& sampling) {
 
 nlohmann::json logprobs_json(const Tokenizer& tokenizer, const Generation& generation) {
   const auto entry = [&](TokenId token, float logprob) {
-    return nlohmann::json{{"id", token}, {"token", tokenizer.decode({&token, 1}, /*skip_special=*/false)}, {"logprob", logprob}};
+    return nlohmann::json{
+        {"id", token}, {"token", tokenizer.decode({&token, 1}, /*skip_special=*/false)}, {"logprob", logprob}};
   };
   nlohmann::json array = nlohmann::json::array();
   for (std::size_t i = 0; i < generation.tokens.size(); ++i) {
@@ -101,10 +106,12 @@ nlohmann::json logprobs_json(const Tokenizer& tokenizer, const Generation& gener
 /// An answer's tokens as text, up to the first stop string.
 class AnswerText {
  public:
-  AnswerText(const Tokenizer& tokenizer, const StopMatcher& stops) : detokenizer_(tokenizer, /*skip_special=*/true), stops_(stops) {}
+  AnswerText(const Tokenizer& tokenizer, const StopMatcher& stops)
+      : detokenizer_(tokenizer, /*skip_special=*/true), stops_(stops) {}
 
   /// @return how many tokens the answer has had when a stop string is complete; none: it goes on.
-  std::optional<std::int64_t> push(std::span<const TokenId> tokens, const std::function<void(const std::string&)>& emit) {
+  std::optional<std::int64_t> push(std::span<const TokenId> tokens,
+                                   const std::function<void(const std::string&)>& emit) {
     for (const TokenId token : tokens) {
       ++count_;
       emit(stops_.push(detokenizer_.push(token)));
@@ -139,7 +146,8 @@ void run(const RunFlags& flags) {
                    .policy = draft_length.policy};
   request.sampling.logprobs = flags.logprobs;
   request.unverified = flags.no_verifier;
-  if (flags.no_verifier) std::fprintf(stderr, "outrider: --no-verifier: all but the first token is the drafter's own, unverified\n");
+  if (flags.no_verifier)
+    std::fprintf(stderr, "outrider: --no-verifier: all but the first token is the drafter's own, unverified\n");
 
   TransportContext context;
   ClusterOptions cluster_options = flags.cluster.options(flags.model, pair, draft_length.length > 0);
@@ -148,7 +156,8 @@ void run(const RunFlags& flags) {
   Client& client = cluster.client;
 
   Interrupt interrupt;
-  const auto answer = [&](const Generate& wanted, AnswerText text, const std::function<void(const std::string&)>& emit) {
+  const auto answer = [&](const Generate& wanted, AnswerText text,
+                          const std::function<void(const std::string&)>& emit) {
     const auto on_tokens = [&](std::span<const TokenId> tokens) {
       if (const auto keep = text.push(tokens, emit)) client.end_answer(*keep);
     };
@@ -174,7 +183,9 @@ void run(const RunFlags& flags) {
   };
   const Generation generation = answer(request, AnswerText(tokenizer, stops), emit);
   if (plain && request.sampling.rule == SamplingRule::kMatch && plain->tokens != generation.tokens) {
-    throw std::runtime_error("--compare: speculative and plain decoding gave different tokens; this is a bug of Outrider's, please report it");
+    throw std::runtime_error(
+        "--compare: speculative and plain decoding gave different tokens; this is a bug of Outrider's, please report "
+        "it");
   }
 
   if (flags.json) {
@@ -193,7 +204,8 @@ void run(const RunFlags& flags) {
     return;
   }
   if (!request.sampling.greedy()) std::printf("\n\nseed %llu", static_cast<unsigned long long>(request.sampling.seed));
-  std::printf("\n\n%s", metrics_text(generation, plain ? std::optional(tokens_per_second(*plain)) : std::nullopt).c_str());
+  std::printf("\n\n%s",
+              metrics_text(generation, plain ? std::optional(tokens_per_second(*plain)) : std::nullopt).c_str());
 }
 
 }  // namespace
@@ -207,17 +219,33 @@ void add_run_command(CLI::App& app) {
   flags->model.add_to(*command);
   flags->sampling.add_to(*command);
   flags->draft_length.add_to(*command);
-  auto* no_verifier = command->add_flag("--no-verifier", flags->no_verifier, "To see what the drafter would say: after the first token nobody verifies its drafts");
-  command->add_option("--max-tokens", flags->max_tokens, "Longest answer")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  auto* no_verifier =
+      command->add_flag("--no-verifier", flags->no_verifier,
+                        "To see what the drafter would say: after the first token nobody verifies its drafts");
+  command->add_option("--max-tokens", flags->max_tokens, "Longest answer")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   flags->cluster.add_to(*command);
   add_rejection_log(*command, flags->rejection_log)->excludes(command->get_option("--connect"));
-  command->add_option("--stop", flags->stops, "End the answer before this text; may be given several times")->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--stop", flags->stops, "End the answer before this text; may be given several times")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_flag("--raw", flags->raw, "The prompt is plain text, not a chat message");
   auto* json = command->add_flag("--json", flags->json, "Print one JSON object at the end instead of text");
-  command->add_option("--logprobs", flags->logprobs, "Log-probability of every token and of the N most probable ones, in the JSON object")->check(CLI::Range(0, kLogprobsMax))->needs(json)->excludes(no_verifier);
-  command->add_flag("--compare", flags->compare, "Decode plainly first: measures backbone_only_tok_per_sec, checks that the tokens are equal (not under --rejection and --typical)")->excludes(no_verifier);
+  command
+      ->add_option("--logprobs", flags->logprobs,
+                   "Log-probability of every token and of the N most probable ones, in the JSON object")
+      ->check(CLI::Range(0, kLogprobsMax))
+      ->needs(json)
+      ->excludes(no_verifier);
+  command
+      ->add_flag("--compare", flags->compare,
+                 "Decode plainly first: measures backbone_only_tok_per_sec, checks that the tokens are equal (not "
+                 "under --rejection and --typical)")
+      ->excludes(no_verifier);
   command->callback([flags] {
-    if (flags->prompt.empty() && flags->prompt_ids.empty()) throw std::runtime_error("run: give a prompt or --prompt-ids");
+    if (flags->prompt.empty() && flags->prompt_ids.empty())
+      throw std::runtime_error("run: give a prompt or --prompt-ids");
     run(*flags);
   });
 }

@@ -37,8 +37,8 @@ std::string name_of(const std::filesystem::path& backbone) {
   return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
 }
 
-/// The drafter of a cluster of ours: one that cannot even join ends the program if it was asked for, one that ends later costs
-/// speed only.
+/// The drafter of a cluster of ours: one that cannot even join ends the program if it was asked for, one that ends
+/// later costs speed only.
 class DrafterWatch {
  public:
   explicit DrafterWatch(bool asked_for) : must_join_(asked_for) {}
@@ -47,7 +47,8 @@ class DrafterWatch {
     if (ended_) return;
     if (must_join_) {
       const Result<Status> status = api.status();
-      must_join_ = !status || status->verifiers == 0 || status->drafters == 0;  // a verifier's coming may yet show that it does not fit
+      must_join_ = !status || status->verifiers == 0 ||
+                   status->drafters == 0;  // a verifier's coming may yet show that it does not fit
     }
     const Result<void> runs = cluster.check_drafter();
     if (runs) return;
@@ -62,10 +63,12 @@ class DrafterWatch {
 
 void serve(ServeFlags flags) {
   init_logging("outrider", "warn");
-  if (const char* key = std::getenv("OUTRIDER_API_KEY"); key != nullptr && flags.http.api_key.empty()) flags.http.api_key = key;
+  if (const char* key = std::getenv("OUTRIDER_API_KEY"); key != nullptr && flags.http.api_key.empty())
+    flags.http.api_key = key;
   const PairPaths pair = flags.model.pair();
   const DraftLength draft_length = flags.draft_length.value();
-  ServedModel model = or_throw(load_served_model(pair.backbone, flags.name.empty() ? name_of(pair.backbone) : flags.name, draft_length));
+  ServedModel model = or_throw(
+      load_served_model(pair.backbone, flags.name.empty() ? name_of(pair.backbone) : flags.name, draft_length));
   if (!model.format.warning.empty()) std::fprintf(stderr, "outrider: %s\n", model.format.warning.c_str());
 
   Interrupt interrupt(/*also_sigterm=*/true);
@@ -73,14 +76,20 @@ void serve(ServeFlags flags) {
   std::unique_ptr<Cluster> cluster;
   // A request may want drafts where --draft-length does not.
   const bool drafts_by_default = draft_length.length > 0;
-  ClusterOptions cluster_options = flags.cluster.options(flags.model, pair, drafts_by_default || flags.model.has_assistant(pair));
+  ClusterOptions cluster_options =
+      flags.cluster.options(flags.model, pair, drafts_by_default || flags.model.has_assistant(pair));
   cluster_options.rejection_log = flags.rejection_log;
   if (flags.cluster.connect.empty()) cluster = or_throw(start_cluster(context, cluster_options));
   ServerMetrics metrics;
-  ApiServer api(context, std::move(model), {.coordinator = cluster ? cluster->address() : flags.cluster.connect, .version = OUTRIDER_VERSION, .requests_max = flags.requests_max,
-                                            .on_finished = [&](const FinishedRequest& request) { metrics.record(request); }});
+  ApiServer api(context, std::move(model),
+                {.coordinator = cluster ? cluster->address() : flags.cluster.connect,
+                 .version = OUTRIDER_VERSION,
+                 .requests_max = flags.requests_max,
+                 .on_finished = [&](const FinishedRequest& request) { metrics.record(request); }});
   std::vector<HttpRoute> routes = api.routes();
-  routes.push_back({"GET", "/metrics", [&](const HttpRequest&) { return metrics.reply(api.status(), api.admission().open(), api.admission().waiting()); }});
+  routes.push_back({"GET", "/metrics", [&](const HttpRequest&) {
+                      return metrics.reply(api.status(), api.admission().open(), api.admission().waiting());
+                    }});
   routes.push_back(live_page());
   flags.http.on_response = [&](int status) { metrics.record_response(status); };
   const std::unique_ptr<HttpServer> http = or_throw(HttpServer::start(flags.http, std::move(routes)));
@@ -103,12 +112,23 @@ void add_serve_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("serve", "Answer over HTTP as OpenAI's API does (docs/http.md)");
   auto flags = std::make_shared<ServeFlags>();
   flags->model.add_to(*command);
-  command->add_option("--host", flags->http.host, "Address to listen at; 0.0.0.0: all of this machine's")->capture_default_str();
-  command->add_option("--port", flags->http.port, "Port; 0: any free one, which is printed")->check(CLI::Range(0, 65535))->capture_default_str();
-  command->add_option("--api-key", flags->http.api_key, "What clients must send as 'Authorization: Bearer KEY' (default: OUTRIDER_API_KEY, else nothing)");
+  command->add_option("--host", flags->http.host, "Address to listen at; 0.0.0.0: all of this machine's")
+      ->capture_default_str();
+  command->add_option("--port", flags->http.port, "Port; 0: any free one, which is printed")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  command->add_option(
+      "--api-key", flags->http.api_key,
+      "What clients must send as 'Authorization: Bearer KEY' (default: OUTRIDER_API_KEY, else nothing)");
   command->add_option("--served-model-name", flags->name, "What clients call the model (default: its directory)");
-  command->add_option("--max-request-bytes", flags->http.request_bytes_max, "Longest request")->check(CLI::Range(1, 1 << 30))->capture_default_str();
-  command->add_option("--max-requests", flags->requests_max, "Requests answered at once, and how many of one address may wait; what comes beyond is told 429")->check(CLI::Range(1, 1000))->capture_default_str();
+  command->add_option("--max-request-bytes", flags->http.request_bytes_max, "Longest request")
+      ->check(CLI::Range(1, 1 << 30))
+      ->capture_default_str();
+  command
+      ->add_option("--max-requests", flags->requests_max,
+                   "Requests answered at once, and how many of one address may wait; what comes beyond is told 429")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   flags->draft_length.add_to(*command);
   flags->cluster.add_to(*command);
   add_rejection_log(*command, flags->rejection_log)->excludes(command->get_option("--connect"));

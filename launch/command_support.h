@@ -10,8 +10,8 @@
 #include <system_error>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "common/base/result.h"
 #include "common/checkpoint/pack.h"
@@ -38,8 +38,11 @@ struct ModelFlags {
   std::string dtype;                                 ///< empty: the packs' own, else bf16
 
   void add_to(CLI::App& command) {
-    command.add_option("--model", model, "Directory of a pair: with pair.json, or with backbone/ and assistant/ (default: the nano pair)");
-    command.add_option("--backbone", backbone, "The target by itself: a Hugging Face directory, a .gguf file or a pack");
+    command.add_option(
+        "--model", model,
+        "Directory of a pair: with pair.json, or with backbone/ and assistant/ (default: the nano pair)");
+    command.add_option("--backbone", backbone,
+                       "The target by itself: a Hugging Face directory, a .gguf file or a pack");
     command.add_option("--assistant", assistant, "The assistant by itself, likewise");
     command.add_option("--dtype", dtype, "Weights: f32, bf16, int8 or int4 (default: a pack's own, else bf16)");
   }
@@ -90,19 +93,31 @@ struct SamplingFlags {
   bool sample = false, rejection = false, typical = false;
 
   void add_to(CLI::App& command) {
-    command.add_flag("--sample", sample, "Sample as Gemma 4's makers advise: --temperature 1 --top-k 64 --top-p 0.95, each may be given");
-    command.add_option("--temperature", temperature, "Sample at this temperature; 0: the most probable token (default)");
+    command.add_flag("--sample", sample,
+                     "Sample as Gemma 4's makers advise: --temperature 1 --top-k 64 --top-p 0.95, each may be given");
+    command.add_option("--temperature", temperature,
+                       "Sample at this temperature; 0: the most probable token (default)");
     command.add_option("--top-k", top_k, "Sample from the K most probable tokens; 0: all");
     command.add_option("--top-p", top_p, "Sample from the fewest tokens that together are this probable");
     command.add_option("--min-p", params.min_p, "Sample from tokens this probable relative to the most probable one");
     command.add_option("--seed", seed, "One seed is one text, whatever the draft length (default: a random one)");
-    auto* by_rejection = command.add_flag("--rejection", rejection, "Keep drafts by rejection sampling: the same distribution, but the text depends on the drafts");
-    command.add_flag("--typical", typical, "Keep every draft that is typical of the target (Medusa): lossy, the text follows another distribution")->excludes(by_rejection);
-    command.add_option("--repetition-penalty", params.repetition_penalty, "Above 1: tokens of prompt and answer become less probable");
-    command.add_option("--presence-penalty", params.presence_penalty, "Taken off the score of each token of the answer");
+    auto* by_rejection = command.add_flag(
+        "--rejection", rejection,
+        "Keep drafts by rejection sampling: the same distribution, but the text depends on the drafts");
+    command
+        .add_flag(
+            "--typical", typical,
+            "Keep every draft that is typical of the target (Medusa): lossy, the text follows another distribution")
+        ->excludes(by_rejection);
+    command.add_option("--repetition-penalty", params.repetition_penalty,
+                       "Above 1: tokens of prompt and answer become less probable");
+    command.add_option("--presence-penalty", params.presence_penalty,
+                       "Taken off the score of each token of the answer");
     command.add_option("--frequency-penalty", params.frequency_penalty, "Taken off it for every time that it is there");
-    command.add_option("--logit-bias", logit_bias, "ID:BIAS,...: added to the scores of these token ids, -100 to 100")->delimiter(',');
-    command.add_option("--min-tokens,--min-response", params.min_tokens, "No end of the answer before it has so many tokens");
+    command.add_option("--logit-bias", logit_bias, "ID:BIAS,...: added to the scores of these token ids, -100 to 100")
+        ->delimiter(',');
+    command.add_option("--min-tokens,--min-response", params.min_tokens,
+                       "No end of the answer before it has so many tokens");
   }
 
   /// For this backbone, with a seed where one is needed.
@@ -112,7 +127,9 @@ struct SamplingFlags {
     result.top_k = top_k.value_or(sample ? 64 : 0);
     result.top_p = top_p.value_or(sample ? 0.95f : 1.0f);
     if (result.greedy() && (sample || top_k || top_p || seed || rejection || typical || result.min_p != 0)) {
-      throw std::runtime_error("--sample, --top-k, --top-p, --min-p, --seed, --rejection and --typical need a --temperature above 0 (--sample alone has 1)");
+      throw std::runtime_error(
+          "--sample, --top-k, --top-p, --min-p, --seed, --rejection and --typical need a --temperature above 0 "
+          "(--sample alone has 1)");
     }
     if (!result.greedy()) result.seed = seed ? *seed : std::random_device()();
     if (rejection) result.rule = SamplingRule::kRejection;
@@ -135,7 +152,10 @@ inline std::string check_draft_length(const std::string& text) {
 
 /// --synthetic-acceptance, see VerifierOptions.
 inline void add_synthetic_acceptance(CLI::App& command, std::vector<double>& rates) {
-  command.add_option("--synthetic-acceptance", rates, "For measurements on random weights: a coin accepts at least 1, 2, ... drafts of a round at these rates")
+  command
+      .add_option(
+          "--synthetic-acceptance", rates,
+          "For measurements on random weights: a coin accepts at least 1, 2, ... drafts of a round at these rates")
       ->delimiter(',')
       ->check(CLI::Range(0.0, 1.0));
 }
@@ -145,7 +165,9 @@ struct DraftLengthFlag {
   std::string text = "4";
 
   void add_to(CLI::App& command) {
-    command.add_option("--draft-length", text, "Drafts per round, 0 (plain decoding) to 32; or who chooses: auto, heuristic, ucb1, thompson")
+    command
+        .add_option("--draft-length", text,
+                    "Drafts per round, 0 (plain decoding) to 32; or who chooses: auto, heuristic, ucb1, thompson")
         ->check(check_draft_length)
         ->capture_default_str();
   }
@@ -161,22 +183,31 @@ struct ClusterFlags {
 
   /// @param command  has ModelFlags already.
   void add_to(CLI::App& command) {
-    command.add_option("--threads", threads, "Threads of the backbone's forward pass; 0: every core")->check(CLI::Range(0, kThreadsMax))->capture_default_str();
+    command.add_option("--threads", threads, "Threads of the backbone's forward pass; 0: every core")
+        ->check(CLI::Range(0, kThreadsMax))
+        ->capture_default_str();
     command.add_flag("--processes", processes, "Start coordinator, verifier and drafter as processes, over TCP");
     auto* elsewhere = command.add_option("--connect", connect, "Use the coordinator at tcp://HOST:PORT");
     // What its workers have chosen already.
-    for (const char* of_workers : {"--assistant", "--dtype", "--threads", "--processes"}) elsewhere->excludes(command.get_option(of_workers));
+    for (const char* of_workers : {"--assistant", "--dtype", "--threads", "--processes"})
+      elsewhere->excludes(command.get_option(of_workers));
   }
   /// Of its own.
   /// @param pair  model.pair()
   ClusterOptions options(const ModelFlags& model, const PairPaths& pair, bool drafter) const {
-    return {.pair = pair, .weight_type = model.weight_type(pair), .verifier_threads = threads, .drafter = drafter, .processes = processes};
+    return {.pair = pair,
+            .weight_type = model.weight_type(pair),
+            .verifier_threads = threads,
+            .drafter = drafter,
+            .processes = processes};
   }
 };
 
 /// --rejection-log, see CoordinatorOptions.
 inline CLI::Option* add_rejection_log(CLI::App& command, std::filesystem::path& file) {
-  return command.add_option("--rejection-log", file, "File to append a JSON line to for every round that loses a draft: which, where, and how far the drafter was off");
+  return command.add_option("--rejection-log", file,
+                            "File to append a JSON line to for every round that loses a draft: which, where, and how "
+                            "far the drafter was off");
 }
 
 /// How this pair's prompts are written; says so where that is a guess.

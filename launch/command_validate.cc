@@ -51,8 +51,8 @@ struct Case {
 /// What is known before a pair runs.
 struct Reference {
   std::vector<Case> cases;
-  std::optional<TokenId> first_draft;        ///< of the first case
-  std::optional<double> recorded_acceptance; ///< of kDraftLength drafts a round
+  std::optional<TokenId> first_draft;         ///< of the first case
+  std::optional<double> recorded_acceptance;  ///< of kDraftLength drafts a round
   std::string source;
 };
 
@@ -83,7 +83,8 @@ Reference read_golden(const fs::path& dir) {
       const json notes = read_json(dir / "golden.json");
       const Checkpoint tensors = or_throw(Checkpoint::open(dir / "golden.safetensors"));
       const TensorEntry* input = tensors.find("input_ids");
-      if (input == nullptr) throw std::runtime_error(fmt::format("{}: no tensor 'input_ids'", (dir / "golden.safetensors").string()));
+      if (input == nullptr)
+        throw std::runtime_error(fmt::format("{}: no tensor 'input_ids'", (dir / "golden.safetensors").string()));
       std::vector<std::int64_t> ids(static_cast<std::size_t>(input->element_count()));
       or_throw(read_i64(*input, ids));
       reference.cases.push_back({{ids.begin(), ids.end()}, notes.at("greedy")});
@@ -100,35 +101,40 @@ Reference read_golden(const fs::path& dir) {
 /// Without a golden: chat turns where there is a tokenizer, else texts of pseudo-random ids. What the
 /// backbone makes of them in step 1 is then the recorded reference.
 Reference own_reference(const fs::path& target, const TextConfig& config) {
-  Reference reference{.cases = {}, .first_draft = {}, .recorded_acceptance = {}, .source = "the target's own plain greedy run"};
+  Reference reference{
+      .cases = {}, .first_draft = {}, .recorded_acceptance = {}, .source = "the target's own plain greedy run"};
   if (fs::exists(target / "tokenizer.json")) {
     const Tokenizer tokenizer = or_throw(Tokenizer::load(target / "tokenizer.json"));
     const ChatFormat format = chat_format_of({.backbone = target, .assistant = {}});
-    for (const char* prompt : {"Tell me a story about a lighthouse.", "Count from 3 to 20.", "What is 17 plus 25?",
-                               "Turn this list into JSON: Finn is 20 and lives near the river; Noah is 48 and lives near the park.",
-                               "Write a short story about a dog called Max."}) {
+    for (const char* prompt :
+         {"Tell me a story about a lighthouse.", "Count from 3 to 20.", "What is 17 plus 25?",
+          "Turn this list into JSON: Finn is 20 and lives near the river; Noah is 48 and lives near the park.",
+          "Write a short story about a dog called Max."}) {
       reference.cases.push_back({or_throw(render_user_turn(tokenizer, prompt, format)), {}});
     }
     return reference;
   }
   for (std::int64_t seed = 1; seed <= 4; ++seed) {
     std::vector<TokenId> ids;
-    for (std::int64_t i = 0; i < 24; ++i) ids.push_back(static_cast<TokenId>((i * i * 31 + seed * 97 + i * 7) % config.vocab_size));
+    for (std::int64_t i = 0; i < 24; ++i)
+      ids.push_back(static_cast<TokenId>((i * i * 31 + seed * 97 + i * 7) % config.vocab_size));
     reference.cases.push_back({std::move(ids), {}});
   }
   return reference;
 }
 
-bool finite(std::span<const float> row) { return std::all_of(row.begin(), row.end(), [](float x) { return std::isfinite(x); }); }
+bool finite(std::span<const float> row) {
+  return std::all_of(row.begin(), row.end(), [](float x) { return std::isfinite(x); });
+}
 
 /// One position of a plain greedy run, with all that an assistant could draw on there.
 struct Visit {
-  Position position;         ///< of `token`
-  TokenId token, next;       ///< `next` is the target's choice after `token`
-  const std::vector<float>& state;    ///< hidden row that produced `token`: what the assistant wants
-  const std::vector<float>& pre_norm; ///< the same before the final norm
-  const std::vector<float>& same;     ///< hidden row at `position`
-  const DonorReplica& replica;        ///< rows [0, position)
+  Position position;                   ///< of `token`
+  TokenId token, next;                 ///< `next` is the target's choice after `token`
+  const std::vector<float>& state;     ///< hidden row that produced `token`: what the assistant wants
+  const std::vector<float>& pre_norm;  ///< the same before the final norm
+  const std::vector<float>& same;      ///< hidden row at `position`
+  const DonorReplica& replica;         ///< rows [0, position)
 };
 
 class Validation {
@@ -137,11 +143,14 @@ class Validation {
 
   /// @return whether every step passed.
   bool run() {
-    report_ = {{"target", flags_.target.string()}, {"assistant", flags_.assistant.string()}, {"dtype", flags_.dtype}, {"steps", json::array()}};
+    report_ = {{"target", flags_.target.string()},
+               {"assistant", flags_.assistant.string()},
+               {"dtype", flags_.dtype},
+               {"steps", json::array()}};
     const std::pair<const char*, Outcome (Validation::*)(json&)> steps[] = {
-        {"backbone-only decode", &Validation::decode_alone},      {"assistant load", &Validation::load_assistant},
-        {"hidden export shape", &Validation::check_export},       {"assistant consumes it", &Validation::consume},
-        {"one-token draft and verify", &Validation::one_token},   {"multi-token loop", &Validation::loop}};
+        {"backbone-only decode", &Validation::decode_alone},    {"assistant load", &Validation::load_assistant},
+        {"hidden export shape", &Validation::check_export},     {"assistant consumes it", &Validation::consume},
+        {"one-token draft and verify", &Validation::one_token}, {"multi-token loop", &Validation::loop}};
     bool passed = true;
     for (const auto& [name, step] : steps) {
       json entry = {{"step", report_["steps"].size() + 1}, {"name", name}, {"status", "not run"}};
@@ -166,7 +175,8 @@ class Validation {
 
  private:
   static void print(const json& entry) {
-    std::printf("%d %-28s %s\n", entry["step"].get<int>(), entry["name"].get<std::string>().c_str(), entry["status"].get<std::string>().c_str());
+    std::printf("%d %-28s %s\n", entry["step"].get<int>(), entry["name"].get<std::string>().c_str(),
+                entry["status"].get<std::string>().c_str());
     for (const auto& [key, value] : entry.items()) {
       if (key == "step" || key == "name" || key == "status") continue;
       std::printf("    %-26s %s\n", key.c_str(), (value.is_string() ? value.get<std::string>() : value.dump()).c_str());
@@ -217,7 +227,8 @@ class Validation {
   template <typename Forward>
   TokenId prefill(KvCache& cache, std::span<const TokenId> prompt, Forward forward) {
     TokenId token = 0;
-    for (std::size_t i = 0; i < prompt.size(); i += kRowsMax) token = forward(prompt.subspan(i, std::min<std::size_t>(kRowsMax, prompt.size() - i)));
+    for (std::size_t i = 0; i < prompt.size(); i += kRowsMax)
+      token = forward(prompt.subspan(i, std::min<std::size_t>(kRowsMax, prompt.size() - i)));
     CHECK(cache.length() == static_cast<Position>(prompt.size()));
     return token;
   }
@@ -240,17 +251,22 @@ class Validation {
     std::int64_t tokens = 0;
     for (std::size_t i = 0; i < reference_.cases.size(); ++i) {
       Case& text = reference_.cases[i];
-      const bool fits = !text.prompt.empty() && std::all_of(text.prompt.begin(), text.prompt.end(),
-                                                            [&](TokenId token) { return 0 <= token && token < config.vocab_size; });
-      if (!fits) return Failure{"target", fmt::format("prompt {} of {} has ids outside the vocabulary of {}", i, reference_.source, config.vocab_size)};
+      const bool fits = !text.prompt.empty() && std::all_of(text.prompt.begin(), text.prompt.end(), [&](TokenId token) {
+        return 0 <= token && token < config.vocab_size;
+      });
+      if (!fits)
+        return Failure{"target", fmt::format("prompt {} of {} has ids outside the vocabulary of {}", i,
+                                             reference_.source, config.vocab_size)};
       const std::vector<TokenId> answer = decode(text, {});
       if (!sound_) return Failure{"target", "hidden rows or logits are not finite numbers"};
       tokens += std::ssize(answer);
       // Another type than the reference's may choose otherwise and be right.
-      if (type_ == WeightType::kF32 && !text.greedy.empty() && !std::equal(answer.begin(), answer.end(), text.greedy.begin())) {
+      if (type_ == WeightType::kF32 && !text.greedy.empty() &&
+          !std::equal(answer.begin(), answer.end(), text.greedy.begin())) {
         const auto at = std::mismatch(answer.begin(), answer.end(), text.greedy.begin()).first - answer.begin();
-        return Failure{"target", fmt::format("prompt {}: token {} is {}, recorded is {}: other weights than the reference's", i, at,
-                                             answer[static_cast<std::size_t>(at)], text.greedy[static_cast<std::size_t>(at)])};
+        return Failure{
+            "target", fmt::format("prompt {}: token {} is {}, recorded is {}: other weights than the reference's", i,
+                                  at, answer[static_cast<std::size_t>(at)], text.greedy[static_cast<std::size_t>(at)])};
       }
       text.greedy = answer;
     }
@@ -266,7 +282,8 @@ class Validation {
     Result<AssistantConfig> config = load_assistant_config(flags_.assistant);
     if (!config) return Failure{"assistant", config.error().message};
     if (config->text.vocab_size != backbone_->config().vocab_size) {
-      return Failure{"tokenizer", fmt::format("the assistant's vocabulary has {} tokens, the target's {}", config->text.vocab_size, backbone_->config().vocab_size)};
+      return Failure{"tokenizer", fmt::format("the assistant's vocabulary has {} tokens, the target's {}",
+                                              config->text.vocab_size, backbone_->config().vocab_size)};
     }
     const fs::path ours = flags_.target / "tokenizer.json", theirs = flags_.assistant / "tokenizer.json";
     if (fs::exists(ours) && fs::exists(theirs)) {
@@ -275,15 +292,19 @@ class Validation {
       if (!assistant) return Failure{"tokenizer", assistant.error().message};
       for (TokenId id = 0; id < std::max(target->vocab_size(), assistant->vocab_size()); ++id) {
         if (target->token_text(id) == assistant->token_text(id)) continue;
-        return Failure{"tokenizer", fmt::format("token {} is '{}' in {} and '{}' in {}: the assistant was made for another vocabulary", id,
-                                                target->token_text(id), ours.string(), assistant->token_text(id), theirs.string())};
+        return Failure{
+            "tokenizer",
+            fmt::format("token {} is '{}' in {} and '{}' in {}: the assistant was made for another vocabulary", id,
+                        target->token_text(id), ours.string(), assistant->token_text(id), theirs.string())};
       }
       facts["tokenizers"] = "same tokens";
     } else {
       facts["tokenizers"] = "not compared: one side has no tokenizer.json";
     }
-    Result<std::unique_ptr<Assistant>> assistant = Assistant::load(flags_.assistant, backbone_->config(), backbone_->weights(), type_);
-    if (!assistant) return Failure{assistant.error().code == Errc::kMismatch ? "bridge" : "assistant", assistant.error().message};
+    Result<std::unique_ptr<Assistant>> assistant =
+        Assistant::load(flags_.assistant, backbone_->config(), backbone_->weights(), type_);
+    if (!assistant)
+      return Failure{assistant.error().code == Errc::kMismatch ? "bridge" : "assistant", assistant.error().message};
     assistant_ = std::move(*assistant);
     return {};
   }
@@ -293,7 +314,9 @@ class Validation {
   Outcome check_export(json& facts) {
     const std::int64_t wanted = assistant_->config().backbone_hidden_size;
     facts["hidden_row"] = {hidden_width_};
-    if (hidden_width_ != wanted) return Failure{"bridge", fmt::format("the target exports rows of {}, the assistant reads {}", hidden_width_, wanted)};
+    if (hidden_width_ != wanted)
+      return Failure{"bridge",
+                     fmt::format("the target exports rows of {}, the assistant reads {}", hidden_width_, wanted)};
     const KvCache cache = backbone_->make_cache();
     const DonorReplica replica = assistant_->make_replica();
     for (const auto& [kind, layer, name] : {std::tuple(AttentionKind::kSliding, &replica.sliding, "sliding"),
@@ -301,7 +324,8 @@ class Validation {
       const LayerKv& donor = cache.layer(backbone_->donor_cache(kind));
       facts[fmt::format("donor_{}", name)] = {donor.num_key_value_heads(), donor.head_dim()};
       if (donor.row_bytes() != layer->row_bytes()) {
-        return Failure{"bridge", fmt::format("the {} donor has rows of {} bytes, the assistant reads {}", name, donor.row_bytes(), layer->row_bytes())};
+        return Failure{"bridge", fmt::format("the {} donor has rows of {} bytes, the assistant reads {}", name,
+                                             donor.row_bytes(), layer->row_bytes())};
       }
     }
     return {};
@@ -315,11 +339,13 @@ class Validation {
     Case text = reference_.cases[0];
     text.greedy.resize(std::min<std::size_t>(text.greedy.size(), 2));
     decode(text, [&](const Visit& visit) {
-      const Assistant::Step step = assistant_->trace_step(visit.token, visit.state, visit.replica, visit.position, nullptr);
+      const Assistant::Step step =
+          assistant_->trace_step(visit.token, visit.state, visit.replica, visit.position, nullptr);
       state = step.state.size();
       fine = fine && finite(step.logits) && finite(step.state);
       // All scores alike: nothing of the input came through.
-      fine = fine && *std::max_element(step.logits.begin(), step.logits.end()) > *std::min_element(step.logits.begin(), step.logits.end());
+      fine = fine && *std::max_element(step.logits.begin(), step.logits.end()) >
+                         *std::min_element(step.logits.begin(), step.logits.end());
       if (!first_draft_) first_draft_ = step.token;
     });
     facts["next_state"] = {state};
@@ -334,7 +360,8 @@ class Validation {
   };
 
   /// Speculative decoding of a case. @return the first index that differs from the reference, if one does.
-  std::optional<std::size_t> speculate(const Case& text, std::int64_t draft_length, std::int64_t rounds_max, Counts& counts) {
+  std::optional<std::size_t> speculate(const Case& text, std::int64_t draft_length, std::int64_t rounds_max,
+                                       Counts& counts) {
     KvCache cache = backbone_->make_cache();
     DonorReplica replica = assistant_->make_replica();
     std::vector<float> state;
@@ -374,12 +401,15 @@ class Validation {
   Outcome one_token(json& facts) {
     if (first_draft_) facts["first_draft"] = *first_draft_;
     if (type_ == WeightType::kF32 && reference_.first_draft && first_draft_ != reference_.first_draft) {
-      return Failure{"hand-off", fmt::format("the first draft is {}, recorded is {}: the assistant reads other inputs than the reference's",
-                                             first_draft_.value_or(-1), *reference_.first_draft)};
+      return Failure{
+          "hand-off",
+          fmt::format("the first draft is {}, recorded is {}: the assistant reads other inputs than the reference's",
+                      first_draft_.value_or(-1), *reference_.first_draft)};
     }
     Counts counts;
     if (const auto at = speculate(reference_.cases[0], 1, 1, counts)) {
-      return Failure{"verification", fmt::format("token {} differs from plain decoding: a bug of Outrider's, please report it", *at)};
+      return Failure{"verification",
+                     fmt::format("token {} differs from plain decoding: a bug of Outrider's, please report it", *at)};
     }
     facts["accepted"] = counts.accepted;
     return {};
@@ -396,12 +426,18 @@ class Validation {
   Outcome loop(json& facts) {
     Counts counts;
     for (std::size_t i = 0; i < reference_.cases.size(); ++i) {
-      if (const auto at = speculate(reference_.cases[i], kDraftLength, reference_.cases[i].prompt.size() + 4096, counts)) {
-        return Failure{"verification", fmt::format("prompt {}: token {} differs from plain decoding: a bug of Outrider's, please report it", i, *at)};
+      if (const auto at =
+              speculate(reference_.cases[i], kDraftLength, reference_.cases[i].prompt.size() + 4096, counts)) {
+        return Failure{
+            "verification",
+            fmt::format("prompt {}: token {} differs from plain decoding: a bug of Outrider's, please report it", i,
+                        *at)};
       }
     }
-    const double rate = counts.drafted == 0 ? 0 : static_cast<double>(counts.accepted) / static_cast<double>(counts.drafted);
-    const double floor = flags_.acceptance_min.value_or(reference_.recorded_acceptance ? *reference_.recorded_acceptance / 2 : kAcceptanceMin);
+    const double rate =
+        counts.drafted == 0 ? 0 : static_cast<double>(counts.accepted) / static_cast<double>(counts.drafted);
+    const double floor = flags_.acceptance_min.value_or(
+        reference_.recorded_acceptance ? *reference_.recorded_acceptance / 2 : kAcceptanceMin);
     facts["rounds"] = counts.rounds;
     facts["drafted_tokens"] = counts.drafted;
     facts["accepted_tokens"] = counts.accepted;
@@ -413,11 +449,16 @@ class Validation {
       return assistant_->trace_step(v.token, state, v.replica, v.position, nullptr, variant).token;
     };
     std::vector<Alternative> others;
-    others.push_back({"position", "at position p - 1", [&](const Visit& v) { return step(v, v.state, {.rope_shift = -1}); }});
-    others.push_back({"position", "at position p + 1", [&](const Visit& v) { return step(v, v.state, {.rope_shift = 1}); }});
-    others.push_back({"hand-off", "with the hidden row of the token itself instead of the one that produced it", [&](const Visit& v) { return step(v, v.same, {}); }});
-    others.push_back({"hand-off", "with the hidden row before the final norm", [&](const Visit& v) { return step(v, v.pre_norm, {}); }});
-    others.push_back({"hand-off", "with state and embedding exchanged in pre_projection's input", [&](const Visit& v) { return step(v, v.state, {.swap_halves = true}); }});
+    others.push_back(
+        {"position", "at position p - 1", [&](const Visit& v) { return step(v, v.state, {.rope_shift = -1}); }});
+    others.push_back(
+        {"position", "at position p + 1", [&](const Visit& v) { return step(v, v.state, {.rope_shift = 1}); }});
+    others.push_back({"hand-off", "with the hidden row of the token itself instead of the one that produced it",
+                      [&](const Visit& v) { return step(v, v.same, {}); }});
+    others.push_back({"hand-off", "with the hidden row before the final norm",
+                      [&](const Visit& v) { return step(v, v.pre_norm, {}); }});
+    others.push_back({"hand-off", "with state and embedding exchanged in pre_projection's input",
+                      [&](const Visit& v) { return step(v, v.state, {.swap_halves = true}); }});
     std::int64_t samples = 0, hits = 0;
     for (const Case& text : reference_.cases) {
       decode(text, [&](const Visit& visit) {
@@ -432,7 +473,9 @@ class Validation {
         }
       });
     }
-    const auto share = [&](std::int64_t count) { return samples == 0 ? 0.0 : static_cast<double>(count) / static_cast<double>(samples); };
+    const auto share = [&](std::int64_t count) {
+      return samples == 0 ? 0.0 : static_cast<double>(count) / static_cast<double>(samples);
+    };
     facts["first_draft_rate"] = share(hits);
     const Alternative* best = nullptr;
     for (const Alternative& other : others) {
@@ -443,12 +486,17 @@ class Validation {
       if (clear && (best == nullptr || other.hits > best->hits)) best = &other;
     }
     if (best != nullptr) {
-      return Failure{best->diagnosis, fmt::format("the first draft is right in {:.2f} of {} positions, and in {:.2f} {}: the assistant was trained so", share(hits),
-                                                  samples, share(best->hits), best->what)};
+      return Failure{
+          best->diagnosis,
+          fmt::format(
+              "the first draft is right in {:.2f} of {} positions, and in {:.2f} {}: the assistant was trained so",
+              share(hits), samples, share(best->hits), best->what)};
     }
     if (rate < floor) {
-      return Failure{"acceptance", fmt::format("{:.3f} of the drafts are accepted, wanted {:.3f}: the text is right but drafting does not pay; an assistant of another "
-                                               "fine-tune, or untrained (--acceptance-min 0 takes it)", rate, floor)};
+      return Failure{"acceptance", fmt::format("{:.3f} of the drafts are accepted, wanted {:.3f}: the text is right "
+                                               "but drafting does not pay; an assistant of another "
+                                               "fine-tune, or untrained (--acceptance-min 0 takes it)",
+                                               rate, floor)};
     }
     return {};
   }
@@ -468,7 +516,8 @@ class Validation {
 }  // namespace
 
 void add_validate_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("validate", "Check in six steps that an assistant drafts for a target, and say what is wrong if not");
+  CLI::App* command = app.add_subcommand(
+      "validate", "Check in six steps that an assistant drafts for a target, and say what is wrong if not");
   auto flags = std::make_shared<ValidateFlags>();
   auto floor = std::make_shared<double>(-1);
   auto* target = command->add_option("TARGET", flags->target, "The backbone's checkpoint (default: the nano pair)");
@@ -476,9 +525,13 @@ void add_validate_command(CLI::App& app) {
   command->add_option("--json", flags->report, "Write the report to this file");
   command->add_option("--golden", flags->golden, "Recorded reference: a folder as tests/goldens has them");
   command->add_option("--dtype", flags->dtype, "Weights: f32, bf16 or int8")->capture_default_str();
-  command->add_option("--max-tokens", flags->max_tokens, "Longest answer to a prompt")->check(CLI::Range(2, 4096))->capture_default_str();
-  command->add_option("--acceptance-min", *floor,
-                      "Least share of drafts accepted, of 4 a round (default: half of what the golden recorded, else 0.1)")->check(CLI::Range(0.0, 1.0));
+  command->add_option("--max-tokens", flags->max_tokens, "Longest answer to a prompt")
+      ->check(CLI::Range(2, 4096))
+      ->capture_default_str();
+  command
+      ->add_option("--acceptance-min", *floor,
+                   "Least share of drafts accepted, of 4 a round (default: half of what the golden recorded, else 0.1)")
+      ->check(CLI::Range(0.0, 1.0));
   command->callback([flags, floor] {
     init_logging("outrider", "warn");
     if (*floor >= 0) flags->acceptance_min = *floor;
@@ -487,7 +540,8 @@ void add_validate_command(CLI::App& app) {
       flags->target = nano.backbone;
       flags->assistant = nano.assistant;
     }
-    if (flags->assistant.empty()) throw std::runtime_error("validate: give TARGET and ASSISTANT, or neither for the nano pair");
+    if (flags->assistant.empty())
+      throw std::runtime_error("validate: give TARGET and ASSISTANT, or neither for the nano pair");
     Validation validation(*flags);
     const bool passed = validation.run();
     if (!flags->report.empty()) {

@@ -18,7 +18,8 @@ class Interrupt {
 
  private:
   const bool also_sigterm_;
-  struct sigaction before_ {}, before_sigterm_ {};
+  struct sigaction before_ {
+  }, before_sigterm_{};
 };
 
 }  // namespace outrider

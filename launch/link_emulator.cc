@@ -97,12 +97,16 @@ struct LinkEmulator::Pipe {
 Result<std::unique_ptr<LinkEmulator>> LinkEmulator::start(const std::string& target) {
   std::unique_ptr<LinkEmulator> link(new LinkEmulator);
   const std::size_t colon = target.rfind(':');
-  const auto malformed = [&] { return Error{Errc::kInvalidArgument, fmt::format("link emulator: target '{}', wanted tcp://NUMBER.NUMBER.NUMBER.NUMBER:PORT", target)}; };
+  const auto malformed = [&] {
+    return Error{Errc::kInvalidArgument,
+                 fmt::format("link emulator: target '{}', wanted tcp://NUMBER.NUMBER.NUMBER.NUMBER:PORT", target)};
+  };
   if (!target.starts_with("tcp://") || colon == std::string::npos) return malformed();
   link->target_host_ = target.substr(6, colon - 6);
   const char* end = target.data() + target.size();
   in_addr number{};
-  if (std::from_chars(target.data() + colon + 1, end, link->target_port_).ptr != end || inet_pton(AF_INET, link->target_host_.c_str(), &number) != 1) {
+  if (std::from_chars(target.data() + colon + 1, end, link->target_port_).ptr != end ||
+      inet_pton(AF_INET, link->target_host_.c_str(), &number) != 1) {
     return malformed();
   }
   link->listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

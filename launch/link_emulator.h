@@ -16,7 +16,8 @@ namespace outrider {
 /// after it went in, in both directions. Bandwidth is the loopback's.
 class LinkEmulator {
  public:
-  /// @param target tcp://ADDRESS:PORT that connections lead to, ADDRESS a number. @return kIo with the reason when it cannot listen.
+  /// @param target tcp://ADDRESS:PORT that connections lead to, ADDRESS a number. @return kIo with the reason when it
+  /// cannot listen.
   static Result<std::unique_ptr<LinkEmulator>> start(const std::string& target);
   ~LinkEmulator();
 

@@ -66,7 +66,8 @@ int main(int argc, char** argv) {
     outrider::active_isa();  // a bad OUTRIDER_ISA is said here, not on some thread
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const bool command_line_is_wrong = error.get_exit_code() != 0 && dynamic_cast<const CLI::RuntimeError*>(&error) == nullptr;
+    const bool command_line_is_wrong =
+        error.get_exit_code() != 0 && dynamic_cast<const CLI::RuntimeError*>(&error) == nullptr;
     if (!command_line_is_wrong) return app.exit(error);  // --help, --version, or a status of our own
     std::fprintf(stderr, "outrider: %s; see --help\n", error.what());
     return 2;

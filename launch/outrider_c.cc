@@ -83,7 +83,8 @@ Result<std::span<const TokenId>> token_array(const char* name, const std::int32_
 
 /// Copies out what fits, and always says how much there is. @param spare elements wanted behind it.
 template <typename T>
-Result<void> copy_out(const char* name, std::span<const T> from, std::size_t spare, T* to, std::size_t capacity, std::size_t* count) {
+Result<void> copy_out(const char* name, std::span<const T> from, std::size_t spare, T* to, std::size_t capacity,
+                      std::size_t* count) {
   if (capacity > 0) RETURN_IF_ERROR(not_null(name, to));
   *count = from.size();
   if (from.size() + spare > capacity) {
@@ -100,8 +101,10 @@ Result<T> known_part(const char* name, const T* given) {
   if (given->size < sizeof(T)) return invalid(fmt::format("{}: size {}, wanted {}", name, given->size, sizeof(T)));
   const auto* bytes = reinterpret_cast<const unsigned char*>(given);
   constexpr std::size_t kSizeMax = 4096;
-  if (given->size > kSizeMax || std::any_of(bytes + sizeof(T), bytes + given->size, [](unsigned char b) { return b != 0; })) {
-    return invalid(fmt::format("{}: size {} with fields that this library does not know, wanted {}", name, given->size, sizeof(T)));
+  if (given->size > kSizeMax ||
+      std::any_of(bytes + sizeof(T), bytes + given->size, [](unsigned char b) { return b != 0; })) {
+    return invalid(fmt::format("{}: size {} with fields that this library does not know, wanted {}", name, given->size,
+                               sizeof(T)));
   }
   return *given;
 }
@@ -119,7 +122,7 @@ void init_logging_once() {
 
 void fill(const Generation& generation, bool stopped_by_caller, outrider_generation* out) {
   const nlohmann::json metrics = metrics_json(generation);
-  const outrider_finish finish = stopped_by_caller                             ? OUTRIDER_FINISH_CALLER
+  const outrider_finish finish = stopped_by_caller                          ? OUTRIDER_FINISH_CALLER
                                  : generation.reason == FinishReason::kStop ? OUTRIDER_FINISH_STOP
                                                                             : OUTRIDER_FINISH_LENGTH;
   *out = {.size = out->size,
@@ -135,8 +138,8 @@ void fill(const Generation& generation, bool stopped_by_caller, outrider_generat
           .assistant_draft_ms = metrics.at("assistant_draft_ms")};
 }
 
-Result<void> generate(Pair& pair, std::span<const TokenId> prompt, const outrider_generate_options& options, std::int32_t* tokens,
-                      std::size_t capacity, outrider_generation* out) {
+Result<void> generate(Pair& pair, std::span<const TokenId> prompt, const outrider_generate_options& options,
+                      std::int32_t* tokens, std::size_t capacity, outrider_generation* out) {
   if (options.max_tokens < 1) return invalid(fmt::format("max_tokens {}, wanted at least 1", options.max_tokens));
   if (options.draft_length < 0 || options.draft_length > OUTRIDER_DRAFT_LENGTH_MAX) {
     return invalid(fmt::format("draft_length {}, wanted 0 to {}", options.draft_length, OUTRIDER_DRAFT_LENGTH_MAX));
@@ -153,7 +156,8 @@ Result<void> generate(Pair& pair, std::span<const TokenId> prompt, const outride
                    .wait_ms = kVerifierWaitMs,
                    .sampling = pair.sampling()};
   if (options.ignore_stop_tokens == 0) {
-    request.stop_ids = options.stop_tokens == nullptr ? pair.stop_ids() : std::vector<TokenId>(stops.begin(), stops.end());
+    request.stop_ids =
+        options.stop_tokens == nullptr ? pair.stop_ids() : std::vector<TokenId>(stops.begin(), stops.end());
   }
   StreamingDetokenizer detokenizer(pair.tokenizer(), /*skip_special=*/true);
   bool stopped = false;
@@ -169,7 +173,8 @@ Result<void> generate(Pair& pair, std::span<const TokenId> prompt, const outride
   }));
   if (const std::string rest = detokenizer.finish(); !stopped && !rest.empty()) show({}, rest);
   if (generation.tokens.size() > static_cast<std::uint64_t>(options.max_tokens)) {
-    return Error{Errc::kMalformed, fmt::format("{} tokens came, wanted at most {}", generation.tokens.size(), options.max_tokens)};
+    return Error{Errc::kMalformed,
+                 fmt::format("{} tokens came, wanted at most {}", generation.tokens.size(), options.max_tokens)};
   }
   if (tokens != nullptr) std::copy(generation.tokens.begin(), generation.tokens.end(), tokens);
   if (out != nullptr) fill(generation, stopped, out);
@@ -193,8 +198,8 @@ const char* outrider_status_name(outrider_status status) {
 
 // ---- pairs ----
 
-outrider_status pair_open_local(const char* target, const char* assistant, const char* dtype, int32_t threads, outrider_pair** pair,
-                                outrider_error* error) {
+outrider_status pair_open_local(const char* target, const char* assistant, const char* dtype, int32_t threads,
+                                outrider_pair** pair, outrider_error* error) {
   return guarded(error, [&]() -> Result<void> {
     RETURN_IF_ERROR(not_null("pair", pair));
     PairPaths paths;
@@ -203,7 +208,8 @@ outrider_status pair_open_local(const char* target, const char* assistant, const
       ASSIGN_OR_RETURN(paths.assistant, path_of("assistant", assistant));
     }
     ASSIGN_OR_RETURN(const WeightType type, parse_weight_type(dtype == nullptr ? "bf16" : dtype));
-    if (threads < 0 || threads > kThreadsMax) return invalid(fmt::format("threads {}, wanted 0 to {}", threads, kThreadsMax));
+    if (threads < 0 || threads > kThreadsMax)
+      return invalid(fmt::format("threads {}, wanted 0 to {}", threads, kThreadsMax));
     init_logging_once();
     ASSIGN_OR_RETURN(auto opened, Pair::open_local(paths, type, threads));
     *pair = new outrider_pair{std::move(opened)};
@@ -227,19 +233,20 @@ void pair_close(outrider_pair* pair) { delete pair; }
 
 // ---- the text of a pair ----
 
-outrider_status outrider_encode_user_turn(const outrider_pair* pair, const char* text, size_t bytes, int32_t* tokens, size_t capacity,
-                                          size_t* count, outrider_error* error) {
+outrider_status outrider_encode_user_turn(const outrider_pair* pair, const char* text, size_t bytes, int32_t* tokens,
+                                          size_t capacity, size_t* count, outrider_error* error) {
   return guarded(error, [&]() -> Result<void> {
     RETURN_IF_ERROR(not_null("pair", pair));
     RETURN_IF_ERROR(not_null("count", count));
     ASSIGN_OR_RETURN(const auto turn, array("text", text, bytes, kTextBytesMax));
-    ASSIGN_OR_RETURN(const std::vector<TokenId> ids, render_user_turn(pair->pair->tokenizer(), {turn.data(), turn.size()}, pair->pair->chat_format()));
+    ASSIGN_OR_RETURN(const std::vector<TokenId> ids,
+                     render_user_turn(pair->pair->tokenizer(), {turn.data(), turn.size()}, pair->pair->chat_format()));
     return copy_out("tokens", std::span(ids), 0, tokens, capacity, count);
   });
 }
 
-outrider_status outrider_decode_tokens(const outrider_pair* pair, const int32_t* tokens, size_t count, char* text, size_t capacity,
-                                       size_t* bytes, outrider_error* error) {
+outrider_status outrider_decode_tokens(const outrider_pair* pair, const int32_t* tokens, size_t count, char* text,
+                                       size_t capacity, size_t* bytes, outrider_error* error) {
   return guarded(error, [&]() -> Result<void> {
     RETURN_IF_ERROR(not_null("pair", pair));
     RETURN_IF_ERROR(not_null("bytes", bytes));
@@ -271,7 +278,8 @@ outrider_status pair_session_open(outrider_pair* pair, outrider_session** sessio
 
 void pair_session_close(outrider_session* session) { delete session; }
 
-outrider_status pair_prefill(outrider_session* session, const int32_t* tokens, size_t count, int32_t* first_token, outrider_error* error) {
+outrider_status pair_prefill(outrider_session* session, const int32_t* tokens, size_t count, int32_t* first_token,
+                             outrider_error* error) {
   return guarded(error, [&]() -> Result<void> {
     RETURN_IF_ERROR(not_null("session", session));
     session->session->end_text();  // whatever is wrong with the rest
@@ -291,26 +299,31 @@ outrider_status pair_decode_one(outrider_session* session, int32_t* next_token, 
   });
 }
 
-outrider_status pair_draft_tokens(outrider_session* session, size_t count, int32_t* drafts, size_t* drafted, outrider_error* error) {
+outrider_status pair_draft_tokens(outrider_session* session, size_t count, int32_t* drafts, size_t* drafted,
+                                  outrider_error* error) {
   const outrider_status status = guarded(error, [&]() -> Result<void> {
     RETURN_IF_ERROR(not_null("session", session));
     RETURN_IF_ERROR(not_null("drafts", drafts));
     RETURN_IF_ERROR(not_null("drafted", drafted));
-    if (count > OUTRIDER_DRAFT_LENGTH_MAX) return invalid(fmt::format("{} drafts, wanted 1 to {}", count, OUTRIDER_DRAFT_LENGTH_MAX));
-    ASSIGN_OR_RETURN(const std::vector<TokenId> candidates, session->session->draft_tokens(static_cast<std::int32_t>(count)));
+    if (count > OUTRIDER_DRAFT_LENGTH_MAX)
+      return invalid(fmt::format("{} drafts, wanted 1 to {}", count, OUTRIDER_DRAFT_LENGTH_MAX));
+    ASSIGN_OR_RETURN(const std::vector<TokenId> candidates,
+                     session->session->draft_tokens(static_cast<std::int32_t>(count)));
     return copy_out("drafts", std::span(candidates), 0, drafts, count, drafted);
   });
-  if (status == OUTRIDER_OK && *drafted == 0) say(error, "no candidates: no drafter has joined, it was late, or the context ends here");
+  if (status == OUTRIDER_OK && *drafted == 0)
+    say(error, "no candidates: no drafter has joined, it was late, or the context ends here");
   return status;
 }
 
-outrider_status pair_verify_tokens(outrider_session* session, const int32_t* drafts, size_t count, size_t* accepted, int32_t* next_token,
-                                   outrider_error* error) {
+outrider_status pair_verify_tokens(outrider_session* session, const int32_t* drafts, size_t count, size_t* accepted,
+                                   int32_t* next_token, outrider_error* error) {
   return guarded(error, [&]() -> Result<void> {
     RETURN_IF_ERROR(not_null("session", session));
     RETURN_IF_ERROR(not_null("accepted", accepted));
     RETURN_IF_ERROR(not_null("next_token", next_token));
-    ASSIGN_OR_RETURN(const auto ids, array("drafts", drafts, count, static_cast<std::size_t>(OUTRIDER_DRAFT_LENGTH_MAX)));
+    ASSIGN_OR_RETURN(const auto ids,
+                     array("drafts", drafts, count, static_cast<std::size_t>(OUTRIDER_DRAFT_LENGTH_MAX)));
     ASSIGN_OR_RETURN(const PairSession::Verified verified, session->session->verify_tokens(ids));
     *accepted = static_cast<std::size_t>(verified.accepted);
     *next_token = verified.next_token;
@@ -320,8 +333,9 @@ outrider_status pair_verify_tokens(outrider_session* session, const int32_t* dra
 
 // ---- from prompt to end ----
 
-outrider_status pair_generate_speculative(outrider_pair* pair, const int32_t* prompt, size_t count, const outrider_generate_options* options,
-                                          int32_t* tokens, size_t capacity, outrider_generation* generation, outrider_error* error) {
+outrider_status pair_generate_speculative(outrider_pair* pair, const int32_t* prompt, size_t count,
+                                          const outrider_generate_options* options, int32_t* tokens, size_t capacity,
+                                          outrider_generation* generation, outrider_error* error) {
   return guarded(error, [&]() -> Result<void> {
     RETURN_IF_ERROR(not_null("pair", pair));
     ASSIGN_OR_RETURN(const auto ids, token_array("prompt tokens", prompt, count));

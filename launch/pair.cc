@@ -14,14 +14,18 @@ Result<std::shared_ptr<Pair>> Pair::load_text(const std::filesystem::path& backb
   ASSIGN_OR_RETURN(std::vector<TokenId> stop_ids, load_eos_token_ids(backbone));
   SamplingParams sampling;
   ASSIGN_OR_RETURN(sampling.suppress_tokens, load_suppress_tokens(backbone));
-  return std::shared_ptr<Pair>(new Pair(std::move(tokenizer), std::move(format), std::move(stop_ids), std::move(sampling)));
+  return std::shared_ptr<Pair>(
+      new Pair(std::move(tokenizer), std::move(format), std::move(stop_ids), std::move(sampling)));
 }
 
 Result<std::shared_ptr<Pair>> Pair::open_local(const PairPaths& paths, WeightType type, int threads) {
   active_isa();  // a bad OUTRIDER_ISA is said here, not on some thread
   ASSIGN_OR_RETURN(std::shared_ptr<Pair> pair, load_text(paths.backbone));
   const bool drafter = !paths.assistant.empty();
-  ASSIGN_OR_RETURN(ClusterClient started, connect_or_start(pair->context_, /*connect=*/"", {.pair = paths, .weight_type = type, .verifier_threads = threads, .drafter = drafter}));
+  ASSIGN_OR_RETURN(
+      ClusterClient started,
+      connect_or_start(pair->context_, /*connect=*/"",
+                       {.pair = paths, .weight_type = type, .verifier_threads = threads, .drafter = drafter}));
   pair->cluster_ = std::move(started.cluster);
   pair->address_ = pair->cluster_->address();
   return pair;
@@ -37,7 +41,8 @@ Result<std::shared_ptr<Pair>> Pair::open_remote(const std::string& address, cons
 
 Result<Client> Pair::connect() { return Client::connect(context_, address_); }
 
-Result<Generation> Pair::generate_speculative(const Generate& request, const std::function<bool(std::span<const TokenId>)>& on_tokens) {
+Result<Generation> Pair::generate_speculative(const Generate& request,
+                                              const std::function<bool(std::span<const TokenId>)>& on_tokens) {
   ASSIGN_OR_RETURN(Client client, connect());
   Generation stopped;
   stopped.cancelled = true;

@@ -29,7 +29,8 @@ class Pair {
 
   /// Writes a text from its prompt to its end. @param on_tokens gets the new tokens as they come; false
   ///   stops. A text so stopped has its tokens, reason kStop and no metrics.
-  Result<Generation> generate_speculative(const Generate& request, const std::function<bool(std::span<const TokenId>)>& on_tokens);
+  Result<Generation> generate_speculative(const Generate& request,
+                                          const std::function<bool(std::span<const TokenId>)>& on_tokens);
 
   /// A text of its own for prefill and the steps.
   Result<Client> connect();
@@ -44,7 +45,10 @@ class Pair {
 
  private:
   Pair(Tokenizer tokenizer, ChatFormat chat_format, std::vector<TokenId> stop_ids, SamplingParams sampling)
-      : tokenizer_(std::move(tokenizer)), chat_format_(std::move(chat_format)), stop_ids_(std::move(stop_ids)), sampling_(std::move(sampling)) {}
+      : tokenizer_(std::move(tokenizer)),
+        chat_format_(std::move(chat_format)),
+        stop_ids_(std::move(stop_ids)),
+        sampling_(std::move(sampling)) {}
   static Result<std::shared_ptr<Pair>> load_text(const std::filesystem::path& backbone);
 
   Tokenizer tokenizer_;
@@ -65,7 +69,9 @@ class PairSession {
   static Result<std::unique_ptr<PairSession>> open(std::shared_ptr<Pair> pair);
 
   /// Starts a text; an earlier one ends, whatever comes of it. @return the token that follows the prompt.
-  Result<TokenId> prefill(std::span<const TokenId> prompt) { return client_.prefill({prompt.begin(), prompt.end()}, pair_->sampling()); }
+  Result<TokenId> prefill(std::span<const TokenId> prompt) {
+    return client_.prefill({prompt.begin(), prompt.end()}, pair_->sampling());
+  }
   /// See Client::end_text.
   void end_text() { client_.end_text(); }
   /// One step of plain decoding. @return the next token.

@@ -7,8 +7,8 @@
 #include <numeric>
 
 #include "common/base/random.h"
-#include "common/tensor/f16.h"
 #include "common/kernels/int4.h"
+#include "common/tensor/f16.h"
 #include "common/tensor/tensor.h"
 
 namespace outrider {
@@ -22,7 +22,9 @@ struct RandomFloats {
   std::uint64_t random, exponents;
 };
 
-int exponent_of(double root_mean_square) { return 127 + static_cast<int>(std::lround(std::log2(root_mean_square / 1.53))); }
+int exponent_of(double root_mean_square) {
+  return 127 + static_cast<int>(std::lround(std::log2(root_mean_square / 1.53)));
+}
 
 RandomFloats random_floats(DType dtype, double root_mean_square) {
   const auto exponent = static_cast<std::uint64_t>(exponent_of(root_mean_square));
@@ -31,7 +33,8 @@ RandomFloats random_floats(DType dtype, double root_mean_square) {
 }
 
 /// Random bits where `random` has ones, `fixed` where it has zeros.
-Bytes random_bytes(std::size_t size, std::uint64_t seed, std::uint64_t random = ~std::uint64_t{0}, std::uint64_t fixed = 0) {
+Bytes random_bytes(std::size_t size, std::uint64_t seed, std::uint64_t random = ~std::uint64_t{0},
+                   std::uint64_t fixed = 0) {
   const auto bytes = std::make_shared<AlignedArray<std::byte>>((size + 7) / 8 * 8);
   const std::uint64_t mixed = mix64(seed);
 #pragma omp parallel for schedule(static)
@@ -51,14 +54,18 @@ class RandomWeights final : public WeightSource {
 
   WeightType type() const override { return type_; }
   /// All but the older spelling of the experts.
-  bool has(const std::string& name) const override { return !name.ends_with("experts.gate_proj") && !name.ends_with("experts.up_proj"); }
+  bool has(const std::string& name) const override {
+    return !name.ends_with("experts.gate_proj") && !name.ends_with("experts.up_proj");
+  }
   std::uint64_t fingerprint() const override { return seed(path_.string()); }
   std::uint64_t embedding_fingerprint() const override { return seed(path_.string() + " embedding"); }
   const std::filesystem::path& path() const override { return path_; }
 
   Result<std::vector<float>> vector(const std::string& name, std::int64_t size) const override {
     // Scores are not scaled (gemma4.md 3.4): a trained q_norm is small.
-    const double mean = name.ends_with("q_norm.weight") ? 1 / std::sqrt(static_cast<double>(size)) : name.ends_with("layer_scalar") ? 0.8 : 1;
+    const double mean = name.ends_with("q_norm.weight")  ? 1 / std::sqrt(static_cast<double>(size))
+                        : name.ends_with("layer_scalar") ? 0.8
+                                                         : 1;
     CounterRng rng(seed(name));
     std::vector<float> values(static_cast<std::size_t>(size));
     for (float& value : values) value = static_cast<float>(mean * (0.9 + 0.2 * rng.uniform()));
@@ -103,7 +110,8 @@ class RandomWeights final : public WeightSource {
         auto* const chunk = reinterpret_cast<Int4Chunk*>(bytes->data());
         const F16 scale = to_f16(static_cast<float>(rms / kInt4Rms));
 #pragma omp parallel for schedule(static)
-        for (std::int64_t c = 0; c < chunks; ++c) std::fill_n(&chunk[c].scale[0][0], sizeof chunk[c].scale / sizeof scale, scale);
+        for (std::int64_t c = 0; c < chunks; ++c)
+          std::fill_n(&chunk[c].scale[0][0], sizeof chunk[c].scale / sizeof scale, scale);
         image.layout = kInt4Layout;
         image.weights = bytes->span();
         break;
@@ -120,7 +128,8 @@ class RandomWeights final : public WeightSource {
     return order;
   }
 
-  Result<RowTable> ordered_rows(const std::string& name, std::int64_t width, std::span<const TokenId> order) const override {
+  Result<RowTable> ordered_rows(const std::string& name, std::int64_t width,
+                                std::span<const TokenId> order) const override {
     return make_table(name, table_dtype(width), static_cast<std::int64_t>(order.size()), width);
   }
 
@@ -155,7 +164,13 @@ class RandomWeights final : public WeightSource {
         std::memcpy(bytes->data() + static_cast<std::size_t>(b) * block, &scale, sizeof scale);
       }
     }
-    return {.dtype = dtype, .numbers = dtype, .rows = rows, .width = width, .bytes = bytes->span().first(size), .owner = bytes, .mapped = false};
+    return {.dtype = dtype,
+            .numbers = dtype,
+            .rows = rows,
+            .width = width,
+            .bytes = bytes->span().first(size),
+            .owner = bytes,
+            .mapped = false};
   }
 
   WeightType type_;
@@ -165,6 +180,8 @@ class RandomWeights final : public WeightSource {
 
 }  // namespace
 
-std::shared_ptr<const WeightSource> random_weights(WeightType type, const std::string& name) { return std::make_shared<RandomWeights>(type, name); }
+std::shared_ptr<const WeightSource> random_weights(WeightType type, const std::string& name) {
+  return std::make_shared<RandomWeights>(type, name);
+}
 
 }  // namespace outrider

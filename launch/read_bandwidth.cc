@@ -22,7 +22,8 @@ double ReadBandwidth::pass_gb_s() const {
     sum += data[line * 8];
   }
   // The sum is zero; saying so keeps the loop.
-  return static_cast<double>(block_.size() * sizeof(std::uint64_t)) / to_seconds(now() - start) / 1e9 + static_cast<double>(sum);
+  return static_cast<double>(block_.size() * sizeof(std::uint64_t)) / to_seconds(now() - start) / 1e9 +
+         static_cast<double>(sum);
 }
 
 double measure_read_bandwidth_gb_s() {

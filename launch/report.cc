@@ -30,7 +30,8 @@ nlohmann::json metrics_json(const Generation& generation) {
           {"drafting_rounds", m.drafting_rounds},
           {"prefill_ms", static_cast<double>(m.prefill_ns) / 1e6},
           {"wire_bytes_to_drafter", m.wire_bytes_to_drafter},
-          {"wire_bytes_to_drafter_per_token", ratio(m.wire_bytes_to_drafter, static_cast<std::int64_t>(generation.tokens.size()))},
+          {"wire_bytes_to_drafter_per_token",
+           ratio(m.wire_bytes_to_drafter, static_cast<std::int64_t>(generation.tokens.size()))},
           {"wire_bytes_to_drafter_prompt", m.wire_bytes_to_drafter_prompt},
           {"wire_bytes_to_verifier", m.wire_bytes_to_verifier},
           {"cached_prompt_tokens", m.cached_prompt_tokens}};
@@ -39,22 +40,27 @@ nlohmann::json metrics_json(const Generation& generation) {
 std::string metrics_text(const Generation& generation, std::optional<double> backbone_only_tok_per_sec) {
   const RequestMetrics& m = generation.metrics;
   std::string text;
-  const auto line = [&](const char* name, const std::string& value) { text += fmt::format("{:<26} {}\n", name, value); };
+  const auto line = [&](const char* name, const std::string& value) {
+    text += fmt::format("{:<26} {}\n", name, value);
+  };
   if (backbone_only_tok_per_sec) line("backbone_only_tok_per_sec", fmt::format("{:.1f}", *backbone_only_tok_per_sec));
   line("speculative_tok_per_sec", fmt::format("{:.1f}", tokens_per_second(generation)));
   line("draft_tokens_per_batch", fmt::format("{:.2f}", ratio(m.drafted_tokens, m.drafting_rounds)));
-  line("accepted/drafted_tokens", fmt::format("{}/{} ({:.2f})", m.accepted_tokens, m.drafted_tokens, ratio(m.accepted_tokens, m.drafted_tokens)));
+  line("accepted/drafted_tokens",
+       fmt::format("{}/{} ({:.2f})", m.accepted_tokens, m.drafted_tokens, ratio(m.accepted_tokens, m.drafted_tokens)));
   line("target_verify_ms", fmt::format("{:.2f}", mean_ms(m.verify_ns, m.rounds)));
   line("assistant_draft_ms", fmt::format("{:.2f}", mean_ms(m.draft_ns, m.assistant_rounds())));
   std::string acceptance;
   for (std::size_t i = 0; i < m.accepted_per_position.size(); ++i) {
-    acceptance += fmt::format("{}{:.2f}", i == 0 ? "" : " ", ratio(m.accepted_per_position[i], m.drafted_per_position[i]));
+    acceptance +=
+        fmt::format("{}{:.2f}", i == 0 ? "" : " ", ratio(m.accepted_per_position[i], m.drafted_per_position[i]));
   }
   line("accepted_per_position", acceptance.empty() ? "-" : acceptance);
   line("rounds", fmt::format("{} for {} tokens", m.rounds, generation.tokens.size()));
-  line("wire_bytes_to_drafter", fmt::format("{} in rounds ({:.0f} a token), {} for the prompt", m.wire_bytes_to_drafter,
-                                            ratio(m.wire_bytes_to_drafter, static_cast<std::int64_t>(generation.tokens.size())),
-                                            m.wire_bytes_to_drafter_prompt));
+  line("wire_bytes_to_drafter",
+       fmt::format("{} in rounds ({:.0f} a token), {} for the prompt", m.wire_bytes_to_drafter,
+                   ratio(m.wire_bytes_to_drafter, static_cast<std::int64_t>(generation.tokens.size())),
+                   m.wire_bytes_to_drafter_prompt));
   return text;
 }
 

@@ -25,21 +25,27 @@ void fill(LayerKv& layer, Position first, Position end) {
   std::vector<std::vector<float>> rows;
   for (std::size_t i = 0; i <= kRows; ++i) rows.push_back(random_row(width, rng));
   layer.reserve(end);
-  for (Position p = first; p < end; ++p) layer.write(p, rows[static_cast<std::size_t>(p) % kRows], rows[static_cast<std::size_t>(p) % kRows + 1]);
+  for (Position p = first; p < end; ++p)
+    layer.write(p, rows[static_cast<std::size_t>(p) % kRows], rows[static_cast<std::size_t>(p) % kRows + 1]);
 }
 
 }  // namespace
 
 ShapeModels shape_models(const std::string& name, WeightType type, int layers) {
-  ShapeModels models{.name = name, .layers_of_shape = 0, .backbone_config = {}, .assistant_config = {},
-                     .backbone_weights = random_weights(type, "random " + name), .assistant_weights = random_weights(type, "random " + name + " assistant")};
+  ShapeModels models{.name = name,
+                     .layers_of_shape = 0,
+                     .backbone_config = {},
+                     .assistant_config = {},
+                     .backbone_weights = random_weights(type, "random " + name),
+                     .assistant_weights = random_weights(type, "random " + name + " assistant")};
   if (name == "nano") {
     const PairPaths nano = or_throw(pair_paths({}));
     models.backbone_config = or_throw(load_text_config(nano.backbone));
     models.assistant_config = or_throw(load_assistant_config(nano.assistant));
     models.layers_of_shape = models.backbone_config.num_hidden_layers;
     if (layers != 0 && layers != models.layers_of_shape) {
-      throw std::runtime_error(fmt::format("--layers {} of nano, wanted all {}: its layers do not repeat", layers, models.layers_of_shape));
+      throw std::runtime_error(
+          fmt::format("--layers {} of nano, wanted all {}: its layers do not repeat", layers, models.layers_of_shape));
     }
     return models;
   }
@@ -47,14 +53,17 @@ ShapeModels shape_models(const std::string& name, WeightType type, int layers) {
   if (!known) throw std::runtime_error(known.error().message + ", or nano");
   ModelShape shape = *known;
   models.layers_of_shape = shape.num_hidden_layers;
-  if (layers > shape.num_hidden_layers) throw std::runtime_error(fmt::format("--layers {} of {}, which has {}", layers, name, shape.num_hidden_layers));
+  if (layers > shape.num_hidden_layers)
+    throw std::runtime_error(fmt::format("--layers {} of {}, which has {}", layers, name, shape.num_hidden_layers));
   if (layers > 0) shape = reduced(shape, layers);
   models.backbone_config = or_throw(parse_text_config(backbone_config_json(shape), name));
   models.assistant_config = or_throw(parse_assistant_config(assistant_config_json(shape), name));
   return models;
 }
 
-std::unique_ptr<Backbone> ShapeModels::backbone(std::int64_t rows_max) const { return or_throw(Backbone::load(backbone_config, backbone_weights, rows_max)); }
+std::unique_ptr<Backbone> ShapeModels::backbone(std::int64_t rows_max) const {
+  return or_throw(Backbone::load(backbone_config, backbone_weights, rows_max));
+}
 
 std::unique_ptr<Assistant> ShapeModels::assistant() const {
   return or_throw(Assistant::load(assistant_config, assistant_weights, backbone_config, *backbone_weights));

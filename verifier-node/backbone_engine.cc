@@ -52,7 +52,8 @@ KvRows BackboneEngine::donor_rows(const KvCache& cache, Position from, Position 
     auto [v, v_shared] = allocate_shared(bytes);
     layer.read_raw(first, count, k, v);
     const std::vector<std::int64_t> shape = {count, layer.num_key_value_heads(), layer.head_dim()};
-    rows.donors.push_back({first, {layer.dtype(), shape, std::move(k_shared)}, {layer.dtype(), shape, std::move(v_shared)}});
+    rows.donors.push_back(
+        {first, {layer.dtype(), shape, std::move(k_shared)}, {layer.dtype(), shape, std::move(v_shared)}});
   }
   return rows;
 }
@@ -71,7 +72,9 @@ KvCost BackboneEngine::kv_cost() const {
 
 void BackboneEngine::report_buffers(const BufferSink& sink, Position positions) const {
   backbone_->report_buffers(sink);
-  sink({.name = "verifier_scratch.gemm", .dtype = "U8", .shape = {static_cast<std::int64_t>(Linear::thread_scratch_bytes())},
+  sink({.name = "verifier_scratch.gemm",
+        .dtype = "U8",
+        .shape = {static_cast<std::int64_t>(Linear::thread_scratch_bytes())},
         .bytes = Linear::thread_scratch_bytes()});
   for (const auto& [id, session] : sessions_) session.cache.report_buffers(sink, "target_kv_cache", positions);
 }
@@ -80,17 +83,23 @@ VerifyOutcome BackboneEngine::synthetic_outcome(Matrix<const float> logits, std:
   const double coin = coin_.uniform();
   VerifyOutcome outcome{};
   const std::size_t most = std::min(tokens.size() - 1, synthetic_acceptance_.size());
-  while (static_cast<std::size_t>(outcome.accepted) < most && coin < synthetic_acceptance_[static_cast<std::size_t>(outcome.accepted)]) ++outcome.accepted;
+  while (static_cast<std::size_t>(outcome.accepted) < most &&
+         coin < synthetic_acceptance_[static_cast<std::size_t>(outcome.accepted)])
+    ++outcome.accepted;
   // It costs what the rule costs: the argmax of each kept row and the next.
-  for (std::int32_t r = 0; r <= outcome.accepted; ++r) outcome.next_token = static_cast<TokenId>(argmax(logits[r].span()));
+  for (std::int32_t r = 0; r <= outcome.accepted; ++r)
+    outcome.next_token = static_cast<TokenId>(argmax(logits[r].span()));
   return outcome;
 }
 
-std::map<SessionId, BackboneEngine::Session>::iterator BackboneEngine::open(const VerifyWork& work, const std::function<void()>& between_steps) {
-  Session session{backbone_->make_cache(), Sampler(work.sampling, work.stop_ids, backbone_->config().final_logit_softcapping)};
+std::map<SessionId, BackboneEngine::Session>::iterator BackboneEngine::open(
+    const VerifyWork& work, const std::function<void()>& between_steps) {
+  Session session{backbone_->make_cache(),
+                  Sampler(work.sampling, work.stop_ids, backbone_->config().final_logit_softcapping)};
   if (work.reuse) {
     const auto source = sessions_.find(work.reuse->from);
-    CHECK(source != sessions_.end(), "session {} is to continue {}, which is not here", value(work.session), value(work.reuse->from));
+    CHECK(source != sessions_.end(), "session {} is to continue {}, which is not here", value(work.session),
+          value(work.reuse->from));
     const auto length = static_cast<Position>(work.reuse->tokens.size());
     KvCache& theirs = source->second.cache;
     // The start of a longer text is copied even so: the pages of its rest would stay, and are in nobody's books.
@@ -105,7 +114,8 @@ std::map<SessionId, BackboneEngine::Session>::iterator BackboneEngine::open(cons
   return sessions_.emplace(work.session, std::move(session)).first;
 }
 
-std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& batch, const std::function<void()>& between_steps) {
+std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& batch,
+                                              const std::function<void()>& between_steps) {
   std::vector<Segment> segments;
   for (const VerifyWork& work : batch) {
     auto session = sessions_.find(work.session);
@@ -133,14 +143,16 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     const std::int64_t outputs = segments[i].output_rows;
     KvCache& cache = *segments[i].cache;
     Sampler& sampler = sessions_.at(work.session).sampler;
-    VerifyResult result{.session = work.session, .round = work.round, .hidden = std::nullopt, .kv = {}, .verify_ns = forward_ns};
+    VerifyResult result{
+        .session = work.session, .round = work.round, .hidden = std::nullopt, .kv = {}, .verify_ns = forward_ns};
     if (work.prefill) sampler.add_prompt(work.tokens);
     if (outputs > 0) {
       const Matrix<const float> logits = output.logits.rows(row, outputs);
       const Result<VerifyOutcome> outcome = work.prefill ? first_token(sampler, logits[0].span(), scratch_)
                                             : !synthetic_acceptance_.empty() ? synthetic_outcome(logits, work.tokens)
-                                            : work.q.empty() ? sampler.verify(logits, work.tokens, scratch_)
-                                                             : sampler.verify_rejection(logits, work.tokens, work.q, scratch_);
+                                            : work.q.empty()
+                                                ? sampler.verify(logits, work.tokens, scratch_)
+                                                : sampler.verify_rejection(logits, work.tokens, work.q, scratch_);
       if (!outcome) {
         result.error = outcome.error();
       } else {
@@ -151,7 +163,8 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
         emitted.push_back(outcome->next_token);
         result.logprobs = sampler.logprobs(logits, emitted, scratch_);
         if (work.kv_from) {
-          result.hidden = wire_row(output.hidden[row + outcome->accepted].span(), activation_dtype(backbone_->weight_type()));
+          result.hidden =
+              wire_row(output.hidden[row + outcome->accepted].span(), activation_dtype(backbone_->weight_type()));
         }
         if (!work.prefill) cache.truncate(work.base + outcome->accepted + 1);
       }

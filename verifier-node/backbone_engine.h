@@ -20,9 +20,11 @@ class BackboneEngine {
   explicit BackboneEngine(std::unique_ptr<Backbone> backbone, std::vector<double> synthetic_acceptance = {})
       : backbone_(std::move(backbone)), synthetic_acceptance_(std::move(synthetic_acceptance)) {}
 
-  /// @param between_steps called after every layer that is computed or copied, after the head, and after every session's tokens are
+  /// @param between_steps called after every layer that is computed or copied, after the head, and after every
+  /// session's tokens are
   ///   chosen, so that a caller's loop stays awake in a long batch.
-  std::vector<VerifyResult> run(const std::vector<VerifyWork>& batch, const std::function<void()>& between_steps = [] {});
+  std::vector<VerifyResult> run(
+      const std::vector<VerifyWork>& batch, const std::function<void()>& between_steps = [] {});
   void release(SessionId session) { sessions_.erase(session); }
   /// Everything that lives as long as the engine or a session; sessions as if they had `positions` each.
   void report_buffers(const BufferSink& sink, Position positions) const;

@@ -31,7 +31,8 @@ std::optional<std::int64_t> number_after(const fs::path& path, const std::string
 }
 
 /// What one memory cgroup leaves. Its idle page cache can go, so it does not count as used.
-std::optional<std::int64_t> left_in_cgroup(const fs::path& dir, const char* limit_file, const char* usage_file, const char* idle_key) {
+std::optional<std::int64_t> left_in_cgroup(const fs::path& dir, const char* limit_file, const char* usage_file,
+                                           const char* idle_key) {
   const auto limit = number_in(dir / limit_file), usage = number_in(dir / usage_file);
   if (!limit || !usage) return std::nullopt;
   return std::max<std::int64_t>(0, *limit - *usage + number_after(dir / "memory.stat", idle_key).value_or(0));
@@ -55,7 +56,8 @@ std::int64_t available_memory_bytes(const fs::path& root) {
     const fs::path mount = root / (unified ? "sys/fs/cgroup" : "sys/fs/cgroup/memory");
     for (fs::path path = fs::path(line.substr(second + 1)).relative_path();; path = path.parent_path()) {
       const auto left = unified ? left_in_cgroup(mount / path, "memory.max", "memory.current", "inactive_file")
-                                : left_in_cgroup(mount / path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file");
+                                : left_in_cgroup(mount / path, "memory.limit_in_bytes", "memory.usage_in_bytes",
+                                                 "total_inactive_file");
       if (left) least = std::min(least, *left);
       if (path.empty()) break;
     }

@@ -6,22 +6,22 @@
 #include <string>
 #include <vector>
 
-#include "common/protocol/verifier_core.h"
 #include "common/kernels/linear.h"
+#include "common/protocol/verifier_core.h"
 #include "common/transport/endpoint.h"
 
 namespace outrider {
 
 struct VerifierOptions {
-  std::filesystem::path backbone;        ///< checkpoint directory
+  std::filesystem::path backbone;  ///< checkpoint directory
   WeightType weight_type = WeightType::kBf16;
-  int threads = 0;                       ///< of the forward pass; 0: every core
-  std::string join;                      ///< the coordinator's address
-  std::int64_t kv_bytes_max = 0;         ///< K/V of all sessions; 0: three quarters of what is free after loading
-  /// For measurements on random weights: the chance that at least 1, 2, ... drafts of a round are accepted, by a coin instead of
-  /// the rule (vLLM's synthetic mode). Empty: the rule. The text means nothing then.
+  int threads = 0;                ///< of the forward pass; 0: every core
+  std::string join;               ///< the coordinator's address
+  std::int64_t kv_bytes_max = 0;  ///< K/V of all sessions; 0: three quarters of what is free after loading
+  /// For measurements on random weights: the chance that at least 1, 2, ... drafts of a round are accepted, by a coin
+  /// instead of the rule (vLLM's synthetic mode). Empty: the rule. The text means nothing then.
   std::vector<double> synthetic_acceptance = {};
-  VerifierConfig core;                   ///< what its capacity says of K/V is filled in once the model is there
+  VerifierConfig core;  ///< what its capacity says of K/V is filled in once the model is there
 };
 
 /// Loads the backbone, joins the coordinator and serves until `stop` (then Ok) or until it cannot

@@ -16,7 +16,8 @@ namespace {
 const std::vector<Linear>& pool(WeightType type, std::int64_t in, std::int64_t out) {
   static std::vector<Linear> matrices;
   static WeightType pool_type;
-  if (!matrices.empty() && pool_type == type && matrices[0].in_features() == in && matrices[0].out_features() == out) return matrices;
+  if (!matrices.empty() && pool_type == type && matrices[0].in_features() == in && matrices[0].out_features() == out)
+    return matrices;
   matrices.clear();
   pool_type = type;
   CounterRng rng(1);
@@ -37,7 +38,8 @@ const std::vector<Linear>& pool(WeightType type, std::int64_t in, std::int64_t o
 void forward(benchmark::State& state, WeightType type, std::int64_t in, std::int64_t out) {
   const std::vector<Linear>& matrices = pool(type, in, out);
   const std::int64_t rows = state.range(0);
-  AlignedArray<float> x(static_cast<std::size_t>(padded_rows(rows) * in)), y(static_cast<std::size_t>(padded_rows(rows) * out));
+  AlignedArray<float> x(static_cast<std::size_t>(padded_rows(rows) * in)),
+      y(static_cast<std::size_t>(padded_rows(rows) * out));
   CounterRng rng(2);
   for (float& v : x.span()) v = static_cast<float>(rng.uniform() * 2 - 1);
   std::size_t next = 0;
@@ -45,8 +47,9 @@ void forward(benchmark::State& state, WeightType type, std::int64_t in, std::int
     matrices[next++ % matrices.size()].forward({x.data(), {rows, in}}, {y.data(), {rows, out}});
     benchmark::ClobberMemory();
   }
-  state.counters["weights"] = benchmark::Counter(static_cast<double>(state.iterations()) * static_cast<double>(matrices[0].weight_bytes()),
-                                                 benchmark::Counter::kIsRate);
+  state.counters["weights"] =
+      benchmark::Counter(static_cast<double>(state.iterations()) * static_cast<double>(matrices[0].weight_bytes()),
+                         benchmark::Counter::kIsRate);
   state.SetLabel(matrices[0].implementation());
 }
 
@@ -57,7 +60,8 @@ int main(int argc, char** argv) {
   using outrider::WeightType;
   for (const auto& [in, out] : {std::pair<std::int64_t, std::int64_t>{2560, 10240}, {10240, 2560}, {2560, 2048}}) {
     for (const WeightType type : {WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
-      auto* const one = benchmark::RegisterBenchmark(fmt::format("{}/{}x{}/rows", to_string(type), in, out).c_str(), outrider::forward, type, in, out);
+      auto* const one = benchmark::RegisterBenchmark(fmt::format("{}/{}x{}/rows", to_string(type), in, out).c_str(),
+                                                     outrider::forward, type, in, out);
       for (const std::int64_t rows : {1, 2, 4, 5, 8, 9, 16, 64}) one->Arg(rows);
       one->UseRealTime()->Unit(benchmark::kMicrosecond)->MinTime(0.1);
     }

@@ -105,8 +105,8 @@ std::invoke_result_t<Function> no_throw(Function function) {
 #define OUTRIDER_CONCAT(a, b) OUTRIDER_CONCAT_INNER(a, b)
 
 /// Returns the error of a Result<void> expression, if there is one.
-#define RETURN_IF_ERROR(expression)                               \
-  do {                                                            \
+#define RETURN_IF_ERROR(expression)                                    \
+  do {                                                                 \
     if (auto status_ = (expression); !status_) return status_.error(); \
   } while (false)
 

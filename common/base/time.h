@@ -11,12 +11,10 @@ using Duration = std::chrono::nanoseconds;
 using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 
 /// The real clock, for nodes, engines and benchmarks.
-inline TimePoint now() {
-  return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
-}
+inline TimePoint now() { return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now()); }
 
-/// The real clock as one thread's loop lives it: while the loop does not run, it stands still, so that no time-out counts a
-/// pause of one's own (SIGSTOP, a debugger, a paused container) as the silence of others.
+/// The real clock as one thread's loop lives it: while the loop does not run, it stands still, so that no time-out
+/// counts a pause of one's own (SIGSTOP, a debugger, a paused container) as the silence of others.
 class LoopClock {
  public:
   explicit LoopClock(TimePoint start = outrider::now()) : last_(start) {}
@@ -29,7 +27,8 @@ class LoopClock {
   }
 
  private:
-  /// Two looks further apart count as so far apart. Shorter than every time-out of the protocol, so that what arrived meanwhile is read first.
+  /// Two looks further apart count as so far apart. Shorter than every time-out of the protocol, so that what arrived
+  /// meanwhile is read first.
   static constexpr Duration kStepMax = std::chrono::milliseconds(400);
   TimePoint last_;
   Duration paused_{};

@@ -19,8 +19,7 @@
 namespace outrider {
 namespace {
 
-static_assert(std::endian::native == std::endian::little,
-              "safetensors is read as it lies in memory");
+static_assert(std::endian::native == std::endian::little, "safetensors is read as it lies in memory");
 
 const TensorEntry* find_by_name(std::span<const TensorEntry> sorted, std::string_view name) {
   const auto at = std::ranges::lower_bound(sorted, name, {}, &TensorEntry::name);
@@ -39,15 +38,13 @@ void convert_elements(std::span<const std::byte> bytes, std::span<T> out, Conver
 
 Result<void> check_count(const TensorEntry& tensor, std::size_t count) {
   if (static_cast<std::size_t>(tensor.element_count()) == count) return {};
-  return Error{Errc::kMismatch,
-               fmt::format("{}: tensor {} has {} elements, wanted {}", tensor.file.string(),
-                           quote(tensor.name), tensor.element_count(), count)};
+  return Error{Errc::kMismatch, fmt::format("{}: tensor {} has {} elements, wanted {}", tensor.file.string(),
+                                            quote(tensor.name), tensor.element_count(), count)};
 }
 
 Error wrong_dtype(const TensorEntry& tensor, const char* wanted) {
-  return Error{Errc::kUnsupported,
-               fmt::format("{}: tensor {} has dtype {}, wanted {}", tensor.file.string(),
-                           quote(tensor.name), to_string(tensor.dtype), wanted)};
+  return Error{Errc::kUnsupported, fmt::format("{}: tensor {} has dtype {}, wanted {}", tensor.file.string(),
+                                               quote(tensor.name), to_string(tensor.dtype), wanted)};
 }
 
 /// Order-dependent 64-bit hash of words and byte strings.
@@ -110,13 +107,12 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
   ASSIGN_OR_RETURN(const auto tensors_of, parse_index(index_file.bytes(), index));
   for (const auto& [shard, names] : tensors_of) {
     ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path / shard));
-    ASSIGN_OR_RETURN(const std::vector<TensorEntry> held,
-                     parse_safetensors(file.bytes(), path / shard));
+    ASSIGN_OR_RETURN(const std::vector<TensorEntry> held, parse_safetensors(file.bytes(), path / shard));
     for (const std::string& name : names) {
       const TensorEntry* const tensor = find_by_name(held, name);
       if (tensor == nullptr) {
-        return Error{Errc::kMalformed, fmt::format("{}: tensor {} is not in shard {}",
-                                                   index.string(), quote(name), quote(shard))};
+        return Error{Errc::kMalformed,
+                     fmt::format("{}: tensor {} is not in shard {}", index.string(), quote(name), quote(shard))};
       }
       checkpoint.tensors_.push_back(*tensor);
     }
@@ -126,21 +122,17 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
   return checkpoint;
 }
 
-const TensorEntry* Checkpoint::find(std::string_view name) const {
-  return find_by_name(tensors_, name);
-}
+const TensorEntry* Checkpoint::find(std::string_view name) const { return find_by_name(tensors_, name); }
 
-Result<const TensorEntry*> Checkpoint::require(std::string_view name,
-                                               const std::vector<std::int64_t>& shape) const {
+Result<const TensorEntry*> Checkpoint::require(std::string_view name, const std::vector<std::int64_t>& shape) const {
   const TensorEntry* const tensor = find(name);
   if (tensor == nullptr) {
-    return Error{Errc::kNotFound, fmt::format("{}: tensor {} is missing, wanted shape [{}]",
-                                              path_.string(), quote(name), fmt::join(shape, ", "))};
+    return Error{Errc::kNotFound, fmt::format("{}: tensor {} is missing, wanted shape [{}]", path_.string(),
+                                              quote(name), fmt::join(shape, ", "))};
   }
   if (tensor->shape != shape) {
-    return Error{Errc::kMismatch,
-                 fmt::format("{}: tensor {} has shape [{}], wanted [{}]", tensor->file.string(),
-                             quote(name), fmt::join(tensor->shape, ", "), fmt::join(shape, ", "))};
+    return Error{Errc::kMismatch, fmt::format("{}: tensor {} has shape [{}], wanted [{}]", tensor->file.string(),
+                                              quote(name), fmt::join(tensor->shape, ", "), fmt::join(shape, ", "))};
   }
   return tensor;
 }
@@ -175,7 +167,9 @@ Result<void> read_i64(const TensorEntry& tensor, std::span<std::int64_t> out) {
   RETURN_IF_ERROR(check_count(tensor, out.size()));
   switch (tensor.dtype) {
     case DType::kI64: convert_elements<std::int64_t>(tensor.bytes, out, [](std::int64_t x) { return x; }); return {};
-    case DType::kI32: convert_elements<std::int32_t>(tensor.bytes, out, [](std::int32_t x) { return std::int64_t{x}; }); return {};
+    case DType::kI32:
+      convert_elements<std::int32_t>(tensor.bytes, out, [](std::int32_t x) { return std::int64_t{x}; });
+      return {};
     default: return wrong_dtype(tensor, "I64 or I32");
   }
 }

@@ -38,15 +38,15 @@ class Checkpoint {
   ///   model.safetensors.index.json, whose weight_map decides which tensors there are, or else one
   ///   GGUF model (gguf.h), whose tensors get their Hugging Face names (gguf_names.h).
   /// @return kNotFound for a missing file or shard, kMalformed for whatever breaks the format,
-  ///   kUnsupported for an element type we do not know, kOutOfRange for a header over 100 MB, kMismatch for a directory with several GGUF models.
+  ///   kUnsupported for an element type we do not know, kOutOfRange for a header over 100 MB, kMismatch for a directory
+  ///   with several GGUF models.
   static Result<Checkpoint> open(const std::filesystem::path& path);
 
   /// Null if there is no such tensor. O(log n).
   const TensorEntry* find(std::string_view name) const;
 
   /// The tensor, which must exist (else kNotFound) and have this shape (else kMismatch).
-  Result<const TensorEntry*> require(std::string_view name,
-                                     const std::vector<std::int64_t>& shape) const;
+  Result<const TensorEntry*> require(std::string_view name, const std::vector<std::int64_t>& shape) const;
 
   /// Every tensor, in the order of their names.
   std::span<const TensorEntry> tensors() const { return tensors_; }

@@ -29,7 +29,8 @@ constexpr std::int64_t kInt64Max = std::numeric_limits<std::int64_t>::max();
 
 // Value types, numbered as in the file.
 enum : std::uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64 };
-constexpr std::array kValueTypeNames = {"u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"};
+constexpr std::array kValueTypeNames = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
+                                        "bool", "string", "array", "u64", "i64", "f64"};
 
 /// Bytes of one value; 0 for strings and arrays, which have no fixed size.
 std::size_t value_bytes(std::uint32_t type) {
@@ -43,14 +44,38 @@ struct TensorType {
   std::optional<DType> dtype;  // None where we know the name only, for the message.
 };
 constexpr TensorType kTensorTypes[] = {
-    {0, "F32", DType::kF32},    {1, "F16", DType::kF16},    {2, "Q4_0", DType::kQ4_0},  {3, "Q4_1", DType::kQ4_1},
-    {6, "Q5_0", DType::kQ5_0},  {7, "Q5_1", DType::kQ5_1},  {8, "Q8_0", DType::kQ8_0},  {9, "Q8_1", {}},
-    {10, "Q2_K", {}},           {11, "Q3_K", {}},           {12, "Q4_K", DType::kQ4_K}, {13, "Q5_K", DType::kQ5_K},
-    {14, "Q6_K", DType::kQ6_K}, {15, "Q8_K", {}},           {16, "IQ2_XXS", {}},        {17, "IQ2_XS", {}},
-    {18, "IQ3_XXS", {}},        {19, "IQ1_S", {}},          {20, "IQ4_NL", {}},         {21, "IQ3_S", {}},
-    {22, "IQ2_S", {}},          {23, "IQ4_XS", {}},         {24, "I8", DType::kI8},     {25, "I16", {}},
-    {26, "I32", DType::kI32},   {27, "I64", DType::kI64},   {28, "F64", {}},            {29, "IQ1_M", {}},
-    {30, "BF16", DType::kBf16}, {34, "TQ1_0", {}},          {35, "TQ2_0", {}},          {39, "MXFP4", {}},
+    {0, "F32", DType::kF32},
+    {1, "F16", DType::kF16},
+    {2, "Q4_0", DType::kQ4_0},
+    {3, "Q4_1", DType::kQ4_1},
+    {6, "Q5_0", DType::kQ5_0},
+    {7, "Q5_1", DType::kQ5_1},
+    {8, "Q8_0", DType::kQ8_0},
+    {9, "Q8_1", {}},
+    {10, "Q2_K", {}},
+    {11, "Q3_K", {}},
+    {12, "Q4_K", DType::kQ4_K},
+    {13, "Q5_K", DType::kQ5_K},
+    {14, "Q6_K", DType::kQ6_K},
+    {15, "Q8_K", {}},
+    {16, "IQ2_XXS", {}},
+    {17, "IQ2_XS", {}},
+    {18, "IQ3_XXS", {}},
+    {19, "IQ1_S", {}},
+    {20, "IQ4_NL", {}},
+    {21, "IQ3_S", {}},
+    {22, "IQ2_S", {}},
+    {23, "IQ4_XS", {}},
+    {24, "I8", DType::kI8},
+    {25, "I16", {}},
+    {26, "I32", DType::kI32},
+    {27, "I64", DType::kI64},
+    {28, "F64", {}},
+    {29, "IQ1_M", {}},
+    {30, "BF16", DType::kBf16},
+    {34, "TQ1_0", {}},
+    {35, "TQ2_0", {}},
+    {39, "MXFP4", {}},
     {40, "NVFP4", {}},
 };
 
@@ -66,12 +91,13 @@ class Cursor {
   /// The next `count` bytes; `what` is their name in the message.
   Result<std::span<const std::byte>> take(std::uint64_t count, std::string_view what) {
     if (count > left()) {
-      return Error{Errc::kMalformed, fmt::format("{}: {} at byte {} takes {} bytes, but {} follow (cut short?)", file_.string(), what,
-                                                 offset_, count, left())};
+      return Error{Errc::kMalformed, fmt::format("{}: {} at byte {} takes {} bytes, but {} follow (cut short?)",
+                                                 file_.string(), what, offset_, count, left())};
     }
     if (offset_ + count > kHeaderBytesMax) {
-      return Error{Errc::kOutOfRange, fmt::format("{}: metadata and tensor list take more than {} bytes, wanted at most that",
-                                                  file_.string(), kHeaderBytesMax)};
+      return Error{Errc::kOutOfRange,
+                   fmt::format("{}: metadata and tensor list take more than {} bytes, wanted at most that",
+                               file_.string(), kHeaderBytesMax)};
     }
     const auto taken = bytes_.subspan(offset_, static_cast<std::size_t>(count));
     offset_ += static_cast<std::size_t>(count);
@@ -111,7 +137,8 @@ Result<GgufMetadata::Value> read_value(Cursor& cursor, std::string_view key, con
   if (value.is_array) {
     ASSIGN_OR_RETURN(value.type, cursor.number<std::uint32_t>(what));
     ASSIGN_OR_RETURN(value.count, cursor.number<std::uint64_t>(what));
-    if (value.type == kArray) return unsupported("is an array of arrays, wanted no nested ones");  // nor does ggml read them
+    if (value.type == kArray)
+      return unsupported("is an array of arrays, wanted no nested ones");  // nor does ggml read them
   }
   if (value.type >= kValueTypeNames.size()) {
     return unsupported(fmt::format("has type {}, wanted one from 0 to {}", value.type, kValueTypeNames.size() - 1));
@@ -119,7 +146,8 @@ Result<GgufMetadata::Value> read_value(Cursor& cursor, std::string_view key, con
   if (value.type != kString) {
     const std::size_t size = value_bytes(value.type);
     // One too many, where the product would overflow, is as good as the product.
-    const std::uint64_t bytes = value.count > cursor.left() / size ? std::uint64_t{cursor.left()} + 1 : value.count * size;
+    const std::uint64_t bytes =
+        value.count > cursor.left() / size ? std::uint64_t{cursor.left()} + 1 : value.count * size;
     ASSIGN_OR_RETURN(value.bytes, cursor.take(bytes, what));
     return value;
   }
@@ -147,7 +175,8 @@ Result<TensorInfo> read_tensor_info(Cursor& cursor, const fs::path& file) {
     return Error{code, fmt::format("{}: {} {}", file.string(), what, problem)};
   };
   ASSIGN_OR_RETURN(const auto rank, cursor.number<std::uint32_t>(what));
-  if (rank > kRankMax) return error(Errc::kUnsupported, fmt::format("has {} dimensions, wanted at most {}", rank, kRankMax));
+  if (rank > kRankMax)
+    return error(Errc::kUnsupported, fmt::format("has {} dimensions, wanted at most {}", rank, kRankMax));
   std::int64_t elements = 1;
   for (std::uint32_t i = 0; i < rank; ++i) {
     ASSIGN_OR_RETURN(const auto extent, cursor.number<std::int64_t>(what));
@@ -165,20 +194,23 @@ Result<TensorInfo> read_tensor_info(Cursor& cursor, const fs::path& file) {
   const auto* const type = std::ranges::find(kTensorTypes, type_id, &TensorType::id);
   const bool known = type != std::end(kTensorTypes);
   if (!known || !type->dtype) {
-    return error(Errc::kUnsupported, fmt::format("has type {}{}, wanted F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, "
-                                                 "I8, I32 or I64",
-                                                 type_id, known ? fmt::format(" ({})", type->name) : ""));
+    return error(Errc::kUnsupported,
+                 fmt::format("has type {}{}, wanted F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, "
+                             "I8, I32 or I64",
+                             type_id, known ? fmt::format(" ({})", type->name) : ""));
   }
   info.dtype = *type->dtype;
   const auto block = static_cast<std::int64_t>(block_elements(info.dtype));
   const std::int64_t row = info.shape.empty() ? 1 : info.shape.back();
   if (row % block != 0) {
-    return error(Errc::kMalformed, fmt::format("has rows of {} elements, wanted a multiple of {} for {}", row, block, type->name));
+    return error(Errc::kMalformed,
+                 fmt::format("has rows of {} elements, wanted a multiple of {} for {}", row, block, type->name));
   }
   std::int64_t bytes = 0;
   const auto block_bytes = static_cast<std::int64_t>(stored_bytes(info.dtype, static_cast<std::size_t>(block)));
   if (__builtin_mul_overflow(elements / block, block_bytes, &bytes)) {
-    return error(Errc::kMalformed, fmt::format("of shape [{}] takes more than 2^63 bytes", fmt::join(info.shape, ", ")));
+    return error(Errc::kMalformed,
+                 fmt::format("of shape [{}] takes more than 2^63 bytes", fmt::join(info.shape, ", ")));
   }
   info.bytes = static_cast<std::uint64_t>(bytes);
   ASSIGN_OR_RETURN(info.offset, cursor.number<std::uint64_t>(what));
@@ -197,8 +229,8 @@ Result<GgufMetadata> read_metadata(Cursor& cursor, std::uint64_t count, const fs
   for (std::uint64_t i = 0; i < count; ++i) {
     ASSIGN_OR_RETURN(const std::string_view key, cursor.string("a metadata key"));
     if (key.size() > kKeyBytesMax) {
-      return Error{Errc::kMalformed, fmt::format("{}: metadata key {} is {} bytes long, wanted at most {}", file.string(), quote(key),
-                                                 key.size(), kKeyBytesMax)};
+      return Error{Errc::kMalformed, fmt::format("{}: metadata key {} is {} bytes long, wanted at most {}",
+                                                 file.string(), quote(key), key.size(), kKeyBytesMax)};
     }
     ASSIGN_OR_RETURN(const GgufMetadata::Value value, read_value(cursor, key, file));
     pairs.emplace_back(key, value);
@@ -206,14 +238,16 @@ Result<GgufMetadata> read_metadata(Cursor& cursor, std::uint64_t count, const fs
   const auto key_of = [](const auto& pair) { return pair.first; };
   std::ranges::sort(pairs, {}, key_of);
   if (const auto* repeated = find_repeated(pairs, key_of)) {
-    return Error{Errc::kMalformed, fmt::format("{}: metadata key {} is given twice", file.string(), quote(repeated->first))};
+    return Error{Errc::kMalformed,
+                 fmt::format("{}: metadata key {} is given twice", file.string(), quote(repeated->first))};
   }
   return GgufMetadata(file, std::move(pairs));
 }
 
 /// Turns the list into views of the data section, which starts at the next multiple of the alignment.
-Result<std::vector<TensorEntry>> locate_tensors(const std::vector<TensorInfo>& infos, const Cursor& cursor, std::uint64_t alignment,
-                                                std::span<const std::byte> bytes, const fs::path& file) {
+Result<std::vector<TensorEntry>> locate_tensors(const std::vector<TensorInfo>& infos, const Cursor& cursor,
+                                                std::uint64_t alignment, std::span<const std::byte> bytes,
+                                                const fs::path& file) {
   const std::uint64_t data_start = (cursor.offset() + alignment - 1) / alignment * alignment;
   const std::uint64_t data_bytes = bytes.size() - std::min<std::uint64_t>(data_start, bytes.size());
   std::vector<TensorEntry> tensors;
@@ -221,14 +255,16 @@ Result<std::vector<TensorEntry>> locate_tensors(const std::vector<TensorInfo>& i
     const auto malformed = [&](std::string_view problem) {
       return Error{Errc::kMalformed, fmt::format("{}: tensor {} {}", file.string(), quote(info.name), problem)};
     };
-    if (info.offset % alignment != 0) return malformed(fmt::format("lies at offset {}, wanted a multiple of {}", info.offset, alignment));
+    if (info.offset % alignment != 0)
+      return malformed(fmt::format("lies at offset {}, wanted a multiple of {}", info.offset, alignment));
     if (info.offset > data_bytes || info.bytes > data_bytes - info.offset) {
-      return malformed(fmt::format("takes {} bytes at offset {}, but the file holds {} bytes of data (cut short?)", info.bytes, info.offset,
-                                   data_bytes));
+      return malformed(fmt::format("takes {} bytes at offset {}, but the file holds {} bytes of data (cut short?)",
+                                   info.bytes, info.offset, data_bytes));
     }
     const std::span<const std::byte> view =
-        info.bytes == 0 ? std::span<const std::byte>()
-                        : bytes.subspan(static_cast<std::size_t>(data_start + info.offset), static_cast<std::size_t>(info.bytes));
+        info.bytes == 0
+            ? std::span<const std::byte>()
+            : bytes.subspan(static_cast<std::size_t>(data_start + info.offset), static_cast<std::size_t>(info.bytes));
     tensors.push_back({std::string(info.name), info.dtype, info.shape, view, file});
   }
   std::ranges::sort(tensors, {}, &TensorEntry::name);
@@ -348,7 +384,8 @@ struct ShardName {
       const char c = filename[start + i];
       if (kForm[i] == '0' ? c < '0' || c > '9' : c != kForm[i]) return std::nullopt;
     }
-    return ShardName{filename.substr(0, start), std::stoi(filename.substr(start + 1, 5)), std::stoi(filename.substr(start + 10, 5))};
+    return ShardName{filename.substr(0, start), std::stoi(filename.substr(start + 1, 5)),
+                     std::stoi(filename.substr(start + 10, 5))};
   }
   std::string file(int i) const { return fmt::format("{}-{:05}-of-{:05}.gguf", stem, i, count); }
 };
@@ -394,11 +431,12 @@ Result<std::optional<T>> GgufMetadata::find(std::string_view key) const {
 template <typename T>
 Result<T> GgufMetadata::get(std::string_view key) const {
   ASSIGN_OR_RETURN(std::optional<T> found, find<T>(key));
-  if (!found) return Error{Errc::kNotFound, fmt::format("{}: {} is missing, wanted {}", file_.string(), key, kWanted<T>)};
+  if (!found)
+    return Error{Errc::kNotFound, fmt::format("{}: {} is missing, wanted {}", file_.string(), key, kWanted<T>)};
   return std::move(*found);
 }
 
-#define OUTRIDER_INSTANTIATE(T)                                                    \
+#define OUTRIDER_INSTANTIATE(T)                                                     \
   template Result<std::optional<T>> GgufMetadata::find(std::string_view key) const; \
   template Result<T> GgufMetadata::get(std::string_view key) const
 OUTRIDER_INSTANTIATE(std::int64_t);
@@ -410,15 +448,21 @@ OUTRIDER_INSTANTIATE(std::vector<std::string_view>);
 #undef OUTRIDER_INSTANTIATE
 
 Result<GgufFile> parse_gguf(std::span<const std::byte> bytes, const fs::path& file) {
-  const auto error = [&](Errc code, std::string_view problem) { return Error{code, fmt::format("{}: {}", file.string(), problem)}; };
+  const auto error = [&](Errc code, std::string_view problem) {
+    return Error{code, fmt::format("{}: {}", file.string(), problem)};
+  };
   if (bytes.size() < 4 || std::memcmp(bytes.data(), kMagic, 4) != 0) {
-    return error(Errc::kMalformed, fmt::format("does not start with \"GGUF\", so it is no GGUF file (it is {} bytes long)", bytes.size()));
+    return error(
+        Errc::kMalformed,
+        fmt::format("does not start with \"GGUF\", so it is no GGUF file (it is {} bytes long)", bytes.size()));
   }
   Cursor cursor(bytes, file);
   ASSIGN_OR_RETURN([[maybe_unused]] const auto magic, cursor.take(4, "the magic"));
   ASSIGN_OR_RETURN(const auto version, cursor.number<std::uint32_t>("the version"));
-  if (version != 0 && (version & 0xffffu) == 0) return error(Errc::kUnsupported, "is big endian, wanted a little endian file");
-  if (version != 2 && version != 3) return error(Errc::kUnsupported, fmt::format("has GGUF version {}, wanted 2 or 3", version));
+  if (version != 0 && (version & 0xffffu) == 0)
+    return error(Errc::kUnsupported, "is big endian, wanted a little endian file");
+  if (version != 2 && version != 3)
+    return error(Errc::kUnsupported, fmt::format("has GGUF version {}, wanted 2 or 3", version));
   ASSIGN_OR_RETURN(const auto tensor_count, cursor.number<std::uint64_t>("the tensor count"));
   ASSIGN_OR_RETURN(const auto key_count, cursor.number<std::uint64_t>("the metadata count"));
 
@@ -457,23 +501,25 @@ Result<GgufModel> GgufModel::open(const fs::path& file) {
 
   const std::optional<ShardName> name = ShardName::of(file.filename().string());
   if (!name || name->count != first.count) {
-    return malformed(file, fmt::format("split.count is {}, wanted a file name that ends in -00001-of-{:05}.gguf", first.count, first.count));
+    return malformed(file, fmt::format("split.count is {}, wanted a file name that ends in -00001-of-{:05}.gguf",
+                                       first.count, first.count));
   }
   if (first.index != 0 || name->index != 1) {
-    return malformed(file, fmt::format("is shard {} of {} (split.no {}), wanted the first: {}", name->index, name->count, first.index,
-                                       quote(name->file(1))));
+    return malformed(file, fmt::format("is shard {} of {} (split.no {}), wanted the first: {}", name->index,
+                                       name->count, first.index, quote(name->file(1))));
   }
   for (int i = 2; i <= name->count; ++i) {
     const fs::path shard = file.parent_path() / name->file(i);
     ASSIGN_OR_RETURN(const GgufMetadata metadata, add(shard));
     ASSIGN_OR_RETURN(const Split split, Split::of(metadata));
     if (split.index != i - 1 || split.count != first.count) {
-      return malformed(shard, fmt::format("split.no is {} of {}, wanted {} of {}", split.index, split.count, i - 1, first.count));
+      return malformed(
+          shard, fmt::format("split.no is {} of {}, wanted {} of {}", split.index, split.count, i - 1, first.count));
     }
   }
   if (first.tensors && *first.tensors != std::ssize(model.tensors)) {
-    return malformed(file, fmt::format("split.tensors.count is {}, but the {} shards hold {} tensors", *first.tensors, first.count,
-                                       model.tensors.size()));
+    return malformed(file, fmt::format("split.tensors.count is {}, but the {} shards hold {} tensors", *first.tensors,
+                                       first.count, model.tensors.size()));
   }
   std::ranges::sort(model.tensors, {}, &TensorEntry::name);
   if (const TensorEntry* repeated = find_repeated(model.tensors, &TensorEntry::name)) {
@@ -504,9 +550,12 @@ Result<std::optional<fs::path>> find_gguf(const fs::path& path) {
   if (models.size() == 1) return std::optional(path / models[0]);
   std::ranges::sort(models);
   constexpr std::size_t kNamed = 4;
-  return Error{Errc::kMismatch, fmt::format("{}: holds {} GGUF models ({}{}), wanted one, or the path of one", path.string(), models.size(),
-                                            fmt::join(models.begin(), models.begin() + static_cast<std::ptrdiff_t>(std::min(kNamed, models.size())), ", "),
-                                            models.size() > kNamed ? ", ..." : "")};
+  return Error{
+      Errc::kMismatch,
+      fmt::format("{}: holds {} GGUF models ({}{}), wanted one, or the path of one", path.string(), models.size(),
+                  fmt::join(models.begin(),
+                            models.begin() + static_cast<std::ptrdiff_t>(std::min(kNamed, models.size())), ", "),
+                  models.size() > kNamed ? ", ..." : "")};
 }
 
 }  // namespace outrider

@@ -22,9 +22,9 @@ class GgufMetadata {
  public:
   /// One value as the file stores it.
   struct Value {
-    std::uint32_t type;          ///< GGUF's number; of an array, that of its elements
+    std::uint32_t type;  ///< GGUF's number; of an array, that of its elements
     bool is_array = false;
-    std::uint64_t count = 1;     ///< elements; 1 unless is_array
+    std::uint64_t count = 1;           ///< elements; 1 unless is_array
     std::span<const std::byte> bytes;  ///< the elements, one after the other
   };
   using Pairs = std::vector<std::pair<std::string_view, Value>>;

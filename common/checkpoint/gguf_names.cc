@@ -104,7 +104,8 @@ Result<std::vector<TensorEntry>> hugging_face_tensors(const GgufModel& model) {
   std::ranges::sort(tensors, {}, &TensorEntry::name);
   const auto repeated = std::ranges::adjacent_find(tensors, {}, &TensorEntry::name);
   if (repeated != tensors.end()) {
-    return Error{Errc::kMalformed, fmt::format("{}: two tensors are called {}", repeated->file.string(), quote(repeated->name))};
+    return Error{Errc::kMalformed,
+                 fmt::format("{}: two tensors are called {}", repeated->file.string(), quote(repeated->name))};
   }
   return tensors;
 }

@@ -16,8 +16,8 @@ namespace {
 
 Error system_error(const std::filesystem::path& path, const char* action, int error_number) {
   const Errc code = error_number == ENOENT || error_number == ENOTDIR ? Errc::kNotFound : Errc::kIo;
-  return Error{code, fmt::format("{}: cannot {}: {}", path.string(), action,
-                                 std::generic_category().message(error_number))};
+  return Error{code,
+               fmt::format("{}: cannot {}: {}", path.string(), action, std::generic_category().message(error_number))};
 }
 
 Result<std::span<const std::byte>> map_descriptor(int fd, const std::filesystem::path& path) {

@@ -73,7 +73,8 @@ class Fields {
     if (!value->is_array() || value->size() > kRankMax) return fail_at(key, "up to 4 sizes"), sizes;
     std::int64_t elements = 1;
     for (const json& size : *value) {
-      const bool fits = size.is_number_unsigned() && size.get<std::uint64_t>() > 0 && std::in_range<std::int64_t>(size.get<std::uint64_t>()) &&
+      const bool fits = size.is_number_unsigned() && size.get<std::uint64_t>() > 0 &&
+                        std::in_range<std::int64_t>(size.get<std::uint64_t>()) &&
                         !__builtin_mul_overflow(elements, size.get<std::int64_t>(), &elements);
       if (!fits) return fail_at(key, "sizes of 1 or more, whose product fits 63 bits,"), sizes;
       sizes.push_back(size.get<std::int64_t>());
@@ -92,7 +93,8 @@ class Fields {
   }
   void fail_at(const char* key, const std::string& wanted) {
     const json& seen = object_.at(key);
-    const std::string shown = seen.is_structured() ? std::string("an ") + seen.type_name() : seen.dump();  // dump() recurses
+    const std::string shown =
+        seen.is_structured() ? std::string("an ") + seen.type_name() : seen.dump();  // dump() recurses
     fail(fmt::format("{} for '{}', not {:.40}", wanted, key, shown));
   }
   void fail(const std::string& wanted) {
@@ -129,7 +131,8 @@ Result<std::shared_ptr<const Pack>> Pack::open(const fs::path& dir) {
   const fs::path name = dir / kManifest;
   ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(name));
   if (file.bytes().size() > kManifestBytesMax) {
-    return Error{Errc::kOutOfRange, fmt::format("{}: {} bytes, at most {}", name.string(), file.bytes().size(), kManifestBytesMax)};
+    return Error{Errc::kOutOfRange,
+                 fmt::format("{}: {} bytes, at most {}", name.string(), file.bytes().size(), kManifestBytesMax)};
   }
   const auto* const text = reinterpret_cast<const char*>(file.bytes().data());
   const json manifest = json::parse(text, text + file.bytes().size(), nullptr, /*allow_exceptions=*/false);
@@ -137,11 +140,13 @@ Result<std::shared_ptr<const Pack>> Pack::open(const fs::path& dir) {
   const std::string format = top.text("format");
   const std::uint64_t version = top.number("version");
   if (top.error()) return *top.error();
-  if (format != kFormat) return Error{Errc::kMalformed, fmt::format("{}: format {}, wanted {}", name.string(), quote(format), kFormat)};
+  if (format != kFormat)
+    return Error{Errc::kMalformed, fmt::format("{}: format {}, wanted {}", name.string(), quote(format), kFormat)};
   if (version != kPackVersion) {
     const std::string source = top.text("source");  // of another version it may be missing
-    return Error{Errc::kVersionMismatch, fmt::format("{}: a pack of version {}, this program reads version {}: pack {} again", name.string(),
-                                                     version, kPackVersion, source.empty() ? "the model" : quote(source))};
+    return Error{Errc::kVersionMismatch,
+                 fmt::format("{}: a pack of version {}, this program reads version {}: pack {} again", name.string(),
+                             version, kPackVersion, source.empty() ? "the model" : quote(source))};
   }
   pack->info_ = {.dtype = top.text("dtype"),
                  .source = top.text("source"),
@@ -153,12 +158,14 @@ Result<std::shared_ptr<const Pack>> Pack::open(const fs::path& dir) {
 
   ASSIGN_OR_RETURN(MappedFile image, MappedFile::open(dir / kImage));
   if (image.bytes().size() != image_bytes) {
-    return Error{Errc::kMalformed, fmt::format("{}: {} bytes, the manifest says {}", (dir / kImage).string(), image.bytes().size(), image_bytes)};
+    return Error{Errc::kMalformed, fmt::format("{}: {} bytes, the manifest says {}", (dir / kImage).string(),
+                                               image.bytes().size(), image_bytes)};
   }
   pack->image_ = std::make_unique<MappedFile>(std::move(image));
 
   const auto entries = manifest.find("entries");
-  if (entries == manifest.end() || !entries->is_array()) return Error{Errc::kMalformed, fmt::format("{}: wanted an array 'entries'", name.string())};
+  if (entries == manifest.end() || !entries->is_array())
+    return Error{Errc::kMalformed, fmt::format("{}: wanted an array 'entries'", name.string())};
   pack->entries_.reserve(entries->size());  // by_name_ looks into it
   for (const json& object : *entries) {
     Fields fields(object, fmt::format("{}: entry {}", name.string(), pack->entries_.size()));
@@ -171,11 +178,14 @@ Result<std::shared_ptr<const Pack>> Pack::open(const fs::path& dir) {
                     .checksum = fields.hex_number("checksum")};
     if (fields.error()) return *fields.error();
     if (entry.offset % kPackAlignment != 0 || entry.offset > image_bytes || entry.size > image_bytes - entry.offset) {
-      return Error{Errc::kMalformed, fmt::format("{}: entry {} lies at {} with {} bytes, wanted a multiple of {} inside the {} bytes of {}",
-                                                 name.string(), quote(entry.name), entry.offset, entry.size, kPackAlignment, image_bytes, kImage)};
+      return Error{
+          Errc::kMalformed,
+          fmt::format("{}: entry {} lies at {} with {} bytes, wanted a multiple of {} inside the {} bytes of {}",
+                      name.string(), quote(entry.name), entry.offset, entry.size, kPackAlignment, image_bytes, kImage)};
     }
     pack->entries_.push_back(std::move(entry));
-    if (const PackEntry& added = pack->entries_.back(); !pack->by_name_.emplace(added.name, pack->entries_.size() - 1).second) {
+    if (const PackEntry& added = pack->entries_.back();
+        !pack->by_name_.emplace(added.name, pack->entries_.size() - 1).second) {
       return Error{Errc::kMalformed, fmt::format("{}: entry {} is there twice", name.string(), quote(added.name))};
     }
   }
@@ -191,8 +201,9 @@ Result<void> Pack::verify() const {
   for (const PackEntry& entry : entries_) {
     const std::uint64_t seen = checksum_of(bytes(entry));
     if (seen == entry.checksum) continue;
-    return Error{Errc::kMalformed, fmt::format("{}: checksum of {} is {}, the manifest says {}", (path_ / kImage).string(), quote(entry.name),
-                                               hex(seen), hex(entry.checksum))};
+    return Error{Errc::kMalformed,
+                 fmt::format("{}: checksum of {} is {}, the manifest says {}", (path_ / kImage).string(),
+                             quote(entry.name), hex(seen), hex(entry.checksum))};
   }
   return {};
 }
@@ -201,7 +212,8 @@ Result<NewDirectory> NewDirectory::create(const fs::path& dir) {
   std::error_code error;
   const fs::path name = fs::absolute(dir, error).lexically_normal();
   const fs::path final_name = name.has_filename() ? name : name.parent_path();
-  if (fs::exists(final_name, error)) return Error{Errc::kInvalidArgument, fmt::format("{}: exists; wanted a new name", dir.string())};
+  if (fs::exists(final_name, error))
+    return Error{Errc::kInvalidArgument, fmt::format("{}: exists; wanted a new name", dir.string())};
   fs::path partial = final_name;
   partial += fmt::format(".partial-{}", getpid());
   fs::remove_all(partial, error);  // of a killed program that had our number
@@ -249,7 +261,8 @@ Result<void> PackWriter::add(PackEntry entry, std::span<const std::byte> bytes) 
   return add(std::move(entry), 1, [&](std::int64_t) { return bytes; });
 }
 
-Result<void> PackWriter::add(PackEntry entry, std::int64_t count, const std::function<std::span<const std::byte>(std::int64_t)>& piece) {
+Result<void> PackWriter::add(PackEntry entry, std::int64_t count,
+                             const std::function<std::span<const std::byte>(std::int64_t)>& piece) {
   if (by_name_.contains(entry.name)) return {};
   const auto write = [&](std::span<const std::byte> bytes) {
     end_ += bytes.size();
@@ -274,14 +287,23 @@ Result<void> PackWriter::add(PackEntry entry, std::int64_t count, const std::fun
 }
 
 Result<void> PackWriter::finish(const PackInfo& info) {
-  json manifest = {{"format", kFormat},       {"version", kPackVersion},
-                   {"dtype", info.dtype},     {"source", info.source},
-                   {"fingerprint", hex(info.fingerprint)}, {"embedding_fingerprint", hex(info.embedding_fingerprint)},
-                   {"embedding_only", info.embedding_only}, {"image_bytes", end_},
+  json manifest = {{"format", kFormat},
+                   {"version", kPackVersion},
+                   {"dtype", info.dtype},
+                   {"source", info.source},
+                   {"fingerprint", hex(info.fingerprint)},
+                   {"embedding_fingerprint", hex(info.embedding_fingerprint)},
+                   {"embedding_only", info.embedding_only},
+                   {"image_bytes", end_},
                    {"entries", json::array()}};
   for (const PackEntry& entry : entries_) {
-    manifest["entries"].push_back({{"name", entry.name}, {"type", entry.type}, {"shape", entry.shape}, {"layout", entry.layout},
-                                   {"offset", entry.offset}, {"size", entry.size}, {"checksum", hex(entry.checksum)}});
+    manifest["entries"].push_back({{"name", entry.name},
+                                   {"type", entry.type},
+                                   {"shape", entry.shape},
+                                   {"layout", entry.layout},
+                                   {"offset", entry.offset},
+                                   {"size", entry.size},
+                                   {"checksum", hex(entry.checksum)}});
   }
   const fs::path image = directory_.path() / kImage;
   if (std::fclose(std::exchange(image_, nullptr)) != 0) return io_error("write", image);

@@ -21,20 +21,20 @@ namespace outrider {
 /// One region of a packed image: named, typed by whoever wrote it, at an offset.
 struct PackEntry {
   std::string name;
-  std::string type;                 ///< "F32", "Q8_0", "int4", ...: what the elements are
+  std::string type;  ///< "F32", "Q8_0", "int4", ...: what the elements are
   std::vector<std::int64_t> shape;
-  std::string layout;               ///< how a matrix is arranged (LinearImage::layout); empty for plain rows
+  std::string layout;                  ///< how a matrix is arranged (LinearImage::layout); empty for plain rows
   std::uint64_t offset = 0, size = 0;  ///< in weights.bump, bytes; offsets are multiples of kPackAlignment
-  std::uint64_t checksum = 0;       ///< XXH3 64 of the bytes
+  std::uint64_t checksum = 0;          ///< XXH3 64 of the bytes
 };
 
 /// What a manifest says about the whole.
 struct PackInfo {
-  std::string dtype;                ///< of the matrices: f32, bf16, int8 or int4
-  std::string source;               ///< path that was packed, for people
-  std::uint64_t fingerprint = 0;    ///< the source's (Checkpoint::fingerprint)
+  std::string dtype;              ///< of the matrices: f32, bf16, int8 or int4
+  std::string source;             ///< path that was packed, for people
+  std::uint64_t fingerprint = 0;  ///< the source's (Checkpoint::fingerprint)
   std::uint64_t embedding_fingerprint = 0;
-  bool embedding_only = false;      ///< holds the embedding table alone: a drafter's copy of its target
+  bool embedding_only = false;  ///< holds the embedding table alone: a drafter's copy of its target
 };
 
 inline constexpr std::uint64_t kPackAlignment = 64;
@@ -54,7 +54,9 @@ class Pack {
   std::span<const PackEntry> entries() const { return entries_; }
   /// Null if there is none. O(1).
   const PackEntry* find(std::string_view name) const;
-  std::span<const std::byte> bytes(const PackEntry& entry) const { return image_->bytes().subspan(entry.offset, entry.size); }
+  std::span<const std::byte> bytes(const PackEntry& entry) const {
+    return image_->bytes().subspan(entry.offset, entry.size);
+  }
   /// Reads everything and compares checksums. @return kMalformed naming the first entry that differs.
   Result<void> verify() const;
 
@@ -77,7 +79,8 @@ class NewDirectory {
  public:
   /// @return kInvalidArgument if `dir` exists, kIo if it cannot be made.
   static Result<NewDirectory> create(const std::filesystem::path& dir);
-  NewDirectory(NewDirectory&& other) noexcept : final_(std::move(other.final_)), partial_(std::exchange(other.partial_, {})) {}
+  NewDirectory(NewDirectory&& other) noexcept
+      : final_(std::move(other.final_)), partial_(std::exchange(other.partial_, {})) {}
   ~NewDirectory();
 
   /// Where to put files until commit().
@@ -86,7 +89,8 @@ class NewDirectory {
   Result<void> commit();
 
  private:
-  NewDirectory(std::filesystem::path final_name, std::filesystem::path partial) : final_(std::move(final_name)), partial_(std::move(partial)) {}
+  NewDirectory(std::filesystem::path final_name, std::filesystem::path partial)
+      : final_(std::move(final_name)), partial_(std::move(partial)) {}
   std::filesystem::path final_, partial_;
 };
 
@@ -103,7 +107,8 @@ class PackWriter {
   /// there already is not written again (a model may ask for a tensor twice).
   Result<void> add(PackEntry entry, std::span<const std::byte> bytes);
   /// The same in pieces that are made one at a time: piece(i) for 0 <= i < count.
-  Result<void> add(PackEntry entry, std::int64_t count, const std::function<std::span<const std::byte>(std::int64_t)>& piece);
+  Result<void> add(PackEntry entry, std::int64_t count,
+                   const std::function<std::span<const std::byte>(std::int64_t)>& piece);
   /// Another file of the directory.
   Result<void> add_file(const std::string& name, std::string_view text) { return directory_.add_file(name, text); }
   /// Writes the manifest, brings everything to disk, renames.

@@ -26,18 +26,12 @@ class StrictSax : public nlohmann::json_sax<json> {
 
   bool null() override { return unexpected("null"); }
   bool boolean(bool) override { return unexpected("a boolean"); }
-  bool number_integer(std::int64_t x) override {
-    return unexpected(fmt::format("the number {}", x));
-  }
-  bool number_unsigned(std::uint64_t x) override {
-    return unexpected(fmt::format("the number {}", x));
-  }
+  bool number_integer(std::int64_t x) override { return unexpected(fmt::format("the number {}", x)); }
+  bool number_unsigned(std::uint64_t x) override { return unexpected(fmt::format("the number {}", x)); }
   bool number_float(double, const std::string& text) override {
     return unexpected(fmt::format("the number {:.40}", text));
   }
-  bool string(std::string& text) override {
-    return unexpected(fmt::format("the string {}", quote(text)));
-  }
+  bool string(std::string& text) override { return unexpected(fmt::format("the string {}", quote(text))); }
   bool binary(json::binary_t&) override { return unexpected("binary data"); }
   bool start_object(std::size_t) override { return unexpected("an object"); }
   bool key(std::string& name) override { return unexpected(quote(name)); }
@@ -55,9 +49,7 @@ class StrictSax : public nlohmann::json_sax<json> {
   }
   /// Where the reader is and what belongs there, for messages.
   virtual std::string wanted() const = 0;
-  bool unexpected(std::string_view seen) {
-    return fail(Errc::kMalformed, fmt::format("{}, not {}", wanted(), seen));
-  }
+  bool unexpected(std::string_view seen) { return fail(Errc::kMalformed, fmt::format("{}, not {}", wanted(), seen)); }
   bool enter() { return ++depth_, true; }
 
   int depth_ = 0;
@@ -80,9 +72,7 @@ class HeaderReader : public StrictSax {
  public:
   std::vector<HeaderEntry> entries;
 
-  bool start_object(std::size_t) override {
-    return depth_ <= 1 ? enter() : unexpected("an object");
-  }
+  bool start_object(std::size_t) override { return depth_ <= 1 ? enter() : unexpected("an object"); }
   bool key(std::string& name) override {
     if (depth_ == 1) {
       in_metadata_ = name == "__metadata__";
@@ -95,13 +85,11 @@ class HeaderReader : public StrictSax {
     const bool repeated = (name == "dtype" && entry.dtype) || (name == "shape" && entry.shape) ||
                           (name == "data_offsets" && entry.data_offsets);
     if (repeated) {
-      return fail(Errc::kMalformed,
-                  fmt::format("tensor {}: {} is given twice", quote(entry.name), name));
+      return fail(Errc::kMalformed, fmt::format("tensor {}: {} is given twice", quote(entry.name), name));
     }
     if (name == "dtype" || name == "shape" || name == "data_offsets") return true;
-    return fail(Errc::kMalformed,
-                fmt::format("tensor {}: unknown key {}, wanted dtype, shape or data_offsets",
-                            quote(entry.name), quote(name)));
+    return fail(Errc::kMalformed, fmt::format("tensor {}: unknown key {}, wanted dtype, shape or data_offsets",
+                                              quote(entry.name), quote(name)));
   }
   bool string(std::string& text) override {
     if (depth_ == 2 && in_metadata_) return true;
@@ -118,8 +106,8 @@ class HeaderReader : public StrictSax {
     const bool fits = x <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
     if (depth_ != 3 || !fits) return StrictSax::number_unsigned(x);
     if (numbers()->size() == kRankMax) {
-      return fail(Errc::kUnsupported, fmt::format("tensor {}: {} has more than {} numbers",
-                                                  quote(entries.back().name), field_, kRankMax));
+      return fail(Errc::kUnsupported,
+                  fmt::format("tensor {}: {} has more than {} numbers", quote(entries.back().name), field_, kRankMax));
     }
     numbers()->push_back(static_cast<std::int64_t>(x));
     return true;
@@ -132,8 +120,7 @@ class HeaderReader : public StrictSax {
     const std::string tensor = fmt::format("tensor {}", quote(entries.back().name));
     if (depth_ == 1) return tensor + ": must be an object";
     if (field_ == "dtype") return tensor + ": dtype must be a string";
-    return fmt::format("{}: {} must be an array of whole numbers from 0 to 2^63 - 1", tensor,
-                       field_);
+    return fmt::format("{}: {} must be an array of whole numbers from 0 to 2^63 - 1", tensor, field_);
   }
 
  private:
@@ -154,16 +141,12 @@ class IndexReader : public StrictSax {
   bool null() override { return ignored() || StrictSax::null(); }
   bool boolean(bool x) override { return ignored() || StrictSax::boolean(x); }
   bool number_integer(std::int64_t x) override { return ignored() || StrictSax::number_integer(x); }
-  bool number_unsigned(std::uint64_t x) override {
-    return ignored() || StrictSax::number_unsigned(x);
-  }
+  bool number_unsigned(std::uint64_t x) override { return ignored() || StrictSax::number_unsigned(x); }
   bool number_float(double x, const std::string& text) override {
     return ignored() || StrictSax::number_float(x, text);
   }
   bool start_array(std::size_t) override { return ignored() ? enter() : unexpected("an array"); }
-  bool start_object(std::size_t) override {
-    return depth_ <= 1 || ignored() ? enter() : unexpected("an object");
-  }
+  bool start_object(std::size_t) override { return depth_ <= 1 || ignored() ? enter() : unexpected("an object"); }
   bool key(std::string& name) override {
     if (depth_ == 1) {
       in_weight_map_ = name == "weight_map";
@@ -199,8 +182,7 @@ class IndexReader : public StrictSax {
   bool in_weight_map_ = false;
 };
 
-Result<void> read_json(std::span<const std::byte> text, StrictSax& reader,
-                       const std::filesystem::path& file) {
+Result<void> read_json(std::span<const std::byte> text, StrictSax& reader, const std::filesystem::path& file) {
   const char* const begin = reinterpret_cast<const char*>(text.data());
   if (json::sax_parse(begin, begin + text.size(), &reader)) return {};
   return Error{reader.error().code, fmt::format("{}: {}", file.string(), reader.error().message)};
@@ -227,33 +209,29 @@ Result<TensorEntry> to_tensor(const HeaderEntry& entry, std::span<const std::byt
 
   const std::optional<DType> dtype = parse_dtype(*entry.dtype);
   if (!dtype || block_elements(*dtype) != 1) {
-    return error(
-        Errc::kUnsupported,
-        fmt::format("dtype {}, wanted F32, BF16, F16, I8, U8, I32 or I64", quote(*entry.dtype)));
+    return error(Errc::kUnsupported,
+                 fmt::format("dtype {}, wanted F32, BF16, F16, I8, U8, I32 or I64", quote(*entry.dtype)));
   }
   const std::optional<std::int64_t> bytes = tensor_bytes(*entry.shape, *dtype);
   if (!bytes) {
-    return error(Errc::kMalformed,
-                 fmt::format("shape [{}] overflows 63 bits", fmt::join(*entry.shape, ", ")));
+    return error(Errc::kMalformed, fmt::format("shape [{}] overflows 63 bits", fmt::join(*entry.shape, ", ")));
   }
   const std::vector<std::int64_t>& offsets = *entry.data_offsets;
   if (offsets.size() != 2 || offsets[0] > offsets[1]) {
-    return error(Errc::kMalformed, fmt::format("data_offsets [{}], wanted [begin, end] in order",
-                                               fmt::join(offsets, ", ")));
+    return error(Errc::kMalformed,
+                 fmt::format("data_offsets [{}], wanted [begin, end] in order", fmt::join(offsets, ", ")));
   }
   if (offsets[1] > std::ssize(data)) {
-    return error(Errc::kMalformed,
-                 fmt::format("data_offsets [{}], but the file holds {} bytes of data (cut short?)",
-                             fmt::join(offsets, ", "), data.size()));
+    return error(Errc::kMalformed, fmt::format("data_offsets [{}], but the file holds {} bytes of data (cut short?)",
+                                               fmt::join(offsets, ", "), data.size()));
   }
   if (offsets[1] - offsets[0] != *bytes) {
-    return error(Errc::kMalformed, fmt::format("data_offsets span {} bytes, wanted {} for {} [{}]",
-                                               offsets[1] - offsets[0], *bytes, *entry.dtype,
-                                               fmt::join(*entry.shape, ", ")));
+    return error(Errc::kMalformed,
+                 fmt::format("data_offsets span {} bytes, wanted {} for {} [{}]", offsets[1] - offsets[0], *bytes,
+                             *entry.dtype, fmt::join(*entry.shape, ", ")));
   }
-  return TensorEntry{
-      entry.name, *dtype, *entry.shape,
-      data.subspan(static_cast<std::size_t>(offsets[0]), static_cast<std::size_t>(*bytes)), file};
+  return TensorEntry{entry.name, *dtype, *entry.shape,
+                     data.subspan(static_cast<std::size_t>(offsets[0]), static_cast<std::size_t>(*bytes)), file};
 }
 
 /// The first of two equal neighbours of a sorted range, or null.
@@ -267,12 +245,10 @@ auto* find_repeated(const Range& sorted, Projection projection) {
 
 std::string quote(std::string_view text) {
   constexpr std::size_t kLengthMax = 120;
-  return text.size() <= kLengthMax ? fmt::format("{:?}", text)
-                                   : fmt::format("{:?}...", text.substr(0, kLengthMax));
+  return text.size() <= kLengthMax ? fmt::format("{:?}", text) : fmt::format("{:?}...", text.substr(0, kLengthMax));
 }
 
-Result<void> check_no_overlap(const std::vector<TensorEntry>& tensors,
-                              const std::filesystem::path& file) {
+Result<void> check_no_overlap(const std::vector<TensorEntry>& tensors, const std::filesystem::path& file) {
   std::vector<const TensorEntry*> by_address;
   for (const TensorEntry& tensor : tensors) {
     if (!tensor.bytes.empty()) by_address.push_back(&tensor);
@@ -281,8 +257,8 @@ Result<void> check_no_overlap(const std::vector<TensorEntry>& tensors,
   for (std::size_t i = 1; i < by_address.size(); ++i) {
     const TensorEntry &before = *by_address[i - 1], &after = *by_address[i];
     if (before.bytes.data() + before.bytes.size() > after.bytes.data()) {
-      return Error{Errc::kMalformed, fmt::format("{}: tensors {} and {} overlap", file.string(),
-                                                 quote(before.name), quote(after.name))};
+      return Error{Errc::kMalformed,
+                   fmt::format("{}: tensors {} and {} overlap", file.string(), quote(before.name), quote(after.name))};
     }
   }
   return {};
@@ -292,29 +268,25 @@ Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> fi
                                                    const std::filesystem::path& file) {
   std::uint64_t header_bytes = 0;
   if (file_bytes.size() < sizeof(header_bytes)) {
-    return Error{Errc::kMalformed,
-                 fmt::format("{}: {} bytes long, wanted at least {} (safetensors)", file.string(),
-                             file_bytes.size(), sizeof(header_bytes))};
+    return Error{Errc::kMalformed, fmt::format("{}: {} bytes long, wanted at least {} (safetensors)", file.string(),
+                                               file_bytes.size(), sizeof(header_bytes))};
   }
   std::memcpy(&header_bytes, file_bytes.data(), sizeof(header_bytes));
   const std::span<const std::byte> rest = file_bytes.subspan(sizeof(header_bytes));
   if (header_bytes > rest.size()) {
-    return Error{
-        Errc::kMalformed,
-        fmt::format("{}: header of {} bytes, but {} follow (not safetensors, or cut short?)",
-                    file.string(), header_bytes, rest.size())};
+    return Error{Errc::kMalformed, fmt::format("{}: header of {} bytes, but {} follow (not safetensors, or cut short?)",
+                                               file.string(), header_bytes, rest.size())};
   }
   if (header_bytes > kHeaderBytesMax) {
-    return Error{Errc::kOutOfRange, fmt::format("{}: header of {} bytes, wanted at most {}",
-                                                file.string(), header_bytes, kHeaderBytesMax)};
+    return Error{Errc::kOutOfRange, fmt::format("{}: header of {} bytes, wanted at most {}", file.string(),
+                                                header_bytes, kHeaderBytesMax)};
   }
 
   HeaderReader reader;
   RETURN_IF_ERROR(read_json(rest.first(header_bytes), reader, file));
   std::ranges::sort(reader.entries, {}, &HeaderEntry::name);
   if (const HeaderEntry* repeated = find_repeated(reader.entries, &HeaderEntry::name)) {
-    return Error{Errc::kMalformed, fmt::format("{}: tensor {} is listed twice", file.string(),
-                                               quote(repeated->name))};
+    return Error{Errc::kMalformed, fmt::format("{}: tensor {} is listed twice", file.string(), quote(repeated->name))};
   }
   std::vector<TensorEntry> tensors;
   for (const HeaderEntry& entry : reader.entries) {
@@ -324,11 +296,11 @@ Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> fi
   return tensors;
 }
 
-Result<std::map<std::string, std::vector<std::string>>> parse_index(
-    std::span<const std::byte> file_bytes, const std::filesystem::path& file) {
+Result<std::map<std::string, std::vector<std::string>>> parse_index(std::span<const std::byte> file_bytes,
+                                                                    const std::filesystem::path& file) {
   if (file_bytes.size() > kHeaderBytesMax) {
-    return Error{Errc::kOutOfRange, fmt::format("{}: {} bytes long, wanted at most {}",
-                                                file.string(), file_bytes.size(), kHeaderBytesMax)};
+    return Error{Errc::kOutOfRange, fmt::format("{}: {} bytes long, wanted at most {}", file.string(),
+                                                file_bytes.size(), kHeaderBytesMax)};
   }
   IndexReader reader;
   RETURN_IF_ERROR(read_json(file_bytes, reader, file));
@@ -336,10 +308,8 @@ Result<std::map<std::string, std::vector<std::string>>> parse_index(
     return Error{Errc::kMalformed, fmt::format("{}: has no weight_map", file.string())};
   }
   std::ranges::sort(reader.shard_of);
-  if (const auto* repeated =
-          find_repeated(reader.shard_of, [](const auto& p) { return p.first; })) {
-    return Error{Errc::kMalformed, fmt::format("{}: tensor {} is listed twice", file.string(),
-                                               quote(repeated->first))};
+  if (const auto* repeated = find_repeated(reader.shard_of, [](const auto& p) { return p.first; })) {
+    return Error{Errc::kMalformed, fmt::format("{}: tensor {} is listed twice", file.string(), quote(repeated->first))};
   }
 
   std::map<std::string, std::vector<std::string>> tensors_of;
@@ -349,9 +319,8 @@ Result<std::map<std::string, std::vector<std::string>>> parse_index(
     const bool inside = !shard.empty() && shard.find('\0') == shard.npos && path.is_relative() &&
                         std::ranges::find(path, "..") == path.end();
     if (!inside) {
-      return Error{Errc::kMalformed,
-                   fmt::format("{}: tensor {} is in shard {}, wanted a path inside the directory",
-                               file.string(), quote(tensor), quote(shard))};
+      return Error{Errc::kMalformed, fmt::format("{}: tensor {} is in shard {}, wanted a path inside the directory",
+                                                 file.string(), quote(tensor), quote(shard))};
     }
     tensors_of[shard].push_back(tensor);
   }

@@ -23,8 +23,8 @@ Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> fi
 
 /// weight_map of a model.safetensors.index.json, turned round: shard -> names of its tensors.
 /// Shards are relative paths that stay inside the directory.
-Result<std::map<std::string, std::vector<std::string>>> parse_index(
-    std::span<const std::byte> file_bytes, const std::filesystem::path& file);
+Result<std::map<std::string, std::vector<std::string>>> parse_index(std::span<const std::byte> file_bytes,
+                                                                    const std::filesystem::path& file);
 
 /// Refuses tensors of one file whose bytes overlap.
 Result<void> check_no_overlap(const std::vector<TensorEntry>& tensors, const std::filesystem::path& file);

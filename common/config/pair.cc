@@ -29,24 +29,28 @@ Result<PairPaths> read_pair_json(const fs::path& dir) {
     const json* at = root.is_object() && root.contains(part) ? &root[part] : nullptr;
     if (key != nullptr) at = at != nullptr && at->is_object() && at->contains(key) ? &(*at)[key] : nullptr;
     if (at == nullptr || !at->is_string()) {
-      return Error{Errc::kMalformed, fmt::format("{}: wanted a string '{}{}{}'", file.string(), part, key == nullptr ? "" : ".", key == nullptr ? "" : key)};
+      return Error{Errc::kMalformed, fmt::format("{}: wanted a string '{}{}{}'", file.string(), part,
+                                                 key == nullptr ? "" : ".", key == nullptr ? "" : key)};
     }
     return at->get<std::string>();
   };
   ASSIGN_OR_RETURN(const std::string model, text_at("model", nullptr));
-  if (model != kModelName) return Error{Errc::kMalformed, fmt::format("{}: model '{}', wanted '{}'", file.string(), model, kModelName)};
+  if (model != kModelName)
+    return Error{Errc::kMalformed, fmt::format("{}: model '{}', wanted '{}'", file.string(), model, kModelName)};
   const auto part = [&](const char* name) -> Result<fs::path> {
     ASSIGN_OR_RETURN(const std::string weights, text_at(name, "weights"));
     ASSIGN_OR_RETURN(const std::string wanted, text_at(name, "fingerprint"));
     const fs::path relative = fs::path(weights).lexically_normal();
     if (relative.empty() || relative.is_absolute() || *relative.begin() == "..") {
-      return Error{Errc::kMalformed, fmt::format("{}: {}.weights is '{}', wanted a directory beside it", file.string(), name, weights)};
+      return Error{Errc::kMalformed,
+                   fmt::format("{}: {}.weights is '{}', wanted a directory beside it", file.string(), name, weights)};
     }
     const fs::path path = dir / relative;
     if (!is_pack(path)) return path;
     ASSIGN_OR_RETURN(const auto pack, Pack::open(path));
     if (const std::string seen = hex(pack->info().fingerprint); seen != wanted) {
-      return Error{Errc::kMismatch, fmt::format("{}: {} has fingerprint {}, wanted {}", file.string(), path.string(), seen, wanted)};
+      return Error{Errc::kMismatch,
+                   fmt::format("{}: {} has fingerprint {}, wanted {}", file.string(), path.string(), seen, wanted)};
     }
     return path;
   };
@@ -65,7 +69,8 @@ Result<PairPaths> pair_paths(const fs::path& dir) {
     return PairPaths{dir / "backbone", dir / "assistant"};
   }
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  for (fs::path root : {program / "../models/nano", program / "../share/outrider/models/nano", fs::path(OUTRIDER_NANO_DIR)}) {
+  for (fs::path root :
+       {program / "../models/nano", program / "../share/outrider/models/nano", fs::path(OUTRIDER_NANO_DIR)}) {
     if (fs::exists(root / "backbone", ignored)) return pair_paths(root.lexically_normal());
   }
   return pair_paths(OUTRIDER_NANO_DIR);
@@ -74,12 +79,22 @@ Result<PairPaths> pair_paths(const fs::path& dir) {
 std::string pair_json(const TextConfig& target, const AssistantConfig& draft, std::uint64_t target_fingerprint,
                       std::uint64_t draft_fingerprint, DType bridge_dtype) {
   const json root = {{"model", kModelName},
-                     {"target", {{"weights", "target"}, {"hidden_export", "target_hidden_stream"}, {"hidden_size", target.hidden_size},
-                                 {"fingerprint", hex(target_fingerprint)}}},
-                     {"draft", {{"weights", "assistant"}, {"assistant_role", "mtp_drafter"}, {"backbone_hidden_size", draft.backbone_hidden_size},
-                                {"hidden_size", draft.text.hidden_size}, {"fingerprint", hex(draft_fingerprint)}}},
-                     {"bridge", {{"source", "target_hidden_stream"}, {"dest", "draft_backbone_stream"}, {"shape", {1, target.hidden_size}},
-                                 {"dtype", to_string(bridge_dtype)}}}};
+                     {"target",
+                      {{"weights", "target"},
+                       {"hidden_export", "target_hidden_stream"},
+                       {"hidden_size", target.hidden_size},
+                       {"fingerprint", hex(target_fingerprint)}}},
+                     {"draft",
+                      {{"weights", "assistant"},
+                       {"assistant_role", "mtp_drafter"},
+                       {"backbone_hidden_size", draft.backbone_hidden_size},
+                       {"hidden_size", draft.text.hidden_size},
+                       {"fingerprint", hex(draft_fingerprint)}}},
+                     {"bridge",
+                      {{"source", "target_hidden_stream"},
+                       {"dest", "draft_backbone_stream"},
+                       {"shape", {1, target.hidden_size}},
+                       {"dtype", to_string(bridge_dtype)}}}};
   return root.dump(2) + "\n";
 }
 

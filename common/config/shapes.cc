@@ -14,8 +14,44 @@ using nlohmann::json;
 constexpr ModelShape kShapes[] = {
     {"e2b", "gemma4", 1536, 6144, true, 35, 5, 20, 8, 1, 1, false, 256, 0, 0, 0, 512, 131072, {256, 2048, 4, true}},
     {"e4b", "gemma4", 2560, 10240, false, 42, 6, 18, 8, 2, 2, false, 256, 0, 0, 0, 512, 131072, {256, 2048, 4, true}},
-    {"12b", "gemma4_unified", 3840, 15360, false, 48, 6, 0, 16, 8, 1, true, 0, 0, 0, 0, 1024, 262144, {1024, 8192, 16, false}},
-    {"26b-a4b", "gemma4", 2816, 2112, false, 30, 6, 0, 16, 8, 2, true, 0, 128, 8, 704, 1024, 262144, {1024, 8192, 16, false}},
+    {"12b",
+     "gemma4_unified",
+     3840,
+     15360,
+     false,
+     48,
+     6,
+     0,
+     16,
+     8,
+     1,
+     true,
+     0,
+     0,
+     0,
+     0,
+     1024,
+     262144,
+     {1024, 8192, 16, false}},
+    {"26b-a4b",
+     "gemma4",
+     2816,
+     2112,
+     false,
+     30,
+     6,
+     0,
+     16,
+     8,
+     2,
+     true,
+     0,
+     128,
+     8,
+     704,
+     1024,
+     262144,
+     {1024, 8192, 16, false}},
     {"31b", "gemma4", 5376, 21504, false, 60, 6, 0, 32, 16, 4, true, 0, 0, 0, 0, 1024, 262144, {1024, 8192, 32, false}},
 };
 
@@ -56,10 +92,12 @@ Result<ModelShape> published_shape(const std::string& name) {
 }
 
 ModelShape reduced(ModelShape v, int layers, std::int64_t shrink) {
-  v.num_kv_shared_layers = std::max(0, std::min(v.num_kv_shared_layers * layers / v.num_hidden_layers, layers - v.period));
+  v.num_kv_shared_layers =
+      std::max(0, std::min(v.num_kv_shared_layers * layers / v.num_hidden_layers, layers - v.period));
   v.num_hidden_layers = layers;
-  for (std::int64_t* width : {&v.hidden_size, &v.intermediate_size, &v.hidden_size_per_layer_input, &v.moe_intermediate_size, &v.assistant.hidden_size,
-                              &v.assistant.intermediate_size, &v.vocab_size, &v.head_dim, &v.global_head_dim}) {
+  for (std::int64_t* width :
+       {&v.hidden_size, &v.intermediate_size, &v.hidden_size_per_layer_input, &v.moe_intermediate_size,
+        &v.assistant.hidden_size, &v.assistant.intermediate_size, &v.vocab_size, &v.head_dim, &v.global_head_dim}) {
     *width /= shrink;
   }
   return v;
@@ -84,7 +122,10 @@ std::string backbone_config_json(const ModelShape& v) {
     text["top_k_experts"] = v.num_experts > 0 ? json(v.top_k_experts) : json();
     text["moe_intermediate_size"] = v.num_experts > 0 ? json(v.moe_intermediate_size) : json();
   }
-  const json config = {{"model_type", v.model_type}, {"dtype", "bfloat16"}, {"tie_word_embeddings", true}, {"text_config", std::move(text)}};
+  const json config = {{"model_type", v.model_type},
+                       {"dtype", "bfloat16"},
+                       {"tie_word_embeddings", true},
+                       {"text_config", std::move(text)}};
   return config.dump(2) + "\n";
 }
 
@@ -100,13 +141,13 @@ std::string assistant_config_json(const ModelShape& v) {
   text["hidden_size_per_layer_input"] = 0;
   text["vocab_size_per_layer_input"] = 0;
   const json config = {{"model_type", std::string(v.model_type) + "_assistant"},
-          {"dtype", "bfloat16"},
-          {"backbone_hidden_size", v.hidden_size},
-          {"use_ordered_embeddings", v.assistant.use_ordered_embeddings},
-          {"num_centroids", kNumCentroids},
-          {"centroid_intermediate_top_k", kCentroidTopK},
-          {"tie_word_embeddings", true},
-          {"text_config", std::move(text)}};
+                       {"dtype", "bfloat16"},
+                       {"backbone_hidden_size", v.hidden_size},
+                       {"use_ordered_embeddings", v.assistant.use_ordered_embeddings},
+                       {"num_centroids", kNumCentroids},
+                       {"centroid_intermediate_top_k", kCentroidTopK},
+                       {"tie_word_embeddings", true},
+                       {"text_config", std::move(text)}};
   return config.dump(2) + "\n";
 }
 

@@ -14,13 +14,14 @@ namespace {
 
 constexpr int kLanes = 16;
 __m512 fma_lanes(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
-#include "common/kernels/vector_lanes.inc"
 #include "common/kernels/amx_tiles.inc"
+#include "common/kernels/vector_lanes.inc"
 
-constexpr std::int64_t kBlock = 32;   ///< keys or dimensions that one product adds up
-constexpr std::int64_t kQueries = 64; ///< that read the keys together; their scores stay in the L2 cache
+constexpr std::int64_t kBlock = 32;    ///< keys or dimensions that one product adds up
+constexpr std::int64_t kQueries = 64;  ///< that read the keys together; their scores stay in the L2 cache
 constexpr std::int64_t kTiles = kQueries / kTile;
-constexpr std::int64_t kChunk = 4;    ///< blocks of keys whose packed values stay in the cache while every query meets them
+constexpr std::int64_t kChunk =
+    4;  ///< blocks of keys whose packed values stay in the cache while every query meets them
 
 /// An operand: 16 rows of 32 bfloat16. On the right, row i has elements 2i and 2i + 1 of 16 columns.
 struct alignas(64) Operand {
@@ -34,7 +35,8 @@ struct alignas(64) Sums {
 void transpose(__m512i (&rows)[16]) {
   __m512i a[16], b[16];
 #pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) a[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]), a[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+  for (int i = 0; i < 16; i += 2)
+    a[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]), a[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
 #pragma GCC unroll 4
   for (int i = 0; i < 16; i += 4) {
     b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]), b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
@@ -43,8 +45,10 @@ void transpose(__m512i (&rows)[16]) {
   // b[4 g + c] has, in its 128-bit part p, column 4 p + c of the rows 4 g to 4 g + 3.
 #pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
-    const __m512i even01 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0x88), odd01 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0xdd);
-    const __m512i even23 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0x88), odd23 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0xdd);
+    const __m512i even01 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0x88),
+                  odd01 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0xdd);
+    const __m512i even23 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0x88),
+                  odd23 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0xdd);
     rows[c] = _mm512_shuffle_i32x4(even01, even23, 0x88), rows[8 + c] = _mm512_shuffle_i32x4(even01, even23, 0xdd);
     rows[4 + c] = _mm512_shuffle_i32x4(odd01, odd23, 0x88), rows[12 + c] = _mm512_shuffle_i32x4(odd01, odd23, 0xdd);
   }
@@ -82,10 +86,17 @@ class Scratch {
 class Attention {
  public:
   Attention(const AttendArgs<Bf16>& a, std::int64_t first_query, Scratch& scratch)
-      : a_(a), queries_(a.queries + first_query), count_(lesser(kQueries, a.query_count - first_query)), tiles_(divide_up(count_, kTile)),
-        dim_blocks_(a.head_dim / kBlock), offset_(a.first % kBlock), key_blocks_(divide_up(offset_ + a.count, kBlock)) {
-    scratch.begin(static_cast<std::size_t>(kTiles * dim_blocks_ + kTiles * key_blocks_ + 2 * dim_blocks_ * kChunk) * sizeof(Operand) +
-                  static_cast<std::size_t>(2 * kTiles * dim_blocks_) * sizeof(Sums) + static_cast<std::size_t>(key_blocks_ * kBlock * kQueries) * sizeof(float) +
+      : a_(a),
+        queries_(a.queries + first_query),
+        count_(lesser(kQueries, a.query_count - first_query)),
+        tiles_(divide_up(count_, kTile)),
+        dim_blocks_(a.head_dim / kBlock),
+        offset_(a.first % kBlock),
+        key_blocks_(divide_up(offset_ + a.count, kBlock)) {
+    scratch.begin(static_cast<std::size_t>(kTiles * dim_blocks_ + kTiles * key_blocks_ + 2 * dim_blocks_ * kChunk) *
+                      sizeof(Operand) +
+                  static_cast<std::size_t>(2 * kTiles * dim_blocks_) * sizeof(Sums) +
+                  static_cast<std::size_t>(key_blocks_ * kBlock * kQueries) * sizeof(float) +
                   static_cast<std::size_t>(kBlock * a.head_dim) * sizeof(Bf16));
     q_ = scratch.take<Operand>(kTiles * dim_blocks_);
     weights_ = scratch.take<Operand>(kTiles * key_blocks_);
@@ -146,8 +157,10 @@ class Attention {
     for (std::int64_t i = 0; i < kBlock; ++i) {
       Bf16* const to = edge_ + i * a_.head_dim;
       const std::size_t bytes = static_cast<std::size_t>(a_.head_dim) * sizeof(Bf16);
-      if (exists(first + i)) __builtin_memcpy(to, a_.k + slot(first + i) * a_.row_stride, bytes);
-      else __builtin_memset(to, 0, bytes);
+      if (exists(first + i))
+        __builtin_memcpy(to, a_.k + slot(first + i) * a_.row_stride, bytes);
+      else
+        __builtin_memset(to, 0, bytes);
     }
     finish_stores(edge_);
     *row_stride = a_.head_dim;
@@ -159,7 +172,8 @@ class Attention {
     for (std::int64_t r = i * kBlock / dim_blocks_; r < (i + 1) * kBlock / dim_blocks_; ++r) {
       if (!exists(key(block, r))) continue;
       const Bf16* const row = rows + slot(key(block, r)) * a_.row_stride;
-      for (std::int64_t d = 0; d < a_.head_dim; d += kBlock) _mm_prefetch(reinterpret_cast<const char*>(row + d), _MM_HINT_T0);
+      for (std::int64_t d = 0; d < a_.head_dim; d += kBlock)
+        _mm_prefetch(reinterpret_cast<const char*>(row + d), _MM_HINT_T0);
     }
   }
 
@@ -205,12 +219,14 @@ class Attention {
     finish_stores(scores_);
   }
 
-  /// The softmax of a tile's queries, a lane each: weights_ := exp(score - the largest), zero where a query sees nothing.
+  /// The softmax of a tile's queries, a lane each: weights_ := exp(score - the largest), zero where a query sees
+  /// nothing.
   void weigh(std::int64_t t) {
     alignas(64) std::int32_t begin[kLanes] = {}, end[kLanes] = {};
     const std::int64_t queries = lesser(kTile, count_ - t * kTile);
     for (std::int64_t i = 0; i < queries; ++i) {
-      begin[i] = static_cast<std::int32_t>(queries_[t * kTile + i].begin + offset_), end[i] = static_cast<std::int32_t>(queries_[t * kTile + i].end + offset_);
+      begin[i] = static_cast<std::int32_t>(queries_[t * kTile + i].begin + offset_),
+      end[i] = static_cast<std::int32_t>(queries_[t * kTile + i].end + offset_);
     }
     const I from = load_as<I>(begin), to = load_as<I>(end);
     const float* const scores = scores_ + t * kTile;
@@ -231,7 +247,8 @@ class Attention {
       return (__m512)w;
     };
     // The lower halves of the pairs come from the even keys.
-    const __m512i interleave = (__m512i)(__v32hi){0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const __m512i interleave = (__m512i)(__v32hi){0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                  8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     for (std::int64_t block = 0; block < key_blocks_; ++block) {
       __m512i pairs[16];
       for (std::int64_t i = 0; i < 16; ++i) {
@@ -242,18 +259,23 @@ class Attention {
       for (int i = 0; i < 16; ++i) _mm512_store_si512(weights_[t * key_blocks_ + block].pairs[i], pairs[i]);
     }
     finish_stores(weights_);
-    for (std::int64_t i = 0; i < queries; ++i) *queries_[t * kTile + i].largest = largest[i], *queries_[t * kTile + i].sum = sum[i];
+    for (std::int64_t i = 0; i < queries; ++i)
+      *queries_[t * kTile + i].largest = largest[i], *queries_[t * kTile + i].sum = sum[i];
   }
 
   /// The values of block `first` + `i` of the keys as right operands, two for 32 dimensions.
   void pack_values(std::int64_t first, std::int64_t i) {
-    const __m512i low = (__m512i)(__v32hi){0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+    const __m512i low = (__m512i)(__v32hi){0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                                           8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
     const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
     const Bf16* rows[kBlock];
-    for (std::int64_t r = 0; r < kBlock; ++r) rows[r] = exists(key(first + i, r)) ? a_.v + slot(key(first + i, r)) * a_.row_stride : nullptr;
+    for (std::int64_t r = 0; r < kBlock; ++r)
+      rows[r] = exists(key(first + i, r)) ? a_.v + slot(key(first + i, r)) * a_.row_stride : nullptr;
     for (std::int64_t b = 0; b < dim_blocks_; ++b) {
       fetch(a_.v, first + i + 1, b);
-      const auto values = [&](std::int64_t r) { return rows[r] == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(rows[r] + b * kBlock); };
+      const auto values = [&](std::int64_t r) {
+        return rows[r] == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(rows[r] + b * kBlock);
+      };
       Operand* const to = values_ + (b * kChunk + i) * 2;
       for (std::int64_t pair = 0; pair < 16; ++pair) {
         const __m512i even = values(2 * pair), odd = values(2 * pair + 1);
@@ -307,7 +329,8 @@ class Attention {
 
   void write(std::int64_t i) const {
     const Sums* const from = out_ + 2 * (i / kTile * dim_blocks_);
-    for (std::int64_t d = 0; d < a_.head_dim; d += kTile) store(queries_[i].out + d, load(from[d / kTile].rows[i % kTile]));
+    for (std::int64_t d = 0; d < a_.head_dim; d += kTile)
+      store(queries_[i].out + d, load(from[d / kTile].rows[i % kTile]));
   }
 
   const AttendArgs<Bf16>& a_;

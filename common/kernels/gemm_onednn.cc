@@ -124,15 +124,17 @@ std::vector<std::byte> random_operand(WeightType type, std::int64_t elements) {
     const float x = static_cast<float>(rng.uniform() * 2 - 1);
     const Bf16 half = to_bf16(x);
     const auto integer = static_cast<std::int8_t>(x * 127);
-    const void* from = type == WeightType::kF32 ? static_cast<const void*>(&x) : type == WeightType::kBf16 ? static_cast<const void*>(&half) : &integer;
+    const void* from = type == WeightType::kF32    ? static_cast<const void*>(&x)
+                       : type == WeightType::kBf16 ? static_cast<const void*>(&half)
+                                                   : &integer;
     std::memcpy(bytes.data() + static_cast<std::size_t>(i) * element, from, element);
   }
   return bytes;
 }
 
 /// Whether `candidate` computes each row to the same bits as the tile does.
-bool same_bits(const Primitive& candidate, const Primitive& tile, const dnnl::memory& weights, WeightType type, std::int64_t in,
-               std::int64_t out) {
+bool same_bits(const Primitive& candidate, const Primitive& tile, const dnnl::memory& weights, WeightType type,
+               std::int64_t in, std::int64_t out) {
   const std::int64_t rows = std::max(candidate.height, tile.height);
   const std::vector<std::byte> src = random_operand(type, rows * in);
   const std::size_t src_row = src.size() / static_cast<std::size_t>(rows);
@@ -150,7 +152,8 @@ bool same_bits(const Primitive& candidate, const Primitive& tile, const dnnl::me
 
 /// Whether the tile computes a row to the same bits wherever in the tile it lies. oneDNN's AVX2 sgemm
 /// does not: it has another kernel for the rows after the last whole block.
-bool same_bits_anywhere(const Primitive& tile, const dnnl::memory& weights, WeightType type, std::int64_t in, std::int64_t out) {
+bool same_bits_anywhere(const Primitive& tile, const dnnl::memory& weights, WeightType type, std::int64_t in,
+                        std::int64_t out) {
   std::vector<std::byte> rows = random_operand(type, kRowTile * in);
   const std::ptrdiff_t row_bytes = static_cast<std::ptrdiff_t>(rows.size()) / kRowTile;
   std::vector<std::uint32_t> expected(static_cast<std::size_t>(kRowTile * out)), actual(expected.size());
@@ -171,21 +174,26 @@ struct Blocking {
 
 std::optional<Blocking> blocking_of(const dnnl::memory::desc& desc) {
 #if DNNL_VERSION_MAJOR >= 3
-  if (desc.get_format_kind() != dnnl::memory::format_kind::blocked || desc.get_submemory_offset() != 0) return std::nullopt;
+  if (desc.get_format_kind() != dnnl::memory::format_kind::blocked || desc.get_submemory_offset() != 0)
+    return std::nullopt;
   return Blocking{desc.get_padded_dims(), desc.get_strides(), desc.get_inner_blks(), desc.get_inner_idxs()};
 #else
   const dnnl_memory_desc_t& d = desc.data;
-  if (d.format_kind != dnnl_blocked || d.offset0 != 0 || (d.extra.flags & ~std::uint64_t{dnnl_memory_extra_flag_compensation_conv_s8s8}) != 0) {
+  if (d.format_kind != dnnl_blocked || d.offset0 != 0 ||
+      (d.extra.flags & ~std::uint64_t{dnnl_memory_extra_flag_compensation_conv_s8s8}) != 0) {
     return std::nullopt;
   }
   const dnnl_blocking_desc_t& b = d.format_desc.blocking;
-  return Blocking{{d.padded_dims, d.padded_dims + 2}, {b.strides, b.strides + 2},
-                  {b.inner_blks, b.inner_blks + b.inner_nblks}, {b.inner_idxs, b.inner_idxs + b.inner_nblks}};
+  return Blocking{{d.padded_dims, d.padded_dims + 2},
+                  {b.strides, b.strides + 2},
+                  {b.inner_blks, b.inner_blks + b.inner_nblks},
+                  {b.inner_idxs, b.inner_idxs + b.inner_nblks}};
 #endif
 }
 
 /// The layout that says all about where `desc` puts weights [in, out]; none if there is more to say.
-std::optional<WeightLayout> layout_of(const dnnl::memory::desc& desc, WeightType type, std::int64_t in, std::int64_t out) {
+std::optional<WeightLayout> layout_of(const dnnl::memory::desc& desc, WeightType type, std::int64_t in,
+                                      std::int64_t out) {
   const std::optional<Blocking> blocking = blocking_of(desc);
   if (!blocking) return std::nullopt;
   std::string inner;
@@ -202,11 +210,13 @@ std::optional<WeightLayout> layout_of(const dnnl::memory::desc& desc, WeightType
       const Result<WeightLayout> layout = WeightLayout::parse(tag == "ba" ? "rows" : tag, in, out);
       if (!layout) continue;
       // oneDNN reserves three times the room for the sums that it uses (2.6.3; for one flag it counts all three).
-      const std::size_t size = desc.get_size(), bytes = layout->bytes(element_bytes(type)), unused = 2 * layout->sum_bytes();
+      const std::size_t size = desc.get_size(), bytes = layout->bytes(element_bytes(type)),
+                        unused = 2 * layout->sum_bytes();
       bool same = size == bytes || size == bytes + unused;
       for (int axis = 0; axis < 2; ++axis) {
         same = same && layout->padded(axis) == blocking->padded[static_cast<std::size_t>(axis)];
-        same = same && (layout->outer_count(axis) == 1 || layout->outer_stride(axis) == blocking->strides[static_cast<std::size_t>(axis)]);
+        same = same && (layout->outer_count(axis) == 1 ||
+                        layout->outer_stride(axis) == blocking->strides[static_cast<std::size_t>(axis)]);
       }
       if (same) return *layout;
     }
@@ -224,8 +234,10 @@ AlignedArray<std::byte> random_weights(const WeightLayout& layout, WeightType ty
 #pragma omp parallel for schedule(static)
   for (std::int64_t o = 0; o < out; ++o) {
     for (std::int64_t i = 0; i < in; ++i) {
-      const auto to = static_cast<std::size_t>(in_offset[static_cast<std::size_t>(i)] + out_offset[static_cast<std::size_t>(o)]);
-      std::memcpy(weights.data() + to * element, pool.data() + static_cast<std::size_t>((o * in + i) % kPool) * element, element);
+      const auto to =
+          static_cast<std::size_t>(in_offset[static_cast<std::size_t>(i)] + out_offset[static_cast<std::size_t>(o)]);
+      std::memcpy(weights.data() + to * element, pool.data() + static_cast<std::size_t>((o * in + i) % kPool) * element,
+                  element);
     }
   }
   return weights;
@@ -233,7 +245,8 @@ AlignedArray<std::byte> random_weights(const WeightLayout& layout, WeightType ty
 
 /// OnednnGemm::tile_kernel for weights in the layout.
 TileKernel tile_kernel_for(const WeightLayout& layout, WeightType type, std::int64_t in, std::int64_t out) {
-  const bool whole_steps = in * static_cast<std::int64_t>(element_bytes(type)) % kTileInputBytes == 0 && out % kTileOutputs == 0;
+  const bool whole_steps =
+      in * static_cast<std::int64_t>(element_bytes(type)) % kTileInputBytes == 0 && out % kTileOutputs == 0;
   if (!whole_steps) return nullptr;
   if (type == WeightType::kInt8 && layout.name() == kInt8TileLayout) return kernels().gemm_int8;
   if (type == WeightType::kBf16 && layout.name() == kBf16TileLayout) return kernels().gemm_bf16;
@@ -241,7 +254,8 @@ TileKernel tile_kernel_for(const WeightLayout& layout, WeightType type, std::int
 }
 
 std::shared_ptr<const Plan> make_plan(WeightType type, std::int64_t in, std::int64_t out) {
-  auto tile = make_primitive(type, kRowTile, in, out, {{in, out}, types_of(type).operand, dnnl::memory::format_tag::any});
+  auto tile =
+      make_primitive(type, kRowTile, in, out, {{in, out}, types_of(type).operand, dnnl::memory::format_tag::any});
   if (!tile) return nullptr;
   const std::optional<WeightLayout> layout = layout_of(tile->desc.weights_desc(), type, in, out);
   if (!layout) return nullptr;
@@ -250,15 +264,18 @@ std::shared_ptr<const Plan> make_plan(WeightType type, std::int64_t in, std::int
   plan->tile_kernel = tile_kernel_for(*layout, type, in, out);
   if (plan->tile_kernel == nullptr) {
     AlignedArray<std::byte> random = random_weights(*layout, type, in, out);
-    const dnnl::memory weights(tile->desc.weights_desc(), cpu_engine(), random.data());  // only what `layout` says is read
+    const dnnl::memory weights(tile->desc.weights_desc(), cpu_engine(),
+                               random.data());  // only what `layout` says is read
     if (!same_bits_anywhere(*tile, weights, type, in, out)) return nullptr;
     for (const std::int64_t height : kHeights) {
       auto primitive = make_primitive(type, height, in, out, tile->desc.weights_desc());
-      if (primitive && same_bits(*primitive, *tile, weights, type, in, out)) plan->primitives.push_back(std::move(*primitive));
+      if (primitive && same_bits(*primitive, *tile, weights, type, in, out))
+        plan->primitives.push_back(std::move(*primitive));
     }
   }
   plan->primitives.push_back(std::move(*tile));
-  std::sort(plan->primitives.begin(), plan->primitives.end(), [](const Primitive& a, const Primitive& b) { return a.height < b.height; });
+  std::sort(plan->primitives.begin(), plan->primitives.end(),
+            [](const Primitive& a, const Primitive& b) { return a.height < b.height; });
   return plan;
 }
 
@@ -280,7 +297,8 @@ std::shared_ptr<const Plan> plan_for(WeightType type, std::int64_t in, std::int6
 class PackedGemm final : public OnednnGemm {
  public:
   /// @param weights in the plan's layout, 64-byte aligned, alive as long as `keep_alive` is.
-  PackedGemm(std::shared_ptr<const Plan> plan, std::span<const std::byte> weights, std::shared_ptr<const void> keep_alive)
+  PackedGemm(std::shared_ptr<const Plan> plan, std::span<const std::byte> weights,
+             std::shared_ptr<const void> keep_alive)
       : plan_(std::move(plan)),
         weights_(weights),
         keep_alive_(std::move(keep_alive)),
@@ -292,10 +310,13 @@ class PackedGemm final : public OnednnGemm {
   std::int64_t height(std::int64_t rows) const override {
     if (rows >= kPromptTile && plan_->primitives.back().height == kPromptTile) return kPromptTile;
     const std::int64_t wanted = std::min(rows, kRowTile);
-    return std::find_if(plan_->primitives.begin(), plan_->primitives.end(), [&](const Primitive& p) { return p.height >= wanted; })->height;
+    return std::find_if(plan_->primitives.begin(), plan_->primitives.end(),
+                        [&](const Primitive& p) { return p.height >= wanted; })
+        ->height;
   }
   void execute(std::int64_t height, const void* src, void* dst) const override {
-    const auto primitive = std::find_if(plan_->primitives.begin(), plan_->primitives.end(), [&](const Primitive& p) { return p.height == height; });
+    const auto primitive = std::find_if(plan_->primitives.begin(), plan_->primitives.end(),
+                                        [&](const Primitive& p) { return p.height == height; });
     outrider::execute(*primitive, memory_, src, dst);
   }
   TileKernel tile_kernel() const override { return plan_->tile_kernel; }
@@ -314,13 +335,14 @@ bool OnednnGemm::supports(WeightType type, std::int64_t in_features, std::int64_
   return plan_for(type, in_features, out_features) != nullptr;
 }
 
-std::shared_ptr<const OnednnGemm> OnednnGemm::pack(WeightType type, std::int64_t in_features,
-                                                   std::int64_t out_features, const void* weights) {
+std::shared_ptr<const OnednnGemm> OnednnGemm::pack(WeightType type, std::int64_t in_features, std::int64_t out_features,
+                                                   const void* weights) {
   auto plan = plan_for(type, in_features, out_features);
   const dnnl::memory::desc packed_desc = plan->tile().desc.weights_desc();
   const auto packed = std::make_shared<AlignedArray<std::byte>>(packed_desc.get_size());
   // Stored rows are output channels: [out, in] row-major is [in, out] with transposed strides.
-  dnnl::memory from({{in_features, out_features}, types_of(type).operand, dnnl::memory::format_tag::ba}, cpu_engine(), const_cast<void*>(weights));
+  dnnl::memory from({{in_features, out_features}, types_of(type).operand, dnnl::memory::format_tag::ba}, cpu_engine(),
+                    const_cast<void*>(weights));
   dnnl::memory to(packed_desc, cpu_engine(), packed->data());
   dnnl::reorder(from, to).execute(thread_stream(), from, to);
   thread_stream().wait();

@@ -29,8 +29,8 @@ class OnednnGemm {
   static bool supports(WeightType type, std::int64_t in_features, std::int64_t out_features);
   /// @param weights [out, in] row-major: float, Bf16 or int8 by `type`.
   /// @pre supports(type, in_features, out_features)
-  static std::shared_ptr<const OnednnGemm> pack(WeightType type, std::int64_t in_features,
-                                                std::int64_t out_features, const void* weights);
+  static std::shared_ptr<const OnednnGemm> pack(WeightType type, std::int64_t in_features, std::int64_t out_features,
+                                                const void* weights);
   /// Over weights that pack made elsewhere, 64-byte aligned; they are neither copied nor written.
   /// @return null where pack would make another layout or number of bytes.
   /// @pre supports(type, in_features, out_features)
@@ -41,8 +41,8 @@ class OnednnGemm {
   /// The packed weights and the name of their layout (weight_layout.h).
   virtual std::span<const std::byte> weights() const = 0;
   virtual const std::string& layout() const = 0;
-  /// What multiplies the weights instead of oneDNN, where they are whole steps of TileArgs and this machine has the kernel
-  /// (ADR 5): then no height was checked, and neither height() nor execute() is called. Null elsewhere.
+  /// What multiplies the weights instead of oneDNN, where they are whole steps of TileArgs and this machine has the
+  /// kernel (ADR 5): then no height was checked, and neither height() nor execute() is called. Null elsewhere.
   virtual TileKernel tile_kernel() const = 0;
   /// How many rows the next execute should take when `rows` are left: more than `rows` only up to
   /// kRowTile, and then the surplus is padding.

@@ -77,7 +77,8 @@ void pack_int4_row(std::span<const float> row, std::int64_t output, Int4Chunk* b
     const std::size_t group = first / kInt4Group % 2;
     chunk.scale[group][output] = to_f16(rounded.scale);
     for (std::int64_t i = 0; i < kInt4Group / 2; ++i) {
-      chunk.nibbles[group][i / 4][4 * output + i % 4] = static_cast<std::uint8_t>(quantized[i] | quantized[16 + i] << 4);
+      chunk.nibbles[group][i / 4][4 * output + i % 4] =
+          static_cast<std::uint8_t>(quantized[i] | quantized[16 + i] << 4);
     }
   }
 }

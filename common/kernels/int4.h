@@ -17,8 +17,8 @@ inline constexpr std::int64_t kInt4Inputs = 64;   ///< inputs of a chunk; rows a
 
 /// 16 outputs x 64 inputs in nine cache lines. A weight is (nibble - 8) * scale.
 struct Int4Chunk {
-  F16 scale[2][16];                 ///< [group][output]
-  std::uint8_t nibbles[2][4][64];   ///< [group][j][4 * output + i]: input 4j + i of the group low, 16 + 4j + i high
+  F16 scale[2][16];                ///< [group][output]
+  std::uint8_t nibbles[2][4][64];  ///< [group][j][4 * output + i]: input 4j + i of the group low, 16 + 4j + i high
 };
 static_assert(sizeof(Int4Chunk) == 576);
 
@@ -26,7 +26,9 @@ static_assert(sizeof(Int4Chunk) == 576);
 inline constexpr char kInt4Layout[] = "int4.g32.v1";
 
 constexpr std::int64_t int4_chunks(std::int64_t in_features) { return (in_features + kInt4Inputs - 1) / kInt4Inputs; }
-constexpr std::int64_t int4_blocks(std::int64_t out_features) { return (out_features + kInt4Outputs - 1) / kInt4Outputs; }
+constexpr std::int64_t int4_blocks(std::int64_t out_features) {
+  return (out_features + kInt4Outputs - 1) / kInt4Outputs;
+}
 
 /// Rounds one output's weights into lane `output` (0 .. 15) of its block [int4_chunks(row.size())].
 /// Per group: of a few scales the one with the least squared error. Deterministic, the same on every

@@ -34,18 +34,21 @@ TileConfig tiles_for(std::int64_t rows) {
 }
 
 inline void prefetch(const Int4Chunk* chunk) {
-  for (std::size_t byte = 0; byte < sizeof *chunk; byte += 64) _mm_prefetch(reinterpret_cast<const char*>(chunk) + byte, _MM_HINT_T0);
+  for (std::size_t byte = 0; byte < sizeof *chunk; byte += 64)
+    _mm_prefetch(reinterpret_cast<const char*>(chunk) + byte, _MM_HINT_T0);
 }
 
 inline void unpack(const Int4Chunk& chunk, Weights& weights) {
-  const __m512i flip = _mm512_set1_epi8(static_cast<char>(0x88)), high_nibble = _mm512_set1_epi8(static_cast<char>(0xf0));
+  const __m512i flip = _mm512_set1_epi8(static_cast<char>(0x88)),
+                high_nibble = _mm512_set1_epi8(static_cast<char>(0xf0));
   constexpr int kFlipAndMask = 0x28;  // (a ^ b) & c
 #pragma GCC unroll 2
   for (int g = 0; g < 2; ++g) {
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
       const __m512i nibbles = _mm512_loadu_si512(chunk.nibbles[g][j]);
-      _mm512_store_si512(weights[g][j], _mm512_ternarylogic_epi32(_mm512_slli_epi16(nibbles, 4), flip, high_nibble, kFlipAndMask));
+      _mm512_store_si512(weights[g][j],
+                         _mm512_ternarylogic_epi32(_mm512_slli_epi16(nibbles, 4), flip, high_nibble, kFlipAndMask));
       _mm512_store_si512(weights[g][4 + j], _mm512_ternarylogic_epi32(nibbles, flip, high_nibble, kFlipAndMask));
     }
   }
@@ -53,16 +56,19 @@ inline void unpack(const Int4Chunk& chunk, Weights& weights) {
 
 /// A sixteenth of the group's scales, which is exact.
 inline __m512 scale(const Int4Chunk& chunk, int group) {
-  return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(chunk.scale[group]))), _mm512_set1_ps(1.0f / 16));
+  return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(chunk.scale[group]))),
+                       _mm512_set1_ps(1.0f / 16));
 }
 
 inline void write(const Int4Args& a, std::int64_t row, std::int64_t block, __m512 sum) {
   const std::int64_t left = a.outputs - kInt4Outputs * block;
   const auto outputs = static_cast<__mmask16>(left >= kInt4Outputs ? 0xffff : (1 << left) - 1);
-  _mm512_mask_storeu_ps(a.y + row * a.y_stride + kInt4Outputs * block, outputs, _mm512_mul_ps(sum, _mm512_set1_ps(a.row_scale[row])));
+  _mm512_mask_storeu_ps(a.y + row * a.y_stride + kInt4Outputs * block, outputs,
+                        _mm512_mul_ps(sum, _mm512_set1_ps(a.row_scale[row])));
 }
 
-/// kRows rows against kBlocks blocks, which are unpacked on the way: they come from memory, which this just keeps up with.
+/// kRows rows against kBlocks blocks, which are unpacked on the way: they come from memory, which this just keeps up
+/// with.
 template <int kRows, int kBlocks>
 void multiply(const Int4Args& a) {
   const std::int64_t chunks = a.chunks;
@@ -133,10 +139,22 @@ inline void start(int tile, const std::int8_t* x, std::int64_t row_bytes, const 
     _tile_loadd(7, weights, 64);
   }
   switch (tile) {
-    case 0: _tile_zero(0); _tile_dpbssd(0, 4, 6); return;
-    case 1: _tile_zero(1); _tile_dpbssd(1, 5, 7); return;
-    case 2: _tile_zero(2); _tile_dpbssd(2, 4, 6); return;
-    case 3: _tile_zero(3); _tile_dpbssd(3, 5, 7); return;
+    case 0:
+      _tile_zero(0);
+      _tile_dpbssd(0, 4, 6);
+      return;
+    case 1:
+      _tile_zero(1);
+      _tile_dpbssd(1, 5, 7);
+      return;
+    case 2:
+      _tile_zero(2);
+      _tile_dpbssd(2, 4, 6);
+      return;
+    case 3:
+      _tile_zero(3);
+      _tile_dpbssd(3, 5, 7);
+      return;
   }
 }
 
@@ -150,10 +168,11 @@ inline void finish(int tile, std::int32_t (&product)[kTile][16]) {
 }
 
 /// sum += kRows rows times the first kChunks of a strip. A product is stored two groups after its start and added two
-/// groups later, so that nothing waits for it. To fetch meanwhile, or null: `ahead`, as many chunks; `next_x`, another tile's inputs.
+/// groups later, so that nothing waits for it. To fetch meanwhile, or null: `ahead`, as many chunks; `next_x`, another
+/// tile's inputs.
 template <int kRows, int kChunks>
-void multiply_strip(const std::int8_t* x, std::int64_t row_bytes, const Strip& strip, const Int4Chunk* ahead, const std::int8_t* next_x,
-                    float (*sum)[16]) {
+void multiply_strip(const std::int8_t* x, std::int64_t row_bytes, const Strip& strip, const Int4Chunk* ahead,
+                    const std::int8_t* next_x, float (*sum)[16]) {
   constexpr int kGroups = 2 * kChunks;
   alignas(64) std::int32_t product[4][kTile][16];
   __m512 total[kRows];
@@ -170,7 +189,8 @@ void multiply_strip(const std::int8_t* x, std::int64_t row_bytes, const Strip& s
     if (g >= 4) {
       const __m512 factor = _mm512_load_ps(strip.scale[(g - 4) / 2][g % 2]);
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(product[g % 4][r])), factor, total[r]);
+      for (int r = 0; r < kRows; ++r)
+        total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(product[g % 4][r])), factor, total[r]);
     }
   }
 #pragma GCC unroll 16
@@ -197,11 +217,13 @@ void multiply_panel(const Int4Args& a, std::int64_t first, std::int64_t rows, st
     }
     finish_stores(strip);
     for (std::int64_t t = 0; t < tiles; ++t) {
-      const std::int8_t *x = a.x + row(t) * row_bytes + c * kInt4Inputs, *next_x = t + 1 < tiles ? x + (row(t + 1) - row(t)) * row_bytes : nullptr;
+      const std::int8_t *x = a.x + row(t) * row_bytes + c * kInt4Inputs,
+                        *next_x = t + 1 < tiles ? x + (row(t + 1) - row(t)) * row_bytes : nullptr;
       for (std::int64_t b = 0; b < a.blocks; ++b) {
         const Int4Chunk* ahead = t == 0 ? a.weights + b * a.chunks + c + chunks : nullptr;
-        (chunks == 1 ? multiply_strip<kRows, 1> : multiply_strip<kRows, kStripChunks>)(x, row_bytes, strip[b], ahead, b == 0 ? next_x : nullptr,
-                                                                                     sum[b] + t * kRows);
+        (chunks == 1 ? multiply_strip<kRows, 1> : multiply_strip<kRows, kStripChunks>)(x, row_bytes, strip[b], ahead,
+                                                                                       b == 0 ? next_x : nullptr,
+                                                                                       sum[b] + t * kRows);
       }
     }
     c += chunks;
@@ -216,10 +238,12 @@ void multiply_panel(const Int4Args& a, std::int64_t first, std::int64_t rows, st
 // By rows of a tile, from 9: neither kernel gets fewer.
 constexpr int kRowsMin = 9;
 constexpr decltype(&multiply<9, 1>) kMultiply[][2] = {
-    {multiply<9, 1>, multiply<9, 2>},   {multiply<10, 1>, multiply<10, 2>}, {multiply<11, 1>, multiply<11, 2>}, {multiply<12, 1>, multiply<12, 2>},
-    {multiply<13, 1>, multiply<13, 2>}, {multiply<14, 1>, multiply<14, 2>}, {multiply<15, 1>, multiply<15, 2>}, {multiply<16, 1>, multiply<16, 2>}};
-constexpr decltype(&multiply_panel<9>) kMultiplyPanel[] = {multiply_panel<9>,  multiply_panel<10>, multiply_panel<11>, multiply_panel<12>,
-                                                           multiply_panel<13>, multiply_panel<14>, multiply_panel<15>, multiply_panel<16>};
+    {multiply<9, 1>, multiply<9, 2>},   {multiply<10, 1>, multiply<10, 2>}, {multiply<11, 1>, multiply<11, 2>},
+    {multiply<12, 1>, multiply<12, 2>}, {multiply<13, 1>, multiply<13, 2>}, {multiply<14, 1>, multiply<14, 2>},
+    {multiply<15, 1>, multiply<15, 2>}, {multiply<16, 1>, multiply<16, 2>}};
+constexpr decltype(&multiply_panel<9>) kMultiplyPanel[] = {multiply_panel<9>,  multiply_panel<10>, multiply_panel<11>,
+                                                           multiply_panel<12>, multiply_panel<13>, multiply_panel<14>,
+                                                           multiply_panel<15>, multiply_panel<16>};
 
 }  // namespace
 

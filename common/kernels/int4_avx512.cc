@@ -16,8 +16,9 @@ inline void prefetch(const Int4Chunk* near, const Int4Chunk* far) {
   }
 }
 
-/// kRows rows against kBlocks blocks. Two blocks share what it takes to spread the inputs over a register, which is as much
-/// work as the products are. Meanwhile `lines` cache lines a chunk are fetched from `ahead`; if none, the blocks' own chunks.
+/// kRows rows against kBlocks blocks. Two blocks share what it takes to spread the inputs over a register, which is as
+/// much work as the products are. Meanwhile `lines` cache lines a chunk are fetched from `ahead`; if none, the blocks'
+/// own chunks.
 template <int kRows, int kBlocks>
 void multiply(const Int4Args& a, std::int64_t first_row, const char* ahead, std::int64_t lines) {
   const __m512i low_nibble = _mm512_set1_epi8(15);
@@ -31,7 +32,9 @@ void multiply(const Int4Args& a, std::int64_t first_row, const char* ahead, std:
   for (std::int64_t c = 0; c < chunks; ++c, x += 64, correction += 2) {
     if (lines == 0) {
       // After a block's last chunk come those of the block that the next call has in its place.
-      const auto later = [&](std::int64_t by) { return a.weights + c + by + (c + by < chunks ? 0 : (kBlocks - 1) * chunks); };
+      const auto later = [&](std::int64_t by) {
+        return a.weights + c + by + (c + by < chunks ? 0 : (kBlocks - 1) * chunks);
+      };
       for (int b = 0; b < kBlocks; ++b) prefetch(later(kNearChunks) + b * chunks, later(kFarChunks) + b * chunks);
     }
     for (std::int64_t line = 0; line < lines; ++line, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T0);
@@ -57,13 +60,17 @@ void multiply(const Int4Args& a, std::int64_t first_row, const char* ahead, std:
           int four, other_four;
           __builtin_memcpy(&four, from, 4);
           __builtin_memcpy(&other_four, from + 16, 4);
-          for (int b = 0; b < kBlocks; ++b) product[b][r] = _mm512_dpbusd_epi32(product[b][r], low[b], _mm512_set1_epi32(four));
-          for (int b = 0; b < kBlocks; ++b) product[b][r] = _mm512_dpbusd_epi32(product[b][r], high[b], _mm512_set1_epi32(other_four));
+          for (int b = 0; b < kBlocks; ++b)
+            product[b][r] = _mm512_dpbusd_epi32(product[b][r], low[b], _mm512_set1_epi32(four));
+          for (int b = 0; b < kBlocks; ++b)
+            product[b][r] = _mm512_dpbusd_epi32(product[b][r], high[b], _mm512_set1_epi32(other_four));
         }
       }
       for (int b = 0; b < kBlocks; ++b) {
-        const __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a.weights[b * chunks + c].scale[g])));
-        for (int r = 0; r < kRows; ++r) sum[b][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(product[b][r]), scale, sum[b][r]);
+        const __m512 scale =
+            _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a.weights[b * chunks + c].scale[g])));
+        for (int r = 0; r < kRows; ++r)
+          sum[b][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(product[b][r]), scale, sum[b][r]);
       }
     }
   }
@@ -71,23 +78,28 @@ void multiply(const Int4Args& a, std::int64_t first_row, const char* ahead, std:
     const std::int64_t left = a.outputs - 16 * b;
     const auto outputs = static_cast<__mmask16>(left >= 16 ? 0xffff : (1 << left) - 1);
     for (int r = 0; r < kRows; ++r) {
-      _mm512_mask_storeu_ps(a.y + (first_row + r) * a.y_stride + 16 * b, outputs, _mm512_mul_ps(sum[b][r], _mm512_set1_ps(a.row_scale[first_row + r])));
+      _mm512_mask_storeu_ps(a.y + (first_row + r) * a.y_stride + 16 * b, outputs,
+                            _mm512_mul_ps(sum[b][r], _mm512_set1_ps(a.row_scale[first_row + r])));
     }
   }
 }
 
 using Multiply = void (*)(const Int4Args&, std::int64_t, const char*, std::int64_t);
 constexpr std::int64_t kRowsMax = 6;  // accumulators of 6 rows by two blocks and the operands fill the registers
-constexpr Multiply kOneBlock[] = {multiply<1, 1>, multiply<2, 1>, multiply<3, 1>, multiply<4, 1>, multiply<5, 1>, multiply<6, 1>};
-constexpr Multiply kTwoBlocks[] = {multiply<1, 2>, multiply<2, 2>, multiply<3, 2>, multiply<4, 2>, multiply<5, 2>, multiply<6, 2>};
+constexpr Multiply kOneBlock[] = {multiply<1, 1>, multiply<2, 1>, multiply<3, 1>,
+                                  multiply<4, 1>, multiply<5, 1>, multiply<6, 1>};
+constexpr Multiply kTwoBlocks[] = {multiply<1, 2>, multiply<2, 2>, multiply<3, 2>,
+                                   multiply<4, 2>, multiply<5, 2>, multiply<6, 2>};
 
 }  // namespace
 
 void gemm_int4_avx512(const Int4Args& a) {
-  // With more than one pass over the rows the next blocks come while these are multiplied, each pass fetching its part: the
-  // memory never waits for a second pass. With one, near and far fetches are up to 1.2 times as fast (docs/performance.md).
+  // With more than one pass over the rows the next blocks come while these are multiplied, each pass fetching its part:
+  // the memory never waits for a second pass. With one, near and far fetches are up to 1.2 times as fast
+  // (docs/performance.md).
   const std::int64_t passes = (a.rows + kRowsMax - 1) / kRowsMax;
-  const std::int64_t chunk_lines = static_cast<std::int64_t>(sizeof(Int4Chunk)) / 64, lines = passes == 1 ? 0 : (a.blocks * chunk_lines + passes - 1) / passes;
+  const std::int64_t chunk_lines = static_cast<std::int64_t>(sizeof(Int4Chunk)) / 64,
+                     lines = passes == 1 ? 0 : (a.blocks * chunk_lines + passes - 1) / passes;
   const char* ahead = reinterpret_cast<const char*>(a.weights + a.blocks * a.chunks);
   for (std::int64_t p = 0, r = 0; p < passes; ++p) {
     const std::int64_t rows = (a.rows - r + passes - p - 1) / (passes - p);

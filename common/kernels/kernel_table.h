@@ -27,25 +27,26 @@ struct AttendArgs {
   const AttendQuery* queries;
   std::int64_t query_count;
   std::int64_t head_dim;
-  const Kv* k;              ///< this K/V head's first column; rows row_stride apart
+  const Kv* k;  ///< this K/V head's first column; rows row_stride apart
   const Kv* v;
   std::int64_t row_stride;
-  std::int64_t capacity;    ///< rows in the ring
+  std::int64_t capacity;  ///< rows in the ring
   std::int64_t first;
-  std::int64_t count;       ///< >= 1
+  std::int64_t count;  ///< >= 1
 };
 
 /// Rows against one or two neighbouring blocks of int4 weights (int4.h). Two, because tiles want two.
 struct Int4Args {
-  const Int4Chunk* weights;        ///< [blocks, chunks]
-  std::int64_t blocks;             ///< 1 or 2
+  const Int4Chunk* weights;  ///< [blocks, chunks]
+  std::int64_t blocks;       ///< 1 or 2
   std::int64_t chunks;
   std::int64_t outputs;            ///< columns of y to write; only a matrix's last block has fewer than 16
   const std::int8_t* x;            ///< [rows, chunks * 64]
-  const std::int32_t* correction;  ///< [rows, chunks * 2]: -8 times the sum of the group's inputs, for kernels that multiply unsigned nibbles
+  const std::int32_t* correction;  ///< [rows, chunks * 2]: -8 times the sum of the group's inputs, for kernels that
+                                   ///< multiply unsigned nibbles
   const float* row_scale;          ///< [rows]
   std::int64_t rows;
-  float* y;                        ///< [rows, outputs], row stride y_stride
+  float* y;  ///< [rows, outputs], row stride y_stride
   std::int64_t y_stride;
 };
 
@@ -58,9 +59,10 @@ inline constexpr const char *kInt8TileLayout = "BA16a64b4a", *kBf16TileLayout = 
 
 /// Rows against a block of int8 or bfloat16 weights.
 struct TileArgs {
-  const std::byte* weights;   ///< [steps, 16, 64 outputs, 4 bytes of inputs]
+  const std::byte* weights;  ///< [steps, 16, 64 outputs, 4 bytes of inputs]
   std::int64_t steps;
-  const std::byte* x;         ///< [tiles of rows, steps, 16 rows, 64 bytes]; beyond 16 rows an even number of tiles is read, whatever they hold
+  const std::byte* x;  ///< [tiles of rows, steps, 16 rows, 64 bytes]; beyond 16 rows an even number of tiles is read,
+                       ///< whatever they hold
   std::int64_t rows;
   const float* row_scale;     ///< [rows], int8 only
   const float* column_scale;  ///< [64], int8 only
@@ -81,7 +83,8 @@ struct KernelTable {
   void (*scale)(float* x, float factor, std::int64_t n);
   /// x = cap * tanh(x / cap)
   void (*softcap)(float* x, float cap, std::int64_t n);
-  /// y = exp((x - highest) / temperature), the weights of a softmax; 0 below exp(-87), the least that a float holds in full.
+  /// y = exp((x - highest) / temperature), the weights of a softmax; 0 below exp(-87), the least that a float holds in
+  /// full.
   void (*softmax_weights)(const float* x, float highest, float temperature, std::int64_t n, float* y);
   /// Half-split rotation of one head, x [2 * pairs]: pairs (i, i + pairs).
   void (*rope)(float* x, const float* cos, const float* sin, std::int64_t pairs);
@@ -94,7 +97,8 @@ struct KernelTable {
   void (*dequantize)(const std::int32_t* x, float row_scale, const float* column_scale, std::int64_t n, float* y);
   float (*dot_f32)(const float* x, const float* w, std::int64_t n);
   float (*dot_bf16)(const Bf16* x, const Bf16* w, std::int64_t n);
-  /// x . w, w in blocks of Q8_0 (DType::kQ8_0: a half-precision scale, then 32 int8), at any alignment. n is a multiple of 32.
+  /// x . w, w in blocks of Q8_0 (DType::kQ8_0: a half-precision scale, then 32 int8), at any alignment. n is a multiple
+  /// of 32.
   float (*dot_q8_0)(const float* x, const std::byte* w, std::int64_t n);
   std::int32_t (*dot_int8)(const std::int8_t* x, const std::int8_t* w, std::int64_t n);
   /// y = row_scale * sum over groups g, ascending, of fma(x_g . w_g, scale_g, sum): the product in int32,
@@ -102,7 +106,8 @@ struct KernelTable {
   void (*gemm_int4)(const Int4Args& args);
   /// y = the product in int32, exact, times both scales, as dequantize() has it. Null but for kAmx.
   void (*gemm_int8)(const TileArgs& args);
-  /// y = the product: for each step a chain of fma over the even inputs and one over the odd, both added to the sum. Null but for kAmx.
+  /// y = the product: for each step a chain of fma over the even inputs and one over the odd, both added to the sum.
+  /// Null but for kAmx.
   void (*gemm_bf16)(const TileArgs& args);
   /// softmax(q . k) . v per head, not yet divided by its sum, so that the parts of a long row can be put together
   /// (ops.cc). Scores are not scaled (gemma4.md 3.4).
@@ -110,7 +115,8 @@ struct KernelTable {
   void (*attend_bf16)(const AttendArgs<Bf16>& args);
 };
 
-/// The table of one instruction set; kAmx differs from kAvx512 in the three GEMMs and attend_bf16 only. @pre isa <= detect_isa().
+/// The table of one instruction set; kAmx differs from kAvx512 in the three GEMMs and attend_bf16 only. @pre isa <=
+/// detect_isa().
 const KernelTable& kernel_table(Isa isa);
 
 /// The table of active_isa().

@@ -19,31 +19,33 @@ void read_row(const WeightRows& part, std::int64_t r, std::span<float> row) {
 }
 
 /// Of a stored element; int4 has none.
-std::size_t element_bytes(WeightType type) {
-  return type == WeightType::kF32 ? 4 : type == WeightType::kBf16 ? 2 : 1;
-}
+std::size_t element_bytes(WeightType type) { return type == WeightType::kF32 ? 4 : type == WeightType::kBf16 ? 2 : 1; }
 
 /// Of a row of inputs in a stored type.
 std::int64_t row_bytes(WeightType type, std::int64_t in) { return in * static_cast<std::int64_t>(element_bytes(type)); }
 
 /// Of the weights as our own kernels want them.
 std::size_t own_bytes(WeightType type, std::int64_t in, std::int64_t out) {
-  if (type == WeightType::kInt4) return static_cast<std::size_t>(int4_blocks(out) * int4_chunks(in)) * sizeof(Int4Chunk);
+  if (type == WeightType::kInt4)
+    return static_cast<std::size_t>(int4_blocks(out) * int4_chunks(in)) * sizeof(Int4Chunk);
   return static_cast<std::size_t>(row_bytes(type, in) * out);
 }
 
-std::shared_ptr<AlignedArray<std::byte>> aligned_bytes(std::size_t count) { return std::make_shared<AlignedArray<std::byte>>(count); }
+std::shared_ptr<AlignedArray<std::byte>> aligned_bytes(std::size_t count) {
+  return std::make_shared<AlignedArray<std::byte>>(count);
+}
 
 /// [out, in] row-major, out of another layout.
-std::shared_ptr<AlignedArray<std::byte>> to_rows(const WeightLayout& layout, const std::byte* weights, std::size_t element, std::int64_t in,
-                                                 std::int64_t out) {
+std::shared_ptr<AlignedArray<std::byte>> to_rows(const WeightLayout& layout, const std::byte* weights,
+                                                 std::size_t element, std::int64_t in, std::int64_t out) {
   const std::vector<std::int64_t> in_offset = layout.offsets(0), out_offset = layout.offsets(1);
   auto rows = aligned_bytes(static_cast<std::size_t>(in) * static_cast<std::size_t>(out) * element);
 #pragma omp parallel for schedule(static)
   for (std::int64_t o = 0; o < out; ++o) {
     std::byte* to = rows->data() + static_cast<std::size_t>(o * in) * element;
     for (std::int64_t i = 0; i < in; ++i, to += element) {
-      const auto from = static_cast<std::size_t>(in_offset[static_cast<std::size_t>(i)] + out_offset[static_cast<std::size_t>(o)]);
+      const auto from =
+          static_cast<std::size_t>(in_offset[static_cast<std::size_t>(i)] + out_offset[static_cast<std::size_t>(o)]);
       std::memcpy(to, weights + from * element, element);
     }
   }
@@ -52,7 +54,8 @@ std::shared_ptr<AlignedArray<std::byte>> to_rows(const WeightLayout& layout, con
 
 /// Per-thread memory of at least `bytes`, by use.
 std::byte* reserve(AlignedArray<std::byte>& scratch, std::int64_t bytes) {
-  if (scratch.size() < static_cast<std::size_t>(bytes)) scratch = AlignedArray<std::byte>(static_cast<std::size_t>(bytes));
+  if (scratch.size() < static_cast<std::size_t>(bytes))
+    scratch = AlignedArray<std::byte>(static_cast<std::size_t>(bytes));
   return scratch.data();
 }
 
@@ -98,10 +101,13 @@ Linear Linear::pack(WeightType type, std::int64_t in_features, std::span<const W
           case WeightType::kF32: std::memcpy(to, row.data(), row.size() * sizeof(float)); break;
           case WeightType::kBf16: kernels().to_bf16(row.data(), in_features, reinterpret_cast<Bf16*>(to)); break;
           case WeightType::kInt8:
-            linear.column_scale_[static_cast<std::size_t>(output)] = kernels().quantize(row.data(), in_features, reinterpret_cast<std::int8_t*>(to));
+            linear.column_scale_[static_cast<std::size_t>(output)] =
+                kernels().quantize(row.data(), in_features, reinterpret_cast<std::int8_t*>(to));
             break;
           case WeightType::kInt4:
-            pack_int4_row(row, output % kInt4Outputs, reinterpret_cast<Int4Chunk*>(stored->data()) + output / kInt4Outputs * int4_chunks(in_features));
+            pack_int4_row(
+                row, output % kInt4Outputs,
+                reinterpret_cast<Int4Chunk*>(stored->data()) + output / kInt4Outputs * int4_chunks(in_features));
             break;
         }
       }
@@ -116,19 +122,23 @@ Linear Linear::pack(WeightType type, std::int64_t in_features, std::span<const W
   return linear;
 }
 
-Result<Linear> Linear::map(WeightType type, std::int64_t in_features, std::int64_t out_features, const LinearImage& image,
-                           std::shared_ptr<const void> keep_alive) {
+Result<Linear> Linear::map(WeightType type, std::int64_t in_features, std::int64_t out_features,
+                           const LinearImage& image, std::shared_ptr<const void> keep_alive) {
   if (type == WeightType::kInt4 && image.layout != kInt4Layout) {
-    return Error{Errc::kMalformed, fmt::format("weight layout '{}', wanted '{}'", image.layout.substr(0, 40), kInt4Layout)};
+    return Error{Errc::kMalformed,
+                 fmt::format("weight layout '{}', wanted '{}'", image.layout.substr(0, 40), kInt4Layout)};
   }
   // int4 has one layout; "rows" stands for it here, for the sizes to be checked.
-  ASSIGN_OR_RETURN(const WeightLayout layout, WeightLayout::parse(type == WeightType::kInt4 ? "rows" : image.layout, in_features, out_features));
-  const std::size_t wanted_bytes = type == WeightType::kInt4 ? own_bytes(type, in_features, out_features) : layout.bytes(element_bytes(type));
+  ASSIGN_OR_RETURN(const WeightLayout layout,
+                   WeightLayout::parse(type == WeightType::kInt4 ? "rows" : image.layout, in_features, out_features));
+  const std::size_t wanted_bytes =
+      type == WeightType::kInt4 ? own_bytes(type, in_features, out_features) : layout.bytes(element_bytes(type));
   const std::size_t wanted_scales = type == WeightType::kInt8 ? static_cast<std::size_t>(out_features) : 0;
   if (image.weights.size() != wanted_bytes || image.scales.size() != wanted_scales) {
     return Error{Errc::kMalformed,
-                 fmt::format("{} weights [{}, {}] in layout '{}' have {} bytes and {} scales, wanted {} and {}", to_string(type), out_features,
-                             in_features, image.layout, image.weights.size(), image.scales.size(), wanted_bytes, wanted_scales)};
+                 fmt::format("{} weights [{}, {}] in layout '{}' have {} bytes and {} scales, wanted {} and {}",
+                             to_string(type), out_features, in_features, image.layout, image.weights.size(),
+                             image.scales.size(), wanted_bytes, wanted_scales)};
   }
 
   std::span<const std::byte> weights = image.weights;
@@ -177,7 +187,8 @@ void Linear::use_own(std::span<const std::byte> weights, std::shared_ptr<const v
 void Linear::use_gemm(std::shared_ptr<const OnednnGemm> gemm) {
   gemm_ = std::move(gemm);
   weight_bytes_ = own_bytes(type_, in_features_, out_features_);
-  implementation_ = (gemm_->tile_kernel() != nullptr ? "own amx, weights of onednn " : "onednn ") + gemm_->implementation();
+  implementation_ =
+      (gemm_->tile_kernel() != nullptr ? "own amx, weights of onednn " : "onednn ") + gemm_->implementation();
 }
 
 void Linear::forward(Matrix<const float> x, Matrix<float> y) const {
@@ -203,7 +214,8 @@ std::size_t Linear::held_bytes() const {
 }
 
 std::size_t Linear::thread_scratch_bytes() {
-  return input_scratch.size() + scale_scratch.size() + correction_scratch.size() + output_scratch.size() + OnednnGemm::thread_scratch_bytes();
+  return input_scratch.size() + scale_scratch.size() + correction_scratch.size() + output_scratch.size() +
+         OnednnGemm::thread_scratch_bytes();
 }
 
 void Linear::forward_tile(const float* x, std::int64_t rows, std::int64_t height, float* y) const {
@@ -221,7 +233,8 @@ void Linear::forward_tile(const float* x, std::int64_t rows, std::int64_t height
       auto* sums = reinterpret_cast<std::int32_t*>(reserve(output_scratch, height * out_features_ * 4));
       float row_scale[kPromptTile];
 #pragma omp parallel for schedule(static) if (rows > 1 && rows * in_features_ >= 128 * 1024)
-      for (std::int64_t r = 0; r < rows; ++r) row_scale[r] = k.quantize(x + r * in_features_, in_features_, input + r * in_features_);
+      for (std::int64_t r = 0; r < rows; ++r)
+        row_scale[r] = k.quantize(x + r * in_features_, in_features_, input + r * in_features_);
       gemm_->execute(height, input, sums);
       // In pieces of columns: a head's one row has a quarter of a million.
       constexpr std::int64_t kPiece = 4096;
@@ -230,7 +243,8 @@ void Linear::forward_tile(const float* x, std::int64_t rows, std::int64_t height
       for (std::int64_t r = 0; r < rows; ++r) {
         for (std::int64_t p = 0; p < pieces; ++p) {
           const std::int64_t first = p * kPiece, count = std::min(kPiece, out_features_ - first);
-          k.dequantize(sums + r * out_features_ + first, row_scale[r], column_scale_.data() + first, count, y + r * out_features_ + first);
+          k.dequantize(sums + r * out_features_ + first, row_scale[r], column_scale_.data() + first, count,
+                       y + r * out_features_ + first);
         }
       }
       return;
@@ -239,8 +253,8 @@ void Linear::forward_tile(const float* x, std::int64_t rows, std::int64_t height
   }
 }
 
-/// multiply(b) for all blocks, by the threads of the parallel region around it. Few rows wait for the memory, which likes
-/// neighbouring blocks; many for the slowest core, if each has the same share.
+/// multiply(b) for all blocks, by the threads of the parallel region around it. Few rows wait for the memory, which
+/// likes neighbouring blocks; many for the slowest core, if each has the same share.
 template <typename Multiply>
 static void deal_out(std::int64_t rows, std::int64_t blocks, Multiply multiply) {
   if (rows <= kRowTile) {
@@ -270,7 +284,8 @@ void Linear::forward_tiles(const float* x, std::int64_t rows, float* y) const {
         k.to_bf16(x + r * in_features_, in_features_, reinterpret_cast<Bf16*>(row));
       }
       std::byte* to = input + r / kTileRows * kTileRows * bytes + r % kTileRows * kTileInputBytes;
-      for (std::int64_t i = 0; i < bytes; i += kTileInputBytes) std::memcpy(to + i * kTileRows, row + i, kTileInputBytes);
+      for (std::int64_t i = 0; i < bytes; i += kTileInputBytes)
+        std::memcpy(to + i * kTileRows, row + i, kTileInputBytes);
     }
     deal_out(rows, blocks, [&](std::int64_t b) {
       multiply({.weights = gemm_->weights().data() + b * bytes * kTileOutputs,
@@ -295,7 +310,9 @@ void Linear::forward_own(const float* x, std::int64_t rows, float* y) const {
     k.to_bf16(x, rows * in_features_, bf16_input.data());
   } else if (type_ == WeightType::kInt8) {
     int8_input.resize(static_cast<std::size_t>(rows * in_features_));
-    for (std::int64_t r = 0; r < rows; ++r) row_scale[static_cast<std::size_t>(r)] = k.quantize(x + r * in_features_, in_features_, int8_input.data() + r * in_features_);
+    for (std::int64_t r = 0; r < rows; ++r)
+      row_scale[static_cast<std::size_t>(r)] =
+          k.quantize(x + r * in_features_, in_features_, int8_input.data() + r * in_features_);
   }
   const std::int64_t n = in_features_;
 #pragma omp parallel for schedule(static)
@@ -303,11 +320,17 @@ void Linear::forward_own(const float* x, std::int64_t rows, float* y) const {
     for (std::int64_t r = 0; r < rows; ++r) {
       float& to = y[r * out_features_ + o];
       switch (type_) {
-        case WeightType::kF32: to = k.dot_f32(x + r * n, reinterpret_cast<const float*>(own_weights_.data()) + o * n, n); break;
-        case WeightType::kBf16: to = k.dot_bf16(bf16_input.data() + r * n, reinterpret_cast<const Bf16*>(own_weights_.data()) + o * n, n); break;
+        case WeightType::kF32:
+          to = k.dot_f32(x + r * n, reinterpret_cast<const float*>(own_weights_.data()) + o * n, n);
+          break;
+        case WeightType::kBf16:
+          to = k.dot_bf16(bf16_input.data() + r * n, reinterpret_cast<const Bf16*>(own_weights_.data()) + o * n, n);
+          break;
         case WeightType::kInt8: {
-          const std::int32_t sum = k.dot_int8(int8_input.data() + r * n, reinterpret_cast<const std::int8_t*>(own_weights_.data()) + o * n, n);
-          k.dequantize(&sum, row_scale[static_cast<std::size_t>(r)], &column_scale_[static_cast<std::size_t>(o)], 1, &to);
+          const std::int32_t sum = k.dot_int8(int8_input.data() + r * n,
+                                              reinterpret_cast<const std::int8_t*>(own_weights_.data()) + o * n, n);
+          k.dequantize(&sum, row_scale[static_cast<std::size_t>(r)], &column_scale_[static_cast<std::size_t>(o)], 1,
+                       &to);
           break;
         }
         case WeightType::kInt4: break;  // forward_int4

@@ -17,7 +17,8 @@ enum class WeightType {
   kF32,   ///< the parity path
   kBf16,  ///< bf16 weights and inputs, float32 accumulation
   kInt8,  ///< int8 weights per output channel, int8 inputs per row (both symmetric), int32 accumulation
-  kInt4,  ///< 4-bit weights per 32 inputs of an output (int4.h), int8 inputs per row; int32 within, float32 over the groups
+  kInt4,  ///< 4-bit weights per 32 inputs of an output (int4.h), int8 inputs per row; int32 within, float32 over the
+          ///< groups
 };
 
 const char* to_string(WeightType type);
@@ -60,8 +61,8 @@ class Linear {
   /// @param image may come from a file: kMalformed if its layout, bytes or scales do not fit the shape, or
   ///        the shape is beyond 2^30.
   /// @param keep_alive owns image.weights, which must not change; kept as long as they are used.
-  static Result<Linear> map(WeightType type, std::int64_t in_features, std::int64_t out_features, const LinearImage& image,
-                            std::shared_ptr<const void> keep_alive);
+  static Result<Linear> map(WeightType type, std::int64_t in_features, std::int64_t out_features,
+                            const LinearImage& image, std::shared_ptr<const void> keep_alive);
 
   /// The matrix as packed for this machine. Spans into this Linear's memory: valid as long as it, or a copy, is.
   LinearImage image() const;

@@ -16,7 +16,8 @@ constexpr std::int64_t kGeluElementsPerFork = 64 * 1024;
 constexpr std::int64_t kMacsPerFork = 64 * 1024;
 
 template <typename Function>
-void for_rows(std::int64_t rows, std::int64_t columns, Function function, std::int64_t elements_per_fork = kElementsPerFork) {
+void for_rows(std::int64_t rows, std::int64_t columns, Function function,
+              std::int64_t elements_per_fork = kElementsPerFork) {
 #pragma omp parallel for schedule(static) if (rows > 1 && rows * columns >= elements_per_fork)
   for (std::int64_t r = 0; r < rows; ++r) function(r);
 }
@@ -58,10 +59,12 @@ std::vector<RowGroup> row_groups(std::span<const AttendRow> rows, std::int64_t r
   for (std::int64_t r = 0; r < std::ssize(rows); ++r) {
     const AttendRow& row = rows[static_cast<std::size_t>(r)];
     const auto joins = [&](const RowGroup& group) {
-      const AttendRow &begin = rows[static_cast<std::size_t>(group.first)], &before = rows[static_cast<std::size_t>(r - 1)];
+      const AttendRow &begin = rows[static_cast<std::size_t>(group.first)],
+                      &before = rows[static_cast<std::size_t>(r - 1)];
       const std::int64_t end = row.first + row.count, end_before = before.first + before.count;
-      return r - group.first < rows_max && row.kv.k == begin.kv.k && before.first <= row.first && row.first < begin.first + kQueriesMax &&
-             row.first <= end_before && end_before <= end && end <= begin.first + row.kv.capacity;
+      return r - group.first < rows_max && row.kv.k == begin.kv.k && before.first <= row.first &&
+             row.first < begin.first + kQueriesMax && row.first <= end_before && end_before <= end &&
+             end <= begin.first + row.kv.capacity;
     };
     if (groups.empty() || !joins(groups.back())) groups.push_back({r, r});
     groups.back().end = r + 1;
@@ -70,8 +73,8 @@ std::vector<RowGroup> row_groups(std::span<const AttendRow> rows, std::int64_t r
 }
 
 template <typename Kv>
-void attend_keys(const KvView& kv, std::int64_t kv_head, std::int64_t first, std::int64_t count, std::span<const AttendQuery> queries,
-                 void (*kernel)(const AttendArgs<Kv>&)) {
+void attend_keys(const KvView& kv, std::int64_t kv_head, std::int64_t first, std::int64_t count,
+                 std::span<const AttendQuery> queries, void (*kernel)(const AttendArgs<Kv>&)) {
   kernel({
       .queries = queries.data(),
       .query_count = std::ssize(queries),
@@ -86,7 +89,8 @@ void attend_keys(const KvView& kv, std::int64_t kv_head, std::int64_t first, std
 }
 
 /// `queries` against the keys of positions [first, first + count).
-void attend_keys(const KvView& kv, std::int64_t kv_head, std::int64_t first, std::int64_t count, std::span<const AttendQuery> queries) {
+void attend_keys(const KvView& kv, std::int64_t kv_head, std::int64_t first, std::int64_t count,
+                 std::span<const AttendQuery> queries) {
   if (kv.dtype == DType::kF32) {
     attend_keys<float>(kv, kv_head, first, count, queries, kernels().attend_f32);
   } else {
@@ -125,7 +129,9 @@ void rms_norm_heads(Matrix<float> x, std::int64_t head_dim, std::span<const floa
 
 void gelu_mul(Matrix<const float> gate, Matrix<const float> up, Matrix<float> y) {
   const std::int64_t n = gate.size(1);
-  for_rows(gate.size(0), n, [&](std::int64_t r) { kernels().gelu_mul(gate[r].data(), up[r].data(), n, y[r].data()); }, kGeluElementsPerFork);
+  for_rows(
+      gate.size(0), n, [&](std::int64_t r) { kernels().gelu_mul(gate[r].data(), up[r].data(), n, y[r].data()); },
+      kGeluElementsPerFork);
 }
 
 void add_in_place(Matrix<float> x, Matrix<const float> y) {
@@ -163,7 +169,8 @@ std::int64_t argmax(std::span<const float> x) {
 void attend(Matrix<const float> q, std::span<const AttendRow> rows, Matrix<float> out) {
   if (rows.empty()) return;
   const KvView& shape = rows[0].kv;
-  const std::int64_t kv_heads = shape.num_key_value_heads, head_dim = shape.head_dim, heads = q.size(1) / head_dim / kv_heads;
+  const std::int64_t kv_heads = shape.num_key_value_heads, head_dim = shape.head_dim,
+                     heads = q.size(1) / head_dim / kv_heads;
   const std::int64_t partial_floats = Partial::floats(heads, head_dim), threads = omp_get_max_threads();
   std::int64_t macs = 0, most_spans = 1, all_spans = 0;
   for (const AttendRow& row : rows) {
@@ -173,7 +180,8 @@ void attend(Matrix<const float> q, std::span<const AttendRow> rows, Matrix<float
   // A task is what a group of rows makes of one K/V head, or of a span of it where there are too few tasks for the
   // threads. A row's spans are put together in ascending order whoever computed them, so that how work is dealt out
   // changes no bit.
-  const std::int64_t rows_max = std::clamp(all_spans / threads, std::int64_t{1}, std::max(std::min(kQueriesMax / heads, std::ssize(rows)), std::int64_t{1}));
+  const std::int64_t rows_max = std::clamp(all_spans / threads, std::int64_t{1},
+                                           std::max(std::min(kQueriesMax / heads, std::ssize(rows)), std::int64_t{1}));
   const std::vector<RowGroup> groups = row_groups(rows, rows_max);
   const std::int64_t tasks = std::ssize(groups) * kv_heads;
   const bool split = most_spans > 1 && tasks < threads;
@@ -182,9 +190,12 @@ void attend(Matrix<const float> q, std::span<const AttendRow> rows, Matrix<float
   const auto group_of = [&](std::int64_t task) { return groups[static_cast<std::size_t>(task / kv_heads)]; };
   const auto row_of = [&](std::int64_t r) -> const AttendRow& { return rows[static_cast<std::size_t>(r)]; };
   /// Of the task's r-th row, in memory of task_floats.
-  const auto partial_of = [&](float* memory, std::int64_t r) { return Partial(memory + r * partial_floats, heads, head_dim); };
+  const auto partial_of = [&](float* memory, std::int64_t r) {
+    return Partial(memory + r * partial_floats, heads, head_dim);
+  };
 
-  const auto attend_span = [&](std::int64_t task, std::int64_t span, std::vector<AttendQuery>& queries, float* scores, float* partials) {
+  const auto attend_span = [&](std::int64_t task, std::int64_t span, std::vector<AttendQuery>& queries, float* scores,
+                               float* partials) {
     const RowGroup group = group_of(task);
     const auto begin = [&](std::int64_t r) { return row_of(r).first + span * kKeySpan; };
     const auto end = [&](std::int64_t r) { return row_of(r).first + std::min(row_of(r).count, (span + 1) * kKeySpan); };
@@ -197,8 +208,13 @@ void attend(Matrix<const float> q, std::span<const AttendRow> rows, Matrix<float
       if (begin(r) >= end(r)) continue;
       const Partial partial = partial_of(partials, r - group.first);
       for (std::int64_t h = 0; h < heads; ++h, scores += last - first) {
-        queries.push_back({.q = q[r].data() + (task % kv_heads * heads + h) * head_dim, .begin = begin(r) - first, .end = end(r) - first, .scores = scores,
-                           .out = partial.out + h * head_dim, .largest = partial.largest + h, .sum = partial.sum + h});
+        queries.push_back({.q = q[r].data() + (task % kv_heads * heads + h) * head_dim,
+                           .begin = begin(r) - first,
+                           .end = end(r) - first,
+                           .scores = scores,
+                           .out = partial.out + h * head_dim,
+                           .largest = partial.largest + h,
+                           .sum = partial.sum + h});
       }
     }
     attend_keys(row_of(group.first).kv, task % kv_heads, first, last - first, queries);
@@ -216,7 +232,8 @@ void attend(Matrix<const float> q, std::span<const AttendRow> rows, Matrix<float
     float* const scores = attend_scratch(score_floats + 2 * task_floats);
     std::vector<AttendQuery> queries;
     const auto span_memory = [&](std::int64_t task, std::int64_t span) {
-      return split ? all.data() + (task * most_spans + span) * task_floats : scores + score_floats + (span == 0 ? 0 : task_floats);
+      return split ? all.data() + (task * most_spans + span) * task_floats
+                   : scores + score_floats + (span == 0 ? 0 : task_floats);
     };
     const auto task_spans = [&](std::int64_t task) {
       std::int64_t most = 0;
@@ -237,10 +254,13 @@ void attend(Matrix<const float> q, std::span<const AttendRow> rows, Matrix<float
       for (std::int64_t s = 0; s < task_spans(t); ++s) {
         if (!split) attend_span(t, s, queries, scores, span_memory(t, s));
         for (std::int64_t r = group.first; s > 0 && r < group.end; ++r) {
-          if (s < spans(row_of(r))) merge(partial_of(span_memory(t, 0), r - group.first), partial_of(span_memory(t, s), r - group.first), heads, head_dim);
+          if (s < spans(row_of(r)))
+            merge(partial_of(span_memory(t, 0), r - group.first), partial_of(span_memory(t, s), r - group.first), heads,
+                  head_dim);
         }
       }
-      for (std::int64_t r = group.first; r < group.end; ++r) finish(r, t % kv_heads, partial_of(span_memory(t, 0), r - group.first));
+      for (std::int64_t r = group.first; r < group.end; ++r)
+        finish(r, t % kv_heads, partial_of(span_memory(t, 0), r - group.first));
     }
   }
 }

@@ -49,7 +49,7 @@ std::int64_t argmax(std::span<const float> x);
 /// Type-erased over the element type (float or bf16).
 struct KvView {
   DType dtype = DType::kF32;
-  const void* k = nullptr;       ///< [capacity, num_key_value_heads * head_dim]
+  const void* k = nullptr;  ///< [capacity, num_key_value_heads * head_dim]
   const void* v = nullptr;
   std::int64_t capacity = 0;
   std::int64_t num_key_value_heads = 0;

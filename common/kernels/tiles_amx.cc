@@ -1,5 +1,5 @@
-// int8 and bfloat16 weights with AMX tiles. They stay as oneDNN packed them. Ours reads them faster, and takes more than 16 rows
-// at once, for which oneDNN would read them again (docs/performance.md).
+// int8 and bfloat16 weights with AMX tiles. They stay as oneDNN packed them. Ours reads them faster, and takes more
+// than 16 rows at once, for which oneDNN would read them again (docs/performance.md).
 #include <immintrin.h>
 
 #include <cstring>
@@ -18,22 +18,27 @@ constexpr std::int64_t kGroupBytes = 4 * kTileOutputs;         ///< four bytes o
 constexpr std::int64_t kStepBytes = kTileInputBytes / 4 * kGroupBytes;
 constexpr std::int64_t kFarSteps = 8;
 
-/// Sums of int8 products are exact; those of bfloat16 grow step by step, in the order that the instruction has within one.
+/// Sums of int8 products are exact; those of bfloat16 grow step by step, in the order that the instruction has within
+/// one.
 template <typename Weight>
 using Sum = std::conditional_t<std::is_same_v<Weight, Bf16>, float, std::int32_t>;
 
 // The tiles' numbers are part of the instruction.
-#define MULTIPLY(sum, inputs, weights)                                            \
-  if constexpr (std::is_same_v<Weight, Bf16>) _tile_dpbf16ps(sum, inputs, weights); \
-  else _tile_dpbssd(sum, inputs, weights)
+#define MULTIPLY(sum, inputs, weights)        \
+  if constexpr (std::is_same_v<Weight, Bf16>) \
+    _tile_dpbf16ps(sum, inputs, weights);     \
+  else                                        \
+    _tile_dpbssd(sum, inputs, weights)
 
 void write(const TileArgs& a, std::int64_t row, const std::int32_t (&sums)[kTileOutputs]) {
   kAvx512Kernels.dequantize(sums, a.row_scale[row], a.column_scale, kTileOutputs, a.y + row * a.y_stride);
 }
-void write(const TileArgs& a, std::int64_t row, const float (&sums)[kTileOutputs]) { std::memcpy(a.y + row * a.y_stride, sums, sizeof sums); }
+void write(const TileArgs& a, std::int64_t row, const float (&sums)[kTileOutputs]) {
+  std::memcpy(a.y + row * a.y_stride, sums, sizeof sums);
+}
 
-/// A quarter of the next step into the L1 cache and of a later one into the L2, which has more reads under way. Tile loads alone
-/// would wait for every line in turn.
+/// A quarter of the next step into the L1 cache and of a later one into the L2, which has more reads under way. Tile
+/// loads alone would wait for every line in turn.
 inline void prefetch_weights(const std::byte* quarter) {
   for (std::int64_t byte = 0; byte < kStepBytes / 4; byte += 64) {
     _mm_prefetch(quarter + kStepBytes + byte, _MM_HINT_T0);
@@ -46,7 +51,8 @@ template <typename Weight>
 void multiply_few(const TileArgs& a) {
   TileConfig config;
   for (int t = 0; t < 5; ++t) config.rows[t] = static_cast<std::uint8_t>(a.rows);
-  configure_tiles(config);  // 0 to 3: sums [rows, 16]. 4: inputs [rows, 64 bytes]. 5 to 7: weights [16, 16 outputs x 4 bytes]
+  configure_tiles(
+      config);  // 0 to 3: sums [rows, 16]. 4: inputs [rows, 64 bytes]. 5 to 7: weights [16, 16 outputs x 4 bytes]
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -79,7 +85,8 @@ void multiply_few(const TileArgs& a) {
 /// Two by two tiles: what is loaded is used twice.
 template <typename Weight>
 void multiply_many(const TileArgs& a) {
-  configure_tiles();  // 0 to 3: sums [16, 16]. 4, 5: inputs [16 rows, 64 bytes]. 6, 7: weights [16, 16 outputs x 4 bytes]
+  configure_tiles();  // 0 to 3: sums [16, 16]. 4, 5: inputs [16 rows, 64 bytes]. 6, 7: weights [16, 16 outputs x 4
+                      // bytes]
   for (std::int64_t r = 0; r < a.rows; r += 2 * kTile) {
     alignas(64) Sum<Weight> sums[2 * kTile][kTileOutputs];
     for (std::int64_t o = 0; o < kTileOutputs; o += 2 * kTile) {

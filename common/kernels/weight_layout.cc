@@ -8,7 +8,9 @@ Result<WeightLayout> WeightLayout::parse(std::string_view name, std::int64_t in,
   if (in < 1 || in > kSizeMax || out < 1 || out > kSizeMax) {
     return Error{Errc::kMalformed, fmt::format("matrix [{}, {}], wanted sizes of 1 to {}", in, out, kSizeMax)};
   }
-  const Error malformed{Errc::kMalformed, fmt::format("weight layout '{}', wanted 'rows' or blocks such as 'BA16a64b4a'", name.substr(0, 40))};
+  const Error malformed{
+      Errc::kMalformed,
+      fmt::format("weight layout '{}', wanted 'rows' or blocks such as 'BA16a64b4a'", name.substr(0, 40))};
   WeightLayout layout;
   layout.name_ = name;
   layout.size_ = {in, out};
@@ -40,7 +42,8 @@ Result<WeightLayout> WeightLayout::parse(std::string_view name, std::int64_t in,
     stride *= size;
     if (layout.block_[axis] > kBlockMax) return malformed;
   }
-  for (int axis = 0; axis < 2; ++axis) layout.outer_count_[axis] = (layout.size_[axis] + layout.block_[axis] - 1) / layout.block_[axis];
+  for (int axis = 0; axis < 2; ++axis)
+    layout.outer_count_[axis] = (layout.size_[axis] + layout.block_[axis] - 1) / layout.block_[axis];
   const auto letter = [&](int axis) { return static_cast<char>((layout.block_[axis] > 1 ? 'A' : 'a') + axis); };
   const int last = order[1] == letter(0) ? 0 : 1;
   if (order[0] != letter(1 - last) || order[1] != letter(last)) return malformed;

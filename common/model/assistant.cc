@@ -31,11 +31,13 @@ Result<DraftHead> DraftHead::load(const WeightReader& weights, const AssistantCo
     ASSIGN_OR_RETURN(head.dense_, weights.linear(head.hidden_size_, {{"model.embed_tokens", head.vocab_size_}}));
     return head;
   }
-  ASSIGN_OR_RETURN(head.centroids_, weights.linear(head.hidden_size_, {{"masked_embedding.centroids", config.num_centroids}}));
+  ASSIGN_OR_RETURN(head.centroids_,
+                   weights.linear(head.hidden_size_, {{"masked_embedding.centroids", config.num_centroids}}));
   head.top_k_ = config.centroid_intermediate_top_k;
   head.group_size_ = head.vocab_size_ / config.num_centroids;
   ASSIGN_OR_RETURN(head.ordering_, weights.source().permutation("masked_embedding.token_ordering", head.vocab_size_));
-  ASSIGN_OR_RETURN(head.rows_, weights.source().ordered_rows("model.embed_tokens.weight", head.hidden_size_, head.ordering_));
+  ASSIGN_OR_RETURN(head.rows_,
+                   weights.source().ordered_rows("model.embed_tokens.weight", head.hidden_size_, head.ordering_));
   return head;
 }
 
@@ -114,11 +116,18 @@ void DraftHead::report_buffers(const BufferSink& sink) const {
   report_linear(sink, "draft_weights.centroids", centroids_);
   const auto rows = static_cast<std::int64_t>(ordering_.size());
   if (rows > 0) {
-    sink({.name = "draft_weights.token_ordering", .dtype = "I32", .shape = {rows}, .bytes = ordering_.capacity() * sizeof(TokenId)});
+    sink({.name = "draft_weights.token_ordering",
+          .dtype = "I32",
+          .shape = {rows},
+          .bytes = ordering_.capacity() * sizeof(TokenId)});
     rows_.report(sink, "draft_weights.head_rows");
-    sink({.name = "draft_logits.candidates", .dtype = "F32", .shape = {static_cast<std::int64_t>(candidate_scores_.size())},
+    sink({.name = "draft_logits.candidates",
+          .dtype = "F32",
+          .shape = {static_cast<std::int64_t>(candidate_scores_.size())},
           .bytes = candidate_scores_.capacity() * sizeof(float)});
-    sink({.name = "draft_logits.candidate_ids", .dtype = "I32", .shape = {static_cast<std::int64_t>(candidate_ids_.size())},
+    sink({.name = "draft_logits.candidate_ids",
+          .dtype = "I32",
+          .shape = {static_cast<std::int64_t>(candidate_ids_.size())},
           .bytes = candidate_ids_.capacity() * sizeof(TokenId)});
   }
   scores_.report(sink, dense_.out_features() > 0 ? "draft_logits.all" : "draft_logits.centroids");
@@ -133,7 +142,8 @@ Result<std::unique_ptr<Assistant>> Assistant::load(const std::filesystem::path& 
   return load(std::move(config), std::move(weights), backbone, backbone_weights);
 }
 
-Result<std::unique_ptr<Assistant>> Assistant::load(AssistantConfig assistant_config, std::shared_ptr<const WeightSource> source,
+Result<std::unique_ptr<Assistant>> Assistant::load(AssistantConfig assistant_config,
+                                                   std::shared_ptr<const WeightSource> source,
                                                    const TextConfig& backbone, const WeightSource& backbone_weights) {
   std::unique_ptr<Assistant> model(new Assistant());
   model->config_ = std::move(assistant_config);
@@ -141,13 +151,15 @@ Result<std::unique_ptr<Assistant>> Assistant::load(AssistantConfig assistant_con
   const AssistantConfig& config = model->config_;
   const WeightType type = model->weights_->type();
   const auto refuse = [&](const std::string& what, auto seen, auto wanted) {
-    return Error{Errc::kMismatch, fmt::format("{}: {} is {}, the backbone {} has {}: an assistant of another backbone",
-                                              model->weights_->path().string(), what, seen, backbone_weights.path().string(), wanted)};
+    return Error{Errc::kMismatch,
+                 fmt::format("{}: {} is {}, the backbone {} has {}: an assistant of another backbone",
+                             model->weights_->path().string(), what, seen, backbone_weights.path().string(), wanted)};
   };
   if (config.backbone_hidden_size != backbone.hidden_size) {
     return refuse("backbone_hidden_size", config.backbone_hidden_size, backbone.hidden_size);
   }
-  if (config.text.vocab_size != backbone.vocab_size) return refuse("vocab_size", config.text.vocab_size, backbone.vocab_size);
+  if (config.text.vocab_size != backbone.vocab_size)
+    return refuse("vocab_size", config.text.vocab_size, backbone.vocab_size);
   if (config.text.sliding_window != backbone.sliding_window) {
     return refuse("sliding_window", config.text.sliding_window, backbone.sliding_window);
   }
@@ -158,9 +170,11 @@ Result<std::unique_ptr<Assistant>> Assistant::load(AssistantConfig assistant_con
   for (std::size_t j = 0; j < config.text.layers.size(); ++j) {
     const LayerConfig& layer = config.text.layers[j];
     const LayerConfig* donor = donor_of(layer.kind);
-    if (layer.head_dim != donor->head_dim) return refuse(fmt::format("layer {}'s head_dim", j), layer.head_dim, donor->head_dim);
+    if (layer.head_dim != donor->head_dim)
+      return refuse(fmt::format("layer {}'s head_dim", j), layer.head_dim, donor->head_dim);
     if (layer.num_key_value_heads != donor->num_key_value_heads) {
-      return refuse(fmt::format("layer {}'s num_key_value_heads", j), layer.num_key_value_heads, donor->num_key_value_heads);
+      return refuse(fmt::format("layer {}'s num_key_value_heads", j), layer.num_key_value_heads,
+                    donor->num_key_value_heads);
     }
   }
   model->sliding_donor_ = *donor_of(AttentionKind::kSliding);
@@ -179,7 +193,8 @@ Result<std::unique_ptr<Assistant>> Assistant::load(AssistantConfig assistant_con
   ASSIGN_OR_RETURN(model->post_projection_, weights.linear(hidden, {{"post_projection", target_hidden}}));
   ASSIGN_OR_RETURN(model->norm_, weights.vector("model.norm.weight", hidden));
   for (std::size_t j = 0; j < config.text.layers.size(); ++j) {
-    ASSIGN_OR_RETURN(DecoderLayer layer, DecoderLayer::load(weights.under(fmt::format("model.layers.{}", j)), config.text, config.text.layers[j], 0));
+    ASSIGN_OR_RETURN(DecoderLayer layer, DecoderLayer::load(weights.under(fmt::format("model.layers.{}", j)),
+                                                            config.text, config.text.layers[j], 0));
     model->layers_.push_back(std::move(layer));
   }
   ASSIGN_OR_RETURN(model->head_, DraftHead::load(weights, config));
@@ -242,7 +257,8 @@ std::vector<TokenId> Assistant::draft(TokenId token, std::span<const float> hidd
     const Matrix<const float> n = step(token, state[0].span(), {&round.sliding, 1}, {&round.full, 1}, nullptr);
     token = choose == nullptr ? head_.choose(n) : head_.choose(n, *choose);
     drafts.push_back(token);
-    const bool last = static_cast<std::int64_t>(drafts.size()) == count || std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end();
+    const bool last = static_cast<std::int64_t>(drafts.size()) == count ||
+                      std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end();
     if (!last || state_after != nullptr) post_projection_.forward(n, state);
     if (last) break;
   }
@@ -258,7 +274,8 @@ Assistant::Step Assistant::trace_step(TokenId token, std::span<const float> stat
   const Matrix<const float> n = step(token, state, {&round.sliding, 1}, {&round.full, 1}, trace, variant.swap_halves);
   const Matrix<float> next = state_.view(1, config_.backbone_hidden_size);
   post_projection_.forward(n, next);
-  Step result{.logits = head_.scores(n), .state = {next[0].span().begin(), next[0].span().end()}, .token = head_.choose(n)};
+  Step result{
+      .logits = head_.scores(n), .state = {next[0].span().begin(), next[0].span().end()}, .token = head_.choose(n)};
   return result;
 }
 
@@ -273,7 +290,8 @@ void Assistant::report_buffers(const BufferSink& sink) const {
   report_linear(sink, "draft_weights.pre_projection", pre_projection_);
   report_linear(sink, "draft_weights.post_projection", post_projection_);
   report_vector(sink, "draft_weights.norm", norm_);
-  for (std::size_t j = 0; j < layers_.size(); ++j) layers_[j].report_buffers(sink, fmt::format("draft_weights.layers.{}", j));
+  for (std::size_t j = 0; j < layers_.size(); ++j)
+    layers_[j].report_buffers(sink, fmt::format("draft_weights.layers.{}", j));
   head_.report_buffers(sink);
   input_.report(sink, "draft_backbone_stream.input");
   state_.report(sink, "draft_backbone_stream.state");

@@ -53,11 +53,11 @@ class DraftHead {
   std::span<const float> score(Matrix<const float> n);
 
   std::int64_t vocab_size_ = 0, hidden_size_ = 0;
-  Linear dense_;                     ///< dense head
+  Linear dense_;                             ///< dense head
   std::int64_t top_k_ = 0, group_size_ = 0;  ///< ordered head: tokens per centroid
   Linear centroids_;
-  std::vector<TokenId> ordering_;    ///< [num_centroids * group_size_], tokens by centroid
-  RowTable rows_;                    ///< embedding rows in that order, so that a centroid's are adjacent
+  std::vector<TokenId> ordering_;  ///< [num_centroids * group_size_], tokens by centroid
+  RowTable rows_;                  ///< embedding rows in that order, so that a centroid's are adjacent
   std::vector<TokenId> candidate_ids_;
   std::vector<float> candidate_scores_;
   Buffer scores_;
@@ -82,10 +82,11 @@ class Assistant {
 
   DonorReplica make_replica() const;
 
-  /// Up to `count` drafts, greedy ones unless `choose` says otherwise, after `token`, which sits at `position` (gemma4.md 4.5): the same
-  /// position and K/V throughout. Stops after a stop token.
+  /// Up to `count` drafts, greedy ones unless `choose` says otherwise, after `token`, which sits at `position`
+  /// (gemma4.md 4.5): the same position and K/V throughout. Stops after a stop token.
   /// @param hidden [backbone_hidden_size] the target row that produced `token`.
-  /// @param state if given: [backbone_hidden_size] the assistant's own row after the last draft, from which it could go on.
+  /// @param state if given: [backbone_hidden_size] the assistant's own row after the last draft, from which it could go
+  /// on.
   /// @pre replica.length == position, position >= 1.
   std::vector<TokenId> draft(TokenId token, std::span<const float> hidden, const DonorReplica& replica,
                              Position position, std::int64_t count, std::span<const TokenId> stop_ids,

@@ -14,13 +14,15 @@ Result<void> check_donors(const TextConfig& config, const std::string& name) {
   return {};
 }
 
-Result<std::unique_ptr<Backbone>> Backbone::load(const std::filesystem::path& path, WeightType type, std::int64_t rows_max) {
+Result<std::unique_ptr<Backbone>> Backbone::load(const std::filesystem::path& path, WeightType type,
+                                                 std::int64_t rows_max) {
   ASSIGN_OR_RETURN(TextConfig config, load_text_config(path));
   ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_weights(path, type));
   return load(std::move(config), std::move(weights), rows_max);
 }
 
-Result<std::unique_ptr<Backbone>> Backbone::load(TextConfig text_config, std::shared_ptr<const WeightSource> source, std::int64_t rows_max) {
+Result<std::unique_ptr<Backbone>> Backbone::load(TextConfig text_config, std::shared_ptr<const WeightSource> source,
+                                                 std::int64_t rows_max) {
   std::unique_ptr<Backbone> model(new Backbone());
   model->config_ = std::move(text_config);
   model->weights_ = std::move(source);
@@ -39,14 +41,16 @@ Result<std::unique_ptr<Backbone>> Backbone::load(TextConfig text_config, std::sh
   ASSIGN_OR_RETURN(model->norm_, weights.vector("norm.weight", hidden));
   if (ple > 0) {
     const std::int64_t all = config.num_hidden_layers * ple;
-    ASSIGN_OR_RETURN(RowTable per_layer, weights.table("embed_tokens_per_layer.weight", config.vocab_size_per_layer_input, all));
+    ASSIGN_OR_RETURN(RowTable per_layer,
+                     weights.table("embed_tokens_per_layer.weight", config.vocab_size_per_layer_input, all));
     model->per_layer_embedding_.emplace(std::move(per_layer), ple, type);
     ASSIGN_OR_RETURN(model->per_layer_model_projection_, weights.linear(hidden, {{"per_layer_model_projection", all}}));
     ASSIGN_OR_RETURN(model->per_layer_projection_norm_, weights.vector("per_layer_projection_norm.weight", ple));
   }
   for (int i = 0; i < config.num_hidden_layers; ++i) {
     const LayerConfig& layer_config = config.layers[static_cast<std::size_t>(i)];
-    ASSIGN_OR_RETURN(DecoderLayer layer, DecoderLayer::load(weights.under(fmt::format("layers.{}", i)), config, layer_config, ple));
+    ASSIGN_OR_RETURN(DecoderLayer layer,
+                     DecoderLayer::load(weights.under(fmt::format("layers.{}", i)), config, layer_config, ple));
     model->layers_.push_back(std::move(layer));
   }
   return model;
@@ -56,14 +60,19 @@ std::vector<KvCache::LayerShape> kv_layer_shapes(const TextConfig& config) {
   std::vector<KvCache::LayerShape> shapes;
   for (int i = 0; i < config.first_shared; ++i) {
     const LayerConfig& layer = config.layers[static_cast<std::size_t>(i)];
-    shapes.push_back({layer.num_key_value_heads, layer.head_dim, layer.kind == AttentionKind::kSliding ? config.sliding_window : 0});
+    shapes.push_back(
+        {layer.num_key_value_heads, layer.head_dim, layer.kind == AttentionKind::kSliding ? config.sliding_window : 0});
   }
   return shapes;
 }
 
-KvCache Backbone::make_cache() const { return KvCache(activation_dtype(weight_type()), kv_layer_shapes(config_), rows_max_); }
+KvCache Backbone::make_cache() const {
+  return KvCache(activation_dtype(weight_type()), kv_layer_shapes(config_), rows_max_);
+}
 
-std::size_t Backbone::donor_cache(AttentionKind kind) const { return static_cast<std::size_t>(config_.last_owner(kind)); }
+std::size_t Backbone::donor_cache(AttentionKind kind) const {
+  return static_cast<std::size_t>(config_.last_owner(kind));
+}
 
 std::size_t Backbone::weight_bytes() const {
   std::size_t bytes = head_.weight_bytes() + per_layer_model_projection_.weight_bytes();
@@ -78,7 +87,8 @@ void Backbone::report_buffers(const BufferSink& sink) const {
   report_linear(sink, "target_weights.per_layer_model_projection", per_layer_model_projection_);
   report_vector(sink, "target_weights.per_layer_projection_norm", per_layer_projection_norm_);
   report_vector(sink, "target_weights.norm", norm_);
-  for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i].report_buffers(sink, fmt::format("target_weights.layers.{}", i));
+  for (std::size_t i = 0; i < layers_.size(); ++i)
+    layers_[i].report_buffers(sink, fmt::format("target_weights.layers.{}", i));
   x_.report(sink, "target_main_stream");
   hidden_.report(sink, "target_hidden_stream");
   logits_.report(sink, "target_logits");
@@ -111,7 +121,7 @@ Matrix<float> Backbone::per_layer_inputs(std::span<const Segment> segments, Matr
 }
 
 Backbone::Output Backbone::forward(std::span<const Segment> segments, const TraceSink* trace,
-                                    const std::function<void()>* between_layers) {
+                                   const std::function<void()>* between_layers) {
   std::int64_t count = 0, output_count = 0;
   for (const Segment& segment : segments) {
     count += static_cast<std::int64_t>(segment.tokens.size());
@@ -155,7 +165,9 @@ Backbone::Output Backbone::forward(std::span<const Segment> segments, const Trac
       LayerKv& kv = row.cache->layer(static_cast<std::size_t>(layer.donor));
       // A sliding row sees W keys, its own included (gemma4.md 3.7).
       const Position first = sliding ? std::max<Position>(0, row.position - config_.sliding_window + 1) : 0;
-      contexts[r] = {row.position, sliding ? &row.sliding : &row.full, layer.owns_kv ? &kv : nullptr,
+      contexts[r] = {row.position,
+                     sliding ? &row.sliding : &row.full,
+                     layer.owns_kv ? &kv : nullptr,
                      {kv.view(), first, row.position - first + 1}};
     }
     std::optional<Matrix<const float>> layer_ple;

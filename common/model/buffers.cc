@@ -4,13 +4,19 @@ namespace outrider {
 
 void report_linear(const BufferSink& sink, const std::string& name, const Linear& linear) {
   if (linear.out_features() == 0) return;  // a matrix that this layer does not have
-  sink({.name = name, .dtype = to_string(linear.type()), .shape = {linear.out_features(), linear.in_features()},
-        .bytes = linear.held_bytes(), .mapped = linear.is_mapped()});
+  sink({.name = name,
+        .dtype = to_string(linear.type()),
+        .shape = {linear.out_features(), linear.in_features()},
+        .bytes = linear.held_bytes(),
+        .mapped = linear.is_mapped()});
 }
 
 void report_vector(const BufferSink& sink, const std::string& name, const std::vector<float>& values) {
   if (values.empty()) return;
-  sink({.name = name, .dtype = "F32", .shape = {static_cast<std::int64_t>(values.size())}, .bytes = values.size() * sizeof(float)});
+  sink({.name = name,
+        .dtype = "F32",
+        .shape = {static_cast<std::int64_t>(values.size())},
+        .bytes = values.size() * sizeof(float)});
 }
 
 }  // namespace outrider

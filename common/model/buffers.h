@@ -15,8 +15,8 @@ struct BufferFacts {
   std::string name;                 ///< "target_main_stream", or "target_weights.layers.3.qkv" for a part
   std::string dtype;                ///< of its elements
   std::vector<std::int64_t> shape;  ///< row-major
-  std::size_t bytes = 0;            ///< what it takes now: packing and page rounding included, rows not yet written left out
-  bool mapped = false;              ///< pages of a checkpoint file, which the kernel may drop and read again
+  std::size_t bytes = 0;  ///< what it takes now: packing and page rounding included, rows not yet written left out
+  bool mapped = false;    ///< pages of a checkpoint file, which the kernel may drop and read again
 };
 
 /// Every owner of long-lived memory has a report_buffers() that passes each of its blocks to such a

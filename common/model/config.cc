@@ -66,12 +66,10 @@ class Keys {
   }
 
   void fail(Errc code, const char* key, const json& seen, std::string_view wanted) const {
-    first_error_.set(code,
-                     fmt::format("{}{} is {}, wanted {}", prefix_, key, describe(seen), wanted));
+    first_error_.set(code, fmt::format("{}{} is {}, wanted {}", prefix_, key, describe(seen), wanted));
   }
   void fail_missing(const char* key, std::string_view wanted) const {
-    first_error_.set(Errc::kMalformed,
-                     fmt::format("{}{} is missing, wanted {}", prefix_, key, wanted));
+    first_error_.set(Errc::kMalformed, fmt::format("{}{} is missing, wanted {}", prefix_, key, wanted));
   }
 
   /// In [low, high]; without a fallback the key must be there.
@@ -84,10 +82,10 @@ class Keys {
       return fallback.value_or(low);
     }
     // An unsigned value beyond the signed range is out of our range too.
-    const bool fits = value->is_number_integer() &&
-                      !(value->is_number_unsigned() &&
-                        value->get<std::uint64_t>() > static_cast<std::uint64_t>(high)) &&
-                      low <= value->get<std::int64_t>() && value->get<std::int64_t>() <= high;
+    const bool fits =
+        value->is_number_integer() &&
+        !(value->is_number_unsigned() && value->get<std::uint64_t>() > static_cast<std::uint64_t>(high)) &&
+        low <= value->get<std::int64_t>() && value->get<std::int64_t>() <= high;
     if (fits) return value->get<std::int64_t>();
     fail(Errc::kMalformed, key, *value, wanted());
     return fallback.value_or(low);
@@ -145,8 +143,7 @@ class Keys {
     static const json kEmpty = json::object();
     const json* const value = find(key);
     if (value != nullptr && !value->is_object()) fail(Errc::kMalformed, key, *value, "an object");
-    return {value != nullptr && value->is_object() ? *value : kEmpty,
-            fmt::format("{}{}.", prefix_, key), first_error_};
+    return {value != nullptr && value->is_object() ? *value : kEmpty, fmt::format("{}{}.", prefix_, key), first_error_};
   }
 
   /// The object itself, for iteration.
@@ -160,9 +157,9 @@ class Keys {
 
 RopeConfig read_rope(const Keys& text, AttentionKind kind, bool used) {
   const bool sliding = kind == AttentionKind::kSliding;
-  const RopeConfig defaults =
-      sliding ? RopeConfig{.rope_theta = 1e4}
-              : RopeConfig{.rope_theta = 1e6, .proportional = true, .partial_rotary_factor = 0.25};
+  const RopeConfig defaults = sliding
+                                  ? RopeConfig{.rope_theta = 1e4}
+                                  : RopeConfig{.rope_theta = 1e6, .proportional = true, .partial_rotary_factor = 0.25};
   if (text.find("rope_parameters") == nullptr) return defaults;
 
   const Keys by_kind = text.object("rope_parameters");
@@ -173,8 +170,7 @@ RopeConfig read_rope(const Keys& text, AttentionKind kind, bool used) {
   }
   const Keys keys = by_kind.object(name);
   RopeConfig rope{.rope_theta = keys.number("rope_theta", std::nullopt, 1, 1e12)};
-  rope.proportional =
-      keys.choice("rope_type", "default", {"default", "proportional"}) == "proportional";
+  rope.proportional = keys.choice("rope_type", "default", {"default", "proportional"}) == "proportional";
   if (rope.proportional) {  // The default type has no use for these, and ignores them.
     rope.partial_rotary_factor = keys.number("partial_rotary_factor", 1, 0, 1);
     rope.factor = keys.number("factor", 1, 1e-3, 1e6);
@@ -187,8 +183,7 @@ std::vector<AttentionKind> read_layer_types(const Keys& text, int num_hidden_lay
   std::vector<AttentionKind> kinds(count);
   const json* types = text.find("layer_types");
   if (types != nullptr && (!types->is_array() || types->size() != count)) {
-    text.fail(Errc::kMalformed, "layer_types", *types,
-              fmt::format("an array of num_hidden_layers = {}", count));
+    text.fail(Errc::kMalformed, "layer_types", *types, fmt::format("an array of num_hidden_layers = {}", count));
     types = nullptr;
   }
   for (std::size_t i = 0; i < count; ++i) {
@@ -213,8 +208,7 @@ struct HeadShape {
 };
 
 /// The newer spelling's entries: layer index -> what differs from the plain keys.
-std::map<int, HeadShape> read_per_layer_config(const Keys& text, int num_hidden_layers,
-                                               const HeadShape& plain) {
+std::map<int, HeadShape> read_per_layer_config(const Keys& text, int num_hidden_layers, const HeadShape& plain) {
   std::map<int, HeadShape> shapes;
   const Keys entries = text.object("per_layer_config");
   for (const auto& [key, value] : entries.raw().items()) {
@@ -222,21 +216,18 @@ std::map<int, HeadShape> read_per_layer_config(const Keys& text, int num_hidden_
     unsigned index = 0;
     const char* const end = key.data() + key.size();
     const auto [parsed_to, status] = std::from_chars(key.data(), end, index);
-    if (status != std::errc() || parsed_to != end ||
-        index >= static_cast<unsigned>(num_hidden_layers)) {
+    if (status != std::errc() || parsed_to != end || index >= static_cast<unsigned>(num_hidden_layers)) {
       text.fail(Errc::kMalformed, "per_layer_config key", json(key),
                 fmt::format("a layer index from 0 to {}", num_hidden_layers - 1));
       continue;
     }
     const Keys entry = entries.object(key.c_str());
-    const HeadShape shape{
-        entry.integer("head_dim", plain.head_dim, 2, kHeadDimMax),
-        entry.integer("num_key_value_heads", plain.num_key_value_heads, 1, kHeadsMax)};
+    const HeadShape shape{entry.integer("head_dim", plain.head_dim, 2, kHeadDimMax),
+                          entry.integer("num_key_value_heads", plain.num_key_value_heads, 1, kHeadsMax)};
     for (const auto& [name, unused] : entry.raw().items()) {
       // A key we ignored would give a model that runs and is wrong.
       if (name != "head_dim" && name != "num_key_value_heads") {
-        entries.fail(Errc::kUnsupported, (key + " key").c_str(), json(name),
-                     "head_dim or num_key_value_heads");
+        entries.fail(Errc::kUnsupported, (key + " key").c_str(), json(name), "head_dim or num_key_value_heads");
       }
     }
     if (!shapes.emplace(static_cast<int>(index), shape).second) {
@@ -259,8 +250,7 @@ std::vector<LayerConfig> read_layers(const Keys& text, const TextConfig& config,
     const std::int64_t own = text.integer("num_global_key_value_heads", 0, 0, kHeadsMax);
     if (attention_k_eq_v && own > 0) full.num_key_value_heads = own;
   }
-  const std::map<int, HeadShape> entries =
-      read_per_layer_config(text, config.num_hidden_layers, sliding);
+  const std::map<int, HeadShape> entries = read_per_layer_config(text, config.num_hidden_layers, sliding);
   const std::vector<AttentionKind> kinds = read_layer_types(text, config.num_hidden_layers);
 
   std::vector<LayerConfig> layers;
@@ -272,46 +262,41 @@ std::vector<LayerConfig> read_layers(const Keys& text, const TextConfig& config,
     const HeadShape shape = entry != entries.end() ? entry->second : is_full ? full : sliding;
     int& last_owner = last_owners[is_full];
     if (owns_kv) last_owner = i;
-    layers.push_back(
-        {.kind = kind,
-         .head_dim = shape.head_dim,
-         .num_key_value_heads = shape.num_key_value_heads,
-         .intermediate_size = config.intermediate_size * (use_double_wide_mlp && !owns_kv ? 2 : 1),
-         .donor = last_owner,
-         .owns_kv = owns_kv,
-         .k_eq_v = is_full && attention_k_eq_v});
+    layers.push_back({.kind = kind,
+                      .head_dim = shape.head_dim,
+                      .num_key_value_heads = shape.num_key_value_heads,
+                      .intermediate_size = config.intermediate_size * (use_double_wide_mlp && !owns_kv ? 2 : 1),
+                      .donor = last_owner,
+                      .owns_kv = owns_kv,
+                      .k_eq_v = is_full && attention_k_eq_v});
 
     const auto fail = [&](const std::string& problem) {
       first_error.set(Errc::kMalformed, fmt::format("layer {}: {}", i, problem));
     };
-    if (shape.head_dim % 2 != 0)
-      fail(fmt::format("head_dim is {}, wanted an even number", shape.head_dim));
+    if (shape.head_dim % 2 != 0) fail(fmt::format("head_dim is {}, wanted an even number", shape.head_dim));
     if (config.num_attention_heads % shape.num_key_value_heads != 0) {
       fail(fmt::format("num_attention_heads is {}, wanted a multiple of num_key_value_heads = {}",
                        config.num_attention_heads, shape.num_key_value_heads));
     }
     if (owns_kv || assistant) {
       // One set of rotary angles serves all layers of a kind.
-      const auto first = std::find_if(layers.begin(), layers.end(),
-                                      [&](const LayerConfig& l) { return l.kind == kind; });
+      const auto first =
+          std::find_if(layers.begin(), layers.end(), [&](const LayerConfig& l) { return l.kind == kind; });
       if (first->head_dim != shape.head_dim) {
-        fail(fmt::format("head_dim is {}, wanted {} as in the first {} layer", shape.head_dim,
-                         first->head_dim, is_full ? kFullName : kSlidingName));
+        fail(fmt::format("head_dim is {}, wanted {} as in the first {} layer", shape.head_dim, first->head_dim,
+                         is_full ? kFullName : kSlidingName));
       }
       continue;
     }
     if (last_owner == kDonorOutside) {
-      fail(
-          fmt::format("shares the K/V of an earlier {} layer, but num_kv_shared_layers leaves none",
-                      is_full ? kFullName : kSlidingName));
+      fail(fmt::format("shares the K/V of an earlier {} layer, but num_kv_shared_layers leaves none",
+                       is_full ? kFullName : kSlidingName));
       continue;
     }
     const LayerConfig& donor = layers[static_cast<std::size_t>(last_owner)];
-    if (donor.head_dim != shape.head_dim ||
-        donor.num_key_value_heads != shape.num_key_value_heads) {
-      fail(fmt::format("reads K/V of {} x {} (heads x head_dim), but layer {} has {} x {}",
-                       shape.num_key_value_heads, shape.head_dim, last_owner,
-                       donor.num_key_value_heads, donor.head_dim));
+    if (donor.head_dim != shape.head_dim || donor.num_key_value_heads != shape.num_key_value_heads) {
+      fail(fmt::format("reads K/V of {} x {} (heads x head_dim), but layer {} has {} x {}", shape.num_key_value_heads,
+                       shape.head_dim, last_owner, donor.num_key_value_heads, donor.head_dim));
     }
   }
   if (assistant) text.only("use_double_wide_mlp", false);
@@ -320,11 +305,9 @@ std::vector<LayerConfig> read_layers(const Keys& text, const TextConfig& config,
 
 /// @param text_keys     text_config, or the top level of a text-only export.
 /// @param default_type  model_type where text_config has none.
-TextConfig read_text(const Keys& text, const std::string& default_type, bool assistant,
-                     FirstError& first_error) {
+TextConfig read_text(const Keys& text, const std::string& default_type, bool assistant, FirstError& first_error) {
   TextConfig config;
-  config.model_type =
-      text.choice("model_type", default_type, {"gemma4_text", "gemma4_unified_text"});
+  config.model_type = text.choice("model_type", default_type, {"gemma4_text", "gemma4_unified_text"});
   const bool unified = config.model_type == "gemma4_unified_text";
 
   config.vocab_size = text.integer("vocab_size", 262144, 1, kVocabMax);
@@ -334,23 +317,19 @@ TextConfig read_text(const Keys& text, const std::string& default_type, bool ass
   config.num_attention_heads = text.integer("num_attention_heads", 8, 1, kHeadsMax);
   config.sliding_window = text.integer("sliding_window", unified ? 1024 : 512, 1, kPositionsMax);
   config.rms_norm_eps = static_cast<float>(text.number("rms_norm_eps", 1e-6, 1e-12, 1));
-  config.final_logit_softcapping =
-      text.find("final_logit_softcapping") == nullptr
-          ? 0.0f
-          : static_cast<float>(text.number("final_logit_softcapping", 0, 1e-3, 1e6));
-  config.max_position_embeddings =
-      text.integer("max_position_embeddings", unified ? 262144 : 131072, 1, kPositionsMax);
+  config.final_logit_softcapping = text.find("final_logit_softcapping") == nullptr
+                                       ? 0.0f
+                                       : static_cast<float>(text.number("final_logit_softcapping", 0, 1e-3, 1e6));
+  config.max_position_embeddings = text.integer("max_position_embeddings", unified ? 262144 : 131072, 1, kPositionsMax);
 
   // An assistant has no per-layer embeddings; the unified type has none unless it says so. A null
   // width switches them off: the one key for which null and absent differ.
   const bool without_ple = assistant || unified || text.contains("hidden_size_per_layer_input");
-  config.hidden_size_per_layer_input = text.integer(
-      "hidden_size_per_layer_input", without_ple ? 0 : 256, 0, assistant ? 0 : kWidthMax);
+  config.hidden_size_per_layer_input =
+      text.integer("hidden_size_per_layer_input", without_ple ? 0 : 256, 0, assistant ? 0 : kWidthMax);
   config.vocab_size_per_layer_input =
-      text.integer("vocab_size_per_layer_input",
-                   config.hidden_size_per_layer_input > 0 ? 262144 : 0, 0, kVocabMax);
-  if (config.hidden_size_per_layer_input > 0 &&
-      config.vocab_size_per_layer_input < config.vocab_size) {
+      text.integer("vocab_size_per_layer_input", config.hidden_size_per_layer_input > 0 ? 262144 : 0, 0, kVocabMax);
+  if (config.hidden_size_per_layer_input > 0 && config.vocab_size_per_layer_input < config.vocab_size) {
     text.fail(Errc::kMalformed, "vocab_size_per_layer_input", config.vocab_size_per_layer_input,
               fmt::format("at least vocab_size = {}", config.vocab_size));
   }
@@ -361,8 +340,7 @@ TextConfig read_text(const Keys& text, const std::string& default_type, bool ass
   if (config.enable_moe_block) {
     config.num_experts = text.integer("num_experts", std::nullopt, 1, kExpertsMax);
     config.top_k_experts = text.integer("top_k_experts", std::nullopt, 1, config.num_experts);
-    config.moe_intermediate_size =
-        text.integer("moe_intermediate_size", std::nullopt, 1, kWidthMax);
+    config.moe_intermediate_size = text.integer("moe_intermediate_size", std::nullopt, 1, kWidthMax);
   }
 
   // "vision" concerns prefill of image blocks only; for text it is the same as null.
@@ -382,23 +360,22 @@ TextConfig read_text(const Keys& text, const std::string& default_type, bool ass
   }
   config.first_shared = static_cast<int>(count - shared);
   config.layers = read_layers(text, config, assistant, first_error);
-  config.sliding_rope = read_rope(text, AttentionKind::kSliding,
-                                  std::ranges::find(config.layers, AttentionKind::kSliding,
-                                                    &LayerConfig::kind) != config.layers.end());
+  config.sliding_rope =
+      read_rope(text, AttentionKind::kSliding,
+                std::ranges::find(config.layers, AttentionKind::kSliding, &LayerConfig::kind) != config.layers.end());
   config.full_rope = read_rope(text, AttentionKind::kFull, true);
   return config;
 }
 
 Result<json> parse_object(std::string_view text, std::string_view file) {
   if (text.size() > kFileBytesMax) {
-    return Error{Errc::kOutOfRange, fmt::format("{}: {} bytes long, wanted at most {}", file,
-                                                text.size(), kFileBytesMax)};
+    return Error{Errc::kOutOfRange,
+                 fmt::format("{}: {} bytes long, wanted at most {}", file, text.size(), kFileBytesMax)};
   }
   json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (parsed.is_object()) return parsed;
-  return Error{Errc::kMalformed,
-               fmt::format("{}: {}, wanted a JSON object", file,
-                           parsed.is_discarded() ? "not JSON" : "is " + describe(parsed))};
+  return Error{Errc::kMalformed, fmt::format("{}: {}, wanted a JSON object", file,
+                                             parsed.is_discarded() ? "not JSON" : "is " + describe(parsed))};
 }
 
 std::string_view as_text(const MappedFile& file) {
@@ -502,15 +479,13 @@ Result<TextConfig> parse_text_config(std::string_view json_text, std::string_vie
   FirstError first_error{std::string(file), {}};
   const Keys top(root, "", first_error);
   const std::string type =
-      top.choice("model_type", std::nullopt,
-                 {"gemma4", "gemma4_unified", "gemma4_text", "gemma4_unified_text"});
+      top.choice("model_type", std::nullopt, {"gemma4", "gemma4_unified", "gemma4_text", "gemma4_unified_text"});
   const bool nested = top.find("text_config") != nullptr;
   if (!nested && (type == "gemma4" || type == "gemma4_unified")) {
     top.fail_missing("text_config", "an object");
   }
   top.only("tie_word_embeddings", true);
-  const std::string default_type =
-      type.starts_with("gemma4_unified") ? "gemma4_unified_text" : "gemma4_text";
+  const std::string default_type = type.starts_with("gemma4_unified") ? "gemma4_unified_text" : "gemma4_text";
   TextConfig config = read_text(nested ? top.object("text_config") : top, default_type,
                                 /*assistant=*/false, first_error);
   if (first_error.error) return *first_error.error;
@@ -521,22 +496,19 @@ Result<AssistantConfig> parse_assistant_config(std::string_view json_text, std::
   ASSIGN_OR_RETURN(const json root, parse_object(json_text, file));
   FirstError first_error{std::string(file), {}};
   const Keys top(root, "", first_error);
-  const std::string type =
-      top.choice("model_type", std::nullopt, {"gemma4_assistant", "gemma4_unified_assistant"});
+  const std::string type = top.choice("model_type", std::nullopt, {"gemma4_assistant", "gemma4_unified_assistant"});
   if (top.find("text_config") == nullptr) top.fail_missing("text_config", "an object");
   top.only("tie_word_embeddings", true);
 
   AssistantConfig config{};
   config.text =
-      read_text(top.object("text_config"),
-                type == "gemma4_unified_assistant" ? "gemma4_unified_text" : "gemma4_text",
+      read_text(top.object("text_config"), type == "gemma4_unified_assistant" ? "gemma4_unified_text" : "gemma4_text",
                 /*assistant=*/true, first_error);
   config.backbone_hidden_size = top.integer("backbone_hidden_size", 1536, 1, kWidthMax);
   config.use_ordered_embeddings = top.boolean("use_ordered_embeddings", false);
   if (config.use_ordered_embeddings) {
     config.num_centroids = top.integer("num_centroids", 2048, 1, config.text.vocab_size);
-    config.centroid_intermediate_top_k =
-        top.integer("centroid_intermediate_top_k", 32, 1, config.num_centroids);
+    config.centroid_intermediate_top_k = top.integer("centroid_intermediate_top_k", 32, 1, config.num_centroids);
     // Each centroid stands for vocab_size / num_centroids tokens.
     if (config.text.vocab_size % config.num_centroids != 0) {
       top.fail(Errc::kMalformed, "num_centroids", config.num_centroids,
@@ -625,9 +597,11 @@ Result<GenerationDefaults> load_generation_defaults(const std::filesystem::path&
   FirstError first_error{file_path.string(), {}};
   const Keys keys(root, "", first_error);
   GenerationDefaults defaults;
-  if (keys.find("temperature") != nullptr) defaults.temperature = static_cast<float>(keys.number("temperature", 1, 0, 100));
+  if (keys.find("temperature") != nullptr)
+    defaults.temperature = static_cast<float>(keys.number("temperature", 1, 0, 100));
   if (keys.find("top_p") != nullptr) defaults.top_p = static_cast<float>(keys.number("top_p", 1, 1e-6, 1));
-  if (keys.find("top_k") != nullptr) defaults.top_k = static_cast<std::int32_t>(keys.integer("top_k", 0, 0, std::numeric_limits<std::int32_t>::max()));
+  if (keys.find("top_k") != nullptr)
+    defaults.top_k = static_cast<std::int32_t>(keys.integer("top_k", 0, 0, std::numeric_limits<std::int32_t>::max()));
   if (first_error.error) return *first_error.error;
   return defaults;
 }

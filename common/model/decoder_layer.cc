@@ -4,8 +4,8 @@
 
 namespace outrider {
 
-Result<DecoderLayer> DecoderLayer::load(const WeightReader& weights, const TextConfig& model,
-                                        const LayerConfig& config, std::int64_t ple_width) {
+Result<DecoderLayer> DecoderLayer::load(const WeightReader& weights, const TextConfig& model, const LayerConfig& config,
+                                        std::int64_t ple_width) {
   DecoderLayer layer;
   const std::int64_t hidden = model.hidden_size, inner = config.intermediate_size, head = config.head_dim;
   layer.config_ = config;
@@ -88,13 +88,14 @@ void DecoderLayer::forward(std::span<const RowContext> rows, Matrix<float> x, st
 }
 
 /// h := o_proj(attention of h), gemma4.md 3.4.
-void DecoderLayer::attention(std::span<const RowContext> rows, Matrix<float> h, Workspace& workspace, const TraceSink* trace,
-                             const std::string& name) const {
+void DecoderLayer::attention(std::span<const RowContext> rows, Matrix<float> h, Workspace& workspace,
+                             const TraceSink* trace, const std::string& name) const {
   const auto note = [&](const char* what, Matrix<const float> value) {
     if (trace != nullptr) (*trace)(name + ".self_attn." + what, value);
   };
   const std::int64_t count = h.size(0), head = config_.head_dim;
-  const Matrix<float> qkv = workspace.qkv.view(count, qkv_.out_features() + (config_.k_eq_v && config_.owns_kv ? kv_size_ : 0));
+  const Matrix<float> qkv =
+      workspace.qkv.view(count, qkv_.out_features() + (config_.k_eq_v && config_.owns_kv ? kv_size_ : 0));
   if (config_.k_eq_v && config_.owns_kv) {
     // V is the raw K projection: project into the left part, then copy.
     const Matrix<float> packed = workspace.product.view(count, qkv_.out_features());

@@ -45,7 +45,8 @@ class DecoderLayer {
   void report_buffers(const BufferSink& sink, const std::string& name) const;
 
  private:
-  void attention(std::span<const RowContext> rows, Matrix<float> h, Workspace& workspace, const TraceSink* trace, const std::string& name) const;
+  void attention(std::span<const RowContext> rows, Matrix<float> h, Workspace& workspace, const TraceSink* trace,
+                 const std::string& name) const;
   void mlp(Matrix<float> h, Workspace& workspace, const TraceSink* trace, const std::string& name) const;
 
   LayerConfig config_{};
@@ -53,9 +54,9 @@ class DecoderLayer {
   std::int64_t q_size_ = 0, kv_size_ = 0;  ///< columns of q, and of k or v, in the stacked projection
   std::vector<float> input_norm_, post_attention_norm_, pre_feedforward_norm_, post_feedforward_norm_;
   std::vector<float> q_norm_, k_norm_, post_per_layer_input_norm_;
-  Linear qkv_;       ///< q; k; v, or q alone where K/V are shared, or q; k where k_eq_v
+  Linear qkv_;  ///< q; k; v, or q alone where K/V are shared, or q; k where k_eq_v
   Linear o_, gate_up_, down_, per_layer_input_gate_, per_layer_projection_;
-  std::optional<Moe> moe_;   ///< where enable_moe_block
+  std::optional<Moe> moe_;  ///< where enable_moe_block
   float layer_scalar_ = 1;
 };
 

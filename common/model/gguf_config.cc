@@ -14,9 +14,10 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kLayersMax = 1 << 10, kWidthMax = 1 << 20;  // config.cc's: they bound what is built or doubled here
-constexpr float kNoRotation = 1e29f;          // rope_freqs divides by 1e30 what must not rotate
-constexpr std::int64_t kTopCentroids = 32;    // Gemma4AssistantConfig's default; llama.cpp writes no key
+constexpr std::int64_t kLayersMax = 1 << 10,
+                       kWidthMax = 1 << 20;  // config.cc's: they bound what is built or doubled here
+constexpr float kNoRotation = 1e29f;         // rope_freqs divides by 1e30 what must not rotate
+constexpr std::int64_t kTopCentroids = 32;   // Gemma4AssistantConfig's default; llama.cpp writes no key
 
 class Translator {
  public:
@@ -27,14 +28,16 @@ class Translator {
     const bool assistant = arch == "gemma4-assistant";
     if (!assistant && arch != "gemma4") {
       return Error{Errc::kUnsupported,
-                   fmt::format("{}: general.architecture is {:?}, wanted gemma4 or gemma4-assistant", model_.file.string(), arch.substr(0, 80))};
+                   fmt::format("{}: general.architecture is {:?}, wanted gemma4 or gemma4-assistant",
+                               model_.file.string(), arch.substr(0, 80))};
     }
     prefix_ = fmt::format("{}.", arch);
     RETURN_IF_ERROR(read_sizes());
     RETURN_IF_ERROR(read_layers(assistant));
     RETURN_IF_ERROR(read_rope());
     RETURN_IF_ERROR(read_experts());
-    if (model_.find("output.weight") != nullptr) notes_.push_back("output.weight is not used: the head is token_embd.weight");
+    if (model_.find("output.weight") != nullptr)
+      notes_.push_back("output.weight is not used: the head is token_embd.weight");
     text_["model_type"] = "gemma4_text";
     if (!assistant) return GgufConfig{text_.dump(), std::move(notes_)};
 
@@ -45,11 +48,17 @@ class Translator {
   }
 
  private:
-  Error error(Errc code, std::string_view problem) const { return {code, fmt::format("{}: {}", model_.file.string(), problem)}; }
+  Error error(Errc code, std::string_view problem) const {
+    return {code, fmt::format("{}: {}", model_.file.string(), problem)};
+  }
   std::string key(std::string_view name) const { return fmt::format("{}{}", prefix_, name); }
-  std::string tensor_of(std::int64_t layer, std::string_view name) const { return fmt::format("blk.{}.{}.weight", layer, name); }
+  std::string tensor_of(std::int64_t layer, std::string_view name) const {
+    return fmt::format("blk.{}.{}.weight", layer, name);
+  }
 
-  Result<std::optional<std::int64_t>> stated(std::string_view name) const { return metadata_.find<std::int64_t>(key(name)); }
+  Result<std::optional<std::int64_t>> stated(std::string_view name) const {
+    return metadata_.find<std::int64_t>(key(name));
+  }
 
   /// An extent of a tensor, outermost axis first; none without the tensor.
   std::optional<std::int64_t> extent(const std::string& tensor, std::size_t axis) const {
@@ -82,7 +91,8 @@ class Translator {
     }
     ASSIGN_OR_RETURN(const auto values, metadata_.get<std::vector<std::int64_t>>(full));
     if (values.size() != layer_count()) {
-      return error(Errc::kMalformed, fmt::format("{} has {} elements, wanted block_count = {}", full, values.size(), layers_));
+      return error(Errc::kMalformed,
+                   fmt::format("{} has {} elements, wanted block_count = {}", full, values.size(), layers_));
     }
     return std::vector<std::optional<std::int64_t>>(values.begin(), values.end());
   }
@@ -91,7 +101,8 @@ class Translator {
   Result<void> read_sizes() {
     ASSIGN_OR_RETURN(layers_, metadata_.get<std::int64_t>(key("block_count")));
     if (layers_ < 1 || layers_ > kLayersMax) {
-      return error(Errc::kMalformed, fmt::format("{} is {}, wanted a whole number from 1 to {}", key("block_count"), layers_, kLayersMax));
+      return error(Errc::kMalformed, fmt::format("{} is {}, wanted a whole number from 1 to {}", key("block_count"),
+                                                 layers_, kLayersMax));
     }
     text_["num_hidden_layers"] = layers_;
     ASSIGN_OR_RETURN(text_["hidden_size"], size("embedding_length", "token_embd.weight", 1));
@@ -103,7 +114,8 @@ class Translator {
     if (softcap.value_or(0) != 0) text_["final_logit_softcapping"] = *softcap;
 
     std::int64_t width = 0;
-    const bool has_width = metadata_.contains(key("embedding_length_per_layer_input")) || model_.find("per_layer_proj_norm.weight") != nullptr;
+    const bool has_width = metadata_.contains(key("embedding_length_per_layer_input")) ||
+                           model_.find("per_layer_proj_norm.weight") != nullptr;
     if (has_width) {
       ASSIGN_OR_RETURN(width, size("embedding_length_per_layer_input", "per_layer_proj_norm.weight", 0));
     }
@@ -121,7 +133,8 @@ class Translator {
       for (std::size_t i = 0; i < sliding.size(); ++i) sliding[i] = *flags[i] != 0;
     } else {
       ASSIGN_OR_RETURN(const std::int64_t period, metadata_.get<std::int64_t>(name));
-      if (period < 1) return error(Errc::kMalformed, fmt::format("{} is {}, wanted a period of at least 1", name, period));
+      if (period < 1)
+        return error(Errc::kMalformed, fmt::format("{} is {}, wanted a period of at least 1", name, period));
       for (std::size_t i = 0; i < sliding.size(); ++i) sliding[i] = static_cast<std::int64_t>(i) % period < period - 1;
     }
     sliding.back() = false;  // as config.cc has it, whatever the file says
@@ -135,7 +148,8 @@ class Translator {
     ASSIGN_OR_RETURN(const auto full_value, stated("attention.value_length"));
     ASSIGN_OR_RETURN(const auto sliding_value, stated("attention.value_length_swa"));
     if (full_value.value_or(full) != full || sliding_value.value_or(sliding.value_or(full)) != sliding.value_or(full)) {
-      return error(Errc::kUnsupported, fmt::format("{} differs from key_length, wanted keys and values of one size", key("attention.value_length")));
+      return error(Errc::kUnsupported, fmt::format("{} differs from key_length, wanted keys and values of one size",
+                                                   key("attention.value_length")));
     }
     return std::pair(full, sliding.value_or(full));
   }
@@ -147,7 +161,8 @@ class Translator {
     ASSIGN_OR_RETURN(const auto said_heads, per_layer("attention.head_count"));
     ASSIGN_OR_RETURN(const auto said_kv_heads, per_layer("attention.head_count_kv"));
     ASSIGN_OR_RETURN(const auto said_widths, per_layer("feed_forward_length"));
-    const std::int64_t first_shared = assistant ? 0 : layers_ - std::clamp<std::int64_t>(shared.value_or(0), 0, layers_);
+    const std::int64_t first_shared =
+        assistant ? 0 : layers_ - std::clamp<std::int64_t>(shared.value_or(0), 0, layers_);
     text_["num_kv_shared_layers"] = shared.value_or(0);
 
     struct Layer {
@@ -173,7 +188,8 @@ class Translator {
       };
       const auto choose = [&](std::string_view name, std::optional<std::int64_t> said, const std::string& tensor,
                               std::optional<std::int64_t> seen) -> Result<std::int64_t> {
-        if (!seen && !said) return error(Errc::kNotFound, fmt::format("{} is missing, wanted a whole number", key(name)));
+        if (!seen && !said)
+          return error(Errc::kNotFound, fmt::format("{} is missing, wanted a whole number", key(name)));
         if (seen && said) note(name, *said, tensor, *seen);
         return seen ? *seen : *said;
       };
@@ -186,7 +202,8 @@ class Translator {
         ASSIGN_OR_RETURN(layer.kv_heads, choose("attention.head_count_kv", said_kv_heads[at], k, heads_in(k)));
       }
       if (layer.heads != (layers.empty() ? layer : layers.front()).heads) {
-        return error(Errc::kUnsupported, fmt::format("layer {} has {} heads, wanted {} as in layer 0", i, layer.heads, layers.front().heads));
+        return error(Errc::kUnsupported, fmt::format("layer {} has {} heads, wanted {} as in layer 0", i, layer.heads,
+                                                     layers.front().heads));
       }
       layers.push_back(layer);
 
@@ -194,7 +211,8 @@ class Translator {
       if (owns && !slides && model_.find(k) != nullptr) {
         const bool without_v = model_.find(tensor_of(i, "attn_v")) == nullptr;
         if (k_eq_v.value_or(without_v) != without_v) {
-          return error(Errc::kUnsupported, fmt::format("{} is {}, wanted all full layers alike", tensor_of(i, "attn_v"), without_v ? "missing" : "there"));
+          return error(Errc::kUnsupported, fmt::format("{} is {}, wanted all full layers alike", tensor_of(i, "attn_v"),
+                                                       without_v ? "missing" : "there"));
         }
         k_eq_v = without_v;
       }
@@ -216,18 +234,22 @@ class Translator {
     text_["per_layer_config"] = std::move(differing);
 
     // One width, or twice as wide from the first shared layer on.
-    const bool double_wide = first_shared > 0 && first_shared < layers_ && plain.width <= kWidthMax && layers.back().width == 2 * plain.width;
+    const bool double_wide = first_shared > 0 && first_shared < layers_ && plain.width <= kWidthMax &&
+                             layers.back().width == 2 * plain.width;
     for (std::int64_t i = 0; i < layers_; ++i) {
-      const std::int64_t width = layers[static_cast<std::size_t>(i)].width, wanted = double_wide && i >= first_shared ? 2 * plain.width : plain.width;
+      const std::int64_t width = layers[static_cast<std::size_t>(i)].width,
+                         wanted = double_wide && i >= first_shared ? 2 * plain.width : plain.width;
       if (width != wanted) {
-        return error(Errc::kUnsupported, fmt::format("{} of layer {} is {}, wanted {}", key("feed_forward_length"), i, width, wanted));
+        return error(Errc::kUnsupported,
+                     fmt::format("{} of layer {} is {}, wanted {}", key("feed_forward_length"), i, width, wanted));
       }
     }
     text_["intermediate_size"] = plain.width;
     text_["use_double_wide_mlp"] = double_wide;
     full_head_dim_ = layers.back().head_dim;
     const auto first_sliding = std::ranges::find(sliding, true);
-    if (first_sliding != sliding.end()) sliding_head_dim_ = layers[static_cast<std::size_t>(first_sliding - sliding.begin())].head_dim;
+    if (first_sliding != sliding.end())
+      sliding_head_dim_ = layers[static_cast<std::size_t>(first_sliding - sliding.begin())].head_dim;
     return {};
   }
 
@@ -235,12 +257,15 @@ class Translator {
     // Keys that change the angles in ways that we do not implement.
     ASSIGN_OR_RETURN(const auto scaling, metadata_.find<std::string_view>(key("rope.scaling.type")));
     if (scaling.value_or("none") != "none") {
-      return error(Errc::kUnsupported, fmt::format("{} is {:?}, wanted none", key("rope.scaling.type"), scaling->substr(0, 80)));
+      return error(Errc::kUnsupported,
+                   fmt::format("{} is {:?}, wanted none", key("rope.scaling.type"), scaling->substr(0, 80)));
     }
-    for (const auto& [name, head_dim] : {std::pair("rope.dimension_count", full_head_dim_), std::pair("rope.dimension_count_swa", sliding_head_dim_)}) {
+    for (const auto& [name, head_dim] : {std::pair("rope.dimension_count", full_head_dim_),
+                                         std::pair("rope.dimension_count_swa", sliding_head_dim_)}) {
       ASSIGN_OR_RETURN(const auto count, stated(name));
       if (count && head_dim && *count != *head_dim) {
-        return error(Errc::kUnsupported, fmt::format("{} is {}, wanted the whole head, {}", key(name), *count, *head_dim));
+        return error(Errc::kUnsupported,
+                     fmt::format("{} is {}, wanted the whole head, {}", key(name), *count, *head_dim));
       }
     }
     json& rope = text_["rope_parameters"];
@@ -259,9 +284,11 @@ class Translator {
     constexpr const char* kName = "rope_freqs.weight";
     const TensorEntry* const tensor = model_.find(kName);
     const std::int64_t pairs = *full_head_dim_ / 2;
-    if (tensor == nullptr) return error(Errc::kNotFound, fmt::format("tensor {} is missing, wanted {} elements", kName, pairs));
+    if (tensor == nullptr)
+      return error(Errc::kNotFound, fmt::format("tensor {} is missing, wanted {} elements", kName, pairs));
     if (tensor->element_count() != pairs) {
-      return error(Errc::kMismatch, fmt::format("tensor {} has {} elements, wanted {}", kName, tensor->element_count(), pairs));
+      return error(Errc::kMismatch,
+                   fmt::format("tensor {} has {} elements, wanted {}", kName, tensor->element_count(), pairs));
     }
     std::vector<float> divisors(static_cast<std::size_t>(pairs));
     RETURN_IF_ERROR(read_f32(*tensor, divisors));
@@ -269,12 +296,15 @@ class Translator {
     const auto still = std::ranges::find_if(divisors, [=](float divisor) { return divisor != factor; });
     const bool two_parts = std::all_of(still, divisors.end(), [](float divisor) { return divisor >= kNoRotation; });
     if (!two_parts || !(factor > 0 && factor < kNoRotation)) {
-      return error(Errc::kUnsupported, fmt::format("tensor {} holds other values, wanted one number, then only numbers from {} on", kName, kNoRotation));
+      return error(Errc::kUnsupported,
+                   fmt::format("tensor {} holds other values, wanted one number, then only numbers from {} on", kName,
+                               kNoRotation));
     }
     const auto rotating = static_cast<double>(still - divisors.begin()), all = static_cast<double>(*full_head_dim_);
     double part = 2 * rotating / all;
     if (part * all / 2 < rotating) part = std::nextafter(part, 1.0);  // so that rope.cc counts the same pairs
-    return json{{"rope_type", "proportional"}, {"rope_theta", theta}, {"partial_rotary_factor", part}, {"factor", factor}};
+    return json{
+        {"rope_type", "proportional"}, {"rope_theta", theta}, {"partial_rotary_factor", part}, {"factor", factor}};
   }
 
   Result<void> read_experts() {

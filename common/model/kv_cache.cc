@@ -57,8 +57,9 @@ void LayerKv::read_raw(Position first, std::int64_t count, std::byte* k, std::by
 }
 
 void LayerKv::copy_from(const LayerKv& other, Position length, Position written) {
-  CHECK(row_bytes_ == other.row_bytes_ && ring_rows() == other.ring_rows(), "{} bytes a row, {} rows; the other has {} and {}", row_bytes_,
-        ring_rows(), other.row_bytes_, other.ring_rows());
+  CHECK(row_bytes_ == other.row_bytes_ && ring_rows() == other.ring_rows(),
+        "{} bytes a row, {} rows; the other has {} and {}", row_bytes_, ring_rows(), other.row_bytes_,
+        other.ring_rows());
   reserve(length);
   // A ring that has gone round has its rows in any order of slots.
   const std::int64_t rows = grows_ || written <= capacity_ ? length : capacity_;
@@ -74,12 +75,19 @@ std::size_t LayerKv::bytes_at(Position end) const {
 
 void LayerKv::report(const BufferSink& sink, const std::string& name, Position end) const {
   const std::int64_t rows = grows_ ? end : std::min<std::int64_t>(end, capacity_);
-  sink({.name = name, .dtype = to_string(dtype_), .shape = {2, rows, num_key_value_heads_, head_dim_}, .bytes = bytes_at(end)});
+  sink({.name = name,
+        .dtype = to_string(dtype_),
+        .shape = {2, rows, num_key_value_heads_, head_dim_},
+        .bytes = bytes_at(end)});
 }
 
 KvView LayerKv::view() const {
-  return {.dtype = dtype_, .k = k_.data(), .v = v_.data(), .capacity = capacity_,
-          .num_key_value_heads = num_key_value_heads_, .head_dim = head_dim_};
+  return {.dtype = dtype_,
+          .k = k_.data(),
+          .v = v_.data(),
+          .capacity = capacity_,
+          .num_key_value_heads = num_key_value_heads_,
+          .head_dim = head_dim_};
 }
 
 KvCache::KvCache(DType dtype, std::span<const LayerShape> layers, std::int64_t rows_max) : rows_max_(rows_max) {
@@ -97,7 +105,8 @@ std::size_t KvCache::bytes_at(Position end) const {
 }
 
 void KvCache::report_buffers(const BufferSink& sink, const std::string& name, Position positions) const {
-  for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i].report(sink, fmt::format("{}.layers.{}", name, i), positions);
+  for (std::size_t i = 0; i < layers_.size(); ++i)
+    layers_[i].report(sink, fmt::format("{}.layers.{}", name, i), positions);
 }
 
 void KvCache::extend(std::int64_t rows) {

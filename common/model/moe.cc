@@ -30,7 +30,8 @@ Result<Router> Router::load(const WeightReader& weights, const TextConfig& model
   return router;
 }
 
-std::vector<ExpertChoice> Router::choose(Matrix<const float> x, Workspace& workspace, const TraceSink* trace, const std::string& name) const {
+std::vector<ExpertChoice> Router::choose(Matrix<const float> x, Workspace& workspace, const TraceSink* trace,
+                                         const std::string& name) const {
   const std::int64_t count = x.size(0), hidden = x.size(1), experts = proj_.out_features();
   const Matrix<float> input = workspace.router_input.view(count, hidden);
   rms_norm(x, scale_, eps_, input);
@@ -88,7 +89,8 @@ Result<Experts> Experts::load(const WeightReader& weights, const TextConfig& mod
   return experts;
 }
 
-void Experts::forward(Matrix<const float> x, std::vector<ExpertChoice> choices, Matrix<float> out, Workspace& workspace) const {
+void Experts::forward(Matrix<const float> x, std::vector<ExpertChoice> choices, Matrix<float> out,
+                      Workspace& workspace) const {
   const std::int64_t hidden = x.size(1), inner = down_[0].in_features();
   for (std::int64_t r = 0; r < out.size(0); ++r) std::fill_n(out[r].data(), hidden, 0.0f);
   std::sort(choices.begin(), choices.end(), [](const ExpertChoice& a, const ExpertChoice& b) {
@@ -96,7 +98,8 @@ void Experts::forward(Matrix<const float> x, std::vector<ExpertChoice> choices, 
   });
   for (auto first = choices.begin(); first != choices.end();) {
     const auto e = static_cast<std::size_t>(first->expert);
-    const auto last = std::find_if(first, choices.end(), [&](const ExpertChoice& c) { return c.expert != first->expert; });
+    const auto last =
+        std::find_if(first, choices.end(), [&](const ExpertChoice& c) { return c.expert != first->expert; });
     const std::int64_t count = last - first;
 
     const Matrix<float> rows = workspace.expert_rows.view(count, hidden);
@@ -128,15 +131,19 @@ Result<Moe> Moe::load(const WeightReader& weights, const TextConfig& model) {
   Moe moe;
   moe.eps_ = model.rms_norm_eps;
   moe.top_k_ = model.top_k_experts;
-  ASSIGN_OR_RETURN(moe.post_feedforward_norm_1_, weights.vector("post_feedforward_layernorm_1.weight", model.hidden_size));
-  ASSIGN_OR_RETURN(moe.pre_feedforward_norm_2_, weights.vector("pre_feedforward_layernorm_2.weight", model.hidden_size));
-  ASSIGN_OR_RETURN(moe.post_feedforward_norm_2_, weights.vector("post_feedforward_layernorm_2.weight", model.hidden_size));
+  ASSIGN_OR_RETURN(moe.post_feedforward_norm_1_,
+                   weights.vector("post_feedforward_layernorm_1.weight", model.hidden_size));
+  ASSIGN_OR_RETURN(moe.pre_feedforward_norm_2_,
+                   weights.vector("pre_feedforward_layernorm_2.weight", model.hidden_size));
+  ASSIGN_OR_RETURN(moe.post_feedforward_norm_2_,
+                   weights.vector("post_feedforward_layernorm_2.weight", model.hidden_size));
   ASSIGN_OR_RETURN(moe.router_, Router::load(weights.under("router"), model));
   ASSIGN_OR_RETURN(moe.experts_, Experts::load(weights.under("experts"), model));
   return moe;
 }
 
-void Moe::add_to(Matrix<const float> x, Matrix<float> h, Workspace& workspace, const TraceSink* trace, const std::string& name) const {
+void Moe::add_to(Matrix<const float> x, Matrix<float> h, Workspace& workspace, const TraceSink* trace,
+                 const std::string& name) const {
   const auto note = [&](const char* what, Matrix<const float> value) {
     if (trace != nullptr) (*trace)(name + "." + what, value);
   };

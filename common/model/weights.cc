@@ -45,7 +45,8 @@ Result<void> check_permutation(std::span<const TokenId> order, const std::string
   for (std::size_t i = 0; i < order.size(); ++i) {
     const auto token = static_cast<std::size_t>(order[i]);
     if (order[i] < 0 || token >= order.size() || seen[token]) {
-      return Error{Errc::kMalformed, fmt::format("{}: {}[{}] is {}, wanted a permutation of 0..{}", file, name, i, order[i], order.size() - 1)};
+      return Error{Errc::kMalformed, fmt::format("{}: {}[{}] is {}, wanted a permutation of 0..{}", file, name, i,
+                                                 order[i], order.size() - 1)};
     }
     seen[token] = true;
   }
@@ -76,8 +77,12 @@ class CheckpointWeights final : public WeightSource {
 
   Result<RowTable> table(const std::string& name, std::int64_t rows, std::int64_t width) const override {
     ASSIGN_OR_RETURN(const TensorEntry* entry, matrix(name, {rows, width}));
-    return RowTable{.dtype = entry->dtype, .numbers = numbers_of(type_, entry->dtype, width), .rows = rows, .width = width,
-                    .bytes = entry->bytes, .owner = checkpoint_};
+    return RowTable{.dtype = entry->dtype,
+                    .numbers = numbers_of(type_, entry->dtype, width),
+                    .rows = rows,
+                    .width = width,
+                    .bytes = entry->bytes,
+                    .owner = checkpoint_};
   }
 
   Result<Linear> linear(WeightType type, std::int64_t in_features, const std::vector<Part>& parts) const override {
@@ -86,8 +91,10 @@ class CheckpointWeights final : public WeightSource {
       std::vector<std::int64_t> shape = {part.rows, in_features};
       if (part.slices > 0) shape.insert(shape.begin(), part.slices);
       ASSIGN_OR_RETURN(const TensorEntry* entry, matrix(part.name, shape));
-      const std::size_t slice_bytes = entry->bytes.size() / static_cast<std::size_t>(std::max<std::int64_t>(1, part.slices));
-      rows.push_back({entry->dtype, entry->bytes.data() + static_cast<std::size_t>(part.slice) * slice_bytes, part.rows});
+      const std::size_t slice_bytes =
+          entry->bytes.size() / static_cast<std::size_t>(std::max<std::int64_t>(1, part.slices));
+      rows.push_back(
+          {entry->dtype, entry->bytes.data() + static_cast<std::size_t>(part.slice) * slice_bytes, part.rows});
     }
     return Linear::pack(type, in_features, rows);
   }
@@ -98,12 +105,14 @@ class CheckpointWeights final : public WeightSource {
     RETURN_IF_ERROR(read_i64(*entry, values));
     std::vector<TokenId> order(values.size());
     // What does not fit a TokenId is as wrong as what is outside the vocabulary.
-    std::ranges::transform(values, order.begin(), [](std::int64_t v) { return std::in_range<TokenId>(v) ? static_cast<TokenId>(v) : -1; });
+    std::ranges::transform(values, order.begin(),
+                           [](std::int64_t v) { return std::in_range<TokenId>(v) ? static_cast<TokenId>(v) : -1; });
     RETURN_IF_ERROR(check_permutation(order, entry->file.string(), name));
     return order;
   }
 
-  Result<RowTable> ordered_rows(const std::string& name, std::int64_t width, std::span<const TokenId> order) const override {
+  Result<RowTable> ordered_rows(const std::string& name, std::int64_t width,
+                                std::span<const TokenId> order) const override {
     const auto rows = static_cast<std::int64_t>(order.size());
     ASSIGN_OR_RETURN(const RowTable from, table(name, rows, width));
     const DType dtype = head_dtype(type_, width);
@@ -119,15 +128,21 @@ class CheckpointWeights final : public WeightSource {
         default: kernels().to_bf16(row.data(), width, reinterpret_cast<Bf16*>(at));
       }
     }
-    return RowTable{.dtype = dtype, .numbers = dtype, .rows = rows, .width = width, .bytes = to->span(), .owner = to, .mapped = false};
+    return RowTable{.dtype = dtype,
+                    .numbers = dtype,
+                    .rows = rows,
+                    .width = width,
+                    .bytes = to->span(),
+                    .owner = to,
+                    .mapped = false};
   }
 
  private:
   Result<const TensorEntry*> matrix(const std::string& name, const std::vector<std::int64_t>& shape) const {
     ASSIGN_OR_RETURN(const TensorEntry* entry, checkpoint_->require(name, shape));
     if (!is_decodable(entry->dtype)) {
-      return Error{Errc::kUnsupported, fmt::format("{}: tensor '{}' is {}, wanted F32, BF16, F16 or a block type", entry->file.string(),
-                                                   entry->name, to_string(entry->dtype))};
+      return Error{Errc::kUnsupported, fmt::format("{}: tensor '{}' is {}, wanted F32, BF16, F16 or a block type",
+                                                   entry->file.string(), entry->name, to_string(entry->dtype))};
     }
     return entry;
   }
@@ -181,15 +196,18 @@ class PackedWeights final : public WeightSource {
   const std::filesystem::path& path() const override { return pack_->path(); }
 
   Result<std::vector<float>> vector(const std::string& name, std::int64_t size) const override {
-    ASSIGN_OR_RETURN(const PackEntry* entry, require(name, to_string(DType::kF32), {size}, static_cast<std::uint64_t>(size) * sizeof(float)));
+    ASSIGN_OR_RETURN(const PackEntry* entry,
+                     require(name, to_string(DType::kF32), {size}, static_cast<std::uint64_t>(size) * sizeof(float)));
     return copy_of<float>(pack_->bytes(*entry));
   }
 
   Result<RowTable> table(const std::string& name, std::int64_t rows, std::int64_t width) const override {
     const PackEntry* const entry = pack_->find(name);
     const std::optional<DType> dtype = entry == nullptr ? std::nullopt : parse_dtype(entry->type);
-    if (entry != nullptr && (!dtype || !is_decodable(*dtype) || width % static_cast<std::int64_t>(block_elements(*dtype)) != 0)) {
-      return Error{Errc::kMalformed, fmt::format("{}: {} is {} with rows of {}, wanted a table of numbers", path().string(), quote(name), quote(entry->type), width)};
+    if (entry != nullptr &&
+        (!dtype || !is_decodable(*dtype) || width % static_cast<std::int64_t>(block_elements(*dtype)) != 0)) {
+      return Error{Errc::kMalformed, fmt::format("{}: {} is {} with rows of {}, wanted a table of numbers",
+                                                 path().string(), quote(name), quote(entry->type), width)};
     }
     const DType known = dtype.value_or(DType::kF32);
     return table_of(name, known, rows, width);
@@ -204,40 +222,51 @@ class PackedWeights final : public WeightSource {
     if (pack_->find(name + kScales) != nullptr) {
       ASSIGN_OR_RETURN(scales, vector(name + kScales, rows));
     }
-    auto linear = Linear::map(type, in_features, rows, {.layout = entry->layout, .weights = pack_->bytes(*entry), .scales = scales}, pack_);
-    if (!linear) return Error{linear.error().code, fmt::format("{}: {}: {}", path().string(), quote(name), linear.error().message)};
+    auto linear = Linear::map(type, in_features, rows,
+                              {.layout = entry->layout, .weights = pack_->bytes(*entry), .scales = scales}, pack_);
+    if (!linear)
+      return Error{linear.error().code,
+                   fmt::format("{}: {}: {}", path().string(), quote(name), linear.error().message)};
     return linear;
   }
 
   Result<std::vector<TokenId>> permutation(const std::string& name, std::int64_t size) const override {
-    ASSIGN_OR_RETURN(const PackEntry* entry, require(name, kOrderType, {size}, static_cast<std::uint64_t>(size) * sizeof(TokenId)));
+    ASSIGN_OR_RETURN(const PackEntry* entry,
+                     require(name, kOrderType, {size}, static_cast<std::uint64_t>(size) * sizeof(TokenId)));
     std::vector<TokenId> order = copy_of<TokenId>(pack_->bytes(*entry));
     RETURN_IF_ERROR(check_permutation(order, path().string(), name));
     return order;
   }
 
-  Result<RowTable> ordered_rows(const std::string& name, std::int64_t width, std::span<const TokenId> order) const override {
+  Result<RowTable> ordered_rows(const std::string& name, std::int64_t width,
+                                std::span<const TokenId> order) const override {
     return table_of(name + kOrdered, head_dtype(type_, width), static_cast<std::int64_t>(order.size()), width);
   }
 
  private:
   Result<RowTable> table_of(const std::string& name, DType dtype, std::int64_t rows, std::int64_t width) const {
-    ASSIGN_OR_RETURN(const PackEntry* entry, require(name, to_string(dtype), {rows, width}, stored_bytes(dtype, static_cast<std::size_t>(rows * width))));
-    return RowTable{.dtype = dtype, .numbers = dtype, .rows = rows, .width = width, .bytes = pack_->bytes(*entry), .owner = pack_};
+    ASSIGN_OR_RETURN(const PackEntry* entry, require(name, to_string(dtype), {rows, width},
+                                                     stored_bytes(dtype, static_cast<std::size_t>(rows * width))));
+    return RowTable{
+        .dtype = dtype, .numbers = dtype, .rows = rows, .width = width, .bytes = pack_->bytes(*entry), .owner = pack_};
   }
 
   /// The entry, which must be there with this type and shape, and with `size` bytes if they are given.
-  Result<const PackEntry*> require(const std::string& name, std::string_view type, const std::vector<std::int64_t>& shape,
+  Result<const PackEntry*> require(const std::string& name, std::string_view type,
+                                   const std::vector<std::int64_t>& shape,
                                    std::optional<std::uint64_t> size = std::nullopt) const {
     const PackEntry* const entry = pack_->find(name);
     if (entry == nullptr) {
-      const char* const why = pack_->info().embedding_only ? " (it holds a target's embedding only, for a drafter)" : "";
-      return Error{Errc::kNotFound, fmt::format("{}: {} is missing, wanted {} [{}]{}", path().string(), quote(name), type, fmt::join(shape, ", "), why)};
+      const char* const why =
+          pack_->info().embedding_only ? " (it holds a target's embedding only, for a drafter)" : "";
+      return Error{Errc::kNotFound, fmt::format("{}: {} is missing, wanted {} [{}]{}", path().string(), quote(name),
+                                                type, fmt::join(shape, ", "), why)};
     }
     if (entry->type != type || entry->shape != shape || (size && entry->size != *size)) {
-      return Error{Errc::kMismatch, fmt::format("{}: {} is {} [{}] in {} bytes, wanted {} [{}]{}", path().string(), quote(name), entry->type,
-                                                fmt::join(entry->shape, ", "), entry->size, type, fmt::join(shape, ", "),
-                                                size ? fmt::format(" in {} bytes", *size) : "")};
+      return Error{Errc::kMismatch,
+                   fmt::format("{}: {} is {} [{}] in {} bytes, wanted {} [{}]{}", path().string(), quote(name),
+                               entry->type, fmt::join(entry->shape, ", "), entry->size, type, fmt::join(shape, ", "),
+                               size ? fmt::format(" in {} bytes", *size) : "")};
     }
     return entry;
   }
@@ -251,7 +280,8 @@ class PackedWeights final : public WeightSource {
 /// than memory can be packed; it is not for running.
 class PackingWeights final : public WeightSource {
  public:
-  PackingWeights(std::shared_ptr<const WeightSource> source, PackWriter& writer) : source_(std::move(source)), writer_(writer) {}
+  PackingWeights(std::shared_ptr<const WeightSource> source, PackWriter& writer)
+      : source_(std::move(source)), writer_(writer) {}
 
   WeightType type() const override { return source_->type(); }
   bool has(const std::string& name) const override { return source_->has(name); }
@@ -275,18 +305,22 @@ class PackingWeights final : public WeightSource {
     ASSIGN_OR_RETURN(const Linear linear, source_->linear(type, in_features, parts));
     const LinearImage image = linear.image();
     const std::string name = matrix_name(type, parts);
-    RETURN_IF_ERROR(writer_.add({.name = name, .type = to_string(type), .shape = {linear.out_features(), in_features}, .layout = image.layout}, image.weights));
+    RETURN_IF_ERROR(writer_.add(
+        {.name = name, .type = to_string(type), .shape = {linear.out_features(), in_features}, .layout = image.layout},
+        image.weights));
     if (!image.scales.empty()) RETURN_IF_ERROR(write_vector(name + kScales, image.scales));
     return Linear();
   }
 
   Result<std::vector<TokenId>> permutation(const std::string& name, std::int64_t size) const override {
     ASSIGN_OR_RETURN(std::vector<TokenId> order, source_->permutation(name, size));
-    RETURN_IF_ERROR(writer_.add({.name = name, .type = kOrderType, .shape = {size}, .layout = {}}, std::as_bytes(std::span(order))));
+    RETURN_IF_ERROR(writer_.add({.name = name, .type = kOrderType, .shape = {size}, .layout = {}},
+                                std::as_bytes(std::span(order))));
     return order;
   }
 
-  Result<RowTable> ordered_rows(const std::string& name, std::int64_t width, std::span<const TokenId> order) const override {
+  Result<RowTable> ordered_rows(const std::string& name, std::int64_t width,
+                                std::span<const TokenId> order) const override {
     ASSIGN_OR_RETURN(RowTable table, source_->ordered_rows(name, width, order));
     RETURN_IF_ERROR(write_table(name + kOrdered, table));
     return table;
@@ -294,11 +328,16 @@ class PackingWeights final : public WeightSource {
 
  private:
   Result<void> write_vector(const std::string& name, std::span<const float> values) const {
-    return writer_.add({.name = name, .type = to_string(DType::kF32), .shape = {static_cast<std::int64_t>(values.size())}, .layout = {}}, std::as_bytes(values));
+    return writer_.add({.name = name,
+                        .type = to_string(DType::kF32),
+                        .shape = {static_cast<std::int64_t>(values.size())},
+                        .layout = {}},
+                       std::as_bytes(values));
   }
 
   Result<void> write_table(const std::string& name, const RowTable& table) const {
-    const PackEntry entry{.name = name, .type = to_string(table.numbers), .shape = {table.rows, table.width}, .layout = {}};
+    const PackEntry entry{
+        .name = name, .type = to_string(table.numbers), .shape = {table.rows, table.width}, .layout = {}};
     if (table.numbers == table.dtype) return writer_.add(entry, table.bytes);
     constexpr std::int64_t kRows = 256;
     const std::size_t row_bytes = stored_bytes(table.numbers, static_cast<std::size_t>(table.width));
@@ -333,8 +372,9 @@ Result<std::shared_ptr<const WeightSource>> open_weights(const std::filesystem::
   if (is_pack(path)) {
     ASSIGN_OR_RETURN(std::shared_ptr<const Pack> pack, Pack::open(path));
     if (pack->info().dtype != to_string(type)) {
-      return Error{Errc::kMismatch, fmt::format("{}: a pack of {} weights, wanted {}: choose --dtype {}, or pack the model again", path.string(),
-                                                pack->info().dtype, to_string(type), pack->info().dtype)};
+      return Error{Errc::kMismatch,
+                   fmt::format("{}: a pack of {} weights, wanted {}: choose --dtype {}, or pack the model again",
+                               path.string(), pack->info().dtype, to_string(type), pack->info().dtype)};
     }
     return std::shared_ptr<const WeightSource>(std::make_shared<PackedWeights>(std::move(pack), type));
   }
@@ -348,7 +388,8 @@ Result<Linear> WeightReader::linear(std::int64_t in_features, const std::vector<
   return source_.linear(type_, in_features, named);
 }
 
-Result<std::vector<Linear>> WeightReader::experts(std::int64_t count, std::int64_t in_features, const std::vector<Part>& parts) const {
+Result<std::vector<Linear>> WeightReader::experts(std::int64_t count, std::int64_t in_features,
+                                                  const std::vector<Part>& parts) const {
   std::vector<Linear> linears;
   for (std::int64_t e = 0; e < count; ++e) {
     std::vector<WeightSource::Part> slices;

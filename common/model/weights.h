@@ -15,15 +15,18 @@ namespace outrider {
 
 /// A matrix that is read row by row, [rows, width]: an embedding table, in a file mapping as a rule.
 struct RowTable {
-  DType dtype = DType::kF32;           ///< as it is stored
-  DType numbers = DType::kF32;         ///< what its numbers count as: dtype, or kQ8_0 for wider numbers in an int8 or int4 model
+  DType dtype = DType::kF32;  ///< as it is stored
+  DType numbers =
+      DType::kF32;  ///< what its numbers count as: dtype, or kQ8_0 for wider numbers in an int8 or int4 model
   std::int64_t rows = 0, width = 0;
-  std::span<const std::byte> bytes;    ///< rows one after the other; no alignment promised
-  std::shared_ptr<const void> owner;   ///< keeps `bytes` alive
-  bool mapped = true;                  ///< they are pages of a file
+  std::span<const std::byte> bytes;   ///< rows one after the other; no alignment promised
+  std::shared_ptr<const void> owner;  ///< keeps `bytes` alive
+  bool mapped = true;                 ///< they are pages of a file
 
   std::size_t row_bytes() const { return bytes.size() / static_cast<std::size_t>(rows); }
-  std::span<const std::byte> row(std::int64_t r) const { return bytes.subspan(static_cast<std::size_t>(r) * row_bytes(), row_bytes()); }
+  std::span<const std::byte> row(std::int64_t r) const {
+    return bytes.subspan(static_cast<std::size_t>(r) * row_bytes(), row_bytes());
+  }
   void report(const BufferSink& sink, const std::string& name) const {
     sink({.name = name, .dtype = to_string(dtype), .shape = {rows, width}, .bytes = bytes.size(), .mapped = mapped});
   }
@@ -39,10 +42,10 @@ class WeightSource {
  public:
   /// Consecutive rows of a matrix that is stacked from several tensors.
   struct Part {
-    std::string name;           ///< "model.layers.3.self_attn.q_proj.weight"
+    std::string name;  ///< "model.layers.3.self_attn.q_proj.weight"
     std::int64_t rows;
-    std::int64_t slice = 0;     ///< of a 3-D tensor [slices, rows, in_features]
-    std::int64_t slices = 0;    ///< 0: a matrix [rows, in_features]
+    std::int64_t slice = 0;   ///< of a 3-D tensor [slices, rows, in_features]
+    std::int64_t slices = 0;  ///< 0: a matrix [rows, in_features]
   };
 
   virtual ~WeightSource() = default;
@@ -57,7 +60,8 @@ class WeightSource {
   virtual Result<std::vector<TokenId>> permutation(const std::string& name, std::int64_t size) const = 0;
   /// The table's rows in that order, in memory: what a head reads in runs. F32 for f32, Q8_0 for int8 and int4 (BF16
   /// where the width is no multiple of its block), BF16 for bf16.
-  virtual Result<RowTable> ordered_rows(const std::string& name, std::int64_t width, std::span<const TokenId> order) const = 0;
+  virtual Result<RowTable> ordered_rows(const std::string& name, std::int64_t width,
+                                        std::span<const TokenId> order) const = 0;
 
   /// Identifies the weights (Checkpoint::fingerprint), and a backbone's embedding table alone: all that a
   /// drafter holds of its target. A packed image has its source's.
@@ -78,9 +82,12 @@ std::shared_ptr<const WeightSource> packing_weights(std::shared_ptr<const Weight
 /// A source under a name prefix.
 class WeightReader {
  public:
-  WeightReader(const WeightSource& source, std::string prefix) : WeightReader(source, std::move(prefix), source.type()) {}
+  WeightReader(const WeightSource& source, std::string prefix)
+      : WeightReader(source, std::move(prefix), source.type()) {}
 
-  Result<std::vector<float>> vector(const std::string& name, std::int64_t size) const { return source_.vector(prefix_ + name, size); }
+  Result<std::vector<float>> vector(const std::string& name, std::int64_t size) const {
+    return source_.vector(prefix_ + name, size);
+  }
   Result<RowTable> table(const std::string& name, std::int64_t rows, std::int64_t width) const {
     return source_.table(prefix_ + name, rows, width);
   }
@@ -91,7 +98,8 @@ class WeightReader {
   Result<Linear> linear(std::int64_t in_features, const std::vector<Part>& parts) const;
   /// Experts: `count` matrices, each of them slice e of every part's tensor [count, part.rows, in_features],
   /// stacked as in linear(). These tensors' names have no ".weight".
-  Result<std::vector<Linear>> experts(std::int64_t count, std::int64_t in_features, const std::vector<Part>& parts) const;
+  Result<std::vector<Linear>> experts(std::int64_t count, std::int64_t in_features,
+                                      const std::vector<Part>& parts) const;
 
   bool has(const std::string& name) const { return source_.has(prefix_ + name); }
   WeightReader under(const std::string& name) const { return {source_, prefix_ + name + ".", type_}; }
@@ -101,7 +109,8 @@ class WeightReader {
   const std::string& prefix() const { return prefix_; }
 
  private:
-  WeightReader(const WeightSource& source, std::string prefix, WeightType type) : source_(source), prefix_(std::move(prefix)), type_(type) {}
+  WeightReader(const WeightSource& source, std::string prefix, WeightType type)
+      : source_(source), prefix_(std::move(prefix)), type_(type) {}
 
   const WeightSource& source_;
   std::string prefix_;

@@ -15,7 +15,8 @@ using Json = nlohmann::json;
 
 /// An arm longer than the limit is played as far as the limit goes, as long as its source can draft at all.
 bool playable(const Arm& arm, const DraftLimits& limits) {
-  return arm.length == 0 ? !limits.must_draft || std::max(limits.assistant, limits.ngram) <= 0 : limits.of(arm.source) > 0;
+  return arm.length == 0 ? !limits.must_draft || std::max(limits.assistant, limits.ngram) <= 0
+                         : limits.of(arm.source) > 0;
 }
 
 DraftChoice play(const std::vector<Arm>& arms, std::size_t i, const DraftLimits& limits) {
@@ -27,7 +28,8 @@ double gamma_sample(double shape, CounterRng& random) {
   const double d = shape - 1.0 / 3, c = 1 / std::sqrt(9 * d);
   while (true) {
     // Box and Muller; 1 - u is in (0, 1].
-    const double radius = std::sqrt(-2 * std::log(1 - random.uniform())), angle = 2 * std::acos(-1.0) * random.uniform();
+    const double radius = std::sqrt(-2 * std::log(1 - random.uniform())),
+                 angle = 2 * std::acos(-1.0) * random.uniform();
     const double x = radius * std::cos(angle), v = 1 + c * x;
     if (v <= 0) continue;
     const double cube = v * v * v;
@@ -42,7 +44,8 @@ double beta_sample(double alpha, double beta, CounterRng& random) {
 
 Json arms_json(const std::vector<Arm>& arms) {
   Json list = Json::array();
-  for (const Arm& arm : arms) list.push_back({arm.source == DraftSource::kAssistant ? "assistant" : "ngram", arm.length});
+  for (const Arm& arm : arms)
+    list.push_back({arm.source == DraftSource::kAssistant ? "assistant" : "ngram", arm.length});
   return list;
 }
 
@@ -53,14 +56,20 @@ Result<Json> parse_state(const std::string& text, const std::vector<Arm>& arms, 
     return Error{Errc::kMalformed, fmt::format("bandit state: not the JSON of a '{}' policy", policy)};
   }
   if (json.value("arms", Json()) != arms_json(arms)) {
-    return Error{Errc::kMalformed, fmt::format("bandit state: arms {}, wanted {}", json.value("arms", Json()).dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 200), arms_json(arms).dump())};
+    return Error{
+        Errc::kMalformed,
+        fmt::format("bandit state: arms {}, wanted {}",
+                    json.value("arms", Json()).dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 200),
+                    arms_json(arms).dump())};
   }
   return json;
 }
 
 /// rows x columns of finite numbers, none negative. @return what is wrong otherwise.
-Result<std::vector<std::vector<double>>> parse_table(const Json& json, const char* key, std::size_t rows, std::size_t columns) {
-  const Error error{Errc::kMalformed, fmt::format("bandit state: '{}' wanted {} rows of {} numbers from 0 to 1e15", key, rows, columns)};
+Result<std::vector<std::vector<double>>> parse_table(const Json& json, const char* key, std::size_t rows,
+                                                     std::size_t columns) {
+  const Error error{Errc::kMalformed,
+                    fmt::format("bandit state: '{}' wanted {} rows of {} numbers from 0 to 1e15", key, rows, columns)};
   const auto it = json.find(key);
   if (it == json.end() || !it->is_array() || it->size() != rows) return error;
   std::vector<std::vector<double>> table;
@@ -86,8 +95,10 @@ std::vector<Arm> default_arms() {
 
 // ---- UCB1 ----
 
-Ucb1Length::Ucb1Length(std::vector<Arm> arms, const Options& options) : arms_(std::move(arms)), options_(options), stats_(arms_.size()) {
-  CHECK(!arms_.empty() && options.discount > 0 && options.discount <= 1, "{} arms, discount {}", arms_.size(), options.discount);
+Ucb1Length::Ucb1Length(std::vector<Arm> arms, const Options& options)
+    : arms_(std::move(arms)), options_(options), stats_(arms_.size()) {
+  CHECK(!arms_.empty() && options.discount > 0 && options.discount <= 1, "{} arms, discount {}", arms_.size(),
+        options.discount);
 }
 
 DraftChoice Ucb1Length::choose(const DraftLimits& limits) {
@@ -103,7 +114,8 @@ DraftChoice Ucb1Length::choose(const DraftLimits& limits) {
     const Stats& stats = stats_[i];
     double index = std::numeric_limits<double>::max();  // never played
     if (stats.pulls > 1e-9 && stats.seconds > 0) {
-      index = stats.tokens / stats.seconds / best_rate + options_.exploration * std::sqrt(std::log(std::max(pulls, 1.0)) / stats.pulls);
+      index = stats.tokens / stats.seconds / best_rate +
+              options_.exploration * std::sqrt(std::log(std::max(pulls, 1.0)) / stats.pulls);
     }
     if (index <= best) continue;
     best = index;
@@ -163,7 +175,9 @@ DraftChoice Thompson::choose(const DraftLimits& limits, const CostModel& costs) 
     if (!playable(arms_[i], limits)) continue;
     const DraftChoice choice = play(arms_, i, limits);
     const double emitted = tau[static_cast<std::size_t>(choice.source)][static_cast<std::size_t>(choice.length)];
-    const double rate = choice.length == 0 ? 1 / std::max(costs.plain_s(), 1e-12) : tokens_per_second(emitted, costs.terms(choice.source, choice.length, emitted));
+    const double rate = choice.length == 0
+                            ? 1 / std::max(costs.plain_s(), 1e-12)
+                            : tokens_per_second(emitted, costs.terms(choice.source, choice.length, emitted));
     if (rate <= best_rate) continue;
     best_rate = rate;
     best = choice;
@@ -190,7 +204,9 @@ std::string Thompson::save() const {
   for (const auto& source : positions_) {
     for (const Beta& beta : source) rows.push_back({beta.held, beta.missed});
   }
-  return Json{{"policy", "thompson"}, {"arms", arms_json(arms_)}, {"positions", rows}, {"seed", seed_}, {"draws", draws_}}.dump();
+  return Json{
+      {"policy", "thompson"}, {"arms", arms_json(arms_)}, {"positions", rows}, {"seed", seed_}, {"draws", draws_}}
+      .dump();
 }
 
 Result<void> Thompson::load(const std::string& json) {
@@ -200,7 +216,8 @@ Result<void> Thompson::load(const std::string& json) {
   if (!seed.is_number_unsigned() || !draws.is_number_unsigned()) {
     return Error{Errc::kMalformed, "bandit state: 'seed' and 'draws' wanted whole numbers from 0"};
   }
-  for (std::size_t i = 0; i < table.size(); ++i) positions_[i / kDraftLengthMax][i % kDraftLengthMax] = {table[i][0], table[i][1]};
+  for (std::size_t i = 0; i < table.size(); ++i)
+    positions_[i / kDraftLengthMax][i % kDraftLengthMax] = {table[i][0], table[i][1]};
   seed_ = seed.get<std::uint64_t>();
   draws_ = draws.get<std::uint64_t>();
   return {};

@@ -24,7 +24,7 @@ std::vector<Arm> default_arms();
 class Ucb1Length : public DraftLengthPolicy {
  public:
   struct Options {
-    double discount = 0.99;    ///< weight of the past at each round; 1: nothing is forgotten
+    double discount = 0.99;  ///< weight of the past at each round; 1: nothing is forgotten
     double exploration = 0.2;
   };
   Ucb1Length(std::vector<Arm> arms, const Options& options);
@@ -49,7 +49,8 @@ class Ucb1Length : public DraftLengthPolicy {
 
 /// Thompson sampling with the geometric likelihood: every position of a source has a Beta posterior of its
 /// conditional acceptance, which all lengths share; a sample of them gives tau, the cost model the round's time,
-/// and the arm with the most tokens per second is taken. How drafts fare is one knowledge, what they cost each verifier's.
+/// and the arm with the most tokens per second is taken. How drafts fare is one knowledge, what they cost each
+/// verifier's.
 class Thompson {
  public:
   /// @param discount weight of the past at each round.

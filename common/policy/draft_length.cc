@@ -8,7 +8,9 @@ namespace outrider {
 
 DraftChoice FixedLength::choose(const DraftLimits& limits) { return {.length = std::min(length_, limits.assistant)}; }
 
-DraftChoice HeuristicLength::choose(const DraftLimits& limits) { return {.length = std::min(length_, limits.assistant)}; }
+DraftChoice HeuristicLength::choose(const DraftLimits& limits) {
+  return {.length = std::min(length_, limits.assistant)};
+}
 
 void HeuristicLength::observe(const RoundOutcome& outcome) {
   if (outcome.drafted == 0) return;
@@ -18,7 +20,8 @@ void HeuristicLength::observe(const RoundOutcome& outcome) {
 GoodputLength::GoodputLength(const CostModel& costs)
     : costs_(costs),
       // A session's last ten trials of a position: on nano's traces (bare goodput) above 20 and 50, level with 5.
-      survival_{Survival(0.9, &costs.survival(DraftSource::kAssistant)), Survival(0.9, &costs.survival(DraftSource::kNgram))} {}
+      survival_{Survival(0.9, &costs.survival(DraftSource::kAssistant)),
+                Survival(0.9, &costs.survival(DraftSource::kNgram))} {}
 
 DraftChoice GoodputLength::choose(const DraftLimits& limits) {
   DraftChoice best;

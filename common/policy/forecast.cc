@@ -8,13 +8,15 @@
 namespace outrider {
 
 void Forecast::observe(const RoundOutcome& outcome) {
-  CHECK(outcome.drafted >= 0 && outcome.drafted <= kDraftLengthMax && outcome.accepted <= outcome.drafted, "{} of {}", outcome.accepted, outcome.drafted);
+  CHECK(outcome.drafted >= 0 && outcome.drafted <= kDraftLengthMax && outcome.accepted <= outcome.drafted, "{} of {}",
+        outcome.accepted, outcome.drafted);
   verify_[static_cast<std::size_t>(outcome.drafted + 1)].observe(outcome.verify_s);
   other_.observe(outcome.round_s - outcome.verify_s - outcome.draft_s - outcome.draft_wire_s);
   if (outcome.drafted == 0) return;
   draft_per_token_.observe(outcome.draft_s, outcome.drafted);
   draft_wire_.observe(outcome.draft_wire_s);
-  for (int i = 0; i < std::min(outcome.drafted, outcome.accepted + 1); ++i) acceptance_[static_cast<std::size_t>(i)].observe(i < outcome.accepted ? 1 : 0);
+  for (int i = 0; i < std::min(outcome.drafted, outcome.accepted + 1); ++i)
+    acceptance_[static_cast<std::size_t>(i)].observe(i < outcome.accepted ? 1 : 0);
 }
 
 double Forecast::tau(int length) const {
@@ -36,7 +38,8 @@ double Forecast::verify_s(int rows) const {
   if (measured.empty()) return 0;
   if (measured.size() == 1) return at(0);
   const auto above = std::lower_bound(measured.begin(), measured.end(), rows) - measured.begin();
-  const std::size_t right = static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(above, 1, std::ssize(measured) - 1)), left = right - 1;
+  const std::size_t right = static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(above, 1, std::ssize(measured) - 1)),
+                    left = right - 1;
   const double slope = (at(right) - at(left)) / (measured[right] - measured[left]);
   return std::max(at(left) + slope * (rows - measured[left]), 0.0);
 }

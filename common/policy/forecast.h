@@ -6,8 +6,9 @@
 
 namespace outrider {
 
-/// What rounds of a given draft length will bring, from the means of rounds that were measured at other lengths: the closed form
-/// tau / (T(g + 1) + g * t_d + wire + other) with tau = 1 + a_1 + a_1 a_2 + ... For reports; a CostModel, which forgets, is for policies.
+/// What rounds of a given draft length will bring, from the means of rounds that were measured at other lengths: the
+/// closed form tau / (T(g + 1) + g * t_d + wire + other) with tau = 1 + a_1 + a_1 a_2 + ... For reports; a CostModel,
+/// which forgets, is for policies.
 class Forecast {
  public:
   /// A round of the assistant's drafts, or a plain one.
@@ -25,8 +26,8 @@ class Forecast {
   };
   double verify_s(int rows) const;
 
-  std::array<Mean, kDraftLengthMax + 2> verify_ = {};    ///< by rows
-  std::array<Mean, kDraftLengthMax> acceptance_ = {};    ///< of position i, when those before it held
+  std::array<Mean, kDraftLengthMax + 2> verify_ = {};  ///< by rows
+  std::array<Mean, kDraftLengthMax> acceptance_ = {};  ///< of position i, when those before it held
   Mean draft_per_token_, draft_wire_, other_;
 };
 

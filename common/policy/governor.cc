@@ -8,7 +8,9 @@ namespace {
 /// Drafts take a little longer than their mean about half of the time.
 constexpr double kDraftMargin = 1.5;
 
-double drafting_seconds(const RoundTerms& terms) { return terms.draft_s + terms.rtt_s + terms.bytes * terms.s_per_byte; }
+double drafting_seconds(const RoundTerms& terms) {
+  return terms.draft_s + terms.rtt_s + terms.bytes * terms.s_per_byte;
+}
 
 }  // namespace
 
@@ -70,14 +72,16 @@ void Governor::observe(const RoundOutcome& outcome) {
   }
   double sum = 0;
   drawdown_ = 0;
-  for (auto spent = recent_.rbegin(); spent != recent_.rend(); ++spent) drawdown_ = std::max(drawdown_, sum += spent->loss);
+  for (auto spent = recent_.rbegin(); spent != recent_.rend(); ++spent)
+    drawdown_ = std::max(drawdown_, sum += spent->loss);
   inner_->observe(outcome);
   tokens_undrafted_ = choice_.length > 0 ? 0 : tokens_undrafted_ + tokens;
   tokens_since_plain_ = choice_.length == 0 ? 0 : tokens_since_plain_ + tokens;
   if (choice_.length == 0) return;
 
   if (outcome.drafted > 0 && predicted_verify_s_ > 0) {
-    surprise_ = std::max({1.0, 0.7 * surprise_, std::min<double>(outcome.verify_s / predicted_verify_s_, outcome.drafted + 1)});
+    surprise_ =
+        std::max({1.0, 0.7 * surprise_, std::min<double>(outcome.verify_s / predicted_verify_s_, outcome.drafted + 1)});
   }
   if (probe_rounds_ > 0) {
     probe_loss_ += lost;

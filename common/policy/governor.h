@@ -16,31 +16,32 @@ namespace outrider {
 /// round draft only if drawdown + (loss predicted for the case that no draft holds) <= kAllowance, and shortens the
 /// draft until that is so.
 ///
-/// Why the bound holds. Let X be the most by which a round's loss exceeds that prediction. Take a shortest run of rounds
-/// that emits at least 512 tokens, and the last round in it that drafts. The rounds of the run before that one emit
-/// fewer than 512 tokens, so their losses were part of the drawdown: with the round's own they sum to kAllowance + X at
-/// most. The rounds after it are plain and lose nothing. So the run loses at most kAllowance + X, and 2 % of 512 is
-/// 10.24: with kAllowance 7, X <= 3.24 suffices. A longer run splits into such runs and a rest.
-/// What it assumes: T is known to within what it moves during the run (every 256 tokens one plain round measures it
-/// again), and X <= 3.24. The wait for drafts cannot exceed the prediction, because choose() gives it an end
-/// (patience_s). What is left is the forward pass: X <= 3.24 says that T(g + 1) does not jump by more than 3.24 T
-/// between one round and the next; after a jump the prediction carries the same factor until rounds show otherwise.
-/// What hits plain rounds as well (the machine busy elsewhere) is not charged, see loss().
+/// Why the bound holds. Let X be the most by which a round's loss exceeds that prediction. Take a shortest run of
+/// rounds that emits at least 512 tokens, and the last round in it that drafts. The rounds of the run before that one
+/// emit fewer than 512 tokens, so their losses were part of the drawdown: with the round's own they sum to kAllowance +
+/// X at most. The rounds after it are plain and lose nothing. So the run loses at most kAllowance + X, and 2 % of 512
+/// is 10.24: with kAllowance 7, X <= 3.24 suffices. A longer run splits into such runs and a rest. What it assumes: T
+/// is known to within what it moves during the run (every 256 tokens one plain round measures it again), and X <= 3.24.
+/// The wait for drafts cannot exceed the prediction, because choose() gives it an end (patience_s). What is left is the
+/// forward pass: X <= 3.24 says that T(g + 1) does not jump by more than 3.24 T between one round and the next; after a
+/// jump the prediction carries the same factor until rounds show otherwise. What hits plain rounds as well (the machine
+/// busy elsewhere) is not charged, see loss().
 class Governor : public DraftLengthPolicy {
  public:
   /// @param costs outlives the policy.
-  Governor(std::unique_ptr<DraftLengthPolicy> inner, const CostModel& costs) : inner_(std::move(inner)), costs_(costs) {}
+  Governor(std::unique_ptr<DraftLengthPolicy> inner, const CostModel& costs)
+      : inner_(std::move(inner)), costs_(costs) {}
 
   DraftChoice choose(const DraftLimits& limits) override;
   void observe(const RoundOutcome& outcome) override;
 
  private:
   static constexpr double kAllowance = 7;
-  static constexpr int kWindow = 512;                  ///< tokens
-  static constexpr int kParkMin = 8, kParkMax = 128;    ///< tokens
-  static constexpr int kProbeMin = 64, kProbeMax = 512; ///< tokens
-  static constexpr int kProbeRounds = 4;               ///< the first may only fetch K/V
-  static constexpr int kPlainEvery = 256;              ///< tokens between two measurements of T
+  static constexpr int kWindow = 512;                    ///< tokens
+  static constexpr int kParkMin = 8, kParkMax = 128;     ///< tokens
+  static constexpr int kProbeMin = 64, kProbeMax = 512;  ///< tokens
+  static constexpr int kProbeRounds = 4;                 ///< the first may only fetch K/V
+  static constexpr int kPlainEvery = 256;                ///< tokens between two measurements of T
 
   /// The loss, in T, of a round of this length of which no draft holds.
   double worst_loss(DraftSource source, int length) const;
@@ -54,16 +55,16 @@ class Governor : public DraftLengthPolicy {
     int tokens;
     double loss;
   };
-  std::deque<Spent> recent_;       ///< the last rounds, oldest first, that emit fewer than kWindow tokens
+  std::deque<Spent> recent_;  ///< the last rounds, oldest first, that emit fewer than kWindow tokens
   int recent_tokens_ = 0;
   double drawdown_ = 0;
-  double surprise_ = 1;            ///< how much longer than predicted forward passes of drafts took lately
-  bool parked_ = false;            ///< the allowance did not cover the inner policy's wish
-  bool parked_before_ = false;     ///< since half of the allowance was left
-  int park_tokens_ = kParkMin;     ///< plain tokens before drafts are tried again; doubles with every try that loses
-  int probe_tokens_ = kProbeMin;   ///< plain tokens before a probe; doubles with every probe that loses
+  double surprise_ = 1;           ///< how much longer than predicted forward passes of drafts took lately
+  bool parked_ = false;           ///< the allowance did not cover the inner policy's wish
+  bool parked_before_ = false;    ///< since half of the allowance was left
+  int park_tokens_ = kParkMin;    ///< plain tokens before drafts are tried again; doubles with every try that loses
+  int probe_tokens_ = kProbeMin;  ///< plain tokens before a probe; doubles with every probe that loses
   int tokens_undrafted_ = 0, tokens_since_plain_ = 0;
-  int probe_rounds_ = 0;           ///< left of the running probe: drafts although the inner policy wants none
+  int probe_rounds_ = 0;  ///< left of the running probe: drafts although the inner policy wants none
   double probe_loss_ = 0;
 };
 

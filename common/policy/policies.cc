@@ -23,14 +23,19 @@ class SharedUcb1 : public DraftLengthPolicy {
 }  // namespace
 
 Result<DraftLength> parse_draft_length(const std::string& text) {
-  static const std::map<std::string, DraftPolicy> names = {{"auto", DraftPolicy::kAuto}, {"heuristic", DraftPolicy::kHeuristic},
-                                                           {"ucb1", DraftPolicy::kUcb1}, {"thompson", DraftPolicy::kThompson}};
+  static const std::map<std::string, DraftPolicy> names = {{"auto", DraftPolicy::kAuto},
+                                                           {"heuristic", DraftPolicy::kHeuristic},
+                                                           {"ucb1", DraftPolicy::kUcb1},
+                                                           {"thompson", DraftPolicy::kThompson}};
   if (const auto name = names.find(text); name != names.end()) return DraftLength{name->second, kChosenLengthMax};
   int length = -1;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, length);
-  if (error == std::errc() && stop == end && length >= 0 && length <= kDraftLengthMax) return DraftLength{DraftPolicy::kFixed, length};
-  return Error{Errc::kInvalidArgument, fmt::format("draft length '{}', wanted 0 to {}, auto, heuristic, ucb1 or thompson", text.substr(0, 40), kDraftLengthMax)};
+  if (error == std::errc() && stop == end && length >= 0 && length <= kDraftLengthMax)
+    return DraftLength{DraftPolicy::kFixed, length};
+  return Error{Errc::kInvalidArgument,
+               fmt::format("draft length '{}', wanted 0 to {}, auto, heuristic, ucb1 or thompson", text.substr(0, 40),
+                           kDraftLengthMax)};
 }
 
 Policies::Policies(std::uint64_t seed) : ucb1_(default_arms()), thompson_(default_arms(), seed) {}
@@ -51,8 +56,10 @@ std::string Policies::save() const { return fmt::format("[{},\n {}]\n", ucb1_.sa
 Result<void> Policies::load(const std::string& json) {
   // What is written from a tree of brackets is made by recursion: none grows deeper than save()'s.
   constexpr int kDepthMax = 8;
-  const nlohmann::json list = nlohmann::json::parse(json, [](int depth, auto, auto&) { return depth <= kDepthMax; }, /*allow_exceptions=*/false);
-  if (!list.is_array() || list.size() != 2) return Error{Errc::kMalformed, "bandit state: not a JSON list of the states of 'ucb1' and 'thompson'"};
+  const nlohmann::json list = nlohmann::json::parse(
+      json, [](int depth, auto, auto&) { return depth <= kDepthMax; }, /*allow_exceptions=*/false);
+  if (!list.is_array() || list.size() != 2)
+    return Error{Errc::kMalformed, "bandit state: not a JSON list of the states of 'ucb1' and 'thompson'"};
   Ucb1Length ucb1 = ucb1_;
   RETURN_IF_ERROR(ucb1.load(list[0].dump()));
   RETURN_IF_ERROR(thompson_.load(list[1].dump()));

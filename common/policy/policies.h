@@ -38,7 +38,9 @@ class Policies {
   /// outlives the policy.
   std::unique_ptr<DraftLengthPolicy> make(DraftPolicy policy, int length, const CostModel& costs);
   /// Whether this policy ever takes DraftSource::kNgram.
-  static bool takes_ngram(DraftPolicy policy) { return policy != DraftPolicy::kFixed && policy != DraftPolicy::kHeuristic; }
+  static bool takes_ngram(DraftPolicy policy) {
+    return policy != DraftPolicy::kFixed && policy != DraftPolicy::kHeuristic;
+  }
 
   /// What the bandits learned, as JSON.
   std::string save() const;

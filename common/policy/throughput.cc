@@ -83,7 +83,7 @@ void Survival::observe(int drafted, int accepted) {
 }
 
 std::array<double, kDraftLengthMax> Survival::conditional() const {
-  constexpr double kFirst = 0.7;     // before anything is known: hopeful enough to try
+  constexpr double kFirst = 0.7;  // before anything is known: hopeful enough to try
   constexpr double kPriorTrials = 4;
   std::array<double, kDraftLengthMax> prior = {};
   if (prior_ != nullptr) prior = prior_->conditional();
@@ -96,13 +96,15 @@ std::array<double, kDraftLengthMax> Survival::conditional() const {
 }
 
 void CostModel::observe(const RoundOutcome& outcome) {
-  CHECK(outcome.drafted >= 0 && outcome.accepted >= 0 && outcome.accepted <= outcome.drafted, "{} of {}", outcome.accepted, outcome.drafted);
+  CHECK(outcome.drafted >= 0 && outcome.accepted >= 0 && outcome.accepted <= outcome.drafted, "{} of {}",
+        outcome.accepted, outcome.drafted);
   verify_.observe(outcome.drafted + 1, outcome.verify_s);
   const double drafting = outcome.draft_s + outcome.draft_wire_s;
   other_.observe(std::max(0.0, outcome.round_s - outcome.verify_s - drafting));
   if (outcome.drafted == 0) {
     if (drafting > 0) {  // drafts that did not come in time: they cost at least the wait
-      drafts_[static_cast<std::size_t>(outcome.source)].wire.observe(static_cast<double>(outcome.draft_bytes), drafting);
+      drafts_[static_cast<std::size_t>(outcome.source)].wire.observe(static_cast<double>(outcome.draft_bytes),
+                                                                     drafting);
       return;
     }
     // Nobody measures the link while nobody drafts; hope returns slowly (half after 7000 rounds).

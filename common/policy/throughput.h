@@ -19,13 +19,13 @@ inline constexpr int kDraftLengthMax = 32;
 /// One round as the coordinator saw it. Times in seconds.
 struct RoundOutcome {
   DraftSource source = DraftSource::kAssistant;
-  std::size_t arm = 0;        ///< of the choice that the round followed (DraftChoice::arm)
-  int drafted = 0;            ///< drafts that reached the verifier; 0: the round was plain
-  int accepted = 0;           ///< of these
-  double draft_s = 0;         ///< assistant forwards
-  double draft_wire_s = 0;    ///< request for drafts to their arrival, less draft_s
-  double verify_s = 0;        ///< the forward pass of drafted + 1 rows
-  double round_s = 0;         ///< all of it, emission to emission
+  std::size_t arm = 0;           ///< of the choice that the round followed (DraftChoice::arm)
+  int drafted = 0;               ///< drafts that reached the verifier; 0: the round was plain
+  int accepted = 0;              ///< of these
+  double draft_s = 0;            ///< assistant forwards
+  double draft_wire_s = 0;       ///< request for drafts to their arrival, less draft_s
+  double verify_s = 0;           ///< the forward pass of drafted + 1 rows
+  double round_s = 0;            ///< all of it, emission to emission
   std::int64_t draft_bytes = 0;  ///< of the request for drafts
   int draft_rows = 0;            ///< K/V rows in it
 };
@@ -34,12 +34,12 @@ struct RoundOutcome {
 /// the verdict, the verifier for the drafts. A protocol that drafts on while it verifies has
 /// max(verify_s, draft_s + rtt_s + ...) in the rounds whose optimistic branch survives.
 struct RoundTerms {
-  double verify_s = 0;      ///< T(g + 1)
-  double draft_s = 0;       ///< g * t_d
-  double rtt_s = 0;         ///< to the drafter and back
-  double bytes = 0;         ///< to the drafter
-  double s_per_byte = 0;    ///< 1 / bandwidth
-  double other_s = 0;       ///< what a plain round pays as well: the verifier's wire, the loops
+  double verify_s = 0;    ///< T(g + 1)
+  double draft_s = 0;     ///< g * t_d
+  double rtt_s = 0;       ///< to the drafter and back
+  double bytes = 0;       ///< to the drafter
+  double s_per_byte = 0;  ///< 1 / bandwidth
+  double other_s = 0;     ///< what a plain round pays as well: the verifier's wire, the loops
   double seconds() const { return verify_s + draft_s + rtt_s + bytes * s_per_byte + other_s; }
 };
 
@@ -61,7 +61,7 @@ class VerifyTime {
   struct Cell {
     double sum = 0, weight = 0;
   };
-  std::array<Cell, kDraftLengthMax + 2> cells_ = {};     ///< by rows
+  std::array<Cell, kDraftLengthMax + 2> cells_ = {};      ///< by rows
   std::array<double, kDraftLengthMax + 2> seconds_ = {};  ///< the curve through them
 };
 

@@ -28,11 +28,13 @@ std::int64_t tokens_left(const Session& session) {
 }
 
 /// Whether a verdict's logprobs are what the request asked for.
-bool fits(const std::vector<TokenLogprobs>& logprobs, std::optional<std::int32_t> wanted, std::size_t tokens, std::int32_t vocab_size) {
+bool fits(const std::vector<TokenLogprobs>& logprobs, std::optional<std::int32_t> wanted, std::size_t tokens,
+          std::int32_t vocab_size) {
   if (!wanted) return logprobs.empty();
   return logprobs.size() == tokens && std::all_of(logprobs.begin(), logprobs.end(), [&](const TokenLogprobs& token) {
            return token.top.size() == static_cast<std::size_t>(std::min(*wanted, vocab_size)) &&
-                  std::all_of(token.top.begin(), token.top.end(), [&](const Logprob& entry) { return entry.token < vocab_size; });
+                  std::all_of(token.top.begin(), token.top.end(),
+                              [&](const Logprob& entry) { return entry.token < vocab_size; });
          });
 }
 
@@ -46,25 +48,31 @@ std::int64_t drafts_left(const Session& session) {
 Result<void> check_request(std::span<const TokenId> prompt, const SamplingParams& sampling, const PairFacts& facts) {
   for (const TokenId token : prompt) {
     if (token >= facts.vocab_size) {
-      return Error{Errc::kInvalidArgument, fmt::format("prompt token id {}, the vocabulary has {}", token, facts.vocab_size)};
+      return Error{Errc::kInvalidArgument,
+                   fmt::format("prompt token id {}, the vocabulary has {}", token, facts.vocab_size)};
     }
   }
   if (std::ssize(prompt) + 1 > facts.context_max) {
-    return Error{Errc::kOutOfRange, fmt::format("the prompt has {} tokens, the context holds {} with the answer", prompt.size(), facts.context_max)};
+    return Error{Errc::kOutOfRange, fmt::format("the prompt has {} tokens, the context holds {} with the answer",
+                                                prompt.size(), facts.context_max)};
   }
   return check_sampling(sampling, facts.vocab_size);
 }
 
-/// K/V rows that a session can come to need. Nobody knows how long a stepwise text gets: its room grows with each verify.
+/// K/V rows that a session can come to need. Nobody knows how long a stepwise text gets: its room grows with each
+/// verify.
 Position positions_max(Position prompt, const Generate& request, const PairFacts& facts) {
-  return request.stepwise ? prompt : std::min(prompt + std::min(request.max_tokens, facts.context_max) - 1, facts.context_max);
+  return request.stepwise ? prompt
+                          : std::min(prompt + std::min(request.max_tokens, facts.context_max) - 1, facts.context_max);
 }
 
-/// Rows of one forward pass that `auto` fills with the drafts of all sessions together: T(16) is the last cheap step of int8 and
-/// int4 on every instruction set measured.
+/// Rows of one forward pass that `auto` fills with the drafts of all sessions together: T(16) is the last cheap step of
+/// int8 and int4 on every instruction set measured.
 constexpr std::int64_t kSharedRows = 16;
 
-bool contains(const std::vector<TokenId>& ids, TokenId id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
+bool contains(const std::vector<TokenId>& ids, TokenId id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
 
 }  // namespace
 
@@ -83,7 +91,8 @@ void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint 
   if (worker == workers_.end()) return send(from, {.body = WhoAreYou{}});
   worker->second.heard = now;
   if (now >= worker->second.ask_again) worker->second.suspect = false;
-  if (const auto* heartbeat = std::get_if<Heartbeat>(&message.body)) return on_heartbeat(worker->second, *heartbeat, now);
+  if (const auto* heartbeat = std::get_if<Heartbeat>(&message.body))
+    return on_heartbeat(worker->second, *heartbeat, now);
   if (std::holds_alternative<Drain>(message.body)) {
     worker->second.draining = true;
     return inform(fmt::format("{} is draining", worker->second.hello.name));
@@ -162,7 +171,8 @@ void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint
   };
   if (const auto worker = workers_.find(from); worker != workers_.end()) {
     const Hello& before = worker->second.hello;
-    if (before.role != hello.role || !(before.facts == hello.facts)) drop_worker(from, "introduced itself as something else", now);
+    if (before.role != hello.role || !(before.facts == hello.facts))
+      drop_worker(from, "introduced itself as something else", now);
   }
   if (const PairFacts* facts = verifier_facts(); facts != nullptr && !workers_.contains(from)) {
     if (auto why = mismatch(*facts, hello.facts)) return refuse(from, hello.name, *why);
@@ -274,19 +284,25 @@ void CoordinatorCore::on_generate(const PeerId& from, const Message& message, Ti
   if (request.max_tokens < 1) {
     return refuse(Errc::kInvalidArgument, fmt::format("max_tokens {}, wanted at least 1", request.max_tokens));
   }
-  if (request.unverified && (request.draft_length < 1 || request.policy != DraftPolicy::kFixed || request.stepwise || request.sampling.logprobs)) {
-    return refuse(Errc::kInvalidArgument, "an unverified answer wants drafts of a fixed length, no steps and no log-probabilities");
+  if (request.unverified && (request.draft_length < 1 || request.policy != DraftPolicy::kFixed || request.stepwise ||
+                             request.sampling.logprobs)) {
+    return refuse(Errc::kInvalidArgument,
+                  "an unverified answer wants drafts of a fixed length, no steps and no log-probabilities");
   }
   if (const PairFacts* facts = verifier_facts()) {
-    if (auto fine = check_request(request.prompt, request.sampling, *facts); !fine) return refuse(fine.error().code, fine.error().message);
+    if (auto fine = check_request(request.prompt, request.sampling, *facts); !fine)
+      return refuse(fine.error().code, fine.error().message);
   }
   if (waiting() >= config_.waiting_max) {
-    return refuse(Errc::kUnavailable, fmt::format("{} requests are waiting, this coordinator lets {} wait", waiting(), config_.waiting_max));
+    return refuse(Errc::kUnavailable, fmt::format("{} requests are waiting, this coordinator lets {} wait", waiting(),
+                                                  config_.waiting_max));
   }
   std::int64_t waiting_tokens = 0;
-  for (const auto& [id, session] : sessions_) waiting_tokens += session.phase == Phase::kWaiting ? session.prompt_size : 0;
+  for (const auto& [id, session] : sessions_)
+    waiting_tokens += session.phase == Phase::kWaiting ? session.prompt_size : 0;
   if (waiting_tokens >= config_.waiting_tokens_max) {
-    return refuse(Errc::kUnavailable, fmt::format("prompts of {} tokens are waiting, this coordinator lets {} wait", waiting_tokens, config_.waiting_tokens_max));
+    return refuse(Errc::kUnavailable, fmt::format("prompts of {} tokens are waiting, this coordinator lets {} wait",
+                                                  waiting_tokens, config_.waiting_tokens_max));
   }
   // Fair queueing: one request of each client that waits, then the next of each.
   std::uint64_t last_turn = turn_;
@@ -307,15 +323,16 @@ void CoordinatorCore::on_generate(const PeerId& from, const Message& message, Ti
 }
 
 std::size_t CoordinatorCore::waiting() const {
-  return static_cast<std::size_t>(
-      std::count_if(sessions_.begin(), sessions_.end(), [](const auto& entry) { return entry.second.phase == Phase::kWaiting; }));
+  return static_cast<std::size_t>(std::count_if(
+      sessions_.begin(), sessions_.end(), [](const auto& entry) { return entry.second.phase == Phase::kWaiting; }));
 }
 
 void CoordinatorCore::start_waiting(TimePoint now) {
   while (sessions_.size() - waiting() < config_.sessions_max) {
     auto first = sessions_.end();  // of two with the same turn the one that came first
     for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
-      if (it->second.phase == Phase::kWaiting && (first == sessions_.end() || it->second.turn < first->second.turn)) first = it;
+      if (it->second.phase == Phase::kWaiting && (first == sessions_.end() || it->second.turn < first->second.turn))
+        first = it;
     }
     // A large one is not overtaken by smaller ones, or it might never find room.
     if (first == sessions_.end() || !start(first, now)) return;
@@ -327,7 +344,8 @@ std::int64_t CoordinatorCore::max_tokens_that_fit(std::int64_t prompt) const {
   for (const auto& [peer, worker] : workers_) {
     if (worker.hello.role != Role::kVerifier || worker.draining) continue;
     const Capacity& capacity = worker.hello.capacity;
-    const Position positions = std::min(capacity.kv_cost.positions(capacity.kv_bytes_max), worker.hello.facts.context_max);
+    const Position positions =
+        std::min(capacity.kv_cost.positions(capacity.kv_bytes_max), worker.hello.facts.context_max);
     most = std::max(most, positions - prompt + 1);  // the last token of an answer needs no K/V
   }
   return most;
@@ -335,7 +353,8 @@ std::int64_t CoordinatorCore::max_tokens_that_fit(std::int64_t prompt) const {
 
 bool CoordinatorCore::start(Sessions::iterator it, TimePoint now) {
   Session& session = it->second;
-  const std::int64_t asked = session.request.max_tokens, fitting = session.request.shorten ? max_tokens_that_fit(session.prompt_size) : asked;
+  const std::int64_t asked = session.request.max_tokens,
+                     fitting = session.request.shorten ? max_tokens_that_fit(session.prompt_size) : asked;
   if (fitting >= 1) session.request.max_tokens = std::min(asked, fitting);
   Worker* best = nullptr;
   PeerId best_peer;
@@ -343,11 +362,13 @@ bool CoordinatorCore::start(Sessions::iterator it, TimePoint now) {
   for (auto& [peer, worker] : workers_) {
     if (worker.hello.role != Role::kVerifier || worker.draining) continue;
     const Capacity& capacity = worker.hello.capacity;
-    const std::int64_t bytes = capacity.kv_cost.bytes(positions_max(session.prompt_size, session.request, worker.hello.facts));
+    const std::int64_t bytes =
+        capacity.kv_cost.bytes(positions_max(session.prompt_size, session.request, worker.hello.facts));
     // What never fits is sent all the same: the verifier says best what is missing.
     const bool refuses = bytes > capacity.kv_bytes_max;
     worth_waiting = worth_waiting || !refuses;
-    if (!refuses && (worker.sessions >= capacity.sessions_max || bytes > capacity.kv_bytes_max - worker.kv_bytes)) continue;
+    if (!refuses && (worker.sessions >= capacity.sessions_max || bytes > capacity.kv_bytes_max - worker.kv_bytes))
+      continue;
     if (best != nullptr && std::pair(best_refuses, best->sessions) <= std::pair(refuses, worker.sessions)) continue;
     best = &worker;
     best_peer = peer;
@@ -364,15 +385,19 @@ bool CoordinatorCore::start(Sessions::iterator it, TimePoint now) {
     return true;
   }
   // The last token of an answer needs no K/V, so prompt + answer may be one longer than the context.
-  session.request.max_tokens = std::min<std::int64_t>(session.request.max_tokens, facts.context_max - session.prompt_size + 1);
+  session.request.max_tokens =
+      std::min<std::int64_t>(session.request.max_tokens, facts.context_max - session.prompt_size + 1);
   session.verifier = best_peer;
   ++best->sessions;
-  if (!session.request.stepwise) session.policy = policies_.make(session.request.policy, session.request.draft_length, best->costs);
+  if (!session.request.stepwise)
+    session.policy = policies_.make(session.request.policy, session.request.draft_length, best->costs);
   if (draft_room(session) > 0) assign_drafter(session);
   session.phase = Phase::kPrefill;
   if (!best_refuses) set_aside(session, positions_max(session.prompt_size, session.request, facts));
-  Prefill prefill{.tokens = session.text, .want_kv = !session.drafter.empty(),
-                  .positions_max = session.request.stepwise ? 0 : session.prompt_size + session.request.max_tokens - 1, .sampling = session.request.sampling,
+  Prefill prefill{.tokens = session.text,
+                  .want_kv = !session.drafter.empty(),
+                  .positions_max = session.request.stepwise ? 0 : session.prompt_size + session.request.max_tokens - 1,
+                  .sampling = session.request.sampling,
                   .compute_all = session.request.unverified};
   if (prefill.sampling.min_tokens > 0) {
     // A stop id beyond the vocabulary never comes.
@@ -406,10 +431,13 @@ void CoordinatorCore::on_kv_chunk(Session& session, SessionId id, KvRows kv) {
 void CoordinatorCore::on_candidates(Sessions::iterator it, Candidates candidates, TimePoint now) {
   Session& session = it->second;
   const PairFacts& facts = workers_.at(session.verifier).hello.facts;
-  const auto limit = static_cast<std::size_t>(std::min<std::int64_t>(session.request.draft_length, drafts_left(session)));
-  const bool sound = candidates.tokens.size() <= limit && (candidates.q.empty() || candidates.q.size() == candidates.tokens.size()) &&
-                     std::all_of(candidates.tokens.begin(), candidates.tokens.end(), [&](TokenId t) { return t < facts.vocab_size; });
-  const std::int64_t waited = (now - session.asked).count(), drafting = std::clamp<std::int64_t>(candidates.draft_ns, 0, waited);
+  const auto limit =
+      static_cast<std::size_t>(std::min<std::int64_t>(session.request.draft_length, drafts_left(session)));
+  const bool sound =
+      candidates.tokens.size() <= limit && (candidates.q.empty() || candidates.q.size() == candidates.tokens.size()) &&
+      std::all_of(candidates.tokens.begin(), candidates.tokens.end(), [&](TokenId t) { return t < facts.vocab_size; });
+  const std::int64_t waited = (now - session.asked).count(),
+                     drafting = std::clamp<std::int64_t>(candidates.draft_ns, 0, waited);
   session.metrics.draft_ns += drafting;
   session.metrics.wire_ns += waited - drafting;
   session.outcome.draft_s = to_seconds(Duration(drafting));
@@ -418,8 +446,8 @@ void CoordinatorCore::on_candidates(Sessions::iterator it, Candidates candidates
     session.drafts = std::move(candidates.tokens);
     session.q = std::move(candidates.q);
   } else {
-    warn(fmt::format("{} candidates with {} distributions, or ids beyond the vocabulary of {}: dropped", candidates.tokens.size(),
-                     candidates.q.size(), facts.vocab_size));
+    warn(fmt::format("{} candidates with {} distributions, or ids beyond the vocabulary of {}: dropped",
+                     candidates.tokens.size(), candidates.q.size(), facts.vocab_size));
   }
   if (!session.request.unverified || session.drafts.empty()) return end_drafting(session, it->first, now);
   session.metrics.drafting_rounds += 1;
@@ -436,19 +464,23 @@ void CoordinatorCore::send_verify(Session& session, SessionId id, TimePoint now)
   tokens.insert(tokens.end(), session.drafts.begin(), session.drafts.end());
   session.phase = Phase::kVerifying;
   if (session.request.stepwise) set_aside(session, base_of(session) + std::ssize(tokens));
-  Verify verify{.tokens = std::move(tokens), .kv_from = drafting_goes_on ? std::optional(session.replica_end) : std::nullopt};
+  Verify verify{.tokens = std::move(tokens),
+                .kv_from = drafting_goes_on ? std::optional(session.replica_end) : std::nullopt};
   const SamplingParams& sampling = session.request.sampling;
   if (!sampling.greedy() && sampling.rule == SamplingRule::kRejection) verify.q = session.q;  // else drafts must match
-  ask_verifier(session, {.session = id, .round = session.round, .base = base_of(session), .body = std::move(verify)}, now);
+  ask_verifier(session, {.session = id, .round = session.round, .base = base_of(session), .body = std::move(verify)},
+               now);
 }
 
 std::int64_t CoordinatorCore::draft_room(const Session& session) const {
   const std::int64_t room = std::min<std::int64_t>(session.request.draft_length, drafts_left(session));
   if (session.request.policy != DraftPolicy::kAuto) return room;
-  // Rows of all sessions share forward passes, and what drafts gain one session the others lose, which no session's own policy can see.
+  // Rows of all sessions share forward passes, and what drafts gain one session the others lose, which no session's own
+  // policy can see.
   const auto others = std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
     const Session& other = entry.second;
-    return &other != &session && other.verifier == session.verifier && (other.phase == Phase::kDrafting || other.phase == Phase::kVerifying);
+    return &other != &session && other.verifier == session.verifier &&
+           (other.phase == Phase::kDrafting || other.phase == Phase::kVerifying);
   });
   return std::min<std::int64_t>(room, kSharedRows / (others + 1) - 1);
 }
@@ -462,13 +494,15 @@ void CoordinatorCore::next_round(Session& session, SessionId id, TimePoint now, 
   session.round_began = now;
   const std::int64_t room = draft_room(session);
   if (room > 0) {
-    const bool other = std::any_of(workers_.begin(), workers_.end(), [](const auto& entry) { return entry.second.may_draft(); });
+    const bool other =
+        std::any_of(workers_.begin(), workers_.end(), [](const auto& entry) { return entry.second.may_draft(); });
     if (usable_drafter(session) == nullptr && other) unassign_drafter(session, id, true);
     assign_drafter(session);
     const Worker* drafter = usable_drafter(session);
     if (drafter != nullptr && drafter->draining) {
       unassign_drafter(session, id, true);
-    } else if (drafter != nullptr && session.kv.from == session.replica_end && (catch_up || session.kv.to < base_of(session))) {
+    } else if (drafter != nullptr && session.kv.from == session.replica_end &&
+               (catch_up || session.kv.to < base_of(session))) {
       // Such rows travel by themselves, so that a round's bytes can be told from them.
       // A long history comes in pieces, one a round, and ends short of base until the last.
       on_kv_chunk(session, id, std::exchange(session.kv, {}));
@@ -481,7 +515,8 @@ void CoordinatorCore::next_round(Session& session, SessionId id, TimePoint now, 
 
 void CoordinatorCore::draft(Session& session, SessionId id, std::int64_t room, TimePoint now) {
   std::span<const TokenId> ngram;
-  if (room > 0 && Policies::takes_ngram(session.request.policy)) ngram = ngram_draft(session.text, static_cast<std::size_t>(room));
+  if (room > 0 && Policies::takes_ngram(session.request.policy))
+    ngram = ngram_draft(session.text, static_cast<std::size_t>(room));
   session.choice = session.policy->choose({.assistant = usable_drafter(session) != nullptr ? static_cast<int>(room) : 0,
                                            .ngram = static_cast<int>(ngram.size())});
   session.outcome.source = session.choice.source;
@@ -493,7 +528,8 @@ void CoordinatorCore::draft(Session& session, SessionId id, std::int64_t room, T
 
 void CoordinatorCore::ask_drafter(Session& session, SessionId id, std::int64_t draft_length, TimePoint now) {
   const Position base = base_of(session);
-  const bool continues = session.kv.from == session.replica_end && session.kv.to == base, up_to_date = session.replica_end == base;
+  const bool continues = session.kv.from == session.replica_end && session.kv.to == base,
+             up_to_date = session.replica_end == base;
   if (draft_length <= 0 || usable_drafter(session) == nullptr || !session.hidden || (!continues && !up_to_date)) {
     return end_drafting(session, id, now);
   }
@@ -503,21 +539,26 @@ void CoordinatorCore::ask_drafter(Session& session, SessionId id, std::int64_t d
   session.outcome.draft_rows = static_cast<int>(up_to_date ? 0 : base - session.kv.from);
   SamplingParams sampling = session.request.sampling;
   sampling.logprobs.reset();  // the target's matter
-  send(session.drafter, {.session = id, .round = session.round, .base = base,
-                         .body = Draft{.token = session.text.back(),
-                                       .draft_length = static_cast<std::int32_t>(draft_length),
-                                       .hidden = std::move(*session.hidden),
-                                       .kv = up_to_date ? KvRows{.from = base, .to = base, .donors = {}} : std::move(session.kv),
-                                       .sampling = sampling == SamplingParams{} ? std::nullopt : std::optional(std::move(sampling)),
-                                       .index = answered(session),
-                                       .want_state = session.request.unverified,
-                                       .want_q = logs_rejections(session)}});
+  send(session.drafter,
+       {.session = id,
+        .round = session.round,
+        .base = base,
+        .body = Draft{.token = session.text.back(),
+                      .draft_length = static_cast<std::int32_t>(draft_length),
+                      .hidden = std::move(*session.hidden),
+                      .kv = up_to_date ? KvRows{.from = base, .to = base, .donors = {}} : std::move(session.kv),
+                      .sampling = sampling == SamplingParams{} ? std::nullopt : std::optional(std::move(sampling)),
+                      .index = answered(session),
+                      .want_state = session.request.unverified,
+                      .want_q = logs_rejections(session)}});
   session.hidden.reset();
   session.kv = {};
 }
 
 void CoordinatorCore::end_drafting(Session& session, SessionId id, TimePoint now) {
-  if (session.request.unverified) return fail(sessions_.find(id), Errc::kUnavailable, "no drafter has drafted: without a verifier the answer ends here");
+  if (session.request.unverified)
+    return fail(sessions_.find(id), Errc::kUnavailable,
+                "no drafter has drafted: without a verifier the answer ends here");
   if (!session.request.stepwise) return send_verify(session, id, now);
   session.phase = Phase::kPaused;
   session.phase_since = now;
@@ -548,11 +589,13 @@ void CoordinatorCore::on_step(const PeerId& from, const Message& message, TimePo
   const PairFacts& facts = workers_.at(session.verifier).hello.facts;
   for (const TokenId token : step.drafts) {
     if (token >= facts.vocab_size) {
-      return refuse(Errc::kInvalidArgument, fmt::format("draft token id {}, the vocabulary has {}", token, facts.vocab_size));
+      return refuse(Errc::kInvalidArgument,
+                    fmt::format("draft token id {}, the vocabulary has {}", token, facts.vocab_size));
     }
   }
   if (std::ssize(step.drafts) > tokens_left(session) - 1) {
-    return refuse(Errc::kInvalidArgument, fmt::format("{} drafts, the context has room for {}", step.drafts.size(), tokens_left(session) - 1));
+    return refuse(Errc::kInvalidArgument,
+                  fmt::format("{} drafts, the context has room for {}", step.drafts.size(), tokens_left(session) - 1));
   }
   session.drafts = step.drafts;
   session.q.clear();  // the client says what it drafts, not from what
@@ -566,14 +609,17 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
   const bool prefill = session.phase == Phase::kPrefill;
   const Position committed = prefill ? session.prompt_size : base_of(session) + verdict.accepted + 1;
   if (verdict.accepted < 0 || verdict.accepted > static_cast<std::int64_t>(session.drafts.size()) ||
-      verdict.committed != committed || verdict.next_token < 0 || verdict.next_token >= verifier.hello.facts.vocab_size) {
+      verdict.committed != committed || verdict.next_token < 0 ||
+      verdict.next_token >= verifier.hello.facts.vocab_size) {
     return fail(it, Errc::kMalformed,
                 fmt::format("verifier {} accepted {} of {} drafts and committed {}, wanted {}", verifier.hello.name,
                             verdict.accepted, session.drafts.size(), verdict.committed, committed));
   }
-  if (!fits(verdict.logprobs, session.request.sampling.logprobs, static_cast<std::size_t>(verdict.accepted) + 1, verifier.hello.facts.vocab_size)) {
-    return fail(it, Errc::kMalformed, fmt::format("verifier {} sent {} logprobs for {} tokens, or not those that were asked for", verifier.hello.name,
-                                                  verdict.logprobs.size(), verdict.accepted + 1));
+  if (!fits(verdict.logprobs, session.request.sampling.logprobs, static_cast<std::size_t>(verdict.accepted) + 1,
+            verifier.hello.facts.vocab_size)) {
+    return fail(it, Errc::kMalformed,
+                fmt::format("verifier {} sent {} logprobs for {} tokens, or not those that were asked for",
+                            verifier.hello.name, verdict.logprobs.size(), verdict.accepted + 1));
   }
   RequestMetrics& metrics = session.metrics;
   if (prefill) {
@@ -582,7 +628,8 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
     metrics.cached_prompt_tokens = std::min(verdict.cached_tokens, committed);
   } else {
     ++metrics.rounds;
-    const std::int64_t waited = (now - session.asked).count(), verifying = std::clamp<std::int64_t>(verdict.verify_ns, 0, waited);
+    const std::int64_t waited = (now - session.asked).count(),
+                       verifying = std::clamp<std::int64_t>(verdict.verify_ns, 0, waited);
     metrics.verify_ns += verifying;
     metrics.wire_ns += waited - verifying;
     session.outcome.drafted = static_cast<int>(session.drafts.size());
@@ -611,9 +658,13 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
       metrics.accepted_tokens += verdict.accepted;
       const auto slot = static_cast<std::size_t>(verdict.accepted);
       if (logs_rejections(session) && slot < drafted) {
-        Rejection& rejection = rejections_.emplace_back(Rejection{.session = it->first, .round = session.round, .base = base_of(session),
-                                                                  .source = session.outcome.source, .slot = verdict.accepted,
-                                                                  .draft = session.drafts[slot], .target = verdict.next_token});
+        Rejection& rejection = rejections_.emplace_back(Rejection{.session = it->first,
+                                                                  .round = session.round,
+                                                                  .base = base_of(session),
+                                                                  .source = session.outcome.source,
+                                                                  .slot = verdict.accepted,
+                                                                  .draft = session.drafts[slot],
+                                                                  .target = verdict.next_token});
         if (!session.q.empty()) compare(rejection, session.q[slot]);
       }
     }
@@ -623,7 +674,8 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
   std::vector<TokenId> fresh(session.drafts.begin(), session.drafts.begin() + verdict.accepted);
   fresh.push_back(verdict.next_token);
   std::optional<RoundReport> report;
-  if (session.request.report_rounds && !prefill) report = {.draft_length = session.choice.length, .drafts = session.drafts, .outcome = session.outcome};
+  if (session.request.report_rounds && !prefill)
+    report = {.draft_length = session.choice.length, .drafts = session.drafts, .outcome = session.outcome};
   if (emit(it, std::move(fresh), std::move(verdict.logprobs), std::move(report), now)) return;
 
   session.hidden = std::move(verdict.hidden);
@@ -639,16 +691,19 @@ void CoordinatorCore::on_verdict(Sessions::iterator it, Message message, TimePoi
 bool CoordinatorCore::emit(Sessions::iterator it, std::vector<TokenId> fresh, std::vector<TokenLogprobs> logprobs,
                            std::optional<RoundReport> round, TimePoint now) {
   Session& session = it->second;
-  const auto stop = std::find_if(fresh.begin(), fresh.end(), [&](TokenId t) { return contains(session.request.stop_ids, t); });
+  const auto stop =
+      std::find_if(fresh.begin(), fresh.end(), [&](TokenId t) { return contains(session.request.stop_ids, t); });
   const bool stopped = stop != fresh.end();
   if (stopped) fresh.erase(stop + 1, fresh.end());
   if (!logprobs.empty()) logprobs.resize(fresh.size());
-  CHECK(static_cast<std::int64_t>(fresh.size()) <= tokens_left(session), "{} tokens, {} left", fresh.size(), tokens_left(session));
+  CHECK(static_cast<std::int64_t>(fresh.size()) <= tokens_left(session), "{} tokens, {} left", fresh.size(),
+        tokens_left(session));
   const std::int64_t index = answered(session);
   session.text.insert(session.text.end(), fresh.begin(), fresh.end());
   session.last_token = now;
   session.metrics.decode_ns = (now - session.first_token).count();
-  send(session.client, {.session = session.request_id, .body = Tokens{index, std::move(fresh), std::move(logprobs), std::move(round)}});
+  send(session.client,
+       {.session = session.request_id, .body = Tokens{index, std::move(fresh), std::move(logprobs), std::move(round)}});
   if (!stopped && tokens_left(session) > 0) return false;
   finish(it, Done{stopped ? FinishReason::kStop : FinishReason::kLength, session.metrics});
   return true;
@@ -717,15 +772,18 @@ void CoordinatorCore::on_tick(TimePoint now) {
           drafter->suspect = true;
           drafter->ask_again = now + drafter->retry;
           drafter->retry = std::clamp(2 * drafter->retry, config_.draft_retry_min, config_.draft_retry_max);
-          warn_of_peer(session.drafter, fmt::format("drafter {} did not answer within {:.1f} s; going on without it", drafter->hello.name,
-                                                    to_seconds(config_.draft_timeout)), now);
+          warn_of_peer(session.drafter,
+                       fmt::format("drafter {} did not answer within {:.1f} s; going on without it",
+                                   drafter->hello.name, to_seconds(config_.draft_timeout)),
+                       now);
         }
         end_drafting(session, current->first, now);
         break;
       case Phase::kPaused:
         if (now - session.kept_alive < config_.keep_alive) break;
         if (++session.keep_alives > config_.keep_alives_max) {
-          fail(current, Errc::kTimeout, fmt::format("no step for {:.0f} s", to_seconds(config_.keep_alive * session.keep_alives)));
+          fail(current, Errc::kTimeout,
+               fmt::format("no step for {:.0f} s", to_seconds(config_.keep_alive * session.keep_alives)));
           break;
         }
         session.kept_alive = now;
@@ -752,7 +810,8 @@ std::optional<TimePoint> CoordinatorCore::next_deadline() const {
   std::optional<TimePoint> first;
   for (const auto& [id, session] : sessions_) {
     if (session.phase != Phase::kDrafting || session.choice.patience_s >= to_seconds(config_.draft_timeout)) continue;
-    const TimePoint due = session.phase_since + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(session.choice.patience_s));
+    const TimePoint due = session.phase_since + std::chrono::duration_cast<Duration>(
+                                                    std::chrono::duration<double>(session.choice.patience_s));
     if (!first || due < *first) first = due;
   }
   return first;
@@ -774,17 +833,25 @@ void CoordinatorCore::on_sent(const Message& message, std::size_t bytes) {
 }
 
 Status CoordinatorCore::status() const {
-  Status status{.sessions = static_cast<std::int32_t>(sessions_.size()), .waiting = static_cast<std::int32_t>(waiting())};
+  Status status{.sessions = static_cast<std::int32_t>(sessions_.size()),
+                .waiting = static_cast<std::int32_t>(waiting())};
   for (const auto& [peer, worker] : workers_) {
     ++(worker.hello.role == Role::kVerifier ? status.verifiers : status.drafters);
     if (status.workers.size() == WireLimits{}.workers_max) continue;
     // Two hosts may have one name, and one worker is here twice after a reconnect, until the old peer counts as gone.
     std::string name = worker.hello.name;
-    const auto is_taken = [&] { return std::ranges::any_of(status.workers, [&](const WorkerStatus& other) { return other.name == name; }); };
+    const auto is_taken = [&] {
+      return std::ranges::any_of(status.workers, [&](const WorkerStatus& other) { return other.name == name; });
+    };
     for (int n = 2; is_taken(); ++n) name = fmt::format("{}#{}", worker.hello.name, n);
-    status.workers.push_back({.role = worker.hello.role, .name = std::move(name), .sessions = worker.sessions,
-                              .draining = worker.draining, .rtt_ns = worker.rtt.count(), .kv_bytes = worker.kv_bytes,
-                              .kv_bytes_max = worker.hello.role == Role::kVerifier ? worker.hello.capacity.kv_bytes_max : 0});
+    status.workers.push_back(
+        {.role = worker.hello.role,
+         .name = std::move(name),
+         .sessions = worker.sessions,
+         .draining = worker.draining,
+         .rtt_ns = worker.rtt.count(),
+         .kv_bytes = worker.kv_bytes,
+         .kv_bytes_max = worker.hello.role == Role::kVerifier ? worker.hello.capacity.kv_bytes_max : 0});
   }
   return status;
 }

@@ -13,14 +13,14 @@ namespace outrider {
 
 struct CoordinatorConfig {
   LinkConfig link = {};
-  /// The first session number, and the first number of a Welcome. Give a random one: workers tell this coordinator from an
-  /// earlier one by it.
+  /// The first session number, and the first number of a Welcome. Give a random one: workers tell this coordinator from
+  /// an earlier one by it.
   std::uint64_t instance = 1;
   /// A drafter that has not answered by then is left out of the round; it is asked again once it is
   /// heard. Losing a round of drafts costs little, waiting for a dead drafter costs a user's patience.
   Duration draft_timeout = std::chrono::milliseconds(500);
-  /// One that is alive and misses its time again is left out for so long, then for twice as long each time, up to the second:
-  /// it may be too slow or too far away for ever.
+  /// One that is alive and misses its time again is left out for so long, then for twice as long each time, up to the
+  /// second: it may be too slow or too far away for ever.
   Duration draft_retry_min = std::chrono::seconds(1), draft_retry_max = std::chrono::seconds(64);
   /// Repeat an unanswered request to a verifier that is alive: its answer or the request was lost.
   Duration verify_resend = std::chrono::seconds(2);
@@ -28,11 +28,11 @@ struct CoordinatorConfig {
   /// take it for one whose Free was lost (VerifierConfig::session_idle_max), and see whether the client
   /// is still there. Rare, because all of it waits in the queue of a client that does not read.
   Duration keep_alive = std::chrono::seconds(30);
-  int keep_alives_max = 120;  ///< then the session fails: nobody waits an hour for a step
-  std::size_t sessions_max = 1024;  ///< at work at once, on all verifiers
-  std::size_t waiting_max = 1024;   ///< requests that wait for their turn; a further one is refused
+  int keep_alives_max = 120;                  ///< then the session fails: nobody waits an hour for a step
+  std::size_t sessions_max = 1024;            ///< at work at once, on all verifiers
+  std::size_t waiting_max = 1024;             ///< requests that wait for their turn; a further one is refused
   std::int64_t waiting_tokens_max = 1 << 24;  ///< likewise, of their prompts: 64 MiB
-  bool want_rejections = false;     ///< fill take_rejections(): the drafters send their distributions
+  bool want_rejections = false;               ///< fill take_rejections(): the drafters send their distributions
 };
 
 /// The coordinator's side of every session, as a pure state machine: owns the text, asks the drafter,
@@ -74,17 +74,19 @@ class CoordinatorCore {
     TimePoint ask_again{};
     int sessions = 0;
     std::int64_t kv_bytes = 0;  ///< of a verifier: set aside for them
-    Duration rtt{};  ///< of its heartbeats, smoothed; 0: not measured yet
-    CostModel costs = {};  ///< of a verifier: its sessions' policies refer to it
+    Duration rtt{};             ///< of its heartbeats, smoothed; 0: not measured yet
+    CostModel costs = {};       ///< of a verifier: its sessions' policies refer to it
 
     /// Whether a session may be given to it now.
-    bool may_draft() const { return hello.role == Role::kDrafter && !draining && !suspect && sessions < hello.capacity.sessions_max; }
+    bool may_draft() const {
+      return hello.role == Role::kDrafter && !draining && !suspect && sessions < hello.capacity.sessions_max;
+    }
   };
   enum class Phase { kWaiting, kPrefill, kPaused, kDrafting, kVerifying };  ///< kPaused: for a Step
   struct Session {
     PeerId client;
     std::uint64_t turn = 0;     ///< the lowest of those that wait starts first
-    SessionId request_id{};  ///< the client's number for it
+    SessionId request_id{};     ///< the client's number for it
     Generate request;           ///< its prompt is in `text`
     std::vector<TokenId> text;  ///< prompt, then answer
     Position prompt_size = 0;
@@ -92,9 +94,9 @@ class CoordinatorCore {
     TimePoint phase_since{}, asked{};
     TimePoint kept_alive{};  ///< last request to the verifier, repeats while paused included
     TimePoint opened{}, first_token{}, last_token{};
-    PeerId verifier, drafter;  ///< "" while there is none
-    bool no_drafter = false;   ///< one had no room for it, against our books: it gets none any more
-    std::int64_t kv_bytes = 0; ///< what it takes of its verifier's memory
+    PeerId verifier, drafter;   ///< "" while there is none
+    bool no_drafter = false;    ///< one had no room for it, against our books: it gets none any more
+    std::int64_t kv_bytes = 0;  ///< what it takes of its verifier's memory
     RoundId round{};
     std::vector<TokenId> drafts;
     std::vector<Distribution> q;         ///< as the drafter sent it with the drafts
@@ -103,8 +105,8 @@ class CoordinatorCore {
     std::optional<Message> outstanding;  ///< the last request to the verifier
     // The drafter's next input, from the last verdict.
     std::optional<WireTensor> hidden;
-    KvRows kv;                  ///< not yet sent
-    Position replica_end = 0;   ///< rows sent to the drafter
+    KvRows kv;                 ///< not yet sent
+    Position replica_end = 0;  ///< rows sent to the drafter
     RequestMetrics metrics;
     std::unique_ptr<DraftLengthPolicy> policy;  ///< none while it waits, and for a stepwise text
     DraftChoice choice;                         ///< of this round
@@ -124,7 +126,8 @@ class CoordinatorCore {
 
   /// Starts the sessions that wait, in the order of their turns, until one has to go on waiting.
   void start_waiting(TimePoint now);
-  /// Of an answer to so long a prompt, in the verifier with the most memory, were it empty; below 1: the prompt does not fit.
+  /// Of an answer to so long a prompt, in the verifier with the most memory, were it empty; below 1: the prompt does
+  /// not fit.
   std::int64_t max_tokens_that_fit(std::int64_t prompt) const;
   /// Gives a session to a verifier, or fails it. @return false if no verifier has room for it now.
   bool start(Sessions::iterator it, TimePoint now);
@@ -132,7 +135,8 @@ class CoordinatorCore {
   void set_aside(Session& session, Position positions);
   std::size_t waiting() const;
   /// Adds tokens to the answer up to the first stop, and sends them. @return whether they ended the session.
-  bool emit(Sessions::iterator it, std::vector<TokenId> fresh, std::vector<TokenLogprobs> logprobs, std::optional<RoundReport> round, TimePoint now);
+  bool emit(Sessions::iterator it, std::vector<TokenId> fresh, std::vector<TokenLogprobs> logprobs,
+            std::optional<RoundReport> round, TimePoint now);
   /// Opens a round, and drafts and verifies unless the client takes the steps itself.
   /// catch_up: the K/V at hand belong to a prompt or to a late joiner's history, not to a round of drafts.
   void next_round(Session& session, SessionId id, TimePoint now, bool catch_up);

@@ -15,7 +15,9 @@ Hello with_sessions_max(Hello hello, std::int64_t sessions_max) {
 }  // namespace
 
 DrafterCore::DrafterCore(const DrafterConfig& config, Hello hello)
-    : config_(config), facts_(hello.facts), link_(config.link, with_sessions_max(std::move(hello), config.sessions_max)) {}
+    : config_(config),
+      facts_(hello.facts),
+      link_(config.link, with_sessions_max(std::move(hello), config.sessions_max)) {}
 
 void DrafterCore::on_message(Message message, TimePoint now) {
   WorkerLink::Event event;
@@ -28,7 +30,8 @@ void DrafterCore::on_message(Message message, TimePoint now) {
   if (std::holds_alternative<Draft>(message.body)) return on_draft(std::move(message), now);
   if (auto* chunk = std::get_if<KvChunk>(&message.body)) {
     // Rows after those that a draft wants are of a later round: nobody waits for it any more.
-    if (Session* session = find_or_open(message.session, now); session != nullptr && extend(*session, message.session, std::move(chunk->kv))) {
+    if (Session* session = find_or_open(message.session, now);
+        session != nullptr && extend(*session, message.session, std::move(chunk->kv))) {
       drop_draft(message.session);
     }
     return;
@@ -72,11 +75,13 @@ void DrafterCore::drop_draft(SessionId id) {
 
 void DrafterCore::on_draft(Message message, TimePoint now) {
   const auto answer = [&](Body body) {
-    outgoing_.push_back({"", {.session = message.session, .round = message.round, .base = message.base, .body = std::move(body)}});
+    outgoing_.push_back(
+        {"", {.session = message.session, .round = message.round, .base = message.base, .body = std::move(body)}});
   };
   Session* session = find_or_open(message.session, now);
   if (session == nullptr) {
-    return answer(Failed{Errc::kUnavailable, fmt::format("{} sessions, this drafter takes {}", sessions_.size(), config_.sessions_max)});
+    return answer(Failed{Errc::kUnavailable,
+                         fmt::format("{} sessions, this drafter takes {}", sessions_.size(), config_.sessions_max)});
   }
   if (message.round < session->round) return;  // late
   if (message.round == session->round && session->last_answer) {
@@ -89,17 +94,21 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
   const bool hidden_fits = (draft.hidden.dtype == facts_.hidden_dtype || draft.hidden.dtype == DType::kF32) &&
                            draft.hidden.shape == std::vector<std::int64_t>{facts_.hidden_size};
   if (!hidden_fits || draft.token < 0 || draft.token >= facts_.vocab_size) {
-    return answer(Failed{Errc::kMismatch, fmt::format("draft request with token {} and hidden row [{}], wanted a token below {} and [{}]",
-                                                      draft.token, fmt::join(draft.hidden.shape, ", "), facts_.vocab_size, facts_.hidden_size)});
+    return answer(
+        Failed{Errc::kMismatch,
+               fmt::format("draft request with token {} and hidden row [{}], wanted a token below {} and [{}]",
+                           draft.token, fmt::join(draft.hidden.shape, ", "), facts_.vocab_size, facts_.hidden_size)});
   }
   if (draft.sampling) {
-    if (auto fine = check_sampling(*draft.sampling, facts_.vocab_size); !fine) return answer(Failed{Errc::kMismatch, fine.error().message});
+    if (auto fine = check_sampling(*draft.sampling, facts_.vocab_size); !fine)
+      return answer(Failed{Errc::kMismatch, fine.error().message});
   }
   extend(*session, message.session, std::move(draft.kv));
   session->round = message.round;
   session->last_answer.reset();
   // A lost or late delta: say from where to send again. What did arrive is kept.
-  if (session->replica_end != message.base || message.base == 0) return answer(NeedKv{std::min(session->replica_end, message.base)});
+  if (session->replica_end != message.base || message.base == 0)
+    return answer(NeedKv{std::min(session->replica_end, message.base)});
   drafts_.push_back({.kind = DraftWork::Kind::kDraft,
                      .session = message.session,
                      .round = message.round,
@@ -125,8 +134,11 @@ std::vector<DraftWork> DrafterCore::take_work() {
 void DrafterCore::on_drafted(const DraftWork& work, Drafts drafts) {
   const auto known = sessions_.find(work.session);
   if (known == sessions_.end() || known->second.round != work.round) return;  // freed or overtaken meanwhile
-  Message answer{.session = work.session, .round = work.round, .base = work.base,
-                 .body = Candidates{std::move(drafts.tokens), drafts.draft_ns, std::move(drafts.q), std::move(drafts.state)}};
+  Message answer{
+      .session = work.session,
+      .round = work.round,
+      .base = work.base,
+      .body = Candidates{std::move(drafts.tokens), drafts.draft_ns, std::move(drafts.q), std::move(drafts.state)}};
   known->second.last_answer = answer;
   outgoing_.push_back({"", std::move(answer)});
 }

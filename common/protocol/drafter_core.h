@@ -19,9 +19,9 @@ struct DraftWork {
   enum class Kind { kExtend, kDraft, kRelease } kind = Kind::kExtend;
   SessionId session{};
   RoundId round{};
-  Position base = 0;            ///< kDraft: the replica's length
-  KvRows kv = {};               ///< kExtend: rows to append to the replica
-  TokenId token = 0;            ///< kDraft, as all below
+  Position base = 0;  ///< kDraft: the replica's length
+  KvRows kv = {};     ///< kExtend: rows to append to the replica
+  TokenId token = 0;  ///< kDraft, as all below
   std::int32_t draft_length = 0;
   WireTensor hidden = {};
   std::optional<SamplingParams> sampling = {};  ///< as in Draft
@@ -32,8 +32,8 @@ struct DraftWork {
 /// Answer to a kDraft.
 struct Drafts {
   std::vector<TokenId> tokens;
-  std::vector<Distribution> q;  ///< as in Candidates
-  std::int64_t draft_ns = 0;    ///< in assistant forwards
+  std::vector<Distribution> q;           ///< as in Candidates
+  std::int64_t draft_ns = 0;             ///< in assistant forwards
   std::optional<WireTensor> state = {};  ///< as in Candidates
 };
 
@@ -47,7 +47,8 @@ class DrafterCore {
   void on_message(Message message, TimePoint now);
   void on_tick(TimePoint now);
   /// Rows and releases in the order they came, then the draft that was asked for first: one at a time, because while it
-  /// is made the coordinator may go on without those that wait. They are then dropped, and their rows are there already.
+  /// is made the coordinator may go on without those that wait. They are then dropped, and their rows are there
+  /// already.
   std::vector<DraftWork> take_work();
   /// Answers a kDraft. @pre the work came from take_work().
   void on_drafted(const DraftWork& work, Drafts drafts);
@@ -60,8 +61,8 @@ class DrafterCore {
 
  private:
   struct Session {
-    Position replica_end = 0;             ///< committed positions [0, replica_end) are held
-    RoundId round{};                      ///< the last Draft seen
+    Position replica_end = 0;  ///< committed positions [0, replica_end) are held
+    RoundId round{};           ///< the last Draft seen
     std::optional<Message> last_answer;
     TimePoint heard{};
   };
@@ -80,8 +81,9 @@ class DrafterCore {
   PairFacts facts_;
   WorkerLink link_;
   std::map<SessionId, Session> sessions_;
-  std::vector<DraftWork> rows_;    ///< kExtend and kRelease
-  std::vector<DraftWork> drafts_;  ///< kDraft, one of a session at most: the replica ends at its base once rows_ are done
+  std::vector<DraftWork> rows_;  ///< kExtend and kRelease
+  std::vector<DraftWork>
+      drafts_;  ///< kDraft, one of a session at most: the replica ends at its base once rows_ are done
   std::vector<Outgoing> outgoing_;
   std::vector<Notice> notices_;
 };

@@ -17,7 +17,8 @@ std::optional<std::string> mismatch(const PairFacts& verifier, const PairFacts& 
     return fmt::format("{}: verifier has {}, drafter has {}", what, v, d);
   };
   const auto hex = [](std::uint64_t x) { return fmt::format("{:016x}", x); };
-  if (verifier.hidden_size != drafter.hidden_size) return differ("hidden_size", verifier.hidden_size, drafter.hidden_size);
+  if (verifier.hidden_size != drafter.hidden_size)
+    return differ("hidden_size", verifier.hidden_size, drafter.hidden_size);
   if (verifier.vocab_size != drafter.vocab_size) return differ("vocab_size", verifier.vocab_size, drafter.vocab_size);
   if (verifier.kv_dtype != drafter.kv_dtype)
     return differ("K/V type", to_string(verifier.kv_dtype), to_string(drafter.kv_dtype));
@@ -30,7 +31,8 @@ std::optional<std::string> mismatch(const PairFacts& verifier, const PairFacts& 
     return differ("donor", describe(verifier.donors[i]), describe(drafter.donors[i]));
   }
   if (verifier.embedding_fingerprint != drafter.embedding_fingerprint)
-    return differ("target embedding fingerprint", hex(verifier.embedding_fingerprint), hex(drafter.embedding_fingerprint));
+    return differ("target embedding fingerprint", hex(verifier.embedding_fingerprint),
+                  hex(drafter.embedding_fingerprint));
   const bool both_known = verifier.backbone_fingerprint != 0 && drafter.backbone_fingerprint != 0;
   if (both_known && verifier.backbone_fingerprint != drafter.backbone_fingerprint)
     return differ("backbone fingerprint", hex(verifier.backbone_fingerprint), hex(drafter.backbone_fingerprint));
@@ -49,7 +51,8 @@ Position first_useful_row(const DonorFacts& donor, Position from, Position to) {
 Result<void> check_rows(const PairFacts& facts, const KvRows& kv) {
   if (kv.empty()) return {};
   if (kv.donors.size() != facts.donors.size()) {
-    return Error{Errc::kMismatch, fmt::format("K/V rows of {} donors, wanted {}", kv.donors.size(), facts.donors.size())};
+    return Error{Errc::kMismatch,
+                 fmt::format("K/V rows of {} donors, wanted {}", kv.donors.size(), facts.donors.size())};
   }
   for (std::size_t i = 0; i < kv.donors.size(); ++i) {
     const DonorFacts& wanted = facts.donors[i];
@@ -64,7 +67,8 @@ Result<void> check_rows(const PairFacts& facts, const KvRows& kv) {
     }
     const Position latest_first = first_useful_row(wanted, kv.from, kv.to);
     if (seen.first > latest_first) {
-      return Error{Errc::kMismatch, fmt::format("K/V rows of donor {} start at {}, wanted {} or less", i, seen.first, latest_first)};
+      return Error{Errc::kMismatch,
+                   fmt::format("K/V rows of donor {} start at {}, wanted {} or less", i, seen.first, latest_first)};
     }
   }
   return {};

@@ -31,7 +31,7 @@ struct WireLimits {
   std::size_t tensor_bytes_max = 64u << 20;  ///< one donor tensor of one prefill chunk
   std::size_t tensors_max = 5;               ///< hidden row, then K and V of two donors
   std::size_t tokens_max = 1u << 20;
-  std::size_t workers_max = 256;             ///< that a Status lists
+  std::size_t workers_max = 256;  ///< that a Status lists
   std::int32_t draft_length_max = kDraftLengthMax;
 };
 
@@ -88,8 +88,8 @@ struct PairFacts {
   std::int32_t hidden_size = 0;
   std::int32_t vocab_size = 0;
   Position context_max = 0;
-  DType kv_dtype = DType::kF32;      ///< K/V rows as the verifier sends them
-  DType hidden_dtype = DType::kF32;  ///< the exported hidden row
+  DType kv_dtype = DType::kF32;         ///< K/V rows as the verifier sends them
+  DType hidden_dtype = DType::kF32;     ///< the exported hidden row
   std::vector<DonorFacts> donors = {};  ///< sliding first, then full
   bool operator==(const PairFacts&) const = default;
 };
@@ -108,7 +108,8 @@ struct KvCost {
   Position positions(std::int64_t bytes) const {
     const std::int64_t first = bytes_per_position + ring_bytes_per_position;  // while the rings are not full
     if (first > 0 && bytes / first < ring_rows) return bytes / first;
-    return bytes_per_position > 0 ? (bytes - ring_rows * ring_bytes_per_position) / bytes_per_position : std::numeric_limits<Position>::max();
+    return bytes_per_position > 0 ? (bytes - ring_rows * ring_bytes_per_position) / bytes_per_position
+                                  : std::numeric_limits<Position>::max();
   }
 };
 
@@ -127,8 +128,8 @@ struct Hello {  ///< worker -> coordinator
   Capacity capacity = {};
 };
 struct Welcome {  ///< coordinator -> worker
-  /// The next number for each worker that joins, also for one that was given up and comes back. Another than before: the
-  /// coordinator knows of no session here, forget them all.
+  /// The next number for each worker that joins, also for one that was given up and comes back. Another than before:
+  /// the coordinator knows of no session here, forget them all.
   std::uint64_t membership = 0;
 };
 struct Refuse {  ///< either way: this connection is of no use
@@ -136,36 +137,36 @@ struct Refuse {  ///< either way: this connection is of no use
   std::string message;
 };
 struct WhoAreYou {};  ///< coordinator -> an unknown worker: say Hello again
-struct Heartbeat {  ///< both ways, every heartbeat interval
+struct Heartbeat {    ///< both ways, every heartbeat interval
   /// The coordinator's clock. A worker that gets one above 0 sends it back at once, and the coordinator
   /// then knows the round trip. A worker's own heartbeats have 0.
   std::int64_t sent_ns = 0;
 };
-struct Drain {};      ///< worker -> coordinator: give me no new sessions
+struct Drain {};  ///< worker -> coordinator: give me no new sessions
 
 // ---- one session ----
 
 struct Prefill {  ///< coordinator -> verifier; round 0, base 0
   std::vector<TokenId> tokens;
-  bool want_kv = false;  ///< stream donor rows while it runs
-  Position positions_max = 0;  ///< K/V rows that the whole session can come to need; 0: not known
-  SamplingParams sampling = {};         ///< of the whole session
-  std::vector<TokenId> stop_ids = {};   ///< what sampling.min_tokens masks; empty without it
-  bool compute_all = false;  ///< reuse no K/V: only later Verifys would bring all of their rows to a drafter
+  bool want_kv = false;                ///< stream donor rows while it runs
+  Position positions_max = 0;          ///< K/V rows that the whole session can come to need; 0: not known
+  SamplingParams sampling = {};        ///< of the whole session
+  std::vector<TokenId> stop_ids = {};  ///< what sampling.min_tokens masks; empty without it
+  bool compute_all = false;            ///< reuse no K/V: only later Verifys would bring all of their rows to a drafter
 };
 struct KvChunk {  ///< verifier -> coordinator -> drafter while a prefill runs
   KvRows kv;
 };
-struct Draft {  ///< coordinator -> drafter; base is the position of `token`
-  TokenId token = 0;           ///< the last emitted token
+struct Draft {        ///< coordinator -> drafter; base is the position of `token`
+  TokenId token = 0;  ///< the last emitted token
   std::int32_t draft_length = 0;
   /// [hidden_size], the target row that produced `token`, after the final norm; or a Candidates' state, in f32.
   WireTensor hidden;
-  KvRows kv;                   ///< must end at base
+  KvRows kv;                                    ///< must end at base
   std::optional<SamplingParams> sampling = {};  ///< none: draft greedily
   std::int64_t index = 0;                       ///< of the first draft in the answer
   bool want_state = false;                      ///< the drafts are to be gone on from, unverified
-  bool want_q = false;                          ///< Candidates::q under every rule, for the rejection log; changes no draft
+  bool want_q = false;  ///< Candidates::q under every rule, for the rejection log; changes no draft
 };
 struct Candidates {  ///< drafter -> coordinator; coordinator -> client, for a Step
   std::vector<TokenId> tokens;
@@ -174,24 +175,26 @@ struct Candidates {  ///< drafter -> coordinator; coordinator -> client, for a S
   /// kRejection would draw from; and where drafts are the likeliest tokens (greedy, kTypical): the drafter's scores at
   /// temperature 1 without filters.
   std::vector<Distribution> q = {};
-  std::optional<WireTensor> state = {};  ///< [hidden_size] f32, the assistant's own row after the last token, if it is wanted
+  std::optional<WireTensor> state =
+      {};  ///< [hidden_size] f32, the assistant's own row after the last token, if it is wanted
 };
-struct NeedKv {  ///< drafter -> coordinator instead of Candidates
+struct NeedKv {       ///< drafter -> coordinator instead of Candidates
   Position have = 0;  ///< committed rows that the replica holds
 };
-struct Verify {  ///< coordinator -> verifier; base is the position of tokens[0]
+struct Verify {                          ///< coordinator -> verifier; base is the position of tokens[0]
   std::vector<TokenId> tokens;           ///< the last emitted token, then the drafts
   std::optional<Position> kv_from = {};  ///< send donor rows from here on; none: send no hidden row and no K/V
   std::vector<Distribution> q = {};      ///< of each draft; empty: the drafts must match
 };
-struct Verdict {  ///< verifier -> coordinator; answers Prefill (accepted 0) and Verify
-  std::int32_t accepted = 0;  ///< drafts kept
-  TokenId next_token = 0;     ///< the bonus token, or the replacement of the first rejected draft
-  Position committed = 0;     ///< K/V rows valid from now on
+struct Verdict {                          ///< verifier -> coordinator; answers Prefill (accepted 0) and Verify
+  std::int32_t accepted = 0;              ///< drafts kept
+  TokenId next_token = 0;                 ///< the bonus token, or the replacement of the first rejected draft
+  Position committed = 0;                 ///< K/V rows valid from now on
   std::optional<WireTensor> hidden = {};  ///< [hidden_size], the row that produced next_token
   KvRows kv = {};
   std::int64_t verify_ns = 0;  ///< the forward pass that held these rows
-  std::vector<TokenLogprobs> logprobs = {};  ///< of the accepted drafts and next_token, if the session wants them; as many alternatives each
+  std::vector<TokenLogprobs> logprobs =
+      {};  ///< of the accepted drafts and next_token, if the session wants them; as many alternatives each
   Position cached_tokens = 0;  ///< of a Prefill: so many of its tokens were not computed, their K/V were there
 };
 /// client -> coordinator: nobody wants more tokens. With `keep` the answer is its first `keep` tokens, and finished:
@@ -199,8 +202,8 @@ struct Verdict {  ///< verifier -> coordinator; answers Prefill (accepted 0) and
 struct Cancel {
   std::optional<std::int64_t> keep = {};
 };
-struct Free {};    ///< coordinator -> workers: forget the session
-struct Failed {    ///< worker -> coordinator, coordinator -> client
+struct Free {};  ///< coordinator -> workers: forget the session
+struct Failed {  ///< worker -> coordinator, coordinator -> client
   Errc code = Errc::kInvalidArgument;
   std::string message;
 };
@@ -210,16 +213,18 @@ struct Failed {    ///< worker -> coordinator, coordinator -> client
 struct Generate {  ///< client -> coordinator; session is the client's own request number
   std::vector<TokenId> prompt;
   std::int64_t max_tokens = 0;
-  std::int32_t draft_length = 0;  ///< of every round (DraftPolicy::kFixed), or the most that the policy may choose; 0: plain decoding
+  std::int32_t draft_length =
+      0;  ///< of every round (DraftPolicy::kFixed), or the most that the policy may choose; 0: plain decoding
   std::vector<TokenId> stop_ids = {};  ///< at most kSamplingListMax; empty: only max_tokens and the context end it
-  std::int64_t wait_ms = 0;       ///< how long to wait for a verifier to join
-  bool stepwise = false;          ///< after the first token, every round waits for the client's Steps
+  std::int64_t wait_ms = 0;            ///< how long to wait for a verifier to join
+  bool stepwise = false;               ///< after the first token, every round waits for the client's Steps
   SamplingParams sampling = {};
   /// After the first token the answer is the drafter's own, draft_length tokens a round, which nobody verifies.
   bool unverified = false;
   DraftPolicy policy = DraftPolicy::kFixed;
-  bool report_rounds = false;     ///< Tokens say how their round went
-  bool shorten = false;           ///< lower max_tokens to what the verifier with the most K/V memory can hold, instead of refusing
+  bool report_rounds = false;  ///< Tokens say how their round went
+  bool shorten =
+      false;  ///< lower max_tokens to what the verifier with the most K/V memory can hold, instead of refusing
 };
 /// client -> coordinator: one half of a stepwise session's next round. A Failed with kInvalidArgument
 /// refuses this step alone; any other ends the session.
@@ -229,15 +234,15 @@ struct Step {
 };
 /// How a round went.
 struct RoundReport {
-  std::int32_t draft_length = 0;  ///< as the policy chose it
+  std::int32_t draft_length = 0;     ///< as the policy chose it
   std::vector<TokenId> drafts = {};  ///< those that reached the verifier
-  RoundOutcome outcome = {};      ///< its `arm` does not travel
+  RoundOutcome outcome = {};         ///< its `arm` does not travel
 };
-struct Tokens {  ///< coordinator -> client
+struct Tokens {            ///< coordinator -> client
   std::int64_t index = 0;  ///< of tokens[0] in the answer
   std::vector<TokenId> tokens;
   std::vector<TokenLogprobs> logprobs = {};  ///< of each, if the request wants them; as many alternatives each
-  std::optional<RoundReport> round = {};  ///< if asked for, and not with the first token
+  std::optional<RoundReport> round = {};     ///< if asked for, and not with the first token
 };
 enum class FinishReason : std::uint8_t { kStop, kLength };
 
@@ -248,11 +253,11 @@ struct RequestMetrics {
   std::int64_t drafted_tokens = 0;
   std::int64_t accepted_tokens = 0;
   std::vector<std::int64_t> drafted_per_position, accepted_per_position;
-  std::int64_t prefill_ns = 0;  ///< request to first token
-  std::int64_t decode_ns = 0;   ///< first token to last
-  std::int64_t draft_ns = 0;    ///< assistant forwards, as the drafter measured them
-  std::int64_t verify_ns = 0;   ///< backbone forwards of verifies, as the verifier measured them
-  std::int64_t wire_ns = 0;     ///< request to answer at the coordinator, less the two above
+  std::int64_t prefill_ns = 0;                    ///< request to first token
+  std::int64_t decode_ns = 0;                     ///< first token to last
+  std::int64_t draft_ns = 0;                      ///< assistant forwards, as the drafter measured them
+  std::int64_t verify_ns = 0;                     ///< backbone forwards of verifies, as the verifier measured them
+  std::int64_t wire_ns = 0;                       ///< request to answer at the coordinator, less the two above
   std::int64_t wire_bytes_to_drafter = 0;         ///< rounds: hidden rows, K/V deltas, headers
   std::int64_t wire_bytes_to_drafter_prompt = 0;  ///< the prompt's K/V, sent once
   std::int64_t wire_bytes_to_verifier = 0;
@@ -282,14 +287,14 @@ struct WorkerStatus {
 };
 struct Status {
   std::int32_t verifiers = 0, drafters = 0;
-  std::int32_t sessions = 0;  ///< open ones, those that wait included
-  std::int32_t waiting = 0;   ///< for a verifier that has room
+  std::int32_t sessions = 0;               ///< open ones, those that wait included
+  std::int32_t waiting = 0;                ///< for a verifier that has room
   std::vector<WorkerStatus> workers = {};  ///< at most WireLimits::workers_max of them
 };
 
-using Body = std::variant<Hello, Welcome, Refuse, WhoAreYou, Heartbeat, Drain, Prefill, KvChunk, Draft,
-                          Candidates, NeedKv, Verify, Verdict, Cancel, Free, Failed, Generate, Tokens,
-                          Done, StatusRequest, Status, Step>;
+using Body =
+    std::variant<Hello, Welcome, Refuse, WhoAreYou, Heartbeat, Drain, Prefill, KvChunk, Draft, Candidates, NeedKv,
+                 Verify, Verdict, Cancel, Free, Failed, Generate, Tokens, Done, StatusRequest, Status, Step>;
 
 /// Session, round and base position name the exchange that a message belongs to, so that a
 /// duplicate or late one is recognised and dropped. Connection messages leave them 0.

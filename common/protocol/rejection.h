@@ -13,11 +13,11 @@ namespace outrider {
 struct Rejection {
   SessionId session{};  ///< the coordinator's number for it
   RoundId round{};
-  Position base = 0;    ///< of the token before the round's drafts
+  Position base = 0;  ///< of the token before the round's drafts
   DraftSource source = DraftSource::kAssistant;
   std::int32_t slot = 0;  ///< of the draft in its round, from 0: so many drafts before it were kept
   TokenId draft = 0;
-  TokenId target = 0;     ///< the target's own token there
+  TokenId target = 0;  ///< the target's own token there
   /// Tokens that the drafter found more probable than `target`; of two equals the lower id is. None where its
   /// distribution did not come with the drafts, or does not have `target`.
   std::optional<std::int32_t> rank = {};

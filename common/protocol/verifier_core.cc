@@ -60,9 +60,11 @@ Result<std::int64_t> VerifierCore::set_aside(std::int64_t held, Position positio
   if (needed > left) {
     const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
     // Alone it would fit: then it is worth another try.
-    return Error{needed > config_.capacity.kv_bytes_max ? Errc::kOutOfRange : Errc::kUnavailable,
-                 fmt::format("{} positions need {:.1f} MiB of K/V, {:.1f} MiB are left of this verifier's {:.1f} MiB: {:.1f} MiB are missing",
-                             positions, mib(needed), mib(left), mib(config_.capacity.kv_bytes_max), mib(needed - left))};
+    return Error{
+        needed > config_.capacity.kv_bytes_max ? Errc::kOutOfRange : Errc::kUnavailable,
+        fmt::format("{} positions need {:.1f} MiB of K/V, {:.1f} MiB are left of this verifier's {:.1f} MiB: {:.1f} "
+                    "MiB are missing",
+                    positions, mib(needed), mib(left), mib(config_.capacity.kv_bytes_max), mib(needed - left))};
   }
   kv_bytes_ += needed - held;
   return needed;
@@ -77,22 +79,27 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
     return;
   }
   if (value(message.session) >= kFirstKept) {
-    return fail(message, {Errc::kInvalidArgument, fmt::format("session {}, wanted one below 2^63", value(message.session))});
+    return fail(message,
+                {Errc::kInvalidArgument, fmt::format("session {}, wanted one below 2^63", value(message.session))});
   }
   if (auto fine = check_tokens(prefill.tokens, 0); !fine) return fail(message, fine.error());
   if (auto fine = check_ids("stop token", prefill.stop_ids); !fine) return fail(message, fine.error());
   if (auto fine = check_sampling(prefill.sampling, facts_.vocab_size); !fine) return fail(message, fine.error());
   // As with memory, one that is freed counts no more, though its rows may be in the batch that is out.
-  const auto open = std::count_if(sessions_.begin(), sessions_.end(), [](const auto& entry) { return !entry.second.freed; });
+  const auto open =
+      std::count_if(sessions_.begin(), sessions_.end(), [](const auto& entry) { return !entry.second.freed; });
   if (open >= config_.capacity.sessions_max) {
-    return fail(message, {Errc::kUnavailable, fmt::format("{} sessions, this verifier takes {}", open, config_.capacity.sessions_max)});
+    return fail(message, {Errc::kUnavailable,
+                          fmt::format("{} sessions, this verifier takes {}", open, config_.capacity.sessions_max)});
   }
   // Numbers are not used twice, but who knows what a coordinator does.
-  if (const auto old = std::find_if(cached_.begin(), cached_.end(), [&](const CachedText& text) { return text.id == message.session; });
+  if (const auto old = std::find_if(cached_.begin(), cached_.end(),
+                                    [&](const CachedText& text) { return text.id == message.session; });
       old != cached_.end()) {
     drop(old);
   }
-  const Result<std::int64_t> kv_bytes = set_aside(0, std::max(prefill.positions_max, static_cast<Position>(prefill.tokens.size())));
+  const Result<std::int64_t> kv_bytes =
+      set_aside(0, std::max(prefill.positions_max, static_cast<Position>(prefill.tokens.size())));
   if (!kv_bytes) return fail(message, kv_bytes.error());
   Session& session = sessions_[message.session];
   session.kv_bytes = *kv_bytes;
@@ -126,25 +133,35 @@ void VerifierCore::on_verify(const Message& message, const Verify& verify, TimeP
   }
   if (session.request) return;  // a coordinator never overtakes its own round
   if (message.base != std::ssize(session.text)) {
-    return fail(message, {Errc::kMismatch, fmt::format("verify at position {}, committed are {}", message.base, session.text.size())});
+    return fail(message, {Errc::kMismatch,
+                          fmt::format("verify at position {}, committed are {}", message.base, session.text.size())});
   }
   if (static_cast<std::int64_t>(verify.tokens.size()) > config_.rows_max) {
-    return fail(message, {Errc::kOutOfRange, fmt::format("{} rows to verify, this verifier takes {}", verify.tokens.size(), config_.rows_max)});
+    return fail(message, {Errc::kOutOfRange, fmt::format("{} rows to verify, this verifier takes {}",
+                                                         verify.tokens.size(), config_.rows_max)});
   }
   if (auto fine = check_tokens(verify.tokens, message.base); !fine) return fail(message, fine.error());
   if (verify.kv_from && (*verify.kv_from < 0 || *verify.kv_from > message.base)) {
-    return fail(message, {Errc::kOutOfRange, fmt::format("K/V wanted from {}, committed are {}", *verify.kv_from, message.base)});
+    return fail(message, {Errc::kOutOfRange,
+                          fmt::format("K/V wanted from {}, committed are {}", *verify.kv_from, message.base)});
   }
   if (!verify.q.empty() && (!session.rejection || verify.q.size() + 1 != verify.tokens.size())) {
-    return fail(message, {Errc::kMismatch, fmt::format("{} distributions for {} drafts, wanted {}", verify.q.size(), verify.tokens.size() - 1,
-                                                       session.rejection ? "as many or none" : "none: the rule is not rejection")});
+    return fail(message,
+                {Errc::kMismatch,
+                 fmt::format("{} distributions for {} drafts, wanted {}", verify.q.size(), verify.tokens.size() - 1,
+                             session.rejection ? "as many or none" : "none: the rule is not rejection")});
   }
-  const Result<std::int64_t> kv_bytes = set_aside(session.kv_bytes, message.base + static_cast<Position>(verify.tokens.size()));
+  const Result<std::int64_t> kv_bytes =
+      set_aside(session.kv_bytes, message.base + static_cast<Position>(verify.tokens.size()));
   if (!kv_bytes) return fail(message, kv_bytes.error());
   session.kv_bytes = *kv_bytes;
   session.round = message.round;
-  session.request = VerifyWork{.session = message.session, .round = message.round, .base = message.base,
-                               .tokens = verify.tokens, .kv_from = verify.kv_from, .q = verify.q};
+  session.request = VerifyWork{.session = message.session,
+                               .round = message.round,
+                               .base = message.base,
+                               .tokens = verify.tokens,
+                               .kv_from = verify.kv_from,
+                               .q = verify.q};
   queue_.push_back(message.session);
 }
 
@@ -177,10 +194,13 @@ std::vector<VerifyWork> VerifierCore::take_batch() {
         work.base = done;
         work.last = done + count == total;
         if (request.kv_from) work.kv_from = session.kv_sent;
-        if (done + count == session.keep_at && kv_bytes_ + config_.capacity.kv_cost.bytes(session.keep_at) <= config_.capacity.kv_bytes_max) {
+        if (done + count == session.keep_at &&
+            kv_bytes_ + config_.capacity.kv_cost.bytes(session.keep_at) <= config_.capacity.kv_bytes_max) {
           work.keep_as = SessionId{next_kept_++};
-          kept.push_back({.id = *work.keep_as, .tokens = {request.tokens.begin(), first + count},
-                          .written = std::max(session.written, done + count), .shared = true});
+          kept.push_back({.id = *work.keep_as,
+                          .tokens = {request.tokens.begin(), first + count},
+                          .written = std::max(session.written, done + count),
+                          .shared = true});
         }
       }
       session.in_batch = true;
@@ -190,8 +210,8 @@ std::vector<VerifyWork> VerifierCore::take_batch() {
       it = queue_.erase(it);
     }
   };
-  // Verifies are short and somebody reads their text as it comes; prompts fill up. But not even a hundred texts may keep
-  // prompts out: where the verifies left less than a chunk of a full forward, prompts go first in the next one.
+  // Verifies are short and somebody reads their text as it comes; prompts fill up. But not even a hundred texts may
+  // keep prompts out: where the verifies left less than a chunk of a full forward, prompts go first in the next one.
   const bool prompts_first = std::exchange(prompts_first_, false);
   take(prompts_first);
   take(!prompts_first);
@@ -215,7 +235,8 @@ bool VerifierCore::begin_prompt(Session& session, VerifyWork* work) {
   Position best = 0, soon = 0, common_max = 0;
   SessionId from{};
   Position written = 0;
-  const auto consider = [&](SessionId id, std::span<const TokenId> tokens, Position have, Position have_written, bool under_way) {
+  const auto consider = [&](SessionId id, std::span<const TokenId> tokens, Position have, Position have_written,
+                            bool under_way) {
     const Position common = common_prefix(prompt, tokens), usable = std::min(common, have);
     common_max = std::max(common_max, common);
     if (under_way && common > have) soon = std::max(soon, common);
@@ -237,7 +258,8 @@ bool VerifierCore::begin_prompt(Session& session, VerifyWork* work) {
   work->reuse = Reuse{.from = from, .tokens = {prompt.begin(), prompt.begin() + best}};
   session.prompt_done = session.cached_tokens = best;
   session.written = written;
-  const auto source = std::find_if(cached_.begin(), cached_.end(), [&](const CachedText& text) { return text.id == from; });
+  const auto source =
+      std::find_if(cached_.begin(), cached_.end(), [&](const CachedText& text) { return text.id == from; });
   if (source == cached_.end()) return true;  // of a session that goes on
   if (!source->shared && std::ssize(source->tokens) == best) {
     // A conversation goes on: the new text will be all of the old one and more.
@@ -262,11 +284,14 @@ void VerifierCore::drop(std::list<CachedText>::iterator text) {
 }
 
 void VerifierCore::trim_cache(std::vector<VerifyWork>* batch) {
-  while (!cached_.empty() && (cached_bytes_ > config_.capacity.kv_bytes_max - kv_bytes_ || std::ssize(cached_) > config_.capacity.sessions_max)) {
+  while (!cached_.empty() && (cached_bytes_ > config_.capacity.kv_bytes_max - kv_bytes_ ||
+                              std::ssize(cached_) > config_.capacity.sessions_max)) {
     const SessionId id = cached_.front().id;
     drop(cached_.begin());
-    const auto user = std::find_if(batch->rbegin(), batch->rend(), [&](const VerifyWork& work) { return work.reuse && work.reuse->from == id; });
-    const auto maker = std::find_if(batch->begin(), batch->end(), [&](const VerifyWork& work) { return work.keep_as == id; });
+    const auto user = std::find_if(batch->rbegin(), batch->rend(),
+                                   [&](const VerifyWork& work) { return work.reuse && work.reuse->from == id; });
+    const auto maker =
+        std::find_if(batch->begin(), batch->end(), [&](const VerifyWork& work) { return work.keep_as == id; });
     if (user != batch->rend()) user->reuse->take = true;
     if (maker != batch->end()) maker->keep_as.reset();
     if (user != batch->rend() || maker != batch->end()) released_.pop_back();
@@ -284,7 +309,9 @@ void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint no
     const VerifyWork& request = *session.request;
     if (result.error) {
       if (!session.freed) {
-        reply({.session = result.session, .round = result.round, .base = request.base,
+        reply({.session = result.session,
+               .round = result.round,
+               .base = request.base,
                .body = Failed{result.error->code, std::move(result.error->message)}});
       }
       release(known, false);
@@ -295,7 +322,8 @@ void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint no
     const auto first = request.tokens.begin() + (request.prefill ? std::ssize(session.text) : 0);
     const auto end = request.tokens.begin() + (request.prefill ? session.prompt_done : result.accepted + 1);
     session.text.insert(session.text.end(), first, end);
-    session.written = std::max<Position>({session.written, std::ssize(session.text), request.base + (request.prefill ? 0 : session.rows_out)});
+    session.written = std::max<Position>(
+        {session.written, std::ssize(session.text), request.base + (request.prefill ? 0 : session.rows_out)});
     if (session.freed) {
       release(known, true);
       continue;
@@ -304,7 +332,10 @@ void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint no
       session.kv_sent = std::max(session.kv_sent, result.kv.to);
       if (session.prompt_done < std::ssize(request.tokens)) {
         if (!result.kv.empty()) {
-          reply({.session = result.session, .round = result.round, .base = result.kv.from, .body = KvChunk{std::move(result.kv)}});
+          reply({.session = result.session,
+                 .round = result.round,
+                 .base = result.kv.from,
+                 .body = KvChunk{std::move(result.kv)}});
         }
         queue_.push_back(result.session);
         continue;
@@ -334,13 +365,16 @@ void VerifierCore::on_tick(TimePoint now) {
     if (!session.request && now - session.heard > config_.session_idle_max) idle.push_back(id);
   }
   for (const SessionId id : idle) {
-    notices_.push_back({true, fmt::format("session {} silent for {:.0f} s; dropped", value(id), to_seconds(config_.session_idle_max))});
+    notices_.push_back({true, fmt::format("session {} silent for {:.0f} s; dropped", value(id),
+                                          to_seconds(config_.session_idle_max))});
     free(id);
   }
 }
 
 void VerifierCore::fail(const Message& request, Error error) {
-  reply({.session = request.session, .round = request.round, .base = request.base,
+  reply({.session = request.session,
+         .round = request.round,
+         .base = request.base,
          .body = Failed{error.code, std::move(error.message)}});
 }
 

@@ -14,8 +14,8 @@ namespace outrider {
 
 struct VerifierConfig {
   LinkConfig link = {};
-  std::int64_t rows_max = 256;         ///< rows of one forward, all sessions together
-  std::int64_t prefill_chunk = 128;    ///< rows of one prompt per forward
+  std::int64_t rows_max = 256;       ///< rows of one forward, all sessions together
+  std::int64_t prefill_chunk = 128;  ///< rows of one prompt per forward
   Capacity capacity = {};
   Duration session_idle_max = std::chrono::seconds(120);  ///< for a session whose Free was lost
   /// Tokens that two texts must have in common at their start for the second to wait for, copy or keep
@@ -34,10 +34,10 @@ struct Reuse {
 struct VerifyWork {
   SessionId session{};
   RoundId round{};
-  Position base = 0;             ///< position of tokens[0]; rows before it are committed
+  Position base = 0;  ///< position of tokens[0]; rows before it are committed
   std::vector<TokenId> tokens;
-  bool prefill = false;          ///< prompt tokens: all are committed, only the last row has a use
-  bool last = true;              ///< false: a prompt goes on; no verdict yet
+  bool prefill = false;  ///< prompt tokens: all are committed, only the last row has a use
+  bool last = true;      ///< false: a prompt goes on; no verdict yet
   std::optional<Position> kv_from;
   SamplingParams sampling = {};        ///< with a session's first rows; afterwards the engine knows it
   std::vector<TokenId> stop_ids = {};  ///< likewise, as in Prefill
@@ -57,7 +57,7 @@ struct VerifyResult {
   KvRows kv;
   std::int64_t verify_ns = 0;
   std::vector<TokenLogprobs> logprobs = {};  ///< as in Verdict
-  std::optional<Error> error = {};  ///< no token could be chosen: the session is over
+  std::optional<Error> error = {};           ///< no token could be chosen: the session is over
 };
 
 /// The sessions freed last, so that a late duplicate does not open one again. Session numbers are
@@ -103,19 +103,19 @@ class VerifierCore {
 
  private:
   struct Session {
-    RoundId round{};                      ///< of the request in work, or of the last verdict
-    std::vector<TokenId> text;            ///< the committed tokens: those whose K/V rows are valid
-    Position written = 0;                 ///< end of the rows ever written, rejected ones included
-    std::optional<VerifyWork> request;    ///< in work; a prompt's tokens are all here
-    std::int64_t prompt_done = 0;         ///< prompt tokens already forwarded, or reused
-    Position cached_tokens = 0;           ///< of these, reused
-    Position kv_sent = 0;                 ///< of the prompt's donor rows
-    Position keep_at = 0;                 ///< keep a copy of the prompt's first so many rows; 0: of none
-    std::int64_t kv_bytes = 0;            ///< set aside for it
-    bool compute_all = false;             ///< as its Prefill says
-    bool rejection = false;               ///< its rule
+    RoundId round{};                    ///< of the request in work, or of the last verdict
+    std::vector<TokenId> text;          ///< the committed tokens: those whose K/V rows are valid
+    Position written = 0;               ///< end of the rows ever written, rejected ones included
+    std::optional<VerifyWork> request;  ///< in work; a prompt's tokens are all here
+    std::int64_t prompt_done = 0;       ///< prompt tokens already forwarded, or reused
+    Position cached_tokens = 0;         ///< of these, reused
+    Position kv_sent = 0;               ///< of the prompt's donor rows
+    Position keep_at = 0;               ///< keep a copy of the prompt's first so many rows; 0: of none
+    std::int64_t kv_bytes = 0;          ///< set aside for it
+    bool compute_all = false;           ///< as its Prefill says
+    bool rejection = false;             ///< its rule
     bool in_batch = false;
-    std::int64_t rows_out = 0;            ///< rows of the batch that is out
+    std::int64_t rows_out = 0;  ///< rows of the batch that is out
     bool freed = false;
     std::optional<Message> last_verdict;  ///< to answer a repeated request
     TimePoint heard{};
@@ -159,13 +159,13 @@ class VerifierCore {
   PairFacts facts_;
   WorkerLink link_;
   std::map<SessionId, Session> sessions_;
-  std::deque<SessionId> queue_;          ///< sessions with a request not in the batch, oldest first
+  std::deque<SessionId> queue_;  ///< sessions with a request not in the batch, oldest first
   FreedSessions freed_;
   bool batch_out_ = false;
-  bool prompts_first_ = false;           ///< in the next batch: verifies left them less than a chunk of a full one
-  std::int64_t kv_bytes_ = 0;            ///< sum over the sessions that are not freed
-  std::list<CachedText> cached_;         ///< used longest ago first
-  std::int64_t cached_bytes_ = 0;        ///< sum over them
+  bool prompts_first_ = false;     ///< in the next batch: verifies left them less than a chunk of a full one
+  std::int64_t kv_bytes_ = 0;      ///< sum over the sessions that are not freed
+  std::list<CachedText> cached_;   ///< used longest ago first
+  std::int64_t cached_bytes_ = 0;  ///< sum over them
   std::uint64_t next_kept_ = kFirstKept;
   std::vector<Outgoing> outgoing_;
   std::vector<Notice> notices_;

@@ -33,7 +33,8 @@ void WorkerLink::on_tick(TimePoint now, std::vector<Outgoing>* outgoing, std::ve
   if (joined_ && now - heard_ > config_.peer_timeout) {
     joined_ = false;
     next_hello_ = now;
-    notices->push_back({true, fmt::format("coordinator silent for {:.1f} s; introducing ourselves again", to_seconds(now - heard_))});
+    notices->push_back(
+        {true, fmt::format("coordinator silent for {:.1f} s; introducing ourselves again", to_seconds(now - heard_))});
   }
   if (!joined_) {
     if (next_hello_ && now < *next_hello_) return;

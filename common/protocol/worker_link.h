@@ -21,7 +21,8 @@ struct LinkConfig {
 };
 
 /// A worker's side of its connection: introduces itself until welcomed, keeps the connection alive,
-/// notices when the coordinator went away, is another one than before, or had given this worker up. Pure: time is handed in.
+/// notices when the coordinator went away, is another one than before, or had given this worker up. Pure: time is
+/// handed in.
 class WorkerLink {
  public:
   WorkerLink(const LinkConfig& config, Hello hello) : config_(config), hello_(std::move(hello)) {}

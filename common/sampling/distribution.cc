@@ -19,7 +19,8 @@ float lower_bound_of_kth(std::span<const float> scores, std::size_t k, std::vect
   maxima.clear();
   for (std::size_t first = 0; first < scores.size(); first += kBlock) {
     float highest = kMasked;
-    for (const float score : scores.subspan(first, std::min(kBlock, scores.size() - first))) highest = std::max(highest, score);
+    for (const float score : scores.subspan(first, std::min(kBlock, scores.size() - first)))
+      highest = std::max(highest, score);
     maxima.push_back(highest);
   }
   if (maxima.size() < k) return kMasked;
@@ -48,7 +49,8 @@ double Distribution::probability(TokenId id) const {
   return static_cast<double>(weights[static_cast<std::size_t>(place - ids.begin())]) / total;
 }
 
-void process_scores(std::span<float> scores, const SamplingParams& params, std::span<const TokenId> masked, const TokenCounts& counts) {
+void process_scores(std::span<float> scores, const SamplingParams& params, std::span<const TokenId> masked,
+                    const TokenCounts& counts) {
   const auto score = [&](TokenId token) -> float& { return scores[static_cast<std::size_t>(token)]; };
   for (const TokenId token : masked) score(token) = kMasked;
   for (const TokenId token : params.suppress_tokens) score(token) = kMasked;
@@ -63,7 +65,8 @@ void process_scores(std::span<float> scores, const SamplingParams& params, std::
   }
 }
 
-void make_distribution(std::span<const float> scores, const SamplingParams& params, SamplingScratch& scratch, Distribution* distribution) {
+void make_distribution(std::span<const float> scores, const SamplingParams& params, SamplingScratch& scratch,
+                       Distribution* distribution) {
   CHECK(params.temperature > 0, "temperature {}", params.temperature);
   std::vector<float>& weights = distribution->weights;
   std::vector<TokenId>& ids = distribution->ids;
@@ -145,7 +148,8 @@ void make_distribution(std::span<const float> scores, const SamplingParams& para
       const auto middle = low + (high - low) / 2;
       std::nth_element(low, middle, high, before);
       double mass = 0;
-      for (auto entry = low; entry != middle; ++entry) mass += static_cast<double>(weights[static_cast<std::size_t>(*entry)]);
+      for (auto entry = low; entry != middle; ++entry)
+        mass += static_cast<double>(weights[static_cast<std::size_t>(*entry)]);
       if (above + mass >= wanted) {
         high = middle;
       } else {
@@ -197,8 +201,8 @@ TokenId draw(const Distribution& distribution, const Noise& noise) {
   return winner;
 }
 
-TokenId accept_or_replace(const Distribution& p, const Distribution& q, TokenId draft, std::uint64_t seed, std::int64_t index,
-                          Distribution* scratch) {
+TokenId accept_or_replace(const Distribution& p, const Distribution& q, TokenId draft, std::uint64_t seed,
+                          std::int64_t index, Distribution* scratch) {
   // A draft that q says cannot be drawn is no sample of q: rejected.
   const double p_draft = p.probability(draft), q_draft = q.probability(draft);
   if (q_draft > 0 && Noise(seed, index, Noise::Stream::kAccept).at(draft) * q_draft < p_draft) return draft;

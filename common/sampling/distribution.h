@@ -49,7 +49,8 @@ class Noise {
   };
   /// @param index of the token in the answer; 0 follows the prompt.
   Noise(std::uint64_t seed, std::int64_t index, Stream stream)
-      : key_(CounterRng::at(CounterRng::at(mix64(seed), static_cast<std::uint64_t>(stream)), static_cast<std::uint64_t>(index))) {}
+      : key_(CounterRng::at(CounterRng::at(mix64(seed), static_cast<std::uint64_t>(stream)),
+                            static_cast<std::uint64_t>(index))) {}
 
   /// Uniform in (0, 1), neither end included; 52 bits.
   double at(TokenId token) const {
@@ -71,18 +72,20 @@ struct SamplingScratch {
 /// @param scores [vocab_size], after the model's own softcap.
 /// @param masked token ids to leave out besides suppress_tokens (the stop tokens before min_tokens).
 /// @pre check_sampling(params, scores.size()).
-void process_scores(std::span<float> scores, const SamplingParams& params, std::span<const TokenId> masked, const TokenCounts& counts);
+void process_scores(std::span<float> scores, const SamplingParams& params, std::span<const TokenId> masked,
+                    const TokenCounts& counts);
 
 /// Temperature, min_p, top_k and top_p: the distribution that a token is drawn from. Among equal scores
 /// the lower id counts as the more probable one, so that top_k keeps at most k tokens.
 /// @param scores [vocab_size] after process_scores; finite, or -infinity for a masked token.
 /// @pre params.temperature > 0; one score at least is finite.
 /// O(vocab_size).
-void make_distribution(std::span<const float> scores, const SamplingParams& params, SamplingScratch& scratch, Distribution* distribution);
+void make_distribution(std::span<const float> scores, const SamplingParams& params, SamplingScratch& scratch,
+                       Distribution* distribution);
 
-/// Leaves only the tokens that are typical of the distribution: p > min(epsilon, delta * exp(-H)) with its entropy H in nats,
-/// epsilon 0.09 and delta sqrt(epsilon), as Medusa's code has them (Cai et al. 2024, 3.3; eta sampling, Hewitt et al. 2022). The most
-/// probable token always is: exp(-H) is at most its probability.
+/// Leaves only the tokens that are typical of the distribution: p > min(epsilon, delta * exp(-H)) with its entropy H in
+/// nats, epsilon 0.09 and delta sqrt(epsilon), as Medusa's code has them (Cai et al. 2024, 3.3; eta sampling, Hewitt et
+/// al. 2022). The most probable token always is: exp(-H) is at most its probability.
 void keep_typical(Distribution* distribution);
 
 /// A token of the distribution. Tokens race: each needs an exponential time of its own, divided by its
@@ -97,7 +100,7 @@ TokenId draw(const Distribution& distribution, const Noise& noise);
 /// @param q      the distribution that `draft` was drawn from.
 /// @param scratch for the residual distribution.
 /// @return `draft` itself if and only if it was kept: its own residual is 0 when it was rejected.
-TokenId accept_or_replace(const Distribution& p, const Distribution& q, TokenId draft, std::uint64_t seed, std::int64_t index,
-                          Distribution* scratch);
+TokenId accept_or_replace(const Distribution& p, const Distribution& q, TokenId draft, std::uint64_t seed,
+                          std::int64_t index, Distribution* scratch);
 
 }  // namespace outrider

@@ -10,7 +10,8 @@
 
 namespace outrider {
 
-TokenLogprobs logprobs_of(std::span<const float> logits, float softcap, TokenId token, std::int32_t count, SamplingScratch& scratch) {
+TokenLogprobs logprobs_of(std::span<const float> logits, float softcap, TokenId token, std::int32_t count,
+                          SamplingScratch& scratch) {
   std::vector<float>& scores = scratch.scores;
   scores.assign(logits.begin(), logits.end());
   if (softcap > 0) softcap_in_place({scores.data(), {1, std::ssize(scores)}}, softcap);

@@ -15,8 +15,8 @@ struct Logprob {
   bool operator==(const Logprob&) const = default;
 };
 
-/// What the model itself thought of an emitted token: log-probabilities before masks, biases, penalties, temperature and
-/// filters (vLLM's raw_logprobs), so that of the token may be far below those of the alternatives.
+/// What the model itself thought of an emitted token: log-probabilities before masks, biases, penalties, temperature
+/// and filters (vLLM's raw_logprobs), so that of the token may be far below those of the alternatives.
 struct TokenLogprobs {
   float logprob = 0;         ///< of the token
   std::vector<Logprob> top;  ///< the most probable tokens, the best first; among equals the lower id
@@ -27,6 +27,7 @@ struct TokenLogprobs {
 /// @param softcap the model's final_logit_softcapping, 0 for none; it counts.
 /// @param count   alternatives; all of a vocabulary that has fewer.
 /// O(V log count). The same bits for the same row, whatever was verified beside it.
-TokenLogprobs logprobs_of(std::span<const float> logits, float softcap, TokenId token, std::int32_t count, SamplingScratch& scratch);
+TokenLogprobs logprobs_of(std::span<const float> logits, float softcap, TokenId token, std::int32_t count,
+                          SamplingScratch& scratch);
 
 }  // namespace outrider

@@ -25,17 +25,18 @@ enum class SamplingRule : std::uint8_t {
 /// How a request wants its tokens chosen. As it stands: greedily. The names and meanings are vLLM's and OpenAI's;
 /// docs/sampling.md says in which order they act.
 struct SamplingParams {
-  float temperature = 0;         ///< 0: always the most probable token
-  std::int32_t top_k = 0;        ///< only the k most probable tokens; 0: all
-  float top_p = 1;               ///< only the fewest tokens that together are this probable; 1: all
-  float min_p = 0;               ///< only tokens that are this probable relative to the most probable one; 0: all
-  float repetition_penalty = 1;  ///< of tokens in the prompt or the answer so far: divides positive scores, multiplies others
-  float presence_penalty = 0;    ///< taken off the score of every token in the answer so far
-  float frequency_penalty = 0;   ///< the same, times how often it is there
-  std::vector<LogitBias> logit_bias = {};        ///< added to scores
-  std::vector<TokenId> suppress_tokens = {};     ///< never chosen
-  std::int64_t min_tokens = 0;   ///< no stop token before the answer has so many
-  std::uint64_t seed = 0;        ///< of the draws; without a meaning at temperature 0
+  float temperature = 0;   ///< 0: always the most probable token
+  std::int32_t top_k = 0;  ///< only the k most probable tokens; 0: all
+  float top_p = 1;         ///< only the fewest tokens that together are this probable; 1: all
+  float min_p = 0;         ///< only tokens that are this probable relative to the most probable one; 0: all
+  float repetition_penalty =
+      1;  ///< of tokens in the prompt or the answer so far: divides positive scores, multiplies others
+  float presence_penalty = 0;                 ///< taken off the score of every token in the answer so far
+  float frequency_penalty = 0;                ///< the same, times how often it is there
+  std::vector<LogitBias> logit_bias = {};     ///< added to scores
+  std::vector<TokenId> suppress_tokens = {};  ///< never chosen
+  std::int64_t min_tokens = 0;                ///< no stop token before the answer has so many
+  std::uint64_t seed = 0;                     ///< of the draws; without a meaning at temperature 0
   SamplingRule rule = SamplingRule::kMatch;
   /// Log-probabilities of the emitted tokens, and of so many alternatives each, are wanted. Changes no choice.
   std::optional<std::int32_t> logprobs = {};

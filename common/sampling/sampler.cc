@@ -14,7 +14,8 @@ Result<void> check_finite(std::span<const float> logits) {
   for (const float x : logits) all &= std::abs(x) <= std::numeric_limits<float>::max();
   if (all) return {};
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (!std::isfinite(logits[i])) return Error{Errc::kMalformed, fmt::format("the logit of token {} is {}, wanted a finite number", i, logits[i])};
+    if (!std::isfinite(logits[i]))
+      return Error{Errc::kMalformed, fmt::format("the logit of token {} is {}, wanted a finite number", i, logits[i])};
   }
   return {};
 }
@@ -40,7 +41,8 @@ Result<std::span<const float>> Sampler::scores(std::span<const float> logits, Sa
   scratch.scores.assign(logits.begin(), logits.end());
   const auto size = static_cast<std::int64_t>(logits.size());
   if (values_matter && softcap_ > 0) softcap_in_place({scratch.scores.data(), {1, size}}, softcap_);
-  const std::span<const TokenId> stops = answer_length_ < params_.min_tokens ? std::span<const TokenId>(stop_ids_) : std::span<const TokenId>();
+  const std::span<const TokenId> stops =
+      answer_length_ < params_.min_tokens ? std::span<const TokenId>(stop_ids_) : std::span<const TokenId>();
   process_scores(scratch.scores, params_, stops, counts_);
   const auto best = static_cast<std::size_t>(argmax(scratch.scores));
   if (!std::isfinite(scratch.scores[best])) {
@@ -57,19 +59,24 @@ Result<TokenId> Sampler::choose(std::span<const float> logits, SamplingScratch& 
   return draw(p_, Noise(params_.seed, answer_length_, Noise::Stream::kDraw));
 }
 
-std::vector<TokenLogprobs> Sampler::logprobs(Matrix<const float> logits, std::span<const TokenId> tokens, SamplingScratch& scratch) const {
+std::vector<TokenLogprobs> Sampler::logprobs(Matrix<const float> logits, std::span<const TokenId> tokens,
+                                             SamplingScratch& scratch) const {
   std::vector<TokenLogprobs> result;
   if (!params_.logprobs) return result;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    result.push_back(logprobs_of(logits[static_cast<std::int64_t>(i)].span(), softcap_, tokens[i], *params_.logprobs, scratch));
+    result.push_back(
+        logprobs_of(logits[static_cast<std::int64_t>(i)].span(), softcap_, tokens[i], *params_.logprobs, scratch));
   }
   return result;
 }
 
-Result<VerifyOutcome> Sampler::verify(Matrix<const float> logits, std::span<const TokenId> tokens, SamplingScratch& scratch) {
+Result<VerifyOutcome> Sampler::verify(Matrix<const float> logits, std::span<const TokenId> tokens,
+                                      SamplingScratch& scratch) {
   CHECK(logits.size(0) == std::ssize(tokens) && !tokens.empty(), "rows {}, tokens {}", logits.size(0), tokens.size());
   const bool typical = params_.rule == SamplingRule::kTypical && !params_.greedy();
-  const auto survives = [&](TokenId draft, TokenId choice) { return typical ? p_.probability(draft) > 0 : draft == choice; };
+  const auto survives = [&](TokenId draft, TokenId choice) {
+    return typical ? p_.probability(draft) > 0 : draft == choice;
+  };
   for (std::int32_t i = 0;; ++i) {
     add_answer(tokens[static_cast<std::size_t>(i)]);
     ASSIGN_OR_RETURN(const TokenId choice, choose(logits[i].span(), scratch));
@@ -78,10 +85,10 @@ Result<VerifyOutcome> Sampler::verify(Matrix<const float> logits, std::span<cons
   }
 }
 
-Result<VerifyOutcome> Sampler::verify_rejection(Matrix<const float> logits, std::span<const TokenId> tokens, std::span<const Distribution> q,
-                                                SamplingScratch& scratch) {
-  CHECK(logits.size(0) == std::ssize(tokens) && q.size() + 1 == tokens.size(), "rows {}, tokens {}, distributions {}", logits.size(0),
-        tokens.size(), q.size());
+Result<VerifyOutcome> Sampler::verify_rejection(Matrix<const float> logits, std::span<const TokenId> tokens,
+                                                std::span<const Distribution> q, SamplingScratch& scratch) {
+  CHECK(logits.size(0) == std::ssize(tokens) && q.size() + 1 == tokens.size(), "rows {}, tokens {}, distributions {}",
+        logits.size(0), tokens.size(), q.size());
   CHECK(!params_.greedy(), "rejection at temperature 0");
   for (std::int32_t i = 0;; ++i) {
     add_answer(tokens[static_cast<std::size_t>(i)]);

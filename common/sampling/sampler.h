@@ -12,7 +12,8 @@ namespace outrider {
 
 /// Chooses the tokens of one text. It remembers what the K/V cache holds: the prompt, then the committed
 /// tokens of the answer; a rejected draft never enters. Every choice is a pure function of that prefix, the
-/// logits and the parameters, so the text for a seed is the same for every draft length and drafter, and in plain decoding.
+/// logits and the parameters, so the text for a seed is the same for every draft length and drafter, and in plain
+/// decoding.
 class Sampler {
  public:
   /// @param stop_ids what min_tokens masks.
@@ -30,7 +31,8 @@ class Sampler {
 
   /// The rule `match`, and at temperature 0 `greedy`: token i is drawn from the target's distribution with
   /// the noise of (seed, i), and a draft survives iff it is that token. Adds tokens[0] and what survives.
-  /// The rule `typical`: a draft survives iff keep_typical() leaves it, and what follows is drawn from what that leaves.
+  /// The rule `typical`: a draft survives iff keep_typical() leaves it, and what follows is drawn from what that
+  /// leaves.
   /// @param logits [G + 1, V]; row i follows tokens[i].
   /// @param tokens the last emitted token, then G drafts.
   Result<VerifyOutcome> verify(Matrix<const float> logits, std::span<const TokenId> tokens, SamplingScratch& scratch);
@@ -39,13 +41,14 @@ class Sampler {
   /// Exact in distribution if each draft was drawn from its q, independently of this seed's kAccept, kResidual
   /// and kDraw streams; the text depends on the drafts. The rest as verify().
   /// @param q [G] what the drafts were drawn from.
-  Result<VerifyOutcome> verify_rejection(Matrix<const float> logits, std::span<const TokenId> tokens, std::span<const Distribution> q,
-                                         SamplingScratch& scratch);
+  Result<VerifyOutcome> verify_rejection(Matrix<const float> logits, std::span<const TokenId> tokens,
+                                         std::span<const Distribution> q, SamplingScratch& scratch);
 
   /// Of tokens that were chosen, if the request wants them.
   /// @param logits [N, V] as given to choose() or verify(). @param tokens [N] token i was chosen from row i.
   /// @return [N], or nothing.
-  std::vector<TokenLogprobs> logprobs(Matrix<const float> logits, std::span<const TokenId> tokens, SamplingScratch& scratch) const;
+  std::vector<TokenLogprobs> logprobs(Matrix<const float> logits, std::span<const TokenId> tokens,
+                                      SamplingScratch& scratch) const;
 
  private:
   void add_answer(TokenId token);
@@ -56,7 +59,7 @@ class Sampler {
   std::vector<TokenId> stop_ids_;
   float softcap_;
   std::int64_t answer_length_ = 0;
-  TokenCounts counts_;  ///< kept only where there are penalties
+  TokenCounts counts_;         ///< kept only where there are penalties
   Distribution p_, residual_;  ///< p_: what the last token was drawn from
 };
 

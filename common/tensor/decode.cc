@@ -176,7 +176,8 @@ void decode(DType dtype, const std::byte* from, std::span<float> out) {
   const DecodeBlock decode_block = block_decoder(dtype);
   const std::size_t elements = block_elements(dtype), bytes = stored_bytes(dtype, elements);
   CHECK(decode_block != nullptr, "{} elements are no floats", to_string(dtype));
-  CHECK(out.size() % elements == 0, "{} elements of {}, wanted a multiple of {}", out.size(), to_string(dtype), elements);
+  CHECK(out.size() % elements == 0, "{} elements of {}, wanted a multiple of {}", out.size(), to_string(dtype),
+        elements);
   const auto* block = reinterpret_cast<const std::uint8_t*>(from);
   for (std::size_t i = 0; i < out.size(); i += elements, block += bytes) decode_block(block, out.data() + i);
 }
@@ -191,7 +192,8 @@ void encode_q8_0(std::span<const float> from, std::byte* to) {
     const F16 stored = to_f16(scale);
     std::memcpy(to, &stored, sizeof(stored));
     to += sizeof(stored);
-    for (std::size_t j = 0; j < kBlock; ++j) *to++ = static_cast<std::byte>(static_cast<std::int8_t>(std::round(from[first + j] * inverse)));
+    for (std::size_t j = 0; j < kBlock; ++j)
+      *to++ = static_cast<std::byte>(static_cast<std::int8_t>(std::round(from[first + j] * inverse)));
   }
 }
 

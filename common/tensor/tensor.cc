@@ -42,7 +42,8 @@ std::size_t block_elements(DType dtype) { return block_of(dtype).elements; }
 
 std::size_t stored_bytes(DType dtype, std::size_t elements) {
   const Block block = block_of(dtype);
-  CHECK(elements % block.elements == 0, "{} elements of {}, wanted a multiple of {}", elements, to_string(dtype), block.elements);
+  CHECK(elements % block.elements == 0, "{} elements of {}, wanted a multiple of {}", elements, to_string(dtype),
+        block.elements);
   return elements / block.elements * block.bytes;
 }
 

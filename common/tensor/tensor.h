@@ -19,8 +19,21 @@ namespace outrider {
 /// Element types that files and the wire may hold. Those from kQ8_0 on are ggml's block types: so many
 /// consecutive elements of a row share scales and are stored as one block.
 enum class DType : std::uint8_t {
-  kF32, kBf16, kI8, kI32, kI64, kU8, kF16,
-  kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K,
+  kF32,
+  kBf16,
+  kI8,
+  kI32,
+  kI64,
+  kU8,
+  kF16,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
 };
 
 /// Elements that are stored together: 1, or 32 or 256 for a block type.
@@ -43,8 +56,7 @@ class TensorView {
     stride_[Rank - 1] = 1;
     for (std::size_t i = Rank - 1; i > 0; --i) stride_[i - 1] = stride_[i] * shape_[i];
   }
-  TensorView(T* data, const Shape& shape, const Shape& stride)
-      : data_(data), shape_(shape), stride_(stride) {}
+  TensorView(T* data, const Shape& shape, const Shape& stride) : data_(data), shape_(shape), stride_(stride) {}
   operator TensorView<const T, Rank>() const { return {data_, shape_, stride_}; }
 
   T* data() const { return data_; }
@@ -52,26 +64,18 @@ class TensorView {
   /// Elements from one index of `axis` to the next.
   std::int64_t stride(std::size_t axis) const { return stride_[axis]; }
   /// The view one rank smaller at `i` of the leading axis.
-  auto operator[](std::int64_t i) const
-    requires(Rank > 1)
-  {
+  auto operator[](std::int64_t i) const requires(Rank > 1) {
     DCHECK(0 <= i && i < shape_[0], "index {}, size {}", i, shape_[0]);
     typename TensorView<T, Rank - 1>::Shape shape, stride;
     std::copy(shape_.begin() + 1, shape_.end(), shape.begin());
     std::copy(stride_.begin() + 1, stride_.end(), stride.begin());
     return TensorView<T, Rank - 1>(data_ + i * stride_[0], shape, stride);
   }
-  T& operator[](std::int64_t i) const
-    requires(Rank == 1)
-  {
+  T& operator[](std::int64_t i) const requires(Rank == 1) {
     DCHECK(0 <= i && i < shape_[0], "index {}, size {}", i, shape_[0]);
     return data_[i];
   }
-  std::span<T> span() const
-    requires(Rank == 1)
-  {
-    return {data_, static_cast<std::size_t>(shape_[0])};
-  }
+  std::span<T> span() const requires(Rank == 1) { return {data_, static_cast<std::size_t>(shape_[0])}; }
   /// Rows [first, first + count) of the leading axis.
   TensorView rows(std::int64_t first, std::int64_t count) const {
     DCHECK(0 <= first && first + count <= shape_[0]);
@@ -80,9 +84,7 @@ class TensorView {
     return {data_ + first * stride_[0], shape, stride_};
   }
   /// Columns [first, first + count) of a matrix; rows keep their stride.
-  TensorView columns(std::int64_t first, std::int64_t count) const
-    requires(Rank == 2)
-  {
+  TensorView columns(std::int64_t first, std::int64_t count) const requires(Rank == 2) {
     DCHECK(0 <= first && first + count <= shape_[1]);
     return {data_ + first, {shape_[0], count}, stride_};
   }

@@ -86,11 +86,15 @@ bool is_true(const Json& value) {
 std::vector<std::pair<std::string_view, const Json*>> dictsort(const Json& object) {
   std::vector<std::pair<std::string_view, const Json*>> members;
   for (const auto& [key, value] : object.get_ref<const Json::object_t&>()) members.emplace_back(key, &value);
-  std::ranges::stable_sort(members, [](std::string_view a, std::string_view b) {
-    // Unsigned: then the order of the bytes is that of the characters.
-    return std::ranges::lexicographical_compare(a, b, {}, [](char c) { return static_cast<unsigned char>(to_lower(c)); },
-                                                [](char c) { return static_cast<unsigned char>(to_lower(c)); });
-  }, [](const auto& entry) { return entry.first; });
+  std::ranges::stable_sort(
+      members,
+      [](std::string_view a, std::string_view b) {
+        // Unsigned: then the order of the bytes is that of the characters.
+        return std::ranges::lexicographical_compare(
+            a, b, {}, [](char c) { return static_cast<unsigned char>(to_lower(c)); },
+            [](char c) { return static_cast<unsigned char>(to_lower(c)); });
+      },
+      [](const auto& entry) { return entry.first; });
   return members;
 }
 
@@ -122,8 +126,9 @@ class PromptWriter {
       fail({Errc::kNotFound,
             fmt::format("{}: the vocabulary has no \"{}\", which the chat format needs", tokenizer_.name(), token)});
     } else if (!tokenizer_.is_special(*id)) {
-      fail({Errc::kMismatch, fmt::format("{}: token \"{}\" ({}) is not special, want a special token, which user text can not forge",
-                                         tokenizer_.name(), token, *id)});
+      fail({Errc::kMismatch,
+            fmt::format("{}: token \"{}\" ({}) is not special, want a special token, which user text can not forge",
+                        tokenizer_.name(), token, *id)});
     } else {
       ids_.push_back(*id);
     }
@@ -177,9 +182,13 @@ class Separator {
 class ChatRenderer {
  public:
   ChatRenderer(const Tokenizer& tokenizer, const ChatFormat& format, const Conversation& conversation)
-      : out_(tokenizer), format_(format), conversation_(conversation), messages_(conversation.messages),
+      : out_(tokenizer),
+        format_(format),
+        conversation_(conversation),
+        messages_(conversation.messages),
         after_last_user_(static_cast<std::size_t>(
-            messages_.rend() - std::find_if(messages_.rbegin(), messages_.rend(), [](const ChatMessage& m) { return m.role == Role::kUser; }))) {}
+            messages_.rend() - std::find_if(messages_.rbegin(), messages_.rend(),
+                                            [](const ChatMessage& m) { return m.role == Role::kUser; }))) {}
 
   Result<std::vector<TokenId>> render() {
     RETURN_IF_ERROR(check());
@@ -406,7 +415,9 @@ class ChatRenderer {
   void soft_token(ContentPart::Kind kind) {
     const bool apart = format_.revision == Revision::kInterleaved && kind != ContentPart::Kind::kAudio;
     if (apart) out_.text("\n\n");
-    out_.control(kind == ContentPart::Kind::kImage ? "<|image|>" : kind == ContentPart::Kind::kAudio ? "<|audio|>" : "<|video|>");
+    out_.control(kind == ContentPart::Kind::kImage   ? "<|image|>"
+                 : kind == ContentPart::Kind::kAudio ? "<|audio|>"
+                                                     : "<|video|>");
     if (apart) out_.text("\n\n");
   }
 
@@ -549,7 +560,8 @@ class ChatRenderer {
   }
 
   static bool is_schema_key(std::string_view key) {
-    constexpr auto kKeys = std::to_array<std::string_view>({"description", "type", "properties", "required", "nullable"});
+    constexpr auto kKeys =
+        std::to_array<std::string_view>({"description", "type", "properties", "required", "nullable"});
     return std::ranges::find(kKeys, key) != kKeys.end();
   }
 

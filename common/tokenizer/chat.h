@@ -24,7 +24,7 @@ struct ToolDeclaration {
 };
 
 struct ToolCall {
-  std::string id;            ///< which a tool message answers; may be empty
+  std::string id;  ///< which a tool message answers; may be empty
   std::string name;
   nlohmann::json arguments;  ///< an object; null: none; a string is written between the braces as it is
 };
@@ -76,6 +76,7 @@ Result<std::vector<TokenId>> render_chat(const Tokenizer& tokenizer, const ChatF
 std::vector<TokenId> encode_with_bos(const Tokenizer& tokenizer, std::string_view text);
 
 /// render_chat() of one message of the user. The format is the checkpoint's: large models' answers begin otherwise.
-Result<std::vector<TokenId>> render_user_turn(const Tokenizer& tokenizer, std::string_view user_text, const ChatFormat& format);
+Result<std::vector<TokenId>> render_user_turn(const Tokenizer& tokenizer, std::string_view user_text,
+                                              const ChatFormat& format);
 
 }  // namespace outrider

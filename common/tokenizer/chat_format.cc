@@ -50,7 +50,8 @@ std::string template_of(const Json& tokenizer_config) {
   if (const auto* text = found->get_ptr<const std::string*>()) return *text;
   if (!found->is_array()) return {};
   for (const Json& entry : *found) {
-    if (!entry.is_object() || !entry.contains("name") || entry["name"] != "default" || !entry.contains("template")) continue;
+    if (!entry.is_object() || !entry.contains("name") || entry["name"] != "default" || !entry.contains("template"))
+      continue;
     if (const auto* text = entry["template"].get_ptr<const std::string*>()) return *text;
   }
   return {};
@@ -68,8 +69,9 @@ ChatFormat guessed(bool small, const std::string& unknown) {
   ChatFormat guess;
   guess.primes_empty_thought = !small;
   if (!unknown.empty()) {
-    guess.warning = fmt::format("{}: a chat template that Outrider does not know; its prompts are written as Gemma 4's {} models' are", unknown,
-                                small ? "small" : "large");
+    guess.warning = fmt::format(
+        "{}: a chat template that Outrider does not know; its prompts are written as Gemma 4's {} models' are", unknown,
+        small ? "small" : "large");
   }
   return guess;
 }

@@ -30,8 +30,8 @@ struct ChatFormat {
 std::optional<ChatFormat> recognise_chat_template(std::string_view jinja);
 
 /// The format of the checkpoint at `dir`: of its chat_template.jinja, else of the chat_template in
-/// its tokenizer_config.json; of a GGUF's tokenizer.chat_template. Without a template, models with per-layer embeddings (config.json)
-/// count as small ones, and so does what has no config.json either.
+/// its tokenizer_config.json; of a GGUF's tokenizer.chat_template. Without a template, models with per-layer embeddings
+/// (config.json) count as small ones, and so does what has no config.json either.
 ///
 /// A template that is not recognised sets `warning`; then the format is guessed in the same way.
 /// @return kMalformed or kIo for a file that is there and can not be used.

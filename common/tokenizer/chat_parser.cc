@@ -35,7 +35,8 @@ std::string escaped(std::string_view text) {
 }
 
 bool equals_ignoring_case(std::string_view text, std::string_view lower) {
-  return std::ranges::equal(text, lower, {}, [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return std::ranges::equal(text, lower, {},
+                            [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
 }
 
 /// A number that JSON has too, and that a double can hold.
@@ -78,8 +79,8 @@ ChatParser::ChatParser(const Tokenizer& tokenizer, std::span<const TokenId> prom
 }
 
 std::vector<ChatEvent> ChatParser::push(TokenId id) {
-  const bool known = id == channel_begin_ || id == channel_end_ || id == call_begin_ || id == call_end_ || id == quote_ ||
-                     std::ranges::find(ends_, id) != ends_.end();
+  const bool known = id == channel_begin_ || id == channel_end_ || id == call_begin_ || id == call_end_ ||
+                     id == quote_ || std::ranges::find(ends_, id) != ends_.end();
   if (known) {
     text(detokenizer_.finish());
     control(id);
@@ -175,7 +176,8 @@ void ChatParser::head_text(std::string_view piece) {
   std::string_view name = trim(head);
   const bool prefixed = name.starts_with(kCallPrefix);
   if (prefixed) name = trim(name.substr(kCallPrefix.size()));
-  if (!prefixed || name.empty() || name.size() > kNameBytesMax || !std::ranges::all_of(name, is_name_char)) return break_call();
+  if (!prefixed || name.empty() || name.size() > kNameBytesMax || !std::ranges::all_of(name, is_name_char))
+    return break_call();
   name_ = name;
   state_ = State::kArguments;
   want_ = Want::kKey;
@@ -351,7 +353,8 @@ void append(const ChatEvent& event, ChatMessage& message) {
     case Kind::kReasoning: message.reasoning += event.text; break;
     case Kind::kContent: message.content += event.text; break;
     case Kind::kToolCallEnd:
-      message.tool_calls.push_back({.id = {}, .name = event.name, .arguments = Json::parse(event.text, nullptr, false)});
+      message.tool_calls.push_back(
+          {.id = {}, .name = event.name, .arguments = Json::parse(event.text, nullptr, false)});
       break;
     case Kind::kToolCallBegin:
     case Kind::kToolArguments:

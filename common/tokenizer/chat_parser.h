@@ -17,12 +17,12 @@ namespace outrider {
 /// A piece of a model's answer. Texts are valid UTF-8.
 struct ChatEvent {
   enum class Kind {
-    kReasoning,      ///< text: more of the thought
-    kContent,        ///< text: more of the answer
-    kToolCallBegin,  ///< name
-    kToolArguments,  ///< text: more of the arguments, as JSON; the pieces join to the whole
-    kToolCallEnd,    ///< name; text: the whole arguments, a JSON object
-    kToolCallBroken, ///< name, perhaps none yet; the call broke off or broke its grammar: forget it
+    kReasoning,       ///< text: more of the thought
+    kContent,         ///< text: more of the answer
+    kToolCallBegin,   ///< name
+    kToolArguments,   ///< text: more of the arguments, as JSON; the pieces join to the whole
+    kToolCallEnd,     ///< name; text: the whole arguments, a JSON object
+    kToolCallBroken,  ///< name, perhaps none yet; the call broke off or broke its grammar: forget it
   };
   Kind kind;
   std::string text;
@@ -56,22 +56,22 @@ class ChatParser {
     kContent,
     kThoughtLabel,  // of a channel, until it is "thought\n" or can not become it
     kThought,
-    kCallHead,      // "call:NAME{"
+    kCallHead,  // "call:NAME{"
     kArguments,
-    kCallSkipped,   // after an error in a call, up to its end
+    kCallSkipped,  // after an error in a call, up to its end
   };
   /// Where in a call's arguments the next text belongs.
   enum class Want {
-    kKey,        // or the end of the object
+    kKey,  // or the end of the object
     kBareKey,
     kQuotedKey,
-    kColon,      // after a quoted key
+    kColon,  // after a quoted key
     kValue,
-    kItem,       // a value, or the end of the array
-    kBare,       // a value without quotes
+    kItem,  // a value, or the end of the array
+    kBare,  // a value without quotes
     kString,
-    kComma,      // or the end of what encloses the value
-    kEnd,        // the arguments are complete
+    kComma,  // or the end of what encloses the value
+    kEnd,    // the arguments are complete
   };
 
   void control(TokenId id);
@@ -104,9 +104,9 @@ class ChatParser {
   // Of the call that is being read.
   Want want_ = Want::kKey;
   std::string name_;
-  std::string open_;  // The containers around, '{' or '['.
+  std::string open_;   // The containers around, '{' or '['.
   bool first_ = true;  // Nothing in the innermost container yet.
-  std::string json_;  // So far.
+  std::string json_;   // So far.
   std::size_t json_emitted_ = 0;
 };
 

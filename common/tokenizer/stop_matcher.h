@@ -9,7 +9,8 @@
 namespace outrider {
 
 /// Ends a text that comes in pieces before the first stop string in it: the one that is complete first, and the longest
-/// of those that end together. The outcome does not depend on how the text is cut into pieces, so drafts can not change it.
+/// of those that end together. The outcome does not depend on how the text is cut into pieces, so drafts can not change
+/// it.
 class StopMatcher {
  public:
   /// Most stop strings, and most bytes of one: what is held back and what a byte of text costs are bounded by them.
@@ -20,7 +21,8 @@ class StopMatcher {
   static Result<StopMatcher> create(std::vector<std::string> stops);
 
   /// @param piece valid UTF-8, as StreamingDetokenizer gives it.
-  /// @return the text that may be shown now: what no stop string can begin in any more. Whole characters. After the stop, nothing.
+  /// @return the text that may be shown now: what no stop string can begin in any more. Whole characters. After the
+  /// stop, nothing.
   std::string push(std::string_view piece);
   /// Whether a stop string is complete: the text is over.
   bool stopped() const { return stopped_; }

@@ -38,9 +38,7 @@ std::string_view Tokenizer::token_text(TokenId id) const {
   return tokens_[static_cast<std::size_t>(id)].text;
 }
 
-std::string Tokenizer::plain_text(TokenId id) const {
-  return replace_all(token_text(id), decoder_);
-}
+std::string Tokenizer::plain_text(TokenId id) const { return replace_all(token_text(id), decoder_); }
 
 std::optional<std::uint8_t> Tokenizer::byte_value(TokenId id) const {
   const std::string_view text = token_text(id);
@@ -76,8 +74,7 @@ Tokenizer::Rank Tokenizer::merge_rank(TokenId left, TokenId right) const {
   return found == ranks_.end() ? kNoMerge : found->second;
 }
 
-std::string Tokenizer::replace_all(std::string_view text,
-                                   std::span<const Replacement> replacements) {
+std::string Tokenizer::replace_all(std::string_view text, std::span<const Replacement> replacements) {
   std::string result(text);
   for (const auto& [from, to] : replacements) {
     std::string replaced;
@@ -93,8 +90,8 @@ std::string Tokenizer::replace_all(std::string_view text,
 }
 
 /// The longest of the tokens that `text` starts with; null if there is none. O(length * log count).
-const Tokenizer::AddedToken* Tokenizer::longest_match(std::span<const AddedToken> sorted,
-                                                      std::string_view text, bool parse_special) {
+const Tokenizer::AddedToken* Tokenizer::longest_match(std::span<const AddedToken> sorted, std::string_view text,
+                                                      bool parse_special) {
   const AddedToken* longest = nullptr;
   // The tokens that share the first `length` bytes of the text are neighbours; narrow them down.
   for (std::size_t length = 0; !sorted.empty(); ++length) {
@@ -104,11 +101,9 @@ const Tokenizer::AddedToken* Tokenizer::longest_match(std::span<const AddedToken
     }
     if (length == text.size()) break;
     // Unsigned, as in std::string's order.
-    const auto byte_at = [length](std::string_view s) {
-      return static_cast<unsigned char>(s[length]);
-    };
-    const auto same = std::ranges::equal_range(
-        sorted, byte_at(text), {}, [&](const AddedToken& t) { return byte_at(t.text); });
+    const auto byte_at = [length](std::string_view s) { return static_cast<unsigned char>(s[length]); };
+    const auto same =
+        std::ranges::equal_range(sorted, byte_at(text), {}, [&](const AddedToken& t) { return byte_at(t.text); });
     sorted = {same.begin(), same.end()};
   }
   return longest;
@@ -117,8 +112,8 @@ const Tokenizer::AddedToken* Tokenizer::longest_match(std::span<const AddedToken
 /// Appends the ids of the added tokens in `text`, and calls on_text for each stretch between them,
 /// in order.
 template <typename OnText>
-void Tokenizer::split_added(std::span<const AddedToken> sorted, std::string_view text,
-                            bool parse_special, std::vector<TokenId>& ids, const OnText& on_text) {
+void Tokenizer::split_added(std::span<const AddedToken> sorted, std::string_view text, bool parse_special,
+                            std::vector<TokenId>& ids, const OnText& on_text) {
   std::size_t start = 0;  // Of the stretch that has no added token so far.
   std::size_t at = 0;
   while (at < text.size()) {
@@ -169,8 +164,7 @@ void Tokenizer::merge_pairs(std::vector<TokenId>& ids) const {
     std::size_t next;
   };
   std::vector<Symbol> symbols(ids.size());
-  std::priority_queue<std::pair<Rank, std::size_t>, std::vector<std::pair<Rank, std::size_t>>,
-                      std::greater<>>
+  std::priority_queue<std::pair<Rank, std::size_t>, std::vector<std::pair<Rank, std::size_t>>, std::greater<>>
       candidates;
   const auto consider = [&](std::size_t left) {
     Symbol& symbol = symbols[left];

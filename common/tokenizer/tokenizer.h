@@ -119,17 +119,15 @@ class Tokenizer {
   Tokenizer() = default;
 
   static std::uint64_t pair_key(TokenId left, TokenId right) {
-    return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 |
-           static_cast<std::uint32_t>(right);
+    return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
   }
   Rank merge_rank(TokenId left, TokenId right) const;
 
   static std::string replace_all(std::string_view text, std::span<const Replacement> replacements);
-  static const AddedToken* longest_match(std::span<const AddedToken> sorted, std::string_view text,
-                                         bool parse_special);
+  static const AddedToken* longest_match(std::span<const AddedToken> sorted, std::string_view text, bool parse_special);
   template <typename OnText>
-  static void split_added(std::span<const AddedToken> sorted, std::string_view text,
-                          bool parse_special, std::vector<TokenId>& ids, const OnText& on_text);
+  static void split_added(std::span<const AddedToken> sorted, std::string_view text, bool parse_special,
+                          std::vector<TokenId>& ids, const OnText& on_text);
   void append_characters(std::string_view text, std::vector<TokenId>& ids) const;
   void merge_pairs(std::vector<TokenId>& ids) const;
 

@@ -17,10 +17,13 @@ constexpr std::int64_t kUnknown = 2, kControl = 3, kUserDefined = 4, kByte = 6;
 /// `<|x>`, `<x|>` or `<|x|>`. The converter marks some of these controls as user defined, so that llama.cpp
 /// prints them; they are special all the same, or users could forge a tool call.
 bool looks_like_control(std::string_view text) {
-  return text.size() > 3 && text.front() == '<' && text.back() == '>' && (text[1] == '|' || text[text.size() - 2] == '|');
+  return text.size() > 3 && text.front() == '<' && text.back() == '>' &&
+         (text[1] == '|' || text[text.size() - 2] == '|');
 }
 
-std::string show(std::string_view text) { return fmt::format("{:?}{}", text.substr(0, 80), text.size() > 80 ? "..." : ""); }
+std::string show(std::string_view text) {
+  return fmt::format("{:?}{}", text.substr(0, 80), text.size() > 80 ? "..." : "");
+}
 
 }  // namespace
 
@@ -38,22 +41,27 @@ Result<Tokenizer> Tokenizer::from_gguf(const GgufMetadata& metadata) {
   ASSIGN_OR_RETURN(const auto types, metadata.get<std::vector<std::int64_t>>("tokenizer.ggml.token_type"));
   ASSIGN_OR_RETURN(const auto merges, metadata.get<std::vector<std::string_view>>("tokenizer.ggml.merges"));
   if (tokens.empty() || tokens.size() > Builder::kVocabSizeMax) {
-    return fail(Errc::kMalformed, "tokens", fmt::format("an array of {}", tokens.size()), fmt::format("one of 1 to {}", Builder::kVocabSizeMax));
+    return fail(Errc::kMalformed, "tokens", fmt::format("an array of {}", tokens.size()),
+                fmt::format("one of 1 to {}", Builder::kVocabSizeMax));
   }
   if (types.size() != tokens.size()) {
-    return fail(Errc::kMalformed, "token_type", fmt::format("an array of {}", types.size()), fmt::format("one of {}, as tokens", tokens.size()));
+    return fail(Errc::kMalformed, "token_type", fmt::format("an array of {}", types.size()),
+                fmt::format("one of {}, as tokens", tokens.size()));
   }
 
   Builder builder(name);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (!is_utf8(tokens[i])) return fail(Errc::kMalformed, fmt::format("tokens[{}]", i), show(tokens[i]), "valid UTF-8");
+    if (!is_utf8(tokens[i]))
+      return fail(Errc::kMalformed, fmt::format("tokens[{}]", i), show(tokens[i]), "valid UTF-8");
     builder.add_token(tokens[i], i);
     const auto id = static_cast<TokenId>(i);
     if (types[i] == kUnknown || types[i] == kControl || types[i] == kUserDefined) {
       builder.add_added_token(id, types[i] != kUserDefined || looks_like_control(tokens[i]), /*normalized=*/false);
     } else if (types[i] == kByte) {
       const std::optional<std::uint8_t> byte = builder.tokenizer().byte_value(id);
-      if (!byte) return fail(Errc::kMalformed, fmt::format("tokens[{}]", i), show(tokens[i]), "<0xNN>, as its token_type is byte");
+      if (!byte)
+        return fail(Errc::kMalformed, fmt::format("tokens[{}]", i), show(tokens[i]),
+                    "<0xNN>, as its token_type is byte");
       builder.set_byte_token(*byte, id);
     }
   }
@@ -64,20 +72,23 @@ Result<Tokenizer> Tokenizer::from_gguf(const GgufMetadata& metadata) {
       return fail(Errc::kMalformed, fmt::format("merges[{}]", i), show(merges[i]), "\"LEFT RIGHT\"");
     }
     if (const auto missing = builder.add_merge(merges[i].substr(0, space), merges[i].substr(space + 1))) {
-      return fail(Errc::kMalformed, fmt::format("merges[{}]", i), show(merges[i]), fmt::format("made of tokens, which {} is not", show(*missing)));
+      return fail(Errc::kMalformed, fmt::format("merges[{}]", i), show(merges[i]),
+                  fmt::format("made of tokens, which {} is not", show(*missing)));
     }
   }
 
   ASSIGN_OR_RETURN(const auto unknown, metadata.find<std::int64_t>("tokenizer.ggml.unknown_token_id"));
   if (unknown) {
     if (*unknown < 0 || *unknown >= std::ssize(tokens)) {
-      return fail(Errc::kMalformed, "unknown_token_id", fmt::format("{}", *unknown), fmt::format("from 0 to {}", tokens.size() - 1));
+      return fail(Errc::kMalformed, "unknown_token_id", fmt::format("{}", *unknown),
+                  fmt::format("from 0 to {}", tokens.size() - 1));
     }
     builder.set_unknown(static_cast<TokenId>(*unknown), /*fuse=*/true);
   }
   if (builder.missing_bytes() > 0 && !builder.has_unknown()) {
-    return fail(Errc::kMalformed, "unknown_token_id", "missing",
-                fmt::format("a token for unknown characters, as {} of 256 byte tokens are missing", builder.missing_bytes()));
+    return fail(
+        Errc::kMalformed, "unknown_token_id", "missing",
+        fmt::format("a token for unknown characters, as {} of 256 byte tokens are missing", builder.missing_bytes()));
   }
   builder.add_normalizer({" ", "\u2581"});
   builder.add_decoder({"\u2581", " "});

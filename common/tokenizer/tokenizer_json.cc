@@ -70,8 +70,7 @@ class Tokenizer::Parser {
   }
 
  private:
-  Error fail(Errc code, std::string_view thing, std::string_view seen,
-             std::string_view wanted) const {
+  Error fail(Errc code, std::string_view thing, std::string_view seen, std::string_view wanted) const {
     return {code, fmt::format("{}: {} is {}, want {}", built().name_, thing, seen, wanted)};
   }
   Error malformed(std::string_view thing, std::string_view seen, std::string_view wanted) const {
@@ -111,9 +110,9 @@ class Tokenizer::Parser {
     }
     const auto index = id_value.get<std::size_t>();
     if (!builder_.add_token(token, index)) {
-      return malformed(
-          fmt::format("the id of token {}", show(token)), show(id_value),
-          fmt::format("an id other than that of {}", show(std::string(built().token_text(static_cast<TokenId>(index))))));
+      return malformed(fmt::format("the id of token {}", show(token)), show(id_value),
+                       fmt::format("an id other than that of {}",
+                                   show(std::string(built().token_text(static_cast<TokenId>(index))))));
     }
     return {};
   }
@@ -135,8 +134,7 @@ class Tokenizer::Parser {
     }
     for (const char* key : {"single_word", "lstrip", "rstrip"}) {
       if (is_true(member(added, key))) {
-        return unsupported(fmt::format("{} of added token {}", key, show(content)), "true",
-                           "false");
+        return unsupported(fmt::format("{} of added token {}", key, show(content)), "true", "false");
       }
     }
 
@@ -145,13 +143,13 @@ class Tokenizer::Parser {
     const auto known = built().find(*text);
     if (!known) {
       RETURN_IF_ERROR(add_token(*text, id));
-    } else if (!id.is_number_unsigned() ||
-               id.get<std::uint64_t>() != static_cast<std::uint64_t>(*known)) {
+    } else if (!id.is_number_unsigned() || id.get<std::uint64_t>() != static_cast<std::uint64_t>(*known)) {
       return malformed(fmt::format("the id of added token {}", show(content)), show(id),
                        fmt::format("its id in the vocabulary, {}", *known));
     }
 
-    builder_.add_added_token(*built().find(*text), is_true(member(added, "special")), is_true(member(added, "normalized")));
+    builder_.add_added_token(*built().find(*text), is_true(member(added, "special")),
+                             is_true(member(added, "normalized")));
     return {};
   }
 
@@ -166,12 +164,10 @@ class Tokenizer::Parser {
   Result<void> read_merge(std::size_t rank, const Json& merge) {
     const auto pair = merge_pair(merge);
     if (!pair) {
-      return malformed(fmt::format("model.merges[{}]", rank), show(merge),
-                       "\"LEFT RIGHT\" or [\"LEFT\", \"RIGHT\"]");
+      return malformed(fmt::format("model.merges[{}]", rank), show(merge), "\"LEFT RIGHT\" or [\"LEFT\", \"RIGHT\"]");
     }
     if (const auto missing = builder_.add_merge(pair->first, pair->second)) {
-      return malformed(fmt::format("a token of model.merges[{}]", rank), show(*missing),
-                       "one of model.vocab");
+      return malformed(fmt::format("a token of model.merges[{}]", rank), show(*missing), "one of model.vocab");
     }
     return {};
   }
@@ -207,11 +203,9 @@ class Tokenizer::Parser {
       }
     }
     if (builder_.missing_bytes() > 0 && !builder_.has_unknown()) {
-      return malformed(
-          "model.unk_token", "null",
-          fmt::format(
-              "a token for unknown characters, as {} of 256 byte tokens are missing or unused",
-              builder_.missing_bytes()));
+      return malformed("model.unk_token", "null",
+                       fmt::format("a token for unknown characters, as {} of 256 byte tokens are missing or unused",
+                                   builder_.missing_bytes()));
     }
     return {};
   }
@@ -336,7 +330,10 @@ std::string Tokenizer::to_json() const {
   }
   for (const auto* const list : {&added_, &added_normalized_}) {
     for (const AddedToken& token : *list) {
-      added.push_back({{"id", token.id}, {"content", token.text}, {"special", token.special}, {"normalized", list == &added_normalized_}});
+      added.push_back({{"id", token.id},
+                       {"content", token.text},
+                       {"special", token.special},
+                       {"normalized", list == &added_normalized_}});
     }
   }
   constexpr std::uint64_t kUnused = UINT64_MAX;  // a merge that gives a special token, or was given again later
@@ -344,11 +341,13 @@ std::string Tokenizer::to_json() const {
   for (const auto& [pair, rank] : ranks_) by_rank[rank] = pair;
   for (const std::uint64_t pair : by_rank) {
     if (pair == kUnused) continue;
-    merges.push_back({tokens_[static_cast<std::size_t>(pair >> 32)].text, tokens_[static_cast<std::size_t>(pair & UINT32_MAX)].text});
+    merges.push_back({tokens_[static_cast<std::size_t>(pair >> 32)].text,
+                      tokens_[static_cast<std::size_t>(pair & UINT32_MAX)].text});
   }
   const auto replaces = [](std::span<const Replacement> replacements) {
     Json steps = Json::array();
-    for (const auto& [from, to] : replacements) steps.push_back({{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}});
+    for (const auto& [from, to] : replacements)
+      steps.push_back({{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}});
     return steps;
   };
   Json decoders = replaces(decoder_);

@@ -12,7 +12,8 @@ Error no_text_yet() { return {Errc::kInvalidArgument, "there is no text yet: pre
 
 /// What a coordinator could not even read, so that it would not answer.
 Result<void> check_ids(const char* what, const std::vector<TokenId>& ids, std::size_t max) {
-  if (ids.size() > max) return Error{Errc::kInvalidArgument, fmt::format("{} {}, wanted at most {}", ids.size(), what, max)};
+  if (ids.size() > max)
+    return Error{Errc::kInvalidArgument, fmt::format("{} {}, wanted at most {}", ids.size(), what, max)};
   for (const TokenId id : ids) {
     if (id < 0) return Error{Errc::kInvalidArgument, fmt::format("token id {}, wanted none below 0", id)};
   }
@@ -43,7 +44,8 @@ Result<std::optional<Message>> Client::next(TimePoint* heard) {
     return std::optional(std::move(*received->message));
   }
   if (clock_.now() - *heard > kSilenceMax) {
-    return Error{Errc::kPeerGone, fmt::format("coordinator {} has not answered for {:.0f} s", endpoint_->address(), to_seconds(kSilenceMax))};
+    return Error{Errc::kPeerGone, fmt::format("coordinator {} has not answered for {:.0f} s", endpoint_->address(),
+                                              to_seconds(kSilenceMax))};
   }
   return std::optional<Message>();
 }
@@ -57,16 +59,20 @@ Result<Body> Client::answer(TimePoint* heard) {
   }
 }
 
-Result<Generation> Client::generate(const Generate& request, const std::function<void(std::span<const TokenId>)>& on_tokens,
-                                    const std::function<bool()>& cancelled, const std::function<void(const RoundReport&)>& on_round) {
-  ASSIGN_OR_RETURN(std::vector<Generation> generations,
-                   generate_all({request}, {.on_tokens = [&](std::size_t, std::span<const TokenId> tokens) { on_tokens(tokens); },
-                                            .on_round = [&](std::size_t, const RoundReport& round) { on_round(round); },
-                                            .cancelled = cancelled}));
+Result<Generation> Client::generate(const Generate& request,
+                                    const std::function<void(std::span<const TokenId>)>& on_tokens,
+                                    const std::function<bool()>& cancelled,
+                                    const std::function<void(const RoundReport&)>& on_round) {
+  ASSIGN_OR_RETURN(
+      std::vector<Generation> generations,
+      generate_all({request}, {.on_tokens = [&](std::size_t, std::span<const TokenId> tokens) { on_tokens(tokens); },
+                               .on_round = [&](std::size_t, const RoundReport& round) { on_round(round); },
+                               .cancelled = cancelled}));
   return std::move(generations[0]);
 }
 
-Result<std::vector<Generation>> Client::generate_all(const std::vector<Generate>& requests, const AnswerEvents& events) {
+Result<std::vector<Generation>> Client::generate_all(const std::vector<Generate>& requests,
+                                                     const AnswerEvents& events) {
   for (const Generate& request : requests) {
     RETURN_IF_ERROR(check_ids("prompt tokens", request.prompt, WireLimits{}.tokens_max));
     RETURN_IF_ERROR(check_ids("stop ids", request.stop_ids, kSamplingListMax));
@@ -105,7 +111,8 @@ Result<std::vector<Generation>> Client::generate_all(const std::vector<Generate>
     }
     if (!*received) continue;
     const Message& message = **received;
-    const std::size_t index = value(message.session) - value(answers[0].id);  // far too large for one of an earlier request
+    const std::size_t index =
+        value(message.session) - value(answers[0].id);  // far too large for one of an earlier request
     if (index >= answers.size() || answers[index].done) continue;
     if (auto taken = take(answers[index], index, message.body, cancelling, events); !taken) {
       cancel_open();
@@ -118,18 +125,21 @@ Result<std::vector<Generation>> Client::generate_all(const std::vector<Generate>
   return generations;
 }
 
-Result<void> Client::take(Answer& answer, std::size_t index, const Body& body, bool cancelling, const AnswerEvents& events) {
+Result<void> Client::take(Answer& answer, std::size_t index, const Body& body, bool cancelling,
+                          const AnswerEvents& events) {
   Generation& generation = answer.generation;
   const bool scored = answer.request.sampling.logprobs.has_value();
   if (const auto* tokens = std::get_if<Tokens>(&body)) {
     if (answer.end) return {};  // under way before the coordinator heard of the end
     const auto expected = std::ssize(generation.tokens);
     if (tokens->index != expected) {
-      return Error{Errc::kPeerGone, fmt::format("tokens from {} on, wanted {}: the connection to {} was interrupted", tokens->index, expected, endpoint_->address())};
+      return Error{Errc::kPeerGone, fmt::format("tokens from {} on, wanted {}: the connection to {} was interrupted",
+                                                tokens->index, expected, endpoint_->address())};
     }
     if (tokens->logprobs.size() != (scored ? tokens->tokens.size() : 0)) {
-      return Error{Errc::kMalformed, fmt::format("coordinator {} sent {} logprobs for {} tokens, or not those that were asked for", endpoint_->address(),
-                                                 tokens->logprobs.size(), tokens->tokens.size())};
+      return Error{Errc::kMalformed,
+                   fmt::format("coordinator {} sent {} logprobs for {} tokens, or not those that were asked for",
+                               endpoint_->address(), tokens->logprobs.size(), tokens->tokens.size())};
     }
     generation.tokens.insert(generation.tokens.end(), tokens->tokens.begin(), tokens->tokens.end());
     generation.logprobs.insert(generation.logprobs.end(), tokens->logprobs.begin(), tokens->logprobs.end());
@@ -138,7 +148,8 @@ Result<void> Client::take(Answer& answer, std::size_t index, const Body& body, b
     events.on_tokens(index, tokens->tokens);
     current_ = nullptr;
     if (!answer.end) return {};
-    CHECK(*answer.end >= 0 && *answer.end <= std::ssize(generation.tokens), "an answer of {} tokens is to end after {}", generation.tokens.size(), *answer.end);
+    CHECK(*answer.end >= 0 && *answer.end <= std::ssize(generation.tokens), "an answer of {} tokens is to end after {}",
+          generation.tokens.size(), *answer.end);
     generation.tokens.resize(static_cast<std::size_t>(*answer.end));
     if (scored) generation.logprobs.resize(generation.tokens.size());
     send_cancel(answer.id, answer.end);
@@ -192,7 +203,8 @@ Result<std::vector<TokenId>> Client::step(Body body, std::size_t max) {
     no_text_ = error;
     return error;
   };
-  if (auto sent = endpoint_->send("", {.session = request_, .body = std::move(body)}); !sent) return ended(sent.error());
+  if (auto sent = endpoint_->send("", {.session = request_, .body = std::move(body)}); !sent)
+    return ended(sent.error());
   TimePoint heard = clock_.now();
   Result<Body> result = answer(&heard);
   if (!result) return result.error().code == Errc::kInvalidArgument ? result.error() : ended(result.error());
@@ -200,7 +212,8 @@ Result<std::vector<TokenId>> Client::step(Body body, std::size_t max) {
   auto* fits = std::get_if<Answer>(&*result);
   const std::size_t min = std::is_same_v<Answer, Tokens> ? 1 : 0;
   if (fits == nullptr || fits->tokens.size() < min || fits->tokens.size() > max) {
-    return ended({Errc::kMalformed, fmt::format("coordinator {} gave an answer that does not fit the step", endpoint_->address())});
+    return ended({Errc::kMalformed,
+                  fmt::format("coordinator {} gave an answer that does not fit the step", endpoint_->address())});
   }
   return std::move(fits->tokens);
 }
@@ -215,14 +228,16 @@ Result<TokenId> Client::prefill(std::vector<TokenId> prompt, const SamplingParam
                                          .stop_ids = {},
                                          .wait_ms = kVerifierWaitMs,
                                          .stepwise = true,
-                                         .sampling = sampling}, 1));
+                                         .sampling = sampling},
+                                1));
   no_text_.reset();
   return first[0];
 }
 
 Result<std::vector<TokenId>> Client::draft(std::int32_t count) {
   if (count < 1 || count > WireLimits{}.draft_length_max) {
-    return Error{Errc::kInvalidArgument, fmt::format("{} drafts, wanted 1 to {}", count, WireLimits{}.draft_length_max)};
+    return Error{Errc::kInvalidArgument,
+                 fmt::format("{} drafts, wanted 1 to {}", count, WireLimits{}.draft_length_max)};
   }
   if (no_text_) return *no_text_;
   return step<Candidates>(Step{.draft_length = count, .drafts = {}}, static_cast<std::size_t>(count));
@@ -244,7 +259,8 @@ Result<Status> Client::status() {
   }
 }
 
-Result<void> Client::wait_for_workers(int verifiers, int drafters, const std::function<Result<void>()>& still_possible) {
+Result<void> Client::wait_for_workers(int verifiers, int drafters,
+                                      const std::function<Result<void>()>& still_possible) {
   TimePoint heard = clock_.now();
   while (true) {
     RETURN_IF_ERROR(still_possible());

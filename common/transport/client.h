@@ -49,20 +49,21 @@ class Client {
   Result<std::vector<Generation>> generate_all(const std::vector<Generate>& requests, const AnswerEvents& events);
 
   /// The same for one request.
-  Result<Generation> generate(const Generate& request, const std::function<void(std::span<const TokenId>)>& on_tokens,
-                              const std::function<bool()>& cancelled = [] { return false; },
-                              const std::function<void(const RoundReport&)>& on_round = [](const RoundReport&) {});
+  Result<Generation> generate(
+      const Generate& request, const std::function<void(std::span<const TokenId>)>& on_tokens,
+      const std::function<bool()>& cancelled = [] { return false; },
+      const std::function<void(const RoundReport&)>& on_round = [](const RoundReport&) {});
 
   /// From within on_tokens: this answer is its first `keep` tokens, at most those that have come, and it is finished:
-  /// reason kStop. on_tokens is not called again; both tiers drop the session in this round. The metrics are missing (all 0)
-  /// where its verifier or the coordinator dies before it has sent them: that takes nothing from the answer.
+  /// reason kStop. on_tokens is not called again; both tiers drop the session in this round. The metrics are missing
+  /// (all 0) where its verifier or the coordinator dies before it has sent them: that takes nothing from the answer.
   void end_answer(std::int64_t keep) { current_->end = keep; }
 
   /// From within on_tokens: all that has come of this answer, the new tokens included.
   const Generation& so_far() const { return current_->generation; }
 
-  // The steps of one text at the caller's own pace. prefill() ends the text there was, whatever comes of it. An error of
-  // another step does too, but for kInvalidArgument: that step was refused and all is as before.
+  // The steps of one text at the caller's own pace. prefill() ends the text there was, whatever comes of it. An error
+  // of another step does too, but for kInvalidArgument: that step was refused and all is as before.
 
   /// Starts a text. @return the token that follows the prompt.
   Result<TokenId> prefill(std::vector<TokenId> prompt, const SamplingParams& sampling = {});
@@ -111,8 +112,8 @@ class Client {
 
   std::unique_ptr<Endpoint> endpoint_;
   LoopClock clock_;
-  SessionId request_{};  ///< the current or last one
-  Answer* current_ = nullptr;  ///< within on_tokens: whose tokens they are
+  SessionId request_{};           ///< the current or last one
+  Answer* current_ = nullptr;     ///< within on_tokens: whose tokens they are
   std::optional<Error> no_text_;  ///< why no step is possible; none while a stepwise text is open
 };
 

@@ -26,29 +26,28 @@ constexpr bool same(Wire wire, Ours ours) {
 static_assert(same(wire::DType::F32, DType::kF32) && same(wire::DType::BF16, DType::kBf16) &&
               same(wire::DType::I8, DType::kI8) && same(wire::DType::I32, DType::kI32) &&
               same(wire::DType::I64, DType::kI64) && same(wire::DType::U8, DType::kU8));
-static_assert(same(wire::Role::Verifier, Role::kVerifier) &&
-              same(wire::Role::Drafter, Role::kDrafter));
+static_assert(same(wire::Role::Verifier, Role::kVerifier) && same(wire::Role::Drafter, Role::kDrafter));
 static_assert(same(wire::FinishReason::Stop, FinishReason::kStop) &&
               same(wire::FinishReason::Length, FinishReason::kLength));
 static_assert(same(wire::SamplingRule::Match, SamplingRule::kMatch) &&
               same(wire::SamplingRule::Rejection, SamplingRule::kRejection) &&
               same(wire::SamplingRule::Typical, SamplingRule::kTypical));
-static_assert(same(wire::DraftPolicy::Fixed, DraftPolicy::kFixed) && same(wire::DraftPolicy::Auto, DraftPolicy::kAuto) &&
-              same(wire::DraftPolicy::Heuristic, DraftPolicy::kHeuristic) && same(wire::DraftPolicy::Ucb1, DraftPolicy::kUcb1) &&
+static_assert(same(wire::DraftPolicy::Fixed, DraftPolicy::kFixed) &&
+              same(wire::DraftPolicy::Auto, DraftPolicy::kAuto) &&
+              same(wire::DraftPolicy::Heuristic, DraftPolicy::kHeuristic) &&
+              same(wire::DraftPolicy::Ucb1, DraftPolicy::kUcb1) &&
               same(wire::DraftPolicy::Thompson, DraftPolicy::kThompson));
-static_assert(same(wire::DraftSource::Assistant, DraftSource::kAssistant) && same(wire::DraftSource::Ngram, DraftSource::kNgram));
+static_assert(same(wire::DraftSource::Assistant, DraftSource::kAssistant) &&
+              same(wire::DraftSource::Ngram, DraftSource::kNgram));
 static_assert(same(wire::ErrorCode::InvalidArgument, Errc::kInvalidArgument) &&
-              same(wire::ErrorCode::NotFound, Errc::kNotFound) &&
-              same(wire::ErrorCode::Malformed, Errc::kMalformed) &&
+              same(wire::ErrorCode::NotFound, Errc::kNotFound) && same(wire::ErrorCode::Malformed, Errc::kMalformed) &&
               same(wire::ErrorCode::Unsupported, Errc::kUnsupported) &&
               same(wire::ErrorCode::Mismatch, Errc::kMismatch) &&
               same(wire::ErrorCode::VersionMismatch, Errc::kVersionMismatch) &&
-              same(wire::ErrorCode::Timeout, Errc::kTimeout) &&
-              same(wire::ErrorCode::PeerGone, Errc::kPeerGone) &&
+              same(wire::ErrorCode::Timeout, Errc::kTimeout) && same(wire::ErrorCode::PeerGone, Errc::kPeerGone) &&
               same(wire::ErrorCode::OutOfRange, Errc::kOutOfRange) &&
               same(wire::ErrorCode::Unavailable, Errc::kUnavailable) &&
-              same(wire::ErrorCode::Cancelled, Errc::kCancelled) &&
-              same(wire::ErrorCode::Io, Errc::kIo));
+              same(wire::ErrorCode::Cancelled, Errc::kCancelled) && same(wire::ErrorCode::Io, Errc::kIo));
 
 /// Bytes that `shape` and `dtype` ask for; none for a negative extent or more than `bytes_max`.
 template <typename Extents>
@@ -76,10 +75,9 @@ struct Writer {
   std::uint32_t add(const WireTensor& tensor) {
     const std::size_t size = tensor.data.bytes().size();
     CHECK(tensor_bytes(tensor.shape, tensor.dtype, std::numeric_limits<std::size_t>::max()) == size,
-          "{} bytes for a {} tensor of shape [{}]", size, to_string(tensor.dtype),
-          fmt::join(tensor.shape, ", "));
-    tensors.push_back(wire::CreateTensorFacts(builder, static_cast<wire::DType>(tensor.dtype),
-                                              builder.CreateVector(tensor.shape)));
+          "{} bytes for a {} tensor of shape [{}]", size, to_string(tensor.dtype), fmt::join(tensor.shape, ", "));
+    tensors.push_back(
+        wire::CreateTensorFacts(builder, static_cast<wire::DType>(tensor.dtype), builder.CreateVector(tensor.shape)));
     frames.push_back(tensor.data);
     return static_cast<std::uint32_t>(frames.size() - 1);
   }
@@ -98,34 +96,34 @@ Offset<wire::KvRows> write(Writer& writer, const KvRows& kv) {
 Offset<wire::PairFacts> write(Writer& writer, const PairFacts& facts) {
   std::vector<Offset<wire::DonorFacts>> donors;
   for (const DonorFacts& donor : facts.donors) {
-    donors.push_back(wire::CreateDonorFacts(writer.builder, donor.sliding, donor.layer,
-                                            donor.num_key_value_heads, donor.head_dim,
-                                            donor.sliding_window));
+    donors.push_back(wire::CreateDonorFacts(writer.builder, donor.sliding, donor.layer, donor.num_key_value_heads,
+                                            donor.head_dim, donor.sliding_window));
   }
-  return wire::CreatePairFacts(
-      writer.builder, facts.backbone_fingerprint, facts.embedding_fingerprint, facts.hidden_size,
-      facts.vocab_size, facts.context_max, static_cast<wire::DType>(facts.kv_dtype),
-      static_cast<wire::DType>(facts.hidden_dtype), writer.builder.CreateVector(donors));
+  return wire::CreatePairFacts(writer.builder, facts.backbone_fingerprint, facts.embedding_fingerprint,
+                               facts.hidden_size, facts.vocab_size, facts.context_max,
+                               static_cast<wire::DType>(facts.kv_dtype), static_cast<wire::DType>(facts.hidden_dtype),
+                               writer.builder.CreateVector(donors));
 }
 
 Offset<wire::RequestMetrics> write(Writer& writer, const RequestMetrics& metrics) {
-  return wire::CreateRequestMetrics(
-      writer.builder, metrics.rounds, metrics.drafting_rounds, metrics.drafted_tokens,
-      metrics.accepted_tokens, writer.builder.CreateVector(metrics.drafted_per_position),
-      writer.builder.CreateVector(metrics.accepted_per_position), metrics.prefill_ns,
-      metrics.decode_ns, metrics.draft_ns, metrics.verify_ns, metrics.wire_ns,
-      metrics.wire_bytes_to_drafter, metrics.wire_bytes_to_drafter_prompt,
-      metrics.wire_bytes_to_verifier, metrics.ngram_rounds, metrics.ngram_drafted_tokens,
-      metrics.ngram_accepted_tokens, metrics.cached_prompt_tokens);
+  return wire::CreateRequestMetrics(writer.builder, metrics.rounds, metrics.drafting_rounds, metrics.drafted_tokens,
+                                    metrics.accepted_tokens, writer.builder.CreateVector(metrics.drafted_per_position),
+                                    writer.builder.CreateVector(metrics.accepted_per_position), metrics.prefill_ns,
+                                    metrics.decode_ns, metrics.draft_ns, metrics.verify_ns, metrics.wire_ns,
+                                    metrics.wire_bytes_to_drafter, metrics.wire_bytes_to_drafter_prompt,
+                                    metrics.wire_bytes_to_verifier, metrics.ngram_rounds, metrics.ngram_drafted_tokens,
+                                    metrics.ngram_accepted_tokens, metrics.cached_prompt_tokens);
 }
 
 Offset<wire::Hello> write(Writer& writer, const Hello& hello) {
   const auto name = writer.builder.CreateString(hello.name);
   const auto facts = write(writer, hello.facts);
   const Capacity& capacity = hello.capacity;
-  return wire::CreateHello(writer.builder, static_cast<wire::Role>(hello.role), name, facts,
-                           wire::CreateCapacity(writer.builder, capacity.sessions_max, capacity.kv_cost.bytes_per_position,
-                                                capacity.kv_cost.ring_bytes_per_position, capacity.kv_cost.ring_rows, capacity.kv_bytes_max));
+  return wire::CreateHello(
+      writer.builder, static_cast<wire::Role>(hello.role), name, facts,
+      wire::CreateCapacity(writer.builder, capacity.sessions_max, capacity.kv_cost.bytes_per_position,
+                           capacity.kv_cost.ring_bytes_per_position, capacity.kv_cost.ring_rows,
+                           capacity.kv_bytes_max));
 }
 
 Offset<wire::Welcome> write(Writer& writer, const Welcome& welcome) {
@@ -137,25 +135,20 @@ Offset<wire::Refuse> write(Writer& writer, const Refuse& refuse) {
                             writer.builder.CreateString(refuse.message));
 }
 
-Offset<wire::WhoAreYou> write(Writer& writer, const WhoAreYou&) {
-  return wire::CreateWhoAreYou(writer.builder);
-}
+Offset<wire::WhoAreYou> write(Writer& writer, const WhoAreYou&) { return wire::CreateWhoAreYou(writer.builder); }
 
 Offset<wire::Heartbeat> write(Writer& writer, const Heartbeat& heartbeat) {
   return wire::CreateHeartbeat(writer.builder, heartbeat.sent_ns);
 }
 
-Offset<wire::Drain> write(Writer& writer, const Drain&) {
-  return wire::CreateDrain(writer.builder);
-}
+Offset<wire::Drain> write(Writer& writer, const Drain&) { return wire::CreateDrain(writer.builder); }
 
 Offset<wire::Sampling> write(Writer& writer, const SamplingParams& sampling) {
   std::vector<wire::LogitBias> logit_bias;
   for (const LogitBias& entry : sampling.logit_bias) logit_bias.emplace_back(entry.token, entry.bias);
   return wire::CreateSampling(
-      writer.builder, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p,
-      sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty,
-      writer.builder.CreateVectorOfStructs(logit_bias),
+      writer.builder, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.repetition_penalty,
+      sampling.presence_penalty, sampling.frequency_penalty, writer.builder.CreateVectorOfStructs(logit_bias),
       writer.builder.CreateVector(sampling.suppress_tokens), sampling.min_tokens, sampling.seed,
       static_cast<wire::SamplingRule>(sampling.rule),
       sampling.logprobs ? flatbuffers::Optional<std::int32_t>(*sampling.logprobs) : flatbuffers::nullopt);
@@ -167,7 +160,8 @@ Offset<wire::Logprobs> write(Writer& writer, const std::vector<TokenLogprobs>& l
   std::vector<float> chosen, top;
   std::vector<TokenId> top_ids;
   for (const TokenLogprobs& token : logprobs) {
-    CHECK(token.top.size() == logprobs[0].top.size(), "{} alternatives, then {}", logprobs[0].top.size(), token.top.size());
+    CHECK(token.top.size() == logprobs[0].top.size(), "{} alternatives, then {}", logprobs[0].top.size(),
+          token.top.size());
     chosen.push_back(token.logprob);
     for (const Logprob& entry : token.top) {
       top_ids.push_back(entry.token);
@@ -182,8 +176,8 @@ Offset<wire::Logprobs> write(Writer& writer, const std::vector<TokenLogprobs>& l
 Offset<wire::Prefill> write(Writer& writer, const Prefill& prefill) {
   const auto tokens = writer.builder.CreateVector(prefill.tokens);
   const auto sampling = write(writer, prefill.sampling);
-  return wire::CreatePrefill(writer.builder, tokens, prefill.want_kv, prefill.positions_max,
-                             sampling, writer.builder.CreateVector(prefill.stop_ids), prefill.compute_all);
+  return wire::CreatePrefill(writer.builder, tokens, prefill.want_kv, prefill.positions_max, sampling,
+                             writer.builder.CreateVector(prefill.stop_ids), prefill.compute_all);
 }
 
 Offset<wire::KvChunk> write(Writer& writer, const KvChunk& chunk) {
@@ -194,11 +188,13 @@ Offset<wire::Draft> write(Writer& writer, const Draft& draft) {
   const std::uint32_t hidden = writer.add(draft.hidden);
   const auto kv = write(writer, draft.kv);
   const auto sampling = draft.sampling ? write(writer, *draft.sampling) : Offset<wire::Sampling>();
-  return wire::CreateDraft(writer.builder, draft.token, draft.draft_length, hidden, kv, sampling, draft.index, draft.want_state, draft.want_q);
+  return wire::CreateDraft(writer.builder, draft.token, draft.draft_length, hidden, kv, sampling, draft.index,
+                           draft.want_state, draft.want_q);
 }
 
 /// Absent where there are none.
-Offset<flatbuffers::Vector<Offset<wire::Distribution>>> write(Writer& writer, const std::vector<Distribution>& distributions) {
+Offset<flatbuffers::Vector<Offset<wire::Distribution>>> write(Writer& writer,
+                                                              const std::vector<Distribution>& distributions) {
   std::vector<Offset<wire::Distribution>> tables;
   for (const Distribution& distribution : distributions) {
     const auto ids = writer.builder.CreateVector(distribution.ids);
@@ -211,29 +207,30 @@ Offset<flatbuffers::Vector<Offset<wire::Distribution>>> write(Writer& writer, co
 Offset<wire::Candidates> write(Writer& writer, const Candidates& candidates) {
   const auto tokens = writer.builder.CreateVector(candidates.tokens);
   const auto q = write(writer, candidates.q);
-  return wire::CreateCandidates(writer.builder, tokens, candidates.draft_ns, q, candidates.state ? writer.add(*candidates.state) : 0);
+  return wire::CreateCandidates(writer.builder, tokens, candidates.draft_ns, q,
+                                candidates.state ? writer.add(*candidates.state) : 0);
 }
 
-Offset<wire::NeedKv> write(Writer& writer, const NeedKv& need) {
-  return wire::CreateNeedKv(writer.builder, need.have);
-}
+Offset<wire::NeedKv> write(Writer& writer, const NeedKv& need) { return wire::CreateNeedKv(writer.builder, need.have); }
 
 Offset<wire::VerifyDraft> write(Writer& writer, const Verify& verify) {
   const auto tokens = writer.builder.CreateVector(verify.tokens);
   const auto q = write(writer, verify.q);
-  return wire::CreateVerifyDraft(writer.builder, tokens,
-                                 verify.kv_from ? flatbuffers::Optional<std::int64_t>(*verify.kv_from) : flatbuffers::nullopt, q);
+  return wire::CreateVerifyDraft(
+      writer.builder, tokens,
+      verify.kv_from ? flatbuffers::Optional<std::int64_t>(*verify.kv_from) : flatbuffers::nullopt, q);
 }
 
 Offset<wire::Verdict> write(Writer& writer, const Verdict& verdict) {
   const std::uint32_t hidden = verdict.hidden ? writer.add(*verdict.hidden) : 0;
   const auto kv = write(writer, verdict.kv);
-  return wire::CreateVerdict(writer.builder, verdict.accepted, verdict.next_token, verdict.committed,
-                             hidden, kv, verdict.verify_ns, write(writer, verdict.logprobs), verdict.cached_tokens);
+  return wire::CreateVerdict(writer.builder, verdict.accepted, verdict.next_token, verdict.committed, hidden, kv,
+                             verdict.verify_ns, write(writer, verdict.logprobs), verdict.cached_tokens);
 }
 
 Offset<wire::Cancel> write(Writer& writer, const Cancel& cancel) {
-  return wire::CreateCancel(writer.builder, cancel.keep ? flatbuffers::Optional<std::int64_t>(*cancel.keep) : flatbuffers::nullopt);
+  return wire::CreateCancel(writer.builder,
+                            cancel.keep ? flatbuffers::Optional<std::int64_t>(*cancel.keep) : flatbuffers::nullopt);
 }
 
 Offset<wire::Free> write(Writer& writer, const Free&) { return wire::CreateFree(writer.builder); }
@@ -244,11 +241,11 @@ Offset<wire::Failed> write(Writer& writer, const Failed& failed) {
 }
 
 Offset<wire::Generate> write(Writer& writer, const Generate& generate) {
-  return wire::CreateGenerate(writer.builder, writer.builder.CreateVector(generate.prompt),
-                              generate.max_tokens, generate.draft_length,
-                              writer.builder.CreateVector(generate.stop_ids), generate.wait_ms,
+  return wire::CreateGenerate(writer.builder, writer.builder.CreateVector(generate.prompt), generate.max_tokens,
+                              generate.draft_length, writer.builder.CreateVector(generate.stop_ids), generate.wait_ms,
                               generate.stepwise, write(writer, generate.sampling), generate.unverified,
-                              static_cast<wire::DraftPolicy>(generate.policy), generate.report_rounds, generate.shorten);
+                              static_cast<wire::DraftPolicy>(generate.policy), generate.report_rounds,
+                              generate.shorten);
 }
 
 Offset<wire::Step> write(Writer& writer, const Step& step) {
@@ -258,19 +255,20 @@ Offset<wire::Step> write(Writer& writer, const Step& step) {
 Offset<wire::Round> write(Writer& writer, const RoundReport& round) {
   const RoundOutcome& outcome = round.outcome;
   return wire::CreateRound(writer.builder, static_cast<wire::DraftSource>(outcome.source), round.draft_length,
-                           writer.builder.CreateVector(round.drafts), outcome.accepted, outcome.draft_s, outcome.draft_wire_s,
-                           outcome.verify_s, outcome.round_s, outcome.draft_bytes, outcome.draft_rows);
+                           writer.builder.CreateVector(round.drafts), outcome.accepted, outcome.draft_s,
+                           outcome.draft_wire_s, outcome.verify_s, outcome.round_s, outcome.draft_bytes,
+                           outcome.draft_rows);
 }
 
 Offset<wire::Tokens> write(Writer& writer, const Tokens& tokens) {
   const auto ids = writer.builder.CreateVector(tokens.tokens);
   const auto logprobs = write(writer, tokens.logprobs);
-  return wire::CreateTokens(writer.builder, tokens.index, ids, logprobs, tokens.round ? write(writer, *tokens.round) : Offset<wire::Round>());
+  return wire::CreateTokens(writer.builder, tokens.index, ids, logprobs,
+                            tokens.round ? write(writer, *tokens.round) : Offset<wire::Round>());
 }
 
 Offset<wire::Done> write(Writer& writer, const Done& done) {
-  return wire::CreateDone(writer.builder, static_cast<wire::FinishReason>(done.reason),
-                          write(writer, done.metrics));
+  return wire::CreateDone(writer.builder, static_cast<wire::FinishReason>(done.reason), write(writer, done.metrics));
 }
 
 Offset<wire::StatusRequest> write(Writer& writer, const StatusRequest&) {
@@ -280,8 +278,9 @@ Offset<wire::StatusRequest> write(Writer& writer, const StatusRequest&) {
 Offset<wire::Status> write(Writer& writer, const Status& status) {
   std::vector<Offset<wire::WorkerStatus>> workers;
   for (const WorkerStatus& worker : status.workers) {
-    workers.push_back(wire::CreateWorkerStatus(writer.builder, static_cast<wire::Role>(worker.role), writer.builder.CreateString(worker.name),
-                                               worker.sessions, worker.draining, worker.rtt_ns, worker.kv_bytes, worker.kv_bytes_max));
+    workers.push_back(wire::CreateWorkerStatus(writer.builder, static_cast<wire::Role>(worker.role),
+                                               writer.builder.CreateString(worker.name), worker.sessions,
+                                               worker.draining, worker.rtt_ns, worker.kv_bytes, worker.kv_bytes_max));
   }
   return wire::CreateStatus(writer.builder, status.verifiers, status.drafters, status.sessions, status.waiting,
                             writer.builder.CreateVector(workers));
@@ -302,13 +301,11 @@ constexpr std::int64_t kWaitMsMax = 24 * 3600 * 1000;
 
 class Reader {
  public:
-  Reader(const wire::Envelope& envelope, std::span<const SharedBytes> frames,
-         const WireLimits& limits)
+  Reader(const wire::Envelope& envelope, std::span<const SharedBytes> frames, const WireLimits& limits)
       : envelope_(envelope), frames_(frames), limits_(limits), used_(frames.size(), false) {
     const std::size_t described = envelope.tensors() ? envelope.tensors()->size() : 0;
     if (described != frames.size() - 1) {
-      fail(Errc::kMalformed, "{} tensor frames came, the header describes {}", frames.size() - 1,
-           described);
+      fail(Errc::kMalformed, "{} tensor frames came, the header describes {}", frames.size() - 1, described);
     }
   }
 
@@ -354,8 +351,7 @@ class Reader {
 
   template <typename Ours, typename Wire>
   Ours enumerator(const char* what, Wire value) {
-    return static_cast<Ours>(
-        in_range(what, static_cast<int>(value), 0, static_cast<int>(Wire::MAX)));
+    return static_cast<Ours>(in_range(what, static_cast<int>(value), 0, static_cast<int>(Wire::MAX)));
   }
 
   /// Counts of a vector, or 0 if it is absent or too long to be read.
@@ -381,19 +377,16 @@ class Reader {
   }
 
   template <typename T>
-  void equal_sizes(const char* what, const flatbuffers::Vector<T>* a,
-                   const flatbuffers::Vector<T>* b) {
+  void equal_sizes(const char* what, const flatbuffers::Vector<T>* a, const flatbuffers::Vector<T>* b) {
     const auto size = [](const flatbuffers::Vector<T>* v) { return v == nullptr ? 0u : v->size(); };
-    if (size(a) != size(b))
-      fail(Errc::kMalformed, "{} have {} and {} entries, wanted as many", what, size(a), size(b));
+    if (size(a) != size(b)) fail(Errc::kMalformed, "{} have {} and {} entries, wanted as many", what, size(a), size(b));
   }
 
   /// Names and messages are for people; a peer must not fill logs with them.
   std::string text(const char* what, const flatbuffers::String* string) {
     if (string == nullptr) return "";
     if (string->size() > kTextBytesMax) {
-      fail(Errc::kOutOfRange, "{} bytes of {}, at most {} allowed", string->size(), what,
-           kTextBytesMax);
+      fail(Errc::kOutOfRange, "{} bytes of {}, at most {} allowed", string->size(), what, kTextBytesMax);
       return "";
     }
     return string->str();
@@ -401,8 +394,7 @@ class Reader {
 
   WireTensor tensor(const char* what, std::uint32_t frame, std::size_t rank) {
     if (frame == 0 || frame >= frames_.size() || error_) {
-      fail(Errc::kMalformed, "{} is said to be in frame {}, wanted 1 to {}", what, frame,
-           frames_.size() - 1);
+      fail(Errc::kMalformed, "{} is said to be in frame {}, wanted 1 to {}", what, frame, frames_.size() - 1);
       return {};
     }
     if (used_[frame]) fail(Errc::kMalformed, "{} is in frame {}, which is in use", what, frame);
@@ -418,10 +410,9 @@ class Reader {
     }
     result.data = frames_[frame];
     if (error_) return {};  // size_bytes() wants a known dtype
-    if (tensor_bytes(result.shape, result.dtype, limits_.tensor_bytes_max) !=
-        result.data.bytes().size()) {
-      fail(Errc::kMalformed, "{} has {} bytes, wanted those of {} [{}]", what,
-           result.data.bytes().size(), to_string(result.dtype), fmt::join(result.shape, ", "));
+    if (tensor_bytes(result.shape, result.dtype, limits_.tensor_bytes_max) != result.data.bytes().size()) {
+      fail(Errc::kMalformed, "{} has {} bytes, wanted those of {} [{}]", what, result.data.bytes().size(),
+           to_string(result.dtype), fmt::join(result.shape, ", "));
     }
     return result;
   }
@@ -450,13 +441,12 @@ DonorDelta read(Reader& reader, const wire::DonorDelta& table, const KvRows& kv)
   donor.value = reader.tensor("value", table.value(), 3);
   if (reader.error()) return donor;
   if (donor.key.shape != donor.value.shape || donor.key.dtype != donor.value.dtype) {
-    reader.fail(Errc::kMalformed, "key is {} [{}], value is {} [{}], wanted the same",
-                to_string(donor.key.dtype), fmt::join(donor.key.shape, ", "),
-                to_string(donor.value.dtype), fmt::join(donor.value.shape, ", "));
+    reader.fail(Errc::kMalformed, "key is {} [{}], value is {} [{}], wanted the same", to_string(donor.key.dtype),
+                fmt::join(donor.key.shape, ", "), to_string(donor.value.dtype), fmt::join(donor.value.shape, ", "));
   }
   if (const std::int64_t rows = donor.key.shape[0]; rows != kv.to - donor.first) {
-    reader.fail(Errc::kMalformed, "kv donor has {} rows from {} on, wanted them to end at {}", rows,
-                donor.first, kv.to);
+    reader.fail(Errc::kMalformed, "kv donor has {} rows from {} on, wanted them to end at {}", rows, donor.first,
+                kv.to);
   }
   return donor;
 }
@@ -468,8 +458,7 @@ KvRows read(Reader& reader, const wire::KvRows& table) {
   if (kv.from > kv.to) {
     reader.fail(Errc::kMalformed, "kv from is {}, wanted at most its to, {}", kv.from, kv.to);
   }
-  const std::uint32_t donors =
-      reader.count("kv donors", table.donors(), donors_max(reader.limits()));
+  const std::uint32_t donors = reader.count("kv donors", table.donors(), donors_max(reader.limits()));
   if (kv.empty() != (donors == 0)) {
     reader.fail(Errc::kMalformed, "kv [{}, {}) has {} donors, wanted {}", kv.from, kv.to, donors,
                 kv.empty() ? "none" : "some");
@@ -483,8 +472,7 @@ KvRows read(Reader& reader, const wire::KvRows& table) {
 DonorFacts read(Reader& reader, const wire::DonorFacts& table) {
   return {.sliding = table.sliding(),
           .layer = reader.not_negative("layer", table.layer()),
-          .num_key_value_heads =
-              reader.not_negative("num_key_value_heads", table.num_key_value_heads()),
+          .num_key_value_heads = reader.not_negative("num_key_value_heads", table.num_key_value_heads()),
           .head_dim = reader.not_negative("head_dim", table.head_dim()),
           .sliding_window = reader.not_negative("sliding_window", table.sliding_window())};
 }
@@ -507,38 +495,40 @@ PairFacts read(Reader& reader, const wire::PairFacts& table) {
 
 RequestMetrics read(Reader& reader, const wire::RequestMetrics& table) {
   const auto positions = static_cast<std::size_t>(reader.limits().draft_length_max);
-  RequestMetrics metrics = {.rounds = table.rounds(),
-                            .drafting_rounds = table.drafting_rounds(),
-                            .drafted_tokens = table.drafted_tokens(),
-                            .accepted_tokens = table.accepted_tokens(),
-                            .drafted_per_position = reader.list(
-                                "drafted_per_position", table.drafted_per_position(), positions),
-                            .accepted_per_position = reader.list(
-                                "accepted_per_position", table.accepted_per_position(), positions),
-                            .prefill_ns = table.prefill_ns(),
-                            .decode_ns = table.decode_ns(),
-                            .draft_ns = table.draft_ns(),
-                            .verify_ns = table.verify_ns(),
-                            .wire_ns = table.wire_ns(),
-                            .wire_bytes_to_drafter = table.wire_bytes_to_drafter(),
-                            .wire_bytes_to_drafter_prompt = table.wire_bytes_to_drafter_prompt(),
-                            .wire_bytes_to_verifier = table.wire_bytes_to_verifier(),
-                            .ngram_rounds = table.ngram_rounds(),
-                            .ngram_drafted_tokens = table.ngram_drafted_tokens(),
-                            .ngram_accepted_tokens = table.ngram_accepted_tokens(),
-                            .cached_prompt_tokens = table.cached_prompt_tokens()};
+  RequestMetrics metrics = {
+      .rounds = table.rounds(),
+      .drafting_rounds = table.drafting_rounds(),
+      .drafted_tokens = table.drafted_tokens(),
+      .accepted_tokens = table.accepted_tokens(),
+      .drafted_per_position = reader.list("drafted_per_position", table.drafted_per_position(), positions),
+      .accepted_per_position = reader.list("accepted_per_position", table.accepted_per_position(), positions),
+      .prefill_ns = table.prefill_ns(),
+      .decode_ns = table.decode_ns(),
+      .draft_ns = table.draft_ns(),
+      .verify_ns = table.verify_ns(),
+      .wire_ns = table.wire_ns(),
+      .wire_bytes_to_drafter = table.wire_bytes_to_drafter(),
+      .wire_bytes_to_drafter_prompt = table.wire_bytes_to_drafter_prompt(),
+      .wire_bytes_to_verifier = table.wire_bytes_to_verifier(),
+      .ngram_rounds = table.ngram_rounds(),
+      .ngram_drafted_tokens = table.ngram_drafted_tokens(),
+      .ngram_accepted_tokens = table.ngram_accepted_tokens(),
+      .cached_prompt_tokens = table.cached_prompt_tokens()};
   reader.equal_sizes("drafted_per_position and accepted_per_position", table.drafted_per_position(),
                      table.accepted_per_position());
   return metrics;
 }
 
 Capacity read(Reader& reader, const wire::Capacity& table) {
-  constexpr std::int64_t kBytesMax = std::int64_t{1} << 30;  // of a position: a thousand of the longest texts are still an int64
-  return {.sessions_max = reader.not_negative("sessions_max", table.sessions_max()),
-          .kv_cost = {.bytes_per_position = reader.in_range("bytes_per_position", table.bytes_per_position(), 0, kBytesMax),
-                      .ring_bytes_per_position = reader.in_range("ring_bytes_per_position", table.ring_bytes_per_position(), 0, kBytesMax),
-                      .ring_rows = reader.position("ring_rows", table.ring_rows())},
-          .kv_bytes_max = reader.not_negative("kv_bytes_max", table.kv_bytes_max())};
+  constexpr std::int64_t kBytesMax = std::int64_t{1}
+                                     << 30;  // of a position: a thousand of the longest texts are still an int64
+  return {
+      .sessions_max = reader.not_negative("sessions_max", table.sessions_max()),
+      .kv_cost = {.bytes_per_position = reader.in_range("bytes_per_position", table.bytes_per_position(), 0, kBytesMax),
+                  .ring_bytes_per_position =
+                      reader.in_range("ring_bytes_per_position", table.ring_bytes_per_position(), 0, kBytesMax),
+                  .ring_rows = reader.position("ring_rows", table.ring_rows())},
+      .kv_bytes_max = reader.not_negative("kv_bytes_max", table.kv_bytes_max())};
 }
 
 Hello read(Reader& reader, const wire::Hello& table) {
@@ -551,31 +541,32 @@ Hello read(Reader& reader, const wire::Hello& table) {
 Welcome read(Reader&, const wire::Welcome& table) { return {.membership = table.membership()}; }
 
 Refuse read(Reader& reader, const wire::Refuse& table) {
-  return {.code = reader.enumerator<Errc>("code", table.code()),
-          .message = reader.text("message", table.message())};
+  return {.code = reader.enumerator<Errc>("code", table.code()), .message = reader.text("message", table.message())};
 }
 
 WhoAreYou read(Reader&, const wire::WhoAreYou&) { return {}; }
-Heartbeat read(Reader& reader, const wire::Heartbeat& table) { return {reader.not_negative("sent_ns", table.sent_ns())}; }
+Heartbeat read(Reader& reader, const wire::Heartbeat& table) {
+  return {reader.not_negative("sent_ns", table.sent_ns())};
+}
 Drain read(Reader&, const wire::Drain&) { return {}; }
 
 SamplingParams read(Reader& reader, const wire::Sampling& table) {
-  SamplingParams sampling{
-      .temperature = reader.finite("temperature", table.temperature()),
-      .top_k = reader.not_negative("top_k", table.top_k()),
-      .top_p = reader.finite("top_p", table.top_p()),
-      .min_p = reader.finite("min_p", table.min_p()),
-      .repetition_penalty = reader.finite("repetition_penalty", table.repetition_penalty()),
-      .presence_penalty = reader.finite("presence_penalty", table.presence_penalty()),
-      .frequency_penalty = reader.finite("frequency_penalty", table.frequency_penalty()),
-      .suppress_tokens = reader.list("suppress_tokens", table.suppress_tokens(), kSamplingListMax),
-      .min_tokens = reader.not_negative("min_tokens", table.min_tokens()),
-      .seed = table.seed(),
-      .rule = reader.enumerator<SamplingRule>("rule", table.rule())};
+  SamplingParams sampling{.temperature = reader.finite("temperature", table.temperature()),
+                          .top_k = reader.not_negative("top_k", table.top_k()),
+                          .top_p = reader.finite("top_p", table.top_p()),
+                          .min_p = reader.finite("min_p", table.min_p()),
+                          .repetition_penalty = reader.finite("repetition_penalty", table.repetition_penalty()),
+                          .presence_penalty = reader.finite("presence_penalty", table.presence_penalty()),
+                          .frequency_penalty = reader.finite("frequency_penalty", table.frequency_penalty()),
+                          .suppress_tokens = reader.list("suppress_tokens", table.suppress_tokens(), kSamplingListMax),
+                          .min_tokens = reader.not_negative("min_tokens", table.min_tokens()),
+                          .seed = table.seed(),
+                          .rule = reader.enumerator<SamplingRule>("rule", table.rule())};
   const std::uint32_t biases = reader.count("logit biases", table.logit_bias(), kSamplingListMax);
   for (std::uint32_t i = 0; i < biases; ++i) {
     const wire::LogitBias& entry = *table.logit_bias()->Get(i);
-    sampling.logit_bias.push_back({reader.not_negative("logit bias's token", entry.token()), reader.finite("logit bias", entry.bias())});
+    sampling.logit_bias.push_back(
+        {reader.not_negative("logit bias's token", entry.token()), reader.finite("logit bias", entry.bias())});
   }
   if (table.logprobs()) sampling.logprobs = reader.in_range("logprobs", *table.logprobs(), 0, kLogprobsMax);
   return sampling;
@@ -589,22 +580,26 @@ std::vector<TokenLogprobs> read(Reader& reader, const wire::Logprobs* table, std
     reader.fail(Errc::kMalformed, "{} logprobs for {} tokens, wanted as many or none", count, tokens);
     return {};
   }
-  const std::vector<TokenId> ids = reader.list("alternatives", table->top_ids(), count * static_cast<std::size_t>(kLogprobsMax));
+  const std::vector<TokenId> ids =
+      reader.list("alternatives", table->top_ids(), count * static_cast<std::size_t>(kLogprobsMax));
   const std::size_t values = table->top() == nullptr ? 0 : table->top()->size();
   if (ids.size() % count != 0 || values != ids.size()) {
-    reader.fail(Errc::kMalformed, "{} alternatives with {} logprobs for {} tokens, wanted as many for each", ids.size(), values, count);
+    reader.fail(Errc::kMalformed, "{} alternatives with {} logprobs for {} tokens, wanted as many for each", ids.size(),
+                values, count);
     return {};
   }
   const auto logprob = [&](const flatbuffers::Vector<float>& from, std::size_t i) {
     const float value = from.Get(static_cast<flatbuffers::uoffset_t>(i));
-    if (!(std::isfinite(value) && value <= 0)) reader.fail(Errc::kMalformed, "a logprob is {}, wanted a finite number of at most 0", value);
+    if (!(std::isfinite(value) && value <= 0))
+      reader.fail(Errc::kMalformed, "a logprob is {}, wanted a finite number of at most 0", value);
     return value;
   };
   std::vector<TokenLogprobs> logprobs(count);
   const std::size_t top = ids.size() / count;
   for (std::size_t i = 0; i < count; ++i) {
     logprobs[i].logprob = logprob(*table->chosen(), i);
-    for (std::size_t j = i * top; j < (i + 1) * top; ++j) logprobs[i].top.push_back({ids[j], logprob(*table->top(), j)});
+    for (std::size_t j = i * top; j < (i + 1) * top; ++j)
+      logprobs[i].top.push_back({ids[j], logprob(*table->top(), j)});
   }
   return logprobs;
 }
@@ -635,20 +630,24 @@ Draft read(Reader& reader, const wire::Draft& table) {
 }
 
 std::vector<Distribution> read(Reader& reader, const flatbuffers::Vector<Offset<wire::Distribution>>* tables) {
-  const std::uint32_t count = reader.count("distributions", tables, static_cast<std::size_t>(reader.limits().draft_length_max));
+  const std::uint32_t count =
+      reader.count("distributions", tables, static_cast<std::size_t>(reader.limits().draft_length_max));
   std::vector<Distribution> distributions(count);
   for (std::uint32_t i = 0; i < count; ++i) {
     const wire::Distribution& table = *tables->Get(i);
     const std::vector<TokenId> ids = reader.list("distribution's ids", table.ids(), kDraftTopK);
     const std::size_t weights = table.weights() == nullptr ? 0 : table.weights()->size();
     if (ids.empty() || weights != ids.size()) {
-      reader.fail(Errc::kMalformed, "{} ids and {} weights in a distribution, wanted 1 to {}, as many", ids.size(), weights, kDraftTopK);
+      reader.fail(Errc::kMalformed, "{} ids and {} weights in a distribution, wanted 1 to {}, as many", ids.size(),
+                  weights, kDraftTopK);
       return {};
     }
     for (std::size_t j = 0; j < ids.size(); ++j) {
       const float weight = table.weights()->Get(static_cast<flatbuffers::uoffset_t>(j));
-      if (!(weight >= 0 && weight <= 1)) reader.fail(Errc::kMalformed, "a distribution's weight is {}, wanted 0 to 1", weight);
-      if (j > 0 && ids[j] <= ids[j - 1]) reader.fail(Errc::kMalformed, "a distribution has {} after {}, wanted ascending ids", ids[j], ids[j - 1]);
+      if (!(weight >= 0 && weight <= 1))
+        reader.fail(Errc::kMalformed, "a distribution's weight is {}, wanted 0 to 1", weight);
+      if (j > 0 && ids[j] <= ids[j - 1])
+        reader.fail(Errc::kMalformed, "a distribution has {} after {}, wanted ascending ids", ids[j], ids[j - 1]);
       distributions[i].add(ids[j], weight);
     }
     if (distributions[i].total <= 0) reader.fail(Errc::kMalformed, "a distribution's weights are all 0");
@@ -665,9 +664,7 @@ Candidates read(Reader& reader, const wire::Candidates& table) {
   return candidates;
 }
 
-NeedKv read(Reader& reader, const wire::NeedKv& table) {
-  return {reader.position("have", table.have())};
-}
+NeedKv read(Reader& reader, const wire::NeedKv& table) { return {reader.position("have", table.have())}; }
 
 Verify read(Reader& reader, const wire::VerifyDraft& table) {
   const auto tokens_max = static_cast<std::size_t>(reader.limits().draft_length_max) + 1;
@@ -701,8 +698,7 @@ Cancel read(Reader& reader, const wire::Cancel& table) {
 Free read(Reader&, const wire::Free&) { return {}; }
 
 Failed read(Reader& reader, const wire::Failed& table) {
-  return {.code = reader.enumerator<Errc>("code", table.code()),
-          .message = reader.text("message", table.message())};
+  return {.code = reader.enumerator<Errc>("code", table.code()), .message = reader.text("message", table.message())};
 }
 
 Generate read(Reader& reader, const wire::Generate& table) {
@@ -808,22 +804,21 @@ Body read_body(Reader& reader, const wire::Envelope& envelope) {
     case wire::Body::Step: return read(reader, *envelope.body_as_Step());
     case wire::Body::NONE: break;
   }
-  reader.fail(Errc::kMalformed, "body type is {}, wanted 1 to {}",
-              static_cast<int>(envelope.body_type()), static_cast<int>(wire::Body::MAX));
+  reader.fail(Errc::kMalformed, "body type is {}, wanted 1 to {}", static_cast<int>(envelope.body_type()),
+              static_cast<int>(wire::Body::MAX));
   return {};
 }
 
 Result<void> check_sizes(std::span<const SharedBytes> frames, const WireLimits& limits) {
   if (frames.empty()) return Error{Errc::kMalformed, "no frames, wanted at least a header"};
   if (frames.size() - 1 > limits.tensors_max) {
-    return Error{Errc::kOutOfRange, fmt::format("{} or more tensor frames, at most {} allowed",
-                                                frames.size() - 1, limits.tensors_max)};
+    return Error{Errc::kOutOfRange,
+                 fmt::format("{} or more tensor frames, at most {} allowed", frames.size() - 1, limits.tensors_max)};
   }
   for (std::size_t i = 0; i < frames.size(); ++i) {
     const std::size_t max = i == 0 ? limits.header_bytes_max : limits.tensor_bytes_max;
     if (const std::size_t size = frames[i].bytes().size(); size > max) {
-      return Error{Errc::kOutOfRange,
-                   fmt::format("frame {} has {} bytes, at most {} allowed", i, size, max)};
+      return Error{Errc::kOutOfRange, fmt::format("frame {} has {} bytes, at most {} allowed", i, size, max)};
     }
   }
   return {};
@@ -831,30 +826,27 @@ Result<void> check_sizes(std::span<const SharedBytes> frames, const WireLimits& 
 
 /// The envelope in `header`, which is 8-byte aligned, once its version and its structure are known
 /// to be right.
-Result<const wire::Envelope*> verified_envelope(std::span<const std::byte> header,
-                                                const WireLimits& limits) {
+Result<const wire::Envelope*> verified_envelope(std::span<const std::byte> header, const WireLimits& limits) {
   const auto* const bytes = reinterpret_cast<const std::uint8_t*>(header.data());
   // Far below FlatBuffers' defaults: the deepest path is envelope, body, kv rows, donor.
   constexpr flatbuffers::uoffset_t kDepthMax = 8;
-  const auto tables_max =
-      static_cast<flatbuffers::uoffset_t>(16 + 3 * limits.tensors_max + static_cast<std::size_t>(limits.draft_length_max) + limits.workers_max);
+  const auto tables_max = static_cast<flatbuffers::uoffset_t>(
+      16 + 3 * limits.tensors_max + static_cast<std::size_t>(limits.draft_length_max) + limits.workers_max);
 
   flatbuffers::Verifier version_verifier(bytes, header.size(), kDepthMax, tables_max);
   if (!version_verifier.VerifyBuffer<wire::AnyEnvelope>(wire::EnvelopeIdentifier())) {
-    return Error{Errc::kMalformed, fmt::format("header frame of {} bytes is not an {} envelope",
-                                               header.size(), wire::EnvelopeIdentifier())};
+    return Error{Errc::kMalformed, fmt::format("header frame of {} bytes is not an {} envelope", header.size(),
+                                               wire::EnvelopeIdentifier())};
   }
   const std::uint32_t version = flatbuffers::GetRoot<wire::AnyEnvelope>(bytes)->version();
   if (version != kProtocolVersion) {
     return Error{Errc::kVersionMismatch,
-                 fmt::format("peer speaks protocol version {}, this node speaks {}", version,
-                             kProtocolVersion)};
+                 fmt::format("peer speaks protocol version {}, this node speaks {}", version, kProtocolVersion)};
   }
 
   flatbuffers::Verifier verifier(bytes, header.size(), kDepthMax, tables_max);
   if (!wire::VerifyEnvelopeBuffer(verifier)) {
-    return Error{Errc::kMalformed,
-                 fmt::format("header frame of {} bytes failed verification", header.size())};
+    return Error{Errc::kMalformed, fmt::format("header frame of {} bytes failed verification", header.size())};
   }
   return wire::GetEnvelope(bytes);
 }
@@ -871,13 +863,11 @@ Frames encode(const Message& message) {
       },
       message.body);
   wire::FinishEnvelopeBuffer(
-      builder,
-      wire::CreateEnvelope(builder, kProtocolVersion, value(message.session), value(message.round),
-                           message.base, builder.CreateVector(writer.tensors), type, body));
+      builder, wire::CreateEnvelope(builder, kProtocolVersion, value(message.session), value(message.round),
+                                    message.base, builder.CreateVector(writer.tensors), type, body));
 
   const auto header = std::make_shared<flatbuffers::DetachedBuffer>(builder.Release());
-  writer.frames[0] = SharedBytes(
-      header, std::as_bytes(std::span<const std::uint8_t>(header->data(), header->size())));
+  writer.frames[0] = SharedBytes(header, std::as_bytes(std::span<const std::uint8_t>(header->data(), header->size())));
   return std::move(writer.frames);
 }
 
@@ -902,9 +892,8 @@ Result<Message> decode(std::span<const SharedBytes> frames, const WireLimits& li
   message.body = read_body(reader, *envelope);
   reader.expect_all_tensors_used();
   if (reader.error()) {
-    return Error{
-        reader.error()->code,
-        fmt::format("{}: {}", wire::EnumNameBody(envelope->body_type()), reader.error()->message)};
+    return Error{reader.error()->code,
+                 fmt::format("{}: {}", wire::EnumNameBody(envelope->body_type()), reader.error()->message)};
   }
   return message;
 }

@@ -29,7 +29,8 @@ Frames encode(const Message& message);
 /// - Prefill and Verify hold at least one token; no draft, candidate list or accepted count exceeds
 ///   draft_length_max.
 ///
-/// - sampling's numbers are finite; its lists and stop_ids hold at most kSamplingListMax entries; the rest is check_sampling()'s.
+/// - sampling's numbers are finite; its lists and stop_ids hold at most kSamplingListMax entries; the rest is
+/// check_sampling()'s.
 /// - a distribution has 1 to kDraftTopK ids in ascending order, weights from 0 to 1, and not all 0.
 ///
 /// It does not know the handshake: whether a token fits the vocabulary, or a shape the model, is

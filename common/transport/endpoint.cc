@@ -23,9 +23,7 @@
 namespace outrider {
 namespace {
 
-int to_zmq_ms(Duration d) {
-  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(d).count());
-}
+int to_zmq_ms(Duration d) { return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(d).count()); }
 
 Error zmq_error(const char* verb, const std::string& address, int number) {
   const bool nonsense = number == EINVAL || number == EPROTONOSUPPORT || number == ENOCOMPATPROTO;
@@ -52,8 +50,7 @@ void set_options(zmq::socket_t& socket, const EndpointOptions& options) {
   socket.set(zmq::sockopt::sndhwm, options.queue_messages_max);
   socket.set(zmq::sockopt::rcvhwm, options.queue_messages_max);
   socket.set(zmq::sockopt::maxmsgsize,
-             static_cast<std::int64_t>(
-                 std::max(options.limits.header_bytes_max, options.limits.tensor_bytes_max)));
+             static_cast<std::int64_t>(std::max(options.limits.header_bytes_max, options.limits.tensor_bytes_max)));
   // What opens a TCP connection and then does not speak ZMTP is dropped, not kept for ever.
   socket.set(zmq::sockopt::handshake_ivl, 5'000);
   // To notice a host that vanished without closing its connection, which TCP by itself may take hours
@@ -158,9 +155,7 @@ TransportContext& TransportContext::operator=(TransportContext&&) noexcept = def
 
 struct Endpoint::Impl {
   Impl(zmq::context_t& context, bool is_bound, const EndpointOptions& opts)
-      : bound(is_bound),
-        options(opts),
-        socket(context, bound ? zmq::socket_type::router : zmq::socket_type::dealer) {
+      : bound(is_bound), options(opts), socket(context, bound ? zmq::socket_type::router : zmq::socket_type::dealer) {
     set_options(socket, options);
     // Else a ROUTER drops in silence what it cannot deliver.
     if (bound) socket.set(zmq::sockopt::router_mandatory, true);
@@ -179,8 +174,7 @@ struct Endpoint::Impl {
 Endpoint::Endpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Endpoint::~Endpoint() = default;
 
-Result<std::unique_ptr<Endpoint>> Endpoint::bind(TransportContext& context,
-                                                 const std::string& address,
+Result<std::unique_ptr<Endpoint>> Endpoint::bind(TransportContext& context, const std::string& address,
                                                  const EndpointOptions& options) {
   try {
     auto impl = std::make_unique<Impl>(context.impl_->zmq, true, options);
@@ -193,8 +187,7 @@ Result<std::unique_ptr<Endpoint>> Endpoint::bind(TransportContext& context,
   }
 }
 
-Result<std::unique_ptr<Endpoint>> Endpoint::connect(TransportContext& context,
-                                                    const std::string& address,
+Result<std::unique_ptr<Endpoint>> Endpoint::connect(TransportContext& context, const std::string& address,
                                                     const EndpointOptions& options) {
   try {
     auto impl = std::make_unique<Impl>(context.impl_->zmq, false, options);
@@ -232,12 +225,10 @@ Result<std::size_t> Endpoint::send(const PeerId& to, const Message& message) {
   }
   if (error == 0) return bytes;
   if (error == EAGAIN) {
-    return Error{Errc::kUnavailable,
-                 fmt::format("cannot send {}: {} messages are waiting for {}", name_of(message),
-                             impl_->options.queue_messages_max, impl_->address)};
+    return Error{Errc::kUnavailable, fmt::format("cannot send {}: {} messages are waiting for {}", name_of(message),
+                                                 impl_->options.queue_messages_max, impl_->address)};
   }
-  return Error{Errc::kPeerGone,
-               fmt::format("cannot send {}: {}", name_of(message), zmq_strerror(error))};
+  return Error{Errc::kPeerGone, fmt::format("cannot send {}: {}", name_of(message), zmq_strerror(error))};
 }
 
 std::optional<Received> Endpoint::receive() {
@@ -263,9 +254,7 @@ std::optional<Received> Endpoint::receive() {
 }
 
 void Endpoint::wait(Duration timeout) {
-  const auto ready = [this] {
-    return impl_->woken.load(std::memory_order_relaxed) || impl_->readable();
-  };
+  const auto ready = [this] { return impl_->woken.load(std::memory_order_relaxed) || impl_->readable(); };
   bool done = false;
   if (const Duration spin = std::min(impl_->options.spin, timeout); spin > Duration::zero()) {
     const TimePoint end = now() + spin;

@@ -58,15 +58,13 @@ class Endpoint {
   /// Listens at tcp://ADDRESS:PORT or inproc://NAME. PORT may be * or 0 for any free one; see
   /// address().
   /// @return kInvalidArgument for an address that makes no sense, kIo when the system refuses it.
-  static Result<std::unique_ptr<Endpoint>> bind(TransportContext& context,
-                                                const std::string& address,
+  static Result<std::unique_ptr<Endpoint>> bind(TransportContext& context, const std::string& address,
                                                 const EndpointOptions& options = {});
 
   /// Connects in the background, and again whenever the connection is lost. Messages sent before
   /// the connection is up are queued, and arrive when it is.
   /// @return kInvalidArgument for an address that makes no sense.
-  static Result<std::unique_ptr<Endpoint>> connect(TransportContext& context,
-                                                   const std::string& address,
+  static Result<std::unique_ptr<Endpoint>> connect(TransportContext& context, const std::string& address,
                                                    const EndpointOptions& options = {});
   ~Endpoint();
 

@@ -51,7 +51,8 @@ class Pump {
     // A queue that is still full is found out with its first message, however long the rest.
     for (auto queue = waiting_.begin(); queue != waiting_.end();) {
       auto& [to, messages] = *queue;
-      while (!messages.empty() && sent(to, messages.front(), endpoint_.send(to, messages.front()))) messages.pop_front();
+      while (!messages.empty() && sent(to, messages.front(), endpoint_.send(to, messages.front())))
+        messages.pop_front();
       queue = messages.empty() ? waiting_.erase(queue) : std::next(queue);
     }
     for (const Outgoing& out : outgoing) {
@@ -90,8 +91,8 @@ class Pump {
   static bool is_text(const Outgoing& out) {
     const Body& body = out.message.body;
     const bool to_client = !out.to.empty();  // not a drafter's, without which its coordinator goes on
-    return std::holds_alternative<Tokens>(body) || std::holds_alternative<Done>(body) || std::holds_alternative<Failed>(body) ||
-           (std::holds_alternative<Candidates>(body) && to_client);
+    return std::holds_alternative<Tokens>(body) || std::holds_alternative<Done>(body) ||
+           std::holds_alternative<Failed>(body) || (std::holds_alternative<Candidates>(body) && to_client);
   }
   void reject(const PeerId& from, const Error& error);
   void warn_limited(const std::string& text);

@@ -18,8 +18,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kControls[] = {"<bos>", "<eos>", "<|turn>", "<turn|>", "<|channel>", "<channel|>", "<|think|>", "<|tool>", "<tool|>",
-                                     "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", "<|\"|>"};
+constexpr const char* kControls[] = {
+    "<bos>",   "<eos>",   "<|turn>",      "<turn|>",      "<|channel>",       "<channel|>",       "<|think|>",
+    "<|tool>", "<tool|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", "<|\"|>"};
 
 /// Bytes and control tokens, and a few merges: small, so that random ids often mean something.
 Tokenizer make_tokenizer() {
@@ -33,9 +34,10 @@ Tokenizer make_tokenizer() {
   for (char c = '!'; c <= '~'; ++c) add(std::string(1, c));
   for (const char* token : {"\n", "ca", "ll", "call", "call:", "tho", "ught", "thought", "thought\n"}) add(token);
   const Json merges = Json::array({{"c", "a"}, {"l", "l"}, {"ca", "ll"}, {"call", ":"}, {"thought", "\n"}});
-  const Json root = {{"added_tokens", added},
-                     {"decoder", {{"type", "Sequence"}, {"decoders", {{{"type", "ByteFallback"}}, {{"type", "Fuse"}}}}}},
-                     {"model", {{"type", "BPE"}, {"byte_fallback", true}, {"vocab", vocab}, {"merges", merges}}}};
+  const Json root = {
+      {"added_tokens", added},
+      {"decoder", {{"type", "Sequence"}, {"decoders", {{{"type", "ByteFallback"}}, {{"type", "Fuse"}}}}}},
+      {"model", {{"type", "BPE"}, {"byte_fallback", true}, {"vocab", vocab}, {"merges", merges}}}};
   return Tokenizer::parse(root.dump(), "fuzz.json").value();
 }
 
@@ -55,7 +57,8 @@ ChatMessage parse(std::span<const TokenId> ids, std::span<const TokenId> prompt)
       if (event.kind == ChatEvent::Kind::kToolCallBegin) arguments.clear();
       if (event.kind == ChatEvent::Kind::kToolArguments) arguments += event.text;
       if (event.kind == ChatEvent::Kind::kToolCallEnd) {
-        CHECK(arguments == event.text && message.tool_calls.back().arguments.is_object(), "'{}' and '{}'", arguments, event.text);
+        CHECK(arguments == event.text && message.tool_calls.back().arguments.is_object(), "'{}' and '{}'", arguments,
+              event.text);
       }
     }
   };

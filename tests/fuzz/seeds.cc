@@ -50,17 +50,25 @@ int main(int argc, char** argv) {
                                  {"__metadata__", {{"format", "pt"}}}};
   const std::string text = header.dump();
   write(out / "safetensors" / "two", raw_bytes<std::uint64_t>(text.size()) + text + std::string(10, '\0'));
-  write(out / "safetensors" / "index", R"({"metadata": {"total_size": 4}, "weight_map": {"a": "model-1.safetensors", "b": "x/y"}})");
+  write(out / "safetensors" / "index",
+        R"({"metadata": {"total_size": 4}, "weight_map": {"a": "model-1.safetensors", "b": "x/y"}})");
 
   const auto replace = [](const char* from, const char* to) {
     return nlohmann::json{{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
   };
   const nlohmann::json tokenizer = {
-      {"added_tokens", {{{"id", 0}, {"content", "<x>"}, {"special", true}}, {{"id", 4}, {"content", "aa"}, {"normalized", true}}}},
+      {"added_tokens",
+       {{{"id", 0}, {"content", "<x>"}, {"special", true}}, {{"id", 4}, {"content", "aa"}, {"normalized", true}}}},
       {"normalizer", replace(" ", "\u2581")},
       {"pre_tokenizer", {{"type", "Split"}, {"pattern", {{"String", " "}}}, {"behavior", "MergedWithPrevious"}}},
-      {"decoder", {{"type", "Sequence"}, {"decoders", {replace("\u2581", " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}}}}},
-      {"model", {{"type", "BPE"}, {"unk_token", "<x>"}, {"fuse_unk", true}, {"byte_fallback", true},
-                 {"vocab", {{"<x>", 0}, {"a", 1}, {"b", 2}, {"ab", 3}, {"aa", 4}}}, {"merges", {{"a", "b"}, {"a", "a"}}}}}};
+      {"decoder",
+       {{"type", "Sequence"}, {"decoders", {replace("\u2581", " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}}}}},
+      {"model",
+       {{"type", "BPE"},
+        {"unk_token", "<x>"},
+        {"fuse_unk", true},
+        {"byte_fallback", true},
+        {"vocab", {{"<x>", 0}, {"a", 1}, {"b", 2}, {"ab", 3}, {"aa", 4}}},
+        {"merges", {{"a", "b"}, {"a", "a"}}}}}};
   write(out / "tokenizer" / "tiny", tokenizer.dump());
 }

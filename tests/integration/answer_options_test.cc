@@ -90,8 +90,9 @@ TEST_F(AnswerOptions, OneThatFailsOrACallerThatLeavesEndsAllOfThem) {
   EXPECT_EQ(failed.error().code, Errc::kInvalidArgument);
   EXPECT_TRUE(eventually(no_sessions));
   std::set<std::size_t> begun;
-  const auto left = client.generate_all({endless, endless}, {.on_tokens = [&](std::size_t index, std::span<const TokenId>) { begun.insert(index); },
-                                                             .cancelled = [&] { return begun.size() == 2; }});
+  const auto left = client.generate_all(
+      {endless, endless}, {.on_tokens = [&](std::size_t index, std::span<const TokenId>) { begun.insert(index); },
+                           .cancelled = [&] { return begun.size() == 2; }});
   ASSERT_TRUE(left) << left.error().message;
   for (const Generation& generation : *left) EXPECT_TRUE(generation.cancelled);
   EXPECT_TRUE(eventually(no_sessions));
@@ -132,7 +133,9 @@ TEST_F(AnswerOptions, AStopStringMayBeTheWholeAnswerOrItsLastWord) {
   Client client = connect();
   const NanoGolden& golden = goldens_[0];
   EXPECT_EQ(answer_until(client, request_for(golden, 4), {golden.text.substr(0, 5)}).text, "");
-  EXPECT_EQ(answer_until(client, request_for(golden, 4), {golden.text.substr(golden.text.size() - 5) + "!?"}).text, golden.text) << "held back, then shown";
+  EXPECT_EQ(answer_until(client, request_for(golden, 4), {golden.text.substr(golden.text.size() - 5) + "!?"}).text,
+            golden.text)
+      << "held back, then shown";
 }
 
 TEST_F(AnswerOptions, LogprobsAreTheSameBitsForEveryDraftLength) {
@@ -151,7 +154,8 @@ TEST_F(AnswerOptions, LogprobsAreTheSameBitsForEveryDraftLength) {
       for (std::size_t t = 0; t < plain.tokens.size(); ++t) {
         const TokenLogprobs& logprobs = plain.logprobs[t];
         ASSERT_EQ(logprobs.top.size(), 5u);
-        EXPECT_TRUE(std::is_sorted(logprobs.top.begin(), logprobs.top.end(), [](const Logprob& a, const Logprob& b) { return a.logprob > b.logprob; }));
+        EXPECT_TRUE(std::is_sorted(logprobs.top.begin(), logprobs.top.end(),
+                                   [](const Logprob& a, const Logprob& b) { return a.logprob > b.logprob; }));
         EXPECT_LE(logprobs.logprob, logprobs.top[0].logprob);
         if (temperature == 0) {
           EXPECT_EQ(logprobs.top[0], (Logprob{plain.tokens[t], logprobs.logprob}));
@@ -210,7 +214,8 @@ TEST_F(AnswerOptions, TypicalKeepsMoreDraftsThanRejection) {
       accepted += generation.metrics.accepted_tokens;
     }
     rates[rule] = static_cast<double>(accepted) / static_cast<double>(drafted);
-    std::printf("%s: %.3f of %lld drafts accepted\n", rule == SamplingRule::kTypical ? "typical" : "rejection", rates[rule], static_cast<long long>(drafted));
+    std::printf("%s: %.3f of %lld drafts accepted\n", rule == SamplingRule::kTypical ? "typical" : "rejection",
+                rates[rule], static_cast<long long>(drafted));
   }
   EXPECT_GT(rates[SamplingRule::kTypical], rates[SamplingRule::kRejection]);
 }
@@ -253,9 +258,12 @@ TEST(PairOptions, SuppressedTokensAreNeverChosen) {
   const NanoGolden golden = nano_goldens()[0];
   const PairCopy copy(nano_pair().backbone.parent_path());
   PairCopy mute(nano_pair().backbone.parent_path());
-  mute.write("backbone/generation_config.json", fmt::format(R"({{"eos_token_id": [1, 106], "suppress_tokens": [{}]}})", golden.greedy[0]));
+  mute.write("backbone/generation_config.json",
+             fmt::format(R"({{"eos_token_id": [1, 106], "suppress_tokens": [{}]}})", golden.greedy[0]));
   for (const PairCopy* pair : std::initializer_list<const PairCopy*>{&copy, &mute}) {
-    const auto opened = Pair::open_local({.backbone = pair->dir() / "backbone", .assistant = pair->dir() / "assistant"}, WeightType::kF32, 1).value();
+    const auto opened = Pair::open_local({.backbone = pair->dir() / "backbone", .assistant = pair->dir() / "assistant"},
+                                         WeightType::kF32, 1)
+                            .value();
     const auto session = PairSession::open(opened).value();
     EXPECT_EQ(session->prefill(golden.prompt_ids).value() == golden.greedy[0], pair == &copy);
     const auto drafts = session->draft_tokens(4).value();
@@ -273,7 +281,8 @@ json output_of(Program& run) {
 TEST(AnswerOptionsProgram, StopAndLogprobs) {
   const NanoGolden golden = nano_goldens()[0];
   const std::string stop = golden.text.substr(21, 17);
-  Program run({"run", golden.prompt, "--dtype", "f32", "--stop", "never said", "--stop", stop, "--logprobs", "2", "--json", "--compare"});
+  Program run({"run", golden.prompt, "--dtype", "f32", "--stop", "never said", "--stop", stop, "--logprobs", "2",
+               "--json", "--compare"});
   const json object = output_of(run);
   EXPECT_EQ(object["text"], golden.text.substr(0, golden.text.find(stop)));
   EXPECT_EQ(object["finish_reason"], "stop");
@@ -300,7 +309,8 @@ TEST(AnswerOptionsProgram, WhatIsNotTheTargetsTextIsLabelled) {
 
 TEST(AnswerOptionsProgram, LogitBiasMovesTheChoice) {
   const NanoGolden golden = nano_goldens()[0];
-  Program run({"run", golden.prompt, "--dtype", "f32", "--logit-bias", fmt::format("{}:-100,7:1.5", golden.greedy[0]), "--max-tokens", "4", "--json", "--compare"});
+  Program run({"run", golden.prompt, "--dtype", "f32", "--logit-bias", fmt::format("{}:-100,7:1.5", golden.greedy[0]),
+               "--max-tokens", "4", "--json", "--compare"});
   const json object = output_of(run);
   for (const json& id : object["token_ids"]) EXPECT_NE(id, golden.greedy[0]);
   for (const char* wrong : {"5", "5:", ":1", "5:x", "x:5", "5:1:2"}) {

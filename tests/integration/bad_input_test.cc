@@ -93,10 +93,7 @@ const std::vector<BadFile> kBadFiles = {
      [](PairCopy& pair) { pair.write(kWeights, pair.read(kWeights).substr(0, 100)); },
      kWeights,
      {"header of 15744 bytes", "92 follow"}},
-    {"safetensors_empty",
-     [](PairCopy& pair) { pair.write(kWeights, ""); },
-     kWeights,
-     {"0 bytes long", "at least 8"}},
+    {"safetensors_empty", [](PairCopy& pair) { pair.write(kWeights, ""); }, kWeights, {"0 bytes long", "at least 8"}},
     {"header_length_beyond_the_file",
      [](PairCopy& pair) {
        std::string bytes = pair.read(kWeights);
@@ -115,34 +112,28 @@ const std::vector<BadFile> kBadFiles = {
      {"not JSON at byte 2"}},
     {"offsets_outside",
      [](PairCopy& pair) {
-       edit_header(pair, [](json& header) {
-         header[kGate]["data_offsets"] = {4000000000, 4000024576};
-       });
+       edit_header(pair, [](json& header) { header[kGate]["data_offsets"] = {4000000000, 4000024576}; });
      },
      kWeights,
      {kGate, "[4000000000, 4000024576]", "1338688 bytes"}},
     {"offsets_of_another_size",
-     [](PairCopy& pair) {
-       edit_header(pair, [](json& header) { header[kGate]["data_offsets"] = {0, 4}; });
-     },
+     [](PairCopy& pair) { edit_header(pair, [](json& header) {
+                            header[kGate]["data_offsets"] = {0, 4};
+                          }); },
      kWeights,
      {kGate, "span 4 bytes", "wanted 24576"}},
     {"dtype_unknown",
-     [](PairCopy& pair) {
-       edit_header(pair, [](json& header) { header[kGate]["dtype"] = "F8_E4M3"; });
-     },
+     [](PairCopy& pair) { edit_header(pair, [](json& header) { header[kGate]["dtype"] = "F8_E4M3"; }); },
      kWeights,
      {kGate, "F8_E4M3", "wanted F32"}},
     {"dtype_wrong",
-     [](PairCopy& pair) {
-       edit_header(pair, [](json& header) { header[kGate]["dtype"] = "I32"; });
-     },
+     [](PairCopy& pair) { edit_header(pair, [](json& header) { header[kGate]["dtype"] = "I32"; }); },
      kWeights,
      {kGate, "I32", "wanted F32, BF16, F16 or a block type"}},
     {"shape_wrong",
-     [](PairCopy& pair) {
-       edit_header(pair, [](json& header) { header[kGate]["shape"] = {64, 96}; });
-     },
+     [](PairCopy& pair) { edit_header(pair, [](json& header) {
+                            header[kGate]["shape"] = {64, 96};
+                          }); },
      kWeights,
      {kGate, "[64, 96]", "wanted [96, 64]"}},
     {"tensor_missing",
@@ -158,9 +149,7 @@ const std::vector<BadFile> kBadFiles = {
      kConfig,
      {"not JSON"}},
     {"config_of_another_width",
-     [](PairCopy& pair) {
-       edit_config(pair, [](json& config) { config["text_config"]["hidden_size"] = 128; });
-     },
+     [](PairCopy& pair) { edit_config(pair, [](json& config) { config["text_config"]["hidden_size"] = 128; }); },
      kWeights,
      {"[512, 64]", "wanted [512, 128]"}},
     {"config_with_text_for_a_number",
@@ -170,9 +159,7 @@ const std::vector<BadFile> kBadFiles = {
      kConfig,
      {"num_hidden_layers", "six"}},
     {"config_of_another_model",
-     [](PairCopy& pair) {
-       edit_config(pair, [](json& config) { config["model_type"] = "llama"; });
-     },
+     [](PairCopy& pair) { edit_config(pair, [](json& config) { config["model_type"] = "llama"; }); },
      kConfig,
      {"llama", "gemma4"}},
 };
@@ -184,16 +171,15 @@ TEST_P(BadFiles, AreNamedWithWhatIsWrong) {
   GetParam().spoil(pair);
   std::vector<std::string> wanted = GetParam().wanted;
   wanted.push_back((pair.dir() / GetParam().file).string());
-  Program verifier({"verifier", "--backbone", pair.dir() / "backbone", "--join",
-                    "tcp://127.0.0.1:" + std::to_string(free_port())});
+  Program verifier(
+      {"verifier", "--backbone", pair.dir() / "backbone", "--join", "tcp://127.0.0.1:" + std::to_string(free_port())});
   expect_refused(verifier, wanted);
 }
 INSTANTIATE_TEST_SUITE_P(Each, BadFiles, testing::ValuesIn(kBadFiles),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
 
 TEST(BadInput, AssistantOfAnotherBackbone) {
-  const std::string nano = nano_pair().backbone,
-                    other = source_dir() / "tests/goldens/e4b/assistant";
+  const std::string nano = nano_pair().backbone, other = source_dir() / "tests/goldens/e4b/assistant";
   Program drafter({"drafter", "--backbone", nano, "--assistant", other, "--join",
                    "tcp://127.0.0.1:" + std::to_string(free_port())});
   expect_refused(drafter, {other, "is 64", nano, "has 384"});
@@ -202,8 +188,7 @@ TEST(BadInput, AssistantOfAnotherBackbone) {
 TEST(BadInput, PairThatDoesNotFit) {
   PairCopy pair(source_dir() / "models/nano");
   std::filesystem::remove_all(pair.dir() / "assistant");
-  std::filesystem::create_directory_symlink(source_dir() / "tests/goldens/e4b/assistant",
-                                            pair.dir() / "assistant");
+  std::filesystem::create_directory_symlink(source_dir() / "tests/goldens/e4b/assistant", pair.dir() / "assistant");
   Program run({"run", "hi", "--model", pair.dir()});
   expect_refused(run, {(pair.dir() / "assistant").string(), "is 64", "has 384"});
   EXPECT_EQ(run.out(), "");
@@ -215,16 +200,14 @@ TEST(BadInput, TokenizerWithoutMerges) {
   tokenizer["model"].erase("merges");
   pair.write("backbone/tokenizer.json", tokenizer.dump());
   Program run({"run", "hi", "--model", pair.dir()});
-  expect_refused(
-      run, {(pair.dir() / "backbone/tokenizer.json").string(), "model.merges", "null", "pairs"});
+  expect_refused(run, {(pair.dir() / "backbone/tokenizer.json").string(), "model.merges", "null", "pairs"});
 }
 
 TEST(BadInput, MissingDirectory) {
   Program run({"run", "hi", "--model", "/nowhere"}),
       verifier({"verifier", "--backbone", "/nowhere", "--join", "tcp://127.0.0.1:1"}),
       drafter({"drafter", "--assistant", "/nowhere", "--join", "tcp://127.0.0.1:1"});
-  for (Program* program : {&run, &verifier, &drafter})
-    expect_refused(*program, {"/nowhere", "o such file"});
+  for (Program* program : {&run, &verifier, &drafter}) expect_refused(*program, {"/nowhere", "o such file"});
 }
 
 // ---- arguments ----
@@ -256,7 +239,8 @@ TEST(BadInput, UnknownWeightType) {
 
 TEST(BadInput, OptionsOfWorkersBesideACoordinatorElsewhere) {
   for (const char* command : {"run", "chat", "serve", "ready"}) {
-    for (const auto& [option, value] : {std::pair("--dtype", "nonsense"), std::pair("--threads", "1"), std::pair("--assistant", "/nowhere")}) {
+    for (const auto& [option, value] :
+         {std::pair("--dtype", "nonsense"), std::pair("--threads", "1"), std::pair("--assistant", "/nowhere")}) {
       Program program({command, "--connect", "tcp://127.0.0.1:1", option, value});
       expect_refused(program, {"--connect", option});
     }
@@ -280,11 +264,9 @@ TEST(BadInput, PolicyStateThatCannotBeKept) {
 TEST(BadInput, AddressesThatMakeNoSense) {
   for (const char* address : {"nonsense", "tcp://127.0.0.1:99999", "tcp://127.0.0.1"}) {
     SCOPED_TRACE(address);
-    Program run({"run", "hi", "--connect", address}),
-        coordinator({"coordinator", "--listen", address}), drafter({"drafter", "--join", address}),
-        verifier({"verifier", "--join", address});
-    for (Program* program : {&run, &coordinator, &drafter, &verifier})
-      expect_refused(*program, {address});
+    Program run({"run", "hi", "--connect", address}), coordinator({"coordinator", "--listen", address}),
+        drafter({"drafter", "--join", address}), verifier({"verifier", "--join", address});
+    for (Program* program : {&run, &coordinator, &drafter, &verifier}) expect_refused(*program, {address});
   }
 }
 
@@ -307,9 +289,9 @@ TEST(BadInput, CoordinatorUnreachable) {
 /// The frame of a heartbeat in another protocol version.
 std::string foreign_heartbeat() {
   flatbuffers::FlatBufferBuilder builder;
-  wire::FinishEnvelopeBuffer(
-      builder, wire::CreateEnvelope(builder, kProtocolVersion + 1, 1, 0, 0, 0,
-                                    wire::Body::Heartbeat, wire::CreateHeartbeat(builder).Union()));
+  wire::FinishEnvelopeBuffer(builder,
+                             wire::CreateEnvelope(builder, kProtocolVersion + 1, 1, 0, 0, 0, wire::Body::Heartbeat,
+                                                  wire::CreateHeartbeat(builder).Union()));
   return {reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize()};
 }
 
@@ -352,8 +334,7 @@ TEST(BadPeer, CoordinatorOfAnotherVersionEndsRun) {
 
 TEST(BadPeer, WorkersSayThatTheCoordinatorIsOfAnotherVersion) {
   ForeignCoordinator coordinator;
-  Program verifier({"verifier", "--join", coordinator.address}),
-      drafter({"drafter", "--join", coordinator.address});
+  Program verifier({"verifier", "--join", coordinator.address}), drafter({"drafter", "--join", coordinator.address});
   const auto told = [](Program& program) {
     return !lines_with(program.err(), kBothVersions).empty() || !program.running();
   };
@@ -375,8 +356,8 @@ TEST(BadPeer, CoordinatorTellsAPeerOfAnotherVersion) {
   zmq::message_t frame;
   ASSERT_TRUE(eventually([&] { return peer.recv(frame, zmq::recv_flags::dontwait).has_value(); }));
 
-  const auto owner = std::make_shared<std::vector<std::byte>>(
-      frame.data<std::byte>(), frame.data<std::byte>() + frame.size());
+  const auto owner =
+      std::make_shared<std::vector<std::byte>>(frame.data<std::byte>(), frame.data<std::byte>() + frame.size());
   const std::vector<SharedBytes> frames = {SharedBytes(owner, *owner)};
   const Result<Message> message = decode(frames);
   ASSERT_TRUE(message) << message.error().message;
@@ -384,8 +365,7 @@ TEST(BadPeer, CoordinatorTellsAPeerOfAnotherVersion) {
   ASSERT_NE(refuse, nullptr) << name_of(*message);
   EXPECT_EQ(refuse->code, Errc::kVersionMismatch);
   EXPECT_EQ(lines_with(refuse->message, kBothVersions).size(), 1u) << refuse->message;
-  EXPECT_EQ(lines_with(coordinator.program.err(), kBothVersions).size(), 1u)
-      << coordinator.program.err();
+  EXPECT_EQ(lines_with(coordinator.program.err(), kBothVersions).size(), 1u) << coordinator.program.err();
 }
 
 std::string random_bytes(std::mt19937_64& engine, std::size_t size) {
@@ -398,8 +378,7 @@ std::string random_bytes(std::mt19937_64& engine, std::size_t size) {
 void shout(const std::string& address, const std::string& bytes) {
   sockaddr_in to{};
   to.sin_family = AF_INET;
-  to.sin_port =
-      htons(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  to.sin_port = htons(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to), 0) << std::strerror(errno);
@@ -427,8 +406,7 @@ TEST(BadPeer, RandomBytesDoNotDisturbAStory) {
     const bool two_frames = engine() % 2 == 0;
     peer.send(zmq::buffer(start + random_bytes(engine, engine() % 256)),
               two_frames ? zmq::send_flags::sndmore : zmq::send_flags::none);
-    if (two_frames)
-      peer.send(zmq::buffer(random_bytes(engine, engine() % 256)), zmq::send_flags::none);
+    if (two_frames) peer.send(zmq::buffer(random_bytes(engine, engine() % 256)), zmq::send_flags::none);
   });
   ASSERT_TRUE(generation) << generation.error().message;
   EXPECT_GT(shouts, 10);
@@ -445,8 +423,7 @@ TEST(BadPeer, DrafterThatDoesNotFitTheVerifierIsRefused) {
   const std::string& address = trio.coordinator->address;
   Program other_type({"drafter", "--dtype", "f32", "--join", address});
   expect_refused(other_type, {"verifier has BF16", "drafter has F32"});
-  Program other_backbone(
-      {"drafter", "--model", source_dir() / "tests/goldens/e4b", "--join", address});
+  Program other_backbone({"drafter", "--model", source_dir() / "tests/goldens/e4b", "--join", address});
   expect_refused(other_backbone, {"verifier has 384", "drafter has 64"});
   EXPECT_EQ(trio.warnings().size(), 2u) << trio.coordinator->program.err();
   EXPECT_EQ(trio.status().drafters, 0);

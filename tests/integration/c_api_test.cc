@@ -55,7 +55,9 @@ using SessionHandle = std::unique_ptr<outrider_session, decltype(&pair_session_c
 PairHandle open_nano(const std::string& target = nano("backbone"), bool assistant = true) {
   outrider_pair* pair = nullptr;
   outrider_error error;
-  EXPECT_EQ(pair_open_local(target.c_str(), assistant ? nano("assistant").c_str() : nullptr, "f32", 0, &pair, &error), OUTRIDER_OK) << error.message;
+  EXPECT_EQ(pair_open_local(target.c_str(), assistant ? nano("assistant").c_str() : nullptr, "f32", 0, &pair, &error),
+            OUTRIDER_OK)
+      << error.message;
   return {pair, pair_close};
 }
 
@@ -91,7 +93,8 @@ class Text {
   std::size_t verify(const Tokens& drafts) {
     std::size_t accepted = 99;
     std::int32_t next = -1;
-    EXPECT_EQ(pair_verify_tokens(get(), drafts.data(), drafts.size(), &accepted, &next, &error_), OUTRIDER_OK) << error_.message;
+    EXPECT_EQ(pair_verify_tokens(get(), drafts.data(), drafts.size(), &accepted, &next, &error_), OUTRIDER_OK)
+        << error_.message;
     if (testing::Test::HasFailure()) return 0;
     tokens.insert(tokens.end(), drafts.begin(), drafts.begin() + static_cast<std::ptrdiff_t>(accepted));
     tokens.push_back(next);
@@ -108,8 +111,12 @@ class Text {
     verify(drafts);
   }
   /// Whether as much is written as the golden has. Steps do not stop at a stop token, so more may be.
-  bool reached(const Golden& golden) const { return tokens.size() >= golden.greedy.size() || testing::Test::HasFailure(); }
-  Tokens first(std::size_t count) const { return {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(std::min(count, tokens.size()))}; }
+  bool reached(const Golden& golden) const {
+    return tokens.size() >= golden.greedy.size() || testing::Test::HasFailure();
+  }
+  Tokens first(std::size_t count) const {
+    return {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(std::min(count, tokens.size()))};
+  }
 
   outrider_session* get() { return session_.get(); }
   std::string note() const { return error_.message; }
@@ -143,8 +150,8 @@ void generate(outrider_pair* pair, const Tokens& prompt, std::int32_t draft_leng
   options.user = answer;
   answer->tokens.resize(kAnswerMax);
   outrider_error error;
-  ASSERT_EQ(pair_generate_speculative(pair, prompt.data(), prompt.size(), &options, answer->tokens.data(), answer->tokens.size(),
-                                      &answer->generation, &error),
+  ASSERT_EQ(pair_generate_speculative(pair, prompt.data(), prompt.size(), &options, answer->tokens.data(),
+                                      answer->tokens.size(), &answer->generation, &error),
             OUTRIDER_OK)
       << error.message;
   answer->tokens.resize(answer->generation.token_count);
@@ -159,7 +166,8 @@ void expect_goldens(outrider_pair* pair) {
       EXPECT_EQ(answer.tokens, golden.greedy);
       EXPECT_EQ(answer.streamed, golden.greedy);
       EXPECT_EQ(answer.text, golden.text);
-      EXPECT_EQ(answer.generation.finish, golden.greedy.size() < kAnswerMax ? OUTRIDER_FINISH_STOP : OUTRIDER_FINISH_LENGTH);
+      EXPECT_EQ(answer.generation.finish,
+                golden.greedy.size() < kAnswerMax ? OUTRIDER_FINISH_STOP : OUTRIDER_FINISH_LENGTH);
       EXPECT_EQ(answer.generation.drafted_tokens > 0, draft_length > 0);
       EXPECT_GT(answer.generation.speculative_tok_per_sec, 0);
 
@@ -176,11 +184,13 @@ TEST(CApi, LocalPairWritesTheGoldenTokens) { expect_goldens(open_nano().get()); 
 /// Coordinator, verifier and drafter as processes.
 struct Roles {
   Roles() : coordinator({"coordinator", "--listen", "tcp://127.0.0.1:*"}) {
-    EXPECT_TRUE(eventually([&] { return coordinator.out().find('\n') != std::string::npos || !coordinator.running(); }));
+    EXPECT_TRUE(
+        eventually([&] { return coordinator.out().find('\n') != std::string::npos || !coordinator.running(); }));
     address = coordinator.out().substr(0, coordinator.out().find('\n'));
     verifier = std::make_unique<Program>(std::vector<std::string>{"verifier", "--join", address, "--dtype", "f32"});
     drafter = std::make_unique<Program>(std::vector<std::string>{"drafter", "--join", address, "--dtype", "f32"});
-    EXPECT_TRUE(eventually([&] { return lines_with(coordinator.err(), {"joined as"}).size() == 2; })) << coordinator.err();
+    EXPECT_TRUE(eventually([&] { return lines_with(coordinator.err(), {"joined as"}).size() == 2; }))
+        << coordinator.err();
   }
   Program coordinator;
   std::string address;
@@ -227,11 +237,13 @@ TEST(CApi, ADeadDrafterGivesNoCandidatesAndADeadVerifierAnError) {
   }
   std::int32_t first = -1;
   outrider_error error;
-  EXPECT_EQ(pair_prefill(text.get(), golden.prompt.data(), golden.prompt.size(), &first, &error), OUTRIDER_UNAVAILABLE) << error.message;
+  EXPECT_EQ(pair_prefill(text.get(), golden.prompt.data(), golden.prompt.size(), &first, &error), OUTRIDER_UNAVAILABLE)
+      << error.message;
 
   roles.coordinator.send(SIGKILL);
   roles.coordinator.wait();
-  EXPECT_EQ(pair_prefill(text.get(), golden.prompt.data(), golden.prompt.size(), &first, &error), OUTRIDER_PEER_GONE) << error.message;
+  EXPECT_EQ(pair_prefill(text.get(), golden.prompt.data(), golden.prompt.size(), &first, &error), OUTRIDER_PEER_GONE)
+      << error.message;
 }
 
 TEST(CApi, WhateverIsVerifiedTheTextIsThatOfPlainDecoding) {
@@ -248,7 +260,8 @@ TEST(CApi, WhateverIsVerifiedTheTextIsThatOfPlainDecoding) {
       const std::size_t right = random() % 3 == 0 ? random() % 9 : 0;
       for (std::size_t i = 0; i < drafts.size(); ++i) {
         const std::size_t at = text.tokens.size() + i;
-        drafts[i] = i < right && at < golden.greedy.size() ? golden.greedy[at] : static_cast<std::int32_t>(random() % 6000);
+        drafts[i] =
+            i < right && at < golden.greedy.size() ? golden.greedy[at] : static_cast<std::int32_t>(random() % 6000);
       }
       accepted += text.verify(drafts);
     }
@@ -268,7 +281,8 @@ TEST(CApi, SessionsDoNotDisturbEachOther) {
   std::vector<Answer> answers(goldens().size());
   {
     std::vector<std::jthread> threads;
-    for (std::size_t i = 0; i < 2; ++i) threads.emplace_back([&, i] { generate(pair.get(), goldens()[i].prompt, 4, &answers[i]); });
+    for (std::size_t i = 0; i < 2; ++i)
+      threads.emplace_back([&, i] { generate(pair.get(), goldens()[i].prompt, 4, &answers[i]); });
     for (bool all = false; !all;) {
       all = true;
       for (std::size_t i = 0; i < texts.size(); ++i) {
@@ -278,7 +292,8 @@ TEST(CApi, SessionsDoNotDisturbEachOther) {
       }
     }
   }
-  for (std::size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(texts[i]->first(goldens()[i].greedy.size()), goldens()[i].greedy);
+  for (std::size_t i = 0; i < texts.size(); ++i)
+    EXPECT_EQ(texts[i]->first(goldens()[i].greedy.size()), goldens()[i].greedy);
   for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(answers[i].tokens, goldens()[i].greedy);
   // A session takes another text at any time.
   texts[0]->prefill(goldens()[1].prompt);
@@ -327,12 +342,14 @@ TEST(CApi, TheCallbackStopsAnAnswer) {
   EXPECT_GE(answer.tokens.size(), 3u);
   EXPECT_LE(answer.tokens.size(), 3u + 4u);
   EXPECT_EQ(answer.tokens, answer.streamed);
-  EXPECT_EQ(answer.tokens, Tokens(golden.greedy.begin(), golden.greedy.begin() + static_cast<std::ptrdiff_t>(answer.tokens.size())));
+  EXPECT_EQ(answer.tokens,
+            Tokens(golden.greedy.begin(), golden.greedy.begin() + static_cast<std::ptrdiff_t>(answer.tokens.size())));
 }
 
 TEST(CApi, StopTokensAndIgnoringThem) {
   const PairHandle pair = open_nano();
-  const auto golden = std::find_if(goldens().begin(), goldens().end(), [](const Golden& g) { return g.greedy.size() > 4 && g.greedy.size() < kAnswerMax; });
+  const auto golden = std::find_if(goldens().begin(), goldens().end(),
+                                   [](const Golden& g) { return g.greedy.size() > 4 && g.greedy.size() < kAnswerMax; });
   ASSERT_NE(golden, goldens().end());
   EXPECT_EQ(outrider_is_stop_token(pair.get(), golden->greedy.back()), 1);
   EXPECT_EQ(outrider_is_stop_token(pair.get(), golden->greedy[0]), 0);
@@ -344,7 +361,8 @@ TEST(CApi, StopTokensAndIgnoringThem) {
   options.stop_token_count = 1;
   Tokens tokens(kAnswerMax);
   const auto run = [&] {
-    return pair_generate_speculative(pair.get(), golden->prompt.data(), golden->prompt.size(), &options, tokens.data(), tokens.size(), &generation, nullptr);
+    return pair_generate_speculative(pair.get(), golden->prompt.data(), golden->prompt.size(), &options, tokens.data(),
+                                     tokens.size(), &generation, nullptr);
   };
   ASSERT_EQ(run(), OUTRIDER_OK);
   EXPECT_LE(generation.token_count, 3u);
@@ -357,7 +375,8 @@ TEST(CApi, StopTokensAndIgnoringThem) {
 
 TEST(CApi, AFullContextEndsTheText) {
   const TemporaryDir dir;
-  for (const auto& file : fs::directory_iterator(nano("backbone"))) fs::create_symlink(file.path(), dir / file.path().filename());
+  for (const auto& file : fs::directory_iterator(nano("backbone")))
+    fs::create_symlink(file.path(), dir / file.path().filename());
   nlohmann::json config = nlohmann::json::parse(std::ifstream(nano("backbone/config.json")));
   const std::size_t context = goldens()[0].prompt.size() + 10;
   config["text_config"]["max_position_embeddings"] = context;
@@ -376,7 +395,8 @@ TEST(CApi, AFullContextEndsTheText) {
   EXPECT_STREQ(error.message, "the text has filled the context");
   EXPECT_EQ(pair_decode_one(text.get(), &next, &error), OUTRIDER_OUT_OF_RANGE);
   const Tokens long_prompt(context + 1, 5);
-  EXPECT_EQ(pair_prefill(text.get(), long_prompt.data(), long_prompt.size(), &next, &error), OUTRIDER_OUT_OF_RANGE) << error.message;
+  EXPECT_EQ(pair_prefill(text.get(), long_prompt.data(), long_prompt.size(), &next, &error), OUTRIDER_OUT_OF_RANGE)
+      << error.message;
   text.prefill(goldens()[0].prompt);
   text.round(4);
 }
@@ -386,20 +406,28 @@ TEST(CApi, TextHelpers) {
   const Golden& golden = goldens()[0];
   outrider_error error;
   std::size_t count = 0;
-  EXPECT_EQ(outrider_encode_user_turn(pair.get(), golden.user.data(), golden.user.size(), nullptr, 0, &count, &error), OUTRIDER_OUT_OF_RANGE);
+  EXPECT_EQ(outrider_encode_user_turn(pair.get(), golden.user.data(), golden.user.size(), nullptr, 0, &count, &error),
+            OUTRIDER_OUT_OF_RANGE);
   ASSERT_EQ(count, golden.prompt.size());
   Tokens tokens(count);
-  EXPECT_EQ(outrider_encode_user_turn(pair.get(), golden.user.data(), golden.user.size(), tokens.data(), count, &count, &error), OUTRIDER_OK);
+  EXPECT_EQ(outrider_encode_user_turn(pair.get(), golden.user.data(), golden.user.size(), tokens.data(), count, &count,
+                                      &error),
+            OUTRIDER_OK);
   EXPECT_EQ(tokens, golden.prompt);
   EXPECT_STREQ(error.message, "");
 
   std::size_t bytes = 0;
-  EXPECT_EQ(outrider_decode_tokens(pair.get(), golden.greedy.data(), golden.greedy.size(), nullptr, 0, &bytes, &error), OUTRIDER_OUT_OF_RANGE);
+  EXPECT_EQ(outrider_decode_tokens(pair.get(), golden.greedy.data(), golden.greedy.size(), nullptr, 0, &bytes, &error),
+            OUTRIDER_OUT_OF_RANGE);
   ASSERT_EQ(bytes, golden.text.size());
   std::vector<char> text(bytes + 1, 'x');
-  EXPECT_EQ(outrider_decode_tokens(pair.get(), golden.greedy.data(), golden.greedy.size(), text.data(), bytes, &bytes, &error), OUTRIDER_OUT_OF_RANGE);
+  EXPECT_EQ(outrider_decode_tokens(pair.get(), golden.greedy.data(), golden.greedy.size(), text.data(), bytes, &bytes,
+                                   &error),
+            OUTRIDER_OUT_OF_RANGE);
   EXPECT_EQ(text[0], 'x');
-  EXPECT_EQ(outrider_decode_tokens(pair.get(), golden.greedy.data(), golden.greedy.size(), text.data(), bytes + 1, &bytes, &error), OUTRIDER_OK);
+  EXPECT_EQ(outrider_decode_tokens(pair.get(), golden.greedy.data(), golden.greedy.size(), text.data(), bytes + 1,
+                                   &bytes, &error),
+            OUTRIDER_OK);
   EXPECT_EQ(text.data(), golden.text);
   const std::int32_t strange[] = {-1, INT32_MAX, 1 << 20};
   EXPECT_EQ(outrider_decode_tokens(pair.get(), strange, 3, text.data(), text.size(), &bytes, &error), OUTRIDER_OK);
@@ -431,17 +459,21 @@ TEST(CApi, PrefillEndsTheTextBeforeWhateverComesOfIt) {
 
 TEST(CApi, AUserTurnIsWrittenAsTheTemplateDoes) {
   const TemporaryDir dir;
-  for (const auto& file : fs::directory_iterator(nano("backbone"))) fs::create_symlink(file.path(), dir / file.path().filename());
+  for (const auto& file : fs::directory_iterator(nano("backbone")))
+    fs::create_symlink(file.path(), dir / file.path().filename());
   // What a template of the large models is recognised by: their answers start with an empty thought.
-  dir.write("chat_template.jinja", R"(<|turn> <|tool_call>call: continue_same_model_turn <|channel>thought\n<channel|>)");
-  Program run({"run", "hello", "--backbone", dir.path(), "--assistant", nano("assistant"), "--draft-length", "0", "--max-tokens", "1", "--json"});
+  dir.write("chat_template.jinja",
+            R"(<|turn> <|tool_call>call: continue_same_model_turn <|channel>thought\n<channel|>)");
+  Program run({"run", "hello", "--backbone", dir.path(), "--assistant", nano("assistant"), "--draft-length", "0",
+               "--max-tokens", "1", "--json"});
   EXPECT_EQ(describe(run.wait()), "exit 0");
   const Tokens expected = nlohmann::json::parse(run.out())["prompt_ids"];
 
   const PairHandle pair = open_nano(dir.path(), /*assistant=*/false);
   Tokens tokens(100);
   std::size_t count = 0;
-  ASSERT_EQ(outrider_encode_user_turn(pair.get(), "hello", 5, tokens.data(), tokens.size(), &count, nullptr), OUTRIDER_OK);
+  ASSERT_EQ(outrider_encode_user_turn(pair.get(), "hello", 5, tokens.data(), tokens.size(), &count, nullptr),
+            OUTRIDER_OK);
   tokens.resize(count);
   EXPECT_EQ(tokens, expected);
   std::size_t small = 0;
@@ -471,7 +503,8 @@ TEST(CApi, MisuseIsAnErrorThatNamesItAndChangesNothing) {
   expect(pair_open_local(nullptr, nullptr, nullptr, 0, &none, &error), "target is NULL");
   expect(pair_open_local("", nullptr, nullptr, 0, &none, &error), "target is empty");
   expect(pair_open_local(target.c_str(), "", nullptr, 0, &none, &error), "assistant is empty");
-  expect(pair_open_local(target.c_str(), assistant.c_str(), "int3", 0, &none, &error), "dtype 'int3', wanted f32, bf16, int8 or int4");
+  expect(pair_open_local(target.c_str(), assistant.c_str(), "int3", 0, &none, &error),
+         "dtype 'int3', wanted f32, bf16, int8 or int4");
   expect(pair_open_local(target.c_str(), assistant.c_str(), nullptr, -1, &none, &error), "threads -1");
   expect(pair_open_local(target.c_str(), assistant.c_str(), nullptr, 1 << 30, &none, &error), "threads 1073741824");
   expect(pair_open_local(target.c_str(), assistant.c_str(), nullptr, 0, nullptr, &error), "pair is NULL");
@@ -480,9 +513,12 @@ TEST(CApi, MisuseIsAnErrorThatNamesItAndChangesNothing) {
   expect(pair_open_remote("tcp://127.0.0.1:1", target.c_str(), nullptr, &error), "pair is NULL");
   EXPECT_EQ(pair_open_remote("tcp://127.0.0.1:1", target.c_str(), &none, &error), OUTRIDER_PEER_GONE);
   EXPECT_EQ(pair_open_local("/nowhere", nullptr, nullptr, 0, &none, &error), OUTRIDER_NOT_FOUND) << error.message;
-  EXPECT_EQ(pair_open_local(target.c_str(), "/nowhere", nullptr, 0, &none, &error), OUTRIDER_NOT_FOUND) << error.message;
-  EXPECT_EQ(pair_open_local(target.c_str(), target.c_str(), nullptr, 0, &none, &error), OUTRIDER_UNSUPPORTED) << error.message;
-  EXPECT_EQ(pair_open_local("/nowhere", nullptr, nullptr, 0, &none, nullptr), OUTRIDER_NOT_FOUND);  // nobody wants to know
+  EXPECT_EQ(pair_open_local(target.c_str(), "/nowhere", nullptr, 0, &none, &error), OUTRIDER_NOT_FOUND)
+      << error.message;
+  EXPECT_EQ(pair_open_local(target.c_str(), target.c_str(), nullptr, 0, &none, &error), OUTRIDER_UNSUPPORTED)
+      << error.message;
+  EXPECT_EQ(pair_open_local("/nowhere", nullptr, nullptr, 0, &none, nullptr),
+            OUTRIDER_NOT_FOUND);  // nobody wants to know
   const std::string long_name(2000, 'x');
   EXPECT_NE(pair_open_local(long_name.c_str(), nullptr, nullptr, 0, &none, &error), OUTRIDER_OK);
   EXPECT_EQ(std::char_traits<char>::length(error.message), sizeof error.message - 1);
@@ -532,28 +568,45 @@ TEST(CApi, MisuseIsAnErrorThatNamesItAndChangesNothing) {
   outrider_generate_options options = OUTRIDER_GENERATE_OPTIONS_INIT;
   options.max_tokens = kAnswerMax;
   outrider_generation generation = OUTRIDER_GENERATION_INIT;
-  const auto call = [&] { return pair_generate_speculative(pair.get(), prompt, n, &options, answer.data(), answer.size(), &generation, &error); };
+  const auto call = [&] {
+    return pair_generate_speculative(pair.get(), prompt, n, &options, answer.data(), answer.size(), &generation,
+                                     &error);
+  };
   const auto expect_with = [&](auto change, const std::string& what) {
     const outrider_generate_options before = options;
     change();
     expect(call(), what);
     options = before;
   };
-  expect(pair_generate_speculative(nullptr, prompt, n, &options, answer.data(), kAnswerMax, &generation, &error), "pair is NULL");
-  expect(pair_generate_speculative(pair.get(), nullptr, n, &options, answer.data(), kAnswerMax, &generation, &error), "prompt tokens is NULL");
-  expect(pair_generate_speculative(pair.get(), prompt, 0, &options, answer.data(), kAnswerMax, &generation, &error), "the prompt is empty");
-  expect(pair_generate_speculative(pair.get(), negative.data(), 2, &options, answer.data(), kAnswerMax, &generation, &error), "token id -1");
-  expect(pair_generate_speculative(pair.get(), beyond.data(), 2, &options, answer.data(), kAnswerMax, &generation, &error), "the vocabulary has");
-  expect(pair_generate_speculative(pair.get(), prompt, n, &options, answer.data(), kAnswerMax - 1, &generation, &error), "room for 95, wanted max_tokens 96");
+  expect(pair_generate_speculative(nullptr, prompt, n, &options, answer.data(), kAnswerMax, &generation, &error),
+         "pair is NULL");
+  expect(pair_generate_speculative(pair.get(), nullptr, n, &options, answer.data(), kAnswerMax, &generation, &error),
+         "prompt tokens is NULL");
+  expect(pair_generate_speculative(pair.get(), prompt, 0, &options, answer.data(), kAnswerMax, &generation, &error),
+         "the prompt is empty");
+  expect(pair_generate_speculative(pair.get(), negative.data(), 2, &options, answer.data(), kAnswerMax, &generation,
+                                   &error),
+         "token id -1");
+  expect(
+      pair_generate_speculative(pair.get(), beyond.data(), 2, &options, answer.data(), kAnswerMax, &generation, &error),
+      "the vocabulary has");
+  expect(pair_generate_speculative(pair.get(), prompt, n, &options, answer.data(), kAnswerMax - 1, &generation, &error),
+         "room for 95, wanted max_tokens 96");
   expect(pair_generate_speculative(pair.get(), prompt, n, &options, nullptr, 1, &generation, &error), "tokens is NULL");
-  expect(pair_generate_speculative(pair.get(), prompt, n, nullptr, answer.data(), kAnswerMax, &generation, &error), "wanted max_tokens 256");
+  expect(pair_generate_speculative(pair.get(), prompt, n, nullptr, answer.data(), kAnswerMax, &generation, &error),
+         "wanted max_tokens 256");
   expect_with([&] { options.size = 8; }, "options: size 8");
   expect_with([&] { options.size = SIZE_MAX; }, "options: size");
   expect_with([&] { options.max_tokens = 0; }, "max_tokens 0");
   expect_with([&] { options.draft_length = 33; }, "draft_length 33");
   expect_with([&] { options.draft_length = -1; }, "draft_length -1");
   expect_with([&] { options.stop_token_count = 3; }, "stop_tokens is NULL");
-  expect_with([&] { options.stop_tokens = negative.data(); options.stop_token_count = 2; }, "token id -1");
+  expect_with(
+      [&] {
+        options.stop_tokens = negative.data();
+        options.stop_token_count = 2;
+      },
+      "token id -1");
   expect_with([&] { generation.size = 4; }, "generation: size 4");
   generation = OUTRIDER_GENERATION_INIT;
   // A later header's larger struct is fine as long as nothing new is asked for.
@@ -563,7 +616,8 @@ TEST(CApi, MisuseIsAnErrorThatNamesItAndChangesNothing) {
   } later;
   later.known.size = sizeof later;
   later.known.max_tokens = 2;
-  EXPECT_EQ(pair_generate_speculative(pair.get(), prompt, n, &later.known, nullptr, 0, nullptr, &error), OUTRIDER_OK) << error.message;
+  EXPECT_EQ(pair_generate_speculative(pair.get(), prompt, n, &later.known, nullptr, 0, nullptr, &error), OUTRIDER_OK)
+      << error.message;
   later.added = 1;
   expect(pair_generate_speculative(pair.get(), prompt, n, &later.known, nullptr, 0, nullptr, &error), "does not know");
   EXPECT_EQ(answer, Tokens(kAnswerMax, -7));

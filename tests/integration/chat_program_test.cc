@@ -37,11 +37,14 @@ ChatMessage message(ChatMessage::Role role, const std::string& content) {
 struct Transcript {
   Conversation conversation;
 
-  void say(ChatMessage::Role role, const std::string& content) { conversation.messages.push_back(message(role, content)); }
+  void say(ChatMessage::Role role, const std::string& content) {
+    conversation.messages.push_back(message(role, content));
+  }
 
   std::string run_alone(std::int64_t max_tokens) const {
     const std::vector<TokenId> ids = render_chat(nano(), {}, conversation).value();
-    Program run({"run", "--prompt-ids", fmt::format("{}", fmt::join(ids, ",")), "--dtype", "f32", "--json", "--max-tokens", std::to_string(max_tokens)});
+    Program run({"run", "--prompt-ids", fmt::format("{}", fmt::join(ids, ",")), "--dtype", "f32", "--json",
+                 "--max-tokens", std::to_string(max_tokens)});
     EXPECT_EQ(describe(run.wait()), "exit 0");
     const nlohmann::json object = nlohmann::json::parse(run.out(), nullptr, false);
     return object.is_object() ? object.value("text", "") : run.out();

@@ -15,8 +15,7 @@ constexpr std::size_t kMidStory = 40;
 constexpr std::int32_t kDraftLength = 4;
 
 /// Runs the request; calls `fault` once, when the first kMidStory tokens have come.
-Result<Generation> generate_with(Client& client, const Generate& request,
-                                 const std::function<void()>& fault) {
+Result<Generation> generate_with(Client& client, const Generate& request, const std::function<void()>& fault) {
   std::size_t count = 0;
   bool done = false;
   return client.generate(request, [&](std::span<const TokenId> tokens) {
@@ -72,8 +71,8 @@ TEST(Faults, DrafterKilledInMidStoryCostsNothingButSpeed) {
 TEST(Faults, DrafterToldToStopInMidStoryLeavesQuietly) {
   Trio trio;
   Client client = trio.client(1, 1);
-  const auto generation = generate_with(client, story_request(kStory, kDraftLength),
-                                        [&] { trio.drafter->send(SIGTERM); });
+  const auto generation =
+      generate_with(client, story_request(kStory, kDraftLength), [&] { trio.drafter->send(SIGTERM); });
   ASSERT_TRUE(generation) << generation.error().message;
   EXPECT_EQ(generation->tokens, story());
   EXPECT_LT(generation->metrics.drafting_rounds, generation->metrics.rounds - 1);
@@ -92,15 +91,13 @@ TEST(Faults, VerifierKilledInMidStoryEndsItWithAnError) {
   ASSERT_FALSE(generation);
   EXPECT_LT(to_seconds(now() - killed), to_seconds(kNoticed));
   EXPECT_EQ(generation.error().code, Errc::kPeerGone);
-  EXPECT_NE(generation.error().message.find("verifier"), std::string::npos)
-      << generation.error().message;
+  EXPECT_NE(generation.error().message.find("verifier"), std::string::npos) << generation.error().message;
   EXPECT_EQ(trio.status().sessions, 0);
 
   // Another verifier takes over for what comes next.
   trio.start_verifier();
   Client later = trio.client(1, 1);
-  EXPECT_EQ(answer(later, story_request(kMidStory, kDraftLength)).tokens,
-            first(story(), kMidStory));
+  EXPECT_EQ(answer(later, story_request(kMidStory, kDraftLength)).tokens, first(story(), kMidStory));
 }
 
 // Ctrl-Z and fg, a paused container, a debugger: nobody was silent while somebody listened.
@@ -135,8 +132,8 @@ TEST(Faults, RunSaysThatTheVerifierDied) {
 TEST(Faults, FrozenDrafterIsLeftOutAndUsedAgainOnceItThaws) {
   Trio trio;
   Client client = trio.client(1, 1);
-  const auto generation = generate_with(client, story_request(kStory, kDraftLength),
-                                        [&] { trio.drafter->send(SIGSTOP); });
+  const auto generation =
+      generate_with(client, story_request(kStory, kDraftLength), [&] { trio.drafter->send(SIGSTOP); });
   ASSERT_TRUE(generation) << generation.error().message;
   EXPECT_EQ(generation->tokens, story());
   EXPECT_LT(generation->metrics.drafting_rounds, generation->metrics.rounds - 1);
@@ -169,8 +166,7 @@ TEST(Faults, DrafterThatComesLateIsUsedWithinTheSameRequest) {
   TransportContext context;
   const auto endpoint = Endpoint::connect(context, trio.coordinator->address);
   const SessionId request{1};
-  ASSERT_TRUE(
-      endpoint.value()->send("", {.session = request, .body = story_request(8000, kDraftLength)}));
+  ASSERT_TRUE(endpoint.value()->send("", {.session = request, .body = story_request(8000, kDraftLength)}));
   std::vector<TokenId> tokens;
   bool drafted = false, cancelled = false;
   eventually([&] {
@@ -202,12 +198,11 @@ TEST(Faults, WorkersOutliveTheirCoordinatorAndServeTheNextOne) {
   Trio trio;
   const std::string address = trio.coordinator->address;
   Client client = trio.client(1, 1);
-  const auto generation = generate_with(client, story_request(kStory, kDraftLength),
-                                        [&] { trio.coordinator->program.send(SIGKILL); });
+  const auto generation =
+      generate_with(client, story_request(kStory, kDraftLength), [&] { trio.coordinator->program.send(SIGKILL); });
   ASSERT_FALSE(generation);
   EXPECT_EQ(generation.error().code, Errc::kPeerGone);
-  EXPECT_NE(generation.error().message.find(address), std::string::npos)
-      << generation.error().message;
+  EXPECT_NE(generation.error().message.find(address), std::string::npos) << generation.error().message;
   EXPECT_TRUE(trio.verifier->running());
   EXPECT_TRUE(trio.drafter->running());
 
@@ -243,9 +238,8 @@ TEST(Faults, WorkersWithoutACoordinatorKeepTryingUntilToldToStop) {
   Program verifier({"verifier", "--join", nobody}), drafter({"drafter", "--join", nobody});
   for (Program* program : {&verifier, &drafter}) {
     // Loaded, and so at its second or later attempt by the time that it is told.
-    ASSERT_TRUE(eventually([&] {
-      return !lines_with(program->err(), {"event=loaded"}).empty() || !program->running();
-    }));
+    ASSERT_TRUE(
+        eventually([&] { return !lines_with(program->err(), {"event=loaded"}).empty() || !program->running(); }));
     EXPECT_TRUE(program->running()) << program->err();
     program->send(SIGINT);
     EXPECT_EQ(describe(program->wait()), "exit 0") << program->err();

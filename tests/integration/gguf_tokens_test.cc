@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 class GgufPair {
  public:
   explicit GgufPair(DType type) {
-    for (const auto& [part, model] : {std::pair("backbone", nano_pair().backbone), {"assistant", nano_pair().assistant}}) {
+    for (const auto& [part, model] :
+         {std::pair("backbone", nano_pair().backbone), {"assistant", nano_pair().assistant}}) {
       fs::create_directory(dir_ / part);
       write_gguf(model, dir_ / part / "model.gguf", {.type = type});
     }
@@ -38,7 +39,8 @@ struct Agreement {
 Agreement agreement(DType type, WeightType weight_type) {
   const GgufPair pair(type);
   TransportContext context;
-  const ClusterOptions options{.pair = pair_paths(pair.dir()).value(), .weight_type = weight_type, .program = OUTRIDER_PROGRAM};
+  const ClusterOptions options{
+      .pair = pair_paths(pair.dir()).value(), .weight_type = weight_type, .program = OUTRIDER_PROGRAM};
   const auto cluster = start_threads(context, options);
   EXPECT_TRUE(cluster) << cluster.error().message;
   if (!cluster) return {};

@@ -18,24 +18,19 @@ class GoldenTokens : public testing::TestWithParam<Placement> {};
 TEST_P(GoldenTokens, EqualHuggingFaceGreedyForEveryDraftLength) {
   const std::vector<NanoGolden> goldens = nano_goldens();
   TransportContext context;
-  const ClusterOptions options{
-      .pair = nano_pair(), .weight_type = WeightType::kF32, .program = OUTRIDER_PROGRAM};
-  const auto cluster =
-      GetParam().processes ? start_processes(options) : start_threads(context, options);
+  const ClusterOptions options{.pair = nano_pair(), .weight_type = WeightType::kF32, .program = OUTRIDER_PROGRAM};
+  const auto cluster = GetParam().processes ? start_processes(options) : start_threads(context, options);
   ASSERT_TRUE(cluster) << cluster.error().message;
-  Client client = connect_when_joined(context, (*cluster)->address(), 1, 1,
-                                      [&] { return (*cluster)->check(); });
+  Client client = connect_when_joined(context, (*cluster)->address(), 1, 1, [&] { return (*cluster)->check(); });
 
   for (const int draft_length : {0, 1, 2, 4, 8}) {
     RequestMetrics sums;
     for (const NanoGolden& golden : goldens) {
-      SCOPED_TRACE(testing::Message()
-                   << "draft length " << draft_length << ", prompt: " << golden.prompt);
+      SCOPED_TRACE(testing::Message() << "draft length " << draft_length << ", prompt: " << golden.prompt);
       const Generation generation = answer(client, request_for(golden, draft_length));
       EXPECT_EQ(generation.tokens, golden.greedy);
       EXPECT_EQ(nano_text(generation.tokens), golden.text);
-      EXPECT_EQ(generation.reason,
-                golden.greedy.size() < 96 ? FinishReason::kStop : FinishReason::kLength);
+      EXPECT_EQ(generation.reason, golden.greedy.size() < 96 ? FinishReason::kStop : FinishReason::kLength);
       sums.accepted_tokens += generation.metrics.accepted_tokens;
       sums.drafting_rounds += generation.metrics.drafting_rounds;
     }
@@ -44,15 +39,13 @@ TEST_P(GoldenTokens, EqualHuggingFaceGreedyForEveryDraftLength) {
     }
     if (draft_length == 4 && goldens.size() == 24) {
       // A correct drafter reaches 1.94 (tests/goldens/README.md).
-      EXPECT_GE(static_cast<double>(sums.accepted_tokens),
-                1.90 * static_cast<double>(sums.drafting_rounds))
+      EXPECT_GE(static_cast<double>(sums.accepted_tokens), 1.90 * static_cast<double>(sums.drafting_rounds))
           << sums.accepted_tokens << " accepted in " << sums.drafting_rounds << " drafting rounds";
     }
   }
 }
 INSTANTIATE_TEST_SUITE_P(EachPlacement, GoldenTokens,
-                         testing::Values(Placement{"one_process", false},
-                                         Placement{"three_processes", true}),
+                         testing::Values(Placement{"one_process", false}, Placement{"three_processes", true}),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
 
 }  // namespace

@@ -38,7 +38,8 @@ class Connection {
  public:
   /// @param from  the last number of its own address, 127.0.0.1 or another of this machine's
   explicit Connection(int port, std::uint32_t from = 1) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK - 1 + from)}, .sin_zero = {}};
+    sockaddr_in address{
+        .sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK - 1 + from)}, .sin_zero = {}};
     EXPECT_EQ(bind(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0) << std::strerror(errno);
     address.sin_addr = {htonl(INADDR_LOOPBACK)};
     address.sin_port = htons(static_cast<std::uint16_t>(port));
@@ -59,9 +60,12 @@ class Connection {
     }
     return true;
   }
-  void send(const std::string& method, const std::string& path, const std::string& body, const std::string& headers = "") {
+  void send(const std::string& method, const std::string& path, const std::string& body,
+            const std::string& headers = "") {
     send(fmt::format("{} {} HTTP/1.1\r\nHost: x\r\n{}", method, path, headers) +
-         (method == "POST" ? fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n\r\n", body.size()) : "\r\n") + body);
+         (method == "POST" ? fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n\r\n", body.size())
+                           : "\r\n") +
+         body);
   }
   /// Reads on until `part` has come. @return whether it has before the end.
   bool wait_for(const std::string& part) {
@@ -148,7 +152,8 @@ std::pair<std::string, std::string> joined(const std::vector<Json>& events, std:
   for (const Json& event : events) {
     for (const Json& choice : event.at("choices")) {
       if (choice.at("index") != index) continue;
-      answer.first += choice.contains("text") ? choice["text"].get<std::string>() : choice["delta"].value("content", "");
+      answer.first +=
+          choice.contains("text") ? choice["text"].get<std::string>() : choice["delta"].value("content", "");
       if (!choice["finish_reason"].is_null()) answer.second = choice["finish_reason"];
     }
   }
@@ -158,7 +163,8 @@ std::pair<std::string, std::string> joined(const std::vector<Json>& events, std:
 /// `outrider serve`, once it listens.
 class Serve {
  public:
-  explicit Serve(std::vector<std::string> options = {}, bool wait_until_ready = true) : program(arguments(std::move(options))) {
+  explicit Serve(std::vector<std::string> options = {}, bool wait_until_ready = true)
+      : program(arguments(std::move(options))) {
     const std::string before = "listening at http://127.0.0.1:";
     EXPECT_TRUE(eventually([&] { return program.out().ends_with("\n") || !program.running(); }));
     const std::string out = program.out();
@@ -196,9 +202,12 @@ Json ask(const std::string& question, std::int64_t max_tokens) {
 }
 
 /// A request whose answer takes far longer than any test.
-Json endless() { return {{"prompt", endless_story().prompt_ids}, {"temperature", 0}, {"max_tokens", 7000}, {"ignore_eos", true}}; }
+Json endless() {
+  return {{"prompt", endless_story().prompt_ids}, {"temperature", 0}, {"max_tokens", 7000}, {"ignore_eos", true}};
+}
 
-const std::vector<std::string> kQuestions = {"Write a short story about a fox.", "Write a short story about a cake.", "Count from one to ten."};
+const std::vector<std::string> kQuestions = {"Write a short story about a fox.", "Write a short story about a cake.",
+                                             "Count from one to ten."};
 
 TEST(Serve, EveryEndpointAnswers) {
   Serve serve;
@@ -212,7 +221,8 @@ TEST(Serve, EveryEndpointAnswers) {
   EXPECT_EQ(tokens["tokens"][0], 2) << "<bos>";
   const Json text = json_of(post(serve.port, "/detokenize", Json({{"tokens", tokens["tokens"]}}).dump()));
   EXPECT_EQ(text["prompt"], "<bos>Once upon a time");
-  const Json completion = json_of(post(serve.port, "/v1/completions", R"({"prompt": "Once upon a", "temperature": 0, "max_tokens": 3})"));
+  const Json completion =
+      json_of(post(serve.port, "/v1/completions", R"({"prompt": "Once upon a", "temperature": 0, "max_tokens": 3})"));
   EXPECT_EQ(completion["object"], "text_completion");
   EXPECT_EQ(completion["usage"]["completion_tokens"], 3);
   EXPECT_EQ(completion["choices"][0]["finish_reason"], "length");
@@ -236,7 +246,8 @@ TEST(Serve, StreamedOrNotTheAnswerIsThatOfRun) {
     EXPECT_EQ(whole["speculative"]["drafted_tokens"], expected["metrics"]["drafted_tokens"]);
     request["stream_options"] = {{"include_usage", true}};
     const std::vector<Json> events = serve.stream(request);
-    EXPECT_EQ(joined(events), std::pair(expected["text"].get<std::string>(), expected["finish_reason"].get<std::string>()));
+    EXPECT_EQ(joined(events),
+              std::pair(expected["text"].get<std::string>(), expected["finish_reason"].get<std::string>()));
     EXPECT_EQ(events.front()["choices"][0]["delta"]["role"], "assistant");
     EXPECT_EQ(events.back()["usage"], whole["usage"]);
     EXPECT_EQ(events.back()["speculative"]["rounds"], whole["speculative"]["rounds"]);
@@ -258,7 +269,8 @@ std::map<std::string, double> metrics_of(int port) {
   for (std::string line; std::getline(lines, line);) {
     const std::string prefix = "outrider:";
     const std::size_t space = line.rfind(' ');
-    if (line.starts_with(prefix)) values[line.substr(prefix.size(), space - prefix.size())] = std::stod(line.substr(space));
+    if (line.starts_with(prefix))
+      values[line.substr(prefix.size(), space - prefix.size())] = std::stod(line.substr(space));
   }
   return values;
 }
@@ -273,7 +285,10 @@ TEST(Serve, MetricsMoveByWhatOneRequestDid) {
     const Json &usage = reply["usage"], &speculative = reply["speculative"];
     std::map<std::string, double> after;
     // A reply is counted once it is out, when its client may have asked already: so are those to /metrics.
-    EXPECT_TRUE(eventually([&] { return (after = metrics_of(serve.port))["http_responses_total{code=\"200\"}"] >= before["http_responses_total{code=\"200\"}"] + 2; }));
+    EXPECT_TRUE(eventually([&] {
+      return (after = metrics_of(serve.port))["http_responses_total{code=\"200\"}"] >=
+             before["http_responses_total{code=\"200\"}"] + 2;
+    }));
     const auto moved = [&](const std::string& name) {
       EXPECT_TRUE(after.contains(name)) << name;
       return after[name] - before[name];
@@ -290,7 +305,8 @@ TEST(Serve, MetricsMoveByWhatOneRequestDid) {
     EXPECT_EQ(moved("spec_decode_num_draft_tokens_total"), speculative["drafted_tokens"]);
     EXPECT_EQ(moved("spec_decode_num_accepted_tokens_total"), speculative["accepted_tokens"]);
     for (std::size_t i = 0; i < speculative["accepted_per_position"].size(); ++i) {
-      EXPECT_EQ(moved(fmt::format("spec_decode_num_accepted_tokens_per_pos_total{{position=\"{}\"}}", i)), speculative["accepted_per_position"][i]);
+      EXPECT_EQ(moved(fmt::format("spec_decode_num_accepted_tokens_per_pos_total{{position=\"{}\"}}", i)),
+                speculative["accepted_per_position"][i]);
     }
     EXPECT_NEAR(moved("target_verify_seconds_total"), speculative["verify_ms"].get<double>() / 1e3, 1e-9);
     EXPECT_EQ(moved("prefix_cache_queries_total"), usage["prompt_tokens"]);
@@ -299,7 +315,9 @@ TEST(Serve, MetricsMoveByWhatOneRequestDid) {
     EXPECT_GT(after["speculative_tok_per_sec"], 0);
     EXPECT_EQ(after["workers{role=\"verifier\"}"], 1);
     EXPECT_EQ(after["coordinator_up"], 1);
-    EXPECT_GT(after["worker_kv_bytes_max{role=\"verifier\",worker=\"" + json_of(get(serve.port, "/v1/outrider/status"))["workers"][1]["name"].get<std::string>() + "\"}"], 0);
+    EXPECT_GT(after["worker_kv_bytes_max{role=\"verifier\",worker=\"" +
+                    json_of(get(serve.port, "/v1/outrider/status"))["workers"][1]["name"].get<std::string>() + "\"}"],
+              0);
   }
   std::string long_question;
   for (int i = 0; i < 40; ++i) long_question += kQuestions[0];
@@ -324,7 +342,8 @@ TEST(Serve, AStreamTellsOfItsRoundsIfAsked) {
   Serve serve;
   Json request = ask(kQuestions[0], 30);
   for (const Json& event : serve.stream(request)) EXPECT_FALSE(event.contains("outrider_round"));
-  request.update({{"n", 2}, {"temperature", 1}, {"seed", 3}, {"speculative", {{"draft_length", 3}, {"report_rounds", true}}}});
+  request.update(
+      {{"n", 2}, {"temperature", 1}, {"seed", 3}, {"speculative", {{"draft_length", 3}, {"report_rounds", true}}}});
   const std::vector<Json> events = serve.stream(request);
   std::int64_t rounds = 0, drafted = 0, accepted = 0;
   for (std::size_t choice = 0; choice < 2; ++choice) {
@@ -342,7 +361,8 @@ TEST(Serve, AStreamTellsOfItsRoundsIfAsked) {
       EXPECT_LE(round["drafts"].size(), 3u);
       EXPECT_GT(round["verify_ms"], 0);
       EXPECT_GE(round["round_ms"], round["verify_ms"]);
-      for (std::size_t i = 0; i < std::min(round["accepted"].get<std::size_t>(), round["tokens"].size()); ++i) EXPECT_EQ(round["drafts"][i], round["tokens"][i]);
+      for (std::size_t i = 0; i < std::min(round["accepted"].get<std::size_t>(), round["tokens"].size()); ++i)
+        EXPECT_EQ(round["drafts"][i], round["tokens"][i]);
       ++rounds;
       drafted += static_cast<std::int64_t>(round["drafts"].size());
       accepted += round["accepted"].get<std::int64_t>();
@@ -369,7 +389,8 @@ TEST(Serve, TheStatusListsTheWorkers) {
   EXPECT_EQ(status["workers"][1]["role"], "verifier");
   EXPECT_EQ(status["workers"][1]["draining"], false);
   EXPECT_GT(status["workers"][1]["kv_bytes_max"], 0);
-  EXPECT_TRUE(eventually([&] { return json_of(get(serve.port, "/v1/outrider/status"))["workers"][1]["rtt_ms"].is_number(); }));
+  EXPECT_TRUE(
+      eventually([&] { return json_of(get(serve.port, "/v1/outrider/status"))["workers"][1]["rtt_ms"].is_number(); }));
 }
 
 /// The processes of a `serve --processes` by their role, from the names that they gave themselves.
@@ -385,8 +406,11 @@ pid_t pid_of(Serve& serve, const std::string& role) {
 
 TEST(Serve, ADeadDrafterCostsSpeedOnlyAndADeadVerifierEndsIt) {
   Serve serve({"--processes"});
-  const Json request = {{"prompt", endless_story().prompt_ids}, {"temperature", 0}, {"max_tokens", 300}, {"ignore_eos", true}};
-  const auto text = [&] { return json_of(post(serve.port, "/v1/completions", request.dump()))["choices"][0]["text"].get<std::string>(); };
+  const Json request = {
+      {"prompt", endless_story().prompt_ids}, {"temperature", 0}, {"max_tokens", 300}, {"ignore_eos", true}};
+  const auto text = [&] {
+    return json_of(post(serve.port, "/v1/completions", request.dump()))["choices"][0]["text"].get<std::string>();
+  };
   const std::string undisturbed = text();
   const pid_t drafter = pid_of(serve, "drafter"), verifier = pid_of(serve, "verifier");
   ASSERT_TRUE(drafter > 0 && verifier > 0);
@@ -398,14 +422,18 @@ TEST(Serve, ADeadDrafterCostsSpeedOnlyAndADeadVerifierEndsIt) {
   ASSERT_TRUE(reader.wait_for("\"text\""));
   kill(drafter, SIGKILL);
   EXPECT_EQ(joined(events_of(reader.response())).first, undisturbed);
-  ASSERT_TRUE(eventually([&] { return !lines_with(serve.program.err(), {"outrider: going on without a drafter", "killed by signal 9"}).empty() || !serve.program.running(); }));
+  ASSERT_TRUE(eventually([&] {
+    return !lines_with(serve.program.err(), {"outrider: going on without a drafter", "killed by signal 9"}).empty() ||
+           !serve.program.running();
+  }));
   ASSERT_TRUE(eventually([&] { return serve.workers() == 1 || !serve.program.running(); }));
   EXPECT_EQ(text(), undisturbed);
   EXPECT_EQ(lines_with(serve.program.err(), {"outrider: "}).size(), 1u) << serve.program.err();
 
   kill(verifier, SIGKILL);
   EXPECT_EQ(describe(serve.program.wait()), "exit 1");
-  EXPECT_EQ(lines_with(serve.program.err(), {"outrider: the verifier process was killed by signal 9"}).size(), 1u) << serve.program.err();
+  EXPECT_EQ(lines_with(serve.program.err(), {"outrider: the verifier process was killed by signal 9"}).size(), 1u)
+      << serve.program.err();
 }
 
 TEST(Serve, ARequestMayWantDraftsWhereTheServerDoesNot) {
@@ -438,7 +466,10 @@ TEST(Serve, ADrafterThatCannotStartEndsIt) {
     if (processes) arguments.push_back("--processes");
     Program serve(arguments);
     EXPECT_EQ(describe(serve.wait()), "exit 1");
-    EXPECT_FALSE(lines_with(serve.err(), {"outrider: ", processes ? "the drafter process ended with status 1" : "assistant/config.json"}).empty()) << serve.err();
+    EXPECT_FALSE(lines_with(serve.err(), {"outrider: ", processes ? "the drafter process ended with status 1"
+                                                                  : "assistant/config.json"})
+                     .empty())
+        << serve.err();
   }
 }
 
@@ -459,7 +490,8 @@ TEST(Serve, ThePageRunsOnlyItsOwnScript) {
     last_nonce = nonce;
     EXPECT_NE(page.body.find("<script nonce=\"" + nonce + "\">"), page.body.npos);
     EXPECT_NE(page.body.find("<style nonce=\"" + nonce + "\">"), page.body.npos);
-    for (const char* never : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", " src="}) EXPECT_EQ(page.body.find(never), page.body.npos) << never;
+    for (const char* never : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", " src="})
+      EXPECT_EQ(page.body.find(never), page.body.npos) << never;
   }
 }
 
@@ -472,12 +504,14 @@ TEST(Serve, SeedsStopsAndChoicesDoWhatTheySay) {
   EXPECT_NE(first["choices"][0]["message"], first["choices"][1]["message"]);
   EXPECT_EQ(serve.chat(request)["choices"], first["choices"]) << "one seed is one text";
   const std::vector<Json> events = serve.stream(request);
-  for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(joined(events, i).first, first["choices"][i]["message"]["content"].get<std::string>());
+  for (std::size_t i = 0; i < 2; ++i)
+    EXPECT_EQ(joined(events, i).first, first["choices"][i]["message"]["content"].get<std::string>());
   EXPECT_GT(events.back()["speculative"]["rounds"], 0) << "on the last chunk";
   for (std::size_t i = 0; i < 2; ++i) {
     Json alone = request;
     alone.update({{"seed", 5 + i}, {"n", 1}});
-    EXPECT_EQ(serve.chat(alone)["choices"][0]["message"], first["choices"][i]["message"]) << "each choice is what its seed says alone";
+    EXPECT_EQ(serve.chat(alone)["choices"][0]["message"], first["choices"][i]["message"])
+        << "each choice is what its seed says alone";
   }
 
   const std::string text = serve.chat(ask(kQuestions[0], 40))["choices"][0]["message"]["content"];
@@ -498,7 +532,8 @@ TEST(Serve, SeedsStopsAndChoicesDoWhatTheySay) {
   };
   std::string question;
   for (int i = 0; i < 40; ++i) question += kQuestions[1];
-  EXPECT_EQ(usage_of(question)["prompt_tokens_details"]["cached_tokens"], 0) << "that the choices share a prompt saves its client nothing";
+  EXPECT_EQ(usage_of(question)["prompt_tokens_details"]["cached_tokens"], 0)
+      << "that the choices share a prompt saves its client nothing";
   const Json usage = usage_of(question);
   EXPECT_GT(usage["prompt_tokens_details"]["cached_tokens"], 0);
   EXPECT_LT(usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]);
@@ -518,10 +553,12 @@ TEST(Serve, SeedsStopsAndChoicesDoWhatTheySay) {
   Json streamed_scores = Json::array();
   for (const Json& event : serve.stream(scored)) {
     const Json& logprobs = event["choices"][0]["logprobs"];
-    if (!logprobs.is_null()) streamed_scores.insert(streamed_scores.end(), logprobs["content"].begin(), logprobs["content"].end());
+    if (!logprobs.is_null())
+      streamed_scores.insert(streamed_scores.end(), logprobs["content"].begin(), logprobs["content"].end());
   }
   EXPECT_EQ(streamed_scores, scores);
-  const Json completion = json_of(post(serve.port, "/v1/completions", R"({"prompt": "Once upon a", "temperature": 0, "max_tokens": 3, "logprobs": 1})"));
+  const Json completion = json_of(post(
+      serve.port, "/v1/completions", R"({"prompt": "Once upon a", "temperature": 0, "max_tokens": 3, "logprobs": 1})"));
   EXPECT_EQ(completion["choices"][0]["logprobs"]["tokens"].size(), 3u);
   EXPECT_EQ(completion["choices"][0]["logprobs"]["text_offset"][0], 0);
 }
@@ -533,19 +570,26 @@ TEST(Serve, ChoicesRunSideBySideAndEndTogetherWithTheirClient) {
     Json request = endless();
     request.update({{"n", 3}, {"stream", true}});
     client.send("POST", "/v1/completions", request.dump());
-    for (int choice = 0; choice < 3; ++choice) EXPECT_TRUE(client.wait_for(fmt::format("\"index\":{},", choice))) << "none of them ever ends";
+    for (int choice = 0; choice < 3; ++choice)
+      EXPECT_TRUE(client.wait_for(fmt::format("\"index\":{},", choice))) << "none of them ever ends";
     EXPECT_EQ(serve.sessions(), 3);
   }
   EXPECT_TRUE(eventually([&] { return serve.sessions() == 0; }));
 
-  Json request = {{"prompt", {"Once upon a time", "The cat", "A boy"}}, {"n", 2}, {"temperature", 1}, {"seed", 11}, {"max_tokens", 25}, {"logprobs", 1}};
+  Json request = {{"prompt", {"Once upon a time", "The cat", "A boy"}},
+                  {"n", 2},
+                  {"temperature", 1},
+                  {"seed", 11},
+                  {"max_tokens", 25},
+                  {"logprobs", 1}};
   const Json whole = json_of(post(serve.port, "/v1/completions", request.dump()))["choices"];
   ASSERT_EQ(whole.size(), 6u);
   request["stream"] = true;
   const std::vector<Json> events = events_of(post(serve.port, "/v1/completions", request.dump()));
   for (std::size_t i = 0; i < whole.size(); ++i) {
     EXPECT_EQ(whole[i]["index"], i);
-    EXPECT_EQ(joined(events, i), std::pair(whole[i]["text"].get<std::string>(), whole[i]["finish_reason"].get<std::string>()));
+    EXPECT_EQ(joined(events, i),
+              std::pair(whole[i]["text"].get<std::string>(), whole[i]["finish_reason"].get<std::string>()));
     Json alone = request;
     alone.update({{"prompt", request["prompt"][i / 2]}, {"n", 1}, {"seed", 11 + i % 2}, {"stream", false}});
     const Json single = json_of(post(serve.port, "/v1/completions", alone.dump()))["choices"][0];
@@ -567,21 +611,24 @@ TEST(Serve, AChoiceThatIsRefusedEndsItsRequest) {
 TEST(Serve, EightClientsAtOnceGetWhatOneGets) {
   Serve serve;
   std::vector<std::string> expected;
-  for (const std::string& question : kQuestions) expected.push_back(serve.chat(ask(question, 40))["choices"][0]["message"]["content"]);
+  for (const std::string& question : kQuestions)
+    expected.push_back(serve.chat(ask(question, 40))["choices"][0]["message"]["content"]);
   std::vector<std::future<std::vector<std::string>>> clients;
   for (std::size_t c = 0; c < 8; ++c) {
     clients.push_back(std::async(std::launch::async, [&serve, c] {
       std::vector<std::string> texts;
       for (std::size_t i = 0; i < kQuestions.size(); ++i) {
         const Json request = ask(kQuestions[(i + c) % kQuestions.size()], 40);
-        texts.push_back(c % 2 == 0 ? joined(serve.stream(request)).first : serve.chat(request)["choices"][0]["message"]["content"].get<std::string>());
+        texts.push_back(c % 2 == 0 ? joined(serve.stream(request)).first
+                                   : serve.chat(request)["choices"][0]["message"]["content"].get<std::string>());
       }
       return texts;
     }));
   }
   for (std::size_t c = 0; c < clients.size(); ++c) {
     const std::vector<std::string> texts = clients[c].get();
-    for (std::size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(texts[i], expected[(i + c) % kQuestions.size()]) << "client " << c;
+    for (std::size_t i = 0; i < texts.size(); ++i)
+      EXPECT_EQ(texts[i], expected[(i + c) % kQuestions.size()]) << "client " << c;
   }
 }
 
@@ -630,7 +677,10 @@ TEST(Serve, WhoAsksOnceDoesNotWaitForAllOfSomebodyElse) {
   for (int i = 0; i < 4; ++i) {
     greedy.push_back(std::make_unique<Connection>(serve.port));
     greedy.back()->send("POST", "/v1/completions", request.dump());
-    EXPECT_TRUE(eventually([&] { return serve.status("open_requests") == std::min(i + 1, 2) && serve.status("waiting_requests") == std::max(i - 1, 0); }));
+    EXPECT_TRUE(eventually([&] {
+      return serve.status("open_requests") == std::min(i + 1, 2) &&
+             serve.status("waiting_requests") == std::max(i - 1, 0);
+    }));
   }
   EXPECT_EQ(post(serve.port, "/v1/completions", request.dump()).status, 429);
   Connection modest(serve.port, /*from=*/2);
@@ -658,16 +708,20 @@ TEST(Serve, BadRequestsGetErrorsAndTheServerLivesOn) {
   EXPECT_EQ(error_of(chat, changed({{"model", "gpt-5"}})), std::tuple(404, "model"));
   EXPECT_EQ(error_of(chat, changed({{"temperature", "warm"}})), std::tuple(400, "temperature"));
   EXPECT_EQ(error_of(chat, changed({{"max_tokens", -1}})), std::tuple(400, "max_tokens"));
-  EXPECT_EQ(error_of(chat, changed({{"messages", {{{"role", "wizard"}, {"content", "x"}}}}})), std::tuple(400, "messages[0].role"));
-  EXPECT_EQ(error_of(chat, changed({{"messages", {{{"role", "tool"}, {"tool_call_id", "c"}, {"content", "x"}}}}})), std::tuple(400, "messages"));
-  EXPECT_EQ(error_of(chat, changed({{"tools", {{{"type", "function"}, {"function", 3}}}}})), std::tuple(400, "tools[0].function"));
+  EXPECT_EQ(error_of(chat, changed({{"messages", {{{"role", "wizard"}, {"content", "x"}}}}})),
+            std::tuple(400, "messages[0].role"));
+  EXPECT_EQ(error_of(chat, changed({{"messages", {{{"role", "tool"}, {"tool_call_id", "c"}, {"content", "x"}}}}})),
+            std::tuple(400, "messages"));
+  EXPECT_EQ(error_of(chat, changed({{"tools", {{{"type", "function"}, {"function", 3}}}}})),
+            std::tuple(400, "tools[0].function"));
   EXPECT_EQ(error_of(completions, R"({"prompt": [999999999]})"), std::tuple(400, "prompt"));
   EXPECT_EQ(error_of("/tokenize", "{}"), std::tuple(400, "prompt"));
   EXPECT_EQ(error_of("/detokenize", R"({"tokens": [-1]})"), std::tuple(400, "tokens"));
   // More than the context: refused before and after the head of a stream would go out.
   const std::string too_long = Json(std::vector<int>(9000, 5)).dump();
   for (const char* stream : {"true", "false"}) {
-    const Response response = post(serve.port, completions, fmt::format(R"({{"prompt": {}, "stream": {}}})", too_long, stream));
+    const Response response =
+        post(serve.port, completions, fmt::format(R"({{"prompt": {}, "stream": {}}})", too_long, stream));
     EXPECT_EQ(response.status, 400) << response.body;
     EXPECT_EQ(json_of(response)["error"]["code"], "context_length_exceeded");
   }
@@ -744,20 +798,24 @@ TEST(Serve, APortInUseIsOneLine) {
   Serve serve({}, /*wait_until_ready=*/false);
   Program second({"serve", "--port", std::to_string(serve.port)});
   EXPECT_EQ(describe(second.wait()), "exit 1");
-  EXPECT_NE(second.err().find(fmt::format("cannot listen at 127.0.0.1:{}", serve.port)), std::string::npos) << second.err();
+  EXPECT_NE(second.err().find(fmt::format("cannot listen at 127.0.0.1:{}", serve.port)), std::string::npos)
+      << second.err();
   EXPECT_EQ(std::ranges::count(second.err(), '\n'), 1) << second.err();
 }
 
 // ---- the server by itself ----
 
-HttpReply echo(const HttpRequest& request) { return {.status = 200, .body = request.body, .content_type = "text/plain"}; }
+HttpReply echo(const HttpRequest& request) {
+  return {.status = 200, .body = request.body, .content_type = "text/plain"};
+}
 
 std::unique_ptr<HttpServer> started(HttpOptions options, std::vector<HttpRoute> routes) {
   return HttpServer::start(std::move(options), std::move(routes)).value();
 }
 
 TEST(HttpServer, ARequestThatDoesNotArriveInTimeIs408) {
-  const auto server = started({.host = "127.0.0.1", .api_key = {}, .request_timeout = std::chrono::milliseconds(300)}, {{"POST", "/echo", echo}});
+  const auto server = started({.host = "127.0.0.1", .api_key = {}, .request_timeout = std::chrono::milliseconds(300)},
+                              {{"POST", "/echo", echo}});
   const std::vector<std::pair<std::string, int>> table = {
       {"POST /ec", 0},  // not even one line: closed without a word
       {"POST /echo HTTP/1.1\r\nX: y\r\n", 408},
@@ -775,7 +833,8 @@ TEST(HttpServer, ARequestThatDoesNotArriveInTimeIs408) {
 }
 
 TEST(HttpServer, WhatIsNotHttpIsRefused) {
-  const auto server = started({.host = "127.0.0.1", .api_key = {}, .request_bytes_max = 1000}, {{"POST", "/echo", echo}, {"GET", "/get", echo}});
+  const auto server = started({.host = "127.0.0.1", .api_key = {}, .request_bytes_max = 1000},
+                              {{"POST", "/echo", echo}, {"GET", "/get", echo}});
   const std::string post_head = "POST /echo HTTP/1.1\r\nContent-Type: application/json\r\n";
   const std::vector<std::pair<std::string, int>> table = {
       {"\r\n\r\n", 400},
@@ -800,7 +859,8 @@ TEST(HttpServer, WhatIsNotHttpIsRefused) {
     Connection connection(server->port());
     connection.send(request);
     const int replied = connection.response().status;
-    EXPECT_TRUE(replied == status || (status == 431 && replied == 400)) << replied << " for " << request.substr(0, 120);  // a newer httplib refuses long heads itself
+    EXPECT_TRUE(replied == status || (status == 431 && replied == 400))
+        << replied << " for " << request.substr(0, 120);  // a newer httplib refuses long heads itself
   }
   std::string headers = "GET /get HTTP/1.1\r\n";
   for (int i = 0; i < 10'000; ++i) headers += fmt::format("X-{}: {}\r\n", i, i);
@@ -818,8 +878,10 @@ TEST(HttpServer, WhatIsNotHttpIsRefused) {
 TEST(HttpServer, NoRequestHidesInAnother) {
   const auto reply = [](const HttpRequest&) { return HttpReply{.status = 200, .body = "{}"}; };
   const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"POST", "/echo", reply}, {"GET", "/get", reply}});
-  const std::string hidden = "GET /get HTTP/1.1\r\n\r\n", post_head = "POST /echo HTTP/1.1\r\nContent-Type: application/json\r\n";
-  const std::string length = fmt::format("Content-Length: {}\r\n", hidden.size()), chunked = "Transfer-Encoding: chunked\r\n";
+  const std::string hidden = "GET /get HTTP/1.1\r\n\r\n",
+                    post_head = "POST /echo HTTP/1.1\r\nContent-Type: application/json\r\n";
+  const std::string length = fmt::format("Content-Length: {}\r\n", hidden.size()),
+                    chunked = "Transfer-Encoding: chunked\r\n";
   const std::vector<std::pair<std::string, int>> table = {
       {"GET /get HTTP/1.1\r\n" + length, 200},
       {"GET /get HTTP/1.1\r\nConnection: keep-alive\r\n" + length, 200},
@@ -842,7 +904,9 @@ TEST(HttpServer, NoRequestHidesInAnother) {
     connection.send(head + "\r\n" + hidden);
     const std::string replies = connection.all();
     // A newer httplib reads the body of a GET, and finds that this one is not in chunks.
-    EXPECT_TRUE(replies.starts_with(fmt::format("HTTP/1.1 {} ", status)) || (head.ends_with(chunked) && replies.starts_with("HTTP/1.1 400 "))) << head << replies;
+    EXPECT_TRUE(replies.starts_with(fmt::format("HTTP/1.1 {} ", status)) ||
+                (head.ends_with(chunked) && replies.starts_with("HTTP/1.1 400 ")))
+        << head << replies;
     EXPECT_EQ(replies.find("HTTP/1.1", 1), replies.npos) << head << replies;
     EXPECT_NE(replies.find("Connection: close\r\n"), replies.npos) << head << replies;
   }
@@ -855,9 +919,12 @@ TEST(HttpServer, NoRequestHidesInAnother) {
 
 TEST(HttpServer, RepliesAreWholeAndPlainWhateverAClientAccepts) {
   const std::string body = Json({{"text", std::string(100'000, 'x')}}).dump();
-  const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"POST", "/echo", [](const HttpRequest& request) { return HttpReply{.status = 200, .body = request.body}; }},
-                                                                     {"GET", "/get", [&](const HttpRequest&) { return HttpReply{.status = 200, .body = body}; }}});
-  for (const std::string wish : {"Accept-Encoding: gzip, deflate, br, zstd\r\n", "Range: bytes=0-20\r\n", "Range: bytes=5-6,8-9\r\n", "Range: bytes=900000-\r\n"}) {
+  const auto server = started(
+      {.host = "127.0.0.1", .api_key = {}},
+      {{"POST", "/echo", [](const HttpRequest& request) { return HttpReply{.status = 200, .body = request.body}; }},
+       {"GET", "/get", [&](const HttpRequest&) { return HttpReply{.status = 200, .body = body}; }}});
+  for (const std::string wish : {"Accept-Encoding: gzip, deflate, br, zstd\r\n", "Range: bytes=0-20\r\n",
+                                 "Range: bytes=5-6,8-9\r\n", "Range: bytes=900000-\r\n"}) {
     for (const Response& response : {get(server->port(), "/get", wish), post(server->port(), "/echo", body, wish)}) {
       EXPECT_EQ(response.status, 200) << wish;
       EXPECT_TRUE(response.body == body) << wish << response.head;
@@ -867,9 +934,13 @@ TEST(HttpServer, RepliesAreWholeAndPlainWhateverAClientAccepts) {
 }
 
 TEST(HttpServer, AStreamToAnOldClientEndsWithItsConnection) {
-  const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"GET", "/stream", [](const HttpRequest&) {
-    return HttpReply{.status = 200, .body = "", .next = [left = 2]() mutable { return left-- > 0 ? std::optional<std::string>("piece\n") : std::nullopt; }};
-  }}});
+  const auto server =
+      started({.host = "127.0.0.1", .api_key = {}},
+              {{"GET", "/stream", [](const HttpRequest&) {
+                  return HttpReply{.status = 200, .body = "", .next = [left = 2]() mutable {
+                                     return left-- > 0 ? std::optional<std::string>("piece\n") : std::nullopt;
+                                   }};
+                }}});
   for (const char* header : {"", "Connection: Keep-Alive\r\n"}) {
     Connection connection(server->port());
     connection.send(fmt::format("GET /stream HTTP/1.0\r\n{}\r\n", header));
@@ -899,7 +970,9 @@ TEST(HttpServer, BeyondItsConnectionsItSays503) {
 }
 
 TEST(HttpServer, AClientIsAnAddressAndAProxyHereSpeaksForOthers) {
-  const auto who = [](const HttpRequest& request) { return HttpReply{.status = 200, .body = request.client, .content_type = "text/plain"}; };
+  const auto who = [](const HttpRequest& request) {
+    return HttpReply{.status = 200, .body = request.client, .content_type = "text/plain"};
+  };
   const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"GET", "/who", who}});
   const auto asked = [&](std::uint32_t from, const std::string& header) {
     Connection connection(server->port(), from);
@@ -908,16 +981,20 @@ TEST(HttpServer, AClientIsAnAddressAndAProxyHereSpeaksForOthers) {
   };
   EXPECT_EQ(asked(1, ""), "127.0.0.1");
   EXPECT_EQ(asked(2, ""), "127.0.0.2");
-  EXPECT_EQ(asked(1, "X-Forwarded-For: 192.0.2.7, 198.51.100.3\r\n"), "198.51.100.3") << "what the client claims comes first";
+  EXPECT_EQ(asked(1, "X-Forwarded-For: 192.0.2.7, 198.51.100.3\r\n"), "198.51.100.3")
+      << "what the client claims comes first";
   EXPECT_EQ(asked(1, "X-Forwarded-For: 2001:db8::1\r\n"), "2001:db8::1");
-  for (const std::string& nonsense : {std::string(), std::string("me"), std::string(1000, '1'), std::string("198.51.100.3,")}) {
+  for (const std::string& nonsense :
+       {std::string(), std::string("me"), std::string(1000, '1'), std::string("198.51.100.3,")}) {
     EXPECT_EQ(asked(1, "X-Forwarded-For: " + nonsense + "\r\n"), "127.0.0.1") << nonsense;
   }
   EXPECT_EQ(asked(2, "X-Forwarded-For: 192.0.2.7\r\n"), "127.0.0.2") << "anybody can say so";
 }
 
 TEST(HttpServer, WhatAHandlerThrowsIs500) {
-  const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"GET", "/throw", [](const HttpRequest&) -> HttpReply { throw std::runtime_error("secret"); }}});
+  const auto server =
+      started({.host = "127.0.0.1", .api_key = {}},
+              {{"GET", "/throw", [](const HttpRequest&) -> HttpReply { throw std::runtime_error("secret"); }}});
   const Response response = get(server->port(), "/throw");
   EXPECT_EQ(response.status, 500);
   EXPECT_EQ(json_of(response)["error"]["type"], "server_error");
@@ -928,11 +1005,12 @@ TEST(HttpServer, OpenRequestsMayEndBeforeItDoesAndAreToldAfterwards) {
   for (const bool ends_by_itself : {true, false}) {
     std::promise<void> entered;
     std::atomic<bool> go = false;
-    const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"GET", "/wait", [&](const HttpRequest& request) {
-      entered.set_value();
-      eventually([&] { return go || request.gone(); });
-      return HttpReply{.status = go ? 200 : 503, .body = "{}"};
-    }}});
+    const auto server =
+        started({.host = "127.0.0.1", .api_key = {}}, {{"GET", "/wait", [&](const HttpRequest& request) {
+                                                          entered.set_value();
+                                                          eventually([&] { return go || request.gone(); });
+                                                          return HttpReply{.status = go ? 200 : 503, .body = "{}"};
+                                                        }}});
     Connection connection(server->port());
     connection.send("GET", "/wait", "");
     entered.get_future().wait();
@@ -944,17 +1022,19 @@ TEST(HttpServer, OpenRequestsMayEndBeforeItDoesAndAreToldAfterwards) {
 
 TEST(HttpServer, AStreamMayBeginAfterItWasToldToEnd) {
   std::promise<void> entered, leave;
-  const auto server = started({.host = "127.0.0.1", .api_key = {}}, {{"GET", "/stream", [&](const HttpRequest&) {
-    entered.set_value();
-    leave.get_future().wait();
-    auto pieces = std::make_shared<std::vector<std::string>>(std::vector<std::string>{"two", "one"});
-    return HttpReply{.status = 200, .body = "", .next = [pieces]() -> std::optional<std::string> {
-      if (pieces->empty()) return std::nullopt;
-      const std::string piece = pieces->back();
-      pieces->pop_back();
-      return piece;
-    }};
-  }}});
+  const auto server =
+      started({.host = "127.0.0.1", .api_key = {}},
+              {{"GET", "/stream", [&](const HttpRequest&) {
+                  entered.set_value();
+                  leave.get_future().wait();
+                  auto pieces = std::make_shared<std::vector<std::string>>(std::vector<std::string>{"two", "one"});
+                  return HttpReply{.status = 200, .body = "", .next = [pieces]() -> std::optional<std::string> {
+                                     if (pieces->empty()) return std::nullopt;
+                                     const std::string piece = pieces->back();
+                                     pieces->pop_back();
+                                     return piece;
+                                   }};
+                }}});
   Connection idle(server->port()), connection(server->port());
   idle.send("GET", "/nothing", "");
   EXPECT_EQ(idle.response().status, 404);
@@ -986,7 +1066,9 @@ TEST(ApiServer, SamplesAsTheCheckpointAdvises) {
 
 /// The endpoints over a cluster in this process, and what they report.
 struct ReportingServer {
-  ReportingServer() { connect_when_joined(context, cluster->address(), 1, 1, [&] { return cluster->check(); }); }
+  ReportingServer() {
+    connect_when_joined(context, cluster->address(), 1, 1, [&] { return cluster->check(); });
+  }
   /// The last report, which is number `count`.
   FinishedRequest last(std::size_t count) {
     EXPECT_TRUE(eventually([&] {
@@ -998,13 +1080,17 @@ struct ReportingServer {
   }
 
   TransportContext context;
-  const std::unique_ptr<Cluster> cluster = start_threads(context, {.pair = nano_pair(), .weight_type = WeightType::kF32}).value();
+  const std::unique_ptr<Cluster> cluster =
+      start_threads(context, {.pair = nano_pair(), .weight_type = WeightType::kF32}).value();
   std::mutex mutex;
   std::vector<FinishedRequest> finished;
-  ApiServer api{context, load_served_model(nano_pair().backbone, "nano", {DraftPolicy::kFixed, 4}).value(), {.coordinator = cluster->address(), .version = "test", .on_finished = [this](const FinishedRequest& facts) {
-    const std::lock_guard lock(mutex);
-    finished.push_back(facts);
-  }}};
+  ApiServer api{
+      context,
+      load_served_model(nano_pair().backbone, "nano", {DraftPolicy::kFixed, 4}).value(),
+      {.coordinator = cluster->address(), .version = "test", .on_finished = [this](const FinishedRequest& facts) {
+         const std::lock_guard lock(mutex);
+         finished.push_back(facts);
+       }}};
   const std::unique_ptr<HttpServer> http = started({.host = "127.0.0.1", .api_key = {}}, api.routes());
 };
 
@@ -1020,7 +1106,8 @@ TEST(ApiServer, EveryRequestIsReportedOnce) {
   ASSERT_EQ(facts.choices.size(), 1u);
   EXPECT_EQ(facts.choices[0].finish_reason, "length");
   EXPECT_EQ(facts.choices[0].generated_tokens, 20);
-  EXPECT_EQ(facts.inter_token_gaps.size(), static_cast<std::size_t>(facts.metrics.rounds)) << "an arrival for each round after the first token";
+  EXPECT_EQ(facts.inter_token_gaps.size(), static_cast<std::size_t>(facts.metrics.rounds))
+      << "an arrival for each round after the first token";
   ASSERT_TRUE(facts.time_to_first_token);
   EXPECT_LE(*facts.time_to_first_token, facts.total);
   request["stream"] = true;

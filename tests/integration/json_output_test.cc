@@ -49,8 +49,7 @@ TEST(Report, TheAssistantsTimeIsThatOfTheRoundsItDraftedFor) {
 
 TEST(JsonOutput, OfRunHasAnswerAndMetrics) {
   const NanoGolden golden = nano_goldens().front();
-  Program run(
-      {"run", golden.prompt, "--dtype", "f32", "--draft-length", "4", "--compare", "--json"});
+  Program run({"run", golden.prompt, "--dtype", "f32", "--draft-length", "4", "--compare", "--json"});
   const json object = output_of(run);
   ASSERT_EQ(keys_of(object),
             (std::set<std::string>{"prompt_ids", "token_ids", "text", "finish_reason", "metrics", "sampling"}));
@@ -62,9 +61,8 @@ TEST(JsonOutput, OfRunHasAnswerAndMetrics) {
 
   const json& metrics = object["metrics"];
   expect_numbers(metrics,
-                 {"backbone_only_tok_per_sec", "speculative_tok_per_sec", "draft_tokens_per_batch",
-                  "accepted_tokens", "drafted_tokens", "target_verify_ms", "assistant_draft_ms",
-                  "rounds", "wire_bytes_to_drafter"});
+                 {"backbone_only_tok_per_sec", "speculative_tok_per_sec", "draft_tokens_per_batch", "accepted_tokens",
+                  "drafted_tokens", "target_verify_ms", "assistant_draft_ms", "rounds", "wire_bytes_to_drafter"});
   const std::int64_t accepted = metrics["accepted_tokens"], rounds = metrics["rounds"];
   // The first token comes of the prefill; each round emits what it accepts and one more, less what
   // follows a stop.
@@ -78,8 +76,8 @@ TEST(JsonOutput, OfRunHasAnswerAndMetrics) {
 
 TEST(JsonOutput, OfRunWithPromptIdsInThreeProcesses) {
   const NanoGolden golden = endless_story();
-  Program run({"run", "--prompt-ids", fmt::format("{}", fmt::join(golden.prompt_ids, ",")),
-               "--dtype", "f32", "--processes", "--json", "--max-tokens", "20"});
+  Program run({"run", "--prompt-ids", fmt::format("{}", fmt::join(golden.prompt_ids, ",")), "--dtype", "f32",
+               "--processes", "--json", "--max-tokens", "20"});
   EXPECT_EQ(describe(run.wait()), "exit 0");
   const json object = json::parse(run.out(), nullptr, false);
   ASSERT_TRUE(object.is_object()) << run.out();
@@ -90,16 +88,14 @@ TEST(JsonOutput, OfRunWithPromptIdsInThreeProcesses) {
 }
 
 TEST(JsonOutput, OfBenchPairHasOneRunPerDraftLength) {
-  Program bench(
-      {"bench", "pair", "--json", "--repeat", "1", "--draft-lengths", "1,2", "--max-tokens", "16"});
+  Program bench({"bench", "pair", "--json", "--repeat", "1", "--draft-lengths", "1,2", "--max-tokens", "16"});
   const json object = output_of(bench);
   ASSERT_TRUE(object.contains("runs"));
   const json& runs = object["runs"];
   ASSERT_EQ(runs.size(), 2u);
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    expect_numbers(runs[i], {"draft_length", "backbone_only_tok_per_sec", "speculative_tok_per_sec",
-                             "drafted_tokens", "accepted_tokens", "round_ms", "draft_ms", "wire_ms",
-                             "verify_ms", "other_ms"});
+    expect_numbers(runs[i], {"draft_length", "backbone_only_tok_per_sec", "speculative_tok_per_sec", "drafted_tokens",
+                             "accepted_tokens", "round_ms", "draft_ms", "wire_ms", "verify_ms", "other_ms"});
     EXPECT_EQ(runs[i]["draft_length"], i + 1);
     EXPECT_GT(runs[i]["drafted_tokens"], 0);
     EXPECT_GT(runs[i]["predicted_tok_per_sec"], 0);
@@ -108,8 +104,8 @@ TEST(JsonOutput, OfBenchPairHasOneRunPerDraftLength) {
 }
 
 TEST(JsonOutput, OfBenchPairOverALongLinkHasItsRoundTripInEveryRound) {
-  Program bench({"bench", "pair", "--json", "--repeat", "1", "--draft-lengths", "2,auto", "--rtt", "0,30", "--max-tokens", "12", "--prompt", "Count from 3 to 20.",
-                 "--synthetic-acceptance", "1,0"});
+  Program bench({"bench", "pair", "--json", "--repeat", "1", "--draft-lengths", "2,auto", "--rtt", "0,30",
+                 "--max-tokens", "12", "--prompt", "Count from 3 to 20.", "--synthetic-acceptance", "1,0"});
   const json object = output_of(bench);
   EXPECT_EQ(object["synthetic"], true);
   ASSERT_EQ(object["runs"].size(), 4u);
@@ -123,7 +119,8 @@ TEST(JsonOutput, OfBenchPairOverALongLinkHasItsRoundTripInEveryRound) {
 }
 
 TEST(JsonOutput, OfReadyJudgesTextAcceptanceAndLink) {
-  Program program({"ready", "--dtype", "f32", "--golden", (source_dir() / "tests/goldens/nano/generate_golden.json").string()});
+  Program program(
+      {"ready", "--dtype", "f32", "--golden", (source_dir() / "tests/goldens/nano/generate_golden.json").string()});
   const json object = output_of(program);
   // A busy machine may make speculation the slower one, which is "degraded"; nothing may be wrong.
   EXPECT_NE(object["verdict"], "not ready") << object;
@@ -138,35 +135,42 @@ TEST(JsonOutput, OfReadyJudgesTextAcceptanceAndLink) {
 TEST(JsonOutput, OfReadySaysWhatIsWrong) {
   // The recorded answers are those of other prompts.
   json golden = json::array();
-  for (const NanoGolden& one : nano_goldens()) golden.push_back({{"prompt_ids", one.prompt_ids}, {"greedy", {7, 7, 7}}});
+  for (const NanoGolden& one : nano_goldens())
+    golden.push_back({{"prompt_ids", one.prompt_ids}, {"greedy", {7, 7, 7}}});
   const TemporaryDir dir;
   Program program({"ready", "--golden", dir.write("golden.json", golden.dump()).string()});
   EXPECT_EQ(describe(program.wait()), "exit 1");
   const json object = json::parse(program.out(), nullptr, /*allow_exceptions=*/false);
   ASSERT_TRUE(object.is_object()) << program.out();
   EXPECT_EQ(object["verdict"], "not ready");
-  EXPECT_EQ(object["reasons"][0], fmt::format("{0} of {0} answers are not those of the golden file", nano_goldens().size()));
+  EXPECT_EQ(object["reasons"][0],
+            fmt::format("{0} of {0} answers are not those of the golden file", nano_goldens().size()));
 }
 
 TEST(JsonOutput, OfBenchEngineHasRatiosAndShares) {
-  Program bench({"bench", "engine", "--shape", "nano", "--dtype", "int4", "--rows", "2,5", "--prefill", "20,130", "--context", "40", "--threads", "1",
-                 "--repeat", "1", "--profile", "--json"});
+  Program bench({"bench", "engine", "--shape", "nano", "--dtype", "int4", "--rows", "2,5", "--prefill", "20,130",
+                 "--context", "40", "--threads", "1", "--repeat", "1", "--profile", "--json"});
   const json object = output_of(bench);
   ASSERT_EQ(keys_of(object),
-            (std::set<std::string>{"shape", "dtype", "layers", "layers_of_shape", "isa", "threads", "onednn", "gemm", "context", "read_bandwidth_gb_s",
-                                   "weight_bytes_per_token", "decode_tok_s", "bandwidth_share", "forward_ms", "t_ratio", "prefill_tok_s", "draft_step_ms", "draft_step_ms_2_threads", "profile"}));
+            (std::set<std::string>{"shape", "dtype", "layers", "layers_of_shape", "isa", "threads", "onednn", "gemm",
+                                   "context", "read_bandwidth_gb_s", "weight_bytes_per_token", "decode_tok_s",
+                                   "bandwidth_share", "forward_ms", "t_ratio", "prefill_tok_s", "draft_step_ms",
+                                   "draft_step_ms_2_threads", "profile"}));
   expect_numbers(object, {"read_bandwidth_gb_s", "weight_bytes_per_token", "decode_tok_s", "bandwidth_share"});
   EXPECT_EQ(object["threads"], 1);
   EXPECT_EQ(object["layers"], object["layers_of_shape"]);
   EXPECT_EQ(keys_of(object["t_ratio"]), (std::set<std::string>{"2", "5"}));
   EXPECT_EQ(keys_of(object["prefill_tok_s"]), (std::set<std::string>{"20", "130"}));
-  for (const char* steps : {"draft_step_ms", "draft_step_ms_2_threads"}) EXPECT_EQ(keys_of(object[steps]), (std::set<std::string>{"512", "8192"})) << steps;
-  const double ms = object["forward_ms"]["1"], decode = object["decode_tok_s"], bandwidth = object["read_bandwidth_gb_s"], bytes = object["weight_bytes_per_token"];
+  for (const char* steps : {"draft_step_ms", "draft_step_ms_2_threads"})
+    EXPECT_EQ(keys_of(object[steps]), (std::set<std::string>{"512", "8192"})) << steps;
+  const double ms = object["forward_ms"]["1"], decode = object["decode_tok_s"],
+               bandwidth = object["read_bandwidth_gb_s"], bytes = object["weight_bytes_per_token"];
   EXPECT_NEAR(decode, 1e3 / ms, 1e-6 * decode);
   EXPECT_NEAR(object["bandwidth_share"].get<double>(), bytes * decode / 1e9 / bandwidth, 1e-6);
   for (const json& shares : object["profile"]) {
     double sum = 0;
-    for (const char* part : {"qkv", "attention", "o", "mlp", "ple", "head", "norms", "rope", "gelu", "verify", "other"}) {
+    for (const char* part :
+         {"qkv", "attention", "o", "mlp", "ple", "head", "norms", "rope", "gelu", "verify", "other"}) {
       ASSERT_TRUE(shares.contains(part)) << part << " is not in " << shares;
       sum += shares[part].get<double>();
     }
@@ -175,10 +179,12 @@ TEST(JsonOutput, OfBenchEngineHasRatiosAndShares) {
 }
 
 TEST(JsonOutput, OfBenchSpeculativeSaysThatItIsSynthetic) {
-  Program bench({"bench", "speculative", "--shape", "nano", "--dtype", "int8", "--synthetic-acceptance", "1,1,0", "--threads", "1", "--rounds", "4", "--json"});
+  Program bench({"bench", "speculative", "--shape", "nano", "--dtype", "int8", "--synthetic-acceptance", "1,1,0",
+                 "--threads", "1", "--rounds", "4", "--json"});
   const json object = output_of(bench);
-  expect_numbers(object, {"plain_step_ms", "round_ms", "assistant_draft_ms_per_token", "backbone_only_tok_per_sec", "speculative_tok_per_sec", "tokens_per_round",
-                          "predicted_tokens_per_round", "predicted_round_ms", "predicted_tok_per_sec"});
+  expect_numbers(object, {"plain_step_ms", "round_ms", "assistant_draft_ms_per_token", "backbone_only_tok_per_sec",
+                          "speculative_tok_per_sec", "tokens_per_round", "predicted_tokens_per_round",
+                          "predicted_round_ms", "predicted_tok_per_sec"});
   EXPECT_EQ(object["synthetic"], true);
   EXPECT_EQ(object["draft_length"], 3);
   EXPECT_EQ(object["tokens_per_round"], 3);  // two drafts, always, and one token of the target's

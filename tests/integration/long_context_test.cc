@@ -21,22 +21,28 @@ constexpr std::int64_t kPositions = 131072;
 class TinyBackbone {
  public:
   TinyBackbone() {
-    const json text = {{"model_type", "gemma4_text"}, {"vocab_size", kVocab}, {"hidden_size", 16}, {"intermediate_size", 16},
-                       {"num_hidden_layers", 2}, {"num_attention_heads", 1}, {"num_key_value_heads", 1}, {"head_dim", 8},
-                       {"global_head_dim", 8}, {"layer_types", {"sliding_attention", "full_attention"}}, {"sliding_window", 64},
-                       {"hidden_size_per_layer_input", 0}, {"num_kv_shared_layers", 0}, {"max_position_embeddings", kPositions}};
+    const json text = {{"model_type", "gemma4_text"}, {"vocab_size", kVocab},
+                       {"hidden_size", 16},           {"intermediate_size", 16},
+                       {"num_hidden_layers", 2},      {"num_attention_heads", 1},
+                       {"num_key_value_heads", 1},    {"head_dim", 8},
+                       {"global_head_dim", 8},        {"layer_types", {"sliding_attention", "full_attention"}},
+                       {"sliding_window", 64},        {"hidden_size_per_layer_input", 0},
+                       {"num_kv_shared_layers", 0},   {"max_position_embeddings", kPositions}};
     std::ofstream(dir_ / "config.json") << text;
     add("model.embed_tokens.weight", {kVocab, 16});
     add("model.norm.weight", {16});
     for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
-      for (const char* norm : {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"}) {
+      for (const char* norm :
+           {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"}) {
         add(layer + norm + ".weight", {16});
       }
       add(layer + "layer_scalar", {1});
-      for (const char* projection : {"q_proj", "k_proj", "v_proj"}) add(layer + "self_attn." + projection + ".weight", {8, 16});
+      for (const char* projection : {"q_proj", "k_proj", "v_proj"})
+        add(layer + "self_attn." + projection + ".weight", {8, 16});
       for (const char* norm : {"q_norm", "k_norm"}) add(layer + "self_attn." + norm + ".weight", {8});
       add(layer + "self_attn.o_proj.weight", {16, 8});
-      for (const char* projection : {"gate_proj", "up_proj", "down_proj"}) add(layer + "mlp." + projection + ".weight", {16, 16});
+      for (const char* projection : {"gate_proj", "up_proj", "down_proj"})
+        add(layer + "mlp." + projection + ".weight", {16, 16});
     }
     const std::string text_header = header_.dump();
     const std::uint64_t length = text_header.size();
@@ -82,7 +88,8 @@ TEST(LongContext, HoldsEveryPositionInBoundedMemory) {
   Client client = connect_when_joined(context, coordinator.address, 1, 0, []() -> Result<void> { return {}; });
   const auto generate = [&](std::int64_t prompt, std::int64_t max_tokens) {
     Generate request{.prompt = {}, .max_tokens = max_tokens, .draft_length = 0, .stop_ids = {}, .wait_ms = 0};
-    for (std::int64_t i = 0; i < prompt; ++i) request.prompt.push_back(static_cast<TokenId>((i * i + 3) % TinyBackbone::kVocab));
+    for (std::int64_t i = 0; i < prompt; ++i)
+      request.prompt.push_back(static_cast<TokenId>((i * i + 3) % TinyBackbone::kVocab));
     return client.generate(request, [](std::span<const TokenId>) {});
   };
   ASSERT_TRUE(generate(1000, 2));
@@ -91,7 +98,8 @@ TEST(LongContext, HoldsEveryPositionInBoundedMemory) {
   ASSERT_TRUE(generation) << generation.error().message;
   EXPECT_EQ(generation->tokens.size(), 9u) << "the last token needs no K/V";
   EXPECT_EQ(generation->reason, FinishReason::kLength);
-  // K and V of the full layer, 8 floats each a position, stay until the session is freed; 24 MiB for messages and scores.
+  // K and V of the full layer, 8 floats each a position, stay until the session is freed; 24 MiB for messages and
+  // scores.
   EXPECT_LT(anonymous_bytes(verifier.pid()) - before, kPositions * 2 * 8 * 4 + (24 << 20));
 
   const Result<Generation> longer = generate(kPositions, 1);

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "common/model/weights.h"
 #include "common/model/config.h"
+#include "common/model/weights.h"
 #include "tests/integration/nano.h"
 
 namespace outrider {
@@ -21,13 +21,11 @@ class Lossless : public testing::TestWithParam<WeightType> {
     cluster_ = std::move(*cluster);
     if (!plain().empty()) return;
     Client client = connect();
-    for (const NanoGolden& golden : goldens_)
-      plain().push_back(answer(client, request(golden, 0)).tokens);
+    for (const NanoGolden& golden : goldens_) plain().push_back(answer(client, request(golden, 0)).tokens);
   }
 
   Client connect() {
-    return connect_when_joined(context_, cluster_->address(), 1, 1,
-                               [this] { return cluster_->check(); });
+    return connect_when_joined(context_, cluster_->address(), 1, 1, [this] { return cluster_->check(); });
   }
   /// Rounded weights may answer longer than the golden does.
   static Generate request(const NanoGolden& golden, std::int32_t draft_length) {
@@ -51,8 +49,7 @@ class Lossless : public testing::TestWithParam<WeightType> {
 double donor_bytes_per_token(const PairFacts& facts) {
   double bytes = 0;
   for (const DonorFacts& donor : facts.donors) {
-    bytes += 2.0 * donor.num_key_value_heads * donor.head_dim *
-             static_cast<double>(size_bytes(facts.kv_dtype));
+    bytes += 2.0 * donor.num_key_value_heads * donor.head_dim * static_cast<double>(size_bytes(facts.kv_dtype));
   }
   return bytes;
 }
@@ -78,8 +75,7 @@ TEST_P(Lossless, SpeculativeTokensEqualPlainOnes) {
       bytes += static_cast<double>(generation.metrics.wire_bytes_to_drafter);
     }
     // A round costs one hidden row, a token its K/V; a fifth on top is for headers.
-    const double hidden = static_cast<double>(facts.hidden_size) *
-                          static_cast<double>(size_bytes(facts.hidden_dtype));
+    const double hidden = static_cast<double>(facts.hidden_size) * static_cast<double>(size_bytes(facts.hidden_dtype));
     const double needed = hidden / (tokens / rounds) + donor_bytes_per_token(facts);
     EXPECT_LE(bytes / tokens, 1.2 * needed)
         << tokens / rounds << " tokens per round; needed " << needed << " bytes per token";
@@ -92,7 +88,8 @@ TEST_P(Lossless, SpeculativeTokensEqualPlainOnes) {
 TEST_P(Lossless, PoliciesDoNotChangeTheText) {
   Client client = connect();
   std::int64_t ngram = 0;
-  for (const DraftPolicy policy : {DraftPolicy::kAuto, DraftPolicy::kHeuristic, DraftPolicy::kUcb1, DraftPolicy::kThompson}) {
+  for (const DraftPolicy policy :
+       {DraftPolicy::kAuto, DraftPolicy::kHeuristic, DraftPolicy::kUcb1, DraftPolicy::kThompson}) {
     for (std::size_t i = static_cast<std::size_t>(policy) % 2; i < goldens_.size(); i += 2) {
       Generate wanted = request(goldens_[i], kChosenLengthMax);
       wanted.policy = policy;
@@ -120,8 +117,7 @@ TEST_P(Lossless, SessionsSideBySideGetTheTokensTheyGetAlone) {
       });
     }
   }
-  for (std::size_t i = 0; i < side_by_side.size(); ++i)
-    EXPECT_EQ(side_by_side[i], plain()[i]) << goldens_[i].prompt;
+  for (std::size_t i = 0; i < side_by_side.size(); ++i) EXPECT_EQ(side_by_side[i], plain()[i]) << goldens_[i].prompt;
 }
 
 // Drafts must not reach past the last position, nor end the answer early.
@@ -134,8 +130,7 @@ TEST(LosslessContext, AnswersFillASmallContextWithAndWithoutDrafts) {
   TransportContext context;
   const auto cluster = start_threads(context, {.pair = pair_paths(pair.dir()).value()});
   ASSERT_TRUE(cluster) << cluster.error().message;
-  Client client = connect_when_joined(context, (*cluster)->address(), 1, 1,
-                                      [&] { return (*cluster)->check(); });
+  Client client = connect_when_joined(context, (*cluster)->address(), 1, 1, [&] { return (*cluster)->check(); });
 
   const Generation plain = answer(client, story_request(1000, 0));
   EXPECT_EQ(plain.reason, FinishReason::kLength);
@@ -149,9 +144,7 @@ TEST(LosslessContext, AnswersFillASmallContextWithAndWithoutDrafts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(EachType, Lossless, testing::Values(WeightType::kBf16, WeightType::kInt8, WeightType::kInt4),
-                         [](const auto& param_info) {
-                           return std::string(to_string(param_info.param));
-                         });
+                         [](const auto& param_info) { return std::string(to_string(param_info.param)); });
 
 }  // namespace
 }  // namespace outrider

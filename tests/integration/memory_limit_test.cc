@@ -11,7 +11,9 @@ TEST(MemoryLimit, RefusesWithWhatIsMissingAndTheVerifierGoesOn) {
   Program verifier({"verifier", "--memory", "2", "--join", coordinator.address});
   TransportContext context;
   Client client = connect_when_joined(context, coordinator.address, 1, 0, []() -> Result<void> { return {}; });
-  const auto generate = [&](const Generate& request) { return client.generate(request, [](std::span<const TokenId>) {}); };
+  const auto generate = [&](const Generate& request) {
+    return client.generate(request, [](std::span<const TokenId>) {});
+  };
   const Generate small = story_request(20, 0);
   const Result<Generation> first = generate(small);
   ASSERT_TRUE(first) << first.error().message;
@@ -21,8 +23,10 @@ TEST(MemoryLimit, RefusesWithWhatIsMissingAndTheVerifierGoesOn) {
   const Result<Generation> refused = generate(large);
   ASSERT_FALSE(refused);
   // 1 KiB a position in the full layer; 3.5 KiB for each of the last 385 in the sliding ones.
-  EXPECT_NE(refused.error().message.find("3019 positions need 4.3 MiB of K/V, 2.0 MiB are left of this verifier's 2.0 MiB: 2.3 MiB are missing"),
-            std::string::npos) << refused.error().message;
+  EXPECT_NE(refused.error().message.find(
+                "3019 positions need 4.3 MiB of K/V, 2.0 MiB are left of this verifier's 2.0 MiB: 2.3 MiB are missing"),
+            std::string::npos)
+      << refused.error().message;
   large = small;
   large.max_tokens = 8000;
   EXPECT_FALSE(generate(large)) << "the answer counts, before the prompt is computed";

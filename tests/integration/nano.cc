@@ -31,8 +31,7 @@ std::vector<NanoGolden> load_goldens() {
   std::ifstream file(source_dir() / "tests/goldens/nano/generate_golden.json");
   std::vector<NanoGolden> goldens;
   for (const nlohmann::json& entry : nlohmann::json::parse(file)) {
-    goldens.push_back(
-        {entry.at("prompt"), entry.at("prompt_ids"), entry.at("greedy"), entry.at("text")});
+    goldens.push_back({entry.at("prompt"), entry.at("prompt_ids"), entry.at("greedy"), entry.at("text")});
   }
   return goldens;
 }
@@ -94,8 +93,7 @@ Generate story_request(std::int64_t count, std::int32_t draft_length) {
 }
 
 std::string nano_text(std::span<const TokenId> tokens) {
-  static const Result<Tokenizer> tokenizer =
-      Tokenizer::load(nano_pair().backbone / "tokenizer.json");
+  static const Result<Tokenizer> tokenizer = Tokenizer::load(nano_pair().backbone / "tokenizer.json");
   StreamingDetokenizer detokenizer(tokenizer.value(), /*skip_special=*/true);
   std::string text;
   for (const TokenId token : tokens) text += detokenizer.push(token);
@@ -108,8 +106,8 @@ Generation answer(Client& client, const Generate& request) {
   return generation ? std::move(generation).value() : Generation{};
 }
 
-Client connect_when_joined(TransportContext& context, const std::string& address, int verifiers,
-                           int drafters, const std::function<Result<void>()>& still_possible) {
+Client connect_when_joined(TransportContext& context, const std::string& address, int verifiers, int drafters,
+                           const std::function<Result<void>()>& still_possible) {
   Client client = Client::connect(context, address).value();
   const TimePoint give_up = now() + kHang;
   const Result<void> joined = client.wait_for_workers(verifiers, drafters, [&]() -> Result<void> {
@@ -141,8 +139,7 @@ int free_port() {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof address;
   EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0) << std::strerror(errno);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0)
-      << std::strerror(errno);
+  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0) << std::strerror(errno);
   close(fd);
   return ntohs(address.sin_port);
 }
@@ -160,8 +157,7 @@ EndlessRun::EndlessRun(std::int64_t max_tokens, const std::vector<std::string>& 
 std::vector<TokenId> plain_story(std::int64_t count) {
   EndlessRun run(count, {"--draft-length", "0", "--json"});
   EXPECT_EQ(describe(run.program.wait()), "exit 0");
-  const nlohmann::json object =
-      nlohmann::json::parse(run.program.out(), nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json object = nlohmann::json::parse(run.program.out(), nullptr, /*allow_exceptions=*/false);
   EXPECT_TRUE(object.is_object()) << run.program.out();
   return object.value("token_ids", std::vector<TokenId>());
 }
@@ -186,14 +182,12 @@ Program& Trio::start_verifier() {
 }
 
 Program& Trio::start_drafter() {
-  drafter = std::make_unique<Program>(
-      std::vector<std::string>{"drafter", "--join", coordinator->address});
+  drafter = std::make_unique<Program>(std::vector<std::string>{"drafter", "--join", coordinator->address});
   return *drafter;
 }
 
 Client Trio::client(int verifiers, int drafters) {
-  return connect_when_joined(context, coordinator->address, verifiers, drafters,
-                             []() -> Result<void> { return {}; });
+  return connect_when_joined(context, coordinator->address, verifiers, drafters, []() -> Result<void> { return {}; });
 }
 
 }  // namespace outrider

@@ -58,8 +58,8 @@ std::string nano_text(std::span<const TokenId> tokens);
 Generation answer(Client& client, const Generate& request);
 
 /// A client whose first request finds the workers there.
-Client connect_when_joined(TransportContext& context, const std::string& address, int verifiers,
-                           int drafters, const std::function<Result<void>()>& still_possible);
+Client connect_when_joined(TransportContext& context, const std::string& address, int verifiers, int drafters,
+                           const std::function<Result<void>()>& still_possible);
 
 /// What the coordinator says of itself.
 Status status_of(TransportContext& context, const std::string& address);
@@ -100,9 +100,7 @@ struct Trio {
   Client client(int verifiers, int drafters);
   Status status() { return status_of(context, coordinator->address); }
   /// Lines of the coordinator's log.
-  std::vector<std::string> warnings() const {
-    return lines_with(coordinator->program.err(), {" warning: "});
-  }
+  std::vector<std::string> warnings() const { return lines_with(coordinator->program.err(), {" warning: "}); }
 
   TransportContext context;
   std::unique_ptr<Coordinator> coordinator;

@@ -35,10 +35,13 @@ std::string run_program(const std::vector<std::string>& arguments, const std::st
 }
 
 PairPaths golden_pair(const std::string& name) {
-  return name == "nano" ? nano_pair() : PairPaths{source_dir() / "tests/goldens" / name / "backbone", source_dir() / "tests/goldens" / name / "assistant"};
+  return name == "nano" ? nano_pair()
+                        : PairPaths{source_dir() / "tests/goldens" / name / "backbone",
+                                    source_dir() / "tests/goldens" / name / "assistant"};
 }
 
-fs::path packed_pair(const PairPaths& pair, const fs::path& out, const std::string& dtype, const std::vector<std::string>& more = {}) {
+fs::path packed_pair(const PairPaths& pair, const fs::path& out, const std::string& dtype,
+                     const std::vector<std::string>& more = {}) {
   std::vector<std::string> arguments = {"pack", "--pair", pair.backbone, pair.assistant, "-o", out, "--dtype", dtype};
   arguments.insert(arguments.end(), more.begin(), more.end());
   run_program(arguments, "exit 0");
@@ -62,12 +65,14 @@ Numbers numbers_of(const PairPaths& pair, WeightType type) {
   if (!assistant) return {};
   CounterRng rng(7);
   std::vector<TokenId> prompt(kRows);
-  for (TokenId& token : prompt) token = static_cast<TokenId>(rng.below(static_cast<std::uint64_t>((*backbone)->config().vocab_size)));
+  for (TokenId& token : prompt)
+    token = static_cast<TokenId>(rng.below(static_cast<std::uint64_t>((*backbone)->config().vocab_size)));
   KvCache cache = (*backbone)->make_cache();
   const Segment segment{&cache, prompt, kRows};
   const Backbone::Output output = (*backbone)->forward({&segment, 1});
   Numbers numbers;
-  for (std::int64_t r = 0; r < kRows; ++r) numbers.logits.insert(numbers.logits.end(), output.logits[r].span().begin(), output.logits[r].span().end());
+  for (std::int64_t r = 0; r < kRows; ++r)
+    numbers.logits.insert(numbers.logits.end(), output.logits[r].span().begin(), output.logits[r].span().end());
   DonorReplica replica = (*assistant)->make_replica();
   replica.extend(**backbone, cache, kRows);
   numbers.drafts = (*assistant)->draft(prompt.back(), output.hidden[kRows - 1].span(), replica, kRows, 4, {});
@@ -79,9 +84,11 @@ Numbers numbers_of(const PairPaths& pair, WeightType type) {
 class PackOf : public testing::TestWithParam<std::tuple<const char*, WeightType>> {};
 INSTANTIATE_TEST_SUITE_P(EveryModel, PackOf,
                          testing::Combine(testing::Values("nano", "e4b", "moe-26b-a4b", "odd"),
-                                          testing::Values(WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4)),
+                                          testing::Values(WeightType::kF32, WeightType::kBf16, WeightType::kInt8,
+                                                          WeightType::kInt4)),
                          [](const auto& param_info) {
-                           std::string name = fmt::format("{}_{}", std::get<0>(param_info.param), to_string(std::get<1>(param_info.param)));
+                           std::string name = fmt::format("{}_{}", std::get<0>(param_info.param),
+                                                          to_string(std::get<1>(param_info.param)));
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
@@ -99,7 +106,8 @@ TEST_P(PackOf, GivesTheBitsOfItsCheckpoint) {
 
 TEST(Pack, OfAGgufGivesTheBitsOfTheGgufAndOfTheCheckpoint) {
   const TemporaryDir dir;
-  const PairPaths pair = nano_pair(), gguf = {write_gguf(pair.backbone, dir / "backbone.gguf"), write_gguf(pair.assistant, dir / "assistant.gguf")};
+  const PairPaths pair = nano_pair(), gguf = {write_gguf(pair.backbone, dir / "backbone.gguf"),
+                                              write_gguf(pair.assistant, dir / "assistant.gguf")};
   const Numbers wanted = numbers_of(pair, WeightType::kF32);
   EXPECT_TRUE(numbers_of(gguf, WeightType::kF32) == wanted);  // nano's weights are bf16 numbers
   const auto packed = pair_paths(packed_pair(gguf, dir / "pack", "f32"));
@@ -125,13 +133,15 @@ TEST(Pack, OfAGgufWithSplitExpertsLoads) {
         part.name.replace(at, std::string("ffn_gate_up_exps").size(), half == 0 ? "ffn_gate_exps" : "ffn_up_exps");
         part.extents[1] /= 2;
         part.data.clear();
-        for (std::size_t e = 0; e < experts; ++e) part.data += tensor.data.substr(e * expert + half * expert / 2, expert / 2);
+        for (std::size_t e = 0; e < experts; ++e)
+          part.data += tensor.data.substr(e * expert + half * expert / 2, expert / 2);
         tensors.push_back(std::move(part));
       }
     }
     writer.tensors = std::move(tensors);
   };
-  const PairPaths gguf = {write_gguf(pair.backbone, dir / "backbone.gguf", {.type = DType::kF32, .edit = split}), pair.assistant};
+  const PairPaths gguf = {write_gguf(pair.backbone, dir / "backbone.gguf", {.type = DType::kF32, .edit = split}),
+                          pair.assistant};
   const Numbers wanted = numbers_of(pair, WeightType::kF32);
   EXPECT_TRUE(numbers_of(gguf, WeightType::kF32) == wanted);
   const auto packed = pair_paths(packed_pair(gguf, dir / "pack", "f32"));
@@ -141,10 +151,12 @@ TEST(Pack, OfAGgufWithSplitExpertsLoads) {
 
 TEST(Pack, OfAGgufSpeaksAsItsCheckpointDoes) {
   const TemporaryDir dir;
-  const PairPaths pair = nano_pair(), gguf = {write_gguf(pair.backbone, dir / "backbone.gguf"), write_gguf(pair.assistant, dir / "assistant.gguf")};
+  const PairPaths pair = nano_pair(), gguf = {write_gguf(pair.backbone, dir / "backbone.gguf"),
+                                              write_gguf(pair.assistant, dir / "assistant.gguf")};
   packed_pair(gguf, dir / "pack", "f32");
   const NanoGolden golden = nano_goldens().front();
-  Program program({"run", "--model", dir / "pack", golden.prompt});  // tokenizer, stop tokens and type come from the pack
+  Program program(
+      {"run", "--model", dir / "pack", golden.prompt});  // tokenizer, stop tokens and type come from the pack
   EXPECT_EQ(describe(program.wait()), "exit 0") << program.err();
   EXPECT_NE(program.out().find(golden.text.substr(0, 40)), std::string::npos) << program.out();
 }
@@ -155,7 +167,8 @@ TEST(Pack, IsMappedAndNotCopied) {
   Program layout({"layout", "--model", dir / "pack", "--out", dir / "layout.json"});
   ASSERT_EQ(describe(layout.wait()), "exit 0") << layout.err();
   std::ifstream file(dir / "layout.json");
-  const auto images = fs::file_size(dir / "pack/target/weights.bump") + fs::file_size(dir / "pack/assistant/weights.bump");
+  const auto images =
+      fs::file_size(dir / "pack/target/weights.bump") + fs::file_size(dir / "pack/assistant/weights.bump");
   // All but scales, norms and the padding between entries; the target's embedding is mapped by both roles.
   EXPECT_GT(json::parse(file).at("totals").at("mapped_bytes").get<std::uint64_t>(), images / 100 * 97);
 }
@@ -183,7 +196,9 @@ TEST(Pack, ForADrafterDraftsForAVerifierWithTheCheckpoint) {
   Program drafter({"drafter", "--join", address, "--model", dir / "bundle"});
   TransportContext context;
   Client client = connect_when_joined(context, address, 1, 1, [&] {
-    return verifier.running() && drafter.running() ? Result<void>() : Result<void>(Error{Errc::kPeerGone, verifier.err() + drafter.err()});
+    return verifier.running() && drafter.running()
+               ? Result<void>()
+               : Result<void>(Error{Errc::kPeerGone, verifier.err() + drafter.err()});
   });
   const auto together = start_threads(context, {.pair = nano_pair(), .weight_type = WeightType::kInt8});
   ASSERT_TRUE(together) << together.error().message;
@@ -220,22 +235,55 @@ struct BadPack {
 };
 
 const std::vector<BadPack> kBadPacks = {
-    {"version", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["version"] = 99; }); }, {"manifest.json", "version 99", "reads version 2"}},
-    {"format", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["format"] = "zip"; }); }, {"manifest.json", "\"zip\"", "outrider-pack"}},
-    {"no_json", [](const fs::path& p) { std::ofstream(p / "manifest.json") << "{"; }, {"manifest.json", "wanted an object"}},
-    {"no_entries", [](const fs::path& p) { edit_manifest(p, [](json& m) { m.erase("entries"); }); }, {"manifest.json", "'entries'"}},
-    {"offset_outside", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["offset"] = 1u << 30; }); }, {"manifest.json", "lies at 1073741824"}},
-    {"offset_huge", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["offset"] = UINT64_MAX - 63; }); }, {"manifest.json", "lies at 18446744073709551552"}},
-    {"offset_odd", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["offset"] = 65; }); }, {"lies at 65", "multiple of 64"}},
-    {"offset_negative", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["offset"] = -64; }); }, {"'offset'", "-64"}},
-    {"size_text", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["size"] = "many"; }); }, {"'size'", "many"}},
-    {"size_nested", [](const fs::path& p) { edit_manifest(p, [](json& m) {
-       json deep = json::array();
-       for (int i = 0; i < 2000; ++i) deep = json::array({std::move(deep)});
-       m["entries"][3]["size"] = std::move(deep);
-     }); }, {"'size'", "an array"}},
-    {"shape_huge", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["shape"] = {1ull << 40, 1ull << 40}; }); }, {"'shape'", "63 bits"}},
-    {"future_version", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["version"] = 3; m["source"] = 5; }); }, {"version 3"}},
+    {"version",
+     [](const fs::path& p) { edit_manifest(p, [](json& m) { m["version"] = 99; }); },
+     {"manifest.json", "version 99", "reads version 2"}},
+    {"format",
+     [](const fs::path& p) { edit_manifest(p, [](json& m) { m["format"] = "zip"; }); },
+     {"manifest.json", "\"zip\"", "outrider-pack"}},
+    {"no_json",
+     [](const fs::path& p) { std::ofstream(p / "manifest.json") << "{"; },
+     {"manifest.json", "wanted an object"}},
+    {"no_entries",
+     [](const fs::path& p) { edit_manifest(p, [](json& m) { m.erase("entries"); }); },
+     {"manifest.json", "'entries'"}},
+    {"offset_outside",
+     [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["offset"] = 1u << 30; }); },
+     {"manifest.json", "lies at 1073741824"}},
+    {"offset_huge",
+     [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["offset"] = UINT64_MAX - 63; }); },
+     {"manifest.json", "lies at 18446744073709551552"}},
+    {"offset_odd",
+     [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["offset"] = 65; }); },
+     {"lies at 65", "multiple of 64"}},
+    {"offset_negative",
+     [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["offset"] = -64; }); },
+     {"'offset'", "-64"}},
+    {"size_text",
+     [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["size"] = "many"; }); },
+     {"'size'", "many"}},
+    {"size_nested",
+     [](const fs::path& p) {
+       edit_manifest(p, [](json& m) {
+         json deep = json::array();
+         for (int i = 0; i < 2000; ++i) deep = json::array({std::move(deep)});
+         m["entries"][3]["size"] = std::move(deep);
+       });
+     },
+     {"'size'", "an array"}},
+    {"shape_huge",
+     [](const fs::path& p) { edit_manifest(p, [](json& m) {
+                               m["entries"][3]["shape"] = {1ull << 40, 1ull << 40};
+                             }); },
+     {"'shape'", "63 bits"}},
+    {"future_version",
+     [](const fs::path& p) {
+       edit_manifest(p, [](json& m) {
+         m["version"] = 3;
+         m["source"] = 5;
+       });
+     },
+     {"version 3"}},
     {"ordered_rows",
      [](const fs::path& p) {
        edit_manifest(p.parent_path() / "assistant", [](json& m) {
@@ -245,14 +293,20 @@ const std::vector<BadPack> kBadPacks = {
        });
      },
      {".ordered", "is F16", "wanted Q8_0"}},
-    {"pair_path", [](const fs::path& p) {
+    {"pair_path",
+     [](const fs::path& p) {
        std::ifstream in(p.parent_path() / "pair.json");
        json pair = json::parse(in);
        pair["target"]["weights"] = "../../etc";
        std::ofstream(p.parent_path() / "pair.json") << pair.dump();
-     }, {"pair.json", "../../etc", "a directory beside it"}},
-    {"duplicate", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][4] = m["entries"][3]; }); }, {"is there twice"}},
-    {"missing", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"].erase(5); }); }, {"is missing, wanted"}},
+     },
+     {"pair.json", "../../etc", "a directory beside it"}},
+    {"duplicate",
+     [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][4] = m["entries"][3]; }); },
+     {"is there twice"}},
+    {"missing",
+     [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"].erase(5); }); },
+     {"is missing, wanted"}},
     {"layout",
      [](const fs::path& p) {
        edit_manifest(p, [](json& m) {
@@ -269,19 +323,25 @@ const std::vector<BadPack> kBadPacks = {
        });
      },
      {"wanted"}},
-    {"image_short", [](const fs::path& p) { fs::resize_file(p / "weights.bump", 4096); }, {"weights.bump", "4096 bytes", "the manifest says"}},
+    {"image_short",
+     [](const fs::path& p) { fs::resize_file(p / "weights.bump", 4096); },
+     {"weights.bump", "4096 bytes", "the manifest says"}},
     {"image_gone", [](const fs::path& p) { fs::remove(p / "weights.bump"); }, {"weights.bump"}},
-    {"fingerprint", [](const fs::path& p) { edit_manifest(p, [](json& m) { m["fingerprint"] = "00000000000000ff"; }); }, {"pair.json", "fingerprint 00000000000000ff"}},
+    {"fingerprint",
+     [](const fs::path& p) { edit_manifest(p, [](json& m) { m["fingerprint"] = "00000000000000ff"; }); },
+     {"pair.json", "fingerprint 00000000000000ff"}},
 };
 
 class BadPacks : public testing::TestWithParam<BadPack> {};
-INSTANTIATE_TEST_SUITE_P(Each, BadPacks, testing::ValuesIn(kBadPacks), [](const auto& param_info) { return param_info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Each, BadPacks, testing::ValuesIn(kBadPacks),
+                         [](const auto& param_info) { return param_info.param.name; });
 
 TEST_P(BadPacks, AreNamedInOneLine) {
   const TemporaryDir dir;
   packed_pair(nano_pair(), dir / "pack", "int8");
   GetParam().damage(dir / "pack/target");
-  const std::string error = run_program({"run", "--model", dir / "pack", "--dtype", "int8", "--prompt-ids", "2,5", "--max-tokens", "2"}, "exit 1");
+  const std::string error = run_program(
+      {"run", "--model", dir / "pack", "--dtype", "int8", "--prompt-ids", "2,5", "--max-tokens", "2"}, "exit 1");
   EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), 1) << error;
   EXPECT_EQ(lines_with(error, GetParam().wanted).size(), 1u) << error;
 }
@@ -298,13 +358,20 @@ TEST(Pack, WithAFlippedBitIsFoundByDoctor) {
   file.seekp(middle);
   file.put(static_cast<char>(byte ^ 4));
   file.close();
-  EXPECT_EQ(lines_with(run_program({"doctor", dir / "pack"}, "exit 1"), {"weights.bump", "checksum of", "the manifest says"}).size(), 1u);
+  EXPECT_EQ(
+      lines_with(run_program({"doctor", dir / "pack"}, "exit 1"), {"weights.bump", "checksum of", "the manifest says"})
+          .size(),
+      1u);
 }
 
 TEST(Pack, OfAnotherTypeThanAskedForIsRefused) {
   const TemporaryDir dir;
   packed_pair(nano_pair(), dir / "pack", "int8");
-  EXPECT_EQ(lines_with(run_program({"run", "--model", dir / "pack", "--dtype", "bf16", "--prompt-ids", "2,5"}, "exit 1"), {"a pack of int8 weights, wanted bf16"}).size(), 1u);
+  EXPECT_EQ(
+      lines_with(run_program({"run", "--model", dir / "pack", "--dtype", "bf16", "--prompt-ids", "2,5"}, "exit 1"),
+                 {"a pack of int8 weights, wanted bf16"})
+          .size(),
+      1u);
 }
 
 TEST(Pack, NeverOverwrites) {
@@ -317,25 +384,33 @@ TEST(Pack, NeverOverwrites) {
 TEST(Pack, OfAnEmbeddingAloneIsNoVerifiersModel) {
   const TemporaryDir dir;
   packed_pair(nano_pair(), dir / "pack", "int8", {"--for", "drafter"});
-  EXPECT_EQ(lines_with(run_program({"run", "--model", dir / "pack", "--prompt-ids", "2,5"}, "exit 1"), {"embedding only, for a drafter"}).size(), 1u);
+  EXPECT_EQ(lines_with(run_program({"run", "--model", dir / "pack", "--prompt-ids", "2,5"}, "exit 1"),
+                       {"embedding only, for a drafter"})
+                .size(),
+            1u);
 }
 
 TEST(Pack, OfAnAssistantAloneIsRefused) {
   const TemporaryDir dir;
-  EXPECT_EQ(lines_with(run_program({"pack", nano_pair().assistant, "-o", dir / "pack"}, "exit 1"), {"together with its target"}).size(), 1u);
+  EXPECT_EQ(lines_with(run_program({"pack", nano_pair().assistant, "-o", dir / "pack"}, "exit 1"),
+                       {"together with its target"})
+                .size(),
+            1u);
 }
 
 TEST(Pack, ThatIsKilledLeavesNothingUnderTheFinalName) {
   CounterRng rng(11);
   for (int i = 0; i < 8; ++i) {
     const TemporaryDir dir;
-    Program program({"pack", "--pair", nano_pair().backbone, nano_pair().assistant, "-o", dir / "pack", "--dtype", "f32"});
+    Program program(
+        {"pack", "--pair", nano_pair().backbone, nano_pair().assistant, "-o", dir / "pack", "--dtype", "f32"});
     // At a random point of the image's growth.
     const std::uint64_t bytes = rng.below(120u << 20);
     eventually([&] {
       std::error_code ignored;
       std::uint64_t written = 0;
-      for (auto at = fs::recursive_directory_iterator(dir / "", ignored); at != fs::recursive_directory_iterator(); at.increment(ignored)) {
+      for (auto at = fs::recursive_directory_iterator(dir / "", ignored); at != fs::recursive_directory_iterator();
+           at.increment(ignored)) {
         if (at->path().filename() == "weights.bump") written += at->file_size(ignored);
       }
       return written >= bytes || !program.running();

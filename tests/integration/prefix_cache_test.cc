@@ -63,10 +63,14 @@ TEST_F(PrefixCache, AConversationComputesOnlyWhatIsNew) {
 TEST_F(PrefixCache, AnInstructionThatTwoRequestsSharedIsThereForTheThird) {
   const std::vector<TokenId> system = stories(6);
   std::vector<Generation> answers;
-  for (const std::size_t i : {1, 2, 3}) answers.push_back(ask(request(joined(system, joined(stories(5), nano_goldens()[i % nano_goldens().size()].prompt_ids)))));
+  for (const std::size_t i : {1, 2, 3})
+    answers.push_back(
+        ask(request(joined(system, joined(stories(5), nano_goldens()[i % nano_goldens().size()].prompt_ids)))));
   EXPECT_GE(answers[2].metrics.cached_prompt_tokens, std::ssize(system));
   restart();
-  EXPECT_EQ(ask(request(joined(system, joined(stories(5), nano_goldens()[3 % nano_goldens().size()].prompt_ids)))).tokens, answers[2].tokens);
+  EXPECT_EQ(
+      ask(request(joined(system, joined(stories(5), nano_goldens()[3 % nano_goldens().size()].prompt_ids)))).tokens,
+      answers[2].tokens);
 }
 
 TEST_F(PrefixCache, ChoicesAtTheSameTimeComputeTheirPromptOnce) {

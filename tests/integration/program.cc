@@ -65,8 +65,8 @@ Program::~Program() {
     wait();
   }
   if (testing::Test::HasFailure()) {
-    std::fprintf(stderr, "---- %.200s: %s\n%s%s----\n", command_.c_str(), describe(*end_).c_str(),
-                 out().c_str(), err().c_str());
+    std::fprintf(stderr, "---- %.200s: %s\n%s%s----\n", command_.c_str(), describe(*end_).c_str(), out().c_str(),
+                 err().c_str());
   }
   close(out_);
   close(err_);
@@ -92,8 +92,7 @@ std::optional<Program::End> Program::poll() {
 
 Program::End Program::wait(Duration deadline) {
   if (!eventually([&] { return !running(); }, deadline)) {
-    ADD_FAILURE() << command_.substr(0, 200) << " was still running after " << to_seconds(deadline)
-                  << " s";
+    ADD_FAILURE() << command_.substr(0, 200) << " was still running after " << to_seconds(deadline) << " s";
     send(SIGKILL);
     eventually([&] { return !running(); });
   }
@@ -110,17 +109,14 @@ std::string Program::read(int file) {
 }
 
 std::string describe(const Program::End& end) {
-  return end.signal ? fmt::format("signal {}", *end.signal)
-                    : fmt::format("exit {}", *end.exit_code);
+  return end.signal ? fmt::format("signal {}", *end.signal) : fmt::format("exit {}", *end.exit_code);
 }
 
-std::vector<std::string> lines_with(const std::string& text,
-                                    const std::vector<std::string>& parts) {
+std::vector<std::string> lines_with(const std::string& text, const std::vector<std::string>& parts) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) {
-    if (std::ranges::all_of(parts,
-                            [&](const std::string& part) { return line.find(part) != line.npos; }))
+    if (std::ranges::all_of(parts, [&](const std::string& part) { return line.find(part) != line.npos; }))
       lines.push_back(line);
   }
   return lines;

@@ -40,9 +40,10 @@ TEST(RejectionLog, HasTheRoundsThatLostADraftUnderEveryRule) {
   Generate request = story_request(120, 4);
   request.report_rounds = true;
   std::size_t before = 0;
-  for (const SamplingParams& sampling : {SamplingParams{}, SamplingParams{.temperature = 0.8f, .top_p = 0.95f, .seed = 5},
-                                         SamplingParams{.temperature = 1, .seed = 5, .rule = SamplingRule::kRejection},
-                                         SamplingParams{.temperature = 1, .seed = 5, .rule = SamplingRule::kTypical}}) {
+  for (const SamplingParams& sampling :
+       {SamplingParams{}, SamplingParams{.temperature = 0.8f, .top_p = 0.95f, .seed = 5},
+        SamplingParams{.temperature = 1, .seed = 5, .rule = SamplingRule::kRejection},
+        SamplingParams{.temperature = 1, .seed = 5, .rule = SamplingRule::kTypical}}) {
     SCOPED_TRACE(fmt::format("temperature {}, rule {}", sampling.temperature, static_cast<int>(sampling.rule)));
     request.sampling = sampling;
     struct Lost {
@@ -72,7 +73,8 @@ TEST(RejectionLog, HasTheRoundsThatLostADraftUnderEveryRule) {
     const auto undrafted = [](const Generation& g) { return g.metrics.rounds - g.metrics.drafting_rounds; };
     const bool none_late = undrafted(*generation) <= 1 && undrafted(without) <= 1;
     if (none_late) {
-      EXPECT_EQ(generation->metrics.accepted_per_position, without.metrics.accepted_per_position) << "other drafts than without the log";
+      EXPECT_EQ(generation->metrics.accepted_per_position, without.metrics.accepted_per_position)
+          << "other drafts than without the log";
     }
     if (none_late || sampling.rule == SamplingRule::kMatch) {
       EXPECT_EQ(generation->tokens, without.tokens) << "another text than without the log";
@@ -108,7 +110,8 @@ TEST(RejectionLog, HasTheRoundsThatLostADraftUnderEveryRule) {
 TEST(RejectionLogProgram, ChangesNeitherTextNorTokens) {
   const TemporaryDir dir;
   const std::filesystem::path path = dir / "rejections.jsonl";
-  const std::vector<std::string> arguments = {"run", nano_goldens()[0].prompt, "--draft-length", "1", "--max-tokens", "60", "--json"};
+  const std::vector<std::string> arguments = {
+      "run", nano_goldens()[0].prompt, "--draft-length", "1", "--max-tokens", "60", "--json"};
   const auto output = [&](const std::vector<std::string>& more) {
     std::vector<std::string> all = arguments;
     all.insert(all.end(), more.begin(), more.end());
@@ -126,7 +129,8 @@ TEST(RejectionLogProgram, ChangesNeitherTextNorTokens) {
     EXPECT_EQ(object["token_ids"], plain["token_ids"]);
     EXPECT_EQ(object["text"], plain["text"]);
     // Of one draft a round is lost which is drafted and not accepted.
-    const auto lost = object["metrics"]["drafted_tokens"].get<std::size_t>() - object["metrics"]["accepted_tokens"].get<std::size_t>();
+    const auto lost = object["metrics"]["drafted_tokens"].get<std::size_t>() -
+                      object["metrics"]["accepted_tokens"].get<std::size_t>();
     EXPECT_GT(lost, 0u);
     lines += lost;
     EXPECT_EQ(records_in(path).size(), lines) << "each run appends";
@@ -136,7 +140,10 @@ TEST(RejectionLogProgram, ChangesNeitherTextNorTokens) {
 TEST(RejectionLogProgram, SaysInOneLineThatTheFileCannotBeOpened) {
   const TemporaryDir dir;
   const std::string path = (dir / "missing" / "rejections.jsonl").string();
-  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"coordinator", "--listen", "tcp://127.0.0.1:*"}, {"run", "hello"}, {"serve", "--port", "0"}}) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"coordinator", "--listen", "tcp://127.0.0.1:*"},
+        {"run", "hello"},
+        {"serve", "--port", "0"}}) {
     std::vector<std::string> all = arguments;
     all.insert(all.end(), {"--rejection-log", path});
     Program program(all);
@@ -149,7 +156,8 @@ TEST(RejectionLogProgram, SaysInOneLineThatTheFileCannotBeOpened) {
 TEST(RejectionLogProgram, AFullDiskEndsTheLogAndNotTheAnswer) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
   const NanoGolden golden = nano_goldens()[0];
-  Program run({"run", golden.prompt, "--dtype", "f32", "--draft-length", "1", "--json", "--rejection-log", "/dev/full"});
+  Program run(
+      {"run", golden.prompt, "--dtype", "f32", "--draft-length", "1", "--json", "--rejection-log", "/dev/full"});
   EXPECT_EQ(describe(run.wait()), "exit 0");
   EXPECT_EQ(json::parse(run.out(), nullptr, /*allow_exceptions=*/false)["text"], golden.text);
   EXPECT_EQ(lines_with(run.err(), {"rejection_log_ended", "No space left on device"}).size(), 1u) << run.err();

@@ -77,7 +77,8 @@ TEST_F(Sampling, SeedsGiveOneQuestionManyAnswers) {
   std::set<std::vector<TokenId>> texts;
   Generate request = sampled(goldens_[0], 1, 4);
   request.sampling.temperature = 1.5f;
-  for (request.sampling.seed = 1; request.sampling.seed <= 8; ++request.sampling.seed) texts.insert(answer(client, request).tokens);
+  for (request.sampling.seed = 1; request.sampling.seed <= 8; ++request.sampling.seed)
+    texts.insert(answer(client, request).tokens);
   EXPECT_GE(texts.size(), 4u);
 }
 
@@ -160,20 +161,24 @@ TEST(SamplingProgram, OneSeedIsOneTextInOneProcessAndInThree) {
   std::set<std::string> texts;
   for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{
            {"--draft-length", "0"}, {"--draft-length", "4", "--compare"}, {"--draft-length", "8", "--processes"}}) {
-    std::vector<std::string> arguments = {"run", prompt, "--sample", "--temperature", "0.7", "--seed", "42", "--max-tokens", "40", "--json"};
+    std::vector<std::string> arguments = {"run", prompt,         "--sample", "--temperature", "0.7", "--seed",
+                                          "42",  "--max-tokens", "40",       "--json"};
     arguments.insert(arguments.end(), options.begin(), options.end());
     Program run(arguments);
     EXPECT_EQ(describe(run.wait()), "exit 0") << run.err();
     const json object = json::parse(run.out(), nullptr, false);
     ASSERT_TRUE(object.is_object()) << run.out();
-    EXPECT_EQ(object["sampling"], (json{{"rule", "match"}, {"temperature", 0.7}, {"seed", 42}, {"top_k", 64}, {"top_p", 0.95}, {"min_p", 0.0}}));
+    EXPECT_EQ(
+        object["sampling"],
+        (json{{"rule", "match"}, {"temperature", 0.7}, {"seed", 42}, {"top_k", 64}, {"top_p", 0.95}, {"min_p", 0.0}}));
     texts.insert(object["text"]);
   }
   EXPECT_EQ(texts.size(), 1u);
 }
 
 TEST(SamplingProgram, OptionsWithoutATemperatureAreRefused) {
-  for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{{"--top-p", "0.9"}, {"--sample", "--temperature", "0"}}) {
+  for (const std::vector<std::string>& options :
+       std::vector<std::vector<std::string>>{{"--top-p", "0.9"}, {"--sample", "--temperature", "0"}}) {
     std::vector<std::string> arguments = {"run", "hello"};
     arguments.insert(arguments.end(), options.begin(), options.end());
     Program run(arguments);

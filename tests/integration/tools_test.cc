@@ -21,7 +21,8 @@ json read_json(const std::filesystem::path& path) {
 /// The step of a report that failed; null if none did.
 json failed_step(const PairCopy& pair) {
   const std::filesystem::path report = pair.dir() / "report.json";
-  Program validate({"validate", pair.dir() / "backbone", pair.dir() / "assistant", "--json", report, "--max-tokens", "24"});
+  Program validate(
+      {"validate", pair.dir() / "backbone", pair.dir() / "assistant", "--json", report, "--max-tokens", "24"});
   const Program::End end = validate.wait();
   EXPECT_FALSE(end.signal);
   const json object = read_json(report);
@@ -48,9 +49,11 @@ TEST(Validate, NanoPassesAndCountsAddUp) {
 TEST(Validate, AsksAsTheTemplateDoes) {
   PairCopy pair(source_dir() / "models/nano");
   // What a template of the large models is recognised by: their answers start with an empty thought.
-  pair.write("backbone/chat_template.jinja", R"(<|turn> <|tool_call>call: continue_same_model_turn <|channel>thought\n<channel|>)");
+  pair.write("backbone/chat_template.jinja",
+             R"(<|turn> <|tool_call>call: continue_same_model_turn <|channel>thought\n<channel|>)");
   failed_step(pair);
-  Program run({"run", "Tell me a story about a lighthouse.", "--model", pair.dir(), "--dtype", "f32", "--draft-length", "0", "--max-tokens", "24", "--json"});
+  Program run({"run", "Tell me a story about a lighthouse.", "--model", pair.dir(), "--dtype", "f32", "--draft-length",
+               "0", "--max-tokens", "24", "--json"});
   EXPECT_EQ(describe(run.wait()), "exit 0");
   EXPECT_EQ(read_json(pair.dir() / "report.json")["steps"][0]["first_answer_ids"], json::parse(run.out())["token_ids"]);
 }
@@ -97,7 +100,9 @@ TEST(Validate, ExchangedHalvesAreTheHandOff) {
   const std::size_t rows = entry["shape"][0], row_bytes = entry["shape"][1].get<std::size_t>() * 2;
   ASSERT_EQ(entry["dtype"], "BF16");
   for (std::size_t r = 0; r < rows; ++r) {
-    const auto row = bytes.begin() + static_cast<std::ptrdiff_t>(sizeof length + length + entry["data_offsets"][0].get<std::size_t>() + r * row_bytes);
+    const auto row =
+        bytes.begin() + static_cast<std::ptrdiff_t>(sizeof length + length +
+                                                    entry["data_offsets"][0].get<std::size_t>() + r * row_bytes);
     const auto half = static_cast<std::ptrdiff_t>(row_bytes / 2);
     std::swap_ranges(row, row + half, row + half);
   }
@@ -120,8 +125,9 @@ TEST(Layout, NamesTheBuffersAndAddsUpToWhatTheProcessTakes) {
     names.insert(buffer["name"]);
     if (!buffer["mapped"].get<bool>()) sum += buffer["bytes"].get<std::size_t>();
   }
-  for (const char* name : {"target_main_stream", "target_kv_cache", "draft_backbone_stream", "draft_main_stream", "draft_kv_cache", "draft_logits",
-                           "target_logits", "candidate_tokens", "accepted_tokens", "verifier_scratch", "target_weights", "draft_weights"}) {
+  for (const char* name : {"target_main_stream", "target_kv_cache", "draft_backbone_stream", "draft_main_stream",
+                           "draft_kv_cache", "draft_logits", "target_logits", "candidate_tokens", "accepted_tokens",
+                           "verifier_scratch", "target_weights", "draft_weights"}) {
     EXPECT_TRUE(names.contains(name)) << name;
   }
   EXPECT_EQ(object["totals"]["anonymous_bytes"], sum);

@@ -29,9 +29,7 @@ using namespace std::chrono_literals;
 // Nothing here waits for time to pass; this only ends a test that would hang.
 constexpr Duration kHang = 20s;
 
-Message numbered(std::uint32_t number) {
-  return {SessionId{1}, RoundId{number}, 0, NeedKv{.have = 7}};
-}
+Message numbered(std::uint32_t number) { return {SessionId{1}, RoundId{number}, 0, NeedKv{.have = 7}}; }
 
 WireTensor tensor(DType dtype, std::vector<std::int64_t> shape, std::uint64_t seed) {
   std::size_t size = size_bytes(dtype);
@@ -48,9 +46,7 @@ Message draft_with_hidden(std::uint32_t round, std::int64_t bytes) {
   return {SessionId{1}, RoundId{round}, 0, draft};
 }
 
-bool same_bytes(const WireTensor& a, const WireTensor& b) {
-  return std::ranges::equal(a.data.bytes(), b.data.bytes());
-}
+bool same_bytes(const WireTensor& a, const WireTensor& b) { return std::ranges::equal(a.data.bytes(), b.data.bytes()); }
 
 sockaddr_in loopback(std::uint16_t port) {
   sockaddr_in address{};
@@ -181,8 +177,7 @@ TEST_P(Transport, TensorsArriveWholeAndAligned) {
     const WireTensor& before = std::get<Draft>(sent.body).hidden;
     const WireTensor& after = std::get<Draft>(received.message->body).hidden;
     EXPECT_TRUE(same_bytes(before, after)) << sizes[i] << " bytes";
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(after.data.bytes().data()) % 8, 0u)
-        << sizes[i] << " bytes";
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(after.data.bytes().data()) % 8, 0u) << sizes[i] << " bytes";
     if (in_process()) {
       EXPECT_EQ(before.data.bytes().data(), after.data.bytes().data());
     }
@@ -200,8 +195,7 @@ TEST_P(Transport, AReceivedTensorOutlivesItsEndpointAndCanBeSentOn) {
   server.reset();
   client.reset();
   ASSERT_TRUE(second.message) << second.message.error().message;
-  EXPECT_TRUE(
-      same_bytes(std::get<Draft>(sent.body).hidden, std::get<Draft>(second.message->body).hidden));
+  EXPECT_TRUE(same_bytes(std::get<Draft>(sent.body).hidden, std::get<Draft>(second.message->body).hidden));
 }
 
 TEST_P(Transport, AFullQueueRefusesAndLosesNothing) {
@@ -241,8 +235,7 @@ TEST_P(Transport, APeerThatLeftIsGone) {
   std::optional<Error> error;
   while (!error && now() < give_up) {
     server->wait(1ms);  // lets ZeroMQ notice
-    if (const Result<std::size_t> sent = server->send(peer, numbered(2)); !sent)
-      error = sent.error();
+    if (const Result<std::size_t> sent = server->send(peer, numbered(2)); !sent) error = sent.error();
   }
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code, Errc::kPeerGone) << error->message;
@@ -265,8 +258,7 @@ TEST_P(Transport, AnUnknownPeerIsGone) {
 }
 
 TEST_P(Transport, MessagesSentBeforeTheOtherEndListensArriveWhenItDoes) {
-  const std::string address =
-      in_process() ? GetParam() : "tcp://127.0.0.1:" + std::to_string(free_port());
+  const std::string address = in_process() ? GetParam() : "tcp://127.0.0.1:" + std::to_string(free_port());
   const auto client = Endpoint::connect(context_, address).value();
   ASSERT_TRUE(client->send("", numbered(1)));
   ASSERT_TRUE(client->send("", numbered(2)));
@@ -281,8 +273,7 @@ TEST_P(Transport, AnAddressInUseIsAnError) {
   const auto second = Endpoint::bind(context_, first->address());
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, Errc::kIo);
-  EXPECT_EQ(second.error().message,
-            "cannot listen at " + first->address() + ": Address already in use");
+  EXPECT_EQ(second.error().message, "cannot listen at " + first->address() + ": Address already in use");
 }
 
 TEST_P(Transport, SpinningChangesNothingButTime) {
@@ -311,9 +302,7 @@ TEST_P(Transport, SpinningChangesNothingButTime) {
 
 class TransportWake : public testing::TestWithParam<Duration> {};
 INSTANTIATE_TEST_SUITE_P(Spin, TransportWake, testing::Values(0us, 20us),
-                         [](const auto& param_info) {
-                           return std::to_string(param_info.param.count()) + "ns";
-                         });
+                         [](const auto& param_info) { return std::to_string(param_info.param.count()) + "ns"; });
 
 // A lost wake-up would sleep for an hour, and the test's time limit would end it.
 TEST_P(TransportWake, IsNeverLost) {
@@ -353,8 +342,7 @@ TEST(TransportAddress, ThatMakesNoSenseIsAnError) {
     const auto bound = Endpoint::bind(context, address);
     ASSERT_FALSE(bound) << address;
     EXPECT_EQ(bound.error().code, Errc::kInvalidArgument) << bound.error().message;
-    EXPECT_TRUE(bound.error().message.starts_with("cannot listen at " + std::string(address)))
-        << bound.error().message;
+    EXPECT_TRUE(bound.error().message.starts_with("cannot listen at " + std::string(address))) << bound.error().message;
     const auto connected = Endpoint::connect(context, address);
     ASSERT_FALSE(connected) << address;
     EXPECT_EQ(connected.error().code, Errc::kInvalidArgument) << connected.error().message;
@@ -366,11 +354,9 @@ TEST(TransportAddress, OfAWildcardPortIsTheRealOne) {
   for (const char* const address : {"tcp://127.0.0.1:0", "tcp://127.0.0.1:*"}) {
     const auto server = Endpoint::bind(context, address).value();
     EXPECT_TRUE(server->address().starts_with("tcp://127.0.0.1:"));
-    EXPECT_FALSE(server->address().ends_with(":0") || server->address().ends_with("*"))
-        << server->address();
+    EXPECT_FALSE(server->address().ends_with(":0") || server->address().ends_with("*")) << server->address();
   }
-  EXPECT_TRUE(
-      Endpoint::bind(context, "tcp://*:*").value()->address().starts_with("tcp://0.0.0.0:"));
+  EXPECT_TRUE(Endpoint::bind(context, "tcp://*:*").value()->address().starts_with("tcp://0.0.0.0:"));
 }
 
 TEST(TransportAddress, OfAnotherHostCannotBeListenedAt) {
@@ -378,8 +364,7 @@ TEST(TransportAddress, OfAnotherHostCannotBeListenedAt) {
   const auto server = Endpoint::bind(context, "tcp://192.0.2.1:5555");  // RFC 5737: nobody's
   ASSERT_FALSE(server);
   EXPECT_EQ(server.error().code, Errc::kIo);
-  EXPECT_EQ(server.error().message,
-            "cannot listen at tcp://192.0.2.1:5555: Cannot assign requested address");
+  EXPECT_EQ(server.error().message, "cannot listen at tcp://192.0.2.1:5555: Cannot assign requested address");
 }
 
 /// A server, a peer that behaves, and a ZeroMQ socket that need not.
@@ -394,8 +379,7 @@ class HostilePeer : public testing::Test {
 
   void send_raw(const std::vector<std::string>& parts) {
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      hostile_.send(zmq::buffer(parts[i]),
-                    i + 1 < parts.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
+      hostile_.send(zmq::buffer(parts[i]), i + 1 < parts.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
     }
   }
   void send_raw(const Message& message) {
@@ -419,8 +403,7 @@ class HostilePeer : public testing::Test {
   }
 
   TransportContext context_;
-  std::unique_ptr<Endpoint> server_ =
-      Endpoint::bind(context_, "tcp://127.0.0.1:*", {.limits = kSmallLimits}).value();
+  std::unique_ptr<Endpoint> server_ = Endpoint::bind(context_, "tcp://127.0.0.1:*", {.limits = kSmallLimits}).value();
   std::unique_ptr<Endpoint> good_ = Endpoint::connect(context_, server_->address()).value();
   zmq::context_t zmq_;
   zmq::socket_t hostile_;
@@ -429,16 +412,15 @@ class HostilePeer : public testing::Test {
 TEST_F(HostilePeer, SpeakingAnotherVersionIsNamedAndCanBeRefused) {
   flatbuffers::FlatBufferBuilder builder;
   const auto body = wire::CreateHeartbeat(builder).Union();
-  wire::FinishEnvelopeBuffer(builder, wire::CreateEnvelope(builder, kProtocolVersion + 41, 0, 0, 0,
-                                                           0, wire::Body::Heartbeat, body));
-  send_raw(
-      {std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize())});
+  wire::FinishEnvelopeBuffer(
+      builder, wire::CreateEnvelope(builder, kProtocolVersion + 41, 0, 0, 0, 0, wire::Body::Heartbeat, body));
+  send_raw({std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize())});
 
   const Received received = next(*server_);
   ASSERT_FALSE(received.message);
   EXPECT_EQ(received.message.error().code, Errc::kVersionMismatch);
-  EXPECT_EQ(received.message.error().message,
-            fmt::format("peer speaks protocol version {}, this node speaks {}", kProtocolVersion + 41, kProtocolVersion));
+  EXPECT_EQ(received.message.error().message, fmt::format("peer speaks protocol version {}, this node speaks {}",
+                                                          kProtocolVersion + 41, kProtocolVersion));
 
   const Error& error = received.message.error();
   ASSERT_TRUE(server_->send(received.from, {{}, {}, 0, Refuse{error.code, error.message}}));
@@ -490,25 +472,22 @@ TEST_F(HostilePeer, SendingAFrameBeyondTheLimitIsDisconnectedAndNotRead) {
 
 TEST_F(HostilePeer, WritingRandomBytesToThePortDisturbsNobody) {
   const std::string address = server_->address();
-  const sockaddr_in peer =
-      loopback(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  const sockaddr_in peer = loopback(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
 
   // ZeroMQ takes bytes that do not start like a greeting for its version 1, and delivers what then
   // looks like messages; decode() refuses them. The start of a ZMTP 3.0 greeting, so that some of
   // the garbage gets past the first check.
-  const std::string greeting = std::string("\xff\0\0\0\0\0\0\0\x01\x7f\x03\0", 12) + "NULL" +
-                               std::string(16, '\0') + '\0' + std::string(31, '\0');
+  const std::string greeting = std::string("\xff\0\0\0\0\0\0\0\x01\x7f\x03\0", 12) + "NULL" + std::string(16, '\0') +
+                               '\0' + std::string(31, '\0');
   for (std::uint32_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937_64 engine(seed);
     std::string bytes = seed % 2 == 0 ? greeting.substr(0, seed * 2) : "";
-    for (std::uint64_t i = engine() % 5000; i > 0; --i)
-      bytes.push_back(static_cast<char>(engine()));
+    for (std::uint64_t i = engine() % 5000; i > 0; --i) bytes.push_back(static_cast<char>(engine()));
 
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ASSERT_GE(fd, 0);
-    ASSERT_EQ(::connect(fd, reinterpret_cast<const sockaddr*>(&peer), sizeof peer), 0)
-        << strerror(errno);
+    ASSERT_EQ(::connect(fd, reinterpret_cast<const sockaddr*>(&peer), sizeof peer), 0) << strerror(errno);
     // The server may hang up in the middle; that is its right.
     for (std::size_t done = 0; done < bytes.size();) {
       const ssize_t n = ::send(fd, bytes.data() + done, bytes.size() - done, MSG_NOSIGNAL);
@@ -537,7 +516,8 @@ class PumpTest : public testing::Test {
     }
   }
   void send(std::vector<Outgoing> outgoing) {
-    pump_.send(outgoing, [&](const Message&, std::size_t) { ++sent_; }, [&](const PeerId& peer) { gone_.push_back(peer); });
+    pump_.send(
+        outgoing, [&](const Message&, std::size_t) { ++sent_; }, [&](const PeerId& peer) { gone_.push_back(peer); });
   }
   static Message text(std::int64_t index) { return {SessionId{1}, {}, 0, Tokens{.index = index, .tokens = {7}}}; }
 
@@ -588,7 +568,8 @@ TEST(ClientTest, AnAnswerWithoutTheLogprobsThatWereAskedForIsAnError) {
   const auto coordinator = Endpoint::bind(context, "inproc://coordinator").value();
   auto answer = std::async(std::launch::async, [&] {
     Client client = Client::connect(context, "inproc://coordinator").value();
-    return client.generate({.prompt = {1}, .max_tokens = 4, .stop_ids = {}, .sampling = {.logprobs = 0}}, [](std::span<const TokenId>) { ADD_FAILURE(); });
+    return client.generate({.prompt = {1}, .max_tokens = 4, .stop_ids = {}, .sampling = {.logprobs = 0}},
+                           [](std::span<const TokenId>) { ADD_FAILURE(); });
   });
   const Received asked = next(*coordinator);
   EXPECT_TRUE(coordinator->send(asked.from, {asked.message->session, {}, 0, Tokens{.index = 0, .tokens = {7}}}));
@@ -601,14 +582,17 @@ TEST(ClientTest, AnAnswerWithoutTheLogprobsThatWereAskedForIsAnError) {
 TEST(ClientTest, AnAnswerThatHasEndedIsNotLostWithItsVerifierOrCoordinator) {
   TransportContext context;
   const auto coordinator = Endpoint::bind(context, "inproc://coordinator").value();
-  for (const Body& last : {Body(Failed{Errc::kPeerGone, "verifier v closed its connection"}), Body(Refuse{Errc::kUnavailable, "going away"})}) {
+  for (const Body& last : {Body(Failed{Errc::kPeerGone, "verifier v closed its connection"}),
+                           Body(Refuse{Errc::kUnavailable, "going away"})}) {
     auto answer = std::async(std::launch::async, [&] {
       Client client = Client::connect(context, "inproc://coordinator").value();
       return client.generate({.prompt = {1}, .max_tokens = 9, .stop_ids = {}, .sampling = {.logprobs = 0}},
                              [&](std::span<const TokenId>) { client.end_answer(2); });
     });
     const Received asked = next(*coordinator);
-    const auto send = [&](Body body) { EXPECT_TRUE(coordinator->send(asked.from, {asked.message->session, {}, 0, std::move(body)})); };
+    const auto send = [&](Body body) {
+      EXPECT_TRUE(coordinator->send(asked.from, {asked.message->session, {}, 0, std::move(body)}));
+    };
     send(Tokens{.index = 0, .tokens = {7, 8, 9}, .logprobs = {{-1, {}}, {-2, {}}, {-3, {}}}});
     const Received cancel = next(*coordinator);
     ASSERT_TRUE(cancel.message && std::holds_alternative<Cancel>(cancel.message->body));

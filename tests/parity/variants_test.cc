@@ -49,12 +49,15 @@ struct Tensors {
     json header = json::object();
     std::string data;
     for (const auto& [name, entry] : entries) {
-      header[name] = {{"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {data.size(), data.size() + entry.bytes.size()}}};
+      header[name] = {{"dtype", entry.dtype},
+                      {"shape", entry.shape},
+                      {"data_offsets", {data.size(), data.size() + entry.bytes.size()}}};
       data += entry.bytes;
     }
     const std::string text = header.dump();
     const std::uint64_t length = text.size();
-    std::ofstream(path, std::ios::binary) << std::string(reinterpret_cast<const char*>(&length), sizeof length) << text << data;
+    std::ofstream(path, std::ios::binary)
+        << std::string(reinterpret_cast<const char*>(&length), sizeof length) << text << data;
   }
 };
 
@@ -80,7 +83,9 @@ class Copy {
     fs::remove(dir_ / file);
     tensors.write(dir_ / file);
   }
-  void edit_backbone(const std::function<void(Tensors&)>& edit) const { edit_tensors("backbone/model.safetensors", edit); }
+  void edit_backbone(const std::function<void(Tensors&)>& edit) const {
+    edit_tensors("backbone/model.safetensors", edit);
+  }
 
  private:
   TemporaryDir dir_;

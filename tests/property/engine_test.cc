@@ -16,7 +16,9 @@ constexpr std::int64_t kRowsMax = 64;
 class EngineProperty : public testing::TestWithParam<Pair> {};
 INSTANTIATE_TEST_SUITE_P(Each, EngineProperty, testing::ValuesIn(every_pair()), pair_name);
 
-std::vector<std::byte> bytes_of(const WireTensor& tensor) { return {tensor.data.bytes().begin(), tensor.data.bytes().end()}; }
+std::vector<std::byte> bytes_of(const WireTensor& tensor) {
+  return {tensor.data.bytes().begin(), tensor.data.bytes().end()};
+}
 
 /// Everything but the time.
 void expect_same(const VerifyResult& actual, const VerifyResult& expected) {
@@ -50,9 +52,11 @@ struct Script {
   RoundId round{};
 
   VerifyWork make(CounterRng& rng, const TextConfig& config, std::span<const TokenId> future, std::int64_t room) {
-    VerifyWork work{.session = id, .round = round, .base = static_cast<Position>(committed.size()), .tokens = {}, .kv_from = {}};
+    VerifyWork work{
+        .session = id, .round = round, .base = static_cast<Position>(committed.size()), .tokens = {}, .kv_from = {}};
     if (!prompt.empty()) {
-      const std::size_t rows = std::min<std::size_t>({prompt.size(), static_cast<std::size_t>(room), 1 + rng.below(30)});
+      const std::size_t rows =
+          std::min<std::size_t>({prompt.size(), static_cast<std::size_t>(room), 1 + rng.below(30)});
       work.tokens.assign(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(rows));
       work.prefill = true;
       work.last = rows == prompt.size();
@@ -61,7 +65,8 @@ struct Script {
       const std::int64_t drafts = std::min<std::int64_t>(static_cast<std::int64_t>(rng.below(9)), room - 1);
       const std::vector<TokenId> wrong = random_tokens(rng, drafts, config);
       const std::size_t right = rng.below(static_cast<std::uint64_t>(drafts) + 1);
-      for (std::size_t i = 0; i < wrong.size(); ++i) work.tokens.push_back(i < right && i < future.size() ? future[i] : wrong[i]);
+      for (std::size_t i = 0; i < wrong.size(); ++i)
+        work.tokens.push_back(i < right && i < future.size() ? future[i] : wrong[i]);
     }
     // Mostly the delta since the last; all again after a loss; or nothing, as in plain decoding.
     const std::uint64_t kind = rng.below(8);
@@ -113,7 +118,9 @@ class Truth {
     for (const AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
       const DonorDelta& delta = result.kv.donors[kind == AttentionKind::kSliding ? 0 : 1];
       const LayerKv& layer = cache.layer(backbone_->donor_cache(kind));
-      const Position first = kind == AttentionKind::kFull ? *work.kv_from : std::max(*work.kv_from, to - drafter_window(backbone_->config().sliding_window));
+      const Position first = kind == AttentionKind::kFull
+                                 ? *work.kv_from
+                                 : std::max(*work.kv_from, to - drafter_window(backbone_->config().sliding_window));
       ASSERT_EQ(delta.first, first);
       const std::vector<std::int64_t> shape = {to - first, layer.num_key_value_heads(), layer.head_dim()};
       EXPECT_EQ(delta.key.shape, shape);
@@ -122,7 +129,8 @@ class Truth {
       std::vector<std::byte> actual = bytes_of(delta.key);
       const std::vector<std::byte> value = bytes_of(delta.value);
       actual.insert(actual.end(), value.begin(), value.end());
-      EXPECT_EQ(actual, raw_rows(layer, first, to - first)) << (kind == AttentionKind::kSliding ? "sliding" : "full") << " rows";
+      EXPECT_EQ(actual, raw_rows(layer, first, to - first))
+          << (kind == AttentionKind::kSliding ? "sliding" : "full") << " rows";
     }
     if (work.prefill && !work.last) return;
     // The hidden row is that of the last committed position.
@@ -162,7 +170,10 @@ TEST_P(EngineProperty, SessionsInABatchGetWhatTheyGetAloneAndTheCommittedRows) {
     // Sessions come and go; a released one leaves nothing behind for the next of its slot.
     if (scripts.size() < 4) {
       const std::uint64_t id = ++last_id;
-      scripts[id] = {.id = SessionId{id}, .committed = {}, .prompt = random_tokens(rng, 1 + static_cast<std::int64_t>(rng.below(last_id % 3 == 1 ? 150 : 40)), config)};
+      scripts[id] = {
+          .id = SessionId{id},
+          .committed = {},
+          .prompt = random_tokens(rng, 1 + static_cast<std::int64_t>(rng.below(last_id % 3 == 1 ? 150 : 40)), config)};
     } else if (rng.below(4) == 0) {
       const auto gone = std::next(scripts.begin(), static_cast<std::ptrdiff_t>(rng.below(scripts.size())));
       together.release(gone->second.id);
@@ -184,8 +195,8 @@ TEST_P(EngineProperty, SessionsInABatchGetWhatTheyGetAloneAndTheCommittedRows) {
     const std::vector<VerifyResult> results = together.run(batch);
     ASSERT_EQ(results.size(), batch.size());
     for (std::size_t i = 0; i < batch.size(); ++i) {
-      SCOPED_TRACE(testing::Message() << "session " << value(batch[i].session) << ", base " << batch[i].base << ", " << batch[i].tokens.size()
-                                      << (batch[i].prefill ? " prompt rows" : " rows"));
+      SCOPED_TRACE(testing::Message() << "session " << value(batch[i].session) << ", base " << batch[i].base << ", "
+                                      << batch[i].tokens.size() << (batch[i].prefill ? " prompt rows" : " rows"));
       expect_same(results[i], alone.run({batch[i]}).front());
       Script& script = scripts.at(value(batch[i].session));
       script.apply(batch[i], results[i]);
@@ -231,7 +242,9 @@ TEST_P(EngineProperty, CallsBackBetweenTheStepsOfABatch) {
   EXPECT_GE(calls_of(batch), layers + 11 * kv_layers + 10);
 
   // Verifies: a step for each session.
-  for (VerifyWork& work : batch) work = {.session = work.session, .round = next(work.round), .base = std::ssize(text), .tokens = {1, 2}, .kv_from = {}};
+  for (VerifyWork& work : batch)
+    work = {
+        .session = work.session, .round = next(work.round), .base = std::ssize(text), .tokens = {1, 2}, .kv_from = {}};
   EXPECT_GE(calls_of(batch), layers + 10);
 }
 
@@ -248,7 +261,10 @@ struct Verifier {
     config.prefill_chunk = 11;
     config.reuse_min = reuse_min;
     config.capacity.kv_cost = engine.kv_cost();
-    Hello hello{.role = Role::kVerifier, .name = "v", .facts = {.vocab_size = static_cast<std::int32_t>(engine.backbone().config().vocab_size), .context_max = 4096}};
+    Hello hello{
+        .role = Role::kVerifier,
+        .name = "v",
+        .facts = {.vocab_size = static_cast<std::int32_t>(engine.backbone().config().vocab_size), .context_max = 4096}};
     core.emplace(config, std::move(hello));
     core->on_message({.body = Welcome{1}}, TimePoint{});
   }
@@ -278,7 +294,8 @@ struct Verifier {
       const std::vector<std::byte> k = bytes_of(kv.donors[d].key), v = bytes_of(kv.donors[d].value);
       const std::size_t row = k.size() / static_cast<std::size_t>(kv.to - kv.donors[d].first);
       for (Position p = kv.donors[d].first; p < kv.to; ++p) {
-        const auto at = static_cast<std::ptrdiff_t>(row) * (p - kv.donors[d].first), end = at + static_cast<std::ptrdiff_t>(row);
+        const auto at = static_cast<std::ptrdiff_t>(row) * (p - kv.donors[d].first),
+                   end = at + static_cast<std::ptrdiff_t>(row);
         std::vector<std::byte>& both = replica.rows[d][p];
         both.assign(k.begin() + at, k.begin() + end);
         both.insert(both.end(), v.begin() + at, v.begin() + end);
@@ -293,15 +310,17 @@ struct Verifier {
   std::map<SessionId, Replica> replicas;
 };
 
-// Whatever a prompt takes over from texts that started like it, its own and the drafter's rows, the hidden row and the tokens
-// are those that a verifier gives which reuses nothing.
+// Whatever a prompt takes over from texts that started like it, its own and the drafter's rows, the hidden row and the
+// tokens are those that a verifier gives which reuses nothing.
 TEST_P(EngineProperty, ReusedRowsAreTheRowsThatWouldHaveBeenComputed) {
   Verifier reusing(GetParam(), 4), computing(GetParam(), 1 << 20);
   const TextConfig& config = reusing.engine.backbone().config();
   const bool tiny = config.sliding_window < 16;
   const Position window = drafter_window(config.sliding_window), ring = window + Verifier::kRows;
   CounterRng rng(11);
-  const auto below = [&](std::int64_t n) { return static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(n))); };
+  const auto below = [&](std::int64_t n) {
+    return static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(n)));
+  };
   std::vector<std::vector<TokenId>> texts;
   const std::vector<TokenId> system = random_tokens(rng, ring + ring / 3, config);  // longer than a ring
   std::uint64_t last_id = 0;
@@ -312,7 +331,9 @@ TEST_P(EngineProperty, ReusedRowsAreTheRowsThatWouldHaveBeenComputed) {
     std::vector<std::vector<TokenId>> prompts(5);
     prompts[0] = system;
     if (turn > 0) prompts[1] = texts[static_cast<std::size_t>(below(std::ssize(texts)))];
-    if (turn > 0) prompts[2] = texts[static_cast<std::size_t>(below(std::ssize(texts)))], prompts[2].resize(static_cast<std::size_t>(below(std::ssize(prompts[2]))));
+    if (turn > 0)
+      prompts[2] = texts[static_cast<std::size_t>(below(std::ssize(texts)))],
+      prompts[2].resize(static_cast<std::size_t>(below(std::ssize(prompts[2]))));
     for (std::vector<TokenId>& prompt : prompts) {
       const std::vector<TokenId> question = random_tokens(rng, 1 + below(ring), config);
       prompt.insert(prompt.end(), question.begin(), question.end());
@@ -324,10 +345,12 @@ TEST_P(EngineProperty, ReusedRowsAreTheRowsThatWouldHaveBeenComputed) {
       // The penalty's counts are of the whole prompt, reused or not.
       const SamplingParams sampling = last_id % 2 == 0 ? SamplingParams{.repetition_penalty = 1.5f} : SamplingParams{};
       for (Verifier* verifier : {&reusing, &computing}) {
-        verifier->send({.session = SessionId{last_id}, .body = Prefill{.tokens = prompt, .want_kv = true, .sampling = sampling}});
+        verifier->send(
+            {.session = SessionId{last_id}, .body = Prefill{.tokens = prompt, .want_kv = true, .sampling = sampling}});
       }
     }
-    std::vector<std::vector<TokenId>> committed = prompts, drafts(prompts.size());  // drafts: the token before them first
+    std::vector<std::vector<TokenId>> committed = prompts,
+                                      drafts(prompts.size());  // drafts: the token before them first
     for (std::uint32_t round = 0; round < 4; ++round) {
       SCOPED_TRACE(testing::Message() << "round " << round);
       reusing.run();
@@ -358,7 +381,9 @@ TEST_P(EngineProperty, ReusedRowsAreTheRowsThatWouldHaveBeenComputed) {
         drafts[i][0] = actual.next_token;
         if (round == 3) continue;
         for (Verifier* verifier : {&reusing, &computing}) {
-          verifier->send({.session = id, .round = RoundId{round + 1}, .base = std::ssize(committed[i]),
+          verifier->send({.session = id,
+                          .round = RoundId{round + 1},
+                          .base = std::ssize(committed[i]),
                           .body = Verify{.tokens = drafts[i], .kv_from = held.end}});
         }
       }

@@ -30,8 +30,9 @@ struct Shape {
   std::int64_t size() const { return in * out; }
 };
 // Odd ones, those of models/nano and the tiny pairs, and one of a real model.
-constexpr Shape kShapes[] = {{1, 1},     {3, 5},     {33, 17},    {33, 65},   {16, 16},   {64, 96},   {64, 192},   {96, 64},    {8, 64},     {64, 8},     {127, 31},
-                             {768, 384}, {384, 32},  {32, 384},  {384, 640}, {384, 768}, {384, 1280}, {384, 3072}, {1536, 384}, {384, 8192}, {2560, 10240}};
+constexpr Shape kShapes[] = {{1, 1},     {3, 5},     {33, 17},    {33, 65},    {16, 16},    {64, 96},    {64, 192},
+                             {96, 64},   {8, 64},    {64, 8},     {127, 31},   {768, 384},  {384, 32},   {32, 384},
+                             {384, 640}, {384, 768}, {384, 1280}, {384, 3072}, {1536, 384}, {384, 8192}, {2560, 10240}};
 constexpr Shape kLargest = {2560, 10240};
 
 class LinearTest : public testing::TestWithParam<std::tuple<WeightType, Shape>> {
@@ -40,7 +41,8 @@ class LinearTest : public testing::TestWithParam<std::tuple<WeightType, Shape>> 
   Shape shape() const { return std::get<1>(GetParam()); }
   void SetUp() override {
     // The plain loops take minutes for this one and do nothing special for it.
-    if (shape().size() == kLargest.size() && active_isa() == Isa::kScalar) GTEST_SKIP() << "too large for the scalar loops";
+    if (shape().size() == kLargest.size() && active_isa() == Isa::kScalar)
+      GTEST_SKIP() << "too large for the scalar loops";
   }
 };
 std::string case_name(const testing::TestParamInfo<LinearTest::ParamType>& param_info) {
@@ -48,16 +50,19 @@ std::string case_name(const testing::TestParamInfo<LinearTest::ParamType>& param
   return fmt::format("{}_{}x{}", to_string(std::get<0>(param_info.param)), shape.in, shape.out);
 }
 INSTANTIATE_TEST_SUITE_P(All, LinearTest,
-                         testing::Combine(testing::Values(WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4),
+                         testing::Combine(testing::Values(WeightType::kF32, WeightType::kBf16, WeightType::kInt8,
+                                                          WeightType::kInt4),
                                           testing::ValuesIn(kShapes)),
                          case_name);
 /// The types whose product is that of the stored elements; int4 has its own test.
 class LinearOfElements : public LinearTest {};
 INSTANTIATE_TEST_SUITE_P(All, LinearOfElements,
-                         testing::Combine(testing::Values(WeightType::kF32, WeightType::kBf16, WeightType::kInt8), testing::ValuesIn(kShapes)),
+                         testing::Combine(testing::Values(WeightType::kF32, WeightType::kBf16, WeightType::kInt8),
+                                          testing::ValuesIn(kShapes)),
                          case_name);
 class Int4Linear : public LinearTest {};
-INSTANTIATE_TEST_SUITE_P(All, Int4Linear, testing::Combine(testing::Values(WeightType::kInt4), testing::ValuesIn(kShapes)), case_name);
+INSTANTIATE_TEST_SUITE_P(All, Int4Linear,
+                         testing::Combine(testing::Values(WeightType::kInt4), testing::ValuesIn(kShapes)), case_name);
 
 std::vector<float> random_floats(CounterRng& rng, std::int64_t count) {
   std::vector<float> values(static_cast<std::size_t>(count));
@@ -82,8 +87,10 @@ struct Stored {
       for (std::int64_t i = 0; i < rows * shape.in; ++i) {
         const float v = values[static_cast<std::size_t>(row * shape.in + i)];
         const Bf16 half = to_bf16(v);
-        if (dtype == DType::kF32) std::memcpy(to + i * 4, &v, 4);
-        else std::memcpy(to + i * 2, &half, 2);
+        if (dtype == DType::kF32)
+          std::memcpy(to + i * 4, &v, 4);
+        else
+          std::memcpy(to + i * 2, &half, 2);
       }
       refs.push_back({dtype, to, rows});
       row += rows;
@@ -99,13 +106,15 @@ struct Stored {
 std::vector<float> forward(const Linear& linear, const std::vector<const float*>& rows) {
   const std::int64_t in = linear.in_features(), out = linear.out_features();
   const auto count = static_cast<std::int64_t>(rows.size());
-  AlignedArray<float> x(static_cast<std::size_t>(padded_rows(count) * in)), y(static_cast<std::size_t>(padded_rows(count) * out) + 16);
+  AlignedArray<float> x(static_cast<std::size_t>(padded_rows(count) * in)),
+      y(static_cast<std::size_t>(padded_rows(count) * out) + 16);
   std::fill(x.span().begin(), x.span().end(), std::numeric_limits<float>::quiet_NaN());
   for (std::int64_t r = 0; r < count; ++r) std::copy_n(rows[static_cast<std::size_t>(r)], in, x.data() + r * in);
   constexpr float kGuard = -77;
   std::fill_n(y.span().end() - 16, 16, kGuard);
   linear.forward({x.data(), {count, in}}, {y.data(), {count, out}});
-  EXPECT_TRUE(std::all_of(y.span().end() - 16, y.span().end(), [](float v) { return v == kGuard; })) << "wrote past the padding";
+  EXPECT_TRUE(std::all_of(y.span().end() - 16, y.span().end(), [](float v) { return v == kGuard; }))
+      << "wrote past the padding";
   return {y.data(), y.data() + count * out};
 }
 
@@ -138,17 +147,21 @@ TEST_P(LinearOfElements, IsTheExactProductWithinItsRoundings) {
     // Random rows of several sizes, and a row of zeros.
     constexpr std::int64_t kRows = 6;
     std::vector<float> x = random_floats(rng, kRows * in);
-    for (std::int64_t i = 0; i < in; ++i) x[static_cast<std::size_t>(i)] = 0, x[static_cast<std::size_t>(in + i)] *= 1e10f, x[static_cast<std::size_t>(2 * in + i)] *= 1e-10f;
+    for (std::int64_t i = 0; i < in; ++i)
+      x[static_cast<std::size_t>(i)] = 0, x[static_cast<std::size_t>(in + i)] *= 1e10f,
+      x[static_cast<std::size_t>(2 * in + i)] *= 1e-10f;
     std::vector<const float*> rows;
     for (std::int64_t r = 0; r < kRows; ++r) rows.push_back(x.data() + r * in);
     const std::vector<float> y = forward(linear, rows);
 
     std::vector<std::int8_t> qw(static_cast<std::size_t>(in)), qx(static_cast<std::size_t>(kRows * in));
     std::vector<float> x_scale(kRows);
-    for (std::int64_t r = 0; r < kRows; ++r) x_scale[static_cast<std::size_t>(r)] = kernels().quantize(rows[static_cast<std::size_t>(r)], in, qx.data() + r * in);
+    for (std::int64_t r = 0; r < kRows; ++r)
+      x_scale[static_cast<std::size_t>(r)] =
+          kernels().quantize(rows[static_cast<std::size_t>(r)], in, qx.data() + r * in);
     const auto as_stored = [&](float v) { return type() == WeightType::kBf16 ? to_float(to_bf16(v)) : v; };
     // Large matrices: every 7th column, so that the oracle does not take longer than what it checks.
-    for (std::int64_t o = 0; o < out; o += shape().size() > 1 << 20 ? 7 : 1) {
+    for (std::int64_t o = 0; o<out; o += shape().size()> 1 << 20 ? 7 : 1) {
       const float* w = stored.values.data() + o * in;
       const float w_scale = type() == WeightType::kInt8 ? kernels().quantize(w, in, qw.data()) : 0;
       for (std::int64_t r = 0; r < kRows; ++r) {
@@ -158,20 +171,24 @@ TEST_P(LinearOfElements, IsTheExactProductWithinItsRoundings) {
         for (std::int64_t i = 0; i < in; ++i) {
           const double a = as_stored(rows[static_cast<std::size_t>(r)][i]), b = as_stored(w[i]);
           sum += a * b, size += std::fabs(a * b), x_size += std::fabs(a), w_size += std::fabs(b);
-          if (type() == WeightType::kInt8) integer += static_cast<std::int64_t>(qx[static_cast<std::size_t>(r * in + i)]) * qw[static_cast<std::size_t>(i)];
+          if (type() == WeightType::kInt8)
+            integer +=
+                static_cast<std::int64_t>(qx[static_cast<std::size_t>(r * in + i)]) * qw[static_cast<std::size_t>(i)];
         }
         // Float: a product and a sum per term in any order (Higham 2002, 3.1); bf16 products are exact.
         // BF16 instructions flush denormals.
         double bound = static_cast<double>(in + 1) * kEpsilon * size + static_cast<double>(in) * 0x1.0p-126;
         if (type() == WeightType::kInt8) {
           const float row_scale = x_scale[static_cast<std::size_t>(r)];
-          ASSERT_EQ(std::bit_cast<std::uint32_t>(actual), std::bit_cast<std::uint32_t>(static_cast<float>(integer) * row_scale * w_scale))
+          ASSERT_EQ(std::bit_cast<std::uint32_t>(actual),
+                    std::bit_cast<std::uint32_t>(static_cast<float>(integer) * row_scale * w_scale))
               << "row " << r << ", column " << o << ": " << actual << ", integer sum " << integer;
           // Half a step of either factor, and a few roundings of the scales.
           const double sx = row_scale * (0.5 + 127 * 4 * kEpsilon), sw = w_scale * (0.5 + 127 * 4 * kEpsilon);
           bound = x_size * sw + w_size * sx + static_cast<double>(in) * sx * sw + 8 * kEpsilon * size;
         }
-        ASSERT_LE(std::fabs(actual - sum), bound) << "row " << r << ", column " << o << ": " << actual << ", expected " << sum;
+        ASSERT_LE(std::fabs(actual - sum), bound)
+            << "row " << r << ", column " << o << ": " << actual << ", expected " << sum;
       }
     }
   }
@@ -192,7 +209,9 @@ TEST_P(Int4Linear, IsTheSumOfItsGroupsAndCloseToTheFloatProduct) {
   constexpr std::int64_t kRows = 6;
   const std::int64_t width = int4_chunks(in) * kInt4Inputs;
   std::vector<float> x = random_floats(rng, kRows * in);
-  for (std::int64_t i = 0; i < in; ++i) x[static_cast<std::size_t>(i)] = 0, x[static_cast<std::size_t>(in + i)] *= 1e10f, x[static_cast<std::size_t>(2 * in + i)] *= 1e-10f;
+  for (std::int64_t i = 0; i < in; ++i)
+    x[static_cast<std::size_t>(i)] = 0, x[static_cast<std::size_t>(in + i)] *= 1e10f,
+    x[static_cast<std::size_t>(2 * in + i)] *= 1e-10f;
   std::vector<const float*> rows;
   std::vector<std::int8_t> qx(static_cast<std::size_t>(kRows * width));
   std::vector<float> x_scale;
@@ -202,7 +221,7 @@ TEST_P(Int4Linear, IsTheSumOfItsGroupsAndCloseToTheFloatProduct) {
   }
   const std::vector<float> y = forward(linear, rows);
 
-  for (std::int64_t o = 0; o < out; o += shape().size() > 1 << 20 ? 7 : 1) {
+  for (std::int64_t o = 0; o<out; o += shape().size()> 1 << 20 ? 7 : 1) {
     const Int4Chunk* block = chunks + o / kInt4Outputs * int4_chunks(in);
     const float* w = stored.values.data() + o * in;
     // What packing promises: an error of at most half a step, where -8 steps are the group's extreme; a
@@ -211,11 +230,13 @@ TEST_P(Int4Linear, IsTheSumOfItsGroupsAndCloseToTheFloatProduct) {
     for (std::int64_t first = 0; first < in; first += kInt4Group) {
       const std::int64_t count = std::min(kInt4Group, in - first);
       double extreme = 0;
-      for (std::int64_t i = 0; i < count; ++i) extreme = std::max(extreme, std::fabs(static_cast<double>(w[first + i])));
+      for (std::int64_t i = 0; i < count; ++i)
+        extreme = std::max(extreme, std::fabs(static_cast<double>(w[first + i])));
       const double step = extreme / 8 * (1 + 0x1.0p-11) + 0x1.0p-25;
       for (std::int64_t i = 0; i < count; ++i) {
         const double size = std::fabs(w[first + i]), miss = size > 7.5 * step * (1 - 0x1.0p-10) ? step : step / 2;
-        w_error_squares += miss * miss * (1 + 100 * kEpsilon) + 8 * 0x1.0p-22 * extreme * extreme;  // -8 steps miss it by 8 * 2^-11 of a step
+        w_error_squares += miss * miss * (1 + 100 * kEpsilon) +
+                           8 * 0x1.0p-22 * extreme * extreme;  // -8 steps miss it by 8 * 2^-11 of a step
         w_size += size;
       }
     }
@@ -228,14 +249,16 @@ TEST_P(Int4Linear, IsTheSumOfItsGroupsAndCloseToTheFloatProduct) {
         int product = 0;
         for (std::int64_t i = 0; i < kInt4Group; ++i) {
           const int byte = chunk.nibbles[g % 2][i % 16 / 4][4 * (o % kInt4Outputs) + i % 4];
-          product += qx[static_cast<std::size_t>(r * width + g * kInt4Group + i)] * ((i < 16 ? byte & 15 : byte >> 4) - 8);
+          product +=
+              qx[static_cast<std::size_t>(r * width + g * kInt4Group + i)] * ((i < 16 ? byte & 15 : byte >> 4) - 8);
         }
         const float scale = to_float(chunk.scale[g % 2][o % kInt4Outputs]);
         groups = std::fma(static_cast<float>(product), scale, groups);
         sizes += std::fabs(static_cast<double>(product) * scale);
       }
       const float row_scale = x_scale[static_cast<std::size_t>(r)];
-      ASSERT_EQ(std::bit_cast<std::uint32_t>(actual), std::bit_cast<std::uint32_t>(groups * row_scale)) << "row " << r << ", column " << o << ": " << actual;
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(actual), std::bit_cast<std::uint32_t>(groups * row_scale))
+          << "row " << r << ", column " << o << ": " << actual;
       double sum = 0, x_squares = 0;
       for (std::int64_t i = 0; i < in; ++i) {
         const double a = rows[static_cast<std::size_t>(r)][i];
@@ -244,9 +267,11 @@ TEST_P(Int4Linear, IsTheSumOfItsGroupsAndCloseToTheFloatProduct) {
       // x . w - x' . w' = x . (w - w') + (x - x') . w': Cauchy and Schwarz for the first, half a step of x
       // for the second, with |w'| <= |w| + |w - w'|; then the roundings of the sum over groups.
       const double w_error = std::sqrt(w_error_squares), sx = row_scale * (0.5 + 127 * 4 * kEpsilon);
-      const double bound = std::sqrt(x_squares) * w_error + sx * (w_size + std::sqrt(static_cast<double>(in)) * w_error) +
+      const double bound = std::sqrt(x_squares) * w_error +
+                           sx * (w_size + std::sqrt(static_cast<double>(in)) * w_error) +
                            static_cast<double>(width / kInt4Group + 2) * kEpsilon * sizes * row_scale + 1e-44;
-      ASSERT_LE(std::fabs(actual - sum), bound) << "row " << r << ", column " << o << ": " << actual << ", expected " << sum;
+      ASSERT_LE(std::fabs(actual - sum), bound)
+          << "row " << r << ", column " << o << ": " << actual << ", expected " << sum;
     }
   }
 }
@@ -280,7 +305,8 @@ TEST_P(LinearTest, ARowHasTheSameBitsAloneAndAnywhereInAnyBatch) {
   CounterRng rng(seed);
   const Stored stored(rng, shape(), DType::kF32, 1);
   const Linear linear = Linear::pack(type(), in, stored.refs);
-  SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << linear.implementation() << ", oneDNN " << onednn_version());
+  SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << linear.implementation() << ", oneDNN "
+                                  << onednn_version());
 
   const std::vector<std::int64_t> counts = row_counts(shape());
   const std::int64_t pool = shape().size() > 1 << 20 ? 20 : counts.back();
@@ -312,8 +338,8 @@ TEST_P(LinearTest, ARowHasTheSameBitsAloneAndAnywhereInAnyBatch) {
       if (std::memcmp(y.data() + r * out, expected.data(), static_cast<std::size_t>(out) * 4) == 0) continue;
       std::int64_t o = 0;
       while (std::memcmp(y.data() + r * out + o, expected.data() + o, 4) == 0) ++o;
-      FAIL() << "row " << r << " of " << count << (poisoned ? ", inf and NaN elsewhere" : "") << ", column " << o << ": "
-             << y[static_cast<std::size_t>(r * out + o)] << ", alone " << expected[static_cast<std::size_t>(o)];
+      FAIL() << "row " << r << " of " << count << (poisoned ? ", inf and NaN elsewhere" : "") << ", column " << o
+             << ": " << y[static_cast<std::size_t>(r * out + o)] << ", alone " << expected[static_cast<std::size_t>(o)];
     }
   }
 }
@@ -353,7 +379,8 @@ std::vector<float> results_of(const Linear& linear) {
   for (const std::size_t count : {1, 5, 16, 70}) {
     if (count > 16 && linear.in_features() * linear.out_features() > 1 << 20) continue;
     std::vector<const float*> rows;
-    for (std::size_t r = 0; r < count; ++r) rows.push_back(x.data() + static_cast<std::int64_t>(r) * linear.in_features());
+    for (std::size_t r = 0; r < count; ++r)
+      rows.push_back(x.data() + static_cast<std::int64_t>(r) * linear.in_features());
     const std::vector<float> some = forward(linear, rows);
     all.insert(all.end(), some.begin(), some.end());
   }
@@ -364,7 +391,8 @@ std::size_t stored_bytes(WeightType type) { return type == WeightType::kF32 ? 4 
 
 /// An image's weights moved into another layout.
 std::vector<std::byte> relaid(const LinearImage& image, WeightType type, Shape shape, const std::string& layout) {
-  const WeightLayout from = WeightLayout::parse(image.layout, shape.in, shape.out).value(), to = WeightLayout::parse(layout, shape.in, shape.out).value();
+  const WeightLayout from = WeightLayout::parse(image.layout, shape.in, shape.out).value(),
+                     to = WeightLayout::parse(layout, shape.in, shape.out).value();
   const auto from_in = from.offsets(0), from_out = from.offsets(1), to_in = to.offsets(0), to_out = to.offsets(1);
   const std::size_t element = stored_bytes(type);
   std::vector<std::byte> bytes(to.bytes(element));
@@ -391,14 +419,16 @@ TEST_P(LinearTest, AMappedImageIsUsedInPlaceAndGivesTheSameBits) {
   const Stored stored(rng, shape(), DType::kF32, 1);
   const Linear packed = Linear::pack(type(), in, stored.refs);
   const LinearImage image = packed.image();
-  SCOPED_TRACE(testing::Message() << packed.implementation() << ", " << image.layout << ", oneDNN " << onednn_version());
+  SCOPED_TRACE(testing::Message() << packed.implementation() << ", " << image.layout << ", oneDNN "
+                                  << onednn_version());
   const std::vector<float> expected = results_of(packed);
 
   std::weak_ptr<std::byte> alive;
   {
     const ReadOnly file(image.weights);
     alive = file.pages();
-    const Linear mapped = Linear::map(type(), in, out, {image.layout, file.bytes(), image.scales}, file.pages()).value();
+    const Linear mapped =
+        Linear::map(type(), in, out, {image.layout, file.bytes(), image.scales}, file.pages()).value();
     EXPECT_EQ(mapped.image().layout, image.layout);
     EXPECT_EQ(mapped.image().weights.data(), file.bytes().data()) << "copied";
     EXPECT_EQ(mapped.weight_bytes(), packed.weight_bytes());
@@ -413,7 +443,10 @@ TEST_P(LinearTest, AMappedImageIsUsedInPlaceAndGivesTheSameBits) {
   EXPECT_EQ(results_of(map_and_drop()), expected) << "not kept alive";
 
   const ReadOnly off_by_four(image.weights, 4);
-  EXPECT_EQ(results_of(Linear::map(type(), in, out, {image.layout, off_by_four.bytes(), image.scales}, off_by_four.pages()).value()), expected);
+  EXPECT_EQ(
+      results_of(
+          Linear::map(type(), in, out, {image.layout, off_by_four.bytes(), image.scales}, off_by_four.pages()).value()),
+      expected);
 }
 
 TEST_P(LinearOfElements, AnImageInAnyLayoutGivesTheBitsOfThisMachines) {
@@ -426,7 +459,8 @@ TEST_P(LinearOfElements, AnImageInAnyLayoutGivesTheBitsOfThisMachines) {
   const std::vector<float> expected = results_of(packed);
 
   const std::vector<std::byte> same = relaid(image, type(), shape(), image.layout);
-  EXPECT_TRUE(std::equal(same.begin(), same.end(), image.weights.begin(), image.weights.end())) << "padding or sums are not as " << image.layout << " says";
+  EXPECT_TRUE(std::equal(same.begin(), same.end(), image.weights.begin(), image.weights.end()))
+      << "padding or sums are not as " << image.layout << " says";
   // Our own row-major conversion says what the packed bytes must mean, whoever packed them.
   const std::vector<std::byte> rows = relaid(image, type(), shape(), "rows");
   std::vector<std::byte> quantized(static_cast<std::size_t>(in));
@@ -437,14 +471,16 @@ TEST_P(LinearOfElements, AnImageInAnyLayoutGivesTheBitsOfThisMachines) {
       const Bf16 half = to_bf16(w[i]);
       const void* const expected_element = type() == WeightType::kF32 ? static_cast<const void*>(w + i) : &half;
       if (type() == WeightType::kInt8) continue;
-      ASSERT_EQ(std::memcmp(element, expected_element, stored_bytes(type())), 0) << o << ", " << i << " of " << image.layout;
+      ASSERT_EQ(std::memcmp(element, expected_element, stored_bytes(type())), 0)
+          << o << ", " << i << " of " << image.layout;
     }
     if (type() == WeightType::kInt8) {
       kernels().quantize(w, in, reinterpret_cast<std::int8_t*>(quantized.data()));
       ASSERT_TRUE(std::equal(quantized.begin(), quantized.end(), rows.begin() + o * in)) << o << " of " << image.layout;
     }
   }
-  for (const char* layout : {"rows", "ab", "BA16a64b", "BA16a64b2a", "BA16a64b4a", "BA16a64b4a+s8s8", "AB8b16a2b", "aB16b", "bA4a", "BA3a5b2a"}) {
+  for (const char* layout : {"rows", "ab", "BA16a64b", "BA16a64b2a", "BA16a64b4a", "BA16a64b4a+s8s8", "AB8b16a2b",
+                             "aB16b", "bA4a", "BA3a5b2a"}) {
     SCOPED_TRACE(layout);
     if (std::string(layout).ends_with("s8") && type() != WeightType::kInt8) continue;
     const std::vector<std::byte> other = relaid(image, type(), shape(), layout);
@@ -470,13 +506,35 @@ TEST(LinearImages, ThatDoNotFitAreRefused) {
       EXPECT_EQ(mapped.error().code, Errc::kMalformed);
       EXPECT_NE(mapped.error().message.find(wanted), std::string::npos) << mapped.error().message;
     };
-    for (const char* layout : {"", "b", "ba", "AB", "Ba", "bb", "Ba16a", "BA16a64b4", "BA16a64b4c", "BA0a64b", "BA1a64b", "BA016a64b", "BA16a64b4a+s4",
-                               "BA-16a64b", "BA2000a64b", "BA999999999999999999999a64b", "BA512a512a64b", "rows ", "Rows", "any", "BA16 a64b", "int4.g64.v1", "int4.g32.v2"}) {
+    for (const char* layout : {"",
+                               "b",
+                               "ba",
+                               "AB",
+                               "Ba",
+                               "bb",
+                               "Ba16a",
+                               "BA16a64b4",
+                               "BA16a64b4c",
+                               "BA0a64b",
+                               "BA1a64b",
+                               "BA016a64b",
+                               "BA16a64b4a+s4",
+                               "BA-16a64b",
+                               "BA2000a64b",
+                               "BA999999999999999999999a64b",
+                               "BA512a512a64b",
+                               "rows ",
+                               "Rows",
+                               "any",
+                               "BA16 a64b",
+                               "int4.g64.v1",
+                               "int4.g32.v2"}) {
       SCOPED_TRACE(layout);
       refused({layout, image.weights, image.scales}, kShape.in, kShape.out, "wanted");
     }
     refused({std::string(100000, '9'), image.weights, image.scales}, kShape.in, kShape.out, "wanted");
-    refused({image.layout, image.weights.first(image.weights.size() - 1), image.scales}, kShape.in, kShape.out, "bytes");
+    refused({image.layout, image.weights.first(image.weights.size() - 1), image.scales}, kShape.in, kShape.out,
+            "bytes");
     refused({image.layout, {}, image.scales}, kShape.in, kShape.out, "bytes");
     refused({image.layout, image.weights, image.scales}, kShape.in + 64, kShape.out, "bytes");
     refused({image.layout, image.weights, image.scales}, kShape.in, kShape.out + 64, "bytes");
@@ -487,7 +545,8 @@ TEST(LinearImages, ThatDoNotFitAreRefused) {
     }
     const std::vector<float> scales(21);
     refused({image.layout, image.weights, scales}, kShape.in, kShape.out, "scales");
-    refused({type == WeightType::kInt4 ? "rows" : kInt4Layout, image.weights, image.scales}, kShape.in, kShape.out, "wanted");
+    refused({type == WeightType::kInt4 ? "rows" : kInt4Layout, image.weights, image.scales}, kShape.in, kShape.out,
+            "wanted");
   }
 }
 
@@ -504,7 +563,8 @@ TEST(LinearImplementation, IsTheFastestThatIsExact) {
   };
   for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
     const Linear linear = Linear::pack(type, kShape.in, stored.refs);
-    EXPECT_TRUE(linear.implementation().starts_with(wanted(type))) << to_string(type) << ": " << linear.implementation() << ", oneDNN " << onednn_version();
+    EXPECT_TRUE(linear.implementation().starts_with(wanted(type)))
+        << to_string(type) << ": " << linear.implementation() << ", oneDNN " << onednn_version();
   }
 }
 

@@ -78,16 +78,19 @@ inline std::vector<OutputRow> prefill(Backbone& backbone, KvCache& cache, std::s
   std::vector<OutputRow> rows;
   constexpr std::size_t kChunk = 16;
   for (std::size_t i = 0; i < tokens.size(); i += kChunk) {
-    for (OutputRow& row : forward(backbone, cache, tokens.subspan(i, std::min(kChunk, tokens.size() - i)))) rows.push_back(std::move(row));
+    for (OutputRow& row : forward(backbone, cache, tokens.subspan(i, std::min(kChunk, tokens.size() - i))))
+      rows.push_back(std::move(row));
   }
   return rows;
 }
 
 inline testing::AssertionResult same_bits(std::span<const float> actual, std::span<const float> expected) {
-  if (actual.size() != expected.size()) return testing::AssertionFailure() << "sizes " << actual.size() << ", " << expected.size();
+  if (actual.size() != expected.size())
+    return testing::AssertionFailure() << "sizes " << actual.size() << ", " << expected.size();
   for (std::size_t i = 0; i < actual.size(); ++i) {
     if (std::bit_cast<std::uint32_t>(actual[i]) == std::bit_cast<std::uint32_t>(expected[i])) continue;
-    return testing::AssertionFailure() << "element " << i << " of " << actual.size() << ": " << actual[i] << ", expected " << expected[i];
+    return testing::AssertionFailure() << "element " << i << " of " << actual.size() << ": " << actual[i]
+                                       << ", expected " << expected[i];
   }
   return testing::AssertionSuccess();
 }

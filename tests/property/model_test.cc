@@ -46,7 +46,8 @@ TEST_P(ModelProperty, APromptInAnyChunksGivesTheSameBits) {
       const std::int64_t most = rng.below(3) == 0 ? kRowsMax : 9;
       const auto rows = std::min<std::size_t>(static_cast<std::size_t>(between(rng, 1, most)), text.size() - at);
       const std::vector<OutputRow> actual = forward(backbone(), chunked, std::span(text).subspan(at, rows));
-      for (std::size_t r = 0; r < rows; ++r) ASSERT_TRUE(same_bits(actual[r], expected[at + r])) << "position " << at + r << ", chunk of " << rows;
+      for (std::size_t r = 0; r < rows; ++r)
+        ASSERT_TRUE(same_bits(actual[r], expected[at + r])) << "position " << at + r << ", chunk of " << rows;
       at += rows;
     }
   }
@@ -62,7 +63,8 @@ TEST_P(ModelProperty, HowManyRowsWantOutputsDoesNotChangeThem) {
     const Segment segment{&cache, text, outputs};
     const std::vector<OutputRow> actual = copy_rows(backbone().forward({&segment, 1}));
     ASSERT_EQ(static_cast<std::int64_t>(actual.size()), outputs);
-    for (std::size_t r = 0; r < actual.size(); ++r) ASSERT_TRUE(same_bits(actual[r], expected[40 - actual.size() + r])) << r << " of " << outputs;
+    for (std::size_t r = 0; r < actual.size(); ++r)
+      ASSERT_TRUE(same_bits(actual[r], expected[40 - actual.size() + r])) << r << " of " << outputs;
   }
 }
 
@@ -78,20 +80,26 @@ TEST_P(ModelProperty, RejectedRowsLeaveNoTrace) {
       const Position base = cache.length();
       // Now and then as many rejected rows as the rings have slack for, or the whole round.
       const std::int64_t rows = rng.below(12) == 0 ? kRowsMax : between(rng, 2, 9);
-      const std::int64_t kept = std::min<std::int64_t>(rng.below(6) == 0 ? 0 : between(rng, 1, std::min<std::int64_t>(rows, 6)), static_cast<std::int64_t>(text.size()) - base);
+      const std::int64_t kept =
+          std::min<std::int64_t>(rng.below(6) == 0 ? 0 : between(rng, 1, std::min<std::int64_t>(rows, 6)),
+                                 static_cast<std::int64_t>(text.size()) - base);
       std::vector<TokenId> tokens = random_tokens(rng, rows, config());
       std::copy_n(text.begin() + base, kept, tokens.begin());
       const std::vector<OutputRow> actual = forward(backbone(), cache, tokens);
       for (std::int64_t r = 0; r < kept; ++r) {
-        ASSERT_TRUE(same_bits(actual[static_cast<std::size_t>(r)], expected[static_cast<std::size_t>(base + r)])) << "position " << base + r << ", " << rows << " rows";
+        ASSERT_TRUE(same_bits(actual[static_cast<std::size_t>(r)], expected[static_cast<std::size_t>(base + r)]))
+            << "position " << base + r << ", " << rows << " rows";
       }
       cache.truncate(base + kept);
     }
     // The donors' rows, as far back as a drafter looks, are those of the fresh prefill.
     for (const AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
       const std::size_t donor = backbone().donor_cache(kind);
-      const std::int64_t count = kind == AttentionKind::kFull ? cache.length() : std::min(cache.length(), drafter_window(config().sliding_window));
-      EXPECT_EQ(raw_rows(cache.layer(donor), cache.length() - count, count), raw_rows(reference.layer(donor), cache.length() - count, count));
+      const std::int64_t count = kind == AttentionKind::kFull
+                                     ? cache.length()
+                                     : std::min(cache.length(), drafter_window(config().sliding_window));
+      EXPECT_EQ(raw_rows(cache.layer(donor), cache.length() - count, count),
+                raw_rows(reference.layer(donor), cache.length() - count, count));
     }
   }
 }
@@ -125,7 +133,8 @@ TEST_P(ModelProperty, SessionsInOneForwardAreAsAlone) {
         const auto left = static_cast<std::int64_t>(s.text.size() - at);
         more = more || left > 0;
         if (left == 0 || room == 0 || rng.below(4) == 0) continue;
-        const std::int64_t rows = between(rng, 1, std::min({left, room, rng.below(3) == 0 ? kRowsMax : std::int64_t{5}}));
+        const std::int64_t rows =
+            between(rng, 1, std::min({left, room, rng.below(3) == 0 ? kRowsMax : std::int64_t{5}}));
         const std::int64_t outputs = between(rng, 0, rows);
         segments.push_back({&s.cache, std::span(s.text).subspan(at, static_cast<std::size_t>(rows)), outputs});
         for (std::int64_t o = outputs; o > 0; --o) wanted.push_back({&s, at + static_cast<std::size_t>(rows - o)});
@@ -137,14 +146,16 @@ TEST_P(ModelProperty, SessionsInOneForwardAreAsAlone) {
       for (std::size_t r = 0; r < actual.size(); ++r) {
         const auto& [session, position] = wanted[r];
         ASSERT_TRUE(same_bits(actual[r], session->expected[position]))
-            << "session " << session - sessions.data() << ", position " << position << ", " << segments.size() << " sessions";
+            << "session " << session - sessions.data() << ", position " << position << ", " << segments.size()
+            << " sessions";
       }
     }
   }
 }
 
 /// Copies donor rows [from, to) of a backbone's cache, those of the sliding donor from `sliding_from` on.
-void append(DonorReplica& replica, const Backbone& backbone, const KvCache& cache, Position sliding_from, Position from, Position to) {
+void append(DonorReplica& replica, const Backbone& backbone, const KvCache& cache, Position sliding_from, Position from,
+            Position to) {
   const auto copy = [&](AttentionKind kind, LayerKv& layer, Position first) {
     const std::vector<std::byte> rows = raw_rows(cache.layer(backbone.donor_cache(kind)), first, to - first);
     layer.write_raw(first, to - first, rows.data(), rows.data() + rows.size() / 2);
@@ -168,7 +179,10 @@ TEST_P(ModelProperty, AReplicaFilledByDeltasDraftsAsOneFilledAtOnce) {
       const Position from = cache.length();
       const std::int64_t left = static_cast<std::int64_t>(text.size()) - from;
       const std::int64_t rows = between(rng, 1, std::min(left, rng.below(4) == 0 ? kRowsMax : std::int64_t{9}));
-      const OutputRow last = forward(backbone(), cache, std::span(text).subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(rows))).back();
+      const OutputRow last =
+          forward(backbone(), cache,
+                  std::span(text).subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(rows)))
+              .back();
       const Position to = cache.length();
       // A delta longer than the window leaves out what no draft can see; or, as here now and then, does not.
       append(by_deltas, backbone(), cache, rng.below(2) == 0 ? from : std::max(from, to - window), from, to);
@@ -187,8 +201,10 @@ TEST_P(ModelProperty, AReplicaFilledByDeltasDraftsAsOneFilledAtOnce) {
       ASSERT_EQ(drafts.front(), one.token);
       // A stop token ends a draft, itself included; fewer steps give a prefix.
       const auto stop = std::find(drafts.begin(), drafts.end(), drafts[2]);
-      ASSERT_EQ(assistant->draft(token, last.hidden, at_once, to, 5, {&drafts[2], 1}), std::vector<TokenId>(drafts.begin(), stop + 1));
-      ASSERT_EQ(assistant->draft(token, last.hidden, at_once, to, 2, {}), std::vector<TokenId>(drafts.begin(), drafts.begin() + 2));
+      ASSERT_EQ(assistant->draft(token, last.hidden, at_once, to, 5, {&drafts[2], 1}),
+                std::vector<TokenId>(drafts.begin(), stop + 1));
+      ASSERT_EQ(assistant->draft(token, last.hidden, at_once, to, 2, {}),
+                std::vector<TokenId>(drafts.begin(), drafts.begin() + 2));
     }
     ASSERT_GT(cache.length(), window) << "the replica's ring did not wrap";
   }

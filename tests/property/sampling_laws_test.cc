@@ -39,8 +39,9 @@ Language make_language(std::int64_t vocab, std::uint64_t seed, float drafter_err
   return language;
 }
 
-/// Nano and its assistant as such a language: their scores of the first `vocab` tokens that nano writes, after a fixed text and the last
-/// token. So 100,000 tokens cost `vocab` forwards, and the rows are as peaked, and the drafter as wrong, as real ones are.
+/// Nano and its assistant as such a language: their scores of the first `vocab` tokens that nano writes, after a fixed
+/// text and the last token. So 100,000 tokens cost `vocab` forwards, and the rows are as peaked, and the drafter as
+/// wrong, as real ones are.
 Language make_nano_language(std::int64_t vocab) {
   const Pair nano{"nano", "models/nano/backbone", "models/nano/assistant", WeightType::kF32};
   const auto backbone = load_backbone(nano, 16);
@@ -54,7 +55,8 @@ Language make_nano_language(std::int64_t vocab) {
   Position fixed = 0;  // the text that all rows follow: what it wrote before it had all words
   while (std::ssize(words) < vocab) {
     CHECK(text.size() < 1000, "{} words in {} tokens", words.size(), text.size());
-    text.push_back(Sampler({.temperature = 1.2f, .seed = text.size()}, {}, softcap).choose(last.logits, scratch).value());
+    text.push_back(
+        Sampler({.temperature = 1.2f, .seed = text.size()}, {}, softcap).choose(last.logits, scratch).value());
     if (std::find(words.begin(), words.end(), text.back()) == words.end()) words.push_back(text.back());
     fixed = cache.length();
     if (std::ssize(words) < vocab) last = forward(*backbone, cache, std::span(text).last(1)).back();
@@ -75,13 +77,16 @@ Language make_nano_language(std::int64_t vocab) {
 }
 
 /// Probabilities by the definitions in docs/sampling.md, in double and with whole sorts.
-std::vector<double> reference(std::span<const float> logits, const SamplingParams& params, const std::vector<TokenId>& prompt,
-                              const std::vector<TokenId>& answer) {
+std::vector<double> reference(std::span<const float> logits, const SamplingParams& params,
+                              const std::vector<TokenId>& prompt, const std::vector<TokenId>& answer) {
   std::vector<double> scores(logits.begin(), logits.end());
   for (std::size_t token = 0; token < scores.size(); ++token) {
-    const auto in = [&](const std::vector<TokenId>& text) { return std::count(text.begin(), text.end(), static_cast<TokenId>(token)); };
+    const auto in = [&](const std::vector<TokenId>& text) {
+      return std::count(text.begin(), text.end(), static_cast<TokenId>(token));
+    };
     double& score = scores[token];
-    if (in(prompt) + in(answer) > 0) score = score > 0 ? score / params.repetition_penalty : score * params.repetition_penalty;
+    if (in(prompt) + in(answer) > 0)
+      score = score > 0 ? score / params.repetition_penalty : score * params.repetition_penalty;
     score -= params.frequency_penalty * static_cast<double>(in(answer));
     if (in(answer) > 0) score -= params.presence_penalty;
     score /= params.temperature;
@@ -129,7 +134,8 @@ TokenCounts count(const std::vector<TokenId>& prompt, std::span<const TokenId> a
 /// the differences are sums of martingale differences, and sum (O - E)^2 / E is at most chi-square.
 class Gate {
  public:
-  explicit Gate(std::int64_t vocab) : vocab_(static_cast<std::size_t>(vocab)), pairs_(vocab_ * vocab_), singles_(vocab_) {}
+  explicit Gate(std::int64_t vocab)
+      : vocab_(static_cast<std::size_t>(vocab)), pairs_(vocab_ * vocab_), singles_(vocab_) {}
 
   void add(TokenId last, TokenId token, const std::vector<double>& p) {
     const std::size_t row = static_cast<std::size_t>(last) * vocab_;
@@ -153,8 +159,11 @@ class Gate {
       pairs_freedom += freedom;
     }
     std::string text;
-    for (const auto& [name, value, freedom] : {std::tuple("singles", singles, singles_freedom), std::tuple("pairs", pairs, pairs_freedom)}) {
-      if (value > critical(freedom)) text += fmt::format("{}: chi-square {:.1f}, at most {:.1f} for {} degrees; ", name, value, critical(freedom), freedom);
+    for (const auto& [name, value, freedom] :
+         {std::tuple("singles", singles, singles_freedom), std::tuple("pairs", pairs, pairs_freedom)}) {
+      if (value > critical(freedom))
+        text += fmt::format("{}: chi-square {:.1f}, at most {:.1f} for {} degrees; ", name, value, critical(freedom),
+                            freedom);
     }
     return text;
   }
@@ -169,8 +178,10 @@ class Gate {
     double sum = 0, used = 0;
     const auto add = [&](const Cell& cell) {
       if (cell.observed == 0 && cell.expected == 0) return;
-      if (cell.expected == 0) sum = std::numeric_limits<double>::infinity();  // a token that cannot be
-      else sum += (cell.observed - cell.expected) * (cell.observed - cell.expected) / cell.expected;
+      if (cell.expected == 0)
+        sum = std::numeric_limits<double>::infinity();  // a token that cannot be
+      else
+        sum += (cell.observed - cell.expected) * (cell.observed - cell.expected) / cell.expected;
       ++used;
     };
     for (const Cell& cell : cells) {
@@ -198,7 +209,11 @@ class Gate {
 
 // ---- rounds ----
 
-enum class Drafting { kSampled, kCoupled, kArgmax };  ///< from q; from q with the target's own noise; the most probable token
+enum class Drafting {
+  kSampled,
+  kCoupled,
+  kArgmax
+};  ///< from q; from q with the target's own noise; the most probable token
 
 struct Round {
   const Language& language;
@@ -229,7 +244,8 @@ Emitted production(const Round& round, Sampler& sampler, SamplingScratch& scratc
   std::vector<float> logits;
   const std::vector<TokenId> tokens = rows_of(round, &logits);
   const Matrix<const float> rows(logits.data(), {std::ssize(tokens), round.language.vocab});
-  const VerifyOutcome outcome = kRejection ? sampler.verify_rejection(rows, tokens, round.q, scratch).value() : sampler.verify(rows, tokens, scratch).value();
+  const VerifyOutcome outcome = kRejection ? sampler.verify_rejection(rows, tokens, round.q, scratch).value()
+                                           : sampler.verify(rows, tokens, scratch).value();
   std::vector<TokenId> emitted(round.drafts.begin(), round.drafts.begin() + outcome.accepted);
   emitted.push_back(outcome.next_token);
   return {emitted, outcome.next_token};
@@ -245,7 +261,8 @@ Rule mutant(Mistake mistake, bool rejection) {
     for (std::size_t i = 0;; ++i) {
       const bool blind = mistake == Mistake::kPenaltiesWithoutDrafts;
       const TokenCounts counts = count(round.prompt, blind ? std::span(round.answer) : std::span(seen));
-      const Distribution p = distribution_of(round.language.row(round.language.target, seen.back()), round.params, counts);
+      const Distribution p =
+          distribution_of(round.language.row(round.language.target, seen.back()), round.params, counts);
       const auto index = static_cast<std::int64_t>(seen.size());
       const TokenId drawn = draw(p, Noise(round.params.seed, index, Noise::Stream::kDraw));
       if (i == round.drafts.size()) {
@@ -285,7 +302,8 @@ constexpr std::int64_t kTokens = 100'000;
 constexpr std::size_t kTextLength = 50;
 
 /// Texts of kTextLength tokens, each with a seed of its own, until there are kTokens.
-Sample generate(const Language& language, SamplingParams params, int draft_length, Drafting drafting, const Rule& rule) {
+Sample generate(const Language& language, SamplingParams params, int draft_length, Drafting drafting,
+                const Rule& rule) {
   Sample run{Gate(language.vocab)};
   SamplingScratch scratch;
   std::map<TokenId, std::vector<double>> known;  // without penalties the law depends on the last token alone
@@ -306,9 +324,11 @@ Sample generate(const Language& language, SamplingParams params, int draft_lengt
         const auto index = static_cast<std::int64_t>(path.size());
         const Distribution& q = round.q.back();
         const auto highest = std::max_element(q.weights.begin(), q.weights.end()) - q.weights.begin();
-        path.push_back(drafting == Drafting::kArgmax
-                           ? q.ids[static_cast<std::size_t>(highest)]
-                           : draw(q, Noise(params.seed, index, drafting == Drafting::kCoupled ? Noise::Stream::kDraw : Noise::Stream::kDraft)));
+        path.push_back(
+            drafting == Drafting::kArgmax
+                ? q.ids[static_cast<std::size_t>(highest)]
+                : draw(q, Noise(params.seed, index,
+                                drafting == Drafting::kCoupled ? Noise::Stream::kDraw : Noise::Stream::kDraft)));
         round.drafts.push_back(path.back());
       }
       const Emitted emitted = rule(round, sampler, scratch);
@@ -322,7 +342,8 @@ Sample generate(const Language& language, SamplingParams params, int draft_lengt
     for (const TokenId token : answer) {
       const TokenId previous = before.empty() ? prompt[0] : before.back();
       std::vector<double>& p = known[previous];
-      if (p.empty() || params.has_penalties()) p = reference(language.row(language.target, previous), params, prompt, before);
+      if (p.empty() || params.has_penalties())
+        p = reference(language.row(language.target, previous), params, prompt, before);
       run.gate.add(previous, token, p);
       before.push_back(token);
     }
@@ -388,7 +409,8 @@ TEST(SamplingLaws, DraftsWithTheTargetsNoiseSurviveMoreOften) {
     const Sample run = generate(language, params, 1, drafting, kMatch);
     return static_cast<double>(run.accepted) / static_cast<double>(run.drafted);
   };
-  const double coupled = acceptance(Drafting::kCoupled), argmax = acceptance(Drafting::kArgmax), independent = acceptance(Drafting::kSampled);
+  const double coupled = acceptance(Drafting::kCoupled), argmax = acceptance(Drafting::kArgmax),
+               independent = acceptance(Drafting::kSampled);
   EXPECT_GT(coupled, argmax + 0.05);
   EXPECT_GT(argmax, independent);
 }
@@ -429,22 +451,25 @@ TEST_P(Mutants, AreFoundOut) {
 TEST(NanoMutants, AreFoundOut) {
   const Language language = make_nano_language(48);
   for (const Mistake mistake : {Mistake::kPassOn, Mistake::kKeepRejected, Mistake::kDropBonus, Mistake::kNoClamp}) {
-    EXPECT_NE(generate(language, {.temperature = 1}, 3, Drafting::kSampled, mutant(mistake, true)).gate.verdict(), "") << static_cast<int>(mistake);
+    EXPECT_NE(generate(language, {.temperature = 1}, 3, Drafting::kSampled, mutant(mistake, true)).gate.verdict(), "")
+        << static_cast<int>(mistake);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Each, Mutants,
-    testing::Values(Mutant{"passes_on_after_the_first_rejection", Mistake::kPassOn, true, Drafting::kSampled, false},
-                    Mutant{"keeps_the_rejected_token", Mistake::kKeepRejected, true, Drafting::kSampled, false},
-                    Mutant{"drops_the_bonus_token", Mistake::kDropBonus, true, Drafting::kSampled, false},
-                    Mutant{"residual_without_clamp", Mistake::kNoClamp, true, Drafting::kSampled, false},
-                    Mutant{"softmax_as_q_of_argmax_drafts", Mistake::kNone, true, Drafting::kArgmax, false},
-                    Mutant{"penalties_without_the_drafts", Mistake::kPenaltiesWithoutDrafts, true, Drafting::kSampled, true},
-                    Mutant{"match_passes_on_after_the_first_rejection", Mistake::kPassOn, false, Drafting::kSampled, false},
-                    Mutant{"match_keeps_the_rejected_token", Mistake::kKeepRejected, false, Drafting::kSampled, false},
-                    Mutant{"match_drops_the_bonus_token", Mistake::kDropBonus, false, Drafting::kSampled, false},
-                    Mutant{"match_penalties_without_the_drafts", Mistake::kPenaltiesWithoutDrafts, false, Drafting::kSampled, true}),
+    testing::Values(
+        Mutant{"passes_on_after_the_first_rejection", Mistake::kPassOn, true, Drafting::kSampled, false},
+        Mutant{"keeps_the_rejected_token", Mistake::kKeepRejected, true, Drafting::kSampled, false},
+        Mutant{"drops_the_bonus_token", Mistake::kDropBonus, true, Drafting::kSampled, false},
+        Mutant{"residual_without_clamp", Mistake::kNoClamp, true, Drafting::kSampled, false},
+        Mutant{"softmax_as_q_of_argmax_drafts", Mistake::kNone, true, Drafting::kArgmax, false},
+        Mutant{"penalties_without_the_drafts", Mistake::kPenaltiesWithoutDrafts, true, Drafting::kSampled, true},
+        Mutant{"match_passes_on_after_the_first_rejection", Mistake::kPassOn, false, Drafting::kSampled, false},
+        Mutant{"match_keeps_the_rejected_token", Mistake::kKeepRejected, false, Drafting::kSampled, false},
+        Mutant{"match_drops_the_bonus_token", Mistake::kDropBonus, false, Drafting::kSampled, false},
+        Mutant{"match_penalties_without_the_drafts", Mistake::kPenaltiesWithoutDrafts, false, Drafting::kSampled,
+               true}),
     [](const auto& param_info) { return std::string(param_info.param.name); });
 
 }  // namespace

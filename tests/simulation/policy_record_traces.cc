@@ -55,8 +55,9 @@ int main() {
   for (const NanoGolden& golden : nano_goldens()) {
     traces.push_back(record(*session, golden));
   }
-  const nlohmann::json object = {{"draft_length", kDraftLength},
-                                 {"command", "./build/tests/simulation/policy_record_traces > tests/goldens/policy/nano_traces.json"},
-                                 {"traces", traces}};
+  const nlohmann::json object = {
+      {"draft_length", kDraftLength},
+      {"command", "./build/tests/simulation/policy_record_traces > tests/goldens/policy/nano_traces.json"},
+      {"traces", traces}};
   std::printf("%s\n", object.dump().c_str());
 }

@@ -23,7 +23,8 @@ TEST(Policy, GoodputReachesNinetyFivePercentOfTheOracleLengthOnNanosTraces) {
     for (const double rtt : kRoundTrips) {
       world.rtt_s = rtt;
       constexpr std::int64_t kTokens = 8000;
-      const Oracle best = oracle(world, [&] { return traced(traces); }, kTokens);
+      const Oracle best = oracle(
+          world, [&] { return traced(traces); }, kTokens);
       PolicySimulator goodput(world, traced(traces)), governed(world, traced(traces)), endless(world, traced(traces));
       GoodputLength policy(goodput.costs);
       goodput.run(policy, kTokens);
@@ -33,13 +34,17 @@ TEST(Policy, GoodputReachesNinetyFivePercentOfTheOracleLengthOnNanosTraces) {
       }
       const auto automatic = make_auto_policy(endless.costs);
       endless.run(*automatic, kTokens);
-      std::printf("T(1) %4.1f ms, RTT %4.1f ms: oracle %2d at %5.1f/s, plain %5.1f/s; of the oracle's rate: goodput %.3f, auto %.3f, auto in one session %.3f\n",
-                  world.plain_verify_s * 1e3, rtt * 1e3, best.length, best.rate, 1 / world.plain_s(), goodput.rate() / best.rate,
-                  governed.rate() / best.rate, endless.rate() / best.rate);
+      std::printf(
+          "T(1) %4.1f ms, RTT %4.1f ms: oracle %2d at %5.1f/s, plain %5.1f/s; of the oracle's rate: goodput %.3f, auto "
+          "%.3f, auto in one session %.3f\n",
+          world.plain_verify_s * 1e3, rtt * 1e3, best.length, best.rate, 1 / world.plain_s(),
+          goodput.rate() / best.rate, governed.rate() / best.rate, endless.rate() / best.rate);
       EXPECT_GE(goodput.rate(), 0.95 * best.rate) << "RTT " << rtt << " s, oracle length " << best.length;
       EXPECT_GE(governed.rate(), 0.95 * best.rate) << "RTT " << rtt << " s, oracle length " << best.length;
-      // 24 answers of all kinds as one: after the hard ones the allowance of 2 % is spent for some 500 tokens (docs/policy.md).
-      EXPECT_GE(endless.rate(), std::max(0.75 * best.rate, 0.98 / world.plain_s())) << "RTT " << rtt << " s, oracle length " << best.length;
+      // 24 answers of all kinds as one: after the hard ones the allowance of 2 % is spent for some 500 tokens
+      // (docs/policy.md).
+      EXPECT_GE(endless.rate(), std::max(0.75 * best.rate, 0.98 / world.plain_s()))
+          << "RTT " << rtt << " s, oracle length " << best.length;
     }
   }
 }
@@ -49,11 +54,13 @@ TEST(Policy, GoodputReachesNinetyFivePercentOfTheOracleLengthInSyntheticRegimes)
     for (const double rtt : kRoundTrips) {
       World world = big_world();
       world.rtt_s = rtt;
-      const Oracle best = oracle(world, [&] { return independent(p, 0, 7); }, 8000);
+      const Oracle best = oracle(
+          world, [&] { return independent(p, 0, 7); }, 8000);
       PolicySimulator simulator(world, independent(p, 0, 7));
       GoodputLength policy(simulator.costs);
       simulator.run(policy, 8000);
-      EXPECT_GE(simulator.rate(), 0.95 * best.rate) << "acceptance " << p << ", RTT " << rtt << " s, oracle length " << best.length;
+      EXPECT_GE(simulator.rate(), 0.95 * best.rate)
+          << "acceptance " << p << ", RTT " << rtt << " s, oracle length " << best.length;
     }
   }
 }
@@ -93,7 +100,8 @@ TEST(Governor, IsNeverMoreThanTwoPercentSlowerThanPlainOverAny512Tokens) {
           if (trouble.surge) world.steps = [](int rows) { return 1 + 0.2 * (rows - 1); };
           simulator.run(governor, 3000);
           EXPECT_LE(simulator.worst_slowdown(512), 1.02)
-              << trouble.name << ", T(1) " << world.plain_verify_s << " s, " << (fixed > 0 ? "fixed " : "goodput ") << fixed << ", seed " << seed;
+              << trouble.name << ", T(1) " << world.plain_verify_s << " s, " << (fixed > 0 ? "fixed " : "goodput ")
+              << fixed << ", seed " << seed;
         }
       }
     }
@@ -113,7 +121,8 @@ TEST(Governor, ComesBackWhenSpeculationPaysAgain) {
   const auto policy = make_auto_policy(simulator.costs);
   simulator.run(*policy, 5000);
   p = 0.85;
-  simulator.run(*policy, 2000);  // the longest park is 512 tokens, and a balance that is spent comes back with 3 a thousand
+  simulator.run(*policy,
+                2000);  // the longest park is 512 tokens, and a balance that is spent comes back with 3 a thousand
   const std::size_t first = simulator.rounds.size();
   simulator.run(*policy, 2000);
   EXPECT_GT(simulator.rate(first), 2 / world.plain_s());
@@ -139,7 +148,8 @@ double arm_rate(const World& world, DraftSource source, int length, double p) {
 double best_arm_rate(const World& world, double assistant, double ngram) {
   double best = 0;
   for (const Arm& arm : default_arms()) {
-    best = std::max(best, arm_rate(world, arm.source, arm.length, arm.source == DraftSource::kAssistant ? assistant : ngram));
+    best = std::max(best,
+                    arm_rate(world, arm.source, arm.length, arm.source == DraftSource::kAssistant ? assistant : ngram));
   }
   return best;
 }
@@ -167,7 +177,9 @@ TEST(Bandits, RegretGrowsMoreSlowlyThanTheRounds) {
         double sum = 0;
         for (std::size_t i = first; i < last; ++i) {
           const DraftChoice& choice = simulator.rounds[i].choice;
-          sum += 1 - arm_rate(world, choice.source, choice.length, choice.source == DraftSource::kAssistant ? 0.75 : 0.3) / best;
+          sum +=
+              1 - arm_rate(world, choice.source, choice.length, choice.source == DraftSource::kAssistant ? 0.75 : 0.3) /
+                      best;
         }
         return sum / static_cast<double>(last - first) / kSeeds;
       };
@@ -175,8 +187,8 @@ TEST(Bandits, RegretGrowsMoreSlowlyThanTheRounds) {
       middle += regret(400, 1600);
       late += regret(1600, 6400);
     }
-    std::printf("%s, seeds 1 to %d: regret a round %.4f in rounds 0-100, %.4f in 400-1600, %.4f in 1600-6400\n", thompson ? "thompson" : "ucb1",
-                static_cast<int>(kSeeds), early, middle, late);
+    std::printf("%s, seeds 1 to %d: regret a round %.4f in rounds 0-100, %.4f in 400-1600, %.4f in 1600-6400\n",
+                thompson ? "thompson" : "ucb1", static_cast<int>(kSeeds), early, middle, late);
     EXPECT_LT(middle, 0.6 * early) << (thompson ? "thompson" : "ucb1");
     EXPECT_LT(late, 0.7 * middle) << (thompson ? "thompson" : "ucb1");
   }
@@ -191,7 +203,8 @@ TEST_P(BanditSeeds, RecoversWithin200RoundsWhenTheSourcesSwap) {
     double assistant = 0.9, ngram = 0.1;
     PolicySimulator simulator(world, [&](DraftSource source, int) {
       int held = 0;
-      while (held < kDraftLengthMax && random.uniform() < (source == DraftSource::kAssistant ? assistant : ngram)) ++held;
+      while (held < kDraftLengthMax && random.uniform() < (source == DraftSource::kAssistant ? assistant : ngram))
+        ++held;
       return held;
     });
     simulator.limits.ngram = 16;
@@ -208,7 +221,8 @@ TEST_P(BanditSeeds, RecoversWithin200RoundsWhenTheSourcesSwap) {
       const std::size_t first = simulator.rounds.size();
       simulator.run_rounds(*policy, 400);
       const double best = best_arm_rate(world, assistant, ngram);
-      EXPECT_GE(simulator.rate(first), 0.8 * best) << (thompson ? "thompson" : "ucb1") << ", seed " << GetParam() << ", swapped " << swapped;
+      EXPECT_GE(simulator.rate(first), 0.8 * best)
+          << (thompson ? "thompson" : "ucb1") << ", seed " << GetParam() << ", swapped " << swapped;
     }
   }
 }

@@ -30,7 +30,9 @@ Acceptance traced(const std::vector<Trace>& traces) {
     const std::span<const TokenId> history(trace.tokens.data(), place.at + 1);
     const auto drafts = ngram_draft(history, kDraftLengthMax);
     int held = 0;
-    while (held < std::ssize(drafts) && place.at + 1 + held < trace.tokens.size() && drafts[held] == trace.tokens[place.at + 1 + held]) ++held;
+    while (held < std::ssize(drafts) && place.at + 1 + held < trace.tokens.size() &&
+           drafts[held] == trace.tokens[place.at + 1 + held])
+      ++held;
     return held;
   };
 }
@@ -51,7 +53,8 @@ void PolicySimulator::play(DraftLengthPolicy& policy) {
     outcome.draft_rows = emitted_;
     outcome.draft_bytes = 5200 + 6144 * emitted_;
     outcome.draft_s = choice.length * world_.draft_token_s;
-    outcome.draft_wire_s = world_.rtt_s * (1 + world_.jitter * random_.uniform()) + static_cast<double>(outcome.draft_bytes) * world_.s_per_byte;
+    outcome.draft_wire_s = world_.rtt_s * (1 + world_.jitter * random_.uniform()) +
+                           static_cast<double>(outcome.draft_bytes) * world_.s_per_byte;
     if (outcome.draft_s + outcome.draft_wire_s > choice.patience_s) {
       outcome.drafted = 0;
       outcome.draft_s = 0;

@@ -22,7 +22,9 @@ std::vector<Trace> nano_traces();
 struct World {
   double plain_verify_s = 0.08;
   /// T(M) / T(1). Default: AMX, 16 rows nearly free (architecture.md section 5), then the next tile.
-  std::function<double(int rows)> steps = [](int rows) { return rows <= 1 ? 1.0 : (1.02 + 0.008 * rows) * ((rows + 15) / 16); };
+  std::function<double(int rows)> steps = [](int rows) {
+    return rows <= 1 ? 1.0 : (1.02 + 0.008 * rows) * ((rows + 15) / 16);
+  };
   double draft_token_s = 0.004;
   double rtt_s = 0, s_per_byte = 8e-9, other_s = 0.0005;
   double jitter = 0;  ///< of the round trip: up to this share of it on top, at random
@@ -47,7 +49,8 @@ struct Round {
 /// Plays rounds of one policy. What it may need is kept here, so that a test can change the world on the way.
 class PolicySimulator {
  public:
-  PolicySimulator(World& world, Acceptance acceptance, std::uint64_t seed = 1) : world_(world), acceptance_(std::move(acceptance)), random_(seed) {}
+  PolicySimulator(World& world, Acceptance acceptance, std::uint64_t seed = 1)
+      : world_(world), acceptance_(std::move(acceptance)), random_(seed) {}
 
   CostModel costs;
   DraftLimits limits = {.assistant = 16};

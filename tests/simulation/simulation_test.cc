@@ -36,7 +36,8 @@ void run_seed(std::uint64_t seed, const Faults& faults, Totals* totals) {
     const auto policy = static_cast<DraftPolicy>(number % 2 == 0 ? 0 : (seed + number / 2) % 5);
     simulator.request(number, prompt, max_tokens, draft_length, {}, {}, policy);
   }
-  ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1))) << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+  ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1)))
+      << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
   for (const auto& [number, answer] : simulator.answers()) {
     EXPECT_EQ(answer.failure, "") << "session " << number;
     EXPECT_EQ(answer.tokens, expected[number]) << "session " << number;
@@ -61,14 +62,16 @@ TEST(Simulation, WithoutFaultsDraftsAreUsed) {
 }
 
 TEST(Simulation, TextSurvivesEveryFault) {
-  const Faults faults{.drop = 0.05, .repeat = 0.1, .delay_max = std::chrono::milliseconds(5), .slow = 0.03, .drafter_restart = 0.5};
+  const Faults faults{
+      .drop = 0.05, .repeat = 0.1, .delay_max = std::chrono::milliseconds(5), .slow = 0.03, .drafter_restart = 0.5};
   Totals totals;
   for (const std::uint64_t seed : seeds()) {
     run_seed(seed, faults, &totals);
     if (HasFatalFailure()) return;
   }
-  std::printf("%lld rounds, %lld of %lld drafts accepted, %lld drafter restarts, %lld messages\n", static_cast<long long>(totals.rounds),
-              static_cast<long long>(totals.accepted), static_cast<long long>(totals.drafted), static_cast<long long>(totals.restarts),
+  std::printf("%lld rounds, %lld of %lld drafts accepted, %lld drafter restarts, %lld messages\n",
+              static_cast<long long>(totals.rounds), static_cast<long long>(totals.accepted),
+              static_cast<long long>(totals.drafted), static_cast<long long>(totals.restarts),
               static_cast<long long>(totals.messages));
   if (std::getenv("OUTRIDER_SIM_SEED") != nullptr) return;
   EXPECT_GE(totals.rounds, 10'000);
@@ -78,28 +81,36 @@ TEST(Simulation, TextSurvivesEveryFault) {
 
 // The rule `match`: one seed is one text, whatever the draft length, the faults and the drafters that come and go.
 TEST(Simulation, SampledTextIsOneForEveryDraftLength) {
-  const Faults faults{.drop = 0.03, .repeat = 0.1, .delay_max = std::chrono::milliseconds(5), .slow = 0.02, .drafter_restart = 1};
+  const Faults faults{
+      .drop = 0.03, .repeat = 0.1, .delay_max = std::chrono::milliseconds(5), .slow = 0.02, .drafter_restart = 1};
   constexpr std::uint64_t kSeeds = 200;
   constexpr std::int64_t kMaxTokens = 40;
   std::int64_t accepted = 0, rejected = 0, restarts = 0, stopped = 0;
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     CounterRng rng(seed * 104729);
-    SamplingParams sampling{.temperature = seed % 3 == 0 ? 0.6f : 1.0f, .top_k = seed % 2 == 0 ? 50 : 0, .top_p = seed % 5 == 0 ? 0.9f : 1.0f, .seed = seed};
+    SamplingParams sampling{.temperature = seed % 3 == 0 ? 0.6f : 1.0f,
+                            .top_k = seed % 2 == 0 ? 50 : 0,
+                            .top_p = seed % 5 == 0 ? 0.9f : 1.0f,
+                            .seed = seed};
     if (seed % 4 == 0) sampling.repetition_penalty = 1.2f, sampling.frequency_penalty = 0.5f;
     std::vector<TokenId> prompt(1 + rng.below(12)), stop_ids;
     for (TokenId& token : prompt) token = static_cast<TokenId>(rng.below(model::kVocab));
     // A stop that would come early if the guard did not hold it off.
     if (seed % 7 == 0) sampling.min_tokens = 15;
-    if (seed % 7 < 3) stop_ids = {model::generate(prompt, 8, sampling).back(), static_cast<TokenId>(seed), model::generate(prompt, 20, sampling).back()};
+    if (seed % 7 < 3)
+      stop_ids = {model::generate(prompt, 8, sampling).back(), static_cast<TokenId>(seed),
+                  model::generate(prompt, 20, sampling).back()};
     const std::vector<TokenId> expected = model::generate(prompt, kMaxTokens, sampling, stop_ids);
     EXPECT_GE(std::ssize(expected), sampling.min_tokens);
     stopped += std::ssize(expected) < kMaxTokens;
     Simulator simulator(seed, faults, 0.9);
     for (std::int32_t draft_length = 0; draft_length <= 8; ++draft_length) {
-      simulator.request(static_cast<std::uint64_t>(draft_length) + 1, prompt, kMaxTokens, draft_length, sampling, stop_ids);
+      simulator.request(static_cast<std::uint64_t>(draft_length) + 1, prompt, kMaxTokens, draft_length, sampling,
+                        stop_ids);
     }
-    ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1))) << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+    ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1)))
+        << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
     for (const auto& [number, answer] : simulator.answers()) {
       EXPECT_EQ(answer.failure, "");
       ASSERT_EQ(answer.tokens, expected) << "draft length " << number - 1;
@@ -116,17 +127,21 @@ TEST(Simulation, SampledTextIsOneForEveryDraftLength) {
 
 // Lost and repeated distributions must not stop a text, nor let a token in twice.
 TEST(Simulation, RejectionSurvivesEveryFault) {
-  const Faults faults{.drop = 0.05, .repeat = 0.1, .delay_max = std::chrono::milliseconds(5), .slow = 0.03, .drafter_restart = 0.5};
+  const Faults faults{
+      .drop = 0.05, .repeat = 0.1, .delay_max = std::chrono::milliseconds(5), .slow = 0.03, .drafter_restart = 0.5};
   std::int64_t accepted = 0, drafted = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Simulator simulator(seed, faults, 0);
     for (std::int32_t draft_length = 0; draft_length <= 8; ++draft_length) {
-      const SamplingParams sampling{.temperature = 1, .top_k = kDraftTopK, .seed = seed + static_cast<std::uint64_t>(draft_length),
+      const SamplingParams sampling{.temperature = 1,
+                                    .top_k = kDraftTopK,
+                                    .seed = seed + static_cast<std::uint64_t>(draft_length),
                                     .rule = SamplingRule::kRejection};
       simulator.request(static_cast<std::uint64_t>(draft_length) + 1, {1, 2, 3}, 60, draft_length, sampling);
     }
-    ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1))) << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+    ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1)))
+        << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
     for (const auto& [number, answer] : simulator.answers()) {
       EXPECT_EQ(answer.failure, "");
       EXPECT_EQ(answer.tokens.size(), 60u);
@@ -139,13 +154,18 @@ TEST(Simulation, RejectionSurvivesEveryFault) {
   EXPECT_EQ(accepted, drafted);
 }
 
-// Conversations that go on, a start that all share and choices of one prompt, in memory for a few of them: every text is
-// plain decoding's, and most prompt tokens are not computed twice.
+// Conversations that go on, a start that all share and choices of one prompt, in memory for a few of them: every text
+// is plain decoding's, and most prompt tokens are not computed twice.
 TEST(Simulation, ReusedRowsChangeNoText) {
   std::int64_t prompt_tokens = 0, cached = 0, restarts = 0;
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    const Faults faults = seed % 3 == 0 ? Faults{} : Faults{.drop = 0.03, .repeat = 0.1, .delay_max = std::chrono::milliseconds(5), .slow = 0.02, .drafter_restart = 0.5};
+    const Faults faults = seed % 3 == 0 ? Faults{}
+                                        : Faults{.drop = 0.03,
+                                                 .repeat = 0.1,
+                                                 .delay_max = std::chrono::milliseconds(5),
+                                                 .slow = 0.02,
+                                                 .drafter_restart = 0.5};
     CounterRng rng(seed * 15485863);
     const auto random_tokens = [&](std::size_t count) {
       std::vector<TokenId> tokens(count);
@@ -169,13 +189,16 @@ TEST(Simulation, ReusedRowsChangeNoText) {
         const std::vector<TokenId> question = random_tokens(1 + rng.below(60));
         prompt.insert(prompt.end(), question.begin(), question.end());
         if (i == 2) prompt = prompts[number];  // another choice of the one before
-        const SamplingParams sampling = seed % 4 == 0 ? SamplingParams{.temperature = 1, .repetition_penalty = 1.3f, .seed = number} : SamplingParams{};
+        const SamplingParams sampling =
+            seed % 4 == 0 ? SamplingParams{.temperature = 1, .repetition_penalty = 1.3f, .seed = number}
+                          : SamplingParams{};
         const auto max_tokens = static_cast<std::int64_t>(1 + rng.below(80));
         prompts[++number] = prompt;
         expected[number] = model::generate(prompt, max_tokens, sampling);
         simulator.request(number, prompt, max_tokens, static_cast<std::int32_t>(rng.below(6)), sampling);
       }
-      ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1))) << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+      ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1)))
+          << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
     }
     for (const auto& [id, answer] : simulator.answers()) {
       EXPECT_EQ(answer.failure, "");
@@ -186,7 +209,8 @@ TEST(Simulation, ReusedRowsChangeNoText) {
     EXPECT_TRUE(simulator.violations().empty()) << simulator.violations().front();
     restarts += simulator.drafter_restarts();
   }
-  std::printf("%lld of %lld prompt tokens reused\n", static_cast<long long>(cached), static_cast<long long>(prompt_tokens));
+  std::printf("%lld of %lld prompt tokens reused\n", static_cast<long long>(cached),
+              static_cast<long long>(prompt_tokens));
   EXPECT_GT(cached, prompt_tokens / 2);
   EXPECT_GT(restarts, 10);
 }
@@ -212,7 +236,8 @@ TEST(Simulation, CancellationFreesBothTiersWithinARound) {
 }
 
 TEST(Simulation, CancelledSessionsLeaveNothingWhateverTheFaults) {
-  const Faults faults{.drop = 0.05, .repeat = 0.1, .delay_max = std::chrono::milliseconds(5), .slow = 0.03, .drafter_restart = 0.5};
+  const Faults faults{
+      .drop = 0.05, .repeat = 0.1, .delay_max = std::chrono::milliseconds(5), .slow = 0.03, .drafter_restart = 0.5};
   std::int64_t cancelled = 0, finished = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -220,15 +245,16 @@ TEST(Simulation, CancelledSessionsLeaveNothingWhateverTheFaults) {
     Simulator simulator(seed, faults, 0.8, 120'000);  // for a few at a time: some are cancelled while they wait
     constexpr std::uint64_t kSessions = 30;
     for (std::uint64_t number = 1; number <= kSessions; ++number) {
-      simulator.request(number, std::vector<TokenId>(1 + rng.below(150), static_cast<TokenId>(rng.below(3))), 1 + static_cast<std::int64_t>(rng.below(300)),
-                        static_cast<std::int32_t>(rng.below(6)));
+      simulator.request(number, std::vector<TokenId>(1 + rng.below(150), static_cast<TokenId>(rng.below(3))),
+                        1 + static_cast<std::int64_t>(rng.below(300)), static_cast<std::int32_t>(rng.below(6)));
       simulator.run_for(std::chrono::microseconds(static_cast<std::int64_t>(rng.below(50'000))));
     }
     for (std::uint64_t number = kSessions; number > 0; --number) {
       simulator.run_for(std::chrono::microseconds(static_cast<std::int64_t>(rng.below(150'000))));
       if (rng.below(2) == 0) simulator.cancel(1 + (number * 7 + seed) % kSessions);
     }
-    ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1))) << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+    ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1)))
+        << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
     for (const auto& [number, answer] : simulator.answers()) {
       EXPECT_TRUE(answer.done || answer.failure == "cancelled") << answer.failure;
       ++(answer.done ? finished : cancelled);
@@ -258,7 +284,8 @@ TEST(Simulation, WorkersThatWereGivenUpForgetTheirSessions) {
     EXPECT_NE(simulator.answers().at(1).failure, "");
     const std::vector<TokenId> prompt(30, 7);
     simulator.request(2, prompt, 230, 4);
-    ASSERT_TRUE(simulator.run_until_done(std::chrono::seconds(90))) << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+    ASSERT_TRUE(simulator.run_until_done(std::chrono::seconds(90)))
+        << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
     EXPECT_EQ(simulator.answers().at(2).tokens, model::generate(prompt, 230));
     simulator.run_for(std::chrono::seconds(150));
     EXPECT_EQ(simulator.verifier_sessions(), 0u);

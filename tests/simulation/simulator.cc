@@ -12,12 +12,14 @@ namespace {
 constexpr Duration kTick = std::chrono::milliseconds(10);
 constexpr Position kKvRowsMax = 50;  // most K/V rows of one message, but for the last window
 constexpr std::int64_t kRowsMax = 24;
-constexpr KvCost kKvCost{.bytes_per_position = 100, .ring_bytes_per_position = 50, .ring_rows = model::kWindow + 1 + kRowsMax};
+constexpr KvCost kKvCost{
+    .bytes_per_position = 100, .ring_bytes_per_position = 50, .ring_rows = model::kWindow + 1 + kRowsMax};
 const PeerId kVerifier = "verifier", kClient = "client";
 
 WireTensor tensor_of(const std::vector<std::uint64_t>& hashes, std::vector<std::int64_t> shape) {
   const auto owner = std::make_shared<std::vector<std::uint64_t>>(hashes);
-  return {.dtype = DType::kF32, .shape = std::move(shape), .data = SharedBytes(owner, std::as_bytes(std::span(*owner)))};
+  return {
+      .dtype = DType::kF32, .shape = std::move(shape), .data = SharedBytes(owner, std::as_bytes(std::span(*owner)))};
 }
 
 std::uint64_t hash_at(const WireTensor& tensor, std::int64_t row) {
@@ -32,14 +34,17 @@ namespace model {
 
 PairFacts facts() {
   // One K/V head of two floats: eight bytes, a hash.
-  return {.hidden_size = 2, .vocab_size = kVocab, .context_max = 1 << 20,
+  return {.hidden_size = 2,
+          .vocab_size = kVocab,
+          .context_max = 1 << 20,
           .donors = {{.sliding = true, .layer = 0, .num_key_value_heads = 1, .head_dim = 2, .sliding_window = kWindow},
                      {.sliding = false, .layer = 1, .num_key_value_heads = 1, .head_dim = 2}}};
 }
 
 std::vector<float> logits(std::uint64_t prefix) {
   std::vector<float> row;
-  for (std::uint64_t token = 0; token < kVocab; ++token) row.push_back(static_cast<float>(CounterRng::at(prefix, token) % 4096) / 1024);
+  for (std::uint64_t token = 0; token < kVocab; ++token)
+    row.push_back(static_cast<float>(CounterRng::at(prefix, token) % 4096) / 1024);
   row[static_cast<std::size_t>(choose(prefix))] = 9.5f;
   return row;
 }
@@ -52,7 +57,8 @@ std::vector<TokenId> generate(const std::vector<TokenId>& prompt, std::int64_t c
   SamplingScratch scratch;
   sampler.add_prompt(prompt);
   std::vector<TokenId> tokens = {sampler.choose(logits(prefix), scratch).value()};
-  while (static_cast<std::int64_t>(tokens.size()) < count && std::find(stop_ids.begin(), stop_ids.end(), tokens.back()) == stop_ids.end()) {
+  while (static_cast<std::int64_t>(tokens.size()) < count &&
+         std::find(stop_ids.begin(), stop_ids.end(), tokens.back()) == stop_ids.end()) {
     prefix = extend(prefix, tokens.back());
     const std::vector<float> row = logits(prefix);
     tokens.push_back(sampler.verify({row.data(), {1, kVocab}}, {&tokens.back(), 1}, scratch).value().next_token);
@@ -63,13 +69,19 @@ std::vector<TokenId> generate(const std::vector<TokenId>& prompt, std::int64_t c
 }  // namespace model
 
 Simulator::Simulator(std::uint64_t seed, const Faults& faults, double drafter_accuracy, std::int64_t kv_bytes_max)
-    : rng_(seed), faults_(faults), accuracy_(drafter_accuracy), now_(std::chrono::seconds(1)), coordinator_({.instance = 1000 + seed}), kv_bytes_max_(kv_bytes_max) {
+    : rng_(seed),
+      faults_(faults),
+      accuracy_(drafter_accuracy),
+      now_(std::chrono::seconds(1)),
+      coordinator_({.instance = 1000 + seed}),
+      kv_bytes_max_(kv_bytes_max) {
   VerifierConfig config;
   config.prefill_chunk = 5;  // several chunks even for short prompts
   config.rows_max = kRowsMax;
   config.reuse_min = 4;
   config.capacity = {.kv_cost = kKvCost, .kv_bytes_max = kv_bytes_max};
-  verifier_ = std::make_unique<VerifierCore>(config, Hello{.role = Role::kVerifier, .name = "v", .facts = model::facts()});
+  verifier_ =
+      std::make_unique<VerifierCore>(config, Hello{.role = Role::kVerifier, .name = "v", .facts = model::facts()});
   new_drafter();
   schedule(Duration::zero(), Event::Kind::kTick, "", {});
 }
@@ -78,16 +90,25 @@ void Simulator::new_drafter() {
   drafter_peer_ = fmt::format("drafter-{}", restarts_);
   replicas_.clear();
   drafted_.reset();
-  drafter_ = std::make_unique<DrafterCore>(DrafterConfig{}, Hello{.role = Role::kDrafter, .name = drafter_peer_, .facts = model::facts()});
+  drafter_ = std::make_unique<DrafterCore>(
+      DrafterConfig{}, Hello{.role = Role::kDrafter, .name = drafter_peer_, .facts = model::facts()});
 }
 
-void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens, std::int32_t draft_length,
-                        const SamplingParams& sampling, const std::vector<TokenId>& stop_ids, DraftPolicy policy) {
+void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens,
+                        std::int32_t draft_length, const SamplingParams& sampling, const std::vector<TokenId>& stop_ids,
+                        DraftPolicy policy) {
   answers_[number];
   sampled_ = sampled_ || !(sampling == SamplingParams{});
-  coordinator_.on_message(kClient, {.session = SessionId{number}, .body = Generate{.prompt = std::move(prompt), .max_tokens = max_tokens,
-                                                                                   .draft_length = draft_length, .stop_ids = stop_ids, .wait_ms = 60'000,
-                                                                                   .sampling = sampling, .policy = policy}}, now_);
+  coordinator_.on_message(kClient,
+                          {.session = SessionId{number},
+                           .body = Generate{.prompt = std::move(prompt),
+                                            .max_tokens = max_tokens,
+                                            .draft_length = draft_length,
+                                            .stop_ids = stop_ids,
+                                            .wait_ms = 60'000,
+                                            .sampling = sampling,
+                                            .policy = policy}},
+                          now_);
   flush();
 }
 
@@ -98,7 +119,10 @@ void Simulator::cancel(std::uint64_t number) {
 
 bool Simulator::run_until_done(Duration limit) {
   const TimePoint end = now_ + limit;
-  const auto all_done = [&] { return std::all_of(answers_.begin(), answers_.end(), [](const auto& a) { return a.second.done || !a.second.failure.empty(); }); };
+  const auto all_done = [&] {
+    return std::all_of(answers_.begin(), answers_.end(),
+                       [](const auto& a) { return a.second.done || !a.second.failure.empty(); });
+  };
   while (now_ < end && violations_.empty()) {
     if (all_done()) return true;
     step();
@@ -179,10 +203,12 @@ void Simulator::flush() {
       }
       Drafts drafts = draft(work);
       drafted_ = {std::move(work), std::move(drafts)};
-      schedule(slow_or(std::chrono::microseconds(100), std::chrono::microseconds(500)), Event::Kind::kDrafted, drafter_peer_, {});
+      schedule(slow_or(std::chrono::microseconds(100), std::chrono::microseconds(500)), Event::Kind::kDrafted,
+               drafter_peer_, {});
     }
   }
-  for (const Outgoing& out : drafter_->take_outgoing()) transmit(Event::Kind::kToCoordinator, drafter_peer_, out.message);
+  for (const Outgoing& out : drafter_->take_outgoing())
+    transmit(Event::Kind::kToCoordinator, drafter_peer_, out.message);
   const std::vector<VerifyWork> batch = verifier_->take_batch();
   for (const SessionId session : verifier_->take_released()) {
     caches_.erase(session);
@@ -190,12 +216,14 @@ void Simulator::flush() {
   }
   if (!batch.empty()) {
     results_ = forward(batch);
-    schedule(std::chrono::microseconds(1000 + static_cast<std::int64_t>(rng_.below(4000))), Event::Kind::kBatchDone, "", {});
+    schedule(std::chrono::microseconds(1000 + static_cast<std::int64_t>(rng_.below(4000))), Event::Kind::kBatchDone, "",
+             {});
   }
   for (const Outgoing& out : verifier_->take_outgoing()) transmit(Event::Kind::kToCoordinator, kVerifier, out.message);
   for (const auto& notices : {coordinator_.take_notices(), verifier_->take_notices(), drafter_->take_notices()}) {
     for (const Notice& notice : notices) {
-      if (notice.text.find("dropped") != std::string::npos && notice.text.find("silent") == std::string::npos) violated(notice.text);
+      if (notice.text.find("dropped") != std::string::npos && notice.text.find("silent") == std::string::npos)
+        violated(notice.text);
     }
   }
 }
@@ -203,7 +231,8 @@ void Simulator::flush() {
 void Simulator::to_client(const Message& message) {
   Answer& answer = answers_[value(message.session)];
   if (const auto* tokens = std::get_if<Tokens>(&message.body)) {
-    if (tokens->index != static_cast<std::int64_t>(answer.tokens.size()) || answer.done) violated("tokens out of order, twice or after the end");
+    if (tokens->index != static_cast<std::int64_t>(answer.tokens.size()) || answer.done)
+      violated("tokens out of order, twice or after the end");
     answer.tokens.insert(answer.tokens.end(), tokens->tokens.begin(), tokens->tokens.end());
   } else if (const auto* done = std::get_if<Done>(&message.body)) {
     answer.done = true;
@@ -230,14 +259,17 @@ std::vector<VerifyResult> Simulator::forward(const std::vector<VerifyWork>& batc
     }
     Cache& cache = caches_[work.session];
     std::vector<std::uint64_t>& prefix = cache.prefix;
-    if (static_cast<Position>(prefix.size()) != work.base) violated("the verifier's cache and the base position differ");
-    for (const TokenId token : work.tokens) prefix.push_back(model::extend(prefix.empty() ? model::kEmpty : prefix.back(), token));
+    if (static_cast<Position>(prefix.size()) != work.base)
+      violated("the verifier's cache and the base position differ");
+    for (const TokenId token : work.tokens)
+      prefix.push_back(model::extend(prefix.empty() ? model::kEmpty : prefix.back(), token));
     cache.written = std::max<Position>(cache.written, std::ssize(prefix));
     if (work.keep_as) caches_[*work.keep_as] = cache;
     VerifyResult result{.session = work.session, .round = work.round, .hidden = std::nullopt, .kv = {}};
     Position committed = static_cast<Position>(prefix.size());
     if ((work.base == 0 || work.reuse) && !(work.sampling == SamplingParams{})) {
-      samplers_.emplace(work.session, Sampler(work.sampling, work.stop_ids, 0)).first->second.add_prompt(work.reuse ? work.reuse->tokens : std::vector<TokenId>());
+      samplers_.emplace(work.session, Sampler(work.sampling, work.stop_ids, 0))
+          .first->second.add_prompt(work.reuse ? work.reuse->tokens : std::vector<TokenId>());
     }
     const auto sampler = samplers_.find(work.session);
     if (sampler != samplers_.end()) {
@@ -252,14 +284,17 @@ std::vector<VerifyResult> Simulator::forward(const std::vector<VerifyWork>& batc
         if (work.last) result.next_token = sampler->second.choose(logits, scratch_).value();
       } else {
         const Matrix<const float> rows(logits.data(), {std::ssize(work.tokens), model::kVocab});
-        const VerifyOutcome outcome = (work.q.empty() ? sampler->second.verify(rows, work.tokens, scratch_)
-                                                      : sampler->second.verify_rejection(rows, work.tokens, work.q, scratch_)).value();
+        const VerifyOutcome outcome =
+            (work.q.empty() ? sampler->second.verify(rows, work.tokens, scratch_)
+                            : sampler->second.verify_rejection(rows, work.tokens, work.q, scratch_))
+                .value();
         result.accepted = outcome.accepted;
         result.next_token = outcome.next_token;
       }
     } else if (!work.prefill) {
       while (result.accepted + 1 < static_cast<std::int32_t>(work.tokens.size()) &&
-             model::choose(prefix[static_cast<std::size_t>(work.base + result.accepted)]) == work.tokens[static_cast<std::size_t>(result.accepted) + 1]) {
+             model::choose(prefix[static_cast<std::size_t>(work.base + result.accepted)]) ==
+                 work.tokens[static_cast<std::size_t>(result.accepted) + 1]) {
         ++result.accepted;
       }
     }
@@ -313,10 +348,12 @@ Drafts Simulator::draft(const DraftWork& work) {
     if (!replica.full.contains(p)) violated(fmt::format("draft at {} without the full row {}", work.base, p));
   }
   for (Position p = std::max<Position>(0, work.base - (model::kWindow + 1)); p < work.base; ++p) {
-    if (!replica.sliding.contains(p) || replica.sliding[p] != replica.full[p]) violated(fmt::format("draft at {}: sliding row {} missing or wrong", work.base, p));
+    if (!replica.sliding.contains(p) || replica.sliding[p] != replica.full[p])
+      violated(fmt::format("draft at {}: sliding row {} missing or wrong", work.base, p));
   }
   const std::uint64_t hidden = hash_at(work.hidden, 0);
-  if (!replica.full.empty() && replica.full.rbegin()->second != hidden) violated("hidden row and K/V are of different prefixes");
+  if (!replica.full.empty() && replica.full.rbegin()->second != hidden)
+    violated("hidden row and K/V are of different prefixes");
   if (!sampled_ && model::choose(hidden) != work.token) violated("the hidden row did not produce the token");
 
   std::vector<TokenId> drafts;

@@ -22,9 +22,9 @@ namespace outrider::simulation {
 struct Faults {
   double drop = 0, repeat = 0;
   Duration delay_min = std::chrono::microseconds(50), delay_max = std::chrono::microseconds(200);
-  double slow = 0;                  ///< share of messages, and of drafts, that take slow_delay_max at most: overtaken by many
+  double slow = 0;  ///< share of messages, and of drafts, that take slow_delay_max at most: overtaken by many
   Duration slow_delay_max = std::chrono::milliseconds(800);
-  double drafter_restart = 0;       ///< chance per virtual second
+  double drafter_restart = 0;  ///< chance per virtual second
 };
 
 /// A made-up model whose next token is a hash of everything before it, so that any slip shows. A K/V
@@ -34,14 +34,16 @@ namespace model {
 inline constexpr TokenId kVocab = 997;
 inline constexpr std::int32_t kWindow = 6;
 inline constexpr std::uint64_t kEmpty = 0x243f6a8885a308d3ULL;
-inline std::uint64_t extend(std::uint64_t prefix, TokenId token) { return mix64(prefix ^ (static_cast<std::uint64_t>(token) + 1)); }
+inline std::uint64_t extend(std::uint64_t prefix, TokenId token) {
+  return mix64(prefix ^ (static_cast<std::uint64_t>(token) + 1));
+}
 inline TokenId choose(std::uint64_t prefix) { return static_cast<TokenId>(mix64(prefix + 17) % kVocab); }
 PairFacts facts();
 /// Logits after a prefix: choose(prefix) has the highest, about half of the probability.
 std::vector<float> logits(std::uint64_t prefix);
 /// Plain decoding, to `count` tokens or the first of stop_ids.
-std::vector<TokenId> generate(const std::vector<TokenId>& prompt, std::int64_t count, const SamplingParams& sampling = {},
-                              const std::vector<TokenId>& stop_ids = {});
+std::vector<TokenId> generate(const std::vector<TokenId>& prompt, std::int64_t count,
+                              const SamplingParams& sampling = {}, const std::vector<TokenId>& stop_ids = {});
 }  // namespace model
 
 /// The real session code of all three roles over a seeded in-memory network, in virtual time. One
@@ -54,7 +56,8 @@ class Simulator {
 
   /// Opens a request, as a client over a reliable link.
   void request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens, std::int32_t draft_length,
-               const SamplingParams& sampling = {}, const std::vector<TokenId>& stop_ids = {}, DraftPolicy policy = DraftPolicy::kFixed);
+               const SamplingParams& sampling = {}, const std::vector<TokenId>& stop_ids = {},
+               DraftPolicy policy = DraftPolicy::kFixed);
   /// The client wants this one no longer.
   void cancel(std::uint64_t number);
   /// Lets virtual time pass until every request has ended. @return false if `limit` came first.
@@ -121,9 +124,9 @@ class Simulator {
     std::vector<std::uint64_t> prefix;  ///< prefix[p]: hash of tokens 0..p
     Position written = 0;               ///< the ring has lost what is further back than its length
   };
-  std::map<SessionId, Cache> caches_;   ///< the verifier's K/V
+  std::map<SessionId, Cache> caches_;  ///< the verifier's K/V
   std::int64_t kv_bytes_max_;
-  std::map<SessionId, Sampler> samplers_;                     ///< of the sessions that sample
+  std::map<SessionId, Sampler> samplers_;  ///< of the sessions that sample
   SamplingScratch scratch_;
   bool sampled_ = false;  ///< some session samples: its tokens are not choose()'s
   struct Replica {

@@ -30,7 +30,8 @@ std::uint16_t to_half(float x) {
 
 float half_value(std::uint16_t bits) {
   const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24) : std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
+  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
+                                        : std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
   return bits & 0x8000 ? -magnitude : magnitude;
 }
 
@@ -69,7 +70,9 @@ std::string GgmlBlock::bytes(DType type) const {
   const GgmlFormat format = ggml_format(type);
   const auto count = static_cast<std::size_t>(format.elements);
   std::string out(stored_bytes(type, count), '\0');
-  const auto or_in = [&](std::size_t byte, int bits) { at(out, byte) = static_cast<std::uint8_t>(at(out, byte) | bits); };
+  const auto or_in = [&](std::size_t byte, int bits) {
+    at(out, byte) = static_cast<std::uint8_t>(at(out, byte) | bits);
+  };
   // Two nibbles a byte: element i of the first half of a group in the low one.
   const auto put_nibble = [&](std::size_t start, std::size_t group, std::size_t i, int nibble) {
     const std::size_t within = i % group;
@@ -126,10 +129,12 @@ GgmlBlock quantise(DType type, std::span<const float> x) {
   std::vector<float> step(runs), below(runs);
   for (std::size_t r = 0; r < runs; ++r) {
     const auto part = x.subspan(r * run_size, run_size);
-    const float low = std::min(0.0f, *std::ranges::min_element(part)), high = std::max(0.0f, *std::ranges::max_element(part));
+    const float low = std::min(0.0f, *std::ranges::min_element(part)),
+                high = std::max(0.0f, *std::ranges::max_element(part));
     const int half_range = format.code_max - format.offset;
     below[r] = format.has_minimum ? -low : 0.0f;
-    step[r] = format.has_minimum ? (high - low) / static_cast<float>(format.code_max) : std::max(-low, high) / static_cast<float>(half_range);
+    step[r] = format.has_minimum ? (high - low) / static_cast<float>(format.code_max)
+                                 : std::max(-low, high) / static_cast<float>(half_range);
   }
   const float largest_step = *std::ranges::max_element(step), largest_below = *std::ranges::max_element(below);
   const auto scale_max = static_cast<float>(format.scale_max);

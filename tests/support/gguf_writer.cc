@@ -87,7 +87,8 @@ void put_tokenizer(GgufWriter& writer, const fs::path& file) {
     if (text.size() == 6 && text.starts_with("<0x")) types[id.get<std::size_t>()] = 6;
   }
   // Those that the converter marks as user defined although they are special.
-  const std::set<std::string> visible = {"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", "<|\"|>"};
+  const std::set<std::string> visible = {"<|channel>",       "<channel|>",       "<|tool_call>", "<tool_call|>",
+                                         "<|tool_response>", "<tool_response|>", "<|\"|>"};
   for (const json& added : root["added_tokens"]) {
     types[added["id"].get<std::size_t>()] = added["special"].get<bool>() && !visible.contains(added["content"]) ? 3 : 4;
   }
@@ -101,7 +102,8 @@ void put_tokenizer(GgufWriter& writer, const fs::path& file) {
   writer.strings("tokenizer.ggml.merges", merges);
   writer.boolean("tokenizer.ggml.add_bos_token", true);
   writer.boolean("tokenizer.ggml.add_space_prefix", false);
-  for (const auto& [key, text] : {std::pair("bos", "<bos>"), {"eos", "<eos>"}, {"unknown", "<unk>"}, {"padding", "<pad>"}, {"mask", "<mask>"}}) {
+  for (const auto& [key, text] :
+       {std::pair("bos", "<bos>"), {"eos", "<eos>"}, {"unknown", "<unk>"}, {"padding", "<pad>"}, {"mask", "<mask>"}}) {
     writer.u32(fmt::format("tokenizer.ggml.{}_token_id", key), vocab[text].get<std::int64_t>());
   }
 }
@@ -173,9 +175,15 @@ void GgufWriter::array(const std::string& key, GgufValueType type, const std::ve
   put(key, GgufValueType::kArray, value);
 }
 
-void GgufWriter::u32s(const std::string& key, const std::vector<std::int64_t>& x) { array(key, GgufValueType::kU32, elements_bytes<std::uint32_t>(x)); }
-void GgufWriter::i32s(const std::string& key, const std::vector<std::int64_t>& x) { array(key, GgufValueType::kI32, elements_bytes<std::int32_t>(x)); }
-void GgufWriter::bools(const std::string& key, const std::vector<bool>& x) { array(key, GgufValueType::kBool, elements_bytes<std::uint8_t>(x)); }
+void GgufWriter::u32s(const std::string& key, const std::vector<std::int64_t>& x) {
+  array(key, GgufValueType::kU32, elements_bytes<std::uint32_t>(x));
+}
+void GgufWriter::i32s(const std::string& key, const std::vector<std::int64_t>& x) {
+  array(key, GgufValueType::kI32, elements_bytes<std::int32_t>(x));
+}
+void GgufWriter::bools(const std::string& key, const std::vector<bool>& x) {
+  array(key, GgufValueType::kBool, elements_bytes<std::uint8_t>(x));
+}
 
 void GgufWriter::strings(const std::string& key, const std::vector<std::string>& x) {
   std::vector<std::string> elements;
@@ -189,7 +197,8 @@ GgufWriter::Tensor* GgufWriter::find(const std::string& name) {
 }
 
 std::string GgufWriter::bytes() const {
-  std::string header = "GGUF" + raw_bytes(version) + raw_bytes<std::uint64_t>(tensors.size()) + raw_bytes<std::uint64_t>(pairs_.size());
+  std::string header =
+      "GGUF" + raw_bytes(version) + raw_bytes<std::uint64_t>(tensors.size()) + raw_bytes<std::uint64_t>(pairs_.size());
   for (const auto& [key, value] : pairs_) header += raw_string(key) + value;
   std::string data;
   for (const Tensor& tensor : tensors) {
@@ -220,7 +229,8 @@ GgufWriter gguf_of(const fs::path& model_dir, const GgufOptions& options) {
   if (fs::exists(model_dir / "tokenizer.json")) put_tokenizer(writer, model_dir / "tokenizer.json");
   for (const TensorEntry& entry : checkpoint.tensors()) {
     constexpr std::string_view kNested = "model.language_model.";
-    const std::string name = entry.name.starts_with(kNested) ? "model." + entry.name.substr(kNested.size()) : entry.name;
+    const std::string name =
+        entry.name.starts_with(kNested) ? "model." + entry.name.substr(kNested.size()) : entry.name;
     if (const auto gguf = gguf_name(name)) writer.tensor(to_gguf(entry, *gguf, options.type));
   }
   if (options.edit) options.edit(writer);
@@ -242,7 +252,8 @@ fs::path write_gguf(const fs::path& model_dir, const fs::path& out, const GgufOp
     shard.u16("split.count", static_cast<std::uint16_t>(shards));
     shard.i32("split.tensors.count", static_cast<std::int32_t>(tensors.size()));
     shard.tensors.clear();
-    for (std::size_t t = i * per_shard; t < std::min((i + 1) * per_shard, tensors.size()); ++t) shard.tensor(tensors[t]);
+    for (std::size_t t = i * per_shard; t < std::min((i + 1) * per_shard, tensors.size()); ++t)
+      shard.tensor(tensors[t]);
     const fs::path file = out.parent_path() / fmt::format("{}-{:05}-of-{:05}.gguf", out.stem().string(), i + 1, shards);
     write_file(file, shard.bytes());
     if (i == 0) first = file;

@@ -13,7 +13,21 @@
 namespace outrider {
 
 /// GGUF's numbers of value types.
-enum class GgufValueType : std::uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64 };
+enum class GgufValueType : std::uint32_t {
+  kU8,
+  kI8,
+  kU16,
+  kI16,
+  kU32,
+  kI32,
+  kF32,
+  kBool,
+  kString,
+  kArray,
+  kU64,
+  kI64,
+  kF64
+};
 
 /// GGUF's number of a tensor type.
 std::uint32_t gguf_tensor_type(DType type);
@@ -32,7 +46,9 @@ class GgufWriter {
   void put(const std::string& key, GgufValueType type, const std::string& value_bytes);
   void u16(const std::string& key, std::uint16_t x) { put(key, GgufValueType::kU16, raw_bytes(x)); }
   void i32(const std::string& key, std::int32_t x) { put(key, GgufValueType::kI32, raw_bytes(x)); }
-  void u32(const std::string& key, std::int64_t x) { put(key, GgufValueType::kU32, raw_bytes(static_cast<std::uint32_t>(x))); }
+  void u32(const std::string& key, std::int64_t x) {
+    put(key, GgufValueType::kU32, raw_bytes(static_cast<std::uint32_t>(x)));
+  }
   void f32(const std::string& key, float x) { put(key, GgufValueType::kF32, raw_bytes(x)); }
   void boolean(const std::string& key, bool x) { put(key, GgufValueType::kBool, raw_bytes(x)); }
   void string(const std::string& key, std::string_view x) { put(key, GgufValueType::kString, raw_string(x)); }
@@ -77,6 +93,7 @@ GgufWriter gguf_of(const std::filesystem::path& model_dir, const GgufOptions& op
 
 /// Writes gguf_of() to `out`; several shards get its name with -00001-of-0000N before the suffix.
 /// @return the file to open.
-std::filesystem::path write_gguf(const std::filesystem::path& model_dir, const std::filesystem::path& out, const GgufOptions& options = {});
+std::filesystem::path write_gguf(const std::filesystem::path& model_dir, const std::filesystem::path& out,
+                                 const GgufOptions& options = {});
 
 }  // namespace outrider

@@ -85,7 +85,8 @@ std::string declared(const ToolDeclaration& tool, const ChatFormat& format = kSt
   Conversation conversation = talk({user("x")});
   conversation.tools = {tool};
   const std::string text = rendered(conversation, format);
-  const std::string open = "<bos><|turn>system\n<|tool>", close = "<tool|><turn|>\n<|turn>user\nx<turn|>\n<|turn>model\n";
+  const std::string open = "<bos><|turn>system\n<|tool>",
+                    close = "<tool|><turn|>\n<|turn>user\nx<turn|>\n<|turn>model\n";
   EXPECT_TRUE(text.starts_with(open) && text.ends_with(close)) << text;
   return text.substr(open.size(), text.size() - open.size() - close.size());
 }
@@ -141,15 +142,19 @@ TEST(ChatRender, PartsFollowEachOtherWithoutSeparators) {
   }
   const Tokenizer tokenizer = Tokenizer::parse(json.dump(), "media.json").value();
   ChatMessage message = user({});
-  message.parts = {{ContentPart::Kind::kText, " look "}, {ContentPart::Kind::kImage, {}}, {ContentPart::Kind::kAudio, {}},
-                   {ContentPart::Kind::kVideo, {}}, {ContentPart::Kind::kText, "what?"}};
+  message.parts = {{ContentPart::Kind::kText, " look "},
+                   {ContentPart::Kind::kImage, {}},
+                   {ContentPart::Kind::kAudio, {}},
+                   {ContentPart::Kind::kVideo, {}},
+                   {ContentPart::Kind::kText, "what?"}};
   const auto text = [&](const ChatFormat& format) {
     return tokenizer.decode(render_chat(tokenizer, format, talk({message})).value(), false);
   };
   EXPECT_EQ(text(kStandard), "<bos><|turn>user\nlook<|image|><|audio|><|video|>what?<turn|>\n<|turn>model\n");
   EXPECT_EQ(text(kInterleaved),
             "<bos><|turn>user\nlook\n\n<|image|>\n\n<|audio|>\n\n<|video|>\n\nwhat?<turn|>\n<|turn>model\n");
-  EXPECT_EQ(rendered(talk({message})), "error: " + nano().name() + ": the vocabulary has no \"<|image|>\", which the chat format needs");
+  EXPECT_EQ(rendered(talk({message})),
+            "error: " + nano().name() + ": the vocabulary has no \"<|image|>\", which the chat format needs");
 }
 
 TEST(ChatRender, AValueIsWrittenByItsType) {
@@ -189,13 +194,15 @@ TEST(ChatRender, AToolIsDeclaredWithWhatItHas) {
             R"(declaration:f{description:<|"|>D<|"|>,parameters:{type:<|"|>OBJECT<|"|>}})");
   EXPECT_EQ(declared({"f", "D", nullptr, {{"description", "R"}, {"type", "object"}}}),
             R"(declaration:f{description:<|"|>D<|"|>,response:{description:<|"|>R<|"|>,type:<|"|>OBJECT<|"|>}})");
-  EXPECT_EQ(declared({"weather", "Of a city", Json::parse(R"({"type": "object", "required": ["city", "unit"], "properties": {
+  EXPECT_EQ(
+      declared({"weather", "Of a city", Json::parse(R"({"type": "object", "required": ["city", "unit"], "properties": {
                         "unit": {"type": "string", "enum": ["C", "F"]},
-                        "city": {"type": "string", "description": "Its name"}}})"), nullptr}),
-            R"(declaration:weather{description:<|"|>Of a city<|"|>,parameters:{properties:{)"
-            R"(city:{description:<|"|>Its name<|"|>,type:<|"|>STRING<|"|>},)"
-            R"(unit:{enum:[<|"|>C<|"|>,<|"|>F<|"|>],type:<|"|>STRING<|"|>}},)"
-            R"(required:[<|"|>city<|"|>,<|"|>unit<|"|>],type:<|"|>OBJECT<|"|>}})");
+                        "city": {"type": "string", "description": "Its name"}}})"),
+                nullptr}),
+      R"(declaration:weather{description:<|"|>Of a city<|"|>,parameters:{properties:{)"
+      R"(city:{description:<|"|>Its name<|"|>,type:<|"|>STRING<|"|>},)"
+      R"(unit:{enum:[<|"|>C<|"|>,<|"|>F<|"|>],type:<|"|>STRING<|"|>}},)"
+      R"(required:[<|"|>city<|"|>,<|"|>unit<|"|>],type:<|"|>OBJECT<|"|>}})");
 }
 
 /// Every field of a property, in one.
@@ -205,19 +212,21 @@ const ToolDeclaration kNested = {"f", "D", Json::parse(R"({"type": "object", "pr
             "items": {"type": "object", "properties": {"y": {"type": "integer"}}, "required": ["y"], "minimum": 1, "default": null}},
       "type": {"type": ["string", "null"]}}},
     "e": {"type": "integer", "enum": [1]},
-    "n": {"type": "object"}, "a": {"type": "array", "items": {"type": ["string", "null"], "enum": ["p"]}}}})"), nullptr};
+    "n": {"type": "object"}, "a": {"type": "array", "items": {"type": ["string", "null"], "enum": ["p"]}}}})"),
+                                 nullptr};
 
 TEST(ChatRender, PropertiesNestInTheStandardOrder) {
-  EXPECT_EQ(declared(kNested),
-            R"(declaration:f{description:<|"|>D<|"|>,parameters:{properties:{)"
-            R"(a:{items:{enum:[<|"|>p<|"|>],type:[<|"|>STRING<|"|>,<|"|>NULL<|"|>]},type:<|"|>ARRAY<|"|>},)"
-            R"(e:{type:<|"|>INTEGER<|"|>},)"
-            R"(n:{properties:{},type:<|"|>OBJECT<|"|>},)"
-            R"(o:{description:<|"|>O<|"|>,nullable:true,properties:{)"
-            R"(type:{type:<|"|>STRING<|"|>},)"
-            R"(x:{description:<|"|>X<|"|>,items:{minimum:1,properties:{y:{type:<|"|>INTEGER<|"|>}},required:[<|"|>y<|"|>],)"
-            R"(type:<|"|>OBJECT<|"|>},nullable:true,type:<|"|>ARRAY<|"|>}},)"
-            R"(required:[<|"|>x<|"|>],type:<|"|>OBJECT<|"|>}},type:<|"|>OBJECT<|"|>}})");
+  EXPECT_EQ(
+      declared(kNested),
+      R"(declaration:f{description:<|"|>D<|"|>,parameters:{properties:{)"
+      R"(a:{items:{enum:[<|"|>p<|"|>],type:[<|"|>STRING<|"|>,<|"|>NULL<|"|>]},type:<|"|>ARRAY<|"|>},)"
+      R"(e:{type:<|"|>INTEGER<|"|>},)"
+      R"(n:{properties:{},type:<|"|>OBJECT<|"|>},)"
+      R"(o:{description:<|"|>O<|"|>,nullable:true,properties:{)"
+      R"(type:{type:<|"|>STRING<|"|>},)"
+      R"(x:{description:<|"|>X<|"|>,items:{minimum:1,properties:{y:{type:<|"|>INTEGER<|"|>}},required:[<|"|>y<|"|>],)"
+      R"(type:<|"|>OBJECT<|"|>},nullable:true,type:<|"|>ARRAY<|"|>}},)"
+      R"(required:[<|"|>x<|"|>],type:<|"|>OBJECT<|"|>}},type:<|"|>OBJECT<|"|>}})");
 }
 
 TEST(ChatRender, PropertiesNestInTheInterleavedOrder) {
@@ -253,26 +262,35 @@ U<turn|>
   EXPECT_EQ(rendered(talk({user("U"), call})), called);
   EXPECT_EQ(rendered(talk({user("U"), call, responds({{"t", 7}, {"S", "y"}}, "1")})),
             called + R"(response:get{S:<|"|>y<|"|>,t:7}<tool_response|>)");
-  EXPECT_EQ(rendered(talk({user("U"), call, responds("text", "1"), model("Done."), user("V")})),
-            called + "response:get{value:<|\"|>text<|\"|>}<tool_response|>Done.<turn|>\n<|turn>user\nV<turn|>\n<|turn>model\n");
-  EXPECT_EQ(rendered(talk({user("U"), call, responds(Json::array({1}), "1"), calls({{"2", "next", nullptr}}), responds(3, "2")})),
-            called + "response:get{value:[1]}<tool_response|><|tool_call>call:next{}<tool_call|>"
-                     "<|tool_response>response:next{value:3}<tool_response|>");
+  EXPECT_EQ(
+      rendered(talk({user("U"), call, responds("text", "1"), model("Done."), user("V")})),
+      called +
+          "response:get{value:<|\"|>text<|\"|>}<tool_response|>Done.<turn|>\n<|turn>user\nV<turn|>\n<|turn>model\n");
+  EXPECT_EQ(rendered(talk(
+                {user("U"), call, responds(Json::array({1}), "1"), calls({{"2", "next", nullptr}}), responds(3, "2")})),
+            called +
+                "response:get{value:[1]}<tool_response|><|tool_call>call:next{}<tool_call|>"
+                "<|tool_response>response:next{value:3}<tool_response|>");
 }
 
 TEST(ChatRender, TheInterleavedVariantEndsAnUnansweredCall) {
   const ChatMessage call = calls({{"1", "get", Json::object()}}, "Hm.");
   EXPECT_EQ(rendered(talk({user("U"), call}), kInterleaved),
-            "<bos><|turn>user\nU<turn|>\n<|turn>model\n<|channel>thought\nHm.<channel|><|tool_call>call:get{}<tool_call|><turn|>\n<|turn>model\n");
-  EXPECT_EQ(rendered(talk({user("U"), call, responds("r", "1"), call, responds("s", "1")}), format_of(Revision::kInterleaved, true)),
-            "<bos><|turn>user\nU<turn|>\n<|turn>model\n<|channel>thought\nHm.<channel|><|tool_call>call:get{}<tool_call|>"
-            "<|tool_response>response:get{value:<|\"|>r<|\"|>}<tool_response|><|channel>thought\nHm.<channel|><|tool_call>call:get{}<tool_call|>"
-            "<|tool_response>response:get{value:<|\"|>s<|\"|>}<tool_response|><|channel>thought\n<channel|>");
+            "<bos><|turn>user\nU<turn|>\n<|turn>model\n<|channel>thought\nHm.<channel|><|tool_call>call:get{}<tool_"
+            "call|><turn|>\n<|turn>model\n");
+  EXPECT_EQ(
+      rendered(talk({user("U"), call, responds("r", "1"), call, responds("s", "1")}),
+               format_of(Revision::kInterleaved, true)),
+      "<bos><|turn>user\nU<turn|>\n<|turn>model\n<|channel>thought\nHm.<channel|><|tool_call>call:get{}<tool_call|>"
+      "<|tool_response>response:get{value:<|\"|>r<|\"|>}<tool_response|><|channel>thought\nHm.<channel|><|tool_call>"
+      "call:get{}<tool_call|>"
+      "<|tool_response>response:get{value:<|\"|>s<|\"|>}<tool_response|><|channel>thought\n<channel|>");
 }
 
 TEST(ChatRender, AResponseFindsItsFunctionByIdThenByNameThenNotAtAll) {
   const auto named = [](const ChatMessage& response) {
-    const std::string text = rendered(talk({user("U"), calls({{"1", "one", nullptr}, {"2", "two", nullptr}}), response}));
+    const std::string text =
+        rendered(talk({user("U"), calls({{"1", "one", nullptr}, {"2", "two", nullptr}}), response}));
     const std::size_t at = text.find("response:") + 9;
     return text.substr(at, text.find('{', at) - at);
   };
@@ -287,7 +305,8 @@ TEST(ChatRender, AThoughtIsReplayedOnlyWithACallAfterTheLastQuestion) {
   const ChatMessage call = calls({{"1", "f", nullptr}}, "Why.");
   const std::string thought = "<|channel>thought\nWhy.\n<channel|>";
   EXPECT_NE(rendered(talk({user("U"), call})).find(thought + "<|tool_call>"), std::string::npos);
-  EXPECT_EQ(rendered(talk({user("U"), call, responds("r", "1"), model("A"), user("V")})).find("Why."), std::string::npos);
+  EXPECT_EQ(rendered(talk({user("U"), call, responds("r", "1"), model("A"), user("V")})).find("Why."),
+            std::string::npos);
   ChatMessage plain = model("A");
   plain.reasoning = "Why.";
   EXPECT_EQ(rendered(talk({user("U"), plain})).find("Why."), std::string::npos);
@@ -298,12 +317,16 @@ TEST(ChatRender, LongConversationsNeedNoQuadraticTime) {
   // Finishes in a second or two; a look at all later messages for each would take many minutes.
   ChatMessage thought = model("");
   thought.reasoning.push_back('W');  // g++ 12 warns of an assignment (GCC 105651)
-  const auto tokens = [&](std::size_t messages) { return render_chat(nano(), kStandard, talk(std::vector<ChatMessage>(messages, thought))).value().size(); };
-  EXPECT_EQ(tokens(200'000), tokens(1) + 2 * 199'999) << "old thoughts are left out: <turn|> and the end of a line for each";
+  const auto tokens = [&](std::size_t messages) {
+    return render_chat(nano(), kStandard, talk(std::vector<ChatMessage>(messages, thought))).value().size();
+  };
+  EXPECT_EQ(tokens(200'000), tokens(1) + 2 * 199'999)
+      << "old thoughts are left out: <turn|> and the end of a line for each";
 }
 
 TEST(ChatRender, ThoughtsInAnOldAnswerAreStripped) {
-  for (const char* answer : {"<|channel>thought\nHm.\n<channel|>A", "A<|channel>unfinished", " <|channel><channel|> A", "A<channel|>"}) {
+  for (const char* answer :
+       {"<|channel>thought\nHm.\n<channel|>A", "A<|channel>unfinished", " <|channel><channel|> A", "A<channel|>"}) {
     EXPECT_EQ(rendered(talk({model(answer)})), "<bos><|turn>model\nA<turn|>\n<|turn>model\n") << answer;
   }
   // A user's are not: there they are text.
@@ -327,15 +350,18 @@ TEST(ChatRender, TheRefreshedTemplateBalancesTurnsAndOpensAThought) {
 TEST(ChatRender, ArgumentsThatAreTextArePastedAsText) {
   const ChatMessage call = calls({{"", "f", "a:<|\"|>b<|\"|>"}});
   const Ids ids = render_chat(nano(), kStandard, talk({call})).value();
-  EXPECT_EQ(nano().decode(ids, false), "<bos><|turn>model\n<|tool_call>call:f{a:<|\"|>b<|\"|>}<tool_call|><|tool_response>");
+  EXPECT_EQ(nano().decode(ids, false),
+            "<bos><|turn>model\n<|tool_call>call:f{a:<|\"|>b<|\"|>}<tool_call|><|tool_response>");
   EXPECT_EQ(std::ranges::count(ids, id_of("<|\"|>")), 0);
   EXPECT_EQ(rendered(talk({call}), kRefreshed),
             "error: message 0: the arguments of the call of \"f\" are a JSON string, want an object");
 }
 
 TEST(ChatRender, WhatTheFormatHasNoWordsForIsAnError) {
-  EXPECT_EQ(rendered(talk({user("U"), responds("r")})), "error: message 1: a tool's response, want an assistant's tool call before it");
-  EXPECT_EQ(rendered(talk({calls({{"", "f", 3}})})), "error: message 0: the arguments of the call of \"f\" are a JSON number, want an object");
+  EXPECT_EQ(rendered(talk({user("U"), responds("r")})),
+            "error: message 1: a tool's response, want an assistant's tool call before it");
+  EXPECT_EQ(rendered(talk({calls({{"", "f", 3}})})),
+            "error: message 0: the arguments of the call of \"f\" are a JSON number, want an object");
   Json deep = 1;
   for (int i = 0; i < kChatJsonDepthMax - 1; ++i) deep = Json::array({deep});
   EXPECT_TRUE(render_chat(nano(), kStandard, talk({calls({{"", "f", {{"k", deep}}}})})));
@@ -355,10 +381,17 @@ TEST(ChatRender, NothingFromOutsideYieldsAControlToken) {
     if (nano().is_special(id)) forged += nano().token_text(id);
   }
   const auto specials = [&](const std::string& text) {
-    Conversation conversation = talk({system_says(text), user("u" + text), calls({{"1", text, {{text, {text, {{text, text}}}}}}}, text, "c" + text),
+    Conversation conversation = talk({system_says(text), user("u" + text),
+                                      calls({{"1", text, {{text, {text, {{text, text}}}}}}}, text, "c" + text),
                                       responds({{text, text}}, "2", text)});
-    conversation.tools = {{text, text, {{"type", text}, {"required", {text}}, {"properties", {{text, {{"description", text}, {"type", "string"},
-                           {"enum", {text}}}}, {"x" + text, {{"type", "array"}, {"items", {{text, text}}}}}}}}, {{"description", text}}}};
+    conversation.tools = {{text,
+                           text,
+                           {{"type", text},
+                            {"required", {text}},
+                            {"properties",
+                             {{text, {{"description", text}, {"type", "string"}, {"enum", {text}}}},
+                              {"x" + text, {{"type", "array"}, {"items", {{text, text}}}}}}}},
+                           {{"description", text}}}};
     Ids ids = render_chat(nano(), kStandard, conversation).value();
     std::erase_if(ids, [](TokenId id) { return !nano().is_special(id); });
     return ids;
@@ -377,7 +410,8 @@ TEST(ChatTemplate, IsRecognisedByWhatItsRevisionAdded) {
   EXPECT_EQ(recognised(common + "continue_same_model_turn continues_into_next")->revision, Revision::kRefreshed);
   EXPECT_EQ(recognised(common + "ns.last_user_message")->revision, Revision::kInterleaved);
   EXPECT_FALSE(recognised(common + "continue_same_model_turn")->primes_empty_thought);
-  EXPECT_FALSE(recognised(common + R"(continue_same_model_turn '<|channel>thought\n' + thinking_text + '\n<channel|>')")->primes_empty_thought);
+  EXPECT_FALSE(recognised(common + R"(continue_same_model_turn '<|channel>thought\n' + thinking_text + '\n<channel|>')")
+                   ->primes_empty_thought);
   EXPECT_TRUE(recognised(common + "continue_same_model_turn" + primer)->primes_empty_thought);
   EXPECT_FALSE(recognised(common));
   EXPECT_FALSE(recognised("<start_of_turn> continue_same_model_turn"));
@@ -391,7 +425,8 @@ class TemplateFolder : public testing::Test {
   TemporaryDir dir_;
 };
 
-constexpr const char* kLargeTemplate = R"(<|turn> <|tool_call>call: continue_same_model_turn '<|channel>thought\n<channel|>')";
+constexpr const char* kLargeTemplate =
+    R"(<|turn> <|tool_call>call: continue_same_model_turn '<|channel>thought\n<channel|>')";
 
 TEST_F(TemplateFolder, WithoutATemplateTheConfigSaysWhetherTheModelIsASmallOne) {
   EXPECT_FALSE(load()->primes_empty_thought);
@@ -407,7 +442,8 @@ TEST_F(TemplateFolder, TheTemplateIsInAFileOfItsOwnOrInTheTokenizersConfig) {
   write("config.json", R"({"hidden_size_per_layer_input": 256})");
   write("tokenizer_config.json", Json({{"chat_template", kLargeTemplate}}).dump());
   EXPECT_TRUE(load()->primes_empty_thought);
-  write("tokenizer_config.json", Json({{"chat_template", {{{"name", "default"}, {"template", kLargeTemplate}}}}}).dump());
+  write("tokenizer_config.json",
+        Json({{"chat_template", {{{"name", "default"}, {"template", kLargeTemplate}}}}}).dump());
   EXPECT_TRUE(load()->primes_empty_thought);
   write("chat_template.jinja", "<|turn> <|tool_call>call: continues_into_next");
   EXPECT_FALSE(load()->primes_empty_thought);
@@ -416,8 +452,10 @@ TEST_F(TemplateFolder, TheTemplateIsInAFileOfItsOwnOrInTheTokenizersConfig) {
 
 TEST_F(TemplateFolder, AnUnknownTemplateIsSaidSoOnce) {
   write("chat_template.jinja", "something else");
-  EXPECT_EQ(load()->warning, (dir_ / "chat_template.jinja").string() +
-                                 ": a chat template that Outrider does not know; its prompts are written as Gemma 4's small models' are");
+  EXPECT_EQ(
+      load()->warning,
+      (dir_ / "chat_template.jinja").string() +
+          ": a chat template that Outrider does not know; its prompts are written as Gemma 4's small models' are");
   write("config.json", "{");
   const auto broken = load();
   ASSERT_FALSE(broken);
@@ -465,8 +503,10 @@ std::string arguments_of(std::string_view text) {
 
 TEST(ChatParse, AThoughtAndAnAnswer) {
   for (const char* text : {"<|channel>thought\nHm, so.\n<channel|>Yes.", "<|channel>Hm, so.<channel|>Yes.",
-                           "<|channel>thought\nHm, so. \n\n<channel|>Yes.<turn|>", "<channel|><|channel>thought\n<channel|><|channel>thought\nHm, so.<channel|>Yes.",
-                           "<|channel>thought\nHm,<|channel> so.<channel|>Yes.<channel|>", "<|channel>thought\nHm, so.<|channel>thought<channel|>Yes."}) {
+                           "<|channel>thought\nHm, so. \n\n<channel|>Yes.<turn|>",
+                           "<channel|><|channel>thought\n<channel|><|channel>thought\nHm, so.<channel|>Yes.",
+                           "<|channel>thought\nHm,<|channel> so.<channel|>Yes.<channel|>",
+                           "<|channel>thought\nHm, so.<|channel>thought<channel|>Yes."}) {
     const Parsed result = parsed(text);
     EXPECT_EQ(result.message.reasoning, "Hm, so.") << text;
     EXPECT_EQ(result.message.content, "Yes.") << text;
@@ -475,7 +515,8 @@ TEST(ChatParse, AThoughtAndAnAnswer) {
 }
 
 TEST(ChatParse, EmptyThoughtsAreNothing) {
-  for (const char* text : {"<|channel><channel|>A", "<|channel>thought<channel|>A", "<|channel>thought\n<channel|>A", "<|channel>thought\n\n <channel|>A", "<channel|>A"}) {
+  for (const char* text : {"<|channel><channel|>A", "<|channel>thought<channel|>A", "<|channel>thought\n<channel|>A",
+                           "<|channel>thought\n\n <channel|>A", "<channel|>A"}) {
     EXPECT_EQ(parsed(text).message.reasoning, "") << text;
     EXPECT_EQ(parsed(text).message.content, "A") << text;
   }
@@ -510,17 +551,22 @@ TEST(ChatParse, ArgumentsOfEveryKind) {
   EXPECT_EQ(arguments_of(R"(a:<|"|><|"|>)"), R"({"a":""})");
   EXPECT_EQ(arguments_of("a:1,b:-2.5,c:1e3,d:true,e:false"), R"({"a":1,"b":-2.5,"c":1000.0,"d":true,"e":false})");
   EXPECT_EQ(arguments_of("a:null,b:none,c:nil,d:None"), R"({"a":null,"b":null,"c":null,"d":null})");
-  EXPECT_EQ(arguments_of("a:Paris in spring,b:1.,c:007,d:1e999,e:"), R"({"a":"Paris in spring","b":"1.","c":"007","d":"1e999","e":""})");
-  EXPECT_EQ(arguments_of("a:{b:[1,{c:2},[]],d:{}},e:[x,<|\"|>y<|\"|>]"), R"({"a":{"b":[1,{"c":2},[]],"d":{}},"e":["x","y"]})");
+  EXPECT_EQ(arguments_of("a:Paris in spring,b:1.,c:007,d:1e999,e:"),
+            R"({"a":"Paris in spring","b":"1.","c":"007","d":"1e999","e":""})");
+  EXPECT_EQ(arguments_of("a:{b:[1,{c:2},[]],d:{}},e:[x,<|\"|>y<|\"|>]"),
+            R"({"a":{"b":[1,{"c":2},[]],"d":{}},"e":["x","y"]})");
   EXPECT_EQ(arguments_of(R"(<|"|>a:b<|"|>:1, c : 2 ,)"), R"({"a:b":1,"c":2})");
 }
 
 TEST(ChatParse, WhatBreaksTheGrammarIsABrokenCall) {
-  for (const char* text : {"a", "a,b:1", "a:1]", "a:[1}", "a:{b:1", R"(a:<|"|>x<|"|>y)", R"(a:<|"|>x)", R"(a:x<|"|>)", R"(<|"|>a<|"|>1)", "a:1}b", "a:1}}"}) {
+  for (const char* text : {"a", "a,b:1", "a:1]", "a:[1}", "a:{b:1", R"(a:<|"|>x<|"|>y)", R"(a:<|"|>x)", R"(a:x<|"|>)",
+                           R"(<|"|>a<|"|>1)", "a:1}b", "a:1}}"}) {
     EXPECT_EQ(arguments_of(text), "broken") << text;
   }
-  for (const char* text : {"<|tool_call>f{}<tool_call|>", "<|tool_call>call:{}<tool_call|>", "<|tool_call>call:f g{}<tool_call|>", "<|tool_call><tool_call|>",
-                           "<|tool_call>call:f{", "<|tool_call>call:f{}", "<|tool_call>call:f{}x<tool_call|>", "<|tool_call>call:f{a:1<turn|>", "<|tool_call>call:f<|\"|>{}<tool_call|>"}) {
+  for (const char* text :
+       {"<|tool_call>f{}<tool_call|>", "<|tool_call>call:{}<tool_call|>", "<|tool_call>call:f g{}<tool_call|>",
+        "<|tool_call><tool_call|>", "<|tool_call>call:f{", "<|tool_call>call:f{}", "<|tool_call>call:f{}x<tool_call|>",
+        "<|tool_call>call:f{a:1<turn|>", "<|tool_call>call:f<|\"|>{}<tool_call|>"}) {
     const Parsed result = parsed(text);
     EXPECT_EQ(result.broken, 1) << text;
     EXPECT_EQ(result.finish, ChatFinish::kStop) << text;
@@ -535,7 +581,9 @@ TEST(ChatParse, WhatBreaksTheGrammarIsABrokenCall) {
 }
 
 TEST(ChatParse, SeveralCallsAfterAThought) {
-  const Parsed result = parsed("<|channel>thought\nBoth.\n<|tool_call>call:a.b-c_1{x:1}<tool_call|>\n<|tool_call>call:g{}<tool_call|><|tool_response>");
+  const Parsed result = parsed(
+      "<|channel>thought\nBoth.\n<|tool_call>call:a.b-c_1{x:1}<tool_call|>\n<|tool_call>call:g{}<tool_call|><|tool_"
+      "response>");
   EXPECT_EQ(result.message.reasoning, "Both.");
   ASSERT_EQ(result.message.tool_calls.size(), 2u);
   EXPECT_EQ(result.message.tool_calls[0].name, "a.b-c_1");
@@ -552,7 +600,9 @@ TEST(ChatParse, ArgumentsStreamAndHoldBackOnlyWhatIsNotDecided) {
     std::string all;
     for (const TokenId id : spoken(text)) {
       for (const ChatEvent& event : parser.push(id)) {
-        all += event.kind == Kind::kToolCallBegin ? "begin " + event.name + " " : event.kind == Kind::kToolCallEnd ? " end" : event.text;
+        all += event.kind == Kind::kToolCallBegin ? "begin " + event.name + " "
+               : event.kind == Kind::kToolCallEnd ? " end"
+                                                  : event.text;
       }
     }
     return all;
@@ -573,7 +623,10 @@ TEST(ChatParse, ArgumentsStreamAndHoldBackOnlyWhatIsNotDecided) {
 }
 
 TEST(ChatParse, DepthIsBounded) {
-  const auto nested = [](int arrays) { return "a:" + std::string(static_cast<std::size_t>(arrays), '[') + std::string(static_cast<std::size_t>(arrays), ']'); };
+  const auto nested = [](int arrays) {
+    return "a:" + std::string(static_cast<std::size_t>(arrays), '[') +
+           std::string(static_cast<std::size_t>(arrays), ']');
+  };
   EXPECT_NE(arguments_of(nested(kChatJsonDepthMax - 1)), "broken");
   EXPECT_EQ(arguments_of(nested(kChatJsonDepthMax)), "broken");
   EXPECT_EQ(arguments_of(nested(100'000)), "broken");
@@ -600,7 +653,9 @@ std::string random_key(CounterRng& rng) {
 }
 
 std::string random_string(CounterRng& rng) {
-  static constexpr const char* kParts[] = {"a", " ", "\n", "{", "}", "[", "]", ",", ":", "\"", "\\", "é", "🙂", "null", "12", "<|\"|>", "<tool_call|>", "<|channel>"};
+  static constexpr const char* kParts[] = {"a",  " ",      "\n",           "{",         "}", "[",    "]",
+                                           ",",  ":",      "\"",           "\\",        "é", "🙂", "null",
+                                           "12", "<|\"|>", "<tool_call|>", "<|channel>"};
   std::string text;
   for (std::uint64_t i = rng.below(8); i > 0; --i) text += kParts[rng.below(std::size(kParts))];
   return text;
@@ -611,7 +666,8 @@ Json random_json(CounterRng& rng, int depth) {
     case 0: return nullptr;
     case 1: return rng.below(2) == 0;
     case 2: return static_cast<std::int64_t>(rng.next());
-    case 3: return static_cast<double>(static_cast<std::int64_t>(rng.next())) / static_cast<double>(1 + rng.below(1u << 30));
+    case 3:
+      return static_cast<double>(static_cast<std::int64_t>(rng.next())) / static_cast<double>(1 + rng.below(1u << 30));
     case 4:
     case 5: return random_string(rng);
     case 6: {
@@ -657,7 +713,9 @@ TEST(ChatRoundTrip, AnyIdsGiveValidEvents) {
     Ids ids(rng.below(60));
     for (TokenId& id : ids) {
       const std::uint64_t kind = rng.below(5);
-      id = kind < 2 ? controls[rng.below(controls.size())] : kind < 4 ? words[rng.below(words.size())] : static_cast<TokenId>(rng.below(8400)) - 100;
+      id = kind < 2   ? controls[rng.below(controls.size())]
+           : kind < 4 ? words[rng.below(words.size())]
+                      : static_cast<TokenId>(rng.below(8400)) - 100;
     }
     parsed(ids);
   }

@@ -35,11 +35,10 @@ std::string safetensors(std::string_view header, std::string_view data = "") {
   return raw<std::uint64_t>(header.size()) + std::string(header) + std::string(data);
 }
 
-std::string one_tensor(std::string_view name, std::string_view dtype, std::string_view shape,
-                       std::string_view data) {
-  return safetensors(fmt::format(R"({{"{}":{{"dtype":"{}","shape":{},"data_offsets":[0,{}]}}}})",
-                                 name, dtype, shape, data.size()),
-                     data);
+std::string one_tensor(std::string_view name, std::string_view dtype, std::string_view shape, std::string_view data) {
+  return safetensors(
+      fmt::format(R"({{"{}":{{"dtype":"{}","shape":{},"data_offsets":[0,{}]}}}})", name, dtype, shape, data.size()),
+      data);
 }
 
 void expect_error(const Result<Checkpoint>& result, Errc code, std::string_view part) {
@@ -83,10 +82,9 @@ struct RealFile {
 };
 
 TEST(Checkpoint, OpensRealFilesInNameOrder) {
-  for (const RealFile& real :
-       {RealFile{"models/nano/backbone", 197}, RealFile{"models/nano/assistant", 50},
-        RealFile{"tests/goldens/e4b/backbone", 132}, RealFile{"tests/goldens/e4b/assistant", 50},
-        RealFile{"tests/goldens/e4b/golden.safetensors", 0}}) {
+  for (const RealFile& real : {RealFile{"models/nano/backbone", 197}, RealFile{"models/nano/assistant", 50},
+                               RealFile{"tests/goldens/e4b/backbone", 132}, RealFile{"tests/goldens/e4b/assistant", 50},
+                               RealFile{"tests/goldens/e4b/golden.safetensors", 0}}) {
     SCOPED_TRACE(real.path);
     const Result<Checkpoint> checkpoint = Checkpoint::open(kSource / real.path);
     ASSERT_TRUE(checkpoint) << checkpoint.error().message;
@@ -99,8 +97,7 @@ TEST(Checkpoint, OpensRealFilesInNameOrder) {
       EXPECT_LT(before, tensor.name);
       before = tensor.name;
       EXPECT_EQ(checkpoint->find(tensor.name), &tensor);
-      EXPECT_EQ(tensor.bytes.size(),
-                static_cast<std::size_t>(tensor.element_count()) * size_bytes(tensor.dtype));
+      EXPECT_EQ(tensor.bytes.size(), static_cast<std::size_t>(tensor.element_count()) * size_bytes(tensor.dtype));
     }
   }
 }
@@ -108,8 +105,7 @@ TEST(Checkpoint, OpensRealFilesInNameOrder) {
 TEST(Checkpoint, ReadsRealTensors) {
   const Checkpoint checkpoint = Checkpoint::open(kSource / "models/nano/assistant").value();
 
-  const TensorEntry* const ordering =
-      checkpoint.require("masked_embedding.token_ordering", {8192}).value();
+  const TensorEntry* const ordering = checkpoint.require("masked_embedding.token_ordering", {8192}).value();
   std::vector<std::int64_t> ids(8192);
   ASSERT_TRUE(read_i64(*ordering, ids));
   std::ranges::sort(ids);
@@ -134,9 +130,7 @@ TEST(Checkpoint, EntriesStayWhereTheyAreWhenItMoves) {
 TEST(Checkpoint, RequireNamesFileTensorAndShapes) {
   const TemporaryDir dir;
   const Checkpoint checkpoint =
-      Checkpoint::open(
-          dir.write("m.safetensors", one_tensor("x", "F32", "[2,1]", raw<std::uint64_t>(0))))
-          .value();
+      Checkpoint::open(dir.write("m.safetensors", one_tensor("x", "F32", "[2,1]", raw<std::uint64_t>(0)))).value();
   EXPECT_TRUE(checkpoint.require("x", {2, 1}));
   EXPECT_EQ(checkpoint.find("y"), nullptr);
 
@@ -158,11 +152,10 @@ TEST(Checkpoint, AcceptsWhatTheFormatAllows) {
   // owner.
   const Result<Checkpoint> checkpoint = Checkpoint::open(dir.write(
       "a.safetensors",
-      safetensors(
-          R"({"__metadata__":{"dtype":"pt","a":"b"},"s":{"shape":[],"data_offsets":[0,4],"dtype":"F32"},)"
-          R"("e":{"dtype":"I64","shape":[3,0],"data_offsets":[2,2]},)"
-          R"("\u0061":{"dtype":"U8","shape":[1],"data_offsets":[4,5]}}     )",
-          raw(2.5f) + "\x07" + "unused")));
+      safetensors(R"({"__metadata__":{"dtype":"pt","a":"b"},"s":{"shape":[],"data_offsets":[0,4],"dtype":"F32"},)"
+                  R"("e":{"dtype":"I64","shape":[3,0],"data_offsets":[2,2]},)"
+                  R"("\u0061":{"dtype":"U8","shape":[1],"data_offsets":[4,5]}}     )",
+                  raw(2.5f) + "\x07" + "unused")));
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
   EXPECT_EQ(checkpoint->tensors().size(), 3u);
   ASSERT_NE(checkpoint->find("a"), nullptr);
@@ -171,8 +164,7 @@ TEST(Checkpoint, AcceptsWhatTheFormatAllows) {
   EXPECT_EQ(scalar[0], 2.5f);
   EXPECT_TRUE(read_i64(*checkpoint->require("e", {3, 0}).value(), {}));
 
-  const Result<Checkpoint> none =
-      Checkpoint::open(dir.write("none.safetensors", safetensors("{}")));
+  const Result<Checkpoint> none = Checkpoint::open(dir.write("none.safetensors", safetensors("{}")));
   ASSERT_TRUE(none) << none.error().message;
   EXPECT_TRUE(none->tensors().empty());
 }
@@ -185,9 +177,8 @@ struct BadFile {
 };
 
 std::string header_of(std::string_view dtype, std::string_view shape, std::string_view offsets) {
-  return safetensors(
-      fmt::format(R"({{"x":{{"dtype":{},"shape":{},"data_offsets":{}}}}})", dtype, shape, offsets),
-      std::string(16, '\0'));
+  return safetensors(fmt::format(R"({{"x":{{"dtype":{},"shape":{},"data_offsets":{}}}}})", dtype, shape, offsets),
+                     std::string(16, '\0'));
 }
 
 std::vector<BadFile> bad_files() {
@@ -200,90 +191,61 @@ std::vector<BadFile> bad_files() {
   return {
       {"Empty", "", Errc::kMalformed, "0 bytes long, wanted at least 8"},
       {"SevenBytes", "1234567", Errc::kMalformed, "7 bytes long"},
-      {"HeaderBeyondTheFile", raw<std::uint64_t>(3) + "{}", Errc::kMalformed,
-       "header of 3 bytes, but 2"},
+      {"HeaderBeyondTheFile", raw<std::uint64_t>(3) + "{}", Errc::kMalformed, "header of 3 bytes, but 2"},
       {"HeaderLengthAllOnes", raw(~std::uint64_t{0}) + "{}", Errc::kMalformed, "but 2 follow"},
       {"HeaderIsEmpty", safetensors(""), Errc::kMalformed, "not JSON"},
       {"HeaderIsNotJson", safetensors("{\"x\":"), Errc::kMalformed, "not JSON"},
       {"HeaderIsNotUtf8", safetensors("{\"\xff\":1}"), Errc::kMalformed, "not JSON"},
       {"HeaderHasATail", safetensors("{} x"), Errc::kMalformed, "not JSON"},
-      {"HeaderIsAnArray", safetensors("[]"), Errc::kMalformed,
-       "header must be an object, not an array"},
+      {"HeaderIsAnArray", safetensors("[]"), Errc::kMalformed, "header must be an object, not an array"},
       {"HeaderIsANumber", safetensors("7"), Errc::kMalformed, "not the number 7"},
       {"HeaderIsNull", safetensors("null"), Errc::kMalformed, "not null"},
       {"DeepArrays", safetensors(deep), Errc::kMalformed, "header must be an object"},
-      {"DeepArraysInAShape", safetensors(R"({"x":{"shape":)" + deep), Errc::kMalformed,
-       "shape must be"},
+      {"DeepArraysInAShape", safetensors(R"({"x":{"shape":)" + deep), Errc::kMalformed, "shape must be"},
       {"DeepObjects", safetensors(deep_objects), Errc::kMalformed, "\"a\""},
-      {"DeepMetadata", safetensors(R"({"__metadata__":)" + deep_objects), Errc::kMalformed,
-       "__metadata__"},
+      {"DeepMetadata", safetensors(R"({"__metadata__":)" + deep_objects), Errc::kMalformed, "__metadata__"},
       {"MetadataHoldsANumber", safetensors(R"({"__metadata__":{"a":1}})"), Errc::kMalformed,
        "__metadata__ must be an object of strings, not the number 1"},
       {"TensorIsAString", safetensors(R"({"x":"y"})"), Errc::kMalformed,
        R"(tensor "x": must be an object, not the string "y")"},
       {"TensorIsEmpty", safetensors(R"({"x":{}})"), Errc::kMalformed, "has no dtype"},
-      {"NoShape", safetensors(R"({"x":{"dtype":"F32","data_offsets":[0,0]}})"), Errc::kMalformed,
-       "has no shape"},
-      {"NoOffsets", safetensors(R"({"x":{"dtype":"F32","shape":[0]}})"), Errc::kMalformed,
-       "has no data_offsets"},
-      {"UnknownKey", safetensors(R"({"x":{"dtype":"F32","scale":1}})"), Errc::kMalformed,
-       "unknown key \"scale\""},
-      {"DtypeTwice", safetensors(R"({"x":{"dtype":"F32","dtype":"I8"}})"), Errc::kMalformed,
-       "dtype is given twice"},
-      {"ShapeTwice", safetensors(R"({"x":{"shape":[],"shape":[]}})"), Errc::kMalformed,
-       "shape is given twice"},
+      {"NoShape", safetensors(R"({"x":{"dtype":"F32","data_offsets":[0,0]}})"), Errc::kMalformed, "has no shape"},
+      {"NoOffsets", safetensors(R"({"x":{"dtype":"F32","shape":[0]}})"), Errc::kMalformed, "has no data_offsets"},
+      {"UnknownKey", safetensors(R"({"x":{"dtype":"F32","scale":1}})"), Errc::kMalformed, "unknown key \"scale\""},
+      {"DtypeTwice", safetensors(R"({"x":{"dtype":"F32","dtype":"I8"}})"), Errc::kMalformed, "dtype is given twice"},
+      {"ShapeTwice", safetensors(R"({"x":{"shape":[],"shape":[]}})"), Errc::kMalformed, "shape is given twice"},
       {"TensorTwice",
-       safetensors(
-           fmt::format(
-               R"({{"x":{0},"y":{{"dtype":"F32","shape":[2],"data_offsets":[8,16]}},"x":{0}}})",
-               good),
-           data),
+       safetensors(fmt::format(R"({{"x":{0},"y":{{"dtype":"F32","shape":[2],"data_offsets":[8,16]}},"x":{0}}})", good),
+                   data),
        Errc::kMalformed, "tensor \"x\" is listed twice"},
-      {"DtypeUnknown", header_of(R"("F8_E4M3")", "[4]", "[0,4]"), Errc::kUnsupported,
-       R"(dtype "F8_E4M3", wanted F32)"},
-      {"DtypeIsANumber", header_of("4", "[4]", "[0,4]"), Errc::kMalformed,
-       "dtype must be a string, not the number 4"},
-      {"DtypeIsAnArray", header_of("[]", "[4]", "[0,4]"), Errc::kMalformed,
-       "dtype must be a string, not an array"},
+      {"DtypeUnknown", header_of(R"("F8_E4M3")", "[4]", "[0,4]"), Errc::kUnsupported, R"(dtype "F8_E4M3", wanted F32)"},
+      {"DtypeIsANumber", header_of("4", "[4]", "[0,4]"), Errc::kMalformed, "dtype must be a string, not the number 4"},
+      {"DtypeIsAnArray", header_of("[]", "[4]", "[0,4]"), Errc::kMalformed, "dtype must be a string, not an array"},
       {"ShapeNegative", header_of(f32, "[-1]", "[0,4]"), Errc::kMalformed, "not the number -1"},
       {"ShapeFraction", header_of(f32, "[1.5]", "[0,4]"), Errc::kMalformed, "not the number 1.5"},
-      {"ShapeBeyond63Bits", header_of(f32, "[9223372036854775808]", "[0,4]"), Errc::kMalformed,
-       "9223372036854775808"},
+      {"ShapeBeyond63Bits", header_of(f32, "[9223372036854775808]", "[0,4]"), Errc::kMalformed, "9223372036854775808"},
       {"ShapeBeyond64Bits", header_of(f32, "[99999999999999999999]", "[0,4]"), Errc::kMalformed,
        "99999999999999999999"},
-      {"ShapeOverflows", header_of(f32, "[4294967296,4294967296]", "[0,0]"), Errc::kMalformed,
-       "overflows"},
-      {"ShapeOverflowsBesideZero", header_of(f32, "[4611686018427387904,4,0]", "[0,0]"),
-       Errc::kMalformed, "overflows"},
-      {"ShapeOfRank9", header_of(f32, "[1,1,1,1,1,1,1,1,1]", "[0,4]"), Errc::kUnsupported,
-       "more than 8"},
+      {"ShapeOverflows", header_of(f32, "[4294967296,4294967296]", "[0,0]"), Errc::kMalformed, "overflows"},
+      {"ShapeOverflowsBesideZero", header_of(f32, "[4611686018427387904,4,0]", "[0,0]"), Errc::kMalformed, "overflows"},
+      {"ShapeOfRank9", header_of(f32, "[1,1,1,1,1,1,1,1,1]", "[0,4]"), Errc::kUnsupported, "more than 8"},
       {"ShapeIsANumber", header_of(f32, "4", "[0,4]"), Errc::kMalformed, "shape must be an array"},
-      {"ShapeHoldsAString", header_of(f32, R"(["4"])", "[0,4]"), Errc::kMalformed,
-       R"(not the string "4")"},
+      {"ShapeHoldsAString", header_of(f32, R"(["4"])", "[0,4]"), Errc::kMalformed, R"(not the string "4")"},
       {"OffsetsReversed", header_of(f32, "[1]", "[8,4]"), Errc::kMalformed, "data_offsets [8, 4]"},
-      {"OffsetsOfThree", header_of(f32, "[1]", "[0,4,8]"), Errc::kMalformed,
-       "data_offsets [0, 4, 8]"},
+      {"OffsetsOfThree", header_of(f32, "[1]", "[0,4,8]"), Errc::kMalformed, "data_offsets [0, 4, 8]"},
       {"OffsetsOfOne", header_of(f32, "[1]", "[4]"), Errc::kMalformed, "data_offsets [4]"},
       {"OffsetsNegative", header_of(f32, "[1]", "[-4,0]"), Errc::kMalformed, "not the number -4"},
       {"OffsetsBeyondTheFile", header_of(f32, "[4]", "[4,20]"), Errc::kMalformed, "holds 16 bytes"},
-      {"OffsetsFarBeyondTheFile",
-       header_of(f32, "[1]", "[9223372036854775803,9223372036854775807]"), Errc::kMalformed,
+      {"OffsetsFarBeyondTheFile", header_of(f32, "[1]", "[9223372036854775803,9223372036854775807]"), Errc::kMalformed,
        "holds 16 bytes"},
-      {"OffsetsTooWide", header_of(f32, "[1]", "[0,8]"), Errc::kMalformed,
-       "span 8 bytes, wanted 4"},
-      {"OffsetsTooNarrow", header_of(f32, "[3]", "[0,8]"), Errc::kMalformed,
-       "span 8 bytes, wanted 12"},
+      {"OffsetsTooWide", header_of(f32, "[1]", "[0,8]"), Errc::kMalformed, "span 8 bytes, wanted 4"},
+      {"OffsetsTooNarrow", header_of(f32, "[3]", "[0,8]"), Errc::kMalformed, "span 8 bytes, wanted 12"},
       {"Overlap",
-       safetensors(
-           fmt::format(R"({{"x":{},"y":{{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}}})",
-                       good),
-           data),
+       safetensors(fmt::format(R"({{"x":{},"y":{{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}}})", good), data),
        Errc::kMalformed, "\"x\" and \"y\" overlap"},
-      {"SameRange", safetensors(fmt::format(R"({{"x":{0},"y":{0}}})", good), data),
-       Errc::kMalformed, "overlap"},
+      {"SameRange", safetensors(fmt::format(R"({{"x":{0},"y":{0}}})", good), data), Errc::kMalformed, "overlap"},
       {"NewlineInAName", safetensors(R"({"a\nb":1})"), Errc::kMalformed, R"("a\nb")"},
-      {"LongName", safetensors(fmt::format(R"({{"{}":1}})", std::string(100'000, 'n'))),
-       Errc::kMalformed, "nnn\"..."},
+      {"LongName", safetensors(fmt::format(R"({{"{}":1}})", std::string(100'000, 'n'))), Errc::kMalformed, "nnn\"..."},
   };
 }
 
@@ -360,30 +322,19 @@ TEST(Checkpoint, RefusesBadIndexesWithOneLine) {
       {"Array", "[]", Errc::kMalformed, "index must be an object"},
       {"Deep", deep, Errc::kMalformed, "less than 16 deep"},
       {"NoMap", "{}", Errc::kMalformed, "has no weight_map"},
-      {"MapIsAnArray", R"({"weight_map":[]})", Errc::kMalformed,
-       "weight_map must be an object, not an array"},
+      {"MapIsAnArray", R"({"weight_map":[]})", Errc::kMalformed, "weight_map must be an object, not an array"},
       {"MapIsAString", R"({"weight_map":"a"})", Errc::kMalformed, "weight_map must be an object"},
-      {"MapTwice", R"({"weight_map":{},"weight_map":{}})", Errc::kMalformed,
-       "weight_map is given twice"},
-      {"ShardIsANumber", R"({"weight_map":{"x":3}})", Errc::kMalformed,
-       "shard of tensor \"x\" must be a string"},
-      {"ShardIsAnObject", R"({"weight_map":{"x":{}}})", Errc::kMalformed,
-       "must be a string, not an object"},
-      {"TensorTwice", R"({"weight_map":{"x":"a.safetensors","x":"a.safetensors"}})",
-       Errc::kMalformed, "listed twice"},
-      {"ShardMissing", R"({"weight_map":{"x":"gone.safetensors"}})", Errc::kNotFound,
-       "gone.safetensors"},
-      {"TensorNotInShard", R"({"weight_map":{"z":"a.safetensors"}})", Errc::kMalformed,
-       "tensor \"z\" is not in shard"},
-      {"ShardAbove", R"({"weight_map":{"x":"../a.safetensors"}})", Errc::kMalformed,
-       "inside the directory"},
-      {"ShardAboveWithin", R"({"weight_map":{"x":"s/../../a.safetensors"}})", Errc::kMalformed,
-       "inside the directory"},
-      {"ShardAbsolute", R"({"weight_map":{"x":"/etc/passwd"}})", Errc::kMalformed,
-       "inside the directory"},
+      {"MapTwice", R"({"weight_map":{},"weight_map":{}})", Errc::kMalformed, "weight_map is given twice"},
+      {"ShardIsANumber", R"({"weight_map":{"x":3}})", Errc::kMalformed, "shard of tensor \"x\" must be a string"},
+      {"ShardIsAnObject", R"({"weight_map":{"x":{}}})", Errc::kMalformed, "must be a string, not an object"},
+      {"TensorTwice", R"({"weight_map":{"x":"a.safetensors","x":"a.safetensors"}})", Errc::kMalformed, "listed twice"},
+      {"ShardMissing", R"({"weight_map":{"x":"gone.safetensors"}})", Errc::kNotFound, "gone.safetensors"},
+      {"TensorNotInShard", R"({"weight_map":{"z":"a.safetensors"}})", Errc::kMalformed, "tensor \"z\" is not in shard"},
+      {"ShardAbove", R"({"weight_map":{"x":"../a.safetensors"}})", Errc::kMalformed, "inside the directory"},
+      {"ShardAboveWithin", R"({"weight_map":{"x":"s/../../a.safetensors"}})", Errc::kMalformed, "inside the directory"},
+      {"ShardAbsolute", R"({"weight_map":{"x":"/etc/passwd"}})", Errc::kMalformed, "inside the directory"},
       {"ShardEmpty", R"({"weight_map":{"x":""}})", Errc::kMalformed, "inside the directory"},
-      {"ShardWithNul", R"({"weight_map":{"x":"a.safetensors\u0000"}})", Errc::kMalformed,
-       "inside the directory"},
+      {"ShardWithNul", R"({"weight_map":{"x":"a.safetensors\u0000"}})", Errc::kMalformed, "inside the directory"},
       {"ShardIsTheDirectory", R"({"weight_map":{"x":"."}})", Errc::kIo, "not a regular file"},
       {"ShardIsBroken", R"({"weight_map":{"x":"broken.safetensors"}})", Errc::kMalformed,
        "broken.safetensors: 3 bytes"},
@@ -411,29 +362,25 @@ TEST(Read, ConvertsEachFloatTypeExactlyAtAnyAlignment) {
     std::vector<float> wanted;
   };
   const TemporaryDir dir;
-  for (const Case& c : std::vector<Case>{
-           {"F32", raw(1.5f) + raw(-0.0f) + raw(3e38f), {1.5f, -0.0f, 3e38f}},
-           {"BF16", u16({0x3fc0, 0xc000, 0x7f80}), {1.5f, -2.0f, infinity}},
-           {"F16",
-            u16({0x3e00, 0xc000, 0x7c00, 0xfc00, 0x0001, 0x83ff, 0x0400, 0x7bff, 0x8000}),
-            {1.5f, -2.0f, infinity, -infinity, 0x1p-24f, -1023 * 0x1p-24f, 0x1p-14f, 65504.0f,
-             -0.0f}}}) {
+  for (const Case& c :
+       std::vector<Case>{{"F32", raw(1.5f) + raw(-0.0f) + raw(3e38f), {1.5f, -0.0f, 3e38f}},
+                         {"BF16", u16({0x3fc0, 0xc000, 0x7f80}), {1.5f, -2.0f, infinity}},
+                         {"F16",
+                          u16({0x3e00, 0xc000, 0x7c00, 0xfc00, 0x0001, 0x83ff, 0x0400, 0x7bff, 0x8000}),
+                          {1.5f, -2.0f, infinity, -infinity, 0x1p-24f, -1023 * 0x1p-24f, 0x1p-14f, 65504.0f, -0.0f}}}) {
     SCOPED_TRACE(c.dtype);
     for (int shift = 0; shift < 4; ++shift) {
-      std::string header =
-          fmt::format(R"({{"x":{{"dtype":"{}","shape":[{}],"data_offsets":[0,{}]}}}})", c.dtype,
-                      c.wanted.size(), c.data.size());
+      std::string header = fmt::format(R"({{"x":{{"dtype":"{}","shape":[{}],"data_offsets":[0,{}]}}}})", c.dtype,
+                                       c.wanted.size(), c.data.size());
       header += std::string(static_cast<std::size_t>(shift), ' ');
-      const Checkpoint checkpoint =
-          Checkpoint::open(dir.write("a.safetensors", safetensors(header, c.data))).value();
+      const Checkpoint checkpoint = Checkpoint::open(dir.write("a.safetensors", safetensors(header, c.data))).value();
       std::vector<float> out(c.wanted.size());
       ASSERT_TRUE(read_f32(*checkpoint.find("x"), out));
       EXPECT_EQ(std::memcmp(out.data(), c.wanted.data(), out.size() * sizeof(float)), 0);
     }
   }
   const Checkpoint nan =
-      Checkpoint::open(dir.write("a.safetensors", one_tensor("x", "F16", "[1]", u16({0x7e01}))))
-          .value();
+      Checkpoint::open(dir.write("a.safetensors", one_tensor("x", "F16", "[1]", u16({0x7e01})))).value();
   std::array<float, 1> out;
   ASSERT_TRUE(read_f32(*nan.find("x"), out));
   EXPECT_TRUE(std::isnan(out[0]));
@@ -442,12 +389,8 @@ TEST(Read, ConvertsEachFloatTypeExactlyAtAnyAlignment) {
 TEST(Read, RefusesOtherTypesAndCounts) {
   const TemporaryDir dir;
   const Checkpoint i64 =
-      Checkpoint::open(
-          dir.write("i.safetensors", one_tensor("x", "I64", "[1]", raw<std::int64_t>(-5))))
-          .value();
-  const Checkpoint f32 =
-      Checkpoint::open(dir.write("f.safetensors", one_tensor("x", "F32", "[1]", raw(1.0f))))
-          .value();
+      Checkpoint::open(dir.write("i.safetensors", one_tensor("x", "I64", "[1]", raw<std::int64_t>(-5)))).value();
+  const Checkpoint f32 = Checkpoint::open(dir.write("f.safetensors", one_tensor("x", "F32", "[1]", raw(1.0f)))).value();
   std::array<float, 2> floats;
   std::array<std::int64_t, 2> integers;
 
@@ -456,8 +399,7 @@ TEST(Read, RefusesOtherTypesAndCounts) {
   EXPECT_EQ(not_float.error().code, Errc::kUnsupported);
   EXPECT_NE(not_float.error().message.find("dtype I64, wanted F32, BF16, F16"), std::string::npos)
       << not_float.error().message;
-  EXPECT_EQ(read_i64(*f32.find("x"), std::span(integers).first(1)).error().code,
-            Errc::kUnsupported);
+  EXPECT_EQ(read_i64(*f32.find("x"), std::span(integers).first(1)).error().code, Errc::kUnsupported);
   EXPECT_EQ(read_f32(*f32.find("x"), floats).error().code, Errc::kMismatch);
   EXPECT_EQ(read_i64(*i64.find("x"), integers).error().code, Errc::kMismatch);
   ASSERT_TRUE(read_i64(*i64.find("x"), std::span(integers).first(1)));

@@ -30,8 +30,7 @@ class RandomMessages {
 
   /// A message whose body is alternative `type` of Body.
   Message message(std::size_t type) {
-    return {SessionId{engine_()}, RoundId{static_cast<std::uint32_t>(engine_())}, position(),
-            body(type)};
+    return {SessionId{engine_()}, RoundId{static_cast<std::uint32_t>(engine_())}, position(), body(type)};
   }
 
   WireTensor tensor(std::vector<std::int64_t> shape) {
@@ -47,9 +46,7 @@ class RandomMessages {
   }
   std::int64_t big_natural() { return integer(0, std::numeric_limits<std::int64_t>::max()); }
   Position position() { return integer(0, static_cast<std::int64_t>(kLimits.tokens_max)); }
-  std::int32_t draft_length() {
-    return static_cast<std::int32_t>(integer(0, kLimits.draft_length_max));
-  }
+  std::int32_t draft_length() { return static_cast<std::int32_t>(integer(0, kLimits.draft_length_max)); }
 
   template <typename Enum>
   Enum enumerator(Enum last) {
@@ -105,14 +102,8 @@ class RandomMessages {
   }
 
   PairFacts facts() {
-    PairFacts result{engine_(),
-                     engine_(),
-                     natural(),
-                     natural(),
-                     position(),
-                     enumerator(DType::kU8),
-                     enumerator(DType::kU8),
-                     {}};
+    PairFacts result{
+        engine_(), engine_(), natural(), natural(), position(), enumerator(DType::kU8), enumerator(DType::kU8), {}};
     for (std::int64_t i = integer(0, 2); i > 0; --i) {
       result.donors.push_back({coin(), natural(), natural(), natural(), natural()});
     }
@@ -126,7 +117,10 @@ class RandomMessages {
   }
 
   void fill(Hello& m) {
-    m = {enumerator(Role::kDrafter), text(), facts(), {big_natural(), {natural() / 2, natural() / 2, position()}, big_natural()}};
+    m = {enumerator(Role::kDrafter),
+         text(),
+         facts(),
+         {big_natural(), {natural() / 2, natural() / 2, position()}, big_natural()}};
   }
   void fill(Welcome& m) { m = {engine_()}; }
   void fill(Refuse& m) { m = {enumerator(Errc::kIo), text()}; }
@@ -135,9 +129,17 @@ class RandomMessages {
   void fill(Drain&) {}
   SamplingParams sampling() {
     const auto number = [&] { return static_cast<float>(integer(-1000, 1000)) / 64; };
-    SamplingParams result{.temperature = number(), .top_k = natural(), .top_p = number(), .min_p = number(),
-                          .repetition_penalty = number(), .presence_penalty = number(), .frequency_penalty = number(),
-                          .suppress_tokens = tokens(0, 5), .min_tokens = big_natural(), .seed = engine_(), .rule = enumerator(SamplingRule::kTypical)};
+    SamplingParams result{.temperature = number(),
+                          .top_k = natural(),
+                          .top_p = number(),
+                          .min_p = number(),
+                          .repetition_penalty = number(),
+                          .presence_penalty = number(),
+                          .frequency_penalty = number(),
+                          .suppress_tokens = tokens(0, 5),
+                          .min_tokens = big_natural(),
+                          .seed = engine_(),
+                          .rule = enumerator(SamplingRule::kTypical)};
     for (std::int64_t i = integer(0, 3); i > 0; --i) result.logit_bias.push_back({natural(), number()});
     if (coin()) result.logprobs = static_cast<std::int32_t>(integer(0, kLogprobsMax));
     return result;
@@ -195,8 +197,17 @@ class RandomMessages {
   void fill(Free&) {}
   void fill(Failed& m) { m = {enumerator(Errc::kIo), text()}; }
   void fill(Generate& m) {
-    m = {tokens(0, 200), big_natural(), draft_length(), tokens(0, 5), natural() % 86'400'001, coin(), sampling(), coin(),
-         enumerator(DraftPolicy::kThompson), coin(), coin()};
+    m = {tokens(0, 200),
+         big_natural(),
+         draft_length(),
+         tokens(0, 5),
+         natural() % 86'400'001,
+         coin(),
+         sampling(),
+         coin(),
+         enumerator(DraftPolicy::kThompson),
+         coin(),
+         coin()};
   }
   void fill(Step& m) { m = {draft_length(), tokens(0, kLimits.draft_length_max)}; }
   void fill(Tokens& m) {
@@ -206,22 +217,29 @@ class RandomMessages {
     m.round = {.draft_length = draft_length(), .drafts = tokens(0, kLimits.draft_length_max)};
     const auto drafted = static_cast<int>(m.round->drafts.size());
     const auto seconds = [&] { return static_cast<double>(natural()) / 7e6; };
-    m.round->outcome = {.source = enumerator(DraftSource::kNgram), .drafted = drafted, .accepted = static_cast<int>(integer(0, drafted)),
-                        .draft_s = seconds(), .draft_wire_s = seconds(), .verify_s = seconds(), .round_s = seconds(),
-                        .draft_bytes = big_natural(), .draft_rows = natural()};
+    m.round->outcome = {.source = enumerator(DraftSource::kNgram),
+                        .drafted = drafted,
+                        .accepted = static_cast<int>(integer(0, drafted)),
+                        .draft_s = seconds(),
+                        .draft_wire_s = seconds(),
+                        .verify_s = seconds(),
+                        .round_s = seconds(),
+                        .draft_bytes = big_natural(),
+                        .draft_rows = natural()};
   }
   void fill(Done& m) {
     m.reason = enumerator(FinishReason::kLength);
-    m.metrics = {big_natural(),  big_natural(), big_natural(), big_natural(), counts(),
-                 counts(),       big_natural(), big_natural(), big_natural(), big_natural(),
-                 -big_natural(), big_natural(), big_natural(), big_natural(), big_natural(), big_natural(), big_natural(), big_natural()};
+    m.metrics = {big_natural(), big_natural(), big_natural(), big_natural(), counts(),       counts(),
+                 big_natural(), big_natural(), big_natural(), big_natural(), -big_natural(), big_natural(),
+                 big_natural(), big_natural(), big_natural(), big_natural(), big_natural(),  big_natural()};
     m.metrics.accepted_per_position.resize(m.metrics.drafted_per_position.size());
   }
   void fill(StatusRequest&) {}
   void fill(Status& m) {
     m = {natural(), natural(), natural(), natural()};
     for (std::int64_t i = integer(0, 3); i > 0; --i) {
-      m.workers.push_back({enumerator(Role::kDrafter), text(), natural(), coin(), big_natural(), big_natural(), big_natural()});
+      m.workers.push_back(
+          {enumerator(Role::kDrafter), text(), natural(), coin(), big_natural(), big_natural(), big_natural()});
     }
   }
 
@@ -233,8 +251,7 @@ class RandomMessages {
 
 bool equal(const WireTensor& a, const WireTensor& b) {
   const auto x = a.data.bytes(), y = b.data.bytes();
-  return a.dtype == b.dtype && a.shape == b.shape &&
-         std::equal(x.begin(), x.end(), y.begin(), y.end());
+  return a.dtype == b.dtype && a.shape == b.shape && std::equal(x.begin(), x.end(), y.begin(), y.end());
 }
 bool equal(const KvRows& a, const KvRows& b) {
   return a.from == b.from && a.to == b.to &&
@@ -297,8 +314,8 @@ bool equal(const RoundReport& x, const RoundReport& y) {
   return x.draft_length == y.draft_length && x.drafts == y.drafts && key(x.outcome) == key(y.outcome);
 }
 bool equal(const Tokens& a, const Tokens& b) {
-  return a.index == b.index && a.tokens == b.tokens && a.logprobs == b.logprobs && a.round.has_value() == b.round.has_value() &&
-         (!a.round || equal(*a.round, *b.round));
+  return a.index == b.index && a.tokens == b.tokens && a.logprobs == b.logprobs &&
+         a.round.has_value() == b.round.has_value() && (!a.round || equal(*a.round, *b.round));
 }
 auto key(const Heartbeat& m) {
   const auto& [a] = m;
@@ -320,17 +337,19 @@ bool equal(const T& a, const T& b) {
 bool equal(const KvChunk& a, const KvChunk& b) { return equal(a.kv, b.kv); }
 bool equal(const Draft& a, const Draft& b) {
   const auto& [token, length, hidden, kv, sampling, index, want_state, want_q] = a;
-  return want_state == b.want_state && want_q == b.want_q && token == b.token && length == b.draft_length && equal(hidden, b.hidden) && equal(kv, b.kv) && sampling == b.sampling && index == b.index;
+  return want_state == b.want_state && want_q == b.want_q && token == b.token && length == b.draft_length &&
+         equal(hidden, b.hidden) && equal(kv, b.kv) && sampling == b.sampling && index == b.index;
 }
 bool equal(const Candidates& a, const Candidates& b) {
   const auto& [tokens, ns, q, state] = a;
-  return tokens == b.tokens && ns == b.draft_ns && q == b.q && state.has_value() == b.state.has_value() && (!state || equal(*state, *b.state));
+  return tokens == b.tokens && ns == b.draft_ns && q == b.q && state.has_value() == b.state.has_value() &&
+         (!state || equal(*state, *b.state));
 }
 bool equal(const Verdict& a, const Verdict& b) {
   const auto& [accepted, token, committed, hidden, kv, ns, logprobs, cached] = a;
   return accepted == b.accepted && token == b.next_token && committed == b.committed &&
-         hidden.has_value() == b.hidden.has_value() && (!hidden || equal(*hidden, *b.hidden)) &&
-         equal(kv, b.kv) && ns == b.verify_ns && logprobs == b.logprobs && cached == b.cached_tokens;
+         hidden.has_value() == b.hidden.has_value() && (!hidden || equal(*hidden, *b.hidden)) && equal(kv, b.kv) &&
+         ns == b.verify_ns && logprobs == b.logprobs && cached == b.cached_tokens;
 }
 bool equal(const Status& a, const Status& b) {
   const auto& [verifiers, drafters, sessions, waiting, workers] = a;
@@ -343,11 +362,8 @@ bool equal(const Done& a, const Done& b) {
   return reason == b.reason && key(metrics) == key(b.metrics);
 }
 bool equal(const Message& a, const Message& b) {
-  return a.session == b.session && a.round == b.round && a.base == b.base &&
-         a.body.index() == b.body.index() &&
-         std::visit(
-             [&](const auto& x) { return equal(x, std::get<std::decay_t<decltype(x)>>(b.body)); },
-             a.body);
+  return a.session == b.session && a.round == b.round && a.base == b.base && a.body.index() == b.body.index() &&
+         std::visit([&](const auto& x) { return equal(x, std::get<std::decay_t<decltype(x)>>(b.body)); }, a.body);
 }
 
 // ---- frames made and mangled by hand ----
@@ -366,8 +382,7 @@ using flatbuffers::Offset;
 /// A header frame whose body `build` makes; `tensors` become its tensor facts.
 template <typename Build>
 SharedBytes header(wire::Body type, Build build, std::uint32_t version = kProtocolVersion,
-                   const std::vector<std::vector<std::int64_t>>& shapes = {},
-                   wire::DType dtype = wire::DType::F32) {
+                   const std::vector<std::vector<std::int64_t>>& shapes = {}, wire::DType dtype = wire::DType::F32) {
   FlatBufferBuilder builder;
   std::vector<Offset<wire::TensorFacts>> tensors;
   for (const auto& shape : shapes) {
@@ -375,8 +390,7 @@ SharedBytes header(wire::Body type, Build build, std::uint32_t version = kProtoc
   }
   const Offset<void> body = build(builder);
   wire::FinishEnvelopeBuffer(
-      builder,
-      wire::CreateEnvelope(builder, version, 1, 2, 3, builder.CreateVector(tensors), type, body));
+      builder, wire::CreateEnvelope(builder, version, 1, 2, 3, builder.CreateVector(tensors), type, body));
   return copy_of(std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize())));
 }
 
@@ -386,8 +400,7 @@ SharedBytes verdict_header(std::uint32_t hidden, std::uint32_t key, std::uint32_
   return header(
       wire::Body::Verdict,
       [&](FlatBufferBuilder& builder) {
-        std::vector<Offset<wire::DonorDelta>> donors{
-            wire::CreateDonorDelta(builder, 0, key, value)};
+        std::vector<Offset<wire::DonorDelta>> donors{wire::CreateDonorDelta(builder, 0, key, value)};
         const auto kv = wire::CreateKvRows(builder, 0, 2, builder.CreateVector(donors));
         return wire::CreateVerdict(builder, 0, 0, 0, hidden, kv).Union();
       },
@@ -406,8 +419,7 @@ Draft good_draft() {
           .hidden = tensor_of({8}),
           .kv = {10,
                  12,
-                 {{10, tensor_of({2, 1, 4}), tensor_of({2, 1, 4})},
-                  {11, tensor_of({1, 1, 8}), tensor_of({1, 1, 8})}}}};
+                 {{10, tensor_of({2, 1, 4}), tensor_of({2, 1, 4})}, {11, tensor_of({1, 1, 8}), tensor_of({1, 1, 8})}}}};
 }
 Frames good_frames() { return encode({SessionId{1}, RoundId{2}, 12, good_draft()}); }
 
@@ -419,8 +431,7 @@ TEST(Codec, EveryMessageSurvivesTheWire) {
       RandomMessages random(seed);
       const Message sent = random.message(type);
       const Result<Message> received = decode(encode(sent));
-      ASSERT_TRUE(received) << name_of(sent) << ", seed " << seed << ": "
-                            << received.error().message;
+      ASSERT_TRUE(received) << name_of(sent) << ", seed " << seed << ": " << received.error().message;
       ASSERT_TRUE(equal(sent, *received)) << name_of(sent) << ", seed " << seed;
     }
   }
@@ -485,9 +496,7 @@ std::vector<Wrong> all_wrongs() {
   const auto hello = [](auto change) { return body_with(Hello{}, change); };
   const auto verdict_frames = [](std::uint32_t hidden, std::uint32_t key, std::uint32_t value,
                                  std::vector<std::vector<std::int64_t>> shapes = kShapes) {
-    return [=] {
-      return Frames{verdict_header(hidden, key, value, shapes), zeros(16), zeros(32), zeros(32)};
-    };
+    return [=] { return Frames{verdict_header(hidden, key, value, shapes), zeros(16), zeros(32), zeros(32)}; };
   };
   const auto draft_with_bare_hidden = [](FlatBufferBuilder& builder) {
     return wire::CreateDraft(builder, 0, 0, 1, wire::CreateKvRows(builder)).Union();
@@ -504,11 +513,9 @@ std::vector<Wrong> all_wrongs() {
       {"no_frames", [] { return Frames{}; }, kBad, "no frames"},
       {"too_many_frames", frames_with([](Frames& f) { f.push_back(zeros(1)); }), kBig,
        "6 or more tensor frames, at most 5"},
-      {"header_too_large",
-       frames_with([](Frames& f) { f[0] = zeros(kLimits.header_bytes_max + 1); }), kBig,
+      {"header_too_large", frames_with([](Frames& f) { f[0] = zeros(kLimits.header_bytes_max + 1); }), kBig,
        "frame 0 has 8388609 bytes, at most 8388608"},
-      {"tensor_too_large",
-       frames_with([](Frames& f) { f[1] = zeros(kLimits.tensor_bytes_max + 1); }), kBig,
+      {"tensor_too_large", frames_with([](Frames& f) { f[1] = zeros(kLimits.tensor_bytes_max + 1); }), kBig,
        "frame 1 has 67108865 bytes, at most 67108864"},
       {"frame_missing", frames_with([](Frames& f) { f.pop_back(); }), kBad,
        "4 tensor frames came, the header describes 5"},
@@ -523,8 +530,7 @@ std::vector<Wrong> all_wrongs() {
        "hidden has 31 bytes, wanted those of F32 [8]"},
       {"frame_long", frames_with([](Frames& f) { f[1] = zeros(33); }), kBad, "hidden has 33 bytes"},
       // envelope
-      {"empty_header", frames_with([](Frames& f) { f[0] = SharedBytes(); }), kBad,
-       "of 0 bytes is not"},
+      {"empty_header", frames_with([](Frames& f) { f[0] = SharedBytes(); }), kBad, "of 0 bytes is not"},
       {"wrong_identifier", frames_with([](Frames& f) {
          std::vector<std::byte> bytes(f[0].bytes().begin(), f[0].bytes().end());
          bytes[4] = std::byte{'X'};
@@ -534,25 +540,21 @@ std::vector<Wrong> all_wrongs() {
       {"other_version",
        [] {
          return Frames{header(
-             wire::Body::Heartbeat,
-             [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
+             wire::Body::Heartbeat, [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
              kProtocolVersion + 1)};
        },
        Errc::kVersionMismatch, "version 6, this node speaks 5"},
       // A later version may change whatever it likes; only the version field must be found.
       {"other_version_with_another_body",
        [] {
-         return Frames{header(
-                           static_cast<wire::Body>(99),
-                           [](FlatBufferBuilder& builder) {
-                             return Offset<void>(builder.CreateString("unlike a table").o);
-                           },
-                           7),
-                       zeros(3)};
+         return Frames{
+             header(
+                 static_cast<wire::Body>(99),
+                 [](FlatBufferBuilder& builder) { return Offset<void>(builder.CreateString("unlike a table").o); }, 7),
+             zeros(3)};
        },
        Errc::kVersionMismatch, "version 7, this node speaks 5"},
-      {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad,
-       "body type is 99, wanted 1 to 22"},
+      {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad, "body type is 99, wanted 1 to 22"},
       {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 22"},
       {"no_body", bare(wire::Body::Heartbeat, false), kBad, "there is no body"},
       {"base_negative",
@@ -578,41 +580,34 @@ std::vector<Wrong> all_wrongs() {
        kBad, "key has rank 2, wanted 3"},
       {"tensor_dtype",
        [=] {
-         return Frames{header(wire::Body::Draft, draft_with_bare_hidden, kProtocolVersion, {{4}},
-                              static_cast<wire::DType>(6)),
-                       zeros(16)};
+         return Frames{
+             header(wire::Body::Draft, draft_with_bare_hidden, kProtocolVersion, {{4}}, static_cast<wire::DType>(6)),
+             zeros(16)};
        },
        kBad, "dtype is 6, wanted 0 to 5"},
       {"tensor_extent_negative",
        [=] {
-         return Frames{header(wire::Body::Draft, draft_with_bare_hidden, kProtocolVersion, {{-4}}),
-                       zeros(16)};
+         return Frames{header(wire::Body::Draft, draft_with_bare_hidden, kProtocolVersion, {{-4}}), zeros(16)};
        },
        kBad, "hidden has 16 bytes, wanted those of F32 [-4]"},
       {"tensor_shape_overflows",
-       verdict_frames(1, 2, 3, {{4}, {std::int64_t{1} << 31, std::int64_t{1} << 31, 4}, {2, 1, 4}}),
-       kBad, "key has 32 bytes, wanted those of F32 [2147483648, 2147483648, 4]"},
+       verdict_frames(1, 2, 3, {{4}, {std::int64_t{1} << 31, std::int64_t{1} << 31, 4}, {2, 1, 4}}), kBad,
+       "key has 32 bytes, wanted those of F32 [2147483648, 2147483648, 4]"},
       {"tensor_shape_wraps_to_the_right_size",
        // 4 bytes * 2^31 * 2^31 * 2 wraps to 0 in 64 bits.
        [] {
-         return Frames{
-             verdict_header(1, 2, 3,
-                            {{4}, {std::int64_t{1} << 31, std::int64_t{1} << 31, 2}, {2, 1, 4}}),
-             zeros(16), zeros(0), zeros(32)};
+         return Frames{verdict_header(1, 2, 3, {{4}, {std::int64_t{1} << 31, std::int64_t{1} << 31, 2}, {2, 1, 4}}),
+                       zeros(16), zeros(0), zeros(32)};
        },
        kBad, "key has 0 bytes"},
       {"tensor_zero_hides_absurd_extent",
        [] {
-         return Frames{
-             verdict_header(1, 2, 3,
-                            {{4}, {0, std::numeric_limits<std::int64_t>::max(), 4}, {2, 1, 4}}),
-             zeros(16), zeros(0), zeros(32)};
+         return Frames{verdict_header(1, 2, 3, {{4}, {0, std::numeric_limits<std::int64_t>::max(), 4}, {2, 1, 4}}),
+                       zeros(16), zeros(0), zeros(32)};
        },
        kBad, "key has 0 bytes"},
-      {"frame_number_zero", verdict_frames(1, 0, 3), kBad,
-       "key is said to be in frame 0, wanted 1 to 3"},
-      {"frame_number_beyond", verdict_frames(1, 2, 4), kBad,
-       "value is said to be in frame 4, wanted 1 to 3"},
+      {"frame_number_zero", verdict_frames(1, 0, 3), kBad, "key is said to be in frame 0, wanted 1 to 3"},
+      {"frame_number_beyond", verdict_frames(1, 2, 4), kBad, "value is said to be in frame 4, wanted 1 to 3"},
       {"frame_number_twice", verdict_frames(1, 2, 2), kBad, "value is in frame 2, which is in use"},
       {"frame_unused", verdict_frames(0, 2, 3), kBad, "nothing refers to tensor frame 1"},
       // kv rows
@@ -632,16 +627,13 @@ std::vector<Wrong> all_wrongs() {
          return Frames{header(wire::Body::KvChunk, [](FlatBufferBuilder& builder) {
            std::vector<Offset<wire::DonorDelta>> donors;
            for (int i = 0; i < 3; ++i) donors.push_back(wire::CreateDonorDelta(builder, 0, 1, 2));
-           return wire::CreateKvChunk(
-                      builder, wire::CreateKvRows(builder, 0, 2, builder.CreateVector(donors)))
-               .Union();
+           return wire::CreateKvChunk(builder, wire::CreateKvRows(builder, 0, 2, builder.CreateVector(donors))).Union();
          })};
        },
        kBig, "3 kv donors, at most 2"},
       {"kv_first_before_from", draft_with([](Draft& d) { d.kv.donors[0].first = 9; }), kBad,
        "kv donor's first is 9, wanted 10 to 12"},
-      {"kv_first_after_to", draft_with([](Draft& d) { d.kv.donors[0].first = 13; }), kBad,
-       "kv donor's first is 13"},
+      {"kv_first_after_to", draft_with([](Draft& d) { d.kv.donors[0].first = 13; }), kBad, "kv donor's first is 13"},
       {"kv_rows_missing", draft_with([](Draft& d) { d.kv.donors[1].first = 10; }), kBad,
        "kv donor has 1 rows from 10 on, wanted them to end at 12"},
       {"kv_shapes_differ", draft_with([](Draft& d) {
@@ -653,33 +645,27 @@ std::vector<Wrong> all_wrongs() {
        }),
        kBad, "key is F32 [2, 1, 4], value is BF16 [2, 1, 4]"},
       // bodies
-      {"hello_role", hello([](Hello& m) { m.role = Role{2}; }), kBad,
-       "Hello: role is 2, wanted 0 to 1"},
-      {"hello_kv_dtype", hello([](Hello& m) { m.facts.kv_dtype = DType{6}; }), kBad,
-       "kv_dtype is 6, wanted 0 to 5"},
-      {"hello_hidden_dtype", hello([](Hello& m) { m.facts.hidden_dtype = DType{255}; }), kBad,
-       "hidden_dtype is 255"},
-      {"hello_hidden_size", hello([](Hello& m) { m.facts.hidden_size = -1; }), kBad,
-       "hidden_size is -1"},
-      {"hello_vocab_size", hello([](Hello& m) { m.facts.vocab_size = -1; }), kBad,
-       "vocab_size is -1"},
-      {"hello_context_max", hello([](Hello& m) { m.facts.context_max = kFar; }), kBad,
-       "context_max is 1048577"},
-      {"hello_donors", hello([](Hello& m) { m.facts.donors.resize(3); }), kBig,
-       "3 donors, at most 2"},
-      {"hello_donor_layer", hello([](Hello& m) { m.facts.donors = {{.layer = -1}}; }), kBad,
-       "layer is -1"},
-      {"hello_donor_heads", hello([](Hello& m) { m.facts.donors = {{.num_key_value_heads = -1}}; }),
-       kBad, "num_key_value_heads is -1"},
-      {"hello_donor_head_dim", hello([](Hello& m) { m.facts.donors = {{.head_dim = -1}}; }), kBad,
-       "head_dim is -1"},
-      {"hello_donor_window", hello([](Hello& m) { m.facts.donors = {{.sliding_window = -1}}; }),
-       kBad, "sliding_window is -1"},
+      {"hello_role", hello([](Hello& m) { m.role = Role{2}; }), kBad, "Hello: role is 2, wanted 0 to 1"},
+      {"hello_kv_dtype", hello([](Hello& m) { m.facts.kv_dtype = DType{6}; }), kBad, "kv_dtype is 6, wanted 0 to 5"},
+      {"hello_hidden_dtype", hello([](Hello& m) { m.facts.hidden_dtype = DType{255}; }), kBad, "hidden_dtype is 255"},
+      {"hello_hidden_size", hello([](Hello& m) { m.facts.hidden_size = -1; }), kBad, "hidden_size is -1"},
+      {"hello_vocab_size", hello([](Hello& m) { m.facts.vocab_size = -1; }), kBad, "vocab_size is -1"},
+      {"hello_context_max", hello([](Hello& m) { m.facts.context_max = kFar; }), kBad, "context_max is 1048577"},
+      {"hello_donors", hello([](Hello& m) { m.facts.donors.resize(3); }), kBig, "3 donors, at most 2"},
+      {"hello_donor_layer", hello([](Hello& m) { m.facts.donors = {{.layer = -1}}; }), kBad, "layer is -1"},
+      {"hello_donor_heads", hello([](Hello& m) { m.facts.donors = {{.num_key_value_heads = -1}}; }), kBad,
+       "num_key_value_heads is -1"},
+      {"hello_donor_head_dim", hello([](Hello& m) { m.facts.donors = {{.head_dim = -1}}; }), kBad, "head_dim is -1"},
+      {"hello_donor_window", hello([](Hello& m) { m.facts.donors = {{.sliding_window = -1}}; }), kBad,
+       "sliding_window is -1"},
       {"hello_sessions_max", hello([](Hello& m) { m.capacity.sessions_max = -1; }), kBad, "sessions_max is -1"},
-      {"hello_kv_position", hello([](Hello& m) { m.capacity.kv_cost.bytes_per_position = (std::int64_t{1} << 30) + 1; }), kBad,
+      {"hello_kv_position",
+       hello([](Hello& m) { m.capacity.kv_cost.bytes_per_position = (std::int64_t{1} << 30) + 1; }), kBad,
        "bytes_per_position is 1073741825"},
-      {"hello_kv_ring", hello([](Hello& m) { m.capacity.kv_cost.ring_bytes_per_position = -1; }), kBad, "ring_bytes_per_position is -1"},
-      {"hello_kv_ring_rows", hello([](Hello& m) { m.capacity.kv_cost.ring_rows = kFar; }), kBad, "ring_rows is 1048577"},
+      {"hello_kv_ring", hello([](Hello& m) { m.capacity.kv_cost.ring_bytes_per_position = -1; }), kBad,
+       "ring_bytes_per_position is -1"},
+      {"hello_kv_ring_rows", hello([](Hello& m) { m.capacity.kv_cost.ring_rows = kFar; }), kBad,
+       "ring_rows is 1048577"},
       {"hello_kv_bytes_max", hello([](Hello& m) { m.capacity.kv_bytes_max = -1; }), kBad, "kv_bytes_max is -1"},
       {"hello_without_facts",
        [] {
@@ -689,11 +675,9 @@ std::vector<Wrong> all_wrongs() {
          })};
        },
        kBad, "failed verification"},
-      {"refuse_code", body_with(Refuse{}, [](Refuse& m) { m.code = Errc{12}; }), kBad,
-       "code is 12, wanted 0 to 11"},
+      {"refuse_code", body_with(Refuse{}, [](Refuse& m) { m.code = Errc{12}; }), kBad, "code is 12, wanted 0 to 11"},
       {"prefill_empty", body_with(Prefill{}, [](Prefill&) {}), kBad, "0 tokens, wanted at least 1"},
-      {"prefill_long",
-       body_with(Prefill{}, [&](Prefill& m) { m.tokens = tokens(kLimits.tokens_max + 1); }), kBig,
+      {"prefill_long", body_with(Prefill{}, [&](Prefill& m) { m.tokens = tokens(kLimits.tokens_max + 1); }), kBig,
        "1048577 tokens, at most 1048576"},
       {"prefill_negative_token",
        body_with(Prefill{},
@@ -716,134 +700,187 @@ std::vector<Wrong> all_wrongs() {
          })};
        },
        kBad, "failed verification"},
-      {"prefill_stop_ids_long", body_with(Prefill{.tokens = {1}}, [&](Prefill& m) { m.stop_ids = tokens(kSamplingListMax + 1); }), kBig,
+      {"prefill_stop_ids_long",
+       body_with(Prefill{.tokens = {1}}, [&](Prefill& m) { m.stop_ids = tokens(kSamplingListMax + 1); }), kBig,
        "4097 stop_ids, at most 4096"},
-      {"prefill_stop_ids", body_with(Prefill{.tokens = {1}}, [](Prefill& m) { m.stop_ids = {-1}; }), kBad, "-1 among stop_ids"},
+      {"prefill_stop_ids", body_with(Prefill{.tokens = {1}}, [](Prefill& m) { m.stop_ids = {-1}; }), kBad,
+       "-1 among stop_ids"},
       {"sampling_top_k", body_with(Generate{}, [](Generate& m) { m.sampling.top_k = -1; }), kBad, "top_k is -1"},
-      {"sampling_temperature", body_with(Generate{}, [](Generate& m) { m.sampling.temperature = std::numeric_limits<float>::quiet_NaN(); }),
+      {"sampling_temperature",
+       body_with(Generate{}, [](Generate& m) { m.sampling.temperature = std::numeric_limits<float>::quiet_NaN(); }),
        kBad, "temperature is nan, wanted a finite number"},
-      {"sampling_bias", body_with(Generate{}, [](Generate& m) { m.sampling.logit_bias = {{1, std::numeric_limits<float>::infinity()}}; }),
+      {"sampling_bias",
+       body_with(Generate{},
+                 [](Generate& m) {
+                   m.sampling.logit_bias = {{1, std::numeric_limits<float>::infinity()}};
+                 }),
        kBad, "logit bias is inf, wanted a finite number"},
-      {"sampling_min_tokens", body_with(Generate{}, [](Generate& m) { m.sampling.min_tokens = -1; }), kBad, "min_tokens is -1"},
+      {"sampling_min_tokens", body_with(Generate{}, [](Generate& m) { m.sampling.min_tokens = -1; }), kBad,
+       "min_tokens is -1"},
       {"sampling_suppress_tokens", body_with(Generate{}, [](Generate& m) { m.sampling.suppress_tokens = {-1}; }), kBad,
        "-1 among suppress_tokens"},
       {"sampling_suppress_tokens_long",
        body_with(Generate{}, [&](Generate& m) { m.sampling.suppress_tokens = tokens(kSamplingListMax + 1); }), kBig,
        "4097 suppress_tokens, at most 4096"},
-      {"sampling_bias_token", body_with(Generate{}, [](Generate& m) { m.sampling.logit_bias = {{-1, 0}}; }), kBad,
-       "logit bias's token is -1"},
-      {"sampling_bias_long", body_with(Generate{}, [](Generate& m) { m.sampling.logit_bias.resize(kSamplingListMax + 1); }), kBig,
+      {"sampling_bias_token",
+       body_with(Generate{},
+                 [](Generate& m) {
+                   m.sampling.logit_bias = {{-1, 0}};
+                 }),
+       kBad, "logit bias's token is -1"},
+      {"sampling_bias_long",
+       body_with(Generate{}, [](Generate& m) { m.sampling.logit_bias.resize(kSamplingListMax + 1); }), kBig,
        "4097 logit biases, at most 4096"},
       {"draft_token", draft_with([](Draft& d) { d.token = -1; }), kBad, "Draft: token is -1"},
       {"draft_length_negative", draft_with([](Draft& d) { d.draft_length = -1; }), kBad,
        "draft_length is -1, wanted 0 to 32"},
-      {"draft_length_long", draft_with([](Draft& d) { d.draft_length = kLong; }), kBad,
-       "draft_length is 33"},
-      {"candidates_long", body_with(Candidates{}, [&](Candidates& m) { m.tokens = tokens(33); }),
-       kBig, "33 tokens, at most 32"},
-      {"candidates_token", body_with(Candidates{}, [](Candidates& m) { m.tokens = {-1}; }), kBad,
-       "-1 among tokens"},
-      {"candidates_ns", body_with(Candidates{}, [](Candidates& m) { m.draft_ns = -1; }), kBad,
-       "draft_ns is -1"},
+      {"draft_length_long", draft_with([](Draft& d) { d.draft_length = kLong; }), kBad, "draft_length is 33"},
+      {"candidates_long", body_with(Candidates{}, [&](Candidates& m) { m.tokens = tokens(33); }), kBig,
+       "33 tokens, at most 32"},
+      {"candidates_token", body_with(Candidates{}, [](Candidates& m) { m.tokens = {-1}; }), kBad, "-1 among tokens"},
+      {"candidates_ns", body_with(Candidates{}, [](Candidates& m) { m.draft_ns = -1; }), kBad, "draft_ns is -1"},
       {"need_kv_have", body_with(NeedKv{}, [](NeedKv& m) { m.have = -1; }), kBad, "have is -1"},
-      {"sampling_rule", body_with(Generate{}, [](Generate& m) { m.sampling.rule = static_cast<SamplingRule>(3); }), kBad, "rule is 3, wanted 0 to 2"},
+      {"sampling_rule", body_with(Generate{}, [](Generate& m) { m.sampling.rule = static_cast<SamplingRule>(3); }),
+       kBad, "rule is 3, wanted 0 to 2"},
       {"draft_index", draft_with([](Draft& d) { d.index = -1; }), kBad, "index is -1"},
       {"q_long", body_with(Candidates{}, [](Candidates& m) { m.q.resize(33); }), kBig, "33 distributions, at most 32"},
-      {"q_empty", body_with(Candidates{}, [](Candidates& m) { m.q.resize(1); }), kBad, "0 ids and 0 weights in a distribution, wanted 1 to 64, as many"},
-      {"q_wide", body_with(Candidates{}, [&](Candidates& m) { m.q = {{tokens(65), std::vector<float>(65, 1), 65}}; }), kBig,
-       "65 distribution's ids, at most 64"},
-      {"q_without_weights", body_with(Candidates{}, [](Candidates& m) { m.q = {{{1, 2}, {1}, 1}}; }), kBad, "2 ids and 1 weights"},
-      {"q_order", body_with(Candidates{}, [](Candidates& m) { m.q = {{{2, 2}, {1, 1}, 2}}; }), kBad, "a distribution has 2 after 2"},
-      {"q_negative", body_with(Candidates{}, [](Candidates& m) { m.q = {{{1, 2}, {1, -1}, 0}}; }), kBad, "a distribution's weight is -1"},
-      {"q_nan", body_with(Candidates{}, [](Candidates& m) { m.q = {{{1}, {std::numeric_limits<float>::quiet_NaN()}, 1}}; }), kBad, "weight is nan"},
-      {"q_zero", body_with(Verify{.tokens = {1, 2}}, [](Verify& m) { m.q = {{{1, 2}, {0, 0}, 0}}; }), kBad, "weights are all 0"},
+      {"q_empty", body_with(Candidates{}, [](Candidates& m) { m.q.resize(1); }), kBad,
+       "0 ids and 0 weights in a distribution, wanted 1 to 64, as many"},
+      {"q_wide",
+       body_with(Candidates{},
+                 [&](Candidates& m) {
+                   m.q = {{tokens(65), std::vector<float>(65, 1), 65}};
+                 }),
+       kBig, "65 distribution's ids, at most 64"},
+      {"q_without_weights",
+       body_with(Candidates{},
+                 [](Candidates& m) {
+                   m.q = {{{1, 2}, {1}, 1}};
+                 }),
+       kBad, "2 ids and 1 weights"},
+      {"q_order",
+       body_with(Candidates{},
+                 [](Candidates& m) {
+                   m.q = {{{2, 2}, {1, 1}, 2}};
+                 }),
+       kBad, "a distribution has 2 after 2"},
+      {"q_negative",
+       body_with(Candidates{},
+                 [](Candidates& m) {
+                   m.q = {{{1, 2}, {1, -1}, 0}};
+                 }),
+       kBad, "a distribution's weight is -1"},
+      {"q_nan",
+       body_with(Candidates{},
+                 [](Candidates& m) {
+                   m.q = {{{1}, {std::numeric_limits<float>::quiet_NaN()}, 1}};
+                 }),
+       kBad, "weight is nan"},
+      {"q_zero",
+       body_with(Verify{.tokens = {1, 2}},
+                 [](Verify& m) {
+                   m.q = {{{1, 2}, {0, 0}, 0}};
+                 }),
+       kBad, "weights are all 0"},
       {"verify_empty", body_with(Verify{}, [](Verify&) {}), kBad, "0 tokens, wanted at least 1"},
-      {"verify_long", body_with(Verify{}, [&](Verify& m) { m.tokens = tokens(34); }), kBig,
-       "34 tokens, at most 33"},
-      {"verify_token", body_with(Verify{}, [](Verify& m) { m.tokens = {-1}; }), kBad,
-       "-1 among tokens"},
+      {"verify_long", body_with(Verify{}, [&](Verify& m) { m.tokens = tokens(34); }), kBig, "34 tokens, at most 33"},
+      {"verify_token", body_with(Verify{}, [](Verify& m) { m.tokens = {-1}; }), kBad, "-1 among tokens"},
       {"verify_kv_from", body_with(Verify{{1}, -1}, [](Verify&) {}), kBad, "kv_from is -1"},
       {"verdict_accepted_negative", body_with(Verdict{}, [](Verdict& m) { m.accepted = -1; }), kBad,
        "accepted is -1, wanted 0 to 32"},
-      {"verdict_accepted_long", body_with(Verdict{}, [](Verdict& m) { m.accepted = kLong; }), kBad,
-       "accepted is 33"},
-      {"verdict_next_token", body_with(Verdict{}, [](Verdict& m) { m.next_token = -1; }), kBad,
-       "next_token is -1"},
-      {"verdict_committed", body_with(Verdict{}, [](Verdict& m) { m.committed = kFar; }), kBad,
-       "committed is 1048577"},
+      {"verdict_accepted_long", body_with(Verdict{}, [](Verdict& m) { m.accepted = kLong; }), kBad, "accepted is 33"},
+      {"verdict_next_token", body_with(Verdict{}, [](Verdict& m) { m.next_token = -1; }), kBad, "next_token is -1"},
+      {"verdict_committed", body_with(Verdict{}, [](Verdict& m) { m.committed = kFar; }), kBad, "committed is 1048577"},
       {"verdict_cached", body_with(Verdict{}, [](Verdict& m) { m.cached_tokens = -1; }), kBad, "cached_tokens is -1"},
-      {"verdict_ns", body_with(Verdict{}, [](Verdict& m) { m.verify_ns = -1; }), kBad,
-       "verify_ns is -1"},
-      {"failed_code", body_with(Failed{}, [](Failed& m) { m.code = Errc{200}; }), kBad,
-       "code is 200"},
-      {"generate_long",
-       body_with(Generate{}, [&](Generate& m) { m.prompt = tokens(kLimits.tokens_max + 1); }), kBig,
+      {"verdict_ns", body_with(Verdict{}, [](Verdict& m) { m.verify_ns = -1; }), kBad, "verify_ns is -1"},
+      {"failed_code", body_with(Failed{}, [](Failed& m) { m.code = Errc{200}; }), kBad, "code is 200"},
+      {"generate_long", body_with(Generate{}, [&](Generate& m) { m.prompt = tokens(kLimits.tokens_max + 1); }), kBig,
        "1048577 prompt tokens, at most 1048576"},
-      {"generate_prompt", body_with(Generate{}, [](Generate& m) { m.prompt = {-1}; }), kBad,
-       "-1 among prompt tokens"},
-      {"generate_max_tokens", body_with(Generate{}, [](Generate& m) { m.max_tokens = -1; }), kBad,
-       "max_tokens is -1"},
-      {"generate_draft_length", body_with(Generate{}, [](Generate& m) { m.draft_length = kLong; }),
-       kBad, "draft_length is 33"},
-      {"generate_stop_ids", body_with(Generate{}, [](Generate& m) { m.stop_ids = {-1}; }), kBad,
-       "-1 among stop_ids"},
-      {"generate_stop_ids_long", body_with(Generate{}, [&](Generate& m) { m.stop_ids = tokens(kSamplingListMax + 1); }), kBig,
-       "4097 stop_ids, at most 4096"},
-      {"generate_wait", body_with(Generate{}, [](Generate& m) { m.wait_ms = -1; }), kBad,
-       "wait_ms is -1"},
+      {"generate_prompt", body_with(Generate{}, [](Generate& m) { m.prompt = {-1}; }), kBad, "-1 among prompt tokens"},
+      {"generate_max_tokens", body_with(Generate{}, [](Generate& m) { m.max_tokens = -1; }), kBad, "max_tokens is -1"},
+      {"generate_draft_length", body_with(Generate{}, [](Generate& m) { m.draft_length = kLong; }), kBad,
+       "draft_length is 33"},
+      {"generate_stop_ids", body_with(Generate{}, [](Generate& m) { m.stop_ids = {-1}; }), kBad, "-1 among stop_ids"},
+      {"generate_stop_ids_long", body_with(Generate{}, [&](Generate& m) { m.stop_ids = tokens(kSamplingListMax + 1); }),
+       kBig, "4097 stop_ids, at most 4096"},
+      {"generate_wait", body_with(Generate{}, [](Generate& m) { m.wait_ms = -1; }), kBad, "wait_ms is -1"},
       {"generate_wait_long", body_with(Generate{}, [](Generate& m) { m.wait_ms = 86'400'001; }), kBad,
        "wait_ms is 86400001"},
-      {"step_draft_length", body_with(Step{}, [](Step& m) { m.draft_length = kLong; }), kBad,
-       "draft_length is 33"},
-      {"step_long", body_with(Step{}, [&](Step& m) { m.drafts = tokens(33); }), kBig,
-       "33 drafts, at most 32"},
+      {"step_draft_length", body_with(Step{}, [](Step& m) { m.draft_length = kLong; }), kBad, "draft_length is 33"},
+      {"step_long", body_with(Step{}, [&](Step& m) { m.drafts = tokens(33); }), kBig, "33 drafts, at most 32"},
       {"step_draft", body_with(Step{}, [](Step& m) { m.drafts = {-1}; }), kBad, "-1 among drafts"},
       {"hello_name_long", body_with(Hello{}, [](Hello& m) { m.name = std::string(4097, 'x'); }), kBig,
        "4097 bytes of name, at most 4096"},
       {"done_uneven", body_with(Done{}, [](Done& m) { m.metrics.drafted_per_position = {1}; }), kBad,
        "1 and 0 entries"},
       {"tokens_index", body_with(Tokens{}, [](Tokens& m) { m.index = -1; }), kBad, "index is -1"},
-      {"tokens_long",
-       body_with(Tokens{}, [&](Tokens& m) { m.tokens = tokens(kLimits.tokens_max + 1); }), kBig,
+      {"tokens_long", body_with(Tokens{}, [&](Tokens& m) { m.tokens = tokens(kLimits.tokens_max + 1); }), kBig,
        "1048577 tokens, at most 1048576"},
-      {"generate_policy", body_with(Generate{}, [](Generate& m) { m.policy = DraftPolicy{5}; }), kBad, "policy is 5, wanted 0 to 4"},
-      {"tokens_round_long", body_with(Tokens{}, [&](Tokens& m) { m.round = {.drafts = tokens(33)}; }), kBig, "33 drafts, at most 32"},
-      {"tokens_round_accepted", body_with(Tokens{}, [&](Tokens& m) { m.round = {.drafts = tokens(2), .outcome = {.accepted = 3}}; }), kBad,
+      {"generate_policy", body_with(Generate{}, [](Generate& m) { m.policy = DraftPolicy{5}; }), kBad,
+       "policy is 5, wanted 0 to 4"},
+      {"tokens_round_long", body_with(Tokens{}, [&](Tokens& m) { m.round = {.drafts = tokens(33)}; }), kBig,
+       "33 drafts, at most 32"},
+      {"tokens_round_accepted",
+       body_with(Tokens{}, [&](Tokens& m) { m.round = {.drafts = tokens(2), .outcome = {.accepted = 3}}; }), kBad,
        "accepted is 3, wanted 0 to 2"},
-      {"tokens_round_time", body_with(Tokens{}, [](Tokens& m) { m.round = {.outcome = {.draft_s = std::numeric_limits<double>::quiet_NaN()}}; }),
+      {"tokens_round_time",
+       body_with(Tokens{},
+                 [](Tokens& m) { m.round = {.outcome = {.draft_s = std::numeric_limits<double>::quiet_NaN()}}; }),
        kBad, "draft_s is nan"},
-      {"tokens_logprobs", body_with(Tokens{}, [](Tokens& m) { m.tokens = {1, 2}, m.logprobs.resize(1); }), kBad, "1 logprobs for 2 tokens"},
+      {"tokens_logprobs",
+       body_with(Tokens{},
+                 [](Tokens& m) {
+                   m.tokens = {1, 2}, m.logprobs.resize(1);
+                 }),
+       kBad, "1 logprobs for 2 tokens"},
       {"tokens_logprob_nan",
-       body_with(Tokens{}, [](Tokens& m) { m.tokens = {1}, m.logprobs = {{std::numeric_limits<float>::quiet_NaN(), {}}}; }), kBad, "a logprob is nan"},
-      {"tokens_logprob_above", body_with(Tokens{}, [](Tokens& m) { m.tokens = {1}, m.logprobs = {{0, {{1, 0.5f}}}}; }), kBad, "a logprob is 0.5"},
-      {"tokens_alternative", body_with(Tokens{}, [](Tokens& m) { m.tokens = {1}, m.logprobs = {{0, {{-1, 0}}}}; }), kBad, "-1 among alternatives"},
-      {"tokens_alternatives", body_with(Tokens{}, [](Tokens& m) { m.tokens = {1}, m.logprobs = {{0, std::vector<Logprob>(21)}}; }), kBig,
-       "21 alternatives, at most 20 allowed"},
-      {"verdict_logprobs", body_with(Verdict{}, [](Verdict& m) { m.accepted = 1, m.logprobs.resize(1); }), kBad, "1 logprobs for 2 tokens"},
-      {"sampling_logprobs", body_with(Generate{}, [](Generate& m) { m.sampling.logprobs = 21; }), kBad, "logprobs is 21, wanted 0 to 20"},
+       body_with(Tokens{},
+                 [](Tokens& m) {
+                   m.tokens = {1}, m.logprobs = {{std::numeric_limits<float>::quiet_NaN(), {}}};
+                 }),
+       kBad, "a logprob is nan"},
+      {"tokens_logprob_above",
+       body_with(Tokens{},
+                 [](Tokens& m) {
+                   m.tokens = {1}, m.logprobs = {{0, {{1, 0.5f}}}};
+                 }),
+       kBad, "a logprob is 0.5"},
+      {"tokens_alternative",
+       body_with(Tokens{},
+                 [](Tokens& m) {
+                   m.tokens = {1}, m.logprobs = {{0, {{-1, 0}}}};
+                 }),
+       kBad, "-1 among alternatives"},
+      {"tokens_alternatives",
+       body_with(Tokens{},
+                 [](Tokens& m) {
+                   m.tokens = {1}, m.logprobs = {{0, std::vector<Logprob>(21)}};
+                 }),
+       kBig, "21 alternatives, at most 20 allowed"},
+      {"verdict_logprobs", body_with(Verdict{}, [](Verdict& m) { m.accepted = 1, m.logprobs.resize(1); }), kBad,
+       "1 logprobs for 2 tokens"},
+      {"sampling_logprobs", body_with(Generate{}, [](Generate& m) { m.sampling.logprobs = 21; }), kBad,
+       "logprobs is 21, wanted 0 to 20"},
       {"cancel_keep", body_with(Cancel{}, [](Cancel& m) { m.keep = -1; }), kBad, "keep is -1"},
-      {"tokens_token", body_with(Tokens{}, [](Tokens& m) { m.tokens = {-1}; }), kBad,
-       "-1 among tokens"},
+      {"tokens_token", body_with(Tokens{}, [](Tokens& m) { m.tokens = {-1}; }), kBad, "-1 among tokens"},
       {"done_reason", body_with(Done{}, [](Done& m) { m.reason = FinishReason{2}; }), kBad,
        "reason is 2, wanted 0 to 1"},
-      {"done_drafted_long",
-       body_with(Done{}, [](Done& m) { m.metrics.drafted_per_position.resize(33); }), kBig,
+      {"done_drafted_long", body_with(Done{}, [](Done& m) { m.metrics.drafted_per_position.resize(33); }), kBig,
        "33 drafted_per_position, at most 32"},
-      {"done_accepted_negative",
-       body_with(Done{}, [](Done& m) { m.metrics.accepted_per_position = {-1}; }), kBad,
+      {"done_accepted_negative", body_with(Done{}, [](Done& m) { m.metrics.accepted_per_position = {-1}; }), kBad,
        "-1 among accepted_per_position"},
-      {"status_verifiers", body_with(Status{}, [](Status& m) { m.verifiers = -1; }), kBad,
-       "verifiers is -1"},
-      {"status_drafters", body_with(Status{}, [](Status& m) { m.drafters = -1; }), kBad,
-       "drafters is -1"},
-      {"status_sessions", body_with(Status{}, [](Status& m) { m.sessions = -1; }), kBad,
-       "sessions is -1"},
+      {"status_verifiers", body_with(Status{}, [](Status& m) { m.verifiers = -1; }), kBad, "verifiers is -1"},
+      {"status_drafters", body_with(Status{}, [](Status& m) { m.drafters = -1; }), kBad, "drafters is -1"},
+      {"status_sessions", body_with(Status{}, [](Status& m) { m.sessions = -1; }), kBad, "sessions is -1"},
       {"status_waiting", body_with(Status{}, [](Status& m) { m.waiting = -1; }), kBad, "waiting is -1"},
       {"status_workers", body_with(Status{}, [](Status& m) { m.workers.resize(kLimits.workers_max + 1); }), kBig,
        "257 workers, at most 256"},
-      {"status_worker_role", body_with(Status{}, [](Status& m) { m.workers = {{.role = Role{2}, .name = ""}}; }), kBad, "role is 2"},
-      {"status_worker_rtt", body_with(Status{}, [](Status& m) { m.workers = {{.name = "", .rtt_ns = -1}}; }), kBad, "rtt_ns is -1"},
-      {"status_worker_kv", body_with(Status{}, [](Status& m) { m.workers = {{.name = "", .kv_bytes = -1}}; }), kBad, "kv_bytes is -1"},
+      {"status_worker_role", body_with(Status{}, [](Status& m) { m.workers = {{.role = Role{2}, .name = ""}}; }), kBad,
+       "role is 2"},
+      {"status_worker_rtt", body_with(Status{}, [](Status& m) { m.workers = {{.name = "", .rtt_ns = -1}}; }), kBad,
+       "rtt_ns is -1"},
+      {"status_worker_kv", body_with(Status{}, [](Status& m) { m.workers = {{.name = "", .kv_bytes = -1}}; }), kBad,
+       "kv_bytes is -1"},
       {"heartbeat_sent", body_with(Heartbeat{}, [](Heartbeat& m) { m.sent_ns = -1; }), kBad, "sent_ns is -1"},
   };
 }
@@ -854,8 +891,7 @@ TEST_P(CodecRefuses, WithTheRightError) {
   const Result<Message> message = decode(GetParam().frames());
   ASSERT_FALSE(message);
   EXPECT_EQ(message.error().code, GetParam().code) << message.error().message;
-  EXPECT_NE(message.error().message.find(GetParam().message), std::string::npos)
-      << message.error().message;
+  EXPECT_NE(message.error().message.find(GetParam().message), std::string::npos) << message.error().message;
   EXPECT_EQ(message.error().message.find('\n'), std::string::npos);
 }
 INSTANTIATE_TEST_SUITE_P(Each, CodecRefuses, testing::ValuesIn(all_wrongs()),
@@ -913,8 +949,7 @@ TEST(CodecFuzz, TruncatedAndShuffledFramesAreHarmless) {
     RandomMessages random(seed);
     Frames frames = encode(random.message(seed % std::variant_size_v<Body>));
     const auto any_frame = [&] {
-      return static_cast<std::size_t>(
-          random.integer(0, static_cast<std::int64_t>(frames.size()) - 1));
+      return static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(frames.size()) - 1));
     };
     switch (random.integer(0, 3)) {
       case 0: {

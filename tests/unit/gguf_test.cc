@@ -83,8 +83,8 @@ TEST(GgufNames, AreLlamaCppsForHuggingFaces) {
     EXPECT_EQ(hugging_face_name(gguf), hugging_face);
     EXPECT_EQ(gguf_name(hugging_face), gguf);
   }
-  for (const char* other : {"", "rope_freqs.weight", "blk.", "blk.7", "blk.7.", "blk.x.attn_q.weight", "blk..attn_q.weight", "blk.1.attn_q",
-                            "blk.1.ssm_a", "attn_q.weight"}) {
+  for (const char* other : {"", "rope_freqs.weight", "blk.", "blk.7", "blk.7.", "blk.x.attn_q.weight",
+                            "blk..attn_q.weight", "blk.1.attn_q", "blk.1.ssm_a", "attn_q.weight"}) {
     EXPECT_EQ(hugging_face_name(other), std::nullopt) << other;
   }
 }
@@ -92,7 +92,8 @@ TEST(GgufNames, AreLlamaCppsForHuggingFaces) {
 // ---------------------------------------------------------------- whole models
 
 /// Tensors as floats or integers under their text-only names.
-std::map<std::string, std::pair<std::vector<std::int64_t>, std::vector<float>>> all_tensors(const Checkpoint& checkpoint) {
+std::map<std::string, std::pair<std::vector<std::int64_t>, std::vector<float>>> all_tensors(
+    const Checkpoint& checkpoint) {
   std::map<std::string, std::pair<std::vector<std::int64_t>, std::vector<float>>> tensors;
   for (const TensorEntry& entry : checkpoint.tensors()) {
     std::vector<float> values(static_cast<std::size_t>(entry.element_count()));
@@ -144,12 +145,13 @@ TEST_P(NanoAs, GgufHasTheTensorsOfTheSafetensors) {
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(EachType, NanoAs,
-                         testing::Values(Stored{DType::kF32, 0}, Stored{DType::kBf16, 0},
-                                         Stored{DType::kF16, 0x1p-20f},       // bf16's 8 bits fit f16's 11, but not all exponents do
-                                         Stored{DType::kQ8_0, 0.51f / 127 + 0x1p-11f},  // half a step, and the scale's own rounding
-                                         Stored{DType::kQ4_0, 1.02f / 7}),    // +8 of a range to -8 is cut to +7
-                         [](const auto& param_info) { return std::string(to_string(param_info.param.type)); });
+INSTANTIATE_TEST_SUITE_P(
+    EachType, NanoAs,
+    testing::Values(Stored{DType::kF32, 0}, Stored{DType::kBf16, 0},
+                    Stored{DType::kF16, 0x1p-20f},  // bf16's 8 bits fit f16's 11, but not all exponents do
+                    Stored{DType::kQ8_0, 0.51f / 127 + 0x1p-11f},  // half a step, and the scale's own rounding
+                    Stored{DType::kQ4_0, 1.02f / 7}),              // +8 of a range to -8 is cut to +7
+    [](const auto& param_info) { return std::string(to_string(param_info.param.type)); });
 
 void expect_same(const TextConfig& seen, const TextConfig& wanted, bool assistant) {
   EXPECT_EQ(seen.vocab_size, wanted.vocab_size);
@@ -233,11 +235,13 @@ TEST(GgufConfig, EqualsTheConfigOfEveryAssistant) {
 /// The config of the e4b golden's GGUF after a change.
 Result<TextConfig> edited(const std::function<void(GgufWriter&)>& edit) {
   const TemporaryDir dir;
-  return load_text_config(write_gguf(kSource / "tests/goldens/e4b/backbone", dir.path() / "model.gguf", {.type = DType::kF32, .edit = edit}));
+  return load_text_config(write_gguf(kSource / "tests/goldens/e4b/backbone", dir.path() / "model.gguf",
+                                     {.type = DType::kF32, .edit = edit}));
 }
 Result<AssistantConfig> edited_assistant(const std::function<void(GgufWriter&)>& edit) {
   const TemporaryDir dir;
-  return load_assistant_config(write_gguf(kSource / "tests/goldens/e4b/assistant", dir.path() / "model.gguf", {.type = DType::kF32, .edit = edit}));
+  return load_assistant_config(write_gguf(kSource / "tests/goldens/e4b/assistant", dir.path() / "model.gguf",
+                                          {.type = DType::kF32, .edit = edit}));
 }
 
 TEST(GgufConfig, TensorsOverruleTheMetadataAndANoteSaysSo) {
@@ -247,12 +251,15 @@ TEST(GgufConfig, TensorsOverruleTheMetadataAndANoteSaysSo) {
     std::int64_t said;
     const char* note;
   };
-  for (const Lie& lie : {Lie{"gemma4.embedding_length", 2560, "gemma4.embedding_length is 2560, but token_embd.weight says 64, which is used"},
-                         Lie{"gemma4.vocab_size", 262144, "gemma4.vocab_size is 262144, but token_embd.weight says 512"},
-                         Lie{"gemma4.feed_forward_length", 10240, "gemma4.feed_forward_length is 10240, but blk.0.ffn_gate.weight says 96"},
-                         Lie{"gemma4.attention.head_count", 16, "gemma4.attention.head_count is 16, but blk.0.attn_q.weight says 4"},
-                         Lie{"gemma4.attention.head_count_kv", 1, "gemma4.attention.head_count_kv is 1, but blk.0.attn_k.weight says 2"},
-                         Lie{"gemma4.embedding_length_per_layer_input", 256, "input is 256, but per_layer_proj_norm.weight says 8"}}) {
+  for (const Lie& lie :
+       {Lie{"gemma4.embedding_length", 2560,
+            "gemma4.embedding_length is 2560, but token_embd.weight says 64, which is used"},
+        Lie{"gemma4.vocab_size", 262144, "gemma4.vocab_size is 262144, but token_embd.weight says 512"},
+        Lie{"gemma4.feed_forward_length", 10240,
+            "gemma4.feed_forward_length is 10240, but blk.0.ffn_gate.weight says 96"},
+        Lie{"gemma4.attention.head_count", 16, "gemma4.attention.head_count is 16, but blk.0.attn_q.weight says 4"},
+        Lie{"gemma4.attention.head_count_kv", 1, "gemma4.attention.head_count_kv is 1, but blk.0.attn_k.weight says 2"},
+        Lie{"gemma4.embedding_length_per_layer_input", 256, "input is 256, but per_layer_proj_norm.weight says 8"}}) {
     SCOPED_TRACE(lie.key);
     const Result<TextConfig> seen = edited([&](GgufWriter& w) { w.u32(lie.key, lie.said); });
     ASSERT_TRUE(seen) << seen.error().message;
@@ -268,7 +275,8 @@ TEST(GgufConfig, TensorsOverruleTheMetadataAndANoteSaysSo) {
   expect_same(*heads, wanted, false);
   EXPECT_EQ(heads->notes.size(), 1u);  // once, not once per layer
 
-  const Result<AssistantConfig> assistant = edited_assistant([](GgufWriter& w) { w.u32("gemma4-assistant.embedding_length_out", 2560); });
+  const Result<AssistantConfig> assistant =
+      edited_assistant([](GgufWriter& w) { w.u32("gemma4-assistant.embedding_length_out", 2560); });
   ASSERT_TRUE(assistant) << assistant.error().message;
   EXPECT_EQ(assistant->backbone_hidden_size, 64);
   EXPECT_EQ(assistant->text.notes.size(), 1u);
@@ -317,7 +325,8 @@ TEST(GgufConfig, RopeFreqsGiveThePartThatRotatesAndTheFactor) {
 
   expect_error(with(std::vector<float>(16, 1e30f)), Errc::kUnsupported, "tensor rope_freqs.weight holds other values");
   scaled[2] = 4;
-  expect_error(with(scaled), Errc::kUnsupported, "tensor rope_freqs.weight holds other values, wanted one number, then only numbers from 1e+29 on");
+  expect_error(with(scaled), Errc::kUnsupported,
+               "tensor rope_freqs.weight holds other values, wanted one number, then only numbers from 1e+29 on");
   scaled[2] = NAN;
   expect_error(with(scaled), Errc::kUnsupported, "tensor rope_freqs.weight holds other values");
   expect_error(with(std::vector<float>(8, 1)), Errc::kMismatch, "tensor rope_freqs.weight has 8 elements, wanted 16");
@@ -341,7 +350,9 @@ struct BadConfig {
 void PrintTo(const BadConfig& bad, std::ostream* out) { *out << bad.name; }
 class GgufConfigRefuses : public testing::TestWithParam<BadConfig> {};
 
-TEST_P(GgufConfigRefuses, WithOneLineThatSaysWhy) { expect_error(edited(GetParam().edit), GetParam().code, GetParam().message); }
+TEST_P(GgufConfigRefuses, WithOneLineThatSaysWhy) {
+  expect_error(edited(GetParam().edit), GetParam().code, GetParam().message);
+}
 
 INSTANTIATE_TEST_SUITE_P(
     Each, GgufConfigRefuses,
@@ -352,45 +363,63 @@ INSTANTIATE_TEST_SUITE_P(
                   "general.architecture is missing, wanted a string"},
         BadConfig{"NoLayers", [](GgufWriter& w) { w.u32("gemma4.block_count", 0); }, Errc::kMalformed,
                   "gemma4.block_count is 0, wanted a whole number from 1 to 1024"},
-        BadConfig{"TooManyLayers", [](GgufWriter& w) { w.u32("gemma4.block_count", 4000000000); }, Errc::kMalformed, "block_count is 4000000000"},
+        BadConfig{"TooManyLayers", [](GgufWriter& w) { w.u32("gemma4.block_count", 4000000000); }, Errc::kMalformed,
+                  "block_count is 4000000000"},
         BadConfig{"FewerLayersThanFlags", [](GgufWriter& w) { w.u32("gemma4.block_count", 7); }, Errc::kMalformed,
                   "gemma4.attention.sliding_window_pattern has 8 elements, wanted block_count = 7"},
         BadConfig{"LayersAsText", [](GgufWriter& w) { w.string("gemma4.block_count", "8"); }, Errc::kMalformed,
                   "gemma4.block_count is of type string, wanted a whole number"},
-        BadConfig{"NoContext", [](GgufWriter& w) { w.erase("gemma4.context_length"); }, Errc::kNotFound, "gemma4.context_length is missing"},
+        BadConfig{"NoContext", [](GgufWriter& w) { w.erase("gemma4.context_length"); }, Errc::kNotFound,
+                  "gemma4.context_length is missing"},
         BadConfig{"HugeContext", [](GgufWriter& w) { w.u32("gemma4.context_length", 0xffffffff); }, Errc::kMalformed,
                   "max_position_embeddings is 4294967295, wanted"},
-        BadConfig{"NoPattern", [](GgufWriter& w) { w.erase("gemma4.attention.sliding_window_pattern"); }, Errc::kNotFound,
-                  "gemma4.attention.sliding_window_pattern is missing"},
-        BadConfig{"ZeroPeriod", [](GgufWriter& w) { w.u32("gemma4.attention.sliding_window_pattern", 0); }, Errc::kMalformed, "wanted a period of at least 1"},
-        BadConfig{"EpsilonNaN", [](GgufWriter& w) { w.f32("gemma4.attention.layer_norm_rms_epsilon", NAN); }, Errc::kMalformed, "wanted a finite number"},
-        BadConfig{"KeysAndValuesDiffer", [](GgufWriter& w) { w.u32("gemma4.attention.value_length", 16); }, Errc::kUnsupported,
-                  "wanted keys and values of one size"},
-        BadConfig{"PartOfTheHeadRotates", [](GgufWriter& w) { w.u32("gemma4.rope.dimension_count", 8); }, Errc::kUnsupported,
-                  "gemma4.rope.dimension_count is 8, wanted the whole head, 32"},
-        BadConfig{"RopeScaling", [](GgufWriter& w) { w.string("gemma4.rope.scaling.type", "yarn"); }, Errc::kUnsupported,
-                  "gemma4.rope.scaling.type is \"yarn\", wanted none"},
-        BadConfig{"NoRopeBase", [](GgufWriter& w) { w.erase("gemma4.rope.freq_base"); }, Errc::kNotFound, "gemma4.rope.freq_base is missing"},
+        BadConfig{"NoPattern", [](GgufWriter& w) { w.erase("gemma4.attention.sliding_window_pattern"); },
+                  Errc::kNotFound, "gemma4.attention.sliding_window_pattern is missing"},
+        BadConfig{"ZeroPeriod", [](GgufWriter& w) { w.u32("gemma4.attention.sliding_window_pattern", 0); },
+                  Errc::kMalformed, "wanted a period of at least 1"},
+        BadConfig{"EpsilonNaN", [](GgufWriter& w) { w.f32("gemma4.attention.layer_norm_rms_epsilon", NAN); },
+                  Errc::kMalformed, "wanted a finite number"},
+        BadConfig{"KeysAndValuesDiffer", [](GgufWriter& w) { w.u32("gemma4.attention.value_length", 16); },
+                  Errc::kUnsupported, "wanted keys and values of one size"},
+        BadConfig{"PartOfTheHeadRotates", [](GgufWriter& w) { w.u32("gemma4.rope.dimension_count", 8); },
+                  Errc::kUnsupported, "gemma4.rope.dimension_count is 8, wanted the whole head, 32"},
+        BadConfig{"RopeScaling", [](GgufWriter& w) { w.string("gemma4.rope.scaling.type", "yarn"); },
+                  Errc::kUnsupported, "gemma4.rope.scaling.type is \"yarn\", wanted none"},
+        BadConfig{"NoRopeBase", [](GgufWriter& w) { w.erase("gemma4.rope.freq_base"); }, Errc::kNotFound,
+                  "gemma4.rope.freq_base is missing"},
         BadConfig{"NoRopeFreqs", [](GgufWriter& w) { w.find("rope_freqs.weight")->name = "other"; }, Errc::kNotFound,
                   "tensor rope_freqs.weight is missing, wanted 16 elements"},
-        BadConfig{"OneWideLayer", [](GgufWriter& w) { w.find("blk.2.ffn_gate.weight")->extents = {32, 192}; }, Errc::kUnsupported,
-                  "gemma4.feed_forward_length of layer 2 is 192, wanted 96"},
-        BadConfig{"OneLayerWithoutV", [](GgufWriter& w) {
-                    w.find("blk.3.attn_v.weight")->name = "other";
-                    w.bools("gemma4.attention.sliding_window_pattern", {true, true, false, false, true, true, true, false});
-                  }, Errc::kUnsupported, "blk.3.attn_v.weight is missing, wanted all full layers alike"},
-        BadConfig{"NoHeads", [](GgufWriter& w) {
+        BadConfig{"OneWideLayer",
+                  [](GgufWriter& w) {
+                    w.find("blk.2.ffn_gate.weight")->extents = {32, 192};
+                  },
+                  Errc::kUnsupported, "gemma4.feed_forward_length of layer 2 is 192, wanted 96"},
+        BadConfig{
+            "OneLayerWithoutV",
+            [](GgufWriter& w) {
+              w.find("blk.3.attn_v.weight")->name = "other";
+              w.bools("gemma4.attention.sliding_window_pattern", {true, true, false, false, true, true, true, false});
+            },
+            Errc::kUnsupported, "blk.3.attn_v.weight is missing, wanted all full layers alike"},
+        BadConfig{"NoHeads",
+                  [](GgufWriter& w) {
                     w.erase("gemma4.attention.head_count");
                     w.find("blk.0.attn_q.weight")->name = "other";
-                  }, Errc::kNotFound, "gemma4.attention.head_count is missing"},
-        BadConfig{"AllShared", [](GgufWriter& w) { w.u32("gemma4.attention.shared_kv_layers", 8); }, Errc::kMalformed, "num_kv_shared_layers is 8"},
-        BadConfig{"SmallTokenTable", [](GgufWriter& w) { w.find("per_layer_token_embd.weight")->extents = {128, 256}; }, Errc::kMalformed,
-                  "vocab_size_per_layer_input is 256"}),
+                  },
+                  Errc::kNotFound, "gemma4.attention.head_count is missing"},
+        BadConfig{"AllShared", [](GgufWriter& w) { w.u32("gemma4.attention.shared_kv_layers", 8); }, Errc::kMalformed,
+                  "num_kv_shared_layers is 8"},
+        BadConfig{"SmallTokenTable",
+                  [](GgufWriter& w) {
+                    w.find("per_layer_token_embd.weight")->extents = {128, 256};
+                  },
+                  Errc::kMalformed, "vocab_size_per_layer_input is 256"}),
     [](const auto& param_info) { return std::string(param_info.param.name); });
 
 TEST(GgufConfig, AnAssistantIsNoBackbone) {
   const TemporaryDir dir;
-  const fs::path assistant = write_gguf(kNanoAssistant, dir.path() / "a.gguf"), backbone = write_gguf(kNanoBackbone, dir.path() / "b.gguf");
+  const fs::path assistant = write_gguf(kNanoAssistant, dir.path() / "a.gguf"),
+                 backbone = write_gguf(kNanoBackbone, dir.path() / "b.gguf");
   expect_error(load_text_config(assistant), Errc::kUnsupported, "model_type is \"gemma4_assistant\"");
   expect_error(load_assistant_config(backbone), Errc::kUnsupported, "model_type is \"gemma4_text\"");
 }
@@ -408,7 +437,8 @@ TEST(FindGguf, TakesTheOneModelOfADirectoryAndItsOwnConfig) {
   EXPECT_EQ(Tokenizer::load(dir.path()).value().vocab_size(), 8192);
 
   dir.write("other.gguf", "");
-  expect_error(Checkpoint::open(dir.path()), Errc::kMismatch, "holds 2 GGUF models (model-Q8_0.gguf, other.gguf), wanted one");
+  expect_error(Checkpoint::open(dir.path()), Errc::kMismatch,
+               "holds 2 GGUF models (model-Q8_0.gguf, other.gguf), wanted one");
   EXPECT_TRUE(Checkpoint::open(dir.path() / "model-Q8_0.gguf"));
 }
 
@@ -449,7 +479,8 @@ TEST(SplitGguf, MissingOrWrongShardsAreRefused) {
   const TemporaryDir dir;
   const fs::path first = write_gguf(kNanoAssistant, dir.path() / "m.gguf", {.shards = 3});
   const fs::path second = dir.path() / "m-00002-of-00003.gguf", third = dir.path() / "m-00003-of-00003.gguf";
-  expect_error(GgufModel::open(second), Errc::kMalformed, "is shard 2 of 3 (split.no 1), wanted the first: \"m-00001-of-00003.gguf\"");
+  expect_error(GgufModel::open(second), Errc::kMalformed,
+               "is shard 2 of 3 (split.no 1), wanted the first: \"m-00001-of-00003.gguf\"");
 
   fs::rename(second, dir.path() / "kept");
   expect_error(GgufModel::open(first), Errc::kNotFound, "m-00002-of-00003.gguf: cannot open");
@@ -459,7 +490,8 @@ TEST(SplitGguf, MissingOrWrongShardsAreRefused) {
   EXPECT_TRUE(GgufModel::open(first));
 
   fs::copy(first, dir.path() / "renamed.gguf");
-  expect_error(GgufModel::open(dir.path() / "renamed.gguf"), Errc::kMalformed, "split.count is 3, wanted a file name that ends in -00001-of-00003.gguf");
+  expect_error(GgufModel::open(dir.path() / "renamed.gguf"), Errc::kMalformed,
+               "split.count is 3, wanted a file name that ends in -00001-of-00003.gguf");
 
   // Shard 3 with no tensors, then with one of shard 1's.
   GgufWriter last;
@@ -468,7 +500,8 @@ TEST(SplitGguf, MissingOrWrongShardsAreRefused) {
   std::ofstream(third, std::ios::binary) << last.bytes();
   expect_error(GgufModel::open(first), Errc::kMalformed, "split.tensors.count is 51, but the 3 shards hold");
   const std::size_t missing = 51 - parse_shard(first) - parse_shard(second);
-  for (std::size_t i = 0; i < missing; ++i) last.tensor({i == 0 ? "rope_freqs.weight" : fmt::format("t{}", i), {1}, 0, raw_bytes(1.0f)});
+  for (std::size_t i = 0; i < missing; ++i)
+    last.tensor({i == 0 ? "rope_freqs.weight" : fmt::format("t{}", i), {1}, 0, raw_bytes(1.0f)});
   std::ofstream(third, std::ios::binary) << last.bytes();
   expect_error(GgufModel::open(first), Errc::kMalformed, "tensor \"rope_freqs.weight\" is in two shards");
 }
@@ -477,9 +510,10 @@ TEST(SplitGguf, MissingOrWrongShardsAreRefused) {
 
 TEST(GgufTensors, ALayerWithoutOutputScaleHasTheScalarOne) {
   const TemporaryDir dir;
-  const fs::path file = write_gguf(kNanoAssistant, dir.path() / "m.gguf", {.edit = [](GgufWriter& w) {
-                                     std::erase_if(w.tensors, [](const auto& t) { return t.name == "blk.2.layer_output_scale.weight"; });
-                                   }});
+  const fs::path file =
+      write_gguf(kNanoAssistant, dir.path() / "m.gguf", {.edit = [](GgufWriter& w) {
+                   std::erase_if(w.tensors, [](const auto& t) { return t.name == "blk.2.layer_output_scale.weight"; });
+                 }});
   const Checkpoint checkpoint = Checkpoint::open(file).value();
   std::vector<float> one(1);
   ASSERT_TRUE(read_f32(*checkpoint.require("model.layers.2.layer_scalar", {1}).value(), one));
@@ -539,7 +573,8 @@ TEST(GgufMetadata, ReadsEveryTypeAndNamesWhatIsWrong) {
   EXPECT_EQ(m.get<std::vector<std::int64_t>>("i32s").value(), (std::vector<std::int64_t>{-1, 2}));
   EXPECT_EQ(m.get<std::vector<std::string_view>>("strings").value(), (std::vector<std::string_view>{"", "two"}));
   EXPECT_TRUE(m.get<std::vector<std::string_view>>("none").value().empty());
-  EXPECT_TRUE(m.is_array("bools") && !m.is_array("yes") && !m.is_array("nowhere") && m.contains("yes") && !m.contains("nowhere"));
+  EXPECT_TRUE(m.is_array("bools") && !m.is_array("yes") && !m.is_array("nowhere") && m.contains("yes") &&
+              !m.contains("nowhere"));
   EXPECT_EQ(m.find<bool>("nowhere").value(), std::nullopt);
 
   expect_error(m.get<bool>("nowhere"), Errc::kNotFound, "x.gguf: nowhere is missing, wanted a bool");
@@ -549,9 +584,12 @@ TEST(GgufMetadata, ReadsEveryTypeAndNamesWhatIsWrong) {
   expect_error(m.get<std::int64_t>("i32s"), Errc::kMalformed, "i32s is an array of 2 i32, wanted a whole number");
   expect_error(m.get<double>("nan"), Errc::kMalformed, "nan is of type f32, wanted a finite number");
   expect_error(m.get<double>("floats"), Errc::kMalformed, "floats is an array of 1 f32, wanted a finite number");
-  expect_error(m.get<std::string_view>("strings"), Errc::kMalformed, "strings is an array of 2 string, wanted a string");
-  expect_error(m.get<std::vector<std::int64_t>>("strings"), Errc::kMalformed, "wanted an array of whole numbers or bools");
-  expect_error(m.get<std::vector<std::string_view>>("text"), Errc::kMalformed, "text is of type string, wanted an array of strings");
+  expect_error(m.get<std::string_view>("strings"), Errc::kMalformed,
+               "strings is an array of 2 string, wanted a string");
+  expect_error(m.get<std::vector<std::int64_t>>("strings"), Errc::kMalformed,
+               "wanted an array of whole numbers or bools");
+  expect_error(m.get<std::vector<std::string_view>>("text"), Errc::kMalformed,
+               "text is of type string, wanted an array of strings");
 }
 
 // ---------------------------------------------------------------- bad files
@@ -580,7 +618,9 @@ std::string with(const std::function<void(GgufWriter&)>& edit) {
   edit(w);
   return w.bytes();
 }
-std::string patched(std::size_t at, const std::string& bytes) { return small().bytes().replace(at, bytes.size(), bytes); }
+std::string patched(std::size_t at, const std::string& bytes) {
+  return small().bytes().replace(at, bytes.size(), bytes);
+}
 template <typename T>
 std::string array_header(GgufValueType type, T count) {
   return raw_bytes(static_cast<std::uint32_t>(type)) + raw_bytes<std::uint64_t>(count);
@@ -683,7 +723,8 @@ TEST(ParseGguf, ReadsBothVersionsAndOtherAlignments) {
 
 TEST(ParseGguf, RefusesAHeaderOverTheLimit) {
   const std::string bytes = with_key(GgufValueType::kString, raw_string(std::string(100'000'000, 'x')));
-  expect_error(parse_gguf(as_bytes(bytes), "x.gguf"), Errc::kOutOfRange, "metadata and tensor list take more than 100000000 bytes");
+  expect_error(parse_gguf(as_bytes(bytes), "x.gguf"), Errc::kOutOfRange,
+               "metadata and tensor list take more than 100000000 bytes");
 }
 
 TEST(ParseGguf, RefusesEveryTruncation) {
@@ -716,10 +757,15 @@ TEST(GgufTokens, EndsAreTheFilesOwnAndThoseKnownByTheirText) {
     return load_eos_token_ids(write_gguf(kNanoAssistant, dir.path() / "m.gguf", {.edit = edit}));
   };
   EXPECT_EQ(ends({}).value(), (std::vector<TokenId>{1, 106, 50}));
-  EXPECT_EQ(ends([](GgufWriter& w) { w.u32("tokenizer.ggml.eot_token_id", 106); }).value(), (std::vector<TokenId>{1, 106, 50}));
-  EXPECT_EQ(ends([](GgufWriter& w) { w.u32("tokenizer.ggml.eot_token_id", 7); }).value(), (std::vector<TokenId>{1, 7, 106, 50}));
-  EXPECT_EQ(ends([](GgufWriter& w) { w.i32s("tokenizer.ggml.token_type", std::vector<std::int64_t>(8192, 1)); }).value(), (std::vector<TokenId>{1}));
-  expect_error(ends([](GgufWriter& w) { w.i32("tokenizer.ggml.eos_token_id", -1); }), Errc::kMalformed, "tokenizer.ggml.eos_token_id is -1, wanted a token id");
+  EXPECT_EQ(ends([](GgufWriter& w) { w.u32("tokenizer.ggml.eot_token_id", 106); }).value(),
+            (std::vector<TokenId>{1, 106, 50}));
+  EXPECT_EQ(ends([](GgufWriter& w) { w.u32("tokenizer.ggml.eot_token_id", 7); }).value(),
+            (std::vector<TokenId>{1, 7, 106, 50}));
+  EXPECT_EQ(
+      ends([](GgufWriter& w) { w.i32s("tokenizer.ggml.token_type", std::vector<std::int64_t>(8192, 1)); }).value(),
+      (std::vector<TokenId>{1}));
+  expect_error(ends([](GgufWriter& w) { w.i32("tokenizer.ggml.eos_token_id", -1); }), Errc::kMalformed,
+               "tokenizer.ggml.eos_token_id is -1, wanted a token id");
 }
 
 TEST(GgufTokens, SuppressedOnesComeFromEitherFormat) {
@@ -728,8 +774,12 @@ TEST(GgufTokens, SuppressedOnesComeFromEitherFormat) {
     return load_suppress_tokens(write_gguf(kNanoAssistant, dir.path() / "m.gguf", {.edit = edit}));
   };
   EXPECT_TRUE(of_gguf({}).value().empty());
-  EXPECT_EQ(of_gguf([](GgufWriter& w) { w.i32s("tokenizer.ggml.suppress_tokens", {5, 6}); }).value(), (std::vector<TokenId>{5, 6}));
-  expect_error(of_gguf([](GgufWriter& w) { w.i32s("tokenizer.ggml.suppress_tokens", {-5}); }), Errc::kMalformed, "suppress_tokens is -5, wanted a token id");
+  EXPECT_EQ(of_gguf([](GgufWriter& w) {
+              w.i32s("tokenizer.ggml.suppress_tokens", {5, 6});
+            }).value(),
+            (std::vector<TokenId>{5, 6}));
+  expect_error(of_gguf([](GgufWriter& w) { w.i32s("tokenizer.ggml.suppress_tokens", {-5}); }), Errc::kMalformed,
+               "suppress_tokens is -5, wanted a token id");
 
   const TemporaryDir hugging_face;
   EXPECT_TRUE(load_suppress_tokens(hugging_face.path()).value().empty());
@@ -740,7 +790,8 @@ TEST(GgufTokens, SuppressedOnesComeFromEitherFormat) {
   EXPECT_EQ(of_json(R"({"suppress_tokens": [258882, 258883]})").value(), (std::vector<TokenId>{258882, 258883}));
   EXPECT_TRUE(of_json(R"({"suppress_tokens": null})").value().empty());
   EXPECT_TRUE(of_json(R"({"suppress_tokens": []})").value().empty());
-  expect_error(of_json(R"({"suppress_tokens": ["a"]})"), Errc::kMalformed, "suppress_tokens is \"a\", wanted a token id");
+  expect_error(of_json(R"({"suppress_tokens": ["a"]})"), Errc::kMalformed,
+               "suppress_tokens is \"a\", wanted a token id");
 }
 
 // ---------------------------------------------------------------- tokenizer
@@ -815,23 +866,32 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         BadTokenizer{"Model", [](GgufWriter& w) { w.string("tokenizer.ggml.model", "llama"); }, Errc::kUnsupported,
                      "x.gguf: tokenizer.ggml.model is \"llama\", want \"gemma4\""},
-        BadTokenizer{"NoModel", [](GgufWriter& w) { w.erase("tokenizer.ggml.model"); }, Errc::kNotFound, "tokenizer.ggml.model is missing"},
-        BadTokenizer{"SpacePrefix", [](GgufWriter& w) { w.boolean("tokenizer.ggml.add_space_prefix", true); }, Errc::kUnsupported,
-                     "tokenizer.ggml.add_space_prefix is true, want false"},
+        BadTokenizer{"NoModel", [](GgufWriter& w) { w.erase("tokenizer.ggml.model"); }, Errc::kNotFound,
+                     "tokenizer.ggml.model is missing"},
+        BadTokenizer{"SpacePrefix", [](GgufWriter& w) { w.boolean("tokenizer.ggml.add_space_prefix", true); },
+                     Errc::kUnsupported, "tokenizer.ggml.add_space_prefix is true, want false"},
         BadTokenizer{"NoTokens", [](GgufWriter& w) { w.strings("tokenizer.ggml.tokens", {}); }, Errc::kMalformed,
                      "tokenizer.ggml.tokens is an array of 0, want one of 1 to 4194304"},
         BadTokenizer{"FewTypes", [](GgufWriter& w) { w.i32s("tokenizer.ggml.token_type", {1}); }, Errc::kMalformed,
                      "tokenizer.ggml.token_type is an array of 1, want one of 5, as tokens"},
-        BadTokenizer{"NoUtf8", [](GgufWriter& w) { w.strings("tokenizer.ggml.tokens", {"<unk>", "a", "b", "ab", "\xff"}); }, Errc::kMalformed,
-                     "tokenizer.ggml.tokens[4] is \"\\xff\", want valid UTF-8"},
-        BadTokenizer{"ByteToken", [](GgufWriter& w) { w.i32s("tokenizer.ggml.token_type", {2, 6, 1, 1, 3}); }, Errc::kMalformed,
-                     "tokenizer.ggml.tokens[1] is \"a\", want <0xNN>"},
-        BadTokenizer{"NoMerges", [](GgufWriter& w) { w.erase("tokenizer.ggml.merges"); }, Errc::kNotFound, "tokenizer.ggml.merges is missing"},
-        BadTokenizer{"MergeWithoutSpace", [](GgufWriter& w) { w.strings("tokenizer.ggml.merges", {"ab"}); }, Errc::kMalformed,
-                     "tokenizer.ggml.merges[0] is \"ab\", want \"LEFT RIGHT\""},
-        BadTokenizer{"MergeOfOther", [](GgufWriter& w) { w.strings("tokenizer.ggml.merges", {"a c"}); }, Errc::kMalformed,
-                     "tokenizer.ggml.merges[0] is \"a c\", want made of tokens, which \"c\" is not"},
-        BadTokenizer{"MergeToOther", [](GgufWriter& w) { w.strings("tokenizer.ggml.merges", {"b a"}); }, Errc::kMalformed, "which \"ba\" is not"},
+        BadTokenizer{"NoUtf8",
+                     [](GgufWriter& w) {
+                       w.strings("tokenizer.ggml.tokens", {"<unk>", "a", "b", "ab", "\xff"});
+                     },
+                     Errc::kMalformed, "tokenizer.ggml.tokens[4] is \"\\xff\", want valid UTF-8"},
+        BadTokenizer{"ByteToken",
+                     [](GgufWriter& w) {
+                       w.i32s("tokenizer.ggml.token_type", {2, 6, 1, 1, 3});
+                     },
+                     Errc::kMalformed, "tokenizer.ggml.tokens[1] is \"a\", want <0xNN>"},
+        BadTokenizer{"NoMerges", [](GgufWriter& w) { w.erase("tokenizer.ggml.merges"); }, Errc::kNotFound,
+                     "tokenizer.ggml.merges is missing"},
+        BadTokenizer{"MergeWithoutSpace", [](GgufWriter& w) { w.strings("tokenizer.ggml.merges", {"ab"}); },
+                     Errc::kMalformed, "tokenizer.ggml.merges[0] is \"ab\", want \"LEFT RIGHT\""},
+        BadTokenizer{"MergeOfOther", [](GgufWriter& w) { w.strings("tokenizer.ggml.merges", {"a c"}); },
+                     Errc::kMalformed, "tokenizer.ggml.merges[0] is \"a c\", want made of tokens, which \"c\" is not"},
+        BadTokenizer{"MergeToOther", [](GgufWriter& w) { w.strings("tokenizer.ggml.merges", {"b a"}); },
+                     Errc::kMalformed, "which \"ba\" is not"},
         BadTokenizer{"Unknown", [](GgufWriter& w) { w.u32("tokenizer.ggml.unknown_token_id", 5); }, Errc::kMalformed,
                      "tokenizer.ggml.unknown_token_id is 5, want from 0 to 4"},
         BadTokenizer{"NoUnknown", [](GgufWriter& w) { w.erase("tokenizer.ggml.unknown_token_id"); }, Errc::kMalformed,

@@ -61,26 +61,32 @@ std::vector<Bf16> rounded(const std::vector<float>& row) {
 std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }
 
 testing::AssertionResult same_bits(const std::vector<float>& actual, const std::vector<float>& expected) {
-  if (actual.size() != expected.size()) return testing::AssertionFailure() << "sizes " << actual.size() << ", " << expected.size();
+  if (actual.size() != expected.size())
+    return testing::AssertionFailure() << "sizes " << actual.size() << ", " << expected.size();
   for (std::size_t i = 0; i < actual.size(); ++i) {
     if (bits(actual[i]) == bits(expected[i])) continue;
-    return testing::AssertionFailure() << "index " << i << " of " << actual.size() << ": " << actual[i] << ", expected " << expected[i];
+    return testing::AssertionFailure() << "index " << i << " of " << actual.size() << ": " << actual[i] << ", expected "
+                                       << expected[i];
   }
   return testing::AssertionSuccess();
 }
 
 /// |actual - expected| <= bound, element by element; names the element that is furthest out.
-testing::AssertionResult within(const std::vector<float>& actual, const std::vector<double>& expected, const std::vector<double>& bound) {
+testing::AssertionResult within(const std::vector<float>& actual, const std::vector<double>& expected,
+                                const std::vector<double>& bound) {
   std::size_t worst = 0;
   double worst_ratio = 0;
   for (std::size_t i = 0; i < actual.size(); ++i) {
     const double error = std::fabs(static_cast<double>(actual[i]) - expected[i]);
-    const double ratio = error == 0 ? 0 : error <= bound[i] ? error / bound[i] : std::isnan(error) ? 1e300 : 1 + error / (bound[i] + 1e-300);
+    const double ratio = error == 0          ? 0
+                         : error <= bound[i] ? error / bound[i]
+                         : std::isnan(error) ? 1e300
+                                             : 1 + error / (bound[i] + 1e-300);
     if (ratio > worst_ratio) worst = i, worst_ratio = ratio;
   }
   if (worst_ratio <= 1) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << "index " << worst << " of " << actual.size() << ": " << actual[worst] << ", expected "
-                                     << expected[worst] << " within " << bound[worst];
+  return testing::AssertionFailure() << "index " << worst << " of " << actual.size() << ": " << actual[worst]
+                                     << ", expected " << expected[worst] << " within " << bound[worst];
 }
 
 class Kernels : public testing::TestWithParam<Isa> {
@@ -147,7 +153,8 @@ TEST_P(Kernels, ToBf16RoundsToNearestEvenAndKeepsNan) {
     std::vector<Bf16> part(static_cast<std::size_t>(length) + 1, Bf16{0xabcd});
     const float* from = x.data() + 0x7f80 * 6 - length / 2;  // around infinity and NaN
     fast().to_bf16(from, length, part.data());
-    for (std::int64_t i = 0; i < length; ++i) ASSERT_EQ(part[static_cast<std::size_t>(i)].bits, to_bf16(from[i]).bits) << length << ", " << i;
+    for (std::int64_t i = 0; i < length; ++i)
+      ASSERT_EQ(part[static_cast<std::size_t>(i)].bits, to_bf16(from[i]).bits) << length << ", " << i;
     EXPECT_EQ(part.back().bits, 0xabcd) << "wrote past " << length;
   }
 }
@@ -190,7 +197,9 @@ TEST_P(Kernels, QuantizeIsThePlainOneAndWithinHalfAStep) {
         ASSERT_EQ(y[i], plain_y[i]) << "index " << i << ", x " << x[i] << ", scale " << scale;
         ASSERT_GE(y[i], -127);
         // Half a step, and the rounding of 127 / max, x * that and max / 127: 3 u of up to 127 steps.
-        ASSERT_LE(std::fabs(static_cast<double>(x[i]) - static_cast<double>(y[i]) * scale), scale * (0.5 + 127 * 4 * kU)) << "index " << i;
+        ASSERT_LE(std::fabs(static_cast<double>(x[i]) - static_cast<double>(y[i]) * scale),
+                  scale * (0.5 + 127 * 4 * kU))
+            << "index " << i;
       }
       if (fill == Fill::kZeros || fill == Fill::kNegativeZeros) {
         EXPECT_EQ(scale, 0.0f);
@@ -237,7 +246,8 @@ TEST_P(Kernels, DotOfQ8BlocksIsThatOfTheDecodedRow) {
         sum += product, size += std::fabs(product);
       }
       // As for the other dots, and a rounding by the scale.
-      EXPECT_TRUE(within({fast().dot_q8_0(x.data(), blocks.data() + 1, n)}, {sum}, {static_cast<double>(n + 3) * kU * size + static_cast<double>(n) * 0x1.0p-142}));
+      EXPECT_TRUE(within({fast().dot_q8_0(x.data(), blocks.data() + 1, n)}, {sum},
+                         {static_cast<double>(n + 3) * kU * size + static_cast<double>(n) * 0x1.0p-142}));
     }
   }
 }
@@ -295,10 +305,19 @@ struct Int4Case {
     for (std::size_t i = 0; i < x.size(); ++i) correction[i / kInt4Group] -= 8 * x[i];
     const std::int64_t stride = outputs + 3;
     std::vector<float> y(static_cast<std::size_t>(rows * stride), -77.0f);
-    table.gemm_int4({.weights = weights.data(), .blocks = int4_blocks(outputs), .chunks = chunks, .outputs = outputs, .x = x.data(),
-                     .correction = correction.data(), .row_scale = row_scale.data(), .rows = rows, .y = y.data(), .y_stride = stride});
+    table.gemm_int4({.weights = weights.data(),
+                     .blocks = int4_blocks(outputs),
+                     .chunks = chunks,
+                     .outputs = outputs,
+                     .x = x.data(),
+                     .correction = correction.data(),
+                     .row_scale = row_scale.data(),
+                     .rows = rows,
+                     .y = y.data(),
+                     .y_stride = stride});
     for (std::int64_t r = 0; r < rows; ++r) {
-      for (std::int64_t o = outputs; o < stride; ++o) EXPECT_EQ(y[static_cast<std::size_t>(r * stride + o)], -77.0f) << "wrote past row " << r;
+      for (std::int64_t o = outputs; o < stride; ++o)
+        EXPECT_EQ(y[static_cast<std::size_t>(r * stride + o)], -77.0f) << "wrote past row " << r;
     }
     return y;
   }
@@ -368,7 +387,9 @@ TEST(Int4, FourBitMultiplesOfAHalfArePackedWithoutLoss) {
         row.push_back(static_cast<float>(q) * static_cast<float>(static_cast<_Float16>(scale)));
       }
       pack_int4_row(row, output, block.data());
-      for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(unpacked(block.data(), output, i), row[static_cast<std::size_t>(i)]) << output << ", " << i << " of " << n;
+      for (std::int64_t i = 0; i < n; ++i)
+        ASSERT_EQ(unpacked(block.data(), output, i), row[static_cast<std::size_t>(i)])
+            << output << ", " << i << " of " << n;
     }
   }
 }
@@ -378,7 +399,8 @@ TEST(Int4, AGroupsErrorIsAtMostThatOfTheScaleThatMakesItsExtremeMinusEight) {
   for (int repeat = 0; repeat < 500; ++repeat) {
     std::vector<float> row = make_row(rng, 32);
     for (float& x : row) x *= x * x;  // many small, few large
-    const float extreme = *std::max_element(row.begin(), row.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); });
+    const float extreme =
+        *std::max_element(row.begin(), row.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); });
     const auto scale = static_cast<double>(static_cast<_Float16>(extreme / -8));
     double error = 0, bound = 0;
     std::vector<Int4Chunk> block(1);
@@ -388,7 +410,8 @@ TEST(Int4, AGroupsErrorIsAtMostThatOfTheScaleThatMakesItsExtremeMinusEight) {
       error += std::pow(x - unpacked(block.data(), 3, i), 2);
       bound += std::pow(x - std::clamp(std::nearbyint(x / scale), -8.0, 7.0) * scale, 2);
     }
-    ASSERT_LE(error, bound * (1 + 40 * kU) + 32 * std::pow(std::fabs(extreme) * 2 * kU, 2)) << "repeat " << repeat;  // of the sum, and of x - q * scale
+    ASSERT_LE(error, bound * (1 + 40 * kU) + 32 * std::pow(std::fabs(extreme) * 2 * kU, 2))
+        << "repeat " << repeat;  // of the sum, and of x - q * scale
   }
 }
 
@@ -403,7 +426,8 @@ TEST(Int4, OddWeightsAreOnlyRounded) {
     for (std::int64_t i = 0; i < 64; ++i) ASSERT_TRUE(std::isfinite(unpacked(block.data(), 15, i))) << odd << ", " << i;
     std::fill(row.begin(), row.end(), odd);
     pack_int4_row(row, 15, block.data());
-    for (std::int64_t i = 0; i < 64; ++i) ASSERT_TRUE(std::isfinite(unpacked(block.data(), 15, i))) << "all " << odd << ", " << i;
+    for (std::int64_t i = 0; i < 64; ++i)
+      ASSERT_TRUE(std::isfinite(unpacked(block.data(), 15, i))) << "all " << odd << ", " << i;
   }
 }
 
@@ -413,7 +437,8 @@ TEST_P(Kernels, RmsNormIsWithinItsRoundings) {
   for (const std::int64_t n : lengths()) {
     for (const Fill fill : kFills) {
       for (const bool weighted : {false, true}) {
-        SCOPED_TRACE(testing::Message() << "n " << n << ", fill " << static_cast<int>(fill) << ", weighted " << weighted);
+        SCOPED_TRACE(testing::Message() << "n " << n << ", fill " << static_cast<int>(fill) << ", weighted "
+                                        << weighted);
         CounterRng rng(static_cast<std::uint64_t>(n) + 100);
         const std::vector<float> x = make_row(rng, n, fill), weight = make_row(rng, n);
         constexpr float kEps = 1e-6f;
@@ -446,7 +471,8 @@ TEST_P(Kernels, DotsAreWithinTheirRoundings) {
       const std::vector<Bf16> x16 = rounded(x), w16 = rounded(w);
       double sum = 0, size = 0, sum16 = 0, size16 = 0;
       for (std::size_t i = 0; i < x.size(); ++i) {
-        const double product = static_cast<double>(x[i]) * w[i], product16 = static_cast<double>(to_float(x16[i])) * to_float(w16[i]);
+        const double product = static_cast<double>(x[i]) * w[i],
+                     product16 = static_cast<double>(to_float(x16[i])) * to_float(w16[i]);
         sum += product, size += std::fabs(product), sum16 += product16, size16 += std::fabs(product16);
       }
       // n sums and a product each, in any order (Higham 2002, 3.1); the second term is for denormals.
@@ -564,8 +590,10 @@ struct Attention {
   std::vector<Kv> k, v;
 
   static Kv stored(float x) {
-    if constexpr (std::is_same_v<Kv, float>) return x;
-    else return to_bf16(x);
+    if constexpr (std::is_same_v<Kv, float>)
+      return x;
+    else
+      return to_bf16(x);
   }
 
   void fill(CounterRng& rng) {
@@ -598,18 +626,32 @@ struct Attention {
                          const std::vector<std::pair<std::int64_t, std::int64_t>>& seen = {}) const {
     if (some_heads < 0) some_heads = heads;
     std::vector<float> largest(static_cast<std::size_t>(some_heads)), sum(largest.size());
-    std::vector<float> scores(static_cast<std::size_t>(some_heads * count) + 1, -77.0f), out(static_cast<std::size_t>(some_heads * head_dim) + 1, -77.0f);
+    std::vector<float> scores(static_cast<std::size_t>(some_heads * count) + 1, -77.0f),
+        out(static_cast<std::size_t>(some_heads * head_dim) + 1, -77.0f);
     std::vector<AttendQuery> queries;
     for (std::int64_t h = 0; h < some_heads; ++h) {
       const auto [begin, end] = seen.empty() ? std::pair(std::int64_t{0}, count) : seen[static_cast<std::size_t>(h)];
-      queries.push_back({.q = q.data() + (first_head + h) * head_dim, .begin = begin, .end = end, .scores = scores.data() + h * count,
-                         .out = out.data() + h * head_dim, .largest = largest.data() + h, .sum = sum.data() + h});
+      queries.push_back({.q = q.data() + (first_head + h) * head_dim,
+                         .begin = begin,
+                         .end = end,
+                         .scores = scores.data() + h * count,
+                         .out = out.data() + h * head_dim,
+                         .largest = largest.data() + h,
+                         .sum = sum.data() + h});
     }
-    const AttendArgs<Kv> args = {.queries = queries.data(), .query_count = some_heads, .head_dim = head_dim,
-                                 .k = k.data() + kv_head * head_dim, .v = v.data() + kv_head * head_dim,
-                                 .row_stride = kv_heads * head_dim, .capacity = capacity, .first = first, .count = count};
-    if constexpr (std::is_same_v<Kv, float>) table.attend_f32(args);
-    else table.attend_bf16(args);
+    const AttendArgs<Kv> args = {.queries = queries.data(),
+                                 .query_count = some_heads,
+                                 .head_dim = head_dim,
+                                 .k = k.data() + kv_head * head_dim,
+                                 .v = v.data() + kv_head * head_dim,
+                                 .row_stride = kv_heads * head_dim,
+                                 .capacity = capacity,
+                                 .first = first,
+                                 .count = count};
+    if constexpr (std::is_same_v<Kv, float>)
+      table.attend_f32(args);
+    else
+      table.attend_bf16(args);
     EXPECT_EQ(scores.back(), -77.0f) << "wrote past the scores";
     EXPECT_EQ(out.back(), -77.0f) << "wrote past the output";
     out.pop_back();
@@ -620,9 +662,11 @@ struct Attention {
   /// Double precision result and how far `table` may be from it.
   void reference(const KernelTable& table, std::vector<double>& expected, std::vector<double>& bound) const {
     // AMX rounds queries and weights to bfloat16.
-    const double operand_error = table.attend_bf16 == attend_amx && std::is_same_v<Kv, Bf16> && head_dim % 32 == 0 ? 0x1.0p-8 : 0;
+    const double operand_error =
+        table.attend_bf16 == attend_amx && std::is_same_v<Kv, Bf16> && head_dim % 32 == 0 ? 0x1.0p-8 : 0;
     const auto at = [&](const std::vector<Kv>& rows, std::int64_t j, std::int64_t d) {
-      return static_cast<double>(to_float(rows[static_cast<std::size_t>(((first + j) % capacity * kv_heads + kv_head) * head_dim + d)]));
+      return static_cast<double>(
+          to_float(rows[static_cast<std::size_t>(((first + j) % capacity * kv_heads + kv_head) * head_dim + d)]));
     };
     for (std::int64_t h = 0; h < heads; ++h) {
       std::vector<double> score(static_cast<std::size_t>(count));
@@ -641,7 +685,8 @@ struct Attention {
       for (double& s : score) total += s = std::exp(s - largest);
       // A weight is off by the errors of two scores (its own, those of the sum), the subtraction, exp twice,
       // the sum's roundings and three more; the output by count + 1 roundings on top.
-      const double weight_error = 2 * (score_error + (largest - smallest) * kU + kExpError) + (static_cast<double>(count) + 3) * kU + operand_error;
+      const double weight_error = 2 * (score_error + (largest - smallest) * kU + kExpError) +
+                                  (static_cast<double>(count) + 3) * kU + operand_error;
       for (std::int64_t d = 0; d < head_dim; ++d) {
         double sum = 0, size = 0;
         for (std::int64_t j = 0; j < count; ++j) {
@@ -650,7 +695,8 @@ struct Attention {
         }
         expected.push_back(sum);
         // exp is clamped at -87: keys that far down keep a weight of e^-87.
-        bound.push_back(size * (std::expm1(weight_error) + static_cast<double>(count + 1) * kU) + static_cast<double>(count) * 1.7e-38 * largest_v);
+        bound.push_back(size * (std::expm1(weight_error) + static_cast<double>(count + 1) * kU) +
+                        static_cast<double>(count) * 1.7e-38 * largest_v);
       }
     }
   }
@@ -670,10 +716,11 @@ void check_attention(const KernelTable& table, std::uint64_t seed) {
   a.count = 1 + static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(a.capacity)));
   // Mostly near the end of the ring, so that the rows wrap.
   const std::int64_t back = static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(a.count) + 1));
-  a.first = static_cast<std::int64_t>(rng.below(4)) * a.capacity + (a.capacity - std::max<std::int64_t>(back, 1)) % a.capacity;
+  a.first = static_cast<std::int64_t>(rng.below(4)) * a.capacity +
+            (a.capacity - std::max<std::int64_t>(back, 1)) % a.capacity;
   a.fill(rng);
-  SCOPED_TRACE(testing::Message() << "heads " << a.heads << ", head_dim " << a.head_dim << ", capacity " << a.capacity << ", first "
-                                  << a.first << ", count " << a.count);
+  SCOPED_TRACE(testing::Message() << "heads " << a.heads << ", head_dim " << a.head_dim << ", capacity " << a.capacity
+                                  << ", first " << a.first << ", count " << a.count);
 
   const std::vector<float> out = a.run(table);
   std::vector<double> expected, bound;
@@ -702,16 +749,30 @@ template <typename Kv>
 void check_queries_together(const KernelTable& table, std::uint64_t seed) {
   CounterRng rng(seed);
   constexpr std::int64_t kHeadDims[] = {8, 24, 64, 80, 128, 256};
-  const std::int64_t count = 1 + static_cast<std::int64_t>(rng.below(100)), queries = 1 + static_cast<std::int64_t>(rng.below(12));
-  Attention<Kv> a{.heads = queries, .head_dim = kHeadDims[seed % std::size(kHeadDims)], .kv_heads = 2, .kv_head = 1, .capacity = count + 5,
-                  .first = static_cast<std::int64_t>(rng.below(200)), .count = count, .q = {}, .k = {}, .v = {}};
+  const std::int64_t count = 1 + static_cast<std::int64_t>(rng.below(100)),
+                     queries = 1 + static_cast<std::int64_t>(rng.below(12));
+  Attention<Kv> a{.heads = queries,
+                  .head_dim = kHeadDims[seed % std::size(kHeadDims)],
+                  .kv_heads = 2,
+                  .kv_head = 1,
+                  .capacity = count + 5,
+                  .first = static_cast<std::int64_t>(rng.below(200)),
+                  .count = count,
+                  .q = {},
+                  .k = {},
+                  .v = {}};
   a.fill(rng);
-  SCOPED_TRACE(testing::Message() << "seed " << seed << ": " << queries << " queries, " << count << " keys, head_dim " << a.head_dim);
+  SCOPED_TRACE(testing::Message() << "seed " << seed << ": " << queries << " queries, " << count << " keys, head_dim "
+                                  << a.head_dim);
   std::vector<std::pair<std::int64_t, std::int64_t>> seen;
   for (std::int64_t i = 0; i < queries; ++i) {
     const std::int64_t begin = static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(count)));
     // Ranges that overlap, those of a causal text among them, and some that do not.
-    seen.push_back(seed % 3 == 0 ? std::pair(std::int64_t{0}, count - i % count) : std::pair(begin, begin + 1 + static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(count - begin)))));
+    seen.push_back(
+        seed % 3 == 0
+            ? std::pair(std::int64_t{0}, count - i % count)
+            : std::pair(begin,
+                        begin + 1 + static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(count - begin)))));
   }
   const std::vector<float> together = a.run(table, 0, queries, seen);
   for (std::int64_t i = 0; i < queries; ++i) {
@@ -720,7 +781,8 @@ void check_queries_together(const KernelTable& table, std::uint64_t seed) {
     alone.first = a.first + begin, alone.count = end - begin;
     const auto from = together.begin() + i * a.head_dim;
     // Elsewhere and beside NaN: a key out of sight is not even multiplied by zero.
-    EXPECT_TRUE(same_bits(alone.moved(alone.count + 3).run(table, i, 1), {from, from + a.head_dim})) << "query " << i << " sees [" << begin << ", " << end << ")";
+    EXPECT_TRUE(same_bits(alone.moved(alone.count + 3).run(table, i, 1), {from, from + a.head_dim}))
+        << "query " << i << " sees [" << begin << ", " << end << ")";
   }
 }
 
@@ -733,7 +795,16 @@ TEST_P(Kernels, AttendGivesAQueryTheSameBitsBesideAnyOthers) {
 }
 
 TEST_P(Kernels, AttendSurvivesEqualAndFarApartScores) {
-  Attention<float> a{.heads = 2, .head_dim = 8, .kv_heads = 1, .kv_head = 0, .capacity = 40, .first = 30, .count = 33, .q = {}, .k = {}, .v = {}};
+  Attention<float> a{.heads = 2,
+                     .head_dim = 8,
+                     .kv_heads = 1,
+                     .kv_head = 0,
+                     .capacity = 40,
+                     .first = 30,
+                     .count = 33,
+                     .q = {},
+                     .k = {},
+                     .v = {}};
   CounterRng rng(9);
   for (const float size : {0.0f, 1e3f, 1e18f}) {  // all equal; one key takes all; scores near 1e37
     a.fill(rng);
@@ -758,9 +829,23 @@ TEST(Attend, ALongRowGetsTheSameBitsOnAnyThreadsBesideAnyRows) {
   for (const std::int64_t count : {1, 1023, 1024, 1025, 2048, 3333}) {
     SCOPED_TRACE(testing::Message() << "count " << count);
     CounterRng rng(static_cast<std::uint64_t>(count));
-    Attention<Bf16> a{.heads = 6, .head_dim = 32, .kv_heads = 1, .kv_head = 0, .capacity = 3400, .first = 3000, .count = count, .q = {}, .k = {}, .v = {}};
+    Attention<Bf16> a{.heads = 6,
+                      .head_dim = 32,
+                      .kv_heads = 1,
+                      .kv_head = 0,
+                      .capacity = 3400,
+                      .first = 3000,
+                      .count = count,
+                      .q = {},
+                      .k = {},
+                      .v = {}};
     a.fill(rng);
-    const KvView kv{.dtype = DType::kBf16, .k = a.k.data(), .v = a.v.data(), .capacity = a.capacity, .num_key_value_heads = 1, .head_dim = a.head_dim};
+    const KvView kv{.dtype = DType::kBf16,
+                    .k = a.k.data(),
+                    .v = a.v.data(),
+                    .capacity = a.capacity,
+                    .num_key_value_heads = 1,
+                    .head_dim = a.head_dim};
     const std::int64_t width = a.heads * a.head_dim;
     const auto attended = [&](int threads, std::int64_t before, std::int64_t after) {
       std::vector<AttendRow> rows;
@@ -785,7 +870,8 @@ TEST(Attend, ALongRowGetsTheSameBitsOnAnyThreadsBesideAnyRows) {
     a.reference(kernels(), expected, bound);
     // Putting spans together takes one exp and three roundings each; values are in [-1, 1].
     const double merging = static_cast<double>(count / 1024) * (kExpError + 3 * kU);
-    for (std::size_t i = 0; i < alone.size(); ++i) ASSERT_LE(std::fabs(alone[i] - expected[i]), bound[i] + merging) << "element " << i;
+    for (std::size_t i = 0; i < alone.size(); ++i)
+      ASSERT_LE(std::fabs(alone[i] - expected[i]), bound[i] + merging) << "element " << i;
   }
 }
 
@@ -796,10 +882,23 @@ TEST(Attend, RowsOfATextGetTheBitsTheyGetAlone) {
       SCOPED_TRACE(testing::Message() << heads << " heads, window " << window);
       constexpr std::int64_t kRows = 21, kContext = 2060;
       CounterRng rng(static_cast<std::uint64_t>(heads + window));
-      Attention<Bf16> a{.heads = 2 * heads * kRows, .head_dim = 32, .kv_heads = 2, .kv_head = 0, .capacity = window == 0 ? kContext : window + kRows,
-                        .first = 0, .count = 0, .q = {}, .k = {}, .v = {}};
+      Attention<Bf16> a{.heads = 2 * heads * kRows,
+                        .head_dim = 32,
+                        .kv_heads = 2,
+                        .kv_head = 0,
+                        .capacity = window == 0 ? kContext : window + kRows,
+                        .first = 0,
+                        .count = 0,
+                        .q = {},
+                        .k = {},
+                        .v = {}};
       a.fill(rng);
-      const KvView kv{.dtype = DType::kBf16, .k = a.k.data(), .v = a.v.data(), .capacity = a.capacity, .num_key_value_heads = 2, .head_dim = a.head_dim};
+      const KvView kv{.dtype = DType::kBf16,
+                      .k = a.k.data(),
+                      .v = a.v.data(),
+                      .capacity = a.capacity,
+                      .num_key_value_heads = 2,
+                      .head_dim = a.head_dim};
       const std::int64_t width = 2 * heads * a.head_dim;
       const Matrix<const float> q(a.q.data(), {kRows, width});
       std::vector<AttendRow> rows;
@@ -810,14 +909,16 @@ TEST(Attend, RowsOfATextGetTheBitsTheyGetAlone) {
       Tensor alone(kRows, width), all(kRows, width);
       const int threads_before = omp_get_max_threads();
       for (std::int64_t r = 0; r < kRows; ++r) {
-        attend({q[r].data(), {1, width}}, {&rows[static_cast<std::size_t>(r)], 1}, {alone.view()[r].data(), {1, width}});
+        attend({q[r].data(), {1, width}}, {&rows[static_cast<std::size_t>(r)], 1},
+               {alone.view()[r].data(), {1, width}});
       }
       for (const int threads : kThreadCounts) {
         omp_set_num_threads(threads);
         attend(q, rows, all.view());
         for (std::int64_t r = 0; r < kRows; ++r) {
           const auto got = all.view()[r].span(), expected = alone.view()[r].span();
-          EXPECT_TRUE(same_bits({got.begin(), got.end()}, {expected.begin(), expected.end()})) << "row " << r << ", " << threads << " threads";
+          EXPECT_TRUE(same_bits({got.begin(), got.end()}, {expected.begin(), expected.end()}))
+              << "row " << r << ", " << threads << " threads";
         }
       }
       omp_set_num_threads(threads_before);
@@ -841,23 +942,43 @@ TEST(Attend, RowsOfATextGetTheBitsTheyGetAlone) {
 // Rows that are no text: each gets what it gets alone, and nothing is read that nobody sees.
 TEST(Attend, RowsInAnyOrderGetTheBitsTheyGetAlone) {
   using Keys = std::pair<std::int64_t, std::int64_t>;  // first, count
-  const std::vector<std::vector<Keys>> cases = {{{100, 1024}, {37, 1024}, {163, 1024}}, {{0, 1}, {63, 1}}, {{0, 4}, {60, 4}}, {{5, 40}, {5, 7}, {5, 40}, {9, 2}}, {{2, 3}, {5, 3}, {8, 3}}};
+  const std::vector<std::vector<Keys>> cases = {{{100, 1024}, {37, 1024}, {163, 1024}},
+                                                {{0, 1}, {63, 1}},
+                                                {{0, 4}, {60, 4}},
+                                                {{5, 40}, {5, 7}, {5, 40}, {9, 2}},
+                                                {{2, 3}, {5, 3}, {8, 3}}};
   for (const std::int64_t head_dim : {8, 32}) {
     for (const auto& keys : cases) {
       std::int64_t capacity = 0;  // just enough for each row
       for (const auto& [first, count] : keys) capacity = std::max(capacity, count);
-      Attention<Bf16> a{.heads = std::ssize(keys), .head_dim = head_dim, .kv_heads = 1, .kv_head = 0, .capacity = capacity, .first = 0, .count = 0, .q = {}, .k = {}, .v = {}};
+      Attention<Bf16> a{.heads = std::ssize(keys),
+                        .head_dim = head_dim,
+                        .kv_heads = 1,
+                        .kv_head = 0,
+                        .capacity = capacity,
+                        .first = 0,
+                        .count = 0,
+                        .q = {},
+                        .k = {},
+                        .v = {}};
       CounterRng rng(1);
       a.fill(rng);
       // On the heap by themselves, so that AddressSanitizer sees what is read beside them.
       const std::vector<Bf16> k = a.k, v = a.v;
-      const KvView kv{.dtype = DType::kBf16, .k = k.data(), .v = v.data(), .capacity = capacity, .num_key_value_heads = 1, .head_dim = head_dim};
+      const KvView kv{.dtype = DType::kBf16,
+                      .k = k.data(),
+                      .v = v.data(),
+                      .capacity = capacity,
+                      .num_key_value_heads = 1,
+                      .head_dim = head_dim};
       std::vector<AttendRow> rows;
       for (const auto& [first, count] : keys) rows.push_back({kv, first, count});
       const std::int64_t count = std::ssize(rows);
       std::vector<float> alone(static_cast<std::size_t>(count * head_dim)), all(alone.size());
       const Matrix<const float> q(a.q.data(), {count, head_dim});
-      for (std::int64_t r = 0; r < count; ++r) attend({q[r].data(), {1, head_dim}}, {&rows[static_cast<std::size_t>(r)], 1}, {alone.data() + r * head_dim, {1, head_dim}});
+      for (std::int64_t r = 0; r < count; ++r)
+        attend({q[r].data(), {1, head_dim}}, {&rows[static_cast<std::size_t>(r)], 1},
+               {alone.data() + r * head_dim, {1, head_dim}});
       attend(q, rows, {all.data(), {count, head_dim}});
       EXPECT_TRUE(same_bits(all, alone)) << "first row sees " << keys[0].first << ", head_dim " << head_dim;
     }
@@ -866,7 +987,16 @@ TEST(Attend, RowsInAnyOrderGetTheBitsTheyGetAlone) {
 
 // Two keys with scores 0 and -t, values 0 and 1: the output is exp(-t) / (1 + exp(-t)).
 TEST_P(Kernels, ExpIsWithinItsPromiseOverAWideRange) {
-  Attention<float> a{.heads = 1, .head_dim = 1, .kv_heads = 1, .kv_head = 0, .capacity = 2, .first = 0, .count = 2, .q = {1}, .k = {0, 0}, .v = {0, 1}};
+  Attention<float> a{.heads = 1,
+                     .head_dim = 1,
+                     .kv_heads = 1,
+                     .kv_head = 0,
+                     .capacity = 2,
+                     .first = 0,
+                     .count = 2,
+                     .q = {1},
+                     .k = {0, 0},
+                     .v = {0, 1}};
   const auto check = [&](double t) {
     a.k[1] = static_cast<float>(-t);
     const double e = std::exp(static_cast<double>(a.k[1])), expected = e / (1 + e);

@@ -36,9 +36,7 @@ TEST(PageArray, TakesOnlyWhatWasWrittenAndKeepsItWhenItGrows) {
   EXPECT_EQ(array.size(), 0u);
 }
 
-TEST(PageArray, SaysWhenThereIsNoMemory) {
-  EXPECT_THROW(PageArray(std::size_t{1} << 60), std::bad_alloc);
-}
+TEST(PageArray, SaysWhenThereIsNoMemory) { EXPECT_THROW(PageArray(std::size_t{1} << 60), std::bad_alloc); }
 
 TEST(KvCache, SlidingLayersStayWithinTheirRing) {
   // Gemma 4 E4B's layers that own K/V, at its largest context.
@@ -60,7 +58,8 @@ TEST(KvCache, SlidingLayersStayWithinTheirRing) {
   const std::vector<float> row(1024, 1.5f);
   cache.layer(5).write(kPositions - 1, row, row);
   std::vector<Bf16> k(1024), v(1024);
-  cache.layer(5).read_raw(kPositions - 1, 1, reinterpret_cast<std::byte*>(k.data()), reinterpret_cast<std::byte*>(v.data()));
+  cache.layer(5).read_raw(kPositions - 1, 1, reinterpret_cast<std::byte*>(k.data()),
+                          reinterpret_cast<std::byte*>(v.data()));
   EXPECT_EQ(to_float(k[1023]), 1.5f);
 }
 

@@ -22,7 +22,9 @@ struct MoeGolden {
 
 class MoeLayer : public testing::TestWithParam<MoeGolden> {
  protected:
-  static std::filesystem::path folder() { return std::filesystem::path(OUTRIDER_SOURCE_DIR) / "tests/goldens" / GetParam().folder; }
+  static std::filesystem::path folder() {
+    return std::filesystem::path(OUTRIDER_SOURCE_DIR) / "tests/goldens" / GetParam().folder;
+  }
 
   WeightReader weights(WeightType type) const {
     return WeightReader(*weights_, text_prefix(*weights_)).as(type).under(std::string("layers.") + GetParam().layer);
@@ -45,7 +47,9 @@ class MoeLayer : public testing::TestWithParam<MoeGolden> {
     }
     return choices;
   }
-  const TensorEntry& entry(const std::string& name) const { return *golden_.find(std::string("layers.") + GetParam().layer + "." + name); }
+  const TensorEntry& entry(const std::string& name) const {
+    return *golden_.find(std::string("layers.") + GetParam().layer + "." + name);
+  }
 
   const TextConfig config_ = load_text_config(folder() / "backbone").value();
   const std::shared_ptr<const WeightSource> weights_ = open_weights(folder() / "backbone", WeightType::kF32).value();
@@ -53,7 +57,8 @@ class MoeLayer : public testing::TestWithParam<MoeGolden> {
   Workspace workspace_;
 };
 INSTANTIATE_TEST_SUITE_P(Goldens, MoeLayer,
-                         testing::Values(MoeGolden{"moe-26b-a4b", "0"}, MoeGolden{"moe-26b-a4b", "5"}, MoeGolden{"odd", "0"}, MoeGolden{"odd", "6"}),
+                         testing::Values(MoeGolden{"moe-26b-a4b", "0"}, MoeGolden{"moe-26b-a4b", "5"},
+                                         MoeGolden{"odd", "0"}, MoeGolden{"odd", "6"}),
                          [](const auto& param_info) {
                            std::string name = std::string(param_info.param.folder) + "_" + param_info.param.layer;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -83,7 +88,8 @@ TEST_P(MoeLayer, ExpertsGiveTheReferencesOutputWithinTheTypesRounding) {
   const Tensor input = golden("experts_input"), expected = golden("experts_output");
   // Relative to the largest output. bf16 rounds each factor of two chained GEMMs by at most 2^-9 of itself;
   // int8 by at most 1/254 of its row's largest, which in rows of random numbers is about 3 times a typical one.
-  for (const auto& [type, bound] : {std::pair(WeightType::kF32, 1e-5), std::pair(WeightType::kBf16, 4.0 / 512), std::pair(WeightType::kInt8, 4 * 3.0 / 254)}) {
+  for (const auto& [type, bound] : {std::pair(WeightType::kF32, 1e-5), std::pair(WeightType::kBf16, 4.0 / 512),
+                                    std::pair(WeightType::kInt8, 4 * 3.0 / 254)}) {
     const Experts experts = Experts::load(weights(type).under("experts"), config_).value();
     Tensor actual(expected.rows(), expected.columns());
     experts.forward(input.view(), golden_choices(), actual.view(), workspace_);
@@ -109,8 +115,10 @@ TEST_P(MoeLayer, ARowIsTheSameAloneAndInTheBatch) {
     Tensor batch(input.rows(), hidden), alone(1, hidden);
     experts.forward(normed.view(), router.choose(input.view(), workspace_, nullptr, ""), batch.view(), workspace_);
     for (std::int64_t r = 0; r < input.rows(); ++r) {
-      experts.forward(normed.view().rows(r, 1), router.choose(input.view().rows(r, 1), workspace_, nullptr, ""), alone.view(), workspace_);
-      ASSERT_TRUE(std::equal(alone.view()[0].data(), alone.view()[0].data() + hidden, batch.view()[r].data())) << to_string(type) << ", row " << r;
+      experts.forward(normed.view().rows(r, 1), router.choose(input.view().rows(r, 1), workspace_, nullptr, ""),
+                      alone.view(), workspace_);
+      ASSERT_TRUE(std::equal(alone.view()[0].data(), alone.view()[0].data() + hidden, batch.view()[r].data()))
+          << to_string(type) << ", row " << r;
     }
   }
 }

@@ -10,7 +10,10 @@ using Json = nlohmann::json;
 constexpr std::int32_t kVocab = 1000;
 
 ApiDefaults defaults() {
-  return {.model = "nano", .vocab_size = kVocab, .sampling = {.temperature = 1, .top_k = 64, .top_p = 0.95f, .suppress_tokens = {7}}, .draft_length = {DraftPolicy::kFixed, 4}};
+  return {.model = "nano",
+          .vocab_size = kVocab,
+          .sampling = {.temperature = 1, .top_k = 64, .top_p = 0.95f, .suppress_tokens = {7}},
+          .draft_length = {DraftPolicy::kFixed, 4}};
 }
 
 /// A chat request that is right, with these fields changed; a null takes one away.
@@ -33,7 +36,9 @@ CompletionRequest parsed(const ApiResult<CompletionRequest>& result) {
   return std::get<CompletionRequest>(result);
 }
 CompletionRequest chat(const Json& fields) { return parsed(parse_chat_completion(chat_with(fields), defaults())); }
-CompletionRequest completion(const Json& fields) { return parsed(parse_completion(completion_with(fields), defaults())); }
+CompletionRequest completion(const Json& fields) {
+  return parsed(parse_completion(completion_with(fields), defaults()));
+}
 
 /// The error of a request that must not be taken.
 ApiError refused(const ApiResult<CompletionRequest>& result) {
@@ -55,14 +60,39 @@ TEST(ChatCompletion, WhatARequestDoesNotSayIsTheModelsAdvice) {
 }
 
 TEST(ChatCompletion, EveryFieldArrives) {
-  const CompletionRequest request = chat({{"temperature", 0.5}, {"top_p", 0.9}, {"top_k", 10}, {"min_p", 0.1}, {"repetition_penalty", 1.1}, {"presence_penalty", -2},
-                                          {"frequency_penalty", 2}, {"seed", -1}, {"min_tokens", 3}, {"max_tokens", 9}, {"stop", {"a", "b"}}, {"n", 3},
-                                          {"logit_bias", {{"5", -100}}}, {"stop_token_ids", {8, 9}}, {"ignore_eos", true}, {"stream", true},
-                                          {"stream_options", {{"include_usage", true}}}, {"speculative", {{"draft_length", 2}}},
-                                          {"chat_template_kwargs", {{"enable_thinking", true}}}, {"a_field_of_tomorrow", 1}});
-  EXPECT_EQ(request.sampling, (SamplingParams{.temperature = 0.5f, .top_k = 10, .top_p = 0.9f, .min_p = 0.1f, .repetition_penalty = 1.1f, .presence_penalty = -2,
-                                              .frequency_penalty = 2, .logit_bias = {{5, -100}}, .suppress_tokens = {7}, .min_tokens = 3, .seed = ~0ull}));
-  EXPECT_TRUE(request.has_seed && request.ignore_eos && request.stream && request.include_usage && request.conversation.thinking);
+  const CompletionRequest request = chat({{"temperature", 0.5},
+                                          {"top_p", 0.9},
+                                          {"top_k", 10},
+                                          {"min_p", 0.1},
+                                          {"repetition_penalty", 1.1},
+                                          {"presence_penalty", -2},
+                                          {"frequency_penalty", 2},
+                                          {"seed", -1},
+                                          {"min_tokens", 3},
+                                          {"max_tokens", 9},
+                                          {"stop", {"a", "b"}},
+                                          {"n", 3},
+                                          {"logit_bias", {{"5", -100}}},
+                                          {"stop_token_ids", {8, 9}},
+                                          {"ignore_eos", true},
+                                          {"stream", true},
+                                          {"stream_options", {{"include_usage", true}}},
+                                          {"speculative", {{"draft_length", 2}}},
+                                          {"chat_template_kwargs", {{"enable_thinking", true}}},
+                                          {"a_field_of_tomorrow", 1}});
+  EXPECT_EQ(request.sampling, (SamplingParams{.temperature = 0.5f,
+                                              .top_k = 10,
+                                              .top_p = 0.9f,
+                                              .min_p = 0.1f,
+                                              .repetition_penalty = 1.1f,
+                                              .presence_penalty = -2,
+                                              .frequency_penalty = 2,
+                                              .logit_bias = {{5, -100}},
+                                              .suppress_tokens = {7},
+                                              .min_tokens = 3,
+                                              .seed = ~0ull}));
+  EXPECT_TRUE(request.has_seed && request.ignore_eos && request.stream && request.include_usage &&
+              request.conversation.thinking);
   EXPECT_EQ(request.max_tokens, 9);
   EXPECT_EQ(request.stop, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(request.stop_ids, (std::vector<TokenId>{8, 9}));
@@ -80,16 +110,26 @@ TEST(ChatCompletion, SpeculationCanBeSwitchedOff) {
 TEST(ChatCompletion, RoundsAreReportedInStreamsOnly) {
   EXPECT_FALSE(chat({{"stream", true}}).report_rounds);
   EXPECT_TRUE(chat({{"stream", true}, {"speculative", {{"report_rounds", true}}}}).report_rounds);
-  EXPECT_EQ(refused(parse_chat_completion(chat_with({{"speculative", {{"report_rounds", true}}}}), defaults())).param, "speculative.report_rounds");
-  EXPECT_EQ(refused(parse_chat_completion(chat_with({{"stream", true}, {"speculative", {{"report_rounds", 1}}}}), defaults())).param, "speculative.report_rounds");
+  EXPECT_EQ(refused(parse_chat_completion(chat_with({{"speculative", {{"report_rounds", true}}}}), defaults())).param,
+            "speculative.report_rounds");
+  EXPECT_EQ(
+      refused(parse_chat_completion(chat_with({{"stream", true}, {"speculative", {{"report_rounds", 1}}}}), defaults()))
+          .param,
+      "speculative.report_rounds");
 }
 
 TEST(ChatCompletion, EveryRoleAndKindOfContentIsRead) {
-  const Json messages = {{{"role", "system"}, {"content", "S"}},
-                         {{"role", "developer"}, {"content", {{{"type", "text"}, {"text", "D1"}}, {{"type", "text"}, {"text", "D2"}}}}},
-                         {{"role", "assistant"}, {"content", nullptr}, {"reasoning_content", "R"},
-                          {"tool_calls", {{{"id", "c1"}, {"type", "function"}, {"function", {{"name", "weather"}, {"arguments", R"({"city":"Rome"})"}}}}}}},
-                         {{"role", "tool"}, {"tool_call_id", "c1"}, {"content", "sunny"}}};
+  const Json messages = {
+      {{"role", "system"}, {"content", "S"}},
+      {{"role", "developer"}, {"content", {{{"type", "text"}, {"text", "D1"}}, {{"type", "text"}, {"text", "D2"}}}}},
+      {{"role", "assistant"},
+       {"content", nullptr},
+       {"reasoning_content", "R"},
+       {"tool_calls",
+        {{{"id", "c1"},
+          {"type", "function"},
+          {"function", {{"name", "weather"}, {"arguments", R"({"city":"Rome"})"}}}}}}},
+      {{"role", "tool"}, {"tool_call_id", "c1"}, {"content", "sunny"}}};
   const CompletionRequest request = chat({{"messages", messages}});
   const std::vector<ChatMessage>& m = request.conversation.messages;
   ASSERT_EQ(m.size(), 4u);
@@ -104,7 +144,11 @@ TEST(ChatCompletion, EveryRoleAndKindOfContentIsRead) {
   EXPECT_EQ(m[3].response, "sunny");
 }
 
-const Json kWeather = {{{"type", "function"}, {"function", {{"name", "weather"}, {"description", "d"}, {"parameters", {{"type", "object"}, {"properties", Json::object()}}}}}}};
+const Json kWeather = {{{"type", "function"},
+                        {"function",
+                         {{"name", "weather"},
+                          {"description", "d"},
+                          {"parameters", {{"type", "object"}, {"properties", Json::object()}}}}}}};
 
 TEST(ChatCompletion, ToolsAreOfferedUnlessTheChoiceIsNone) {
   EXPECT_EQ(chat({{"tools", kWeather}}).conversation.tools.size(), 1u);
@@ -120,7 +164,9 @@ struct BadRequest {
 
 TEST(ChatCompletion, WhatIsWrongIsNamed) {
   const auto message = [](const Json& one) { return Json{{"messages", Json::array({one})}}; };
-  const auto tool = [](const Json& function) { return Json{{"tools", {{{"type", "function"}, {"function", function}}}}}; };
+  const auto tool = [](const Json& function) {
+    return Json{{"tools", {{{"type", "function"}, {"function", function}}}}};
+  };
   const std::vector<BadRequest> table = {
       {{{"model", "gpt-4"}}, "model", 404},
       {{{"model", 3}}, "model"},
@@ -132,11 +178,15 @@ TEST(ChatCompletion, WhatIsWrongIsNamed) {
       {message({{"content", "x"}}), "messages[0].role"},
       {message({{"role", "user"}}), "messages[0].content"},
       {message({{"role", "user"}, {"content", 3}}), "messages[0].content"},
-      {message({{"role", "user"}, {"content", {{{"type", "image_url"}, {"image_url", {{"url", "x"}}}}}}}), "messages[0].content[0].type"},
+      {message({{"role", "user"}, {"content", {{{"type", "image_url"}, {"image_url", {{"url", "x"}}}}}}}),
+       "messages[0].content[0].type"},
       {message({{"role", "user"}, {"content", {{{"type", "text"}}}}}), "messages[0].content[0].text"},
       {message({{"role", "tool"}, {"content", "x"}}), "messages[0].tool_call_id"},
-      {message({{"role", "assistant"}, {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", "[1]"}}}}}}}), "messages[0].tool_calls[0].function.arguments"},
-      {message({{"role", "assistant"}, {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", std::string(5000, '[')}}}}}}}), "messages[0].tool_calls[0].function.arguments"},
+      {message({{"role", "assistant"}, {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", "[1]"}}}}}}}),
+       "messages[0].tool_calls[0].function.arguments"},
+      {message({{"role", "assistant"},
+                {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", std::string(5000, '[')}}}}}}}),
+       "messages[0].tool_calls[0].function.arguments"},
       {message({{"role", "assistant"}, {"tool_calls", {{{"id", "x"}}}}}), "messages[0].tool_calls[0].function"},
       {{{"tools", "weather"}}, "tools"},
       {{{"tools", {"weather"}}}, "tools[0]"},
@@ -203,8 +253,10 @@ TEST(ChatCompletion, WhatIsWrongIsNamed) {
 }
 
 TEST(ChatCompletion, WhatIsNoJsonIsRefused) {
-  for (const std::string& body : {std::string(), std::string("{"), std::string("[]"), std::string("null"), std::string("{\"model\": \"nano\xff\"}"), std::string("{\"temperature\": 1e999}"),
-                                  std::string("{\"model\": NaN}"), std::string(3'000'000, '['), "{\"messages\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}",
+  for (const std::string& body : {std::string(), std::string("{"), std::string("[]"), std::string("null"),
+                                  std::string("{\"model\": \"nano\xff\"}"), std::string("{\"temperature\": 1e999}"),
+                                  std::string("{\"model\": NaN}"), std::string(3'000'000, '['),
+                                  "{\"messages\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}",
                                   std::string("\"") + std::string(1000, '[')}) {
     EXPECT_EQ(refused(parse_chat_completion(body, defaults())).status, 400) << body.substr(0, 40);
   }
@@ -219,26 +271,29 @@ TEST(Completion, PromptsAreTextsOrTokensOrListsOfEither) {
   EXPECT_EQ(completion({}).prompts, (std::vector<Prompt>{"Hi"}));
   EXPECT_EQ(completion({{"prompt", {1, 2}}}).prompts, (std::vector<Prompt>{std::vector<TokenId>{1, 2}}));
   EXPECT_EQ(completion({{"prompt", {"a", "b"}}}).prompts, (std::vector<Prompt>{"a", "b"}));
-  EXPECT_EQ(completion({{"prompt", {{1}, {2, 3}}}}).prompts, (std::vector<Prompt>{std::vector<TokenId>{1}, std::vector<TokenId>{2, 3}}));
+  EXPECT_EQ(completion({{"prompt", {{1}, {2, 3}}}}).prompts,
+            (std::vector<Prompt>{std::vector<TokenId>{1}, std::vector<TokenId>{2, 3}}));
   EXPECT_EQ(completion({}).max_tokens, 16);
   EXPECT_EQ(completion({{"max_tokens", 5}}).max_tokens, 5);
 }
 
 TEST(Completion, WhatIsWrongIsNamed) {
-  for (const BadRequest& bad : std::vector<BadRequest>{{{{"prompt", nullptr}}, "prompt"},
-                                                       {{{"prompt", Json::array()}}, "prompt"},
-                                                       {{{"prompt", 3}}, "prompt"},
-                                                       {{{"prompt", {1, "a"}}}, "prompt"},
-                                                       {{{"prompt", {"a", 1}}}, "prompt"},
-                                                       {{{"prompt", {-1}}}, "prompt"},
-                                                       {{{"prompt", {kVocab}}}, "prompt"},
-                                                       {{{"prompt", {1.5}}}, "prompt"},
-                                                       {{{"prompt", {Json::array()}}}, "prompt"},
-                                                       {{{"prompt", Json(std::vector<std::string>(100, "a"))}}, "prompt"},
-                                                       {{{"echo", true}}, "echo"},
-                                                       {{{"suffix", "x"}}, "suffix"},
-                                                       {{{"best_of", 2}}, "best_of"}}) {
-    EXPECT_EQ(refused(parse_completion(completion_with(bad.fields), defaults())).param, bad.param) << bad.fields.dump().substr(0, 100);
+  for (const BadRequest& bad :
+       std::vector<BadRequest>{{{{"prompt", nullptr}}, "prompt"},
+                               {{{"prompt", Json::array()}}, "prompt"},
+                               {{{"prompt", 3}}, "prompt"},
+                               {{{"prompt", {1, "a"}}}, "prompt"},
+                               {{{"prompt", {"a", 1}}}, "prompt"},
+                               {{{"prompt", {-1}}}, "prompt"},
+                               {{{"prompt", {kVocab}}}, "prompt"},
+                               {{{"prompt", {1.5}}}, "prompt"},
+                               {{{"prompt", {Json::array()}}}, "prompt"},
+                               {{{"prompt", Json(std::vector<std::string>(100, "a"))}}, "prompt"},
+                               {{{"echo", true}}, "echo"},
+                               {{{"suffix", "x"}}, "suffix"},
+                               {{{"best_of", 2}}, "best_of"}}) {
+    EXPECT_EQ(refused(parse_completion(completion_with(bad.fields), defaults())).param, bad.param)
+        << bad.fields.dump().substr(0, 100);
   }
 }
 
@@ -246,10 +301,12 @@ TEST(Tokenize, TakesAPromptOrAConversation) {
   const auto of = [](const Json& json) { return std::get<TokenizeRequest>(parse_tokenize(json.dump(), defaults())); };
   EXPECT_EQ(std::get<std::string>(of({{"prompt", "Hi"}}).text), "Hi");
   EXPECT_FALSE(of({{"prompt", "Hi"}, {"add_special_tokens", false}}).add_special_tokens);
-  EXPECT_EQ(std::get<Conversation>(of({{"messages", {{{"role", "user"}, {"content", "Hi"}}}}}).text).messages.size(), 1u);
+  EXPECT_EQ(std::get<Conversation>(of({{"messages", {{{"role", "user"}, {"content", "Hi"}}}}}).text).messages.size(),
+            1u);
   EXPECT_EQ(std::get<ApiError>(parse_tokenize("{}", defaults())).param, "prompt");
   EXPECT_EQ(std::get<ApiError>(parse_detokenize(R"({"tokens": [5000]})", defaults())).param, "tokens");
-  EXPECT_EQ(std::get<std::vector<TokenId>>(parse_detokenize(R"({"tokens": [5, 6]})", defaults())), (std::vector<TokenId>{5, 6}));
+  EXPECT_EQ(std::get<std::vector<TokenId>>(parse_detokenize(R"({"tokens": [5, 6]})", defaults())),
+            (std::vector<TokenId>{5, 6}));
 }
 
 const ReplyHead kChat{.chat = true, .id = "chatcmpl-1", .model = "nano", .created = 5};
@@ -268,7 +325,10 @@ TEST(Replies, AChatCompletionHasOpenAIsShape) {
   EXPECT_EQ(body["choices"][0]["message"]["content"], "Hello");
   EXPECT_EQ(body["choices"][0]["message"]["reasoning_content"], "Hm");
   EXPECT_EQ(body["choices"][0]["finish_reason"], "stop");
-  EXPECT_EQ(body["usage"], Json({{"prompt_tokens", 3}, {"prompt_tokens_details", {{"cached_tokens", 1}}}, {"completion_tokens", 2}, {"total_tokens", 5}}));
+  EXPECT_EQ(body["usage"], Json({{"prompt_tokens", 3},
+                                 {"prompt_tokens_details", {{"cached_tokens", 1}}},
+                                 {"completion_tokens", 2},
+                                 {"total_tokens", 5}}));
   EXPECT_EQ(body["speculative"]["accepted_tokens"], 1);
   EXPECT_EQ(body["speculative"]["accepted_per_position"], Json({1, 0, 0, 0}));
 }
@@ -288,14 +348,27 @@ TEST(Replies, AToolCallIsTheSameStreamedAndNot) {
 }
 
 TEST(Replies, ARoundSaysWhatBecameOfItsDrafts) {
-  RoundReport report{.draft_length = 3, .drafts = {5, 6}, .outcome = {.source = DraftSource::kNgram, .drafted = 2, .accepted = 1, .draft_s = 0.5, .verify_s = 0.25, .round_s = 1}};
-  const auto chunk_of = [](const ReplyHead& head, const ReportedRound& reported) { return Json::parse(round_chunk(head, 2, reported).substr(6)); };
+  RoundReport report{
+      .draft_length = 3,
+      .drafts = {5, 6},
+      .outcome = {
+          .source = DraftSource::kNgram, .drafted = 2, .accepted = 1, .draft_s = 0.5, .verify_s = 0.25, .round_s = 1}};
+  const auto chunk_of = [](const ReplyHead& head, const ReportedRound& reported) {
+    return Json::parse(round_chunk(head, 2, reported).substr(6));
+  };
   const Json chunk = chunk_of(kChat, {.tokens = {"a", "c"}, .round = report, .drafts = {"a", "\xff"}});
   EXPECT_EQ(chunk["choices"][0]["index"], 2);
   EXPECT_EQ(chunk["choices"][0]["delta"], Json::object());
-  EXPECT_EQ(chunk["outrider_round"], Json({{"source", "ngram"}, {"draft_length", 3}, {"drafts", {"a", "\ufffd"}}, {"accepted", 1}, {"tokens", {"a", "c"}},
-                                           {"draft_ms", 500.0}, {"verify_ms", 250.0}, {"round_ms", 1000.0}}));
-  const Json first = chunk_of({.chat = false, .id = "cmpl-1", .model = "nano"}, {.tokens = {"a"}, .round = {}, .drafts = {}});
+  EXPECT_EQ(chunk["outrider_round"], Json({{"source", "ngram"},
+                                           {"draft_length", 3},
+                                           {"drafts", {"a", "\ufffd"}},
+                                           {"accepted", 1},
+                                           {"tokens", {"a", "c"}},
+                                           {"draft_ms", 500.0},
+                                           {"verify_ms", 250.0},
+                                           {"round_ms", 1000.0}}));
+  const Json first =
+      chunk_of({.chat = false, .id = "cmpl-1", .model = "nano"}, {.tokens = {"a"}, .round = {}, .drafts = {}});
   EXPECT_EQ(first["choices"][0]["text"], "");
   EXPECT_TRUE(first["outrider_round"]["source"].is_null());
 }
@@ -318,7 +391,10 @@ TEST(Replies, LogprobsHaveTheShapeOfTheirEndpoint) {
   EXPECT_EQ(chat_logprobs["logprob"], -0.5);
   EXPECT_EQ(chat_logprobs["top_logprobs"][0]["token"], "b");
   head.chat = false;
-  EXPECT_EQ(logprobs(), Json({{"tokens", {"a\ufffd"}}, {"token_logprobs", {-0.5}}, {"top_logprobs", {{{"a\ufffd", -0.5}, {"b", -0.25}}}}, {"text_offset", {2}}}));
+  EXPECT_EQ(logprobs(), Json({{"tokens", {"a\ufffd"}},
+                              {"token_logprobs", {-0.5}},
+                              {"top_logprobs", {{{"a\ufffd", -0.5}, {"b", -0.25}}}},
+                              {"text_offset", {2}}}));
   choice.scores[0].top.clear();
   EXPECT_EQ(logprobs()["top_logprobs"], Json({{{"a\ufffd", -0.5}}})) << "logprobs: 0";
   head.logprobs = false;
@@ -326,7 +402,8 @@ TEST(Replies, LogprobsHaveTheShapeOfTheirEndpoint) {
 }
 
 TEST(Replies, MetricsOfChoicesAddUp) {
-  const auto metrics = [](std::vector<std::int64_t> drafted, std::vector<std::int64_t> accepted, std::int64_t verify_ns) {
+  const auto metrics = [](std::vector<std::int64_t> drafted, std::vector<std::int64_t> accepted,
+                          std::int64_t verify_ns) {
     RequestMetrics one;
     one.rounds = 2;
     one.drafted_per_position = std::move(drafted);
@@ -340,13 +417,16 @@ TEST(Replies, MetricsOfChoicesAddUp) {
   add(sum, metrics({1, 1, 1}, {1, 1, 0}, 6));
   EXPECT_EQ(sum.rounds, 4);
   EXPECT_EQ(sum.verify_ns, 11);
-  for (const std::int64_t each : {sum.cached_prompt_tokens, sum.ngram_rounds, sum.ngram_drafted_tokens, sum.ngram_accepted_tokens}) EXPECT_EQ(each, 6);
+  for (const std::int64_t each :
+       {sum.cached_prompt_tokens, sum.ngram_rounds, sum.ngram_drafted_tokens, sum.ngram_accepted_tokens})
+    EXPECT_EQ(each, 6);
   EXPECT_EQ(sum.drafted_per_position, (std::vector<std::int64_t>{3, 2, 1}));
   EXPECT_EQ(sum.accepted_per_position, (std::vector<std::int64_t>{2, 1, 0}));
 }
 
 TEST(Replies, ErrorsHaveOpenAIsShapeWhateverTheyQuote) {
-  const Json body = Json::parse(error_body({.status = 404, .message = "no \xff", .param = "model", .code = "model_not_found"}));
+  const Json body =
+      Json::parse(error_body({.status = 404, .message = "no \xff", .param = "model", .code = "model_not_found"}));
   EXPECT_EQ(body["error"]["type"], "invalid_request_error");
   EXPECT_EQ(body["error"]["param"], "model");
   EXPECT_TRUE(Json::parse(error_body({.status = 503, .message = "x"}))["error"]["code"].is_null());

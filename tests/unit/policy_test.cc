@@ -64,7 +64,8 @@ TEST(Heuristic, IsHuggingFacesSchedule) {
 
 /// A round of a world where a row costs 1 s + 0.05 s and a draft 0.1 s.
 RoundOutcome round_of(const DraftChoice& choice, int held) {
-  RoundOutcome outcome{.source = choice.source, .arm = choice.arm, .drafted = choice.length, .accepted = std::min(held, choice.length)};
+  RoundOutcome outcome{
+      .source = choice.source, .arm = choice.arm, .drafted = choice.length, .accepted = std::min(held, choice.length)};
   outcome.draft_s = choice.source == DraftSource::kAssistant ? 0.1 * choice.length : 0;
   outcome.verify_s = 1 + 0.05 * choice.length;
   outcome.round_s = outcome.draft_s + outcome.verify_s;
@@ -82,7 +83,8 @@ TEST(Policies, StayWithinTheLimits) {
   policies.push_back(std::make_unique<ThompsonLength>(thompson, costs));
   CounterRng random(1);
   for (int i = 0; i < 2000; ++i) {
-    const DraftLimits limits{.assistant = static_cast<int>(random.below(5)), .ngram = static_cast<int>(random.below(3))};
+    const DraftLimits limits{.assistant = static_cast<int>(random.below(5)),
+                             .ngram = static_cast<int>(random.below(3))};
     for (std::size_t p = 0; p < policies.size(); ++p) {
       const DraftChoice choice = policies[p]->choose(limits);
       ASSERT_LE(choice.length, limits.of(choice.source)) << "policy " << p;
@@ -110,7 +112,8 @@ std::vector<int> play(DraftLengthPolicy& policy, CostModel& costs, int rounds, s
 
 TEST(Forecast, IsTheClosedFormOfTheMeans) {
   Forecast forecast;
-  // A pass costs 1 s and 0.05 s a draft, a draft 0.1 s, the wire 0.2 s, the rest 0.01 s; half of the first drafts hold and all after them.
+  // A pass costs 1 s and 0.05 s a draft, a draft 0.1 s, the wire 0.2 s, the rest 0.01 s; half of the first drafts hold
+  // and all after them.
   for (const int length : {0, 2, 8}) {
     for (const bool held : {false, true}) {
       RoundOutcome outcome = round_of({.length = length}, held ? length : 0);
@@ -159,7 +162,8 @@ TEST(Policies, OfABanditServeSessionsSideBySide) {
   ASSERT_TRUE(again.load(policies.save()));
   EXPECT_EQ(again.save(), policies.save());
   const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
-  for (const std::string& text : {std::string(), std::string("[]"), std::string("{}"), std::string("[1,2]"), std::string("nonsense"), "[" + deep + "," + deep + "]"}) {
+  for (const std::string& text : {std::string(), std::string("[]"), std::string("{}"), std::string("[1,2]"),
+                                  std::string("nonsense"), "[" + deep + "," + deep + "]"}) {
     EXPECT_FALSE(again.load(text)) << text.substr(0, 20);
     EXPECT_EQ(again.save(), policies.save()) << "nothing has changed";
   }
@@ -196,8 +200,9 @@ TEST(Bandits, RefuseAStateThatIsNotTheirs) {
   Ucb1Length fewer({{}, {DraftSource::kAssistant, 4}});
   std::string negative = before;
   negative.replace(negative.find("\"stats\":[[") + 10, 1, "-1");
-  for (const std::string& state : {std::string(), std::string("null"), std::string("[]"), std::string("{}"), std::string("{\"policy\":\"ucb1\"}"),
-                                   std::string(1000, '['), thompson.save(), fewer.save(), negative}) {
+  for (const std::string& state :
+       {std::string(), std::string("null"), std::string("[]"), std::string("{}"), std::string("{\"policy\":\"ucb1\"}"),
+        std::string(1000, '['), thompson.save(), fewer.save(), negative}) {
     const auto loaded = ucb.load(state);
     ASSERT_FALSE(loaded) << state;
     EXPECT_EQ(loaded.error().code, Errc::kMalformed);

@@ -14,7 +14,10 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 PairFacts small_facts() {
-  return {.embedding_fingerprint = 7, .hidden_size = 2, .vocab_size = 100, .context_max = 20,
+  return {.embedding_fingerprint = 7,
+          .hidden_size = 2,
+          .vocab_size = 100,
+          .context_max = 20,
           .donors = {{.sliding = true, .layer = 1, .num_key_value_heads = 1, .head_dim = 2, .sliding_window = 3},
                      {.layer = 2, .num_key_value_heads = 1, .head_dim = 2}}};
 }
@@ -23,7 +26,8 @@ WireTensor zeros(std::vector<std::int64_t> shape) {
   std::int64_t count = 1;
   for (const std::int64_t n : shape) count *= n;
   const auto owner = std::make_shared<std::vector<float>>(static_cast<std::size_t>(count));
-  return {.dtype = DType::kF32, .shape = std::move(shape), .data = SharedBytes(owner, std::as_bytes(std::span(*owner)))};
+  return {
+      .dtype = DType::kF32, .shape = std::move(shape), .data = SharedBytes(owner, std::as_bytes(std::span(*owner)))};
 }
 
 KvRows rows(Position from, Position to) {
@@ -72,8 +76,13 @@ TEST(Pause, OfTheCoordinatorIsNotTheSilenceOfItsWorkers) {
   CoordinatorCore core({.instance = 50});
   core.on_message("v", {.body = hello(Role::kVerifier)}, loop.now());
   core.on_message("d", {.body = hello(Role::kDrafter)}, loop.now());
-  core.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 10, .draft_length = 2}}, loop.now());
-  core.on_message("v", {.session = SessionId{50}, .body = Verdict{.next_token = 40, .committed = 3, .hidden = zeros({2}), .kv = rows(0, 3)}}, loop.now());
+  core.on_message("c",
+                  {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 10, .draft_length = 2}},
+                  loop.now());
+  core.on_message("v",
+                  {.session = SessionId{50},
+                   .body = Verdict{.next_token = 40, .committed = 3, .hidden = zeros({2}), .kv = rows(0, 3)}},
+                  loop.now());
   loop.run(core, milliseconds(60));
   core.take_notices();
   core.take_outgoing();
@@ -159,14 +168,28 @@ class Coordinator : public testing::Test {
  protected:
   Coordinator() : core_({.instance = 50}) {}
   void join(const PeerId& peer, Role role) { core_.on_message(peer, {.body = hello(role)}, now_); }
-  void generate(std::int64_t max_tokens, std::int32_t draft_length, std::vector<TokenId> prompt = {1, 2, 3}, std::vector<TokenId> stop = {}) {
-    core_.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = std::move(prompt), .max_tokens = max_tokens,
-                                                                     .draft_length = draft_length, .stop_ids = std::move(stop), .wait_ms = 1000}}, now_);
+  void generate(std::int64_t max_tokens, std::int32_t draft_length, std::vector<TokenId> prompt = {1, 2, 3},
+                std::vector<TokenId> stop = {}) {
+    core_.on_message("c",
+                     {.session = SessionId{9},
+                      .body = Generate{.prompt = std::move(prompt),
+                                       .max_tokens = max_tokens,
+                                       .draft_length = draft_length,
+                                       .stop_ids = std::move(stop),
+                                       .wait_ms = 1000}},
+                     now_);
   }
-  void verdict(std::uint32_t round, std::int32_t accepted, TokenId next, Position committed, bool kv_from_start = false, Position from = 0) {
-    core_.on_message("v", {.session = SessionId{50}, .round = RoundId{round},
-                           .body = Verdict{.accepted = accepted, .next_token = next, .committed = committed,
-                                           .hidden = zeros({2}), .kv = rows(kv_from_start ? 0 : from, committed)}}, now_);
+  void verdict(std::uint32_t round, std::int32_t accepted, TokenId next, Position committed, bool kv_from_start = false,
+               Position from = 0) {
+    core_.on_message("v",
+                     {.session = SessionId{50},
+                      .round = RoundId{round},
+                      .body = Verdict{.accepted = accepted,
+                                      .next_token = next,
+                                      .committed = committed,
+                                      .hidden = zeros({2}),
+                                      .kv = rows(kv_from_start ? 0 : from, committed)}},
+                     now_);
   }
   /// A verifier "v", a drafter "d" and a text whose first token is there: "d" is asked for two drafts.
   void begin_drafting() {
@@ -182,7 +205,11 @@ class Coordinator : public testing::Test {
 
 TEST_F(Coordinator, TellsTheVerifierHowToSampleAndWhatTheGuardMasks) {
   join("v", Role::kVerifier);
-  Generate request{.prompt = {1, 2}, .max_tokens = 10, .draft_length = 0, .stop_ids = {7, 5000}, .wait_ms = 1000,
+  Generate request{.prompt = {1, 2},
+                   .max_tokens = 10,
+                   .draft_length = 0,
+                   .stop_ids = {7, 5000},
+                   .wait_ms = 1000,
                    .sampling = {.temperature = 0.5f, .min_tokens = 4, .seed = 77}};
   core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
   auto out = sent();
@@ -256,8 +283,15 @@ TEST_F(Coordinator, StopInsideTheAcceptedWindowEndsTheText) {
 TEST_F(Coordinator, DraftsFromTheTextItselfWithoutADrafterWhereThatPays) {
   join("v", Role::kVerifier);
   // Every token follows from the one before, so that the text repeats itself after five.
-  core_.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3, 4, 5, 1, 2}, .max_tokens = 12, .draft_length = 16, .wait_ms = 1000,
-                                                                   .policy = DraftPolicy::kAuto, .report_rounds = true}}, now_);
+  core_.on_message("c",
+                   {.session = SessionId{9},
+                    .body = Generate{.prompt = {1, 2, 3, 4, 5, 1, 2},
+                                     .max_tokens = 12,
+                                     .draft_length = 16,
+                                     .wait_ms = 1000,
+                                     .policy = DraftPolicy::kAuto,
+                                     .report_rounds = true}},
+                   now_);
   const auto follows = [](TokenId token) { return token % 5 + 1; };
   sent();
   verdict(0, 0, 3, 7);
@@ -269,12 +303,19 @@ TEST_F(Coordinator, DraftsFromTheTextItselfWithoutADrafterWhereThatPays) {
     ASSERT_NE(verify, nullptr) << "round " << round;
     EXPECT_EQ(verify->kv_from, std::nullopt);
     const auto drafts = static_cast<std::int32_t>(verify->tokens.size()) - 1;
-    for (std::size_t i = 1; i < verify->tokens.size(); ++i) EXPECT_EQ(verify->tokens[i], follows(verify->tokens[i - 1]));
+    for (std::size_t i = 1; i < verify->tokens.size(); ++i)
+      EXPECT_EQ(verify->tokens[i], follows(verify->tokens[i - 1]));
     drafted += static_cast<std::size_t>(drafts);
     now_ += milliseconds(10 + drafts);  // a row costs little
-    core_.on_message("v", {.session = SessionId{50}, .round = RoundId{round},
-                           .body = Verdict{.accepted = drafts, .next_token = follows(verify->tokens.back()), .committed = message.base + drafts + 1,
-                                           .kv = {}, .verify_ns = 10'000'000}}, now_);
+    core_.on_message("v",
+                     {.session = SessionId{50},
+                      .round = RoundId{round},
+                      .body = Verdict{.accepted = drafts,
+                                      .next_token = follows(verify->tokens.back()),
+                                      .committed = message.base + drafts + 1,
+                                      .kv = {},
+                                      .verify_ns = 10'000'000}},
+                     now_);
     ++rounds;
   }
   EXPECT_GT(drafted, 0u) << "the policy measures plain rounds first, then tries";
@@ -282,14 +323,23 @@ TEST_F(Coordinator, DraftsFromTheTextItselfWithoutADrafterWhereThatPays) {
 }
 
 TEST_F(Coordinator, EachVerifierHasItsOwnCosts) {
-  // The drafts of the text itself always hold. Beside the last token a row costs nothing on "v", and three passes on "w".
-  const auto pass = [](const PeerId& peer, std::int64_t drafts) { return milliseconds(peer == "v" ? 10 : 10 + 30 * drafts); };
+  // The drafts of the text itself always hold. Beside the last token a row costs nothing on "v", and three passes on
+  // "w".
+  const auto pass = [](const PeerId& peer, std::int64_t drafts) {
+    return milliseconds(peer == "v" ? 10 : 10 + 30 * drafts);
+  };
   Hello verifier = hello(Role::kVerifier);
   verifier.facts.context_max = 1000;
   for (const char* peer : {"v", "w"}) core_.on_message(peer, {.body = verifier}, now_);
   for (const std::uint64_t number : {1, 2}) {
-    core_.on_message("c", {.session = SessionId{number}, .body = Generate{.prompt = {1, 2, 3, 4, 5, 1, 2}, .max_tokens = 300, .draft_length = 16, .wait_ms = 1000,
-                                                                          .policy = DraftPolicy::kAuto}}, now_);
+    core_.on_message("c",
+                     {.session = SessionId{number},
+                      .body = Generate{.prompt = {1, 2, 3, 4, 5, 1, 2},
+                                       .max_tokens = 300,
+                                       .draft_length = 16,
+                                       .wait_ms = 1000,
+                                       .policy = DraftPolicy::kAuto}},
+                     now_);
   }
   struct Rounds {
     int all = 0, drafting = 0;
@@ -307,10 +357,15 @@ TEST_F(Coordinator, EachVerifierHasItsOwnCosts) {
       seen.drafting += drafts > 0;
       seen.now += pass(request.to, drafts);
       const TokenId last = verify == nullptr ? 2 : verify->tokens.back();
-      core_.on_message(request.to, {.session = request.message.session, .round = request.message.round,
-                                    .body = Verdict{.accepted = static_cast<std::int32_t>(drafts), .next_token = last % 5 + 1,
-                                                    .committed = verify == nullptr ? 7 : request.message.base + drafts + 1, .kv = {},
-                                                    .verify_ns = Duration(pass(request.to, drafts)).count()}}, seen.now);
+      core_.on_message(request.to,
+                       {.session = request.message.session,
+                        .round = request.message.round,
+                        .body = Verdict{.accepted = static_cast<std::int32_t>(drafts),
+                                        .next_token = last % 5 + 1,
+                                        .committed = verify == nullptr ? 7 : request.message.base + drafts + 1,
+                                        .kv = {},
+                                        .verify_ns = Duration(pass(request.to, drafts)).count()}},
+                       seen.now);
     }
   }
   EXPECT_LT(rounds["v"].all, 80) << "300 tokens; 107 where both verifiers teach one model";
@@ -322,7 +377,12 @@ TEST_F(Coordinator, EachVerifierHasItsOwnCosts) {
 TEST_F(Coordinator, ReportsARoundToWhoAsked) {
   join("v", Role::kVerifier);
   join("d", Role::kDrafter);
-  core_.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 10, .draft_length = 2, .wait_ms = 1000, .report_rounds = true}}, now_);
+  core_.on_message(
+      "c",
+      {.session = SessionId{9},
+       .body =
+           Generate{.prompt = {1, 2, 3}, .max_tokens = 10, .draft_length = 2, .wait_ms = 1000, .report_rounds = true}},
+      now_);
   verdict(0, 0, 40, 3);
   EXPECT_FALSE(find<Tokens>(sent(), "c")->round) << "the first token is the prompt's";
   now_ += milliseconds(7);
@@ -344,7 +404,14 @@ TEST_F(Coordinator, ReportsARoundToWhoAsked) {
 TEST_F(Coordinator, GoesOnWithoutDraftsThatAreNotWorthTheWait) {
   join("v", Role::kVerifier);
   join("d", Role::kDrafter);
-  core_.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 15, .draft_length = 4, .wait_ms = 1000, .policy = DraftPolicy::kAuto}}, now_);
+  core_.on_message("c",
+                   {.session = SessionId{9},
+                    .body = Generate{.prompt = {1, 2, 3},
+                                     .max_tokens = 15,
+                                     .draft_length = 4,
+                                     .wait_ms = 1000,
+                                     .policy = DraftPolicy::kAuto}},
+                   now_);
   verdict(0, 0, 40, 3);
   Position committed = 3;
   std::uint32_t round = 1;
@@ -423,7 +490,8 @@ TEST_F(Coordinator, ADrafterThatIsAlwaysLateIsAskedEverMoreRarely) {
         }
       }
       while (!asked.empty() && now_ - asked.front().first >= late) {
-        core_.on_message("d", {.session = SessionId{50}, .round = asked.front().second, .body = Candidates{{41, 42}, 5}}, now_);
+        core_.on_message(
+            "d", {.session = SessionId{50}, .round = asked.front().second, .body = Candidates{{41, 42}, 5}}, now_);
         asked.pop_front();
       }
       for (const PeerId peer : {"v", "d"}) core_.on_message(peer, {.body = Heartbeat{}}, now_);
@@ -433,7 +501,8 @@ TEST_F(Coordinator, ADrafterThatIsAlwaysLateIsAskedEverMoreRarely) {
   run(seconds(60), milliseconds(700));
   ASSERT_LE(asked_at.size(), 8u) << "120 if it were asked whenever it is heard";
   ASSERT_GE(asked_at.size(), 6u);
-  for (std::size_t i = 3; i < asked_at.size(); ++i) EXPECT_GT(asked_at[i] - asked_at[i - 1], 1.5 * (asked_at[i - 1] - asked_at[i - 2]));
+  for (std::size_t i = 3; i < asked_at.size(); ++i)
+    EXPECT_GT(asked_at[i] - asked_at[i - 1], 1.5 * (asked_at[i - 1] - asked_at[i - 2]));
   EXPECT_EQ(core_.take_notices().size(), 1u);
   run(seconds(10), milliseconds(50));  // asked again after 6 of them
   EXPECT_GT(asked_at.size(), 40u) << "one answer in time, and all is as before";
@@ -445,7 +514,11 @@ TEST_F(Coordinator, GivesADrafterNoMoreSessionsThanItTakes) {
   drafter.capacity.sessions_max = 2;
   core_.on_message("d", {.body = drafter}, now_);
   const auto ask = [&](std::uint64_t number) {
-    core_.on_message("c", {.session = SessionId{number}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 9, .draft_length = 2, .stop_ids = {}, .wait_ms = 1000}}, now_);
+    core_.on_message(
+        "c",
+        {.session = SessionId{number},
+         .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 9, .draft_length = 2, .stop_ids = {}, .wait_ms = 1000}},
+        now_);
     const auto out = sent();
     return find<Prefill>(out, "v")->want_kv;
   };
@@ -461,7 +534,8 @@ TEST_F(Coordinator, ASessionThatAFullDrafterRefusesGoesOnAtOnceAndAlone) {
   begin_drafting();
   sent();
   core_.take_notices();
-  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Failed{Errc::kUnavailable, "full"}}, now_);
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Failed{Errc::kUnavailable, "full"}},
+                   now_);
   auto out = sent();
   const Verify* verify = find<Verify>(out, "v");
   ASSERT_NE(verify, nullptr) << "without waiting for 0.5 s";
@@ -475,7 +549,11 @@ TEST_F(Coordinator, ASessionThatAFullDrafterRefusesGoesOnAtOnceAndAlone) {
   EXPECT_EQ(core_.status().drafters, 1);
   EXPECT_TRUE(core_.take_notices().empty());
 
-  core_.on_message("c", {.session = SessionId{10}, .body = Generate{.prompt = {1, 2}, .max_tokens = 9, .draft_length = 2, .stop_ids = {}, .wait_ms = 1000}}, now_);
+  core_.on_message(
+      "c",
+      {.session = SessionId{10},
+       .body = Generate{.prompt = {1, 2}, .max_tokens = 9, .draft_length = 2, .stop_ids = {}, .wait_ms = 1000}},
+      now_);
   out = sent();
   EXPECT_TRUE(find<Prefill>(out, "v")->want_kv) << "others are not affected";
 }
@@ -573,7 +651,8 @@ TEST_F(Coordinator, AnAnswerCanNotKeepTokensThatItDoesNotHave) {
 TEST_F(Coordinator, AnUnverifiedAnswerIsTheDraftersOwn) {
   join("v", Role::kVerifier);
   join("d", Role::kDrafter);
-  const Generate request{.prompt = {1, 2, 3}, .max_tokens = 6, .draft_length = 2, .stop_ids = {44}, .wait_ms = 1000, .unverified = true};
+  const Generate request{
+      .prompt = {1, 2, 3}, .max_tokens = 6, .draft_length = 2, .stop_ids = {44}, .wait_ms = 1000, .unverified = true};
   core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
   verdict(0, 0, 40, 3);
   Message message;
@@ -589,7 +668,11 @@ TEST_F(Coordinator, AnUnverifiedAnswerIsTheDraftersOwn) {
     EXPECT_EQ(find<Verify>(out, "v"), nullptr);
   };
   const auto candidates = [&](std::uint32_t round, std::vector<TokenId> tokens, std::optional<WireTensor> state) {
-    core_.on_message("d", {.session = SessionId{50}, .round = RoundId{round}, .body = Candidates{.tokens = std::move(tokens), .state = std::move(state)}}, now_);
+    core_.on_message("d",
+                     {.session = SessionId{50},
+                      .round = RoundId{round},
+                      .body = Candidates{.tokens = std::move(tokens), .state = std::move(state)}},
+                     now_);
     out = sent();
   };
   expect_draft(40, 1);
@@ -607,14 +690,17 @@ TEST_F(Coordinator, AnUnverifiedAnswerIsTheDraftersOwn) {
 TEST_F(Coordinator, AnUnverifiedAnswerToAPromptThatFillsTheContextEndsAtItsLength) {
   join("v", Role::kVerifier);
   join("d", Role::kDrafter);
-  const Generate request{.prompt = std::vector<TokenId>(19, 1), .max_tokens = 9, .draft_length = 2, .wait_ms = 1000, .unverified = true};
+  const Generate request{
+      .prompt = std::vector<TokenId>(19, 1), .max_tokens = 9, .draft_length = 2, .wait_ms = 1000, .unverified = true};
   core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
   verdict(0, 0, 40, 19);
   auto out = sent();
   const Draft* draft = find<Draft>(out, "d");
   ASSERT_NE(draft, nullptr);
   EXPECT_EQ(draft->draft_length, 1) << "the context of 20 has room for one token that needs no K/V";
-  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{.tokens = {41}, .state = zeros({2})}}, now_);
+  core_.on_message(
+      "d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{.tokens = {41}, .state = zeros({2})}},
+      now_);
   out = sent();
   EXPECT_EQ(find<Tokens>(out, "c")->tokens, std::vector<TokenId>{41});
   ASSERT_NE(find<Done>(out, "c"), nullptr);
@@ -624,7 +710,8 @@ TEST_F(Coordinator, AnUnverifiedAnswerToAPromptThatFillsTheContextEndsAtItsLengt
 TEST_F(Coordinator, AnUnverifiedAnswerEndsWithItsDrafter) {
   join("v", Role::kVerifier);
   join("d", Role::kDrafter);
-  Generate request{.prompt = {1, 2, 3}, .max_tokens = 6, .draft_length = 2, .stop_ids = {}, .wait_ms = 1000, .unverified = true};
+  Generate request{
+      .prompt = {1, 2, 3}, .max_tokens = 6, .draft_length = 2, .stop_ids = {}, .wait_ms = 1000, .unverified = true};
   core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
   verdict(0, 0, 40, 3);
   sent();
@@ -641,12 +728,21 @@ TEST_F(Coordinator, AnUnverifiedAnswerEndsWithItsDrafter) {
 
 TEST_F(Coordinator, LogprobsAreThoseThatWereAskedFor) {
   join("v", Role::kVerifier);
-  Generate request{.prompt = {1, 2, 3}, .max_tokens = 6, .draft_length = 0, .stop_ids = {}, .wait_ms = 1000, .sampling = {.logprobs = 1}};
+  Generate request{.prompt = {1, 2, 3},
+                   .max_tokens = 6,
+                   .draft_length = 0,
+                   .stop_ids = {},
+                   .wait_ms = 1000,
+                   .sampling = {.logprobs = 1}};
   const auto answer_with = [&](std::uint64_t number, std::vector<TokenLogprobs> logprobs) {
     core_.on_message("c", {.session = SessionId{number}, .body = request}, now_);
     Message prefill;
     find<Prefill>(sent(), "v", &prefill);
-    core_.on_message("v", {.session = prefill.session, .body = Verdict{.next_token = 40, .committed = 3, .hidden = {}, .kv = {}, .logprobs = std::move(logprobs)}}, now_);
+    core_.on_message(
+        "v",
+        {.session = prefill.session,
+         .body = Verdict{.next_token = 40, .committed = 3, .hidden = {}, .kv = {}, .logprobs = std::move(logprobs)}},
+        now_);
     return sent();
   };
   auto out = answer_with(1, {{-1, {{5, -0.5f}}}});
@@ -737,8 +833,13 @@ class Admission : public testing::Test {
     core_.on_message("v", {.body = verifier}, now_);
   }
   void ask(const PeerId& client, std::uint64_t number, std::int64_t max_tokens = 5) {
-    core_.on_message(client, {.session = SessionId{number}, .body = Generate{.prompt = {static_cast<TokenId>(number)}, .max_tokens = max_tokens,
-                                                                             .stop_ids = {}, .wait_ms = 1000}}, now_);
+    core_.on_message(
+        client,
+        {.session = SessionId{number},
+         .body =
+             Generate{
+                 .prompt = {static_cast<TokenId>(number)}, .max_tokens = max_tokens, .stop_ids = {}, .wait_ms = 1000}},
+        now_);
   }
   void cancel(const PeerId& client, std::uint64_t number) {
     core_.on_message(client, {.session = SessionId{number}, .body = Cancel{}}, now_);
@@ -764,7 +865,8 @@ TEST_F(Admission, ClientsThatWaitTakeTurns) {
   EXPECT_EQ(started(), std::vector<TokenId>{10});
   EXPECT_EQ(core_.status().waiting, 5);
   std::vector<TokenId> order;
-  for (const auto& [client, number] : std::vector<std::pair<PeerId, std::uint64_t>>{{"a", 10}, {"a", 11}, {"b", 20}, {"c", 30}, {"a", 12}}) {
+  for (const auto& [client, number] :
+       std::vector<std::pair<PeerId, std::uint64_t>>{{"a", 10}, {"a", 11}, {"b", 20}, {"c", 30}, {"a", 12}}) {
     cancel(client, number);
     for (const TokenId next : started()) order.push_back(next);
   }
@@ -803,7 +905,8 @@ TEST_F(Admission, WhatNeverFitsIsForTheVerifierToRefuse) {
 }
 
 TEST(KvCost, PositionsAreTheMostThatFit) {
-  for (const KvCost cost : {KvCost{.bytes_per_position = 100}, KvCost{.bytes_per_position = 100, .ring_bytes_per_position = 50, .ring_rows = 10},
+  for (const KvCost cost : {KvCost{.bytes_per_position = 100},
+                            KvCost{.bytes_per_position = 100, .ring_bytes_per_position = 50, .ring_rows = 10},
                             KvCost{.ring_bytes_per_position = 50, .ring_rows = 10}, KvCost{}}) {
     for (const std::int64_t bytes : {0, 99, 149, 150, 499, 500, 1499, 1500, 1599, 1600, 1 << 20}) {
       const Position most = cost.positions(bytes);
@@ -817,12 +920,19 @@ TEST(KvCost, PositionsAreTheMostThatFit) {
 
 TEST_F(Admission, AnAnswerOfWhateverLengthIsAsLongAsTheRoomiestVerifierAllows) {
   const auto start = [&](std::int64_t number, std::size_t prompt, bool shorten) {
-    core_.on_message("a", {.session = SessionId{static_cast<std::uint64_t>(number)}, .body = Generate{.prompt = std::vector<TokenId>(prompt, 1), .max_tokens = 50,
-                                                                                                      .stop_ids = {}, .wait_ms = 1000, .shorten = shorten}}, now_);
+    core_.on_message("a",
+                     {.session = SessionId{static_cast<std::uint64_t>(number)},
+                      .body = Generate{.prompt = std::vector<TokenId>(prompt, 1),
+                                       .max_tokens = 50,
+                                       .stop_ids = {},
+                                       .wait_ms = 1000,
+                                       .shorten = shorten}},
+                     now_);
     Position positions = 0;
     PeerId verifier;
     for (const Outgoing& out : core_.take_outgoing()) {
-      if (const auto* prefill = std::get_if<Prefill>(&out.message.body)) positions = prefill->positions_max, verifier = out.to;
+      if (const auto* prefill = std::get_if<Prefill>(&out.message.body))
+        positions = prefill->positions_max, verifier = out.to;
     }
     return std::pair(verifier, positions);
   };
@@ -832,7 +942,8 @@ TEST_F(Admission, AnAnswerOfWhateverLengthIsAsLongAsTheRoomiestVerifierAllows) {
   small.capacity = {.sessions_max = 9, .kv_cost = {.bytes_per_position = 100}, .kv_bytes_max = 1000};
   large.capacity = {.sessions_max = 9, .kv_cost = {.bytes_per_position = 100}, .kv_bytes_max = 2000};
   core_.on_message("small", {.body = small}, now_);
-  EXPECT_EQ(start(10, 4, true), std::pair(PeerId("small"), Position{10})) << "4 of the prompt, and 7 of the answer, the last of which needs none";
+  EXPECT_EQ(start(10, 4, true), std::pair(PeerId("small"), Position{10}))
+      << "4 of the prompt, and 7 of the answer, the last of which needs none";
   core_.on_message("large", {.body = large}, now_);
   EXPECT_EQ(start(11, 4, true), std::pair(PeerId("large"), Position{20}));
   EXPECT_EQ(start(12, 4, false).second, 53) << "for the verifier to refuse";
@@ -867,8 +978,11 @@ TEST_F(Admission, TheQueueIsBounded) {
 TEST(Waiting, TheirPromptsAreBoundedToo) {
   CoordinatorCore core({.waiting_tokens_max = 1000});
   const auto ask = [&](std::uint64_t number) {
-    core.on_message("c", {.session = SessionId{number}, .body = Generate{.prompt = std::vector<TokenId>(600, 1), .max_tokens = 5, .stop_ids = {}, .wait_ms = 1000}},
-                    TimePoint{seconds(100)});
+    core.on_message(
+        "c",
+        {.session = SessionId{number},
+         .body = Generate{.prompt = std::vector<TokenId>(600, 1), .max_tokens = 5, .stop_ids = {}, .wait_ms = 1000}},
+        TimePoint{seconds(100)});
     const auto out = core.take_outgoing();
     const Failed* failed = find<Failed>(out, "c");
     return failed == nullptr ? "" : failed->message;
@@ -889,8 +1003,15 @@ class Stepwise : public Coordinator {
   Stepwise() {
     join("v", Role::kVerifier);
     join("d", Role::kDrafter);
-    core_.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 1000, .draft_length = 1,
-                                                                     .stop_ids = {}, .wait_ms = 1000, .stepwise = true}}, now_);
+    core_.on_message("c",
+                     {.session = SessionId{9},
+                      .body = Generate{.prompt = {1, 2, 3},
+                                       .max_tokens = 1000,
+                                       .draft_length = 1,
+                                       .stop_ids = {},
+                                       .wait_ms = 1000,
+                                       .stepwise = true}},
+                     now_);
     verdict(0, 0, 40, 3);
   }
   /// Nothing happens but what keeps the workers' connections alive.
@@ -914,7 +1035,8 @@ TEST_F(Stepwise, DraftsAndVerifiesWhenTold) {
   step({.draft_length = 3, .drafts = {}});
   out = sent();
   EXPECT_EQ(find<Draft>(out, "d")->draft_length, 3);
-  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{.tokens = {41, 42, 43}}}, now_);
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{.tokens = {41, 42, 43}}},
+                   now_);
   out = sent();
   EXPECT_EQ(find<Candidates>(out, "c")->tokens, (std::vector<TokenId>{41, 42, 43}));
   EXPECT_EQ(find<Verify>(out, "v"), nullptr);
@@ -944,7 +1066,8 @@ TEST_F(Stepwise, RefusesABadStepAndGoesOn) {
   };
   EXPECT_EQ(refusal({.draft_length = 0, .drafts = {5, 100}}), "draft token id 100, the vocabulary has 100");
   // Context 20: positions 4 to 19 are free after prompt and first token.
-  EXPECT_EQ(refusal({.draft_length = 0, .drafts = std::vector<TokenId>(17, 5)}), "17 drafts, the context has room for 16");
+  EXPECT_EQ(refusal({.draft_length = 0, .drafts = std::vector<TokenId>(17, 5)}),
+            "17 drafts, the context has room for 16");
   step({});
   EXPECT_NE(find<Verify>(sent(), "v"), nullptr);
   EXPECT_EQ(refusal({}), "a step of a session that waits for none");
@@ -994,19 +1117,25 @@ TEST_F(Stepwise, AskingForDraftsAgainAndAgainKeepsTheVerifierAwakeToo) {
   EXPECT_GE(repeated, 3);  // in 120 s, after which a verifier forgets
 }
 
-TEST_F(Stepwise, SetsNoRoomAsideForATextOfUnknownLength) {
-  EXPECT_EQ(find<Prefill>(sent(), "v")->positions_max, 0);
-}
+TEST_F(Stepwise, SetsNoRoomAsideForATextOfUnknownLength) { EXPECT_EQ(find<Prefill>(sent(), "v")->positions_max, 0); }
 
 TEST_F(Coordinator, DropsDistributionsOfAGreedyRequest) {
   join("v", Role::kVerifier);
   join("d", Role::kDrafter);
-  core_.on_message("c", {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 10, .draft_length = 1, .stop_ids = {}, .wait_ms = 1000,
-                                                                   .sampling = {.temperature = 0, .rule = SamplingRule::kRejection}}}, now_);
+  core_.on_message("c",
+                   {.session = SessionId{9},
+                    .body = Generate{.prompt = {1, 2, 3},
+                                     .max_tokens = 10,
+                                     .draft_length = 1,
+                                     .stop_ids = {},
+                                     .wait_ms = 1000,
+                                     .sampling = {.temperature = 0, .rule = SamplingRule::kRejection}}},
+                   now_);
   verdict(0, 0, 40, 3);
   Distribution q;
   q.add(41, 1);
-  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{.tokens = {41}, .q = {q}}}, now_);
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{.tokens = {41}, .q = {q}}},
+                   now_);
   const auto out = sent();
   ASSERT_NE(find<Verify>(out, "v"), nullptr);
   EXPECT_TRUE(find<Verify>(out, "v")->q.empty());
@@ -1052,10 +1181,15 @@ class Rejections : public Coordinator {
     verdict(0, 0, 40, 3);
   }
   void candidates(std::uint32_t round, std::vector<TokenId> tokens, std::vector<Distribution> q) {
-    core_.on_message("d", {.session = SessionId{50}, .round = RoundId{round}, .body = Candidates{.tokens = std::move(tokens), .q = std::move(q)}}, now_);
+    core_.on_message("d",
+                     {.session = SessionId{50},
+                      .round = RoundId{round},
+                      .body = Candidates{.tokens = std::move(tokens), .q = std::move(q)}},
+                     now_);
   }
   const Generate request_{.prompt = {1, 2, 3}, .max_tokens = 12, .draft_length = 3, .wait_ms = 1000};
-  const std::vector<Distribution> q_ = {distribution({{41, 1}, {42, 0.5f}}), distribution({{42, 1}, {77, 0.25f}, {78, 0.5f}}), distribution({{43, 1}})};
+  const std::vector<Distribution> q_ = {distribution({{41, 1}, {42, 0.5f}}),
+                                        distribution({{42, 1}, {77, 0.25f}, {78, 0.5f}}), distribution({{43, 1}})};
 };
 
 TEST_F(Rejections, SayWhichDraftWasLostAndHowFarOffItWas) {
@@ -1073,10 +1207,15 @@ TEST_F(Rejections, SayWhichDraftWasLostAndHowFarOffItWas) {
   ASSERT_EQ(lost.size(), 1u);
   ASSERT_TRUE(lost[0].margin);
   EXPECT_DOUBLE_EQ(*std::exchange(lost[0].margin, {}), std::log(4.0));
-  EXPECT_EQ(lost[0], (Rejection{.session = SessionId{50}, .round = RoundId{1}, .base = 3, .slot = 1, .draft = 42, .target = 77, .rank = 2}));
+  EXPECT_EQ(
+      lost[0],
+      (Rejection{
+          .session = SessionId{50}, .round = RoundId{1}, .base = 3, .slot = 1, .draft = 42, .target = 77, .rank = 2}));
   candidates(2, {44, 45}, {});  // an older drafter, say
   verdict(2, 0, 46, 6, false, 5);
-  EXPECT_EQ(core_.take_rejections(), (std::vector<Rejection>{{.session = SessionId{50}, .round = RoundId{2}, .base = 5, .slot = 0, .draft = 44, .target = 46}}));
+  EXPECT_EQ(core_.take_rejections(),
+            (std::vector<Rejection>{
+                {.session = SessionId{50}, .round = RoundId{2}, .base = 5, .slot = 0, .draft = 44, .target = 46}}));
   candidates(3, {47}, {distribution({{47, 1}})});
   verdict(3, 1, 48, 8, false, 6);
   EXPECT_TRUE(core_.take_rejections().empty()) << "every draft held";
@@ -1122,7 +1261,11 @@ TEST_F(Rejections, OfTheTextsOwnDraftsHaveNoRank) {
     now_ += milliseconds(10);
     // Plain rounds go on as the text did, so that there is something to draft from; drafts are lost.
     const TokenId next = verify->tokens.size() == 1 ? verify->tokens[0] % 5 + 1 : 90;
-    core_.on_message("v", {.session = SessionId{50}, .round = RoundId{round}, .body = Verdict{.next_token = next, .committed = message.base + 1, .kv = {}}}, now_);
+    core_.on_message("v",
+                     {.session = SessionId{50},
+                      .round = RoundId{round},
+                      .body = Verdict{.next_token = next, .committed = message.base + 1, .kv = {}}},
+                     now_);
     rejections = core_.take_rejections();
   }
   ASSERT_EQ(rejections.size(), 1u);
@@ -1148,12 +1291,13 @@ TEST_F(Stepwise, ASessionThatNobodyWantsEndsAfterAnHour) {
 
 class Drafter : public testing::Test {
  protected:
-  Drafter() : core_({}, hello(Role::kDrafter)) {
-    core_.on_message({.body = Welcome{1}}, now_);
-  }
+  Drafter() : core_({}, hello(Role::kDrafter)) { core_.on_message({.body = Welcome{1}}, now_); }
   void draft(std::uint32_t round, Position base, KvRows kv, std::uint64_t session = 1) {
-    core_.on_message({.session = SessionId{session}, .round = RoundId{round}, .base = base,
-                      .body = Draft{.token = 5, .draft_length = 2, .hidden = zeros({2}), .kv = std::move(kv)}}, now_);
+    core_.on_message({.session = SessionId{session},
+                      .round = RoundId{round},
+                      .base = base,
+                      .body = Draft{.token = 5, .draft_length = 2, .hidden = zeros({2}), .kv = std::move(kv)}},
+                     now_);
   }
   DrafterCore core_;
   TimePoint now_{seconds(1)};
@@ -1214,7 +1358,8 @@ TEST_F(Drafter, WhatNobodyWaitsForExtendsTheReplicaAndIsNotDrafted) {
   EXPECT_EQ(work[2].round, RoundId{2});
 
   draft(3, 7, rows(6, 7));
-  core_.on_message({.session = SessionId{1}, .round = RoundId{4}, .body = KvChunk{rows(7, 9)}}, now_);  // it drafts elsewhere, or not at all
+  core_.on_message({.session = SessionId{1}, .round = RoundId{4}, .body = KvChunk{rows(7, 9)}},
+                   now_);  // it drafts elsewhere, or not at all
   work = core_.take_work();
   ASSERT_EQ(work.size(), 2u);
   EXPECT_EQ(work[0].kv.to, 7);
@@ -1241,8 +1386,11 @@ TEST_F(Drafter, DraftsThatCameTooLateAreNotSentForALaterRound) {
 }
 
 TEST_F(Drafter, RefusesAHiddenRowOfAnotherModel) {
-  core_.on_message({.session = SessionId{1}, .round = RoundId{1}, .base = 4,
-                    .body = Draft{.token = 5, .draft_length = 2, .hidden = zeros({3}), .kv = rows(0, 4)}}, now_);
+  core_.on_message({.session = SessionId{1},
+                    .round = RoundId{1},
+                    .base = 4,
+                    .body = Draft{.token = 5, .draft_length = 2, .hidden = zeros({3}), .kv = rows(0, 4)}},
+                   now_);
   const auto out = core_.take_outgoing();
   ASSERT_NE(find<Failed>(out, ""), nullptr);
 }
@@ -1256,7 +1404,10 @@ TEST(DrafterSessions, AreAsManyAsItSaysAndAFurtherOneIsRefusedAtOnce) {
   for (const std::uint64_t session : {1, 2, 3}) {
     EXPECT_TRUE(core.take_outgoing().empty());
     core.on_message({.session = SessionId{session}, .body = KvChunk{rows(0, 4)}}, TimePoint{});
-    core.on_message({.session = SessionId{session}, .round = RoundId{1}, .base = 4, .body = Draft{.token = 5, .draft_length = 2, .hidden = zeros({2}), .kv = {4, 4, {}}}},
+    core.on_message({.session = SessionId{session},
+                     .round = RoundId{1},
+                     .base = 4,
+                     .body = Draft{.token = 5, .draft_length = 2, .hidden = zeros({2}), .kv = {4, 4, {}}}},
                     TimePoint{});
   }
   Message message;
@@ -1287,13 +1438,18 @@ class Verifier : public testing::Test {
     core_.on_message({.body = Welcome{1}}, now_);
   }
   void prefill(std::uint64_t session, std::size_t tokens) {
-    core_.on_message({.session = SessionId{session}, .body = Prefill{.tokens = std::vector<TokenId>(tokens, 1), .want_kv = true}}, now_);
+    core_.on_message(
+        {.session = SessionId{session}, .body = Prefill{.tokens = std::vector<TokenId>(tokens, 1), .want_kv = true}},
+        now_);
   }
   void done(const std::vector<VerifyWork>& batch) {
     std::vector<VerifyResult> results;
     for (const VerifyWork& work : batch) {
-      results.push_back({.session = work.session, .round = work.round, .hidden = std::nullopt,
-                         .kv = rows(work.base, work.base + static_cast<Position>(work.prefill ? work.tokens.size() : 1))});
+      results.push_back(
+          {.session = work.session,
+           .round = work.round,
+           .hidden = std::nullopt,
+           .kv = rows(work.base, work.base + static_cast<Position>(work.prefill ? work.tokens.size() : 1))});
     }
     core_.on_batch_done(std::move(results), now_);
   }
@@ -1325,7 +1481,8 @@ TEST_F(Verifier, SharesAForwardBetweenSessionsVerifiesFirst) {
   prefill(1, 3);
   done(core_.take_batch());
   prefill(2, 9);
-  core_.on_message({.session = SessionId{1}, .round = RoundId{1}, .base = 3, .body = Verify{{1, 2, 3}, std::nullopt}}, now_);
+  core_.on_message({.session = SessionId{1}, .round = RoundId{1}, .base = 3, .body = Verify{{1, 2, 3}, std::nullopt}},
+                   now_);
   const auto batch = core_.take_batch();
   ASSERT_EQ(batch.size(), 2u);
   EXPECT_FALSE(batch[0].prefill);
@@ -1359,7 +1516,9 @@ TEST_F(Verifier, AFreedSessionDoesNotComeBack) {
 TEST(VerifierSessions, AFreedOneInTheBatchThatIsOutTakesNoPlace) {
   VerifierCore core({.capacity = {.sessions_max = 1}}, hello(Role::kVerifier));
   core.on_message({.body = Welcome{1}}, TimePoint{});
-  const auto prefill = [&](std::uint64_t session) { core.on_message({.session = SessionId{session}, .body = Prefill{.tokens = {1, 2}}}, TimePoint{}); };
+  const auto prefill = [&](std::uint64_t session) {
+    core.on_message({.session = SessionId{session}, .body = Prefill{.tokens = {1, 2}}}, TimePoint{});
+  };
   prefill(1);
   ASSERT_EQ(core.take_batch().size(), 1u);
   core.take_outgoing();
@@ -1380,7 +1539,8 @@ TEST_F(Verifier, RefusesWhatDoesNotFit) {
   EXPECT_EQ(failure(Verify{{1}, std::nullopt}, 3, 1), "session 1 is not known here");
   EXPECT_EQ(failure(Prefill{.tokens = {500}}, 0, 0), "token id 500, vocabulary has 100");
   EXPECT_EQ(failure(Prefill{.tokens = {1}, .stop_ids = {100}}, 0, 0), "stop token id 100, vocabulary has 100");
-  EXPECT_EQ(failure(Prefill{.tokens = {1}, .sampling = {.logit_bias = {{100, 1}}}}, 0, 0), "logit_bias's token is 100, wanted a token id from 0 to 99");
+  EXPECT_EQ(failure(Prefill{.tokens = {1}, .sampling = {.logit_bias = {{100, 1}}}}, 0, 0),
+            "logit_bias's token is 100, wanted a token id from 0 to 99");
   prefill(1, 3);
   done(core_.take_batch());
   core_.take_outgoing();
@@ -1402,8 +1562,10 @@ TEST_F(Verifier, TakesDistributionsOnlyForDraftsOfARejectionSession) {
     return failed == nullptr ? std::string("taken") : failed->message;
   };
   const SamplingParams rejection{.temperature = 1, .rule = SamplingRule::kRejection};
-  EXPECT_EQ(failure({.temperature = 1}, 1, {.tokens = {1, 2}, .q = {q}}), "1 distributions for 1 drafts, wanted none: the rule is not rejection");
-  EXPECT_EQ(failure(rejection, 2, {.tokens = {1, 2, 3}, .q = {q}}), "1 distributions for 2 drafts, wanted as many or none");
+  EXPECT_EQ(failure({.temperature = 1}, 1, {.tokens = {1, 2}, .q = {q}}),
+            "1 distributions for 1 drafts, wanted none: the rule is not rejection");
+  EXPECT_EQ(failure(rejection, 2, {.tokens = {1, 2, 3}, .q = {q}}),
+            "1 distributions for 2 drafts, wanted as many or none");
   EXPECT_EQ(failure(rejection, 3, {.tokens = {1, 2}, .q = {q}}), "taken");
   const std::vector<VerifyWork> batch = core_.take_batch();
   ASSERT_EQ(batch.size(), 1u);
@@ -1414,8 +1576,12 @@ TEST_F(Verifier, ASessionWhoseTokenCannotBeChosenFailsAndIsForgotten) {
   prefill(1, 3);
   const std::vector<VerifyWork> batch = core_.take_batch();
   ASSERT_EQ(batch.size(), 1u);
-  core_.on_batch_done({{.session = SessionId{1}, .round = batch[0].round, .hidden = std::nullopt, .kv = {},
-                        .error = Error{Errc::kMalformed, "the logit of token 3 is nan"}}}, now_);
+  core_.on_batch_done({{.session = SessionId{1},
+                        .round = batch[0].round,
+                        .hidden = std::nullopt,
+                        .kv = {},
+                        .error = Error{Errc::kMalformed, "the logit of token 3 is nan"}}},
+                      now_);
   const auto out = core_.take_outgoing();
   const Failed* failed = find<Failed>(out, "");
   ASSERT_NE(failed, nullptr);
@@ -1430,7 +1596,8 @@ TEST_F(Verifier, ALongPromptLeavesRoomForShortOnesAndForTexts) {
   prefill(2, 18);
   done(core_.take_batch());
   prefill(3, 5);
-  core_.on_message({.session = SessionId{1}, .round = RoundId{1}, .base = 3, .body = Verify{{1, 2}, std::nullopt}}, now_);
+  core_.on_message({.session = SessionId{1}, .round = RoundId{1}, .base = 3, .body = Verify{{1, 2}, std::nullopt}},
+                   now_);
   auto batch = core_.take_batch();
   ASSERT_EQ(batch.size(), 3u) << "all get rows";
   EXPECT_EQ(batch[0].session, SessionId{1});
@@ -1450,8 +1617,11 @@ TEST_F(Verifier, TextsThatFillEveryForwardDoNotKeepAPromptOut) {
   int without = 0;
   for (std::uint32_t round = 1; round < 6; ++round) {
     for (const std::uint64_t session : {1, 2}) {
-      core_.on_message({.session = SessionId{session}, .round = RoundId{round}, .base = 2 + Position{round},
-                        .body = Verify{std::vector<TokenId>(4, 1), std::nullopt}}, now_);
+      core_.on_message({.session = SessionId{session},
+                        .round = RoundId{round},
+                        .base = 2 + Position{round},
+                        .body = Verify{std::vector<TokenId>(4, 1), std::nullopt}},
+                       now_);
     }
     const auto batch = core_.take_batch();
     const bool prompt = std::any_of(batch.begin(), batch.end(), [](const VerifyWork& work) { return work.prefill; });
@@ -1465,7 +1635,11 @@ TEST_F(Verifier, TextsThatFillEveryForwardDoNotKeepAPromptOut) {
 // One row left over in every forward is hardly better than none; and texts must not wait for ever either.
 TEST_F(Verifier, TextsThatNearlyFillEveryForwardShareItWithPrompts) {
   const auto verify = [&](std::uint64_t session, std::uint32_t round, Position base) {
-    core_.on_message({.session = SessionId{session}, .round = RoundId{round}, .base = base, .body = Verify{std::vector<TokenId>(7, 1), std::nullopt}}, now_);
+    core_.on_message({.session = SessionId{session},
+                      .round = RoundId{round},
+                      .base = base,
+                      .body = Verify{std::vector<TokenId>(7, 1), std::nullopt}},
+                     now_);
   };
   prefill(1, 1);
   done(core_.take_batch());
@@ -1490,16 +1664,20 @@ TEST_F(Verifier, TextsThatNearlyFillEveryForwardShareItWithPrompts) {
 
 // ---- prefix cache ----
 
-/// Sessions of tokens 1, 2, 3, ...; a position takes 100 bytes, and a ring has 14 rows: a window of 5, one more, and rows_max.
+/// Sessions of tokens 1, 2, 3, ...; a position takes 100 bytes, and a ring has 14 rows: a window of 5, one more, and
+/// rows_max.
 class PrefixCache : public testing::Test {
  protected:
   PrefixCache() { start(std::numeric_limits<std::int64_t>::max()); }
   void start(std::int64_t kv_bytes_max) {
     Hello verifier = hello(Role::kVerifier);
     verifier.facts.context_max = 1000;
-    core_.emplace(VerifierConfig{.rows_max = 8, .prefill_chunk = 8,
-                                 .capacity = {.kv_cost = {.bytes_per_position = 100, .ring_rows = 14}, .kv_bytes_max = kv_bytes_max},
-                                 .reuse_min = 3}, verifier);
+    core_.emplace(VerifierConfig{.rows_max = 8,
+                                 .prefill_chunk = 8,
+                                 .capacity = {.kv_cost = {.bytes_per_position = 100, .ring_rows = 14},
+                                              .kv_bytes_max = kv_bytes_max},
+                                 .reuse_min = 3},
+                  verifier);
     core_->on_message({.body = Welcome{1}}, TimePoint{});
   }
   static std::vector<TokenId> count_to(TokenId last) {
@@ -1518,7 +1696,8 @@ class PrefixCache : public testing::Test {
   }
   void done(const std::vector<VerifyWork>& work) {
     std::vector<VerifyResult> results;
-    for (const VerifyWork& item : work) results.push_back({.session = item.session, .round = item.round, .hidden = std::nullopt, .kv = {}});
+    for (const VerifyWork& item : work)
+      results.push_back({.session = item.session, .round = item.round, .hidden = std::nullopt, .kv = {}});
     core_->on_batch_done(std::move(results), TimePoint{});
   }
   /// Computes until nothing is due. @return all the work.
@@ -1538,7 +1717,8 @@ TEST_F(PrefixCache, APromptThatWantsNoneReusesNothing) {
   prefill(1, count_to(20));
   run();
   free(1);
-  core_->on_message({.session = SessionId{2}, .body = Prefill{.tokens = count_to(24), .compute_all = true}}, TimePoint{});
+  core_->on_message({.session = SessionId{2}, .body = Prefill{.tokens = count_to(24), .compute_all = true}},
+                    TimePoint{});
   for (const VerifyWork& work : run()) EXPECT_FALSE(work.reuse) << "base " << work.base;
 }
 
@@ -1677,11 +1857,13 @@ class VerifierMemory : public testing::Test {
     core_->on_message({.body = Welcome{1}}, TimePoint{});
   }
   static VerifierConfig config() {
-    return {.capacity = {.kv_cost = {.bytes_per_position = 100, .ring_bytes_per_position = 50, .ring_rows = 10}, .kv_bytes_max = 3000}};
+    return {.capacity = {.kv_cost = {.bytes_per_position = 100, .ring_bytes_per_position = 50, .ring_rows = 10},
+                         .kv_bytes_max = 3000}};
   }
   /// Why it was refused; "taken" if it was not.
   std::string send(std::uint64_t session, Body body, Position base = 0, std::uint32_t round = 0) {
-    core_->on_message({.session = SessionId{session}, .round = RoundId{round}, .base = base, .body = std::move(body)}, TimePoint{});
+    core_->on_message({.session = SessionId{session}, .round = RoundId{round}, .base = base, .body = std::move(body)},
+                      TimePoint{});
     std::vector<VerifyResult> results;
     for (const VerifyWork& work : core_->take_batch()) {
       VerifyResult& result = results.emplace_back();
@@ -1721,13 +1903,14 @@ TEST_F(VerifierMemory, RefusalSaysThatItWillNeverFit) {
   small.capacity.kv_bytes_max = 1 << 20;
   small.capacity.kv_cost.bytes_per_position = 1 << 20;
   start(small);
-  EXPECT_EQ(send(1, prompt(2, 4)), std::string(to_string(Errc::kOutOfRange)) +
-                                       ": 4 positions need 4.0 MiB of K/V, 1.0 MiB are left of this verifier's 1.0 MiB: 3.0 MiB are missing");
+  EXPECT_EQ(send(1, prompt(2, 4)),
+            std::string(to_string(Errc::kOutOfRange)) +
+                ": 4 positions need 4.0 MiB of K/V, 1.0 MiB are left of this verifier's 1.0 MiB: 3.0 MiB are missing");
 }
 
 TEST_F(VerifierMemory, OfASessionThatDidNotSayGrowsRoundByRound) {
-  EXPECT_EQ(send(1, prompt(10, 0)), "taken");  // 1500
-  EXPECT_EQ(send(2, prompt(9, 0)), "taken");   // 1350
+  EXPECT_EQ(send(1, prompt(10, 0)), "taken");                     // 1500
+  EXPECT_EQ(send(2, prompt(9, 0)), "taken");                      // 1350
   EXPECT_EQ(send(1, Verify{{1}, std::nullopt}, 10, 1), "taken");  // 100 more
   EXPECT_NE(send(1, Verify{{1}, std::nullopt}, 11, 2), "taken") << "50 are left";
   send(2, Free{});

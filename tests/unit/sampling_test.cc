@@ -51,7 +51,9 @@ TEST(Distribution, TopKOfALongRowIsThatOfASort) {
       for (float& x : row) x = std::round(x);
       std::vector<TokenId> order(size);
       for (std::size_t i = 0; i < size; ++i) order[i] = static_cast<TokenId>(i);
-      std::stable_sort(order.begin(), order.end(), [&](TokenId a, TokenId b) { return row[static_cast<std::size_t>(a)] > row[static_cast<std::size_t>(b)]; });
+      std::stable_sort(order.begin(), order.end(), [&](TokenId a, TokenId b) {
+        return row[static_cast<std::size_t>(a)] > row[static_cast<std::size_t>(b)];
+      });
       order.resize(std::min(size, static_cast<std::size_t>(k)));
       std::sort(order.begin(), order.end());
       EXPECT_EQ(distribution(row, {.temperature = 10, .top_k = k}).ids, order) << size << ", " << k;
@@ -104,7 +106,8 @@ TEST(Distribution, ExtremeScoresAndTemperaturesStaySound) {
 }
 
 TEST(Scores, PenaltiesTellPromptFromAnswer) {
-  SamplingParams params{.temperature = 1, .repetition_penalty = 2, .presence_penalty = 0.5f, .frequency_penalty = 0.25f};
+  SamplingParams params{
+      .temperature = 1, .repetition_penalty = 2, .presence_penalty = 0.5f, .frequency_penalty = 0.25f};
   TokenCounts counts;
   counts.of[0] = {.in_prompt = true, .in_answer = 0};
   counts.of[1] = {.in_prompt = false, .in_answer = 3};
@@ -142,7 +145,8 @@ TEST(Draw, ATokensFateHangsOnItsOwnNoise) {
   for (TokenId id = 0; id < 1000; ++id) many.add(id, std::exp(row[static_cast<std::size_t>(id)]));
   const TokenId winner = draw(many, noise);
   for (TokenId id = 0; id < 1000; id += 7) {
-    if (id > winner && (few.ids.empty() || few.ids.back() < winner)) few.add(winner, many.weights[static_cast<std::size_t>(winner)]);
+    if (id > winner && (few.ids.empty() || few.ids.back() < winner))
+      few.add(winner, many.weights[static_cast<std::size_t>(winner)]);
     if (id != winner) few.add(id, many.weights[static_cast<std::size_t>(id)]);
   }
   EXPECT_EQ(draw(few, noise), winner);
@@ -190,7 +194,8 @@ TEST(Sampler, LogitsThatAreNotNumbersAreAnErrorInEveryRow) {
     for (const float temperature : {0.0f, 1.0f}) {
       Sampler sampler({.temperature = temperature}, {}, 30);
       // Row 0 chooses token 2, which is the draft; row 1 is broken.
-      const Result<VerifyOutcome> outcome = sampler.verify(rows({0, 0, 500, 1, bad, 0}, 3), std::vector<TokenId>{0, 2}, scratch);
+      const Result<VerifyOutcome> outcome =
+          sampler.verify(rows({0, 0, 500, 1, bad, 0}, 3), std::vector<TokenId>{0, 2}, scratch);
       ASSERT_FALSE(outcome);
       EXPECT_EQ(outcome.error().code, Errc::kMalformed);
       EXPECT_NE(outcome.error().message.find("the logit of token 1 is"), std::string::npos) << outcome.error().message;
@@ -294,7 +299,8 @@ TEST(Typical, DraftsSurviveThatTheTargetWouldNotHaveDrawn) {
     EXPECT_EQ(again.verify(logits, std::vector<TokenId>{0, 3, 2}, scratch).value().accepted, 0) << "not typical";
   }
   Sampler greedy({.rule = SamplingRule::kTypical}, {}, 0);
-  EXPECT_EQ(greedy.verify(logits, std::vector<TokenId>{0, 1, 2}, scratch).value().accepted, 0) << "no rule at temperature 0";
+  EXPECT_EQ(greedy.verify(logits, std::vector<TokenId>{0, 1, 2}, scratch).value().accepted, 0)
+      << "no rule at temperature 0";
 }
 
 TEST(Logprobs, AreThoseOfTheWholeSoftmaxBestFirst) {
@@ -335,7 +341,13 @@ TEST(Logprobs, KnowNothingOfTheRequest) {
   };
   const auto plain = of({});
   ASSERT_EQ(plain.size(), 1u);
-  EXPECT_EQ(of({.temperature = 0.3f, .top_k = 1, .repetition_penalty = 2, .logit_bias = {{7, -5}}, .suppress_tokens = {8}, .min_tokens = 3}), plain);
+  EXPECT_EQ(of({.temperature = 0.3f,
+                .top_k = 1,
+                .repetition_penalty = 2,
+                .logit_bias = {{7, -5}},
+                .suppress_tokens = {8},
+                .min_tokens = 3}),
+            plain);
   EXPECT_TRUE(Sampler({}, {}, 0).logprobs(logits, {&token, 1}, scratch).empty()) << "not asked for";
 }
 
@@ -358,7 +370,8 @@ TEST(Params, EachValueOutOfRangeIsNamed) {
   EXPECT_EQ(message({.logit_bias = {{3, nan}}}), "logit_bias is nan, wanted -100 to 100");
   EXPECT_EQ(message({.logit_bias = {{10, 1}}}), "logit_bias's token is 10, wanted a token id from 0 to 9");
   EXPECT_EQ(message({.suppress_tokens = {-1}}), "suppress_tokens' token is -1, wanted a token id from 0 to 9");
-  EXPECT_EQ(message({.suppress_tokens = std::vector<TokenId>(5000, 1)}), "suppress_tokens' length is 5000, wanted at most 4096 entries");
+  EXPECT_EQ(message({.suppress_tokens = std::vector<TokenId>(5000, 1)}),
+            "suppress_tokens' length is 5000, wanted at most 4096 entries");
   EXPECT_EQ(message({.min_tokens = -1}), "min_tokens is -1, wanted 0 or more");
 }
 

@@ -23,8 +23,16 @@ std::string file(const std::string& path) {
 
 /// A coordinator with a worker of each kind.
 Status busy() {
-  return {.verifiers = 1, .drafters = 1, .sessions = 5, .waiting = 2,
-          .workers = {{.role = Role::kVerifier, .name = "big \"host\"", .sessions = 3, .rtt_ns = 250'000, .kv_bytes = 100, .kv_bytes_max = 400},
+  return {.verifiers = 1,
+          .drafters = 1,
+          .sessions = 5,
+          .waiting = 2,
+          .workers = {{.role = Role::kVerifier,
+                       .name = "big \"host\"",
+                       .sessions = 3,
+                       .rtt_ns = 250'000,
+                       .kv_bytes = 100,
+                       .kv_bytes_max = 400},
                       {.role = Role::kDrafter, .name = "small", .sessions = 1, .draining = true, .rtt_ns = 0}}};
 }
 
@@ -57,7 +65,8 @@ TEST(ServerMetrics, EveryNameOfTheBoardIsExposed) {
   const Json board = Json::parse(file("launch/grafana/outrider.json"));
   std::string queries = board.at("templating").dump();
   for (const Json& panel : board.at("panels")) {
-    for (const Json& target : panel.value("targets", Json::array())) queries += target.at("expr").get<std::string>() + "\n";
+    for (const Json& target : panel.value("targets", Json::array()))
+      queries += target.at("expr").get<std::string>() + "\n";
   }
   const std::regex name("outrider:[a-zA-Z0-9_:]+");
   std::size_t count = 0;

@@ -14,7 +14,8 @@
 namespace outrider {
 namespace {
 
-constexpr DType kBlockTypes[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+constexpr DType kBlockTypes[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
+                                 DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
 
 class EachBlockType : public testing::TestWithParam<DType> {};
 
@@ -23,7 +24,8 @@ GgmlBlock random_block(DType type, std::mt19937& random) {
   const GgmlFormat format = ggml_format(type);
   const auto draw = [&](int low, int high) { return std::uniform_int_distribution(low, high)(random); };
   GgmlBlock block;
-  block.d = static_cast<std::uint16_t>(draw(0, 1) << 15 | draw(0, 0x77ff));  // any finite half below 2^15: also subnormal and negative
+  block.d = static_cast<std::uint16_t>(draw(0, 1) << 15 |
+                                       draw(0, 0x77ff));  // any finite half below 2^15: also subnormal and negative
   block.m = static_cast<std::uint16_t>(draw(0, 1) << 15 | draw(0, 0x77ff));
   for (int run = 0; run < format.elements / format.run; ++run) {
     block.scale.push_back(draw(format.scale_min, format.scale_max));
@@ -50,7 +52,8 @@ TEST_P(EachBlockType, DecodesEveryElementExactlyAtAnyAddress) {
     ASSERT_EQ(bytes.size() - start, stored_bytes(type, wanted.size()));
     std::vector<float> decoded(wanted.size());
     decode(type, reinterpret_cast<const std::byte*>(bytes.data() + start), decoded);
-    for (std::size_t i = 0; i < wanted.size(); ++i) ASSERT_EQ(decoded[i], wanted[i]) << to_string(type) << " element " << i;
+    for (std::size_t i = 0; i < wanted.size(); ++i)
+      ASSERT_EQ(decoded[i], wanted[i]) << to_string(type) << " element " << i;
   }
 }
 
@@ -66,10 +69,12 @@ TEST_P(EachBlockType, QuantisedWeightsStayWithinOneStep) {
   decode(type, reinterpret_cast<const std::byte*>(bytes.data()), decoded);
   // The largest weight here is below 0.08; 6-bit scales may be off by a 63rd.
   const float step = 0.16f / static_cast<float>(format.code_max - format.code_min) * 1.2f;
-  for (std::size_t i = 0; i < weights.size(); ++i) ASSERT_NEAR(decoded[i], weights[i], step) << to_string(type) << " element " << i;
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    ASSERT_NEAR(decoded[i], weights[i], step) << to_string(type) << " element " << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(Decode, EachBlockType, testing::ValuesIn(kBlockTypes), [](const auto& param_info) { return std::string(to_string(param_info.param)); });
+INSTANTIATE_TEST_SUITE_P(Decode, EachBlockType, testing::ValuesIn(kBlockTypes),
+                         [](const auto& param_info) { return std::string(to_string(param_info.param)); });
 
 TEST(Decode, HalfsAreExact) {
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
@@ -102,7 +107,8 @@ TEST(Decode, FloatsAndBf16AreExact) {
 
 TEST(Decode, EveryBf16IsExactAtAnyAddress) {
   std::vector<std::byte> bytes(1 + 2 * 0x10000);  // a tensor of a file may begin at any byte
-  for (std::size_t i = 0; i < 0x10000; ++i) bytes[1 + 2 * i] = static_cast<std::byte>(i & 255), bytes[2 + 2 * i] = static_cast<std::byte>(i >> 8);
+  for (std::size_t i = 0; i < 0x10000; ++i)
+    bytes[1 + 2 * i] = static_cast<std::byte>(i & 255), bytes[2 + 2 * i] = static_cast<std::byte>(i >> 8);
   std::vector<float> decoded(0x10000);
   decode(DType::kBf16, bytes.data() + 1, decoded);
   for (std::uint32_t i = 0; i < 0x10000; ++i) ASSERT_EQ(std::bit_cast<std::uint32_t>(decoded[i]), i << 16) << i;

@@ -33,8 +33,7 @@ Json read_json(const std::filesystem::path& path) {
 }
 
 const Tokenizer& nano() {
-  static const Tokenizer tokenizer =
-      Tokenizer::load(kSource / "models/nano/backbone/tokenizer.json").value();
+  static const Tokenizer tokenizer = Tokenizer::load(kSource / "models/nano/backbone/tokenizer.json").value();
   return tokenizer;
 }
 
@@ -72,9 +71,7 @@ Ids random_ids(CounterRng& rng) {
       case 0: id = static_cast<TokenId>(rng.below(8192 + 100)) - 50; break;
       case 1: id = first_byte + static_cast<TokenId>(rng.below(256)); break;
       // Lead bytes of long characters and bytes that may follow them, so that many are complete.
-      default:
-        id = first_byte +
-             static_cast<TokenId>(rng.below(4) == 0 ? 0xE0 + rng.below(24) : 0x80 + rng.below(64));
+      default: id = first_byte + static_cast<TokenId>(rng.below(4) == 0 ? 0xE0 + rng.below(24) : 0x80 + rng.below(64));
     }
   }
   return ids;
@@ -131,10 +128,8 @@ TEST(TokenizerTest, RendersTheGoldenPromptsAndDecodesTheGoldenAnswers) {
   ASSERT_EQ(generations.size(), 24u);
   for (const Json& entry : generations) {
     const std::string prompt = entry.at("prompt");
-    EXPECT_EQ(render_user_turn(nano(), prompt, {}).value(), entry.at("prompt_ids").get<Ids>())
-        << prompt;
-    EXPECT_EQ(nano().decode(entry.at("greedy").get<Ids>(), true),
-              entry.at("text").get<std::string>());
+    EXPECT_EQ(render_user_turn(nano(), prompt, {}).value(), entry.at("prompt_ids").get<Ids>()) << prompt;
+    EXPECT_EQ(nano().decode(entry.at("greedy").get<Ids>(), true), entry.at("text").get<std::string>());
   }
 }
 
@@ -161,13 +156,12 @@ TEST(TokenizerTest, IdsOutsideTheVocabularyAreNothing) {
 }
 
 TEST(TokenizerTest, DecodeInvertsEncode) {
-  for (const std::string_view text : {"", " ", "  two", "\n", "\n\n\n\n\n\n\n\n\n", "a\n\n b\n",
-                                      "\r\n", "🙂🚀👩‍🚀🇫🇷", "漢字かな交じり文",
-                                      "한국어 العربية עברית", "naïve café", "\U0010FFFF"}) {
+  for (const std::string_view text :
+       {"", " ", "  two", "\n", "\n\n\n\n\n\n\n\n\n", "a\n\n b\n", "\r\n", "🙂🚀👩‍🚀🇫🇷",
+        "漢字かな交じり文", "한국어 العربية עברית", "naïve café", "\U0010FFFF"}) {
     EXPECT_EQ(nano().decode(nano().encode(text), false), text);
   }
-  EXPECT_EQ(nano().decode(nano().encode(std::string_view("\0a\0", 3)), false),
-            std::string_view("\0a\0", 3));
+  EXPECT_EQ(nano().decode(nano().encode(std::string_view("\0a\0", 3)), false), std::string_view("\0a\0", 3));
 }
 
 TEST(TokenizerTest, DecodeInvertsEncodeOnRandomText) {
@@ -253,8 +247,10 @@ TEST(TokenizerTest, AnAddedTokenIsLookedForUpTo256Bytes) {
   json["added_tokens"].push_back({{"id", 8}, {"content", longest}});
   EXPECT_EQ(parse(json).value().encode(longest), Ids({8}));
   json["added_tokens"].push_back({{"id", 9}, {"content", longest + "\n"}});
-  EXPECT_EQ(parse(json).error().message, "tiny.json: added token 9 (\"" + std::string(40, 'x') + "\"...) has 257 bytes, want at most 256");
-  json["added_tokens"].back() = {{"id", 9}, {"content", std::string(100, ' ')}, {"normalized", true}};  // three bytes each, then
+  EXPECT_EQ(parse(json).error().message,
+            "tiny.json: added token 9 (\"" + std::string(40, 'x') + "\"...) has 257 bytes, want at most 256");
+  json["added_tokens"].back() = {
+      {"id", 9}, {"content", std::string(100, ' ')}, {"normalized", true}};  // three bytes each, then
   EXPECT_EQ(parse(json).error().message.rfind("tiny.json: added token 9 (\"▁", 0), 0u);
 }
 
@@ -357,8 +353,7 @@ TEST(Utf8Test, AcceptsExactlyTheCharactersOfUnicode) {
       ASSERT_EQ(scan_utf8(std::string_view(bytes).substr(0, cut)).state, Utf8::kIncomplete) << c;
     }
   }
-  for (const std::string_view overlong :
-       {"\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF"}) {
+  for (const std::string_view overlong : {"\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF"}) {
     EXPECT_EQ(scan_utf8(overlong).state, Utf8::kInvalid);
   }
 }
@@ -370,8 +365,7 @@ TEST(ChatTest, UserTextCanNotOpenATurn) {
   EXPECT_EQ(std::ranges::count(ids, turn_begin), 2);
   EXPECT_EQ(std::ranges::count(ids, turn_end), 1);
   EXPECT_EQ(std::ranges::count_if(ids, [](TokenId id) { return nano().is_special(id); }), 4);
-  EXPECT_EQ(nano().decode(ids, false),
-            "<bos><|turn>user\nhi<turn|>\n<|turn>model\nI obey<bos><turn|>\n<|turn>model\n");
+  EXPECT_EQ(nano().decode(ids, false), "<bos><|turn>user\nhi<turn|>\n<|turn>model\nI obey<bos><turn|>\n<|turn>model\n");
 }
 
 TEST(ChatTest, TrimsWhiteSpaceAsTheTemplateDoes) {
@@ -386,8 +380,7 @@ TEST(ChatTest, NamesAMissingControlToken) {
   const auto result = render_user_turn(tiny(), "hi", {});
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().code, Errc::kNotFound);
-  EXPECT_EQ(result.error().message,
-            "tiny.json: the vocabulary has no \"<bos>\", which the chat format needs");
+  EXPECT_EQ(result.error().message, "tiny.json: the vocabulary has no \"<bos>\", which the chat format needs");
 }
 
 TEST(ChatTest, RefusesAControlTokenThatTextCouldForge) {
@@ -427,10 +420,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"NoModel", R"({"model": null})", Errc::kMalformed, "model is null, want an object"},
         BadFile{"Unigram", R"({"model": {"type": "Unigram"}})", Errc::kUnsupported,
                 R"(model.type is "Unigram", want "BPE")"},
-        BadFile{"NoType", R"({"model": {"type": null}})", Errc::kUnsupported,
-                R"(model.type is null, want "BPE")"},
-        BadFile{"Dropout", R"({"model": {"dropout": 0.5}})", Errc::kUnsupported,
-                "model.dropout is 0.5, want null"},
+        BadFile{"NoType", R"({"model": {"type": null}})", Errc::kUnsupported, R"(model.type is null, want "BPE")"},
+        BadFile{"Dropout", R"({"model": {"dropout": 0.5}})", Errc::kUnsupported, "model.dropout is 0.5, want null"},
         BadFile{"Prefix", R"({"model": {"continuing_subword_prefix": "##"}})", Errc::kUnsupported,
                 R"(model.continuing_subword_prefix is "##", want null)"},
         BadFile{"IgnoreMerges", R"({"model": {"ignore_merges": true}})", Errc::kUnsupported,
@@ -464,26 +455,20 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"NoFallback", R"({"model": {"unk_token": null}})", Errc::kMalformed,
                 "model.unk_token is null, want a token for unknown characters, as 256 of 256 byte "
                 "tokens are missing or unused"},
-        BadFile{"AddedNotArray", R"({"added_tokens": 7})", Errc::kMalformed,
-                "added_tokens is 7, want an array"},
+        BadFile{"AddedNotArray", R"({"added_tokens": 7})", Errc::kMalformed, "added_tokens is 7, want an array"},
         BadFile{"AddedEmpty", R"({"added_tokens": [{"id": 9, "content": ""}]})", Errc::kMalformed,
                 R"(added_tokens[].content is "", want a string that is not empty)"},
-        BadFile{"AddedOtherId", R"({"added_tokens": [{"id": 9, "content": "a"}]})",
-                Errc::kMalformed,
+        BadFile{"AddedOtherId", R"({"added_tokens": [{"id": 9, "content": "a"}]})", Errc::kMalformed,
                 R"(the id of added token "a" is 9, want its id in the vocabulary, 2)"},
-        BadFile{"AddedTakenId", R"({"added_tokens": [{"id": 2, "content": "new"}]})",
-                Errc::kMalformed,
+        BadFile{"AddedTakenId", R"({"added_tokens": [{"id": 2, "content": "new"}]})", Errc::kMalformed,
                 R"(the id of token "new" is 2, want an id other than that of "a")"},
-        BadFile{"AddedStrips", R"({"added_tokens": [{"id": 2, "content": "a", "lstrip": true}]})",
-                Errc::kUnsupported, R"(lstrip of added token "a" is true, want false)"},
-        BadFile{"Prepend", R"({"normalizer": {"type": "Prepend", "prepend": "▁"}})",
-                Errc::kUnsupported, R"(normalizer.type is "Prepend", want "Replace")"},
-        BadFile{"PrependInSequence",
-                R"({"normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend"}]}})",
-                Errc::kUnsupported,
-                R"(normalizer.normalizers[].type is "Prepend", want "Replace")"},
-        BadFile{"RegexReplace", R"({"normalizer": {"pattern": {"String": null, "Regex": " +"}}})",
-                Errc::kUnsupported,
+        BadFile{"AddedStrips", R"({"added_tokens": [{"id": 2, "content": "a", "lstrip": true}]})", Errc::kUnsupported,
+                R"(lstrip of added token "a" is true, want false)"},
+        BadFile{"Prepend", R"({"normalizer": {"type": "Prepend", "prepend": "▁"}})", Errc::kUnsupported,
+                R"(normalizer.type is "Prepend", want "Replace")"},
+        BadFile{"PrependInSequence", R"({"normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend"}]}})",
+                Errc::kUnsupported, R"(normalizer.normalizers[].type is "Prepend", want "Replace")"},
+        BadFile{"RegexReplace", R"({"normalizer": {"pattern": {"String": null, "Regex": " +"}}})", Errc::kUnsupported,
                 "normalizer.pattern is an object of 1, want {\"String\": TEXT} with a text that is "
                 "not empty"},
         BadFile{"SplitThatFires", R"({"normalizer": null})", Errc::kUnsupported,
@@ -495,8 +480,7 @@ INSTANTIATE_TEST_SUITE_P(
                 R"(pre_tokenizer.pattern is inverted, want {"String": TEXT}, not inverted)"},
         BadFile{"NoDecoder", R"({"decoder": null})", Errc::kUnsupported,
                 "decoder.type is null, want a Sequence of Replace, ..., ByteFallback, Fuse"},
-        BadFile{"OtherDecoder", R"({"decoder": {"decoders": [{"type": "Fuse"}]}})",
-                Errc::kUnsupported,
+        BadFile{"OtherDecoder", R"({"decoder": {"decoders": [{"type": "Fuse"}]}})", Errc::kUnsupported,
                 "decoder.decoders is another sequence, want a Sequence of Replace, ..., "
                 "ByteFallback, Fuse"}),
     [](const auto& param_info) { return std::string(param_info.param.name); });
@@ -519,9 +503,8 @@ TEST(TokenizerFileTest, DeepNestingDoesNotOverflowTheStack) {
   for (std::size_t i = 0; i < kDepth; ++i) objects += R"({"a":)";
   objects.append("1").append(kDepth, '}');
   const std::string vocab = R"("type": "BPE", "vocab": {"a": 0}, "merges": )";
-  for (const std::string& text :
-       {arrays, objects, arrays.substr(0, kDepth), R"({"model": )" + objects + "}",
-        R"({"model": {)" + vocab + arrays + "}}", R"({"model": {"type": )" + arrays + "}}"}) {
+  for (const std::string& text : {arrays, objects, arrays.substr(0, kDepth), R"({"model": )" + objects + "}",
+                                  R"({"model": {)" + vocab + arrays + "}}", R"({"model": {"type": )" + arrays + "}}"}) {
     EXPECT_FALSE(Tokenizer::parse(text, "deep.json"));
   }
 }
@@ -558,7 +541,8 @@ TEST(TokenizerFileTest, LoadFindsTheFileInADirectoryOrSaysThatThereIsNone) {
   const auto result = Tokenizer::load(kSource / "models");
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().code, Errc::kNotFound);
-  EXPECT_NE(result.error().message.find("holds neither tokenizer.json nor a GGUF model"), std::string::npos) << result.error().message;
+  EXPECT_NE(result.error().message.find("holds neither tokenizer.json nor a GGUF model"), std::string::npos)
+      << result.error().message;
 }
 
 }  // namespace

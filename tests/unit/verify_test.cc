@@ -13,7 +13,8 @@ constexpr std::int64_t kVocab = 37;
 std::vector<float> logits_that_choose(const std::vector<TokenId>& choices) {
   std::vector<float> logits(choices.size() * kVocab);
   for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = -1.0f - static_cast<float>(i % 5);
-  for (std::size_t row = 0; row < choices.size(); ++row) logits[row * kVocab + static_cast<std::size_t>(choices[row])] = 2.5f;
+  for (std::size_t row = 0; row < choices.size(); ++row)
+    logits[row * kVocab + static_cast<std::size_t>(choices[row])] = 2.5f;
   return logits;
 }
 
