@@ -208,7 +208,7 @@ struct ApiServer::Work {
   TimePoint arrived{};
   FinishedRequest facts;
   std::int64_t cached_tokens = 0;  ///< of each prompt's first choice: the others find the prompt that it computed
-  std::unique_ptr<Admission::Place> place;
+  std::string client;              ///< HTTP's address of it
   std::function<bool()> server_ends;
 
   /// Why nobody waits for the reply any more.
@@ -347,8 +347,7 @@ ApiServer::ApiServer(TransportContext& context, ServedModel model, ApiOptions op
     : context_(context),
       model_(std::move(model)),
       options_(std::move(options)),
-      started_(unix_seconds()),
-      admission_(options_.requests_max, static_cast<std::size_t>(options_.requests_max)) {}
+      started_(unix_seconds()) {}
 
 std::vector<HttpRoute> ApiServer::routes() {
   const auto version = [this](const HttpRequest&) { return json_reply({{"version", options_.version}}); };
@@ -392,6 +391,7 @@ ApiResult<std::vector<TokenId>> ApiServer::render(const Conversation& conversati
 ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest& http, bool chat) {
   auto work = std::make_shared<Work>();
   work->arrived = now();
+  work->client = http.client;
   work->server_ends = http.server_ends;
   ApiResult<CompletionRequest> parsed =
       chat ? parse_chat_completion(http.body, model_.defaults) : parse_completion(http.body, model_.defaults);
@@ -411,11 +411,6 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
   }
   for (const std::vector<TokenId>& prompt : work->prompts)
     work->facts.prompt_tokens += static_cast<std::int64_t>(prompt.size());
-  Result<std::unique_ptr<Admission::Place>> place = admission_.enter(http.client, http.gone);
-  if (!place && place.error().code == Errc::kCancelled) return work->cut_off();
-  if (!place) return ApiError{.status = 429, .message = place.error().message, .code = "rate_limit_exceeded"};
-  work->place = std::move(*place);
-  work->facts.time_in_line = now() - work->arrived;
   work->head = {.chat = chat,
                 .logprobs = request.sampling.logprobs.has_value(),
                 .id = fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", random_number()),
@@ -475,6 +470,7 @@ Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) cons
                     .sampling = request.sampling,
                     .policy = request.draft_length.policy,
                     .report_rounds = request.report_rounds,
+                    .on_behalf_of = work.client,
                     .shorten = !request.max_tokens};
   if (!request.ignore_eos)
     generate.stop_ids.insert(generate.stop_ids.end(), model_.eos_ids.begin(), model_.eos_ids.end());
@@ -497,7 +493,6 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
   const auto on_tokens = [&](std::size_t index, std::span<const TokenId> tokens) {
     const TimePoint arrival = now();
     if (!facts.time_to_first_token) facts.time_to_first_token = arrival - work.arrived;
-    work.place->started();
     if (last_tokens[index]) facts.inter_token_gaps.push_back(arrival - *last_tokens[index]);
     last_tokens[index] = arrival;
     ChoiceReader& reader = readers[index];
@@ -571,8 +566,6 @@ HttpReply ApiServer::status_reply() const {
                      {"version", options_.version},
                      {"sessions", status->sessions},
                      {"waiting", status->waiting},
-                     {"open_requests", admission_.open()},
-                     {"waiting_requests", admission_.waiting()},
                      {"workers", std::move(workers)}});
 }
 

@@ -12,7 +12,6 @@
 #include "common/tokenizer/chat_format.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/transport/endpoint.h"
-#include "coordinator-node/admission.h"
 #include "coordinator-node/http_server.h"
 #include "coordinator-node/openai.h"
 
@@ -44,8 +43,7 @@ struct FinishedChoice {
 struct FinishedRequest {
   int status = 200;  ///< or kClientGone; of a stream, what became of it, though its head said 200
   std::int64_t prompt_tokens = 0, generated_tokens = 0;  ///< sums over choices
-  std::optional<Duration> time_in_line;                  ///< from the whole request's arrival to its turn
-  std::optional<Duration> time_to_first_token;           ///< likewise
+  std::optional<Duration> time_to_first_token;           ///< from the whole request's arrival
   std::vector<Duration> inter_token_gaps;  ///< between arrivals, each of one or more tokens: vLLM's inter-token latency
   Duration total{};
   RequestMetrics metrics;               ///< sums over `choices`
@@ -55,12 +53,12 @@ struct FinishedRequest {
 struct ApiOptions {
   std::string coordinator;  ///< its address
   std::string version;
-  int requests_max = 64;  ///< that generate at once; as many of each client wait, what comes beyond is told 429
   std::function<void(const FinishedRequest&)> on_finished = [](const FinishedRequest&) {
   };  ///< any thread, many at once
 };
 
-/// The endpoints of docs/http.md over a coordinator, of which each request is a client of its own.
+/// The endpoints of docs/http.md over a coordinator, of which each request is a client of its own, on behalf of whoever
+/// asked over HTTP. There is no line here: whose turn it is, the coordinator says.
 /// Must outlive the HttpServer that has its routes.
 class ApiServer {
  public:
@@ -71,8 +69,6 @@ class ApiServer {
   std::vector<HttpRoute> routes();
   /// What the coordinator says of itself and its workers; takes up to 3 s when it does not answer.
   Result<Status> status() const;
-  /// Who generates now, and who waits for it.
-  const Admission& admission() const { return admission_; }
 
  private:
   struct Work;
@@ -102,7 +98,6 @@ class ApiServer {
   const ServedModel model_;
   const ApiOptions options_;
   const std::int64_t started_;  ///< Unix seconds
-  Admission admission_;
 };
 
 }  // namespace outrider

@@ -31,6 +31,8 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
     ASSIGN_OR_RETURN(rejection_log, RejectionLog::open(options.rejection_log));
   }
   config.want_rejections = rejection_log.has_value();
+  if (options.requests_max > 0)
+    config.line.open_max = config.line.client_waiting_max = static_cast<std::size_t>(options.requests_max);
   CoordinatorCore core(config);
   std::optional<PolicyState> policy_state;
   if (!options.policy_state.empty()) {
@@ -41,22 +43,23 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
   spdlog::info("event=listening address={}", endpoint->address());
   on_listening(endpoint->address());
   const std::stop_callback wake_on_stop(stop, [&] { endpoint->wake(); });
+  const auto act = [&] {
+    const CoordinatorOutput output = core.take_output();
+    pump.send(
+        output.send, [&](const Message& sent, std::size_t bytes) { core.on_sent(sent, bytes); },
+        [&](const PeerId& peer) { core.on_peer_gone(peer, clock.now()); });
+    pump.log(output.notices);
+    if (rejection_log) rejection_log->write(output.rejections);
+    return output.deadline;
+  };
   while (!stop.stop_requested()) {
     pump.receive([&](const PeerId& from, Message message) {
       core.on_message(from, std::move(message), clock.now());
-      // At once, not after the burst: every message here is one step of somebody's round.
-      pump.send(
-          core.take_outgoing(), [&](const Message& sent, std::size_t bytes) { core.on_sent(sent, bytes); },
-          [&](const PeerId& peer) { core.on_peer_gone(peer, clock.now()); });
+      act();  // at once, not after the burst: every message here is one step of somebody's round
     });
     core.on_tick(clock.now());
-    pump.send(
-        core.take_outgoing(), [&](const Message& sent, std::size_t bytes) { core.on_sent(sent, bytes); },
-        [&](const PeerId& peer) { core.on_peer_gone(peer, clock.now()); });
-    pump.log(core.take_notices());
-    if (rejection_log) rejection_log->write(core.take_rejections());
+    const std::optional<TimePoint> deadline = act();
     if (policy_state) policy_state->save_when_due(core.policies(), now());
-    const auto deadline = core.next_deadline();
     endpoint->wait(deadline ? std::clamp<Duration>(*deadline - clock.now(), Duration::zero(), kTick) : kTick);
   }
   return policy_state ? policy_state->save(core.policies()) : Result<void>();

@@ -14,6 +14,7 @@ struct CoordinatorOptions {
   std::string listen;                        ///< tcp://ADDRESS:PORT or inproc://NAME; workers and clients dial it
   std::filesystem::path policy_state = {};   ///< file that keeps what the bandits learned (PolicyState); empty: none
   std::filesystem::path rejection_log = {};  ///< file that rejected drafts are appended to (RejectionLog); empty: none
+  int requests_max = 0;    ///< texts at work at once, and of one client waiting; 0: LineConfig's
   CoordinatorConfig core;  ///< `instance` is chosen at random when 0; `want_rejections` is rejection_log's matter
 };
 

@@ -78,7 +78,7 @@ std::vector<MetricFamily> families_of(const Status& status) {
   }
   return {gauge("num_requests_running", "Texts that the coordinator has under way, of all its clients",
                 status.sessions - status.waiting),
-          gauge("num_requests_waiting", "Texts that wait for a verifier with room", status.waiting),
+          gauge("num_requests_waiting", "Texts that wait for their turn", status.waiting),
           gauge("kv_cache_usage_perc", "Share of the verifiers' K/V memory that is set aside; 1 is all",
                 all > 0 ? used / all : 0),
           std::move(workers),
@@ -237,7 +237,6 @@ void ServerMetrics::record(const FinishedRequest& request) {
     f.prompt_tokens.Increment(number(request.prompt_tokens));
     f.generation_tokens.Increment(number(request.generated_tokens));
   }
-  if (request.time_in_line) f.request_queue_time.Observe(seconds(*request.time_in_line));
   for (const Duration gap : request.inter_token_gaps) f.inter_token_latency.Observe(seconds(gap));
   if (request.status == 200) f.e2e_request_latency.Observe(seconds(request.total));
   if (request.status == kClientGone) f.request_success.Add({{"finished_reason", "abort"}}).Increment();
@@ -249,11 +248,8 @@ void ServerMetrics::record_response(int status) {
   families_->http_responses.Add({{"code", std::to_string(status)}}).Increment();
 }
 
-HttpReply ServerMetrics::reply(const Result<Status>& status, int open_requests, int waiting_requests) const {
+HttpReply ServerMetrics::reply(const Result<Status>& status) const {
   std::vector<MetricFamily> families = families_->registry.Collect();
-  families.push_back(gauge("http_requests_open", "Requests to generate that this server answers now", open_requests));
-  families.push_back(
-      gauge("http_requests_waiting", "Requests to generate in the line of this server", waiting_requests));
   families.push_back(
       gauge("coordinator_up", "1: the coordinator answers; else its workers' metrics are absent", status ? 1 : 0));
   if (status) {

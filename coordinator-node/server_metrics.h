@@ -21,8 +21,7 @@ class ServerMetrics {
   void record_response(int status);
 
   /// @param status  of the coordinator; an error: then its workers' metrics are absent
-  /// @param open_requests, waiting_requests  that this server answers now, and that are in its line
-  HttpReply reply(const Result<Status>& status, int open_requests, int waiting_requests) const;
+  HttpReply reply(const Result<Status>& status) const;
 
  private:
   struct Families;

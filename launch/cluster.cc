@@ -38,7 +38,11 @@ class ThreadCluster final : public Cluster {
     std::promise<std::string> listening;
     launch(failure_, [&](std::stop_token stop) {
       Result<void> result =
-          run_coordinator(context_, {.listen = name, .rejection_log = options_.rejection_log, .core = {.instance = 0}},
+          run_coordinator(context_,
+                          {.listen = name,
+                           .rejection_log = options_.rejection_log,
+                           .requests_max = options_.requests_max,
+                           .core = {.instance = 0}},
                           stop, [&](const std::string& address) { listening.set_value(address); });
       if (!result) listening.set_value(name);
       return result;
@@ -121,7 +125,8 @@ class ProcessCluster final : public Cluster {
   Result<void> start() {
     int out[2];
     if (pipe2(out, O_CLOEXEC) != 0) return Error{Errc::kIo, fmt::format("pipe: {}", std::strerror(errno))};
-    std::vector<std::string> coordinator = {"--listen", "tcp://127.0.0.1:*"};
+    std::vector<std::string> coordinator = {"--listen", "tcp://127.0.0.1:*", "--max-requests",
+                                            std::to_string(options_.requests_max)};
     if (!options_.rejection_log.empty())
       coordinator.insert(coordinator.end(), {"--rejection-log", options_.rejection_log.string()});
     RETURN_IF_ERROR(spawn("coordinator", std::move(coordinator), out[1]));

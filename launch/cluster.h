@@ -24,6 +24,7 @@ struct ClusterOptions {
   bool drafter = true;
   bool processes = false;                         ///< start_cluster(): each role a process of its own, over TCP
   std::filesystem::path rejection_log = {};       ///< as CoordinatorOptions has it
+  int requests_max = 0;                           ///< likewise
   std::vector<double> synthetic_acceptance = {};  ///< as VerifierOptions has it
   /// start_processes(): where the drafter dials instead of the coordinator's address, which it gets.
   std::function<Result<std::string>(const std::string& coordinator)> drafter_route = {};

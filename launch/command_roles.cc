@@ -46,7 +46,9 @@ void add_role_commands(CLI::App& app) {
     command->add_option("--policy-state", *policy_state,
                         "File that keeps over restarts what the ucb1 and thompson policies learned");
     add_rejection_log(*command, *rejection_log);
-    command->callback([listen, policy_state, rejection_log] {
+    auto requests_max = std::make_shared<int>(0);
+    add_max_requests(*command, *requests_max);
+    command->callback([listen, policy_state, rejection_log, requests_max] {
       init_logging("coordinator", "info");
       run_until_signal([&](std::stop_token stop) {
         TransportContext context;
@@ -54,6 +56,7 @@ void add_role_commands(CLI::App& app) {
                                {.listen = *listen,
                                 .policy_state = *policy_state,
                                 .rejection_log = *rejection_log,
+                                .requests_max = *requests_max,
                                 .core = {.instance = 0}},
                                stop, [](const std::string& address) {
                                  std::printf("%s\n", address.c_str());  // for scripts: where to join

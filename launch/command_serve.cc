@@ -1,3 +1,6 @@
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -61,8 +64,18 @@ class DrafterWatch {
   bool must_join_, ended_ = false;
 };
 
+/// A request has up to four file handles, and there may be one for each of the server's connections; many shells and
+/// systemd allow 1,024 to a program that does not ask for more.
+void raise_file_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = std::max(limit.rlim_cur, std::min<rlim_t>(limit.rlim_max, 4096));
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 void serve(ServeFlags flags) {
   init_logging("outrider", "warn");
+  raise_file_limit();
   if (const char* key = std::getenv("OUTRIDER_API_KEY"); key != nullptr && flags.http.api_key.empty())
     flags.http.api_key = key;
   const PairPaths pair = flags.model.pair();
@@ -79,16 +92,16 @@ void serve(ServeFlags flags) {
   ClusterOptions cluster_options =
       flags.cluster.options(flags.model, pair, drafts_by_default || flags.model.has_assistant(pair));
   cluster_options.rejection_log = flags.rejection_log;
+  cluster_options.requests_max = flags.requests_max;
   if (flags.cluster.connect.empty()) cluster = or_throw(start_cluster(context, cluster_options));
   ServerMetrics metrics;
   ApiServer api(context, std::move(model),
                 {.coordinator = cluster ? cluster->address() : flags.cluster.connect,
                  .version = OUTRIDER_VERSION,
-                 .requests_max = flags.requests_max,
                  .on_finished = [&](const FinishedRequest& request) { metrics.record(request); }});
   std::vector<HttpRoute> routes = api.routes();
   routes.push_back({"GET", "/metrics", [&](const HttpRequest&) {
-                      return metrics.reply(api.status(), api.admission().open(), api.admission().waiting());
+                      return metrics.reply(api.status());
                     }});
   routes.push_back(live_page());
   flags.http.on_response = [&](int status) { metrics.record_response(status); };
@@ -124,14 +137,11 @@ void add_serve_command(CLI::App& app) {
   command->add_option("--max-request-bytes", flags->http.request_bytes_max, "Longest request")
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
-  command
-      ->add_option("--max-requests", flags->requests_max,
-                   "Requests answered at once, and how many of one address may wait; what comes beyond is told 429")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
   flags->draft_length.add_to(*command);
   flags->cluster.add_to(*command);
-  add_rejection_log(*command, flags->rejection_log)->excludes(command->get_option("--connect"));
+  CLI::Option* connect = command->get_option("--connect");  // what follows is then that coordinator's own matter
+  add_max_requests(*command, flags->requests_max)->excludes(connect);
+  add_rejection_log(*command, flags->rejection_log)->excludes(connect);
   command->callback([flags] { serve(*flags); });
 }
 

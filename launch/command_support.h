@@ -203,7 +203,17 @@ struct ClusterFlags {
   }
 };
 
-/// --rejection-log, see CoordinatorOptions.
+/// --max-requests, see CoordinatorOptions.
+inline CLI::Option* add_max_requests(CLI::App& command, int& requests_max) {
+  return command
+      .add_option("--max-requests", requests_max,
+                  "Texts written at once, and how many of one client may wait; 0: 1024 and 64. What comes beyond is "
+                  "refused (HTTP: 429)")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+}
+
+/// --rejection-log, likewise.
 inline CLI::Option* add_rejection_log(CLI::App& command, std::filesystem::path& file) {
   return command.add_option("--rejection-log", file,
                             "File to append a JSON line to for every round that loses a draft: which, where, and how "

@@ -223,6 +223,7 @@ struct Generate {  ///< client -> coordinator; session is the client's own reque
   bool unverified = false;
   DraftPolicy policy = DraftPolicy::kFixed;
   bool report_rounds = false;  ///< Tokens say how their round went
+  std::string on_behalf_of = {};  ///< whom a front end asks for, in a name of its own
   bool shorten =
       false;  ///< lower max_tokens to what the verifier with the most K/V memory can hold, instead of refusing
 };

@@ -658,7 +658,7 @@ TEST(Serve, BeyondItsLimitItSays429AndWhenToComeBack) {
   ASSERT_TRUE(busy.wait_for("data: "));
   Connection waits(serve.port);
   waits.send("POST", "/v1/chat/completions", ask("Hi", 3).dump());
-  EXPECT_TRUE(eventually([&] { return serve.status("waiting_requests") == 1; }));
+  EXPECT_TRUE(eventually([&] { return serve.status("waiting") == 1; }));
   const Response refused = post(serve.port, "/v1/chat/completions", ask("Hi", 3).dump());
   EXPECT_EQ(refused.status, 429);
   EXPECT_NE(refused.head.find("Retry-After: 1"), refused.head.npos);
@@ -678,14 +678,13 @@ TEST(Serve, WhoAsksOnceDoesNotWaitForAllOfSomebodyElse) {
     greedy.push_back(std::make_unique<Connection>(serve.port));
     greedy.back()->send("POST", "/v1/completions", request.dump());
     EXPECT_TRUE(eventually([&] {
-      return serve.status("open_requests") == std::min(i + 1, 2) &&
-             serve.status("waiting_requests") == std::max(i - 1, 0);
+      return serve.status("sessions") == i + 1 && serve.status("waiting") == std::max(i - 1, 0);
     }));
   }
   EXPECT_EQ(post(serve.port, "/v1/completions", request.dump()).status, 429);
   Connection modest(serve.port, /*from=*/2);
   modest.send("POST", "/v1/chat/completions", ask("Hi", 3).dump());
-  EXPECT_TRUE(eventually([&] { return serve.status("waiting_requests") == 3; }));
+  EXPECT_TRUE(eventually([&] { return serve.status("waiting") == 3; }));
   greedy.erase(greedy.begin());  // the one place that there will be
   EXPECT_EQ(modest.response().status, 200);
 }
@@ -1079,6 +1078,9 @@ struct ReportingServer {
     return finished.back();
   }
 
+  /// Open at the coordinator.
+  int sessions() const { return api.status().value().sessions; }
+
   TransportContext context;
   const std::unique_ptr<Cluster> cluster =
       start_threads(context, {.pair = nano_pair(), .weight_type = WeightType::kF32}).value();
@@ -1123,7 +1125,7 @@ TEST(ApiServer, EveryRequestIsReportedOnce) {
     client.wait_for("data: ");
   }
   EXPECT_EQ(server.last(4).status, 499);
-  EXPECT_TRUE(eventually([&] { return server.api.admission().open() == 0; }));
+  EXPECT_TRUE(eventually([&] { return server.sessions() == 0; }));
 }
 
 TEST(ApiServer, WhoIsCutOffByItsEndIsToldSo) {
@@ -1134,7 +1136,7 @@ TEST(ApiServer, WhoIsCutOffByItsEndIsToldSo) {
   request["stream"] = true;
   streamed.send("POST", "/v1/completions", request.dump());
   EXPECT_TRUE(streamed.wait_for("data: "));
-  EXPECT_TRUE(eventually([&] { return server.api.admission().open() == 2; }));
+  EXPECT_TRUE(eventually([&] { return server.sessions() == 2; }));
   server.http->stop(Duration::zero());
   const Response refused = whole.response();
   EXPECT_EQ(refused.status, 503);

@@ -130,7 +130,7 @@ class OpenAiClient(unittest.TestCase):
             next(iter(stream))
             with concurrent.futures.ThreadPoolExecutor() as pool:
                 second = pool.submit(client.completions.create, model="nano", prompt="Once", max_tokens=2)
-                while server.status()["waiting_requests"] == 0:
+                while server.status()["waiting"] == 0:
                     time.sleep(0.05)
                 with self.assertRaises(openai.RateLimitError) as raised:
                     client.completions.create(**story)

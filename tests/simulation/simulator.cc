@@ -141,7 +141,13 @@ void Simulator::schedule(Duration after, Event::Kind kind, PeerId peer, Message 
 void Simulator::transmit(Event::Kind kind, const PeerId& peer, const Message& message) {
   ++messages_;
   const int copies = rng_.uniform() < faults_.drop ? 0 : rng_.uniform() < faults_.repeat ? 2 : 1;
-  for (int i = 0; i < copies; ++i) schedule(slow_or(faults_.delay_min, faults_.delay_max), kind, peer, message);
+  for (int i = 0; i < copies; ++i) {
+    TimePoint arrival = now_ + slow_or(faults_.delay_min, faults_.delay_max);
+    TimePoint& last = arrivals_[{kind, peer}];
+    if (faults_.keeps_order()) arrival = std::max(arrival, last);
+    last = arrival;
+    schedule(arrival - now_, kind, peer, message);
+  }
 }
 
 Duration Simulator::slow_or(Duration low, Duration high) {
@@ -187,7 +193,8 @@ void Simulator::step() {
 }
 
 void Simulator::flush() {
-  for (const Outgoing& out : coordinator_.take_outgoing()) {
+  const CoordinatorOutput output = coordinator_.take_output();
+  for (const Outgoing& out : output.send) {
     coordinator_.on_sent(out.message, 1);
     if (out.to == kClient) {
       to_client(out.message);
@@ -220,7 +227,7 @@ void Simulator::flush() {
              {});
   }
   for (const Outgoing& out : verifier_->take_outgoing()) transmit(Event::Kind::kToCoordinator, kVerifier, out.message);
-  for (const auto& notices : {coordinator_.take_notices(), verifier_->take_notices(), drafter_->take_notices()}) {
+  for (const auto& notices : {output.notices, verifier_->take_notices(), drafter_->take_notices()}) {
     for (const Notice& notice : notices) {
       if (notice.text.find("dropped") != std::string::npos && notice.text.find("silent") == std::string::npos)
         violated(notice.text);

@@ -25,6 +25,8 @@ struct Faults {
   double slow = 0;  ///< share of messages, and of drafts, that take slow_delay_max at most: overtaken by many
   Duration slow_delay_max = std::chrono::milliseconds(800);
   double drafter_restart = 0;  ///< chance per virtual second
+  /// A network with none of these keeps the order of each peer's messages, as a ZeroMQ connection does.
+  bool keeps_order() const { return drop == 0 && repeat == 0 && slow == 0; }
 };
 
 /// A made-up model whose next token is a hash of everything before it, so that any slip shows. A K/V
@@ -115,6 +117,7 @@ class Simulator {
   TimePoint now_{}, frozen_until_{};
   std::uint64_t order_ = 0;
   std::priority_queue<Event, std::vector<Event>, Later> events_;
+  std::map<std::pair<Event::Kind, PeerId>, TimePoint> arrivals_;  ///< of what was sent last each way
 
   CoordinatorCore coordinator_;
   std::unique_ptr<VerifierCore> verifier_;

@@ -1,0 +1,130 @@
+#include "common/protocol/fleet.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace outrider {
+
+Worker* Fleet::find(const PeerId& peer) {
+  const auto known = workers_.find(peer);
+  return known == workers_.end() ? nullptr : &known->second;
+}
+
+const PairFacts* Fleet::facts() const {
+  const auto verifier = std::ranges::find_if(workers_, [](const auto& entry) { return entry.second.verifies(); });
+  return verifier == workers_.end() ? nullptr : &verifier->second.hello.facts;
+}
+
+bool Fleet::has_verifier() const {
+  return std::ranges::any_of(workers_,
+                             [](const auto& entry) { return entry.second.verifies() && !entry.second.draining; });
+}
+
+Worker& Fleet::join(const PeerId& peer, const Hello& hello, TimePoint now) {
+  const auto [entry, is_new] = workers_.try_emplace(peer);
+  Worker& worker = entry->second;
+  worker.hello = hello;
+  worker.heard = now;
+  if (is_new) worker.membership = next_membership_++;
+  return worker;
+}
+
+void Fleet::hear(Worker& worker, TimePoint now) {
+  worker.heard = now;
+  if (now >= worker.ask_again) worker.suspect = false;
+}
+
+void Fleet::measure(Worker& worker, Duration rtt) {
+  // Why not the mean: a worker in the middle of a forward pass answers late, which is not the way's fault. So the
+  // estimate falls at once and rises by an eighth.
+  worker.rtt = worker.rtt == Duration::zero() ? rtt : std::min(rtt, worker.rtt + (rtt - worker.rtt) / 8);
+}
+
+void Fleet::miss(Worker& drafter, TimePoint now) {
+  drafter.suspect = true;
+  drafter.ask_again = now + drafter.retry;
+  drafter.retry = std::clamp(2 * drafter.retry, kRetryMin, kRetryMax);
+}
+
+std::vector<PeerId> Fleet::silent(Duration timeout, TimePoint now) const {
+  std::vector<PeerId> peers;
+  for (const auto& [peer, worker] : workers_) {
+    if (now - worker.heard > timeout) peers.push_back(peer);
+  }
+  return peers;
+}
+
+Worker* Fleet::usable_drafter(const PeerId& peer) {
+  Worker* drafter = find(peer);
+  return drafter == nullptr || drafter->suspect ? nullptr : drafter;
+}
+
+PeerId Fleet::choose_drafter() const {
+  const auto best = std::ranges::min_element(workers_, {}, [](const auto& entry) {
+    return std::pair(!entry.second.may_draft(), entry.second.sessions);
+  });
+  return best == workers_.end() || !best->second.may_draft() ? "" : best->first;
+}
+
+std::optional<Fleet::Offer> Fleet::choose_verifier(Position positions) const {
+  std::optional<Offer> best;
+  int best_sessions = 0;
+  bool worth_waiting = false;
+  for (const auto& [peer, worker] : workers_) {
+    if (!worker.verifies() || worker.draining) continue;
+    const Capacity& capacity = worker.hello.capacity;
+    Offer offer{.verifier = peer, .positions = std::min(positions, worker.hello.facts.context_max)};
+    const std::int64_t bytes = capacity.kv_cost.bytes(offer.positions);
+    offer.refuses = bytes > capacity.kv_bytes_max;
+    worth_waiting = worth_waiting || !offer.refuses;
+    const bool full = worker.sessions >= capacity.sessions_max || bytes > capacity.kv_bytes_max - worker.kv_bytes;
+    if (full && !offer.refuses) continue;
+    if (best && std::pair(best->refuses, best_sessions) <= std::pair(offer.refuses, worker.sessions)) continue;
+    best = std::move(offer);
+    best_sessions = worker.sessions;
+  }
+  return best && best->refuses && worth_waiting ? std::nullopt : best;
+}
+
+std::int64_t Fleet::max_tokens_that_fit(std::int64_t prompt) const {
+  std::int64_t most = 0;
+  for (const auto& [peer, worker] : workers_) {
+    if (!worker.verifies() || worker.draining) continue;
+    const Capacity& capacity = worker.hello.capacity;
+    const Position positions =
+        std::min(capacity.kv_cost.positions(capacity.kv_bytes_max), worker.hello.facts.context_max);
+    most = std::max(most, positions - prompt + 1);  // the last token of an answer needs no K/V
+  }
+  return most;
+}
+
+bool Fleet::is_news(const PeerId& peer, const std::string& text, TimePoint now) {
+  std::erase_if(said_, [&](const auto& said) { return now - said.second.when > kRepeat; });
+  const auto said = said_.find(peer);
+  if (said != said_.end() && said->second.text == text) return false;
+  if (said != said_.end() || said_.size() < kSaidMax) said_[peer] = {text, now};
+  return true;
+}
+
+void Fleet::describe(Status& status) const {
+  for (const auto& [peer, worker] : workers_) {
+    ++(worker.verifies() ? status.verifiers : status.drafters);
+    if (status.workers.size() == WireLimits{}.workers_max) continue;
+    // Two hosts may have one name, and one worker is here twice after a reconnect, until the old peer counts as gone.
+    std::string name = worker.hello.name;
+    const auto is_taken = [&] {
+      return std::ranges::any_of(status.workers, [&](const WorkerStatus& other) { return other.name == name; });
+    };
+    for (int n = 2; is_taken(); ++n) name = fmt::format("{}#{}", worker.hello.name, n);
+    status.workers.push_back({.role = worker.hello.role,
+                              .name = std::move(name),
+                              .sessions = worker.sessions,
+                              .draining = worker.draining,
+                              .rtt_ns = worker.rtt.count(),
+                              .kv_bytes = worker.kv_bytes,
+                              .kv_bytes_max = worker.verifies() ? worker.hello.capacity.kv_bytes_max : 0});
+  }
+}
+
+}  // namespace outrider

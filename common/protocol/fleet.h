@@ -1,0 +1,106 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/policy/throughput.h"
+#include "common/protocol/worker_link.h"
+
+namespace outrider {
+
+/// One worker as its coordinator sees it.
+struct Worker {
+  Hello hello;
+  std::uint64_t membership = 0;  ///< as in Welcome
+  TimePoint heard{};
+  Duration rtt{};  ///< of its heartbeats, smoothed; 0: not measured yet
+  bool draining = false;
+
+  // What it has to do.
+  int sessions = 0;
+  int rounds = 0;             ///< of a verifier: those of its sessions that draft or verify now
+  std::int64_t kv_bytes = 0;  ///< of a verifier: set aside for its sessions
+  CostModel costs = {};       ///< of a verifier: its sessions' policies refer to it
+
+  // A drafter's back-off.
+  bool suspect = false;  ///< it missed its time; cleared by any message from `ask_again` on
+  Duration retry{};      ///< from its next miss to ask_again; 0: it has answered in time since its last miss
+  TimePoint ask_again{};
+
+  bool verifies() const { return hello.role == Role::kVerifier; }
+  /// Whether a session may be given to it to draft for.
+  bool may_draft() const { return !verifies() && !draining && !suspect && sessions < hello.capacity.sessions_max; }
+};
+
+/// Who has joined, what each of them can take, and who is late. Time is handed in.
+class Fleet {
+ public:
+  /// A drafter that is alive and misses its time again is left out for so long, then for twice as long each time, up to
+  /// the second: it may be too slow or too far away for ever.
+  static constexpr Duration kRetryMin = std::chrono::seconds(1), kRetryMax = std::chrono::seconds(64);
+
+  explicit Fleet(std::uint64_t first_membership) : next_membership_(first_membership) {}
+
+  using Workers = std::map<PeerId, Worker>;
+  const Workers& workers() const { return workers_; }
+  /// nullptr for a stranger, and for "".
+  Worker* find(const PeerId& peer);
+  Worker& at(const PeerId& peer) { return workers_.at(peer); }
+  /// Those of a verifier, which hold for all; nullptr while there is none.
+  const PairFacts* facts() const;
+  /// One that takes sessions.
+  bool has_verifier() const;
+
+  /// A new worker, or one that says Hello again.
+  Worker& join(const PeerId& peer, const Hello& hello, TimePoint now);
+  /// It sent something.
+  void hear(Worker& worker, TimePoint now);
+  /// A heartbeat of ours came back after `rtt`.
+  void measure(Worker& worker, Duration rtt);
+  /// A drafter did not answer in time.
+  void miss(Worker& drafter, TimePoint now);
+  /// Its K/V and all; empty for a stranger.
+  Workers::node_type remove(const PeerId& peer) { return workers_.extract(peer); }
+  /// Those that were not heard for longer than `timeout`.
+  std::vector<PeerId> silent(Duration timeout, TimePoint now) const;
+
+  /// A drafter that answers; nullptr for one that is suspect or gone.
+  Worker* usable_drafter(const PeerId& peer);
+  /// Of those that have room, the one with the fewest sessions; "" if there is none.
+  PeerId choose_drafter() const;
+
+  /// A verifier for a text, and the K/V rows that the text can come to need there.
+  struct Offer {
+    PeerId verifier;
+    Position positions = 0;
+    bool refuses = false;  ///< more than its memory could ever hold: it says best what is missing
+  };
+  /// Of those that have room for `positions`, or for as many as their context has, the one with the fewest sessions.
+  /// @return none while none has room that may come to have it.
+  std::optional<Offer> choose_verifier(Position positions) const;
+  /// Of an answer to so long a prompt, in the verifier with the most memory, were it empty; below 1: the prompt does not
+  /// fit.
+  std::int64_t max_tokens_that_fit(std::int64_t prompt) const;
+
+  /// Whether these words about a peer are to be said: what may happen again at once, a refusal say, is said once in
+  /// kRepeat.
+  bool is_news(const PeerId& peer, const std::string& text, TimePoint now);
+  /// Adds what it knows.
+  void describe(Status& status) const;
+
+ private:
+  static constexpr Duration kRepeat = std::chrono::minutes(1);
+  static constexpr std::size_t kSaidMax = 1024;
+  struct Said {
+    std::string text;
+    TimePoint when;
+  };
+
+  Workers workers_;
+  std::map<PeerId, Said> said_;  ///< lately
+  std::uint64_t next_membership_;
+};
+
+}  // namespace outrider

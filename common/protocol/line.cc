@@ -1,0 +1,87 @@
+#include "common/protocol/line.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace outrider {
+
+Result<void> Line::enter(SessionId id, const PeerId& peer, const std::string& on_behalf_of,
+                         std::int64_t prompt_tokens) {
+  // A front end has a peer for each of its requests, and a name for each of its clients: then only the name counts.
+  const ClientKey key = on_behalf_of.empty() ? ClientKey(peer, "") : ClientKey("", on_behalf_of);
+  if (waiting_ >= config_.waiting_max) {
+    return Error{Errc::kUnavailable, fmt::format("{} requests are waiting, this coordinator lets {} wait", waiting_,
+                                                 config_.waiting_max)};
+  }
+  if (waiting_tokens_ >= config_.waiting_tokens_max) {
+    return Error{Errc::kUnavailable, fmt::format("prompts of {} tokens are waiting, this coordinator lets {} wait",
+                                                 waiting_tokens_, config_.waiting_tokens_max)};
+  }
+  // A peer's further texts are the choices of one request, which is taken whole.
+  if (const std::size_t others = waiting_of(key, peer); others >= config_.client_waiting_max) {
+    return Error{Errc::kUnavailable,
+                 fmt::format("{} requests of {} are waiting, no more of one client", others, on_behalf_of)};
+  }
+  const auto [client, is_new] = clients_.try_emplace(key);
+  if (is_new) client->second.turn = ++turn_;
+  client->second.waiting.push_back(id);
+  texts_[id] = {.client = key, .peer = peer, .prompt_tokens = prompt_tokens};
+  ++waiting_;
+  waiting_tokens_ += prompt_tokens;
+  return {};
+}
+
+std::size_t Line::waiting_of(const ClientKey& client, const PeerId& but_for) const {
+  const auto known = clients_.find(client);
+  if (known == clients_.end()) return 0;
+  return static_cast<std::size_t>(std::ranges::count_if(
+      known->second.waiting, [&](SessionId id) { return texts_.at(id).peer != but_for; }));
+}
+
+std::optional<SessionId> Line::next() const {
+  if (texts_.size() - waiting_ >= config_.open_max) return std::nullopt;
+  const Client* first = nullptr;
+  for (const auto& [key, client] : clients_) {
+    if (client.waiting.empty() || client.starting == kStartingMax) continue;
+    if (first == nullptr || std::pair(client.open, client.turn) < std::pair(first->open, first->turn)) first = &client;
+  }
+  return first == nullptr ? std::nullopt : std::optional(first->waiting.front());
+}
+
+void Line::let_in(SessionId id) {
+  Text& text = texts_.at(id);
+  Client& client = clients_.at(text.client);
+  CHECK(!client.waiting.empty() && client.waiting.front() == id, "session {} is not the next of its client", value(id));
+  client.waiting.pop_front();
+  client.turn = ++turn_;
+  ++client.open;
+  ++client.starting;
+  text.state = State::kStarting;
+  --waiting_;
+  waiting_tokens_ -= text.prompt_tokens;
+}
+
+void Line::started(SessionId id) {
+  Text& text = texts_.at(id);
+  if (text.state != State::kStarting) return;
+  text.state = State::kStarted;
+  --clients_.at(text.client).starting;
+}
+
+void Line::leave(SessionId id) {
+  const auto text = texts_.find(id);
+  const auto client = clients_.find(text->second.client);
+  if (text->second.state == State::kWaiting) {
+    std::erase(client->second.waiting, id);
+    --waiting_;
+    waiting_tokens_ -= text->second.prompt_tokens;
+  } else {
+    started(id);
+    --client->second.open;
+  }
+  if (client->second.open == 0 && client->second.waiting.empty()) clients_.erase(client);
+  texts_.erase(text);
+}
+
+}  // namespace outrider

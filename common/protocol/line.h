@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "common/protocol/messages.h"
+
+namespace outrider {
+
+struct LineConfig {
+  std::size_t open_max = 1024;                ///< texts at work at once, on all verifiers
+  std::size_t waiting_max = 1024;             ///< texts that wait for their turn; a further one is refused
+  std::size_t client_waiting_max = 64;        ///< likewise, of one client for whom front ends ask
+  std::int64_t waiting_tokens_max = 1 << 24;  ///< likewise, of the prompts of all texts: 64 MiB
+};
+
+/// Whose turn it is: the one line of a coordinator, front ends' clients included. The next text is one of the client
+/// that has the fewest at work; among equals, of the one whose turn is longest ago. Of one client the texts start in the
+/// order in which they came. A client is a peer, or whoever a peer asks for (Generate::on_behalf_of).
+class Line {
+ public:
+  /// Of a client's texts at work, so many may be without a token: enough for their prompts to fill a verifier's forward
+  /// pass, and few enough that somebody else's prompt soon has its part of one.
+  static constexpr int kStartingMax = 8;
+
+  explicit Line(const LineConfig& config) : config_(config) {}
+
+  /// Puts a text at the end of its client's line. @return kUnavailable when too much waits.
+  Result<void> enter(SessionId id, const PeerId& peer, const std::string& on_behalf_of, std::int64_t prompt_tokens);
+  /// Whose turn it is; none if nobody waits, or who waits may not start now. Who it is stays next until it is let in or
+  /// leaves, or one that goes before it comes: a large text is not overtaken for being large.
+  std::optional<SessionId> next() const;
+  /// next() is at work now.
+  void let_in(SessionId id);
+  /// It has its first token. May be said again.
+  void started(SessionId id);
+  /// It waits or works no longer.
+  void leave(SessionId id);
+
+  std::size_t waiting() const { return waiting_; }
+
+ private:
+  using ClientKey = std::pair<PeerId, std::string>;  ///< one of them is ""
+  enum class State { kWaiting, kStarting, kStarted };
+  struct Text {
+    ClientKey client;
+    PeerId peer;
+    std::int64_t prompt_tokens = 0;
+    State state = State::kWaiting;
+  };
+  struct Client {
+    std::uint64_t turn = 0;  ///< when one of its texts was let in last, or it came
+    int open = 0, starting = 0;
+    std::deque<SessionId> waiting;
+  };
+
+  /// A client's texts that wait, but for those of one of its peers.
+  std::size_t waiting_of(const ClientKey& client, const PeerId& but_for) const;
+
+  LineConfig config_;
+  std::map<SessionId, Text> texts_;
+  std::map<ClientKey, Client> clients_;  ///< that have texts here
+  std::size_t waiting_ = 0;
+  std::int64_t waiting_tokens_ = 0;
+  std::uint64_t turn_ = 0;
+};
+
+}  // namespace outrider

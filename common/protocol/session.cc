@@ -1,0 +1,556 @@
+#include "common/protocol/session.h"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "common/policy/ngram.h"
+#include "common/protocol/facts.h"
+
+namespace outrider {
+namespace {
+
+/// A drafter that has not answered by then is left out of the round; it is asked again once it is heard. Losing a round
+/// of drafts costs little, waiting for a dead drafter costs a user's patience.
+constexpr Duration kDraftTimeout = std::chrono::milliseconds(500);
+/// Repeat an unanswered request to a verifier that is alive: its answer or the request was lost.
+constexpr Duration kVerifyResend = std::chrono::seconds(2);
+/// A session that waits for its client's step: repeat its last request, so that the verifier does not take it for one
+/// whose Free was lost (VerifierConfig::session_idle_max), and see whether the client is still there. Rare, because all
+/// of it waits in the queue of a client that does not read.
+constexpr Duration kKeepAlive = std::chrono::seconds(30);
+constexpr int kKeepAlivesMax = 120;  ///< then the session fails: nobody waits an hour for a step
+/// Rows of one forward pass that `auto` fills with the drafts of all sessions together: T(16) is the last cheap step of
+/// int8 and int4 on every instruction set measured.
+constexpr std::int64_t kSharedRows = 16;
+
+/// The first id that a vocabulary of this size does not have.
+std::optional<TokenId> first_beyond(std::span<const TokenId> ids, std::int32_t vocab_size) {
+  const auto found = std::ranges::find_if(ids, [&](TokenId id) { return id >= vocab_size; });
+  return found == ids.end() ? std::nullopt : std::optional(*found);
+}
+
+/// Whether a verdict's logprobs are what the request asked for.
+bool fits(const std::vector<TokenLogprobs>& logprobs, std::optional<std::int32_t> wanted, std::size_t tokens,
+          std::int32_t vocab_size) {
+  if (!wanted) return logprobs.empty();
+  return logprobs.size() == tokens && std::ranges::all_of(logprobs, [&](const TokenLogprobs& token) {
+           return token.top.size() == static_cast<std::size_t>(std::min(*wanted, vocab_size)) &&
+                  std::ranges::all_of(token.top, [&](const Logprob& entry) { return entry.token < vocab_size; });
+         });
+}
+
+bool is_in_round(Session::Phase phase) {
+  return phase == Session::Phase::kDrafting || phase == Session::Phase::kVerifying;
+}
+
+}  // namespace
+
+Session::Session(SessionId id, const PeerId& client, SessionId request_id, Generate request, TimePoint now)
+    : id_(id),
+      client_(client),
+      request_id_(request_id),
+      request_(std::move(request)),
+      text_(std::move(request_.prompt)),
+      prompt_size_(std::ssize(text_)),
+      entered_(now),
+      books_{.opened = now} {}
+
+Result<void> Session::check(const PairFacts* facts) const {
+  const std::span<const TokenId> prompt = std::span(text_).first(static_cast<std::size_t>(prompt_size_));
+  const auto refused = [](std::string why) { return Error{Errc::kInvalidArgument, std::move(why)}; };
+  if (prompt.empty()) return refused("the prompt is empty, wanted at least one token");
+  if (request_.max_tokens < 1) return refused(fmt::format("max_tokens {}, wanted at least 1", request_.max_tokens));
+  if (request_.unverified && (request_.draft_length < 1 || request_.policy != DraftPolicy::kFixed ||
+                              request_.stepwise || request_.sampling.logprobs)) {
+    return refused("an unverified answer wants drafts of a fixed length, no steps and no log-probabilities");
+  }
+  if (facts == nullptr) return {};
+  if (const auto token = first_beyond(prompt, facts->vocab_size))
+    return refused(fmt::format("prompt token id {}, the vocabulary has {}", *token, facts->vocab_size));
+  if (std::ssize(prompt) + 1 > facts->context_max) {
+    return Error{Errc::kOutOfRange, fmt::format("the prompt has {} tokens, the context holds {} with the answer",
+                                                prompt.size(), facts->context_max)};
+  }
+  return check_sampling(request_.sampling, facts->vocab_size);
+}
+
+// ---- phases ----
+
+void Session::enter(const Desk& desk, Phase phase) {
+  if (Worker* verifier = desk.fleet.find(workers_.verifier))
+    verifier->rounds += int{is_in_round(phase)} - int{is_in_round(phase_)};
+  phase_ = phase;
+  entered_ = desk.now;
+}
+
+bool Session::start(const Desk& desk) {
+  // An answer of whatever length is shortened to what the roomiest verifier could hold.
+  const std::int64_t fitting = request_.shorten ? desk.fleet.max_tokens_that_fit(prompt_size_) : 0;
+  const std::int64_t max_tokens = fitting >= 1 ? std::min(request_.max_tokens, fitting) : request_.max_tokens;
+  // The last token of an answer needs no K/V. Nobody knows how long a stepwise text gets: its room grows with each
+  // verify.
+  const Position positions =
+      request_.stepwise
+          ? prompt_size_
+          : prompt_size_ + std::min(max_tokens, std::numeric_limits<Position>::max() - prompt_size_) - 1;
+  const std::optional<Fleet::Offer> offer = desk.fleet.choose_verifier(positions);
+  if (!offer) return false;
+  Worker& verifier = desk.fleet.at(offer->verifier);
+  const PairFacts& facts = verifier.hello.facts;
+  if (auto fine = check(&facts); !fine) {
+    fail(desk, fine.error().code, fine.error().message);
+    return true;
+  }
+  request_.max_tokens = std::min<std::int64_t>(max_tokens, facts.context_max - prompt_size_ + 1);
+  workers_.verifier = offer->verifier;
+  ++verifier.sessions;
+  if (!offer->refuses) set_aside(desk, offer->positions);
+  if (!request_.stepwise) policy_ = desk.policies.make(request_.policy, request_.draft_length, verifier.costs);
+  if (draft_room(desk) > 0) assign_drafter(desk);
+  enter(desk, Phase::kPrefill);
+  Prefill prefill{.tokens = text_,
+                  .want_kv = !workers_.drafter.empty(),
+                  .positions_max = request_.stepwise ? 0 : offer->positions,
+                  .sampling = request_.sampling,
+                  .compute_all = request_.unverified};
+  if (prefill.sampling.min_tokens > 0) {
+    // A stop id beyond the vocabulary never comes.
+    std::ranges::copy_if(request_.stop_ids, std::back_inserter(prefill.stop_ids),
+                         [&](TokenId id) { return id < facts.vocab_size; });
+  }
+  ask_verifier(desk, 0, std::move(prefill));
+  return true;
+}
+
+void Session::on_tick(const Desk& desk, TimePoint verifier_seen) {
+  const Duration waited = desk.now - entered_, alone = desk.now - std::max(entered_, verifier_seen);
+  switch (phase_) {
+    case Phase::kWaiting:  // for room as long as need be, but for a verifier to join only so long
+      if (!desk.fleet.has_verifier() && alone >= std::chrono::milliseconds(request_.wait_ms))
+        fail(desk, Errc::kUnavailable, fmt::format("no verifier joined within {:.1f} s", to_seconds(alone)));
+      break;
+    case Phase::kDrafting:
+      if (waited >= kDraftTimeout || to_seconds(waited) >= round_.choice.patience_s) on_drafter_late(desk);
+      break;
+    case Phase::kPaused:
+      if (desk.now - asked_.sent < kKeepAlive) break;
+      if (++asked_.keep_alives > kKeepAlivesMax) {
+        return fail(desk, Errc::kTimeout,
+                    fmt::format("no step for {:.0f} s", to_seconds(kKeepAlive * asked_.keep_alives)));
+      }
+      repeat_request(desk);
+      desk.send(client_, {.session = request_id_, .body = Heartbeat{}});
+      break;
+    case Phase::kPrefill:
+    case Phase::kVerifying:
+      if (desk.now - asked_.sent >= kVerifyResend) repeat_request(desk);
+      break;
+    case Phase::kEnded: break;
+  }
+}
+
+std::optional<TimePoint> Session::deadline() const {
+  if (phase_ != Phase::kDrafting || round_.choice.patience_s >= to_seconds(kDraftTimeout)) return std::nullopt;
+  return entered_ + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(round_.choice.patience_s));
+}
+
+void Session::finish(const Desk& desk, Body last) {
+  release_drafter(desk, true);
+  enter(desk, Phase::kEnded);
+  if (Worker* verifier = desk.fleet.find(workers_.verifier)) {
+    --verifier->sessions;
+    verifier->kv_bytes -= workers_.kv_bytes;
+    desk.send(workers_.verifier, {.session = id_, .body = Free{}});
+  }
+  desk.send(client_, {.session = request_id_, .body = std::move(last)});
+}
+
+// ---- its workers ----
+
+bool Session::on_verifier(const Desk& desk, Message message) {
+  const bool asked = phase_ == Phase::kPrefill || phase_ == Phase::kVerifying;
+  if (auto* chunk = std::get_if<KvChunk>(&message.body)) {
+    forward(desk, std::move(chunk->kv));
+  } else if (auto* verdict = std::get_if<Verdict>(&message.body)) {
+    if (asked) on_verdict(desk, std::move(*verdict));
+  } else if (const auto* failed = std::get_if<Failed>(&message.body)) {
+    // It may be that its books say otherwise than ours: a Free was lost, and it will notice. The prompt is repeated
+    // until then.
+    const bool may_come = phase_ == Phase::kPrefill && failed->code == Errc::kUnavailable;
+    if (asked && !may_come) {
+      fail(desk, failed->code,
+           fmt::format("verifier {}: {}", desk.fleet.at(workers_.verifier).hello.name, failed->message));
+    }
+  } else {
+    return false;
+  }
+  return true;
+}
+
+bool Session::on_drafter(const Desk& desk, Message message) {
+  if (std::holds_alternative<Failed>(message.body)) {
+    // Its books say otherwise than ours. The rows of a whole text are too many to try again and again.
+    workers_.no_drafter = true;
+    release_drafter(desk, false);
+    if (phase_ == Phase::kDrafting) end_drafting(desk);
+    return true;
+  }
+  auto* candidates = std::get_if<Candidates>(&message.body);
+  const auto* need = std::get_if<NeedKv>(&message.body);
+  if (candidates == nullptr && need == nullptr) return false;
+  if (phase_ != Phase::kDrafting) return true;  // late
+  desk.fleet.at(workers_.drafter).retry = {};
+  if (candidates != nullptr) {
+    on_candidates(desk, std::move(*candidates));
+  } else {
+    workers_.replica_end = std::clamp<Position>(need->have, 0, base());
+    round_.outcome.draft_wire_s = to_seconds(desk.now - entered_);
+    end_drafting(desk);
+  }
+  return true;
+}
+
+void Session::on_worker_gone(const Desk& desk, const PeerId& peer, const std::string& what) {
+  if (is_verifier(peer)) {
+    fail(desk, Errc::kPeerGone, what);
+  } else if (is_drafter(peer)) {
+    release_drafter(desk, false);
+    if (phase_ == Phase::kDrafting) end_drafting(desk);
+  }
+}
+
+void Session::set_aside(const Desk& desk, Position positions) {
+  Worker& verifier = desk.fleet.at(workers_.verifier);
+  const std::int64_t more = verifier.hello.capacity.kv_cost.bytes(positions) - workers_.kv_bytes;
+  if (more <= 0) return;
+  workers_.kv_bytes += more;
+  verifier.kv_bytes += more;
+}
+
+void Session::ask_verifier(const Desk& desk, Position base, Body body) {
+  asked_.message = {.session = id_, .round = round_.id, .base = base, .body = std::move(body)};
+  repeat_request(desk);
+}
+
+void Session::repeat_request(const Desk& desk) {
+  asked_.sent = desk.now;
+  desk.send(workers_.verifier, *asked_.message);
+}
+
+void Session::assign_drafter(const Desk& desk) {
+  if (!workers_.drafter.empty() || workers_.no_drafter) return;
+  workers_.drafter = desk.fleet.choose_drafter();
+  if (Worker* drafter = desk.fleet.find(workers_.drafter)) ++drafter->sessions;
+}
+
+void Session::release_drafter(const Desk& desk, bool tell) {
+  if (Worker* drafter = desk.fleet.find(workers_.drafter)) {
+    --drafter->sessions;
+    if (tell) desk.send(workers_.drafter, {.session = id_, .body = Free{}});
+  }
+  workers_.drafter.clear();
+  workers_.replica_end = 0;
+}
+
+bool Session::is_of_last_round(const KvRows& kv) const {
+  return std::holds_alternative<Verify>(asked_.message->body) && kv.from >= asked_.message->base;
+}
+
+void Session::forward(const Desk& desk, KvRows kv) {
+  if (desk.fleet.usable_drafter(workers_.drafter) == nullptr || kv.empty() || kv.from != workers_.replica_end) return;
+  workers_.replica_end = kv.to;
+  if (is_of_last_round(kv)) round_.rows = static_cast<int>(kv.to - kv.from);
+  desk.send(workers_.drafter, {.session = id_, .round = round_.id, .base = kv.from, .body = KvChunk{std::move(kv)}});
+}
+
+void Session::on_sent(const Message& message, std::size_t bytes) {
+  RequestMetrics& metrics = books_.metrics;
+  const auto count = static_cast<std::int64_t>(bytes);
+  const auto* chunk = std::get_if<KvChunk>(&message.body);
+  if (std::holds_alternative<Draft>(message.body) || (chunk != nullptr && is_of_last_round(chunk->kv))) {
+    metrics.wire_bytes_to_drafter += count;
+    if (phase_ == Phase::kDrafting) round_.outcome.draft_bytes += count;
+  } else if (chunk != nullptr) {
+    metrics.wire_bytes_to_drafter_prompt += count;
+  } else if (std::holds_alternative<Verify>(message.body) || std::holds_alternative<Prefill>(message.body)) {
+    metrics.wire_bytes_to_verifier += count;
+  }
+}
+
+// ---- a round ----
+
+void Session::next_round(const Desk& desk, KvRows kv) {
+  round_ = {.id = next(round_.id), .began = desk.now, .hidden = std::move(round_.hidden)};
+  const std::int64_t room = draft_room(desk);
+  if (room > 0) {
+    const Worker* drafter = desk.fleet.usable_drafter(workers_.drafter);
+    if (drafter != nullptr ? drafter->draining : !desk.fleet.choose_drafter().empty()) release_drafter(desk, true);
+    if (drafter == nullptr) assign_drafter(desk);
+    forward(desk, std::move(kv));
+  }
+  if (request_.stepwise) return enter(desk, Phase::kPaused);
+  draft(desk, std::max<std::int64_t>(room, 0));
+}
+
+std::int64_t Session::draft_room(const Desk& desk) const {
+  const std::int64_t room = std::min<std::int64_t>(request_.draft_length, drafts_left());
+  if (request_.policy != DraftPolicy::kAuto) return room;
+  // Rows of all sessions share forward passes, and what drafts gain one session the others lose, which no session's own
+  // policy can see.
+  const int others = desk.fleet.at(workers_.verifier).rounds - int{is_in_round(phase_)};
+  return std::min<std::int64_t>(room, kSharedRows / (others + 1) - 1);
+}
+
+void Session::draft(const Desk& desk, std::int64_t room) {
+  std::span<const TokenId> ngram;
+  if (room > 0 && Policies::takes_ngram(request_.policy)) ngram = ngram_draft(text_, static_cast<std::size_t>(room));
+  const bool assistant = desk.fleet.usable_drafter(workers_.drafter) != nullptr;
+  round_.choice =
+      policy_->choose({.assistant = assistant ? static_cast<int>(room) : 0, .ngram = static_cast<int>(ngram.size())});
+  round_.outcome.source = round_.choice.source;
+  round_.outcome.arm = round_.choice.arm;
+  if (round_.choice.source == DraftSource::kAssistant) return ask_drafter(desk, round_.choice.length);
+  round_.drafts.assign(ngram.begin(), ngram.begin() + round_.choice.length);
+  end_drafting(desk);
+}
+
+void Session::ask_drafter(const Desk& desk, std::int64_t draft_length) {
+  const bool ready = round_.hidden && workers_.replica_end == base() &&
+                     desk.fleet.usable_drafter(workers_.drafter) != nullptr;
+  if (draft_length <= 0 || !ready) return end_drafting(desk);
+  enter(desk, Phase::kDrafting);
+  round_.outcome.draft_rows = round_.rows;
+  SamplingParams sampling = request_.sampling;
+  sampling.logprobs.reset();  // the target's matter
+  desk.send(workers_.drafter,
+            {.session = id_,
+             .round = round_.id,
+             .base = base(),
+             .body = Draft{.token = text_.back(),
+                           .draft_length = static_cast<std::int32_t>(draft_length),
+                           .hidden = std::move(*round_.hidden),
+                           .kv = {.from = base(), .to = base(), .donors = {}},
+                           .sampling = sampling == SamplingParams{} ? std::nullopt : std::optional(std::move(sampling)),
+                           .index = answered(),
+                           .want_state = request_.unverified,
+                           .want_q = logs_rejections(desk)}});
+  round_.hidden.reset();
+}
+
+void Session::on_candidates(const Desk& desk, Candidates candidates) {
+  const std::int32_t vocab_size = desk.fleet.at(workers_.verifier).hello.facts.vocab_size;
+  const std::int64_t limit = std::min<std::int64_t>(request_.draft_length, drafts_left());
+  const bool sound = std::ssize(candidates.tokens) <= limit &&
+                     (candidates.q.empty() || candidates.q.size() == candidates.tokens.size()) &&
+                     !first_beyond(candidates.tokens, vocab_size);
+  const std::int64_t waited = (desk.now - entered_).count(),
+                     drafting = std::clamp<std::int64_t>(candidates.draft_ns, 0, waited);
+  books_.metrics.draft_ns += drafting;
+  books_.metrics.wire_ns += waited - drafting;
+  round_.outcome.draft_s = to_seconds(Duration(drafting));
+  round_.outcome.draft_wire_s = to_seconds(Duration(waited - drafting));
+  if (sound) {
+    round_.drafts = std::move(candidates.tokens);
+    round_.q = std::move(candidates.q);
+  } else {
+    desk.warn(fmt::format("{} candidates with {} distributions, or ids beyond the vocabulary of {}: dropped",
+                          candidates.tokens.size(), candidates.q.size(), vocab_size));
+  }
+  if (!request_.unverified || round_.drafts.empty()) return end_drafting(desk);
+  books_.metrics.drafting_rounds += 1;
+  books_.metrics.drafted_tokens += std::ssize(round_.drafts);
+  round_.hidden = std::move(candidates.state);
+  emit(desk, std::move(round_.drafts), {}, {});
+  if (phase_ != Phase::kEnded) next_round(desk, {});
+}
+
+void Session::on_drafter_late(const Desk& desk) {
+  const Duration waited = desk.now - entered_;
+  round_.outcome.draft_wire_s = to_seconds(waited);
+  // Before kDraftTimeout the drafter may be well; these drafts are not worth the wait.
+  Worker* drafter = desk.fleet.usable_drafter(workers_.drafter);
+  if (waited >= kDraftTimeout && drafter != nullptr) {
+    desk.fleet.miss(*drafter, desk.now);
+    std::string text = fmt::format("drafter {} did not answer within {:.1f} s; going on without it",
+                                   drafter->hello.name, to_seconds(kDraftTimeout));
+    if (desk.fleet.is_news(workers_.drafter, text, desk.now)) desk.warn(std::move(text));
+  }
+  end_drafting(desk);
+}
+
+void Session::end_drafting(const Desk& desk) {
+  if (request_.unverified)
+    return fail(desk, Errc::kUnavailable, "no drafter has drafted: without a verifier the answer ends here");
+  if (!request_.stepwise) return send_verify(desk);
+  enter(desk, Phase::kPaused);
+  desk.send(client_, {.session = request_id_, .body = Candidates{.tokens = round_.drafts}});
+}
+
+void Session::send_verify(const Desk& desk) {
+  // A policy that wants plain rounds is spared the drafter's input; when it wants drafts again, one round fetches it.
+  const bool wanted = policy_ == nullptr || round_.choice.length > 0;
+  const bool drafting_goes_on =
+      wanted && desk.fleet.usable_drafter(workers_.drafter) != nullptr && tokens_left() > 1;
+  enter(desk, Phase::kVerifying);
+  if (request_.stepwise) set_aside(desk, base() + 1 + std::ssize(round_.drafts));
+  Verify verify{.tokens = {text_.back()},
+                .kv_from = drafting_goes_on ? std::optional(workers_.replica_end) : std::nullopt};
+  verify.tokens.insert(verify.tokens.end(), round_.drafts.begin(), round_.drafts.end());
+  const SamplingParams& sampling = request_.sampling;
+  if (!sampling.greedy() && sampling.rule == SamplingRule::kRejection) verify.q = round_.q;  // else drafts must match
+  ask_verifier(desk, base(), std::move(verify));
+}
+
+void Session::on_verdict(const Desk& desk, Verdict verdict) {
+  const Hello& verifier = desk.fleet.at(workers_.verifier).hello;
+  if (auto fine = check(verdict, verifier); !fine) return fail(desk, fine.error().code, fine.error().message);
+  std::optional<RoundReport> report;
+  if (phase_ == Phase::kPrefill) {
+    books_.first_token = desk.now;
+    books_.metrics.prefill_ns = (desk.now - books_.opened).count();
+    books_.metrics.cached_prompt_tokens = std::min(verdict.cached_tokens, verdict.committed);
+  } else {
+    account(desk, verdict);
+    if (request_.report_rounds)
+      report = {.draft_length = round_.choice.length, .drafts = round_.drafts, .outcome = round_.outcome};
+  }
+  // The accepted drafts and the target's own token.
+  std::vector<TokenId> fresh(round_.drafts.begin(), round_.drafts.begin() + verdict.accepted);
+  fresh.push_back(verdict.next_token);
+  emit(desk, std::move(fresh), std::move(verdict.logprobs), std::move(report));
+  if (phase_ == Phase::kEnded) return;
+  round_.hidden = std::move(verdict.hidden);
+  if (auto fine = check_rows(verifier.facts, verdict.kv); !fine) {
+    desk.warn(fmt::format("verifier {}: {}; dropped", verifier.name, fine.error().message));
+    verdict.kv = {};
+  }
+  next_round(desk, std::move(verdict.kv));
+}
+
+Result<void> Session::check(const Verdict& verdict, const Hello& verifier) const {
+  const std::int32_t vocab_size = verifier.facts.vocab_size;
+  const Position committed = phase_ == Phase::kPrefill ? prompt_size_ : base() + verdict.accepted + 1;
+  if (verdict.accepted < 0 || verdict.accepted > std::ssize(round_.drafts) || verdict.committed != committed ||
+      verdict.next_token < 0 || verdict.next_token >= vocab_size) {
+    return Error{Errc::kMalformed,
+                 fmt::format("verifier {} accepted {} of {} drafts and committed {}, wanted {}", verifier.name,
+                             verdict.accepted, round_.drafts.size(), verdict.committed, committed)};
+  }
+  if (!fits(verdict.logprobs, request_.sampling.logprobs, static_cast<std::size_t>(verdict.accepted) + 1, vocab_size)) {
+    return Error{Errc::kMalformed,
+                 fmt::format("verifier {} sent {} logprobs for {} tokens, or not those that were asked for",
+                             verifier.name, verdict.logprobs.size(), verdict.accepted + 1)};
+  }
+  return {};
+}
+
+void Session::account(const Desk& desk, const Verdict& verdict) {
+  RequestMetrics& metrics = books_.metrics;
+  RoundOutcome& outcome = round_.outcome;
+  const std::int64_t waited = (desk.now - entered_).count(),
+                     verifying = std::clamp<std::int64_t>(verdict.verify_ns, 0, waited);
+  ++metrics.rounds;
+  metrics.verify_ns += verifying;
+  metrics.wire_ns += waited - verifying;
+  outcome.drafted = static_cast<int>(round_.drafts.size());
+  outcome.accepted = verdict.accepted;
+  outcome.verify_s = to_seconds(Duration(verifying));
+  outcome.round_s = to_seconds(desk.now - round_.began);
+  if (policy_ != nullptr) {
+    desk.fleet.at(workers_.verifier).costs.observe(outcome);
+    policy_->observe(outcome);
+  }
+  if (outcome.drafted == 0) return;
+  count_drafts(verdict.accepted);
+  if (logs_rejections(desk) && verdict.accepted < outcome.drafted) log_rejection(desk, verdict);
+}
+
+void Session::count_drafts(std::int32_t accepted) {
+  RequestMetrics& metrics = books_.metrics;
+  const std::size_t drafted = round_.drafts.size();
+  ++metrics.drafting_rounds;
+  metrics.drafted_tokens += static_cast<std::int64_t>(drafted);
+  metrics.accepted_tokens += accepted;
+  if (round_.outcome.source == DraftSource::kNgram) {
+    ++metrics.ngram_rounds;
+    metrics.ngram_drafted_tokens += static_cast<std::int64_t>(drafted);
+    metrics.ngram_accepted_tokens += accepted;
+  }
+  if (metrics.drafted_per_position.size() < drafted) {
+    metrics.drafted_per_position.resize(drafted);
+    metrics.accepted_per_position.resize(drafted);
+  }
+  for (std::size_t i = 0; i < drafted; ++i) {
+    ++metrics.drafted_per_position[i];
+    metrics.accepted_per_position[i] += i < static_cast<std::size_t>(accepted);
+  }
+}
+
+void Session::log_rejection(const Desk& desk, const Verdict& verdict) const {
+  const auto slot = static_cast<std::size_t>(verdict.accepted);
+  Rejection rejection{.session = id_,
+                      .round = round_.id,
+                      .base = base(),
+                      .source = round_.outcome.source,
+                      .slot = verdict.accepted,
+                      .draft = round_.drafts[slot],
+                      .target = verdict.next_token};
+  if (!round_.q.empty()) compare(rejection, round_.q[slot]);
+  desk.output.rejections.push_back(rejection);
+}
+
+void Session::emit(const Desk& desk, std::vector<TokenId> fresh, std::vector<TokenLogprobs> logprobs,
+                   std::optional<RoundReport> round) {
+  const auto stop = std::ranges::find_first_of(fresh, request_.stop_ids);
+  const bool stopped = stop != fresh.end();
+  if (stopped) fresh.erase(stop + 1, fresh.end());
+  if (!logprobs.empty()) logprobs.resize(fresh.size());
+  CHECK(std::ssize(fresh) <= tokens_left(), "{} tokens, {} left", fresh.size(), tokens_left());
+  const std::int64_t index = answered();
+  text_.insert(text_.end(), fresh.begin(), fresh.end());
+  books_.metrics.decode_ns = (desk.now - books_.first_token).count();
+  desk.send(client_,
+            {.session = request_id_, .body = Tokens{index, std::move(fresh), std::move(logprobs), std::move(round)}});
+  if (stopped || tokens_left() == 0)
+    finish(desk, Done{stopped ? FinishReason::kStop : FinishReason::kLength, books_.metrics});
+}
+
+// ---- its client ----
+
+void Session::on_step(const Desk& desk, const Step& step) {
+  const auto refuse = [&](std::string why) {
+    desk.send(client_, {.session = request_id_, .body = Failed{Errc::kInvalidArgument, std::move(why)}});
+  };
+  if (phase_ != Phase::kPaused) return refuse("a step of a session that waits for none");
+  asked_.keep_alives = 0;
+  if (step.draft_length > 0) {
+    // A second draft of one round shows the first again: its hidden row and K/V are the same.
+    request_.draft_length = step.draft_length;
+    if (!std::exchange(round_.asked_drafter, true)) return ask_drafter(desk, draft_room(desk));
+    round_.drafts.resize(std::min(round_.drafts.size(), static_cast<std::size_t>(step.draft_length)));
+    return end_drafting(desk);
+  }
+  const std::int32_t vocab_size = desk.fleet.at(workers_.verifier).hello.facts.vocab_size;
+  if (const auto token = first_beyond(step.drafts, vocab_size))
+    return refuse(fmt::format("draft token id {}, the vocabulary has {}", *token, vocab_size));
+  if (std::ssize(step.drafts) > tokens_left() - 1) {
+    return refuse(fmt::format("{} drafts, the context has room for {}", step.drafts.size(), tokens_left() - 1));
+  }
+  round_.drafts = step.drafts;
+  round_.q.clear();  // the client says what it drafts, not from what
+  send_verify(desk);
+}
+
+void Session::on_cancel(const Desk& desk, const Cancel& cancel) {
+  if (!cancel.keep) return finish(desk, Failed{Errc::kCancelled, "cancelled"});
+  if (*cancel.keep > answered()) {
+    return fail(desk, Errc::kInvalidArgument,
+                fmt::format("{} tokens to keep, the answer has {}", *cancel.keep, answered()));
+  }
+  finish(desk, Done{FinishReason::kStop, books_.metrics});
+}
+
+}  // namespace outrider

@@ -1,0 +1,182 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/policy/policies.h"
+#include "common/protocol/fleet.h"
+#include "common/protocol/rejection.h"
+
+namespace outrider {
+
+/// All that follows from what a coordinator was told, in the order in which it is to be done: messages first.
+struct CoordinatorOutput {
+  std::vector<Outgoing> send = {};
+  std::vector<Notice> notices = {};
+  /// One of every round that lost a draft, but for stepwise texts, whose drafts are the client's.
+  std::vector<Rejection> rejections = {};
+  /// When on_tick() is due next for a policy's sake, if that is known: drafts that come later are not worth the wait.
+  std::optional<TimePoint> deadline = {};
+};
+
+/// What a session has at hand while it deals with one event.
+struct Desk {
+  Fleet& fleet;
+  Policies& policies;
+  CoordinatorOutput& output;
+  TimePoint now;
+  bool want_rejections = false;
+
+  void send(const PeerId& to, Message message) const { output.send.push_back({to, std::move(message)}); }
+  void warn(std::string text) const { output.notices.push_back({true, std::move(text)}); }
+};
+
+/// One text's life at the coordinator: its prompt, then round after round
+///
+///   Draft(last token, hidden row) -> Candidates -> Verify(last token, drafts) -> Verdict
+///
+/// The text is the verifier's alone. Whatever a drafter does or fails to do, the session goes on: at worst it verifies
+/// the last token by itself, which is plain decoding. Only a session itself changes its phase and its part of the
+/// fleet's books.
+class Session {
+ public:
+  enum class Phase {
+    kWaiting,    ///< in line; has no verifier and no drafter
+    kPrefill,    ///< the Prefill is out, and repeated until its Verdict is there
+    kPaused,     ///< stepwise: a round is open, nothing is out, the client is to take a Step
+    kDrafting,   ///< a Draft is out to a drafter whose replica ends at base(): Candidates, NeedKv or the time end it
+    kVerifying,  ///< a Verify is out, and repeated until its Verdict is there
+    kEnded,      ///< client and workers have been told
+  };
+
+  /// @param request_id  the client's number for it
+  Session(SessionId id, const PeerId& client, SessionId request_id, Generate request, TimePoint now);
+
+  const PeerId& client() const { return client_; }
+  SessionId request_id() const { return request_id_; }
+  Position prompt_size() const { return prompt_size_; }
+  Phase phase() const { return phase_; }
+  /// Whether the token after the prompt is there.
+  bool has_token() const { return answered() > 0; }
+  /// Whether its request can be answered at all, and by a model with these facts, if they are known.
+  Result<void> check(const PairFacts* facts) const;
+
+  /// Its turn has come. @return false if no verifier has room for it now; else it has begun, or failed.
+  bool start(const Desk& desk);
+  /// Of one of its workers. @return false where the message makes no sense.
+  bool on_verifier(const Desk& desk, Message message);
+  bool on_drafter(const Desk& desk, Message message);
+  bool is_verifier(const PeerId& peer) const { return peer == workers_.verifier; }
+  bool is_drafter(const PeerId& peer) const { return peer == workers_.drafter; }
+  RoundId round() const { return round_.id; }
+  void on_step(const Desk& desk, const Step& step);
+  void on_cancel(const Desk& desk, const Cancel& cancel);
+  /// The fleet has lost a worker. @param what  became of it
+  void on_worker_gone(const Desk& desk, const PeerId& peer, const std::string& what);
+  /// @param verifier_seen  when there was one last
+  void on_tick(const Desk& desk, TimePoint verifier_seen);
+  /// When on_tick() is due next, if drafts are not worth a longer wait.
+  std::optional<TimePoint> deadline() const;
+  /// `bytes` of a message of its own went out.
+  void on_sent(const Message& message, std::size_t bytes);
+  /// Ends it: tells the workers to forget it, and the client `last`.
+  void finish(const Desk& desk, Body last);
+
+ private:
+  void enter(const Desk& desk, Phase phase);
+  void fail(const Desk& desk, Errc code, std::string message) { finish(desk, Failed{code, std::move(message)}); }
+
+  // ---- the text ----
+  /// Position of the last emitted token: the first one whose K/V the target does not have yet. Where nobody verifies,
+  /// the target goes no further than the prompt.
+  Position base() const { return request_.unverified ? prompt_size_ : std::ssize(text_) - 1; }
+  std::int64_t answered() const { return std::ssize(text_) - prompt_size_; }
+  std::int64_t tokens_left() const { return request_.max_tokens - answered(); }
+  /// Drafts that the answer, and so the context, has room for; a verdict adds a token of its own.
+  std::int64_t drafts_left() const { return tokens_left() - (request_.unverified ? 0 : 1); }
+  /// Adds tokens to the answer up to the first stop, and sends them. Ends the session if they end the answer.
+  void emit(const Desk& desk, std::vector<TokenId> fresh, std::vector<TokenLogprobs> logprobs,
+            std::optional<RoundReport> round);
+
+  // ---- its workers ----
+  /// Counts K/V of `positions` as taken from the memory of its verifier.
+  void set_aside(const Desk& desk, Position positions);
+  void ask_verifier(const Desk& desk, Position base, Body body);
+  void repeat_request(const Desk& desk);
+  void assign_drafter(const Desk& desk);
+  void release_drafter(const Desk& desk, bool tell);
+  /// Hands K/V rows on to the drafter, if they continue its replica.
+  void forward(const Desk& desk, KvRows kv);
+  /// Whether rows are those that the last round committed, not a prompt's or a late joiner's history.
+  bool is_of_last_round(const KvRows& kv) const;
+
+  // ---- a round ----
+  /// Opens a round, and drafts and verifies unless the client takes the steps itself.
+  void next_round(const Desk& desk, KvRows kv);
+  /// Drafts this round may have.
+  std::int64_t draft_room(const Desk& desk) const;
+  /// Lets the policy choose a length up to `room`, and drafts.
+  void draft(const Desk& desk, std::int64_t room);
+  /// Drafts if there is somebody to draft, else goes on as without drafts.
+  void ask_drafter(const Desk& desk, std::int64_t draft_length);
+  void on_candidates(const Desk& desk, Candidates candidates);
+  void on_drafter_late(const Desk& desk);
+  /// There will be no more drafts in this round than those at hand: verifies, or shows them to the client. Ends an
+  /// unverified session: nobody else could go on.
+  void end_drafting(const Desk& desk);
+  void send_verify(const Desk& desk);
+  void on_verdict(const Desk& desk, Verdict verdict);
+  Result<void> check(const Verdict& verdict, const Hello& verifier) const;
+  void account(const Desk& desk, const Verdict& verdict);
+  void count_drafts(std::int32_t accepted);
+  bool logs_rejections(const Desk& desk) const {
+    return desk.want_rejections && !request_.unverified && !request_.stepwise;
+  }
+  void log_rejection(const Desk& desk, const Verdict& verdict) const;
+
+  struct Workers {
+    PeerId verifier, drafter;  ///< "" while there is none
+    std::int64_t kv_bytes = 0;  ///< set aside for it at its verifier
+    Position replica_end = 0;   ///< K/V rows that the drafter was sent
+    bool no_drafter = false;    ///< one had no room for it, against our books: it gets none any more
+  };
+  /// What the verifier was asked last.
+  struct Request {
+    std::optional<Message> message;
+    TimePoint sent{};     ///< its last repeat
+    int keep_alives = 0;  ///< repeats since the client's last step
+  };
+  struct Round {
+    RoundId id{};
+    TimePoint began{};
+    std::optional<WireTensor> hidden = {};  ///< the drafter's next input; none once it has been sent
+    std::vector<TokenId> drafts = {};
+    std::vector<Distribution> q = {};  ///< as the drafter sent it with the drafts
+    bool asked_drafter = false;        ///< stepwise
+    int rows = 0;                      ///< K/V rows of the round before that went to the drafter
+    DraftChoice choice = {};
+    RoundOutcome outcome = {};  ///< as far as it has come
+  };
+  struct Books {
+    TimePoint opened{}, first_token{};
+    RequestMetrics metrics = {};
+  };
+
+  SessionId id_;
+  PeerId client_;
+  SessionId request_id_;
+  Generate request_;           ///< its prompt is in text_
+  std::vector<TokenId> text_;  ///< prompt, then answer
+  Position prompt_size_;
+  Phase phase_ = Phase::kWaiting;
+  TimePoint entered_;  ///< its phase
+  Workers workers_;
+  Request asked_;
+  Round round_;
+  Books books_;
+  std::unique_ptr<DraftLengthPolicy> policy_;  ///< none while it waits, and for a stepwise text
+};
+
+}  // namespace outrider

@@ -1,0 +1,1192 @@
+#include <cmath>
+#include <deque>
+#include <limits>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "common/protocol/coordinator_core.h"
+#include "tests/unit/protocol_support.h"
+
+namespace outrider {
+namespace {
+
+/// A coordinator whose output can be asked for kind by kind.
+class HeardCoordinator : public CoordinatorCore {
+ public:
+  using CoordinatorCore::CoordinatorCore;
+  std::vector<Outgoing> take_outgoing() { return std::exchange(heard().send, {}); }
+  std::vector<Notice> take_notices() { return std::exchange(heard().notices, {}); }
+  std::vector<Rejection> take_rejections() { return std::exchange(heard().rejections, {}); }
+  std::optional<TimePoint> next_deadline() { return heard().deadline; }
+
+ private:
+  CoordinatorOutput& heard() {
+    CoordinatorOutput more = take_output();
+    std::ranges::move(more.send, std::back_inserter(heard_.send));
+    std::ranges::move(more.notices, std::back_inserter(heard_.notices));
+    std::ranges::move(more.rejections, std::back_inserter(heard_.rejections));
+    heard_.deadline = more.deadline;
+    return heard_;
+  }
+  CoordinatorOutput heard_;
+};
+
+TEST(Pause, OfTheCoordinatorIsNotTheSilenceOfItsWorkers) {
+  Loop loop;
+  HeardCoordinator core({.instance = 50});
+  core.on_message("v", {.body = hello(Role::kVerifier)}, loop.now());
+  core.on_message("d", {.body = hello(Role::kDrafter)}, loop.now());
+  core.on_message("c",
+                  {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 10, .draft_length = 2}},
+                  loop.now());
+  core.on_message("v",
+                  {.session = SessionId{50},
+                   .body = Verdict{.next_token = 40, .committed = 3, .hidden = zeros({2}), .kv = rows(0, 3)}},
+                  loop.now());
+  loop.run(core, milliseconds(60));
+  core.take_notices();
+  core.take_outgoing();
+
+  loop.pause(seconds(4));
+  loop.run(core, milliseconds(20));
+  EXPECT_EQ(core.status().verifiers, 1);
+  EXPECT_EQ(core.status().drafters, 1);
+  EXPECT_EQ(core.status().sessions, 1);
+  EXPECT_EQ(find<Verify>(core.take_outgoing(), "v"), nullptr) << "the drafter was not waited for";
+  EXPECT_TRUE(core.take_notices().empty());
+
+  // Who is silent while it looks is gone as ever.
+  loop.run(core, milliseconds(3100));
+  EXPECT_EQ(core.status().verifiers, 0);
+  EXPECT_EQ(core.status().drafters, 0);
+  EXPECT_NE(find<Failed>(core.take_outgoing(), "c"), nullptr);
+}
+
+// ---- coordinator ----
+
+class Coordinator : public testing::Test {
+ protected:
+  Coordinator() : core_({.instance = 50}) {}
+  void join(const PeerId& peer, Role role) { core_.on_message(peer, {.body = hello(role)}, now_); }
+  void generate(std::int64_t max_tokens, std::int32_t draft_length, std::vector<TokenId> prompt = {1, 2, 3},
+                std::vector<TokenId> stop = {}) {
+    core_.on_message("c",
+                     {.session = SessionId{9},
+                      .body = Generate{.prompt = std::move(prompt),
+                                       .max_tokens = max_tokens,
+                                       .draft_length = draft_length,
+                                       .stop_ids = std::move(stop),
+                                       .wait_ms = 1000}},
+                     now_);
+  }
+  void verdict(std::uint32_t round, std::int32_t accepted, TokenId next, Position committed, bool kv_from_start = false,
+               Position from = 0) {
+    core_.on_message("v",
+                     {.session = SessionId{50},
+                      .round = RoundId{round},
+                      .body = Verdict{.accepted = accepted,
+                                      .next_token = next,
+                                      .committed = committed,
+                                      .hidden = zeros({2}),
+                                      .kv = rows(kv_from_start ? 0 : from, committed)}},
+                     now_);
+  }
+  /// A verifier "v", a drafter "d" and a text whose first token is there: "d" is asked for two drafts.
+  void begin_drafting() {
+    join("v", Role::kVerifier);
+    join("d", Role::kDrafter);
+    generate(10, 2);
+    verdict(0, 0, 40, 3);
+  }
+  std::vector<Outgoing> sent() { return core_.take_outgoing(); }
+  HeardCoordinator core_;
+  TimePoint now_{seconds(100)};
+};
+
+TEST_F(Coordinator, TellsTheVerifierHowToSampleAndWhatTheGuardMasks) {
+  join("v", Role::kVerifier);
+  Generate request{.prompt = {1, 2},
+                   .max_tokens = 10,
+                   .draft_length = 0,
+                   .stop_ids = {7, 5000},
+                   .wait_ms = 1000,
+                   .sampling = {.temperature = 0.5f, .min_tokens = 4, .seed = 77}};
+  core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
+  auto out = sent();
+  const Prefill* prefill = find<Prefill>(out, "v");
+  ASSERT_NE(prefill, nullptr);
+  EXPECT_EQ(prefill->sampling, request.sampling);
+  EXPECT_EQ(prefill->stop_ids, std::vector<TokenId>{7}) << "5000 is beyond the vocabulary";
+
+  request.sampling.top_p = 0;
+  core_.on_message("c", {.session = SessionId{10}, .body = request}, now_);
+  out = sent();
+  const Failed* failed = find<Failed>(out, "c");
+  ASSERT_NE(failed, nullptr);
+  EXPECT_EQ(failed->code, Errc::kInvalidArgument);
+  EXPECT_EQ(failed->message, "top_p is 0, wanted above 0 and at most 1");
+}
+
+TEST_F(Coordinator, RunsOneRoundFromPromptToText) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  generate(10, 2);
+  auto out = sent();
+  const Prefill* prefill = find<Prefill>(out, "v");
+  ASSERT_NE(prefill, nullptr);
+  EXPECT_TRUE(prefill->want_kv);
+  verdict(0, 0, 40, 3);
+  out = sent();
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, std::vector<TokenId>{40});
+  ASSERT_NE(find<KvChunk>(out, "d"), nullptr) << "the prompt's rows travel by themselves";
+  const Draft* draft = find<Draft>(out, "d");
+  ASSERT_NE(draft, nullptr);
+  EXPECT_EQ(draft->token, 40);
+  EXPECT_EQ(draft->draft_length, 2);
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{{41, 42}, 5}}, now_);
+  out = sent();
+  Message message;
+  const Verify* verify = find<Verify>(out, "v", &message);
+  ASSERT_NE(verify, nullptr);
+  EXPECT_EQ(verify->tokens, (std::vector<TokenId>{40, 41, 42}));
+  EXPECT_EQ(message.base, 3);
+  EXPECT_EQ(verify->kv_from, std::optional<Position>(3));
+  verdict(1, 1, 77, 5, false, 3);
+  out = sent();
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, (std::vector<TokenId>{41, 77}));
+}
+
+TEST_F(Coordinator, DropsLateAndRepeatedAnswers) {
+  begin_drafting();
+  sent();
+  verdict(0, 0, 40, 3);  // repeated
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{7}, .body = Candidates{{1}, 0}}, now_);
+  core_.on_message("d", {.session = SessionId{51}, .round = RoundId{1}, .body = Candidates{{1}, 0}}, now_);
+  EXPECT_TRUE(sent().empty());
+}
+
+TEST_F(Coordinator, StopInsideTheAcceptedWindowEndsTheText) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  generate(10, 3, {1, 2, 3}, {42});
+  verdict(0, 0, 40, 3);
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{{41, 42, 43}, 0}}, now_);
+  sent();
+  verdict(1, 3, 44, 7, false, 3);
+  const auto out = sent();
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, (std::vector<TokenId>{41, 42}));
+  EXPECT_EQ(find<Done>(out, "c")->reason, FinishReason::kStop);
+  EXPECT_NE(find<Free>(out, "v"), nullptr);
+  EXPECT_NE(find<Free>(out, "d"), nullptr);
+}
+
+TEST_F(Coordinator, DraftsFromTheTextItselfWithoutADrafterWhereThatPays) {
+  join("v", Role::kVerifier);
+  // Every token follows from the one before, so that the text repeats itself after five.
+  core_.on_message("c",
+                   {.session = SessionId{9},
+                    .body = Generate{.prompt = {1, 2, 3, 4, 5, 1, 2},
+                                     .max_tokens = 12,
+                                     .draft_length = 16,
+                                     .wait_ms = 1000,
+                                     .policy = DraftPolicy::kAuto,
+                                     .report_rounds = true}},
+                   now_);
+  const auto follows = [](TokenId token) { return token % 5 + 1; };
+  sent();
+  verdict(0, 0, 3, 7);
+  std::size_t drafted = 0, rounds = 0;
+  for (std::uint32_t round = 1; core_.status().sessions > 0; ++round) {
+    Message message;
+    const auto out = sent();
+    const Verify* verify = find<Verify>(out, "v", &message);
+    ASSERT_NE(verify, nullptr) << "round " << round;
+    EXPECT_EQ(verify->kv_from, std::nullopt);
+    const auto drafts = static_cast<std::int32_t>(verify->tokens.size()) - 1;
+    for (std::size_t i = 1; i < verify->tokens.size(); ++i)
+      EXPECT_EQ(verify->tokens[i], follows(verify->tokens[i - 1]));
+    drafted += static_cast<std::size_t>(drafts);
+    now_ += milliseconds(10 + drafts);  // a row costs little
+    core_.on_message("v",
+                     {.session = SessionId{50},
+                      .round = RoundId{round},
+                      .body = Verdict{.accepted = drafts,
+                                      .next_token = follows(verify->tokens.back()),
+                                      .committed = message.base + drafts + 1,
+                                      .kv = {},
+                                      .verify_ns = 10'000'000}},
+                     now_);
+    ++rounds;
+  }
+  EXPECT_GT(drafted, 0u) << "the policy measures plain rounds first, then tries";
+  EXPECT_LT(rounds, 11u);
+}
+
+TEST_F(Coordinator, EachVerifierHasItsOwnCosts) {
+  // The drafts of the text itself always hold. Beside the last token a row costs nothing on "v", and three passes on
+  // "w".
+  const auto pass = [](const PeerId& peer, std::int64_t drafts) {
+    return milliseconds(peer == "v" ? 10 : 10 + 30 * drafts);
+  };
+  Hello verifier = hello(Role::kVerifier);
+  verifier.facts.context_max = 1000;
+  for (const char* peer : {"v", "w"}) core_.on_message(peer, {.body = verifier}, now_);
+  for (const std::uint64_t number : {1, 2}) {
+    core_.on_message("c",
+                     {.session = SessionId{number},
+                      .body = Generate{.prompt = {1, 2, 3, 4, 5, 1, 2},
+                                       .max_tokens = 300,
+                                       .draft_length = 16,
+                                       .wait_ms = 1000,
+                                       .policy = DraftPolicy::kAuto}},
+                     now_);
+  }
+  struct Rounds {
+    int all = 0, drafting = 0;
+    TimePoint now{seconds(100)};  ///< they work at the same time
+  };
+  std::map<PeerId, Rounds> rounds;
+  while (core_.status().sessions > 0) {
+    const auto out = sent();
+    for (const Outgoing& request : out) {
+      const auto* verify = std::get_if<Verify>(&request.message.body);
+      if (verify == nullptr && !std::holds_alternative<Prefill>(request.message.body)) continue;
+      const std::int64_t drafts = verify == nullptr ? 0 : std::ssize(verify->tokens) - 1;
+      Rounds& seen = rounds[request.to];
+      seen.all += verify != nullptr;
+      seen.drafting += drafts > 0;
+      seen.now += pass(request.to, drafts);
+      const TokenId last = verify == nullptr ? 2 : verify->tokens.back();
+      core_.on_message(request.to,
+                       {.session = request.message.session,
+                        .round = request.message.round,
+                        .body = Verdict{.accepted = static_cast<std::int32_t>(drafts),
+                                        .next_token = last % 5 + 1,
+                                        .committed = verify == nullptr ? 7 : request.message.base + drafts + 1,
+                                        .kv = {},
+                                        .verify_ns = Duration(pass(request.to, drafts)).count()}},
+                       seen.now);
+    }
+  }
+  EXPECT_LT(rounds["v"].all, 80) << "300 tokens; 107 where both verifiers teach one model";
+  EXPECT_GT(rounds["v"].drafting, 3 * rounds["v"].all / 4);
+  EXPECT_GT(rounds["w"].all, 200);
+  EXPECT_LT(rounds["w"].drafting, rounds["w"].all / 10);
+}
+
+TEST_F(Coordinator, ReportsARoundToWhoAsked) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  core_.on_message(
+      "c",
+      {.session = SessionId{9},
+       .body =
+           Generate{.prompt = {1, 2, 3}, .max_tokens = 10, .draft_length = 2, .wait_ms = 1000, .report_rounds = true}},
+      now_);
+  verdict(0, 0, 40, 3);
+  EXPECT_FALSE(find<Tokens>(sent(), "c")->round) << "the first token is the prompt's";
+  now_ += milliseconds(7);
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{{41, 42}, 5'000'000}}, now_);
+  now_ += milliseconds(20);
+  verdict(1, 1, 43, 5, false, 3);
+  const auto out = sent();
+  const auto& round = find<Tokens>(out, "c")->round;
+  ASSERT_TRUE(round);
+  EXPECT_EQ(round->draft_length, 2);
+  EXPECT_EQ(round->drafts, (std::vector<TokenId>{41, 42}));
+  EXPECT_EQ(round->outcome.drafted, 2);
+  EXPECT_EQ(round->outcome.accepted, 1);
+  EXPECT_DOUBLE_EQ(round->outcome.draft_s, 0.005);
+  EXPECT_DOUBLE_EQ(round->outcome.draft_wire_s, 0.002);
+  EXPECT_DOUBLE_EQ(round->outcome.round_s, 0.027);
+}
+
+TEST_F(Coordinator, GoesOnWithoutDraftsThatAreNotWorthTheWait) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  core_.on_message("c",
+                   {.session = SessionId{9},
+                    .body = Generate{.prompt = {1, 2, 3},
+                                     .max_tokens = 15,
+                                     .draft_length = 4,
+                                     .wait_ms = 1000,
+                                     .policy = DraftPolicy::kAuto}},
+                   now_);
+  verdict(0, 0, 40, 3);
+  Position committed = 3;
+  std::uint32_t round = 1;
+  const auto plain_round = [&] {
+    Message message;
+    const Verify* verify = find<Verify>(sent(), "v", &message);
+    ASSERT_NE(verify, nullptr);
+    now_ += milliseconds(10);
+    Verdict verdict{.next_token = static_cast<TokenId>(60 + round), .committed = ++committed, .verify_ns = 10'000'000};
+    if (verify->kv_from) {
+      verdict.hidden = zeros({2});
+      verdict.kv = rows(*verify->kv_from, committed);
+    }
+    core_.on_message("v", {.session = SessionId{50}, .round = RoundId{round++}, .body = std::move(verdict)}, now_);
+  };
+  std::optional<TimePoint> deadline;
+  for (int i = 0; i < 8 && !deadline; ++i) {
+    plain_round();
+    deadline = core_.next_deadline();
+  }
+  ASSERT_TRUE(deadline) << "it drafts once it knows what plain rounds cost";
+  EXPECT_GT(*deadline, now_);
+  sent();
+  now_ = *deadline;
+  core_.on_tick(now_);
+  const auto out = sent();
+  ASSERT_NE(find<Verify>(out, "v"), nullptr);
+  EXPECT_EQ(find<Verify>(out, "v")->tokens.size(), 1u);
+  EXPECT_EQ(core_.next_deadline(), std::nullopt);
+}
+
+TEST_F(Coordinator, SilentDrafterCostsOneWarningAndNoText) {
+  begin_drafting();
+  sent();
+  core_.take_notices();
+  now_ += milliseconds(600);
+  core_.on_message("v", {.body = Heartbeat{}}, now_);
+  core_.on_tick(now_);
+  Message message;
+  auto out = sent();
+  const Verify* verify = find<Verify>(out, "v", &message);
+  ASSERT_NE(verify, nullptr);
+  EXPECT_EQ(verify->tokens, std::vector<TokenId>{40});
+  now_ += seconds(3);
+  core_.on_message("v", {.body = Heartbeat{}}, now_);
+  core_.on_tick(now_);
+  int warnings = 0;
+  for (const Notice& notice : core_.take_notices()) warnings += notice.warning;
+  EXPECT_EQ(warnings, 1);
+  EXPECT_EQ(core_.status().drafters, 0);
+}
+
+// As over a link that is too long: its answers come, all of them for rounds that are over.
+TEST_F(Coordinator, ADrafterThatIsAlwaysLateIsAskedEverMoreRarely) {
+  for (const Role role : {Role::kVerifier, Role::kDrafter}) {
+    Hello worker = hello(role);
+    worker.facts.context_max = 100'000;
+    core_.on_message(worker.name, {.body = worker}, now_);
+  }
+  generate(100'000, 2);
+  core_.take_notices();
+  verdict(0, 0, 40, 3);
+  std::uint32_t round = 1;
+  Position committed = 3;
+  std::deque<std::pair<TimePoint, RoundId>> asked;
+  std::vector<double> asked_at;
+  const auto run = [&](Duration duration, Duration late) {
+    for (const TimePoint end = now_ + duration; now_ < end; now_ += milliseconds(10)) {
+      for (const Outgoing& out : sent()) {
+        if (std::holds_alternative<Draft>(out.message.body)) {
+          asked.emplace_back(now_, out.message.round);
+          asked_at.push_back(to_seconds(now_.time_since_epoch()) - 100);
+        } else if (const auto* verify = std::get_if<Verify>(&out.message.body)) {
+          const Position from = verify->kv_from.value_or(committed);
+          verdict(round++, 0, 40, ++committed, false, from);
+        }
+      }
+      while (!asked.empty() && now_ - asked.front().first >= late) {
+        core_.on_message(
+            "d", {.session = SessionId{50}, .round = asked.front().second, .body = Candidates{{41, 42}, 5}}, now_);
+        asked.pop_front();
+      }
+      for (const PeerId peer : {"v", "d"}) core_.on_message(peer, {.body = Heartbeat{}}, now_);
+      core_.on_tick(now_);
+    }
+  };
+  run(seconds(60), milliseconds(700));
+  ASSERT_LE(asked_at.size(), 8u) << "120 if it were asked whenever it is heard";
+  ASSERT_GE(asked_at.size(), 6u);
+  for (std::size_t i = 3; i < asked_at.size(); ++i)
+    EXPECT_GT(asked_at[i] - asked_at[i - 1], 1.5 * (asked_at[i - 1] - asked_at[i - 2]));
+  EXPECT_EQ(core_.take_notices().size(), 1u);
+  run(seconds(10), milliseconds(50));  // asked again after 6 of them
+  EXPECT_GT(asked_at.size(), 40u) << "one answer in time, and all is as before";
+}
+
+TEST_F(Coordinator, GivesADrafterNoMoreSessionsThanItTakes) {
+  join("v", Role::kVerifier);
+  Hello drafter = hello(Role::kDrafter);
+  drafter.capacity.sessions_max = 2;
+  core_.on_message("d", {.body = drafter}, now_);
+  const auto ask = [&](std::uint64_t number) {
+    core_.on_message(
+        "c",
+        {.session = SessionId{number},
+         .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 9, .draft_length = 2, .stop_ids = {}, .wait_ms = 1000}},
+        now_);
+    const auto out = sent();
+    return find<Prefill>(out, "v")->want_kv;
+  };
+  EXPECT_TRUE(ask(1));
+  EXPECT_TRUE(ask(2));
+  EXPECT_FALSE(ask(3)) << "it writes without drafts";
+  core_.on_message("c", {.session = SessionId{1}, .body = Cancel{}}, now_);
+  sent();
+  EXPECT_TRUE(ask(4));
+}
+
+TEST_F(Coordinator, ASessionThatAFullDrafterRefusesGoesOnAtOnceAndAlone) {
+  begin_drafting();
+  sent();
+  core_.take_notices();
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Failed{Errc::kUnavailable, "full"}},
+                   now_);
+  auto out = sent();
+  const Verify* verify = find<Verify>(out, "v");
+  ASSERT_NE(verify, nullptr) << "without waiting for 0.5 s";
+  EXPECT_EQ(verify->kv_from, std::nullopt);
+  EXPECT_EQ(find<Refuse>(out, "d"), nullptr);
+  verdict(1, 0, 41, 4, false, 3);
+  out = sent();
+  EXPECT_EQ(find<Draft>(out, "d"), nullptr);
+  ASSERT_NE(find<Verify>(out, "v"), nullptr);
+  EXPECT_EQ(find<Verify>(out, "v")->kv_from, std::nullopt);
+  EXPECT_EQ(core_.status().drafters, 1);
+  EXPECT_TRUE(core_.take_notices().empty());
+
+  core_.on_message(
+      "c",
+      {.session = SessionId{10},
+       .body = Generate{.prompt = {1, 2}, .max_tokens = 9, .draft_length = 2, .stop_ids = {}, .wait_ms = 1000}},
+      now_);
+  out = sent();
+  EXPECT_TRUE(find<Prefill>(out, "v")->want_kv) << "others are not affected";
+}
+
+TEST_F(Coordinator, SilentVerifierFailsItsRequests) {
+  join("v", Role::kVerifier);
+  generate(10, 0);
+  sent();
+  now_ += milliseconds(3100);
+  core_.on_tick(now_);
+  const auto out = sent();
+  const Failed* failed = find<Failed>(out, "c");
+  ASSERT_NE(failed, nullptr);
+  EXPECT_EQ(failed->code, Errc::kPeerGone);
+  EXPECT_EQ(failed->message, "verifier v has not been heard for 3.0 s");
+}
+
+TEST_F(Coordinator, RefusesWhatCannotBeDone) {
+  const auto failure = [&] {
+    const auto out = sent();
+    const Failed* failed = find<Failed>(out, "c");
+    return failed == nullptr ? std::string("taken") : failed->message;
+  };
+  join("v", Role::kVerifier);
+  sent();
+  generate(10, 0, {});
+  EXPECT_EQ(failure(), "the prompt is empty, wanted at least one token");
+  generate(0, 0);
+  EXPECT_EQ(failure(), "max_tokens 0, wanted at least 1");
+  generate(10, 0, {100});
+  EXPECT_EQ(failure(), "prompt token id 100, the vocabulary has 100");
+  generate(10, 0, std::vector<TokenId>(20, 1));
+  EXPECT_EQ(failure(), "the prompt has 20 tokens, the context holds 20 with the answer");
+  Hello other = hello(Role::kDrafter);
+  other.facts.hidden_size = 3;
+  core_.on_message("d", {.body = other}, now_);
+  const auto out = sent();
+  EXPECT_EQ(find<Refuse>(out, "d")->message, "hidden_size: verifier has 2, drafter has 3");
+}
+
+TEST_F(Coordinator, SaysTheSameRefusalOfAPeerOnceAMinute) {
+  join("v", Role::kVerifier);
+  core_.take_notices();
+  const auto said = [&](const PeerId& peer, std::int32_t hidden_size) {
+    Hello other = hello(Role::kDrafter);
+    other.facts.hidden_size = hidden_size;
+    core_.on_message(peer, {.body = other}, now_);
+    const auto out = sent();
+    EXPECT_NE(find<Refuse>(out, peer), nullptr) << "it is told each time";
+    return core_.take_notices().size();
+  };
+  EXPECT_EQ(said("d", 3), 1u);
+  now_ += seconds(59);
+  EXPECT_EQ(said("d", 3), 0u);
+  EXPECT_EQ(said("e", 3), 1u) << "another peer";
+  EXPECT_EQ(said("d", 4), 1u) << "another reason";
+  now_ += seconds(61);
+  EXPECT_EQ(said("d", 4), 1u);
+}
+
+TEST_F(Coordinator, WaitsForAVerifierOnlySoLong) {
+  generate(10, 0);
+  sent();
+  now_ += milliseconds(1000);
+  core_.on_tick(now_);
+  const auto out = sent();
+  EXPECT_EQ(find<Failed>(out, "c")->message, "no verifier joined within 1.0 s");
+}
+
+TEST_F(Coordinator, AnAnswerMayEndWhereItsClientSays) {
+  begin_drafting();
+  sent();
+  core_.on_message("c", {.session = SessionId{9}, .body = Cancel{.keep = 1}}, now_);
+  const auto out = sent();
+  ASSERT_NE(find<Done>(out, "c"), nullptr);
+  EXPECT_EQ(find<Done>(out, "c")->reason, FinishReason::kStop);
+  EXPECT_EQ(find<Failed>(out, "c"), nullptr);
+  EXPECT_NE(find<Free>(out, "v"), nullptr);
+  EXPECT_NE(find<Free>(out, "d"), nullptr);
+  EXPECT_EQ(core_.status().sessions, 0);
+}
+
+TEST_F(Coordinator, AnAnswerCanNotKeepTokensThatItDoesNotHave) {
+  join("v", Role::kVerifier);
+  generate(10, 0);
+  verdict(0, 0, 40, 3);
+  sent();
+  core_.on_message("c", {.session = SessionId{9}, .body = Cancel{.keep = 2}}, now_);
+  const auto out = sent();
+  ASSERT_NE(find<Failed>(out, "c"), nullptr);
+  EXPECT_EQ(find<Failed>(out, "c")->message, "2 tokens to keep, the answer has 1");
+  EXPECT_NE(find<Free>(out, "v"), nullptr);
+}
+
+TEST_F(Coordinator, AnUnverifiedAnswerIsTheDraftersOwn) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  const Generate request{
+      .prompt = {1, 2, 3}, .max_tokens = 6, .draft_length = 2, .stop_ids = {44}, .wait_ms = 1000, .unverified = true};
+  core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
+  verdict(0, 0, 40, 3);
+  Message message;
+  auto out = sent();
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, std::vector<TokenId>{40}) << "the first is the target's";
+  const auto expect_draft = [&](TokenId token, std::int64_t index) {
+    const Draft* draft = find<Draft>(out, "d", &message);
+    ASSERT_NE(draft, nullptr);
+    EXPECT_EQ(message.base, 3) << "position and K/V stay those of the prompt";
+    EXPECT_EQ(draft->token, token);
+    EXPECT_EQ(draft->index, index);
+    EXPECT_TRUE(draft->want_state);
+    EXPECT_EQ(find<Verify>(out, "v"), nullptr);
+  };
+  const auto candidates = [&](std::uint32_t round, std::vector<TokenId> tokens, std::optional<WireTensor> state) {
+    core_.on_message("d",
+                     {.session = SessionId{50},
+                      .round = RoundId{round},
+                      .body = Candidates{.tokens = std::move(tokens), .state = std::move(state)}},
+                     now_);
+    out = sent();
+  };
+  expect_draft(40, 1);
+  candidates(1, {41, 42}, zeros({2}));
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, (std::vector<TokenId>{41, 42}));
+  expect_draft(42, 3);
+  candidates(2, {43, 44}, zeros({2}));
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, (std::vector<TokenId>{43, 44}));
+  ASSERT_NE(find<Done>(out, "c"), nullptr);
+  EXPECT_EQ(find<Done>(out, "c")->reason, FinishReason::kStop);
+  EXPECT_EQ(find<Done>(out, "c")->metrics.drafted_tokens, 4);
+  EXPECT_EQ(find<Done>(out, "c")->metrics.rounds, 0);
+}
+
+TEST_F(Coordinator, AnUnverifiedAnswerToAPromptThatFillsTheContextEndsAtItsLength) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  const Generate request{
+      .prompt = std::vector<TokenId>(19, 1), .max_tokens = 9, .draft_length = 2, .wait_ms = 1000, .unverified = true};
+  core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
+  verdict(0, 0, 40, 19);
+  auto out = sent();
+  const Draft* draft = find<Draft>(out, "d");
+  ASSERT_NE(draft, nullptr);
+  EXPECT_EQ(draft->draft_length, 1) << "the context of 20 has room for one token that needs no K/V";
+  core_.on_message(
+      "d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{.tokens = {41}, .state = zeros({2})}},
+      now_);
+  out = sent();
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, std::vector<TokenId>{41});
+  ASSERT_NE(find<Done>(out, "c"), nullptr);
+  EXPECT_EQ(find<Done>(out, "c")->reason, FinishReason::kLength);
+}
+
+TEST_F(Coordinator, AnUnverifiedAnswerEndsWithItsDrafter) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  Generate request{
+      .prompt = {1, 2, 3}, .max_tokens = 6, .draft_length = 2, .stop_ids = {}, .wait_ms = 1000, .unverified = true};
+  core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
+  verdict(0, 0, 40, 3);
+  sent();
+  core_.on_peer_gone("d", now_);
+  auto out = sent();
+  ASSERT_NE(find<Failed>(out, "c"), nullptr);
+  EXPECT_EQ(find<Failed>(out, "c")->code, Errc::kUnavailable);
+  EXPECT_NE(find<Free>(out, "v"), nullptr);
+  request.draft_length = 0;
+  core_.on_message("c", {.session = SessionId{10}, .body = request}, now_);
+  out = sent();
+  EXPECT_EQ(find<Failed>(out, "c")->code, Errc::kInvalidArgument);
+}
+
+TEST_F(Coordinator, LogprobsAreThoseThatWereAskedFor) {
+  join("v", Role::kVerifier);
+  Generate request{.prompt = {1, 2, 3},
+                   .max_tokens = 6,
+                   .draft_length = 0,
+                   .stop_ids = {},
+                   .wait_ms = 1000,
+                   .sampling = {.logprobs = 1}};
+  const auto answer_with = [&](std::uint64_t number, std::vector<TokenLogprobs> logprobs) {
+    core_.on_message("c", {.session = SessionId{number}, .body = request}, now_);
+    Message prefill;
+    find<Prefill>(sent(), "v", &prefill);
+    core_.on_message(
+        "v",
+        {.session = prefill.session,
+         .body = Verdict{.next_token = 40, .committed = 3, .hidden = {}, .kv = {}, .logprobs = std::move(logprobs)}},
+        now_);
+    return sent();
+  };
+  auto out = answer_with(1, {{-1, {{5, -0.5f}}}});
+  ASSERT_NE(find<Tokens>(out, "c"), nullptr);
+  EXPECT_EQ(find<Tokens>(out, "c")->logprobs, (std::vector<TokenLogprobs>{{-1, {{5, -0.5f}}}}));
+  EXPECT_NE(find<Failed>(answer_with(2, {}), "c"), nullptr);
+  EXPECT_NE(find<Failed>(answer_with(3, {{-1, {}}}), "c"), nullptr);
+  EXPECT_NE(find<Failed>(answer_with(4, {{-1, {{100, -1}}}}), "c"), nullptr) << "beyond the vocabulary";
+  request.sampling.logprobs.reset();
+  EXPECT_NE(find<Failed>(answer_with(5, {{-1, {}}}), "c"), nullptr) << "not asked for";
+}
+
+TEST_F(Coordinator, LiesOfAVerifierEndTheRequest) {
+  join("v", Role::kVerifier);
+  generate(10, 0);
+  verdict(0, 1, 40, 3);
+  const auto out = sent();
+  EXPECT_EQ(find<Failed>(out, "c")->code, Errc::kMalformed);
+}
+
+TEST_F(Coordinator, StrangersAreAskedWhoTheyAre) {
+  core_.on_message("x", {.body = Heartbeat{}}, now_);
+  const auto out = sent();
+  EXPECT_NE(find<WhoAreYou>(out, "x"), nullptr);
+}
+
+TEST_F(Coordinator, AWorkerThatComesBackIsToForgetItsSessionsAndOneThatAsksAgainIsNot) {
+  const auto membership = [&] {
+    join("v", Role::kVerifier);
+    const auto out = sent();
+    return find<Welcome>(out, "v")->membership;
+  };
+  const std::uint64_t first = membership();
+  EXPECT_EQ(membership(), first);
+  now_ += milliseconds(3100);
+  core_.on_tick(now_);  // given up
+  EXPECT_NE(membership(), first);
+}
+
+TEST_F(Coordinator, KnowsEachWorkersRoundTrip) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  WorkerLink link({}, hello(Role::kVerifier));
+  WorkerLink::Event event;
+  std::vector<Outgoing> answers;
+  link.on_message({.body = Welcome{50}}, now_, &event, &answers);
+  const auto round_trip = [&](milliseconds time) {
+    now_ += seconds(1);
+    core_.on_message("d", {.body = Heartbeat{}}, now_);
+    core_.on_tick(now_);
+    const auto out = sent();
+    EXPECT_TRUE(link.on_message({.body = *find<Heartbeat>(out, "v")}, now_, &event, &answers));
+    now_ += time;
+    core_.on_message("v", answers.back().message, now_);
+    return milliseconds(core_.status().workers.at(1).rtt_ns / 1'000'000);
+  };
+  EXPECT_EQ(core_.status().workers.at(1).rtt_ns, 0);
+  EXPECT_EQ(round_trip(milliseconds(10)), milliseconds(10));
+  EXPECT_EQ(round_trip(milliseconds(90)), milliseconds(20)) << "one late answer says little";
+  EXPECT_EQ(round_trip(milliseconds(5)), milliseconds(5)) << "an early one is the way's";
+  core_.on_message("v", {.body = Heartbeat{std::numeric_limits<std::int64_t>::max()}}, now_);  // from the future
+  core_.on_message("v", {.body = Heartbeat{1}}, now_);                                         // from long ago
+  const Status status = core_.status();
+  EXPECT_EQ(milliseconds(status.workers.at(1).rtt_ns / 1'000'000), milliseconds(5));
+  EXPECT_EQ(status.workers.at(0).role, Role::kDrafter);
+  EXPECT_EQ(status.workers.at(0).name, "d");
+  EXPECT_EQ(status.workers.at(0).rtt_ns, 0);
+}
+
+TEST_F(Coordinator, NoTwoWorkersHaveOneNameInItsStatus) {
+  for (const char* peer : {"v", "d", "e", "f"}) join(peer, peer[0] == 'v' ? Role::kVerifier : Role::kDrafter);
+  std::vector<std::string> names;
+  for (const WorkerStatus& worker : core_.status().workers) names.push_back(worker.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"d", "d#2", "d#3", "v"}));
+  core_.on_peer_gone("d", now_);
+  core_.on_peer_gone("e", now_);
+  EXPECT_EQ(core_.status().workers.at(0).name, "d");
+}
+
+// ---- admission ----
+
+/// A coordinator whose verifier takes `sessions` at once and has 3000 bytes for K/V, 100 for each position.
+class Admission : public testing::Test {
+ protected:
+  void join(std::int64_t sessions) {
+    Hello verifier = hello(Role::kVerifier);
+    verifier.capacity = {.sessions_max = sessions, .kv_cost = {.bytes_per_position = 100}, .kv_bytes_max = 3000};
+    core_.on_message("v", {.body = verifier}, now_);
+  }
+  void ask(const PeerId& client, std::uint64_t number, std::int64_t max_tokens = 5) {
+    core_.on_message(
+        client,
+        {.session = SessionId{number},
+         .body =
+             Generate{
+                 .prompt = {static_cast<TokenId>(number)}, .max_tokens = max_tokens, .stop_ids = {}, .wait_ms = 1000}},
+        now_);
+  }
+  void cancel(const PeerId& client, std::uint64_t number) {
+    core_.on_message(client, {.session = SessionId{number}, .body = Cancel{}}, now_);
+    core_.on_tick(now_);
+  }
+  /// First prompt tokens, which are the clients' numbers, of the prompts that the verifier has been given since.
+  std::vector<TokenId> started() {
+    std::vector<TokenId> numbers;
+    for (const Outgoing& out : core_.take_outgoing()) {
+      if (const auto* prefill = std::get_if<Prefill>(&out.message.body)) numbers.push_back(prefill->tokens.front());
+    }
+    return numbers;
+  }
+  HeardCoordinator core_{{.instance = 50, .line = {.waiting_max = 5}}};
+  TimePoint now_{seconds(100)};
+};
+
+TEST_F(Admission, ClientsThatWaitTakeTurns) {
+  join(1);
+  for (const std::uint64_t number : {10, 11, 12, 13}) ask("a", number);
+  ask("b", 20);
+  ask("c", 30);
+  EXPECT_EQ(started(), std::vector<TokenId>{10});
+  EXPECT_EQ(core_.status().waiting, 5);
+  std::vector<TokenId> order;
+  for (const auto& [client, number] :
+       std::vector<std::pair<PeerId, std::uint64_t>>{{"a", 10}, {"a", 11}, {"b", 20}, {"c", 30}, {"a", 12}}) {
+    cancel(client, number);
+    for (const TokenId next : started()) order.push_back(next);
+  }
+  EXPECT_EQ(order, (std::vector<TokenId>{11, 20, 30, 12, 13}));
+  EXPECT_EQ(core_.status().waiting, 0);
+}
+
+TEST_F(Admission, WhatDoesNotFitNowWaitsAndIsNotOvertaken) {
+  join(10);
+  ask("a", 10, 17);  // 17 positions
+  ask("b", 20, 15);  // 15: 32 in all
+  ask("c", 30, 2);   // would fit
+  EXPECT_EQ(started(), std::vector<TokenId>{10});
+  const Status status = core_.status();
+  EXPECT_EQ(status.waiting, 2);
+  EXPECT_EQ(status.workers.at(0).kv_bytes, 1700);
+  EXPECT_EQ(status.workers.at(0).kv_bytes_max, 3000);
+  now_ += milliseconds(1500);  // longer than wait_ms, which is for a verifier to join
+  core_.on_message("v", {.body = Heartbeat{}}, now_);
+  core_.on_tick(now_);
+  EXPECT_EQ(core_.status().waiting, 2);
+  cancel("a", 10);
+  EXPECT_EQ(started(), (std::vector<TokenId>{20, 30}));
+  EXPECT_EQ(core_.status().workers.at(0).kv_bytes, 1700);
+}
+
+TEST_F(Admission, WhatNeverFitsIsForTheVerifierToRefuse) {
+  Hello verifier = hello(Role::kVerifier);
+  verifier.capacity = {.kv_cost = {.bytes_per_position = 1000}, .kv_bytes_max = 3000};
+  core_.on_message("v", {.body = verifier}, now_);
+  ask("a", 10, 4);
+  EXPECT_EQ(started(), std::vector<TokenId>{10});
+  core_.on_message("v", {.session = SessionId{50}, .body = Failed{Errc::kOutOfRange, "too long"}}, now_);
+  EXPECT_NE(find<Failed>(core_.take_outgoing(), "a"), nullptr);
+  EXPECT_EQ(core_.status().workers.at(0).kv_bytes, 0);
+}
+
+TEST(KvCost, PositionsAreTheMostThatFit) {
+  for (const KvCost cost : {KvCost{.bytes_per_position = 100},
+                            KvCost{.bytes_per_position = 100, .ring_bytes_per_position = 50, .ring_rows = 10},
+                            KvCost{.ring_bytes_per_position = 50, .ring_rows = 10}, KvCost{}}) {
+    for (const std::int64_t bytes : {0, 99, 149, 150, 499, 500, 1499, 1500, 1599, 1600, 1 << 20}) {
+      const Position most = cost.positions(bytes);
+      EXPECT_LE(most == std::numeric_limits<Position>::max() ? cost.bytes(1000) : cost.bytes(most), bytes);
+      if (most != std::numeric_limits<Position>::max()) {
+        EXPECT_GT(cost.bytes(most + 1), bytes);
+      }
+    }
+  }
+}
+
+TEST_F(Admission, AnAnswerOfWhateverLengthIsAsLongAsTheRoomiestVerifierAllows) {
+  const auto start = [&](std::int64_t number, std::size_t prompt, bool shorten) {
+    core_.on_message("a",
+                     {.session = SessionId{static_cast<std::uint64_t>(number)},
+                      .body = Generate{.prompt = std::vector<TokenId>(prompt, 1),
+                                       .max_tokens = 50,
+                                       .stop_ids = {},
+                                       .wait_ms = 1000,
+                                       .shorten = shorten}},
+                     now_);
+    Position positions = 0;
+    PeerId verifier;
+    for (const Outgoing& out : core_.take_outgoing()) {
+      if (const auto* prefill = std::get_if<Prefill>(&out.message.body))
+        positions = prefill->positions_max, verifier = out.to;
+    }
+    return std::pair(verifier, positions);
+  };
+  Hello small = hello(Role::kVerifier);
+  small.facts.context_max = 100;
+  Hello large = small;
+  small.capacity = {.sessions_max = 9, .kv_cost = {.bytes_per_position = 100}, .kv_bytes_max = 1000};
+  large.capacity = {.sessions_max = 9, .kv_cost = {.bytes_per_position = 100}, .kv_bytes_max = 2000};
+  core_.on_message("small", {.body = small}, now_);
+  EXPECT_EQ(start(10, 4, true), std::pair(PeerId("small"), Position{10}))
+      << "4 of the prompt, and 7 of the answer, the last of which needs none";
+  core_.on_message("large", {.body = large}, now_);
+  EXPECT_EQ(start(11, 4, true), std::pair(PeerId("large"), Position{20}));
+  EXPECT_EQ(start(12, 4, false).second, 53) << "for the verifier to refuse";
+  EXPECT_EQ(start(13, 21, true).second, 70) << "likewise: not even the prompt fits";
+}
+
+TEST_F(Admission, AVerifierWhoseBooksDifferIsAskedAgain) {
+  join(10);
+  ask("a", 10);
+  EXPECT_EQ(started(), std::vector<TokenId>{10});
+  core_.on_message("v", {.session = SessionId{50}, .body = Failed{Errc::kUnavailable, "not now"}}, now_);
+  EXPECT_EQ(find<Failed>(core_.take_outgoing(), "a"), nullptr);
+  now_ += milliseconds(2100);
+  core_.on_message("v", {.body = Heartbeat{}}, now_);
+  core_.on_tick(now_);
+  EXPECT_EQ(started(), std::vector<TokenId>{10});
+}
+
+TEST_F(Admission, TheQueueIsBounded) {
+  join(1);
+  for (std::uint64_t number = 10; number < 17; ++number) ask("a", number);
+  Message message;
+  const auto out = core_.take_outgoing();
+  const Failed* failed = find<Failed>(out, "a", &message);
+  ASSERT_NE(failed, nullptr);
+  EXPECT_EQ(message.session, SessionId{16});
+  EXPECT_EQ(failed->code, Errc::kUnavailable);
+  EXPECT_EQ(failed->message, "5 requests are waiting, this coordinator lets 5 wait");
+}
+
+// Without a verifier nobody knows how long a prompt may be.
+TEST(Waiting, TheirPromptsAreBoundedToo) {
+  HeardCoordinator core({.line = {.waiting_tokens_max = 1000}});
+  const auto ask = [&](std::uint64_t number) {
+    core.on_message(
+        "c",
+        {.session = SessionId{number},
+         .body = Generate{.prompt = std::vector<TokenId>(600, 1), .max_tokens = 5, .stop_ids = {}, .wait_ms = 1000}},
+        TimePoint{seconds(100)});
+    const auto out = core.take_outgoing();
+    const Failed* failed = find<Failed>(out, "c");
+    return failed == nullptr ? "" : failed->message;
+  };
+  EXPECT_EQ(ask(1), "");
+  EXPECT_EQ(ask(2), "");
+  EXPECT_EQ(ask(3), "prompts of 1200 tokens are waiting, this coordinator lets 1000 wait");
+  core.on_message("c", {.session = SessionId{1}, .body = Cancel{}}, TimePoint{seconds(100)});
+  core.take_outgoing();
+  EXPECT_EQ(ask(4), "");
+}
+
+// A client that takes the steps itself: the coordinator does nothing by itself between them.
+class Stepwise : public Coordinator {
+ protected:
+  Stepwise() {
+    join("v", Role::kVerifier);
+    join("d", Role::kDrafter);
+    core_.on_message("c",
+                     {.session = SessionId{9},
+                      .body = Generate{.prompt = {1, 2, 3},
+                                       .max_tokens = 1000,
+                                       .draft_length = 1,
+                                       .stop_ids = {},
+                                       .wait_ms = 1000,
+                                       .stepwise = true}},
+                     now_);
+    verdict(0, 0, 40, 3);
+  }
+  /// Nothing happens but what keeps the workers' connections alive.
+  void rest(int for_seconds) {
+    for (int i = 0; i < for_seconds; ++i) {
+      now_ += seconds(1);
+      for (const char* peer : {"v", "d"}) core_.on_message(peer, {.body = Heartbeat{}}, now_);
+      core_.on_tick(now_);
+    }
+  }
+  void step(Step step) { core_.on_message("c", {.session = SessionId{9}, .body = std::move(step)}, now_); }
+};
+
+TEST_F(Stepwise, DraftsAndVerifiesWhenTold) {
+  auto out = sent();
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, std::vector<TokenId>{40});
+  EXPECT_NE(find<KvChunk>(out, "d"), nullptr);  // at once: steps may be far apart
+  EXPECT_EQ(find<Draft>(out, "d"), nullptr);
+  EXPECT_EQ(find<Verify>(out, "v"), nullptr);
+
+  step({.draft_length = 3, .drafts = {}});
+  out = sent();
+  EXPECT_EQ(find<Draft>(out, "d")->draft_length, 3);
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{.tokens = {41, 42, 43}}},
+                   now_);
+  out = sent();
+  EXPECT_EQ(find<Candidates>(out, "c")->tokens, (std::vector<TokenId>{41, 42, 43}));
+  EXPECT_EQ(find<Verify>(out, "v"), nullptr);
+  step({.draft_length = 2, .drafts = {}});  // again: shown, not drafted
+  out = sent();
+  EXPECT_EQ(find<Candidates>(out, "c")->tokens, (std::vector<TokenId>{41, 42}));
+  EXPECT_EQ(find<Draft>(out, "d"), nullptr);
+
+  step({.draft_length = 0, .drafts = {41, 99}});  // other drafts than those shown
+  out = sent();
+  EXPECT_EQ(find<Verify>(out, "v")->tokens, (std::vector<TokenId>{40, 41, 99}));
+  verdict(1, 1, 50, 5, false, 3);
+  out = sent();
+  EXPECT_EQ(find<Tokens>(out, "c")->tokens, (std::vector<TokenId>{41, 50}));
+
+  step({});  // plain
+  EXPECT_EQ(find<Verify>(sent(), "v")->tokens, std::vector<TokenId>{50});
+}
+
+TEST_F(Stepwise, RefusesABadStepAndGoesOn) {
+  sent();
+  const auto refusal = [&](Step bad) {
+    step(std::move(bad));
+    const auto out = sent();
+    const Failed* failed = find<Failed>(out, "c");
+    return failed == nullptr || failed->code != Errc::kInvalidArgument ? "no refusal" : failed->message;
+  };
+  EXPECT_EQ(refusal({.draft_length = 0, .drafts = {5, 100}}), "draft token id 100, the vocabulary has 100");
+  // Context 20: positions 4 to 19 are free after prompt and first token.
+  EXPECT_EQ(refusal({.draft_length = 0, .drafts = std::vector<TokenId>(17, 5)}),
+            "17 drafts, the context has room for 16");
+  step({});
+  EXPECT_NE(find<Verify>(sent(), "v"), nullptr);
+  EXPECT_EQ(refusal({}), "a step of a session that waits for none");
+  core_.on_message("x", {.session = SessionId{9}, .body = Step{}}, now_);
+  EXPECT_EQ(find<Failed>(sent(), "x")->code, Errc::kNotFound);
+}
+
+TEST_F(Stepwise, ADrafterThatDiesOrIsSilentGivesNoCandidates) {
+  sent();
+  step({.draft_length = 3, .drafts = {}});
+  EXPECT_EQ(find<Candidates>(sent(), "c"), nullptr);
+  now_ += milliseconds(600);
+  core_.on_tick(now_);
+  auto out = sent();
+  ASSERT_NE(find<Candidates>(out, "c"), nullptr);
+  EXPECT_TRUE(find<Candidates>(out, "c")->tokens.empty());
+  core_.on_peer_gone("d", now_);
+  step({});
+  verdict(1, 0, 41, 4);
+  sent();
+  step({.draft_length = 3, .drafts = {}});
+  EXPECT_NE(find<Candidates>(sent(), "c"), nullptr);
+}
+
+TEST_F(Stepwise, ARestingSessionIsKeptAliveAndFailsWithItsVerifier) {
+  sent();
+  rest(40);
+  const auto out = sent();
+  ASSERT_NE(find<Prefill>(out, "v"), nullptr);
+  // What a client that does not read finds later must fit its queue.
+  EXPECT_EQ(std::count_if(out.begin(), out.end(), [](const Outgoing& o) { return o.to == "c"; }), 1);
+  verdict(0, 0, 40, 3);  // its answer is late by a round
+  EXPECT_EQ(find<Tokens>(sent(), "c"), nullptr);
+  core_.on_peer_gone("v", now_);
+  EXPECT_EQ(find<Failed>(sent(), "c")->code, Errc::kPeerGone);
+}
+
+TEST_F(Stepwise, AskingForDraftsAgainAndAgainKeepsTheVerifierAwakeToo) {
+  core_.on_peer_gone("d", now_);
+  sent();
+  int repeated = 0;
+  for (int i = 0; i < 12; ++i) {
+    rest(10);
+    step({.draft_length = 3, .drafts = {}});
+    repeated += find<Prefill>(sent(), "v") != nullptr;
+  }
+  EXPECT_GE(repeated, 3);  // in 120 s, after which a verifier forgets
+}
+
+TEST_F(Stepwise, SetsNoRoomAsideForATextOfUnknownLength) { EXPECT_EQ(find<Prefill>(sent(), "v")->positions_max, 0); }
+
+TEST_F(Coordinator, DropsDistributionsOfAGreedyRequest) {
+  join("v", Role::kVerifier);
+  join("d", Role::kDrafter);
+  core_.on_message("c",
+                   {.session = SessionId{9},
+                    .body = Generate{.prompt = {1, 2, 3},
+                                     .max_tokens = 10,
+                                     .draft_length = 1,
+                                     .stop_ids = {},
+                                     .wait_ms = 1000,
+                                     .sampling = {.temperature = 0, .rule = SamplingRule::kRejection}}},
+                   now_);
+  verdict(0, 0, 40, 3);
+  Distribution q;
+  q.add(41, 1);
+  core_.on_message("d", {.session = SessionId{50}, .round = RoundId{1}, .body = Candidates{.tokens = {41}, .q = {q}}},
+                   now_);
+  const auto out = sent();
+  ASSERT_NE(find<Verify>(out, "v"), nullptr);
+  EXPECT_TRUE(find<Verify>(out, "v")->q.empty());
+}
+
+// ---- rejections ----
+
+Distribution distribution(const std::vector<std::pair<TokenId, float>>& weights) {
+  Distribution result;
+  for (const auto& [id, weight] : weights) result.add(id, weight);
+  return result;
+}
+
+TEST(Rejection, ComparesBothTokensByTheDraftersDistribution) {
+  const Distribution q = distribution({{3, 0.25f}, {5, 1}, {6, 0.25f}, {7, 0.5f}, {9, 0}});
+  const auto compared = [&](TokenId draft, TokenId target) {
+    Rejection rejection{.draft = draft, .target = target};
+    compare(rejection, q);
+    return rejection;
+  };
+  EXPECT_EQ(compared(5, 7).rank, 1);
+  EXPECT_DOUBLE_EQ(*compared(5, 7).margin, std::log(2.0));
+  EXPECT_EQ(compared(5, 3).rank, 2) << "of two equals the lower id";
+  EXPECT_EQ(compared(5, 6).rank, 3);
+  EXPECT_EQ(compared(7, 5).rank, 0) << "drawn, though not the likeliest";
+  EXPECT_DOUBLE_EQ(*compared(7, 5).margin, -std::log(2.0));
+  for (const TokenId absent : {4, 9, 99}) {
+    EXPECT_EQ(compared(5, absent).rank, std::nullopt);
+    EXPECT_EQ(compared(5, absent).margin, std::nullopt);
+    EXPECT_EQ(compared(absent, 7).rank, 1);
+    EXPECT_EQ(compared(absent, 7).margin, std::nullopt);
+  }
+}
+
+class Rejections : public Coordinator {
+ protected:
+  void start(CoordinatorConfig config, const Generate& request) {
+    config.instance = 50;
+    core_ = HeardCoordinator(config);
+    join("v", Role::kVerifier);
+    join("d", Role::kDrafter);
+    core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
+    verdict(0, 0, 40, 3);
+  }
+  void candidates(std::uint32_t round, std::vector<TokenId> tokens, std::vector<Distribution> q) {
+    core_.on_message("d",
+                     {.session = SessionId{50},
+                      .round = RoundId{round},
+                      .body = Candidates{.tokens = std::move(tokens), .q = std::move(q)}},
+                     now_);
+  }
+  const Generate request_{.prompt = {1, 2, 3}, .max_tokens = 12, .draft_length = 3, .wait_ms = 1000};
+  const std::vector<Distribution> q_ = {distribution({{41, 1}, {42, 0.5f}}),
+                                        distribution({{42, 1}, {77, 0.25f}, {78, 0.5f}}), distribution({{43, 1}})};
+};
+
+TEST_F(Rejections, SayWhichDraftWasLostAndHowFarOffItWas) {
+  start({.want_rejections = true}, request_);
+  auto out = sent();
+  ASSERT_NE(find<Draft>(out, "d"), nullptr);
+  EXPECT_TRUE(find<Draft>(out, "d")->want_q);
+  candidates(1, {41, 42, 43}, q_);
+  out = sent();
+  ASSERT_NE(find<Verify>(out, "v"), nullptr);
+  EXPECT_TRUE(find<Verify>(out, "v")->q.empty()) << "drafts must match";
+  EXPECT_TRUE(core_.take_rejections().empty());
+  verdict(1, 1, 77, 5, false, 3);
+  std::vector<Rejection> lost = core_.take_rejections();
+  ASSERT_EQ(lost.size(), 1u);
+  ASSERT_TRUE(lost[0].margin);
+  EXPECT_DOUBLE_EQ(*std::exchange(lost[0].margin, {}), std::log(4.0));
+  EXPECT_EQ(
+      lost[0],
+      (Rejection{
+          .session = SessionId{50}, .round = RoundId{1}, .base = 3, .slot = 1, .draft = 42, .target = 77, .rank = 2}));
+  candidates(2, {44, 45}, {});  // an older drafter, say
+  verdict(2, 0, 46, 6, false, 5);
+  EXPECT_EQ(core_.take_rejections(),
+            (std::vector<Rejection>{
+                {.session = SessionId{50}, .round = RoundId{2}, .base = 5, .slot = 0, .draft = 44, .target = 46}}));
+  candidates(3, {47}, {distribution({{47, 1}})});
+  verdict(3, 1, 48, 8, false, 6);
+  EXPECT_TRUE(core_.take_rejections().empty()) << "every draft held";
+}
+
+TEST_F(Rejections, AreNotCollectedUnlessWanted) {
+  start({}, request_);
+  EXPECT_FALSE(find<Draft>(sent(), "d")->want_q);
+  candidates(1, {41, 42, 43}, q_);
+  EXPECT_TRUE(find<Verify>(sent(), "v")->q.empty());
+  verdict(1, 1, 77, 5, false, 3);
+  EXPECT_TRUE(core_.take_rejections().empty());
+}
+
+TEST_F(Rejections, UnderTheRuleRejectionTheVerifierGetsTheDistributionsAsEver) {
+  Generate request = request_;
+  request.sampling = {.temperature = 1, .rule = SamplingRule::kRejection};
+  start({.want_rejections = true}, request);
+  sent();
+  candidates(1, {41, 42, 43}, q_);
+  EXPECT_EQ(find<Verify>(sent(), "v")->q, q_);
+  verdict(1, 0, 42, 4, false, 3);
+  const auto rejections = core_.take_rejections();
+  ASSERT_EQ(rejections.size(), 1u);
+  EXPECT_EQ(rejections[0].slot, 0);
+  EXPECT_EQ(rejections[0].rank, 1);
+}
+
+TEST_F(Rejections, OfTheTextsOwnDraftsHaveNoRank) {
+  Generate request = request_;
+  request.prompt = {1, 2, 3, 4, 5, 1, 2};
+  request.policy = DraftPolicy::kUcb1;  // tries every arm once
+  core_ = HeardCoordinator({.instance = 50, .want_rejections = true});
+  join("v", Role::kVerifier);
+  core_.on_message("c", {.session = SessionId{9}, .body = request}, now_);
+  verdict(0, 0, 3, 7);
+  std::vector<Rejection> rejections;
+  for (std::uint32_t round = 1; core_.status().sessions > 0 && rejections.empty(); ++round) {
+    Message message;
+    const auto out = sent();
+    const Verify* verify = find<Verify>(out, "v", &message);
+    ASSERT_NE(verify, nullptr);
+    now_ += milliseconds(10);
+    // Plain rounds go on as the text did, so that there is something to draft from; drafts are lost.
+    const TokenId next = verify->tokens.size() == 1 ? verify->tokens[0] % 5 + 1 : 90;
+    core_.on_message("v",
+                     {.session = SessionId{50},
+                      .round = RoundId{round},
+                      .body = Verdict{.next_token = next, .committed = message.base + 1, .kv = {}}},
+                     now_);
+    rejections = core_.take_rejections();
+  }
+  ASSERT_EQ(rejections.size(), 1u);
+  EXPECT_EQ(rejections[0].source, DraftSource::kNgram);
+  EXPECT_EQ(rejections[0].target, 90);
+  EXPECT_EQ(rejections[0].rank, std::nullopt);
+  EXPECT_EQ(rejections[0].margin, std::nullopt);
+}
+
+TEST_F(Stepwise, ASessionThatNobodyWantsEndsAfterAnHour) {
+  rest(3600);
+  step({});
+  verdict(1, 0, 41, 4);
+  EXPECT_NE(find<Tokens>(sent(), "c"), nullptr);
+  rest(3600);
+  EXPECT_EQ(find<Failed>(sent(), "c"), nullptr);
+  rest(60);
+  const auto out = sent();
+  ASSERT_NE(find<Failed>(out, "c"), nullptr);
+  EXPECT_EQ(find<Failed>(out, "c")->code, Errc::kTimeout);
+  EXPECT_NE(find<Free>(out, "v"), nullptr);
+}
+
+}  // namespace
+}  // namespace outrider
