@@ -110,7 +110,7 @@ bool Fleet::is_news(const PeerId& peer, const std::string& text, TimePoint now) 
 void Fleet::describe(Status& status) const {
   for (const auto& [peer, worker] : workers_) {
     ++(worker.verifies() ? status.verifiers : status.drafters);
-    if (status.workers.size() == WireLimits{}.workers_max) continue;
+    if (status.workers.size() == kWorkersMax) continue;
     // Two hosts may have one name, and one worker is here twice after a reconnect, until the old peer counts as gone.
     std::string name = worker.hello.name;
     const auto is_taken = [&] {
