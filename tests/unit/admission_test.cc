@@ -1,4 +1,4 @@
-#include "coordinator-node/admission.h"
+#include "http-server/admission.h"
 
 #include <condition_variable>
 #include <deque>
