@@ -4,8 +4,8 @@
 
 #include <spdlog/spdlog.h>
 
-#include "common/config/pair.h"
 #include "common/kernels/isa.h"
+#include "common/pair/pair_files.h"
 #include "common/transport/pump.h"
 #include "drafter-node/draft_engine.h"
 

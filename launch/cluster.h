@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "common/base/result.h"
-#include "common/config/pair.h"
 #include "common/kernels/linear.h"
+#include "common/pair/pair_files.h"
 #include "common/transport/client.h"
 #include "common/transport/endpoint.h"
 

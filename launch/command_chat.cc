@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "common/metrics/logging.h"
+#include "common/logging/logging.h"
 #include "common/model/config.h"
 #include "common/tokenizer/chat.h"
 #include "common/tokenizer/chat_parser.h"

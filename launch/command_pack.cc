@@ -1,5 +1,3 @@
-#include <omp.h>
-
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -8,18 +6,13 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "common/checkpoint/checkpoint.h"
 #include "common/checkpoint/gguf.h"
 #include "common/checkpoint/pack.h"
-#include "common/kernels/gemm_onednn.h"
-#include "common/kernels/isa.h"
 #include "common/model/assistant.h"
 #include "common/model/backbone.h"
 #include "common/tokenizer/tokenizer.h"
 #include "launch/command_support.h"
 #include "launch/commands.h"
-#include "launch/read_bandwidth.h"
-#include "verifier-node/host_memory.h"
 
 namespace outrider {
 namespace {
@@ -115,27 +108,6 @@ void pack_pair(const PairPaths& pair, const fs::path& out, WeightType type, bool
   report(out / "assistant");
 }
 
-// ---- doctor ----
-
-void examine(const fs::path& path) {
-  if (fs::exists(path / "pair.json")) {
-    const PairPaths pair = or_throw(pair_paths(path));
-    std::printf("%s: pair.json fits the packs beside it\n", path.string().c_str());
-    examine(pair.backbone);
-    examine(pair.assistant);
-    return;
-  }
-  if (is_pack(path)) {
-    const std::shared_ptr<const Pack> pack = or_throw(Pack::open(path));
-    or_throw(pack->verify());
-    std::printf("%s: all %zu checksums are right\n", path.string().c_str(), pack->entries().size());
-    return;
-  }
-  const Checkpoint checkpoint = or_throw(Checkpoint::open(path));
-  std::printf("%s: %zu tensors, all within their files; this format has no checksums\n", path.string().c_str(),
-              checkpoint.tensors().size());
-}
-
 }  // namespace
 
 void add_pack_command(CLI::App& app) {
@@ -166,19 +138,6 @@ void add_pack_command(CLI::App& app) {
     } else {
       pack_backbone(flags->sources[0], flags->out, type);
     }
-  });
-}
-
-void add_doctor_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("doctor", "Say what this machine can do, and verify packs");
-  auto paths = std::make_shared<std::vector<fs::path>>();
-  command->add_option("PATH", *paths, "Packs, pairs or checkpoints to examine");
-  command->callback([paths] {
-    std::printf("cpu: %s (in use: %s), %d threads; oneDNN %s\n", to_string(detect_isa()), to_string(active_isa()),
-                omp_get_max_threads(), onednn_version().c_str());
-    std::printf("memory: %.1f GiB free, read at %.1f GB/s\n", static_cast<double>(available_memory_bytes()) / (1 << 30),
-                measure_read_bandwidth_gb_s());
-    for (const fs::path& path : *paths) examine(path);
   });
 }
 

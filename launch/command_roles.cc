@@ -4,7 +4,7 @@
 #include <stop_token>
 #include <thread>
 
-#include "common/metrics/logging.h"
+#include "common/logging/logging.h"
 #include "coordinator-node/coordinator_node.h"
 #include "drafter-node/drafter_node.h"
 #include "launch/command_support.h"

@@ -9,8 +9,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "common/metrics/logging.h"
+#include "common/logging/logging.h"
 #include "common/model/config.h"
+#include "common/report/report.h"
 #include "common/tokenizer/chat.h"
 #include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/stop_matcher.h"
@@ -20,7 +21,6 @@
 #include "launch/command_support.h"
 #include "launch/commands.h"
 #include "launch/interrupt.h"
-#include "launch/report.h"
 
 namespace outrider {
 namespace {

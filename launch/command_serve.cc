@@ -7,11 +7,11 @@
 #include <string>
 #include <thread>
 
-#include "common/metrics/logging.h"
-#include "coordinator-node/api_server.h"
-#include "coordinator-node/http_server.h"
-#include "coordinator-node/live_page.h"
-#include "coordinator-node/server_metrics.h"
+#include "common/logging/logging.h"
+#include "http-server/api_server.h"
+#include "http-server/http_server.h"
+#include "http-server/live_page.h"
+#include "http-server/server_metrics.h"
 #include "launch/cluster.h"
 #include "launch/command_support.h"
 #include "launch/commands.h"

@@ -15,9 +15,9 @@
 
 #include "common/base/result.h"
 #include "common/checkpoint/pack.h"
-#include "common/config/pair.h"
 #include "common/kernels/linear.h"
 #include "common/model/config.h"
+#include "common/pair/pair_files.h"
 #include "common/policy/policies.h"
 #include "common/sampling/params.h"
 #include "common/tokenizer/chat_format.h"

@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 
 #include "common/kernels/isa.h"
+#include "lab/commands.h"
 #include "launch/commands.h"
 
 namespace {

@@ -7,8 +7,8 @@
 
 #include <spdlog/spdlog.h>
 
-#include "common/config/pair.h"
 #include "common/kernels/isa.h"
+#include "common/pair/pair_files.h"
 #include "common/transport/pump.h"
 #include "verifier-node/backbone_engine.h"
 #include "verifier-node/host_memory.h"

@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "common/metrics/logging.h"
+#include "common/logging/logging.h"
 #include "common/protocol/worker_link.h"
 #include "common/transport/endpoint.h"
 

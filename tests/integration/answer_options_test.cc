@@ -8,8 +8,8 @@
 
 #include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/stop_matcher.h"
-#include "launch/pair.h"
-#include "tests/integration/nano.h"
+#include "embed/pair.h"
+#include "tests/support/cluster_fixtures.h"
 
 namespace outrider {
 namespace {

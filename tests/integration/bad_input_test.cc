@@ -14,7 +14,7 @@
 
 #include "common/transport/codec.h"
 #include "schemas/outrider_generated.h"
-#include "tests/integration/nano.h"
+#include "tests/support/cluster_fixtures.h"
 
 namespace outrider {
 namespace {

@@ -24,7 +24,7 @@ if [[ -n $others ]]; then
   echo "liboutrider.so exports more than outrider.h: $others" >&2
   exit 1
 fi
-declared=$(grep -oE '\b(outrider|pair)_[a-z_]+\(' "$source/launch/outrider.h" | tr -d '(' | sort -u)
+declared=$(grep -oE '\b(outrider|pair)_[a-z_]+\(' "$source/embed/outrider.h" | tr -d '(' | sort -u)
 exported=$(nm -D --defined-only "$library/liboutrider.so" | awk '$2 == "T" {print $3}' | sed 's/@.*//' | sort -u)
 if [[ $declared != "$exported" ]]; then
   diff <(echo "$declared") <(echo "$exported") >&2

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/tokenizer/chat.h"
-#include "tests/integration/nano.h"
+#include "tests/support/cluster_fixtures.h"
 
 namespace outrider {
 namespace {

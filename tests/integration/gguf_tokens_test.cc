@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/integration/nano.h"
+#include "tests/support/cluster_fixtures.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/temporary_dir.h"
 

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "tests/integration/nano.h"
+#include "tests/support/cluster_fixtures.h"
 
 namespace outrider {
 namespace {

@@ -19,9 +19,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "coordinator-node/api_server.h"
-#include "coordinator-node/http_server.h"
-#include "tests/integration/nano.h"
+#include "http-server/api_server.h"
+#include "http-server/http_server.h"
+#include "tests/support/cluster_fixtures.h"
 
 namespace outrider {
 namespace {

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "launch/report.h"
-#include "tests/integration/nano.h"
+#include "common/report/report.h"
+#include "tests/support/cluster_fixtures.h"
 #include "tests/support/temporary_dir.h"
 
 namespace outrider {

@@ -7,7 +7,7 @@
 
 #include "common/model/config.h"
 #include "common/model/weights.h"
-#include "tests/integration/nano.h"
+#include "tests/support/cluster_fixtures.h"
 
 namespace outrider {
 namespace {

@@ -1,7 +1,7 @@
 // What a verifier says that has no memory for a text.
 #include <gtest/gtest.h>
 
-#include "tests/integration/nano.h"
+#include "tests/support/cluster_fixtures.h"
 
 namespace outrider {
 namespace {

@@ -14,12 +14,12 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/random.h"
-#include "common/config/pair.h"
 #include "common/model/assistant.h"
 #include "common/model/backbone.h"
-#include "tests/integration/nano.h"
-#include "tests/integration/program.h"
+#include "common/pair/pair_files.h"
+#include "tests/support/cluster_fixtures.h"
 #include "tests/support/gguf_writer.h"
+#include "tests/support/program.h"
 #include "tests/support/temporary_dir.h"
 
 namespace outrider {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/integration/nano.h"
+#include "tests/support/cluster_fixtures.h"
 
 namespace outrider {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tests/integration/nano.h"
+#include "tests/support/cluster_fixtures.h"
 #include "tests/support/temporary_dir.h"
 
 namespace outrider {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/random.h"
-#include "tests/integration/nano.h"
+#include "tests/support/cluster_fixtures.h"
 
 namespace outrider {
 namespace {

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tests/integration/nano.h"
+#include "tests/support/cluster_fixtures.h"
 
 namespace outrider {
 namespace {

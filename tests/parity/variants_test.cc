@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tests/integration/program.h"
+#include "tests/support/program.h"
 #include "tests/support/temporary_dir.h"
 
 namespace outrider {

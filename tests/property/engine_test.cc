@@ -6,14 +6,14 @@
 #include <map>
 
 #include "common/sampling/verify.h"
-#include "tests/property/model_support.h"
+#include "tests/support/test_pairs.h"
 
 namespace outrider {
 namespace {
 
 constexpr std::int64_t kRowsMax = 64;
 
-class EngineProperty : public testing::TestWithParam<Pair> {};
+class EngineProperty : public testing::TestWithParam<TestPair> {};
 INSTANTIATE_TEST_SUITE_P(Each, EngineProperty, testing::ValuesIn(every_pair()), pair_name);
 
 std::vector<std::byte> bytes_of(const WireTensor& tensor) {
@@ -255,7 +255,7 @@ struct Verifier {
     std::array<std::map<Position, std::vector<std::byte>>, 2> rows;  ///< K and V by position, of each donor
   };
 
-  Verifier(const Pair& pair, Position reuse_min) : engine(load_backbone(pair, kRows)) {
+  Verifier(const TestPair& pair, Position reuse_min) : engine(load_backbone(pair, kRows)) {
     VerifierConfig config;
     config.rows_max = kRows;
     config.prefill_chunk = 11;

@@ -1,14 +1,14 @@
 // Whatever way a text got into the caches, the model gives the same bits: in chunks, beside other
 // sessions, after drafts that were rejected; and a drafter that was sent the rows in pieces drafts the
 // same. Greedy losslessness is this and the verification rule (docs/numerics.md).
-#include "tests/property/model_support.h"
+#include "tests/support/test_pairs.h"
 
 namespace outrider {
 namespace {
 
 constexpr std::int64_t kRowsMax = 72;  // beyond kPromptTile
 
-class ModelProperty : public testing::TestWithParam<Pair> {
+class ModelProperty : public testing::TestWithParam<TestPair> {
  protected:
   /// Loaded once per pair: packing takes longer than most tests.
   static Backbone& backbone() {

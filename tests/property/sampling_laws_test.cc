@@ -9,7 +9,7 @@
 
 #include "common/kernels/ops.h"
 #include "common/sampling/sampler.h"
-#include "tests/property/model_support.h"
+#include "tests/support/test_pairs.h"
 
 namespace outrider {
 namespace {
@@ -43,7 +43,7 @@ Language make_language(std::int64_t vocab, std::uint64_t seed, float drafter_err
 /// text and the last token. So 100,000 tokens cost `vocab` forwards, and the rows are as peaked, and the drafter as
 /// wrong, as real ones are.
 Language make_nano_language(std::int64_t vocab) {
-  const Pair nano{"nano", "models/nano/backbone", "models/nano/assistant", WeightType::kF32};
+  const TestPair nano{"nano", "models/nano/backbone", "models/nano/assistant", WeightType::kF32};
   const auto backbone = load_backbone(nano, 16);
   const auto weights = open_weights(in_source(nano.backbone), nano.type).value();
   const auto assistant = Assistant::load(in_source(nano.assistant), backbone->config(), *weights, nano.type).value();

@@ -9,9 +9,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "common/metrics/logging.h"
-#include "launch/pair.h"
-#include "tests/integration/nano.h"
+#include "common/logging/logging.h"
+#include "embed/pair.h"
+#include "tests/support/cluster_fixtures.h"
 
 namespace outrider {
 namespace {

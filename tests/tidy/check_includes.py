@@ -3,7 +3,8 @@
 room, I/O or a clock in the protocol, and a file that nobody builds or includes.
 
 The diagram is not repeated here. It is the PUBLIC and PRIVATE edges that the rooms' CMakeLists.txt
-give to outrider_room() and target_link_libraries(). A room is the directory of its CMakeLists.txt.
+give to outrider_room() and target_link_libraries(). A header belongs to the target that compiles the .cc
+of its name or lists it, or else to the only library of its folder.
 
 usage: check_includes.py PROJECT_ROOT
 """
@@ -12,8 +13,9 @@ import pathlib
 import re
 import sys
 
-ROOM_PATTERNS = ["schemas", "common/*", "drafter-node", "verifier-node", "coordinator-node", "launch"]
-INCLUDER_PATTERNS = ROOM_PATTERNS + ["tests", "benchmarks"]  # Who may use a header.
+ROOM_PATTERNS = ["schemas", "common/*", "drafter-node", "verifier-node", "coordinator-node",
+                 "http-server", "launch", "lab", "embed"]
+INCLUDER_PATTERNS = ROOM_PATTERNS + ["tests"]  # Who may use a header.
 
 NEVER_INCLUDE = {("drafter-node", "verifier-node"), ("verifier-node", "drafter-node")}
 
@@ -21,8 +23,8 @@ NEVER_INCLUDE = {("drafter-node", "verifier-node"), ("verifier-node", "drafter-n
 CONFINED = [
     ("ZeroMQ or FlatBuffers", re.compile(r"^(zmq[._]|flatbuffers/)|_generated\.h$"),
      lambda file: file.startswith(("common/transport/", "schemas/"))),
-    ("cpp-httplib", re.compile(r"^httplib\.h$"), lambda file: file == "coordinator-node/http_server.cc"),
-    ("prometheus-cpp", re.compile(r"^prometheus/"), lambda file: file == "coordinator-node/server_metrics.cc"),
+    ("cpp-httplib", re.compile(r"^httplib\.h$"), lambda file: file == "http-server/http_server.cc"),
+    ("prometheus-cpp", re.compile(r"^prometheus/"), lambda file: file == "http-server/server_metrics.cc"),
     ("oneDNN", re.compile(r"^(oneapi/dnnl/|dnnl[._])"),
      lambda file: file.startswith("common/kernels/") and "onednn" in pathlib.Path(file).name),
 ]
@@ -52,71 +54,83 @@ def files_below(root, patterns, suffixes):
                   for file in top.rglob("*") if file.suffix in suffixes and file.is_file())
 
 
+def bare(target):
+    """outrider::model, outrider_model and outrider_room(model ...) are one target: model."""
+    return re.sub(r"^outrider(::|_)", "", target)
+
+
 class Diagram:
-    """The rooms, their edges and the sources that CMake builds."""
+    """The targets, their edges and the files that belong to them."""
 
     def __init__(self, root):
-        self.directory = {}  # target name without outrider:: -> room directory
-        self.public, self.direct = {}, {}  # room directory -> set of target names
-        self.sources = set()
+        self.public, self.direct = {}, {}  # target -> the targets on its PUBLIC edges, on all of its edges
+        self.owner = {}  # file, relative to the root -> target
+        self.libraries = {}  # folder, relative to the root -> its libraries
         self.rooms = sorted(str(path.relative_to(root)) for pattern in ROOM_PATTERNS
                             for path in root.glob(pattern) if path.is_dir())
         for file in files_below(root, ROOM_PATTERNS, {".txt"}):
             if file.name == "CMakeLists.txt":
                 self._read(root, file)
+        for file in files_below(root, ROOM_PATTERNS, {".h"}):
+            name = str(file.relative_to(root))
+            owner = self.owner.get(name, self.owner.get(name.removesuffix(".h") + ".cc"))
+            libraries = self.libraries.get(str(file.parent.relative_to(root)), ())
+            if owner is None and len(libraries) == 1:
+                owner = libraries[0]
+            self.owner[name] = owner
 
     def _read(self, root, file):
-        folder = file.parent
-        room = self.room_of(str(file.relative_to(root)))
-        public, direct = self.public.setdefault(room, set()), self.direct.setdefault(room, set())
+        folder = str(file.parent.relative_to(root))
         text = re.sub(r"#[^\n]*", "", file.read_text())
         for command, arguments in COMMAND.findall(text):
             words = [word.strip('"') for word in arguments.split()]
-            if command == "outrider_room":
-                self.directory[words[0]] = room
-            if command == "add_library" and "ALIAS" in words and words[0].startswith("outrider::"):
-                self.directory[words[0].removeprefix("outrider::")] = room
+            if "ALIAS" in words or command not in (
+                    "outrider_room", "add_library", "add_executable", "target_link_libraries"):
                 continue
+            target = bare(words[0])
+            public, direct = self.public.setdefault(target, set()), self.direct.setdefault(target, set())
+            if command in ("outrider_room", "add_library"):
+                self.libraries.setdefault(folder, []).append(target)
             visible = command == "outrider_room"
-            for word in words:
+            for word in words[1:]:
                 if word in ("PUBLIC", "INTERFACE"):
                     visible = True
                 elif word == "PRIVATE":
                     visible = False
                 elif word.startswith("outrider::"):
-                    direct.add(word.removeprefix("outrider::"))
+                    direct.add(bare(word))
                     if visible:
-                        public.add(word.removeprefix("outrider::"))
-                elif word.endswith(".cc"):
-                    word = re.sub(r"\$\{CMAKE_CURRENT_(SOURCE|LIST)_DIR\}", str(folder), word)
-                    word = re.sub(r"\$\{(PROJECT|CMAKE)_SOURCE_DIR\}", str(root), word)
-                    self.sources.add((folder / word).resolve())
+                        public.add(bare(word))
+                elif word.endswith((".cc", ".h")):
+                    self.owner[f"{folder}/{word}"] = target
 
     def room_of(self, path):
-        """The room that holds a path relative to the root, or None."""
+        """The folder that holds a path relative to the root, or None."""
         return next((room for room in self.rooms if path.startswith(room + "/")), None)
 
-    def reachable(self, room):
-        """The rooms that `room` may include: its own edges, and the PUBLIC edges of those."""
-        found, queue = {room}, [self.directory.get(name) for name in self.direct.get(room, ())]
+    def reachable(self, target):
+        """The targets whose headers `target` may include: its own edges, and the PUBLIC edges of those."""
+        found, queue = {target}, list(self.direct.get(target, ()))
         while queue:
             other = queue.pop()
-            if other is not None and other not in found:
+            if other not in found:
                 found.add(other)
-                queue += [self.directory.get(name) for name in self.public.get(other, ())]
+                queue += self.public.get(other, ())
         return found
 
     def problems(self):
-        for room, names in sorted(self.direct.items()):
-            for name in sorted(names - self.directory.keys()):
-                yield f"{room}/CMakeLists.txt: no room makes outrider::{name}"
+        for target, names in sorted(self.direct.items()):
+            for name in sorted(names - self.direct.keys()):
+                yield f"the edge of {target} to outrider::{name}: no room makes it"
+        for name, owner in sorted(self.owner.items()):
+            if owner is None:
+                yield f"{name}: of which target of its folder? Name it beside the sources"
         # Static libraries may link in a circle without a word from CMake.
         ordered, remaining = set(), set(self.direct)
         while remaining:
-            free = {room for room in remaining
-                    if {self.directory.get(name, room) for name in self.direct[room]} - {room} <= ordered}
+            free = {target for target in remaining if self.direct[target] & self.direct.keys() <= ordered}
             if not free:
-                yield f"the edges of these rooms form a circle: {', '.join(sorted(remaining))}"
+                yield f"the edges of these targets form a circle: {', '.join(sorted(remaining))}"
                 return
             ordered |= free
             remaining -= free
@@ -127,7 +141,7 @@ def check(root):
     root = pathlib.Path(root).resolve()
     diagram = Diagram(root)
     problems = list(diagram.problems())
-    reach = {room: diagram.reachable(room) for room in diagram.rooms}
+    reach = {target: diagram.reachable(target) for target in diagram.direct}
 
     included = set()
     for file in files_below(root, INCLUDER_PATTERNS, {".cc", ".h", ".cpp", ".hpp"}):
@@ -139,18 +153,18 @@ def check(root):
             where = f"{name}:{text.count(chr(10), 0, match.start(1)) + 1}"
             included.add(header)
             if room is None:
-                continue  # Tests and benchmarks may include everything.
+                continue  # Tests may include everything.
             problems += [f"{where}: {what} header <{header}> outside its room"
                          for what, pattern, allowed in CONFINED
                          if pattern.search(header) and not allowed(name)]
             if room == PURE_ROOM and IMPURE_HEADER.search(header):
                 problems.append(f"{where}: <{header}> in {PURE_ROOM}, which does no I/O and starts no thread")
-            target = diagram.room_of(header)
-            if (room, target) in NEVER_INCLUDE:
-                problems.append(f"{where}: {room} and {target} never include each other")
-            elif target is not None and target not in reach[room]:
-                problems.append(f"{where}: {room} includes {header}, but its CMakeLists.txt has no edge to {target}")
-            elif target is None and ((file.parent / header).exists() or (root / header).exists()):
+            own, target, other = diagram.owner.get(name), diagram.owner.get(header), diagram.room_of(header)
+            if (room, other) in NEVER_INCLUDE:
+                problems.append(f"{where}: {room} and {other} never include each other")
+            elif own is not None and target is not None and target not in reach[own]:
+                problems.append(f"{where}: {own} includes {header}, but its CMakeLists.txt has no edge to {target}")
+            elif other is None and ((file.parent / header).exists() or (root / header).exists()):
                 problems.append(f"{where}: \"{header}\": write an include of a room from the project's root")
         if room == PURE_ROOM:
             problems += [f"{name}:{text.count(chr(10), 0, match.start()) + 1}: {PURE_ROOM} reads a clock"
@@ -158,8 +172,8 @@ def check(root):
 
     for file in files_below(root, ROOM_PATTERNS, {".cc", ".h"}):
         name = str(file.relative_to(root))
-        if file.suffix == ".cc" and file not in diagram.sources:
-            problems.append(f"{name}: in no CMakeLists.txt of a room")
+        if file.suffix == ".cc" and name not in diagram.owner:
+            problems.append(f"{name}: in no CMakeLists.txt of its folder")
         if file.suffix == ".h" and name not in included:
             problems.append(f"{name}: included by nobody")
     return problems

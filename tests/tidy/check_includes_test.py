@@ -31,6 +31,7 @@ CLEAN = {
         '// #include <thread>, steady_clock::now()\n#include <chrono>\nconst char* s = "/*";\n',
     "common/transport/CMakeLists.txt":
         "outrider_room(transport SOURCES transport.cc PUBLIC outrider::protocol)",
+    "common/transport/transport.h": "",
     "common/transport/transport.cc": "#include <zmq.hpp>\n#include <flatbuffers/flatbuffers.h>\n",
     "drafter-node/CMakeLists.txt":
         "outrider_room(drafter_node SOURCES drafter.cc PUBLIC outrider::model)\n"
@@ -39,6 +40,14 @@ CLEAN = {
     "drafter-node/drafter.h": "",
     "drafter-node/drafter.cc": '#include "drafter-node/drafter.h"\n',
     "drafter-node/main.cc": '#include "common/model/model.h"\n',
+    "launch/CMakeLists.txt":
+        "outrider_room(cluster SOURCES cluster.cc PUBLIC outrider::drafter_node)\n"
+        "outrider_room(launch SOURCES run.cc flags.h PUBLIC outrider::cluster PRIVATE outrider::transport)",
+    "launch/cluster.h": "",
+    "launch/cluster.cc": '#include "launch/cluster.h"\n',
+    "launch/flags.h": "",
+    "launch/run.cc":
+        '#include "launch/flags.h"\n#include "launch/cluster.h"\n#include "common/transport/transport.h"\n',
     "verifier-node/CMakeLists.txt":
         "outrider_room(verifier_node SOURCES verifier.cc PUBLIC outrider::model)",
     "verifier-node/verifier.cc": "",
@@ -49,12 +58,12 @@ CLEAN = {
 BAD = {
     "upward include": (
         {"common/base/base.cc": '#include "common/base/base.h"\n#include "common/tensor/tensor.h"\n'},
-        "common/base/base.cc:2: common/base includes common/tensor/tensor.h"),
+        "common/base/base.cc:2: base includes common/tensor/tensor.h"),
     "upward include in angle brackets": (
         {"common/tensor/tensor.cc": "#include <common/tensor/tensor.h>\n#include <common/model/model.h>\n"},
-        "no edge to common/model"),
+        "no edge to model"),
     "include through a PRIVATE edge": (
-        {"drafter-node/main.cc": '#include "common/tensor/tensor.h"\n'}, "no edge to common/tensor"),
+        {"drafter-node/main.cc": '#include "common/tensor/tensor.h"\n'}, "no edge to tensor"),
     "relative include": ({"common/base/base.cc": '#include "base.h"\n'}, "from the project's root"),
     "relative include of another room": (
         {"common/base/base.cc": '#include "../tensor/tensor.h"\n'}, "from the project's root"),
@@ -76,9 +85,17 @@ BAD = {
         "never include each other"),
     "source that nobody builds": ({"common/base/lost.cc": ""}, "common/base/lost.cc: in no CMakeLists"),
     "header that nobody includes": ({"common/base/lost.h": ""}, "common/base/lost.h: included by nobody"),
+    "edge that only another target of the folder has": (
+        {"launch/cluster.cc": '#include "common/transport/transport.h"\n'},
+        "cluster includes common/transport/transport.h, but its CMakeLists.txt has no edge to transport"),
+    "include of the target above in the same folder": (
+        {"launch/cluster.cc": '#include "launch/cluster.h"\n#include "launch/flags.h"\n'},
+        "has no edge to launch"),
+    "header of no target where a folder has two": (
+        {"launch/lost.h": "", "launch/cluster.cc": '#include "launch/lost.h"\n'}, "launch/lost.h: of which target"),
     "edge to a room that is not there": (
         {"common/base/CMakeLists.txt": "outrider_room(base SOURCES base.cc PUBLIC outrider::utils)"},
-        "no room makes outrider::utils"),
+        "outrider::utils: no room makes it"),
     "circle": (
         {"common/base/CMakeLists.txt": "outrider_room(base SOURCES base.cc PRIVATE outrider::model)"},
         "form a circle"),

@@ -1,4 +1,4 @@
-#include "coordinator-node/openai.h"
+#include "http-server/openai.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

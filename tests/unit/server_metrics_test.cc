@@ -1,4 +1,4 @@
-#include "coordinator-node/server_metrics.h"
+#include "http-server/server_metrics.h"
 
 #include <filesystem>
 #include <fstream>
@@ -62,7 +62,7 @@ std::set<std::string> exposed_names() {
 TEST(ServerMetrics, EveryNameOfTheBoardIsExposed) {
   const std::set<std::string> exposed = exposed_names();
   EXPECT_TRUE(exposed.contains("outrider:time_to_first_token_seconds_bucket"));
-  const Json board = Json::parse(file("launch/grafana/outrider.json"));
+  const Json board = Json::parse(file("http-server/grafana/outrider.json"));
   std::string queries = board.at("templating").dump();
   for (const Json& panel : board.at("panels")) {
     for (const Json& target : panel.value("targets", Json::array()))

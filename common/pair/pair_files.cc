@@ -1,0 +1,129 @@
+#include "common/pair/pair_files.h"
+
+#include <limits.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "common/checkpoint/mapped_file.h"
+#include "common/checkpoint/pack.h"
+#include "common/model/backbone.h"
+
+namespace outrider {
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr char kPairJson[] = "pair.json", kModelName[] = "gemma4_speculative_pair";
+
+std::string hex(std::uint64_t x) { return fmt::format("{:016x}", x); }
+
+Result<PairPaths> read_pair_json(const fs::path& dir) {
+  const fs::path file = dir / kPairJson;
+  ASSIGN_OR_RETURN(const MappedFile mapped, MappedFile::open(file));
+  const auto* const text = reinterpret_cast<const char*>(mapped.bytes().data());
+  const json root = json::parse(text, text + mapped.bytes().size(), nullptr, /*allow_exceptions=*/false);
+  const auto text_at = [&](const char* part, const char* key) -> Result<std::string> {
+    const json* at = root.is_object() && root.contains(part) ? &root[part] : nullptr;
+    if (key != nullptr) at = at != nullptr && at->is_object() && at->contains(key) ? &(*at)[key] : nullptr;
+    if (at == nullptr || !at->is_string()) {
+      return Error{Errc::kMalformed, fmt::format("{}: wanted a string '{}{}{}'", file.string(), part,
+                                                 key == nullptr ? "" : ".", key == nullptr ? "" : key)};
+    }
+    return at->get<std::string>();
+  };
+  ASSIGN_OR_RETURN(const std::string model, text_at("model", nullptr));
+  if (model != kModelName)
+    return Error{Errc::kMalformed, fmt::format("{}: model '{}', wanted '{}'", file.string(), model, kModelName)};
+  const auto part = [&](const char* name) -> Result<fs::path> {
+    ASSIGN_OR_RETURN(const std::string weights, text_at(name, "weights"));
+    ASSIGN_OR_RETURN(const std::string wanted, text_at(name, "fingerprint"));
+    const fs::path relative = fs::path(weights).lexically_normal();
+    if (relative.empty() || relative.is_absolute() || *relative.begin() == "..") {
+      return Error{Errc::kMalformed,
+                   fmt::format("{}: {}.weights is '{}', wanted a directory beside it", file.string(), name, weights)};
+    }
+    const fs::path path = dir / relative;
+    if (!is_pack(path)) return path;
+    ASSIGN_OR_RETURN(const auto pack, Pack::open(path));
+    if (const std::string seen = hex(pack->info().fingerprint); seen != wanted) {
+      return Error{Errc::kMismatch,
+                   fmt::format("{}: {} has fingerprint {}, wanted {}", file.string(), path.string(), seen, wanted)};
+    }
+    return path;
+  };
+  PairPaths paths;
+  ASSIGN_OR_RETURN(paths.backbone, part("target"));
+  ASSIGN_OR_RETURN(paths.assistant, part("draft"));
+  return paths;
+}
+
+}  // namespace
+
+Result<PairPaths> pair_paths(const fs::path& dir) {
+  std::error_code ignored;
+  if (!dir.empty()) {
+    if (fs::exists(dir / kPairJson, ignored)) return read_pair_json(dir);
+    return PairPaths{dir / "backbone", dir / "assistant"};
+  }
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  for (fs::path root :
+       {program / "../models/nano", program / "../share/outrider/models/nano", fs::path(OUTRIDER_NANO_DIR)}) {
+    if (fs::exists(root / "backbone", ignored)) return pair_paths(root.lexically_normal());
+  }
+  return pair_paths(OUTRIDER_NANO_DIR);
+}
+
+std::string pair_json(const TextConfig& target, const AssistantConfig& draft, std::uint64_t target_fingerprint,
+                      std::uint64_t draft_fingerprint, DType bridge_dtype) {
+  const json root = {{"model", kModelName},
+                     {"target",
+                      {{"weights", "target"},
+                       {"hidden_export", "target_hidden_stream"},
+                       {"hidden_size", target.hidden_size},
+                       {"fingerprint", hex(target_fingerprint)}}},
+                     {"draft",
+                      {{"weights", "assistant"},
+                       {"assistant_role", "mtp_drafter"},
+                       {"backbone_hidden_size", draft.backbone_hidden_size},
+                       {"hidden_size", draft.text.hidden_size},
+                       {"fingerprint", hex(draft_fingerprint)}}},
+                     {"bridge",
+                      {{"source", "target_hidden_stream"},
+                       {"dest", "draft_backbone_stream"},
+                       {"shape", {1, target.hidden_size}},
+                       {"dtype", to_string(bridge_dtype)}}}};
+  return root.dump(2) + "\n";
+}
+
+PairFacts pair_facts(const TextConfig& config, const WeightSource& backbone) {
+  const DType activations = activation_dtype(backbone.type());
+  PairFacts facts{.backbone_fingerprint = backbone.fingerprint(),
+                  .embedding_fingerprint = backbone.embedding_fingerprint(),
+                  .hidden_size = static_cast<std::int32_t>(config.hidden_size),
+                  .vocab_size = static_cast<std::int32_t>(config.vocab_size),
+                  .context_max = config.max_position_embeddings,
+                  .kv_dtype = activations,
+                  .hidden_dtype = activations};
+  for (const AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
+    const int donor = config.last_owner(kind);
+    const LayerConfig& layer = config.layers[static_cast<std::size_t>(donor)];
+    const bool sliding = kind == AttentionKind::kSliding;
+    facts.donors.push_back({.sliding = sliding,
+                            .layer = donor,
+                            .num_key_value_heads = static_cast<std::int32_t>(layer.num_key_value_heads),
+                            .head_dim = static_cast<std::int32_t>(layer.head_dim),
+                            .sliding_window = sliding ? static_cast<std::int32_t>(config.sliding_window) : 0});
+  }
+  return facts;
+}
+
+std::string worker_name(Role role) {
+  char host[HOST_NAME_MAX + 1] = {};
+  gethostname(host, sizeof host);
+  return fmt::format("{}-{}-{}", role == Role::kVerifier ? "verifier" : "drafter", host, getpid());
+}
+
+}  // namespace outrider

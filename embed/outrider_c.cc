@@ -1,0 +1,351 @@
+// The C interface over embed/pair.h: checks arguments, copies in and out, lets no exception pass.
+#include "embed/outrider.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "common/logging/logging.h"
+#include "common/report/report.h"
+#include "common/tokenizer/chat.h"
+#include "common/tokenizer/detokenizer.h"
+#include "embed/pair.h"
+
+struct outrider_pair {
+  std::shared_ptr<outrider::Pair> pair;
+};
+struct outrider_session {
+  std::unique_ptr<outrider::PairSession> session;
+};
+
+namespace outrider {
+namespace {
+
+constexpr std::size_t kTextBytesMax = 64u << 20;
+static_assert(OUTRIDER_DRAFT_LENGTH_MAX == kDraftLengthMax);
+
+outrider_status to_status(Errc code) {
+  switch (code) {
+    case Errc::kInvalidArgument: return OUTRIDER_INVALID_ARGUMENT;
+    case Errc::kNotFound: return OUTRIDER_NOT_FOUND;
+    case Errc::kMalformed: return OUTRIDER_MALFORMED;
+    case Errc::kUnsupported: return OUTRIDER_UNSUPPORTED;
+    case Errc::kMismatch: return OUTRIDER_MISMATCH;
+    case Errc::kVersionMismatch: return OUTRIDER_VERSION_MISMATCH;
+    case Errc::kTimeout: return OUTRIDER_TIMEOUT;
+    case Errc::kPeerGone: return OUTRIDER_PEER_GONE;
+    case Errc::kOutOfRange: return OUTRIDER_OUT_OF_RANGE;
+    case Errc::kUnavailable: return OUTRIDER_UNAVAILABLE;
+    case Errc::kCancelled: return OUTRIDER_CANCELLED;
+    case Errc::kIo: return OUTRIDER_IO;
+  }
+  return OUTRIDER_IO;
+}
+
+void say(outrider_error* error, std::string_view message) {
+  if (error == nullptr) return;
+  const std::size_t length = std::min(message.size(), sizeof error->message - 1);
+  std::memcpy(error->message, message.data(), length);
+  error->message[length] = '\0';
+}
+
+/// Runs the body of an entry point.
+template <typename Function>
+outrider_status guarded(outrider_error* error, Function body) noexcept {
+  say(error, "");
+  const Result<void> result = no_throw(body);
+  if (result) return OUTRIDER_OK;
+  say(error, result.error().message);
+  return to_status(result.error().code);
+}
+
+Error invalid(std::string message) { return {Errc::kInvalidArgument, std::move(message)}; }
+
+Result<void> not_null(const char* name, const void* pointer) {
+  if (pointer == nullptr) return invalid(fmt::format("{} is NULL", name));
+  return {};
+}
+
+/// An array of the caller's. Its size is doubted before the first element is read.
+template <typename T>
+Result<std::span<const T>> array(const char* name, const T* data, std::size_t count, std::size_t max) {
+  if (count > max) return invalid(fmt::format("{} {}, wanted at most {}", count, name, max));
+  if (count > 0) RETURN_IF_ERROR(not_null(name, data));
+  return std::span<const T>(data, count);
+}
+
+Result<std::span<const TokenId>> token_array(const char* name, const std::int32_t* data, std::size_t count) {
+  return array(name, data, count, kTokensMax);
+}
+
+/// Copies out what fits, and always says how much there is. @param spare elements wanted behind it.
+template <typename T>
+Result<void> copy_out(const char* name, std::span<const T> from, std::size_t spare, T* to, std::size_t capacity,
+                      std::size_t* count) {
+  if (capacity > 0) RETURN_IF_ERROR(not_null(name, to));
+  *count = from.size();
+  if (from.size() + spare > capacity) {
+    return Error{Errc::kOutOfRange, fmt::format("{}: room for {}, wanted {}", name, capacity, from.size() + spare)};
+  }
+  std::copy(from.begin(), from.end(), to);
+  return {};
+}
+
+/// A struct that may grow at its end, as this library knows it. A caller with a newer header may have
+/// set nothing that we would ignore.
+template <typename T>
+Result<T> known_part(const char* name, const T* given) {
+  if (given->size < sizeof(T)) return invalid(fmt::format("{}: size {}, wanted {}", name, given->size, sizeof(T)));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
+  constexpr std::size_t kSizeMax = 4096;
+  if (given->size > kSizeMax ||
+      std::any_of(bytes + sizeof(T), bytes + given->size, [](unsigned char b) { return b != 0; })) {
+    return invalid(fmt::format("{}: size {} with fields that this library does not know, wanted {}", name, given->size,
+                               sizeof(T)));
+  }
+  return *given;
+}
+
+Result<std::string> path_of(const char* name, const char* path) {
+  RETURN_IF_ERROR(not_null(name, path));
+  if (*path == '\0') return invalid(fmt::format("{} is empty, wanted a directory", name));
+  return std::string(path);
+}
+
+void init_logging_once() {
+  static std::once_flag once;
+  std::call_once(once, [] { init_logging("outrider", "warn"); });
+}
+
+void fill(const Generation& generation, bool stopped_by_caller, outrider_generation* out) {
+  const nlohmann::json metrics = metrics_json(generation);
+  const outrider_finish finish = stopped_by_caller                          ? OUTRIDER_FINISH_CALLER
+                                 : generation.reason == FinishReason::kStop ? OUTRIDER_FINISH_STOP
+                                                                            : OUTRIDER_FINISH_LENGTH;
+  *out = {.size = out->size,
+          .token_count = generation.tokens.size(),
+          .finish = static_cast<std::int32_t>(finish),
+          .reserved = 0,
+          .rounds = generation.metrics.rounds,
+          .drafted_tokens = generation.metrics.drafted_tokens,
+          .accepted_tokens = generation.metrics.accepted_tokens,
+          .speculative_tok_per_sec = metrics.at("speculative_tok_per_sec"),
+          .draft_tokens_per_batch = metrics.at("draft_tokens_per_batch"),
+          .target_verify_ms = metrics.at("target_verify_ms"),
+          .assistant_draft_ms = metrics.at("assistant_draft_ms")};
+}
+
+Result<void> generate(Pair& pair, std::span<const TokenId> prompt, const outrider_generate_options& options,
+                      std::int32_t* tokens, std::size_t capacity, outrider_generation* out) {
+  if (options.max_tokens < 1) return invalid(fmt::format("max_tokens {}, wanted at least 1", options.max_tokens));
+  if (options.draft_length < 0 || options.draft_length > OUTRIDER_DRAFT_LENGTH_MAX) {
+    return invalid(fmt::format("draft_length {}, wanted 0 to {}", options.draft_length, OUTRIDER_DRAFT_LENGTH_MAX));
+  }
+  if (tokens == nullptr && capacity > 0) return not_null("tokens", tokens);
+  if (tokens != nullptr && capacity < static_cast<std::uint64_t>(options.max_tokens)) {
+    return invalid(fmt::format("tokens: room for {}, wanted max_tokens {}", capacity, options.max_tokens));
+  }
+  ASSIGN_OR_RETURN(const auto stops, token_array("stop_tokens", options.stop_tokens, options.stop_token_count));
+  Generate request{.prompt = {prompt.begin(), prompt.end()},
+                   .max_tokens = options.max_tokens,
+                   .draft_length = options.draft_length,
+                   .stop_ids = {},
+                   .wait_ms = kVerifierWaitMs,
+                   .sampling = pair.sampling()};
+  if (options.ignore_stop_tokens == 0) {
+    request.stop_ids =
+        options.stop_tokens == nullptr ? pair.stop_ids() : std::vector<TokenId>(stops.begin(), stops.end());
+  }
+  StreamingDetokenizer detokenizer(pair.tokenizer(), /*skip_special=*/true);
+  bool stopped = false;
+  const auto show = [&](std::span<const TokenId> fresh, const std::string& text) {
+    if (options.on_tokens == nullptr) return true;
+    stopped = options.on_tokens(options.user, fresh.data(), fresh.size(), text.data(), text.size()) != 0;
+    return !stopped;
+  };
+  ASSIGN_OR_RETURN(const Generation generation, pair.generate_speculative(request, [&](std::span<const TokenId> fresh) {
+    std::string text;
+    for (const TokenId token : fresh) text += detokenizer.push(token);
+    return show(fresh, text);
+  }));
+  if (const std::string rest = detokenizer.finish(); !stopped && !rest.empty()) show({}, rest);
+  if (generation.tokens.size() > static_cast<std::uint64_t>(options.max_tokens)) {
+    return Error{Errc::kMalformed,
+                 fmt::format("{} tokens came, wanted at most {}", generation.tokens.size(), options.max_tokens)};
+  }
+  if (tokens != nullptr) std::copy(generation.tokens.begin(), generation.tokens.end(), tokens);
+  if (out != nullptr) fill(generation, stopped, out);
+  return {};
+}
+
+}  // namespace
+}  // namespace outrider
+
+using namespace outrider;
+
+uint32_t outrider_abi_version(void) { return OUTRIDER_ABI_VERSION; }
+
+const char* outrider_status_name(outrider_status status) {
+  if (status == OUTRIDER_OK) return "ok";
+  for (int code = 0; code <= static_cast<int>(Errc::kIo); ++code) {
+    if (to_status(static_cast<Errc>(code)) == status) return to_string(static_cast<Errc>(code));
+  }
+  return "unknown";
+}
+
+// ---- pairs ----
+
+outrider_status pair_open_local(const char* target, const char* assistant, const char* dtype, int32_t threads,
+                                outrider_pair** pair, outrider_error* error) {
+  return guarded(error, [&]() -> Result<void> {
+    RETURN_IF_ERROR(not_null("pair", pair));
+    PairPaths paths;
+    ASSIGN_OR_RETURN(paths.backbone, path_of("target", target));
+    if (assistant != nullptr) {
+      ASSIGN_OR_RETURN(paths.assistant, path_of("assistant", assistant));
+    }
+    ASSIGN_OR_RETURN(const WeightType type, parse_weight_type(dtype == nullptr ? "bf16" : dtype));
+    if (threads < 0 || threads > kThreadsMax)
+      return invalid(fmt::format("threads {}, wanted 0 to {}", threads, kThreadsMax));
+    init_logging_once();
+    ASSIGN_OR_RETURN(auto opened, Pair::open_local(paths, type, threads));
+    *pair = new outrider_pair{std::move(opened)};
+    return {};
+  });
+}
+
+outrider_status pair_open_remote(const char* address, const char* target, outrider_pair** pair, outrider_error* error) {
+  return guarded(error, [&]() -> Result<void> {
+    RETURN_IF_ERROR(not_null("pair", pair));
+    RETURN_IF_ERROR(not_null("address", address));
+    ASSIGN_OR_RETURN(const std::string backbone, path_of("target", target));
+    init_logging_once();
+    ASSIGN_OR_RETURN(auto opened, Pair::open_remote(address, backbone));
+    *pair = new outrider_pair{std::move(opened)};
+    return {};
+  });
+}
+
+void pair_close(outrider_pair* pair) { delete pair; }
+
+// ---- the text of a pair ----
+
+outrider_status outrider_encode_user_turn(const outrider_pair* pair, const char* text, size_t bytes, int32_t* tokens,
+                                          size_t capacity, size_t* count, outrider_error* error) {
+  return guarded(error, [&]() -> Result<void> {
+    RETURN_IF_ERROR(not_null("pair", pair));
+    RETURN_IF_ERROR(not_null("count", count));
+    ASSIGN_OR_RETURN(const auto turn, array("text", text, bytes, kTextBytesMax));
+    ASSIGN_OR_RETURN(const std::vector<TokenId> ids,
+                     render_user_turn(pair->pair->tokenizer(), {turn.data(), turn.size()}, pair->pair->chat_format()));
+    return copy_out("tokens", std::span(ids), 0, tokens, capacity, count);
+  });
+}
+
+outrider_status outrider_decode_tokens(const outrider_pair* pair, const int32_t* tokens, size_t count, char* text,
+                                       size_t capacity, size_t* bytes, outrider_error* error) {
+  return guarded(error, [&]() -> Result<void> {
+    RETURN_IF_ERROR(not_null("pair", pair));
+    RETURN_IF_ERROR(not_null("bytes", bytes));
+    ASSIGN_OR_RETURN(const auto ids, token_array("tokens", tokens, count));
+    const std::string decoded = pair->pair->tokenizer().decode(ids, /*skip_special=*/true);
+    RETURN_IF_ERROR(copy_out("text", std::span(decoded.data(), decoded.size()), 1, text, capacity, bytes));
+    text[decoded.size()] = '\0';
+    return {};
+  });
+}
+
+int outrider_is_stop_token(const outrider_pair* pair, int32_t token) {
+  if (pair == nullptr) return 0;
+  const std::vector<TokenId>& ids = pair->pair->stop_ids();
+  return std::find(ids.begin(), ids.end(), token) != ids.end() ? 1 : 0;
+}
+
+// ---- step by step ----
+
+outrider_status pair_session_open(outrider_pair* pair, outrider_session** session, outrider_error* error) {
+  return guarded(error, [&]() -> Result<void> {
+    RETURN_IF_ERROR(not_null("pair", pair));
+    RETURN_IF_ERROR(not_null("session", session));
+    ASSIGN_OR_RETURN(auto opened, PairSession::open(pair->pair));
+    *session = new outrider_session{std::move(opened)};
+    return {};
+  });
+}
+
+void pair_session_close(outrider_session* session) { delete session; }
+
+outrider_status pair_prefill(outrider_session* session, const int32_t* tokens, size_t count, int32_t* first_token,
+                             outrider_error* error) {
+  return guarded(error, [&]() -> Result<void> {
+    RETURN_IF_ERROR(not_null("session", session));
+    session->session->end_text();  // whatever is wrong with the rest
+    RETURN_IF_ERROR(not_null("first_token", first_token));
+    ASSIGN_OR_RETURN(const auto prompt, token_array("tokens", tokens, count));
+    ASSIGN_OR_RETURN(*first_token, session->session->prefill(prompt));
+    return {};
+  });
+}
+
+outrider_status pair_decode_one(outrider_session* session, int32_t* next_token, outrider_error* error) {
+  return guarded(error, [&]() -> Result<void> {
+    RETURN_IF_ERROR(not_null("session", session));
+    RETURN_IF_ERROR(not_null("next_token", next_token));
+    ASSIGN_OR_RETURN(*next_token, session->session->decode_one());
+    return {};
+  });
+}
+
+outrider_status pair_draft_tokens(outrider_session* session, size_t count, int32_t* drafts, size_t* drafted,
+                                  outrider_error* error) {
+  const outrider_status status = guarded(error, [&]() -> Result<void> {
+    RETURN_IF_ERROR(not_null("session", session));
+    RETURN_IF_ERROR(not_null("drafts", drafts));
+    RETURN_IF_ERROR(not_null("drafted", drafted));
+    if (count > OUTRIDER_DRAFT_LENGTH_MAX)
+      return invalid(fmt::format("{} drafts, wanted 1 to {}", count, OUTRIDER_DRAFT_LENGTH_MAX));
+    ASSIGN_OR_RETURN(const std::vector<TokenId> candidates,
+                     session->session->draft_tokens(static_cast<std::int32_t>(count)));
+    return copy_out("drafts", std::span(candidates), 0, drafts, count, drafted);
+  });
+  if (status == OUTRIDER_OK && *drafted == 0)
+    say(error, "no candidates: no drafter has joined, it was late, or the context ends here");
+  return status;
+}
+
+outrider_status pair_verify_tokens(outrider_session* session, const int32_t* drafts, size_t count, size_t* accepted,
+                                   int32_t* next_token, outrider_error* error) {
+  return guarded(error, [&]() -> Result<void> {
+    RETURN_IF_ERROR(not_null("session", session));
+    RETURN_IF_ERROR(not_null("accepted", accepted));
+    RETURN_IF_ERROR(not_null("next_token", next_token));
+    ASSIGN_OR_RETURN(const auto ids,
+                     array("drafts", drafts, count, static_cast<std::size_t>(OUTRIDER_DRAFT_LENGTH_MAX)));
+    ASSIGN_OR_RETURN(const PairSession::Verified verified, session->session->verify_tokens(ids));
+    *accepted = static_cast<std::size_t>(verified.accepted);
+    *next_token = verified.next_token;
+    return {};
+  });
+}
+
+// ---- from prompt to end ----
+
+outrider_status pair_generate_speculative(outrider_pair* pair, const int32_t* prompt, size_t count,
+                                          const outrider_generate_options* options, int32_t* tokens, size_t capacity,
+                                          outrider_generation* generation, outrider_error* error) {
+  return guarded(error, [&]() -> Result<void> {
+    RETURN_IF_ERROR(not_null("pair", pair));
+    ASSIGN_OR_RETURN(const auto ids, token_array("prompt tokens", prompt, count));
+    outrider_generate_options chosen = OUTRIDER_GENERATE_OPTIONS_INIT;
+    if (options != nullptr) {
+      ASSIGN_OR_RETURN(chosen, known_part("options", options));
+    }
+    if (generation != nullptr && generation->size < sizeof *generation) {
+      return invalid(fmt::format("generation: size {}, wanted {}", generation->size, sizeof *generation));
+    }
+    return generate(*pair->pair, ids, chosen, tokens, capacity, generation);
+  });
+}

@@ -1,0 +1,610 @@
+#include "http-server/api_server.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "common/base/time.h"
+#include "common/model/config.h"
+#include "common/tokenizer/detokenizer.h"
+#include "common/tokenizer/stop_matcher.h"
+#include "common/transport/client.h"
+
+namespace outrider {
+namespace {
+using Json = nlohmann::json;
+
+/// Longest answer of a chat that does not say. Not the whole context, which vLLM takes: the verifier sets the memory
+/// of the longest possible answer aside, so that few such requests would fit at once.
+constexpr std::int64_t kMaxTokens = 8192;
+
+HttpReply json_reply(const Json& json) { return {.status = 200, .body = to_text(json)}; }
+
+HttpReply error_reply(const ApiError& error) {
+  HttpReply reply{.status = error.status, .body = error_body(error)};
+  if (error.status == 429 || error.status == 503) reply.headers.emplace_back("Retry-After", "1");
+  return reply;
+}
+
+std::int64_t unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::uint64_t random_number() {
+  thread_local std::mt19937_64 generator{std::random_device()()};
+  return generator();
+}
+
+std::string bytes_of(const Tokenizer& tokenizer, TokenId token) {
+  if (const auto byte = tokenizer.byte_value(token)) return std::string(1, static_cast<char>(*byte));
+  return tokenizer.plain_text(token);
+}
+
+/// One choice's tokens as what they say, up to the first stop string.
+class AnswerReader {
+ public:
+  AnswerReader(const Tokenizer& tokenizer, const CompletionRequest& request, std::span<const TokenId> prompt)
+      : stops_(StopMatcher::create(request.stop).value()), text_(tokenizer, /*skip_special=*/true) {
+    if (request.chat) chat_.emplace(tokenizer, prompt);
+  }
+
+  /// @return whether a stop string is complete: then the answer ends with this token.
+  template <typename OnEvent>
+  bool push(TokenId token, const OnEvent& on_event) {
+    if (chat_)
+      pass(chat_->push(token), on_event);
+    else
+      content(text_.push(token), on_event);
+    return stops_.stopped();
+  }
+  /// Ends the answer. @return its finish_reason.
+  template <typename OnEvent>
+  const char* finish(FinishReason reason, const OnEvent& on_event) {
+    const bool cut_off = reason == FinishReason::kLength;
+    ChatFinish finish = cut_off ? ChatFinish::kLength : ChatFinish::kStop;
+    if (chat_) {
+      std::vector<ChatEvent> rest;
+      finish = chat_->finish(cut_off, rest);
+      pass(rest, on_event);
+    } else {
+      content(text_.finish(), on_event);
+    }
+    if (const std::string rest = stops_.finish(); !rest.empty())
+      on_event(ChatEvent{ChatEvent::Kind::kContent, rest, {}});
+    if (stops_.stopped()) return "stop";
+    return finish == ChatFinish::kToolCalls ? "tool_calls" : finish == ChatFinish::kLength ? "length" : "stop";
+  }
+
+ private:
+  template <typename OnEvent>
+  void content(const std::string& piece, const OnEvent& on_event) {
+    std::string text = stops_.push(piece);
+    if (!text.empty()) on_event(ChatEvent{ChatEvent::Kind::kContent, std::move(text), {}});
+  }
+  template <typename OnEvent>
+  void pass(const std::vector<ChatEvent>& events, const OnEvent& on_event) {
+    for (const ChatEvent& event : events) {
+      if (stops_.stopped()) return;
+      if (event.kind == ChatEvent::Kind::kContent)
+        content(event.text, on_event);
+      else
+        on_event(event);
+    }
+  }
+
+  StopMatcher stops_;
+  std::optional<ChatParser> chat_;
+  StreamingDetokenizer text_;
+};
+
+/// Most bytes of a reply that its client may leave unread: far more than an answer without log-probabilities has.
+constexpr std::size_t kUnreadBytesMax = 64u << 20;
+
+/// A reply that is made on a thread of its own while it is sent: whoever reads slowly, or goes away, does not hold up
+/// the conversation with the coordinator. Who leaves kUnreadBytesMax unread is as good as gone.
+class StreamedReply {
+ public:
+  using Emit = std::function<void(std::string piece)>;
+  /// @param job  emits pieces until it ends, or soon after `gone` says so. @return why there is no more.
+  using Job = std::function<std::optional<ApiError>(const Emit& emit, const std::function<bool()>& gone)>;
+
+  StreamedReply(Job job, std::function<bool()> gone)
+      : gone_(std::move(gone)), thread_([this, job = std::move(job)] { run(job); }) {}
+  ~StreamedReply() { dropped_ = true; }
+
+  /// Waits for the first piece. @return the error, if that came instead.
+  std::optional<ApiError> wait_for_first() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return ended_ || !pieces_.empty(); });
+    return pieces_.empty() ? error_ : std::nullopt;
+  }
+  /// As HttpReply::next.
+  std::optional<std::string> next() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::milliseconds(100), [&] { return ended_ || !pieces_.empty(); });
+    if (pieces_.empty()) return ended_ ? std::nullopt : std::optional<std::string>("");
+    std::string all;  // one write for what has come meanwhile
+    for (const std::string& piece : std::exchange(pieces_, {})) all += piece;
+    unread_ = 0;
+    return all;
+  }
+
+ private:
+  void run(const Job& job) {
+    std::optional<ApiError> error;
+    try {
+      error = job([this](std::string piece) { push(std::move(piece)); }, [this] { return dropped_ || gone_(); });
+    } catch (const std::exception& exception) {
+      error = ApiError{500, exception.what()};
+    }
+    const std::lock_guard lock(mutex_);
+    if (error && overrun_)
+      error->message = fmt::format("the client left {} bytes of the reply unread", kUnreadBytesMax);
+    if (error && emitted_) pieces_.push_back(error_chunk(*error));
+    if (emitted_) pieces_.emplace_back(kDoneChunk);
+    error_ = std::move(error);
+    ended_ = true;
+    changed_.notify_all();
+  }
+  void push(std::string piece) {
+    if (piece.empty()) return;
+    const std::lock_guard lock(mutex_);
+    unread_ += piece.size();
+    if (unread_ > kUnreadBytesMax) dropped_ = overrun_ = true;
+    if (!dropped_) pieces_.push_back(std::move(piece));
+    emitted_ = true;
+    changed_.notify_all();
+  }
+
+  const std::function<bool()> gone_;
+  std::atomic<bool> dropped_ = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::string> pieces_;
+  std::size_t unread_ = 0;  ///< bytes of them
+  std::optional<ApiError> error_;
+  bool emitted_ = false, ended_ = false;
+  bool overrun_ = false;  ///< more than kUnreadBytesMax of them
+  std::jthread thread_;   // last: it uses the others
+};
+
+}  // namespace
+
+Result<ServedModel> load_served_model(const std::filesystem::path& backbone, const std::string& name,
+                                      DraftLength draft_length) {
+  ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(backbone));
+  ASSIGN_OR_RETURN(ChatFormat format, load_chat_format(backbone));
+  ASSIGN_OR_RETURN(std::vector<TokenId> eos_ids, load_eos_token_ids(backbone));
+  ASSIGN_OR_RETURN(const TextConfig config, load_text_config(backbone));
+  ASSIGN_OR_RETURN(std::vector<TokenId> suppress_tokens, load_suppress_tokens(backbone));
+  ASSIGN_OR_RETURN(const GenerationDefaults advised, load_generation_defaults(backbone));
+  ApiDefaults defaults{.model = name,
+                       .vocab_size = static_cast<std::int32_t>(config.vocab_size),
+                       .sampling = {.temperature = advised.temperature.value_or(1),
+                                    .top_k = advised.top_k.value_or(0),
+                                    .top_p = advised.top_p.value_or(1),
+                                    .suppress_tokens = std::move(suppress_tokens)},
+                       .draft_length = draft_length};
+  RETURN_IF_ERROR(check_sampling(defaults.sampling, defaults.vocab_size));
+  return ServedModel{.tokenizer = std::move(tokenizer),
+                     .format = std::move(format),
+                     .eos_ids = std::move(eos_ids),
+                     .context_max = config.max_position_embeddings,
+                     .defaults = std::move(defaults)};
+}
+
+/// One request to generate, from its arrival to its end.
+struct ApiServer::Work {
+  CompletionRequest request;
+  std::vector<std::vector<TokenId>> prompts;
+  ReplyHead head;
+  TimePoint arrived{};
+  FinishedRequest facts;
+  std::int64_t cached_tokens = 0;  ///< of each prompt's first choice: the others find the prompt that it computed
+  std::string client;              ///< HTTP's address of it
+  std::function<bool()> server_ends;
+
+  /// Why nobody waits for the reply any more.
+  ApiError cut_off() const {
+    return server_ends() ? ApiError{503, "the server ends"} : ApiError{kClientGone, "the client went away"};
+  }
+
+  std::size_t choices() const { return prompts.size() * static_cast<std::size_t>(request.n); }
+  Usage usage() const { return {facts.prompt_tokens, cached_tokens, facts.generated_tokens, facts.metrics}; }
+};
+
+/// Where a request's choices go as they come.
+class ApiServer::ChoiceSink {
+ public:
+  virtual ~ChoiceSink() = default;
+  virtual void begin(std::size_t index) = 0;
+  virtual void round(std::size_t index, const ReportedRound& reported) = 0;  ///< of the tokens that come next
+  virtual void score(std::size_t index, TokenScore score) = 0;               ///< of the token whose events come next
+  virtual void event(std::size_t index, const ChatEvent& event) = 0;
+  virtual void end(std::size_t index, const char* finish_reason) = 0;
+};
+
+class ApiServer::CollectingSink final : public ChoiceSink {
+ public:
+  explicit CollectingSink(const Work& work) : choices(work.choices()) {}
+  void begin(std::size_t) override {}
+  void round(std::size_t, const ReportedRound&) override {}
+  void score(std::size_t index, TokenScore score) override { choices[index].scores.push_back(std::move(score)); }
+  void event(std::size_t index, const ChatEvent& event) override { append(event, choices[index].message); }
+  void end(std::size_t index, const char* finish_reason) override { choices[index].finish_reason = finish_reason; }
+
+  std::vector<Choice> choices;
+};
+
+class ApiServer::StreamingSink final : public ChoiceSink {
+ public:
+  StreamingSink(const Work& work, const StreamedReply::Emit& emit)
+      : work_(work), emit_(emit), choices_(work.choices()), open_(work.choices()) {}
+  void begin(std::size_t index) override { emit_(first_chunk(work_.head, index)); }
+  void round(std::size_t index, const ReportedRound& reported) override {
+    emit_(round_chunk(work_.head, index, reported));
+  }
+  void score(std::size_t index, TokenScore score) override { choices_[index].scores.push_back(std::move(score)); }
+  void event(std::size_t index, const ChatEvent& event) override {
+    Sent& choice = choices_[index];
+    std::string chunk = event_chunk(work_.head, index, event, choice.calls, choice.scores);
+    if (!chunk.empty()) choice.scores.clear();
+    emit_(std::move(chunk));
+    if (event.kind == ChatEvent::Kind::kToolCallEnd) ++choice.calls;
+  }
+  void end(std::size_t index, const char* finish_reason) override {
+    const bool last = --open_ == 0 && !work_.request.include_usage;
+    const Usage usage = work_.usage();
+    emit_(finish_chunk(work_.head, index, finish_reason, choices_[index].scores, last ? &usage : nullptr));
+  }
+
+ private:
+  struct Sent {
+    std::size_t calls = 0;
+    std::vector<TokenScore> scores;  ///< not sent yet
+  };
+  const Work& work_;
+  const StreamedReply::Emit& emit_;
+  std::vector<Sent> choices_;
+  std::size_t open_;  ///< choices that have not ended
+};
+
+/// One choice's tokens as what its sink is told.
+class ApiServer::ChoiceReader {
+ public:
+  ChoiceReader(const Tokenizer& tokenizer, const Work& work, std::span<const TokenId> prompt, std::size_t index,
+               ChoiceSink& sink)
+      : tokenizer_(tokenizer),
+        request_(work.request),
+        index_(index),
+        sink_(sink),
+        answer_(tokenizer, work.request, prompt),
+        round_text_(tokenizer, /*skip_special=*/true) {}
+
+  /// Of the tokens that come next.
+  void round(const RoundReport& round) { round_ = round; }
+  /// @param so_far  all of the choice, with the logprobs that the request wants. @return whether a stop string is
+  /// complete.
+  bool push(std::span<const TokenId> tokens, const Generation& so_far) {
+    begin();
+    if (request_.report_rounds) report_round(tokens);
+    for (const TokenId token : tokens) {
+      if (request_.sampling.logprobs)
+        sink_.score(index_, score(token, so_far.logprobs[static_cast<std::size_t>(count_)]));
+      ++count_;
+      if (answer_.push(token, [this](const ChatEvent& event) { sink_.event(index_, event); })) return true;
+    }
+    return false;
+  }
+  /// @return its finish_reason; the sink is not told of the end yet.
+  const char* finish(FinishReason reason) {
+    begin();
+    return answer_.finish(reason, [this](const ChatEvent& event) { sink_.event(index_, event); });
+  }
+  /// Tokens that belong to it.
+  std::int64_t count() const { return count_; }
+
+ private:
+  void begin() {
+    if (!std::exchange(begun_, true)) sink_.begin(index_);
+  }
+  TokenScore score(TokenId token, const TokenLogprobs& logprobs) {
+    TokenScore result{.token = {bytes_of(tokenizer_, token), logprobs.logprob}, .top = {}, .text_offset = characters_};
+    for (const Logprob& other : logprobs.top) result.top.push_back({bytes_of(tokenizer_, other.token), other.logprob});
+    characters_ +=
+        static_cast<std::size_t>(std::ranges::count_if(result.token.bytes, [](char c) { return (c & 0xC0) != 0x80; }));
+    return result;
+  }
+  void report_round(std::span<const TokenId> tokens) {
+    ReportedRound reported{.tokens = {}, .round = std::exchange(round_, std::nullopt), .drafts = {}};
+    for (const TokenId token : tokens) reported.tokens.push_back(round_text_.push(token));
+    if (reported.round) {
+      for (const TokenId token : reported.round->drafts) reported.drafts.push_back(bytes_of(tokenizer_, token));
+    }
+    sink_.round(index_, reported);
+  }
+
+  const Tokenizer& tokenizer_;
+  const CompletionRequest& request_;
+  const std::size_t index_;
+  ChoiceSink& sink_;
+  AnswerReader answer_;
+  StreamingDetokenizer round_text_;
+  std::optional<RoundReport> round_;
+  std::int64_t count_ = 0;
+  std::size_t characters_ = 0;
+  bool begun_ = false;
+};
+
+ApiServer::ApiServer(TransportContext& context, ServedModel model, ApiOptions options)
+    : context_(context),
+      model_(std::move(model)),
+      options_(std::move(options)),
+      started_(unix_seconds()) {}
+
+std::vector<HttpRoute> ApiServer::routes() {
+  const auto version = [this](const HttpRequest&) { return json_reply({{"version", options_.version}}); };
+  const auto health = [](const HttpRequest&) { return json_reply({{"status", "ok"}}); };
+  return {{"POST", "/v1/chat/completions", [this](const HttpRequest& http) { return complete(http, true); }},
+          {"POST", "/v1/completions", [this](const HttpRequest& http) { return complete(http, false); }},
+          {"GET", "/v1/models", [this](const HttpRequest&) { return models(); }},
+          {"GET", "/v1/models/" + model_.defaults.model, [this](const HttpRequest&) { return model(); }},
+          {"POST", "/tokenize", [this](const HttpRequest& http) { return tokenize(http); }},
+          {"POST", "/detokenize", [this](const HttpRequest& http) { return detokenize(http); }},
+          {"GET", "/v1/outrider/status", [this](const HttpRequest&) { return status_reply(); }},
+          {"GET", "/health", health, /*needs_key=*/false},
+          {"GET", "/ready", [this](const HttpRequest&) { return ready(); }, /*needs_key=*/false},
+          {"GET", "/version", version, /*needs_key=*/false}};
+}
+
+ApiError ApiServer::api_error(const Error& error) const {
+  switch (error.code) {
+    case Errc::kInvalidArgument: return {400, error.message};
+    case Errc::kUnsupported: return {400, error.message};
+    case Errc::kOutOfRange: return {.status = 400, .message = error.message, .code = "context_length_exceeded"};
+    case Errc::kUnavailable: return {503, error.message};
+    case Errc::kPeerGone: return {503, error.message};
+    case Errc::kTimeout: return {503, error.message};
+    default: return {500, error.message};
+  }
+}
+
+std::vector<TokenId> ApiServer::encode(const std::string& text) const {
+  return encode_with_bos(model_.tokenizer, text);
+}
+
+ApiResult<std::vector<TokenId>> ApiServer::render(const Conversation& conversation) const {
+  Result<std::vector<TokenId>> prompt = render_chat(model_.tokenizer, model_.format, conversation);
+  if (prompt) return std::move(*prompt);
+  ApiError error = api_error(prompt.error());
+  if (error.status == 400) error.param = "messages";
+  return error;
+}
+
+ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest& http, bool chat) {
+  auto work = std::make_shared<Work>();
+  work->arrived = now();
+  work->client = http.client;
+  work->server_ends = http.server_ends;
+  ApiResult<CompletionRequest> parsed =
+      chat ? parse_chat_completion(http.body, model_.defaults) : parse_completion(http.body, model_.defaults);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
+  CompletionRequest& request = work->request = std::move(std::get<CompletionRequest>(parsed));
+  if (!request.has_seed) request.sampling.seed = random_number();
+  if (const auto checked = check_sampling(request.sampling, model_.defaults.vocab_size); !checked)
+    return api_error(checked.error());
+  if (chat) {
+    ApiResult<std::vector<TokenId>> prompt = render(request.conversation);
+    if (const auto* error = std::get_if<ApiError>(&prompt)) return *error;
+    work->prompts.push_back(std::get<std::vector<TokenId>>(std::move(prompt)));
+  }
+  for (Prompt& prompt : request.prompts) {
+    const auto* text = std::get_if<std::string>(&prompt);
+    work->prompts.push_back(text != nullptr ? encode(*text) : std::get<std::vector<TokenId>>(std::move(prompt)));
+  }
+  for (const std::vector<TokenId>& prompt : work->prompts)
+    work->facts.prompt_tokens += static_cast<std::int64_t>(prompt.size());
+  work->head = {.chat = chat,
+                .logprobs = request.sampling.logprobs.has_value(),
+                .id = fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", random_number()),
+                .model = model_.defaults.model,
+                .created = unix_seconds()};
+  return work;
+}
+
+HttpReply ApiServer::complete(const HttpRequest& http, bool chat) {
+  const TimePoint arrived = now();
+  ApiResult<std::shared_ptr<Work>> prepared = prepare(http, chat);
+  if (const auto* error = std::get_if<ApiError>(&prepared)) {
+    FinishedRequest refused;
+    refused.status = error->status;
+    refused.total = now() - arrived;
+    options_.on_finished(refused);
+    return error_reply(*error);
+  }
+  const std::shared_ptr<Work> work = std::get<std::shared_ptr<Work>>(std::move(prepared));
+  if (!work->request.stream) {
+    CollectingSink sink(*work);
+    if (const std::optional<ApiError> error = run(*work, sink, http.gone)) return error_reply(*error);
+    return {.status = 200, .body = completion_body(work->head, sink.choices, work->usage())};
+  }
+  const auto job = [this, held = work](const StreamedReply::Emit& emit, const std::function<bool()>& gone) mutable {
+    const std::shared_ptr<Work> mine = std::move(held);  // until the job ends, however long its pieces take
+    StreamingSink sink(*mine, emit);
+    std::optional<ApiError> error = run(*mine, sink, gone);
+    if (!error && mine->request.include_usage) emit(usage_chunk(mine->head, mine->usage()));
+    return error;
+  };
+  const auto streamed = std::make_shared<StreamedReply>(job, http.gone);
+  if (const std::optional<ApiError> error = streamed->wait_for_first()) return error_reply(*error);
+  return {.status = 200,
+          .body = "",
+          .content_type = "text/event-stream",
+          .headers = {{"Cache-Control", "no-cache"}},
+          .next = [streamed] { return streamed->next(); }};
+}
+
+std::optional<ApiError> ApiServer::run(Work& work, ChoiceSink& sink, const std::function<bool()>& gone) {
+  std::optional<ApiError> error = generate_choices(work, sink, gone);
+  work.facts.status = error ? error->status : 200;
+  work.facts.total = now() - work.arrived;
+  options_.on_finished(work.facts);
+  return error;
+}
+
+Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) const {
+  const CompletionRequest& request = work.request;
+  const auto n = static_cast<std::size_t>(request.n);
+  Generate generate{.prompt = work.prompts[index / n],
+                    .max_tokens = request.max_tokens.value_or(kMaxTokens),
+                    .draft_length = request.draft_length.length,
+                    .stop_ids = request.stop_ids,
+                    .wait_ms = kVerifierWaitMs,
+                    .sampling = request.sampling,
+                    .policy = request.draft_length.policy,
+                    .report_rounds = request.report_rounds,
+                    .on_behalf_of = work.client,
+                    .shorten = !request.max_tokens};
+  if (!request.ignore_eos)
+    generate.stop_ids.insert(generate.stop_ids.end(), model_.eos_ids.begin(), model_.eos_ids.end());
+  generate.sampling.seed = seed_of_choice(generate.sampling.seed, index % n);
+  return generate;
+}
+
+std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink, const std::function<bool()>& gone) {
+  Result<Client> client = Client::connect(context_, options_.coordinator);
+  if (!client) return api_error(client.error());
+  std::vector<Generate> generates;
+  std::deque<ChoiceReader> readers;  // which do not move
+  for (std::size_t index = 0; index < work.choices(); ++index) {
+    generates.push_back(generate_of_choice(work, index));
+    readers.emplace_back(model_.tokenizer, work, work.prompts[index / static_cast<std::size_t>(work.request.n)], index,
+                         sink);
+  }
+  FinishedRequest& facts = work.facts;
+  std::vector<std::optional<TimePoint>> last_tokens(readers.size());
+  const auto on_tokens = [&](std::size_t index, std::span<const TokenId> tokens) {
+    const TimePoint arrival = now();
+    if (!facts.time_to_first_token) facts.time_to_first_token = arrival - work.arrived;
+    if (last_tokens[index]) facts.inter_token_gaps.push_back(arrival - *last_tokens[index]);
+    last_tokens[index] = arrival;
+    ChoiceReader& reader = readers[index];
+    const std::int64_t before = reader.count();
+    if (reader.push(tokens, client->so_far())) client->end_answer(reader.count());
+    facts.generated_tokens += reader.count() - before;
+  };
+  const auto on_end = [&](std::size_t index, const Generation& generation) {
+    add(facts.metrics, generation.metrics);
+    if (index % static_cast<std::size_t>(work.request.n) == 0)
+      work.cached_tokens += generation.metrics.cached_prompt_tokens;
+    const char* finish_reason = readers[index].finish(generation.reason);
+    facts.choices.push_back({.finish_reason = finish_reason,
+                             .prompt_tokens = std::ssize(generates[index].prompt),
+                             .generated_tokens = readers[index].count(),
+                             .metrics = generation.metrics});
+    sink.end(index, finish_reason);
+  };
+  const Result<std::vector<Generation>> generations = client->generate_all(
+      generates, {.on_tokens = on_tokens,
+                  .on_round = [&](std::size_t index, const RoundReport& round) { readers[index].round(round); },
+                  .on_end = on_end,
+                  .cancelled = gone});
+  if (!generations) {
+    ApiError error = api_error(generations.error());
+    const Result<Status> status =
+        generations.error().code == Errc::kUnavailable ? client->status() : Result<Status>(generations.error());
+    if (status && status->verifiers > 0) {  // there is a verifier, and it has too much to do
+      error.status = 429;
+      error.code = "rate_limit_exceeded";
+    }
+    return error;
+  }
+  if (std::ranges::any_of(*generations, &Generation::cancelled)) return work.cut_off();
+  return std::nullopt;
+}
+
+// ---- the rest ----
+
+HttpReply ApiServer::model() const {
+  return json_reply({{"id", model_.defaults.model},
+                     {"object", "model"},
+                     {"created", started_},
+                     {"owned_by", "outrider"},
+                     {"max_model_len", model_.context_max}});
+}
+
+HttpReply ApiServer::models() const {
+  return json_reply({{"object", "list"}, {"data", Json::array({Json::parse(model().body)})}});
+}
+
+Result<Status> ApiServer::status() const {
+  ASSIGN_OR_RETURN(Client client, Client::connect(context_, options_.coordinator));
+  return client.status();
+}
+
+HttpReply ApiServer::status_reply() const {
+  const Result<Status> status = this->status();
+  if (!status) return error_reply({503, status.error().message});
+  Json workers = Json::array();
+  for (const WorkerStatus& worker : status->workers) {
+    const bool verifier = worker.role == Role::kVerifier;
+    workers.push_back({{"role", verifier ? "verifier" : "drafter"},
+                       {"name", worker.name},
+                       {"sessions", worker.sessions},
+                       {"draining", worker.draining},
+                       {"rtt_ms", worker.rtt_ns > 0 ? Json(static_cast<double>(worker.rtt_ns) / 1e6) : Json()}});
+    if (verifier) workers.back().update({{"kv_bytes", worker.kv_bytes}, {"kv_bytes_max", worker.kv_bytes_max}});
+  }
+  return json_reply({{"model", model_.defaults.model},
+                     {"version", options_.version},
+                     {"sessions", status->sessions},
+                     {"waiting", status->waiting},
+                     {"workers", std::move(workers)}});
+}
+
+HttpReply ApiServer::ready() const {
+  const Result<Status> status = this->status();
+  if (!status) return error_reply({503, status.error().message});
+  if (status->verifiers == 0) return error_reply({503, "no verifier has joined"});
+  return json_reply({{"status", "ready"},
+                     {"verifiers", status->verifiers},
+                     {"drafters", status->drafters},
+                     {"sessions", status->sessions}});
+}
+
+HttpReply ApiServer::tokenize(const HttpRequest& http) const {
+  const ApiResult<TokenizeRequest> parsed = parse_tokenize(http.body, model_.defaults);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return error_reply(*error);
+  const auto& request = std::get<TokenizeRequest>(parsed);
+  std::vector<TokenId> tokens;
+  if (const auto* text = std::get_if<std::string>(&request.text)) {
+    tokens = request.add_special_tokens ? encode(*text) : model_.tokenizer.encode(*text);
+  } else {
+    ApiResult<std::vector<TokenId>> rendered = render(std::get<Conversation>(request.text));
+    if (const auto* error = std::get_if<ApiError>(&rendered)) return error_reply(*error);
+    tokens = std::get<std::vector<TokenId>>(std::move(rendered));
+  }
+  Json strings;
+  if (request.token_strings) {
+    strings = Json::array();
+    for (const TokenId token : tokens) strings.push_back(model_.tokenizer.token_text(token));
+  }
+  return json_reply(
+      {{"count", tokens.size()}, {"max_model_len", model_.context_max}, {"tokens", tokens}, {"token_strs", strings}});
+}
+
+HttpReply ApiServer::detokenize(const HttpRequest& http) const {
+  const ApiResult<std::vector<TokenId>> parsed = parse_detokenize(http.body, model_.defaults);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return error_reply(*error);
+  return json_reply(
+      {{"prompt", model_.tokenizer.decode(std::get<std::vector<TokenId>>(parsed), /*skip_special=*/false)}});
+}
+
+}  // namespace outrider

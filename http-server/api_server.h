@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/protocol/messages.h"
+#include "common/tokenizer/chat_format.h"
+#include "common/tokenizer/tokenizer.h"
+#include "common/transport/endpoint.h"
+#include "http-server/http_server.h"
+#include "http-server/openai.h"
+
+namespace outrider {
+
+/// What a server must know of the model behind its coordinator: nothing of the weights.
+struct ServedModel {
+  Tokenizer tokenizer;
+  ChatFormat format;
+  std::vector<TokenId> eos_ids;
+  std::int64_t context_max = 0;
+  ApiDefaults defaults;
+};
+/// @param backbone  as Tokenizer::load(), load_text_config() and load_chat_format() take it.
+Result<ServedModel> load_served_model(const std::filesystem::path& backbone, const std::string& name,
+                                      DraftLength draft_length);
+
+/// FinishedRequest::status when the client went away: nginx's.
+inline constexpr int kClientGone = 499;
+
+/// Facts of one choice that came to its end.
+struct FinishedChoice {
+  std::string finish_reason;
+  std::int64_t prompt_tokens = 0, generated_tokens = 0;
+  RequestMetrics metrics;
+};
+
+/// Facts of one request to generate, whether it got an answer or not.
+struct FinishedRequest {
+  int status = 200;  ///< or kClientGone; of a stream, what became of it, though its head said 200
+  std::int64_t prompt_tokens = 0, generated_tokens = 0;  ///< sums over choices
+  std::optional<Duration> time_to_first_token;           ///< from the whole request's arrival
+  std::vector<Duration> inter_token_gaps;  ///< between arrivals, each of one or more tokens: vLLM's inter-token latency
+  Duration total{};
+  RequestMetrics metrics;               ///< sums over `choices`
+  std::vector<FinishedChoice> choices;  ///< but for those that were cut short
+};
+
+struct ApiOptions {
+  std::string coordinator;  ///< its address
+  std::string version;
+  std::function<void(const FinishedRequest&)> on_finished = [](const FinishedRequest&) {
+  };  ///< any thread, many at once
+};
+
+/// The endpoints of docs/http.md over a coordinator, of which each request is a client of its own, on behalf of whoever
+/// asked over HTTP. There is no line here: whose turn it is, the coordinator says.
+/// Must outlive the HttpServer that has its routes.
+class ApiServer {
+ public:
+  /// @param context  outlives it.
+  ApiServer(TransportContext& context, ServedModel model, ApiOptions options);
+
+  /// The route table; more may be appended before it is served.
+  std::vector<HttpRoute> routes();
+  /// What the coordinator says of itself and its workers; takes up to 3 s when it does not answer.
+  Result<Status> status() const;
+
+ private:
+  struct Work;
+  class ChoiceReader;
+  class ChoiceSink;
+  class CollectingSink;
+  class StreamingSink;
+
+  HttpReply complete(const HttpRequest& http, bool chat);
+  /// @return what is to be done, or why it can not be.
+  ApiResult<std::shared_ptr<Work>> prepare(const HttpRequest& http, bool chat);
+  ApiResult<std::vector<TokenId>> render(const Conversation& conversation) const;
+  std::vector<TokenId> encode(const std::string& text) const;
+  /// Generates all choices side by side and reports the request as finished. The first that fails ends the others.
+  std::optional<ApiError> run(Work& work, ChoiceSink& sink, const std::function<bool()>& gone);
+  std::optional<ApiError> generate_choices(Work& work, ChoiceSink& sink, const std::function<bool()>& gone);
+  Generate generate_of_choice(const Work& work, std::size_t index) const;
+  ApiError api_error(const Error& error) const;
+  HttpReply models() const;
+  HttpReply model() const;
+  HttpReply ready() const;
+  HttpReply status_reply() const;
+  HttpReply tokenize(const HttpRequest& http) const;
+  HttpReply detokenize(const HttpRequest& http) const;
+
+  TransportContext& context_;
+  const ServedModel model_;
+  const ApiOptions options_;
+  const std::int64_t started_;  ///< Unix seconds
+};
+
+}  // namespace outrider

@@ -1,0 +1,136 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "common/base/ids.h"
+#include "common/policy/policies.h"
+#include "common/protocol/messages.h"
+#include "common/sampling/params.h"
+#include "common/tokenizer/chat.h"
+#include "common/tokenizer/chat_parser.h"
+#include "http-server/api_error.h"
+
+// OpenAI's HTTP API as pure functions: bodies of requests to structs, and results to bodies. Fields and
+// defaults are OpenAI's, then vLLM's; docs/http.md lists them.
+
+namespace outrider {
+
+template <typename T>
+using ApiResult = std::variant<T, ApiError>;
+
+/// What the server answers with where a request does not say.
+struct ApiDefaults {
+  std::string model;  ///< the one model that there is
+  std::int32_t vocab_size = 0;
+  SamplingParams sampling = {};  ///< as the checkpoint advises
+  DraftLength draft_length = {};
+};
+
+/// Text, or tokens.
+using Prompt = std::variant<std::string, std::vector<TokenId>>;
+
+/// One request of /v1/chat/completions or /v1/completions.
+struct CompletionRequest {
+  bool chat = false;
+  Conversation conversation;    ///< of chat
+  std::vector<Prompt> prompts;  ///< of a completion; at least one
+  SamplingParams sampling;      ///< with a seed, if the request has one
+  bool has_seed = false;
+  std::optional<std::int64_t> max_tokens;  ///< none: what the context holds
+  std::int32_t n = 1;
+  DraftLength draft_length = {};
+  std::vector<std::string> stop;
+  std::vector<TokenId> stop_ids;  ///< besides the model's own
+  bool ignore_eos = false;        ///< without the model's own
+  bool stream = false, include_usage = false;
+  bool report_rounds = false;  ///< of a stream: how each round went
+};
+
+/// Most choices of one request: prompts times n.
+inline constexpr std::int64_t kChoicesMax = 64;
+
+ApiResult<CompletionRequest> parse_chat_completion(std::string_view body, const ApiDefaults& defaults);
+ApiResult<CompletionRequest> parse_completion(std::string_view body, const ApiDefaults& defaults);
+
+/// /tokenize: a prompt or a conversation, as vLLM's.
+struct TokenizeRequest {
+  std::variant<std::string, Conversation> text;
+  bool add_special_tokens = true;  ///< <bos>, of a prompt
+  bool token_strings = false;
+};
+ApiResult<TokenizeRequest> parse_tokenize(std::string_view body, const ApiDefaults& defaults);
+/// /detokenize. Ids are within the vocabulary.
+ApiResult<std::vector<TokenId>> parse_detokenize(std::string_view body, const ApiDefaults& defaults);
+
+struct ScoredText {
+  std::string bytes;  ///< of a token; perhaps part of a character
+  float logprob = 0;
+};
+/// One token of an answer and what the model thought of it and of others in its place.
+struct TokenScore {
+  ScoredText token;
+  std::vector<ScoredText> top;
+  std::size_t text_offset = 0;  ///< characters of the answer before it
+};
+
+/// One answer, whole.
+struct Choice {
+  ChatMessage message;             ///< of a completion: its content
+  std::vector<TokenScore> scores;  ///< where the request wants them
+  std::string finish_reason;
+};
+
+/// What a request cost.
+struct Usage {
+  std::int64_t prompt_tokens = 0, cached_tokens = 0;  ///< each prompt once, however many choices it has
+  std::int64_t completion_tokens = 0;                 ///< of all choices
+  RequestMetrics metrics;                             ///< likewise
+};
+
+/// What is the same in every body of one reply.
+struct ReplyHead {
+  bool chat = false;
+  bool logprobs = false;
+  std::string id, model;
+  std::int64_t created = 0;  ///< Unix seconds
+};
+
+std::string completion_body(const ReplyHead& head, const std::vector<Choice>& choices, const Usage& usage);
+
+// Pieces of a streamed reply, each one whole SSE event.
+
+/// The first of a choice: its role. Empty for a completion, which has none.
+std::string first_chunk(const ReplyHead& head, std::size_t index);
+/// More of a choice; empty if the event says nothing to a client (a call is sent whole, at its end).
+/// @param calls   complete calls of this choice before this event
+/// @param scores  of the tokens since the last chunk
+std::string event_chunk(const ReplyHead& head, std::size_t index, const ChatEvent& event, std::size_t calls,
+                        const std::vector<TokenScore>& scores);
+/// The end of a choice. `usage`: of the whole request, in its last chunk.
+std::string finish_chunk(const ReplyHead& head, std::size_t index, const std::string& finish_reason,
+                         const std::vector<TokenScore>& scores, const Usage* usage);
+/// stream_options.include_usage: after all choices.
+std::string usage_chunk(const ReplyHead& head, const Usage& usage);
+/// How some tokens of a choice came to be.
+struct ReportedRound {
+  std::vector<std::string>
+      tokens;  ///< what each adds to the text; joined they are it. Accepted drafts first, then the target's own
+  std::optional<RoundReport> round;  ///< none: the token after the prompt
+  std::vector<std::string> drafts;   ///< of `round`, rejected ones too
+};
+/// speculative.report_rounds: before the chunks of what the round says.
+std::string round_chunk(const ReplyHead& head, std::size_t index, const ReportedRound& reported);
+std::string error_chunk(const ApiError& error);
+inline constexpr std::string_view kDoneChunk = "data: [DONE]\n\n";
+
+/// JSON as it goes out: what is not UTF-8 in it is replaced, never thrown.
+std::string to_text(const nlohmann::json& json);
+
+}  // namespace outrider

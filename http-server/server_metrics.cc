@@ -1,0 +1,264 @@
+#include "http-server/server_metrics.h"
+
+#include <locale>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+namespace outrider {
+namespace {
+using prometheus::BuildCounter;
+using prometheus::BuildGauge;
+using prometheus::BuildHistogram;
+using prometheus::Counter;
+using prometheus::Family;
+using prometheus::Gauge;
+using prometheus::Histogram;
+using prometheus::MetricFamily;
+using prometheus::Registry;
+
+// vLLM's, and below them what a small model needs.
+const Histogram::BucketBoundaries kFirstTokenSeconds = {
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560};
+const Histogram::BucketBoundaries kInterTokenSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1,
+                                                        0.15,  0.2,    0.3,   0.4,  0.5,   0.75, 1,     2.5,
+                                                        5,     7.5,    10,    20,   40,    80};
+const Histogram::BucketBoundaries kRequestSeconds = {0.01, 0.1, 0.3, 0.5, 0.8, 1,   1.5, 2,   2.5, 5,    10,  15,
+                                                     20,   30,  40,  50,  60,  120, 240, 480, 960, 1920, 7680};
+const Histogram::BucketBoundaries kTokens = {1,    2,    5,    10,     20,     50,     100,     200,    500,
+                                             1000, 2000, 5000, 10'000, 20'000, 50'000, 100'000, 200'000};
+
+double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+double seconds_of_ns(std::int64_t ns) { return static_cast<double>(ns) / 1e9; }
+double number(std::int64_t count) { return static_cast<double>(count); }
+
+/// A gauge as it is now; more of them under the same name with add().
+MetricFamily gauges(const char* name, const char* help) {
+  return {.name = std::string("outrider:") + name, .help = help, .type = prometheus::MetricType::Gauge, .metric = {}};
+}
+void add(MetricFamily& family, double value, std::vector<prometheus::ClientMetric::Label> labels = {}) {
+  prometheus::ClientMetric& metric = family.metric.emplace_back();
+  metric.label = std::move(labels);
+  metric.gauge.value = value;
+}
+MetricFamily gauge(const char* name, const char* help, double value) {
+  MetricFamily family = gauges(name, help);
+  add(family, value);
+  return family;
+}
+
+/// Of the coordinator and its workers, which are there or not from one scrape to the next.
+std::vector<MetricFamily> families_of(const Status& status) {
+  MetricFamily workers = gauges("workers", "Workers that have joined");
+  add(workers, status.verifiers, {{"role", "verifier"}});
+  add(workers, status.drafters, {{"role", "drafter"}});
+  MetricFamily rtt = gauges("worker_rtt_seconds", "Round trip of a heartbeat between coordinator and worker, smoothed");
+  MetricFamily sessions = gauges("worker_sessions", "Texts that a worker holds");
+  MetricFamily draining = gauges("worker_draining", "1: the worker takes no new texts");
+  MetricFamily kv_bytes = gauges("worker_kv_bytes", "K/V memory that a verifier has set aside for its texts");
+  MetricFamily kv_bytes_max = gauges("worker_kv_bytes_max", "K/V memory that a verifier has");
+  double used = 0, all = 0;
+  for (const WorkerStatus& worker : status.workers) {
+    const std::vector<prometheus::ClientMetric::Label> labels = {
+        {"role", worker.role == Role::kVerifier ? "verifier" : "drafter"}, {"worker", worker.name}};
+    if (worker.rtt_ns > 0) add(rtt, seconds_of_ns(worker.rtt_ns), labels);
+    add(sessions, worker.sessions, labels);
+    add(draining, worker.draining ? 1 : 0, labels);
+    if (worker.role != Role::kVerifier) continue;
+    add(kv_bytes, number(worker.kv_bytes), labels);
+    add(kv_bytes_max, number(worker.kv_bytes_max), labels);
+    used += number(worker.kv_bytes);
+    all += number(worker.kv_bytes_max);
+  }
+  return {gauge("num_requests_running", "Texts that the coordinator has under way, of all its clients",
+                status.sessions - status.waiting),
+          gauge("num_requests_waiting", "Texts that wait for their turn", status.waiting),
+          gauge("kv_cache_usage_perc", "Share of the verifiers' K/V memory that is set aside; 1 is all",
+                all > 0 ? used / all : 0),
+          std::move(workers),
+          std::move(rtt),
+          std::move(sessions),
+          std::move(draining),
+          std::move(kv_bytes),
+          std::move(kv_bytes_max)};
+}
+
+}  // namespace
+
+struct ServerMetrics::Families {
+  mutable Registry registry;
+
+  Family<Counter>& counters(const char* name, const char* help) {
+    return BuildCounter().Name(std::string("outrider:") + name).Help(help).Register(registry);
+  }
+  Counter& counter(const char* name, const char* help) { return counters(name, help).Add({}); }
+  Gauge& last(const char* name, const char* help) {
+    return BuildGauge().Name(std::string("outrider:") + name).Help(help).Register(registry).Add({});
+  }
+  Histogram& histogram(const char* name, const char* help, const Histogram::BucketBoundaries& buckets) {
+    return BuildHistogram().Name(std::string("outrider:") + name).Help(help).Register(registry).Add({}, buckets);
+  }
+
+  // vLLM's.
+  Histogram& time_to_first_token =
+      histogram("time_to_first_token_seconds", "Arrival of a request to its first token", kFirstTokenSeconds);
+  Histogram& inter_token_latency = histogram("inter_token_latency_seconds",
+                                             "Between two arrivals of tokens, each of one or more", kInterTokenSeconds);
+  Histogram& e2e_request_latency = histogram(
+      "e2e_request_latency_seconds", "Arrival of a request to its end, of those that succeeded", kRequestSeconds);
+  Histogram& request_queue_time = histogram(
+      "request_queue_time_seconds", "In the line of this server, of those that came to their turn", kRequestSeconds);
+  Histogram& request_prefill_time =
+      histogram("request_prefill_time_seconds", "From the coordinator's line to the first token, of each choice",
+                kRequestSeconds);
+  Histogram& request_decode_time =
+      histogram("request_decode_time_seconds", "First token to last, of each choice", kRequestSeconds);
+  Histogram& request_prompt_tokens = histogram("request_prompt_tokens", "Tokens of a prompt, of each choice", kTokens);
+  Histogram& request_generation_tokens =
+      histogram("request_generation_tokens", "Tokens of an answer, of each choice", kTokens);
+  Counter& prompt_tokens = counter("prompt_tokens_total", "Tokens of prompts that were answered");
+  Counter& generation_tokens = counter("generation_tokens_total", "Tokens of answers");
+  Family<Counter>& request_success = counters(
+      "request_success_total",
+      "Answers that came to an end, by its reason; of requests, abort: the client went away, error: it failed");
+  Counter& prefix_cache_queries = counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache");
+  Counter& prefix_cache_hits = counter("prefix_cache_hits_total", "Prompt tokens whose K/V were there");
+  Counter& num_drafts = counter("spec_decode_num_drafts_total", "Rounds with at least one draft");
+  Counter& num_draft_tokens = counter("spec_decode_num_draft_tokens_total", "Drafts that were verified");
+  Counter& num_accepted_tokens = counter("spec_decode_num_accepted_tokens_total", "Drafts that were accepted");
+  Family<Counter>& accepted_per_pos = counters("spec_decode_num_accepted_tokens_per_pos_total",
+                                               "Accepted drafts by their position in the round, from 0");
+
+  // Ours.
+  Family<Counter>& draft_per_pos =
+      counters("spec_decode_num_draft_tokens_per_pos_total", "Verified drafts by their position in the round, from 0");
+  Counter& ngram_drafts = counter("spec_decode_num_ngram_drafts_total",
+                                  "Of the rounds with drafts: looked up in the text itself, without the assistant");
+  Counter& ngram_draft_tokens =
+      counter("spec_decode_num_ngram_draft_tokens_total", "Of the verified drafts: looked up in the text itself");
+  Counter& ngram_accepted_tokens =
+      counter("spec_decode_num_ngram_accepted_tokens_total", "Of the accepted drafts: looked up in the text itself");
+  Counter& rounds = counter("rounds_total", "Verifying forward passes of answers");
+  Counter& target_verify = counter("target_verify_seconds_total", "The backbone's forward passes of rounds");
+  Counter& assistant_draft = counter("assistant_draft_seconds_total", "The assistant's forward passes of rounds");
+  Counter& wire = counter("wire_seconds_total", "Rounds, less the forward passes: links and queues");
+  Family<Counter>& wire_bytes = counters("wire_bytes_total", "Bytes of requests to workers");
+  Family<Counter>& decode_tokens =
+      counters("decode_tokens_total", "Tokens after an answer's first, by whether it was drafted for");
+  Family<Counter>& decode_seconds =
+      counters("decode_seconds_total", "First token to last of an answer, by whether it was drafted for");
+  Family<Counter>& http_responses = counters("http_responses_total", "Answers over HTTP by status");
+
+  // The headline metrics of the last answer, as `outrider run` prints them.
+  Gauge& backbone_only_tok_per_sec = last("backbone_only_tok_per_sec", "Of the last answer that had no drafts");
+  Gauge& speculative_tok_per_sec = last("speculative_tok_per_sec", "Of the last answer that had drafts");
+  Gauge& draft_tokens_per_batch =
+      last("draft_tokens_per_batch", "Drafts of a drafting round, in the last answer that had drafts");
+  Gauge& accepted_tokens = last("accepted_tokens", "In the last answer that had drafts");
+  Gauge& drafted_tokens = last("drafted_tokens", "In the last answer that had drafts");
+  Gauge& target_verify_ms = last("target_verify_ms", "Mean over the rounds of the last answer");
+  Gauge& assistant_draft_ms =
+      last("assistant_draft_ms", "Mean over the assistant's rounds of the last answer that had such");
+
+  /// Labelled ones are there, as zeros, before they are first counted: else the first event would not count in a rate.
+  Families() {
+    for (const char* reason : {"stop", "length", "tool_calls", "abort", "error"})
+      request_success.Add({{"finished_reason", reason}});
+    for (const char* direction : {"drafter", "drafter_prompt", "verifier"}) wire_bytes.Add({{"to", direction}});
+    for (const char* mode : {"backbone_only", "speculative"}) {
+      decode_tokens.Add({{"mode", mode}});
+      decode_seconds.Add({{"mode", mode}});
+    }
+    for (int position = 0; position < 8; ++position) {
+      accepted_per_pos.Add({{"position", std::to_string(position)}});
+      draft_per_pos.Add({{"position", std::to_string(position)}});
+    }
+    http_responses.Add({{"code", "200"}});
+  }
+
+  void record(const FinishedChoice& choice) {
+    const RequestMetrics& m = choice.metrics;
+    request_success.Add({{"finished_reason", choice.finish_reason}}).Increment();
+    request_prompt_tokens.Observe(number(choice.prompt_tokens));
+    request_generation_tokens.Observe(number(choice.generated_tokens));
+    request_prefill_time.Observe(seconds_of_ns(m.prefill_ns));
+    request_decode_time.Observe(seconds_of_ns(m.decode_ns));
+    prefix_cache_queries.Increment(number(choice.prompt_tokens));
+    prefix_cache_hits.Increment(number(m.cached_prompt_tokens));
+    num_drafts.Increment(number(m.drafting_rounds));
+    num_draft_tokens.Increment(number(m.drafted_tokens));
+    num_accepted_tokens.Increment(number(m.accepted_tokens));
+    ngram_drafts.Increment(number(m.ngram_rounds));
+    ngram_draft_tokens.Increment(number(m.ngram_drafted_tokens));
+    ngram_accepted_tokens.Increment(number(m.ngram_accepted_tokens));
+    for (std::size_t i = 0; i < m.drafted_per_position.size(); ++i)
+      draft_per_pos.Add({{"position", std::to_string(i)}}).Increment(number(m.drafted_per_position[i]));
+    for (std::size_t i = 0; i < m.accepted_per_position.size(); ++i)
+      accepted_per_pos.Add({{"position", std::to_string(i)}}).Increment(number(m.accepted_per_position[i]));
+    rounds.Increment(number(m.rounds));
+    target_verify.Increment(seconds_of_ns(m.verify_ns));
+    assistant_draft.Increment(seconds_of_ns(m.draft_ns));
+    wire.Increment(seconds_of_ns(m.wire_ns));
+    wire_bytes.Add({{"to", "drafter"}}).Increment(number(m.wire_bytes_to_drafter));
+    wire_bytes.Add({{"to", "drafter_prompt"}}).Increment(number(m.wire_bytes_to_drafter_prompt));
+    wire_bytes.Add({{"to", "verifier"}}).Increment(number(m.wire_bytes_to_verifier));
+
+    const bool speculative = m.drafting_rounds > 0;
+    const std::int64_t decoded = choice.generated_tokens - 1;
+    if (decoded <= 0 || m.decode_ns <= 0 || m.rounds == 0) return;
+    const char* mode = speculative ? "speculative" : "backbone_only";
+    decode_tokens.Add({{"mode", mode}}).Increment(number(decoded));
+    decode_seconds.Add({{"mode", mode}}).Increment(seconds_of_ns(m.decode_ns));
+    (speculative ? speculative_tok_per_sec : backbone_only_tok_per_sec)
+        .Set(number(decoded) / seconds_of_ns(m.decode_ns));
+    target_verify_ms.Set(1e3 * seconds_of_ns(m.verify_ns) / number(m.rounds));
+    if (!speculative) return;
+    draft_tokens_per_batch.Set(number(m.drafted_tokens) / number(m.drafting_rounds));
+    accepted_tokens.Set(number(m.accepted_tokens));
+    drafted_tokens.Set(number(m.drafted_tokens));
+    if (m.assistant_rounds() > 0)
+      assistant_draft_ms.Set(1e3 * seconds_of_ns(m.draft_ns) / number(m.assistant_rounds()));
+  }
+};
+
+ServerMetrics::ServerMetrics() : families_(std::make_unique<Families>()) {}
+ServerMetrics::~ServerMetrics() = default;
+
+void ServerMetrics::record(const FinishedRequest& request) {
+  Families& f = *families_;
+  if (request.time_to_first_token) {
+    f.time_to_first_token.Observe(seconds(*request.time_to_first_token));
+    f.prompt_tokens.Increment(number(request.prompt_tokens));
+    f.generation_tokens.Increment(number(request.generated_tokens));
+  }
+  for (const Duration gap : request.inter_token_gaps) f.inter_token_latency.Observe(seconds(gap));
+  if (request.status == 200) f.e2e_request_latency.Observe(seconds(request.total));
+  if (request.status == kClientGone) f.request_success.Add({{"finished_reason", "abort"}}).Increment();
+  if (request.status >= 500) f.request_success.Add({{"finished_reason", "error"}}).Increment();
+  for (const FinishedChoice& choice : request.choices) f.record(choice);
+}
+
+void ServerMetrics::record_response(int status) {
+  families_->http_responses.Add({{"code", std::to_string(status)}}).Increment();
+}
+
+HttpReply ServerMetrics::reply(const Result<Status>& status) const {
+  std::vector<MetricFamily> families = families_->registry.Collect();
+  families.push_back(
+      gauge("coordinator_up", "1: the coordinator answers; else its workers' metrics are absent", status ? 1 : 0));
+  if (status) {
+    for (MetricFamily& family : families_of(*status)) families.push_back(std::move(family));
+  }
+  std::ostringstream text;
+  text.imbue(std::locale::classic());
+  prometheus::TextSerializer().Serialize(text, families);
+  return {.status = 200, .body = text.str(), .content_type = "text/plain; version=0.0.4; charset=utf-8"};
+}
+
+}  // namespace outrider

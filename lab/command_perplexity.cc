@@ -1,0 +1,166 @@
+// perplexity: what the rounding of a type costs, on text, against the same model in f32.
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "common/kernels/ops.h"
+#include "common/logging/logging.h"
+#include "common/model/backbone.h"
+#include "common/tokenizer/tokenizer.h"
+#include "lab/commands.h"
+#include "launch/command_support.h"
+
+namespace outrider {
+namespace {
+namespace fs = std::filesystem;
+
+/// Tokens that see each other, <bos> included: each stretch of this many is a text of its own.
+constexpr std::int64_t kWindow = 512;
+/// Rows of a forward.
+constexpr std::int64_t kChunk = 128;
+
+/// Sums over the predicted tokens of one text.
+struct Sums {
+  std::int64_t tokens = 0, same_argmax = 0;
+  double surprise = 0, exact_surprise = 0;  ///< -log p of the token that follows, of the type and of f32
+  double squared_error = 0,
+         squared_size = 0;  ///< of f32's logits: the type's difference, and themselves around their mean
+
+  void add(const Sums& other) {
+    tokens += other.tokens, same_argmax += other.same_argmax;
+    surprise += other.surprise, exact_surprise += other.exact_surprise;
+    squared_error += other.squared_error, squared_size += other.squared_size;
+  }
+  double perplexity() const { return std::exp(surprise / static_cast<double>(tokens)); }
+  double exact_perplexity() const { return std::exp(exact_surprise / static_cast<double>(tokens)); }
+  double percent_above() const { return 100 * (perplexity() / exact_perplexity() - 1); }
+
+  void print(const std::string& name) const {
+    std::printf("%-28s %8lld  %12.4f %12.4f  %+8.3f %%  %10.4f  %10.4f\n", name.c_str(), static_cast<long long>(tokens),
+                exact_perplexity(), perplexity(), percent_above(), std::sqrt(squared_error / squared_size),
+                static_cast<double>(same_argmax) / static_cast<double>(tokens));
+  }
+};
+
+double surprise_of(std::span<const float> logits, TokenId token) {
+  const float largest = logits[static_cast<std::size_t>(argmax(logits))];
+  double sum = 0;
+  for (const float x : logits) sum += std::exp(x - largest);
+  return std::log(sum) + largest - logits[static_cast<std::size_t>(token)];
+}
+
+/// What row r of both models says about the token that follows it. Softcapped logits.
+Sums compare_row(std::span<const float> exact, std::span<const float> rounded, TokenId next) {
+  Sums sums{.tokens = 1,
+            .same_argmax = argmax(exact) == argmax(rounded) ? 1 : 0,
+            .surprise = surprise_of(rounded, next),
+            .exact_surprise = surprise_of(exact, next)};
+  double sum = 0, squares = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    const double x = exact[i], error = rounded[i] - exact[i];
+    sum += x, squares += x * x, sums.squared_error += error * error;
+  }
+  sums.squared_size = squares - sum * sum / static_cast<double>(exact.size());
+  return sums;
+}
+
+/// Both models over one text, window by window.
+Sums compare(Backbone& exact, Backbone& rounded, TokenId bos, std::span<const TokenId> text) {
+  const float softcap = exact.config().final_logit_softcapping;
+  const auto vocab = static_cast<std::size_t>(exact.config().vocab_size);
+  Sums total;
+  for (std::size_t at = 0; at < text.size(); at += kWindow - 1) {
+    std::vector<TokenId> window = {bos};
+    const std::span<const TokenId> piece = text.subspan(at, std::min<std::size_t>(kWindow - 1, text.size() - at));
+    window.insert(window.end(), piece.begin(), piece.end());
+    KvCache exact_cache = exact.make_cache(), rounded_cache = rounded.make_cache();
+    for (std::size_t first = 0; first + 1 < window.size(); first += kChunk) {
+      const std::span<const TokenId> chunk =
+          std::span(window).subspan(first, std::min<std::size_t>(kChunk, window.size() - 1 - first));
+      const auto rows = static_cast<std::int64_t>(chunk.size());
+      const Segment exact_segment{&exact_cache, chunk, rows}, rounded_segment{&rounded_cache, chunk, rows};
+      const Matrix<const float> exact_logits = exact.forward({&exact_segment, 1}).logits,
+                                rounded_logits = rounded.forward({&rounded_segment, 1}).logits;
+      std::vector<Sums> row_sums(chunk.size());
+#pragma omp parallel
+      {
+        Tensor both(2, static_cast<std::int64_t>(vocab));
+#pragma omp for schedule(static)
+        for (std::int64_t r = 0; r < rows; ++r) {
+          std::copy_n(exact_logits[r].data(), vocab, both.view()[0].data());
+          std::copy_n(rounded_logits[r].data(), vocab, both.view()[1].data());
+          for (const int i : {0, 1}) {
+            if (softcap > 0) kernels().softcap(both.view()[i].data(), softcap, static_cast<std::int64_t>(vocab));
+          }
+          row_sums[static_cast<std::size_t>(r)] = compare_row(both.view()[0].span(), both.view()[1].span(),
+                                                              window[first + static_cast<std::size_t>(r) + 1]);
+        }
+      }
+      for (const Sums& sums : row_sums) total.add(sums);
+    }
+  }
+  return total;
+}
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file || text.empty()) throw std::runtime_error(fmt::format("{}: cannot be read, or is empty", path.string()));
+  return text;
+}
+
+struct PerplexityFlags {
+  std::vector<fs::path> files;
+  fs::path model;
+  std::string dtype = "int8";
+  double within = 0;
+};
+
+void perplexity(const PerplexityFlags& flags) {
+  init_logging("outrider", "warn");
+  const fs::path path = or_throw(pair_paths(flags.model)).backbone;
+  const Tokenizer tokenizer = or_throw(Tokenizer::load(path));
+  const std::unique_ptr<Backbone> exact = or_throw(Backbone::load(path, WeightType::kF32, kChunk));
+  const std::unique_ptr<Backbone> rounded =
+      or_throw(Backbone::load(path, or_throw(parse_weight_type(flags.dtype)), kChunk));
+  if (tokenizer.vocab_size() > exact->config().vocab_size) {
+    throw std::runtime_error(fmt::format("{}: a tokenizer of {} tokens, the model has {}", tokenizer.name(),
+                                         tokenizer.vocab_size(), exact->config().vocab_size));
+  }
+  const std::optional<TokenId> bos = tokenizer.find("<bos>");
+  if (!bos) throw std::runtime_error(fmt::format("{}: no token <bos>", tokenizer.name()));
+  std::printf("%-28s %8s  %12s %12s  %10s  %10s  %10s\n", "text", "tokens", "f32", flags.dtype.c_str(), "difference",
+              "logit error", "same argmax");
+  Sums all;
+  for (const fs::path& file : flags.files) {
+    const Sums sums = compare(*exact, *rounded, *bos, tokenizer.encode(read_file(file)));
+    sums.print(file.filename().string());
+    all.add(sums);
+  }
+  if (flags.files.size() > 1) all.print("all");
+  if (flags.within > 0 && !(all.percent_above() <= flags.within)) {
+    throw std::runtime_error(fmt::format("perplexity of {} is {:.3f} % above that of f32, wanted at most {} %",
+                                         flags.dtype, all.percent_above(), flags.within));
+  }
+}
+
+}  // namespace
+
+void add_perplexity_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "perplexity", "What a type's rounding costs on text, against f32: perplexity, logits, most probable tokens");
+  auto flags = std::make_shared<PerplexityFlags>();
+  command->add_option("FILE", flags->files, "Texts; control tokens are recognised")->required();
+  command->add_option("--model", flags->model, "Directory of a pair, not packed (default: the nano pair)");
+  command->add_option("--dtype", flags->dtype, "Weights: bf16, int8 or int4")->capture_default_str();
+  command
+      ->add_option("--within", flags->within, "Fail if the perplexity of all texts is more percent above that of f32")
+      ->check(CLI::PositiveNumber);
+  command->callback([flags] { perplexity(*flags); });
+}
+
+}  // namespace outrider

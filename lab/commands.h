@@ -1,0 +1,21 @@
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace outrider {
+
+// Each adds a subcommand; its callback throws as those of launch/commands.h do.
+
+void add_bench_command(CLI::App& app);            ///< bench pair, engine, speculative
+void add_bench_engine_commands(CLI::App& bench);  ///< of bench: engine, speculative
+void add_parity_command(CLI::App& app);           ///< parity
+void add_perplexity_command(CLI::App& app);       ///< perplexity
+void add_doctor_command(CLI::App& app);           ///< doctor
+void add_ready_command(CLI::App& app);            ///< ready
+void add_validate_command(CLI::App& app);         ///< validate
+void add_layout_command(CLI::App& app);           ///< layout
+void add_inspect_command(CLI::App& app);          ///< inspect
+
+}  // namespace outrider

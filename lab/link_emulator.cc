@@ -1,0 +1,158 @@
+#include "lab/link_emulator.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace outrider {
+namespace {
+
+sockaddr_in socket_address(const std::string& host, std::uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  inet_pton(AF_INET, host.c_str(), &address.sin_addr);
+  return address;
+}
+
+Error failed(const char* what) { return {Errc::kIo, fmt::format("link emulator: {}: {}", what, std::strerror(errno))}; }
+
+}  // namespace
+
+/// One direction of one connection: a thread takes bytes in, another lets them out when they are due.
+struct LinkEmulator::Pipe {
+  Pipe(int from, int to, const std::atomic<std::int64_t>& delay_ns) : from_(from), to_(to), delay_ns_(delay_ns) {
+    reader_ = std::jthread([this] { read_all(); });
+    writer_ = std::jthread([this] { write_all(); });
+  }
+  ~Pipe() {
+    shutdown(from_, SHUT_RDWR);  // wakes the reader, which ends the writer
+    shutdown(to_, SHUT_RDWR);
+  }
+
+ private:
+  struct Piece {
+    TimePoint due;
+    std::vector<char> bytes;
+  };
+
+  void read_all() {
+    std::vector<char> buffer(1 << 16);
+    while (true) {
+      const ssize_t got = recv(from_, buffer.data(), buffer.size(), 0);
+      if (got < 0 && errno == EINTR) continue;
+      const std::lock_guard lock(mutex_);
+      // Nothing: the end, which travels as long as everything else.
+      const auto size = static_cast<std::ptrdiff_t>(std::max<ssize_t>(got, 0));
+      pieces_.push_back({now() + Duration(delay_ns_.load()), std::vector<char>(buffer.begin(), buffer.begin() + size)});
+      changed_.notify_one();
+      if (got <= 0) return;
+    }
+  }
+
+  void write_all() {
+    while (true) {
+      Piece piece;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return !pieces_.empty(); });
+        piece = std::move(pieces_.front());
+        pieces_.pop_front();
+      }
+      std::this_thread::sleep_until(piece.due);
+      if (piece.bytes.empty()) {
+        shutdown(to_, SHUT_WR);
+        return;
+      }
+      for (std::size_t done = 0; done < piece.bytes.size();) {
+        const ssize_t sent = send(to_, piece.bytes.data() + done, piece.bytes.size() - done, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent < 0) break;  // nobody is there any more: the rest is drained
+        done += static_cast<std::size_t>(sent);
+      }
+    }
+  }
+
+  int from_, to_;
+  const std::atomic<std::int64_t>& delay_ns_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Piece> pieces_;
+  std::jthread reader_, writer_;  // last: they use the others
+};
+
+Result<std::unique_ptr<LinkEmulator>> LinkEmulator::start(const std::string& target) {
+  std::unique_ptr<LinkEmulator> link(new LinkEmulator);
+  const std::size_t colon = target.rfind(':');
+  const auto malformed = [&] {
+    return Error{Errc::kInvalidArgument,
+                 fmt::format("link emulator: target '{}', wanted tcp://NUMBER.NUMBER.NUMBER.NUMBER:PORT", target)};
+  };
+  if (!target.starts_with("tcp://") || colon == std::string::npos) return malformed();
+  link->target_host_ = target.substr(6, colon - 6);
+  const char* end = target.data() + target.size();
+  in_addr number{};
+  if (std::from_chars(target.data() + colon + 1, end, link->target_port_).ptr != end ||
+      inet_pton(AF_INET, link->target_host_.c_str(), &number) != 1) {
+    return malformed();
+  }
+  link->listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (link->listener_ < 0) return failed("socket");
+  sockaddr_in address = socket_address("127.0.0.1", 0);
+  socklen_t size = sizeof address;
+  if (bind(link->listener_, reinterpret_cast<const sockaddr*>(&address), size) != 0) return failed("bind");
+  if (listen(link->listener_, 16) != 0) return failed("listen");
+  if (getsockname(link->listener_, reinterpret_cast<sockaddr*>(&address), &size) != 0) return failed("getsockname");
+  link->address_ = fmt::format("tcp://127.0.0.1:{}", ntohs(address.sin_port));
+  link->acceptor_ = std::jthread([raw = link.get()](std::stop_token stop) { raw->accept_connections(stop); });
+  return link;
+}
+
+LinkEmulator::~LinkEmulator() {
+  acceptor_.request_stop();
+  if (acceptor_.joinable()) acceptor_.join();
+  if (listener_ >= 0) close(listener_);
+}
+
+void LinkEmulator::accept_connections(std::stop_token stop) {
+  std::vector<int> sockets;
+  while (!stop.stop_requested()) {
+    pollfd ready{listener_, POLLIN, 0};
+    if (poll(&ready, 1, 50) <= 0) continue;
+    const int in = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    if (in < 0) continue;
+    const int out = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const sockaddr_in address = socket_address(target_host_, target_port_);
+    if (out < 0 || connect(out, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+      close(in);
+      if (out >= 0) close(out);
+      continue;  // the peer sees a closed connection and tries again
+    }
+    const int one = 1;
+    for (const int fd : {in, out}) {
+      setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+      sockets.push_back(fd);
+    }
+    pipes_.push_back(std::make_unique<Pipe>(in, out, delay_ns_));
+    pipes_.push_back(std::make_unique<Pipe>(out, in, delay_ns_));
+  }
+  // All of them first: each ends only when both of its sockets are down.
+  for (const int fd : sockets) shutdown(fd, SHUT_RDWR);
+  pipes_.clear();
+  for (const int fd : sockets) close(fd);
+}
+
+}  // namespace outrider

@@ -1,0 +1,187 @@
+#include "lab/random_weights.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <numeric>
+
+#include "common/base/random.h"
+#include "common/kernels/int4.h"
+#include "common/tensor/f16.h"
+#include "common/tensor/tensor.h"
+
+namespace outrider {
+namespace {
+
+using Bytes = std::shared_ptr<AlignedArray<std::byte>>;
+
+/// Four lanes of 16 bits, or two of 32, of which sign and fraction are random: magnitudes in [1, 2) * 2^e, root
+/// mean square 1.53 * 2^e.
+struct RandomFloats {
+  std::uint64_t random, exponents;
+};
+
+int exponent_of(double root_mean_square) {
+  return 127 + static_cast<int>(std::lround(std::log2(root_mean_square / 1.53)));
+}
+
+RandomFloats random_floats(DType dtype, double root_mean_square) {
+  const auto exponent = static_cast<std::uint64_t>(exponent_of(root_mean_square));
+  if (dtype == DType::kF32) return {0x807f'ffff'807f'ffff, exponent * 0x0080'0000'0080'0000};
+  return {0x807f'807f'807f'807f, exponent * 0x0080'0080'0080'0080};
+}
+
+/// Random bits where `random` has ones, `fixed` where it has zeros.
+Bytes random_bytes(std::size_t size, std::uint64_t seed, std::uint64_t random = ~std::uint64_t{0},
+                   std::uint64_t fixed = 0) {
+  const auto bytes = std::make_shared<AlignedArray<std::byte>>((size + 7) / 8 * 8);
+  const std::uint64_t mixed = mix64(seed);
+#pragma omp parallel for schedule(static)
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(bytes->size() / 8); ++i) {
+    const std::uint64_t word = (CounterRng::at(mixed, static_cast<std::uint64_t>(i)) & random) | fixed;
+    std::memcpy(bytes->data() + 8 * i, &word, sizeof word);
+  }
+  return bytes;
+}
+
+// Root mean squares of uniform integers: of 4 bits less 8, of 8 bits.
+constexpr double kInt4Rms = 4.64, kInt8Rms = 73.9;
+
+class RandomWeights final : public WeightSource {
+ public:
+  RandomWeights(WeightType type, const std::string& name) : type_(type), path_(name) {}
+
+  WeightType type() const override { return type_; }
+  /// All but the older spelling of the experts.
+  bool has(const std::string& name) const override {
+    return !name.ends_with("experts.gate_proj") && !name.ends_with("experts.up_proj");
+  }
+  std::uint64_t fingerprint() const override { return seed(path_.string()); }
+  std::uint64_t embedding_fingerprint() const override { return seed(path_.string() + " embedding"); }
+  const std::filesystem::path& path() const override { return path_; }
+
+  Result<std::vector<float>> vector(const std::string& name, std::int64_t size) const override {
+    // Scores are not scaled (gemma4.md 3.4): a trained q_norm is small.
+    const double mean = name.ends_with("q_norm.weight")  ? 1 / std::sqrt(static_cast<double>(size))
+                        : name.ends_with("layer_scalar") ? 0.8
+                                                         : 1;
+    CounterRng rng(seed(name));
+    std::vector<float> values(static_cast<std::size_t>(size));
+    for (float& value : values) value = static_cast<float>(mean * (0.9 + 0.2 * rng.uniform()));
+    return values;
+  }
+
+  Result<RowTable> table(const std::string& name, std::int64_t rows, std::int64_t width) const override {
+    if (const auto known = tables_.find(name); known != tables_.end()) return known->second;
+    return tables_[name] = make_table(name, table_dtype(width), rows, width);
+  }
+
+  Result<Linear> linear(WeightType type, std::int64_t in_features, const std::vector<Part>& parts) const override {
+    std::int64_t out = 0;
+    std::string name;
+    for (const Part& part : parts) {
+      out += part.rows;
+      name += fmt::format("{}[{}]", part.name, part.slice);
+    }
+    const double rms = 1 / std::sqrt(static_cast<double>(in_features));
+    const auto elements = static_cast<std::size_t>(in_features * out);
+    LinearImage image{.layout = "rows", .weights = {}, .scales = {}};
+    std::vector<float> scales;
+    Bytes bytes;
+    switch (type) {
+      case WeightType::kF32:
+      case WeightType::kBf16: {
+        const DType dtype = type == WeightType::kF32 ? DType::kF32 : DType::kBf16;
+        const RandomFloats floats = random_floats(dtype, rms);
+        bytes = random_bytes(elements * size_bytes(dtype), seed(name), floats.random, floats.exponents);
+        image.weights = bytes->span().first(elements * size_bytes(dtype));
+        break;
+      }
+      case WeightType::kInt8:
+        bytes = random_bytes(elements, seed(name));
+        image.weights = bytes->span().first(elements);
+        scales.assign(static_cast<std::size_t>(out), static_cast<float>(rms / kInt8Rms));
+        image.scales = scales;
+        break;
+      case WeightType::kInt4: {
+        const std::int64_t chunks = int4_blocks(out) * int4_chunks(in_features);
+        bytes = random_bytes(static_cast<std::size_t>(chunks) * sizeof(Int4Chunk), seed(name));
+        auto* const chunk = reinterpret_cast<Int4Chunk*>(bytes->data());
+        const F16 scale = to_f16(static_cast<float>(rms / kInt4Rms));
+#pragma omp parallel for schedule(static)
+        for (std::int64_t c = 0; c < chunks; ++c)
+          std::fill_n(&chunk[c].scale[0][0], sizeof chunk[c].scale / sizeof scale, scale);
+        image.layout = kInt4Layout;
+        image.weights = bytes->span();
+        break;
+      }
+    }
+    return Linear::map(type, in_features, out, image, bytes);
+  }
+
+  Result<std::vector<TokenId>> permutation(const std::string& name, std::int64_t size) const override {
+    CounterRng rng(seed(name));
+    std::vector<TokenId> order(static_cast<std::size_t>(size));
+    std::iota(order.begin(), order.end(), 0);
+    for (std::uint64_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.below(i)]);
+    return order;
+  }
+
+  Result<RowTable> ordered_rows(const std::string& name, std::int64_t width,
+                                std::span<const TokenId> order) const override {
+    return make_table(name, table_dtype(width), static_cast<std::int64_t>(order.size()), width);
+  }
+
+ private:
+  /// As a pack has it.
+  DType table_dtype(std::int64_t width) const {
+    if (type_ == WeightType::kF32) return DType::kF32;
+    const bool blocks = width % static_cast<std::int64_t>(block_elements(DType::kQ8_0)) == 0;
+    return type_ == WeightType::kBf16 || !blocks ? DType::kBf16 : DType::kQ8_0;
+  }
+
+  static std::uint64_t seed(const std::string& name) {
+    std::uint64_t hash = 0;
+    for (const char c : name) hash = mix64(hash + static_cast<unsigned char>(c) + 1);
+    return hash;
+  }
+
+  static RowTable make_table(const std::string& name, DType dtype, std::int64_t rows, std::int64_t width) {
+    const double rms = 1 / std::sqrt(static_cast<double>(width));
+    const std::size_t size = static_cast<std::size_t>(rows) * stored_bytes(dtype, static_cast<std::size_t>(width));
+    Bytes bytes;
+    if (dtype == DType::kF32 || dtype == DType::kBf16) {
+      const RandomFloats floats = random_floats(dtype, rms);
+      bytes = random_bytes(size, seed(name), floats.random, floats.exponents);
+    } else {
+      // ggml's blocks of 32: a half, then the integers.
+      bytes = random_bytes(size, seed(name));
+      const std::size_t block = stored_bytes(dtype, block_elements(dtype));
+      const F16 scale = to_f16(static_cast<float>(rms / kInt8Rms));
+#pragma omp parallel for schedule(static)
+      for (std::int64_t b = 0; b < static_cast<std::int64_t>(size / block); ++b) {
+        std::memcpy(bytes->data() + static_cast<std::size_t>(b) * block, &scale, sizeof scale);
+      }
+    }
+    return {.dtype = dtype,
+            .numbers = dtype,
+            .rows = rows,
+            .width = width,
+            .bytes = bytes->span().first(size),
+            .owner = bytes,
+            .mapped = false};
+  }
+
+  WeightType type_;
+  std::filesystem::path path_;
+  mutable std::map<std::string, RowTable> tables_;  ///< both models of a pair ask for the target's embedding
+};
+
+}  // namespace
+
+std::shared_ptr<const WeightSource> random_weights(WeightType type, const std::string& name) {
+  return std::make_shared<RandomWeights>(type, name);
+}
+
+}  // namespace outrider

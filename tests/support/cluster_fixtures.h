@@ -1,0 +1,110 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "common/base/time.h"
+#include "common/pair/pair_files.h"
+#include "common/protocol/messages.h"
+#include "common/transport/client.h"
+#include "launch/cluster.h"
+#include "tests/support/program.h"
+#include "tests/support/temporary_dir.h"
+
+namespace outrider {
+
+/// One prompt of tests/goldens/nano/generate_golden.json.
+struct NanoGolden {
+  std::string prompt;
+  std::vector<TokenId> prompt_ids;
+  std::vector<TokenId> greedy;  ///< Hugging Face's, float32: at most 96, a stop id included
+  std::string text;
+};
+
+/// All 24; under a sanitizer, which makes each token ten times dearer, every fourth.
+std::vector<NanoGolden> nano_goldens();
+
+/// The prompt whose greedy answer repeats for ever: for stories as long as a test needs.
+NanoGolden endless_story();
+
+std::filesystem::path source_dir();
+PairPaths nano_pair();
+
+/// A pair in a temporary folder: links to the files of another, until one is replaced.
+class PairCopy {
+ public:
+  explicit PairCopy(const std::filesystem::path& original);
+
+  const std::filesystem::path& dir() const { return dir_.path(); }
+  /// `name` as in "backbone/config.json".
+  std::string read(const std::string& name) const;
+  void write(const std::string& name, const std::string& bytes);
+
+ private:
+  TemporaryDir dir_;
+};
+
+/// What gives exactly golden.greedy.
+Generate request_for(const NanoGolden& golden, std::int32_t draft_length);
+
+/// `count` tokens, whatever they are.
+Generate story_request(std::int64_t count, std::int32_t draft_length);
+
+/// The text of an answer as `outrider run` prints it.
+std::string nano_text(std::span<const TokenId> tokens);
+
+/// Runs the request; an error fails the test.
+Generation answer(Client& client, const Generate& request);
+
+/// A client whose first request finds the workers there.
+Client connect_when_joined(TransportContext& context, const std::string& address, int verifiers, int drafters,
+                           const std::function<Result<void>()>& still_possible);
+
+/// What the coordinator says of itself.
+Status status_of(TransportContext& context, const std::string& address);
+
+/// A TCP port of the loopback interface that nobody listens at.
+int free_port();
+
+/// `outrider run` of the endless story, with no stop id to end it.
+class EndlessRun {
+ public:
+  EndlessRun(std::int64_t max_tokens, const std::vector<std::string>& options);
+
+ private:
+  PairCopy unstoppable_;
+
+ public:
+  Program program;
+};
+
+/// The endless story's first `count` tokens in bf16, decoded plainly by a program of its own.
+std::vector<TokenId> plain_story(std::int64_t count);
+
+/// Starts `outrider coordinator` and waits until it listens.
+class Coordinator {
+ public:
+  explicit Coordinator(const std::string& listen = "tcp://127.0.0.1:*");
+  Program program;
+  std::string address;  ///< "" when it ended instead
+};
+
+/// Coordinator, verifier and drafter as the processes that a person would start.
+struct Trio {
+  /// Waits until the workers have joined.
+  explicit Trio(bool with_drafter = true);
+  Program& start_verifier();
+  Program& start_drafter();
+  /// A client, once the workers are there.
+  Client client(int verifiers, int drafters);
+  Status status() { return status_of(context, coordinator->address); }
+  /// Lines of the coordinator's log.
+  std::vector<std::string> warnings() const { return lines_with(coordinator->program.err(), {" warning: "}); }
+
+  TransportContext context;
+  std::unique_ptr<Coordinator> coordinator;
+  std::unique_ptr<Program> verifier, drafter;
+};
+
+}  // namespace outrider
