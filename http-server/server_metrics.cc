@@ -113,10 +113,9 @@ struct ServerMetrics::Families {
   Histogram& e2e_request_latency = histogram(
       "e2e_request_latency_seconds", "Arrival of a request to its end, of those that succeeded", kRequestSeconds);
   Histogram& request_queue_time = histogram(
-      "request_queue_time_seconds", "In the line of this server, of those that came to their turn", kRequestSeconds);
+      "request_queue_time_seconds", "In the coordinator's line, of each choice", kRequestSeconds);
   Histogram& request_prefill_time =
-      histogram("request_prefill_time_seconds", "From the coordinator's line to the first token, of each choice",
-                kRequestSeconds);
+      histogram("request_prefill_time_seconds", "From its turn to the first token, of each choice", kRequestSeconds);
   Histogram& request_decode_time =
       histogram("request_decode_time_seconds", "First token to last, of each choice", kRequestSeconds);
   Histogram& request_prompt_tokens = histogram("request_prompt_tokens", "Tokens of a prompt, of each choice", kTokens);
@@ -187,7 +186,8 @@ struct ServerMetrics::Families {
     request_success.Add({{"finished_reason", choice.finish_reason}}).Increment();
     request_prompt_tokens.Observe(number(choice.prompt_tokens));
     request_generation_tokens.Observe(number(choice.generated_tokens));
-    request_prefill_time.Observe(seconds_of_ns(m.prefill_ns));
+    request_queue_time.Observe(seconds_of_ns(m.queue_ns));
+    request_prefill_time.Observe(seconds_of_ns(m.prefill_ns - m.queue_ns));
     request_decode_time.Observe(seconds_of_ns(m.decode_ns));
     prefix_cache_queries.Increment(number(choice.prompt_tokens));
     prefix_cache_hits.Increment(number(m.cached_prompt_tokens));

@@ -103,7 +103,6 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
     if (auto fine = check_sampling(*draft.sampling, facts_.vocab_size); !fine)
       return answer(Failed{Errc::kMismatch, fine.error().message});
   }
-  extend(*session, message.session, std::move(draft.kv));
   session->round = message.round;
   session->last_answer.reset();
   // A lost or late delta: say from where to send again. What did arrive is kept.

@@ -28,7 +28,7 @@ namespace outrider {
 
 /// Both sides of a connection must speak the same one. Raised when a message changes its meaning;
 /// adding an optional field does not raise it (schemas/README.md).
-inline constexpr std::uint32_t kProtocolVersion = 5;
+inline constexpr std::uint32_t kProtocolVersion = 6;
 
 /// Limits of the frames of one message. A larger message is refused before it is read.
 struct WireLimits {
@@ -47,6 +47,7 @@ inline constexpr Count kTexts{0, kTokensMax};                                   
 inline constexpr Count kDrafts{0, static_cast<std::size_t>(kDraftLengthMax)};      ///< tokens of a round
 inline constexpr Count kTokenSets{0, kSamplingListMax};                            ///< stop tokens, say
 inline constexpr Count kNameBytes{0, 4096};                                        ///< text for people
+inline constexpr Count kClientBytes{0, 256};                                       ///< a front end's name for a client
 inline constexpr Range<std::int64_t> kBytesPerPosition{0, std::int64_t{1} << 30};  ///< products are an int64
 inline constexpr Range<std::int64_t> kWaitMs{0, std::int64_t{24} * 3600 * 1000};   ///< a day
 inline constexpr Range<double> kSeconds{0, 1e9};
@@ -300,7 +301,6 @@ struct Draft {
   /// [hidden_size]: the target's row that produced `token`, after the final norm. Where the session goes on from drafts
   /// that nobody verifies, it is instead the `state` of the last Candidates, in f32.
   WireTensor hidden;
-  KvRows kv;                                    ///< ends at the message's base
   std::optional<SamplingParams> sampling = {};  ///< none: the drafter takes the most probable tokens
   std::int64_t index = 0;                       ///< place of the first draft in the answer
   bool want_state = false;                      ///< Candidates::state is wanted: drafting goes on from these drafts
@@ -312,7 +312,6 @@ struct Draft {
     v("token", m.token, kNatural);
     v("draft_length", m.draft_length, kDraftLengths);
     v("hidden", m.hidden, Rank{1});
-    v("kv", m.kv);
     v("sampling", m.sampling);
     v("index", m.index, kPositions);
     v("want_state", m.want_state);
@@ -447,6 +446,9 @@ struct Generate {
   bool report_rounds = false;  ///< Tokens say how their round went
   /// A max_tokens that no verifier has the K/V memory for is lowered to what the roomiest can hold, not refused.
   bool shorten = false;
+  /// Whose turn it is, where a front end asks for others: an address, say. The front end's own choice, and the same for
+  /// all of its peers. Empty: the peer asks for itself.
+  std::string on_behalf_of = {};
 
   static constexpr const char* kName = "generate";
   bool operator==(const Generate&) const = default;
@@ -462,6 +464,7 @@ struct Generate {
     v("policy", m.policy, DraftPolicy::kThompson);
     v("report_rounds", m.report_rounds);
     v("shorten", m.shorten);
+    v("on_behalf_of", m.on_behalf_of, kClientBytes);
   }
 };
 
@@ -527,6 +530,7 @@ struct RequestMetrics {
   std::int64_t ngram_rounds = 0;  ///< of drafting_rounds: drafts were the coordinator's own (DraftSource::kNgram)
   std::int64_t ngram_drafted_tokens = 0, ngram_accepted_tokens = 0;
   std::int64_t cached_prompt_tokens = 0;  ///< of the prompt: their K/V were those of an earlier text
+  std::int64_t queue_ns = 0;              ///< of prefill_ns: in the line, until a verifier was given the prompt
 
   /// Of drafting_rounds: drafts were the assistant's, what draft_ns was spent on.
   std::int64_t assistant_rounds() const { return drafting_rounds - ngram_rounds; }
@@ -552,6 +556,7 @@ struct RequestMetrics {
     v("ngram_drafted_tokens", m.ngram_drafted_tokens);
     v("ngram_accepted_tokens", m.ngram_accepted_tokens);
     v("cached_prompt_tokens", m.cached_prompt_tokens);
+    v("queue_ns", m.queue_ns);
   }
   Result<void> settle() const;
 };
@@ -604,7 +609,7 @@ struct WorkerStatus {
 struct Status {
   std::int32_t verifiers = 0, drafters = 0;
   std::int32_t sessions = 0;               ///< open ones, those that wait included
-  std::int32_t waiting = 0;                ///< for a verifier that has room
+  std::int32_t waiting = 0;                ///< for their turn
   std::vector<WorkerStatus> workers = {};  ///< at most kWorkersMax of them
 
   static constexpr const char* kName = "status";

@@ -105,6 +105,7 @@ bool Session::start(const Desk& desk) {
     return true;
   }
   request_.max_tokens = std::min<std::int64_t>(max_tokens, facts.context_max - prompt_size_ + 1);
+  books_.metrics.queue_ns = (desk.now - books_.opened).count();
   workers_.verifier = offer->verifier;
   ++verifier.sessions;
   if (!offer->refuses) set_aside(desk, offer->positions);
@@ -332,7 +333,6 @@ void Session::ask_drafter(const Desk& desk, std::int64_t draft_length) {
              .body = Draft{.token = text_.back(),
                            .draft_length = static_cast<std::int32_t>(draft_length),
                            .hidden = std::move(*round_.hidden),
-                           .kv = {.from = base(), .to = base(), .donors = {}},
                            .sampling = sampling == SamplingParams{} ? std::nullopt : std::optional(std::move(sampling)),
                            .index = answered(),
                            .want_state = request_.unverified,

@@ -323,15 +323,15 @@ WireTensor tensor_of(std::vector<std::int64_t> shape, DType dtype = DType::kF32)
   return {dtype, std::move(shape), zeros(size)};
 }
 
-Draft good_draft() {
-  return {.token = 7,
-          .draft_length = 4,
+Verdict good_verdict() {
+  return {.next_token = 7,
+          .committed = 12,
           .hidden = tensor_of({8}),
           .kv = {10,
                  12,
                  {{10, tensor_of({2, 1, 4}), tensor_of({2, 1, 4})}, {11, tensor_of({1, 1, 8}), tensor_of({1, 1, 8})}}}};
 }
-Frames good_frames() { return encode({SessionId{1}, RoundId{2}, 12, good_draft()}); }
+Frames good_frames() { return encode({SessionId{1}, RoundId{2}, 12, good_verdict()}); }
 
 // ---- tests ----
 
@@ -402,14 +402,14 @@ TEST(Codec, FramesRecordedEarlierReadTheSameOrAreRefused) {
 }
 
 TEST(Codec, TensorsAreNotCopied) {
-  const Draft draft = good_draft();
-  const Frames frames = encode({SessionId{1}, RoundId{2}, 12, draft});
+  const Verdict verdict = good_verdict();
+  const Frames frames = encode({SessionId{1}, RoundId{2}, 12, verdict});
   ASSERT_EQ(frames.size(), 6u);
-  EXPECT_EQ(frames[1].bytes().data(), draft.hidden.data.bytes().data());
+  EXPECT_EQ(frames[1].bytes().data(), verdict.hidden->data.bytes().data());
   const Result<Message> received = decode(frames);
   ASSERT_TRUE(received);
-  EXPECT_EQ(std::get<Draft>(received->body).kv.donors[1].value.data.bytes().data(),
-            draft.kv.donors[1].value.data.bytes().data());
+  EXPECT_EQ(std::get<Verdict>(received->body).kv.donors[1].value.data.bytes().data(),
+            verdict.kv.donors[1].value.data.bytes().data());
 }
 
 TEST(Codec, DecodesAHeaderAtAnyAddress) {
@@ -438,8 +438,12 @@ std::function<Frames()> body_with(T body, Change change) {
   return [body] { return encode({SessionId{1}, RoundId{2}, 12, body}); };
 }
 template <typename Change>
+std::function<Frames()> verdict_with(Change change) {
+  return body_with(good_verdict(), change);
+}
+template <typename Change>
 std::function<Frames()> draft_with(Change change) {
-  return body_with(good_draft(), change);
+  return body_with(Draft{.hidden = tensor_of({8})}, change);
 }
 template <typename Change>
 std::function<Frames()> frames_with(Change change) {
@@ -463,7 +467,7 @@ std::vector<Wrong> all_wrongs() {
     return [=] { return Frames{verdict_header(hidden, key, value, shapes), zeros(16), zeros(32), zeros(32)}; };
   };
   const auto draft_with_bare_hidden = [](FlatBufferBuilder& builder) {
-    return wire::CreateDraft(builder, 0, 0, 1, wire::CreateKvRows(builder)).Union();
+    return wire::CreateDraft(builder, 0, 0, 1).Union();
   };
   const auto bare = [](wire::Body type, bool with_body) {
     return [=] {
@@ -507,7 +511,7 @@ std::vector<Wrong> all_wrongs() {
              wire::Body::Heartbeat, [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
              kProtocolVersion + 1)};
        },
-       Errc::kVersionMismatch, "version 6, this node speaks 5"},
+       Errc::kVersionMismatch, "version 7, this node speaks 6"},
       // A later version may change whatever it likes; only the version field must be found.
       {"other_version_with_another_body",
        [] {
@@ -517,7 +521,7 @@ std::vector<Wrong> all_wrongs() {
                  [](FlatBufferBuilder& builder) { return Offset<void>(builder.CreateString("unlike a table").o); }, 7),
              zeros(3)};
        },
-       Errc::kVersionMismatch, "version 7, this node speaks 5"},
+       Errc::kVersionMismatch, "version 7, this node speaks 6"},
       {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad, "body type is 99, wanted 1 to 22"},
       {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 22"},
       {"no_body", bare(wire::Body::Heartbeat, false), kBad, "there is no body"},
@@ -532,13 +536,13 @@ std::vector<Wrong> all_wrongs() {
        },
        kBad, "base is 1048577"},
       // tensors
-      {"tensor_rank", draft_with([](Draft& d) {
+      {"tensor_rank", verdict_with([](Verdict& d) {
          d.hidden = tensor_of({1, 8});
        }),
        kBad, "hidden has rank 2, wanted 1"},
-      {"tensor_without_shape", draft_with([](Draft& d) { d.hidden = tensor_of({}); }), kBad,
+      {"tensor_without_shape", verdict_with([](Verdict& d) { d.hidden = tensor_of({}); }), kBad,
        "hidden has rank 0, wanted 1"},
-      {"kv_rank", draft_with([](Draft& d) {
+      {"kv_rank", verdict_with([](Verdict& d) {
          d.kv.donors[0].key = tensor_of({2, 4});
        }),
        kBad, "key has rank 2, wanted 3"},
@@ -575,16 +579,16 @@ std::vector<Wrong> all_wrongs() {
       {"frame_number_twice", verdict_frames(1, 2, 2), kBad, "value is in frame 2, which is in use"},
       {"frame_unused", verdict_frames(0, 2, 3), kBad, "nothing refers to tensor frame 1"},
       // kv rows
-      {"kv_from_negative", draft_with([](Draft& d) {
+      {"kv_from_negative", verdict_with([](Verdict& d) {
          d.kv = {-1, 0, {}};
        }),
        kBad, "kv.from is -1, wanted 0 to 1048576"},
-      {"kv_to_far", draft_with([](Draft& d) { d.kv.to = kFar; }), kBad, "kv.to is 1048577, wanted 0 to 1048576"},
-      {"kv_from_after_to", draft_with([](Draft& d) { d.kv.from = 13; }), kBad,
+      {"kv_to_far", verdict_with([](Verdict& d) { d.kv.to = kFar; }), kBad, "kv.to is 1048577, wanted 0 to 1048576"},
+      {"kv_from_after_to", verdict_with([](Verdict& d) { d.kv.from = 13; }), kBad,
        "kv: from is 13, wanted at most its to, 12"},
-      {"kv_empty_with_donors", draft_with([](Draft& d) { d.kv.from = 12; }), kBad,
+      {"kv_empty_with_donors", verdict_with([](Verdict& d) { d.kv.from = 12; }), kBad,
        "kv: [12, 12) has 2 donors, wanted none"},
-      {"kv_without_donors", draft_with([](Draft& d) { d.kv.donors.clear(); }), kBad,
+      {"kv_without_donors", verdict_with([](Verdict& d) { d.kv.donors.clear(); }), kBad,
        "kv: [10, 12) has 0 donors, wanted some"},
       {"kv_too_many_donors",
        [] {
@@ -595,17 +599,17 @@ std::vector<Wrong> all_wrongs() {
          })};
        },
        kBig, "kv.donors has 3 entries, at most 2 allowed"},
-      {"kv_first_before_from", draft_with([](Draft& d) { d.kv.donors[0].first = 9; }), kBad,
+      {"kv_first_before_from", verdict_with([](Verdict& d) { d.kv.donors[0].first = 9; }), kBad,
        "kv: donor's first is 9, wanted 10 to 12"},
-      {"kv_first_after_to", draft_with([](Draft& d) { d.kv.donors[0].first = 13; }), kBad,
+      {"kv_first_after_to", verdict_with([](Verdict& d) { d.kv.donors[0].first = 13; }), kBad,
        "kv: donor's first is 13, wanted 10 to 12"},
-      {"kv_rows_missing", draft_with([](Draft& d) { d.kv.donors[1].first = 10; }), kBad,
+      {"kv_rows_missing", verdict_with([](Verdict& d) { d.kv.donors[1].first = 10; }), kBad,
        "kv: donor has 1 rows from 10 on, wanted them to end at 12"},
-      {"kv_shapes_differ", draft_with([](Draft& d) {
+      {"kv_shapes_differ", verdict_with([](Verdict& d) {
          d.kv.donors[0].value = tensor_of({2, 4, 1});
        }),
        kBad, "key is F32 [2, 1, 4], value is F32 [2, 4, 1]"},
-      {"kv_dtypes_differ", draft_with([](Draft& d) {
+      {"kv_dtypes_differ", verdict_with([](Verdict& d) {
          d.kv.donors[0].value = tensor_of({2, 1, 4}, DType::kBf16);
        }),
        kBad, "key is F32 [2, 1, 4], value is BF16 [2, 1, 4]"},

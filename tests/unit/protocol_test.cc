@@ -73,10 +73,12 @@ class Drafter : public testing::Test {
  protected:
   Drafter() : core_({}, hello(Role::kDrafter)) { core_.on_message({.body = Welcome{1}}, now_); }
   void draft(std::uint32_t round, Position base, KvRows kv, std::uint64_t session = 1) {
+    const Message rows{.session = SessionId{session}, .round = RoundId{round}, .body = KvChunk{std::move(kv)}};
+    core_.on_message(rows, now_);
     core_.on_message({.session = SessionId{session},
                       .round = RoundId{round},
                       .base = base,
-                      .body = Draft{.token = 5, .draft_length = 2, .hidden = zeros({2}), .kv = std::move(kv)}},
+                      .body = Draft{.token = 5, .draft_length = 2, .hidden = zeros({2})}},
                      now_);
   }
   DrafterCore core_;
@@ -169,7 +171,7 @@ TEST_F(Drafter, RefusesAHiddenRowOfAnotherModel) {
   core_.on_message({.session = SessionId{1},
                     .round = RoundId{1},
                     .base = 4,
-                    .body = Draft{.token = 5, .draft_length = 2, .hidden = zeros({3}), .kv = rows(0, 4)}},
+                    .body = Draft{.token = 5, .draft_length = 2, .hidden = zeros({3})}},
                    now_);
   const auto out = core_.take_outgoing();
   ASSERT_NE(find<Failed>(out, ""), nullptr);
@@ -187,7 +189,7 @@ TEST(DrafterSessions, AreAsManyAsItSaysAndAFurtherOneIsRefusedAtOnce) {
     core.on_message({.session = SessionId{session},
                      .round = RoundId{1},
                      .base = 4,
-                     .body = Draft{.token = 5, .draft_length = 2, .hidden = zeros({2}), .kv = {4, 4, {}}}},
+                     .body = Draft{.token = 5, .draft_length = 2, .hidden = zeros({2})}},
                     TimePoint{});
   }
   Message message;

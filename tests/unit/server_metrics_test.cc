@@ -92,7 +92,6 @@ TEST(ServerMetrics, AnAnswerMovesWhatItMeasured) {
   FinishedRequest request;
   request.prompt_tokens = 7;
   request.generated_tokens = 11;
-  request.time_in_line = std::chrono::milliseconds(10);
   request.time_to_first_token = std::chrono::milliseconds(30);
   request.inter_token_gaps = {std::chrono::milliseconds(3), std::chrono::milliseconds(300)};
   request.total = std::chrono::seconds(2);
@@ -104,7 +103,8 @@ TEST(ServerMetrics, AnAnswerMovesWhatItMeasured) {
   m.accepted_tokens = 6;
   m.drafted_per_position = {3, 3, 3};
   m.accepted_per_position = {3, 2, 1};
-  m.prefill_ns = 20'000'000;
+  m.prefill_ns = 30'000'000;
+  m.queue_ns = 10'000'000;
   m.decode_ns = 500'000'000;
   m.draft_ns = 30'000'000;
   m.verify_ns = 80'000'000;
