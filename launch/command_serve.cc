@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "common/logging/logging.h"
@@ -29,8 +30,6 @@ struct ServeFlags {
   std::string name;
   HttpOptions http{.host = "127.0.0.1", .port = 8000, .api_key = {}};
   DraftLengthFlag draft_length;
-  int requests_max = 64;
-  std::filesystem::path rejection_log;
 };
 
 /// What clients call it, where nobody says: the directory of the pair, or of the backbone.
@@ -89,10 +88,8 @@ void serve(ServeFlags flags) {
   std::unique_ptr<Cluster> cluster;
   // A request may want drafts where --draft-length does not.
   const bool drafts_by_default = draft_length.length > 0;
-  ClusterOptions cluster_options =
+  const ClusterOptions cluster_options =
       flags.cluster.options(flags.model, pair, drafts_by_default || flags.model.has_assistant(pair));
-  cluster_options.rejection_log = flags.rejection_log;
-  cluster_options.requests_max = flags.requests_max;
   if (flags.cluster.connect.empty()) cluster = or_throw(start_cluster(context, cluster_options));
   ServerMetrics metrics;
   ApiServer api(context, std::move(model),
@@ -100,9 +97,7 @@ void serve(ServeFlags flags) {
                  .version = OUTRIDER_VERSION,
                  .on_finished = [&](const FinishedRequest& request) { metrics.record(request); }});
   std::vector<HttpRoute> routes = api.routes();
-  routes.push_back({"GET", "/metrics", [&](const HttpRequest&) {
-                      return metrics.reply(api.status());
-                    }});
+  routes.push_back({"GET", "/metrics", [&](const HttpRequest&) { return metrics.reply(api.status()); }});
   routes.push_back(live_page());
   flags.http.on_response = [&](int status) { metrics.record_response(status); };
   const std::unique_ptr<HttpServer> http = or_throw(HttpServer::start(flags.http, std::move(routes)));
@@ -112,7 +107,7 @@ void serve(ServeFlags flags) {
   while (!interrupt.requested()) {
     if (cluster) {
       or_throw(cluster->check());
-      if (cluster_options.drafter) drafter.check(*cluster, api);
+      if (cluster_options.with_drafter) drafter.check(*cluster, api);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
@@ -139,9 +134,11 @@ void add_serve_command(CLI::App& app) {
       ->capture_default_str();
   flags->draft_length.add_to(*command);
   flags->cluster.add_to(*command);
-  CLI::Option* connect = command->get_option("--connect");  // what follows is then that coordinator's own matter
-  add_max_requests(*command, flags->requests_max)->excludes(connect);
-  add_rejection_log(*command, flags->rejection_log)->excludes(connect);
+  CoordinatorOptions& coordinator = flags->cluster.cluster.coordinator;
+  coordinator.requests_max = 64;
+  add_node_options(*command, coordinator,
+                   [](const OptionInfo& info) { return info.name == std::string_view("--max-requests"); });
+  command->get_option("--max-requests")->excludes(command->get_option("--connect"));  // whose own matter it is
   command->callback([flags] { serve(*flags); });
 }
 
