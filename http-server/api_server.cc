@@ -344,10 +344,7 @@ class ApiServer::ChoiceReader {
 };
 
 ApiServer::ApiServer(TransportContext& context, ServedModel model, ApiOptions options)
-    : context_(context),
-      model_(std::move(model)),
-      options_(std::move(options)),
-      started_(unix_seconds()) {}
+    : context_(context), model_(std::move(model)), options_(std::move(options)), started_(unix_seconds()) {}
 
 std::vector<HttpRoute> ApiServer::routes() {
   const auto version = [this](const HttpRequest&) { return json_reply({{"version", options_.version}}); };
@@ -470,8 +467,8 @@ Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) cons
                     .sampling = request.sampling,
                     .policy = request.draft_length.policy,
                     .report_rounds = request.report_rounds,
-                    .on_behalf_of = work.client,
-                    .shorten = !request.max_tokens};
+                    .shorten = !request.max_tokens,
+                    .on_behalf_of = work.client};
   if (!request.ignore_eos)
     generate.stop_ids.insert(generate.stop_ids.end(), model_.eos_ids.begin(), model_.eos_ids.end());
   generate.sampling.seed = seed_of_choice(generate.sampling.seed, index % n);

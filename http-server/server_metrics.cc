@@ -112,8 +112,8 @@ struct ServerMetrics::Families {
                                              "Between two arrivals of tokens, each of one or more", kInterTokenSeconds);
   Histogram& e2e_request_latency = histogram(
       "e2e_request_latency_seconds", "Arrival of a request to its end, of those that succeeded", kRequestSeconds);
-  Histogram& request_queue_time = histogram(
-      "request_queue_time_seconds", "In the coordinator's line, of each choice", kRequestSeconds);
+  Histogram& request_queue_time =
+      histogram("request_queue_time_seconds", "In the coordinator's line, of each choice", kRequestSeconds);
   Histogram& request_prefill_time =
       histogram("request_prefill_time_seconds", "From its turn to the first token, of each choice", kRequestSeconds);
   Histogram& request_decode_time =

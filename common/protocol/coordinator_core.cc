@@ -32,13 +32,8 @@ void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint 
 
   Worker* worker = fleet_.find(from);
   if (worker == nullptr) return send(from, {.body = WhoAreYou{}});
-  fleet_.hear(*worker, now);
-  if (const auto* heartbeat = std::get_if<Heartbeat>(&message.body)) return on_heartbeat(*worker, *heartbeat, now);
-  if (std::holds_alternative<Drain>(message.body)) {
-    worker->draining = true;
-    return notice(false, fmt::format("{} is draining", worker->hello.name));
-  }
-  on_answer(from, std::move(message), now);
+  worker->hear(now);
+  on_worker(from, *worker, std::move(message), now);
 }
 
 void CoordinatorCore::on_sent(const Message& message, std::size_t bytes) {
@@ -76,8 +71,7 @@ void CoordinatorCore::on_generate(const PeerId& from, SessionId request_id, Gene
   Session session(id, from, request_id, std::move(request), now);
   Result<void> taken = session.check(fleet_.facts());
   if (taken) taken = line_.enter(id, from, on_behalf_of, session.prompt_size());
-  if (!taken)
-    return send(from, {.session = request_id, .body = Failed{taken.error().code, taken.error().message}});
+  if (!taken) return send(from, {.session = request_id, .body = Failed{taken.error().code, taken.error().message}});
   ++next_session_;
   sessions_.emplace(id, std::move(session));
   send(from, {.session = request_id, .body = Heartbeat{}});  // taken
@@ -157,40 +151,35 @@ void CoordinatorCore::refuse(const PeerId& peer, const std::string& name, std::s
   send(peer, {.body = Refuse{Errc::kMismatch, std::move(why)}});
 }
 
-void CoordinatorCore::on_heartbeat(Worker& worker, const Heartbeat& heartbeat, TimePoint now) {
-  const Duration rtt = now.time_since_epoch() - Duration(heartbeat.sent_ns);
-  if (heartbeat.sent_ns > 0 && rtt > Duration::zero() && rtt <= config_.link.peer_timeout) fleet_.measure(worker, rtt);
-}
-
-void CoordinatorCore::on_answer(const PeerId& from, Message message, TimePoint now) {
-  const auto it = sessions_.find(message.session);
-  if (it == sessions_.end()) return;  // an answer to a session that has ended
-  Session& session = it->second;
-  if (message.round != session.round()) return;  // late
+void CoordinatorCore::on_worker(const PeerId& from, Worker& worker, Message message, TimePoint now) {
+  if (const auto* heartbeat = std::get_if<Heartbeat>(&message.body)) {
+    const Duration time = now.time_since_epoch() - Duration(heartbeat->sent_ns);
+    if (heartbeat->sent_ns > 0 && time > Duration::zero() && time <= config_.link.peer_timeout) worker.measure(time);
+    return;
+  }
+  if (std::holds_alternative<Drain>(message.body)) {
+    worker.draining = true;
+    return notice(false, fmt::format("{} is draining", worker.hello.name));
+  }
+  const auto session = sessions_.find(message.session);
+  if (session == sessions_.end()) return;  // an answer to a session that has ended
+  const auto* failed = std::get_if<Failed>(&message.body);
+  if (failed != nullptr && failed->code != Errc::kUnavailable && session->second.is_drafter(from, message.round)) {
+    // What a drafter cannot do for one session it cannot do for the next.
+    send(from, {.body = Refuse{failed->code, failed->message}});
+    return drop_worker(from, fmt::format("failed ({})", failed->message), now);
+  }
   const std::string name = name_of(message);
-  bool makes_sense = true;
-  if (session.is_verifier(from)) {
-    makes_sense = session.on_verifier(desk(now), std::move(message));
-  } else if (session.is_drafter(from)) {
-    const auto* failed = std::get_if<Failed>(&message.body);
-    if (failed != nullptr && failed->code != Errc::kUnavailable) {
-      // What a drafter cannot do for one session it cannot do for the next.
-      send(from, {.body = Refuse{failed->code, failed->message}});
-      return drop_worker(from, fmt::format("failed ({})", failed->message), now);
-    }
-    makes_sense = session.on_drafter(desk(now), std::move(message));
-  }  // else: a worker that this session has left
-  if (!makes_sense)
-    notice(true, fmt::format("'{}' from {} makes no sense here; dropped", name, fleet_.at(from).hello.name));
-  settle(it);
+  if (!session->second.on_worker(desk(now), from, std::move(message)))
+    notice(true, fmt::format("'{}' from {} makes no sense here; dropped", name, worker.hello.name));
+  settle(session);
 }
 
 void CoordinatorCore::drop_worker(const PeerId& peer, const std::string& why, TimePoint now) {
   const auto gone = fleet_.remove(peer);  // policies of its sessions refer to it until these have ended below
   if (gone.empty()) return;
   const Worker& worker = gone.mapped();
-  const std::string what =
-      fmt::format("{} {} {}", worker.verifies() ? "verifier" : "drafter", worker.hello.name, why);
+  const std::string what = fmt::format("{} {} {}", worker.verifies() ? "verifier" : "drafter", worker.hello.name, why);
   if (!worker.suspect) {  // else it was warned of
     const bool goes_on = !worker.verifies() && !worker.draining;
     notice(!worker.draining, what + (goes_on ? "; going on without it" : ""));

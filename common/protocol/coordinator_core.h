@@ -18,8 +18,8 @@ struct CoordinatorConfig {
 };
 
 /// The coordinator's side of everything, as a pure state machine: messages and time in, one output out. It says who an
-/// event concerns. What then happens is the matter of the text's Session, the workers are the Fleet's, and the Line says
-/// which text starts next.
+/// event concerns. What then happens is the matter of the text's Session, the workers are the Fleet's, and the Line
+/// says which text starts next.
 class CoordinatorCore {
  public:
   explicit CoordinatorCore(const CoordinatorConfig& config);
@@ -56,8 +56,7 @@ class CoordinatorCore {
 
   // ---- workers ----
   void on_hello(const PeerId& from, const Hello& hello, TimePoint now);
-  void on_heartbeat(Worker& worker, const Heartbeat& heartbeat, TimePoint now);
-  void on_answer(const PeerId& from, Message message, TimePoint now);
+  void on_worker(const PeerId& from, Worker& worker, Message message, TimePoint now);
   void refuse(const PeerId& peer, const std::string& name, std::string why, TimePoint now);
   void drop_worker(const PeerId& peer, const std::string& why, TimePoint now);
 

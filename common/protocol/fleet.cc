@@ -6,6 +6,25 @@
 
 namespace outrider {
 
+void Worker::hear(TimePoint now) {
+  heard = now;
+  if (now >= ask_again) suspect = false;
+}
+
+void Worker::measure(Duration time) {
+  // Why not the mean: a worker in the middle of a forward pass answers late, which is not the way's fault. So the
+  // estimate falls at once and rises by an eighth.
+  rtt = rtt == Duration::zero() ? time : std::min(time, rtt + (time - rtt) / 8);
+}
+
+void Worker::miss(TimePoint now) {
+  // One that is alive and misses its time again may be too slow or too far away for ever.
+  constexpr Duration kRetryMin = std::chrono::seconds(1), kRetryMax = std::chrono::seconds(64);
+  suspect = true;
+  ask_again = now + retry;
+  retry = std::clamp(2 * retry, kRetryMin, kRetryMax);
+}
+
 Worker* Fleet::find(const PeerId& peer) {
   const auto known = workers_.find(peer);
   return known == workers_.end() ? nullptr : &known->second;
@@ -30,23 +49,6 @@ Worker& Fleet::join(const PeerId& peer, const Hello& hello, TimePoint now) {
   return worker;
 }
 
-void Fleet::hear(Worker& worker, TimePoint now) {
-  worker.heard = now;
-  if (now >= worker.ask_again) worker.suspect = false;
-}
-
-void Fleet::measure(Worker& worker, Duration rtt) {
-  // Why not the mean: a worker in the middle of a forward pass answers late, which is not the way's fault. So the
-  // estimate falls at once and rises by an eighth.
-  worker.rtt = worker.rtt == Duration::zero() ? rtt : std::min(rtt, worker.rtt + (rtt - worker.rtt) / 8);
-}
-
-void Fleet::miss(Worker& drafter, TimePoint now) {
-  drafter.suspect = true;
-  drafter.ask_again = now + drafter.retry;
-  drafter.retry = std::clamp(2 * drafter.retry, kRetryMin, kRetryMax);
-}
-
 std::vector<PeerId> Fleet::silent(Duration timeout, TimePoint now) const {
   std::vector<PeerId> peers;
   for (const auto& [peer, worker] : workers_) {
@@ -61,9 +63,8 @@ Worker* Fleet::usable_drafter(const PeerId& peer) {
 }
 
 PeerId Fleet::choose_drafter() const {
-  const auto best = std::ranges::min_element(workers_, {}, [](const auto& entry) {
-    return std::pair(!entry.second.may_draft(), entry.second.sessions);
-  });
+  const auto best = std::ranges::min_element(
+      workers_, {}, [](const auto& entry) { return std::pair(!entry.second.may_draft(), entry.second.sessions); });
   return best == workers_.end() || !best->second.may_draft() ? "" : best->first;
 }
 

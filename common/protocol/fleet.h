@@ -32,15 +32,17 @@ struct Worker {
   bool verifies() const { return hello.role == Role::kVerifier; }
   /// Whether a session may be given to it to draft for.
   bool may_draft() const { return !verifies() && !draining && !suspect && sessions < hello.capacity.sessions_max; }
+  /// It sent something.
+  void hear(TimePoint now);
+  /// A heartbeat of ours came back after `time`.
+  void measure(Duration time);
+  /// A drafter did not answer in time.
+  void miss(TimePoint now);
 };
 
 /// Who has joined, what each of them can take, and who is late. Time is handed in.
 class Fleet {
  public:
-  /// A drafter that is alive and misses its time again is left out for so long, then for twice as long each time, up to
-  /// the second: it may be too slow or too far away for ever.
-  static constexpr Duration kRetryMin = std::chrono::seconds(1), kRetryMax = std::chrono::seconds(64);
-
   explicit Fleet(std::uint64_t first_membership) : next_membership_(first_membership) {}
 
   using Workers = std::map<PeerId, Worker>;
@@ -55,13 +57,7 @@ class Fleet {
 
   /// A new worker, or one that says Hello again.
   Worker& join(const PeerId& peer, const Hello& hello, TimePoint now);
-  /// It sent something.
-  void hear(Worker& worker, TimePoint now);
-  /// A heartbeat of ours came back after `rtt`.
-  void measure(Worker& worker, Duration rtt);
-  /// A drafter did not answer in time.
-  void miss(Worker& drafter, TimePoint now);
-  /// Its K/V and all; empty for a stranger.
+  /// Empty for a stranger.
   Workers::node_type remove(const PeerId& peer) { return workers_.extract(peer); }
   /// Those that were not heard for longer than `timeout`.
   std::vector<PeerId> silent(Duration timeout, TimePoint now) const;
@@ -80,8 +76,8 @@ class Fleet {
   /// Of those that have room for `positions`, or for as many as their context has, the one with the fewest sessions.
   /// @return none while none has room that may come to have it.
   std::optional<Offer> choose_verifier(Position positions) const;
-  /// Of an answer to so long a prompt, in the verifier with the most memory, were it empty; below 1: the prompt does not
-  /// fit.
+  /// Of an answer to so long a prompt, in the verifier with the most memory, were it empty; below 1: the prompt does
+  /// not fit.
   std::int64_t max_tokens_that_fit(std::int64_t prompt) const;
 
   /// Whether these words about a peer are to be said: what may happen again at once, a refusal say, is said once in

@@ -11,8 +11,8 @@ Result<void> Line::enter(SessionId id, const PeerId& peer, const std::string& on
   // A front end has a peer for each of its requests, and a name for each of its clients: then only the name counts.
   const ClientKey key = on_behalf_of.empty() ? ClientKey(peer, "") : ClientKey("", on_behalf_of);
   if (waiting_ >= config_.waiting_max) {
-    return Error{Errc::kUnavailable, fmt::format("{} requests are waiting, this coordinator lets {} wait", waiting_,
-                                                 config_.waiting_max)};
+    return Error{Errc::kUnavailable,
+                 fmt::format("{} requests are waiting, this coordinator lets {} wait", waiting_, config_.waiting_max)};
   }
   if (waiting_tokens_ >= config_.waiting_tokens_max) {
     return Error{Errc::kUnavailable, fmt::format("prompts of {} tokens are waiting, this coordinator lets {} wait",
@@ -35,8 +35,8 @@ Result<void> Line::enter(SessionId id, const PeerId& peer, const std::string& on
 std::size_t Line::waiting_of(const ClientKey& client, const PeerId& but_for) const {
   const auto known = clients_.find(client);
   if (known == clients_.end()) return 0;
-  return static_cast<std::size_t>(std::ranges::count_if(
-      known->second.waiting, [&](SessionId id) { return texts_.at(id).peer != but_for; }));
+  return static_cast<std::size_t>(
+      std::ranges::count_if(known->second.waiting, [&](SessionId id) { return texts_.at(id).peer != but_for; }));
 }
 
 std::optional<SessionId> Line::next() const {

@@ -20,8 +20,8 @@ struct LineConfig {
 };
 
 /// Whose turn it is: the one line of a coordinator, front ends' clients included. The next text is one of the client
-/// that has the fewest at work; among equals, of the one whose turn is longest ago. Of one client the texts start in the
-/// order in which they came. A client is a peer, or whoever a peer asks for (Generate::on_behalf_of).
+/// that has the fewest at work; among equals, of the one whose turn is longest ago. Of one client the texts start in
+/// the order in which they came. A client is a peer, or whoever a peer asks for (Generate::on_behalf_of).
 class Line {
  public:
   /// Of a client's texts at work, so many may be without a token: enough for their prompts to fill a verifier's forward

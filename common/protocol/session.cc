@@ -93,9 +93,8 @@ bool Session::start(const Desk& desk) {
   // The last token of an answer needs no K/V. Nobody knows how long a stepwise text gets: its room grows with each
   // verify.
   const Position positions =
-      request_.stepwise
-          ? prompt_size_
-          : prompt_size_ + std::min(max_tokens, std::numeric_limits<Position>::max() - prompt_size_) - 1;
+      request_.stepwise ? prompt_size_
+                        : prompt_size_ + std::min(max_tokens, std::numeric_limits<Position>::max() - prompt_size_) - 1;
   const std::optional<Fleet::Offer> offer = desk.fleet.choose_verifier(positions);
   if (!offer) return false;
   Worker& verifier = desk.fleet.at(offer->verifier);
@@ -171,6 +170,12 @@ void Session::finish(const Desk& desk, Body last) {
 
 // ---- its workers ----
 
+bool Session::on_worker(const Desk& desk, const PeerId& from, Message message) {
+  if (message.round != round_.id) return true;
+  if (from == workers_.verifier) return on_verifier(desk, std::move(message));
+  return from != workers_.drafter || on_drafter(desk, std::move(message));
+}
+
 bool Session::on_verifier(const Desk& desk, Message message) {
   const bool asked = phase_ == Phase::kPrefill || phase_ == Phase::kVerifying;
   if (auto* chunk = std::get_if<KvChunk>(&message.body)) {
@@ -215,9 +220,9 @@ bool Session::on_drafter(const Desk& desk, Message message) {
 }
 
 void Session::on_worker_gone(const Desk& desk, const PeerId& peer, const std::string& what) {
-  if (is_verifier(peer)) {
+  if (peer == workers_.verifier) {
     fail(desk, Errc::kPeerGone, what);
-  } else if (is_drafter(peer)) {
+  } else if (peer == workers_.drafter) {
     release_drafter(desk, false);
     if (phase_ == Phase::kDrafting) end_drafting(desk);
   }
@@ -319,8 +324,8 @@ void Session::draft(const Desk& desk, std::int64_t room) {
 }
 
 void Session::ask_drafter(const Desk& desk, std::int64_t draft_length) {
-  const bool ready = round_.hidden && workers_.replica_end == base() &&
-                     desk.fleet.usable_drafter(workers_.drafter) != nullptr;
+  const bool ready =
+      round_.hidden && workers_.replica_end == base() && desk.fleet.usable_drafter(workers_.drafter) != nullptr;
   if (draft_length <= 0 || !ready) return end_drafting(desk);
   enter(desk, Phase::kDrafting);
   round_.outcome.draft_rows = round_.rows;
@@ -373,7 +378,7 @@ void Session::on_drafter_late(const Desk& desk) {
   // Before kDraftTimeout the drafter may be well; these drafts are not worth the wait.
   Worker* drafter = desk.fleet.usable_drafter(workers_.drafter);
   if (waited >= kDraftTimeout && drafter != nullptr) {
-    desk.fleet.miss(*drafter, desk.now);
+    drafter->miss(desk.now);
     std::string text = fmt::format("drafter {} did not answer within {:.1f} s; going on without it",
                                    drafter->hello.name, to_seconds(kDraftTimeout));
     if (desk.fleet.is_news(workers_.drafter, text, desk.now)) desk.warn(std::move(text));
@@ -392,8 +397,7 @@ void Session::end_drafting(const Desk& desk) {
 void Session::send_verify(const Desk& desk) {
   // A policy that wants plain rounds is spared the drafter's input; when it wants drafts again, one round fetches it.
   const bool wanted = policy_ == nullptr || round_.choice.length > 0;
-  const bool drafting_goes_on =
-      wanted && desk.fleet.usable_drafter(workers_.drafter) != nullptr && tokens_left() > 1;
+  const bool drafting_goes_on = wanted && desk.fleet.usable_drafter(workers_.drafter) != nullptr && tokens_left() > 1;
   enter(desk, Phase::kVerifying);
   if (request_.stepwise) set_aside(desk, base() + 1 + std::ssize(round_.drafts));
   Verify verify{.tokens = {text_.back()},

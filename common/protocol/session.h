@@ -65,12 +65,10 @@ class Session {
 
   /// Its turn has come. @return false if no verifier has room for it now; else it has begun, or failed.
   bool start(const Desk& desk);
-  /// Of one of its workers. @return false where the message makes no sense.
-  bool on_verifier(const Desk& desk, Message message);
-  bool on_drafter(const Desk& desk, Message message);
-  bool is_verifier(const PeerId& peer) const { return peer == workers_.verifier; }
-  bool is_drafter(const PeerId& peer) const { return peer == workers_.drafter; }
-  RoundId round() const { return round_.id; }
+  /// A worker's message about it; one that it has left, or of another round, is late. @return false where the message
+  /// makes no sense.
+  bool on_worker(const Desk& desk, const PeerId& from, Message message);
+  bool is_drafter(const PeerId& peer, RoundId round) const { return peer == workers_.drafter && round == round_.id; }
   void on_step(const Desk& desk, const Step& step);
   void on_cancel(const Desk& desk, const Cancel& cancel);
   /// The fleet has lost a worker. @param what  became of it
@@ -101,6 +99,8 @@ class Session {
             std::optional<RoundReport> round);
 
   // ---- its workers ----
+  bool on_verifier(const Desk& desk, Message message);
+  bool on_drafter(const Desk& desk, Message message);
   /// Counts K/V of `positions` as taken from the memory of its verifier.
   void set_aside(const Desk& desk, Position positions);
   void ask_verifier(const Desk& desk, Position base, Body body);
@@ -137,7 +137,7 @@ class Session {
   void log_rejection(const Desk& desk, const Verdict& verdict) const;
 
   struct Workers {
-    PeerId verifier, drafter;  ///< "" while there is none
+    PeerId verifier, drafter;   ///< "" while there is none
     std::int64_t kv_bytes = 0;  ///< set aside for it at its verifier
     Position replica_end = 0;   ///< K/V rows that the drafter was sent
     bool no_drafter = false;    ///< one had no room for it, against our books: it gets none any more

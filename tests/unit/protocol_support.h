@@ -39,7 +39,9 @@ inline KvRows rows(Position from, Position to) {
   return kv;
 }
 
-inline Hello hello(Role role) { return {.role = role, .name = role == Role::kVerifier ? "v" : "d", .facts = small_facts()}; }
+inline Hello hello(Role role) {
+  return {.role = role, .name = role == Role::kVerifier ? "v" : "d", .facts = small_facts()};
+}
 
 template <typename Body>
 const Body* find(const std::vector<Outgoing>& outgoing, const PeerId& to, Message* message = nullptr) {
