@@ -4,7 +4,8 @@
 #include <iterator>
 
 #include "common/policy/ngram.h"
-#include "common/protocol/facts.h"
+#include "common/protocol/donor_rows.h"
+#include "common/protocol/handshake.h"
 
 namespace outrider {
 namespace {

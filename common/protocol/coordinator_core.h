@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "common/policy/policies.h"
+#include "common/protocol/membership.h"
 #include "common/protocol/rejection.h"
-#include "common/protocol/worker_link.h"
 
 namespace outrider {
 
