@@ -152,13 +152,15 @@ void layout(const LayoutFlags& flags) {
     drafter.run({.kind = DraftWork::Kind::kExtend, .session = session, .base = at, .kv = last.kv});
   }
   answer.push_back(last.next_token);
-  const std::vector<TokenId> drafts =
-      drafter
-          .run({.kind = DraftWork::Kind::kDraft,
-                .session = session,
-                .base = prompt,
-                .draft = {.token = last.next_token, .draft_length = flags.draft_length, .hidden = *last.hidden}})
-          .tokens;
+  const std::vector<TokenId> drafts = drafter
+                                          .run({.kind = DraftWork::Kind::kDraft,
+                                                .session = session,
+                                                .base = prompt,
+                                                .draft = {.token = last.next_token,
+                                                          .draft_length = flags.draft_length,
+                                                          .hidden = *last.hidden,
+                                                          .kv = {}}})
+                                          .tokens;
   VerifyWork work{.session = session, .round = {}, .base = prompt, .tokens = drafts, .kv_from = prompt};
   work.tokens.insert(work.tokens.begin(), last.next_token);
   last = std::move(backbone.run({work}).front().verdict);

@@ -2,6 +2,7 @@
 
 #include <iterator>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "common/protocol/drafter_core.h"
