@@ -80,7 +80,7 @@ TokenId DraftEngine::sample(const SamplingParams& sampling, std::int64_t index, 
   return token;
 }
 
-Drafts DraftEngine::run(const DraftWork& work) {
+Candidates DraftEngine::run(const DraftWork& work) {
   if (work.kind == DraftWork::Kind::kRelease) {
     replicas_.erase(work.session);
     return {};
@@ -91,21 +91,22 @@ Drafts DraftEngine::run(const DraftWork& work) {
     append(replica->second, work.kv);
     return {};
   }
-  const std::vector<float> hidden = to_floats(work.hidden);
+  const Draft& draft = work.draft;
+  const std::vector<float> hidden = to_floats(draft.hidden);
   const TimePoint start = now();
-  Drafts drafts;
-  std::int64_t index = work.index;
+  Candidates drafts;
+  std::int64_t index = draft.index;
   static const SamplingParams kGreedy;
-  const SamplingParams& sampling = work.sampling ? *work.sampling : kGreedy;
+  const SamplingParams& sampling = draft.sampling ? *draft.sampling : kGreedy;
   const ChooseDraft choose = [&](std::span<const TokenId> ids, std::span<const float> scores) {
-    return sample(sampling, index++, ids, scores, work.want_q, &drafts.q);
+    return sample(sampling, index++, ids, scores, draft.want_q, &drafts.q);
   };
   std::vector<float> state;
   drafts.tokens =
-      assistant_->draft(work.token, hidden, replica->second, work.base, work.draft_length, stop_ids_,
-                        work.sampling || work.want_q ? &choose : nullptr, work.want_state ? &state : nullptr);
+      assistant_->draft(draft.token, hidden, replica->second, work.base, draft.draft_length, stop_ids_,
+                        draft.sampling || draft.want_q ? &choose : nullptr, draft.want_state ? &state : nullptr);
   drafts.draft_ns = (now() - start).count();
-  if (work.want_state) drafts.state = to_wire(std::move(state));
+  if (draft.want_state) drafts.state = to_wire(std::move(state));
   return drafts;
 }
 

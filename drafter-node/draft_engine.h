@@ -17,7 +17,7 @@ class DraftEngine {
   DraftEngine(std::unique_ptr<Assistant> assistant, std::vector<TokenId> stop_ids);
 
   /// Does one piece of work; the drafts are empty unless it is a kDraft.
-  Drafts run(const DraftWork& work);
+  Candidates run(const DraftWork& work);
   /// Everything that lives as long as the engine or a session; sessions as if they had `positions` each.
   void report_buffers(const BufferSink& sink, Position positions) const;
 

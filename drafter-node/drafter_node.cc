@@ -41,26 +41,25 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
   Pump pump(*endpoint);
   LoopClock clock;
   const std::stop_callback wake_on_stop(stop, [&] { endpoint->wake(); });
-  while (!stop.stop_requested() && !core.link().refusal() && !pump.version_mismatch()) {
+  while (!stop.stop_requested() && !core.membership().refusal() && !pump.version_mismatch()) {
     pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), clock.now()); });
-    pump.send(
-        core.take_outgoing());  // a heartbeat's answer does not wait for drafts, or the round trip would seem longer
+    core.on_tick(clock.now());
+    const DrafterCore::Output output = core.take_output();
+    pump.deliver(output);  // a heartbeat's answer does not wait for drafts, or the round trip would seem longer
     bool drafted = false;
-    for (const DraftWork& work : core.take_work()) {
-      Drafts drafts = engine.run(work);
+    for (const DraftWork& work : output.work) {
+      Candidates drafts = engine.run(work);
       if (work.kind != DraftWork::Kind::kDraft) continue;
       core.on_drafted(work, std::move(drafts));
       drafted = true;
     }
-    core.on_tick(clock.now());
-    pump.send(core.take_outgoing());
-    pump.log(core.take_notices());
+    pump.deliver(core.take_output());
     if (!drafted) endpoint->wait(kTick);  // else another session's draft may be due
   }
   if (pump.version_mismatch()) return *pump.version_mismatch();
-  if (core.link().refusal()) return *core.link().refusal();
+  if (core.membership().refusal()) return *core.membership().refusal();
   core.drain();
-  pump.send(core.take_outgoing());
+  pump.deliver(core.take_output());
   return {};
 }
 

@@ -142,29 +142,26 @@ void layout(const LayoutFlags& flags) {
   const Position prompt =
       flags.measure ? flags.context - 1 : std::min<Position>(flags.context - 1, verifier.prefill_chunk);
   std::vector<TokenId> answer;
-  VerifyResult last;
+  Verdict last;
   for (Position at = 0; at < prompt;) {
     VerifyWork work{
         .session = session, .round = {}, .base = at, .tokens = {}, .prefill = true, .last = true, .kv_from = at};
     for (; at < prompt && std::ssize(work.tokens) < verifier.prefill_chunk; ++at)
       work.tokens.push_back(static_cast<TokenId>((at * at + 5) % config.vocab_size));
-    last = std::move(backbone.run({work}).front());
-    drafter.run({.kind = DraftWork::Kind::kExtend, .session = session, .round = {}, .base = at, .kv = last.kv});
+    last = std::move(backbone.run({work}).front().verdict);
+    drafter.run({.kind = DraftWork::Kind::kExtend, .session = session, .base = at, .kv = last.kv});
   }
   answer.push_back(last.next_token);
-  std::vector<TokenId> drafts = drafter
-                                    .run({.kind = DraftWork::Kind::kDraft,
-                                          .session = session,
-                                          .round = {},
-                                          .base = prompt,
-                                          .kv = {},
-                                          .token = last.next_token,
-                                          .draft_length = flags.draft_length,
-                                          .hidden = *last.hidden})
-                                    .tokens;
+  const std::vector<TokenId> drafts =
+      drafter
+          .run({.kind = DraftWork::Kind::kDraft,
+                .session = session,
+                .base = prompt,
+                .draft = {.token = last.next_token, .draft_length = flags.draft_length, .hidden = *last.hidden}})
+          .tokens;
   VerifyWork work{.session = session, .round = {}, .base = prompt, .tokens = drafts, .kv_from = prompt};
   work.tokens.insert(work.tokens.begin(), last.next_token);
-  last = std::move(backbone.run({work}).front());
+  last = std::move(backbone.run({work}).front().verdict);
   answer.insert(answer.end(), drafts.begin(), drafts.begin() + last.accepted);
 
   Layout result;

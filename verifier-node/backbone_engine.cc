@@ -5,7 +5,7 @@
 
 #include "common/base/time.h"
 #include "common/kernels/kernel_table.h"
-#include "common/protocol/facts.h"
+#include "common/protocol/donor_rows.h"
 
 namespace outrider {
 namespace {
@@ -143,8 +143,9 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     const std::int64_t outputs = segments[i].output_rows;
     KvCache& cache = *segments[i].cache;
     Sampler& sampler = sessions_.at(work.session).sampler;
-    VerifyResult result{
-        .session = work.session, .round = work.round, .hidden = std::nullopt, .kv = {}, .verify_ns = forward_ns};
+    VerifyResult result{.session = work.session, .round = work.round};
+    Verdict& verdict = result.verdict;
+    verdict.verify_ns = forward_ns;
     if (work.prefill) sampler.add_prompt(work.tokens);
     if (outputs > 0) {
       const Matrix<const float> logits = output.logits.rows(row, outputs);
@@ -156,14 +157,14 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
       if (!outcome) {
         result.error = outcome.error();
       } else {
-        result.accepted = outcome->accepted;
-        result.next_token = outcome->next_token;
+        verdict.accepted = outcome->accepted;
+        verdict.next_token = outcome->next_token;
         std::vector<TokenId> emitted;
         if (!work.prefill) emitted.assign(work.tokens.begin() + 1, work.tokens.begin() + 1 + outcome->accepted);
         emitted.push_back(outcome->next_token);
-        result.logprobs = sampler.logprobs(logits, emitted, scratch_);
+        verdict.logprobs = sampler.logprobs(logits, emitted, scratch_);
         if (work.kv_from) {
-          result.hidden =
+          verdict.hidden =
               wire_row(output.hidden[row + outcome->accepted].span(), activation_dtype(backbone_->weight_type()));
         }
         if (!work.prefill) cache.truncate(work.base + outcome->accepted + 1);
@@ -171,7 +172,7 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     }
     if (work.kv_from && !result.error) {
       const Position tail = drafter_window(backbone_->config().sliding_window) + backbone_->rows_max();
-      result.kv = donor_rows(cache, *work.kv_from, piece_end(*work.kv_from, cache.length(), kKvRowsMax, tail));
+      verdict.kv = donor_rows(cache, *work.kv_from, piece_end(*work.kv_from, cache.length(), kKvRowsMax, tail));
     }
     row += outputs;
     results.push_back(std::move(result));

@@ -47,12 +47,17 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   Pump pump(*endpoint);
   LoopClock clock;
   TimePoint pumped = now();
+  const auto hand_over = [&] {
+    VerifierCore::Output output = core.take_output();
+    pump.deliver(output);
+    for (const SessionId session : output.released) engine.release(session);
+    return std::move(output.batch);
+  };
   const auto exchange = [&] {
     pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), clock.now()); });
     core.on_tick(clock.now());
-    pump.send(core.take_outgoing());
-    pump.log(core.take_notices());
     pumped = now();
+    return hand_over();
   };
   const std::function<void()> between_steps = [&] {
     if (now() - pumped > kTick) exchange();
@@ -60,17 +65,15 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
 
   const std::stop_callback wake_on_stop(stop, [&] { endpoint->wake(); });
   std::optional<TimePoint> drain_until;
-  while (!core.link().refusal() && !pump.version_mismatch()) {
+  while (!core.membership().refusal() && !pump.version_mismatch()) {
     if (stop.stop_requested()) {
       if (!drain_until) {
         drain_until = now() + kDrainMax;
         core.drain();
       }
-      if (core.session_count() == 0 || !core.link().joined() || now() > *drain_until) break;
+      if (core.session_count() == 0 || !core.membership().joined() || now() > *drain_until) break;
     }
-    exchange();
-    const std::vector<VerifyWork> batch = core.take_batch();
-    for (const SessionId session : core.take_released()) engine.release(session);
+    const std::vector<VerifyWork> batch = exchange();
     if (batch.empty()) {
       endpoint->wait(kTick);
       continue;
@@ -79,11 +82,11 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
     auto results = no_throw([&] { return Result<std::vector<VerifyResult>>(engine.run(batch, between_steps)); });
     if (!results) return Error{results.error().code, "the engine stopped: " + results.error().message};
     core.on_batch_done(std::move(*results), clock.now());
-    pump.send(core.take_outgoing());  // at once: a verdict must not wait for what has arrived meanwhile
+    hand_over();  // at once: a verdict must not wait for what has arrived meanwhile
   }
   if (pump.version_mismatch()) return *pump.version_mismatch();
-  if (core.link().refusal()) return *core.link().refusal();
-  pump.send(core.take_outgoing());
+  if (core.membership().refusal()) return *core.membership().refusal();
+  hand_over();
   return {};
 }
 

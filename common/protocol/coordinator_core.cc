@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "common/protocol/facts.h"
+#include "common/protocol/handshake.h"
 
 namespace outrider {
 

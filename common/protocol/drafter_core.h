@@ -1,10 +1,12 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <vector>
 
-#include "common/protocol/worker_link.h"
+#include "common/protocol/membership.h"
 
 namespace outrider {
 
@@ -21,20 +23,7 @@ struct DraftWork {
   RoundId round{};
   Position base = 0;  ///< kDraft: the replica's length
   KvRows kv = {};     ///< kExtend: rows to append to the replica
-  TokenId token = 0;  ///< kDraft, as all below
-  std::int32_t draft_length = 0;
-  WireTensor hidden = {};
-  std::optional<SamplingParams> sampling = {};  ///< as in Draft
-  std::int64_t index = 0;
-  bool want_state = false, want_q = false;
-};
-
-/// Answer to a kDraft.
-struct Drafts {
-  std::vector<TokenId> tokens;
-  std::vector<Distribution> q;           ///< as in Candidates
-  std::int64_t draft_ns = 0;             ///< in assistant forwards
-  std::optional<WireTensor> state = {};  ///< as in Candidates
+  Draft draft = {};   ///< kDraft; its own rows are in a kExtend before
 };
 
 /// The drafter's side of all its sessions, as a pure state machine. It keeps the books on which
@@ -45,19 +34,24 @@ class DrafterCore {
   DrafterCore(const DrafterConfig& config, Hello hello);
 
   void on_message(Message message, TimePoint now);
+  /// What is due by now, and the next work.
   void on_tick(TimePoint now);
-  /// Rows and releases in the order they came, then the draft that was asked for first: one at a time, because while it
-  /// is made the coordinator may go on without those that wait. They are then dropped, and their rows are there
-  /// already.
-  std::vector<DraftWork> take_work();
-  /// Answers a kDraft. @pre the work came from take_work().
-  void on_drafted(const DraftWork& work, Drafts drafts);
+  /// Answers a kDraft. @pre the work came from take_output().
+  void on_drafted(const DraftWork& work, Candidates drafts);
+  /// Tells the coordinator to give no new sessions.
+  void drain() { membership_.send({.body = Drain{}}); }
 
-  std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
-  std::vector<Notice> take_notices() { return std::exchange(notices_, {}); }
-  const WorkerLink& link() const { return link_; }
+  struct Output : WorkerOutput {
+    /// Rows and releases in the order they came, then the draft that was asked for first: one at a time, because while
+    /// it is made the coordinator may go on without those that wait. They are then dropped, and their rows are there
+    /// already.
+    std::vector<DraftWork> work;
+  };
+  /// All that has come up since the last call.
+  Output take_output() { return {membership_.take_output(), std::exchange(work_, {})}; }
+
+  const Membership& membership() const { return membership_; }
   std::size_t session_count() const { return sessions_.size(); }
-  void drain() { outgoing_.push_back({"", {.body = Drain{}}}); }
 
  private:
   struct Session {
@@ -78,14 +72,12 @@ class DrafterCore {
   void free(SessionId id);
 
   DrafterConfig config_;
-  PairFacts facts_;
-  WorkerLink link_;
+  Membership membership_;
   std::map<SessionId, Session> sessions_;
   std::vector<DraftWork> rows_;  ///< kExtend and kRelease
-  std::vector<DraftWork>
-      drafts_;  ///< kDraft, one of a session at most: the replica ends at its base once rows_ are done
-  std::vector<Outgoing> outgoing_;
-  std::vector<Notice> notices_;
+  /// kDraft, one of a session at most: the replica ends at its base once rows_ are done.
+  std::vector<DraftWork> drafts_;
+  std::vector<DraftWork> work_;  ///< about to be handed over
 };
 
 }  // namespace outrider

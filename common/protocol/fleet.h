@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/policy/throughput.h"
-#include "common/protocol/worker_link.h"
+#include "common/protocol/membership.h"
 
 namespace outrider {
 

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "common/base/ids.h"
-#include "common/policy/throughput.h"
+#include "common/policy/draft_policy.h"
 #include "common/sampling/distribution.h"
 
 namespace outrider {

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "common/policy/ngram.h"
-#include "common/protocol/facts.h"
+#include "common/protocol/donor_rows.h"
 
 namespace outrider {
 namespace {

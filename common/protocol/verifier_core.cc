@@ -1,44 +1,33 @@
 #include "common/protocol/verifier_core.h"
 
 #include <algorithm>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
 
 namespace outrider {
-namespace {
-
-Hello with_capacity(Hello hello, const Capacity& capacity) {
-  hello.capacity = capacity;
-  return hello;
-}
-
-/// How many tokens two texts have in common at their start.
-Position common_prefix(std::span<const TokenId> a, std::span<const TokenId> b) {
-  return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
-}
-
-}  // namespace
-
 VerifierCore::VerifierCore(const VerifierConfig& config, Hello hello)
-    : config_(config), facts_(hello.facts), link_(config.link, with_capacity(std::move(hello), config.capacity)) {}
+    : config_(config), membership_(config.link, std::move(hello), config.capacity), cache_(config.capacity.kv_cost) {}
 
 void VerifierCore::on_message(Message message, TimePoint now) {
-  WorkerLink::Event event;
-  if (link_.on_message(message, now, &event, &outgoing_)) {
-    if (event == WorkerLink::Event::kForgetSessions) forget_all();
-    return;
-  }
+  const Membership::Event event = membership_.on_message(message, now);
+  if (event == Membership::Event::kForgetSessions) forget_all();
+  if (event != Membership::Event::kSession) return;
   if (const auto* prefill = std::get_if<Prefill>(&message.body)) return on_prefill(message, *prefill, now);
   if (const auto* verify = std::get_if<Verify>(&message.body)) return on_verify(message, *verify, now);
   if (std::holds_alternative<Free>(message.body)) {
     freed_.add(message.session);
     return free(message.session);
   }
-  notices_.push_back({true, fmt::format("a verifier has no use for '{}'; dropped", name_of(message))});
+  membership_.warn(fmt::format("a verifier has no use for '{}'; dropped", name_of(message)));
 }
 
 Result<void> VerifierCore::check_ids(const char* what, const std::vector<TokenId>& tokens) const {
   for (const TokenId token : tokens) {
-    if (token < 0 || token >= facts_.vocab_size) {
-      return Error{Errc::kInvalidArgument, fmt::format("{} id {}, vocabulary has {}", what, token, facts_.vocab_size)};
+    if (token < 0 || token >= membership_.facts().vocab_size) {
+      return Error{Errc::kInvalidArgument,
+                   fmt::format("{} id {}, vocabulary has {}", what, token, membership_.facts().vocab_size)};
     }
   }
   return {};
@@ -47,14 +36,15 @@ Result<void> VerifierCore::check_ids(const char* what, const std::vector<TokenId
 Result<void> VerifierCore::check_tokens(const std::vector<TokenId>& tokens, Position base) const {
   RETURN_IF_ERROR(check_ids("token", tokens));
   const Position end = base + static_cast<Position>(tokens.size());
-  if (end > facts_.context_max) {
-    return Error{Errc::kOutOfRange, fmt::format("position {}, the context holds {}", end, facts_.context_max)};
+  if (end > membership_.facts().context_max) {
+    return Error{Errc::kOutOfRange,
+                 fmt::format("position {}, the context holds {}", end, membership_.facts().context_max)};
   }
   return {};
 }
 
 Result<std::int64_t> VerifierCore::set_aside(std::int64_t held, Position positions) {
-  const std::int64_t needed = config_.capacity.kv_cost.bytes(std::min(positions, facts_.context_max));
+  const std::int64_t needed = config_.capacity.kv_cost.bytes(std::min(positions, membership_.facts().context_max));
   if (needed <= held) return held;
   const std::int64_t left = config_.capacity.kv_bytes_max - (kv_bytes_ - held);
   if (needed > left) {
@@ -75,7 +65,7 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
   if (const auto known = sessions_.find(message.session); known != sessions_.end()) {
     known->second.heard = now;
     const auto& verdict = known->second.last_verdict;
-    if (verdict && verdict->round == message.round) reply(*verdict);
+    if (verdict && verdict->round == message.round) membership_.send(*verdict);
     return;
   }
   if (value(message.session) >= kFirstKept) {
@@ -84,7 +74,8 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
   }
   if (auto fine = check_tokens(prefill.tokens, 0); !fine) return fail(message, fine.error());
   if (auto fine = check_ids("stop token", prefill.stop_ids); !fine) return fail(message, fine.error());
-  if (auto fine = check_sampling(prefill.sampling, facts_.vocab_size); !fine) return fail(message, fine.error());
+  if (auto fine = check_sampling(prefill.sampling, membership_.facts().vocab_size); !fine)
+    return fail(message, fine.error());
   // As with memory, one that is freed counts no more, though its rows may be in the batch that is out.
   const auto open =
       std::count_if(sessions_.begin(), sessions_.end(), [](const auto& entry) { return !entry.second.freed; });
@@ -93,11 +84,7 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
                           fmt::format("{} sessions, this verifier takes {}", open, config_.capacity.sessions_max)});
   }
   // Numbers are not used twice, but who knows what a coordinator does.
-  if (const auto old = std::find_if(cached_.begin(), cached_.end(),
-                                    [&](const CachedText& text) { return text.id == message.session; });
-      old != cached_.end()) {
-    drop(old);
-  }
+  if (cache_.drop(message.session)) released_.push_back(message.session);
   const Result<std::int64_t> kv_bytes =
       set_aside(0, std::max(prefill.positions_max, static_cast<Position>(prefill.tokens.size())));
   if (!kv_bytes) return fail(message, kv_bytes.error());
@@ -128,7 +115,7 @@ void VerifierCore::on_verify(const Message& message, const Verify& verify, TimeP
   session.heard = now;
   if (message.round < session.round || session.freed) return;  // late
   if (message.round == session.round) {                        // repeated: in work, or answered already
-    if (session.last_verdict && session.last_verdict->round == message.round) reply(*session.last_verdict);
+    if (session.last_verdict && session.last_verdict->round == message.round) membership_.send(*session.last_verdict);
     return;
   }
   if (session.request) return;  // a coordinator never overtakes its own round
@@ -165,136 +152,98 @@ void VerifierCore::on_verify(const Message& message, const Verify& verify, TimeP
   queue_.push_back(message.session);
 }
 
-std::vector<VerifyWork> VerifierCore::take_batch() {
-  std::vector<VerifyWork> batch;
-  if (batch_out_ || queue_.empty()) return batch;
-  std::int64_t rows = 0;
-  std::vector<CachedText> kept;  // there once the batch has run, so not for its own prompts
-  const auto take = [&](bool prefill) {
-    for (auto it = queue_.begin(); it != queue_.end();) {
-      Session& session = sessions_.at(*it);
-      const VerifyWork& request = *session.request;
-      const auto total = static_cast<std::int64_t>(request.tokens.size()), room = config_.rows_max - rows;
-      if (request.prefill != prefill || room < (prefill ? 1 : total)) {
-        ++it;
-        continue;
-      }
-      VerifyWork work = request;
-      std::int64_t count = total;
-      if (prefill) {
-        if (session.prompt_done == 0 && !session.compute_all && !begin_prompt(session, &work)) {
-          ++it;
-          continue;
-        }
-        const std::int64_t done = session.prompt_done;
-        count = std::min({total - done, config_.prefill_chunk, room});
-        if (session.keep_at > done) count = std::min(count, session.keep_at - done);
-        const auto first = request.tokens.begin() + done;
-        work.tokens.assign(first, first + count);
-        work.base = done;
-        work.last = done + count == total;
-        if (request.kv_from) work.kv_from = session.kv_sent;
-        if (done + count == session.keep_at &&
-            kv_bytes_ + config_.capacity.kv_cost.bytes(session.keep_at) <= config_.capacity.kv_bytes_max) {
-          work.keep_as = SessionId{next_kept_++};
-          kept.push_back({.id = *work.keep_as,
-                          .tokens = {request.tokens.begin(), first + count},
-                          .written = std::max(session.written, done + count),
-                          .shared = true});
-        }
-      }
-      session.in_batch = true;
-      session.rows_out = count;
-      rows += count;
-      batch.push_back(std::move(work));
-      it = queue_.erase(it);
-    }
-  };
+void VerifierCore::form_batch() {
+  if (batch_out_ || queue_.empty()) return;
+  Batch batch;
+  batch.room = config_.rows_max;
   // Verifies are short and somebody reads their text as it comes; prompts fill up. But not even a hundred texts may
   // keep prompts out: where the verifies left less than a chunk of a full forward, prompts go first in the next one.
   const bool prompts_first = std::exchange(prompts_first_, false);
-  take(prompts_first);
-  take(!prompts_first);
-  std::int64_t prompt_rows = 0;
-  for (const VerifyWork& work : batch) prompt_rows += work.prefill ? std::ssize(work.tokens) : 0;
-  prompts_first_ = !prompts_first && rows == config_.rows_max && prompt_rows < config_.prefill_chunk;
-  for (CachedText& text : kept) cache(std::move(text));
-  trim_cache(&batch);
-  batch_out_ = !batch.empty();
-  return batch;
+  take_requests(prompts_first, batch);
+  take_requests(!prompts_first, batch);
+  prompts_first_ = !prompts_first && batch.room == 0 && batch.prompt_rows < config_.prefill_chunk;
+  for (KeptText& text : batch.kept) cache_.keep(std::move(text));
+  trim_cache(batch.work);
+  batch_ = std::move(batch.work);
+  batch_out_ = !batch_.empty();
 }
 
-bool VerifierCore::holds(Position written, Position length) const {
-  const std::int64_t ring = config_.capacity.kv_cost.ring_rows;
-  return ring == 0 || written <= ring || length + config_.rows_max >= written;
+void VerifierCore::take_requests(bool prefill, Batch& batch) {
+  for (auto it = queue_.begin(); it != queue_.end();) {
+    Session& session = sessions_.at(*it);
+    const VerifyWork& request = *session.request;
+    std::optional<VerifyWork> work;
+    if (request.prefill == prefill && batch.room >= (prefill ? 1 : std::ssize(request.tokens)))
+      work = prefill ? next_chunk(session, batch) : request;
+    if (!work) {
+      ++it;
+      continue;
+    }
+    session.rows_out = std::ssize(work->tokens);
+    batch.room -= session.rows_out;
+    if (prefill) batch.prompt_rows += session.rows_out;
+    batch.work.push_back(std::move(*work));
+    it = queue_.erase(it);
+  }
+}
+
+std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batch) {
+  const VerifyWork& request = *session.request;
+  VerifyWork work = request;
+  if (session.prompt_done == 0 && !session.compute_all && !begin_prompt(session, &work)) return std::nullopt;
+  const std::int64_t done = session.prompt_done, total = std::ssize(request.tokens);
+  std::int64_t count = std::min({total - done, config_.prefill_chunk, batch.room});
+  if (session.keep_at > done) count = std::min(count, session.keep_at - done);
+  const auto first = request.tokens.begin() + done;
+  work.tokens.assign(first, first + count);
+  work.base = done;
+  work.last = done + count == total;
+  if (request.kv_from) work.kv_from = session.kv_sent;
+  if (done + count == session.keep_at &&
+      kv_bytes_ + config_.capacity.kv_cost.bytes(session.keep_at) <= config_.capacity.kv_bytes_max) {
+    work.keep_as = SessionId{next_kept_++};
+    batch.kept.push_back({.id = *work.keep_as,
+                          .tokens = {request.tokens.begin(), first + count},
+                          .written = std::max(session.written, done + count),
+                          .shared = true});
+  }
+  return work;
 }
 
 bool VerifierCore::begin_prompt(Session& session, VerifyWork* work) {
   // The last token's row is computed in any case: its logits are wanted.
   const std::span<const TokenId> prompt(session.request->tokens.data(), session.request->tokens.size() - 1);
-  Position best = 0, soon = 0, common_max = 0;
-  SessionId from{};
-  Position written = 0;
-  const auto consider = [&](SessionId id, std::span<const TokenId> tokens, Position have, Position have_written,
-                            bool under_way) {
-    const Position common = common_prefix(prompt, tokens), usable = std::min(common, have);
-    common_max = std::max(common_max, common);
-    if (under_way && common > have) soon = std::max(soon, common);
-    if (usable > best && holds(have_written, usable)) best = usable, from = id, written = have_written;
-  };
-  for (const CachedText& text : cached_) consider(text.id, text.tokens, std::ssize(text.tokens), text.written, false);
+  PrefixSearch search(prompt, config_.capacity.kv_cost.ring_rows, config_.rows_max);
+  cache_.offer_all(search);
   for (const auto& [id, other] : sessions_) {
     if (&other == &session) continue;
-    const bool under_way = other.request && other.request->prefill && (other.in_batch || other.prompt_done > 0);
-    consider(id, under_way ? other.request->tokens : other.text, std::ssize(other.text), other.written, under_way);
+    const bool under_way = other.request && other.request->prefill && (other.rows_out > 0 || other.prompt_done > 0);
+    search.offer(id, under_way ? other.request->tokens : other.text, std::ssize(other.text), other.written, under_way);
   }
-  if (soon >= best + config_.reuse_min) return false;
-  if (best < config_.reuse_min) best = 0;
+  if (search.soon() >= search.best() + config_.reuse_min) return false;
+  const Position best = search.best() < config_.reuse_min ? 0 : search.best();
   // A start that texts have in common and that none can give any more, their rings having gone on: the next
   // one finds it kept.
-  session.keep_at = common_max >= best + config_.reuse_min ? common_max : 0;
+  session.keep_at = search.common() >= best + config_.reuse_min ? search.common() : 0;
   if (best == 0) return true;
 
-  work->reuse = Reuse{.from = from, .tokens = {prompt.begin(), prompt.begin() + best}};
+  work->reuse = Reuse{.from = search.from(),
+                      .tokens = {prompt.begin(), prompt.begin() + best},
+                      .take = cache_.use(search.from(), best)};
   session.prompt_done = session.cached_tokens = best;
-  session.written = written;
-  const auto source =
-      std::find_if(cached_.begin(), cached_.end(), [&](const CachedText& text) { return text.id == from; });
-  if (source == cached_.end()) return true;  // of a session that goes on
-  if (!source->shared && std::ssize(source->tokens) == best) {
-    // A conversation goes on: the new text will be all of the old one and more.
-    work->reuse->take = true;
-    cached_bytes_ -= config_.capacity.kv_cost.bytes(source->written);
-    cached_.erase(source);
-  } else {
-    cached_.splice(cached_.end(), cached_, source);
-  }
+  session.written = search.written();
   return true;
 }
 
-void VerifierCore::cache(CachedText text) {
-  cached_bytes_ += config_.capacity.kv_cost.bytes(text.written);
-  cached_.push_back(std::move(text));
-}
-
-void VerifierCore::drop(std::list<CachedText>::iterator text) {
-  cached_bytes_ -= config_.capacity.kv_cost.bytes(text->written);
-  released_.push_back(text->id);
-  cached_.erase(text);
-}
-
-void VerifierCore::trim_cache(std::vector<VerifyWork>* batch) {
-  while (!cached_.empty() && (cached_bytes_ > config_.capacity.kv_bytes_max - kv_bytes_ ||
-                              std::ssize(cached_) > config_.capacity.sessions_max)) {
-    const SessionId id = cached_.front().id;
-    drop(cached_.begin());
-    const auto user = std::find_if(batch->rbegin(), batch->rend(),
+void VerifierCore::trim_cache(std::vector<VerifyWork>& batch) {
+  for (const SessionId id : cache_.trim(config_.capacity.kv_bytes_max - kv_bytes_, config_.capacity.sessions_max)) {
+    const auto user = std::find_if(batch.rbegin(), batch.rend(),
                                    [&](const VerifyWork& work) { return work.reuse && work.reuse->from == id; });
     const auto maker =
-        std::find_if(batch->begin(), batch->end(), [&](const VerifyWork& work) { return work.keep_as == id; });
-    if (user != batch->rend()) user->reuse->take = true;
-    if (maker != batch->end()) maker->keep_as.reset();
-    if (user != batch->rend() || maker != batch->end()) released_.pop_back();
+        std::find_if(batch.begin(), batch.end(), [&](const VerifyWork& work) { return work.keep_as == id; });
+    if (user != batch.rend()) user->reuse->take = true;
+    if (maker != batch.end()) maker->keep_as.reset();
+    if (user == batch.rend() && maker == batch.end()) released_.push_back(id);
   }
 }
 
@@ -304,78 +253,65 @@ void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint no
     const auto known = sessions_.find(result.session);
     CHECK(known != sessions_.end(), "result for session {}, which left during its batch", value(result.session));
     Session& session = known->second;
-    session.in_batch = false;
     session.heard = now;
-    const VerifyWork& request = *session.request;
-    if (result.error) {
-      if (!session.freed) {
-        reply({.session = result.session,
-               .round = result.round,
-               .base = request.base,
-               .body = Failed{result.error->code, std::move(result.error->message)}});
-      }
-      release(known, false);
+    Message reply{.session = result.session, .round = result.round, .base = session.request->base, .body = {}};
+    const std::int64_t rows = std::exchange(session.rows_out, 0);
+    if (!result.error) commit(session, result, rows);
+    if (result.error || session.freed) {
+      if (!session.freed) fail(reply, *result.error);
+      release(known, !result.error);
       continue;
     }
-    // What the engine has committed now. A prompt's tokens are all in the request, also those that were reused.
-    session.prompt_done += request.prefill ? session.rows_out : 0;
-    const auto first = request.tokens.begin() + (request.prefill ? std::ssize(session.text) : 0);
-    const auto end = request.tokens.begin() + (request.prefill ? session.prompt_done : result.accepted + 1);
-    session.text.insert(session.text.end(), first, end);
-    session.written = std::max<Position>(
-        {session.written, std::ssize(session.text), request.base + (request.prefill ? 0 : session.rows_out)});
-    if (session.freed) {
-      release(known, true);
+    const bool prompt = session.request->prefill;
+    Verdict& verdict = result.verdict;
+    if (prompt) session.kv_sent = std::max(session.kv_sent, verdict.kv.to);
+    if (prompt && session.prompt_done < std::ssize(session.request->tokens)) {
+      reply.base = verdict.kv.from;
+      if (!verdict.kv.empty()) membership_.answer(reply, KvChunk{std::move(verdict.kv)});
+      queue_.push_back(result.session);
       continue;
     }
-    if (request.prefill) {
-      session.kv_sent = std::max(session.kv_sent, result.kv.to);
-      if (session.prompt_done < std::ssize(request.tokens)) {
-        if (!result.kv.empty()) {
-          reply({.session = result.session,
-                 .round = result.round,
-                 .base = result.kv.from,
-                 .body = KvChunk{std::move(result.kv)}});
-        }
-        queue_.push_back(result.session);
-        continue;
-      }
-    }
-    session.last_verdict = Message{.session = result.session,
-                                   .round = result.round,
-                                   .base = request.base,
-                                   .body = Verdict{.accepted = result.accepted,
-                                                   .next_token = result.next_token,
-                                                   .committed = std::ssize(session.text),
-                                                   .hidden = std::move(result.hidden),
-                                                   .kv = std::move(result.kv),
-                                                   .verify_ns = result.verify_ns,
-                                                   .logprobs = std::move(result.logprobs),
-                                                   .cached_tokens = request.prefill ? session.cached_tokens : 0}};
+    verdict.committed = std::ssize(session.text);
+    verdict.cached_tokens = prompt ? session.cached_tokens : 0;
+    reply.body = std::move(verdict);
+    session.last_verdict = std::move(reply);
     session.request.reset();
     session.prompt_done = 0;
-    reply(*session.last_verdict);
+    membership_.send(*session.last_verdict);
   }
 }
 
+void VerifierCore::commit(Session& session, const VerifyResult& result, std::int64_t rows) {
+  const VerifyWork& request = *session.request;
+  // A prompt's tokens are all in the request, also those that were reused.
+  session.prompt_done += request.prefill ? rows : 0;
+  const auto first = request.tokens.begin() + (request.prefill ? std::ssize(session.text) : 0);
+  const auto end = request.tokens.begin() + (request.prefill ? session.prompt_done : result.verdict.accepted + 1);
+  session.text.insert(session.text.end(), first, end);
+  session.written =
+      std::max<Position>({session.written, std::ssize(session.text), request.base + (request.prefill ? 0 : rows)});
+}
+
+VerifierCore::Output VerifierCore::take_output() {
+  Output output{membership_.take_output(), {}, {}};
+  if (batch_out_ && batch_.empty()) return output;
+  output.released = std::exchange(released_, {});
+  output.batch = std::exchange(batch_, {});
+  return output;
+}
+
 void VerifierCore::on_tick(TimePoint now) {
-  link_.on_tick(now, &outgoing_, &notices_);
+  membership_.on_tick(now);
   std::vector<SessionId> idle;
   for (const auto& [id, session] : sessions_) {
     if (!session.request && now - session.heard > config_.session_idle_max) idle.push_back(id);
   }
   for (const SessionId id : idle) {
-    notices_.push_back({true, fmt::format("session {} silent for {:.0f} s; dropped", value(id),
-                                          to_seconds(config_.session_idle_max))});
+    membership_.warn(
+        fmt::format("session {} silent for {:.0f} s; dropped", value(id), to_seconds(config_.session_idle_max)));
     free(id);
   }
-}
-
-void VerifierCore::fail(const Message& request, Error error) {
-  reply({.session = request.session,
-         .round = request.round,
-         .base = request.base,
-         .body = Failed{error.code, std::move(error.message)}});
+  form_batch();
 }
 
 void VerifierCore::free(SessionId id) {
@@ -384,7 +320,7 @@ void VerifierCore::free(SessionId id) {
   known->second.freed = true;
   // At once, though its rows may be in the batch that is out: whoever gets the memory runs after it.
   kv_bytes_ -= std::exchange(known->second.kv_bytes, 0);
-  if (!known->second.in_batch) release(known, true);
+  if (known->second.rows_out == 0) release(known, true);
 }
 
 void VerifierCore::release(std::map<SessionId, Session>::iterator session, bool keep) {
@@ -392,7 +328,7 @@ void VerifierCore::release(std::map<SessionId, Session>::iterator session, bool 
   std::erase(queue_, id);
   kv_bytes_ -= ended.kv_bytes;
   if (keep && std::ssize(ended.text) >= config_.reuse_min) {
-    cache({.id = id, .tokens = std::move(session->second.text), .written = ended.written});
+    cache_.keep({.id = id, .tokens = std::move(session->second.text), .written = ended.written});
   } else {
     released_.push_back(id);
   }

@@ -1,14 +1,15 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <deque>
-#include <limits>
-#include <list>
 #include <map>
 #include <optional>
 #include <vector>
 
-#include "common/protocol/worker_link.h"
+#include "common/protocol/membership.h"
+#include "common/protocol/prefix_cache.h"
 
 namespace outrider {
 
@@ -47,17 +48,14 @@ struct VerifyWork {
   std::optional<SessionId> keep_as = {};
 };
 
-/// What the engine found. For a prompt chunk that is not the last, only `kv` counts.
+/// What the engine found.
 struct VerifyResult {
   SessionId session{};
   RoundId round{};
-  std::int32_t accepted = 0;
-  TokenId next_token = 0;
-  std::optional<WireTensor> hidden;
-  KvRows kv;
-  std::int64_t verify_ns = 0;
-  std::vector<TokenLogprobs> logprobs = {};  ///< as in Verdict
-  std::optional<Error> error = {};           ///< no token could be chosen: the session is over
+  /// `committed` and `cached_tokens` are the core's to fill in. Of a prompt chunk that is not the last only `kv`
+  /// counts.
+  Verdict verdict = {};
+  std::optional<Error> error = {};  ///< no token could be chosen: the session is over
 };
 
 /// The sessions freed last, so that a late duplicate does not open one again. Session numbers are
@@ -75,31 +73,34 @@ class FreedSessions {
   std::deque<SessionId> ids_;
 };
 
-/// The verifier's side of all its sessions, as a pure state machine. Messages and finished batches
-/// in; messages, the next batch and sessions to forget out. At most one batch is out at a time.
+/// The verifier's side of all its sessions, as a pure state machine: messages, time and finished batches in; one
+/// Output out. At most one batch is out at a time.
 class VerifierCore {
  public:
   VerifierCore(const VerifierConfig& config, Hello hello);
 
   void on_message(Message message, TimePoint now);
-  void on_tick(TimePoint now);
-  /// The rows of the next forward; empty while one is out or nothing is due. Verifies go first,
+  /// What is due by now. If the engine is free and somebody waits, that is also the next batch: verifies go first,
   /// prompt chunks fill up.
-  std::vector<VerifyWork> take_batch();
+  void on_tick(TimePoint now);
   void on_batch_done(std::vector<VerifyResult> results, TimePoint now);
+  /// Tells the coordinator to give no new sessions.
+  void drain() { membership_.send({.body = Drain{}}); }
 
-  std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
-  std::vector<Notice> take_notices() { return std::exchange(notices_, {}); }
-  /// Sessions whose K/V the engine may drop; none of them is in the batch that is out. Ask after take_batch()
-  /// and drop them before the batch runs: it may need their memory.
-  std::vector<SessionId> take_released() { return std::exchange(released_, {}); }
-  const WorkerLink& link() const { return link_; }
+  struct Output : WorkerOutput {
+    /// Sessions whose K/V the engine drops, before it runs the batch, which may need their memory. None while a batch
+    /// that was handed over before is out.
+    std::vector<SessionId> released;
+    std::vector<VerifyWork> batch;  ///< rows of the next forward; on_batch_done() answers
+  };
+  /// All that has come up since the last call.
+  Output take_output();
+
+  const Membership& membership() const { return membership_; }
   std::size_t session_count() const { return sessions_.size(); }
   /// K/V memory set aside for sessions, and taken by texts that have ended.
   std::int64_t kv_bytes() const { return kv_bytes_; }
-  std::int64_t cached_bytes() const { return cached_bytes_; }
-  /// Give me no new sessions.
-  void drain() { outgoing_.push_back({"", {.body = Drain{}}}); }
+  std::int64_t cached_bytes() const { return cache_.bytes(); }
 
  private:
   struct Session {
@@ -114,21 +115,20 @@ class VerifierCore {
     std::int64_t kv_bytes = 0;          ///< set aside for it
     bool compute_all = false;           ///< as its Prefill says
     bool rejection = false;             ///< its rule
-    bool in_batch = false;
-    std::int64_t rows_out = 0;  ///< rows of the batch that is out
+    std::int64_t rows_out = 0;          ///< in the batch that is out, or about to be; 0: none
     bool freed = false;
     std::optional<Message> last_verdict;  ///< to answer a repeated request
     TimePoint heard{};
   };
+  /// A batch in the making.
+  struct Batch {
+    std::vector<VerifyWork> work;
+    std::int64_t room = 0;  ///< rows that it still takes
+    std::int64_t prompt_rows = 0;
+    std::vector<KeptText> kept;  ///< there once the batch has run, so not for its own prompts
+  };
   /// Numbers of kept starts of texts; those of sessions are below.
   static constexpr std::uint64_t kFirstKept = std::uint64_t{1} << 63;
-  /// A text that has ended, or the start of one, whose K/V are kept while nobody else needs the memory.
-  struct CachedText {
-    SessionId id{};
-    std::vector<TokenId> tokens;
-    Position written = 0;
-    bool shared = false;  ///< several texts started with it: it stays for the next one
-  };
 
   void on_prefill(const Message& message, const Prefill& prefill, TimePoint now);
   void on_verify(const Message& message, const Verify& verify, TimePoint now);
@@ -137,39 +137,39 @@ class VerifierCore {
   Result<void> check_tokens(const std::vector<TokenId>& tokens, Position base) const;
   /// Sets memory aside for `positions` of a session that has `held` bytes already. @return what it has then.
   Result<std::int64_t> set_aside(std::int64_t held, Position positions);
-  void fail(const Message& request, Error error);
+  void fail(const Message& request, const Error& error) {
+    membership_.answer(request, Failed{error.code, error.message});
+  }
   void free(SessionId id);
   /// Forgets a session; a text worth it stays in the cache.
   void release(std::map<SessionId, Session>::iterator session, bool keep);
+  void form_batch();
+  /// Moves what fits of the requests that wait into the batch: prompts, or verifies.
+  void take_requests(bool prefill, Batch& batch);
+  /// The next rows of a prompt. @return none if it waits for another one (begin_prompt).
+  std::optional<VerifyWork> next_chunk(Session& session, Batch& batch);
   /// Decides what a prompt that has not begun reuses, and says so in *work.
   /// @return false if another prompt that is under way will soon have more of it: wait.
   bool begin_prompt(Session& session, VerifyWork* work);
-  /// Whether K/V that were written up to `written` can still be cut to `length`; as KvCache::holds.
-  bool holds(Position written, Position length) const;
-  /// Keeps K/V for later prompts.
-  void cache(CachedText text);
-  void drop(std::list<CachedText>::iterator text);
-  /// Drops the texts used longest ago until sessions and cache fit the memory. What `batch` wants to copy
+  /// Drops the texts used longest ago until sessions and cache fit the memory. What the batch wants to copy
   /// from them it takes instead.
-  void trim_cache(std::vector<VerifyWork>* batch);
+  void trim_cache(std::vector<VerifyWork>& batch);
+  /// Adds what the engine has committed to the session's text.
+  void commit(Session& session, const VerifyResult& result, std::int64_t rows);
   void forget_all();
-  void reply(Message message) { outgoing_.push_back({"", std::move(message)}); }
 
   VerifierConfig config_;
-  PairFacts facts_;
-  WorkerLink link_;
+  Membership membership_;
   std::map<SessionId, Session> sessions_;
   std::deque<SessionId> queue_;  ///< sessions with a request not in the batch, oldest first
   FreedSessions freed_;
-  bool batch_out_ = false;
-  bool prompts_first_ = false;     ///< in the next batch: verifies left them less than a chunk of a full one
-  std::int64_t kv_bytes_ = 0;      ///< sum over the sessions that are not freed
-  std::list<CachedText> cached_;   ///< used longest ago first
-  std::int64_t cached_bytes_ = 0;  ///< sum over them
+  PrefixCache cache_;
+  bool batch_out_ = false;      ///< or about to be
+  bool prompts_first_ = false;  ///< in the next batch: verifies left them less than a chunk of a full one
+  std::int64_t kv_bytes_ = 0;   ///< sum over the sessions that are not freed
   std::uint64_t next_kept_ = kFirstKept;
-  std::vector<Outgoing> outgoing_;
-  std::vector<Notice> notices_;
   std::vector<SessionId> released_;
+  std::vector<VerifyWork> batch_;  ///< about to be out
 };
 
 }  // namespace outrider

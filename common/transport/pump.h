@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/logging/logging.h"
-#include "common/protocol/worker_link.h"
+#include "common/protocol/membership.h"
 #include "common/transport/endpoint.h"
 
 namespace outrider {
@@ -73,9 +73,11 @@ class Pump {
       }
     }
   }
-  void send(const std::vector<Outgoing>& outgoing) {
+  /// Of a worker: sends and logs.
+  void deliver(const WorkerOutput& output) {
     send(
-        outgoing, [](const Message&, std::size_t) {}, [](const PeerId&) {});
+        output.send, [](const Message&, std::size_t) {}, [](const PeerId&) {});
+    log(output.notices);
   }
 
   void log(const std::vector<Notice>& notices);

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <tuple>
 
-#include "common/protocol/facts.h"
+#include "common/protocol/donor_rows.h"
 
 namespace outrider::simulation {
 namespace {
@@ -184,8 +184,6 @@ void Simulator::step() {
         if (rng_.uniform() < 0.5) coordinator_.on_peer_gone(old, now_);
       }
       coordinator_.on_tick(now_);
-      if (!frozen) verifier_->on_tick(now_);
-      if (!frozen) drafter_->on_tick(now_);
       schedule(kTick, Event::Kind::kTick, "", {});
       break;
   }
@@ -202,32 +200,34 @@ void Simulator::flush() {
       transmit(Event::Kind::kToWorker, out.to, out.message);
     }
   }
-  if (!drafted_) {
-    for (DraftWork& work : drafter_->take_work()) {
-      if (work.kind != DraftWork::Kind::kDraft) {
-        change_replica(work);
-        continue;
-      }
-      Drafts drafts = draft(work);
-      drafted_ = {std::move(work), std::move(drafts)};
-      schedule(slow_or(std::chrono::microseconds(100), std::chrono::microseconds(500)), Event::Kind::kDrafted,
-               drafter_peer_, {});
+  // A worker's loop goes around after each message; a drafter's not while it drafts.
+  const bool frozen = now_ < frozen_until_;
+  if (!drafted_ && !frozen) drafter_->on_tick(now_);
+  DrafterCore::Output drafter = drafter_->take_output();
+  for (DraftWork& work : drafter.work) {
+    if (work.kind != DraftWork::Kind::kDraft) {
+      change_replica(work);
+      continue;
     }
+    Candidates drafts = draft(work);
+    drafted_ = {std::move(work), std::move(drafts)};
+    schedule(slow_or(std::chrono::microseconds(100), std::chrono::microseconds(500)), Event::Kind::kDrafted,
+             drafter_peer_, {});
   }
-  for (const Outgoing& out : drafter_->take_outgoing())
-    transmit(Event::Kind::kToCoordinator, drafter_peer_, out.message);
-  const std::vector<VerifyWork> batch = verifier_->take_batch();
-  for (const SessionId session : verifier_->take_released()) {
+  for (const Outgoing& out : drafter.send) transmit(Event::Kind::kToCoordinator, drafter_peer_, out.message);
+  if (!frozen) verifier_->on_tick(now_);
+  const VerifierCore::Output verifier = verifier_->take_output();
+  for (const SessionId session : verifier.released) {
     caches_.erase(session);
     samplers_.erase(session);
   }
-  if (!batch.empty()) {
-    results_ = forward(batch);
+  if (!verifier.batch.empty()) {
+    results_ = forward(verifier.batch);
     schedule(std::chrono::microseconds(1000 + static_cast<std::int64_t>(rng_.below(4000))), Event::Kind::kBatchDone, "",
              {});
   }
-  for (const Outgoing& out : verifier_->take_outgoing()) transmit(Event::Kind::kToCoordinator, kVerifier, out.message);
-  for (const auto& notices : {output.notices, verifier_->take_notices(), drafter_->take_notices()}) {
+  for (const Outgoing& out : verifier.send) transmit(Event::Kind::kToCoordinator, kVerifier, out.message);
+  for (const auto& notices : {output.notices, verifier.notices, drafter.notices}) {
     for (const Notice& notice : notices) {
       if (notice.text.find("dropped") != std::string::npos && notice.text.find("silent") == std::string::npos)
         violated(notice.text);
@@ -272,7 +272,8 @@ std::vector<VerifyResult> Simulator::forward(const std::vector<VerifyWork>& batc
       prefix.push_back(model::extend(prefix.empty() ? model::kEmpty : prefix.back(), token));
     cache.written = std::max<Position>(cache.written, std::ssize(prefix));
     if (work.keep_as) caches_[*work.keep_as] = cache;
-    VerifyResult result{.session = work.session, .round = work.round, .hidden = std::nullopt, .kv = {}};
+    VerifyResult result{.session = work.session, .round = work.round};
+    Verdict& verdict = result.verdict;
     Position committed = static_cast<Position>(prefix.size());
     if ((work.base == 0 || work.reuse) && !(work.sampling == SamplingParams{})) {
       samplers_.emplace(work.session, Sampler(work.sampling, work.stop_ids, 0))
@@ -288,39 +289,39 @@ std::vector<VerifyResult> Simulator::forward(const std::vector<VerifyWork>& batc
       }
       if (work.prefill) {
         sampler->second.add_prompt(work.tokens);
-        if (work.last) result.next_token = sampler->second.choose(logits, scratch_).value();
+        if (work.last) verdict.next_token = sampler->second.choose(logits, scratch_).value();
       } else {
         const Matrix<const float> rows(logits.data(), {std::ssize(work.tokens), model::kVocab});
         const VerifyOutcome outcome =
             (work.q.empty() ? sampler->second.verify(rows, work.tokens, scratch_)
                             : sampler->second.verify_rejection(rows, work.tokens, work.q, scratch_))
                 .value();
-        result.accepted = outcome.accepted;
-        result.next_token = outcome.next_token;
+        verdict.accepted = outcome.accepted;
+        verdict.next_token = outcome.next_token;
       }
     } else if (!work.prefill) {
-      while (result.accepted + 1 < static_cast<std::int32_t>(work.tokens.size()) &&
-             model::choose(prefix[static_cast<std::size_t>(work.base + result.accepted)]) ==
-                 work.tokens[static_cast<std::size_t>(result.accepted) + 1]) {
-        ++result.accepted;
+      while (verdict.accepted + 1 < static_cast<std::int32_t>(work.tokens.size()) &&
+             model::choose(prefix[static_cast<std::size_t>(work.base + verdict.accepted)]) ==
+                 work.tokens[static_cast<std::size_t>(verdict.accepted) + 1]) {
+        ++verdict.accepted;
       }
     }
     if (!work.prefill) {
-      committed = work.base + result.accepted + 1;
+      committed = work.base + verdict.accepted + 1;
       prefix.resize(static_cast<std::size_t>(committed));
     }
     if (work.last) {
-      if (sampler == samplers_.end()) result.next_token = model::choose(prefix.back());
-      if (work.kv_from) result.hidden = tensor_of({prefix.back()}, {2});
+      if (sampler == samplers_.end()) verdict.next_token = model::choose(prefix.back());
+      if (work.kv_from) verdict.hidden = tensor_of({prefix.back()}, {2});
     }
     if (work.kv_from && *work.kv_from < committed) {
       const Position to = piece_end(*work.kv_from, committed, kKvRowsMax, model::kWindow + 1);
-      result.kv = {.from = *work.kv_from, .to = to, .donors = {}};
+      verdict.kv = {.from = *work.kv_from, .to = to, .donors = {}};
       for (const DonorFacts& donor : model::facts().donors) {
         const Position first = first_useful_row(donor, *work.kv_from, to);
         const std::vector<std::uint64_t> rows(prefix.begin() + first, prefix.begin() + to);
         const WireTensor tensor = tensor_of(rows, {to - first, 1, 2});
-        result.kv.donors.push_back({first, tensor, tensor});
+        verdict.kv.donors.push_back({first, tensor, tensor});
       }
     }
     results.push_back(std::move(result));
@@ -348,7 +349,7 @@ void Simulator::change_replica(const DraftWork& work) {
   }
 }
 
-Drafts Simulator::draft(const DraftWork& work) {
+Candidates Simulator::draft(const DraftWork& work) {
   Replica& replica = replicas_[work.session];
   // The replica must hold what the verifier holds, and the hidden row must be its last row.
   for (Position p = 0; p < work.base; ++p) {
@@ -358,19 +359,19 @@ Drafts Simulator::draft(const DraftWork& work) {
     if (!replica.sliding.contains(p) || replica.sliding[p] != replica.full[p])
       violated(fmt::format("draft at {}: sliding row {} missing or wrong", work.base, p));
   }
-  const std::uint64_t hidden = hash_at(work.hidden, 0);
+  const std::uint64_t hidden = hash_at(work.draft.hidden, 0);
   if (!replica.full.empty() && replica.full.rbegin()->second != hidden)
     violated("hidden row and K/V are of different prefixes");
-  if (!sampled_ && model::choose(hidden) != work.token) violated("the hidden row did not produce the token");
+  if (!sampled_ && model::choose(hidden) != work.draft.token) violated("the hidden row did not produce the token");
 
   std::vector<TokenId> drafts;
   std::vector<Distribution> q;
-  std::uint64_t prefix = model::extend(hidden, work.token);
-  while (static_cast<std::int32_t>(drafts.size()) < work.draft_length) {
+  std::uint64_t prefix = model::extend(hidden, work.draft.token);
+  while (static_cast<std::int32_t>(drafts.size()) < work.draft.draft_length) {
     const TokenId right = model::choose(prefix);
-    const std::int64_t index = work.index + std::ssize(drafts);
-    if (work.sampling && work.sampling->rule == SamplingRule::kRejection) {
-      SamplingParams few = *work.sampling;
+    const std::int64_t index = work.draft.index + std::ssize(drafts);
+    if (work.draft.sampling && work.draft.sampling->rule == SamplingRule::kRejection) {
+      SamplingParams few = *work.draft.sampling;
       few.top_k = kDraftTopK;
       make_distribution(model::logits(prefix), few, scratch_, &q.emplace_back());
       drafts.push_back(outrider::draw(q.back(), Noise(few.seed, index, Noise::Stream::kDraft)));
@@ -380,7 +381,7 @@ Drafts Simulator::draft(const DraftWork& work) {
     drafts.push_back(rng_.uniform() < accuracy_ ? right : static_cast<TokenId>(rng_.below(model::kVocab)));
     prefix = model::extend(prefix, drafts.back());
   }
-  return {.tokens = std::move(drafts), .q = std::move(q), .draft_ns = 1000};
+  return {.tokens = std::move(drafts), .draft_ns = 1000, .q = std::move(q)};
 }
 
 }  // namespace outrider::simulation

@@ -108,7 +108,7 @@ class Simulator {
   Duration slow_or(Duration low, Duration high);
   /// Appends rows, or forgets them.
   void change_replica(const DraftWork& work);
-  Drafts draft(const DraftWork& work);
+  Candidates draft(const DraftWork& work);
   void violated(std::string what) { violations_.push_back(std::move(what)); }
 
   CounterRng rng_;
@@ -137,7 +137,7 @@ class Simulator {
   };
   std::map<SessionId, Replica> replicas_;
   std::vector<VerifyResult> results_;
-  std::optional<std::pair<DraftWork, Drafts>> drafted_;  ///< what the drafter is busy with
+  std::optional<std::pair<DraftWork, Candidates>> drafted_;  ///< what the drafter is busy with
   std::map<std::uint64_t, Answer> answers_;
   std::vector<std::string> violations_;
   std::int64_t restarts_ = 0, messages_ = 0;

@@ -1,11 +1,16 @@
+#include <algorithm>
 #include <cmath>
 #include <deque>
 #include <limits>
-#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "common/protocol/coordinator_core.h"
+#include "common/protocol/membership.h"
 #include "tests/unit/protocol_support.h"
 
 namespace outrider {
@@ -31,6 +36,8 @@ class HeardCoordinator : public CoordinatorCore {
   }
   CoordinatorOutput heard_;
 };
+
+// ---- pauses ----
 
 TEST(Pause, OfTheCoordinatorIsNotTheSilenceOfItsWorkers) {
   Loop loop;
@@ -686,18 +693,16 @@ TEST_F(Coordinator, AWorkerThatComesBackIsToForgetItsSessionsAndOneThatAsksAgain
 TEST_F(Coordinator, KnowsEachWorkersRoundTrip) {
   join("v", Role::kVerifier);
   join("d", Role::kDrafter);
-  WorkerLink link({}, hello(Role::kVerifier));
-  WorkerLink::Event event;
-  std::vector<Outgoing> answers;
-  link.on_message({.body = Welcome{50}}, now_, &event, &answers);
+  Membership membership({}, hello(Role::kVerifier), {});
+  membership.on_message({.body = Welcome{50}}, now_);
   const auto round_trip = [&](milliseconds time) {
     now_ += seconds(1);
     core_.on_message("d", {.body = Heartbeat{}}, now_);
     core_.on_tick(now_);
     const auto out = sent();
-    EXPECT_TRUE(link.on_message({.body = *find<Heartbeat>(out, "v")}, now_, &event, &answers));
+    EXPECT_EQ(membership.on_message({.body = *find<Heartbeat>(out, "v")}, now_), Membership::Event::kDealtWith);
     now_ += time;
-    core_.on_message("v", answers.back().message, now_);
+    core_.on_message("v", membership.take_output().send.at(0).message, now_);
     return milliseconds(core_.status().workers.at(1).rtt_ns / 1'000'000);
   };
   EXPECT_EQ(core_.status().workers.at(1).rtt_ns, 0);
@@ -805,20 +810,6 @@ TEST_F(Admission, WhatNeverFitsIsForTheVerifierToRefuse) {
   EXPECT_EQ(core_.status().workers.at(0).kv_bytes, 0);
 }
 
-TEST(KvCost, PositionsAreTheMostThatFit) {
-  for (const KvCost cost : {KvCost{.bytes_per_position = 100},
-                            KvCost{.bytes_per_position = 100, .ring_bytes_per_position = 50, .ring_rows = 10},
-                            KvCost{.ring_bytes_per_position = 50, .ring_rows = 10}, KvCost{}}) {
-    for (const std::int64_t bytes : {0, 99, 149, 150, 499, 500, 1499, 1500, 1599, 1600, 1 << 20}) {
-      const Position most = cost.positions(bytes);
-      EXPECT_LE(most == std::numeric_limits<Position>::max() ? cost.bytes(1000) : cost.bytes(most), bytes);
-      if (most != std::numeric_limits<Position>::max()) {
-        EXPECT_GT(cost.bytes(most + 1), bytes);
-      }
-    }
-  }
-}
-
 TEST_F(Admission, AnAnswerOfWhateverLengthIsAsLongAsTheRoomiestVerifierAllows) {
   const auto start = [&](std::int64_t number, std::size_t prompt, bool shorten) {
     core_.on_message("a",
@@ -895,6 +886,8 @@ TEST(Waiting, TheirPromptsAreBoundedToo) {
   core.take_outgoing();
   EXPECT_EQ(ask(4), "");
 }
+
+// ---- drafter ----
 
 // A client that takes the steps itself: the coordinator does nothing by itself between them.
 class Stepwise : public Coordinator {

@@ -1,13 +1,21 @@
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
+#include <span>
+#include <utility>
+#include <variant>
 #include <vector>
 
-#include "common/protocol/drafter_core.h"
-#include "common/protocol/facts.h"
-#include "common/protocol/verifier_core.h"
+#include <gtest/gtest.h>
 
-/// What the tests of the session code say about a small made-up pair, and how they find what was sent.
+#include "common/base/time.h"
+#include "common/protocol/donor_rows.h"
+#include "common/protocol/membership.h"
+#include "common/protocol/messages.h"
+
+// What the tests of the session logic share: a small model, rows of zeros, and a loop that can be stopped.
 namespace outrider {
 
 using std::chrono::milliseconds;
@@ -70,5 +78,16 @@ struct Loop {
   TimePoint real{seconds(1000)};
   LoopClock clock{real};
 };
+
+/// A worker's core with one session that waits for a request.
+inline void check_worker_pause(auto& core, Loop& loop) {
+  ASSERT_EQ(core.session_count(), 1u);
+  loop.pause(std::chrono::minutes(10));
+  loop.run(core, milliseconds(20));
+  EXPECT_TRUE(core.membership().joined());
+  EXPECT_EQ(core.session_count(), 1u);
+  loop.run(core, milliseconds(3100));
+  EXPECT_FALSE(core.membership().joined());
+}
 
 }  // namespace outrider

@@ -1,15 +1,8 @@
 #pragma once
 
-#include <optional>
-#include <string>
-
 #include "common/protocol/messages.h"
 
 namespace outrider {
-
-/// Why a drafter with `drafter` facts may not draft for a verifier with `verifier` facts; none when it
-/// may. The message names both sides. context_max may differ: the verifier's holds.
-std::optional<std::string> mismatch(const PairFacts& verifier, const PairFacts& drafter);
 
 /// Whether rows are what these facts promise: one entry per donor, its shape and type, and no gap that
 /// a draft could see (a sliding donor may leave out what lies before its window).

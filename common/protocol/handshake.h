@@ -1,0 +1,14 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "common/protocol/messages.h"
+
+namespace outrider {
+
+/// Why a drafter with `drafter` facts may not draft for a verifier with `verifier` facts; none when it
+/// may. The message names both sides. context_max may differ: the verifier's holds.
+std::optional<std::string> mismatch(const PairFacts& verifier, const PairFacts& drafter);
+
+}  // namespace outrider

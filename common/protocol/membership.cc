@@ -1,0 +1,50 @@
+#include "common/protocol/membership.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace outrider {
+
+Membership::Event Membership::on_message(const Message& message, TimePoint now) {
+  heard_ = now;
+  if (const auto* welcome = std::get_if<Welcome>(&message.body)) {
+    joined_ = true;
+    // A coordinator that started anew, or that gave us up, knows none of our sessions, and no Free will come for them.
+    return std::exchange(number_, welcome->membership) == welcome->membership ? Event::kDealtWith
+                                                                              : Event::kForgetSessions;
+  }
+  if (const auto* refuse = std::get_if<Refuse>(&message.body)) {
+    refusal_ = Error{refuse->code, refuse->message};
+    return Event::kDealtWith;
+  }
+  if (std::holds_alternative<WhoAreYou>(message.body)) {
+    joined_ = false;
+    next_hello_ = now;
+    return Event::kDealtWith;
+  }
+  if (const auto* heartbeat = std::get_if<Heartbeat>(&message.body)) {
+    if (heartbeat->sent_ns > 0) send({.body = *heartbeat});
+    return Event::kDealtWith;
+  }
+  // Before the Welcome it is not known whose sessions these are; the coordinator repeats what counts.
+  return joined_ ? Event::kSession : Event::kDealtWith;
+}
+
+void Membership::on_tick(TimePoint now) {
+  if (joined_ && now - heard_ > config_.peer_timeout) {
+    joined_ = false;
+    next_hello_ = now;
+    warn(fmt::format("coordinator silent for {:.1f} s; introducing ourselves again", to_seconds(now - heard_)));
+  }
+  if (!joined_) {
+    if (next_hello_ && now < *next_hello_) return;
+    next_hello_ = now + config_.hello_interval;
+    return send({.body = hello_});
+  }
+  if (next_heartbeat_ && now < *next_heartbeat_) return;
+  next_heartbeat_ = now + config_.heartbeat_interval;
+  send({.body = Heartbeat{}});
+}
+
+}  // namespace outrider

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/time.h"
+#include "common/protocol/messages.h"
+
+namespace outrider {
+
+/// Something a person should read. The node logs it.
+struct Notice {
+  bool warning = false;
+  std::string text;
+};
+
+struct LinkConfig {
+  Duration heartbeat_interval = std::chrono::milliseconds(500);
+  Duration peer_timeout = std::chrono::seconds(3);  ///< silence after which a peer counts as gone
+  Duration hello_interval = std::chrono::seconds(1);
+};
+
+/// What any worker's core wants of its node, besides its own work.
+struct WorkerOutput {
+  std::vector<Outgoing> send;
+  std::vector<Notice> notices;
+};
+
+/// A worker's place in its coordinator's books: introduces the worker until it is welcomed, keeps the connection
+/// alive, notices when the coordinator went away, is another one than before, or had given this worker up. Everything
+/// that a worker's core tells its coordinator goes through here. Pure: time is handed in.
+class Membership {
+ public:
+  /// @param hello without its capacity.
+  Membership(const LinkConfig& config, Hello hello, const Capacity& capacity)
+      : config_(config), hello_(std::move(hello)) {
+    hello_.capacity = capacity;
+  }
+
+  enum class Event {
+    kSession,  ///< the message is for the core
+    kDealtWith,
+    kForgetSessions,  ///< dealt with; the coordinator knows of no session of this worker
+  };
+  Event on_message(const Message& message, TimePoint now);
+  void on_tick(TimePoint now);
+
+  void send(Message message) { output_.send.push_back({"", std::move(message)}); }
+  void answer(const Message& request, Body body) {
+    send({.session = request.session, .round = request.round, .base = request.base, .body = std::move(body)});
+  }
+  void warn(std::string text) { output_.notices.push_back({true, std::move(text)}); }
+  /// What was sent and said since the last call.
+  WorkerOutput take_output() { return std::exchange(output_, {}); }
+
+  const PairFacts& facts() const { return hello_.facts; }
+  bool joined() const { return joined_; }
+  const std::optional<Error>& refusal() const { return refusal_; }
+
+ private:
+  LinkConfig config_;
+  Hello hello_;
+  bool joined_ = false;
+  std::uint64_t number_ = 0;
+  std::optional<TimePoint> next_hello_, next_heartbeat_;
+  TimePoint heard_{};
+  std::optional<Error> refusal_;
+  WorkerOutput output_;
+};
+
+}  // namespace outrider

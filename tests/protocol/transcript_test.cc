@@ -1,0 +1,327 @@
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include "common/protocol/coordinator_core.h"
+#include "common/protocol/drafter_core.h"
+#include "common/protocol/message_text.h"
+#include "common/protocol/verifier_core.h"
+#include "tests/support/message_parser.h"
+#include "tests/unit/protocol_support.h"
+
+// Plays tests/protocol/*.txt: README.md there says what the lines mean.
+namespace outrider {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// K/V rows that every donor has in full, or as far as its window reaches, are written `kv=from..to`.
+std::string shorten_rows(std::string text) {
+  for (std::size_t at = 0; (at = text.find("kv={", at)) != std::string::npos; ++at) {
+    std::size_t end = at + 3;
+    for (int depth = 0; end == at + 3 || depth > 0; ++end) depth += text[end] == '{' ? 1 : text[end] == '}' ? -1 : 0;
+    const KvRows kv = std::get<KvChunk>(parse_message("kv_chunk " + text.substr(at, end - at)).body).kv;
+    if (kv == rows(kv.from, kv.to)) text.replace(at, end - at, fmt::format("kv={}..{}", kv.from, kv.to));
+  }
+  return text;
+}
+std::string lengthen_rows(std::string text) {
+  const std::size_t at = text.find("kv="), dots = text.find("..", at);
+  if (at == std::string::npos || text[at + 3] == '{' || dots == std::string::npos) return text;
+  const std::size_t end = std::min(text.find(' ', at), text.size());
+  const KvRows kv = rows(std::stoll(text.substr(at + 3)), std::stoll(text.substr(dots + 2)));
+  return text.replace(at, end - at, to_text({.body = KvChunk{kv}}).substr(std::string("kv_chunk ").size()));
+}
+
+/// `1 2 3 4` as `1..4`, `7 7 7` as `7*3`.
+std::string token_text(const std::vector<TokenId>& tokens) {
+  std::string text;
+  for (std::size_t i = 0; i < tokens.size();) {
+    const auto run = [&](TokenId step) {
+      std::size_t end = i + 1;
+      while (end < tokens.size() && tokens[end] == tokens[end - 1] + step) ++end;
+      return end - i;
+    };
+    const std::size_t rising = run(1), same = run(0);
+    text += text.empty() ? "" : " ";
+    text += rising > 2 ? fmt::format("{}..{}", tokens[i], tokens[i + rising - 1])
+            : same > 2 ? fmt::format("{}*{}", tokens[i], same)
+                       : fmt::format("{}", tokens[i]);
+    i += rising > 2 ? rising : same > 2 ? same : 1;
+  }
+  return "[" + text + "]";
+}
+
+/// The words `name=number` of a command.
+class Arguments {
+ public:
+  explicit Arguments(std::istringstream& words) {
+    for (std::string word; words >> word;) {
+      const std::size_t equals = word.find('=');
+      if (equals == std::string::npos) throw std::invalid_argument("name=number is wanted: " + word);
+      numbers_[word.substr(0, equals)] = std::stoll(word.substr(equals + 1));
+    }
+  }
+  std::int64_t of(const std::string& name, std::int64_t otherwise) const {
+    const auto number = numbers_.find(name);
+    return number == numbers_.end() ? otherwise : number->second;
+  }
+
+ private:
+  std::map<std::string, std::int64_t> numbers_;
+};
+
+/// One core, which does what a transcript's lines say, and what it answers as lines.
+class Stage {
+ public:
+  virtual ~Stage() = default;
+  /// Does a command of its own. @return false if it is none of them.
+  virtual bool command(const std::string& name, std::istringstream& words) = 0;
+  virtual void on_message(const PeerId& from, Message message) = 0;
+  virtual void tick() = 0;
+  /// Says what has come up.
+  virtual void collect() = 0;
+
+  void say(const std::string& line) { said_ += "  " + line + "\n"; }
+  void say(const WorkerOutput& output) {
+    for (const auto& [to, message] : output.send) {
+      if (!std::holds_alternative<Heartbeat>(message.body))
+        say((to.empty() ? "" : to + ": ") + shorten_rows(to_text(message)));
+    }
+    for (const Notice& notice : output.notices) say((notice.warning ? "warning: " : "note: ") + notice.text);
+  }
+  std::string said() { return std::exchange(said_, ""); }
+
+  TimePoint now{std::chrono::seconds(1)};
+
+ private:
+  std::string said_;
+};
+
+class VerifierStage : public Stage {
+ public:
+  explicit VerifierStage(const Arguments& with)
+      : core_({.rows_max = with.of("rows_max", 8),
+               .prefill_chunk = with.of("prefill_chunk", 4),
+               .capacity = {.sessions_max = with.of("sessions_max", 256),
+                            .kv_cost = {.bytes_per_position = with.of("bytes_per_position", 0),
+                                        .ring_bytes_per_position = with.of("ring_bytes_per_position", 0),
+                                        .ring_rows = with.of("ring_rows", 0)},
+                            .kv_bytes_max = with.of("kv_bytes_max", std::numeric_limits<std::int64_t>::max())},
+               .reuse_min = with.of("reuse_min", 32)},
+              named(with.of("context_max", 20))) {}
+
+  bool command(const std::string& name, std::istringstream& words) override {
+    std::vector<VerifyResult> results;
+    if (name == "done") {  // accepted=N of every verify, next=TOKEN
+      const Arguments with(words);
+      for (const VerifyWork& work : out_) {
+        const auto accepted = static_cast<std::int32_t>(work.prefill ? 0 : with.of("accepted", 0));
+        Verdict verdict{.accepted = accepted, .next_token = static_cast<TokenId>(with.of("next", 0))};
+        if (work.kv_from)
+          verdict.kv = rows(*work.kv_from, work.base + (work.prefill ? std::ssize(work.tokens) : accepted + 1));
+        results.push_back({.session = work.session, .round = work.round, .verdict = verdict});
+      }
+    } else if (name == "broken") {  // why
+      std::string why;
+      std::getline(words >> std::ws, why);
+      for (const VerifyWork& work : out_)
+        results.push_back({.session = work.session, .round = work.round, .error = Error{Errc::kMalformed, why}});
+    } else if (name == "memory") {
+      say(fmt::format("sessions {}, K/V {} bytes, cached {} bytes", core_.session_count(), core_.kv_bytes(),
+                      core_.cached_bytes()));
+      return true;
+    } else {
+      return false;
+    }
+    out_.clear();
+    core_.on_batch_done(std::move(results), now);
+    return true;
+  }
+  void on_message(const PeerId&, Message message) override { core_.on_message(std::move(message), now); }
+  void tick() override { core_.on_tick(now); }
+  void collect() override {
+    const VerifierCore::Output output = core_.take_output();
+    say(output);
+    for (const SessionId id : output.released) say("release " + id_text(id));
+    for (const VerifyWork& work : output.batch) {
+      std::string line = fmt::format("{} session={} base={} tokens={}", work.prefill ? "prompt" : "verify",
+                                     id_text(work.session), work.base, token_text(work.tokens));
+      if (work.kv_from) line += fmt::format(" kv_from={}", *work.kv_from);
+      if (!work.q.empty()) line += fmt::format(" distributions={}", work.q.size());
+      if (work.reuse) {
+        line += fmt::format(", {} the rows of {} from {}", work.reuse->take ? "taking" : "copying",
+                            token_text(work.reuse->tokens), id_text(work.reuse->from));
+      }
+      if (work.keep_as) line += ", to be kept as " + id_text(*work.keep_as);
+      say(line);
+      out_.push_back(work);
+    }
+  }
+
+ private:
+  static Hello named(Position context_max) {
+    Hello result = hello(Role::kVerifier);
+    result.facts.context_max = context_max;
+    return result;
+  }
+  /// Kept starts of texts are numbered from 2^63.
+  static std::string id_text(SessionId id) {
+    const std::uint64_t number = value(id), kept = std::uint64_t{1} << 63;
+    return number < kept ? fmt::format("{}", number) : fmt::format("kept-{}", number - kept);
+  }
+  VerifierCore core_;
+  std::vector<VerifyWork> out_;  ///< the batch that is out
+};
+
+class DrafterStage : public Stage {
+ public:
+  explicit DrafterStage(const Arguments& with)
+      : core_({.sessions_max = with.of("sessions_max", 256)}, hello(Role::kDrafter)) {}
+
+  bool command(const std::string& name, std::istringstream& words) override {
+    if (name != "drafted") return false;  // TOKEN...
+    if (!out_) throw std::invalid_argument("no draft is being made");
+    Candidates drafts;
+    for (TokenId token; words >> token;) drafts.tokens.push_back(token);
+    core_.on_drafted(*std::exchange(out_, std::nullopt), std::move(drafts));
+    return true;
+  }
+  void on_message(const PeerId&, Message message) override { core_.on_message(std::move(message), now); }
+  void tick() override { core_.on_tick(now); }
+  void collect() override {
+    const DrafterCore::Output output = core_.take_output();
+    say(output);
+    for (const DraftWork& work : output.work) {
+      const std::uint64_t session = value(work.session);
+      switch (work.kind) {
+        case DraftWork::Kind::kExtend:
+          say(fmt::format("append session={} rows {}..{}", session, work.kv.from, work.kv.to));
+          break;
+        case DraftWork::Kind::kRelease: say(fmt::format("release {}", session)); break;
+        case DraftWork::Kind::kDraft:
+          say(fmt::format("draft session={} round={} base={} after token {}, {} tokens", session, value(work.round),
+                          work.base, work.draft.token, work.draft.draft_length));
+          out_ = work;
+      }
+    }
+  }
+
+ private:
+  DrafterCore core_;
+  std::optional<DraftWork> out_;
+};
+
+class CoordinatorStage : public Stage {
+ public:
+  explicit CoordinatorStage(const Arguments& with)
+      : core_({.instance = static_cast<std::uint64_t>(with.of("instance", 50))}) {}
+
+  bool command(const std::string& name, std::istringstream& words) override {
+    if (name != "joins") return false;  // PEER verifier|drafter
+    std::string peer, role;
+    words >> peer >> role;
+    core_.on_message(peer, {.body = hello(role == "verifier" ? Role::kVerifier : Role::kDrafter)}, now);
+    return true;
+  }
+  void on_message(const PeerId& from, Message message) override { core_.on_message(from, std::move(message), now); }
+  void tick() override { core_.on_tick(now); }
+  void collect() override {
+    CoordinatorOutput output = core_.take_output();
+    say(WorkerOutput{std::move(output.send), std::move(output.notices)});
+  }
+
+ private:
+  CoordinatorCore core_;
+};
+
+/// Does one line. @return the core's answer, or why the line was not understood.
+std::string play(std::unique_ptr<Stage>& stage, const std::string& line) {
+  std::istringstream words(line);
+  std::string name;
+  words >> name;
+  if (name == "verifier" || name == "drafter" || name == "coordinator") {
+    const Arguments with(words);
+    if (name == "verifier") stage = std::make_unique<VerifierStage>(with);
+    if (name == "drafter") stage = std::make_unique<DrafterStage>(with);
+    if (name == "coordinator") stage = std::make_unique<CoordinatorStage>(with);
+    if (name != "coordinator") stage->on_message("", {.body = Welcome{1}});
+    return "";
+  }
+  if (!stage) throw std::invalid_argument("first say which core it is");
+  if (name == "wait") {
+    double seconds = 0;
+    words >> seconds;
+    stage->now += std::chrono::milliseconds(std::llround(seconds * 1000));
+  }
+  if (name == "tick" || name == "wait") {
+    stage->tick();
+  } else if (!stage->command(name, words)) {
+    PeerId from;
+    std::string text = line;
+    if (name.ends_with(':')) {
+      from = name.substr(0, name.size() - 1);
+      text = line.substr(name.size() + 1);
+    }
+    stage->on_message(from, parse_message(lengthen_rows(text)));
+  }
+  stage->collect();
+  return stage->said();
+}
+
+std::vector<std::string> transcripts() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(OUTRIDER_SOURCE_DIR "/tests/protocol"))
+    if (entry.path().extension() == ".txt" && entry.path().filename() != "CMakeLists.txt")
+      names.push_back(entry.path().stem().string());
+  return names;
+}
+
+class Transcript : public testing::TestWithParam<std::string> {};
+
+TEST_P(Transcript, IsWhatTheCoreSays) {
+  const fs::path path = OUTRIDER_SOURCE_DIR "/tests/protocol/" + GetParam() + ".txt";
+  std::ifstream file(path);
+  const std::string wanted(std::istreambuf_iterator<char>(file), {});
+  std::istringstream lines(wanted);
+  std::string played;
+  std::unique_ptr<Stage> stage;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("  ")) continue;  // an answer of the last time
+    played += line + "\n";
+    if (line.empty() || line.starts_with('#')) continue;
+    try {
+      played += play(stage, line);
+    } catch (const std::exception& error) {
+      FAIL() << path << ": '" << line << "': " << error.what();
+    }
+  }
+  if (std::getenv("OUTRIDER_REWRITE_TRANSCRIPTS") != nullptr)
+    std::ofstream(path) << played;
+  else
+    EXPECT_EQ(played, wanted) << "OUTRIDER_REWRITE_TRANSCRIPTS=1 writes what the core says now";
+}
+INSTANTIATE_TEST_SUITE_P(Each, Transcript, testing::ValuesIn(transcripts()),
+                         [](const auto& param_info) { return param_info.param; });
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,57 @@
+#include "common/protocol/handshake.h"
+
+#include <limits>
+#include <optional>
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/protocol_support.h"
+
+namespace outrider {
+namespace {
+
+TEST(PairFacts, MismatchNamesBothSides) {
+  PairFacts other = small_facts();
+  EXPECT_EQ(mismatch(small_facts(), other), std::nullopt);
+  other.vocab_size = 99;
+  EXPECT_EQ(*mismatch(small_facts(), other), "vocab_size: verifier has 100, drafter has 99");
+  other = small_facts();
+  other.donors[1].layer = 3;
+  EXPECT_NE(mismatch(small_facts(), other)->find("layer 3"), std::string::npos);
+  other = small_facts();
+  other.embedding_fingerprint = 8;
+  EXPECT_NE(mismatch(small_facts(), other)->find("fingerprint"), std::string::npos);
+  other = small_facts();
+  other.context_max = 5;  // the verifier's holds
+  EXPECT_EQ(mismatch(small_facts(), other), std::nullopt);
+}
+
+TEST(PairFacts, RowsMustFitTheHandshakeAndReachTheWindow) {
+  EXPECT_TRUE(check_rows(small_facts(), rows(0, 9)));
+  KvRows late = rows(0, 9);
+  late.donors[0] = {7, zeros({2, 1, 2}), zeros({2, 1, 2})};  // a draft at 9 sees rows 5..8
+  EXPECT_FALSE(check_rows(small_facts(), late));
+  KvRows wide = rows(0, 9);
+  wide.donors[1].value = zeros({9, 2, 2});
+  EXPECT_FALSE(check_rows(small_facts(), wide));
+  KvRows one = rows(0, 9);
+  one.donors.pop_back();
+  EXPECT_FALSE(check_rows(small_facts(), one));
+}
+
+TEST(KvCost, PositionsAreTheMostThatFit) {
+  for (const KvCost cost : {KvCost{.bytes_per_position = 100},
+                            KvCost{.bytes_per_position = 100, .ring_bytes_per_position = 50, .ring_rows = 10},
+                            KvCost{.ring_bytes_per_position = 50, .ring_rows = 10}, KvCost{}}) {
+    for (const std::int64_t bytes : {0, 99, 149, 150, 499, 500, 1499, 1500, 1599, 1600, 1 << 20}) {
+      const Position most = cost.positions(bytes);
+      EXPECT_LE(most == std::numeric_limits<Position>::max() ? cost.bytes(1000) : cost.bytes(most), bytes);
+      if (most != std::numeric_limits<Position>::max()) {
+        EXPECT_GT(cost.bytes(most + 1), bytes);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace outrider

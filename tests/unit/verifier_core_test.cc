@@ -1,0 +1,102 @@
+#include "common/protocol/verifier_core.h"
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/driven_core.h"
+#include "tests/unit/protocol_support.h"
+
+namespace outrider {
+namespace {
+
+TEST(Pause, OfAVerifierIsNotTheSilenceOfItsCoordinator) {
+  Loop loop;
+  Driven<VerifierCore> core({.rows_max = 8}, hello(Role::kVerifier));
+  core.on_message({.body = Welcome{1}}, loop.now());
+  core.on_message({.session = SessionId{1}, .body = Prefill{.tokens = {1, 2, 3}}}, loop.now());
+  ASSERT_EQ(core.take_batch().size(), 1u);
+  core.on_batch_done({{.session = SessionId{1}}}, loop.now());
+  check_worker_pause(core, loop);
+}
+
+class Verifier : public testing::Test {
+ protected:
+  Verifier() : core_({.rows_max = 8, .prefill_chunk = 4}, hello(Role::kVerifier)) {
+    core_.on_message({.body = Welcome{1}}, now_);
+  }
+  void prefill(std::uint64_t session, std::size_t tokens) {
+    core_.on_message(
+        {.session = SessionId{session}, .body = Prefill{.tokens = std::vector<TokenId>(tokens, 1), .want_kv = true}},
+        now_);
+  }
+  void done(const std::vector<VerifyWork>& batch) {
+    std::vector<VerifyResult> results;
+    for (const VerifyWork& work : batch) {
+      const Position to = work.base + (work.prefill ? std::ssize(work.tokens) : 1);
+      results.push_back({.session = work.session, .round = work.round, .verdict = {.kv = rows(work.base, to)}});
+    }
+    core_.on_batch_done(std::move(results), now_);
+  }
+  Driven<VerifierCore> core_;
+  TimePoint now_{std::chrono::seconds(1)};
+};
+
+TEST_F(Verifier, TextsThatFillEveryForwardDoNotKeepAPromptOut) {
+  for (const std::uint64_t session : {1, 2}) {
+    prefill(session, 3);
+    done(core_.take_batch());
+  }
+  prefill(3, 4);
+  int without = 0;
+  for (std::uint32_t round = 1; round < 6; ++round) {
+    for (const std::uint64_t session : {1, 2}) {
+      core_.on_message({.session = SessionId{session},
+                        .round = RoundId{round},
+                        .base = 2 + Position{round},
+                        .body = Verify{std::vector<TokenId>(4, 1), std::nullopt}},
+                       now_);
+    }
+    const auto batch = core_.take_batch();
+    const bool prompt = std::any_of(batch.begin(), batch.end(), [](const VerifyWork& work) { return work.prefill; });
+    done(batch);
+    if (prompt) break;
+    ++without;
+  }
+  EXPECT_EQ(without, 1);
+}
+
+// One row left over in every forward is hardly better than none; and texts must not wait for ever either.
+TEST_F(Verifier, TextsThatNearlyFillEveryForwardShareItWithPrompts) {
+  const auto verify = [&](std::uint64_t session, std::uint32_t round, Position base) {
+    core_.on_message({.session = SessionId{session},
+                      .round = RoundId{round},
+                      .base = base,
+                      .body = Verify{std::vector<TokenId>(7, 1), std::nullopt}},
+                     now_);
+  };
+  prefill(1, 1);
+  done(core_.take_batch());
+  verify(1, 1, 1);  // 7 of the forward's 8 rows, always
+  prefill(2, 12);
+  prefill(3, 13);
+  std::vector<std::int64_t> prompt_rows;
+  std::uint32_t verified = 0;
+  for (int forward = 0; forward < 6; ++forward) {
+    const auto batch = core_.take_batch();
+    std::int64_t count = 0;
+    for (const VerifyWork& work : batch) count += work.prefill ? std::ssize(work.tokens) : 0;
+    prompt_rows.push_back(count);
+    done(batch);
+    if (std::none_of(batch.begin(), batch.end(), [](const VerifyWork& work) { return !work.prefill; })) continue;
+    ++verified;
+    verify(1, verified + 1, 1 + Position{verified});
+  }
+  EXPECT_EQ(prompt_rows, (std::vector<std::int64_t>{1, 8, 1, 8, 1, 6}));
+  EXPECT_EQ(verified, 3u);
+}
+
+}  // namespace
+}  // namespace outrider
