@@ -8,8 +8,8 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "common/kernels/gemm_onednn.h"
 #include "common/kernels/isa.h"
+#include "common/kernels/linear.h"
 #include "common/metrics/logging.h"
 #include "common/policy/forecast.h"
 #include "common/tokenizer/chat.h"
