@@ -65,7 +65,8 @@ int main(int argc, char** argv) {
   outrider::add_completion_command(app);
   std::signal(SIGPIPE, SIG_IGN);
   try {
-    outrider::active_isa();  // a bad OUTRIDER_ISA is said here, not on some thread
+    outrider::active_isa();  // a bad OUTRIDER_ISA or OUTRIDER_GEMM is said here, not on some thread
+    outrider::active_gemm();
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     const bool command_line_is_wrong =
