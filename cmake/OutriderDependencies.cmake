@@ -11,8 +11,8 @@ find_package(FlatBuffers REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(ZeroMQ REQUIRED IMPORTED_TARGET libzmq>=4.3)
 
-# Its flags say which of OpenSSL, zlib and brotli the library was built with, which changes its classes.
-pkg_check_modules(HttpLib REQUIRED IMPORTED_TARGET cpp-httplib>=0.11)
+# Asio and Beast are headers alone.
+find_package(Boost 1.74 REQUIRED CONFIG)
 
 # Its own package file wants what its HTTP server and client are built on, which we do not use.
 pkg_check_modules(Prometheus REQUIRED IMPORTED_TARGET prometheus-cpp-core>=1.0)

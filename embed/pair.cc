@@ -19,7 +19,8 @@ Result<std::shared_ptr<Pair>> Pair::load_text(const std::filesystem::path& backb
 }
 
 Result<std::shared_ptr<Pair>> Pair::open_local(const PairPaths& paths, WeightType type, int threads) {
-  active_isa();  // a bad OUTRIDER_ISA is said here, not on some thread
+  active_isa();  // a bad OUTRIDER_ISA or OUTRIDER_GEMM is said here, not on some thread
+  active_gemm();
   ASSIGN_OR_RETURN(std::shared_ptr<Pair> pair, load_text(paths.backbone));
   const bool drafter = !paths.assistant.empty();
   ASSIGN_OR_RETURN(

@@ -56,7 +56,7 @@ struct HttpOptions {
   std::function<void(int status)> on_response = [](int) {};  ///< of every reply that went out; any thread, many at once
 };
 
-/// HTTP/1.1 on cpp-httplib, which nothing else sees: routes, API key, limits, error objects for what never
+/// HTTP/1.1 on Boost.Beast, which nothing else sees: routes, API key, limits, error objects for what never
 /// reaches a handler, streams. One thread per connection.
 class HttpServer {
  public:

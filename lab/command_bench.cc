@@ -8,8 +8,8 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "common/kernels/gemm_onednn.h"
 #include "common/kernels/isa.h"
+#include "common/kernels/linear.h"
 #include "common/logging/logging.h"
 #include "common/policy/forecast.h"
 #include "common/report/report.h"

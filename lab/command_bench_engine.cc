@@ -14,8 +14,8 @@
 
 #include "common/base/random.h"
 #include "common/base/time.h"
-#include "common/kernels/gemm_onednn.h"
 #include "common/kernels/isa.h"
+#include "common/kernels/linear.h"
 #include "common/kernels/ops.h"
 #include "common/logging/logging.h"
 #include "common/policy/throughput.h"

@@ -9,7 +9,7 @@
 
 #include "common/checkpoint/checkpoint.h"
 #include "common/checkpoint/pack.h"
-#include "common/kernels/gemm_onednn.h"
+#include "common/kernels/linear.h"
 #include "common/kernels/isa.h"
 #include "lab/commands.h"
 #include "lab/read_bandwidth.h"

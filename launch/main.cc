@@ -46,7 +46,7 @@ void map_large_blocks() { mallopt(M_MMAP_THRESHOLD, 1 << 20); }
 int main(int argc, char** argv) {
   start_with_patient_openmp(argv);
   map_large_blocks();
-  CLI::App app("Outrider: distributed two-tier speculative decoding for Gemma 4");
+  CLI::App app("Outrider: distributed two-tier speculative decoding for Gemma 4", "outrider");
   app.set_version_flag("--version", OUTRIDER_VERSION);
   app.require_subcommand(1);
   outrider::add_run_command(app);
@@ -62,9 +62,11 @@ int main(int argc, char** argv) {
   outrider::add_validate_command(app);
   outrider::add_layout_command(app);
   outrider::add_inspect_command(app);
+  outrider::add_completion_command(app);
   std::signal(SIGPIPE, SIG_IGN);
   try {
-    outrider::active_isa();  // a bad OUTRIDER_ISA is said here, not on some thread
+    outrider::active_isa();  // a bad OUTRIDER_ISA or OUTRIDER_GEMM is said here, not on some thread
+    outrider::active_gemm();
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     const bool command_line_is_wrong =

@@ -1,11 +1,12 @@
 // Attention over bfloat16 keys and values with AMX tiles, for any number of queries.
 //
 // Queries and weights are rounded to bfloat16, as the products of bfloat16 models are; sums are float32. Keys are taken
-// in blocks of 32 that lie at multiples of 32 positions, whoever sees them. To a key that it does not see a query gives
+// in slices of 32 that lie at multiples of 32 positions, whoever sees them. To a key that it does not see a query gives
 // the weight zero, which adds nothing to a finite value: so a query gets the same bits alone and beside any others.
 #include <immintrin.h>
 
 #include <cstdlib>
+#include <type_traits>
 
 #include "common/kernels/kernel_table.h"
 
@@ -14,14 +15,13 @@ namespace {
 
 constexpr int kLanes = 16;
 __m512 fma_lanes(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
-#include "common/kernels/amx_tiles.inc"
+#include "common/kernels/amx_common.inc"
 #include "common/kernels/vector_lanes.inc"
 
-constexpr std::int64_t kBlock = 32;    ///< keys or dimensions that one product adds up
+constexpr std::int64_t kSlice = 32;    ///< keys or dimensions that one product adds up
 constexpr std::int64_t kQueries = 64;  ///< that read the keys together; their scores stay in the L2 cache
-constexpr std::int64_t kTiles = kQueries / kTile;
-constexpr std::int64_t kChunk =
-    4;  ///< blocks of keys whose packed values stay in the cache while every query meets them
+constexpr std::int64_t kTiles = kQueries / kAmxRows;
+constexpr std::int64_t kChunk = 4;  ///< slices of keys whose packed values stay in the cache for every query
 
 /// An operand: 16 rows of 32 bfloat16. On the right, row i has elements 2i and 2i + 1 of 16 columns.
 struct alignas(64) Operand {
@@ -29,7 +29,7 @@ struct alignas(64) Operand {
 };
 /// A tile of sums.
 struct alignas(64) Sums {
-  float rows[kTile][kTile];
+  float rows[kAmxRows][kAmxRows];
 };
 
 void transpose(__m512i (&rows)[16]) {
@@ -57,29 +57,19 @@ void transpose(__m512i (&rows)[16]) {
 /// 32 floats to bfloat16, the first half from `low`.
 __m512i to_bf16(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
 
-/// Everything that the call needs besides its arguments; kept by the thread.
-class Scratch {
- public:
-  ~Scratch() { std::free(memory_); }
-  /// Sets out for the next take()s, `bytes` of them in all.
-  void begin(std::size_t bytes) {
-    used_ = 0;
-    if (bytes <= size_) return;
-    std::free(memory_);
-    size_ = bytes;
-    memory_ = static_cast<std::byte*>(std::aligned_alloc(64, bytes));
-    if (memory_ == nullptr) __builtin_trap();
+/// What a thread keeps for its calls.
+struct Scratch {
+  ~Scratch() { std::free(memory); }
+  std::byte* reserve(std::size_t wanted) {
+    if (wanted <= bytes) return memory;
+    std::free(memory);
+    bytes = wanted;
+    memory = static_cast<std::byte*>(std::aligned_alloc(64, bytes));
+    if (memory == nullptr) __builtin_trap();
+    return memory;
   }
-  template <typename T>
-  T* take(std::int64_t count) {
-    T* const at = reinterpret_cast<T*>(memory_ + used_);
-    used_ += static_cast<std::size_t>(count) * sizeof(T);
-    return at;
-  }
-
- private:
-  std::byte* memory_ = nullptr;
-  std::size_t size_ = 0, used_ = 0;
+  std::byte* memory = nullptr;
+  std::size_t bytes = 0;
 };
 
 /// Up to kQueries queries against all keys.
@@ -89,43 +79,50 @@ class Attention {
       : a_(a),
         queries_(a.queries + first_query),
         count_(lesser(kQueries, a.query_count - first_query)),
-        tiles_(divide_up(count_, kTile)),
-        dim_blocks_(a.head_dim / kBlock),
-        offset_(a.first % kBlock),
-        key_blocks_(divide_up(offset_ + a.count, kBlock)) {
-    scratch.begin(static_cast<std::size_t>(kTiles * dim_blocks_ + kTiles * key_blocks_ + 2 * dim_blocks_ * kChunk) *
-                      sizeof(Operand) +
-                  static_cast<std::size_t>(2 * kTiles * dim_blocks_) * sizeof(Sums) +
-                  static_cast<std::size_t>(key_blocks_ * kBlock * kQueries) * sizeof(float) +
-                  static_cast<std::size_t>(kBlock * a.head_dim) * sizeof(Bf16));
-    q_ = scratch.take<Operand>(kTiles * dim_blocks_);
-    weights_ = scratch.take<Operand>(kTiles * key_blocks_);
-    values_ = scratch.take<Operand>(2 * dim_blocks_ * kChunk);
-    out_ = scratch.take<Sums>(2 * kTiles * dim_blocks_);
-    scores_ = scratch.take<float>(key_blocks_ * kBlock * kQueries);
-    edge_ = scratch.take<Bf16>(kBlock * a.head_dim);
+        tiles_(divide_up(count_, kAmxRows)),
+        dim_slices_(a.head_dim / kSlice),
+        offset_(a.first % kSlice),
+        key_slices_(divide_up(offset_ + a.count, kSlice)) {
+    std::size_t bytes = 0;
+    lay_out([&](auto*& piece, std::int64_t count) { bytes += static_cast<std::size_t>(count) * sizeof *piece; });
+    std::byte* next = scratch.reserve(bytes);
+    lay_out([&](auto*& piece, std::int64_t count) {
+      piece = reinterpret_cast<std::remove_reference_t<decltype(piece)>>(next);
+      next += static_cast<std::size_t>(count) * sizeof *piece;
+    });
   }
 
   void run() {
     for (std::int64_t t = 0; t < tiles_; ++t) pack_queries(t);
-    for (std::int64_t block = 0; block < key_blocks_; ++block) score_block(block);
+    for (std::int64_t slice = 0; slice < key_slices_; ++slice) score_slice(slice);
     for (std::int64_t t = 0; t < tiles_; ++t) weigh(t);
-    for (std::int64_t first = 0; first < key_blocks_; first += kChunk) {
-      const std::int64_t blocks = lesser(kChunk, key_blocks_ - first);
-      for (std::int64_t i = 0; i < blocks; ++i) pack_values(first, i);
+    for (std::int64_t first = 0; first < key_slices_; first += kChunk) {
+      const std::int64_t slices = lesser(kChunk, key_slices_ - first);
+      for (std::int64_t i = 0; i < slices; ++i) pack_values(first, i);
       finish_stores(values_);
-      for (std::int64_t b = 0; b < dim_blocks_; ++b) {
+      for (std::int64_t b = 0; b < dim_slices_; ++b) {
         std::int64_t t = 0;
-        for (; t + 2 <= tiles_; t += 2) add_values<2>(t, b, first, blocks);
-        if (t < tiles_) add_values<1>(t, b, first, blocks);
+        for (; t + 2 <= tiles_; t += 2) add_values<2>(t, b, first, slices);
+        if (t < tiles_) add_values<1>(t, b, first, slices);
       }
     }
     for (std::int64_t i = 0; i < count_; ++i) write(i);
   }
 
  private:
-  /// Key `block * kBlock + i` of the blocks, as a key of a_; it may lie outside of them at both ends.
-  std::int64_t key(std::int64_t block, std::int64_t i) const { return block * kBlock + i - offset_; }
+  /// piece(p, count) for every piece of scratch, each of whole cache lines.
+  template <typename Piece>
+  void lay_out(Piece piece) {
+    piece(q_, kTiles * dim_slices_);
+    piece(weights_, kTiles * key_slices_);
+    piece(values_, 2 * dim_slices_ * kChunk);
+    piece(out_, 2 * kTiles * dim_slices_);
+    piece(scores_, key_slices_ * kSlice * kQueries);
+    piece(edge_, kSlice * a_.head_dim);
+  }
+
+  /// Key `slice * kSlice + i` of the slices, as a key of a_; it may lie outside of them at both ends.
+  std::int64_t key(std::int64_t slice, std::int64_t i) const { return slice * kSlice + i - offset_; }
   bool exists(std::int64_t key) const { return key >= 0 && key < a_.count; }
   std::int64_t slot(std::int64_t key) const {
     const std::int64_t slot = first_slot_ + key;
@@ -133,28 +130,28 @@ class Attention {
   }
 
   void pack_queries(std::int64_t t) {
-    for (std::int64_t b = 0; b < dim_blocks_; ++b) {
+    for (std::int64_t b = 0; b < dim_slices_; ++b) {
       __m512i rows[16];
-      for (std::int64_t i = 0; i < kTile; ++i) {
-        const bool in = t * kTile + i < count_;
-        const float* q = in ? queries_[t * kTile + i].q + b * kBlock : nullptr;
+      for (std::int64_t i = 0; i < kAmxRows; ++i) {
+        const bool in = t * kAmxRows + i < count_;
+        const float* q = in ? queries_[t * kAmxRows + i].q + b * kSlice : nullptr;
         rows[i] = in ? to_bf16(_mm512_loadu_ps(q), _mm512_loadu_ps(q + kLanes)) : _mm512_setzero_si512();
       }
       transpose(rows);
-      for (int i = 0; i < 16; ++i) _mm512_store_si512(q_[t * dim_blocks_ + b].pairs[i], rows[i]);
+      for (int i = 0; i < 16; ++i) _mm512_store_si512(q_[t * dim_slices_ + b].pairs[i], rows[i]);
     }
     finish_stores(q_);
   }
 
-  /// The rows of a block of keys, row_stride apart; copied, with zeros for those that do not exist, where the ring or
+  /// The rows of a slice of keys, row_stride apart; copied, with zeros for those that do not exist, where the ring or
   /// the keys end within it.
-  const Bf16* key_rows(std::int64_t block, std::int64_t* row_stride) {
-    const std::int64_t first = key(block, 0), last = key(block, kBlock - 1);
+  const Bf16* key_rows(std::int64_t slice, std::int64_t* row_stride) {
+    const std::int64_t first = key(slice, 0), last = key(slice, kSlice - 1);
     if (exists(first) && exists(last) && slot(first) < slot(last)) {
       *row_stride = a_.row_stride;
       return a_.k + slot(first) * a_.row_stride;
     }
-    for (std::int64_t i = 0; i < kBlock; ++i) {
+    for (std::int64_t i = 0; i < kSlice; ++i) {
       Bf16* const to = edge_ + i * a_.head_dim;
       const std::size_t bytes = static_cast<std::size_t>(a_.head_dim) * sizeof(Bf16);
       if (exists(first + i))
@@ -167,54 +164,49 @@ class Attention {
     return edge_;
   }
 
-  /// Fetches the share i of a later block's rows; the dim_blocks_ shares together are all of them.
-  void fetch(const Bf16* rows, std::int64_t block, std::int64_t i) const {
-    for (std::int64_t r = i * kBlock / dim_blocks_; r < (i + 1) * kBlock / dim_blocks_; ++r) {
-      if (!exists(key(block, r))) continue;
-      const Bf16* const row = rows + slot(key(block, r)) * a_.row_stride;
-      for (std::int64_t d = 0; d < a_.head_dim; d += kBlock)
+  /// Fetches the share i of a later slice's rows; the dim_slices_ shares together are all of them.
+  void fetch(const Bf16* rows, std::int64_t slice, std::int64_t i) const {
+    for (std::int64_t r = i * kSlice / dim_slices_; r < (i + 1) * kSlice / dim_slices_; ++r) {
+      if (!exists(key(slice, r))) continue;
+      const Bf16* const row = rows + slot(key(slice, r)) * a_.row_stride;
+      for (std::int64_t d = 0; d < a_.head_dim; d += kSlice)
         _mm_prefetch(reinterpret_cast<const char*>(row + d), _MM_HINT_T0);
     }
   }
 
-  void score_block(std::int64_t block) {
+  void score_slice(std::int64_t slice) {
     std::int64_t row_stride = 0;
-    const Bf16* const k = key_rows(block, &row_stride);
+    const Bf16* const k = key_rows(slice, &row_stride);
     std::int64_t t = 0;
-    for (; t + 2 <= tiles_; t += 2) score<2>(k, row_stride, t, block);
-    if (t < tiles_) score<1>(k, row_stride, t, block);
+    for (; t + 2 <= tiles_; t += 2) score<2>(k, row_stride, t, slice);
+    if (t < tiles_) score<1>(k, row_stride, t, slice);
   }
 
-  /// Scores of a block's keys with kCount tiles of queries, to scores_[key, query].
+  /// Scores of a slice's keys with kCount tiles of queries, to scores_[key, query].
   template <int kCount>
-  void score(const Bf16* k, std::int64_t row_stride, std::int64_t t, std::int64_t block) {
+  void score(const Bf16* k, std::int64_t row_stride, std::int64_t t, std::int64_t slice) {
     const std::int64_t bytes = row_stride * static_cast<std::int64_t>(sizeof(Bf16));
-    _tile_zero(0);
-    _tile_zero(2);
-    if constexpr (kCount == 2) {
-      _tile_zero(1);
-      _tile_zero(3);
-    }
-    for (std::int64_t b = 0; b < dim_blocks_; ++b) {
-      if (t == 0) fetch(a_.k, block + 1, b);
-      _tile_loadd(4, k + b * kBlock, bytes);
-      _tile_loadd(5, k + kTile * row_stride + b * kBlock, bytes);
-      _tile_loadd(6, q_[t * dim_blocks_ + b].pairs, 64);
+    zero_sums();
+    for (std::int64_t b = 0; b < dim_slices_; ++b) {
+      if (t == 0) fetch(a_.k, slice + 1, b);
+      _tile_loadd(4, k + b * kSlice, bytes);
+      _tile_loadd(5, k + kAmxRows * row_stride + b * kSlice, bytes);
+      _tile_loadd(6, q_[t * dim_slices_ + b].pairs, 64);
       _tile_dpbf16ps(0, 4, 6);
       _tile_dpbf16ps(2, 5, 6);
       if constexpr (kCount == 2) {
-        _tile_loadd(7, q_[(t + 1) * dim_blocks_ + b].pairs, 64);
+        _tile_loadd(7, q_[(t + 1) * dim_slices_ + b].pairs, 64);
         _tile_dpbf16ps(1, 4, 7);
         _tile_dpbf16ps(3, 5, 7);
       }
     }
-    float* const to = scores_ + block * kBlock * kQueries + t * kTile;
+    float* const to = scores_ + slice * kSlice * kQueries + t * kAmxRows;
     constexpr std::int64_t kBytes = kQueries * static_cast<std::int64_t>(sizeof(float));
     _tile_stored(0, to, kBytes);
-    _tile_stored(2, to + kTile * kQueries, kBytes);
+    _tile_stored(2, to + kAmxRows * kQueries, kBytes);
     if constexpr (kCount == 2) {
-      _tile_stored(1, to + kTile, kBytes);
-      _tile_stored(3, to + kTile * kQueries + kTile, kBytes);
+      _tile_stored(1, to + kAmxRows, kBytes);
+      _tile_stored(3, to + kAmxRows * kQueries + kAmxRows, kBytes);
     }
     finish_stores(scores_);
   }
@@ -223,14 +215,14 @@ class Attention {
   /// nothing.
   void weigh(std::int64_t t) {
     alignas(64) std::int32_t begin[kLanes] = {}, end[kLanes] = {};
-    const std::int64_t queries = lesser(kTile, count_ - t * kTile);
+    const std::int64_t queries = lesser(kAmxRows, count_ - t * kAmxRows);
     for (std::int64_t i = 0; i < queries; ++i) {
-      begin[i] = static_cast<std::int32_t>(queries_[t * kTile + i].begin + offset_),
-      end[i] = static_cast<std::int32_t>(queries_[t * kTile + i].end + offset_);
+      begin[i] = static_cast<std::int32_t>(queries_[t * kAmxRows + i].begin + offset_),
+      end[i] = static_cast<std::int32_t>(queries_[t * kAmxRows + i].end + offset_);
     }
     const I from = load_as<I>(begin), to = load_as<I>(end);
-    const float* const scores = scores_ + t * kTile;
-    const std::int64_t keys = key_blocks_ * kBlock;
+    const float* const scores = scores_ + t * kAmxRows;
+    const std::int64_t keys = key_slices_ * kSlice;
     const auto sees = [&](std::int64_t j) {
       const I position = static_cast<std::int32_t>(j) - I{};
       return (position >= from) & (position < to);
@@ -249,32 +241,32 @@ class Attention {
     // The lower halves of the pairs come from the even keys.
     const __m512i interleave = (__m512i)(__v32hi){0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                                   8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    for (std::int64_t block = 0; block < key_blocks_; ++block) {
+    for (std::int64_t slice = 0; slice < key_slices_; ++slice) {
       __m512i pairs[16];
       for (std::int64_t i = 0; i < 16; ++i) {
-        const __m512 even = weight(block * kBlock + 2 * i), odd = weight(block * kBlock + 2 * i + 1);
+        const __m512 even = weight(slice * kSlice + 2 * i), odd = weight(slice * kSlice + 2 * i + 1);
         pairs[i] = _mm512_permutexvar_epi16(interleave, to_bf16(even, odd));
       }
       transpose(pairs);
-      for (int i = 0; i < 16; ++i) _mm512_store_si512(weights_[t * key_blocks_ + block].pairs[i], pairs[i]);
+      for (int i = 0; i < 16; ++i) _mm512_store_si512(weights_[t * key_slices_ + slice].pairs[i], pairs[i]);
     }
     finish_stores(weights_);
     for (std::int64_t i = 0; i < queries; ++i)
-      *queries_[t * kTile + i].largest = largest[i], *queries_[t * kTile + i].sum = sum[i];
+      *queries_[t * kAmxRows + i].largest = largest[i], *queries_[t * kAmxRows + i].sum = sum[i];
   }
 
-  /// The values of block `first` + `i` of the keys as right operands, two for 32 dimensions.
+  /// The values of slice `first` + `i` of the keys as right operands, two for 32 dimensions.
   void pack_values(std::int64_t first, std::int64_t i) {
     const __m512i low = (__m512i)(__v32hi){0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
                                            8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
     const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
-    const Bf16* rows[kBlock];
-    for (std::int64_t r = 0; r < kBlock; ++r)
+    const Bf16* rows[kSlice];
+    for (std::int64_t r = 0; r < kSlice; ++r)
       rows[r] = exists(key(first + i, r)) ? a_.v + slot(key(first + i, r)) * a_.row_stride : nullptr;
-    for (std::int64_t b = 0; b < dim_blocks_; ++b) {
+    for (std::int64_t b = 0; b < dim_slices_; ++b) {
       fetch(a_.v, first + i + 1, b);
       const auto values = [&](std::int64_t r) {
-        return rows[r] == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(rows[r] + b * kBlock);
+        return rows[r] == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(rows[r] + b * kSlice);
       };
       Operand* const to = values_ + (b * kChunk + i) * 2;
       for (std::int64_t pair = 0; pair < 16; ++pair) {
@@ -287,16 +279,11 @@ class Attention {
 
   /// out_ += weights times values, for kCount tiles of queries, the b-th 32 dimensions and a chunk of keys.
   template <int kCount>
-  void add_values(std::int64_t t, std::int64_t b, std::int64_t first, std::int64_t blocks) {
-    Sums* const sums = out_ + 2 * (t * dim_blocks_ + b);
-    Sums* const next = sums + 2 * dim_blocks_;
+  void add_values(std::int64_t t, std::int64_t b, std::int64_t first, std::int64_t slices) {
+    Sums* const sums = out_ + 2 * (t * dim_slices_ + b);
+    Sums* const next = sums + 2 * dim_slices_;
     if (first == 0) {
-      _tile_zero(0);
-      _tile_zero(1);
-      if constexpr (kCount == 2) {
-        _tile_zero(2);
-        _tile_zero(3);
-      }
+      zero_sums();
     } else {
       _tile_loadd(0, sums[0].rows, 64);
       _tile_loadd(1, sums[1].rows, 64);
@@ -305,15 +292,15 @@ class Attention {
         _tile_loadd(3, next[1].rows, 64);
       }
     }
-    for (std::int64_t i = 0; i < blocks; ++i) {
+    for (std::int64_t i = 0; i < slices; ++i) {
       const Operand* const values = values_ + (b * kChunk + i) * 2;
-      _tile_loadd(4, weights_[t * key_blocks_ + first + i].pairs, 64);
+      _tile_loadd(4, weights_[t * key_slices_ + first + i].pairs, 64);
       _tile_loadd(6, values[0].pairs, 64);
       _tile_loadd(7, values[1].pairs, 64);
       _tile_dpbf16ps(0, 4, 6);
       _tile_dpbf16ps(1, 4, 7);
       if constexpr (kCount == 2) {
-        _tile_loadd(5, weights_[(t + 1) * key_blocks_ + first + i].pairs, 64);
+        _tile_loadd(5, weights_[(t + 1) * key_slices_ + first + i].pairs, 64);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
       }
@@ -328,29 +315,29 @@ class Attention {
   }
 
   void write(std::int64_t i) const {
-    const Sums* const from = out_ + 2 * (i / kTile * dim_blocks_);
-    for (std::int64_t d = 0; d < a_.head_dim; d += kTile)
-      store(queries_[i].out + d, load(from[d / kTile].rows[i % kTile]));
+    const Sums* const from = out_ + 2 * (i / kAmxRows * dim_slices_);
+    for (std::int64_t d = 0; d < a_.head_dim; d += kAmxRows)
+      store(queries_[i].out + d, load(from[d / kAmxRows].rows[i % kAmxRows]));
   }
 
   const AttendArgs<Bf16>& a_;
   const AttendQuery* const queries_;
-  const std::int64_t count_, tiles_, dim_blocks_;
-  const std::int64_t offset_;  ///< of the first key in its block
-  const std::int64_t key_blocks_;
+  const std::int64_t count_, tiles_, dim_slices_;
+  const std::int64_t offset_;  ///< of the first key in its slice
+  const std::int64_t key_slices_;
   const std::int64_t first_slot_ = a_.first % a_.capacity;
-  Operand* q_;        ///< [tiles, dim_blocks], right: 16 queries
-  Operand* weights_;  ///< [tiles, key_blocks], left: 16 queries
-  Operand* values_;   ///< [dim_blocks, kChunk, 2], right: 16 dimensions
-  Sums* out_;         ///< [tiles, dim_blocks, 2]
-  float* scores_;     ///< [key_blocks * kBlock, kQueries]
-  Bf16* edge_;        ///< [kBlock, head_dim]
+  Operand* q_;        ///< [tiles, dim_slices], right: 16 queries
+  Operand* weights_;  ///< [tiles, key_slices], left: 16 queries
+  Operand* values_;   ///< [dim_slices, kChunk, 2], right: 16 dimensions
+  Sums* out_;         ///< [tiles, dim_slices, 2]
+  float* scores_;     ///< [key_slices * kSlice, kQueries]
+  Bf16* edge_;        ///< [kSlice, head_dim]
 };
 
 }  // namespace
 
 void attend_amx(const AttendArgs<Bf16>& a) {
-  if (a.head_dim % kBlock != 0) return kAvx512Kernels.attend_bf16(a);
+  if (a.head_dim % kSlice != 0) return kAvx512Kernels.attend_bf16(a);
   static thread_local Scratch scratch;
   configure_tiles();  // 0 to 3: sums [16, 16]. 4, 5: left operands. 6, 7: right ones
   for (std::int64_t first = 0; first < a.query_count; first += kQueries) Attention(a, first, scratch).run();

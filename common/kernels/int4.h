@@ -11,9 +11,9 @@ namespace outrider {
 // Weights of WeightType::kInt4: 4 bits each and a scale for every group of an output's inputs, as in
 // GGUF's Q4_0, which they can hold without loss. Stored so that every kernel reads them front to back.
 
-inline constexpr std::int64_t kInt4Group = 32;    ///< inputs that share a scale
-inline constexpr std::int64_t kInt4Outputs = 16;  ///< outputs of a block: the lanes of a vector, the columns of a tile
-inline constexpr std::int64_t kInt4Inputs = 64;   ///< inputs of a chunk; rows are padded with zeros to whole chunks
+inline constexpr std::int64_t kInt4Group = 32;         ///< inputs that share a scale
+inline constexpr std::int64_t kInt4BlockOutputs = 16;  ///< a vector's lanes; rows of outputs are padded to whole blocks
+inline constexpr std::int64_t kInt4Inputs = 64;        ///< of a chunk; rows are padded with zeros to whole chunks
 
 /// 16 outputs x 64 inputs in nine cache lines. A weight is (nibble - 8) * scale.
 struct Int4Chunk {
@@ -27,7 +27,7 @@ inline constexpr char kInt4Layout[] = "int4.g32.v1";
 
 constexpr std::int64_t int4_chunks(std::int64_t in_features) { return (in_features + kInt4Inputs - 1) / kInt4Inputs; }
 constexpr std::int64_t int4_blocks(std::int64_t out_features) {
-  return (out_features + kInt4Outputs - 1) / kInt4Outputs;
+  return (out_features + kInt4BlockOutputs - 1) / kInt4BlockOutputs;
 }
 
 /// Rounds one output's weights into lane `output` (0 .. 15) of its block [int4_chunks(row.size())].

@@ -8,7 +8,7 @@
 namespace outrider {
 namespace {
 
-#include "common/kernels/amx_tiles.inc"
+#include "common/kernels/amx_common.inc"
 
 /// Up to here the vector kernel is as fast or faster: it waits for the memory alone (docs/performance.md).
 constexpr std::int64_t kVectorRows = 8;
@@ -61,9 +61,9 @@ inline __m512 scale(const Int4Chunk& chunk, int group) {
 }
 
 inline void write(const Int4Args& a, std::int64_t row, std::int64_t block, __m512 sum) {
-  const std::int64_t left = a.outputs - kInt4Outputs * block;
-  const auto outputs = static_cast<__mmask16>(left >= kInt4Outputs ? 0xffff : (1 << left) - 1);
-  _mm512_mask_storeu_ps(a.y + row * a.y_stride + kInt4Outputs * block, outputs,
+  const std::int64_t left = a.outputs - kInt4BlockOutputs * block;
+  const auto outputs = static_cast<__mmask16>(left >= kInt4BlockOutputs ? 0xffff : (1 << left) - 1);
+  _mm512_mask_storeu_ps(a.y + row * a.y_stride + kInt4BlockOutputs * block, outputs,
                         _mm512_mul_ps(sum, _mm512_set1_ps(a.row_scale[row])));
 }
 
@@ -73,7 +73,7 @@ template <int kRows, int kBlocks>
 void multiply(const Int4Args& a) {
   const std::int64_t chunks = a.chunks;
   alignas(64) Weights unpacked[2][kBlocks];  // two: the next chunk's stores need not wait for this one's tiles
-  alignas(64) std::int32_t product[2 * kBlocks][kTile][16];
+  alignas(64) std::int32_t product[2 * kBlocks][kAmxRows][16];
   __m512 sum[kBlocks][kRows];
   for (int b = 0; b < kBlocks; ++b) {
     for (int r = 0; r < kRows; ++r) sum[b][r] = _mm512_setzero_ps();
@@ -138,27 +138,22 @@ inline void start(int tile, const std::int8_t* x, std::int64_t row_bytes, const 
     _tile_loadd(5, x, row_bytes);
     _tile_loadd(7, weights, 64);
   }
+// The tiles' numbers are part of the instruction.
+#define START(sum, inputs, weights)     \
+  case sum:                             \
+    _tile_zero(sum);                    \
+    _tile_dpbssd(sum, inputs, weights); \
+    return
   switch (tile) {
-    case 0:
-      _tile_zero(0);
-      _tile_dpbssd(0, 4, 6);
-      return;
-    case 1:
-      _tile_zero(1);
-      _tile_dpbssd(1, 5, 7);
-      return;
-    case 2:
-      _tile_zero(2);
-      _tile_dpbssd(2, 4, 6);
-      return;
-    case 3:
-      _tile_zero(3);
-      _tile_dpbssd(3, 5, 7);
-      return;
+    START(0, 4, 6);
+    START(1, 5, 7);
+    START(2, 4, 6);
+    START(3, 5, 7);
   }
+#undef START
 }
 
-inline void finish(int tile, std::int32_t (&product)[kTile][16]) {
+inline void finish(int tile, std::int32_t (&product)[kAmxRows][16]) {
   switch (tile) {
     case 0: _tile_stored(0, product, 64); return;
     case 1: _tile_stored(1, product, 64); return;
@@ -174,7 +169,7 @@ template <int kRows, int kChunks>
 void multiply_strip(const std::int8_t* x, std::int64_t row_bytes, const Strip& strip, const Int4Chunk* ahead,
                     const std::int8_t* next_x, float (*sum)[16]) {
   constexpr int kGroups = 2 * kChunks;
-  alignas(64) std::int32_t product[4][kTile][16];
+  alignas(64) std::int32_t product[4][kAmxRows][16];
   __m512 total[kRows];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) total[r] = _mm512_load_ps(sum[r]);
@@ -251,7 +246,7 @@ void gemm_int4_amx(const Int4Args& a) {
   if (a.rows <= kVectorRows) return gemm_int4_avx512(a);
   // Panels of one height, in tiles of one height, so that the tiles are configured once; the last panel begins early.
   const std::int64_t panels = divide_up(a.rows, kPanelRows), panel_rows = divide_up(a.rows, panels);
-  const std::int64_t tiles = divide_up(panel_rows, kTile), tile_rows = divide_up(panel_rows, tiles);
+  const std::int64_t tiles = divide_up(panel_rows, kAmxRows), tile_rows = divide_up(panel_rows, tiles);
   configure_tiles(tiles_for(tile_rows));
   if (tiles == 1) {
     kMultiply[tile_rows - kRowsMin][a.blocks - 1](a);

@@ -61,7 +61,7 @@ constexpr Multiply kMultiply[kRowsMax] = {multiply<1>, multiply<2>, multiply<3>,
 
 void gemm_int4_avx2(const Int4Args& a) {
   for (std::int64_t first = 0; first < a.outputs; first += 8) {
-    const Int4Chunk* weights = a.weights + first / kInt4Outputs * a.chunks;
+    const Int4Chunk* weights = a.weights + first / kInt4BlockOutputs * a.chunks;
     const std::int64_t outputs = a.outputs - first < 8 ? a.outputs - first : 8;
     // The block stays in the cache over its two halves and the rows.
     for (std::int64_t r = 0; r < a.rows;) {

@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdlib>
 #include <stdexcept>
 #include <string_view>
@@ -13,7 +14,7 @@
 namespace outrider {
 namespace {
 
-constexpr Isa kAll[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
+constexpr const char* kNames[] = {"scalar", "avx2", "avx512", "amx"};  ///< by Isa
 
 /// Tiles, their int8 and bfloat16 products, and the conversion to bfloat16 that comes with them. Linux gives a process
 /// the tile registers when it asks for them (Documentation/arch/x86/xstate.rst).
@@ -33,11 +34,11 @@ bool has_f16c() {
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & (1u << 29)) != 0;
 }
 
-Isa choose() {
+Isa choose_isa() {
   const Isa detected = detect_isa();
   const char* wanted = std::getenv("OUTRIDER_ISA");
   if (wanted == nullptr || *wanted == '\0') return detected;
-  for (const Isa isa : kAll) {
+  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
     if (std::string_view(wanted) != to_string(isa)) continue;
     if (isa <= detected) return isa;
     throw std::runtime_error(fmt::format("OUTRIDER_ISA={}, but this CPU has only {}", wanted, to_string(detected)));
@@ -45,17 +46,18 @@ Isa choose() {
   throw std::runtime_error(fmt::format("OUTRIDER_ISA={}, wanted scalar, avx2, avx512 or amx", wanted));
 }
 
+Gemm choose_gemm() {
+  const char* const set = std::getenv("OUTRIDER_GEMM");
+  const std::string_view wanted = set == nullptr ? "" : set;
+  if (wanted.empty()) return Gemm::kFastest;
+  if (wanted == "onednn") return Gemm::kOnednn;
+  if (wanted == "own") return Gemm::kOwn;
+  throw std::runtime_error(fmt::format("OUTRIDER_GEMM={}, wanted onednn or own", wanted));
+}
+
 }  // namespace
 
-const char* to_string(Isa isa) {
-  switch (isa) {
-    case Isa::kScalar: return "scalar";
-    case Isa::kAvx2: return "avx2";
-    case Isa::kAvx512: return "avx512";
-    case Isa::kAmx: return "amx";
-  }
-  return "?";
-}
+const char* to_string(Isa isa) { return kNames[static_cast<std::size_t>(isa)]; }
 
 Isa detect_isa() {
   __builtin_cpu_init();
@@ -69,8 +71,13 @@ Isa detect_isa() {
 }
 
 Isa active_isa() {
-  static const Isa isa = choose();
+  static const Isa isa = choose_isa();
   return isa;
+}
+
+Gemm active_gemm() {
+  static const Gemm gemm = choose_gemm();
+  return gemm;
 }
 
 }  // namespace outrider

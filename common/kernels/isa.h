@@ -6,8 +6,8 @@
 
 namespace outrider {
 
-/// Instruction sets that a path of ours exists for, weakest first. kAmx differs from kAvx512 in
-/// GEMMs only; kAvx512 means the VNNI generation and up.
+/// Instruction sets that a path of ours exists for, weakest first. kAmx differs from kAvx512 in GEMMs and attention;
+/// kAvx512 means the VNNI generation and up.
 enum class Isa { kScalar, kAvx2, kAvx512, kAmx };
 
 const char* to_string(Isa isa);
@@ -18,5 +18,12 @@ Isa detect_isa();
 /// The set in use: OUTRIDER_ISA (scalar, avx2, avx512, amx) if it is set and this CPU has it, else
 /// the detected one. Chosen once, on the first call. Throws std::runtime_error on a bad OUTRIDER_ISA.
 Isa active_isa();
+
+/// Who multiplies where both our kernels and oneDNN can.
+enum class Gemm { kFastest, kOnednn, kOwn };
+
+/// OUTRIDER_GEMM (onednn, own) if it is set, else whichever is faster. Chosen once, on the first call. Throws
+/// std::runtime_error on a bad OUTRIDER_GEMM.
+Gemm active_gemm();
 
 }  // namespace outrider

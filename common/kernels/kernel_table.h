@@ -50,15 +50,14 @@ struct Int4Args {
   std::int64_t y_stride;
 };
 
-/// A step of a block of weights: what of a row is multiplied at a time, 64 int8 or 32 bfloat16, and how many outputs.
-constexpr std::int64_t kTileInputBytes = 64, kTileOutputs = 64;
-/// Rows that lie together, a step after the other.
-constexpr std::int64_t kTileRows = 16;
-/// Layouts of weights (weight_layout.h) that are such steps.
-inline constexpr const char *kInt8TileLayout = "BA16a64b4a", *kBf16TileLayout = "BA16a64b2a";
+/// Rows of a tile, an AMX register, and its columns of four bytes.
+constexpr std::int64_t kAmxRows = 16;
+/// AMX wants int8 and bfloat16 weights in blocks of 64 outputs, and a block in steps: 64 bytes of inputs, of every
+/// output.
+constexpr std::int64_t kAmxBlockOutputs = 64, kAmxStepBytes = 64;
 
 /// Rows against a block of int8 or bfloat16 weights.
-struct TileArgs {
+struct AmxArgs {
   const std::byte* weights;  ///< [steps, 16, 64 outputs, 4 bytes of inputs]
   std::int64_t steps;
   const std::byte* x;  ///< [tiles of rows, steps, 16 rows, 64 bytes]; beyond 16 rows an even number of tiles is read,
@@ -104,18 +103,13 @@ struct KernelTable {
   /// y = row_scale * sum over groups g, ascending, of fma(x_g . w_g, scale_g, sum): the product in int32,
   /// exact, so that every instruction set gives the same bits.
   void (*gemm_int4)(const Int4Args& args);
-  /// y = the product in int32, exact, times both scales, as dequantize() has it. Null but for kAmx.
-  void (*gemm_int8)(const TileArgs& args);
-  /// y = the product: for each step a chain of fma over the even inputs and one over the odd, both added to the sum.
-  /// Null but for kAmx.
-  void (*gemm_bf16)(const TileArgs& args);
   /// softmax(q . k) . v per head, not yet divided by its sum, so that the parts of a long row can be put together
   /// (ops.cc). Scores are not scaled (gemma4.md 3.4).
   void (*attend_f32)(const AttendArgs<float>& args);
   void (*attend_bf16)(const AttendArgs<Bf16>& args);
 };
 
-/// The table of one instruction set; kAmx differs from kAvx512 in the three GEMMs and attend_bf16 only. @pre isa <=
+/// The table of one instruction set; kAmx differs from kAvx512 in gemm_int4 and attend_bf16 only. @pre isa <=
 /// detect_isa().
 const KernelTable& kernel_table(Isa isa);
 
@@ -126,8 +120,10 @@ extern const KernelTable kScalarKernels, kAvx2Kernels, kAvx512Kernels;
 void gemm_int4_avx2(const Int4Args& args);
 void gemm_int4_avx512(const Int4Args& args);
 void gemm_int4_amx(const Int4Args& args);
-void gemm_int8_amx(const TileArgs& args);
-void gemm_bf16_amx(const TileArgs& args);
 void attend_amx(const AttendArgs<Bf16>& args);
+/// y = the product in int32, exact, times both scales, as dequantize() has it.
+void gemm_int8_amx(const AmxArgs& args);
+/// y = the product: for each step a chain of fma over the even inputs and one over the odd, both added to the sum.
+void gemm_bf16_amx(const AmxArgs& args);
 
 }  // namespace outrider

@@ -104,8 +104,8 @@ float dot_q8_0(const float* x, const std::byte* w, std::int64_t n) {
 void gemm_int4(const Int4Args& a) {
   for (std::int64_t r = 0; r < a.rows; ++r) {
     for (std::int64_t o = 0; o < a.outputs; ++o) {
-      const Int4Chunk* block = a.weights + o / kInt4Outputs * a.chunks;
-      const std::int64_t lane = o % kInt4Outputs;
+      const Int4Chunk* block = a.weights + o / kInt4BlockOutputs * a.chunks;
+      const std::int64_t lane = o % kInt4BlockOutputs;
       float sum = 0;
       for (std::int64_t g = 0; g < 2 * a.chunks; ++g) {
         const Int4Chunk& chunk = block[g / 2];
@@ -164,8 +164,6 @@ const KernelTable kScalarKernels = {
     .dot_q8_0 = dot_q8_0,
     .dot_int8 = dot<std::int32_t, std::int8_t>,
     .gemm_int4 = gemm_int4,
-    .gemm_int8 = nullptr,
-    .gemm_bf16 = nullptr,
     .attend_f32 = attend<float>,
     .attend_bf16 = attend<Bf16>,
 };

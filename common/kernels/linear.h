@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "common/base/result.h"
 #include "common/tensor/tensor.h"
@@ -31,13 +31,14 @@ struct WeightRows {
   std::int64_t rows;
 };
 
-/// Rows are multiplied in tiles: of this many, or of a smaller or larger number that was seen to give
-/// the same bits (docs/numerics.md). Matrices that a GEMM reads or writes have room for whole tiles.
-inline constexpr std::int64_t kRowTile = 16;
-/// The tile of prompts.
-inline constexpr std::int64_t kPromptTile = 64;
+/// The height of a oneDNN primitive is the number of rows that it multiplies. Rows are multiplied at this one, or at
+/// others that were seen to give the same bits (docs/numerics.md). Matrices that a GEMM reads or writes have room for
+/// whole heights.
+inline constexpr std::int64_t kGemmHeight = 16;
+/// The height of prompts.
+inline constexpr std::int64_t kPromptHeight = 64;
 
-constexpr std::int64_t padded_rows(std::int64_t rows) { return (rows + kRowTile - 1) / kRowTile * kRowTile; }
+constexpr std::int64_t padded_rows(std::int64_t rows) { return (rows + kGemmHeight - 1) / kGemmHeight * kGemmHeight; }
 
 /// A packed matrix as bytes, for a file to hold. `layout` says what the bytes mean, on any machine:
 /// kInt4Layout (int4.h) or the name of a WeightLayout (weight_layout.h).
@@ -75,7 +76,7 @@ class Linear {
   std::int64_t in_features() const { return in_features_; }
   std::int64_t out_features() const { return out_features_; }
   /// Bytes that one forward reads.
-  std::size_t weight_bytes() const { return weight_bytes_; }
+  std::size_t weight_bytes() const;
   /// Bytes that it holds: the packing's padding and the scales included.
   std::size_t held_bytes() const;
   /// Bytes of scratch that the calling thread holds after its forwards, all matrices together.
@@ -83,30 +84,21 @@ class Linear {
   /// Whether the weights lie in the image that map() was given.
   bool is_mapped() const { return mapped_; }
   WeightType type() const { return type_; }
-  /// Name of the implementation, for logs and benchmarks: "onednn brg:avx512_core_amx", "own avx2".
-  const std::string& implementation() const { return implementation_; }
+  /// Name of the implementation, for logs and benchmarks: "onednn brg:avx512_core_vnni", "plain avx2". @pre packed
+  const std::string& implementation() const;
 
  private:
-  void forward_tile(const float* x, std::int64_t rows, std::int64_t height, float* y) const;
-  void forward_own(const float* x, std::int64_t rows, float* y) const;
-  void forward_int4(const float* x, std::int64_t rows, float* y) const;
-  void forward_tiles(const float* x, std::int64_t rows, float* y) const;
-
-  Linear(WeightType type, std::int64_t in_features, std::int64_t out_features)
-      : type_(type), in_features_(in_features), out_features_(out_features) {}
-  /// Takes weights for our own kernels.
-  void use_own(std::span<const std::byte> weights, std::shared_ptr<const void> keep_alive);
-  void use_gemm(std::shared_ptr<const class OnednnGemm> gemm);
+  Linear(WeightType type, std::int64_t in_features, std::int64_t out_features,
+         std::shared_ptr<const class PackedMatrix> matrix)
+      : type_(type), in_features_(in_features), out_features_(out_features), matrix_(std::move(matrix)) {}
 
   WeightType type_ = WeightType::kF32;
   std::int64_t in_features_ = 0, out_features_ = 0;
-  std::size_t weight_bytes_ = 0;
-  std::string implementation_;
-  std::shared_ptr<const class OnednnGemm> gemm_;  ///< null: our own kernels over `own_weights_`
-  std::span<const std::byte> own_weights_;        ///< int4: chunks (int4.h); else [out, in] in the stored type
-  std::shared_ptr<const void> keep_alive_;        ///< owns own_weights_
-  std::vector<float> column_scale_;               ///< [out], int8 only
+  std::shared_ptr<const class PackedMatrix> matrix_;  ///< null until packed
   bool mapped_ = false;
 };
+
+/// "3.7.2": of the oneDNN that is linked.
+std::string onednn_version();
 
 }  // namespace outrider

@@ -13,7 +13,7 @@ namespace {
 /// busy core (docs/performance.md): it must save more than that. A norm or sum takes 0.1 ns an element, GeGLU 1 ns.
 constexpr std::int64_t kElementsPerFork = 256 * 1024;
 constexpr std::int64_t kGeluElementsPerFork = 64 * 1024;
-constexpr std::int64_t kMacsPerFork = 64 * 1024;
+constexpr std::int64_t kMultiplicationsPerFork = 64 * 1024;
 
 template <typename Function>
 void for_rows(std::int64_t rows, std::int64_t columns, Function function,
@@ -33,81 +33,156 @@ float* attend_scratch(std::int64_t count) {
 /// published models, and a span's scores stay in the cache.
 constexpr std::int64_t kKeySpan = 1024;
 
-/// What the heads of one K/V head make of a span of keys: AttendArgs's results.
-struct Partial {
-  float *out, *largest, *sum;  ///< [group, head_dim], [group], [group]
-  static std::int64_t floats(std::int64_t group, std::int64_t head_dim) { return group * (head_dim + 2); }
-  Partial(float* memory, std::int64_t group, std::int64_t head_dim)
-      : out(memory), largest(memory + group * head_dim), sum(largest + group) {}
-};
-
 std::int64_t spans(const AttendRow& row) { return (row.count + kKeySpan - 1) / kKeySpan; }
 
 /// Queries (heads of rows) that read the keys together. More would read them less often, but their sums would leave
 /// the second level of the cache.
 constexpr std::int64_t kQueriesMax = 64;
 
-/// Consecutive rows [first, end) of one text.
+/// Consecutive rows of one text.
 struct RowGroup {
-  std::int64_t first, end;
+  std::int64_t first;
+  std::span<const AttendRow> rows;
+  std::int64_t spans = 0;  ///< of the row that has most
 };
 
 /// Groups of at most rows_max rows of one cache, which ascend as those of a text do: their first keys are near each
 /// other, and somebody sees every key between the first and the last.
 std::vector<RowGroup> row_groups(std::span<const AttendRow> rows, std::int64_t rows_max) {
   std::vector<RowGroup> groups;
-  for (std::int64_t r = 0; r < std::ssize(rows); ++r) {
-    const AttendRow& row = rows[static_cast<std::size_t>(r)];
+  for (const AttendRow& row : rows) {
     const auto joins = [&](const RowGroup& group) {
-      const AttendRow &begin = rows[static_cast<std::size_t>(group.first)],
-                      &before = rows[static_cast<std::size_t>(r - 1)];
+      const AttendRow &begin = group.rows.front(), &before = group.rows.back();
       const std::int64_t end = row.first + row.count, end_before = before.first + before.count;
-      return r - group.first < rows_max && row.kv.k == begin.kv.k && before.first <= row.first &&
+      return std::ssize(group.rows) < rows_max && row.kv.k == begin.kv.k && before.first <= row.first &&
              row.first < begin.first + kQueriesMax && row.first <= end_before && end_before <= end &&
              end <= begin.first + row.kv.capacity;
     };
-    if (groups.empty() || !joins(groups.back())) groups.push_back({r, r});
-    groups.back().end = r + 1;
+    if (groups.empty() || !joins(groups.back())) groups.push_back({&row - rows.data(), {&row, 0}});
+    RowGroup& group = groups.back();
+    group.rows = {group.rows.data(), group.rows.size() + 1};
+    group.spans = std::max(group.spans, spans(row));
   }
   return groups;
 }
 
-template <typename Kv>
-void attend_keys(const KvView& kv, std::int64_t kv_head, std::int64_t first, std::int64_t count,
-                 std::span<const AttendQuery> queries, void (*kernel)(const AttendArgs<Kv>&)) {
-  kernel({
-      .queries = queries.data(),
-      .query_count = std::ssize(queries),
-      .head_dim = kv.head_dim,
-      .k = static_cast<const Kv*>(kv.k) + kv_head * kv.head_dim,
-      .v = static_cast<const Kv*>(kv.v) + kv_head * kv.head_dim,
-      .row_stride = kv.num_key_value_heads * kv.head_dim,
-      .capacity = kv.capacity,
-      .first = first,
-      .count = count,
-  });
+/// What the query heads of one K/V head make of a span of keys: AttendArgs's results for one row.
+struct Partial {
+  float *out, *largest, *sum;  ///< [heads, head_dim], [heads], [heads]
+};
+
+/// How attention is dealt out. A task is what a group of rows makes of one K/V head. Where tasks are too few for the
+/// threads each span of a task is computed by itself. A row's spans are put together in ascending order whoever
+/// computed them, so that how work is dealt out changes no bit.
+struct AttentionPlan {
+  AttentionPlan(std::span<const AttendRow> rows, std::int64_t columns, std::int64_t threads);
+
+  std::int64_t tasks() const { return std::ssize(groups) * kv_heads; }
+  const RowGroup& group(std::int64_t task) const { return groups[static_cast<std::size_t>(task / kv_heads)]; }
+  std::int64_t kv_head(std::int64_t task) const { return task % kv_heads; }
+  /// In q and out, of the task's query heads.
+  std::int64_t first_column(std::int64_t task) const { return kv_head(task) * heads * head_dim; }
+
+  /// Floats that the scores of a task's span take, and its results.
+  std::int64_t score_floats() const { return rows_max * heads * (kKeySpan + kQueriesMax); }
+  std::int64_t result_floats() const { return rows_max * heads * (head_dim + 2); }
+  /// Of the group's i-th row, in memory of result_floats().
+  Partial partial(float* memory, std::size_t i) const {
+    float* const out = memory + static_cast<std::int64_t>(i) * heads * (head_dim + 2);
+    return {out, out + heads * head_dim, out + heads * head_dim + heads};
+  }
+
+  std::int64_t kv_heads, head_dim;
+  std::int64_t heads;  ///< query heads of a K/V head
+  std::int64_t multiplications = 0, spans_max = 1;
+  std::int64_t rows_max;  ///< of a group
+  std::vector<RowGroup> groups;
+  bool split;  ///< spans are computed by themselves
+};
+
+AttentionPlan::AttentionPlan(std::span<const AttendRow> rows, std::int64_t columns, std::int64_t threads)
+    : kv_heads(rows[0].kv.num_key_value_heads), head_dim(rows[0].kv.head_dim), heads(columns / head_dim / kv_heads) {
+  std::int64_t all_spans = 0;
+  for (const AttendRow& row : rows) {
+    multiplications += row.count * columns;
+    all_spans += spans(row) * kv_heads;
+    spans_max = std::max(spans_max, spans(row));
+  }
+  rows_max = std::clamp(all_spans / threads, std::int64_t{1},
+                        std::max(std::min(kQueriesMax / heads, std::ssize(rows)), std::int64_t{1}));
+  groups = row_groups(rows, rows_max);
+  split = spans_max > 1 && tasks() < threads;
 }
 
-/// `queries` against the keys of positions [first, first + count).
-void attend_keys(const KvView& kv, std::int64_t kv_head, std::int64_t first, std::int64_t count,
-                 std::span<const AttendQuery> queries) {
-  if (kv.dtype == DType::kF32) {
-    attend_keys<float>(kv, kv_head, first, count, queries, kernels().attend_f32);
-  } else {
-    attend_keys<Bf16>(kv, kv_head, first, count, queries, kernels().attend_bf16);
+/// One span of a task. @param queries, scores scratch; @param results [result_floats()]
+void attend_span(const AttentionPlan& plan, Matrix<const float> q, std::int64_t task, std::int64_t span,
+                 std::vector<AttendQuery>& queries, float* scores, float* results) {
+  const RowGroup& group = plan.group(task);
+  const auto begin = [&](const AttendRow& row) { return row.first + span * kKeySpan; };
+  const auto end = [&](const AttendRow& row) { return row.first + std::min(row.count, (span + 1) * kKeySpan); };
+  std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = 0;
+  for (const AttendRow& row : group.rows) {
+    if (begin(row) < end(row)) first = std::min(first, begin(row)), last = std::max(last, end(row));
+  }
+  queries.clear();
+  for (std::size_t i = 0; i < group.rows.size(); ++i) {
+    const AttendRow& row = group.rows[i];
+    if (begin(row) >= end(row)) continue;
+    const Partial partial = plan.partial(results, i);
+    const float* head = q[group.first + static_cast<std::int64_t>(i)].data() + plan.first_column(task);
+    for (std::int64_t h = 0; h < plan.heads; ++h, head += plan.head_dim, scores += last - first) {
+      queries.push_back({.q = head,
+                         .begin = begin(row) - first,
+                         .end = end(row) - first,
+                         .scores = scores,
+                         .out = partial.out + h * plan.head_dim,
+                         .largest = partial.largest + h,
+                         .sum = partial.sum + h});
+    }
+  }
+  const KvView& kv = group.rows[0].kv;
+  const auto run = [&]<typename Kv>(void (*kernel)(const AttendArgs<Kv>&)) {
+    kernel({.queries = queries.data(),
+            .query_count = std::ssize(queries),
+            .head_dim = plan.head_dim,
+            .k = static_cast<const Kv*>(kv.k) + plan.kv_head(task) * plan.head_dim,
+            .v = static_cast<const Kv*>(kv.v) + plan.kv_head(task) * plan.head_dim,
+            .row_stride = plan.kv_heads * plan.head_dim,
+            .capacity = kv.capacity,
+            .first = first,
+            .count = last - first});
+  };
+  kv.dtype == DType::kF32 ? run(kernels().attend_f32) : run(kernels().attend_bf16);
+}
+
+/// Adds the results of a task's later span to those so far.
+void merge_span(const AttentionPlan& plan, std::int64_t task, std::int64_t span, float* results, float* later) {
+  const RowGroup& group = plan.group(task);
+  for (std::size_t i = 0; i < group.rows.size(); ++i) {
+    if (span >= spans(group.rows[i])) continue;
+    const Partial to = plan.partial(results, i), next = plan.partial(later, i);
+    for (std::int64_t h = 0; h < plan.heads; ++h) {
+      const float largest = std::max(to.largest[h], next.largest[h]);
+      const float keep = std::exp(to.largest[h] - largest), take = std::exp(next.largest[h] - largest);
+      to.largest[h] = largest;
+      to.sum[h] = to.sum[h] * keep + next.sum[h] * take;
+      float* out = to.out + h * plan.head_dim;
+      const float* more = next.out + h * plan.head_dim;
+      for (std::int64_t d = 0; d < plan.head_dim; ++d) out[d] = out[d] * keep + more[d] * take;
+    }
   }
 }
 
-/// to := to and `next` together.
-void merge(const Partial& to, const Partial& next, std::int64_t group, std::int64_t head_dim) {
-  for (std::int64_t h = 0; h < group; ++h) {
-    const float largest = std::max(to.largest[h], next.largest[h]);
-    const float keep = std::exp(to.largest[h] - largest), take = std::exp(next.largest[h] - largest);
-    to.largest[h] = largest;
-    to.sum[h] = to.sum[h] * keep + next.sum[h] * take;
-    float* out = to.out + h * head_dim;
-    const float* more = next.out + h * head_dim;
-    for (std::int64_t d = 0; d < head_dim; ++d) out[d] = out[d] * keep + more[d] * take;
+/// Divides a task's results by their sums.
+void write_task(const AttentionPlan& plan, std::int64_t task, float* results, Matrix<float> out) {
+  const RowGroup& group = plan.group(task);
+  for (std::size_t i = 0; i < group.rows.size(); ++i) {
+    const Partial partial = plan.partial(results, i);
+    float* to = out[group.first + static_cast<std::int64_t>(i)].data() + plan.first_column(task);
+    for (std::int64_t h = 0; h < plan.heads; ++h, to += plan.head_dim) {
+      const float inverse = 1.0f / partial.sum[h];
+      for (std::int64_t d = 0; d < plan.head_dim; ++d) to[d] = partial.out[h * plan.head_dim + d] * inverse;
+    }
   }
 }
 
@@ -168,99 +243,33 @@ std::int64_t argmax(std::span<const float> x) {
 
 void attend(Matrix<const float> q, std::span<const AttendRow> rows, Matrix<float> out) {
   if (rows.empty()) return;
-  const KvView& shape = rows[0].kv;
-  const std::int64_t kv_heads = shape.num_key_value_heads, head_dim = shape.head_dim,
-                     heads = q.size(1) / head_dim / kv_heads;
-  const std::int64_t partial_floats = Partial::floats(heads, head_dim), threads = omp_get_max_threads();
-  std::int64_t macs = 0, most_spans = 1, all_spans = 0;
-  for (const AttendRow& row : rows) {
-    macs += row.count * q.size(1), all_spans += spans(row) * kv_heads, most_spans = std::max(most_spans, spans(row));
-  }
-
-  // A task is what a group of rows makes of one K/V head, or of a span of it where there are too few tasks for the
-  // threads. A row's spans are put together in ascending order whoever computed them, so that how work is dealt out
-  // changes no bit.
-  const std::int64_t rows_max = std::clamp(all_spans / threads, std::int64_t{1},
-                                           std::max(std::min(kQueriesMax / heads, std::ssize(rows)), std::int64_t{1}));
-  const std::vector<RowGroup> groups = row_groups(rows, rows_max);
-  const std::int64_t tasks = std::ssize(groups) * kv_heads;
-  const bool split = most_spans > 1 && tasks < threads;
-  const std::int64_t task_floats = rows_max * partial_floats;
-  AlignedArray<float> all(split ? static_cast<std::size_t>(tasks * most_spans * task_floats) : 0);
-  const auto group_of = [&](std::int64_t task) { return groups[static_cast<std::size_t>(task / kv_heads)]; };
-  const auto row_of = [&](std::int64_t r) -> const AttendRow& { return rows[static_cast<std::size_t>(r)]; };
-  /// Of the task's r-th row, in memory of task_floats.
-  const auto partial_of = [&](float* memory, std::int64_t r) {
-    return Partial(memory + r * partial_floats, heads, head_dim);
-  };
-
-  const auto attend_span = [&](std::int64_t task, std::int64_t span, std::vector<AttendQuery>& queries, float* scores,
-                               float* partials) {
-    const RowGroup group = group_of(task);
-    const auto begin = [&](std::int64_t r) { return row_of(r).first + span * kKeySpan; };
-    const auto end = [&](std::int64_t r) { return row_of(r).first + std::min(row_of(r).count, (span + 1) * kKeySpan); };
-    std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = 0;
-    for (std::int64_t r = group.first; r < group.end; ++r) {
-      if (begin(r) < end(r)) first = std::min(first, begin(r)), last = std::max(last, end(r));
-    }
-    queries.clear();
-    for (std::int64_t r = group.first; r < group.end; ++r) {
-      if (begin(r) >= end(r)) continue;
-      const Partial partial = partial_of(partials, r - group.first);
-      for (std::int64_t h = 0; h < heads; ++h, scores += last - first) {
-        queries.push_back({.q = q[r].data() + (task % kv_heads * heads + h) * head_dim,
-                           .begin = begin(r) - first,
-                           .end = end(r) - first,
-                           .scores = scores,
-                           .out = partial.out + h * head_dim,
-                           .largest = partial.largest + h,
-                           .sum = partial.sum + h});
-      }
-    }
-    attend_keys(row_of(group.first).kv, task % kv_heads, first, last - first, queries);
-  };
-  const auto finish = [&](std::int64_t r, std::int64_t kv_head, const Partial& partial) {
-    float* to = out[r].data() + kv_head * heads * head_dim;
-    for (std::int64_t h = 0; h < heads; ++h) {
-      const float inverse = 1.0f / partial.sum[h];
-      for (std::int64_t d = 0; d < head_dim; ++d) to[h * head_dim + d] = partial.out[h * head_dim + d] * inverse;
-    }
-  };
-  const std::int64_t score_floats = rows_max * heads * (kKeySpan + kQueriesMax);
-#pragma omp parallel if (macs >= kMacsPerFork)
+  const AttentionPlan plan(rows, q.size(1), omp_get_max_threads());
+  const std::int64_t tasks = plan.tasks(), spans_max = plan.spans_max, floats = plan.result_floats();
+  AlignedArray<float> all(plan.split ? static_cast<std::size_t>(tasks * spans_max * floats) : 0);
+#pragma omp parallel if (plan.multiplications >= kMultiplicationsPerFork)
   {
-    float* const scores = attend_scratch(score_floats + 2 * task_floats);
+    float* const scores = attend_scratch(plan.score_floats() + 2 * floats);
     std::vector<AttendQuery> queries;
-    const auto span_memory = [&](std::int64_t task, std::int64_t span) {
-      return split ? all.data() + (task * most_spans + span) * task_floats
-                   : scores + score_floats + (span == 0 ? 0 : task_floats);
+    // A task that is not split has room for two spans: the first, and the one to be merged with it.
+    const auto results = [&](std::int64_t task, std::int64_t span) {
+      return plan.split ? all.data() + (task * spans_max + span) * floats
+                        : scores + plan.score_floats() + (span == 0 ? 0 : floats);
     };
-    const auto task_spans = [&](std::int64_t task) {
-      std::int64_t most = 0;
-      for (std::int64_t r = group_of(task).first; r < group_of(task).end; ++r) most = std::max(most, spans(row_of(r)));
-      return most;
-    };
-    if (split) {
+    if (plan.split) {
 #pragma omp for collapse(2) schedule(dynamic)
       for (std::int64_t t = 0; t < tasks; ++t) {
-        for (std::int64_t s = 0; s < most_spans; ++s) {
-          if (s < task_spans(t)) attend_span(t, s, queries, scores, span_memory(t, s));
+        for (std::int64_t s = 0; s < spans_max; ++s) {
+          if (s < plan.group(t).spans) attend_span(plan, q, t, s, queries, scores, results(t, s));
         }
       }
     }
 #pragma omp for schedule(dynamic)
     for (std::int64_t t = 0; t < tasks; ++t) {
-      const RowGroup group = group_of(t);
-      for (std::int64_t s = 0; s < task_spans(t); ++s) {
-        if (!split) attend_span(t, s, queries, scores, span_memory(t, s));
-        for (std::int64_t r = group.first; s > 0 && r < group.end; ++r) {
-          if (s < spans(row_of(r)))
-            merge(partial_of(span_memory(t, 0), r - group.first), partial_of(span_memory(t, s), r - group.first), heads,
-                  head_dim);
-        }
+      for (std::int64_t s = 0; s < plan.group(t).spans; ++s) {
+        if (!plan.split) attend_span(plan, q, t, s, queries, scores, results(t, s));
+        if (s > 0) merge_span(plan, t, s, results(t, 0), results(t, s));
       }
-      for (std::int64_t r = group.first; r < group.end; ++r)
-        finish(r, t % kv_heads, partial_of(span_memory(t, 0), r - group.first));
+      write_task(plan, t, results(t, 0), out);
     }
   }
 }

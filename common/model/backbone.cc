@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/base/progress.h"
+
 namespace outrider {
 
 Result<void> check_donors(const TextConfig& config, const std::string& name) {
@@ -32,6 +34,7 @@ Result<std::unique_ptr<Backbone>> Backbone::load(TextConfig text_config, std::sh
   RETURN_IF_ERROR(check_donors(config, name));
   model->rope_.emplace(config);
 
+  Progress progress("loading " + name, config.num_hidden_layers);
   const WeightReader weights(*model->weights_, text_prefix(*model->weights_));
   const WeightType type = model->weight_type();
   const std::int64_t hidden = config.hidden_size, ple = config.hidden_size_per_layer_input;
@@ -52,6 +55,7 @@ Result<std::unique_ptr<Backbone>> Backbone::load(TextConfig text_config, std::sh
     ASSIGN_OR_RETURN(DecoderLayer layer,
                      DecoderLayer::load(weights.under(fmt::format("layers.{}", i)), config, layer_config, ple));
     model->layers_.push_back(std::move(layer));
+    progress.step();
   }
   return model;
 }

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <random>
+#include <utility>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -235,6 +237,17 @@ TEST(BadInput, PromptIdsThatAreNone) {
 TEST(BadInput, UnknownWeightType) {
   Program run({"run", "hi", "--dtype", "f64"});
   expect_refused(run, {"f64", "wanted f32, bf16, int8 or int4"});
+}
+
+TEST(BadInput, UnknownInstructionSetOrGemm) {
+  for (const auto& [variable, wanted] :
+       {std::pair{"OUTRIDER_ISA", "OUTRIDER_ISA=fast, wanted scalar, avx2, avx512 or amx"},
+        std::pair{"OUTRIDER_GEMM", "OUTRIDER_GEMM=fast, wanted onednn or own"}}) {
+    setenv(variable, "fast", 1);
+    Program program({"doctor"});
+    unsetenv(variable);
+    expect_refused(program, {wanted});
+  }
 }
 
 TEST(BadInput, OptionsOfWorkersBesideACoordinatorElsewhere) {

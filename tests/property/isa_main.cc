@@ -1,5 +1,6 @@
-// main() of the programs that ctest runs once per instruction set: exits 77, which ctest counts as
-// skipped, where this CPU lacks the one that OUTRIDER_ISA asks for.
+// main() of the programs that ctest runs once per instruction set, and linear_test also per OUTRIDER_GEMM: exits 77,
+// which ctest counts as skipped, where this CPU lacks the set that OUTRIDER_ISA asks for, or OUTRIDER_GEMM is set
+// and it has no AMX.
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
@@ -18,6 +19,10 @@ int main(int argc, char** argv) {
         return 77;
       }
     }
+  }
+  if (outrider::active_gemm() != outrider::Gemm::kFastest && outrider::active_isa() != Isa::kAmx) {
+    std::printf("this CPU has no amx: there are no two that multiply equally well\n");
+    return 77;
   }
   return RUN_ALL_TESTS();
 }

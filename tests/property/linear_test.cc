@@ -15,7 +15,8 @@
 #include <gtest/gtest.h>
 
 #include "common/base/random.h"
-#include "common/kernels/gemm_onednn.h"
+#include "common/kernels/int4.h"
+#include "common/kernels/isa.h"
 #include "common/kernels/kernel_table.h"
 #include "common/kernels/weight_layout.h"
 
@@ -118,7 +119,7 @@ std::vector<float> forward(const Linear& linear, const std::vector<const float*>
   return {y.data(), y.data() + count * out};
 }
 
-/// Row counts to try: all of 1..70, or fewer where the matrix is large. 64 is kPromptTile.
+/// Row counts to try: all of 1..70, or fewer where the matrix is large. 64 is kPromptHeight.
 std::vector<std::int64_t> row_counts(Shape shape) {
   std::vector<std::int64_t> counts;
   if (shape.size() <= 40000) {
@@ -222,7 +223,7 @@ TEST_P(Int4Linear, IsTheSumOfItsGroupsAndCloseToTheFloatProduct) {
   const std::vector<float> y = forward(linear, rows);
 
   for (std::int64_t o = 0; o<out; o += shape().size()> 1 << 20 ? 7 : 1) {
-    const Int4Chunk* block = chunks + o / kInt4Outputs * int4_chunks(in);
+    const Int4Chunk* block = chunks + o / kInt4BlockOutputs * int4_chunks(in);
     const float* w = stored.values.data() + o * in;
     // What packing promises: an error of at most half a step, where -8 steps are the group's extreme; a
     // whole step at the other end of the range, where 8 becomes 7. The scale is a half: 2^-11 off at most.
@@ -248,11 +249,11 @@ TEST_P(Int4Linear, IsTheSumOfItsGroupsAndCloseToTheFloatProduct) {
         const Int4Chunk& chunk = block[g / 2];
         int product = 0;
         for (std::int64_t i = 0; i < kInt4Group; ++i) {
-          const int byte = chunk.nibbles[g % 2][i % 16 / 4][4 * (o % kInt4Outputs) + i % 4];
+          const int byte = chunk.nibbles[g % 2][i % 16 / 4][4 * (o % kInt4BlockOutputs) + i % 4];
           product +=
               qx[static_cast<std::size_t>(r * width + g * kInt4Group + i)] * ((i < 16 ? byte & 15 : byte >> 4) - 8);
         }
-        const float scale = to_float(chunk.scale[g % 2][o % kInt4Outputs]);
+        const float scale = to_float(chunk.scale[g % 2][o % kInt4BlockOutputs]);
         groups = std::fma(static_cast<float>(product), scale, groups);
         sizes += std::fabs(static_cast<double>(product) * scale);
       }
@@ -556,10 +557,12 @@ TEST(LinearImplementation, IsTheFastestThatIsExact) {
   constexpr Shape kShape{384, 640};
   const Stored stored(rng, kShape, DType::kF32, 1);
   const auto wanted = [](WeightType type) {
-    if (type == WeightType::kInt4 || active_isa() == Isa::kScalar) return "own ";
-    if (active_isa() == Isa::kAvx2) return type == WeightType::kF32 ? "" : "own ";
-    if (active_isa() == Isa::kAmx && type != WeightType::kF32) return "own amx, weights of onednn brg";
-    return type == WeightType::kBf16 ? "" : "onednn brg";  // bfloat16: not every such CPU multiplies it
+    if (type == WeightType::kInt4) return "int4 ";
+    const bool amx = active_isa() == Isa::kAmx && type != WeightType::kF32;
+    if (amx && active_gemm() != Gemm::kOnednn) return "amx";
+    if (active_isa() == Isa::kScalar || active_gemm() == Gemm::kOwn) return "plain ";
+    if (active_isa() == Isa::kAvx2) return type == WeightType::kF32 ? "" : "plain ";
+    return type == WeightType::kBf16 && !amx ? "" : "onednn brg";  // not every AVX-512 CPU multiplies bfloat16
   };
   for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
     const Linear linear = Linear::pack(type, kShape.in, stored.refs);

@@ -6,7 +6,7 @@
 namespace outrider {
 namespace {
 
-constexpr std::int64_t kRowsMax = 72;  // beyond kPromptTile
+constexpr std::int64_t kRowsMax = 72;  // beyond kPromptHeight
 
 class ModelProperty : public testing::TestWithParam<TestPair> {
  protected:

@@ -23,7 +23,7 @@ NEVER_INCLUDE = {("drafter-node", "verifier-node"), ("verifier-node", "drafter-n
 CONFINED = [
     ("ZeroMQ or FlatBuffers", re.compile(r"^(zmq[._]|flatbuffers/)|_generated\.h$"),
      lambda file: file.startswith(("common/transport/", "schemas/"))),
-    ("cpp-httplib", re.compile(r"^httplib\.h$"), lambda file: file == "http-server/http_server.cc"),
+    ("Boost", re.compile(r"^boost/"), lambda file: file == "http-server/http_server.cc"),
     ("prometheus-cpp", re.compile(r"^prometheus/"), lambda file: file == "http-server/server_metrics.cc"),
     ("oneDNN", re.compile(r"^(oneapi/dnnl/|dnnl[._])"),
      lambda file: file.startswith("common/kernels/") and "onednn" in pathlib.Path(file).name),

@@ -17,9 +17,9 @@ CLEAN = {
     "common/tensor/tensor.h": '#include "common/base/base.h"\n',
     "common/tensor/tensor.cc": '#include "common/tensor/tensor.h"\n',
     "common/kernels/CMakeLists.txt":
-        "outrider_room(kernels\n  SOURCES gemm_onednn.cc  # oneDNN\n  PUBLIC outrider::tensor\n"
+        "outrider_room(kernels\n  SOURCES onednn_matrix.cc  # oneDNN\n  PUBLIC outrider::tensor\n"
         "  PRIVATE DNNL::dnnl $<BUILD_INTERFACE:flags>)",
-    "common/kernels/gemm_onednn.cc":
+    "common/kernels/onednn_matrix.cc":
         '#include <oneapi/dnnl/dnnl.hpp>\n#include "common/base/base.h"\n#include "common/tensor/tensor.h"\n',
     "common/model/CMakeLists.txt":
         "outrider_room(model SOURCES model.cc PRIVATE outrider::kernels)",

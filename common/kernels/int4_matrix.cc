@@ -1,9 +1,15 @@
-#include "common/kernels/int4.h"
-
+// int4 weights: what they are rounded to, and on every instruction set KernelTable::gemm_int4.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+
+#include <fmt/format.h>
+
+#include "common/kernels/int4.h"
+#include "common/kernels/isa.h"
+#include "common/kernels/kernel_table.h"
+#include "common/kernels/packed_matrix.h"
 
 namespace outrider {
 namespace {
@@ -61,6 +67,49 @@ Rounded choose_scale(const V* x) {
   return best;
 }
 
+class Int4Matrix final : public PackedMatrix {
+ public:
+  explicit Int4Matrix(const PackedWeights& weights)
+      : PackedMatrix(weights, fmt::format("int4 {}", to_string(active_isa()))) {}
+
+  void multiply(const float* x, std::int64_t rows, float* y) const override {
+    const KernelTable& k = kernels();
+    const PackedWeights& w = weights();
+    const std::int64_t chunks = int4_chunks(w.in), width = chunks * kInt4Inputs, groups = width / kInt4Group;
+    const std::int64_t blocks = int4_blocks(w.out);
+    auto* const input = scratch<std::int8_t>(Scratch::kInput, rows * width);
+    auto* const correction = scratch<std::int32_t>(Scratch::kCorrection, rows * groups);
+    auto* const row_scale = scratch<float>(Scratch::kRowScale, rows);
+#pragma omp parallel
+    {
+#pragma omp for schedule(static)
+      for (std::int64_t r = 0; r < rows; ++r) {
+        std::int8_t* row = input + r * width;
+        row_scale[r] = k.quantize(x + r * w.in, w.in, row);
+        std::fill(row + w.in, row + width, std::int8_t{0});
+        for (std::int64_t g = 0; g < groups; ++g) {
+          std::int32_t sum = 0;
+          for (std::int64_t i = 0; i < kInt4Group; ++i) sum += row[g * kInt4Group + i];
+          correction[r * groups + g] = -8 * sum;
+        }
+      }
+      for_blocks(rows, (blocks + 1) / 2, [&](std::int64_t pair) {
+        const std::int64_t b = 2 * pair;
+        k.gemm_int4({.weights = reinterpret_cast<const Int4Chunk*>(w.bytes.data()) + b * chunks,
+                     .blocks = std::min<std::int64_t>(2, blocks - b),
+                     .chunks = chunks,
+                     .outputs = std::min(2 * kInt4BlockOutputs, w.out - b * kInt4BlockOutputs),
+                     .x = input,
+                     .correction = correction,
+                     .row_scale = row_scale,
+                     .rows = rows,
+                     .y = y + b * kInt4BlockOutputs,
+                     .y_stride = w.out});
+      });
+    }
+  }
+};
+
 }  // namespace
 
 void pack_int4_row(std::span<const float> row, std::int64_t output, Int4Chunk* block) {
@@ -81,6 +130,11 @@ void pack_int4_row(std::span<const float> row, std::int64_t output, Int4Chunk* b
           static_cast<std::uint8_t>(quantized[i] | quantized[16 + i] << 4);
     }
   }
+}
+
+std::shared_ptr<const PackedMatrix> make_int4(const PackedWeights& weights) {
+  if (weights.type != WeightType::kInt4) return nullptr;
+  return std::make_shared<Int4Matrix>(weights);
 }
 
 }  // namespace outrider

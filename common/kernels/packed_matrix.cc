@@ -1,0 +1,99 @@
+#include "common/kernels/packed_matrix.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <type_traits>
+
+#include <fmt/format.h>
+
+#include "common/kernels/int4.h"
+#include "common/kernels/kernel_table.h"
+#include "common/kernels/weight_layout.h"
+
+namespace outrider {
+namespace {
+
+template <typename Element>
+float store_elements(std::span<const float> row, std::int64_t output, std::byte* weights) {
+  auto* const to = reinterpret_cast<Element*>(weights) + output * std::ssize(row);
+  if constexpr (std::is_same_v<Element, std::int8_t>) {
+    return kernels().quantize(row.data(), std::ssize(row), to);
+  } else if constexpr (std::is_same_v<Element, Bf16>) {
+    kernels().to_bf16(row.data(), std::ssize(row), to);
+  } else {
+    std::ranges::copy(row, to);
+  }
+  return 1;
+}
+
+template <typename Element, auto kDot>
+float dot_elements(const std::byte* x, const std::byte* w, std::int64_t n, float x_scale, float w_scale) {
+  const auto sum = (kernels().*kDot)(reinterpret_cast<const Element*>(x), reinterpret_cast<const Element*>(w), n);
+  if constexpr (std::is_same_v<decltype(sum), const float>) {
+    return sum;
+  } else {
+    float y = 0;
+    kernels().dequantize(&sum, x_scale, &w_scale, 1, &y);
+    return y;
+  }
+}
+
+float store_int4(std::span<const float> row, std::int64_t output, std::byte* weights) {
+  auto* const chunks = reinterpret_cast<Int4Chunk*>(weights);
+  pack_int4_row(row, output % kInt4BlockOutputs, chunks + output / kInt4BlockOutputs * int4_chunks(std::ssize(row)));
+  return 1;
+}
+
+/// By WeightType.
+constexpr WeightFormat kFormats[] = {
+    {"f32", "rows", 1, 1, 4, false, store_elements<float>, dot_elements<float, &KernelTable::dot_f32>},
+    {"bf16", "rows", 1, 1, 2, false, store_elements<Bf16>, dot_elements<Bf16, &KernelTable::dot_bf16>},
+    {"int8", "rows", 1, 1, 1, true, store_elements<std::int8_t>, dot_elements<std::int8_t, &KernelTable::dot_int8>},
+    {"int4", kInt4Layout, kInt4BlockOutputs, kInt4Inputs, sizeof(Int4Chunk), false, store_int4, nullptr},
+};
+
+thread_local AlignedArray<std::byte> pieces[static_cast<std::size_t>(Scratch::kOnednn) + 1];
+
+}  // namespace
+
+const WeightFormat& format_of(WeightType type) { return kFormats[static_cast<std::size_t>(type)]; }
+
+const char* to_string(WeightType type) { return format_of(type).name; }
+
+Result<WeightType> parse_weight_type(const std::string& name) {
+  const auto* const format = std::ranges::find(kFormats, name, &WeightFormat::name);
+  if (format != std::end(kFormats)) return static_cast<WeightType>(format - kFormats);
+  return Error{Errc::kInvalidArgument, fmt::format("dtype '{}', wanted f32, bf16, int8 or int4", name)};
+}
+
+PackedWeights as_rows(const PackedWeights& weights) {
+  if (weights.layout == "rows") return weights;
+  const WeightLayout layout = WeightLayout::parse(weights.layout, weights.in, weights.out).value();
+  const std::vector<std::int64_t> in_offset = layout.offsets(0), out_offset = layout.offsets(1);
+  const WeightFormat& format = format_of(weights.type);
+  const auto rows = std::make_shared<AlignedArray<std::byte>>(format.bytes(weights.in, weights.out));
+#pragma omp parallel for schedule(static)
+  for (std::int64_t o = 0; o < weights.out; ++o) {
+    std::byte* to = rows->data() + o * weights.in * format.unit_bytes;
+    for (std::int64_t i = 0; i < weights.in; ++i, to += format.unit_bytes) {
+      const std::int64_t from = in_offset[static_cast<std::size_t>(i)] + out_offset[static_cast<std::size_t>(o)];
+      std::memcpy(to, weights.bytes.data() + from * format.unit_bytes, static_cast<std::size_t>(format.unit_bytes));
+    }
+  }
+  return {weights.type, weights.in, weights.out, "rows", rows->span(), rows, weights.scales};
+}
+
+std::byte* scratch_bytes(Scratch use, std::size_t bytes) {
+  AlignedArray<std::byte>& piece = pieces[static_cast<std::size_t>(use)];
+  if (piece.size() < bytes) piece = AlignedArray<std::byte>(bytes);
+  return piece.data();
+}
+
+std::size_t Linear::thread_scratch_bytes() {
+  std::size_t bytes = 0;
+  for (const AlignedArray<std::byte>& piece : pieces) bytes += piece.size();
+  return bytes;
+}
+
+}  // namespace outrider

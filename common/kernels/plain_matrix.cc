@@ -1,0 +1,40 @@
+// Any matrix of elements, by a dot product for each output: where nothing faster is exact.
+#include <fmt/format.h>
+
+#include "common/kernels/isa.h"
+#include "common/kernels/packed_matrix.h"
+
+namespace outrider {
+namespace {
+
+class PlainMatrix final : public PackedMatrix {
+ public:
+  explicit PlainMatrix(const PackedWeights& weights)
+      : PackedMatrix(as_rows(weights), fmt::format("plain {}", to_string(active_isa()))) {}
+
+  void multiply(const float* x, std::int64_t rows, float* y) const override {
+    const PackedWeights& w = weights();
+    const WeightFormat& format = format_of(w.type);
+    const std::int64_t row_bytes = w.in * format.unit_bytes;
+    auto* const input = scratch<std::byte>(Scratch::kInput, rows * row_bytes);
+    auto* const row_scale = scratch<float>(Scratch::kRowScale, rows);
+    for (std::int64_t r = 0; r < rows; ++r)
+      row_scale[r] = format.store_row({x + r * w.in, static_cast<std::size_t>(w.in)}, r, input);
+#pragma omp parallel for schedule(static)
+    for (std::int64_t o = 0; o < w.out; ++o) {
+      const float scale = w.scales.empty() ? 1 : w.scales[static_cast<std::size_t>(o)];
+      for (std::int64_t r = 0; r < rows; ++r) {
+        y[r * w.out + o] = format.dot(input + r * row_bytes, w.bytes.data() + o * row_bytes, w.in, row_scale[r], scale);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<const PackedMatrix> make_plain(const PackedWeights& weights) {
+  if (!format_of(weights.type).is_elements()) return nullptr;
+  return std::make_shared<PlainMatrix>(weights);
+}
+
+}  // namespace outrider

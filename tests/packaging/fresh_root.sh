@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# usage: fresh_root.sh SUITE DIR [--set-up-only]
+# Times the README's two commands as a stranger has them: makes a bare Debian SUITE (bookworm, trixie) in DIR, clones
+# this repository's last commit into it and runs the commands there. Needs root, debootstrap and this machine's Debian
+# mirror. Wall-clock time counts on an idle machine only, user and system time nearly always. Not a test of ctest's.
+set -euo pipefail
+suite=$1 root=$2 what=${3:-}
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources} 2>/dev/null |
+  grep -oE 'https?://[^[:space:]]+/debian/?([[:space:]]|$)' | head -n 1 | tr -d '[:space:]') || true
+
+[[ -e $root/etc/debian_version ]] || debootstrap --variant=minbase "$suite" "$root" ${mirror:+"$mirror"} >/dev/null
+cp /etc/resolv.conf "$root/etc/"
+cp /etc/apt/apt.conf.d/* "$root/etc/apt/apt.conf.d/"
+mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
+trap 'umount "$root/proc"' EXIT
+rm -rf "$root/outrider"
+git clone --quiet "file://$repository" "$root/outrider"
+
+# The n-th ```sh block of README.md, timed.
+run_block() {
+  local block
+  block=$(awk -v wanted="$1" '/^```/ { if (inside) { inside = 0; next } }
+    /^```sh[ \t]*$/ { inside = 1; seen++; next }
+    inside && seen == wanted' "$repository/README.md")
+  echo "fresh_root: $suite: $block"
+  time chroot "$root" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin bash -euo pipefail -c "cd /outrider; $block"
+}
+run_block 1
+[[ $what == --set-up-only ]] || run_block 2
