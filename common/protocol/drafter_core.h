@@ -41,7 +41,7 @@ class DrafterCore {
   /// Tells the coordinator to give no new sessions.
   void drain() { membership_.send({.body = Drain{}}); }
 
-  struct Output : WorkerOutput {
+  struct Output : CoreOutput {
     /// Rows and releases in the order they came, then the draft that was asked for first: one at a time, because while
     /// it is made the coordinator may go on without those that wait. They are then dropped, and their rows are there
     /// already.

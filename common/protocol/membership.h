@@ -24,8 +24,8 @@ struct LinkConfig {
   Duration hello_interval = std::chrono::seconds(1);
 };
 
-/// What any worker's core wants of its node, besides its own work.
-struct WorkerOutput {
+/// What every core wants of its node, besides its own work.
+struct CoreOutput {
   std::vector<Outgoing> send;
   std::vector<Notice> notices;
 };
@@ -55,7 +55,7 @@ class Membership {
   }
   void warn(std::string text) { output_.notices.push_back({true, std::move(text)}); }
   /// What was sent and said since the last call.
-  WorkerOutput take_output() { return std::exchange(output_, {}); }
+  CoreOutput take_output() { return std::exchange(output_, {}); }
 
   const PairFacts& facts() const { return hello_.facts; }
   bool joined() const { return joined_; }
@@ -69,7 +69,7 @@ class Membership {
   std::optional<TimePoint> next_hello_, next_heartbeat_;
   TimePoint heard_{};
   std::optional<Error> refusal_;
-  WorkerOutput output_;
+  CoreOutput output_;
 };
 
 }  // namespace outrider

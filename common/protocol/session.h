@@ -12,9 +12,7 @@
 namespace outrider {
 
 /// All that follows from what a coordinator was told, in the order in which it is to be done: messages first.
-struct CoordinatorOutput {
-  std::vector<Outgoing> send = {};
-  std::vector<Notice> notices = {};
+struct CoordinatorOutput : CoreOutput {
   /// One of every round that lost a draft, but for stepwise texts, whose drafts are the client's.
   std::vector<Rejection> rejections = {};
   /// When on_tick() is due next for a policy's sake, if that is known: drafts that come later are not worth the wait.

@@ -87,7 +87,7 @@ class VerifierCore {
   /// Tells the coordinator to give no new sessions.
   void drain() { membership_.send({.body = Drain{}}); }
 
-  struct Output : WorkerOutput {
+  struct Output : CoreOutput {
     /// Sessions whose K/V the engine drops, before it runs the batch, which may need their memory. None while a batch
     /// that was handed over before is out.
     std::vector<SessionId> released;

@@ -74,7 +74,7 @@ class Pump {
     }
   }
   /// Of a worker: sends and logs.
-  void deliver(const WorkerOutput& output) {
+  void deliver(const CoreOutput& output) {
     send(
         output.send, [](const Message&, std::size_t) {}, [](const PeerId&) {});
     log(output.notices);

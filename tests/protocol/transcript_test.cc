@@ -102,7 +102,7 @@ class Stage {
   virtual void collect() = 0;
 
   void say(const std::string& line) { said_ += "  " + line + "\n"; }
-  void say(const WorkerOutput& output) {
+  void say(const CoreOutput& output) {
     for (const auto& [to, message] : output.send) {
       if (!std::holds_alternative<Heartbeat>(message.body))
         say((to.empty() ? "" : to + ": ") + shorten_rows(to_text(message)));
@@ -246,8 +246,7 @@ class CoordinatorStage : public Stage {
   void on_message(const PeerId& from, Message message) override { core_.on_message(from, std::move(message), now); }
   void tick() override { core_.on_tick(now); }
   void collect() override {
-    CoordinatorOutput output = core_.take_output();
-    say(WorkerOutput{std::move(output.send), std::move(output.notices)});
+    say(core_.take_output());
   }
 
  private:
