@@ -16,11 +16,10 @@
 #include "common/base/result.h"
 #include "common/checkpoint/pack.h"
 #include "common/kernels/linear.h"
-#include "common/model/config.h"
 #include "common/pair/pair_files.h"
 #include "common/policy/policies.h"
 #include "common/sampling/params.h"
-#include "common/tokenizer/chat_format.h"
+#include "common/text_side/text_side.h"
 #include "launch/cluster.h"
 
 namespace outrider {
@@ -30,6 +29,16 @@ template <typename T>
 T or_throw(Result<T> result) {
   if (!result) throw std::runtime_error(result.error().message);
   if constexpr (!std::is_void_v<T>) return std::move(result).value();
+}
+
+/// What lies at the path of a model.
+inline ModelFiles open_model(const std::filesystem::path& path) { return or_throw(ModelFiles::open(path)); }
+
+/// What a client must know of a model; says so where its way of writing prompts is a guess.
+inline TextSide load_text_side(const ModelFiles& files) {
+  TextSide text = or_throw(TextSide::load(files));
+  if (!text.chat_format.warning.empty()) std::fprintf(stderr, "outrider: %s\n", text.chat_format.warning.c_str());
+  return text;
 }
 
 /// The options that every command with a model has.
@@ -120,8 +129,8 @@ struct SamplingFlags {
                        "No end of the answer before it has so many tokens");
   }
 
-  /// For this backbone, with a seed where one is needed.
-  SamplingParams of(const PairPaths& pair) const {
+  /// For this model, with a seed where one is needed.
+  SamplingParams of(const TextSide& text) const {
     SamplingParams result = params;
     result.temperature = temperature.value_or(sample ? 1.0f : 0.0f);
     result.top_k = top_k.value_or(sample ? 64 : 0);
@@ -138,7 +147,7 @@ struct SamplingFlags {
       std::fprintf(stderr, "outrider: --typical is lossy: the text does not follow the model's distribution\n");
     }
     for (const std::string& entry : logit_bias) result.logit_bias.push_back(parse_logit_bias(entry));
-    result.suppress_tokens = or_throw(load_suppress_tokens(pair.backbone));
+    result.suppress_tokens = text.generation.suppress_tokens;
     or_throw(check_sampling(result, std::numeric_limits<std::int32_t>::max()));
     return result;
   }
@@ -208,13 +217,6 @@ inline CLI::Option* add_rejection_log(CLI::App& command, std::filesystem::path& 
   return command.add_option("--rejection-log", file,
                             "File to append a JSON line to for every round that loses a draft: which, where, and how "
                             "far the drafter was off");
-}
-
-/// How this pair's prompts are written; says so where that is a guess.
-inline ChatFormat chat_format_of(const PairPaths& pair) {
-  ChatFormat format = or_throw(load_chat_format(pair.backbone));
-  if (!format.warning.empty()) std::fprintf(stderr, "outrider: %s\n", format.warning.c_str());
-  return format;
 }
 
 }  // namespace outrider
