@@ -37,10 +37,11 @@ const std::vector<std::string> kPrompts = {
 
 struct BenchFlags {
   ModelFlags model;
-  int threads = 0, repeat = 3;
+  int repeat = 3;
   std::int64_t max_tokens = 96;
   std::vector<std::string> draft_lengths = {"1", "2", "4", "8", "auto"};
-  std::vector<double> round_trips_ms, synthetic_acceptance;
+  std::vector<double> round_trips_ms;
+  VerifierOptions verifier;
   std::vector<std::string> prompts = kPrompts;
   bool processes = false, json = false;
 };
@@ -137,7 +138,7 @@ void bench_pair(const BenchFlags& flags) {
   init_logging("outrider", "warn");
   const PairPaths pair = flags.model.pair();
   const TextSide text = load_text_side(open_model(pair.backbone));
-  const bool synthetic = !flags.synthetic_acceptance.empty();
+  const bool synthetic = !flags.verifier.synthetic_acceptance.empty();
   // Noise does not end by itself: every answer has the same length.
   const std::vector<TokenId> stop_ids = synthetic ? std::vector<TokenId>() : text.stop_ids();
   const double bandwidth = measure_read_bandwidth_gb_s();
@@ -146,9 +147,8 @@ void bench_pair(const BenchFlags& flags) {
   const bool linked = !flags.round_trips_ms.empty();
   ClusterOptions options{.pair = pair,
                          .weight_type = flags.model.weight_type(pair),
-                         .verifier_threads = flags.threads,
                          .processes = flags.processes || linked,
-                         .synthetic_acceptance = flags.synthetic_acceptance};
+                         .verifier = flags.verifier};
   std::unique_ptr<LinkEmulator> link;
   if (linked) {
     options.drafter_route = [&](const std::string& coordinator) -> Result<std::string> {
@@ -202,7 +202,7 @@ void bench_pair(const BenchFlags& flags) {
     if (const auto& error = list.back()["prediction_error"]; !error.is_null())
       errors.push_back(std::abs(error.get<double>()));
   }
-  const int threads = flags.threads > 0 ? flags.threads : static_cast<int>(std::thread::hardware_concurrency());
+  const int threads = flags.verifier.threads > 0 ? flags.verifier.threads : static_cast<int>(std::thread::hardware_concurrency());
   nlohmann::json report = {{"model", pair.backbone.string()},
                            {"dtype", to_string(options.weight_type)},
                            {"isa", to_string(active_isa())},
@@ -213,7 +213,7 @@ void bench_pair(const BenchFlags& flags) {
                            {"synthetic", synthetic},
                            {"runs", list}};
   if (!errors.empty()) report["median_prediction_error"] = median(errors);
-  if (synthetic) report["synthetic_acceptance"] = flags.synthetic_acceptance;
+  if (synthetic) report["synthetic_acceptance"] = flags.verifier.synthetic_acceptance;
   if (flags.json) {
     std::printf("%s\n", report.dump(2).c_str());
     return;
@@ -223,7 +223,7 @@ void bench_pair(const BenchFlags& flags) {
               options.processes ? "three processes" : "one process");
   if (synthetic)
     std::printf("synthetic: drafts are accepted by a coin at cumulative rates %s\n",
-                fmt::format("{}", fmt::join(flags.synthetic_acceptance, ", ")).c_str());
+                fmt::format("{}", fmt::join(flags.verifier.synthetic_acceptance, ", ")).c_str());
   std::printf("%9s %7s %9s %9s %9s %8s %9s %9s %9s %9s %9s %9s\n", "draft", "RTT ms", "plain/s", "spec/s", "predicted",
               "speedup", "accepted", "round ms", "draft ms", "wire ms", "verify ms", "other ms");
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -252,9 +252,9 @@ void add_bench_command(CLI::App& app) {
   CLI::App* command = bench->add_subcommand("pair", "Plain and speculative decoding side by side");
   auto flags = std::make_shared<BenchFlags>();
   flags->model.add_to(*command);
-  command->add_option("--threads", flags->threads, "Threads of the backbone's forward pass; 0: every core")
-      ->check(CLI::Range(0, kThreadsMax))
-      ->capture_default_str();
+  add_node_options(*command, flags->verifier, [](const OptionInfo& info) {
+    return info.of_cluster || info.name == std::string_view("--synthetic-acceptance");
+  });
   command->add_option("--draft-lengths", flags->draft_lengths, "Draft lengths or policies, one run each")
       ->delimiter(',')
       ->check(check_draft_length)
@@ -264,7 +264,6 @@ void add_bench_command(CLI::App& app) {
                    "Round trips between drafter and coordinator, ms, emulated; one set of runs each, over TCP")
       ->delimiter(',')
       ->check(CLI::Range(0.0, 10000.0));
-  add_synthetic_acceptance(*command, flags->synthetic_acceptance);
   command->add_option("--prompt", flags->prompts, "User messages (default: five kinds of text)");
   command->add_option("--max-tokens", flags->max_tokens, "Longest answer")
       ->check(CLI::Range(1, 1 << 20))

@@ -47,70 +47,59 @@ void JsonFields::fail(Errc code, const char* key, const json& seen, std::string_
   first_error_.set(code, fmt::format("{}{} is {}, wanted {}", prefix_, key, show(seen), wanted));
 }
 
-void JsonFields::fail_missing(const char* key, std::string_view wanted) const {
+void JsonFields::wrong(const char* key, std::string_view wanted) const {
+  const json* const seen = find(key);
+  if (seen != nullptr) return fail(Errc::kMalformed, key, *seen, wanted);
   first_error_.set(Errc::kMalformed, fmt::format("{}{} is missing, wanted {}", prefix_, key, wanted));
 }
 
 std::int64_t JsonFields::integer(const char* key, std::optional<std::int64_t> fallback, std::int64_t low,
                                  std::int64_t high) const {
-  const auto wanted = [&] { return fmt::format("a whole number from {} to {}", low, high); };
   const json* const value = find(key);
-  if (value == nullptr) {
-    if (!fallback) fail_missing(key, wanted());
-    return fallback.value_or(low);
-  }
+  if (value == nullptr && fallback) return *fallback;
   // An unsigned value beyond the signed range is out of our range too.
-  const bool fits = value->is_number_integer() &&
+  const bool fits = value != nullptr && value->is_number_integer() &&
                     !(value->is_number_unsigned() && value->get<std::uint64_t>() > static_cast<std::uint64_t>(high)) &&
                     low <= value->get<std::int64_t>() && value->get<std::int64_t>() <= high;
   if (fits) return value->get<std::int64_t>();
-  fail(Errc::kMalformed, key, *value, wanted());
+  wrong(key, fmt::format("a whole number from {} to {}", low, high));
   return fallback.value_or(low);
 }
 
 double JsonFields::number(const char* key, std::optional<double> fallback, double low, double high) const {
-  const auto wanted = [&] { return fmt::format("a number from {} to {}", low, high); };
   const json* const value = find(key);
-  if (value == nullptr) {
-    if (!fallback) fail_missing(key, wanted());
-    return fallback.value_or(low);
-  }
-  const double x = value->is_number() ? value->get<double>() : low - 1;
+  if (value == nullptr && fallback) return *fallback;
+  const double x = value != nullptr && value->is_number() ? value->get<double>() : low - 1;
   if (low <= x && x <= high) return x;
-  fail(Errc::kMalformed, key, *value, wanted());
+  wrong(key, fmt::format("a number from {} to {}", low, high));
   return fallback.value_or(low);
 }
 
 bool JsonFields::boolean(const char* key, std::optional<bool> fallback) const {
   const json* const value = find(key);
   if (value != nullptr && value->is_boolean()) return value->get<bool>();
-  if (value != nullptr) fail(Errc::kMalformed, key, *value, "true or false");
-  if (!fallback) fail_missing(key, "true or false");
+  if (value != nullptr || !fallback) wrong(key, "true or false");
   return fallback.value_or(false);
 }
 
 std::string JsonFields::text(const char* key) const {
   const json* const value = find(key);
   if (value != nullptr && value->is_string()) return value->get<std::string>();
-  if (value != nullptr) fail(Errc::kMalformed, key, *value, "a string");
-  fail_missing(key, "a string");
+  wrong(key, "a string");
   return {};
 }
 
 std::string JsonFields::choice(const char* key, std::optional<std::string> fallback,
                                std::initializer_list<const char*> allowed) const {
   const json* const value = find(key);
-  const auto wanted = [&] { return fmt::format("{}", fmt::join(allowed, " or ")); };
-  if (value == nullptr) {
-    if (!fallback) fail_missing(key, wanted());
-    return fallback.value_or("");
-  }
-  if (!value->is_string()) {
-    fail(Errc::kMalformed, key, *value, wanted());
-  } else if (std::ranges::find(allowed, value->get_ref<const std::string&>()) == allowed.end()) {
-    fail(Errc::kUnsupported, key, *value, wanted());
-  } else {
+  if (value == nullptr && fallback) return *fallback;
+  const std::string wanted = fmt::format("{}", fmt::join(allowed, " or "));
+  if (value == nullptr || !value->is_string()) {
+    wrong(key, wanted);
+  } else if (std::ranges::find(allowed, value->get_ref<const std::string&>()) != allowed.end()) {
     return value->get<std::string>();
+  } else {
+    fail(Errc::kUnsupported, key, *value, wanted);
   }
   return fallback.value_or("");
 }
@@ -130,8 +119,7 @@ const json& JsonFields::array(const char* key) const {
   static const json kEmpty = json::array();
   const json* const value = find(key);
   if (value != nullptr && value->is_array()) return *value;
-  if (value != nullptr) fail(Errc::kMalformed, key, *value, "an array");
-  fail_missing(key, "an array");
+  wrong(key, "an array");
   return kEmpty;
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -66,7 +67,8 @@ class JsonFields {
   const nlohmann::json& raw() const { return object_; }
 
   void fail(Errc code, const char* key, const nlohmann::json& seen, std::string_view wanted) const;
-  void fail_missing(const char* key, std::string_view wanted) const;
+  /// Says that the key is missing, or is not what was wanted.
+  void wrong(const char* key, std::string_view wanted) const;
 
  private:
   const nlohmann::json& object_;

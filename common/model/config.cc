@@ -36,7 +36,7 @@ RopeConfig read_rope(const JsonFields& text, AttentionKind kind, bool used) {
   const JsonFields by_kind = text.object("rope_parameters");
   const char* const name = sliding ? kSlidingName : kFullName;
   if (by_kind.find(name) == nullptr) {
-    if (used) by_kind.fail_missing(name, "the rotary parameters of these layers");
+    if (used) by_kind.wrong(name, "the rotary parameters of these layers");
     return defaults;
   }
   const JsonFields keys = by_kind.object(name);
@@ -262,7 +262,7 @@ Result<TextConfig> parse_text_config(std::string_view json_text, std::string_vie
       top.choice("model_type", std::nullopt, {"gemma4", "gemma4_unified", "gemma4_text", "gemma4_unified_text"});
   const bool nested = top.find("text_config") != nullptr;
   if (!nested && (type == "gemma4" || type == "gemma4_unified")) {
-    top.fail_missing("text_config", "an object");
+    top.wrong("text_config", "an object");
   }
   top.only("tie_word_embeddings", true);
   const std::string default_type = type.starts_with("gemma4_unified") ? "gemma4_unified_text" : "gemma4_text";
@@ -277,7 +277,7 @@ Result<AssistantConfig> parse_assistant_config(std::string_view json_text, std::
   FirstError first_error{std::string(file)};
   const JsonFields top(root, "", first_error);
   const std::string type = top.choice("model_type", std::nullopt, {"gemma4_assistant", "gemma4_unified_assistant"});
-  if (top.find("text_config") == nullptr) top.fail_missing("text_config", "an object");
+  if (top.find("text_config") == nullptr) top.wrong("text_config", "an object");
   top.only("tie_word_embeddings", true);
 
   AssistantConfig config{};

@@ -12,19 +12,14 @@ using nlohmann::json;
 /// The token ids under one key, an array or a single one; empty if the key is absent.
 std::vector<TokenId> read_token_ids(const JsonFields& fields, const char* key) {
   std::vector<TokenId> ids;
-  const auto add = [&](const json& id) {
+  const json* const value = fields.find(key);
+  if (value == nullptr) return ids;
+  for (const json& id : value->is_array() ? *value : json::array({*value})) {
     if (id.is_number_unsigned() && std::in_range<TokenId>(id.get<std::uint64_t>())) {
       ids.push_back(id.get<TokenId>());
     } else {
       fields.fail(Errc::kMalformed, key, id, "a token id, or an array of some");
     }
-  };
-  const json* const value = fields.find(key);
-  if (value == nullptr) return ids;
-  if (!value->is_array()) {
-    add(*value);
-  } else {
-    for (const json& id : *value) add(id);
   }
   return ids;
 }
@@ -32,10 +27,7 @@ std::vector<TokenId> read_token_ids(const JsonFields& fields, const char* key) {
 /// eos_token_id of one object; empty if it has none.
 std::vector<TokenId> read_eos_token_ids(const JsonFields& fields) {
   constexpr const char* kKey = "eos_token_id";
-  const json* const value = fields.find(kKey);
-  if (value != nullptr && value->is_array() && value->empty()) {
-    fields.fail(Errc::kMalformed, kKey, *value, "a token id, or an array of some");
-  }
+  if (fields.find(kKey) != nullptr && fields.find(kKey)->empty()) fields.wrong(kKey, "a token id, or an array of some");
   return read_token_ids(fields, kKey);
 }
 
