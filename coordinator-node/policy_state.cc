@@ -1,20 +1,18 @@
 #include "coordinator-node/policy_state.h"
 
-#include <fstream>
-#include <iterator>
 #include <system_error>
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
+
+#include "common/base/files.h"
 
 namespace outrider {
 
 Result<PolicyState> PolicyState::open(const std::filesystem::path& path, Policies& policies, TimePoint now) {
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored)) {
-    std::ifstream file(path);
-    const std::string text(std::istreambuf_iterator<char>(file), {});
-    if (!file) return Error{Errc::kIo, fmt::format("{}: cannot be read", path.string())};
+    ASSIGN_OR_RETURN(const std::string text, read_text(path));
     if (auto loaded = policies.load(text); !loaded)
       return Error{loaded.error().code, fmt::format("{}: {}", path.string(), loaded.error().message)};
   }
@@ -29,10 +27,7 @@ Result<void> PolicyState::save(const Policies& policies) {
   std::string text = policies.save();
   if (text == saved_) return {};
   const std::filesystem::path fresh = path_.string() + ".new";
-  std::ofstream file(fresh);
-  file << text;
-  file.close();
-  if (!file) return Error{Errc::kIo, fmt::format("{}: cannot be written", fresh.string())};
+  RETURN_IF_ERROR(write_text(fresh, text));
   std::error_code failed;
   std::filesystem::rename(fresh, path_, failed);
   if (failed) return Error{Errc::kIo, fmt::format("{}: cannot be written: {}", path_.string(), failed.message())};

@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 
 #include "common/kernels/isa.h"
+#include "common/model/generation_config.h"
 #include "common/pair/pair_files.h"
 #include "common/transport/pump.h"
 #include "drafter-node/draft_engine.h"
@@ -19,18 +20,20 @@ constexpr Duration kTick = std::chrono::milliseconds(20);
 
 Result<void> run_drafter(TransportContext& context, const DrafterOptions& options, std::stop_token stop) {
   if (options.threads > 0) omp_set_num_threads(options.threads);
-  ASSIGN_OR_RETURN(const TextConfig backbone, load_text_config(options.backbone));
+  ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));
+  ASSIGN_OR_RETURN(const ModelFiles assistant_files, ModelFiles::open(options.assistant));
+  ASSIGN_OR_RETURN(const TextConfig backbone, load_text_config(files));
   ASSIGN_OR_RETURN(const std::shared_ptr<const WeightSource> backbone_weights,
-                   open_weights(options.backbone, options.weight_type));
+                   open_weights(files, options.weight_type));
   ASSIGN_OR_RETURN(std::unique_ptr<Assistant> assistant,
-                   Assistant::load(options.assistant, backbone, *backbone_weights, options.weight_type));
-  ASSIGN_OR_RETURN(std::vector<TokenId> stop_ids, load_eos_token_ids(options.backbone));
+                   Assistant::load(assistant_files, backbone, *backbone_weights, options.weight_type));
+  ASSIGN_OR_RETURN(GenerationConfig generation, load_generation_config(files));
   for (const std::string& note : backbone.notes)
     spdlog::warn("event=metadata_overruled model={} note=\"{}\"", options.backbone.string(), note);
   for (const std::string& note : assistant->config().text.notes) {
     spdlog::warn("event=metadata_overruled model={} note=\"{}\"", options.assistant.string(), note);
   }
-  DraftEngine engine(std::move(assistant), std::move(stop_ids));
+  DraftEngine engine(std::move(assistant), std::move(generation.eos_token_ids));
   spdlog::info("event=loaded model={} dtype={} isa={} threads={}", options.assistant.string(),
                to_string(options.weight_type), to_string(active_isa()), options.threads);
 

@@ -154,12 +154,12 @@ Result<void> generate(Pair& pair, std::span<const TokenId> prompt, const outride
                    .draft_length = options.draft_length,
                    .stop_ids = {},
                    .wait_ms = kVerifierWaitMs,
-                   .sampling = pair.sampling()};
+                   .sampling = pair.text().greedy()};
   if (options.ignore_stop_tokens == 0) {
     request.stop_ids =
-        options.stop_tokens == nullptr ? pair.stop_ids() : std::vector<TokenId>(stops.begin(), stops.end());
+        options.stop_tokens == nullptr ? pair.text().stop_ids() : std::vector<TokenId>(stops.begin(), stops.end());
   }
-  StreamingDetokenizer detokenizer(pair.tokenizer(), /*skip_special=*/true);
+  StreamingDetokenizer detokenizer(pair.text().tokenizer, /*skip_special=*/true);
   bool stopped = false;
   const auto show = [&](std::span<const TokenId> fresh, const std::string& text) {
     if (options.on_tokens == nullptr) return true;
@@ -239,8 +239,9 @@ outrider_status outrider_encode_user_turn(const outrider_pair* pair, const char*
     RETURN_IF_ERROR(not_null("pair", pair));
     RETURN_IF_ERROR(not_null("count", count));
     ASSIGN_OR_RETURN(const auto turn, array("text", text, bytes, kTextBytesMax));
+    const TextSide& side = pair->pair->text();
     ASSIGN_OR_RETURN(const std::vector<TokenId> ids,
-                     render_user_turn(pair->pair->tokenizer(), {turn.data(), turn.size()}, pair->pair->chat_format()));
+                     render_user_turn(side.tokenizer, {turn.data(), turn.size()}, side.chat_format));
     return copy_out("tokens", std::span(ids), 0, tokens, capacity, count);
   });
 }
@@ -251,7 +252,7 @@ outrider_status outrider_decode_tokens(const outrider_pair* pair, const int32_t*
     RETURN_IF_ERROR(not_null("pair", pair));
     RETURN_IF_ERROR(not_null("bytes", bytes));
     ASSIGN_OR_RETURN(const auto ids, token_array("tokens", tokens, count));
-    const std::string decoded = pair->pair->tokenizer().decode(ids, /*skip_special=*/true);
+    const std::string decoded = pair->pair->text().tokenizer.decode(ids, /*skip_special=*/true);
     RETURN_IF_ERROR(copy_out("text", std::span(decoded.data(), decoded.size()), 1, text, capacity, bytes));
     text[decoded.size()] = '\0';
     return {};
@@ -260,7 +261,7 @@ outrider_status outrider_decode_tokens(const outrider_pair* pair, const int32_t*
 
 int outrider_is_stop_token(const outrider_pair* pair, int32_t token) {
   if (pair == nullptr) return 0;
-  const std::vector<TokenId>& ids = pair->pair->stop_ids();
+  const std::vector<TokenId>& ids = pair->pair->text().stop_ids();
   return std::find(ids.begin(), ids.end(), token) != ids.end() ? 1 : 0;
 }
 

@@ -3,19 +3,16 @@
 #include <spdlog/spdlog.h>
 
 #include "common/kernels/isa.h"
-#include "common/model/config.h"
 
 namespace outrider {
 
 Result<std::shared_ptr<Pair>> Pair::load_text(const std::filesystem::path& backbone) {
-  ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(backbone));
-  ASSIGN_OR_RETURN(ChatFormat format, load_chat_format(backbone));
-  if (!format.warning.empty()) spdlog::warn("event=chat_format_guessed note=\"{}\"", format.warning);
-  ASSIGN_OR_RETURN(std::vector<TokenId> stop_ids, load_eos_token_ids(backbone));
-  SamplingParams sampling;
-  ASSIGN_OR_RETURN(sampling.suppress_tokens, load_suppress_tokens(backbone));
-  return std::shared_ptr<Pair>(
-      new Pair(std::move(tokenizer), std::move(format), std::move(stop_ids), std::move(sampling)));
+  ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(backbone));
+  ASSIGN_OR_RETURN(TextSide text, TextSide::load(files));
+  if (!text.chat_format.warning.empty()) {
+    spdlog::warn("event=chat_format_guessed note=\"{}\"", text.chat_format.warning);
+  }
+  return std::shared_ptr<Pair>(new Pair(std::move(text)));
 }
 
 Result<std::shared_ptr<Pair>> Pair::open_local(const PairPaths& paths, WeightType type, int threads) {

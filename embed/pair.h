@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "common/tokenizer/chat_format.h"
-#include "common/tokenizer/tokenizer.h"
+#include "common/text_side/text_side.h"
 #include "common/transport/client.h"
 #include "launch/cluster.h"
 
@@ -22,8 +21,8 @@ class Pair {
   /// Loads the weights. @param pair no assistant (an empty path): plain decoding only.
   /// @param threads of the forward pass; 0: every core.
   static Result<std::shared_ptr<Pair>> open_local(const PairPaths& pair, WeightType type, int threads);
-  /// @param address of a running coordinator. @param backbone where its target's tokenizer.json and
-  ///   generation_config.json lie, and its chat template (see load_chat_format).
+  /// @param address of a running coordinator. @param backbone where its target's texts lie (TextSide):
+  ///   the weights are not looked at.
   /// @return kPeerGone when nobody answers there.
   static Result<std::shared_ptr<Pair>> open_remote(const std::string& address, const std::filesystem::path& backbone);
 
@@ -35,26 +34,13 @@ class Pair {
   /// A text of its own for prefill and the steps.
   Result<Client> connect();
 
-  const Tokenizer& tokenizer() const { return tokenizer_; }
-  /// How its chats are written.
-  const ChatFormat& chat_format() const { return chat_format_; }
-  /// Ids after which the model has nothing more to say.
-  const std::vector<TokenId>& stop_ids() const { return stop_ids_; }
-  /// How its texts are chosen: greedily, without the tokens that the checkpoint says are never chosen.
-  const SamplingParams& sampling() const { return sampling_; }
+  const TextSide& text() const { return text_; }
 
  private:
-  Pair(Tokenizer tokenizer, ChatFormat chat_format, std::vector<TokenId> stop_ids, SamplingParams sampling)
-      : tokenizer_(std::move(tokenizer)),
-        chat_format_(std::move(chat_format)),
-        stop_ids_(std::move(stop_ids)),
-        sampling_(std::move(sampling)) {}
+  explicit Pair(TextSide text) : text_(std::move(text)) {}
   static Result<std::shared_ptr<Pair>> load_text(const std::filesystem::path& backbone);
 
-  Tokenizer tokenizer_;
-  ChatFormat chat_format_;
-  std::vector<TokenId> stop_ids_;
-  SamplingParams sampling_;
+  TextSide text_;
   TransportContext context_;
   std::unique_ptr<Cluster> cluster_;  ///< of a local pair
   std::string address_;
@@ -70,7 +56,7 @@ class PairSession {
 
   /// Starts a text; an earlier one ends, whatever comes of it. @return the token that follows the prompt.
   Result<TokenId> prefill(std::span<const TokenId> prompt) {
-    return client_.prefill({prompt.begin(), prompt.end()}, pair_->sampling());
+    return client_.prefill({prompt.begin(), prompt.end()}, pair_->text().greedy());
   }
   /// See Client::end_text.
   void end_text() { client_.end_text(); }

@@ -12,7 +12,6 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/time.h"
-#include "common/model/config.h"
 #include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/stop_matcher.h"
 #include "common/transport/client.h"
@@ -177,29 +176,6 @@ class StreamedReply {
 
 }  // namespace
 
-Result<ServedModel> load_served_model(const std::filesystem::path& backbone, const std::string& name,
-                                      DraftLength draft_length) {
-  ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(backbone));
-  ASSIGN_OR_RETURN(ChatFormat format, load_chat_format(backbone));
-  ASSIGN_OR_RETURN(std::vector<TokenId> eos_ids, load_eos_token_ids(backbone));
-  ASSIGN_OR_RETURN(const TextConfig config, load_text_config(backbone));
-  ASSIGN_OR_RETURN(std::vector<TokenId> suppress_tokens, load_suppress_tokens(backbone));
-  ASSIGN_OR_RETURN(const GenerationDefaults advised, load_generation_defaults(backbone));
-  ApiDefaults defaults{.model = name,
-                       .vocab_size = static_cast<std::int32_t>(config.vocab_size),
-                       .sampling = {.temperature = advised.temperature.value_or(1),
-                                    .top_k = advised.top_k.value_or(0),
-                                    .top_p = advised.top_p.value_or(1),
-                                    .suppress_tokens = std::move(suppress_tokens)},
-                       .draft_length = draft_length};
-  RETURN_IF_ERROR(check_sampling(defaults.sampling, defaults.vocab_size));
-  return ServedModel{.tokenizer = std::move(tokenizer),
-                     .format = std::move(format),
-                     .eos_ids = std::move(eos_ids),
-                     .context_max = config.max_position_embeddings,
-                     .defaults = std::move(defaults)};
-}
-
 /// One request to generate, from its arrival to its end.
 struct ApiServer::Work {
   CompletionRequest request;
@@ -343,8 +319,15 @@ class ApiServer::ChoiceReader {
   bool begun_ = false;
 };
 
-ApiServer::ApiServer(TransportContext& context, ServedModel model, ApiOptions options)
-    : context_(context), model_(std::move(model)), options_(std::move(options)), started_(unix_seconds()) {}
+ApiServer::ApiServer(TransportContext& context, TextSide text, ApiOptions options)
+    : context_(context),
+      text_(std::move(text)),
+      options_(std::move(options)),
+      defaults_{.model = options_.model,
+                .vocab_size = static_cast<std::int32_t>(text_.vocab_size),
+                .sampling = text_.advised(),
+                .draft_length = options_.draft_length},
+      started_(unix_seconds()) {}
 
 std::vector<HttpRoute> ApiServer::routes() {
   const auto version = [this](const HttpRequest&) { return json_reply({{"version", options_.version}}); };
@@ -352,7 +335,7 @@ std::vector<HttpRoute> ApiServer::routes() {
   return {{"POST", "/v1/chat/completions", [this](const HttpRequest& http) { return complete(http, true); }},
           {"POST", "/v1/completions", [this](const HttpRequest& http) { return complete(http, false); }},
           {"GET", "/v1/models", [this](const HttpRequest&) { return models(); }},
-          {"GET", "/v1/models/" + model_.defaults.model, [this](const HttpRequest&) { return model(); }},
+          {"GET", "/v1/models/" + defaults_.model, [this](const HttpRequest&) { return model(); }},
           {"POST", "/tokenize", [this](const HttpRequest& http) { return tokenize(http); }},
           {"POST", "/detokenize", [this](const HttpRequest& http) { return detokenize(http); }},
           {"GET", "/v1/outrider/status", [this](const HttpRequest&) { return status_reply(); }},
@@ -373,12 +356,10 @@ ApiError ApiServer::api_error(const Error& error) const {
   }
 }
 
-std::vector<TokenId> ApiServer::encode(const std::string& text) const {
-  return encode_with_bos(model_.tokenizer, text);
-}
+std::vector<TokenId> ApiServer::encode(const std::string& text) const { return encode_with_bos(text_.tokenizer, text); }
 
 ApiResult<std::vector<TokenId>> ApiServer::render(const Conversation& conversation) const {
-  Result<std::vector<TokenId>> prompt = render_chat(model_.tokenizer, model_.format, conversation);
+  Result<std::vector<TokenId>> prompt = render_chat(text_.tokenizer, text_.chat_format, conversation);
   if (prompt) return std::move(*prompt);
   ApiError error = api_error(prompt.error());
   if (error.status == 400) error.param = "messages";
@@ -391,11 +372,11 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
   work->client = http.client;
   work->server_ends = http.server_ends;
   ApiResult<CompletionRequest> parsed =
-      chat ? parse_chat_completion(http.body, model_.defaults) : parse_completion(http.body, model_.defaults);
+      chat ? parse_chat_completion(http.body, defaults_) : parse_completion(http.body, defaults_);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
   CompletionRequest& request = work->request = std::move(std::get<CompletionRequest>(parsed));
   if (!request.has_seed) request.sampling.seed = random_number();
-  if (const auto checked = check_sampling(request.sampling, model_.defaults.vocab_size); !checked)
+  if (const auto checked = check_sampling(request.sampling, defaults_.vocab_size); !checked)
     return api_error(checked.error());
   if (chat) {
     ApiResult<std::vector<TokenId>> prompt = render(request.conversation);
@@ -411,7 +392,7 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
   work->head = {.chat = chat,
                 .logprobs = request.sampling.logprobs.has_value(),
                 .id = fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", random_number()),
-                .model = model_.defaults.model,
+                .model = defaults_.model,
                 .created = unix_seconds()};
   return work;
 }
@@ -470,7 +451,7 @@ Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) cons
                     .shorten = !request.max_tokens,
                     .on_behalf_of = work.client};
   if (!request.ignore_eos)
-    generate.stop_ids.insert(generate.stop_ids.end(), model_.eos_ids.begin(), model_.eos_ids.end());
+    generate.stop_ids.insert(generate.stop_ids.end(), text_.stop_ids().begin(), text_.stop_ids().end());
   generate.sampling.seed = seed_of_choice(generate.sampling.seed, index % n);
   return generate;
 }
@@ -482,7 +463,7 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
   std::deque<ChoiceReader> readers;  // which do not move
   for (std::size_t index = 0; index < work.choices(); ++index) {
     generates.push_back(generate_of_choice(work, index));
-    readers.emplace_back(model_.tokenizer, work, work.prompts[index / static_cast<std::size_t>(work.request.n)], index,
+    readers.emplace_back(text_.tokenizer, work, work.prompts[index / static_cast<std::size_t>(work.request.n)], index,
                          sink);
   }
   FinishedRequest& facts = work.facts;
@@ -530,11 +511,11 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
 // ---- the rest ----
 
 HttpReply ApiServer::model() const {
-  return json_reply({{"id", model_.defaults.model},
+  return json_reply({{"id", defaults_.model},
                      {"object", "model"},
                      {"created", started_},
                      {"owned_by", "outrider"},
-                     {"max_model_len", model_.context_max}});
+                     {"max_model_len", text_.context_max}});
 }
 
 HttpReply ApiServer::models() const {
@@ -559,7 +540,7 @@ HttpReply ApiServer::status_reply() const {
                        {"rtt_ms", worker.rtt_ns > 0 ? Json(static_cast<double>(worker.rtt_ns) / 1e6) : Json()}});
     if (verifier) workers.back().update({{"kv_bytes", worker.kv_bytes}, {"kv_bytes_max", worker.kv_bytes_max}});
   }
-  return json_reply({{"model", model_.defaults.model},
+  return json_reply({{"model", defaults_.model},
                      {"version", options_.version},
                      {"sessions", status->sessions},
                      {"waiting", status->waiting},
@@ -577,12 +558,12 @@ HttpReply ApiServer::ready() const {
 }
 
 HttpReply ApiServer::tokenize(const HttpRequest& http) const {
-  const ApiResult<TokenizeRequest> parsed = parse_tokenize(http.body, model_.defaults);
+  const ApiResult<TokenizeRequest> parsed = parse_tokenize(http.body, defaults_);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return error_reply(*error);
   const auto& request = std::get<TokenizeRequest>(parsed);
   std::vector<TokenId> tokens;
   if (const auto* text = std::get_if<std::string>(&request.text)) {
-    tokens = request.add_special_tokens ? encode(*text) : model_.tokenizer.encode(*text);
+    tokens = request.add_special_tokens ? encode(*text) : text_.tokenizer.encode(*text);
   } else {
     ApiResult<std::vector<TokenId>> rendered = render(std::get<Conversation>(request.text));
     if (const auto* error = std::get_if<ApiError>(&rendered)) return error_reply(*error);
@@ -591,17 +572,17 @@ HttpReply ApiServer::tokenize(const HttpRequest& http) const {
   Json strings;
   if (request.token_strings) {
     strings = Json::array();
-    for (const TokenId token : tokens) strings.push_back(model_.tokenizer.token_text(token));
+    for (const TokenId token : tokens) strings.push_back(text_.tokenizer.token_text(token));
   }
   return json_reply(
-      {{"count", tokens.size()}, {"max_model_len", model_.context_max}, {"tokens", tokens}, {"token_strs", strings}});
+      {{"count", tokens.size()}, {"max_model_len", text_.context_max}, {"tokens", tokens}, {"token_strs", strings}});
 }
 
 HttpReply ApiServer::detokenize(const HttpRequest& http) const {
-  const ApiResult<std::vector<TokenId>> parsed = parse_detokenize(http.body, model_.defaults);
+  const ApiResult<std::vector<TokenId>> parsed = parse_detokenize(http.body, defaults_);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return error_reply(*error);
   return json_reply(
-      {{"prompt", model_.tokenizer.decode(std::get<std::vector<TokenId>>(parsed), /*skip_special=*/false)}});
+      {{"prompt", text_.tokenizer.decode(std::get<std::vector<TokenId>>(parsed), /*skip_special=*/false)}});
 }
 
 }  // namespace outrider

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -9,25 +8,12 @@
 #include <vector>
 
 #include "common/protocol/messages.h"
-#include "common/tokenizer/chat_format.h"
-#include "common/tokenizer/tokenizer.h"
+#include "common/text_side/text_side.h"
 #include "common/transport/endpoint.h"
 #include "http-server/http_server.h"
 #include "http-server/openai.h"
 
 namespace outrider {
-
-/// What a server must know of the model behind its coordinator: nothing of the weights.
-struct ServedModel {
-  Tokenizer tokenizer;
-  ChatFormat format;
-  std::vector<TokenId> eos_ids;
-  std::int64_t context_max = 0;
-  ApiDefaults defaults;
-};
-/// @param backbone  as Tokenizer::load(), load_text_config() and load_chat_format() take it.
-Result<ServedModel> load_served_model(const std::filesystem::path& backbone, const std::string& name,
-                                      DraftLength draft_length);
 
 /// FinishedRequest::status when the client went away: nginx's.
 inline constexpr int kClientGone = 499;
@@ -53,6 +39,8 @@ struct FinishedRequest {
 struct ApiOptions {
   std::string coordinator;  ///< its address
   std::string version;
+  std::string model;  ///< what clients call it
+  DraftLength draft_length = {};
   std::function<void(const FinishedRequest&)> on_finished = [](const FinishedRequest&) {
   };  ///< any thread, many at once
 };
@@ -63,7 +51,8 @@ struct ApiOptions {
 class ApiServer {
  public:
   /// @param context  outlives it.
-  ApiServer(TransportContext& context, ServedModel model, ApiOptions options);
+  /// @param text  of a model with a config.json.
+  ApiServer(TransportContext& context, TextSide text, ApiOptions options);
 
   /// The route table; more may be appended before it is served.
   std::vector<HttpRoute> routes();
@@ -95,8 +84,9 @@ class ApiServer {
   HttpReply detokenize(const HttpRequest& http) const;
 
   TransportContext& context_;
-  const ServedModel model_;
+  const TextSide text_;
   const ApiOptions options_;
+  const ApiDefaults defaults_;
   const std::int64_t started_;  ///< Unix seconds
 };
 

@@ -137,13 +137,10 @@ nlohmann::json run_json(const Run& run, const std::vector<Run>& runs) {
 void bench_pair(const BenchFlags& flags) {
   init_logging("outrider", "warn");
   const PairPaths pair = flags.model.pair();
-  const Tokenizer tokenizer = or_throw(Tokenizer::load(pair.backbone));
+  const TextSide text = load_text_side(open_model(pair.backbone));
   const bool synthetic = !flags.verifier.synthetic_acceptance.empty();
   // Noise does not end by itself: every answer has the same length.
-  const std::vector<TokenId> stop_ids =
-      synthetic ? std::vector<TokenId>() : or_throw(load_eos_token_ids(pair.backbone));
-  const SamplingParams sampling{.suppress_tokens = or_throw(load_suppress_tokens(pair.backbone))};
-  const ChatFormat format = chat_format_of(pair);
+  const std::vector<TokenId> stop_ids = synthetic ? std::vector<TokenId>() : text.stop_ids();
   const double bandwidth = measure_read_bandwidth_gb_s();
 
   TransportContext context;
@@ -162,12 +159,12 @@ void bench_pair(const BenchFlags& flags) {
   ClusterClient cluster = or_throw(connect_or_start(context, /*connect=*/"", options));
   const auto answer = [&](const std::string& prompt, const DraftLength& length, Sums& sums) {
     Generation generation = or_throw(cluster.client.generate(
-        {.prompt = or_throw(render_user_turn(tokenizer, prompt, format)),
+        {.prompt = or_throw(render_user_turn(text.tokenizer, prompt, text.chat_format)),
          .max_tokens = flags.max_tokens,
          .draft_length = length.length,
          .stop_ids = stop_ids,
          .wait_ms = kVerifierWaitMs,
-         .sampling = sampling,
+         .sampling = text.greedy(),
          .policy = length.policy,
          .report_rounds = true},
         [](std::span<const TokenId>) {}, [] { return false; },

@@ -69,17 +69,17 @@ struct Stored {
 
 /// A pack's scales belong to its matrices, and its tied head is the embedding once more: neither is a
 /// parameter of its own.
-std::vector<Stored> stored_tensors(const std::filesystem::path& path) {
+std::vector<Stored> stored_tensors(const ModelFiles& files) {
   std::vector<Stored> tensors;
-  if (!is_pack(path)) {
-    const Checkpoint checkpoint = or_throw(Checkpoint::open(path));
+  if (!is_pack(files.path())) {
+    const Checkpoint checkpoint = or_throw(files.checkpoint());
     for (const TensorEntry& t : checkpoint.tensors()) {
       const bool configuration = t.name == "rope_freqs.weight";  // of a GGUF; nothing was trained there
       if (!configuration) tensors.push_back({t.name, to_string(t.dtype), t.shape, t.bytes.size()});
     }
     return tensors;
   }
-  const std::shared_ptr<const Pack> pack = or_throw(Pack::open(path));
+  const std::shared_ptr<const Pack> pack = or_throw(Pack::open(files.path()));
   for (const PackEntry& entry : pack->entries()) {
     const std::string name = entry.layout.empty() ? entry.name : entry.name.substr(entry.name.find(':') + 1);
     const bool again = !entry.layout.empty() && pack->find(name) != nullptr;
@@ -101,9 +101,10 @@ double bits_per_weight(WeightType type) {
 
 json inspect(const InspectFlags& flags) {
   // An assistant's config.json has a text_config too, so it is asked for first.
-  const Result<AssistantConfig> assistant = load_assistant_config(flags.path);
-  const TextConfig config = assistant ? assistant->text : or_throw(load_text_config(flags.path));
-  const std::vector<Stored> stored = stored_tensors(flags.path);
+  const ModelFiles files = open_model(flags.path);
+  const Result<AssistantConfig> assistant = load_assistant_config(files);
+  const TextConfig config = assistant ? assistant->text : or_throw(load_text_config(files));
+  const std::vector<Stored> stored = stored_tensors(files);
   const Position context = flags.context.value_or(config.max_position_embeddings);
 
   json values = {{"model_type", config.model_type},

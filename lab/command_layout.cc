@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/files.h"
 #include "common/logging/logging.h"
 #include "common/tokenizer/tokenizer.h"
 #include "drafter-node/draft_engine.h"
@@ -114,26 +115,26 @@ void layout(const LayoutFlags& flags) {
   init_logging("outrider", "warn");
   const PairPaths pair = flags.model.pair();
   const WeightType type = flags.model.weight_type(pair);
-  const TextConfig config = or_throw(load_text_config(pair.backbone));
+  const ModelFiles files = open_model(pair.backbone), assistant_files = open_model(pair.assistant);
+  const TextConfig config = or_throw(load_text_config(files));
   if (flags.context + flags.draft_length + 1 > config.max_position_embeddings) {
     throw std::runtime_error(fmt::format("--context {}: with {} drafts more than the model's {} positions",
                                          flags.context, flags.draft_length, config.max_position_embeddings));
   }
   const auto load_assistant = [&] {
-    return or_throw(Assistant::load(pair.assistant, config, *or_throw(open_weights(pair.backbone, type)), type));
+    return or_throw(Assistant::load(assistant_files, config, *or_throw(open_weights(files, type)), type));
   };
   // What stays of a pair that was loaded and dropped is the runtime's: kernels that oneDNN compiled, OpenMP's threads.
   const std::int64_t bare = anonymous_bytes();
   if (flags.measure) {
-    or_throw(Backbone::load(pair.backbone, type, 1));
+    or_throw(Backbone::load(files, type, 1));
     load_assistant();
   }
   const std::int64_t before = anonymous_bytes();
 
-  const Result<Tokenizer> tokenizer =
-      Tokenizer::load(pair.backbone);  // a model without one can be laid out all the same
+  const Result<Tokenizer> tokenizer = Tokenizer::load(files);  // a model without one can be laid out all the same
   const VerifierConfig verifier;
-  BackboneEngine backbone(or_throw(Backbone::load(pair.backbone, type, verifier.rows_max)));
+  BackboneEngine backbone(or_throw(Backbone::load(files, type, verifier.rows_max)));
   DraftEngine drafter(load_assistant(), {});
 
   // One session: the prompt in chunks, then a round of drafts. Where nothing is measured, a chunk is
@@ -199,9 +200,7 @@ void layout(const LayoutFlags& flags) {
     std::printf("measured growth %.3f MiB: the layout is %.1f %% of it; the runtime takes %.3f MiB more\n",
                 static_cast<double>(grown) / (1 << 20), 100 * share, static_cast<double>(before - bare) / (1 << 20));
   }
-  std::ofstream file(flags.out);
-  file << object.dump(2) << "\n";
-  if (!file.flush()) throw std::runtime_error(fmt::format("{}: cannot be written", flags.out.string()));
+  or_throw(write_text(flags.out, object.dump(2) + "\n"));
 }
 
 }  // namespace

@@ -143,7 +143,7 @@ bool parity(const fs::path& folder, const fs::path& model, WeightType type) {
   const nlohmann::json notes = nlohmann::json::parse(notes_file, nullptr, false);
 
   const PairPaths pair = find_model(folder, model);
-  const std::unique_ptr<Backbone> backbone = or_throw(Backbone::load(pair.backbone, type, n));
+  const std::unique_ptr<Backbone> backbone = or_throw(Backbone::load(open_model(pair.backbone), type, n));
   const TextConfig& config = backbone->config();
   Comparison comparison(golden, bound_of(type));
 
@@ -187,7 +187,7 @@ bool parity(const fs::path& folder, const fs::path& model, WeightType type) {
   // rounding difference in a lossy type is not counted again in every later step.
   if (fs::exists(pair.assistant)) {
     const std::unique_ptr<Assistant> assistant =
-        or_throw(Assistant::load(pair.assistant, config, backbone->weights(), type));
+        or_throw(Assistant::load(open_model(pair.assistant), config, backbone->weights(), type));
     DonorReplica replica = assistant->make_replica();
     replica.extend(*backbone, cache, n);
     const std::vector<TokenId> golden_drafts = ids_of(notes, "draft_tokens");

@@ -1,12 +1,11 @@
 // perplexity: what the rounding of a type costs, on text, against the same model in f32.
 #include <cmath>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <memory>
 
 #include <fmt/format.h>
 
+#include "common/base/files.h"
 #include "common/kernels/ops.h"
 #include "common/logging/logging.h"
 #include "common/model/backbone.h"
@@ -107,9 +106,8 @@ Sums compare(Backbone& exact, Backbone& rounded, TokenId bos, std::span<const To
 }
 
 std::string read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file || text.empty()) throw std::runtime_error(fmt::format("{}: cannot be read, or is empty", path.string()));
+  std::string text = or_throw(read_text(path));
+  if (text.empty()) throw std::runtime_error(fmt::format("{}: is empty", path.string()));
   return text;
 }
 
@@ -122,11 +120,11 @@ struct PerplexityFlags {
 
 void perplexity(const PerplexityFlags& flags) {
   init_logging("outrider", "warn");
-  const fs::path path = or_throw(pair_paths(flags.model)).backbone;
-  const Tokenizer tokenizer = or_throw(Tokenizer::load(path));
-  const std::unique_ptr<Backbone> exact = or_throw(Backbone::load(path, WeightType::kF32, kChunk));
+  const ModelFiles files = open_model(or_throw(pair_paths(flags.model)).backbone);
+  const Tokenizer tokenizer = or_throw(Tokenizer::load(files));
+  const std::unique_ptr<Backbone> exact = or_throw(Backbone::load(files, WeightType::kF32, kChunk));
   const std::unique_ptr<Backbone> rounded =
-      or_throw(Backbone::load(path, or_throw(parse_weight_type(flags.dtype)), kChunk));
+      or_throw(Backbone::load(files, or_throw(parse_weight_type(flags.dtype)), kChunk));
   if (tokenizer.vocab_size() > exact->config().vocab_size) {
     throw std::runtime_error(fmt::format("{}: a tokenizer of {} tokens, the model has {}", tokenizer.name(),
                                          tokenizer.vocab_size(), exact->config().vocab_size));

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <limits>
 #include <memory>
 
@@ -8,14 +7,12 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/files.h"
 #include "common/base/time.h"
-#include "common/checkpoint/mapped_file.h"
 #include "common/logging/logging.h"
-#include "common/model/config.h"
 #include "common/policy/forecast.h"
 #include "common/report/report.h"
 #include "common/tokenizer/chat.h"
-#include "common/tokenizer/tokenizer.h"
 #include "common/transport/client.h"
 #include "lab/commands.h"
 #include "launch/cluster.h"
@@ -45,9 +42,7 @@ struct Question {
 
 /// A list of {"prompt_ids", "greedy"} as tools/ records it (tests/goldens/README.md).
 std::vector<Question> read_golden(const std::filesystem::path& path) {
-  const MappedFile file = or_throw(MappedFile::open(path));
-  const auto* const text = reinterpret_cast<const char*>(file.bytes().data());
-  const json list = json::parse(text, text + file.bytes().size(), nullptr, /*allow_exceptions=*/false);
+  const json list = json::parse(or_throw(read_text(path)), nullptr, /*allow_exceptions=*/false);
   const auto malformed = [&] {
     return std::runtime_error(
         fmt::format("{}: wanted a list of objects with 'prompt_ids' and 'greedy', lists of token ids", path.string()));
@@ -69,9 +64,7 @@ std::vector<Question> read_golden(const std::filesystem::path& path) {
   return questions;
 }
 
-std::vector<Question> own_questions(const PairPaths& pair) {
-  const Tokenizer tokenizer = or_throw(Tokenizer::load(pair.backbone));
-  const ChatFormat format = chat_format_of(pair);
+std::vector<Question> own_questions(const TextSide& text) {
   std::vector<Question> questions;
   // Easy and hard to draft; together they draft some 1,500 tokens.
   for (const char* prompt :
@@ -82,16 +75,14 @@ std::vector<Question> own_questions(const PairPaths& pair) {
         "How do I boil an egg?", "Write a letter to a friend who has moved away.", "List the months of the year.",
         "Tell me a story about a lost key.", "What is the difference between a lake and a river?",
         "Write a short story about two sisters and a boat."}) {
-    questions.push_back({or_throw(render_user_turn(tokenizer, prompt, format)), {}});
+    questions.push_back({or_throw(render_user_turn(text.tokenizer, prompt, text.chat_format)), {}});
   }
   return questions;
 }
 
 /// Asks every question plainly and with drafts. @return what was found, and adds to the reasons.
-json measure(Client& client, const std::vector<Question>& questions, const PairPaths& pair, bool draft,
+json measure(Client& client, const std::vector<Question>& questions, const TextSide& text, bool draft,
              std::vector<std::string>& wrong, std::vector<std::string>& weak) {
-  const std::vector<TokenId> stop_ids = or_throw(load_eos_token_ids(pair.backbone));
-  const SamplingParams sampling{.suppress_tokens = or_throw(load_suppress_tokens(pair.backbone))};
   Forecast forecast;
   Generation plain, drafted;  // sums
   std::int64_t different = 0, golden = 0, golden_equal = 0, asked = 0;
@@ -100,9 +91,9 @@ json measure(Client& client, const std::vector<Question>& questions, const PairP
         {.prompt = prompt,
          .max_tokens = kTokensMax,
          .draft_length = length,
-         .stop_ids = stop_ids,
+         .stop_ids = text.stop_ids(),
          .wait_ms = kVerifierWaitMs,
-         .sampling = sampling,
+         .sampling = text.greedy(),
          .report_rounds = true},
         [](std::span<const TokenId>) {}, [] { return false; },
         [&](const RoundReport& round) { forecast.observe(round.outcome); }));
@@ -161,7 +152,8 @@ json measure(Client& client, const std::vector<Question>& questions, const PairP
 void ready(const ReadyFlags& flags) {
   init_logging("outrider", "warn");
   const PairPaths pair = flags.model.pair();
-  const std::vector<Question> questions = flags.golden.empty() ? own_questions(pair) : read_golden(flags.golden);
+  const TextSide text = load_text_side(open_model(pair.backbone));
+  const std::vector<Question> questions = flags.golden.empty() ? own_questions(text) : read_golden(flags.golden);
   TransportContext context;
   ClusterClient cluster = or_throw(
       connect_or_start(context, flags.cluster.connect, flags.cluster.options(flags.model, pair, /*drafter=*/true)));
@@ -173,7 +165,7 @@ void ready(const ReadyFlags& flags) {
   report["handshake"] = {{"verifiers", before.verifiers}, {"drafters", before.drafters}};
   if (before.verifiers == 0) wrong.push_back("no verifier has joined");
   if (before.drafters == 0) weak.push_back("no drafter has joined: plain decoding");
-  if (before.verifiers > 0) report["text"] = measure(client, questions, pair, before.drafters > 0, wrong, weak);
+  if (before.verifiers > 0) report["text"] = measure(client, questions, text, before.drafters > 0, wrong, weak);
   json link = json::array();
   for (const WorkerStatus& worker : or_throw(client.status()).workers) {
     link.push_back({{"role", worker.role == Role::kVerifier ? "verifier" : "drafter"},
@@ -186,14 +178,9 @@ void ready(const ReadyFlags& flags) {
   report["verdict"] = verdict;
   wrong.insert(wrong.end(), weak.begin(), weak.end());
   report["reasons"] = wrong;
-  const std::string text = report.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
-  std::fputs(text.c_str(), stdout);
-  if (!flags.out.empty()) {
-    std::ofstream file(flags.out);
-    file << text;
-    file.close();
-    if (!file) throw std::runtime_error(fmt::format("{}: cannot be written", flags.out.string()));
-  }
+  const std::string written = report.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  std::fputs(written.c_str(), stdout);
+  if (!flags.out.empty()) or_throw(write_text(flags.out, written));
   if (report["verdict"] == "not ready") throw CLI::RuntimeError(1);
 }
 

@@ -1,17 +1,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/files.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/logging/logging.h"
 #include "common/model/assistant.h"
 #include "common/model/backbone.h"
+#include "common/model/generation_config.h"
 #include "common/sampling/verify.h"
 #include "common/tokenizer/chat.h"
 #include "common/tokenizer/tokenizer.h"
@@ -57,9 +58,8 @@ struct Reference {
 };
 
 json read_json(const fs::path& path) {
-  std::ifstream file(path);
-  json value = json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (value.is_discarded()) throw std::runtime_error(fmt::format("{}: not there, or not JSON", path.string()));
+  json value = json::parse(or_throw(read_text(path)), nullptr, /*allow_exceptions=*/false);
+  if (value.is_discarded()) throw std::runtime_error(fmt::format("{}: not JSON", path.string()));
   return value;
 }
 
@@ -100,17 +100,16 @@ Reference read_golden(const fs::path& dir) {
 
 /// Without a golden: chat turns where there is a tokenizer, else texts of pseudo-random ids. What the
 /// backbone makes of them in step 1 is then the recorded reference.
-Reference own_reference(const fs::path& target, const TextConfig& config) {
+Reference own_reference(const ModelFiles& target, const TextConfig& config) {
   Reference reference{
       .cases = {}, .first_draft = {}, .recorded_acceptance = {}, .source = "the target's own plain greedy run"};
-  if (fs::exists(target / "tokenizer.json")) {
-    const Tokenizer tokenizer = or_throw(Tokenizer::load(target / "tokenizer.json"));
-    const ChatFormat format = chat_format_of({.backbone = target, .assistant = {}});
+  if (or_throw(target.tokenizer_json())) {
+    const TextSide text = load_text_side(target);
     for (const char* prompt :
          {"Tell me a story about a lighthouse.", "Count from 3 to 20.", "What is 17 plus 25?",
           "Turn this list into JSON: Finn is 20 and lives near the river; Noah is 48 and lives near the park.",
           "Write a short story about a dog called Max."}) {
-      reference.cases.push_back({or_throw(render_user_turn(tokenizer, prompt, format)), {}});
+      reference.cases.push_back({or_throw(render_user_turn(text.tokenizer, prompt, text.chat_format)), {}});
     }
     return reference;
   }
@@ -241,12 +240,14 @@ class Validation {
   // ---- 1 ----
 
   Outcome decode_alone(json& facts) {
-    Result<std::unique_ptr<Backbone>> backbone = Backbone::load(flags_.target, type_, kRowsMax);
+    const Result<ModelFiles> files = ModelFiles::open(flags_.target);
+    if (!files) return Failure{"target", files.error().message};
+    Result<std::unique_ptr<Backbone>> backbone = Backbone::load(*files, type_, kRowsMax);
     if (!backbone) return Failure{"target", backbone.error().message};
     backbone_ = std::move(*backbone);
     const TextConfig& config = backbone_->config();
-    reference_ = flags_.golden.empty() ? own_reference(flags_.target, config) : read_golden(flags_.golden);
-    stop_ids_ = or_throw(load_eos_token_ids(flags_.target));
+    reference_ = flags_.golden.empty() ? own_reference(*files, config) : read_golden(flags_.golden);
+    stop_ids_ = or_throw(load_generation_config(*files)).eos_token_ids;
     facts["reference"] = reference_.source;
     std::int64_t tokens = 0;
     for (std::size_t i = 0; i < reference_.cases.size(); ++i) {
@@ -279,15 +280,17 @@ class Validation {
   // ---- 2 ----
 
   Outcome load_assistant(json& facts) {
-    Result<AssistantConfig> config = load_assistant_config(flags_.assistant);
+    const Result<ModelFiles> files = ModelFiles::open(flags_.assistant);
+    if (!files) return Failure{"assistant", files.error().message};
+    Result<AssistantConfig> config = load_assistant_config(*files);
     if (!config) return Failure{"assistant", config.error().message};
     if (config->text.vocab_size != backbone_->config().vocab_size) {
       return Failure{"tokenizer", fmt::format("the assistant's vocabulary has {} tokens, the target's {}",
                                               config->text.vocab_size, backbone_->config().vocab_size)};
     }
-    const fs::path ours = flags_.target / "tokenizer.json", theirs = flags_.assistant / "tokenizer.json";
-    if (fs::exists(ours) && fs::exists(theirs)) {
-      Result<Tokenizer> target = Tokenizer::load(ours), assistant = Tokenizer::load(theirs);
+    const ModelFiles target_files = open_model(flags_.target);
+    if (or_throw(target_files.tokenizer_json()) && or_throw(files->tokenizer_json())) {
+      const Result<Tokenizer> target = Tokenizer::load(target_files), assistant = Tokenizer::load(*files);
       if (!target) return Failure{"tokenizer", target.error().message};
       if (!assistant) return Failure{"tokenizer", assistant.error().message};
       for (TokenId id = 0; id < std::max(target->vocab_size(), assistant->vocab_size()); ++id) {
@@ -295,14 +298,14 @@ class Validation {
         return Failure{
             "tokenizer",
             fmt::format("token {} is '{}' in {} and '{}' in {}: the assistant was made for another vocabulary", id,
-                        target->token_text(id), ours.string(), assistant->token_text(id), theirs.string())};
+                        target->token_text(id), target->name(), assistant->token_text(id), assistant->name())};
       }
       facts["tokenizers"] = "same tokens";
     } else {
       facts["tokenizers"] = "not compared: one side has no tokenizer.json";
     }
     Result<std::unique_ptr<Assistant>> assistant =
-        Assistant::load(flags_.assistant, backbone_->config(), backbone_->weights(), type_);
+        Assistant::load(*files, backbone_->config(), backbone_->weights(), type_);
     if (!assistant)
       return Failure{assistant.error().code == Errc::kMismatch ? "bridge" : "assistant", assistant.error().message};
     assistant_ = std::move(*assistant);
@@ -545,9 +548,8 @@ void add_validate_command(CLI::App& app) {
     Validation validation(*flags);
     const bool passed = validation.run();
     if (!flags->report.empty()) {
-      std::ofstream file(flags->report);
-      file << validation.report().dump(2, ' ', false, json::error_handler_t::replace) << "\n";
-      if (!file.flush()) throw std::runtime_error(fmt::format("{}: cannot be written", flags->report.string()));
+      or_throw(
+          write_text(flags->report, validation.report().dump(2, ' ', false, json::error_handler_t::replace) + "\n"));
     }
     if (!passed) throw CLI::RuntimeError(1);
   });

@@ -40,8 +40,8 @@ ShapeModels shape_models(const std::string& name, WeightType type, int layers) {
                      .assistant_weights = random_weights(type, "random " + name + " assistant")};
   if (name == "nano") {
     const PairPaths nano = or_throw(pair_paths({}));
-    models.backbone_config = or_throw(load_text_config(nano.backbone));
-    models.assistant_config = or_throw(load_assistant_config(nano.assistant));
+    models.backbone_config = or_throw(load_text_config(open_model(nano.backbone)));
+    models.assistant_config = or_throw(load_assistant_config(open_model(nano.assistant)));
     models.layers_of_shape = models.backbone_config.num_hidden_layers;
     if (layers != 0 && layers != models.layers_of_shape) {
       throw std::runtime_error(

@@ -8,10 +8,8 @@
 #include <string>
 
 #include "common/logging/logging.h"
-#include "common/model/config.h"
 #include "common/tokenizer/chat.h"
 #include "common/tokenizer/chat_parser.h"
-#include "common/tokenizer/tokenizer.h"
 #include "common/transport/client.h"
 #include "launch/cluster.h"
 #include "launch/command_support.h"
@@ -112,10 +110,8 @@ class Chat {
  public:
   Chat(const ChatFlags& flags, const PairPaths& pair)
       : flags_(flags),
-        tokenizer_(or_throw(Tokenizer::load(pair.backbone))),
-        format_(chat_format_of(pair)),
-        stop_ids_(or_throw(load_eos_token_ids(pair.backbone))),
-        sampling_(flags.sampling.of(pair)),
+        text_(load_text_side(open_model(pair.backbone))),
+        sampling_(flags.sampling.of(text_)),
         draft_length_(flags.draft_length.value()) {
     conversation_.thinking = flags.thinking;
     reset();
@@ -135,9 +131,7 @@ class Chat {
 
  private:
   const ChatFlags& flags_;
-  Tokenizer tokenizer_;
-  ChatFormat format_;
-  std::vector<TokenId> stop_ids_;
+  TextSide text_;
   SamplingParams sampling_;
   DraftLength draft_length_;
   Conversation conversation_;
@@ -145,8 +139,8 @@ class Chat {
 
 void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt, AnswerPrinter& printer) {
   conversation_.messages.emplace_back().content = question;
-  const std::vector<TokenId> prompt = or_throw(render_chat(tokenizer_, format_, conversation_));
-  ChatParser parser(tokenizer_, prompt);
+  const std::vector<TokenId> prompt = or_throw(render_chat(text_.tokenizer, text_.chat_format, conversation_));
+  ChatParser parser(text_.tokenizer, prompt);
   ChatMessage answer;
   answer.role = ChatMessage::Role::kAssistant;
   const auto take = [&](const std::vector<ChatEvent>& events) {
@@ -158,7 +152,7 @@ void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt
   const Generate request{.prompt = prompt,
                          .max_tokens = flags_.max_tokens,
                          .draft_length = draft_length_.length,
-                         .stop_ids = stop_ids_,
+                         .stop_ids = text_.stop_ids(),
                          .wait_ms = kVerifierWaitMs,
                          .sampling = sampling_,
                          .policy = draft_length_.policy};

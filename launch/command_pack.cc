@@ -1,12 +1,10 @@
 #include <cstdio>
-#include <fstream>
 #include <memory>
-#include <sstream>
+#include <optional>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "common/checkpoint/gguf.h"
+#include "common/checkpoint/model_files.h"
 #include "common/checkpoint/pack.h"
 #include "common/model/assistant.h"
 #include "common/model/backbone.h"
@@ -18,45 +16,31 @@ namespace outrider {
 namespace {
 namespace fs = std::filesystem;
 
-std::string file_text(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) throw std::runtime_error(fmt::format("{}: cannot read", path.string()));
-  return std::move(text).str();
-}
-
-/// What a model needs beside its weights: copied from a directory, written out from a GGUF.
-void add_texts(PackWriter& writer, const fs::path& source) {
-  or_throw(writer.add_file("config.json", or_throw(load_config_json(source))));
-  if (const auto gguf = or_throw(find_gguf(source))) {
-    const nlohmann::json generation = {{"eos_token_id", or_throw(load_eos_token_ids(source))},
-                                       {"suppress_tokens", or_throw(load_suppress_tokens(source))}};
-    or_throw(writer.add_file("generation_config.json", generation.dump(2)));
-    const GgufModel model = or_throw(GgufModel::open(*gguf));
-    if (const auto jinja = or_throw(model.metadata.find<std::string_view>("tokenizer.chat_template")))
-      or_throw(writer.add_file("chat_template.jinja", *jinja));
-    // An assistant's GGUF may come without a tokenizer: it is its target's.
-    if (model.metadata.contains("tokenizer.ggml.model")) {
-      const std::string tokenizer = or_throw(Tokenizer::load(source)).to_json();
-      or_throw(Tokenizer::parse(tokenizer, source.string()));  // said here, not when the pack is used
-      or_throw(writer.add_file("tokenizer.json", tokenizer));
-    }
-    return;
-  }
-  for (const char* name :
-       {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
-    if (fs::exists(source / name)) or_throw(writer.add_file(name, file_text(source / name)));
-  }
+/// What a model needs beside its weights.
+void add_texts(PackWriter& writer, const ModelFiles& files) {
+  const auto add = [&](const char* name, const std::optional<ModelText>& text) {
+    if (text) or_throw(writer.add_file(name, text->text));
+    return text.has_value();
+  };
+  add("config.json", or_throw(files.config_json()));
+  add("generation_config.json", or_throw(files.generation_config_json()));
+  add("chat_template.jinja", or_throw(files.chat_template()));
+  if (add("tokenizer.json", or_throw(files.tokenizer_json()))) return;
+  // An assistant's GGUF may come without a tokenizer: it is its target's.
+  const GgufMetadata* const metadata = files.gguf_metadata();
+  if (metadata == nullptr || !metadata->contains("tokenizer.ggml.model")) return;
+  const std::string tokenizer = or_throw(Tokenizer::from_gguf(*metadata)).to_json();
+  or_throw(Tokenizer::parse(tokenizer, files.path().string()));  // said here, not when the pack is used
+  or_throw(writer.add_file("tokenizer.json", tokenizer));
 }
 
 /// One packed model in the making: `weights` passes on what a model asks for and writes it down.
 struct Packing {
-  Packing(const fs::path& source_path, const fs::path& out, WeightType weight_type)
-      : source(source_path),
+  Packing(const ModelFiles& files, const fs::path& out, WeightType weight_type)
+      : source(files.path()),
         writer(or_throw(PackWriter::create(out))),
-        weights(packing_weights(or_throw(open_weights(source, weight_type)), *writer)) {
-    add_texts(*writer, source);
+        weights(packing_weights(or_throw(open_weights(files, weight_type)), *writer)) {
+    add_texts(*writer, files);
   }
   void finish(bool embedding_only = false) {
     or_throw(writer->finish({.dtype = to_string(weights->type()),
@@ -79,12 +63,13 @@ void report(const fs::path& dir) {
 }
 
 void pack_backbone(const fs::path& source, const fs::path& out, WeightType type) {
-  if (load_assistant_config(source)) {
+  const ModelFiles files = open_model(source);
+  if (load_assistant_config(files)) {
     throw std::runtime_error(fmt::format("{}: an assistant is packed together with its target: pack --pair TARGET {}",
                                          source.string(), source.string()));
   }
-  const TextConfig config = or_throw(load_text_config(source));
-  Packing packing(source, out, type);
+  const TextConfig config = or_throw(load_text_config(files));
+  Packing packing(files, out, type);
   or_throw(Backbone::load(config, packing.weights, 1));
   packing.finish();
   report(out);
@@ -92,11 +77,12 @@ void pack_backbone(const fs::path& source, const fs::path& out, WeightType type)
 
 /// OUT/target, OUT/assistant and OUT/pair.json. For a drafter's host the target is its embedding alone.
 void pack_pair(const PairPaths& pair, const fs::path& out, WeightType type, bool for_drafter) {
-  const TextConfig config = or_throw(load_text_config(pair.backbone));
-  const AssistantConfig assistant_config = or_throw(load_assistant_config(pair.assistant));
+  const ModelFiles target_files = open_model(pair.backbone), assistant_files = open_model(pair.assistant);
+  const TextConfig config = or_throw(load_text_config(target_files));
+  const AssistantConfig assistant_config = or_throw(load_assistant_config(assistant_files));
   NewDirectory directory = or_throw(NewDirectory::create(out));
-  Packing target(pair.backbone, directory.path() / "target", type),
-      assistant(pair.assistant, directory.path() / "assistant", type);
+  Packing target(target_files, directory.path() / "target", type),
+      assistant(assistant_files, directory.path() / "assistant", type);
   or_throw(Assistant::load(assistant_config, assistant.weights, config, *target.weights));
   if (!for_drafter) or_throw(Backbone::load(config, target.weights, 1));
   target.finish(for_drafter);

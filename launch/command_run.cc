@@ -10,12 +10,10 @@
 #include <nlohmann/json.hpp>
 
 #include "common/logging/logging.h"
-#include "common/model/config.h"
 #include "common/report/report.h"
 #include "common/tokenizer/chat.h"
 #include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/stop_matcher.h"
-#include "common/tokenizer/tokenizer.h"
 #include "common/transport/client.h"
 #include "launch/cluster.h"
 #include "launch/command_support.h"
@@ -56,10 +54,10 @@ std::vector<TokenId> parse_ids(const std::string& text) {
   return ids;
 }
 
-std::vector<TokenId> encode_prompt(const RunFlags& flags, const PairPaths& pair, const Tokenizer& tokenizer) {
+std::vector<TokenId> encode_prompt(const RunFlags& flags, const TextSide& text) {
   if (!flags.prompt_ids.empty()) return parse_ids(flags.prompt_ids);
-  if (!flags.raw) return or_throw(render_user_turn(tokenizer, flags.prompt, chat_format_of(pair)));
-  return encode_with_bos(tokenizer, flags.prompt);
+  if (!flags.raw) return or_throw(render_user_turn(text.tokenizer, flags.prompt, text.chat_format));
+  return encode_with_bos(text.tokenizer, flags.prompt);
 }
 
 nlohmann::json sampling_json(const SamplingParams& sampling) {
@@ -130,14 +128,14 @@ void run(const RunFlags& flags) {
   init_logging("outrider", "warn");
   const StopMatcher stops = or_throw(StopMatcher::create(flags.stops));
   const PairPaths pair = flags.model.pair();
-  const Tokenizer tokenizer = or_throw(Tokenizer::load(pair.backbone));
+  const TextSide side = load_text_side(open_model(pair.backbone));
   const DraftLength draft_length = flags.draft_length.value();
-  Generate request{.prompt = encode_prompt(flags, pair, tokenizer),
+  Generate request{.prompt = encode_prompt(flags, side),
                    .max_tokens = flags.max_tokens,
                    .draft_length = draft_length.length,
-                   .stop_ids = or_throw(load_eos_token_ids(pair.backbone)),
+                   .stop_ids = side.stop_ids(),
                    .wait_ms = kVerifierWaitMs,
-                   .sampling = flags.sampling.of(pair),
+                   .sampling = flags.sampling.of(side),
                    .policy = draft_length.policy};
   request.sampling.logprobs = flags.logprobs;
   request.unverified = flags.no_verifier;
@@ -166,7 +164,7 @@ void run(const RunFlags& flags) {
     Generate plain_request = request;
     plain_request.draft_length = 0;
     plain_request.policy = DraftPolicy::kFixed;
-    plain = answer(plain_request, AnswerText(tokenizer, stops), [](const std::string&) {});
+    plain = answer(plain_request, AnswerText(side.tokenizer, stops), [](const std::string&) {});
   }
   std::string text;
   const auto emit = [&](const std::string& piece) {
@@ -175,7 +173,7 @@ void run(const RunFlags& flags) {
     std::fwrite(piece.data(), 1, piece.size(), stdout);
     std::fflush(stdout);
   };
-  const Generation generation = answer(request, AnswerText(tokenizer, stops), emit);
+  const Generation generation = answer(request, AnswerText(side.tokenizer, stops), emit);
   if (plain && request.sampling.rule == SamplingRule::kMatch && plain->tokens != generation.tokens) {
     throw std::runtime_error(
         "--compare: speculative and plain decoding gave different tokens; this is a bug of Outrider's, please report "
@@ -193,7 +191,7 @@ void run(const RunFlags& flags) {
                              {"metrics", std::move(metrics)}};
     if (request.sampling.rule == SamplingRule::kTypical) object["lossy"] = true;
     if (flags.no_verifier) object["unverified"] = true;
-    if (flags.logprobs) object["logprobs"] = logprobs_json(tokenizer, generation);
+    if (flags.logprobs) object["logprobs"] = logprobs_json(side.tokenizer, generation);
     std::printf("%s\n", object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
     return;
   }

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <thread>
 
+#include <fmt/format.h>
+
 #include "common/logging/logging.h"
 #include "http-server/api_server.h"
 #include "http-server/http_server.h"
@@ -79,9 +81,8 @@ void serve(ServeFlags flags) {
     flags.http.api_key = key;
   const PairPaths pair = flags.model.pair();
   const DraftLength draft_length = flags.draft_length.value();
-  ServedModel model = or_throw(
-      load_served_model(pair.backbone, flags.name.empty() ? name_of(pair.backbone) : flags.name, draft_length));
-  if (!model.format.warning.empty()) std::fprintf(stderr, "outrider: %s\n", model.format.warning.c_str());
+  TextSide text = load_text_side(open_model(pair.backbone));
+  if (text.context_max == 0) throw std::runtime_error(fmt::format("{}: no config.json", pair.backbone.string()));
 
   Interrupt interrupt(/*also_sigterm=*/true);
   TransportContext context;
@@ -92,9 +93,11 @@ void serve(ServeFlags flags) {
       flags.cluster.options(flags.model, pair, drafts_by_default || flags.model.has_assistant(pair));
   if (flags.cluster.connect.empty()) cluster = or_throw(start_cluster(context, cluster_options));
   ServerMetrics metrics;
-  ApiServer api(context, std::move(model),
+  ApiServer api(context, std::move(text),
                 {.coordinator = cluster ? cluster->address() : flags.cluster.connect,
                  .version = OUTRIDER_VERSION,
+                 .model = flags.name.empty() ? name_of(pair.backbone) : flags.name,
+                 .draft_length = draft_length,
                  .on_finished = [&](const FinishedRequest& request) { metrics.record(request); }});
   std::vector<HttpRoute> routes = api.routes();
   routes.push_back({"GET", "/metrics", [&](const HttpRequest&) { return metrics.reply(api.status()); }});

@@ -18,11 +18,10 @@
 #include "common/base/result.h"
 #include "common/checkpoint/pack.h"
 #include "common/kernels/linear.h"
-#include "common/model/config.h"
 #include "common/pair/pair_files.h"
 #include "common/policy/policies.h"
 #include "common/sampling/params.h"
-#include "common/tokenizer/chat_format.h"
+#include "common/text_side/text_side.h"
 #include "launch/cluster.h"
 
 namespace outrider {
@@ -32,6 +31,16 @@ template <typename T>
 T or_throw(Result<T> result) {
   if (!result) throw std::runtime_error(result.error().message);
   if constexpr (!std::is_void_v<T>) return std::move(result).value();
+}
+
+/// What lies at the path of a model.
+inline ModelFiles open_model(const std::filesystem::path& path) { return or_throw(ModelFiles::open(path)); }
+
+/// What a client must know of a model; says so where its way of writing prompts is a guess.
+inline TextSide load_text_side(const ModelFiles& files) {
+  TextSide text = or_throw(TextSide::load(files));
+  if (!text.chat_format.warning.empty()) std::fprintf(stderr, "outrider: %s\n", text.chat_format.warning.c_str());
+  return text;
 }
 
 /// The options that every command with a model has.
@@ -122,8 +131,8 @@ struct SamplingFlags {
                        "No end of the answer before it has so many tokens");
   }
 
-  /// For this backbone, with a seed where one is needed.
-  SamplingParams of(const PairPaths& pair) const {
+  /// For this model, with a seed where one is needed.
+  SamplingParams of(const TextSide& text) const {
     SamplingParams result = params;
     result.temperature = temperature.value_or(sample ? 1.0f : 0.0f);
     result.top_k = top_k.value_or(sample ? 64 : 0);
@@ -140,7 +149,7 @@ struct SamplingFlags {
       std::fprintf(stderr, "outrider: --typical is lossy: the text does not follow the model's distribution\n");
     }
     for (const std::string& entry : logit_bias) result.logit_bias.push_back(parse_logit_bias(entry));
-    result.suppress_tokens = or_throw(load_suppress_tokens(pair.backbone));
+    result.suppress_tokens = text.generation.suppress_tokens;
     or_throw(check_sampling(result, std::numeric_limits<std::int32_t>::max()));
     return result;
   }
@@ -213,12 +222,5 @@ struct ClusterFlags {
     return options;
   }
 };
-
-/// How this pair's prompts are written; says so where that is a guess.
-inline ChatFormat chat_format_of(const PairPaths& pair) {
-  ChatFormat format = or_throw(load_chat_format(pair.backbone));
-  if (!format.warning.empty()) std::fprintf(stderr, "outrider: %s\n", format.warning.c_str());
-  return format;
-}
 
 }  // namespace outrider

@@ -26,8 +26,9 @@ constexpr Duration kDrainMax = std::chrono::seconds(2);
 
 Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, std::stop_token stop) {
   if (options.threads > 0) omp_set_num_threads(options.threads);
+  ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));
   ASSIGN_OR_RETURN(std::unique_ptr<Backbone> backbone,
-                   Backbone::load(options.backbone, options.weight_type, options.core.rows_max));
+                   Backbone::load(files, options.weight_type, options.core.rows_max));
   for (const std::string& note : backbone->config().notes) spdlog::warn("event=metadata_overruled note=\"{}\"", note);
   PairFacts facts = pair_facts(backbone->config(), backbone->weights());
   spdlog::info("event=loaded model={} dtype={} isa={} gemm=\"{}\" threads={}", options.backbone.string(),

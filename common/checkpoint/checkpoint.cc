@@ -83,9 +83,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
   ASSIGN_OR_RETURN(const std::optional<std::filesystem::path> gguf, find_gguf(path));
   if (gguf) {
     ASSIGN_OR_RETURN(GgufModel model, GgufModel::open(*gguf));
-    ASSIGN_OR_RETURN(checkpoint.tensors_, hugging_face_tensors(model));
-    checkpoint.files_ = std::move(model.files);
-    return checkpoint;
+    return from_gguf(std::make_shared<const GgufModel>(std::move(model)), path);
   }
 
   const std::filesystem::path single = is_directory ? path / "model.safetensors" : path;
@@ -119,6 +117,14 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
     checkpoint.files_.push_back(std::move(file));
   }
   std::ranges::sort(checkpoint.tensors_, {}, &TensorEntry::name);
+  return checkpoint;
+}
+
+Result<Checkpoint> Checkpoint::from_gguf(std::shared_ptr<const GgufModel> model, const std::filesystem::path& path) {
+  Checkpoint checkpoint;
+  checkpoint.path_ = path;
+  ASSIGN_OR_RETURN(checkpoint.tensors_, hugging_face_tensors(*model));
+  checkpoint.gguf_ = std::move(model);
   return checkpoint;
 }
 

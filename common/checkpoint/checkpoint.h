@@ -3,16 +3,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/base/files.h"
 #include "common/base/result.h"
-#include "common/checkpoint/mapped_file.h"
 #include "common/tensor/tensor.h"
 
 namespace outrider {
+
+struct GgufModel;
 
 /// One tensor of a checkpoint: what the header says about it, and a view of its mapped bytes.
 struct TensorEntry {
@@ -41,6 +44,8 @@ class Checkpoint {
   ///   kUnsupported for an element type we do not know, kOutOfRange for a header over 100 MB, kMismatch for a directory
   ///   with several GGUF models.
   static Result<Checkpoint> open(const std::filesystem::path& path);
+  /// The tensors of a GGUF that is open already. @param path  what path() says.
+  static Result<Checkpoint> from_gguf(std::shared_ptr<const GgufModel> model, const std::filesystem::path& path);
 
   /// Null if there is no such tensor. O(log n).
   const TensorEntry* find(std::string_view name) const;
@@ -67,7 +72,8 @@ class Checkpoint {
   Checkpoint() = default;
 
   std::filesystem::path path_;
-  std::vector<MappedFile> files_;     // Own what the entries' bytes point into.
+  std::vector<MappedFile> files_;  // These, or a GGUF, own what the entries' bytes point into.
+  std::shared_ptr<const GgufModel> gguf_;
   std::vector<TensorEntry> tensors_;  // Sorted by name.
 };
 

@@ -217,13 +217,6 @@ Result<TensorInfo> read_tensor_info(Cursor& cursor, const fs::path& file) {
   return info;
 }
 
-/// The first of two equal neighbours of a sorted range, or null.
-template <typename Range, typename Projection>
-auto* find_repeated(const Range& sorted, Projection projection) {
-  const auto at = std::ranges::adjacent_find(sorted, {}, projection);
-  return at == sorted.end() ? nullptr : &*at;
-}
-
 Result<GgufMetadata> read_metadata(Cursor& cursor, std::uint64_t count, const fs::path& file) {
   GgufMetadata::Pairs pairs;  // Not reserved: the count is only a claim.
   for (std::uint64_t i = 0; i < count; ++i) {

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/files.h"
 #include "common/base/result.h"
 #include "common/checkpoint/checkpoint.h"
-#include "common/checkpoint/mapped_file.h"
 
 namespace outrider {
 

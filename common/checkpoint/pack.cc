@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <optional>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,6 +15,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "common/base/json_fields.h"
 #include "common/checkpoint/safetensors.h"
 
 namespace outrider {
@@ -23,7 +24,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr char kManifest[] = "manifest.json", kImage[] = "weights.bump", kFormat[] = "outrider-pack";
-constexpr std::size_t kManifestBytesMax = 100'000'000;
 constexpr std::size_t kRankMax = 4;
 
 std::uint64_t checksum_of(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
@@ -34,77 +34,37 @@ Error io_error(const char* verb, const fs::path& path) {
   return Error{Errc::kIo, fmt::format("{}: cannot {}: {}", path.string(), verb, std::strerror(errno))};
 }
 
-/// Typed look-ups in one JSON object of the manifest; the first failure is kept.
-class Fields {
- public:
-  Fields(const json& object, std::string where) : object_(object), where_(std::move(where)) {
-    if (!object.is_object()) fail("an object");
+std::uint64_t hex_number(const JsonFields& fields, const char* key) {
+  const std::string digits = fields.text(key);
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
+  if (error != std::errc() || end != digits.data() + digits.size()) {
+    fields.fail(Errc::kMalformed, key, digits, "hexadecimal digits");
   }
+  return value;
+}
 
-  std::string text(const char* key) {
-    const json* value = get(key);
-    if (value == nullptr) return {};
-    if (!value->is_string()) return fail_at(key, "a string"), std::string();
-    return value->get<std::string>();
-  }
-  std::uint64_t number(const char* key) {
-    const json* value = get(key);
-    if (value == nullptr) return 0;
-    if (!value->is_number_unsigned()) return fail_at(key, "a number, 0 or more"), 0;
-    return value->get<std::uint64_t>();
-  }
-  std::uint64_t hex_number(const char* key) {
-    const std::string digits = text(key);
-    std::uint64_t value = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
-    if (!error_ && (error != std::errc() || end != digits.data() + digits.size())) fail_at(key, "hexadecimal digits");
-    return value;
-  }
-  bool flag(const char* key) {
-    const json* value = get(key);
-    if (value == nullptr) return false;
-    if (!value->is_boolean()) return fail_at(key, "true or false"), false;
-    return value->get<bool>();
-  }
-  std::vector<std::int64_t> shape(const char* key) {
-    const json* value = get(key);
-    std::vector<std::int64_t> sizes;
-    if (value == nullptr) return sizes;
-    if (!value->is_array() || value->size() > kRankMax) return fail_at(key, "up to 4 sizes"), sizes;
-    std::int64_t elements = 1;
-    for (const json& size : *value) {
-      const bool fits = size.is_number_unsigned() && size.get<std::uint64_t>() > 0 &&
-                        std::in_range<std::int64_t>(size.get<std::uint64_t>()) &&
-                        !__builtin_mul_overflow(elements, size.get<std::int64_t>(), &elements);
-      if (!fits) return fail_at(key, "sizes of 1 or more, whose product fits 63 bits,"), sizes;
-      sizes.push_back(size.get<std::int64_t>());
+std::uint64_t byte_count(const JsonFields& fields, const char* key) {
+  return static_cast<std::uint64_t>(fields.integer(key, {}, 0, std::numeric_limits<std::int64_t>::max()));
+}
+
+std::vector<std::int64_t> read_shape(const JsonFields& fields) {
+  constexpr const char* kKey = "shape";
+  const json& value = fields.array(kKey);
+  std::vector<std::int64_t> sizes;
+  std::int64_t elements = 1;
+  for (const json& size : value) {
+    const bool fits = sizes.size() < kRankMax && size.is_number_unsigned() && size.get<std::uint64_t>() > 0 &&
+                      std::in_range<std::int64_t>(size.get<std::uint64_t>()) &&
+                      !__builtin_mul_overflow(elements, size.get<std::int64_t>(), &elements);
+    if (!fits) {
+      fields.fail(Errc::kMalformed, kKey, value, "up to 4 sizes of 1 or more, whose product fits 63 bits");
+      break;
     }
-    return sizes;
+    sizes.push_back(size.get<std::int64_t>());
   }
-
-  const std::optional<Error>& error() const { return error_; }
-
- private:
-  const json* get(const char* key) {
-    if (error_) return nullptr;
-    const auto at = object_.find(key);
-    if (at == object_.end()) return fail(fmt::format("the key '{}'", key)), nullptr;
-    return &*at;
-  }
-  void fail_at(const char* key, const std::string& wanted) {
-    const json& seen = object_.at(key);
-    const std::string shown =
-        seen.is_structured() ? std::string("an ") + seen.type_name() : seen.dump();  // dump() recurses
-    fail(fmt::format("{} for '{}', not {:.40}", wanted, key, shown));
-  }
-  void fail(const std::string& wanted) {
-    if (!error_) error_ = Error{Errc::kMalformed, fmt::format("{}: wanted {}", where_, wanted)};
-  }
-
-  const json& object_;
-  std::string where_;
-  std::optional<Error> error_;
-};
+  return sizes;
+}
 
 /// To disk, so that a rename never outlives what it names.
 Result<void> sync(const fs::path& path) {
@@ -129,32 +89,29 @@ Result<std::shared_ptr<const Pack>> Pack::open(const fs::path& dir) {
   const std::shared_ptr<Pack> pack(new Pack());
   pack->path_ = dir;
   const fs::path name = dir / kManifest;
-  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(name));
-  if (file.bytes().size() > kManifestBytesMax) {
-    return Error{Errc::kOutOfRange,
-                 fmt::format("{}: {} bytes, at most {}", name.string(), file.bytes().size(), kManifestBytesMax)};
-  }
-  const auto* const text = reinterpret_cast<const char*>(file.bytes().data());
-  const json manifest = json::parse(text, text + file.bytes().size(), nullptr, /*allow_exceptions=*/false);
-  Fields top(manifest, name.string());
+  ASSIGN_OR_RETURN(const std::string text, read_text(name));
+  ASSIGN_OR_RETURN(const json manifest, parse_json_object(text, name.string(), text.size()));
+  FirstError wrong{name.string()};
+  const JsonFields top(manifest, "", wrong);
   const std::string format = top.text("format");
-  const std::uint64_t version = top.number("version");
-  if (top.error()) return *top.error();
+  const std::uint64_t version = byte_count(top, "version");
+  if (wrong.error) return *wrong.error;
   if (format != kFormat)
     return Error{Errc::kMalformed, fmt::format("{}: format {}, wanted {}", name.string(), quote(format), kFormat)};
   if (version != kPackVersion) {
-    const std::string source = top.text("source");  // of another version it may be missing
+    const json& source = member(manifest, "source");  // of another version it may be missing
     return Error{Errc::kVersionMismatch,
                  fmt::format("{}: a pack of version {}, this program reads version {}: pack {} again", name.string(),
-                             version, kPackVersion, source.empty() ? "the model" : quote(source))};
+                             version, kPackVersion, source.is_string() ? show(source) : "the model")};
   }
   pack->info_ = {.dtype = top.text("dtype"),
                  .source = top.text("source"),
-                 .fingerprint = top.hex_number("fingerprint"),
-                 .embedding_fingerprint = top.hex_number("embedding_fingerprint"),
-                 .embedding_only = top.flag("embedding_only")};
-  const std::uint64_t image_bytes = top.number("image_bytes");
-  if (top.error()) return *top.error();
+                 .fingerprint = hex_number(top, "fingerprint"),
+                 .embedding_fingerprint = hex_number(top, "embedding_fingerprint"),
+                 .embedding_only = top.boolean("embedding_only")};
+  const std::uint64_t image_bytes = byte_count(top, "image_bytes");
+  const json& entries = top.array("entries");
+  if (wrong.error) return *wrong.error;
 
   ASSIGN_OR_RETURN(MappedFile image, MappedFile::open(dir / kImage));
   if (image.bytes().size() != image_bytes) {
@@ -163,20 +120,17 @@ Result<std::shared_ptr<const Pack>> Pack::open(const fs::path& dir) {
   }
   pack->image_ = std::make_unique<MappedFile>(std::move(image));
 
-  const auto entries = manifest.find("entries");
-  if (entries == manifest.end() || !entries->is_array())
-    return Error{Errc::kMalformed, fmt::format("{}: wanted an array 'entries'", name.string())};
-  pack->entries_.reserve(entries->size());  // by_name_ looks into it
-  for (const json& object : *entries) {
-    Fields fields(object, fmt::format("{}: entry {}", name.string(), pack->entries_.size()));
+  pack->entries_.reserve(entries.size());  // by_name_ looks into it
+  for (const json& object : entries) {
+    const JsonFields fields(object, fmt::format("entry {}: ", pack->entries_.size()), wrong);
     PackEntry entry{.name = fields.text("name"),
                     .type = fields.text("type"),
-                    .shape = fields.shape("shape"),
+                    .shape = read_shape(fields),
                     .layout = fields.text("layout"),
-                    .offset = fields.number("offset"),
-                    .size = fields.number("size"),
-                    .checksum = fields.hex_number("checksum")};
-    if (fields.error()) return *fields.error();
+                    .offset = byte_count(fields, "offset"),
+                    .size = byte_count(fields, "size"),
+                    .checksum = hex_number(fields, "checksum")};
+    if (wrong.error) return *wrong.error;
     if (entry.offset % kPackAlignment != 0 || entry.offset > image_bytes || entry.size > image_bytes - entry.offset) {
       return Error{
           Errc::kMalformed,

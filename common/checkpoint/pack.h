@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/files.h"
 #include "common/base/result.h"
-#include "common/checkpoint/mapped_file.h"
 
 namespace outrider {
 

@@ -234,13 +234,6 @@ Result<TensorEntry> to_tensor(const HeaderEntry& entry, std::span<const std::byt
                      data.subspan(static_cast<std::size_t>(offsets[0]), static_cast<std::size_t>(*bytes)), file};
 }
 
-/// The first of two equal neighbours of a sorted range, or null.
-template <typename Range, typename Projection>
-auto* find_repeated(const Range& sorted, Projection projection) {
-  const auto at = std::ranges::adjacent_find(sorted, {}, projection);
-  return at == sorted.end() ? nullptr : &*at;
-}
-
 }  // namespace
 
 std::string quote(std::string_view text) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <filesystem>
 #include <map>
@@ -31,5 +32,12 @@ Result<void> check_no_overlap(const std::vector<TensorEntry>& tensors, const std
 
 /// A name from a file as it may appear in a one-line message: quoted, escaped, cut when long.
 std::string quote(std::string_view text);
+
+/// The first of two equal neighbours of a sorted range, or null.
+template <typename Range, typename Projection>
+auto* find_repeated(const Range& sorted, Projection projection) {
+  const auto at = std::ranges::adjacent_find(sorted, {}, projection);
+  return at == sorted.end() ? nullptr : &*at;
+}
 
 }  // namespace outrider

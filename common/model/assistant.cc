@@ -135,10 +135,10 @@ void DraftHead::report_buffers(const BufferSink& sink) const {
 
 // ---- assistant ----
 
-Result<std::unique_ptr<Assistant>> Assistant::load(const std::filesystem::path& path, const TextConfig& backbone,
+Result<std::unique_ptr<Assistant>> Assistant::load(const ModelFiles& files, const TextConfig& backbone,
                                                    const WeightSource& backbone_weights, WeightType type) {
-  ASSIGN_OR_RETURN(AssistantConfig config, load_assistant_config(path));
-  ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_weights(path, type));
+  ASSIGN_OR_RETURN(AssistantConfig config, load_assistant_config(files));
+  ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_weights(files, type));
   return load(std::move(config), std::move(weights), backbone, backbone_weights);
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -75,7 +74,7 @@ class Assistant {
  public:
   /// @param backbone the target: its embedding table (kept open) and its donors' shapes. An assistant
   ///   of another backbone is refused.
-  static Result<std::unique_ptr<Assistant>> load(const std::filesystem::path& path, const TextConfig& backbone,
+  static Result<std::unique_ptr<Assistant>> load(const ModelFiles& files, const TextConfig& backbone,
                                                  const WeightSource& backbone_weights, WeightType type);
   static Result<std::unique_ptr<Assistant>> load(AssistantConfig config, std::shared_ptr<const WeightSource> weights,
                                                  const TextConfig& backbone, const WeightSource& backbone_weights);

@@ -16,10 +16,9 @@ Result<void> check_donors(const TextConfig& config, const std::string& name) {
   return {};
 }
 
-Result<std::unique_ptr<Backbone>> Backbone::load(const std::filesystem::path& path, WeightType type,
-                                                 std::int64_t rows_max) {
-  ASSIGN_OR_RETURN(TextConfig config, load_text_config(path));
-  ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_weights(path, type));
+Result<std::unique_ptr<Backbone>> Backbone::load(const ModelFiles& files, WeightType type, std::int64_t rows_max) {
+  ASSIGN_OR_RETURN(TextConfig config, load_text_config(files));
+  ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_weights(files, type));
   return load(std::move(config), std::move(weights), rows_max);
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -30,8 +29,7 @@ struct Segment {
 class Backbone {
  public:
   /// @param rows_max most rows of one forward, all segments together.
-  static Result<std::unique_ptr<Backbone>> load(const std::filesystem::path& path, WeightType type,
-                                                std::int64_t rows_max);
+  static Result<std::unique_ptr<Backbone>> load(const ModelFiles& files, WeightType type, std::int64_t rows_max);
   static Result<std::unique_ptr<Backbone>> load(TextConfig config, std::shared_ptr<const WeightSource> weights,
                                                 std::int64_t rows_max);
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <initializer_list>
-#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -12,9 +10,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "common/checkpoint/gguf.h"
-#include "common/checkpoint/mapped_file.h"
-#include "common/model/gguf_config.h"
+#include "common/base/json_fields.h"
 
 namespace outrider {
 namespace {
@@ -26,149 +22,24 @@ constexpr std::int64_t kVocabMax = 1 << 24, kWidthMax = 1 << 20, kHeadsMax = 1 <
 constexpr std::int64_t kHeadDimMax = 1 << 13, kLayersMax = 1 << 10, kExpertsMax = 1 << 12;
 // As on the wire: kTokensMax.
 constexpr std::int64_t kPositionsMax = std::int64_t{1} << 20;
-constexpr std::size_t kFileBytesMax = 1 << 20;
 
 constexpr const char* kSlidingName = "sliding_attention";
 constexpr const char* kFullName = "full_attention";
 
-/// A JSON value as it may appear in a one-line message.
-std::string describe(const json& value) {
-  if (value.is_array()) return fmt::format("an array of {}", value.size());
-  if (value.is_object()) return "an object";
-  return fmt::format("{:.80}", value.dump(-1, ' ', true, json::error_handler_t::replace));
-}
-
-/// The first thing that was wrong with a file. Reading goes on with defaults after it, so that the
-/// code that reads need not branch on errors; nothing is used before the error has been looked at.
-struct FirstError {
-  std::string file;
-  std::optional<Error> error;
-
-  void set(Errc code, std::string_view problem) {
-    if (!error) error = Error{code, fmt::format("{}: {}", file, problem)};
-  }
-};
-
-/// The keys of one JSON object. A null value counts as an absent key, as in Hugging Face's classes.
-class Keys {
- public:
-  /// @param prefix  what to put before a key in messages, such as "text_config.".
-  Keys(const json& object, std::string prefix, FirstError& first_error)
-      : object_(object), prefix_(std::move(prefix)), first_error_(first_error) {}
-
-  /// Whether the key is there, null or not.
-  bool contains(const char* key) const { return object_.contains(key); }
-
-  /// Null if the key is absent.
-  const json* find(const char* key) const {
-    const auto at = object_.find(key);
-    return at == object_.end() || at->is_null() ? nullptr : &*at;
-  }
-
-  void fail(Errc code, const char* key, const json& seen, std::string_view wanted) const {
-    first_error_.set(code, fmt::format("{}{} is {}, wanted {}", prefix_, key, describe(seen), wanted));
-  }
-  void fail_missing(const char* key, std::string_view wanted) const {
-    first_error_.set(Errc::kMalformed, fmt::format("{}{} is missing, wanted {}", prefix_, key, wanted));
-  }
-
-  /// In [low, high]; without a fallback the key must be there.
-  std::int64_t integer(const char* key, std::optional<std::int64_t> fallback, std::int64_t low,
-                       std::int64_t high) const {
-    const auto wanted = [&] { return fmt::format("a whole number from {} to {}", low, high); };
-    const json* const value = find(key);
-    if (value == nullptr) {
-      if (!fallback) fail_missing(key, wanted());
-      return fallback.value_or(low);
-    }
-    // An unsigned value beyond the signed range is out of our range too.
-    const bool fits =
-        value->is_number_integer() &&
-        !(value->is_number_unsigned() && value->get<std::uint64_t>() > static_cast<std::uint64_t>(high)) &&
-        low <= value->get<std::int64_t>() && value->get<std::int64_t>() <= high;
-    if (fits) return value->get<std::int64_t>();
-    fail(Errc::kMalformed, key, *value, wanted());
-    return fallback.value_or(low);
-  }
-
-  double number(const char* key, std::optional<double> fallback, double low, double high) const {
-    const auto wanted = [&] { return fmt::format("a number from {} to {}", low, high); };
-    const json* const value = find(key);
-    if (value == nullptr) {
-      if (!fallback) fail_missing(key, wanted());
-      return fallback.value_or(low);
-    }
-    const double x = value->is_number() ? value->get<double>() : low - 1;
-    if (low <= x && x <= high) return x;
-    fail(Errc::kMalformed, key, *value, wanted());
-    return fallback.value_or(low);
-  }
-
-  bool boolean(const char* key, bool fallback) const {
-    const json* const value = find(key);
-    if (value == nullptr) return fallback;
-    if (!value->is_boolean()) fail(Errc::kMalformed, key, *value, "true or false");
-    return value->is_boolean() ? value->get<bool>() : fallback;
-  }
-
-  /// A string that is one of `allowed`; another one is kUnsupported. Without a fallback the key
-  /// must be there.
-  std::string choice(const char* key, std::optional<std::string> fallback,
-                     std::initializer_list<const char*> allowed) const {
-    const json* const value = find(key);
-    const auto wanted = [&] { return fmt::format("{}", fmt::join(allowed, " or ")); };
-    if (value == nullptr) {
-      if (!fallback) fail_missing(key, wanted());
-      return fallback.value_or("");
-    }
-    if (!value->is_string()) {
-      fail(Errc::kMalformed, key, *value, wanted());
-    } else if (std::ranges::find(allowed, value->get_ref<const std::string&>()) == allowed.end()) {
-      fail(Errc::kUnsupported, key, *value, wanted());
-    } else {
-      return value->get<std::string>();
-    }
-    return fallback.value_or("");
-  }
-
-  /// The one value of a flag that we implement.
-  void only(const char* key, bool wanted) const {
-    if (boolean(key, wanted) != wanted) {
-      fail(Errc::kUnsupported, key, !wanted, wanted ? "true" : "false");
-    }
-  }
-
-  /// The keys of a nested object; of an empty one if the key is absent or not an object.
-  Keys object(const char* key) const {
-    static const json kEmpty = json::object();
-    const json* const value = find(key);
-    if (value != nullptr && !value->is_object()) fail(Errc::kMalformed, key, *value, "an object");
-    return {value != nullptr && value->is_object() ? *value : kEmpty, fmt::format("{}{}.", prefix_, key), first_error_};
-  }
-
-  /// The object itself, for iteration.
-  const json& raw() const { return object_; }
-
- private:
-  const json& object_;
-  std::string prefix_;
-  FirstError& first_error_;
-};
-
-RopeConfig read_rope(const Keys& text, AttentionKind kind, bool used) {
+RopeConfig read_rope(const JsonFields& text, AttentionKind kind, bool used) {
   const bool sliding = kind == AttentionKind::kSliding;
   const RopeConfig defaults = sliding
                                   ? RopeConfig{.rope_theta = 1e4}
                                   : RopeConfig{.rope_theta = 1e6, .proportional = true, .partial_rotary_factor = 0.25};
   if (text.find("rope_parameters") == nullptr) return defaults;
 
-  const Keys by_kind = text.object("rope_parameters");
+  const JsonFields by_kind = text.object("rope_parameters");
   const char* const name = sliding ? kSlidingName : kFullName;
   if (by_kind.find(name) == nullptr) {
-    if (used) by_kind.fail_missing(name, "the rotary parameters of these layers");
+    if (used) by_kind.wrong(name, "the rotary parameters of these layers");
     return defaults;
   }
-  const Keys keys = by_kind.object(name);
+  const JsonFields keys = by_kind.object(name);
   RopeConfig rope{.rope_theta = keys.number("rope_theta", std::nullopt, 1, 1e12)};
   rope.proportional = keys.choice("rope_type", "default", {"default", "proportional"}) == "proportional";
   if (rope.proportional) {  // The default type has no use for these, and ignores them.
@@ -178,7 +49,7 @@ RopeConfig read_rope(const Keys& text, AttentionKind kind, bool used) {
   return rope;
 }
 
-std::vector<AttentionKind> read_layer_types(const Keys& text, int num_hidden_layers) {
+std::vector<AttentionKind> read_layer_types(const JsonFields& text, int num_hidden_layers) {
   const auto count = static_cast<std::size_t>(num_hidden_layers);
   std::vector<AttentionKind> kinds(count);
   const json* types = text.find("layer_types");
@@ -208,9 +79,9 @@ struct HeadShape {
 };
 
 /// The newer spelling's entries: layer index -> what differs from the plain keys.
-std::map<int, HeadShape> read_per_layer_config(const Keys& text, int num_hidden_layers, const HeadShape& plain) {
+std::map<int, HeadShape> read_per_layer_config(const JsonFields& text, int num_hidden_layers, const HeadShape& plain) {
   std::map<int, HeadShape> shapes;
-  const Keys entries = text.object("per_layer_config");
+  const JsonFields entries = text.object("per_layer_config");
   for (const auto& [key, value] : entries.raw().items()) {
     // The key may be zero-padded ("05").
     unsigned index = 0;
@@ -221,7 +92,7 @@ std::map<int, HeadShape> read_per_layer_config(const Keys& text, int num_hidden_
                 fmt::format("a layer index from 0 to {}", num_hidden_layers - 1));
       continue;
     }
-    const Keys entry = entries.object(key.c_str());
+    const JsonFields entry = entries.object(key.c_str());
     const HeadShape shape{entry.integer("head_dim", plain.head_dim, 2, kHeadDimMax),
                           entry.integer("num_key_value_heads", plain.num_key_value_heads, 1, kHeadsMax)};
     for (const auto& [name, unused] : entry.raw().items()) {
@@ -238,7 +109,7 @@ std::map<int, HeadShape> read_per_layer_config(const Keys& text, int num_hidden_
 }
 
 /// Resolves both spellings, the defaults and K/V sharing to one LayerConfig per layer.
-std::vector<LayerConfig> read_layers(const Keys& text, const TextConfig& config, bool assistant,
+std::vector<LayerConfig> read_layers(const JsonFields& text, const TextConfig& config, bool assistant,
                                      FirstError& first_error) {
   const bool attention_k_eq_v = text.boolean("attention_k_eq_v", false);
   const bool use_double_wide_mlp = text.boolean("use_double_wide_mlp", false);
@@ -305,7 +176,7 @@ std::vector<LayerConfig> read_layers(const Keys& text, const TextConfig& config,
 
 /// @param text_keys     text_config, or the top level of a text-only export.
 /// @param default_type  model_type where text_config has none.
-TextConfig read_text(const Keys& text, const std::string& default_type, bool assistant, FirstError& first_error) {
+TextConfig read_text(const JsonFields& text, const std::string& default_type, bool assistant, FirstError& first_error) {
   TextConfig config;
   config.model_type = text.choice("model_type", default_type, {"gemma4_text", "gemma4_unified_text"});
   const bool unified = config.model_type == "gemma4_unified_text";
@@ -367,102 +238,11 @@ TextConfig read_text(const Keys& text, const std::string& default_type, bool ass
   return config;
 }
 
-Result<json> parse_object(std::string_view text, std::string_view file) {
-  if (text.size() > kFileBytesMax) {
-    return Error{Errc::kOutOfRange,
-                 fmt::format("{}: {} bytes long, wanted at most {}", file, text.size(), kFileBytesMax)};
-  }
-  json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_object()) return parsed;
-  return Error{Errc::kMalformed, fmt::format("{}: {}, wanted a JSON object", file,
-                                             parsed.is_discarded() ? "not JSON" : "is " + describe(parsed))};
-}
-
-std::string_view as_text(const MappedFile& file) {
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
-
-constexpr std::int64_t kTokenIdMax = std::numeric_limits<TokenId>::max();
-
-/// The token ids under one key, an array or a single one; empty if the key is absent.
-std::vector<TokenId> read_token_ids(const Keys& keys, const char* key) {
-  const json* const value = keys.find(key);
-  if (value == nullptr) return {};
-  std::vector<TokenId> ids;
-  const auto add = [&](const json& id) {
-    const bool fits = id.is_number_unsigned() && id.get<std::uint64_t>() <= static_cast<std::uint64_t>(kTokenIdMax);
-    if (fits) {
-      ids.push_back(static_cast<TokenId>(id.get<std::uint64_t>()));
-    } else {
-      keys.fail(Errc::kMalformed, key, id, "a token id, or an array of some");
-    }
-  };
-  if (!value->is_array()) {
-    add(*value);
-  } else {
-    for (const json& id : *value) add(id);
-  }
-  return ids;
-}
-
-/// eos_token_id of one object; empty if it has none.
-std::vector<TokenId> read_eos_token_ids(const Keys& keys) {
-  constexpr const char* kKey = "eos_token_id";
-  const json* const value = keys.find(kKey);
-  if (value != nullptr && value->is_array() && value->empty()) {
-    keys.fail(Errc::kMalformed, kKey, *value, "a token id, or an array of some");
-  }
-  return read_token_ids(keys, kKey);
-}
-
-/// A config.json, or the same text made from a GGUF.
-struct ConfigText {
-  std::string json;
-  std::string file;  // its name in messages
-  std::vector<std::string> notes;
-};
-
-Result<ConfigText> config_text(const std::filesystem::path& path) {
-  ASSIGN_OR_RETURN(const auto gguf, find_gguf(path));
-  if (gguf) {
-    ASSIGN_OR_RETURN(const GgufModel model, GgufModel::open(*gguf));
-    ASSIGN_OR_RETURN(GgufConfig config, gguf_config(model));
-    return ConfigText{std::move(config.json), gguf->string(), std::move(config.notes)};
-  }
-  const std::filesystem::path file = path / "config.json";
-  ASSIGN_OR_RETURN(const MappedFile mapped, MappedFile::open(file));
-  return ConfigText{std::string(as_text(mapped)), file.string(), {}};
-}
-
-/// A token id of a GGUF's metadata.
-Result<TokenId> to_token_id(const GgufMetadata& metadata, std::string_view key, std::int64_t id) {
-  if (0 <= id && id <= kTokenIdMax) return static_cast<TokenId>(id);
-  return Error{Errc::kMalformed, fmt::format("{}: {} is {}, wanted a token id", metadata.file().string(), key, id)};
-}
-
-Result<std::vector<TokenId>> gguf_eos_token_ids(const GgufMetadata& metadata) {
-  std::vector<TokenId> ids;
-  const auto add = [&ids](TokenId id) {
-    if (std::ranges::find(ids, id) == ids.end()) ids.push_back(id);
-  };
-  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
-    ASSIGN_OR_RETURN(const auto stated, metadata.find<std::int64_t>(key));
-    if (!stated) continue;
-    ASSIGN_OR_RETURN(const TokenId id, to_token_id(metadata, key, *stated));
-    add(id);
-  }
-  // The file has room for one or two; the model's other ends (gemma4.md 1.2) are found by their texts.
-  ASSIGN_OR_RETURN(const auto tokens, metadata.find<std::vector<std::string_view>>("tokenizer.ggml.tokens"));
-  ASSIGN_OR_RETURN(const auto types, metadata.find<std::vector<std::int64_t>>("tokenizer.ggml.token_type"));
-  if (tokens && types && tokens->size() == types->size()) {
-    for (const std::string_view end : {"<turn|>", "<|tool_response>"}) {
-      const auto at = static_cast<std::size_t>(std::ranges::find(*tokens, end) - tokens->begin());
-      constexpr std::int64_t kControl = 3, kUserDefined = 4;  // the second, so that llama.cpp prints them
-      const bool marked = at < tokens->size() && ((*types)[at] == kControl || (*types)[at] == kUserDefined);
-      if (marked) add(static_cast<TokenId>(at));
-    }
-  }
-  return ids;
+/// The config.json of a model.
+Result<ModelText> config_json(const ModelFiles& files) {
+  ASSIGN_OR_RETURN(std::optional<ModelText> text, files.config_json());
+  if (text) return *std::move(text);
+  return Error{Errc::kNotFound, fmt::format("{}: no such file", (files.path() / "config.json").string())};
 }
 
 }  // namespace
@@ -475,14 +255,14 @@ int TextConfig::last_owner(AttentionKind kind) const {
 }
 
 Result<TextConfig> parse_text_config(std::string_view json_text, std::string_view file) {
-  ASSIGN_OR_RETURN(const json root, parse_object(json_text, file));
-  FirstError first_error{std::string(file), {}};
-  const Keys top(root, "", first_error);
+  ASSIGN_OR_RETURN(const json root, parse_json_object(json_text, file));
+  FirstError first_error{std::string(file)};
+  const JsonFields top(root, "", first_error);
   const std::string type =
       top.choice("model_type", std::nullopt, {"gemma4", "gemma4_unified", "gemma4_text", "gemma4_unified_text"});
   const bool nested = top.find("text_config") != nullptr;
   if (!nested && (type == "gemma4" || type == "gemma4_unified")) {
-    top.fail_missing("text_config", "an object");
+    top.wrong("text_config", "an object");
   }
   top.only("tie_word_embeddings", true);
   const std::string default_type = type.starts_with("gemma4_unified") ? "gemma4_unified_text" : "gemma4_text";
@@ -493,11 +273,11 @@ Result<TextConfig> parse_text_config(std::string_view json_text, std::string_vie
 }
 
 Result<AssistantConfig> parse_assistant_config(std::string_view json_text, std::string_view file) {
-  ASSIGN_OR_RETURN(const json root, parse_object(json_text, file));
-  FirstError first_error{std::string(file), {}};
-  const Keys top(root, "", first_error);
+  ASSIGN_OR_RETURN(const json root, parse_json_object(json_text, file));
+  FirstError first_error{std::string(file)};
+  const JsonFields top(root, "", first_error);
   const std::string type = top.choice("model_type", std::nullopt, {"gemma4_assistant", "gemma4_unified_assistant"});
-  if (top.find("text_config") == nullptr) top.fail_missing("text_config", "an object");
+  if (top.find("text_config") == nullptr) top.wrong("text_config", "an object");
   top.only("tie_word_embeddings", true);
 
   AssistantConfig config{};
@@ -519,91 +299,18 @@ Result<AssistantConfig> parse_assistant_config(std::string_view json_text, std::
   return config;
 }
 
-Result<std::string> load_config_json(const std::filesystem::path& path) {
-  ASSIGN_OR_RETURN(ConfigText text, config_text(path));
-  return std::move(text.json);
-}
-
-Result<TextConfig> load_text_config(const std::filesystem::path& path) {
-  ASSIGN_OR_RETURN(ConfigText text, config_text(path));
-  ASSIGN_OR_RETURN(TextConfig config, parse_text_config(text.json, text.file));
+Result<TextConfig> load_text_config(const ModelFiles& files) {
+  ASSIGN_OR_RETURN(ModelText text, config_json(files));
+  ASSIGN_OR_RETURN(TextConfig config, parse_text_config(text.text, text.name));
   config.notes = std::move(text.notes);
   return config;
 }
 
-Result<AssistantConfig> load_assistant_config(const std::filesystem::path& path) {
-  ASSIGN_OR_RETURN(ConfigText text, config_text(path));
-  ASSIGN_OR_RETURN(AssistantConfig config, parse_assistant_config(text.json, text.file));
+Result<AssistantConfig> load_assistant_config(const ModelFiles& files) {
+  ASSIGN_OR_RETURN(ModelText text, config_json(files));
+  ASSIGN_OR_RETURN(AssistantConfig config, parse_assistant_config(text.text, text.name));
   config.text.notes = std::move(text.notes);
   return config;
-}
-
-Result<std::vector<TokenId>> load_eos_token_ids(const std::filesystem::path& path) {
-  const std::vector<TokenId> fallback{1};
-  ASSIGN_OR_RETURN(const auto gguf, find_gguf(path));
-  if (gguf) {
-    ASSIGN_OR_RETURN(const GgufModel model, GgufModel::open(*gguf));
-    ASSIGN_OR_RETURN(const std::vector<TokenId> ids, gguf_eos_token_ids(model.metadata));
-    return ids.empty() ? fallback : ids;
-  }
-  for (const char* name : {"generation_config.json", "config.json"}) {
-    const std::filesystem::path file_path = path / name;
-    const Result<MappedFile> file = MappedFile::open(file_path);
-    if (!file && file.error().code == Errc::kNotFound) continue;
-    if (!file) return file.error();
-    ASSIGN_OR_RETURN(const json root, parse_object(as_text(*file), file_path.string()));
-
-    FirstError first_error{file_path.string(), {}};
-    const Keys top(root, "", first_error);
-    std::vector<TokenId> ids = read_eos_token_ids(top.object("text_config"));
-    if (ids.empty()) ids = read_eos_token_ids(top);
-    if (first_error.error) return *first_error.error;
-    if (!ids.empty()) return ids;
-  }
-  return fallback;
-}
-
-Result<std::vector<TokenId>> load_suppress_tokens(const std::filesystem::path& path) {
-  ASSIGN_OR_RETURN(const auto gguf, find_gguf(path));
-  if (gguf) {
-    constexpr std::string_view kKey = "tokenizer.ggml.suppress_tokens";
-    ASSIGN_OR_RETURN(const GgufModel model, GgufModel::open(*gguf));
-    ASSIGN_OR_RETURN(const auto stated, model.metadata.find<std::vector<std::int64_t>>(kKey));
-    std::vector<TokenId> ids;
-    for (const std::int64_t id : stated.value_or(std::vector<std::int64_t>())) {
-      ASSIGN_OR_RETURN(ids.emplace_back(), to_token_id(model.metadata, kKey, id));
-    }
-    return ids;
-  }
-  const std::filesystem::path file_path = path / "generation_config.json";
-  const Result<MappedFile> file = MappedFile::open(file_path);
-  if (!file && file.error().code == Errc::kNotFound) return std::vector<TokenId>();
-  if (!file) return file.error();
-  ASSIGN_OR_RETURN(const json root, parse_object(as_text(*file), file_path.string()));
-  FirstError first_error{file_path.string(), {}};
-  std::vector<TokenId> ids = read_token_ids(Keys(root, "", first_error), "suppress_tokens");
-  if (first_error.error) return *first_error.error;
-  return ids;
-}
-
-Result<GenerationDefaults> load_generation_defaults(const std::filesystem::path& path) {
-  ASSIGN_OR_RETURN(const auto gguf, find_gguf(path));
-  if (gguf) return GenerationDefaults();
-  const std::filesystem::path file_path = path / "generation_config.json";
-  const Result<MappedFile> file = MappedFile::open(file_path);
-  if (!file && file.error().code == Errc::kNotFound) return GenerationDefaults();
-  if (!file) return file.error();
-  ASSIGN_OR_RETURN(const json root, parse_object(as_text(*file), file_path.string()));
-  FirstError first_error{file_path.string(), {}};
-  const Keys keys(root, "", first_error);
-  GenerationDefaults defaults;
-  if (keys.find("temperature") != nullptr)
-    defaults.temperature = static_cast<float>(keys.number("temperature", 1, 0, 100));
-  if (keys.find("top_p") != nullptr) defaults.top_p = static_cast<float>(keys.number("top_p", 1, 1e-6, 1));
-  if (keys.find("top_k") != nullptr)
-    defaults.top_k = static_cast<std::int32_t>(keys.integer("top_k", 0, 0, std::numeric_limits<std::int32_t>::max()));
-  if (first_error.error) return *first_error.error;
-  return defaults;
 }
 
 }  // namespace outrider

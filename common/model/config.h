@@ -1,14 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "common/base/ids.h"
 #include "common/base/result.h"
+#include "common/checkpoint/model_files.h"
 
 namespace outrider {
 
@@ -77,38 +75,15 @@ struct AssistantConfig {
   std::int64_t num_centroids, centroid_intermediate_top_k;  ///< 0 unless use_ordered_embeddings
 };
 
-/// Reads the config of a backbone: of a .gguf file, of a directory whose weights are one GGUF model
-/// (find_gguf; a config.json beside it does not count), or of dir/config.json: multimodal (the keys are
-/// in text_config) or text only.
-/// @return kNotFound or kIo for the file, kMalformed for a value that cannot be, kUnsupported for
-/// one
+/// Reads the config of a backbone: multimodal (the keys are in text_config) or text only.
+/// @return kNotFound or kIo for the file, kMalformed for a value that cannot be, kUnsupported for one
 ///   that another implementation might accept. The message names file, key, value seen and wanted.
-Result<TextConfig> load_text_config(const std::filesystem::path& path);
-/// Reads the config of an assistant; paths and errors as above.
-Result<AssistantConfig> load_assistant_config(const std::filesystem::path& path);
-
-/// The text of that config.json: the file, or what a GGUF's metadata and tensors amount to.
-Result<std::string> load_config_json(const std::filesystem::path& path);
+Result<TextConfig> load_text_config(const ModelFiles& files);
+/// Reads the config of an assistant; errors as above.
+Result<AssistantConfig> load_assistant_config(const ModelFiles& files);
 
 /// The same from the text of a config.json; `file` is its name in messages.
 Result<TextConfig> parse_text_config(std::string_view json, std::string_view file);
 Result<AssistantConfig> parse_assistant_config(std::string_view json, std::string_view file);
-
-/// Tokens that end a text: eos_token_id of dir/generation_config.json, else of dir/config.json
-/// (text_config, then top level), else {1}. A missing file counts as one without the key.
-/// Of a GGUF: its eos and eot token, `<turn|>` and `<|tool_response>`, as far as it has them, else {1}.
-Result<std::vector<TokenId>> load_eos_token_ids(const std::filesystem::path& path);
-
-/// Tokens that must never be sampled: suppress_tokens of dir/generation_config.json, or of a GGUF's
-/// tokenizer. Empty if there are none.
-Result<std::vector<TokenId>> load_suppress_tokens(const std::filesystem::path& path);
-
-/// How the checkpoint's makers advise to sample, as far as they say: the keys of dir/generation_config.json.
-/// Of a GGUF: nothing.
-struct GenerationDefaults {
-  std::optional<float> temperature, top_p;
-  std::optional<std::int32_t> top_k;
-};
-Result<GenerationDefaults> load_generation_defaults(const std::filesystem::path& path);
 
 }  // namespace outrider

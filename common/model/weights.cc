@@ -368,17 +368,17 @@ void RowTable::read(std::int64_t r, std::span<float> out) const {
   decode(numbers, encoded.data(), out);
 }
 
-Result<std::shared_ptr<const WeightSource>> open_weights(const std::filesystem::path& path, WeightType type) {
-  if (is_pack(path)) {
-    ASSIGN_OR_RETURN(std::shared_ptr<const Pack> pack, Pack::open(path));
+Result<std::shared_ptr<const WeightSource>> open_weights(const ModelFiles& files, WeightType type) {
+  if (is_pack(files.path())) {
+    ASSIGN_OR_RETURN(std::shared_ptr<const Pack> pack, Pack::open(files.path()));
     if (pack->info().dtype != to_string(type)) {
       return Error{Errc::kMismatch,
                    fmt::format("{}: a pack of {} weights, wanted {}: choose --dtype {}, or pack the model again",
-                               path.string(), pack->info().dtype, to_string(type), pack->info().dtype)};
+                               files.path().string(), pack->info().dtype, to_string(type), pack->info().dtype)};
     }
     return std::shared_ptr<const WeightSource>(std::make_shared<PackedWeights>(std::move(pack), type));
   }
-  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(path));
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, files.checkpoint());
   return std::shared_ptr<const WeightSource>(std::make_shared<CheckpointWeights>(std::move(checkpoint), type));
 }
 

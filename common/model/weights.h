@@ -8,6 +8,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
+#include "common/checkpoint/model_files.h"
 #include "common/kernels/linear.h"
 #include "common/model/buffers.h"
 
@@ -71,8 +72,8 @@ class WeightSource {
   virtual const std::filesystem::path& path() const = 0;
 };
 
-/// Opens the weights at `path`: what Checkpoint::open takes, or a pack of that type.
-Result<std::shared_ptr<const WeightSource>> open_weights(const std::filesystem::path& path, WeightType type);
+/// Opens a model's weights: a checkpoint's, or those of a pack of that type.
+Result<std::shared_ptr<const WeightSource>> open_weights(const ModelFiles& files, WeightType type);
 
 class PackWriter;
 /// `source`, with everything that a model asks it for written to `writer`. Its matrices come back empty:

@@ -6,7 +6,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "common/checkpoint/mapped_file.h"
+#include "common/base/files.h"
+#include "common/base/json_fields.h"
 #include "common/checkpoint/pack.h"
 #include "common/model/backbone.h"
 
@@ -22,28 +23,19 @@ std::string hex(std::uint64_t x) { return fmt::format("{:016x}", x); }
 
 Result<PairPaths> read_pair_json(const fs::path& dir) {
   const fs::path file = dir / kPairJson;
-  ASSIGN_OR_RETURN(const MappedFile mapped, MappedFile::open(file));
-  const auto* const text = reinterpret_cast<const char*>(mapped.bytes().data());
-  const json root = json::parse(text, text + mapped.bytes().size(), nullptr, /*allow_exceptions=*/false);
-  const auto text_at = [&](const char* part, const char* key) -> Result<std::string> {
-    const json* at = root.is_object() && root.contains(part) ? &root[part] : nullptr;
-    if (key != nullptr) at = at != nullptr && at->is_object() && at->contains(key) ? &(*at)[key] : nullptr;
-    if (at == nullptr || !at->is_string()) {
-      return Error{Errc::kMalformed, fmt::format("{}: wanted a string '{}{}{}'", file.string(), part,
-                                                 key == nullptr ? "" : ".", key == nullptr ? "" : key)};
-    }
-    return at->get<std::string>();
-  };
-  ASSIGN_OR_RETURN(const std::string model, text_at("model", nullptr));
-  if (model != kModelName)
-    return Error{Errc::kMalformed, fmt::format("{}: model '{}', wanted '{}'", file.string(), model, kModelName)};
+  ASSIGN_OR_RETURN(const std::string text, read_text(file));
+  ASSIGN_OR_RETURN(const json root, parse_json_object(text, file.string()));
+  FirstError wrong{file.string()};
+  const JsonFields top(root, "", wrong);
+  top.choice("model", {}, {kModelName});
   const auto part = [&](const char* name) -> Result<fs::path> {
-    ASSIGN_OR_RETURN(const std::string weights, text_at(name, "weights"));
-    ASSIGN_OR_RETURN(const std::string wanted, text_at(name, "fingerprint"));
+    const JsonFields fields = top.object(name);
+    const std::string weights = fields.text("weights"), wanted = fields.text("fingerprint");
+    if (wrong.error) return *wrong.error;
     const fs::path relative = fs::path(weights).lexically_normal();
     if (relative.empty() || relative.is_absolute() || *relative.begin() == "..") {
-      return Error{Errc::kMalformed,
-                   fmt::format("{}: {}.weights is '{}', wanted a directory beside it", file.string(), name, weights)};
+      fields.fail(Errc::kMalformed, "weights", weights, "a directory beside it");
+      return *wrong.error;
     }
     const fs::path path = dir / relative;
     if (!is_pack(path)) return path;

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "common/base/json_fields.h"
+
 namespace outrider {
 namespace {
 
@@ -60,14 +62,6 @@ std::string strip_thinking(std::string_view text) {
     text.remove_prefix(close + kClose.size());
   }
   return std::string(trim(result));
-}
-
-/// The member of an object; a shared null where there is none, or `value` is something else.
-const Json& member(const Json& value, const char* key) {
-  static const Json kNull;
-  if (!value.is_object()) return kNull;
-  const auto found = value.find(key);
-  return found == value.end() ? kNull : *found;
 }
 
 /// As Python and Jinja have it.

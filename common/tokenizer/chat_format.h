@@ -1,11 +1,11 @@
 #pragma once
 
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "common/base/result.h"
+#include "common/checkpoint/model_files.h"
 
 namespace outrider {
 
@@ -29,12 +29,11 @@ struct ChatFormat {
 /// @return nullopt for a template that is none of those above.
 std::optional<ChatFormat> recognise_chat_template(std::string_view jinja);
 
-/// The format of the checkpoint at `dir`: of its chat_template.jinja, else of the chat_template in
-/// its tokenizer_config.json; of a GGUF's tokenizer.chat_template. Without a template, models with per-layer embeddings
+/// The format of a model: that of its chat template. Without one, models with per-layer embeddings
 /// (config.json) count as small ones, and so does what has no config.json either.
 ///
 /// A template that is not recognised sets `warning`; then the format is guessed in the same way.
 /// @return kMalformed or kIo for a file that is there and can not be used.
-Result<ChatFormat> load_chat_format(const std::filesystem::path& dir);
+Result<ChatFormat> load_chat_format(const ModelFiles& files);
 
 }  // namespace outrider

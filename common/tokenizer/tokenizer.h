@@ -3,7 +3,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <span>
@@ -18,6 +17,7 @@
 namespace outrider {
 
 class GgufMetadata;
+class ModelFiles;
 
 /// Byte-pair encoding with byte fallback, as a Hugging Face tokenizer.json or a GGUF describes it. Gives the
 /// ids that Hugging Face tokenizers gives without its post-processor: nothing is added to the text,
@@ -30,10 +30,9 @@ class GgufMetadata;
 /// Immutable after loading: thread-safe.
 class Tokenizer {
  public:
-  /// @param path  a tokenizer.json, a .gguf file, or a directory with either (tokenizer.json first).
-  /// @return kNotFound or kIo for a file that is not there or can not be read; else as parse() and
-  ///   from_gguf().
-  static Result<Tokenizer> load(const std::filesystem::path& path);
+  /// Of the model's tokenizer.json, else of its GGUF.
+  /// @return kNotFound if it has neither, kIo for a file that can not be read; else as parse() and from_gguf().
+  static Result<Tokenizer> load(const ModelFiles& files);
 
   /// @param name_for_errors  opens every error message, and is name().
   /// @return kMalformed for what breaks the format, kUnsupported for a well-formed tokenizer of

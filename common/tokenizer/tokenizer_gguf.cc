@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "common/checkpoint/gguf.h"
+#include "common/checkpoint/safetensors.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/tokenizer_builder.h"
 #include "common/tokenizer/utf8.h"
@@ -21,10 +22,6 @@ bool looks_like_control(std::string_view text) {
          (text[1] == '|' || text[text.size() - 2] == '|');
 }
 
-std::string show(std::string_view text) {
-  return fmt::format("{:?}{}", text.substr(0, 80), text.size() > 80 ? "..." : "");
-}
-
 }  // namespace
 
 Result<Tokenizer> Tokenizer::from_gguf(const GgufMetadata& metadata) {
@@ -33,7 +30,7 @@ Result<Tokenizer> Tokenizer::from_gguf(const GgufMetadata& metadata) {
     return Error{code, fmt::format("{}: tokenizer.ggml.{} is {}, want {}", name, thing, seen, wanted)};
   };
   ASSIGN_OR_RETURN(const auto model, metadata.get<std::string_view>("tokenizer.ggml.model"));
-  if (model != "gemma4") return fail(Errc::kUnsupported, "model", show(model), "\"gemma4\"");
+  if (model != "gemma4") return fail(Errc::kUnsupported, "model", quote(model), "\"gemma4\"");
   ASSIGN_OR_RETURN(const auto add_space_prefix, metadata.find<bool>("tokenizer.ggml.add_space_prefix"));
   if (add_space_prefix.value_or(false)) return fail(Errc::kUnsupported, "add_space_prefix", "true", "false");
 
@@ -52,7 +49,7 @@ Result<Tokenizer> Tokenizer::from_gguf(const GgufMetadata& metadata) {
   Builder builder(name);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (!is_utf8(tokens[i]))
-      return fail(Errc::kMalformed, fmt::format("tokens[{}]", i), show(tokens[i]), "valid UTF-8");
+      return fail(Errc::kMalformed, fmt::format("tokens[{}]", i), quote(tokens[i]), "valid UTF-8");
     builder.add_token(tokens[i], i);
     const auto id = static_cast<TokenId>(i);
     if (types[i] == kUnknown || types[i] == kControl || types[i] == kUserDefined) {
@@ -60,7 +57,7 @@ Result<Tokenizer> Tokenizer::from_gguf(const GgufMetadata& metadata) {
     } else if (types[i] == kByte) {
       const std::optional<std::uint8_t> byte = builder.tokenizer().byte_value(id);
       if (!byte)
-        return fail(Errc::kMalformed, fmt::format("tokens[{}]", i), show(tokens[i]),
+        return fail(Errc::kMalformed, fmt::format("tokens[{}]", i), quote(tokens[i]),
                     "<0xNN>, as its token_type is byte");
       builder.set_byte_token(*byte, id);
     }
@@ -69,11 +66,11 @@ Result<Tokenizer> Tokenizer::from_gguf(const GgufMetadata& metadata) {
     // Tokens have U+2581 for the space, so one space parts them.
     const std::size_t space = merges[i].find(' ');
     if (space == merges[i].npos || merges[i].find(' ', space + 1) != merges[i].npos) {
-      return fail(Errc::kMalformed, fmt::format("merges[{}]", i), show(merges[i]), "\"LEFT RIGHT\"");
+      return fail(Errc::kMalformed, fmt::format("merges[{}]", i), quote(merges[i]), "\"LEFT RIGHT\"");
     }
     if (const auto missing = builder.add_merge(merges[i].substr(0, space), merges[i].substr(space + 1))) {
-      return fail(Errc::kMalformed, fmt::format("merges[{}]", i), show(merges[i]),
-                  fmt::format("made of tokens, which {} is not", show(*missing)));
+      return fail(Errc::kMalformed, fmt::format("merges[{}]", i), quote(merges[i]),
+                  fmt::format("made of tokens, which {} is not", quote(*missing)));
     }
   }
 

@@ -1,13 +1,12 @@
 // Reads tokenizer.json: which parts of the format we support, and every complaint about the rest.
 #include <algorithm>
-#include <fstream>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "common/checkpoint/gguf.h"
+#include "common/base/json_fields.h"
+#include "common/checkpoint/model_files.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/tokenizer_builder.h"
 
@@ -15,26 +14,6 @@ namespace outrider {
 namespace {
 
 using Json = nlohmann::json;
-
-/// The value for a message: one line, cut short. Only scalars are printed, since a nested value may
-/// be deep enough to overflow the stack of a recursive printer.
-std::string show(const Json& value) {
-  constexpr std::size_t kBytesMax = 80;
-  if (value.is_structured()) {
-    return fmt::format("{} of {}", value.is_array() ? "an array" : "an object", value.size());
-  }
-  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
-  if (text.size() > kBytesMax) text = text.substr(0, kBytesMax) + "...";
-  return text;
-}
-
-/// The member of an object; a shared null where there is none, or `object` is something else.
-const Json& member(const Json& object, const char* key) {
-  static const Json kNull;
-  if (!object.is_object()) return kNull;
-  const auto found = object.find(key);
-  return found == object.end() ? kNull : *found;
-}
 
 const std::string* as_string(const Json& value) { return value.get_ptr<const std::string*>(); }
 
@@ -297,30 +276,12 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view name_
   return Parser(name_for_errors).parse(json);
 }
 
-Result<Tokenizer> Tokenizer::load(const std::filesystem::path& path) {
-  const auto fail = [&](Errc code, std::string_view what) {
-    return Error{code, fmt::format("{}: {}", path.string(), what)};
-  };
-  std::error_code error;
-  const bool is_directory = std::filesystem::is_directory(path, error);
-  if (is_directory && std::filesystem::exists(path / "tokenizer.json", error)) return load(path / "tokenizer.json");
-  ASSIGN_OR_RETURN(const auto gguf, find_gguf(path));
-  if (gguf) {
-    ASSIGN_OR_RETURN(const GgufModel model, GgufModel::open(*gguf));
-    return from_gguf(model.metadata);
-  }
-  if (is_directory) return fail(Errc::kNotFound, "holds neither tokenizer.json nor a GGUF model");
-  if (!std::filesystem::exists(path, error)) {
-    return fail(Errc::kNotFound, "no such file, want a tokenizer.json");
-  }
-  const auto file_bytes = std::filesystem::file_size(path, error);
-  if (error) return fail(Errc::kIo, error.message());
-  std::string text(file_bytes, '\0');
-  std::ifstream file(path, std::ios::binary);
-  if (!file.read(text.data(), static_cast<std::streamsize>(text.size()))) {
-    return fail(Errc::kIo, fmt::format("can not be read, want {} bytes", file_bytes));
-  }
-  return parse(text, path.string());
+Result<Tokenizer> Tokenizer::load(const ModelFiles& files) {
+  ASSIGN_OR_RETURN(const auto json, files.tokenizer_json());
+  if (json) return parse(json->text, json->name);
+  if (files.gguf_metadata() != nullptr) return from_gguf(*files.gguf_metadata());
+  return Error{Errc::kNotFound,
+               fmt::format("{}: holds neither tokenizer.json nor a GGUF model", files.path().string())};
 }
 
 std::string Tokenizer::to_json() const {

@@ -1,10 +1,11 @@
 // How long the tokenizer takes for a megabyte of text, ordinary and pathological.
-//   encode_benchmark models/nano/backbone/tokenizer.json
+//   encode_benchmark models/nano/backbone
 #include <cstdio>
 #include <string>
 
 #include "common/base/random.h"
 #include "common/base/time.h"
+#include "common/checkpoint/model_files.h"
 #include "common/tokenizer/tokenizer.h"
 
 namespace {
@@ -29,7 +30,12 @@ std::string drawn(Next next) {
 
 int main(int argc, char** argv) {
   using namespace outrider;
-  const auto tokenizer = Tokenizer::load(argc > 1 ? argv[1] : "models/nano/backbone/tokenizer.json");
+  const auto files = ModelFiles::open(argc > 1 ? argv[1] : "models/nano/backbone");
+  if (!files) {
+    std::fprintf(stderr, "%s\n", files.error().message.c_str());
+    return 1;
+  }
+  const auto tokenizer = Tokenizer::load(*files);
   if (!tokenizer) {
     std::fprintf(stderr, "%s\n", tokenizer.error().message.c_str());
     return 1;

@@ -3,9 +3,9 @@
 #include <span>
 
 #include "common/checkpoint/gguf.h"
+#include "common/checkpoint/gguf_config.h"
 #include "common/checkpoint/gguf_names.h"
 #include "common/model/config.h"
-#include "common/model/gguf_config.h"
 #include "common/tokenizer/tokenizer.h"
 
 /// Everything that reads a GGUF file, on any bytes.
@@ -20,8 +20,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   model.tensors = std::move(file->tensors);
   (void)hugging_face_tensors(model);
   if (const auto config = gguf_config(model)) {
-    (void)parse_text_config(config->json, "fuzz.gguf");
-    (void)parse_assistant_config(config->json, "fuzz.gguf");
+    (void)parse_text_config(config->text, "fuzz.gguf");
+    (void)parse_assistant_config(config->text, "fuzz.gguf");
   }
   return 0;
 }

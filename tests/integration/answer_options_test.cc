@@ -10,6 +10,7 @@
 #include "common/tokenizer/stop_matcher.h"
 #include "embed/pair.h"
 #include "tests/support/cluster_fixtures.h"
+#include "tests/support/model_at.h"
 
 namespace outrider {
 namespace {
@@ -33,7 +34,7 @@ struct Stopped {
 
 /// An answer up to the first stop string, as `outrider run` and the server write it.
 Stopped answer_until(Client& client, const Generate& request, const std::vector<std::string>& stops) {
-  static const Result<Tokenizer> tokenizer = Tokenizer::load(nano_pair().backbone);
+  static const Result<Tokenizer> tokenizer = Tokenizer::load(model_at(nano_pair().backbone));
   StreamingDetokenizer detokenizer(tokenizer.value(), /*skip_special=*/true);
   StopMatcher matcher = StopMatcher::create(stops).value();
   Stopped result;

@@ -7,12 +7,13 @@
 
 #include "common/tokenizer/chat.h"
 #include "tests/support/cluster_fixtures.h"
+#include "tests/support/model_at.h"
 
 namespace outrider {
 namespace {
 
 const Tokenizer& nano() {
-  static const Tokenizer tokenizer = Tokenizer::load(nano_pair().backbone / "tokenizer.json").value();
+  static const Tokenizer tokenizer = Tokenizer::load(model_at(nano_pair().backbone)).value();
   return tokenizer;
 }
 

@@ -22,6 +22,7 @@
 #include "http-server/api_server.h"
 #include "http-server/http_server.h"
 #include "tests/support/cluster_fixtures.h"
+#include "tests/support/model_at.h"
 
 namespace outrider {
 namespace {
@@ -1056,18 +1057,18 @@ TEST(ApiServer, SamplesAsTheCheckpointAdvises) {
   PairCopy pair(source_dir() / "models/nano");
   const auto sampling = [&](const char* generation_config) {
     pair.write("backbone/generation_config.json", generation_config);
-    const Result<ServedModel> model = load_served_model(pair.dir() / "backbone", "nano", {DraftPolicy::kFixed, 4});
-    if (!model) {
-      ADD_FAILURE() << model.error().message;
+    const Result<TextSide> text = TextSide::load(model_at(pair.dir() / "backbone"));
+    if (!text) {
+      ADD_FAILURE() << text.error().message;
       return SamplingParams();
     }
-    return model->defaults.sampling;
+    return text->advised();
   };
   EXPECT_EQ(sampling(R"({"temperature": 0.7, "top_k": 64, "top_p": 0.95, "suppress_tokens": [5]})"),
             (SamplingParams{.temperature = 0.7f, .top_k = 64, .top_p = 0.95f, .suppress_tokens = {5}}));
   EXPECT_EQ(sampling("{}"), SamplingParams{.temperature = 1}) << "vLLM's, where it is silent";
   pair.write("backbone/generation_config.json", R"({"top_p": 2})");
-  EXPECT_FALSE(load_served_model(pair.dir() / "backbone", "nano", {DraftPolicy::kFixed, 4}));
+  EXPECT_FALSE(TextSide::load(model_at(pair.dir() / "backbone")));
 }
 
 /// The endpoints over a cluster in this process, and what they report.
@@ -1093,13 +1094,16 @@ struct ReportingServer {
       start_threads(context, {.pair = nano_pair(), .weight_type = WeightType::kF32}).value();
   std::mutex mutex;
   std::vector<FinishedRequest> finished;
-  ApiServer api{
-      context,
-      load_served_model(nano_pair().backbone, "nano", {DraftPolicy::kFixed, 4}).value(),
-      {.coordinator = cluster->address(), .version = "test", .on_finished = [this](const FinishedRequest& facts) {
-         const std::lock_guard lock(mutex);
-         finished.push_back(facts);
-       }}};
+  ApiServer api{context,
+                TextSide::load(model_at(nano_pair().backbone)).value(),
+                {.coordinator = cluster->address(),
+                 .version = "test",
+                 .model = "nano",
+                 .draft_length = {DraftPolicy::kFixed, 4},
+                 .on_finished = [this](const FinishedRequest& facts) {
+                   const std::lock_guard lock(mutex);
+                   finished.push_back(facts);
+                 }}};
   const std::unique_ptr<HttpServer> http = started({.host = "127.0.0.1", .api_key = {}}, api.routes());
 };
 

@@ -8,6 +8,7 @@
 #include "common/model/config.h"
 #include "common/model/weights.h"
 #include "tests/support/cluster_fixtures.h"
+#include "tests/support/model_at.h"
 
 namespace outrider {
 namespace {
@@ -57,9 +58,9 @@ double donor_bytes_per_token(const PairFacts& facts) {
 // Rows of a forward pass do not depend on the rows beside them (docs/numerics.md), so this holds
 // for lossy weights too: not close, equal.
 TEST_P(Lossless, SpeculativeTokensEqualPlainOnes) {
-  const auto config = load_text_config(nano_pair().backbone);
+  const auto config = load_text_config(model_at(nano_pair().backbone));
   ASSERT_TRUE(config) << config.error().message;
-  const auto weights = open_weights(nano_pair().backbone, GetParam());
+  const auto weights = open_weights(model_at(nano_pair().backbone), GetParam());
   ASSERT_TRUE(weights) << weights.error().message;
   const PairFacts facts = pair_facts(*config, **weights);
   Client client = connect();

@@ -19,6 +19,7 @@
 #include "common/pair/pair_files.h"
 #include "tests/support/cluster_fixtures.h"
 #include "tests/support/gguf_writer.h"
+#include "tests/support/model_at.h"
 #include "tests/support/program.h"
 #include "tests/support/temporary_dir.h"
 
@@ -57,10 +58,10 @@ struct Numbers {
 
 Numbers numbers_of(const PairPaths& pair, WeightType type) {
   constexpr std::int64_t kRows = 13;  // past the windows of the small models, and no whole tile
-  auto backbone = Backbone::load(pair.backbone, type, kRows);
+  auto backbone = Backbone::load(model_at(pair.backbone), type, kRows);
   EXPECT_TRUE(backbone) << backbone.error().message;
   if (!backbone) return {};
-  auto assistant = Assistant::load(pair.assistant, (*backbone)->config(), (*backbone)->weights(), type);
+  auto assistant = Assistant::load(model_at(pair.assistant), (*backbone)->config(), (*backbone)->weights(), type);
   EXPECT_TRUE(assistant) << assistant.error().message;
   if (!assistant) return {};
   CounterRng rng(7);
@@ -243,25 +244,25 @@ const std::vector<BadPack> kBadPacks = {
      {"manifest.json", "\"zip\"", "outrider-pack"}},
     {"no_json",
      [](const fs::path& p) { std::ofstream(p / "manifest.json") << "{"; },
-     {"manifest.json", "wanted an object"}},
+     {"manifest.json", "wanted a JSON object"}},
     {"no_entries",
      [](const fs::path& p) { edit_manifest(p, [](json& m) { m.erase("entries"); }); },
-     {"manifest.json", "'entries'"}},
+     {"manifest.json", "entries is missing"}},
     {"offset_outside",
      [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["offset"] = 1u << 30; }); },
      {"manifest.json", "lies at 1073741824"}},
     {"offset_huge",
      [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["offset"] = UINT64_MAX - 63; }); },
-     {"manifest.json", "lies at 18446744073709551552"}},
+     {"manifest.json", "offset is 18446744073709551552"}},
     {"offset_odd",
      [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["offset"] = 65; }); },
      {"lies at 65", "multiple of 64"}},
     {"offset_negative",
      [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["offset"] = -64; }); },
-     {"'offset'", "-64"}},
+     {"offset is -64"}},
     {"size_text",
      [](const fs::path& p) { edit_manifest(p, [](json& m) { m["entries"][3]["size"] = "many"; }); },
-     {"'size'", "many"}},
+     {"size is \"many\""}},
     {"size_nested",
      [](const fs::path& p) {
        edit_manifest(p, [](json& m) {
@@ -270,12 +271,12 @@ const std::vector<BadPack> kBadPacks = {
          m["entries"][3]["size"] = std::move(deep);
        });
      },
-     {"'size'", "an array"}},
+     {"size is an array"}},
     {"shape_huge",
      [](const fs::path& p) { edit_manifest(p, [](json& m) {
                                m["entries"][3]["shape"] = {1ull << 40, 1ull << 40};
                              }); },
-     {"'shape'", "63 bits"}},
+     {"shape is an array of 2", "63 bits"}},
     {"future_version",
      [](const fs::path& p) {
        edit_manifest(p, [](json& m) {

@@ -1,6 +1,7 @@
 // Whatever way a text got into the caches, the model gives the same bits: in chunks, beside other
 // sessions, after drafts that were rejected; and a drafter that was sent the rows in pieces drafts the
 // same. Greedy losslessness is this and the verification rule (docs/numerics.md).
+#include "tests/support/model_at.h"
 #include "tests/support/test_pairs.h"
 
 namespace outrider {
@@ -166,8 +167,9 @@ void append(DonorReplica& replica, const Backbone& backbone, const KvCache& cach
 }
 
 TEST_P(ModelProperty, AReplicaFilledByDeltasDraftsAsOneFilledAtOnce) {
-  const auto weights = open_weights(in_source(GetParam().backbone), GetParam().type).value();
-  const auto assistant = Assistant::load(in_source(GetParam().assistant), config(), *weights, GetParam().type).value();
+  const auto weights = open_weights(model_at(in_source(GetParam().backbone)), GetParam().type).value();
+  const auto assistant =
+      Assistant::load(model_at(in_source(GetParam().assistant)), config(), *weights, GetParam().type).value();
   const std::int64_t window = drafter_window(config().sliding_window);
   for (std::uint64_t seed = 300; seed < 300 + seeds(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

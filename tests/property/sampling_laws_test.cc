@@ -9,6 +9,7 @@
 
 #include "common/kernels/ops.h"
 #include "common/sampling/sampler.h"
+#include "tests/support/model_at.h"
 #include "tests/support/test_pairs.h"
 
 namespace outrider {
@@ -45,8 +46,9 @@ Language make_language(std::int64_t vocab, std::uint64_t seed, float drafter_err
 Language make_nano_language(std::int64_t vocab) {
   const TestPair nano{"nano", "models/nano/backbone", "models/nano/assistant", WeightType::kF32};
   const auto backbone = load_backbone(nano, 16);
-  const auto weights = open_weights(in_source(nano.backbone), nano.type).value();
-  const auto assistant = Assistant::load(in_source(nano.assistant), backbone->config(), *weights, nano.type).value();
+  const auto weights = open_weights(model_at(in_source(nano.backbone)), nano.type).value();
+  const auto assistant =
+      Assistant::load(model_at(in_source(nano.assistant)), backbone->config(), *weights, nano.type).value();
   const float softcap = backbone->config().final_logit_softcapping;
   SamplingScratch scratch;
   KvCache cache = backbone->make_cache();

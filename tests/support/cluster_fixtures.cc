@@ -14,6 +14,7 @@
 
 #include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/tokenizer.h"
+#include "tests/support/model_at.h"
 
 namespace outrider {
 namespace {
@@ -93,7 +94,7 @@ Generate story_request(std::int64_t count, std::int32_t draft_length) {
 }
 
 std::string nano_text(std::span<const TokenId> tokens) {
-  static const Result<Tokenizer> tokenizer = Tokenizer::load(nano_pair().backbone / "tokenizer.json");
+  static const Result<Tokenizer> tokenizer = Tokenizer::load(model_at(nano_pair().backbone));
   StreamingDetokenizer detokenizer(tokenizer.value(), /*skip_special=*/true);
   std::string text;
   for (const TokenId token : tokens) text += detokenizer.push(token);

@@ -11,6 +11,7 @@
 #include "common/checkpoint/gguf_names.h"
 #include "common/model/config.h"
 #include "tests/support/ggml_blocks.h"
+#include "tests/support/model_at.h"
 
 namespace outrider {
 namespace fs = std::filesystem;
@@ -218,13 +219,13 @@ GgufWriter gguf_of(const fs::path& model_dir, const GgufOptions& options) {
   GgufWriter writer;
   if (assistant) {
     const std::string arch = "gemma4-assistant";
-    const AssistantConfig config = load_assistant_config(model_dir).value();
+    const AssistantConfig config = load_assistant_config(model_at(model_dir)).value();
     put_config(writer, arch, config.text);
     writer.u32(arch + ".embedding_length_out", config.backbone_hidden_size);
     writer.u32(arch + ".nextn_predict_layers", config.text.num_hidden_layers);
     if (config.use_ordered_embeddings) writer.u32(arch + ".masked_embedding.top_k", config.centroid_intermediate_top_k);
   } else {
-    put_config(writer, "gemma4", load_text_config(model_dir).value());
+    put_config(writer, "gemma4", load_text_config(model_at(model_dir)).value());
   }
   if (fs::exists(model_dir / "tokenizer.json")) put_tokenizer(writer, model_dir / "tokenizer.json");
   for (const TensorEntry& entry : checkpoint.tensors()) {

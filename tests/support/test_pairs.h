@@ -14,6 +14,7 @@
 #include "common/base/random.h"
 #include "common/model/assistant.h"
 #include "common/model/backbone.h"
+#include "tests/support/model_at.h"
 
 namespace outrider {
 
@@ -44,7 +45,7 @@ inline std::vector<TestPair> every_pair() {
 }
 
 inline std::unique_ptr<Backbone> load_backbone(const TestPair& pair, std::int64_t rows_max) {
-  return Backbone::load(in_source(pair.backbone), pair.type, rows_max).value();
+  return Backbone::load(model_at(in_source(pair.backbone)), pair.type, rows_max).value();
 }
 
 inline std::vector<TokenId> random_tokens(CounterRng& rng, std::int64_t count, const TextConfig& config) {

@@ -15,6 +15,7 @@
 
 #include "common/base/random.h"
 #include "common/tokenizer/chat_parser.h"
+#include "tests/support/model_at.h"
 #include "tests/support/temporary_dir.h"
 
 namespace outrider {
@@ -34,7 +35,7 @@ Json nano_json() {
 }
 
 const Tokenizer& nano() {
-  static const Tokenizer tokenizer = Tokenizer::load(kSource / "models/nano/backbone/tokenizer.json").value();
+  static const Tokenizer tokenizer = Tokenizer::load(model_at(kSource / "models/nano/backbone")).value();
   return tokenizer;
 }
 
@@ -421,7 +422,7 @@ TEST(ChatTemplate, IsRecognisedByWhatItsRevisionAdded) {
 class TemplateFolder : public testing::Test {
  protected:
   void write(const char* name, const std::string& text) { dir_.write(name, text); }
-  Result<ChatFormat> load() { return load_chat_format(dir_.path()); }
+  Result<ChatFormat> load() { return load_chat_format(model_at(dir_.path())); }
   TemporaryDir dir_;
 };
 
@@ -435,7 +436,7 @@ TEST_F(TemplateFolder, WithoutATemplateTheConfigSaysWhetherTheModelIsASmallOne) 
   write("config.json", R"({"hidden_size_per_layer_input": 0})");
   EXPECT_TRUE(load()->primes_empty_thought);
   EXPECT_EQ(load()->warning, "");
-  EXPECT_FALSE(load_chat_format(kSource / "models/nano/backbone")->primes_empty_thought);
+  EXPECT_FALSE(load_chat_format(model_at(kSource / "models/nano/backbone"))->primes_empty_thought);
 }
 
 TEST_F(TemplateFolder, TheTemplateIsInAFileOfItsOwnOrInTheTokenizersConfig) {
@@ -459,7 +460,7 @@ TEST_F(TemplateFolder, AnUnknownTemplateIsSaidSoOnce) {
   write("config.json", "{");
   const auto broken = load();
   ASSERT_FALSE(broken);
-  EXPECT_EQ(broken.error().message, (dir_ / "config.json").string() + ": not a JSON object");
+  EXPECT_EQ(broken.error().message, (dir_ / "config.json").string() + ": not JSON, wanted a JSON object");
 }
 
 // ---- parsing ----

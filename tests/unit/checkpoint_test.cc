@@ -15,7 +15,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "common/checkpoint/mapped_file.h"
+#include "common/base/files.h"
 #include "tests/support/temporary_dir.h"
 
 namespace outrider {

@@ -18,9 +18,11 @@
 #include "common/checkpoint/checkpoint.h"
 #include "common/checkpoint/gguf_names.h"
 #include "common/model/config.h"
+#include "common/model/generation_config.h"
 #include "common/tokenizer/tokenizer.h"
 #include "tests/support/ggml_blocks.h"
 #include "tests/support/gguf_writer.h"
+#include "tests/support/model_at.h"
 #include "tests/support/temporary_dir.h"
 
 namespace outrider {
@@ -192,6 +194,16 @@ void expect_same(const TextConfig& seen, const TextConfig& wanted, bool assistan
   }
 }
 
+/// What `load` reads of the model there.
+template <typename T>
+Result<T> load_from(const fs::path& path, Result<T> (*load)(const ModelFiles&)) {
+  ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(path));
+  return load(files);
+}
+Result<TextConfig> text_config(const fs::path& path) { return load_from(path, load_text_config); }
+Result<AssistantConfig> assistant_config(const fs::path& path) { return load_from(path, load_assistant_config); }
+Result<GenerationConfig> generation_config(const fs::path& path) { return load_from(path, load_generation_config); }
+
 /// Every model of the tests: folders with a config.json and weights.
 std::vector<fs::path> models(const char* part) {
   std::vector<fs::path> found = {kSource / "models/nano" / part};
@@ -206,9 +218,9 @@ TEST(GgufConfig, EqualsTheConfigOfEveryBackbone) {
   const TemporaryDir dir;
   for (const fs::path& model : models("backbone")) {
     SCOPED_TRACE(model);
-    const Result<TextConfig> wanted = load_text_config(model);
+    const Result<TextConfig> wanted = text_config(model);
     ASSERT_TRUE(wanted) << wanted.error().message;
-    const Result<TextConfig> seen = load_text_config(write_gguf(model, dir.path() / "model.gguf"));
+    const Result<TextConfig> seen = text_config(write_gguf(model, dir.path() / "model.gguf"));
     ASSERT_TRUE(seen) << seen.error().message;
     expect_same(*seen, *wanted, false);
     EXPECT_EQ(seen->notes, std::vector<std::string>());
@@ -219,8 +231,8 @@ TEST(GgufConfig, EqualsTheConfigOfEveryAssistant) {
   const TemporaryDir dir;
   for (const fs::path& model : models("assistant")) {
     SCOPED_TRACE(model);
-    const AssistantConfig wanted = load_assistant_config(model).value();
-    const Result<AssistantConfig> seen = load_assistant_config(write_gguf(model, dir.path() / "model.gguf"));
+    const AssistantConfig wanted = assistant_config(model).value();
+    const Result<AssistantConfig> seen = assistant_config(write_gguf(model, dir.path() / "model.gguf"));
     ASSERT_TRUE(seen) << seen.error().message;
     expect_same(seen->text, wanted.text, true);
     EXPECT_EQ(seen->backbone_hidden_size, wanted.backbone_hidden_size);
@@ -235,17 +247,17 @@ TEST(GgufConfig, EqualsTheConfigOfEveryAssistant) {
 /// The config of the e4b golden's GGUF after a change.
 Result<TextConfig> edited(const std::function<void(GgufWriter&)>& edit) {
   const TemporaryDir dir;
-  return load_text_config(write_gguf(kSource / "tests/goldens/e4b/backbone", dir.path() / "model.gguf",
-                                     {.type = DType::kF32, .edit = edit}));
+  return text_config(write_gguf(kSource / "tests/goldens/e4b/backbone", dir.path() / "model.gguf",
+                                {.type = DType::kF32, .edit = edit}));
 }
 Result<AssistantConfig> edited_assistant(const std::function<void(GgufWriter&)>& edit) {
   const TemporaryDir dir;
-  return load_assistant_config(write_gguf(kSource / "tests/goldens/e4b/assistant", dir.path() / "model.gguf",
-                                          {.type = DType::kF32, .edit = edit}));
+  return assistant_config(write_gguf(kSource / "tests/goldens/e4b/assistant", dir.path() / "model.gguf",
+                                     {.type = DType::kF32, .edit = edit}));
 }
 
 TEST(GgufConfig, TensorsOverruleTheMetadataAndANoteSaysSo) {
-  const TextConfig wanted = load_text_config(kSource / "tests/goldens/e4b/backbone").value();
+  const TextConfig wanted = text_config(kSource / "tests/goldens/e4b/backbone").value();
   struct Lie {
     const char* key;
     std::int64_t said;
@@ -283,7 +295,7 @@ TEST(GgufConfig, TensorsOverruleTheMetadataAndANoteSaysSo) {
 }
 
 TEST(GgufConfig, ReadsTheOtherSpellings) {
-  const TextConfig wanted = load_text_config(kSource / "tests/goldens/e4b/backbone").value();
+  const TextConfig wanted = text_config(kSource / "tests/goldens/e4b/backbone").value();
   const Result<TextConfig> period = edited([](GgufWriter& w) { w.u32("gemma4.attention.sliding_window_pattern", 4); });
   ASSERT_TRUE(period) << period.error().message;
   expect_same(*period, wanted, false);
@@ -420,8 +432,8 @@ TEST(GgufConfig, AnAssistantIsNoBackbone) {
   const TemporaryDir dir;
   const fs::path assistant = write_gguf(kNanoAssistant, dir.path() / "a.gguf"),
                  backbone = write_gguf(kNanoBackbone, dir.path() / "b.gguf");
-  expect_error(load_text_config(assistant), Errc::kUnsupported, "model_type is \"gemma4_assistant\"");
-  expect_error(load_assistant_config(backbone), Errc::kUnsupported, "model_type is \"gemma4_text\"");
+  expect_error(text_config(assistant), Errc::kUnsupported, "model_type is \"gemma4_assistant\"");
+  expect_error(assistant_config(backbone), Errc::kUnsupported, "model_type is \"gemma4_text\"");
 }
 
 // ---------------------------------------------------------------- where the file is found
@@ -432,9 +444,9 @@ TEST(FindGguf, TakesTheOneModelOfADirectoryAndItsOwnConfig) {
   dir.write("mmproj-model.gguf", "not looked at");
   dir.write("config.json", R"({"model_type": "gemma4"})");  // as some repositories of GGUF files have
   EXPECT_EQ(Checkpoint::open(dir.path()).value().tensors().size(), 197u + 1u);
-  EXPECT_EQ(load_text_config(dir.path()).value().hidden_size, 384);
-  EXPECT_EQ(load_eos_token_ids(dir.path()).value(), (std::vector<TokenId>{1, 106, 50}));
-  EXPECT_EQ(Tokenizer::load(dir.path()).value().vocab_size(), 8192);
+  EXPECT_EQ(text_config(dir.path()).value().hidden_size, 384);
+  EXPECT_EQ(generation_config(dir.path()).value().eos_token_ids, (std::vector<TokenId>{1, 106, 50}));
+  EXPECT_EQ(Tokenizer::load(model_at(dir.path())).value().vocab_size(), 8192);
 
   dir.write("other.gguf", "");
   expect_error(Checkpoint::open(dir.path()), Errc::kMismatch,
@@ -465,7 +477,7 @@ TEST(SplitGguf, ShardsAreOneModel) {
     const Result<Checkpoint> checkpoint = Checkpoint::open(path);
     ASSERT_TRUE(checkpoint) << checkpoint.error().message;
     EXPECT_TRUE(all_tensors(*checkpoint) == whole);
-    EXPECT_EQ(load_assistant_config(path).value().text.hidden_size, 192);
+    EXPECT_EQ(assistant_config(path).value().text.hidden_size, 192);
   }
 }
 
@@ -754,16 +766,17 @@ TEST(ParseGguf, NoChangedByteCrashes) {
 TEST(GgufTokens, EndsAreTheFilesOwnAndThoseKnownByTheirText) {
   const TemporaryDir dir;
   const auto ends = [&](const std::function<void(GgufWriter&)>& edit) {
-    return load_eos_token_ids(write_gguf(kNanoAssistant, dir.path() / "m.gguf", {.edit = edit}));
+    return generation_config(write_gguf(kNanoAssistant, dir.path() / "m.gguf", {.edit = edit}));
   };
-  EXPECT_EQ(ends({}).value(), (std::vector<TokenId>{1, 106, 50}));
-  EXPECT_EQ(ends([](GgufWriter& w) { w.u32("tokenizer.ggml.eot_token_id", 106); }).value(),
+  EXPECT_EQ(ends({}).value().eos_token_ids, (std::vector<TokenId>{1, 106, 50}));
+  EXPECT_EQ(ends([](GgufWriter& w) { w.u32("tokenizer.ggml.eot_token_id", 106); }).value().eos_token_ids,
             (std::vector<TokenId>{1, 106, 50}));
-  EXPECT_EQ(ends([](GgufWriter& w) { w.u32("tokenizer.ggml.eot_token_id", 7); }).value(),
+  EXPECT_EQ(ends([](GgufWriter& w) { w.u32("tokenizer.ggml.eot_token_id", 7); }).value().eos_token_ids,
             (std::vector<TokenId>{1, 7, 106, 50}));
-  EXPECT_EQ(
-      ends([](GgufWriter& w) { w.i32s("tokenizer.ggml.token_type", std::vector<std::int64_t>(8192, 1)); }).value(),
-      (std::vector<TokenId>{1}));
+  EXPECT_EQ(ends([](GgufWriter& w) { w.i32s("tokenizer.ggml.token_type", std::vector<std::int64_t>(8192, 1)); })
+                .value()
+                .eos_token_ids,
+            (std::vector<TokenId>{1}));
   expect_error(ends([](GgufWriter& w) { w.i32("tokenizer.ggml.eos_token_id", -1); }), Errc::kMalformed,
                "tokenizer.ggml.eos_token_id is -1, wanted a token id");
 }
@@ -771,25 +784,28 @@ TEST(GgufTokens, EndsAreTheFilesOwnAndThoseKnownByTheirText) {
 TEST(GgufTokens, SuppressedOnesComeFromEitherFormat) {
   const TemporaryDir dir;
   const auto of_gguf = [&](const std::function<void(GgufWriter&)>& edit) {
-    return load_suppress_tokens(write_gguf(kNanoAssistant, dir.path() / "m.gguf", {.edit = edit}));
+    return generation_config(write_gguf(kNanoAssistant, dir.path() / "m.gguf", {.edit = edit}));
   };
-  EXPECT_TRUE(of_gguf({}).value().empty());
+  EXPECT_TRUE(of_gguf({}).value().suppress_tokens.empty());
   EXPECT_EQ(of_gguf([](GgufWriter& w) {
               w.i32s("tokenizer.ggml.suppress_tokens", {5, 6});
-            }).value(),
+            })
+                .value()
+                .suppress_tokens,
             (std::vector<TokenId>{5, 6}));
   expect_error(of_gguf([](GgufWriter& w) { w.i32s("tokenizer.ggml.suppress_tokens", {-5}); }), Errc::kMalformed,
                "suppress_tokens is -5, wanted a token id");
 
   const TemporaryDir hugging_face;
-  EXPECT_TRUE(load_suppress_tokens(hugging_face.path()).value().empty());
+  EXPECT_TRUE(generation_config(hugging_face.path()).value().suppress_tokens.empty());
   const auto of_json = [&](const char* json) {
     hugging_face.write("generation_config.json", json);
-    return load_suppress_tokens(hugging_face.path());
+    return generation_config(hugging_face.path());
   };
-  EXPECT_EQ(of_json(R"({"suppress_tokens": [258882, 258883]})").value(), (std::vector<TokenId>{258882, 258883}));
-  EXPECT_TRUE(of_json(R"({"suppress_tokens": null})").value().empty());
-  EXPECT_TRUE(of_json(R"({"suppress_tokens": []})").value().empty());
+  EXPECT_EQ(of_json(R"({"suppress_tokens": [258882, 258883]})").value().suppress_tokens,
+            (std::vector<TokenId>{258882, 258883}));
+  EXPECT_TRUE(of_json(R"({"suppress_tokens": null})").value().suppress_tokens.empty());
+  EXPECT_TRUE(of_json(R"({"suppress_tokens": []})").value().suppress_tokens.empty());
   expect_error(of_json(R"({"suppress_tokens": ["a"]})"), Errc::kMalformed,
                "suppress_tokens is \"a\", wanted a token id");
 }
@@ -798,8 +814,8 @@ TEST(GgufTokens, SuppressedOnesComeFromEitherFormat) {
 
 TEST(GgufTokenizer, GivesTheIdsOfTheJsonOnEveryGoldenCase) {
   const TemporaryDir dir;
-  const Tokenizer json = Tokenizer::load(kNanoBackbone / "tokenizer.json").value();
-  const Result<Tokenizer> gguf = Tokenizer::load(write_gguf(kNanoBackbone, dir.path() / "m.gguf"));
+  const Tokenizer json = Tokenizer::load(model_at(kNanoBackbone)).value();
+  const Result<Tokenizer> gguf = Tokenizer::load(model_at(write_gguf(kNanoBackbone, dir.path() / "m.gguf")));
   ASSERT_TRUE(gguf) << gguf.error().message;
   ASSERT_EQ(gguf->vocab_size(), json.vocab_size());
   for (TokenId id = 0; id < json.vocab_size(); ++id) {

@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "common/model/generation_config.h"
+#include "tests/support/model_at.h"
 #include "tests/support/temporary_dir.h"
 
 namespace outrider {
@@ -60,7 +62,7 @@ using Sizes = std::vector<std::int64_t>;
 using Layers = std::vector<int>;
 
 TEST(TextConfig, ReadsNanoBackbone) {
-  const Result<TextConfig> loaded = load_text_config(kSource / "models/nano/backbone");
+  const Result<TextConfig> loaded = load_text_config(model_at(kSource / "models/nano/backbone"));
   ASSERT_TRUE(loaded) << loaded.error().message;
   const TextConfig& c = *loaded;
   EXPECT_EQ(c.model_type, "gemma4_text");
@@ -91,7 +93,7 @@ TEST(TextConfig, ReadsNanoBackbone) {
 }
 
 TEST(TextConfig, ReadsE4bGolden) {
-  const Result<TextConfig> c = load_text_config(kSource / "tests/goldens/e4b/backbone");
+  const Result<TextConfig> c = load_text_config(model_at(kSource / "tests/goldens/e4b/backbone"));
   ASSERT_TRUE(c) << c.error().message;
   EXPECT_EQ(head_dims(*c), (Sizes{16, 16, 16, 32, 16, 16, 16, 32}));
   EXPECT_EQ(donors(*c), (Layers{0, 1, 2, 3, 4, 4, 4, 3}));
@@ -99,7 +101,7 @@ TEST(TextConfig, ReadsE4bGolden) {
 }
 
 TEST(AssistantConfig, ReadsRealFiles) {
-  const Result<AssistantConfig> nano = load_assistant_config(kSource / "models/nano/assistant");
+  const Result<AssistantConfig> nano = load_assistant_config(model_at(kSource / "models/nano/assistant"));
   ASSERT_TRUE(nano) << nano.error().message;
   EXPECT_EQ(nano->backbone_hidden_size, 384);
   EXPECT_TRUE(nano->use_ordered_embeddings);
@@ -111,7 +113,7 @@ TEST(AssistantConfig, ReadsRealFiles) {
   EXPECT_EQ(nano->text.first_shared, 0);
   EXPECT_EQ(nano->text.last_owner(kFull), -1);
 
-  const Result<AssistantConfig> e4b = load_assistant_config(kSource / "tests/goldens/e4b/assistant");
+  const Result<AssistantConfig> e4b = load_assistant_config(model_at(kSource / "tests/goldens/e4b/assistant"));
   ASSERT_TRUE(e4b) << e4b.error().message;
   EXPECT_EQ(e4b->text.hidden_size, 32);
 }
@@ -425,9 +427,12 @@ TEST(AssistantConfig, RefusesBadFilesWithOneLine) {
 
 TEST(Config, MissingFilesAreNotFound) {
   const TemporaryDir dir;
-  EXPECT_EQ(load_text_config(dir.path()).error().code, Errc::kNotFound);
-  EXPECT_EQ(load_assistant_config(dir.path() / "nowhere").error().code, Errc::kNotFound);
-  EXPECT_NE(load_text_config(dir.path()).error().message.find("config.json"), std::string::npos);
+  EXPECT_EQ(load_text_config(model_at(dir.path())).error().code, Errc::kNotFound);
+  EXPECT_EQ(load_assistant_config(model_at(dir.path())).error().code, Errc::kNotFound);
+  EXPECT_NE(load_text_config(model_at(dir.path())).error().message.find("config.json"), std::string::npos);
+  const Result<ModelFiles> nowhere = ModelFiles::open(dir.path() / "nowhere");
+  EXPECT_EQ(nowhere.error().code, Errc::kNotFound);
+  EXPECT_EQ(nowhere.error().message, (dir.path() / "nowhere").string() + ": no such file or directory, wanted a model");
 }
 
 struct EosCase {
@@ -450,11 +455,12 @@ TEST(EosTokenIds, ComeFromTheFirstFileThatHasThem) {
     const TemporaryDir dir;
     if (c.generation_config != nullptr) dir.write("generation_config.json", c.generation_config);
     if (c.config != nullptr) dir.write("config.json", c.config);
-    const Result<std::vector<TokenId>> ids = load_eos_token_ids(dir.path());
-    ASSERT_TRUE(ids) << ids.error().message;
-    EXPECT_EQ(*ids, c.wanted);
+    const Result<GenerationConfig> config = load_generation_config(model_at(dir.path()));
+    ASSERT_TRUE(config) << config.error().message;
+    EXPECT_EQ(config->eos_token_ids, c.wanted);
   }
-  EXPECT_EQ(load_eos_token_ids(kSource / "models/nano/backbone").value(), (std::vector<TokenId>{1, 106}));
+  EXPECT_EQ(load_generation_config(model_at(kSource / "models/nano/backbone")).value().eos_token_ids,
+            (std::vector<TokenId>{1, 106}));
 }
 
 TEST(EosTokenIds, RefusesWhatIsNoTokenId) {
@@ -462,13 +468,13 @@ TEST(EosTokenIds, RefusesWhatIsNoTokenId) {
   for (const char* value : {"-1", "2147483648", "1.0", "\"1\"", "[]", "[1,null]", "[[1]]", "{}", "true"}) {
     SCOPED_TRACE(value);
     dir.write("generation_config.json", fmt::format(R"({{"eos_token_id":{}}})", value));
-    const Result<std::vector<TokenId>> ids = load_eos_token_ids(dir.path());
+    const Result<GenerationConfig> ids = load_generation_config(model_at(dir.path()));
     ASSERT_FALSE(ids);
     EXPECT_EQ(ids.error().code, Errc::kMalformed);
     EXPECT_NE(ids.error().message.find("eos_token_id is "), std::string::npos) << ids.error().message;
   }
   dir.write("generation_config.json", "[");
-  EXPECT_EQ(load_eos_token_ids(dir.path()).error().code, Errc::kMalformed);
+  EXPECT_EQ(load_generation_config(model_at(dir.path())).error().code, Errc::kMalformed);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "common/checkpoint/checkpoint.h"
 #include "common/model/backbone.h"
+#include "tests/support/model_at.h"
 
 namespace outrider {
 namespace {
@@ -51,8 +52,9 @@ class MoeLayer : public testing::TestWithParam<MoeGolden> {
     return *golden_.find(std::string("layers.") + GetParam().layer + "." + name);
   }
 
-  const TextConfig config_ = load_text_config(folder() / "backbone").value();
-  const std::shared_ptr<const WeightSource> weights_ = open_weights(folder() / "backbone", WeightType::kF32).value();
+  const TextConfig config_ = load_text_config(model_at(folder() / "backbone")).value();
+  const std::shared_ptr<const WeightSource> weights_ =
+      open_weights(model_at(folder() / "backbone"), WeightType::kF32).value();
   const Checkpoint golden_ = Checkpoint::open(folder() / "moe.safetensors").value();
   Workspace workspace_;
 };

@@ -1,13 +1,19 @@
-#include "common/model/gguf_config.h"
+#include "common/checkpoint/gguf_config.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "common/base/ids.h"
 
 namespace outrider {
 namespace {
@@ -23,7 +29,7 @@ class Translator {
  public:
   explicit Translator(const GgufModel& model) : model_(model), metadata_(model.metadata) {}
 
-  Result<GgufConfig> translate() {
+  Result<ModelText> translate() {
     ASSIGN_OR_RETURN(const std::string_view arch, metadata_.get<std::string_view>("general.architecture"));
     const bool assistant = arch == "gemma4-assistant";
     if (!assistant && arch != "gemma4") {
@@ -39,12 +45,12 @@ class Translator {
     if (model_.find("output.weight") != nullptr)
       notes_.push_back("output.weight is not used: the head is token_embd.weight");
     text_["model_type"] = "gemma4_text";
-    if (!assistant) return GgufConfig{text_.dump(), std::move(notes_)};
+    if (!assistant) return ModelText{text_.dump(), model_.file.string(), std::move(notes_)};
 
     json outer = {{"model_type", "gemma4_assistant"}};
     RETURN_IF_ERROR(read_assistant(outer));
     outer["text_config"] = std::move(text_);
-    return GgufConfig{outer.dump(), std::move(notes_)};
+    return ModelText{outer.dump(), model_.file.string(), std::move(notes_)};
   }
 
  private:
@@ -341,8 +347,52 @@ class Translator {
   std::optional<std::int64_t> full_head_dim_, sliding_head_dim_;
 };
 
+/// A token id of the metadata.
+Result<TokenId> to_token_id(const GgufMetadata& metadata, std::string_view key, std::int64_t id) {
+  if (0 <= id && id <= std::numeric_limits<TokenId>::max()) return static_cast<TokenId>(id);
+  return Error{Errc::kMalformed, fmt::format("{}: {} is {}, wanted a token id", metadata.file().string(), key, id)};
+}
+
+Result<std::vector<TokenId>> eos_token_ids(const GgufMetadata& metadata) {
+  std::vector<TokenId> ids;
+  const auto add = [&ids](TokenId id) {
+    if (std::ranges::find(ids, id) == ids.end()) ids.push_back(id);
+  };
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
+    ASSIGN_OR_RETURN(const auto stated, metadata.find<std::int64_t>(key));
+    if (!stated) continue;
+    ASSIGN_OR_RETURN(const TokenId id, to_token_id(metadata, key, *stated));
+    add(id);
+  }
+  // The file has room for one or two; the model's other ends are found by their texts.
+  ASSIGN_OR_RETURN(const auto tokens, metadata.find<std::vector<std::string_view>>("tokenizer.ggml.tokens"));
+  ASSIGN_OR_RETURN(const auto types, metadata.find<std::vector<std::int64_t>>("tokenizer.ggml.token_type"));
+  if (tokens && types && tokens->size() == types->size()) {
+    for (const std::string_view end : {"<turn|>", "<|tool_response>"}) {
+      const auto at = static_cast<std::size_t>(std::ranges::find(*tokens, end) - tokens->begin());
+      constexpr std::int64_t kControl = 3, kUserDefined = 4;  // the second, so that llama.cpp prints them
+      const bool marked = at < tokens->size() && ((*types)[at] == kControl || (*types)[at] == kUserDefined);
+      if (marked) add(static_cast<TokenId>(at));
+    }
+  }
+  return ids;
+}
+
 }  // namespace
 
-Result<GgufConfig> gguf_config(const GgufModel& model) { return Translator(model).translate(); }
+Result<ModelText> gguf_config(const GgufModel& model) { return Translator(model).translate(); }
+
+Result<ModelText> gguf_generation_config(const GgufMetadata& metadata) {
+  json config = json::object();
+  ASSIGN_OR_RETURN(const std::vector<TokenId> ends, eos_token_ids(metadata));
+  if (!ends.empty()) config["eos_token_id"] = ends;
+  constexpr std::string_view kSuppressed = "tokenizer.ggml.suppress_tokens";
+  ASSIGN_OR_RETURN(const auto suppressed, metadata.find<std::vector<std::int64_t>>(kSuppressed));
+  for (const std::int64_t id : suppressed.value_or(std::vector<std::int64_t>())) {
+    ASSIGN_OR_RETURN(const TokenId token, to_token_id(metadata, kSuppressed, id));
+    config["suppress_tokens"].push_back(token);
+  }
+  return ModelText{config.dump(2), metadata.file().string()};
+}
 
 }  // namespace outrider

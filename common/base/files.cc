@@ -1,6 +1,7 @@
-#include "common/checkpoint/mapped_file.h"
+#include "common/base/files.h"
 
 #include <cerrno>
+#include <fstream>
 #include <system_error>
 #include <utility>
 
@@ -54,6 +55,24 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+Result<std::string> read_text(const std::filesystem::path& path) {
+  constexpr std::size_t kBytesMax = 100'000'000;  // The largest, a tokenizer.json, has a third of it.
+  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
+  if (file.bytes().size() > kBytesMax) {
+    return Error{Errc::kOutOfRange,
+                 fmt::format("{}: {} bytes long, wanted at most {}", path.string(), file.bytes().size(), kBytesMax)};
+  }
+  return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+}
+
+Result<void> write_text(const std::filesystem::path& path, std::string_view text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) return Error{Errc::kIo, fmt::format("{}: cannot be written", path.string())};
+  return {};
 }
 
 }  // namespace outrider

@@ -1,0 +1,126 @@
+#include "common/base/json_fields.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace outrider {
+using nlohmann::json;
+
+std::string show(const json& value) {
+  constexpr std::size_t kBytesMax = 80;
+  if (value.is_structured()) return fmt::format("an {} of {}", value.type_name(), value.size());
+  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+  if (text.size() > kBytesMax) text = text.substr(0, kBytesMax) + "...";
+  return text;
+}
+
+const json& member(const json& object, const char* key) {
+  static const json kNull;
+  if (!object.is_object()) return kNull;
+  const auto found = object.find(key);
+  return found == object.end() ? kNull : *found;
+}
+
+Result<json> parse_json_object(std::string_view text, std::string_view file, std::size_t bytes_max) {
+  if (text.size() > bytes_max) {
+    return Error{Errc::kOutOfRange, fmt::format("{}: {} bytes long, wanted at most {}", file, text.size(), bytes_max)};
+  }
+  json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (parsed.is_object()) return parsed;
+  return Error{Errc::kMalformed, fmt::format("{}: {}, wanted a JSON object", file,
+                                             parsed.is_discarded() ? "not JSON" : "is " + show(parsed))};
+}
+
+void FirstError::set(Errc code, std::string_view problem) {
+  if (!error) error = Error{code, fmt::format("{}: {}", file, problem)};
+}
+
+const json* JsonFields::find(const char* key) const {
+  const json& value = member(object_, key);
+  return value.is_null() ? nullptr : &value;
+}
+
+void JsonFields::fail(Errc code, const char* key, const json& seen, std::string_view wanted) const {
+  first_error_.set(code, fmt::format("{}{} is {}, wanted {}", prefix_, key, show(seen), wanted));
+}
+
+void JsonFields::wrong(const char* key, std::string_view wanted) const {
+  const json* const seen = find(key);
+  if (seen != nullptr) return fail(Errc::kMalformed, key, *seen, wanted);
+  first_error_.set(Errc::kMalformed, fmt::format("{}{} is missing, wanted {}", prefix_, key, wanted));
+}
+
+std::int64_t JsonFields::integer(const char* key, std::optional<std::int64_t> fallback, std::int64_t low,
+                                 std::int64_t high) const {
+  const json* const value = find(key);
+  if (value == nullptr && fallback) return *fallback;
+  // An unsigned value beyond the signed range is out of our range too.
+  const bool fits = value != nullptr && value->is_number_integer() &&
+                    !(value->is_number_unsigned() && value->get<std::uint64_t>() > static_cast<std::uint64_t>(high)) &&
+                    low <= value->get<std::int64_t>() && value->get<std::int64_t>() <= high;
+  if (fits) return value->get<std::int64_t>();
+  wrong(key, fmt::format("a whole number from {} to {}", low, high));
+  return fallback.value_or(low);
+}
+
+double JsonFields::number(const char* key, std::optional<double> fallback, double low, double high) const {
+  const json* const value = find(key);
+  if (value == nullptr && fallback) return *fallback;
+  const double x = value != nullptr && value->is_number() ? value->get<double>() : low - 1;
+  if (low <= x && x <= high) return x;
+  wrong(key, fmt::format("a number from {} to {}", low, high));
+  return fallback.value_or(low);
+}
+
+bool JsonFields::boolean(const char* key, std::optional<bool> fallback) const {
+  const json* const value = find(key);
+  if (value != nullptr && value->is_boolean()) return value->get<bool>();
+  if (value != nullptr || !fallback) wrong(key, "true or false");
+  return fallback.value_or(false);
+}
+
+std::string JsonFields::text(const char* key) const {
+  const json* const value = find(key);
+  if (value != nullptr && value->is_string()) return value->get<std::string>();
+  wrong(key, "a string");
+  return {};
+}
+
+std::string JsonFields::choice(const char* key, std::optional<std::string> fallback,
+                               std::initializer_list<const char*> allowed) const {
+  const json* const value = find(key);
+  if (value == nullptr && fallback) return *fallback;
+  const std::string wanted = fmt::format("{}", fmt::join(allowed, " or "));
+  if (value == nullptr || !value->is_string()) {
+    wrong(key, wanted);
+  } else if (std::ranges::find(allowed, value->get_ref<const std::string&>()) != allowed.end()) {
+    return value->get<std::string>();
+  } else {
+    fail(Errc::kUnsupported, key, *value, wanted);
+  }
+  return fallback.value_or("");
+}
+
+void JsonFields::only(const char* key, bool wanted) const {
+  if (boolean(key, wanted) != wanted) fail(Errc::kUnsupported, key, !wanted, wanted ? "true" : "false");
+}
+
+JsonFields JsonFields::object(const char* key) const {
+  static const json kEmpty = json::object();
+  const json* const value = find(key);
+  if (value != nullptr && !value->is_object()) fail(Errc::kMalformed, key, *value, "an object");
+  return {value != nullptr && value->is_object() ? *value : kEmpty, fmt::format("{}{}.", prefix_, key), first_error_};
+}
+
+const json& JsonFields::array(const char* key) const {
+  static const json kEmpty = json::array();
+  const json* const value = find(key);
+  if (value != nullptr && value->is_array()) return *value;
+  wrong(key, "an array");
+  return kEmpty;
+}
+
+}  // namespace outrider

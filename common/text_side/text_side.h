@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/result.h"
+#include "common/checkpoint/model_files.h"
+#include "common/model/generation_config.h"
+#include "common/sampling/params.h"
+#include "common/tokenizer/chat_format.h"
+#include "common/tokenizer/tokenizer.h"
+
+namespace outrider {
+
+/// What a client must know of the model behind its coordinator: nothing of the weights. Immutable, so any thread.
+struct TextSide {
+  /// @return kNotFound for a model without a tokenizer; kMalformed, kUnsupported or kIo for a file that is there and
+  ///   cannot be used; kInvalidArgument for advice on sampling that no sampler can follow.
+  static Result<TextSide> load(const ModelFiles& files);
+
+  /// Ids after which the model has nothing more to say.
+  const std::vector<TokenId>& stop_ids() const { return generation.eos_token_ids; }
+  /// The most probable token always, but for those that are never chosen.
+  SamplingParams greedy() const { return {.suppress_tokens = generation.suppress_tokens}; }
+  /// As the checkpoint's makers advise; where they are silent, as vLLM does.
+  SamplingParams advised() const;
+
+  Tokenizer tokenizer;
+  ChatFormat chat_format;
+  GenerationConfig generation;
+  std::int64_t context_max = 0, vocab_size = 0;  ///< 0 for a model without a config.json
+};
+
+}  // namespace outrider
