@@ -75,9 +75,7 @@ void add_role_commands(CLI::App& app) {
     flags->threads = threads;
     flags->model.add_to(*command);
     command->add_option("--join", flags->join, "The coordinator's address, tcp://HOST:PORT")->required();
-    command->add_option("--threads", flags->threads, "Threads of a forward pass; 0: every core")
-        ->check(CLI::Range(0, kThreadsMax))
-        ->capture_default_str();
+    add_threads(*command, flags->threads);
     return std::pair(command, flags);
   };
   const auto [verifier, verifier_flags] = add_worker("verifier", "Verify drafts with the full backbone", 0);
