@@ -4,6 +4,7 @@
 #include <stop_token>
 #include <string>
 
+#include "common/base/option.h"
 #include "common/kernels/linear.h"
 #include "common/protocol/drafter_core.h"
 #include "common/transport/endpoint.h"
@@ -11,13 +12,22 @@
 namespace outrider {
 
 struct DrafterOptions {
-  std::filesystem::path assistant;
-  std::filesystem::path backbone;  ///< the target's checkpoint: config and embedding table only are read
+  std::filesystem::path assistant = {};
+  std::filesystem::path backbone = {};  ///< the target's checkpoint: config and embedding table only are read
   WeightType weight_type = WeightType::kBf16;
-  int threads = 1;  ///< small layers are faster on one thread (design/onednn.md section 8)
-  std::string join;
-  DrafterConfig core;
+  std::string join = {};  ///< the coordinator's address
+  int threads = 1;        ///< of a forward pass: small layers are faster on one; 0: every core
+  DrafterConfig core = {};
 };
+
+template <class Visitor>
+void declare_options(Visitor&& visit, DrafterOptions& options) {
+  visit(OptionInfo{.name = "--threads",
+                   .help = "Threads of the assistant's forward pass; 0: every core",
+                   .min = 0,
+                   .max = kThreadsMax},
+        options.threads);
+}
 
 /// Loads the assistant, joins the coordinator and drafts until `stop` (then Ok) or until it cannot
 /// start or is refused (then the reason). A draft takes milliseconds, so it runs in the loop.

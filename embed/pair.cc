@@ -24,8 +24,9 @@ Result<std::shared_ptr<Pair>> Pair::open_local(const PairPaths& paths, WeightTyp
   const bool drafter = !paths.assistant.empty();
   ASSIGN_OR_RETURN(
       ClusterClient started,
-      connect_or_start(pair->context_, /*connect=*/"",
-                       {.pair = paths, .weight_type = type, .verifier_threads = threads, .drafter = drafter}));
+      connect_or_start(
+          pair->context_, /*connect=*/"",
+          {.pair = paths, .weight_type = type, .with_drafter = drafter, .verifier = {.threads = threads}}));
   pair->cluster_ = std::move(started.cluster);
   pair->address_ = pair->cluster_->address();
   return pair;

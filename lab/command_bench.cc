@@ -23,10 +23,11 @@ namespace {
 struct BenchFlags {
   ModelFlags model;
   ReportFlags report;
-  int threads = 0, repeat = 3;
+  VerifierOptions verifier;
+  int repeat = 3;
   std::int64_t max_tokens = 96;
   std::vector<std::string> draft_lengths = {"1", "2", "4", "8", "auto"};
-  std::vector<double> round_trips_ms, synthetic_acceptance;
+  std::vector<double> round_trips_ms;
   std::vector<std::string> prompts{kDemoPrompts.begin(), kDemoPrompts.begin() + kFewPrompts};
   bool processes = false;
 };
@@ -108,7 +109,7 @@ void measure(Run& run, const Asker& asker, const std::vector<Question>& prompts,
     for (std::size_t p = 0; p < prompts.size(); ++p) {
       const std::vector<TokenId> alone = asker.ask(prompts[p], {}, run.plain),
                                  drafted = asker.ask(prompts[p], run.wanted, run.speculative);
-      if (flags.synthetic_acceptance.empty() && alone != drafted) {
+      if (flags.verifier.synthetic_acceptance.empty() && alone != drafted) {
         throw std::runtime_error(fmt::format("'{}': speculative and plain tokens differ at draft length {}",
                                              flags.prompts[p], run.draft_length));
       }
@@ -126,9 +127,8 @@ void bench_pair(const BenchFlags& flags) {
   const bool linked = !flags.round_trips_ms.empty();
   ClusterOptions options{.pair = pair,
                          .weight_type = flags.model.weight_type(pair),
-                         .verifier_threads = flags.threads,
                          .processes = flags.processes || linked,
-                         .synthetic_acceptance = flags.synthetic_acceptance};
+                         .verifier = flags.verifier};
   std::unique_ptr<LinkEmulator> link;
   if (linked) {
     options.drafter_route = [&](const std::string& coordinator) -> Result<std::string> {
@@ -138,7 +138,7 @@ void bench_pair(const BenchFlags& flags) {
   }
   ClusterClient cluster = or_throw(connect_or_start(context, /*connect=*/"", options));
   // Noise does not end by itself: every answer has the same length.
-  const Asker asker(cluster.client, pair, flags.max_tokens, /*endless=*/!flags.synthetic_acceptance.empty());
+  const Asker asker(cluster.client, pair, flags.max_tokens, /*endless=*/!flags.verifier.synthetic_acceptance.empty());
 
   std::vector<Run> runs;
   for (const double round_trip_ms : linked ? flags.round_trips_ms : std::vector<double>{0}) {
@@ -164,10 +164,11 @@ void bench_pair(const BenchFlags& flags) {
                 {"dtype", to_string(options.weight_type)},
                 {"read_bandwidth_gb_s", bandwidth},
                 {"processes", options.processes ? 3 : 1},
-                {"synthetic", !flags.synthetic_acceptance.empty()},
+                {"synthetic", !flags.verifier.synthetic_acceptance.empty()},
                 {"runs", rows}};
-  report.add(machine_row(thread_count(flags.threads)));
-  if (!flags.synthetic_acceptance.empty()) report.push_back({"synthetic_acceptance", flags.synthetic_acceptance});
+  report.add(machine_row(thread_count(flags.verifier.threads)));
+  if (!flags.verifier.synthetic_acceptance.empty())
+    report.push_back({"synthetic_acceptance", flags.verifier.synthetic_acceptance});
   if (!errors.empty()) report.push_back({"median_prediction_error", median(errors)});
   write_report(flags.report, report, key_lines(report) + table(rows));
 }
@@ -181,7 +182,6 @@ void add_bench_command(CLI::App& app) {
   CLI::App* command = bench->add_subcommand("pair", "Plain and speculative decoding side by side");
   auto flags = std::make_shared<BenchFlags>();
   flags->model.add_to(*command);
-  add_threads(*command, flags->threads);
   command->add_option("--draft-lengths", flags->draft_lengths, "Draft lengths or policies, one run each")
       ->delimiter(',')
       ->check(check_draft_length)
@@ -191,7 +191,6 @@ void add_bench_command(CLI::App& app) {
                    "Round trips between drafter and coordinator, ms, emulated; one set of runs each, over TCP")
       ->delimiter(',')
       ->check(CLI::Range(0.0, 10000.0));
-  add_synthetic_acceptance(*command, flags->synthetic_acceptance);
   command->add_option("--prompt", flags->prompts, "User messages (default: five kinds of text)");
   command->add_option("--max-tokens", flags->max_tokens, "Longest answer")
       ->check(CLI::Range(1, 1 << 20))

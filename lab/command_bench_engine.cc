@@ -37,7 +37,8 @@ struct ShapeFlags {
   ReportFlags report;
   std::string shape = "e4b", dtype = "int4";
   Position context = 128;
-  int layers = 0, threads = 0;
+  int layers = 0;
+  VerifierOptions verifier;
 
   void add_to(CLI::App& command) {
     command.add_option("--shape", shape, published_names() + ", or nano")->capture_default_str();
@@ -50,7 +51,7 @@ struct ShapeFlags {
                     "Layers of the backbone, in the published pattern; 0: all. Results are of these layers, not scaled")
         ->check(CLI::Range(0, 1024))
         ->capture_default_str();
-    add_threads(command, threads);
+    add_node_options(command, verifier, [](const OptionInfo& info) { return info.of_cluster; });
     report.add_to(command);
   }
   ShapeModels models() const { return shape_models(shape, or_throw(parse_weight_type(dtype)), layers); }
@@ -63,7 +64,7 @@ Row subject(const ShapeFlags& flags, const ShapeModels& models) {
              {"layers", models.backbone_config.num_hidden_layers},
              {"layers_of_shape", models.layers_of_shape},
              {"context", flags.context}};
-  row.add(machine_row(thread_count(flags.threads)));
+  row.add(machine_row(thread_count(flags.verifier.threads)));
   return row;
 }
 
@@ -200,7 +201,7 @@ double prefill_tok_s(Backbone& backbone, std::int64_t length, int repeat) {
 void bench_engine(const EngineFlags& flags) {
   init_logging("outrider", "warn");
   const ShapeModels models = flags.shape.models();
-  omp_set_num_threads(thread_count(flags.shape.threads));
+  omp_set_num_threads(thread_count(flags.shape.verifier.threads));
   std::vector<std::int64_t> counts = flags.rows;
   counts.push_back(1);  // what the others are set beside
   std::sort(counts.begin(), counts.end());
@@ -336,7 +337,7 @@ void bench_speculative(SpeculativeFlags flags) {
   init_logging("outrider", "warn");
   flags.settle();
   const ShapeModels models = flags.shape.models();
-  const int threads = thread_count(flags.shape.threads);
+  const int threads = thread_count(flags.shape.verifier.threads);
   omp_set_num_threads(threads);
   const std::unique_ptr<Backbone> backbone = models.backbone(kPrefillChunk);
   const std::unique_ptr<Assistant> assistant = on_draft_threads(threads, [&] { return models.assistant(); });

@@ -18,9 +18,6 @@
 #include <fmt/ranges.h>
 
 #include "common/base/time.h"
-#include "coordinator-node/coordinator_node.h"
-#include "drafter-node/drafter_node.h"
-#include "verifier-node/verifier_node.h"
 
 namespace outrider {
 namespace {
@@ -36,35 +33,27 @@ class ThreadCluster final : public Cluster {
     static std::atomic<int> count = 0;
     const std::string name = fmt::format("inproc://outrider-{}", count++);
     std::promise<std::string> listening;
+    options_.coordinator.listen = name;
     launch(failure_, [&](std::stop_token stop) {
-      Result<void> result =
-          run_coordinator(context_, {.listen = name, .rejection_log = options_.rejection_log, .core = {.instance = 0}},
-                          stop, [&](const std::string& address) { listening.set_value(address); });
+      Result<void> result = run_coordinator(context_, options_.coordinator, stop,
+                                            [&](const std::string& address) { listening.set_value(address); });
       if (!result) listening.set_value(name);
       return result;
     });
     address_ = listening.get_future().get();
     RETURN_IF_ERROR(check());
-    launch(failure_, [this](std::stop_token stop) {
-      return run_verifier(context_,
-                          {.backbone = options_.pair.backbone,
-                           .weight_type = options_.weight_type,
-                           .threads = options_.verifier_threads,
-                           .join = address_,
-                           .synthetic_acceptance = options_.synthetic_acceptance,
-                           .core = {}},
-                          stop);
-    });
-    if (!options_.drafter) return {};
-    launch(drafter_failure_, [this](std::stop_token stop) {
-      return run_drafter(context_,
-                         {.assistant = options_.pair.assistant,
-                          .backbone = options_.pair.backbone,
-                          .weight_type = options_.weight_type,
-                          .join = address_,
-                          .core = {}},
-                         stop);
-    });
+    VerifierOptions& verifier = options_.verifier;
+    verifier.backbone = options_.pair.backbone;
+    verifier.weight_type = options_.weight_type;
+    verifier.join = address_;
+    launch(failure_, [this](std::stop_token stop) { return run_verifier(context_, options_.verifier, stop); });
+    if (!options_.with_drafter) return {};
+    DrafterOptions& drafter = options_.drafter;
+    drafter.assistant = options_.pair.assistant;
+    drafter.backbone = options_.pair.backbone;
+    drafter.weight_type = options_.weight_type;
+    drafter.join = address_;
+    launch(drafter_failure_, [this](std::stop_token stop) { return run_drafter(context_, options_.drafter, stop); });
     return {};
   }
 
@@ -97,6 +86,11 @@ class ThreadCluster final : public Cluster {
   std::vector<std::jthread> threads_;               // last: they use the others
 };
 
+/// An option's value as an argument; "": none.
+std::string argument(std::int64_t value) { return std::to_string(value); }
+std::string argument(const std::filesystem::path& value) { return value.string(); }
+std::string argument(const std::vector<double>& values) { return fmt::format("{}", fmt::join(values, ",")); }
+
 /// One child process of ours.
 struct Child {
   std::string role;
@@ -121,23 +115,16 @@ class ProcessCluster final : public Cluster {
   Result<void> start() {
     int out[2];
     if (pipe2(out, O_CLOEXEC) != 0) return Error{Errc::kIo, fmt::format("pipe: {}", std::strerror(errno))};
-    std::vector<std::string> coordinator = {"--listen", "tcp://127.0.0.1:*"};
-    if (!options_.rejection_log.empty())
-      coordinator.insert(coordinator.end(), {"--rejection-log", options_.rejection_log.string()});
-    RETURN_IF_ERROR(spawn("coordinator", std::move(coordinator), out[1]));
+    RETURN_IF_ERROR(spawn("coordinator", {"--listen", "tcp://127.0.0.1:*"}, options_.coordinator, out[1]));
     close(out[1]);
     address_ = read_line(out[0]);
     close(out[0]);
     if (address_.empty()) return Error{Errc::kPeerGone, "the coordinator process ended before it listened"};
     const std::string dtype = to_string(options_.weight_type);
-    std::vector<std::string> verifier = {"--join",  address_, "--backbone", options_.pair.backbone.string(),
-                                         "--dtype", dtype,    "--threads",  std::to_string(options_.verifier_threads)};
-    if (!options_.synthetic_acceptance.empty()) {
-      verifier.insert(verifier.end(),
-                      {"--synthetic-acceptance", fmt::format("{}", fmt::join(options_.synthetic_acceptance, ","))});
-    }
-    RETURN_IF_ERROR(spawn("verifier", std::move(verifier), -1));
-    if (!options_.drafter) return {};
+    RETURN_IF_ERROR(spawn("verifier",
+                          {"--join", address_, "--backbone", options_.pair.backbone.string(), "--dtype", dtype},
+                          options_.verifier, -1));
+    if (!options_.with_drafter) return {};
     std::string join = address_;
     if (options_.drafter_route) {
       ASSIGN_OR_RETURN(join, options_.drafter_route(address_));
@@ -145,7 +132,7 @@ class ProcessCluster final : public Cluster {
     return spawn(kDrafter,
                  {"--join", join, "--backbone", options_.pair.backbone.string(), "--assistant",
                   options_.pair.assistant.string(), "--dtype", dtype},
-                 -1);
+                 options_.drafter, -1);
   }
 
   const std::string& address() const override { return address_; }
@@ -173,8 +160,16 @@ class ProcessCluster final : public Cluster {
     return Error{Errc::kPeerGone, fmt::format("the {} process {} {}", child.role, how, info.si_status)};
   }
 
-  Result<void> spawn(const std::string& role, std::vector<std::string> arguments, int stdout_fd) {
+  /// @param arguments  what the declared options of the role do not say.
+  template <class Options>
+  Result<void> spawn(const std::string& role, std::vector<std::string> arguments, Options& options, int stdout_fd) {
     arguments.insert(arguments.begin(), {"outrider", role});
+    declare_options(
+        [&](const OptionInfo& info, const auto& value) {
+          if (const std::string text = argument(value); !text.empty())
+            arguments.insert(arguments.end(), {info.name, text});
+        },
+        options);
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
@@ -238,7 +233,7 @@ Result<ClusterClient> connect_or_start(TransportContext& context, const std::str
     RETURN_IF_ERROR(cluster->check());
     return cluster->check_drafter();
   };
-  if (cluster) RETURN_IF_ERROR(client.wait_for_workers(1, options.drafter ? 1 : 0, none_ended));
+  if (cluster) RETURN_IF_ERROR(client.wait_for_workers(1, options.with_drafter ? 1 : 0, none_ended));
   return ClusterClient{std::move(cluster), std::move(client)};
 }
 

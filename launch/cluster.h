@@ -10,21 +10,22 @@
 #include "common/pair/pair_files.h"
 #include "common/transport/client.h"
 #include "common/transport/endpoint.h"
+#include "coordinator-node/coordinator_node.h"
+#include "drafter-node/drafter_node.h"
+#include "verifier-node/verifier_node.h"
 
 namespace outrider {
-
-/// More than any machine has; OpenMP would try to start them all.
-inline constexpr int kThreadsMax = 1024;
 
 /// What the roles of one machine need to start.
 struct ClusterOptions {
   PairPaths pair;
   WeightType weight_type = WeightType::kBf16;
-  int verifier_threads = 0;  ///< 0: every core
-  bool drafter = true;
-  bool processes = false;                         ///< start_cluster(): each role a process of its own, over TCP
-  std::filesystem::path rejection_log = {};       ///< as CoordinatorOptions has it
-  std::vector<double> synthetic_acceptance = {};  ///< as VerifierOptions has it
+  bool with_drafter = true;
+  bool processes = false;  ///< start_cluster(): each role a process of its own, over TCP
+  // Addresses, models and weight type are filled in at the start.
+  CoordinatorOptions coordinator = {};
+  VerifierOptions verifier = {};
+  DrafterOptions drafter = {};
   /// start_processes(): where the drafter dials instead of the coordinator's address, which it gets.
   std::function<Result<std::string>(const std::string& coordinator)> drafter_route = {};
   std::string program = "/proc/self/exe";  ///< what start_processes() runs

@@ -37,86 +37,55 @@ void run_until_signal(Role role) {
 }  // namespace
 
 void add_role_commands(CLI::App& app) {
+  const auto every = [](const OptionInfo&) { return true; };
   {
     CLI::App* command = app.add_subcommand("coordinator", "Run the rounds: workers and clients connect here");
-    auto listen = std::make_shared<std::string>("tcp://127.0.0.1:7070");
-    auto policy_state = std::make_shared<std::string>();
-    auto rejection_log = std::make_shared<std::filesystem::path>();
-    command->add_option("--listen", *listen, "Address; port * takes a free one")->capture_default_str();
-    command->add_option("--policy-state", *policy_state,
-                        "File that keeps over restarts what the ucb1 and thompson policies learned");
-    add_rejection_log(*command, *rejection_log);
-    command->callback([listen, policy_state, rejection_log] {
+    auto options = std::make_shared<CoordinatorOptions>();
+    command->add_option("--listen", options->listen, "Address; port * takes a free one")->capture_default_str();
+    add_node_options(*command, *options, every);
+    command->callback([options] {
       init_logging("coordinator", "info");
       run_until_signal([&](std::stop_token stop) {
         TransportContext context;
-        return run_coordinator(context,
-                               {.listen = *listen,
-                                .policy_state = *policy_state,
-                                .rejection_log = *rejection_log,
-                                .core = {.instance = 0}},
-                               stop, [](const std::string& address) {
-                                 std::printf("%s\n", address.c_str());  // for scripts: where to join
-                                 std::fflush(stdout);
-                               });
+        return run_coordinator(context, *options, stop, [](const std::string& address) {
+          std::printf("%s\n", address.c_str());  // for scripts: where to join
+          std::fflush(stdout);
+        });
       });
     });
   }
-  struct WorkerFlags {
-    ModelFlags model;
-    std::string join;
-    int threads = 0;
-    std::int64_t memory_mib = 0;
-    std::vector<double> synthetic_acceptance;
-  };
-  const auto add_worker = [&](const char* name, const char* about, int threads) {
+  /// A worker's command. @param run  is given its options with the paths that the flags of the model say.
+  const auto add_worker = [&]<class Options>(const char* name, const char* about, Options, auto run) {
     CLI::App* command = app.add_subcommand(name, about);
-    auto flags = std::make_shared<WorkerFlags>();
-    flags->threads = threads;
+    struct Flags {
+      ModelFlags model;
+      Options options;
+    };
+    auto flags = std::make_shared<Flags>();
     flags->model.add_to(*command);
-    command->add_option("--join", flags->join, "The coordinator's address, tcp://HOST:PORT")->required();
-    add_threads(*command, flags->threads);
-    return std::pair(command, flags);
+    command->add_option("--join", flags->options.join, "The coordinator's address, tcp://HOST:PORT")->required();
+    add_node_options(*command, flags->options, every);
+    command->callback([flags, run, name] {
+      init_logging(name, "info");
+      run_until_signal([&](std::stop_token stop) {
+        TransportContext context;
+        const PairPaths pair = flags->model.pair();
+        flags->options.weight_type = flags->model.weight_type(pair);
+        return run(context, flags->options, pair, stop);
+      });
+    });
   };
-  const auto [verifier, verifier_flags] = add_worker("verifier", "Verify drafts with the full backbone", 0);
-  verifier
-      ->add_option("--memory", verifier_flags->memory_mib,
-                   "MiB for the K/V of all sessions; 0: three quarters of what is free once the model is loaded")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))
-      ->capture_default_str();
-  add_synthetic_acceptance(*verifier, verifier_flags->synthetic_acceptance);
-  verifier->callback([flags = verifier_flags] {
-    init_logging("verifier", "info");
-    run_until_signal([&](std::stop_token stop) {
-      TransportContext context;
-      const PairPaths pair = flags->model.pair();
-      return run_verifier(context,
-                          {.backbone = pair.backbone,
-                           .weight_type = flags->model.weight_type(pair),
-                           .threads = flags->threads,
-                           .join = flags->join,
-                           .kv_bytes_max = flags->memory_mib << 20,
-                           .synthetic_acceptance = flags->synthetic_acceptance,
-                           .core = {}},
-                          stop);
-    });
-  });
-  const auto [drafter, drafter_flags] = add_worker("drafter", "Draft with the assistant", 1);
-  drafter->callback([flags = drafter_flags] {
-    init_logging("drafter", "info");
-    run_until_signal([&](std::stop_token stop) {
-      TransportContext context;
-      const PairPaths pair = flags->model.pair();
-      return run_drafter(context,
-                         {.assistant = pair.assistant,
-                          .backbone = pair.backbone,
-                          .weight_type = flags->model.weight_type(pair),
-                          .threads = flags->threads,
-                          .join = flags->join,
-                          .core = {}},
-                         stop);
-    });
-  });
+  add_worker("verifier", "Verify drafts with the full backbone", VerifierOptions(),
+             [](TransportContext& context, VerifierOptions options, const PairPaths& pair, std::stop_token stop) {
+               options.backbone = pair.backbone;
+               return run_verifier(context, options, stop);
+             });
+  add_worker("drafter", "Draft with the assistant", DrafterOptions(),
+             [](TransportContext& context, DrafterOptions options, const PairPaths& pair, std::stop_token stop) {
+               options.backbone = pair.backbone;
+               options.assistant = pair.assistant;
+               return run_drafter(context, options, stop);
+             });
 }
 
 }  // namespace outrider

@@ -33,7 +33,6 @@ struct RunFlags {
   std::vector<std::string> stops;
   std::optional<std::int32_t> logprobs;
   DraftLengthFlag draft_length;
-  std::filesystem::path rejection_log;
   std::int64_t max_tokens = 256;
   ReportFlags report;
   bool raw = false, compare = false, no_verifier = false;
@@ -151,9 +150,8 @@ void run(const RunFlags& flags) {
     std::fprintf(stderr, "outrider: --no-verifier: all but the first token is the drafter's own, unverified\n");
 
   TransportContext context;
-  ClusterOptions cluster_options = flags.cluster.options(flags.model, pair, draft_length.length > 0);
-  cluster_options.rejection_log = flags.rejection_log;
-  ClusterClient cluster = or_throw(connect_or_start(context, flags.cluster.connect, cluster_options));
+  ClusterClient cluster = or_throw(connect_or_start(context, flags.cluster.connect,
+                                                    flags.cluster.options(flags.model, pair, draft_length.length > 0)));
   Client& client = cluster.client;
 
   Interrupt interrupt;
@@ -227,7 +225,6 @@ void add_run_command(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   flags->cluster.add_to(*command);
-  add_rejection_log(*command, flags->rejection_log)->excludes(command->get_option("--connect"));
   command->add_option("--stop", flags->stops, "End the answer before this text; may be given several times")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

@@ -27,7 +27,6 @@ struct ServeFlags {
   HttpOptions http{.host = "127.0.0.1", .port = 8000, .api_key = {}};
   DraftLengthFlag draft_length;
   int requests_max = 64;
-  std::filesystem::path rejection_log;
 };
 
 /// What clients call it, where nobody says: the directory of the pair, or of the backbone.
@@ -76,9 +75,8 @@ void serve(ServeFlags flags) {
   std::unique_ptr<Cluster> cluster;
   // A request may want drafts where --draft-length does not.
   const bool drafts_by_default = draft_length.length > 0;
-  ClusterOptions cluster_options =
+  const ClusterOptions cluster_options =
       flags.cluster.options(flags.model, pair, drafts_by_default || flags.model.has_assistant(pair));
-  cluster_options.rejection_log = flags.rejection_log;
   if (flags.cluster.connect.empty()) cluster = or_throw(start_cluster(context, cluster_options));
   ServerMetrics metrics;
   ApiServer api(context, std::move(model),
@@ -99,7 +97,7 @@ void serve(ServeFlags flags) {
   while (!interrupt.requested()) {
     if (cluster) {
       or_throw(cluster->check());
-      if (cluster_options.drafter) drafter.check(*cluster, api);
+      if (cluster_options.with_drafter) drafter.check(*cluster, api);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
@@ -131,7 +129,6 @@ void add_serve_command(CLI::App& app) {
       ->capture_default_str();
   flags->draft_length.add_to(*command);
   flags->cluster.add_to(*command);
-  add_rejection_log(*command, flags->rejection_log)->excludes(command->get_option("--connect"));
   command->callback([flags] { serve(*flags); });
 }
 

@@ -8,11 +8,13 @@
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <type_traits>
 #include <vector>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "common/base/option.h"
 #include "common/base/result.h"
 #include "common/checkpoint/pack.h"
 #include "common/kernels/linear.h"
@@ -172,14 +174,20 @@ inline std::string check_draft_length(const std::string& text) {
   return length ? std::string() : length.error().message;
 }
 
-/// --synthetic-acceptance, see VerifierOptions.
-inline void add_synthetic_acceptance(CLI::App& command, std::vector<double>& rates) {
-  command
-      .add_option(
-          "--synthetic-acceptance", rates,
-          "For measurements on random weights: a coin accepts at least 1, 2, ... drafts of a round at these rates")
-      ->delimiter(',')
-      ->check(CLI::Range(0.0, 1.0));
+/// Adds the options that a node declares.
+/// @param wanted  of an option: whether this command has it.
+template <class Options, class Wanted>
+void add_node_options(CLI::App& command, Options& options, Wanted wanted) {
+  declare_options(
+      [&]<typename T>(const OptionInfo& info, T& value) {
+        if (!wanted(info)) return;
+        CLI::Option* option = command.add_option(info.name, value, info.help);
+        if constexpr (std::is_integral_v<T>)
+          option->check(CLI::Range(static_cast<T>(info.min), static_cast<T>(info.max)))->capture_default_str();
+        if constexpr (std::is_same_v<T, std::vector<double>>)
+          option->delimiter(',')->check(CLI::Range(info.min, info.max));
+      },
+      options);
 }
 
 /// How long drafts are.
@@ -197,44 +205,36 @@ struct DraftLengthFlag {
   DraftLength value() const { return or_throw(parse_draft_length(text)); }
 };
 
-inline void add_threads(CLI::App& command, int& threads) {
-  command.add_option("--threads", threads, "Threads of a forward pass; 0: every core")
-      ->check(CLI::Range(0, kThreadsMax))
-      ->capture_default_str();
-}
-
 /// Where a command's coordinator is: elsewhere, or in a cluster of its own.
 struct ClusterFlags {
-  std::string connect;  ///< empty: its own
-  int threads = 0;
-  bool processes = false;
+  std::string connect;     ///< empty: its own
+  ClusterOptions cluster;  ///< of its own
 
   /// @param command  has ModelFlags already.
   void add_to(CLI::App& command) {
-    add_threads(command, threads);
-    command.add_flag("--processes", processes, "Start coordinator, verifier and drafter as processes, over TCP");
     auto* elsewhere = command.add_option("--connect", connect, "Use the coordinator at tcp://HOST:PORT");
-    // What its workers have chosen already.
-    for (const char* of_workers : {"--assistant", "--dtype", "--threads", "--processes"})
-      elsewhere->excludes(command.get_option(of_workers));
+    std::vector<std::string> chosen_there = {"--assistant", "--dtype", "--processes"};
+    const auto of_cluster = [&](const OptionInfo& info) {
+      if (info.of_cluster) chosen_there.push_back(info.name);
+      return info.of_cluster;
+    };
+    add_node_options(command, cluster.verifier, of_cluster);
+    add_node_options(command, cluster.drafter, of_cluster);
+    add_node_options(command, cluster.coordinator, of_cluster);
+    command.add_flag("--processes", cluster.processes,
+                     "Start coordinator, verifier and drafter as processes, over TCP");
+    for (const std::string& option : chosen_there) elsewhere->excludes(command.get_option(option));
   }
   /// Of its own.
   /// @param pair  model.pair()
-  ClusterOptions options(const ModelFlags& model, const PairPaths& pair, bool drafter) const {
-    return {.pair = pair,
-            .weight_type = model.weight_type(pair),
-            .verifier_threads = threads,
-            .drafter = drafter,
-            .processes = processes};
+  ClusterOptions options(const ModelFlags& model, const PairPaths& pair, bool with_drafter) const {
+    ClusterOptions options = cluster;
+    options.pair = pair;
+    options.weight_type = model.weight_type(pair);
+    options.with_drafter = with_drafter;
+    return options;
   }
 };
-
-/// --rejection-log, see CoordinatorOptions.
-inline CLI::Option* add_rejection_log(CLI::App& command, std::filesystem::path& file) {
-  return command.add_option("--rejection-log", file,
-                            "File to append a JSON line to for every round that loses a draft: which, where, and how "
-                            "far the drafter was off");
-}
 
 /// How this pair's prompts are written; says so where that is a guess.
 inline ChatFormat chat_format_of(const PairPaths& pair) {

@@ -38,7 +38,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   VerifierConfig config = options.core;
   config.capacity.kv_cost = engine.kv_cost();
   // The rest is for scratch, for messages under way and, on a machine of one's own, for the drafter.
-  config.capacity.kv_bytes_max = options.kv_bytes_max > 0 ? options.kv_bytes_max : available_memory_bytes() / 4 * 3;
+  config.capacity.kv_bytes_max = options.memory_mib > 0 ? options.memory_mib << 20 : available_memory_bytes() / 4 * 3;
   spdlog::info("event=kv_memory limit_mib={} session_mib_at_full_context={}", config.capacity.kv_bytes_max >> 20,
                config.capacity.kv_cost.bytes(facts.context_max) >> 20);
 

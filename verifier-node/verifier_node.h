@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/option.h"
 #include "common/kernels/linear.h"
 #include "common/protocol/verifier_core.h"
 #include "common/transport/endpoint.h"
@@ -13,16 +14,40 @@
 namespace outrider {
 
 struct VerifierOptions {
-  std::filesystem::path backbone;  ///< checkpoint directory
+  std::filesystem::path backbone = {};  ///< checkpoint directory
   WeightType weight_type = WeightType::kBf16;
-  int threads = 0;                ///< of the forward pass; 0: every core
-  std::string join;               ///< the coordinator's address
-  std::int64_t kv_bytes_max = 0;  ///< K/V of all sessions; 0: three quarters of what is free after loading
+  std::string join = {};        ///< the coordinator's address
+  int threads = 0;              ///< of the forward pass; 0: every core
+  std::int64_t memory_mib = 0;  ///< for the K/V of all sessions; 0: three quarters of what is free after loading
   /// For measurements on random weights: the chance that at least 1, 2, ... drafts of a round are accepted, by a coin
   /// instead of the rule (vLLM's synthetic mode). Empty: the rule. The text means nothing then.
   std::vector<double> synthetic_acceptance = {};
-  VerifierConfig core;  ///< what its capacity says of K/V is filled in once the model is there
+  VerifierConfig core = {};  ///< what its capacity says of K/V is filled in once the model is there
 };
+
+template <class Visitor>
+void declare_options(Visitor&& visit, VerifierOptions& options) {
+  visit(OptionInfo{.name = "--threads",
+                   .help = "Threads of the backbone's forward pass; 0: every core",
+                   .min = 0,
+                   .max = kThreadsMax,
+                   .of_cluster = true},
+        options.threads);
+  visit(
+      OptionInfo{.name = "--memory",
+                 .help = "MiB for the K/V of all sessions; 0: three quarters of what is free once the model is loaded",
+                 .min = 0,
+                 .max = 1 << 30},
+      options.memory_mib);
+  visit(
+      OptionInfo{.name = "--synthetic-acceptance",
+                 .help =
+                     "For measurements on random weights: a coin accepts at least 1, 2, ... drafts of a round at these "
+                     "rates",
+                 .min = 0,
+                 .max = 1},
+      options.synthetic_acceptance);
+}
 
 /// Loads the backbone, joins the coordinator and serves until `stop` (then Ok) or until it cannot
 /// start or is refused (then the reason). After `stop` it takes no new session and finishes those at

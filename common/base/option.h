@@ -1,0 +1,24 @@
+#pragma once
+
+#include <limits>
+
+namespace outrider {
+
+/// Of an option --threads: more than any machine has; OpenMP would try to start them all.
+inline constexpr int kThreadsMax = 1024;
+
+/// What people are told of a node's option. Each node declares its options once, beside their struct, with
+///
+///     template <class Visitor>
+///     void declare_options(Visitor& visit, XOptions& options) { visit(OptionInfo{...}, options.member); ... }
+///
+/// and from that come the command line of the role and of the commands that start a cluster, the arguments of a
+/// child process, and the manual.
+struct OptionInfo {
+  const char* name;  ///< with its dashes
+  const char* help;
+  double min = std::numeric_limits<double>::lowest(), max = std::numeric_limits<double>::max();  ///< of numbers
+  bool of_cluster = false;  ///< also an option of the commands that start a cluster of their own
+};
+
+}  // namespace outrider
