@@ -2,6 +2,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -182,6 +183,9 @@ void add_bench_command(CLI::App& app) {
   CLI::App* command = bench->add_subcommand("pair", "Plain and speculative decoding side by side");
   auto flags = std::make_shared<BenchFlags>();
   flags->model.add_to(*command);
+  add_node_options(*command, flags->verifier, [](const OptionInfo& info) {
+    return info.of_cluster || info.name == std::string_view("--synthetic-acceptance");
+  });
   command->add_option("--draft-lengths", flags->draft_lengths, "Draft lengths or policies, one run each")
       ->delimiter(',')
       ->check(check_draft_length)
