@@ -110,13 +110,4 @@ Candidates DraftEngine::run(const DraftWork& work) {
   return drafts;
 }
 
-void DraftEngine::report_buffers(const BufferSink& sink, Position positions) const {
-  assistant_->report_buffers(sink);
-  sink({.name = "drafter_scratch.gemm",
-        .dtype = "U8",
-        .shape = {static_cast<std::int64_t>(Linear::thread_scratch_bytes())},
-        .bytes = Linear::thread_scratch_bytes()});
-  for (const auto& [session, replica] : replicas_) replica.report_buffers(sink, positions);
-}
-
 }  // namespace outrider

@@ -18,8 +18,6 @@ class DraftEngine {
 
   /// Does one piece of work; the drafts are empty unless it is a kDraft.
   Candidates run(const DraftWork& work);
-  /// Everything that lives as long as the engine or a session; sessions as if they had `positions` each.
-  void report_buffers(const BufferSink& sink, Position positions) const;
 
  private:
   /// Draws a draft of output `index` from the scores, with the noise that the rule wants, and appends its distribution

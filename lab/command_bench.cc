@@ -1,24 +1,19 @@
-#include <algorithm>
-#include <cstdio>
+#include <chrono>
+#include <cmath>
 #include <memory>
 #include <optional>
-#include <thread>
+#include <string_view>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "common/kernels/isa.h"
-#include "common/kernels/linear.h"
 #include "common/logging/logging.h"
 #include "common/policy/forecast.h"
-#include "common/report/report.h"
-#include "common/tokenizer/chat.h"
-#include "common/tokenizer/tokenizer.h"
-#include "common/transport/client.h"
 #include "lab/commands.h"
 #include "lab/link_emulator.h"
+#include "lab/questions.h"
 #include "lab/read_bandwidth.h"
+#include "lab/reporting.h"
 #include "lab/shape_models.h"
 #include "launch/cluster.h"
 #include "launch/command_support.h"
@@ -26,41 +21,16 @@
 namespace outrider {
 namespace {
 
-/// Kinds of text that the nano pair knows; acceptance differs between them.
-const std::vector<std::string> kPrompts = {
-    "Tell me a story about a lighthouse.",
-    "Turn this list into JSON: Finn is 20 and lives near the river; Noah is 48 and lives near the park.",
-    "Count from 3 to 20.",
-    "What is 17 plus 25?",
-    "Write a short story about a dog called Max.",
-};
-
 struct BenchFlags {
   ModelFlags model;
+  ReportFlags report;
+  VerifierOptions verifier;
   int repeat = 3;
   std::int64_t max_tokens = 96;
   std::vector<std::string> draft_lengths = {"1", "2", "4", "8", "auto"};
   std::vector<double> round_trips_ms;
-  VerifierOptions verifier;
-  std::vector<std::string> prompts = kPrompts;
-  bool processes = false, json = false;
-};
-
-/// Sums over the answers of one run.
-struct Sums {
-  std::int64_t tokens = 0;
-  RequestMetrics metrics;
-  std::vector<RoundOutcome> rounds;
-  void add(const Generation& generation) {
-    tokens += static_cast<std::int64_t>(generation.tokens.size()) - 1;
-    outrider::add(metrics, generation.metrics);
-  }
-  double tok_per_sec() const {
-    return metrics.decode_ns == 0 ? 0 : static_cast<double>(tokens) * 1e9 / static_cast<double>(metrics.decode_ns);
-  }
-  double per_round_ms(std::int64_t ns) const {
-    return metrics.rounds == 0 ? 0 : static_cast<double>(ns) / 1e6 / static_cast<double>(metrics.rounds);
-  }
+  std::vector<std::string> prompts{kDemoPrompts.begin(), kDemoPrompts.begin() + kFewPrompts};
+  bool processes = false;
 };
 
 /// One draft length over one link, and plain decoding beside it.
@@ -68,18 +38,53 @@ struct Run {
   std::string draft_length;
   DraftLength wanted;
   double round_trip_ms;
-  Sums plain, speculative;
+  Answers plain, speculative;
+  std::optional<double> predicted;  ///< tokens per second
+
+  bool fixed() const { return wanted.policy == DraftPolicy::kFixed; }
+  std::optional<double> prediction_error() const {
+    const double measured = speculative.tok_per_sec();
+    return predicted && measured > 0 ? std::optional(*predicted / measured - 1) : std::nullopt;
+  }
+
+  Row row() const {
+    const RequestMetrics& metrics = speculative.metrics;
+    const auto ratio = [](double a, auto b) { return b == 0 ? 0 : a / static_cast<double>(b); };
+    const auto ms = [&](std::int64_t ns) { return speculative.per_round_ms(ns); };
+    const double plain_speed = plain.tok_per_sec(), speed = speculative.tok_per_sec();
+    return {{"draft_length", fixed() ? Json(wanted.length) : Json(draft_length)},
+            {"", draft_length, "draft"},
+            {"round_trip_ms", round_trip_ms, "RTT ms", 1},
+            {"backbone_only_tok_per_sec", plain_speed, "plain/s", 1},
+            {"speculative_tok_per_sec", speed, "spec/s", 1},
+            {"predicted_tok_per_sec", or_null(predicted), "predicted", 1},
+            {"prediction_error", or_null(prediction_error())},
+            {"speedup", ratio(speed, plain_speed), "speedup", 2},
+            {"drafted_tokens", metrics.drafted_tokens},
+            {"accepted_tokens", metrics.accepted_tokens},
+            {"", speculative.acceptance(), "accepted", 2},
+            {"tokens_per_round", ratio(static_cast<double>(speculative.tokens), metrics.rounds)},
+            {"round_ms", ms(metrics.decode_ns), "round ms", 3},
+            {"draft_ms", ms(metrics.draft_ns), "draft ms", 3},
+            {"wire_ms", ms(metrics.wire_ns), "wire ms", 3},
+            {"verify_ms", ms(metrics.verify_ns), "verify ms", 3},
+            {"other_ms", ms(metrics.decode_ns - metrics.draft_ns - metrics.wire_ns - metrics.verify_ns), "other ms", 3},
+            {"plain_round_ms", plain.per_round_ms(plain.metrics.decode_ns)},
+            {"plain_verify_ms", plain.per_round_ms(plain.metrics.verify_ns)},
+            {"wire_bytes_to_drafter_per_token",
+             ratio(static_cast<double>(metrics.wire_bytes_to_drafter), speculative.tokens)}};
+  }
 };
 
 /// Tokens per second by the closed form (common/policy/forecast.h), from rounds that this run has no part in: the other
 /// draft lengths over the same link. Times are taken in plain rounds, of which every run has its own beside it: the
 /// machine's speed wanders. None for a policy, which has no one length.
 std::optional<double> predicted_tok_per_sec(const Run& run, const std::vector<Run>& runs) {
-  if (run.wanted.policy != DraftPolicy::kFixed) return std::nullopt;
+  if (!run.fixed()) return std::nullopt;
   Forecast forecast;
   bool drafted = false;
   for (const Run& other : runs) {
-    if (other.round_trip_ms != run.round_trip_ms || other.wanted.policy != DraftPolicy::kFixed) continue;
+    if (other.round_trip_ms != run.round_trip_ms || !other.fixed()) continue;
     const double scale =
         run.plain.per_round_ms(run.plain.metrics.decode_ns) / other.plain.per_round_ms(other.plain.metrics.decode_ns);
     const auto observe = [&](const std::vector<RoundOutcome>& rounds) {
@@ -98,49 +103,26 @@ std::optional<double> predicted_tok_per_sec(const Run& run, const std::vector<Ru
   return tokens_per_second(forecast.tau(run.wanted.length), forecast.terms(run.wanted.length));
 }
 
-nlohmann::json run_json(const Run& run, const std::vector<Run>& runs) {
-  const Sums &plain = run.plain, &speculative = run.speculative;
-  const double round = speculative.per_round_ms(speculative.metrics.decode_ns),
-               draft = speculative.per_round_ms(speculative.metrics.draft_ns);
-  const double wire = speculative.per_round_ms(speculative.metrics.wire_ns),
-               verify = speculative.per_round_ms(speculative.metrics.verify_ns);
-  const std::optional<double> predicted = predicted_tok_per_sec(run, runs);
-  const double measured = speculative.tok_per_sec();
-  const auto or_null = [](std::optional<double> value) { return value ? nlohmann::json(*value) : nlohmann::json(); };
-  return {{"draft_length", run.wanted.policy == DraftPolicy::kFixed ? nlohmann::json(run.wanted.length)
-                                                                    : nlohmann::json(run.draft_length)},
-          {"round_trip_ms", run.round_trip_ms},
-          {"backbone_only_tok_per_sec", plain.tok_per_sec()},
-          {"speculative_tok_per_sec", measured},
-          {"predicted_tok_per_sec", or_null(predicted)},
-          {"prediction_error",
-           or_null(predicted && measured > 0 ? std::optional(*predicted / measured - 1) : std::nullopt)},
-          {"speedup", plain.tok_per_sec() == 0 ? 0 : measured / plain.tok_per_sec()},
-          {"drafted_tokens", speculative.metrics.drafted_tokens},
-          {"accepted_tokens", speculative.metrics.accepted_tokens},
-          {"tokens_per_round", speculative.metrics.rounds == 0 ? 0
-                                                               : static_cast<double>(speculative.tokens) /
-                                                                     static_cast<double>(speculative.metrics.rounds)},
-          {"round_ms", round},
-          {"draft_ms", draft},
-          {"wire_ms", wire},
-          {"verify_ms", verify},
-          {"other_ms", round - draft - wire - verify},
-          {"plain_round_ms", plain.per_round_ms(plain.metrics.decode_ns)},
-          {"plain_verify_ms", plain.per_round_ms(plain.metrics.verify_ns)},
-          {"wire_bytes_to_drafter_per_token", speculative.tokens == 0
-                                                  ? 0
-                                                  : static_cast<double>(speculative.metrics.wire_bytes_to_drafter) /
-                                                        static_cast<double>(speculative.tokens)}};
+/// Every prompt `repeat` times, plainly and with drafts.
+void measure(Run& run, const Asker& asker, const std::vector<Question>& prompts, const BenchFlags& flags) {
+  // Side by side, so that a noisy neighbour slows both alike.
+  for (int i = 0; i < flags.repeat; ++i) {
+    for (std::size_t p = 0; p < prompts.size(); ++p) {
+      const std::vector<TokenId> alone = asker.ask(prompts[p], {}, run.plain),
+                                 drafted = asker.ask(prompts[p], run.wanted, run.speculative);
+      if (flags.verifier.synthetic_acceptance.empty() && alone != drafted) {
+        throw std::runtime_error(fmt::format("'{}': speculative and plain tokens differ at draft length {}",
+                                             flags.prompts[p], run.draft_length));
+      }
+    }
+  }
 }
 
 void bench_pair(const BenchFlags& flags) {
   init_logging("outrider", "warn");
   const PairPaths pair = flags.model.pair();
   const TextSide text = load_text_side(open_model(pair.backbone));
-  const bool synthetic = !flags.verifier.synthetic_acceptance.empty();
-  // Noise does not end by itself: every answer has the same length.
-  const std::vector<TokenId> stop_ids = synthetic ? std::vector<TokenId>() : text.stop_ids();
+  const std::vector<Question> prompts = user_turns(text, flags.prompts);
   const double bandwidth = measure_read_bandwidth_gb_s();
 
   TransportContext context;
@@ -157,90 +139,40 @@ void bench_pair(const BenchFlags& flags) {
     };
   }
   ClusterClient cluster = or_throw(connect_or_start(context, /*connect=*/"", options));
-  const auto answer = [&](const std::string& prompt, const DraftLength& length, Sums& sums) {
-    Generation generation = or_throw(cluster.client.generate(
-        {.prompt = or_throw(render_user_turn(text.tokenizer, prompt, text.chat_format)),
-         .max_tokens = flags.max_tokens,
-         .draft_length = length.length,
-         .stop_ids = stop_ids,
-         .wait_ms = kVerifierWaitMs,
-         .sampling = text.greedy(),
-         .policy = length.policy,
-         .report_rounds = true},
-        [](std::span<const TokenId>) {}, [] { return false; },
-        [&](const RoundReport& round) { sums.rounds.push_back(round.outcome); }));
-    sums.add(generation);
-    return generation.tokens;
-  };
+  // Noise does not end by itself: every answer has the same length.
+  const Asker asker(cluster.client, text, flags.max_tokens, /*endless=*/!flags.verifier.synthetic_acceptance.empty());
 
   std::vector<Run> runs;
   for (const double round_trip_ms : linked ? flags.round_trips_ms : std::vector<double>{0}) {
     for (const std::string& draft_length : flags.draft_lengths)
-      runs.push_back({draft_length, or_throw(parse_draft_length(draft_length)), round_trip_ms, {}, {}});
+      runs.push_back({draft_length, or_throw(parse_draft_length(draft_length)), round_trip_ms, {}, {}, {}});
   }
-  Sums warm_up;  // first use compiles kernels and maps pages
-  answer(flags.prompts.front(), runs.front().wanted, warm_up);
+  Answers warm_up;  // first use compiles kernels and maps pages
+  asker.ask(prompts.front(), runs.front().wanted, warm_up);
   for (Run& run : runs) {
     if (link)
       link->set_round_trip(
           std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(run.round_trip_ms)));
-    // Side by side, so that a noisy neighbour slows both alike.
-    for (int i = 0; i < flags.repeat; ++i) {
-      for (const std::string& prompt : flags.prompts) {
-        const std::vector<TokenId> alone = answer(prompt, {}, run.plain),
-                                   drafted = answer(prompt, run.wanted, run.speculative);
-        if (!synthetic && alone != drafted)
-          throw std::runtime_error(
-              fmt::format("'{}': speculative and plain tokens differ at draft length {}", prompt, run.draft_length));
-      }
-    }
+    measure(run, asker, prompts, flags);
   }
-  nlohmann::json list = nlohmann::json::array();
+  std::vector<Row> rows;
   std::vector<double> errors;
-  for (const Run& run : runs) {
-    list.push_back(run_json(run, runs));
-    if (const auto& error = list.back()["prediction_error"]; !error.is_null())
-      errors.push_back(std::abs(error.get<double>()));
+  for (Run& run : runs) {
+    run.predicted = predicted_tok_per_sec(run, runs);
+    if (const auto error = run.prediction_error()) errors.push_back(std::abs(*error));
+    rows.push_back(run.row());
   }
-  const int threads = flags.verifier.threads > 0 ? flags.verifier.threads : static_cast<int>(std::thread::hardware_concurrency());
-  nlohmann::json report = {{"model", pair.backbone.string()},
-                           {"dtype", to_string(options.weight_type)},
-                           {"isa", to_string(active_isa())},
-                           {"threads", threads},
-                           {"onednn", onednn_version()},
-                           {"read_bandwidth_gb_s", bandwidth},
-                           {"processes", options.processes ? 3 : 1},
-                           {"synthetic", synthetic},
-                           {"runs", list}};
-  if (!errors.empty()) report["median_prediction_error"] = median(errors);
-  if (synthetic) report["synthetic_acceptance"] = flags.verifier.synthetic_acceptance;
-  if (flags.json) {
-    std::printf("%s\n", report.dump(2).c_str());
-    return;
-  }
-  std::printf("%s, %s, %s, %d threads, oneDNN %s, read bandwidth %.1f GB/s, %s\n", pair.backbone.string().c_str(),
-              to_string(options.weight_type), to_string(active_isa()), threads, onednn_version().c_str(), bandwidth,
-              options.processes ? "three processes" : "one process");
-  if (synthetic)
-    std::printf("synthetic: drafts are accepted by a coin at cumulative rates %s\n",
-                fmt::format("{}", fmt::join(flags.verifier.synthetic_acceptance, ", ")).c_str());
-  std::printf("%9s %7s %9s %9s %9s %8s %9s %9s %9s %9s %9s %9s\n", "draft", "RTT ms", "plain/s", "spec/s", "predicted",
-              "speedup", "accepted", "round ms", "draft ms", "wire ms", "verify ms", "other ms");
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    const auto& run = list[i];
-    std::printf("%9s %7.1f %9.1f %9.1f %9s %8.2f %9.2f %9.3f %9.3f %9.3f %9.3f %9.3f\n", runs[i].draft_length.c_str(),
-                runs[i].round_trip_ms, run["backbone_only_tok_per_sec"].get<double>(),
-                run["speculative_tok_per_sec"].get<double>(),
-                run["predicted_tok_per_sec"].is_null()
-                    ? "-"
-                    : fmt::format("{:.1f}", run["predicted_tok_per_sec"].get<double>()).c_str(),
-                run["speedup"].get<double>(),
-                run["accepted_tokens"].get<double>() / std::max<double>(1, run["drafted_tokens"].get<double>()),
-                run["round_ms"].get<double>(), run["draft_ms"].get<double>(), run["wire_ms"].get<double>(),
-                run["verify_ms"].get<double>(), run["other_ms"].get<double>());
-  }
-  if (!errors.empty())
-    std::printf("prediction error, median: %.1f %%\n", 100 * report["median_prediction_error"].get<double>());
+  Row report = {{"model", pair.backbone.string()},
+                {"dtype", to_string(options.weight_type)},
+                {"read_bandwidth_gb_s", bandwidth},
+                {"processes", options.processes ? 3 : 1},
+                {"synthetic", !flags.verifier.synthetic_acceptance.empty()},
+                {"runs", rows}};
+  report.add(machine_row(thread_count(flags.verifier.threads)));
+  if (!flags.verifier.synthetic_acceptance.empty())
+    report.push_back({"synthetic_acceptance", flags.verifier.synthetic_acceptance});
+  if (!errors.empty()) report.push_back({"median_prediction_error", median(errors)});
+  write_report(flags.report, report, key_lines(report) + table(rows));
 }
 
 }  // namespace
@@ -272,7 +204,7 @@ void add_bench_command(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command->add_flag("--processes", flags->processes, "Three processes over TCP instead of one");
-  command->add_flag("--json", flags->json, "Print one JSON object");
+  flags->report.add_to(*command);
   command->callback([flags] { bench_pair(*flags); });
 }
 

@@ -9,8 +9,8 @@
 
 #include "common/checkpoint/checkpoint.h"
 #include "common/checkpoint/pack.h"
-#include "common/kernels/linear.h"
 #include "common/kernels/isa.h"
+#include "common/kernels/linear.h"
 #include "lab/commands.h"
 #include "lab/read_bandwidth.h"
 #include "launch/command_support.h"

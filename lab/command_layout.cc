@@ -1,10 +1,11 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 
 #include <fmt/format.h>
@@ -13,20 +14,19 @@
 #include "common/base/files.h"
 #include "common/logging/logging.h"
 #include "common/tokenizer/tokenizer.h"
-#include "drafter-node/draft_engine.h"
 #include "lab/commands.h"
+#include "lab/in_process_pair.h"
+#include "lab/reporting.h"
 #include "launch/command_support.h"
-#include "verifier-node/backbone_engine.h"
 
 namespace outrider {
 namespace {
-using nlohmann::json;
 
 struct LayoutFlags {
   ModelFlags model;
+  ReportFlags report = {.out = "layout_decode.json"};
   Position context = 512;
   std::int32_t draft_length = 4;
-  std::filesystem::path out = "layout_decode.json";
   bool measure = false;
 };
 
@@ -46,70 +46,93 @@ class Layout {
   BufferSink sink(const std::string& owner) {
     return [this, owner](const BufferFacts& facts) { add(owner, facts); };
   }
-
-  json to_json() const {
-    json buffers = json::array();
-    std::size_t anonymous = 0, mapped = 0;
-    std::map<std::string, std::size_t> owners;
-    for (const Entry& entry : entries_) {
-      std::size_t bytes = 0;
-      bool same_type = true;
-      json parts = json::array();
-      std::int64_t elements = 0;
-      for (const auto& [facts, offset] : entry.parts) {
-        bytes += facts.bytes;
-        std::int64_t count = 1;
-        for (const std::int64_t n : facts.shape) count *= n;
-        elements += count;
-        same_type = same_type && facts.dtype == entry.parts[0].first.dtype;
-        parts.push_back({{"name", facts.name},
-                         {"dtype", facts.dtype},
-                         {"shape", facts.shape},
-                         {"bytes", facts.bytes},
-                         {"offset", offset}});
-      }
-      const BufferFacts& first = entry.parts[0].first;
-      const bool whole = entry.parts.size() == 1;
-      // Several parts: the shape is their number of elements, or of bytes where they have several types.
-      json object = {
-          {"name", entry.name},
-          {"owner", entry.owner},
-          {"dtype", same_type ? first.dtype : "mixed"},
-          {"shape", whole ? json(first.shape) : json({same_type ? elements : static_cast<std::int64_t>(bytes)})},
-          {"bytes", bytes},
-          {"offset", entry.parts[0].second},
-          {"mapped", first.mapped}};
-      if (!whole) object["parts"] = std::move(parts);
-      buffers.push_back(std::move(object));
-      (first.mapped ? mapped : anonymous) += bytes;
-      if (!first.mapped) owners[entry.owner] += bytes;
+  std::vector<Row> rows() const {
+    std::vector<Row> rows;
+    for (const Buffer& b : buffers_) {
+      // Of several parts the shape is their number of elements, or of bytes where they have several types.
+      const bool whole = b.parts.size() == 1, mixed = b.dtype == "mixed";
+      const std::vector all = {mixed ? static_cast<std::int64_t>(b.bytes) : b.elements};
+      rows.push_back({{"owner", b.owner, "owner"},
+                      {"name", b.name, "buffer"},
+                      {"dtype", b.dtype, "type"},
+                      {"shape", whole ? b.first_shape : all},
+                      {"bytes", b.bytes, "MiB", 3, kMiB},
+                      {"offset", b.offset},
+                      {"mapped", b.mapped, "mapped file"}});
+      if (!whole) rows.back().push_back({"parts", b.parts});
     }
-    return {
-        {"buffers", std::move(buffers)},
-        {"totals", {{"anonymous_bytes", anonymous}, {"mapped_bytes", mapped}, {"anonymous_bytes_by_owner", owners}}}};
+    return rows;
+  }
+  Row totals() const {
+    std::map<std::string, std::size_t> owners;
+    for (const Buffer& b : buffers_) {
+      if (!b.mapped) owners[b.owner] += b.bytes;
+    }
+    return {{"anonymous_bytes", bytes(false)}, {"mapped_bytes", bytes(true)}, {"anonymous_bytes_by_owner", owners}};
+  }
+  std::size_t bytes(bool mapped) const {
+    std::size_t sum = 0;
+    for (const Buffer& b : buffers_) sum += b.mapped == mapped ? b.bytes : 0;
+    return sum;
   }
 
  private:
-  struct Entry {
-    std::string owner, name;
-    std::vector<std::pair<BufferFacts, std::size_t>> parts;  ///< with offsets
+  /// The parts of one owner whose names have the word before the point in common.
+  struct Buffer {
+    std::string owner, name, dtype;
+    bool mapped;
+    std::size_t offset;
+    std::vector<std::int64_t> first_shape;
+    std::size_t bytes = 0;
+    std::int64_t elements = 0;
+    std::vector<Row> parts = {};
   };
   void add(const std::string& owner, const BufferFacts& facts) {
     const std::string name = facts.name.substr(0, facts.name.find('.'));
-    auto entry = std::find_if(entries_.begin(), entries_.end(),
-                              [&](const Entry& e) { return e.owner == owner && e.name == name; });
-    if (entry == entries_.end()) {
-      entries_.push_back({owner, name, {}});
-      entry = entries_.end() - 1;
-    }
     std::size_t& end = facts.mapped ? mapped_end_ : end_[owner];
-    entry->parts.emplace_back(facts, end);
+    auto buffer = std::find_if(buffers_.begin(), buffers_.end(),
+                               [&](const Buffer& b) { return b.owner == owner && b.name == name; });
+    if (buffer == buffers_.end())
+      buffer = buffers_.insert(buffer, {owner, name, facts.dtype, facts.mapped, end, facts.shape});
+    buffer->parts.push_back({{"name", facts.name},
+                             {"dtype", facts.dtype},
+                             {"shape", facts.shape},
+                             {"bytes", facts.bytes},
+                             {"offset", end}});
+    if (buffer->dtype != facts.dtype) buffer->dtype = "mixed";
+    buffer->bytes += facts.bytes;
+    buffer->elements += std::accumulate(facts.shape.begin(), facts.shape.end(), std::int64_t{1}, std::multiplies<>());
     end += (facts.bytes + 63) / 64 * 64;
   }
-  std::vector<Entry> entries_;
+  std::vector<Buffer> buffers_;
   std::map<std::string, std::size_t> end_;  ///< of each owner's memory
   std::size_t mapped_end_ = 0;
 };
+
+/// What the verifier, the drafter and the coordinator of one text hold.
+void report_buffers(Layout& layout, const LayoutFlags& flags, const Backbone& backbone, const Assistant& assistant,
+                    InProcessPair& pair, const Result<Tokenizer>& tokenizer) {
+  const BufferSink verifier = layout.sink("verifier"), drafter = layout.sink("drafter"),
+                   coordinator = layout.sink("coordinator");
+  const auto block = [](const BufferSink& sink, const char* name, const char* dtype, std::size_t count,
+                        std::size_t bytes) {
+    sink({.name = name, .dtype = dtype, .shape = {static_cast<std::int64_t>(count)}, .bytes = bytes});
+  };
+  const auto ids = [&](const char* name, std::int64_t count) {
+    block(coordinator, name, "I32", static_cast<std::size_t>(count), static_cast<std::size_t>(count) * sizeof(TokenId));
+  };
+  const std::size_t gemm = Linear::thread_scratch_bytes();
+  backbone.report_buffers(verifier);
+  block(verifier, "verifier_scratch.gemm", "U8", gemm, gemm);
+  pair.cache().report_buffers(verifier, "target_kv_cache", flags.context);
+  assistant.report_buffers(drafter);
+  block(drafter, "drafter_scratch.gemm", "U8", gemm, gemm);
+  pair.replica().report_buffers(drafter, flags.context);
+  ids("candidate_tokens", flags.draft_length);
+  ids("accepted_tokens", flags.draft_length + 1);
+  ids("text_tokens", flags.context);  // prompt and answer of the request
+  if (tokenizer) block(coordinator, "tokenizer", "U8", tokenizer->memory_bytes(), tokenizer->memory_bytes());
+}
 
 void layout(const LayoutFlags& flags) {
   init_logging("outrider", "warn");
@@ -133,74 +156,36 @@ void layout(const LayoutFlags& flags) {
   const std::int64_t before = anonymous_bytes();
 
   const Result<Tokenizer> tokenizer = Tokenizer::load(files);  // a model without one can be laid out all the same
-  const VerifierConfig verifier;
-  BackboneEngine backbone(or_throw(Backbone::load(files, type, verifier.rows_max)));
-  DraftEngine drafter(load_assistant(), {});
+  const std::unique_ptr<Backbone> backbone = or_throw(Backbone::load(files, type, kRowsMax));
+  const std::unique_ptr<Assistant> assistant = load_assistant();
 
-  // One session: the prompt in chunks, then a round of drafts. Where nothing is measured, a chunk is
+  // One text: the prompt in chunks, then a round of drafts. Where nothing is measured, a chunk is
   // enough to bring every buffer but the K/V to its size.
-  const SessionId session{1};
-  const Position prompt =
-      flags.measure ? flags.context - 1 : std::min<Position>(flags.context - 1, verifier.prefill_chunk);
-  std::vector<TokenId> answer;
-  Verdict last;
-  for (Position at = 0; at < prompt;) {
-    VerifyWork work{
-        .session = session, .round = {}, .base = at, .tokens = {}, .prefill = true, .last = true, .kv_from = at};
-    for (; at < prompt && std::ssize(work.tokens) < verifier.prefill_chunk; ++at)
-      work.tokens.push_back(static_cast<TokenId>((at * at + 5) % config.vocab_size));
-    last = std::move(backbone.run({work}).front().verdict);
-    drafter.run({.kind = DraftWork::Kind::kExtend, .session = session, .base = at, .kv = last.kv});
-  }
-  answer.push_back(last.next_token);
-  const std::vector<TokenId> drafts =
-      drafter
-          .run({.kind = DraftWork::Kind::kDraft,
-                .session = session,
-                .base = prompt,
-                .draft = {.token = last.next_token, .draft_length = flags.draft_length, .hidden = *last.hidden}})
-          .tokens;
-  VerifyWork work{.session = session, .round = {}, .base = prompt, .tokens = drafts, .kv_from = prompt};
-  work.tokens.insert(work.tokens.begin(), last.next_token);
-  last = std::move(backbone.run({work}).front().verdict);
-  answer.insert(answer.end(), drafts.begin(), drafts.begin() + last.accepted);
+  std::vector<TokenId> prompt(
+      static_cast<std::size_t>(flags.measure ? flags.context - 1 : std::min(flags.context - 1, kPrefillChunk)));
+  for (std::size_t i = 0; i < prompt.size(); ++i)
+    prompt[i] = static_cast<TokenId>((i * i + 5) % static_cast<std::size_t>(config.vocab_size));
+  InProcessPair text(*backbone, assistant.get());
+  text.prefill(prompt);
+  text.round(flags.draft_length);
 
-  Layout result;
-  backbone.report_buffers(result.sink("verifier"), flags.context);
-  drafter.report_buffers(result.sink("drafter"), flags.context);
-  const BufferSink coordinator = result.sink("coordinator");
-  const auto ids = [&](const char* name, std::int64_t count) {
-    coordinator(
-        {.name = name, .dtype = "I32", .shape = {count}, .bytes = static_cast<std::size_t>(count) * sizeof(TokenId)});
-  };
-  ids("candidate_tokens", flags.draft_length);
-  ids("accepted_tokens", flags.draft_length + 1);
-  ids("text_tokens", flags.context);  // prompt and answer of the request
-  if (tokenizer) {
-    const auto bytes = tokenizer->memory_bytes();
-    coordinator({.name = "tokenizer", .dtype = "U8", .shape = {static_cast<std::int64_t>(bytes)}, .bytes = bytes});
-  }
-  json object = result.to_json();
-  object["model"] = {{"backbone", pair.backbone.string()}, {"assistant", pair.assistant.string()},
-                     {"dtype", to_string(type)},           {"context", flags.context},
-                     {"draft_length", flags.draft_length}, {"prefill_chunk", verifier.prefill_chunk}};
-  const auto mib = [](const json& bytes) { return bytes.get<double>() / (1 << 20); };
-  for (const json& buffer : object["buffers"]) {
-    std::printf("%-12s %-28s %-6s %12.3f MiB%s\n", buffer["owner"].get<std::string>().c_str(),
-                buffer["name"].get<std::string>().c_str(), buffer["dtype"].get<std::string>().c_str(),
-                mib(buffer["bytes"]), buffer["mapped"].get<bool>() ? "  mapped file" : "");
-  }
-  const json& totals = object["totals"];
-  std::printf("anonymous %.3f MiB, mapped %.3f MiB, %s at %lld positions\n", mib(totals["anonymous_bytes"]),
-              mib(totals["mapped_bytes"]), to_string(type), static_cast<long long>(flags.context));
+  Layout buffers;
+  report_buffers(buffers, flags, *backbone, *assistant, text, tokenizer);
+  Row report = {{"buffers", buffers.rows()},
+                {"totals", buffers.totals()},
+                {"model", Row{{"backbone", pair.backbone.string()},
+                              {"assistant", pair.assistant.string()},
+                              {"dtype", to_string(type)},
+                              {"context", flags.context},
+                              {"draft_length", flags.draft_length},
+                              {"prefill_chunk", kPrefillChunk}}}};
   if (flags.measure) {
     const std::int64_t grown = anonymous_bytes() - before;
-    const double share = totals["anonymous_bytes"].get<double>() / static_cast<double>(grown);
-    object["measured"] = {{"anonymous_bytes", grown}, {"layout_share", share}, {"runtime_bytes", before - bare}};
-    std::printf("measured growth %.3f MiB: the layout is %.1f %% of it; the runtime takes %.3f MiB more\n",
-                static_cast<double>(grown) / (1 << 20), 100 * share, static_cast<double>(before - bare) / (1 << 20));
+    const double share = static_cast<double>(buffers.bytes(false)) / static_cast<double>(grown);
+    report.push_back(
+        {"measured", Row{{"anonymous_bytes", grown}, {"layout_share", share}, {"runtime_bytes", before - bare}}});
   }
-  or_throw(write_text(flags.out, object.dump(2) + "\n"));
+  write_report(flags.report, report, table(buffers.rows()) + key_lines(report));
 }
 
 }  // namespace
@@ -216,7 +201,7 @@ void add_layout_command(CLI::App& app) {
   command->add_option("--draft-length", flags->draft_length, "Drafts per round")
       ->check(CLI::Range(1, 32))
       ->capture_default_str();
-  command->add_option("--out", flags->out, "File to write")->capture_default_str();
+  flags->report.add_to(*command);
   command->add_flag("--measure", flags->measure,
                     "Run a text of that many positions and compare with what the process then takes");
   command->callback([flags] { layout(*flags); });

@@ -13,6 +13,8 @@
 #include "common/model/assistant.h"
 #include "common/model/backbone.h"
 #include "lab/commands.h"
+#include "lab/in_process_pair.h"
+#include "lab/questions.h"
 #include "launch/command_support.h"
 
 namespace outrider {
@@ -130,24 +132,10 @@ std::vector<TokenId> ids_of(const nlohmann::json& notes, const char* key) {
   return found != notes.end() && found->is_array() ? found->get<std::vector<TokenId>>() : std::vector<TokenId>();
 }
 
-bool parity(const fs::path& folder, const fs::path& model, WeightType type) {
-  const Checkpoint golden = or_throw(Checkpoint::open(folder / "golden.safetensors"));
-  const TensorEntry* input = golden.find("input_ids");
-  if (input == nullptr)
-    throw std::runtime_error(fmt::format("{}: no tensor 'input_ids'", (folder / "golden.safetensors").string()));
-  std::vector<std::int64_t> raw_ids(static_cast<std::size_t>(input->element_count()));
-  or_throw(read_i64(*input, raw_ids));
-  const std::vector<TokenId> prompt(raw_ids.begin(), raw_ids.end());
-  const auto n = static_cast<std::int64_t>(prompt.size());
-  std::ifstream notes_file(folder / "golden.json");
-  const nlohmann::json notes = nlohmann::json::parse(notes_file, nullptr, false);
-
-  const PairPaths pair = find_model(folder, model);
-  const std::unique_ptr<Backbone> backbone = or_throw(Backbone::load(open_model(pair.backbone), type, n));
-  const TextConfig& config = backbone->config();
-  Comparison comparison(golden, bound_of(type));
-
-  // Prefill: every hidden state, the logits, the shared K/V.
+/// Every hidden state of the prompt, the logits and the shared K/V. The text then goes on greedily.
+void compare_prefill(Backbone& backbone, std::span<const TokenId> prompt, InProcessPair& text, Comparison& comparison) {
+  const TextConfig& config = backbone.config();
+  const std::int64_t n = std::ssize(prompt);
   std::map<std::string, std::vector<float>> hidden_states;
   const std::string last = fmt::format("layers.{}.output", config.num_hidden_layers - 1);
   const TraceSink trace = [&](const std::string& name, Matrix<const float> value) {
@@ -160,56 +148,69 @@ bool parity(const fs::path& folder, const fs::path& model, WeightType type) {
       hidden_states[fmt::format("hidden_states.{}", layer + 1)] = to_vector(value);
     }
   };
-  KvCache cache = backbone->make_cache();
-  const Segment segment{&cache, prompt, n};
-  const Backbone::Output output = backbone->forward({&segment, 1}, &trace);
+  const Backbone::Output& output = text.forward(prompt, n, &trace);
   for (int i = 0; i <= config.num_hidden_layers; ++i) {
     const std::string name = fmt::format("hidden_states.{}", i);
     comparison.compare(name, hidden_states.at(name));
   }
   Tensor logits(n, config.vocab_size);
   for (std::int64_t r = 0; r < n; ++r) std::copy_n(output.logits[r].data(), config.vocab_size, logits.view()[r].data());
-  const auto first = static_cast<TokenId>(argmax(output.logits[n - 1].span()));
-  std::vector<float> state(output.hidden[n - 1].span().begin(), output.hidden[n - 1].span().end());
   if (config.final_logit_softcapping > 0) softcap_in_place(logits.view(), config.final_logit_softcapping);
   comparison.compare("logits", to_vector(logits.view()));
   for (const auto& [kind, name] :
        {std::pair(AttentionKind::kSliding, "sliding_attention"), std::pair(AttentionKind::kFull, "full_attention")}) {
-    const auto [k, v] = cached_rows(cache.layer(backbone->donor_cache(kind)), n);
+    const auto [k, v] = cached_rows(text.cache().layer(backbone.donor_cache(kind)), n);
     comparison.compare(fmt::format("shared_kv.{}.key", name), k);
     comparison.compare(fmt::format("shared_kv.{}.value", name), v);
   }
-  const bool exact = type == WeightType::kF32;
-  if (exact && notes.contains("draft_first_token"))
-    comparison.compare("first token", notes["draft_first_token"] == first);
+  text.keep(n - 1, static_cast<TokenId>(argmax(output.logits[n - 1].span())));
+}
 
-  // Six draft steps from the prompt's last hidden row. They follow the golden's tokens, so that one
-  // rounding difference in a lossy type is not counted again in every later step.
-  if (fs::exists(pair.assistant)) {
-    const std::unique_ptr<Assistant> assistant =
-        or_throw(Assistant::load(open_model(pair.assistant), config, backbone->weights(), type));
-    DonorReplica replica = assistant->make_replica();
-    replica.extend(*backbone, cache, n);
-    const std::vector<TokenId> golden_drafts = ids_of(notes, "draft_tokens");
-    std::vector<TokenId> drafts;
-    TokenId token = notes.contains("draft_first_token") ? notes["draft_first_token"].get<TokenId>() : first;
-    for (std::size_t j = 0; golden.find(fmt::format("draft.{}.logits", j)) != nullptr; ++j) {
-      const Assistant::Step step = assistant->trace_step(token, state, replica, n, nullptr);
-      // A lossy type may choose another centroid, and then scores other tokens.
-      if (exact) comparison.compare(fmt::format("draft.{}.logits", j), step.logits);
-      comparison.compare(fmt::format("draft.{}.hidden", j), step.state);
-      drafts.push_back(step.token);
-      state = step.state;
-      token = j < golden_drafts.size() ? golden_drafts[j] : step.token;
-    }
-    if (exact && !golden_drafts.empty()) comparison.compare("draft token ids", drafts == golden_drafts);
+/// Six draft steps from the prompt's last hidden row. They follow the golden's tokens, so that one
+/// rounding difference in a lossy type is not counted again in every later step.
+void compare_drafts(Assistant& assistant, const Checkpoint& golden, const nlohmann::json& notes, bool exact,
+                    InProcessPair& text, Comparison& comparison) {
+  const std::vector<TokenId> golden_drafts = ids_of(notes, "draft_tokens");
+  std::vector<TokenId> drafts;
+  TokenId token = notes.contains("draft_first_token") ? notes["draft_first_token"].get<TokenId>() : text.token();
+  std::vector<float> state = text.hidden();
+  for (std::size_t j = 0; golden.find(fmt::format("draft.{}.logits", j)) != nullptr; ++j) {
+    const Assistant::Step step = assistant.trace_step(token, state, text.replica(), text.length(), nullptr);
+    // A lossy type may choose another centroid, and then scores other tokens.
+    if (exact) comparison.compare(fmt::format("draft.{}.logits", j), step.logits);
+    comparison.compare(fmt::format("draft.{}.hidden", j), step.state);
+    drafts.push_back(step.token);
+    state = step.state;
+    token = j < golden_drafts.size() ? golden_drafts[j] : step.token;
   }
+  if (exact && !golden_drafts.empty()) comparison.compare("draft token ids", drafts == golden_drafts);
+}
+
+bool parity(const fs::path& folder, const fs::path& model, WeightType type) {
+  const Checkpoint golden = or_throw(Checkpoint::open(folder / "golden.safetensors"));
+  const std::vector<TokenId> prompt = golden_prompt(golden);
+  std::ifstream notes_file(folder / "golden.json");
+  const nlohmann::json notes = nlohmann::json::parse(notes_file, nullptr, false);
+
+  const PairPaths pair = find_model(folder, model);
+  const std::unique_ptr<Backbone> backbone =
+      or_throw(Backbone::load(open_model(pair.backbone), type, std::ssize(prompt)));
+  std::unique_ptr<Assistant> assistant;
+  if (fs::exists(pair.assistant))
+    assistant = or_throw(Assistant::load(open_model(pair.assistant), backbone->config(), backbone->weights(), type));
+  InProcessPair text(*backbone, assistant.get());
+  Comparison comparison(golden, bound_of(type));
+  const bool exact = type == WeightType::kF32;
+  compare_prefill(*backbone, prompt, text, comparison);
+  if (exact && notes.contains("draft_first_token"))
+    comparison.compare("first token", notes["draft_first_token"] == text.token());
+  if (assistant) compare_drafts(*assistant, golden, notes, exact, text, comparison);
   if (const std::vector<std::string> names = comparison.left_out(); !names.empty()) {
     std::printf("not compared: %s\n", fmt::format("{}", fmt::join(names, ", ")).c_str());
   }
   std::printf("%s: %s, %zu tensors compared%s, %s, bound %.0e\n", folder.string().c_str(),
-              comparison.fine() ? "ok" : "MISMATCH", comparison.tensors_compared(),
-              fs::exists(pair.assistant) ? "" : ", no assistant", to_string(type), bound_of(type));
+              comparison.fine() ? "ok" : "MISMATCH", comparison.tensors_compared(), assistant ? "" : ", no assistant",
+              to_string(type), bound_of(type));
   return comparison.fine();
 }
 
@@ -227,7 +228,7 @@ void add_parity_command(CLI::App& app) {
   command->add_option("DIR", flags->folders, "Golden folders")->required();
   command->add_option("--model", flags->model,
                       "Directory with backbone/ and assistant/, where the golden folder has none");
-  command->add_option("--dtype", flags->dtype, "Weights: f32, bf16, int8 or int4")->capture_default_str();
+  ModelFlags::add_dtype(*command, flags->dtype);
   command->callback([flags] {
     bool fine = true;
     for (const fs::path& folder : flags->folders)

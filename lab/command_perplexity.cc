@@ -11,6 +11,8 @@
 #include "common/model/backbone.h"
 #include "common/tokenizer/tokenizer.h"
 #include "lab/commands.h"
+#include "lab/in_process_pair.h"
+#include "lab/reporting.h"
 #include "launch/command_support.h"
 
 namespace outrider {
@@ -19,8 +21,6 @@ namespace fs = std::filesystem;
 
 /// Tokens that see each other, <bos> included: each stretch of this many is a text of its own.
 constexpr std::int64_t kWindow = 512;
-/// Rows of a forward.
-constexpr std::int64_t kChunk = 128;
 
 /// Sums over the predicted tokens of one text.
 struct Sums {
@@ -38,10 +38,14 @@ struct Sums {
   double exact_perplexity() const { return std::exp(exact_surprise / static_cast<double>(tokens)); }
   double percent_above() const { return 100 * (perplexity() / exact_perplexity() - 1); }
 
-  void print(const std::string& name) const {
-    std::printf("%-28s %8lld  %12.4f %12.4f  %+8.3f %%  %10.4f  %10.4f\n", name.c_str(), static_cast<long long>(tokens),
-                exact_perplexity(), perplexity(), percent_above(), std::sqrt(squared_error / squared_size),
-                static_cast<double>(same_argmax) / static_cast<double>(tokens));
+  Row row(const std::string& name, const std::string& type) const {
+    return {{"", name, "text"},
+            {"", tokens, "tokens"},
+            {"", exact_perplexity(), "f32", 4},
+            {"", perplexity(), type.c_str(), 4},
+            {"", percent_above(), "difference %", 3},
+            {"", std::sqrt(squared_error / squared_size), "logit error", 4},
+            {"", static_cast<double>(same_argmax) / static_cast<double>(tokens), "same argmax", 4}};
   }
 };
 
@@ -76,14 +80,11 @@ Sums compare(Backbone& exact, Backbone& rounded, TokenId bos, std::span<const To
     std::vector<TokenId> window = {bos};
     const std::span<const TokenId> piece = text.subspan(at, std::min<std::size_t>(kWindow - 1, text.size() - at));
     window.insert(window.end(), piece.begin(), piece.end());
-    KvCache exact_cache = exact.make_cache(), rounded_cache = rounded.make_cache();
-    for (std::size_t first = 0; first + 1 < window.size(); first += kChunk) {
-      const std::span<const TokenId> chunk =
-          std::span(window).subspan(first, std::min<std::size_t>(kChunk, window.size() - 1 - first));
-      const auto rows = static_cast<std::int64_t>(chunk.size());
-      const Segment exact_segment{&exact_cache, chunk, rows}, rounded_segment{&rounded_cache, chunk, rows};
-      const Matrix<const float> exact_logits = exact.forward({&exact_segment, 1}).logits,
-                                rounded_logits = rounded.forward({&rounded_segment, 1}).logits;
+    InProcessPair exact_text(exact), rounded_text(rounded);
+    for (const std::span<const TokenId> chunk : prefill_chunks(std::span(window).first(window.size() - 1))) {
+      const auto rows = std::ssize(chunk);
+      const Matrix<const float> exact_logits = exact_text.forward(chunk, rows).logits,
+                                rounded_logits = rounded_text.forward(chunk, rows).logits;
       std::vector<Sums> row_sums(chunk.size());
 #pragma omp parallel
       {
@@ -95,8 +96,9 @@ Sums compare(Backbone& exact, Backbone& rounded, TokenId bos, std::span<const To
           for (const int i : {0, 1}) {
             if (softcap > 0) kernels().softcap(both.view()[i].data(), softcap, static_cast<std::int64_t>(vocab));
           }
-          row_sums[static_cast<std::size_t>(r)] = compare_row(both.view()[0].span(), both.view()[1].span(),
-                                                              window[first + static_cast<std::size_t>(r) + 1]);
+          // The token after a chunk's last one is the window's next.
+          row_sums[static_cast<std::size_t>(r)] =
+              compare_row(both.view()[0].span(), both.view()[1].span(), chunk.data()[r + 1]);
         }
       }
       for (const Sums& sums : row_sums) total.add(sums);
@@ -122,24 +124,24 @@ void perplexity(const PerplexityFlags& flags) {
   init_logging("outrider", "warn");
   const ModelFiles files = open_model(or_throw(pair_paths(flags.model)).backbone);
   const Tokenizer tokenizer = or_throw(Tokenizer::load(files));
-  const std::unique_ptr<Backbone> exact = or_throw(Backbone::load(files, WeightType::kF32, kChunk));
+  const std::unique_ptr<Backbone> exact = or_throw(Backbone::load(files, WeightType::kF32, kPrefillChunk));
   const std::unique_ptr<Backbone> rounded =
-      or_throw(Backbone::load(files, or_throw(parse_weight_type(flags.dtype)), kChunk));
+      or_throw(Backbone::load(files, or_throw(parse_weight_type(flags.dtype)), kPrefillChunk));
   if (tokenizer.vocab_size() > exact->config().vocab_size) {
     throw std::runtime_error(fmt::format("{}: a tokenizer of {} tokens, the model has {}", tokenizer.name(),
                                          tokenizer.vocab_size(), exact->config().vocab_size));
   }
   const std::optional<TokenId> bos = tokenizer.find("<bos>");
   if (!bos) throw std::runtime_error(fmt::format("{}: no token <bos>", tokenizer.name()));
-  std::printf("%-28s %8s  %12s %12s  %10s  %10s  %10s\n", "text", "tokens", "f32", flags.dtype.c_str(), "difference",
-              "logit error", "same argmax");
   Sums all;
+  std::vector<Row> rows;
   for (const fs::path& file : flags.files) {
     const Sums sums = compare(*exact, *rounded, *bos, tokenizer.encode(read_file(file)));
-    sums.print(file.filename().string());
+    rows.push_back(sums.row(file.filename().string(), flags.dtype));
     all.add(sums);
   }
-  if (flags.files.size() > 1) all.print("all");
+  if (flags.files.size() > 1) rows.push_back(all.row("all", flags.dtype));
+  std::fputs(table(rows).c_str(), stdout);
   if (flags.within > 0 && !(all.percent_above() <= flags.within)) {
     throw std::runtime_error(fmt::format("perplexity of {} is {:.3f} % above that of f32, wanted at most {} %",
                                          flags.dtype, all.percent_above(), flags.within));
@@ -154,7 +156,7 @@ void add_perplexity_command(CLI::App& app) {
   auto flags = std::make_shared<PerplexityFlags>();
   command->add_option("FILE", flags->files, "Texts; control tokens are recognised")->required();
   command->add_option("--model", flags->model, "Directory of a pair, not packed (default: the nano pair)");
-  command->add_option("--dtype", flags->dtype, "Weights: bf16, int8 or int4")->capture_default_str();
+  ModelFlags::add_dtype(*command, flags->dtype);
   command
       ->add_option("--within", flags->within, "Fail if the perplexity of all texts is more percent above that of f32")
       ->check(CLI::PositiveNumber);

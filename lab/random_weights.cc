@@ -10,6 +10,7 @@
 #include "common/kernels/int4.h"
 #include "common/tensor/f16.h"
 #include "common/tensor/tensor.h"
+#include "lab/shapes.h"
 
 namespace outrider {
 namespace {
@@ -53,19 +54,13 @@ class RandomWeights final : public WeightSource {
   RandomWeights(WeightType type, const std::string& name) : type_(type), path_(name) {}
 
   WeightType type() const override { return type_; }
-  /// All but the older spelling of the experts.
-  bool has(const std::string& name) const override {
-    return !name.ends_with("experts.gate_proj") && !name.ends_with("experts.up_proj");
-  }
+  bool has(const std::string& name) const override { return is_published_name(name); }
   std::uint64_t fingerprint() const override { return seed(path_.string()); }
   std::uint64_t embedding_fingerprint() const override { return seed(path_.string() + " embedding"); }
   const std::filesystem::path& path() const override { return path_; }
 
   Result<std::vector<float>> vector(const std::string& name, std::int64_t size) const override {
-    // Scores are not scaled (gemma4.md 3.4): a trained q_norm is small.
-    const double mean = name.ends_with("q_norm.weight")  ? 1 / std::sqrt(static_cast<double>(size))
-                        : name.ends_with("layer_scalar") ? 0.8
-                                                         : 1;
+    const double mean = typical_mean(name, size);
     CounterRng rng(seed(name));
     std::vector<float> values(static_cast<std::size_t>(size));
     for (float& value : values) value = static_cast<float>(mean * (0.9 + 0.2 * rng.uniform()));
@@ -84,7 +79,7 @@ class RandomWeights final : public WeightSource {
       out += part.rows;
       name += fmt::format("{}[{}]", part.name, part.slice);
     }
-    const double rms = 1 / std::sqrt(static_cast<double>(in_features));
+    const double rms = typical_rms(in_features);
     const auto elements = static_cast<std::size_t>(in_features * out);
     LinearImage image{.layout = "rows", .weights = {}, .scales = {}};
     std::vector<float> scales;
@@ -148,7 +143,7 @@ class RandomWeights final : public WeightSource {
   }
 
   static RowTable make_table(const std::string& name, DType dtype, std::int64_t rows, std::int64_t width) {
-    const double rms = 1 / std::sqrt(static_cast<double>(width));
+    const double rms = typical_rms(width);
     const std::size_t size = static_cast<std::size_t>(rows) * stored_bytes(dtype, static_cast<std::size_t>(width));
     Bytes bytes;
     if (dtype == DType::kF32 || dtype == DType::kBf16) {

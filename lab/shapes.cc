@@ -1,6 +1,7 @@
 #include "lab/shapes.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,49 +12,16 @@ namespace outrider {
 namespace {
 using nlohmann::json;
 
+// clang-format off
 constexpr ModelShape kShapes[] = {
-    {"e2b", "gemma4", 1536, 6144, true, 35, 5, 20, 8, 1, 1, false, 256, 0, 0, 0, 512, 131072, {256, 2048, 4, true}},
-    {"e4b", "gemma4", 2560, 10240, false, 42, 6, 18, 8, 2, 2, false, 256, 0, 0, 0, 512, 131072, {256, 2048, 4, true}},
-    {"12b",
-     "gemma4_unified",
-     3840,
-     15360,
-     false,
-     48,
-     6,
-     0,
-     16,
-     8,
-     1,
-     true,
-     0,
-     0,
-     0,
-     0,
-     1024,
-     262144,
-     {1024, 8192, 16, false}},
-    {"26b-a4b",
-     "gemma4",
-     2816,
-     2112,
-     false,
-     30,
-     6,
-     0,
-     16,
-     8,
-     2,
-     true,
-     0,
-     128,
-     8,
-     704,
-     1024,
-     262144,
-     {1024, 8192, 16, false}},
-    {"31b", "gemma4", 5376, 21504, false, 60, 6, 0, 32, 16, 4, true, 0, 0, 0, 0, 1024, 262144, {1024, 8192, 32, false}},
+    {"e2b", "gemma4", 1536, 6144, true, 35, 5, 20, 8, 1, 1, false, 256, 512, 131072, {256, 2048, 4, true}},
+    {"e4b", "gemma4", 2560, 10240, false, 42, 6, 18, 8, 2, 2, false, 256, 512, 131072, {256, 2048, 4, true}},
+    {"12b", "gemma4_unified", 3840, 15360, false, 48, 6, 0, 16, 8, 1, true, 0, 1024, 262144, {1024, 8192, 16, false}},
+    {"26b-a4b", "gemma4", 2816, 2112, false, 30, 6, 0, 16, 8, 2, true, 0, 1024, 262144, {1024, 8192, 16, false},
+     {128, 8, 704}},
+    {"31b", "gemma4", 5376, 21504, false, 60, 6, 0, 32, 16, 4, true, 0, 1024, 262144, {1024, 8192, 32, false}},
 };
+// clang-format on
 
 /// Keys that both models' text configs have, in the published spelling.
 json text_config(const ModelShape& v) {
@@ -84,11 +52,19 @@ json layer_types(int count, const auto& full) {
 
 std::span<const ModelShape> published_shapes() { return kShapes; }
 
+std::string published_names() {
+  std::vector<std::string> names;
+  for (const ModelShape& shape : kShapes) names.push_back(shape.name);
+  const std::string last = std::move(names.back());
+  names.pop_back();
+  return fmt::format("{} or {}", fmt::join(names, ", "), last);
+}
+
 Result<ModelShape> published_shape(const std::string& name) {
   for (const ModelShape& shape : kShapes) {
     if (name == shape.name) return shape;
   }
-  return Error{Errc::kInvalidArgument, fmt::format("shape '{}', wanted e2b, e4b, 12b, 26b-a4b or 31b", name)};
+  return Error{Errc::kInvalidArgument, fmt::format("shape '{}', wanted {}", name, published_names())};
 }
 
 ModelShape reduced(ModelShape v, int layers, std::int64_t shrink) {
@@ -96,11 +72,22 @@ ModelShape reduced(ModelShape v, int layers, std::int64_t shrink) {
       std::max(0, std::min(v.num_kv_shared_layers * layers / v.num_hidden_layers, layers - v.period));
   v.num_hidden_layers = layers;
   for (std::int64_t* width :
-       {&v.hidden_size, &v.intermediate_size, &v.hidden_size_per_layer_input, &v.moe_intermediate_size,
+       {&v.hidden_size, &v.intermediate_size, &v.hidden_size_per_layer_input, &v.moe.moe_intermediate_size,
         &v.assistant.hidden_size, &v.assistant.intermediate_size, &v.vocab_size, &v.head_dim, &v.global_head_dim}) {
     *width /= shrink;
   }
   return v;
+}
+
+double typical_rms(std::int64_t in_features) { return 1 / std::sqrt(static_cast<double>(in_features)); }
+
+double typical_mean(const std::string& name, std::int64_t size) {
+  if (name.ends_with("q_norm.weight")) return typical_rms(size);  // scores are not scaled: a trained q_norm is small
+  return name.ends_with("layer_scalar") ? 0.8 : 1;
+}
+
+bool is_published_name(const std::string& name) {
+  return !name.ends_with("experts.gate_proj") && !name.ends_with("experts.up_proj");
 }
 
 std::string backbone_config_json(const ModelShape& v) {
@@ -117,10 +104,10 @@ std::string backbone_config_json(const ModelShape& v) {
   if (std::string(v.model_type) == "gemma4") {  // the unified type has none of these keys
     text["hidden_size_per_layer_input"] = v.hidden_size_per_layer_input;
     text["vocab_size_per_layer_input"] = v.vocab_size;
-    text["enable_moe_block"] = v.num_experts > 0;
-    text["num_experts"] = v.num_experts > 0 ? json(v.num_experts) : json();
-    text["top_k_experts"] = v.num_experts > 0 ? json(v.top_k_experts) : json();
-    text["moe_intermediate_size"] = v.num_experts > 0 ? json(v.moe_intermediate_size) : json();
+    text["enable_moe_block"] = v.moe.num_experts > 0;
+    text["num_experts"] = v.moe.num_experts > 0 ? json(v.moe.num_experts) : json();
+    text["top_k_experts"] = v.moe.num_experts > 0 ? json(v.moe.top_k_experts) : json();
+    text["moe_intermediate_size"] = v.moe.num_experts > 0 ? json(v.moe.moe_intermediate_size) : json();
   }
   const json config = {{"model_type", v.model_type},
                        {"dtype", "bfloat16"},

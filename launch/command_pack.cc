@@ -108,7 +108,7 @@ void add_pack_command(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   command->add_option("SRC", flags->sources, "A target; with --pair TARGET and ASSISTANT")->required()->expected(1, 2);
   command->add_option("-o,--out", flags->out, "Directory to write; must not exist")->required();
-  command->add_option("--dtype", flags->dtype, "f32, bf16, int8 or int4")->capture_default_str();
+  ModelFlags::add_dtype(*command, flags->dtype);
   auto* pair = command->add_flag("--pair", flags->pair, "Pack both and write pair.json");
   command->add_option("--for", flags->host, "drafter: of the target only the embedding that a drafter's host needs")
       ->check(CLI::IsMember({"drafter"}))

@@ -32,7 +32,8 @@ struct RunFlags {
   std::optional<std::int32_t> logprobs;
   DraftLengthFlag draft_length;
   std::int64_t max_tokens = 256;
-  bool raw = false, json = false, compare = false, no_verifier = false;
+  ReportFlags report;
+  bool raw = false, compare = false, no_verifier = false;
 };
 
 std::vector<TokenId> parse_ids(const std::string& text) {
@@ -156,7 +157,7 @@ void run(const RunFlags& flags) {
     Generation generation = or_throw(client.generate(wanted, on_tokens, [&] { return interrupt.requested(); }));
     emit(text.finish());
     if (!generation.cancelled) return generation;
-    if (!flags.json) std::printf("\n");
+    if (!flags.report.json) std::printf("\n");
     throw CLI::RuntimeError(128 + SIGINT);
   };
   std::optional<Generation> plain;
@@ -169,7 +170,7 @@ void run(const RunFlags& flags) {
   std::string text;
   const auto emit = [&](const std::string& piece) {
     text += piece;
-    if (flags.json) return;
+    if (flags.report.json) return;
     std::fwrite(piece.data(), 1, piece.size(), stdout);
     std::fflush(stdout);
   };
@@ -180,7 +181,7 @@ void run(const RunFlags& flags) {
         "it");
   }
 
-  if (flags.json) {
+  if (flags.report.json) {
     nlohmann::json metrics = metrics_json(generation);
     metrics["backbone_only_tok_per_sec"] = plain ? nlohmann::json(tokens_per_second(*plain)) : nlohmann::json();
     nlohmann::json object = {{"prompt_ids", request.prompt},
@@ -222,7 +223,7 @@ void add_run_command(CLI::App& app) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_flag("--raw", flags->raw, "The prompt is plain text, not a chat message");
-  auto* json = command->add_flag("--json", flags->json, "Print one JSON object at the end instead of text");
+  auto* json = flags->report.add_json(*command);
   command
       ->add_option("--logprobs", flags->logprobs,
                    "Log-probability of every token and of the N most probable ones, in the JSON object")

@@ -55,7 +55,12 @@ struct ModelFlags {
     command.add_option("--backbone", backbone,
                        "The target by itself: a Hugging Face directory, a .gguf file or a pack");
     command.add_option("--assistant", assistant, "The assistant by itself, likewise");
-    command.add_option("--dtype", dtype, "Weights: f32, bf16, int8 or int4 (default: a pack's own, else bf16)");
+    add_dtype(command, dtype);
+  }
+  /// @param dtype  the default; empty: weight_type() chooses
+  static void add_dtype(CLI::App& command, std::string& dtype) {
+    command.add_option("--dtype", dtype, "Weights: f32, bf16, int8 or int4")
+        ->default_str(dtype.empty() ? "a pack's own, else bf16" : dtype);
   }
   PairPaths pair() const {
     PairPaths paths = backbone.empty() || assistant.empty() ? or_throw(pair_paths(model)) : PairPaths();
@@ -77,6 +82,23 @@ struct ModelFlags {
       if (is_pack(path)) return or_throw(parse_weight_type(or_throw(Pack::open(path))->info().dtype));
     }
     return WeightType::kBf16;
+  }
+};
+
+/// Where a command's report goes.
+struct ReportFlags {
+  bool json = false;          ///< to standard output as one JSON object, not as text
+  std::filesystem::path out;  ///< and as JSON to this file, unless empty
+
+  CLI::Option* add_json(CLI::App& command) {
+    return command.add_flag("--json", json, "Print one JSON object instead of text");
+  }
+  void add_out(CLI::App& command) {
+    command.add_option("--out", out, "Also write the JSON object to this file")->capture_default_str();
+  }
+  void add_to(CLI::App& command) {
+    add_json(command);
+    add_out(command);
   }
 };
 

@@ -70,15 +70,6 @@ KvCost BackboneEngine::kv_cost() const {
   return cost;
 }
 
-void BackboneEngine::report_buffers(const BufferSink& sink, Position positions) const {
-  backbone_->report_buffers(sink);
-  sink({.name = "verifier_scratch.gemm",
-        .dtype = "U8",
-        .shape = {static_cast<std::int64_t>(Linear::thread_scratch_bytes())},
-        .bytes = Linear::thread_scratch_bytes()});
-  for (const auto& [id, session] : sessions_) session.cache.report_buffers(sink, "target_kv_cache", positions);
-}
-
 VerifyOutcome BackboneEngine::synthetic_outcome(Matrix<const float> logits, std::span<const TokenId> tokens) {
   const double coin = coin_.uniform();
   VerifyOutcome outcome{};

@@ -26,8 +26,6 @@ class BackboneEngine {
   std::vector<VerifyResult> run(
       const std::vector<VerifyWork>& batch, const std::function<void()>& between_steps = [] {});
   void release(SessionId session) { sessions_.erase(session); }
-  /// Everything that lives as long as the engine or a session; sessions as if they had `positions` each.
-  void report_buffers(const BufferSink& sink, Position positions) const;
   const Backbone& backbone() const { return *backbone_; }
   /// What a session's K/V take here, for its Capacity.
   KvCost kv_cost() const;

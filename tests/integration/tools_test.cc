@@ -22,7 +22,7 @@ json read_json(const std::filesystem::path& path) {
 json failed_step(const PairCopy& pair) {
   const std::filesystem::path report = pair.dir() / "report.json";
   Program validate(
-      {"validate", pair.dir() / "backbone", pair.dir() / "assistant", "--json", report, "--max-tokens", "24"});
+      {"validate", pair.dir() / "backbone", pair.dir() / "assistant", "--out", report, "--max-tokens", "24"});
   const Program::End end = validate.wait();
   EXPECT_FALSE(end.signal);
   const json object = read_json(report);

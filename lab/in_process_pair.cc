@@ -1,0 +1,73 @@
+#include "lab/in_process_pair.h"
+
+#include <algorithm>
+
+#include "common/base/check.h"
+#include "common/kernels/ops.h"
+#include "common/sampling/verify.h"
+
+namespace outrider {
+
+std::vector<std::span<const TokenId>> prefill_chunks(std::span<const TokenId> prompt) {
+  std::vector<std::span<const TokenId>> chunks;
+  for (; !prompt.empty(); prompt = prompt.subspan(chunks.back().size()))
+    chunks.push_back(prompt.first(std::min<std::size_t>(kPrefillChunk, prompt.size())));
+  return chunks;
+}
+
+InProcessPair::InProcessPair(Backbone& backbone, Assistant* assistant)
+    : backbone_(backbone), assistant_(assistant), cache_(backbone.make_cache()) {
+  if (assistant_ != nullptr) replica_.emplace(assistant_->make_replica());
+}
+
+const Backbone::Output& InProcessPair::forward(std::span<const TokenId> rows, std::int64_t output_rows,
+                                               const TraceSink* trace) {
+  const Segment segment{&cache_, rows, output_rows};
+  return output_.emplace(backbone_.forward({&segment, 1}, trace));
+}
+
+void InProcessPair::prefill(std::span<const TokenId> prompt, const TraceSink* trace) {
+  CHECK(!prompt.empty());
+  for (const std::span<const TokenId> chunk : prefill_chunks(prompt)) {
+    const bool last = &chunk.back() == &prompt.back();
+    forward(chunk, last ? 1 : 0, trace);
+    follow();  // while the rings still have the chunk's rows
+  }
+  keep(0, static_cast<TokenId>(argmax(output_->logits[0].span())));
+}
+
+std::vector<TokenId> InProcessPair::draft(std::int64_t count, std::span<const TokenId> stop_ids) {
+  return assistant_->draft(token_, hidden_, *replica_, length(), count, stop_ids);
+}
+
+const Backbone::Output& InProcessPair::verify(std::span<const TokenId> drafts, const TraceSink* trace) {
+  rows_.assign({token_});
+  rows_.insert(rows_.end(), drafts.begin(), drafts.end());
+  return forward(rows_, std::ssize(rows_), trace);
+}
+
+void InProcessPair::keep(std::int64_t row, TokenId next) {
+  const std::span<const float> hidden = output_->hidden[row].span();
+  hidden_.assign(hidden.begin(), hidden.end());
+  token_ = next;
+  truncate(length() - (output_->hidden.size(0) - 1 - row));
+  follow();
+}
+
+InProcessPair::Round InProcessPair::round(std::int64_t draft_length, std::span<const TokenId> stop_ids) {
+  Round result;
+  if (draft_length > 0) result.tokens = draft(draft_length, stop_ids);
+  result.drafted = std::ssize(result.tokens);
+  const VerifyOutcome outcome = verify_greedy(verify(result.tokens).logits, result.tokens);
+  keep(outcome.accepted, outcome.next_token);
+  result.accepted = outcome.accepted;
+  result.tokens.resize(static_cast<std::size_t>(outcome.accepted));
+  result.tokens.push_back(outcome.next_token);
+  return result;
+}
+
+void InProcessPair::follow() {
+  if (replica_) replica_->extend(backbone_, cache_, length());
+}
+
+}  // namespace outrider

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "common/checkpoint/checkpoint.h"
+#include "common/policy/policies.h"
+#include "common/text_side/text_side.h"
+#include "common/transport/client.h"
+
+// What the lab's commands ask a model, and what comes back. Everything here throws the line for a person.
+namespace outrider {
+
+/// Kinds of text that the nano pair knows, easy and hard to draft. The first kFewPrompts are of five kinds; all of them
+/// together draft some 1,500 tokens.
+inline constexpr std::array kDemoPrompts = {
+    "Tell me a story about a lighthouse.",
+    "Turn this list into JSON: Finn is 20 and lives near the river; Noah is 48 and lives near the park.",
+    "Count from 3 to 20.",
+    "What is 17 plus 25?",
+    "Write a short story about a dog called Max.",
+    "Name three things that are blue.",
+    "Explain in two sentences why the sky is blue.",
+    "Write a poem about the sea.",
+    "How do I boil an egg?",
+    "Write a letter to a friend who has moved away.",
+    "List the months of the year.",
+    "Tell me a story about a lost key.",
+    "What is the difference between a lake and a river?",
+    "Write a short story about two sisters and a boat.",
+};
+inline constexpr std::size_t kFewPrompts = 5;
+
+/// A prompt, and what was recorded of it: the greedy answer and, by round, how many of four drafts were kept (of the
+/// first, which has none, 0).
+struct Question {
+  std::vector<TokenId> prompt, greedy = {};
+  std::vector<std::int32_t> matches = {};
+};
+/// Each message as a chat turn of this model.
+std::vector<Question> user_turns(const TextSide& text, const std::vector<std::string>& messages);
+/// A file like tests/goldens/nano/generate_golden.json (tests/goldens/README.md).
+std::vector<Question> read_golden_questions(const std::filesystem::path& path);
+/// The tensor "input_ids" of a golden.safetensors.
+std::vector<TokenId> golden_prompt(const Checkpoint& golden);
+
+/// Sums over answers.
+struct Answers {
+  std::int64_t tokens = 0;  ///< but for the first of each, which the prompt brings
+  RequestMetrics metrics;
+  std::vector<RoundOutcome> rounds;
+
+  double tok_per_sec() const;
+  double per_round_ms(std::int64_t ns) const;
+  double acceptance() const;  ///< share of the drafts that were kept
+};
+
+/// Asks a coordinator for greedy answers, to measure it.
+class Asker {
+ public:
+  /// @param client  outlives this object
+  /// @param endless  nothing but `max_tokens` ends an answer
+  Asker(Client& client, const TextSide& text, std::int64_t max_tokens, bool endless = false);
+  /// @return the answer's tokens; the rest of it is added to `sums`.
+  std::vector<TokenId> ask(const Question& question, const DraftLength& length, Answers& sums) const;
+
+ private:
+  Client& client_;
+  Generate request_;
+};
+
+}  // namespace outrider
