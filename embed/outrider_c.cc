@@ -25,7 +25,7 @@ namespace outrider {
 namespace {
 
 constexpr std::size_t kTextBytesMax = 64u << 20;
-static_assert(OUTRIDER_DRAFT_LENGTH_MAX == WireLimits{}.draft_length_max);
+static_assert(OUTRIDER_DRAFT_LENGTH_MAX == kDraftLengthMax);
 
 outrider_status to_status(Errc code) {
   switch (code) {
@@ -78,7 +78,7 @@ Result<std::span<const T>> array(const char* name, const T* data, std::size_t co
 }
 
 Result<std::span<const TokenId>> token_array(const char* name, const std::int32_t* data, std::size_t count) {
-  return array(name, data, count, WireLimits{}.tokens_max);
+  return array(name, data, count, kTokensMax);
 }
 
 /// Copies out what fits, and always says how much there is. @param spare elements wanted behind it.

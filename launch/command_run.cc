@@ -62,14 +62,10 @@ std::vector<TokenId> encode_prompt(const RunFlags& flags, const PairPaths& pair,
   return encode_with_bos(tokenizer, flags.prompt);
 }
 
-const char* name_of(SamplingRule rule) {
-  return rule == SamplingRule::kMatch ? "match" : rule == SamplingRule::kRejection ? "rejection" : "typical";
-}
-
 nlohmann::json sampling_json(const SamplingParams& sampling) {
   // 0.7 and not 0.699999988: the double that a person would write.
   const auto number = [](float value) { return std::stod(fmt::format("{}", value)); };
-  nlohmann::json object = {{"rule", sampling.greedy() ? "greedy" : name_of(sampling.rule)},
+  nlohmann::json object = {{"rule", sampling.greedy() ? "greedy" : to_string(sampling.rule)},
                            {"temperature", number(sampling.temperature)}};
   if (!sampling.greedy()) {
     object.update({{"seed", sampling.seed},

@@ -24,7 +24,7 @@ using nlohmann::json;
 // Bounds no plausible model reaches; they keep every product of sizes inside 63 bits.
 constexpr std::int64_t kVocabMax = 1 << 24, kWidthMax = 1 << 20, kHeadsMax = 1 << 10;
 constexpr std::int64_t kHeadDimMax = 1 << 13, kLayersMax = 1 << 10, kExpertsMax = 1 << 12;
-// As on the wire: WireLimits::tokens_max.
+// As on the wire: kTokensMax.
 constexpr std::int64_t kPositionsMax = std::int64_t{1} << 20;
 constexpr std::size_t kFileBytesMax = 1 << 20;
 

@@ -1,7 +1,6 @@
 #include "common/policy/policies.h"
 
 #include <charconv>
-#include <map>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -23,11 +22,9 @@ class SharedUcb1 : public DraftLengthPolicy {
 }  // namespace
 
 Result<DraftLength> parse_draft_length(const std::string& text) {
-  static const std::map<std::string, DraftPolicy> names = {{"auto", DraftPolicy::kAuto},
-                                                           {"heuristic", DraftPolicy::kHeuristic},
-                                                           {"ucb1", DraftPolicy::kUcb1},
-                                                           {"thompson", DraftPolicy::kThompson}};
-  if (const auto name = names.find(text); name != names.end()) return DraftLength{name->second, kChosenLengthMax};
+  for (const DraftPolicy policy :
+       {DraftPolicy::kAuto, DraftPolicy::kHeuristic, DraftPolicy::kUcb1, DraftPolicy::kThompson})
+    if (text == to_string(policy)) return DraftLength{policy, kChosenLengthMax};
   int length = -1;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, length);

@@ -5,17 +5,9 @@
 #include <string>
 
 #include "common/policy/bandit.h"
+#include "common/policy/draft_policy.h"
 
 namespace outrider {
-
-/// Who decides the length of a session's drafts.
-enum class DraftPolicy : std::uint8_t {
-  kFixed,      ///< the request: always the same length
-  kAuto,       ///< goodput under the governor (make_auto_policy)
-  kHeuristic,  ///< Hugging Face's schedule
-  kUcb1,       ///< the bandits; what they learned is every session's
-  kThompson,
-};
 
 /// The longest draft of a policy that may choose: nothing gained from more on nano's traces (docs/policy.md).
 inline constexpr int kChosenLengthMax = 16;

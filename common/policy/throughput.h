@@ -4,31 +4,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/policy/draft_policy.h"
+
 namespace outrider {
-
-/// Who proposes the drafts of a round.
-enum class DraftSource : std::uint8_t {
-  kAssistant,  ///< the drafter, over the wire
-  kNgram,      ///< the coordinator itself, from the text so far (ngram.h)
-};
-inline constexpr std::size_t kDraftSources = 2;
-
-/// Longest draft that there is: no policy considers a longer one, and no message carries one.
-inline constexpr int kDraftLengthMax = 32;
-
-/// One round as the coordinator saw it. Times in seconds.
-struct RoundOutcome {
-  DraftSource source = DraftSource::kAssistant;
-  std::size_t arm = 0;           ///< of the choice that the round followed (DraftChoice::arm)
-  int drafted = 0;               ///< drafts that reached the verifier; 0: the round was plain
-  int accepted = 0;              ///< of these
-  double draft_s = 0;            ///< assistant forwards
-  double draft_wire_s = 0;       ///< request for drafts to their arrival, less draft_s
-  double verify_s = 0;           ///< the forward pass of drafted + 1 rows
-  double round_s = 0;            ///< all of it, emission to emission
-  std::int64_t draft_bytes = 0;  ///< of the request for drafts
-  int draft_rows = 0;            ///< K/V rows in it
-};
 
 /// The parts that a round's time is made of. Nothing overlaps in the protocol of today: the drafter waits for
 /// the verdict, the verifier for the drafts. A protocol that drafts on while it verifies has

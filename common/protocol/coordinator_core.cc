@@ -837,7 +837,7 @@ Status CoordinatorCore::status() const {
                 .waiting = static_cast<std::int32_t>(waiting())};
   for (const auto& [peer, worker] : workers_) {
     ++(worker.hello.role == Role::kVerifier ? status.verifiers : status.drafters);
-    if (status.workers.size() == WireLimits{}.workers_max) continue;
+    if (status.workers.size() == kWorkersMax) continue;
     // Two hosts may have one name, and one worker is here twice after a reconnect, until the old peer counts as gone.
     std::string name = worker.hello.name;
     const auto is_taken = [&] {

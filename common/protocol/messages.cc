@@ -1,33 +1,75 @@
 #include "common/protocol/messages.h"
 
-#include <algorithm>
-#include <array>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace outrider {
+namespace {
 
-const char* name_of(const Message& message) {
-  static constexpr std::array kNames = {"hello",   "welcome",        "refuse", "who_are_you", "heartbeat", "drain",
-                                        "prefill", "kv_chunk",       "draft",  "candidates",  "need_kv",   "verify",
-                                        "verdict", "cancel",         "free",   "failed",      "generate",  "tokens",
-                                        "done",    "status_request", "status", "step"};
-  static_assert(kNames.size() == std::variant_size_v<Body>);
-  return kNames[message.body.index()];
+Result<void> check_logprobs(const std::vector<TokenLogprobs>& logprobs, std::size_t tokens) {
+  if (logprobs.empty() || logprobs.size() == tokens) return {};
+  return Error{Errc::kMalformed,
+               fmt::format("{} logprobs for {} tokens, wanted as many or none", logprobs.size(), tokens)};
+}
+
+}  // namespace
+
+Result<void> KvRows::settle() const {
+  const auto wrong = [&](std::string what) { return Error{Errc::kMalformed, std::move(what)}; };
+  if (from > to) return wrong(fmt::format("from is {}, wanted at most its to, {}", from, to));
+  if (empty() != donors.empty()) {
+    return wrong(fmt::format("[{}, {}) has {} donors, wanted {}", from, to, donors.size(), empty() ? "none" : "some"));
+  }
+  for (const auto& [first, key, value] : donors) {
+    if (first < from || first > to) return wrong(fmt::format("donor's first is {}, wanted {} to {}", first, from, to));
+    if (key.shape != value.shape || key.dtype != value.dtype) {
+      return wrong(fmt::format("key is {} [{}], value is {} [{}], wanted the same", to_string(key.dtype),
+                               fmt::join(key.shape, ", "), to_string(value.dtype), fmt::join(value.shape, ", ")));
+    }
+    if (key.shape[0] != to - first) {
+      return wrong(fmt::format("donor has {} rows from {} on, wanted them to end at {}", key.shape[0], first, to));
+    }
+  }
+  return {};
+}
+
+Result<void> Verdict::settle() const { return check_logprobs(logprobs, static_cast<std::size_t>(accepted) + 1); }
+
+Result<void> Tokens::settle() const { return check_logprobs(logprobs, tokens.size()); }
+
+Result<void> RoundReport::settle() {
+  outcome.drafted = static_cast<int>(drafts.size());
+  if (outcome.accepted <= outcome.drafted) return {};
+  return Error{Errc::kMalformed, fmt::format("accepted is {}, wanted 0 to {}", outcome.accepted, outcome.drafted)};
+}
+
+Result<void> RequestMetrics::settle() const {
+  if (drafted_per_position.size() == accepted_per_position.size()) return {};
+  return Error{Errc::kMalformed,
+               fmt::format("drafted_per_position and accepted_per_position have {} and {} entries, wanted as many",
+                           drafted_per_position.size(), accepted_per_position.size())};
 }
 
 void add(RequestMetrics& sum, const RequestMetrics& one) {
-  for (const auto field :
-       {&RequestMetrics::rounds, &RequestMetrics::drafting_rounds, &RequestMetrics::drafted_tokens,
-        &RequestMetrics::accepted_tokens, &RequestMetrics::prefill_ns, &RequestMetrics::decode_ns,
-        &RequestMetrics::draft_ns, &RequestMetrics::verify_ns, &RequestMetrics::wire_ns,
-        &RequestMetrics::wire_bytes_to_drafter, &RequestMetrics::wire_bytes_to_drafter_prompt,
-        &RequestMetrics::wire_bytes_to_verifier, &RequestMetrics::ngram_rounds, &RequestMetrics::ngram_drafted_tokens,
-        &RequestMetrics::ngram_accepted_tokens, &RequestMetrics::cached_prompt_tokens}) {
-    sum.*field += one.*field;
+  struct Parts {
+    std::vector<std::int64_t*> numbers;
+    std::vector<std::vector<std::int64_t>*> lists;
+    void operator()(const char*, std::int64_t& number) { numbers.push_back(&number); }
+    void operator()(const char*, std::vector<std::int64_t>& list, Count) { lists.push_back(&list); }
+  };
+  RequestMetrics summand = one;
+  Parts to, from;
+  RequestMetrics::fields(to, sum);
+  RequestMetrics::fields(from, summand);
+  for (std::size_t i = 0; i < to.numbers.size(); ++i) *to.numbers[i] += *from.numbers[i];
+  for (std::size_t i = 0; i < to.lists.size(); ++i) {
+    to.lists[i]->resize(std::max(to.lists[i]->size(), from.lists[i]->size()));
+    for (std::size_t j = 0; j < from.lists[i]->size(); ++j) (*to.lists[i])[j] += (*from.lists[i])[j];
   }
-  for (const auto field : {&RequestMetrics::drafted_per_position, &RequestMetrics::accepted_per_position}) {
-    (sum.*field).resize(std::max((sum.*field).size(), (one.*field).size()));
-    for (std::size_t i = 0; i < (one.*field).size(); ++i) (sum.*field)[i] += (one.*field)[i];
-  }
+}
+
+const char* name_of(const Message& message) {
+  return std::visit([](const auto& body) { return body.kName; }, message.body);
 }
 
 }  // namespace outrider

@@ -8,32 +8,48 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "common/base/fields.h"
 #include "common/base/ids.h"
 #include "common/base/result.h"
-#include "common/policy/policies.h"
+#include "common/policy/draft_policy.h"
 #include "common/sampling/distribution.h"
 #include "common/sampling/logprobs.h"
 #include "common/sampling/params.h"
 #include "common/tensor/tensor.h"
 
+/// Every message that two Outrider processes exchange. A message is a struct; its `fields` say once, in the order of
+/// schemas/outrider.fbs, what travels and which values a receiver lets in (common/base/fields.h). What the codec writes
+/// and reads, what to_text() prints and what the tests draw all comes from there.
 namespace outrider {
 
 /// Both sides of a connection must speak the same one. Raised when a message changes its meaning;
 /// adding an optional field does not raise it (schemas/README.md).
 inline constexpr std::uint32_t kProtocolVersion = 5;
 
-/// Limits that hold before a field is believed. A frame or count beyond them is malformed.
+/// Limits of the frames of one message. A larger message is refused before it is read.
 struct WireLimits {
   std::size_t header_bytes_max = 8u << 20;   ///< a prompt of 131,072 ids fits many times
   std::size_t tensor_bytes_max = 64u << 20;  ///< one donor tensor of one prefill chunk
   std::size_t tensors_max = 5;               ///< hidden row, then K and V of two donors
-  std::size_t tokens_max = 1u << 20;
-  std::size_t workers_max = 256;  ///< that a Status lists
-  std::int32_t draft_length_max = kDraftLengthMax;
 };
+
+/// Limits of what a message may say. Positions are bounded so that sums of a few cannot overflow anywhere.
+inline constexpr std::size_t kTokensMax = 1u << 20;
+inline constexpr std::size_t kWorkersMax = 256;  ///< that a Status lists
+inline constexpr std::size_t kDonorsMax = 2;
+inline constexpr Range<Position> kPositions{0, kTokensMax};
+inline constexpr Range kDraftLengths{0, kDraftLengthMax};
+inline constexpr Count kTexts{0, kTokensMax};                                      ///< tokens of a text
+inline constexpr Count kDrafts{0, static_cast<std::size_t>(kDraftLengthMax)};      ///< tokens of a round
+inline constexpr Count kTokenSets{0, kSamplingListMax};                            ///< stop tokens, say
+inline constexpr Count kNameBytes{0, 4096};                                        ///< text for people
+inline constexpr Range<std::int64_t> kBytesPerPosition{0, std::int64_t{1} << 30};  ///< products are an int64
+inline constexpr Range<std::int64_t> kWaitMs{0, std::int64_t{24} * 3600 * 1000};   ///< a day
+inline constexpr Range<double> kSeconds{0, 1e9};
 
 /// Bytes that somebody keeps alive: a network frame, or an engine's copy. Immutable, cheap to copy.
 class SharedBytes {
@@ -42,6 +58,10 @@ class SharedBytes {
   SharedBytes(std::shared_ptr<const void> owner, std::span<const std::byte> bytes)
       : owner_(std::move(owner)), bytes_(bytes) {}
   std::span<const std::byte> bytes() const { return bytes_; }
+  /// Whether the contents are the same.
+  bool operator==(const SharedBytes& other) const {
+    return std::equal(bytes_.begin(), bytes_.end(), other.bytes_.begin(), other.bytes_.end());
+  }
 
  private:
   std::shared_ptr<const void> owner_;
@@ -53,13 +73,27 @@ struct WireTensor {
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;
   SharedBytes data;
+  bool operator==(const WireTensor&) const = default;
 };
+/// What a message's field may hold that is a tensor.
+struct Rank {
+  std::size_t rank = 0;
+};
+/// The last type that a tensor on the wire may have; those after it are only in files.
+inline constexpr DType kLastWireDType = DType::kU8;
 
 /// Committed K/V rows of one donor layer: positions [first, first + rows). Sliding donors leave out
 /// rows that no future draft can see, so `first` may lie beyond the delta's `from`.
 struct DonorDelta {
   Position first = 0;
   WireTensor key, value;  ///< [rows, num_key_value_heads, head_dim], as the target caches them
+
+  bool operator==(const DonorDelta&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("first", m.first, kPositions);
+    v("key", m.key, Rank{3});
+    v("value", m.value, Rank{3});
+  }
 };
 
 /// Donor K/V of the committed positions [from, to), one entry per donor in handshake order.
@@ -68,9 +102,18 @@ struct KvRows {
   Position from = 0, to = 0;
   std::vector<DonorDelta> donors;
   bool empty() const { return from == to; }
+
+  bool operator==(const KvRows&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("from", m.from, kPositions);
+    v("to", m.to, kPositions);
+    v("donors", m.donors, Count{0, kDonorsMax});
+  }
+  Result<void> settle() const;
 };
 
 enum class Role : std::uint8_t { kVerifier, kDrafter };
+inline const char* to_string(Role role) { return role == Role::kVerifier ? "verifier" : "drafter"; }
 
 struct DonorFacts {
   bool sliding = false;
@@ -78,7 +121,15 @@ struct DonorFacts {
   std::int32_t num_key_value_heads = 0;
   std::int32_t head_dim = 0;
   std::int32_t sliding_window = 0;  ///< 0 for full attention
+
   bool operator==(const DonorFacts&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("sliding", m.sliding);
+    v("layer", m.layer, kNatural);
+    v("num_key_value_heads", m.num_key_value_heads, kNatural);
+    v("head_dim", m.head_dim, kNatural);
+    v("sliding_window", m.sliding_window, kNatural);
+  }
 };
 
 /// What two nodes must agree on before they may work on the same text.
@@ -91,7 +142,18 @@ struct PairFacts {
   DType kv_dtype = DType::kF32;         ///< K/V rows as the verifier sends them
   DType hidden_dtype = DType::kF32;     ///< the exported hidden row
   std::vector<DonorFacts> donors = {};  ///< sliding first, then full
+
   bool operator==(const PairFacts&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("backbone_fingerprint", m.backbone_fingerprint);
+    v("embedding_fingerprint", m.embedding_fingerprint);
+    v("hidden_size", m.hidden_size, kNatural);
+    v("vocab_size", m.vocab_size, kNatural);
+    v("context_max", m.context_max, kPositions);
+    v("kv_dtype", m.kv_dtype, kLastWireDType);
+    v("hidden_dtype", m.hidden_dtype, kLastWireDType);
+    v("donors", m.donors, Count{0, kDonorsMax});
+  }
 };
 
 // ---- connection ----
@@ -111,6 +173,7 @@ struct KvCost {
     return bytes_per_position > 0 ? (bytes - ring_rows * ring_bytes_per_position) / bytes_per_position
                                   : std::numeric_limits<Position>::max();
   }
+  bool operator==(const KvCost&) const = default;
 };
 
 /// What a worker takes at once. Of a drafter only sessions_max is heeded: K/V of its sessions are not counted.
@@ -119,102 +182,261 @@ struct Capacity {
   KvCost kv_cost = {};
   /// K/V of all sessions together. What would not fit is refused before any of it is computed.
   std::int64_t kv_bytes_max = std::numeric_limits<std::int64_t>::max();
+
+  bool operator==(const Capacity&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("sessions_max", m.sessions_max, kNatural);
+    v("bytes_per_position", m.kv_cost.bytes_per_position, kBytesPerPosition);
+    v("ring_bytes_per_position", m.kv_cost.ring_bytes_per_position, kBytesPerPosition);
+    v("ring_rows", m.kv_cost.ring_rows, kPositions);
+    v("kv_bytes_max", m.kv_bytes_max, kNatural);
+  }
 };
 
-struct Hello {  ///< worker -> coordinator
+/// Worker -> coordinator: takes part from now on.
+struct Hello {
   Role role = Role::kVerifier;
   std::string name;  ///< for people: role, host and process id
   PairFacts facts;
   Capacity capacity = {};
+
+  static constexpr const char* kName = "hello";
+  bool operator==(const Hello&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("role", m.role, Role::kDrafter);
+    v("name", m.name, kNameBytes);
+    v("facts", m.facts);
+    v("capacity", m.capacity);
+  }
 };
-struct Welcome {  ///< coordinator -> worker
-  /// The next number for each worker that joins, also for one that was given up and comes back. Another than before:
-  /// the coordinator knows of no session here, forget them all.
+
+/// Coordinator -> worker: the worker is in the books.
+struct Welcome {
+  /// Each worker that joins gets the next number, also one that was given up and comes back. A worker that gets another
+  /// number than before forgets all of its sessions: the coordinator knows of none here.
   std::uint64_t membership = 0;
+
+  static constexpr const char* kName = "welcome";
+  bool operator==(const Welcome&) const = default;
+  static void fields(auto& v, auto& m) { v("membership", m.membership); }
 };
-struct Refuse {  ///< either way: this connection is of no use
+
+/// Either way: this connection is of no use.
+struct Refuse {
   Errc code = Errc::kMismatch;
   std::string message;
+
+  static constexpr const char* kName = "refuse";
+  bool operator==(const Refuse&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("code", m.code, Errc::kIo);
+    v("message", m.message, kNameBytes);
+  }
 };
-struct WhoAreYou {};  ///< coordinator -> an unknown worker: say Hello again
-struct Heartbeat {    ///< both ways, every heartbeat interval
+
+/// Coordinator -> a worker that it does not know: say Hello again.
+struct WhoAreYou {
+  static constexpr const char* kName = "who_are_you";
+  bool operator==(const WhoAreYou&) const = default;
+  static void fields(auto&, auto&) {}
+};
+
+/// Both ways, every heartbeat interval.
+struct Heartbeat {
   /// The coordinator's clock. A worker that gets one above 0 sends it back at once, and the coordinator
   /// then knows the round trip. A worker's own heartbeats have 0.
   std::int64_t sent_ns = 0;
+
+  static constexpr const char* kName = "heartbeat";
+  bool operator==(const Heartbeat&) const = default;
+  static void fields(auto& v, auto& m) { v("sent_ns", m.sent_ns, kNatural); }
 };
-struct Drain {};  ///< worker -> coordinator: give me no new sessions
+
+/// Worker -> coordinator: give me no new sessions.
+struct Drain {
+  static constexpr const char* kName = "drain";
+  bool operator==(const Drain&) const = default;
+  static void fields(auto&, auto&) {}
+};
 
 // ---- one session ----
 
-struct Prefill {  ///< coordinator -> verifier; round 0, base 0
+/// Coordinator -> verifier: opens a session with its prompt. Its round and base are 0.
+struct Prefill {
   std::vector<TokenId> tokens;
-  bool want_kv = false;                ///< stream donor rows while it runs
+  bool want_kv = false;                ///< donor rows are to be sent while the prompt is computed
   Position positions_max = 0;          ///< K/V rows that the whole session can come to need; 0: not known
   SamplingParams sampling = {};        ///< of the whole session
   std::vector<TokenId> stop_ids = {};  ///< what sampling.min_tokens masks; empty without it
-  bool compute_all = false;            ///< reuse no K/V: only later Verifys would bring all of their rows to a drafter
+  /// The verifier may reuse no K/V of another text for this prompt: only the Verifys that follow would bring all of its
+  /// rows to a drafter.
+  bool compute_all = false;
+
+  static constexpr const char* kName = "prefill";
+  bool operator==(const Prefill&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("tokens", m.tokens, Count{1, kTokensMax});
+    v("want_kv", m.want_kv);
+    v("positions_max", m.positions_max, kNatural);
+    v("sampling", m.sampling);
+    v("stop_ids", m.stop_ids, kTokenSets);
+    v("compute_all", m.compute_all);
+  }
 };
-struct KvChunk {  ///< verifier -> coordinator -> drafter while a prefill runs
+
+/// Verifier -> coordinator -> drafter, while a prompt is computed: its donor rows so far.
+struct KvChunk {
   KvRows kv;
+
+  static constexpr const char* kName = "kv_chunk";
+  bool operator==(const KvChunk&) const = default;
+  static void fields(auto& v, auto& m) { v("kv", m.kv); }
 };
-struct Draft {        ///< coordinator -> drafter; base is the position of `token`
+
+/// Coordinator -> drafter: draft. The message's base is the position of `token`.
+struct Draft {
   TokenId token = 0;  ///< the last emitted token
   std::int32_t draft_length = 0;
-  /// [hidden_size], the target row that produced `token`, after the final norm; or a Candidates' state, in f32.
+  /// [hidden_size]: the target's row that produced `token`, after the final norm. Where the session goes on from drafts
+  /// that nobody verifies, it is instead the `state` of the last Candidates, in f32.
   WireTensor hidden;
-  KvRows kv;                                    ///< must end at base
-  std::optional<SamplingParams> sampling = {};  ///< none: draft greedily
-  std::int64_t index = 0;                       ///< of the first draft in the answer
-  bool want_state = false;                      ///< the drafts are to be gone on from, unverified
-  bool want_q = false;  ///< Candidates::q under every rule, for the rejection log; changes no draft
+  KvRows kv;                                    ///< ends at the message's base
+  std::optional<SamplingParams> sampling = {};  ///< none: the drafter takes the most probable tokens
+  std::int64_t index = 0;                       ///< place of the first draft in the answer
+  bool want_state = false;                      ///< Candidates::state is wanted: drafting goes on from these drafts
+  bool want_q = false;                          ///< Candidates::q is wanted under every rule; changes no draft
+
+  static constexpr const char* kName = "draft";
+  bool operator==(const Draft&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("token", m.token, kNatural);
+    v("draft_length", m.draft_length, kDraftLengths);
+    v("hidden", m.hidden, Rank{1});
+    v("kv", m.kv);
+    v("sampling", m.sampling);
+    v("index", m.index, kPositions);
+    v("want_state", m.want_state);
+    v("want_q", m.want_q);
+  }
 };
-struct Candidates {  ///< drafter -> coordinator; coordinator -> client, for a Step
+
+/// Drafter -> coordinator: the drafts. Coordinator -> client: the answer to a Step that asked for drafts.
+struct Candidates {
   std::vector<TokenId> tokens;
   std::int64_t draft_ns = 0;  ///< spent in assistant forwards
-  /// At most kDraftTopK tokens each. For kRejection: what each token was drawn from. If wanted, also under kMatch: what
-  /// kRejection would draw from; and where drafts are the likeliest tokens (greedy, kTypical): the drafter's scores at
-  /// temperature 1 without filters.
+  /// One distribution for each draft, of at most kDraftTopK tokens, or none at all. Which distribution it is depends on
+  /// the session's rule (SamplingRule) and on the Draft:
+  /// - kRejection: the one that the draft was drawn from. The verifier needs it.
+  /// - kMatch, if the Draft wants q: the one that kRejection would have drawn from.
+  /// - drafts that are the most probable tokens (temperature 0, or kTypical), if the Draft wants q: the drafter's
+  ///   probabilities at temperature 1, without filters.
+  /// - else none.
   std::vector<Distribution> q = {};
-  std::optional<WireTensor> state =
-      {};  ///< [hidden_size] f32, the assistant's own row after the last token, if it is wanted
+  /// [hidden_size] f32: the assistant's own row after the last draft. There if the Draft wants it.
+  std::optional<WireTensor> state = {};
+
+  static constexpr const char* kName = "candidates";
+  bool operator==(const Candidates&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("tokens", m.tokens, kDrafts);
+    v("draft_ns", m.draft_ns, kNatural);
+    v("q", m.q, kDrafts);
+    v("state", m.state, Rank{1});
+  }
 };
-struct NeedKv {       ///< drafter -> coordinator instead of Candidates
-  Position have = 0;  ///< committed rows that the replica holds
+
+/// Drafter -> coordinator, instead of Candidates: K/V rows are missing.
+struct NeedKv {
+  Position have = 0;  ///< committed rows that the replica holds; the next one is wanted first
+
+  static constexpr const char* kName = "need_kv";
+  bool operator==(const NeedKv&) const = default;
+  static void fields(auto& v, auto& m) { v("have", m.have, kPositions); }
 };
-struct Verify {                          ///< coordinator -> verifier; base is the position of tokens[0]
-  std::vector<TokenId> tokens;           ///< the last emitted token, then the drafts
-  std::optional<Position> kv_from = {};  ///< send donor rows from here on; none: send no hidden row and no K/V
-  std::vector<Distribution> q = {};      ///< of each draft; empty: the drafts must match
+
+/// Coordinator -> verifier: verify drafts. The message's base is the position of tokens[0].
+struct Verify {
+  std::vector<TokenId> tokens;  ///< the last emitted token, then the drafts
+  /// First position whose donor rows the drafter still needs: the Verdict brings those from here to its end, with the
+  /// hidden row. None: there is no drafter to send them to, and the Verdict brings neither.
+  std::optional<Position> kv_from = {};
+  std::vector<Distribution> q = {};  ///< what each draft was drawn from (kRejection); empty: the drafts must match
+
+  static constexpr const char* kName = "verify";
+  bool operator==(const Verify&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("tokens", m.tokens, Count{1, kDrafts.max + 1});
+    v("kv_from", m.kv_from, kPositions);
+    v("q", m.q, kDrafts);
+  }
 };
-struct Verdict {                          ///< verifier -> coordinator; answers Prefill (accepted 0) and Verify
+
+/// Verifier -> coordinator: answers a Prefill (then `accepted` is 0) and a Verify.
+struct Verdict {
   std::int32_t accepted = 0;              ///< drafts kept
   TokenId next_token = 0;                 ///< the bonus token, or the replacement of the first rejected draft
   Position committed = 0;                 ///< K/V rows valid from now on
-  std::optional<WireTensor> hidden = {};  ///< [hidden_size], the row that produced next_token
-  KvRows kv = {};
-  std::int64_t verify_ns = 0;  ///< the forward pass that held these rows
-  std::vector<TokenLogprobs> logprobs =
-      {};  ///< of the accepted drafts and next_token, if the session wants them; as many alternatives each
-  Position cached_tokens = 0;  ///< of a Prefill: so many of its tokens were not computed, their K/V were there
+  std::optional<WireTensor> hidden = {};  ///< [hidden_size], the row that produced next_token; if K/V were wanted
+  KvRows kv = {};                         ///< as the Verify's kv_from asks; of a Prefill those not yet sent as chunks
+  std::int64_t verify_ns = 0;             ///< the forward pass that held these rows
+  /// Of the accepted drafts and next_token, if the session wants them; as many alternatives each.
+  std::vector<TokenLogprobs> logprobs = {};
+  Position cached_tokens = 0;  ///< of a Prefill: tokens that were not computed, because their K/V were there
+
+  static constexpr const char* kName = "verdict";
+  bool operator==(const Verdict&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("accepted", m.accepted, kDraftLengths);
+    v("next_token", m.next_token, kNatural);
+    v("committed", m.committed, kPositions);
+    v("hidden", m.hidden, Rank{1});
+    v("kv", m.kv);
+    v("verify_ns", m.verify_ns, kNatural);
+    v("logprobs", m.logprobs, kTexts);
+    v("cached_tokens", m.cached_tokens, kPositions);
+  }
+  Result<void> settle() const;
 };
-/// client -> coordinator: nobody wants more tokens. With `keep` the answer is its first `keep` tokens, and finished:
-/// Done follows, with kStop. Without, the request failed: kCancelled.
+
+/// Client -> coordinator: nobody wants more tokens.
 struct Cancel {
+  /// The answer is its first `keep` tokens, and finished: Done follows, with kStop. None: the request failed, with
+  /// kCancelled.
   std::optional<std::int64_t> keep = {};
+
+  static constexpr const char* kName = "cancel";
+  bool operator==(const Cancel&) const = default;
+  static void fields(auto& v, auto& m) { v("keep", m.keep, kNatural); }
 };
-struct Free {};  ///< coordinator -> workers: forget the session
-struct Failed {  ///< worker -> coordinator, coordinator -> client
+
+/// Coordinator -> workers: forget the session.
+struct Free {
+  static constexpr const char* kName = "free";
+  bool operator==(const Free&) const = default;
+  static void fields(auto&, auto&) {}
+};
+
+/// Worker -> coordinator, coordinator -> client: this request has no other answer.
+struct Failed {
   Errc code = Errc::kInvalidArgument;
   std::string message;
+
+  static constexpr const char* kName = "failed";
+  bool operator==(const Failed&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("code", m.code, Errc::kIo);
+    v("message", m.message, kNameBytes);
+  }
 };
 
 // ---- clients ----
 
-struct Generate {  ///< client -> coordinator; session is the client's own request number
+/// Client -> coordinator: answer this prompt. The message's session is the client's own number for the request.
+struct Generate {
   std::vector<TokenId> prompt;
   std::int64_t max_tokens = 0;
-  std::int32_t draft_length =
-      0;  ///< of every round (DraftPolicy::kFixed), or the most that the policy may choose; 0: plain decoding
+  /// Of every round (DraftPolicy::kFixed), or the most that the policy may choose; 0: plain decoding.
+  std::int32_t draft_length = 0;
   std::vector<TokenId> stop_ids = {};  ///< at most kSamplingListMax; empty: only max_tokens and the context end it
   std::int64_t wait_ms = 0;            ///< how long to wait for a verifier to join
   bool stepwise = false;               ///< after the first token, every round waits for the client's Steps
@@ -223,28 +445,69 @@ struct Generate {  ///< client -> coordinator; session is the client's own reque
   bool unverified = false;
   DraftPolicy policy = DraftPolicy::kFixed;
   bool report_rounds = false;  ///< Tokens say how their round went
-  bool shorten =
-      false;  ///< lower max_tokens to what the verifier with the most K/V memory can hold, instead of refusing
+  /// A max_tokens that no verifier has the K/V memory for is lowered to what the roomiest can hold, not refused.
+  bool shorten = false;
+
+  static constexpr const char* kName = "generate";
+  bool operator==(const Generate&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("prompt", m.prompt, kTexts);
+    v("max_tokens", m.max_tokens, kNatural);
+    v("draft_length", m.draft_length, kDraftLengths);
+    v("stop_ids", m.stop_ids, kTokenSets);
+    v("wait_ms", m.wait_ms, kWaitMs);
+    v("stepwise", m.stepwise);
+    v("sampling", m.sampling);
+    v("unverified", m.unverified);
+    v("policy", m.policy, DraftPolicy::kThompson);
+    v("report_rounds", m.report_rounds);
+    v("shorten", m.shorten);
+  }
 };
-/// client -> coordinator: one half of a stepwise session's next round. A Failed with kInvalidArgument
-/// refuses this step alone; any other ends the session.
-struct Step {
-  std::int32_t draft_length = 0;  ///< above 0: draft that many; the answer is Candidates, perhaps none
-  std::vector<TokenId> drafts;    ///< else: verify these, perhaps none; the answer is Tokens
-};
+
 /// How a round went.
 struct RoundReport {
   std::int32_t draft_length = 0;     ///< as the policy chose it
   std::vector<TokenId> drafts = {};  ///< those that reached the verifier
   RoundOutcome outcome = {};         ///< its `arm` does not travel
+
+  bool operator==(const RoundReport&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("source", m.outcome.source, DraftSource::kNgram);
+    v("draft_length", m.draft_length, kDraftLengths);
+    v("drafts", m.drafts, kDrafts);
+    v("accepted", m.outcome.accepted, kDraftLengths);
+    v("draft_s", m.outcome.draft_s, kSeconds);
+    v("draft_wire_s", m.outcome.draft_wire_s, kSeconds);
+    v("verify_s", m.outcome.verify_s, kSeconds);
+    v("round_s", m.outcome.round_s, kSeconds);
+    v("draft_bytes", m.outcome.draft_bytes, kNatural);
+    v("draft_rows", m.outcome.draft_rows, kNatural);
+  }
+  /// Sets outcome.drafted, which is the number of drafts.
+  Result<void> settle();
 };
-struct Tokens {            ///< coordinator -> client
+
+/// Coordinator -> client: the next tokens of the answer.
+struct Tokens {
   std::int64_t index = 0;  ///< of tokens[0] in the answer
   std::vector<TokenId> tokens;
   std::vector<TokenLogprobs> logprobs = {};  ///< of each, if the request wants them; as many alternatives each
   std::optional<RoundReport> round = {};     ///< if asked for, and not with the first token
+
+  static constexpr const char* kName = "tokens";
+  bool operator==(const Tokens&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("index", m.index, kPositions);
+    v("tokens", m.tokens, kTexts);
+    v("logprobs", m.logprobs, kTexts);
+    v("round", m.round);
+  }
+  Result<void> settle() const;
 };
+
 enum class FinishReason : std::uint8_t { kStop, kLength };
+inline const char* to_string(FinishReason reason) { return reason == FinishReason::kStop ? "stop" : "length"; }
 
 /// Sums over a request, kept by the coordinator. Durations in nanoseconds.
 struct RequestMetrics {
@@ -267,14 +530,54 @@ struct RequestMetrics {
 
   /// Of drafting_rounds: drafts were the assistant's, what draft_ns was spent on.
   std::int64_t assistant_rounds() const { return drafting_rounds - ngram_rounds; }
+
+  bool operator==(const RequestMetrics&) const = default;
+  /// For people: only the counts per position are bounded.
+  static void fields(auto& v, auto& m) {
+    v("rounds", m.rounds);
+    v("drafting_rounds", m.drafting_rounds);
+    v("drafted_tokens", m.drafted_tokens);
+    v("accepted_tokens", m.accepted_tokens);
+    v("drafted_per_position", m.drafted_per_position, kDrafts);
+    v("accepted_per_position", m.accepted_per_position, kDrafts);
+    v("prefill_ns", m.prefill_ns);
+    v("decode_ns", m.decode_ns);
+    v("draft_ns", m.draft_ns);
+    v("verify_ns", m.verify_ns);
+    v("wire_ns", m.wire_ns);
+    v("wire_bytes_to_drafter", m.wire_bytes_to_drafter);
+    v("wire_bytes_to_drafter_prompt", m.wire_bytes_to_drafter_prompt);
+    v("wire_bytes_to_verifier", m.wire_bytes_to_verifier);
+    v("ngram_rounds", m.ngram_rounds);
+    v("ngram_drafted_tokens", m.ngram_drafted_tokens);
+    v("ngram_accepted_tokens", m.ngram_accepted_tokens);
+    v("cached_prompt_tokens", m.cached_prompt_tokens);
+  }
+  Result<void> settle() const;
 };
 /// Adds one request's to the sums of several; the lists of positions become as long as the longest.
 void add(RequestMetrics& sum, const RequestMetrics& one);
-struct Done {  ///< coordinator -> client
+
+/// Coordinator -> client: the answer is complete.
+struct Done {
   FinishReason reason = FinishReason::kStop;
   RequestMetrics metrics;
+
+  static constexpr const char* kName = "done";
+  bool operator==(const Done&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("reason", m.reason, FinishReason::kLength);
+    v("metrics", m.metrics);
+  }
 };
-struct StatusRequest {};  ///< client -> coordinator
+
+/// Client -> coordinator: who is there?
+struct StatusRequest {
+  static constexpr const char* kName = "status_request";
+  bool operator==(const StatusRequest&) const = default;
+  static void fields(auto&, auto&) {}
+};
+
 /// A worker as its coordinator sees it.
 struct WorkerStatus {
   Role role = Role::kVerifier;
@@ -284,14 +587,52 @@ struct WorkerStatus {
   std::int64_t rtt_ns = 0;  ///< round trip of a heartbeat, smoothed; 0: not measured yet
   /// Of a verifier: K/V set aside for its sessions, and all that it has.
   std::int64_t kv_bytes = 0, kv_bytes_max = 0;
+
+  bool operator==(const WorkerStatus&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("role", m.role, Role::kDrafter);
+    v("name", m.name, kNameBytes);
+    v("sessions", m.sessions, kNatural);
+    v("draining", m.draining);
+    v("rtt_ns", m.rtt_ns, kNatural);
+    v("kv_bytes", m.kv_bytes, kNatural);
+    v("kv_bytes_max", m.kv_bytes_max, kNatural);
+  }
 };
+
+/// Coordinator -> client: answers a StatusRequest.
 struct Status {
   std::int32_t verifiers = 0, drafters = 0;
   std::int32_t sessions = 0;               ///< open ones, those that wait included
   std::int32_t waiting = 0;                ///< for a verifier that has room
-  std::vector<WorkerStatus> workers = {};  ///< at most WireLimits::workers_max of them
+  std::vector<WorkerStatus> workers = {};  ///< at most kWorkersMax of them
+
+  static constexpr const char* kName = "status";
+  bool operator==(const Status&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("verifiers", m.verifiers, kNatural);
+    v("drafters", m.drafters, kNatural);
+    v("sessions", m.sessions, kNatural);
+    v("waiting", m.waiting, kNatural);
+    v("workers", m.workers, Count{0, kWorkersMax});
+  }
 };
 
+/// Client -> coordinator: one half of a stepwise session's next round. A Failed with kInvalidArgument
+/// refuses this step alone; any other ends the session.
+struct Step {
+  std::int32_t draft_length = 0;  ///< above 0: draft that many; the answer is Candidates, perhaps none
+  std::vector<TokenId> drafts;    ///< else: verify these, perhaps none; the answer is Tokens
+
+  static constexpr const char* kName = "step";
+  bool operator==(const Step&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("draft_length", m.draft_length, kDraftLengths);
+    v("drafts", m.drafts, kDrafts);
+  }
+};
+
+/// In the order of the schema's union, to whose end new messages go.
 using Body =
     std::variant<Hello, Welcome, Refuse, WhoAreYou, Heartbeat, Drain, Prefill, KvChunk, Draft, Candidates, NeedKv,
                  Verify, Verdict, Cancel, Free, Failed, Generate, Tokens, Done, StatusRequest, Status, Step>;
@@ -303,6 +644,7 @@ struct Message {
   RoundId round{};
   Position base = 0;
   Body body;
+  bool operator==(const Message&) const = default;
 };
 
 /// Short name of the body's type, for logs and errors.

@@ -34,6 +34,13 @@ struct Distribution {
   void add(TokenId id, float weight);
   /// @return 0 for a token that is left out.
   double probability(TokenId id) const;
+  static void fields(auto& v, auto& m) {
+    constexpr Count kTop{1, kDraftTopK};
+    v("ids", m.ids, kTop);
+    v("weights", m.weights, kTop, Range{0., 1.});
+  }
+  /// Sets the total of what was read.
+  Result<void> settle();
 };
 
 /// The random numbers of one decision: a pure function of (seed, output index, stream, token), so that

@@ -4,15 +4,24 @@
 #include <span>
 #include <vector>
 
+#include "common/base/fields.h"
 #include "common/base/ids.h"
 #include "common/sampling/distribution.h"
+#include "common/sampling/params.h"
 
 namespace outrider {
+
+/// What a log-probability may be.
+inline constexpr Range<double> kLogprobs{kFinite.min, 0};
 
 struct Logprob {
   TokenId token = 0;
   float logprob = 0;  ///< natural logarithm, at most 0
   bool operator==(const Logprob&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("token", m.token, kNatural);
+    v("logprob", m.logprob, kLogprobs);
+  }
 };
 
 /// What the model itself thought of an emitted token: log-probabilities before masks, biases, penalties, temperature
@@ -21,6 +30,10 @@ struct TokenLogprobs {
   float logprob = 0;         ///< of the token
   std::vector<Logprob> top;  ///< the most probable tokens, the best first; among equals the lower id
   bool operator==(const TokenLogprobs&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("logprob", m.logprob, kLogprobs);
+    v("top", m.top, Count{0, kLogprobsMax});
+  }
 };
 
 /// @param logits  [V] finite, without the softcap.

@@ -74,7 +74,7 @@ Result<Generation> Client::generate(const Generate& request,
 Result<std::vector<Generation>> Client::generate_all(const std::vector<Generate>& requests,
                                                      const AnswerEvents& events) {
   for (const Generate& request : requests) {
-    RETURN_IF_ERROR(check_ids("prompt tokens", request.prompt, WireLimits{}.tokens_max));
+    RETURN_IF_ERROR(check_ids("prompt tokens", request.prompt, kTokensMax));
     RETURN_IF_ERROR(check_ids("stop ids", request.stop_ids, kSamplingListMax));
     RETURN_IF_ERROR(check_sampling(request.sampling, std::numeric_limits<std::int32_t>::max()));
   }
@@ -220,7 +220,7 @@ Result<std::vector<TokenId>> Client::step(Body body, std::size_t max) {
 
 Result<TokenId> Client::prefill(std::vector<TokenId> prompt, const SamplingParams& sampling) {
   next_request();
-  RETURN_IF_ERROR(check_ids("prompt tokens", prompt, WireLimits{}.tokens_max));
+  RETURN_IF_ERROR(check_ids("prompt tokens", prompt, kTokensMax));
   ASSIGN_OR_RETURN(const std::vector<TokenId> first,
                    step<Tokens>(Generate{.prompt = std::move(prompt),
                                          .max_tokens = std::numeric_limits<std::int64_t>::max(),
@@ -235,16 +235,16 @@ Result<TokenId> Client::prefill(std::vector<TokenId> prompt, const SamplingParam
 }
 
 Result<std::vector<TokenId>> Client::draft(std::int32_t count) {
-  if (count < 1 || count > WireLimits{}.draft_length_max) {
+  if (count < 1 || count > kDraftLengthMax) {
     return Error{Errc::kInvalidArgument,
-                 fmt::format("{} drafts, wanted 1 to {}", count, WireLimits{}.draft_length_max)};
+                 fmt::format("{} drafts, wanted 1 to {}", count, kDraftLengthMax)};
   }
   if (no_text_) return *no_text_;
   return step<Candidates>(Step{.draft_length = count, .drafts = {}}, static_cast<std::size_t>(count));
 }
 
 Result<std::vector<TokenId>> Client::verify(std::vector<TokenId> drafts) {
-  RETURN_IF_ERROR(check_ids("drafts", drafts, static_cast<std::size_t>(WireLimits{}.draft_length_max)));
+  RETURN_IF_ERROR(check_ids("drafts", drafts, static_cast<std::size_t>(kDraftLengthMax)));
   if (no_text_) return *no_text_;
   const std::size_t most = drafts.size() + 1;
   return step<Tokens>(Step{.draft_length = 0, .drafts = std::move(drafts)}, most);

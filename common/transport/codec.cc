@@ -1,10 +1,12 @@
 #include "common/transport/codec.h"
 
 #include <algorithm>
-#include <cmath>
+#include <array>
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,38 +18,67 @@ namespace {
 
 using flatbuffers::FlatBufferBuilder;
 using flatbuffers::Offset;
+using flatbuffers::Table;
 
-// Enums cross by number. Whoever inserts an enumerator in the middle learns here that the wire
-// does not follow.
-template <typename Wire, typename Ours>
-constexpr bool same(Wire wire, Ours ours) {
-  return static_cast<int>(wire) == static_cast<int>(ours);
+/// Where a table keeps its field number `index` of the schema, counted from 0.
+constexpr flatbuffers::voffset_t slot(int index) {
+  return static_cast<flatbuffers::voffset_t>(sizeof(flatbuffers::voffset_t) * static_cast<std::size_t>(index + 2));
 }
-static_assert(same(wire::DType::F32, DType::kF32) && same(wire::DType::BF16, DType::kBf16) &&
-              same(wire::DType::I8, DType::kI8) && same(wire::DType::I32, DType::kI32) &&
-              same(wire::DType::I64, DType::kI64) && same(wire::DType::U8, DType::kU8));
-static_assert(same(wire::Role::Verifier, Role::kVerifier) && same(wire::Role::Drafter, Role::kDrafter));
-static_assert(same(wire::FinishReason::Stop, FinishReason::kStop) &&
-              same(wire::FinishReason::Length, FinishReason::kLength));
-static_assert(same(wire::SamplingRule::Match, SamplingRule::kMatch) &&
-              same(wire::SamplingRule::Rejection, SamplingRule::kRejection) &&
-              same(wire::SamplingRule::Typical, SamplingRule::kTypical));
-static_assert(same(wire::DraftPolicy::Fixed, DraftPolicy::kFixed) &&
-              same(wire::DraftPolicy::Auto, DraftPolicy::kAuto) &&
-              same(wire::DraftPolicy::Heuristic, DraftPolicy::kHeuristic) &&
-              same(wire::DraftPolicy::Ucb1, DraftPolicy::kUcb1) &&
-              same(wire::DraftPolicy::Thompson, DraftPolicy::kThompson));
-static_assert(same(wire::DraftSource::Assistant, DraftSource::kAssistant) &&
-              same(wire::DraftSource::Ngram, DraftSource::kNgram));
-static_assert(same(wire::ErrorCode::InvalidArgument, Errc::kInvalidArgument) &&
-              same(wire::ErrorCode::NotFound, Errc::kNotFound) && same(wire::ErrorCode::Malformed, Errc::kMalformed) &&
-              same(wire::ErrorCode::Unsupported, Errc::kUnsupported) &&
-              same(wire::ErrorCode::Mismatch, Errc::kMismatch) &&
-              same(wire::ErrorCode::VersionMismatch, Errc::kVersionMismatch) &&
-              same(wire::ErrorCode::Timeout, Errc::kTimeout) && same(wire::ErrorCode::PeerGone, Errc::kPeerGone) &&
-              same(wire::ErrorCode::OutOfRange, Errc::kOutOfRange) &&
-              same(wire::ErrorCode::Unavailable, Errc::kUnavailable) &&
-              same(wire::ErrorCode::Cancelled, Errc::kCancelled) && same(wire::ErrorCode::Io, Errc::kIo));
+
+/// A number as it lies in a table: enums and bools are one byte.
+template <typename T>
+using WireNumber =
+    std::conditional_t<std::is_enum_v<T> || std::is_same_v<T, bool>, std::uint8_t, std::remove_const_t<T>>;
+template <typename T>
+concept Number = std::is_arithmetic_v<T> || std::is_enum_v<T>;
+
+/// Log-probabilities as they travel: of n tokens, and of the same number k of alternatives to each.
+struct LogprobLists {
+  std::vector<float> chosen;     ///< [n]
+  std::vector<TokenId> top_ids;  ///< [n * k]
+  std::vector<float> top;        ///< [n * k]
+
+  static void fields(auto& v, auto& m) {
+    constexpr Count kAlternatives{0, kTokensMax * kLogprobsMax};
+    v("chosen", m.chosen, Count{1, kTokensMax}, kLogprobs);
+    v("top_ids", m.top_ids, kAlternatives);
+    v("top", m.top, kAlternatives, kLogprobs);
+  }
+  Result<void> settle() const {
+    if (top.size() == top_ids.size() && top.size() % chosen.size() == 0) {
+      if (top.size() / chosen.size() <= kLogprobsMax) return {};
+      return Error{Errc::kOutOfRange,
+                   fmt::format("{} alternatives, at most {} allowed", top.size() / chosen.size(), kLogprobsMax)};
+    }
+    return Error{Errc::kMalformed,
+                 fmt::format("{} alternatives with {} logprobs for {} tokens, wanted as many for each", top_ids.size(),
+                             top.size(), chosen.size())};
+  }
+};
+
+LogprobLists to_lists(const std::vector<TokenLogprobs>& logprobs) {
+  LogprobLists lists;
+  for (const TokenLogprobs& token : logprobs) {
+    CHECK(token.top.size() == logprobs[0].top.size(), "{} alternatives, then {}", logprobs[0].top.size(),
+          token.top.size());
+    lists.chosen.push_back(token.logprob);
+    for (const Logprob& entry : token.top) {
+      lists.top_ids.push_back(entry.token);
+      lists.top.push_back(entry.logprob);
+    }
+  }
+  return lists;
+}
+
+std::vector<TokenLogprobs> from_lists(const LogprobLists& lists) {
+  std::vector<TokenLogprobs> logprobs(lists.chosen.size());
+  for (std::size_t i = 0, j = 0; i < logprobs.size(); ++i) {
+    logprobs[i].logprob = lists.chosen[i];
+    for (; j < lists.top.size() * (i + 1) / logprobs.size(); ++j)
+      logprobs[i].top.push_back({lists.top_ids[j], lists.top[j]});
+  }
+  return logprobs;
+}
 
 /// Bytes that `shape` and `dtype` ask for; none for a negative extent or more than `bytes_max`.
 template <typename Extents>
@@ -83,343 +114,158 @@ struct Writer {
   }
 };
 
-Offset<wire::KvRows> write(Writer& writer, const KvRows& kv) {
-  std::vector<Offset<wire::DonorDelta>> donors;
-  for (const DonorDelta& donor : kv.donors) {
-    const std::uint32_t key = writer.add(donor.key);
-    const std::uint32_t value = writer.add(donor.value);
-    donors.push_back(wire::CreateDonorDelta(writer.builder, donor.first, key, value));
+template <Described M>
+Offset<Table> write(Writer& writer, const M& m);
+
+/// Collects the fields of one table, writing at once what lies outside of it. Fields that have the value which an
+/// absent one has are left out, and so are empty lists and strings.
+class TableWriter {
+ public:
+  explicit TableWriter(Writer& writer) : writer_(writer) {}
+
+  template <Number T>
+  void operator()(const char*, const T& value, const auto&, std::type_identity_t<T> absent = {}) {
+    number(value, value == absent);
   }
-  return wire::CreateKvRows(writer.builder, kv.from, kv.to, writer.builder.CreateVector(donors));
-}
-
-Offset<wire::PairFacts> write(Writer& writer, const PairFacts& facts) {
-  std::vector<Offset<wire::DonorFacts>> donors;
-  for (const DonorFacts& donor : facts.donors) {
-    donors.push_back(wire::CreateDonorFacts(writer.builder, donor.sliding, donor.layer, donor.num_key_value_heads,
-                                            donor.head_dim, donor.sliding_window));
+  template <Number T>
+  void operator()(const char*, const T& value) {
+    number(value, value == T{});
   }
-  return wire::CreatePairFacts(writer.builder, facts.backbone_fingerprint, facts.embedding_fingerprint,
-                               facts.hidden_size, facts.vocab_size, facts.context_max,
-                               static_cast<wire::DType>(facts.kv_dtype), static_cast<wire::DType>(facts.hidden_dtype),
-                               writer.builder.CreateVector(donors));
-}
+  template <Number T>
+  void operator()(const char*, const std::optional<T>& value, const auto&) {
+    number(value.value_or(T{}), !value);
+  }
+  void operator()(const char*, const WireTensor& tensor, Rank) { number(writer_.add(tensor), false); }
+  void operator()(const char*, const std::optional<WireTensor>& tensor, Rank) {
+    number(tensor ? writer_.add(*tensor) : 0, !tensor);
+  }
+  void operator()(const char*, const std::string& text, Count) {
+    offset(text.empty() ? 0 : writer_.builder.CreateString(text).o);
+  }
+  template <Number T>
+  void operator()(const char*, const std::vector<T>& list, Count, const auto&...) {
+    offset(list.empty() ? 0 : writer_.builder.CreateVector(list).o);
+  }
+  void operator()(const char*, const std::vector<LogitBias>& list, Count) {
+    std::vector<wire::LogitBias> structs;
+    for (const LogitBias& entry : list) structs.emplace_back(entry.token, entry.bias);
+    offset(list.empty() ? 0 : writer_.builder.CreateVectorOfStructs(structs).o);
+  }
+  void operator()(const char*, const std::vector<TokenLogprobs>& list, Count) {
+    offset(list.empty() ? 0 : write(writer_, to_lists(list)).o);
+  }
+  template <Described T>
+  void operator()(const char*, const std::vector<T>& list, Count) {
+    std::vector<Offset<Table>> tables;
+    for (const T& entry : list) tables.push_back(write(writer_, entry));
+    offset(list.empty() ? 0 : writer_.builder.CreateVector(tables).o);
+  }
+  template <Described T>
+  void operator()(const char*, const T& table) {
+    offset(write(writer_, table).o);
+  }
+  template <Described T>
+  void operator()(const char*, const std::optional<T>& table) {
+    offset(table ? write(writer_, *table).o : 0);
+  }
 
-Offset<wire::RequestMetrics> write(Writer& writer, const RequestMetrics& metrics) {
-  return wire::CreateRequestMetrics(writer.builder, metrics.rounds, metrics.drafting_rounds, metrics.drafted_tokens,
-                                    metrics.accepted_tokens, writer.builder.CreateVector(metrics.drafted_per_position),
-                                    writer.builder.CreateVector(metrics.accepted_per_position), metrics.prefill_ns,
-                                    metrics.decode_ns, metrics.draft_ns, metrics.verify_ns, metrics.wire_ns,
-                                    metrics.wire_bytes_to_drafter, metrics.wire_bytes_to_drafter_prompt,
-                                    metrics.wire_bytes_to_verifier, metrics.ngram_rounds, metrics.ngram_drafted_tokens,
-                                    metrics.ngram_accepted_tokens, metrics.cached_prompt_tokens);
-}
-
-Offset<wire::Hello> write(Writer& writer, const Hello& hello) {
-  const auto name = writer.builder.CreateString(hello.name);
-  const auto facts = write(writer, hello.facts);
-  const Capacity& capacity = hello.capacity;
-  return wire::CreateHello(
-      writer.builder, static_cast<wire::Role>(hello.role), name, facts,
-      wire::CreateCapacity(writer.builder, capacity.sessions_max, capacity.kv_cost.bytes_per_position,
-                           capacity.kv_cost.ring_bytes_per_position, capacity.kv_cost.ring_rows,
-                           capacity.kv_bytes_max));
-}
-
-Offset<wire::Welcome> write(Writer& writer, const Welcome& welcome) {
-  return wire::CreateWelcome(writer.builder, welcome.membership);
-}
-
-Offset<wire::Refuse> write(Writer& writer, const Refuse& refuse) {
-  return wire::CreateRefuse(writer.builder, static_cast<wire::ErrorCode>(refuse.code),
-                            writer.builder.CreateString(refuse.message));
-}
-
-Offset<wire::WhoAreYou> write(Writer& writer, const WhoAreYou&) { return wire::CreateWhoAreYou(writer.builder); }
-
-Offset<wire::Heartbeat> write(Writer& writer, const Heartbeat& heartbeat) {
-  return wire::CreateHeartbeat(writer.builder, heartbeat.sent_ns);
-}
-
-Offset<wire::Drain> write(Writer& writer, const Drain&) { return wire::CreateDrain(writer.builder); }
-
-Offset<wire::Sampling> write(Writer& writer, const SamplingParams& sampling) {
-  std::vector<wire::LogitBias> logit_bias;
-  for (const LogitBias& entry : sampling.logit_bias) logit_bias.emplace_back(entry.token, entry.bias);
-  return wire::CreateSampling(
-      writer.builder, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.repetition_penalty,
-      sampling.presence_penalty, sampling.frequency_penalty, writer.builder.CreateVectorOfStructs(logit_bias),
-      writer.builder.CreateVector(sampling.suppress_tokens), sampling.min_tokens, sampling.seed,
-      static_cast<wire::SamplingRule>(sampling.rule),
-      sampling.logprobs ? flatbuffers::Optional<std::int32_t>(*sampling.logprobs) : flatbuffers::nullopt);
-}
-
-/// Absent where there are none.
-Offset<wire::Logprobs> write(Writer& writer, const std::vector<TokenLogprobs>& logprobs) {
-  if (logprobs.empty()) return {};
-  std::vector<float> chosen, top;
-  std::vector<TokenId> top_ids;
-  for (const TokenLogprobs& token : logprobs) {
-    CHECK(token.top.size() == logprobs[0].top.size(), "{} alternatives, then {}", logprobs[0].top.size(),
-          token.top.size());
-    chosen.push_back(token.logprob);
-    for (const Logprob& entry : token.top) {
-      top_ids.push_back(entry.token);
-      top.push_back(entry.logprob);
+  Offset<Table> finish() {
+    FlatBufferBuilder& builder = writer_.builder;
+    const flatbuffers::uoffset_t start = builder.StartTable();
+    for (const std::size_t size : {8, 4, 1}) {  // so that alignment costs nothing between them
+      for (int i = 0; i < count_; ++i) {
+        const Field& field = fields_[static_cast<std::size_t>(i)];
+        if (field.size != size) continue;
+        if (field.is_offset) {
+          builder.AddOffset(slot(i), Offset<void>(static_cast<flatbuffers::uoffset_t>(field.bits)));
+        } else if (size == 8) {
+          builder.AddElement(slot(i), field.bits);
+        } else if (size == 4) {
+          builder.AddElement(slot(i), static_cast<std::uint32_t>(field.bits));
+        } else {
+          builder.AddElement(slot(i), static_cast<std::uint8_t>(field.bits));
+        }
+      }
     }
+    return Offset<Table>(builder.EndTable(start));
   }
-  const auto chosen_at = writer.builder.CreateVector(chosen);
-  const auto top_ids_at = writer.builder.CreateVector(top_ids);
-  return wire::CreateLogprobs(writer.builder, chosen_at, top_ids_at, writer.builder.CreateVector(top));
-}
 
-Offset<wire::Prefill> write(Writer& writer, const Prefill& prefill) {
-  const auto tokens = writer.builder.CreateVector(prefill.tokens);
-  const auto sampling = write(writer, prefill.sampling);
-  return wire::CreatePrefill(writer.builder, tokens, prefill.want_kv, prefill.positions_max, sampling,
-                             writer.builder.CreateVector(prefill.stop_ids), prefill.compute_all);
-}
+ private:
+  struct Field {
+    std::size_t size = 0;  ///< in the table; 0: left out
+    bool is_offset = false;
+    std::uint64_t bits = 0;
+  };
 
-Offset<wire::KvChunk> write(Writer& writer, const KvChunk& chunk) {
-  return wire::CreateKvChunk(writer.builder, write(writer, chunk.kv));
-}
-
-Offset<wire::Draft> write(Writer& writer, const Draft& draft) {
-  const std::uint32_t hidden = writer.add(draft.hidden);
-  const auto kv = write(writer, draft.kv);
-  const auto sampling = draft.sampling ? write(writer, *draft.sampling) : Offset<wire::Sampling>();
-  return wire::CreateDraft(writer.builder, draft.token, draft.draft_length, hidden, kv, sampling, draft.index,
-                           draft.want_state, draft.want_q);
-}
-
-/// Absent where there are none.
-Offset<flatbuffers::Vector<Offset<wire::Distribution>>> write(Writer& writer,
-                                                              const std::vector<Distribution>& distributions) {
-  std::vector<Offset<wire::Distribution>> tables;
-  for (const Distribution& distribution : distributions) {
-    const auto ids = writer.builder.CreateVector(distribution.ids);
-    tables.push_back(wire::CreateDistribution(writer.builder, ids, writer.builder.CreateVector(distribution.weights)));
+  template <Number T>
+  void number(T value, bool leave_out) {
+    using Bits = std::conditional_t<sizeof(WireNumber<T>) == 8, std::uint64_t,
+                                    std::conditional_t<sizeof(WireNumber<T>) == 4, std::uint32_t, std::uint8_t>>;
+    add({leave_out ? 0 : sizeof(Bits), false, std::bit_cast<Bits>(static_cast<WireNumber<T>>(value))});
   }
-  if (tables.empty()) return {};
-  return writer.builder.CreateVector(tables);
-}
-
-Offset<wire::Candidates> write(Writer& writer, const Candidates& candidates) {
-  const auto tokens = writer.builder.CreateVector(candidates.tokens);
-  const auto q = write(writer, candidates.q);
-  return wire::CreateCandidates(writer.builder, tokens, candidates.draft_ns, q,
-                                candidates.state ? writer.add(*candidates.state) : 0);
-}
-
-Offset<wire::NeedKv> write(Writer& writer, const NeedKv& need) { return wire::CreateNeedKv(writer.builder, need.have); }
-
-Offset<wire::VerifyDraft> write(Writer& writer, const Verify& verify) {
-  const auto tokens = writer.builder.CreateVector(verify.tokens);
-  const auto q = write(writer, verify.q);
-  return wire::CreateVerifyDraft(
-      writer.builder, tokens,
-      verify.kv_from ? flatbuffers::Optional<std::int64_t>(*verify.kv_from) : flatbuffers::nullopt, q);
-}
-
-Offset<wire::Verdict> write(Writer& writer, const Verdict& verdict) {
-  const std::uint32_t hidden = verdict.hidden ? writer.add(*verdict.hidden) : 0;
-  const auto kv = write(writer, verdict.kv);
-  return wire::CreateVerdict(writer.builder, verdict.accepted, verdict.next_token, verdict.committed, hidden, kv,
-                             verdict.verify_ns, write(writer, verdict.logprobs), verdict.cached_tokens);
-}
-
-Offset<wire::Cancel> write(Writer& writer, const Cancel& cancel) {
-  return wire::CreateCancel(writer.builder,
-                            cancel.keep ? flatbuffers::Optional<std::int64_t>(*cancel.keep) : flatbuffers::nullopt);
-}
-
-Offset<wire::Free> write(Writer& writer, const Free&) { return wire::CreateFree(writer.builder); }
-
-Offset<wire::Failed> write(Writer& writer, const Failed& failed) {
-  return wire::CreateFailed(writer.builder, static_cast<wire::ErrorCode>(failed.code),
-                            writer.builder.CreateString(failed.message));
-}
-
-Offset<wire::Generate> write(Writer& writer, const Generate& generate) {
-  return wire::CreateGenerate(writer.builder, writer.builder.CreateVector(generate.prompt), generate.max_tokens,
-                              generate.draft_length, writer.builder.CreateVector(generate.stop_ids), generate.wait_ms,
-                              generate.stepwise, write(writer, generate.sampling), generate.unverified,
-                              static_cast<wire::DraftPolicy>(generate.policy), generate.report_rounds,
-                              generate.shorten);
-}
-
-Offset<wire::Step> write(Writer& writer, const Step& step) {
-  return wire::CreateStep(writer.builder, step.draft_length, writer.builder.CreateVector(step.drafts));
-}
-
-Offset<wire::Round> write(Writer& writer, const RoundReport& round) {
-  const RoundOutcome& outcome = round.outcome;
-  return wire::CreateRound(writer.builder, static_cast<wire::DraftSource>(outcome.source), round.draft_length,
-                           writer.builder.CreateVector(round.drafts), outcome.accepted, outcome.draft_s,
-                           outcome.draft_wire_s, outcome.verify_s, outcome.round_s, outcome.draft_bytes,
-                           outcome.draft_rows);
-}
-
-Offset<wire::Tokens> write(Writer& writer, const Tokens& tokens) {
-  const auto ids = writer.builder.CreateVector(tokens.tokens);
-  const auto logprobs = write(writer, tokens.logprobs);
-  return wire::CreateTokens(writer.builder, tokens.index, ids, logprobs,
-                            tokens.round ? write(writer, *tokens.round) : Offset<wire::Round>());
-}
-
-Offset<wire::Done> write(Writer& writer, const Done& done) {
-  return wire::CreateDone(writer.builder, static_cast<wire::FinishReason>(done.reason), write(writer, done.metrics));
-}
-
-Offset<wire::StatusRequest> write(Writer& writer, const StatusRequest&) {
-  return wire::CreateStatusRequest(writer.builder);
-}
-
-Offset<wire::Status> write(Writer& writer, const Status& status) {
-  std::vector<Offset<wire::WorkerStatus>> workers;
-  for (const WorkerStatus& worker : status.workers) {
-    workers.push_back(wire::CreateWorkerStatus(writer.builder, static_cast<wire::Role>(worker.role),
-                                               writer.builder.CreateString(worker.name), worker.sessions,
-                                               worker.draining, worker.rtt_ns, worker.kv_bytes, worker.kv_bytes_max));
+  void offset(flatbuffers::uoffset_t to) { add({to == 0 ? 0 : sizeof(to), true, to}); }
+  void add(const Field& field) {
+    CHECK(static_cast<std::size_t>(count_) < fields_.size());
+    fields_[static_cast<std::size_t>(count_++)] = field;
   }
-  return wire::CreateStatus(writer.builder, status.verifiers, status.drafters, status.sessions, status.waiting,
-                            writer.builder.CreateVector(workers));
-}
 
-template <typename Table>
-constexpr wire::Body body_type(Offset<Table>) {
-  return wire::BodyTraits<Table>::enum_value;
+  Writer& writer_;
+  std::array<Field, 24> fields_;
+  int count_ = 0;
+};
+
+template <Described M>
+Offset<Table> write(Writer& writer, const M& m) {
+  TableWriter table(writer);
+  M::fields(table, m);
+  return table.finish();
 }
 
 // ---- decode ----
 
-/// Reads fields of a verified header. The first thing found wrong is kept and makes the whole
-/// message an error; reading may go on after it, and always stays within the frames.
-constexpr std::size_t kTextBytesMax = 4096;
-/// A day. As nanoseconds it is far from overflow.
-constexpr std::int64_t kWaitMsMax = 24 * 3600 * 1000;
-
+/// What the tables of one verified header have in common. The first thing found wrong is kept and makes the whole
+/// message an error; nothing is read after it.
 class Reader {
  public:
   Reader(const wire::Envelope& envelope, std::span<const SharedBytes> frames, const WireLimits& limits)
       : envelope_(envelope), frames_(frames), limits_(limits), used_(frames.size(), false) {
     const std::size_t described = envelope.tensors() ? envelope.tensors()->size() : 0;
     if (described != frames.size() - 1) {
-      fail(Errc::kMalformed, "{} tensor frames came, the header describes {}", frames.size() - 1, described);
+      fail(Errc::kMalformed,
+           fmt::format("{} tensor frames came, the header describes {}", frames.size() - 1, described));
     }
   }
 
   const std::optional<Error>& error() const { return error_; }
-  const WireLimits& limits() const { return limits_; }
 
-  template <typename... Args>
-  void fail(Errc code, fmt::format_string<Args...> format, Args&&... args) {
-    if (!error_) error_ = Error{code, fmt::format(format, std::forward<Args>(args)...)};
+  void fail(Errc code, std::string message) {
+    if (!error_) error_ = Error{code, std::move(message)};
   }
 
-  template <typename T>
-  T in_range(const char* what, T value, std::int64_t min, std::int64_t max) {
-    if (value < min || value > max) {
-      fail(Errc::kMalformed, "{} is {}, wanted {} to {}", what, value, min, max);
-    }
-    return value;
-  }
-
-  template <typename T>
-  T not_negative(const char* what, T value) {
-    return in_range(what, value, 0, std::numeric_limits<T>::max());
-  }
-
-  float finite(const char* what, float value) {
-    if (!std::isfinite(value)) fail(Errc::kMalformed, "{} is {}, wanted a finite number", what, value);
-    return value;
-  }
-
-  double seconds(const char* what, double value) {
-    if (!(value >= 0 && value < 1e9)) fail(Errc::kMalformed, "{} is {}, wanted seconds from 0", what, value);
-    return value;
-  }
-
-  /// Bounded, so that sums of positions cannot overflow anywhere.
-  Position position(const char* what, std::int64_t value) {
-    return in_range(what, value, 0, static_cast<std::int64_t>(limits_.tokens_max));
-  }
-
-  std::int32_t draft_length(const char* what, std::int32_t value) {
-    return in_range(what, value, 0, limits_.draft_length_max);
-  }
-
-  template <typename Ours, typename Wire>
-  Ours enumerator(const char* what, Wire value) {
-    return static_cast<Ours>(in_range(what, static_cast<int>(value), 0, static_cast<int>(Wire::MAX)));
-  }
-
-  /// Counts of a vector, or 0 if it is absent or too long to be read.
-  template <typename T>
-  std::uint32_t count(const char* what, const flatbuffers::Vector<T>* vector, std::size_t max) {
-    if (vector == nullptr) return 0;
-    if (vector->size() > max) {
-      fail(Errc::kOutOfRange, "{} {}, at most {} allowed", vector->size(), what, max);
-      return 0;
-    }
-    return vector->size();
-  }
-
-  /// A vector of numbers that are not negative.
-  template <typename T>
-  std::vector<T> list(const char* what, const flatbuffers::Vector<T>* vector, std::size_t max) {
-    if (count(what, vector, max) == 0) return {};
-    std::vector<T> values(vector->begin(), vector->end());
-    if (const T least = *std::min_element(values.begin(), values.end()); least < 0) {
-      fail(Errc::kMalformed, "{} among {}, wanted none below 0", least, what);
-    }
-    return values;
-  }
-
-  template <typename T>
-  void equal_sizes(const char* what, const flatbuffers::Vector<T>* a, const flatbuffers::Vector<T>* b) {
-    const auto size = [](const flatbuffers::Vector<T>* v) { return v == nullptr ? 0u : v->size(); };
-    if (size(a) != size(b)) fail(Errc::kMalformed, "{} have {} and {} entries, wanted as many", what, size(a), size(b));
-  }
-
-  /// Names and messages are for people; a peer must not fill logs with them.
-  std::string text(const char* what, const flatbuffers::String* string) {
-    if (string == nullptr) return "";
-    if (string->size() > kTextBytesMax) {
-      fail(Errc::kOutOfRange, "{} bytes of {}, at most {} allowed", string->size(), what, kTextBytesMax);
-      return "";
-    }
-    return string->str();
-  }
-
-  WireTensor tensor(const char* what, std::uint32_t frame, std::size_t rank) {
-    if (frame == 0 || frame >= frames_.size() || error_) {
-      fail(Errc::kMalformed, "{} is said to be in frame {}, wanted 1 to {}", what, frame, frames_.size() - 1);
-      return {};
-    }
-    if (used_[frame]) fail(Errc::kMalformed, "{} is in frame {}, which is in use", what, frame);
+  /// Sets *tensor to the one in a frame. @return what is wrong with it, after its name; empty: nothing.
+  std::string tensor(std::uint32_t frame, std::size_t rank, WireTensor* tensor) {
+    if (frame == 0 || frame >= frames_.size())
+      return fmt::format(" is said to be in frame {}, wanted 1 to {}", frame, frames_.size() - 1);
+    if (used_[frame]) return fmt::format(" is in frame {}, which is in use", frame);
     used_[frame] = true;
-
     const wire::TensorFacts& facts = *envelope_.tensors()->Get(frame - 1);
-    WireTensor result;
-    result.dtype = enumerator<DType>("dtype", facts.dtype());
-    if (const auto* shape = facts.shape(); shape && shape->size() == rank) {
-      result.shape.assign(shape->begin(), shape->end());
-    } else {
-      fail(Errc::kMalformed, "{} has rank {}, wanted {}", what, shape ? shape->size() : 0, rank);
+    tensor->dtype = static_cast<DType>(facts.dtype());
+    if (tensor->dtype > kLastWireDType) {
+      return fmt::format("'s dtype is {}, wanted 0 to {}", static_cast<int>(tensor->dtype),
+                         static_cast<int>(kLastWireDType));
     }
-    result.data = frames_[frame];
-    if (error_) return {};  // size_bytes() wants a known dtype
-    if (tensor_bytes(result.shape, result.dtype, limits_.tensor_bytes_max) != result.data.bytes().size()) {
-      fail(Errc::kMalformed, "{} has {} bytes, wanted those of {} [{}]", what, result.data.bytes().size(),
-           to_string(result.dtype), fmt::join(result.shape, ", "));
-    }
-    return result;
+    if (const auto* shape = facts.shape()) tensor->shape.assign(shape->begin(), shape->end());
+    if (tensor->shape.size() != rank) return fmt::format(" has rank {}, wanted {}", tensor->shape.size(), rank);
+    tensor->data = frames_[frame];
+    const std::size_t bytes = tensor->data.bytes().size();
+    if (tensor_bytes(tensor->shape, tensor->dtype, limits_.tensor_bytes_max) == bytes) return "";
+    return fmt::format(" has {} bytes, wanted those of {} [{}]", bytes, to_string(tensor->dtype),
+                       fmt::join(tensor->shape, ", "));
   }
 
   void expect_all_tensors_used() {
     for (std::size_t frame = 1; frame < used_.size(); ++frame) {
-      if (!used_[frame]) fail(Errc::kMalformed, "nothing refers to tensor frame {}", frame);
+      if (!used_[frame]) fail(Errc::kMalformed, fmt::format("nothing refers to tensor frame {}", frame));
     }
   }
 
@@ -431,382 +277,163 @@ class Reader {
   std::optional<Error> error_;
 };
 
-/// Donors of one model: each has a K and a V, and one frame is the hidden row's.
-std::size_t donors_max(const WireLimits& limits) { return limits.tensors_max / 2; }
+/// Reads the fields of one table of a header that FlatBuffers has verified against the schema.
+class TableReader {
+ public:
+  /// @param name of the field that holds the table in `outer`; both null for a message itself.
+  TableReader(Reader& reader, const Table& table, const char* name, const TableReader* outer)
+      : reader_(reader), table_(table), name_(name), outer_(outer) {}
 
-DonorDelta read(Reader& reader, const wire::DonorDelta& table, const KvRows& kv) {
-  DonorDelta donor;
-  donor.first = reader.in_range("kv donor's first", table.first(), kv.from, kv.to);
-  donor.key = reader.tensor("key", table.key(), 3);
-  donor.value = reader.tensor("value", table.value(), 3);
-  if (reader.error()) return donor;
-  if (donor.key.shape != donor.value.shape || donor.key.dtype != donor.value.dtype) {
-    reader.fail(Errc::kMalformed, "key is {} [{}], value is {} [{}], wanted the same", to_string(donor.key.dtype),
-                fmt::join(donor.key.shape, ", "), to_string(donor.value.dtype), fmt::join(donor.value.shape, ", "));
-  }
-  if (const std::int64_t rows = donor.key.shape[0]; rows != kv.to - donor.first) {
-    reader.fail(Errc::kMalformed, "kv donor has {} rows from {} on, wanted them to end at {}", rows, donor.first,
-                kv.to);
-  }
-  return donor;
-}
-
-KvRows read(Reader& reader, const wire::KvRows& table) {
-  KvRows kv;
-  kv.from = reader.position("kv from", table.from());
-  kv.to = reader.position("kv to", table.to());
-  if (kv.from > kv.to) {
-    reader.fail(Errc::kMalformed, "kv from is {}, wanted at most its to, {}", kv.from, kv.to);
-  }
-  const std::uint32_t donors = reader.count("kv donors", table.donors(), donors_max(reader.limits()));
-  if (kv.empty() != (donors == 0)) {
-    reader.fail(Errc::kMalformed, "kv [{}, {}) has {} donors, wanted {}", kv.from, kv.to, donors,
-                kv.empty() ? "none" : "some");
-  }
-  for (std::uint32_t i = 0; i < donors && !reader.error(); ++i) {
-    kv.donors.push_back(read(reader, *table.donors()->Get(i), kv));
-  }
-  return kv;
-}
-
-DonorFacts read(Reader& reader, const wire::DonorFacts& table) {
-  return {.sliding = table.sliding(),
-          .layer = reader.not_negative("layer", table.layer()),
-          .num_key_value_heads = reader.not_negative("num_key_value_heads", table.num_key_value_heads()),
-          .head_dim = reader.not_negative("head_dim", table.head_dim()),
-          .sliding_window = reader.not_negative("sliding_window", table.sliding_window())};
-}
-
-PairFacts read(Reader& reader, const wire::PairFacts& table) {
-  PairFacts facts;
-  facts.backbone_fingerprint = table.backbone_fingerprint();
-  facts.embedding_fingerprint = table.embedding_fingerprint();
-  facts.hidden_size = reader.not_negative("hidden_size", table.hidden_size());
-  facts.vocab_size = reader.not_negative("vocab_size", table.vocab_size());
-  facts.context_max = reader.position("context_max", table.context_max());
-  facts.kv_dtype = reader.enumerator<DType>("kv_dtype", table.kv_dtype());
-  facts.hidden_dtype = reader.enumerator<DType>("hidden_dtype", table.hidden_dtype());
-  const std::uint32_t donors = reader.count("donors", table.donors(), donors_max(reader.limits()));
-  for (std::uint32_t i = 0; i < donors; ++i) {
-    facts.donors.push_back(read(reader, *table.donors()->Get(i)));
-  }
-  return facts;
-}
-
-RequestMetrics read(Reader& reader, const wire::RequestMetrics& table) {
-  const auto positions = static_cast<std::size_t>(reader.limits().draft_length_max);
-  RequestMetrics metrics = {
-      .rounds = table.rounds(),
-      .drafting_rounds = table.drafting_rounds(),
-      .drafted_tokens = table.drafted_tokens(),
-      .accepted_tokens = table.accepted_tokens(),
-      .drafted_per_position = reader.list("drafted_per_position", table.drafted_per_position(), positions),
-      .accepted_per_position = reader.list("accepted_per_position", table.accepted_per_position(), positions),
-      .prefill_ns = table.prefill_ns(),
-      .decode_ns = table.decode_ns(),
-      .draft_ns = table.draft_ns(),
-      .verify_ns = table.verify_ns(),
-      .wire_ns = table.wire_ns(),
-      .wire_bytes_to_drafter = table.wire_bytes_to_drafter(),
-      .wire_bytes_to_drafter_prompt = table.wire_bytes_to_drafter_prompt(),
-      .wire_bytes_to_verifier = table.wire_bytes_to_verifier(),
-      .ngram_rounds = table.ngram_rounds(),
-      .ngram_drafted_tokens = table.ngram_drafted_tokens(),
-      .ngram_accepted_tokens = table.ngram_accepted_tokens(),
-      .cached_prompt_tokens = table.cached_prompt_tokens()};
-  reader.equal_sizes("drafted_per_position and accepted_per_position", table.drafted_per_position(),
-                     table.accepted_per_position());
-  return metrics;
-}
-
-Capacity read(Reader& reader, const wire::Capacity& table) {
-  constexpr std::int64_t kBytesMax = std::int64_t{1}
-                                     << 30;  // of a position: a thousand of the longest texts are still an int64
-  return {
-      .sessions_max = reader.not_negative("sessions_max", table.sessions_max()),
-      .kv_cost = {.bytes_per_position = reader.in_range("bytes_per_position", table.bytes_per_position(), 0, kBytesMax),
-                  .ring_bytes_per_position =
-                      reader.in_range("ring_bytes_per_position", table.ring_bytes_per_position(), 0, kBytesMax),
-                  .ring_rows = reader.position("ring_rows", table.ring_rows())},
-      .kv_bytes_max = reader.not_negative("kv_bytes_max", table.kv_bytes_max())};
-}
-
-Hello read(Reader& reader, const wire::Hello& table) {
-  return {.role = reader.enumerator<Role>("role", table.role()),
-          .name = reader.text("name", table.name()),
-          .facts = read(reader, *table.facts()),
-          .capacity = read(reader, *table.capacity())};
-}
-
-Welcome read(Reader&, const wire::Welcome& table) { return {.membership = table.membership()}; }
-
-Refuse read(Reader& reader, const wire::Refuse& table) {
-  return {.code = reader.enumerator<Errc>("code", table.code()), .message = reader.text("message", table.message())};
-}
-
-WhoAreYou read(Reader&, const wire::WhoAreYou&) { return {}; }
-Heartbeat read(Reader& reader, const wire::Heartbeat& table) {
-  return {reader.not_negative("sent_ns", table.sent_ns())};
-}
-Drain read(Reader&, const wire::Drain&) { return {}; }
-
-SamplingParams read(Reader& reader, const wire::Sampling& table) {
-  SamplingParams sampling{.temperature = reader.finite("temperature", table.temperature()),
-                          .top_k = reader.not_negative("top_k", table.top_k()),
-                          .top_p = reader.finite("top_p", table.top_p()),
-                          .min_p = reader.finite("min_p", table.min_p()),
-                          .repetition_penalty = reader.finite("repetition_penalty", table.repetition_penalty()),
-                          .presence_penalty = reader.finite("presence_penalty", table.presence_penalty()),
-                          .frequency_penalty = reader.finite("frequency_penalty", table.frequency_penalty()),
-                          .suppress_tokens = reader.list("suppress_tokens", table.suppress_tokens(), kSamplingListMax),
-                          .min_tokens = reader.not_negative("min_tokens", table.min_tokens()),
-                          .seed = table.seed(),
-                          .rule = reader.enumerator<SamplingRule>("rule", table.rule())};
-  const std::uint32_t biases = reader.count("logit biases", table.logit_bias(), kSamplingListMax);
-  for (std::uint32_t i = 0; i < biases; ++i) {
-    const wire::LogitBias& entry = *table.logit_bias()->Get(i);
-    sampling.logit_bias.push_back(
-        {reader.not_negative("logit bias's token", entry.token()), reader.finite("logit bias", entry.bias())});
-  }
-  if (table.logprobs()) sampling.logprobs = reader.in_range("logprobs", *table.logprobs(), 0, kLogprobsMax);
-  return sampling;
-}
-
-/// @param table may be null. @param tokens that it must tell of, if it is there.
-std::vector<TokenLogprobs> read(Reader& reader, const wire::Logprobs* table, std::size_t tokens) {
-  if (table == nullptr) return {};
-  const std::uint32_t count = reader.count("logprobs", table->chosen(), reader.limits().tokens_max);
-  if (count == 0 || count != tokens) {
-    reader.fail(Errc::kMalformed, "{} logprobs for {} tokens, wanted as many or none", count, tokens);
-    return {};
-  }
-  const std::vector<TokenId> ids =
-      reader.list("alternatives", table->top_ids(), count * static_cast<std::size_t>(kLogprobsMax));
-  const std::size_t values = table->top() == nullptr ? 0 : table->top()->size();
-  if (ids.size() % count != 0 || values != ids.size()) {
-    reader.fail(Errc::kMalformed, "{} alternatives with {} logprobs for {} tokens, wanted as many for each", ids.size(),
-                values, count);
-    return {};
-  }
-  const auto logprob = [&](const flatbuffers::Vector<float>& from, std::size_t i) {
-    const float value = from.Get(static_cast<flatbuffers::uoffset_t>(i));
-    if (!(std::isfinite(value) && value <= 0))
-      reader.fail(Errc::kMalformed, "a logprob is {}, wanted a finite number of at most 0", value);
-    return value;
-  };
-  std::vector<TokenLogprobs> logprobs(count);
-  const std::size_t top = ids.size() / count;
-  for (std::size_t i = 0; i < count; ++i) {
-    logprobs[i].logprob = logprob(*table->chosen(), i);
-    for (std::size_t j = i * top; j < (i + 1) * top; ++j)
-      logprobs[i].top.push_back({ids[j], logprob(*table->top(), j)});
-  }
-  return logprobs;
-}
-
-Prefill read(Reader& reader, const wire::Prefill& table) {
-  Prefill prefill{.tokens = reader.list("tokens", table.tokens(), reader.limits().tokens_max),
-                  .want_kv = table.want_kv(),
-                  .positions_max = reader.not_negative("positions_max", table.positions_max()),
-                  .sampling = read(reader, *table.sampling()),
-                  .stop_ids = reader.list("stop_ids", table.stop_ids(), kSamplingListMax),
-                  .compute_all = table.compute_all()};
-  if (prefill.tokens.empty()) reader.fail(Errc::kMalformed, "0 tokens, wanted at least 1");
-  return prefill;
-}
-
-KvChunk read(Reader& reader, const wire::KvChunk& table) { return {read(reader, *table.kv())}; }
-
-Draft read(Reader& reader, const wire::Draft& table) {
-  Draft draft{.token = reader.not_negative("token", table.token()),
-              .draft_length = reader.draft_length("draft_length", table.draft_length()),
-              .hidden = reader.tensor("hidden", table.hidden(), 1),
-              .kv = read(reader, *table.kv()),
-              .index = reader.position("index", table.index()),
-              .want_state = table.want_state(),
-              .want_q = table.want_q()};
-  if (table.sampling() != nullptr) draft.sampling = read(reader, *table.sampling());
-  return draft;
-}
-
-std::vector<Distribution> read(Reader& reader, const flatbuffers::Vector<Offset<wire::Distribution>>* tables) {
-  const std::uint32_t count =
-      reader.count("distributions", tables, static_cast<std::size_t>(reader.limits().draft_length_max));
-  std::vector<Distribution> distributions(count);
-  for (std::uint32_t i = 0; i < count; ++i) {
-    const wire::Distribution& table = *tables->Get(i);
-    const std::vector<TokenId> ids = reader.list("distribution's ids", table.ids(), kDraftTopK);
-    const std::size_t weights = table.weights() == nullptr ? 0 : table.weights()->size();
-    if (ids.empty() || weights != ids.size()) {
-      reader.fail(Errc::kMalformed, "{} ids and {} weights in a distribution, wanted 1 to {}, as many", ids.size(),
-                  weights, kDraftTopK);
-      return {};
+  template <Described M>
+  void read(M& m) {
+    M::fields(*this, m);
+    if constexpr (requires { m.settle(); }) {
+      if (reader_.error()) return;
+      if (const Result<void> settled = m.settle(); !settled)
+        reader_.fail(settled.error().code, (outer_ ? outer_->path(name_) + ": " : "") + settled.error().message);
     }
-    for (std::size_t j = 0; j < ids.size(); ++j) {
-      const float weight = table.weights()->Get(static_cast<flatbuffers::uoffset_t>(j));
-      if (!(weight >= 0 && weight <= 1))
-        reader.fail(Errc::kMalformed, "a distribution's weight is {}, wanted 0 to 1", weight);
-      if (j > 0 && ids[j] <= ids[j - 1])
-        reader.fail(Errc::kMalformed, "a distribution has {} after {}, wanted ascending ids", ids[j], ids[j - 1]);
-      distributions[i].add(ids[j], weight);
+  }
+
+  template <Number T>
+  void operator()(const char*, T& field) {
+    field = static_cast<T>(table_.GetField<WireNumber<T>>(next(), {}));
+  }
+  template <Number T>
+  void operator()(const char* name, T& field, const auto& allowed, std::type_identity_t<T> absent = {}) {
+    const auto value = table_.GetField(next(), static_cast<WireNumber<T>>(absent));
+    if (in_range(name, " is", value, allowed)) field = static_cast<T>(value);
+  }
+  template <Number T>
+  void operator()(const char* name, std::optional<T>& field, const auto& allowed) {
+    const flatbuffers::voffset_t at = next();
+    if (!table_.CheckField(at)) return;
+    const T value = table_.GetField<T>(at, {});
+    if (in_range(name, " is", value, allowed)) field = value;
+  }
+  void operator()(const char* name, WireTensor& field, Rank rank) { tensor(name, next_number(), rank, field); }
+  void operator()(const char* name, std::optional<WireTensor>& field, Rank rank) {
+    if (const std::uint32_t frame = next_number(); frame != 0) tensor(name, frame, rank, field.emplace());
+  }
+  /// Names and messages are for people; a peer must not fill logs with them.
+  void operator()(const char* name, std::string& field, Count count) {
+    const auto* const text = next_pointer<flatbuffers::String>();
+    if (fits(name, "bytes", text, count)) field = text->str();
+  }
+  template <Number T>
+  void operator()(const char* name, std::vector<T>& field, Count count) {
+    (*this)(name, field, count, kNatural);
+  }
+  template <Number T>
+  void operator()(const char* name, std::vector<T>& field, Count count, const auto& allowed) {
+    const auto* const list = next_pointer<flatbuffers::Vector<T>>();
+    if (!fits(name, "entries", list, count)) return;
+    field.assign(list->begin(), list->end());
+    for (const T value : field)
+      if (!in_range(name, " has", value, allowed)) return;
+  }
+  void operator()(const char* name, std::vector<LogitBias>& field, Count count) {
+    const auto* const list = next_pointer<flatbuffers::Vector<const wire::LogitBias*>>();
+    if (!fits(name, "entries", list, count)) return;
+    for (const wire::LogitBias* const entry : *list) {
+      if (!in_range(name, "'s token is", entry->token(), kNatural)) return;
+      if (!in_range(name, "'s bias is", entry->bias(), kFinite)) return;
+      field.push_back({entry->token(), entry->bias()});
     }
-    if (distributions[i].total <= 0) reader.fail(Errc::kMalformed, "a distribution's weights are all 0");
   }
-  return distributions;
-}
-
-Candidates read(Reader& reader, const wire::Candidates& table) {
-  const auto tokens_max = static_cast<std::size_t>(reader.limits().draft_length_max);
-  Candidates candidates{.tokens = reader.list("tokens", table.tokens(), tokens_max),
-                        .draft_ns = reader.not_negative("draft_ns", table.draft_ns()),
-                        .q = read(reader, table.q())};
-  if (table.state() != 0) candidates.state = reader.tensor("state", table.state(), 1);
-  return candidates;
-}
-
-NeedKv read(Reader& reader, const wire::NeedKv& table) { return {reader.position("have", table.have())}; }
-
-Verify read(Reader& reader, const wire::VerifyDraft& table) {
-  const auto tokens_max = static_cast<std::size_t>(reader.limits().draft_length_max) + 1;
-  Verify verify;
-  verify.tokens = reader.list("tokens", table.tokens(), tokens_max);
-  if (verify.tokens.empty()) reader.fail(Errc::kMalformed, "0 tokens, wanted at least 1");
-  if (table.kv_from()) verify.kv_from = reader.position("kv_from", *table.kv_from());
-  verify.q = read(reader, table.q());
-  return verify;
-}
-
-Verdict read(Reader& reader, const wire::Verdict& table) {
-  Verdict verdict;
-  verdict.accepted = reader.draft_length("accepted", table.accepted());
-  verdict.next_token = reader.not_negative("next_token", table.next_token());
-  verdict.committed = reader.position("committed", table.committed());
-  if (table.hidden() != 0) verdict.hidden = reader.tensor("hidden", table.hidden(), 1);
-  verdict.kv = read(reader, *table.kv());
-  verdict.verify_ns = reader.not_negative("verify_ns", table.verify_ns());
-  verdict.logprobs = read(reader, table.logprobs(), static_cast<std::size_t>(std::max(0, verdict.accepted)) + 1);
-  verdict.cached_tokens = reader.position("cached_tokens", table.cached_tokens());
-  return verdict;
-}
-
-Cancel read(Reader& reader, const wire::Cancel& table) {
-  Cancel cancel;
-  if (table.keep()) cancel.keep = reader.not_negative("keep", *table.keep());
-  return cancel;
-}
-
-Free read(Reader&, const wire::Free&) { return {}; }
-
-Failed read(Reader& reader, const wire::Failed& table) {
-  return {.code = reader.enumerator<Errc>("code", table.code()), .message = reader.text("message", table.message())};
-}
-
-Generate read(Reader& reader, const wire::Generate& table) {
-  return {.prompt = reader.list("prompt tokens", table.prompt(), reader.limits().tokens_max),
-          .max_tokens = reader.not_negative("max_tokens", table.max_tokens()),
-          .draft_length = reader.draft_length("draft_length", table.draft_length()),
-          .stop_ids = reader.list("stop_ids", table.stop_ids(), kSamplingListMax),
-          .wait_ms = reader.in_range("wait_ms", table.wait_ms(), 0, kWaitMsMax),
-          .stepwise = table.stepwise(),
-          .sampling = read(reader, *table.sampling()),
-          .unverified = table.unverified(),
-          .policy = reader.enumerator<DraftPolicy>("policy", table.policy()),
-          .report_rounds = table.report_rounds(),
-          .shorten = table.shorten()};
-}
-
-Step read(Reader& reader, const wire::Step& table) {
-  const auto drafts_max = static_cast<std::size_t>(reader.limits().draft_length_max);
-  return {.draft_length = reader.draft_length("draft_length", table.draft_length()),
-          .drafts = reader.list("drafts", table.drafts(), drafts_max)};
-}
-
-RoundReport read(Reader& reader, const wire::Round& table) {
-  const std::int32_t draft_length_max = reader.limits().draft_length_max;
-  RoundReport round{.draft_length = reader.draft_length("draft_length", table.draft_length()),
-                    .drafts = reader.list("drafts", table.drafts(), static_cast<std::size_t>(draft_length_max))};
-  const auto drafted = static_cast<std::int32_t>(round.drafts.size());
-  round.outcome = {.source = reader.enumerator<DraftSource>("source", table.source()),
-                   .drafted = drafted,
-                   .accepted = reader.in_range("accepted", table.accepted(), 0, drafted),
-                   .draft_s = reader.seconds("draft_s", table.draft_s()),
-                   .draft_wire_s = reader.seconds("draft_wire_s", table.draft_wire_s()),
-                   .verify_s = reader.seconds("verify_s", table.verify_s()),
-                   .round_s = reader.seconds("round_s", table.round_s()),
-                   .draft_bytes = reader.not_negative("draft_bytes", table.draft_bytes()),
-                   .draft_rows = reader.not_negative("draft_rows", table.draft_rows())};
-  return round;
-}
-
-Tokens read(Reader& reader, const wire::Tokens& table) {
-  Tokens tokens{.index = reader.position("index", table.index()),
-                .tokens = reader.list("tokens", table.tokens(), reader.limits().tokens_max)};
-  tokens.logprobs = read(reader, table.logprobs(), tokens.tokens.size());
-  if (table.round() != nullptr) tokens.round = read(reader, *table.round());
-  return tokens;
-}
-
-Done read(Reader& reader, const wire::Done& table) {
-  return {.reason = reader.enumerator<FinishReason>("reason", table.reason()),
-          .metrics = read(reader, *table.metrics())};
-}
-
-StatusRequest read(Reader&, const wire::StatusRequest&) { return {}; }
-
-WorkerStatus read(Reader& reader, const wire::WorkerStatus& table) {
-  return {.role = reader.enumerator<Role>("role", table.role()),
-          .name = reader.text("name", table.name()),
-          .sessions = reader.not_negative("sessions", table.sessions()),
-          .draining = table.draining(),
-          .rtt_ns = reader.not_negative("rtt_ns", table.rtt_ns()),
-          .kv_bytes = reader.not_negative("kv_bytes", table.kv_bytes()),
-          .kv_bytes_max = reader.not_negative("kv_bytes_max", table.kv_bytes_max())};
-}
-
-Status read(Reader& reader, const wire::Status& table) {
-  Status status{.verifiers = reader.not_negative("verifiers", table.verifiers()),
-                .drafters = reader.not_negative("drafters", table.drafters()),
-                .sessions = reader.not_negative("sessions", table.sessions()),
-                .waiting = reader.not_negative("waiting", table.waiting())};
-  const std::uint32_t workers = reader.count("workers", table.workers(), reader.limits().workers_max);
-  for (std::uint32_t i = 0; i < workers; ++i) status.workers.push_back(read(reader, *table.workers()->Get(i)));
-  return status;
-}
-
-Body read_body(Reader& reader, const wire::Envelope& envelope) {
-  // The Verifier lets a type without a body pass.
-  if (envelope.body() == nullptr) {
-    reader.fail(Errc::kMalformed, "there is no body");
-    return {};
+  void operator()(const char* name, std::vector<TokenLogprobs>& field, Count) {
+    LogprobLists lists;
+    if (const auto* const table = next_pointer<Table>()) inner(name, *table, lists);
+    if (!reader_.error()) field = from_lists(lists);
   }
-  switch (envelope.body_type()) {
-    case wire::Body::Hello: return read(reader, *envelope.body_as_Hello());
-    case wire::Body::Welcome: return read(reader, *envelope.body_as_Welcome());
-    case wire::Body::Refuse: return read(reader, *envelope.body_as_Refuse());
-    case wire::Body::WhoAreYou: return read(reader, *envelope.body_as_WhoAreYou());
-    case wire::Body::Heartbeat: return read(reader, *envelope.body_as_Heartbeat());
-    case wire::Body::Drain: return read(reader, *envelope.body_as_Drain());
-    case wire::Body::Prefill: return read(reader, *envelope.body_as_Prefill());
-    case wire::Body::KvChunk: return read(reader, *envelope.body_as_KvChunk());
-    case wire::Body::Draft: return read(reader, *envelope.body_as_Draft());
-    case wire::Body::Candidates: return read(reader, *envelope.body_as_Candidates());
-    case wire::Body::NeedKv: return read(reader, *envelope.body_as_NeedKv());
-    case wire::Body::Verify: return read(reader, *envelope.body_as_Verify());
-    case wire::Body::Verdict: return read(reader, *envelope.body_as_Verdict());
-    case wire::Body::Cancel: return read(reader, *envelope.body_as_Cancel());
-    case wire::Body::Free: return read(reader, *envelope.body_as_Free());
-    case wire::Body::Failed: return read(reader, *envelope.body_as_Failed());
-    case wire::Body::Generate: return read(reader, *envelope.body_as_Generate());
-    case wire::Body::Tokens: return read(reader, *envelope.body_as_Tokens());
-    case wire::Body::Done: return read(reader, *envelope.body_as_Done());
-    case wire::Body::StatusRequest: return read(reader, *envelope.body_as_StatusRequest());
-    case wire::Body::Status: return read(reader, *envelope.body_as_Status());
-    case wire::Body::Step: return read(reader, *envelope.body_as_Step());
-    case wire::Body::NONE: break;
+  template <Described T>
+  void operator()(const char* name, std::vector<T>& field, Count count) {
+    const auto* const tables = next_pointer<flatbuffers::Vector<Offset<Table>>>();
+    if (!fits(name, "entries", tables, count)) return;
+    field.resize(tables->size());
+    for (flatbuffers::uoffset_t i = 0; i < tables->size(); ++i) inner(name, *tables->Get(i), field[i]);
   }
-  reader.fail(Errc::kMalformed, "body type is {}, wanted 1 to {}", static_cast<int>(envelope.body_type()),
-              static_cast<int>(wire::Body::MAX));
-  return {};
+  template <Described T>
+  void operator()(const char* name, T& field) {
+    // The schema says that it is required, so FlatBuffers has seen to it; yet nothing from a peer may crash us.
+    const auto* const table = next_pointer<Table>();
+    if (table == nullptr) return fail(name, " is missing");
+    inner(name, *table, field);
+  }
+  template <Described T>
+  void operator()(const char* name, std::optional<T>& field) {
+    if (const auto* const table = next_pointer<Table>()) inner(name, *table, field.emplace());
+  }
+
+ private:
+  flatbuffers::voffset_t next() { return slot(next_++); }
+  std::uint32_t next_number() { return table_.GetField<std::uint32_t>(next(), 0); }
+  template <typename T>
+  const T* next_pointer() {
+    return table_.GetPointer<const T*>(next());
+  }
+
+  template <Described T>
+  void inner(const char* name, const Table& table, T& field) {
+    if (!reader_.error()) TableReader(reader_, table, name, this).read(field);
+  }
+  void tensor(const char* name, std::uint32_t frame, Rank rank, WireTensor& field) {
+    if (reader_.error()) return;
+    if (const std::string wrong = reader_.tensor(frame, rank.rank, &field); !wrong.empty()) fail(name, wrong);
+  }
+
+  /// Whether a value is allowed. @param what stands between the field's name and the value in an error.
+  /// @param allowed a Range, or the last enumerator.
+  template <typename T, typename Allowed>
+  bool in_range(const char* name, const char* what, T value, const Allowed& allowed) {
+    using Wide = std::conditional_t<std::is_floating_point_v<T>, double, std::int64_t>;
+    Range<Wide> range{};
+    if constexpr (std::is_enum_v<Allowed>) {
+      range.max = static_cast<Wide>(allowed);
+    } else {
+      range = {static_cast<Wide>(allowed.min), static_cast<Wide>(allowed.max)};
+    }
+    if (value >= range.min && value <= range.max) return true;  // false for a NaN
+    std::string wanted;
+    if constexpr (std::is_floating_point_v<T>) {
+      if (range.min == kFinite.min) wanted = "a finite number";
+      if (range.min == kFinite.min && range.max < kFinite.max) wanted += fmt::format(" of at most {}", range.max);
+    } else {
+      range.max = std::min<Wide>(range.max, std::numeric_limits<T>::max());
+    }
+    if (wanted.empty()) wanted = fmt::format("{} to {}", range.min, range.max);
+    fail(name, fmt::format("{} {}, wanted {}", what, value, wanted));
+    return false;
+  }
+
+  /// Whether there is something to read in a list or string. Too much or too little of it is an error.
+  bool fits(const char* name, const char* unit, const auto* list, Count count) {
+    const std::size_t size = list == nullptr ? 0 : list->size();
+    if (size > count.max) {
+      fail(name, fmt::format(" has {} {}, at most {} allowed", size, unit, count.max), Errc::kOutOfRange);
+    } else if (size < count.min) {
+      fail(name, fmt::format(" has {} {}, wanted at least {}", size, unit, count.min));
+    }
+    return size > 0 && !reader_.error();
+  }
+
+  /// As in `facts.donors.layer`.
+  std::string path(const char* name) const {
+    return outer_ == nullptr ? name : fmt::format("{}.{}", outer_->path(name_), name);
+  }
+  void fail(const char* name, const std::string& what, Errc code = Errc::kMalformed) {
+    if (!reader_.error()) reader_.fail(code, path(name) + what);
+  }
+
+  Reader& reader_;
+  const Table& table_;
+  const char* name_;
+  const TableReader* outer_;
+  int next_ = 0;
+};
+
+template <std::size_t... I>
+void read_body(TableReader&& table, std::size_t index, Body& body, std::index_sequence<I...>) {
+  (void)((index == I && (table.read(body.emplace<I>()), true)) || ...);
 }
 
 Result<void> check_sizes(std::span<const SharedBytes> frames, const WireLimits& limits) {
@@ -830,8 +457,7 @@ Result<const wire::Envelope*> verified_envelope(std::span<const std::byte> heade
   const auto* const bytes = reinterpret_cast<const std::uint8_t*>(header.data());
   // Far below FlatBuffers' defaults: the deepest path is envelope, body, kv rows, donor.
   constexpr flatbuffers::uoffset_t kDepthMax = 8;
-  const auto tables_max = static_cast<flatbuffers::uoffset_t>(
-      16 + 3 * limits.tensors_max + static_cast<std::size_t>(limits.draft_length_max) + limits.workers_max);
+  const auto tables_max = static_cast<flatbuffers::uoffset_t>(16 + 3 * limits.tensors_max + kDrafts.max + kWorkersMax);
 
   flatbuffers::Verifier version_verifier(bytes, header.size(), kDepthMax, tables_max);
   if (!version_verifier.VerifyBuffer<wire::AnyEnvelope>(wire::EnvelopeIdentifier())) {
@@ -856,15 +482,11 @@ Result<const wire::Envelope*> verified_envelope(std::span<const std::byte> heade
 Frames encode(const Message& message) {
   Writer writer;
   FlatBufferBuilder& builder = writer.builder;
-  const auto [type, body] = std::visit(
-      [&](const auto& content) {
-        const auto offset = write(writer, content);
-        return std::pair(body_type(offset), offset.Union());
-      },
-      message.body);
+  const Offset<Table> body = std::visit([&](const auto& content) { return write(writer, content); }, message.body);
   wire::FinishEnvelopeBuffer(
       builder, wire::CreateEnvelope(builder, kProtocolVersion, value(message.session), value(message.round),
-                                    message.base, builder.CreateVector(writer.tensors), type, body));
+                                    message.base, builder.CreateVector(writer.tensors),
+                                    static_cast<wire::Body>(message.body.index() + 1), body.Union()));
 
   const auto header = std::make_shared<flatbuffers::DetachedBuffer>(builder.Release());
   writer.frames[0] = SharedBytes(header, std::as_bytes(std::span<const std::uint8_t>(header->data(), header->size())));
@@ -884,18 +506,25 @@ Result<Message> decode(std::span<const SharedBytes> frames, const WireLimits& li
   }
   ASSIGN_OR_RETURN(const wire::Envelope* const envelope, verified_envelope(header, limits));
 
-  Reader reader(*envelope, frames, limits);
-  Message message;
-  message.session = SessionId{envelope->session()};
-  message.round = RoundId{envelope->round()};
-  message.base = reader.position("base", envelope->base());
-  message.body = read_body(reader, *envelope);
-  reader.expect_all_tensors_used();
-  if (reader.error()) {
-    return Error{reader.error()->code,
-                 fmt::format("{}: {}", wire::EnumNameBody(envelope->body_type()), reader.error()->message)};
+  static_assert(std::variant_size_v<Body> == static_cast<std::size_t>(wire::Body::MAX));
+  const auto type = static_cast<std::size_t>(envelope->body_type());
+  if (type < 1 || type > std::variant_size_v<Body>) {
+    return Error{Errc::kMalformed, fmt::format("body type is {}, wanted 1 to {}", type, std::variant_size_v<Body>)};
   }
-  return message;
+  // The Verifier lets a type without a body pass.
+  if (envelope->body() == nullptr) return Error{Errc::kMalformed, "there is no body"};
+  Reader reader(*envelope, frames, limits);
+  const Position base = envelope->base();
+  if (base < kPositions.min || base > kPositions.max) {
+    reader.fail(Errc::kMalformed, fmt::format("base is {}, wanted {} to {}", base, kPositions.min, kPositions.max));
+  }
+  Message message{SessionId{envelope->session()}, RoundId{envelope->round()}, base, {}};
+  read_body(TableReader(reader, *static_cast<const Table*>(envelope->body()), nullptr, nullptr), type - 1, message.body,
+            std::make_index_sequence<std::variant_size_v<Body>>());
+  reader.expect_all_tensors_used();
+  if (!reader.error()) return message;
+  return Error{reader.error()->code,
+               fmt::format("{}: {}", wire::EnumNameBody(envelope->body_type()), reader.error()->message)};
 }
 
 }  // namespace outrider

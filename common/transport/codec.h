@@ -19,19 +19,9 @@ Frames encode(const Message& message);
 /// Reads a message that a stranger may have sent. The tensors of the result share the frames' bytes
 /// at whatever alignment the frames have; the header is copied.
 ///
-/// Beyond the FlatBuffers structure this promises the receiver:
-/// - token ids, counts, positions and durations are not negative; positions are at most tokens_max;
-/// - every enum value is one that this build knows;
-/// - hidden rows have rank 1; K and V have rank 3 and agree in shape and dtype;
-/// - every tensor has exactly the bytes of its shape and dtype;
-/// - KvRows has from <= to, and donors exactly when it is not empty; every donor has from <= first
-///   and first + rows == to;
-/// - Prefill and Verify hold at least one token; no draft, candidate list or accepted count exceeds
-///   draft_length_max.
-///
-/// - sampling's numbers are finite; its lists and stop_ids hold at most kSamplingListMax entries; the rest is
-/// check_sampling()'s.
-/// - a distribution has 1 to kDraftTopK ids in ascending order, weights from 0 to 1, and not all 0.
+/// Beyond the FlatBuffers structure this promises the receiver what each message's fields() and settle() say
+/// (common/protocol/messages.h): ranges, counts, enumerators, ranks, and what must fit each other. And
+/// every tensor has exactly the bytes of its shape and dtype, and every frame is somebody's.
 ///
 /// It does not know the handshake: whether a token fits the vocabulary, or a shape the model, is
 /// the receiver's to check. RequestMetrics are for people: only their counts per position are

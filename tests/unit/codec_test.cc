@@ -1,14 +1,20 @@
 #include "common/transport/codec.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <random>
-#include <tuple>
+#include <string>
 
+#include <flatbuffers/minireflect.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include "common/protocol/message_text.h"
 #include "schemas/outrider_generated.h"
 
 namespace outrider {
@@ -18,7 +24,7 @@ namespace {
 
 constexpr WireLimits kLimits;
 
-/// Draws the fields of messages that the codec must accept.
+/// Draws messages that the codec must accept.
 class RandomMessages {
  public:
   explicit RandomMessages(std::uint64_t seed) : engine_(seed) {}
@@ -30,341 +36,245 @@ class RandomMessages {
 
   /// A message whose body is alternative `type` of Body.
   Message message(std::size_t type) {
-    return {SessionId{engine_()}, RoundId{static_cast<std::uint32_t>(engine_())}, position(), body(type)};
+    Message result{SessionId{engine_()}, RoundId{static_cast<std::uint32_t>(engine_())}, integer(0, kTokensMax),
+                   body(type)};
+    return result;
   }
 
-  WireTensor tensor(std::vector<std::int64_t> shape) {
-    WireTensor result{enumerator(DType::kU8), std::move(shape), {}};
-    return with_bytes(std::move(result));
+  // A visitor of fields (common/base/fields.h).
+  void operator()(const char*, bool& field) { field = coin(); }
+  void operator()(const char*, std::uint64_t& field) { field = engine_(); }
+  void operator()(const char*, std::int64_t& field) { field = static_cast<std::int64_t>(engine_()); }
+  template <typename T>
+  requires std::is_arithmetic_v<T>
+  void operator()(const char*, T& field, const auto& range, std::type_identity_t<T> = {}) { field = number<T>(range); }
+  template <typename Enum>
+  requires std::is_enum_v<Enum>
+  void operator()(const char*, Enum& field, Enum last) {
+    field = static_cast<Enum>(integer(0, static_cast<int>(last)));
+  }
+  template <typename T>
+  void operator()(const char* name, std::optional<T>& field, const auto&... allowed) {
+    // 0 is a value, not "none".
+    if (coin()) coin() ? (*this)(name, field.emplace(), allowed...) : void(field.emplace());
+    if constexpr (std::is_same_v<T, WireTensor>) {
+      if (field) (*this)(name, *field, allowed...);
+    }
+  }
+  void operator()(const char*, std::string& field, Count count) {
+    field.resize(length(count));
+    for (char& c : field) c = static_cast<char>(integer(0, 255));
+  }
+  template <typename T>
+  requires std::is_arithmetic_v<T>
+  void operator()(const char*, std::vector<T>& field, Count count) { (*this)("", field, count, kNatural); }
+  template <typename T>
+  requires std::is_arithmetic_v<T>
+  void operator()(const char*, std::vector<T>& field, Count count, const auto& range) {
+    field.resize(length(count));
+    for (T& entry : field) entry = number<T>(range);
+  }
+  template <Described T>
+  void operator()(const char* name, std::vector<T>& field, Count count) {
+    field.resize(length(count));
+    for (T& entry : field) (*this)(name, entry);
+  }
+  template <Described T>
+  void operator()(const char*, T& field) {
+    T::fields(*this, field);
+    settle(field);
+  }
+  void operator()(const char*, WireTensor& field, Rank rank) {
+    field.dtype = static_cast<DType>(integer(0, static_cast<int>(kLastWireDType)));
+    field.shape.clear();
+    for (std::size_t i = 0; i < rank.rank; ++i) field.shape.push_back(integer(1, 9));
+    fill(field);
   }
 
  private:
-  std::int32_t natural() {
-    // Small numbers and the largest one, where encodings differ.
-    return static_cast<std::int32_t>(integer(0, 9) == 0 ? std::numeric_limits<std::int32_t>::max()
-                                                        : integer(0, 300'000));
-  }
-  std::int64_t big_natural() { return integer(0, std::numeric_limits<std::int64_t>::max()); }
-  Position position() { return integer(0, static_cast<std::int64_t>(kLimits.tokens_max)); }
-  std::int32_t draft_length() { return static_cast<std::int32_t>(integer(0, kLimits.draft_length_max)); }
-
-  template <typename Enum>
-  Enum enumerator(Enum last) {
-    return static_cast<Enum>(integer(0, static_cast<int>(last)));
-  }
-
-  std::string text() {
-    std::string result(static_cast<std::size_t>(integer(0, 40)), ' ');
-    for (char& c : result) c = static_cast<char>(integer(0, 255));
-    return result;
-  }
-
-  std::vector<TokenId> tokens(std::int64_t count_min, std::int64_t count_max) {
-    std::vector<TokenId> result(static_cast<std::size_t>(integer(count_min, count_max)));
-    for (TokenId& token : result) token = natural();
-    return result;
-  }
-
   template <std::size_t I = 0>
   Body body(std::size_t type) {
     if constexpr (I + 1 < std::variant_size_v<Body>) {
       if (type != I) return body<I + 1>(type);
     }
     std::variant_alternative_t<I, Body> result;
-    fill(result);
+    (*this)("", result);
     return result;
   }
 
-  WireTensor with_bytes(WireTensor tensor) {
+  template <typename T, typename Limit>
+  T number(const Range<Limit>& range) {
+    if constexpr (std::is_floating_point_v<T>) {
+      const double low = std::max<double>(range.min, -16), high = std::min<double>(range.max, 16);
+      return static_cast<T>(low + (high - low) * static_cast<double>(integer(0, 1024)) / 1024);
+    } else {
+      // Small numbers and the largest one, where encodings differ.
+      const auto most = std::min<std::int64_t>(range.max, std::numeric_limits<T>::max());
+      return static_cast<T>(integer(0, 9) == 0 ? most
+                                               : integer(range.min, coin() ? most : std::min<std::int64_t>(most, 300)));
+    }
+  }
+  std::size_t length(Count count) {
+    return static_cast<std::size_t>(
+        integer(static_cast<std::int64_t>(count.min),
+                std::min<std::int64_t>(static_cast<std::int64_t>(count.max), coin() ? 200 : 3)));
+  }
+  void fill(WireTensor& tensor) {
     std::size_t size = size_bytes(tensor.dtype);
     for (const std::int64_t extent : tensor.shape) size *= static_cast<std::size_t>(extent);
     const auto bytes = std::make_shared<std::vector<std::byte>>(size);
     for (std::byte& b : *bytes) b = static_cast<std::byte>(engine_());
     tensor.data = SharedBytes(bytes, *bytes);
-    return tensor;
   }
 
-  WireTensor hidden() { return tensor({integer(1, 64)}); }
-
-  KvRows kv() {
-    KvRows result;
-    result.from = result.to = integer(0, 1000);
-    if (coin()) return result;
-    result.to += integer(1, 8);
-    for (std::int64_t i = integer(1, 2); i > 0; --i) {
-      DonorDelta donor;
-      donor.first = integer(result.from, result.to);  // may leave no row
-      donor.key = tensor({result.to - donor.first, integer(1, 3), integer(1, 16)});
-      donor.value = with_bytes({donor.key.dtype, donor.key.shape, {}});
-      result.donors.push_back(std::move(donor));
-    }
-    return result;
-  }
-
-  PairFacts facts() {
-    PairFacts result{
-        engine_(), engine_(), natural(), natural(), position(), enumerator(DType::kU8), enumerator(DType::kU8), {}};
-    for (std::int64_t i = integer(0, 2); i > 0; --i) {
-      result.donors.push_back({coin(), natural(), natural(), natural(), natural()});
-    }
-    return result;
-  }
-
-  std::vector<std::int64_t> counts() {
-    std::vector<std::int64_t> result(static_cast<std::size_t>(draft_length()));
-    for (std::int64_t& count : result) count = big_natural();
-    return result;
-  }
-
-  void fill(Hello& m) {
-    m = {enumerator(Role::kDrafter),
-         text(),
-         facts(),
-         {big_natural(), {natural() / 2, natural() / 2, position()}, big_natural()}};
-  }
-  void fill(Welcome& m) { m = {engine_()}; }
-  void fill(Refuse& m) { m = {enumerator(Errc::kIo), text()}; }
-  void fill(WhoAreYou&) {}
-  void fill(Heartbeat& m) { m = {big_natural()}; }
-  void fill(Drain&) {}
-  SamplingParams sampling() {
-    const auto number = [&] { return static_cast<float>(integer(-1000, 1000)) / 64; };
-    SamplingParams result{.temperature = number(),
-                          .top_k = natural(),
-                          .top_p = number(),
-                          .min_p = number(),
-                          .repetition_penalty = number(),
-                          .presence_penalty = number(),
-                          .frequency_penalty = number(),
-                          .suppress_tokens = tokens(0, 5),
-                          .min_tokens = big_natural(),
-                          .seed = engine_(),
-                          .rule = enumerator(SamplingRule::kTypical)};
-    for (std::int64_t i = integer(0, 3); i > 0; --i) result.logit_bias.push_back({natural(), number()});
-    if (coin()) result.logprobs = static_cast<std::int32_t>(integer(0, kLogprobsMax));
-    return result;
-  }
-  void fill(Prefill& m) { m = {tokens(1, 200), coin(), position(), sampling(), tokens(0, 5), coin()}; }
-  void fill(KvChunk& m) { m = {kv()}; }
-  void fill(NeedKv& m) { m = {position()}; }
-  std::vector<Distribution> distributions() {
-    std::vector<Distribution> result(static_cast<std::size_t>(draft_length()));
-    for (Distribution& distribution : result) {
-      for (std::int64_t j = integer(0, kDraftTopK - 1); j >= 0; --j) {
-        const TokenId last = distribution.ids.empty() ? 0 : distribution.ids.back();
-        distribution.add(last + static_cast<TokenId>(integer(1, 1000)), static_cast<float>(integer(j == 0, 64)) / 64);
-      }
-    }
-    return result;
-  }
-  void fill(Draft& m) {
-    m = {natural(), draft_length(), hidden(), kv(), std::nullopt, position(), coin(), coin()};
-    if (coin()) m.sampling = sampling();
-  }
-  void fill(Candidates& m) {
-    m = {tokens(0, kLimits.draft_length_max), big_natural(), distributions()};
-    if (coin()) m.state = hidden();
-  }
-  void fill(Verify& m) {
-    m.tokens = tokens(1, kLimits.draft_length_max + 1);
-    m.q = distributions();
-    if (coin()) m.kv_from = coin() ? position() : 0;  // 0 is a position, not "none"
-  }
-  void fill(Verdict& m) {
-    m.accepted = draft_length();
-    m.next_token = natural();
-    m.committed = position();
-    if (coin()) m.hidden = hidden();
-    m.kv = kv();
-    m.verify_ns = big_natural();
-    m.logprobs = logprobs(m.accepted + 1);
-    m.cached_tokens = position();
-  }
-  /// None, or of so many tokens.
-  std::vector<TokenLogprobs> logprobs(std::int64_t count) {
-    std::vector<TokenLogprobs> result(coin() ? static_cast<std::size_t>(count) : 0);
-    const std::int64_t top = integer(0, kLogprobsMax);
-    const auto number = [&] { return -static_cast<float>(integer(0, 1000)) / 64; };
-    for (TokenLogprobs& token : result) {
-      token.logprob = number();
-      for (std::int64_t i = 0; i < top; ++i) token.top.push_back({natural(), number()});
-    }
-    return result;
-  }
-  void fill(Cancel& m) {
-    if (coin()) m.keep = coin() ? big_natural() : 0;  // 0 is a count, not "none"
-  }
-  void fill(Free&) {}
-  void fill(Failed& m) { m = {enumerator(Errc::kIo), text()}; }
-  void fill(Generate& m) {
-    m = {tokens(0, 200),
-         big_natural(),
-         draft_length(),
-         tokens(0, 5),
-         natural() % 86'400'001,
-         coin(),
-         sampling(),
-         coin(),
-         enumerator(DraftPolicy::kThompson),
-         coin(),
-         coin()};
-  }
-  void fill(Step& m) { m = {draft_length(), tokens(0, kLimits.draft_length_max)}; }
-  void fill(Tokens& m) {
-    m = {position(), tokens(0, 40)};
-    m.logprobs = logprobs(std::ssize(m.tokens));
-    if (!coin()) return;
-    m.round = {.draft_length = draft_length(), .drafts = tokens(0, kLimits.draft_length_max)};
-    const auto drafted = static_cast<int>(m.round->drafts.size());
-    const auto seconds = [&] { return static_cast<double>(natural()) / 7e6; };
-    m.round->outcome = {.source = enumerator(DraftSource::kNgram),
-                        .drafted = drafted,
-                        .accepted = static_cast<int>(integer(0, drafted)),
-                        .draft_s = seconds(),
-                        .draft_wire_s = seconds(),
-                        .verify_s = seconds(),
-                        .round_s = seconds(),
-                        .draft_bytes = big_natural(),
-                        .draft_rows = natural()};
-  }
-  void fill(Done& m) {
-    m.reason = enumerator(FinishReason::kLength);
-    m.metrics = {big_natural(), big_natural(), big_natural(), big_natural(), counts(),       counts(),
-                 big_natural(), big_natural(), big_natural(), big_natural(), -big_natural(), big_natural(),
-                 big_natural(), big_natural(), big_natural(), big_natural(), big_natural(),  big_natural()};
-    m.metrics.accepted_per_position.resize(m.metrics.drafted_per_position.size());
-  }
-  void fill(StatusRequest&) {}
-  void fill(Status& m) {
-    m = {natural(), natural(), natural(), natural()};
-    for (std::int64_t i = integer(0, 3); i > 0; --i) {
-      m.workers.push_back(
-          {enumerator(Role::kDrafter), text(), natural(), coin(), big_natural(), big_natural(), big_natural()});
+  // Fields that depend on each other.
+  void settle(auto&) {}
+  void settle(KvRows& kv) {
+    kv.from = kv.to = integer(0, 1000);
+    kv.donors.resize(static_cast<std::size_t>(integer(0, 2)));
+    if (kv.donors.empty()) return;
+    kv.to += integer(1, 8);
+    for (DonorDelta& donor : kv.donors) {
+      donor.first = integer(kv.from, kv.to);  // may leave no row
+      (*this)("", donor.key, Rank{3});
+      donor.key.shape[0] = kv.to - donor.first;
+      donor.value = donor.key;
+      fill(donor.key);
+      fill(donor.value);
     }
   }
+  void settle(Distribution& distribution) {
+    const std::size_t count = distribution.ids.size();
+    distribution.clear();
+    TokenId id = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      distribution.add(id, static_cast<float>(integer(i == 0, 64)) / 64);
+      id += static_cast<TokenId>(integer(1, 1000));
+    }
+  }
+  /// Of so many tokens, as many alternatives each; or none.
+  void settle(std::vector<TokenLogprobs>& logprobs, std::size_t tokens) {
+    const auto top = static_cast<std::size_t>(integer(0, kLogprobsMax));
+    logprobs.resize(coin() ? tokens : 0);
+    for (TokenLogprobs& token : logprobs) {
+      token.top.resize(top);
+      for (Logprob& entry : token.top) (*this)("", entry);
+    }
+  }
+  void settle(Verdict& m) { settle(m.logprobs, static_cast<std::size_t>(m.accepted) + 1); }
+  void settle(Tokens& m) { settle(m.logprobs, m.tokens.size()); }
+  void settle(RoundReport& m) {
+    m.outcome.drafted = static_cast<int>(m.drafts.size());
+    m.outcome.accepted = static_cast<int>(integer(0, m.outcome.drafted));
+  }
+  void settle(RequestMetrics& m) { m.accepted_per_position.resize(m.drafted_per_position.size()); }
 
   std::mt19937_64 engine_;
 };
 
-// ---- equality ----
-// The structured bindings name every field, so a new field that is not compared does not compile.
+// ---- the same message as flatc sees it ----
+// Both sides become lines: the path of each field in order, whether it is there or not, then `path=value` for each
+// value that is not 0. Names of enumerators are compared without case and '_'.
 
-bool equal(const WireTensor& a, const WireTensor& b) {
-  const auto x = a.data.bytes(), y = b.data.bytes();
-  return a.dtype == b.dtype && a.shape == b.shape && std::equal(x.begin(), x.end(), y.begin(), y.end());
-}
-bool equal(const KvRows& a, const KvRows& b) {
-  return a.from == b.from && a.to == b.to &&
-         std::equal(a.donors.begin(), a.donors.end(), b.donors.begin(), b.donors.end(),
-                    [](const DonorDelta& x, const DonorDelta& y) {
-                      return x.first == y.first && equal(x.key, y.key) && equal(x.value, y.value);
-                    });
-}
-auto key(const RequestMetrics& m) {
-  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s] = m;
-  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s);
-}
-auto key(const Hello& m) {
-  const auto& [a, b, c, capacity] = m;
-  const auto& [d, cost, e] = capacity;
-  const auto& [f, g, h] = cost;
-  return std::tie(a, b, c, d, e, f, g, h);
-}
-auto key(const Welcome& m) {
-  const auto& [a] = m;
-  return std::tie(a);
-}
-auto key(const Refuse& m) {
-  const auto& [a, b] = m;
-  return std::tie(a, b);
-}
-auto key(const Prefill& m) {
-  const auto& [a, b, c, d, e, f] = m;
-  return std::tie(a, b, c, d, e, f);
-}
-auto key(const NeedKv& m) {
-  const auto& [a] = m;
-  return std::tie(a);
-}
-auto key(const Cancel& m) {
-  const auto& [a] = m;
-  return std::tie(a);
-}
-auto key(const Verify& m) {
-  const auto& [a, b, c] = m;
-  return std::tie(a, b, c);
-}
-auto key(const Failed& m) {
-  const auto& [a, b] = m;
-  return std::tie(a, b);
-}
-auto key(const Generate& m) {
-  const auto& [a, b, c, d, e, f, g, h, i, j, k] = m;
-  return std::tie(a, b, c, d, e, f, g, h, i, j, k);
-}
-auto key(const Step& m) {
-  const auto& [a, b] = m;
-  return std::tie(a, b);
-}
-bool equal(const RoundReport& x, const RoundReport& y) {
-  const auto key = [](const RoundOutcome& m) {
-    const auto& [a, b, c, d, e, f, g, h, i, j] = m;
-    return std::tie(a, c, d, e, f, g, h, i, j);  // not the arm, which does not travel
-  };
-  return x.draft_length == y.draft_length && x.drafts == y.drafts && key(x.outcome) == key(y.outcome);
-}
-bool equal(const Tokens& a, const Tokens& b) {
-  return a.index == b.index && a.tokens == b.tokens && a.logprobs == b.logprobs &&
-         a.round.has_value() == b.round.has_value() && (!a.round || equal(*a.round, *b.round));
-}
-auto key(const Heartbeat& m) {
-  const auto& [a] = m;
-  return std::tie(a);
-}
-auto key(const WorkerStatus& m) {
-  const auto& [a, b, c, d, e, f, g] = m;
-  return std::tie(a, b, c, d, e, f, g);
+std::string plain(std::string name) {
+  std::erase(name, '_');
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return name;
 }
 
-template <typename T>
-bool equal(const T& a, const T& b) {
-  if constexpr (std::is_empty_v<T>) {
-    return true;
-  } else {
-    return key(a) == key(b);
+/// The lines of a header, by the tables that flatc made of the schema alone.
+class SchemaLines : public flatbuffers::IterationVisitor {
+ public:
+  std::vector<std::string> lines;
+
+  void StartSequence() override { path_.emplace_back(); }
+  void EndSequence() override { path_.pop_back(); }
+  void Field(std::size_t, std::size_t, flatbuffers::ElementaryType, bool, const flatbuffers::TypeTable*,
+             const char* name, const std::uint8_t*) override {
+    path_.back() = name;
+    lines.push_back(fmt::format("{}", fmt::join(path_, ".")));
   }
-}
-bool equal(const KvChunk& a, const KvChunk& b) { return equal(a.kv, b.kv); }
-bool equal(const Draft& a, const Draft& b) {
-  const auto& [token, length, hidden, kv, sampling, index, want_state, want_q] = a;
-  return want_state == b.want_state && want_q == b.want_q && token == b.token && length == b.draft_length &&
-         equal(hidden, b.hidden) && equal(kv, b.kv) && sampling == b.sampling && index == b.index;
-}
-bool equal(const Candidates& a, const Candidates& b) {
-  const auto& [tokens, ns, q, state] = a;
-  return tokens == b.tokens && ns == b.draft_ns && q == b.q && state.has_value() == b.state.has_value() &&
-         (!state || equal(*state, *b.state));
-}
-bool equal(const Verdict& a, const Verdict& b) {
-  const auto& [accepted, token, committed, hidden, kv, ns, logprobs, cached] = a;
-  return accepted == b.accepted && token == b.next_token && committed == b.committed &&
-         hidden.has_value() == b.hidden.has_value() && (!hidden || equal(*hidden, *b.hidden)) && equal(kv, b.kv) &&
-         ns == b.verify_ns && logprobs == b.logprobs && cached == b.cached_tokens;
-}
-bool equal(const Status& a, const Status& b) {
-  const auto& [verifiers, drafters, sessions, waiting, workers] = a;
-  return verifiers == b.verifiers && drafters == b.drafters && sessions == b.sessions && waiting == b.waiting &&
-         std::equal(workers.begin(), workers.end(), b.workers.begin(), b.workers.end(),
-                    [](const WorkerStatus& x, const WorkerStatus& y) { return key(x) == key(y); });
-}
-bool equal(const Done& a, const Done& b) {
-  const auto& [reason, metrics] = a;
-  return reason == b.reason && key(metrics) == key(b.metrics);
-}
-bool equal(const Message& a, const Message& b) {
-  return a.session == b.session && a.round == b.round && a.base == b.base && a.body.index() == b.body.index() &&
-         std::visit([&](const auto& x) { return equal(x, std::get<std::decay_t<decltype(x)>>(b.body)); }, a.body);
-}
+  void UType(std::uint8_t, const char* name) override { add(plain(name)); }
+  void Bool(bool x) override { add(x); }
+  void UChar(std::uint8_t x, const char* name) override {
+    if (x != 0) add(plain(name));
+  }
+  void Int(std::int32_t x, const char*) override { add(x); }
+  void UInt(std::uint32_t x, const char*) override { add(x); }
+  void Long(std::int64_t x) override { add(x); }
+  void ULong(std::uint64_t x) override { add(x); }
+  void Float(float x) override { add(x); }
+  void Double(double x) override { add(x); }
+  void String(const flatbuffers::String* x) override { add(x->str()); }
+
+ private:
+  template <typename T>
+  void add(const T& value) {
+    if (value != T{}) lines.push_back(fmt::format("{}={}", fmt::join(path_, "."), value));
+  }
+  std::vector<std::string> path_;
+};
+
+/// The lines of a message, by its fields().
+class FieldLines {
+ public:
+  explicit FieldLines(const Message& message) {
+    path_ = {"body"};
+    lines.push_back("body_type");
+    lines.push_back("body_type=" + plain(name_of(message)));
+    lines.push_back("body");
+    std::visit([&](const auto& body) { body.fields(*this, body); }, message.body);
+  }
+  std::vector<std::string> lines;
+
+  template <typename T>
+  void operator()(const char* name, const T& field, const auto&... allowed) {
+    path_.emplace_back(name);
+    lines.push_back(fmt::format("{}", fmt::join(path_, ".")));
+    add(field, allowed...);
+    path_.pop_back();
+  }
+
+ private:
+  template <typename T, typename Allowed = int>
+  requires std::is_scalar_v<T> || Described<const T> || std::is_same_v<T, std::string>
+  void add(const T& value, const Allowed& = {}, const std::type_identity_t<T>& absent = {}) {
+    if constexpr (std::is_enum_v<T>) {
+      if (value != T{}) lines.push_back(fmt::format("{}={}", fmt::join(path_, "."), plain(to_string(value))));
+    } else if constexpr (Described<const T>) {
+      T::fields(*this, value);
+    } else {
+      if (value != T{} && value != absent) lines.push_back(fmt::format("{}={}", fmt::join(path_, "."), value));
+    }
+  }
+  void add(const WireTensor&, Rank) { add(++frame_); }
+  template <typename T>
+  void add(const std::optional<T>& value, const auto&... allowed) {
+    if (value) add(*value, allowed...);
+  }
+  template <typename T>
+  void add(const std::vector<T>& values, Count, const auto&...) {
+    for (const T& value : values) add(value);
+  }
+  void add(const std::vector<TokenLogprobs>& logprobs, Count) {
+    if (logprobs.empty()) return;
+    (*this)("chosen", 0);
+    path_.emplace_back("chosen");
+    for (const TokenLogprobs& token : logprobs) add(token.logprob);
+    path_.back() = "top_ids";
+    lines.push_back(fmt::format("{}", fmt::join(path_, ".")));
+    for (const TokenLogprobs& token : logprobs)
+      for (const Logprob& entry : token.top) add(entry.token);
+    path_.back() = "top";
+    lines.push_back(fmt::format("{}", fmt::join(path_, ".")));
+    for (const TokenLogprobs& token : logprobs)
+      for (const Logprob& entry : token.top) add(entry.logprob);
+    path_.pop_back();
+  }
+
+  std::vector<std::string> path_;
+  int frame_ = 0;
+};
 
 // ---- frames made and mangled by hand ----
 
@@ -432,9 +342,63 @@ TEST(Codec, EveryMessageSurvivesTheWire) {
       const Message sent = random.message(type);
       const Result<Message> received = decode(encode(sent));
       ASSERT_TRUE(received) << name_of(sent) << ", seed " << seed << ": " << received.error().message;
-      ASSERT_TRUE(equal(sent, *received)) << name_of(sent) << ", seed " << seed;
+      ASSERT_EQ(sent, *received) << name_of(sent) << ", seed " << seed;
     }
   }
+}
+
+TEST(Codec, FlatcReadsWhatTheFieldsSay) {
+  for (std::size_t type = 0; type < std::variant_size_v<Body>; ++type) {
+    for (std::uint64_t seed = 0; seed < 50; ++seed) {
+      const Message message = RandomMessages(seed).message(type);
+      const SharedBytes header = encode(message)[0];
+      const auto* const bytes = reinterpret_cast<const std::uint8_t*>(header.bytes().data());
+      flatbuffers::Verifier verifier(bytes, header.bytes().size());
+      ASSERT_TRUE(wire::VerifyEnvelopeBuffer(verifier)) << to_text(message);
+      const wire::Envelope* const envelope = wire::GetEnvelope(bytes);
+      EXPECT_EQ(envelope->session(), value(message.session));
+      EXPECT_EQ(envelope->round(), value(message.round));
+      EXPECT_EQ(envelope->base(), message.base);
+      SchemaLines schema;
+      flatbuffers::IterateFlatBuffer(bytes, wire::EnvelopeTypeTable(), &schema);
+      const auto body = std::find(schema.lines.begin(), schema.lines.end(), "body_type");
+      ASSERT_EQ(std::vector(body, schema.lines.end()), FieldLines(message).lines) << to_text(message);
+    }
+  }
+}
+
+// frames_v5.txt: a message as text, then its frames in hexadecimal, one a line, as version 5 wrote them before
+// fields() did.
+TEST(Codec, FramesRecordedEarlierReadTheSameOrAreRefused) {
+  std::ifstream file(OUTRIDER_SOURCE_DIR "/tests/goldens/wire/frames_v5.txt");
+  std::string line, text;
+  Frames frames;
+  std::size_t messages = 0;
+  const auto check = [&] {
+    if (frames.empty()) return;
+    ++messages;
+    const Result<Message> message = decode(std::exchange(frames, {}));
+    if (kProtocolVersion == 5) {
+      ASSERT_TRUE(message) << text << ": " << message.error().message;
+      EXPECT_EQ(to_text(*message), text);
+    } else {
+      ASSERT_FALSE(message) << text;
+      EXPECT_EQ(message.error().code, Errc::kVersionMismatch) << text;
+    }
+  };
+  while (std::getline(file, line)) {
+    if (!line.starts_with(' ')) {
+      ASSERT_NO_FATAL_FAILURE(check());
+      text = line;
+      continue;
+    }
+    std::vector<std::byte> bytes;
+    for (std::size_t i = 1; i + 1 < line.size(); i += 2)
+      bytes.push_back(static_cast<std::byte>(std::stoi(line.substr(i, 2), nullptr, 16)));
+    frames.push_back(copy_of(bytes));
+  }
+  ASSERT_NO_FATAL_FAILURE(check());
+  EXPECT_EQ(messages, 22u);
 }
 
 TEST(Codec, TensorsAreNotCopied) {
@@ -486,8 +450,8 @@ std::function<Frames()> frames_with(Change change) {
   };
 }
 
-const std::int32_t kLong = kLimits.draft_length_max + 1;
-const std::int64_t kFar = static_cast<std::int64_t>(kLimits.tokens_max) + 1;
+const std::int32_t kLong = kDraftLengthMax + 1;
+const std::int64_t kFar = static_cast<std::int64_t>(kTokensMax) + 1;
 const std::vector<std::vector<std::int64_t>> kShapes = {{4}, {2, 1, 4}, {2, 1, 4}};
 
 std::vector<Wrong> all_wrongs() {
@@ -614,14 +578,14 @@ std::vector<Wrong> all_wrongs() {
       {"kv_from_negative", draft_with([](Draft& d) {
          d.kv = {-1, 0, {}};
        }),
-       kBad, "kv from is -1"},
-      {"kv_to_far", draft_with([](Draft& d) { d.kv.to = kFar; }), kBad, "kv to is 1048577"},
+       kBad, "kv.from is -1, wanted 0 to 1048576"},
+      {"kv_to_far", draft_with([](Draft& d) { d.kv.to = kFar; }), kBad, "kv.to is 1048577, wanted 0 to 1048576"},
       {"kv_from_after_to", draft_with([](Draft& d) { d.kv.from = 13; }), kBad,
-       "kv from is 13, wanted at most its to, 12"},
+       "kv: from is 13, wanted at most its to, 12"},
       {"kv_empty_with_donors", draft_with([](Draft& d) { d.kv.from = 12; }), kBad,
-       "kv [12, 12) has 2 donors, wanted none"},
+       "kv: [12, 12) has 2 donors, wanted none"},
       {"kv_without_donors", draft_with([](Draft& d) { d.kv.donors.clear(); }), kBad,
-       "kv [10, 12) has 0 donors, wanted some"},
+       "kv: [10, 12) has 0 donors, wanted some"},
       {"kv_too_many_donors",
        [] {
          return Frames{header(wire::Body::KvChunk, [](FlatBufferBuilder& builder) {
@@ -630,12 +594,13 @@ std::vector<Wrong> all_wrongs() {
            return wire::CreateKvChunk(builder, wire::CreateKvRows(builder, 0, 2, builder.CreateVector(donors))).Union();
          })};
        },
-       kBig, "3 kv donors, at most 2"},
+       kBig, "kv.donors has 3 entries, at most 2 allowed"},
       {"kv_first_before_from", draft_with([](Draft& d) { d.kv.donors[0].first = 9; }), kBad,
-       "kv donor's first is 9, wanted 10 to 12"},
-      {"kv_first_after_to", draft_with([](Draft& d) { d.kv.donors[0].first = 13; }), kBad, "kv donor's first is 13"},
+       "kv: donor's first is 9, wanted 10 to 12"},
+      {"kv_first_after_to", draft_with([](Draft& d) { d.kv.donors[0].first = 13; }), kBad,
+       "kv: donor's first is 13, wanted 10 to 12"},
       {"kv_rows_missing", draft_with([](Draft& d) { d.kv.donors[1].first = 10; }), kBad,
-       "kv donor has 1 rows from 10 on, wanted them to end at 12"},
+       "kv: donor has 1 rows from 10 on, wanted them to end at 12"},
       {"kv_shapes_differ", draft_with([](Draft& d) {
          d.kv.donors[0].value = tensor_of({2, 4, 1});
        }),
@@ -651,7 +616,8 @@ std::vector<Wrong> all_wrongs() {
       {"hello_hidden_size", hello([](Hello& m) { m.facts.hidden_size = -1; }), kBad, "hidden_size is -1"},
       {"hello_vocab_size", hello([](Hello& m) { m.facts.vocab_size = -1; }), kBad, "vocab_size is -1"},
       {"hello_context_max", hello([](Hello& m) { m.facts.context_max = kFar; }), kBad, "context_max is 1048577"},
-      {"hello_donors", hello([](Hello& m) { m.facts.donors.resize(3); }), kBig, "3 donors, at most 2"},
+      {"hello_donors", hello([](Hello& m) { m.facts.donors.resize(3); }), kBig,
+       "facts.donors has 3 entries, at most 2 allowed"},
       {"hello_donor_layer", hello([](Hello& m) { m.facts.donors = {{.layer = -1}}; }), kBad, "layer is -1"},
       {"hello_donor_heads", hello([](Hello& m) { m.facts.donors = {{.num_key_value_heads = -1}}; }), kBad,
        "num_key_value_heads is -1"},
@@ -676,15 +642,15 @@ std::vector<Wrong> all_wrongs() {
        },
        kBad, "failed verification"},
       {"refuse_code", body_with(Refuse{}, [](Refuse& m) { m.code = Errc{12}; }), kBad, "code is 12, wanted 0 to 11"},
-      {"prefill_empty", body_with(Prefill{}, [](Prefill&) {}), kBad, "0 tokens, wanted at least 1"},
-      {"prefill_long", body_with(Prefill{}, [&](Prefill& m) { m.tokens = tokens(kLimits.tokens_max + 1); }), kBig,
-       "1048577 tokens, at most 1048576"},
+      {"prefill_empty", body_with(Prefill{}, [](Prefill&) {}), kBad, "tokens has 0 entries, wanted at least 1"},
+      {"prefill_long", body_with(Prefill{}, [&](Prefill& m) { m.tokens = tokens(kTokensMax + 1); }), kBig,
+       "tokens has 1048577 entries, at most 1048576 allowed"},
       {"prefill_negative_token",
        body_with(Prefill{},
                  [](Prefill& m) {
                    m.tokens = {1, -5, 2};
                  }),
-       kBad, "-5 among tokens, wanted none below 0"},
+       kBad, "tokens has -5, wanted 0 to 2147483647"},
       {"prefill_negative_positions",
        body_with(Prefill{},
                  [](Prefill& m) {
@@ -702,9 +668,9 @@ std::vector<Wrong> all_wrongs() {
        kBad, "failed verification"},
       {"prefill_stop_ids_long",
        body_with(Prefill{.tokens = {1}}, [&](Prefill& m) { m.stop_ids = tokens(kSamplingListMax + 1); }), kBig,
-       "4097 stop_ids, at most 4096"},
+       "stop_ids has 4097 entries, at most 4096 allowed"},
       {"prefill_stop_ids", body_with(Prefill{.tokens = {1}}, [](Prefill& m) { m.stop_ids = {-1}; }), kBad,
-       "-1 among stop_ids"},
+       "stop_ids has -1, wanted 0 to 2147483647"},
       {"sampling_top_k", body_with(Generate{}, [](Generate& m) { m.sampling.top_k = -1; }), kBad, "top_k is -1"},
       {"sampling_temperature",
        body_with(Generate{}, [](Generate& m) { m.sampling.temperature = std::numeric_limits<float>::quiet_NaN(); }),
@@ -714,44 +680,46 @@ std::vector<Wrong> all_wrongs() {
                  [](Generate& m) {
                    m.sampling.logit_bias = {{1, std::numeric_limits<float>::infinity()}};
                  }),
-       kBad, "logit bias is inf, wanted a finite number"},
+       kBad, "sampling.logit_bias's bias is inf, wanted a finite number"},
       {"sampling_min_tokens", body_with(Generate{}, [](Generate& m) { m.sampling.min_tokens = -1; }), kBad,
        "min_tokens is -1"},
       {"sampling_suppress_tokens", body_with(Generate{}, [](Generate& m) { m.sampling.suppress_tokens = {-1}; }), kBad,
-       "-1 among suppress_tokens"},
+       "sampling.suppress_tokens has -1, wanted 0 to 2147483647"},
       {"sampling_suppress_tokens_long",
        body_with(Generate{}, [&](Generate& m) { m.sampling.suppress_tokens = tokens(kSamplingListMax + 1); }), kBig,
-       "4097 suppress_tokens, at most 4096"},
+       "sampling.suppress_tokens has 4097 entries, at most 4096 allowed"},
       {"sampling_bias_token",
        body_with(Generate{},
                  [](Generate& m) {
                    m.sampling.logit_bias = {{-1, 0}};
                  }),
-       kBad, "logit bias's token is -1"},
+       kBad, "sampling.logit_bias's token is -1, wanted 0 to 2147483647"},
       {"sampling_bias_long",
        body_with(Generate{}, [](Generate& m) { m.sampling.logit_bias.resize(kSamplingListMax + 1); }), kBig,
-       "4097 logit biases, at most 4096"},
+       "sampling.logit_bias has 4097 entries, at most 4096 allowed"},
       {"draft_token", draft_with([](Draft& d) { d.token = -1; }), kBad, "Draft: token is -1"},
       {"draft_length_negative", draft_with([](Draft& d) { d.draft_length = -1; }), kBad,
        "draft_length is -1, wanted 0 to 32"},
       {"draft_length_long", draft_with([](Draft& d) { d.draft_length = kLong; }), kBad, "draft_length is 33"},
       {"candidates_long", body_with(Candidates{}, [&](Candidates& m) { m.tokens = tokens(33); }), kBig,
-       "33 tokens, at most 32"},
-      {"candidates_token", body_with(Candidates{}, [](Candidates& m) { m.tokens = {-1}; }), kBad, "-1 among tokens"},
+       "tokens has 33 entries, at most 32 allowed"},
+      {"candidates_token", body_with(Candidates{}, [](Candidates& m) { m.tokens = {-1}; }), kBad,
+       "tokens has -1, wanted 0 to 2147483647"},
       {"candidates_ns", body_with(Candidates{}, [](Candidates& m) { m.draft_ns = -1; }), kBad, "draft_ns is -1"},
       {"need_kv_have", body_with(NeedKv{}, [](NeedKv& m) { m.have = -1; }), kBad, "have is -1"},
       {"sampling_rule", body_with(Generate{}, [](Generate& m) { m.sampling.rule = static_cast<SamplingRule>(3); }),
        kBad, "rule is 3, wanted 0 to 2"},
       {"draft_index", draft_with([](Draft& d) { d.index = -1; }), kBad, "index is -1"},
-      {"q_long", body_with(Candidates{}, [](Candidates& m) { m.q.resize(33); }), kBig, "33 distributions, at most 32"},
+      {"q_long", body_with(Candidates{}, [](Candidates& m) { m.q.resize(33); }), kBig,
+       "q has 33 entries, at most 32 allowed"},
       {"q_empty", body_with(Candidates{}, [](Candidates& m) { m.q.resize(1); }), kBad,
-       "0 ids and 0 weights in a distribution, wanted 1 to 64, as many"},
+       "q.ids has 0 entries, wanted at least 1"},
       {"q_wide",
        body_with(Candidates{},
                  [&](Candidates& m) {
                    m.q = {{tokens(65), std::vector<float>(65, 1), 65}};
                  }),
-       kBig, "65 distribution's ids, at most 64"},
+       kBig, "q.ids has 65 entries, at most 64 allowed"},
       {"q_without_weights",
        body_with(Candidates{},
                  [](Candidates& m) {
@@ -763,28 +731,30 @@ std::vector<Wrong> all_wrongs() {
                  [](Candidates& m) {
                    m.q = {{{2, 2}, {1, 1}, 2}};
                  }),
-       kBad, "a distribution has 2 after 2"},
+       kBad, "q: id 2 after 2, wanted ascending ids"},
       {"q_negative",
        body_with(Candidates{},
                  [](Candidates& m) {
                    m.q = {{{1, 2}, {1, -1}, 0}};
                  }),
-       kBad, "a distribution's weight is -1"},
+       kBad, "q.weights has -1, wanted 0 to 1"},
       {"q_nan",
        body_with(Candidates{},
                  [](Candidates& m) {
                    m.q = {{{1}, {std::numeric_limits<float>::quiet_NaN()}, 1}};
                  }),
-       kBad, "weight is nan"},
+       kBad, "q.weights has nan, wanted 0 to 1"},
       {"q_zero",
        body_with(Verify{.tokens = {1, 2}},
                  [](Verify& m) {
                    m.q = {{{1, 2}, {0, 0}, 0}};
                  }),
        kBad, "weights are all 0"},
-      {"verify_empty", body_with(Verify{}, [](Verify&) {}), kBad, "0 tokens, wanted at least 1"},
-      {"verify_long", body_with(Verify{}, [&](Verify& m) { m.tokens = tokens(34); }), kBig, "34 tokens, at most 33"},
-      {"verify_token", body_with(Verify{}, [](Verify& m) { m.tokens = {-1}; }), kBad, "-1 among tokens"},
+      {"verify_empty", body_with(Verify{}, [](Verify&) {}), kBad, "tokens has 0 entries, wanted at least 1"},
+      {"verify_long", body_with(Verify{}, [&](Verify& m) { m.tokens = tokens(34); }), kBig,
+       "tokens has 34 entries, at most 33 allowed"},
+      {"verify_token", body_with(Verify{}, [](Verify& m) { m.tokens = {-1}; }), kBad,
+       "tokens has -1, wanted 0 to 2147483647"},
       {"verify_kv_from", body_with(Verify{{1}, -1}, [](Verify&) {}), kBad, "kv_from is -1"},
       {"verdict_accepted_negative", body_with(Verdict{}, [](Verdict& m) { m.accepted = -1; }), kBad,
        "accepted is -1, wanted 0 to 32"},
@@ -794,32 +764,36 @@ std::vector<Wrong> all_wrongs() {
       {"verdict_cached", body_with(Verdict{}, [](Verdict& m) { m.cached_tokens = -1; }), kBad, "cached_tokens is -1"},
       {"verdict_ns", body_with(Verdict{}, [](Verdict& m) { m.verify_ns = -1; }), kBad, "verify_ns is -1"},
       {"failed_code", body_with(Failed{}, [](Failed& m) { m.code = Errc{200}; }), kBad, "code is 200"},
-      {"generate_long", body_with(Generate{}, [&](Generate& m) { m.prompt = tokens(kLimits.tokens_max + 1); }), kBig,
-       "1048577 prompt tokens, at most 1048576"},
-      {"generate_prompt", body_with(Generate{}, [](Generate& m) { m.prompt = {-1}; }), kBad, "-1 among prompt tokens"},
+      {"generate_long", body_with(Generate{}, [&](Generate& m) { m.prompt = tokens(kTokensMax + 1); }), kBig,
+       "prompt has 1048577 entries, at most 1048576 allowed"},
+      {"generate_prompt", body_with(Generate{}, [](Generate& m) { m.prompt = {-1}; }), kBad,
+       "prompt has -1, wanted 0 to 2147483647"},
       {"generate_max_tokens", body_with(Generate{}, [](Generate& m) { m.max_tokens = -1; }), kBad, "max_tokens is -1"},
       {"generate_draft_length", body_with(Generate{}, [](Generate& m) { m.draft_length = kLong; }), kBad,
        "draft_length is 33"},
-      {"generate_stop_ids", body_with(Generate{}, [](Generate& m) { m.stop_ids = {-1}; }), kBad, "-1 among stop_ids"},
+      {"generate_stop_ids", body_with(Generate{}, [](Generate& m) { m.stop_ids = {-1}; }), kBad,
+       "stop_ids has -1, wanted 0 to 2147483647"},
       {"generate_stop_ids_long", body_with(Generate{}, [&](Generate& m) { m.stop_ids = tokens(kSamplingListMax + 1); }),
-       kBig, "4097 stop_ids, at most 4096"},
+       kBig, "stop_ids has 4097 entries, at most 4096 allowed"},
       {"generate_wait", body_with(Generate{}, [](Generate& m) { m.wait_ms = -1; }), kBad, "wait_ms is -1"},
       {"generate_wait_long", body_with(Generate{}, [](Generate& m) { m.wait_ms = 86'400'001; }), kBad,
        "wait_ms is 86400001"},
       {"step_draft_length", body_with(Step{}, [](Step& m) { m.draft_length = kLong; }), kBad, "draft_length is 33"},
-      {"step_long", body_with(Step{}, [&](Step& m) { m.drafts = tokens(33); }), kBig, "33 drafts, at most 32"},
-      {"step_draft", body_with(Step{}, [](Step& m) { m.drafts = {-1}; }), kBad, "-1 among drafts"},
+      {"step_long", body_with(Step{}, [&](Step& m) { m.drafts = tokens(33); }), kBig,
+       "drafts has 33 entries, at most 32 allowed"},
+      {"step_draft", body_with(Step{}, [](Step& m) { m.drafts = {-1}; }), kBad,
+       "drafts has -1, wanted 0 to 2147483647"},
       {"hello_name_long", body_with(Hello{}, [](Hello& m) { m.name = std::string(4097, 'x'); }), kBig,
-       "4097 bytes of name, at most 4096"},
+       "name has 4097 bytes, at most 4096 allowed"},
       {"done_uneven", body_with(Done{}, [](Done& m) { m.metrics.drafted_per_position = {1}; }), kBad,
        "1 and 0 entries"},
       {"tokens_index", body_with(Tokens{}, [](Tokens& m) { m.index = -1; }), kBad, "index is -1"},
-      {"tokens_long", body_with(Tokens{}, [&](Tokens& m) { m.tokens = tokens(kLimits.tokens_max + 1); }), kBig,
-       "1048577 tokens, at most 1048576"},
+      {"tokens_long", body_with(Tokens{}, [&](Tokens& m) { m.tokens = tokens(kTokensMax + 1); }), kBig,
+       "tokens has 1048577 entries, at most 1048576 allowed"},
       {"generate_policy", body_with(Generate{}, [](Generate& m) { m.policy = DraftPolicy{5}; }), kBad,
        "policy is 5, wanted 0 to 4"},
       {"tokens_round_long", body_with(Tokens{}, [&](Tokens& m) { m.round = {.drafts = tokens(33)}; }), kBig,
-       "33 drafts, at most 32"},
+       "round.drafts has 33 entries, at most 32 allowed"},
       {"tokens_round_accepted",
        body_with(Tokens{}, [&](Tokens& m) { m.round = {.drafts = tokens(2), .outcome = {.accepted = 3}}; }), kBad,
        "accepted is 3, wanted 0 to 2"},
@@ -838,19 +812,19 @@ std::vector<Wrong> all_wrongs() {
                  [](Tokens& m) {
                    m.tokens = {1}, m.logprobs = {{std::numeric_limits<float>::quiet_NaN(), {}}};
                  }),
-       kBad, "a logprob is nan"},
+       kBad, "logprobs.chosen has nan, wanted a finite number of at most 0"},
       {"tokens_logprob_above",
        body_with(Tokens{},
                  [](Tokens& m) {
                    m.tokens = {1}, m.logprobs = {{0, {{1, 0.5f}}}};
                  }),
-       kBad, "a logprob is 0.5"},
+       kBad, "logprobs.top has 0.5, wanted a finite number of at most 0"},
       {"tokens_alternative",
        body_with(Tokens{},
                  [](Tokens& m) {
                    m.tokens = {1}, m.logprobs = {{0, {{-1, 0}}}};
                  }),
-       kBad, "-1 among alternatives"},
+       kBad, "logprobs.top_ids has -1, wanted 0 to 2147483647"},
       {"tokens_alternatives",
        body_with(Tokens{},
                  [](Tokens& m) {
@@ -862,19 +836,20 @@ std::vector<Wrong> all_wrongs() {
       {"sampling_logprobs", body_with(Generate{}, [](Generate& m) { m.sampling.logprobs = 21; }), kBad,
        "logprobs is 21, wanted 0 to 20"},
       {"cancel_keep", body_with(Cancel{}, [](Cancel& m) { m.keep = -1; }), kBad, "keep is -1"},
-      {"tokens_token", body_with(Tokens{}, [](Tokens& m) { m.tokens = {-1}; }), kBad, "-1 among tokens"},
+      {"tokens_token", body_with(Tokens{}, [](Tokens& m) { m.tokens = {-1}; }), kBad,
+       "tokens has -1, wanted 0 to 2147483647"},
       {"done_reason", body_with(Done{}, [](Done& m) { m.reason = FinishReason{2}; }), kBad,
        "reason is 2, wanted 0 to 1"},
       {"done_drafted_long", body_with(Done{}, [](Done& m) { m.metrics.drafted_per_position.resize(33); }), kBig,
-       "33 drafted_per_position, at most 32"},
+       "metrics.drafted_per_position has 33 entries, at most 32 allowed"},
       {"done_accepted_negative", body_with(Done{}, [](Done& m) { m.metrics.accepted_per_position = {-1}; }), kBad,
-       "-1 among accepted_per_position"},
+       "metrics.accepted_per_position has -1, wanted 0 to 9223372036854775807"},
       {"status_verifiers", body_with(Status{}, [](Status& m) { m.verifiers = -1; }), kBad, "verifiers is -1"},
       {"status_drafters", body_with(Status{}, [](Status& m) { m.drafters = -1; }), kBad, "drafters is -1"},
       {"status_sessions", body_with(Status{}, [](Status& m) { m.sessions = -1; }), kBad, "sessions is -1"},
       {"status_waiting", body_with(Status{}, [](Status& m) { m.waiting = -1; }), kBad, "waiting is -1"},
-      {"status_workers", body_with(Status{}, [](Status& m) { m.workers.resize(kLimits.workers_max + 1); }), kBig,
-       "257 workers, at most 256"},
+      {"status_workers", body_with(Status{}, [](Status& m) { m.workers.resize(kWorkersMax + 1); }), kBig,
+       "workers has 257 entries, at most 256 allowed"},
       {"status_worker_role", body_with(Status{}, [](Status& m) { m.workers = {{.role = Role{2}, .name = ""}}; }), kBad,
        "role is 2"},
       {"status_worker_rtt", body_with(Status{}, [](Status& m) { m.workers = {{.name = "", .rtt_ns = -1}}; }), kBad,
@@ -903,7 +878,7 @@ void expect_harmless(const Frames& frames) {
   if (message) {
     const Result<Message> again = decode(encode(*message));
     ASSERT_TRUE(again) << again.error().message;
-    ASSERT_TRUE(equal(*message, *again));
+    ASSERT_EQ(*message, *again);
   } else {
     ASSERT_FALSE(message.error().message.empty());
   }
