@@ -5,6 +5,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <prometheus/counter.h>
@@ -183,7 +184,7 @@ struct ServerMetrics::Families {
     RequestMetrics none;
     none.drafted_per_position = none.accepted_per_position = std::vector<std::int64_t>(8);
     CountFields count{*this};
-    RequestMetrics::fields(count, none);
+    RequestMetrics::fields(count, std::as_const(none));
     http_responses.Add({{"code", "200"}});
   }
 
