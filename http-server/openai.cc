@@ -4,10 +4,12 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/report/report.h"
 #include "common/tokenizer/stop_matcher.h"
 
 namespace outrider {
@@ -181,18 +183,26 @@ void refuse_unsupported(const Fields& fields) {
   });
 }
 
+struct ReadOffered {
+  const Fields& fields;
+
+  template <typename T, typename Wire>
+  void operator()(const char* name, T& value, Offered<Wire> offer, auto&&...) {
+    if constexpr (std::is_floating_point_v<T>)
+      value = fields.number(name, value, offer.api_low, offer.api_high);
+    else
+      value = static_cast<T>(fields.integer(name, value, static_cast<std::int64_t>(offer.api_low),
+                                            static_cast<std::int64_t>(offer.api_high)));
+  }
+  void operator()(auto&&...) {}
+};
+
 void read_sampling(const Fields& fields, const ApiDefaults& defaults, CompletionRequest& request) {
   SamplingParams& sampling = request.sampling = defaults.sampling;
-  sampling.temperature = fields.number("temperature", sampling.temperature, 0, 2);
-  sampling.top_p = fields.number("top_p", sampling.top_p, 0, 1);
+  ReadOffered read{fields};
+  SamplingParams::fields(read, sampling);
   if (sampling.top_p == 0) sampling.top_p = std::numeric_limits<float>::min();  // only the most probable token
-  sampling.top_k = static_cast<std::int32_t>(fields.integer("top_k", sampling.top_k, -1, kIntMax));
-  if (sampling.top_k == -1) sampling.top_k = 0;  // vLLM's word for "all"
-  sampling.min_p = fields.number("min_p", sampling.min_p, 0, 1);
-  sampling.repetition_penalty = fields.number("repetition_penalty", sampling.repetition_penalty, 0.01, 100);
-  sampling.presence_penalty = fields.number("presence_penalty", 0, -2, 2);
-  sampling.frequency_penalty = fields.number("frequency_penalty", 0, -2, 2);
-  sampling.min_tokens = fields.integer("min_tokens", 0, 0, kIntMax);
+  if (sampling.top_k == -1) sampling.top_k = 0;                                 // all
   request.has_seed = fields.find("seed") != nullptr;
   sampling.seed = static_cast<std::uint64_t>(
       fields.integer("seed", 0, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()));
@@ -567,15 +577,10 @@ Json usage_json(const Usage& usage) {
 
 /// Milliseconds are sums over the request.
 Json speculative_json(const RequestMetrics& metrics) {
-  return {{"drafted_tokens", metrics.drafted_tokens},
-          {"accepted_tokens", metrics.accepted_tokens},
-          {"drafted_per_position", metrics.drafted_per_position},
-          {"accepted_per_position", metrics.accepted_per_position},
-          {"rounds", metrics.rounds},
-          {"verify_ms", static_cast<double>(metrics.verify_ns) / 1e6},
-          {"draft_ms", static_cast<double>(metrics.draft_ns) / 1e6},
-          {"wire_bytes",
-           metrics.wire_bytes_to_drafter + metrics.wire_bytes_to_drafter_prompt + metrics.wire_bytes_to_verifier}};
+  Json counts = counts_json(metrics);
+  counts["wire_bytes"] =
+      metrics.wire_bytes_to_drafter + metrics.wire_bytes_to_drafter_prompt + metrics.wire_bytes_to_verifier;
+  return counts;
 }
 
 Json reply_json(const ReplyHead& head, const char* object, Json choices) {

@@ -1,8 +1,11 @@
 #include "http-server/server_metrics.h"
 
 #include <locale>
+#include <map>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <prometheus/counter.h>
@@ -105,6 +108,29 @@ struct ServerMetrics::Families {
     return BuildHistogram().Name(std::string("outrider:") + name).Help(help).Register(registry).Add({}, buckets);
   }
 
+  /// Adds each field of a RequestMetrics to its counter.
+  struct CountFields {
+    Families& families;
+
+    void operator()(const char* name, std::int64_t count, Counted counted) {
+      prometheus::Labels labels;
+      if (counted.label != nullptr) labels = {{counted.label, counted.value}};
+      families.request_counters(counted).Add(labels).Increment(
+          std::string_view(name).ends_with("_ns") ? seconds_of_ns(count) : number(count));
+    }
+    void operator()(const char*, const std::vector<std::int64_t>& counts, Count, Counted counted) {
+      for (std::size_t i = 0; i < counts.size(); ++i)
+        families.request_counters(counted).Add({{counted.label, std::to_string(i)}}).Increment(number(counts[i]));
+    }
+    void operator()(auto&&...) {}  // in a histogram, see below
+  };
+  std::map<std::string, Family<Counter>*> request_counters_;
+  Family<Counter>& request_counters(Counted counted) {
+    Family<Counter>*& family = request_counters_[counted.name];
+    if (family == nullptr) family = &counters(counted.name, counted.help);
+    return *family;
+  }
+
   // vLLM's.
   Histogram& time_to_first_token =
       histogram("time_to_first_token_seconds", "Arrival of a request to its first token", kFirstTokenSeconds);
@@ -127,27 +153,8 @@ struct ServerMetrics::Families {
       "request_success_total",
       "Answers that came to an end, by its reason; of requests, abort: the client went away, error: it failed");
   Counter& prefix_cache_queries = counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache");
-  Counter& prefix_cache_hits = counter("prefix_cache_hits_total", "Prompt tokens whose K/V were there");
-  Counter& num_drafts = counter("spec_decode_num_drafts_total", "Rounds with at least one draft");
-  Counter& num_draft_tokens = counter("spec_decode_num_draft_tokens_total", "Drafts that were verified");
-  Counter& num_accepted_tokens = counter("spec_decode_num_accepted_tokens_total", "Drafts that were accepted");
-  Family<Counter>& accepted_per_pos = counters("spec_decode_num_accepted_tokens_per_pos_total",
-                                               "Accepted drafts by their position in the round, from 0");
 
   // Ours.
-  Family<Counter>& draft_per_pos =
-      counters("spec_decode_num_draft_tokens_per_pos_total", "Verified drafts by their position in the round, from 0");
-  Counter& ngram_drafts = counter("spec_decode_num_ngram_drafts_total",
-                                  "Of the rounds with drafts: looked up in the text itself, without the assistant");
-  Counter& ngram_draft_tokens =
-      counter("spec_decode_num_ngram_draft_tokens_total", "Of the verified drafts: looked up in the text itself");
-  Counter& ngram_accepted_tokens =
-      counter("spec_decode_num_ngram_accepted_tokens_total", "Of the accepted drafts: looked up in the text itself");
-  Counter& rounds = counter("rounds_total", "Verifying forward passes of answers");
-  Counter& target_verify = counter("target_verify_seconds_total", "The backbone's forward passes of rounds");
-  Counter& assistant_draft = counter("assistant_draft_seconds_total", "The assistant's forward passes of rounds");
-  Counter& wire = counter("wire_seconds_total", "Rounds, less the forward passes: links and queues");
-  Family<Counter>& wire_bytes = counters("wire_bytes_total", "Bytes of requests to workers");
   Family<Counter>& decode_tokens =
       counters("decode_tokens_total", "Tokens after an answer's first, by whether it was drafted for");
   Family<Counter>& decode_seconds =
@@ -169,15 +176,14 @@ struct ServerMetrics::Families {
   Families() {
     for (const char* reason : {"stop", "length", "tool_calls", "abort", "error"})
       request_success.Add({{"finished_reason", reason}});
-    for (const char* direction : {"drafter", "drafter_prompt", "verifier"}) wire_bytes.Add({{"to", direction}});
     for (const char* mode : {"backbone_only", "speculative"}) {
       decode_tokens.Add({{"mode", mode}});
       decode_seconds.Add({{"mode", mode}});
     }
-    for (int position = 0; position < 8; ++position) {
-      accepted_per_pos.Add({{"position", std::to_string(position)}});
-      draft_per_pos.Add({{"position", std::to_string(position)}});
-    }
+    RequestMetrics none;
+    none.drafted_per_position = none.accepted_per_position = std::vector<std::int64_t>(8);
+    CountFields count{*this};
+    RequestMetrics::fields(count, std::as_const(none));
     http_responses.Add({{"code", "200"}});
   }
 
@@ -190,24 +196,8 @@ struct ServerMetrics::Families {
     request_prefill_time.Observe(seconds_of_ns(m.prefill_ns - m.queue_ns));
     request_decode_time.Observe(seconds_of_ns(m.decode_ns));
     prefix_cache_queries.Increment(number(choice.prompt_tokens));
-    prefix_cache_hits.Increment(number(m.cached_prompt_tokens));
-    num_drafts.Increment(number(m.drafting_rounds));
-    num_draft_tokens.Increment(number(m.drafted_tokens));
-    num_accepted_tokens.Increment(number(m.accepted_tokens));
-    ngram_drafts.Increment(number(m.ngram_rounds));
-    ngram_draft_tokens.Increment(number(m.ngram_drafted_tokens));
-    ngram_accepted_tokens.Increment(number(m.ngram_accepted_tokens));
-    for (std::size_t i = 0; i < m.drafted_per_position.size(); ++i)
-      draft_per_pos.Add({{"position", std::to_string(i)}}).Increment(number(m.drafted_per_position[i]));
-    for (std::size_t i = 0; i < m.accepted_per_position.size(); ++i)
-      accepted_per_pos.Add({{"position", std::to_string(i)}}).Increment(number(m.accepted_per_position[i]));
-    rounds.Increment(number(m.rounds));
-    target_verify.Increment(seconds_of_ns(m.verify_ns));
-    assistant_draft.Increment(seconds_of_ns(m.draft_ns));
-    wire.Increment(seconds_of_ns(m.wire_ns));
-    wire_bytes.Add({{"to", "drafter"}}).Increment(number(m.wire_bytes_to_drafter));
-    wire_bytes.Add({{"to", "drafter_prompt"}}).Increment(number(m.wire_bytes_to_drafter_prompt));
-    wire_bytes.Add({{"to", "verifier"}}).Increment(number(m.wire_bytes_to_verifier));
+    CountFields count{*this};
+    RequestMetrics::fields(count, m);
 
     const bool speculative = m.drafting_rounds > 0;
     const std::int64_t decoded = choice.generated_tokens - 1;

@@ -61,24 +61,29 @@ std::vector<TokenId> encode_prompt(const RunFlags& flags, const TextSide& text) 
   return encode_with_bos(text.tokenizer, flags.prompt);
 }
 
+/// What the answer's tokens were chosen by: the parameters that had a meaning for it.
+struct SamplingJson {
+  nlohmann::json object;
+  bool greedy;
+
+  template <typename T, typename Wire>
+  void operator()(const char* name, const T& value, Offered<Wire> offer, std::type_identity_t<T> absent = {}) {
+    if (offer.of_draws ? greedy : value == absent) return;
+    // 0.7 and not 0.699999988: the double that a person would write.
+    if constexpr (std::is_floating_point_v<T>)
+      object[name] = std::stod(fmt::format("{}", value));
+    else
+      object[name] = value;
+  }
+  void operator()(auto&&...) {}
+};
+
 nlohmann::json sampling_json(const SamplingParams& sampling) {
-  // 0.7 and not 0.699999988: the double that a person would write.
-  const auto number = [](float value) { return std::stod(fmt::format("{}", value)); };
-  nlohmann::json object = {{"rule", sampling.greedy() ? "greedy" : to_string(sampling.rule)},
-                           {"temperature", number(sampling.temperature)}};
-  if (!sampling.greedy()) {
-    object.update({{"seed", sampling.seed},
-                   {"top_k", sampling.top_k},
-                   {"top_p", number(sampling.top_p)},
-                   {"min_p", number(sampling.min_p)}});
-  }
-  if (sampling.has_penalties()) {
-    object.update({{"repetition_penalty", number(sampling.repetition_penalty)},
-                   {"presence_penalty", number(sampling.presence_penalty)},
-                   {"frequency_penalty", number(sampling.frequency_penalty)}});
-  }
-  if (sampling.min_tokens > 0) object["min_tokens"] = sampling.min_tokens;
-  return object;
+  SamplingJson json{{{"rule", sampling.greedy() ? "greedy" : to_string(sampling.rule)}, {"temperature", 0.0}},
+                    sampling.greedy()};
+  SamplingParams::fields(json, sampling);
+  if (!sampling.greedy()) json.object["seed"] = sampling.seed;
+  return json.object;
 }
 
 nlohmann::json logprobs_json(const Tokenizer& tokenizer, const Generation& generation) {

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <optional>
 #include <random>
 #include <stdexcept>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include "common/base/option.h"
@@ -119,52 +122,49 @@ inline LogitBias parse_logit_bias(const std::string& text) {
 /// How answers are chosen: greedily, unless asked otherwise. The rule above temperature 0 is `match`.
 struct SamplingFlags {
   SamplingParams params;  ///< as given; see of()
-  std::optional<float> temperature, top_p;
-  std::optional<std::int32_t> top_k;
-  std::optional<std::uint64_t> seed;
   std::vector<std::string> logit_bias;
   bool sample = false, rejection = false, typical = false;
+  std::map<std::string, CLI::Option*> options;  ///< of the numbers, by the parameter's name
+  std::vector<CLI::Option*> of_draws;           ///< without a meaning at temperature 0
 
   void add_to(CLI::App& command) {
-    command.add_flag("--sample", sample,
-                     "Sample as Gemma 4's makers advise: --temperature 1 --top-k 64 --top-p 0.95, each may be given");
-    command.add_option("--temperature", temperature,
-                       "Sample at this temperature; 0: the most probable token (default)");
-    command.add_option("--top-k", top_k, "Sample from the K most probable tokens; 0: all");
-    command.add_option("--top-p", top_p, "Sample from the fewest tokens that together are this probable");
-    command.add_option("--min-p", params.min_p, "Sample from tokens this probable relative to the most probable one");
-    command.add_option("--seed", seed, "One seed is one text, whatever the draft length (default: a random one)");
+    of_draws = {command.add_flag("--sample", sample,
+                                 "Sample as Gemma 4's makers advise: --temperature 1 --top-k 64 --top-p 0.95, each may "
+                                 "be given")};
+    AddOptions add{command, *this};
+    SamplingParams::fields(add, params);
+    of_draws.push_back(
+        options["seed"] = command.add_option(
+            "--seed", params.seed, "One seed is one text, whatever the draft length (default: a random one)"));
     auto* by_rejection = command.add_flag(
         "--rejection", rejection,
         "Keep drafts by rejection sampling: the same distribution, but the text depends on the drafts");
-    command
-        .add_flag(
-            "--typical", typical,
-            "Keep every draft that is typical of the target (Medusa): lossy, the text follows another distribution")
-        ->excludes(by_rejection);
-    command.add_option("--repetition-penalty", params.repetition_penalty,
-                       "Above 1: tokens of prompt and answer become less probable");
-    command.add_option("--presence-penalty", params.presence_penalty,
-                       "Taken off the score of each token of the answer");
-    command.add_option("--frequency-penalty", params.frequency_penalty, "Taken off it for every time that it is there");
+    auto* by_typicality = command.add_flag(
+        "--typical", typical,
+        "Keep every draft that is typical of the target (Medusa): lossy, the text follows another distribution");
+    by_typicality->excludes(by_rejection);
+    of_draws.insert(of_draws.end(), {by_rejection, by_typicality});
     command.add_option("--logit-bias", logit_bias, "ID:BIAS,...: added to the scores of these token ids, -100 to 100")
         ->delimiter(',');
-    command.add_option("--min-tokens,--min-response", params.min_tokens,
-                       "No end of the answer before it has so many tokens");
   }
 
   /// For this model, with a seed where one is needed.
   SamplingParams of(const TextSide& text) const {
     SamplingParams result = params;
-    result.temperature = temperature.value_or(sample ? 1.0f : 0.0f);
-    result.top_k = top_k.value_or(sample ? 64 : 0);
-    result.top_p = top_p.value_or(sample ? 0.95f : 1.0f);
-    if (result.greedy() && (sample || top_k || top_p || seed || rejection || typical || result.min_p != 0)) {
+    const auto unless_given = [&](const char* name, auto& value, auto advised) {
+      if (sample && options.at(name)->count() == 0) value = advised;
+    };
+    unless_given("temperature", result.temperature, 1.0f);
+    unless_given("top_k", result.top_k, 64);
+    unless_given("top_p", result.top_p, 0.95f);
+    if (result.greedy() &&
+        std::any_of(of_draws.begin(), of_draws.end(), [](const CLI::Option* option) { return option->count() > 0; })) {
+      std::vector<std::string> names;
+      for (const CLI::Option* option : of_draws) names.push_back(option->get_name());
       throw std::runtime_error(
-          "--sample, --top-k, --top-p, --min-p, --seed, --rejection and --typical need a --temperature above 0 "
-          "(--sample alone has 1)");
+          fmt::format("{} need a --temperature above 0 (--sample alone has 1)", fmt::join(names, ", ")));
     }
-    if (!result.greedy()) result.seed = seed ? *seed : std::random_device()();
+    if (!result.greedy() && options.at("seed")->count() == 0) result.seed = std::random_device()();
     if (rejection) result.rule = SamplingRule::kRejection;
     if (typical) {
       result.rule = SamplingRule::kTypical;
@@ -175,6 +175,22 @@ struct SamplingFlags {
     or_throw(check_sampling(result, std::numeric_limits<std::int32_t>::max()));
     return result;
   }
+
+ private:
+  struct AddOptions {
+    CLI::App& command;
+    SamplingFlags& flags;
+
+    template <typename T, typename Wire>
+    void operator()(const char* name, T& value, Offered<Wire> offer, auto&&...) {
+      std::string option = std::string("--") + name;
+      std::replace(option.begin(), option.end(), '_', '-');
+      if (offer.option != nullptr) option += std::string(",") + offer.option;
+      flags.options[name] = command.add_option(option, value, offer.help);
+      if (offer.of_draws) flags.of_draws.push_back(flags.options[name]);
+    }
+    void operator()(auto&&...) {}
+  };
 };
 
 /// For CLI::Option::check: why this is no draft length, or nothing.

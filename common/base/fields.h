@@ -18,6 +18,8 @@ namespace outrider {
 /// The visitor `v` is called with each field's name, the field of `m` (which may be const) and what it may hold: a
 /// Range for numbers, a Count for lists and strings (then perhaps a Range for the list's numbers), the last enumerator
 /// for an enum, nothing for a bool, a described struct, or a number that may be anything. The order is the wire's.
+/// A visitor that is for some fields only takes what they may hold by value and has a catch-all, `void
+/// operator()(auto&&...) {}`, for the others; by reference the catch-all would be the better match.
 /// A struct whose fields depend on each other also has `Result<void> settle()`: a reader calls it once the fields are
 /// there. It sets what follows from them and says what does not fit.
 struct AnyVisitor {

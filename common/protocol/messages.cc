@@ -50,13 +50,18 @@ Result<void> RequestMetrics::settle() const {
                            drafted_per_position.size(), accepted_per_position.size())};
 }
 
+namespace {
+
+struct Parts {
+  std::vector<std::int64_t*> numbers;
+  std::vector<std::vector<std::int64_t>*> lists;
+  void operator()(const char*, std::int64_t& number, auto&&...) { numbers.push_back(&number); }
+  void operator()(const char*, std::vector<std::int64_t>& list, auto&&...) { lists.push_back(&list); }
+};
+
+}  // namespace
+
 void add(RequestMetrics& sum, const RequestMetrics& one) {
-  struct Parts {
-    std::vector<std::int64_t*> numbers;
-    std::vector<std::vector<std::int64_t>*> lists;
-    void operator()(const char*, std::int64_t& number) { numbers.push_back(&number); }
-    void operator()(const char*, std::vector<std::int64_t>& list, Count) { lists.push_back(&list); }
-  };
   RequestMetrics summand = one;
   Parts to, from;
   RequestMetrics::fields(to, sum);

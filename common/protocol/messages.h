@@ -512,6 +512,21 @@ struct Tokens {
 enum class FinishReason : std::uint8_t { kStop, kLength };
 inline const char* to_string(FinishReason reason) { return reason == FinishReason::kStop ? "stop" : "length"; }
 
+/// The counter of /metrics that a field of RequestMetrics is added to, under vLLM's name where it has such. What is
+/// kept in nanoseconds is counted in seconds, and a list by the index of its entries.
+struct Counted : Range<std::int64_t> {
+  constexpr Counted(const char* counter_name, const char* help_text, const char* label_name = nullptr,
+                    const char* label_value = nullptr)
+      : Range{label_name != nullptr && label_value == nullptr ? 0 : std::numeric_limits<std::int64_t>::min(),
+              std::numeric_limits<std::int64_t>::max()},
+        name(counter_name),
+        help(help_text),
+        label(label_name),
+        value(label_value) {}
+  const char *name, *help;
+  const char *label, *value;  ///< null: none; a list's label has its index as value
+};
+
 /// Sums over a request, kept by the coordinator. Durations in nanoseconds.
 struct RequestMetrics {
   std::int64_t rounds = 0;           ///< verifies, not counting the prefill
@@ -538,24 +553,36 @@ struct RequestMetrics {
   bool operator==(const RequestMetrics&) const = default;
   /// For people: only the counts per position are bounded.
   static void fields(auto& v, auto& m) {
-    v("rounds", m.rounds);
-    v("drafting_rounds", m.drafting_rounds);
-    v("drafted_tokens", m.drafted_tokens);
-    v("accepted_tokens", m.accepted_tokens);
-    v("drafted_per_position", m.drafted_per_position, kDrafts);
-    v("accepted_per_position", m.accepted_per_position, kDrafts);
+    constexpr const char* kWireBytes = "Bytes of requests to workers";
+    v("rounds", m.rounds, Counted{"rounds_total", "Verifying forward passes of answers"});
+    v("drafting_rounds", m.drafting_rounds, Counted{"spec_decode_num_drafts_total", "Rounds with at least one draft"});
+    v("drafted_tokens", m.drafted_tokens, Counted{"spec_decode_num_draft_tokens_total", "Drafts that were verified"});
+    v("accepted_tokens", m.accepted_tokens,
+      Counted{"spec_decode_num_accepted_tokens_total", "Drafts that were accepted"});
+    v("drafted_per_position", m.drafted_per_position, kDrafts,
+      Counted{"spec_decode_num_draft_tokens_per_pos_total", "Verified drafts by their position in the round, from 0",
+              "position"});
+    v("accepted_per_position", m.accepted_per_position, kDrafts,
+      Counted{"spec_decode_num_accepted_tokens_per_pos_total", "Accepted drafts by their position in the round, from 0",
+              "position"});
     v("prefill_ns", m.prefill_ns);
     v("decode_ns", m.decode_ns);
-    v("draft_ns", m.draft_ns);
-    v("verify_ns", m.verify_ns);
-    v("wire_ns", m.wire_ns);
-    v("wire_bytes_to_drafter", m.wire_bytes_to_drafter);
-    v("wire_bytes_to_drafter_prompt", m.wire_bytes_to_drafter_prompt);
-    v("wire_bytes_to_verifier", m.wire_bytes_to_verifier);
-    v("ngram_rounds", m.ngram_rounds);
-    v("ngram_drafted_tokens", m.ngram_drafted_tokens);
-    v("ngram_accepted_tokens", m.ngram_accepted_tokens);
-    v("cached_prompt_tokens", m.cached_prompt_tokens);
+    v("draft_ns", m.draft_ns, Counted{"assistant_draft_seconds_total", "The assistant's forward passes of rounds"});
+    v("verify_ns", m.verify_ns, Counted{"target_verify_seconds_total", "The backbone's forward passes of rounds"});
+    v("wire_ns", m.wire_ns, Counted{"wire_seconds_total", "Rounds, less the forward passes: links and queues"});
+    v("wire_bytes_to_drafter", m.wire_bytes_to_drafter, Counted{"wire_bytes_total", kWireBytes, "to", "drafter"});
+    v("wire_bytes_to_drafter_prompt", m.wire_bytes_to_drafter_prompt,
+      Counted{"wire_bytes_total", kWireBytes, "to", "drafter_prompt"});
+    v("wire_bytes_to_verifier", m.wire_bytes_to_verifier, Counted{"wire_bytes_total", kWireBytes, "to", "verifier"});
+    v("ngram_rounds", m.ngram_rounds,
+      Counted{"spec_decode_num_ngram_drafts_total",
+              "Of the rounds with drafts: looked up in the text itself, without the assistant"});
+    v("ngram_drafted_tokens", m.ngram_drafted_tokens,
+      Counted{"spec_decode_num_ngram_draft_tokens_total", "Of the verified drafts: looked up in the text itself"});
+    v("ngram_accepted_tokens", m.ngram_accepted_tokens,
+      Counted{"spec_decode_num_ngram_accepted_tokens_total", "Of the accepted drafts: looked up in the text itself"});
+    v("cached_prompt_tokens", m.cached_prompt_tokens,
+      Counted{"prefix_cache_hits_total", "Prompt tokens whose K/V were there"});
     v("queue_ns", m.queue_ns);
   }
   Result<void> settle() const;

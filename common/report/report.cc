@@ -1,5 +1,8 @@
 #include "common/report/report.h"
 
+#include <string_view>
+#include <vector>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -9,6 +12,20 @@ namespace {
 double ratio(std::int64_t a, std::int64_t b) { return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b); }
 double mean_ms(std::int64_t total_ns, std::int64_t count) { return ratio(total_ns, count) / 1e6; }
 
+/// Collects the fields of a RequestMetrics.
+struct Counts {
+  nlohmann::json object = nlohmann::json::object();
+  void operator()(std::string_view name, std::int64_t value, auto&&...) {
+    if (name.ends_with("_ns"))
+      object[std::string(name.substr(0, name.size() - 3)) + "_ms"] = static_cast<double>(value) / 1e6;
+    else
+      object[std::string(name)] = value;
+  }
+  void operator()(std::string_view name, const std::vector<std::int64_t>& values, auto&&...) {
+    object[std::string(name)] = values;
+  }
+};
+
 }  // namespace
 
 double tokens_per_second(const Generation& generation) {
@@ -16,25 +33,22 @@ double tokens_per_second(const Generation& generation) {
   return decoded <= 0 ? 0 : 1e9 * ratio(decoded, generation.metrics.decode_ns);
 }
 
+nlohmann::json counts_json(const RequestMetrics& metrics) {
+  Counts counts;
+  RequestMetrics::fields(counts, metrics);
+  return counts.object;
+}
+
 nlohmann::json metrics_json(const Generation& generation) {
   const RequestMetrics& m = generation.metrics;
-  return {{"speculative_tok_per_sec", tokens_per_second(generation)},
-          {"draft_tokens_per_batch", ratio(m.drafted_tokens, m.drafting_rounds)},
-          {"drafted_tokens", m.drafted_tokens},
-          {"accepted_tokens", m.accepted_tokens},
-          {"target_verify_ms", mean_ms(m.verify_ns, m.rounds)},
-          {"assistant_draft_ms", mean_ms(m.draft_ns, m.assistant_rounds())},
-          {"drafted_per_position", m.drafted_per_position},
-          {"accepted_per_position", m.accepted_per_position},
-          {"rounds", m.rounds},
-          {"drafting_rounds", m.drafting_rounds},
-          {"prefill_ms", static_cast<double>(m.prefill_ns) / 1e6},
-          {"wire_bytes_to_drafter", m.wire_bytes_to_drafter},
-          {"wire_bytes_to_drafter_per_token",
-           ratio(m.wire_bytes_to_drafter, static_cast<std::int64_t>(generation.tokens.size()))},
-          {"wire_bytes_to_drafter_prompt", m.wire_bytes_to_drafter_prompt},
-          {"wire_bytes_to_verifier", m.wire_bytes_to_verifier},
-          {"cached_prompt_tokens", m.cached_prompt_tokens}};
+  nlohmann::json object = counts_json(m);
+  object.update({{"speculative_tok_per_sec", tokens_per_second(generation)},
+                 {"draft_tokens_per_batch", ratio(m.drafted_tokens, m.drafting_rounds)},
+                 {"target_verify_ms", mean_ms(m.verify_ns, m.rounds)},
+                 {"assistant_draft_ms", mean_ms(m.draft_ns, m.assistant_rounds())},
+                 {"wire_bytes_to_drafter_per_token",
+                  ratio(m.wire_bytes_to_drafter, static_cast<std::int64_t>(generation.tokens.size()))}});
+  return object;
 }
 
 std::string metrics_text(const Generation& generation, std::optional<double> backbone_only_tok_per_sec) {

@@ -12,8 +12,11 @@ namespace outrider {
 /// Tokens after the first per second of decoding; the prompt's time is not in it. 0 for one token.
 double tokens_per_second(const Generation& generation);
 
-/// The headline metrics of architecture.md section 4 and what stands behind them. Milliseconds are
-/// means over rounds.
+/// Every number of a request under its name; what is kept in nanoseconds as milliseconds, drafting as "draft_ms".
+nlohmann::json counts_json(const RequestMetrics& metrics);
+
+/// The headline metrics (README.md) and the counts that stand behind them. Milliseconds of the headline are means over
+/// rounds.
 nlohmann::json metrics_json(const Generation& generation);
 
 /// The same for people, one "name value" line each.

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -40,6 +41,23 @@ inline const char* to_string(SamplingRule rule) {
   return rule == SamplingRule::kMatch ? "match" : rule == SamplingRule::kRejection ? "rejection" : "typical";
 }
 
+/// A number of SamplingParams as everybody is offered it: the command line under its name with dashes, HTTP under its
+/// name. On the wire it may be any finite number, or any natural one; check_sampling() refuses what is out of range.
+struct Offer {
+  double low, high;                       ///< what a sampler can work with
+  const char* wanted = nullptr;           ///< how that is said, where it is not "LOW to HIGH"
+  double api_low = low, api_high = high;  ///< what a client of the HTTP API may ask for, as OpenAI or vLLM have it
+  const char* option = nullptr;           ///< a second name on the command line
+  bool of_draws = false;                  ///< without a meaning at temperature 0
+  const char* help;
+};
+template <typename Wire>
+struct Offered : Range<Wire>, Offer {
+  constexpr Offered(Range<Wire> wire, Offer offer) : Range<Wire>(wire), Offer(offer) {}
+};
+constexpr Offered<double> real(Offer offer) { return {kFinite, offer}; }
+constexpr Offered<std::int64_t> natural(Offer offer) { return {kNatural, offer}; }
+
 /// How a request wants its tokens chosen. As it stands: greedily. The names and meanings are vLLM's and OpenAI's;
 /// docs/sampling.md says in which order they act.
 struct SamplingParams {
@@ -62,20 +80,60 @@ struct SamplingParams {
   bool greedy() const { return temperature == 0; }
   bool has_penalties() const { return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0; }
   bool operator==(const SamplingParams&) const = default;
-  /// What may be on the wire (common/base/fields.h); check_sampling() says what a sampler can work with. The two 1s
-  /// are what the schema says of a field that is not there.
+  /// Each parameter, declared once (common/base/fields.h). The two 1s at the end of a line are what the schema says of
+  /// a field that is not there.
   static void fields(auto& v, auto& m) {
     constexpr Count kList{0, kSamplingListMax};
-    v("temperature", m.temperature, kFinite);
-    v("top_k", m.top_k, kNatural);
-    v("top_p", m.top_p, kFinite, 1.0f);
-    v("min_p", m.min_p, kFinite);
-    v("repetition_penalty", m.repetition_penalty, kFinite, 1.0f);
-    v("presence_penalty", m.presence_penalty, kFinite);
-    v("frequency_penalty", m.frequency_penalty, kFinite);
+    constexpr double kPenaltyMax = 100;  // wider than anything of use, and so narrow that no score overflows
+    constexpr double kIntMax = std::numeric_limits<std::int32_t>::max();
+    v("temperature", m.temperature,
+      real({.low = 0, .high = 100, .api_high = 2, .help = "Sample at this temperature; 0: the most probable token"}));
+    v("top_k", m.top_k,
+      natural({.low = 0,
+               .high = kIntMax,
+               .wanted = "0 (all) or more",
+               .api_low = -1,  // vLLM's word for "all"
+               .of_draws = true,
+               .help = "Sample from the K most probable tokens; 0: all"}));
+    v("top_p", m.top_p,
+      real({.low = std::numeric_limits<float>::denorm_min(),
+            .high = 1,
+            .wanted = "above 0 and at most 1",
+            .api_low = 0,
+            .of_draws = true,
+            .help = "Sample from the fewest tokens that together are this probable"}),
+      1.0f);
+    v("min_p", m.min_p,
+      real({.low = 0,
+            .high = 1,
+            .of_draws = true,
+            .help = "Sample from tokens this probable relative to the most probable one"}));
+    v("repetition_penalty", m.repetition_penalty,
+      real({.low = 1 / kPenaltyMax,
+            .high = kPenaltyMax,
+            .help = "Above 1: tokens of prompt and answer become less probable"}),
+      1.0f);
+    v("presence_penalty", m.presence_penalty,
+      real({.low = -kPenaltyMax,
+            .high = kPenaltyMax,
+            .api_low = -2,
+            .api_high = 2,
+            .help = "Taken off the score of each token of the answer"}));
+    v("frequency_penalty", m.frequency_penalty,
+      real({.low = -kPenaltyMax,
+            .high = kPenaltyMax,
+            .api_low = -2,
+            .api_high = 2,
+            .help = "Taken off it for every time that it is there"}));
     v("logit_bias", m.logit_bias, kList);
     v("suppress_tokens", m.suppress_tokens, kList);
-    v("min_tokens", m.min_tokens, kNatural);
+    v("min_tokens", m.min_tokens,
+      natural({.low = 0,
+               .high = 0x1p62,
+               .wanted = "0 or more",
+               .api_high = kIntMax,
+               .option = "--min-response",
+               .help = "No end of the answer before it has so many tokens"}));
     v("seed", m.seed);
     v("rule", m.rule, SamplingRule::kTypical);
     v("logprobs", m.logprobs, Range{0, kLogprobsMax});

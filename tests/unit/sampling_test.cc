@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <map>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -373,6 +376,26 @@ TEST(Params, EachValueOutOfRangeIsNamed) {
   EXPECT_EQ(message({.suppress_tokens = std::vector<TokenId>(5000, 1)}),
             "suppress_tokens' length is 5000, wanted at most 4096 entries");
   EXPECT_EQ(message({.min_tokens = -1}), "min_tokens is -1, wanted 0 or more");
+}
+
+/// The names of what is offered.
+struct OfferedNames {
+  std::vector<std::string> names;
+  template <typename Wire>
+  void operator()(const char* name, const auto&, Offered<Wire>, auto&&...) {
+    names.push_back(name);
+  }
+  void operator()(auto&&...) {}
+};
+
+TEST(SamplingParams, TheDocsOfTheApiNameEachParameter) {
+  std::ifstream file(OUTRIDER_SOURCE_DIR "/docs/http.md");
+  const std::string docs((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  OfferedNames offered;
+  const SamplingParams params;
+  SamplingParams::fields(offered, params);
+  EXPECT_EQ(offered.names.size(), 8u);
+  for (const std::string& name : offered.names) EXPECT_NE(docs.find("`" + name + "`"), docs.npos) << name;
 }
 
 }  // namespace
