@@ -43,7 +43,7 @@ struct Question {
   std::vector<TokenId> prompt, greedy;
 };
 
-/// A list of {"prompt_ids", "greedy"} as tools/ records it (tests/goldens/README.md).
+/// A list of {"prompt_ids", "greedy"} as tests/goldens/README.md describes it.
 std::vector<Question> read_golden(const std::filesystem::path& path) {
   const MappedFile file = or_throw(MappedFile::open(path));
   const auto* const text = reinterpret_cast<const char*>(file.bytes().data());

@@ -36,7 +36,7 @@ struct CoordinatorConfig {
 };
 
 /// The coordinator's side of every session, as a pure state machine: owns the text, asks the drafter,
-/// asks the verifier, emits. One round (architecture.md section 1):
+/// asks the verifier, emits. One round (docs/architecture.md, "One round"):
 ///
 ///   Draft(last token, hidden row, K/V delta) -> Candidates -> Verify(last token, drafts) -> Verdict
 ///

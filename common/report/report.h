@@ -12,7 +12,7 @@ namespace outrider {
 /// Tokens after the first per second of decoding; the prompt's time is not in it. 0 for one token.
 double tokens_per_second(const Generation& generation);
 
-/// The headline metrics of architecture.md section 4 and what stands behind them. Milliseconds are
+/// The metrics that README.md explains, and what stands behind them. Milliseconds are
 /// means over rounds.
 nlohmann::json metrics_json(const Generation& generation);
 
