@@ -205,7 +205,8 @@ void bench_pair(const BenchFlags& flags) {
     if (const auto& error = list.back()["prediction_error"]; !error.is_null())
       errors.push_back(std::abs(error.get<double>()));
   }
-  const int threads = flags.verifier.threads > 0 ? flags.verifier.threads : static_cast<int>(std::thread::hardware_concurrency());
+  const int threads =
+      flags.verifier.threads > 0 ? flags.verifier.threads : static_cast<int>(std::thread::hardware_concurrency());
   nlohmann::json report = {{"model", pair.backbone.string()},
                            {"dtype", to_string(options.weight_type)},
                            {"isa", to_string(active_isa())},

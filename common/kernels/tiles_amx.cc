@@ -1,5 +1,5 @@
 // int8 and bfloat16 weights with AMX tiles. They stay as oneDNN packed them. Ours reads them faster, and takes more
-// than 16 rows at once, for which oneDNN would read them again (docs/performance.md).
+// than 16 rows at once, for which oneDNN would read them again (docs/lab/amx.md).
 #include <immintrin.h>
 
 #include <cstring>
