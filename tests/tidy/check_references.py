@@ -130,13 +130,12 @@ class Project:
         self.tops = {file.split("/")[0] for file in self.files if "/" in file}
 
     def locate(self, reference, origin):
-        """The path from the root that `reference` has in the file `origin`, or None."""
+        """Yields the paths from the root that `reference` may mean in the file `origin`."""
         for folder in (pathlib.PurePath(origin).parent, pathlib.PurePath(), pathlib.PurePath("docs")):
             path = os.path.normpath(folder / reference)
             for candidate in (path, path + ".cc"):
                 if any(self.root.glob(candidate)) if re.search(r"[*?]", path) else (self.root / candidate).exists():
-                    return candidate
-        return None
+                    yield candidate
 
     def headings(self, page):
         text = re.sub(r"^```.*?^```", "", (self.root / page).read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -144,10 +143,8 @@ class Project:
 
     def page_problem(self, page, origin, wanted, has):
         """What is wrong with a reference to a part of a page, or None. Missing pages are found by their names."""
-        located = self.locate(page, origin)
-        if located is None or has(self.headings(located)):
-            return None
-        return f"{page} has no {wanted}"
+        located = list(self.locate(page, origin))
+        return None if not located or any(has(self.headings(path)) for path in located) else f"{page} has no {wanted}"
 
     def path_problem(self, reference, origin):
         """What is wrong with a word that may be a path, or None."""
@@ -156,7 +153,7 @@ class Project:
         paths = alternatives(reference.rstrip("/"))
         if "/" in paths[0]:
             ours = paths[0].split("/")[0] in self.tops | {".."} or SUFFIX.search(paths[0])
-            found = not ours or all(self.locate(path, origin) for path in paths)
+            found = not ours or all(any(self.locate(path, origin)) for path in paths)
         else:
             found = not SUFFIX.search(paths[0]) or all(fnmatch.filter(self.names, path) for path in paths)
         return None if found else f"there is no {reference}"
