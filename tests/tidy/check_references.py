@@ -35,8 +35,7 @@ ELSEWHERE = re.compile(
     r"^(schemas/)?outrider_generated\.h$|^ggml-common\.h$|^generation/candidate_generator\.py$|^vllm/")
 
 # A name may begin with a dot (.ci/run) but does not go on from a longer path, an option or a URL.
-WORD = r"(?<![\w./~<:@$+-])(?:\.\./)*\.?[A-Za-z0-9_](?:[\w./*?+-]|\{[\w.,+-]*\})*"
-PATH = re.compile(WORD)
+PATH = re.compile(r"(?<![\w./~<:@$+-])(?:\.\./)*\.?[A-Za-z0-9_](?:[\w./*?+-]|\{[\w.,+-]*\})*")
 SUFFIX = re.compile(r"[^./]\.(md|h|cc|inc|py|sh|fbs)$")
 NUMBER = r"\d+(?:\.\d+)*"
 NUMBERS = rf"{NUMBER}(?:(?:,|\s+and|\s+to)\s+{NUMBER})*"
