@@ -32,7 +32,8 @@ void RejectionLog::write(std::span<const Rejection> rejections) {
 std::string to_json(const Rejection& rejection) {
   // The session is a string: numbers of 64 bits do not survive every reader of JSON.
   return fmt::format(
-      R"({{"session": "{}", "round": {}, "base": {}, "source": "{}", "slot": {}, "draft": {}, "target": {}, "rank": {}, "margin": {}}})",
+      R"({{"session": "{}", "round": {}, "base": {}, "source": "{}", "slot": {}, "draft": {}, "target": {}, )"
+      R"("rank": {}, "margin": {}}})",
       value(rejection.session), value(rejection.round), rejection.base,
       rejection.source == DraftSource::kAssistant ? "assistant" : "ngram", rejection.slot, rejection.draft,
       rejection.target, rejection.rank ? fmt::format("{}", *rejection.rank) : "null",

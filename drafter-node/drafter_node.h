@@ -16,7 +16,7 @@ struct DrafterOptions {
   std::filesystem::path backbone = {};  ///< the target's checkpoint: config and embedding table only are read
   WeightType weight_type = WeightType::kBf16;
   std::string join = {};  ///< the coordinator's address
-  int threads = 1;        ///< of a forward pass: small layers are faster on one; 0: every core
+  int threads = 1;        ///< of a forward pass; more pay for long texts only (docs/lab/amx.md, "Drafter")
   DrafterConfig core = {};
 };
 

@@ -79,8 +79,8 @@ void pair_close(outrider_pair* pair);
 
 /* ---- the text of a pair ---- */
 
-/* The prompt of a chat that starts with `text` (UTF-8, `bytes` long, at most 64 MiB), as the target's chat template writes
- * it: up to where the model answers.
+/* The prompt of a chat that starts with `text` (UTF-8, `bytes` long, at most 64 MiB), as the target's
+ * chat template writes it: up to where the model answers.
  * Writes at most `capacity` ids to `tokens` and their number to *count. Where they do not fit:
  * OUTRIDER_OUT_OF_RANGE, *count says how many there are, and `tokens`, which may be NULL when capacity
  * is 0, is not written. */

@@ -35,7 +35,7 @@ double bound_of(WeightType type) {
   return 0;
 }
 
-/// A golden folder's model: its own, or models/<name> of a parent (goldens/README.md: nano).
+/// A golden folder's model: its own, or models/<name> of a parent (tests/goldens/README.md: nano).
 PairPaths find_model(const fs::path& folder, const fs::path& model) {
   if (!model.empty()) return or_throw(pair_paths(model));
   if (fs::exists(folder / "backbone")) return or_throw(pair_paths(folder));

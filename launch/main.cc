@@ -19,7 +19,7 @@ namespace {
 
 /// libgomp's idle threads spin for milliseconds by default. Where anything else wants a core, the
 /// thread that they wait for then waits for them: one busy neighbour made a forward pass 20 times
-/// slower (docs/performance.md). libgomp reads its settings before main(), hence the new start.
+/// slower (ADR 2). libgomp reads its settings before main(), hence the new start.
 void start_with_patient_openmp(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
   setenv("GOMP_SPINCOUNT", "2000", 1);

@@ -51,7 +51,7 @@ void declare_options(Visitor&& visit, VerifierOptions& options) {
 
 /// Loads the backbone, joins the coordinator and serves until `stop` (then Ok) or until it cannot
 /// start or is refused (then the reason). After `stop` it takes no new session and finishes those at
-/// hand, for at most two seconds. One thread does it all (docs/adr/0003): messages and heartbeats go on
+/// hand, for at most two seconds. One thread does it all (ADR 3): messages and heartbeats go on
 /// between the steps of a long batch.
 Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, std::stop_token stop);
 

@@ -67,7 +67,7 @@ struct GgufFile {
   std::vector<TensorEntry> tensors;  ///< sorted by their GGUF names; shapes row-major, so reversed
 };
 
-/// Reads GGUF version 2 or 3, little endian (github.com/ggml-org/ggml/blob/master/docs/gguf.md).
+/// Reads GGUF version 2 or 3, little endian (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
 /// Every range, size, type and alignment is checked here; tensors do not overlap.
 /// O(header), at most 100 MB; the tensors' own bytes are not touched.
 /// @return kMalformed for what breaks the format, kUnsupported for a version, byte order, value or

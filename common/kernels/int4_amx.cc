@@ -10,7 +10,7 @@ namespace {
 
 #include "common/kernels/amx_common.inc"
 
-/// Up to here the vector kernel is as fast or faster: it waits for the memory alone (docs/performance.md).
+/// Up to here the vector kernel is as fast or faster: it waits for the memory alone (docs/lab/int4.md).
 constexpr std::int64_t kVectorRows = 8;
 constexpr std::int64_t kPanelRows = 128;  // share what unpacking costs; their inputs fit the L2 cache
 constexpr int kStripChunks = 8;           // two blocks' strips, the inputs of a tile and its products fit the L1 cache

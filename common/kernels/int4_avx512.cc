@@ -96,7 +96,7 @@ constexpr Multiply kTwoBlocks[] = {multiply<1, 2>, multiply<2, 2>, multiply<3, 2
 void gemm_int4_avx512(const Int4Args& a) {
   // With more than one pass over the rows the next blocks come while these are multiplied, each pass fetching its part:
   // the memory never waits for a second pass. With one, near and far fetches are up to 1.2 times as fast
-  // (docs/performance.md).
+  // (docs/lab/amx.md, "Two fetches").
   const std::int64_t passes = (a.rows + kRowsMax - 1) / kRowsMax;
   const std::int64_t chunk_lines = static_cast<std::int64_t>(sizeof(Int4Chunk)) / 64,
                      lines = passes == 1 ? 0 : (a.blocks * chunk_lines + passes - 1) / passes;

@@ -10,7 +10,7 @@ namespace outrider {
 namespace {
 
 /// A fork-join costs 3-4 us where the other threads still spin and 50 to 150 us where they must be woken or wait for a
-/// busy core (docs/performance.md): it must save more than that. A norm or sum takes 0.1 ns an element, GeGLU 1 ns.
+/// busy core (docs/lab/engine.md): it must save more than that. A norm or sum takes 0.1 ns an element, GeGLU 1 ns.
 constexpr std::int64_t kElementsPerFork = 256 * 1024;
 constexpr std::int64_t kGeluElementsPerFork = 64 * 1024;
 constexpr std::int64_t kMultiplicationsPerFork = 64 * 1024;

@@ -38,7 +38,7 @@ struct RowTable {
 /// Where a model takes its weights from: a checkpoint, whose matrices are packed on the way, or a
 /// packed image, whose matrices are mapped as they are. Names are Hugging Face's (gemma4.md 2). The
 /// model definition asks for each thing once; what it asks for is what there is to store, to count or
-/// to make up (style.md: no two lists). Errors name file, tensor, seen and wanted.
+/// to make up: there is no second list of weights. Errors name file, tensor, seen and wanted.
 class WeightSource {
  public:
   /// Consecutive rows of a matrix that is stacked from several tensors.

@@ -23,7 +23,7 @@ struct PairPaths {
 ///   the one that it was written for.
 Result<PairPaths> pair_paths(const std::filesystem::path& dir);
 
-/// The text of a pair.json (architecture.md section 4): `target` and `draft` name directories beside it.
+/// The text of a pair.json: `target` and `draft` name directories beside it.
 std::string pair_json(const TextConfig& target, const AssistantConfig& draft, std::uint64_t target_fingerprint,
                       std::uint64_t draft_fingerprint, DType bridge_dtype);
 

@@ -21,7 +21,7 @@ std::vector<Trace> nano_traces();
 /// What a round costs in a world of its own. Seconds.
 struct World {
   double plain_verify_s = 0.08;
-  /// T(M) / T(1). Default: AMX, 16 rows nearly free (architecture.md section 5), then the next tile.
+  /// T(M) / T(1). Default: int8 on AMX, where 16 rows are nearly free (docs/lab/amx.md), then the next 16.
   std::function<double(int rows)> steps = [](int rows) {
     return rows <= 1 ? 1.0 : (1.02 + 0.008 * rows) * ((rows + 15) / 16);
   };

@@ -210,7 +210,8 @@ TEST(ChatRender, AToolIsDeclaredWithWhatItHas) {
 const ToolDeclaration kNested = {"f", "D", Json::parse(R"({"type": "object", "properties": {"o": {
     "type": "object", "description": "O", "nullable": true, "required": ["x"], "properties": {
       "x": {"type": "array", "description": "X", "nullable": true,
-            "items": {"type": "object", "properties": {"y": {"type": "integer"}}, "required": ["y"], "minimum": 1, "default": null}},
+            "items": {"type": "object", "properties": {"y": {"type": "integer"}},
+                      "required": ["y"], "minimum": 1, "default": null}},
       "type": {"type": ["string", "null"]}}},
     "e": {"type": "integer", "enum": [1]},
     "n": {"type": "object"}, "a": {"type": "array", "items": {"type": ["string", "null"], "enum": ["p"]}}}})"),

@@ -337,7 +337,8 @@ TEST(TextConfig, RefusesBadFilesWithOneLine) {
           {backbone(R"("num_kv_shared_layers":3)"), Errc::kMalformed,
            "layer 5: shares the K/V of an earlier full_attention layer"},
           {backbone(
-               R"("num_kv_shared_layers":1,"layer_types":["full_attention","sliding_attention","sliding_attention","sliding_attention","sliding_attention","full_attention"],"per_layer_config":{"5":{"head_dim":32}})"),
+               R"("num_kv_shared_layers":1,"layer_types":["full_attention","sliding_attention","sliding_attention",)"
+               R"("sliding_attention","sliding_attention","full_attention"],"per_layer_config":{"5":{"head_dim":32}})"),
            Errc::kMalformed, "layer 5: reads K/V of 2 x 32 (heads x head_dim), but layer 0 has 2 x 16"},
           {backbone(R"("rope_parameters":7)"), Errc::kMalformed, "rope_parameters is 7"},
           {backbone(R"("rope_parameters":{"full_attention":{"rope_theta":1e6}})"), Errc::kMalformed,
@@ -346,11 +347,11 @@ TEST(TextConfig, RefusesBadFilesWithOneLine) {
            "rope_parameters.full_attention is missing"},
           {backbone(R"("rope_parameters":{"sliding_attention":{},"full_attention":{"rope_theta":1e6}})"),
            Errc::kMalformed, "sliding_attention.rope_theta is missing"},
-          {backbone(
-               R"("rope_parameters":{"sliding_attention":{"rope_theta":1e4,"rope_type":"yarn"},"full_attention":{"rope_theta":1e6}})"),
+          {backbone(R"("rope_parameters":{"sliding_attention":{"rope_theta":1e4,"rope_type":"yarn"},)"
+                    R"("full_attention":{"rope_theta":1e6}})"),
            Errc::kUnsupported, "sliding_attention.rope_type is \"yarn\", wanted default or proportional"},
-          {backbone(
-               R"("rope_parameters":{"sliding_attention":{"rope_theta":1e4},"full_attention":{"rope_theta":1e6,"rope_type":"proportional","partial_rotary_factor":1.5}})"),
+          {backbone(R"("rope_parameters":{"sliding_attention":{"rope_theta":1e4},)"
+                    R"("full_attention":{"rope_theta":1e6,"rope_type":"proportional","partial_rotary_factor":1.5}})"),
            Errc::kMalformed, "partial_rotary_factor is 1.5, wanted a number from 0 to 1"},
           {backbone(R"("use_bidirectional_attention":"all")"), Errc::kUnsupported,
            "use_bidirectional_attention is \"all\", wanted vision"},
