@@ -1,5 +1,5 @@
 // int8 and bfloat16 weights with AMX. oneDNN's kernel reads them slower, and again for every 16 or 64 rows
-// (docs/performance.md).
+// (docs/lab/amx.md).
 #include <immintrin.h>
 
 #include <cstring>
