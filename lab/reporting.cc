@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "common/kernels/gemm_onednn.h"
+#include "common/kernels/linear.h"
 #include "common/kernels/isa.h"
 
 namespace outrider {
