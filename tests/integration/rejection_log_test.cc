@@ -32,7 +32,7 @@ TEST(RejectionLog, HasTheRoundsThatLostADraftUnderEveryRule) {
   const TemporaryDir dir;
   const std::filesystem::path path = dir / "rejections.jsonl";
   TransportContext context;
-  const auto logged = start_threads(context, {.pair = nano_pair(), .rejection_log = path}).value();
+  const auto logged = start_threads(context, {.pair = nano_pair(), .coordinator = {.rejection_log = path}}).value();
   const auto silent = start_threads(context, {.pair = nano_pair()}).value();
   Client client = connect_when_joined(context, logged->address(), 1, 1, [&] { return logged->check(); });
   Client other = connect_when_joined(context, silent->address(), 1, 1, [&] { return silent->check(); });
