@@ -179,14 +179,15 @@ def check(root):
     return problems
 
 
-def main():
+def run(check_root, usage):
+    """Prints the problems of the tree named on the command line; exits with 1 if there are any."""
     if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    problems = check(sys.argv[1])
+        sys.exit(usage)
+    problems = check_root(sys.argv[1])
     for problem in problems:
         print(problem)
     sys.exit(1 if problems else 0)
 
 
 if __name__ == "__main__":
-    main()
+    run(check, __doc__)

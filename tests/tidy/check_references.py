@@ -212,14 +212,5 @@ def check(root):
     return problems
 
 
-def main():
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    problems = check(sys.argv[1])
-    for problem in problems:
-        print(problem)
-    sys.exit(1 if problems else 0)
-
-
 if __name__ == "__main__":
-    main()
+    check_includes.run(check, __doc__)

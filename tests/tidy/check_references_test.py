@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """The check of references must accept a clean tree and reject each kind of bad one."""
 
-import pathlib
 import sys
-import tempfile
 import unittest
 
 sys.dont_write_bytecode = True  # The source tree stays as it is.
 import check_references  # noqa: E402
+import tree_test  # noqa: E402
 
 CLEAN = {
     "README.md": "# Project\n[the way in](docs/way.md#from-a-to-b), `common/base/`, docs/way.md 1.2 and 1.3\n"
@@ -62,24 +61,7 @@ BAD = {
 }
 
 
-def problems_of(files):
-    with tempfile.TemporaryDirectory() as folder:
-        for name, text in files.items():
-            path = pathlib.Path(folder, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        return check_references.check(folder)
-
-
-class CheckReferences(unittest.TestCase):
-    def test_accepts_a_clean_tree(self):
-        self.assertEqual(problems_of(CLEAN), [])
-
-    def test_rejects_each_bad_tree_for_its_own_reason(self):
-        for name, (files, reason) in BAD.items():
-            with self.subTest(name):
-                self.assertIn(reason, "\n".join(problems_of(CLEAN | files)))
-
+CheckReferences = tree_test.tree_test(check_references.check, CLEAN, BAD)
 
 if __name__ == "__main__":
     unittest.main()
