@@ -42,7 +42,7 @@ class Backbone {
   /// output depends on its session alone, bit for bit (docs/numerics.md).
   /// @param between_layers called after every layer, so that a caller's loop stays awake in a long forward.
   /// @pre token ids are below vocab_size; each cache appears once; the rows fit rows_max.
-  Output forward(std::span<const Segment> segments, const TraceSink* trace = nullptr,
+  Output forward(std::span<const Segment> segments, const Trace& trace = {},
                  const std::function<void()>* between_layers = nullptr);
 
   KvCache make_cache() const;
