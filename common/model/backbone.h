@@ -15,9 +15,6 @@
 
 namespace outrider {
 
-/// Element type of cached K/V, and of exported hidden rows, for weights of `type`.
-constexpr DType activation_dtype(WeightType type) { return type == WeightType::kF32 ? DType::kF32 : DType::kBf16; }
-
 /// Rows of one session in a forward pass: they continue its cache.
 struct Segment {
   KvCache* cache;
