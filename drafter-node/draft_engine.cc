@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "common/base/check.h"
 #include "common/base/time.h"
 #include "common/kernels/ops.h"
 #include "common/tensor/decode.h"
@@ -102,9 +103,10 @@ Candidates DraftEngine::run(const DraftWork& work) {
     return sample(sampling, index++, ids, scores, draft.want_q, &drafts.q);
   };
   std::vector<float> state;
+  CHECK(replica->second.length == work.base, "replica {}, base {}", replica->second.length, work.base);
   drafts.tokens =
-      assistant_->draft(draft.token, hidden, replica->second, work.base, draft.draft_length, stop_ids_,
-                        draft.sampling || draft.want_q ? &choose : nullptr, draft.want_state ? &state : nullptr);
+      assistant_->draft({draft.token, hidden, replica->second, draft.draft_length, stop_ids_,
+                         draft.sampling || draft.want_q ? &choose : nullptr, draft.want_state ? &state : nullptr});
   drafts.draft_ns = (now() - start).count();
   if (draft.want_state) drafts.state = to_wire(std::move(state));
   return drafts;

@@ -131,7 +131,7 @@ double draft_step_ms(const ShapeModels& models, Position context, int threads) {
     for (int i = 0; i < 20; ++i) {
       const TokenId token = random_tokens(rng, 1, models.backbone_config)[0];
       const TimePoint start = now();
-      assistant->draft(token, hidden, replica, context, kSteps, {});
+      assistant->draft({token, hidden, replica, kSteps});
       best = std::min(best, ms_since(start) / kSteps);
     }
   }).join();

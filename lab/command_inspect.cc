@@ -12,6 +12,7 @@
 
 #include "common/checkpoint/checkpoint.h"
 #include "common/checkpoint/pack.h"
+#include "common/kernels/packed_matrix.h"
 #include "common/model/backbone.h"
 #include "common/model/config.h"
 #include "common/model/kv_cache.h"
@@ -88,17 +89,6 @@ std::vector<Stored> stored_tensors(const ModelFiles& files) {
     if (!again && !name.ends_with(".scales")) tensors.push_back({name, entry.type, entry.shape, entry.size});
   }
   return tensors;
-}
-
-/// Bits that a weight takes once packed, scales of groups included.
-double bits_per_weight(WeightType type) {
-  switch (type) {
-    case WeightType::kF32: return 32;
-    case WeightType::kBf16: return 16;
-    case WeightType::kInt8: return 8;
-    case WeightType::kInt4: return 4.5;
-  }
-  return 0;
 }
 
 /// What config.json says, the assistant's own keys included if it is one.
@@ -207,8 +197,9 @@ struct Sizes {
     return total - of("vision") - of("audio") - of("per_layer_embedding_table") - idle;
   }
   std::int64_t weight_bytes(WeightType type) const {
-    const auto packed = static_cast<std::int64_t>(static_cast<double>(matrix_elements) * bits_per_weight(type) / 8);
-    return packed + (type == WeightType::kInt8 ? matrix_rows * 4 : 0) + vector_elements * 4;
+    const WeightFormat& format = format_of(type);
+    return matrix_elements * format.unit_bytes / (format.unit_outputs * format.unit_inputs) +
+           (format.has_scales ? matrix_rows * 4 : 0) + vector_elements * 4;
   }
 };
 
@@ -247,7 +238,7 @@ void inspect(const InspectFlags& flags) {
 
   Row by_dtype;
   std::vector<Row> memory;
-  for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
+  for (const WeightType type : kWeightTypes) {
     const std::int64_t weights = sizes.weight_bytes(type);
     const auto [sliding, full] = kv_bytes(config, assistant.has_value(), activation_dtype(type), context);
     memory.push_back({{"", to_string(type), "MiB"},

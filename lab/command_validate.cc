@@ -104,12 +104,11 @@ bool finite(std::span<const float> row) {
 
 /// One position of a plain greedy run, with all that an assistant could draw on there.
 struct Visit {
-  Position position;                   ///< of `token`
   TokenId token, next;                 ///< `next` is the target's choice after `token`
   const std::vector<float>& state;     ///< hidden row that produced `token`: what the assistant wants
   const std::vector<float>& pre_norm;  ///< the same before the final norm
-  std::span<const float> same;         ///< hidden row at `position`
-  const DonorReplica& replica;         ///< rows [0, position)
+  std::span<const float> same;         ///< hidden row of `token` itself
+  const DonorReplica& replica;         ///< rows of all that precedes `token`
 };
 
 class Validation {
@@ -164,12 +163,10 @@ class Validation {
     std::vector<TokenId> answer = {pair.token()};
     while (std::ssize(answer) < limit(text) && !is_stop(pair.token())) {
       pre_norm = next_pre_norm;
-      const Position position = pair.length();
       const Backbone::Output& output = pair.verify({}, on_visit ? &trace : nullptr);
       sound_ = sound_ && finite(output.logits[0].span());
       const auto next = static_cast<TokenId>(argmax(output.logits[0].span()));
-      if (on_visit)
-        on_visit({position, pair.token(), next, pair.hidden(), pre_norm, output.hidden[0].span(), pair.replica()});
+      if (on_visit) on_visit({pair.token(), next, pair.hidden(), pre_norm, output.hidden[0].span(), pair.replica()});
       pair.keep(0, next);
       answer.push_back(next);
     }
@@ -286,8 +283,7 @@ class Validation {
     Question text = reference_.cases[0];
     text.greedy.resize(std::min<std::size_t>(text.greedy.size(), 2));
     decode(text, [&](const Visit& visit) {
-      const Assistant::Step step =
-          assistant_->trace_step(visit.token, visit.state, visit.replica, visit.position, nullptr);
+      const Assistant::Step step = assistant_->draft_step(visit.token, visit.state, visit.replica);
       state = step.state.size();
       fine = fine && finite(step.logits) && finite(step.state);
       // All scores alike: nothing of the input came through.
@@ -386,7 +382,7 @@ class Validation {
   /// Whether an assistant that was trained another way would draft clearly better here.
   Outcome try_alternatives(Row& facts) {
     const auto step = [&](const Visit& v, std::span<const float> state, const StepVariant& variant) {
-      return assistant_->trace_step(v.token, state, v.replica, v.position, nullptr, variant).token;
+      return assistant_->draft_step(v.token, state, v.replica, variant).token;
     };
     Alternative others[] = {
         {"position", "at position p - 1", [&](const Visit& v) { return step(v, v.state, {.rope_shift = -1}); }},

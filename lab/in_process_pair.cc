@@ -21,12 +21,12 @@ InProcessPair::InProcessPair(Backbone& backbone, Assistant* assistant)
 }
 
 const Backbone::Output& InProcessPair::forward(std::span<const TokenId> rows, std::int64_t output_rows,
-                                               const TraceSink* trace) {
+                                               const Trace& trace) {
   const Segment segment{&cache_, rows, output_rows};
   return output_.emplace(backbone_.forward({&segment, 1}, trace));
 }
 
-void InProcessPair::prefill(std::span<const TokenId> prompt, const TraceSink* trace) {
+void InProcessPair::prefill(std::span<const TokenId> prompt, const Trace& trace) {
   CHECK(!prompt.empty());
   for (const std::span<const TokenId> chunk : prefill_chunks(prompt)) {
     const bool last = &chunk.back() == &prompt.back();
@@ -37,10 +37,10 @@ void InProcessPair::prefill(std::span<const TokenId> prompt, const TraceSink* tr
 }
 
 std::vector<TokenId> InProcessPair::draft(std::int64_t count, std::span<const TokenId> stop_ids) {
-  return assistant_->draft(token_, hidden_, *replica_, length(), count, stop_ids);
+  return assistant_->draft({token_, hidden_, *replica_, count, stop_ids});
 }
 
-const Backbone::Output& InProcessPair::verify(std::span<const TokenId> drafts, const TraceSink* trace) {
+const Backbone::Output& InProcessPair::verify(std::span<const TokenId> drafts, const Trace& trace) {
   rows_.assign({token_});
   rows_.insert(rows_.end(), drafts.begin(), drafts.end());
   return forward(rows_, std::ssize(rows_), trace);

@@ -26,14 +26,13 @@ class InProcessPair {
   explicit InProcessPair(Backbone& backbone, Assistant* assistant = nullptr);
 
   /// Appends rows to the text. @return outputs of the last `output_rows` rows, valid until the next forward.
-  const Backbone::Output& forward(std::span<const TokenId> rows, std::int64_t output_rows,
-                                  const TraceSink* trace = nullptr);
+  const Backbone::Output& forward(std::span<const TokenId> rows, std::int64_t output_rows, const Trace& trace = {});
   /// Appends a prompt, in chunks. Then token() is what the backbone says after it. @pre prompt is not empty
-  void prefill(std::span<const TokenId> prompt, const TraceSink* trace = nullptr);
+  void prefill(std::span<const TokenId> prompt, const Trace& trace = {});
   /// At most `count` drafts after token(); one of `stop_ids` ends them. @pre prefill() or keep() came last
   std::vector<TokenId> draft(std::int64_t count, std::span<const TokenId> stop_ids = {});
   /// Appends token() and its drafts; every row has an output.
-  const Backbone::Output& verify(std::span<const TokenId> drafts, const TraceSink* trace = nullptr);
+  const Backbone::Output& verify(std::span<const TokenId> drafts, const Trace& trace = {});
   /// The text goes on with `next` after output row `row` of the last forward; the rows after that one are dropped, and
   /// the replica follows.
   void keep(std::int64_t row, TokenId next);

@@ -8,6 +8,7 @@
 
 #include "common/base/random.h"
 #include "common/kernels/int4.h"
+#include "common/kernels/packed_matrix.h"
 #include "common/tensor/f16.h"
 #include "common/tensor/tensor.h"
 #include "lab/shapes.h"
@@ -20,7 +21,7 @@ using Bytes = std::shared_ptr<AlignedArray<std::byte>>;
 /// Four lanes of 16 bits, or two of 32, of which sign and fraction are random: magnitudes in [1, 2) * 2^e, root
 /// mean square 1.53 * 2^e.
 struct RandomFloats {
-  std::uint64_t random, exponents;
+  std::uint64_t random = ~std::uint64_t{0}, exponents = 0;
 };
 
 int exponent_of(double root_mean_square) {
@@ -33,14 +34,13 @@ RandomFloats random_floats(DType dtype, double root_mean_square) {
   return {0x807f'807f'807f'807f, exponent * 0x0080'0080'0080'0080};
 }
 
-/// Random bits where `random` has ones, `fixed` where it has zeros.
-Bytes random_bytes(std::size_t size, std::uint64_t seed, std::uint64_t random = ~std::uint64_t{0},
-                   std::uint64_t fixed = 0) {
+/// Random bits where lanes.random has ones.
+Bytes random_bytes(std::size_t size, std::uint64_t seed, const RandomFloats& lanes = {}) {
   const auto bytes = std::make_shared<AlignedArray<std::byte>>((size + 7) / 8 * 8);
   const std::uint64_t mixed = mix64(seed);
 #pragma omp parallel for schedule(static)
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(bytes->size() / 8); ++i) {
-    const std::uint64_t word = (CounterRng::at(mixed, static_cast<std::uint64_t>(i)) & random) | fixed;
+    const std::uint64_t word = (CounterRng::at(mixed, static_cast<std::uint64_t>(i)) & lanes.random) | lanes.exponents;
     std::memcpy(bytes->data() + 8 * i, &word, sizeof word);
   }
   return bytes;
@@ -69,7 +69,7 @@ class RandomWeights final : public WeightSource {
 
   Result<RowTable> table(const std::string& name, std::int64_t rows, std::int64_t width) const override {
     if (const auto known = tables_.find(name); known != tables_.end()) return known->second;
-    return tables_[name] = make_table(name, table_dtype(width), rows, width);
+    return tables_[name] = make_table(name, table_dtype(type_, activation_dtype(type_), width), rows, width);
   }
 
   Result<Linear> linear(WeightType type, std::int64_t in_features, const std::vector<Part>& parts) const override {
@@ -80,39 +80,22 @@ class RandomWeights final : public WeightSource {
       name += fmt::format("{}[{}]", part.name, part.slice);
     }
     const double rms = typical_rms(in_features);
-    const auto elements = static_cast<std::size_t>(in_features * out);
-    LinearImage image{.layout = "rows", .weights = {}, .scales = {}};
+    const WeightFormat& format = format_of(type);
+    const std::size_t size = format.bytes(in_features, out);
+    RandomFloats lanes;  // integers: random throughout
+    if (format.is_elements() && !format.has_scales) lanes = random_floats(activation_dtype(type), rms);
+    const Bytes bytes = random_bytes(size, seed(name), lanes);
     std::vector<float> scales;
-    Bytes bytes;
-    switch (type) {
-      case WeightType::kF32:
-      case WeightType::kBf16: {
-        const DType dtype = type == WeightType::kF32 ? DType::kF32 : DType::kBf16;
-        const RandomFloats floats = random_floats(dtype, rms);
-        bytes = random_bytes(elements * size_bytes(dtype), seed(name), floats.random, floats.exponents);
-        image.weights = bytes->span().first(elements * size_bytes(dtype));
-        break;
-      }
-      case WeightType::kInt8:
-        bytes = random_bytes(elements, seed(name));
-        image.weights = bytes->span().first(elements);
-        scales.assign(static_cast<std::size_t>(out), static_cast<float>(rms / kInt8Rms));
-        image.scales = scales;
-        break;
-      case WeightType::kInt4: {
-        const std::int64_t chunks = int4_blocks(out) * int4_chunks(in_features);
-        bytes = random_bytes(static_cast<std::size_t>(chunks) * sizeof(Int4Chunk), seed(name));
-        auto* const chunk = reinterpret_cast<Int4Chunk*>(bytes->data());
-        const F16 scale = to_f16(static_cast<float>(rms / kInt4Rms));
+    if (format.has_scales) scales.assign(static_cast<std::size_t>(out), static_cast<float>(rms / kInt8Rms));
+    if (!format.is_elements()) {
+      const std::span chunks(reinterpret_cast<Int4Chunk*>(bytes->data()), size / sizeof(Int4Chunk));
+      const F16 scale = to_f16(static_cast<float>(rms / kInt4Rms));
 #pragma omp parallel for schedule(static)
-        for (std::int64_t c = 0; c < chunks; ++c)
-          std::fill_n(&chunk[c].scale[0][0], sizeof chunk[c].scale / sizeof scale, scale);
-        image.layout = kInt4Layout;
-        image.weights = bytes->span();
-        break;
-      }
+      for (std::int64_t c = 0; c < std::ssize(chunks); ++c)
+        std::fill_n(&chunks[c].scale[0][0], sizeof chunks[c].scale / sizeof scale, scale);
     }
-    return Linear::map(type, in_features, out, image, bytes);
+    return Linear::map(type, in_features, out,
+                       {.layout = format.layout, .weights = bytes->span().first(size), .scales = scales}, bytes);
   }
 
   Result<std::vector<TokenId>> permutation(const std::string& name, std::int64_t size) const override {
@@ -125,17 +108,11 @@ class RandomWeights final : public WeightSource {
 
   Result<RowTable> ordered_rows(const std::string& name, std::int64_t width,
                                 std::span<const TokenId> order) const override {
-    return make_table(name, table_dtype(width), static_cast<std::int64_t>(order.size()), width);
+    return make_table(name, table_dtype(type_, activation_dtype(type_), width), static_cast<std::int64_t>(order.size()),
+                      width);
   }
 
  private:
-  /// As a pack has it.
-  DType table_dtype(std::int64_t width) const {
-    if (type_ == WeightType::kF32) return DType::kF32;
-    const bool blocks = width % static_cast<std::int64_t>(block_elements(DType::kQ8_0)) == 0;
-    return type_ == WeightType::kBf16 || !blocks ? DType::kBf16 : DType::kQ8_0;
-  }
-
   static std::uint64_t seed(const std::string& name) {
     std::uint64_t hash = 0;
     for (const char c : name) hash = mix64(hash + static_cast<unsigned char>(c) + 1);
@@ -147,8 +124,7 @@ class RandomWeights final : public WeightSource {
     const std::size_t size = static_cast<std::size_t>(rows) * stored_bytes(dtype, static_cast<std::size_t>(width));
     Bytes bytes;
     if (dtype == DType::kF32 || dtype == DType::kBf16) {
-      const RandomFloats floats = random_floats(dtype, rms);
-      bytes = random_bytes(size, seed(name), floats.random, floats.exponents);
+      bytes = random_bytes(size, seed(name), random_floats(dtype, rms));
     } else {
       // ggml's blocks of 32: a half, then the integers.
       bytes = random_bytes(size, seed(name));

@@ -62,7 +62,7 @@ struct ModelFlags {
   }
   /// @param dtype  the default; empty: weight_type() chooses
   static void add_dtype(CLI::App& command, std::string& dtype) {
-    command.add_option("--dtype", dtype, "Weights: f32, bf16, int8 or int4")
+    command.add_option("--dtype", dtype, "Weights: " + weight_type_names())
         ->default_str(dtype.empty() ? "a pack's own, else bf16" : dtype);
   }
   PairPaths pair() const {

@@ -21,18 +21,13 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors is read as it lies in memory");
 
-const TensorEntry* find_by_name(std::span<const TensorEntry> sorted, std::string_view name) {
-  const auto at = std::ranges::lower_bound(sorted, name, {}, &TensorEntry::name);
-  return at != sorted.end() && at->name == name ? &*at : nullptr;
-}
-
-/// out[i] = convert(element i); memcpy because the bytes may lie at any address.
-template <typename Stored, typename T, typename Convert>
-void convert_elements(std::span<const std::byte> bytes, std::span<T> out, Convert convert) {
+/// memcpy because the bytes may lie at any address.
+template <typename Stored>
+void widen(std::span<const std::byte> bytes, std::span<std::int64_t> out) {
   for (std::size_t i = 0; i < out.size(); ++i) {
     Stored element;
     std::memcpy(&element, bytes.data() + i * sizeof(Stored), sizeof(Stored));
-    out[i] = convert(element);
+    out[i] = element;
   }
 }
 
@@ -69,6 +64,11 @@ class Hash {
 };
 
 }  // namespace
+
+const TensorEntry* find_tensor(std::span<const TensorEntry> sorted, std::string_view name) {
+  const auto at = std::ranges::lower_bound(sorted, name, {}, &TensorEntry::name);
+  return at != sorted.end() && at->name == name ? &*at : nullptr;
+}
 
 std::int64_t TensorEntry::element_count() const {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
@@ -107,7 +107,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
     ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path / shard));
     ASSIGN_OR_RETURN(const std::vector<TensorEntry> held, parse_safetensors(file.bytes(), path / shard));
     for (const std::string& name : names) {
-      const TensorEntry* const tensor = find_by_name(held, name);
+      const TensorEntry* const tensor = find_tensor(held, name);
       if (tensor == nullptr) {
         return Error{Errc::kMalformed,
                      fmt::format("{}: tensor {} is not in shard {}", index.string(), quote(name), quote(shard))};
@@ -127,8 +127,6 @@ Result<Checkpoint> Checkpoint::from_gguf(std::shared_ptr<const GgufModel> model,
   checkpoint.gguf_ = std::move(model);
   return checkpoint;
 }
-
-const TensorEntry* Checkpoint::find(std::string_view name) const { return find_by_name(tensors_, name); }
 
 Result<const TensorEntry*> Checkpoint::require(std::string_view name, const std::vector<std::int64_t>& shape) const {
   const TensorEntry* const tensor = find(name);
@@ -171,13 +169,9 @@ Result<void> read_f32(const TensorEntry& tensor, std::span<float> out) {
 
 Result<void> read_i64(const TensorEntry& tensor, std::span<std::int64_t> out) {
   RETURN_IF_ERROR(check_count(tensor, out.size()));
-  switch (tensor.dtype) {
-    case DType::kI64: convert_elements<std::int64_t>(tensor.bytes, out, [](std::int64_t x) { return x; }); return {};
-    case DType::kI32:
-      convert_elements<std::int32_t>(tensor.bytes, out, [](std::int32_t x) { return std::int64_t{x}; });
-      return {};
-    default: return wrong_dtype(tensor, "I64 or I32");
-  }
+  if (tensor.dtype != DType::kI64 && tensor.dtype != DType::kI32) return wrong_dtype(tensor, "I64 or I32");
+  tensor.dtype == DType::kI64 ? widen<std::int64_t>(tensor.bytes, out) : widen<std::int32_t>(tensor.bytes, out);
+  return {};
 }
 
 }  // namespace outrider

@@ -31,6 +31,9 @@ struct TensorEntry {
   std::int64_t element_count() const;
 };
 
+/// Null if there is no such tensor. @param sorted  by name
+const TensorEntry* find_tensor(std::span<const TensorEntry> sorted, std::string_view name);
+
 /// Named, typed views of the tensors of a safetensors or GGUF checkpoint, memory mapped.
 ///
 /// open() reads and checks the headers only, so it costs milliseconds for any size of model. Move
@@ -48,7 +51,7 @@ class Checkpoint {
   static Result<Checkpoint> from_gguf(std::shared_ptr<const GgufModel> model, const std::filesystem::path& path);
 
   /// Null if there is no such tensor. O(log n).
-  const TensorEntry* find(std::string_view name) const;
+  const TensorEntry* find(std::string_view name) const { return find_tensor(tensors_, name); }
 
   /// The tensor, which must exist (else kNotFound) and have this shape (else kMismatch).
   Result<const TensorEntry*> require(std::string_view name, const std::vector<std::int64_t>& shape) const;

@@ -228,9 +228,7 @@ Result<GgufMetadata> read_metadata(Cursor& cursor, std::uint64_t count, const fs
     ASSIGN_OR_RETURN(const GgufMetadata::Value value, read_value(cursor, key, file));
     pairs.emplace_back(key, value);
   }
-  const auto key_of = [](const auto& pair) { return pair.first; };
-  std::ranges::sort(pairs, {}, key_of);
-  if (const auto* repeated = find_repeated(pairs, key_of)) {
+  if (const auto* repeated = sort_for_repeated(pairs, &GgufMetadata::Pairs::value_type::first)) {
     return Error{Errc::kMalformed,
                  fmt::format("{}: metadata key {} is given twice", file.string(), quote(repeated->first))};
   }
@@ -260,8 +258,7 @@ Result<std::vector<TensorEntry>> locate_tensors(const std::vector<TensorInfo>& i
             : bytes.subspan(static_cast<std::size_t>(data_start + info.offset), static_cast<std::size_t>(info.bytes));
     tensors.push_back({std::string(info.name), info.dtype, info.shape, view, file});
   }
-  std::ranges::sort(tensors, {}, &TensorEntry::name);
-  if (const TensorEntry* repeated = find_repeated(tensors, &TensorEntry::name)) {
+  if (const TensorEntry* repeated = sort_for_repeated(tensors, &TensorEntry::name)) {
     return Error{Errc::kMalformed, fmt::format("{}: tensor {} is listed twice", file.string(), quote(repeated->name))};
   }
   RETURN_IF_ERROR(check_no_overlap(tensors, file));
@@ -514,16 +511,10 @@ Result<GgufModel> GgufModel::open(const fs::path& file) {
     return malformed(file, fmt::format("split.tensors.count is {}, but the {} shards hold {} tensors", *first.tensors,
                                        first.count, model.tensors.size()));
   }
-  std::ranges::sort(model.tensors, {}, &TensorEntry::name);
-  if (const TensorEntry* repeated = find_repeated(model.tensors, &TensorEntry::name)) {
+  if (const TensorEntry* repeated = sort_for_repeated(model.tensors, &TensorEntry::name)) {
     return malformed(file, fmt::format("tensor {} is in two shards", quote(repeated->name)));
   }
   return model;
-}
-
-const TensorEntry* GgufModel::find(std::string_view name) const {
-  const auto at = std::ranges::lower_bound(tensors, name, {}, &TensorEntry::name);
-  return at != tensors.end() && at->name == name ? &*at : nullptr;
 }
 
 Result<std::optional<fs::path>> find_gguf(const fs::path& path) {

@@ -81,7 +81,7 @@ struct GgufModel {
   static Result<GgufModel> open(const std::filesystem::path& file);
 
   /// The tensor by its GGUF name, or null.
-  const TensorEntry* find(std::string_view name) const;
+  const TensorEntry* find(std::string_view name) const { return find_tensor(tensors, name); }
 
   std::filesystem::path file;        ///< what open() was given
   std::vector<MappedFile> files;     ///< own what the rest points into

@@ -79,13 +79,16 @@ class Translator {
     notes_.push_back(fmt::format("{} is {}, but {} says {}, which is used", key(name), said, tensor, seen));
   }
 
-  /// A size that metadata and a tensor's extent both give; the extent counts. One of them must be there.
-  Result<std::int64_t> size(std::string_view name, const std::string& tensor, std::size_t axis) {
-    const std::optional<std::int64_t> seen = extent(tensor, axis);
-    ASSIGN_OR_RETURN(const std::optional<std::int64_t> said, stated(name));
+  /// A size that metadata and a tensor both give; the tensor counts. One of them must be there.
+  Result<std::int64_t> choose(std::string_view name, std::optional<std::int64_t> said, const std::string& tensor,
+                              std::optional<std::int64_t> seen) {
     if (!seen && !said) return error(Errc::kNotFound, fmt::format("{} is missing, wanted a whole number", key(name)));
     if (seen && said) note(name, *said, tensor, *seen);
     return seen ? *seen : *said;
+  }
+  Result<std::int64_t> size(std::string_view name, const std::string& tensor, std::size_t axis) {
+    ASSIGN_OR_RETURN(const std::optional<std::int64_t> said, stated(name));
+    return choose(name, said, tensor, extent(tensor, axis));
   }
 
   /// One number per layer, from an array or one number for all; none if the key is absent.
@@ -160,6 +163,11 @@ class Translator {
     return std::pair(full, sliding.value_or(full));
   }
 
+  struct Layer {
+    bool slides = false;
+    std::int64_t head_dim, heads, kv_heads, width;
+  };
+
   Result<void> read_layers(bool assistant) {
     ASSIGN_OR_RETURN(const std::vector<bool> sliding, sliding_pattern());
     ASSIGN_OR_RETURN(const auto head_dims, stated_head_dims());
@@ -171,9 +179,6 @@ class Translator {
         assistant ? 0 : layers_ - std::clamp<std::int64_t>(shared.value_or(0), 0, layers_);
     text_["num_kv_shared_layers"] = shared.value_or(0);
 
-    struct Layer {
-      std::int64_t head_dim, heads, kv_heads, width;
-    };
     std::vector<Layer> layers;
     std::optional<std::int64_t> owner[2];  // the last layer of each kind that owns K/V: full, sliding
     std::optional<bool> k_eq_v;
@@ -185,19 +190,13 @@ class Translator {
       const std::string gate = tensor_of(i, "ffn_gate");
 
       Layer layer{};
+      layer.slides = slides;
       layer.head_dim = extent(q_norm, 0).value_or(said_head_dim);
       note(slides ? "attention.key_length_swa" : "attention.key_length", said_head_dim, q_norm, layer.head_dim);
       const auto heads_in = [&](const std::string& tensor) -> std::optional<std::int64_t> {
         const std::optional<std::int64_t> rows = extent(tensor, 0);
         if (!rows || layer.head_dim < 1 || *rows % layer.head_dim != 0) return std::nullopt;
         return *rows / layer.head_dim;
-      };
-      const auto choose = [&](std::string_view name, std::optional<std::int64_t> said, const std::string& tensor,
-                              std::optional<std::int64_t> seen) -> Result<std::int64_t> {
-        if (!seen && !said)
-          return error(Errc::kNotFound, fmt::format("{} is missing, wanted a whole number", key(name)));
-        if (seen && said) note(name, *said, tensor, *seen);
-        return seen ? *seen : *said;
       };
       ASSIGN_OR_RETURN(layer.heads, choose("attention.head_count", said_heads[at], q, heads_in(q)));
       ASSIGN_OR_RETURN(layer.width, choose("feed_forward_length", said_widths[at], gate, extent(gate, 0)));
@@ -223,15 +222,19 @@ class Translator {
         k_eq_v = without_v;
       }
     }
+    text_["attention_k_eq_v"] = k_eq_v.value_or(false);
+    return write_layers(layers, first_shared);
+  }
 
+  /// The layers in config.json's words: what most of them have, and what some have instead.
+  Result<void> write_layers(const std::vector<Layer>& layers, std::int64_t first_shared) {
     const Layer& plain = layers.front();
     text_["num_attention_heads"] = plain.heads;
     text_["head_dim"] = plain.head_dim;
     text_["num_key_value_heads"] = plain.kv_heads;
-    text_["attention_k_eq_v"] = k_eq_v.value_or(false);
     json types = json::array(), differing = json::object();
     for (std::size_t i = 0; i < layers.size(); ++i) {
-      types.push_back(sliding[i] ? "sliding_attention" : "full_attention");
+      types.push_back(layers[i].slides ? "sliding_attention" : "full_attention");
       if (layers[i].head_dim != plain.head_dim || layers[i].kv_heads != plain.kv_heads) {
         differing[std::to_string(i)] = {{"head_dim", layers[i].head_dim}, {"num_key_value_heads", layers[i].kv_heads}};
       }
@@ -253,9 +256,8 @@ class Translator {
     text_["intermediate_size"] = plain.width;
     text_["use_double_wide_mlp"] = double_wide;
     full_head_dim_ = layers.back().head_dim;
-    const auto first_sliding = std::ranges::find(sliding, true);
-    if (first_sliding != sliding.end())
-      sliding_head_dim_ = layers[static_cast<std::size_t>(first_sliding - sliding.begin())].head_dim;
+    const auto first_sliding = std::ranges::find(layers, true, &Layer::slides);
+    if (first_sliding != layers.end()) sliding_head_dim_ = first_sliding->head_dim;
     return {};
   }
 

@@ -101,9 +101,7 @@ Result<std::vector<TensorEntry>> hugging_face_tensors(const GgufModel& model) {
       tensors.push_back({*layer_scalar, DType::kF32, {1}, std::as_bytes(std::span(&kOne, 1)), tensor.file});
     }
   }
-  std::ranges::sort(tensors, {}, &TensorEntry::name);
-  const auto repeated = std::ranges::adjacent_find(tensors, {}, &TensorEntry::name);
-  if (repeated != tensors.end()) {
+  if (const TensorEntry* repeated = sort_for_repeated(tensors, &TensorEntry::name)) {
     return Error{Errc::kMalformed,
                  fmt::format("{}: two tensors are called {}", repeated->file.string(), quote(repeated->name))};
   }

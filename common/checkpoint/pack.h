@@ -30,7 +30,7 @@ struct PackEntry {
 
 /// What a manifest says about the whole.
 struct PackInfo {
-  std::string dtype;              ///< of the matrices: f32, bf16, int8 or int4
+  std::string dtype;              ///< of the matrices, as --dtype names it
   std::string source;             ///< path that was packed, for people
   std::uint64_t fingerprint = 0;  ///< the source's (Checkpoint::fingerprint)
   std::uint64_t embedding_fingerprint = 0;

@@ -49,7 +49,11 @@ class StrictSax : public nlohmann::json_sax<json> {
   }
   /// Where the reader is and what belongs there, for messages.
   virtual std::string wanted() const = 0;
-  bool unexpected(std::string_view seen) { return fail(Errc::kMalformed, fmt::format("{}, not {}", wanted(), seen)); }
+  /// Whether a value here is not ours to read, so that any will do.
+  virtual bool ignored() const { return false; }
+  bool unexpected(std::string_view seen) {
+    return ignored() || fail(Errc::kMalformed, fmt::format("{}, not {}", wanted(), seen));
+  }
   bool enter() { return ++depth_, true; }
 
   int depth_ = 0;
@@ -138,13 +142,6 @@ class IndexReader : public StrictSax {
   bool has_weight_map = false;
   std::vector<std::pair<std::string, std::string>> shard_of;  // tensor name, shard
 
-  bool null() override { return ignored() || StrictSax::null(); }
-  bool boolean(bool x) override { return ignored() || StrictSax::boolean(x); }
-  bool number_integer(std::int64_t x) override { return ignored() || StrictSax::number_integer(x); }
-  bool number_unsigned(std::uint64_t x) override { return ignored() || StrictSax::number_unsigned(x); }
-  bool number_float(double x, const std::string& text) override {
-    return ignored() || StrictSax::number_float(x, text);
-  }
   bool start_array(std::size_t) override { return ignored() ? enter() : unexpected("an array"); }
   bool start_object(std::size_t) override { return depth_ <= 1 || ignored() ? enter() : unexpected("an object"); }
   bool key(std::string& name) override {
@@ -159,8 +156,7 @@ class IndexReader : public StrictSax {
     return true;
   }
   bool string(std::string& text) override {
-    if (ignored()) return true;
-    if (depth_ != 2) return StrictSax::string(text);
+    if (ignored() || depth_ != 2) return StrictSax::string(text);
     shard_of.back().second = text;
     return true;
   }
@@ -172,13 +168,10 @@ class IndexReader : public StrictSax {
     if (depth_ == 1) return "weight_map must be an object";
     return fmt::format("shard of tensor {} must be a string", quote(shard_of.back().first));
   }
+  bool ignored() const override { return depth_ >= 1 && depth_ < kDepthMax && !in_weight_map_; }
 
  private:
   static constexpr int kDepthMax = 16;
-
-  /// Whether this value is not ours to read.
-  bool ignored() const { return depth_ >= 1 && depth_ < kDepthMax && !in_weight_map_; }
-
   bool in_weight_map_ = false;
 };
 
@@ -277,8 +270,7 @@ Result<std::vector<TensorEntry>> parse_safetensors(std::span<const std::byte> fi
 
   HeaderReader reader;
   RETURN_IF_ERROR(read_json(rest.first(header_bytes), reader, file));
-  std::ranges::sort(reader.entries, {}, &HeaderEntry::name);
-  if (const HeaderEntry* repeated = find_repeated(reader.entries, &HeaderEntry::name)) {
+  if (const HeaderEntry* repeated = sort_for_repeated(reader.entries, &HeaderEntry::name)) {
     return Error{Errc::kMalformed, fmt::format("{}: tensor {} is listed twice", file.string(), quote(repeated->name))};
   }
   std::vector<TensorEntry> tensors;
@@ -300,8 +292,7 @@ Result<std::map<std::string, std::vector<std::string>>> parse_index(std::span<co
   if (!reader.has_weight_map) {
     return Error{Errc::kMalformed, fmt::format("{}: has no weight_map", file.string())};
   }
-  std::ranges::sort(reader.shard_of);
-  if (const auto* repeated = find_repeated(reader.shard_of, [](const auto& p) { return p.first; })) {
+  if (const auto* repeated = sort_for_repeated(reader.shard_of, &std::pair<std::string, std::string>::first)) {
     return Error{Errc::kMalformed, fmt::format("{}: tensor {} is listed twice", file.string(), quote(repeated->first))};
   }
 

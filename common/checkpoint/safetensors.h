@@ -33,11 +33,12 @@ Result<void> check_no_overlap(const std::vector<TensorEntry>& tensors, const std
 /// A name from a file as it may appear in a one-line message: quoted, escaped, cut when long.
 std::string quote(std::string_view text);
 
-/// The first of two equal neighbours of a sorted range, or null.
+/// Sorts a range by a key. @return the first of two with the same key, or null.
 template <typename Range, typename Projection>
-auto* find_repeated(const Range& sorted, Projection projection) {
-  const auto at = std::ranges::adjacent_find(sorted, {}, projection);
-  return at == sorted.end() ? nullptr : &*at;
+auto* sort_for_repeated(Range& range, Projection key) {
+  std::ranges::sort(range, {}, key);
+  const auto at = std::ranges::adjacent_find(range, {}, key);
+  return at == range.end() ? nullptr : &*at;
 }
 
 }  // namespace outrider

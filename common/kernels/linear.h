@@ -22,6 +22,10 @@ enum class WeightType {
 };
 
 const char* to_string(WeightType type);
+inline constexpr WeightType kWeightTypes[] = {WeightType::kF32, WeightType::kBf16, WeightType::kInt8,
+                                              WeightType::kInt4};
+/// "f32, bf16, int8 or int4"
+std::string weight_type_names();
 Result<WeightType> parse_weight_type(const std::string& name);
 
 /// Rows [out, in] of a stored matrix, row-major, of a type that decode() knows. The bytes need no alignment.

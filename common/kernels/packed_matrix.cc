@@ -61,10 +61,17 @@ const WeightFormat& format_of(WeightType type) { return kFormats[static_cast<std
 
 const char* to_string(WeightType type) { return format_of(type).name; }
 
+std::string weight_type_names() {
+  std::string names;
+  for (const WeightFormat& format : kFormats)
+    names.append(&format == kFormats ? "" : &format == &std::end(kFormats)[-1] ? " or " : ", ").append(format.name);
+  return names;
+}
+
 Result<WeightType> parse_weight_type(const std::string& name) {
   const auto* const format = std::ranges::find(kFormats, name, &WeightFormat::name);
   if (format != std::end(kFormats)) return static_cast<WeightType>(format - kFormats);
-  return Error{Errc::kInvalidArgument, fmt::format("dtype '{}', wanted f32, bf16, int8 or int4", name)};
+  return Error{Errc::kInvalidArgument, fmt::format("dtype '{}', wanted {}", name, weight_type_names())};
 }
 
 PackedWeights as_rows(const PackedWeights& weights) {

@@ -208,75 +208,67 @@ DonorReplica Assistant::make_replica() const {
   return {.sliding = layer(sliding_donor_, drafter_window(sliding_window_)), .full = layer(full_donor_, 0)};
 }
 
-/// What stays the same over a round's steps: the position, its angles, the visible keys.
-struct Assistant::Round {
-  RopeAngles sliding_angles, full_angles;
-  RowContext sliding, full;
-};
-
-Assistant::Round Assistant::make_round(const DonorReplica& replica, Position position, Position rope_shift) const {
-  CHECK(replica.length == position && position >= 1, "replica {}, position {}", replica.length, position);
+Assistant::Round Assistant::make_round(const DonorReplica& replica, Position rope_shift) const {
+  const Position position = replica.length;
+  CHECK(position >= 1);
   // The last W + 1 rows, one more than the target's own window (gemma4.md 4.4).
   const std::int64_t count = std::min<std::int64_t>(position, drafter_window(sliding_window_));
-  return {.sliding_angles = rope_->angles(AttentionKind::kSliding, position + rope_shift),
-          .full_angles = rope_->angles(AttentionKind::kFull, position + rope_shift),
-          .sliding = {position, nullptr, nullptr, {replica.sliding.view(), position - count, count}},
-          .full = {position, nullptr, nullptr, {replica.full.view(), 0, position}}};
+  const auto row = [&](AttentionKind kind, const LayerKv& kv, std::int64_t seen) {
+    return RowContext{
+        position, rope_->angles(kind, position + rope_shift), nullptr, {kv.view(), position - seen, seen}};
+  };
+  return {.sliding = row(AttentionKind::kSliding, replica.sliding, count),
+          .full = row(AttentionKind::kFull, replica.full, position)};
 }
 
-Matrix<const float> Assistant::step(TokenId token, std::span<const float> state, std::span<const RowContext> sliding,
-                                    std::span<const RowContext> full, const TraceSink* trace, bool swap_halves) {
-  const std::int64_t target_hidden = config_.backbone_hidden_size;
-  const Matrix<float> input = input_.view(1, 2 * target_hidden);
-  target_embedding_->lookup(token, input.columns(0, target_hidden)[0].span());
-  std::copy(state.begin(), state.end(), input.columns(target_hidden, target_hidden)[0].data());
-  if (swap_halves) std::swap_ranges(input[0].data(), input[0].data() + target_hidden, input[0].data() + target_hidden);
+Matrix<float> Assistant::input(TokenId token, std::span<const float> state) {
+  const std::int64_t width = config_.backbone_hidden_size;
+  const Matrix<float> row = input_.view(1, 2 * width);
+  target_embedding_->lookup(token, row.columns(0, width)[0].span());
+  std::copy(state.begin(), state.end(), row.columns(width, width)[0].data());
+  return row;
+}
+
+Matrix<const float> Assistant::step(Matrix<const float> input, const Round& round) {
   const Matrix<float> x = x_.view(1, config_.text.hidden_size);
   pre_projection_.forward(input, x);
-  if (trace != nullptr) (*trace)("pre_projection.output", x);
-  for (std::size_t j = 0; j < layers_.size(); ++j) {
-    const bool is_sliding = layers_[j].config().kind == AttentionKind::kSliding;
-    layers_[j].forward(is_sliding ? sliding : full, x, std::nullopt, workspace_, trace,
-                       trace == nullptr ? "" : fmt::format("model.layers.{}", j));
+  for (const DecoderLayer& layer : layers_) {
+    const bool is_sliding = layer.config().kind == AttentionKind::kSliding;
+    layer.forward({is_sliding ? &round.sliding : &round.full, 1}, x, std::nullopt, workspace_);
   }
   const Matrix<float> n = normed_.view(1, config_.text.hidden_size);
   rms_norm(x, norm_, config_.text.rms_norm_eps, n);
   return n;
 }
 
-std::vector<TokenId> Assistant::draft(TokenId token, std::span<const float> hidden, const DonorReplica& replica,
-                                      Position position, std::int64_t count, std::span<const TokenId> stop_ids,
-                                      const ChooseDraft* choose, std::vector<float>* state_after) {
-  Round round = make_round(replica, position);
-  round.sliding.angles = &round.sliding_angles;
-  round.full.angles = &round.full_angles;
+std::vector<TokenId> Assistant::draft(const DraftRequest& request) {
+  const Round round = make_round(request.replica);
   const Matrix<float> state = state_.view(1, config_.backbone_hidden_size);
-  std::copy(hidden.begin(), hidden.end(), state[0].data());
+  std::copy(request.hidden.begin(), request.hidden.end(), state[0].data());
   std::vector<TokenId> drafts;
-  while (static_cast<std::int64_t>(drafts.size()) < count) {
-    const Matrix<const float> n = step(token, state[0].span(), {&round.sliding, 1}, {&round.full, 1}, nullptr);
-    token = choose == nullptr ? head_.choose(n) : head_.choose(n, *choose);
+  for (TokenId token = request.token; std::ssize(drafts) < request.count;) {
+    const Matrix<const float> n = step(input(token, state[0].span()), round);
+    token = request.choose == nullptr ? head_.choose(n) : head_.choose(n, *request.choose);
     drafts.push_back(token);
-    const bool last = static_cast<std::int64_t>(drafts.size()) == count ||
-                      std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end();
-    if (!last || state_after != nullptr) post_projection_.forward(n, state);
+    const bool last = std::ssize(drafts) == request.count ||
+                      std::find(request.stop_ids.begin(), request.stop_ids.end(), token) != request.stop_ids.end();
+    if (!last || request.state != nullptr) post_projection_.forward(n, state);
     if (last) break;
   }
-  if (state_after != nullptr) state_after->assign(state[0].span().begin(), state[0].span().end());
+  if (request.state != nullptr) request.state->assign(state[0].span().begin(), state[0].span().end());
   return drafts;
 }
 
-Assistant::Step Assistant::trace_step(TokenId token, std::span<const float> state, const DonorReplica& replica,
-                                      Position position, const TraceSink* trace, const StepVariant& variant) {
-  Round round = make_round(replica, position, variant.rope_shift);
-  round.sliding.angles = &round.sliding_angles;
-  round.full.angles = &round.full_angles;
-  const Matrix<const float> n = step(token, state, {&round.sliding, 1}, {&round.full, 1}, trace, variant.swap_halves);
+Assistant::Step Assistant::draft_step(TokenId token, std::span<const float> state, const DonorReplica& replica,
+                                      const StepVariant& variant) {
+  const Round round = make_round(replica, variant.rope_shift);
+  const Matrix<float> row = input(token, state);
+  const auto both = row[0].span();
+  if (variant.swap_halves) std::rotate(both.begin(), both.begin() + std::ssize(both) / 2, both.end());
+  const Matrix<const float> n = step(row, round);
   const Matrix<float> next = state_.view(1, config_.backbone_hidden_size);
   post_projection_.forward(n, next);
-  Step result{
-      .logits = head_.scores(n), .state = {next[0].span().begin(), next[0].span().end()}, .token = head_.choose(n)};
-  return result;
+  return {.logits = head_.scores(n), .state = {next[0].span().begin(), next[0].span().end()}, .token = head_.choose(n)};
 }
 
 std::size_t Assistant::weight_bytes() const {

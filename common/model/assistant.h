@@ -62,6 +62,18 @@ class DraftHead {
   Buffer scores_;
 };
 
+/// What an assistant is to draft from.
+struct DraftRequest {
+  TokenId token;
+  std::span<const float> hidden;  ///< [backbone_hidden_size] the target row that produced `token`
+  const DonorReplica& replica;    ///< what precedes `token`: one row or more
+  std::int64_t count;
+  std::span<const TokenId> stop_ids = {};
+  const ChooseDraft* choose = nullptr;  ///< null: greedy drafts
+  /// If given: [backbone_hidden_size] the assistant's own row after the last draft, from which it could go on.
+  std::vector<float>* state = nullptr;
+};
+
 /// A draft step as an assistant that was trained another way would want it: to find out what is wrong with a pair.
 struct StepVariant {
   Position rope_shift = 0;   ///< added to the position that turns the queries
@@ -81,24 +93,18 @@ class Assistant {
 
   DonorReplica make_replica() const;
 
-  /// Up to `count` drafts, greedy ones unless `choose` says otherwise, after `token`, which sits at `position`
-  /// (gemma4.md 4.5): the same position and K/V throughout. Stops after a stop token.
-  /// @param hidden [backbone_hidden_size] the target row that produced `token`.
-  /// @param state if given: [backbone_hidden_size] the assistant's own row after the last draft, from which it could go
-  /// on.
-  /// @pre replica.length == position, position >= 1.
-  std::vector<TokenId> draft(TokenId token, std::span<const float> hidden, const DonorReplica& replica,
-                             Position position, std::int64_t count, std::span<const TokenId> stop_ids,
-                             const ChooseDraft* choose = nullptr, std::vector<float>* state = nullptr);
+  /// Up to `count` drafts after `token` (gemma4.md 4.5): the same position and K/V throughout. Stops after a
+  /// stop token.
+  std::vector<TokenId> draft(const DraftRequest& request);
 
-  /// One draft step, for parity tests.
+  /// One draft step, as draft() begins: for parity tests.
   struct Step {
     std::vector<float> logits;  ///< [vocab_size]
     std::vector<float> state;   ///< [backbone_hidden_size], the next step's hidden row
     TokenId token;
   };
-  Step trace_step(TokenId token, std::span<const float> state, const DonorReplica& replica, Position position,
-                  const TraceSink* trace, const StepVariant& variant = {});
+  Step draft_step(TokenId token, std::span<const float> state, const DonorReplica& replica,
+                  const StepVariant& variant = {});
 
   const AssistantConfig& config() const { return config_; }
   std::size_t weight_bytes() const;
@@ -106,11 +112,15 @@ class Assistant {
 
  private:
   Assistant() = default;
-  /// (token, state) -> normed hidden row, in normed_; the caller takes scores and next state from it.
-  Matrix<const float> step(TokenId token, std::span<const float> state, std::span<const RowContext> sliding,
-                           std::span<const RowContext> full, const TraceSink* trace, bool swap_halves = false);
-  struct Round;
-  Round make_round(const DonorReplica& replica, Position position, Position rope_shift = 0) const;
+  /// What stays the same over a round's steps, for layers of each kind.
+  struct Round {
+    RowContext sliding, full;
+  };
+  Round make_round(const DonorReplica& replica, Position rope_shift = 0) const;
+  /// [1, 2 * backbone_hidden_size]: the token's embedding, then the state.
+  Matrix<float> input(TokenId token, std::span<const float> state);
+  /// Its input -> normed hidden row, in normed_; the caller takes scores and next state from it.
+  Matrix<const float> step(Matrix<const float> input, const Round& round);
 
   AssistantConfig config_;
   std::int64_t sliding_window_ = 0;

@@ -123,7 +123,7 @@ Matrix<float> Backbone::per_layer_inputs(std::span<const Segment> segments, Matr
   return context;
 }
 
-Backbone::Output Backbone::forward(std::span<const Segment> segments, const TraceSink* trace,
+Backbone::Output Backbone::forward(std::span<const Segment> segments, const Trace& trace,
                                    const std::function<void()>* between_layers) {
   std::int64_t count = 0, output_count = 0;
   for (const Segment& segment : segments) {
@@ -134,51 +134,45 @@ Backbone::Output Backbone::forward(std::span<const Segment> segments, const Trac
 
   const Matrix<float> x = x_.view(count, config_.hidden_size);
   embed(segments, x);
-  if (trace != nullptr) (*trace)("embedding", x);
+  trace.note("embedding", x);
   std::optional<Matrix<float>> ple;
   if (config_.hidden_size_per_layer_input > 0) {
     ple = per_layer_inputs(segments, x);
-    if (trace != nullptr) (*trace)("ple", *ple);
+    trace.note("ple", *ple);
   }
 
   // Positions, and each kind's angles, once for all layers.
-  struct Row {
-    KvCache* cache;
-    Position position;
-    RopeAngles sliding, full;
-  };
-  std::vector<Row> rows;
-  rows.reserve(static_cast<std::size_t>(count));
+  std::vector<RowContext> sliding_rows, full_rows;
   for (const Segment& segment : segments) {
     const Position base = segment.cache->length();
     segment.cache->extend(static_cast<std::int64_t>(segment.tokens.size()));
     for (std::size_t i = 0; i < segment.tokens.size(); ++i) {
       const Position position = base + static_cast<Position>(i);
-      rows.push_back({segment.cache, position, rope_->angles(AttentionKind::kSliding, position),
-                      rope_->angles(AttentionKind::kFull, position)});
+      sliding_rows.push_back({position, rope_->angles(AttentionKind::kSliding, position)});
+      full_rows.push_back({position, rope_->angles(AttentionKind::kFull, position)});
     }
   }
 
-  std::vector<RowContext> contexts(rows.size());
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     const LayerConfig& layer = layers_[l].config();
     const bool sliding = layer.kind == AttentionKind::kSliding;
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-      Row& row = rows[r];
-      LayerKv& kv = row.cache->layer(static_cast<std::size_t>(layer.donor));
-      // A sliding row sees W keys, its own included (gemma4.md 3.7).
-      const Position first = sliding ? std::max<Position>(0, row.position - config_.sliding_window + 1) : 0;
-      contexts[r] = {row.position,
-                     sliding ? &row.sliding : &row.full,
-                     layer.owns_kv ? &kv : nullptr,
-                     {kv.view(), first, row.position - first + 1}};
+    std::vector<RowContext>& rows = sliding ? sliding_rows : full_rows;
+    auto row = rows.begin();
+    for (const Segment& segment : segments) {
+      LayerKv& kv = segment.cache->layer(static_cast<std::size_t>(layer.donor));
+      for (const auto end = row + std::ssize(segment.tokens); row != end; ++row) {
+        // A sliding row sees W keys, its own included (gemma4.md 3.7).
+        const Position first = sliding ? std::max<Position>(0, row->position - config_.sliding_window + 1) : 0;
+        row->write_to = layer.owns_kv ? &kv : nullptr;
+        row->keys = {kv.view(), first, row->position - first + 1};
+      }
     }
     std::optional<Matrix<const float>> layer_ple;
     if (ple) {
       const std::int64_t width = config_.hidden_size_per_layer_input;
       layer_ple = ple->columns(static_cast<std::int64_t>(l) * width, width);
     }
-    layers_[l].forward(contexts, x, layer_ple, workspace_, trace, trace == nullptr ? "" : fmt::format("layers.{}", l));
+    layers_[l].forward(rows, x, layer_ple, workspace_, trace.under("layers").under(std::to_string(l)));
     if (between_layers != nullptr) (*between_layers)();
   }
 
@@ -196,9 +190,9 @@ Backbone::Output Backbone::forward(std::span<const Segment> segments, const Trac
   const Matrix<float> logits = logits_.view(output_count, config_.vocab_size);
   if (output_count > 0) {
     rms_norm(selected, norm_, config_.rms_norm_eps, hidden);
-    if (trace != nullptr) (*trace)("final_normed", hidden);
+    trace.note("final_normed", hidden);
     head_.forward(hidden, logits);
-    if (trace != nullptr) (*trace)("logits", logits);
+    trace.note("logits", logits);
   }
   return {hidden, logits};
 }

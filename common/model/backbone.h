@@ -15,9 +15,6 @@
 
 namespace outrider {
 
-/// Element type of cached K/V, and of exported hidden rows, for weights of `type`.
-constexpr DType activation_dtype(WeightType type) { return type == WeightType::kF32 ? DType::kF32 : DType::kBf16; }
-
 /// Rows of one session in a forward pass: they continue its cache.
 struct Segment {
   KvCache* cache;
@@ -42,7 +39,7 @@ class Backbone {
   /// output depends on its session alone, bit for bit (docs/numerics.md).
   /// @param between_layers called after every layer, so that a caller's loop stays awake in a long forward.
   /// @pre token ids are below vocab_size; each cache appears once; the rows fit rows_max.
-  Output forward(std::span<const Segment> segments, const TraceSink* trace = nullptr,
+  Output forward(std::span<const Segment> segments, const Trace& trace = {},
                  const std::function<void()>* between_layers = nullptr);
 
   KvCache make_cache() const;

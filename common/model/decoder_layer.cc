@@ -48,30 +48,27 @@ Result<DecoderLayer> DecoderLayer::load(const WeightReader& weights, const TextC
 }
 
 void DecoderLayer::forward(std::span<const RowContext> rows, Matrix<float> x, std::optional<Matrix<const float>> ple,
-                           Workspace& workspace, const TraceSink* trace, const std::string& name) const {
-  const auto note = [&](const char* what, Matrix<const float> value) {
-    if (trace != nullptr) (*trace)(name + "." + what, value);
-  };
+                           Workspace& workspace, const Trace& trace) const {
   const Matrix<float> h = workspace.normed.view(x.size(0), x.size(1));
 
   // x += norm(attention(norm(x)))
   rms_norm(x, input_norm_, eps_, h);
-  note("input_normed", h);
-  attention(rows, h, workspace, trace, name);
-  note("self_attn.attention_output", h);
+  trace.note("input_normed", h);
+  attention(rows, h, workspace, trace.under("self_attn"));
+  trace.note("self_attn.attention_output", h);
   rms_norm(h, post_attention_norm_, eps_, h);
   add_in_place(x, h);
-  note("after_attention", x);
+  trace.note("after_attention", x);
 
   // x += norm(f), f = mlp(norm(x)) or, with experts, norm(mlp(norm(x))) + norm(experts(norm(x)))
   rms_norm(x, pre_feedforward_norm_, eps_, h);
-  note("mlp_input", h);
-  mlp(h, workspace, trace, name);
-  note("mlp.down", h);
-  if (moe_) moe_->add_to(x, h, workspace, trace, name);
+  trace.note("mlp_input", h);
+  mlp(h, workspace, trace.under("mlp"));
+  trace.note("mlp.down", h);
+  if (moe_) moe_->add_to(x, h, workspace, trace);
   rms_norm(h, post_feedforward_norm_, eps_, h);
   add_in_place(x, h);
-  note("after_feedforward", x);
+  trace.note("after_feedforward", x);
 
   // x += norm(project(gelu(gate(x)) * per_layer_input)), where the model has it
   if (ple) {
@@ -81,18 +78,15 @@ void DecoderLayer::forward(std::span<const RowContext> rows, Matrix<float> x, st
     per_layer_projection_.forward(gated, h);
     rms_norm(h, post_per_layer_input_norm_, eps_, h);
     add_in_place(x, h);
-    note("after_ple", x);
+    trace.note("after_ple", x);
   }
   scale_in_place(x, layer_scalar_);
-  note("output", x);
+  trace.note("output", x);
 }
 
 /// h := o_proj(attention of h), gemma4.md 3.4.
 void DecoderLayer::attention(std::span<const RowContext> rows, Matrix<float> h, Workspace& workspace,
-                             const TraceSink* trace, const std::string& name) const {
-  const auto note = [&](const char* what, Matrix<const float> value) {
-    if (trace != nullptr) (*trace)(name + ".self_attn." + what, value);
-  };
+                             const Trace& trace) const {
   const std::int64_t count = h.size(0), head = config_.head_dim;
   const Matrix<float> qkv =
       workspace.qkv.view(count, qkv_.out_features() + (config_.k_eq_v && config_.owns_kv ? kv_size_ : 0));
@@ -108,11 +102,11 @@ void DecoderLayer::attention(std::span<const RowContext> rows, Matrix<float> h, 
   } else {
     qkv_.forward(h, qkv);
   }
-  note("qkv", qkv);
+  trace.note("qkv", qkv);
 
   const Matrix<float> q = qkv.columns(0, q_size_);
   rms_norm_heads(q, head, q_norm_, eps_);
-  for (std::int64_t r = 0; r < count; ++r) rope_heads(q[r].span(), head, *rows[static_cast<std::size_t>(r)].angles);
+  for (std::int64_t r = 0; r < count; ++r) rope_heads(q[r].span(), head, rows[static_cast<std::size_t>(r)].angles);
 
   if (config_.owns_kv) {
     const Matrix<float> k = qkv.columns(q_size_, kv_size_), v = qkv.columns(q_size_ + kv_size_, kv_size_);
@@ -120,34 +114,31 @@ void DecoderLayer::attention(std::span<const RowContext> rows, Matrix<float> h, 
     rms_norm_heads(v, head, {}, eps_);
     for (std::int64_t r = 0; r < count; ++r) {
       const RowContext& row = rows[static_cast<std::size_t>(r)];
-      rope_heads(k[r].span(), head, *row.angles);
+      rope_heads(k[r].span(), head, row.angles);
       row.write_to->write(row.position, k[r].span(), v[r].span());
     }
   }
 
-  note("q_rotated", q);
+  trace.note("q_rotated", q);
 
   std::vector<AttendRow> keys;
   keys.reserve(rows.size());
   for (const RowContext& row : rows) keys.push_back(row.keys);
   const Matrix<float> mixed = workspace.attention.view(count, q_size_);
   attend(q, keys, mixed);
-  note("attention_heads", mixed);
+  trace.note("attention_heads", mixed);
   o_.forward(mixed, h);
 }
 
 /// h := down(gelu(gate(h)) * up(h))
-void DecoderLayer::mlp(Matrix<float> h, Workspace& workspace, const TraceSink* trace, const std::string& name) const {
-  const auto note = [&](const char* what, Matrix<const float> value) {
-    if (trace != nullptr) (*trace)(name + ".mlp." + what, value);
-  };
+void DecoderLayer::mlp(Matrix<float> h, Workspace& workspace, const Trace& trace) const {
   const std::int64_t inner = config_.intermediate_size;
   const Matrix<float> gate_up = workspace.gate_up.view(h.size(0), 2 * inner);
   const Matrix<float> product = workspace.product.view(h.size(0), inner);
   gate_up_.forward(h, gate_up);
-  note("gate_up", gate_up);
+  trace.note("gate_up", gate_up);
   gelu_mul(gate_up.columns(0, inner), gate_up.columns(inner, inner), product);
-  note("product", product);
+  trace.note("product", product);
   down_.forward(product, h);
 }
 

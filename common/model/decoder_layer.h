@@ -17,9 +17,9 @@ namespace outrider {
 /// What one row of a forward pass needs to know at one layer.
 struct RowContext {
   Position position;
-  const RopeAngles* angles;  ///< of this position, for the layer's kind
-  LayerKv* write_to;         ///< where a layer that owns K/V puts the row's; else unused
-  AttendRow keys;            ///< what the row sees
+  RopeAngles angles;            ///< of this position, for the layer's kind
+  LayerKv* write_to = nullptr;  ///< where a layer that owns K/V puts the row's; else unused
+  AttendRow keys = {};          ///< what the row sees
 };
 
 /// One Gemma 4 decoder layer, of the backbone or of the assistant (gemma4.md 3.3). The assistant's
@@ -36,7 +36,7 @@ class DecoderLayer {
   /// @param rows one per row of x; K/V rows of the batch are written before any row attends.
   /// @param ple  [T, ple_width] this layer's per-layer input; empty for none.
   void forward(std::span<const RowContext> rows, Matrix<float> x, std::optional<Matrix<const float>> ple,
-               Workspace& workspace, const TraceSink* trace, const std::string& name) const;
+               Workspace& workspace, const Trace& trace = {}) const;
 
   const LayerConfig& config() const { return config_; }
   /// Bytes of weights that a forward of one row reads.
@@ -45,9 +45,8 @@ class DecoderLayer {
   void report_buffers(const BufferSink& sink, const std::string& name) const;
 
  private:
-  void attention(std::span<const RowContext> rows, Matrix<float> h, Workspace& workspace, const TraceSink* trace,
-                 const std::string& name) const;
-  void mlp(Matrix<float> h, Workspace& workspace, const TraceSink* trace, const std::string& name) const;
+  void attention(std::span<const RowContext> rows, Matrix<float> h, Workspace& workspace, const Trace& trace) const;
+  void mlp(Matrix<float> h, Workspace& workspace, const Trace& trace) const;
 
   LayerConfig config_{};
   float eps_ = 0;

@@ -7,7 +7,7 @@ namespace outrider {
 
 float embedding_scale(std::int64_t width, WeightType type) {
   const auto scale = static_cast<float>(std::sqrt(static_cast<double>(width)));
-  return type == WeightType::kF32 ? scale : to_float(to_bf16(scale));
+  return activation_dtype(type) == DType::kF32 ? scale : to_float(to_bf16(scale));
 }
 
 Embedding::Embedding(RowTable table, std::int64_t scale_width, WeightType type)

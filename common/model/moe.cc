@@ -30,8 +30,7 @@ Result<Router> Router::load(const WeightReader& weights, const TextConfig& model
   return router;
 }
 
-std::vector<ExpertChoice> Router::choose(Matrix<const float> x, Workspace& workspace, const TraceSink* trace,
-                                         const std::string& name) const {
+std::vector<ExpertChoice> Router::choose(Matrix<const float> x, Workspace& workspace, const Trace& trace) const {
   const std::int64_t count = x.size(0), hidden = x.size(1), experts = proj_.out_features();
   const Matrix<float> input = workspace.router_input.view(count, hidden);
   rms_norm(x, scale_, eps_, input);
@@ -56,16 +55,16 @@ std::vector<ExpertChoice> Router::choose(Matrix<const float> x, Workspace& works
     }
   }
 
-  if (trace != nullptr) {
-    (*trace)(name + ".input", input);
-    (*trace)(name + ".probabilities", probabilities);
+  if (trace) {
+    trace.note("input", input);
+    trace.note("probabilities", probabilities);
     Tensor chosen(count, top_k_), weights(count, top_k_);
     for (std::size_t i = 0; i < choices.size(); ++i) {
       chosen.view().data()[i] = static_cast<float>(choices[i].expert);
       weights.view().data()[i] = choices[i].weight;
     }
-    (*trace)(name + ".chosen", chosen.view());
-    (*trace)(name + ".weights", weights.view());
+    trace.note("chosen", chosen.view());
+    trace.note("weights", weights.view());
   }
   return choices;
 }
@@ -142,22 +141,18 @@ Result<Moe> Moe::load(const WeightReader& weights, const TextConfig& model) {
   return moe;
 }
 
-void Moe::add_to(Matrix<const float> x, Matrix<float> h, Workspace& workspace, const TraceSink* trace,
-                 const std::string& name) const {
-  const auto note = [&](const char* what, Matrix<const float> value) {
-    if (trace != nullptr) (*trace)(name + "." + what, value);
-  };
+void Moe::add_to(Matrix<const float> x, Matrix<float> h, Workspace& workspace, const Trace& trace) const {
   const Matrix<float> input = workspace.experts_input.view(x.size(0), x.size(1));
   const Matrix<float> output = workspace.experts_output.view(x.size(0), x.size(1));
 
   rms_norm(h, post_feedforward_norm_1_, eps_, h);
-  note("dense_normed", h);
+  trace.note("dense_normed", h);
   rms_norm(x, pre_feedforward_norm_2_, eps_, input);
-  note("experts_input", input);
-  experts_.forward(input, router_.choose(x, workspace, trace, name + ".router"), output, workspace);
-  note("experts_output", output);
+  trace.note("experts_input", input);
+  experts_.forward(input, router_.choose(x, workspace, trace.under("router")), output, workspace);
+  trace.note("experts_output", output);
   rms_norm(output, post_feedforward_norm_2_, eps_, output);
-  note("experts_normed", output);
+  trace.note("experts_normed", output);
   add_in_place(h, output);
 }
 

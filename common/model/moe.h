@@ -27,8 +27,7 @@ class Router {
   /// @param x [T, hidden_size] the residual stream itself, not a norm of it.
   /// @return top_k choices a row, row after row; a row's most probable first, the lower id among equals.
   ///   A row's weights sum to one before per_expert_scale multiplies them.
-  std::vector<ExpertChoice> choose(Matrix<const float> x, Workspace& workspace, const TraceSink* trace,
-                                   const std::string& name) const;
+  std::vector<ExpertChoice> choose(Matrix<const float> x, Workspace& workspace, const Trace& trace = {}) const;
 
   std::size_t weight_bytes() const { return proj_.weight_bytes(); }
   void report_buffers(const BufferSink& sink, const std::string& name) const;
@@ -69,8 +68,7 @@ class Moe {
   /// h := norm_1(h) + norm_2(experts(norm_pre_2(x))). The router reads x itself.
   /// @param x [T, hidden_size] the residual stream.
   /// @param h [T, hidden_size] the dense MLP's output.
-  void add_to(Matrix<const float> x, Matrix<float> h, Workspace& workspace, const TraceSink* trace,
-              const std::string& name) const;
+  void add_to(Matrix<const float> x, Matrix<float> h, Workspace& workspace, const Trace& trace = {}) const;
 
   /// Bytes that a forward of one row reads: the router and top_k experts.
   std::size_t weight_bytes() const;

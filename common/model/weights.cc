@@ -20,18 +20,6 @@ namespace {
 
 constexpr char kEmbedTokens[] = "embed_tokens.weight";
 
-/// What the numbers of a table count as in a model of `type` (RowTable::numbers).
-DType numbers_of(WeightType type, DType stored, std::int64_t width) {
-  const bool wide = stored == DType::kF32 || stored == DType::kBf16 || stored == DType::kF16;
-  const bool rounds = type == WeightType::kInt8 || type == WeightType::kInt4;
-  return rounds && wide && width % static_cast<std::int64_t>(block_elements(DType::kQ8_0)) == 0 ? DType::kQ8_0 : stored;
-}
-
-/// What ordered_rows holds its rows as.
-DType head_dtype(WeightType type, std::int64_t width) {
-  return type == WeightType::kF32 ? DType::kF32 : numbers_of(type, DType::kBf16, width);
-}
-
 /// Some of the table's bytes stand for the whole.
 std::uint64_t sampled_hash(std::span<const std::byte> bytes) {
   const std::size_t step = std::max<std::size_t>(1, bytes.size() / 4096);
@@ -78,7 +66,7 @@ class CheckpointWeights final : public WeightSource {
   Result<RowTable> table(const std::string& name, std::int64_t rows, std::int64_t width) const override {
     ASSIGN_OR_RETURN(const TensorEntry* entry, matrix(name, {rows, width}));
     return RowTable{.dtype = entry->dtype,
-                    .numbers = numbers_of(type_, entry->dtype, width),
+                    .numbers = table_dtype(type_, entry->dtype, width),
                     .rows = rows,
                     .width = width,
                     .bytes = entry->bytes,
@@ -115,7 +103,7 @@ class CheckpointWeights final : public WeightSource {
                                 std::span<const TokenId> order) const override {
     const auto rows = static_cast<std::int64_t>(order.size());
     ASSIGN_OR_RETURN(const RowTable from, table(name, rows, width));
-    const DType dtype = head_dtype(type_, width);
+    const DType dtype = table_dtype(type_, activation_dtype(type_), width);
     const std::size_t row_bytes = stored_bytes(dtype, static_cast<std::size_t>(width));
     const auto to = std::make_shared<AlignedArray<std::byte>>(order.size() * row_bytes);
     std::vector<float> row(static_cast<std::size_t>(width));
@@ -240,7 +228,8 @@ class PackedWeights final : public WeightSource {
 
   Result<RowTable> ordered_rows(const std::string& name, std::int64_t width,
                                 std::span<const TokenId> order) const override {
-    return table_of(name + kOrdered, head_dtype(type_, width), static_cast<std::int64_t>(order.size()), width);
+    return table_of(name + kOrdered, table_dtype(type_, activation_dtype(type_), width),
+                    static_cast<std::int64_t>(order.size()), width);
   }
 
  private:
@@ -358,6 +347,12 @@ class PackingWeights final : public WeightSource {
 };
 
 }  // namespace
+
+DType table_dtype(WeightType type, DType stored, std::int64_t width) {
+  const bool wide = stored == DType::kF32 || stored == DType::kBf16 || stored == DType::kF16;
+  const bool rounds = type == WeightType::kInt8 || type == WeightType::kInt4;
+  return rounds && wide && width % static_cast<std::int64_t>(block_elements(DType::kQ8_0)) == 0 ? DType::kQ8_0 : stored;
+}
 
 void RowTable::read(std::int64_t r, std::span<float> out) const {
   decode(dtype, row(r).data(), out);

@@ -14,11 +14,16 @@
 
 namespace outrider {
 
+/// Element type of cached K/V, and of exported hidden rows, for weights of `type`.
+constexpr DType activation_dtype(WeightType type) { return type == WeightType::kF32 ? DType::kF32 : DType::kBf16; }
+/// What the numbers of a table count as that is stored as `stored`, beside matrices of `type`: as they are, or Q8_0 for
+/// wider ones where an int8 or int4 model has a width that allows it.
+DType table_dtype(WeightType type, DType stored, std::int64_t width);
+
 /// A matrix that is read row by row, [rows, width]: an embedding table, in a file mapping as a rule.
 struct RowTable {
   DType dtype = DType::kF32;  ///< as it is stored
-  DType numbers =
-      DType::kF32;  ///< what its numbers count as: dtype, or kQ8_0 for wider numbers in an int8 or int4 model
+  DType numbers = DType::kF32;  ///< what they count as: table_dtype()
   std::int64_t rows = 0, width = 0;
   std::span<const std::byte> bytes;   ///< rows one after the other; no alignment promised
   std::shared_ptr<const void> owner;  ///< keeps `bytes` alive
@@ -59,8 +64,7 @@ class WeightSource {
   virtual Result<Linear> linear(WeightType type, std::int64_t in_features, const std::vector<Part>& parts) const = 0;
   /// An order of `size` tokens: a permutation of 0 .. size - 1, else kMalformed.
   virtual Result<std::vector<TokenId>> permutation(const std::string& name, std::int64_t size) const = 0;
-  /// The table's rows in that order, in memory: what a head reads in runs. F32 for f32, Q8_0 for int8 and int4 (BF16
-  /// where the width is no multiple of its block), BF16 for bf16.
+  /// The table's rows in that order, in memory: what a head reads in runs. As table_dtype() of activation_dtype().
   virtual Result<RowTable> ordered_rows(const std::string& name, std::int64_t width,
                                         std::span<const TokenId> order) const = 0;
 

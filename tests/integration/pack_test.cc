@@ -76,7 +76,7 @@ Numbers numbers_of(const PairPaths& pair, WeightType type) {
     numbers.logits.insert(numbers.logits.end(), output.logits[r].span().begin(), output.logits[r].span().end());
   DonorReplica replica = (*assistant)->make_replica();
   replica.extend(**backbone, cache, kRows);
-  numbers.drafts = (*assistant)->draft(prompt.back(), output.hidden[kRows - 1].span(), replica, kRows, 4, {});
+  numbers.drafts = (*assistant)->draft({prompt.back(), output.hidden[kRows - 1].span(), replica, 4});
   return numbers;
 }
 

@@ -193,19 +193,19 @@ TEST_P(ModelProperty, AReplicaFilledByDeltasDraftsAsOneFilledAtOnce) {
       DonorReplica at_once = assistant->make_replica();
       append(at_once, backbone(), cache, std::max<Position>(0, to - window), 0, to);
       const TokenId token = text[static_cast<std::size_t>(rng.below(text.size()))];
-      const Assistant::Step one = assistant->trace_step(token, last.hidden, by_deltas, to, nullptr);
-      const Assistant::Step other = assistant->trace_step(token, last.hidden, at_once, to, nullptr);
+      const Assistant::Step one = assistant->draft_step(token, last.hidden, by_deltas);
+      const Assistant::Step other = assistant->draft_step(token, last.hidden, at_once);
       ASSERT_TRUE(same_bits(one.logits, other.logits)) << "position " << to;
       ASSERT_TRUE(same_bits(one.state, other.state)) << "position " << to;
-      const std::vector<TokenId> drafts = assistant->draft(token, last.hidden, by_deltas, to, 5, {});
-      ASSERT_EQ(drafts, assistant->draft(token, last.hidden, at_once, to, 5, {})) << "position " << to;
+      const std::vector<TokenId> drafts = assistant->draft({token, last.hidden, by_deltas, 5});
+      ASSERT_EQ(drafts, assistant->draft({token, last.hidden, at_once, 5})) << "position " << to;
       ASSERT_EQ(drafts.size(), 5u);
       ASSERT_EQ(drafts.front(), one.token);
       // A stop token ends a draft, itself included; fewer steps give a prefix.
       const auto stop = std::find(drafts.begin(), drafts.end(), drafts[2]);
-      ASSERT_EQ(assistant->draft(token, last.hidden, at_once, to, 5, {&drafts[2], 1}),
+      ASSERT_EQ(assistant->draft({token, last.hidden, at_once, 5, {&drafts[2], 1}}),
                 std::vector<TokenId>(drafts.begin(), stop + 1));
-      ASSERT_EQ(assistant->draft(token, last.hidden, at_once, to, 2, {}),
+      ASSERT_EQ(assistant->draft({token, last.hidden, at_once, 2}),
                 std::vector<TokenId>(drafts.begin(), drafts.begin() + 2));
     }
     ASSERT_GT(cache.length(), window) << "the replica's ring did not wrap";

@@ -70,7 +70,7 @@ Language make_nano_language(std::int64_t vocab) {
   };
   Language language{.vocab = vocab, .target = {}, .drafter = {}};
   for (const TokenId word : words) {
-    restrict_to_words(assistant->trace_step(word, last.hidden, replica, fixed, nullptr).logits, &language.drafter);
+    restrict_to_words(assistant->draft_step(word, last.hidden, replica).logits, &language.drafter);
     restrict_to_words(forward(*backbone, cache, {&word, 1}).back().logits, &language.target);
     cache.truncate(fixed);
   }

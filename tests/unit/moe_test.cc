@@ -75,7 +75,7 @@ TEST_P(MoeLayer, RouterTakesTheReferencesExpertsWithItsWeights) {
   for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8}) {
     SCOPED_TRACE(to_string(type));
     const Router router = Router::load(weights(type).under("router"), config_).value();
-    const std::vector<ExpertChoice> actual = router.choose(input.view(), workspace_, nullptr, "");
+    const std::vector<ExpertChoice> actual = router.choose(input.view(), workspace_);
     ASSERT_EQ(actual.size(), expected.size());
     for (std::size_t i = 0; i < actual.size(); ++i) {
       EXPECT_EQ(actual[i].row, expected[i].row);
@@ -115,10 +115,10 @@ TEST_P(MoeLayer, ARowIsTheSameAloneAndInTheBatch) {
     const Experts experts = Experts::load(weights(type).under("experts"), config_).value();
     const std::int64_t hidden = config_.hidden_size;
     Tensor batch(input.rows(), hidden), alone(1, hidden);
-    experts.forward(normed.view(), router.choose(input.view(), workspace_, nullptr, ""), batch.view(), workspace_);
+    experts.forward(normed.view(), router.choose(input.view(), workspace_), batch.view(), workspace_);
     for (std::int64_t r = 0; r < input.rows(); ++r) {
-      experts.forward(normed.view().rows(r, 1), router.choose(input.view().rows(r, 1), workspace_, nullptr, ""),
-                      alone.view(), workspace_);
+      experts.forward(normed.view().rows(r, 1), router.choose(input.view().rows(r, 1), workspace_), alone.view(),
+                      workspace_);
       ASSERT_TRUE(std::equal(alone.view()[0].data(), alone.view()[0].data() + hidden, batch.view()[r].data()))
           << to_string(type) << ", row " << r;
     }
