@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_fields.h"
 #include "common/logging/logging.h"
 #include "common/report/report.h"
 #include "common/tokenizer/chat.h"
@@ -198,7 +199,7 @@ void run(const RunFlags& flags) {
     if (request.sampling.rule == SamplingRule::kTypical) object["lossy"] = true;
     if (flags.no_verifier) object["unverified"] = true;
     if (flags.logprobs) object["logprobs"] = logprobs_json(side.tokenizer, generation);
-    std::printf("%s\n", object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    std::printf("%s\n", to_text(object).c_str());
     return;
   }
   if (!request.sampling.greedy()) std::printf("\n\nseed %llu", static_cast<unsigned long long>(request.sampling.seed));
