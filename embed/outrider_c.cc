@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <mutex>
 #include <string_view>
 
@@ -52,21 +53,29 @@ void say(outrider_error* error, std::string_view message) {
   error->message[length] = '\0';
 }
 
-/// Runs the body of an entry point.
-template <typename Function>
-outrider_status guarded(outrider_error* error, Function body) noexcept {
-  say(error, "");
-  const Result<void> result = no_throw(body);
-  if (result) return OUTRIDER_OK;
-  say(error, result.error().message);
-  return to_status(result.error().code);
-}
-
 Error invalid(std::string message) { return {Errc::kInvalidArgument, std::move(message)}; }
 
 Result<void> not_null(const char* name, const void* pointer) {
   if (pointer == nullptr) return invalid(fmt::format("{} is NULL", name));
   return {};
+}
+
+struct Argument {
+  const char* name;
+  const void* pointer;
+};
+
+/// Runs the body of an entry point, once none of the arguments that it needs is NULL.
+template <typename Function>
+outrider_status guarded(outrider_error* error, std::initializer_list<Argument> needed, Function body) noexcept {
+  say(error, "");
+  const Result<void> result = no_throw([&]() -> Result<void> {
+    for (const Argument& argument : needed) RETURN_IF_ERROR(not_null(argument.name, argument.pointer));
+    return body();
+  });
+  if (result) return OUTRIDER_OK;
+  say(error, result.error().message);
+  return to_status(result.error().code);
 }
 
 /// An array of the caller's. Its size is doubted before the first element is read.
@@ -200,8 +209,7 @@ const char* outrider_status_name(outrider_status status) {
 
 outrider_status pair_open_local(const char* target, const char* assistant, const char* dtype, int32_t threads,
                                 outrider_pair** pair, outrider_error* error) {
-  return guarded(error, [&]() -> Result<void> {
-    RETURN_IF_ERROR(not_null("pair", pair));
+  return guarded(error, {{"pair", pair}}, [&]() -> Result<void> {
     PairPaths paths;
     ASSIGN_OR_RETURN(paths.backbone, path_of("target", target));
     if (assistant != nullptr) {
@@ -218,9 +226,7 @@ outrider_status pair_open_local(const char* target, const char* assistant, const
 }
 
 outrider_status pair_open_remote(const char* address, const char* target, outrider_pair** pair, outrider_error* error) {
-  return guarded(error, [&]() -> Result<void> {
-    RETURN_IF_ERROR(not_null("pair", pair));
-    RETURN_IF_ERROR(not_null("address", address));
+  return guarded(error, {{"pair", pair}, {"address", address}}, [&]() -> Result<void> {
     ASSIGN_OR_RETURN(const std::string backbone, path_of("target", target));
     init_logging_once();
     ASSIGN_OR_RETURN(auto opened, Pair::open_remote(address, backbone));
@@ -235,9 +241,7 @@ void pair_close(outrider_pair* pair) { delete pair; }
 
 outrider_status outrider_encode_user_turn(const outrider_pair* pair, const char* text, size_t bytes, int32_t* tokens,
                                           size_t capacity, size_t* count, outrider_error* error) {
-  return guarded(error, [&]() -> Result<void> {
-    RETURN_IF_ERROR(not_null("pair", pair));
-    RETURN_IF_ERROR(not_null("count", count));
+  return guarded(error, {{"pair", pair}, {"count", count}}, [&]() -> Result<void> {
     ASSIGN_OR_RETURN(const auto turn, array("text", text, bytes, kTextBytesMax));
     const TextSide& side = pair->pair->text();
     ASSIGN_OR_RETURN(const std::vector<TokenId> ids,
@@ -248,9 +252,7 @@ outrider_status outrider_encode_user_turn(const outrider_pair* pair, const char*
 
 outrider_status outrider_decode_tokens(const outrider_pair* pair, const int32_t* tokens, size_t count, char* text,
                                        size_t capacity, size_t* bytes, outrider_error* error) {
-  return guarded(error, [&]() -> Result<void> {
-    RETURN_IF_ERROR(not_null("pair", pair));
-    RETURN_IF_ERROR(not_null("bytes", bytes));
+  return guarded(error, {{"pair", pair}, {"bytes", bytes}}, [&]() -> Result<void> {
     ASSIGN_OR_RETURN(const auto ids, token_array("tokens", tokens, count));
     const std::string decoded = pair->pair->text().tokenizer.decode(ids, /*skip_special=*/true);
     RETURN_IF_ERROR(copy_out("text", std::span(decoded.data(), decoded.size()), 1, text, capacity, bytes));
@@ -268,9 +270,7 @@ int outrider_is_stop_token(const outrider_pair* pair, int32_t token) {
 // ---- step by step ----
 
 outrider_status pair_session_open(outrider_pair* pair, outrider_session** session, outrider_error* error) {
-  return guarded(error, [&]() -> Result<void> {
-    RETURN_IF_ERROR(not_null("pair", pair));
-    RETURN_IF_ERROR(not_null("session", session));
+  return guarded(error, {{"pair", pair}, {"session", session}}, [&]() -> Result<void> {
     ASSIGN_OR_RETURN(auto opened, PairSession::open(pair->pair));
     *session = new outrider_session{std::move(opened)};
     return {};
@@ -281,8 +281,7 @@ void pair_session_close(outrider_session* session) { delete session; }
 
 outrider_status pair_prefill(outrider_session* session, const int32_t* tokens, size_t count, int32_t* first_token,
                              outrider_error* error) {
-  return guarded(error, [&]() -> Result<void> {
-    RETURN_IF_ERROR(not_null("session", session));
+  return guarded(error, {{"session", session}}, [&]() -> Result<void> {
     session->session->end_text();  // whatever is wrong with the rest
     RETURN_IF_ERROR(not_null("first_token", first_token));
     ASSIGN_OR_RETURN(const auto prompt, token_array("tokens", tokens, count));
@@ -292,9 +291,7 @@ outrider_status pair_prefill(outrider_session* session, const int32_t* tokens, s
 }
 
 outrider_status pair_decode_one(outrider_session* session, int32_t* next_token, outrider_error* error) {
-  return guarded(error, [&]() -> Result<void> {
-    RETURN_IF_ERROR(not_null("session", session));
-    RETURN_IF_ERROR(not_null("next_token", next_token));
+  return guarded(error, {{"session", session}, {"next_token", next_token}}, [&]() -> Result<void> {
     ASSIGN_OR_RETURN(*next_token, session->session->decode_one());
     return {};
   });
@@ -302,16 +299,14 @@ outrider_status pair_decode_one(outrider_session* session, int32_t* next_token, 
 
 outrider_status pair_draft_tokens(outrider_session* session, size_t count, int32_t* drafts, size_t* drafted,
                                   outrider_error* error) {
-  const outrider_status status = guarded(error, [&]() -> Result<void> {
-    RETURN_IF_ERROR(not_null("session", session));
-    RETURN_IF_ERROR(not_null("drafts", drafts));
-    RETURN_IF_ERROR(not_null("drafted", drafted));
-    if (count > OUTRIDER_DRAFT_LENGTH_MAX)
-      return invalid(fmt::format("{} drafts, wanted 1 to {}", count, OUTRIDER_DRAFT_LENGTH_MAX));
-    ASSIGN_OR_RETURN(const std::vector<TokenId> candidates,
-                     session->session->draft_tokens(static_cast<std::int32_t>(count)));
-    return copy_out("drafts", std::span(candidates), 0, drafts, count, drafted);
-  });
+  const outrider_status status =
+      guarded(error, {{"session", session}, {"drafts", drafts}, {"drafted", drafted}}, [&]() -> Result<void> {
+        if (count > OUTRIDER_DRAFT_LENGTH_MAX)
+          return invalid(fmt::format("{} drafts, wanted 1 to {}", count, OUTRIDER_DRAFT_LENGTH_MAX));
+        ASSIGN_OR_RETURN(const std::vector<TokenId> candidates,
+                         session->session->draft_tokens(static_cast<std::int32_t>(count)));
+        return copy_out("drafts", std::span(candidates), 0, drafts, count, drafted);
+      });
   if (status == OUTRIDER_OK && *drafted == 0)
     say(error, "no candidates: no drafter has joined, it was late, or the context ends here");
   return status;
@@ -319,17 +314,15 @@ outrider_status pair_draft_tokens(outrider_session* session, size_t count, int32
 
 outrider_status pair_verify_tokens(outrider_session* session, const int32_t* drafts, size_t count, size_t* accepted,
                                    int32_t* next_token, outrider_error* error) {
-  return guarded(error, [&]() -> Result<void> {
-    RETURN_IF_ERROR(not_null("session", session));
-    RETURN_IF_ERROR(not_null("accepted", accepted));
-    RETURN_IF_ERROR(not_null("next_token", next_token));
-    ASSIGN_OR_RETURN(const auto ids,
-                     array("drafts", drafts, count, static_cast<std::size_t>(OUTRIDER_DRAFT_LENGTH_MAX)));
-    ASSIGN_OR_RETURN(const PairSession::Verified verified, session->session->verify_tokens(ids));
-    *accepted = static_cast<std::size_t>(verified.accepted);
-    *next_token = verified.next_token;
-    return {};
-  });
+  return guarded(
+      error, {{"session", session}, {"accepted", accepted}, {"next_token", next_token}}, [&]() -> Result<void> {
+        ASSIGN_OR_RETURN(const auto ids,
+                         array("drafts", drafts, count, static_cast<std::size_t>(OUTRIDER_DRAFT_LENGTH_MAX)));
+        ASSIGN_OR_RETURN(const PairSession::Verified verified, session->session->verify_tokens(ids));
+        *accepted = static_cast<std::size_t>(verified.accepted);
+        *next_token = verified.next_token;
+        return {};
+      });
 }
 
 // ---- from prompt to end ----
@@ -337,8 +330,7 @@ outrider_status pair_verify_tokens(outrider_session* session, const int32_t* dra
 outrider_status pair_generate_speculative(outrider_pair* pair, const int32_t* prompt, size_t count,
                                           const outrider_generate_options* options, int32_t* tokens, size_t capacity,
                                           outrider_generation* generation, outrider_error* error) {
-  return guarded(error, [&]() -> Result<void> {
-    RETURN_IF_ERROR(not_null("pair", pair));
+  return guarded(error, {{"pair", pair}}, [&]() -> Result<void> {
     ASSIGN_OR_RETURN(const auto ids, token_array("prompt tokens", prompt, count));
     outrider_generate_options chosen = OUTRIDER_GENERATE_OPTIONS_INIT;
     if (options != nullptr) {

@@ -11,7 +11,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_fields.h"
 #include "common/base/time.h"
+#include "common/tokenizer/answer_reader.h"
 #include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/stop_matcher.h"
 #include "common/transport/client.h"
@@ -45,63 +47,6 @@ std::string bytes_of(const Tokenizer& tokenizer, TokenId token) {
   if (const auto byte = tokenizer.byte_value(token)) return std::string(1, static_cast<char>(*byte));
   return tokenizer.plain_text(token);
 }
-
-/// One choice's tokens as what they say, up to the first stop string.
-class AnswerReader {
- public:
-  AnswerReader(const Tokenizer& tokenizer, const CompletionRequest& request, std::span<const TokenId> prompt)
-      : stops_(StopMatcher::create(request.stop).value()), text_(tokenizer, /*skip_special=*/true) {
-    if (request.chat) chat_.emplace(tokenizer, prompt);
-  }
-
-  /// @return whether a stop string is complete: then the answer ends with this token.
-  template <typename OnEvent>
-  bool push(TokenId token, const OnEvent& on_event) {
-    if (chat_)
-      pass(chat_->push(token), on_event);
-    else
-      content(text_.push(token), on_event);
-    return stops_.stopped();
-  }
-  /// Ends the answer. @return its finish_reason.
-  template <typename OnEvent>
-  const char* finish(FinishReason reason, const OnEvent& on_event) {
-    const bool cut_off = reason == FinishReason::kLength;
-    ChatFinish finish = cut_off ? ChatFinish::kLength : ChatFinish::kStop;
-    if (chat_) {
-      std::vector<ChatEvent> rest;
-      finish = chat_->finish(cut_off, rest);
-      pass(rest, on_event);
-    } else {
-      content(text_.finish(), on_event);
-    }
-    if (const std::string rest = stops_.finish(); !rest.empty())
-      on_event(ChatEvent{ChatEvent::Kind::kContent, rest, {}});
-    if (stops_.stopped()) return "stop";
-    return finish == ChatFinish::kToolCalls ? "tool_calls" : finish == ChatFinish::kLength ? "length" : "stop";
-  }
-
- private:
-  template <typename OnEvent>
-  void content(const std::string& piece, const OnEvent& on_event) {
-    std::string text = stops_.push(piece);
-    if (!text.empty()) on_event(ChatEvent{ChatEvent::Kind::kContent, std::move(text), {}});
-  }
-  template <typename OnEvent>
-  void pass(const std::vector<ChatEvent>& events, const OnEvent& on_event) {
-    for (const ChatEvent& event : events) {
-      if (stops_.stopped()) return;
-      if (event.kind == ChatEvent::Kind::kContent)
-        content(event.text, on_event);
-      else
-        on_event(event);
-    }
-  }
-
-  StopMatcher stops_;
-  std::optional<ChatParser> chat_;
-  StreamingDetokenizer text_;
-};
 
 /// Most bytes of a reply that its client may leave unread: far more than an answer without log-probabilities has.
 constexpr std::size_t kUnreadBytesMax = 64u << 20;
@@ -261,7 +206,9 @@ class ApiServer::ChoiceReader {
         request_(work.request),
         index_(index),
         sink_(sink),
-        answer_(tokenizer, work.request, prompt),
+        answer_(tokenizer, StopMatcher::create(work.request.stop).value(),
+                work.request.chat ? std::optional(prompt) : std::nullopt,
+                [this](const ChatEvent& event) { sink_.event(index_, event); }),
         round_text_(tokenizer, /*skip_special=*/true) {}
 
   /// Of the tokens that come next.
@@ -275,14 +222,18 @@ class ApiServer::ChoiceReader {
       if (request_.sampling.logprobs)
         sink_.score(index_, score(token, so_far.logprobs[static_cast<std::size_t>(count_)]));
       ++count_;
-      if (answer_.push(token, [this](const ChatEvent& event) { sink_.event(index_, event); })) return true;
+      if (answer_.push(token)) return true;
     }
     return false;
   }
   /// @return its finish_reason; the sink is not told of the end yet.
   const char* finish(FinishReason reason) {
     begin();
-    return answer_.finish(reason, [this](const ChatEvent& event) { sink_.event(index_, event); });
+    switch (answer_.finish(reason == FinishReason::kLength)) {
+      case ChatFinish::kToolCalls: return "tool_calls";
+      case ChatFinish::kLength: return "length";
+      default: return "stop";
+    }
   }
   /// Tokens that belong to it.
   std::int64_t count() const { return count_; }

@@ -5,10 +5,12 @@
 #include <cmath>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_fields.h"
 #include "common/report/report.h"
 #include "common/tokenizer/stop_matcher.h"
 
@@ -42,116 +44,15 @@ int nesting(std::string_view json) {
   return deepest;
 }
 
-/// A value as a person would find it again: short.
-std::string shown(const Json& value) {
-  constexpr std::size_t kMax = 60;
-  if (value.is_structured()) return fmt::format("an {}", value.type_name());
-  std::string text = to_text(value);
-  if (text.size() > kMax) text = text.substr(0, kMax) + "...";
-  return text;
-}
-
-/// The fields of a JSON object. What is wrong first is kept in `error`, and nothing is read after it: the
-/// reader asks once, at the end. Null counts as absent.
-class Fields {
- public:
-  /// @param path  what comes before a field's name in errors, as in "messages[2]."
-  Fields(const Json& object, std::string path, std::optional<ApiError>& error)
-      : object_(object), path_(std::move(path)), error_(error) {
-    if (!object.is_object()) {
-      const std::string what = path_.empty() ? "the request" : path_.substr(0, path_.size() - 1);
-      error_ = error_.value_or(ApiError{.message = fmt::format("{} is {}, wanted an object", what, shown(object)),
-                                        .param = path_.empty() ? "" : what});
-    }
-  }
-
-  const Json* find(const std::string& name) const {
-    if (error_ || !object_.is_object()) return nullptr;
-    const auto at = object_.find(name);
-    return at == object_.end() || at->is_null() ? nullptr : &*at;
-  }
-  void fail(const std::string& name, const std::string& what) const {
-    if (!error_) error_ = ApiError{.message = fmt::format("{}{} {}", path_, name, what), .param = path_ + name};
-  }
-  void wrong(const std::string& name, const Json* seen, const std::string& wanted) const {
-    fail(name, seen == nullptr ? fmt::format("is missing, wanted {}", wanted)
-                               : fmt::format("is {}, wanted {}", shown(*seen), wanted));
-  }
-  std::string path_of(const std::string& name) const { return path_ + name; }
-
-  bool flag(const std::string& name, bool fallback) const {
-    const Json* value = find(name);
-    if (value == nullptr) return fallback;
-    if (!value->is_boolean()) wrong(name, value, "true or false");
-    return value->is_boolean() && value->get<bool>();
-  }
-  std::int64_t integer(const std::string& name, std::int64_t fallback, std::int64_t min, std::int64_t max) const {
-    const Json* value = find(name);
-    if (value == nullptr) return fallback;
-    const bool fits = value->is_number_integer() &&
-                      !(value->is_number_unsigned() && value->get<std::uint64_t>() > static_cast<std::uint64_t>(max)) &&
-                      value->get<std::int64_t>() >= min && value->get<std::int64_t>() <= max;
-    if (!fits) wrong(name, value, fmt::format("a whole number from {} to {}", min, max));
-    return fits ? value->get<std::int64_t>() : fallback;
-  }
-  float number(const std::string& name, float fallback, double min, double max) const {
-    const Json* value = find(name);
-    if (value == nullptr) return fallback;
-    const bool fits = value->is_number() && value->get<double>() >= min && value->get<double>() <= max;
-    if (!fits) wrong(name, value, fmt::format("a number from {} to {}", min, max));
-    return fits ? value->get<float>() : fallback;
-  }
-  /// @param wanted  of a text that must be there; empty: it need not.
-  std::string text(const std::string& name, const std::string& wanted = "") const {
-    const Json* value = find(name);
-    if (value == nullptr && wanted.empty()) return "";
-    if (value == nullptr || !value->is_string()) wrong(name, value, wanted.empty() ? "a string" : wanted);
-    return value != nullptr && value->is_string() ? value->get<std::string>() : "";
-  }
-  /// The items of an array, each with the path of its own fields. @return whether the field is there.
-  template <typename OnItem>
-  bool each(const std::string& name, const std::string& wanted, const OnItem& on_item) const {
-    const Json* value = find(name);
-    if (value == nullptr) return false;
-    if (!value->is_array()) wrong(name, value, wanted);
-    for (std::size_t i = 0; value->is_array() && i < value->size() && !error_; ++i)
-      on_item((*value)[i], fmt::format("{}{}[{}]", path_, name, i));
-    return true;
-  }
-  /// The fields of an object within, if it is there.
-  template <typename OnObject>
-  void within(const std::string& name, const OnObject& on_object) const {
-    const Json* value = find(name);
-    if (value == nullptr) return;
-    const Fields inner(*value, path_ + name + ".", error_);
-    if (!error_) on_object(inner);
-  }
-  std::optional<ApiError>& error() const { return error_; }
-
- private:
-  const Json& object_;
-  std::string path_;
-  std::optional<ApiError>& error_;
-};
-
-ApiResult<Json> parse_json(std::string_view body) {
-  if (nesting(body) > kJsonDepthMax)
-    return ApiError{.message = fmt::format("the request nests deeper than {} levels", kJsonDepthMax)};
-  Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return ApiError{.message = "the request is not valid JSON in UTF-8"};
-  return json;
-}
-
-/// Tokens of the vocabulary.
-std::vector<TokenId> token_ids(const Json& array, const std::string& param, const ApiDefaults& defaults,
-                               std::optional<ApiError>& error) {
+/// The tokens of the vocabulary in an array that stands under the key, or in the key's.
+std::vector<TokenId> token_ids(const JsonFields& fields, const char* key, const Json* array,
+                               const ApiDefaults& defaults) {
   std::vector<TokenId> ids;
-  ids.reserve(array.size());
-  for (const Json& id : array) {
+  if (array == nullptr || !array->is_array()) return fields.wrong(key, "an array of token ids"), ids;
+  ids.reserve(array->size());
+  for (const Json& id : *array) {
     if (!id.is_number_integer() || id < 0 || id >= defaults.vocab_size) {
-      error = error.value_or(ApiError{
-          .message = fmt::format("{} has {}, wanted token ids from 0 to {}", param, shown(id), defaults.vocab_size - 1),
-          .param = param});
+      fields.refuse(key, fmt::format("has {}, wanted token ids from 0 to {}", show(id), defaults.vocab_size - 1));
       return {};
     }
     ids.push_back(id.get<TokenId>());
@@ -159,37 +60,28 @@ std::vector<TokenId> token_ids(const Json& array, const std::string& param, cons
   return ids;
 }
 
-void read_model(const Fields& fields, const ApiDefaults& defaults) {
-  const std::string model = fields.text("model");
-  if (fields.error() || model.empty() || model == defaults.model) return;
-  fields.error() = ApiError{.status = 404,
-                            .message = fmt::format("there is no model '{}', only '{}'", model, defaults.model),
-                            .param = "model",
-                            .code = "model_not_found"};
-}
-
 /// What would change the answer, and we can not do.
-void refuse_unsupported(const Fields& fields) {
+void refuse_unsupported(const JsonFields& fields) {
   for (const char* name : {"functions", "function_call", "audio", "suffix", "structured_outputs", "guided_json",
                            "guided_regex", "guided_choice", "guided_grammar", "prompt_logprobs", "use_beam_search"}) {
     const Json* value = fields.find(name);
-    if (value != nullptr && *value != false && *value != "") fields.fail(name, "is not supported");
+    if (value != nullptr && *value != false && *value != "") fields.refuse(name, "is not supported");
   }
-  if (fields.integer("best_of", 1, 1, kIntMax) != 1) fields.fail("best_of", "is not supported");
-  if (fields.flag("echo", false)) fields.fail("echo", "is not supported");
-  if (!fields.flag("parallel_tool_calls", true)) fields.fail("parallel_tool_calls", "cannot be switched off");
-  fields.within("response_format", [](const Fields& format) {
-    if (format.text("type", "a string") != "text") format.fail("type", "is not supported but for 'text'");
-  });
+  if (fields.integer("best_of", 1, 1, kIntMax) != 1) fields.refuse("best_of", "is not supported");
+  if (fields.boolean("echo", false)) fields.refuse("echo", "is not supported");
+  if (!fields.boolean("parallel_tool_calls", true)) fields.refuse("parallel_tool_calls", "cannot be switched off");
+  const JsonFields format = fields.object("response_format");
+  if (fields.find("response_format") != nullptr && format.text("type") != "text")
+    format.refuse("type", "is not supported but for 'text'");
 }
 
 struct ReadOffered {
-  const Fields& fields;
+  const JsonFields& fields;
 
   template <typename T, typename Wire>
   void operator()(const char* name, T& value, Offered<Wire> offer, auto&&...) {
     if constexpr (std::is_floating_point_v<T>)
-      value = fields.number(name, value, offer.api_low, offer.api_high);
+      value = static_cast<T>(fields.number(name, value, offer.api_low, offer.api_high));
     else
       value = static_cast<T>(fields.integer(name, value, static_cast<std::int64_t>(offer.api_low),
                                             static_cast<std::int64_t>(offer.api_high)));
@@ -197,7 +89,7 @@ struct ReadOffered {
   void operator()(auto&&...) {}
 };
 
-void read_sampling(const Fields& fields, const ApiDefaults& defaults, CompletionRequest& request) {
+void read_sampling(const JsonFields& fields, const ApiDefaults& defaults, CompletionRequest& request) {
   SamplingParams& sampling = request.sampling = defaults.sampling;
   ReadOffered read{fields};
   SamplingParams::fields(read, sampling);
@@ -206,51 +98,46 @@ void read_sampling(const Fields& fields, const ApiDefaults& defaults, Completion
   request.has_seed = fields.find("seed") != nullptr;
   sampling.seed = static_cast<std::uint64_t>(
       fields.integer("seed", 0, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()));
-  fields.within("logit_bias", [&](const Fields&) {
-    const Json& entries = *fields.find("logit_bias");
-    if (entries.size() > kSamplingListMax)
-      return fields.fail("logit_bias",
+  const JsonFields logit_bias = fields.object("logit_bias");
+  const Json& entries = logit_bias.raw();
+  if (entries.size() > kSamplingListMax)
+    return fields.refuse("logit_bias",
                          fmt::format("has {} entries, wanted at most {}", entries.size(), kSamplingListMax));
-    for (const auto& [key, bias] : entries.items()) {
-      TokenId token = -1;
-      const auto parsed = std::from_chars(key.data(), key.data() + key.size(), token);
-      if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || token < 0 ||
-          token >= defaults.vocab_size) {
-        return fields.fail("logit_bias", fmt::format("has the token {}, wanted ids from 0 to {}", shown(key),
-                                                     defaults.vocab_size - 1));
-      }
-      if (!bias.is_number() || !(std::abs(bias.get<double>()) <= 100))
-        return fields.fail("logit_bias", fmt::format("of {} is {}, wanted -100 to 100", key, shown(bias)));
-      sampling.logit_bias.push_back({.token = token, .bias = bias.get<float>()});
-    }
-  });
+  for (const auto& [key, bias] : entries.items()) {
+    TokenId token = -1;
+    const auto parsed = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || token < 0 || token >= defaults.vocab_size)
+      return fields.refuse(
+          "logit_bias", fmt::format("has the token {}, wanted ids from 0 to {}", show(key), defaults.vocab_size - 1));
+    if (!bias.is_number() || !(std::abs(bias.get<double>()) <= 100))
+      return fields.refuse("logit_bias", fmt::format("of {} is {}, wanted -100 to 100", key, show(bias)));
+    sampling.logit_bias.push_back({.token = token, .bias = bias.get<float>()});
+  }
 }
 
-void read_length_and_stops(const Fields& fields, const ApiDefaults& defaults, CompletionRequest& request) {
+void read_length_and_stops(const JsonFields& fields, const ApiDefaults& defaults, CompletionRequest& request) {
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {
     if (fields.find(name) != nullptr) request.max_tokens = fields.integer(name, 1, 1, kIntMax);
   }
   if (request.max_tokens && request.sampling.min_tokens > *request.max_tokens) {
-    fields.fail("min_tokens",
-                fmt::format("is {}, wanted at most max_tokens, {}", request.sampling.min_tokens, *request.max_tokens));
+    fields.refuse("min_tokens", fmt::format("is {}, wanted at most max_tokens, {}", request.sampling.min_tokens,
+                                            *request.max_tokens));
   }
-  request.ignore_eos = fields.flag("ignore_eos", false);
-  if (const Json* ids = fields.find("stop_token_ids")) {
-    if (!ids->is_array()) return fields.wrong("stop_token_ids", ids, "an array of token ids");
-    request.stop_ids = token_ids(*ids, "stop_token_ids", defaults, fields.error());
-  }
+  request.ignore_eos = fields.boolean("ignore_eos", false);
+  if (const Json* ids = fields.find("stop_token_ids"))
+    request.stop_ids = token_ids(fields, "stop_token_ids", ids, defaults);
   const Json* stop = fields.find("stop");
   if (stop == nullptr) return;
   for (const Json& text : stop->is_array() ? *stop : Json::array({*stop})) {
     if (!text.is_string() || text.get_ref<const std::string&>().empty())
-      return fields.wrong("stop", &text, "a string that is not empty, or a list of them");
+      return fields.fail(Errc::kMalformed, "stop", text, "a string that is not empty, or a list of them");
     request.stop.push_back(text.get<std::string>());
   }
   if (const Result<StopMatcher> matcher = StopMatcher::create(request.stop); !matcher)
-    fields.fail("stop", "cannot be used: " + matcher.error().message);
+    fields.refuse("stop", "cannot be used: " + matcher.error().message);
 }
 
-void read_logprobs(const Fields& fields, CompletionRequest& request) {
+void read_logprobs(const JsonFields& fields, CompletionRequest& request) {
   std::optional<std::int32_t>& logprobs = request.sampling.logprobs;
   if (!request.chat) {
     if (fields.find("logprobs") != nullptr)
@@ -258,116 +145,107 @@ void read_logprobs(const Fields& fields, CompletionRequest& request) {
     return;
   }
   const auto top = static_cast<std::int32_t>(fields.integer("top_logprobs", 0, 0, kLogprobsMax));
-  if (fields.flag("logprobs", false))
+  if (fields.boolean("logprobs", false))
     logprobs = top;
   else if (top > 0)
-    fields.fail("top_logprobs", "is only for logprobs: true");
+    fields.refuse("top_logprobs", "is only for logprobs: true");
 }
 
-void read_common(const Fields& fields, const ApiDefaults& defaults, CompletionRequest& request) {
-  read_model(fields, defaults);
+void read_speculative(const JsonFields& speculative, const ApiDefaults& defaults, CompletionRequest& request) {
+  request.draft_length = defaults.draft_length;
+  const Json* length = speculative.find("draft_length");
+  if (length != nullptr && length->is_string()) {
+    const Result<DraftLength> named = parse_draft_length(length->get<std::string>());
+    if (named)
+      request.draft_length = *named;
+    else
+      speculative.wrong("draft_length",
+                        fmt::format("0 to {}, \"auto\", \"heuristic\", \"ucb1\" or \"thompson\"", kDraftLengthMax));
+  } else if (length != nullptr) {
+    request.draft_length = {DraftPolicy::kFixed,
+                            static_cast<int>(speculative.integer("draft_length", 0, 0, kDraftLengthMax))};
+  }
+  if (!speculative.boolean("enabled", true)) request.draft_length = {DraftPolicy::kFixed, 0};
+  request.report_rounds = speculative.boolean("report_rounds", false);
+  if (request.report_rounds && !request.stream) speculative.refuse("report_rounds", "is only for stream: true");
+}
+
+void read_common(const JsonFields& fields, const ApiDefaults& defaults, CompletionRequest& request) {
   refuse_unsupported(fields);
   read_sampling(fields, defaults, request);
   read_length_and_stops(fields, defaults, request);
   read_logprobs(fields, request);
   request.n = static_cast<std::int32_t>(fields.integer("n", 1, 1, kChoicesMax));
-  request.stream = fields.flag("stream", false);
-  fields.within("stream_options", [&](const Fields& options) {
-    request.include_usage = options.flag("include_usage", false);
-    if (!request.stream) fields.fail("stream_options", "is only for stream: true");
-  });
-  request.draft_length = defaults.draft_length;
-  fields.within("speculative", [&](const Fields& speculative) {
-    const Json* length = speculative.find("draft_length");
-    if (length != nullptr && length->is_string()) {
-      const Result<DraftLength> named = parse_draft_length(length->get<std::string>());
-      if (named)
-        request.draft_length = *named;
-      else
-        speculative.wrong("draft_length", length,
-                          fmt::format("0 to {}, \"auto\", \"heuristic\", \"ucb1\" or \"thompson\"", kDraftLengthMax));
-    } else if (length != nullptr) {
-      request.draft_length = {DraftPolicy::kFixed,
-                              static_cast<int>(speculative.integer("draft_length", 0, 0, kDraftLengthMax))};
-    }
-    if (!speculative.flag("enabled", true)) request.draft_length = {DraftPolicy::kFixed, 0};
-    request.report_rounds = speculative.flag("report_rounds", false);
-    if (request.report_rounds && !request.stream) speculative.fail("report_rounds", "is only for stream: true");
-  });
+  request.stream = fields.boolean("stream", false);
+  request.include_usage = fields.object("stream_options").boolean("include_usage", false);
+  if (fields.find("stream_options") != nullptr && !request.stream)
+    fields.refuse("stream_options", "is only for stream: true");
+  read_speculative(fields.object("speculative"), defaults, request);
 }
 
 /// A string, or an array of text parts.
-std::string read_content(const Fields& message, bool required) {
+std::string read_content(const JsonFields& message, bool required) {
   const Json* content = message.find("content");
   if (content != nullptr && content->is_string()) return content->get<std::string>();
   const std::string wanted = "a string or an array of text parts";
-  if (content == nullptr && !required) return "";
-  if (content == nullptr || !content->is_array()) return message.wrong("content", content, wanted), "";
+  if (content == nullptr && required) message.wrong("content", wanted);
   std::string text;
-  message.each("content", wanted, [&](const Json& item, const std::string& path) {
-    const Fields part(item, path + ".", message.error());
-    const std::string type = part.text("type", "the type of a part");
+  message.each("content", wanted, [&](const JsonFields& part) {
+    const std::string type = part.text("type", {}, "the type of a part");
     if (type == "text")
-      text += part.text("text", "a string");
+      text += part.text("text");
     else
-      part.fail("type", fmt::format("is {}, only text is supported", shown(Json(type))));
+      part.refuse("type", fmt::format("is {}, only text is supported", show(type)));
   });
   return text;
 }
 
-std::string read_name(const Fields& fields) {
+std::string read_name(const JsonFields& fields) {
   const std::string wanted = fmt::format("1 to {} letters, digits, '_', '-' and '.'", kToolNameMax);
-  const std::string name = fields.text("name", wanted);
+  const std::string name = fields.text("name", {}, wanted);
   const bool fits =
       !name.empty() && name.size() <= kToolNameMax &&
       name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") == name.npos;
-  if (!fits) fields.wrong("name", fields.find("name"), wanted);
+  if (!fits) fields.wrong("name", wanted);
   return name;
 }
 
-ToolCall read_tool_call(const Json& item, const std::string& path, std::optional<ApiError>& error) {
+ToolCall read_tool_call(const JsonFields& fields) {
   ToolCall call;
-  const Fields fields(item, path + ".", error);
-  call.id = fields.text("id");
-  if (fields.find("function") == nullptr) fields.wrong("function", nullptr, "an object with name and arguments");
-  fields.within("function", [&](const Fields& function) {
-    call.name = read_name(function);
-    const std::string arguments = function.text("arguments");
-    if (arguments.empty()) return;
-    if (nesting(arguments) <= kChatJsonDepthMax) call.arguments = Json::parse(arguments, nullptr, false);
-    if (!call.arguments.is_object())
-      function.wrong("arguments", function.find("arguments"),
-                     fmt::format("the text of a JSON object, at most {} levels deep", kChatJsonDepthMax));
-  });
+  call.id = fields.text("id", "");
+  if (fields.find("function") == nullptr) fields.wrong("function", "an object with name and arguments");
+  const JsonFields function = fields.object("function");
+  call.name = read_name(function);
+  const std::string arguments = function.text("arguments", "");
+  if (arguments.empty()) return call;
+  if (nesting(arguments) <= kChatJsonDepthMax) call.arguments = Json::parse(arguments, nullptr, false);
+  if (!call.arguments.is_object())
+    function.wrong("arguments", fmt::format("the text of a JSON object, at most {} levels deep", kChatJsonDepthMax));
   return call;
 }
 
-ChatMessage read_message(const Json& item, const std::string& path, std::optional<ApiError>& error) {
+ChatMessage read_message(const JsonFields& fields) {
   using Role = ChatMessage::Role;
+  static constexpr std::pair<std::string_view, Role> kRoles[] = {{"system", Role::kSystem},
+                                                                 {"developer", Role::kDeveloper},
+                                                                 {"user", Role::kUser},
+                                                                 {"assistant", Role::kAssistant},
+                                                                 {"tool", Role::kTool}};
   ChatMessage message;
-  const Fields fields(item, path + ".", error);
-  const std::string role = fields.text("role", "a role");
-  if (role == "system")
-    message.role = Role::kSystem;
-  else if (role == "developer")
-    message.role = Role::kDeveloper;
-  else if (role == "user")
-    message.role = Role::kUser;
-  else if (role == "assistant")
-    message.role = Role::kAssistant;
-  else if (role == "tool")
-    message.role = Role::kTool;
+  const std::string role = fields.text("role", {}, "a role");
+  const auto* const known = std::ranges::find(kRoles, role, &std::pair<std::string_view, Role>::first);
+  if (known != std::end(kRoles))
+    message.role = known->second;
   else
-    fields.wrong("role", fields.find("role"), "system, developer, user, assistant or tool");
+    fields.wrong("role", "system, developer, user, assistant or tool");
   if (message.role == Role::kAssistant) {
-    message.reasoning = fields.text("reasoning_content");
-    fields.each("tool_calls", "an array of calls", [&](const Json& call, const std::string& at) {
-      message.tool_calls.push_back(read_tool_call(call, at, error));
-    });
+    message.reasoning = fields.text("reasoning_content", "");
+    fields.each("tool_calls", "an array of calls",
+                [&](const JsonFields& call) { message.tool_calls.push_back(read_tool_call(call)); });
   }
   const std::string content = read_content(fields, message.role != Role::kAssistant || message.tool_calls.empty());
   if (message.role == Role::kTool) {
-    message.tool_call_id = fields.text("tool_call_id", "the id of the call that this answers");
+    message.tool_call_id = fields.text("tool_call_id", {}, "the id of the call that this answers");
     message.response = content;
   } else {
     message.content = content;
@@ -375,134 +253,121 @@ ChatMessage read_message(const Json& item, const std::string& path, std::optiona
   return message;
 }
 
-ToolDeclaration read_tool(const Json& item, const std::string& path, std::optional<ApiError>& error) {
+ToolDeclaration read_tool(const JsonFields& fields) {
   ToolDeclaration tool;
-  const Fields fields(item, path + ".", error);
-  if (fields.text("type", "\"function\"") != "function") fields.wrong("type", fields.find("type"), "\"function\"");
-  if (fields.find("function") == nullptr) fields.wrong("function", nullptr, "an object with name and parameters");
-  fields.within("function", [&](const Fields& function) {
-    tool.name = read_name(function);
-    tool.description = function.text("description");
-    const Json* parameters = function.find("parameters");
-    if (parameters == nullptr) return;
-    if (!parameters->is_object()) return function.wrong("parameters", parameters, "a JSON schema, an object");
-    for (const auto& [name, wanted] : {std::pair("type", Json::value_t::string),
-                                       {"properties", Json::value_t::object},
-                                       {"required", Json::value_t::array}}) {
-      const auto at = parameters->find(name);
-      if (at != parameters->end() && at->type() != wanted)
-        return function.fail("parameters",
-                             fmt::format("has {} as its {}, wanted {}", shown(*at), name, Json(wanted).type_name()));
-    }
-    tool.parameters = *parameters;
-  });
+  if (fields.text("type", {}, "\"function\"") != "function") fields.wrong("type", "\"function\"");
+  if (fields.find("function") == nullptr) fields.wrong("function", "an object with name and parameters");
+  const JsonFields function = fields.object("function");
+  tool.name = read_name(function);
+  tool.description = function.text("description", "");
+  const Json* parameters = function.find("parameters");
+  if (parameters == nullptr) return tool;
+  if (!parameters->is_object()) function.wrong("parameters", "a JSON schema, an object");
+  for (const auto& [name, wanted] : {std::pair("type", Json::value_t::string),
+                                     {"properties", Json::value_t::object},
+                                     {"required", Json::value_t::array}}) {
+    const auto at = parameters->find(name);
+    if (at != parameters->end() && at->type() != wanted)
+      function.refuse("parameters",
+                      fmt::format("has {} as its {}, wanted {}", show(*at), name, Json(wanted).type_name()));
+  }
+  tool.parameters = *parameters;
   return tool;
 }
 
-Conversation read_conversation(const Fields& fields) {
+Conversation read_conversation(const JsonFields& fields) {
   Conversation conversation;
-  std::optional<ApiError>& error = fields.error();
-  const bool there = fields.each("messages", "an array of messages", [&](const Json& item, const std::string& path) {
-    conversation.messages.push_back(read_message(item, path, error));
-  });
-  if (!there || conversation.messages.empty())
-    fields.wrong("messages", fields.find("messages"), "at least one message");
-  fields.each("tools", "an array of tools", [&](const Json& item, const std::string& path) {
-    conversation.tools.push_back(read_tool(item, path, error));
-  });
+  fields.each("messages", "an array of messages",
+              [&](const JsonFields& message) { conversation.messages.push_back(read_message(message)); });
+  if (conversation.messages.empty()) fields.wrong("messages", "at least one message");
+  fields.each("tools", "an array of tools",
+              [&](const JsonFields& tool) { conversation.tools.push_back(read_tool(tool)); });
   if (const Json* choice = fields.find("tool_choice")) {
     if (*choice == "none")
       conversation.tools.clear();
     else if (*choice == "required" || choice->is_object())
-      fields.fail("tool_choice", "can only be \"none\" or \"auto\": calls cannot be forced");
+      fields.refuse("tool_choice", "can only be \"none\" or \"auto\": calls cannot be forced");
     else if (*choice != "auto")
-      fields.wrong("tool_choice", choice, "\"none\" or \"auto\"");
+      fields.wrong("tool_choice", "\"none\" or \"auto\"");
   }
-  fields.within("chat_template_kwargs",
-                [&](const Fields& options) { conversation.thinking = options.flag("enable_thinking", false); });
+  conversation.thinking = fields.object("chat_template_kwargs").boolean("enable_thinking", false);
   return conversation;
 }
 
-/// A T as `read` fills it from the fields of a body, or the first thing that is wrong. `read` gets the fields, the T,
-/// and the error so far.
+/// A T as `read` fills it from the fields of a body, or the first thing that is wrong. Every body may name the model.
 template <typename T, typename Read>
-ApiResult<T> parse_body(std::string_view body, Read read) {
-  const ApiResult<Json> json = parse_json(body);
-  if (const auto* error = std::get_if<ApiError>(&json)) return *error;
-  std::optional<ApiError> error;
+ApiResult<T> parse_body(std::string_view body, const ApiDefaults& defaults, Read read) {
+  if (nesting(body) > kJsonDepthMax)
+    return ApiError{.message = fmt::format("the request nests deeper than {} levels", kJsonDepthMax)};
+  const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return ApiError{.message = "the request is not valid JSON in UTF-8"};
+  if (!json.is_object()) return ApiError{.message = fmt::format("the request is {}, wanted an object", show(json))};
+  FirstError wrong{.file = ""};
+  const JsonFields fields(json, "", wrong);
+  if (const std::string model = fields.text("model", defaults.model); !model.empty() && model != defaults.model)
+    wrong.set(Errc::kNotFound, fmt::format("there is no model '{}', only '{}'", model, defaults.model), "model");
   T value;
-  read(Fields(std::get<Json>(json), "", error), value, error);
-  if (error) return *error;
-  return value;
+  read(fields, value);
+  if (!wrong.error) return value;
+  const bool no_model = wrong.error->code == Errc::kNotFound;
+  return ApiError{.status = no_model ? 404 : 400,
+                  .message = wrong.error->message,
+                  .param = wrong.key,
+                  .code = no_model ? "model_not_found" : ""};
 }
 
 }  // namespace
 
 ApiResult<CompletionRequest> parse_chat_completion(std::string_view body, const ApiDefaults& defaults) {
-  return parse_body<CompletionRequest>(body,
-                                       [&](const Fields& fields, CompletionRequest& request, std::optional<ApiError>&) {
-                                         request.chat = true;
-                                         read_common(fields, defaults, request);
-                                         request.conversation = read_conversation(fields);
-                                       });
+  return parse_body<CompletionRequest>(body, defaults, [&](const JsonFields& fields, CompletionRequest& request) {
+    request.chat = true;
+    read_common(fields, defaults, request);
+    request.conversation = read_conversation(fields);
+  });
 }
 
 ApiResult<CompletionRequest> parse_completion(std::string_view body, const ApiDefaults& defaults) {
   constexpr std::int64_t kDefaultMaxTokens = 16;  // OpenAI's
-  return parse_body<CompletionRequest>(
-      body, [&](const Fields& fields, CompletionRequest& request, std::optional<ApiError>& error) {
-        read_common(fields, defaults, request);
-        if (!request.max_tokens) request.max_tokens = std::max(kDefaultMaxTokens, request.sampling.min_tokens);
-        const std::string wanted = "a string, an array of token ids, or an array of those";
-        const Json* prompt = fields.find("prompt");
-        const auto add_prompt = [&](const Json& one) {
-          if (one.is_string())
-            request.prompts.emplace_back(one.get<std::string>());
-          else if (one.is_array() && !one.empty())
-            request.prompts.emplace_back(token_ids(one, "prompt", defaults, error));
-          else
-            fields.wrong("prompt", &one, wanted);
-        };
-        if (prompt == nullptr || (prompt->is_array() && prompt->empty())) {
-          fields.wrong("prompt", prompt, wanted);
-        } else if (prompt->is_array() && !prompt->front().is_number()) {
-          if (static_cast<std::int64_t>(prompt->size()) * request.n > kChoicesMax)
-            fields.fail("prompt", fmt::format("has {} prompts for {} choices each, wanted at most {} in all",
-                                              prompt->size(), request.n, kChoicesMax));
-          for (const Json& one : *prompt) {
-            if (error) break;
-            add_prompt(one);
-          }
-        } else {
-          add_prompt(*prompt);
-        }
-      });
+  constexpr const char* kWanted = "a string, an array of token ids, or an array of those";
+  return parse_body<CompletionRequest>(body, defaults, [&](const JsonFields& fields, CompletionRequest& request) {
+    read_common(fields, defaults, request);
+    if (!request.max_tokens) request.max_tokens = std::max(kDefaultMaxTokens, request.sampling.min_tokens);
+    const Json* prompt = fields.find("prompt");
+    const auto add_prompt = [&](const Json& one) {
+      if (one.is_string())
+        request.prompts.emplace_back(one.get<std::string>());
+      else if (one.is_array() && !one.empty())
+        request.prompts.emplace_back(token_ids(fields, "prompt", &one, defaults));
+      else
+        fields.fail(Errc::kMalformed, "prompt", one, kWanted);
+    };
+    if (prompt == nullptr) return fields.wrong("prompt", kWanted);
+    if (!prompt->is_array() || prompt->empty() || prompt->front().is_number()) return add_prompt(*prompt);
+    if (static_cast<std::int64_t>(prompt->size()) * request.n > kChoicesMax)
+      return fields.refuse("prompt", fmt::format("has {} prompts for {} choices each, wanted at most {} in all",
+                                                 prompt->size(), request.n, kChoicesMax));
+    for (const Json& one : *prompt) add_prompt(one);
+  });
 }
 
 ApiResult<TokenizeRequest> parse_tokenize(std::string_view body, const ApiDefaults& defaults) {
-  return parse_body<TokenizeRequest>(body,
-                                     [&](const Fields& fields, TokenizeRequest& request, std::optional<ApiError>&) {
-                                       read_model(fields, defaults);
-                                       request.add_special_tokens = fields.flag("add_special_tokens", true);
-                                       request.token_strings = fields.flag("return_token_strs", false);
-                                       if (fields.find("messages") != nullptr) {
-                                         request.text = read_conversation(fields);
-                                         if (!fields.flag("add_generation_prompt", true))
-                                           fields.fail("add_generation_prompt", "cannot be switched off");
-                                       } else {
-                                         request.text = fields.text("prompt", "a string, or messages instead");
-                                       }
-                                     });
+  return parse_body<TokenizeRequest>(body, defaults, [&](const JsonFields& fields, TokenizeRequest& request) {
+    request.add_special_tokens = fields.boolean("add_special_tokens", true);
+    request.token_strings = fields.boolean("return_token_strs", false);
+    if (fields.find("messages") == nullptr) {
+      request.text = fields.text("prompt", {}, "a string, or messages instead");
+      return;
+    }
+    request.text = read_conversation(fields);
+    if (!fields.boolean("add_generation_prompt", true))
+      fields.refuse("add_generation_prompt", "cannot be switched off");
+  });
 }
 
 ApiResult<std::vector<TokenId>> parse_detokenize(std::string_view body, const ApiDefaults& defaults) {
-  return parse_body<std::vector<TokenId>>(
-      body, [&](const Fields& fields, std::vector<TokenId>& ids, std::optional<ApiError>& error) {
-        read_model(fields, defaults);
-        const Json* tokens = fields.find("tokens");
-        if (tokens == nullptr || !tokens->is_array()) fields.wrong("tokens", tokens, "an array of token ids");
-        if (!error) ids = token_ids(*tokens, "tokens", defaults, error);
-      });
+  return parse_body<std::vector<TokenId>>(body, defaults, [&](const JsonFields& fields, std::vector<TokenId>& ids) {
+    ids = token_ids(fields, "tokens", fields.find("tokens"), defaults);
+  });
 }
 
 // ---- replies ----
@@ -510,15 +375,6 @@ ApiResult<std::vector<TokenId>> parse_detokenize(std::string_view body, const Ap
 namespace {
 
 Json or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
-
-Json error_json(const ApiError& error) {
-  const char* type = "invalid_request_error";
-  if (error.status == 429) type = "rate_limit_error";
-  if (error.status >= 500) type = "server_error";
-  return {
-      {"error",
-       {{"message", error.message}, {"type", type}, {"param", or_null(error.param)}, {"code", or_null(error.code)}}}};
-}
 
 std::string call_id(const ReplyHead& head, std::size_t index, std::size_t call) {
   return fmt::format("call_{}_{}_{}", head.id, index, call);
@@ -591,7 +447,8 @@ Json reply_json(const ReplyHead& head, const char* object, Json choices) {
           {"choices", std::move(choices)}};
 }
 
-std::string event_text(const Json& json) { return "data: " + to_text(json) + "\n\n"; }
+std::string event_text(const std::string& json) { return "data: " + json + "\n\n"; }
+std::string event_text(const Json& json) { return event_text(to_text(json)); }
 
 Json chunk_json(const ReplyHead& head, Json choices) {
   return reply_json(head, head.chat ? "chat.completion.chunk" : "text_completion", std::move(choices));
@@ -607,8 +464,6 @@ Json chunk_choice(const ReplyHead& head, std::size_t index, Json delta, const st
 }
 
 }  // namespace
-
-std::string error_body(const ApiError& error) { return to_text(error_json(error)); }
 
 std::string completion_body(const ReplyHead& head, const std::vector<Choice>& choices, const Usage& usage) {
   Json list = Json::array();
@@ -696,8 +551,6 @@ std::string round_chunk(const ReplyHead& head, std::size_t index, const Reported
   return event_text(chunk);
 }
 
-std::string error_chunk(const ApiError& error) { return event_text(error_json(error)); }
-
-std::string to_text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string error_chunk(const ApiError& error) { return event_text(error_body(error)); }
 
 }  // namespace outrider

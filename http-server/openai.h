@@ -7,8 +7,6 @@
 #include <variant>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "common/base/ids.h"
 #include "common/policy/policies.h"
 #include "common/protocol/messages.h"
@@ -129,8 +127,5 @@ struct ReportedRound {
 std::string round_chunk(const ReplyHead& head, std::size_t index, const ReportedRound& reported);
 std::string error_chunk(const ApiError& error);
 inline constexpr std::string_view kDoneChunk = "data: [DONE]\n\n";
-
-/// JSON as it goes out: what is not UTF-8 in it is replaced, never thrown.
-std::string to_text(const nlohmann::json& json);
 
 }  // namespace outrider

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "common/logging/logging.h"
+#include "common/tokenizer/answer_reader.h"
 #include "common/tokenizer/chat.h"
-#include "common/tokenizer/chat_parser.h"
 #include "common/transport/client.h"
 #include "launch/cluster.h"
 #include "launch/command_support.h"
@@ -140,15 +140,12 @@ class Chat {
 void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt, AnswerPrinter& printer) {
   conversation_.messages.emplace_back().content = question;
   const std::vector<TokenId> prompt = or_throw(render_chat(text_.tokenizer, text_.chat_format, conversation_));
-  ChatParser parser(text_.tokenizer, prompt);
   ChatMessage answer;
   answer.role = ChatMessage::Role::kAssistant;
-  const auto take = [&](const std::vector<ChatEvent>& events) {
-    for (const ChatEvent& event : events) {
-      append(event, answer);
-      printer.print(event);
-    }
-  };
+  AnswerReader reader(text_.tokenizer, or_throw(StopMatcher::create({})), prompt, [&](const ChatEvent& event) {
+    append(event, answer);
+    printer.print(event);
+  });
   const Generate request{.prompt = prompt,
                          .max_tokens = flags_.max_tokens,
                          .draft_length = draft_length_.length,
@@ -160,7 +157,7 @@ void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt
   const Result<Generation> generation = client.generate(
       request,
       [&](std::span<const TokenId> tokens) {
-        for (const TokenId token : tokens) take(parser.push(token));
+        for (const TokenId token : tokens) reader.push(token);
       },
       [&] { return interrupt.requested(); });
   interrupt.clear();
@@ -171,9 +168,7 @@ void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt
     std::fprintf(stderr, "outrider: %s\n", generation.error().message.c_str());
     return;
   }
-  std::vector<ChatEvent> rest;
-  parser.finish(generation->reason == FinishReason::kLength, rest);
-  take(rest);
+  reader.finish(generation->reason == FinishReason::kLength);
   printer.finish();
   if (generation->cancelled) std::fprintf(stderr, "(stopped)\n");
   answer.tool_calls.clear();  // nobody here to answer them

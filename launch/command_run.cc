@@ -9,10 +9,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_fields.h"
 #include "common/logging/logging.h"
 #include "common/report/report.h"
+#include "common/tokenizer/answer_reader.h"
 #include "common/tokenizer/chat.h"
-#include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/stop_matcher.h"
 #include "common/transport/client.h"
 #include "launch/cluster.h"
@@ -102,34 +103,6 @@ nlohmann::json logprobs_json(const Tokenizer& tokenizer, const Generation& gener
   return array;
 }
 
-/// An answer's tokens as text, up to the first stop string.
-class AnswerText {
- public:
-  AnswerText(const Tokenizer& tokenizer, const StopMatcher& stops)
-      : detokenizer_(tokenizer, /*skip_special=*/true), stops_(stops) {}
-
-  /// @return how many tokens the answer has had when a stop string is complete; none: it goes on.
-  std::optional<std::int64_t> push(std::span<const TokenId> tokens,
-                                   const std::function<void(const std::string&)>& emit) {
-    for (const TokenId token : tokens) {
-      ++count_;
-      emit(stops_.push(detokenizer_.push(token)));
-      if (stops_.stopped()) return count_;
-    }
-    return std::nullopt;
-  }
-  /// What was held back.
-  std::string finish() {
-    const std::string text = stops_.push(detokenizer_.finish());
-    return text + stops_.finish();
-  }
-
- private:
-  StreamingDetokenizer detokenizer_;
-  StopMatcher stops_;
-  std::int64_t count_ = 0;
-};
-
 void run(const RunFlags& flags) {
   init_logging("outrider", "warn");
   const StopMatcher stops = or_throw(StopMatcher::create(flags.stops));
@@ -154,13 +127,17 @@ void run(const RunFlags& flags) {
   Client& client = cluster.client;
 
   Interrupt interrupt;
-  const auto answer = [&](const Generate& wanted, AnswerText text,
-                          const std::function<void(const std::string&)>& emit) {
+  const auto answer = [&](const Generate& wanted, const std::function<void(const ChatEvent&)>& emit) {
+    AnswerReader reader(side.tokenizer, stops, /*chat_prompt=*/{}, emit);
+    std::int64_t count = 0;
     const auto on_tokens = [&](std::span<const TokenId> tokens) {
-      if (const auto keep = text.push(tokens, emit)) client.end_answer(*keep);
+      for (const TokenId token : tokens) {
+        ++count;
+        if (reader.push(token)) return client.end_answer(count);
+      }
     };
     Generation generation = or_throw(client.generate(wanted, on_tokens, [&] { return interrupt.requested(); }));
-    emit(text.finish());
+    reader.finish(/*length_reached=*/false);
     if (!generation.cancelled) return generation;
     if (!flags.report.json) std::printf("\n");
     throw CLI::RuntimeError(128 + SIGINT);
@@ -170,16 +147,15 @@ void run(const RunFlags& flags) {
     Generate plain_request = request;
     plain_request.draft_length = 0;
     plain_request.policy = DraftPolicy::kFixed;
-    plain = answer(plain_request, AnswerText(side.tokenizer, stops), [](const std::string&) {});
+    plain = answer(plain_request, [](const ChatEvent&) {});
   }
   std::string text;
-  const auto emit = [&](const std::string& piece) {
-    text += piece;
+  const Generation generation = answer(request, [&](const ChatEvent& piece) {
+    text += piece.text;
     if (flags.report.json) return;
-    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    std::fwrite(piece.text.data(), 1, piece.text.size(), stdout);
     std::fflush(stdout);
-  };
-  const Generation generation = answer(request, AnswerText(side.tokenizer, stops), emit);
+  });
   if (plain && request.sampling.rule == SamplingRule::kMatch && plain->tokens != generation.tokens) {
     throw std::runtime_error(
         "--compare: speculative and plain decoding gave different tokens; this is a bug of Outrider's, please report "
@@ -198,7 +174,7 @@ void run(const RunFlags& flags) {
     if (request.sampling.rule == SamplingRule::kTypical) object["lossy"] = true;
     if (flags.no_verifier) object["unverified"] = true;
     if (flags.logprobs) object["logprobs"] = logprobs_json(side.tokenizer, generation);
-    std::printf("%s\n", object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    std::printf("%s\n", to_text(object).c_str());
     return;
   }
   if (!request.sampling.greedy()) std::printf("\n\nseed %llu", static_cast<unsigned long long>(request.sampling.seed));

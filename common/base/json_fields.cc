@@ -9,6 +9,10 @@
 namespace outrider {
 using nlohmann::json;
 
+std::string to_text(const json& value, int indent) {
+  return value.dump(indent, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
+}
+
 std::string show(const json& value) {
   constexpr std::size_t kBytesMax = 80;
   if (value.is_structured()) return fmt::format("an {} of {}", value.type_name(), value.size());
@@ -34,8 +38,10 @@ Result<json> parse_json_object(std::string_view text, std::string_view file, std
                                              parsed.is_discarded() ? "not JSON" : "is " + show(parsed))};
 }
 
-void FirstError::set(Errc code, std::string_view problem) {
-  if (!error) error = Error{code, fmt::format("{}: {}", file, problem)};
+void FirstError::set(Errc code, std::string_view problem, std::string_view wrong_key) {
+  if (error) return;
+  error = Error{code, fmt::format("{}{}{}", file, file.empty() ? "" : ": ", problem)};
+  key = wrong_key;
 }
 
 const json* JsonFields::find(const char* key) const {
@@ -44,13 +50,18 @@ const json* JsonFields::find(const char* key) const {
 }
 
 void JsonFields::fail(Errc code, const char* key, const json& seen, std::string_view wanted) const {
-  first_error_.set(code, fmt::format("{}{} is {}, wanted {}", prefix_, key, show(seen), wanted));
+  refuse(key, fmt::format("is {}, wanted {}", show(seen), wanted), code);
+}
+
+void JsonFields::refuse(const char* key, std::string_view problem, Errc code) const {
+  const std::string path = prefix_ + key;
+  first_error_.set(code, fmt::format("{} {}", path, problem), path);
 }
 
 void JsonFields::wrong(const char* key, std::string_view wanted) const {
   const json* const seen = find(key);
   if (seen != nullptr) return fail(Errc::kMalformed, key, *seen, wanted);
-  first_error_.set(Errc::kMalformed, fmt::format("{}{} is missing, wanted {}", prefix_, key, wanted));
+  refuse(key, fmt::format("is missing, wanted {}", wanted), Errc::kMalformed);
 }
 
 std::int64_t JsonFields::integer(const char* key, std::optional<std::int64_t> fallback, std::int64_t low,
@@ -82,11 +93,11 @@ bool JsonFields::boolean(const char* key, std::optional<bool> fallback) const {
   return fallback.value_or(false);
 }
 
-std::string JsonFields::text(const char* key) const {
+std::string JsonFields::text(const char* key, std::optional<std::string> fallback, std::string_view wanted) const {
   const json* const value = find(key);
   if (value != nullptr && value->is_string()) return value->get<std::string>();
-  wrong(key, "a string");
-  return {};
+  if (value != nullptr || !fallback) wrong(key, wanted);
+  return fallback.value_or("");
 }
 
 std::string JsonFields::choice(const char* key, std::optional<std::string> fallback,
@@ -121,6 +132,21 @@ const json& JsonFields::array(const char* key) const {
   if (value != nullptr && value->is_array()) return *value;
   wrong(key, "an array");
   return kEmpty;
+}
+
+void JsonFields::each(const char* key, std::string_view wanted,
+                      const std::function<void(const JsonFields&)>& read) const {
+  const json* const value = find(key);
+  if (value == nullptr) return;
+  if (!value->is_array()) wrong(key, wanted);
+  for (std::size_t i = 0; i < value->size() && !first_error_.error; ++i) {
+    const std::string path = fmt::format("{}{}[{}]", prefix_, key, i);
+    const json& item = (*value)[i];
+    if (item.is_object())
+      read({item, path + ".", first_error_});
+    else
+      first_error_.set(Errc::kMalformed, fmt::format("{} is {}, wanted an object", path, show(item)), path);
+  }
 }
 
 }  // namespace outrider

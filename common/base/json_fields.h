@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -14,6 +15,10 @@
 
 namespace outrider {
 
+/// JSON as it goes out: what is not UTF-8 in it is replaced, never thrown.
+/// @param indent  -1: all on one line
+std::string to_text(const nlohmann::json& value, int indent = -1);
+
 /// A value for a message: one line, cut short. Nothing nested is printed, since a printer recurses.
 std::string show(const nlohmann::json& value);
 
@@ -24,13 +29,14 @@ const nlohmann::json& member(const nlohmann::json& object, const char* key);
 /// @return kMalformed unless the text is one JSON object, kOutOfRange if it is longer than `bytes_max`.
 Result<nlohmann::json> parse_json_object(std::string_view text, std::string_view file, std::size_t bytes_max = 1 << 20);
 
-/// The first thing that was wrong with a file. Reading goes on with defaults after it, so that the code
+/// The first thing that was wrong with a file or a request. Reading goes on with defaults after it, so that the code
 /// that reads need not branch on errors; nothing is used before the error has been looked at.
 struct FirstError {
-  std::string file;
+  std::string file;  ///< its name in messages; empty: they go without
   std::optional<Error> error = {};
+  std::string key = {};  ///< the one that was wrong, if it was one: "text_config.hidden_size"
 
-  void set(Errc code, std::string_view problem);
+  void set(Errc code, std::string_view problem, std::string_view wrong_key = "");
 };
 
 /// The keys of one JSON object. A null value counts as an absent key, as in Hugging Face's classes. A
@@ -52,7 +58,8 @@ class JsonFields {
                        std::int64_t high) const;
   double number(const char* key, std::optional<double> fallback, double low, double high) const;
   bool boolean(const char* key, std::optional<bool> fallback = {}) const;
-  std::string text(const char* key) const;
+  std::string text(const char* key, std::optional<std::string> fallback = {},
+                   std::string_view wanted = "a string") const;
   /// A string that is one of `allowed`; another one is kUnsupported.
   std::string choice(const char* key, std::optional<std::string> fallback,
                      std::initializer_list<const char*> allowed) const;
@@ -62,6 +69,8 @@ class JsonFields {
   JsonFields object(const char* key) const;
   /// The elements of an array.
   const nlohmann::json& array(const char* key) const;
+  /// Reads the objects of an array one by one, until one is wrong; none if the key is absent.
+  void each(const char* key, std::string_view wanted, const std::function<void(const JsonFields&)>& read) const;
 
   /// The object itself, for iteration.
   const nlohmann::json& raw() const { return object_; }
@@ -69,6 +78,8 @@ class JsonFields {
   void fail(Errc code, const char* key, const nlohmann::json& seen, std::string_view wanted) const;
   /// Says that the key is missing, or is not what was wanted.
   void wrong(const char* key, std::string_view wanted) const;
+  /// Says of the key that it "is only for stream: true", or what else `problem` has.
+  void refuse(const char* key, std::string_view problem, Errc code = Errc::kInvalidArgument) const;
 
  private:
   const nlohmann::json& object_;

@@ -262,7 +262,7 @@ Result<void> PackWriter::finish(const PackInfo& info) {
   const fs::path image = directory_.path() / kImage;
   if (std::fclose(std::exchange(image_, nullptr)) != 0) return io_error("write", image);
   RETURN_IF_ERROR(sync(image));
-  RETURN_IF_ERROR(add_file(kManifest, manifest.dump(1, ' ', false, json::error_handler_t::replace)));
+  RETURN_IF_ERROR(add_file(kManifest, to_text(manifest, 1)));
   return directory_.commit();
 }
 

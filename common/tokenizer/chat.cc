@@ -493,7 +493,7 @@ class ChatRenderer {
   /// What is no string has no place in a schema's names and descriptions; as JSON it stays readable.
   static std::string string_of(const Json& value) {
     if (const auto* text = value.get_ptr<const std::string*>()) return *text;
-    return value.is_null() ? "" : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return value.is_null() ? "" : to_text(value);
   }
 
   /// The first where a schema names several types.

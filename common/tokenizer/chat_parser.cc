@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "common/base/json_fields.h"
+
 namespace outrider {
 namespace {
 
@@ -30,7 +32,7 @@ std::string_view trim(std::string_view text) {
 
 /// `text` as the inside of a JSON string.
 std::string escaped(std::string_view text) {
-  const std::string quoted = Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string quoted = to_text(Json(text));
   return quoted.substr(1, quoted.size() - 2);
 }
 

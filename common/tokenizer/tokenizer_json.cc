@@ -328,7 +328,7 @@ std::string Tokenizer::to_json() const {
                        {"byte_fallback", byte_fallback},
                        {"vocab", std::move(vocab)},
                        {"merges", std::move(merges)}}}};
-  return root.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return to_text(root);
 }
 
 }  // namespace outrider
