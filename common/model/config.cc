@@ -242,7 +242,7 @@ TextConfig read_text(const JsonFields& text, const std::string& default_type, bo
 Result<ModelText> config_json(const ModelFiles& files) {
   ASSIGN_OR_RETURN(std::optional<ModelText> text, files.config_json());
   if (text) return *std::move(text);
-  return Error{Errc::kNotFound, fmt::format("{}: no such file", (files.path() / "config.json").string())};
+  return Error{Errc::kNotFound, fmt::format("{}: No such file", (files.path() / "config.json").string())};
 }
 
 }  // namespace
