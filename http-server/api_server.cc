@@ -484,7 +484,7 @@ HttpReply ApiServer::status_reply() const {
   Json workers = Json::array();
   for (const WorkerStatus& worker : status->workers) {
     const bool verifier = worker.role == Role::kVerifier;
-    workers.push_back({{"role", verifier ? "verifier" : "drafter"},
+    workers.push_back({{"role", to_string(worker.role)},
                        {"name", worker.name},
                        {"sessions", worker.sessions},
                        {"draining", worker.draining},

@@ -69,7 +69,7 @@ std::vector<MetricFamily> families_of(const Status& status) {
   double used = 0, all = 0;
   for (const WorkerStatus& worker : status.workers) {
     const std::vector<prometheus::ClientMetric::Label> labels = {
-        {"role", worker.role == Role::kVerifier ? "verifier" : "drafter"}, {"worker", worker.name}};
+        {"role", to_string(worker.role)}, {"worker", worker.name}};
     if (worker.rtt_ns > 0) add(rtt, seconds_of_ns(worker.rtt_ns), labels);
     add(sessions, worker.sessions, labels);
     add(draining, worker.draining ? 1 : 0, labels);

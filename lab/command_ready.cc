@@ -113,7 +113,7 @@ void ready(const ReadyFlags& flags) {
   std::vector<Row> link;
   for (const WorkerStatus& worker : or_throw(client.status()).workers) {
     const double rtt_ms = static_cast<double>(worker.rtt_ns) / 1e6;
-    link.push_back({{"role", worker.role == Role::kVerifier ? "verifier" : "drafter"},
+    link.push_back({{"role", to_string(worker.role)},
                     {"name", worker.name},
                     {"draining", worker.draining},
                     {"rtt_ms", worker.rtt_ns > 0 ? Json(rtt_ms) : Json()}});

@@ -115,7 +115,7 @@ PairFacts pair_facts(const TextConfig& config, const WeightSource& backbone) {
 std::string worker_name(Role role) {
   char host[HOST_NAME_MAX + 1] = {};
   gethostname(host, sizeof host);
-  return fmt::format("{}-{}-{}", role == Role::kVerifier ? "verifier" : "drafter", host, getpid());
+  return fmt::format("{}-{}-{}", to_string(role), host, getpid());
 }
 
 }  // namespace outrider

@@ -130,7 +130,7 @@ void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint
   send(from, {.body = Welcome{fleet_.join(from, hello, now).membership}});
   if (before != nullptr) return;
   const bool verifier = hello.role == Role::kVerifier;
-  notice(false, fmt::format("{} joined as {}", hello.name, verifier ? "verifier" : "drafter"));
+  notice(false, fmt::format("{} joined as {}", hello.name, to_string(hello.role)));
   if (!verifier) return;
 
   // Drafters may have come before the first verifier; it is the authority.
@@ -179,7 +179,7 @@ void CoordinatorCore::drop_worker(const PeerId& peer, const std::string& why, Ti
   const auto gone = fleet_.remove(peer);  // policies of its sessions refer to it until these have ended below
   if (gone.empty()) return;
   const Worker& worker = gone.mapped();
-  const std::string what = fmt::format("{} {} {}", worker.verifies() ? "verifier" : "drafter", worker.hello.name, why);
+  const std::string what = fmt::format("{} {} {}", to_string(worker.hello.role), worker.hello.name, why);
   if (!worker.suspect) {  // else it was warned of
     const bool goes_on = !worker.verifies() && !worker.draining;
     notice(!worker.draining, what + (goes_on ? "; going on without it" : ""));
