@@ -37,16 +37,19 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
   spdlog::info("event=loaded model={} dtype={} isa={} threads={}", options.assistant.string(),
                to_string(options.weight_type), to_string(active_isa()), options.threads);
 
+  ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, worker_name(Role::kDrafter)));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
   DrafterCore core(
       options.core,
-      {.role = Role::kDrafter, .name = worker_name(Role::kDrafter), .facts = pair_facts(backbone, *backbone_weights)});
+      {.role = Role::kDrafter, .name = std::move(name), .facts = pair_facts(backbone, *backbone_weights)});
   Pump pump(*endpoint);
   LoopClock clock;
+  Solitude solitude(options.worker);
   const std::stop_callback wake_on_stop(stop, [&] { endpoint->wake(); });
   while (!stop.stop_requested() && !core.membership().refusal() && !pump.version_mismatch()) {
     pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), clock.now()); });
     core.on_tick(clock.now());
+    RETURN_IF_ERROR(solitude.check(core.membership().joined(), clock.now()));
     const DrafterCore::Output output = core.take_output();
     pump.deliver(output);  // a heartbeat's answer does not wait for drafts, or the round trip would seem longer
     bool drafted = false;

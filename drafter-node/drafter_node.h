@@ -8,6 +8,7 @@
 #include "common/kernels/linear.h"
 #include "common/protocol/drafter_core.h"
 #include "common/transport/endpoint.h"
+#include "common/transport/worker.h"
 
 namespace outrider {
 
@@ -16,12 +17,14 @@ struct DrafterOptions {
   std::filesystem::path backbone = {};  ///< the target's checkpoint: config and embedding table only are read
   WeightType weight_type = WeightType::kBf16;
   std::string join = {};  ///< the coordinator's address
+  WorkerOptions worker = {};
   int threads = 1;        ///< of a forward pass; more pay for long texts only (docs/lab/amx.md, "Drafter")
   DrafterConfig core = {};
 };
 
 template <class Visitor>
 void declare_options(Visitor&& visit, DrafterOptions& options) {
+  declare_options(visit, options.worker);
   visit(OptionInfo{.name = "--threads",
                    .help = "Threads of the assistant's forward pass; 0: every core",
                    .min = 0,

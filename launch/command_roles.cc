@@ -1,37 +1,44 @@
-#include <csignal>
+#include <unistd.h>
+
 #include <cstdio>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <stop_token>
-#include <thread>
+#include <string>
+#include <vector>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "common/base/files.h"
 #include "common/logging/logging.h"
+#include "common/transport/reachable.h"
 #include "coordinator-node/coordinator_node.h"
 #include "drafter-node/drafter_node.h"
 #include "launch/command_support.h"
 #include "launch/commands.h"
+#include "launch/lifetime.h"
 #include "verifier-node/verifier_node.h"
 
 namespace outrider {
 namespace {
 
-/// Runs a role until it ends or SIGTERM or SIGINT asks it to.
-template <typename Role>
-void run_until_signal(Role role) {
-  // Blocked before any other thread exists, so that only the waiting thread takes them.
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaddset(&signals, signal);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  std::stop_source stop;
-  std::thread waiter([&] {
-    int signal = 0;
-    sigwait(&signals, &signal);
-    stop.request_stop();
-  });
-  const Result<void> result = no_throw([&] { return role(stop.get_token()); });
-  pthread_kill(waiter.native_handle(), SIGUSR1);
-  waiter.join();
-  or_throw(result);
+/// Runs a role as `lifetime` says. @return normally once it was told to end.
+void run_role(const Lifetime& lifetime, const std::function<Result<void>(std::stop_token)>& role) {
+  const Result<void> result = lifetime.run(role);
+  if (result || result.error().code != Errc::kUnavailable) return or_throw(result);
+  std::fprintf(stderr, "outrider: %s\n", result.error().message.c_str());
+  throw CLI::RuntimeError(kExitAgain);
+}
+
+/// One address a line. Whoever looks sees nothing or all of it.
+void write_addresses(const std::filesystem::path& file, const std::vector<std::string>& addresses) {
+  if (addresses.empty()) throw std::runtime_error("this host has no address but loopback that others could dial");
+  std::filesystem::path unfinished = file;
+  unfinished += fmt::format(".{}", getpid());
+  or_throw(write_text(unfinished, fmt::format("{}\n", fmt::join(addresses, "\n"))));
+  std::filesystem::rename(unfinished, file);
 }
 
 }  // namespace
@@ -40,15 +47,27 @@ void add_role_commands(CLI::App& app) {
   const auto every = [](const OptionInfo&) { return true; };
   {
     CLI::App* command = app.add_subcommand("coordinator", "Run the rounds: workers and clients connect here");
-    auto options = std::make_shared<CoordinatorOptions>();
-    command->add_option("--listen", options->listen, "Address; port * takes a free one")->capture_default_str();
-    add_node_options(*command, *options, every);
-    command->callback([options] {
+    struct Flags {
+      CoordinatorOptions options;
+      Lifetime lifetime;
+      std::filesystem::path address_file;
+    };
+    auto flags = std::make_shared<Flags>();
+    command->add_option("--listen", flags->options.listen, "Address; port * takes a free one")->capture_default_str();
+    command->add_option("--address-file", flags->address_file,
+                        "File that gets the addresses at which it can be dialled, one a line");
+    flags->lifetime.add_to(*command);
+    add_node_options(*command, flags->options, every);
+    command->callback([flags] {
       init_logging("coordinator", "info");
-      run_until_signal([&](std::stop_token stop) {
+      run_role(flags->lifetime, [&](std::stop_token stop) {
         TransportContext context;
-        return run_coordinator(context, *options, stop, [](const std::string& address) {
-          std::printf("%s\n", address.c_str());  // for scripts: where to join
+        return run_coordinator(context, flags->options, stop, [&](const std::string& address) {
+          const std::vector<std::string> addresses = reachable_addresses(address);
+          if (!flags->address_file.empty()) write_addresses(flags->address_file, addresses);
+          // For scripts: what --join takes.
+          std::printf("%s\n",
+                      addresses.empty() ? address.c_str() : fmt::format("{}", fmt::join(addresses, ",")).c_str());
           std::fflush(stdout);
         });
       });
@@ -60,14 +79,16 @@ void add_role_commands(CLI::App& app) {
     struct Flags {
       ModelFlags model;
       Options options;
+      Lifetime lifetime;
     };
     auto flags = std::make_shared<Flags>();
     flags->model.add_to(*command);
+    flags->lifetime.add_to(*command);
     command->add_option("--join", flags->options.join, "The coordinator's address, tcp://HOST:PORT")->required();
     add_node_options(*command, flags->options, every);
     command->callback([flags, run, name] {
       init_logging(name, "info");
-      run_until_signal([&](std::stop_token stop) {
+      run_role(flags->lifetime, [&](std::stop_token stop) {
         TransportContext context;
         const PairPaths pair = flags->model.pair();
         flags->options.weight_type = flags->model.weight_type(pair);

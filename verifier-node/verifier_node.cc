@@ -43,10 +43,12 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   spdlog::info("event=kv_memory limit_mib={} session_mib_at_full_context={}", config.capacity.kv_bytes_max >> 20,
                config.capacity.kv_cost.bytes(facts.context_max) >> 20);
 
+  ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, worker_name(Role::kVerifier)));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
-  VerifierCore core(config, {.role = Role::kVerifier, .name = worker_name(Role::kVerifier), .facts = std::move(facts)});
+  VerifierCore core(config, {.role = Role::kVerifier, .name = std::move(name), .facts = std::move(facts)});
   Pump pump(*endpoint);
   LoopClock clock;
+  Solitude solitude(options.worker);
   TimePoint pumped = now();
   const auto hand_over = [&] {
     VerifierCore::Output output = core.take_output();
@@ -74,6 +76,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
       }
       if (core.session_count() == 0 || !core.membership().joined() || now() > *drain_until) break;
     }
+    RETURN_IF_ERROR(solitude.check(core.membership().joined(), clock.now()));
     const std::vector<VerifyWork> batch = exchange();
     if (batch.empty()) {
       endpoint->wait(kTick);

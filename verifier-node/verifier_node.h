@@ -10,6 +10,7 @@
 #include "common/kernels/linear.h"
 #include "common/protocol/verifier_core.h"
 #include "common/transport/endpoint.h"
+#include "common/transport/worker.h"
 
 namespace outrider {
 
@@ -17,6 +18,7 @@ struct VerifierOptions {
   std::filesystem::path backbone = {};  ///< checkpoint directory
   WeightType weight_type = WeightType::kBf16;
   std::string join = {};        ///< the coordinator's address
+  WorkerOptions worker = {};
   int threads = 0;              ///< of the forward pass; 0: every core
   std::int64_t memory_mib = 0;  ///< for the K/V of all sessions; 0: three quarters of what is free after loading
   /// For measurements on random weights: the chance that at least 1, 2, ... drafts of a round are accepted, by a coin
@@ -27,6 +29,7 @@ struct VerifierOptions {
 
 template <class Visitor>
 void declare_options(Visitor&& visit, VerifierOptions& options) {
+  declare_options(visit, options.worker);
   visit(OptionInfo{.name = "--threads",
                    .help = "Threads of the backbone's forward pass; 0: every core",
                    .min = 0,

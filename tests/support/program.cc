@@ -81,6 +81,11 @@ void Program::write(const std::string& text) {
   EXPECT_EQ(::write(in_, text.data(), text.size()), static_cast<ssize_t>(text.size())) << std::strerror(errno);
 }
 
+void Program::end_input() {
+  close(in_);
+  in_ = -1;
+}
+
 std::optional<Program::End> Program::poll() {
   int status = 0;
   if (!end_ && waitpid(pid_, &status, WNOHANG) == pid_) {

@@ -41,6 +41,8 @@ class Program {
   void send(int signal);
   /// To its standard input, which must be kWritten.
   void write(const std::string& text);
+  /// Its standard input ends.
+  void end_input();
   /// How it ended, or nothing while it runs.
   std::optional<End> poll();
   bool running() { return !poll(); }

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "common/base/option.h"
+#include "common/base/result.h"
+#include "common/base/time.h"
+
+namespace outrider {
+
+/// What a worker of either role is told about its place among others.
+struct WorkerOptions {
+  std::string name = {};      ///< in the coordinator's books; empty: worker_name()
+  int alone_seconds_max = 0;  ///< without a coordinator for longer, it ends; 0: it waits for ever
+};
+
+template <class Visitor>
+void declare_options(Visitor&& visit, WorkerOptions& options) {
+  visit(OptionInfo{.name = "--name", .help = "What the coordinator calls this worker (default: ROLE-HOST-PID)"},
+        options.name);
+  visit(OptionInfo{.name = "--exit-when-alone",
+                   .help = "Seconds without a coordinator after which it ends, with status 75; 0: it waits for ever",
+                   .min = 0,
+                   .max = 1 << 20},
+        options.alone_seconds_max);
+}
+
+/// What a worker calls itself. @param otherwise  where the options do not say.
+/// @return kInvalidArgument for a name that no coordinator would take.
+Result<std::string> chosen_name(const WorkerOptions& options, std::string otherwise);
+
+/// How long a worker has been without a coordinator: one whose job was killed must not stay for ever.
+class Solitude {
+ public:
+  explicit Solitude(const WorkerOptions& options) : seconds_max_(options.alone_seconds_max) {}
+
+  /// @param joined  whether a coordinator has it in its books now.
+  /// @return kUnavailable, once that was not so for longer than the options allow.
+  Result<void> check(bool joined, TimePoint now);
+
+ private:
+  int seconds_max_;
+  std::optional<TimePoint> alone_since_;
+};
+
+}  // namespace outrider

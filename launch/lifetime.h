@@ -1,0 +1,29 @@
+#pragma once
+
+#include <functional>
+#include <stop_token>
+
+#include "common/base/result.h"
+
+namespace CLI {
+class App;
+}
+
+namespace outrider {
+
+/// Exit status of a role or a batch that would do well to be started again: nothing was wrong with it. (EX_TEMPFAIL)
+inline constexpr int kExitAgain = 75;
+
+/// What ends a program that runs until it is told to end.
+struct Lifetime {
+  bool with_stdin = false;  ///< the end of its standard input does: whoever started it is gone
+
+  void add_to(CLI::App& command);
+
+  /// Runs a role until it ends by itself or is told to: SIGTERM, SIGINT, and SIGUSR1 and SIGUSR2, which batch systems
+  /// send before a time limit. It may then finish what it has begun; a second signal ends the process at once with
+  /// status 143. Must be called before other threads exist, since it blocks these signals for them.
+  Result<void> run(const std::function<Result<void>(std::stop_token)>& role) const;
+};
+
+}  // namespace outrider
