@@ -41,12 +41,14 @@ void add_role_commands(CLI::App& app) {
   {
     CLI::App* command = app.add_subcommand("coordinator", "Run the rounds: workers and clients connect here");
     auto options = std::make_shared<CoordinatorOptions>();
+    auto security = std::make_shared<Security>();
     command->add_option("--listen", options->listen, "Address; port * takes a free one")->capture_default_str();
     add_node_options(*command, *options, every);
-    command->callback([options] {
+    add_security_options(*command, *security, /*listens=*/true);
+    command->callback([options, security] {
       init_logging("coordinator", "info");
       run_until_signal([&](std::stop_token stop) {
-        TransportContext context;
+        TransportContext context(*security);
         return run_coordinator(context, *options, stop, [](const std::string& address) {
           std::printf("%s\n", address.c_str());  // for scripts: where to join
           std::fflush(stdout);
@@ -60,15 +62,21 @@ void add_role_commands(CLI::App& app) {
     struct Flags {
       ModelFlags model;
       Options options;
+      Security security;
     };
     auto flags = std::make_shared<Flags>();
     flags->model.add_to(*command);
-    command->add_option("--join", flags->options.join, "The coordinator's address, tcp://HOST:PORT")->required();
+    command
+        ->add_option(
+            "--join", flags->options.join,
+            "The coordinator's address, tcp://HOST:PORT; of several with commas between, the first that answers")
+        ->required();
     add_node_options(*command, flags->options, every);
+    add_security_options(*command, flags->security, /*listens=*/false);
     command->callback([flags, run, name] {
       init_logging(name, "info");
       run_until_signal([&](std::stop_token stop) {
-        TransportContext context;
+        TransportContext context(flags->security);
         const PairPaths pair = flags->model.pair();
         flags->options.weight_type = flags->model.weight_type(pair);
         return run(context, flags->options, pair, stop);
