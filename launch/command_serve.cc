@@ -85,7 +85,7 @@ void serve(ServeFlags flags) {
   if (text.context_max == 0) throw std::runtime_error(fmt::format("{}: no config.json", pair.backbone.string()));
 
   Interrupt interrupt(/*also_sigterm=*/true);
-  TransportContext context;
+  TransportContext context(flags.cluster.security);
   std::unique_ptr<Cluster> cluster;
   // A request may want drafts where --draft-length does not.
   const bool drafts_by_default = draft_length.length > 0;

@@ -15,5 +15,6 @@ void add_serve_command(CLI::App& app);       ///< serve
 void add_chat_command(CLI::App& app);        ///< chat
 void add_completion_command(CLI::App& app);  ///< completion
 void add_pack_command(CLI::App& app);        ///< pack
+void add_keys_command(CLI::App& app);        ///< keys
 
 }  // namespace outrider
