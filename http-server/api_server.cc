@@ -22,10 +22,6 @@ namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
-/// Longest answer of a chat that does not say. Not the whole context, which vLLM takes: the verifier sets the memory
-/// of the longest possible answer aside, so that few such requests would fit at once.
-constexpr std::int64_t kMaxTokens = 8192;
-
 HttpReply json_reply(const Json& json) { return {.status = 200, .body = to_text(json)}; }
 
 HttpReply error_reply(const ApiError& error) {
@@ -348,6 +344,14 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
   return work;
 }
 
+std::optional<ApiError> ApiServer::check(const std::string& path, const std::string& body) {
+  HttpRequest http;
+  http.body = body;
+  const ApiResult<std::shared_ptr<Work>> prepared = prepare(http, path == "/v1/chat/completions");
+  const auto* error = std::get_if<ApiError>(&prepared);
+  return error == nullptr ? std::nullopt : std::optional(*error);
+}
+
 HttpReply ApiServer::complete(const HttpRequest& http, bool chat) {
   const TimePoint arrived = now();
   ApiResult<std::shared_ptr<Work>> prepared = prepare(http, chat);
@@ -392,7 +396,7 @@ Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) cons
   const CompletionRequest& request = work.request;
   const auto n = static_cast<std::size_t>(request.n);
   Generate generate{.prompt = work.prompts[index / n],
-                    .max_tokens = request.max_tokens.value_or(kMaxTokens),
+                    .max_tokens = request.max_tokens.value_or(kMaxChatTokens),
                     .draft_length = request.draft_length.length,
                     .stop_ids = request.stop_ids,
                     .wait_ms = kVerifierWaitMs,

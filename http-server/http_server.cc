@@ -194,6 +194,15 @@ bool is_huge_length(std::string_view unread) {
   return line.size() - line.find_last_not_of("0123456789") > 20;
 }
 
+/// Whether a path is one that a route is for.
+bool fits(std::string_view pattern, std::string_view path) {
+  constexpr std::string_view kAny = "{id}";
+  const std::size_t at = pattern.find(kAny);
+  if (at == pattern.npos || !path.starts_with(pattern.substr(0, at))) return pattern == path;
+  const std::size_t end = std::min(path.find('/', at), path.size());
+  return end > at && path.substr(end) == pattern.substr(at + kAny.size());
+}
+
 class Server final : public HttpServer {
  public:
   Server(HttpOptions options, std::vector<HttpRoute> routes)
@@ -347,7 +356,7 @@ class Server final : public HttpServer {
     const std::string wanted = method == "HEAD" ? "GET" : method;
     std::string allowed;
     for (const HttpRoute& candidate : routes_) {
-      if (candidate.path != path) continue;
+      if (!fits(candidate.path, path)) continue;
       if (candidate.method == wanted) route = &candidate;
       allowed += (allowed.empty() ? "" : ", ") + candidate.method;
     }
@@ -361,12 +370,12 @@ class Server final : public HttpServer {
                           .code = "invalid_api_key"},
                          "WWW-Authenticate", "Bearer");
     }
-    if (wanted == "GET") return std::nullopt;
+    if (wanted != "POST") return std::nullopt;
     // A browser asks its user's leave before a page sends this type to another host.
     std::string type = text(head[http::field::content_type]);
     type = type.substr(0, type.find_first_of("; \t"));
-    if (!beast::iequals(type, "application/json"))
-      return error_reply({415, fmt::format("Content-Type is '{}', wanted application/json", type)});
+    if (!route->takes.empty() && !beast::iequals(type, route->takes))
+      return error_reply({415, fmt::format("Content-Type is '{}', wanted {}", type, route->takes)});
     if (head.count(http::field::content_encoding) > 0)
       return error_reply({415, "compressed requests are not supported"});
     if (head.count(http::field::content_length) + head.count(http::field::transfer_encoding) == 0)

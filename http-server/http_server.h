@@ -38,10 +38,11 @@ struct HttpReply {
 
 /// One entry of the route table. Handlers run on many threads at once; what one throws is a 500.
 struct HttpRoute {
-  std::string method;  ///< GET (HEAD too) or POST, whose body must be JSON
-  std::string path;
+  std::string method;  ///< GET (HEAD too), DELETE or POST
+  std::string path;    ///< {id} stands for one part of it, as in /v1/files/{id}/content
   std::function<HttpReply(const HttpRequest&)> handler;
   bool needs_key = true;  ///< where the server has one
+  std::string takes = "application/json";  ///< the type of a POST's body; empty: any
 };
 
 struct HttpOptions {
