@@ -22,10 +22,6 @@ namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
-/// Longest answer of a chat that does not say. Not the whole context, which vLLM takes: the verifier sets the memory
-/// of the longest possible answer aside, so that few such requests would fit at once.
-constexpr std::int64_t kMaxTokens = 8192;
-
 /// Of each choice: its token here, in the message, and at a coordinator in this process.
 constexpr std::int64_t kBytesPerPromptToken = 16;
 /// A token or an alternative with its log-probability in an answer that is collected (docs/lab/server.md).
@@ -376,9 +372,18 @@ std::optional<ApiError> ApiServer::too_much(const HttpRequest& http, const Work&
     }
     const std::int64_t scores = request.sampling.logprobs && !request.stream ? *request.sampling.logprobs + 1 : 0;
     bytes += request.n * (std::ssize(prompt) * kBytesPerPromptToken +
-                          std::min(request.max_tokens.value_or(kMaxTokens), left) * scores * kBytesPerScore);
+                          std::min(request.max_tokens.value_or(kMaxChatTokens), left) * scores * kBytesPerScore);
   }
   return http.hold(bytes);
+}
+
+std::optional<ApiError> ApiServer::check(const std::string& path, const std::string& body) {
+  HttpRequest http;
+  http.body = body;
+  http.hold = [](std::int64_t) { return std::optional<ApiError>(); };
+  const ApiResult<std::shared_ptr<Work>> prepared = prepare(http, path == "/v1/chat/completions");
+  const auto* error = std::get_if<ApiError>(&prepared);
+  return error == nullptr ? std::nullopt : std::optional(*error);
 }
 
 HttpReply ApiServer::complete(const HttpRequest& http, bool chat) {
@@ -426,7 +431,7 @@ Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) cons
   const CompletionRequest& request = work.request;
   const auto n = static_cast<std::size_t>(request.n);
   Generate generate{.prompt = work.prompts[index / n],
-                    .max_tokens = request.max_tokens.value_or(kMaxTokens),
+                    .max_tokens = request.max_tokens.value_or(kMaxChatTokens),
                     .draft_length = request.draft_length.length,
                     .stop_ids = request.stop_ids,
                     .wait_ms = kVerifierWaitMs,

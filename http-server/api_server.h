@@ -56,6 +56,9 @@ class ApiServer {
 
   /// The route table; more may be appended before it is served.
   std::vector<HttpRoute> routes();
+  /// Why a request to /v1/chat/completions or /v1/completions would be refused before the coordinator is asked; none:
+  /// it would not.
+  std::optional<ApiError> check(const std::string& path, const std::string& body);
   /// What the coordinator says of itself and its workers; takes up to 3 s when it does not answer.
   Result<Status> status() const;
 

@@ -342,6 +342,15 @@ std::vector<std::string> names_of(const HttpOptions& options) {
   return names;
 }
 
+/// Whether a path is one that a route is for.
+bool fits(std::string_view pattern, std::string_view path) {
+  constexpr std::string_view kAny = "{id}";
+  const std::size_t at = pattern.find(kAny);
+  if (at == pattern.npos || !path.starts_with(pattern.substr(0, at))) return pattern == path;
+  const std::size_t end = std::min(path.find('/', at), path.size());
+  return end > at && path.substr(end) == pattern.substr(at + kAny.size());
+}
+
 class Server final : public HttpServer {
  public:
   Server(HttpOptions options, std::vector<HttpRoute> routes)
@@ -526,7 +535,7 @@ class Server final : public HttpServer {
       if (asked.key == nullptr) return no_key_reply(*asked.route);
       if (!asked.key->name().empty()) asked.client = "key " + asked.key->name();  // which no address looks like
     }
-    return asked.route->method == "GET" ? std::nullopt : refuse_body(head);
+    return asked.route->method == "POST" ? refuse_body(head, *asked.route) : std::nullopt;
   }
 
   /// Of a request under another server's name, or of another server's page.
@@ -557,7 +566,7 @@ class Server final : public HttpServer {
     const std::string wanted = method == "HEAD" ? "GET" : method;
     std::string allowed;
     for (const HttpRoute& candidate : routes_) {
-      if (candidate.path != path) continue;
+      if (!fits(candidate.path, path)) continue;
       if (candidate.method == wanted) route = &candidate;
       allowed += (allowed.empty() ? "" : ", ") + candidate.method;
     }
@@ -575,12 +584,12 @@ class Server final : public HttpServer {
                        route.access == Access::kKeyOrPassword ? "Basic realm=\"any name, and the API key\"" : "Bearer");
   }
 
-  static std::optional<HttpReply> refuse_body(const Head& head) {
+  static std::optional<HttpReply> refuse_body(const Head& head, const HttpRoute& route) {
     // A browser asks its user's leave before a page sends this type to another host.
     std::string type = text(head[http::field::content_type]);
     type = type.substr(0, type.find_first_of("; \t"));
-    if (!beast::iequals(type, "application/json"))
-      return error_reply({415, fmt::format("Content-Type is '{}', wanted application/json", type)});
+    if (!route.takes.empty() && !beast::iequals(type, route.takes))
+      return error_reply({415, fmt::format("Content-Type is '{}', wanted {}", type, route.takes)});
     if (head.count(http::field::content_encoding) > 0)
       return error_reply({415, "compressed requests are not supported"});
     if (head.count(http::field::content_length) + head.count(http::field::transfer_encoding) == 0)

@@ -52,10 +52,11 @@ enum class Access {
 
 /// One entry of the route table. Handlers run on many threads at once; what one throws is a 500.
 struct HttpRoute {
-  std::string method;  ///< GET (HEAD too) or POST, whose body must be JSON
-  std::string path;
+  std::string method;  ///< GET (HEAD too), DELETE or POST
+  std::string path;    ///< {id} stands for one part of it, as in /v1/files/{id}/content
   std::function<HttpReply(const HttpRequest&)> handler;
   Access access = Access::kKey;
+  std::string takes = "application/json";  ///< the type of a POST's body; empty: any
 };
 
 struct HttpOptions {

@@ -18,31 +18,8 @@ namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
-/// Arguments and schemas nest kChatJsonDepthMax deep, some levels below the body's own.
-constexpr int kJsonDepthMax = kChatJsonDepthMax + 8;
 constexpr std::int64_t kIntMax = std::numeric_limits<std::int32_t>::max();
 constexpr std::size_t kToolNameMax = 64;
-
-/// Levels of brackets in what may be JSON. Asked before a parser builds a tree of them, whose copies and
-/// texts are made by recursion.
-int nesting(std::string_view json) {
-  int depth = 0, deepest = 0;
-  bool quoted = false;
-  for (std::size_t i = 0; i < json.size(); ++i) {
-    const char c = json[i];
-    if (quoted) {
-      if (c == '\\') ++i;
-      if (c == '"') quoted = false;
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '{' || c == '[') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return deepest;
-}
 
 /// The tokens of the vocabulary in an array that stands under the key, or in the key's.
 std::vector<TokenId> token_ids(const JsonFields& fields, const char* key, const Json* array,
@@ -222,7 +199,7 @@ ToolCall read_tool_call(const JsonFields& fields) {
   call.name = read_name(function);
   const std::string arguments = function.text("arguments", "");
   if (arguments.empty()) return call;
-  if (nesting(arguments) <= kChatJsonDepthMax) call.arguments = Json::parse(arguments, nullptr, false);
+  if (json_nesting(arguments) <= kChatJsonDepthMax) call.arguments = Json::parse(arguments, nullptr, false);
   if (!call.arguments.is_object())
     function.wrong("arguments", fmt::format("the text of a JSON object, at most {} levels deep", kChatJsonDepthMax));
   return call;
@@ -301,7 +278,7 @@ Conversation read_conversation(const JsonFields& fields) {
 /// A T as `read` fills it from the fields of a body, or the first thing that is wrong. Every body may name the model.
 template <typename T, typename Read>
 ApiResult<T> parse_body(std::string_view body, const ApiDefaults& defaults, Read read) {
-  if (nesting(body) > kJsonDepthMax)
+  if (json_nesting(body) > kJsonDepthMax)
     return ApiError{.message = fmt::format("the request nests deeper than {} levels", kJsonDepthMax)};
   const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return ApiError{.message = "the request is not valid JSON in UTF-8"};
@@ -321,6 +298,25 @@ ApiResult<T> parse_body(std::string_view body, const ApiDefaults& defaults, Read
 }
 
 }  // namespace
+
+int json_nesting(std::string_view json) {
+  int depth = 0, deepest = 0;
+  bool quoted = false;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (quoted) {
+      if (c == '\\') ++i;
+      if (c == '"') quoted = false;
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '{' || c == '[') {
+      deepest = std::max(deepest, ++depth);
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  return deepest;
+}
 
 ApiResult<CompletionRequest> parse_chat_completion(std::string_view body, const ApiDefaults& defaults) {
   return parse_body<CompletionRequest>(body, defaults, [&](const JsonFields& fields, CompletionRequest& request) {

@@ -23,6 +23,16 @@ namespace outrider {
 template <typename T>
 using ApiResult = std::variant<T, ApiError>;
 
+/// Levels of brackets in what may be JSON. Asked before a parser builds a tree of them, whose copies and
+/// texts are made by recursion.
+int json_nesting(std::string_view json);
+/// Of a request. Arguments and schemas nest kChatJsonDepthMax deep, some levels below the body's own.
+inline constexpr int kJsonDepthMax = kChatJsonDepthMax + 8;
+
+/// Longest answer of a chat that does not say. Not the whole context, which vLLM takes: the verifier sets the memory
+/// of the longest possible answer aside, so that few such requests would fit at once.
+inline constexpr std::int64_t kMaxChatTokens = 8192;
+
 /// What the server answers with where a request does not say.
 struct ApiDefaults {
   std::string model;  ///< the one model that there is

@@ -1,5 +1,3 @@
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -10,12 +8,14 @@
 
 #include <fmt/format.h>
 
+#include "batch/batch_api.h"
 #include "common/logging/logging.h"
 #include "http-server/api_keys.h"
 #include "http-server/api_server.h"
 #include "http-server/http_server.h"
 #include "http-server/live_page.h"
 #include "http-server/server_metrics.h"
+#include "launch/answered_by.h"
 #include "launch/cluster.h"
 #include "launch/command_support.h"
 #include "launch/commands.h"
@@ -35,14 +35,9 @@ struct ServeFlags {
   std::string api_key;
   std::filesystem::path api_keys, tls_certificate, tls_key;
   DraftLengthFlag draft_length;
+  std::filesystem::path data_dir;      ///< empty: no files, no batches
+  std::uint64_t data_mib_max = 10240;  ///< of files in it
 };
-
-/// What clients call it, where nobody says: the directory of the pair, or of the backbone.
-std::string name_of(const std::filesystem::path& backbone) {
-  const std::filesystem::path path = std::filesystem::weakly_canonical(backbone);
-  if (path.filename() == "backbone") return path.parent_path().filename().string();
-  return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
-}
 
 /// The drafter of a cluster of ours: one that cannot even join ends the program if it was asked for, one that ends
 /// later costs speed only.
@@ -67,15 +62,6 @@ class DrafterWatch {
  private:
   bool must_join_, ended_ = false;
 };
-
-/// A request has up to four file handles, and there may be one for each of the server's connections; many shells and
-/// systemd allow 1,024 to a program that does not ask for more.
-void raise_file_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = std::max(limit.rlim_cur, std::min<rlim_t>(limit.rlim_max, 4096));
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 /// Null: everybody may ask.
 std::shared_ptr<ApiKeys> keys_of(const ServeFlags& flags) {
@@ -104,13 +90,23 @@ void serve(ServeFlags flags) {
       flags.cluster.options(flags.model, pair, drafts_by_default || flags.model.has_assistant(pair));
   if (flags.cluster.connect.empty()) cluster = or_throw(start_cluster(context, cluster_options));
   ServerMetrics metrics;
+  const std::string name = flags.name.empty() ? served_name(pair.backbone) : flags.name;
   ApiServer api(context, std::move(text),
                 {.coordinator = cluster ? cluster->address() : flags.cluster.connect,
                  .version = OUTRIDER_VERSION,
-                 .model = flags.name.empty() ? name_of(pair.backbone) : flags.name,
+                 .model = name,
                  .draft_length = draft_length,
                  .on_finished = [&](const FinishedRequest& request) { metrics.record(request); }});
   std::vector<HttpRoute> routes = api.routes();
+  std::unique_ptr<BatchApi> batches;
+  if (!flags.data_dir.empty()) {
+    batches = or_throw(BatchApi::open({.dir = flags.data_dir,
+                                       .bytes_max = flags.data_mib_max << 20,
+                                       .made_by = answered_by(flags.model, pair, name, /*here=*/cluster != nullptr),
+                                       .model = name,
+                                       .answer = answer_by(routes)}));
+    for (HttpRoute& route : batches->routes()) routes.push_back(std::move(route));
+  }
   routes.push_back({"GET", "/metrics", [&](const HttpRequest&) { return metrics.reply(api.status()); }});
   routes.push_back(live_page());
   flags.http.on_response = [&](int status) { metrics.record_response(status); };
@@ -169,6 +165,12 @@ void add_serve_command(CLI::App& app) {
   command->add_option("--max-request-bytes", flags->http.request_bytes_max, "Longest request")
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
+  auto* data_dir =
+      command->add_option("--data-dir", flags->data_dir, "Keep files and batches here: /v1/files, /v1/batches");
+  command->add_option("--data-mib", flags->data_mib_max, "Most MiB of files there")
+      ->check(CLI::Range(1, 1 << 30))
+      ->capture_default_str()
+      ->needs(data_dir);
   flags->draft_length.add_to(*command);
   flags->cluster.add_to(*command);
   CoordinatorOptions& coordinator = flags->cluster.cluster.coordinator;

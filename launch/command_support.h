@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -88,6 +90,22 @@ struct ModelFlags {
     return WeightType::kBf16;
   }
 };
+
+/// What clients call a model, where nobody says: the directory of the pair, or of the backbone.
+inline std::string served_name(const std::filesystem::path& backbone) {
+  const std::filesystem::path path = std::filesystem::weakly_canonical(backbone);
+  if (path.filename() == "backbone") return path.parent_path().filename().string();
+  return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
+}
+
+/// A request has up to four file handles, and there may be one for each of a server's connections; many shells and
+/// systemd allow 1,024 to a program that does not ask for more.
+inline void raise_file_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = std::max(limit.rlim_cur, std::min<rlim_t>(limit.rlim_max, 4096));
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 /// Where a command's report goes.
 struct ReportFlags {

@@ -52,6 +52,7 @@ int main(int argc, char** argv) {
   outrider::add_run_command(app);
   outrider::add_chat_command(app);
   outrider::add_serve_command(app);
+  outrider::add_batch_command(app);
   outrider::add_role_commands(app);
   outrider::add_keys_command(app);
   outrider::add_bench_command(app);

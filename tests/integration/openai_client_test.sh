@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# usage: openai_client_test.sh VENV OUTRIDER
-# Runs openai_client_test.py with the official client in VENV, which is made if need be. Exit 77: there is no client.
+# usage: openai_client_test.sh VENV OUTRIDER [TEST.py]
+# Runs TEST.py (openai_client_test.py) with the official client in VENV, which is made if need be. Exit 77: there is no client.
 set -uo pipefail
-venv=$1 outrider=$2
+venv=$1 outrider=$2 test=${3:-openai_client_test.py}
 skip() {
   printf 'SKIPPED: the official OpenAI client was NOT tested: %s\n' "$1"
   exit 77
@@ -13,4 +13,4 @@ if [[ ! -e $venv/ready ]]; then
   timeout 240 "$venv/bin/pip" install --quiet 'openai>=1.40' >"$venv.log" 2>&1 || skip "pip install openai: $(tail -n 1 "$venv.log")"
   touch "$venv/ready"
 fi
-exec "$venv/bin/python" "$(dirname "${BASH_SOURCE[0]}")/openai_client_test.py" "$outrider"
+exec "$venv/bin/python" "$(dirname "${BASH_SOURCE[0]}")/$test" "$outrider"

@@ -1,0 +1,469 @@
+#include "batch/batch_api.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "batch/hash.h"
+#include "common/base/files.h"
+#include "common/base/json_fields.h"
+#include "http-server/openai.h"
+
+namespace outrider {
+namespace {
+using Json = nlohmann::json;
+
+constexpr std::int64_t kDay = 24 * 3600;
+constexpr std::int64_t kAgeMax = 30 * kDay;
+constexpr const char *kFiles = "files", *kBatches = "batches";
+/// Whose it is; not told to anybody.
+constexpr const char* kOwner = "outrider_owner";
+
+std::int64_t unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string random_id(const char* begin) {
+  std::random_device random;
+  return fmt::format("{}{:08x}{:08x}{:08x}{:08x}", begin, random(), random(), random(), random());
+}
+
+std::string owner_of(const HttpRequest& http) { return http.client.starts_with("key ") ? http.client : ""; }
+
+HttpReply json_reply(Json json) {
+  json.erase(kOwner);
+  return {.status = 200, .body = to_text(json)};
+}
+HttpReply error_reply(const ApiError& error) { return {.status = error.status, .body = error_body(error)}; }
+HttpReply not_there(const HttpRequest& http) {
+  return error_reply({.status = 404, .message = fmt::format("there is no {}", http.path)});
+}
+HttpReply disk_reply(const Error& error) { return error_reply({500, error.message}); }
+
+bool is_over(const Json& batch) {
+  const std::string status = batch.value("status", "");
+  return status == "completed" || status == "failed" || status == "cancelled" || status == "expired";
+}
+
+/// The quoted value of `key` in a Content-Disposition.
+std::string form_value(std::string_view header, const std::string& key) {
+  const std::size_t at = header.find("; " + key + "=\"");
+  if (at == header.npos) return "";
+  const std::string_view value = header.substr(at + key.size() + 4);
+  return std::string(value.substr(0, value.find('"')));
+}
+
+Json file_json(const std::string& id, const std::string& name, std::uint64_t bytes, const char* purpose,
+               const std::string& owner) {
+  return {{"id", id},         {"object", "file"},   {"bytes", bytes},        {"created_at", unix_seconds()},
+          {"filename", name}, {"purpose", purpose}, {"status", "processed"}, {"expires_at", unix_seconds() + kAgeMax},
+          {kOwner, owner}};
+}
+
+Json batch_json(const std::string& input, const std::string& endpoint, const std::string& model, const Json& metadata,
+                const std::string& owner) {
+  Json json = {{"id", random_id("batch_")},
+               {"object", "batch"},
+               {"endpoint", endpoint},
+               {"model", model},
+               {"errors", nullptr},
+               {"input_file_id", input},
+               {"completion_window", "24h"},
+               {"status", "validating"},
+               {"created_at", unix_seconds()},
+               {"expires_at", unix_seconds() + kDay},
+               {"request_counts", {{"total", 0}, {"completed", 0}, {"failed", 0}}},
+               {"metadata", metadata},
+               {kOwner, owner}};
+  for (const char* later : {"output_file_id", "error_file_id", "in_progress_at", "finalizing_at", "completed_at",
+                            "failed_at", "expired_at", "cancelling_at", "cancelled_at", "usage"})
+    json[later] = nullptr;
+  return json;
+}
+
+}  // namespace
+
+std::optional<std::vector<FormPart>> parse_form(std::string_view body) {
+  const std::string_view boundary = body.substr(0, body.find("\r\n"));
+  if (!boundary.starts_with("--") || boundary.size() < 3 || boundary.size() == body.size()) return std::nullopt;
+  const std::string between = "\r\n" + std::string(boundary);
+  std::vector<FormPart> parts;
+  std::string_view rest = body.substr(boundary.size());
+  while (rest.starts_with("\r\n")) {
+    rest.remove_prefix(2);
+    const std::size_t head_end = rest.find("\r\n\r\n");
+    if (head_end == rest.npos) return std::nullopt;
+    const std::string_view head = rest.substr(0, head_end);
+    rest.remove_prefix(head_end + 4);
+    const std::size_t end = rest.find(between);
+    if (end == rest.npos) return std::nullopt;
+    parts.push_back({form_value(head, "name"), form_value(head, "filename"), rest.substr(0, end)});
+    rest.remove_prefix(end + between.size());
+  }
+  return rest.starts_with("--") ? std::optional(std::move(parts)) : std::nullopt;
+}
+
+// ---- what is kept ----
+
+Result<std::unique_ptr<BatchApi>> BatchApi::open(BatchApiOptions options) {
+  std::error_code failed;
+  for (const char* kind : {kFiles, kBatches}) {
+    std::filesystem::create_directories(options.dir / kind, failed);
+    if (failed)
+      return Error{Errc::kIo, fmt::format("{}: cannot create: {}", (options.dir / kind).string(), failed.message())};
+  }
+  ASSIGN_OR_RETURN(DurableFile lock, DurableFile::open(options.dir / "lock", O_RDWR | O_CREAT));
+  RETURN_IF_ERROR(lock.lock());
+  std::unique_ptr<BatchApi> api(new BatchApi(std::move(options), std::move(lock)));
+  RETURN_IF_ERROR(api->load(kFiles, api->files_));
+  RETURN_IF_ERROR(api->load(kBatches, api->batches_));
+  api->forget_old();
+  api->thread_ = std::jthread([raw = api.get()] { raw->run_batches(); });
+  return api;
+}
+
+BatchApi::~BatchApi() {
+  const std::lock_guard lock(mutex_);
+  ends_ = true;
+  changed_.notify_all();
+}
+
+std::filesystem::path BatchApi::path(const char* kind, const std::string& id, const char* ending) const {
+  return options_.dir / kind / (id + ending);
+}
+
+Result<void> BatchApi::load(const char* kind, Table& table) const {
+  std::error_code failed;
+  for (const auto& entry : std::filesystem::directory_iterator(options_.dir / kind, failed)) {
+    if (entry.path().extension() != ".json") continue;
+    ASSIGN_OR_RETURN(const std::string text, read_text(entry.path()));
+    ASSIGN_OR_RETURN(Json object, parse_json_object(text, entry.path().string()));
+    if (!member(object, "id").is_string() || member(object, "id") != entry.path().stem().string())
+      return Error{Errc::kMalformed, fmt::format("{}: not made by outrider serve", entry.path().string())};
+    table[object["id"]] = std::move(object);
+  }
+  return failed ? Result<void>(Error{Errc::kIo, fmt::format("{}: cannot read: {}", kind, failed.message())})
+                : Result<void>();
+}
+
+Result<void> BatchApi::save(const char* kind, const Json& object) const {
+  return replace_file(path(kind, object["id"], ".json"),
+                      [&](const AppendBytes& append) { return append(to_text(object) + "\n"); });
+}
+
+void BatchApi::forget_file(Table::iterator file) {
+  std::error_code ignored;
+  for (const char* ending : {".json", ".jsonl"}) std::filesystem::remove(path(kFiles, file->first, ending), ignored);
+  files_.erase(file);
+}
+
+void BatchApi::forget_old() {
+  const std::int64_t oldest = unix_seconds() - kAgeMax;
+  const auto old = [&](const Json& object) { return object.value("created_at", std::int64_t{0}) < oldest; };
+  std::error_code ignored;
+  for (auto it = batches_.begin(); it != batches_.end();) {
+    const auto batch = it++;
+    if (!is_over(batch->second) || !old(batch->second)) continue;
+    std::filesystem::remove(path(kBatches, batch->first, ".json"), ignored);
+    batches_.erase(batch);
+  }
+  for (auto it = files_.begin(); it != files_.end();) {
+    const auto file = it++;
+    const bool wanted = std::ranges::any_of(batches_, [&](const auto& batch) {
+      return !is_over(batch.second) && batch.second["input_file_id"] == file->first;
+    });
+    if (!wanted && old(file->second)) forget_file(file);
+  }
+}
+
+// ---- HTTP ----
+
+std::vector<HttpRoute> BatchApi::routes() {
+  const auto locked = [this](auto handle) {
+    return [this, handle](const HttpRequest& http) {
+      const std::lock_guard lock(mutex_);
+      return (this->*handle)(http);
+    };
+  };
+  const auto one = [this](Table& table) {
+    return [this, &table](const HttpRequest& http) {
+      const std::lock_guard lock(mutex_);
+      const Json* const found = find(table, http);
+      return found == nullptr ? not_there(http) : json_reply(*found);
+    };
+  };
+  const auto all = [this](Table& table) {
+    return [this, &table](const HttpRequest& http) {
+      const std::lock_guard lock(mutex_);
+      return list(table, http);
+    };
+  };
+  std::vector<HttpRoute> routes = {{"POST", "/v1/files", locked(&BatchApi::add_file)},
+                                   {"GET", "/v1/files", all(files_)},
+                                   {"GET", "/v1/files/{id}", one(files_)},
+                                   {"DELETE", "/v1/files/{id}", locked(&BatchApi::delete_file)},
+                                   {"GET", "/v1/files/{id}/content", locked(&BatchApi::file_content)},
+                                   {"POST", "/v1/batches", locked(&BatchApi::add_batch)},
+                                   {"GET", "/v1/batches", all(batches_)},
+                                   {"GET", "/v1/batches/{id}", one(batches_)},
+                                   {"POST", "/v1/batches/{id}/cancel", locked(&BatchApi::cancel_batch)}};
+  routes.front().takes = "multipart/form-data";
+  routes.back().takes = "";
+  return routes;
+}
+
+HttpReply BatchApi::list(const Table& table, const HttpRequest& http) const {
+  std::vector<Json> data;
+  for (const auto& [id, object] : table) {
+    if (object.value(kOwner, "") != owner_of(http)) continue;
+    data.push_back(object);
+    data.back().erase(kOwner);
+  }
+  std::ranges::stable_sort(data, std::greater<>(),
+                           [](const Json& one) { return one.value("created_at", std::int64_t{0}); });
+  Json reply = {{"object", "list"}, {"has_more", false}, {"first_id", nullptr}, {"last_id", nullptr}};
+  if (!data.empty()) {
+    reply["first_id"] = data.front()["id"];
+    reply["last_id"] = data.back()["id"];
+  }
+  reply["data"] = std::move(data);
+  return json_reply(std::move(reply));
+}
+
+BatchApi::Json* BatchApi::find(Table& table, const HttpRequest& http) {
+  const std::size_t begin = http.path.find('/', 4) + 1;  // behind /v1/files/
+  const auto found = table.find(http.path.substr(begin, http.path.find('/', begin) - begin));
+  const bool theirs = found != table.end() && found->second.value(kOwner, "") == owner_of(http);
+  return theirs ? &found->second : nullptr;
+}
+
+HttpReply BatchApi::add_file(const HttpRequest& http) {
+  const auto form = parse_form(http.body);
+  if (!form) return error_reply({400, "the request is not a form (multipart/form-data)"});
+  const auto part = [&](const char* name) {
+    const auto at = std::ranges::find(*form, name, &FormPart::name);
+    return at == form->end() ? nullptr : &*at;
+  };
+  const FormPart* const file = part("file");
+  if (file == nullptr) return error_reply({.status = 400, .message = "the form has no file", .param = "file"});
+  if (part("purpose") == nullptr || part("purpose")->content != "batch")
+    return error_reply({.status = 400, .message = "purpose is not 'batch'", .param = "purpose"});
+  forget_old();
+  std::uint64_t bytes = file->content.size();
+  for (const auto& [id, other] : files_) bytes += other.value("bytes", std::uint64_t{0});
+  if (bytes > options_.bytes_max) {
+    return error_reply(
+        {413, fmt::format("with this file there would be {} bytes of files, this server keeps {}: delete some", bytes,
+                          options_.bytes_max)});
+  }
+  Json object = file_json(random_id("file-"), file->filename, file->content.size(), "batch", owner_of(http));
+  const auto written = replace_file(path(kFiles, object["id"], ".jsonl"),
+                                    [&](const AppendBytes& append) { return append(file->content); });
+  if (!written) return disk_reply(written.error());
+  if (const auto saved = save(kFiles, object); !saved) return disk_reply(saved.error());
+  return json_reply(files_[object["id"]] = object);
+}
+
+HttpReply BatchApi::delete_file(const HttpRequest& http) {
+  const Json* const found = find(files_, http);
+  if (found == nullptr) return not_there(http);
+  const std::string id = (*found)["id"];
+  for (const auto& [name, batch] : batches_) {
+    if (!is_over(batch) && batch["input_file_id"] == id)
+      return error_reply({409, fmt::format("{} is the input of {}, which is not over", id, name)});
+  }
+  forget_file(files_.find(id));
+  return json_reply({{"id", id}, {"object", "file"}, {"deleted", true}});
+}
+
+HttpReply BatchApi::file_content(const HttpRequest& http) {
+  constexpr std::size_t kPieceBytes = 1u << 20;
+  const Json* const found = find(files_, http);
+  if (found == nullptr) return not_there(http);
+  Result<DurableFile> opened = DurableFile::open(path(kFiles, (*found)["id"], ".jsonl"), O_RDONLY);
+  if (!opened) return disk_reply(opened.error());
+  HttpReply reply{.status = 200, .body = "", .content_type = "application/octet-stream"};
+  reply.next = [file = std::make_shared<DurableFile>(std::move(*opened)),
+                offset = std::uint64_t{0}]() mutable -> std::optional<std::string> {
+    Result<std::string> piece = file->read_at(offset, kPieceBytes);
+    if (!piece || piece->empty()) return std::nullopt;
+    offset += piece->size();
+    return std::move(*piece);
+  };
+  return reply;
+}
+
+HttpReply BatchApi::add_batch(const HttpRequest& http) {
+  if (json_nesting(http.body) > kJsonDepthMax) return error_reply({400, "the request nests too deeply"});
+  const Result<Json> parsed = parse_json_object(http.body, "the request");
+  if (!parsed) return error_reply({400, parsed.error().message});
+  FirstError wrong{.file = ""};
+  const JsonFields fields(*parsed, "", wrong);
+  const std::string input = fields.text("input_file_id", {}, "the id of a file");
+  const std::string endpoint = fields.choice("endpoint", {}, {"/v1/chat/completions", "/v1/completions"});
+  fields.choice("completion_window", {}, {"24h"});
+  if (!member(*parsed, "metadata").is_null() && !member(*parsed, "metadata").is_object())
+    fields.wrong("metadata", "an object of texts");
+  const auto file = files_.find(input);
+  if (!wrong.error && (file == files_.end() || file->second.value(kOwner, "") != owner_of(http)))
+    fields.wrong("input_file_id", "the id of a file that is there");
+  if (wrong.error) return error_reply({.status = 400, .message = wrong.error->message, .param = wrong.key});
+  const Json object = batch_json(input, endpoint, options_.model, member(*parsed, "metadata"), owner_of(http));
+  if (const auto saved = save(kBatches, object); !saved) return disk_reply(saved.error());
+  batches_[object["id"]] = object;
+  changed_.notify_all();
+  return json_reply(object);
+}
+
+HttpReply BatchApi::cancel_batch(const HttpRequest& http) {
+  Json* const batch = find(batches_, http);
+  if (batch == nullptr) return not_there(http);
+  if (is_over(*batch))
+    return error_reply(
+        {409, fmt::format("the batch is {} and cannot be cancelled", (*batch)["status"].get<std::string>())});
+  Json changed = *batch;
+  changed.update({{"status", "cancelling"}, {"cancelling_at", unix_seconds()}});
+  if (const auto saved = save(kBatches, changed); !saved) return disk_reply(saved.error());
+  *batch = changed;
+  return json_reply(std::move(changed));
+}
+
+// ---- the jobs ----
+
+void BatchApi::update(const std::string& id, const Json& changes) {
+  const std::lock_guard lock(mutex_);
+  Json& batch = batches_.at(id);
+  batch.update(changes);
+  (void)save(kBatches, batch);  // else the next start does this part again
+}
+
+void BatchApi::run_batches() {
+  std::unique_lock lock(mutex_);
+  while (!ends_) {
+    const Json* next = nullptr;
+    for (const auto& [id, batch] : batches_) {
+      const auto turn = [](const Json& one) {
+        return std::pair(one["created_at"].get<std::int64_t>(), one["id"].get<std::string>());
+      };
+      if (!is_over(batch) && (next == nullptr || turn(batch) < turn(*next))) next = &batch;
+    }
+    if (next == nullptr) {
+      changed_.wait(lock);
+      continue;
+    }
+    const std::string id = (*next)["id"];
+    lock.unlock();
+    const Result<void> ran = no_throw([&]() -> Result<void> { return run_batch(id), Result<void>(); });
+    if (!ran) fail(id, ran.error());
+    lock.lock();
+  }
+}
+
+void BatchApi::run_batch(const std::string& id) {
+  BatchOptions options;
+  {
+    const std::lock_guard lock(mutex_);
+    const Json& batch = batches_.at(id);
+    options.input = path(kFiles, batch["input_file_id"], ".jsonl");
+    options.output = path(kBatches, id, ".d") / "output.jsonl";
+    options.only_url = batch["endpoint"];
+    options.made_by = options_.made_by;
+  }
+  std::error_code ignored;
+  std::filesystem::create_directories(options.output.parent_path(), ignored);
+  Result<std::unique_ptr<BatchJob>> job = BatchJob::open(options);
+  if (!job) return fail(id, job.error());
+  if ((*job)->counts().total == 0) return fail(id, {Errc::kInvalidArgument, "the input file has no lines"});
+  const auto stop = [&] {
+    if (ends_) return BatchStop::kCutOff;
+    const std::lock_guard lock(mutex_);
+    const Json& batch = batches_.at(id);
+    const bool over = batch["status"] == "cancelling" || unix_seconds() > batch["expires_at"].get<std::int64_t>();
+    return over ? BatchStop::kCutOff : BatchStop::kGoOn;
+  };
+  if (stop() == BatchStop::kGoOn) update(id, {{"status", "in_progress"}, {"in_progress_at", unix_seconds()}});
+  const BatchControl control{
+      .concurrency = 0, .stop = stop, .on_tick = [&](const BatchCounts& counts) { count(id, counts); }};
+  const Result<bool> done = (*job)->run(options_.answer, control);
+  count(id, (*job)->counts());
+  if (!done && done.error().code == Errc::kPeerGone) return;  // once more
+  if (!done) return fail(id, done.error());
+  if (!*done && ends_) return;
+  const char* status = "completed";
+  if (!*done) {
+    const std::lock_guard lock(mutex_);
+    status = batches_.at(id)["status"] == "cancelling" ? "cancelled" : "expired";
+  }
+  if (const Result<void> finished = finish(id, **job, status); !finished) fail(id, finished.error());
+}
+
+void BatchApi::count(const std::string& id, const BatchCounts& counts) {
+  const std::lock_guard lock(mutex_);
+  Json& batch = batches_.at(id);
+  batch["request_counts"] = {{"total", counts.total}, {"completed", counts.completed}, {"failed", counts.failed}};
+  batch["usage"] = {{"input_tokens", counts.tokens.prompt},
+                    {"input_tokens_details", {{"cached_tokens", 0}}},
+                    {"output_tokens", counts.tokens.completion},
+                    {"output_tokens_details", {{"reasoning_tokens", 0}}},
+                    {"total_tokens", counts.tokens.prompt + counts.tokens.completion}};
+}
+
+Result<std::optional<std::string>> BatchApi::adopt(const std::filesystem::path& from, const std::string& name,
+                                                   const std::string& owner) {
+  std::error_code failed;
+  // The same id however often this is done.
+  const std::string id = "file-" + hex(hash128(name));
+  const std::filesystem::path to = path(kFiles, id, ".jsonl");
+  if (std::filesystem::exists(from, failed)) std::filesystem::rename(from, to, failed);
+  const std::uint64_t bytes = std::filesystem::file_size(to, failed);
+  if (failed || bytes == 0) return std::optional<std::string>();
+  const Json object = file_json(id, name, bytes, "batch_output", owner);
+  RETURN_IF_ERROR(save(kFiles, object));
+  const std::lock_guard lock(mutex_);
+  files_[id] = object;
+  return std::optional(id);
+}
+
+Result<void> BatchApi::finish(const std::string& id, BatchJob& job, const char* status) {
+  const bool completed = status == std::string_view("completed");
+  if (completed)
+    update(id, {{"status", "finalizing"}, {"finalizing_at", unix_seconds()}});
+  else
+    RETURN_IF_ERROR(job.write_what_is_done());
+  std::string owner;
+  {
+    const std::lock_guard lock(mutex_);
+    owner = batches_.at(id).value(kOwner, "");
+  }
+  const auto or_null = [](const std::optional<std::string>& file) { return file ? Json(*file) : Json(); };
+  ASSIGN_OR_RETURN(const auto output, adopt(job.paths().output, id + "_output.jsonl", owner));
+  ASSIGN_OR_RETURN(const auto errors, adopt(job.paths().errors, id + "_error.jsonl", owner));
+  update(id, {{"status", status},
+              {std::string(status) + "_at", unix_seconds()},
+              {"output_file_id", or_null(output)},
+              {"error_file_id", or_null(errors)}});
+  std::error_code ignored;
+  std::filesystem::remove_all(job.paths().output.parent_path(), ignored);
+  return {};
+}
+
+void BatchApi::fail(const std::string& id, const Error& error) {
+  update(id, {{"status", "failed"},
+              {"failed_at", unix_seconds()},
+              {"errors",
+               {{"object", "list"},
+                {"data", Json::array({Json{{"code", to_string(error.code)},
+                                           {"message", error.message},
+                                           {"param", nullptr},
+                                           {"line", nullptr}}})}}}});
+  std::error_code ignored;
+  std::filesystem::remove_all(path(kBatches, id, ".d"), ignored);
+}
+
+}  // namespace outrider

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "batch/durable_file.h"
+#include "batch/job.h"
+#include "http-server/api_error.h"
+#include "http-server/http_server.h"
+
+namespace outrider {
+
+/// One part of a multipart/form-data body.
+struct FormPart {
+  std::string name, filename;
+  std::string_view content;  ///< within the body
+};
+/// @return nothing for what is not such a body.
+std::optional<std::vector<FormPart>> parse_form(std::string_view body);
+
+struct BatchApiOptions {
+  std::filesystem::path dir;                          ///< exists, or is made
+  std::uint64_t bytes_max = std::uint64_t{10} << 30;  ///< of all files
+  Manifest made_by;                                   ///< as BatchOptions::made_by
+  std::string model;
+  BatchAnswer answer;
+};
+
+/// OpenAI's /v1/files and /v1/batches: batches run one after the other, in the order in which they came, each as a
+/// BatchJob. All is kept in a folder, so that a new server goes on where the last one was. Whoever has a key with a
+/// name sees what came under that name; all others see each other's.
+class BatchApi {
+ public:
+  /// @return kUnavailable while another server has the folder; kIo; kMalformed for a file there that is not ours.
+  static Result<std::unique_ptr<BatchApi>> open(BatchApiOptions options);
+  /// What is under way is cut off, and done again by the next one.
+  ~BatchApi();
+
+  /// Must outlive the HttpServer that has them.
+  std::vector<HttpRoute> routes();
+
+ private:
+  using Json = nlohmann::json;
+  using Table = std::map<std::string, Json>;  ///< by id
+
+  BatchApi(BatchApiOptions options, DurableFile lock) : options_(std::move(options)), lock_(std::move(lock)) {}
+  std::filesystem::path path(const char* kind, const std::string& id, const char* ending) const;
+  Result<void> load(const char* kind, Table& table) const;
+  Result<void> save(const char* kind, const Json& object) const;
+  HttpReply list(const Table& table, const HttpRequest& http) const;
+  /// One that whoever asks may see; the id is the path's third part.
+  Json* find(Table& table, const HttpRequest& http);
+
+  HttpReply add_file(const HttpRequest& http);
+  HttpReply delete_file(const HttpRequest& http);
+  HttpReply file_content(const HttpRequest& http);
+  HttpReply add_batch(const HttpRequest& http);
+  HttpReply cancel_batch(const HttpRequest& http);
+  /// Makes a file of one that a job has written. @return its id, or nothing where there is none.
+  Result<std::optional<std::string>> adopt(const std::filesystem::path& from, const std::string& name,
+                                           const std::string& owner);
+  void forget_old();
+  void forget_file(Table::iterator file);
+
+  void run_batches();
+  void run_batch(const std::string& id);
+  Result<void> finish(const std::string& id, BatchJob& job, const char* status);
+  void fail(const std::string& id, const Error& error);
+  void count(const std::string& id, const BatchCounts& counts);
+  /// Changes a batch and saves it.
+  void update(const std::string& id, const Json& changes);
+
+  const BatchApiOptions options_;
+  const DurableFile lock_;
+  std::atomic<bool> ends_ = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Table files_, batches_;
+  std::jthread thread_;  // last: it uses the others
+};
+
+}  // namespace outrider

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include <nlohmann/json.hpp>
+
+#include "http-server/http_server.h"
+
+// A line of a batch as pure functions: OpenAI's line to a request of the HTTP API, and its reply to a line of the
+// output. What comes out is a function of the line and the model: nothing of time or chance is in it (docs/batch.md).
+
+namespace outrider {
+
+/// A line of the input.
+struct BatchRequest {
+  std::string custom_id;
+  std::string url;      ///< an endpoint of the HTTP API: /v1/chat/completions or /v1/completions
+  nlohmann::json body;  ///< an object
+};
+
+/// Why there is no reply to a line.
+struct BatchError {
+  std::string custom_id = {};  ///< as far as it could be read
+  int status = 0;              ///< HTTP's; 0: nothing was sent
+  std::string code = {}, message = {};
+  nlohmann::json body = {};  ///< of HTTP's reply
+};
+
+/// @param only_url  the one that all lines must have; empty: either.
+std::variant<BatchRequest, BatchError> parse_batch_line(std::string_view line, std::string_view only_url = {});
+
+/// 32 hexadecimal digits that are the same whenever and wherever the line is done: a part of every id in the output.
+std::string id_of(std::string_view custom_id);
+/// Of a line that has none, or null: the low 63 bits of XXH3's 128 of its custom_id.
+std::int64_t seed_of(std::string_view custom_id);
+/// The body as it is sent: with a seed; a chat without a bound on its answer with the server's own, so that its length
+/// is not a matter of the verifier's memory.
+std::string body_to_send(const BatchRequest& request);
+
+struct BatchTokens {
+  std::int64_t prompt = 0, completion = 0, drafted = 0, accepted = 0;
+  BatchTokens& operator+=(const BatchTokens& other);
+};
+
+/// A line of the output, without its newline.
+struct BatchReply {
+  std::string line;
+  BatchTokens tokens;
+};
+/// What a reply with status 200 says.
+/// @return an error for a reply that is not a JSON object.
+std::variant<BatchReply, BatchError> settle_reply(const BatchRequest& request, const std::string& reply_body);
+/// A reply with another status.
+BatchError error_of(const BatchRequest& request, const HttpReply& reply);
+/// A line of the errors, without its newline.
+/// @param line_number  of the input, from 1.
+std::string error_line(const BatchError& error, std::uint64_t line_number);
+
+/// The same for lines whose prompts begin alike: in its high half for the first 128 bytes, in all for the first 1,024.
+std::uint64_t prefix_key(const BatchRequest& request);
+
+}  // namespace outrider

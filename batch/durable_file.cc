@@ -1,0 +1,180 @@
+#include "batch/durable_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace outrider {
+namespace {
+
+Error system_error(const std::filesystem::path& path, const char* action) {
+  const int number = errno;
+  return {number == ENOENT || number == ENOTDIR ? Errc::kNotFound : Errc::kIo,
+          fmt::format("{}: cannot {}: {}", path.string(), action, std::generic_category().message(number))};
+}
+
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+}  // namespace
+
+Result<DurableFile> DurableFile::open(const std::filesystem::path& path, int flags) {
+  const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0666);
+  if (descriptor < 0) return system_error(path, (flags & O_CREAT) != 0 ? "create" : "open");
+  DurableFile file(path, descriptor);
+  struct stat status;
+  if (::fstat(descriptor, &status) != 0) return file.error("stat");
+  if (S_ISDIR(status.st_mode)) return Error{Errc::kIo, fmt::format("{}: is a folder, wanted a file", path.string())};
+  if (!S_ISREG(status.st_mode)) return Error{Errc::kIo, fmt::format("{}: not a regular file", path.string())};
+  return file;
+}
+
+DurableFile::DurableFile(DurableFile&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+DurableFile& DurableFile::operator=(DurableFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+DurableFile::~DurableFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Error DurableFile::error(const char* action) const { return system_error(path_, action); }
+
+Result<std::uint64_t> DurableFile::size() const {
+  struct stat status;
+  if (::fstat(descriptor_, &status) != 0) return error("stat");
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+Result<std::string> DurableFile::read_at(std::uint64_t offset, std::size_t length) const {
+  std::string bytes(length, '\0');
+  std::size_t have = 0;
+  while (have < length) {
+    const ssize_t got = ::pread(descriptor_, bytes.data() + have, length - have, static_cast<off_t>(offset + have));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return error("read");
+    if (got == 0) break;
+    have += static_cast<std::size_t>(got);
+  }
+  bytes.resize(have);
+  return bytes;
+}
+
+Result<void> DurableFile::write_at(std::uint64_t offset, std::string_view bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t put = ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return error("write");
+    bytes.remove_prefix(static_cast<std::size_t>(put));
+    offset += static_cast<std::uint64_t>(put);
+  }
+  return {};
+}
+
+Result<void> DurableFile::cut_to(std::uint64_t size) const {
+  if (::ftruncate(descriptor_, static_cast<off_t>(size)) != 0) return error("truncate");
+  return {};
+}
+
+Result<void> DurableFile::sync() const {
+  if (::fdatasync(descriptor_) != 0) return error("sync");
+  return {};
+}
+
+Result<void> DurableFile::lock() const {
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return {};
+  if (errno != EWOULDBLOCK) return error("lock");
+  return Error{Errc::kUnavailable, fmt::format("{}: another process is writing it", path_.string())};
+}
+
+Result<void> sync_folder_of(const std::filesystem::path& path) {
+  const std::filesystem::path folder = folder_of(path);
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return system_error(folder, "open");
+  const int synced = ::fsync(descriptor);
+  const int number = errno;
+  ::close(descriptor);
+  errno = number;
+  if (synced != 0 && errno != EINVAL) return system_error(folder, "sync");  // EINVAL: a file system without
+  return {};
+}
+
+Result<void> replace_file(const std::filesystem::path& path,
+                          const std::function<Result<void>(const AppendBytes& append)>& write) {
+  constexpr std::size_t kBufferBytes = 1u << 20;
+  const std::filesystem::path beside = path.string() + ".tmp";
+  ASSIGN_OR_RETURN(const DurableFile file, DurableFile::open(beside, O_WRONLY | O_CREAT | O_TRUNC));
+  std::string buffer;
+  std::uint64_t written = 0;
+  const auto flush = [&]() -> Result<void> {
+    RETURN_IF_ERROR(file.write_at(written, buffer));
+    written += buffer.size();
+    buffer.clear();
+    return {};
+  };
+  RETURN_IF_ERROR(write([&](std::string_view bytes) -> Result<void> {
+    buffer += bytes;
+    return buffer.size() < kBufferBytes ? Result<void>() : flush();
+  }));
+  RETURN_IF_ERROR(flush());
+  RETURN_IF_ERROR(file.sync());
+  if (::rename(beside.c_str(), path.c_str()) != 0) return system_error(path, "rename to");
+  return sync_folder_of(path);
+}
+
+Result<bool> LineReader::read_more() {
+  constexpr std::size_t kChunkBytes = 1u << 20;
+  if (too_long_) {
+    offset_ += buffer_.size();
+    buffer_.clear();
+    taken_ = searched_ = 0;
+  } else if (taken_ > 0) {
+    buffer_.erase(0, taken_);
+    offset_ += taken_;
+    searched_ -= taken_;
+    taken_ = 0;
+  }
+  ASSIGN_OR_RETURN(const std::string bytes, file_.read_at(offset_ + buffer_.size(), kChunkBytes));
+  on_bytes_(bytes);
+  buffer_ += bytes;
+  return !bytes.empty();
+}
+
+Result<std::optional<LineReader::Line>> LineReader::next() {
+  while (true) {
+    const std::size_t newline = buffer_.find('\n', searched_);
+    if (newline != std::string::npos) {
+      Line line{.text = std::string_view(buffer_).substr(taken_, newline - taken_), .offset = line_offset_};
+      line.too_long = std::exchange(too_long_, false) || line.text.size() > kLineBytesMax;
+      if (line.too_long) line.text = {};
+      taken_ = searched_ = newline + 1;
+      line_offset_ = offset_ + taken_;
+      return std::optional(line);
+    }
+    searched_ = buffer_.size();
+    if (buffer_.size() - taken_ > kLineBytesMax) too_long_ = true;
+    ASSIGN_OR_RETURN(const bool more, read_more());
+    if (more) continue;
+    const bool rest = too_long_ || taken_ < buffer_.size();
+    if (!rest) return std::optional<Line>();
+    Line line{.text = std::string_view(buffer_).substr(taken_), .offset = line_offset_, .ended = false};
+    line.too_long = std::exchange(too_long_, false);
+    if (line.too_long) line.text = {};
+    taken_ = searched_ = buffer_.size();
+    return std::optional(line);
+  }
+}
+
+}  // namespace outrider

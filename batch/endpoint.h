@@ -1,0 +1,30 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/base/result.h"
+#include "http-server/http_server.h"
+
+namespace outrider {
+
+/// A server of OpenAI's API elsewhere, over HTTP/1.1.
+class HttpEndpoint {
+ public:
+  /// @param url  http://HOST[:PORT][/v1]. @param api_key  empty: none is sent.
+  /// @return kInvalidArgument for another URL.
+  static Result<std::shared_ptr<const HttpEndpoint>> open(const std::string& url, std::string api_key);
+
+  /// Sends the request and waits for its reply, on a connection of its own. Any thread, many at once.
+  /// @return status 0 when there is none: nobody is there, or request.gone() says not to wait any longer; `body` says
+  ///   which.
+  HttpReply answer(const HttpRequest& request) const;
+
+ private:
+  HttpEndpoint(std::string host, std::string port, std::string api_key)
+      : host_(std::move(host)), port_(std::move(port)), api_key_(std::move(api_key)) {}
+
+  const std::string host_, port_, api_key_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,94 @@
+#include "batch/input.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <numeric>
+#include <tuple>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include "batch/batch_line.h"
+
+namespace outrider {
+namespace {
+
+constexpr std::uint32_t kTooLong = std::numeric_limits<std::uint32_t>::max();
+
+struct NamedLine {
+  Hash128 name;
+  std::uint32_t line;
+  auto operator<=>(const NamedLine&) const = default;
+};
+
+}  // namespace
+
+Result<Shard> Shard::parse(const std::string& text) {
+  Shard shard{0, 0};
+  const char* const end = text.data() + text.size();
+  const auto index = std::from_chars(text.data(), end, shard.index);
+  const bool slash = index.ec == std::errc() && index.ptr != end && *index.ptr == '/';
+  if (slash && std::from_chars(index.ptr + 1, end, shard.count).ptr == end && shard.index >= 1 &&
+      shard.index <= shard.count)
+    return shard;
+  return Error{Errc::kInvalidArgument, fmt::format("--shard is '{}', wanted I/N like 1/4", text)};
+}
+
+Result<BatchInput> BatchInput::open(const std::filesystem::path& path, Order order) {
+  ASSIGN_OR_RETURN(DurableFile file, DurableFile::open(path, O_RDONLY));
+  BatchInput input(std::move(file), order);
+  std::vector<NamedLine> names;
+  StreamedHash hash;
+  LineReader reader(input.file_, [&](std::string_view bytes) { hash.add(bytes); });
+  while (true) {
+    ASSIGN_OR_RETURN(const std::optional<LineReader::Line> line, reader.next());
+    if (!line) break;
+    const bool blank = !line->too_long && line->text.find_first_not_of(" \t\r") == line->text.npos;
+    const auto length = static_cast<std::uint32_t>(line->text.size());
+    if (input.lines() == kTooLong) return Error{Errc::kOutOfRange, fmt::format("{}: too many lines", path.string())};
+    input.offsets_.push_back(line->offset);
+    input.lengths_.push_back(line->too_long ? kTooLong : blank ? 0 : length);
+    if (order == Order::kPrefix) input.prefixes_.push_back(0);
+    if (blank || line->too_long) continue;
+    const auto parsed = parse_batch_line(line->text);
+    const auto* request = std::get_if<BatchRequest>(&parsed);
+    if (request != nullptr && order == Order::kPrefix) input.prefixes_.back() = prefix_key(*request);
+    const std::string& custom_id = request ? request->custom_id : std::get<BatchError>(parsed).custom_id;
+    if (!custom_id.empty()) names.push_back({hash128(custom_id), input.lines() - 1});
+  }
+  ASSIGN_OR_RETURN(input.bytes_, input.file_.size());
+  input.hash_ = hash.value();
+  std::ranges::sort(names);
+  const auto twice = std::ranges::adjacent_find(names, {}, &NamedLine::name);
+  if (twice == names.end()) return input;
+  ASSIGN_OR_RETURN(const std::string text, input.read(twice->line));
+  const auto parsed = parse_batch_line(text);
+  const auto* request = std::get_if<BatchRequest>(&parsed);
+  return Error{
+      Errc::kInvalidArgument,
+      fmt::format("{}: lines {} and {} have the same custom_id '{}'", path.string(), twice->line + 1,
+                  std::next(twice)->line + 1, request ? request->custom_id : std::get<BatchError>(parsed).custom_id)};
+}
+
+Result<std::string> BatchInput::read(std::uint32_t line) const {
+  if (lengths_[line] == kTooLong)
+    return Error{Errc::kOutOfRange, fmt::format("is longer than {} bytes", LineReader::kLineBytesMax)};
+  ASSIGN_OR_RETURN(std::string text, file_.read_at(offsets_[line], lengths_[line]));
+  if (text.size() < lengths_[line])
+    return Error{Errc::kIo, fmt::format("{}: has become shorter", file_.path().string())};
+  return text;
+}
+
+std::vector<std::uint32_t> BatchInput::to_send(const Shard& shard) const {
+  std::vector<std::uint32_t> order(shard.end(lines()) - shard.begin(lines()));
+  std::iota(order.begin(), order.end(), shard.begin(lines()));
+  std::erase_if(order, [&](std::uint32_t line) { return blank(line); });
+  if (order_ == Order::kInput) return order;
+  std::ranges::sort(order, {}, [&](std::uint32_t line) { return std::tuple(prefixes_[line], line); });
+  return order;
+}
+
+}  // namespace outrider

@@ -1,0 +1,368 @@
+#include "batch/job.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <random>
+#include <span>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace outrider {
+namespace {
+
+constexpr Duration kTick = std::chrono::milliseconds(50);
+/// Whose turn it is, the coordinator says: a job is one client.
+constexpr const char* kClient = "batch";
+// In a manifest; two shards of one job differ in them.
+constexpr const char* kShard = "shard";
+constexpr const char* kRequests = "requests";
+
+/// Whether a reply with this status may be another one later.
+bool may_pass(int status) { return status == 0 || status == 408 || status == 429 || status >= 500; }
+
+/// The results of some lines, in their order, and where they lie.
+struct Results {
+  const DurableFile& journal;
+  std::span<const JournalEntry> entries;
+};
+
+Result<void> append_results(const std::vector<Results>& all, bool ok, const AppendBytes& append) {
+  for (const Results& results : all) {
+    for (const JournalEntry& entry : results.entries) {
+      if (entry.length == 0 || entry.ok != ok) continue;
+      ASSIGN_OR_RETURN(std::string line, results.journal.read_at(entry.offset, entry.length));
+      if (line.size() != entry.length)
+        return Error{Errc::kIo, fmt::format("{}: has become shorter", results.journal.path().string())};
+      line += '\n';
+      RETURN_IF_ERROR(append(line));
+    }
+  }
+  return {};
+}
+
+/// The errors first: where there is an output, all is there.
+Result<void> write_results(const BatchPaths& paths, const std::vector<Results>& all, bool errors) {
+  if (errors) {
+    RETURN_IF_ERROR(
+        replace_file(paths.errors, [&](const AppendBytes& append) { return append_results(all, false, append); }));
+  } else {
+    std::error_code ignored;
+    std::filesystem::remove(paths.errors, ignored);
+  }
+  return replace_file(paths.output, [&](const AppendBytes& append) { return append_results(all, true, append); });
+}
+
+double chance() {
+  static thread_local std::mt19937_64 generator{std::random_device()()};
+  return std::uniform_real_distribution<double>(0, 1)(generator);
+}
+
+/// Of an output that is not ours to write.
+Result<void> check_free(const BatchPaths& paths) {
+  std::error_code ignored;
+  if (std::filesystem::exists(paths.output, ignored) && !std::filesystem::exists(paths.journal, ignored)) {
+    return Error{Errc::kMismatch, fmt::format("{}: is there, and no journal of a job with it; --restart replaces it",
+                                              paths.output.string())};
+  }
+  return {};
+}
+
+}  // namespace
+
+BatchPaths BatchPaths::of(const std::filesystem::path& output) {
+  std::filesystem::path stem = output;
+  if (stem.extension() == ".jsonl") stem.replace_extension();
+  const auto with = [&](const char* ending) { return std::filesystem::path(stem.string() + ending); };
+  return {output, with(".errors.jsonl"), with(".journal"), with(".progress.json")};
+}
+
+BatchAnswer answer_by(std::vector<HttpRoute> routes) {
+  return [routes = std::move(routes)](const HttpRequest& request) {
+    const auto route = std::ranges::find_if(
+        routes, [&](const HttpRoute& one) { return one.path == request.path && one.method == request.method; });
+    return route == routes.end() ? HttpReply{.status = 404, .body = {}} : route->handler(request);
+  };
+}
+
+/// What became of a line.
+struct BatchJob::Outcome {
+  enum class Kind { kOk, kError, kMayPass, kCutOff };
+  Kind kind;
+  std::string result;  ///< a line of the output or the errors; of kMayPass: of the errors, should it stay so
+  BatchTokens tokens = {};
+  bool too_much = false;     ///< the server has too much to do
+  std::string problem = {};  ///< of kMayPass
+};
+
+/// Threads that wait for answers, as many as lines are under way.
+class BatchJob::Workers {
+ public:
+  struct Finished {
+    std::uint32_t line;
+    Outcome outcome;
+  };
+  using Do = std::function<Outcome(std::uint32_t line)>;
+
+  explicit Workers(Do work) : work_(std::move(work)) {}
+  ~Workers() {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    to_do_changed_.notify_all();
+  }
+
+  void start(std::uint32_t line) {
+    const std::lock_guard lock(mutex_);
+    to_do_.push_back(line);
+    ++busy_;
+    if (busy_ > std::ssize(threads_)) threads_.emplace_back([this] { run(); });
+    to_do_changed_.notify_one();
+  }
+  /// What has finished, perhaps nothing after a while.
+  std::deque<Finished> wait(Duration at_most) {
+    std::unique_lock lock(mutex_);
+    finished_changed_.wait_for(lock, at_most, [&] { return !finished_.empty(); });
+    return std::exchange(finished_, {});
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      to_do_changed_.wait(lock, [&] { return ended_ || !to_do_.empty(); });
+      if (ended_) return;
+      const std::uint32_t line = to_do_.front();
+      to_do_.pop_front();
+      lock.unlock();
+      Outcome outcome = work_(line);
+      lock.lock();
+      --busy_;
+      finished_.push_back({line, std::move(outcome)});
+      finished_changed_.notify_one();
+    }
+  }
+
+  const Do work_;
+  std::mutex mutex_;
+  std::condition_variable to_do_changed_, finished_changed_;
+  std::deque<std::uint32_t> to_do_;
+  std::deque<Finished> finished_;
+  int busy_ = 0;
+  bool ended_ = false;
+  std::vector<std::jthread> threads_;  // last: they use the others
+};
+
+Result<std::unique_ptr<BatchJob>> BatchJob::open(const BatchOptions& options) {
+  if (!options.restart) RETURN_IF_ERROR(check_free(BatchPaths::of(options.output)));
+  ASSIGN_OR_RETURN(BatchInput input, BatchInput::open(options.input, options.order));
+  std::unique_ptr<BatchJob> job(new BatchJob(options, std::move(input)));
+  job->entries_.resize(job->input_.lines());
+  job->counts_.total = static_cast<std::uint32_t>(job->input_.to_send(options.shard).size());
+  Manifest manifest = options.made_by;
+  manifest.insert({{"format", "1"},
+                   {"input_bytes", std::to_string(job->input_.bytes())},
+                   {"input_lines", std::to_string(job->input_.lines())},
+                   {"input_xxh128", hex(job->input_.hash())},
+                   {kRequests, std::to_string(job->counts_.total)},
+                   {kShard, options.shard.text()}});
+  const auto known = [raw = job.get()](const JournalEntry& entry) {
+    if (entry.ok || !raw->options_.retry_errors) raw->take(entry);
+  };
+  const auto committed = [raw = job.get()](const JournalEntry& entry) {
+    const std::lock_guard lock(raw->mutex_);
+    raw->take(entry);
+    ++raw->counts_.finished_now;
+    raw->counts_.tokens_now += entry.tokens;
+    raw->changed_.notify_all();
+  };
+  ASSIGN_OR_RETURN(job->journal_, Journal::open(job->paths_.journal, manifest, options.restart, known, committed));
+  if (options.restart) {
+    std::error_code ignored;
+    for (const std::filesystem::path& path : {job->paths_.output, job->paths_.errors, job->paths_.progress})
+      std::filesystem::remove(path, ignored);
+  }
+  return job;
+}
+
+void BatchJob::take(const JournalEntry& entry) {
+  if (entry.line >= entries_.size()) return;
+  JournalEntry& known = entries_[entry.line];
+  if (known.length > 0) --(known.ok ? counts_.completed : counts_.failed);
+  ++(entry.ok ? counts_.completed : counts_.failed);
+  counts_.tokens += entry.tokens;
+  known = entry;
+}
+
+BatchCounts BatchJob::counts() const {
+  const std::lock_guard lock(mutex_);
+  return counts_;
+}
+
+BatchJob::Outcome BatchJob::answer_line(std::uint32_t line, const BatchAnswer& answer) const {
+  const auto error = [&](const BatchError& wrong) {
+    return Outcome{Outcome::Kind::kError, error_line(wrong, line + 1)};
+  };
+  const Result<std::string> text = input_.read(line);
+  if (!text) return error({.custom_id = {}, .code = "invalid_json_line", .message = text.error().message});
+  const auto parsed = parse_batch_line(*text, options_.only_url);
+  if (const auto* wrong = std::get_if<BatchError>(&parsed)) return error(*wrong);
+  const auto& request = std::get<BatchRequest>(parsed);
+  HttpRequest http;
+  http.method = "POST";
+  http.path = request.url;
+  http.body = body_to_send(request);
+  http.client = kClient;
+  http.gone = http.server_ends = [this] { return cut_off_.load(); };
+  const HttpReply reply = answer(http);
+  if (reply.status != 200) {
+    if (cut_off_) return {Outcome::Kind::kCutOff, {}};
+    const BatchError wrong = error_of(request, reply);
+    if (!may_pass(reply.status)) return error(wrong);
+    return {.kind = Outcome::Kind::kMayPass,
+            .result = error_line(wrong, line + 1),
+            .too_much = reply.status == 429,
+            .problem = wrong.message};
+  }
+  auto settled = settle_reply(request, reply.body);
+  if (const auto* wrong = std::get_if<BatchError>(&settled)) return error(*wrong);
+  auto& good = std::get<BatchReply>(settled);
+  return {Outcome::Kind::kOk, std::move(good.line), good.tokens};
+}
+
+Result<void> BatchJob::record(std::uint32_t line, const Outcome& outcome) {
+  return journal_->append(line, outcome.kind == Outcome::Kind::kOk, outcome.tokens, outcome.result);
+}
+
+Result<void> BatchJob::work_through(const BatchAnswer& answer, const BatchControl& control, Dispatch& dispatch) {
+  const TimePoint start = now();
+  Workers workers([&](std::uint32_t line) { return answer_line(line, answer); });
+  std::optional<Error> error;
+  while (true) {
+    const BatchStop stop = error ? BatchStop::kCutOff : control.stop();
+    if (stop == BatchStop::kCutOff) cut_off_ = true;
+    while (stop == BatchStop::kGoOn) {
+      const std::optional<std::uint32_t> line = dispatch.next(now());
+      if (!line) break;
+      workers.start(*line);
+    }
+    for (Workers::Finished& finished : workers.wait(kTick)) {
+      Outcome& outcome = finished.outcome;
+      if (outcome.kind == Outcome::Kind::kMayPass) {
+        const bool again = dispatch.failed(finished.line, outcome.too_much, chance(), now());
+        const std::lock_guard lock(mutex_);
+        counts_.last_problem = std::move(outcome.problem);
+        if (again) continue;
+      } else if (outcome.kind == Outcome::Kind::kCutOff) {
+        dispatch.dropped(finished.line);
+        continue;
+      } else {
+        dispatch.done(finished.line, outcome.tokens.completion, now());
+      }
+      if (const Result<void> recorded = record(finished.line, outcome); !recorded && !error) error = recorded.error();
+    }
+    if (const Result<void> state = journal_->state(); !state && !error) error = state.error();
+    if (!error && stop == BatchStop::kGoOn && dispatch.silent_for_long(now())) {
+      const std::string problem = counts().last_problem;
+      error = Error{Errc::kPeerGone,
+                    fmt::format("nobody has answered for {:.0f} minutes{}{}", to_seconds(Dispatch::kSilenceMax) / 60,
+                                problem.empty() ? "" : ": ", problem)};
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      counts_.under_way = dispatch.under_way();
+      counts_.concurrency = dispatch.concurrency();
+      counts_.retries = dispatch.retries();
+      counts_.elapsed = now() - start;
+    }
+    const BatchCounts so_far = counts();
+    control.on_tick(so_far);
+    if (so_far.open() == 0 || (stop != BatchStop::kGoOn && so_far.under_way == 0)) break;
+  }
+  return error ? Result<void>(*error) : Result<void>();
+}
+
+Result<bool> BatchJob::run(const BatchAnswer& answer, const BatchControl& control) {
+  std::vector<std::uint32_t> lines = input_.to_send(options_.shard);
+  std::erase_if(lines, [&](std::uint32_t line) { return entries_[line].length > 0; });
+  Dispatch dispatch(std::move(lines), control.concurrency, now());
+  if (counts().open() > 0) RETURN_IF_ERROR(work_through(answer, control, dispatch));
+  // What the last replies said may still be on its way to the disk.
+  std::unique_lock lock(mutex_);
+  const std::uint32_t wanted = counts_.total;
+  while (counts_.open() > 0 && journal_->has_uncommitted()) changed_.wait_for(lock, kTick);
+  lock.unlock();
+  RETURN_IF_ERROR(journal_->state());
+  const BatchCounts done = counts();
+  control.on_tick(done);
+  if (done.completed + done.failed < wanted) return false;
+  RETURN_IF_ERROR(write_what_is_done());
+  return true;
+}
+
+Result<void> BatchJob::write_what_is_done() const {
+  return write_results(paths_, {{journal_->file(), entries_}}, counts().failed > 0);
+}
+
+Result<BatchStatus> batch_status(const std::filesystem::path& output) {
+  ASSIGN_OR_RETURN(const DurableFile file, DurableFile::open(BatchPaths::of(output).journal, O_RDONLY));
+  BatchStatus status;
+  std::vector<std::uint8_t> seen;  // by line: 0 not yet, 1 failed, 2 completed
+  ASSIGN_OR_RETURN(status.manifest, Journal::read(file, [&](const JournalEntry& entry) {
+                     if (entry.line >= seen.size()) seen.resize(entry.line + std::size_t{1});
+                     seen[entry.line] = entry.ok ? 2 : 1;
+                     status.counts.tokens += entry.tokens;
+                   }));
+  status.counts.failed = static_cast<std::uint32_t>(std::ranges::count(seen, 1));
+  status.counts.completed = static_cast<std::uint32_t>(std::ranges::count(seen, 2));
+  status.counts.total = static_cast<std::uint32_t>(std::strtoul(status.manifest[kRequests].c_str(), nullptr, 10));
+  return status;
+}
+
+Result<BatchCounts> merge_batches(const std::filesystem::path& output,
+                                  const std::vector<std::filesystem::path>& shards) {
+  struct Part {
+    std::filesystem::path path;
+    DurableFile journal;
+    Manifest manifest;
+    Shard shard;
+    std::vector<JournalEntry> entries;
+  };
+  std::vector<Part> parts;
+  BatchCounts counts;
+  for (const std::filesystem::path& path : shards) {
+    ASSIGN_OR_RETURN(DurableFile journal, DurableFile::open(BatchPaths::of(path).journal, O_RDONLY));
+    std::map<std::uint32_t, JournalEntry> last;
+    ASSIGN_OR_RETURN(Manifest manifest,
+                     Journal::read(journal, [&](const JournalEntry& entry) { last[entry.line] = entry; }));
+    ASSIGN_OR_RETURN(const Shard shard, Shard::parse(manifest[kShard]));
+    if (std::to_string(last.size()) != manifest[kRequests]) {
+      return Error{Errc::kUnavailable, fmt::format("{}: {} of {} lines are done, wanted all", journal.path().string(),
+                                                   last.size(), manifest[kRequests])};
+    }
+    manifest.erase(kRequests);
+    manifest.erase(kShard);
+    if (!parts.empty()) RETURN_IF_ERROR(check_same_job(manifest, parts[0].manifest, journal.path()));
+    Part part{path, std::move(journal), std::move(manifest), shard, {}};
+    for (const auto& [line, entry] : last) {
+      ++(entry.ok ? counts.completed : counts.failed);
+      counts.tokens += entry.tokens;
+      part.entries.push_back(entry);
+    }
+    parts.push_back(std::move(part));
+  }
+  std::ranges::sort(parts, {}, [](const Part& part) { return part.shard.index; });
+  for (std::uint32_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].shard.index == i + 1 && parts[i].shard.count == parts.size()) continue;
+    return Error{Errc::kMismatch, fmt::format("{}: is shard {}, wanted {}/{}: each shard once", parts[i].path.string(),
+                                              parts[i].shard.text(), i + 1, parts.size())};
+  }
+  counts.total = counts.completed + counts.failed;
+  std::vector<Results> results;
+  for (const Part& part : parts) results.push_back({part.journal, part.entries});
+  RETURN_IF_ERROR(write_results(BatchPaths::of(output), results, counts.failed > 0));
+  return counts;
+}
+
+}  // namespace outrider

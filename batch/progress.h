@@ -1,0 +1,39 @@
+#pragma once
+
+#include <deque>
+#include <filesystem>
+#include <string>
+#include <utility>
+
+#include "batch/job.h"
+#include "common/base/time.h"
+
+namespace outrider {
+
+/// What a job shows of itself: a bar where stderr is a terminal, else a line a minute; and each second a file.
+class BatchProgress {
+ public:
+  explicit BatchProgress(std::filesystem::path file);
+  ~BatchProgress();
+  BatchProgress(const BatchProgress&) = delete;
+  BatchProgress& operator=(const BatchProgress&) = delete;
+
+  void tick(const BatchCounts& counts, TimePoint now);
+  /// The last state: "done" or "stopped".
+  void end(const BatchCounts& counts, const char* state);
+
+ private:
+  void write(const BatchCounts& counts, const char* state) const;
+
+  const std::filesystem::path file_;
+  const bool terminal_;
+  TimePoint file_due_{}, line_due_{};
+  /// Tokens made by then, of the last minute: the first is its beginning.
+  std::deque<std::pair<TimePoint, std::int64_t>> recent_;
+  double tokens_per_second_ = 0;
+};
+
+/// One line for people.
+std::string progress_text(const BatchCounts& counts, double tokens_per_second);
+
+}  // namespace outrider

@@ -1,0 +1,311 @@
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "batch/endpoint.h"
+#include "batch/job.h"
+#include "batch/progress.h"
+#include "common/base/json_fields.h"
+#include "common/logging/logging.h"
+#include "http-server/api_server.h"
+#include "launch/answered_by.h"
+#include "launch/command_support.h"
+#include "launch/commands.h"
+#include "launch/interrupt.h"
+
+namespace outrider {
+namespace {
+
+// Exit codes beside 0 (all lines have results), 1 (cannot go on) and 2 (the command line is wrong).
+constexpr int kSomeFailed = 3;
+constexpr int kAgainPlease = 75;  ///< EX_TEMPFAIL
+
+/// What the running lines have after SIGTERM to end. Slurm kills after 30 s.
+constexpr Duration kGrace = std::chrono::seconds(20);
+/// So long before a deadline nothing new is sent; the last kCommit is for the disk.
+constexpr std::chrono::seconds kDrain{60}, kCommit{5};
+
+using WallTime = std::chrono::system_clock::time_point;
+
+struct BatchFlags {
+  ModelFlags model;
+  ClusterFlags cluster;
+  DraftLengthFlag draft_length;
+  std::string name, endpoint, concurrency = "auto", shard = "1/1", order = "prefix", deadline;
+  BatchOptions job;
+  bool check = false;
+};
+
+/// @param text  as squeue prints it, in local time: 2026-11-22T19:00:00
+WallTime parse_time(const std::string& text) {
+  std::tm time{};
+  time.tm_isdst = -1;
+  const char* const end = strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &time);
+  if (end == nullptr || *end != '\0')
+    throw std::runtime_error(fmt::format("--deadline is '{}', wanted a time like 2026-11-22T19:00:00, or slurm", text));
+  return std::chrono::system_clock::from_time_t(std::mktime(&time));
+}
+
+/// When Slurm ends the job that this process is in; none: never.
+std::optional<WallTime> slurm_deadline() {
+  const char* const id = std::getenv("SLURM_JOB_ID");
+  const std::string job = id == nullptr ? "" : id;
+  if (job.empty() || job.find_first_not_of("0123456789_") != job.npos)
+    throw std::runtime_error(fmt::format("--deadline slurm: SLURM_JOB_ID is '{}', wanted a job's number", job));
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(fmt::format("squeue -h -j {} -o %e", job).c_str(), "r"),
+                                                   &pclose);
+  char line[64] = "";
+  if (pipe == nullptr || std::fgets(line, sizeof line, pipe.get()) == nullptr)
+    throw std::runtime_error(fmt::format("--deadline slurm: squeue says nothing of job {}", job));
+  std::string text = line;
+  text.erase(text.find_last_not_of(" \n") + 1);
+  if (text == "N/A" || text == "NONE") return std::nullopt;
+  return parse_time(text);
+}
+
+/// When a job is to stop: a signal, or its deadline.
+class StopRule {
+ public:
+  explicit StopRule(std::optional<WallTime> deadline) : deadline_(deadline) {}
+
+  BatchStop operator()() {
+    const TimePoint time = now();
+    if (signals_.requested()) {
+      signals_.clear();
+      cut_off_at(std::exchange(asked_, true) ? time : time + kGrace);
+    }
+    if (deadline_ && *deadline_ - std::chrono::system_clock::now() < kDrain) {
+      const Duration left = *deadline_ - std::chrono::system_clock::now();
+      cut_off_at(time + left - kCommit);
+    }
+    if (!cut_off_) return BatchStop::kGoOn;
+    return time < *cut_off_ ? BatchStop::kDrain : BatchStop::kCutOff;
+  }
+
+ private:
+  void cut_off_at(TimePoint time) { cut_off_ = std::min(cut_off_.value_or(time), time); }
+
+  Interrupt signals_{/*also_sigterm=*/true};
+  const std::optional<WallTime> deadline_;
+  std::optional<TimePoint> cut_off_;
+  bool asked_ = false;  ///< by a signal
+};
+
+/// Who answers, and what must be the same for the same answers.
+struct Answering {
+  Manifest made_by;
+  TransportContext context;
+  std::optional<TextSide> text;  ///< until answer_by_cluster() takes it
+  std::unique_ptr<Cluster> cluster;
+  std::unique_ptr<ApiServer> api;
+  std::shared_ptr<const HttpEndpoint> endpoint;
+  BatchAnswer answer;
+};
+
+void answer_over_http(Answering& answering, const BatchFlags& flags) {
+  const char* const key = std::getenv("OUTRIDER_API_KEY");
+  answering.endpoint = or_throw(HttpEndpoint::open(flags.endpoint, key == nullptr ? "" : key));
+  answering.answer = [endpoint = answering.endpoint](const HttpRequest& request) { return endpoint->answer(request); };
+  answering.made_by = {{"answered_by", "an endpoint"}, {"program", OUTRIDER_VERSION}};
+}
+
+/// Reads what the answers depend on.
+void prepare_to_answer(Answering& answering, const BatchFlags& flags) {
+  const PairPaths pair = flags.model.pair();
+  answering.text = load_text_side(open_model(pair.backbone));
+  if (answering.text->context_max == 0)
+    throw std::runtime_error(fmt::format("{}: no config.json", pair.backbone.string()));
+  answering.made_by = answered_by(flags.model, pair, flags.name.empty() ? served_name(pair.backbone) : flags.name,
+                                  flags.cluster.connect.empty());
+}
+
+/// @param start  a cluster, where there is none; else only check() can be called.
+void answer_by_cluster(Answering& answering, const BatchFlags& flags, bool start) {
+  if (flags.cluster.connect.empty() && start) {
+    const PairPaths pair = flags.model.pair();
+    const bool drafts = flags.draft_length.value().length > 0 || flags.model.has_assistant(pair);
+    answering.cluster = or_throw(start_cluster(answering.context, flags.cluster.options(flags.model, pair, drafts)));
+  }
+  answering.api = std::make_unique<ApiServer>(
+      answering.context, std::move(*answering.text),
+      ApiOptions{.coordinator = answering.cluster ? answering.cluster->address() : flags.cluster.connect,
+                 .version = OUTRIDER_VERSION,
+                 .model = answering.made_by.at("model"),
+                 .draft_length = flags.draft_length.value()});
+  answering.answer = answer_by(answering.api->routes());
+}
+
+std::string first_error_of(const std::filesystem::path& errors) {
+  const Result<DurableFile> file = DurableFile::open(errors, 0);
+  if (!file) return file.error().message;
+  LineReader reader(*file);
+  const auto line = reader.next();
+  if (!line || !*line) return "";
+  const auto json = nlohmann::json::parse((*line)->text, nullptr, false);
+  const nlohmann::json& error = member(json, "error");
+  const nlohmann::json& message = member(error, "message");
+  return fmt::format("line {}: {}", member(error, "line").dump(),
+                     message.is_string() ? message.get<std::string>() : "");
+}
+
+/// @return the exit code.
+int report_end(const BatchJob& job, bool all_done) {
+  const BatchCounts counts = job.counts();
+  if (!all_done) {
+    std::fprintf(stderr, "outrider: stopped with %u of %u lines done; the same command goes on\n",
+                 counts.completed + counts.failed, counts.total);
+    return kAgainPlease;
+  }
+  if (counts.failed == 0) return 0;
+  std::fprintf(stderr, "outrider: %s: %u of %u lines have errors, the first: %s\n", job.paths().errors.string().c_str(),
+               counts.failed, counts.total, first_error_of(job.paths().errors).c_str());
+  return kSomeFailed;
+}
+
+/// --check: nothing is sent or written. @return the exit code.
+int check(const BatchFlags& flags, const Answering& answering) {
+  const BatchInput input = or_throw(BatchInput::open(flags.job.input, BatchInput::Order::kInput));
+  std::uint32_t wrong = 0;
+  for (const std::uint32_t line : input.to_send(flags.job.shard)) {
+    const Result<std::string> text = input.read(line);
+    const auto parsed = text ? parse_batch_line(*text) : BatchError{.message = text.error().message};
+    std::string message;
+    if (const auto* error = std::get_if<BatchError>(&parsed)) {
+      message = error->message;
+    } else if (answering.api != nullptr) {
+      const auto& request = std::get<BatchRequest>(parsed);
+      if (const auto refused = answering.api->check(request.url, body_to_send(request))) message = refused->message;
+    }
+    if (message.empty()) continue;
+    ++wrong;
+    std::printf("line %u: %s\n", line + 1, message.c_str());
+  }
+  return wrong == 0 ? 0 : kSomeFailed;
+}
+
+int run_batch(BatchFlags& flags) {
+  init_logging("outrider", "warn");
+  raise_file_limit();
+  flags.job.shard = or_throw(Shard::parse(flags.shard));
+  flags.job.order = flags.order == "input" ? BatchInput::Order::kInput : BatchInput::Order::kPrefix;
+  std::optional<WallTime> deadline;
+  if (flags.deadline == "slurm")
+    deadline = slurm_deadline();
+  else if (!flags.deadline.empty())
+    deadline = parse_time(flags.deadline);
+  StopRule stop(deadline);
+  Answering answering;
+  const bool elsewhere = !flags.endpoint.empty();
+  if (elsewhere)
+    answer_over_http(answering, flags);
+  else
+    prepare_to_answer(answering, flags);
+  if (flags.check) {
+    if (!elsewhere) answer_by_cluster(answering, flags, /*start=*/false);
+    return check(flags, answering);
+  }
+  flags.job.made_by = answering.made_by;
+  const std::unique_ptr<BatchJob> job = or_throw(BatchJob::open(flags.job));
+  if (job->torn_bytes() > 0)
+    std::fprintf(stderr, "outrider: %s: cut off %llu bytes of a result that was not whole\n",
+                 job->paths().journal.string().c_str(), static_cast<unsigned long long>(job->torn_bytes()));
+  // What needs no weights is refused before they are loaded.
+  if (!elsewhere) answer_by_cluster(answering, flags, /*start=*/job->counts().open() > 0);
+  BatchProgress progress(job->paths().progress);
+  const BatchControl control{.concurrency = flags.concurrency == "auto" ? 0 : std::stoi(flags.concurrency),
+                             .stop = [&] { return stop(); },
+                             .on_tick =
+                                 [&](const BatchCounts& counts) {
+                                   if (answering.cluster) or_throw(answering.cluster->check());
+                                   progress.tick(counts, now());
+                                 }};
+  const Result<bool> all_done = job->run(answering.answer, control);
+  progress.end(job->counts(), all_done && *all_done ? "done" : "stopped");
+  if (!all_done && all_done.error().code == Errc::kPeerGone) {
+    std::fprintf(stderr, "outrider: %s; the same command goes on\n", all_done.error().message.c_str());
+    return kAgainPlease;
+  }
+  return report_end(*job, or_throw(all_done));
+}
+
+void print_status(const std::filesystem::path& output) {
+  const BatchStatus status = or_throw(batch_status(output));
+  std::printf("%s\n", progress_text(status.counts, 0).c_str());
+  for (const auto& [key, value] : status.manifest) std::printf("  %s %s\n", key.c_str(), value.c_str());
+}
+
+void end_with(int code) {
+  if (code != 0) throw CLI::RuntimeError(code);
+}
+
+void add_run_options(CLI::App& command, BatchFlags& flags) {
+  command.add_option("--output", flags.job.output,
+                     "OUT.jsonl; OUT.errors.jsonl, OUT.journal and OUT.progress.json lie beside it");
+  flags.model.add_to(command);
+  flags.draft_length.add_to(command);
+  flags.cluster.add_to(command);
+  auto* endpoint = command.add_option("--endpoint", flags.endpoint,
+                                      "Ask the server at http://HOST:PORT/v1 instead; its key is OUTRIDER_API_KEY");
+  for (const char* other : {"--connect", "--model", "--backbone", "--assistant", "--dtype", "--processes"})
+    endpoint->excludes(command.get_option(other));
+  command.add_option("--served-model-name", flags.name, "What the lines call the model (default: its directory)");
+  command.add_option("--concurrency", flags.concurrency, "Lines under way at once, or auto")
+      ->check(CLI::IsMember({"auto"}) | CLI::Range(1, 1024))
+      ->capture_default_str();
+  command.add_option("--shard", flags.shard, "I/N: of N parts of the input only the I-th")->capture_default_str();
+  command
+      .add_option("--order", flags.order,
+                  "Send lines in the order of the input, or those together that begin alike: prefix")
+      ->check(CLI::IsMember({"input", "prefix"}))
+      ->capture_default_str();
+  command.add_option("--deadline", flags.deadline,
+                     "Stop before this local time (2026-11-22T19:00:00), or before Slurm ends the job: slurm");
+  command.add_flag("--retry-errors", flags.job.retry_errors, "Try the lines again that have errors");
+  command.add_flag("--check", flags.check, "Only say which lines are wrong");
+  command.add_flag("--restart", flags.job.restart, "Discard what was done before");
+}
+
+}  // namespace
+
+void add_batch_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "batch", "Answer a file of OpenAI's batch lines, however often it is interrupted (docs/batch.md)");
+  auto flags = std::make_shared<BatchFlags>();
+  command->add_option("input", flags->job.input, "IN.jsonl");
+  add_run_options(*command, *flags);
+  command->require_subcommand(0, 1);
+
+  CLI::App* status = command->add_subcommand("status", "How far a job is");
+  auto output = std::make_shared<std::filesystem::path>();
+  status->add_option("output", *output, "OUT.jsonl of the job")->required();
+  status->callback([output] { print_status(*output); });
+
+  CLI::App* merge = command->add_subcommand("merge", "Make one output of those of all shards");
+  auto parts = std::make_shared<std::vector<std::filesystem::path>>();
+  merge->add_option("output", *output, "OUT.jsonl")->required();
+  merge->add_option("shards", *parts, "The shards' outputs")->required();
+  merge->callback([output, parts] {
+    const BatchCounts counts = or_throw(merge_batches(*output, *parts));
+    std::printf("%u lines, %u with errors\n", counts.total, counts.failed);
+  });
+
+  command->callback([command, flags] {
+    if (!command->get_subcommands().empty()) return;
+    if (flags->job.input.empty() || (flags->job.output.empty() && !flags->check))
+      throw CLI::RequiredError("IN.jsonl and --output");
+    end_with(run_batch(*flags));
+  });
+}
+
+}  // namespace outrider

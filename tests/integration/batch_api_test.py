@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""/v1/files and /v1/batches of outrider serve as the official OpenAI client sees them.
+
+usage: batch_api_test.py OUTRIDER
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import openai
+
+from batch_support import Job, chat_line, nano_lines
+
+
+class Server:
+    def __init__(self, data_dir, *options):
+        self.process = subprocess.Popen([OUTRIDER, "serve", "--port", "0", "--api-key", "key", "--dtype", "f32", "--data-dir", str(data_dir), *options],
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()
+        self.client = openai.OpenAI(base_url=line.split()[-1] + "/v1", api_key="key", max_retries=0) if line else None
+
+    def end(self, kill=False):
+        self.process.kill() if kill else self.process.terminate()
+        code = self.process.wait(60)
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return code
+
+
+class BatchApi(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = pathlib.Path(folder.name)
+        self.start()
+        self.addCleanup(lambda: self.server.end(kill=True))
+
+    def start(self):
+        self.server = Server(self.path / "data")
+        self.client = self.server.client
+
+    def batch_of(self, lines, **fields):
+        text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+        file = self.client.files.create(file=("in.jsonl", text.encode()), purpose="batch")
+        self.assertEqual((file.bytes, file.filename, file.purpose), (len(text), "in.jsonl", "batch"))
+        return self.client.batches.create(input_file_id=file.id, **{"endpoint": "/v1/chat/completions", "completion_window": "24h"} | fields)
+
+    def until(self, batch, *states):
+        deadline = time.time() + 300
+        while batch.status not in states and time.time() < deadline:
+            time.sleep(0.1)
+            batch = self.client.batches.retrieve(batch.id)
+        self.assertIn(batch.status, states, batch)
+        return batch
+
+    def chats(self, count):
+        return [line for line in nano_lines(count * 2) if line["url"] == "/v1/chat/completions"][:count]
+
+    def test_a_batch_is_what_the_command_makes_of_it(self):
+        lines = self.chats(9) + [chat_line("hot", "Hi", temperature=9), "not json"]
+        batch = self.until(self.batch_of(lines, metadata={"for": "test"}), "completed")
+        self.assertEqual((batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed), (11, 9, 2))
+        self.assertEqual(batch.metadata, {"for": "test"})
+        output = self.client.files.content(batch.output_file_id).read()
+        job = Job(OUTRIDER, self.path, lines, "--dtype", "f32")
+        self.assertEqual(job.run().returncode, 3)
+        self.assertEqual(output, job.output.read_bytes())
+        self.assertEqual(self.client.files.content(batch.error_file_id).read(), job.errors.read_bytes())
+        replies = [json.loads(line)["response"]["body"] for line in output.decode().splitlines()]
+        self.assertEqual(batch.usage.output_tokens, sum(reply["usage"]["completion_tokens"] for reply in replies))
+        self.assertEqual([one.id for one in self.client.batches.list()], [batch.id])
+        self.assertEqual(len(list(self.client.files.list())), 3)
+        self.assertTrue(self.client.files.delete(batch.output_file_id).deleted)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.files.retrieve(batch.output_file_id)
+        self.assertEqual(self.server.end(), 0)
+
+    def test_a_server_that_was_killed_goes_on_where_it_was(self):
+        lines = self.chats(40)
+        batch = self.batch_of(lines)
+        while self.client.batches.retrieve(batch.id).request_counts.completed < 3:
+            time.sleep(0.02)
+        with self.assertRaises(openai.ConflictError):
+            self.client.files.delete(batch.input_file_id)
+        second = Server(self.path / "data")
+        self.assertIn("another process is writing it", second.process.stderr.read())
+        second.end()
+        self.server.end(kill=True)
+        self.start()
+        batch = self.until(self.client.batches.retrieve(batch.id), "completed")
+        self.assertEqual(batch.request_counts.completed, 40)
+        job = Job(OUTRIDER, self.path, lines, "--dtype", "f32")
+        self.assertEqual(job.run().returncode, 0)
+        self.assertEqual(self.client.files.content(batch.output_file_id).read(), job.output.read_bytes())
+
+    def test_cancelled_it_has_what_was_done(self):
+        batch = self.batch_of([line | {"body": line["body"] | {"max_tokens": 200, "ignore_eos": True}} for line in self.chats(200)])
+        while self.client.batches.retrieve(batch.id).request_counts.completed < 1:
+            time.sleep(0.05)
+        self.assertEqual(self.client.batches.cancel(batch.id).status, "cancelling")
+        batch = self.until(batch, "cancelled")
+        done = self.client.files.content(batch.output_file_id).read().decode().splitlines()
+        self.assertEqual(len(done), batch.request_counts.completed)
+        self.assertLess(len(done), 200)
+        with self.assertRaises(openai.ConflictError):
+            self.client.batches.cancel(batch.id)
+
+    def test_what_is_wrong_is_said(self):
+        file = self.client.files.create(file=("in.jsonl", b"\n"), purpose="batch")
+        for fields in ({"input_file_id": "file-no"}, {"endpoint": "/v1/embeddings"}, {"completion_window": "1h"}):
+            with self.assertRaises(openai.BadRequestError) as raised:
+                self.client.batches.create(**{"input_file_id": file.id, "endpoint": "/v1/completions", "completion_window": "24h"} | fields)
+            self.assertEqual(raised.exception.param, next(iter(fields)))
+        with self.assertRaises(openai.BadRequestError):
+            self.client.files.create(file=("in.jsonl", b"x"), purpose="fine-tune")
+        with self.assertRaises(openai.NotFoundError):
+            self.client.batches.retrieve("batch_no")
+        empty = self.client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
+        self.assertEqual(self.until(empty, "failed").errors.data[0].message, "the input file has no lines")
+        twice = self.batch_of([chat_line("a", "x"), chat_line("a", "x")])
+        self.assertIn("lines 1 and 2", self.until(twice, "failed").errors.data[0].message)
+
+
+if __name__ == "__main__":
+    OUTRIDER = sys.argv.pop(1)
+    unittest.main(verbosity=2)

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""outrider batch, killed at random moments: one file, the bytes of the undisturbed run; nothing lost, nothing doubled.
+
+OUTRIDER_KILLS kills of the program beside a server that answers at once (12 unless told), with a disk that fails; and a
+tenth as many of program, verifier and drafter together, with the nano pair. OUTRIDER_SEED repeats a choice of moments.
+
+usage: batch_kill_test.py OUTRIDER FAULT_IO_LIBRARY
+"""
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from batch_support import FastServer, Job, nano_lines, read_lines
+
+KILLS = int(os.environ.get("OUTRIDER_KILLS", "12"))
+SEED = int(os.environ.get("OUTRIDER_SEED", time.time_ns() % 1000000))
+
+
+class Killed(unittest.TestCase):
+    def setUp(self):
+        self.random = random.Random(SEED)
+        print(f"OUTRIDER_SEED={SEED}", file=sys.stderr)
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def killed_until_done(self, job, patience, environment=None, also_kill=lambda: None):
+        """Runs a job, killing it after random times, until a run comes to its end. Returns kills and stops by the disk."""
+        kills, stops, size = 0, 0, 0
+        while True:
+            process = job.start(env=environment() if environment else None)
+            try:
+                _, err = process.communicate(timeout=self.random.uniform(0, patience))
+                if process.returncode == 0:
+                    return kills, stops
+                self.assertEqual(process.returncode, 1, err)  # the disk: one line that says so
+                self.assertRegex(err.splitlines()[-1], r"^outrider: .*: cannot (write|sync): ", err)
+                stops += 1
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                process.communicate()
+                kills += 1
+                also_kill()
+                # However slow the machine is, a run shall come further than the one before now and then.
+                now = job.journal.stat().st_size if job.journal.exists() else 0
+                size, patience = now, patience * (1.5 if now <= size else 0.9)
+            if job.output.exists():  # whole, or not there
+                self.assertEqual(job.output.read_bytes(), self.wanted)
+
+    def test_with_a_disk_that_fails(self):
+        server = FastServer(busy=0.1, delay=0.002)
+        self.addCleanup(server.close)
+        lines = nano_lines(400)
+        undisturbed = Job(OUTRIDER, self.folder.name, lines, "--endpoint", server.url, name="undisturbed")
+        self.assertEqual(undisturbed.run().returncode, 0)
+        self.wanted = undisturbed.output.read_bytes()
+        self.assertEqual([line["custom_id"] for line in read_lines(undisturbed.output)], [line["custom_id"] for line in lines])
+
+        def environment():
+            if self.random.random() < 0.3:
+                return dict(os.environ)
+            return os.environ | {"LD_PRELOAD": FAULT_IO, "OUTRIDER_FAULTS_IN": self.folder.name,
+                                 "OUTRIDER_FAULTS_EVERY": str(self.random.choice([2, 5, 20]))}
+
+        kills = stops = jobs = 0
+        while kills < KILLS:
+            job = Job(OUTRIDER, self.folder.name, None, "--endpoint", server.url, "--concurrency",
+                      self.random.choice(["auto", "3", "40"]), name=f"killed{jobs}")
+            more = self.killed_until_done(job, self.random.choice([0.1, 0.3, 1]), environment)
+            self.assertEqual(job.output.read_bytes(), self.wanted)
+            kills, stops, jobs = kills + more[0], stops + more[1], jobs + 1
+        print(f"{jobs} jobs, {kills} kills, {stops} stops by the disk: the same bytes", file=sys.stderr)
+
+    def test_with_the_verifier_and_the_drafter(self):
+        lines = nano_lines(24)
+        undisturbed = Job(OUTRIDER, self.folder.name, lines, "--dtype", "f32", name="undisturbed")
+        done = undisturbed.run()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.wanted = undisturbed.output.read_bytes()
+        coordinator = subprocess.Popen([OUTRIDER, "coordinator", "--listen", "tcp://127.0.0.1:*"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        address = coordinator.stdout.readline().split()[-1]
+        workers = {}
+
+        def stop_all():
+            for process in [*workers.values(), coordinator]:
+                process.kill()
+                process.wait()
+            coordinator.stdout.close()
+
+        def start(role):
+            workers[role] = subprocess.Popen([OUTRIDER, role, "--join", address, "--dtype", "f32"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+        def kill_some():
+            for role in ("verifier", "drafter"):
+                if self.random.random() < 0.5:
+                    workers[role].kill()
+                    workers[role].wait()
+                    start(role)
+
+        self.addCleanup(stop_all)
+        start("verifier")
+        start("drafter")
+        kills = jobs = 0
+        while kills < max(1, KILLS // 10):
+            job = Job(OUTRIDER, self.folder.name, None, "--connect", address, name=f"killed{jobs}")
+            kills += self.killed_until_done(job, self.random.choice([2, 4, 8]), also_kill=kill_some)[0]
+            self.assertEqual(job.output.read_bytes(), self.wanted)
+            jobs += 1
+        print(f"{jobs} jobs, {kills} kills of program, verifier and drafter: the same bytes", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    OUTRIDER, FAULT_IO = sys.argv.pop(1), str(pathlib.Path(sys.argv.pop(1)).resolve())
+    unittest.main(verbosity=2)

@@ -1,0 +1,352 @@
+// outrider batch: its lines, its journal, and what it sends when.
+#include <fcntl.h>
+
+#include <map>
+#include <random>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "batch/dispatch.h"
+#include "batch/input.h"
+#include "batch/job.h"
+#include "batch/journal.h"
+#include "common/base/files.h"
+#include "tests/support/temporary_dir.h"
+
+namespace outrider {
+namespace {
+using Json = nlohmann::json;
+
+BatchRequest request_of(const std::string& line) {
+  const auto parsed = parse_batch_line(line);
+  const auto* error = std::get_if<BatchError>(&parsed);
+  EXPECT_EQ(error, nullptr) << error->message;
+  return error == nullptr ? std::get<BatchRequest>(parsed) : BatchRequest();
+}
+std::string why_not(const std::string& line) {
+  const auto parsed = parse_batch_line(line);
+  const auto* error = std::get_if<BatchError>(&parsed);
+  return error == nullptr ? "" : error->message;
+}
+
+// ---- lines ----
+
+TEST(BatchLine, WhatIsWrongIsNamed) {
+  EXPECT_EQ(why_not("{"), "is not JSON in UTF-8");
+  EXPECT_EQ(why_not("[1]"), "is an array of 1, wanted an object");
+  EXPECT_NE(why_not(R"({"method":"POST"})").find("custom_id"), std::string::npos);
+  EXPECT_NE(why_not(R"({"custom_id":"a","method":"GET","url":"/v1/completions","body":{}})").find("method"),
+            std::string::npos);
+  EXPECT_NE(why_not(R"({"custom_id":"a","url":"/v1/embeddings","body":{}})").find("/v1/embeddings"), std::string::npos);
+  EXPECT_NE(why_not(R"({"custom_id":"a","url":"/v1/completions","body":[]})").find("body"), std::string::npos);
+  EXPECT_NE(why_not(std::string(100000, '[')).find("nests deeper"), std::string::npos);
+  EXPECT_EQ(why_not(R"({"custom_id":"a","url":"/v1/completions","body":{}})"), "");
+}
+
+TEST(BatchLine, ASeedIsAFunctionOfTheNameAndOneThatIsThereIsKept) {
+  const auto body = [](const std::string& id, const std::string& fields) {
+    return Json::parse(body_to_send(
+        request_of(R"({"custom_id":")" + id + R"(","url":"/v1/chat/completions","body":{)" + fields + "}}")));
+  };
+  EXPECT_EQ(body("a", "")["seed"], seed_of("a"));
+  EXPECT_EQ(body("a", R"("seed":null)")["seed"], seed_of("a"));
+  EXPECT_EQ(body("a", R"("seed":5)")["seed"], 5);
+  EXPECT_NE(seed_of("a"), seed_of("b"));
+  EXPECT_GE(seed_of("a"), 0);
+  EXPECT_EQ(body("a", "")["max_tokens"], 8192);
+  EXPECT_EQ(body("a", R"("max_completion_tokens":3)").contains("max_tokens"), false);
+}
+
+TEST(BatchLine, AReplyIsAFunctionOfTheLineAndTheText) {
+  const BatchRequest request = request_of(R"({"custom_id":"a","url":"/v1/chat/completions","body":{}})");
+  const auto line_of = [&](const std::string& id, int cached, int drafted) {
+    const Json body = {
+        {"id", id},
+        {"created", cached},
+        {"choices",
+         {{{"index", 0},
+           {"message", {{"content", "x"}, {"tool_calls", {{{"id", "call_" + id}, {"type", "function"}}}}}}}}},
+        {"usage",
+         {{"prompt_tokens", 3}, {"completion_tokens", 4}, {"prompt_tokens_details", {{"cached_tokens", cached}}}}},
+        {"speculative", {{"drafted_tokens", drafted}, {"accepted_tokens", 1}}}};
+    const auto settled = settle_reply(request, body.dump());
+    const auto& reply = std::get<BatchReply>(settled);
+    EXPECT_EQ(reply.tokens.completion, 4);
+    EXPECT_EQ(reply.tokens.drafted, drafted);
+    return reply.line;
+  };
+  EXPECT_EQ(line_of("one", 1, 2), line_of("two", 5, 6));
+  const Json line = Json::parse(line_of("one", 1, 2));
+  EXPECT_EQ(line["custom_id"], "a");
+  EXPECT_EQ(line["response"]["status_code"], 200);
+  EXPECT_EQ(line["response"]["body"]["choices"][0]["message"]["content"], "x");
+  EXPECT_TRUE(std::holds_alternative<BatchError>(settle_reply(request, "<html>")));
+}
+
+TEST(BatchLine, PromptsThatBeginAlikeAreNeighbours) {
+  const auto key = [](const std::string& system, const std::string& user) {
+    return prefix_key({.custom_id = "a",
+                       .url = "/v1/chat/completions",
+                       .body = {{"messages", {{{"role", "system"}, {"content", system}}, {{"content", user}}}}}});
+  };
+  const std::string one(300, 'x'), two(300, 'y'), most(2000, 'z');
+  EXPECT_EQ(key(one, "a") >> 32, key(one, "b") >> 32);
+  EXPECT_NE(key(one, "a"), key(one, "b"));
+  EXPECT_NE(key(one, "a") >> 32, key(two, "a") >> 32);
+  EXPECT_EQ(key(most, "a"), key(most, "b"));
+}
+
+// ---- the input ----
+
+std::string line_named(const std::string& id, const std::string& prompt = "p") {
+  return Json({{"custom_id", id}, {"url", "/v1/completions"}, {"body", {{"prompt", prompt}}}}).dump() + "\n";
+}
+
+TEST(BatchInput, EveryLineIsReadAsItIsWhateverItsLength) {
+  const TemporaryDir dir;
+  std::vector<std::string> lines;
+  for (const std::size_t length : std::initializer_list<std::size_t>{1, (1u << 20) - 60, 1u << 20, 5000000})
+    lines.push_back(line_named("of " + std::to_string(length), std::string(length, 'x')));
+  std::string all = "\n" + lines[0] + lines[1] + lines[2] + " \r\n" + lines[3];
+  all += std::string(LineReader::kLineBytesMax + 5, 'y') + "\n" + line_named("last");
+  all.pop_back();  // no newline at the end
+  Result<BatchInput> input = BatchInput::open(dir.write("in.jsonl", all), BatchInput::Order::kInput);
+  ASSERT_TRUE(input) << input.error().message;
+  EXPECT_EQ(input->lines(), 8u);
+  EXPECT_EQ(input->to_send({}), (std::vector<std::uint32_t>{1, 2, 3, 5, 6, 7}));
+  EXPECT_EQ(*input->read(1) + "\n", lines[0]);
+  EXPECT_EQ(*input->read(3) + "\n", lines[2]);
+  EXPECT_EQ(*input->read(5) + "\n", lines[3]);
+  EXPECT_EQ(input->read(6).error().code, Errc::kOutOfRange);
+  EXPECT_EQ(*input->read(7) + "\n", line_named("last"));
+}
+
+TEST(BatchInput, ShardsAreAPartitionAndGroupsStayTogether) {
+  const TemporaryDir dir;
+  std::string all;
+  for (int i = 0; i < 101; ++i) all += line_named(std::to_string(i), i % 2 == 0 ? "the even ones" : "odd");
+  const Result<BatchInput> input = BatchInput::open(dir.write("in.jsonl", all), BatchInput::Order::kPrefix);
+  for (const std::uint32_t count : {1u, 2u, 3u, 7u, 200u}) {
+    std::multiset<std::uint32_t> lines;
+    for (std::uint32_t i = 1; i <= count; ++i) {
+      const auto part = input->to_send({i, count});
+      lines.insert(part.begin(), part.end());
+      std::set<std::uint32_t> changes;
+      for (std::size_t k = 1; k < part.size(); ++k) {
+        if (part[k] % 2 != part[k - 1] % 2) changes.insert(part[k]);
+      }
+      EXPECT_LE(changes.size(), 1u);
+    }
+    EXPECT_EQ(lines.size(), 101u);
+    EXPECT_EQ(std::set(lines.begin(), lines.end()).size(), 101u);
+  }
+  for (const char* wrong : {"", "1", "0/2", "3/2", "1/2x", "-1/2", "/"}) EXPECT_FALSE(Shard::parse(wrong)) << wrong;
+}
+
+// ---- the journal ----
+
+class BatchJournal : public testing::Test {
+ protected:
+  /// Opens it with what is there, appends results of these lines, and closes it. @return what was there.
+  std::map<std::uint32_t, bool> go_on(const std::vector<std::uint32_t>& lines) {
+    std::map<std::uint32_t, bool> there;
+    std::size_t committed = 0;
+    {
+      Result<std::unique_ptr<Journal>> journal = Journal::open(
+          path_, manifest_, false, [&](const JournalEntry& entry) { there[entry.line] = entry.ok; },
+          [&](const JournalEntry&) { ++committed; });
+      EXPECT_TRUE(journal) << journal.error().message;
+      if (!journal) return there;
+      torn_ = (*journal)->torn_bytes();
+      for (const std::uint32_t line : lines)
+        EXPECT_TRUE((*journal)->append(line, line % 2 == 0, {1, 2, 3, 4}, result_of(line)));
+    }
+    EXPECT_EQ(committed, lines.size());
+    return there;
+  }
+  static std::string result_of(std::uint32_t line) { return R"({"said":"}\n)" + std::string(line * 7, 'x') + R"("})"; }
+
+  TemporaryDir dir_;
+  std::filesystem::path path_ = dir_ / "out.journal";
+  Manifest manifest_ = {{"model", "nano"}, {"shard", "1/1"}};
+  std::uint64_t torn_ = 0;
+};
+
+TEST_F(BatchJournal, ResultsAreWhereItSays) {
+  go_on({4, 1, 9});
+  const Result<DurableFile> file = DurableFile::open(path_, O_RDONLY);
+  int seen = 0;
+  const Result<Manifest> manifest = Journal::read(*file, [&](const JournalEntry& entry) {
+    ++seen;
+    EXPECT_EQ(*file->read_at(entry.offset, entry.length), result_of(entry.line));
+    EXPECT_EQ(entry.tokens.accepted, 4);
+  });
+  EXPECT_EQ(*manifest, manifest_);
+  EXPECT_EQ(seen, 3);
+}
+
+TEST_F(BatchJournal, CutAnywhereItHasTheWholeLinesAndGoesOn) {
+  go_on({0, 1});
+  const std::string all = *read_text(path_);
+  std::vector<std::size_t> ends;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i] == '\n') ends.push_back(i + 1);
+  }
+  // Every byte of the last line and of the newline before it, some of the others.
+  const std::size_t dense = ends[ends.size() - 2] - 2;
+  for (std::size_t cut = 0; cut <= all.size(); cut += cut < dense ? std::min<std::size_t>(7, dense - cut) : 1) {
+    ASSERT_TRUE(write_text(path_, all.substr(0, cut)));
+    const auto whole =
+        static_cast<std::size_t>(std::ranges::count_if(ends, [&](std::size_t end) { return end <= cut; }));
+    const std::size_t results = whole == 0 ? 0 : whole - 1;
+    EXPECT_EQ(go_on({7}).size(), results) << cut;
+    EXPECT_EQ(torn_, cut - (whole == 0 ? 0 : ends[whole - 1])) << cut;
+    EXPECT_EQ(go_on({}).size(), results + 1) << cut;
+  }
+}
+
+TEST_F(BatchJournal, ABitThatChangedIsSeen) {
+  go_on({0, 1, 2});
+  const std::string all = *read_text(path_);
+  const std::size_t first = all.find('\n') + 1, second = all.find('\n', first) + 1;
+  for (std::size_t at = second; at < all.size(); at += 11) {
+    std::string changed = all;
+    changed[at] = static_cast<char>(changed[at] ^ 4);
+    ASSERT_TRUE(write_text(path_, changed));
+    EXPECT_LT(go_on({}).size(), 3u) << at;
+  }
+}
+
+TEST_F(BatchJournal, AnotherJobIsRefusedByFieldAndBothValues) {
+  go_on({0});
+  manifest_["model"] = "e4b";
+  const auto open = [&](bool restart) {
+    return Journal::open(
+        path_, manifest_, restart, [](const JournalEntry&) {}, [](const JournalEntry&) {});
+  };
+  const auto refused = open(false);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Errc::kMismatch);
+  EXPECT_NE(refused.error().message.find("model 'nano', now it is 'e4b'"), std::string::npos)
+      << refused.error().message;
+  EXPECT_TRUE(open(true));
+  EXPECT_TRUE(go_on({}).empty());
+}
+
+TEST_F(BatchJournal, OneWriter) {
+  const auto open = [&] {
+    return Journal::open(
+        path_, manifest_, false, [](const JournalEntry&) {}, [](const JournalEntry&) {});
+  };
+  const auto first = open();
+  EXPECT_EQ(open().error().code, Errc::kUnavailable);
+}
+
+// ---- what is sent when ----
+
+TimePoint at(double seconds) {
+  return TimePoint() + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+TEST(BatchDispatch, EveryLineIsSentUntilItHasItsResult) {
+  std::mt19937 random(1);
+  Dispatch dispatch({3, 1, 2, 5, 9, 7}, 2, at(0));
+  std::vector<std::uint32_t> under_way;
+  std::multiset<std::uint32_t> done;
+  double time = 0;
+  while (done.size() < 6) {
+    ASSERT_LT(time, 1e5);
+    while (const auto line = dispatch.next(at(time))) under_way.push_back(*line);
+    ASSERT_LE(under_way.size(), 2u);
+    time += 1;
+    if (under_way.empty()) continue;
+    const std::uint32_t line = under_way.back();
+    under_way.pop_back();
+    if (random() % 2 == 0)
+      EXPECT_TRUE(dispatch.failed(line, true, 0.5, at(time)));
+    else
+      dispatch.done(line, 1, at(time)), done.insert(line);
+  }
+  EXPECT_EQ(done, (std::multiset<std::uint32_t>{1, 2, 3, 5, 7, 9}));
+}
+
+TEST(BatchDispatch, AnOutageIsNoLinesFaultAndAPoisonousLineIs) {
+  Dispatch outage({1, 2}, 1, at(0));
+  double time = 0;
+  for (int i = 0; i < 100; ++i) {
+    std::optional<std::uint32_t> line;
+    while (!(line = outage.next(at(time)))) time += 1;
+    EXPECT_TRUE(outage.failed(*line, false, 0.5, at(time)));
+  }
+  EXPECT_TRUE(outage.silent_for_long(at(time)));
+
+  std::vector<std::uint32_t> lines(1000);
+  for (std::uint32_t i = 0; i < 1000; ++i) lines[i] = i;
+  Dispatch poison(lines, 1, at(0));
+  time = 0;
+  int tries = 0;
+  while (time < 1e5) {
+    const auto line = poison.next(at(time));
+    time += 0.5;
+    if (!line) continue;
+    if (*line != 0) {
+      poison.done(*line, 1, at(time));
+    } else {
+      ++tries;
+      if (!poison.failed(0, false, 0.5, at(time))) break;
+    }
+  }
+  EXPECT_GE(tries, Dispatch::kTriesMax);
+  EXPECT_LT(time, 1e5);
+}
+
+/// A server that makes at most `most` tokens a second, and each of a line's 50 tokens in `token_s` at best.
+double throughput_after(ConcurrencySearch& search, double most, double token_s, double seconds, double& time) {
+  constexpr int kTokens = 50;
+  std::mt19937 random(7);
+  double tokens = 0;
+  const double end = time + seconds;
+  while (time < end) {
+    const double rate = std::min(most, search.limit() / token_s);
+    time += kTokens / rate * std::uniform_real_distribution(0.8, 1.2)(random);
+    search.done(kTokens, at(time));
+    tokens += kTokens;
+  }
+  return tokens / seconds;
+}
+
+TEST(BatchConcurrency, FindsTheSmallestNumberThatIsAsGoodAsAny) {
+  for (const double most : {30.0, 300.0, 3000.0}) {
+    ConcurrencySearch search;
+    double time = 0;
+    throughput_after(search, most, 0.05, 400, time);
+    const int settled = search.limit();
+    EXPECT_GE(throughput_after(search, most, 0.05, 200, time), 0.94 * std::min(most, ConcurrencySearch::kMax / 0.05));
+    EXPECT_LE(settled, std::max<double>(ConcurrencySearch::kMin, 4 * most * 0.05)) << most;
+  }
+}
+
+TEST(BatchConcurrency, LooksAgainWhenVerifiersJoin) {
+  ConcurrencySearch search;
+  double time = 0;
+  throughput_after(search, 200, 0.05, 400, time);
+  const int before = search.limit();
+  EXPECT_GE(throughput_after(search, 200 * 4, 0.05, 600, time), 200 * 1.5);
+  EXPECT_GT(search.limit(), before);
+}
+
+TEST(BatchConcurrency, YieldsWhereItIsRefused) {
+  ConcurrencySearch search;
+  double time = 0;
+  throughput_after(search, 3000, 0.05, 100, time);
+  const int before = search.limit();
+  search.refused(at(time + 10));
+  EXPECT_LT(search.limit(), before);
+  ConcurrencySearch fixed(12);
+  fixed.refused(at(0));
+  EXPECT_EQ(fixed.limit(), 12);
+}
+
+}  // namespace
+}  // namespace outrider
