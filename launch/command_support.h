@@ -206,11 +206,16 @@ void add_node_options(CLI::App& command, Options& options, Wanted wanted) {
   declare_options(
       [&]<typename T>(const OptionInfo& info, T& value) {
         if (!wanted(info)) return;
-        CLI::Option* option = command.add_option(info.name, value, info.help);
-        if constexpr (std::is_integral_v<T>)
-          option->check(CLI::Range(static_cast<T>(info.min), static_cast<T>(info.max)))->capture_default_str();
-        if constexpr (std::is_same_v<T, std::vector<double>>)
-          option->delimiter(',')->check(CLI::Range(info.min, info.max));
+        if constexpr (std::is_same_v<T, bool>) {
+          command.add_flag(info.name, value, info.help);
+          return;
+        } else {
+          CLI::Option* option = command.add_option(info.name, value, info.help);
+          if constexpr (std::is_integral_v<T>)
+            option->check(CLI::Range(static_cast<T>(info.min), static_cast<T>(info.max)))->capture_default_str();
+          if constexpr (std::is_same_v<T, std::vector<double>>)
+            option->delimiter(',')->check(CLI::Range(info.min, info.max));
+        }
       },
       options);
 }

@@ -85,15 +85,15 @@ std::vector<TokenId> plain_story(std::int64_t count);
 /// Starts `outrider coordinator` and waits until it listens.
 class Coordinator {
  public:
-  explicit Coordinator(const std::string& listen = "tcp://127.0.0.1:*");
+  explicit Coordinator(const std::string& listen = "tcp://127.0.0.1:*", const std::vector<std::string>& options = {});
   Program program;
   std::string address;  ///< "" when it ended instead
 };
 
 /// Coordinator, verifier and drafter as the processes that a person would start.
 struct Trio {
-  /// Waits until the workers have joined.
-  explicit Trio(bool with_drafter = true);
+  /// Waits until the workers have joined. @param of_coordinator  its options
+  explicit Trio(bool with_drafter = true, const std::vector<std::string>& of_coordinator = {});
   Program& start_verifier();
   Program& start_drafter();
   /// A client, once the workers are there.
