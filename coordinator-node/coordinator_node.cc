@@ -30,6 +30,7 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
   if (!options.rejection_log.empty()) {
     ASSIGN_OR_RETURN(rejection_log, RejectionLog::open(options.rejection_log));
   }
+  config.failover.wait = std::chrono::seconds(options.failover_wait_s);
   config.want_rejections = rejection_log.has_value();
   if (options.requests_max > 0)
     config.line.open_max = config.line.client_waiting_max = static_cast<std::size_t>(options.requests_max);
@@ -64,6 +65,8 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
     if (policy_state) policy_state->save_when_due(core.policies(), now());
     endpoint->wait(deadline ? std::clamp<Duration>(*deadline - clock.now(), Duration::zero(), kTick) : kTick);
   }
+  core.stop(clock.now());
+  act();
   return policy_state ? policy_state->save(core.policies()) : Result<void>();
 }
 

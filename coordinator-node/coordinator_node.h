@@ -15,6 +15,7 @@ struct CoordinatorOptions {
   std::string listen = "tcp://127.0.0.1:7070";  ///< tcp://ADDRESS:PORT or inproc://NAME; workers and clients dial it
   std::filesystem::path policy_state = {};      ///< file that keeps what the bandits learned (PolicyState); empty: none
   std::filesystem::path rejection_log = {};  ///< file that rejected drafts are appended to (RejectionLog); empty: none
+  int failover_wait_s = 30;                  ///< FailoverConfig::wait
   int requests_max = 0;                      ///< texts at work at once, and of one client waiting; 0: LineConfig's
   CoordinatorConfig core = {.instance = 0};  ///< 0: chosen at random; `want_rejections` is rejection_log's matter
 };
@@ -35,6 +36,20 @@ void declare_options(Visitor&& visit, CoordinatorOptions& options) {
                    .min = 0,
                    .max = 1024},
         options.requests_max);
+  FailoverConfig& failover = options.core.failover;
+  visit(OptionInfo{.name = "--failover-wait",
+                   .help = "Seconds that a text whose verifier died waits for one that would give the same bytes",
+                   .min = 0,
+                   .max = 86'400},
+        options.failover_wait_s);
+  visit(OptionInfo{.name = "--failover-limit",
+                   .help = "Verifiers that one text may lose before it fails; 0: it fails with the first",
+                   .min = 0,
+                   .max = 1 << 20},
+        failover.limit);
+  visit(OptionInfo{.name = "--allow-inexact-failover",
+                   .help = "Then let it go on at any verifier of the model, though its bytes may differ from there on"},
+        failover.allow_inexact);
 }
 
 /// Serves until `stop` (then Ok), or says why it cannot start. on_listening gets the real address once

@@ -30,10 +30,11 @@ void declare_options(Visitor&& visit, DrafterOptions& options) {
                    .min = 0,
                    .max = kThreadsMax},
         options.threads);
+  visit(kExitWhenRefused, options.core.link.exit_when_refused);
 }
 
 /// Loads the assistant, joins the coordinator and drafts until `stop` (then Ok) or until it cannot
-/// start or is refused (then the reason). A draft takes milliseconds, so it runs in the loop.
+/// start, or is refused and not to try again (then the reason). A draft takes milliseconds, so it runs in the loop.
 Result<void> run_drafter(TransportContext& context, const DrafterOptions& options, std::stop_token stop);
 
 }  // namespace outrider

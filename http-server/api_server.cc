@@ -534,6 +534,11 @@ HttpReply ApiServer::status_reply() const {
                      {"version", options_.version},
                      {"sessions", status->sessions},
                      {"waiting", status->waiting},
+                     {"failovers",
+                      {{"exact", status->failovers.exact},
+                       {"inexact", status->failovers.inexact},
+                       {"failed", status->failovers.failed},
+                       {"resume_ms", static_cast<double>(status->failovers.resume_ns) / 1e6}}},
                      {"workers", std::move(workers)}});
 }
 

@@ -56,6 +56,16 @@ MetricFamily gauge(const char* name, const char* help, double value) {
   return family;
 }
 
+/// Counts that the coordinator keeps, from 0 at its start.
+MetricFamily counters_of(const char* name, const char* help) {
+  return {.name = std::string("outrider:") + name, .help = help, .type = prometheus::MetricType::Counter, .metric = {}};
+}
+void count(MetricFamily& family, double value, std::vector<prometheus::ClientMetric::Label> labels = {}) {
+  prometheus::ClientMetric& metric = family.metric.emplace_back();
+  metric.label = std::move(labels);
+  metric.counter.value = value;
+}
+
 /// Of the coordinator and its workers, which are there or not from one scrape to the next.
 std::vector<MetricFamily> families_of(const Status& status) {
   MetricFamily workers = gauges("workers", "Workers that have joined");
@@ -66,6 +76,13 @@ std::vector<MetricFamily> families_of(const Status& status) {
   MetricFamily draining = gauges("worker_draining", "1: the worker takes no new texts");
   MetricFamily kv_bytes = gauges("worker_kv_bytes", "K/V memory that a verifier has set aside for its texts");
   MetricFamily kv_bytes_max = gauges("worker_kv_bytes_max", "K/V memory that a verifier has");
+  MetricFamily failovers = counters_of("failovers_total", "Texts whose verifier left them, by what became of them");
+  count(failovers, number(status.failovers.exact), {{"result", "exact"}});
+  count(failovers, number(status.failovers.inexact), {{"result", "inexact"}});
+  count(failovers, number(status.failovers.failed), {{"result", "failed"}});
+  MetricFamily resume = counters_of("failover_resume_seconds_total",
+                                    "Of texts that went on: from when a verifier was missed until another was there");
+  count(resume, seconds_of_ns(status.failovers.resume_ns));
   double used = 0, all = 0;
   for (const WorkerStatus& worker : status.workers) {
     const std::vector<prometheus::ClientMetric::Label> labels = {
@@ -84,6 +101,8 @@ std::vector<MetricFamily> families_of(const Status& status) {
           gauge("num_requests_waiting", "Texts that wait for their turn", status.waiting),
           gauge("kv_cache_usage_perc", "Share of the verifiers' K/V memory that is set aside; 1 is all",
                 all > 0 ? used / all : 0),
+          std::move(failovers),
+          std::move(resume),
           std::move(workers),
           std::move(rtt),
           std::move(sessions),

@@ -165,8 +165,10 @@ class ProcessCluster final : public Cluster {
   Result<void> spawn(const std::string& role, std::vector<std::string> arguments, Options& options, int stdout_fd) {
     arguments.insert(arguments.begin(), {"outrider", role});
     declare_options(
-        [&](const OptionInfo& info, const auto& value) {
-          if (const std::string text = argument(value); !text.empty())
+        [&]<typename T>(const OptionInfo& info, const T& value) {
+          if constexpr (std::is_same_v<T, bool>) {
+            if (value) arguments.push_back(info.name);
+          } else if (const std::string text = argument(value); !text.empty())
             arguments.insert(arguments.end(), {info.name, text});
         },
         options);
@@ -202,6 +204,14 @@ class ProcessCluster final : public Cluster {
   std::vector<Child> children_;
 };
 
+/// Nobody joins such a cluster later: what would wait for that ends at once.
+ClusterOptions closed(ClusterOptions options) {
+  options.coordinator.failover_wait_s = 0;
+  options.verifier.drain_wait_s = 2;
+  options.verifier.core.link.exit_when_refused = options.drafter.core.link.exit_when_refused = true;
+  return options;
+}
+
 template <typename Kind>
 Result<std::unique_ptr<Cluster>> started(std::unique_ptr<Kind> cluster) {
   RETURN_IF_ERROR(cluster->start());
@@ -211,11 +221,11 @@ Result<std::unique_ptr<Cluster>> started(std::unique_ptr<Kind> cluster) {
 }  // namespace
 
 Result<std::unique_ptr<Cluster>> start_threads(TransportContext& context, const ClusterOptions& options) {
-  return started(std::make_unique<ThreadCluster>(context, options));
+  return started(std::make_unique<ThreadCluster>(context, closed(options)));
 }
 
 Result<std::unique_ptr<Cluster>> start_processes(const ClusterOptions& options) {
-  return started(std::make_unique<ProcessCluster>(options));
+  return started(std::make_unique<ProcessCluster>(closed(options)));
 }
 
 Result<std::unique_ptr<Cluster>> start_cluster(TransportContext& context, const ClusterOptions& options) {

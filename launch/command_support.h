@@ -227,14 +227,14 @@ void add_node_options(CLI::App& command, Options& options, Wanted wanted) {
         if (!wanted(info)) return;
         if constexpr (std::is_same_v<T, bool>) {
           command.add_flag(info.name, value, info.help);
-          return;
+        } else {
+          CLI::Option* option = command.add_option(info.name, value, info.help);
+          if constexpr (std::is_same_v<T, std::vector<std::string>>) option->delimiter(',');
+          if constexpr (std::is_integral_v<T>)
+            option->check(CLI::Range(static_cast<T>(info.min), static_cast<T>(info.max)))->capture_default_str();
+          if constexpr (std::is_same_v<T, std::vector<double>>)
+            option->delimiter(',')->check(CLI::Range(info.min, info.max));
         }
-        CLI::Option* option = command.add_option(info.name, value, info.help);
-        if constexpr (std::is_same_v<T, std::vector<std::string>>) option->delimiter(',');
-        if constexpr (std::is_integral_v<T>)
-          option->check(CLI::Range(static_cast<T>(info.min), static_cast<T>(info.max)))->capture_default_str();
-        if constexpr (std::is_same_v<T, std::vector<double>>)
-          option->delimiter(',')->check(CLI::Range(info.min, info.max));
       },
       options);
 }

@@ -100,7 +100,7 @@ std::map<SessionId, BackboneEngine::Session>::iterator BackboneEngine::open(
       session.cache.copy_from(theirs, length, &between_steps);
     }
     if (work.reuse->take) sessions_.erase(source);
-    session.sampler.add_prompt(work.reuse->tokens);
+    session.sampler.add_text(work.reuse->tokens, work.reuse->answered);
   }
   return sessions_.emplace(work.session, std::move(session)).first;
 }
@@ -137,7 +137,7 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     VerifyResult result{.session = work.session, .round = work.round};
     Verdict& verdict = result.verdict;
     verdict.verify_ns = forward_ns;
-    if (work.prefill) sampler.add_prompt(work.tokens);
+    if (work.prefill) sampler.add_text(work.tokens, work.answered);
     if (outputs > 0) {
       const Matrix<const float> logits = output.logits.rows(row, outputs);
       const Result<VerifyOutcome> outcome = work.prefill ? first_token(sampler, logits[0].span(), scratch_)

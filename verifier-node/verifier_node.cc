@@ -12,6 +12,7 @@
 #include "common/transport/pump.h"
 #include "verifier-node/backbone_engine.h"
 #include "verifier-node/host_memory.h"
+#include "verifier-node/numeric_class.h"
 
 namespace outrider {
 namespace {
@@ -19,8 +20,6 @@ namespace {
 /// Longest sleep of the loop: how late a tick or a stop may be seen. During a batch the loop
 /// goes on between two of its steps, when this time is over.
 constexpr Duration kTick = std::chrono::milliseconds(20);
-/// After a stop: how long the sessions at hand may go on.
-constexpr Duration kDrainMax = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -34,6 +33,8 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   spdlog::info("event=loaded model={} dtype={} isa={} gemm=\"{}\" threads={}", options.backbone.string(),
                to_string(options.weight_type), to_string(active_isa()), backbone->gemm_implementation(),
                omp_get_max_threads());
+  const std::string bits = numeric_class(*backbone);
+  spdlog::info("event=numeric_class class=\"{}\"", bits);
   BackboneEngine engine(std::move(backbone), options.synthetic_acceptance);
 
   VerifierConfig config = options.core;
@@ -45,7 +46,10 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
 
   ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, worker_name(Role::kVerifier)));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
-  VerifierCore core(config, {.role = Role::kVerifier, .name = std::move(name), .facts = std::move(facts)});
+  VerifierCore core(config, {.role = Role::kVerifier,
+                             .name = std::move(name),
+                             .facts = std::move(facts),
+                             .numeric_class = bits});
   Pump pump(*endpoint);
   LoopClock clock;
   Solitude solitude(options.worker);
@@ -71,7 +75,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   while (!core.membership().refusal() && !pump.version_mismatch()) {
     if (stop.stop_requested()) {
       if (!drain_until) {
-        drain_until = now() + kDrainMax;
+        drain_until = now() + std::chrono::seconds(options.drain_wait_s);
         core.drain();
       }
       if (core.session_count() == 0 || !core.membership().joined() || now() > *drain_until) break;

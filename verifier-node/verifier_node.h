@@ -24,6 +24,7 @@ struct VerifierOptions {
   /// For measurements on random weights: the chance that at least 1, 2, ... drafts of a round are accepted, by a coin
   /// instead of the rule (vLLM's synthetic mode). Empty: the rule. The text means nothing then.
   std::vector<double> synthetic_acceptance = {};
+  int drain_wait_s = 20;     ///< after a stop: how long the texts at hand may go on here
   VerifierConfig core = {};  ///< what its capacity says of K/V is filled in once the model is there
 };
 
@@ -50,12 +51,18 @@ void declare_options(Visitor&& visit, VerifierOptions& options) {
                  .min = 0,
                  .max = 1},
       options.synthetic_acceptance);
+  visit(OptionInfo{.name = "--drain-wait",
+                   .help = "Seconds after SIGTERM that texts may go on here which no other verifier takes over",
+                   .min = 0,
+                   .max = 3600},
+        options.drain_wait_s);
+  visit(kExitWhenRefused, options.core.link.exit_when_refused);
 }
 
 /// Loads the backbone, joins the coordinator and serves until `stop` (then Ok) or until it cannot
-/// start or is refused (then the reason). After `stop` it takes no new session and finishes those at
-/// hand, for at most two seconds. One thread does it all (ADR 3): messages and heartbeats go on
-/// between the steps of a long batch.
+/// start, or is refused and not to try again (then the reason). After `stop` it takes no new text; those at hand move
+/// to another verifier or end here, for so long as drain_wait_s says. One thread does it all (ADR 3): messages and
+/// heartbeats go on between the steps of a long batch.
 Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, std::stop_token stop);
 
 }  // namespace outrider

@@ -21,4 +21,9 @@ struct OptionInfo {
   bool of_cluster = false;  ///< also an option of the commands that start a cluster of their own
 };
 
+/// Of every worker.
+inline constexpr OptionInfo kExitWhenRefused{
+    .name = "--exit-when-refused",
+    .help = "End when the coordinator refuses this model, instead of asking again ever more rarely"};
+
 }  // namespace outrider

@@ -57,9 +57,16 @@ CoordinatorOutput CoordinatorCore::take_output() {
 
 Status CoordinatorCore::status() const {
   Status status{.sessions = static_cast<std::int32_t>(sessions_.size()),
-                .waiting = static_cast<std::int32_t>(line_.waiting())};
+                .waiting = static_cast<std::int32_t>(line_.waiting()),
+                .failovers = failovers_};
   fleet_.describe(status);
   return status;
+}
+
+std::map<PeerId, Load> CoordinatorCore::loads() const {
+  std::map<PeerId, Load> loads;
+  for (const auto& [id, session] : sessions_) session.add_to(loads);
+  return loads;
 }
 
 // ---- clients ----
@@ -94,6 +101,14 @@ void CoordinatorCore::on_step(const PeerId& from, SessionId request_id, const St
 }
 
 void CoordinatorCore::start_waiting(TimePoint now) {
+  for (auto next = sessions_.begin(); next != sessions_.end();) {
+    const auto session = next++;
+    Session& text = session->second;
+    if (text.phase() != Session::Phase::kMoving) continue;
+    // One that is only short of room is not overtaken by those that come after it.
+    if (!text.start(desk(now)) && fleet_.has_verifier(text.wanted())) return;
+    settle(session);
+  }
   while (const std::optional<SessionId> next = line_.next()) {
     const auto session = sessions_.find(*next);
     if (!session->second.start(desk(now))) return;  // on_hello or on_tick come back
@@ -137,19 +152,23 @@ void CoordinatorCore::on_peer_gone(const PeerId& peer, TimePoint now) {
 
 void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint now) {
   const Worker* before = fleet_.find(from);
-  if (before != nullptr && (before->hello.role != hello.role || before->hello.facts != hello.facts)) {
+  if (before != nullptr && (before->hello.role != hello.role || before->hello.facts != hello.facts ||
+                            before->hello.numeric_class != hello.numeric_class)) {
     drop_worker(from, "introduced itself as something else", now);
     before = nullptr;
   }
   if (const PairFacts* facts = fleet_.facts(); facts != nullptr && before == nullptr) {
-    if (auto why = mismatch(*facts, hello.facts)) return refuse(from, hello.name, *why, now);
+    const char* who = hello.role == Role::kVerifier ? "this verifier" : "drafter";
+    if (auto why = mismatch(*facts, hello.facts, who)) return refuse(from, hello.name, *why, now);
   }
   send(from, {.body = Welcome{fleet_.join(from, hello, now).membership}});
   if (before != nullptr) return;
   const bool verifier = hello.role == Role::kVerifier;
   notice(false, fmt::format("{} joined as {}", hello.name, to_string(hello.role)));
-  if (!verifier) return;
-
+  if (!verifier) {
+    if (const PairFacts* facts = fleet_.facts()) fleet_.keep_facts(*facts);  // the first pair's
+    return;
+  }
   // Drafters may have come before the first verifier; it is the authority.
   std::vector<PeerId> unfit;
   for (const auto& [peer, other] : fleet_.workers()) {
@@ -159,6 +178,8 @@ void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint
     unfit.push_back(peer);
   }
   for (const PeerId& peer : unfit) drop_worker(peer, "does not fit", now);
+  if (std::ranges::any_of(fleet_.workers(), [](const auto& entry) { return !entry.second.verifies(); }))
+    fleet_.keep_facts(hello.facts);
   start_waiting(now);
 }
 
@@ -169,7 +190,8 @@ void CoordinatorCore::refuse(const PeerId& peer, const std::string& name, std::s
 }
 
 void CoordinatorCore::on_worker(const PeerId& from, Worker& worker, Message message, TimePoint now) {
-  if (const auto* heartbeat = std::get_if<Heartbeat>(&message.body)) {
+  const auto* heartbeat = std::get_if<Heartbeat>(&message.body);
+  if (heartbeat != nullptr && message.session == SessionId{}) {
     const Duration time = now.time_since_epoch() - Duration(heartbeat->sent_ns);
     if (heartbeat->sent_ns > 0 && time > Duration::zero() && time <= config_.link.peer_timeout) worker.measure(time);
     return;
@@ -211,10 +233,9 @@ void CoordinatorCore::on_tick(TimePoint now) {
   for (const PeerId& peer : fleet_.silent(config_.link.peer_timeout, now)) {
     drop_worker(peer, fmt::format("has not been heard for {:.1f} s", to_seconds(config_.link.peer_timeout)), now);
   }
-  if (fleet_.has_verifier()) verifier_seen_ = now;
   start_waiting(now);
   make_room(now);
-  for (auto& [id, session] : sessions_) session.on_tick(desk(now), verifier_seen_);
+  for (auto& [id, session] : sessions_) session.on_tick(desk(now));
   settle_all();
   if (next_heartbeat_ && now < *next_heartbeat_) return;
   next_heartbeat_ = now + config_.link.heartbeat_interval;
@@ -223,6 +244,13 @@ void CoordinatorCore::on_tick(TimePoint now) {
     if (session.phase() != Session::Phase::kPaused)
       send(session.client(), {.session = session.request_id(), .body = Heartbeat{}});
   }
+}
+
+void CoordinatorCore::stop(TimePoint now) {
+  for (auto& [id, session] : sessions_)
+    session.finish(desk(now), Failed{Errc::kPeerGone, "the coordinator is stopping"});
+  settle_all();
+  for (const auto& [peer, worker] : fleet_.workers()) send(peer, {.body = WhoAreYou{}});  // to the next one
 }
 
 }  // namespace outrider

@@ -14,6 +14,7 @@ struct CoordinatorConfig {
   std::uint64_t instance = 1;
   LinkConfig link = {};
   LineConfig line = {};
+  FailoverConfig failover = {};
   bool want_rejections = false;  ///< fill CoordinatorOutput::rejections: the drafters send their distributions
 };
 
@@ -30,17 +31,27 @@ class CoordinatorCore {
   /// `bytes` of `message` went out: counts the wire.
   void on_sent(const Message& message, std::size_t bytes);
   void on_tick(TimePoint now);
+  /// It is about to end: tells clients and workers, who need not wait until it is silent.
+  void stop(TimePoint now);
   /// What follows from all of the above since it was asked last.
   CoordinatorOutput take_output();
 
   /// What the sessions' policies learned; to be kept over restarts.
   Policies& policies() { return policies_; }
   Status status() const;
+  /// The number of the first text that comes; the next ones follow.
+  std::uint64_t first_session() const { return config_.instance; }
+
+  // For tests: the fleet's books, and what the sessions say. They are the same.
+  const Fleet& fleet() const { return fleet_; }
+  std::map<PeerId, Load> loads() const;
 
  private:
   using Sessions = std::map<SessionId, Session>;
 
-  Desk desk(TimePoint now) { return {fleet_, policies_, output_, now, config_.want_rejections}; }
+  Desk desk(TimePoint now) {
+    return {fleet_, policies_, config_.failover, failovers_, output_, now, config_.want_rejections};
+  }
   void send(const PeerId& to, Message message) { output_.send.push_back({to, std::move(message)}); }
   void notice(bool warning, std::string text) { output_.notices.push_back({warning, std::move(text)}); }
 
@@ -48,7 +59,7 @@ class CoordinatorCore {
   void on_generate(const PeerId& from, SessionId request_id, Generate request, TimePoint now);
   void on_step(const PeerId& from, SessionId request_id, const Step& step, TimePoint now);
   Sessions::iterator find_request(const PeerId& client, SessionId request_id);
-  /// Starts the texts whose turn it is, until one has to go on waiting.
+  /// Starts the texts that have lost their verifier, then those whose turn it is, until one has to go on waiting.
   void start_waiting(TimePoint now);
   /// Where a text waits although it is its turn, since there is no room: ends the stepwise text that has rested
   /// longest, if that is long.
@@ -69,7 +80,7 @@ class CoordinatorCore {
   Policies policies_;
   Sessions sessions_;
   std::uint64_t next_session_;
-  TimePoint verifier_seen_{};  ///< when there was one last
+  FailoverCounts failovers_;
   std::optional<TimePoint> next_heartbeat_;
   CoordinatorOutput output_;
 };

@@ -1,13 +1,37 @@
 #include "common/protocol/donor_rows.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <span>
 #include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 namespace outrider {
+namespace {
+
+/// Whether a number of all elements, in the bits of `exponent` all ones, is infinite or none at all.
+template <typename Bits>
+bool has_exponent(std::span<const std::byte> bytes, Bits exponent) {
+  bool found = false;
+  for (std::size_t at = 0; at + sizeof(Bits) <= bytes.size(); at += sizeof(Bits)) {
+    Bits bits;
+    std::memcpy(&bits, bytes.data() + at, sizeof bits);
+    found |= (bits & exponent) == exponent;
+  }
+  return found;
+}
+
+bool is_finite(const WireTensor& tensor) {
+  const std::span<const std::byte> bytes = tensor.data.bytes();
+  if (tensor.dtype == DType::kF32) return !has_exponent<std::uint32_t>(bytes, 0x7f800000);
+  return tensor.dtype != DType::kBf16 || !has_exponent<std::uint16_t>(bytes, 0x7f80);
+}
+
+}  // namespace
 
 Position piece_end(Position from, Position committed, Position rows_max, Position tail) {
   return committed <= from + rows_max + tail ? committed : from + rows_max;
@@ -34,6 +58,10 @@ Result<void> check_rows(const PairFacts& facts, const KvRows& kv) {
                      fmt::format("K/V rows of donor {} are {} [{}], wanted {} [{}]", i, to_string(tensor->dtype),
                                  fmt::join(tensor->shape, ", "), to_string(facts.kv_dtype), fmt::join(shape, ", "))};
       }
+      if (!is_finite(*tensor)) {
+        return Error{Errc::kMalformed, fmt::format("K/V rows {} to {} of donor {} hold a number that is not finite",
+                                                   seen.first, kv.to, i)};
+      }
     }
     const Position latest_first = first_useful_row(wanted, kv.from, kv.to);
     if (seen.first > latest_first) {
@@ -41,6 +69,18 @@ Result<void> check_rows(const PairFacts& facts, const KvRows& kv) {
                    fmt::format("K/V rows of donor {} start at {}, wanted {} or less", i, seen.first, latest_first)};
     }
   }
+  return {};
+}
+
+Result<void> check_hidden(const PairFacts& facts, const WireTensor& row) {
+  const bool fits = (row.dtype == facts.hidden_dtype || row.dtype == DType::kF32) &&
+                    row.shape == std::vector<std::int64_t>{facts.hidden_size};
+  if (!fits) {
+    return Error{Errc::kMismatch,
+                 fmt::format("hidden row {} [{}], wanted {} [{}]", to_string(row.dtype), fmt::join(row.shape, ", "),
+                             to_string(facts.hidden_dtype), facts.hidden_size)};
+  }
+  if (!is_finite(row)) return Error{Errc::kMalformed, "a hidden row holds a number that is not finite"};
   return {};
 }
 

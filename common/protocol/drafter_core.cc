@@ -4,7 +4,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "common/protocol/donor_rows.h"
 
@@ -76,13 +75,11 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
   if (message.round == session->round && waits(message.session)) return;  // repeated
   drop_draft(message.session);                                            // overtaken
   auto& draft = std::get<Draft>(message.body);
-  const bool hidden_fits = (draft.hidden.dtype == facts.hidden_dtype || draft.hidden.dtype == DType::kF32) &&
-                           draft.hidden.shape == std::vector<std::int64_t>{facts.hidden_size};
-  if (!hidden_fits || draft.token < 0 || draft.token >= facts.vocab_size) {
-    return answer(
-        Failed{Errc::kMismatch,
-               fmt::format("draft request with token {} and hidden row [{}], wanted a token below {} and [{}]",
-                           draft.token, fmt::join(draft.hidden.shape, ", "), facts.vocab_size, facts.hidden_size)});
+  if (auto fine = check_hidden(facts, draft.hidden); !fine)
+    return answer(Failed{Errc::kMismatch, fine.error().message});
+  if (draft.token < 0 || draft.token >= facts.vocab_size) {
+    return answer(Failed{Errc::kMismatch,
+                         fmt::format("draft after token {}, wanted one below {}", draft.token, facts.vocab_size)});
   }
   if (draft.sampling) {
     if (auto fine = check_sampling(*draft.sampling, facts.vocab_size); !fine)

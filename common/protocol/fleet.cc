@@ -1,14 +1,26 @@
 #include "common/protocol/fleet.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include <fmt/format.h>
 
 namespace outrider {
+namespace {
+
+/// Whether a worker is a verifier that may be given a text, room aside.
+bool takes(const Worker& worker, const Fleet::Wanted& wanted) {
+  const Hello& hello = worker.hello;
+  const bool of_class =
+      !wanted.numeric_class || (!hello.numeric_class.empty() && hello.numeric_class == *wanted.numeric_class);
+  return worker.verifies() && !worker.draining && of_class && hello.facts.context_max >= wanted.context_min;
+}
+
+}  // namespace
 
 void Worker::hear(TimePoint now) {
   heard = now;
-  if (now >= ask_again) suspect = false;
+  if (!verifies() && now >= ask_again) suspect = false;
 }
 
 void Worker::measure(Duration time) {
@@ -31,13 +43,17 @@ Worker* Fleet::find(const PeerId& peer) {
 }
 
 const PairFacts* Fleet::facts() const {
+  if (facts_) return &*facts_;
   const auto verifier = std::ranges::find_if(workers_, [](const auto& entry) { return entry.second.verifies(); });
   return verifier == workers_.end() ? nullptr : &verifier->second.hello.facts;
 }
 
-bool Fleet::has_verifier() const {
-  return std::ranges::any_of(workers_,
-                             [](const auto& entry) { return entry.second.verifies() && !entry.second.draining; });
+void Fleet::keep_facts(const PairFacts& facts) {
+  if (!facts_) facts_ = facts;
+}
+
+bool Fleet::has_verifier(const Wanted& wanted) const {
+  return std::ranges::any_of(workers_, [&](const auto& entry) { return takes(entry.second, wanted); });
 }
 
 Worker& Fleet::join(const PeerId& peer, const Hello& hello, TimePoint now) {
@@ -68,12 +84,12 @@ PeerId Fleet::choose_drafter() const {
   return best == workers_.end() || !best->second.may_draft() ? "" : best->first;
 }
 
-std::optional<Fleet::Offer> Fleet::choose_verifier(Position positions) const {
+std::optional<Fleet::Offer> Fleet::choose_verifier(Position positions, const Wanted& wanted) const {
   std::optional<Offer> best;
-  int best_sessions = 0;
+  std::tuple<bool, bool, int> best_rank;
   bool worth_waiting = false;
   for (const auto& [peer, worker] : workers_) {
-    if (!worker.verifies() || worker.draining) continue;
+    if (!takes(worker, wanted)) continue;
     const Capacity& capacity = worker.hello.capacity;
     Offer offer{.verifier = peer, .positions = std::min(positions, worker.hello.facts.context_max)};
     const std::int64_t bytes = capacity.kv_cost.bytes(offer.positions);
@@ -81,9 +97,10 @@ std::optional<Fleet::Offer> Fleet::choose_verifier(Position positions) const {
     worth_waiting = worth_waiting || !offer.refuses;
     const bool full = worker.sessions >= capacity.sessions_max || bytes > capacity.kv_bytes_max - worker.kv_bytes;
     if (full && !offer.refuses) continue;
-    if (best && std::pair(best->refuses, best_sessions) <= std::pair(offer.refuses, worker.sessions)) continue;
+    const std::tuple rank(offer.refuses, worker.suspect, worker.sessions);
+    if (best && best_rank <= rank) continue;
     best = std::move(offer);
-    best_sessions = worker.sessions;
+    best_rank = rank;
   }
   return best && best->refuses && worth_waiting ? std::nullopt : best;
 }
@@ -91,7 +108,7 @@ std::optional<Fleet::Offer> Fleet::choose_verifier(Position positions) const {
 std::int64_t Fleet::max_tokens_that_fit(std::int64_t prompt) const {
   std::int64_t most = 0;
   for (const auto& [peer, worker] : workers_) {
-    if (!worker.verifies() || worker.draining) continue;
+    if (!takes(worker, {})) continue;
     const Capacity& capacity = worker.hello.capacity;
     const Position positions =
         std::min(capacity.kv_cost.positions(capacity.kv_bytes_max), worker.hello.facts.context_max);

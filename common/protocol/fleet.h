@@ -10,22 +10,26 @@
 
 namespace outrider {
 
+/// What a worker has to do.
+struct Load {
+  int sessions = 0;
+  int rounds = 0;             ///< of a verifier: those of its sessions that draft or verify now
+  std::int64_t kv_bytes = 0;  ///< of a verifier: set aside for its sessions
+  bool operator==(const Load&) const = default;
+};
+
 /// One worker as its coordinator sees it.
-struct Worker {
+struct Worker : Load {
   Hello hello;
   std::uint64_t membership = 0;  ///< as in Welcome
   TimePoint heard{};
   Duration rtt{};  ///< of its heartbeats, smoothed; 0: not measured yet
   bool draining = false;
 
-  // What it has to do.
-  int sessions = 0;
-  int rounds = 0;             ///< of a verifier: those of its sessions that draft or verify now
-  std::int64_t kv_bytes = 0;  ///< of a verifier: set aside for its sessions
-  CostModel costs = {};       ///< of a verifier: its sessions' policies refer to it
+  CostModel costs = {};  ///< of a verifier: its sessions' policies refer to it
 
-  // A drafter's back-off.
-  bool suspect = false;  ///< it missed its time; cleared by any message from `ask_again` on
+  // A drafter's back-off; of a verifier only `suspect` is heeded.
+  bool suspect = false;  ///< it missed its time; cleared by any message from `ask_again` on, a verifier's by a verdict
   Duration retry{};      ///< from its next miss to ask_again; 0: it has answered in time since its last miss
   TimePoint ask_again{};
 
@@ -50,10 +54,18 @@ class Fleet {
   /// nullptr for a stranger, and for "".
   Worker* find(const PeerId& peer);
   Worker& at(const PeerId& peer) { return workers_.at(peer); }
-  /// Those of a verifier, which hold for all; nullptr while there is none.
+  /// Those that hold for all: the ones that were kept, or while there are none a verifier's; nullptr without either.
   const PairFacts* facts() const;
+  /// From now on these hold, whoever comes first. Once kept they are kept.
+  void keep_facts(const PairFacts& facts);
+
+  /// What a text wants of a verifier.
+  struct Wanted {
+    std::optional<std::string> numeric_class = {};  ///< none: any; "" is nobody's
+    Position context_min = 0;
+  };
   /// One that takes sessions.
-  bool has_verifier() const;
+  bool has_verifier(const Wanted& wanted) const;
 
   /// A new worker, or one that says Hello again.
   Worker& join(const PeerId& peer, const Hello& hello, TimePoint now);
@@ -75,7 +87,7 @@ class Fleet {
   };
   /// Of those that have room for `positions`, or for as many as their context has, the one with the fewest sessions.
   /// @return none while none has room that may come to have it.
-  std::optional<Offer> choose_verifier(Position positions) const;
+  std::optional<Offer> choose_verifier(Position positions, const Wanted& wanted) const;
   /// Of an answer to so long a prompt, in the verifier with the most memory, were it empty; below 1: the prompt does
   /// not fit.
   std::int64_t max_tokens_that_fit(std::int64_t prompt) const;
@@ -95,7 +107,8 @@ class Fleet {
   };
 
   Workers workers_;
-  std::map<PeerId, Said> said_;  ///< lately
+  std::optional<PairFacts> facts_;  ///< kept
+  std::map<PeerId, Said> said_;     ///< lately
   std::uint64_t next_membership_;
 };
 

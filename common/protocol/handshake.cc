@@ -14,9 +14,9 @@ std::string describe(const DonorFacts& d) {
 
 }  // namespace
 
-std::optional<std::string> mismatch(const PairFacts& verifier, const PairFacts& drafter) {
-  const auto differ = [](const char* what, const auto& v, const auto& d) {
-    return fmt::format("{}: verifier has {}, drafter has {}", what, v, d);
+std::optional<std::string> mismatch(const PairFacts& verifier, const PairFacts& drafter, const char* who) {
+  const auto differ = [who](const char* what, const auto& v, const auto& d) {
+    return fmt::format("{}: verifier has {}, {} has {}", what, v, who, d);
   };
   const auto hex = [](std::uint64_t x) { return fmt::format("{:016x}", x); };
   if (verifier.hidden_size != drafter.hidden_size)

@@ -9,6 +9,7 @@ namespace outrider {
 
 /// Why a drafter with `drafter` facts may not draft for a verifier with `verifier` facts; none when it
 /// may. The message names both sides. context_max may differ: the verifier's holds.
-std::optional<std::string> mismatch(const PairFacts& verifier, const PairFacts& drafter);
+/// @param who  has the second facts: another verifier must fit as a drafter must.
+std::optional<std::string> mismatch(const PairFacts& verifier, const PairFacts& drafter, const char* who = "drafter");
 
 }  // namespace outrider

@@ -1,5 +1,6 @@
 #include "common/protocol/membership.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,12 +11,14 @@ Membership::Event Membership::on_message(const Message& message, TimePoint now) 
   heard_ = now;
   if (const auto* welcome = std::get_if<Welcome>(&message.body)) {
     joined_ = true;
+    refused_pause_ = {};
+    refused_.clear();
     // A coordinator that started anew, or that gave us up, knows none of our sessions, and no Free will come for them.
     return std::exchange(number_, welcome->membership) == welcome->membership ? Event::kDealtWith
                                                                               : Event::kForgetSessions;
   }
   if (const auto* refuse = std::get_if<Refuse>(&message.body)) {
-    refusal_ = Error{refuse->code, refuse->message};
+    on_refuse(*refuse, now);
     return Event::kDealtWith;
   }
   if (std::holds_alternative<WhoAreYou>(message.body)) {
@@ -29,6 +32,20 @@ Membership::Event Membership::on_message(const Message& message, TimePoint now) 
   }
   // Before the Welcome it is not known whose sessions these are; the coordinator repeats what counts.
   return joined_ ? Event::kSession : Event::kDealtWith;
+}
+
+void Membership::on_refuse(const Refuse& refuse, TimePoint now) {
+  if (config_.exit_when_refused) {
+    refusal_ = Error{refuse.code, refuse.message};
+    return;
+  }
+  // Whoever is wrong, we or those who came first, may leave.
+  joined_ = false;
+  refused_pause_ = std::clamp(2 * refused_pause_, config_.hello_interval, config_.refused_pause_max);
+  next_hello_ = now + refused_pause_;
+  if (refused_ == refuse.message) return;
+  refused_ = refuse.message;
+  warn(fmt::format("the coordinator refused us: {}; asking again, ever more rarely", refuse.message));
 }
 
 void Membership::on_tick(TimePoint now) {

@@ -22,6 +22,8 @@ struct LinkConfig {
   Duration heartbeat_interval = std::chrono::milliseconds(500);
   Duration peer_timeout = std::chrono::seconds(3);  ///< silence after which a peer counts as gone
   Duration hello_interval = std::chrono::seconds(1);
+  Duration refused_pause_max = std::chrono::seconds(60);  ///< of a worker that was refused, until its next Hello
+  bool exit_when_refused = false;                         ///< it is not to try again
 };
 
 /// What every core wants of its node, besides its own work.
@@ -59,9 +61,12 @@ class Membership {
 
   const PairFacts& facts() const { return hello_.facts; }
   bool joined() const { return joined_; }
+  /// Why the worker is to end: it was refused, and is not to try again.
   const std::optional<Error>& refusal() const { return refusal_; }
 
  private:
+  void on_refuse(const Refuse& refuse, TimePoint now);
+
   LinkConfig config_;
   Hello hello_;
   bool joined_ = false;
@@ -69,6 +74,8 @@ class Membership {
   std::optional<TimePoint> next_hello_, next_heartbeat_;
   TimePoint heard_{};
   std::optional<Error> refusal_;
+  Duration refused_pause_{};  ///< the last one; 0: not refused since it was welcomed
+  std::string refused_;       ///< why, as it was said
   CoreOutput output_;
 };
 

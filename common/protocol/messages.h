@@ -28,7 +28,7 @@ namespace outrider {
 
 /// Both sides of a connection must speak the same one. Raised when a message changes its meaning;
 /// adding an optional field does not raise it (schemas/README.md).
-inline constexpr std::uint32_t kProtocolVersion = 6;
+inline constexpr std::uint32_t kProtocolVersion = 7;
 
 /// Limits of the frames of one message. A larger message is refused before it is read.
 struct WireLimits {
@@ -200,6 +200,9 @@ struct Hello {
   std::string name;  ///< for people: role, host and process id
   PairFacts facts;
   Capacity capacity = {};
+  /// Of a verifier: all that its bits depend on. Where two say the same, either goes on with a text of the other's, and
+  /// not a byte of the answer shows it (docs/numerics.md). Compared as it stands; empty: like no other.
+  std::string numeric_class = {};
 
   static constexpr const char* kName = "hello";
   bool operator==(const Hello&) const = default;
@@ -208,6 +211,7 @@ struct Hello {
     v("name", m.name, kNameBytes);
     v("facts", m.facts);
     v("capacity", m.capacity);
+    v("numeric_class", m.numeric_class, kNameBytes);
   }
 };
 
@@ -242,7 +246,8 @@ struct WhoAreYou {
   static void fields(auto&, auto&) {}
 };
 
-/// Both ways, every heartbeat interval.
+/// Both ways, every heartbeat interval. With the session and round of a request that a verifier was sent again: it is
+/// in work.
 struct Heartbeat {
   /// The coordinator's clock. A worker that gets one above 0 sends it back at once, and the coordinator
   /// then knows the round trip. A worker's own heartbeats have 0.
@@ -262,13 +267,15 @@ struct Drain {
 
 // ---- one session ----
 
-/// Coordinator -> verifier: opens a session with its prompt. Its round and base are 0.
+/// Coordinator -> verifier: opens a session with its prompt, or goes on with one that another verifier had. Its base is
+/// 0. The Verdict's next_token follows all of its tokens.
 struct Prefill {
   std::vector<TokenId> tokens;
-  bool want_kv = false;                ///< donor rows are to be sent while the prompt is computed
-  Position positions_max = 0;          ///< K/V rows that the whole session can come to need; 0: not known
-  SamplingParams sampling = {};        ///< of the whole session
-  std::vector<TokenId> stop_ids = {};  ///< what sampling.min_tokens masks; empty without it
+  std::int64_t answered = 0;             ///< so many at their end are the answer's; the others are the prompt
+  std::optional<Position> kv_from = {};  ///< as in Verify; the rows come while the tokens are computed
+  Position positions_max = 0;            ///< K/V rows that the whole session can come to need; 0: not known
+  SamplingParams sampling = {};          ///< of the whole session
+  std::vector<TokenId> stop_ids = {};    ///< what sampling.min_tokens masks; empty without it
   /// The verifier may reuse no K/V of another text for this prompt: only the Verifys that follow would bring all of its
   /// rows to a drafter.
   bool compute_all = false;
@@ -277,7 +284,8 @@ struct Prefill {
   bool operator==(const Prefill&) const = default;
   static void fields(auto& v, auto& m) {
     v("tokens", m.tokens, Count{1, kTokensMax});
-    v("want_kv", m.want_kv);
+    v("answered", m.answered, kPositions);
+    v("kv_from", m.kv_from, kPositions);
     v("positions_max", m.positions_max, kNatural);
     v("sampling", m.sampling);
     v("stop_ids", m.stop_ids, kTokenSets);
@@ -546,6 +554,9 @@ struct RequestMetrics {
   std::int64_t ngram_drafted_tokens = 0, ngram_accepted_tokens = 0;
   std::int64_t cached_prompt_tokens = 0;  ///< of the prompt: their K/V were those of an earlier text
   std::int64_t queue_ns = 0;              ///< of prefill_ns: in the line, until a verifier was given the prompt
+  std::int64_t failovers = 0;             ///< times that it went on at another verifier
+  std::int64_t inexact_failovers = 0;     ///< of these: its bytes may differ from an undisturbed answer's
+  std::int64_t failover_ns = 0;           ///< from when a verifier was missed until another had caught up
 
   /// Of drafting_rounds: drafts were the assistant's, what draft_ns was spent on.
   std::int64_t assistant_rounds() const { return drafting_rounds - ngram_rounds; }
@@ -584,6 +595,9 @@ struct RequestMetrics {
     v("cached_prompt_tokens", m.cached_prompt_tokens,
       Counted{"prefix_cache_hits_total", "Prompt tokens whose K/V were there"});
     v("queue_ns", m.queue_ns);
+    v("failovers", m.failovers);
+    v("inexact_failovers", m.inexact_failovers);
+    v("failover_ns", m.failover_ns);
   }
   Result<void> settle() const;
 };
@@ -632,12 +646,29 @@ struct WorkerStatus {
   }
 };
 
+/// Texts whose verifier left them, since the coordinator started.
+struct FailoverCounts {
+  std::int64_t exact = 0;      ///< went on at another of its numeric class, or had no token yet
+  std::int64_t inexact = 0;    ///< went on, but their bytes may differ from an undisturbed answer's
+  std::int64_t failed = 0;     ///< none took them
+  std::int64_t resume_ns = 0;  ///< of those that went on: from when a verifier was missed until another had caught up
+
+  bool operator==(const FailoverCounts&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("exact", m.exact, kNatural);
+    v("inexact", m.inexact, kNatural);
+    v("failed", m.failed, kNatural);
+    v("resume_ns", m.resume_ns, kNatural);
+  }
+};
+
 /// Coordinator -> client: answers a StatusRequest.
 struct Status {
   std::int32_t verifiers = 0, drafters = 0;
   std::int32_t sessions = 0;               ///< open ones, those that wait included
   std::int32_t waiting = 0;                ///< for their turn
   std::vector<WorkerStatus> workers = {};  ///< at most kWorkersMax of them
+  FailoverCounts failovers = {};
 
   static constexpr const char* kName = "status";
   bool operator==(const Status&) const = default;
@@ -647,6 +678,7 @@ struct Status {
     v("sessions", m.sessions, kNatural);
     v("waiting", m.waiting, kNatural);
     v("workers", m.workers, Count{0, kWorkersMax});
+    v("failovers", m.failovers);
   }
 };
 

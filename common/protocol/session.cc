@@ -17,6 +17,8 @@ namespace {
 constexpr Duration kDraftTimeout = std::chrono::milliseconds(500);
 /// Repeat an unanswered request to a verifier that is alive: its answer or the request was lost.
 constexpr Duration kVerifyResend = std::chrono::seconds(2);
+/// Repeats of which a verifier says nothing, not even that the request is in work, until it counts as of no use.
+constexpr int kUnheardMax = 4;
 /// A session that waits for its client's step: repeat its last request, so that the verifier does not take it for one
 /// whose Free was lost (VerifierConfig::session_idle_max), and see whether the client is still there. Rare, because all
 /// of it waits in the queue of a client that does not read.
@@ -42,10 +44,6 @@ bool fits(const std::vector<TokenLogprobs>& logprobs, std::optional<std::int32_t
          });
 }
 
-bool is_in_round(Session::Phase phase) {
-  return phase == Session::Phase::kDrafting || phase == Session::Phase::kVerifying;
-}
-
 }  // namespace
 
 Session::Session(SessionId id, const PeerId& client, SessionId request_id, Generate request, TimePoint now)
@@ -56,6 +54,7 @@ Session::Session(SessionId id, const PeerId& client, SessionId request_id, Gener
       text_(std::move(request_.prompt)),
       prompt_size_(std::ssize(text_)),
       entered_(now),
+      alone_since_(now),
       books_{.opened = now} {}
 
 Result<void> Session::check(const PairFacts* facts) const {
@@ -82,20 +81,30 @@ Result<void> Session::check(const PairFacts* facts) const {
 void Session::enter(const Desk& desk, Phase phase) {
   if (Worker* verifier = desk.fleet.find(workers_.verifier))
     verifier->rounds += int{is_in_round(phase)} - int{is_in_round(phase_)};
+  if (phase == Phase::kMoving) alone_since_ = failover_.since = desk.now;
   phase_ = phase;
   entered_ = desk.now;
 }
 
+Position Session::positions() const {
+  // The last token of an answer needs no K/V.
+  return request_.stepwise
+             ? std::ssize(text_)
+             : prompt_size_ + std::min(request_.max_tokens, std::numeric_limits<Position>::max() - prompt_size_) - 1;
+}
+
+Fleet::Wanted Session::wanted() const {
+  if (!has_token()) return {};
+  return {.numeric_class = failover_.numeric_class, .context_min = prompt_size_ + request_.max_tokens - 1};
+}
+
 bool Session::start(const Desk& desk) {
   // An answer of whatever length is shortened to what the roomiest verifier could hold.
-  const std::int64_t fitting = request_.shorten ? desk.fleet.max_tokens_that_fit(prompt_size_) : 0;
-  const std::int64_t max_tokens = fitting >= 1 ? std::min(request_.max_tokens, fitting) : request_.max_tokens;
-  // The last token of an answer needs no K/V. Nobody knows how long a stepwise text gets: its room grows with each
-  // verify.
-  const Position positions =
-      request_.stepwise ? prompt_size_
-                        : prompt_size_ + std::min(max_tokens, std::numeric_limits<Position>::max() - prompt_size_) - 1;
-  const std::optional<Fleet::Offer> offer = desk.fleet.choose_verifier(positions);
+  if (request_.shorten && !has_token()) {
+    const std::int64_t fitting = desk.fleet.max_tokens_that_fit(prompt_size_);
+    if (fitting >= 1) request_.max_tokens = std::min(request_.max_tokens, fitting);
+  }
+  const std::optional<Fleet::Offer> offer = desk.fleet.choose_verifier(positions(), wanted());
   if (!offer) return false;
   Worker& verifier = desk.fleet.at(offer->verifier);
   const PairFacts& facts = verifier.hello.facts;
@@ -103,16 +112,19 @@ bool Session::start(const Desk& desk) {
     fail(desk, fine.error().code, fine.error().message);
     return true;
   }
-  request_.max_tokens = std::min<std::int64_t>(max_tokens, facts.context_max - prompt_size_ + 1);
-  books_.metrics.queue_ns = (desk.now - books_.opened).count();
+  request_.max_tokens = std::min<std::int64_t>(request_.max_tokens, facts.context_max - prompt_size_ + 1);
+  if (phase_ == Phase::kWaiting) books_.metrics.queue_ns = (desk.now - books_.opened).count();
   workers_.verifier = offer->verifier;
   ++verifier.sessions;
   if (!offer->refuses) set_aside(desk, offer->positions);
   if (!request_.stepwise) policy_ = desk.policies.make(request_.policy, request_.draft_length, verifier.costs);
   if (draft_room(desk) > 0) assign_drafter(desk);
   enter(desk, Phase::kPrefill);
-  Prefill prefill{.tokens = text_,
-                  .want_kv = !workers_.drafter.empty(),
+  // All that a verifier of this text has K/V of: everything but the last token of an answer that has begun.
+  const Position end = has_token() ? base() : prompt_size_;
+  Prefill prefill{.tokens = {text_.begin(), text_.begin() + end},
+                  .answered = end - prompt_size_,
+                  .kv_from = workers_.drafter.empty() ? std::nullopt : std::optional(workers_.replica_end),
                   .positions_max = request_.stepwise ? 0 : offer->positions,
                   .sampling = request_.sampling,
                   .compute_all = request_.unverified};
@@ -125,12 +137,15 @@ bool Session::start(const Desk& desk) {
   return true;
 }
 
-void Session::on_tick(const Desk& desk, TimePoint verifier_seen) {
-  const Duration waited = desk.now - entered_, alone = desk.now - std::max(entered_, verifier_seen);
+void Session::on_tick(const Desk& desk) {
+  const Duration waited = desk.now - entered_;
   switch (phase_) {
-    case Phase::kWaiting:  // for room as long as need be, but for a verifier to join only so long
-      if (!desk.fleet.has_verifier() && alone >= std::chrono::milliseconds(request_.wait_ms))
-        fail(desk, Errc::kUnavailable, fmt::format("no verifier joined within {:.1f} s", to_seconds(alone)));
+    case Phase::kWaiting:
+    case Phase::kMoving:  // for room as long as need be, but for a verifier to join only so long
+      if (desk.fleet.has_verifier(wanted()))
+        alone_since_ = desk.now;
+      else
+        on_alone(desk, desk.now - alone_since_);
       break;
     case Phase::kDrafting:
       if (waited >= kDraftTimeout || to_seconds(waited) >= round_.choice.patience_s) on_drafter_late(desk);
@@ -146,7 +161,12 @@ void Session::on_tick(const Desk& desk, TimePoint verifier_seen) {
       break;
     case Phase::kPrefill:
     case Phase::kVerifying:
-      if (desk.now - asked_.sent >= kVerifyResend) repeat_request(desk);
+      if (desk.now - asked_.sent < kVerifyResend) break;
+      if (++asked_.unheard > kUnheardMax) {
+        return distrust_verifier(
+            desk, {Errc::kTimeout, fmt::format("{} requests, and no answer that can be read", asked_.unheard)});
+      }
+      repeat_request(desk);
       break;
     case Phase::kEnded: break;
   }
@@ -157,14 +177,18 @@ std::optional<TimePoint> Session::deadline() const {
   return entered_ + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(round_.choice.patience_s));
 }
 
+void Session::add_to(std::map<PeerId, Load>& loads) const {
+  Load& verifier = loads[workers_.verifier];
+  ++verifier.sessions;
+  verifier.rounds += is_in_round(phase_);
+  verifier.kv_bytes += workers_.kv_bytes;
+  ++loads[workers_.drafter].sessions;
+}
+
 void Session::finish(const Desk& desk, Body last) {
   release_drafter(desk, true);
   enter(desk, Phase::kEnded);
-  if (Worker* verifier = desk.fleet.find(workers_.verifier)) {
-    --verifier->sessions;
-    verifier->kv_bytes -= workers_.kv_bytes;
-    desk.send(workers_.verifier, {.session = id_, .body = Free{}});
-  }
+  leave_verifier(desk);
   desk.send(client_, {.session = request_id_, .body = std::move(last)});
 }
 
@@ -178,6 +202,8 @@ bool Session::on_worker(const Desk& desk, const PeerId& from, Message message) {
 
 bool Session::on_verifier(const Desk& desk, Message message) {
   const bool asked = phase_ == Phase::kPrefill || phase_ == Phase::kVerifying;
+  asked_.unheard = 0;
+  if (std::holds_alternative<Heartbeat>(message.body)) return true;  // in work
   if (auto* chunk = std::get_if<KvChunk>(&message.body)) {
     forward(desk, std::move(chunk->kv));
   } else if (auto* verdict = std::get_if<Verdict>(&message.body)) {
@@ -186,9 +212,13 @@ bool Session::on_verifier(const Desk& desk, Message message) {
     // It may be that its books say otherwise than ours: a Free was lost, and it will notice. The prompt is repeated
     // until then.
     const bool may_come = phase_ == Phase::kPrefill && failed->code == Errc::kUnavailable;
-    if (asked && !may_come) {
-      fail(desk, failed->code,
-           fmt::format("verifier {}: {}", desk.fleet.at(workers_.verifier).hello.name, failed->message));
+    if (!asked || may_come) return true;
+    Error error{failed->code,
+                fmt::format("verifier {}: {}", desk.fleet.at(workers_.verifier).hello.name, failed->message)};
+    if (failed->code == Errc::kNotFound) {  // it was restarted, say
+      lose_verifier(desk, std::move(error));
+    } else {
+      fail(desk, error.code, std::move(error.message));
     }
   } else {
     return false;
@@ -221,7 +251,7 @@ bool Session::on_drafter(const Desk& desk, Message message) {
 
 void Session::on_worker_gone(const Desk& desk, const PeerId& peer, const std::string& what) {
   if (peer == workers_.verifier) {
-    fail(desk, Errc::kPeerGone, what);
+    lose_verifier(desk, {Errc::kPeerGone, what});
   } else if (peer == workers_.drafter) {
     release_drafter(desk, false);
     if (phase_ == Phase::kDrafting) end_drafting(desk);
@@ -238,12 +268,13 @@ void Session::set_aside(const Desk& desk, Position positions) {
 
 void Session::ask_verifier(const Desk& desk, Position base, Body body) {
   asked_.message = {.session = id_, .round = round_.id, .base = base, .body = std::move(body)};
+  asked_.unheard = 0;
   repeat_request(desk);
 }
 
 void Session::repeat_request(const Desk& desk) {
   asked_.sent = desk.now;
-  desk.send(workers_.verifier, *asked_.message);
+  if (!workers_.verifier.empty()) desk.send(workers_.verifier, *asked_.message);
 }
 
 void Session::assign_drafter(const Desk& desk) {
@@ -267,6 +298,10 @@ bool Session::is_of_last_round(const KvRows& kv) const {
 
 void Session::forward(const Desk& desk, KvRows kv) {
   if (desk.fleet.usable_drafter(workers_.drafter) == nullptr || kv.empty() || kv.from != workers_.replica_end) return;
+  const Hello& verifier = desk.fleet.at(workers_.verifier).hello;
+  if (auto fine = check_rows(verifier.facts, kv); !fine)
+    return desk.warn_of(workers_.verifier,
+                        fmt::format("verifier {}: {}; dropped", verifier.name, fine.error().message));
   workers_.replica_end = kv.to;
   if (is_of_last_round(kv)) round_.rows = static_cast<int>(kv.to - kv.from);
   desk.send(workers_.drafter, {.session = id_, .round = round_.id, .base = kv.from, .body = KvChunk{std::move(kv)}});
@@ -306,7 +341,8 @@ std::int64_t Session::draft_room(const Desk& desk) const {
   if (request_.policy != DraftPolicy::kAuto) return room;
   // Rows of all sessions share forward passes, and what drafts gain one session the others lose, which no session's own
   // policy can see.
-  const int others = desk.fleet.at(workers_.verifier).rounds - int{is_in_round(phase_)};
+  const Worker* verifier = desk.fleet.find(workers_.verifier);
+  const int others = verifier == nullptr ? 0 : verifier->rounds - int{is_in_round(phase_)};
   return std::min<std::int64_t>(room, kSharedRows / (others + 1) - 1);
 }
 
@@ -346,11 +382,12 @@ void Session::ask_drafter(const Desk& desk, std::int64_t draft_length) {
 }
 
 void Session::on_candidates(const Desk& desk, Candidates candidates) {
-  const std::int32_t vocab_size = desk.fleet.at(workers_.verifier).hello.facts.vocab_size;
+  const PairFacts& facts = *desk.fleet.facts();
   const std::int64_t limit = std::min<std::int64_t>(request_.draft_length, drafts_left());
   const bool sound = std::ssize(candidates.tokens) <= limit &&
                      (candidates.q.empty() || candidates.q.size() == candidates.tokens.size()) &&
-                     !first_beyond(candidates.tokens, vocab_size);
+                     !first_beyond(candidates.tokens, facts.vocab_size) &&
+                     (!candidates.state || check_hidden(facts, *candidates.state));
   const std::int64_t waited = (desk.now - entered_).count(),
                      drafting = std::clamp<std::int64_t>(candidates.draft_ns, 0, waited);
   books_.metrics.draft_ns += drafting;
@@ -361,8 +398,11 @@ void Session::on_candidates(const Desk& desk, Candidates candidates) {
     round_.drafts = std::move(candidates.tokens);
     round_.q = std::move(candidates.q);
   } else {
-    desk.warn(fmt::format("{} candidates with {} distributions, or ids beyond the vocabulary of {}: dropped",
-                          candidates.tokens.size(), candidates.q.size(), vocab_size));
+    desk.warn_of(workers_.drafter,
+                 fmt::format("drafter {}: {} candidates with {} distributions, ids beyond the vocabulary of {}, or a "
+                             "state that is no hidden row; dropped",
+                             desk.fleet.at(workers_.drafter).hello.name, candidates.tokens.size(), candidates.q.size(),
+                             facts.vocab_size));
   }
   if (!request_.unverified || round_.drafts.empty()) return end_drafting(desk);
   books_.metrics.drafting_rounds += 1;
@@ -381,7 +421,7 @@ void Session::on_drafter_late(const Desk& desk) {
     drafter->miss(desk.now);
     std::string text = fmt::format("drafter {} did not answer within {:.1f} s; going on without it",
                                    drafter->hello.name, to_seconds(kDraftTimeout));
-    if (desk.fleet.is_news(workers_.drafter, text, desk.now)) desk.warn(std::move(text));
+    desk.warn_of(workers_.drafter, std::move(text));
   }
   end_drafting(desk);
 }
@@ -395,9 +435,12 @@ void Session::end_drafting(const Desk& desk) {
 }
 
 void Session::send_verify(const Desk& desk) {
+  leave_draining_verifier(desk);
+  if (workers_.verifier.empty()) return move_to_another_verifier(desk);
   // A policy that wants plain rounds is spared the drafter's input; when it wants drafts again, one round fetches it.
-  const bool wanted = policy_ == nullptr || round_.choice.length > 0;
-  const bool drafting_goes_on = wanted && desk.fleet.usable_drafter(workers_.drafter) != nullptr && tokens_left() > 1;
+  const bool drafts_wanted = policy_ == nullptr || round_.choice.length > 0;
+  const bool drafting_goes_on =
+      drafts_wanted && desk.fleet.usable_drafter(workers_.drafter) != nullptr && tokens_left() > 1;
   enter(desk, Phase::kVerifying);
   if (request_.stepwise) set_aside(desk, base() + 1 + std::ssize(round_.drafts));
   Verify verify{.tokens = {text_.back()},
@@ -409,10 +452,22 @@ void Session::send_verify(const Desk& desk) {
 }
 
 void Session::on_verdict(const Desk& desk, Verdict verdict) {
-  const Hello& verifier = desk.fleet.at(workers_.verifier).hello;
-  if (auto fine = check(verdict, verifier); !fine) return fail(desk, fine.error().code, fine.error().message);
+  Worker& verifier = desk.fleet.at(workers_.verifier);
+  if (auto fine = check(verdict, verifier.hello); !fine) return distrust_verifier(desk, fine.error());
+  verifier.suspect = false;
+  if (verdict.hidden) {
+    if (auto fine = check_hidden(verifier.hello.facts, *verdict.hidden); !fine) {
+      desk.warn_of(workers_.verifier,
+                   fmt::format("verifier {}: {}; dropped", verifier.hello.name, fine.error().message));
+      verdict.hidden.reset();
+    }
+  }
+  if (phase_ == Phase::kPrefill && has_token()) return on_moved(desk, std::move(verdict));
   std::optional<RoundReport> report;
   if (phase_ == Phase::kPrefill) {
+    if (round_.moved) count_failover(desk);
+    failover_.numeric_class = verifier.hello.numeric_class;
+    desk.fleet.keep_facts(verifier.hello.facts);
     books_.first_token = desk.now;
     books_.metrics.prefill_ns = (desk.now - books_.opened).count();
     books_.metrics.cached_prompt_tokens = std::min(verdict.cached_tokens, verdict.committed);
@@ -427,26 +482,22 @@ void Session::on_verdict(const Desk& desk, Verdict verdict) {
   emit(desk, std::move(fresh), std::move(verdict.logprobs), std::move(report));
   if (phase_ == Phase::kEnded) return;
   round_.hidden = std::move(verdict.hidden);
-  if (auto fine = check_rows(verifier.facts, verdict.kv); !fine) {
-    desk.warn(fmt::format("verifier {}: {}; dropped", verifier.name, fine.error().message));
-    verdict.kv = {};
-  }
   next_round(desk, std::move(verdict.kv));
 }
 
 Result<void> Session::check(const Verdict& verdict, const Hello& verifier) const {
   const std::int32_t vocab_size = verifier.facts.vocab_size;
-  const Position committed = phase_ == Phase::kPrefill ? prompt_size_ : base() + verdict.accepted + 1;
-  if (verdict.accepted < 0 || verdict.accepted > std::ssize(round_.drafts) || verdict.committed != committed ||
-      verdict.next_token < 0 || verdict.next_token >= vocab_size) {
-    return Error{Errc::kMalformed,
-                 fmt::format("verifier {} accepted {} of {} drafts and committed {}, wanted {}", verifier.name,
-                             verdict.accepted, round_.drafts.size(), verdict.committed, committed)};
+  const bool prefill = phase_ == Phase::kPrefill;
+  const std::int64_t drafts = prefill ? 0 : std::ssize(round_.drafts);
+  const Position committed = !prefill ? base() + verdict.accepted + 1 : has_token() ? base() : prompt_size_;
+  if (verdict.accepted < 0 || verdict.accepted > drafts || verdict.committed != committed || verdict.next_token < 0 ||
+      verdict.next_token >= vocab_size) {
+    return Error{Errc::kMalformed, fmt::format("it accepted {} of {} drafts and committed {}, wanted {}",
+                                               verdict.accepted, drafts, verdict.committed, committed)};
   }
   if (!fits(verdict.logprobs, request_.sampling.logprobs, static_cast<std::size_t>(verdict.accepted) + 1, vocab_size)) {
-    return Error{Errc::kMalformed,
-                 fmt::format("verifier {} sent {} logprobs for {} tokens, or not those that were asked for",
-                             verifier.name, verdict.logprobs.size(), verdict.accepted + 1)};
+    return Error{Errc::kMalformed, fmt::format("{} logprobs for {} tokens, or not those that were asked for",
+                                               verdict.logprobs.size(), verdict.accepted + 1)};
   }
   return {};
 }
@@ -463,7 +514,7 @@ void Session::account(const Desk& desk, const Verdict& verdict) {
   outcome.accepted = verdict.accepted;
   outcome.verify_s = to_seconds(Duration(verifying));
   outcome.round_s = to_seconds(desk.now - round_.began);
-  if (policy_ != nullptr) {
+  if (policy_ != nullptr && !round_.moved) {
     desk.fleet.at(workers_.verifier).costs.observe(outcome);
     policy_->observe(outcome);
   }
@@ -537,7 +588,7 @@ void Session::on_step(const Desk& desk, const Step& step) {
     round_.drafts.resize(std::min(round_.drafts.size(), static_cast<std::size_t>(step.draft_length)));
     return end_drafting(desk);
   }
-  const std::int32_t vocab_size = desk.fleet.at(workers_.verifier).hello.facts.vocab_size;
+  const std::int32_t vocab_size = desk.fleet.facts()->vocab_size;
   if (const auto token = first_beyond(step.drafts, vocab_size))
     return refuse(fmt::format("draft token id {}, the vocabulary has {}", *token, vocab_size));
   if (std::ssize(step.drafts) > tokens_left() - 1) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,16 +20,32 @@ struct CoordinatorOutput : CoreOutput {
   std::optional<TimePoint> deadline = {};
 };
 
+/// What becomes of a text whose verifier dies, drains or is of no use.
+struct FailoverConfig {
+  Duration wait = std::chrono::seconds(30);  ///< for another verifier of the class to join: a restart and its loading
+  /// Verifiers that one text may lose. Few: a text that makes verifiers crash must not take down all there are. Those
+  /// that drain do not count.
+  int limit = 2;
+  /// Where none of the class has joined after `wait`, it goes on at any other: its bytes may differ from there on.
+  bool allow_inexact = false;
+};
+
 /// What a session has at hand while it deals with one event.
 struct Desk {
   Fleet& fleet;
   Policies& policies;
+  const FailoverConfig& failover;
+  FailoverCounts& failovers;
   CoordinatorOutput& output;
   TimePoint now;
   bool want_rejections = false;
 
   void send(const PeerId& to, Message message) const { output.send.push_back({to, std::move(message)}); }
   void warn(std::string text) const { output.notices.push_back({true, std::move(text)}); }
+  /// Of one peer the same once a minute.
+  void warn_of(const PeerId& peer, std::string text) const {
+    if (fleet.is_news(peer, text, now)) warn(std::move(text));
+  }
 };
 
 /// One text's life at the coordinator: its prompt, then round after round
@@ -36,12 +53,14 @@ struct Desk {
 ///   Draft(last token, hidden row) -> Candidates -> Verify(last token, drafts) -> Verdict
 ///
 /// The text is the verifier's alone. Whatever a drafter does or fails to do, the session goes on: at worst it verifies
-/// the last token by itself, which is plain decoding. Only a session itself changes its phase and its part of the
-/// fleet's books.
+/// the last token by itself, which is plain decoding. A text whose verifier leaves it starts once more, as it once
+/// started: another verifier gets all of its tokens whose K/V the last one had, and what was asked last is asked again.
+/// Only a session itself changes its phase and its part of the fleet's books.
 class Session {
  public:
   enum class Phase {
     kWaiting,    ///< in line; has no verifier and no drafter
+    kMoving,     ///< needs a verifier, since the one that it had has left it
     kPrefill,    ///< the Prefill is out, and repeated until its Verdict is there
     kPaused,     ///< stepwise: a round is open, nothing is out, the client is to take a Step
     kDrafting,   ///< a Draft is out to a drafter whose replica ends at base(): Candidates, NeedKv or the time end it
@@ -63,8 +82,11 @@ class Session {
   /// Whether its request can be answered at all, and by a model with these facts, if they are known.
   Result<void> check(const PairFacts* facts) const;
 
-  /// Its turn has come. @return false if no verifier has room for it now; else it has begun, or failed.
+  /// Its turn has come, or it is moving. @return false if no verifier has room for it now; else it has begun, or
+  /// failed.
   bool start(const Desk& desk);
+  /// Where it may start.
+  Fleet::Wanted wanted() const;
   /// A worker's message about it; one that it has left, or of another round, is late. @return false where the message
   /// makes no sense.
   bool on_worker(const Desk& desk, const PeerId& from, Message message);
@@ -73,16 +95,18 @@ class Session {
   void on_cancel(const Desk& desk, const Cancel& cancel);
   /// The fleet has lost a worker. @param what  became of it
   void on_worker_gone(const Desk& desk, const PeerId& peer, const std::string& what);
-  /// @param verifier_seen  when there was one last
-  void on_tick(const Desk& desk, TimePoint verifier_seen);
+  void on_tick(const Desk& desk);
   /// When on_tick() is due next, if drafts are not worth a longer wait.
   std::optional<TimePoint> deadline() const;
   /// `bytes` of a message of its own went out.
   void on_sent(const Message& message, std::size_t bytes);
+  /// What it adds to its workers' books.
+  void add_to(std::map<PeerId, Load>& loads) const;
   /// Ends it: tells the workers to forget it, and the client `last`.
   void finish(const Desk& desk, Body last);
 
  private:
+  static bool is_in_round(Phase phase) { return phase == Phase::kDrafting || phase == Phase::kVerifying; }
   void enter(const Desk& desk, Phase phase);
   void fail(const Desk& desk, Errc code, std::string message) { finish(desk, Failed{code, std::move(message)}); }
 
@@ -101,6 +125,23 @@ class Session {
   // ---- its workers ----
   bool on_verifier(const Desk& desk, Message message);
   bool on_drafter(const Desk& desk, Message message);
+  /// K/V rows that it can come to need. Nobody knows how long a stepwise text gets: its room grows with each verify.
+  Position positions() const;
+  /// No verifier that it could start at has been there for too long.
+  void on_alone(const Desk& desk, Duration alone);
+  /// Takes it out of its verifier's books.
+  void leave_verifier(const Desk& desk);
+  /// Likewise if that one drains and there is another to go on at; else it may end where it is.
+  void leave_draining_verifier(const Desk& desk);
+  /// Its verifier is dead or of no use: what it had is needed from another, now or when it is to verify next.
+  void lose_verifier(const Desk& desk, Error why);
+  /// Likewise of one that is there and answers with nothing of use: others are preferred until it answers again.
+  void distrust_verifier(const Desk& desk, Error why);
+  /// Looks for another verifier, and keeps looking until it is there.
+  void move_to_another_verifier(const Desk& desk);
+  /// Another verifier has caught up with the last one: asks it what that one was asked.
+  void on_moved(const Desk& desk, Verdict verdict);
+  void count_failover(const Desk& desk);
   /// Counts K/V of `positions` as taken from the memory of its verifier.
   void set_aside(const Desk& desk, Position positions);
   void ask_verifier(const Desk& desk, Position base, Body body);
@@ -146,7 +187,15 @@ class Session {
   struct Request {
     std::optional<Message> message;
     TimePoint sent{};     ///< its last repeat
+    int unheard = 0;      ///< repeats since the verifier said anything about it
     int keep_alives = 0;  ///< repeats since the client's last step
+  };
+  /// How it goes on without the verifier that it had.
+  struct Failover {
+    std::optional<std::string> numeric_class = {};  ///< of the verifiers that may go on; none: any
+    int lost = 0;                                   ///< verifiers that died, or were of no use
+    Error why = {};                                 ///< it lost the last one
+    TimePoint since{};                              ///< one is missed
   };
   struct Round {
     RoundId id{};
@@ -155,6 +204,7 @@ class Session {
     std::vector<TokenId> drafts = {};
     std::vector<Distribution> q = {};  ///< as the drafter sent it with the drafts
     bool asked_drafter = false;        ///< stepwise
+    bool moved = false;                ///< another verifier began it: it says nothing of what rounds cost
     int rows = 0;                      ///< K/V rows of the round before that went to the drafter
     DraftChoice choice = {};
     RoundOutcome outcome = {};  ///< as far as it has come
@@ -171,7 +221,9 @@ class Session {
   std::vector<TokenId> text_;  ///< prompt, then answer
   Position prompt_size_;
   Phase phase_ = Phase::kWaiting;
-  TimePoint entered_;  ///< its phase
+  TimePoint entered_;      ///< its phase
+  TimePoint alone_since_;  ///< waiting or moving: no verifier was there that it could start at
+  Failover failover_;
   Workers workers_;
   Request asked_;
   Round round_;

@@ -17,7 +17,7 @@ void VerifierCore::on_message(Message message, TimePoint now) {
   if (const auto* prefill = std::get_if<Prefill>(&message.body)) return on_prefill(message, *prefill, now);
   if (const auto* verify = std::get_if<Verify>(&message.body)) return on_verify(message, *verify, now);
   if (std::holds_alternative<Free>(message.body)) {
-    freed_.add(message.session);
+    freed_.add(message.session, message.round);
     return free(message.session);
   }
   membership_.warn(fmt::format("a verifier has no use for '{}'; dropped", name_of(message)));
@@ -61,18 +61,27 @@ Result<std::int64_t> VerifierCore::set_aside(std::int64_t held, Position positio
 }
 
 void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, TimePoint now) {
-  if (freed_.contains(message.session)) return;
+  if (freed_.contains(message.session, message.round)) return;
   if (const auto known = sessions_.find(message.session); known != sessions_.end()) {
     known->second.heard = now;
-    const auto& verdict = known->second.last_verdict;
-    if (verdict && verdict->round == message.round) membership_.send(*verdict);
-    return;
+    if (message.round < known->second.round) return;  // late
+    if (message.round == known->second.round) return on_repeated(known->second, message);
+    free(message.session);                            // it went elsewhere and is back
+    if (sessions_.contains(message.session)) return;  // once the batch is through: it is repeated
   }
   if (value(message.session) >= kFirstKept) {
     return fail(message,
                 {Errc::kInvalidArgument, fmt::format("session {}, wanted one below 2^63", value(message.session))});
   }
   if (auto fine = check_tokens(prefill.tokens, 0); !fine) return fail(message, fine.error());
+  if (prefill.answered >= std::ssize(prefill.tokens)) {
+    return fail(message, {Errc::kInvalidArgument, fmt::format("{} tokens of an answer, wanted fewer than all {}",
+                                                              prefill.answered, prefill.tokens.size())});
+  }
+  if (prefill.kv_from && *prefill.kv_from > std::ssize(prefill.tokens)) {
+    return fail(message, {Errc::kOutOfRange, fmt::format("K/V wanted from {}, there will be {}", *prefill.kv_from,
+                                                         prefill.tokens.size())});
+  }
   if (auto fine = check_ids("stop token", prefill.stop_ids); !fine) return fail(message, fine.error());
   if (auto fine = check_sampling(prefill.sampling, membership_.facts().vocab_size); !fine)
     return fail(message, fine.error());
@@ -94,15 +103,24 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
   session.round = message.round;
   session.heard = now;
   session.compute_all = prefill.compute_all;
+  session.kv_sent = prefill.kv_from.value_or(0);
   session.request = VerifyWork{.session = message.session,
                                .round = message.round,
                                .base = 0,
                                .tokens = prefill.tokens,
                                .prefill = true,
-                               .kv_from = prefill.want_kv ? std::optional<Position>(0) : std::nullopt,
+                               .answered = prefill.answered,
+                               .kv_from = prefill.kv_from,
                                .sampling = prefill.sampling,
                                .stop_ids = prefill.stop_ids};
   queue_.push_back(message.session);
+}
+
+void VerifierCore::on_repeated(const Session& session, const Message& request) {
+  if (session.freed) return;
+  if (session.last_verdict && session.last_verdict->round == request.round)
+    return membership_.send(*session.last_verdict);
+  membership_.answer(request, Heartbeat{});
 }
 
 void VerifierCore::on_verify(const Message& message, const Verify& verify, TimePoint now) {
@@ -114,10 +132,7 @@ void VerifierCore::on_verify(const Message& message, const Verify& verify, TimeP
   Session& session = known->second;
   session.heard = now;
   if (message.round < session.round || session.freed) return;  // late
-  if (message.round == session.round) {                        // repeated: in work, or answered already
-    if (session.last_verdict && session.last_verdict->round == message.round) membership_.send(*session.last_verdict);
-    return;
-  }
+  if (message.round == session.round) return on_repeated(session, message);
   if (session.request) return;  // a coordinator never overtakes its own round
   if (message.base != std::ssize(session.text)) {
     return fail(message, {Errc::kMismatch,
@@ -198,7 +213,12 @@ std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batc
   work.tokens.assign(first, first + count);
   work.base = done;
   work.last = done + count == total;
-  if (request.kv_from) work.kv_from = session.kv_sent;
+  // How many of the answer's tokens are among the first so many.
+  const auto answered = [&](Position end) { return std::max<std::int64_t>(0, end - (total - request.answered)); };
+  work.answered = answered(done + count) - answered(done);
+  if (work.reuse) work.reuse->answered = answered(done);
+  work.kv_from.reset();
+  if (request.kv_from && (work.last || done + count > session.kv_sent)) work.kv_from = session.kv_sent;
   if (done + count == session.keep_at &&
       kv_bytes_ + config_.capacity.kv_cost.bytes(session.keep_at) <= config_.capacity.kv_bytes_max) {
     work.keep_as = SessionId{next_kept_++};

@@ -28,6 +28,7 @@ struct VerifierConfig {
 struct Reuse {
   SessionId from{};             ///< whose: a session's, or those of a text that has ended
   std::vector<TokenId> tokens;  ///< of the positions [0, size)
+  std::int64_t answered = 0;    ///< as in VerifyWork
   bool take = false;            ///< nobody else needs them: they are not kept
 };
 
@@ -37,8 +38,9 @@ struct VerifyWork {
   RoundId round{};
   Position base = 0;  ///< position of tokens[0]; rows before it are committed
   std::vector<TokenId> tokens;
-  bool prefill = false;  ///< prompt tokens: all are committed, only the last row has a use
-  bool last = true;      ///< false: a prompt goes on; no verdict yet
+  bool prefill = false;       ///< tokens of a Prefill: all are committed, only the last row has a use
+  std::int64_t answered = 0;  ///< of a prefill: so many tokens at the end are the answer's, the others the prompt's
+  bool last = true;           ///< false: a prompt goes on; no verdict yet
   std::optional<Position> kv_from;
   SamplingParams sampling = {};        ///< with a session's first rows; afterwards the engine knows it
   std::vector<TokenId> stop_ids = {};  ///< likewise, as in Prefill
@@ -58,19 +60,23 @@ struct VerifyResult {
   std::optional<Error> error = {};  ///< no token could be chosen: the session is over
 };
 
-/// The sessions freed last, so that a late duplicate does not open one again. Session numbers are
-/// never used twice, so forgetting the oldest is safe once no message of theirs can be on its way.
+/// The sessions freed last, each up to a round, so that a late duplicate does not open one again; but a session that
+/// went elsewhere may come back in a later round. Session numbers are never used twice, so forgetting the oldest is
+/// safe once no message of theirs can be on its way.
 class FreedSessions {
  public:
-  void add(SessionId id) {
-    ids_.push_back(id);
-    if (ids_.size() > kRemembered) ids_.pop_front();
+  void add(SessionId id, RoundId round) {
+    freed_.push_back({id, round});
+    if (freed_.size() > kRemembered) freed_.pop_front();
   }
-  bool contains(SessionId id) const { return std::find(ids_.begin(), ids_.end(), id) != ids_.end(); }
+  bool contains(SessionId id, RoundId round) const {
+    return std::any_of(freed_.begin(), freed_.end(),
+                       [&](const auto& freed) { return freed.first == id && round <= freed.second; });
+  }
 
  private:
   static constexpr std::size_t kRemembered = 1024;
-  std::deque<SessionId> ids_;
+  std::deque<std::pair<SessionId, RoundId>> freed_;
 };
 
 /// The verifier's side of all its sessions, as a pure state machine: messages, time and finished batches in; one
@@ -110,7 +116,7 @@ class VerifierCore {
     std::optional<VerifyWork> request;  ///< in work; a prompt's tokens are all here
     std::int64_t prompt_done = 0;       ///< prompt tokens already forwarded, or reused
     Position cached_tokens = 0;         ///< of these, reused
-    Position kv_sent = 0;               ///< of the prompt's donor rows
+    Position kv_sent = 0;               ///< end of the prompt's donor rows that nobody needs, or that were sent
     Position keep_at = 0;               ///< keep a copy of the prompt's first so many rows; 0: of none
     std::int64_t kv_bytes = 0;          ///< set aside for it
     bool compute_all = false;           ///< as its Prefill says
@@ -131,6 +137,8 @@ class VerifierCore {
   static constexpr std::uint64_t kFirstKept = std::uint64_t{1} << 63;
 
   void on_prefill(const Message& message, const Prefill& prefill, TimePoint now);
+  /// It was sent before: sends the verdict once more, or says that it is in work.
+  void on_repeated(const Session& session, const Message& request);
   void on_verify(const Message& message, const Verify& verify, TimePoint now);
   /// @param what  the tokens' name in the message
   Result<void> check_ids(const char* what, const std::vector<TokenId>& tokens) const;

@@ -27,6 +27,12 @@ void Sampler::add_prompt(std::span<const TokenId> tokens) {
   for (const TokenId token : tokens) counts_.of[token].in_prompt = true;
 }
 
+void Sampler::add_text(std::span<const TokenId> tokens, std::int64_t answered) {
+  const auto prompt = tokens.size() - static_cast<std::size_t>(answered);
+  add_prompt(tokens.first(prompt));
+  for (const TokenId token : tokens.subspan(prompt)) add_answer(token);
+}
+
 void Sampler::add_answer(TokenId token) {
   ++answer_length_;
   if (params_.has_penalties()) ++counts_.of[token].in_answer;

@@ -24,6 +24,8 @@ class Sampler {
 
   /// Tokens of the prompt, as they are prefilled.
   void add_prompt(std::span<const TokenId> tokens);
+  /// The same where the last `answered` of them are the answer's already, which goes on here.
+  void add_text(std::span<const TokenId> tokens, std::int64_t answered);
 
   /// The token that follows all that was added.
   /// @param logits [V] finite; anything else is kMalformed, and so is a vocabulary that is masked whole.

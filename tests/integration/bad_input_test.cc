@@ -434,18 +434,44 @@ TEST(BadPeer, RandomBytesDoNotDisturbAStory) {
 TEST(BadPeer, DrafterThatDoesNotFitTheVerifierIsRefused) {
   Trio trio(/*with_drafter=*/false);
   const std::string& address = trio.coordinator->address;
-  Program other_type({"drafter", "--dtype", "f32", "--join", address});
+  Program other_type({"drafter", "--dtype", "f32", "--join", address, "--exit-when-refused"});
   expect_refused(other_type, {"verifier has BF16", "drafter has F32"});
-  Program other_backbone({"drafter", "--model", source_dir() / "tests/goldens/e4b", "--join", address});
+  Program other_backbone(
+      {"drafter", "--model", source_dir() / "tests/goldens/e4b", "--join", address, "--exit-when-refused"});
   expect_refused(other_backbone, {"verifier has 384", "drafter has 64"});
   EXPECT_EQ(trio.warnings().size(), 2u) << trio.coordinator->program.err();
   EXPECT_EQ(trio.status().drafters, 0);
 }
 
+// Whoever came first need not be the right one: when a stranger goes, all others are still there.
+TEST(BadPeer, AVerifierOfAnotherModelDrivesNobodyAway) {
+  Coordinator coordinator;
+  TransportContext context;
+  auto stranger = std::make_unique<Program>(std::vector<std::string>{
+      "verifier", "--model", source_dir() / "tests/goldens/e4b", "--join", coordinator.address});
+  connect_when_joined(context, coordinator.address, 1, 0, []() -> Result<void> { return {}; });
+  Program verifier({"verifier", "--join", coordinator.address}), drafter({"drafter", "--join", coordinator.address});
+  for (Program* program : {&verifier, &drafter}) {
+    EXPECT_TRUE(eventually([&] { return !lines_with(program->err(), {"refused us", "has 64"}).empty(); }));
+    EXPECT_TRUE(program->running());
+  }
+  stranger->send(SIGKILL);
+  Client client = connect_when_joined(context, coordinator.address, 1, 1, []() -> Result<void> { return {}; });
+  EXPECT_EQ(answer(client, story_request(50, 4)).tokens.size(), 50u);
+
+  // Now that the right ones have met, it is the stranger who is refused, even when it comes first again.
+  drafter.send(SIGTERM);
+  verifier.send(SIGTERM);
+  ASSERT_TRUE(eventually([&] { return status_of(context, coordinator.address).verifiers == 0; }));
+  Program again({"verifier", "--model", source_dir() / "tests/goldens/e4b", "--join", coordinator.address,
+                 "--exit-when-refused"});
+  expect_refused(again, {"verifier has 384", "this verifier has 64"});
+}
+
 TEST(BadPeer, DrafterThatCameBeforeItsVerifierIsRefusedLikewise) {
   Coordinator coordinator;
   TransportContext context;
-  Program drafter({"drafter", "--dtype", "f32", "--join", coordinator.address});
+  Program drafter({"drafter", "--dtype", "f32", "--join", coordinator.address, "--exit-when-refused"});
   connect_when_joined(context, coordinator.address, 0, 1, []() -> Result<void> { return {}; });
   Program verifier({"verifier", "--join", coordinator.address});
   expect_refused(drafter, {"verifier has BF16", "drafter has F32"});

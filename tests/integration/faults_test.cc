@@ -79,9 +79,10 @@ TEST(Faults, DrafterToldToStopInMidStoryLeavesQuietly) {
   EXPECT_EQ(describe(trio.drafter->wait()), "exit 0");
 }
 
+// Where no other comes in time (failover_test has the others).
 TEST(Faults, VerifierKilledInMidStoryEndsItWithAnError) {
   constexpr Duration kNoticed = std::chrono::seconds(5);
-  Trio trio;
+  Trio trio(true, {"--failover-wait", "0"});
   Client client = trio.client(1, 1);
   TimePoint killed{};
   const auto generation = generate_with(client, story_request(kStory, kDraftLength), [&] {
@@ -119,7 +120,7 @@ TEST(Faults, ARunThatWasStoppedGoesOnWhereItWas) {
 }
 
 TEST(Faults, RunSaysThatTheVerifierDied) {
-  Trio trio;
+  Trio trio(true, {"--failover-wait", "0"});
   EndlessRun endless(8000, {"--connect", trio.coordinator->address});
   Program& run = endless.program;
   ASSERT_TRUE(eventually([&] { return run.out().size() > kMidStory; })) << run.err();

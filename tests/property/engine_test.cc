@@ -337,7 +337,7 @@ TEST_P(EngineProperty, ReusedRowsAreTheRowsThatWouldHaveBeenComputed) {
       const SamplingParams sampling = last_id % 2 == 0 ? SamplingParams{.repetition_penalty = 1.5f} : SamplingParams{};
       for (Verifier* verifier : {&reusing, &computing}) {
         verifier->send(
-            {.session = SessionId{last_id}, .body = Prefill{.tokens = prompt, .want_kv = true, .sampling = sampling}});
+            {.session = SessionId{last_id}, .body = Prefill{.tokens = prompt, .kv_from = 0, .sampling = sampling}});
       }
     }
     std::vector<std::vector<TokenId>> committed = prompts,

@@ -166,11 +166,13 @@ class VerifierStage : public Stage {
     for (const VerifyWork& work : output.batch) {
       std::string line = fmt::format("{} session={} base={} tokens={}", work.prefill ? "prompt" : "verify",
                                      id_text(work.session), work.base, token_text(work.tokens));
+      if (work.answered > 0) line += fmt::format(" answered={}", work.answered);
       if (work.kv_from) line += fmt::format(" kv_from={}", *work.kv_from);
       if (!work.q.empty()) line += fmt::format(" distributions={}", work.q.size());
       if (work.reuse) {
         line += fmt::format(", {} the rows of {} from {}", work.reuse->take ? "taking" : "copying",
                             token_text(work.reuse->tokens), id_text(work.reuse->from));
+        if (work.reuse->answered > 0) line += fmt::format(", {} of the answer", work.reuse->answered);
       }
       if (work.keep_as) line += ", to be kept as " + id_text(*work.keep_as);
       say(line);
@@ -234,20 +236,39 @@ class DrafterStage : public Stage {
 class CoordinatorStage : public Stage {
  public:
   explicit CoordinatorStage(const Arguments& with)
-      : core_({.instance = static_cast<std::uint64_t>(with.of("instance", 50))}) {}
+      : core_({.instance = static_cast<std::uint64_t>(with.of("instance", 50)),
+               .failover = {.wait = std::chrono::seconds(with.of("failover_wait", 30)),
+                            .limit = static_cast<int>(with.of("failover_limit", 2)),
+                            .allow_inexact = with.of("allow_inexact", 0) != 0}}) {}
 
   bool command(const std::string& name, std::istringstream& words) override {
-    if (name != "joins") return false;  // PEER verifier|drafter
     std::string peer, role;
     words >> peer >> role;
-    core_.on_message(peer, {.body = hello(role == "verifier" ? Role::kVerifier : Role::kDrafter)}, now);
+    if (name == "gone") {  // PEER
+      core_.on_peer_gone(peer, now);
+    } else if (name == "joins") {  // PEER verifier|drafter [CLASS]
+      Hello body = hello(role == "verifier" ? Role::kVerifier : Role::kDrafter);
+      body.name = peer;
+      words >> body.numeric_class;
+      core_.on_message(peer, {.body = body}, now);
+    } else if (name == "heard") {  // PEER SECONDS: it sends heartbeats while they pass
+      for (double left = std::stod(role); left > 0; left -= 0.5) {
+        now += std::chrono::milliseconds(500);
+        core_.on_message(peer, {.body = Heartbeat{}}, now);
+        core_.on_tick(now);
+      }
+    } else if (name == "failovers") {
+      say(to_text({.body = Status{.failovers = core_.status().failovers}}));
+    } else if (name == "stops") {
+      core_.stop(now);
+    } else {
+      return false;
+    }
     return true;
   }
   void on_message(const PeerId& from, Message message) override { core_.on_message(from, std::move(message), now); }
   void tick() override { core_.on_tick(now); }
-  void collect() override {
-    say(core_.take_output());
-  }
+  void collect() override { say(core_.take_output()); }
 
  private:
   CoordinatorCore core_;

@@ -15,13 +15,20 @@ std::vector<std::uint64_t> seeds() {
   return all;
 }
 
+/// What to type to see this history again.
+std::string replay(std::uint64_t seed) {
+  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+  return fmt::format("replay: OUTRIDER_SIM_SEED={} build/tests/simulation/simulation_test --gtest_filter={}.{}", seed,
+                     test->test_suite_name(), test->name());
+}
+
 struct Totals {
   std::int64_t rounds = 0, drafted = 0, accepted = 0, restarts = 0, messages = 0;
 };
 
 /// Several sessions over one history; every answer must be plain decoding's.
 void run_seed(std::uint64_t seed, const Faults& faults, Totals* totals) {
-  SCOPED_TRACE(fmt::format("replay: OUTRIDER_SIM_SEED={} build/tests/simulation/simulation_test", seed));
+  SCOPED_TRACE(replay(seed));
   CounterRng rng(seed * 7919);
   Simulator simulator(seed, faults, 0.7);
   constexpr int kSessions = 6;
@@ -173,7 +180,7 @@ TEST(Simulation, ReusedRowsChangeNoText) {
       return tokens;
     };
     // Memory for three sessions of average length, or for many.
-    Simulator simulator(seed, faults, 0.7, seed % 2 == 0 ? 80'000 : 2'000'000);
+    Simulator simulator(seed, faults, 0.7, {.kv_bytes_max = seed % 2 == 0 ? 80'000 : 2'000'000});
     const std::vector<TokenId> system = random_tokens(rng.below(120));
     std::uint64_t number = 0;
     std::map<std::uint64_t, std::vector<TokenId>> expected, prompts;
@@ -242,7 +249,8 @@ TEST(Simulation, CancelledSessionsLeaveNothingWhateverTheFaults) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     CounterRng rng(seed * 49979687);
-    Simulator simulator(seed, faults, 0.8, 120'000);  // for a few at a time: some are cancelled while they wait
+    Simulator simulator(seed, faults, 0.8,
+                        {.kv_bytes_max = 120'000});  // for a few at a time: some are cancelled while they wait
     constexpr std::uint64_t kSessions = 30;
     for (std::uint64_t number = 1; number <= kSessions; ++number) {
       simulator.request(number, std::vector<TokenId>(1 + rng.below(150), static_cast<TokenId>(rng.below(3))),
@@ -275,8 +283,8 @@ TEST(Simulation, CancelledSessionsLeaveNothingWhateverTheFaults) {
 TEST(Simulation, WorkersThatWereGivenUpForgetTheirSessions) {
   const Faults faults{.drop = 0.05, .repeat = 0.1, .delay_max = std::chrono::milliseconds(5), .slow = 0.03};
   for (const std::uint64_t seed : seeds()) {
-    SCOPED_TRACE(fmt::format("replay: OUTRIDER_SIM_SEED={} build/tests/simulation/simulation_test", seed));
-    Simulator simulator(seed, faults, 0.7, 30'000);
+    SCOPED_TRACE(replay(seed));
+    Simulator simulator(seed, faults, 0.7, {.kv_bytes_max = 30'000, .failover = {.limit = 0}});
     simulator.request(1, std::vector<TokenId>(20, 5), 230, 4);  // 269 positions at most: no room for two
     while (simulator.verifier_sessions() == 0) simulator.run_for(std::chrono::milliseconds(10));
     simulator.freeze_workers(std::chrono::milliseconds(4500));
@@ -292,6 +300,125 @@ TEST(Simulation, WorkersThatWereGivenUpForgetTheirSessions) {
     EXPECT_EQ(simulator.drafter_sessions(), 0u);
     EXPECT_TRUE(simulator.violations().empty()) << simulator.violations().front();
   }
+}
+
+// ---- the death of verifiers ----
+
+struct Survival {
+  std::int64_t rounds = 0, verifiers_lost = 0, drafters_lost = 0, failovers = 0;
+};
+
+/// Verifiers and drafters that crash, stand still, are cut off or talk nonsense for `faulty`, then no more of it: every
+/// text is plain decoding's, and soon after that all have ended.
+void survive(std::uint64_t seed, Duration faulty, std::uint64_t texts, Survival* totals) {
+  SCOPED_TRACE(replay(seed));
+  CounterRng rng(seed * 6700417);
+  Faults faults{.until = std::chrono::seconds(1) + faulty};
+  // Swarm testing: each history has a part of the faults only, or the frequent ones would hide the others.
+  const auto perhaps = [&](double& chance, double value) { chance = rng.below(2) == 0 ? value : 0; };
+  perhaps(faults.drop, 0.03);
+  perhaps(faults.repeat, 0.05);
+  perhaps(faults.slow, 0.02);
+  perhaps(faults.drafter_restart, 0.5);
+  perhaps(faults.verifier_restart, 0.5);
+  perhaps(faults.stall, 0.1);
+  perhaps(faults.partition, 0.1);
+  perhaps(faults.mute, 0.05);
+  faults.down_max = std::chrono::seconds(rng.below(2) == 0 ? 0 : 3);
+  Simulator simulator(seed, faults, 0.7,
+                      {.verifiers = 1 + static_cast<int>(rng.below(3)),
+                       .drafters = 1 + static_cast<int>(rng.below(3)),
+                       .kv_bytes_max = rng.below(2) == 0 ? 200'000 : 5'000'000,
+                       .failover = {.wait = std::chrono::hours(1), .limit = 1'000'000}});
+  std::map<std::uint64_t, std::vector<TokenId>> expected;
+  for (std::uint64_t number = 1; number <= texts; ++number) {
+    std::vector<TokenId> prompt(1 + rng.below(60));
+    for (TokenId& token : prompt) token = static_cast<TokenId>(rng.below(model::kVocab));
+    SamplingParams sampling;
+    if (rng.below(4) == 0) {
+      sampling = {
+          .temperature = 1, .repetition_penalty = 1.2f, .presence_penalty = 0.5f, .min_tokens = 20, .seed = seed};
+    }
+    const auto max_tokens = static_cast<std::int64_t>(1 + rng.below(sampling.greedy() ? 1000 : 100));
+    std::vector<TokenId> stop_ids;
+    if (rng.below(4) == 0) stop_ids = {static_cast<TokenId>(rng.below(model::kVocab))};
+    expected[number] = model::generate(prompt, max_tokens, sampling, stop_ids);
+    const auto policy = static_cast<DraftPolicy>(rng.below(2) == 0 ? 0 : rng.below(5));
+    simulator.request(number, prompt, max_tokens, static_cast<std::int32_t>(rng.below(9)), sampling, stop_ids, policy);
+    if (rng.below(3) == 0) simulator.run_for(std::chrono::milliseconds(rng.below(3000)));
+  }
+  const bool ended = simulator.run_until_done(faulty + std::chrono::seconds(90));
+  ASSERT_TRUE(simulator.violations().empty()) << simulator.violations().front();
+  ASSERT_TRUE(ended) << "a text has not ended 90 s after everything works again";
+  for (const auto& [number, answer] : simulator.answers()) {
+    EXPECT_EQ(answer.failure, "") << "text " << number;
+    ASSERT_EQ(answer.tokens, expected[number]) << "text " << number;
+    EXPECT_EQ(answer.metrics.inexact_failovers, 0);
+    totals->rounds += answer.metrics.rounds;
+    totals->failovers += answer.metrics.failovers;
+  }
+  simulator.run_for(std::chrono::seconds(150));  // as long as it takes to notice that a Free was lost
+  EXPECT_EQ(simulator.coordinator_sessions(), 0);
+  EXPECT_EQ(simulator.verifier_sessions(), 0u);
+  EXPECT_EQ(simulator.drafter_sessions(), 0u);
+  EXPECT_EQ(simulator.verifier_kv_bytes(), 0);
+  EXPECT_TRUE(simulator.violations().empty()) << simulator.violations().front();
+  totals->verifiers_lost += simulator.verifier_restarts();
+  totals->drafters_lost += simulator.drafter_restarts();
+}
+
+void print(const Survival& totals) {
+  std::printf("%lld rounds, %lld verifiers and %lld drafters crashed, texts went on elsewhere %lld times\n",
+              static_cast<long long>(totals.rounds), static_cast<long long>(totals.verifiers_lost),
+              static_cast<long long>(totals.drafters_lost), static_cast<long long>(totals.failovers));
+}
+
+TEST(Simulation, TextSurvivesTheDeathOfAnyWorker) {
+  Survival totals;
+  for (const std::uint64_t seed : seeds()) {
+    survive(seed, std::chrono::seconds(20), 12, &totals);
+    if (HasFailure()) return;
+  }
+  print(totals);
+  if (std::getenv("OUTRIDER_SIM_SEED") != nullptr) return;
+  EXPECT_GT(totals.failovers, 100);
+}
+
+// At each length of the answer: the verifier that has the text dies, and the other goes on.
+TEST(Simulation, AVerifierMayDieAtEachSingleToken) {
+  const std::vector<TokenId> prompt = {3, 1, 4, 1, 5, 9, 2, 6};
+  constexpr std::int64_t kTokens = 200;
+  for (const SamplingParams& sampling :
+       {SamplingParams{}, SamplingParams{.temperature = 1, .frequency_penalty = 0.5f, .seed = 7}}) {
+    const std::vector<TokenId> expected = model::generate(prompt, kTokens, sampling);
+    std::int64_t failovers = 0;
+    for (std::size_t length = 0; length < kTokens; ++length) {
+      SCOPED_TRACE(testing::Message() << "after " << length << " tokens");
+      Simulator simulator(length + 1, {}, 0.7, {.verifiers = 2});
+      simulator.run_for(std::chrono::milliseconds(50));  // the workers join
+      simulator.request(1, prompt, kTokens, 4, sampling);
+      while (simulator.answers().at(1).tokens.size() < length) simulator.run_for(std::chrono::microseconds(100));
+      simulator.kill_verifier_of(1, std::chrono::seconds(5));
+      ASSERT_TRUE(simulator.run_until_done(std::chrono::seconds(60)));
+      ASSERT_EQ(simulator.answers().at(1).failure, "");
+      ASSERT_EQ(simulator.answers().at(1).tokens, expected);
+      failovers += simulator.answers().at(1).metrics.failovers;
+      ASSERT_TRUE(simulator.violations().empty()) << simulator.violations().front();
+    }
+    EXPECT_GT(failovers, kTokens / 2) << "most of them died in mid-text";
+  }
+}
+
+// Not run unless asked for: OUTRIDER_SIM_ROUNDS=1000000.
+TEST(Simulation, AsManyRoundsAsWanted) {
+  const char* wanted = std::getenv("OUTRIDER_SIM_ROUNDS");
+  if (wanted == nullptr) GTEST_SKIP() << "OUTRIDER_SIM_ROUNDS says how many";
+  Survival totals;
+  for (std::uint64_t seed = 1000; totals.rounds < std::strtoll(wanted, nullptr, 10); ++seed) {
+    survive(seed, std::chrono::seconds(20), 12, &totals);
+    if (HasFailure()) return;
+  }
+  print(totals);
 }
 
 TEST(Simulation, OneSeedIsOneHistory) {

@@ -9,17 +9,16 @@
 namespace outrider::simulation {
 namespace {
 
-constexpr Duration kTick = std::chrono::milliseconds(10);
 constexpr Position kKvRowsMax = 50;  // most K/V rows of one message, but for the last window
 constexpr std::int64_t kRowsMax = 24;
 constexpr KvCost kKvCost{
     .bytes_per_position = 100, .ring_bytes_per_position = 50, .ring_rows = model::kWindow + 1 + kRowsMax};
-const PeerId kVerifier = "verifier", kClient = "client";
+const PeerId kClient = "client";
 
 WireTensor tensor_of(const std::vector<std::uint64_t>& hashes, std::vector<std::int64_t> shape) {
   const auto owner = std::make_shared<std::vector<std::uint64_t>>(hashes);
   return {
-      .dtype = DType::kF32, .shape = std::move(shape), .data = SharedBytes(owner, std::as_bytes(std::span(*owner)))};
+      .dtype = DType::kI32, .shape = std::move(shape), .data = SharedBytes(owner, std::as_bytes(std::span(*owner)))};
 }
 
 std::uint64_t hash_at(const WireTensor& tensor, std::int64_t row) {
@@ -33,10 +32,12 @@ std::uint64_t hash_at(const WireTensor& tensor, std::int64_t row) {
 namespace model {
 
 PairFacts facts() {
-  // One K/V head of two floats: eight bytes, a hash.
+  // One K/V head of two numbers: eight bytes, a hash.
   return {.hidden_size = 2,
           .vocab_size = kVocab,
           .context_max = 1 << 20,
+          .kv_dtype = DType::kI32,
+          .hidden_dtype = DType::kI32,
           .donors = {{.sliding = true, .layer = 0, .num_key_value_heads = 1, .head_dim = 2, .sliding_window = kWindow},
                      {.sliding = false, .layer = 1, .num_key_value_heads = 1, .head_dim = 2}}};
 }
@@ -68,36 +69,122 @@ std::vector<TokenId> generate(const std::vector<TokenId>& prompt, std::int64_t c
 
 }  // namespace model
 
-Simulator::Simulator(std::uint64_t seed, const Faults& faults, double drafter_accuracy, std::int64_t kv_bytes_max)
+Simulator::Simulator(std::uint64_t seed, const Faults& faults, double drafter_accuracy, const Layout& layout)
     : rng_(seed),
       faults_(faults),
       accuracy_(drafter_accuracy),
+      layout_(layout),
       now_(std::chrono::seconds(1)),
-      coordinator_({.instance = 1000 + seed}),
-      kv_bytes_max_(kv_bytes_max) {
+      coordinator_({.instance = 1000 + seed, .failover = layout.failover}),
+      verifiers_(static_cast<std::size_t>(layout.verifiers)),
+      drafters_(static_cast<std::size_t>(layout.drafters)) {
+  for (Verifier& verifier : verifiers_) start(verifier);
+  for (Drafter& drafter : drafters_) start(drafter);
+  schedule(Duration::zero(), Event::Kind::kTick, "", {});
+}
+
+void Simulator::start(Verifier& verifier) {
   VerifierConfig config;
   config.prefill_chunk = 5;  // several chunks even for short prompts
   config.rows_max = kRowsMax;
   config.reuse_min = 4;
-  config.capacity = {.kv_cost = kKvCost, .kv_bytes_max = kv_bytes_max};
-  verifier_ =
-      std::make_unique<VerifierCore>(config, Hello{.role = Role::kVerifier, .name = "v", .facts = model::facts()});
-  new_drafter();
-  schedule(Duration::zero(), Event::Kind::kTick, "", {});
+  config.capacity = {.kv_cost = kKvCost, .kv_bytes_max = layout_.kv_bytes_max};
+  verifier = {};
+  verifier.peer = fmt::format("verifier-{}", starts_++);
+  verifier.core = std::make_unique<VerifierCore>(
+      config,
+      Hello{.role = Role::kVerifier, .name = verifier.peer, .facts = model::facts(), .numeric_class = "hashes"});
 }
 
-void Simulator::new_drafter() {
-  drafter_peer_ = fmt::format("drafter-{}", restarts_);
-  replicas_.clear();
-  drafted_.reset();
-  drafter_ = std::make_unique<DrafterCore>(
-      DrafterConfig{}, Hello{.role = Role::kDrafter, .name = drafter_peer_, .facts = model::facts()});
+void Simulator::start(Drafter& drafter) {
+  drafter = {};
+  drafter.peer = fmt::format("drafter-{}", starts_++);
+  drafter.core = std::make_unique<DrafterCore>(
+      DrafterConfig{}, Hello{.role = Role::kDrafter, .name = drafter.peer, .facts = model::facts()});
+}
+
+template <typename Worker>
+void Simulator::crash(Worker& worker, Duration away) {
+  const PeerId old = std::exchange(worker.peer, "");
+  ++(std::is_same_v<Worker, Verifier> ? verifier_restarts_ : drafter_restarts_);
+  worker.core.reset();
+  worker.back = now_ + away;
+  if (away == Duration::zero()) start(worker);
+  // Half of them close their connection, which the coordinator's transport notices.
+  if (rng_.uniform() < 0.5) coordinator_.on_peer_gone(old, now_);
+}
+
+template <typename Worker>
+void Simulator::strike(Worker& worker, double restart) {
+  if (worker.core == nullptr) {
+    if (now_ >= worker.back) start(worker);
+    return;
+  }
+  if (now_.time_since_epoch() > faults_.until) return;
+  constexpr Duration kLong = std::chrono::seconds(5);
+  if (restart > 0 && happens(restart)) return crash(worker, up_to(faults_.down_max));
+  if (faults_.stall > 0 && happens(faults_.stall)) worker.frozen_until = now_ + up_to(kLong);
+  if (faults_.partition > 0 && happens(faults_.partition)) {
+    const std::uint64_t ways = rng_.below(3);
+    const TimePoint end = now_ + up_to(kLong);
+    if (ways != 0) worker.deaf_until = end;
+    if (ways != 1) worker.dumb_until = end;
+  }
+  if (std::is_same_v<Worker, Verifier> && faults_.mute > 0 && happens(faults_.mute))
+    worker.mute_until = now_ + up_to(6 * kLong);
+}
+
+Simulator::Verifier* Simulator::find_verifier(const PeerId& peer) {
+  const auto found = std::ranges::find(verifiers_, peer, &Verifier::peer);
+  return peer.empty() || found == verifiers_.end() ? nullptr : &*found;
+}
+Simulator::Drafter* Simulator::find_drafter(const PeerId& peer) {
+  const auto found = std::ranges::find(drafters_, peer, &Drafter::peer);
+  return peer.empty() || found == drafters_.end() ? nullptr : &*found;
+}
+Simulator::Node* Simulator::find(const PeerId& peer) {
+  if (Verifier* verifier = find_verifier(peer)) return verifier;
+  return find_drafter(peer);
+}
+
+void Simulator::freeze_workers(Duration duration) {
+  for (Verifier& verifier : verifiers_) verifier.frozen_until = now_ + duration;
+  for (Drafter& drafter : drafters_) drafter.frozen_until = now_ + duration;
+}
+
+bool Simulator::kill_verifier_of(std::uint64_t number, Duration away) {
+  // Sessions are numbered in the order of their requests.
+  const SessionId session{coordinator_.first_session() + number - 1};
+  for (Verifier& verifier : verifiers_) {
+    if (verifier.core == nullptr || !verifier.caches.contains(session)) continue;
+    crash(verifier, away);
+    flush_all();
+    return true;
+  }
+  return false;
+}
+
+std::size_t Simulator::verifier_sessions() const {
+  std::size_t count = 0;
+  for (const Verifier& verifier : verifiers_) count += verifier.core ? verifier.core->session_count() : 0;
+  return count;
+}
+std::size_t Simulator::drafter_sessions() const {
+  std::size_t count = 0;
+  for (const Drafter& drafter : drafters_) count += drafter.core ? drafter.core->session_count() : 0;
+  return count;
+}
+std::int64_t Simulator::verifier_kv_bytes() const {
+  std::int64_t bytes = 0;
+  for (const Verifier& verifier : verifiers_) bytes += verifier.core ? verifier.core->kv_bytes() : 0;
+  return bytes;
 }
 
 void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens,
                         std::int32_t draft_length, const SamplingParams& sampling, const std::vector<TokenId>& stop_ids,
                         DraftPolicy policy) {
   answers_[number];
+  ++open_;
   sampled_ = sampled_ || !(sampling == SamplingParams{});
   coordinator_.on_message(kClient,
                           {.session = SessionId{number},
@@ -109,25 +196,17 @@ void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::
                                             .sampling = sampling,
                                             .policy = policy}},
                           now_);
-  flush();
+  flush_all();
 }
 
 void Simulator::cancel(std::uint64_t number) {
   coordinator_.on_message(kClient, {.session = SessionId{number}, .body = Cancel{}}, now_);
-  flush();
+  flush_all();
 }
 
 bool Simulator::run_until_done(Duration limit) {
-  const TimePoint end = now_ + limit;
-  const auto all_done = [&] {
-    return std::all_of(answers_.begin(), answers_.end(),
-                       [](const auto& a) { return a.second.done || !a.second.failure.empty(); });
-  };
-  while (now_ < end && violations_.empty()) {
-    if (all_done()) return true;
-    step();
-  }
-  return all_done();
+  for (const TimePoint end = now_ + limit; now_ < end && violations_.empty() && open_ > 0;) step();
+  return open_ == 0;
 }
 
 void Simulator::run_for(Duration duration) {
@@ -138,100 +217,140 @@ void Simulator::schedule(Duration after, Event::Kind kind, PeerId peer, Message 
   events_.push({now_ + after, order_++, kind, std::move(peer), std::move(message)});
 }
 
-void Simulator::transmit(Event::Kind kind, const PeerId& peer, const Message& message) {
+void Simulator::transmit(Event::Kind kind, Node& node, const Message& message) {
   ++messages_;
-  const int copies = rng_.uniform() < faults_.drop ? 0 : rng_.uniform() < faults_.repeat ? 2 : 1;
+  const bool healed = now_.time_since_epoch() > faults_.until;
+  const bool outward = kind == Event::Kind::kToWorker;
+  if (!healed && now_ < (outward ? node.deaf_until : node.dumb_until)) return;
+  if (!healed && !outward && now_ < node.mute_until && !std::holds_alternative<Heartbeat>(message.body)) return;
+  const int copies = healed ? 1 : rng_.uniform() < faults_.drop ? 0 : rng_.uniform() < faults_.repeat ? 2 : 1;
   for (int i = 0; i < copies; ++i) {
     TimePoint arrival = now_ + slow_or(faults_.delay_min, faults_.delay_max);
-    TimePoint& last = arrivals_[{kind, peer}];
-    if (faults_.keeps_order()) arrival = std::max(arrival, last);
-    last = arrival;
-    schedule(arrival - now_, kind, peer, message);
+    if (faults_.keeps_order()) {
+      TimePoint& last = arrivals_[{kind, node.peer}];
+      arrival = last = std::max(arrival, last);
+    }
+    schedule(arrival - now_, kind, node.peer, message);
   }
 }
 
 Duration Simulator::slow_or(Duration low, Duration high) {
   if (rng_.uniform() < faults_.slow) std::tie(low, high) = std::pair(high, faults_.slow_delay_max);
-  return low + Duration(static_cast<std::int64_t>(rng_.uniform() * static_cast<double>((high - low).count())));
+  return low + up_to(high - low);
 }
 
 void Simulator::step() {
   Event event = events_.top();
   events_.pop();
   now_ = event.at;
-  const bool frozen = now_ < frozen_until_;
-  if (frozen && event.kind != Event::Kind::kToCoordinator && event.kind != Event::Kind::kTick) {
-    return schedule(frozen_until_ - now_, event.kind, std::move(event.peer), std::move(event.message));
-  }
-  switch (event.kind) {
-    case Event::Kind::kToCoordinator: coordinator_.on_message(event.peer, std::move(event.message), now_); break;
-    case Event::Kind::kToWorker:
-      if (event.peer == kVerifier) verifier_->on_message(std::move(event.message), now_);
-      if (event.peer == drafter_peer_) drafter_->on_message(std::move(event.message), now_);
-      break;  // else: a drafter that is no more
-    case Event::Kind::kBatchDone: verifier_->on_batch_done(std::exchange(results_, {}), now_); break;
-    case Event::Kind::kDrafted:
-      if (event.peer != drafter_peer_) break;
-      drafter_->on_drafted(drafted_->first, std::move(drafted_->second));
-      drafted_.reset();
-      break;
-    case Event::Kind::kTick:
-      if (rng_.uniform() < faults_.drafter_restart * to_seconds(kTick)) {
-        // Half of them close their connection, which the coordinator's transport notices.
-        const PeerId old = drafter_peer_;
-        ++restarts_;
-        new_drafter();
-        if (rng_.uniform() < 0.5) coordinator_.on_peer_gone(old, now_);
-      }
-      coordinator_.on_tick(now_);
-      schedule(kTick, Event::Kind::kTick, "", {});
-      break;
-  }
-  flush();
+  const Node* node = find(event.peer);
+  if (event.kind != Event::Kind::kToCoordinator && node != nullptr && now_ < node->frozen_until)
+    return schedule(node->frozen_until - now_, event.kind, std::move(event.peer), std::move(event.message));
+  on_event(std::move(event));
 }
 
-void Simulator::flush() {
+void Simulator::on_event(Event event) {
+  Verifier* verifier = find_verifier(event.peer);  // none where it is no more
+  Drafter* drafter = find_drafter(event.peer);
+  switch (event.kind) {
+    case Event::Kind::kToCoordinator:
+      coordinator_.on_message(event.peer, std::move(event.message), now_);
+      return flush_coordinator();
+    case Event::Kind::kToWorker:
+      if (verifier != nullptr) verifier->core->on_message(std::move(event.message), now_);
+      if (drafter != nullptr) drafter->core->on_message(std::move(event.message), now_);
+      break;
+    case Event::Kind::kBatchDone:
+      if (verifier != nullptr) verifier->core->on_batch_done(std::exchange(verifier->results, {}), now_);
+      break;
+    case Event::Kind::kDrafted:
+      if (drafter == nullptr) break;
+      drafter->core->on_drafted(drafter->drafted->first, std::move(drafter->drafted->second));
+      drafter->drafted.reset();
+      break;
+    case Event::Kind::kTick:
+      for (Verifier& each : verifiers_) strike(each, faults_.verifier_restart);
+      for (Drafter& each : drafters_) strike(each, faults_.drafter_restart);
+      coordinator_.on_tick(now_);
+      check_books();
+      schedule(tick(), Event::Kind::kTick, "", {});
+      return flush_all();
+  }
+  if (verifier != nullptr) flush(*verifier);
+  if (drafter != nullptr) flush(*drafter);
+}
+
+void Simulator::check_books() {
+  const auto loads = coordinator_.loads();
+  for (const auto& [peer, worker] : coordinator_.fleet().workers()) {
+    const auto said = loads.find(peer);
+    const Load load = said == loads.end() ? Load{} : said->second;
+    if (load == worker) continue;
+    violated(fmt::format("{}: {} sessions, {} in rounds and {} bytes in the books, {}, {} and {} of the sessions", peer,
+                         worker.sessions, worker.rounds, worker.kv_bytes, load.sessions, load.rounds, load.kv_bytes));
+  }
+}
+
+void Simulator::flush_all() {
+  flush_coordinator();
+  for (Verifier& verifier : verifiers_) flush(verifier);
+  for (Drafter& drafter : drafters_) flush(drafter);
+}
+
+void Simulator::flush_coordinator() {
   const CoordinatorOutput output = coordinator_.take_output();
   for (const Outgoing& out : output.send) {
     coordinator_.on_sent(out.message, 1);
     if (out.to == kClient) {
       to_client(out.message);
-    } else {
-      transmit(Event::Kind::kToWorker, out.to, out.message);
+    } else if (Node* node = find(out.to)) {
+      transmit(Event::Kind::kToWorker, *node, out.message);
     }
   }
-  // A worker's loop goes around after each message; a drafter's not while it drafts.
-  const bool frozen = now_ < frozen_until_;
-  if (!drafted_ && !frozen) drafter_->on_tick(now_);
-  DrafterCore::Output drafter = drafter_->take_output();
-  for (DraftWork& work : drafter.work) {
+  note(output.notices);
+}
+
+// A worker's loop goes around after each message; a drafter's not while it drafts.
+
+void Simulator::flush(Drafter& drafter) {
+  if (drafter.core == nullptr) return;
+  if (!drafter.drafted && now_ >= drafter.frozen_until) drafter.core->on_tick(now_);
+  DrafterCore::Output output = drafter.core->take_output();
+  for (DraftWork& work : output.work) {
     if (work.kind != DraftWork::Kind::kDraft) {
-      change_replica(work);
+      change_replica(drafter, work);
       continue;
     }
-    Candidates drafts = draft(work);
-    drafted_ = {std::move(work), std::move(drafts)};
+    Candidates drafts = draft(drafter, work);
+    drafter.drafted = {std::move(work), std::move(drafts)};
     schedule(slow_or(std::chrono::microseconds(100), std::chrono::microseconds(500)), Event::Kind::kDrafted,
-             drafter_peer_, {});
+             drafter.peer, {});
   }
-  for (const Outgoing& out : drafter.send) transmit(Event::Kind::kToCoordinator, drafter_peer_, out.message);
-  if (!frozen) verifier_->on_tick(now_);
-  const VerifierCore::Output verifier = verifier_->take_output();
-  for (const SessionId session : verifier.released) {
-    caches_.erase(session);
-    samplers_.erase(session);
+  for (const Outgoing& out : output.send) transmit(Event::Kind::kToCoordinator, drafter, out.message);
+  note(output.notices);
+}
+
+void Simulator::flush(Verifier& verifier) {
+  if (verifier.core == nullptr) return;
+  if (now_ >= verifier.frozen_until) verifier.core->on_tick(now_);
+  const VerifierCore::Output output = verifier.core->take_output();
+  for (const SessionId session : output.released) {
+    verifier.caches.erase(session);
+    verifier.samplers.erase(session);
   }
-  if (!verifier.batch.empty()) {
-    results_ = forward(verifier.batch);
-    schedule(std::chrono::microseconds(1000 + static_cast<std::int64_t>(rng_.below(4000))), Event::Kind::kBatchDone, "",
-             {});
+  if (!output.batch.empty()) {
+    verifier.results = forward(verifier, output.batch);
+    schedule(std::chrono::microseconds(1000 + static_cast<std::int64_t>(rng_.below(4000))), Event::Kind::kBatchDone,
+             verifier.peer, {});
   }
-  for (const Outgoing& out : verifier.send) transmit(Event::Kind::kToCoordinator, kVerifier, out.message);
-  for (const auto& notices : {output.notices, verifier.notices, drafter.notices}) {
-    for (const Notice& notice : notices) {
-      if (notice.text.find("dropped") != std::string::npos && notice.text.find("silent") == std::string::npos)
-        violated(notice.text);
-    }
+  for (const Outgoing& out : output.send) transmit(Event::Kind::kToCoordinator, verifier, out.message);
+  note(output.notices);
+}
+
+void Simulator::note(const std::vector<Notice>& notices) {
+  for (const Notice& notice : notices) {
+    if (notice.text.find("dropped") != std::string::npos && notice.text.find("silent") == std::string::npos)
+      violated(notice.text);
   }
 }
 
@@ -244,43 +363,49 @@ void Simulator::to_client(const Message& message) {
   } else if (const auto* done = std::get_if<Done>(&message.body)) {
     answer.done = true;
     answer.metrics = done->metrics;
+    --open_;
   } else if (const auto* failed = std::get_if<Failed>(&message.body)) {
+    if (answer.ended()) violated("failed after the end");
     answer.failure = failed->message;
+    --open_;
   }
 }
 
-std::vector<VerifyResult> Simulator::forward(const std::vector<VerifyWork>& batch) {
+std::vector<VerifyResult> Simulator::forward(Verifier& verifier, const std::vector<VerifyWork>& batch) {
+  auto& caches = verifier.caches;
+  auto& samplers = verifier.samplers;
   std::vector<VerifyResult> results;
   for (const VerifyWork& work : batch) {
     if (work.reuse) {
-      const auto source = caches_.find(work.reuse->from);
+      const auto source = caches.find(work.reuse->from);
       const auto length = static_cast<Position>(work.reuse->tokens.size());
-      if (source == caches_.end() || std::ssize(source->second.prefix) < length || caches_.contains(work.session) ||
+      if (source == caches.end() || std::ssize(source->second.prefix) < length || caches.contains(work.session) ||
           (source->second.written > kKvCost.ring_rows && length + kRowsMax < source->second.written)) {
         violated(fmt::format("session {} is to reuse {} rows that are not there", value(work.session), length));
         continue;
       }
-      Cache& cache = caches_[work.session] = source->second;
+      Cache& cache = caches[work.session] = source->second;
       cache.prefix.resize(static_cast<std::size_t>(length));
-      if (work.reuse->take) caches_.erase(source);
+      if (work.reuse->take) caches.erase(source);
     }
-    Cache& cache = caches_[work.session];
+    Cache& cache = caches[work.session];
     std::vector<std::uint64_t>& prefix = cache.prefix;
     if (static_cast<Position>(prefix.size()) != work.base)
       violated("the verifier's cache and the base position differ");
     for (const TokenId token : work.tokens)
       prefix.push_back(model::extend(prefix.empty() ? model::kEmpty : prefix.back(), token));
     cache.written = std::max<Position>(cache.written, std::ssize(prefix));
-    if (work.keep_as) caches_[*work.keep_as] = cache;
+    if (work.keep_as) caches[*work.keep_as] = cache;
     VerifyResult result{.session = work.session, .round = work.round};
     Verdict& verdict = result.verdict;
     Position committed = static_cast<Position>(prefix.size());
     if ((work.base == 0 || work.reuse) && !(work.sampling == SamplingParams{})) {
-      samplers_.emplace(work.session, Sampler(work.sampling, work.stop_ids, 0))
-          .first->second.add_prompt(work.reuse ? work.reuse->tokens : std::vector<TokenId>());
+      samplers.emplace(work.session, Sampler(work.sampling, work.stop_ids, 0))
+          .first->second.add_text(work.reuse ? work.reuse->tokens : std::vector<TokenId>(),
+                                  work.reuse ? work.reuse->answered : 0);
     }
-    const auto sampler = samplers_.find(work.session);
-    if (sampler != samplers_.end()) {
+    const auto sampler = samplers.find(work.session);
+    if (sampler != samplers.end()) {
       const std::size_t outputs = !work.prefill ? work.tokens.size() : work.last ? 1 : 0;
       std::vector<float> logits;
       for (std::size_t row = prefix.size() - outputs; row < prefix.size(); ++row) {
@@ -288,7 +413,7 @@ std::vector<VerifyResult> Simulator::forward(const std::vector<VerifyWork>& batc
         logits.insert(logits.end(), more.begin(), more.end());
       }
       if (work.prefill) {
-        sampler->second.add_prompt(work.tokens);
+        sampler->second.add_text(work.tokens, work.answered);
         if (work.last) verdict.next_token = sampler->second.choose(logits, scratch_).value();
       } else {
         const Matrix<const float> rows(logits.data(), {std::ssize(work.tokens), model::kVocab});
@@ -311,7 +436,7 @@ std::vector<VerifyResult> Simulator::forward(const std::vector<VerifyWork>& batc
       prefix.resize(static_cast<std::size_t>(committed));
     }
     if (work.last) {
-      if (sampler == samplers_.end()) verdict.next_token = model::choose(prefix.back());
+      if (sampler == samplers.end()) verdict.next_token = model::choose(prefix.back());
       if (work.kv_from) verdict.hidden = tensor_of({prefix.back()}, {2});
     }
     if (work.kv_from && *work.kv_from < committed) {
@@ -327,17 +452,17 @@ std::vector<VerifyResult> Simulator::forward(const std::vector<VerifyWork>& batc
     results.push_back(std::move(result));
   }
   std::int64_t bytes = 0;
-  for (const auto& [id, cache] : caches_) bytes += kKvCost.bytes(std::ssize(cache.prefix));
-  if (bytes > kv_bytes_max_) violated(fmt::format("{} bytes of K/V, {} allowed", bytes, kv_bytes_max_));
+  for (const auto& [id, cache] : caches) bytes += kKvCost.bytes(std::ssize(cache.prefix));
+  if (bytes > layout_.kv_bytes_max) violated(fmt::format("{} bytes of K/V, {} allowed", bytes, layout_.kv_bytes_max));
   return results;
 }
 
-void Simulator::change_replica(const DraftWork& work) {
+void Simulator::change_replica(Drafter& drafter, const DraftWork& work) {
   if (work.kind == DraftWork::Kind::kRelease) {
-    replicas_.erase(work.session);
+    drafter.replicas.erase(work.session);
     return;
   }
-  Replica& replica = replicas_[work.session];
+  Replica& replica = drafter.replicas[work.session];
   for (std::size_t i = 0; i < work.kv.donors.size(); ++i) {
     const DonorDelta& donor = work.kv.donors[i];
     auto& rows = i == 0 ? replica.sliding : replica.full;
@@ -349,8 +474,8 @@ void Simulator::change_replica(const DraftWork& work) {
   }
 }
 
-Candidates Simulator::draft(const DraftWork& work) {
-  Replica& replica = replicas_[work.session];
+Candidates Simulator::draft(Drafter& drafter, const DraftWork& work) {
+  Replica& replica = drafter.replicas[work.session];
   // The replica must hold what the verifier holds, and the hidden row must be its last row.
   for (Position p = 0; p < work.base; ++p) {
     if (!replica.full.contains(p)) violated(fmt::format("draft at {} without the full row {}", work.base, p));

@@ -18,13 +18,22 @@
 
 namespace outrider::simulation {
 
-/// What the network between the coordinator and its workers does to each message.
+/// What goes wrong. Chances of a worker are per virtual second, of each worker by itself.
 struct Faults {
+  // The network between the coordinator and its workers, for each message.
   double drop = 0, repeat = 0;
   Duration delay_min = std::chrono::microseconds(50), delay_max = std::chrono::microseconds(200);
   double slow = 0;  ///< share of messages, and of drafts, that take slow_delay_max at most: overtaken by many
   Duration slow_delay_max = std::chrono::milliseconds(800);
-  double drafter_restart = 0;  ///< chance per virtual second
+
+  // Workers.
+  double drafter_restart = 0, verifier_restart = 0;  ///< half of them close their connection
+  Duration down_max = {};                            ///< how long one that crashed is away at most
+  double stall = 0;      ///< it stands still, for up to 5 s: what comes waits, as with SIGSTOP
+  double partition = 0;  ///< nothing gets through, either way or one way only, for up to 5 s
+  double mute = 0;       ///< of a verifier: only its heartbeats can be read, for up to 30 s
+
+  Duration until = Duration::max();  ///< from then on nothing goes wrong any more
   /// A network with none of these keeps the order of each peer's messages, as a ZeroMQ connection does.
   bool keeps_order() const { return drop == 0 && repeat == 0 && slow == 0; }
 };
@@ -48,13 +57,19 @@ std::vector<TokenId> generate(const std::vector<TokenId>& prompt, std::int64_t c
                               const SamplingParams& sampling = {}, const std::vector<TokenId>& stop_ids = {});
 }  // namespace model
 
+/// Who takes part.
+struct Layout {
+  int verifiers = 1, drafters = 1;
+  /// A verifier's K/V memory; a position takes 100 bytes, and 50 more in the ring.
+  std::int64_t kv_bytes_max = std::numeric_limits<std::int64_t>::max();
+  FailoverConfig failover = {};
+};
+
 /// The real session code of all three roles over a seeded in-memory network, in virtual time. One
 /// seed is one history.
 class Simulator {
  public:
-  /// @param kv_bytes_max the verifier's K/V memory; a position takes 100 bytes, and 50 more in the ring.
-  Simulator(std::uint64_t seed, const Faults& faults, double drafter_accuracy,
-            std::int64_t kv_bytes_max = std::numeric_limits<std::int64_t>::max());
+  Simulator(std::uint64_t seed, const Faults& faults, double drafter_accuracy, const Layout& layout = {});
 
   /// Opens a request, as a client over a reliable link.
   void request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens, std::int32_t draft_length,
@@ -65,24 +80,28 @@ class Simulator {
   /// Lets virtual time pass until every request has ended. @return false if `limit` came first.
   bool run_until_done(Duration limit);
   void run_for(Duration duration);
-  /// Stops both workers for so long: what is sent to them waits, as with SIGSTOP.
-  void freeze_workers(Duration duration) { frozen_until_ = now_ + duration; }
+  /// Stops all workers for so long: what is sent to them waits, as with SIGSTOP.
+  void freeze_workers(Duration duration);
+  /// The verifier that has request `number` dies, and comes back after `away`. @return whether one had it.
+  bool kill_verifier_of(std::uint64_t number, Duration away);
 
   struct Answer {
     std::vector<TokenId> tokens;
     bool done = false;
     RequestMetrics metrics;
     std::string failure;
+    bool ended() const { return done || !failure.empty(); }
   };
   const std::map<std::uint64_t, Answer>& answers() const { return answers_; }
   /// Sentences about broken promises; empty in a correct run.
   const std::vector<std::string>& violations() const { return violations_; }
-  std::int64_t drafter_restarts() const { return restarts_; }
+  std::int64_t drafter_restarts() const { return drafter_restarts_; }
+  std::int64_t verifier_restarts() const { return verifier_restarts_; }
   std::int64_t messages() const { return messages_; }
-  std::size_t verifier_sessions() const { return verifier_->session_count(); }
-  std::size_t drafter_sessions() const { return drafter_->session_count(); }
+  std::size_t verifier_sessions() const;
+  std::size_t drafter_sessions() const;
   int coordinator_sessions() const { return coordinator_.status().sessions; }
-  std::int64_t verifier_kv_bytes() const { return verifier_->kv_bytes(); }
+  std::int64_t verifier_kv_bytes() const;
   Status status() const { return coordinator_.status(); }
 
  private:
@@ -96,51 +115,83 @@ class Simulator {
   struct Later {
     bool operator()(const Event& a, const Event& b) const { return a.at != b.at ? a.at > b.at : a.order > b.order; }
   };
+  struct Cache {
+    std::vector<std::uint64_t> prefix;  ///< prefix[p]: hash of tokens 0..p
+    Position written = 0;               ///< the ring has lost what is further back than its length
+  };
+  struct Replica {
+    std::map<Position, std::uint64_t> full, sliding;
+  };
+  /// A process that takes part. It is away while it has no core.
+  struct Node {
+    PeerId peer;  ///< another one after each start
+    TimePoint back{}, frozen_until{}, deaf_until{}, dumb_until{}, mute_until{};
+  };
+  struct Verifier : Node {
+    std::unique_ptr<VerifierCore> core;
+    std::map<SessionId, Cache> caches;      ///< its K/V
+    std::map<SessionId, Sampler> samplers;  ///< of the sessions that sample
+    std::vector<VerifyResult> results;
+  };
+  struct Drafter : Node {
+    std::unique_ptr<DrafterCore> core;
+    std::map<SessionId, Replica> replicas;
+    std::optional<std::pair<DraftWork, Candidates>> drafted;  ///< what it is busy with
+  };
 
   void step();
+  void on_event(Event event);
   void schedule(Duration after, Event::Kind kind, PeerId peer, Message message);
   /// Sends over the faulty network.
-  void transmit(Event::Kind kind, const PeerId& peer, const Message& message);
-  void flush();
+  void transmit(Event::Kind kind, Node& node, const Message& message);
+  /// Each does what is due, and sends.
+  void flush_coordinator();
+  void flush(Verifier& verifier);
+  void flush(Drafter& drafter);
+  void flush_all();
+  void note(const std::vector<Notice>& notices);
   void to_client(const Message& message);
-  void new_drafter();
-  std::vector<VerifyResult> forward(const std::vector<VerifyWork>& batch);
+  void start(Verifier& verifier);
+  void start(Drafter& drafter);
+  template <typename Worker>
+  void crash(Worker& worker, Duration away);
+  template <typename Worker>
+  void strike(Worker& worker, double restart);
+  Node* find(const PeerId& peer);
+  Verifier* find_verifier(const PeerId& peer);
+  Drafter* find_drafter(const PeerId& peer);
+  /// Whether the fleet's books are what the sessions say.
+  void check_books();
+  bool happens(double per_second) { return rng_.uniform() < per_second * to_seconds(tick()); }
+  static Duration tick() { return std::chrono::milliseconds(10); }
+  Duration up_to(Duration most) {
+    return Duration(static_cast<std::int64_t>(rng_.uniform() * static_cast<double>(most.count())));
+  }
+  std::vector<VerifyResult> forward(Verifier& verifier, const std::vector<VerifyWork>& batch);
   Duration slow_or(Duration low, Duration high);
   /// Appends rows, or forgets them.
-  void change_replica(const DraftWork& work);
-  Candidates draft(const DraftWork& work);
+  void change_replica(Drafter& drafter, const DraftWork& work);
+  Candidates draft(Drafter& drafter, const DraftWork& work);
   void violated(std::string what) { violations_.push_back(std::move(what)); }
 
   CounterRng rng_;
   Faults faults_;
   double accuracy_;
-  TimePoint now_{}, frozen_until_{};
-  std::uint64_t order_ = 0;
+  Layout layout_;
+  TimePoint now_{};
+  std::uint64_t order_ = 0, starts_ = 0;
   std::priority_queue<Event, std::vector<Event>, Later> events_;
   std::map<std::pair<Event::Kind, PeerId>, TimePoint> arrivals_;  ///< of what was sent last each way
 
   CoordinatorCore coordinator_;
-  std::unique_ptr<VerifierCore> verifier_;
-  std::unique_ptr<DrafterCore> drafter_;
-  PeerId drafter_peer_;
-  struct Cache {
-    std::vector<std::uint64_t> prefix;  ///< prefix[p]: hash of tokens 0..p
-    Position written = 0;               ///< the ring has lost what is further back than its length
-  };
-  std::map<SessionId, Cache> caches_;  ///< the verifier's K/V
-  std::int64_t kv_bytes_max_;
-  std::map<SessionId, Sampler> samplers_;  ///< of the sessions that sample
+  std::vector<Verifier> verifiers_;
+  std::vector<Drafter> drafters_;
   SamplingScratch scratch_;
   bool sampled_ = false;  ///< some session samples: its tokens are not choose()'s
-  struct Replica {
-    std::map<Position, std::uint64_t> full, sliding;
-  };
-  std::map<SessionId, Replica> replicas_;
-  std::vector<VerifyResult> results_;
-  std::optional<std::pair<DraftWork, Candidates>> drafted_;  ///< what the drafter is busy with
   std::map<std::uint64_t, Answer> answers_;
+  std::size_t open_ = 0;  ///< of these, not ended
   std::vector<std::string> violations_;
-  std::int64_t restarts_ = 0, messages_ = 0;
+  std::int64_t drafter_restarts_ = 0, verifier_restarts_ = 0, messages_ = 0;
 };
 
 }  // namespace outrider::simulation

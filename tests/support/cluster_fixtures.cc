@@ -163,19 +163,22 @@ std::vector<TokenId> plain_story(std::int64_t count) {
   return object.value("token_ids", std::vector<TokenId>());
 }
 
+std::vector<std::string> coordinator_arguments(const std::string& listen, const std::vector<std::string>& options) {
+  std::vector<std::string> arguments = {"coordinator", "--listen", listen};
+  arguments.insert(arguments.end(), options.begin(), options.end());
+  return arguments;
+}
+
 Coordinator::Coordinator(const std::string& listen, const std::vector<std::string>& options)
-    : program([&] {
-        std::vector<std::string> arguments{"coordinator", "--listen", listen};
-        arguments.insert(arguments.end(), options.begin(), options.end());
-        return arguments;
-      }()) {
+    : program(coordinator_arguments(listen, options)) {
   eventually([&] { return program.out().find('\n') != std::string::npos || !program.running(); });
   const std::string out = program.out();
   address = out.substr(0, out.find('\n'));
   EXPECT_NE(address, "") << program.err();
 }
 
-Trio::Trio(bool with_drafter) : coordinator(std::make_unique<Coordinator>()) {
+Trio::Trio(bool with_drafter, const std::vector<std::string>& of_coordinator)
+    : coordinator(std::make_unique<Coordinator>("tcp://127.0.0.1:*", of_coordinator)) {
   start_verifier();
   if (with_drafter) start_drafter();
   client(1, with_drafter ? 1 : 0);

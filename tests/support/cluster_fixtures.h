@@ -92,8 +92,8 @@ class Coordinator {
 
 /// Coordinator, verifier and drafter as the processes that a person would start.
 struct Trio {
-  /// Waits until the workers have joined.
-  explicit Trio(bool with_drafter = true);
+  /// Waits until the workers have joined. @param of_coordinator  its options
+  explicit Trio(bool with_drafter = true, const std::vector<std::string>& of_coordinator = {});
   Program& start_verifier();
   Program& start_drafter();
   /// A client, once the workers are there.

@@ -1,6 +1,8 @@
 #include "common/protocol/handshake.h"
 
+#include <cmath>
 #include <limits>
+#include <memory>
 #include <optional>
 
 #include <gtest/gtest.h>
@@ -51,6 +53,25 @@ TEST(KvCost, PositionsAreTheMostThatFit) {
       }
     }
   }
+}
+
+WireTensor filled(std::vector<std::int64_t> shape, float value) {
+  const std::size_t count = zeros(shape).data.bytes().size() / sizeof(float);
+  const auto owner = std::make_shared<std::vector<float>>(count);
+  owner->back() = value;
+  return {.dtype = DType::kF32, .shape = std::move(shape), .data = {owner, std::as_bytes(std::span(*owner))}};
+}
+
+TEST(DonorRows, HoldFiniteNumbersOnly) {
+  for (const float value : {1e38f, std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN()}) {
+    KvRows kv = rows(0, 9);
+    kv.donors[1].value = filled({9, 1, 2}, value);
+    EXPECT_EQ(check_rows(small_facts(), kv).has_value(), std::isfinite(value)) << value;
+    EXPECT_EQ(check_hidden(small_facts(), filled({2}, value)).has_value(), std::isfinite(value)) << value;
+  }
+  EXPECT_FALSE(check_hidden(small_facts(), zeros({3})));
+  EXPECT_FALSE(check_hidden(small_facts(), zeros({1, 2})));
 }
 
 }  // namespace

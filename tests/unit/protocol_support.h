@@ -48,7 +48,11 @@ inline KvRows rows(Position from, Position to) {
 }
 
 inline Hello hello(Role role) {
-  return {.role = role, .name = role == Role::kVerifier ? "v" : "d", .facts = small_facts()};
+  const bool verifier = role == Role::kVerifier;
+  return {.role = role,
+          .name = verifier ? "v" : "d",
+          .facts = small_facts(),
+          .numeric_class = verifier ? "zeros" : ""};
 }
 
 template <typename Body>

@@ -33,7 +33,8 @@ Status busy() {
                        .rtt_ns = 250'000,
                        .kv_bytes = 100,
                        .kv_bytes_max = 400},
-                      {.role = Role::kDrafter, .name = "small", .sessions = 1, .draining = true, .rtt_ns = 0}}};
+                      {.role = Role::kDrafter, .name = "small", .sessions = 1, .draining = true, .rtt_ns = 0}},
+          .failovers = {.exact = 7, .failed = 1, .resume_ns = 2'500'000'000}};
 }
 
 std::string text(const ServerMetrics& metrics) { return metrics.reply(busy()).body; }
@@ -168,6 +169,10 @@ TEST(ServerMetrics, WorkersAreThoseOfTheMoment) {
   EXPECT_EQ(value(all, "num_requests_running"), 3);
   EXPECT_EQ(value(all, "num_requests_waiting"), 2);
   EXPECT_EQ(value(all, "coordinator_up"), 1);
+  EXPECT_EQ(value(all, "failovers_total{result=\"exact\"}"), 7);
+  EXPECT_EQ(value(all, "failovers_total{result=\"inexact\"}"), 0);
+  EXPECT_EQ(value(all, "failovers_total{result=\"failed\"}"), 1);
+  EXPECT_EQ(value(all, "failover_resume_seconds_total"), 2.5);
   EXPECT_EQ(value(all, "kv_cache_usage_perc"), 0.25);
   EXPECT_EQ(value(all, "workers{role=\"drafter\"}"), 1);
   EXPECT_EQ(value(all, R"(worker_rtt_seconds{role="verifier",worker="big \"host\""})"), 0.00025);

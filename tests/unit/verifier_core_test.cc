@@ -29,7 +29,7 @@ class Verifier : public testing::Test {
   }
   void prefill(std::uint64_t session, std::size_t tokens) {
     core_.on_message(
-        {.session = SessionId{session}, .body = Prefill{.tokens = std::vector<TokenId>(tokens, 1), .want_kv = true}},
+        {.session = SessionId{session}, .body = Prefill{.tokens = std::vector<TokenId>(tokens, 1), .kv_from = 0}},
         now_);
   }
   void done(const std::vector<VerifyWork>& batch) {

@@ -1,0 +1,106 @@
+// A text that goes on without the verifier that it had.
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "common/protocol/session.h"
+
+namespace outrider {
+
+void Session::leave_verifier(const Desk& desk) {
+  if (Worker* verifier = desk.fleet.find(workers_.verifier)) {
+    --verifier->sessions;
+    verifier->rounds -= int{is_in_round(phase_)};
+    verifier->kv_bytes -= workers_.kv_bytes;
+    desk.send(workers_.verifier, {.session = id_, .round = round_.id, .body = Free{}});
+  }
+  workers_.verifier.clear();
+  workers_.kv_bytes = 0;
+  if (!request_.unverified) policy_.reset();  // it refers to the verifier's costs; a fixed length does not
+}
+
+void Session::leave_draining_verifier(const Desk& desk) {
+  const Worker* verifier = desk.fleet.find(workers_.verifier);
+  if (verifier == nullptr || !verifier->draining) return;
+  const auto offer = desk.fleet.choose_verifier(positions(), wanted());
+  if (offer && !offer->refuses) leave_verifier(desk);
+}
+
+void Session::lose_verifier(const Desk& desk, Error why) {
+  leave_verifier(desk);
+  if (request_.unverified && has_token()) return;  // it had no more to say
+  failover_.why = std::move(why);
+  if (++failover_.lost > desk.failover.limit) {
+    ++desk.failovers.failed;
+    std::string what = failover_.why.message;
+    if (failover_.lost > 1) what += fmt::format("; the text has lost {} verifiers", failover_.lost);
+    return fail(desk, failover_.why.code, std::move(what));
+  }
+  // Who drafts, or waits for its client, needs no verifier until it has something to verify.
+  if (phase_ == Phase::kPrefill || phase_ == Phase::kVerifying) move_to_another_verifier(desk);
+}
+
+void Session::distrust_verifier(const Desk& desk, Error why) {
+  Worker& verifier = desk.fleet.at(workers_.verifier);
+  verifier.suspect = true;
+  why.message = fmt::format("verifier {}: {}", verifier.hello.name, why.message);
+  desk.warn_of(workers_.verifier, why.message);
+  lose_verifier(desk, std::move(why));
+}
+
+void Session::move_to_another_verifier(const Desk& desk) {
+  enter(desk, Phase::kMoving);
+  round_.id = next(round_.id);  // what was asked before is late from now on, wherever it comes from
+  round_.moved = true;
+  start(desk);  // else its coordinator starts it as soon as somebody has room
+}
+
+void Session::on_moved(const Desk& desk, Verdict verdict) {
+  const Hello& verifier = desk.fleet.at(workers_.verifier).hello;
+  // Where nothing but the text decides, the same bits choose its last token once more.
+  const SamplingParams& sampling = request_.sampling;
+  const bool is_certain = sampling.greedy() || sampling.rule == SamplingRule::kMatch;
+  if (failover_.numeric_class && is_certain && verdict.next_token != text_.back()) {
+    return distrust_verifier(
+        desk, {Errc::kMismatch, fmt::format("token {} where another of class '{}' chose {}", verdict.next_token,
+                                            verifier.numeric_class, text_.back())});
+  }
+  count_failover(desk);
+  failover_.numeric_class = verifier.numeric_class;
+  forward(desk, std::move(verdict.kv));
+  round_.id = next(round_.id);
+  send_verify(desk);
+}
+
+void Session::count_failover(const Desk& desk) {
+  const bool exact = !has_token() || failover_.numeric_class;
+  const std::int64_t paused = (desk.now - failover_.since).count();
+  ++(exact ? desk.failovers.exact : desk.failovers.inexact);
+  desk.failovers.resume_ns += paused;
+  ++books_.metrics.failovers;
+  books_.metrics.inexact_failovers += exact ? 0 : 1;
+  books_.metrics.failover_ns += paused;
+}
+
+void Session::on_alone(const Desk& desk, Duration alone) {
+  if (phase_ == Phase::kWaiting) {
+    if (alone >= std::chrono::milliseconds(request_.wait_ms))
+      fail(desk, Errc::kUnavailable, fmt::format("no verifier joined within {:.1f} s", to_seconds(alone)));
+    return;
+  }
+  if (alone < desk.failover.wait) return;
+  if (desk.failover.allow_inexact && std::exchange(failover_.numeric_class, std::nullopt)) {
+    alone_since_ = desk.now;
+    return;
+  }
+  ++desk.failovers.failed;
+  std::string what = failover_.why.message;
+  if (alone > Duration::zero()) {
+    what +=
+        fmt::format("; {} joined within {:.1f} s",
+                    failover_.numeric_class ? "none that would give the same bytes" : "no other", to_seconds(alone));
+  }
+  fail(desk, failover_.why.code, std::move(what));
+}
+
+}  // namespace outrider

@@ -1,0 +1,181 @@
+// A verifier dies in mid-text, and another goes on with it: real processes over TCP, nano.
+#include <csignal>
+#include <cstdio>
+#include <map>
+#include <string>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/cluster_fixtures.h"
+
+namespace outrider {
+namespace {
+
+constexpr std::int64_t kTokens = 200;
+
+/// Two verifiers and a drafter, each a process.
+class Failover : public testing::Test {
+ protected:
+  Failover() {
+    start_verifier();
+    start_verifier();
+    client_.emplace(connect_when_joined(context_, coordinator_.address, 2, 1, []() -> Result<void> { return {}; }));
+  }
+
+  Program& start_verifier(const std::vector<std::string>& options = {}) {
+    std::vector<std::string> arguments = {"verifier", "--join", coordinator_.address, "--threads", "1"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    auto program = std::make_unique<Program>(arguments);
+    return *(verifiers_[program->pid()] = std::move(program));
+  }
+  Status status() { return status_of(context_, coordinator_.address); }
+  /// The process that has a text; 0 where none has.
+  pid_t busy_verifier() {
+    for (const WorkerStatus& worker : status().workers) {
+      if (worker.role == Role::kVerifier && worker.sessions > 0)
+        return static_cast<pid_t>(std::stol(worker.name.substr(worker.name.rfind('-') + 1)));
+    }
+    return 0;
+  }
+  void signal(pid_t pid, int number) {
+    ASSERT_TRUE(verifiers_.contains(pid)) << "no verifier has the text";
+    verifiers_[pid]->send(number);
+  }
+  /// @param on_round  called with the number of rounds that have come, from 1.
+  Generation answer_to(
+      const Generate& request, const std::function<void(int rounds)>& on_round = [](int) {}) {
+    int rounds = 0;
+    auto generation = client_->generate(request, [&](std::span<const TokenId>) { on_round(++rounds); });
+    EXPECT_TRUE(generation) << generation.error().message;
+    rounds_ = rounds;
+    return generation ? *generation : Generation();
+  }
+  /// Kills the verifier of the text after so many rounds. The answer must be `wanted`.
+  void kill_after(int rounds, const Generate& request, const std::vector<TokenId>& wanted) {
+    SCOPED_TRACE(fmt::format("killed after {} rounds", rounds));
+    ASSERT_TRUE(eventually([&] { return status().verifiers == 2; }));
+    const Generation generation = answer_to(request, [&](int now) {
+      if (now != rounds) return;
+      const pid_t pid = busy_verifier();
+      signal(pid, SIGKILL);
+      verifiers_.erase(pid);
+      start_verifier();  // loads while the other one goes on
+    });
+    ASSERT_EQ(generation.tokens, wanted);
+    if (generation.metrics.failovers == 0) return;  // its last words were enough
+    ++failovers_;
+    resume_s_ += to_seconds(Duration(generation.metrics.failover_ns));
+    EXPECT_EQ(generation.metrics.inexact_failovers, 0);
+  }
+  std::vector<Generate> requests() {
+    Generate greedy = story_request(kTokens, 4), sampled = greedy;
+    sampled.sampling = {.temperature = 1, .top_k = 64, .top_p = 0.95f, .frequency_penalty = 0.3f, .seed = 11};
+    return {greedy, sampled};
+  }
+
+  TransportContext context_;
+  Coordinator coordinator_;
+  std::map<pid_t, std::unique_ptr<Program>> verifiers_;
+  Program drafter_{{"drafter", "--join", coordinator_.address}};
+  std::optional<Client> client_;
+  int rounds_ = 0;  ///< of the last answer
+  int failovers_ = 0;
+  double resume_s_ = 0;
+};
+
+TEST_F(Failover, AKilledVerifierChangesNoToken) {
+  for (const Generate& request : requests()) {
+    const std::vector<TokenId> wanted = answer_to(request).tokens;
+    ASSERT_EQ(std::ssize(wanted), kTokens);
+    for (const int rounds : {1, 2, 7, rounds_ / 2, rounds_ - 2}) kill_after(rounds, request, wanted);
+    if (HasFailure()) return;
+  }
+  EXPECT_GE(failovers_, 8);
+  const Status after = status();
+  EXPECT_EQ(after.failovers.exact, failovers_);
+  EXPECT_EQ(after.failovers.failed, 0);
+  EXPECT_EQ(after.sessions, 0);
+  std::printf("%d failovers, %.0f ms each from the missing to the resumed text\n", failovers_,
+              1e3 * resume_s_ / failovers_);
+}
+
+// SIGSTOP: nothing closes, 3 s of silence tell.
+TEST_F(Failover, AFrozenVerifierChangesNoToken) {
+  const Generate request = requests()[1];
+  const std::vector<TokenId> wanted = answer_to(request).tokens;
+  pid_t frozen = 0;
+  const Generation generation = answer_to(request, [&](int rounds) {
+    if (rounds == 10) signal(frozen = busy_verifier(), SIGSTOP);
+  });
+  EXPECT_EQ(generation.tokens, wanted);
+  EXPECT_EQ(generation.metrics.failovers, 1);
+  signal(frozen, SIGCONT);
+  EXPECT_TRUE(eventually([&] { return status().verifiers == 2; })) << "it comes back";
+  EXPECT_EQ(answer_to(request).tokens, wanted);
+}
+
+TEST_F(Failover, AVerifierThatIsToldToStopHandsItsTextOver) {
+  const Generate request = requests()[1];
+  const std::vector<TokenId> wanted = answer_to(request).tokens;
+  pid_t stopped = 0;
+  const Generation generation = answer_to(request, [&](int rounds) {
+    if (rounds == 10) signal(stopped = busy_verifier(), SIGTERM);
+  });
+  EXPECT_EQ(generation.tokens, wanted);
+  EXPECT_EQ(generation.metrics.failovers, 1);
+  EXPECT_EQ(describe(verifiers_[stopped]->wait()), "exit 0");
+  EXPECT_TRUE(lines_with(coordinator_.program.err(), {" warning: "}).empty()) << coordinator_.program.err();
+}
+
+// The rows of two types have the same form, but not the same bits.
+TEST(InexactFailover, IsForThoseWhoAllowIt) {
+  for (const bool allowed : {true, false}) {
+    Trio trio(false, allowed ? std::vector<std::string>{"--failover-wait", "1", "--allow-inexact-failover"}
+                             : std::vector<std::string>{"--failover-wait", "1"});
+    Program int8({"verifier", "--join", trio.coordinator->address, "--threads", "1", "--dtype", "int8"});
+    Client client = trio.client(1, 0);
+    bool killed = false;
+    const auto generation = client.generate(story_request(kTokens, 0), [&](std::span<const TokenId>) {
+      if (std::exchange(killed, true)) return;
+      ASSERT_TRUE(eventually([&] { return trio.status().verifiers == 2; }));
+      trio.verifier->send(SIGKILL);
+    });
+    if (allowed) {
+      ASSERT_TRUE(generation) << generation.error().message;
+      EXPECT_EQ(std::ssize(generation->tokens), kTokens);
+      EXPECT_EQ(generation->metrics.inexact_failovers, 1);
+    } else {
+      ASSERT_FALSE(generation);
+      EXPECT_EQ(generation.error().code, Errc::kPeerGone);
+      EXPECT_NE(generation.error().message.find("none that would give the same bytes joined within 1."),
+                std::string::npos)
+          << generation.error().message;
+    }
+  }
+}
+
+TEST_F(Failover, ACoordinatorThatIsToldToStopSaysSo) {
+  TimePoint stopped{};
+  const auto generation = client_->generate(story_request(8000, 4), [&](std::span<const TokenId>) {
+    if (stopped == TimePoint()) coordinator_.program.send(SIGTERM), stopped = now();
+  });
+  ASSERT_FALSE(generation);
+  EXPECT_EQ(generation.error().message, "the coordinator is stopping");
+  EXPECT_LT(to_seconds(now() - stopped), 2) << "3 s if it had to be missed";
+}
+
+// Takes minutes: at each single round of the answer.
+TEST_F(Failover, AVerifierMayBeKilledAtEachRound) {
+  if (std::getenv("OUTRIDER_EACH_ROUND") == nullptr) GTEST_SKIP() << "OUTRIDER_EACH_ROUND=1 runs it";
+  for (const Generate& request : requests()) {
+    const std::vector<TokenId> wanted = answer_to(request).tokens;
+    const int all = rounds_;
+    for (int rounds = 1; rounds < all && !HasFailure(); ++rounds) kill_after(rounds, request, wanted);
+  }
+  std::printf("%d failovers, %.0f ms each from the missing to the resumed text\n", failovers_,
+              1e3 * resume_s_ / failovers_);
+}
+
+}  // namespace
+}  // namespace outrider
