@@ -118,7 +118,7 @@ void CoordinatorCore::start_waiting(TimePoint now) {
 }
 
 void CoordinatorCore::make_room(TimePoint now) {
-  if (line_.waiting() == 0 || !fleet_.has_verifier() || !(line_.next() || line_.is_full())) return;
+  if (line_.waiting() == 0 || !fleet_.has_verifier({}) || !(line_.next() || line_.is_full())) return;
   const auto longest =
       std::ranges::max_element(sessions_, {}, [&](const auto& entry) { return entry.second.resting(now); });
   const Duration rested = longest->second.resting(now);
