@@ -65,7 +65,7 @@ class DrafterWatch {
   bool must_join_, ended_ = false;
 };
 
-/// A request has up to four file handles, and there may be one for each of the server's connections; many shells and
+/// A request has up to seven file handles, and there may be one for each of the server's connections; many shells and
 /// systemd allow 1,024 to a program that does not ask for more.
 void raise_file_limit() {
   rlimit limit{};
