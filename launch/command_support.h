@@ -98,7 +98,7 @@ inline std::string served_name(const std::filesystem::path& backbone) {
   return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
 }
 
-/// A request has up to four file handles, and there may be one for each of a server's connections; many shells and
+/// A request has up to seven file handles, and there may be one for each of a server's connections; many shells and
 /// systemd allow 1,024 to a program that does not ask for more.
 inline void raise_file_limit() {
   rlimit limit{};

@@ -1,14 +1,49 @@
 #include "common/logging/logging.h"
 
-#include <cstdlib>
+#include <poll.h>
+#include <unistd.h>
 
-#include <spdlog/sinks/stdout_sinks.h>
+#include <climits>
+#include <cstdlib>
+#include <mutex>
+#include <string_view>
+
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
 namespace outrider {
+namespace {
+
+/// Lines to stderr that never wait for whoever reads it: a pipe that is full, or a terminal that was stopped, loses
+/// lines until there is room again, and then says how many. Not spdlog's own asynchronous logger, whose thread would
+/// wait for the reader instead, and the program's end for it.
+class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    if (lost_ > 0 && write(fmt::format("({} lines of this log were lost: nobody read them)\n", lost_))) lost_ = 0;
+    if (lost_ > 0 || !write({line.data(), line.size()})) ++lost_;
+  }
+  void flush_() override {}
+
+ private:
+  /// A pipe with any room takes PIPE_BUF bytes at once; a longer line is cut.
+  static bool write(std::string_view line) {
+    pollfd error{STDERR_FILENO, POLLOUT, 0};
+    if (::poll(&error, 1, 0) != 1 || (error.revents & POLLOUT) == 0) return false;
+    std::string cut;
+    if (line.size() > PIPE_BUF) line = cut = std::string(line.substr(0, PIPE_BUF - 5)) + "...\n";
+    return ::write(STDERR_FILENO, line.data(), line.size()) >= 0;
+  }
+
+  std::int64_t lost_ = 0;
+};
+
+}  // namespace
 
 void init_logging(const std::string& name, const std::string& level) {
-  auto logger = std::make_shared<spdlog::logger>(name, std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>(name, std::make_shared<StderrSink>());
   const char* wanted = std::getenv("OUTRIDER_LOG");
   logger->set_level(spdlog::level::from_str(wanted != nullptr ? wanted : level));
   logger->set_pattern("%H:%M:%S.%e %n %l: %v");

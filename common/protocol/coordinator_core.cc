@@ -197,7 +197,7 @@ void CoordinatorCore::on_worker(const PeerId& from, Worker& worker, Message mess
     return;
   }
   if (std::holds_alternative<Drain>(message.body)) {
-    worker.draining = true;
+    if (std::exchange(worker.draining, true)) return;  // said
     return notice(false, fmt::format("{} is draining", worker.hello.name));
   }
   const auto session = sessions_.find(message.session);

@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "common/tokenizer/utf8.h"
+#include "common/base/utf8.h"
 
 namespace outrider {
 namespace {

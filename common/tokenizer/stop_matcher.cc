@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "common/tokenizer/utf8.h"
+#include "common/base/utf8.h"
 
 namespace outrider {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/tokenizer/detokenizer.h"
-#include "common/tokenizer/utf8.h"
+#include "common/base/utf8.h"
 
 namespace outrider {
 

@@ -7,7 +7,7 @@
 #include "common/checkpoint/safetensors.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/tokenizer_builder.h"
-#include "common/tokenizer/utf8.h"
+#include "common/base/utf8.h"
 
 namespace outrider {
 namespace {

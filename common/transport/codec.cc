@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "common/base/utf8.h"
 #include "schemas/outrider_generated.h"
 
 namespace outrider {
@@ -223,6 +224,14 @@ Offset<Table> write(Writer& writer, const M& m) {
 
 // ---- decode ----
 
+/// Not by the vector's own iterators: FlatBuffers holds only where a vector begins to its alignment, not its elements.
+template <typename T>
+void copy_numbers(const flatbuffers::Vector<T>& from, std::vector<T>& to) {
+  static_assert(std::endian::native == std::endian::little);
+  to.resize(from.size());
+  if (!to.empty()) std::memcpy(to.data(), from.Data(), to.size() * sizeof(T));
+}
+
 /// What the tables of one verified header have in common. The first thing found wrong is kept and makes the whole
 /// message an error; nothing is read after it.
 class Reader {
@@ -254,7 +263,7 @@ class Reader {
       return fmt::format("'s dtype is {}, wanted 0 to {}", static_cast<int>(tensor->dtype),
                          static_cast<int>(kLastWireDType));
     }
-    if (const auto* shape = facts.shape()) tensor->shape.assign(shape->begin(), shape->end());
+    if (const auto* shape = facts.shape()) copy_numbers(*shape, tensor->shape);
     if (tensor->shape.size() != rank) return fmt::format(" has rank {}, wanted {}", tensor->shape.size(), rank);
     tensor->data = frames_[frame];
     const std::size_t bytes = tensor->data.bytes().size();
@@ -314,10 +323,10 @@ class TableReader {
   void operator()(const char* name, std::optional<WireTensor>& field, Rank rank) {
     if (const std::uint32_t frame = next_number(); frame != 0) tensor(name, frame, rank, field.emplace());
   }
-  /// Names and messages are for people; a peer must not fill logs with them.
+  /// Names and messages are for people; a peer must not fill logs with them, nor write lines of its own into them.
   void operator()(const char* name, std::string& field, Count count) {
     const auto* const text = next_pointer<flatbuffers::String>();
-    if (fits(name, "bytes", text, count)) field = text->str();
+    if (fits(name, "bytes", text, count)) field = printable(text->string_view());
   }
   template <Number T>
   void operator()(const char* name, std::vector<T>& field, Count count) {
@@ -327,7 +336,7 @@ class TableReader {
   void operator()(const char* name, std::vector<T>& field, Count count, const auto& allowed) {
     const auto* const list = next_pointer<flatbuffers::Vector<T>>();
     if (!fits(name, "entries", list, count)) return;
-    field.assign(list->begin(), list->end());
+    copy_numbers(*list, field);
     for (const T value : field)
       if (!in_range(name, " has", value, allowed)) return;
   }

@@ -25,7 +25,7 @@ Frames encode(const Message& message);
 ///
 /// It does not know the handshake: whether a token fits the vocabulary, or a shape the model, is
 /// the receiver's to check. RequestMetrics are for people: only their counts per position are
-/// bounded. Strings are any bytes.
+/// bounded. Strings are printable UTF-8: what is not became '?'.
 ///
 /// @return kVersionMismatch for another protocol version (checked before all that may differ
 ///   between versions), kOutOfRange for a frame or count beyond `limits`, kMalformed for everything

@@ -20,7 +20,7 @@
 #include "common/transport/codec.h"
 #include "common/transport/dialer.h"
 #include "common/transport/gatekeeper.h"
-#include "common/transport/monitor.h"
+#include "common/transport/listener_guard.h"
 
 #ifdef __SANITIZE_THREAD__
 #include <sanitizer/tsan_interface.h>
@@ -266,13 +266,10 @@ struct Endpoint::Impl {
   }
 
   bool readable() const { return (socket.get(zmq::sockopt::events) & ZMQ_POLLIN) != 0; }
-  /// Hears what became of connections.
+  /// Hears what became of connections. A connected one sends again what was lost with a connection that never was.
   void service();
-  /// Of a connected one: sends again what was lost with a connection that never was.
-  void service_dialer();
-  /// Of a bound one: stops listening for a while when there is no file handle left for who dials. ZeroMQ would try on
-  /// without a pause.
-  void service_listener();
+  /// For zmq_poll: readable when service() has something to do.
+  void* monitor() const { return dialer ? dialer->monitor() : guard ? guard->monitor() : nullptr; }
 
   const bool bound;  ///< a ROUTER, whose messages carry the peer's name; else a DEALER
   const EndpointOptions options;
@@ -280,8 +277,7 @@ struct Endpoint::Impl {
   std::string address;
   const Gatekeeper* gatekeeper = nullptr;  ///< set where peers have keys
   std::unique_ptr<Dialer> dialer;          ///< over TCP, connected; ends before the socket, as does the monitor
-  std::unique_ptr<Monitor> monitor;        ///< over TCP, bound
-  std::optional<TimePoint> listen_again;   ///< it does not listen until then
+  std::unique_ptr<ListenerGuard> guard;    ///< over TCP, bound; likewise
   std::deque<Frames> unsent;               ///< handed to ZeroMQ while there was no connection
   EventFd wake_event;
   std::atomic<bool> woken = false;  ///< the event has been signalled, or is about to be
@@ -308,25 +304,8 @@ int put_message(zmq::socket_t& socket, const PeerId* to, const Frames& frames) {
 }
 
 void Endpoint::Impl::service() {
-  if (dialer) service_dialer();
-  if (monitor) service_listener();
-}
-
-void Endpoint::Impl::service_listener() {
-  bool full = false;
-  while (const std::optional<Monitor::Event> event = monitor->take())
-    full = full || event->value == EMFILE || event->value == ENFILE;
-  constexpr Duration kPause = std::chrono::seconds(1);
-  if (full && !listen_again && zmq_unbind(socket.handle(), address.c_str()) == 0) {
-    spdlog::warn("event=no_file_handles address={} reason=\"no new connections for a second; see ulimit -n\"", address);
-    listen_again = now() + kPause;
-  }
-  if (!listen_again || now() < *listen_again) return;
-  const bool listens = zmq_bind(socket.handle(), address.c_str()) == 0;
-  listen_again = listens ? std::nullopt : std::optional(now() + kPause);
-}
-
-void Endpoint::Impl::service_dialer() {
+  if (guard) guard->service();
+  if (dialer == nullptr) return;
   const bool anew = dialer->service();
   address = dialer->address();
   if (dialer->connected()) return unsent.clear();
@@ -353,8 +332,7 @@ Result<std::unique_ptr<Endpoint>> Endpoint::bind(TransportContext& context, cons
     }
     impl->socket.set(zmq::sockopt::ipv6, address.find('[') != address.npos);
     if (address.starts_with("tcp://"))
-      impl->monitor =
-          std::make_unique<Monitor>(context.impl_->zmq.handle(), impl->socket.handle(), ZMQ_EVENT_ACCEPT_FAILED);
+      impl->guard = std::make_unique<ListenerGuard>(context.impl_->zmq.handle(), impl->socket.handle());
     impl->socket.bind(address);
     impl->address = impl->socket.get(zmq::sockopt::last_endpoint);
     return std::unique_ptr<Endpoint>(new Endpoint(std::move(impl)));
@@ -451,8 +429,8 @@ void Endpoint::wait(Duration timeout) {
     // that an earlier call has already noticed.
     zmq_pollitem_t items[] = {{impl_->socket.handle(), 0, ZMQ_POLLIN, 0},
                               {nullptr, impl_->wake_event.fd(), ZMQ_POLLIN, 0},
-                              {impl_->dialer ? impl_->dialer->monitor() : nullptr, -1, ZMQ_POLLIN, 0}};
-    zmq_poll(items, impl_->dialer ? 3 : 2, to_zmq_ms(timeout));
+                              {impl_->monitor(), -1, ZMQ_POLLIN, 0}};
+    zmq_poll(items, impl_->monitor() != nullptr ? 3 : 2, to_zmq_ms(timeout));
     impl_->service();
   }
   // In this order: a wake() after the exchange signals again, one before it is answered by our

@@ -1,5 +1,8 @@
 // Who gets in, as what, and what those are told who do not.
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <functional>
@@ -257,10 +260,54 @@ TEST_F(KeyedCoordinator, IsNotWhoListensInClear) {
   EXPECT_NE(trouble->message.find("goes without keys"), std::string::npos) << trouble->message;
 }
 
+/// A TCP connection to `address` that has sent ZeroMQ's greeting with CURVE in it.
+int greeted(const std::string& address) {
+  sockaddr_in where{};
+  where.sin_family = AF_INET;
+  where.sin_port = htons(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(::connect(fd, reinterpret_cast<const sockaddr*>(&where), sizeof where), 0);
+  const std::string greeting = std::string("\xff\0\0\0\0\0\0\0\1\x7f\3\0CURVE", 17) + std::string(47, '\0');
+  EXPECT_EQ(::send(fd, greeting.data(), greeting.size(), MSG_NOSIGNAL), std::ssize(greeting));
+  return fd;
+}
+
+// Once somebody is in, nothing bounds the frames of one message.
+TEST_F(KeyedCoordinator, ATrainOfFramesEndsTheConnectionBeforeTheHandshake) {
+  for (const std::string& frame : {std::string("\1\1x", 3), std::string("\4\5\5HELL", 7), std::string("\2\xff", 2)}) {
+    const int fd = greeted(bound_->address());
+    constexpr std::size_t kBytesMax = 64u << 20;
+    std::string many;
+    while (many.size() < (1u << 16)) many += frame;
+    std::size_t sent = 0;
+    for (ssize_t n = 0; n >= 0 && sent < kBytesMax; sent += static_cast<std::size_t>(std::max<ssize_t>(n, 0)))
+      n = ::send(fd, many.data(), many.size(), MSG_NOSIGNAL);
+    EXPECT_LT(sent, kBytesMax) << "taken";
+    close(fd);
+  }
+  EXPECT_FALSE(bound_->receive());
+}
+
+TEST_F(KeyedCoordinator, WhoNeverShakesHandsIsHungUpOn) {
+  const int fd = greeted(bound_->address());
+  const std::string start("\6\0\0\0\0\4\0\0\0", 9);  // a command of 64 MiB, which never comes
+  EXPECT_EQ(::send(fd, start.data(), start.size(), MSG_NOSIGNAL), std::ssize(start));
+  char bytes[100];
+  ssize_t got = 1;
+  eventually([&] {
+    got = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    return got == 0 || (got < 0 && errno != EAGAIN);
+  });
+  EXPECT_LE(got, 0);
+  close(fd);
+}
+
 TEST(Insecure, ConnectionsBeyondThisMachineAreRefusedWithoutKeys) {
   const Keys keys;
   setenv("XDG_CONFIG_HOME", keys.file("empty").c_str(), 1);
-  for (const char* address : {"tcp://0.0.0.0:0", "tcp://*:0", "tcp://[::]:0", "tcp://eth0:0", "tcp://10.0.0.1:7070"}) {
+  for (const char* address : {"tcp://0.0.0.0:0", "tcp://localhost.example:0", "tcp://*:0", "tcp://[::]:0",
+                              "tcp://eth0:0", "tcp://10.0.0.1:7070"}) {
     TransportContext context;
     const auto bound = Endpoint::bind(context, address);
     ASSERT_FALSE(bound) << address;

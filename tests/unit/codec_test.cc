@@ -63,7 +63,7 @@ class RandomMessages {
   }
   void operator()(const char*, std::string& field, Count count) {
     field.resize(length(count));
-    for (char& c : field) c = static_cast<char>(integer(0, 255));
+    for (char& c : field) c = static_cast<char>(integer(' ', '~'));
   }
   template <typename T>
   requires std::is_arithmetic_v<T>
@@ -422,6 +422,40 @@ TEST(Codec, DecodesAHeaderAtAnyAddress) {
     frames[0] = SharedBytes(std::make_shared<SharedBytes>(holder), holder.bytes().subspan(offset));
     EXPECT_TRUE(decode(frames)) << "offset " << offset;
   }
+}
+
+// FlatBuffers checks where a vector's length lies, not whether its elements lie where their type may. Undefined, where
+// they are read in place.
+TEST(Codec, ReadsNumbersThatAStrangerPutAtAnyAddress) {
+  const std::int64_t extent = 10;
+  const auto hidden = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(extent));
+  for (std::size_t padding = 0; padding < 16; ++padding) {
+    FlatBufferBuilder builder;
+    builder.CreateVector(std::vector<std::uint8_t>(padding));
+    std::vector<std::uint8_t> raw(sizeof extent);
+    std::memcpy(raw.data(), &extent, sizeof extent);
+    const Offset<flatbuffers::Vector<std::int64_t>> shape(builder.CreateVector(raw).o);
+    const std::vector<Offset<wire::TensorFacts>> tensors{
+        wire::CreateTensorFacts(builder, static_cast<wire::DType>(DType::kU8), shape)};
+    const auto body = wire::CreateDraft(builder, 0, 0, 1).Union();
+    wire::FinishEnvelopeBuffer(builder, wire::CreateEnvelope(builder, kProtocolVersion, 1, 2, 3,
+                                                             builder.CreateVector(tensors), wire::Body::Draft, body));
+    builder.GetBufferPointer()[builder.GetSize() - shape.o] = 1;  // its length: one number, not eight bytes
+    const Frames frames{copy_of(std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize()))),
+                        SharedBytes(hidden, *hidden)};
+    const Result<Message> message = decode(frames);
+    ASSERT_TRUE(message) << padding << ": " << message.error().message;
+    EXPECT_EQ(std::get<Draft>(message->body).hidden.shape, std::vector{extent}) << padding;
+  }
+}
+
+TEST(Codec, WhatAPeerSaysCannotWriteLinesOfItsOwn) {
+  const std::string said =
+      "a\nb\x1b[2J\x7f \xc3\xa9 \xc2\x9b"
+      "31m \xff\xc3";
+  const Result<Message> message = decode(encode({.body = Failed{Errc::kIo, said}}));
+  ASSERT_TRUE(message);
+  EXPECT_EQ(std::get<Failed>(message->body).message, "a?b?[2J? \xc3\xa9 ?31m ??");
 }
 
 /// One thing wrong with a message, and what decode must say.

@@ -16,7 +16,7 @@
 #include "common/base/random.h"
 #include "common/tokenizer/chat.h"
 #include "common/tokenizer/detokenizer.h"
-#include "common/tokenizer/utf8.h"
+#include "common/base/utf8.h"
 #include "tests/support/model_at.h"
 
 namespace outrider {

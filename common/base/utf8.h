@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace outrider {
@@ -49,6 +50,26 @@ inline bool is_utf8(std::string_view text) {
     text.remove_prefix(scan.length);
   }
   return true;
+}
+
+/// `text` for a log or a terminal, whoever wrote it: what is not UTF-8 and every control character (a line's end and
+/// ESC among them) becomes '?'.
+inline std::string printable(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const Utf8Scan scan = scan_utf8(text);
+    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+    const bool control = scan.length == 1 ? byte(0) < 0x20 || byte(0) == 0x7F
+                                          : scan.length == 2 && byte(0) == 0xC2 && byte(1) < 0xA0;
+    const std::size_t length = scan.state == Utf8::kValid ? scan.length : 1;
+    if (scan.state == Utf8::kValid && !control) {
+      result += text.substr(0, length);
+    } else {
+      result += '?';
+    }
+    text.remove_prefix(length);
+  }
+  return result;
 }
 
 }  // namespace outrider

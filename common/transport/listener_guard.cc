@@ -1,0 +1,49 @@
+#include "common/transport/listener_guard.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include <spdlog/spdlog.h>
+#include <zmq.hpp>
+
+namespace outrider {
+namespace {
+int open_spare() { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
+}  // namespace
+
+ListenerGuard::ListenerGuard(void* context, void* socket)
+    : monitor_(context, socket, ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPT_FAILED), spare_(open_spare()) {}
+
+ListenerGuard::~ListenerGuard() {
+  if (spare_ >= 0) ::close(spare_);
+}
+
+void ListenerGuard::service() {
+  bool full = false;
+  while (const std::optional<Monitor::Event> event = monitor_.take()) {
+    if (event->number == ZMQ_EVENT_LISTENING) {
+      listener_ = static_cast<int>(event->value);
+      // ZeroMQ's thread may be faster than turn_away(), which must not wait for the next connection then.
+      ::fcntl(listener_, F_SETFL, ::fcntl(listener_, F_GETFL) | O_NONBLOCK);
+    } else {
+      full = full || event->value == EMFILE || event->value == ENFILE;
+    }
+  }
+  if (full && listener_ >= 0) turn_away();
+}
+
+void ListenerGuard::turn_away() {
+  if (spare_ >= 0) ::close(spare_);
+  int turned_away = 0;
+  for (int fd = 0; (fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC)) >= 0; ++turned_away) ::close(fd);
+  spare_ = open_spare();
+  std::int64_t held_back = 0;
+  if (!limit_.pass(now(), &held_back)) return;
+  spdlog::warn("event=no_file_handles reason=\"{} connections turned away; see ulimit -n\"{}", turned_away,
+               held_back > 0 ? fmt::format(" ({} more held back)", held_back) : "");
+}
+
+}  // namespace outrider

@@ -1,0 +1,33 @@
+#pragma once
+
+#include "common/logging/logging.h"
+#include "common/transport/monitor.h"
+
+namespace outrider {
+
+/// Keeps a listening ZeroMQ socket from spinning when this process has no file handle left for who dials: ZeroMQ would
+/// try to accept the same connection again and again. One handle is kept back, with which those who wait at the door
+/// are let in and at once out again. Who is connected already notices nothing.
+///
+/// The socket's thread; made before the socket is bound, ends before it.
+class ListenerGuard {
+ public:
+  /// Throws zmq::error_t where the system has no file handle left.
+  ListenerGuard(void* context, void* socket);
+  ~ListenerGuard();
+
+  /// Does what there is to do.
+  void service();
+  /// For zmq_poll: readable when there is something.
+  void* monitor() const { return monitor_.handle(); }
+
+ private:
+  void turn_away();
+
+  Monitor monitor_;
+  int listener_ = -1;  ///< ZeroMQ's own handle
+  int spare_;
+  RateLimit limit_;
+};
+
+}  // namespace outrider

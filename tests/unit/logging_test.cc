@@ -1,0 +1,68 @@
+#include "common/logging/logging.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <spdlog/spdlog.h>
+
+namespace outrider {
+namespace {
+
+/// stderr as a pipe, until the end of this object.
+class StderrPipe {
+ public:
+  StderrPipe() : before_(dup(STDERR_FILENO)) {
+    EXPECT_EQ(pipe2(ends_, O_CLOEXEC), 0);
+    EXPECT_EQ(fcntl(ends_[0], F_SETFL, O_NONBLOCK), 0);
+    dup2(ends_[1], STDERR_FILENO);
+  }
+  ~StderrPipe() {
+    dup2(before_, STDERR_FILENO);
+    for (const int fd : {before_, ends_[0], ends_[1]}) close(fd);
+  }
+  std::string read_all() {
+    std::string all(1 << 20, '\0');
+    std::size_t size = 0;
+    for (ssize_t n = 1; n > 0; size += static_cast<std::size_t>(std::max<ssize_t>(n, 0)))
+      n = read(ends_[0], all.data() + size, all.size() - size);
+    all.resize(size);
+    return all;
+  }
+
+ private:
+  int before_, ends_[2] = {-1, -1};
+};
+
+// A supervisor that does not read its child's stderr must not stop it.
+TEST(Logging, NeverWaitsForItsReaderAndSaysWhatWasLost) {
+  StderrPipe pipe;
+  init_logging("test", "info");
+  constexpr int kLines = 20'000;
+  for (int i = 0; i < kLines; ++i) spdlog::info("line {}", i);
+  const std::string first = pipe.read_all();
+  EXPECT_NE(first.find("line 0\n"), std::string::npos);
+  const auto kept = std::count(first.begin(), first.end(), '\n');
+  EXPECT_LT(kept, kLines) << "the pipe took all of them: this test shows nothing";
+  spdlog::info("after");
+  const std::string rest = pipe.read_all();
+  EXPECT_TRUE(rest.starts_with("(" + std::to_string(kLines - kept) + " lines of this log were lost")) << rest;
+  EXPECT_NE(rest.find("after\n"), std::string::npos) << rest;
+}
+
+TEST(Logging, CutsALineThatAPipeWouldNotTakeAtOnce) {
+  StderrPipe pipe;
+  init_logging("test", "info");
+  spdlog::info(std::string(100'000, 'x'));
+  spdlog::info("next");
+  const std::string text = pipe.read_all();
+  EXPECT_LT(text.size(), 5'000u);
+  EXPECT_NE(text.find("xxx...\n"), std::string::npos);
+  EXPECT_NE(text.find("next\n"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace outrider
