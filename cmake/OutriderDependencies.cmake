@@ -14,6 +14,9 @@ pkg_check_modules(ZeroMQ REQUIRED IMPORTED_TARGET libzmq>=4.3)
 # Asio and Beast are headers alone.
 find_package(Boost 1.74 REQUIRED CONFIG)
 
+# SHA-256 of API keys, and TLS.
+find_package(OpenSSL 3.0 REQUIRED)
+
 # Its own package file wants what its HTTP server and client are built on, which we do not use.
 pkg_check_modules(Prometheus REQUIRED IMPORTED_TARGET prometheus-cpp-core>=1.0)
 

@@ -53,10 +53,12 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
     return output.deadline;
   };
   while (!stop.stop_requested()) {
-    pump.receive([&](const PeerId& from, Message message) {
-      core.on_message(from, std::move(message), clock.now());
-      act();  // at once, not after the burst: every message here is one step of somebody's round
-    });
+    pump.receive(
+        [&](const PeerId& from, Message message) {
+          core.on_message(from, std::move(message), clock.now());
+          act();  // at once, not after the burst: every message here is one step of somebody's round
+        },
+        [&](const PeerId& from) { core.on_peer_gone(from, clock.now()); });
     core.on_tick(clock.now());
     const std::optional<TimePoint> deadline = act();
     if (policy_state) policy_state->save_when_due(core.policies(), now());

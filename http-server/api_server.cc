@@ -26,11 +26,17 @@ using Json = nlohmann::json;
 /// of the longest possible answer aside, so that few such requests would fit at once.
 constexpr std::int64_t kMaxTokens = 8192;
 
+/// Of each choice: its token here, in the message, and at a coordinator in this process.
+constexpr std::int64_t kBytesPerPromptToken = 16;
+/// A token or an alternative with its log-probability in an answer that is collected (docs/lab/server.md).
+constexpr std::int64_t kBytesPerScore = 250;
+
 HttpReply json_reply(const Json& json) { return {.status = 200, .body = to_text(json)}; }
 
 HttpReply error_reply(const ApiError& error) {
   HttpReply reply{.status = error.status, .body = error_body(error)};
-  if (error.status == 429 || error.status == 503) reply.headers.emplace_back("Retry-After", "1");
+  if (error.status == 429 || error.status == 503)
+    reply.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
   return reply;
 }
 
@@ -43,13 +49,18 @@ std::uint64_t random_number() {
   return generator();
 }
 
+/// @param key  null: nobody counts
+void spend(const std::shared_ptr<const ApiKey>& key, std::int64_t tokens) {
+  if (key != nullptr) key->spend(tokens, now());
+}
+
 std::string bytes_of(const Tokenizer& tokenizer, TokenId token) {
   if (const auto byte = tokenizer.byte_value(token)) return std::string(1, static_cast<char>(*byte));
   return tokenizer.plain_text(token);
 }
 
-/// Most bytes of a reply that its client may leave unread: far more than an answer without log-probabilities has.
-constexpr std::size_t kUnreadBytesMax = 64u << 20;
+/// Most bytes of a reply that its client may leave unread: more than an answer without log-probabilities has.
+constexpr std::size_t kUnreadBytesMax = 8u << 20;
 
 /// A reply that is made on a thread of its own while it is sent: whoever reads slowly, or goes away, does not hold up
 /// the conversation with the coordinator. Who leaves kUnreadBytesMax unread is as good as gone.
@@ -129,7 +140,8 @@ struct ApiServer::Work {
   TimePoint arrived{};
   FinishedRequest facts;
   std::int64_t cached_tokens = 0;  ///< of each prompt's first choice: the others find the prompt that it computed
-  std::string client;              ///< HTTP's address of it
+  std::string client;              ///< as HttpRequest::client
+  std::shared_ptr<const ApiKey> key;
   std::function<bool()> server_ends;
 
   /// Why nobody waits for the reply any more.
@@ -290,9 +302,9 @@ std::vector<HttpRoute> ApiServer::routes() {
           {"POST", "/tokenize", [this](const HttpRequest& http) { return tokenize(http); }},
           {"POST", "/detokenize", [this](const HttpRequest& http) { return detokenize(http); }},
           {"GET", "/v1/outrider/status", [this](const HttpRequest&) { return status_reply(); }},
-          {"GET", "/health", health, /*needs_key=*/false},
-          {"GET", "/ready", [this](const HttpRequest&) { return ready(); }, /*needs_key=*/false},
-          {"GET", "/version", version, /*needs_key=*/false}};
+          {"GET", "/health", health, Access::kAnybody},
+          {"GET", "/ready", [this](const HttpRequest&) { return ready(); }},
+          {"GET", "/version", version}};
 }
 
 ApiError ApiServer::api_error(const Error& error) const {
@@ -321,6 +333,7 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
   auto work = std::make_shared<Work>();
   work->arrived = now();
   work->client = http.client;
+  work->key = http.key;
   work->server_ends = http.server_ends;
   ApiResult<CompletionRequest> parsed =
       chat ? parse_chat_completion(http.body, defaults_) : parse_completion(http.body, defaults_);
@@ -340,12 +353,32 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
   }
   for (const std::vector<TokenId>& prompt : work->prompts)
     work->facts.prompt_tokens += static_cast<std::int64_t>(prompt.size());
+  spend(http.key, work->facts.prompt_tokens);
+  if (auto refused = too_much(http, *work)) return *refused;
   work->head = {.chat = chat,
                 .logprobs = request.sampling.logprobs.has_value(),
                 .id = fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", random_number()),
                 .model = defaults_.model,
                 .created = unix_seconds()};
   return work;
+}
+
+std::optional<ApiError> ApiServer::too_much(const HttpRequest& http, const Work& work) const {
+  const CompletionRequest& request = work.request;
+  std::int64_t bytes = 0;
+  for (const std::vector<TokenId>& prompt : work.prompts) {
+    const std::int64_t left = text_.context_max - std::ssize(prompt);
+    if (left < 1) {
+      return ApiError{.status = 400,
+                      .message = fmt::format("the prompt has {} tokens, the context holds {} with the answer",
+                                             prompt.size(), text_.context_max),
+                      .code = "context_length_exceeded"};
+    }
+    const std::int64_t scores = request.sampling.logprobs && !request.stream ? *request.sampling.logprobs + 1 : 0;
+    bytes += request.n * (std::ssize(prompt) * kBytesPerPromptToken +
+                          std::min(request.max_tokens.value_or(kMaxTokens), left) * scores * kBytesPerScore);
+  }
+  return http.hold(bytes);
 }
 
 HttpReply ApiServer::complete(const HttpRequest& http, bool chat) {
@@ -384,6 +417,7 @@ std::optional<ApiError> ApiServer::run(Work& work, ChoiceSink& sink, const std::
   std::optional<ApiError> error = generate_choices(work, sink, gone);
   work.facts.status = error ? error->status : 200;
   work.facts.total = now() - work.arrived;
+  spend(work.key, work.facts.generated_tokens);
   options_.on_finished(work.facts);
   return error;
 }
@@ -520,6 +554,7 @@ HttpReply ApiServer::tokenize(const HttpRequest& http) const {
     if (const auto* error = std::get_if<ApiError>(&rendered)) return error_reply(*error);
     tokens = std::get<std::vector<TokenId>>(std::move(rendered));
   }
+  spend(http.key, std::ssize(tokens));
   Json strings;
   if (request.token_strings) {
     strings = Json::array();

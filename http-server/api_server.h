@@ -69,6 +69,9 @@ class ApiServer {
   HttpReply complete(const HttpRequest& http, bool chat);
   /// @return what is to be done, or why it can not be.
   ApiResult<std::shared_ptr<Work>> prepare(const HttpRequest& http, bool chat);
+  /// Whether a request is longer than the context, or takes more memory than there is; from here on it is counted as
+  /// what its choices take.
+  std::optional<ApiError> too_much(const HttpRequest& http, const Work& work) const;
   ApiResult<std::vector<TokenId>> render(const Conversation& conversation) const;
   std::vector<TokenId> encode(const std::string& text) const;
   /// Generates all choices side by side and reports the request as finished. The first that fails ends the others.

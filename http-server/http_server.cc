@@ -9,12 +9,16 @@
 #include <charconv>
 #include <exception>
 #include <iterator>
+#include <limits>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <thread>
+#include <variant>
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -30,7 +34,10 @@
 #include <boost/beast/http.hpp>
 #include <boost/system/system_error.hpp>
 
+#include "common/base/shares.h"
 #include "http-server/api_error.h"
+#include "http-server/tls.h"
+#include "http-server/web_guard.h"
 
 namespace outrider {
 namespace {
@@ -68,6 +75,12 @@ class Connection {
     socket_.non_blocking(true, ignored);
   }
 
+  /// From here on TLS. @return whether the other end can do it, too.
+  bool encrypt(TlsIdentity& identity) {
+    tls_ = identity.session(socket_.native_handle());
+    error_code failed;
+    return tls_ != nullptr && repeat(read_deadline, failed, [&] { return tls_->handshake(); }) > 0;
+  }
   bool server_ends() const { return ending_.aborting; }
   /// Also true of a client that only said that it will send nothing more: they do not do that.
   bool client_gone() { return ready(POLLRDHUP, Duration::zero()); }
@@ -80,14 +93,22 @@ class Connection {
 
   /// @return whether something comes before the server begins to end.
   bool wait_for_request(Duration idle_timeout) {
-    for (const TimePoint deadline = now() + idle_timeout; now() < deadline && !ending_.stopping;) {
-      if (ready(POLLIN, kPoll)) return true;
-    }
-    return false;
+    idle_since_ = now().time_since_epoch().count();
+    bool comes = false;
+    for (const TimePoint deadline = now() + idle_timeout; !comes && now() < deadline && !ending_.stopping;)
+      comes = (tls_ != nullptr && tls_->has_unread()) || ready(POLLIN, kPoll);
+    idle_since_ = kBusy;
+    return comes;
   }
+  /// When it began to wait for a request, in no unit that means anything; kBusy if it does not. Any thread.
+  std::int64_t idle_since() const { return idle_since_; }
+  /// Ends a wait for a request as if the client had closed the connection. Any thread.
+  void end_wait() { ::shutdown(socket_.native_handle(), SHUT_RD); }
+  static constexpr std::int64_t kBusy = std::numeric_limits<std::int64_t>::max();
   /// Says that all is said, and lets the client read it: closing with unread input would discard it.
   void end(Duration linger) {
     error_code failed;
+    if (tls_ != nullptr) tls_->end();
     socket_.shutdown(tcp::socket::shutdown_send, failed);
     const TimePoint deadline = now() + linger;
     std::array<char, 16 << 10> unread;
@@ -99,25 +120,23 @@ class Connection {
 
   template <typename Buffers>
   std::size_t read_some(const Buffers& buffers, error_code& failed) {
-    while (now() < read_deadline && !ending_.aborting) {
-      const std::size_t count = socket_.read_some(buffers, failed);
-      if (failed != net::error::would_block) return count;
-      ready(POLLIN, kPoll);
-    }
-    failed = beast::error::timeout;
-    return 0;
+    if (now() >= read_deadline) return failed = beast::error::timeout, 0;
+    const net::mutable_buffer first = *net::buffer_sequence_begin(buffers);  // the only one, of a flat buffer
+    return repeat(read_deadline, failed, [&]() -> TlsSession::Attempt {
+      if (tls_ != nullptr) return tls_->read({static_cast<char*>(first.data()), first.size()});
+      return outcome(socket_.read_some(buffers, failed), failed, POLLIN);
+    });
   }
   /// Also when the server ends, as far as the client reads: it is told so.
   template <typename Buffers>
   std::size_t write_some(const Buffers& buffers, error_code& failed) {
-    const TimePoint deadline = now() + kWriteTimeout;
-    do {
-      const std::size_t count = socket_.write_some(buffers, failed);
-      if (failed != net::error::would_block) return count;
-      ready(POLLOUT, kPoll);
-    } while (now() < deadline && !ending_.aborting);
-    failed = beast::error::timeout;
-    return 0;
+    if (net::buffer_size(buffers) == 0) return failed = {}, 0;
+    std::array<char, 16 << 10> record;  // of TLS the longest; small pieces share one
+    const std::size_t size = tls_ != nullptr ? net::buffer_copy(net::buffer(record), buffers) : 0;
+    return repeat(now() + kWriteTimeout, failed, [&]() -> TlsSession::Attempt {
+      if (tls_ != nullptr) return tls_->write({record.data(), size});
+      return outcome(socket_.write_some(buffers, failed), failed, POLLOUT);
+    });
   }
   // Beast wants these to exist, which would throw, and calls them nowhere.
   template <typename Buffers>
@@ -126,6 +145,24 @@ class Connection {
   std::size_t write_some(const Buffers& buffers);
 
  private:
+  static TlsSession::Attempt outcome(std::size_t bytes, error_code failed, short events) {
+    return {.bytes = bytes, .wait_for = failed == net::error::would_block ? events : short{0}};
+  }
+  /// Tries at least once, and then as long as there is something to wait for.
+  template <typename Try>
+  std::size_t repeat(TimePoint deadline, error_code& failed, Try attempt) {
+    do {
+      const TlsSession::Attempt came = attempt();
+      if (came.bytes > 0) return failed = {}, came.bytes;
+      if (came.wait_for == 0) {
+        if (!failed) failed = net::error::eof;
+        return 0;
+      }
+      ready(came.wait_for, kPoll);
+    } while (now() < deadline && !ending_.aborting);
+    failed = beast::error::timeout;
+    return 0;
+  }
   bool ready(short events, Duration time) {
     pollfd state{.fd = socket_.native_handle(), .events = events, .revents = 0};
     return poll(&state, 1, static_cast<int>(to_ms(time))) > 0;
@@ -133,6 +170,93 @@ class Connection {
 
   tcp::socket socket_;
   const Ending& ending_;
+  std::unique_ptr<TlsSession> tls_;  ///< null: none
+  std::atomic<std::int64_t> idle_since_ = kBusy;
+};
+
+/// The connections that are open, shared by those who opened them.
+class OpenConnections {
+ public:
+  explicit OpenConnections(int count_max) : shares_(count_max) {}
+
+  /// Lets a connection in, where its client has no room for it instead of his that waits longest for a request.
+  /// @return whether it is in.
+  bool enter(const std::shared_ptr<Connection>& connection, const std::string& client) {
+    const std::lock_guard lock(mutex_);
+    if (!shares_.take(client, 1)) {
+      auto oldest = connections_.end();
+      for (auto it = connections_.begin(); it != connections_.end(); ++it) {
+        if (it->second != client || it->first->idle_since() == Connection::kBusy) continue;
+        if (oldest == connections_.end() || it->first->idle_since() < oldest->first->idle_since()) oldest = it;
+      }
+      if (oldest == connections_.end()) return false;
+      oldest->first->end_wait();
+      connections_.erase(oldest);
+    }
+    connections_.emplace(connection, client);
+    return true;
+  }
+  void leave(const std::shared_ptr<Connection>& connection) {
+    const std::lock_guard lock(mutex_);
+    const auto known = connections_.find(connection);
+    if (known == connections_.end()) return;  // another has its place
+    shares_.give_back(known->second, 1);
+    connections_.erase(known);
+  }
+
+ private:
+  std::mutex mutex_;
+  Shares shares_;
+  std::map<std::shared_ptr<Connection>, std::string> connections_;  ///< and whose each is
+};
+
+/// Memory that the requests under way are counted as.
+class Memory {
+ public:
+  explicit Memory(std::int64_t bytes_max) : bytes_max_(bytes_max), shares_(bytes_max) {}
+  /// That one request may take, so that there is as much for others.
+  std::int64_t most_of_one() const { return bytes_max_ / 2; }
+  bool take(const std::string& client, std::int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    return bytes == 0 || shares_.take(client, bytes);
+  }
+  void give_back(const std::string& client, std::int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (bytes > 0) shares_.give_back(client, bytes);
+  }
+
+ private:
+  const std::int64_t bytes_max_;
+  std::mutex mutex_;
+  Shares shares_;
+};
+
+/// One request's part of it.
+class Room {
+ public:
+  Room(Memory& memory, std::string client) : memory_(memory), client_(std::move(client)) {}
+  ~Room() { memory_.give_back(client_, bytes_); }
+  Room(const Room&) = delete;
+  Room& operator=(const Room&) = delete;
+  /// Instead of what it had. @return whether there is so much; else it has nothing.
+  bool take(std::int64_t bytes) {
+    memory_.give_back(client_, std::exchange(bytes_, 0));
+    if (!memory_.take(client_, bytes)) return false;
+    bytes_ = bytes;
+    return true;
+  }
+  /// As HttpRequest::hold.
+  std::optional<ApiError> hold(std::int64_t bytes) {
+    const std::int64_t most = memory_.most_of_one();
+    if (bytes > most)
+      return ApiError{413, fmt::format("this would take {} MB of memory, wanted at most {}", bytes >> 20, most >> 20)};
+    return take(bytes) ? std::nullopt : std::optional(ApiError{503, "too many large requests at once"});
+  }
+
+ private:
+  Memory& memory_;
+  std::string client_;
+  std::int64_t bytes_ = 0;
 };
 
 HttpReply error_reply(const ApiError& error, const std::string& header = "", const std::string& value = "") {
@@ -143,22 +267,28 @@ HttpReply error_reply(const ApiError& error, const std::string& header = "", con
 
 std::string text(beast::string_view view) { return {view.data(), view.size()}; }
 
-/// As HttpRequest::client.
+/// An address as one client: of IPv6 the first half, since whoever has one has all that share it.
+std::string client_of(const std::string& address) {
+  error_code failed;
+  const auto v6 = net::ip::make_address_v6(address, failed);
+  if (failed || v6.is_v4_mapped() || v6.is_loopback()) return address;
+  auto bytes = v6.to_bytes();
+  std::fill(bytes.begin() + bytes.size() / 2, bytes.end(), 0);
+  return net::ip::address_v6(bytes).to_string() + "/64";
+}
+
+bool is_loopback(const std::string& address) {
+  return address == "127.0.0.1" || address == "::1" || address == "::ffff:127.0.0.1";
+}
+
+/// As HttpRequest::client, of one without a key of its own.
 std::string client_of(const Head& head, const std::string& peer) {
-  if (peer != "127.0.0.1" && peer != "::1" && peer != "::ffff:127.0.0.1") return peer;
+  if (!is_loopback(peer)) return client_of(peer);
   const auto [begin, end] = head.equal_range("X-Forwarded-For");
   const std::string list = begin == end ? "" : text(std::prev(end)->value());  // a proxy appends to it, or adds one
   error_code failed;
   const net::ip::address address = net::ip::make_address(list.substr(list.find_last_of(", ") + 1), failed);
-  return failed ? peer : address.to_string();
-}
-
-/// Whether two strings are equal, in a time that tells nothing about where they differ.
-bool same_secret(const std::string& given, const std::string& key) {
-  std::size_t difference = given.size() ^ key.size();
-  for (std::size_t i = 0; i < given.size(); ++i)
-    difference |= static_cast<unsigned char>(given[i] ^ key[i % key.size()]);
-  return difference == 0;
+  return failed ? peer : client_of(address.to_string());
 }
 
 /// The path of a request's target: without the query, and with what %XX stand for.
@@ -194,10 +324,32 @@ bool is_huge_length(std::string_view unread) {
   return line.size() - line.find_last_not_of("0123456789") > 20;
 }
 
+/// Who asks for what, as far as a head says.
+struct Asked {
+  const HttpRoute* route = nullptr;
+  std::shared_ptr<const ApiKey> key = {};  ///< null where the server has none, or the route wants none
+  std::string client = "";                 ///< as HttpRequest::client
+};
+
+/// What a body is counted as while it is read.
+std::int64_t counted_bytes(std::size_t body_bytes) { return static_cast<std::int64_t>(body_bytes) * kBytesPerBodyByte; }
+
+/// Names by which a server may be asked. One with keys may have any: a page that comes under another name has no key.
+std::vector<std::string> names_of(const HttpOptions& options) {
+  if (options.keys != nullptr && options.allowed_hosts.empty()) return {"*"};
+  std::vector<std::string> names = own_names(options.host);
+  names.insert(names.end(), options.allowed_hosts.begin(), options.allowed_hosts.end());
+  return names;
+}
+
 class Server final : public HttpServer {
  public:
   Server(HttpOptions options, std::vector<HttpRoute> routes)
-      : options_(std::move(options)), routes_(std::move(routes)) {}
+      : options_(std::move(options)),
+        routes_(std::move(routes)),
+        guard_(names_of(options_), options_.allowed_origins),
+        open_(options_.connections_max),
+        memory_(std::max(options_.memory_bytes_max, 2 * counted_bytes(options_.request_bytes_max))) {}
   ~Server() override { stop(Duration::zero()); }
 
   Result<void> start() {
@@ -244,37 +396,43 @@ class Server final : public HttpServer {
       const auto connection = std::make_shared<Connection>(std::move(socket), ending_);
       if (ending_.stopping)
         refuse(*connection, "the server ends");
-      else if (connections_ >= options_.connections_max || !start_thread(connection))
+      else if (!open_.enter(connection, client_of(connection->peer())))
         refuse(*connection, "too many connections");
+      else if (!start_thread(connection))
+        refuse(*connection, "too many threads");
     }
   }
 
-  /// A thread for a connection. @return whether there is one.
+  /// A thread for a connection, which leaves when it ends. @return whether there is one.
   bool start_thread(std::shared_ptr<Connection> connection) {
     ++connections_;
     try {
       std::thread([this, connection]() mutable {
         serve(*connection);
+        open_.leave(connection);
         connection.reset();  // before the server that it belongs to may end
         --connections_;
       }).detach();
       return true;
     } catch (const std::system_error& error) {
       spdlog::warn("event=no_thread reason=\"{}\"", error.what());
+      open_.leave(connection);
       --connections_;
       return false;
     }
   }
 
-  /// Without a thread, so it waits for nothing: a reply fits into what the system holds for a new connection.
+  /// Without a thread, so it waits for nothing: a reply fits into what the system holds for a new connection. With TLS
+  /// there is none, which would take a conversation.
   void refuse(Connection& connection, const std::string& reason) {
-    send(connection, error_reply({503, reason}, "Retry-After", "1"), Head(), /*close=*/true);
+    if (options_.tls == nullptr)
+      send(connection, error_reply({503, reason}, "Retry-After", "1"), Head(), /*close=*/true);
     connection.end(Duration::zero());
   }
 
   void serve(Connection& connection) {
     beast::flat_buffer buffer(kHeadBytesMax);
-    bool more = true;
+    bool more = options_.tls == nullptr || encrypt(connection);
     while (more && (buffer.size() > 0 || connection.wait_for_request(options_.idle_timeout))) {
       ++requests_;
       try {
@@ -288,6 +446,12 @@ class Server final : public HttpServer {
     connection.end(kLinger);
   }
 
+  bool encrypt(Connection& connection) {
+    if (!connection.wait_for_request(options_.idle_timeout)) return false;
+    connection.read_deadline = now() + options_.request_timeout;
+    return connection.encrypt(*options_.tls);
+  }
+
   /// @param buffer  of the connection: what was read beyond the last request
   /// @return whether another request may follow.
   bool serve_request(Connection& connection, beast::flat_buffer& buffer) {
@@ -299,10 +463,15 @@ class Server final : public HttpServer {
     http::read_header(connection, buffer, parser, failed);
     const Head head = parser.get();  // without what may come as a trailer
     if (!failed) failed = framing_error(head);
-    const HttpRoute* route = nullptr;
+    Asked asked;
     std::optional<HttpReply> reply;
-    if (!failed) reply = refusal(head, route);
-    if (!failed && !reply && route->method == "POST" && !parser.is_done()) {
+    if (!failed) reply = refusal(head, connection, asked);
+    std::shared_ptr<const void> under_way;  // until the reply is out
+    if (!failed && !reply && asked.key != nullptr && asked.route->method == "POST")
+      reply = begin(*asked.key, under_way);
+    Room room(memory_, asked.client);
+    if (!failed && !reply && asked.route->method == "POST") reply = wait_for_room(connection, parser, room);
+    if (!failed && !reply && asked.route->method == "POST" && !parser.is_done()) {
       if (beast::iequals(head[http::field::expect], "100-continue") && head.version() == 11)
         net::write(connection, net::buffer(std::string_view("HTTP/1.1 100 Continue\r\n\r\n")), failed);
       if (!failed) http::read(connection, buffer, parser, failed);
@@ -315,7 +484,11 @@ class Server final : public HttpServer {
     }
     // The body of a request that is refused, or of a GET, is not read: it would be taken for the next request.
     const bool close = !parser.is_done() || !parser.keep_alive() || head.version() != 11;
-    if (!reply) reply = answer(*route, head, std::move(parser.get().body()), connection);
+    if (!reply) reply = answer(asked, head, std::move(parser.get().body()), connection, room);
+    if (const std::string origin = text(head[http::field::origin]); guard_.shares_with(origin)) {
+      reply->headers.emplace_back("Access-Control-Allow-Origin", origin);
+      reply->headers.emplace_back("Vary", "Origin");
+    }
     return send(connection, *std::move(reply), head, close) && !close;
   }
 
@@ -339,10 +512,47 @@ class Server final : public HttpServer {
     return ApiError{400, "the request is not valid HTTP: " + failed.message()};
   }
 
-  /// Why a request is not to be answered, judged by its head; none: `route` will.
-  std::optional<HttpReply> refusal(const Head& head, const HttpRoute*& route) const {
+  /// Why a request is not to be answered, judged by its head; none: asked.route will.
+  std::optional<HttpReply> refusal(const Head& head, const Connection& connection, Asked& asked) const {
     if (head.method() == http::verb::unknown) return error_reply({400, "no such method"});
     if (head.target().size() > kTargetBytesMax) return error_reply({414, "the request's URI is too long"});
+    if (const auto stranger = refuse_stranger(head)) return error_reply(*stranger);
+    if (head.method() == http::verb::options && guard_.shares_with(text(head[http::field::origin])))
+      return preflight_reply();
+    if (auto nowhere = find_route(head, asked.route)) return nowhere;
+    asked.client = client_of(head, connection.peer());
+    if (asked.route->access != Access::kAnybody && options_.keys != nullptr) {
+      asked.key = options_.keys->find(key_of_authorization(text(head[http::field::authorization])));
+      if (asked.key == nullptr) return no_key_reply(*asked.route);
+      if (!asked.key->name().empty()) asked.client = "key " + asked.key->name();  // which no address looks like
+    }
+    return asked.route->method == "GET" ? std::nullopt : refuse_body(head);
+  }
+
+  /// Of a request under another server's name, or of another server's page.
+  std::optional<ApiError> refuse_stranger(const Head& head) const {
+    const std::size_t hosts = head.count(http::field::host);
+    const std::string host = text(head[http::field::host]);
+    if (hosts > 1 || (hosts == 1 && host.empty())) return ApiError{400, "more than one Host, or an empty one"};
+    if (hosts == 0 && head.version() == 11) return ApiError{400, "no Host"};
+    if (hosts == 1) {
+      if (auto refused = guard_.check_host(host)) return refused;
+    }
+    if (head.count(http::field::origin) == 0) return std::nullopt;
+    return guard_.check_origin(text(head[http::field::origin]), host);
+  }
+
+  /// What a browser asks before it lets a page of another server send a request with JSON or a key.
+  static HttpReply preflight_reply() {
+    return {.status = 204,
+            .body = "",
+            .headers = {{"Access-Control-Allow-Methods", "GET, POST"},
+                        {"Access-Control-Allow-Headers", "Authorization, Content-Type"},
+                        {"Access-Control-Max-Age", "600"}}};
+  }
+
+  /// @return why there is none.
+  std::optional<HttpReply> find_route(const Head& head, const HttpRoute*& route) const {
     const std::string method = text(head.method_string()), path = path_of(head);
     const std::string wanted = method == "HEAD" ? "GET" : method;
     std::string allowed;
@@ -354,14 +564,18 @@ class Server final : public HttpServer {
     if (allowed.empty()) return error_reply({404, fmt::format("no endpoint {} {}", method, path)});
     if (route == nullptr)
       return error_reply({405, fmt::format("{} takes {}, not {}", path, allowed, method)}, "Allow", allowed);
-    if (route->needs_key && !options_.api_key.empty() &&
-        !same_secret(text(head[http::field::authorization]), "Bearer " + options_.api_key)) {
-      return error_reply({.status = 401,
-                          .message = "no API key, or a wrong one: send it as 'Authorization: Bearer KEY'",
-                          .code = "invalid_api_key"},
-                         "WWW-Authenticate", "Bearer");
-    }
-    if (wanted == "GET") return std::nullopt;
+    return std::nullopt;
+  }
+
+  static HttpReply no_key_reply(const HttpRoute& route) {
+    return error_reply({.status = 401,
+                        .message = "no API key, or a wrong one: send it as 'Authorization: Bearer KEY'",
+                        .code = "invalid_api_key"},
+                       "WWW-Authenticate",
+                       route.access == Access::kKeyOrPassword ? "Basic realm=\"any name, and the API key\"" : "Bearer");
+  }
+
+  static std::optional<HttpReply> refuse_body(const Head& head) {
     // A browser asks its user's leave before a page sends this type to another host.
     std::string type = text(head[http::field::content_type]);
     type = type.substr(0, type.find_first_of("; \t"));
@@ -374,16 +588,40 @@ class Server final : public HttpServer {
     return std::nullopt;
   }
 
-  static HttpReply answer(const HttpRoute& route, const Head& head, std::string body, Connection& connection) {
+  /// @param under_way  lives as long as the request. @return why its key may not begin one now.
+  static std::optional<HttpReply> begin(const ApiKey& key, std::shared_ptr<const void>& under_way) {
+    auto begun = key.begin(now());
+    if (auto* refused = std::get_if<ApiError>(&begun))
+      return error_reply(*refused, "Retry-After", std::to_string(refused->retry_after_s));
+    under_way = std::get<std::shared_ptr<const void>>(std::move(begun));
+    return std::nullopt;
+  }
+
+  /// Before a body is read: waits until there is memory for what it will be. @return that there was none in time.
+  std::optional<HttpReply> wait_for_room(Connection& connection, const Parser& parser, Room& room) const {
+    const auto length = parser.content_length();
+    const std::int64_t bytes = counted_bytes(length ? static_cast<std::size_t>(*length) : options_.request_bytes_max);
+    while (!room.take(bytes)) {
+      if (now() >= connection.read_deadline || connection.server_ends() || connection.client_gone())
+        return error_reply({503, "too many large requests at once"}, "Retry-After", "1");
+      std::this_thread::sleep_for(kTick);
+    }
+    return std::nullopt;
+  }
+
+  static HttpReply answer(const Asked& asked, const Head& head, std::string body, Connection& connection, Room& room) {
     try {
-      return route.handler({.method = text(head.method_string()),
-                            .path = path_of(head),
-                            .body = std::move(body),
-                            .client = client_of(head, connection.peer()),
-                            .gone = [&connection] { return connection.server_ends() || connection.client_gone(); },
-                            .server_ends = [&connection] { return connection.server_ends(); }});
+      return asked.route->handler(
+          {.method = text(head.method_string()),
+           .path = path_of(head),
+           .body = std::move(body),
+           .client = asked.client,
+           .key = asked.key,
+           .gone = [&connection] { return connection.server_ends() || connection.client_gone(); },
+           .server_ends = [&connection] { return connection.server_ends(); },
+           .hold = [&room](std::int64_t bytes) { return room.hold(bytes); }});
     } catch (const std::exception& error) {
-      spdlog::error("event=request_failed path={} reason=\"{}\"", route.path, error.what());
+      spdlog::error("event=request_failed path={} reason=\"{}\"", asked.route->path, error.what());
       return error_reply({500, "internal error"});
     }
   }
@@ -430,6 +668,9 @@ class Server final : public HttpServer {
 
   const HttpOptions options_;
   const std::vector<HttpRoute> routes_;
+  const WebGuard guard_;
+  OpenConnections open_;
+  Memory memory_;
   Ending ending_;
   std::atomic<int> connections_ = 0, requests_ = 0;  ///< that are open
   net::io_context io_;  ///< of the sockets, whose calls all wait for themselves: nobody runs it

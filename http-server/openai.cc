@@ -128,11 +128,15 @@ void read_length_and_stops(const JsonFields& fields, const ApiDefaults& defaults
     request.stop_ids = token_ids(fields, "stop_token_ids", ids, defaults);
   const Json* stop = fields.find("stop");
   if (stop == nullptr) return;
-  for (const Json& text : stop->is_array() ? *stop : Json::array({*stop})) {
-    if (!text.is_string() || text.get_ref<const std::string&>().empty())
-      return fields.fail(Errc::kMalformed, "stop", text, "a string that is not empty, or a list of them");
-    request.stop.push_back(text.get<std::string>());
-  }
+  const auto add_stop = [&](const Json& text) {
+    const bool fits = text.is_string() && !text.get_ref<const std::string&>().empty();
+    if (fits)
+      request.stop.push_back(text.get<std::string>());
+    else
+      fields.fail(Errc::kMalformed, "stop", text, "a string that is not empty, or a list of them");
+    return fits;
+  };
+  if (stop->is_array() ? !std::ranges::all_of(*stop, add_stop) : !add_stop(*stop)) return;
   if (const Result<StopMatcher> matcher = StopMatcher::create(request.stop); !matcher)
     fields.refuse("stop", "cannot be used: " + matcher.error().message);
 }
@@ -393,35 +397,46 @@ Json scored_json(const ScoredText& text) {
   return {{"token", text.bytes}, {"logprob", text.logprob}, {"bytes", std::move(bytes)}};
 }
 
-/// null where they are not wanted.
-Json logprobs_json(const ReplyHead& head, const std::vector<TokenScore>& scores) {
-  if (!head.logprobs) return nullptr;
-  Json content = Json::array(), tokens = Json::array(), token_logprobs = Json::array(), tops = Json::array(),
-       offsets = Json::array();
-  for (const TokenScore& score : scores) {
-    Json top = head.chat ? Json::array() : Json::object();
-    for (const ScoredText& other : score.top) {
-      if (head.chat)
-        top.push_back(scored_json(other));
-      else
-        top[other.bytes] = other.logprob;
-    }
-    if (!head.chat) top[score.token.bytes] = score.token.logprob;  // always there: up to N + 1 entries
-    if (head.chat) {
-      content.push_back(scored_json(score.token));
-      content.back()["top_logprobs"] = std::move(top);
-    } else {
-      tokens.push_back(score.token.bytes);
-      token_logprobs.push_back(score.token.logprob);
-      tops.push_back(std::move(top));
-      offsets.push_back(score.text_offset);
-    }
+/// What one token adds to each of the lists under "logprobs".
+std::vector<std::pair<const char*, Json>> score_entries(const ReplyHead& head, const TokenScore& score) {
+  Json top = head.chat ? Json::array() : Json::object();
+  for (const ScoredText& other : score.top) {
+    if (head.chat)
+      top.push_back(scored_json(other));
+    else
+      top[other.bytes] = other.logprob;
   }
-  if (head.chat) return {{"content", std::move(content)}, {"refusal", nullptr}};
-  return {{"tokens", std::move(tokens)},
-          {"token_logprobs", std::move(token_logprobs)},
-          {"top_logprobs", std::move(tops)},
-          {"text_offset", std::move(offsets)}};
+  if (head.chat) {
+    Json entry = scored_json(score.token);
+    entry["top_logprobs"] = std::move(top);
+    return {{"content", std::move(entry)}};
+  }
+  top[score.token.bytes] = score.token.logprob;  // always there: up to N + 1 entries
+  return {{"tokens", score.token.bytes},
+          {"token_logprobs", score.token.logprob},
+          {"top_logprobs", std::move(top)},
+          {"text_offset", score.text_offset}};
+}
+
+/// A JSON object's text with one more member. @param json  its value
+std::string with_member(std::string object, const char* key, std::string_view json) {
+  object.pop_back();
+  return object.append(fmt::format("{}\"{}\":", object.size() > 1 ? "," : "", key)).append(json) += '}';
+}
+
+/// As text at once: the tree of a long answer's would be ten times as large.
+std::string logprobs_text(const ReplyHead& head, const std::vector<TokenScore>& scores) {
+  if (!head.logprobs) return "null";
+  std::vector<std::pair<const char*, std::string>> lists = {{"content", ""}};
+  if (!head.chat) lists = {{"tokens", ""}, {"token_logprobs", ""}, {"top_logprobs", ""}, {"text_offset", ""}};
+  for (const TokenScore& score : scores) {
+    const auto entries = score_entries(head, score);
+    for (std::size_t i = 0; i < lists.size(); ++i)
+      lists[i].second += (lists[i].second.empty() ? "" : ",") + to_text(entries[i].second);
+  }
+  std::string text = head.chat ? R"({"refusal":null})" : "{}";
+  for (const auto& [key, list] : lists) text = with_member(std::move(text), key, "[" + list + "]");
+  return text;
 }
 
 Json usage_json(const Usage& usage) {
@@ -439,24 +454,22 @@ Json speculative_json(const RequestMetrics& metrics) {
   return counts;
 }
 
-Json reply_json(const ReplyHead& head, const char* object, Json choices) {
-  return {{"id", head.id},
-          {"object", object},
-          {"created", head.created},
-          {"model", head.model},
-          {"choices", std::move(choices)}};
+Json reply_json(const ReplyHead& head, const char* object) {
+  return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
 }
 
 std::string event_text(const std::string& json) { return "data: " + json + "\n\n"; }
 std::string event_text(const Json& json) { return event_text(to_text(json)); }
 
 Json chunk_json(const ReplyHead& head, Json choices) {
-  return reply_json(head, head.chat ? "chat.completion.chunk" : "text_completion", std::move(choices));
+  Json chunk = reply_json(head, head.chat ? "chat.completion.chunk" : "text_completion");
+  chunk["choices"] = std::move(choices);
+  return chunk;
 }
 /// @param delta  of chat; of a completion, its text
 Json chunk_choice(const ReplyHead& head, std::size_t index, Json delta, const std::vector<TokenScore>& scores,
                   const std::string& finish_reason) {
-  Json logprobs = scores.empty() ? Json() : logprobs_json(head, scores);
+  Json logprobs = scores.empty() ? Json() : Json::parse(logprobs_text(head, scores));
   return {{"index", index},
           {head.chat ? "delta" : "text", std::move(delta)},
           {"logprobs", std::move(logprobs)},
@@ -466,12 +479,10 @@ Json chunk_choice(const ReplyHead& head, std::size_t index, Json delta, const st
 }  // namespace
 
 std::string completion_body(const ReplyHead& head, const std::vector<Choice>& choices, const Usage& usage) {
-  Json list = Json::array();
+  std::string list;
   for (std::size_t i = 0; i < choices.size(); ++i) {
     const ChatMessage& message = choices[i].message;
-    Json choice = {{"index", i},
-                   {"logprobs", logprobs_json(head, choices[i].scores)},
-                   {"finish_reason", choices[i].finish_reason}};
+    Json choice = {{"index", i}, {"finish_reason", choices[i].finish_reason}};
     if (head.chat) {
       Json calls = Json::array();
       for (std::size_t k = 0; k < message.tool_calls.size(); ++k) {
@@ -485,12 +496,12 @@ std::string completion_body(const ReplyHead& head, const std::vector<Choice>& ch
     } else {
       choice["text"] = message.content;
     }
-    list.push_back(std::move(choice));
+    list += (i == 0 ? "" : ",") + with_member(to_text(choice), "logprobs", logprobs_text(head, choices[i].scores));
   }
-  Json body = reply_json(head, head.chat ? "chat.completion" : "text_completion", std::move(list));
+  Json body = reply_json(head, head.chat ? "chat.completion" : "text_completion");
   body["usage"] = usage_json(usage);
   body["speculative"] = speculative_json(usage.metrics);
-  return to_text(body);
+  return with_member(to_text(body), "choices", "[" + list + "]");
 }
 
 std::string first_chunk(const ReplyHead& head, std::size_t index) {

@@ -31,6 +31,8 @@ struct BenchFlags {
   std::vector<double> round_trips_ms;
   std::vector<std::string> prompts{kDemoPrompts.begin(), kDemoPrompts.begin() + kFewPrompts};
   bool processes = false;
+  std::string connect;  ///< empty: a cluster of its own
+  Security security;    ///< for `connect`
 };
 
 /// One draft length over one link, and plain decoding beside it.
@@ -125,7 +127,7 @@ void bench_pair(const BenchFlags& flags) {
   const std::vector<Question> prompts = user_turns(text, flags.prompts);
   const double bandwidth = measure_read_bandwidth_gb_s();
 
-  TransportContext context;
+  TransportContext context(flags.security);
   const bool linked = !flags.round_trips_ms.empty();
   ClusterOptions options{.pair = pair,
                          .weight_type = flags.model.weight_type(pair),
@@ -138,7 +140,7 @@ void bench_pair(const BenchFlags& flags) {
       return link->address();
     };
   }
-  ClusterClient cluster = or_throw(connect_or_start(context, /*connect=*/"", options));
+  ClusterClient cluster = or_throw(connect_or_start(context, flags.connect, options));
   // Noise does not end by itself: every answer has the same length.
   const Asker asker(cluster.client, text, flags.max_tokens, /*endless=*/!flags.verifier.synthetic_acceptance.empty());
 
@@ -203,7 +205,12 @@ void add_bench_command(CLI::App& app) {
   command->add_option("--repeat", flags->repeat, "Times each prompt is answered")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command->add_flag("--processes", flags->processes, "Three processes over TCP instead of one");
+  auto* processes = command->add_flag("--processes", flags->processes, "Three processes over TCP instead of one");
+  auto* connect =
+      command->add_option("--connect", flags->connect,
+                          "Measure the cluster of the coordinator at tcp://HOST:PORT, which runs the same pair");
+  connect->excludes(processes)->excludes("--rtt")->excludes("--threads")->excludes("--dtype");
+  add_security_options(*command, flags->security, /*listens=*/false);
   flags->report.add_to(*command);
   command->callback([flags] { bench_pair(*flags); });
 }

@@ -97,7 +97,7 @@ void ready(const ReadyFlags& flags) {
   const std::vector<Question> questions = flags.golden.empty()
                                               ? user_turns(text, {kDemoPrompts.begin(), kDemoPrompts.end()})
                                               : read_golden_questions(flags.golden);
-  TransportContext context;
+  TransportContext context(flags.cluster.security);
   ClusterClient cluster = or_throw(
       connect_or_start(context, flags.cluster.connect, flags.cluster.options(flags.model, pair, /*drafter=*/true)));
   Client& client = cluster.client;

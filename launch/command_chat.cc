@@ -178,7 +178,7 @@ void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt
 void chat(const ChatFlags& flags) {
   init_logging("outrider", "warn");
   const PairPaths pair = flags.model.pair();
-  TransportContext context;
+  TransportContext context(flags.cluster.security);
   const bool drafting = flags.draft_length.value().length > 0;
   Chat conversation(flags, pair);
   ClusterClient cluster =

@@ -49,6 +49,7 @@ void add_role_commands(CLI::App& app) {
     CLI::App* command = app.add_subcommand("coordinator", "Run the rounds: workers and clients connect here");
     struct Flags {
       CoordinatorOptions options;
+      Security security;
       Lifetime lifetime;
       std::filesystem::path address_file;
     };
@@ -58,10 +59,11 @@ void add_role_commands(CLI::App& app) {
                         "File that gets the addresses at which it can be dialled, one a line");
     flags->lifetime.add_to(*command);
     add_node_options(*command, flags->options, every);
+    add_security_options(*command, flags->security, /*listens=*/true);
     command->callback([flags] {
       init_logging("coordinator", "info");
       run_role(flags->lifetime, [&](std::stop_token stop) {
-        TransportContext context;
+        TransportContext context(flags->security);
         return run_coordinator(context, flags->options, stop, [&](const std::string& address) {
           const std::vector<std::string> addresses = reachable_addresses(address);
           if (!flags->address_file.empty()) write_addresses(flags->address_file, addresses);
@@ -79,17 +81,23 @@ void add_role_commands(CLI::App& app) {
     struct Flags {
       ModelFlags model;
       Options options;
+      Security security;
       Lifetime lifetime;
     };
     auto flags = std::make_shared<Flags>();
     flags->model.add_to(*command);
     flags->lifetime.add_to(*command);
-    command->add_option("--join", flags->options.join, "The coordinator's address, tcp://HOST:PORT")->required();
+    command
+        ->add_option(
+            "--join", flags->options.join,
+            "The coordinator's address, tcp://HOST:PORT; of several with commas between, the first that answers")
+        ->required();
     add_node_options(*command, flags->options, every);
+    add_security_options(*command, flags->security, /*listens=*/false);
     command->callback([flags, run, name] {
       init_logging(name, "info");
       run_role(flags->lifetime, [&](std::stop_token stop) {
-        TransportContext context;
+        TransportContext context(flags->security);
         const PairPaths pair = flags->model.pair();
         flags->options.weight_type = flags->model.weight_type(pair);
         return run(context, flags->options, pair, stop);

@@ -121,7 +121,7 @@ void run(const RunFlags& flags) {
   if (flags.no_verifier)
     std::fprintf(stderr, "outrider: --no-verifier: all but the first token is the drafter's own, unverified\n");
 
-  TransportContext context;
+  TransportContext context(flags.cluster.security);
   ClusterClient cluster = or_throw(connect_or_start(context, flags.cluster.connect,
                                                     flags.cluster.options(flags.model, pair, draft_length.length > 0)));
   Client& client = cluster.client;

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "common/logging/logging.h"
+#include "http-server/api_keys.h"
 #include "http-server/api_server.h"
 #include "http-server/http_server.h"
 #include "http-server/live_page.h"
@@ -30,7 +31,9 @@ struct ServeFlags {
   ModelFlags model;
   ClusterFlags cluster;
   std::string name;
-  HttpOptions http{.host = "127.0.0.1", .port = 8000, .api_key = {}};
+  HttpOptions http{.port = 8000};
+  std::string api_key;
+  std::filesystem::path api_keys, tls_certificate, tls_key;
   DraftLengthFlag draft_length;
 };
 
@@ -74,18 +77,26 @@ void raise_file_limit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+/// Null: everybody may ask.
+std::shared_ptr<ApiKeys> keys_of(const ServeFlags& flags) {
+  if (!flags.api_keys.empty()) return or_throw(ApiKeys::load(flags.api_keys));
+  const char* const of_environment = std::getenv("OUTRIDER_API_KEY");
+  const std::string key = flags.api_key.empty() && of_environment != nullptr ? of_environment : flags.api_key;
+  return key.empty() ? nullptr : ApiKeys::of(key);
+}
+
 void serve(ServeFlags flags) {
   init_logging("outrider", "warn");
   raise_file_limit();
-  if (const char* key = std::getenv("OUTRIDER_API_KEY"); key != nullptr && flags.http.api_key.empty())
-    flags.http.api_key = key;
+  flags.http.keys = keys_of(flags);
+  if (!flags.tls_key.empty()) flags.http.tls = or_throw(TlsIdentity::load(flags.tls_certificate, flags.tls_key));
   const PairPaths pair = flags.model.pair();
   const DraftLength draft_length = flags.draft_length.value();
   TextSide text = load_text_side(open_model(pair.backbone));
   if (text.context_max == 0) throw std::runtime_error(fmt::format("{}: no config.json", pair.backbone.string()));
 
   Interrupt interrupt(/*also_sigterm=*/true);
-  TransportContext context;
+  TransportContext context(flags.cluster.security);
   std::unique_ptr<Cluster> cluster;
   // A request may want drafts where --draft-length does not.
   const bool drafts_by_default = draft_length.length > 0;
@@ -104,7 +115,7 @@ void serve(ServeFlags flags) {
   routes.push_back(live_page());
   flags.http.on_response = [&](int status) { metrics.record_response(status); };
   const std::unique_ptr<HttpServer> http = or_throw(HttpServer::start(flags.http, std::move(routes)));
-  std::printf("listening at http://%s:%d\n", flags.http.host.c_str(), http->port());
+  std::printf("listening at %s://%s:%d\n", flags.http.tls ? "https" : "http", flags.http.host.c_str(), http->port());
   std::fflush(stdout);
   DrafterWatch drafter(drafts_by_default);
   while (!interrupt.requested()) {
@@ -115,6 +126,31 @@ void serve(ServeFlags flags) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   http->stop(kDrain);
+}
+
+void add_access_options(CLI::App& command, ServeFlags& flags) {
+  CLI::Option* key = command.add_option(
+      "--api-key", flags.api_key,
+      "What clients must send as 'Authorization: Bearer KEY' (default: OUTRIDER_API_KEY, else nothing)");
+  command
+      .add_option("--api-keys", flags.api_keys,
+                  "File of such keys, one of each client: lines NAME sha256:HEX [max_requests=N] "
+                  "[tokens_per_minute=N]; read again when it changes (docs/http.md)")
+      ->excludes(key);
+  CLI::Option* certificate = command.add_option(
+      "--tls-cert", flags.tls_certificate,
+      "PEM file of a certificate, and of those that vouch for it: HTTPS; read again when it changes");
+  CLI::Option* tls_key = command.add_option("--tls-key", flags.tls_key, "PEM file of its key")->needs(certificate);
+  certificate->needs(tls_key);
+  command
+      .add_option("--allowed-host", flags.http.allowed_hosts,
+                  "Name that clients may call this server by, besides localhost, this machine's name and addresses in "
+                  "numbers; *: any (default, with a key: any)")
+      ->delimiter(',');
+  command
+      .add_option("--allowed-origin", flags.http.allowed_origins,
+                  "Origin, as https://chat.example, of a page on another server that may use this one; *: any")
+      ->delimiter(',');
 }
 
 }  // namespace
@@ -128,9 +164,7 @@ void add_serve_command(CLI::App& app) {
   command->add_option("--port", flags->http.port, "Port; 0: any free one, which is printed")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
-  command->add_option(
-      "--api-key", flags->http.api_key,
-      "What clients must send as 'Authorization: Bearer KEY' (default: OUTRIDER_API_KEY, else nothing)");
+  add_access_options(*command, *flags);
   command->add_option("--served-model-name", flags->name, "What clients call the model (default: its directory)");
   command->add_option("--max-request-bytes", flags->http.request_bytes_max, "Longest request")
       ->check(CLI::Range(1, 1 << 30))

@@ -9,6 +9,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <type_traits>
 #include <vector>
@@ -206,13 +207,24 @@ void add_node_options(CLI::App& command, Options& options, Wanted wanted) {
   declare_options(
       [&]<typename T>(const OptionInfo& info, T& value) {
         if (!wanted(info)) return;
+        if constexpr (std::is_same_v<T, bool>) {
+          command.add_flag(info.name, value, info.help);
+          return;
+        }
         CLI::Option* option = command.add_option(info.name, value, info.help);
+        if constexpr (std::is_same_v<T, std::vector<std::string>>) option->delimiter(',');
         if constexpr (std::is_integral_v<T>)
           option->check(CLI::Range(static_cast<T>(info.min), static_cast<T>(info.max)))->capture_default_str();
         if constexpr (std::is_same_v<T, std::vector<double>>)
           option->delimiter(',')->check(CLI::Range(info.min, info.max));
       },
       options);
+}
+
+/// Adds the options about keys of one that listens, or of one that connects.
+inline void add_security_options(CLI::App& command, Security& security, bool listens) {
+  const std::string_view others = listens ? "--coordinator-key" : "--authorized";
+  add_node_options(command, security, [&](const OptionInfo& info) { return info.name != others; });
 }
 
 /// How long drafts are.
@@ -233,11 +245,17 @@ struct DraftLengthFlag {
 /// Where a command's coordinator is: elsewhere, or in a cluster of its own.
 struct ClusterFlags {
   std::string connect;     ///< empty: its own
+  Security security;       ///< for `connect`
   ClusterOptions cluster;  ///< of its own
 
   /// @param command  has ModelFlags already.
   void add_to(CLI::App& command) {
-    auto* elsewhere = command.add_option("--connect", connect, "Use the coordinator at tcp://HOST:PORT");
+    auto* elsewhere = command.add_option("--connect", connect,
+                                         "Use the coordinator at tcp://HOST:PORT; of several with commas between, the "
+                                         "first that answers");
+    add_security_options(command, security, /*listens=*/false);
+    for (const char* option : {"--key", "--coordinator-key", "--insecure"})
+      command.get_option(option)->needs(elsewhere);
     std::vector<std::string> chosen_there = {"--assistant", "--dtype", "--processes"};
     const auto of_cluster = [&](const OptionInfo& info) {
       if (info.of_cluster) chosen_there.push_back(info.name);

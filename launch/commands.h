@@ -16,5 +16,6 @@ void add_chat_command(CLI::App& app);        ///< chat
 void add_launch_command(CLI::App& app);      ///< launch
 void add_completion_command(CLI::App& app);  ///< completion
 void add_pack_command(CLI::App& app);        ///< pack
+void add_keys_command(CLI::App& app);        ///< keys
 
 }  // namespace outrider

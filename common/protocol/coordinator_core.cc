@@ -8,6 +8,12 @@
 #include "common/protocol/handshake.h"
 
 namespace outrider {
+namespace {
+
+/// Whose client takes no step for so long loses his place if somebody else waits for one.
+constexpr Duration kStepPatience = std::chrono::seconds(10);
+
+}  // namespace
 
 CoordinatorCore::CoordinatorCore(const CoordinatorConfig& config)
     : config_(config),
@@ -94,6 +100,17 @@ void CoordinatorCore::start_waiting(TimePoint now) {
     line_.let_in(*next);
     settle(session);
   }
+}
+
+void CoordinatorCore::make_room(TimePoint now) {
+  if (line_.waiting() == 0 || !fleet_.has_verifier() || !(line_.next() || line_.is_full())) return;
+  const auto longest =
+      std::ranges::max_element(sessions_, {}, [&](const auto& entry) { return entry.second.resting(now); });
+  const Duration rested = longest->second.resting(now);
+  if (rested < kStepPatience) return;
+  const std::string why = fmt::format("no step for {:.0f} s, and others wait for the place", to_seconds(rested));
+  longest->second.finish(desk(now), Failed{Errc::kUnavailable, why});
+  settle(longest);
 }
 
 void CoordinatorCore::settle(Sessions::iterator session) {
@@ -196,6 +213,7 @@ void CoordinatorCore::on_tick(TimePoint now) {
   }
   if (fleet_.has_verifier()) verifier_seen_ = now;
   start_waiting(now);
+  make_room(now);
   for (auto& [id, session] : sessions_) session.on_tick(desk(now), verifier_seen_);
   settle_all();
   if (next_heartbeat_ && now < *next_heartbeat_) return;

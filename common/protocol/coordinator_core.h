@@ -50,6 +50,9 @@ class CoordinatorCore {
   Sessions::iterator find_request(const PeerId& client, SessionId request_id);
   /// Starts the texts whose turn it is, until one has to go on waiting.
   void start_waiting(TimePoint now);
+  /// Where a text waits although it is its turn, since there is no room: ends the stepwise text that has rested
+  /// longest, if that is long.
+  void make_room(TimePoint now);
   /// After an event of one session, or of all: tells the line, and forgets those that have ended.
   void settle(Sessions::iterator session);
   void settle_all();

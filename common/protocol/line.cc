@@ -9,27 +9,33 @@ namespace outrider {
 Result<void> Line::enter(SessionId id, const PeerId& peer, const std::string& on_behalf_of,
                          std::int64_t prompt_tokens) {
   // A front end has a peer for each of its requests, and a name for each of its clients: then only the name counts.
-  const ClientKey key = on_behalf_of.empty() ? ClientKey(peer, "") : ClientKey("", on_behalf_of);
-  if (waiting_ >= config_.waiting_max) {
-    return Error{Errc::kUnavailable,
-                 fmt::format("{} requests are waiting, this coordinator lets {} wait", waiting_, config_.waiting_max)};
-  }
-  if (waiting_tokens_ >= config_.waiting_tokens_max) {
-    return Error{Errc::kUnavailable, fmt::format("prompts of {} tokens are waiting, this coordinator lets {} wait",
-                                                 waiting_tokens_, config_.waiting_tokens_max)};
-  }
+  const ClientKey key = on_behalf_of.empty() ? "p" + peer : "n" + on_behalf_of;
   // A peer's further texts are the choices of one request, which is taken whole.
   if (const std::size_t others = waiting_of(key, peer); others >= config_.client_waiting_max) {
     return Error{Errc::kUnavailable,
                  fmt::format("{} requests of {} are waiting, no more of one client", others, on_behalf_of)};
   }
+  if (!places_.take(key, 1)) {
+    return Error{Errc::kUnavailable,
+                 fmt::format("{} requests are waiting, {} of them this client's; of {} places the rest is for others",
+                             waiting(), waiting_of(key, ""), config_.waiting_max)};
+  }
+  if (!tokens_.take(key, prompt_tokens)) {
+    places_.give_back(key, 1);
+    return Error{Errc::kUnavailable,
+                 fmt::format("prompts of {} tokens are waiting, this one has {}; of {} the rest is for others",
+                             tokens_.used(), prompt_tokens, config_.waiting_tokens_max)};
+  }
   const auto [client, is_new] = clients_.try_emplace(key);
   if (is_new) client->second.turn = ++turn_;
   client->second.waiting.push_back(id);
   texts_[id] = {.client = key, .peer = peer, .prompt_tokens = prompt_tokens};
-  ++waiting_;
-  waiting_tokens_ += prompt_tokens;
   return {};
+}
+
+void Line::give_back(const Text& text) {
+  places_.give_back(text.client, 1);
+  tokens_.give_back(text.client, text.prompt_tokens);
 }
 
 std::size_t Line::waiting_of(const ClientKey& client, const PeerId& but_for) const {
@@ -40,7 +46,7 @@ std::size_t Line::waiting_of(const ClientKey& client, const PeerId& but_for) con
 }
 
 std::optional<SessionId> Line::next() const {
-  if (texts_.size() - waiting_ >= config_.open_max) return std::nullopt;
+  if (is_full()) return std::nullopt;
   const Client* first = nullptr;
   for (const auto& [key, client] : clients_) {
     if (client.waiting.empty() || client.starting == kStartingMax) continue;
@@ -58,8 +64,7 @@ void Line::let_in(SessionId id) {
   ++client.open;
   ++client.starting;
   text.state = State::kStarting;
-  --waiting_;
-  waiting_tokens_ -= text.prompt_tokens;
+  give_back(text);
 }
 
 void Line::started(SessionId id) {
@@ -74,8 +79,7 @@ void Line::leave(SessionId id) {
   const auto client = clients_.find(text->second.client);
   if (text->second.state == State::kWaiting) {
     std::erase(client->second.waiting, id);
-    --waiting_;
-    waiting_tokens_ -= text->second.prompt_tokens;
+    give_back(text->second);
   } else {
     started(id);
     --client->second.open;

@@ -6,29 +6,31 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
 
+#include "common/base/shares.h"
 #include "common/protocol/messages.h"
 
 namespace outrider {
 
 struct LineConfig {
   std::size_t open_max = 1024;                ///< texts at work at once, on all verifiers
-  std::size_t waiting_max = 1024;             ///< texts that wait for their turn; a further one is refused
-  std::size_t client_waiting_max = 64;        ///< likewise, of one client for whom front ends ask
-  std::int64_t waiting_tokens_max = 1 << 24;  ///< likewise, of the prompts of all texts: 64 MiB
+  std::int64_t waiting_max = 1024;            ///< texts that wait for their turn, shared by client
+  std::size_t client_waiting_max = 64;        ///< of one client for whom front ends ask
+  std::int64_t waiting_tokens_max = 1 << 24;  ///< of the prompts of all that wait, shared likewise: 64 MiB
 };
 
 /// Whose turn it is: the one line of a coordinator, front ends' clients included. The next text is one of the client
 /// that has the fewest at work; among equals, of the one whose turn is longest ago. Of one client the texts start in
-/// the order in which they came. A client is a peer, or whoever a peer asks for (Generate::on_behalf_of).
+/// the order in which they came. A client is a peer, or whoever a peer asks for (Generate::on_behalf_of). None takes so
+/// many of the places to wait in that somebody new finds none (Shares).
 class Line {
  public:
   /// Of a client's texts at work, so many may be without a token: enough for their prompts to fill a verifier's forward
   /// pass, and few enough that somebody else's prompt soon has its part of one.
   static constexpr int kStartingMax = 8;
 
-  explicit Line(const LineConfig& config) : config_(config) {}
+  explicit Line(const LineConfig& config)
+      : config_(config), places_(config.waiting_max), tokens_(config.waiting_tokens_max) {}
 
   /// Puts a text at the end of its client's line. @return kUnavailable when too much waits.
   Result<void> enter(SessionId id, const PeerId& peer, const std::string& on_behalf_of, std::int64_t prompt_tokens);
@@ -42,10 +44,12 @@ class Line {
   /// It waits or works no longer.
   void leave(SessionId id);
 
-  std::size_t waiting() const { return waiting_; }
+  std::size_t waiting() const { return static_cast<std::size_t>(places_.used()); }
+  /// Whether as many texts as may be are at work.
+  bool is_full() const { return texts_.size() - waiting() >= config_.open_max; }
 
  private:
-  using ClientKey = std::pair<PeerId, std::string>;  ///< one of them is ""
+  using ClientKey = std::string;  ///< a peer, or a name that a front end gave; which, its first letter says
   enum class State { kWaiting, kStarting, kStarted };
   struct Text {
     ClientKey client;
@@ -59,14 +63,15 @@ class Line {
     std::deque<SessionId> waiting;
   };
 
+  /// It waits no longer.
+  void give_back(const Text& text);
   /// A client's texts that wait, but for those of one of its peers.
   std::size_t waiting_of(const ClientKey& client, const PeerId& but_for) const;
 
   LineConfig config_;
   std::map<SessionId, Text> texts_;
   std::map<ClientKey, Client> clients_;  ///< that have texts here
-  std::size_t waiting_ = 0;
-  std::int64_t waiting_tokens_ = 0;
+  Shares places_, tokens_;               ///< to wait in
   std::uint64_t turn_ = 0;
 };
 

@@ -56,6 +56,8 @@ class Session {
   SessionId request_id() const { return request_id_; }
   Position prompt_size() const { return prompt_size_; }
   Phase phase() const { return phase_; }
+  /// How long a stepwise text has had nothing to do but wait for its client.
+  Duration resting(TimePoint now) const { return phase_ == Phase::kPaused ? now - entered_ : Duration::zero(); }
   /// Whether the token after the prompt is there.
   bool has_token() const { return answered() > 0; }
   /// Whether its request can be answered at all, and by a model with these facts, if they are known.

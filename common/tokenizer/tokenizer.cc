@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <queue>
+#include <unordered_map>
 #include <utility>
 
 #include "common/tokenizer/detokenizer.h"
@@ -152,37 +153,86 @@ void Tokenizer::append_characters(std::string_view text, std::vector<TokenId>& i
   }
 }
 
+namespace {
+
+/// Places in a text where two symbols can be merged, as they are to be: by rank, of one rank from left to right. A run
+/// of one character has few ranks and is walked through in order, where one heap of all places would jump about.
+class Merges {
+ public:
+  using Rank = std::uint32_t;
+  using Place = std::uint32_t;
+
+  void add(Rank rank, Place place) {
+    Places& places = rank == last_rank_ && last_ != nullptr ? *last_ : of(rank);
+    if (places.done == places.list.size()) {
+      places.list.clear(), places.done = 0, places.sorted = true;
+      ranks_.push(rank);
+    }
+    places.sorted = places.sorted && (places.list.empty() || places.list.back() <= place);
+    places.list.push_back(place);
+  }
+  /// The next one, which is taken out.
+  std::optional<std::pair<Rank, Place>> next() {
+    while (!ranks_.empty()) {
+      const Rank rank = ranks_.top();
+      Places& places = rank == last_rank_ && last_ != nullptr ? *last_ : of(rank);
+      if (!places.sorted) std::sort(places.list.begin() + static_cast<std::ptrdiff_t>(places.done), places.list.end());
+      places.sorted = true;
+      const Place place = places.list[places.done++];
+      if (places.done == places.list.size()) ranks_.pop();
+      return std::pair(rank, place);
+    }
+    return std::nullopt;
+  }
+
+ private:
+  struct Places {
+    std::vector<Place> list;
+    std::size_t done = 0;  ///< taken out
+    bool sorted = true;    ///< from there on
+  };
+  Places& of(Rank rank) {
+    last_rank_ = rank;
+    return *(last_ = &places_[rank]);
+  }
+
+  std::unordered_map<Rank, Places> places_;
+  std::priority_queue<Rank, std::vector<Rank>, std::greater<>> ranks_;  ///< that have places
+  Rank last_rank_ = 0;
+  Places* last_ = nullptr;  ///< of last_rank_
+};
+
+}  // namespace
+
 /// Merges the pair of lowest rank, leftmost first, until no pair has a merge (Sennrich et al.
-/// 2016). A heap of candidate pairs over a doubly linked list of symbols makes that O(n log n);
-/// there are no word boundaries, so n is the whole text.
+/// 2016), over a doubly linked list of symbols; there are no word boundaries, so that is the whole text.
 void Tokenizer::merge_pairs(std::vector<TokenId>& ids) const {
-  constexpr std::size_t kNone = SIZE_MAX;
+  using Place = Merges::Place;
+  constexpr Place kNone = UINT32_MAX;
+  CHECK(ids.size() < kNone, "a text of {} characters", ids.size());
   struct Symbol {
     TokenId id;
     Rank rank;  // Of the merge with the next symbol; kNoMerge once this one is part of another.
-    std::size_t previous;
-    std::size_t next;
+    Place previous;
+    Place next;
   };
   std::vector<Symbol> symbols(ids.size());
-  std::priority_queue<std::pair<Rank, std::size_t>, std::vector<std::pair<Rank, std::size_t>>, std::greater<>>
-      candidates;
-  const auto consider = [&](std::size_t left) {
+  Merges merges;
+  const auto consider = [&](Place left) {
     Symbol& symbol = symbols[left];
     symbol.rank = symbol.next == kNone ? kNoMerge : merge_rank(symbol.id, symbols[symbol.next].id);
-    if (symbol.rank != kNoMerge) candidates.emplace(symbol.rank, left);
+    if (symbol.rank != kNoMerge) merges.add(symbol.rank, left);
   };
 
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    symbols[i] = {.id = ids[i],
-                  .rank = kNoMerge,
-                  .previous = i == 0 ? kNone : i - 1,
-                  .next = i + 1 == ids.size() ? kNone : i + 1};
+  const auto count = static_cast<Place>(ids.size());
+  for (Place i = 0; i < count; ++i) {
+    symbols[i] = {
+        .id = ids[i], .rank = kNoMerge, .previous = i == 0 ? kNone : i - 1, .next = i + 1 == count ? kNone : i + 1};
   }
-  for (std::size_t i = 0; i < ids.size(); ++i) consider(i);
+  for (Place i = 0; i < count; ++i) consider(i);
 
-  while (!candidates.empty()) {
-    const auto [rank, left] = candidates.top();
-    candidates.pop();
+  while (const auto merge = merges.next()) {
+    const auto [rank, left] = *merge;
     Symbol& symbol = symbols[left];
     if (symbol.rank != rank) continue;  // One of the pair was merged elsewhere since.
     Symbol& right = symbols[symbol.next];
@@ -196,9 +246,7 @@ void Tokenizer::merge_pairs(std::vector<TokenId>& ids) const {
 
   // The first symbol is never the right one of a pair, so the list still starts there.
   ids.clear();
-  for (std::size_t i = symbols.empty() ? kNone : 0; i != kNone; i = symbols[i].next) {
-    ids.push_back(symbols[i].id);
-  }
+  for (Place i = symbols.empty() ? kNone : 0; i != kNone; i = symbols[i].next) ids.push_back(symbols[i].id);
 }
 
 std::size_t Tokenizer::memory_bytes() const {

@@ -24,8 +24,8 @@ Result<void> check_ids(const char* what, const std::vector<TokenId>& ids, std::s
 
 Client::Client(std::unique_ptr<Endpoint> endpoint) : endpoint_(std::move(endpoint)), no_text_(no_text_yet()) {}
 
-Result<Client> Client::connect(TransportContext& context, const std::string& address) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, address));
+Result<Client> Client::connect(TransportContext& context, const std::string& addresses) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, addresses));
   return Client(std::move(endpoint));
 }
 
@@ -37,15 +37,20 @@ Result<std::optional<Message>> Client::next(TimePoint* heard) {
   }
   if (received) {
     *heard = clock_.now();
-    if (!received->message) return received->message.error();
+    if (!received->message) {
+      return Error{received->message.error().code,
+                   fmt::format("coordinator {}: {}", endpoint_->address(), received->message.error().message)};
+    }
     if (const auto* refuse = std::get_if<Refuse>(&received->message->body)) {
       return Error{refuse->code, fmt::format("coordinator {}: {}", endpoint_->address(), refuse->message)};
     }
     return std::optional(std::move(*received->message));
   }
+  const std::optional<Error> trouble = endpoint_->trouble();
+  if (trouble && trouble->code != Errc::kPeerGone) return *trouble;
   if (clock_.now() - *heard > kSilenceMax) {
-    return Error{Errc::kPeerGone, fmt::format("coordinator {} has not answered for {:.0f} s", endpoint_->address(),
-                                              to_seconds(kSilenceMax))};
+    return Error{Errc::kPeerGone, fmt::format("coordinator {} has not answered for {:.0f} s{}", endpoint_->address(),
+                                              to_seconds(kSilenceMax), trouble ? " (" + trouble->message + ")" : "")};
   }
   return std::optional<Message>();
 }
@@ -236,8 +241,7 @@ Result<TokenId> Client::prefill(std::vector<TokenId> prompt, const SamplingParam
 
 Result<std::vector<TokenId>> Client::draft(std::int32_t count) {
   if (count < 1 || count > kDraftLengthMax) {
-    return Error{Errc::kInvalidArgument,
-                 fmt::format("{} drafts, wanted 1 to {}", count, kDraftLengthMax)};
+    return Error{Errc::kInvalidArgument, fmt::format("{} drafts, wanted 1 to {}", count, kDraftLengthMax)};
   }
   if (no_text_) return *no_text_;
   return step<Candidates>(Step{.draft_length = count, .drafts = {}}, static_cast<std::size_t>(count));

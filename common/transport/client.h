@@ -39,7 +39,8 @@ struct AnswerEvents {
 /// A coordinator's client. One thread.
 class Client {
  public:
-  static Result<Client> connect(TransportContext& context, const std::string& address);
+  /// @param addresses of coordinators, with commas between: the first that answers (Endpoint::connect).
+  static Result<Client> connect(TransportContext& context, const std::string& addresses);
   Client(Client&&) = default;
   ~Client();
 

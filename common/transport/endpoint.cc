@@ -6,15 +6,21 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
+#include <deque>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <zmq.hpp>
 
+#include "common/transport/address.h"
+#include "common/transport/admission.h"
 #include "common/transport/codec.h"
+#include "common/transport/dialer.h"
+#include "common/transport/gatekeeper.h"
+#include "common/transport/monitor.h"
 
 #ifdef __SANITIZE_THREAD__
 #include <sanitizer/tsan_interface.h>
@@ -31,18 +37,12 @@ Error zmq_error(const char* verb, const std::string& address, int number) {
                fmt::format("cannot {} {}: {}", verb, address, zmq_strerror(number))};
 }
 
-/// Refuses a TCP port that ZeroMQ would not: it listens at 34463 when asked for 99999, and at 80
-/// for 80x.
-void check_port(const std::string& address) {
-  if (!address.starts_with("tcp://")) return;
-  const std::string port = address.substr(address.rfind(':') + 1);
-  unsigned number = 0;
-  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
-  const bool is_number = error == std::errc() && end == port.data() + port.size();
-  if (port != "*" && !(is_number && number <= 65'535)) {
-    errno = EINVAL;
-    throw zmq::error_t();
-  }
+/// As ZeroMQ says it of an address that makes no sense.
+void check_address(const std::string& address) {
+  const bool known = address.starts_with("tcp://") || address.starts_with("inproc://");
+  if (known && has_sane_port(address)) return;
+  errno = EINVAL;
+  throw zmq::error_t();
 }
 
 void set_options(zmq::socket_t& socket, const EndpointOptions& options) {
@@ -66,6 +66,15 @@ void set_options(zmq::socket_t& socket, const EndpointOptions& options) {
   // maximum there is no back-off.
   socket.set(zmq::sockopt::reconnect_ivl, 50);
   socket.set(zmq::sockopt::reconnect_ivl_max, 1'000);
+}
+
+/// So that ZeroMQ lets nobody in where there is nobody to ask. Its headers name the option to builds with drafts only;
+/// it is there in all.
+Result<void> enforce_domain(zmq::socket_t& socket) {
+  constexpr int kZapEnforceDomain = 93;
+  const int on = 1;
+  if (zmq_setsockopt(socket.handle(), kZapEnforceDomain, &on, sizeof on) == 0) return {};
+  return Error{Errc::kUnsupported, fmt::format("this ZeroMQ cannot enforce keys: {}", zmq_strerror(errno))};
 }
 
 /// A ZeroMQ frame that shares `bytes` until ZeroMQ, on whatever thread, is done with it.
@@ -145,10 +154,105 @@ class EventFd {
 }  // namespace
 
 struct TransportContext::Impl {
+  explicit Impl(Security given) : security(std::move(given)) { zmq.set(zmq::ctxopt::max_sockets, kSocketsMax); }
+  /// What a bound socket needs so that only authorized keys get in; nothing where it may do without.
+  Result<std::optional<KeyPair>> keys_to_listen(const std::string& address);
+  /// What a socket needs to connect; nothing where it may do without.
+  Result<std::optional<Dialer::Credentials>> keys_to_connect(const std::vector<std::string>& addresses);
+
+  static constexpr int kSocketsMax = 16'384;  ///< three for each connection over TCP; a server has one for each request
+  const Security security;
   zmq::context_t zmq{1};
+  std::unique_ptr<Gatekeeper> gatekeeper;  ///< before the context in the order of ends: it has a socket
+  std::atomic<bool> warned = false;        ///< that connections are insecure
+
+ private:
+  /// Whether keys are needed or asked for. @param address  that is not of this machine, or ""
+  Result<bool> wants_keys(const std::string& address, bool asked_for);
+  Result<KeyPair> own_key(const std::string& address) const;
 };
 
-TransportContext::TransportContext() : impl_(std::make_unique<Impl>()) {}
+Result<bool> TransportContext::Impl::wants_keys(const std::string& address, bool asked_for) {
+  if (asked_for && security.insecure)
+    return Error{Errc::kInvalidArgument, "--insecure goes without keys, and there are options that name some"};
+  if (asked_for || address.empty()) return asked_for;
+  if (security.insecure && !warned.exchange(true)) {
+    spdlog::warn(
+        "event=insecure address={} reason=\"--insecure: nothing on this connection is encrypted, nobody has to prove "
+        "who "
+        "they are (docs/security.md)\"",
+        address);
+  }
+  return !security.insecure;
+}
+
+/// The file that was asked for, or the one at its default place.
+std::filesystem::path file_or_default(const std::filesystem::path& given, const char* name) {
+  const std::filesystem::path folder = key_folder();
+  return given.empty() && !folder.empty() ? folder / name : given;
+}
+
+/// Says what to do where a file is missing.
+Error missing(const std::string& address, const char* what, const std::filesystem::path& path, const char* advice,
+              const Error& error) {
+  if (error.code != Errc::kNotFound && !path.empty()) return error;
+  const std::string where = address.empty() ? "" : fmt::format("{} can be another machine's, and ", address);
+  return Error{Errc::kInvalidArgument,
+               fmt::format("{}there is no {} {}: {}, or go without keys by --insecure (docs/security.md)", where, what,
+                           path.empty() ? "(no home folder to look in)" : path.string(), advice)};
+}
+
+Result<KeyPair> TransportContext::Impl::own_key(const std::string& address) const {
+  const std::filesystem::path path = file_or_default(security.key, kPrivateKeyFile);
+  Result<KeyPair> own = read_private_key(path);
+  if (own) return own;
+  return missing(address, "private key", path, "make one by 'outrider keys new'", own.error());
+}
+
+Result<std::optional<KeyPair>> TransportContext::Impl::keys_to_listen(const std::string& address) {
+  if (address.starts_with("inproc://")) return std::optional<KeyPair>();
+  const std::string elsewhere = is_local(address) ? "" : address;
+  ASSIGN_OR_RETURN(const bool wanted, wants_keys(elsewhere, !security.key.empty() || !security.authorized.empty()));
+  if (!wanted) return std::optional<KeyPair>();
+  ASSIGN_OR_RETURN(const KeyPair own, own_key(elsewhere));
+  if (gatekeeper == nullptr) {
+    const std::filesystem::path path = file_or_default(security.authorized, kAuthorizedFile);
+    auto started = Gatekeeper::start(zmq.handle(), path);
+    if (!started) {
+      return missing(elsewhere, "list of keys that may connect", path,
+                     "add some by 'outrider keys authorize ROLE NAME KEY'", started.error());
+    }
+    gatekeeper = std::move(*started);
+  }
+  return std::optional(own);
+}
+
+Result<std::optional<Dialer::Credentials>> TransportContext::Impl::keys_to_connect(
+    const std::vector<std::string>& addresses) {
+  const auto remote = std::ranges::find_if_not(addresses, is_local);
+  const std::string elsewhere = remote == addresses.end() ? "" : *remote;
+  ASSIGN_OR_RETURN(const bool wanted,
+                   wants_keys(elsewhere, !security.key.empty() || !security.coordinator_keys.empty()));
+  if (!wanted) return std::optional<Dialer::Credentials>();
+  Dialer::Credentials credentials;
+  ASSIGN_OR_RETURN(credentials.own, own_key(elsewhere));
+  std::vector<std::string> known = security.coordinator_keys;
+  const std::filesystem::path path = file_or_default("", kKnownFile);
+  if (known.empty()) known = {path.string()};
+  for (const std::string& one : known) {
+    const auto keys = read_public_keys(one);
+    if (!keys && !security.coordinator_keys.empty()) return keys.error();
+    if (!keys) {
+      return missing(elsewhere, "coordinator's public key", path,
+                     "put it there ('outrider keys public' prints it at the coordinator) or give --coordinator-key",
+                     keys.error());
+    }
+    credentials.coordinator.insert(credentials.coordinator.end(), keys->begin(), keys->end());
+  }
+  return std::optional(std::move(credentials));
+}
+
+TransportContext::TransportContext(Security security) : impl_(std::make_unique<Impl>(std::move(security))) {}
 TransportContext::~TransportContext() = default;
 TransportContext::TransportContext(TransportContext&&) noexcept = default;
 TransportContext& TransportContext::operator=(TransportContext&&) noexcept = default;
@@ -162,14 +266,73 @@ struct Endpoint::Impl {
   }
 
   bool readable() const { return (socket.get(zmq::sockopt::events) & ZMQ_POLLIN) != 0; }
+  /// Hears what became of connections.
+  void service();
+  /// Of a connected one: sends again what was lost with a connection that never was.
+  void service_dialer();
+  /// Of a bound one: stops listening for a while when there is no file handle left for who dials. ZeroMQ would try on
+  /// without a pause.
+  void service_listener();
 
   const bool bound;  ///< a ROUTER, whose messages carry the peer's name; else a DEALER
   const EndpointOptions options;
   zmq::socket_t socket;
   std::string address;
+  const Gatekeeper* gatekeeper = nullptr;  ///< set where peers have keys
+  std::unique_ptr<Dialer> dialer;          ///< over TCP, connected; ends before the socket, as does the monitor
+  std::unique_ptr<Monitor> monitor;        ///< over TCP, bound
+  std::optional<TimePoint> listen_again;   ///< it does not listen until then
+  std::deque<Frames> unsent;               ///< handed to ZeroMQ while there was no connection
   EventFd wake_event;
   std::atomic<bool> woken = false;  ///< the event has been signalled, or is about to be
 };
+
+/// Queues one message. @param to  null: of a connected socket. @return 0 or the error number.
+int put_message(zmq::socket_t& socket, const PeerId* to, const Frames& frames) {
+  std::vector<zmq::message_t> parts;
+  if (to != nullptr) parts.emplace_back(*to);
+  for (const SharedBytes& frame : frames) parts.push_back(to_frame(frame));
+
+  bytes_leave();
+
+  // The first part decides: it finds the peer, and a place in its queue for the whole message.
+  int error = put(socket, parts[0], parts.size() > 1);
+  if (error != 0) return error;
+  // When the connection dies between two parts, ZeroMQ drops the message but still wants the rest
+  // of it, or it would take the next message for that rest.
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    const int rest = put(socket, parts[i], i + 1 < parts.size());
+    if (error == 0) error = rest;
+  }
+  return error;
+}
+
+void Endpoint::Impl::service() {
+  if (dialer) service_dialer();
+  if (monitor) service_listener();
+}
+
+void Endpoint::Impl::service_listener() {
+  bool full = false;
+  while (const std::optional<Monitor::Event> event = monitor->take())
+    full = full || event->value == EMFILE || event->value == ENFILE;
+  constexpr Duration kPause = std::chrono::seconds(1);
+  if (full && !listen_again && zmq_unbind(socket.handle(), address.c_str()) == 0) {
+    spdlog::warn("event=no_file_handles address={} reason=\"no new connections for a second; see ulimit -n\"", address);
+    listen_again = now() + kPause;
+  }
+  if (!listen_again || now() < *listen_again) return;
+  const bool listens = zmq_bind(socket.handle(), address.c_str()) == 0;
+  listen_again = listens ? std::nullopt : std::optional(now() + kPause);
+}
+
+void Endpoint::Impl::service_dialer() {
+  const bool anew = dialer->service();
+  address = dialer->address();
+  if (dialer->connected()) return unsent.clear();
+  if (!anew) return;
+  for (const Frames& frames : unsent) (void)put_message(socket, nullptr, frames);
+}
 
 Endpoint::Endpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Endpoint::~Endpoint() = default;
@@ -178,7 +341,20 @@ Result<std::unique_ptr<Endpoint>> Endpoint::bind(TransportContext& context, cons
                                                  const EndpointOptions& options) {
   try {
     auto impl = std::make_unique<Impl>(context.impl_->zmq, true, options);
-    check_port(address);
+    check_address(address);
+    ASSIGN_OR_RETURN(const std::optional<KeyPair> own, context.impl_->keys_to_listen(address));
+    if (own) {
+      // Without a domain, or with nobody to ask, ZeroMQ would let every key in.
+      impl->gatekeeper = context.impl_->gatekeeper.get();
+      impl->socket.set(zmq::sockopt::zap_domain, Gatekeeper::kDomain);
+      RETURN_IF_ERROR(enforce_domain(impl->socket));
+      impl->socket.set(zmq::sockopt::curve_server, true);
+      zmq_setsockopt(impl->socket.handle(), ZMQ_CURVE_SECRETKEY, own->secret.data(), own->secret.size());
+    }
+    impl->socket.set(zmq::sockopt::ipv6, address.find('[') != address.npos);
+    if (address.starts_with("tcp://"))
+      impl->monitor =
+          std::make_unique<Monitor>(context.impl_->zmq.handle(), impl->socket.handle(), ZMQ_EVENT_ACCEPT_FAILED);
     impl->socket.bind(address);
     impl->address = impl->socket.get(zmq::sockopt::last_endpoint);
     return std::unique_ptr<Endpoint>(new Endpoint(std::move(impl)));
@@ -187,41 +363,40 @@ Result<std::unique_ptr<Endpoint>> Endpoint::bind(TransportContext& context, cons
   }
 }
 
-Result<std::unique_ptr<Endpoint>> Endpoint::connect(TransportContext& context, const std::string& address,
+Result<std::unique_ptr<Endpoint>> Endpoint::connect(TransportContext& context, const std::string& addresses,
                                                     const EndpointOptions& options) {
+  ASSIGN_OR_RETURN(std::vector<std::string> list, split_addresses(addresses));
   try {
     auto impl = std::make_unique<Impl>(context.impl_->zmq, false, options);
-    check_port(address);
-    impl->socket.connect(address);
-    impl->address = address;
+    impl->address = list[0];
+    if (list[0].starts_with("inproc://")) {
+      impl->socket.connect(list[0]);
+    } else {
+      ASSIGN_OR_RETURN(std::optional<Dialer::Credentials> credentials, context.impl_->keys_to_connect(list));
+      impl->dialer = std::make_unique<Dialer>(context.impl_->zmq.handle(), impl->socket.handle(), std::move(list),
+                                              std::move(credentials));
+      impl->service();
+    }
     return std::unique_ptr<Endpoint>(new Endpoint(std::move(impl)));
   } catch (const zmq::error_t& error) {
-    return zmq_error("connect to", address, error.num());
+    return zmq_error("connect to", addresses, error.num());
   }
 }
 
 const std::string& Endpoint::address() const { return impl_->address; }
 
+std::optional<Error> Endpoint::trouble() const { return impl_->dialer ? impl_->dialer->trouble() : std::nullopt; }
+
 Result<std::size_t> Endpoint::send(const PeerId& to, const Message& message) {
-  std::vector<zmq::message_t> parts;
-  if (impl_->bound) parts.emplace_back(to);
+  const Frames frames = encode(message);
   std::size_t bytes = 0;
-  for (const SharedBytes& frame : encode(message)) {
-    bytes += frame.bytes().size();
-    parts.push_back(to_frame(frame));
-  }
-
-  bytes_leave();
-
-  // The first part decides: it finds the peer, and a place in its queue for the whole message.
-  int error = put(impl_->socket, parts[0], parts.size() > 1);
-  if (error == 0) {
-    // When the connection dies between two parts, ZeroMQ drops the message but still wants the rest
-    // of it, or it would take the next message for that rest.
-    for (std::size_t i = 1; i < parts.size(); ++i) {
-      const int rest = put(impl_->socket, parts[i], i + 1 < parts.size());
-      if (error == 0) error = rest;
-    }
+  for (const SharedBytes& frame : frames) bytes += frame.bytes().size();
+  int error = put_message(impl_->socket, impl_->bound ? &to : nullptr, frames);
+  if (impl_->dialer && !impl_->dialer->connected() && (error == 0 || error == EAGAIN)) {
+    // Kept for the next place that is tried; between two ZeroMQ has no queue at all.
+    const bool room = std::ssize(impl_->unsent) < impl_->options.queue_messages_max;
+    if (room) impl_->unsent.push_back(frames);
+    error = room ? 0 : EAGAIN;
   }
   if (error == 0) return bytes;
   if (error == EAGAIN) {
@@ -233,7 +408,10 @@ Result<std::size_t> Endpoint::send(const PeerId& to, const Message& message) {
 
 std::optional<Received> Endpoint::receive() {
   zmq::message_t frame;
-  if (!take(impl_->socket, frame)) return std::nullopt;
+  if (!take(impl_->socket, frame)) {
+    impl_->service();
+    return std::nullopt;
+  }
   bytes_arrive();
   PeerId from;
   if (impl_->bound) {
@@ -245,12 +423,19 @@ std::optional<Received> Endpoint::receive() {
   const std::size_t frames_max = impl_->options.limits.tensors_max + 2;
   Frames frames;
   std::size_t bytes = 0;
+  std::optional<Identity> identity;  // now, not when it connected
+  if (impl_->gatekeeper != nullptr) identity = impl_->gatekeeper->identity(zmq_msg_gets(frame.handle(), "User-Id"));
   for (bool more = true; more; more = more && take(impl_->socket, frame)) {
     more = frame.more();
     bytes += frame.size();
     if (frames.size() < frames_max) frames.push_back(to_shared(std::move(frame)));
   }
-  return Received{std::move(from), decode(frames, impl_->options.limits), bytes};
+  if (impl_->gatekeeper == nullptr) return Received{std::move(from), decode(frames, impl_->options.limits), bytes};
+  if (!identity) return Received{std::move(from), Error{Errc::kMismatch, "this key was revoked"}, bytes, true};
+  Result<Message> message = decode(frames, impl_->options.limits);
+  const Result<void> admitted = message ? admit(*identity, *message) : Result<void>();
+  if (!admitted) return Received{std::move(from), admitted.error(), bytes, true};
+  return Received{std::move(from), std::move(message), bytes};
 }
 
 void Endpoint::wait(Duration timeout) {
@@ -265,8 +450,10 @@ void Endpoint::wait(Duration timeout) {
     // zmq_poll and not poll: a socket's descriptor is edge-triggered, and says nothing of messages
     // that an earlier call has already noticed.
     zmq_pollitem_t items[] = {{impl_->socket.handle(), 0, ZMQ_POLLIN, 0},
-                              {nullptr, impl_->wake_event.fd(), ZMQ_POLLIN, 0}};
-    zmq_poll(items, std::size(items), to_zmq_ms(timeout));
+                              {nullptr, impl_->wake_event.fd(), ZMQ_POLLIN, 0},
+                              {impl_->dialer ? impl_->dialer->monitor() : nullptr, -1, ZMQ_POLLIN, 0}};
+    zmq_poll(items, impl_->dialer ? 3 : 2, to_zmq_ms(timeout));
+    impl_->service();
   }
   // In this order: a wake() after the exchange signals again, one before it is answered by our
   // return.

@@ -8,14 +8,15 @@
 #include "common/base/result.h"
 #include "common/base/time.h"
 #include "common/protocol/messages.h"
+#include "common/transport/security.h"
 
 namespace outrider {
 
-/// Owns ZeroMQ's I/O thread. One per process; inproc:// addresses are names within one context.
-/// Must outlive its endpoints: its destructor waits for them, and for what they still have to send.
+/// Owns ZeroMQ's I/O thread, and the keys of all its endpoints. One per process; inproc:// addresses are names within
+/// one context. Must outlive its endpoints: its destructor waits for them, and for what they still have to send.
 class TransportContext {
  public:
-  TransportContext();
+  explicit TransportContext(Security security = {});
   ~TransportContext();
   TransportContext(TransportContext&&) noexcept;
   TransportContext& operator=(TransportContext&&) noexcept;
@@ -42,9 +43,12 @@ struct EndpointOptions {
 };
 
 struct Received {
-  PeerId from;              ///< "" at a connected endpoint
-  Result<Message> message;  ///< an Error when the bytes were not a message: log it, perhaps reply
+  PeerId from;  ///< "" at a connected endpoint
+  /// An Error when the bytes were not a message, or not one that this peer's key allows (`refused`): log it, perhaps
+  /// reply.
+  Result<Message> message;
   std::size_t wire_bytes = 0;
+  bool refused = false;
 };
 
 /// One end of a connection (connect) or of many (bind). Messages of one peer arrive in the order
@@ -56,20 +60,30 @@ struct Received {
 class Endpoint {
  public:
   /// Listens at tcp://ADDRESS:PORT or inproc://NAME. PORT may be * or 0 for any free one; see
-  /// address().
-  /// @return kInvalidArgument for an address that makes no sense, kIo when the system refuses it.
+  /// address(). Where others than this machine can connect, only peers with an authorized key get in, a key decides as
+  /// what and under which name its peer comes, and without keys of its own nobody may listen (Security).
+  /// @return kInvalidArgument for an address that makes no sense or has no keys, an error of the key files, kIo when
+  /// the
+  ///   system refuses it.
   static Result<std::unique_ptr<Endpoint>> bind(TransportContext& context, const std::string& address,
                                                 const EndpointOptions& options = {});
 
   /// Connects in the background, and again whenever the connection is lost. Messages sent before
   /// the connection is up are queued, and arrive when it is.
-  /// @return kInvalidArgument for an address that makes no sense.
-  static Result<std::unique_ptr<Endpoint>> connect(TransportContext& context, const std::string& address,
+  /// @param addresses of coordinators, with commas between; the first that answers is kept until it is lost.
+  /// @return kInvalidArgument for an address that makes no sense, or another machine's without keys (Security); an
+  /// error
+  ///   of the key files.
+  static Result<std::unique_ptr<Endpoint>> connect(TransportContext& context, const std::string& addresses,
                                                    const EndpointOptions& options = {});
   ~Endpoint();
 
   /// Where a bound endpoint really listens, or the address connected to.
   const std::string& address() const;
+
+  /// Why there is no connection, once all addresses were tried; it is tried on. kNotFound or kMismatch where waiting
+  /// does not help: no name resolves, or no key fits. Never of a bound endpoint.
+  std::optional<Error> trouble() const;
 
   /// Queues a message; never blocks. Tensor bytes are not copied: they must not change any more.
   /// @param to   a peer seen in receive(); ignored by a connected endpoint, which has one peer.

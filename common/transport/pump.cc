@@ -1,24 +1,48 @@
 #include "common/transport/pump.h"
 
+#include <algorithm>
+
 #include <spdlog/spdlog.h>
 
 namespace outrider {
 
 void Pump::log(const std::vector<Notice>& notices) {
-  for (const Notice& notice : notices)
-    spdlog::log(notice.warning ? spdlog::level::warn : spdlog::level::info, notice.text);
+  // Peers can provoke notices without end, by joining and leaving: a hundred at once, then ten a second.
+  constexpr Duration kEach = std::chrono::milliseconds(100);
+  constexpr int kAtOnce = 100;
+  for (const Notice& notice : notices) {
+    const TimePoint time = now();
+    if (log_again_ > time) {
+      ++held_back_;
+      continue;
+    }
+    log_again_ = std::max(log_again_, time - (kAtOnce - 1) * kEach) + kEach;
+    const std::string more = held_back_ > 0 ? fmt::format(" ({} more held back)", held_back_) : "";
+    held_back_ = 0;
+    spdlog::log(notice.warning ? spdlog::level::warn : spdlog::level::info, "{}{}", notice.text, more);
+  }
 }
 
-void Pump::reject(const PeerId& from, const Error& error) {
+void Pump::reject(const Received& received) {
+  const auto& [from, message, bytes, refused] = received;
+  const Error& error = message.error();
   const bool version = error.code == Errc::kVersionMismatch;
   if (version && from.empty()) {
-    version_mismatch_ = error;
+    version_mismatch_ = Error{error.code, fmt::format("{}: {}", endpoint_.address(), error.message)};
     return;
   }
-  warn_limited("event=bad_frame reason=\"" + error.message + "\"");
+  warn_limited(fmt::format("event={} reason=\"{}\"", refused ? "refused" : "bad_frame", error.message));
   // Best effort: a peer that cannot read it sees by our version what is wrong. Only the bound end
   // answers, or two versions would refuse each other's refusals for ever.
-  if (version) (void)endpoint_.send(from, {.body = Refuse{error.code, error.message}});
+  if (version || refused) (void)endpoint_.send(from, {.body = Refuse{error.code, error.message}});
+}
+
+void Pump::say_trouble() {
+  const std::optional<Error> trouble = endpoint_.trouble();
+  const std::string text = trouble ? trouble->message : "";
+  if (text == trouble_) return;
+  trouble_ = text;
+  if (trouble) warn_limited(fmt::format("event=no_coordinator reason=\"{}\"; trying on", text));
 }
 
 void Pump::warn_limited(const std::string& text) {

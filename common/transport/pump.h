@@ -21,18 +21,20 @@ class Pump {
   explicit Pump(Endpoint& endpoint) : endpoint_(endpoint) {}
 
   /// Hands what has arrived to on_message(from, message), at most a burst, so that ticks come
-  /// through. Malformed frames are logged and dropped; a peer of another protocol version is told
-  /// so.
-  template <typename OnMessage>
-  void receive(OnMessage on_message) {
+  /// through. Malformed frames are logged and dropped; a peer of another protocol version, or one whose key does not
+  /// allow what it says, is told so. The latter is as good as gone: on_gone(from).
+  template <typename OnMessage, typename OnGone = void (*)(const PeerId&)>
+  void receive(
+      OnMessage on_message, OnGone on_gone = [](const PeerId&) {}) {
     for (int n = 0; n < kBurstMax; ++n) {
       std::optional<Received> received = endpoint_.receive();
-      if (!received) return;
+      if (!received) return say_trouble();
       if (received->message) {
         on_message(received->from, std::move(*received->message));
-      } else {
-        reject(received->from, received->message.error());
+        continue;
       }
+      reject(*received);
+      if (received->refused) on_gone(received->from);
     }
   }
 
@@ -80,6 +82,7 @@ class Pump {
     log(output.notices);
   }
 
+  /// So many at most that no peer can fill a disk; the others are counted.
   void log(const std::vector<Notice>& notices);
 
   /// Set once the coordinator that this endpoint is connected to turned out to speak another protocol
@@ -96,13 +99,18 @@ class Pump {
     return std::holds_alternative<Tokens>(body) || std::holds_alternative<Done>(body) ||
            std::holds_alternative<Failed>(body) || (std::holds_alternative<Candidates>(body) && to_client);
   }
-  void reject(const PeerId& from, const Error& error);
+  void reject(const Received& received);
+  /// Logs why the coordinator cannot be reached, once for each reason.
+  void say_trouble();
   void warn_limited(const std::string& text);
 
   Endpoint& endpoint_;
   std::map<PeerId, std::deque<Message>> waiting_;
   RateLimit limit_;
+  TimePoint log_again_{};  ///< a notice that comes earlier is held back
+  std::int64_t held_back_ = 0;
   std::optional<Error> version_mismatch_;
+  std::string trouble_;  ///< that was said
 };
 
 }  // namespace outrider

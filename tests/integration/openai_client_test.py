@@ -15,6 +15,7 @@ import urllib.request
 import openai
 
 QUESTION = [{"role": "user", "content": "Write a short story about a fox."}]
+KEY = {"Authorization": "Bearer key"}
 WEATHER = [{"type": "function", "function": {
     "name": "weather", "description": "The weather of a city",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
@@ -29,12 +30,12 @@ class Server:
 
     def ready(self):
         try:
-            return urllib.request.urlopen(self.url + "/ready").status == 200
+            return urllib.request.urlopen(urllib.request.Request(self.url + "/ready", headers=KEY)).status == 200
         except urllib.error.HTTPError:
             return False
 
     def status(self):
-        request = urllib.request.Request(self.url + "/v1/outrider/status", headers={"Authorization": "Bearer key"})
+        request = urllib.request.Request(self.url + "/v1/outrider/status", headers=KEY)
         return json.load(urllib.request.urlopen(request))
 
     def client(self, key="key"):

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -356,15 +357,123 @@ TEST(TransportAddress, OfAWildcardPortIsTheRealOne) {
     EXPECT_TRUE(server->address().starts_with("tcp://127.0.0.1:"));
     EXPECT_FALSE(server->address().ends_with(":0") || server->address().ends_with("*")) << server->address();
   }
-  EXPECT_TRUE(Endpoint::bind(context, "tcp://*:*").value()->address().starts_with("tcp://0.0.0.0:"));
+  TransportContext insecure(Security{.insecure = true});
+  EXPECT_TRUE(Endpoint::bind(insecure, "tcp://*:*").value()->address().starts_with("tcp://0.0.0.0:"));
 }
 
 TEST(TransportAddress, OfAnotherHostCannotBeListenedAt) {
-  TransportContext context;
+  TransportContext context(Security{.insecure = true});
   const auto server = Endpoint::bind(context, "tcp://192.0.2.1:5555");  // RFC 5737: nobody's
   ASSERT_FALSE(server);
   EXPECT_EQ(server.error().code, Errc::kIo);
   EXPECT_EQ(server.error().message, "cannot listen at tcp://192.0.2.1:5555: Cannot assign requested address");
+}
+
+TEST(TransportAddress, OfIpv6WorksForBothEnds) {
+  TransportContext context;
+  const auto bound = Endpoint::bind(context, "tcp://[::1]:*");
+  if (!bound) GTEST_SKIP() << "no IPv6 on this machine: " << bound.error().message;
+  Endpoint& server = **bound;
+  EXPECT_TRUE(server.address().starts_with("tcp://[::1]:")) << server.address();
+  const auto client = Endpoint::connect(context, server.address()).value();
+  ASSERT_TRUE(client->send("", numbered(1)));
+  EXPECT_EQ(next(server).message.value().round, RoundId{1});
+}
+
+/// What keeps `client` from being connected.
+Error trouble_of(Endpoint& client) {
+  const TimePoint give_up = now() + kHang;
+  while (!client.trouble() && now() < give_up) client.wait(1ms);
+  return client.trouble().value_or(Error{Errc::kTimeout, "no trouble"});
+}
+
+TEST(TransportAddress, ThatNobodyListensAtIsNamedWithTheReason) {
+  TransportContext context(Security{.insecure = true});
+  const std::string nobody = "tcp://127.0.0.1:" + std::to_string(free_port());
+  const auto refused = Endpoint::connect(context, nobody).value();
+  EXPECT_EQ(trouble_of(*refused).code, Errc::kPeerGone);
+  EXPECT_EQ(trouble_of(*refused).message, nobody + ": connection refused");
+
+  const std::string nowhere = "tcp://no-such-host.invalid:7070";
+  const auto unresolved = Endpoint::connect(context, nowhere).value();
+  EXPECT_EQ(trouble_of(*unresolved).code, Errc::kNotFound);
+  EXPECT_TRUE(trouble_of(*unresolved).message.starts_with(nowhere + ": the name does not resolve"))
+      << trouble_of(*unresolved).message;
+
+  const auto both = Endpoint::connect(context, nobody + "," + nowhere).value();
+  EXPECT_EQ(trouble_of(*both).code, Errc::kPeerGone) << "one of them may yet listen";
+  for (const std::string& one : {nobody, nowhere})
+    EXPECT_NE(trouble_of(*both).message.find(one + ": "), std::string::npos) << trouble_of(*both).message;
+}
+
+TEST(TransportAddress, OfSeveralTheFirstThatAnswersIsKeptUntilItIsLost) {
+  TransportContext context;
+  const std::string nobody = "tcp://127.0.0.1:" + std::to_string(free_port());
+  auto first = Endpoint::bind(context, "tcp://127.0.0.1:*").value();
+  const auto second = Endpoint::bind(context, "tcp://127.0.0.1:*").value();
+  const std::string kept = first->address();
+  const auto client = Endpoint::connect(context, nobody + "," + kept + "," + second->address()).value();
+  ASSERT_TRUE(client->send("", numbered(1)));  // before it is known who answers
+  std::optional<Received> received;
+  const TimePoint give_up = now() + kHang;
+  while (!(received = first->receive()) && now() < give_up) client->wait(1ms);
+  ASSERT_TRUE(received);
+  EXPECT_EQ(received->message.value().round, RoundId{1});
+  EXPECT_EQ(client->address(), kept);
+  EXPECT_FALSE(second->receive());
+
+  first.reset();
+  while (!(received = second->receive()) && now() < give_up) {
+    (void)client->send("", numbered(2));
+    client->wait(1ms);
+  }
+  ASSERT_TRUE(received);
+  EXPECT_EQ(received->message.value().round, RoundId{2});
+  EXPECT_EQ(client->address(), second->address());
+}
+
+TEST(TransportAddress, LocalhostIsTriedAtAllItsAddresses) {
+  TransportContext context;
+  const auto server = Endpoint::bind(context, "tcp://127.0.0.1:*").value();
+  const std::string port = server->address().substr(server->address().rfind(':'));
+  const auto client = Endpoint::connect(context, "tcp://localhost" + port).value();
+  ASSERT_TRUE(client->send("", numbered(1)));
+  std::optional<Received> received;
+  const TimePoint give_up = now() + kHang;
+  while (!(received = server->receive()) && now() < give_up) client->wait(1ms);
+  ASSERT_TRUE(received);
+}
+
+// ZeroMQ would try to accept again and again, with a core of its own.
+TEST(TransportLimits, WithoutFileHandlesAListenerPausesAndThenGoesOn) {
+  TransportContext context;
+  const auto server = Endpoint::bind(context, "tcp://127.0.0.1:*").value();
+  const auto good = Endpoint::connect(context, server->address()).value();
+  ASSERT_TRUE(good->send("", numbered(1)));
+  const PeerId peer = next(*server).from;
+
+  const sockaddr_in address =
+      loopback(static_cast<std::uint16_t>(std::stoi(server->address().substr(server->address().rfind(':') + 1))));
+  std::vector<int> handles;
+  for (int i = 0; i < 20; ++i) handles.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  rlimit before{}, none{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  none = {16, before.rlim_max};  // all taken; poll() wants more than it looks at
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  bool listens = true;
+  for (std::size_t i = 0; listens && i < handles.size(); ++i) {
+    listens = ::connect(handles[i], reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+    for (int n = 0; n < 10; ++n) server->wait(1ms);
+  }
+  EXPECT_FALSE(listens) << "a connection that nobody can accept waits at the door";
+  EXPECT_TRUE(server->send(peer, numbered(2))) << "who is there is served";
+  EXPECT_EQ(next(*good).message.value().round, RoundId{2});
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  for (const int fd : handles) close(fd);
+
+  const auto late = Endpoint::connect(context, server->address()).value();
+  ASSERT_TRUE(late->send("", numbered(3)));
+  EXPECT_EQ(next(*server).message.value().round, RoundId{3});
 }
 
 /// A server, a peer that behaves, and a ZeroMQ socket that need not.

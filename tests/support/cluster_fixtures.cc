@@ -163,7 +163,12 @@ std::vector<TokenId> plain_story(std::int64_t count) {
   return object.value("token_ids", std::vector<TokenId>());
 }
 
-Coordinator::Coordinator(const std::string& listen) : program({"coordinator", "--listen", listen}) {
+Coordinator::Coordinator(const std::string& listen, const std::vector<std::string>& options)
+    : program([&] {
+        std::vector<std::string> arguments{"coordinator", "--listen", listen};
+        arguments.insert(arguments.end(), options.begin(), options.end());
+        return arguments;
+      }()) {
   eventually([&] { return program.out().find('\n') != std::string::npos || !program.running(); });
   const std::string out = program.out();
   address = out.substr(0, out.find('\n'));

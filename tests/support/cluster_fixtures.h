@@ -85,7 +85,7 @@ std::vector<TokenId> plain_story(std::int64_t count);
 /// Starts `outrider coordinator` and waits until it listens.
 class Coordinator {
  public:
-  explicit Coordinator(const std::string& listen = "tcp://127.0.0.1:*");
+  explicit Coordinator(const std::string& listen = "tcp://127.0.0.1:*", const std::vector<std::string>& options = {});
   Program program;
   std::string address;  ///< "" when it ended instead
 };

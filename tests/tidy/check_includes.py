@@ -24,6 +24,7 @@ CONFINED = [
     ("ZeroMQ or FlatBuffers", re.compile(r"^(zmq[._]|flatbuffers/)|_generated\.h$"),
      lambda file: file.startswith(("common/transport/", "schemas/"))),
     ("Boost", re.compile(r"^boost/"), lambda file: file == "http-server/http_server.cc"),
+    ("OpenSSL", re.compile(r"^openssl/"), lambda file: file in ("http-server/api_keys.cc", "http-server/tls.cc")),
     ("prometheus-cpp", re.compile(r"^prometheus/"), lambda file: file == "http-server/server_metrics.cc"),
     ("oneDNN", re.compile(r"^(oneapi/dnnl/|dnnl[._])"),
      lambda file: file.startswith("common/kernels/") and "onednn" in pathlib.Path(file).name),

@@ -854,16 +854,18 @@ TEST_F(Admission, AVerifierWhoseBooksDifferIsAskedAgain) {
   EXPECT_EQ(started(), std::vector<TokenId>{10});
 }
 
-TEST_F(Admission, TheQueueIsBounded) {
+TEST_F(Admission, TheQueueIsBoundedAndSharedByClient) {
   join(1);
   for (std::uint64_t number = 10; number < 17; ++number) ask("a", number);
+  ask("b", 20);
   Message message;
   const auto out = core_.take_outgoing();
   const Failed* failed = find<Failed>(out, "a", &message);
   ASSERT_NE(failed, nullptr);
-  EXPECT_EQ(message.session, SessionId{16});
+  EXPECT_EQ(message.session, SessionId{14});
   EXPECT_EQ(failed->code, Errc::kUnavailable);
-  EXPECT_EQ(failed->message, "5 requests are waiting, this coordinator lets 5 wait");
+  EXPECT_EQ(failed->message, "3 requests are waiting, 3 of them this client's; of 5 places the rest is for others");
+  EXPECT_EQ(find<Failed>(out, "b"), nullptr) << "who finds room";
 }
 
 // Without a verifier nobody knows how long a prompt may be.
@@ -880,8 +882,7 @@ TEST(Waiting, TheirPromptsAreBoundedToo) {
     return failed == nullptr ? "" : failed->message;
   };
   EXPECT_EQ(ask(1), "");
-  EXPECT_EQ(ask(2), "");
-  EXPECT_EQ(ask(3), "prompts of 1200 tokens are waiting, this coordinator lets 1000 wait");
+  EXPECT_EQ(ask(2), "prompts of 600 tokens are waiting, this one has 600; of 1000 the rest is for others");
   core.on_message("c", {.session = SessionId{1}, .body = Cancel{}}, TimePoint{seconds(100)});
   core.take_outgoing();
   EXPECT_EQ(ask(4), "");
@@ -1007,6 +1008,47 @@ TEST_F(Stepwise, AskingForDraftsAgainAndAgainKeepsTheVerifierAwakeToo) {
     repeated += find<Prefill>(sent(), "v") != nullptr;
   }
   EXPECT_GE(repeated, 3);  // in 120 s, after which a verifier forgets
+}
+
+TEST_F(Stepwise, WhoTakesNoStepLosesHisPlaceOnceSomebodyWaitsForIt) {
+  Hello full = hello(Role::kVerifier);
+  full.capacity.sessions_max = 1;
+  core_.on_peer_gone("v", now_);
+  core_.on_message("v", {.body = full}, now_);
+  sent();
+  const auto ask = [&](const PeerId& client, bool stepwise) {
+    core_.on_message(
+        client,
+        {.session = SessionId{9},
+         .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 5, .stop_ids = {}, .wait_ms = 1000, .stepwise = stepwise}},
+        now_);
+  };
+  ask("c", true);
+  const auto answer = [&](std::uint32_t round, TokenId token, Position committed) {
+    core_.on_message("v",
+                     {.session = SessionId{51},
+                      .round = RoundId{round},
+                      .body = Verdict{.accepted = 0,
+                                      .next_token = token,
+                                      .committed = committed,
+                                      .hidden = zeros({2}),
+                                      .kv = rows(0, committed)}},
+                     now_);
+  };
+  answer(0, 40, 3);
+  rest(60);
+  EXPECT_EQ(find<Failed>(sent(), "c"), nullptr) << "while nobody wants it";
+  step({});
+  answer(1, 41, 4);
+  sent();
+  ask("modest", false);
+  rest(9);
+  EXPECT_EQ(find<Prefill>(sent(), "v"), nullptr);
+  rest(3);
+  const auto out = sent();
+  ASSERT_NE(find<Failed>(out, "c"), nullptr);
+  EXPECT_EQ(find<Failed>(out, "c")->code, Errc::kUnavailable);
+  EXPECT_NE(find<Prefill>(out, "v"), nullptr) << "of the one who waited";
 }
 
 TEST_F(Stepwise, SetsNoRoomAsideForATextOfUnknownLength) { EXPECT_EQ(find<Prefill>(sent(), "v")->positions_max, 0); }

@@ -121,6 +121,25 @@ TEST_F(LineTest, ChoicesOfOneRequestAreTakenWhole) {
   for (int choice = 0; choice < 64; ++choice) EXPECT_TRUE(enter("", "a peer for itself"));
 }
 
+TEST_F(LineTest, FourteenHundredRequestsOfOneLeaveRoomForOthers) {
+  limit({.open_max = 2});
+  int taken = 0;
+  for (int i = 0; i < 1400; ++i) taken += enter("", "greedy").has_value();
+  EXPECT_EQ(taken, 512);
+  for (int i = 0; i < 200; ++i) EXPECT_TRUE(enter("", fmt::format("stranger {}", i))) << i;
+  let_in();  // of greedy, who came first
+  EXPECT_EQ(value(line_.next().value()), 1400u) << "the first stranger is next all the same";
+}
+
+TEST_F(LineTest, PromptsThatWaitAreSharedToo) {
+  limit({.open_max = 1, .waiting_tokens_max = 100});
+  int taken = 0;
+  for (int i = 0; i < 10; ++i) taken += enter("greedy", fmt::format("{}", i)).has_value();
+  EXPECT_EQ(taken, 5);
+  EXPECT_EQ(line_.waiting(), 5u) << "who is refused takes nothing";
+  EXPECT_TRUE(enter("stranger", "another"));
+}
+
 TEST_F(LineTest, WhoGoesAwayLeavesIt) {
   limit({.open_max = 1});
   ask("a");

@@ -1,0 +1,35 @@
+#include "common/transport/admission.h"
+
+#include <fmt/format.h>
+
+namespace outrider {
+namespace {
+
+Error not_for(const Identity& identity, const std::string& what) {
+  std::string roles;
+  for (const KeyRole role : {KeyRole::kVerifier, KeyRole::kDrafter, KeyRole::kClient}) {
+    if (identity.may_be(role)) roles += (roles.empty() ? "" : " and ") + std::string(to_string(role));
+  }
+  return {Errc::kMismatch, fmt::format("the key of {} is for a {}; it may not {}", identity.name, roles, what)};
+}
+
+}  // namespace
+
+Result<void> admit(const Identity& identity, Message& message) {
+  if (auto* hello = std::get_if<Hello>(&message.body)) {
+    if (!identity.may_be(hello->role == Role::kVerifier ? KeyRole::kVerifier : KeyRole::kDrafter))
+      return not_for(identity, fmt::format("join as a {}", to_string(hello->role)));
+    hello->name = fmt::format("{}/{}", identity.name, hello->name);
+    return {};
+  }
+  const Body& body = message.body;
+  if (std::holds_alternative<StatusRequest>(body)) return {};
+  const bool asks = std::holds_alternative<Generate>(body) || std::holds_alternative<Step>(body) ||
+                    std::holds_alternative<Cancel>(body);
+  const bool may = asks ? identity.may_be(KeyRole::kClient)
+                        : identity.may_be(KeyRole::kVerifier) || identity.may_be(KeyRole::kDrafter);
+  if (may) return {};
+  return not_for(identity, asks ? "ask for texts" : fmt::format("send '{}'", name_of(message)));
+}
+
+}  // namespace outrider

@@ -1,0 +1,270 @@
+#include "common/transport/keys.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <sstream>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "common/base/check.h"
+#include "common/base/files.h"
+
+namespace outrider {
+namespace {
+
+constexpr std::size_t kZ85Bytes = 41;  // with its end
+constexpr const char* kPrivateWord = "outrider-private-key";
+constexpr std::size_t kNameMax = 64;
+constexpr std::array kRoles{KeyRole::kVerifier, KeyRole::kDrafter, KeyRole::kClient};
+
+Key from_z85(const char* text) {
+  Key key{};
+  CHECK(zmq_z85_decode(key.data(), text) != nullptr);
+  return key;
+}
+
+Key open_half(const Key& secret) {
+  char z85_secret[kZ85Bytes], z85_open[kZ85Bytes];
+  CHECK(zmq_z85_encode(z85_secret, secret.data(), secret.size()) != nullptr);
+  CHECK(zmq_curve_public(z85_open, z85_secret) == 0, "zmq_curve_public: {}", zmq_strerror(errno));
+  return from_z85(z85_open);
+}
+
+std::string reason(int number) { return std::generic_category().message(number); }
+
+/// Writes a file that is not there yet. @param mode  who may read it
+Result<void> write_new(const std::filesystem::path& path, const std::string& text, mode_t mode) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+  if (fd < 0 && errno == EEXIST)
+    return Error{Errc::kInvalidArgument, fmt::format("{} is there already; it is not overwritten", path.string())};
+  const bool written = fd >= 0 && ::write(fd, text.data(), text.size()) == std::ssize(text);
+  const int number = errno;
+  if (fd >= 0) ::close(fd);
+  if (!written) return Error{Errc::kIo, fmt::format("{}: cannot be written: {}", path.string(), reason(number))};
+  return {};
+}
+
+Result<void> make_folder_of(const std::filesystem::path& path) {
+  const std::filesystem::path folder = path.parent_path();
+  std::error_code failed;
+  if (folder.empty() || std::filesystem::exists(folder, failed)) return {};
+  std::filesystem::create_directories(folder, failed);
+  if (!failed) std::filesystem::permissions(folder, std::filesystem::perms::owner_all, failed);
+  if (failed) return Error{Errc::kIo, fmt::format("{}: cannot be made: {}", folder.string(), failed.message())};
+  return {};
+}
+
+/// Replaces a file: who reads it sees the old one or the new one.
+Result<void> replace(const std::filesystem::path& path, const std::string& text) {
+  RETURN_IF_ERROR(make_folder_of(path));
+  const std::filesystem::path fresh = path.string() + ".new";
+  RETURN_IF_ERROR(write_text(fresh, text));
+  std::error_code failed;
+  std::filesystem::rename(fresh, path, failed);
+  if (failed) return Error{Errc::kIo, fmt::format("{}: cannot be written: {}", path.string(), failed.message())};
+  return {};
+}
+
+/// As PostgreSQL has it: nobody else reads a file of ours; one of root's its group may read, since Kubernetes mounts a
+/// Secret so.
+Result<void> check_private(const std::filesystem::path& path, const struct stat& facts) {
+  const bool of_root = facts.st_uid == 0 && geteuid() != 0;
+  if (facts.st_uid != geteuid() && !of_root) {
+    return Error{Errc::kInvalidArgument, fmt::format("{}: this private key belongs to user {}, wanted {} or root",
+                                                     path.string(), facts.st_uid, geteuid())};
+  }
+  if ((facts.st_mode & (of_root ? 037 : 077)) == 0) return {};
+  return Error{Errc::kInvalidArgument, fmt::format("{0}: others may read this private key (mode {1:04o}); run: chmod "
+                                                   "{2} {0}",
+                                                   path.string(), facts.st_mode & 07777, of_root ? "640" : "600")};
+}
+
+/// Words of a line, up to a comment.
+std::vector<std::string> words_of(const std::string& line) {
+  std::istringstream stream(line.substr(0, line.find('#')));
+  std::vector<std::string> words;
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+Result<void> check_name(std::string_view name) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view(".-_@").find(c) != std::string_view::npos;
+  };
+  if (!name.empty() && name.size() <= kNameMax && std::ranges::all_of(name, allowed)) return {};
+  return Error{Errc::kInvalidArgument, fmt::format("'{:.80}' is no name: wanted 1 to {} of letters, digits and .-_@",
+                                                   parse_key(name) ? "a key" : name, kNameMax)};
+}
+
+/// One line: nothing for an empty one.
+Result<std::optional<AuthorizedKey>> parse_authorized_key(const std::string& line) {
+  const std::vector<std::string> words = words_of(line);
+  if (words.empty()) return std::optional<AuthorizedKey>();
+  if (words.size() != 3)
+    return Error{Errc::kMalformed, fmt::format("has {} words, wanted ROLE KEY NAME", words.size())};
+  ASSIGN_OR_RETURN(const KeyRole role, parse_key_role(words[0]));
+  const std::optional<Key> key = parse_key(words[1]);
+  if (!key) return Error{Errc::kMalformed, fmt::format("'{:.80}' is no key, wanted 64 hexadecimal digits", words[1])};
+  RETURN_IF_ERROR(check_name(words[2]));
+  return std::optional(AuthorizedKey{role, *key, words[2]});
+}
+
+}  // namespace
+
+std::string to_text(const Key& key) { return fmt::format("{:02x}", fmt::join(key, "")); }
+
+std::optional<Key> parse_key(std::string_view text) {
+  Key key{};
+  if (text.size() != 2 * key.size()) return std::nullopt;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    const int digit = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                             : -1;
+    if (digit < 0) return std::nullopt;
+    key[i / 2] = static_cast<std::uint8_t>(key[i / 2] << 4 | digit);
+  }
+  return key;
+}
+
+KeyPair new_key_pair() {
+  char open[kZ85Bytes], secret[kZ85Bytes];
+  CHECK(zmq_curve_keypair(open, secret) == 0, "zmq_curve_keypair: {}", zmq_strerror(errno));
+  return {from_z85(secret), from_z85(open)};
+}
+
+std::filesystem::path key_folder() {
+  const char* config = std::getenv("XDG_CONFIG_HOME");
+  if (config != nullptr && *config == '/') return std::filesystem::path(config) / "outrider";
+  const char* home = std::getenv("HOME");
+  return home != nullptr && *home != '\0' ? std::filesystem::path(home) / ".config" / "outrider"
+                                          : std::filesystem::path();
+}
+
+Result<KeyPair> create_private_key(const std::filesystem::path& path) {
+  const std::filesystem::path open = path.string() + ".pub";
+  std::error_code ignored;
+  if (std::filesystem::exists(open, ignored))
+    return Error{Errc::kInvalidArgument, fmt::format("{} is there already; it is not overwritten", open.string())};
+  RETURN_IF_ERROR(make_folder_of(path));
+  const KeyPair pair = new_key_pair();
+  RETURN_IF_ERROR(write_new(path, fmt::format("{} {}\n", kPrivateWord, to_text(pair.secret)), 0600));
+  RETURN_IF_ERROR(write_new(open, to_text(pair.open) + "\n", 0644));
+  return pair;
+}
+
+Result<KeyPair> read_private_key(const std::filesystem::path& path) {
+  ASSIGN_OR_RETURN(const std::string text, read_text(path));
+  struct stat facts {};
+  if (::stat(path.c_str(), &facts) != 0)
+    return Error{Errc::kIo, fmt::format("{}: cannot stat: {}", path.string(), reason(errno))};
+  RETURN_IF_ERROR(check_private(path, facts));
+  const std::vector<std::string> words = words_of(text);
+  const std::optional<Key> secret = words.size() == 2 && words[0] == kPrivateWord ? parse_key(words[1]) : std::nullopt;
+  if (!secret) {
+    return Error{Errc::kMalformed,
+                 fmt::format("{}: is no private key, wanted '{} KEY' as 'outrider keys new' writes it", path.string(),
+                             kPrivateWord)};
+  }
+  return KeyPair{*secret, open_half(*secret)};
+}
+
+Result<std::vector<Key>> read_public_keys(const std::string& text) {
+  if (const std::optional<Key> key = parse_key(text)) return std::vector{*key};
+  ASSIGN_OR_RETURN(const std::string content, read_text(text));
+  std::vector<Key> keys;
+  std::istringstream stream(content);
+  int number = 0;
+  for (std::string line; std::getline(stream, line);) {
+    ++number;
+    const std::vector<std::string> words = words_of(line);
+    if (words.empty()) continue;
+    const std::optional<Key> key = parse_key(words[0]);
+    if (!key) {
+      const bool secret = words[0] == kPrivateWord;
+      return Error{Errc::kMalformed,
+                   fmt::format("{}: line {} {}, wanted a public key of 64 hexadecimal digits", text, number,
+                               secret ? "is a private key, which is nobody else's matter" : "is no key")};
+    }
+    keys.push_back(*key);
+  }
+  if (keys.empty()) return Error{Errc::kMalformed, fmt::format("{}: has no key", text)};
+  return keys;
+}
+
+const char* to_string(KeyRole role) {
+  switch (role) {
+    case KeyRole::kVerifier: return "verifier";
+    case KeyRole::kDrafter: return "drafter";
+    case KeyRole::kClient: break;
+  }
+  return "client";
+}
+
+Result<KeyRole> parse_key_role(std::string_view text) {
+  for (const KeyRole role : kRoles) {
+    if (text == to_string(role)) return role;
+  }
+  return Error{Errc::kInvalidArgument,
+               fmt::format("'{:.80}' is no role, wanted verifier, drafter or client", std::string(text))};
+}
+
+AuthorizedKeys parse_authorized_keys(std::string_view text) {
+  AuthorizedKeys result;
+  std::istringstream stream{std::string(text)};
+  int number = 0;
+  for (std::string line; std::getline(stream, line);) {
+    ++number;
+    const auto parsed = parse_authorized_key(line);
+    if (!parsed) {
+      result.problems.push_back(fmt::format("line {}: {}", number, parsed.error().message));
+    } else if (*parsed) {
+      result.keys.push_back(**parsed);
+    }
+  }
+  return result;
+}
+
+Result<void> authorize_key(const std::filesystem::path& file, const AuthorizedKey& key) {
+  RETURN_IF_ERROR(check_name(key.name));
+  std::string text;
+  if (std::error_code ignored; std::filesystem::exists(file, ignored)) {
+    ASSIGN_OR_RETURN(text, read_text(file));
+  }
+  for (const AuthorizedKey& known : parse_authorized_keys(text).keys) {
+    if (known.key == key.key && known.role == key.role)
+      return Error{Errc::kInvalidArgument, fmt::format("{}: this key is authorized already, as {} {}", file.string(),
+                                                       to_string(known.role), known.name)};
+  }
+  if (!text.empty() && text.back() != '\n') text += '\n';
+  return replace(file, fmt::format("{}{} {} {}\n", text, to_string(key.role), to_text(key.key), key.name));
+}
+
+Result<int> revoke_keys(const std::filesystem::path& file, std::string_view name) {
+  ASSIGN_OR_RETURN(const std::string text, read_text(file));
+  std::string kept;
+  int revoked = 0;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    const std::vector<std::string> words = words_of(line);
+    if (words.size() == 3 && words[2] == name) {
+      ++revoked;
+    } else {
+      kept += line + '\n';
+    }
+  }
+  if (revoked > 0) RETURN_IF_ERROR(replace(file, kept));
+  return revoked;
+}
+
+}  // namespace outrider

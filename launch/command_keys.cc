@@ -1,0 +1,95 @@
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "common/base/files.h"
+#include "common/transport/keys.h"
+#include "launch/command_support.h"
+#include "launch/commands.h"
+
+namespace outrider {
+namespace {
+
+struct KeysFlags {
+  std::filesystem::path key, authorized;
+  std::string role, name, text;
+};
+
+/// The file that was asked for, or the one at its default place.
+std::filesystem::path place_of(const std::filesystem::path& given, const char* option, const char* name) {
+  if (!given.empty()) return given;
+  if (key_folder().empty()) throw std::runtime_error(fmt::format("there is no home folder: give {} FILE", option));
+  return key_folder() / name;
+}
+std::filesystem::path key_file(const KeysFlags& flags) { return place_of(flags.key, "--key", kPrivateKeyFile); }
+std::filesystem::path list_file(const KeysFlags& flags) {
+  return place_of(flags.authorized, "--authorized", kAuthorizedFile);
+}
+
+void make_key(const KeysFlags& flags) {
+  const KeyPair pair = or_throw(create_private_key(key_file(flags)));
+  std::printf("%s\n", to_text(pair.open).c_str());
+}
+
+void print_public_key(const KeysFlags& flags) {
+  std::printf("%s\n", to_text(or_throw(read_private_key(key_file(flags))).open).c_str());
+}
+
+void authorize(KeysFlags flags) {
+  const KeyRole role = or_throw(parse_key_role(flags.role));
+  if (flags.text.empty()) std::cin >> flags.text;
+  const std::vector<Key> keys = or_throw(read_public_keys(flags.text));
+  if (keys.size() > 1) throw std::runtime_error(fmt::format("{}: has {} keys, wanted one", flags.text, keys.size()));
+  or_throw(authorize_key(list_file(flags), {role, keys[0], flags.name}));
+  std::printf("%s is authorized as %s in %s\n", flags.name.c_str(), to_string(role), list_file(flags).c_str());
+}
+
+void revoke(const KeysFlags& flags) {
+  const std::filesystem::path file = list_file(flags);
+  const int revoked = or_throw(revoke_keys(file, flags.name));
+  if (revoked == 0) throw std::runtime_error(fmt::format("{}: has no key of {}", file.string(), flags.name));
+  std::printf("%d key%s of %s revoked in %s\n", revoked, revoked == 1 ? "" : "s", flags.name.c_str(), file.c_str());
+}
+
+void list_keys(const KeysFlags& flags) {
+  const std::filesystem::path file = list_file(flags);
+  const AuthorizedKeys lines = parse_authorized_keys(or_throw(read_text(file)));
+  for (const AuthorizedKey& key : lines.keys)
+    std::printf("%-8s %s %s\n", to_string(key.role), to_text(key.key).c_str(), key.name.c_str());
+  for (const std::string& problem : lines.problems)
+    std::fprintf(stderr, "outrider: %s: %s; it authorizes nobody\n", file.c_str(), problem.c_str());
+  if (!lines.problems.empty()) throw CLI::RuntimeError(1);
+}
+
+}  // namespace
+
+void add_keys_command(CLI::App& app) {
+  CLI::App* keys = app.add_subcommand("keys", "Who may connect to a coordinator, and as what (docs/security.md)");
+  keys->require_subcommand(1);
+  auto flags = std::make_shared<KeysFlags>();
+  const auto add = [&](const char* name, const char* help, auto action, bool of_own_key) {
+    CLI::App* command = keys->add_subcommand(name, help);
+    if (of_own_key) {
+      command->add_option("--key", flags->key, "The private key's file (default: ~/.config/outrider/id_outrider)");
+    } else {
+      command->add_option("--authorized", flags->authorized,
+                          "The list of a coordinator (default: ~/.config/outrider/authorized_keys)");
+    }
+    command->callback([flags, action] { action(*flags); });
+    return command;
+  };
+  add("new", "Make a key for this machine; prints its public half", make_key, true);
+  add("public", "Print the public half of this machine's key", print_public_key, true);
+  CLI::App* command = add("authorize", "Let a key in", authorize, false);
+  command->add_option("role", flags->role, "What it may be: verifier, drafter or client")->required();
+  command->add_option("name", flags->name, "What its owner is called in logs and reports")->required();
+  command->add_option("key", flags->text, "The public key, or a file of it (default: read from standard input)");
+  command = add("revoke", "Let the keys of a name in no more", revoke, false);
+  command->add_option("name", flags->name, "As it was authorized")->required();
+  add("list", "Print who is authorized", list_keys, false);
+}
+
+}  // namespace outrider

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""usage: kubernetes_test.py RENDERED.yaml OUTRIDER
+
+What a schema does not see of rendered manifests: arguments that the program does not have, pods whose CPUs are not theirs
+alone, names that nothing has.
+"""
+import re
+import subprocess
+import sys
+
+import yaml
+
+rendered, outrider = sys.argv[1:]
+with open(rendered, encoding="utf-8") as file:
+    objects = [item for item in yaml.safe_load_all(file) if item]
+problems = []
+
+
+def expect(holds, problem):
+    if not holds:
+        problems.append(problem)
+
+
+def named(kind):
+    return {item["metadata"]["name"] for item in objects if item["kind"] == kind}
+
+
+def options_of(command):
+    text = subprocess.run([outrider, command, "--help"], check=True, capture_output=True, text=True).stdout
+    return set(re.findall(r"--[a-z][a-z-]*", text))
+
+
+def check_pod(owner, template, claims):
+    pod = template["spec"]
+    labels = template["metadata"]["labels"]
+    volumes = {volume["name"]: volume for volume in pod.get("volumes", [])}
+    for volume in volumes.values():
+        if "secret" in volume:
+            expect(volume["secret"]["defaultMode"] == 0o400, f"{owner}: {volume['name']} can be read by others")
+        if "persistentVolumeClaim" in volume:
+            expect(volume["persistentVolumeClaim"]["claimName"] in named("PersistentVolumeClaim"),
+                   f"{owner}: no claim {volume['persistentVolumeClaim']['claimName']}")
+    for container in pod["containers"]:
+        where = f"{owner}, container {container['name']}"
+        command, *arguments = container["args"]
+        known = options_of(command)
+        for argument in arguments:
+            option = argument.partition("=")[0]
+            expect(option in known, f"{where}: `outrider {command}` has no {option}")
+        variables = {variable["name"]: variable for variable in container.get("env", [])}
+        for name in re.findall(r"\$\((\w+)\)", " ".join(arguments)):
+            expect(name in variables, f"{where}: $({name}) is not set")
+        for variable in variables.values():
+            source = variable["valueFrom"]
+            if "configMapKeyRef" in source:
+                reference = source["configMapKeyRef"]
+                data = [item["data"] for item in objects
+                        if item["kind"] == "ConfigMap" and item["metadata"]["name"] == reference["name"]]
+                expect(data and reference["key"] in data[0], f"{where}: no {reference['key']} in {reference['name']}")
+        resources = container["resources"]
+        expect(resources["requests"] == resources["limits"], f"{where}: requests differ from limits")
+        expect(re.fullmatch(r"[1-9]\d*", str(resources["limits"]["cpu"])), f"{where}: CPUs are not whole")
+        mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
+        expect(mounted <= set(volumes) | claims, f"{where}: mounts {mounted - set(volumes) - claims}, which are not there")
+        paths = [path for argument in arguments for path in re.findall(r"=(/\w+)/", argument)]
+        for path in paths:
+            expect(path in {mount["mountPath"] for mount in container["volumeMounts"]}, f"{where}: nothing is at {path}")
+        dials = [argument for argument in arguments if re.match(r"--(join|connect)=", argument)]
+        for argument in dials:
+            host, port = re.search(r"tcp://([\w-]+):(\d+)$", argument).groups()
+            expect(labels.get("outrider/dials") == "coordinator", f"{where}: the network policy does not let it dial")
+            services = [item for item in objects if item["kind"] == "Service" and item["metadata"]["name"] == host]
+            expect(services and int(port) in {entry["port"] for entry in services[0]["spec"]["ports"]},
+                   f"{where}: no service {host}:{port}")
+        expect(bool(dials) == (command != "coordinator"), f"{where}: {arguments} dials nobody, or should not")
+
+
+pods = 0
+for item in objects:
+    if item["kind"] in ("Deployment", "StatefulSet"):
+        pods += 1
+        claims = {claim["metadata"]["name"] for claim in item["spec"].get("volumeClaimTemplates", [])}
+        check_pod(f"{item['kind']} {item['metadata']['name']}", item["spec"]["template"], claims)
+expect(pods == 4, f"{pods} workloads, wanted 4")
+for problem in problems:
+    print(f"{rendered}: {problem}", file=sys.stderr)
+sys.exit(1 if problems else 0)

@@ -1,0 +1,47 @@
+#include "http-server/web_guard.h"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace outrider {
+namespace {
+
+TEST(WebGuard, OnlyNamesThatNobodyElseCanPointHereAreTaken) {
+  const WebGuard guard({"localhost", "Server.lan"}, {});
+  for (const char* host : {"localhost", "LOCALHOST:8000", "127.0.0.1:8000", "192.168.1.7", "[::1]:8000", "[fe80::1]",
+                           "server.lan:80", "page.localhost:8000"})
+    EXPECT_FALSE(guard.check_host(host)) << host;
+  for (const char* host : {"evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example",
+                           "localhost@evil.example", "1.2.3", "", ":8000", "[evil.example]", "evil.example:[::1]", "[",
+                           "server.lan.", "2130706433"}) {
+    const auto refused = guard.check_host(host);
+    ASSERT_TRUE(refused) << host;
+    EXPECT_EQ(refused->status, 403);
+  }
+  EXPECT_FALSE(WebGuard({"*"}, {}).check_host("evil.example"));
+}
+
+TEST(WebGuard, OnlyItsOwnPagesAndThoseThatItWasToldOfMayAsk) {
+  const WebGuard guard({"localhost"}, {"https://chat.example"});
+  for (const char* origin : {"http://localhost:8000", "https://localhost:8000", "https://chat.example"})
+    EXPECT_FALSE(guard.check_origin(origin, "LocalHost:8000")) << origin;
+  for (const char* origin : {"http://evil.example", "null", "", "http://localhost", "http://localhost:80",
+                             "http://chat.example", "https://chat.example.evil.example", "localhost:8000"}) {
+    const auto refused = guard.check_origin(origin, "localhost:8000");
+    ASSERT_TRUE(refused) << origin;
+    EXPECT_EQ(refused->status, 403);
+  }
+  EXPECT_TRUE(guard.shares_with("https://chat.example"));
+  EXPECT_FALSE(guard.shares_with("http://localhost:8000")) << "needs no leave";
+  EXPECT_FALSE(WebGuard({}, {"*"}).check_origin("http://evil.example", "localhost"));
+}
+
+TEST(WebGuard, AServerKnowsItsOwnNames) {
+  const auto names = own_names("server.lan");
+  EXPECT_EQ(names[0], "localhost");
+  EXPECT_EQ(names[1], "server.lan");
+}
+
+}  // namespace
+}  // namespace outrider
