@@ -14,6 +14,7 @@ void add_run_command(CLI::App& app);         ///< run
 void add_serve_command(CLI::App& app);       ///< serve
 void add_batch_command(CLI::App& app);       ///< batch
 void add_chat_command(CLI::App& app);        ///< chat
+void add_launch_command(CLI::App& app);      ///< launch
 void add_completion_command(CLI::App& app);  ///< completion
 void add_pack_command(CLI::App& app);        ///< pack
 void add_keys_command(CLI::App& app);        ///< keys

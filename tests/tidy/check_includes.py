@@ -14,7 +14,7 @@ import re
 import sys
 
 ROOM_PATTERNS = ["schemas", "common/*", "drafter-node", "verifier-node", "coordinator-node",
-                 "http-server", "batch", "launch", "lab", "embed"]
+                 "http-server", "batch", "cluster-launch", "launch", "lab", "embed"]
 INCLUDER_PATTERNS = ROOM_PATTERNS + ["tests"]  # Who may use a header.
 
 NEVER_INCLUDE = {("drafter-node", "verifier-node"), ("verifier-node", "drafter-node")}

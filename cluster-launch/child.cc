@@ -1,0 +1,157 @@
+#include "cluster-launch/child.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "common/base/time.h"
+
+namespace outrider {
+namespace {
+
+Error system_error(const char* what) { return {Errc::kIo, fmt::format("{}: {}", what, std::strerror(errno))}; }
+
+/// Starts a command; its descriptors are duplicates of these. A word without / is looked up in PATH.
+Result<pid_t> spawn(const std::vector<std::string>& command, int in, int out) {
+  std::vector<char*> argv;
+  for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) return system_error("fork");
+  if (pid > 0) return pid;
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != parent) _exit(1);
+  setpgid(0, 0);  // a terminal's Ctrl-C is for this program, which asks its children to end in an order
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  std::signal(SIGPIPE, SIG_DFL);
+  dup2(in, STDIN_FILENO);
+  dup2(out, STDOUT_FILENO);
+  dup2(out, STDERR_FILENO);
+  execvp(argv[0], argv.data());
+  dprintf(STDERR_FILENO, "%s: %s\n", argv[0], std::strerror(errno));
+  _exit(127);
+}
+
+}  // namespace
+
+ProcessId identify(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::size_t name_end = text.rfind(')');  // a name may hold spaces and brackets
+  if (name_end == text.npos) return {pid, 0};
+  std::istringstream fields(text.substr(name_end + 1));
+  const std::vector<std::string> words{std::istream_iterator<std::string>(fields), {}};
+  constexpr std::size_t kState = 0, kStart = 19;  // the third and the twenty-second of all
+  if (words.size() <= kStart || words[kState] == "Z") return {pid, 0};
+  ProcessId id{pid, 0};
+  std::from_chars(words[kStart].data(), words[kStart].data() + words[kStart].size(), id.start);
+  return id;
+}
+
+bool ProcessId::alive() const { return start != 0 && identify(pid).start == start; }
+
+bool ProcessId::signal(int number) const { return alive() && kill(pid, number) == 0; }
+
+Result<Child> Child::start(const std::vector<std::string>& command, const std::filesystem::path& log, bool hold_stdin) {
+  const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (out < 0) return system_error(log.c_str());
+  int in[2] = {-1, -1};
+  if (hold_stdin ? pipe2(in, O_CLOEXEC) != 0 : (in[0] = open("/dev/null", O_RDONLY | O_CLOEXEC)) < 0) {
+    close(out);
+    return system_error("standard input");
+  }
+  const Result<pid_t> pid = spawn(command, in[0], out);
+  close(out);
+  close(in[0]);
+  if (pid) return Child(identify(*pid), in[1]);
+  if (in[1] >= 0) close(in[1]);
+  return pid.error();
+}
+
+Child::Child(Child&& other) noexcept
+    : id_(std::exchange(other.id_, {})), stdin_(std::exchange(other.stdin_, -1)), status_(other.status_) {}
+
+Child& Child::operator=(Child&& other) noexcept {
+  std::swap(id_, other.id_);
+  std::swap(stdin_, other.stdin_);
+  std::swap(status_, other.status_);
+  return *this;
+}
+
+Child::~Child() {
+  release_stdin();
+  if (id_.pid == 0 || poll()) return;
+  kill(id_.pid, SIGKILL);
+  waitpid(id_.pid, nullptr, 0);
+}
+
+void Child::release_stdin() {
+  if (stdin_ >= 0) close(std::exchange(stdin_, -1));
+}
+
+void Child::signal(int number) {
+  if (!poll()) kill(id_.pid, number);  // not reaped yet, so the number is still its own
+}
+
+std::optional<int> Child::poll() {
+  int status = 0;
+  if (!status_ && waitpid(id_.pid, &status, WNOHANG) == id_.pid)
+    status_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  return status_;
+}
+
+std::vector<Captured> run_all(const std::vector<std::vector<std::string>>& commands, int seconds) {
+  constexpr std::size_t kAtOnce = 32;
+  std::vector<Captured> results(commands.size());
+  for (std::size_t begin = 0; begin < commands.size(); begin += kAtOnce) {
+    const std::size_t end = std::min(begin + kAtOnce, commands.size());
+    std::vector<std::pair<pid_t, int>> running;
+    const int in = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    for (std::size_t i = begin; i < end; ++i) {
+      const int out = memfd_create("output", MFD_CLOEXEC);  // a file: nobody has to read for it to go on
+      const Result<pid_t> pid = spawn(commands[i], in, out);
+      running.emplace_back(pid ? *pid : -1, out);
+    }
+    close(in);
+    const TimePoint deadline = now() + std::chrono::seconds(seconds);
+    for (std::size_t i = begin; i < end; ++i) {
+      const auto [pid, out] = running[i - begin];
+      int status = 0;
+      bool late = false;
+      while (pid > 0 && waitpid(pid, &status, WNOHANG) == 0) {
+        if (now() > deadline && !std::exchange(late, true)) kill(pid, SIGKILL);
+        usleep(5000);
+      }
+      results[i].status = late                  ? 124
+                          : pid < 0             ? 126
+                          : WIFSIGNALED(status) ? 128 + WTERMSIG(status)
+                                                : WEXITSTATUS(status);
+      struct stat facts {};
+      fstat(out, &facts);
+      results[i].out.resize(static_cast<std::size_t>(facts.st_size));
+      if (pread(out, results[i].out.data(), results[i].out.size(), 0) < 0) results[i].out.clear();
+      close(out);
+    }
+  }
+  return results;
+}
+
+}  // namespace outrider

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+
+namespace outrider {
+
+/// A process of this machine that may long be gone: its number is used again, its number and start together are not.
+struct ProcessId {
+  pid_t pid = 0;
+  std::uint64_t start = 0;  ///< as in /proc/PID/stat, ticks after the machine's start
+
+  bool alive() const;
+  /// Sends a signal, unless it is gone. @return whether it was alive.
+  bool signal(int number) const;
+};
+
+/// The process that has this number now; start is 0 if there is none.
+ProcessId identify(pid_t pid);
+
+/// A child process that does not outlive this one: it gets SIGTERM when the thread that started it ends, and it holds
+/// the other end of its standard input, if that is wanted, which ends then too.
+class Child {
+ public:
+  /// @param log  file that gets its output, appended
+  /// @param hold_stdin  give it a pipe; else it has no input
+  static Result<Child> start(const std::vector<std::string>& command, const std::filesystem::path& log,
+                             bool hold_stdin);
+  Child(Child&& other) noexcept;
+  Child& operator=(Child&& other) noexcept;
+  /// Kills it, if it still runs.
+  ~Child();
+
+  ProcessId id() const { return id_; }
+  /// Ends its standard input.
+  void release_stdin();
+  void signal(int number);
+  /// Its exit status once it has ended, 128 and the signal's number if it was killed.
+  std::optional<int> poll();
+
+ private:
+  explicit Child(ProcessId id, int stdin_fd) : id_(id), stdin_(stdin_fd) {}
+
+  ProcessId id_;
+  int stdin_ = -1;
+  std::optional<int> status_;
+};
+
+/// What a command printed and how it ended.
+struct Captured {
+  int status = 0;
+  std::string out;  ///< with what it printed as errors
+};
+
+/// Runs commands side by side, each for at most `seconds`; one that takes longer is killed and has status 124.
+/// @return one of each, in order.
+std::vector<Captured> run_all(const std::vector<std::vector<std::string>>& commands, int seconds);
+
+}  // namespace outrider

@@ -1,0 +1,115 @@
+#include "cluster-launch/facts.h"
+
+#include <elf.h>
+#include <link.h>
+#include <omp.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstring>
+#include <fstream>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "common/base/json_fields.h"
+#include "common/checkpoint/pack.h"
+#include "common/kernels/isa.h"
+#include "common/kernels/linear.h"
+#include "common/model/weights.h"
+#include "common/pair/pair_files.h"
+
+namespace outrider {
+namespace {
+using nlohmann::json;
+
+/// The linker's build id of this program: equal for equal programs only. Empty if it has none.
+std::string build_id() {
+  std::string id;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* found) {
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const auto& segment = info->dlpi_phdr[i];
+          if (segment.p_type != PT_NOTE) continue;
+          const char* at = reinterpret_cast<const char*>(info->dlpi_addr + segment.p_vaddr);
+          const char* const end = at + segment.p_memsz;
+          const auto padded = [](std::size_t bytes) { return (bytes + 3) / 4 * 4; };
+          while (at + sizeof(ElfW(Nhdr)) <= end) {
+            ElfW(Nhdr) note;
+            std::memcpy(&note, at, sizeof note);
+            const char* const name = at + sizeof note;
+            const char* const content = name + padded(note.n_namesz);
+            if (note.n_type == NT_GNU_BUILD_ID && std::strcmp(name, "GNU") == 0) {
+              for (std::size_t b = 0; b < note.n_descsz; ++b)
+                *static_cast<std::string*>(found) += fmt::format("{:02x}", static_cast<unsigned char>(content[b]));
+              return 1;
+            }
+            at = content + padded(note.n_descsz);
+          }
+        }
+        return 1;  // the first object is the program
+      },
+      &id);
+  return id;
+}
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "";
+}
+
+Result<std::string> fingerprint(const std::string& model, const std::string& dtype) {
+  PairPaths pair;
+  ASSIGN_OR_RETURN(pair, pair_paths(model));
+  ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(pair.backbone));
+  WeightType type = WeightType::kBf16;
+  if (is_pack(pair.backbone)) {
+    ASSIGN_OR_RETURN(const auto pack, Pack::open(pair.backbone));
+    ASSIGN_OR_RETURN(type, parse_weight_type(pack->info().dtype));
+  } else if (!dtype.empty()) {
+    ASSIGN_OR_RETURN(type, parse_weight_type(dtype));
+  }
+  ASSIGN_OR_RETURN(const std::shared_ptr<const WeightSource> weights, open_weights(files, type));
+  return fmt::format("{:016x} {}", weights->fingerprint(), to_string(type));
+}
+
+}  // namespace
+
+nlohmann::ordered_json host_facts(const std::string& version, const std::vector<std::string>& models,
+                                  const std::string& dtype) {
+  char name[HOST_NAME_MAX + 1] = {};
+  gethostname(name, sizeof name);
+  nlohmann::ordered_json facts = {{"hostname", name},
+                                  {"version", version},
+                                  {"build_id", build_id()},
+                                  {"cpu", cpu_model()},
+                                  {"isa", to_string(detect_isa())},
+                                  {"isa_in_use", to_string(active_isa())},
+                                  {"gemm", active_gemm() == Gemm::kOwn ? "own" : "onednn where faster"},
+                                  {"onednn", onednn_version()},
+                                  {"cores", omp_get_num_procs()}};
+  for (const std::string& model : models) {
+    const Result<std::string> found = no_throw([&] { return fingerprint(model, dtype); });
+    facts["models"][model] = found ? *found : "error: " + found.error().message;
+  }
+  return facts;
+}
+
+std::vector<std::string> differences(const json& a, const json& b) {
+  const json flat_a = a.flatten(), flat_b = b.flatten();
+  std::set<std::string> keys;
+  for (const json& side : {flat_a, flat_b}) {
+    for (const auto& [key, value] : side.items()) keys.insert(key);
+  }
+  std::vector<std::string> lines;
+  for (const std::string& key : keys) {
+    const json &left = member(flat_a, key.c_str()), &right = member(flat_b, key.c_str());
+    if (left != right) lines.push_back(fmt::format("{}: {} | {}", key, to_text(left), to_text(right)));
+  }
+  return lines;
+}
+
+}  // namespace outrider

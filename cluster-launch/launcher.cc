@@ -1,0 +1,425 @@
+#include "cluster-launch/launcher.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "cluster-launch/readiness.h"
+#include "cluster-launch/slurm_jobs.h"
+#include "common/base/files.h"
+#include "common/base/json_fields.h"
+#include "common/base/time.h"
+
+namespace outrider {
+namespace {
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr Duration kLook = std::chrono::milliseconds(50), kAskStatus = std::chrono::milliseconds(300);
+constexpr int kFactsSeconds = 60, kAnswerSeconds = 30;
+constexpr int kProgramMissing = 127, kSshFailed = 255;
+
+/// A process of the plan that was started.
+struct Running {
+  const PlannedProcess* plan;
+  Child child;
+  ProcessId process;  ///< on its host; start is 0 while it is not known
+  std::optional<int> status;
+};
+
+std::string last_line(std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text.substr(text.rfind('\n') + 1);
+}
+
+class Launcher {
+ public:
+  Launcher(const json& plan, const ProcessPlan& processes, const LaunchOptions& options, const RunFolder& folder,
+           std::stop_token stop)
+      : plan_(plan), processes_(processes), options_(options), folder_(folder), stop_(std::move(stop)) {}
+
+  /// Writes lock.json. Hosts that cannot take part are named; so are those that are unlike the first.
+  Result<void> look_at_hosts();
+  Result<void> start_all();
+  /// @return kNotReady or kLost; nothing once all are ready, or once it is told to stop.
+  Result<std::optional<int>> await_ready();
+  /// Runs a command to its end, or until it is told to stop. @return its status
+  Result<int> run_command(std::size_t number, std::vector<std::string> command);
+  /// Until a process ends that must not, or it is told to stop.
+  int serve();
+  void end_all();
+
+ private:
+  /// @param more  where the coordinator is
+  Result<void> start(const PlannedProcess& process, const std::vector<std::string>& more);
+  Result<void> await_address();
+  /// Looks after all processes. @return the first required one that has ended.
+  const Running* look();
+  void explain(const Running& running) const;
+  bool left_out(const Host& host) const { return std::ranges::count(left_out_, host.name) > 0; }
+  void say_state(const char* state);
+  bool wait_until(const std::function<bool()>& condition, Duration deadline);
+
+  const json& plan_;
+  const ProcessPlan& processes_;
+  const LaunchOptions& options_;
+  const RunFolder& folder_;
+  const std::stop_token stop_;
+  std::vector<std::string> left_out_;  ///< hosts
+  std::vector<Running> running_;
+  std::vector<std::string> addresses_;
+  std::string state_;
+};
+
+bool Launcher::wait_until(const std::function<bool()>& condition, Duration deadline) {
+  const TimePoint give_up = now() + deadline;
+  while (!condition()) {
+    if (now() > give_up) return false;
+    std::this_thread::sleep_for(kLook);
+  }
+  return true;
+}
+
+void Launcher::say_state(const char* state) {
+  state_ = state;
+  ordered_json processes = ordered_json::array();
+  for (const Running& running : running_) {
+    processes.push_back({{"name", running.plan->name},
+                         {"host", running.plan->host.name},
+                         {"pid", running.process.pid},
+                         {"exit_status", running.status ? ordered_json(*running.status) : ordered_json()}});
+  }
+  const ordered_json status = {{"state", state}, {"coordinator", addresses_}, {"processes", processes}};
+  if (const Result<void> written = folder_.write("status.json", status); !written)
+    std::fprintf(stderr, "outrider: %s\n", written.error().message.c_str());
+}
+
+Result<void> Launcher::look_at_hosts() {
+  const bool local = options_.reach == Reach::kLocal;
+  std::vector<std::vector<std::string>> commands;
+  for (const Host& host : processes_.hosts) {
+    std::vector<std::string> words = {options_.program, "launch", "facts"};
+    if (!options_.dtype.empty()) words.insert(words.end(), {"--dtype", options_.dtype});
+    std::vector<std::string> models;
+    for (const PlannedProcess& process : processes_.processes) {
+      if (process.host.name == host.name && process.role != "coordinator" &&
+          std::ranges::count(models, process.model) == 0)
+        models.push_back(process.model);
+    }
+    words.insert(words.end(), models.begin(), models.end());
+    commands.push_back(command_on(options_.reach, host, words));
+  }
+  const std::vector<Captured> answers = run_all(commands, kFactsSeconds);
+  ordered_json facts = ordered_json::object();
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    const Host& host = processes_.hosts[i];
+    const std::size_t begin = answers[i].out.find('{');
+    const Result<json> found =
+        parse_json_object(begin == std::string::npos ? "" : answers[i].out.substr(begin), host.name);
+    if (answers[i].status == 0 && found) {
+      facts[host.name] = *found;
+      continue;
+    }
+    const std::string why = answers[i].status == 124               ? fmt::format("no answer in {} s", kFactsSeconds)
+                            : answers[i].status == kProgramMissing ? "no program " + options_.program
+                            : !local && answers[i].status == kSshFailed
+                                ? "ssh: " + last_line(answers[i].out)
+                                : fmt::format("status {}: {}", answers[i].status, last_line(answers[i].out));
+    std::fprintf(stderr, "outrider: %s: %s\n", host.name.c_str(), why.c_str());
+    left_out_.push_back(host.name);
+    const bool needed = std::ranges::any_of(processes_.processes, [&](const PlannedProcess& process) {
+      return process.host.name == host.name && (process.required() || options_.strict);
+    });
+    if (needed) return Error{Errc::kUnavailable, host.name + " cannot take part, and the plan needs it"};
+  }
+  ordered_json lock = plan_;
+  lock["lock"] = {{"version", options_.version}, {"backend", local ? "local" : "ssh"}, {"hosts", facts}};
+  return folder_.write("lock.json", lock);
+}
+
+Result<void> Launcher::start(const PlannedProcess& process, const std::vector<std::string>& more) {
+  const std::vector<std::string> command =
+      announced_command_on(options_.reach, process.host, process.command(options_.program, more));
+  ASSIGN_OR_RETURN(Child child, Child::start(command, folder_.log(process.log_name()), /*hold_stdin=*/true));
+  const bool local = options_.reach == Reach::kLocal;
+  running_.push_back({&process, std::move(child), {}, {}});
+  if (!local) return {};
+  running_.back().process = running_.back().child.id();
+  return folder_.append({process.name, "local", process.host, running_.back().process, {}});
+}
+
+void Launcher::explain(const Running& running) const {
+  const std::string& host = running.plan->host.name;
+  const std::string tail = folder_.log_end(running.plan->log_name(), 1);
+  const bool ssh = options_.reach == Reach::kSsh;
+  const std::string how = *running.status == kProgramMissing ? "no program " + options_.program
+                          : ssh && *running.status == kSshFailed
+                              ? std::string(running.process.start == 0 ? "cannot be reached" : "connection lost")
+                              : fmt::format("ended with status {}", *running.status);
+  std::fprintf(stderr, "outrider: %s on %s: %s: %s\n", running.plan->name.c_str(), host.c_str(), how.c_str(),
+               last_line(tail).c_str());
+}
+
+const Running* Launcher::look() {
+  const Running* lost = nullptr;
+  for (Running& running : running_) {
+    if (running.process.start == 0 && options_.reach == Reach::kSsh) {
+      const Result<std::string> log = read_text(folder_.log(running.plan->log_name()));
+      const std::optional<ProcessId> process = log ? announced_process(*log) : std::nullopt;
+      if (process) {
+        running.process = *process;
+        (void)folder_.append({running.plan->name, "ssh", running.plan->host, *process, {}});
+      }
+    }
+    if (!running.status && (running.status = running.child.poll())) {
+      explain(running);
+      say_state(state_.c_str());
+    }
+    if (running.status && (running.plan->required() || options_.strict)) lost = lost != nullptr ? lost : &running;
+  }
+  return lost;
+}
+
+Result<void> Launcher::await_address() {
+  const std::string log = processes_.coordinator().log_name();
+  const auto printed = [&] {
+    const Result<std::string> text = read_text(folder_.log(log));
+    for (std::size_t at = 0; text && at < text->size();) {
+      const std::size_t end = text->find('\n', at);
+      if (end == text->npos) break;
+      if (text->compare(at, 6, "tcp://") == 0) {
+        std::string line = text->substr(at, end - at);
+        std::ranges::replace(line, ',', '\n');
+        (void)folder_.write("coordinator.address", line + "\n");
+        addresses_ = folder_.addresses();
+        return true;
+      }
+      at = end + 1;
+    }
+    return look() != nullptr || stop_.stop_requested();
+  };
+  if (wait_until(printed, std::chrono::seconds(options_.ready_seconds)) && !addresses_.empty()) return {};
+  return Error{Errc::kUnavailable, "the coordinator has not said where it listens"};
+}
+
+Result<void> Launcher::start_all() {
+  RETURN_IF_ERROR(folder_.append({"launcher", "local", {}, identify(getpid()), {}}));
+  say_state("starting");
+  RETURN_IF_ERROR(start(processes_.coordinator(), {"--listen", processes_.listen}));
+  RETURN_IF_ERROR(await_address());
+  // TODO(join-list): all addresses, once --join takes a list.
+  for (const PlannedProcess& process : processes_.processes) {
+    if (process.role == "coordinator" || left_out(process.host)) continue;
+    RETURN_IF_ERROR(start(process, {"--join", addresses_.front()}));
+    look();
+  }
+  say_state("starting");
+  return {};
+}
+
+Result<std::optional<int>> Launcher::await_ready() {
+  TransportContext context;
+  std::vector<PlannedProcess> missing;
+  std::optional<Client> client;
+  TimePoint ask{};
+  bool all = false, lost = false;
+  const bool in_time = wait_until(
+      [&] {
+        lost = look() != nullptr;
+        if (lost || stop_.stop_requested()) return true;
+        if (now() < ask) return false;
+        ask = now() + kAskStatus;
+        if (!client) {
+          if (Result<Client> found = connect_any(context, addresses_)) client.emplace(std::move(*found));
+        }
+        const Result<Status> status = client ? client->status() : Error{Errc::kUnavailable, ""};
+        if (!status) return false;
+        missing = missing_workers(processes_, *status);
+        std::erase_if(missing, [&](const PlannedProcess& process) {  // said already
+          return left_out(process.host) || std::ranges::any_of(running_, [&](const Running& running) {
+                   return running.plan->name == process.name && running.status;
+                 });
+        });
+        all = missing.empty();
+        return all;
+      },
+      std::chrono::seconds(options_.ready_seconds));
+  if (lost) return std::optional<int>(kLost);
+  if (stop_.stop_requested()) return std::optional<int>();
+  for (const PlannedProcess& process : missing) {
+    std::fprintf(stderr, "outrider: %s on %s has not joined; the end of its log:\n%s\n", process.name.c_str(),
+                 process.host.name.c_str(), folder_.log_end(process.log_name(), 20).c_str());
+  }
+  if (!in_time || !all) return std::optional<int>(kNotReady);
+  const Result<void> proven = prove_verifiers(context, addresses_);
+  if (!proven) {
+    std::fprintf(stderr, "outrider: no token came through every verifier: %s\n", proven.error().message.c_str());
+    return std::optional<int>(kNotReady);
+  }
+  say_state("ready");
+  std::fprintf(stderr, "outrider: ready: %d verifiers and %d drafters at %s; run folder %s\n",
+               processes_.count("verifier"), processes_.count("drafter"), addresses_.front().c_str(),
+               folder_.path().c_str());
+  return std::optional<int>();
+}
+
+Result<int> Launcher::run_command(std::size_t number, std::vector<std::string> command) {
+  for (std::string& word : command) {
+    const auto put = [&](const std::string& name, const std::string& value) {
+      for (std::size_t at; (at = word.find(name)) != word.npos;) word.replace(at, name.size(), value);
+    };
+    put("{coordinator}", addresses_.front());
+    put("{run_dir}", folder_.path().string());
+    put("{model}", member(plan_, "model").is_string() ? plan_["model"].get<std::string>() : "");
+  }
+  if (command[0] == "outrider") command[0] = "/proc/self/exe";
+  const std::string log = fmt::format("run.{}.log", number);
+  ASSIGN_OR_RETURN(Child child, Child::start(command, folder_.log(log), /*hold_stdin=*/false));
+  RETURN_IF_ERROR(folder_.append({fmt::format("run.{}", number), "local", {}, child.id(), {}}));
+  std::size_t shown = 0;
+  const auto show = [&] {
+    const Result<std::string> text = read_text(folder_.log(log));
+    if (!text || text->size() <= shown) return;
+    std::fwrite(text->data() + shown, 1, text->size() - shown, stdout);
+    std::fflush(stdout);
+    shown = text->size();
+  };
+  bool asked = false;
+  const Running* lost = nullptr;
+  while (!child.poll()) {
+    lost = look();
+    if ((lost != nullptr || stop_.stop_requested()) && !std::exchange(asked, true)) child.signal(SIGTERM);
+    show();
+    std::this_thread::sleep_for(kLook);
+  }
+  show();
+  return lost != nullptr ? kLost : *child.poll();
+}
+
+int Launcher::serve() {
+  while (!stop_.stop_requested()) {
+    if (look() != nullptr) return kLost;
+    std::this_thread::sleep_for(kLook);
+  }
+  return 0;
+}
+
+void Launcher::end_all() {
+  say_state("ending");
+  const auto end = [&](bool coordinator) {
+    const auto concerned = [&](const Running& running) { return (running.plan->role == "coordinator") == coordinator; };
+    for (Running& running : running_) {
+      if (concerned(running)) running.child.release_stdin();
+    }
+    const auto gone = [&] {
+      return std::ranges::all_of(
+          running_, [&](Running& running) { return !concerned(running) || (running.status = running.child.poll()); });
+    };
+    if (wait_until(gone, std::chrono::seconds(options_.grace_seconds))) return;
+    std::vector<std::vector<std::string>> kills;
+    for (Running& running : running_) {
+      if (!concerned(running) || running.status) continue;
+      std::fprintf(stderr, "outrider: %s on %s has not ended in %d s: killed\n", running.plan->name.c_str(),
+                   running.plan->host.name.c_str(), options_.grace_seconds);
+      if (running.process.start != 0)
+        kills.push_back(signal_command(options_.reach, running.plan->host, running.process, "KILL"));
+    }
+    run_all(kills, options_.grace_seconds);
+  };
+  end(/*coordinator=*/false);  // its last words need a coordinator
+  end(/*coordinator=*/true);
+  say_state("ended");
+}
+
+Reach reach_of(const LedgerEntry& entry) { return entry.where == "ssh" ? Reach::kSsh : Reach::kLocal; }
+
+/// Sends a signal to each entry that is still the same process. @return which were alive.
+std::vector<LedgerEntry> signal_all(const std::vector<LedgerEntry>& entries, const std::string& signal) {
+  std::vector<std::vector<std::string>> commands;
+  for (const LedgerEntry& entry : entries)
+    commands.push_back(signal_command(reach_of(entry), entry.host, entry.process, signal));
+  const std::vector<Captured> answers = run_all(commands, kAnswerSeconds);
+  std::vector<LedgerEntry> alive;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (answers[i].status == 0) alive.push_back(entries[i]);
+    if (entries[i].where == "ssh" && answers[i].status == kSshFailed)
+      std::fprintf(stderr, "outrider: %s: %s\n", entries[i].host.name.c_str(), last_line(answers[i].out).c_str());
+  }
+  return alive;
+}
+
+/// Asks the entries to end and waits. @return those that did not.
+std::vector<LedgerEntry> end_politely(const std::vector<LedgerEntry>& entries, int grace_seconds) {
+  std::vector<LedgerEntry> alive = signal_all(entries, "TERM");
+  const TimePoint deadline = now() + std::chrono::seconds(grace_seconds);
+  while (!alive.empty() && now() < deadline) {
+    std::this_thread::sleep_for(kLook);
+    alive = signal_all(alive, "0");
+  }
+  return alive;
+}
+
+}  // namespace
+
+Result<int> run_launch(const json& plan, const ProcessPlan& processes,
+                       const std::vector<std::vector<std::string>>& commands, const LaunchOptions& options,
+                       const RunFolder& folder, std::stop_token stop) {
+  Launcher launcher(plan, processes, options, folder, stop);
+  RETURN_IF_ERROR(launcher.look_at_hosts());
+  const auto work = [&]() -> Result<int> {
+    RETURN_IF_ERROR(launcher.start_all());
+    ASSIGN_OR_RETURN(const std::optional<int> not_ready, launcher.await_ready());
+    if (not_ready) return *not_ready;
+    if (commands.empty()) return launcher.serve();
+    for (std::size_t i = 0; i < commands.size() && !stop.stop_requested(); ++i) {
+      ASSIGN_OR_RETURN(const int status, launcher.run_command(i, commands[i]));
+      if (status != 0) return status == kLost || status == 75 ? status : int{kRunFailed};
+    }
+    return 0;
+  };
+  const Result<int> result = work();
+  launcher.end_all();
+  return result;
+}
+
+Result<int> take_down(const RunFolder& folder, int grace_seconds) {
+  ASSIGN_OR_RETURN(const std::vector<LedgerEntry> entries, folder.ledger());
+  std::vector<LedgerEntry> launchers, others;
+  std::vector<std::string> jobs;
+  for (const LedgerEntry& entry : entries) {
+    if (entry.where == "slurm") {
+      jobs.push_back(entry.job);
+    } else {
+      (entry.name == "launcher" ? launchers : others).push_back(entry);
+    }
+  }
+  end_slurm_jobs(jobs, grace_seconds);
+  // The launcher ends its processes in an order; it needs the grace of each of the two parts.
+  end_politely(launchers, 3 * grace_seconds);
+  std::vector<LedgerEntry> rest = end_politely(others, grace_seconds);
+  const std::vector<LedgerEntry> killed = signal_all(rest, "KILL");
+  signal_all(launchers, "KILL");
+  return static_cast<int>(killed.size());
+}
+
+Result<std::vector<std::pair<LedgerEntry, bool>>> who_is_alive(const RunFolder& folder) {
+  ASSIGN_OR_RETURN(const std::vector<LedgerEntry> entries, folder.ledger());
+  std::vector<std::vector<std::string>> commands;
+  for (const LedgerEntry& entry : entries) {
+    commands.push_back(entry.where == "slurm" ? slurm_alive_command(entry.job)
+                                              : signal_command(reach_of(entry), entry.host, entry.process, "0"));
+  }
+  const std::vector<Captured> answers = run_all(commands, kAnswerSeconds);
+  std::vector<std::pair<LedgerEntry, bool>> result;
+  for (std::size_t i = 0; i < entries.size(); ++i) result.emplace_back(entries[i], answers[i].status == 0);
+  return result;
+}
+
+}  // namespace outrider

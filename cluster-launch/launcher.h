@@ -1,0 +1,49 @@
+#pragma once
+
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "cluster-launch/process_plan.h"
+#include "cluster-launch/reach.h"
+#include "cluster-launch/run_folder.h"
+#include "common/base/result.h"
+
+namespace outrider {
+
+/// How `outrider launch` ends, beside 0 and what main() gives a line that cannot be carried out.
+enum LaunchStatus {
+  kNotReady = 3,   ///< a worker is missing, or no token came through a verifier
+  kLost = 4,       ///< a process ended without which there is no text
+  kRunFailed = 5,  ///< a command of the plan failed; 75 is passed on as it is
+};
+
+struct LaunchOptions {
+  Reach reach = Reach::kLocal;
+  std::string program;      ///< as the hosts see it
+  std::string version;      ///< of this program
+  std::string dtype;        ///< the plan's
+  bool strict = false;      ///< a host or drafter that is missing ends it; else it goes on without
+  int ready_seconds = 600;  ///< for all to be ready
+  int grace_seconds = 10;   ///< for a process to end by itself once asked
+};
+
+/// Starts the plan's processes, waits until they are ready, runs its commands, and ends everything. Says on standard
+/// error what happens. Call it on a thread that lives until it returns: its children end with that thread.
+/// @param plan  as it was read, for lock.json
+/// @return the exit status.
+Result<int> run_launch(const nlohmann::json& plan, const ProcessPlan& processes,
+                       const std::vector<std::vector<std::string>>& commands, const LaunchOptions& options,
+                       const RunFolder& folder, std::stop_token stop);
+
+/// Ends what the ledger of a run has and is still the same process: asks the launcher, then each process; what has not
+/// ended after the grace is killed. Slurm's jobs are asked likewise, then cancelled.
+/// @return how many had to be killed.
+Result<int> take_down(const RunFolder& folder, int grace_seconds);
+
+/// For each entry of the ledger, whether it is alive.
+Result<std::vector<std::pair<LedgerEntry, bool>>> who_is_alive(const RunFolder& folder);
+
+}  // namespace outrider

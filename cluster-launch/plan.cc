@@ -1,0 +1,315 @@
+#include "cluster-launch/plan.h"
+
+#include <algorithm>
+#include <charconv>
+#include <initializer_list>
+#include <numeric>
+#include <sstream>
+#include <type_traits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "common/base/json_fields.h"
+
+namespace outrider {
+namespace {
+using nlohmann::json;
+
+/// The key in a plan of an option like --max-requests.
+std::string key_of(const OptionInfo& option) {
+  std::string key = option.name + 2;
+  std::ranges::replace(key, '-', '_');
+  return key;
+}
+
+/// The launcher gives workers their names.
+bool is_ours(const OptionInfo& option) { return option.name == std::string_view("--name"); }
+
+/// Levenshtein's distance.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] != b[j]);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, replaced});
+    }
+  }
+  return row.back();
+}
+
+/// The keys of one described struct.
+struct Keys {
+  std::vector<std::string> all;
+
+  void operator()(const char* key, auto&&...) { all.emplace_back(key); }
+  void operator()(const char* key, auto&, KeyInfo, std::initializer_list<const char*>) { all.emplace_back(key); }
+  template <class Options>
+  void options(const std::vector<std::string>&) {
+    Options declared;
+    declare_options(
+        [&](const OptionInfo& info, const auto&) {
+          if (!is_ours(info)) all.push_back(key_of(info));
+        },
+        declared);
+  }
+};
+
+/// Refuses every other key.
+template <Described T>
+void refuse_others(const JsonFields& keys, T& described) {
+  Keys known;
+  T::fields(known, described);
+  for (const auto& [key, value] : keys.raw().items()) {
+    if (std::ranges::find(known.all, key) != known.all.end()) continue;
+    const auto nearest = std::ranges::min_element(
+        known.all, {}, [&key = key](const std::string& other) { return distance(other, key); });
+    keys.refuse(key.c_str(), fmt::format("is no key of a plan; the nearest is {}", *nearest));
+  }
+}
+
+/// Reads the keys of one described struct and refuses all others.
+class Reader {
+ public:
+  explicit Reader(const JsonFields& keys) : keys_(keys) {}
+
+  template <Described T>
+  static void read(const JsonFields& keys, T& into) {
+    refuse_others(keys, into);
+    Reader reader(keys);
+    T::fields(reader, into);
+  }
+
+  void operator()(const char* key, std::string& value, KeyInfo info) {
+    value = keys_.text(key, info.required ? std::nullopt : std::optional(value));
+  }
+  void operator()(const char* key, std::string& value, KeyInfo, std::initializer_list<const char*> choices) {
+    value = keys_.choice(key, *choices.begin(), choices);
+  }
+  void operator()(const char* key, std::int64_t& value, KeyInfo, Range<std::int64_t> range) {
+    value = keys_.integer(key, value, range.min, range.max);
+  }
+  void operator()(const char* key, std::vector<std::string>& value, KeyInfo info) {
+    if (keys_.find(key) == nullptr && !info.required) return;
+    for (const json& word : keys_.array(key)) {
+      if (!word.is_string()) return keys_.wrong(key, "an array of strings");
+      value.push_back(word.get<std::string>());
+    }
+    if (info.required && value.empty()) keys_.wrong(key, "an array of one string or more");
+  }
+  void operator()(const char* key, std::map<std::string, std::string>& value, KeyInfo) {
+    const JsonFields entries = keys_.object(key);
+    for (const auto& [name, entry] : entries.raw().items()) value[name] = entries.text(name.c_str());
+  }
+  void operator()(const char* key, SlurmPlan::Header& value, KeyInfo) {
+    const JsonFields entries = keys_.object(key);
+    for (const auto& [name, entry] : entries.raw().items()) {
+      if (!entry.is_null() && !entry.is_string()) entries.wrong(name.c_str(), "a string or null");
+      value[name] = entry.is_string() ? std::optional(entry.get<std::string>()) : std::nullopt;
+    }
+  }
+  void operator()(const char* key, json& value, KeyInfo) { value = member(keys_.raw(), key); }
+  template <Described T>
+  void operator()(const char* key, T& value, KeyInfo) {
+    read(keys_.object(key), value);
+  }
+  template <Described T>
+  void operator()(const char* key, std::vector<T>& value, KeyInfo info) {
+    keys_.each(key, "an array of objects", [&](const JsonFields& entry) { read(entry, value.emplace_back()); });
+    if (info.required && value.empty()) keys_.wrong(key, "an array of one object or more");
+  }
+  /// The declared options of a node, as its command line has them.
+  template <class Options>
+  void options(std::vector<std::string>& arguments) {
+    Options declared;
+    declare_options([&](const OptionInfo& info, auto& value) { option(info, value, arguments); }, declared);
+  }
+
+ private:
+  template <typename T>
+  void option(const OptionInfo& info, const T&, std::vector<std::string>& arguments) {
+    if (is_ours(info)) return;
+    const std::string key = key_of(info);
+    const json* const given = keys_.find(key.c_str());
+    if (given == nullptr) return;
+    std::string text;
+    if constexpr (std::is_same_v<T, bool>) {
+      if (keys_.boolean(key.c_str())) arguments.emplace_back(info.name);
+      return;
+    } else if constexpr (std::is_integral_v<T>) {
+      text = std::to_string(
+          keys_.integer(key.c_str(), {}, static_cast<std::int64_t>(info.min), static_cast<std::int64_t>(info.max)));
+    } else if constexpr (std::is_same_v<T, std::vector<double>>) {
+      for (const json& entry : keys_.array(key.c_str())) {
+        const double number = entry.is_number() ? entry.get<double>() : info.min - 1;
+        if (number < info.min || number > info.max)
+          return keys_.wrong(key.c_str(), fmt::format("an array of numbers from {} to {}", info.min, info.max));
+        text += fmt::format("{}{}", text.empty() ? "" : ",", number);
+      }
+    } else {
+      text = keys_.text(key.c_str());
+    }
+    arguments.insert(arguments.end(), {info.name, text});
+  }
+
+  const JsonFields& keys_;
+};
+
+/// Writes the schema of one described struct.
+class SchemaWriter {
+ public:
+  using Json = nlohmann::ordered_json;
+
+  template <Described T>
+  static Json schema_of() {
+    SchemaWriter writer;
+    T defaults;
+    T::fields(writer, defaults);
+    Json schema = {{"type", "object"}, {"additionalProperties", false}, {"properties", writer.properties_}};
+    if (!writer.required_.empty()) schema["required"] = writer.required_;
+    return schema;
+  }
+
+  void operator()(const char* key, const std::string&, KeyInfo info) { add(key, info, {{"type", "string"}}); }
+  void operator()(const char* key, const std::string&, KeyInfo info, std::initializer_list<const char*> choices) {
+    add(key, info, {{"enum", std::vector<std::string>(choices.begin(), choices.end())}, {"default", *choices.begin()}});
+  }
+  void operator()(const char* key, std::int64_t value, KeyInfo info, Range<std::int64_t> range) {
+    add(key, info, {{"type", "integer"}, {"minimum", range.min}, {"maximum", range.max}, {"default", value}});
+  }
+  void operator()(const char* key, const std::vector<std::string>&, KeyInfo info) {
+    add(key, info, {{"type", "array"}, {"items", {{"type", "string"}}}, {"minItems", info.required ? 1 : 0}});
+  }
+  void operator()(const char* key, const std::map<std::string, std::string>&, KeyInfo info) {
+    add(key, info, {{"type", "object"}, {"additionalProperties", {{"type", "string"}}}});
+  }
+  void operator()(const char* key, const SlurmPlan::Header&, KeyInfo info) {
+    add(key, info, {{"type", "object"}, {"additionalProperties", {{"type", {"string", "null"}}}}});
+  }
+  void operator()(const char* key, const json&, KeyInfo info) { add(key, info, Json::object()); }
+  template <Described T>
+  void operator()(const char* key, const T&, KeyInfo info) {
+    add(key, info, schema_of<T>());
+  }
+  template <Described T>
+  void operator()(const char* key, const std::vector<T>&, KeyInfo info) {
+    add(key, info, {{"type", "array"}, {"items", schema_of<T>()}, {"minItems", info.required ? 1 : 0}});
+  }
+  template <class Options>
+  void options(const std::vector<std::string>&) {
+    Options declared;
+    declare_options([&](const OptionInfo& info, auto& value) { option(info, value); }, declared);
+  }
+
+ private:
+  template <typename T>
+  void option(const OptionInfo& info, const T& value) {
+    if (is_ours(info)) return;
+    Json schema = {{"type", "string"}};
+    if constexpr (std::is_same_v<T, bool>) {
+      schema = {{"type", "boolean"}};
+    } else if constexpr (std::is_integral_v<T>) {
+      schema = {{"type", "integer"},
+                {"minimum", static_cast<std::int64_t>(info.min)},
+                {"maximum", static_cast<std::int64_t>(info.max)},
+                {"default", value}};
+    } else if constexpr (std::is_same_v<T, std::vector<double>>) {
+      schema = {{"type", "array"}, {"items", {{"type", "number"}, {"minimum", info.min}, {"maximum", info.max}}}};
+    }
+    add(key_of(info), {info.help}, std::move(schema));
+  }
+
+  void add(const std::string& key, KeyInfo info, Json schema) {
+    schema["description"] = info.help;
+    if (info.required) required_.push_back(key);
+    properties_[key] = std::move(schema);
+  }
+
+  Json properties_ = Json::object();
+  std::vector<std::string> required_;
+};
+
+/// What a host file says.
+struct HostFile {
+  json hosts = json::array();
+  std::map<std::string, std::string> placed;  ///< hosts of a role
+};
+
+Result<HostFile> read_host_file(std::string_view text, std::string_view file) {
+  HostFile result;
+  std::istringstream lines{std::string(text)};
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    std::istringstream words(line.substr(0, line.find('#')));
+    std::string name, role = "drafter";
+    int slots = 1;
+    if (!(words >> name)) continue;
+    json host = {{"name", name}};
+    for (std::string word; words >> word;) {
+      const std::size_t equals = word.find('=');
+      const std::string key = word.substr(0, equals), value = equals == word.npos ? "" : word.substr(equals + 1);
+      const char* const end = value.data() + value.size();
+      if (key == "role" && (value == "coordinator" || value == "verifier" || value == "drafter")) {
+        role = value;
+      } else if (key == "address" && !value.empty()) {
+        host["address"] = value;
+      } else if (key != "slots" || std::from_chars(value.data(), end, slots).ptr != end || slots < 1 || slots > 4096) {
+        return Error{Errc::kInvalidArgument,
+                     fmt::format("{}:{}: '{}', wanted role=coordinator|verifier|drafter, slots=1 or more, or address=",
+                                 file, number, word)};
+      }
+    }
+    for (int slot = 0; slot < slots; ++slot) result.placed[role] += (result.placed[role].empty() ? "" : ",") + name;
+    const bool known = std::ranges::any_of(result.hosts, [&](const json& other) { return other["name"] == name; });
+    if (!known) result.hosts.push_back(std::move(host));
+  }
+  return result;
+}
+
+/// The one group of workers of a role, in which the plan must not say where it runs.
+Result<json> unplaced_group(const json& groups, const char* key) {
+  const bool fits = groups.is_null() || (groups.is_array() && groups.size() == 1 && groups[0].is_object() &&
+                                         !groups[0].contains("hosts") && !groups[0].contains("count"));
+  if (fits) return groups.is_null() ? json::object() : groups[0];
+  return Error{Errc::kInvalidArgument,
+               fmt::format("{}: with a host file, wanted one group without hosts and count", key)};
+}
+
+}  // namespace
+
+Result<Plan> read_plan(const json& object, std::string_view file) {
+  FirstError first_error{.file = std::string(file)};
+  Plan plan;
+  Reader::read(JsonFields(object, "", first_error), plan);
+  if (first_error.error) return *first_error.error;
+  return plan;
+}
+
+Result<void> place_on_hosts(json& plan, std::string_view text, std::string_view file) {
+  ASSIGN_OR_RETURN(HostFile found, read_host_file(text, file));
+  plan["hosts"] = std::move(found.hosts);
+  for (const auto& [role, hosts] : found.placed) {
+    if (role == "coordinator") {
+      plan["coordinator"]["hosts"] = hosts;
+      continue;
+    }
+    const std::string key = role + "s";
+    ASSIGN_OR_RETURN(json group, unplaced_group(member(plan, key.c_str()), key.c_str()));
+    group["hosts"] = hosts;
+    plan[key] = json::array({group});
+  }
+  return {};
+}
+
+nlohmann::ordered_json plan_schema() {
+  SchemaWriter::Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
+                               {"title", "A plan of outrider launch"}};
+  schema.update(SchemaWriter::schema_of<Plan>());
+  return schema;
+}
+
+}  // namespace outrider

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "cluster-launch/plan.h"
+#include "common/base/result.h"
+
+namespace outrider {
+
+/// One host of a plan.
+struct Host {
+  std::string name, address;
+  std::vector<std::string> ssh;  ///< more arguments for ssh
+  std::int64_t cpus = 0;         ///< 0: not said
+};
+
+/// One process of a plan.
+struct PlannedProcess {
+  std::string role;  ///< coordinator, verifier, drafter
+  std::string name;  ///< "drafter.3": in logs, the ledger and the coordinator's books
+  Host host;
+  std::string model;                 ///< its directory of a pair, if it has one
+  std::vector<std::string> before;   ///< what its command line begins with: environment and CPUs
+  std::vector<std::string> options;  ///< of the role, --exit-with-stdin among them, but for where the coordinator is
+
+  /// Without a drafter text comes more slowly; without the others there is none.
+  bool required() const { return role != "drafter"; }
+  std::string log_name() const { return host.name + "." + name + ".log"; }
+  /// The whole command line. @param more  options that the launcher adds.
+  std::vector<std::string> command(const std::string& program, const std::vector<std::string>& more) const;
+};
+
+/// The processes of a plan: the coordinator, then verifiers, then drafters.
+struct ProcessPlan {
+  std::vector<PlannedProcess> processes;
+  std::vector<Host> hosts;  ///< those that have a process
+  std::string listen;       ///< of the coordinator
+
+  const PlannedProcess& coordinator() const { return processes.front(); }
+  int count(const std::string& role) const;
+};
+
+/// @param one_host  every process will run on this machine, whatever its host's name.
+/// @return kInvalidArgument, naming it, for a host that the plan does not have, for a process that wants more threads
+///   than its host has CPUs, and for a plan across hosts whose coordinator would listen at loopback.
+Result<ProcessPlan> plan_processes(const Plan& plan, bool one_host);
+
+/// Words as a shell reads them.
+std::string shell_line(const std::vector<std::string>& words);
+
+}  // namespace outrider

@@ -1,0 +1,64 @@
+#include "cluster-launch/reach.h"
+
+#include <charconv>
+
+#include <fmt/format.h>
+
+namespace outrider {
+namespace {
+
+constexpr std::string_view kAnnounced = "outrider-launch process ";
+
+/// @param script  of sh
+std::vector<std::string> over_ssh(const Host& host, const std::string& script) {
+  std::vector<std::string> words = {"ssh", "-T"};
+  words.insert(words.end(), host.ssh.begin(), host.ssh.end());  // first: ssh keeps the first value of an option
+  for (const char* option : {"BatchMode=yes", "ConnectTimeout=15", "ServerAliveInterval=5", "ServerAliveCountMax=3"})
+    words.insert(words.end(), {"-o", option});
+  // The login shell there may be any; what it gets is one word in single quotes.
+  words.insert(words.end(), {host.address, shell_line({"exec", "sh", "-c", script})});
+  return words;
+}
+
+/// The number that begins `text`; moves `text` behind it and the character that follows.
+std::optional<std::uint64_t> take_number(std::string_view& text) {
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end == text.data() + text.size()) return {};
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()) + 1);
+  return number;
+}
+
+}  // namespace
+
+std::vector<std::string> command_on(Reach reach, const Host& host, const std::vector<std::string>& command) {
+  if (reach == Reach::kLocal) return command;
+  return over_ssh(host, "exec " + shell_line(command));
+}
+
+std::vector<std::string> announced_command_on(Reach reach, const Host& host, const std::vector<std::string>& command) {
+  if (reach == Reach::kLocal) return command;
+  // The start of a process does not change with exec.
+  return over_ssh(
+      host, fmt::format("echo \"{}$$ $(cut -d\" \" -f22 /proc/$$/stat)\"; exec {}", kAnnounced, shell_line(command)));
+}
+
+std::optional<ProcessId> announced_process(std::string_view output) {
+  const std::size_t at = output.find(kAnnounced);
+  if (at == output.npos) return {};
+  output.remove_prefix(at + kAnnounced.size());
+  const std::optional<std::uint64_t> pid = take_number(output), start = take_number(output);
+  if (!pid || !start) return {};
+  return ProcessId{static_cast<pid_t>(*pid), *start};
+}
+
+std::vector<std::string> signal_command(Reach reach, const Host& host, const ProcessId& process,
+                                        const std::string& signal) {
+  const std::string script =
+      fmt::format("[ \"$(cut -d\" \" -f22 /proc/{0}/stat 2>/dev/null)\" = {1} ] && kill -{2} {0}", process.pid,
+                  process.start, signal);
+  if (reach == Reach::kLocal) return {"sh", "-c", script};
+  return over_ssh(host, script);
+}
+
+}  // namespace outrider

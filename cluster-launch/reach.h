@@ -1,0 +1,29 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cluster-launch/child.h"
+#include "cluster-launch/process_plan.h"
+
+namespace outrider {
+
+/// How commands get to a host.
+enum class Reach { kLocal, kSsh };
+
+/// The command of this machine that runs `command` on `host`. Over ssh it asks no questions, gives up on a host that
+/// is silent for 15 s, has no terminal, and its standard input is that of the command.
+std::vector<std::string> command_on(Reach reach, const Host& host, const std::vector<std::string>& command);
+
+/// The same; before the command begins it prints a line with its process there, for announced_process().
+std::vector<std::string> announced_command_on(Reach reach, const Host& host, const std::vector<std::string>& command);
+std::optional<ProcessId> announced_process(std::string_view output);
+
+/// The command that sends a signal to a process of `host`, if that is still the same one. Status 0: it was alive.
+/// @param signal  as kill takes it: "TERM", "0"
+std::vector<std::string> signal_command(Reach reach, const Host& host, const ProcessId& process,
+                                        const std::string& signal);
+
+}  // namespace outrider

@@ -1,0 +1,114 @@
+#include "cluster-launch/run_folder.h"
+
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "common/base/files.h"
+#include "common/base/json_fields.h"
+
+namespace outrider {
+namespace {
+namespace fs = std::filesystem;
+constexpr const char* kLedger = "ledger.jsonl";
+}  // namespace
+
+Result<RunFolder> RunFolder::create(const fs::path& path) {
+  std::error_code error;
+  if (fs::exists(path / kLedger, error))
+    return Error{Errc::kInvalidArgument, fmt::format("{}: is a run already, wanted a new folder", path.string())};
+  fs::create_directories(path / "logs", error);
+  if (error) return Error{Errc::kIo, fmt::format("{}: {}", path.string(), error.message())};
+  return RunFolder(fs::absolute(path));
+}
+
+Result<RunFolder> RunFolder::open(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(path / "plan.json", error))
+    return Error{Errc::kNotFound, fmt::format("{}: no plan.json, wanted the folder of a run", path.string())};
+  return RunFolder(fs::absolute(path));
+}
+
+std::string RunFolder::log_end(const std::string& name, int lines) const {
+  const Result<std::string> text = read_text(log(name));
+  if (!text || text->empty()) return "";
+  std::size_t at = text->size() - (text->back() == '\n');
+  while (lines-- > 0 && at != text->npos && at > 0) at = text->rfind('\n', at - 1);
+  return text->substr(at == text->npos || at == 0 ? 0 : at + 1);
+}
+
+Result<void> RunFolder::write(const std::string& name, const std::string& text) const {
+  const fs::path file = path_ / name, unfinished = path_ / fmt::format(".{}.{}", name, getpid());
+  RETURN_IF_ERROR(write_text(unfinished, text));
+  std::error_code error;
+  fs::rename(unfinished, file, error);
+  if (error) return Error{Errc::kIo, fmt::format("{}: {}", file.string(), error.message())};
+  return {};
+}
+
+Result<void> RunFolder::write(const std::string& name, const nlohmann::ordered_json& value) const {
+  return write(name, value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+Result<nlohmann::json> RunFolder::read_json(const std::string& name) const {
+  ASSIGN_OR_RETURN(const std::string text, read_text(path_ / name));
+  return parse_json_object(text, (path_ / name).string(), std::size_t{64} << 20);
+}
+
+Result<void> RunFolder::append(const LedgerEntry& entry) const {
+  nlohmann::ordered_json line = {{"name", entry.name}, {"where", entry.where}, {"host", entry.host.name}};
+  if (entry.where == "slurm") {
+    line["job"] = entry.job;
+  } else {
+    line.update({{"pid", entry.process.pid}, {"start", entry.process.start}});
+  }
+  if (entry.where == "ssh") line.update({{"address", entry.host.address}, {"ssh", entry.host.ssh}});
+  std::ofstream file(path_ / kLedger, std::ios::app);
+  file << line.dump() + "\n" << std::flush;
+  if (!file) return Error{Errc::kIo, fmt::format("{}: cannot be written", (path_ / kLedger).string())};
+  return {};
+}
+
+Result<std::vector<LedgerEntry>> RunFolder::ledger() const {
+  const std::string file = (path_ / kLedger).string();
+  ASSIGN_OR_RETURN(const std::string text, read_text(file));
+  std::vector<LedgerEntry> entries;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    ASSIGN_OR_RETURN(const nlohmann::json object, parse_json_object(line, file));
+    FirstError first_error{.file = file};
+    const JsonFields keys(object, "", first_error);
+    LedgerEntry entry;
+    entry.name = keys.text("name");
+    entry.where = keys.choice("where", {}, {"local", "ssh", "slurm"});
+    entry.host.name = keys.text("host");
+    entry.host.address = keys.text("address", entry.host.name);
+    entry.job = keys.text("job", "");
+    constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+    entry.process.pid = static_cast<pid_t>(keys.integer("pid", 0, 0, 1 << 30));
+    entry.process.start = static_cast<std::uint64_t>(keys.integer("start", 0, 0, kMost));
+    if (keys.find("ssh") != nullptr) {
+      for (const nlohmann::json& word : keys.array("ssh")) {
+        if (word.is_string()) entry.host.ssh.push_back(word);
+      }
+    }
+    if (first_error.error) return *first_error.error;
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+std::vector<std::string> RunFolder::addresses() const {
+  const Result<std::string> text = read_text(address_file());
+  std::vector<std::string> addresses;
+  if (!text) return addresses;
+  std::istringstream lines(*text);
+  for (std::string line; std::getline(lines, line);) addresses.push_back(line);
+  return addresses;
+}
+
+}  // namespace outrider

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "cluster-launch/child.h"
+#include "cluster-launch/reach.h"
+#include "common/base/result.h"
+
+namespace outrider {
+
+/// Something that a launch has started and that must be ended: a line of ledger.jsonl.
+struct LedgerEntry {
+  std::string name;   ///< "drafter.3"; "launcher"
+  std::string where;  ///< local, ssh, slurm
+  Host host;
+  ProcessId process;  ///< of local and ssh
+  std::string job;    ///< of slurm: the number of a job
+};
+
+/// All that a launch leaves behind: plan.json, lock.json, logs/, ledger.jsonl, coordinator.address, status.json, and
+/// the scripts that were rendered.
+class RunFolder {
+ public:
+  /// @return kInvalidArgument for a folder that has a ledger: a run is never mixed with another.
+  static Result<RunFolder> create(const std::filesystem::path& path);
+  /// @return kNotFound for one without plan.json.
+  static Result<RunFolder> open(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path address_file() const { return path_ / "coordinator.address"; }
+  std::filesystem::path log(const std::string& name) const { return path_ / "logs" / name; }
+  /// The last lines of a log; empty if there is none.
+  std::string log_end(const std::string& name, int lines) const;
+
+  /// Makes the file that text or nothing: others look at it meanwhile.
+  Result<void> write(const std::string& name, const std::string& text) const;
+  Result<void> write(const std::string& name, const nlohmann::ordered_json& value) const;
+  Result<nlohmann::json> read_json(const std::string& name) const;
+  Result<void> append(const LedgerEntry& entry) const;
+  Result<std::vector<LedgerEntry>> ledger() const;
+  /// The coordinator's addresses; empty: not there yet.
+  std::vector<std::string> addresses() const;
+
+ private:
+  explicit RunFolder(std::filesystem::path path) : path_(std::move(path)) {}
+
+  std::filesystem::path path_;
+};
+
+}  // namespace outrider

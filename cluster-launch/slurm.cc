@@ -1,0 +1,306 @@
+#include "cluster-launch/slurm.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace outrider {
+namespace {
+
+Error refused(const std::string& why) { return {Errc::kInvalidArgument, "slurm: " + why}; }
+
+/// Seconds of a --time as Slurm takes it: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS. None: no such thing.
+std::optional<std::int64_t> seconds_of(std::string_view time) {
+  const std::size_t dash = time.find('-');
+  std::vector<std::int64_t> parts;
+  for (std::string_view rest = dash == time.npos ? time : time.substr(dash + 1); parts.size() < 4;) {
+    const std::size_t colon = rest.find(':');
+    const std::string_view part = rest.substr(0, colon);
+    std::int64_t number = 0;
+    if (part.empty() ||
+        std::from_chars(part.data(), part.data() + part.size(), number).ptr != part.data() + part.size())
+      return {};
+    parts.push_back(number);
+    if (colon == rest.npos) break;
+    rest.remove_prefix(colon + 1);
+  }
+  if (dash == time.npos && parts.size() < 3) parts.insert(parts.begin(), 0);  // MM and MM:SS
+  parts.resize(3, 0);
+  std::int64_t days = 0;
+  if (dash != time.npos) std::from_chars(time.data(), time.data() + dash, days);
+  return ((days * 24 + parts[0]) * 60 + parts[1]) * 60 + parts[2];
+}
+
+/// The header of a script: our lines, each replaced or left out as the plan says, then the plan's own.
+std::string header(std::vector<std::pair<std::string, std::string>> lines, const SlurmPlan::Header& changes) {
+  std::string text;
+  const auto add = [&](const std::string& option, const std::string& value) {
+    text += fmt::format("#SBATCH {}{}{}\n", option, value.empty() ? "" : "=", value);
+  };
+  for (const auto& [option, value] : lines) {
+    const auto change = changes.find(option);
+    if (change == changes.end()) {
+      add(option, value);
+    } else if (change->second) {
+      add(option, *change->second);
+    }
+  }
+  for (const auto& [option, value] : changes) {
+    const bool ours = std::ranges::any_of(lines, [&option = option](const auto& line) { return line.first == option; });
+    if (value && !ours) add(option, *value);
+  }
+  return text;
+}
+
+/// A component of a job: some hosts of the plan and their processes.
+struct Component {
+  std::vector<Host> hosts;
+  std::vector<const PlannedProcess*> processes;
+
+  void add(const PlannedProcess& process) {
+    if (!has(process.host)) hosts.push_back(process.host);
+    processes.push_back(&process);
+  }
+  bool has(const Host& host) const { return std::ranges::find(hosts, host.name, &Host::name) != hosts.end(); }
+  std::size_t index(const Host& host) const {
+    return static_cast<std::size_t>(std::ranges::find(hosts, host.name, &Host::name) - hosts.begin());
+  }
+  std::int64_t cpus() const { return hosts.empty() ? 0 : std::ranges::max_element(hosts, {}, &Host::cpus)->cpus; }
+};
+
+class Renderer {
+ public:
+  Renderer(const Plan& plan, const ProcessPlan& processes, const std::string& program, std::string run_dir)
+      : plan_(plan), processes_(processes), program_(program), run_(std::move(run_dir)) {
+    for (const PlannedProcess& process : processes.processes)
+      (process.role == "drafter" && plan.slurm.shape != "one" ? drafters_ : main_).add(process);
+  }
+
+  Result<void> check() const;
+  std::vector<SlurmScript> render() const {
+    std::vector<SlurmScript> scripts = {{"job.sbatch", job()}};
+    if (plan_.slurm.shape == "elastic" && !drafters_.processes.empty())
+      scripts.push_back({"drafters.sbatch", drafters()});
+    return scripts;
+  }
+
+ private:
+  using Lines = std::vector<std::pair<std::string, std::string>>;
+
+  std::string job() const;
+  std::string drafters() const;
+  std::string steps(const Component& component, const std::string& nodes, const std::string& group) const;
+  Lines size_lines(const Component& component) const {
+    Lines lines = {{"--nodes", std::to_string(component.hosts.size())}, {"--ntasks-per-node", "1"}};
+    if (component.cpus() > 0) lines.emplace_back("--cpus-per-task", std::to_string(component.cpus()));
+    return lines;
+  }
+  bool het() const { return plan_.slurm.shape == "het" && !drafters_.processes.empty(); }
+
+  const Plan& plan_;
+  const ProcessPlan& processes_;
+  const std::string& program_;
+  const std::string run_;
+  Component main_, drafters_;
+};
+
+Result<void> Renderer::check() const {
+  const SlurmPlan& slurm = plan_.slurm;
+  for (const SlurmPlan::Header* lines : {&slurm.header, &slurm.drafter_header}) {
+    for (const auto& [option, value] : *lines) {
+      if (!option.starts_with("-")) return refused(option + " is no option of sbatch, wanted one with its dashes");
+      if (value && value->find('\n') != value->npos) return refused(option + " has a line break in it");
+    }
+  }
+  if (const auto array = slurm.header.find("--array"); array != slurm.header.end() && array->second)
+    return refused(fmt::format("--array in the header: {}; drafters alone can be one (shape elastic)",
+                               het() ? "there are no arrays of het jobs" : "a run has one coordinator"));
+  if (const auto signal = slurm.header.find("--signal");
+      signal != slurm.header.end() && signal->second && !signal->second->starts_with("B:"))
+    return refused(
+        fmt::format("--signal={}: without B: it reaches the steps and not the script, wanted B:...", *signal->second));
+  if (const auto time = slurm.header.find("--time"); time != slurm.header.end() && time->second) {
+    const std::optional<std::int64_t> limit = seconds_of(*time->second);
+    if (!limit) return refused(fmt::format("--time={} is no time, wanted HH:MM:SS", *time->second));
+    if (*limit <= slurm.drain_seconds + 60)
+      return refused(fmt::format("--time={} is {} s; the signal may come {} s before its end, a minute early",
+                                 *time->second, *limit, slurm.drain_seconds + 60));
+  }
+  if (slurm.shape == "elastic" && plan_.drafters.size() > 1)
+    return refused(
+        fmt::format("elastic: {} groups of drafters, wanted one: they are one array", plan_.drafters.size()));
+  for (const Host& host : drafters_.hosts) {
+    if (het() && main_.has(host))
+      return refused(
+          fmt::format("het: {} has drafters and another role; components need nodes of their own", host.name));
+  }
+  return {};
+}
+
+std::string Renderer::steps(const Component& component, const std::string& nodes, const std::string& group) const {
+  std::string text;
+  for (const PlannedProcess* process : component.processes) {
+    const bool coordinator = process->role == "coordinator";
+    std::vector<std::string> more;
+    if (coordinator) more = {"--listen", processes_.listen, "--address-file", run_ + "/coordinator.address"};
+    text += fmt::format("step {}{} \"${{{}[{}]}}\" {}{}\n", process->log_name(), group, nodes,
+                        component.index(process->host), shell_line(process->command(program_, more)),
+                        coordinator ? "\ncoordinator_step=$!\naddress" : " --join \"$coordinator\"");
+  }
+  return text;
+}
+
+/// What every script begins with. {0}: the header.
+constexpr const char* kBegin = R"sh(#!/bin/bash
+{0}
+# Rendered by `outrider launch`: lines may be changed and the script submitted by hand.
+run={1}
+program={2}
+# What this script starts has this pipe as its standard input: when the script ends, however it does, that drains.
+hold=$run/hold.$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}
+rm -f "$hold"
+mkfifo "$hold"
+exec 9<>"$hold"
+
+await() {{  # PID: its status, also past signals, which end a wait
+  wait "$1"; status=$?
+  while [ "$status" -gt 128 ] && kill -0 "$1" 2>/dev/null; do wait "$1"; status=$?; done
+  if [ "$status" -gt 128 ]; then wait "$1"; status=$?; fi
+}}
+)sh";
+
+constexpr const char* kFunctions = R"sh(
+rm -f "$run/coordinator.address" "$run/ended"  # of the run before a requeue
+stopping=
+stop() { stopping=$1; [ -z "${command:-}" ] || kill -TERM "$command" 2>/dev/null; }
+trap 'stop USR' USR1 USR2  # before the time limit, and from `outrider launch down`
+trap 'stop TERM' TERM      # preempted or requeued: it will start again
+
+step() {  # LOG [--het-group=N] NODE COMMAND...: a step of its own, beside others on its node
+  local log=$1 group=()
+  shift
+  case $1 in --het-group=*) group=("$1"); shift ;; esac
+  local node=$1
+  shift
+  srun "${group[@]}" --overlap --nodes=1 --ntasks=1 --nodelist="$node" --kill-on-bad-exit=0 --no-kill \
+    --open-mode=append --output="$run/logs/$log" "$@" <"$hold" 9>&- &
+}
+address() {  # waits until the coordinator says where it is
+  while [ ! -s "$run/coordinator.address" ] && kill -0 "$coordinator_step" && [ -z "$stopping" ]; do sleep 0.2; done
+  coordinator=$(paste -sd, "$run/coordinator.address")
+}
+run_command() {  # COMMAND...: to its end, also past signals
+  "$@" <"${input:-/dev/null}" 9>&- &
+  command=$!
+  await "$command"
+  command=
+}
+)sh";
+
+constexpr const char* kEnd = R"sh(
+exec 9>&-  # everything drains
+while [ -n "$(jobs -rp)" ]; do wait; done
+rm -f "$hold"
+if [ "$status" = 75 ]; then scontrol requeue "$SLURM_JOB_ID"; exit 75; fi  # 75: again, please
+[ "$stopping" = TERM ] || touch "$run/ended"
+exit "$status"
+)sh";
+
+/// What an array of drafters does. {0}: the command.
+constexpr const char* kDrafter = R"sh(
+stopping=
+trap 'stopping=1; [ -z "${{drafter:-}}" ] || kill -TERM "$drafter" 2>/dev/null' TERM USR1 USR2
+status=75
+while [ -z "$stopping" ] && [ ! -e "$run/ended" ] && [ "$status" = 75 ]; do  # 75: no coordinator for a minute
+  if [ ! -s "$run/coordinator.address" ]; then sleep 1; continue; fi
+  {0} --join "$(paste -sd, "$run/coordinator.address")" <"$hold" 9>&- &
+  drafter=$!
+  await "$drafter"
+  drafter=
+done
+rm -f "$hold"
+if [ -e "$run/ended" ] || [ -n "$stopping" ]; then exit 0; fi
+exit "$status"
+)sh";
+
+std::string Renderer::job() const {
+  const SlurmPlan& slurm = plan_.slurm;
+  Lines lines = {{"--job-name", "outrider"}};
+  for (auto& line : size_lines(main_)) lines.push_back(std::move(line));
+  lines.insert(lines.end(), {{"--output", run_ + "/logs/slurm-%j.log"},
+                             {"--open-mode", "append"},
+                             {"--requeue", ""},
+                             {"--signal", fmt::format("B:USR1@{}", slurm.drain_seconds)}});
+  std::string head = header(lines, slurm.header);
+  if (het()) head += "#SBATCH hetjob\n" + header(size_lines(drafters_), slurm.drafter_header);
+  head.pop_back();
+  std::string text = fmt::format(kBegin, head, shell_line({run_}), shell_line({program_})) + kFunctions + "\n";
+  if (het()) {
+    text +=
+        "nodes=($(scontrol show hostnames \"$SLURM_JOB_NODELIST_HET_GROUP_0\"))\n"
+        "drafter_nodes=($(scontrol show hostnames \"$SLURM_JOB_NODELIST_HET_GROUP_1\"))\n";
+    text += steps(main_, "nodes", " --het-group=0") + steps(drafters_, "drafter_nodes", " --het-group=1");
+  } else {
+    text += "nodes=($(scontrol show hostnames \"$SLURM_JOB_NODELIST\"))\n" + steps(main_, "nodes", "");
+  }
+  text += slurm.shape == "elastic" ? "input=$hold run_command \"$program\" launch wait \"$run\" --exit-with-stdin "
+                                     "--without-drafters  # they come when they come\n"
+                                   : "input=$hold run_command \"$program\" launch wait \"$run\" --exit-with-stdin\n";
+  for (const RunPlan& run : plan_.run) {
+    std::string line;
+    for (std::string word : run.command) {
+      const auto put = [&](const std::string& name, const std::string& value) {
+        for (std::size_t at; (at = word.find(name)) != word.npos;) word.replace(at, name.size(), value);
+      };
+      put("{run_dir}", run_);
+      put("{model}", plan_.model);
+      line += word == "{coordinator}" ? " \"$coordinator\""
+              : word == "outrider"    ? " \"$program\""
+                                      : " " + shell_line({word});
+    }
+    text += fmt::format("if [ -z \"$stopping\" ] && [ \"$status\" = 0 ]; then run_command{}; fi\n", line);
+  }
+  if (plan_.run.empty())
+    text +=
+        "while [ -z \"$stopping\" ] && [ \"$status\" = 0 ]; do\n  sleep 1\n  kill -0 \"$coordinator_step\" || "
+        "status=4\ndone\n";
+  return text + kEnd;
+}
+
+std::string Renderer::drafters() const {
+  const SlurmPlan& slurm = plan_.slurm;
+  const PlannedProcess& first = *drafters_.processes.front();
+  Lines lines = {{"--job-name", "outrider-drafters"},
+                 {"--array", fmt::format("0-{}", drafters_.processes.size() - 1)},
+                 {"--nodes", "1"},
+                 {"--ntasks", "1"}};
+  if (drafters_.cpus() > 0) lines.emplace_back("--cpus-per-task", std::to_string(drafters_.cpus()));
+  lines.insert(lines.end(), {{"--output", run_ + "/logs/slurm-%A_%a.log"},
+                             {"--open-mode", "append"},
+                             {"--requeue", ""},
+                             {"--signal", fmt::format("B:USR1@{}", slurm.drain_seconds)}});
+  std::string head = header(lines, slurm.drafter_header);
+  head.pop_back();
+  std::vector<std::string> words = first.command(program_, {});
+  *(std::ranges::find(words, "--name") + 1) = "drafter.@INDEX@";
+  std::string command = shell_line(words);
+  const std::string index = "@INDEX@";
+  command.replace(command.find(index), index.size(), "\"$SLURM_ARRAY_TASK_ID\"");
+  return fmt::format(kBegin, head, shell_line({run_}), shell_line({program_})) + fmt::format(kDrafter, command);
+}
+
+}  // namespace
+
+Result<std::vector<SlurmScript>> render_slurm(const Plan& plan, const ProcessPlan& processes,
+                                              const std::string& program, const std::filesystem::path& run_dir) {
+  const Renderer renderer(plan, processes, program, run_dir.string());
+  RETURN_IF_ERROR(renderer.check());
+  return renderer.render();
+}
+
+}  // namespace outrider

@@ -1,0 +1,63 @@
+#include "cluster-launch/slurm_jobs.h"
+
+#include <algorithm>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "cluster-launch/child.h"
+#include "common/base/time.h"
+
+namespace outrider {
+namespace {
+
+constexpr int kAnswerSeconds = 60;
+
+/// Those of the jobs that wait or run.
+std::vector<std::string> alive(const std::vector<std::string>& jobs) {
+  std::vector<std::vector<std::string>> commands;
+  for (const std::string& job : jobs) commands.push_back(slurm_alive_command(job));
+  const std::vector<Captured> answers = run_all(commands, kAnswerSeconds);
+  std::vector<std::string> result;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (answers[i].status == 0) result.push_back(jobs[i]);
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<std::string> slurm_alive_command(const std::string& job) {
+  return {"sh", "-c", fmt::format("[ -n \"$(squeue --noheader --jobs={} 2>/dev/null)\" ]", job)};
+}
+
+Result<void> submit_to_slurm(const std::vector<SlurmScript>& scripts, const RunFolder& folder) {
+  for (const SlurmScript& script : scripts) {
+    const Captured answer =
+        run_all({{"sbatch", "--parsable", (folder.path() / script.name).string()}}, kAnswerSeconds).front();
+    if (answer.status != 0)
+      return Error{Errc::kIo, fmt::format("sbatch {}: {}", script.name, answer.out.substr(0, answer.out.find('\n')))};
+    LedgerEntry entry{.name = script.name, .where = "slurm", .host = {}, .process = {}, .job = {}};
+    entry.job = answer.out.substr(0, answer.out.find_first_of(";\n"));  // "12" or "12;cluster"
+    RETURN_IF_ERROR(folder.append(entry));
+  }
+  return {};
+}
+
+void end_slurm_jobs(const std::vector<std::string>& jobs, int grace_seconds) {
+  std::vector<std::string> rest = alive(jobs);
+  std::vector<std::vector<std::string>> commands;
+  // A waiting job has no script to ask; the script of a running one is what --batch reaches.
+  for (const std::string& job : rest) {
+    commands.push_back({"scancel", "--state=PENDING", job});
+    commands.push_back({"scancel", "--batch", "--signal=USR1", job});
+  }
+  run_all(commands, kAnswerSeconds);
+  const TimePoint deadline = now() + std::chrono::seconds(grace_seconds);
+  while (!(rest = alive(rest)).empty() && now() < deadline) std::this_thread::sleep_for(std::chrono::seconds(1));
+  commands.clear();
+  for (const std::string& job : rest) commands.push_back({"scancel", job});
+  run_all(commands, kAnswerSeconds);
+}
+
+}  // namespace outrider

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cluster-launch/run_folder.h"
+#include "cluster-launch/slurm.h"
+#include "common/base/result.h"
+
+namespace outrider {
+
+/// Writes the scripts to the run folder and submits them; the ledger gets their jobs.
+Result<void> submit_to_slurm(const std::vector<SlurmScript>& scripts, const RunFolder& folder);
+
+/// Asks the scripts of jobs to end, which then let everything drain, and cancels what is left after the grace.
+void end_slurm_jobs(const std::vector<std::string>& jobs, int grace_seconds);
+
+/// A command with status 0 while the job waits or runs.
+std::vector<std::string> slurm_alive_command(const std::string& job);
+
+}  // namespace outrider

@@ -1,0 +1,313 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include "cluster-launch/facts.h"
+#include "cluster-launch/launcher.h"
+#include "cluster-launch/plan.h"
+#include "cluster-launch/process_plan.h"
+#include "cluster-launch/readiness.h"
+#include "cluster-launch/run_folder.h"
+#include "cluster-launch/slurm.h"
+#include "cluster-launch/slurm_jobs.h"
+#include "common/base/files.h"
+#include "common/base/json_fields.h"
+#include "common/logging/logging.h"
+#include "launch/command_support.h"
+#include "launch/commands.h"
+#include "launch/lifetime.h"
+
+namespace outrider {
+namespace {
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+struct LaunchFlags {
+  std::string plan;
+  fs::path hosts, run_dir;
+  std::string backend = "local";
+  bool dry_run = false, schema = false, submit = false;
+  LaunchOptions options;
+  Lifetime lifetime;
+};
+
+/// What the commands about a run have in common.
+struct RunFlags {
+  fs::path run_dir;
+  int seconds = 0;
+  bool without_drafters = false;
+  Lifetime lifetime;
+};
+
+/// A plan as it was read, and its processes.
+struct ReadPlan {
+  json object;
+  Plan plan;
+  ProcessPlan processes;
+};
+
+ReadPlan read(const LaunchFlags& flags) {
+  ReadPlan result;
+  result.object = or_throw(parse_json_object(or_throw(read_text(flags.plan)), flags.plan, std::size_t{16} << 20));
+  result.object.erase("lock");
+  if (!flags.hosts.empty())
+    or_throw(place_on_hosts(result.object, or_throw(read_text(flags.hosts)), flags.hosts.string()));
+  result.plan = or_throw(read_plan(result.object, flags.plan));
+  result.processes = or_throw(plan_processes(result.plan, /*one_host=*/flags.backend == "local"));
+  return result;
+}
+
+/// The program as hosts see it, where the plan does not say: over ssh the one in the PATH, else this one.
+std::string program_of(const Plan& plan, const std::string& backend) {
+  if (!plan.program.empty()) return plan.program;
+  return backend == "ssh" ? "outrider" : fs::read_symlink("/proc/self/exe").string();
+}
+
+fs::path default_run_dir(const fs::path& plan) {
+  return fmt::format("{}.{:%Y%m%d-%H%M%S}", plan.stem().string(), fmt::localtime(std::time(nullptr)));
+}
+
+/// What would be started, a line for each process.
+void print_dry_run(const ReadPlan& read, const LaunchOptions& options) {
+  for (const PlannedProcess& process : read.processes.processes) {
+    const bool coordinator = process.role == "coordinator";
+    const std::vector<std::string> command = process.command(
+        options.program, {coordinator ? "--listen" : "--join", coordinator ? read.processes.listen : "{coordinator}"});
+    std::printf("%s %s: %s\n", process.host.name.c_str(), process.name.c_str(),
+                shell_line(announced_command_on(options.reach, process.host, command)).c_str());
+  }
+  for (const RunPlan& run : read.plan.run) std::printf("then: %s\n", shell_line(run.command).c_str());
+}
+
+/// Submits the scripts, or says how.
+void to_slurm(const std::vector<SlurmScript>& scripts, const RunFolder& folder, bool submit) {
+  if (submit) return or_throw(submit_to_slurm(scripts, folder));
+  for (const SlurmScript& script : scripts) std::printf("sbatch %s\n", (folder.path() / script.name).c_str());
+}
+
+void launch(LaunchFlags flags) {
+  if (flags.schema) {
+    std::printf("%s\n", plan_schema().dump(2).c_str());
+    return;
+  }
+  if (flags.plan.empty()) throw std::runtime_error("PLAN is missing; see outrider launch --help");
+  init_logging("launch", "warn");
+  const ReadPlan plan = read(flags);
+  flags.options.program = program_of(plan.plan, flags.backend);
+  flags.options.version = OUTRIDER_VERSION;
+  flags.options.dtype = plan.plan.dtype;
+  flags.options.reach = flags.backend == "ssh" ? Reach::kSsh : Reach::kLocal;
+  const fs::path run_dir = fs::absolute(flags.run_dir.empty() ? default_run_dir(flags.plan) : flags.run_dir);
+  const bool slurm = flags.backend == "slurm";
+  const std::vector<SlurmScript> scripts =
+      slurm ? or_throw(render_slurm(plan.plan, plan.processes, flags.options.program, run_dir))
+            : std::vector<SlurmScript>();
+  if (flags.dry_run && slurm) {
+    for (const SlurmScript& script : scripts) std::printf("==> %s <==\n%s", script.name.c_str(), script.text.c_str());
+    return;
+  }
+  if (flags.dry_run) return print_dry_run(plan, flags.options);
+  const RunFolder folder = or_throw(RunFolder::create(run_dir));
+  or_throw(folder.write("plan.json", nlohmann::ordered_json(plan.object)));
+  for (const SlurmScript& script : scripts) or_throw(folder.write(script.name, script.text));
+  if (slurm) return to_slurm(scripts, folder, flags.submit);
+  std::vector<std::vector<std::string>> commands;
+  for (const RunPlan& run : plan.plan.run) commands.push_back(run.command);
+  int status = 0;
+  or_throw(flags.lifetime.run([&](std::stop_token stop) -> Result<void> {
+    ASSIGN_OR_RETURN(status, run_launch(plan.object, plan.processes, commands, flags.options, folder, stop));
+    return {};
+  }));
+  if (status != 0) throw CLI::RuntimeError(status);
+}
+
+/// The plan of a run, perhaps without its drafters.
+ProcessPlan processes_of(const RunFolder& folder, bool without_drafters) {
+  const json object = or_throw(folder.read_json("plan.json"));
+  Plan plan = or_throw(read_plan(object, "plan.json"));
+  if (without_drafters) plan.drafters.clear();
+  return or_throw(plan_processes(plan, /*one_host=*/false));
+}
+
+void print_status(const RunFlags& flags) {
+  const RunFolder folder = or_throw(RunFolder::open(flags.run_dir));
+  const Result<json> status = folder.read_json("status.json");
+  std::printf("%s\n", status ? member(*status, "state").get<std::string>().c_str() : "no status yet");
+  bool any = false;
+  for (const auto& [entry, alive] : or_throw(who_is_alive(folder))) {
+    const std::string number = entry.job.empty() ? std::to_string(entry.process.pid) : entry.job;
+    std::printf("%-16s %-16s %8s  %s\n", entry.name.c_str(), entry.host.name.c_str(), number.c_str(),
+                alive ? "alive" : "gone");
+    any = any || alive;
+  }
+  if (!any) throw CLI::RuntimeError(kLost);
+}
+
+/// Why a run is not ready; empty: it is.
+std::string why_not_ready(TransportContext& context, const RunFolder& folder, const ProcessPlan& plan) {
+  Result<Client> client = connect_any(context, folder.addresses());
+  const Result<Status> status = client ? client->status() : client.error();
+  if (!status) {
+    return fmt::format("coordinator: {}\n{}", status.error().message,
+                       folder.log_end(plan.coordinator().log_name(), 20));
+  }
+  std::string missing;
+  for (const PlannedProcess& process : missing_workers(plan, *status)) {
+    missing += fmt::format("{} on {} has not joined; the end of its log:\n{}\n", process.name, process.host.name,
+                           folder.log_end(process.log_name(), 20));
+  }
+  if (!missing.empty()) return missing;
+  const Result<void> proven = prove_verifiers(context, folder.addresses());
+  return proven ? "" : proven.error().message;
+}
+
+/// @return the exit status of `wait`.
+int wait_until_ready(const RunFlags& flags, std::stop_token stop) {
+  const RunFolder folder = or_throw(RunFolder::open(flags.run_dir));
+  const ProcessPlan plan = processes_of(folder, flags.without_drafters);
+  TransportContext context;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(flags.seconds);
+  std::string why;
+  do {
+    why = why_not_ready(context, folder, plan);
+    if (why.empty()) {
+      std::printf("ready: %d verifiers and %d drafters at %s\n", plan.count("verifier"), plan.count("drafter"),
+                  folder.addresses().front().c_str());
+      return 0;
+    }
+    const Result<json> status = folder.read_json("status.json");
+    if (status && member(*status, "state") == "ended") {
+      std::fprintf(stderr, "outrider: the run has ended\n");
+      return kLost;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  } while (std::chrono::steady_clock::now() < deadline && !stop.stop_requested());
+  std::fprintf(stderr, "outrider: not ready after %d s: %s\n", flags.seconds, why.c_str());
+  return kNotReady;
+}
+
+void wait(const RunFlags& flags) {
+  init_logging("launch", "warn");
+  int status = 0;
+  or_throw(flags.lifetime.run([&](std::stop_token stop) -> Result<void> {
+    status = wait_until_ready(flags, stop);
+    return {};
+  }));
+  if (status != 0) throw CLI::RuntimeError(status);
+}
+
+void print_logs(const RunFlags& flags, const std::string& only) {
+  const RunFolder folder = or_throw(RunFolder::open(flags.run_dir));
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder.path() / "logs")) files.push_back(entry.path());
+  std::ranges::sort(files);
+  for (const fs::path& file : files) {
+    const std::string name = file.stem().string();
+    if (name.find(only) == name.npos) continue;
+    const std::string text = or_throw(read_text(file));
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t end = std::min(text.find('\n', at), text.size());
+      std::printf("%s: %s\n", name.c_str(), text.substr(at, end - at).c_str());
+      at = end + 1;
+    }
+  }
+}
+
+void down(const RunFlags& flags) {
+  const int killed = or_throw(take_down(or_throw(RunFolder::open(flags.run_dir)), flags.seconds));
+  if (killed > 0) std::fprintf(stderr, "outrider: %d processes had to be killed\n", killed);
+}
+
+/// A lock.json, or that of a run folder.
+json read_lock(const fs::path& path) {
+  const fs::path file = fs::is_directory(path) ? path / "lock.json" : path;
+  return or_throw(parse_json_object(or_throw(read_text(file)), file.string(), std::size_t{64} << 20));
+}
+
+void add_run_subcommands(CLI::App& launch) {
+  const auto add = [&](const char* name, const char* about, int seconds, const char* help, auto callback) {
+    CLI::App* command = launch.add_subcommand(name, about);
+    auto flags = std::make_shared<RunFlags>(RunFlags{{}, seconds, false, {}});
+    command->add_option("RUN_DIR", flags->run_dir, "Folder of a run")->required();
+    if (help != nullptr)
+      command->add_option("--timeout", flags->seconds, help)->check(CLI::Range(0, 1 << 20))->capture_default_str();
+    if (name == std::string_view("wait")) {
+      command->add_flag("--without-drafters", flags->without_drafters, "Do not wait for drafters");
+      flags->lifetime.add_to(*command);
+    }
+    command->callback([flags, callback] { callback(*flags); });
+    return command;
+  };
+  add("status", "Say what of a run is alive; status 4 if nothing is", 0, nullptr, print_status);
+  add("wait", "Wait until all is ready; status 3 and what is missing if it does not become so, 4 if the run has ended",
+      600, "Seconds to wait", wait);
+  auto only = std::make_shared<std::string>();
+  add("logs", "Print the logs of a run, each line with its host and process in front", 0, nullptr,
+      [only](const RunFlags& flags) { print_logs(flags, *only); })
+      ->add_option("NAME", *only, "Only those with this in their name: node3, drafter.1");
+  add("down", "End all that a run has started, and what does not end by itself", 10,
+      "Seconds for a process to end before it is killed", down);
+  CLI::App* diff =
+      launch.add_subcommand("diff", "Say what differs between two runs or lock.json files; status 1 if any");
+  auto paths = std::make_shared<std::vector<fs::path>>();
+  diff->add_option("RUN_DIR", *paths, "Two run folders or files")->required()->expected(2);
+  diff->callback([paths] {
+    const std::vector<std::string> lines = differences(read_lock(paths->at(0)), read_lock(paths->at(1)));
+    for (const std::string& line : lines) std::printf("%s\n", line.c_str());
+    if (!lines.empty()) throw CLI::RuntimeError(1);
+  });
+}
+
+}  // namespace
+
+void add_launch_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("launch", "Start a plan's processes on hosts, and end them (docs/launch.md)");
+  auto flags = std::make_shared<LaunchFlags>();
+  command->add_option("PLAN", flags->plan, "A plan, or the lock.json of a run");
+  command->add_option("--backend", flags->backend, "How: local (all on this machine), ssh or slurm")
+      ->check(CLI::IsMember({"local", "ssh", "slurm"}))
+      ->capture_default_str();
+  command->add_option("--hosts", flags->hosts, "File with 'HOST role=verifier slots=1' a line, in place of the plan's");
+  command->add_option("--run-dir", flags->run_dir, "Folder for all that the run leaves (default: PLAN.TIME)");
+  command->add_flag("--dry-run", flags->dry_run, "Print what would be started");
+  command->add_flag("--submit", flags->submit, "With --backend slurm: submit the scripts; else they are only written");
+  command->add_flag("--schema", flags->schema, "Print the JSON schema of plans");
+  command->add_flag("--strict", flags->options.strict,
+                    "End if any host or drafter is missing, not only what text needs");
+  command->add_option("--ready-timeout", flags->options.ready_seconds, "Seconds until all must be ready")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--grace", flags->options.grace_seconds, "Seconds for a process to end before it is killed")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  flags->lifetime.add_to(*command);
+  add_run_subcommands(*command);
+  CLI::App* facts = command->add_subcommand("facts", "Print what this host is, as it goes into lock.json");
+  struct FactsFlags {
+    std::vector<std::string> models;
+    std::string dtype;
+  };
+  auto wanted = std::make_shared<FactsFlags>();
+  facts->add_option("MODEL", wanted->models, "Directories of pairs");
+  ModelFlags::add_dtype(*facts, wanted->dtype);
+  facts->callback([wanted] {
+    std::printf("%s\n", to_text(host_facts(OUTRIDER_VERSION, wanted->models, wanted->dtype), 2).c_str());
+  });
+  command->callback([command, flags] {
+    if (command->get_subcommands().empty()) launch(*flags);
+  });
+}
+
+}  // namespace outrider

@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""`outrider launch --backend slurm` on a real Slurm of four nodes on this machine: Debian's packages, only unpacked.
+
+usage: launch_slurm_test.py OUTRIDER CACHE     CACHE: folder for the packages
+Status 77: the packages cannot be had or Slurm does not start here, and nothing was tested.
+"""
+import atexit
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from launch_support import HANG, QUESTION, Run, eventually
+
+PACKAGES = ["slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "libhwloc15"]
+NODES = 4
+ASK = ["outrider", "run", QUESTION, "--max-tokens", "12", "--connect", "{coordinator}"]
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
+
+
+def skip(why):
+    print(f"SKIPPED: launching with Slurm was NOT tested: {why}")
+    sys.exit(77)
+
+
+def free_ports(count):
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+def unpacked(cache):
+    """The root of the packages' files."""
+    root = cache / "root"
+    if not (cache / "ready").exists():
+        shutil.rmtree(cache, ignore_errors=True)
+        cache.mkdir(parents=True)
+        got = subprocess.run(["apt-get", "download", *PACKAGES], cwd=cache, capture_output=True, text=True, timeout=240)
+        if got.returncode != 0:
+            skip("apt-get download: " + (got.stderr.strip() or "failed").splitlines()[-1])
+        for package in cache.glob("*.deb"):
+            subprocess.run(["dpkg", "-x", package, root], check=True)
+        (cache / "ready").touch()
+    return root
+
+
+class Slurm:
+    """One controller and four nodes, as root, without munge, systemd or cgroups v2."""
+
+    def __init__(self, root):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-slurm-"))
+        (self.folder / "state").mkdir()
+        host = socket.gethostname()
+        control, *nodes = free_ports(NODES + 1)
+        lines = {"ClusterName": "loop", "SlurmctldHost": f"{host}(127.0.0.1)", "SlurmctldPort": control, "SlurmUser": "root",
+                 "SlurmdUser": "root", "AuthType": "auth/none", "CredType": "cred/none",
+                 "PluginDir": root / LIBRARIES / "slurm-wlm", "ProctrackType": "proctrack/linuxproc", "TaskPlugin": "task/none",
+                 "SwitchType": "switch/none", "MpiDefault": "none", "SchedulerType": "sched/backfill",
+                 "SchedulerParameters": "bf_interval=1", "SelectType": "select/cons_tres", "SelectTypeParameters": "CR_Core",
+                 "ReturnToService": 2, "StateSaveLocation": self.folder / "state", "SlurmdSpoolDir": self.folder / "spool-%n",
+                 "SlurmctldPidFile": self.folder / "slurmctld.pid", "SlurmdPidFile": self.folder / "slurmd-%n.pid",
+                 "SlurmctldLogFile": self.folder / "slurmctld.log", "SlurmdLogFile": self.folder / "slurmd-%n.log",
+                 "JobAcctGatherType": "jobacct_gather/none", "AccountingStorageType": "accounting_storage/none", "KillWait": 5,
+                 "SlurmdParameters": "config_overrides"}
+        text = "".join(f"{key}={value}\n" for key, value in lines.items())
+        for i, port in enumerate(nodes, 1):
+            text += f"NodeName=n{i} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=1000\n"
+        text += f"PartitionName=main Nodes=n[1-{NODES}] Default=YES MaxTime=INFINITE State=UP\n"
+        (self.folder / "slurm.conf").write_text(text)
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nCgroupMountpoint=/sys/fs/cgroup\n")
+        libraries = ":".join(str(root / path) for path in (LIBRARIES + "/slurm-wlm", LIBRARIES, "lib/x86_64-linux-gnu"))
+        self.environment = {"SLURM_CONF": str(self.folder / "slurm.conf"), "LD_LIBRARY_PATH": libraries,
+                            "PATH": f"{root}/usr/bin:{root}/usr/sbin:{os.environ['PATH']}"}
+        os.environ.update(self.environment)
+        daemons = [["slurmctld-wlm", "-D", "-f", self.folder / "slurm.conf"]] + [["slurmd-wlm", "-D", "-N", f"n{i}", "-d", root / "usr/sbin/slurmstepd-wlm"] for i in range(1, NODES + 1)]
+        self.daemons = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for words in daemons]
+        atexit.register(self.stop)
+
+    def up(self):
+        nodes = subprocess.run(["sinfo", "-h", "-o", "%D %t"], capture_output=True, text=True, timeout=HANG).stdout
+        return nodes.strip() == f"{NODES} idle"
+
+    def stop(self):
+        for daemon in self.daemons:
+            daemon.terminate()
+        for daemon in self.daemons:
+            daemon.wait()
+
+    def jobs(self):
+        return subprocess.run(["squeue", "-h", "-o", "%i %t"], capture_output=True, text=True, timeout=HANG).stdout.split("\n")[:-1]
+
+
+class LaunchWithSlurm(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.story = subprocess.run([OUTRIDER, *ASK[1:-2]], capture_output=True, text=True, timeout=HANG).stdout.split("\n\n")[0]
+        assert cls.story
+
+    def tearDown(self):
+        subprocess.run(["scancel", "--user=root"], timeout=HANG)
+        self.assertTrue(eventually(lambda: not SLURM.jobs()))
+
+    def submit(self, shape, *, hosts="n[1-3]", run=None, **slurm):
+        one_node = hosts == "n1"
+        plan = {"program": OUTRIDER, "hosts": [{"name": hosts}], "coordinator": {"hosts": "n1"},
+                "verifiers": [{"hosts": "n1", "threads": 1}], "drafters": [{"hosts": "n1" if one_node else "n[2-3]"}],
+                "run": [{"command": ASK}] if run is None else run, "slurm": {"shape": shape} | slurm}
+        run = Run(OUTRIDER, plan, "--backend", "slurm", "--submit", expect_end=True)
+        self.addCleanup(run.remove)
+        self.assertEqual(run.status, 0, run.explain())
+        return run
+
+    def assert_ran(self, run):
+        self.assertTrue(eventually(lambda: (run.dir / "ended").exists() and not SLURM.jobs()), run.explain())
+        self.assertIn(self.story, "".join(log.read_text() for log in run.dir.glob("logs/slurm-*.log")), run.explain())
+        self.assertTrue(eventually(lambda: not run.alive()), f"{run.alive()} are left")
+
+    def test_one_allocation(self):
+        self.assert_ran(self.submit("one"))
+
+    def test_a_het_job(self):
+        self.assert_ran(self.submit("het"))
+
+    def test_elastic_drafters_that_are_preempted(self):
+        wait = ["sh", "-c", "while [ ! -e {run_dir}/go ]; do sleep 0.1; done"]
+        run = self.submit("elastic", run=[{"command": wait}, {"command": ASK}])
+        joined = lambda: subprocess.run([OUTRIDER, "launch", "wait", run.dir, "--timeout", "1"], capture_output=True, timeout=HANG).returncode == 0
+        self.assertTrue(eventually(joined), run.explain())
+        array = [entry["job"] for entry in run.ledger() if entry["name"] == "drafters.sbatch"][0]
+        subprocess.run(["scontrol", "requeue", f"{array}_0"], check=True, timeout=HANG)
+        self.assertTrue(eventually(lambda: not joined()), "the drafter is still there")
+        (run.dir / "go").touch()  # text goes on without it
+        self.assertTrue(eventually(lambda: (run.dir / "ended").exists()), run.explain())
+        self.assertIn(self.story, "".join(log.read_text() for log in run.dir.glob("logs/slurm-*.log")))
+
+    def test_down_lets_the_job_drain(self):
+        run = self.submit("one", run=[])
+        self.assertTrue(eventually(lambda: run.about("wait", "--timeout", "1").returncode == 0), run.explain())
+        down = run.about("down", "--timeout", "60")
+        self.assertEqual(down.returncode, 0, down.stderr)
+        self.assertEqual(SLURM.jobs(), [])
+        self.assertTrue((run.dir / "ended").exists(), "the script came to its end by itself")
+        self.assertTrue(eventually(lambda: not run.alive()))
+
+    def test_the_end_of_the_script_however_it_comes_ends_the_steps(self):
+        run = self.submit("one", run=[])
+        self.assertTrue(eventually(lambda: run.about("wait", "--timeout", "1").returncode == 0), run.explain())
+        job = run.ledger()[0]["job"]
+        subprocess.run(["scancel", "--batch", "--signal=KILL", job], check=True, timeout=HANG)
+        self.assertTrue(eventually(lambda: not run.alive()), f"{run.alive()} are left")
+
+    def test_status_75_of_a_command_requeues_the_job_and_it_ends_well(self):
+        again = ["sh", "-c", "[ -e {run_dir}/second ] || { touch {run_dir}/second; exit 75; }"]
+        run = self.submit("one", run=[{"command": again}, {"command": ASK}])
+        requeued = lambda: (run.dir / "second").exists() and any(line.split()[1] in ("PD", "R") for line in SLURM.jobs())
+        self.assertTrue(eventually(requeued), run.explain())
+        job = run.ledger()[0]["job"]
+        release = lambda: subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], capture_output=True, timeout=HANG)
+        ended = lambda: (run.dir / "ended").exists() or (release(), time.sleep(1), False)[2]
+        self.assertTrue(eventually(ended), run.explain())
+        self.assertIn(self.story, "".join(log.read_text() for log in run.dir.glob("logs/slurm-*.log")))
+
+
+OUTRIDER = str(pathlib.Path(sys.argv.pop(1)).resolve())
+CACHE = pathlib.Path(sys.argv.pop(1)).resolve()
+
+if __name__ == "__main__":
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        skip("it wants root and apt-get")
+    SLURM = Slurm(unpacked(CACHE))
+    if not eventually(SLURM.up, 60):
+        log = SLURM.folder / "slurmctld.log"
+        skip("Slurm does not start: " + (log.read_text()[-300:] if log.exists() else "no log"))
+    unittest.main(verbosity=2)

@@ -1,0 +1,94 @@
+"""What the tests of `outrider launch` share."""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+HANG = 120  # seconds; ends a test that would hang, never a measure of speed
+QUESTION = "Write a short story about a fox."
+
+
+def eventually(condition, seconds=HANG):
+    """Polls until the condition holds. Returns what it gave, false at the deadline."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
+def processes_with(word):
+    """The ids of processes in whose command line or environment this word is."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if word.encode() in (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes():
+                state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+                if state != "Z" and int(folder.name) != os.getpid():
+                    found.append(int(folder.name))
+        except OSError:
+            pass  # it has just ended
+    return found
+
+
+def marked(plan, mark):
+    """The plan, each of whose processes has the mark in its environment: also over ssh and in Slurm."""
+    name, value = mark.split("=")
+    def group(role):
+        return role | {"environment": role.get("environment", {}) | {name: value}}
+    return plan | {"coordinator": group(plan.get("coordinator", {}))} | {
+        role: [group(workers) for workers in plan[role]] for role in ("verifiers", "drafters") if role in plan}
+
+
+class Run:
+    """One `outrider launch` of a plan in a folder of its own."""
+
+    def __init__(self, outrider, plan, *options, expect_end=False):
+        self.outrider = outrider
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-launch-"))
+        self.dir = self.folder / "run"
+        self.mark = f"OUTRIDER_TEST_RUN={self.folder.name}"  # by which all its processes can be found
+        (self.folder / "plan.json").write_text(json.dumps(marked(plan, self.mark)))
+        self.out, self.err = self.folder / "out", self.folder / "err"
+        with self.out.open("w") as out, self.err.open("w") as err:
+            self.process = subprocess.Popen(
+                [outrider, "launch", self.folder / "plan.json", "--run-dir", self.dir, *options],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=os.environ | dict([self.mark.split("=")]))
+        if expect_end:
+            self.end()
+
+    def end(self):
+        self.status = self.process.wait(HANG)
+        return self.status
+
+    def ready(self):
+        return eventually(lambda: self.process.poll() is not None or "outrider: ready" in self.err.read_text()) and self.process.poll() is None
+
+    def about(self, command, *options):
+        return subprocess.run([self.outrider, "launch", command, self.dir, *options], capture_output=True, text=True, timeout=HANG)
+
+    def ledger(self):
+        file = self.dir / "ledger.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def alive(self):
+        return processes_with(self.mark)
+
+    def addresses(self):
+        return (self.dir / "coordinator.address").read_text().split()
+
+    def explain(self):
+        logs = "".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in sorted(self.dir.glob("logs/*")))
+        return f"status {self.process.poll()}\n{self.err.read_text()}{logs}"
+
+    def remove(self):
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()

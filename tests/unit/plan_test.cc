@@ -1,0 +1,178 @@
+// Plans: every key is read or refused by name, hosts are expanded, and processes are placed on them.
+#include <gtest/gtest.h>
+
+#include "cluster-launch/facts.h"
+#include "cluster-launch/host_set.h"
+#include "cluster-launch/plan.h"
+#include "cluster-launch/process_plan.h"
+#include "cluster-launch/reach.h"
+
+namespace outrider {
+namespace {
+using nlohmann::json;
+
+/// Two verifiers and drafters on every host.
+json example() {
+  return json::parse(R"({
+    "program": "/opt/outrider", "model": "/srv/e4b", "dtype": "int8",
+    "hosts": [{"name": "node[1-3]", "address": "10.0.0.[1-3]", "ssh": ["-p", "2222"], "cpus": 8}],
+    "coordinator": {"hosts": "node1", "max_requests": 64},
+    "verifiers": [{"count": 2, "hosts": "node[1-2]", "threads": 8, "cpuset": "0-7", "environment": {"A": "b c"}}],
+    "drafters": [{"hosts": "node[1-3],node3", "exit_when_alone": 30}],
+    "run": [{"command": ["outrider", "run", "Hi.", "--connect", "{coordinator}"]}]
+  })");
+}
+
+std::string error_of(const json& plan) {
+  const Result<Plan> read = read_plan(plan, "p.json");
+  if (!read) return read.error().message;
+  const Result<ProcessPlan> processes = plan_processes(*read, false);
+  return processes ? "" : processes.error().message;
+}
+
+TEST(HostSet, IsExpandedAsSlurmDoes) {
+  const auto names = [](const char* set) { return expand_host_set(set).value(); };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names("a"), (Names{"a"}));
+  EXPECT_EQ(names("node[1-3,7],gpu"), (Names{"node1", "node2", "node3", "node7", "gpu"}));
+  EXPECT_EQ(names("n[08-10]x"), (Names{"n08x", "n09x", "n10x"}));
+}
+
+TEST(HostSet, WhatIsNoneIsNamed) {
+  for (const char* set : {"", "a,", "n[", "n]", "n[]", "n[3-1]", "n[x]", "n[1][2]", "n[1-99999]", "n[1-9999999999]"}) {
+    const Result<std::vector<std::string>> names = expand_host_set(set);
+    ASSERT_FALSE(names) << set;
+    EXPECT_NE(names.error().message.find("host set '"), std::string::npos) << names.error().message;
+  }
+}
+
+TEST(Plan, ProcessesGoToTheirHostsInTurn) {
+  const Plan plan = read_plan(example(), "p.json").value();
+  const ProcessPlan processes = plan_processes(plan, false).value();
+  std::string places;
+  for (const PlannedProcess& process : processes.processes)
+    places += process.name + "@" + process.host.name + "=" + process.host.address + " ";
+  EXPECT_EQ(places,
+            "coordinator@node1=10.0.0.1 verifier.0@node1=10.0.0.1 verifier.1@node2=10.0.0.2 drafter.0@node1=10.0.0.1 "
+            "drafter.1@node2=10.0.0.2 drafter.2@node3=10.0.0.3 drafter.3@node3=10.0.0.3 ");
+  EXPECT_EQ(processes.listen, "tcp://0.0.0.0:*");
+  EXPECT_EQ(plan_processes(plan, /*one_host=*/true)->listen, "tcp://127.0.0.1:*");
+  EXPECT_EQ(shell_line(processes.processes[1].command("/opt/outrider", {"--join", "x"})),
+            "env 'A=b c' taskset -c 0-7 /opt/outrider verifier --name verifier.0 --model /srv/e4b --dtype int8 "
+            "--threads 8 --join x");
+}
+
+TEST(Plan, TheSmallestOneIsForThisHost) {
+  const Plan plan = read_plan(json::parse(R"({"verifiers": [{}]})"), "p.json").value();
+  const ProcessPlan processes = plan_processes(plan, false).value();
+  ASSERT_EQ(processes.processes.size(), 2u);
+  EXPECT_EQ(processes.processes[1].host.name, "localhost");
+  EXPECT_EQ(processes.listen, "tcp://127.0.0.1:*");
+}
+
+TEST(Plan, AnUnknownKeyNamesItselfAndItsNearestNeighbour) {
+  struct Case {
+    const char* at;
+    const char* key;
+    const char* nearest;
+  };
+  for (const auto& [at, key, nearest] : {Case{"", "drafter", "drafters"},
+                                         {"/hosts/0", "cpu", "cpus"},
+                                         {"/coordinator", "max_request", "max_requests"},
+                                         {"/verifiers/0", "thread", "threads"},
+                                         {"/drafters/0", "exit_alone", "exit_when_alone"},
+                                         {"/run/0", "comand", "command"},
+                                         {"/slurm", "shap", "shape"}}) {
+    json plan = example();
+    plan[json::json_pointer(at)][key] = 1;
+    const std::string error = error_of(plan);
+    EXPECT_NE(error.find(std::string(key) + " is no key of a plan; the nearest is " + nearest), std::string::npos)
+        << error;
+  }
+}
+
+/// Sets a key to a value of a wrong type, at every place that the schema has. Calls `check` with the plan and the key.
+void spoil_every_key(const json& schema, const json::json_pointer& at,
+                     const std::function<void(json, std::string)>& check) {
+  for (const auto& [key, of_key] : schema["properties"].items()) {
+    if (!of_key.contains("type") && !of_key.contains("enum")) continue;
+    const json::json_pointer here = at / key;
+    json plan = example();
+    const bool number = of_key.contains("type") && (of_key["type"] == "integer" || of_key["type"] == "number");
+    plan[here] = number ? json("x") : json(-7);
+    check(plan, key);
+    if (of_key.contains("minimum")) {
+      plan[here] = of_key["minimum"].get<std::int64_t>() - 1;
+      check(plan, key);
+    }
+    if (of_key.contains("properties")) spoil_every_key(of_key, here, check);
+    if (of_key.contains("items") && of_key["items"].contains("properties"))
+      spoil_every_key(of_key["items"], here / std::size_t{0}, check);
+  }
+}
+
+TEST(Plan, ItsSchemaAndItsReaderAgreeOnEveryKey) {
+  const json schema = plan_schema();
+  int keys = 0;
+  spoil_every_key(schema, json::json_pointer(), [&](const json& plan, const std::string& key) {
+    ++keys;
+    const std::string error = error_of(plan);
+    EXPECT_NE(error.find(key), std::string::npos) << "of " << key << ": '" << error << "'";
+    EXPECT_EQ(error.find("is no key"), std::string::npos) << error;
+  });
+  EXPECT_GT(keys, 40);
+  EXPECT_EQ(schema["required"], json({"verifiers"}));
+}
+
+TEST(Plan, WhatDoesNotFitIsNamed) {
+  const auto with = [](const char* at, const json& value) {
+    json plan = example();
+    plan[json::json_pointer(at)] = value;
+    return error_of(plan);
+  };
+  const auto expect = [](const std::string& error, const char* part) {
+    EXPECT_NE(error.find(part), std::string::npos) << "no '" << part << "' in: " << error;
+  };
+  expect(with("/drafters/0/hosts", "node9"), "drafters[0].hosts: node9 is none of the plan's hosts");
+  expect(with("/hosts/0/address", "10.0.0.[1-2]"), "has 3 names, its address '10.0.0.[1-2]' 2");
+  expect(with("/hosts/1", {{"name", "node2"}}), "node2 is there twice");
+  expect(with("/verifiers/0/threads", 9), "9 threads on node1, which has 8 CPUs");
+  expect(with("/coordinator/listen", "tcp://127.0.0.1:7070"), "which other hosts cannot dial");
+  expect(with("/verifiers", json::array()), "verifiers is an array of 0, wanted an array of one object or more");
+  expect(with("/slurm", {{"shape", "round"}}), "slurm.shape is \"round\", wanted one or het or elastic");
+}
+
+TEST(HostFile, PlacesRoles) {
+  json plan = {{"drafters", {{{"dtype", "int8"}}}}};
+  ASSERT_TRUE(
+      place_on_hosts(plan, "# ours\nbig role=verifier\nbig role=coordinator\nsmall address=10.0.0.7 slots=2\n", "h"));
+  const Plan read = read_plan(plan, "p.json").value();
+  const ProcessPlan processes = plan_processes(read, false).value();
+  ASSERT_EQ(processes.processes.size(), 4u);
+  EXPECT_EQ(processes.processes[3].name, "drafter.1");
+  EXPECT_EQ(processes.processes[3].host.address, "10.0.0.7");
+  for (const char* line : {"a role=king", "a slots=0", "a slots=x", "a b"}) {
+    json again = json::object();
+    const Result<void> placed = place_on_hosts(again, line, "hosts.txt");
+    ASSERT_FALSE(placed) << line;
+    EXPECT_TRUE(placed.error().message.starts_with("hosts.txt:1: ")) << placed.error().message;
+  }
+}
+
+TEST(Reach, AProcessAnnouncesItself) {
+  EXPECT_FALSE(announced_process("outrider-launch process 12 "));
+  const auto process = announced_process("Welcome!\noutrider-launch process 12 345\nmore");
+  ASSERT_TRUE(process);
+  EXPECT_EQ(process->pid, 12);
+  EXPECT_EQ(process->start, 345u);
+}
+
+TEST(Diff, NamesWhatDiffers) {
+  EXPECT_TRUE(differences(example(), example()).empty());
+  json other = example();
+  other["hosts"][0]["cpus"] = 16;
+  EXPECT_EQ(differences(example(), other), std::vector<std::string>{"/hosts/0/cpus: 8 | 16"});
+}
+
+}  // namespace
+}  // namespace outrider
