@@ -146,7 +146,8 @@ Result<void> BatchApi::load(const char* kind, Table& table) const {
     ASSIGN_OR_RETURN(Json object, parse_json_object(text, entry.path().string()));
     if (!member(object, "id").is_string() || member(object, "id") != entry.path().stem().string())
       return Error{Errc::kMalformed, fmt::format("{}: not made by outrider serve", entry.path().string())};
-    table[object["id"]] = std::move(object);
+    const std::string id = object["id"];
+    table[id] = std::move(object);
   }
   return failed ? Result<void>(Error{Errc::kIo, fmt::format("{}: cannot read: {}", kind, failed.message())})
                 : Result<void>();
