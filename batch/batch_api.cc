@@ -123,6 +123,7 @@ Result<std::unique_ptr<BatchApi>> BatchApi::open(BatchApiOptions options) {
   std::unique_ptr<BatchApi> api(new BatchApi(std::move(options), std::move(lock)));
   RETURN_IF_ERROR(api->load(kFiles, api->files_));
   RETURN_IF_ERROR(api->load(kBatches, api->batches_));
+  api->forget_halves();
   api->forget_old();
   api->thread_ = std::jthread([raw = api.get()] { raw->run_batches(); });
   return api;
@@ -146,10 +147,21 @@ Result<void> BatchApi::load(const char* kind, Table& table) const {
     ASSIGN_OR_RETURN(Json object, parse_json_object(text, entry.path().string()));
     if (!member(object, "id").is_string() || member(object, "id") != entry.path().stem().string())
       return Error{Errc::kMalformed, fmt::format("{}: not made by outrider serve", entry.path().string())};
-    table[object["id"]] = std::move(object);
+    const std::string id = object["id"];
+    table[id] = std::move(object);
   }
   return failed ? Result<void>(Error{Errc::kIo, fmt::format("{}: cannot read: {}", kind, failed.message())})
                 : Result<void>();
+}
+
+void BatchApi::forget_halves() const {
+  std::error_code ignored;
+  std::vector<std::filesystem::path> halves;
+  for (const auto& entry : std::filesystem::directory_iterator(options_.dir / kFiles, ignored)) {
+    const bool content = entry.path().extension() == ".jsonl" && !files_.contains(entry.path().stem().string());
+    if (content || entry.path().extension() == ".tmp") halves.push_back(entry.path());
+  }
+  for (const std::filesystem::path& half : halves) std::filesystem::remove(half, ignored);
 }
 
 Result<void> BatchApi::save(const char* kind, const Json& object) const {

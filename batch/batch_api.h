@@ -57,6 +57,8 @@ class BatchApi {
   BatchApi(BatchApiOptions options, DurableFile lock) : options_(std::move(options)), lock_(std::move(lock)) {}
   std::filesystem::path path(const char* kind, const std::string& id, const char* ending) const;
   Result<void> load(const char* kind, Table& table) const;
+  /// What a crash has left of an upload.
+  void forget_halves() const;
   Result<void> save(const char* kind, const Json& object) const;
   HttpReply list(const Table& table, const HttpRequest& http) const;
   /// One that whoever asks may see; the id is the path's third part.

@@ -42,11 +42,11 @@ def main():
 
 
 def run(args, folder, address, arm, turn):
-    """A job whose prompts no earlier one had: of 20 beginnings, each some 150 tokens, in turns."""
+    """A job whose prompts no earlier one had: of 20 beginnings, each some 100 tokens, in turns."""
     file, output = folder / "in.jsonl", folder / "out.jsonl"
     with file.open("w") as lines:
         for i in range(args.lines):
-            animals = " ".join(f"{name}{arm}{turn}{i % 20}" for name in ("fox", "dog", "cat", "bird", "fish") * 4)
+            animals = " ".join(f"{name}{arm}{turn}{i % 20}" for name in ("fox", "dog", "cat", "bird", "fish") * 2)
             body = {"messages": [{"role": "system", "content": f"You tell stories of these: {animals}."}, {"role": "user", "content": f"Story {i}."}],
                     "max_tokens": 32, "temperature": 0, "ignore_eos": True}
             lines.write(json.dumps({"custom_id": str(i), "method": "POST", "url": "/v1/chat/completions", "body": body}) + "\n")

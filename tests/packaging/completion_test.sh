@@ -52,7 +52,7 @@ expect '--rtt' outrider bench pair --rt
 expect 'zsh' outrider completion z
 
 # Every long option that --help has, and no other.
-for command in run chat serve coordinator verifier drafter pack inspect; do
+for command in run chat serve batch coordinator verifier drafter pack inspect; do
   # shellcheck disable=SC2046
   expect "$("$program" "$command" --help | grep -E '^ +-' | grep -oE '(^ +|,)(-h,)?--[a-z-]+' | grep -oE -e '--[a-z-]+' |
     sort | paste -sd ' ')" outrider "$command" --

@@ -53,6 +53,9 @@ TEST(BatchLine, ASeedIsAFunctionOfTheNameAndOneThatIsThereIsKept) {
   EXPECT_EQ(body("a", R"("seed":null)")["seed"], seed_of("a"));
   EXPECT_EQ(body("a", R"("seed":5)")["seed"], 5);
   EXPECT_NE(seed_of("a"), seed_of("b"));
+  // Promised in docs/batch.md: XXH3's 128 bits.
+  EXPECT_EQ(id_of("a"), "a96faf705af16834e6c632b61e964e1f");
+  EXPECT_EQ(seed_of("a"), 0x66c632b61e964e1f);
   EXPECT_GE(seed_of("a"), 0);
   EXPECT_EQ(body("a", "")["max_tokens"], 8192);
   EXPECT_EQ(body("a", R"("max_completion_tokens":3)").contains("max_tokens"), false);
