@@ -311,6 +311,7 @@ ApiError ApiServer::api_error(const Error& error) const {
     case Errc::kUnavailable: return {503, error.message};
     case Errc::kPeerGone: return {503, error.message};
     case Errc::kTimeout: return {503, error.message};
+    case Errc::kIo: return {503, error.message};  // no descriptor left, say
     default: return {500, error.message};
   }
 }

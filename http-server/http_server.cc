@@ -1,5 +1,6 @@
 #include "http-server/http_server.h"
 
+#include <malloc.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -235,12 +236,12 @@ class Memory {
 class Room {
  public:
   Room(Memory& memory, std::string client) : memory_(memory), client_(std::move(client)) {}
-  ~Room() { memory_.give_back(client_, bytes_); }
+  ~Room() { give_back(); }
   Room(const Room&) = delete;
   Room& operator=(const Room&) = delete;
   /// Instead of what it had. @return whether there is so much; else it has nothing.
   bool take(std::int64_t bytes) {
-    memory_.give_back(client_, std::exchange(bytes_, 0));
+    give_back();
     if (!memory_.take(client_, bytes)) return false;
     bytes_ = bytes;
     return true;
@@ -254,6 +255,13 @@ class Room {
   }
 
  private:
+  /// What a thread has freed, glibc keeps for it; much of it shall be there for others.
+  void give_back() {
+    if (bytes_ > kTrimBytes) malloc_trim(0);
+    memory_.give_back(client_, std::exchange(bytes_, 0));
+  }
+  static constexpr std::int64_t kTrimBytes = 32 << 20;
+
   Memory& memory_;
   std::string client_;
   std::int64_t bytes_ = 0;

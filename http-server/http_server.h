@@ -77,7 +77,7 @@ struct HttpOptions {
 
 /// What a byte of a body counts as until it has been read: the most that parsing and tokenising were seen to take
 /// (docs/lab/server.md).
-inline constexpr std::int64_t kBytesPerBodyByte = 40;
+inline constexpr std::int64_t kBytesPerBodyByte = 48;
 
 /// HTTP/1.1 on Boost.Beast, which nothing else sees: routes, API key, limits, error objects for what never
 /// reaches a handler, streams. One thread per connection.

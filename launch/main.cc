@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <iostream>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -14,6 +15,7 @@
 #include "common/kernels/isa.h"
 #include "lab/commands.h"
 #include "launch/commands.h"
+#include "launch/lost_mapping.h"
 
 namespace {
 
@@ -41,6 +43,14 @@ void start_with_patient_openmp(char** argv) {
 /// of their own instead, and give them back.
 void map_large_blocks() { mallopt(M_MMAP_THRESHOLD, 1 << 20); }
 
+/// The exit status, of a program that was to end with `status`: what it printed may not have arrived.
+int ended(int status) {
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return status;
+  std::fprintf(stderr, "outrider: not all of the output could be written\n");
+  return status == 0 ? 1 : status;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -67,6 +77,7 @@ int main(int argc, char** argv) {
   outrider::add_inspect_command(app);
   outrider::add_completion_command(app);
   std::signal(SIGPIPE, SIG_IGN);
+  outrider::explain_lost_mappings();
   try {
     outrider::active_isa();  // a bad OUTRIDER_ISA or OUTRIDER_GEMM is said here, not on some thread
     outrider::active_gemm();
@@ -74,12 +85,12 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     const bool command_line_is_wrong =
         error.get_exit_code() != 0 && dynamic_cast<const CLI::RuntimeError*>(&error) == nullptr;
-    if (!command_line_is_wrong) return app.exit(error);  // --help, --version, or a status of our own
+    if (!command_line_is_wrong) return ended(app.exit(error));  // --help, --version, or a status of our own
     std::fprintf(stderr, "outrider: %s; see --help\n", error.what());
     return 2;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "outrider: %s\n", error.what());
     return 1;
   }
-  return 0;
+  return ended(0);
 }

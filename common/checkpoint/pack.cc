@@ -1,6 +1,7 @@
 #include "common/checkpoint/pack.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <array>
@@ -24,6 +25,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr char kManifest[] = "manifest.json", kImage[] = "weights.bump", kFormat[] = "outrider-pack";
+constexpr char kPartial[] = ".partial-";  ///< after a folder's name, until it is whole; then the process
 constexpr std::size_t kRankMax = 4;
 
 std::uint64_t checksum_of(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
@@ -162,23 +164,50 @@ Result<void> Pack::verify() const {
   return {};
 }
 
+namespace {
+
+/// Locks a folder for as long as the descriptor is open. @return -1 if somebody else has it, or there is none.
+int lock_folder(const fs::path& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0 || ::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return descriptor;
+  ::close(descriptor);
+  return -1;
+}
+
+/// Removes what programs have left that were killed before they could give it its final name.
+void remove_abandoned(const fs::path& final_name) {
+  const std::string beginning = final_name.filename().string() + kPartial;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(final_name.parent_path(), error)) {
+    if (!entry.path().filename().string().starts_with(beginning)) continue;
+    const int lock = lock_folder(entry.path());
+    if (lock < 0) continue;
+    std::error_code ignored;
+    fs::remove_all(entry.path(), ignored);
+    ::close(lock);
+  }
+}
+
+}  // namespace
+
 Result<NewDirectory> NewDirectory::create(const fs::path& dir) {
   std::error_code error;
   const fs::path name = fs::absolute(dir, error).lexically_normal();
   const fs::path final_name = name.has_filename() ? name : name.parent_path();
   if (fs::exists(final_name, error))
     return Error{Errc::kInvalidArgument, fmt::format("{}: exists; wanted a new name", dir.string())};
+  remove_abandoned(final_name);
   fs::path partial = final_name;
-  partial += fmt::format(".partial-{}", getpid());
-  fs::remove_all(partial, error);  // of a killed program that had our number
-  if (!error) fs::create_directories(partial, error);
+  partial += fmt::format("{}{}", kPartial, getpid());
+  fs::create_directories(partial, error);
   if (error) return Error{Errc::kIo, fmt::format("{}: cannot create: {}", partial.string(), error.message())};
-  return NewDirectory(final_name, partial);
+  return NewDirectory(final_name, partial, lock_folder(partial));
 }
 
 NewDirectory::~NewDirectory() {
   std::error_code ignored;
   if (!partial_.empty()) fs::remove_all(partial_, ignored);
+  if (lock_ >= 0) ::close(lock_);
 }
 
 Result<void> NewDirectory::add_file(const std::string& name, std::string_view text) {

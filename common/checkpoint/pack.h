@@ -80,7 +80,9 @@ class NewDirectory {
   /// @return kInvalidArgument if `dir` exists, kIo if it cannot be made.
   static Result<NewDirectory> create(const std::filesystem::path& dir);
   NewDirectory(NewDirectory&& other) noexcept
-      : final_(std::move(other.final_)), partial_(std::exchange(other.partial_, {})) {}
+      : final_(std::move(other.final_)),
+        partial_(std::exchange(other.partial_, {})),
+        lock_(std::exchange(other.lock_, -1)) {}
   ~NewDirectory();
 
   /// Where to put files until commit().
@@ -89,9 +91,10 @@ class NewDirectory {
   Result<void> commit();
 
  private:
-  NewDirectory(std::filesystem::path final_name, std::filesystem::path partial)
-      : final_(std::move(final_name)), partial_(std::move(partial)) {}
+  NewDirectory(std::filesystem::path final_name, std::filesystem::path partial, int lock)
+      : final_(std::move(final_name)), partial_(std::move(partial)), lock_(lock) {}
   std::filesystem::path final_, partial_;
+  int lock_;  ///< a descriptor of partial_: who finds it unlocked knows that its program has died
 };
 
 /// Writes one packed model.

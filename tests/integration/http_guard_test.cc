@@ -1,4 +1,6 @@
 // outrider serve against strangers: pages of other sites, wrong keys, and one client who wants everything.
+#include <sys/resource.h>
+
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -6,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <iterator>
 #include <memory>
 
 #include "http-server/http_server.h"
@@ -277,6 +280,28 @@ TEST(MemoryOfServer, WhatARequestHoldsIsBounded) {
   EXPECT_EQ(post(server->port(), "/hold", "5000").status, 200);
   EXPECT_EQ(post(server->port(), "/hold", "5001").status, 413) << "more than one may ever have";
   EXPECT_EQ(post(server->port(), "/hold", "5000").status, 200) << "what the first had is free again";
+}
+
+TEST(MemoryOfServer, OutOfDescriptorsItIsBusyNotBroken) {
+  Serve serve;
+  rlimit limit{};
+  ASSERT_EQ(prlimit(serve.program.pid(), RLIMIT_NOFILE, nullptr, &limit), 0);
+  const auto descriptors = [&] {
+    const auto folder = std::filesystem::directory_iterator(fmt::format("/proc/{}/fd", serve.program.pid()));
+    return static_cast<rlim_t>(std::distance(begin(folder), end(folder)));
+  };
+  Connection client(serve.port);
+  client.send("GET", "/health", "");
+  EXPECT_EQ(client.response().status, 200);
+  const rlimit none{.rlim_cur = descriptors(), .rlim_max = limit.rlim_max};
+  ASSERT_EQ(prlimit(serve.program.pid(), RLIMIT_NOFILE, &none, nullptr), 0);
+  client.send("POST", "/v1/completions", R"({"prompt": "Once", "max_tokens": 2})");
+  const Response busy = client.response();
+  EXPECT_EQ(busy.status, 503) << busy.body;
+  EXPECT_NE(busy.head.find("Retry-After"), busy.head.npos);
+  ASSERT_EQ(prlimit(serve.program.pid(), RLIMIT_NOFILE, &limit, nullptr), 0);
+  client.send("POST", "/v1/completions", R"({"prompt": "Once", "max_tokens": 2})");
+  EXPECT_EQ(client.response().status, 200);
 }
 
 TEST(MemoryOfServer, APromptLongerThanTheContextIsRefusedBeforeItIsCopied) {
