@@ -28,7 +28,8 @@ Kernels kernels_for(WeightType type) {
   constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
   const bool amx = active_isa() == Isa::kAmx;
   switch (type) {
-    case WeightType::kInt4: return {amx ? 2 : kAll, kernels().gemm_int4, gemm_int4_amx};
+    // Up to 6 rows, which are one pass for vectors, they are faster than tiles (docs/lab/int4.md).
+    case WeightType::kInt4: return {amx ? 6 : kAll, kernels().gemm_int4, gemm_int4_amx};
     case WeightType::kInt8: return {amx ? 0 : kAll, kernels().gemm_int8, gemm_int8_amx};
     case WeightType::kBf16: return {0, nullptr, amx ? gemm_bf16_amx : nullptr};
     case WeightType::kF32: break;
