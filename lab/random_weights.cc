@@ -48,6 +48,7 @@ Bytes random_bytes(std::size_t size, std::uint64_t seed, const RandomFloats& lan
 
 // Root mean squares of uniform integers: of 4 bits less 8, of 8 bits.
 constexpr double kInt4Rms = 4.64, kInt8Rms = 73.9;
+constexpr std::uint8_t kInt4Byte = 0x98;  ///< of every group: 8 * (nibble - 8)
 
 class RandomWeights final : public WeightSource {
  public:
@@ -86,13 +87,13 @@ class RandomWeights final : public WeightSource {
     if (format.is_elements() && !format.has_scales) lanes = random_floats(activation_dtype(type), rms);
     const Bytes bytes = random_bytes(size, seed(name), lanes);
     std::vector<float> scales;
-    if (format.has_scales) scales.assign(static_cast<std::size_t>(out), static_cast<float>(rms / kInt8Rms));
+    const double integer_rms = format.is_elements() ? kInt8Rms : int4_multiplier(kInt4Byte) * kInt4Rms;
+    if (format.has_scales) scales.assign(static_cast<std::size_t>(out), static_cast<float>(rms / integer_rms));
     if (!format.is_elements()) {
       const std::span chunks(reinterpret_cast<Int4Chunk*>(bytes->data()), size / sizeof(Int4Chunk));
-      const F16 scale = to_f16(static_cast<float>(rms / kInt4Rms));
 #pragma omp parallel for schedule(static)
       for (std::int64_t c = 0; c < std::ssize(chunks); ++c)
-        std::fill_n(&chunks[c].scale[0][0], sizeof chunks[c].scale / sizeof scale, scale);
+        std::fill_n(&chunks[c].group[0][0][0], sizeof chunks[c].group, kInt4Byte);
     }
     return Linear::map(type, in_features, out,
                        {.layout = format.layout, .weights = bytes->span().first(size), .scales = scales}, bytes);

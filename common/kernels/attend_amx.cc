@@ -20,7 +20,7 @@ __m512 fma_lanes(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c)
 
 constexpr std::int64_t kSlice = 32;    ///< keys or dimensions that one product adds up
 constexpr std::int64_t kQueries = 64;  ///< that read the keys together; their scores stay in the L2 cache
-constexpr std::int64_t kTiles = kQueries / kAmxRows;
+constexpr std::int64_t kTiles = kQueries / kTileRows;
 constexpr std::int64_t kChunk = 4;  ///< slices of keys whose packed values stay in the cache for every query
 
 /// An operand: 16 rows of 32 bfloat16. On the right, row i has elements 2i and 2i + 1 of 16 columns.
@@ -29,7 +29,7 @@ struct alignas(64) Operand {
 };
 /// A tile of sums.
 struct alignas(64) Sums {
-  float rows[kAmxRows][kAmxRows];
+  float rows[kTileRows][kTileRows];
 };
 
 void transpose(__m512i (&rows)[16]) {
@@ -79,7 +79,7 @@ class Attention {
       : a_(a),
         queries_(a.queries + first_query),
         count_(lesser(kQueries, a.query_count - first_query)),
-        tiles_(divide_up(count_, kAmxRows)),
+        tiles_(divide_up(count_, kTileRows)),
         dim_slices_(a.head_dim / kSlice),
         offset_(a.first % kSlice),
         key_slices_(divide_up(offset_ + a.count, kSlice)) {
@@ -132,9 +132,9 @@ class Attention {
   void pack_queries(std::int64_t t) {
     for (std::int64_t b = 0; b < dim_slices_; ++b) {
       __m512i rows[16];
-      for (std::int64_t i = 0; i < kAmxRows; ++i) {
-        const bool in = t * kAmxRows + i < count_;
-        const float* q = in ? queries_[t * kAmxRows + i].q + b * kSlice : nullptr;
+      for (std::int64_t i = 0; i < kTileRows; ++i) {
+        const bool in = t * kTileRows + i < count_;
+        const float* q = in ? queries_[t * kTileRows + i].q + b * kSlice : nullptr;
         rows[i] = in ? to_bf16(_mm512_loadu_ps(q), _mm512_loadu_ps(q + kLanes)) : _mm512_setzero_si512();
       }
       transpose(rows);
@@ -190,7 +190,7 @@ class Attention {
     for (std::int64_t b = 0; b < dim_slices_; ++b) {
       if (t == 0) fetch(a_.k, slice + 1, b);
       _tile_loadd(4, k + b * kSlice, bytes);
-      _tile_loadd(5, k + kAmxRows * row_stride + b * kSlice, bytes);
+      _tile_loadd(5, k + kTileRows * row_stride + b * kSlice, bytes);
       _tile_loadd(6, q_[t * dim_slices_ + b].pairs, 64);
       _tile_dpbf16ps(0, 4, 6);
       _tile_dpbf16ps(2, 5, 6);
@@ -200,13 +200,13 @@ class Attention {
         _tile_dpbf16ps(3, 5, 7);
       }
     }
-    float* const to = scores_ + slice * kSlice * kQueries + t * kAmxRows;
+    float* const to = scores_ + slice * kSlice * kQueries + t * kTileRows;
     constexpr std::int64_t kBytes = kQueries * static_cast<std::int64_t>(sizeof(float));
     _tile_stored(0, to, kBytes);
-    _tile_stored(2, to + kAmxRows * kQueries, kBytes);
+    _tile_stored(2, to + kTileRows * kQueries, kBytes);
     if constexpr (kCount == 2) {
-      _tile_stored(1, to + kAmxRows, kBytes);
-      _tile_stored(3, to + kAmxRows * kQueries + kAmxRows, kBytes);
+      _tile_stored(1, to + kTileRows, kBytes);
+      _tile_stored(3, to + kTileRows * kQueries + kTileRows, kBytes);
     }
     finish_stores(scores_);
   }
@@ -215,13 +215,13 @@ class Attention {
   /// nothing.
   void weigh(std::int64_t t) {
     alignas(64) std::int32_t begin[kLanes] = {}, end[kLanes] = {};
-    const std::int64_t queries = lesser(kAmxRows, count_ - t * kAmxRows);
+    const std::int64_t queries = lesser(kTileRows, count_ - t * kTileRows);
     for (std::int64_t i = 0; i < queries; ++i) {
-      begin[i] = static_cast<std::int32_t>(queries_[t * kAmxRows + i].begin + offset_),
-      end[i] = static_cast<std::int32_t>(queries_[t * kAmxRows + i].end + offset_);
+      begin[i] = static_cast<std::int32_t>(queries_[t * kTileRows + i].begin + offset_),
+      end[i] = static_cast<std::int32_t>(queries_[t * kTileRows + i].end + offset_);
     }
     const I from = load_as<I>(begin), to = load_as<I>(end);
-    const float* const scores = scores_ + t * kAmxRows;
+    const float* const scores = scores_ + t * kTileRows;
     const std::int64_t keys = key_slices_ * kSlice;
     const auto sees = [&](std::int64_t j) {
       const I position = static_cast<std::int32_t>(j) - I{};
@@ -252,7 +252,7 @@ class Attention {
     }
     finish_stores(weights_);
     for (std::int64_t i = 0; i < queries; ++i)
-      *queries_[t * kAmxRows + i].largest = largest[i], *queries_[t * kAmxRows + i].sum = sum[i];
+      *queries_[t * kTileRows + i].largest = largest[i], *queries_[t * kTileRows + i].sum = sum[i];
   }
 
   /// The values of slice `first` + `i` of the keys as right operands, two for 32 dimensions.
@@ -315,9 +315,9 @@ class Attention {
   }
 
   void write(std::int64_t i) const {
-    const Sums* const from = out_ + 2 * (i / kAmxRows * dim_slices_);
-    for (std::int64_t d = 0; d < a_.head_dim; d += kAmxRows)
-      store(queries_[i].out + d, load(from[d / kAmxRows].rows[i % kAmxRows]));
+    const Sums* const from = out_ + 2 * (i / kTileRows * dim_slices_);
+    for (std::int64_t d = 0; d < a_.head_dim; d += kTileRows)
+      store(queries_[i].out + d, load(from[d / kTileRows].rows[i % kTileRows]));
   }
 
   const AttendArgs<Bf16>& a_;

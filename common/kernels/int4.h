@@ -1,38 +1,38 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "common/tensor/f16.h"
-
 namespace outrider {
 
-// Weights of WeightType::kInt4: 4 bits each and a scale for every group of an output's inputs, as in
-// GGUF's Q4_0, which they can hold without loss. Stored so that every kernel reads them front to back.
+// Weights of WeightType::kInt4: 4 bits each, a byte for every group of 32 inputs of an output, a float for every
+// output. A group's byte stretches and shifts the 16 values of a nibble; what comes out are int8 weights, so that sums
+// over whole rows are exact and every kernel gets the same integers (ADR 5).
 
-inline constexpr std::int64_t kInt4Group = 32;         ///< inputs that share a scale
-inline constexpr std::int64_t kInt4BlockOutputs = 16;  ///< a vector's lanes; rows of outputs are padded to whole blocks
-inline constexpr std::int64_t kInt4Inputs = 64;        ///< of a chunk; rows are padded with zeros to whole chunks
+inline constexpr std::int64_t kInt4Group = 32;         ///< inputs that share a byte
+inline constexpr std::int64_t kInt4ChunkOutputs = 32;  ///< of a chunk; a block of 64 outputs has two at every step
 
-/// 16 outputs x 64 inputs in nine cache lines. A weight is (nibble - 8) * scale.
+/// 32 outputs x 64 inputs in 17 cache lines. A weight is nibble * int4_multiplier - int4_zero, which is in -128..127,
+/// times its output's scale.
 struct Int4Chunk {
-  F16 scale[2][16];                ///< [group][output]
-  std::uint8_t nibbles[2][4][64];  ///< [group][j][4 * output + i]: input 4j + i of the group low, 16 + 4j + i high
+  std::uint8_t group[2][2][16];  ///< [outputs 0-15, 16-31][inputs 0-31, 32-63][output]
+  std::uint8_t nibbles[2][2][4]
+                      [64];  ///< [...][...][j][4 * output + i]: input 4j + i of the group low, 16 + 4j + i high
 };
-static_assert(sizeof(Int4Chunk) == 576);
+static_assert(sizeof(Int4Chunk) == 17 * 64);
 
-/// The layout of a packed matrix: blocks of outputs, each a run of chunks.
-inline constexpr char kInt4Layout[] = "int4.g32.v1";
+/// Of a group's byte: 1 to 15; 0 makes all its weights zero.
+constexpr int int4_multiplier(int group) { return group & 15; }
+/// Of a group's byte: the place of zero on the nibbles' scale is 5.75, 6, 6.25, ... or 9.5 times the multiplier,
+/// rounded to an integer.
+constexpr int int4_zero(int group) { return (int4_multiplier(group) * (23 + (group >> 4)) + 3) >> 2; }
 
-constexpr std::int64_t int4_chunks(std::int64_t in_features) { return (in_features + kInt4Inputs - 1) / kInt4Inputs; }
-constexpr std::int64_t int4_blocks(std::int64_t out_features) {
-  return (out_features + kInt4BlockOutputs - 1) / kInt4BlockOutputs;
-}
+/// The layout of a packed matrix: blocks of 64 outputs, each a run of steps of 64 inputs, each two chunks. Outputs and
+/// inputs are padded with zeros to whole blocks and steps.
+inline constexpr char kInt4Layout[] = "int4.g32.v2";
 
-/// Rounds one output's weights into lane `output` (0 .. 15) of its block [int4_chunks(row.size())].
-/// Per group: of a few scales the one with the least squared error. Deterministic, the same on every
-/// CPU; weights that are 4-bit multiples of a half (Q4_0) come out exact. NaN becomes -8 * scale.
-void pack_int4_row(std::span<const float> row, std::int64_t output, Int4Chunk* block);
+/// Rounds the weights of one output into its place in the matrix at `chunks`, which was all zeros there. Deterministic,
+/// the same on every CPU. NaN becomes 0, and what is beyond 1e30 becomes that. @return the output's scale
+float pack_int4_row(std::span<const float> row, std::int64_t output, Int4Chunk* chunks);
 
 }  // namespace outrider

@@ -5,7 +5,6 @@ namespace outrider {
 const KernelTable& kernel_table(Isa isa) {
   static const KernelTable amx = [] {
     KernelTable table = kAvx512Kernels;
-    table.gemm_int4 = gemm_int4_amx;
     table.attend_bf16 = attend_amx;
     return table;
   }();

@@ -35,37 +35,26 @@ struct AttendArgs {
   std::int64_t count;  ///< >= 1
 };
 
-/// Rows against one or two neighbouring blocks of int4 weights (int4.h). Two, because tiles want two.
-struct Int4Args {
-  const Int4Chunk* weights;  ///< [blocks, chunks]
-  std::int64_t blocks;       ///< 1 or 2
-  std::int64_t chunks;
-  std::int64_t outputs;            ///< columns of y to write; only a matrix's last block has fewer than 16
-  const std::int8_t* x;            ///< [rows, chunks * 64]
-  const std::int32_t* correction;  ///< [rows, chunks * 2]: -8 times the sum of the group's inputs, for kernels that
-                                   ///< multiply unsigned nibbles
-  const float* row_scale;          ///< [rows]
-  std::int64_t rows;
-  float* y;  ///< [rows, outputs], row stride y_stride
-  std::int64_t y_stride;
-};
-
+/// Our kernels multiply blocks of 64 outputs in steps: 64 bytes of inputs of every output. Weights of int8 and bfloat16
+/// lie in a step as oneDNN packs them, four bytes of each output in turn; those of int4 in chunks (int4.h).
+constexpr std::int64_t kBlockOutputs = 64, kStepBytes = 64;
 /// Rows of a tile, an AMX register, and its columns of four bytes.
-constexpr std::int64_t kAmxRows = 16;
-/// AMX wants int8 and bfloat16 weights in blocks of 64 outputs, and a block in steps: 64 bytes of inputs, of every
-/// output.
-constexpr std::int64_t kAmxBlockOutputs = 64, kAmxStepBytes = 64;
+constexpr std::int64_t kTileRows = 16;
 
-/// Rows against a block of int8 or bfloat16 weights.
-struct AmxArgs {
-  const std::byte* weights;  ///< [steps, 16, 64 outputs, 4 bytes of inputs]
+/// Rows against a block.
+struct GemmArgs {
+  const std::byte* weights;  ///< int8, bfloat16: [steps, 16, 64 outputs, 4 bytes of inputs]; int4: [steps, 2] Int4Chunk
   std::int64_t steps;
-  const std::byte* x;  ///< [tiles of rows, steps, 16 rows, 64 bytes]; beyond 16 rows an even number of tiles is read,
-                       ///< whatever they hold
+  /// For vectors: [rows, steps, 64 bytes]. For tiles: [tiles of rows, steps, 16 rows, 64 bytes]; beyond 16 rows an even
+  /// number of tiles is read, whatever they hold.
+  const std::byte* x;
+  const std::int16_t* sums;  ///< for vectors, [rows, steps, 2]: of 32 inputs
+  std::byte* expanded;       ///< [steps, 64 outputs, 64], for tiles of more than 16 rows against int4
   std::int64_t rows;
-  const float* row_scale;     ///< [rows], int8 only
-  const float* column_scale;  ///< [64], int8 only
-  float* y;                   ///< [rows, 64], row stride y_stride
+  std::int64_t outputs;       ///< columns of y to write; only a matrix's last block has fewer than 64
+  const float* row_scale;     ///< [rows]; not for bfloat16
+  const float* column_scale;  ///< [outputs]; not for bfloat16
+  float* y;                   ///< [rows, outputs], row stride y_stride
   std::int64_t y_stride;
 };
 
@@ -100,16 +89,16 @@ struct KernelTable {
   /// of 32.
   float (*dot_q8_0)(const float* x, const std::byte* w, std::int64_t n);
   std::int32_t (*dot_int8)(const std::int8_t* x, const std::int8_t* w, std::int64_t n);
-  /// y = row_scale * sum over groups g, ascending, of fma(x_g . w_g, scale_g, sum): the product in int32,
-  /// exact, so that every instruction set gives the same bits.
-  void (*gemm_int4)(const Int4Args& args);
+  /// y = the product in int32, exact, times both scales, as dequantize() has it.
+  void (*gemm_int4)(const GemmArgs& args);
+  void (*gemm_int8)(const GemmArgs& args);  ///< null where rows by rows are as fast
   /// softmax(q . k) . v per head, not yet divided by its sum, so that the parts of a long row can be put together
   /// (ops.cc). Scores are not scaled (gemma4.md 3.4).
   void (*attend_f32)(const AttendArgs<float>& args);
   void (*attend_bf16)(const AttendArgs<Bf16>& args);
 };
 
-/// The table of one instruction set; kAmx differs from kAvx512 in gemm_int4 and attend_bf16 only. @pre isa <=
+/// The table of one instruction set; kAmx differs from kAvx512 in attend_bf16 only. @pre isa <=
 /// detect_isa().
 const KernelTable& kernel_table(Isa isa);
 
@@ -117,13 +106,15 @@ const KernelTable& kernel_table(Isa isa);
 const KernelTable& kernels();
 
 extern const KernelTable kScalarKernels, kAvx2Kernels, kAvx512Kernels;
-void gemm_int4_avx2(const Int4Args& args);
-void gemm_int4_avx512(const Int4Args& args);
-void gemm_int4_amx(const Int4Args& args);
+void gemm_int4_avx2(const GemmArgs& args);
+void gemm_int4_avx512(const GemmArgs& args);
+void gemm_int8_avx2(const GemmArgs& args);
+void gemm_int8_avx512(const GemmArgs& args);
 void attend_amx(const AttendArgs<Bf16>& args);
-/// y = the product in int32, exact, times both scales, as dequantize() has it.
-void gemm_int8_amx(const AmxArgs& args);
+// Tiles. Products of integers are as those of vectors.
+void gemm_int4_amx(const GemmArgs& args);
+void gemm_int8_amx(const GemmArgs& args);
 /// y = the product: for each step a chain of fma over the even inputs and one over the odd, both added to the sum.
-void gemm_bf16_amx(const AmxArgs& args);
+void gemm_bf16_amx(const GemmArgs& args);
 
 }  // namespace outrider

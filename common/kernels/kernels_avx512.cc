@@ -3,7 +3,7 @@
 #include "common/kernels/kernel_table.h"
 
 namespace outrider {
-constexpr auto kGemmInt4 = gemm_int4_avx512;
+constexpr auto kGemmInt4 = gemm_int4_avx512, kGemmInt8 = gemm_int8_avx512;
 constexpr int kLanes = 16;
 static __m512 fma_lanes(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
 #include "common/kernels/kernels_vector.inc"

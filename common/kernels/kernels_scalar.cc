@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "common/kernels/kernel_table.h"
+#include "common/tensor/f16.h"
 
 namespace outrider {
 namespace {
@@ -101,23 +102,21 @@ float dot_q8_0(const float* x, const std::byte* w, std::int64_t n) {
   return sum;
 }
 
-void gemm_int4(const Int4Args& a) {
+void gemm_int4(const GemmArgs& a) {
+  const auto* const chunks = reinterpret_cast<const Int4Chunk*>(a.weights);
+  const auto* const x = reinterpret_cast<const std::int8_t*>(a.x);
   for (std::int64_t r = 0; r < a.rows; ++r) {
     for (std::int64_t o = 0; o < a.outputs; ++o) {
-      const Int4Chunk* block = a.weights + o / kInt4BlockOutputs * a.chunks;
-      const std::int64_t lane = o % kInt4BlockOutputs;
-      float sum = 0;
-      for (std::int64_t g = 0; g < 2 * a.chunks; ++g) {
-        const Int4Chunk& chunk = block[g / 2];
-        const std::int8_t* x = a.x + r * a.chunks * kInt4Inputs + g * kInt4Group;
-        std::int32_t product = 0;
-        for (std::int64_t i = 0; i < kInt4Group / 2; ++i) {
-          const int nibbles = chunk.nibbles[g % 2][i / 4][4 * lane + i % 4];
-          product += x[i] * ((nibbles & 15) - 8) + x[16 + i] * ((nibbles >> 4) - 8);
-        }
-        sum = std::fma(static_cast<float>(product), to_float(chunk.scale[g % 2][lane]), sum);
+      const std::int64_t half = o / 16 % 2, lane = o % 16;
+      std::int32_t sum = 0;
+      for (std::int64_t i = 0; i < a.steps * kStepBytes; ++i) {
+        const Int4Chunk& chunk = chunks[i / 64 * 2 + o / kInt4ChunkOutputs];
+        const std::int64_t g = i / 32 % 2;
+        const int group = chunk.group[half][g][lane], pair = chunk.nibbles[half][g][i % 16 / 4][4 * lane + i % 4];
+        const int nibble = i / 16 % 2 == 0 ? pair & 15 : pair >> 4;
+        sum += x[r * a.steps * kStepBytes + i] * (nibble * int4_multiplier(group) - int4_zero(group));
       }
-      a.y[r * a.y_stride + o] = sum * a.row_scale[r];
+      dequantize(&sum, a.row_scale[r], a.column_scale + o, 1, a.y + r * a.y_stride + o);
     }
   }
 }
@@ -164,6 +163,7 @@ const KernelTable kScalarKernels = {
     .dot_q8_0 = dot_q8_0,
     .dot_int8 = dot<std::int32_t, std::int8_t>,
     .gemm_int4 = gemm_int4,
+    .gemm_int8 = nullptr,
     .attend_f32 = attend<float>,
     .attend_bf16 = attend<Bf16>,
 };

@@ -12,9 +12,9 @@
 
 namespace outrider {
 
-/// The ways to multiply, by preference. Each is a file with this function: int4_matrix.cc and so on.
-MakeMatrix make_int4, make_amx, make_onednn, make_plain;
-static constexpr MakeMatrix* kWays[] = {make_int4, make_amx, make_onednn, make_plain};
+/// The ways to multiply, by preference. Each is a file with this function: block_matrix.cc and so on.
+MakeMatrix make_block, make_onednn, make_plain;
+static constexpr MakeMatrix* kWays[] = {make_block, make_onednn, make_plain};
 
 /// The matrix of the way that multiplies it best here, or that OUTRIDER_GEMM asks for.
 static std::shared_ptr<const PackedMatrix> make_matrix(const PackedWeights& weights) {

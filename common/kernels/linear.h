@@ -17,8 +17,7 @@ enum class WeightType {
   kF32,   ///< the parity path
   kBf16,  ///< bf16 weights and inputs, float32 accumulation
   kInt8,  ///< int8 weights per output channel, int8 inputs per row (both symmetric), int32 accumulation
-  kInt4,  ///< 4-bit weights per 32 inputs of an output (int4.h), int8 inputs per row; int32 within, float32 over the
-          ///< groups
+  kInt4,  ///< 4 bits a weight that make an int8 (int4.h), one scale per output channel; the rest as kInt8
 };
 
 const char* to_string(WeightType type);
@@ -49,7 +48,7 @@ constexpr std::int64_t padded_rows(std::int64_t rows) { return (rows + kGemmHeig
 struct LinearImage {
   std::string layout;
   std::span<const std::byte> weights;
-  std::span<const float> scales;  ///< [out_features] for int8, else empty
+  std::span<const float> scales;  ///< [out_features] for int8 and int4, else empty
 };
 
 /// y = x W^T for a packed, immutable W [out_features, in_features]. Thread-safe once packed, as long

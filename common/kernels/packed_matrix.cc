@@ -40,9 +40,7 @@ float dot_elements(const std::byte* x, const std::byte* w, std::int64_t n, float
 }
 
 float store_int4(std::span<const float> row, std::int64_t output, std::byte* weights) {
-  auto* const chunks = reinterpret_cast<Int4Chunk*>(weights);
-  pack_int4_row(row, output % kInt4BlockOutputs, chunks + output / kInt4BlockOutputs * int4_chunks(std::ssize(row)));
-  return 1;
+  return pack_int4_row(row, output, reinterpret_cast<Int4Chunk*>(weights));
 }
 
 /// By WeightType.
@@ -50,7 +48,7 @@ constexpr WeightFormat kFormats[] = {
     {"f32", "rows", 1, 1, 4, false, store_elements<float>, dot_elements<float, &KernelTable::dot_f32>},
     {"bf16", "rows", 1, 1, 2, false, store_elements<Bf16>, dot_elements<Bf16, &KernelTable::dot_bf16>},
     {"int8", "rows", 1, 1, 1, true, store_elements<std::int8_t>, dot_elements<std::int8_t, &KernelTable::dot_int8>},
-    {"int4", kInt4Layout, kInt4BlockOutputs, kInt4Inputs, sizeof(Int4Chunk), false, store_int4, nullptr},
+    {"int4", kInt4Layout, kBlockOutputs, kStepBytes, 2 * sizeof(Int4Chunk), true, store_int4, nullptr},
 };
 
 thread_local AlignedArray<std::byte> pieces[static_cast<std::size_t>(Scratch::kOnednn) + 1];

@@ -79,7 +79,7 @@ using MakeMatrix = std::shared_ptr<const PackedMatrix>(const PackedWeights& weig
 PackedWeights as_rows(const PackedWeights& weights);
 
 /// What the calling thread keeps memory for. A piece grows and is freed when its thread ends.
-enum class Scratch { kInput, kRowScale, kCorrection, kOutput, kOnednn };
+enum class Scratch { kInput, kRowScale, kSums, kOutput, kOnednn };
 
 /// At least `bytes` of it, 64-byte aligned, with whatever its last user left there.
 std::byte* scratch_bytes(Scratch use, std::size_t bytes);

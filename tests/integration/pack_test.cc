@@ -238,7 +238,7 @@ struct BadPack {
 const std::vector<BadPack> kBadPacks = {
     {"version",
      [](const fs::path& p) { edit_manifest(p, [](json& m) { m["version"] = 99; }); },
-     {"manifest.json", "version 99", "reads version 2"}},
+     {"manifest.json", "version 99", "reads version 3"}},
     {"format",
      [](const fs::path& p) { edit_manifest(p, [](json& m) { m["format"] = "zip"; }); },
      {"manifest.json", "\"zip\"", "outrider-pack"}},
@@ -280,11 +280,11 @@ const std::vector<BadPack> kBadPacks = {
     {"future_version",
      [](const fs::path& p) {
        edit_manifest(p, [](json& m) {
-         m["version"] = 3;
+         m["version"] = 4;
          m["source"] = 5;
        });
      },
-     {"version 3"}},
+     {"version 4"}},
     {"ordered_rows",
      [](const fs::path& p) {
        edit_manifest(p.parent_path() / "assistant", [](json& m) {

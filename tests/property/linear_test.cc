@@ -195,7 +195,17 @@ TEST_P(LinearOfElements, IsTheExactProductWithinItsRoundings) {
   }
 }
 
-TEST_P(Int4Linear, IsTheSumOfItsGroupsAndCloseToTheFloatProduct) {
+/// The int8 weight that stands for the element, of an image of steps * 64 inputs.
+int int4_weight(std::span<const std::byte> image, std::int64_t steps, std::int64_t output, std::int64_t i) {
+  const auto* const chunks = reinterpret_cast<const Int4Chunk*>(image.data());
+  const Int4Chunk& chunk = chunks[(output / 64 * steps + i / 64) * 2 + output / 32 % 2];
+  const std::int64_t half = output / 16 % 2, lane = output % 16;
+  const std::int64_t g = i / 32 % 2;
+  const int group = chunk.group[half][g][lane], pair = chunk.nibbles[half][g][i % 16 / 4][4 * lane + i % 4];
+  return (i / 16 % 2 == 0 ? pair & 15 : pair >> 4) * int4_multiplier(group) - int4_zero(group);
+}
+
+TEST_P(Int4Linear, IsTheExactIntegerProductAndCloseToTheFloatProduct) {
   const auto [in, out] = shape();
   const std::uint64_t seed = static_cast<std::uint64_t>(in * 41 + out);
   CounterRng rng(seed);
@@ -203,74 +213,53 @@ TEST_P(Int4Linear, IsTheSumOfItsGroupsAndCloseToTheFloatProduct) {
   const Linear linear = Linear::pack(type(), in, stored.refs);
   SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << linear.implementation());
   const LinearImage image = linear.image();
-  const auto* const chunks = reinterpret_cast<const Int4Chunk*>(image.weights.data());
-  ASSERT_EQ(image.layout, "int4.g32.v1");
+  ASSERT_EQ(image.layout, "int4.g32.v2");
   ASSERT_EQ(linear.weight_bytes(), image.weights.size());
 
   constexpr std::int64_t kRows = 6;
-  const std::int64_t width = int4_chunks(in) * kInt4Inputs;
+  const std::int64_t steps = (in + 63) / 64;
   std::vector<float> x = random_floats(rng, kRows * in);
   for (std::int64_t i = 0; i < in; ++i)
     x[static_cast<std::size_t>(i)] = 0, x[static_cast<std::size_t>(in + i)] *= 1e10f,
     x[static_cast<std::size_t>(2 * in + i)] *= 1e-10f;
   std::vector<const float*> rows;
-  std::vector<std::int8_t> qx(static_cast<std::size_t>(kRows * width));
+  std::vector<std::int8_t> qx(static_cast<std::size_t>(kRows * in));
   std::vector<float> x_scale;
   for (std::int64_t r = 0; r < kRows; ++r) {
     rows.push_back(x.data() + r * in);
-    x_scale.push_back(kernels().quantize(rows.back(), in, qx.data() + r * width));
+    x_scale.push_back(kernels().quantize(rows.back(), in, qx.data() + r * in));
   }
   const std::vector<float> y = forward(linear, rows);
 
   for (std::int64_t o = 0; o<out; o += shape().size()> 1 << 20 ? 7 : 1) {
-    const Int4Chunk* block = chunks + o / kInt4BlockOutputs * int4_chunks(in);
     const float* w = stored.values.data() + o * in;
-    // What packing promises: an error of at most half a step, where -8 steps are the group's extreme; a
-    // whole step at the other end of the range, where 8 becomes 7. The scale is a half: 2^-11 off at most.
-    double w_error_squares = 0, w_size = 0;
-    for (std::int64_t first = 0; first < in; first += kInt4Group) {
-      const std::int64_t count = std::min(kInt4Group, in - first);
-      double extreme = 0;
-      for (std::int64_t i = 0; i < count; ++i)
-        extreme = std::max(extreme, std::fabs(static_cast<double>(w[first + i])));
-      const double step = extreme / 8 * (1 + 0x1.0p-11) + 0x1.0p-25;
-      for (std::int64_t i = 0; i < count; ++i) {
-        const double size = std::fabs(w[first + i]), miss = size > 7.5 * step * (1 - 0x1.0p-10) ? step : step / 2;
-        w_error_squares += miss * miss * (1 + 100 * kEpsilon) +
-                           8 * 0x1.0p-22 * extreme * extreme;  // -8 steps miss it by 8 * 2^-11 of a step
-        w_size += size;
-      }
+    const float w_scale = image.scales[static_cast<std::size_t>(o)];
+    std::vector<int> weights;
+    double w_error_squares = 0, w_sizes = 0;
+    for (std::int64_t i = 0; i < in; ++i) {
+      weights.push_back(int4_weight(image.weights, steps, o, i));
+      w_error_squares += std::pow(weights.back() * static_cast<double>(w_scale) - w[i], 2);
+      w_sizes += std::fabs(weights.back() * static_cast<double>(w_scale));
     }
+    // Weights are in -1..1: half a step is at most 1 / 15, but for the rounding of a multiplier.
+    ASSERT_LE(w_error_squares, static_cast<double>(in) * std::pow(1.07 / 15, 2)) << "column " << o;
     for (std::int64_t r = 0; r < kRows; ++r) {
-      const float actual = y[static_cast<std::size_t>(r * out + o)];
-      float groups = 0;
-      double sizes = 0;
-      for (std::int64_t g = 0; g < width / kInt4Group; ++g) {
-        const Int4Chunk& chunk = block[g / 2];
-        int product = 0;
-        for (std::int64_t i = 0; i < kInt4Group; ++i) {
-          const int byte = chunk.nibbles[g % 2][i % 16 / 4][4 * (o % kInt4BlockOutputs) + i % 4];
-          product +=
-              qx[static_cast<std::size_t>(r * width + g * kInt4Group + i)] * ((i < 16 ? byte & 15 : byte >> 4) - 8);
-        }
-        const float scale = to_float(chunk.scale[g % 2][o % kInt4BlockOutputs]);
-        groups = std::fma(static_cast<float>(product), scale, groups);
-        sizes += std::fabs(static_cast<double>(product) * scale);
-      }
-      const float row_scale = x_scale[static_cast<std::size_t>(r)];
-      ASSERT_EQ(std::bit_cast<std::uint32_t>(actual), std::bit_cast<std::uint32_t>(groups * row_scale))
-          << "row " << r << ", column " << o << ": " << actual;
+      const float actual = y[static_cast<std::size_t>(r * out + o)], row_scale = x_scale[static_cast<std::size_t>(r)];
+      std::int64_t product = 0;
       double sum = 0, x_squares = 0;
       for (std::int64_t i = 0; i < in; ++i) {
         const double a = rows[static_cast<std::size_t>(r)][i];
+        product +=
+            static_cast<std::int64_t>(qx[static_cast<std::size_t>(r * in + i)]) * weights[static_cast<std::size_t>(i)];
         sum += a * w[i], x_squares += a * a;
       }
-      // x . w - x' . w' = x . (w - w') + (x - x') . w': Cauchy and Schwarz for the first, half a step of x
-      // for the second, with |w'| <= |w| + |w - w'|; then the roundings of the sum over groups.
-      const double w_error = std::sqrt(w_error_squares), sx = row_scale * (0.5 + 127 * 4 * kEpsilon);
-      const double bound = std::sqrt(x_squares) * w_error +
-                           sx * (w_size + std::sqrt(static_cast<double>(in)) * w_error) +
-                           static_cast<double>(width / kInt4Group + 2) * kEpsilon * sizes * row_scale + 1e-44;
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(actual),
+                std::bit_cast<std::uint32_t>(static_cast<float>(product) * row_scale * w_scale))
+          << "row " << r << ", column " << o << ": " << actual << ", integer sum " << product;
+      // x . w - x' . w' = x . (w - w') + (x - x') . w': Cauchy and Schwarz for the first, half a step of x for the
+      // second; then the roundings of the scales.
+      const double bound =
+          std::sqrt(x_squares * w_error_squares) + row_scale * (0.5 + 127 * 8 * kEpsilon) * w_sizes + 1e-44;
       ASSERT_LE(std::fabs(actual - sum), bound)
           << "row " << r << ", column " << o << ": " << actual << ", expected " << sum;
     }
@@ -529,7 +518,7 @@ TEST(LinearImages, ThatDoNotFitAreRefused) {
                                "any",
                                "BA16 a64b",
                                "int4.g64.v1",
-                               "int4.g32.v2"}) {
+                               "int4.g32.v1"}) {
       SCOPED_TRACE(layout);
       refused({layout, image.weights, image.scales}, kShape.in, kShape.out, "wanted");
     }
@@ -557,10 +546,12 @@ TEST(LinearImplementation, IsTheFastestThatIsExact) {
   constexpr Shape kShape{384, 640};
   const Stored stored(rng, kShape, DType::kF32, 1);
   const auto wanted = [](WeightType type) {
-    if (type == WeightType::kInt4) return "int4 ";
-    const bool amx = active_isa() == Isa::kAmx && type != WeightType::kF32;
-    if (amx && active_gemm() != Gemm::kOnednn) return "amx";
-    if (active_isa() == Isa::kScalar || active_gemm() == Gemm::kOwn) return "plain ";
+    const bool amx = active_isa() == Isa::kAmx, scalar = active_isa() == Isa::kScalar;
+    const bool blocks =
+        type == WeightType::kInt4 || (type == WeightType::kInt8 && !scalar) || (type == WeightType::kBf16 && amx);
+    const bool others = active_gemm() == Gemm::kOnednn && active_isa() >= Isa::kAvx512 && type != WeightType::kInt4;
+    if (blocks && !others) return "own ";
+    if (scalar || active_gemm() == Gemm::kOwn) return "plain ";
     if (active_isa() == Isa::kAvx2) return type == WeightType::kF32 ? "" : "plain ";
     return type == WeightType::kBf16 && !amx ? "" : "onednn brg";  // not every AVX-512 CPU multiplies bfloat16
   };
@@ -587,7 +578,8 @@ TEST(LinearWeightBytes, CountWhatOneForwardReads) {
   EXPECT_EQ(Linear::pack(WeightType::kF32, 64, stored.refs).weight_bytes(), 64u * 96 * 4);
   EXPECT_EQ(Linear::pack(WeightType::kBf16, 64, stored.refs).weight_bytes(), 64u * 96 * 2);
   EXPECT_EQ(Linear::pack(WeightType::kInt8, 64, stored.refs).weight_bytes(), 64u * 96);
-  EXPECT_EQ(Linear::pack(WeightType::kInt4, 64, stored.refs).weight_bytes(), 64u * 96 * 9 / 16);
+  // 4 bits and a byte for 32, of whole blocks of outputs.
+  EXPECT_EQ(Linear::pack(WeightType::kInt4, 64, stored.refs).weight_bytes(), 64u * 128 * 17 / 32);
 }
 
 }  // namespace
