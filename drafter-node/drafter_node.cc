@@ -2,6 +2,8 @@
 
 #include <omp.h>
 
+#include <thread>
+
 #include <spdlog/spdlog.h>
 
 #include "common/kernels/isa.h"
@@ -15,6 +17,14 @@ namespace {
 
 /// Longest sleep of the loop: how late a tick or a stop may be seen.
 constexpr Duration kTick = std::chrono::milliseconds(20);
+
+/// As if each of these drafts had taken so much longer.
+void slow_down(Candidates& drafts, int added_draft_us) {
+  if (added_draft_us == 0) return;
+  const TimePoint start = now();
+  std::this_thread::sleep_for(std::chrono::microseconds(added_draft_us) * drafts.tokens.size());
+  drafts.draft_ns += (now() - start).count();
+}
 
 }  // namespace
 
@@ -56,6 +66,7 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
     for (const DraftWork& work : output.work) {
       Candidates drafts = engine.run(work);
       if (work.kind != DraftWork::Kind::kDraft) continue;
+      slow_down(drafts, options.added_draft_us);
       core.on_drafted(work, std::move(drafts));
       drafted = true;
     }

@@ -18,7 +18,8 @@ struct DrafterOptions {
   WeightType weight_type = WeightType::kBf16;
   std::string join = {};  ///< the coordinator's address
   WorkerOptions worker = {};
-  int threads = 1;        ///< of a forward pass; more pay for long texts only (docs/lab/amx.md, "Drafter")
+  int threads = 1;         ///< of a forward pass; more pay for long texts only (docs/lab/amx.md, "Drafter")
+  int added_draft_us = 0;  ///< for measurements: what a draft takes longer than it does here, microseconds
   DrafterConfig core = {};
 };
 
@@ -31,6 +32,11 @@ void declare_options(Visitor&& visit, DrafterOptions& options) {
                    .max = kThreadsMax},
         options.threads);
   visit(kExitWhenRefused, options.core.link.exit_when_refused);
+  visit(OptionInfo{.name = "--added-draft-us",
+                   .help = "For measurements of a slower host: every draft takes so many microseconds longer",
+                   .min = 0,
+                   .max = 10'000'000},
+        options.added_draft_us);
 }
 
 /// Loads the assistant, joins the coordinator and drafts until `stop` (then Ok) or until it cannot

@@ -24,7 +24,7 @@ Result<std::shared_ptr<Pair>> Pair::open_local(const PairPaths& paths, WeightTyp
       ClusterClient started,
       connect_or_start(
           pair->context_, /*connect=*/"",
-          {.pair = paths, .weight_type = type, .with_drafter = drafter, .verifier = {.threads = threads}}));
+          {.pair = paths, .weight_type = type, .drafters = drafter ? 1 : 0, .verifier = {.threads = threads}}));
   pair->cluster_ = std::move(started.cluster);
   pair->address_ = pair->cluster_->address();
   return pair;

@@ -14,7 +14,7 @@
 #include "lab/questions.h"
 #include "lab/read_bandwidth.h"
 #include "lab/reporting.h"
-#include "lab/shape_models.h"
+#include "lab/statistics.h"
 #include "launch/cluster.h"
 #include "launch/command_support.h"
 
@@ -152,9 +152,7 @@ void bench_pair(const BenchFlags& flags) {
   Answers warm_up;  // first use compiles kernels and maps pages
   asker.ask(prompts.front(), runs.front().wanted, warm_up);
   for (Run& run : runs) {
-    if (link)
-      link->set_round_trip(
-          std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(run.round_trip_ms)));
+    if (link) link->set({.rtt_ms = run.round_trip_ms});
     measure(run, asker, prompts, flags);
   }
   std::vector<Row> rows;

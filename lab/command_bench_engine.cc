@@ -24,6 +24,7 @@
 #include "lab/reporting.h"
 #include "lab/shape_models.h"
 #include "lab/shapes.h"
+#include "lab/statistics.h"
 #include "launch/command_support.h"
 
 namespace outrider {

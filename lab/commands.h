@@ -10,6 +10,7 @@ namespace outrider {
 
 void add_bench_command(CLI::App& app);            ///< bench pair, engine, speculative
 void add_bench_engine_commands(CLI::App& bench);  ///< of bench: engine, speculative
+void add_experiment_command(CLI::App& app);       ///< experiment, experiment report
 void add_parity_command(CLI::App& app);           ///< parity
 void add_perplexity_command(CLI::App& app);       ///< perplexity
 void add_doctor_command(CLI::App& app);           ///< doctor

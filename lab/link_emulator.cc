@@ -17,6 +17,8 @@
 
 #include <fmt/format.h>
 
+#include "common/base/random.h"
+
 namespace outrider {
 namespace {
 
@@ -34,7 +36,7 @@ Error failed(const char* what) { return {Errc::kIo, fmt::format("link emulator: 
 
 /// One direction of one connection: a thread takes bytes in, another lets them out when they are due.
 struct LinkEmulator::Pipe {
-  Pipe(int from, int to, const std::atomic<std::int64_t>& delay_ns) : from_(from), to_(to), delay_ns_(delay_ns) {
+  Pipe(int from, int to, const Shared& shared, std::uint64_t seed) : from_(from), to_(to), shared_(shared), rng_(seed) {
     reader_ = std::jthread([this] { read_all(); });
     writer_ = std::jthread([this] { write_all(); });
   }
@@ -57,10 +59,23 @@ struct LinkEmulator::Pipe {
       const std::lock_guard lock(mutex_);
       // Nothing: the end, which travels as long as everything else.
       const auto size = static_cast<std::ptrdiff_t>(std::max<ssize_t>(got, 0));
-      pieces_.push_back({now() + Duration(delay_ns_.load()), std::vector<char>(buffer.begin(), buffer.begin() + size)});
+      pieces_.push_back({due(size), std::vector<char>(buffer.begin(), buffer.begin() + size)});
       changed_.notify_one();
       if (got <= 0) return;
     }
+  }
+
+  /// When so many bytes that come now are out.
+  TimePoint due(std::ptrdiff_t bytes) {
+    const Link link = shared_.now();
+    const auto ms = [](double x) { return Duration(static_cast<std::int64_t>(x * 1e6)); };
+    sent_ = std::max(sent_, now());
+    if (link.bandwidth_mbit > 0) sent_ += ms(static_cast<double>(bytes) * 8e-3 / link.bandwidth_mbit);
+    TimePoint out = sent_ + ms((link.rtt_ms + link.jitter_ms * rng_.uniform()) / 2);
+    double survives = 1;  // all of its segments arrive at once
+    for (double sent = 0; sent < static_cast<double>(bytes); sent += Link::kSegmentBytes) survives *= 1 - link.loss;
+    if (rng_.uniform() >= survives) out += ms(link.retransmit_ms());
+    return last_due_ = std::max(last_due_, out);
   }
 
   void write_all() {
@@ -87,7 +102,9 @@ struct LinkEmulator::Pipe {
   }
 
   int from_, to_;
-  const std::atomic<std::int64_t>& delay_ns_;
+  const Shared& shared_;
+  CounterRng rng_;
+  TimePoint sent_{}, last_due_{};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Piece> pieces_;
@@ -121,6 +138,11 @@ Result<std::unique_ptr<LinkEmulator>> LinkEmulator::start(const std::string& tar
   return link;
 }
 
+void LinkEmulator::set(const Link& link) {
+  const std::lock_guard lock(shared_.mutex);
+  shared_.link = link;
+}
+
 LinkEmulator::~LinkEmulator() {
   acceptor_.request_stop();
   if (acceptor_.joinable()) acceptor_.join();
@@ -146,8 +168,8 @@ void LinkEmulator::accept_connections(std::stop_token stop) {
       setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
       sockets.push_back(fd);
     }
-    pipes_.push_back(std::make_unique<Pipe>(in, out, delay_ns_));
-    pipes_.push_back(std::make_unique<Pipe>(out, in, delay_ns_));
+    pipes_.push_back(std::make_unique<Pipe>(in, out, shared_, pipes_.size()));
+    pipes_.push_back(std::make_unique<Pipe>(out, in, shared_, pipes_.size()));
   }
   // All of them first: each ends only when both of its sockets are down.
   for (const int fd : sockets) shutdown(fd, SHUT_RDWR);

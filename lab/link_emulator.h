@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -9,11 +8,14 @@
 
 #include "common/base/result.h"
 #include "common/base/time.h"
+#include "lab/link.h"
 
 namespace outrider {
 
-/// A TCP relay on the loopback interface that makes a link longer: every byte comes out half a round trip
-/// after it went in, in both directions. Bandwidth is the loopback's.
+/// A TCP relay on the loopback interface that makes a link longer, unsteady, thin or lossy, alike in both directions.
+/// Each connection has a link of its own. A byte waits until those before it are sent at the link's bandwidth, and
+/// comes out half a round trip later. What is lost comes after one retransmission time-out, 200 ms and a round trip
+/// (the least that Linux waits for an answer); TCP keeps order, so all behind it waits too.
 class LinkEmulator {
  public:
   /// @param target tcp://ADDRESS:PORT that connections lead to, ADDRESS a number. @return kIo with the reason when it
@@ -24,17 +26,25 @@ class LinkEmulator {
   /// Where to connect instead of `target`.
   const std::string& address() const { return address_; }
   /// For bytes that come from now on.
-  void set_round_trip(Duration round_trip) { delay_ns_ = round_trip.count() / 2; }
+  void set(const Link& link);
 
  private:
   struct Pipe;
+  struct Shared {
+    mutable std::mutex mutex;
+    Link link;
+    Link now() const {
+      const std::lock_guard lock(mutex);
+      return link;
+    }
+  };
   LinkEmulator() = default;
   void accept_connections(std::stop_token stop);
 
   std::string address_, target_host_;
   std::uint16_t target_port_ = 0;
   int listener_ = -1;
-  std::atomic<std::int64_t> delay_ns_ = 0;
+  Shared shared_;
   std::list<std::unique_ptr<Pipe>> pipes_;  ///< the accepting thread's until it ends
   std::jthread acceptor_;
 };

@@ -4,14 +4,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
+#include "lab/json.h"
 #include "launch/command_support.h"
 
 namespace outrider {
-
-/// Keeps the order in which things are named.
-using Json = nlohmann::ordered_json;
 
 /// One value of a report. With a heading it is a column of a table too; without a key, of the table alone.
 struct Field {

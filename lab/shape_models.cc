@@ -81,9 +81,4 @@ void fill_context(DonorReplica& replica, Position end) {
   replica.length = end;
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 }  // namespace outrider

@@ -28,7 +28,4 @@ void fill_context(KvCache& cache, Position end);
 /// The same for an assistant's copy of the donors' rows.
 void fill_context(DonorReplica& replica, Position end);
 
-/// The middle one of several times. @pre not empty.
-double median(std::vector<double> values);
-
 }  // namespace outrider

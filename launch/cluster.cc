@@ -47,13 +47,13 @@ class ThreadCluster final : public Cluster {
     verifier.weight_type = options_.weight_type;
     verifier.join = address_;
     launch(failure_, [this](std::stop_token stop) { return run_verifier(context_, options_.verifier, stop); });
-    if (!options_.with_drafter) return {};
     DrafterOptions& drafter = options_.drafter;
     drafter.assistant = options_.pair.assistant;
     drafter.backbone = options_.pair.backbone;
-    drafter.weight_type = options_.weight_type;
+    drafter.weight_type = options_.drafter_weight_type.value_or(options_.weight_type);
     drafter.join = address_;
-    launch(drafter_failure_, [this](std::stop_token stop) { return run_drafter(context_, options_.drafter, stop); });
+    for (int i = 0; i < options_.drafters; ++i)
+      launch(drafter_failure_, [this](std::stop_token stop) { return run_drafter(context_, options_.drafter, stop); });
     return {};
   }
 
@@ -124,15 +124,18 @@ class ProcessCluster final : public Cluster {
     RETURN_IF_ERROR(spawn("verifier",
                           {"--join", address_, "--backbone", options_.pair.backbone.string(), "--dtype", dtype},
                           options_.verifier, -1));
-    if (!options_.with_drafter) return {};
     std::string join = address_;
-    if (options_.drafter_route) {
+    if (options_.drafters > 0 && options_.drafter_route) {
       ASSIGN_OR_RETURN(join, options_.drafter_route(address_));
     }
-    return spawn(kDrafter,
-                 {"--join", join, "--backbone", options_.pair.backbone.string(), "--assistant",
-                  options_.pair.assistant.string(), "--dtype", dtype},
-                 options_.drafter, -1);
+    const std::string drafter_dtype = to_string(options_.drafter_weight_type.value_or(options_.weight_type));
+    for (int i = 0; i < options_.drafters; ++i) {
+      RETURN_IF_ERROR(spawn(kDrafter,
+                            {"--join", join, "--backbone", options_.pair.backbone.string(), "--assistant",
+                             options_.pair.assistant.string(), "--dtype", drafter_dtype},
+                            options_.drafter, -1));
+    }
+    return {};
   }
 
   const std::string& address() const override { return address_; }
@@ -243,7 +246,7 @@ Result<ClusterClient> connect_or_start(TransportContext& context, const std::str
     RETURN_IF_ERROR(cluster->check());
     return cluster->check_drafter();
   };
-  if (cluster) RETURN_IF_ERROR(client.wait_for_workers(1, options.with_drafter ? 1 : 0, none_ended));
+  if (cluster) RETURN_IF_ERROR(client.wait_for_workers(1, options.drafters, none_ended));
   return ClusterClient{std::move(cluster), std::move(client)};
 }
 

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,8 @@ namespace outrider {
 struct ClusterOptions {
   PairPaths pair;
   WeightType weight_type = WeightType::kBf16;
-  bool with_drafter = true;
+  std::optional<WeightType> drafter_weight_type = {};  ///< none: weight_type
+  int drafters = 1;
   bool processes = false;  ///< start_cluster(): each role a process of its own, over TCP
   // Addresses, models and weight type are filled in at the start.
   CoordinatorOptions coordinator = {};

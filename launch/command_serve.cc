@@ -117,7 +117,7 @@ void serve(ServeFlags flags) {
   while (!interrupt.requested()) {
     if (cluster) {
       or_throw(cluster->check());
-      if (cluster_options.with_drafter) drafter.check(*cluster, api);
+      if (cluster_options.drafters > 0) drafter.check(*cluster, api);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }

@@ -292,7 +292,7 @@ struct ClusterFlags {
     ClusterOptions options = cluster;
     options.pair = pair;
     options.weight_type = model.weight_type(pair);
-    options.with_drafter = with_drafter;
+    options.drafters = with_drafter ? 1 : 0;
     return options;
   }
 };

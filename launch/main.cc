@@ -67,6 +67,7 @@ int main(int argc, char** argv) {
   outrider::add_launch_command(app);
   outrider::add_keys_command(app);
   outrider::add_bench_command(app);
+  outrider::add_experiment_command(app);
   outrider::add_parity_command(app);
   outrider::add_perplexity_command(app);
   outrider::add_pack_command(app);

@@ -1,0 +1,263 @@
+#include "lab/experiment/cell.h"
+
+#include <algorithm>
+#include <future>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "common/base/random.h"
+#include "lab/read_bandwidth.h"
+#include "lab/statistics.h"
+#include "launch/command_support.h"
+
+namespace outrider {
+namespace {
+
+std::uint64_t hash_of(const std::vector<TokenId>& tokens) {
+  std::uint64_t hash = tokens.size();
+  for (const TokenId token : tokens) hash = mix64(hash ^ static_cast<std::uint64_t>(token)) + 1;
+  return hash;
+}
+
+/// What the clients of one arm ask.
+struct Block {
+  ExperimentArm arm;
+  int repeat;
+  DraftLength length;
+  const std::vector<Question>& questions;
+  Duration at_least;
+};
+
+/// One client's part of a block: every question once, and again while there is time.
+std::vector<Sample> ask_all(const Asker& asker, const Block& block, int client) {
+  std::vector<Sample> samples;
+  const TimePoint start = now();
+  do {
+    for (std::size_t i = 0; i < block.questions.size(); ++i) {
+      const std::size_t prompt = (i + static_cast<std::size_t>(client)) % block.questions.size();
+      Sample sample{.arm = block.arm, .repeat = block.repeat, .client = client, .prompt = prompt};
+      sample.text = hash_of(asker.ask(block.questions[prompt], block.length, sample.answer));
+      sample.answer.rounds.clear();
+      samples.push_back(std::move(sample));
+    }
+  } while (now() - start < block.at_least);
+  return samples;
+}
+
+/// Every client on a thread of its own.
+void run_block(const std::vector<Asker>& clients, const Block& block, Measured& measured) {
+  const TimePoint start = now();
+  std::vector<std::future<std::vector<Sample>>> parts;
+  for (std::size_t i = 0; i < clients.size(); ++i)
+    parts.push_back(std::async(std::launch::async, [&, i] { return ask_all(clients[i], block, static_cast<int>(i)); }));
+  for (auto& part : parts) {
+    for (Sample& sample : part.get()) measured.samples.push_back(std::move(sample));
+  }
+  measured.wall_s[static_cast<std::size_t>(block.arm)].push_back(to_seconds(now() - start));
+}
+
+double per(double sum, auto count) { return count > 0 ? sum / static_cast<double>(count) : 0; }
+
+std::vector<double> ratios(const std::vector<double>& a, const std::vector<double>& b) {
+  std::vector<double> result;
+  for (std::size_t i = 0; i < a.size(); ++i) result.push_back(per(a[i], b[i]));
+  return result;
+}
+
+Json arm_json(ExperimentArm arm, const Axes& axes, const Measured& measured) {
+  const std::vector<double> rates = measured.rates(arm, axes.clients);
+  const Answers sums = measured.sums(arm);
+  const RequestMetrics& metrics = sums.metrics;
+  std::vector<double> walls, acceptance;
+  for (std::size_t repeat = 0; repeat < rates.size(); ++repeat) {
+    double tokens = 0;
+    for (const Sample& sample : measured.samples) {
+      if (sample.arm == arm && sample.repeat == static_cast<int>(repeat))
+        tokens += static_cast<double>(sample.answer.tokens) + 1;
+    }
+    walls.push_back(per(tokens, measured.wall_s[static_cast<std::size_t>(arm)][repeat]));
+  }
+  for (std::size_t i = 0; i < metrics.drafted_per_position.size(); ++i)
+    acceptance.push_back(per(static_cast<double>(metrics.accepted_per_position[i]), metrics.drafted_per_position[i]));
+  const double drafted = static_cast<double>(metrics.drafted_tokens - metrics.ngram_drafted_tokens);
+  return {{"tok_per_sec", median(rates)},
+          {"mad", median_absolute_deviation(rates)},
+          {"repeats", rates},
+          {"wall_tok_per_sec", median(walls)},
+          {"rounds", metrics.rounds},
+          {"drafted_tokens", metrics.drafted_tokens},
+          {"accepted_tokens", metrics.accepted_tokens},
+          {"acceptance_per_position", acceptance},
+          {"tokens_per_round", per(static_cast<double>(sums.tokens), metrics.rounds)},
+          {"round_ms", sums.per_round_ms(metrics.decode_ns)},
+          {"verify_ms", sums.per_round_ms(metrics.verify_ns)},
+          {"wire_ms", sums.per_round_ms(metrics.wire_ns)},
+          {"draft_ms_per_token", drafted > 0 ? static_cast<double>(metrics.draft_ns) / 1e6 / drafted : 0}};
+}
+
+/// A ratio that every cell has: of which arm to which.
+struct Compared {
+  const char* name;
+  ExperimentArm arm, to;
+};
+constexpr Compared kCompared[] = {{"ngram/plain", ExperimentArm::kNgram, ExperimentArm::kPlain},
+                                  {"colocated/plain", ExperimentArm::kColocated, ExperimentArm::kPlain},
+                                  {"remote/plain", ExperimentArm::kRemote, ExperimentArm::kPlain},
+                                  {"remote/colocated", ExperimentArm::kRemote, ExperimentArm::kColocated}};
+
+Json prediction_json(const Prediction& predicted, const Json& ratios) {
+  const auto error = [&](double ratio, const char* name) {
+    const double measured = ratios[name]["median"];
+    return measured > 0 ? Json(ratio / measured - 1) : Json();
+  };
+  const double colocated = predicted.colocated / predicted.plain, remote = predicted.remote / predicted.plain;
+  return {{"tokens_per_round", predicted.tau},
+          {"plain_round_ms", predicted.plain_round_ms},
+          {"verify_ms", predicted.verify_ms},
+          {"draft_ms_per_token", predicted.draft_ms},
+          {"wire_ms", predicted.wire_ms},
+          {"exchange_ms", predicted.exchange_ms},
+          {"colocated/plain", colocated},
+          {"remote/plain", remote},
+          {"remote/colocated", remote / colocated},
+          {"colocated_error", error(colocated, "colocated/plain")},
+          {"remote_error", error(remote, "remote/plain")},
+          {"break_even_rtt_ms", predicted.break_even_rtt_ms ? Json(*predicted.break_even_rtt_ms) : Json()},
+          {"capacity", predicted.capacity},
+          {"capacity_shared", predicted.capacity_shared}};
+}
+
+}  // namespace
+
+std::vector<double> Measured::rates(ExperimentArm arm, int clients) const {
+  std::vector<double> tokens(wall_s[static_cast<std::size_t>(arm)].size()), decoding_s = tokens, rates;
+  for (const Sample& sample : samples) {
+    if (sample.arm != arm) continue;
+    tokens[static_cast<std::size_t>(sample.repeat)] += static_cast<double>(sample.answer.tokens);
+    decoding_s[static_cast<std::size_t>(sample.repeat)] += static_cast<double>(sample.answer.metrics.decode_ns) / 1e9;
+  }
+  for (std::size_t i = 0; i < tokens.size(); ++i) rates.push_back(clients * per(tokens[i], decoding_s[i]));
+  return rates;
+}
+
+Answers Measured::sums(ExperimentArm arm) const {
+  Answers sums;
+  for (const Sample& sample : samples) {
+    if (sample.arm != arm) continue;
+    sums.tokens += sample.answer.tokens;
+    add(sums.metrics, sample.answer.metrics);
+  }
+  return sums;
+}
+
+std::optional<std::uint64_t> Measured::text() const {
+  std::map<std::size_t, std::uint64_t> texts;
+  for (const Sample& sample : samples) {
+    if (texts.try_emplace(sample.prompt, sample.text).first->second != sample.text) return std::nullopt;
+  }
+  std::uint64_t all = 0;
+  for (const auto& [prompt, text] : texts) all = mix64(all ^ text) + 1;
+  return all;
+}
+
+Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text, const std::vector<Question>& questions,
+                      const Axes& axes, const Plan& plan, std::uint64_t seed) {
+  const TimePoint start = now();
+  Measured measured;
+  rig.set_link(axes.link);
+  std::vector<Client> connections;
+  connections.reserve(kArms.size() * static_cast<std::size_t>(axes.clients));
+  std::array<std::vector<Asker>, kArms.size()> clients;
+  for (const ExperimentArm arm : kArms) {
+    for (int i = 0; i < axes.clients; ++i) {
+      connections.push_back(or_throw(Client::connect(context, rig.address(arm))));
+      clients[static_cast<std::size_t>(arm)].emplace_back(connections.back(), text, axes.output, axes.synthetic());
+    }
+    Answers warm_up;
+    clients[static_cast<std::size_t>(arm)].front().ask(questions.front(), draft_length(arm, axes), warm_up);
+  }
+  const double bandwidth_before = measure_read_bandwidth_gb_s();
+  const CpuTicks before = CpuTicks::now();
+  CounterRng rng(seed);
+  for (int repeat = 0; repeat < plan.repeats; ++repeat) {
+    std::array<ExperimentArm, kArms.size()> order = kArms;
+    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.below(i)]);
+    for (const ExperimentArm arm : order) {
+      run_block(clients[static_cast<std::size_t>(arm)],
+                {arm, repeat, draft_length(arm, axes), questions,
+                 std::chrono::duration_cast<Duration>(std::chrono::duration<double>(plan.seconds))},
+                measured);
+    }
+  }
+  measured.machine = machine_use(before, CpuTicks::now());
+  measured.machine.read_gb_s_before = bandwidth_before;
+  measured.machine.read_gb_s_after = measure_read_bandwidth_gb_s();
+  rig.check();
+  measured.seconds = to_seconds(now() - start);
+  return measured;
+}
+
+std::optional<std::string> void_reason(const Measured& measured, const Axes& axes, const VoidRule& rule) {
+  if (const auto moved = moved_too_much(measured.machine, rule)) return moved;
+  for (const Compared& compared : kCompared) {
+    if (compared.to != ExperimentArm::kPlain) continue;
+    const std::vector<double> seen =
+        ratios(measured.rates(compared.arm, axes.clients), measured.rates(compared.to, axes.clients));
+    const double spread = per(median_absolute_deviation(seen), median(seen));
+    if (spread > rule.spread)
+      return fmt::format("{} spreads by {:.0f} % from repeat to repeat, wanted at most {:.0f} %", compared.name,
+                         spread * 100, rule.spread * 100);
+  }
+  return std::nullopt;
+}
+
+Json cell_json(std::size_t cell, int attempt, const Axes& axes, const Plan& plan, const Measured& measured,
+               const std::optional<Prediction>& prediction) {
+  Json arms = Json::object(), compared = Json::object();
+  for (const ExperimentArm arm : kArms) arms[to_string(arm)] = arm_json(arm, axes, measured);
+  for (const Compared& pair : kCompared) {
+    const Interval interval = bootstrap_median(
+        ratios(measured.rates(pair.arm, axes.clients), measured.rates(pair.to, axes.clients)), plan.seed);
+    compared[pair.name] = {{"median", interval.median}, {"low", interval.low}, {"high", interval.high}};
+  }
+  const auto reason = void_reason(measured, axes, plan.void_rule);
+  const auto text = measured.text();
+  const bool compares = !axes.synthetic();  // a coin's texts mean nothing
+  return {{"cell", cell},
+          {"attempt", attempt},
+          {"axes", to_json(axes)},
+          {"void", reason ? Json(*reason) : Json()},
+          {"texts_equal", compares ? Json(text.has_value()) : Json()},
+          {"text", compares && text ? Json(fmt::format("{:016x}", *text)) : Json()},
+          {"arms", arms},
+          {"ratios", compared},
+          {"predicted", prediction ? prediction_json(*prediction, compared) : Json()},
+          {"machine", to_json(measured.machine)},
+          {"seconds", measured.seconds}};
+}
+
+std::vector<Json> request_lines(std::size_t cell, int attempt, const Measured& measured) {
+  std::vector<Json> lines;
+  for (const Sample& sample : measured.samples) {
+    const RequestMetrics& metrics = sample.answer.metrics;
+    const auto ms = [](std::int64_t ns) { return static_cast<double>(ns) / 1e6; };
+    lines.push_back({{"cell", cell},
+                     {"attempt", attempt},
+                     {"arm", to_string(sample.arm)},
+                     {"repeat", sample.repeat},
+                     {"client", sample.client},
+                     {"prompt", sample.prompt},
+                     {"text", fmt::format("{:016x}", sample.text)},
+                     {"output_sequence_length", sample.answer.tokens + 1},
+                     {"queue_time_ms", ms(metrics.queue_ns)},
+                     {"time_to_first_token_ms", ms(metrics.prefill_ns)},
+                     {"generation_time_ms", ms(metrics.decode_ns)},
+                     {"num_spec_steps", metrics.rounds},
+                     {"num_draft_tokens", metrics.drafted_tokens},
+                     {"num_accepted_draft_tokens", metrics.accepted_tokens}});
+  }
+  return lines;
+}
+
+}  // namespace outrider

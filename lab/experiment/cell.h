@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lab/experiment/machine.h"
+#include "lab/experiment/rig.h"
+
+namespace outrider {
+
+/// One answer to one client.
+struct Sample {
+  ExperimentArm arm;
+  int repeat = 0, client = 0;
+  std::size_t prompt = 0;  ///< which of the plan's
+  std::uint64_t text = 0;  ///< hash of the tokens
+  Answers answer = {};     ///< this one alone, without its rounds
+};
+
+/// All that was measured of a cell in one attempt.
+struct Measured {
+  std::vector<Sample> samples;
+  std::array<std::vector<double>, kArms.size()> wall_s;  ///< of each arm, by repeat
+  MachineUse machine = {};
+  double seconds = 0;  ///< that it took, all in all
+
+  /// Tokens per second of all clients while they decode, by repeat: the prompt's time is not in it.
+  std::vector<double> rates(ExperimentArm arm, int clients) const;
+  /// Sums over an arm's answers.
+  Answers sums(ExperimentArm arm) const;
+  /// One number for all texts of all arms; none where a prompt has two texts.
+  std::optional<std::uint64_t> text() const;
+};
+
+/// Runs the four arms of a cell, in another order in every repeat. In each repeat an arm's clients ask all questions,
+/// each client from another one on, and all again until plan.seconds are over. One answer of each arm goes before and
+/// does not count. Throws when a worker or an answer fails.
+/// @param seed  of the order
+Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text, const std::vector<Question>& questions,
+                      const Axes& axes, const Plan& plan, std::uint64_t seed);
+
+/// Why the attempt does not count, or none.
+std::optional<std::string> void_reason(const Measured& measured, const Axes& axes, const VoidRule& rule);
+
+/// The lines of cells.jsonl and requests.jsonl.
+Json cell_json(std::size_t cell, int attempt, const Axes& axes, const Plan& plan, const Measured& measured,
+               const std::optional<Prediction>& prediction);
+std::vector<Json> request_lines(std::size_t cell, int attempt, const Measured& measured);
+
+}  // namespace outrider

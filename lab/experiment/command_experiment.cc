@@ -1,0 +1,273 @@
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "common/base/files.h"
+#include "common/base/random.h"
+#include "common/kernels/isa.h"
+#include "common/logging/logging.h"
+#include "lab/commands.h"
+#include "lab/experiment/cell.h"
+#include "lab/experiment/journal.h"
+#include "lab/experiment/report.h"
+#include "lab/read_bandwidth.h"
+#include "lab/reporting.h"
+#include "launch/command_support.h"
+
+namespace outrider {
+namespace {
+namespace fs = std::filesystem;
+
+struct ExperimentFlags {
+  fs::path plan, out, report_of;
+  bool resume = false, dry_run = false;
+};
+
+/// What the figures depend on besides the plan.
+Json program_json(const Plan& plan, const PairPaths& pair) {
+  const MappedFile program = or_throw(MappedFile::open("/proc/self/exe"));
+  std::uint64_t hash = 0;
+  for (const std::byte byte : program.bytes()) hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3;
+  Json row = Json(machine_row(plan.cells.front().threads));
+  row.update({{"version", OUTRIDER_VERSION},
+              {"program", fmt::format("{:016x}", mix64(hash))},
+              {"backbone", fs::weakly_canonical(pair.backbone).string()},
+              {"assistant", fs::weakly_canonical(pair.assistant).string()}});
+  return row;
+}
+
+/// The axes that this cell does not leave as they are by default, for a person.
+std::string label(const Axes& axes) {
+  std::vector<std::string> parts;
+  const Json defaults = to_json(Axes()), all = to_json(axes);
+  for (const auto& [name, value] : all.items()) {
+    if (value != defaults[name] || name == "rtt_ms" || name == "draft_length")
+      parts.push_back(fmt::format("{} {}", name, value.is_string() ? value.get<std::string>() : value.dump()));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+/// What running a plan needs, and the processes of the cell at hand.
+class Experiment {
+ public:
+  explicit Experiment(Plan plan)
+      : plan_(std::move(plan)),
+        pair_(or_throw(pair_paths(plan_.model))),
+        text_(load_text_side(open_model(pair_.backbone))) {
+    if (plan_.prompts.empty()) plan_.prompts.assign(kDemoPrompts.begin(), kDemoPrompts.begin() + kFewPrompts);
+  }
+
+  const Plan& plan() const { return plan_; }
+  Json lock() const {
+    return {{"plan", to_json(plan_)}, {"machine", describe_machine()}, {"program", program_json(plan_, pair_)}};
+  }
+
+  /// Starts and calibrates what a cell runs on, if that is not there already.
+  void prepare(const Axes& axes) {
+    if (rig_ && running_.same_rig(axes)) return;
+    rig_.reset();  // its cores and memory first
+    const TimePoint start = now();
+    rig_ = std::make_unique<Rig>(context_, pair_, axes);
+    calibration_ = calibrate(context_, *rig_, text_, questions(axes), axes, kCalibrationRepeats * plan_.seconds);
+    running_ = axes;
+    prepare_s_ = to_seconds(now() - start);
+  }
+  Measured measure(std::size_t cell, int attempt) {
+    const Axes& axes = plan_.cells[cell];
+    prepare(axes);
+    return measure_cell(context_, *rig_, text_, questions(axes), axes, plan_,
+                        mix64(plan_.seed + cell * 1000 + static_cast<std::uint64_t>(attempt)));
+  }
+  std::optional<Prediction> predicted(const Axes& axes) const { return predict(calibration_, axes); }
+  double prepare_s() const { return prepare_s_; }
+
+  /// Seconds that a cell takes in one attempt, besides preparing. @pre prepare()
+  double expected_s(const Axes& axes, double bandwidth_s) const {
+    const auto prediction = predict(calibration_, axes);
+    Axes without = axes;
+    without.draft_length = "0";
+    const double plain = predict(calibration_, without)->plain, best = best_rate(calibration_, axes);
+    const double rates[] = {plain, plain, prediction ? prediction->colocated : best,
+                            prediction ? prediction->remote : best};
+    double sum = 2 * bandwidth_s;
+    for (const double rate : rates) {
+      // Clients share the rate; each asks every question.
+      const double answer_s = calibration_.prefill_s() + (calibration_.tokens_per_answer() - 1) * axes.clients / rate;
+      const double pass_s = answer_s * static_cast<double>(plan_.prompts.size());
+      sum += answer_s + plan_.repeats * pass_s * std::max(1.0, std::ceil(plan_.seconds / pass_s));
+    }
+    return sum;
+  }
+
+ private:
+  static constexpr double kCalibrationRepeats = 5;  ///< of plan.seconds: as long as a cell of as many repeats
+
+  std::vector<Question> questions(const Axes& axes) const { return cell_questions(text_, plan_.prompts, axes.context); }
+
+  Plan plan_;
+  PairPaths pair_;
+  TextSide text_;
+  TransportContext context_;
+  Axes running_;
+  std::unique_ptr<Rig> rig_;  // after the context that it uses
+  Calibration calibration_;
+  double prepare_s_ = 0;
+};
+
+std::string duration_text(double seconds) {
+  return seconds < 120 ? fmt::format("{:.0f} s", seconds) : fmt::format("{:.1f} min", seconds / 60);
+}
+
+/// Says what the plan will run and how long that takes, from a calibration of its first cell's processes.
+void dry_run(Experiment& experiment) {
+  const Plan& plan = experiment.plan();
+  experiment.prepare(plan.cells.front());
+  const TimePoint start = now();
+  measure_read_bandwidth_gb_s();
+  const double bandwidth_s = to_seconds(now() - start);
+  double seconds = 0;
+  std::vector<Row> rows;
+  for (std::size_t i = 0; i < plan.cells.size(); ++i) {
+    const Axes& axes = plan.cells[i];
+    if (i == 0 || !plan.cells[i - 1].same_rig(axes)) seconds += experiment.prepare_s();
+    const double cell_s = experiment.expected_s(axes, bandwidth_s);
+    seconds += cell_s;
+    const auto prediction = experiment.predicted(axes);
+    const auto over_plain = [&](double rate) { return prediction ? Json(rate / prediction->plain) : Json(); };
+    rows.push_back({{"", i, "cell"},
+                    {"", label(axes), "axes"},
+                    {"", over_plain(prediction ? prediction->colocated : 0), "co-located", 2},
+                    {"", over_plain(prediction ? prediction->remote : 0), "remote", 2},
+                    {"", prediction ? or_null(prediction->break_even_rtt_ms) : Json(), "break-even RTT ms", 1},
+                    {"", cell_s, "s", 1}});
+  }
+  std::fputs(table(rows).c_str(), stdout);
+  fmt::print("{} cells take {} if none is void (speed-ups over plain as predicted from one calibration)\n",
+             plan.cells.size(), duration_text(seconds));
+}
+
+void write_reports(const fs::path& dir, const Json& lock, const std::vector<Json>& lines) {
+  const std::vector<Json> cells = standing_cells(lines);
+  or_throw(replace_file(dir / "cells.csv", csv(cells)));
+  or_throw(replace_file(dir / "report.html", report_html(lock, cells)));
+}
+
+/// Makes or checks lock.json: what is measured together must be of one plan, machine and program.
+void take_lock(const fs::path& dir, const Json& lock) {
+  const fs::path path = dir / "lock.json";
+  if (!fs::exists(path)) return or_throw(replace_file(path, lock.dump(2) + "\n"));
+  const Json before = Json::parse(or_throw(read_text(path)), nullptr, /*allow_exceptions=*/false);
+  for (const char* part : {"plan", "machine", "program"}) {
+    const Json seen = before.is_object() ? before.value(part, Json::object()) : Json::object();
+    for (const auto& [key, value] : lock[part].items()) {
+      if (seen.value(key, Json()) != value)
+        throw std::runtime_error(
+            fmt::format("{}: {}.{} is another than now: one folder is for one plan, machine and program", path.string(),
+                        part, key));
+    }
+  }
+}
+
+void check_texts(const Json& line) {
+  if (line["texts_equal"] == false)
+    throw std::runtime_error(fmt::format("cell {}: the arms' texts differ: a bug of Outrider's", line["cell"].dump()));
+}
+
+/// How many attempts each cell has had; all that there may be, where it has been measured.
+std::vector<int> attempts_so_far(const Plan& plan, const std::vector<Json>& lines) {
+  std::vector<int> attempts(plan.cells.size());
+  for (const Json& line : lines) {
+    check_texts(line);
+    const std::size_t cell = line["cell"];
+    if (cell >= attempts.size()) throw std::runtime_error(fmt::format("cells.jsonl: no cell {} in the plan", cell));
+    attempts[cell] = line["void"].is_null() ? plan.void_rule.attempts : attempts[cell] + 1;
+  }
+  return attempts;
+}
+
+void say(const Plan& plan, const Json& cell) {
+  const auto speed = [&](const char* ratio) { return cell["ratios"][ratio]["median"].get<double>(); };
+  const Json& predicted = cell["predicted"];
+  const std::size_t index = cell["cell"];
+  fmt::print(stderr,
+             "cell {}/{} ({}): plain {:.1f} tok/s; over plain: n-gram {:.2f}, co-located {:.2f}, remote {:.2f}{}{}\n",
+             index + 1, plan.cells.size(), label(plan.cells[index]), cell["arms"]["plain"]["tok_per_sec"].get<double>(),
+             speed("ngram/plain"), speed("colocated/plain"), speed("remote/plain"),
+             predicted.is_null() ? "" : fmt::format(" (predicted {:.2f})", predicted["remote/plain"].get<double>()),
+             cell["void"].is_null() ? "" : "; void: " + cell["void"].get<std::string>());
+}
+
+void run_plan(Experiment& experiment, const ExperimentFlags& flags) {
+  const Plan& plan = experiment.plan();
+  fs::create_directories(flags.out);
+  Journal cells = or_throw(Journal::open(flags.out / "cells.jsonl"));
+  Journal requests = or_throw(Journal::open(flags.out / "requests.jsonl"));
+  std::vector<Json> lines = cells.lines();
+  if (!lines.empty() && !flags.resume)
+    throw std::runtime_error(fmt::format("{} has {} cells already: --resume goes on, another --out begins anew",
+                                         flags.out.string(), lines.size()));
+  const Json lock = experiment.lock();
+  take_lock(flags.out, lock);
+  // Requests of a cell whose line was never written: that cell is measured again.
+  or_throw(requests.truncate(lines.empty() ? 0 : lines.back()["requests_bytes"].get<std::int64_t>()));
+  std::vector<int> attempts = attempts_so_far(plan, lines);
+  for (std::size_t cell = 0; cell < plan.cells.size(); ++cell) {
+    while (attempts[cell] < plan.void_rule.attempts) {
+      const Axes& axes = plan.cells[cell];
+      const Measured measured = experiment.measure(cell, attempts[cell]);
+      Json line = cell_json(cell, attempts[cell], axes, plan, measured, experiment.predicted(axes));
+      or_throw(requests.append(request_lines(cell, attempts[cell], measured)));
+      line["requests_bytes"] = requests.bytes();
+      or_throw(cells.append({line}));
+      say(plan, line);
+      check_texts(line);
+      attempts[cell] = line["void"].is_null() ? plan.void_rule.attempts : attempts[cell] + 1;
+      lines.push_back(std::move(line));
+    }
+    write_reports(flags.out, lock, lines);
+  }
+  const std::vector<Json> standing = standing_cells(lines);
+  const PredictionErrors errors = prediction_errors(standing);
+  fmt::print(
+      "{}\n{} cells, {} void; {} predictions, off by {:.1f} % in the median and {:.1f} % at the 90th percentile\n{}\n",
+      verdict(standing), standing.size(), errors.void_cells, errors.count, errors.median * 100, errors.p90 * 100,
+      (flags.out / "report.html").string());
+}
+
+void experiment(const ExperimentFlags& flags) {
+  if (flags.plan.empty()) throw std::runtime_error("experiment: wanted a PLAN.json, or report DIR");
+  init_logging("outrider", "warn");
+  Experiment experiment(or_throw(parse_plan(or_throw(read_text(flags.plan)), flags.plan.string())));
+  if (flags.dry_run) return dry_run(experiment);
+  if (flags.out.empty()) throw std::runtime_error("experiment: wanted --out DIR for what is measured");
+  run_plan(experiment, flags);
+}
+
+void report(const fs::path& dir) {
+  const Json lock = Json::parse(or_throw(read_text(dir / "lock.json")), nullptr, /*allow_exceptions=*/false);
+  if (!lock.is_object()) throw std::runtime_error((dir / "lock.json").string() + ": not a JSON object");
+  write_reports(dir, lock, or_throw(read_journal(dir / "cells.jsonl")));
+  fmt::print("{}\n", (dir / "report.html").string());
+}
+
+}  // namespace
+
+void add_experiment_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "experiment", "Measure when a remote drafter pays: a sweep with predictions, baselines and a report");
+  auto flags = std::make_shared<ExperimentFlags>();
+  command->add_option("PLAN", flags->plan, "The plan, a JSON file (docs/experiments.md), or a lock.json");
+  command->add_option("--out", flags->out, "Folder for cells.jsonl, requests.jsonl, cells.csv, lock.json, report.html");
+  command->add_flag("--resume", flags->resume, "Go on with what is in the folder");
+  command->add_flag("--dry-run", flags->dry_run,
+                    "Calibrate, then say what would be run, predicted, and how long it takes");
+  CLI::App* of = command->add_subcommand("report", "Write cells.csv and report.html anew from what was measured");
+  of->add_option("DIR", flags->report_of, "The --out of an experiment")->required();
+  command->callback([flags, of] { of->parsed() ? report(flags->report_of) : experiment(*flags); });
+}
+
+}  // namespace outrider

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string_view>
+#include <vector>
+
+#include "common/base/result.h"
+#include "lab/json.h"
+
+namespace outrider {
+
+/// A file of JSON objects, one a line, that only grows. A line that append() has returned from is on the disk. One
+/// writer at a time: a second one is refused.
+class Journal {
+ public:
+  /// Creates it, or reads it and cuts a torn tail off: an end without a newline is what a crash left. @return
+  /// kMalformed for another line that is no object: the file is not ours.
+  static Result<Journal> open(const std::filesystem::path& path);
+  Journal(Journal&& other) noexcept;
+  ~Journal();
+
+  const std::vector<Json>& lines() const { return lines_; }
+  std::int64_t bytes() const { return bytes_; }
+  /// In one write: of several lines all are there, or a torn tail.
+  Result<void> append(const std::vector<Json>& lines);
+  /// Drops what is beyond `bytes`, the end of a line. @return kMalformed where the file is shorter than that.
+  Result<void> truncate(std::int64_t bytes);
+
+ private:
+  Journal(std::filesystem::path path, int file) : path_(std::move(path)), file_(file) {}
+  Result<void> failed(const char* what) const;
+
+  std::filesystem::path path_;
+  int file_;
+  std::vector<Json> lines_;
+  std::int64_t bytes_ = 0;
+};
+
+/// The objects of such a file, for who only reads it; a torn tail is left out.
+Result<std::vector<Json>> read_journal(const std::filesystem::path& path);
+
+/// Makes `text` the whole file, at once: a reader sees the old one or the new one.
+Result<void> replace_file(const std::filesystem::path& path, std::string_view text);
+
+}  // namespace outrider

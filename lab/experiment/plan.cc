@@ -1,0 +1,229 @@
+#include "lab/experiment/plan.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "common/base/json_fields.h"
+#include "common/kernels/linear.h"
+#include "common/policy/policies.h"
+
+namespace outrider {
+namespace {
+using nlohmann::json;
+
+constexpr int kDraftLengthAxisMax = 16;
+constexpr std::size_t kCellsMax = 100000;
+
+/// Letters to change, add or leave out to make one word of the other (Levenshtein).
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0]++;
+    for (std::size_t j = 0; j < b.size(); ++j)
+      diagonal = std::exchange(row[j + 1], std::min({row[j + 1] + 1, row[j] + 1, diagonal + (a[i] != b[j] ? 1 : 0)}));
+  }
+  return row.back();
+}
+
+void refuse_unknown_keys(const JsonFields& fields, const std::vector<std::string>& known) {
+  for (const auto& [key, value] : fields.raw().items()) {
+    if (std::ranges::find(known, key) != known.end()) continue;
+    const auto nearest = std::ranges::min(known, {}, [&](const std::string& name) { return distance(key, name); });
+    fields.refuse(key.c_str(), fmt::format("is unknown; the nearest that is known is {}", nearest));
+  }
+}
+
+struct NamesOf {
+  std::vector<std::string> names;
+  void operator()(const char* name, auto&&...) { names.emplace_back(name); }
+};
+
+struct Writer {
+  Json& object;
+  void operator()(const char* name, const auto& value, auto&&...) { object[name] = value; }
+  void operator()(const char* name, const std::vector<double>& rates) {
+    object[name] = rates.empty() ? Json("real") : Json(rates);
+  }
+};
+
+struct AxesReader {
+  const JsonFields& fields;
+
+  void operator()(const char* name, int& value, const Range<int>& range) {
+    value = static_cast<int>(fields.integer(name, value, range.min, range.max));
+  }
+  void operator()(const char* name, double& value, const Range<double>& range) {
+    value = fields.number(name, value, range.min, range.max);
+  }
+  void operator()(const char* name, std::string& value) {
+    const json* const found = fields.find(name);
+    const bool number = found != nullptr && found->is_number_integer();  // a draft length
+    value = number ? found->dump() : fields.text(name, value);
+  }
+  void operator()(const char* name, std::vector<double>& rates) {
+    const json* const found = fields.find(name);
+    if (found == nullptr || *found == "real") return;
+    const auto good = [](const json& list) {
+      double least = 1;
+      return list.is_array() && !list.empty() && list.size() <= kDraftLengthMax &&
+             std::all_of(list.begin(), list.end(), [&](const json& rate) {
+               return rate.is_number() && rate >= 0 && rate <= std::exchange(least, rate.get<double>());
+             });
+    };
+    if (good(*found)) {
+      rates = found->get<std::vector<double>>();
+    } else {
+      fields.wrong(name, "real, or 1 to 32 chances from 1 to 0 that do not rise");
+    }
+  }
+};
+
+void check_axes(const JsonFields& fields, const Axes& axes) {
+  const auto length = parse_draft_length(axes.draft_length);
+  const bool known = length && (length->policy == DraftPolicy::kAuto ||
+                                (length->policy == DraftPolicy::kFixed && length->length <= kDraftLengthAxisMax));
+  if (!known) fields.wrong("draft_length", fmt::format("0 to {}, or auto", kDraftLengthAxisMax));
+  if (const auto type = parse_weight_type(axes.dtype); !type) fields.refuse("dtype", type.error().message);
+  if (axes.drafter_dtype.empty()) return;
+  if (const auto type = parse_weight_type(axes.drafter_dtype); !type)
+    fields.refuse("drafter_dtype", type.error().message);
+}
+
+/// Every combination of the values that a sweep lists for its axes, the last named axis fastest.
+std::vector<json> combinations(const nlohmann::ordered_json& sweep, const JsonFields& fields) {
+  std::vector<json> objects = {json::object()};
+  for (const auto& [key, values] : sweep.items()) {
+    if (!values.is_array() || values.empty()) {
+      fields.wrong(key.c_str(), "a list of values");
+      return {};
+    }
+    if (objects.size() * values.size() > kCellsMax) {
+      fields.refuse(key.c_str(), fmt::format("makes more than {} cells", kCellsMax));
+      return {};
+    }
+    std::vector<json> more;
+    for (const json& object : objects) {
+      for (const auto& value : values) {
+        more.push_back(object);
+        more.back()[key] = value;
+      }
+    }
+    objects = std::move(more);
+  }
+  return objects;
+}
+
+/// Each cell once, and beside each other those that the same processes can run.
+std::vector<Axes> in_order(const std::vector<Axes>& cells) {
+  std::vector<Axes> ordered;
+  for (const Axes& cell : cells) {
+    if (std::ranges::find(ordered, cell) != ordered.end()) continue;
+    const auto last = std::find_if(ordered.rbegin(), ordered.rend(), [&](const Axes& o) { return o.same_rig(cell); });
+    ordered.insert(last == ordered.rend() ? ordered.end() : last.base(), cell);
+  }
+  return ordered;
+}
+
+void void_fields(auto& v, auto& rule) {
+  constexpr Range<double> kShare{0, 1000};
+  v("spread", rule.spread, kShare);
+  v("steal", rule.steal, kShare);
+  v("others", rule.others, kShare);
+  v("bandwidth", rule.bandwidth, kShare);
+  v("attempts", rule.attempts, Range<int>{1, 100});
+}
+
+}  // namespace
+
+std::optional<int> Axes::fixed_length() const {
+  const auto length = parse_draft_length(draft_length);
+  return length && length->policy == DraftPolicy::kFixed ? std::optional(length->length) : std::nullopt;
+}
+
+bool Axes::same_rig(const Axes& other) const {
+  Axes alike = other;
+  alike.link = link;
+  alike.draft_length = draft_length;
+  alike.clients = clients;
+  alike.context = context;
+  alike.output = output;
+  return alike == *this;
+}
+
+Json to_json(const Axes& axes) {
+  Json object = Json::object();
+  Writer writer{object};
+  Axes::fields(writer, axes);
+  return object;
+}
+
+Result<Plan> parse_plan(std::string_view text, std::string_view file) {
+  ASSIGN_OR_RETURN(const json object, parse_json_object(text, file, /*bytes_max=*/64 << 20));
+  // Once more, for the order in which axes are named: the last one runs fastest.
+  const Json in_text_order = Json::parse(text);
+  const bool lock = object.contains("plan");
+  FirstError first_error{.file = std::string(file)};
+  const JsonFields whole(object, "", first_error);
+  const JsonFields fields = lock ? whole.object("plan") : whole;
+  const Json& ordered = lock ? in_text_order["plan"] : in_text_order;
+  refuse_unknown_keys(fields, {"model", "prompts", "seed", "repeats", "seconds", "void", "sweeps"});
+
+  Plan plan;
+  plan.model = fields.text("model", "");
+  if (fields.contains("prompts")) {
+    for (const json& prompt : fields.array("prompts")) {
+      if (prompt.is_string()) plan.prompts.push_back(prompt.get<std::string>());
+    }
+    if (plan.prompts.size() != fields.array("prompts").size()) fields.wrong("prompts", "a list of strings");
+  }
+  plan.seed = static_cast<std::uint64_t>(fields.integer("seed", 1, 0, std::int64_t{1} << 52));
+  plan.repeats = static_cast<int>(fields.integer("repeats", plan.repeats, 3, 1000));
+  plan.seconds = fields.number("seconds", plan.seconds, 0, 86400);
+  NamesOf void_names, axis_names;
+  void_fields(void_names, plan.void_rule);
+  const Axes any_axes;
+  Axes::fields(axis_names, any_axes);
+  const JsonFields rule = fields.object("void");
+  refuse_unknown_keys(rule, void_names.names);
+  AxesReader read_rule{rule};
+  void_fields(read_rule, plan.void_rule);
+
+  std::vector<Axes> cells;
+  std::size_t sweep = 0;
+  fields.each("sweeps", "a list of objects", [&](const JsonFields& axes) {
+    refuse_unknown_keys(axes, axis_names.names);
+    const std::string prefix = fmt::format("sweeps[{}].", sweep);
+    for (const json& combination : combinations(ordered["sweeps"][sweep], axes)) {
+      const JsonFields one(combination, prefix, first_error);
+      AxesReader read{one};
+      Axes::fields(read, cells.emplace_back());
+      check_axes(one, cells.back());
+    }
+    ++sweep;
+  });
+  if (cells.empty()) fields.wrong("sweeps", "a list of at least one sweep");
+  if (first_error.error) return *first_error.error;
+  plan.cells = in_order(cells);
+  return plan;
+}
+
+Json to_json(const Plan& plan) {
+  Json rule = Json::object(), sweeps = Json::array();
+  Writer writer{rule};
+  void_fields(writer, plan.void_rule);
+  for (const Axes& axes : plan.cells) {
+    Json lists = to_json(axes);
+    for (auto& value : lists) value = Json::array({value});
+    sweeps.push_back(std::move(lists));
+  }
+  return {{"model", plan.model},        {"prompts", plan.prompts}, {"seed", plan.seed},
+          {"repeats", plan.repeats},    {"seconds", plan.seconds}, {"void", rule},
+          {"sweeps", std::move(sweeps)}};
+}
+
+}  // namespace outrider

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/fields.h"
+#include "common/base/result.h"
+#include "lab/json.h"
+#include "lab/link.h"
+
+namespace outrider {
+
+/// The four ways to write the same text, measured side by side in every cell.
+enum class ExperimentArm : std::uint8_t { kPlain, kNgram, kColocated, kRemote };
+inline constexpr std::array kArms = {ExperimentArm::kPlain, ExperimentArm::kNgram, ExperimentArm::kColocated,
+                                     ExperimentArm::kRemote};
+inline const char* to_string(ExperimentArm arm) {
+  return std::array{"plain", "ngram", "colocated", "remote"}.at(static_cast<std::size_t>(arm));
+}
+
+/// What one cell of an experiment is run with.
+struct Axes {
+  std::string dtype = "bf16";           ///< of the backbone
+  std::string drafter_dtype = {};       ///< of the assistant; empty: as the backbone's
+  int threads = 0;                      ///< of the backbone's forward pass; 0: every core
+  int drafter_threads = 1;              ///< of the assistant's
+  int drafters = 1;                     ///< workers, each with a link of its own
+  double drafter_added_ms = 0;          ///< what a draft takes longer on the remote drafter's host
+  std::vector<double> acceptance = {};  ///< empty: the rule. Else a coin's rates, as --synthetic-acceptance has them
+  Link link = {};                       ///< between the remote drafter and the coordinator
+  std::string draft_length = "4";       ///< 0 to 16, or auto
+  int clients = 1;                      ///< closed loop: each asks again as soon as it has its answer
+  int context = 0;                      ///< tokens of other text before each question
+  int output = 64;                      ///< longest answer, tokens
+  bool operator==(const Axes&) const = default;
+
+  static void fields(auto& v, auto& m) {
+    constexpr Range<int> kThreads{0, 1024};
+    constexpr Range<double> kMs{0, 10000};
+    v("dtype", m.dtype);
+    v("drafter_dtype", m.drafter_dtype);
+    v("threads", m.threads, kThreads);
+    v("drafter_threads", m.drafter_threads, kThreads);
+    v("drafters", m.drafters, Range<int>{1, 64});
+    v("acceptance", m.acceptance);
+    v("drafter_added_ms", m.drafter_added_ms, kMs);
+    v("context", m.context, Range<int>{0, 1 << 20});
+    v("output", m.output, Range<int>{2, 1 << 20});
+    v("clients", m.clients, Range<int>{1, 256});
+    v("rtt_ms", m.link.rtt_ms, kMs);
+    v("jitter_ms", m.link.jitter_ms, kMs);
+    v("bandwidth_mbit", m.link.bandwidth_mbit, Range<double>{0, 1e6});
+    v("loss", m.link.loss, Range<double>{0, 0.5});
+    v("draft_length", m.draft_length);
+  }
+
+  /// Of a number of drafts; none where a policy chooses.
+  std::optional<int> fixed_length() const;
+  bool synthetic() const { return !acceptance.empty(); }
+  /// Whether the same processes can run both: all is equal but the link, and what each request says for itself.
+  bool same_rig(const Axes& other) const;
+};
+/// As {"dtype": "bf16", ...}, every axis.
+Json to_json(const Axes& axes);
+
+/// When a cell counts as void: the machine, or the ratio that is to be measured, moved more than this.
+struct VoidRule {
+  double spread = 0.1;      ///< median absolute deviation of a ratio over plain, as a share of it
+  double steal = 0.05;      ///< share of the cores' time that the hypervisor gave to others
+  double others = 0.25;     ///< share that processes took which are none of the experiment's
+  double bandwidth = 0.25;  ///< change of the read bandwidth from before to after, as a share
+  int attempts = 3;         ///< at most; the last one stands, void or not
+};
+
+/// An experiment as its JSON file describes it (docs/experiments.md).
+struct Plan {
+  std::string model = {};                 ///< folder of a pair; empty: the nano pair
+  std::vector<std::string> prompts = {};  ///< empty: the five of `bench pair`
+  std::uint64_t seed = 1;
+  int repeats = 5;
+  double seconds = 1;  ///< that each arm runs at least in each repeat
+  VoidRule void_rule = {};
+  std::vector<Axes> cells = {};  ///< each once, those together that the same processes can run
+};
+
+/// @param text  a plan's JSON, or a lock.json's, which has one.
+/// @param file  its name in messages
+/// @return kMalformed, with the nearest known name where a key is unknown.
+Result<Plan> parse_plan(std::string_view text, std::string_view file);
+/// What parse_plan() reads, with every cell spelled out.
+Json to_json(const Plan& plan);
+
+}  // namespace outrider

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <optional>
+
+#include "common/policy/forecast.h"
+#include "lab/experiment/plan.h"
+
+namespace outrider {
+
+/// What a pair costs on this machine: measured once, by one client with a drafter beside it, at several draft lengths.
+/// Everything else is predicted from it.
+class Calibration {
+ public:
+  void observe(const RoundOutcome& outcome);
+  /// An answer of `tokens` tokens whose first one took so long.
+  void observe_answer(double tokens, double prefill_s);
+
+  const Forecast& forecast() const { return forecast_; }
+  /// T(M), seconds.
+  double verify_s(int rows) const { return forecast_.terms(rows - 1).verify_s; }
+  /// Of the request for drafts of a round, when rounds emit `tau` tokens: a hidden row, and K/V of each token.
+  double request_bytes(double tau) const;
+  double tokens_per_answer() const { return answers_ > 0 ? tokens_ / answers_ : 0; }
+  double prefill_s() const { return answers_ > 0 ? prefill_s_ / answers_ : 0; }
+
+ private:
+  Forecast forecast_;
+  double rounds_ = 0, rows_ = 0, bytes_ = 0, rows_rows_ = 0, rows_bytes_ = 0;  ///< sums over drafting rounds
+  double answers_ = 0, tokens_ = 0, prefill_s_ = 0;
+};
+
+/// A cell by the closed form. Rates are of all clients together.
+struct Prediction {
+  double tau = 1;                               ///< tokens a round
+  double plain_round_ms = 0;                    ///< T(1) and what a round pays besides
+  double verify_ms = 0;                         ///< T(g + 1)
+  double draft_ms = 0;                          ///< t_d beside the verifier; a remote draft takes drafter_added_ms more
+  double wire_ms = 0;                           ///< of the drafts' exchange without a link
+  double exchange_ms = 0;                       ///< what the link adds to it
+  double plain = 0, colocated = 0, remote = 0;  ///< tokens per second
+  std::optional<double> break_even_rtt_ms = {};  ///< remote is as fast as plain; none: at no round trip
+  /// How many times as many clients a saturated verifier carries when its drafter is elsewhere and costs it nothing:
+  /// 1 + g t_d / T(g + 1) (Speculation at a Distance), and with N clients whose rows share forward passes
+  /// 1 + N g t_d / T(N (g + 1)).
+  double capacity = 1, capacity_shared = 1;
+};
+
+/// With T(M), t_d, wire and acceptance as calibrated, one client's round takes T(g + 1) + g t_d + wire + other. N
+/// clients and D drafters are held to the least of three bounds, as any closed queue is (Denning and Buzen 1978):
+/// every client's round undisturbed; the verifier always at work, N tau tokens every T(N (g + 1)); the drafters always
+/// at work, D tau tokens every g t_d. Nothing is predicted of contention for the same cores.
+/// @return none where a policy chooses the draft length.
+std::optional<Prediction> predict(const Calibration& calibration, const Axes& axes);
+
+/// Tokens per second of all clients in the fastest of a few draft lengths, plain decoding included: for estimates of
+/// time where a policy chooses.
+double best_rate(const Calibration& calibration, const Axes& axes);
+
+}  // namespace outrider

@@ -1,0 +1,397 @@
+#include "lab/experiment/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lab/experiment/plan.h"
+#include "lab/experiment/svg.h"
+#include "lab/statistics.h"
+
+namespace outrider {
+namespace {
+
+using Cells = std::vector<const Json*>;
+
+bool is_void(const Json& cell) { return !cell["void"].is_null(); }
+bool predicted(const Json& cell) { return cell["predicted"].is_object(); }
+double axis(const Json& cell, const char* name) { return cell["axes"][name].get<double>(); }
+double ratio(const Json& cell, const char* name) { return cell["ratios"][name]["median"].get<double>(); }
+double rate(const Json& cell, ExperimentArm arm) { return cell["arms"][to_string(arm)]["tok_per_sec"].get<double>(); }
+std::string plain_text(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+/// The axes that differ from cell to cell.
+std::vector<std::string> varied_axes(const std::vector<Json>& cells) {
+  std::vector<std::string> names;
+  for (const auto& [name, first] : cells.front()["axes"].items()) {
+    if (std::any_of(cells.begin(), cells.end(), [&](const Json& cell) { return cell["axes"][name] != first; }))
+      names.push_back(name);
+  }
+  return names;
+}
+
+/// Cells that differ in nothing but the axes `but`, by what they share of the varied ones: "draft_length 4".
+std::map<std::string, Cells> groups(const std::vector<Json>& cells, const std::vector<std::string>& but) {
+  std::map<std::string, Cells> result;
+  const std::vector<std::string> varied = varied_axes(cells);
+  for (const Json& cell : cells) {
+    std::vector<std::string> shared;
+    for (const std::string& name : varied) {
+      if (std::ranges::find(but, name) == but.end()) shared.push_back(name + " " + plain_text(cell["axes"][name]));
+    }
+    result[fmt::format("{}", fmt::join(shared, ", "))].push_back(&cell);
+  }
+  return result;
+}
+
+/// The different values of an axis, rising.
+std::vector<double> values_of(const Cells& cells, const char* name) {
+  std::vector<double> values;
+  for (const Json* cell : cells) values.push_back(axis(*cell, name));
+  std::ranges::sort(values);
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  return values;
+}
+
+std::string with(const std::string& title, const std::string& group) {
+  return group.empty() ? title : title + " (" + group + ")";
+}
+
+/// Where a value lies between columns, counted from 0; half a column beyond the first or the last at most.
+double column_of(double value, const std::vector<double>& columns) {
+  if (value < columns.front()) return -0.5;
+  for (std::size_t i = 0; i + 1 < columns.size(); ++i) {
+    if (value <= columns[i + 1]) return static_cast<double>(i) + (value - columns[i]) / (columns[i + 1] - columns[i]);
+  }
+  return static_cast<double>(columns.size()) - 0.5;
+}
+
+std::string row_label(const Json& cell) {
+  if (!predicted(cell)) return fmt::format("+{:.4g} ms", axis(cell, "drafter_added_ms"));
+  const Json& terms = cell["predicted"];
+  const double verify = terms["verify_ms"];
+  const double draft = terms["draft_ms_per_token"].get<double>() + axis(cell, "drafter_added_ms");
+  return fmt::format("{:.2f}", verify > 0 ? draft / verify : 0);
+}
+
+Heatmap heatmap(const Cells& cells, const char* name, const std::string& title, bool with_line) {
+  const std::vector<double> columns = values_of(cells, "rtt_ms"), rows = values_of(cells, "drafter_added_ms");
+  Heatmap map{.title = title, .x_title = "round trip, ms", .y_title = "t_d / t_v"};
+  map.rows.resize(rows.size());
+  map.values.assign(rows.size(), std::vector<double>(columns.size()));
+  map.hatched.assign(rows.size(), std::vector<bool>(columns.size()));
+  map.line.assign(rows.size(), std::numeric_limits<double>::quiet_NaN());
+  for (const double column : columns) map.columns.push_back(fmt::format("{:.4g}", column));
+  for (const Json* cell : cells) {
+    const auto row = static_cast<std::size_t>(std::ranges::find(rows, axis(*cell, "drafter_added_ms")) - rows.begin());
+    const auto column = static_cast<std::size_t>(std::ranges::find(columns, axis(*cell, "rtt_ms")) - columns.begin());
+    map.values[row][column] = ratio(*cell, name);
+    map.hatched[row][column] = is_void(*cell);
+    if (map.rows[row].empty()) map.rows[row] = row_label(*cell);
+    if (!with_line || !predicted(*cell)) continue;
+    const Json& even = (*cell)["predicted"]["break_even_rtt_ms"];
+    map.line[row] = even.is_null() ? -0.5 : column_of(even.get<double>(), columns);
+  }
+  return map;
+}
+
+std::string maps_html(const std::vector<Json>& cells) {
+  std::string html;
+  for (const auto& [name, group] : groups(cells, {"rtt_ms", "drafter_added_ms"})) {
+    if (values_of(group, "rtt_ms").size() < 2) continue;
+    html += "<figure class='pair'>" + heatmap_svg(heatmap(group, "remote/plain", with("Over plain", name), true)) +
+            heatmap_svg(heatmap(group, "remote/colocated", with("Over co-located", name), false)) + "</figure>\n";
+  }
+  if (html.empty()) return "";
+  return "<h2>When does a remote drafter pay?</h2>\n" + html +
+         "<p class='note'>Tokens per second with the drafter behind the link, over plain decoding and over a drafter "
+         "beside the verifier, by round trip and by the time of a draft over that of the verifying pass. The heavy "
+         "line is the predicted break-even round trip: left of it a remote drafter should be faster than plain. "
+         "A star: the cell is void.</p>\n";
+}
+
+Series arm_series(const Cells& cells, ExperimentArm arm, int index) {
+  Series series{.name = to_string(arm), .index = index};
+  for (const Json* cell : cells) series.points.emplace_back(axis(*cell, "clients"), rate(*cell, arm));
+  return series;
+}
+
+/// A ratio of every cell by the number of clients; `value` says it, or none.
+template <class Value>
+Series by_clients(const Cells& cells, const char* name, int index, bool dashed, Value value) {
+  Series series{.name = name, .index = index, .dashed = dashed};
+  for (const Json* cell : cells) {
+    if (predicted(*cell)) series.points.emplace_back(axis(*cell, "clients"), value(*cell));
+  }
+  return series;
+}
+
+std::string clients_html(const std::vector<Json>& cells) {
+  std::string html;
+  for (auto& [name, unsorted] : groups(cells, {"clients"})) {
+    if (values_of(unsorted, "clients").size() < 2) continue;
+    Cells group = unsorted;
+    std::ranges::sort(group, {}, [](const Json* cell) { return axis(*cell, "clients"); });
+    Chart rates{.title = with("Throughput", name), .x_title = "clients", .y_title = "tokens per second, all clients"};
+    for (std::size_t i = 0; i < kArms.size(); ++i) rates.series.push_back(arm_series(group, kArms[i], int(i)));
+    Chart gain{.title = with("Remote over co-located", name), .x_title = "clients", .y_title = "ratio"};
+    Series measured{.name = "measured", .index = 3};
+    for (const Json* cell : group) {
+      const Json& seen = (*cell)["ratios"]["remote/colocated"];
+      measured.points.emplace_back(axis(*cell, "clients"), seen["median"]);
+      measured.spans.emplace_back(seen["low"], seen["high"]);
+    }
+    const auto of = [](const char* key) { return [key](const Json& cell) { return cell["predicted"][key]; }; };
+    gain.series = {measured, by_clients(group, "1 + g t_d/t_v", 0, true, of("capacity")),
+                   by_clients(group, "with T(M)", 1, true, of("capacity_shared"))};
+    html += "<figure class='pair'>" + chart_svg(rates) + chart_svg(gain) + "</figure>\n";
+  }
+  if (html.empty()) return "";
+  return "<h2>How many clients does a verifier carry?</h2>\n" + html +
+         "<p class='note'>Closed loop: each client asks again as soon as it has its answer. Dashed: how many times as "
+         "much a saturated verifier could do if its drafter cost it nothing, by the published form and by the measured "
+         "T(M). Drafters that share the verifier's cores, as in a run on one machine, cannot reach it.</p>\n";
+}
+
+std::string scatter_html(const std::vector<Json>& cells, const PredictionErrors& errors) {
+  Chart chart{.title = "Speed-up over plain",
+              .x_title = "predicted",
+              .y_title = "measured",
+              .logarithmic = true,
+              .diagonal = true};
+  for (const ExperimentArm arm : {ExperimentArm::kColocated, ExperimentArm::kRemote}) {
+    Series series{.name = to_string(arm), .index = static_cast<int>(arm), .line = false};
+    const std::string name = std::string(to_string(arm)) + "/plain";
+    for (const Json& cell : cells) {
+      if (!predicted(cell) || is_void(cell)) continue;
+      const Json& seen = cell["ratios"][name];
+      series.points.emplace_back(cell["predicted"][name], seen["median"]);
+      series.spans.emplace_back(seen["low"], seen["high"]);
+    }
+    chart.series.push_back(std::move(series));
+  }
+  return "<h2>Does the closed form hold?</h2>\n<figure>" + chart_svg(chart) + "</figure>\n" +
+         fmt::format(
+             "<p class='note'>{} predictions of cells that are not void; {} cells are void. They are off by "
+             "{:.1f} % in the median, and nine of ten by less than {:.1f} %. Bars: bootstrap intervals "
+             "(95 %).</p>\n",
+             errors.count, errors.void_cells, errors.median * 100, errors.p90 * 100);
+}
+
+std::string acceptance_html(const std::vector<Json>& cells) {
+  Chart chart{.title = "Acceptance by position", .x_title = "position in the draft", .y_title = "share that holds"};
+  for (const auto& [name, group] : groups(cells, {"rtt_ms", "jitter_ms", "bandwidth_mbit", "loss", "drafter_added_ms",
+                                                  "clients", "drafters", "threads", "drafter_threads"})) {
+    const Json& shares = (*group.front())["arms"]["remote"]["acceptance_per_position"];
+    Series series{.name = name.empty() ? "remote" : name, .index = static_cast<int>(chart.series.size() % 4)};
+    for (std::size_t i = 0; i < shares.size(); ++i) series.points.emplace_back(i + 1, shares[i].get<double>());
+    if (!series.points.empty()) chart.series.push_back(std::move(series));
+  }
+  return "<h2>How many drafts hold?</h2>\n<figure>" + chart_svg(chart) +
+         "</figure>\n<p class='note'>The share of the drafts of a position that hold, and all before them.</p>\n";
+}
+
+std::string interval_cell(const Json& interval) {
+  return fmt::format("<td>{:.2f} <small>{:.2f}&ndash;{:.2f}</small></td>", interval["median"].get<double>(),
+                     interval["low"].get<double>(), interval["high"].get<double>());
+}
+
+std::string table_html(const std::vector<Json>& cells) {
+  const std::vector<std::string> varied = varied_axes(cells);
+  std::string html = "<h2>All cells</h2>\n<div class='scroll'><table><tr>";
+  for (const std::string& name : varied) html += "<th>" + escaped(name) + "</th>";
+  html +=
+      "<th>plain tok/s</th><th>n-gram</th><th>co-located</th><th>remote</th><th>remote / co-located</th>"
+      "<th>predicted</th><th>error</th><th>void</th></tr>\n";
+  for (const Json& cell : cells) {
+    html += "<tr>";
+    for (const std::string& name : varied) html += "<td>" + escaped(plain_text(cell["axes"][name])) + "</td>";
+    html += fmt::format("<td>{:.1f}</td>", rate(cell, ExperimentArm::kPlain));
+    for (const char* name : {"ngram/plain", "colocated/plain", "remote/plain", "remote/colocated"})
+      html += interval_cell(cell["ratios"][name]);
+    if (predicted(cell)) {
+      const Json& error = cell["predicted"]["remote_error"];
+      html += fmt::format("<td>{:.2f}</td><td>{}</td>", cell["predicted"]["remote/plain"].get<double>(),
+                          error.is_null() ? "" : fmt::format("{:+.0f} %", error.get<double>() * 100));
+    } else {
+      html += "<td></td><td></td>";
+    }
+    html += "<td>" + (is_void(cell) ? escaped(cell["void"].get<std::string>()) : "") + "</td></tr>\n";
+  }
+  return html + "</table></div>\n<p class='note'>Ratios over plain, with bootstrap intervals (95 %).</p>\n";
+}
+
+std::string machine_html(const Json& lock) {
+  std::string html = "<h2>Machine and program</h2>\n<table>";
+  for (const char* part : {"machine", "program"}) {
+    const Json entries = lock.value(part, Json::object());
+    for (const auto& [key, value] : entries.items())
+      html += "<tr><th>" + escaped(key) + "</th><td>" + escaped(plain_text(value)) + "</td></tr>\n";
+  }
+  return html + "</table>\n";
+}
+
+constexpr const char* kHead = R"(<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
+<title>Outrider experiment</title><style>
+:root{color-scheme:light dark;--surface:#fff;--ink:#1c1f23;--muted:#5c646d;--rule:#d5d9de;
+--good:#1a7f64;--bad:#c2502e;--c0:#6b7280;--c1:#b7791f;--c2:#2563a8;--c3:#8b3fa8}
+@media screen and (prefers-color-scheme:dark){:root{--surface:#16191d;--ink:#e6e8ea;--muted:#9aa3ad;--rule:#363c43;
+--good:#34b391;--bad:#e07a54;--c0:#9aa3ad;--c1:#e0a84c;--c2:#6ea8e6;--c3:#c98be0}}
+body{background:var(--surface);color:var(--ink);font:15px/1.5 system-ui,sans-serif;max-width:1160px;margin:2rem auto;
+padding:0 1rem}
+h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem}
+.verdict{font-size:1.1rem;border-left:4px solid var(--good);padding-left:1rem}
+.note,small{color:var(--muted)}.note{max-width:75ch}
+figure{margin:1rem 0;break-inside:avoid}.pair{display:grid;gap:1rem;
+grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr))}
+svg{width:100%;max-width:620px;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--ink)}
+svg .title{font-weight:600;font-size:13px}.grid{stroke:var(--rule)}.axis{stroke:var(--muted);fill:none}
+.even{stroke:var(--ink);stroke-width:3;fill:none}.line{fill:none;stroke-width:1.8}
+.s0{stroke:var(--c0);fill:var(--c0)}.s1{stroke:var(--c1);fill:var(--c1)}
+.s2{stroke:var(--c2);fill:var(--c2)}.s3{stroke:var(--c3);fill:var(--c3)}.line.s0,.line.s1,.line.s2,.line.s3{fill:none}
+.scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+th,td{padding:.25rem .6rem;border-bottom:1px solid var(--rule);text-align:left;vertical-align:top}
+@media print{body{font-size:10pt;max-width:none;margin:0}.scroll{overflow:visible}table{font-size:7.5pt}
+.pair{grid-template-columns:1fr 1fr}*{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
+</style></head><body>
+)";
+
+/// The cell whose draft length is predicted to bear the longest round trip, of one client and the fastest drafters.
+const Json* most_tolerant(const std::vector<Json>& cells) {
+  const Json* best = nullptr;
+  const auto even = [](const Json& cell) {
+    const Json& value = cell["predicted"]["break_even_rtt_ms"];
+    return value.is_null() ? -1.0 : value.get<double>();
+  };
+  for (const Json& cell : cells) {
+    if (!predicted(cell) || axis(cell, "clients") != 1 || cell["axes"]["draft_length"] == "0") continue;
+    if (best == nullptr || even(cell) > even(*best)) best = &cell;
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<Json> standing_cells(const std::vector<Json>& lines) {
+  std::map<std::int64_t, Json> standing;
+  for (const Json& line : lines) {
+    const auto [place, is_new] = standing.try_emplace(line["cell"].get<std::int64_t>(), line);
+    if (!is_new && is_void(place->second)) place->second = line;
+  }
+  std::vector<Json> cells;
+  for (auto& [index, cell] : standing) cells.push_back(std::move(cell));
+  return cells;
+}
+
+PredictionErrors prediction_errors(const std::vector<Json>& cells) {
+  PredictionErrors errors;
+  std::vector<double> sizes;
+  for (const Json& cell : cells) {
+    errors.void_cells += is_void(cell) ? 1 : 0;
+    if (is_void(cell) || !predicted(cell)) continue;
+    for (const char* name : {"colocated_error", "remote_error"}) {
+      if (const Json& error = cell["predicted"][name]; !error.is_null()) sizes.push_back(std::abs(error.get<double>()));
+    }
+  }
+  errors.count = sizes.size();
+  errors.median = quantile(sizes, 0.5);
+  errors.p90 = quantile(sizes, 0.9);
+  return errors;
+}
+
+std::string verdict(const std::vector<Json>& cells) {
+  const Json* best = most_tolerant(cells);
+  if (best == nullptr) return "No cell of one client has a fixed draft length, so nothing can be said of break-even.";
+  const Json& terms = (*best)["predicted"];
+  const std::string drafts = plain_text((*best)["axes"]["draft_length"]);
+  const Json& even = terms["break_even_rtt_ms"];
+  std::string text = even.is_null()
+                         ? fmt::format(
+                               "This deployment breaks even at no round trip: with {} drafts a round even a "
+                               "link without delay is predicted to be slower than plain decoding.",
+                               drafts)
+                         : fmt::format(
+                               "With {} drafts a round, this deployment breaks even with plain decoding at a "
+                               "round trip of {:.1f} ms (predicted).",
+                               drafts, even.get<double>());
+  Cells alike;
+  for (const Json& cell : cells) {
+    Json axes = cell["axes"];
+    axes["rtt_ms"] = (*best)["axes"]["rtt_ms"];
+    if (axes == (*best)["axes"]) alike.push_back(&cell);
+  }
+  std::ranges::sort(alike, {}, [](const Json* cell) { return axis(*cell, "rtt_ms"); });
+  std::vector<std::string> measured;
+  const Json* lost = nullptr;
+  for (const Json* cell : alike) {
+    measured.push_back(fmt::format("{:.2f} and {:.2f} at {:.4g} ms", ratio(*cell, "remote/plain"),
+                                   ratio(*cell, "remote/colocated"), axis(*cell, "rtt_ms")));
+    if (ratio(*cell, "remote/plain") < 1) lost = cell;
+  }
+  text += fmt::format(
+      " Measured, a remote drafter was as fast as plain decoding, and as a drafter beside the verifier, "
+      "times {}.",
+      fmt::join(measured, ", "));
+  if (lost == nullptr) return text + " It paid at every round trip that was tried.";
+  const Json& there = (*lost)["predicted"];
+  const auto ms = [&](const char* key) { return there[key].get<double>(); };
+  const double spare = ms("tokens_per_round") * ms("plain_round_ms") - ms("verify_ms");
+  if (spare <= 0) return text + " No link would make it pay: the verifying pass alone takes longer than its tokens do.";
+  const double drafting =
+      std::atof(drafts.c_str()) * (ms("draft_ms_per_token") + axis(*lost, "drafter_added_ms")) + ms("wire_ms");
+  const double longer = (drafting + ms("exchange_ms")) / spare;
+  return text + fmt::format(
+                    " At {:.4g} ms it would pay if the backbone's forward passes took {:.1f} times as long, as "
+                    "a larger model's do.",
+                    axis(*lost, "rtt_ms"), longer);
+}
+
+std::string csv(const std::vector<Json>& cells) {
+  std::string text;
+  for (const Json& cell : cells) {
+    std::vector<std::pair<std::string, Json>> columns = {{"cell", cell["cell"]}, {"attempt", cell["attempt"]}};
+    for (const auto& [name, value] : cell["axes"].items()) columns.emplace_back(name, value);
+    for (const auto& [arm, figures] : cell["arms"].items()) {
+      for (const char* name : {"tok_per_sec", "mad"}) columns.emplace_back(arm + "_" + name, figures[name]);
+    }
+    for (const auto& [pair, interval] : cell["ratios"].items()) {
+      for (const auto& [name, value] : interval.items()) columns.emplace_back(pair + "_" + name, value);
+    }
+    for (const char* name : {"colocated/plain", "remote/plain", "colocated_error", "remote_error", "break_even_rtt_ms",
+                             "capacity", "capacity_shared"})
+      columns.emplace_back(std::string("predicted_") + name, predicted(cell) ? cell["predicted"][name] : Json());
+    for (const char* name : {"void", "text"}) columns.emplace_back(name, cell[name]);
+    const auto line = [&](auto of) {
+      std::vector<std::string> quoted;
+      for (const auto& column : columns) {
+        std::string value = of(column);
+        if (value.find_first_of(",\"\n") != std::string::npos) {
+          for (std::size_t at = 0; (at = value.find('"', at)) != std::string::npos; at += 2) value.insert(at, "\"");
+          value = "\"" + value + "\"";
+        }
+        quoted.push_back(std::move(value));
+      }
+      return fmt::format("{}\n", fmt::join(quoted, ","));
+    };
+    if (text.empty()) text = line([](const auto& column) { return column.first; });
+    text += line([](const auto& column) { return column.second.is_null() ? "" : plain_text(column.second); });
+  }
+  return text;
+}
+
+std::string report_html(const Json& lock, const std::vector<Json>& cells) {
+  std::string html = kHead;
+  html += "<h1>Outrider: when do two tiers pay?</h1>\n";
+  if (cells.empty()) return html + "<p>No cell has been measured yet.</p></body></html>\n";
+  html += "<p class='verdict'>" + escaped(verdict(cells)) + "</p>\n";
+  html += maps_html(cells) + clients_html(cells) + scatter_html(cells, prediction_errors(cells)) +
+          acceptance_html(cells) + table_html(cells) + machine_html(lock);
+  return html + "</body></html>\n";
+}
+
+}  // namespace outrider

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lab/json.h"
+
+namespace outrider {
+
+/// The attempt of each cell that stands: the one that is not void, or else the last.
+/// @param lines  of cells.jsonl
+std::vector<Json> standing_cells(const std::vector<Json>& lines);
+
+/// Of all predictions of cells that are not void: how far off they were, as shares.
+struct PredictionErrors {
+  std::size_t count = 0, void_cells = 0;
+  double median = 0, p90 = 0;
+};
+PredictionErrors prediction_errors(const std::vector<Json>& cells);
+
+/// Where drafting over a link stops to pay here, and what it would take further out; whole sentences.
+std::string verdict(const std::vector<Json>& cells);
+
+/// The table of all cells: axes, rates, ratios, predictions.
+std::string csv(const std::vector<Json>& cells);
+
+/// One page without any other file or host: verdict, figures, table, machine.
+/// @param lock  lock.json
+std::string report_html(const Json& lock, const std::vector<Json>& cells);
+
+}  // namespace outrider

@@ -1,0 +1,78 @@
+// The program's sweep with nano: what it leaves behind, and what a kill leaves whole.
+#include <map>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "common/base/files.h"
+#include "lab/experiment/journal.h"
+#include "tests/support/program.h"
+#include "tests/support/temporary_dir.h"
+
+namespace outrider {
+namespace {
+
+/// Quick and never void: what is measured is of no interest here.
+constexpr const char* kPlan = R"({"prompts": ["Count from 3 to 20.", "Tell me a story."], "repeats": 3, "seconds": 0,
+  "void": {"spread": 1000, "steal": 1, "others": 1, "bandwidth": 1000},
+  "sweeps": [{"output": [12], "rtt_ms": [0, 3], "draft_length": [2, "auto"]}]})";
+
+std::vector<Json> lines_of(const std::filesystem::path& path) {
+  const auto lines = read_journal(path);
+  return lines ? *lines : std::vector<Json>();
+}
+
+TEST(Experiment, AKilledSweepResumesWithNoCellLostOrMeasuredTwice) {
+  const TemporaryDir dir;
+  const std::string plan = dir.write("plan.json", kPlan).string(), out = (dir / "out").string();
+  const auto cells = dir / "out/cells.jsonl", requests = dir / "out/requests.jsonl";
+  {
+    Program first({"experiment", plan, "--out", out});
+    ASSERT_TRUE(eventually([&] { return lines_of(cells).size() >= 2; })) << first.err();
+    first.send(SIGKILL);
+    first.wait();
+  }
+  const std::size_t before = lines_of(cells).size();
+  ASSERT_LT(before, 4u);
+  // As if the kill had come in the middle of a write.
+  ASSERT_TRUE(write_text(cells, *read_text(cells) + R"({"cell": 9, "att)"));
+  ASSERT_TRUE(write_text(requests, *read_text(requests) + "{\"cell\": 9}\n"));
+
+  Program refused({"experiment", plan, "--out", out});
+  EXPECT_EQ(describe(refused.wait()), "exit 1");
+  EXPECT_NE(refused.err().find("--resume goes on"), std::string::npos) << refused.err();
+
+  Program second({"experiment", plan, "--out", out, "--resume"});
+  ASSERT_EQ(describe(second.wait()), "exit 0");
+  std::map<std::int64_t, int> count, asked;
+  for (const Json& cell : lines_of(cells)) {
+    ++count[cell["cell"].get<std::int64_t>()];
+    EXPECT_EQ(cell["texts_equal"], true);
+    EXPECT_TRUE(cell["void"].is_null()) << cell["void"];
+  }
+  EXPECT_EQ(count, (std::map<std::int64_t, int>{{0, 1}, {1, 1}, {2, 1}, {3, 1}}));
+  for (const Json& request : lines_of(requests)) ++asked[request["cell"].get<std::int64_t>()];
+  // Of each cell four arms, three repeats, two prompts.
+  EXPECT_EQ(asked, (std::map<std::int64_t, int>{{0, 24}, {1, 24}, {2, 24}, {3, 24}}));
+  EXPECT_EQ(lines_of(cells).front()["text"], lines_of(cells).back()["text"]);
+
+  Program report({"experiment", "report", out});
+  EXPECT_EQ(describe(report.wait()), "exit 0");
+  EXPECT_NE(read_text(dir / "out/report.html")->find("When does a remote drafter pay?"), std::string::npos);
+}
+
+TEST(Experiment, AFolderIsForOnePlanAndALockFileIsAPlan) {
+  const TemporaryDir dir;
+  const std::string plan = dir.write("plan.json", kPlan).string();
+  dir.write("out/lock.json", R"({"plan": {"seed": 5}})");
+  Program other({"experiment", plan, "--out", (dir / "out").string(), "--resume"});
+  EXPECT_EQ(describe(other.wait()), "exit 1");
+  EXPECT_NE(other.err().find("lock.json: plan."), std::string::npos) << other.err();
+  const std::string lock = dir.write("lock.json", fmt::format(R"({{"plan": {}}})", kPlan)).string();
+  Program dry({"experiment", lock, "--dry-run"});
+  EXPECT_EQ(describe(dry.wait()), "exit 0");
+  EXPECT_NE(dry.out().find("4 cells take "), std::string::npos) << dry.out();
+}
+
+}  // namespace
+}  // namespace outrider

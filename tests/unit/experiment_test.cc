@@ -1,0 +1,333 @@
+// What an experiment is apart from running it: lab/experiment, lab/statistics.h, lab/link.h.
+#include <cmath>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "lab/experiment/journal.h"
+#include "lab/experiment/machine.h"
+#include "lab/experiment/plan.h"
+#include "lab/experiment/prediction.h"
+#include "lab/experiment/report.h"
+#include "lab/experiment/svg.h"
+#include "lab/statistics.h"
+#include "tests/support/temporary_dir.h"
+
+namespace outrider {
+namespace {
+
+TEST(Statistics, OfKnownNumbers) {
+  EXPECT_EQ(median({3, 1, 2}), 2);
+  EXPECT_EQ(median({4, 1, 2, 3}), 2.5);
+  EXPECT_EQ(median_absolute_deviation({1, 1, 2, 2, 4, 6, 9}), 1);  // distances 1 1 0 0 2 4 7
+  EXPECT_EQ(median_absolute_deviation({5}), 0);
+  EXPECT_DOUBLE_EQ(quantile({10, 20, 30, 40, 50}, 0.9), 46);
+  EXPECT_EQ(quantile({}, 0.9), 0);
+}
+
+TEST(Statistics, TheBootstrapOfEqualRatiosIsAPoint) {
+  const Interval interval = bootstrap_median({1.5, 1.5, 1.5}, 1);
+  EXPECT_EQ(interval.low, 1.5);
+  EXPECT_EQ(interval.median, 1.5);
+  EXPECT_EQ(interval.high, 1.5);
+}
+
+TEST(Statistics, TheBootstrapOfThreeRatiosIsTheirSpan) {
+  // A resample of three has the smallest as its median in 7 of 27: far more than 2.5 %.
+  const Interval interval = bootstrap_median({1, 2, 3}, 7);
+  EXPECT_EQ(interval.low, 1);
+  EXPECT_EQ(interval.median, 2);
+  EXPECT_EQ(interval.high, 3);
+}
+
+TEST(Statistics, TheBootstrapNarrowsWithMoreRepeatsAndRepeatsItself) {
+  std::vector<double> few, many;
+  for (int i = 0; i < 200; ++i) many.push_back(i % 10);
+  few.assign(many.begin(), many.begin() + 10);
+  const Interval wide = bootstrap_median(few, 3), narrow = bootstrap_median(many, 3);
+  EXPECT_LT(narrow.high - narrow.low, wide.high - wide.low);
+  EXPECT_EQ(bootstrap_median(few, 3).high, wide.high);
+}
+
+TEST(Link, AnExchangeTakesRoundTripJitterBytesAndLosses) {
+  EXPECT_EQ(Link{}.exchange_ms(5000), 0);
+  EXPECT_DOUBLE_EQ((Link{.rtt_ms = 20, .jitter_ms = 4}).exchange_ms(100), 22);
+  EXPECT_DOUBLE_EQ((Link{.bandwidth_mbit = 100}).exchange_ms(12500), 1);
+  // Two segments there and one back, each lost with 1 %, each then 220 ms late.
+  EXPECT_DOUBLE_EQ((Link{.rtt_ms = 20, .loss = 0.01}).exchange_ms(2000), 20 + 3 * 0.01 * 220);
+}
+
+std::string error_of(const std::string& plan) {
+  const auto parsed = parse_plan(plan, "p.json");
+  return parsed ? "none" : parsed.error().message;
+}
+
+TEST(Plan, SweepsAreProductsWithTheLastAxisFastestAndEachCellOnce) {
+  const auto plan = parse_plan(
+      R"({"sweeps": [{"rtt_ms": [0, 5], "draft_length": [2, "auto"]}, {"rtt_ms": [5, 9], "draft_length": [2]}]})", "p");
+  ASSERT_TRUE(plan) << plan.error().message;
+  std::vector<std::string> cells;
+  for (const Axes& cell : plan->cells) cells.push_back(fmt::format("{} {}", cell.link.rtt_ms, cell.draft_length));
+  EXPECT_EQ(cells, (std::vector<std::string>{"0 2", "0 auto", "5 2", "5 auto", "9 2"}));
+}
+
+TEST(Plan, CellsOfTheSameProcessesStandTogether) {
+  const auto plan = parse_plan(R"({"sweeps": [{"rtt_ms": [0, 5], "drafter_added_ms": [0, 2]}]})", "p");
+  ASSERT_TRUE(plan) << plan.error().message;
+  std::vector<std::string> cells;
+  for (const Axes& cell : plan->cells) cells.push_back(fmt::format("{} {}", cell.drafter_added_ms, cell.link.rtt_ms));
+  EXPECT_EQ(cells, (std::vector<std::string>{"0 0", "0 5", "2 0", "2 5"}));
+}
+
+TEST(Plan, RunsAgainFromALockFile) {
+  const auto plan = parse_plan(R"({"seed": 9, "prompts": ["Hello"], "void": {"spread": 0.3},
+    "sweeps": [{"acceptance": ["real", [0.8, 0.5]], "clients": [1, 4], "bandwidth_mbit": [100]}]})",
+                               "p");
+  ASSERT_TRUE(plan) << plan.error().message;
+  const Json lock = {{"plan", to_json(*plan)}, {"machine", Json::object()}};
+  const auto again = parse_plan(lock.dump(), "lock.json");
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again->cells, plan->cells);
+  EXPECT_EQ(to_json(*again), to_json(*plan));
+  EXPECT_EQ(again->void_rule.spread, 0.3);
+}
+
+TEST(Plan, AnUnknownKeyIsRefusedWithItsNearestNeighbour) {
+  EXPECT_EQ(error_of(R"({"sweep": []})"), "p.json: sweep is unknown; the nearest that is known is sweeps");
+  EXPECT_EQ(error_of(R"({"sweeps": [{"rtt": [1]}]})"),
+            "p.json: sweeps[0].rtt is unknown; the nearest that is known is rtt_ms");
+  EXPECT_EQ(error_of(R"({"void": {"spred": 1}, "sweeps": [{"rtt_ms": [1]}]})"),
+            "p.json: void.spred is unknown; the nearest that is known is spread");
+}
+
+TEST(Plan, AValueThatNoAxisHasIsRefused) {
+  EXPECT_EQ(error_of(R"({"sweeps": [{"rtt_ms": [-1]}]})"),
+            "p.json: sweeps[0].rtt_ms is -1, wanted a number from 0 to 10000");
+  EXPECT_EQ(error_of(R"({"sweeps": [{"rtt_ms": 1}]})"), "p.json: sweeps[0].rtt_ms is 1, wanted a list of values");
+  EXPECT_EQ(error_of(R"({"sweeps": [{"draft_length": [17]}]})"),
+            "p.json: sweeps[0].draft_length is 17, wanted 0 to 16, or auto");
+  EXPECT_NE(error_of(R"({"sweeps": [{"dtype": ["int3"]}]})").find("sweeps[0].dtype"), std::string::npos);
+  EXPECT_NE(error_of(R"({"sweeps": [{"acceptance": [[0.5, 0.6]]}]})").find("do not rise"), std::string::npos);
+  EXPECT_NE(error_of(R"({"repeats": 2, "sweeps": [{"rtt_ms": [1]}]})").find("repeats is 2"), std::string::npos);
+  EXPECT_EQ(error_of("{}"), "p.json: sweeps is missing, wanted a list of at least one sweep");
+  EXPECT_EQ(error_of("[]"), "p.json: is an array of 0, wanted a JSON object");
+}
+
+/// Rounds of a made-up pair: T(M) = 10 + M ms, t_d = 1 ms, 2 ms of wire, 1 ms of the rest; 3 of 4 drafts hold.
+Calibration made_up() {
+  Calibration calibration;
+  const auto observe = [&](int drafted, int accepted, int rows) {
+    RoundOutcome round{.drafted = drafted, .accepted = accepted};
+    round.verify_s = (10 + drafted + 1) * 1e-3;
+    round.draft_s = drafted * 1e-3;
+    round.draft_wire_s = drafted > 0 ? 2e-3 : 0;
+    round.round_s = round.verify_s + round.draft_s + round.draft_wire_s + 1e-3;
+    round.draft_rows = rows;
+    round.draft_bytes = 1000 + 500 * rows;
+    calibration.observe(round);
+  };
+  observe(0, 0, 0);
+  observe(4, 3, 2);
+  observe(4, 3, 4);
+  observe(8, 3, 4);
+  calibration.observe_answer(33, 0.1);
+  return calibration;
+}
+
+TEST(Prediction, IsTheClosedForm) {
+  Axes axes{.drafter_added_ms = 1, .link = {.rtt_ms = 10, .bandwidth_mbit = 12}};
+  const auto prediction = predict(made_up(), axes);
+  ASSERT_TRUE(prediction);
+  EXPECT_DOUBLE_EQ(prediction->tau, 4);
+  EXPECT_DOUBLE_EQ(prediction->plain, 1 / 12e-3);
+  EXPECT_DOUBLE_EQ(prediction->colocated, 4 / 22e-3);  // 15 + 4 + 2 + 1
+  // 4 ms of slower drafts, 10 of the link, and 3000 bytes at 12 Mbit/s.
+  EXPECT_DOUBLE_EQ(prediction->remote, 4 / 38e-3);
+  // 4 plain rounds take 48 ms; all but the round trip takes 28.
+  ASSERT_TRUE(prediction->break_even_rtt_ms);
+  EXPECT_NEAR(*prediction->break_even_rtt_ms, 20, 1e-9);
+  EXPECT_DOUBLE_EQ(prediction->capacity, 1 + 4.0 / 15);
+}
+
+TEST(Prediction, AtTheBreakEvenRoundTripRemoteIsAsFastAsPlain) {
+  Axes axes{.drafter_added_ms = 0.5};
+  axes.link.rtt_ms = *predict(made_up(), axes)->break_even_rtt_ms;
+  const auto prediction = predict(made_up(), axes);
+  EXPECT_NEAR(prediction->remote, prediction->plain, 1e-9);
+}
+
+TEST(Prediction, ManyClientsAreHeldToTheVerifierOrTheDrafters) {
+  const Axes many{.clients = 8};
+  const auto shared = predict(made_up(), many);
+  // 40 rows take 50 ms by the measured line, and 1 ms besides; drafts of 8 clients take 32.
+  EXPECT_NEAR(shared->remote, 8 * 4 / 51e-3, 1e-6);
+  EXPECT_NEAR(shared->plain, 8 / 19e-3, 1e-6);  // T(8) = 18 and 1
+  EXPECT_NEAR(shared->capacity_shared, 1 + 8 * 4.0 / 50, 1e-9);
+  Axes slow = many;
+  slow.drafter_added_ms = 4;
+  EXPECT_NEAR(predict(made_up(), slow)->remote, 4 / 20e-3, 1e-6);  // one drafter, 4 drafts of 5 ms
+  slow.drafters = 2;
+  EXPECT_NEAR(predict(made_up(), slow)->remote, 2 * 4 / 20e-3, 1e-6);
+}
+
+TEST(Prediction, NothingIsSaidOfAPolicyAndPlainNeedsNoLink) {
+  EXPECT_FALSE(predict(made_up(), {.draft_length = "auto"}));
+  const auto plain = predict(made_up(), {.link = {.rtt_ms = 50}, .draft_length = "0"});
+  EXPECT_DOUBLE_EQ(plain->remote, plain->plain);
+  EXPECT_FALSE(plain->break_even_rtt_ms);
+}
+
+TEST(Machine, SharesAreOfAllCoresTime) {
+  const CpuTicks before = parse_proc_stat("cpu  100 0 50 800 50 0 0 10 0 0\ncpu0 1 2 3\n");
+  EXPECT_EQ(before.busy, 150);
+  EXPECT_EQ(before.idle, 850);
+  EXPECT_EQ(before.steal, 10);
+  CpuTicks after = before;
+  after.busy += 60;
+  after.idle += 30;
+  after.steal += 10;
+  after.ours += 40;
+  const MachineUse use = machine_use(before, after);
+  EXPECT_DOUBLE_EQ(use.steal, 0.1);
+  EXPECT_DOUBLE_EQ(use.others, 0.2);
+}
+
+TEST(Machine, ACellIsVoidWhereItMovedAndSaysWhy) {
+  const VoidRule rule{.steal = 0.05, .others = 0.25, .bandwidth = 0.2};
+  EXPECT_FALSE(moved_too_much({.read_gb_s_before = 30, .read_gb_s_after = 33}, rule));
+  EXPECT_EQ(*moved_too_much({.steal = 0.1}, rule), "10 % of the cores' time was stolen, wanted at most 5 %");
+  EXPECT_EQ(*moved_too_much({.others = 0.5}, rule),
+            "other processes took 50 % of the cores' time, wanted at most 25 %");
+  EXPECT_EQ(*moved_too_much({.read_gb_s_before = 30, .read_gb_s_after = 20}, rule),
+            "the read bandwidth went from 30.0 to 20.0 GB/s, wanted at most 20 % of change");
+}
+
+TEST(Journal, KeepsWholeLinesAndCutsATornTail) {
+  const TemporaryDir dir;
+  const auto path = dir.write("cells.jsonl", "{\"cell\":0}\n{\"cell\":1}\n{\"cel");
+  {
+    auto journal = Journal::open(path);
+    ASSERT_TRUE(journal) << journal.error().message;
+    ASSERT_EQ(journal->lines().size(), 2u);
+    ASSERT_TRUE(journal->append({{{"cell", 2}}}));
+    EXPECT_EQ(journal->bytes(), 33);
+  }
+  const auto lines = read_journal(path);
+  ASSERT_TRUE(lines) << lines.error().message;
+  ASSERT_EQ(lines->size(), 3u);
+  EXPECT_EQ(lines->back(), Json({{"cell", 2}}));
+}
+
+TEST(Journal, RefusesAForeignFileAndASecondWriter) {
+  const TemporaryDir dir;
+  const auto foreign = Journal::open(dir.write("foreign", "{}\nhello\n"));
+  ASSERT_FALSE(foreign);
+  EXPECT_EQ(foreign.error().message, (dir / "foreign").string() + ": line 2 is no JSON object");
+  const auto first = Journal::open(dir / "cells.jsonl");
+  ASSERT_TRUE(first);
+  EXPECT_FALSE(Journal::open(dir / "cells.jsonl"));
+}
+
+TEST(Journal, WhatIsCutIsGoneAndAppendingGoesOnThere) {
+  const TemporaryDir dir;
+  auto journal = Journal::open(dir / "requests.jsonl");
+  ASSERT_TRUE(journal->append({{{"a", 1}}}));
+  const std::int64_t end = journal->bytes();
+  ASSERT_TRUE(journal->append({{{"a", 2}}, {{"a", 3}}}));
+  ASSERT_TRUE(journal->truncate(end));
+  ASSERT_TRUE(journal->append({{{"a", 4}}}));
+  EXPECT_EQ(*read_journal(dir / "requests.jsonl"), (std::vector<Json>{{{"a", 1}}, {{"a", 4}}}));
+}
+
+/// A line of cells.jsonl with what the report reads.
+Json line(int cell, double rtt, double remote, std::optional<std::string> why_void = {}, double error = 0.1) {
+  Axes axes;
+  axes.link.rtt_ms = rtt;
+  Json arms = Json::object(), ratios = Json::object();
+  for (const ExperimentArm arm : kArms)
+    arms[to_string(arm)] = {
+        {"tok_per_sec", 100}, {"mad", 1}, {"acceptance_per_position", std::vector<double>{0.8, 0.6}}};
+  for (const char* name : {"ngram/plain", "colocated/plain", "remote/plain", "remote/colocated"})
+    ratios[name] = {{"median", remote}, {"low", remote}, {"high", remote}};
+  return {{"cell", cell},
+          {"attempt", 0},
+          {"axes", to_json(axes)},
+          {"void", why_void ? Json(*why_void) : Json()},
+          {"text", "00"},
+          {"arms", arms},
+          {"ratios", ratios},
+          {"predicted",
+           {{"tokens_per_round", 4},
+            {"plain_round_ms", 10},
+            {"verify_ms", 12},
+            {"draft_ms_per_token", 1},
+            {"wire_ms", 1},
+            {"exchange_ms", rtt},
+            {"colocated/plain", 1.5},
+            {"remote/plain", remote * (1 + error)},
+            {"remote/colocated", 0.9},
+            {"colocated_error", nullptr},
+            {"remote_error", error},
+            {"break_even_rtt_ms", 23},
+            {"capacity", 1.3},
+            {"capacity_shared", 1.5}}}};
+}
+
+TEST(Report, AVoidAttemptGivesWayToTheNextAndVoidCellsAreCountedNotJudged) {
+  const std::vector<Json> cells =
+      standing_cells({line(0, 0, 2, "noise", 9.0), line(0, 0, 1.9, {}, 0.1), line(1, 9, 1, {}, -0.3),
+                      line(2, 50, 0.5, "noise", 9.0), line(2, 50, 0.4, "more noise", 9.0)});
+  ASSERT_EQ(cells.size(), 3u);
+  EXPECT_EQ(cells[0]["ratios"]["remote/plain"]["median"], 1.9);
+  EXPECT_EQ(cells[2]["void"], "more noise");
+  const PredictionErrors errors = prediction_errors(cells);
+  EXPECT_EQ(errors.count, 2u);
+  EXPECT_EQ(errors.void_cells, 1u);
+  EXPECT_DOUBLE_EQ(errors.median, 0.2);
+}
+
+TEST(Report, TheVerdictNamesBreakEvenAndWhatItWouldTake) {
+  const std::string text = verdict({line(0, 0, 1.6), line(1, 51, 0.5)});
+  EXPECT_NE(text.find("breaks even with plain decoding at a round trip of 23.0 ms"), std::string::npos) << text;
+  // 51 + 4 * 1 + 1 ms against 4 * 10 - 12.
+  EXPECT_NE(text.find("At 51 ms it would pay if the backbone's forward passes took 2.0 times as long"),
+            std::string::npos)
+      << text;
+}
+
+TEST(Report, OnePageThatLoadsNothingAndEscapesWhatItShows) {
+  const Json lock = {{"machine", {{"cpu", "<script>&"}}}};
+  const std::string html = report_html(lock, {line(0, 0, 2), line(1, 20, 0.7, "neighbours <b>")});
+  for (const char* never : {"http:", "https:", "<script", "<b>", "url(", "@import", "nan", "inf"})
+    EXPECT_EQ(html.find(never), std::string::npos) << never;
+  for (const char* figure : {"Over plain", "Over co-located", "Speed-up over plain", "Acceptance by position"})
+    EXPECT_NE(html.find(figure), std::string::npos) << figure;
+  EXPECT_NE(report_html(lock, {}).find("No cell has been measured"), std::string::npos);
+}
+
+TEST(Report, CsvHasALineOfEachCellWithAsManyColumns) {
+  const std::string text = csv({line(0, 0, 2), line(1, 20, 0.7, "a, \"b\"")});
+  EXPECT_EQ(std::ranges::count(text, '\n'), 3);
+  EXPECT_NE(text.find("\"a, \"\"b\"\"\""), std::string::npos) << text;
+  const std::string head = text.substr(0, text.find('\n'));
+  EXPECT_NE(head.find("rtt_ms"), std::string::npos);
+  EXPECT_NE(head.find("remote/plain_median"), std::string::npos);
+}
+
+TEST(Svg, TheBreakEvenLineIsDrawnOnlyWhereThereIsOne) {
+  const double none = std::nan("");
+  Heatmap map{.title = "t",
+              .x_title = "x",
+              .y_title = "y",
+              .columns = {"0", "5"},
+              .rows = {"a"},
+              .values = {{2, 0.5}},
+              .hatched = {{false, false}},
+              .line = {none}};
+  EXPECT_EQ(heatmap_svg(map).find("class='even'"), std::string::npos);
+  map.line = {0.5};
+  EXPECT_NE(heatmap_svg(map).find("class='even'"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace outrider
