@@ -165,7 +165,7 @@ TEST_F(Failover, ACoordinatorThatIsToldToStopSaysSo) {
   EXPECT_LT(to_seconds(now() - stopped), 2) << "3 s if it had to be missed";
 }
 
-// Takes minutes: at each single round of the answer.
+// Takes minutes (ctest -L slow): at each single round of the answer.
 TEST_F(Failover, AVerifierMayBeKilledAtEachRound) {
   if (std::getenv("OUTRIDER_EACH_ROUND") == nullptr) GTEST_SKIP() << "OUTRIDER_EACH_ROUND=1 runs it";
   for (const Generate& request : requests()) {

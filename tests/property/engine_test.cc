@@ -388,5 +388,68 @@ TEST_P(EngineProperty, ReusedRowsAreTheRowsThatWouldHaveBeenComputed) {
   EXPECT_GT(beyond_ring, 2) << "prompts";
 }
 
+// At each single token of an answer: another verifier that is given prompt and answer up to there gives the token,
+// hidden row, donor rows and log-probabilities of the one that wrote it all, in that round and in the next.
+TEST_P(EngineProperty, AnotherVerifierGoesOnAtEachTokenWithTheSameBits) {
+  Verifier whole(GetParam(), 1 << 20), other(GetParam(), 1 << 20);
+  const TextConfig& config = whole.engine.backbone().config();
+  CounterRng rng(5);
+  const std::vector<TokenId> prompt = random_tokens(rng, 13, config);
+  const SamplingParams sampling{.temperature = 1,
+                                .repetition_penalty = 1.3f,
+                                .presence_penalty = 0.4f,
+                                .frequency_penalty = 0.2f,
+                                .min_tokens = 10,
+                                .seed = 3,
+                                .logprobs = 2};
+  const std::vector<TokenId> stop_ids = random_tokens(rng, 4, config);
+  constexpr std::int64_t kTokens = 40;
+  const SessionId text{1};
+  std::vector<Verdict> verdicts;  // of each token
+  std::vector<TokenId> answer;
+  whole.send(
+      {.session = text, .body = Prefill{.tokens = prompt, .kv_from = 0, .sampling = sampling, .stop_ids = stop_ids}});
+  for (std::uint32_t round = 1; std::ssize(answer) < kTokens; ++round) {
+    whole.run();
+    verdicts.push_back(whole.verdicts.at(text));
+    answer.push_back(verdicts.back().next_token);
+    const Position base = std::ssize(prompt) + std::ssize(answer) - 1;
+    whole.send({.session = text,
+                .round = RoundId{round},
+                .base = base,
+                .body = Verify{.tokens = {answer.back()}, .kv_from = base}});
+  }
+  const auto expect_bits = [&](const Verdict& actual, std::int64_t token) {
+    const Verdict& expected = verdicts[static_cast<std::size_t>(token)];
+    ASSERT_EQ(actual.next_token, expected.next_token);
+    ASSERT_EQ(bytes_of(*actual.hidden), bytes_of(*expected.hidden));
+    ASSERT_EQ(actual.logprobs.back(), expected.logprobs.back());
+  };
+  for (std::int64_t done = 1; done + 3 < kTokens; ++done) {
+    SCOPED_TRACE(testing::Message() << "after " << done << " tokens");
+    const SessionId id{100 + static_cast<std::uint64_t>(done)};
+    std::vector<TokenId> tokens = prompt;
+    tokens.insert(tokens.end(), answer.begin(), answer.begin() + done - 1);
+    const Position base = std::ssize(tokens);
+    other.send({.session = id,
+                .round = RoundId{7},
+                .body = Prefill{
+                    .tokens = tokens, .answered = done - 1, .kv_from = 0, .sampling = sampling, .stop_ids = stop_ids}});
+    other.run();
+    expect_bits(other.verdicts.at(id), done - 1);
+    const auto next = answer.begin() + done - 1;
+    other.send({.session = id,
+                .round = RoundId{8},
+                .base = base,
+                .body = Verify{.tokens = {next, next + 3}, .kv_from = base}});
+    other.run();
+    ASSERT_EQ(other.verdicts.at(id).accepted, 2);
+    expect_bits(other.verdicts.at(id), done + 2);
+    for (const auto& [position, row] : other.replicas.at(id).rows[1])
+      ASSERT_EQ(row, whole.replicas.at(text).rows[1].at(position)) << "full row " << position;
+    other.send({.session = id, .body = Free{}});
+  }
+}
+
 }  // namespace
 }  // namespace outrider
