@@ -172,7 +172,7 @@ class Connection {
   tcp::socket socket_;
   const Ending& ending_;
   std::unique_ptr<TlsSession> tls_;  ///< null: none
-  std::atomic<std::int64_t> idle_since_ = kBusy;
+  std::atomic<std::int64_t> idle_since_ = now().time_since_epoch().count();  ///< also before its thread has begun
 };
 
 /// The connections that are open, shared by those who opened them.
