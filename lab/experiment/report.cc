@@ -323,20 +323,19 @@ std::string verdict(const std::vector<Json>& cells) {
   for (const Json& cell : cells) {
     Json axes = cell["axes"];
     axes["rtt_ms"] = (*best)["axes"]["rtt_ms"];
-    if (axes == (*best)["axes"]) alike.push_back(&cell);
+    if (axes == (*best)["axes"] && !is_void(cell)) alike.push_back(&cell);
   }
   std::ranges::sort(alike, {}, [](const Json* cell) { return axis(*cell, "rtt_ms"); });
   std::vector<std::string> measured;
   const Json* lost = nullptr;
   for (const Json* cell : alike) {
-    measured.push_back(fmt::format("{:.2f} and {:.2f} at {:.4g} ms", ratio(*cell, "remote/plain"),
+    measured.push_back(fmt::format("{:.2f} and {:.2f} times at {:.4g} ms", ratio(*cell, "remote/plain"),
                                    ratio(*cell, "remote/colocated"), axis(*cell, "rtt_ms")));
     if (ratio(*cell, "remote/plain") < 1) lost = cell;
   }
-  text += fmt::format(
-      " Measured, a remote drafter was as fast as plain decoding, and as a drafter beside the verifier, "
-      "times {}.",
-      fmt::join(measured, ", "));
+  if (measured.empty()) return text + " All cells that could show it are void.";
+  text += fmt::format(" Measured, as fast as plain decoding and as a drafter beside the verifier: {}.",
+                      fmt::join(measured, "; "));
   if (lost == nullptr) return text + " It paid at every round trip that was tried.";
   const Json& there = (*lost)["predicted"];
   const auto ms = [&](const char* key) { return there[key].get<double>(); };

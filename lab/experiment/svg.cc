@@ -9,7 +9,7 @@
 namespace outrider {
 namespace {
 
-constexpr double kWidth = 560, kHeight = 340, kLeft = 62, kRight = 110, kTop = 34, kBottom = 48;
+constexpr double kWidth = 600, kHeight = 340, kLeft = 62, kRight = 150, kTop = 34, kBottom = 48;
 
 /// A number as an axis shows it.
 std::string tick_text(double value) { return fmt::format("{:.4g}", value); }
