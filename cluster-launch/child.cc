@@ -103,6 +103,11 @@ Child::~Child() {
   waitpid(id_.pid, nullptr, 0);
 }
 
+Result<void> Child::write(const std::string& text) {
+  if (::write(stdin_, text.data(), text.size()) == static_cast<ssize_t>(text.size())) return {};
+  return system_error("standard input of a child");
+}
+
 void Child::release_stdin() {
   if (stdin_ >= 0) close(std::exchange(stdin_, -1));
 }

@@ -39,6 +39,8 @@ class Child {
   ~Child();
 
   ProcessId id() const { return id_; }
+  /// To its standard input, which must be held; at most 64 KiB before it reads.
+  Result<void> write(const std::string& text);
   /// Ends its standard input.
   void release_stdin();
   void signal(int number);

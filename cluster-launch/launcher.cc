@@ -10,8 +10,10 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cluster-launch/readiness.h"
+#include "cluster-launch/run_keys.h"
 #include "cluster-launch/slurm_jobs.h"
 #include "common/base/files.h"
 #include "common/base/json_fields.h"
@@ -75,6 +77,7 @@ class Launcher {
   std::vector<std::string> left_out_;  ///< hosts
   std::vector<Running> running_;
   std::vector<std::string> addresses_;
+  std::optional<RunKeys> keys_;
   std::string state_;
 };
 
@@ -145,9 +148,14 @@ Result<void> Launcher::look_at_hosts() {
 }
 
 Result<void> Launcher::start(const PlannedProcess& process, const std::vector<std::string>& more) {
+  std::vector<SentFile> files;
+  if (keys_) {
+    ASSIGN_OR_RETURN(files, keys_->files(process.role));
+  }
   const std::vector<std::string> command =
-      announced_command_on(options_.reach, process.host, process.command(options_.program, more));
+      announced_command_on(options_.reach, process.host, process.command(options_.program, more), files);
   ASSIGN_OR_RETURN(Child child, Child::start(command, folder_.log(process.log_name()), /*hold_stdin=*/true));
+  for (const SentFile& file : files) RETURN_IF_ERROR(child.write(file.second));
   const bool local = options_.reach == Reach::kLocal;
   running_.push_back({&process, std::move(child), {}, {}});
   if (!local) return {};
@@ -212,12 +220,14 @@ Result<void> Launcher::await_address() {
 Result<void> Launcher::start_all() {
   RETURN_IF_ERROR(folder_.append({"launcher", "local", {}, identify(getpid()), {}}));
   say_state("starting");
+  if (processes_.open()) {
+    ASSIGN_OR_RETURN(keys_, RunKeys::create(folder_));
+  }
   RETURN_IF_ERROR(start(processes_.coordinator(), {"--listen", processes_.listen}));
   RETURN_IF_ERROR(await_address());
-  // TODO(join-list): all addresses, once --join takes a list.
   for (const PlannedProcess& process : processes_.processes) {
     if (process.role == "coordinator" || left_out(process.host)) continue;
-    RETURN_IF_ERROR(start(process, {"--join", addresses_.front()}));
+    RETURN_IF_ERROR(start(process, {"--join", fmt::format("{}", fmt::join(addresses_, ","))}));
     look();
   }
   say_state("starting");
@@ -225,7 +235,7 @@ Result<void> Launcher::start_all() {
 }
 
 Result<std::optional<int>> Launcher::await_ready() {
-  TransportContext context;
+  TransportContext context(keys_ ? keys_->client() : Security());
   std::vector<PlannedProcess> missing;
   std::optional<Client> client;
   TimePoint ask{};
@@ -271,15 +281,19 @@ Result<std::optional<int>> Launcher::await_ready() {
 }
 
 Result<int> Launcher::run_command(std::size_t number, std::vector<std::string> command) {
+  const bool dials = std::ranges::count(command, "{coordinator}") > 0;
   for (std::string& word : command) {
     const auto put = [&](const std::string& name, const std::string& value) {
       for (std::size_t at; (at = word.find(name)) != word.npos;) word.replace(at, name.size(), value);
     };
-    put("{coordinator}", addresses_.front());
+    put("{coordinator}", fmt::format("{}", fmt::join(addresses_, ",")));
     put("{run_dir}", folder_.path().string());
     put("{model}", member(plan_, "model").is_string() ? plan_["model"].get<std::string>() : "");
   }
-  if (command[0] == "outrider") command[0] = "/proc/self/exe";
+  if (command[0] == "outrider") {
+    command[0] = "/proc/self/exe";
+    if (keys_ && dials) std::ranges::copy(keys_->options("client"), std::back_inserter(command));
+  }
   const std::string log = fmt::format("run.{}.log", number);
   ASSIGN_OR_RETURN(Child child, Child::start(command, folder_.log(log), /*hold_stdin=*/false));
   RETURN_IF_ERROR(folder_.append({fmt::format("run.{}", number), "local", {}, child.id(), {}}));

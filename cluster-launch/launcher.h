@@ -27,7 +27,7 @@ struct LaunchOptions {
   std::string dtype;        ///< the plan's
   bool strict = false;      ///< a host or drafter that is missing ends it; else it goes on without
   int ready_seconds = 600;  ///< for all to be ready
-  int grace_seconds = 10;   ///< for a process to end by itself once asked
+  int grace_seconds = 30;   ///< for a process to end by itself once asked
 };
 
 /// Starts the plan's processes, waits until they are ready, runs its commands, and ends everything. Says on standard

@@ -39,6 +39,9 @@ struct ProcessPlan {
   std::vector<Host> hosts;  ///< those that have a process
   std::string listen;       ///< of the coordinator
 
+  /// Whether others than its host can reach the coordinator: then the run has keys.
+  bool open() const { return !listen.starts_with("tcp://127.") && !listen.starts_with("tcp://localhost:"); }
+
   const PlannedProcess& coordinator() const { return processes.front(); }
   int count(const std::string& role) const;
 };

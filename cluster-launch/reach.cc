@@ -36,11 +36,22 @@ std::vector<std::string> command_on(Reach reach, const Host& host, const std::ve
   return over_ssh(host, "exec " + shell_line(command));
 }
 
-std::vector<std::string> announced_command_on(Reach reach, const Host& host, const std::vector<std::string>& command) {
+std::vector<std::string> announced_command_on(Reach reach, const Host& host, const std::vector<std::string>& command,
+                                              const std::vector<SentFile>& files) {
   if (reach == Reach::kLocal) return command;
-  // The start of a process does not change with exec.
-  return over_ssh(
-      host, fmt::format("echo \"{}$$ $(cut -d\" \" -f22 /proc/$$/stat)\"; exec {}", kAnnounced, shell_line(command)));
+  std::string script, options;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    script += fmt::format("dd bs=1 count={} of=\"$f/{}\" 2>/dev/null; ", files[i].second.size(), i);
+    options += fmt::format(" {} \"$f/{}\"", files[i].first, i);
+  }
+  if (!files.empty()) {
+    // The number of a process and its start do not change with exec: what waits for its end sees the command's.
+    script = "umask 077; f=$(mktemp -d); " + script +
+             "(while kill -0 $$ 2>/dev/null; do sleep 1; done; rm -rf \"$f\") </dev/null >/dev/null 2>&1 & ";
+  }
+  script += fmt::format("echo \"{}$$ $(cut -d\" \" -f22 /proc/$$/stat)\"; exec {}{}", kAnnounced, shell_line(command),
+                        options);
+  return over_ssh(host, script);
 }
 
 std::optional<ProcessId> announced_process(std::string_view output) {

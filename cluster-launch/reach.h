@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cluster-launch/child.h"
@@ -17,8 +18,14 @@ enum class Reach { kLocal, kSsh };
 /// is silent for 15 s, has no terminal, and its standard input is that of the command.
 std::vector<std::string> command_on(Reach reach, const Host& host, const std::vector<std::string>& command);
 
-/// The same; before the command begins it prints a line with its process there, for announced_process().
-std::vector<std::string> announced_command_on(Reach reach, const Host& host, const std::vector<std::string>& command);
+/// A file that a command of another host needs, and its option.
+using SentFile = std::pair<std::string, std::string>;
+
+/// The same; over ssh the command's process there prints a line before it begins, for announced_process(), and first
+/// reads the files from its standard input: the contents one after the other. They are there, for nobody else to read,
+/// as long as the process.
+std::vector<std::string> announced_command_on(Reach reach, const Host& host, const std::vector<std::string>& command,
+                                              const std::vector<SentFile>& files = {});
 std::optional<ProcessId> announced_process(std::string_view output);
 
 /// The command that sends a signal to a process of `host`, if that is still the same one. Status 0: it was alive.

@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cluster-launch/run_keys.h"
+
 namespace outrider {
 namespace {
 
@@ -100,6 +102,10 @@ class Renderer {
     if (component.cpus() > 0) lines.emplace_back("--cpus-per-task", std::to_string(component.cpus()));
     return lines;
   }
+  /// The files of a role's key, which all nodes see.
+  std::vector<std::string> keys_of(const std::string& role) const {
+    return processes_.open() ? RunKeys::options(run_ + "/keys", role) : std::vector<std::string>();
+  }
   bool het() const { return plan_.slurm.shape == "het" && !drafters_.processes.empty(); }
 
   const Plan& plan_;
@@ -131,6 +137,9 @@ Result<void> Renderer::check() const {
       return refused(fmt::format("--time={} is {} s; the signal may come {} s before its end, a minute early",
                                  *time->second, *limit, slurm.drain_seconds + 60));
   }
+  if (slurm.shape == "elastic" && !drafters_.processes.empty() && !processes_.open())
+    return refused(
+        fmt::format("elastic: coordinator.listen is {}, which drafters of other jobs cannot dial", processes_.listen));
   if (slurm.shape == "elastic" && plan_.drafters.size() > 1)
     return refused(
         fmt::format("elastic: {} groups of drafters, wanted one: they are one array", plan_.drafters.size()));
@@ -146,8 +155,9 @@ std::string Renderer::steps(const Component& component, const std::string& nodes
   std::string text;
   for (const PlannedProcess* process : component.processes) {
     const bool coordinator = process->role == "coordinator";
-    std::vector<std::string> more;
-    if (coordinator) more = {"--listen", processes_.listen, "--address-file", run_ + "/coordinator.address"};
+    std::vector<std::string> more = keys_of(process->role);
+    if (coordinator)
+      more.insert(more.end(), {"--listen", processes_.listen, "--address-file", run_ + "/coordinator.address"});
     text += fmt::format("step {}{} \"${{{}[{}]}}\" {}{}\n", process->log_name(), group, nodes,
                         component.index(process->host), shell_line(process->command(program_, more)),
                         coordinator ? "\ncoordinator_step=$!\naddress" : " --join \"$coordinator\"");
@@ -263,6 +273,8 @@ std::string Renderer::job() const {
               : word == "outrider"    ? " \"$program\""
                                       : " " + shell_line({word});
     }
+    const bool dials = run.command[0] == "outrider" && std::ranges::count(run.command, "{coordinator}") > 0;
+    if (dials && processes_.open()) line += " " + shell_line(keys_of("client"));
     text += fmt::format("if [ -z \"$stopping\" ] && [ \"$status\" = 0 ]; then run_command{}; fi\n", line);
   }
   if (plan_.run.empty())
@@ -286,7 +298,7 @@ std::string Renderer::drafters() const {
                              {"--signal", fmt::format("B:USR1@{}", slurm.drain_seconds)}});
   std::string head = header(lines, slurm.drafter_header);
   head.pop_back();
-  std::vector<std::string> words = first.command(program_, {});
+  std::vector<std::string> words = first.command(program_, keys_of("drafter"));
   *(std::ranges::find(words, "--name") + 1) = "drafter.@INDEX@";
   std::string command = shell_line(words);
   const std::string index = "@INDEX@";

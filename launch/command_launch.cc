@@ -20,6 +20,7 @@
 #include "cluster-launch/process_plan.h"
 #include "cluster-launch/readiness.h"
 #include "cluster-launch/run_folder.h"
+#include "cluster-launch/run_keys.h"
 #include "cluster-launch/slurm.h"
 #include "cluster-launch/slurm_jobs.h"
 #include "common/base/files.h"
@@ -121,6 +122,7 @@ void launch(LaunchFlags flags) {
   if (flags.dry_run) return print_dry_run(plan, flags.options);
   const RunFolder folder = or_throw(RunFolder::create(run_dir));
   or_throw(folder.write("plan.json", nlohmann::ordered_json(plan.object)));
+  if (slurm && plan.processes.open()) or_throw(RunKeys::create(folder));
   for (const SlurmScript& script : scripts) or_throw(folder.write(script.name, script.text));
   if (slurm) return to_slurm(scripts, folder, flags.submit);
   std::vector<std::vector<std::string>> commands;
@@ -177,7 +179,8 @@ std::string why_not_ready(TransportContext& context, const RunFolder& folder, co
 int wait_until_ready(const RunFlags& flags, std::stop_token stop) {
   const RunFolder folder = or_throw(RunFolder::open(flags.run_dir));
   const ProcessPlan plan = processes_of(folder, flags.without_drafters);
-  TransportContext context;
+  const std::optional<RunKeys> keys = RunKeys::of(folder);
+  TransportContext context(keys ? keys->client() : Security());
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(flags.seconds);
   std::string why;
   do {
@@ -257,7 +260,7 @@ void add_run_subcommands(CLI::App& launch) {
   add("logs", "Print the logs of a run, each line with its host and process in front", 0, nullptr,
       [only](const RunFlags& flags) { print_logs(flags, *only); })
       ->add_option("NAME", *only, "Only those with this in their name: node3, drafter.1");
-  add("down", "End all that a run has started, and what does not end by itself", 10,
+  add("down", "End all that a run has started, and what does not end by itself", 30,
       "Seconds for a process to end before it is killed", down);
   CLI::App* diff =
       launch.add_subcommand("diff", "Say what differs between two runs or lock.json files; status 1 if any");

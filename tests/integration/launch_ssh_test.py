@@ -37,17 +37,17 @@ class Sshd:
         (self.folder / "authorized").write_text((self.folder / "user.pub").read_text())
         self.port = free_port()
         (self.folder / "config").write_text(
-            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {self.folder}/host\nPidFile none\nStrictModes no\nUsePAM no\n"
+            f"Port {self.port}\nListenAddress 127.0.0.1\nListenAddress 127.0.0.2\nHostKey {self.folder}/host\nPidFile none\nStrictModes no\nUsePAM no\n"
             f"AuthorizedKeysFile {self.folder}/authorized\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n")
-        (self.folder / "known").write_text(f"[127.0.0.1]:{self.port} {(self.folder / 'host.pub').read_text()}")
+        (self.folder / "known").write_text(f"[127.0.0.1]:{self.port},[127.0.0.2]:{self.port} {(self.folder / 'host.pub').read_text()}")
         if os.geteuid() == 0:
             os.makedirs("/run/sshd", exist_ok=True)
         self.log = (self.folder / "log").open("w+")
         self.process = subprocess.Popen([SSHD, "-D", "-e", "-f", self.folder / "config"], stderr=self.log)
         atexit.register(self.process.kill)
 
-    def host(self, name, port=None):
-        return {"name": name, "address": "127.0.0.1",
+    def host(self, name, port=None, address="127.0.0.1"):
+        return {"name": name, "address": address,
                 "ssh": ["-F", "/dev/null", "-p", str(port or self.port), "-i", str(self.folder / "user"), "-o", f"UserKnownHostsFile={self.folder}/known",
                         "-o", "IdentitiesOnly=yes", "-o", "ConnectTimeout=2"]}
 
@@ -115,6 +115,30 @@ class LaunchOverSsh(unittest.TestCase):
         run = self.start(self.plan(program="/no/outrider"), expect_end=True)
         self.assertEqual(run.status, 1)
         self.assertIn("outrider: a: no program /no/outrider", run.err.read_text())
+
+    def test_across_hosts_nobody_gets_in_without_a_key_of_the_run(self):
+        if not subprocess.run(["hostname", "-I"], capture_output=True, text=True).stdout.split():
+            self.skipTest("NOT tested: this machine has no address but loopback")
+        plan = self.plan(hosts=[SERVER.host("a"), SERVER.host("b", address="127.0.0.2")], coordinator={"hosts": "a"},
+                         verifiers=[{"hosts": "a", "threads": 1}], drafters=[{"hosts": "b"}])
+        run = self.start(plan)
+        self.assertTrue(run.ready(), run.explain())
+        addresses = ",".join(run.addresses())
+        self.assertNotIn("127.0.0", addresses)
+        self.assertEqual(run.about("wait", "--timeout", "60").returncode, 0)
+        keys = run.dir / "keys"
+        self.assertEqual(sorted((file.name, oct(file.stat().st_mode & 0o777)) for file in keys.iterdir() if file.suffix == "" and file.name != "authorized_keys"),
+                         [(role, "0o600") for role in ("client", "coordinator", "drafter", "verifier")])
+        ask = [OUTRIDER, "run", QUESTION, "--max-tokens", "4", "--connect", addresses]
+        key = ["--coordinator-key", keys / "coordinator.pub", "--key"]
+        for more, allowed in (([*key, keys / "client"], True), ([*key, keys / "drafter"], False), (["--insecure"], False)):
+            answer = subprocess.run([*ask, *more], capture_output=True, text=True, timeout=HANG)
+            self.assertEqual(answer.returncode == 0, allowed, f"{more}: {answer.stderr}")
+        secret = (keys / "drafter").read_text().split()[-1].encode()
+        for pid in run.alive():
+            self.assertNotIn(secret, pathlib.Path(f"/proc/{pid}/cmdline").read_bytes())
+        self.assertEqual(run.about("down").returncode, 0)
+        self.assertTrue(eventually(lambda: not run.alive()), run.explain())
 
     def test_the_loss_of_the_connection_is_named(self):
         run = self.start(self.plan())
