@@ -162,7 +162,7 @@ std::optional<std::uint64_t> Measured::text() const {
 }
 
 Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text, const std::vector<Question>& questions,
-                      const Axes& axes, const Plan& plan, std::uint64_t seed) {
+                      const Axes& axes, const ExperimentPlan& plan, std::uint64_t seed) {
   const TimePoint start = now();
   Measured measured;
   rig.set_link(axes.link);
@@ -212,7 +212,7 @@ std::optional<std::string> void_reason(const Measured& measured, const Axes& axe
   return std::nullopt;
 }
 
-Json cell_json(std::size_t cell, int attempt, const Axes& axes, const Plan& plan, const Measured& measured,
+Json cell_json(std::size_t cell, int attempt, const Axes& axes, const ExperimentPlan& plan, const Measured& measured,
                const std::optional<Prediction>& prediction) {
   Json arms = Json::object(), compared = Json::object();
   for (const ExperimentArm arm : kArms) arms[to_string(arm)] = arm_json(arm, axes, measured);

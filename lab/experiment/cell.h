@@ -40,13 +40,13 @@ struct Measured {
 /// does not count. Throws when a worker or an answer fails.
 /// @param seed  of the order
 Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text, const std::vector<Question>& questions,
-                      const Axes& axes, const Plan& plan, std::uint64_t seed);
+                      const Axes& axes, const ExperimentPlan& plan, std::uint64_t seed);
 
 /// Why the attempt does not count, or none.
 std::optional<std::string> void_reason(const Measured& measured, const Axes& axes, const VoidRule& rule);
 
 /// The lines of cells.jsonl and requests.jsonl.
-Json cell_json(std::size_t cell, int attempt, const Axes& axes, const Plan& plan, const Measured& measured,
+Json cell_json(std::size_t cell, int attempt, const Axes& axes, const ExperimentPlan& plan, const Measured& measured,
                const std::optional<Prediction>& prediction);
 std::vector<Json> request_lines(std::size_t cell, int attempt, const Measured& measured);
 

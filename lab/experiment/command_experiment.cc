@@ -28,7 +28,7 @@ struct ExperimentFlags {
 };
 
 /// What the figures depend on besides the plan.
-Json program_json(const Plan& plan, const PairPaths& pair) {
+Json program_json(const ExperimentPlan& plan, const PairPaths& pair) {
   const MappedFile program = or_throw(MappedFile::open("/proc/self/exe"));
   std::uint64_t hash = 0;
   for (const std::byte byte : program.bytes()) hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3;
@@ -54,14 +54,14 @@ std::string label(const Axes& axes) {
 /// What running a plan needs, and the processes of the cell at hand.
 class Experiment {
  public:
-  explicit Experiment(Plan plan)
+  explicit Experiment(ExperimentPlan plan)
       : plan_(std::move(plan)),
         pair_(or_throw(pair_paths(plan_.model))),
         text_(load_text_side(open_model(pair_.backbone))) {
     if (plan_.prompts.empty()) plan_.prompts.assign(kDemoPrompts.begin(), kDemoPrompts.begin() + kFewPrompts);
   }
 
-  const Plan& plan() const { return plan_; }
+  const ExperimentPlan& plan() const { return plan_; }
   Json lock() const {
     return {{"plan", to_json(plan_)}, {"machine", describe_machine()}, {"program", program_json(plan_, pair_)}};
   }
@@ -108,7 +108,7 @@ class Experiment {
 
   std::vector<Question> questions(const Axes& axes) const { return cell_questions(text_, plan_.prompts, axes.context); }
 
-  Plan plan_;
+  ExperimentPlan plan_;
   PairPaths pair_;
   TextSide text_;
   TransportContext context_;
@@ -124,7 +124,7 @@ std::string duration_text(double seconds) {
 
 /// Says what the plan will run and how long that takes, from a calibration of its first cell's processes.
 void dry_run(Experiment& experiment) {
-  const Plan& plan = experiment.plan();
+  const ExperimentPlan& plan = experiment.plan();
   experiment.prepare(plan.cells.front());
   const TimePoint start = now();
   measure_read_bandwidth_gb_s();
@@ -178,7 +178,7 @@ void check_texts(const Json& line) {
 }
 
 /// How many attempts each cell has had; all that there may be, where it has been measured.
-std::vector<int> attempts_so_far(const Plan& plan, const std::vector<Json>& lines) {
+std::vector<int> attempts_so_far(const ExperimentPlan& plan, const std::vector<Json>& lines) {
   std::vector<int> attempts(plan.cells.size());
   for (const Json& line : lines) {
     check_texts(line);
@@ -189,7 +189,7 @@ std::vector<int> attempts_so_far(const Plan& plan, const std::vector<Json>& line
   return attempts;
 }
 
-void say(const Plan& plan, const Json& cell) {
+void say(const ExperimentPlan& plan, const Json& cell) {
   const auto speed = [&](const char* ratio) { return cell["ratios"][ratio]["median"].get<double>(); };
   const Json& predicted = cell["predicted"];
   const std::size_t index = cell["cell"];
@@ -202,10 +202,10 @@ void say(const Plan& plan, const Json& cell) {
 }
 
 void run_plan(Experiment& experiment, const ExperimentFlags& flags) {
-  const Plan& plan = experiment.plan();
+  const ExperimentPlan& plan = experiment.plan();
   fs::create_directories(flags.out);
-  Journal cells = or_throw(Journal::open(flags.out / "cells.jsonl"));
-  Journal requests = or_throw(Journal::open(flags.out / "requests.jsonl"));
+  CellJournal cells = or_throw(CellJournal::open(flags.out / "cells.jsonl"));
+  CellJournal requests = or_throw(CellJournal::open(flags.out / "requests.jsonl"));
   std::vector<Json> lines = cells.lines();
   if (!lines.empty() && !flags.resume)
     throw std::runtime_error(fmt::format("{} has {} cells already: --resume goes on, another --out begins anew",

@@ -35,8 +35,8 @@ Result<std::vector<Json>> read_journal(const std::filesystem::path& path) {
   return parse_lines(text, path, whole);
 }
 
-Result<Journal> Journal::open(const std::filesystem::path& path) {
-  Journal journal(path, ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+Result<CellJournal> CellJournal::open(const std::filesystem::path& path) {
+  CellJournal journal(path, ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   const auto failed = [&](const char* what) {
     return Error{Errc::kIo, fmt::format("{}: {}: {}", path.string(), what, std::strerror(errno))};
   };
@@ -50,21 +50,21 @@ Result<Journal> Journal::open(const std::filesystem::path& path) {
   return journal;
 }
 
-Journal::Journal(Journal&& other) noexcept
+CellJournal::CellJournal(CellJournal&& other) noexcept
     : path_(std::move(other.path_)),
       file_(std::exchange(other.file_, -1)),
       lines_(std::move(other.lines_)),
       bytes_(other.bytes_) {}
 
-Journal::~Journal() {
+CellJournal::~CellJournal() {
   if (file_ >= 0) close(file_);
 }
 
-Result<void> Journal::failed(const char* what) const {
+Result<void> CellJournal::failed(const char* what) const {
   return Error{Errc::kIo, fmt::format("{}: {}: {}", path_.string(), what, std::strerror(errno))};
 }
 
-Result<void> Journal::append(const std::vector<Json>& lines) {
+Result<void> CellJournal::append(const std::vector<Json>& lines) {
   std::string text;
   for (const Json& line : lines) text += line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   for (std::size_t done = 0; done < text.size();) {
@@ -79,7 +79,7 @@ Result<void> Journal::append(const std::vector<Json>& lines) {
   return {};
 }
 
-Result<void> Journal::truncate(std::int64_t bytes) {
+Result<void> CellJournal::truncate(std::int64_t bytes) {
   if (bytes > bytes_) {
     return Error{Errc::kMalformed,
                  fmt::format("{}: is {} bytes long, wanted at least {}", path_.string(), bytes_, bytes)};

@@ -12,13 +12,13 @@ namespace outrider {
 
 /// A file of JSON objects, one a line, that only grows. A line that append() has returned from is on the disk. One
 /// writer at a time: a second one is refused.
-class Journal {
+class CellJournal {
  public:
   /// Creates it, or reads it and cuts a torn tail off: an end without a newline is what a crash left. @return
   /// kMalformed for another line that is no object: the file is not ours.
-  static Result<Journal> open(const std::filesystem::path& path);
-  Journal(Journal&& other) noexcept;
-  ~Journal();
+  static Result<CellJournal> open(const std::filesystem::path& path);
+  CellJournal(CellJournal&& other) noexcept;
+  ~CellJournal();
 
   const std::vector<Json>& lines() const { return lines_; }
   std::int64_t bytes() const { return bytes_; }
@@ -28,7 +28,7 @@ class Journal {
   Result<void> truncate(std::int64_t bytes);
 
  private:
-  Journal(std::filesystem::path path, int file) : path_(std::move(path)), file_(file) {}
+  CellJournal(std::filesystem::path path, int file) : path_(std::move(path)), file_(file) {}
   Result<void> failed(const char* what) const;
 
   std::filesystem::path path_;

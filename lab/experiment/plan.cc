@@ -162,7 +162,7 @@ Json to_json(const Axes& axes) {
   return object;
 }
 
-Result<Plan> parse_plan(std::string_view text, std::string_view file) {
+Result<ExperimentPlan> parse_plan(std::string_view text, std::string_view file) {
   ASSIGN_OR_RETURN(const json object, parse_json_object(text, file, /*bytes_max=*/64 << 20));
   // Once more, for the order in which axes are named: the last one runs fastest.
   const Json in_text_order = Json::parse(text);
@@ -173,7 +173,7 @@ Result<Plan> parse_plan(std::string_view text, std::string_view file) {
   const Json& ordered = lock ? in_text_order["plan"] : in_text_order;
   refuse_unknown_keys(fields, {"model", "prompts", "seed", "repeats", "seconds", "void", "sweeps"});
 
-  Plan plan;
+  ExperimentPlan plan;
   plan.model = fields.text("model", "");
   if (fields.contains("prompts")) {
     for (const json& prompt : fields.array("prompts")) {
@@ -212,7 +212,7 @@ Result<Plan> parse_plan(std::string_view text, std::string_view file) {
   return plan;
 }
 
-Json to_json(const Plan& plan) {
+Json to_json(const ExperimentPlan& plan) {
   Json rule = Json::object(), sweeps = Json::array();
   Writer writer{rule};
   void_fields(writer, plan.void_rule);

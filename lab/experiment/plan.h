@@ -77,7 +77,7 @@ struct VoidRule {
 };
 
 /// An experiment as its JSON file describes it (docs/experiments.md).
-struct Plan {
+struct ExperimentPlan {
   std::string model = {};                 ///< folder of a pair; empty: the nano pair
   std::vector<std::string> prompts = {};  ///< empty: the five of `bench pair`
   std::uint64_t seed = 1;
@@ -90,8 +90,8 @@ struct Plan {
 /// @param text  a plan's JSON, or a lock.json's, which has one.
 /// @param file  its name in messages
 /// @return kMalformed, with the nearest known name where a key is unknown.
-Result<Plan> parse_plan(std::string_view text, std::string_view file);
+Result<ExperimentPlan> parse_plan(std::string_view text, std::string_view file);
 /// What parse_plan() reads, with every cell spelled out.
-Json to_json(const Plan& plan);
+Json to_json(const ExperimentPlan& plan);
 
 }  // namespace outrider

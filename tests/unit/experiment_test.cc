@@ -62,7 +62,7 @@ std::string error_of(const std::string& plan) {
   return parsed ? "none" : parsed.error().message;
 }
 
-TEST(Plan, SweepsAreProductsWithTheLastAxisFastestAndEachCellOnce) {
+TEST(ExperimentPlan, SweepsAreProductsWithTheLastAxisFastestAndEachCellOnce) {
   const auto plan = parse_plan(
       R"({"sweeps": [{"rtt_ms": [0, 5], "draft_length": [2, "auto"]}, {"rtt_ms": [5, 9], "draft_length": [2]}]})", "p");
   ASSERT_TRUE(plan) << plan.error().message;
@@ -71,7 +71,7 @@ TEST(Plan, SweepsAreProductsWithTheLastAxisFastestAndEachCellOnce) {
   EXPECT_EQ(cells, (std::vector<std::string>{"0 2", "0 auto", "5 2", "5 auto", "9 2"}));
 }
 
-TEST(Plan, CellsOfTheSameProcessesStandTogether) {
+TEST(ExperimentPlan, CellsOfTheSameProcessesStandTogether) {
   const auto plan = parse_plan(R"({"sweeps": [{"rtt_ms": [0, 5], "drafter_added_ms": [0, 2]}]})", "p");
   ASSERT_TRUE(plan) << plan.error().message;
   std::vector<std::string> cells;
@@ -79,7 +79,7 @@ TEST(Plan, CellsOfTheSameProcessesStandTogether) {
   EXPECT_EQ(cells, (std::vector<std::string>{"0 0", "0 5", "2 0", "2 5"}));
 }
 
-TEST(Plan, RunsAgainFromALockFile) {
+TEST(ExperimentPlan, RunsAgainFromALockFile) {
   const auto plan = parse_plan(R"({"seed": 9, "prompts": ["Hello"], "void": {"spread": 0.3},
     "sweeps": [{"acceptance": ["real", [0.8, 0.5]], "clients": [1, 4], "bandwidth_mbit": [100]}]})",
                                "p");
@@ -92,7 +92,7 @@ TEST(Plan, RunsAgainFromALockFile) {
   EXPECT_EQ(again->void_rule.spread, 0.3);
 }
 
-TEST(Plan, AnUnknownKeyIsRefusedWithItsNearestNeighbour) {
+TEST(ExperimentPlan, AnUnknownKeyIsRefusedWithItsNearestNeighbour) {
   EXPECT_EQ(error_of(R"({"sweep": []})"), "p.json: sweep is unknown; the nearest that is known is sweeps");
   EXPECT_EQ(error_of(R"({"sweeps": [{"rtt": [1]}]})"),
             "p.json: sweeps[0].rtt is unknown; the nearest that is known is rtt_ms");
@@ -100,7 +100,7 @@ TEST(Plan, AnUnknownKeyIsRefusedWithItsNearestNeighbour) {
             "p.json: void.spred is unknown; the nearest that is known is spread");
 }
 
-TEST(Plan, AValueThatNoAxisHasIsRefused) {
+TEST(ExperimentPlan, AValueThatNoAxisHasIsRefused) {
   EXPECT_EQ(error_of(R"({"sweeps": [{"rtt_ms": [-1]}]})"),
             "p.json: sweeps[0].rtt_ms is -1, wanted a number from 0 to 10000");
   EXPECT_EQ(error_of(R"({"sweeps": [{"rtt_ms": 1}]})"), "p.json: sweeps[0].rtt_ms is 1, wanted a list of values");
@@ -202,11 +202,11 @@ TEST(Machine, ACellIsVoidWhereItMovedAndSaysWhy) {
             "the read bandwidth went from 30.0 to 20.0 GB/s, wanted at most 20 % of change");
 }
 
-TEST(Journal, KeepsWholeLinesAndCutsATornTail) {
+TEST(CellJournal, KeepsWholeLinesAndCutsATornTail) {
   const TemporaryDir dir;
   const auto path = dir.write("cells.jsonl", "{\"cell\":0}\n{\"cell\":1}\n{\"cel");
   {
-    auto journal = Journal::open(path);
+    auto journal = CellJournal::open(path);
     ASSERT_TRUE(journal) << journal.error().message;
     ASSERT_EQ(journal->lines().size(), 2u);
     ASSERT_TRUE(journal->append({{{"cell", 2}}}));
@@ -218,19 +218,19 @@ TEST(Journal, KeepsWholeLinesAndCutsATornTail) {
   EXPECT_EQ(lines->back(), Json({{"cell", 2}}));
 }
 
-TEST(Journal, RefusesAForeignFileAndASecondWriter) {
+TEST(CellJournal, RefusesAForeignFileAndASecondWriter) {
   const TemporaryDir dir;
-  const auto foreign = Journal::open(dir.write("foreign", "{}\nhello\n"));
+  const auto foreign = CellJournal::open(dir.write("foreign", "{}\nhello\n"));
   ASSERT_FALSE(foreign);
   EXPECT_EQ(foreign.error().message, (dir / "foreign").string() + ": line 2 is no JSON object");
-  const auto first = Journal::open(dir / "cells.jsonl");
+  const auto first = CellJournal::open(dir / "cells.jsonl");
   ASSERT_TRUE(first);
-  EXPECT_FALSE(Journal::open(dir / "cells.jsonl"));
+  EXPECT_FALSE(CellJournal::open(dir / "cells.jsonl"));
 }
 
-TEST(Journal, WhatIsCutIsGoneAndAppendingGoesOnThere) {
+TEST(CellJournal, WhatIsCutIsGoneAndAppendingGoesOnThere) {
   const TemporaryDir dir;
-  auto journal = Journal::open(dir / "requests.jsonl");
+  auto journal = CellJournal::open(dir / "requests.jsonl");
   ASSERT_TRUE(journal->append({{{"a", 1}}}));
   const std::int64_t end = journal->bytes();
   ASSERT_TRUE(journal->append({{{"a", 2}}, {{"a", 3}}}));
