@@ -35,6 +35,7 @@ struct ServeFlags {
   std::string api_key;
   std::filesystem::path api_keys, tls_certificate, tls_key;
   DraftLengthFlag draft_length;
+  bool share_prefixes = false;
 };
 
 /// What clients call it, where nobody says: the directory of the pair, or of the backbone.
@@ -109,6 +110,7 @@ void serve(ServeFlags flags) {
                  .version = OUTRIDER_VERSION,
                  .model = flags.name.empty() ? name_of(pair.backbone) : flags.name,
                  .draft_length = draft_length,
+                 .share_prefixes = flags.share_prefixes,
                  .on_finished = [&](const FinishedRequest& request) { metrics.record(request); }});
   std::vector<HttpRoute> routes = api.routes();
   routes.push_back({"GET", "/metrics", [&](const HttpRequest&) { return metrics.reply(api.status()); }});
@@ -169,6 +171,9 @@ void add_serve_command(CLI::App& app) {
   command->add_option("--max-request-bytes", flags->http.request_bytes_max, "Longest request")
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
+  command->add_flag("--share-prefixes", flags->share_prefixes,
+                    "Reuse the K/V of a prompt's start among the names of --api-keys too, who can then find out by "
+                    "trying what others have asked");
   flags->draft_length.add_to(*command);
   flags->cluster.add_to(*command);
   CoordinatorOptions& coordinator = flags->cluster.cluster.coordinator;

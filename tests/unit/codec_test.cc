@@ -511,17 +511,17 @@ std::vector<Wrong> all_wrongs() {
              wire::Body::Heartbeat, [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
              kProtocolVersion + 1)};
        },
-       Errc::kVersionMismatch, "version 7, this node speaks 6"},
+       Errc::kVersionMismatch, "version 8, this node speaks 7"},
       // A later version may change whatever it likes; only the version field must be found.
       {"other_version_with_another_body",
        [] {
          return Frames{
              header(
                  static_cast<wire::Body>(99),
-                 [](FlatBufferBuilder& builder) { return Offset<void>(builder.CreateString("unlike a table").o); }, 7),
+                 [](FlatBufferBuilder& builder) { return Offset<void>(builder.CreateString("unlike a table").o); }, 8),
              zeros(3)};
        },
-       Errc::kVersionMismatch, "version 7, this node speaks 6"},
+       Errc::kVersionMismatch, "version 8, this node speaks 7"},
       {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad, "body type is 99, wanted 1 to 22"},
       {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 22"},
       {"no_body", bare(wire::Body::Heartbeat, false), kBad, "there is no body"},
