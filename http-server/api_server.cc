@@ -428,6 +428,12 @@ std::optional<ApiError> ApiServer::run(Work& work, ChoiceSink& sink, const std::
   return error;
 }
 
+std::string ApiServer::cache_scope(const Work& work) const {
+  const bool apart = !options_.share_prefixes && work.key != nullptr;
+  // No name has a line feed: no salt can be another's key.
+  return (apart ? work.key->name() : "") + (work.request.cache_salt.empty() ? "" : "\n" + work.request.cache_salt);
+}
+
 Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) const {
   const CompletionRequest& request = work.request;
   const auto n = static_cast<std::size_t>(request.n);
@@ -440,7 +446,8 @@ Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) cons
                     .policy = request.draft_length.policy,
                     .report_rounds = request.report_rounds,
                     .shorten = !request.max_tokens,
-                    .on_behalf_of = work.client};
+                    .on_behalf_of = work.client,
+                    .cache_scope = cache_scope(work)};
   if (!request.ignore_eos)
     generate.stop_ids.insert(generate.stop_ids.end(), text_.stop_ids().begin(), text_.stop_ids().end());
   generate.sampling.seed = seed_of_choice(generate.sampling.seed, index % n);

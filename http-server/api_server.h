@@ -41,6 +41,7 @@ struct ApiOptions {
   std::string version;
   std::string model;  ///< what clients call it
   DraftLength draft_length = {};
+  bool share_prefixes = false;  ///< also among keys with names
   std::function<void(const FinishedRequest&)> on_finished = [](const FinishedRequest&) {
   };  ///< any thread, many at once
 };
@@ -80,6 +81,8 @@ class ApiServer {
   /// Generates all choices side by side and reports the request as finished. The first that fails ends the others.
   std::optional<ApiError> run(Work& work, ChoiceSink& sink, const std::function<bool()>& gone);
   std::optional<ApiError> generate_choices(Work& work, ChoiceSink& sink, const std::function<bool()>& gone);
+  /// Who shares prefixes with this request.
+  std::string cache_scope(const Work& work) const;
   Generate generate_of_choice(const Work& work, std::size_t index) const;
   ApiError api_error(const Error& error) const;
   HttpReply models() const;

@@ -20,6 +20,7 @@ using Json = nlohmann::json;
 
 constexpr std::int64_t kIntMax = std::numeric_limits<std::int32_t>::max();
 constexpr std::size_t kToolNameMax = 64;
+constexpr std::size_t kCacheSaltMax = 256;  ///< bytes; less than a message's, with whose it is
 
 /// The tokens of the vocabulary in an array that stands under the key, or in the key's.
 std::vector<TokenId> token_ids(const JsonFields& fields, const char* key, const Json* array,
@@ -161,6 +162,10 @@ void read_common(const JsonFields& fields, const ApiDefaults& defaults, Completi
   request.include_usage = fields.object("stream_options").boolean("include_usage", false);
   if (fields.find("stream_options") != nullptr && !request.stream)
     fields.refuse("stream_options", "is only for stream: true");
+  request.cache_salt = fields.text("cache_salt", "");
+  if (request.cache_salt.size() > kCacheSaltMax)
+    fields.refuse("cache_salt",
+                  fmt::format("has {} bytes, wanted at most {}", request.cache_salt.size(), kCacheSaltMax));
   read_speculative(fields.object("speculative"), defaults, request);
 }
 

@@ -59,6 +59,7 @@ struct CompletionRequest {
   bool ignore_eos = false;        ///< without the model's own
   bool stream = false, include_usage = false;
   bool report_rounds = false;  ///< of a stream: how each round went
+  std::string cache_salt;      ///< prefixes are shared only with requests of the same
 };
 
 /// Most choices of one request: prompts times n.

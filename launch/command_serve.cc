@@ -37,6 +37,7 @@ struct ServeFlags {
   DraftLengthFlag draft_length;
   std::filesystem::path data_dir;      ///< empty: no files, no batches
   std::uint64_t data_mib_max = 10240;  ///< of files in it
+  bool share_prefixes = false;
 };
 
 /// The drafter of a cluster of ours: one that cannot even join ends the program if it was asked for, one that ends
@@ -96,6 +97,7 @@ void serve(ServeFlags flags) {
                  .version = OUTRIDER_VERSION,
                  .model = name,
                  .draft_length = draft_length,
+                 .share_prefixes = flags.share_prefixes,
                  .on_finished = [&](const FinishedRequest& request) { metrics.record(request); }});
   std::vector<HttpRoute> routes = api.routes();
   std::unique_ptr<BatchApi> batches;
@@ -171,6 +173,9 @@ void add_serve_command(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str()
       ->needs(data_dir);
+  command->add_flag("--share-prefixes", flags->share_prefixes,
+                    "Reuse the K/V of a prompt's start among the names of --api-keys too, who can then find out by "
+                    "trying what others have asked");
   flags->draft_length.add_to(*command);
   flags->cluster.add_to(*command);
   CoordinatorOptions& coordinator = flags->cluster.cluster.coordinator;

@@ -48,6 +48,7 @@ inline constexpr Count kDrafts{0, static_cast<std::size_t>(kDraftLengthMax)};   
 inline constexpr Count kTokenSets{0, kSamplingListMax};                            ///< stop tokens, say
 inline constexpr Count kNameBytes{0, 4096};                                        ///< text for people
 inline constexpr Count kClientBytes{0, 256};                                       ///< a front end's name for a client
+inline constexpr Count kScopeBytes{0, 512};                                        ///< who shares prefixes
 inline constexpr Range<std::int64_t> kBytesPerPosition{0, std::int64_t{1} << 30};  ///< products are an int64
 inline constexpr Range<std::int64_t> kWaitMs{0, std::int64_t{24} * 3600 * 1000};   ///< a day
 inline constexpr Range<double> kSeconds{0, 1e9};
@@ -279,6 +280,7 @@ struct Prefill {
   /// The verifier may reuse no K/V of another text for this prompt: only the Verifys that follow would bring all of its
   /// rows to a drafter.
   bool compute_all = false;
+  std::string cache_scope = {};  ///< as Generate's
 
   static constexpr const char* kName = "prefill";
   bool operator==(const Prefill&) const = default;
@@ -290,6 +292,7 @@ struct Prefill {
     v("sampling", m.sampling);
     v("stop_ids", m.stop_ids, kTokenSets);
     v("compute_all", m.compute_all);
+    v("cache_scope", m.cache_scope, kScopeBytes);
   }
 };
 
@@ -457,6 +460,9 @@ struct Generate {
   /// Whose turn it is, where a front end asks for others: an address, say. The front end's own choice, and the same for
   /// all of its peers. Empty: the peer asks for itself.
   std::string on_behalf_of = {};
+  /// K/V of a prompt's start are reused among texts of the same scope only: how much of a prompt was there, and how
+  /// soon its first token comes, tells nothing of the texts of others. Empty: all who say nothing share.
+  std::string cache_scope = {};
 
   static constexpr const char* kName = "generate";
   bool operator==(const Generate&) const = default;
@@ -473,6 +479,7 @@ struct Generate {
     v("report_rounds", m.report_rounds);
     v("shorten", m.shorten);
     v("on_behalf_of", m.on_behalf_of, kClientBytes);
+    v("cache_scope", m.cache_scope, kScopeBytes);
   }
 };
 

@@ -4,8 +4,9 @@
 
 namespace outrider {
 
-void PrefixSearch::offer(SessionId id, std::span<const TokenId> tokens, Position have, Position written,
-                         bool under_way) {
+void PrefixSearch::offer(SessionId id, std::string_view scope, std::span<const TokenId> tokens, Position have,
+                         Position written, bool under_way) {
+  if (scope != scope_) return;
   const Position common =
       std::mismatch(prompt_.begin(), prompt_.end(), tokens.begin(), tokens.end()).first - prompt_.begin();
   common_ = std::max(common_, common);
@@ -17,7 +18,8 @@ void PrefixSearch::offer(SessionId id, std::span<const TokenId> tokens, Position
 }
 
 void PrefixCache::offer_all(PrefixSearch& search) const {
-  for (const KeptText& text : texts_) search.offer(text.id, text.tokens, std::ssize(text.tokens), text.written);
+  for (const KeptText& text : texts_)
+    search.offer(text.id, text.scope, text.tokens, std::ssize(text.tokens), text.written);
 }
 
 void PrefixCache::keep(KeptText text) {

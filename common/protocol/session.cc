@@ -127,7 +127,8 @@ bool Session::start(const Desk& desk) {
                   .kv_from = workers_.drafter.empty() ? std::nullopt : std::optional(workers_.replica_end),
                   .positions_max = request_.stepwise ? 0 : offer->positions,
                   .sampling = request_.sampling,
-                  .compute_all = request_.unverified};
+                  .compute_all = request_.unverified,
+                  .cache_scope = request_.cache_scope};
   if (prefill.sampling.min_tokens > 0) {
     // A stop id beyond the vocabulary never comes.
     std::ranges::copy_if(request_.stop_ids, std::back_inserter(prefill.stop_ids),

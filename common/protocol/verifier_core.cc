@@ -104,6 +104,7 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
   session.heard = now;
   session.compute_all = prefill.compute_all;
   session.kv_sent = prefill.kv_from.value_or(0);
+  session.cache_scope = prefill.cache_scope;
   session.request = VerifyWork{.session = message.session,
                                .round = message.round,
                                .base = 0,
@@ -225,7 +226,8 @@ std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batc
     batch.kept.push_back({.id = *work.keep_as,
                           .tokens = {request.tokens.begin(), first + count},
                           .written = std::max(session.written, done + count),
-                          .shared = true});
+                          .shared = true,
+                          .scope = session.cache_scope});
   }
   return work;
 }
@@ -233,12 +235,13 @@ std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batc
 bool VerifierCore::begin_prompt(Session& session, VerifyWork* work) {
   // The last token's row is computed in any case: its logits are wanted.
   const std::span<const TokenId> prompt(session.request->tokens.data(), session.request->tokens.size() - 1);
-  PrefixSearch search(prompt, config_.capacity.kv_cost.ring_rows, config_.rows_max);
+  PrefixSearch search(prompt, session.cache_scope, config_.capacity.kv_cost.ring_rows, config_.rows_max);
   cache_.offer_all(search);
   for (const auto& [id, other] : sessions_) {
     if (&other == &session) continue;
     const bool under_way = other.request && other.request->prefill && (other.rows_out > 0 || other.prompt_done > 0);
-    search.offer(id, under_way ? other.request->tokens : other.text, std::ssize(other.text), other.written, under_way);
+    search.offer(id, other.cache_scope, under_way ? other.request->tokens : other.text, std::ssize(other.text),
+                 other.written, under_way);
   }
   if (search.soon() >= search.best() + config_.reuse_min) return false;
   const Position best = search.best() < config_.reuse_min ? 0 : search.best();
@@ -348,7 +351,10 @@ void VerifierCore::release(std::map<SessionId, Session>::iterator session, bool 
   std::erase(queue_, id);
   kv_bytes_ -= ended.kv_bytes;
   if (keep && std::ssize(ended.text) >= config_.reuse_min) {
-    cache_.keep({.id = id, .tokens = std::move(session->second.text), .written = ended.written});
+    cache_.keep({.id = id,
+                 .tokens = std::move(session->second.text),
+                 .written = ended.written,
+                 .scope = std::move(session->second.cache_scope)});
   } else {
     released_.push_back(id);
   }

@@ -120,6 +120,7 @@ class VerifierCore {
     Position keep_at = 0;               ///< keep a copy of the prompt's first so many rows; 0: of none
     std::int64_t kv_bytes = 0;          ///< set aside for it
     bool compute_all = false;           ///< as its Prefill says
+    std::string cache_scope;            ///< likewise
     bool rejection = false;             ///< its rule
     std::int64_t rows_out = 0;          ///< in the batch that is out, or about to be; 0: none
     bool freed = false;

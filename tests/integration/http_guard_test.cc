@@ -139,6 +139,30 @@ TEST(KeysOfServer, TokensAreCountedAndBounded) {
   EXPECT_NE(wrong.err().find("wrong:1: 'alpha' of alice, wanted sha256:"), std::string::npos) << wrong.err();
 }
 
+TEST(KeysOfServer, WhatOneAskedTellsAnotherNothing) {
+  TemporaryDir dir;
+  const auto file = dir.write("keys",
+                              "alice sha256:8ed3f6ad685b959ead7022518e1af76cd816f8e8ec7ccdda1ed4018e8f2223f8\n"
+                              "bob sha256:f44e64e75f3948e9f73f8dfa94721c4ce8cbb4f265c4790c702b2d41cfbf2753\n");
+  const std::string alice = "Authorization: Bearer alpha\r\n", bob = "Authorization: Bearer beta\r\n";
+  for (const bool share : {false, true}) {
+    std::vector<std::string> options = {"--api-keys", file};
+    if (share) options.push_back("--share-prefixes");
+    Serve serve(options, /*wait_until_ready=*/false);
+    ASSERT_TRUE(eventually([&] { return get(serve.port, "/ready", alice).status == 200; }));
+    const auto cached = [&](const std::string& key, const std::string& salt) {
+      Json request = {{"prompt", std::vector<int>(100, 5)}, {"max_tokens", 1}, {"cache_salt", salt}};
+      const Json reply = json_of(post(serve.port, "/v1/completions", request.dump(), key));
+      return reply["usage"]["prompt_tokens_details"]["cached_tokens"].get<int>();
+    };
+    EXPECT_EQ(cached(alice, ""), 0);
+    EXPECT_EQ(cached(alice, ""), 99);
+    EXPECT_EQ(cached(bob, ""), share ? 99 : 0);
+    EXPECT_EQ(cached(alice, "salt"), 0);
+    EXPECT_EQ(cached(alice, "salt"), 99);
+  }
+}
+
 TEST(ConnectionsOfServer, OneAddressLeavesRoomForOthersAndForItsOwnNextRequest) {
   const auto server = started({.connections_max = 8}, {health()});
   std::vector<std::unique_ptr<Connection>> idle;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -37,8 +38,10 @@ class PromptReuse : public testing::Test {
     for (TokenId token = 1; token <= last; ++token) tokens.push_back(token);
     return tokens;
   }
-  void prefill(std::uint64_t session, std::vector<TokenId> tokens) {
-    core_->on_message({.session = SessionId{session}, .body = Prefill{.tokens = std::move(tokens)}}, TimePoint{});
+  void prefill(std::uint64_t session, std::vector<TokenId> tokens, const std::string& scope = "") {
+    core_->on_message(
+        {.session = SessionId{session}, .body = Prefill{.tokens = std::move(tokens), .cache_scope = scope}},
+        TimePoint{});
   }
   void free(std::uint64_t session) { core_->on_message({.session = SessionId{session}, .body = Free{}}, TimePoint{}); }
   std::vector<VerifyWork> batch() {
@@ -86,6 +89,20 @@ TEST_F(PromptReuse, AKeptStartIsNotThereBeforeItsBatchHasRun) {
   EXPECT_EQ(there.size(), 4u);
 }
 
+TEST_F(PromptReuse, TextsOfAnotherScopeAreAsIfTheyWereNot) {
+  const auto reused = [&](std::uint64_t session, const std::string& scope) {
+    prefill(session, count_to(12), scope);
+    const auto work = run();
+    return work[0].reuse ? std::ssize(work[0].reuse->tokens) : 0;
+  };
+  EXPECT_EQ(reused(1, "alice"), 0);
+  EXPECT_EQ(reused(2, "bob"), 0) << "a text that goes on";
+  free(1);
+  EXPECT_EQ(reused(3, ""), 0) << "one that was kept";
+  EXPECT_EQ(reused(4, "alice"), 11);
+  EXPECT_EQ(reused(5, "bob"), 11);
+}
+
 TEST_F(PromptReuse, GivesItsMemoryToSessionsLongestUnusedFirst) {
   start(6000);
   prefill(1, std::vector<TokenId>(20, 1));
@@ -108,15 +125,15 @@ TEST_F(PromptReuse, GivesItsMemoryToSessionsLongestUnusedFirst) {
 
 TEST(PrefixSearch, FindsTheLongestStartThatARingStillHas) {
   const std::vector<TokenId> prompt = {1, 2, 3, 4, 5, 6}, same = {1, 2, 3, 4, 5, 9}, other = {1, 2, 9};
-  PrefixSearch search(prompt, 4, 1);
-  search.offer(SessionId{1}, other, 3, 3);
+  PrefixSearch search(prompt, "", 4, 1);
+  search.offer(SessionId{1}, "", other, 3, 3);
   EXPECT_EQ(search.best(), 2);
-  search.offer(SessionId{2}, same, 6, 9);  // its ring has gone on
+  search.offer(SessionId{2}, "", same, 6, 9);  // its ring has gone on
   EXPECT_EQ(search.from(), SessionId{1});
   EXPECT_EQ(search.common(), 5);
-  search.offer(SessionId{3}, same, 1, 1, true);  // still being computed
+  search.offer(SessionId{3}, "", same, 1, 1, true);  // still being computed
   EXPECT_EQ(search.soon(), 5);
-  search.offer(SessionId{4}, same, 6, 6);
+  search.offer(SessionId{4}, "", same, 6, 6);
   EXPECT_EQ(search.from(), SessionId{4});
   EXPECT_EQ(search.best(), 5);
 }
