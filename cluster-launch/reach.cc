@@ -65,9 +65,11 @@ std::optional<ProcessId> announced_process(std::string_view output) {
 
 std::vector<std::string> signal_command(Reach reach, const Host& host, const ProcessId& process,
                                         const std::string& signal) {
-  const std::string script =
-      fmt::format("[ \"$(cut -d\" \" -f22 /proc/{0}/stat 2>/dev/null)\" = {1} ] && kill -{2} {0}", process.pid,
-                  process.start, signal);
+  // A process that has ended and that nobody has asked about yet (state Z) is not alive.
+  const std::string script = fmt::format(
+      "case $(cut -d\" \" -f3,22 /proc/{0}/stat 2>/dev/null) in Z*) false ;; *\" {1}\") kill -{2} {0} ;; *) false ;; "
+      "esac",
+      process.pid, process.start, signal);
   if (reach == Reach::kLocal) return {"sh", "-c", script};
   return over_ssh(host, script);
 }
