@@ -161,7 +161,8 @@ class Launch(unittest.TestCase):
                              ({"slurm": {"header": {"--time": "soon"}}}, "--time=soon is no time"),
                              ({"slurm": {"header": {"time": "1"}}}, "time is no option of sbatch"),
                              ({"slurm": {"shape": "het"}, "drafters": [{"hosts": "big"}]}, "het: big has drafters and another role"),
-                             ({"slurm": {"shape": "elastic"}, "drafters": [{}, {}]}, "elastic: 2 groups of drafters")):
+                             ({"slurm": {"shape": "elastic"}, "drafters": [{"hosts": "small1"}, {"hosts": "small2"}]}, "elastic: 2 groups of drafters"),
+                             ({"slurm": {"shape": "elastic"}, "drafters": [{"hosts": "big"}]}, "which drafters of other jobs cannot dial")):
             run = self.start(plan | change, "--backend", "slurm", expect_end=True)
             self.assertEqual(run.status, 1)
             self.assertIn("outrider: slurm: ", run.err.read_text())

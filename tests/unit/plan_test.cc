@@ -59,7 +59,7 @@ TEST(Plan, ProcessesGoToTheirHostsInTurn) {
   EXPECT_EQ(plan_processes(plan, /*one_host=*/true)->listen, "tcp://127.0.0.1:*");
   EXPECT_EQ(shell_line(processes.processes[1].command("/opt/outrider", {"--join", "x"})),
             "env 'A=b c' taskset -c 0-7 /opt/outrider verifier --name verifier.0 --model /srv/e4b --dtype int8 "
-            "--threads 8 --join x");
+            "--threads 8 --exit-when-alone 60 --exit-with-stdin --join x");
 }
 
 TEST(Plan, TheSmallestOneIsForThisHost) {
