@@ -381,7 +381,6 @@ std::optional<ApiError> ApiServer::too_much(const HttpRequest& http, const Work&
 std::optional<ApiError> ApiServer::check(const std::string& path, const std::string& body) {
   HttpRequest http;
   http.body = body;
-  http.hold = [](std::int64_t) { return std::optional<ApiError>(); };
   const ApiResult<std::shared_ptr<Work>> prepared = prepare(http, path == "/v1/chat/completions");
   const auto* error = std::get_if<ApiError>(&prepared);
   return error == nullptr ? std::nullopt : std::optional(*error);

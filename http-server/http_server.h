@@ -26,12 +26,14 @@ struct HttpRequest {
   std::shared_ptr<const ApiKey> key;  ///< null where the server has none
   /// Whether nobody waits for the reply any more: the client has gone, or the server ends. Any thread, as
   /// long as the handler runs or its reply lives.
-  std::function<bool()> gone;
+  std::function<bool()> gone = [] { return false; };
   /// Of the two: the server ends. The client still reads why.
-  std::function<bool()> server_ends;
+  std::function<bool()> server_ends = [] { return false; };
   /// Counts so many bytes of memory as the request's until its reply is out, instead of what its body was counted as
   /// (kBytesPerBodyByte): the body has been read, and this is what was made of it. @return why there is no room for it.
-  std::function<std::optional<ApiError>(std::int64_t bytes)> hold;
+  std::function<std::optional<ApiError>(std::int64_t bytes)> hold = [](std::int64_t) {
+    return std::optional<ApiError>();
+  };
 };
 
 struct HttpReply {

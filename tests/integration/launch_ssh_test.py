@@ -17,7 +17,7 @@ import tempfile
 import time
 import unittest
 
-from launch_support import HANG, QUESTION, Run, eventually
+from launch_support import eventually, HANG, QUESTION, Run, take_kills
 
 SSHD = shutil.which("sshd") or ("/usr/sbin/sshd" if os.path.exists("/usr/sbin/sshd") else None)
 ASK = ["outrider", "run", QUESTION, "--max-tokens", "12", "--connect", "{coordinator}"]
@@ -152,11 +152,7 @@ class LaunchOverSsh(unittest.TestCase):
         self.assertTrue(eventually(lambda: not os.path.exists(f"/proc/{drafter['pid']}")), "it outlived its connection")
 
 
-KILLS = 4
-if "--kills" in sys.argv:
-    at = sys.argv.index("--kills")
-    KILLS = int(sys.argv[at + 1])
-    del sys.argv[at:at + 2]
+KILLS = take_kills(4)
 OUTRIDER = str(pathlib.Path(sys.argv.pop(1)).resolve())
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -41,6 +42,16 @@ def marked(plan, mark):
         return role | {"environment": role.get("environment", {}) | {name: value}}
     return plan | {"coordinator": group(plan.get("coordinator", {}))} | {
         role: [group(workers) for workers in plan[role]] for role in ("verifiers", "drafters") if role in plan}
+
+
+def take_kills(default):
+    """How often to kill: N of `--kills N`, which is taken out of the command line."""
+    if "--kills" not in sys.argv:
+        return default
+    at = sys.argv.index("--kills")
+    kills = int(sys.argv[at + 1])
+    del sys.argv[at:at + 2]
+    return kills
 
 
 class Run:

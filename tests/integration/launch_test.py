@@ -13,7 +13,7 @@ import sys
 import time
 import unittest
 
-from launch_support import HANG, QUESTION, Run, eventually
+from launch_support import eventually, HANG, QUESTION, Run, take_kills
 
 PLAN = {"verifiers": [{"threads": 1}], "drafters": [{"count": 2}]}
 ASK = ["outrider", "run", QUESTION, "--max-tokens", "12", "--connect", "{coordinator}"]
@@ -180,11 +180,7 @@ GOLDENS = pathlib.Path(__file__).parents[1] / "goldens" / "launch"
 WRITE_GOLDENS = "--write-goldens" in sys.argv
 if WRITE_GOLDENS:
     sys.argv.remove("--write-goldens")
-KILLS = 6
-if "--kills" in sys.argv:
-    at = sys.argv.index("--kills")
-    KILLS = int(sys.argv[at + 1])
-    del sys.argv[at:at + 2]
+KILLS = take_kills(6)
 OUTRIDER = str(pathlib.Path(sys.argv.pop(1)).resolve())
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ std::string pack_to(const std::filesystem::path& dir) {
 
 TEST(LostFiles, OutputThatCannotBeWrittenIsAnError) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
-  for (const std::string arguments :
+  for (const std::string& arguments :
        {std::string("--version"), std::string("inspect --help"), "inspect " + nano_pair().backbone.string()}) {
     const int status = std::system(fmt::format("{} {} > /dev/full 2> /dev/null", OUTRIDER_PROGRAM, arguments).c_str());
     EXPECT_EQ(WEXITSTATUS(status), 1) << arguments;

@@ -437,7 +437,7 @@ TEST(KeysCommand, MakesAuthorizesListsAndRevokes) {
   EXPECT_EQ(describe(from_pipe.wait()), "exit 0") << from_pipe.err();
   Program listed({"keys", "list", "--authorized", list});
   listed.wait();
-  EXPECT_EQ(lines_with(listed.out(), {"d1"}).size(), 1u) << listed.out();
+  EXPECT_EQ(lines_with(listed.out(), {" d1"}).size(), 1u) << listed.out();
   Program revoked({"keys", "revoke", "d1", "--authorized", list});
   EXPECT_EQ(describe(revoked.wait()), "exit 0") << revoked.err();
   Program nobody({"keys", "revoke", "d1", "--authorized", list});
