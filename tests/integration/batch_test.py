@@ -189,7 +189,8 @@ class OfJobs(BatchCase):
         self.assertFalse(job.errors.exists())
 
     def test_a_line_that_always_fails_ends_as_an_error(self):
-        server = self.server(status_of=lambda body: 500 if body.get("seed") == 2 else 200)
+        # Others must get replies while it is tried, or it is an outage: they take their time.
+        server = self.server(delay=0.05, status_of=lambda body: 500 if body.get("seed") == 2 else 200)
         job = self.job(nano_lines(200), "--endpoint", server.url, "--concurrency", "2", "--order", "input")
         self.expect(job.run(), 3, "1 of 200 lines have errors, the first: line 3: a 500")
 
