@@ -92,7 +92,7 @@ class OfNano(BatchCase):
         job = self.job(lines, *NANO)
         checked = job.run("--check")
         self.assertEqual(checked.returncode, 3)
-        self.assertEqual([line.split(":")[0] for line in checked.stdout.splitlines()], ["line 2", "line 3", "line 4", "line 6", "line 7"])
+        self.assertEqual([line.split(":")[0] for line in checked.stdout.splitlines()], ["line 2", "line 3", "line 4", "line 6", "line 7", "line 8"])
         self.assertFalse(job.journal.exists())
         self.expect(job.run(), 3, "out.errors.jsonl: 6 of 7 lines have errors, the first: line 2: temperature is 9")
         self.assertEqual([line["custom_id"] for line in read_lines(job.output)], ["good"])
