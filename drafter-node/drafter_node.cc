@@ -49,9 +49,8 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
 
   ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, worker_name(Role::kDrafter)));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
-  DrafterCore core(
-      options.core,
-      {.role = Role::kDrafter, .name = std::move(name), .facts = pair_facts(backbone, *backbone_weights)});
+  DrafterCore core(options.core,
+                   {.role = Role::kDrafter, .name = std::move(name), .facts = pair_facts(backbone, *backbone_weights)});
   Pump pump(*endpoint);
   LoopClock clock;
   Solitude solitude(options.worker);

@@ -85,8 +85,8 @@ std::vector<MetricFamily> families_of(const Status& status) {
   count(resume, seconds_of_ns(status.failovers.resume_ns));
   double used = 0, all = 0;
   for (const WorkerStatus& worker : status.workers) {
-    const std::vector<prometheus::ClientMetric::Label> labels = {
-        {"role", to_string(worker.role)}, {"worker", worker.name}};
+    const std::vector<prometheus::ClientMetric::Label> labels = {{"role", to_string(worker.role)},
+                                                                 {"worker", worker.name}};
     if (worker.rtt_ns > 0) add(rtt, seconds_of_ns(worker.rtt_ns), labels);
     add(sessions, worker.sessions, labels);
     add(draining, worker.draining ? 1 : 0, labels);

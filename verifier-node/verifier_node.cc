@@ -46,10 +46,8 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
 
   ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, worker_name(Role::kVerifier)));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
-  VerifierCore core(config, {.role = Role::kVerifier,
-                             .name = std::move(name),
-                             .facts = std::move(facts),
-                             .numeric_class = bits});
+  VerifierCore core(
+      config, {.role = Role::kVerifier, .name = std::move(name), .facts = std::move(facts), .numeric_class = bits});
   Pump pump(*endpoint);
   LoopClock clock;
   Solitude solitude(options.worker);

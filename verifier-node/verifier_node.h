@@ -17,7 +17,7 @@ namespace outrider {
 struct VerifierOptions {
   std::filesystem::path backbone = {};  ///< checkpoint directory
   WeightType weight_type = WeightType::kBf16;
-  std::string join = {};        ///< the coordinator's address
+  std::string join = {};  ///< the coordinator's address
   WorkerOptions worker = {};
   int threads = 0;              ///< of the forward pass; 0: every core
   std::int64_t memory_mib = 0;  ///< for the K/V of all sessions; 0: three quarters of what is free after loading

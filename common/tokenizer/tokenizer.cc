@@ -5,8 +5,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "common/tokenizer/detokenizer.h"
 #include "common/base/utf8.h"
+#include "common/tokenizer/detokenizer.h"
 
 namespace outrider {
 

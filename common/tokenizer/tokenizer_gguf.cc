@@ -3,11 +3,11 @@
 
 #include <fmt/format.h>
 
+#include "common/base/utf8.h"
 #include "common/checkpoint/gguf.h"
 #include "common/checkpoint/safetensors.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/tokenizer_builder.h"
-#include "common/base/utf8.h"
 
 namespace outrider {
 namespace {

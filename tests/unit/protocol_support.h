@@ -49,10 +49,7 @@ inline KvRows rows(Position from, Position to) {
 
 inline Hello hello(Role role) {
   const bool verifier = role == Role::kVerifier;
-  return {.role = role,
-          .name = verifier ? "v" : "d",
-          .facts = small_facts(),
-          .numeric_class = verifier ? "zeros" : ""};
+  return {.role = role, .name = verifier ? "v" : "d", .facts = small_facts(), .numeric_class = verifier ? "zeros" : ""};
 }
 
 template <typename Body>

@@ -14,9 +14,9 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/random.h"
+#include "common/base/utf8.h"
 #include "common/tokenizer/chat.h"
 #include "common/tokenizer/detokenizer.h"
-#include "common/base/utf8.h"
 #include "tests/support/model_at.h"
 
 namespace outrider {
