@@ -308,9 +308,10 @@ void Endpoint::Impl::service() {
   if (dialer == nullptr) return;
   const bool anew = dialer->service();
   address = dialer->address();
-  if (dialer->connected()) return unsent.clear();
-  if (!anew) return;
-  for (const Frames& frames : unsent) (void)put_message(socket, nullptr, frames);
+  if (anew) {  // perhaps connected already, too
+    for (const Frames& frames : unsent) (void)put_message(socket, nullptr, frames);
+  }
+  if (dialer->connected()) unsent.clear();
 }
 
 Endpoint::Endpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
