@@ -70,10 +70,11 @@ KvCost BackboneEngine::kv_cost() const {
   return cost;
 }
 
-VerifyOutcome BackboneEngine::synthetic_outcome(Matrix<const float> logits, std::span<const TokenId> tokens) {
-  const double coin = coin_.uniform();
+VerifyOutcome BackboneEngine::synthetic_outcome(Matrix<const float> logits, const VerifyWork& work) const {
+  // The same at the same place of a text, so that what is measured in turns has the same luck.
+  const double coin = CounterRng(static_cast<std::uint64_t>(work.base)).uniform();
   VerifyOutcome outcome{};
-  const std::size_t most = std::min(tokens.size() - 1, synthetic_acceptance_.size());
+  const std::size_t most = std::min(work.tokens.size() - 1, synthetic_acceptance_.size());
   while (static_cast<std::size_t>(outcome.accepted) < most &&
          coin < synthetic_acceptance_[static_cast<std::size_t>(outcome.accepted)])
     ++outcome.accepted;
@@ -141,7 +142,7 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     if (outputs > 0) {
       const Matrix<const float> logits = output.logits.rows(row, outputs);
       const Result<VerifyOutcome> outcome = work.prefill ? first_token(sampler, logits[0].span(), scratch_)
-                                            : !synthetic_acceptance_.empty() ? synthetic_outcome(logits, work.tokens)
+                                            : !synthetic_acceptance_.empty() ? synthetic_outcome(logits, work)
                                             : work.q.empty()
                                                 ? sampler.verify(logits, work.tokens, scratch_)
                                                 : sampler.verify_rejection(logits, work.tokens, work.q, scratch_);

@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "common/base/random.h"
 #include "common/model/backbone.h"
 #include "common/protocol/verifier_core.h"
 #include "common/sampling/sampler.h"
@@ -39,14 +38,13 @@ class BackboneEngine {
   std::map<SessionId, Session>::iterator open(const VerifyWork& work, const std::function<void()>& between_steps);
   /// Committed donor rows [from, to) of a cache, copied out of its rings.
   KvRows donor_rows(const KvCache& cache, Position from, Position to) const;
-  /// What a coin makes of the drafts in `tokens`.
-  VerifyOutcome synthetic_outcome(Matrix<const float> logits, std::span<const TokenId> tokens);
+  /// What a coin makes of the drafts.
+  VerifyOutcome synthetic_outcome(Matrix<const float> logits, const VerifyWork& work) const;
 
   std::unique_ptr<Backbone> backbone_;
   std::map<SessionId, Session> sessions_;  ///< and texts that have ended, until the core releases them
   SamplingScratch scratch_;
   std::vector<double> synthetic_acceptance_;
-  CounterRng coin_{1};
 };
 
 }  // namespace outrider

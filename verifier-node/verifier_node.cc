@@ -56,7 +56,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
     VerifierCore::Output output = core.take_output();
     pump.deliver(output);
     for (const SessionId session : output.released) engine.release(session);
-    return std::move(output.batch);
+    return output;
   };
   const auto exchange = [&] {
     pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), clock.now()); });
@@ -79,13 +79,13 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
       if (core.session_count() == 0 || !core.membership().joined() || now() > *drain_until) break;
     }
     RETURN_IF_ERROR(solitude.check(core.membership().joined(), clock.now()));
-    const std::vector<VerifyWork> batch = exchange();
-    if (batch.empty()) {
-      endpoint->wait(kTick);
+    const VerifierCore::Output output = exchange();
+    if (output.batch.empty()) {
+      endpoint->wait(output.due ? std::clamp<Duration>(*output.due - clock.now(), Duration::zero(), kTick) : kTick);
       continue;
     }
     // No memory for another session's K/V, say: what is left of the cache is of no use to anybody.
-    auto results = no_throw([&] { return Result<std::vector<VerifyResult>>(engine.run(batch, between_steps)); });
+    auto results = no_throw([&] { return Result<std::vector<VerifyResult>>(engine.run(output.batch, between_steps)); });
     if (!results) return Error{results.error().code, "the engine stopped: " + results.error().message};
     core.on_batch_done(std::move(*results), clock.now());
     hand_over();  // at once: a verdict must not wait for what has arrived meanwhile

@@ -166,10 +166,27 @@ void VerifierCore::on_verify(const Message& message, const Verify& verify, TimeP
                                .kv_from = verify.kv_from,
                                .q = verify.q};
   queue_.push_back(message.session);
+  window_.came_back(message.session, std::ssize(verify.tokens), now);
 }
 
-void VerifierCore::form_batch() {
+Duration VerifierCore::window(TimePoint now) const {
+  std::int64_t rows = 0;
+  for (const SessionId id : queue_) {
+    const Session& session = sessions_.at(id);
+    const std::int64_t left = std::ssize(session.request->tokens) - session.prompt_done;
+    rows += session.request->prefill ? std::min(left, config_.prefill_chunk) : left;
+  }
+  return window_.wait(std::ssize(queue_), std::min(rows, config_.rows_max), now);
+}
+
+void VerifierCore::form_batch(TimePoint now) {
+  due_.reset();
   if (batch_out_ || queue_.empty()) return;
+  if (const Duration wait = window(now); wait > Duration::zero()) {
+    due_ = now + wait;
+    return;
+  }
+  batch_began_ = now;
   Batch batch;
   batch.room = config_.rows_max;
   // Verifies are short and somebody reads their text as it comes; prompts fill up. But not even a hundred texts may
@@ -272,6 +289,8 @@ void VerifierCore::trim_cache(std::vector<VerifyWork>& batch) {
 
 void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint now) {
   batch_out_ = false;
+  std::int64_t rounds_rows = 0;
+  bool prompts = false;
   for (VerifyResult& result : results) {
     const auto known = sessions_.find(result.session);
     CHECK(known != sessions_.end(), "result for session {}, which left during its batch", value(result.session));
@@ -279,6 +298,8 @@ void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint no
     session.heard = now;
     Message reply{.session = result.session, .round = result.round, .base = session.request->base, .body = {}};
     const std::int64_t rows = std::exchange(session.rows_out, 0);
+    rounds_rows += rows;
+    prompts = prompts || session.request->prefill;
     if (!result.error) commit(session, result, rows);
     if (result.error || session.freed) {
       if (!session.freed) fail(reply, *result.error);
@@ -301,7 +322,9 @@ void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint no
     session.request.reset();
     session.prompt_done = 0;
     membership_.send(*session.last_verdict);
+    window_.left(result.session, now);
   }
+  if (!prompts && rounds_rows > 0) window_.observe_forward(rounds_rows, now - batch_began_);
 }
 
 void VerifierCore::commit(Session& session, const VerifyResult& result, std::int64_t rows) {
@@ -316,7 +339,7 @@ void VerifierCore::commit(Session& session, const VerifyResult& result, std::int
 }
 
 VerifierCore::Output VerifierCore::take_output() {
-  Output output{membership_.take_output(), {}, {}};
+  Output output{membership_.take_output(), {}, {}, due_};
   if (batch_out_ && batch_.empty()) return output;
   output.released = std::exchange(released_, {});
   output.batch = std::exchange(batch_, {});
@@ -334,7 +357,7 @@ void VerifierCore::on_tick(TimePoint now) {
         fmt::format("session {} silent for {:.0f} s; dropped", value(id), to_seconds(config_.session_idle_max)));
     free(id);
   }
-  form_batch();
+  form_batch(now);
 }
 
 void VerifierCore::free(SessionId id) {
@@ -349,6 +372,7 @@ void VerifierCore::free(SessionId id) {
 void VerifierCore::release(std::map<SessionId, Session>::iterator session, bool keep) {
   const auto& [id, ended] = *session;
   std::erase(queue_, id);
+  window_.forget(id);
   kv_bytes_ -= ended.kv_bytes;
   if (keep && std::ssize(ended.text) >= config_.reuse_min) {
     cache_.keep({.id = id,

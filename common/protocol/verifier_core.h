@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "common/protocol/batch_window.h"
 #include "common/protocol/membership.h"
 #include "common/protocol/prefix_cache.h"
 
@@ -86,8 +87,8 @@ class VerifierCore {
   VerifierCore(const VerifierConfig& config, Hello hello);
 
   void on_message(Message message, TimePoint now);
-  /// What is due by now. If the engine is free and somebody waits, that is also the next batch: verifies go first,
-  /// prompt chunks fill up.
+  /// What is due by now. If the engine is free and somebody waits, that is also the next batch, unless it is worth to
+  /// wait for more (BatchWindow): verifies go first, prompt chunks fill up.
   void on_tick(TimePoint now);
   void on_batch_done(std::vector<VerifyResult> results, TimePoint now);
   /// Tells the coordinator to give no new sessions.
@@ -98,6 +99,7 @@ class VerifierCore {
     /// that was handed over before is out.
     std::vector<SessionId> released;
     std::vector<VerifyWork> batch;  ///< rows of the next forward; on_batch_done() answers
+    std::optional<TimePoint> due;   ///< when to tick at the latest, for a batch that waits for more
   };
   /// All that has come up since the last call.
   Output take_output();
@@ -152,7 +154,9 @@ class VerifierCore {
   void free(SessionId id);
   /// Forgets a session; a text worth it stays in the cache.
   void release(std::map<SessionId, Session>::iterator session, bool keep);
-  void form_batch();
+  void form_batch(TimePoint now);
+  /// How long the requests that wait should still do so, for others that are about to come.
+  Duration window(TimePoint now) const;
   /// Moves what fits of the requests that wait into the batch: prompts, or verifies.
   void take_requests(bool prefill, Batch& batch);
   /// The next rows of a prompt. @return none if it waits for another one (begin_prompt).
@@ -173,7 +177,10 @@ class VerifierCore {
   std::deque<SessionId> queue_;  ///< sessions with a request not in the batch, oldest first
   FreedSessions freed_;
   PrefixCache cache_;
-  bool batch_out_ = false;      ///< or about to be
+  BatchWindow window_;
+  bool batch_out_ = false;  ///< or about to be
+  TimePoint batch_began_{};
+  std::optional<TimePoint> due_;
   bool prompts_first_ = false;  ///< in the next batch: verifies left them less than a chunk of a full one
   std::int64_t kv_bytes_ = 0;   ///< sum over the sessions that are not freed
   std::uint64_t next_kept_ = kFirstKept;

@@ -268,6 +268,7 @@ void Simulator::on_event(Event event) {
       drafter->core->on_drafted(drafter->drafted->first, std::move(drafter->drafted->second));
       drafter->drafted.reset();
       break;
+    case Event::Kind::kDue: break;
     case Event::Kind::kTick:
       for (Verifier& each : verifiers_) strike(each, faults_.verifier_restart);
       for (Drafter& each : drafters_) strike(each, faults_.drafter_restart);
@@ -343,6 +344,7 @@ void Simulator::flush(Verifier& verifier) {
     schedule(std::chrono::microseconds(1000 + static_cast<std::int64_t>(rng_.below(4000))), Event::Kind::kBatchDone,
              verifier.peer, {});
   }
+  if (output.due) schedule(*output.due - now_, Event::Kind::kDue, verifier.peer, {});
   for (const Outgoing& out : output.send) transmit(Event::Kind::kToCoordinator, verifier, out.message);
   note(output.notices);
 }

@@ -108,7 +108,14 @@ class Simulator {
   struct Event {
     TimePoint at;
     std::uint64_t order;
-    enum class Kind { kToCoordinator, kToWorker, kBatchDone, kDrafted, kTick } kind;
+    enum class Kind {
+      kToCoordinator,
+      kToWorker,
+      kBatchDone,
+      kDrafted,
+      kDue,
+      kTick
+    } kind;  // kDue: a loop was to go around by now
     PeerId peer;
     Message message;
   };

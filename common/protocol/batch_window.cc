@@ -1,0 +1,64 @@
+#include "common/protocol/batch_window.h"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace outrider {
+
+void BatchWindow::left(SessionId text, TimePoint now) { texts_[text].away_since = now; }
+
+void BatchWindow::came_back(SessionId id, std::int64_t rows, TimePoint now) {
+  Text& text = texts_[id];
+  text.rows = rows;
+  if (!text.away_since) return;
+  const double away_s = to_seconds(now - *std::exchange(text.away_since, std::nullopt));
+  if (!std::exchange(text.known, true)) {
+    text.mean_s = away_s;
+    text.deviation_s = away_s / 2;
+    return;
+  }
+  text.deviation_s += (std::abs(away_s - text.mean_s) - text.deviation_s) / 4;
+  text.mean_s += (away_s - text.mean_s) / 8;
+}
+
+void BatchWindow::observe_forward(std::int64_t rows, Duration took) {
+  forward_.observe(static_cast<double>(rows), to_seconds(took));
+}
+
+std::optional<double> BatchWindow::back_in(const Text& text, TimePoint now) {
+  if (!text.away_since || !text.known) return std::nullopt;
+  const double away_s = to_seconds(now - *text.away_since);
+  if (away_s > text.mean_s + 4 * text.deviation_s) return std::nullopt;
+  return std::max(text.mean_s + text.deviation_s - away_s, text.deviation_s / 2);
+}
+
+double BatchWindow::forward_s(std::int64_t rows) const {
+  return forward_.intercept() + forward_.slope() * static_cast<double>(rows);
+}
+
+Duration BatchWindow::wait(std::int64_t requests, std::int64_t rows, TimePoint now) const {
+  struct Coming {
+    double in_s;
+    std::int64_t rows;
+  };
+  std::vector<Coming> coming;
+  for (const auto& [id, text] : texts_) {
+    if (const auto in_s = back_in(text, now)) coming.push_back({*in_s, text.rows});
+  }
+  std::sort(coming.begin(), coming.end(), [](const Coming& a, const Coming& b) { return a.in_s < b.in_s; });
+  const double alone_s = forward_s(rows), present = static_cast<double>(requests);
+  double best = 0, best_s = 0, saved_s = 0, joined = 0;
+  for (const auto& [in_s, more] : coming) {
+    saved_s += alone_s - in_s;
+    joined += 1;
+    rows += more;
+    const double gain = saved_s - present * in_s - (forward_s(rows) - alone_s) * (present + joined);
+    if (gain > best) std::tie(best, best_s) = std::pair(gain, in_s);
+  }
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(best_s));
+}
+
+}  // namespace outrider

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "common/base/ids.h"
+#include "common/base/time.h"
+#include "common/policy/throughput.h"
+
+namespace outrider {
+
+/// How long a forward that could begin should wait for rounds that are about to arrive. A forward's time hardly
+/// depends on its rows, but rounds with drafts come one by one: each text drafts for a while after its verdict. Two
+/// texts whose drafts take less than a forward would alternate for ever, each waiting for the other's, at half the
+/// speed of both in one. (Plain rounds keep step by themselves: they come back at once.)
+///
+/// A wait pays when the time that those who come save, by not missing this forward, is more than what those who are
+/// there lose: J texts that come within w save T(M) less their wait each; k texts lose w each; and all k + J pay for
+/// the additional rows. When a text is back is forecast from how long it was away before, as TCP forecasts an
+/// acknowledgement (RFC 6298): mean + deviation, given up after mean + 4 deviations.
+class BatchWindow {
+ public:
+  /// The text's verdict went out.
+  void left(SessionId text, TimePoint now);
+  /// Its next round is here, with so many rows.
+  void came_back(SessionId text, std::int64_t rows, TimePoint now);
+  void forget(SessionId text) { texts_.erase(text); }
+  /// A forward of nothing but rounds.
+  void observe_forward(std::int64_t rows, Duration took);
+
+  /// @param requests, rows  that could begin now. @return zero: let them.
+  Duration wait(std::int64_t requests, std::int64_t rows, TimePoint now) const;
+
+ private:
+  struct Text {
+    std::optional<TimePoint> away_since;
+    std::int64_t rows = 1;  ///< of its last round
+    bool known = false;     ///< it came back once
+    double mean_s = 0, deviation_s = 0;
+  };
+  /// Seconds until it is probably back; none where that is not known, or it is later than ever.
+  static std::optional<double> back_in(const Text& text, TimePoint now);
+  double forward_s(std::int64_t rows) const;
+
+  std::map<SessionId, Text> texts_;
+  FadingLine forward_;  ///< seconds by rows
+};
+
+}  // namespace outrider

@@ -1,0 +1,152 @@
+#include "common/protocol/batch_window.h"
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <map>
+#include <queue>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/base/random.h"
+
+namespace outrider {
+namespace {
+using namespace std::chrono_literals;
+
+Duration ms(double value) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(value));
+}
+
+/// Texts that draft for a while after each verdict, and a verifier that does one forward at a time.
+struct Scene {
+  int texts = 2;
+  double forward_ms = 60, row_ms = 0.3;  ///< T(M) = forward_ms + M row_ms
+  double draft_ms = 4, rtt_ms = 1;       ///< of a round
+  bool one_drafter = false;              ///< it drafts for one text after the other; else each text has its own
+  int rows = 5;
+};
+
+class Verifying {
+ public:
+  Verifying(const Scene& scene, bool with_window) : scene_(scene), with_window_(with_window) {}
+
+  /// Rounds a second.
+  double run(int rounds) {
+    for (int i = 0; i < scene_.texts; ++i) draft(i, TimePoint{ms(1.7 * i)});
+    TimePoint now{};
+    for (int done = 0; done < rounds;) {
+      const auto [at, text] = arrivals_.empty() ? std::pair(TimePoint::max(), -1) : arrivals_.top();
+      if (forward_ends_ && *forward_ends_ <= at) {
+        now = *forward_ends_;
+        done += static_cast<int>(forward_.size());
+        end_forward(now);
+      } else if (begin_at_ && *begin_at_ < at) {
+        now = *begin_at_;
+      } else {
+        now = at;
+        arrivals_.pop();
+        queue_.push_back(text);
+        window_.came_back(SessionId(text), scene_.rows, now);
+      }
+      begin_forward(now);
+      finished_ = now;
+    }
+    return rounds / to_seconds(finished_ - TimePoint{});
+  }
+
+ private:
+  void draft(int text, TimePoint now) {
+    const double noise = std::max(0.2, 1 + 0.4 * (rng_.uniform() + rng_.uniform() - 1));
+    TimePoint& free = drafter_free_[scene_.one_drafter ? 0 : text];
+    free = std::max(free, now + ms(scene_.rtt_ms / 2)) + ms(scene_.draft_ms * noise);
+    arrivals_.push({free + ms(scene_.rtt_ms / 2), text});
+  }
+  void end_forward(TimePoint now) {
+    forward_ends_.reset();
+    window_.observe_forward(std::ssize(forward_) * scene_.rows, now - began_);
+    for (const int text : forward_) {
+      window_.left(SessionId(text), now);
+      draft(text, now);
+    }
+    forward_.clear();
+  }
+  void begin_forward(TimePoint now) {
+    begin_at_.reset();
+    if (forward_ends_ || queue_.empty()) return;
+    const std::int64_t rows = std::ssize(queue_) * scene_.rows;
+    const Duration wait = with_window_ ? window_.wait(std::ssize(queue_), rows, now) : Duration::zero();
+    if (wait > Duration::zero()) {
+      begin_at_ = now + wait;
+      return;
+    }
+    forward_ = std::exchange(queue_, {});
+    began_ = now;
+    forward_ends_ = now + ms(scene_.forward_ms + scene_.row_ms * static_cast<double>(rows));
+  }
+
+  Scene scene_;
+  bool with_window_;
+  CounterRng rng_{1};
+  BatchWindow window_;
+  std::map<int, TimePoint> drafter_free_;
+  using Arrival = std::pair<TimePoint, int>;
+  std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> arrivals_;
+  std::vector<int> queue_, forward_;
+  TimePoint began_{}, finished_{};
+  std::optional<TimePoint> forward_ends_, begin_at_;
+};
+
+double gain(const Scene& scene) { return Verifying(scene, true).run(2000) / Verifying(scene, false).run(2000); }
+
+TEST(BatchWindow, TextsThatDraftBrieflyShareForwardsInsteadOfAlternating) {
+  EXPECT_GT(gain({.texts = 2}), 1.7);
+  EXPECT_GT(gain({.texts = 4}), 1.6);
+  EXPECT_GT(gain({.texts = 8}), 1.5);
+  EXPECT_GT(gain({.texts = 4, .one_drafter = true}), 1.4);
+}
+
+TEST(BatchWindow, WaitsForNobodyWhoIsAwayLongerThanAForward) {
+  EXPECT_GT(gain({.texts = 4, .forward_ms = 2, .draft_ms = 30}), 0.98);
+}
+
+TEST(BatchWindow, WhereRowsCostAsMuchAsForwardsNothingIsGainedByWaiting) {
+  EXPECT_NEAR(gain({.texts = 8, .forward_ms = 1, .row_ms = 6, .draft_ms = 10}), 1, 0.03);
+}
+
+TEST(BatchWindow, NeverCostsMuch) {
+  for (const auto& [forward_ms, row_ms] : {std::pair(60.0, 0.3), {60.0, 2.0}, {1.5, 0.1}, {1.0, 6.0}}) {
+    for (const auto& [draft_ms, rtt_ms] : {std::pair(4.0, 1.0), {10.0, 20.0}, {30.0, 20.0}, {1.0, 0.2}, {0.3, 0.2}}) {
+      for (const int texts : {1, 2, 4, 8}) {
+        for (const bool one_drafter : {false, true}) {
+          EXPECT_GT(gain({texts, forward_ms, row_ms, draft_ms, rtt_ms, one_drafter}), 0.97)
+              << texts << " texts, T(M) " << forward_ms << " + " << row_ms << " M, drafts " << draft_ms << " ms, RTT "
+              << rtt_ms << (one_drafter ? ", one drafter" : "");
+        }
+      }
+    }
+  }
+}
+
+TEST(BatchWindow, GivesUpOnATextThatIsLaterThanEver) {
+  BatchWindow window;
+  TimePoint now{1s};
+  for (int i = 0; i < 50; ++i) {
+    window.observe_forward(5, 60ms);
+    window.left(SessionId{1}, now);
+    now += i % 2 == 0 ? 4ms : 6ms;
+    window.came_back(SessionId{1}, 5, now);
+  }
+  window.left(SessionId{1}, now);
+  EXPECT_GT(window.wait(1, 5, now), 4ms);
+  EXPECT_LT(window.wait(1, 5, now), 8ms);
+  EXPECT_GT(window.wait(1, 5, now + 8ms), Duration::zero());
+  EXPECT_EQ(window.wait(1, 5, now + 12ms), Duration::zero());
+  window.forget(SessionId{1});
+  EXPECT_EQ(window.wait(1, 5, now), Duration::zero());
+}
+
+}  // namespace
+}  // namespace outrider
