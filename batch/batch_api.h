@@ -14,8 +14,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "batch/durable_file.h"
 #include "batch/job.h"
+#include "common/base/durable_file.h"
 #include "http-server/api_error.h"
 #include "http-server/http_server.h"
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "batch/durable_file.h"
 #include "batch/hash.h"
+#include "batch/line_reader.h"
 #include "common/base/result.h"
 
 namespace outrider {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "batch/batch_line.h"
-#include "batch/durable_file.h"
+#include "batch/line_reader.h"
 #include "common/base/result.h"
 
 namespace outrider {

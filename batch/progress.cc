@@ -5,11 +5,10 @@
 #include <cmath>
 #include <cstdio>
 #include <optional>
-#include <system_error>
 
 #include <fmt/format.h>
 
-#include "common/base/files.h"
+#include "common/base/durable_file.h"
 #include "common/base/json_fields.h"
 
 namespace outrider {
@@ -98,9 +97,7 @@ void BatchProgress::write(const BatchCounts& counts, const char* state) const {
                      {"elapsed_s", to_seconds(counts.elapsed)},
                      {"eta_s", or_null(seconds_left(counts))}};
   // Whoever reads it reads a whole one. That it is missing or old harms nothing.
-  const std::filesystem::path beside = file_.string() + ".tmp";
-  std::error_code ignored;
-  if (write_text(beside, to_text(json, 2) + "\n")) std::filesystem::rename(beside, file_, ignored);
+  (void)replace_text(file_, to_text(json, 2) + "\n");
 }
 
 }  // namespace outrider

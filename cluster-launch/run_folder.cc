@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/durable_file.h"
 #include "common/base/files.h"
 #include "common/base/json_fields.h"
 
@@ -42,12 +43,7 @@ std::string RunFolder::log_end(const std::string& name, int lines) const {
 }
 
 Result<void> RunFolder::write(const std::string& name, const std::string& text) const {
-  const fs::path file = path_ / name, unfinished = path_ / fmt::format(".{}.{}", name, getpid());
-  RETURN_IF_ERROR(write_text(unfinished, text));
-  std::error_code error;
-  fs::rename(unfinished, file, error);
-  if (error) return Error{Errc::kIo, fmt::format("{}: {}", file.string(), error.message())};
-  return {};
+  return replace_text(path_ / name, text);
 }
 
 Result<void> RunFolder::write(const std::string& name, const nlohmann::ordered_json& value) const {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include "common/base/durable_file.h"
 #include "common/base/files.h"
 
 namespace outrider {
@@ -26,11 +27,7 @@ Result<PolicyState> PolicyState::open(const std::filesystem::path& path, Policie
 Result<void> PolicyState::save(const Policies& policies) {
   std::string text = policies.save();
   if (text == saved_) return {};
-  const std::filesystem::path fresh = path_.string() + ".new";
-  RETURN_IF_ERROR(write_text(fresh, text));
-  std::error_code failed;
-  std::filesystem::rename(fresh, path_, failed);
-  if (failed) return Error{Errc::kIo, fmt::format("{}: cannot be written: {}", path_.string(), failed.message())};
+  RETURN_IF_ERROR(replace_text(path_, text));
   saved_ = std::move(text);
   return {};
 }

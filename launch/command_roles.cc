@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <cstdio>
 #include <filesystem>
 #include <functional>
@@ -11,7 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "common/base/files.h"
+#include "common/base/durable_file.h"
 #include "common/logging/logging.h"
 #include "common/transport/reachable.h"
 #include "coordinator-node/coordinator_node.h"
@@ -35,10 +33,7 @@ void run_role(const Lifetime& lifetime, const std::function<Result<void>(std::st
 /// One address a line. Whoever looks sees nothing or all of it.
 void write_addresses(const std::filesystem::path& file, const std::vector<std::string>& addresses) {
   if (addresses.empty()) throw std::runtime_error("this host has no address but loopback that others could dial");
-  std::filesystem::path unfinished = file;
-  unfinished += fmt::format(".{}", getpid());
-  or_throw(write_text(unfinished, fmt::format("{}\n", fmt::join(addresses, "\n"))));
-  std::filesystem::rename(unfinished, file);
+  or_throw(replace_text(file, fmt::format("{}\n", fmt::join(addresses, "\n"))));
 }
 
 }  // namespace

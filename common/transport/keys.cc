@@ -15,6 +15,7 @@
 #include <fmt/ranges.h>
 
 #include "common/base/check.h"
+#include "common/base/durable_file.h"
 #include "common/base/files.h"
 
 namespace outrider {
@@ -59,17 +60,6 @@ Result<void> make_folder_of(const std::filesystem::path& path) {
   std::filesystem::create_directories(folder, failed);
   if (!failed) std::filesystem::permissions(folder, std::filesystem::perms::owner_all, failed);
   if (failed) return Error{Errc::kIo, fmt::format("{}: cannot be made: {}", folder.string(), failed.message())};
-  return {};
-}
-
-/// Replaces a file: who reads it sees the old one or the new one.
-Result<void> replace(const std::filesystem::path& path, const std::string& text) {
-  RETURN_IF_ERROR(make_folder_of(path));
-  const std::filesystem::path fresh = path.string() + ".new";
-  RETURN_IF_ERROR(write_text(fresh, text));
-  std::error_code failed;
-  std::filesystem::rename(fresh, path, failed);
-  if (failed) return Error{Errc::kIo, fmt::format("{}: cannot be written: {}", path.string(), failed.message())};
   return {};
 }
 
@@ -247,7 +237,8 @@ Result<void> authorize_key(const std::filesystem::path& file, const AuthorizedKe
                                                        to_string(known.role), known.name)};
   }
   if (!text.empty() && text.back() != '\n') text += '\n';
-  return replace(file, fmt::format("{}{} {} {}\n", text, to_string(key.role), to_text(key.key), key.name));
+  RETURN_IF_ERROR(make_folder_of(file));
+  return replace_text(file, fmt::format("{}{} {} {}\n", text, to_string(key.role), to_text(key.key), key.name));
 }
 
 Result<int> revoke_keys(const std::filesystem::path& file, std::string_view name) {
@@ -263,7 +254,7 @@ Result<int> revoke_keys(const std::filesystem::path& file, std::string_view name
       kept += line + '\n';
     }
   }
-  if (revoked > 0) RETURN_IF_ERROR(replace(file, kept));
+  if (revoked > 0) RETURN_IF_ERROR(replace_text(file, kept));
   return revoked;
 }
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "common/base/durable_file.h"
 #include "common/base/files.h"
 #include "common/base/random.h"
 #include "common/kernels/isa.h"
@@ -152,14 +153,14 @@ void dry_run(Experiment& experiment) {
 
 void write_reports(const fs::path& dir, const Json& lock, const std::vector<Json>& lines) {
   const std::vector<Json> cells = standing_cells(lines);
-  or_throw(replace_file(dir / "cells.csv", csv(cells)));
-  or_throw(replace_file(dir / "report.html", report_html(lock, cells)));
+  or_throw(replace_text(dir / "cells.csv", csv(cells)));
+  or_throw(replace_text(dir / "report.html", report_html(lock, cells)));
 }
 
 /// Makes or checks lock.json: what is measured together must be of one plan, machine and program.
 void take_lock(const fs::path& dir, const Json& lock) {
   const fs::path path = dir / "lock.json";
-  if (!fs::exists(path)) return or_throw(replace_file(path, lock.dump(2) + "\n"));
+  if (!fs::exists(path)) return or_throw(replace_text(path, lock.dump(2) + "\n"));
   const Json before = Json::parse(or_throw(read_text(path)), nullptr, /*allow_exceptions=*/false);
   for (const char* part : {"plan", "machine", "program"}) {
     const Json seen = before.is_object() ? before.value(part, Json::object()) : Json::object();
@@ -213,7 +214,7 @@ void run_plan(Experiment& experiment, const ExperimentFlags& flags) {
   const Json lock = experiment.lock();
   take_lock(flags.out, lock);
   // Requests of a cell whose line was never written: that cell is measured again.
-  or_throw(requests.truncate(lines.empty() ? 0 : lines.back()["requests_bytes"].get<std::int64_t>()));
+  or_throw(requests.truncate(lines.empty() ? 0 : lines.back()["requests_bytes"].get<std::uint64_t>()));
   std::vector<int> attempts = attempts_so_far(plan, lines);
   for (std::size_t cell = 0; cell < plan.cells.size(); ++cell) {
     while (attempts[cell] < plan.void_rule.attempts) {

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <string_view>
 #include <vector>
 
+#include "common/base/durable_file.h"
 #include "common/base/result.h"
 #include "lab/json.h"
 
@@ -17,30 +17,23 @@ class CellJournal {
   /// Creates it, or reads it and cuts a torn tail off: an end without a newline is what a crash left. @return
   /// kMalformed for another line that is no object: the file is not ours.
   static Result<CellJournal> open(const std::filesystem::path& path);
-  CellJournal(CellJournal&& other) noexcept;
-  ~CellJournal();
 
   const std::vector<Json>& lines() const { return lines_; }
-  std::int64_t bytes() const { return bytes_; }
-  /// In one write: of several lines all are there, or a torn tail.
+  std::uint64_t bytes() const { return bytes_; }
+  /// Of several lines all are there after a crash, or a torn tail.
   Result<void> append(const std::vector<Json>& lines);
   /// Drops what is beyond `bytes`, the end of a line. @return kMalformed where the file is shorter than that.
-  Result<void> truncate(std::int64_t bytes);
+  Result<void> truncate(std::uint64_t bytes);
 
  private:
-  CellJournal(std::filesystem::path path, int file) : path_(std::move(path)), file_(file) {}
-  Result<void> failed(const char* what) const;
+  explicit CellJournal(DurableFile file) : file_(std::move(file)) {}
 
-  std::filesystem::path path_;
-  int file_;
+  DurableFile file_;
   std::vector<Json> lines_;
-  std::int64_t bytes_ = 0;
+  std::uint64_t bytes_ = 0;
 };
 
 /// The objects of such a file, for who only reads it; a torn tail is left out.
 Result<std::vector<Json>> read_journal(const std::filesystem::path& path);
-
-/// Makes `text` the whole file, at once: a reader sees the old one or the new one.
-Result<void> replace_file(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace outrider

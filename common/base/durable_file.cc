@@ -1,4 +1,4 @@
-#include "batch/durable_file.h"
+#include "common/base/durable_file.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -10,6 +10,8 @@
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "common/base/files.h"
 
 namespace outrider {
 namespace {
@@ -111,6 +113,13 @@ Result<void> sync_folder_of(const std::filesystem::path& path) {
   return {};
 }
 
+Result<void> replace_text(const std::filesystem::path& path, std::string_view text) {
+  const std::filesystem::path beside = path.string() + ".tmp";
+  RETURN_IF_ERROR(write_text(beside, text));
+  if (::rename(beside.c_str(), path.c_str()) != 0) return system_error(path, "rename to");
+  return {};
+}
+
 Result<void> replace_file(const std::filesystem::path& path,
                           const std::function<Result<void>(const AppendBytes& append)>& write) {
   constexpr std::size_t kBufferBytes = 1u << 20;
@@ -132,49 +141,6 @@ Result<void> replace_file(const std::filesystem::path& path,
   RETURN_IF_ERROR(file.sync());
   if (::rename(beside.c_str(), path.c_str()) != 0) return system_error(path, "rename to");
   return sync_folder_of(path);
-}
-
-Result<bool> LineReader::read_more() {
-  constexpr std::size_t kChunkBytes = 1u << 20;
-  if (too_long_) {
-    offset_ += buffer_.size();
-    buffer_.clear();
-    taken_ = searched_ = 0;
-  } else if (taken_ > 0) {
-    buffer_.erase(0, taken_);
-    offset_ += taken_;
-    searched_ -= taken_;
-    taken_ = 0;
-  }
-  ASSIGN_OR_RETURN(const std::string bytes, file_.read_at(offset_ + buffer_.size(), kChunkBytes));
-  on_bytes_(bytes);
-  buffer_ += bytes;
-  return !bytes.empty();
-}
-
-Result<std::optional<LineReader::Line>> LineReader::next() {
-  while (true) {
-    const std::size_t newline = buffer_.find('\n', searched_);
-    if (newline != std::string::npos) {
-      Line line{.text = std::string_view(buffer_).substr(taken_, newline - taken_), .offset = line_offset_};
-      line.too_long = std::exchange(too_long_, false) || line.text.size() > kLineBytesMax;
-      if (line.too_long) line.text = {};
-      taken_ = searched_ = newline + 1;
-      line_offset_ = offset_ + taken_;
-      return std::optional(line);
-    }
-    searched_ = buffer_.size();
-    if (buffer_.size() - taken_ > kLineBytesMax) too_long_ = true;
-    ASSIGN_OR_RETURN(const bool more, read_more());
-    if (more) continue;
-    const bool rest = too_long_ || taken_ < buffer_.size();
-    if (!rest) return std::optional<Line>();
-    Line line{.text = std::string_view(buffer_).substr(taken_), .offset = line_offset_, .ended = false};
-    line.too_long = std::exchange(too_long_, false);
-    if (line.too_long) line.text = {};
-    taken_ = searched_ = buffer_.size();
-    return std::optional(line);
-  }
 }
 
 }  // namespace outrider

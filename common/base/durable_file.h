@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -45,42 +44,13 @@ class DurableFile {
 /// What was created, renamed or removed in the folder of `path` is on the disk.
 Result<void> sync_folder_of(const std::filesystem::path& path);
 
-/// The file is what `write` appends, or as it was: written beside it, synced, renamed.
+/// Makes `text` the whole file: a reader sees the old one or the new one. Not synced: after a crash of the machine it
+/// may be either, or empty. @return kIo if it cannot be written.
+Result<void> replace_text(const std::filesystem::path& path, std::string_view text);
+
+/// The same for a file of any size that is to outlive a crash of the machine: what `write` appends, synced.
 using AppendBytes = std::function<Result<void>(std::string_view bytes)>;
 Result<void> replace_file(const std::filesystem::path& path,
                           const std::function<Result<void>(const AppendBytes& append)>& write);
-
-/// The lines of a file, in memory that does not grow with it.
-class LineReader {
- public:
-  /// A longer line is passed over.
-  static constexpr std::size_t kLineBytesMax = 16u << 20;
-  struct Line {
-    std::string_view text;  ///< without the newline; until the next call. Empty if it is too long
-    std::uint64_t offset = 0;
-    bool ended = true;  ///< by a newline, not by the end of the file
-    bool too_long = false;
-  };
-
-  /// @param file  outlives it.
-  /// @param on_bytes  gets all that is read.
-  explicit LineReader(
-      const DurableFile& file, std::function<void(std::string_view)> on_bytes = [](std::string_view) {})
-      : file_(file), on_bytes_(std::move(on_bytes)) {}
-  /// Nothing at the end of the file.
-  Result<std::optional<Line>> next();
-
- private:
-  /// @return whether there was more.
-  Result<bool> read_more();
-
-  const DurableFile& file_;
-  std::function<void(std::string_view)> on_bytes_;
-  std::string buffer_;
-  std::size_t taken_ = 0, searched_ = 0;  ///< of buffer_
-  std::uint64_t offset_ = 0;              ///< of buffer_ in the file
-  bool too_long_ = false;                 ///< the line that buffer_ begins in
-  std::uint64_t line_offset_ = 0;         ///< of the line that comes next
-};
 
 }  // namespace outrider
