@@ -96,13 +96,30 @@ void Dispatch::done(std::uint32_t line, std::int64_t tokens, TimePoint now) {
   search_.done(tokens, now);
 }
 
-bool Dispatch::failed(std::uint32_t line, bool too_much, double chance, TimePoint now) {
+Failure failure_of(int status) {
+  switch (status) {
+    case 429: return Failure::kTooMuch;
+    case 0:
+    case 502:  // of a proxy, about the server behind it
+    case 503:
+    case 504: return Failure::kNobody;
+    default: return Failure::kOfLine;
+  }
+}
+
+bool Dispatch::failed(std::uint32_t line, Failure failure, double chance, TimePoint now) {
   --under_way_;
   Tries& tries = tries_[line];
   // Having too much to do is not the fault of a line.
+  const bool too_much = failure == Failure::kTooMuch;
   if (!too_much && (tries.count == 0 || replies_ > tries.replies)) ++tries.count;
   tries.replies = replies_;
-  if (tries.count >= kTriesMax) {
+  if (failure == Failure::kOfLine) {
+    ++tries.answered;
+    last_failure_of_line_ = now;
+  }
+  const bool hopeless = silent(now) && next_ == lines_.size() && tries.answered >= kTriesMax;
+  if (tries.count >= kTriesMax || hopeless) {
     tries_.erase(line);
     return false;
   }

@@ -42,11 +42,20 @@ class ConcurrencySearch {
   int strange_windows_ = 0;           ///< in a row, of another speed than the one that was settled for
 };
 
+/// Why a line that may go better another time has no result.
+enum class Failure {
+  kOfLine,   ///< the server has answered, and what it says may be about the line
+  kNobody,   ///< nobody has answered who could: an outage
+  kTooMuch,  ///< the server has too much to do
+};
+/// @param status  of HTTP, of a reply that may be another one later; 0: there was none
+Failure failure_of(int status);
+
 /// Which line is sent next, and what becomes of one that failed. Pure; one thread at a time.
 class Dispatch {
  public:
   static constexpr int kTriesMax = 8;
-  /// Without a single reply for so long the job gives up for now.
+  /// Without a single result for so long the job gives up for now, or on its last lines.
   static constexpr Duration kSilenceMax = std::chrono::minutes(10);
 
   Dispatch(std::vector<std::uint32_t> lines, int concurrency, TimePoint now)
@@ -56,23 +65,27 @@ class Dispatch {
   std::optional<std::uint32_t> next(TimePoint now);
   /// It has its result, good or bad.
   void done(std::uint32_t line, std::int64_t tokens, TimePoint now);
-  /// It may go better another time. A failure counts against the line only if others got replies meanwhile: else it is
-  /// the server that fails.
-  /// @param too_much  the server has said that it has too much to do.
+  /// It may go better another time. A failure counts against the line only if others got results meanwhile: else it may
+  /// be the server that fails. Where no line is left that has not failed, nobody could tell: then a line that the
+  /// server has answered kTriesMax times with a failure, without a result for any line in kSilenceMax, is given up too.
   /// @param chance  in [0, 1), for the wait.
   /// @return whether it will be tried again; else it is the caller's, as if done.
-  bool failed(std::uint32_t line, bool too_much, double chance, TimePoint now);
+  bool failed(std::uint32_t line, Failure failure, double chance, TimePoint now);
   /// It was cut off: nobody waits for it any more.
   void dropped(std::uint32_t line);
 
   int under_way() const { return under_way_; }
   int concurrency() const { return search_.limit(); }
   std::int64_t retries() const { return retries_; }
-  bool silent_for_long(TimePoint now) const { return now - last_reply_ > kSilenceMax; }
+  /// Nobody has answered for kSilenceMax; lines that are answered with failures alone are failed()'s to give up.
+  bool outage(TimePoint now) const {
+    return silent(now) && (next_ < lines_.size() || now - last_failure_of_line_ > kSilenceMax);
+  }
 
  private:
   struct Tries {
-    int count = 0;
+    int count = 0;             ///< of those that count
+    int answered = 0;          ///< by the server
     std::int64_t replies = 0;  ///< of all lines when it failed last
   };
   struct Later {
@@ -81,6 +94,8 @@ class Dispatch {
     bool operator>(const Later& other) const { return std::pair(at, line) > std::pair(other.at, other.line); }
   };
 
+  bool silent(TimePoint now) const { return now - last_reply_ > kSilenceMax; }
+
   const std::vector<std::uint32_t> lines_;
   ConcurrencySearch search_;
   std::size_t next_ = 0;  ///< of lines_
@@ -88,7 +103,7 @@ class Dispatch {
   std::unordered_map<std::uint32_t, Tries> tries_;  ///< of lines that have failed
   int under_way_ = 0, failures_in_row_ = 0;
   std::int64_t retries_ = 0, replies_ = 0;
-  TimePoint not_before_{}, last_reply_;
+  TimePoint not_before_{}, last_reply_, last_failure_of_line_{};
 };
 
 }  // namespace outrider

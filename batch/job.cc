@@ -93,8 +93,8 @@ struct BatchJob::Outcome {
   Kind kind;
   std::string result;  ///< a line of the output or the errors; of kMayPass: of the errors, should it stay so
   BatchTokens tokens = {};
-  bool too_much = false;     ///< the server has too much to do
-  std::string problem = {};  ///< of kMayPass
+  Failure failure = {};      ///< of kMayPass
+  std::string problem = {};  ///< likewise
 };
 
 /// Threads that wait for answers, as many as lines are under way.
@@ -222,7 +222,7 @@ BatchJob::Outcome BatchJob::answer_line(std::uint32_t line, const BatchAnswer& a
     if (!may_pass(reply.status)) return error(wrong);
     return {.kind = Outcome::Kind::kMayPass,
             .result = error_line(wrong, line + 1),
-            .too_much = reply.status == 429,
+            .failure = failure_of(reply.status),
             .problem = wrong.message};
   }
   auto settled = settle_reply(request, reply.body);
@@ -250,7 +250,7 @@ Result<void> BatchJob::work_through(const BatchAnswer& answer, const BatchContro
     for (Workers::Finished& finished : workers.wait(kTick)) {
       Outcome& outcome = finished.outcome;
       if (outcome.kind == Outcome::Kind::kMayPass) {
-        const bool again = dispatch.failed(finished.line, outcome.too_much, chance(), now());
+        const bool again = dispatch.failed(finished.line, outcome.failure, chance(), now());
         const std::lock_guard lock(mutex_);
         counts_.last_problem = std::move(outcome.problem);
         if (again) continue;
@@ -263,7 +263,7 @@ Result<void> BatchJob::work_through(const BatchAnswer& answer, const BatchContro
       if (const Result<void> recorded = record(finished.line, outcome); !recorded && !error) error = recorded.error();
     }
     if (const Result<void> state = journal_->state(); !state && !error) error = state.error();
-    if (!error && stop == BatchStop::kGoOn && dispatch.silent_for_long(now())) {
+    if (!error && stop == BatchStop::kGoOn && dispatch.outage(now())) {
       const std::string problem = counts().last_problem;
       error = Error{Errc::kPeerGone,
                     fmt::format("nobody has answered for {:.0f} minutes{}{}", to_seconds(Dispatch::kSilenceMax) / 60,

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "cluster-launch/slurm_jobs.h"
 #include "common/base/json_fields.h"
 #include "common/checkpoint/pack.h"
 #include "common/kernels/isa.h"
@@ -78,12 +79,13 @@ Result<std::string> fingerprint(const std::string& model, const std::string& dty
 
 }  // namespace
 
-nlohmann::ordered_json host_facts(const std::string& version, const std::vector<std::string>& models,
+nlohmann::ordered_json host_facts(const Build& build, const std::vector<std::string>& models,
                                   const std::string& dtype) {
   char name[HOST_NAME_MAX + 1] = {};
   gethostname(name, sizeof name);
   nlohmann::ordered_json facts = {{"hostname", name},
-                                  {"version", version},
+                                  {"version", build.version},
+                                  {"commit", build.commit},
                                   {"build_id", build_id()},
                                   {"cpu", cpu_model()},
                                   {"isa", to_string(detect_isa())},
@@ -96,6 +98,31 @@ nlohmann::ordered_json host_facts(const std::string& version, const std::vector<
     facts["models"][model] = found ? *found : "error: " + found.error().message;
   }
   return facts;
+}
+
+std::vector<std::string> facts_command(const std::string& program, const std::string& dtype,
+                                       const ProcessPlan& processes, const Host& host) {
+  std::vector<std::string> words = {program, "launch", "facts"};
+  if (!dtype.empty()) words.insert(words.end(), {"--dtype", dtype});
+  std::set<std::string> models;
+  for (const PlannedProcess& process : processes.processes) {
+    if (process.host.name == host.name && process.role != "coordinator") models.insert(process.model);
+  }
+  words.insert(words.end(), models.begin(), models.end());
+  return words;
+}
+
+Result<json> facts_in(std::string_view output, const std::string& host) {
+  const std::size_t begin = output.find('{');  // what a login shell may print comes before
+  return parse_json_object(begin == output.npos ? "" : output.substr(begin), host);
+}
+
+nlohmann::ordered_json lock_of(const json& plan, const Build& build, const char* backend,
+                               const nlohmann::ordered_json& facts) {
+  nlohmann::ordered_json lock = plan;
+  lock["lock"] = {{"version", build.version}, {"commit", build.commit}, {"backend", backend}, {"hosts", facts}};
+  if (const nlohmann::ordered_json context = slurm_context(); !context.is_null()) lock["lock"]["slurm"] = context;
+  return lock;
 }
 
 std::vector<std::string> differences(const json& a, const json& b) {

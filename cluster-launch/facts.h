@@ -1,17 +1,36 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "cluster-launch/process_plan.h"
+#include "common/base/result.h"
+
 namespace outrider {
+
+/// What this program says of itself.
+struct Build {
+  std::string version, commit;
+};
 
 /// What this host is, as far as texts or speed depend on it: program, CPU, instruction set, libraries, and the weights'
 /// fingerprints of models. A model that cannot be opened has its error instead.
 /// @param dtype  of models that are no packs
-nlohmann::ordered_json host_facts(const std::string& version, const std::vector<std::string>& models,
-                                  const std::string& dtype);
+nlohmann::ordered_json host_facts(const Build& build, const std::vector<std::string>& models, const std::string& dtype);
+
+/// The command that prints the facts of a host, with the models of its processes.
+std::vector<std::string> facts_command(const std::string& program, const std::string& dtype,
+                                       const ProcessPlan& processes, const Host& host);
+/// @return kMalformed for what is no output of it.
+Result<nlohmann::json> facts_in(std::string_view output, const std::string& host);
+
+/// lock.json: the plan with what its hosts are, and the Slurm job that this process is in.
+/// @param facts  by host
+nlohmann::ordered_json lock_of(const nlohmann::json& plan, const Build& build, const char* backend,
+                               const nlohmann::ordered_json& facts);
 
 /// What differs between two JSON objects, a line each: "/lock/hosts/node1/isa: \"avx2\" | \"avx512\"".
 std::vector<std::string> differences(const nlohmann::json& a, const nlohmann::json& b);

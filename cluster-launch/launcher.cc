@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cluster-launch/facts.h"
 #include "cluster-launch/readiness.h"
 #include "cluster-launch/run_keys.h"
 #include "cluster-launch/slurm_jobs.h"
@@ -108,24 +109,14 @@ Result<void> Launcher::look_at_hosts() {
   const bool local = options_.reach == Reach::kLocal;
   std::vector<std::vector<std::string>> commands;
   for (const Host& host : processes_.hosts) {
-    std::vector<std::string> words = {options_.program, "launch", "facts"};
-    if (!options_.dtype.empty()) words.insert(words.end(), {"--dtype", options_.dtype});
-    std::vector<std::string> models;
-    for (const PlannedProcess& process : processes_.processes) {
-      if (process.host.name == host.name && process.role != "coordinator" &&
-          std::ranges::count(models, process.model) == 0)
-        models.push_back(process.model);
-    }
-    words.insert(words.end(), models.begin(), models.end());
-    commands.push_back(command_on(options_.reach, host, words));
+    commands.push_back(
+        command_on(options_.reach, host, facts_command(options_.program, options_.dtype, processes_, host)));
   }
   const std::vector<Captured> answers = run_all(commands, kFactsSeconds);
   ordered_json facts = ordered_json::object();
   for (std::size_t i = 0; i < answers.size(); ++i) {
     const Host& host = processes_.hosts[i];
-    const std::size_t begin = answers[i].out.find('{');
-    const Result<json> found =
-        parse_json_object(begin == std::string::npos ? "" : answers[i].out.substr(begin), host.name);
+    const Result<json> found = facts_in(answers[i].out, host.name);
     if (answers[i].status == 0 && found) {
       facts[host.name] = *found;
       continue;
@@ -142,9 +133,7 @@ Result<void> Launcher::look_at_hosts() {
     });
     if (needed) return Error{Errc::kUnavailable, host.name + " cannot take part, and the plan needs it"};
   }
-  ordered_json lock = plan_;
-  lock["lock"] = {{"version", options_.version}, {"backend", local ? "local" : "ssh"}, {"hosts", facts}};
-  return folder_.write("lock.json", lock);
+  return folder_.write("lock.json", lock_of(plan_, options_.build, local ? "local" : "ssh", facts));
 }
 
 Result<void> Launcher::start(const PlannedProcess& process, const std::vector<std::string>& more) {

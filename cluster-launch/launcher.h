@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cluster-launch/facts.h"
 #include "cluster-launch/process_plan.h"
 #include "cluster-launch/reach.h"
 #include "cluster-launch/run_folder.h"
@@ -23,7 +24,7 @@ enum LaunchStatus {
 struct LaunchOptions {
   Reach reach = Reach::kLocal;
   std::string program;      ///< as the hosts see it
-  std::string version;      ///< of this program
+  Build build;              ///< of this program
   std::string dtype;        ///< the plan's
   bool strict = false;      ///< a host or drafter that is missing ends it; else it goes on without
   int ready_seconds = 600;  ///< for all to be ready

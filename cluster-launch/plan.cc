@@ -104,7 +104,7 @@ class Reader {
     const JsonFields entries = keys_.object(key);
     for (const auto& [name, entry] : entries.raw().items()) value[name] = entries.text(name.c_str());
   }
-  void operator()(const char* key, SlurmPlan::Header& value, KeyInfo) {
+  void operator()(const char* key, SlurmHeader& value, KeyInfo) {
     const JsonFields entries = keys_.object(key);
     for (const auto& [name, entry] : entries.raw().items()) {
       if (!entry.is_null() && !entry.is_string()) entries.wrong(name.c_str(), "a string or null");
@@ -186,7 +186,7 @@ class SchemaWriter {
   void operator()(const char* key, const std::map<std::string, std::string>&, KeyInfo info) {
     add(key, info, {{"type", "object"}, {"additionalProperties", {{"type", "string"}}}});
   }
-  void operator()(const char* key, const SlurmPlan::Header&, KeyInfo info) {
+  void operator()(const char* key, const SlurmHeader&, KeyInfo info) {
     add(key, info, {{"type", "object"}, {"additionalProperties", {{"type", {"string", "null"}}}}});
   }
   void operator()(const char* key, const json&, KeyInfo info) { add(key, info, Json::object()); }
@@ -282,6 +282,11 @@ Result<json> unplaced_group(const json& groups, const char* key) {
 }  // namespace
 
 Result<Plan> read_plan(const json& object, std::string_view file) {
+  if (object.contains("experiment"))
+    return Error{Errc::kInvalidArgument,
+                 fmt::format("{}: experiment: outrider experiment starts the processes of each of its cells itself and "
+                             "measures no cluster that runs already; run it without a launch",
+                             file)};
   FirstError first_error{.file = std::string(file)};
   Plan plan;
   Reader::read(JsonFields(object, "", first_error), plan);

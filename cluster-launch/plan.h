@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -41,11 +42,14 @@ struct HostPlan {
   }
 };
 
+/// Lines of a script's header; no value: without this line.
+using SlurmHeader = std::map<std::string, std::optional<std::string>>;
+
 /// What every role has. The keys of the role's own options are those of its command line, without the dashes before
 /// them and with _ for -.
 struct RolePlan {
   std::string hosts;  ///< host sets; empty: all hosts in turn
-  std::string cpuset;
+  std::string cpuset, deadline;
   std::map<std::string, std::string> environment;
   std::vector<std::string> options;  ///< as on the command line
 
@@ -53,6 +57,8 @@ struct RolePlan {
     v("hosts", m.hosts, KeyInfo{"Where: hosts or sets of them; one named twice has two (default: all in turn)"});
     v("cpuset", m.cpuset, KeyInfo{"CPUs that the process may use, as taskset writes them: 0-7,16"});
     v("environment", m.environment, KeyInfo{"Variables for the process"});
+    v("deadline", m.deadline,
+      KeyInfo{"It drains a minute before this: a local time, a duration like 2h, or slurm, where its host's job ends"});
   }
 };
 
@@ -70,6 +76,7 @@ template <class Options>
 struct WorkerPlan : RolePlan {
   std::int64_t count = 0;  ///< 0: one for each of `hosts`, or one
   std::string model, backbone, assistant, dtype;
+  SlurmHeader slurm_header;  ///< of drafters
 
   static void fields(auto& v, auto& m) {
     v("count", m.count, KeyInfo{"How many (default: one for each entry of hosts, or one)"},
@@ -79,6 +86,8 @@ struct WorkerPlan : RolePlan {
     v("backbone", m.backbone, KeyInfo{"The target by itself"});
     v("assistant", m.assistant, KeyInfo{"The assistant by itself"});
     v("dtype", m.dtype, KeyInfo{"Weights (default: the plan's)"});
+    if constexpr (std::is_same_v<Options, DrafterOptions>)
+      v("slurm_header", m.slurm_header, KeyInfo{"elastic: lines of the header of this group's array, before others"});
     v.template options<Options>(m.options);
   }
 };
@@ -97,9 +106,8 @@ struct RunPlan {
 
 /// How the plan becomes jobs of Slurm.
 struct SlurmPlan {
-  using Header = std::map<std::string, std::optional<std::string>>;  ///< no value: without this line
-  std::string shape;                                                 ///< one, het, elastic
-  Header header, drafter_header;
+  std::string shape;  ///< one, het, elastic
+  SlurmHeader header, drafter_header;
   std::int64_t drain_seconds = 120;
 
   static void fields(auto& v, auto& m) {
@@ -109,7 +117,7 @@ struct SlurmPlan {
       {"one", "het", "elastic"});
     v("header", m.header,
       KeyInfo{"Lines of the script's header: option and value. \"\": an option without value; null: no such line"});
-    v("drafter_header", m.drafter_header, KeyInfo{"The same of the second component, or of the array of drafters"});
+    v("drafter_header", m.drafter_header, KeyInfo{"The same of the second component, or of all arrays of drafters"});
     v("drain_seconds", m.drain_seconds,
       KeyInfo{"Before the time limit: when what runs is asked to come to its end. Slurm may be a minute early"},
       Range<std::int64_t>{0, 86400});

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "cluster-launch/deadline.h"
 #include "cluster-launch/host_set.h"
 
 namespace outrider {
@@ -58,6 +59,18 @@ std::vector<std::string> words_before(const RolePlan& role) {
   return words;
 }
 
+/// What each role gets whatever its own options are.
+Result<void> add_common(PlannedProcess& process, const RolePlan& role) {
+  if (!role.deadline.empty()) {
+    // Of the job that the process will be in, only it can ask.
+    if (const auto parsed = parse_deadline(role.deadline); role.deadline != "slurm" && !parsed)
+      return Error{parsed.error().code, process.name + ": " + parsed.error().message};
+    process.options.insert(process.options.end(), {"--deadline", role.deadline});
+  }
+  process.options.emplace_back(kHeld);
+  return {};
+}
+
 /// Threads that the options ask for; 0: not said, or as many as there are.
 std::int64_t threads_in(const std::vector<std::string>& options) {
   const auto flag = std::ranges::find(options, "--threads");
@@ -75,11 +88,11 @@ class Planner {
     result_.processes.push_back({.role = "coordinator",
                                  .name = "coordinator",
                                  .host = hosts.front(),
+                                 .group = 0,
                                  .model = {},
                                  .before = words_before(plan_.coordinator),
                                  .options = plan_.coordinator.options});
-    result_.processes.back().options.emplace_back(kHeld);
-    return {};
+    return add_common(result_.processes.back(), plan_.coordinator);
   }
 
   template <class Options>
@@ -90,7 +103,7 @@ class Planner {
       const std::size_t count = group.count > 0       ? static_cast<std::size_t>(group.count)
                                 : group.hosts.empty() ? 1
                                                       : hosts.size();
-      for (std::size_t i = 0; i < count; ++i) RETURN_IF_ERROR(add_worker(role, group, hosts[i % hosts.size()]));
+      for (std::size_t i = 0; i < count; ++i) RETURN_IF_ERROR(add_worker(role, group, g, hosts[i % hosts.size()]));
     }
     return {};
   }
@@ -111,13 +124,14 @@ class Planner {
 
  private:
   template <class Options>
-  Result<void> add_worker(const char* role, const WorkerPlan<Options>& group, const Host& host) {
+  Result<void> add_worker(const char* role, const WorkerPlan<Options>& group, std::size_t number, const Host& host) {
     if (const std::int64_t threads = threads_in(group.options); host.cpus > 0 && threads > host.cpus)
       return Error{Errc::kInvalidArgument,
                    fmt::format("{}s: {} threads on {}, which has {} CPUs", role, threads, host.name, host.cpus)};
     PlannedProcess process{.role = role,
                            .name = fmt::format("{}.{}", role, next_[role]++),
                            .host = host,
+                           .group = number,
                            .model = group.model.empty() ? plan_.model : group.model,
                            .before = words_before(group),
                            .options = {}};
@@ -131,7 +145,7 @@ class Planner {
     add("--dtype", group.dtype.empty() ? plan_.dtype : group.dtype);
     process.options.insert(process.options.end(), group.options.begin(), group.options.end());
     if (std::ranges::count(group.options, "--exit-when-alone") == 0) add("--exit-when-alone", kAloneSeconds);
-    process.options.emplace_back(kHeld);
+    RETURN_IF_ERROR(add_common(process, group));
     result_.processes.push_back(std::move(process));
     return {};
   }

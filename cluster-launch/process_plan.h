@@ -22,6 +22,7 @@ struct PlannedProcess {
   std::string role;  ///< coordinator, verifier, drafter
   std::string name;  ///< "drafter.3": in logs, the ledger and the coordinator's books
   Host host;
+  std::size_t group = 0;             ///< of its role in the plan
   std::string model;                 ///< its directory of a pair, if it has one
   std::vector<std::string> before;   ///< what its command line begins with: environment and CPUs
   std::vector<std::string> options;  ///< of the role, --exit-with-stdin among them, but for where the coordinator is

@@ -11,10 +11,7 @@ constexpr std::string_view kAnnounced = "outrider-launch process ";
 
 /// @param script  of sh
 std::vector<std::string> over_ssh(const Host& host, const std::string& script) {
-  std::vector<std::string> words = {"ssh", "-T"};
-  words.insert(words.end(), host.ssh.begin(), host.ssh.end());  // first: ssh keeps the first value of an option
-  for (const char* option : {"BatchMode=yes", "ConnectTimeout=15", "ServerAliveInterval=5", "ServerAliveCountMax=3"})
-    words.insert(words.end(), {"-o", option});
+  std::vector<std::string> words = ssh_words(host);
   // The login shell there may be any; what it gets is one word in single quotes.
   words.insert(words.end(), {host.address, shell_line({"exec", "sh", "-c", script})});
   return words;
@@ -30,6 +27,14 @@ std::optional<std::uint64_t> take_number(std::string_view& text) {
 }
 
 }  // namespace
+
+std::vector<std::string> ssh_words(const Host& host) {
+  std::vector<std::string> words = {"ssh", "-T"};
+  words.insert(words.end(), host.ssh.begin(), host.ssh.end());  // first: ssh keeps the first value of an option
+  for (const char* option : {"BatchMode=yes", "ConnectTimeout=15", "ServerAliveInterval=5", "ServerAliveCountMax=3"})
+    words.insert(words.end(), {"-o", option});
+  return words;
+}
 
 std::vector<std::string> command_on(Reach reach, const Host& host, const std::vector<std::string>& command) {
   if (reach == Reach::kLocal) return command;

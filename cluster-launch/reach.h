@@ -14,8 +14,12 @@ namespace outrider {
 /// How commands get to a host.
 enum class Reach { kLocal, kSsh };
 
-/// The command of this machine that runs `command` on `host`. Over ssh it asks no questions, gives up on a host that
-/// is silent for 15 s, has no terminal, and its standard input is that of the command.
+/// How ssh is called for a host, but for its address: it asks no questions, gives up on a host that is silent for 15 s,
+/// and makes no terminal.
+std::vector<std::string> ssh_words(const Host& host);
+
+/// The command of this machine that runs `command` on `host`. Over ssh its standard input is
+/// that of the command.
 std::vector<std::string> command_on(Reach reach, const Host& host, const std::vector<std::string>& command);
 
 /// A file that a command of another host needs, and its option.

@@ -33,6 +33,8 @@ class RunFolder {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path address_file() const { return path_ / "coordinator.address"; }
   std::filesystem::path log(const std::string& name) const { return path_ / "logs" / name; }
+  /// The log of what a host printed about itself, where a script asks it.
+  static std::string facts_log(const std::string& host) { return host + ".facts.log"; }
   /// The last lines of a log; empty if there is none.
   std::string log_end(const std::string& name, int lines) const;
 

@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cluster-launch/facts.h"
+#include "cluster-launch/run_folder.h"
 #include "cluster-launch/run_keys.h"
 
 namespace outrider {
@@ -39,7 +41,7 @@ std::optional<std::int64_t> seconds_of(std::string_view time) {
 }
 
 /// The header of a script: our lines, each replaced or left out as the plan says, then the plan's own.
-std::string header(std::vector<std::pair<std::string, std::string>> lines, const SlurmPlan::Header& changes) {
+std::string header(std::vector<std::pair<std::string, std::string>> lines, const SlurmHeader& changes) {
   std::string text;
   const auto add = [&](const std::string& option, const std::string& value) {
     text += fmt::format("#SBATCH {}{}{}\n", option, value.empty() ? "" : "=", value);
@@ -86,8 +88,8 @@ class Renderer {
   Result<void> check() const;
   std::vector<SlurmScript> render() const {
     std::vector<SlurmScript> scripts = {{"job.sbatch", job()}};
-    if (plan_.slurm.shape == "elastic" && !drafters_.processes.empty())
-      scripts.push_back({"drafters.sbatch", drafters()});
+    for (std::size_t group = 0; elastic() && group < plan_.drafters.size(); ++group)
+      scripts.push_back({group == 0 ? "drafters.sbatch" : fmt::format("drafters.{}.sbatch", group), drafters(group)});
     return scripts;
   }
 
@@ -95,7 +97,7 @@ class Renderer {
   using Lines = std::vector<std::pair<std::string, std::string>>;
 
   std::string job() const;
-  std::string drafters() const;
+  std::string drafters(std::size_t group) const;
   std::string steps(const Component& component, const std::string& nodes, const std::string& group) const;
   Lines size_lines(const Component& component) const {
     Lines lines = {{"--nodes", std::to_string(component.hosts.size())}, {"--ntasks-per-node", "1"}};
@@ -106,6 +108,7 @@ class Renderer {
   std::vector<std::string> keys_of(const std::string& role) const {
     return processes_.open() ? RunKeys::options(run_ + "/keys", role) : std::vector<std::string>();
   }
+  bool elastic() const { return plan_.slurm.shape == "elastic" && !drafters_.processes.empty(); }
   bool het() const { return plan_.slurm.shape == "het" && !drafters_.processes.empty(); }
 
   const Plan& plan_;
@@ -115,13 +118,22 @@ class Renderer {
   Component main_, drafters_;
 };
 
+Result<void> check_header(const SlurmHeader& lines) {
+  for (const auto& [option, value] : lines) {
+    if (!option.starts_with("-")) return refused(option + " is no option of sbatch, wanted one with its dashes");
+    if (value && value->find('\n') != value->npos) return refused(option + " has a line break in it");
+  }
+  return {};
+}
+
 Result<void> Renderer::check() const {
   const SlurmPlan& slurm = plan_.slurm;
-  for (const SlurmPlan::Header* lines : {&slurm.header, &slurm.drafter_header}) {
-    for (const auto& [option, value] : *lines) {
-      if (!option.starts_with("-")) return refused(option + " is no option of sbatch, wanted one with its dashes");
-      if (value && value->find('\n') != value->npos) return refused(option + " has a line break in it");
-    }
+  RETURN_IF_ERROR(check_header(slurm.header));
+  RETURN_IF_ERROR(check_header(slurm.drafter_header));
+  for (const DrafterPlan& group : plan_.drafters) {
+    RETURN_IF_ERROR(check_header(group.slurm_header));
+    if (!elastic() && !group.slurm_header.empty())
+      return refused("drafters.slurm_header is for the shape elastic; wanted slurm.drafter_header");
   }
   if (const auto array = slurm.header.find("--array"); array != slurm.header.end() && array->second)
     return refused(fmt::format("--array in the header: {}; drafters alone can be one (shape elastic)",
@@ -137,12 +149,11 @@ Result<void> Renderer::check() const {
       return refused(fmt::format("--time={} is {} s; the signal may come {} s before its end, a minute early",
                                  *time->second, *limit, slurm.drain_seconds + 60));
   }
-  if (slurm.shape == "elastic" && !drafters_.processes.empty() && !processes_.open())
+  if (elastic() && !processes_.open())
     return refused(
         fmt::format("elastic: coordinator.listen is {}, which drafters of other jobs cannot dial", processes_.listen));
-  if (slurm.shape == "elastic" && plan_.drafters.size() > 1)
-    return refused(
-        fmt::format("elastic: {} groups of drafters, wanted one: they are one array", plan_.drafters.size()));
+  if (elastic() && plan_.drafters.size() > 1 && slurm.drafter_header.contains("--array"))
+    return refused("elastic: --array in drafter_header, which is for all groups; wanted in a group's slurm_header");
   for (const Host& host : drafters_.hosts) {
     if (het() && main_.has(host))
       return refused(
@@ -161,6 +172,10 @@ std::string Renderer::steps(const Component& component, const std::string& nodes
     text += fmt::format("step {}{} \"${{{}[{}]}}\" {}{}\n", process->log_name(), group, nodes,
                         component.index(process->host), shell_line(process->command(program_, more)),
                         coordinator ? "\ncoordinator_step=$!\naddress" : " --join \"$coordinator\"");
+  }
+  for (const Host& host : component.hosts) {
+    text += fmt::format("step {}{} \"${{{}[{}]}}\" {}\n", RunFolder::facts_log(host.name), group, nodes,
+                        component.index(host), shell_line(facts_command(program_, plan_.dtype, processes_, host)));
   }
   return text;
 }
@@ -185,7 +200,7 @@ await() {{  # PID: its status, also past signals, which end a wait
 )sh";
 
 constexpr const char* kFunctions = R"sh(
-rm -f "$run/coordinator.address" "$run/ended"  # of the run before a requeue
+rm -f "$run/coordinator.address" "$run/ended" "$run"/logs/*.facts.log  # of the run before a requeue
 stopping=
 stop() { stopping=$1; [ -z "${command:-}" ] || kill -TERM "$command" 2>/dev/null; }
 trap 'stop USR' USR1 USR2  # before the time limit, and from `outrider launch down`
@@ -261,6 +276,7 @@ std::string Renderer::job() const {
   text += slurm.shape == "elastic" ? "input=$hold run_command \"$program\" launch wait \"$run\" --exit-with-stdin "
                                      "--without-drafters  # they come when they come\n"
                                    : "input=$hold run_command \"$program\" launch wait \"$run\" --exit-with-stdin\n";
+  text += "[ \"$status\" != 0 ] || \"$program\" launch lock \"$run\"\n";
   for (const RunPlan& run : plan_.run) {
     std::string line;
     for (std::string word : run.command) {
@@ -284,21 +300,29 @@ std::string Renderer::job() const {
   return text + kEnd;
 }
 
-std::string Renderer::drafters() const {
+std::string Renderer::drafters(std::size_t group) const {
   const SlurmPlan& slurm = plan_.slurm;
-  const PlannedProcess& first = *drafters_.processes.front();
+  Component array;
+  for (const PlannedProcess* process : drafters_.processes) {
+    if (process->group == group) array.add(*process);
+  }
+  const auto first_index =
+      std::ranges::find(drafters_.processes, array.processes.front()) - drafters_.processes.begin();
+  // A task's number is that of its drafter among all groups.
   Lines lines = {{"--job-name", "outrider-drafters"},
-                 {"--array", fmt::format("0-{}", drafters_.processes.size() - 1)},
+                 {"--array", fmt::format("{}-{}", first_index, first_index + std::ssize(array.processes) - 1)},
                  {"--nodes", "1"},
                  {"--ntasks", "1"}};
-  if (drafters_.cpus() > 0) lines.emplace_back("--cpus-per-task", std::to_string(drafters_.cpus()));
+  if (array.cpus() > 0) lines.emplace_back("--cpus-per-task", std::to_string(array.cpus()));
   lines.insert(lines.end(), {{"--output", run_ + "/logs/slurm-%A_%a.log"},
                              {"--open-mode", "append"},
                              {"--requeue", ""},
                              {"--signal", fmt::format("B:USR1@{}", slurm.drain_seconds)}});
-  std::string head = header(lines, slurm.drafter_header);
+  SlurmHeader changes = plan_.drafters[group].slurm_header;
+  changes.insert(slurm.drafter_header.begin(), slurm.drafter_header.end());
+  std::string head = header(lines, changes);
   head.pop_back();
-  std::vector<std::string> words = first.command(program_, keys_of("drafter"));
+  std::vector<std::string> words = array.processes.front()->command(program_, keys_of("drafter"));
   *(std::ranges::find(words, "--name") + 1) = "drafter.@INDEX@";
   std::string command = shell_line(words);
   const std::string index = "@INDEX@";

@@ -1,7 +1,9 @@
 #include "cluster-launch/slurm_jobs.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -26,6 +28,33 @@ std::vector<std::string> alive(const std::vector<std::string>& jobs) {
 }
 
 }  // namespace
+
+Result<std::string> ask_slurm_of_this_job(const std::string& format) {
+  const char* const id = std::getenv("SLURM_JOB_ID");
+  const std::string job = id == nullptr ? "" : id;
+  if (job.empty() || job.find_first_not_of("0123456789_") != job.npos)
+    return Error{Errc::kUnavailable, fmt::format("SLURM_JOB_ID is '{}', wanted a job's number", job)};
+  Captured answer = run_all({{"squeue", "-h", "-j", job, "-o", format}}, kAnswerSeconds).front();
+  answer.out.erase(std::min(answer.out.find_first_of(" \n"), answer.out.size()));
+  if (answer.status != 0 || answer.out.empty())
+    return Error{Errc::kUnavailable, fmt::format("squeue says nothing of job {}", job)};
+  return std::move(answer.out);
+}
+
+nlohmann::ordered_json slurm_context() {
+  nlohmann::ordered_json context;
+  for (const auto& [key, variable] : {std::pair("job_id", "SLURM_JOB_ID"),
+                                      {"cluster", "SLURM_CLUSTER_NAME"},
+                                      {"partition", "SLURM_JOB_PARTITION"},
+                                      {"nodes", "SLURM_JOB_NODELIST"},
+                                      {"drafter_nodes", "SLURM_JOB_NODELIST_HET_GROUP_1"},
+                                      {"restarts", "SLURM_RESTART_COUNT"}}) {
+    if (const char* const value = std::getenv(variable)) context[key] = value;
+  }
+  if (!context.contains("job_id")) return nullptr;
+  if (const Result<std::string> limit = ask_slurm_of_this_job("%l")) context["time_limit"] = *limit;
+  return context;
+}
 
 std::vector<std::string> slurm_alive_command(const std::string& job) {
   return {"sh", "-c", fmt::format("[ -n \"$(squeue --noheader --jobs={} 2>/dev/null)\" ]", job)};

@@ -2,7 +2,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,8 +15,10 @@
 #include "batch/endpoint.h"
 #include "batch/job.h"
 #include "batch/progress.h"
+#include "cluster-launch/deadline.h"
 #include "common/base/json_fields.h"
 #include "common/logging/logging.h"
+#include "common/transport/client.h"
 #include "http-server/api_server.h"
 #include "launch/answered_by.h"
 #include "launch/command_support.h"
@@ -33,11 +34,6 @@ constexpr int kAgainPlease = 75;  ///< EX_TEMPFAIL
 
 /// What the running lines have after SIGTERM to end. Slurm kills after 30 s.
 constexpr Duration kGrace = std::chrono::seconds(20);
-/// So long before a deadline nothing new is sent; the last kCommit is for the disk.
-constexpr std::chrono::seconds kDrain{60}, kCommit{5};
-
-using WallTime = std::chrono::system_clock::time_point;
-
 struct BatchFlags {
   ModelFlags model;
   ClusterFlags cluster;
@@ -46,33 +42,6 @@ struct BatchFlags {
   BatchOptions job;
   bool check = false;
 };
-
-/// @param text  as squeue prints it, in local time: 2026-11-22T19:00:00
-WallTime parse_time(const std::string& text) {
-  std::tm time{};
-  time.tm_isdst = -1;
-  const char* const end = strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &time);
-  if (end == nullptr || *end != '\0')
-    throw std::runtime_error(fmt::format("--deadline is '{}', wanted a time like 2026-11-22T19:00:00, or slurm", text));
-  return std::chrono::system_clock::from_time_t(std::mktime(&time));
-}
-
-/// When Slurm ends the job that this process is in; none: never.
-std::optional<WallTime> slurm_deadline() {
-  const char* const id = std::getenv("SLURM_JOB_ID");
-  const std::string job = id == nullptr ? "" : id;
-  if (job.empty() || job.find_first_not_of("0123456789_") != job.npos)
-    throw std::runtime_error(fmt::format("--deadline slurm: SLURM_JOB_ID is '{}', wanted a job's number", job));
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(fmt::format("squeue -h -j {} -o %e", job).c_str(), "r"),
-                                                   &pclose);
-  char line[64] = "";
-  if (pipe == nullptr || std::fgets(line, sizeof line, pipe.get()) == nullptr)
-    throw std::runtime_error(fmt::format("--deadline slurm: squeue says nothing of job {}", job));
-  std::string text = line;
-  text.erase(text.find_last_not_of(" \n") + 1);
-  if (text == "N/A" || text == "NONE") return std::nullopt;
-  return parse_time(text);
-}
 
 /// When a job is to stop: a signal, or its deadline.
 class StopRule {
@@ -85,9 +54,9 @@ class StopRule {
       signals_.clear();
       cut_off_at(std::exchange(asked_, true) ? time : time + kGrace);
     }
-    if (deadline_ && *deadline_ - std::chrono::system_clock::now() < kDrain) {
+    if (deadline_ && *deadline_ - std::chrono::system_clock::now() < kDrainBefore) {
       const Duration left = *deadline_ - std::chrono::system_clock::now();
-      cut_off_at(time + left - kCommit);
+      cut_off_at(time + left - kCutOffBefore);
     }
     if (!cut_off_) return BatchStop::kGoOn;
     return time < *cut_off_ ? BatchStop::kDrain : BatchStop::kCutOff;
@@ -104,6 +73,8 @@ class StopRule {
 
 /// Who answers, and what must be the same for the same answers.
 struct Answering {
+  explicit Answering(const Security& security) : context(security) {}
+
   Manifest made_by;
   TransportContext context;
   std::optional<TextSide> text;  ///< until answer_by_cluster() takes it
@@ -137,6 +108,8 @@ void answer_by_cluster(Answering& answering, const BatchFlags& flags, bool start
     const bool drafts = flags.draft_length.value().length > 0 || flags.model.has_assistant(pair);
     answering.cluster = or_throw(start_cluster(answering.context, flags.cluster.options(flags.model, pair, drafts)));
   }
+  // That this cannot be had, such as a key, is no line's error.
+  if (start && !answering.cluster) or_throw(Client::connect(answering.context, flags.cluster.connect));
   answering.api = std::make_unique<ApiServer>(
       answering.context, std::move(*answering.text),
       ApiOptions{.coordinator = answering.cluster ? answering.cluster->address() : flags.cluster.connect,
@@ -199,13 +172,8 @@ int run_batch(BatchFlags& flags) {
   raise_file_limit();
   flags.job.shard = or_throw(Shard::parse(flags.shard));
   flags.job.order = flags.order == "input" ? BatchInput::Order::kInput : BatchInput::Order::kPrefix;
-  std::optional<WallTime> deadline;
-  if (flags.deadline == "slurm")
-    deadline = slurm_deadline();
-  else if (!flags.deadline.empty())
-    deadline = parse_time(flags.deadline);
-  StopRule stop(deadline);
-  Answering answering;
+  StopRule stop(or_throw(parse_deadline(flags.deadline)));
+  Answering answering(flags.cluster.security);
   const bool elsewhere = !flags.endpoint.empty();
   if (elsewhere)
     answer_over_http(answering, flags);
@@ -269,8 +237,7 @@ void add_run_options(CLI::App& command, BatchFlags& flags) {
                   "Send lines in the order of the input, or those together that begin alike: prefix")
       ->check(CLI::IsMember({"input", "prefix"}))
       ->capture_default_str();
-  command.add_option("--deadline", flags.deadline,
-                     "Stop before this local time (2026-11-22T19:00:00), or before Slurm ends the job: slurm");
+  command.add_option("--deadline", flags.deadline, fmt::format("Stop before this: {}", kDeadlineForms));
   command.add_flag("--retry-errors", flags.job.retry_errors, "Try the lines again that have errors");
   command.add_flag("--check", flags.check, "Only say which lines are wrong");
   command.add_flag("--restart", flags.job.restart, "Discard what was done before");

@@ -18,6 +18,7 @@
 #include "cluster-launch/launcher.h"
 #include "cluster-launch/plan.h"
 #include "cluster-launch/process_plan.h"
+#include "cluster-launch/push.h"
 #include "cluster-launch/readiness.h"
 #include "cluster-launch/run_folder.h"
 #include "cluster-launch/run_keys.h"
@@ -28,6 +29,7 @@
 #include "common/logging/logging.h"
 #include "launch/command_support.h"
 #include "launch/commands.h"
+#include "launch/commit.h"
 #include "launch/lifetime.h"
 
 namespace outrider {
@@ -43,6 +45,8 @@ struct LaunchFlags {
   LaunchOptions options;
   Lifetime lifetime;
 };
+
+Build this_build() { return {OUTRIDER_VERSION, kBuildCommit}; }
 
 /// What the commands about a run have in common.
 struct RunFlags {
@@ -107,7 +111,7 @@ void launch(LaunchFlags flags) {
   init_logging("launch", "warn");
   const ReadPlan plan = read(flags);
   flags.options.program = program_of(plan.plan, flags.backend);
-  flags.options.version = OUTRIDER_VERSION;
+  flags.options.build = this_build();
   flags.options.dtype = plan.plan.dtype;
   flags.options.reach = flags.backend == "ssh" ? Reach::kSsh : Reach::kLocal;
   const fs::path run_dir = fs::absolute(flags.run_dir.empty() ? default_run_dir(flags.plan) : flags.run_dir);
@@ -133,6 +137,12 @@ void launch(LaunchFlags flags) {
     return {};
   }));
   if (status != 0) throw CLI::RuntimeError(status);
+}
+
+void push(LaunchFlags flags, const PushSources& sources) {
+  flags.backend = "ssh";
+  const ReadPlan plan = read(flags);
+  if (or_throw(push_to_hosts(plan.plan, plan.processes, sources)) > 0) throw CLI::RuntimeError(1);
 }
 
 /// The plan of a run, perhaps without its drafters.
@@ -233,6 +243,23 @@ void down(const RunFlags& flags) {
   if (killed > 0) std::fprintf(stderr, "outrider: %d processes had to be killed\n", killed);
 }
 
+/// Slurm's scripts call it in the job, where each host has been asked for its facts.
+void write_lock(const RunFlags& flags) {
+  const RunFolder folder = or_throw(RunFolder::open(flags.run_dir));
+  const json plan = or_throw(folder.read_json("plan.json"));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(flags.seconds);
+  nlohmann::ordered_json facts = nlohmann::ordered_json::object();
+  for (const Host& host : processes_of(folder, /*without_drafters=*/false).hosts) {
+    const fs::path log = folder.log(RunFolder::facts_log(host.name));
+    if (!fs::exists(log)) continue;  // drafters of other jobs
+    Result<json> found = facts_in("", host.name);
+    while (!(found = facts_in(or_throw(read_text(log)), host.name)) && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    facts[host.name] = found ? *found : json("error: " + folder.log_end(RunFolder::facts_log(host.name), 1));
+  }
+  or_throw(folder.write("lock.json", lock_of(plan, this_build(), "slurm", facts)));
+}
+
 /// A lock.json, or that of a run folder.
 json read_lock(const fs::path& path) {
   const fs::path file = fs::is_directory(path) ? path / "lock.json" : path;
@@ -242,7 +269,8 @@ json read_lock(const fs::path& path) {
 void add_run_subcommands(CLI::App& launch) {
   const auto add = [&](const char* name, const char* about, int seconds, const char* help, auto callback) {
     CLI::App* command = launch.add_subcommand(name, about);
-    auto flags = std::make_shared<RunFlags>(RunFlags{{}, seconds, false, {}});
+    auto flags = std::make_shared<RunFlags>(
+        RunFlags{.run_dir = {}, .seconds = seconds, .without_drafters = false, .lifetime = {}});
     command->add_option("RUN_DIR", flags->run_dir, "Folder of a run")->required();
     if (help != nullptr)
       command->add_option("--timeout", flags->seconds, help)->check(CLI::Range(0, 1 << 20))->capture_default_str();
@@ -262,6 +290,8 @@ void add_run_subcommands(CLI::App& launch) {
       ->add_option("NAME", *only, "Only those with this in their name: node3, drafter.1");
   add("down", "End all that a run has started, and what does not end by itself", 30,
       "Seconds for a process to end before it is killed", down);
+  add("lock", "Write lock.json of what the hosts have said of themselves; for Slurm's scripts", 60,
+      "Seconds for all to have said it", write_lock);
   CLI::App* diff =
       launch.add_subcommand("diff", "Say what differs between two runs or lock.json files; status 1 if any");
   auto paths = std::make_shared<std::vector<fs::path>>();
@@ -296,7 +326,18 @@ void add_launch_command(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   flags->lifetime.add_to(*command);
+  flags->lifetime.add_deadline_to(*command);
   add_run_subcommands(*command);
+  CLI::App* push_command = command->add_subcommand(
+      "push", "Copy the program and the models to the hosts of a plan, over ssh; what is there is not sent again");
+  auto pushed = std::make_shared<LaunchFlags>();
+  auto sources = std::make_shared<PushSources>(PushSources{fs::read_symlink("/proc/self/exe"), {}});
+  push_command->add_option("PLAN", pushed->plan, "A plan that has program")->required();
+  push_command->add_option("--hosts", pushed->hosts, "As of launch");
+  push_command->add_option("--program", sources->program, "What becomes the plan's program (default: this program)");
+  push_command->add_option("--model", sources->model,
+                           "What becomes the plan's model (default: has the same path here)");
+  push_command->callback([pushed, sources] { push(*pushed, *sources); });
   CLI::App* facts = command->add_subcommand("facts", "Print what this host is, as it goes into lock.json");
   struct FactsFlags {
     std::vector<std::string> models;
@@ -305,9 +346,8 @@ void add_launch_command(CLI::App& app) {
   auto wanted = std::make_shared<FactsFlags>();
   facts->add_option("MODEL", wanted->models, "Directories of pairs");
   ModelFlags::add_dtype(*facts, wanted->dtype);
-  facts->callback([wanted] {
-    std::printf("%s\n", to_text(host_facts(OUTRIDER_VERSION, wanted->models, wanted->dtype), 2).c_str());
-  });
+  facts->callback(
+      [wanted] { std::printf("%s\n", to_text(host_facts(this_build(), wanted->models, wanted->dtype), 2).c_str()); });
   command->callback([command, flags] {
     if (command->get_subcommands().empty()) launch(*flags);
   });

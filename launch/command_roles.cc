@@ -53,6 +53,7 @@ void add_role_commands(CLI::App& app) {
     command->add_option("--address-file", flags->address_file,
                         "File that gets the addresses at which it can be dialled, one a line");
     flags->lifetime.add_to(*command);
+    flags->lifetime.add_deadline_to(*command);
     add_node_options(*command, flags->options, every);
     add_security_options(*command, flags->security, /*listens=*/true);
     command->callback([flags] {
@@ -82,6 +83,7 @@ void add_role_commands(CLI::App& app) {
     auto flags = std::make_shared<Flags>();
     flags->model.add_to(*command);
     flags->lifetime.add_to(*command);
+    flags->lifetime.add_deadline_to(*command);
     command
         ->add_option(
             "--join", flags->options.join,

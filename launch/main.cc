@@ -8,13 +8,16 @@
 #include <cstdlib>
 #include <exception>
 #include <iostream>
+#include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include "common/kernels/isa.h"
 #include "lab/commands.h"
 #include "launch/commands.h"
+#include "launch/commit.h"
 #include "launch/lost_mapping.h"
 
 namespace {
@@ -57,7 +60,8 @@ int main(int argc, char** argv) {
   start_with_patient_openmp(argv);
   map_large_blocks();
   CLI::App app("Outrider: distributed two-tier speculative decoding for Gemma 4", "outrider");
-  app.set_version_flag("--version", OUTRIDER_VERSION);
+  const std::string commit = outrider::kBuildCommit;
+  app.set_version_flag("--version", commit.empty() ? OUTRIDER_VERSION : fmt::format(OUTRIDER_VERSION " ({})", commit));
   app.require_subcommand(1);
   outrider::add_run_command(app);
   outrider::add_chat_command(app);

@@ -81,18 +81,17 @@ class FastServer:
                     server.requests += 1
                     server.running += 1
                     server.most_running = max(server.most_running, server.running)
+                time.sleep(delay)
+                status = status_of(body)
+                if status == 200 and random.random() < busy:
+                    status = random.choice([429, 503])
+                with lock:
+                    server.running -= 1  # before the client can know, and send the next
                 try:
-                    time.sleep(delay)
-                    status = status_of(body)
-                    if status == 200 and random.random() < busy:
-                        status = random.choice([429, 503])
                     self.reply(status, server.answer(self.path, body) if status == 200 else
                                {"error": {"message": f"a {status}", "type": "x", "code": None}})
                 except BrokenPipeError:
                     pass
-                finally:
-                    with lock:
-                        server.running -= 1
 
             def reply(self, status, body):
                 text = json.dumps(body).encode()

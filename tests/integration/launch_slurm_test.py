@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """`outrider launch --backend slurm` on a real Slurm of four nodes on this machine: Debian's packages, only unpacked.
 
-usage: launch_slurm_test.py OUTRIDER CACHE     CACHE: folder for the packages
+usage: launch_slurm_test.py OUTRIDER CACHE [--lines N]     CACHE: folder for the packages; N: of the batch whose jobs are
+requeued (default 40)
 Status 77: the packages cannot be had or Slurm does not start here, and nothing was tested.
 """
 import atexit
+import json
 import os
 import pathlib
 import shutil
@@ -15,7 +17,8 @@ import tempfile
 import time
 import unittest
 
-from launch_support import HANG, QUESTION, Run, eventually
+from batch_support import Job, completion_line, nano_lines
+from launch_support import HANG, QUESTION, Run, eventually, take_number
 
 PACKAGES = ["slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "libhwloc15"]
 NODES = 4
@@ -109,11 +112,16 @@ class LaunchWithSlurm(unittest.TestCase):
         subprocess.run(["scancel", "--user=root"], timeout=HANG)
         self.assertTrue(eventually(lambda: not SLURM.jobs()))
 
-    def submit(self, shape, *, hosts="n[1-3]", run=None, **slurm):
-        one_node = hosts == "n1"
-        plan = {"program": OUTRIDER, "hosts": [{"name": hosts}], "coordinator": {"hosts": "n1"},
-                "verifiers": [{"hosts": "n1", "threads": 1}], "drafters": [{"hosts": "n1" if one_node else "n[2-3]"}],
-                "run": [{"command": ASK}] if run is None else run, "slurm": {"shape": shape} | slurm}
+    def plan(self, shape, run):
+        groups = [{"hosts": host, "threads": 1} for host in (["n2", "n3"] if shape == "elastic" else ["n[2-3]"])]
+        return {"program": OUTRIDER, "hosts": [{"name": "n[1-3]"}], "coordinator": {"hosts": "n1"},
+                "verifiers": [{"hosts": "n1", "threads": 1}], "drafters": groups, "run": run, "slurm": {"shape": shape}}
+
+    def batch(self, job):
+        return [{"command": ["outrider", *job.command()[1:], "--connect", "{coordinator}"]}]
+
+    def submit(self, shape, *, run=None):
+        plan = self.plan(shape, [{"command": ASK}] if run is None else run)
         run = Run(OUTRIDER, plan, "--backend", "slurm", "--submit", expect_end=True)
         self.addCleanup(run.remove)
         self.assertEqual(run.status, 0, run.explain())
@@ -123,6 +131,12 @@ class LaunchWithSlurm(unittest.TestCase):
         self.assertTrue(eventually(lambda: (run.dir / "ended").exists() and not SLURM.jobs()), run.explain())
         self.assertIn(self.story, "".join(log.read_text() for log in run.dir.glob("logs/slurm-*.log")), run.explain())
         self.assertTrue(eventually(lambda: not run.alive()), f"{run.alive()} are left")
+        lock = json.loads((run.dir / "lock.json").read_text())["lock"]
+        self.assertEqual((lock["backend"], lock["slurm"]["job_id"], lock["slurm"]["partition"]), ("slurm", run.ledger()[0]["job"], "main"))
+        self.assertEqual(sorted(lock["hosts"]), ["n1", "n2", "n3"])
+        self.assertTrue(lock["slurm"]["nodes"].startswith("n") and lock["slurm"]["time_limit"], lock["slurm"])
+        for host, facts in lock["hosts"].items():
+            self.assertTrue(facts["build_id"] and facts["isa"], host)
 
     def test_one_allocation(self):
         self.assert_ran(self.submit("one"))
@@ -141,6 +155,46 @@ class LaunchWithSlurm(unittest.TestCase):
         (run.dir / "go").touch()  # text goes on without it
         self.assertTrue(eventually(lambda: (run.dir / "ended").exists()), run.explain())
         self.assertIn(self.story, "".join(log.read_text() for log in run.dir.glob("logs/slurm-*.log")))
+
+    def test_a_batch_has_the_same_bytes_though_all_its_jobs_are_requeued(self):
+        lines = nano_lines(LINES) if LINES < 1000 else [completion_line(f"{i}", f"{i}", max_tokens=3) for i in range(LINES)]
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        alone = Job(OUTRIDER, folder.name, lines, name="alone")
+        began = time.monotonic()
+        local = Run(OUTRIDER, self.plan("elastic", self.batch(alone)))
+        self.addCleanup(local.remove)
+        self.assertEqual(local.end(PATIENCE), 0, local.explain())
+        print(f"{LINES} lines: undisturbed on this machine {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        job = Job(OUTRIDER, folder.name, None, name="job")
+        began = time.monotonic()
+        run = self.submit("elastic", run=self.batch(job))
+        ids = {entry["name"]: entry["job"] for entry in run.ledger()}
+        done = lambda: json.loads(job.progress.read_text())["completed"] if job.progress.exists() else 0
+
+        def requeue(name, share):
+            """Once that share of the lines is done. Slurm would wait for two minutes before it starts it again."""
+            self.assertTrue(eventually(lambda: done() >= share * LINES, PATIENCE), f"{done()} lines done\n{run.explain()}")
+            subprocess.run(["scontrol", "requeue", name], capture_output=True, timeout=HANG)
+            print(f"{name} requeued after {done()} lines", file=sys.stderr, flush=True)
+
+            def runs_again():
+                subprocess.run(["scontrol", "update", f"JobId={name}", "StartTime=now"], capture_output=True, timeout=HANG)
+                time.sleep(1)
+                shown = subprocess.run(["scontrol", "show", "job", name], capture_output=True, text=True, timeout=HANG).stdout
+                return "JobState=RUNNING" in shown and "Restarts=1" in shown
+
+            self.assertTrue(eventually(runs_again), run.explain())
+
+        requeue(ids["drafters.sbatch"] + "_0", 0.1)
+        requeue(ids["job.sbatch"], 0.3)
+        requeue(ids["drafters.1.sbatch"] + "_1", 0.5)
+        self.assertTrue(eventually(lambda: (run.dir / "ended").exists(), PATIENCE), run.explain())
+        print(f"on Slurm {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        self.assertEqual(job.files(), alone.files())
+        self.assertEqual(len(alone.output.read_bytes().splitlines()), LINES)
+        log = "".join(log.read_text() for log in run.dir.glob(f"logs/slurm-{ids['job.sbatch']}.log"))
+        self.assertIn("the same command goes on", log)  # it was in the middle
 
     def test_down_lets_the_job_drain(self):
         run = self.submit("one", run=[])
@@ -170,6 +224,8 @@ class LaunchWithSlurm(unittest.TestCase):
         self.assertIn(self.story, "".join(log.read_text() for log in run.dir.glob("logs/slurm-*.log")))
 
 
+LINES = take_number("--lines", 40)
+PATIENCE = max(HANG, LINES)  # seconds
 OUTRIDER = str(pathlib.Path(sys.argv.pop(1)).resolve())
 CACHE = pathlib.Path(sys.argv.pop(1)).resolve()
 

@@ -17,7 +17,7 @@ import tempfile
 import time
 import unittest
 
-from launch_support import eventually, HANG, QUESTION, Run, take_kills
+from launch_support import eventually, HANG, QUESTION, Run, take_number
 
 SSHD = shutil.which("sshd") or ("/usr/sbin/sshd" if os.path.exists("/usr/sbin/sshd") else None)
 ASK = ["outrider", "run", QUESTION, "--max-tokens", "12", "--connect", "{coordinator}"]
@@ -140,6 +140,46 @@ class LaunchOverSsh(unittest.TestCase):
         self.assertEqual(run.about("down").returncode, 0)
         self.assertTrue(eventually(lambda: not run.alive()), run.explain())
 
+    def test_push_sends_what_is_not_there_and_checks_what_is(self):
+        if shutil.which("rsync") is None:
+            self.skipTest("NOT tested: no rsync here")
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-push-"))
+        self.addCleanup(shutil.rmtree, folder)
+        pair = folder / "pair"
+        shutil.copytree(pathlib.Path(__file__).parents[2] / "models" / "nano", pair)
+        there = folder / "the other side"
+        plan = self.plan(program=str(there / "bin" / "outrider"), model=str(there / "models" / "pair"), hosts=[SERVER.host("a"), SERVER.host("closed", free_port())])
+        (folder / "plan.json").write_text(json.dumps(plan))
+
+        def push(*options):
+            done = subprocess.run([OUTRIDER, "launch", "push", folder / "plan.json", "--model", pair, *options], capture_output=True, text=True, timeout=HANG)
+            self.assertEqual(done.returncode, 1, done.stdout)  # one of the two hosts is not there
+            self.assertRegex(done.stderr, r"outrider: closed: .*refused")
+            return [line for line in done.stdout.splitlines() if line.startswith("a: sent")], done
+
+        files = [path for path in pair.rglob("*") if path.is_file()]
+        sent, done = push()
+        self.assertEqual(len(sent), len(files) + 1, done.stdout)
+        self.assertIn(f"a: {len(files) + 1} files are there as they are here", done.stdout)
+        self.assertEqual(push()[0], [])
+        weights = there / "models" / "pair" / "backbone" / "model.safetensors"
+        stat, bytes_there = weights.stat(), bytearray(weights.read_bytes())
+        bytes_there[-1] ^= 1
+        weights.write_bytes(bytes_there)
+        os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        self.assertEqual(push()[0], ["a: sent backbone/model.safetensors"])
+        run = self.start(plan | {"hosts": plan["hosts"][:1], "run": [{"command": ASK}]}, expect_end=True)
+        self.assertEqual(run.status, 0, run.explain())
+        foreign = bytearray(pathlib.Path(OUTRIDER).read_bytes()[:4096])
+        foreign[18] = 0xf3  # e_machine: RISC-V
+        (folder / "foreign").write_bytes(foreign)
+        (folder / "foreign").chmod(0o755)
+        _, done = push("--program", folder / "foreign")
+        self.assertRegex(done.stderr, r"outrider: a: .*/bin/outrider does not start there: .*[Ee]xec format error")
+        run = self.start(plan | {"hosts": plan["hosts"][:1]}, expect_end=True)
+        self.assertEqual(run.status, 1)
+        self.assertRegex(run.err.read_text(), r"outrider: a: status 126: .*[Ee]xec format error")
+
     def test_the_loss_of_the_connection_is_named(self):
         run = self.start(self.plan())
         self.assertTrue(run.ready(), run.explain())
@@ -152,7 +192,7 @@ class LaunchOverSsh(unittest.TestCase):
         self.assertTrue(eventually(lambda: not os.path.exists(f"/proc/{drafter['pid']}")), "it outlived its connection")
 
 
-KILLS = take_kills(4)
+KILLS = take_number("--kills", 4)
 OUTRIDER = str(pathlib.Path(sys.argv.pop(1)).resolve())
 
 if __name__ == "__main__":

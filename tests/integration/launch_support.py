@@ -44,14 +44,14 @@ def marked(plan, mark):
         role: [group(workers) for workers in plan[role]] for role in ("verifiers", "drafters") if role in plan}
 
 
-def take_kills(default):
-    """How often to kill: N of `--kills N`, which is taken out of the command line."""
-    if "--kills" not in sys.argv:
+def take_number(option, default):
+    """N of `--option N`, which is taken out of the command line."""
+    if option not in sys.argv:
         return default
-    at = sys.argv.index("--kills")
-    kills = int(sys.argv[at + 1])
+    at = sys.argv.index(option)
+    number = int(sys.argv[at + 1])
     del sys.argv[at:at + 2]
-    return kills
+    return number
 
 
 class Run:
@@ -71,8 +71,8 @@ class Run:
         if expect_end:
             self.end()
 
-    def end(self):
-        self.status = self.process.wait(HANG)
+    def end(self, patience=HANG):
+        self.status = self.process.wait(patience)
         return self.status
 
     def ready(self):

@@ -8,12 +8,13 @@ import pathlib
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 import unittest
 
-from launch_support import eventually, HANG, QUESTION, Run, take_kills
+from launch_support import eventually, HANG, QUESTION, Run, take_number
 
 PLAN = {"verifiers": [{"threads": 1}], "drafters": [{"count": 2}]}
 ASK = ["outrider", "run", QUESTION, "--max-tokens", "12", "--connect", "{coordinator}"]
@@ -101,7 +102,14 @@ class Launch(unittest.TestCase):
             self.assertEqual(run.status, status, f"{words}: {run.explain()}")
 
     def test_what_cannot_be_started_is_named(self):
-        for plan, part in (({"verifiers": [{"model": "/no/model"}]}, "verifier.0 on localhost: ended with status 1: outrider: /no/model"),
+        taken = socket.socket()
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        self.addCleanup(taken.close)
+        port = taken.getsockname()[1]
+        for plan, part in ((PLAN | {"coordinator": {"listen": f"tcp://127.0.0.1:{port}"}}, f"coordinator on localhost: ended with status 1: outrider: cannot listen at tcp://127.0.0.1:{port}: Address already in use"),
+                           (PLAN | {"experiment": "e.json"}, "experiment: outrider experiment starts the processes of each of its cells itself"),
+                           ({"verifiers": [{"model": "/no/model"}]}, "verifier.0 on localhost: ended with status 1: outrider: /no/model"),
                            (PLAN | {"program": "/no/outrider"}, "localhost: no program /no/outrider"),
                            (PLAN | {"coordinator": {"listen": "tcp://192.0.2.99:1"}}, "coordinator on localhost: ended with status 1"),
                            ({"verifers": []}, "verifers is no key of a plan; the nearest is verifiers")):
@@ -127,7 +135,7 @@ class Launch(unittest.TestCase):
     def test_a_lock_can_be_launched_again_and_says_what_differs(self):
         first = self.start(PLAN | {"run": [{"command": ["true"]}]}, expect_end=True)
         facts = json.loads((first.dir / "lock.json").read_text())["lock"]["hosts"]["localhost"]
-        for key in ("version", "build_id", "cpu", "isa", "onednn"):
+        for key in ("version", "commit", "build_id", "cpu", "isa", "onednn"):
             self.assertTrue(facts[key], key)
         self.assertRegex(facts["models"][""], r"^[0-9a-f]{16} bf16$")
         again = self.start(json.loads((first.dir / "lock.json").read_text()), expect_end=True)
@@ -161,7 +169,9 @@ class Launch(unittest.TestCase):
                              ({"slurm": {"header": {"--time": "soon"}}}, "--time=soon is no time"),
                              ({"slurm": {"header": {"time": "1"}}}, "time is no option of sbatch"),
                              ({"slurm": {"shape": "het"}, "drafters": [{"hosts": "big"}]}, "het: big has drafters and another role"),
-                             ({"slurm": {"shape": "elastic"}, "drafters": [{"hosts": "small1"}, {"hosts": "small2"}]}, "elastic: 2 groups of drafters"),
+                             ({"slurm": {"shape": "elastic", "drafter_header": {"--array": "0"}}, "drafters": [{"hosts": "small1"}, {"hosts": "small2"}]},
+                              "wanted in a group's slurm_header"),
+                             ({"slurm": {"shape": "het"}, "drafters": [{"hosts": "small1", "slurm_header": {"--nice": ""}}]}, "is for the shape elastic"),
                              ({"slurm": {"shape": "elastic"}, "drafters": [{"hosts": "big"}]}, "which drafters of other jobs cannot dial")):
             run = self.start(plan | change, "--backend", "slurm", expect_end=True)
             self.assertEqual(run.status, 1)
@@ -180,7 +190,7 @@ GOLDENS = pathlib.Path(__file__).parents[1] / "goldens" / "launch"
 WRITE_GOLDENS = "--write-goldens" in sys.argv
 if WRITE_GOLDENS:
     sys.argv.remove("--write-goldens")
-KILLS = take_kills(6)
+KILLS = take_number("--kills", 6)
 OUTRIDER = str(pathlib.Path(sys.argv.pop(1)).resolve())
 
 if __name__ == "__main__":

@@ -40,6 +40,24 @@ TEST(Lifetime, ASecondSignalEndsTheProcessAtOnce) {
   EXPECT_EXIT(stubborn(), testing::ExitedWithCode(143), "");
 }
 
+TEST(Lifetime, ARoleEndsAMinuteBeforeItsDeadline) {
+  Program program({"coordinator", "--listen", "tcp://127.0.0.1:0", "--deadline", "61s"});
+  EXPECT_EQ(describe(program.wait()), "exit 0");
+  Program other({"coordinator", "--listen", "tcp://127.0.0.1:0", "--deadline", "soon"});
+  EXPECT_EQ(describe(other.wait()), "exit 1");
+  EXPECT_EQ(lines_with(other.err(), {"outrider: --deadline is 'soon', wanted a local time"}).size(), 1u) << other.err();
+}
+
+TEST(Lifetime, WhatHasNotEndedByItsDeadlineIsEnded) {
+  const auto stubborn = [] {
+    (void)Lifetime{.with_stdin = false, .deadline = "6s"}.run([](std::stop_token stop) -> Result<void> {
+      while (!stop.stop_requested()) usleep(1000);
+      while (true) pause();
+    });
+  };
+  EXPECT_EXIT(stubborn(), testing::ExitedWithCode(143), "");
+}
+
 TEST(Lifetime, TheEndOfStandardInputEndsARoleIfWanted) {
   Program held({"coordinator", "--listen", "tcp://127.0.0.1:0", "--exit-with-stdin"}, Program::Input::kWritten);
   Program other({"coordinator", "--listen", "tcp://127.0.0.1:0"}, Program::Input::kWritten);

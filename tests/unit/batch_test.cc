@@ -267,7 +267,7 @@ TEST(BatchDispatch, EveryLineIsSentUntilItHasItsResult) {
     const std::uint32_t line = under_way.back();
     under_way.pop_back();
     if (random() % 2 == 0)
-      EXPECT_TRUE(dispatch.failed(line, true, 0.5, at(time)));
+      EXPECT_TRUE(dispatch.failed(line, Failure::kTooMuch, 0.5, at(time)));
     else
       dispatch.done(line, 1, at(time)), done.insert(line);
   }
@@ -280,9 +280,9 @@ TEST(BatchDispatch, AnOutageIsNoLinesFaultAndAPoisonousLineIs) {
   for (int i = 0; i < 100; ++i) {
     std::optional<std::uint32_t> line;
     while (!(line = outage.next(at(time)))) time += 1;
-    EXPECT_TRUE(outage.failed(*line, false, 0.5, at(time)));
+    EXPECT_TRUE(outage.failed(*line, Failure::kNobody, 0.5, at(time)));
   }
-  EXPECT_TRUE(outage.silent_for_long(at(time)));
+  EXPECT_TRUE(outage.outage(at(time)));
 
   std::vector<std::uint32_t> lines(1000);
   for (std::uint32_t i = 0; i < 1000; ++i) lines[i] = i;
@@ -297,11 +297,50 @@ TEST(BatchDispatch, AnOutageIsNoLinesFaultAndAPoisonousLineIs) {
       poison.done(*line, 1, at(time));
     } else {
       ++tries;
-      if (!poison.failed(0, false, 0.5, at(time))) break;
+      if (!poison.failed(0, Failure::kOfLine, 0.5, at(time))) break;
     }
   }
   EXPECT_GE(tries, Dispatch::kTriesMax);
   EXPECT_LT(time, 1e5);
+}
+
+TEST(BatchDispatch, LastLinesThatAreAnsweredWithFailuresAloneAreGivenUpAfterAWhile) {
+  const auto end_of = [](Failure failure) {
+    Dispatch dispatch({1, 2, 3}, 8, at(0));
+    double time = 0;
+    int given_up = 0, tries = 0;
+    while (!dispatch.outage(at(time)) && given_up < 2) {
+      EXPECT_LT(time, 1e5);
+      time += 1;
+      const auto line = dispatch.next(at(time));
+      if (!line) continue;
+      if (*line == 3) {
+        dispatch.done(3, 1, at(time));
+      } else {
+        ++tries;
+        if (!dispatch.failed(*line, failure, 0.5, at(time))) ++given_up;
+      }
+    }
+    EXPECT_GE(time, to_seconds(Dispatch::kSilenceMax));
+    EXPECT_GE(tries, 2 * Dispatch::kTriesMax);
+    return given_up;
+  };
+  EXPECT_EQ(end_of(Failure::kOfLine), 2);
+  EXPECT_EQ(end_of(Failure::kNobody), 0) << "an outage is no line's fault";
+}
+
+TEST(BatchDispatch, AnOutageInTheMiddleEndsTheJobAndNoLine) {
+  std::vector<std::uint32_t> lines(1000);
+  for (std::uint32_t i = 0; i < 1000; ++i) lines[i] = i;
+  Dispatch dispatch(lines, 4, at(0));
+  double time = 0;
+  while (!dispatch.outage(at(time))) {
+    ASSERT_LT(time, 1e5);
+    time += 1;
+    if (const auto line = dispatch.next(at(time))) {
+      EXPECT_TRUE(dispatch.failed(*line, Failure::kOfLine, 0.5, at(time))) << "a server that always says 500";
+    }
+  }
 }
 
 /// A server that makes at most `most` tokens a second, and each of a line's 50 tokens in `token_s` at best.

@@ -1,6 +1,7 @@
 // Plans: every key is read or refused by name, hosts are expanded, and processes are placed on them.
 #include <gtest/gtest.h>
 
+#include "cluster-launch/deadline.h"
 #include "cluster-launch/facts.h"
 #include "cluster-launch/host_set.h"
 #include "cluster-launch/plan.h"
@@ -38,6 +39,26 @@ TEST(HostSet, IsExpandedAsSlurmDoes) {
   EXPECT_EQ(names("n[08-10]x"), (Names{"n08x", "n09x", "n10x"}));
 }
 
+TEST(Deadline, IsATimeOrADuration) {
+  const auto left = [](const char* text) {
+    const std::chrono::duration<double> seconds =
+        parse_deadline(text).value().value() - std::chrono::system_clock::now();
+    return seconds.count();
+  };
+  EXPECT_NEAR(left("90s"), 90, 5);
+  EXPECT_NEAR(left("15m"), 900, 5);
+  EXPECT_NEAR(left("2h"), 7200, 5);
+  EXPECT_FALSE(parse_deadline("").value());
+  const WallTime time = parse_deadline("2026-11-22T19:00:00").value().value();
+  EXPECT_EQ(parse_deadline("2026-11-22T19:00:01").value().value() - time, std::chrono::seconds(1));
+  for (const char* text :
+       {"tomorrow", "90", "s", "-5s", "5d", "2h5m", "99999999999s", "2026-11-22", "2026-11-22T19:00:00Z"}) {
+    const auto deadline = parse_deadline(text);
+    ASSERT_FALSE(deadline) << text;
+    EXPECT_NE(deadline.error().message.find(std::string("'") + text + "', wanted"), std::string::npos);
+  }
+}
+
 TEST(HostSet, WhatIsNoneIsNamed) {
   for (const char* set : {"", "a,", "n[", "n]", "n[]", "n[3-1]", "n[x]", "n[1][2]", "n[1-99999]", "n[1-9999999999]"}) {
     const Result<std::vector<std::string>> names = expand_host_set(set);
@@ -60,6 +81,21 @@ TEST(Plan, ProcessesGoToTheirHostsInTurn) {
   EXPECT_EQ(shell_line(processes.processes[1].command("/opt/outrider", {"--join", "x"})),
             "env 'A=b c' taskset -c 0-7 /opt/outrider verifier --name verifier.0 --model /srv/e4b --dtype int8 "
             "--threads 8 --exit-when-alone 60 --exit-with-stdin --join x");
+}
+
+TEST(Plan, ADeadlineIsTheProcesssOwn) {
+  json plan = example();
+  plan["drafters"][0]["deadline"] = "slurm";
+  plan["coordinator"]["deadline"] = "2h";
+  const ProcessPlan processes = plan_processes(read_plan(plan, "p.json").value(), false).value();
+  EXPECT_EQ(shell_line(processes.processes[0].command("o", {})),
+            "o coordinator --max-requests 64 --deadline 2h --exit-with-stdin");
+  EXPECT_EQ(shell_line(processes.processes.back().command("o", {})),
+            "o drafter --name drafter.3 --model /srv/e4b --dtype int8 --exit-when-alone 30 --deadline slurm "
+            "--exit-with-stdin");
+  plan["drafters"][0]["deadline"] = "late";
+  EXPECT_NE(error_of(plan).find("drafter.0: --deadline is 'late', wanted a local time"), std::string::npos)
+      << error_of(plan);
 }
 
 TEST(Plan, TheSmallestOneIsForThisHost) {
@@ -133,6 +169,7 @@ TEST(Plan, WhatDoesNotFitIsNamed) {
   const auto expect = [](const std::string& error, const char* part) {
     EXPECT_NE(error.find(part), std::string::npos) << "no '" << part << "' in: " << error;
   };
+  expect(with("/experiment", "e.json"), "p.json: experiment: outrider experiment starts the processes of each of its");
   expect(with("/drafters/0/hosts", "node9"), "drafters[0].hosts: node9 is none of the plan's hosts");
   expect(with("/hosts/0/address", "10.0.0.[1-2]"), "has 3 names, its address '10.0.0.[1-2]' 2");
   expect(with("/hosts/1", {{"name", "node2"}}), "node2 is there twice");

@@ -1,0 +1,46 @@
+#include "cluster-launch/deadline.h"
+
+#include <charconv>
+#include <ctime>
+
+#include <fmt/format.h>
+
+#include "cluster-launch/slurm_jobs.h"
+
+namespace outrider {
+namespace {
+
+/// As squeue prints it, in local time.
+std::optional<WallTime> parse_time(const std::string& text) {
+  std::tm time{};
+  time.tm_isdst = -1;
+  const char* const end = strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &time);
+  if (end == nullptr || *end != '\0') return {};
+  return std::chrono::system_clock::from_time_t(std::mktime(&time));
+}
+
+std::optional<std::chrono::seconds> parse_duration(const std::string& text) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number < 0 || end + 1 != text.data() + text.size()) return {};
+  const int seconds = *end == 's' ? 1 : *end == 'm' ? 60 : *end == 'h' ? 3600 : 0;
+  if (seconds == 0) return {};
+  return std::chrono::seconds(std::int64_t{number} * seconds);
+}
+
+}  // namespace
+
+Result<std::optional<WallTime>> parse_deadline(const std::string& text) {
+  if (text.empty()) return std::optional<WallTime>();
+  if (text == "slurm") {
+    ASSIGN_OR_RETURN(const std::string end, ask_slurm_of_this_job("%e"));
+    if (end == "N/A" || end == "NONE") return std::optional<WallTime>();
+    if (const std::optional<WallTime> time = parse_time(end)) return time;
+    return Error{Errc::kUnavailable, fmt::format("--deadline slurm: squeue says '{}'", end)};
+  }
+  if (const auto duration = parse_duration(text)) return std::optional(std::chrono::system_clock::now() + *duration);
+  if (const std::optional<WallTime> time = parse_time(text)) return time;
+  return Error{Errc::kInvalidArgument, fmt::format("--deadline is '{}', wanted {}", text, kDeadlineForms)};
+}
+
+}  // namespace outrider
