@@ -123,6 +123,7 @@ std::variant<BatchReply, BatchError> settle_reply(const BatchRequest& request, c
   body["created"] = 0;
   // How the text came to be: who drafted, what was cached, how long it took.
   body.erase("speculative");
+  body.erase("metrics");
   if (body.contains("usage") && body["usage"].is_object()) body["usage"].erase("prompt_tokens_details");
   if (body.contains("choices") && body["choices"].is_array()) {
     for (Json& choice : body["choices"]) settle_call_ids(choice, body["id"].get<std::string>());

@@ -146,7 +146,10 @@ struct ApiServer::Work {
   }
 
   std::size_t choices() const { return prompts.size() * static_cast<std::size_t>(request.n); }
-  Usage usage() const { return {facts.prompt_tokens, cached_tokens, facts.generated_tokens, facts.metrics}; }
+  Usage usage() const {
+    return {facts.prompt_tokens, cached_tokens, facts.generated_tokens,
+            facts.metrics,       choices(),     request.draft_length.length};
+  }
 };
 
 /// Where a request's choices go as they come.

@@ -100,7 +100,9 @@ struct Choice {
 struct Usage {
   std::int64_t prompt_tokens = 0, cached_tokens = 0;  ///< each prompt once, however many choices it has
   std::int64_t completion_tokens = 0;                 ///< of all choices
-  RequestMetrics metrics;                             ///< likewise
+  RequestMetrics metrics = {};                        ///< likewise
+  std::size_t choices = 1;
+  std::int32_t draft_length_max = 0;  ///< of a round; 0: decoded plainly
 };
 
 /// What is the same in every body of one reply.

@@ -14,6 +14,8 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include "http-server/process_facts.h"
+
 namespace outrider {
 namespace {
 using prometheus::BuildCounter;
@@ -41,9 +43,11 @@ double seconds(Duration duration) { return std::chrono::duration<double>(duratio
 double seconds_of_ns(std::int64_t ns) { return static_cast<double>(ns) / 1e9; }
 double number(std::int64_t count) { return static_cast<double>(count); }
 
+// Names are without the prefix here: reply() adds it.
+
 /// A gauge as it is now; more of them under the same name with add().
 MetricFamily gauges(const char* name, const char* help) {
-  return {.name = std::string("outrider:") + name, .help = help, .type = prometheus::MetricType::Gauge, .metric = {}};
+  return {.name = name, .help = help, .type = prometheus::MetricType::Gauge, .metric = {}};
 }
 void add(MetricFamily& family, double value, std::vector<prometheus::ClientMetric::Label> labels = {}) {
   prometheus::ClientMetric& metric = family.metric.emplace_back();
@@ -58,7 +62,7 @@ MetricFamily gauge(const char* name, const char* help, double value) {
 
 /// Counts that the coordinator keeps, from 0 at its start.
 MetricFamily counters_of(const char* name, const char* help) {
-  return {.name = std::string("outrider:") + name, .help = help, .type = prometheus::MetricType::Counter, .metric = {}};
+  return {.name = name, .help = help, .type = prometheus::MetricType::Counter, .metric = {}};
 }
 void count(MetricFamily& family, double value, std::vector<prometheus::ClientMetric::Label> labels = {}) {
   prometheus::ClientMetric& metric = family.metric.emplace_back();
@@ -111,20 +115,33 @@ std::vector<MetricFamily> families_of(const Status& status) {
           std::move(kv_bytes_max)};
 }
 
+/// Under the names that all clients of Prometheus give them, whoever the program is.
+std::vector<MetricFamily> families_of(const ProcessFacts& process) {
+  MetricFamily cpu = counters_of("process_cpu_seconds_total", "CPU time of all of the process's threads");
+  count(cpu, process.cpu_s);
+  return {
+      gauge("process_start_time_seconds", "When the process began, in Unix seconds", process.start_unix_s),
+      std::move(cpu),
+      gauge("process_resident_memory_bytes", "Memory of the process that is in RAM", number(process.resident_bytes)),
+      gauge("process_virtual_memory_bytes", "Addresses that the process has mapped", number(process.virtual_bytes)),
+      gauge("process_open_fds", "File descriptors that are open", number(process.open_fds)),
+      gauge("process_max_fds", "File descriptors that may be", number(process.max_fds))};
+}
+
 }  // namespace
 
 struct ServerMetrics::Families {
   mutable Registry registry;
 
   Family<Counter>& counters(const char* name, const char* help) {
-    return BuildCounter().Name(std::string("outrider:") + name).Help(help).Register(registry);
+    return BuildCounter().Name(name).Help(help).Register(registry);
   }
   Counter& counter(const char* name, const char* help) { return counters(name, help).Add({}); }
   Gauge& last(const char* name, const char* help) {
-    return BuildGauge().Name(std::string("outrider:") + name).Help(help).Register(registry).Add({});
+    return BuildGauge().Name(name).Help(help).Register(registry).Add({});
   }
   Histogram& histogram(const char* name, const char* help, const Histogram::BucketBoundaries& buckets) {
-    return BuildHistogram().Name(std::string("outrider:") + name).Help(help).Register(registry).Add({}, buckets);
+    return BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
   }
 
   /// Adds each field of a RequestMetrics to its counter.
@@ -236,7 +253,8 @@ struct ServerMetrics::Families {
   }
 };
 
-ServerMetrics::ServerMetrics() : families_(std::make_unique<Families>()) {}
+ServerMetrics::ServerMetrics(MetricsOptions options)
+    : options_(std::move(options)), families_(std::make_unique<Families>()) {}
 ServerMetrics::~ServerMetrics() = default;
 
 void ServerMetrics::record(const FinishedRequest& request) {
@@ -264,6 +282,15 @@ HttpReply ServerMetrics::reply(const Result<Status>& status) const {
   if (status) {
     for (MetricFamily& family : families_of(*status)) families.push_back(std::move(family));
   }
+  MetricFamily& build = families.emplace_back(gauges("build_info", "1; its label is the program's version"));
+  add(build, 1, {{"version", options_.version}});
+  for (MetricFamily& family : families) {
+    family.name = options_.prefix + ":" + family.name;
+    if (options_.model.empty()) continue;
+    for (prometheus::ClientMetric& metric : family.metric)
+      metric.label.insert(metric.label.begin(), {"model_name", options_.model});
+  }
+  for (MetricFamily& family : families_of(process_facts())) families.push_back(std::move(family));
   std::ostringstream text;
   text.imbue(std::locale::classic());
   prometheus::TextSerializer().Serialize(text, families);

@@ -1,17 +1,24 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "common/protocol/messages.h"
 #include "http-server/api_server.h"
 
 namespace outrider {
 
-/// What /metrics says, in Prometheus' text format: vLLM's names where it has one, under our prefix (docs/http.md lists
+struct MetricsOptions {
+  std::string prefix = "outrider";  ///< before the colon of each name; "vllm" makes them vLLM's
+  std::string model = "";           ///< label `model_name` of each; empty: none
+  std::string version = "";         ///< of the program
+};
+
+/// What /metrics says, in Prometheus' text format: vLLM's names where it has one, under a prefix (docs/http.md lists
 /// them all). Sums since the start, from which a reader makes rates; a worker's facts are those of the moment.
 class ServerMetrics {
  public:
-  ServerMetrics();
+  explicit ServerMetrics(MetricsOptions options = {});
   ~ServerMetrics();
 
   // Any thread, many at once.
@@ -25,6 +32,7 @@ class ServerMetrics {
 
  private:
   struct Families;
+  const MetricsOptions options_;
   std::unique_ptr<Families> families_;
 };
 

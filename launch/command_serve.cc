@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -30,7 +31,7 @@ constexpr Duration kDrain = std::chrono::seconds(5);
 struct ServeFlags {
   ModelFlags model;
   ClusterFlags cluster;
-  std::string name;
+  std::string name, metrics_prefix = MetricsOptions().prefix;
   HttpOptions http{.port = 8000};
   std::string api_key;
   std::filesystem::path api_keys, tls_certificate, tls_key;
@@ -72,6 +73,14 @@ std::shared_ptr<ApiKeys> keys_of(const ServeFlags& flags) {
   return key.empty() ? nullptr : ApiKeys::of(key);
 }
 
+/// For CLI::Option::check.
+std::string check_metrics_prefix(const std::string& text) {
+  const auto is_letter = [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_'; };
+  const bool good = !text.empty() && is_letter(text[0]) &&
+                    std::ranges::all_of(text, [&](char c) { return is_letter(c) || (c >= '0' && c <= '9'); });
+  return good ? "" : "'" + text + "', wanted letters, digits and _, a digit not first";
+}
+
 void serve(ServeFlags flags) {
   init_logging("outrider", "warn");
   raise_file_limit();
@@ -90,8 +99,8 @@ void serve(ServeFlags flags) {
   const ClusterOptions cluster_options =
       flags.cluster.options(flags.model, pair, drafts_by_default || flags.model.has_assistant(pair));
   if (flags.cluster.connect.empty()) cluster = or_throw(start_cluster(context, cluster_options));
-  ServerMetrics metrics;
   const std::string name = flags.name.empty() ? served_name(pair.backbone) : flags.name;
+  ServerMetrics metrics({.prefix = flags.metrics_prefix, .model = name, .version = OUTRIDER_VERSION});
   ApiServer api(context, std::move(text),
                 {.coordinator = cluster ? cluster->address() : flags.cluster.connect,
                  .version = OUTRIDER_VERSION,
@@ -164,6 +173,11 @@ void add_serve_command(CLI::App& app) {
       ->capture_default_str();
   add_access_options(*command, *flags);
   command->add_option("--served-model-name", flags->name, "What clients call the model (default: its directory)");
+  command
+      ->add_option("--metrics-prefix", flags->metrics_prefix,
+                   "What the names of /metrics begin with; vllm: as vLLM's, for its dashboards and tools")
+      ->check(check_metrics_prefix)
+      ->capture_default_str();
   command->add_option("--max-request-bytes", flags->http.request_bytes_max, "Longest request")
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();

@@ -12,6 +12,7 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <sstream>
 #include <thread>
 
@@ -103,7 +104,7 @@ TEST(Serve, StreamedOrNotTheAnswerIsThatOfRun) {
   }
 }
 
-/// What /metrics says: values by name with labels, without the prefix.
+/// What /metrics says: values by name with labels, without the prefix and the model's name.
 std::map<std::string, double> metrics_of(int port) {
   const Response response = get(port, "/metrics");
   EXPECT_EQ(response.status, 200);
@@ -112,6 +113,9 @@ std::map<std::string, double> metrics_of(int port) {
   std::istringstream lines(response.body);
   for (std::string line; std::getline(lines, line);) {
     const std::string prefix = "outrider:";
+    for (const char* model : {"{model_name=\"nano\"}", "model_name=\"nano\","}) {
+      if (const std::size_t at = line.find(model); at != line.npos) line.erase(at, std::strlen(model));
+    }
     const std::size_t space = line.rfind(' ');
     if (line.starts_with(prefix))
       values[line.substr(prefix.size(), space - prefix.size())] = std::stod(line.substr(space));
@@ -148,6 +152,12 @@ TEST(Serve, MetricsMoveByWhatOneRequestDid) {
     EXPECT_GT(speculative["accepted_tokens"], 0);
     EXPECT_EQ(moved("spec_decode_num_draft_tokens_total"), speculative["drafted_tokens"]);
     EXPECT_EQ(moved("spec_decode_num_accepted_tokens_total"), speculative["accepted_tokens"]);
+    const Json& acceptance = reply["metrics"]["speculative_decoding"];
+    EXPECT_EQ(moved("spec_decode_num_drafts_total"), acceptance["num_spec_steps"]);
+    const std::vector<std::int64_t> histogram = acceptance["acceptance_histogram"];
+    EXPECT_EQ(std::accumulate(histogram.begin(), histogram.end(), std::int64_t{0}), acceptance["num_spec_steps"]);
+    EXPECT_EQ(acceptance["num_accepted_draft_tokens"], speculative["accepted_tokens"]);
+    EXPECT_GT(reply["metrics"]["tokens_per_second"], 0);
     for (std::size_t i = 0; i < speculative["accepted_per_position"].size(); ++i) {
       EXPECT_EQ(moved(fmt::format("spec_decode_num_accepted_tokens_per_pos_total{{position=\"{}\"}}", i)),
                 speculative["accepted_per_position"][i]);

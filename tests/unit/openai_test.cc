@@ -333,6 +333,51 @@ TEST(Replies, AChatCompletionHasOpenAIsShape) {
   EXPECT_EQ(body["speculative"]["accepted_per_position"], Json({1, 0, 0, 0}));
 }
 
+/// As the tools that read vLLM's replies want it (AIPerf checks these sums and lengths).
+TEST(Replies, AcceptanceIsReportedAsVllmDoes) {
+  Usage usage{.completion_tokens = 11, .draft_length_max = 4};
+  RequestMetrics& m = usage.metrics;
+  m.drafting_rounds = 5;
+  m.drafted_tokens = 14;
+  m.accepted_tokens = 6;
+  m.drafted_per_position = {5, 5, 4};
+  m.accepted_per_position = {3, 2, 1};
+  m.prefill_ns = 30'000'000;
+  m.queue_ns = 10'000'000;
+  m.decode_ns = 80'000'000;
+  const Json metrics = Json::parse(completion_body(kChat, {Choice{}}, usage))["metrics"];
+  EXPECT_EQ(metrics, Json({{"time_to_first_token_ms", 20.0},
+                           {"generation_time_ms", 80.0},
+                           {"queue_time_ms", 10.0},
+                           {"mean_itl_ms", 8.0},
+                           {"tokens_per_second", 110.0},
+                           {"speculative_decoding",
+                            {{"mean_acceptance_length", 2.2},
+                             {"draft_acceptance_rate", 6.0 / 14},
+                             {"acceptance_histogram", {2, 1, 1, 1, 0}},
+                             {"num_spec_steps", 5},
+                             {"num_accepted_draft_tokens", 6},
+                             {"num_draft_tokens", 14},
+                             {"num_spec_tokens", 4}}}}));
+  EXPECT_EQ(Json::parse(usage_chunk(kChat, usage).substr(6))["metrics"], metrics);
+  EXPECT_EQ(Json::parse(finish_chunk(kChat, 0, "stop", {}, &usage).substr(6))["metrics"], metrics);
+  EXPECT_FALSE(Json::parse(finish_chunk(kChat, 0, "stop", {}, nullptr).substr(6)).contains("metrics"));
+}
+
+TEST(Replies, WhatIsNotOneStreamsIsNotReportedAsOnes) {
+  const auto metrics = [](const Usage& usage) { return Json::parse(usage_chunk(kChat, usage).substr(6))["metrics"]; };
+  Usage usage{.completion_tokens = 1, .choices = 2, .draft_length_max = 4};
+  usage.metrics.prefill_ns = 1000;
+  EXPECT_TRUE(metrics(usage).is_null());
+  usage.choices = 1;
+  EXPECT_TRUE(metrics(usage)["mean_itl_ms"].is_null());
+  EXPECT_EQ(metrics(usage)["speculative_decoding"]["acceptance_histogram"], Json({0, 0, 0, 0, 0}));
+  usage.draft_length_max = 0;
+  EXPECT_TRUE(metrics(usage)["speculative_decoding"].is_null());
+  usage.metrics.prefill_ns = 0;
+  EXPECT_TRUE(metrics(usage)["time_to_first_token_ms"].is_null()) << "the coordinator died before it could tell";
+}
+
 TEST(Replies, AToolCallIsTheSameStreamedAndNot) {
   const ChatEvent event{ChatEvent::Kind::kToolCallEnd, R"({"city":"Rome"})", "weather"};
   Choice choice{.message = {}, .scores = {}, .finish_reason = "tool_calls"};

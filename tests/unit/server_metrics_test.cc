@@ -1,5 +1,6 @@
 #include "http-server/server_metrics.h"
 
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <regex>
@@ -80,7 +81,7 @@ TEST(ServerMetrics, EveryNameOfTheBoardIsExposed) {
 TEST(ServerMetrics, EveryNameIsDocumented) {
   const std::string docs = file("docs/http.md");
   const std::string all = text(ServerMetrics());
-  const std::regex line("# TYPE outrider:(\\S+)");
+  const std::regex line("# TYPE (?:outrider:)?(\\S+)");
   for (std::sregex_iterator match(all.begin(), all.end(), line), end; match != end; ++match) {
     std::string quoted = "`";
     quoted += (*match)[1];
@@ -181,6 +182,33 @@ TEST(ServerMetrics, WorkersAreThoseOfTheMoment) {
   const std::string alone = metrics.reply(Error{Errc::kPeerGone, "gone"}).body;
   EXPECT_EQ(value(alone, "coordinator_up"), 0);
   EXPECT_EQ(alone.find("outrider:worker"), alone.npos);
+}
+
+TEST(ServerMetrics, NamesMayBeVllmsAndSayTheModel) {
+  const std::string all = ServerMetrics({.prefix = "vllm", .model = "nano", .version = "1"}).reply(busy()).body;
+  EXPECT_EQ(all.find("outrider:"), all.npos);
+  for (const char* line :
+       {"vllm:spec_decode_num_drafts_total{model_name=\"nano\"} 0",
+        "vllm:request_success_total{model_name=\"nano\",finished_reason=\"stop\"} 0",
+        "vllm:num_requests_waiting{model_name=\"nano\"} 2", "vllm:build_info{model_name=\"nano\",version=\"1\"} 1"})
+    EXPECT_NE(all.find(line), all.npos) << line << " is not in\n" << all;
+}
+
+TEST(ServerMetrics, TheProcessIsAsPrometheusClientsShowIt) {
+  const std::string all = text(ServerMetrics());
+  const auto of = [&](const std::string& name) {
+    const std::size_t at = all.find("\n" + name + " ");
+    EXPECT_NE(at, all.npos) << name;
+    return at == all.npos ? 0 : std::stod(all.substr(at + 1 + name.size()));
+  };
+  const double now = static_cast<double>(std::time(nullptr));
+  EXPECT_GT(of("process_start_time_seconds"), now - 3600);
+  EXPECT_LE(of("process_start_time_seconds"), now + 1);
+  EXPECT_GT(of("process_resident_memory_bytes"), 1e6);
+  EXPECT_GE(of("process_virtual_memory_bytes"), of("process_resident_memory_bytes"));
+  EXPECT_GE(of("process_open_fds"), 3);
+  EXPECT_GE(of("process_max_fds"), of("process_open_fds"));
+  EXPECT_GE(of("process_cpu_seconds_total"), 0);
 }
 
 }  // namespace

@@ -1,0 +1,251 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "common/base/json_fields.h"
+#include "common/report/report.h"
+#include "http-server/openai.h"
+
+namespace outrider {
+namespace {
+using Json = nlohmann::json;
+
+Json or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
+
+std::string call_id(const ReplyHead& head, std::size_t index, std::size_t call) {
+  return fmt::format("call_{}_{}_{}", head.id, index, call);
+}
+
+Json call_json(const ReplyHead& head, std::size_t index, std::size_t call, const std::string& name,
+               const std::string& arguments) {
+  return {{"id", call_id(head, index, call)},
+          {"type", "function"},
+          {"function", {{"name", name}, {"arguments", arguments}}}};
+}
+
+Json scored_json(const ScoredText& text) {
+  Json bytes = Json::array();
+  for (const char byte : text.bytes) bytes.push_back(static_cast<unsigned char>(byte));
+  return {{"token", text.bytes}, {"logprob", text.logprob}, {"bytes", std::move(bytes)}};
+}
+
+/// What one token adds to each of the lists under "logprobs".
+std::vector<std::pair<const char*, Json>> score_entries(const ReplyHead& head, const TokenScore& score) {
+  Json top = head.chat ? Json::array() : Json::object();
+  for (const ScoredText& other : score.top) {
+    if (head.chat)
+      top.push_back(scored_json(other));
+    else
+      top[other.bytes] = other.logprob;
+  }
+  if (head.chat) {
+    Json entry = scored_json(score.token);
+    entry["top_logprobs"] = std::move(top);
+    return {{"content", std::move(entry)}};
+  }
+  top[score.token.bytes] = score.token.logprob;  // always there: up to N + 1 entries
+  return {{"tokens", score.token.bytes},
+          {"token_logprobs", score.token.logprob},
+          {"top_logprobs", std::move(top)},
+          {"text_offset", score.text_offset}};
+}
+
+/// A JSON object's text with one more member. @param json  its value
+std::string with_member(std::string object, const char* key, std::string_view json) {
+  object.pop_back();
+  return object.append(fmt::format("{}\"{}\":", object.size() > 1 ? "," : "", key)).append(json) += '}';
+}
+
+/// As text at once: the tree of a long answer's would be ten times as large.
+std::string logprobs_text(const ReplyHead& head, const std::vector<TokenScore>& scores) {
+  if (!head.logprobs) return "null";
+  std::vector<std::pair<const char*, std::string>> lists = {{"content", ""}};
+  if (!head.chat) lists = {{"tokens", ""}, {"token_logprobs", ""}, {"top_logprobs", ""}, {"text_offset", ""}};
+  for (const TokenScore& score : scores) {
+    const auto entries = score_entries(head, score);
+    for (std::size_t i = 0; i < lists.size(); ++i)
+      lists[i].second += (lists[i].second.empty() ? "" : ",") + to_text(entries[i].second);
+  }
+  std::string text = head.chat ? R"({"refusal":null})" : "{}";
+  for (const auto& [key, list] : lists) text = with_member(std::move(text), key, "[" + list + "]");
+  return text;
+}
+
+Json usage_json(const Usage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
+          {"completion_tokens", usage.completion_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+}
+
+/// Milliseconds are sums over the request.
+Json speculative_json(const RequestMetrics& metrics) {
+  Json counts = counts_json(metrics);
+  counts["wire_bytes"] =
+      metrics.wire_bytes_to_drafter + metrics.wire_bytes_to_drafter_prompt + metrics.wire_bytes_to_verifier;
+  return counts;
+}
+
+double ms(std::int64_t ns) { return static_cast<double>(ns) / 1e6; }
+Json ratio(std::int64_t part, std::int64_t whole) {
+  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+/// vLLM's metrics.speculative_decoding: rounds with drafts by how many of these they kept. Null for plain decoding.
+Json acceptance_json(const Usage& usage) {
+  const RequestMetrics& m = usage.metrics;
+  if (usage.draft_length_max == 0) return {};
+  const auto kept_beyond = [&](std::size_t position) {
+    return position < m.accepted_per_position.size() ? m.accepted_per_position[position] : 0;
+  };
+  Json histogram = {m.drafting_rounds - kept_beyond(0)};
+  for (std::size_t kept = 1; kept <= static_cast<std::size_t>(usage.draft_length_max); ++kept)
+    histogram.push_back(kept_beyond(kept - 1) - kept_beyond(kept));
+  return {{"mean_acceptance_length", 1.0 + ratio(m.accepted_tokens, m.drafting_rounds).get<double>()},
+          {"draft_acceptance_rate", ratio(m.accepted_tokens, m.drafted_tokens)},
+          {"acceptance_histogram", std::move(histogram)},
+          {"num_spec_steps", m.drafting_rounds},
+          {"num_accepted_draft_tokens", m.accepted_tokens},
+          {"num_draft_tokens", m.drafted_tokens},
+          {"num_spec_tokens", usage.draft_length_max}};
+}
+
+/// vLLM's `metrics`, under which tools look for times and acceptance: of one stream of tokens, else null.
+Json stream_metrics_json(const Usage& usage) {
+  const RequestMetrics& m = usage.metrics;
+  if (usage.choices != 1) return {};
+  Json json = {{"time_to_first_token_ms", nullptr}, {"generation_time_ms", nullptr},
+               {"queue_time_ms", nullptr},          {"mean_itl_ms", nullptr},
+               {"tokens_per_second", nullptr},      {"speculative_decoding", acceptance_json(usage)}};
+  const std::int64_t scheduled_ns = m.prefill_ns - m.queue_ns + m.decode_ns;
+  if (scheduled_ns <= 0) return json;  // nobody was left to measure
+  json["time_to_first_token_ms"] = ms(m.prefill_ns - m.queue_ns);
+  json["generation_time_ms"] = ms(m.decode_ns);
+  json["queue_time_ms"] = ms(m.queue_ns);
+  if (usage.completion_tokens > 1)
+    json["mean_itl_ms"] = ms(m.decode_ns) / static_cast<double>(usage.completion_tokens - 1);
+  json["tokens_per_second"] = 1e3 * static_cast<double>(usage.completion_tokens) / ms(scheduled_ns);
+  return json;
+}
+
+/// What a reply, or the last piece of a stream, says of its making.
+void add_measurements(Json& json, const Usage& usage) {
+  json["speculative"] = speculative_json(usage.metrics);
+  json["metrics"] = stream_metrics_json(usage);
+}
+
+Json reply_json(const ReplyHead& head, const char* object) {
+  return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
+}
+
+std::string event_text(const std::string& json) { return "data: " + json + "\n\n"; }
+std::string event_text(const Json& json) { return event_text(to_text(json)); }
+
+Json chunk_json(const ReplyHead& head, Json choices) {
+  Json chunk = reply_json(head, head.chat ? "chat.completion.chunk" : "text_completion");
+  chunk["choices"] = std::move(choices);
+  return chunk;
+}
+/// @param delta  of chat; of a completion, its text
+Json chunk_choice(const ReplyHead& head, std::size_t index, Json delta, const std::vector<TokenScore>& scores,
+                  const std::string& finish_reason) {
+  Json logprobs = scores.empty() ? Json() : Json::parse(logprobs_text(head, scores));
+  return {{"index", index},
+          {head.chat ? "delta" : "text", std::move(delta)},
+          {"logprobs", std::move(logprobs)},
+          {"finish_reason", or_null(finish_reason)}};
+}
+
+}  // namespace
+
+std::string completion_body(const ReplyHead& head, const std::vector<Choice>& choices, const Usage& usage) {
+  std::string list;
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    const ChatMessage& message = choices[i].message;
+    Json choice = {{"index", i}, {"finish_reason", choices[i].finish_reason}};
+    if (head.chat) {
+      Json calls = Json::array();
+      for (std::size_t k = 0; k < message.tool_calls.size(); ++k) {
+        calls.push_back(call_json(head, i, k, message.tool_calls[k].name, to_text(message.tool_calls[k].arguments)));
+      }
+      const bool only_calls = message.content.empty() && !calls.empty();
+      choice["message"] = {
+          {"role", "assistant"}, {"content", only_calls ? Json() : Json(message.content)}, {"refusal", nullptr}};
+      if (!message.reasoning.empty()) choice["message"]["reasoning_content"] = message.reasoning;
+      if (!calls.empty()) choice["message"]["tool_calls"] = std::move(calls);
+    } else {
+      choice["text"] = message.content;
+    }
+    list += (i == 0 ? "" : ",") + with_member(to_text(choice), "logprobs", logprobs_text(head, choices[i].scores));
+  }
+  Json body = reply_json(head, head.chat ? "chat.completion" : "text_completion");
+  body["usage"] = usage_json(usage);
+  add_measurements(body, usage);
+  return with_member(to_text(body), "choices", "[" + list + "]");
+}
+
+std::string first_chunk(const ReplyHead& head, std::size_t index) {
+  if (!head.chat) return "";
+  return event_text(
+      chunk_json(head, Json::array({chunk_choice(head, index, {{"role", "assistant"}, {"content", ""}}, {}, "")})));
+}
+
+std::string event_chunk(const ReplyHead& head, std::size_t index, const ChatEvent& event, std::size_t calls,
+                        const std::vector<TokenScore>& scores) {
+  Json delta;
+  if (event.kind == ChatEvent::Kind::kContent) {
+    delta = head.chat ? Json{{"content", event.text}} : Json(event.text);
+  } else if (event.kind == ChatEvent::Kind::kReasoning && head.chat) {
+    delta = {{"reasoning_content", event.text}};
+  } else if (event.kind == ChatEvent::Kind::kToolCallEnd && head.chat) {
+    Json call = call_json(head, index, calls, event.name, event.text);
+    call["index"] = calls;
+    delta = {{"tool_calls", Json::array({std::move(call)})}};
+  } else {
+    return "";
+  }
+  return event_text(chunk_json(head, Json::array({chunk_choice(head, index, std::move(delta), scores, "")})));
+}
+
+std::string finish_chunk(const ReplyHead& head, std::size_t index, const std::string& finish_reason,
+                         const std::vector<TokenScore>& scores, const Usage* usage) {
+  Json chunk = chunk_json(
+      head, Json::array({chunk_choice(head, index, head.chat ? Json::object() : Json(""), scores, finish_reason)}));
+  if (usage != nullptr) add_measurements(chunk, *usage);
+  return event_text(chunk);
+}
+
+std::string usage_chunk(const ReplyHead& head, const Usage& usage) {
+  Json chunk = chunk_json(head, Json::array());
+  chunk["usage"] = usage_json(usage);
+  add_measurements(chunk, usage);
+  return event_text(chunk);
+}
+
+std::string round_chunk(const ReplyHead& head, std::size_t index, const ReportedRound& reported) {
+  Json chunk =
+      chunk_json(head, Json::array({chunk_choice(head, index, head.chat ? Json::object() : Json(""), {}, "")}));
+  Json& json = chunk["outrider_round"] = {{"source", nullptr},
+                                          {"tokens", reported.tokens},
+                                          {"drafts", reported.drafts},
+                                          {"accepted", 0},
+                                          {"draft_length", 0}};
+  if (reported.round) {
+    const RoundOutcome& outcome = reported.round->outcome;
+    json["source"] = outcome.source == DraftSource::kNgram ? "ngram" : "assistant";
+    json["accepted"] = outcome.accepted;
+    json["draft_length"] = reported.round->draft_length;
+    json["draft_ms"] = 1e3 * outcome.draft_s;
+    json["verify_ms"] = 1e3 * outcome.verify_s;
+    json["round_ms"] = 1e3 * outcome.round_s;
+  }
+  return event_text(chunk);
+}
+
+std::string error_chunk(const ApiError& error) { return event_text(error_body(error)); }
+
+}  // namespace outrider
