@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: openai_client_test.sh VENV OUTRIDER [TEST]
+# usage: pypi_test.sh VENV OUTRIDER [TEST]
 # Runs TEST (openai_client_test.py) with the official client in VENV, which is made if need be. Exit 77: there is no client.
 set -uo pipefail
 venv=$1 outrider=$2 test=${3:-openai_client_test.py}
