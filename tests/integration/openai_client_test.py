@@ -4,58 +4,33 @@
 usage: openai_client_test.py OUTRIDER
 """
 import concurrent.futures
-import json
-import subprocess
 import sys
 import time
 import unittest
-import urllib.error
-import urllib.request
 
 import openai
 
+from serve_support import Server
+
 QUESTION = [{"role": "user", "content": "Write a short story about a fox."}]
-KEY = {"Authorization": "Bearer key"}
 WEATHER = [{"type": "function", "function": {
     "name": "weather", "description": "The weather of a city",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
 
 
-class Server:
-    def __init__(self, *options):
-        self.process = subprocess.Popen([OUTRIDER, "serve", "--port", "0", "--api-key", "key", *options], stdout=subprocess.PIPE, text=True)
-        self.url = self.process.stdout.readline().split()[-1]
-        while not self.ready():
-            time.sleep(0.05)
-
-    def ready(self):
-        try:
-            return urllib.request.urlopen(urllib.request.Request(self.url + "/ready", headers=KEY)).status == 200
-        except urllib.error.HTTPError:
-            return False
-
-    def status(self):
-        request = urllib.request.Request(self.url + "/v1/outrider/status", headers=KEY)
-        return json.load(urllib.request.urlopen(request))
-
-    def client(self, key="key"):
-        return openai.OpenAI(base_url=self.url + "/v1", api_key=key, max_retries=0)
-
-    def stop(self):
-        self.process.terminate()
-        return self.process.wait(60)
+def client_of(server, key="key"):
+    return openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0)
 
 
 class OpenAiClient(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server()
-        cls.client = cls.server.client()
+        cls.server = Server(OUTRIDER, key="key")
+        cls.client = client_of(cls.server)
 
     @classmethod
     def tearDownClass(cls):
         assert cls.server.stop() == 0
-        cls.server.process.stdout.close()
 
     def chat(self, **fields):
         return self.client.chat.completions.create(**{"model": "nano", "messages": QUESTION, "temperature": 0, "max_tokens": 30} | fields)
@@ -121,11 +96,11 @@ class OpenAiClient(unittest.TestCase):
             self.chat(model="gpt-5")
         self.assertEqual(raised.exception.code, "model_not_found")
         with self.assertRaises(openai.AuthenticationError):
-            self.server.client("wrong").models.list()
+            client_of(self.server, "wrong").models.list()
 
     def test_a_client_that_stops_reading_makes_room(self):
-        server = Server("--max-requests", "1")
-        client = server.client()
+        server = Server(OUTRIDER, "--max-requests", "1", key="key")
+        client = client_of(server)
         story = {"model": "nano", "prompt": "Once upon a time", "max_tokens": 7000, "temperature": 0, "extra_body": {"ignore_eos": True}}
         with client.completions.create(**story, stream=True) as stream:
             next(iter(stream))
@@ -139,7 +114,6 @@ class OpenAiClient(unittest.TestCase):
                 stream.close()
                 self.assertEqual(second.result(60).usage.completion_tokens, 2)
         self.assertEqual(server.stop(), 0)
-        server.process.stdout.close()
 
 
 if __name__ == "__main__":
