@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <random>
 #include <system_error>
@@ -60,9 +61,9 @@ std::string form_value(std::string_view header, const std::string& key) {
 }
 
 Json file_json(const std::string& id, const std::string& name, std::uint64_t bytes, const char* purpose,
-               const std::string& owner) {
+               const std::string& owner, std::int64_t seconds = kAgeMax) {
   return {{"id", id},         {"object", "file"},   {"bytes", bytes},        {"created_at", unix_seconds()},
-          {"filename", name}, {"purpose", purpose}, {"status", "processed"}, {"expires_at", unix_seconds() + kAgeMax},
+          {"filename", name}, {"purpose", purpose}, {"status", "processed"}, {"expires_at", unix_seconds() + seconds},
           {kOwner, owner}};
 }
 
@@ -190,7 +191,7 @@ void BatchApi::forget_old() {
     const bool wanted = std::ranges::any_of(batches_, [&](const auto& batch) {
       return !is_over(batch.second) && batch.second["input_file_id"] == file->first;
     });
-    if (!wanted && old(file->second)) forget_file(file);
+    if (!wanted && file->second.value("expires_at", std::int64_t{0}) < unix_seconds()) forget_file(file);
   }
 }
 
@@ -230,7 +231,23 @@ std::vector<HttpRoute> BatchApi::routes() {
   return routes;
 }
 
+/// Of limit=3&after=batch_1. What we look for needs no decoding.
+std::string query_value(std::string_view query, std::string_view key) {
+  while (!query.empty()) {
+    const std::string_view pair = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(pair.size() + 1, query.size()));
+    if (pair.starts_with(key) && pair.substr(key.size()).starts_with('='))
+      return std::string(pair.substr(key.size() + 1));
+  }
+  return "";
+}
+
 HttpReply BatchApi::list(const Table& table, const HttpRequest& http) const {
+  const std::string limit_text = query_value(http.query, "limit"), after = query_value(http.query, "after");
+  std::size_t limit = table.size();
+  const auto [end, wrong] = std::from_chars(limit_text.data(), limit_text.data() + limit_text.size(), limit);
+  if (!limit_text.empty() && (wrong != std::errc() || end != limit_text.data() + limit_text.size() || limit == 0))
+    return error_reply({.status = 400, .message = "limit is no number above 0", .param = "limit"});
   std::vector<Json> data;
   for (const auto& [id, object] : table) {
     if (object.value(kOwner, "") != owner_of(http)) continue;
@@ -239,7 +256,15 @@ HttpReply BatchApi::list(const Table& table, const HttpRequest& http) const {
   }
   std::ranges::stable_sort(data, std::greater<>(),
                            [](const Json& one) { return one.value("created_at", std::int64_t{0}); });
-  Json reply = {{"object", "list"}, {"has_more", false}, {"first_id", nullptr}, {"last_id", nullptr}};
+  if (!after.empty()) {
+    const auto last = std::ranges::find_if(data, [&](const Json& one) { return one["id"] == after; });
+    if (last == data.end())
+      return error_reply({.status = 404, .message = fmt::format("there is no {}", after), .param = "after"});
+    data.erase(data.begin(), last + 1);
+  }
+  const bool more = data.size() > limit;
+  data.resize(std::min(limit, data.size()));
+  Json reply = {{"object", "list"}, {"has_more", more}, {"first_id", nullptr}, {"last_id", nullptr}};
   if (!data.empty()) {
     reply["first_id"] = data.front()["id"];
     reply["last_id"] = data.back()["id"];
@@ -266,6 +291,15 @@ HttpReply BatchApi::add_file(const HttpRequest& http) {
   if (file == nullptr) return error_reply({.status = 400, .message = "the form has no file", .param = "file"});
   if (part("purpose") == nullptr || part("purpose")->content != "batch")
     return error_reply({.status = 400, .message = "purpose is not 'batch'", .param = "purpose"});
+  std::int64_t seconds = kAgeMax;
+  if (const FormPart* const asked = part("expires_after[seconds]"); asked != nullptr) {
+    const char* const end = asked->content.data() + asked->content.size();
+    if (std::from_chars(asked->content.data(), end, seconds).ptr != end || seconds < 3600 || seconds > kAgeMax)
+      return error_reply(
+          {.status = 400,
+           .message = fmt::format("expires_after.seconds is '{}', wanted 3600 to {}", asked->content, kAgeMax),
+           .param = "expires_after"});
+  }
   forget_old();
   std::uint64_t bytes = file->content.size();
   for (const auto& [id, other] : files_) bytes += other.value("bytes", std::uint64_t{0});
@@ -274,7 +308,7 @@ HttpReply BatchApi::add_file(const HttpRequest& http) {
         {413, fmt::format("with this file there would be {} bytes of files, this server keeps {}: delete some", bytes,
                           options_.bytes_max)});
   }
-  Json object = file_json(random_id("file-"), file->filename, file->content.size(), "batch", owner_of(http));
+  Json object = file_json(random_id("file-"), file->filename, file->content.size(), "batch", owner_of(http), seconds);
   const auto written = replace_file(path(kFiles, object["id"], ".jsonl"),
                                     [&](const AppendBytes& append) { return append(file->content); });
   if (!written) return disk_reply(written.error());
@@ -442,12 +476,20 @@ Result<std::optional<std::string>> BatchApi::adopt(const std::filesystem::path& 
   return std::optional(id);
 }
 
+Result<void> BatchApi::give_up(const std::string& id, BatchJob& job, const std::string& status) {
+  if (status == "expired") {
+    RETURN_IF_ERROR(job.give_up_open_lines("batch_expired", "the batch was not done within its completion window"));
+    count(id, job.counts());
+  }
+  return job.write_what_is_done();
+}
+
 Result<void> BatchApi::finish(const std::string& id, BatchJob& job, const char* status) {
   const bool completed = status == std::string_view("completed");
   if (completed)
     update(id, {{"status", "finalizing"}, {"finalizing_at", unix_seconds()}});
   else
-    RETURN_IF_ERROR(job.write_what_is_done());
+    RETURN_IF_ERROR(give_up(id, job, status));
   std::string owner;
   {
     const std::lock_guard lock(mutex_);

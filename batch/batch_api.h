@@ -78,6 +78,8 @@ class BatchApi {
   void run_batches();
   void run_batch(const std::string& id);
   Result<void> finish(const std::string& id, BatchJob& job, const char* status);
+  /// Writes what is done of a batch that has not come to its end.
+  Result<void> give_up(const std::string& id, BatchJob& job, const std::string& status);
   void fail(const std::string& id, const Error& error);
   void count(const std::string& id, const BatchCounts& counts);
   /// Changes a batch and saves it.

@@ -283,20 +283,39 @@ Result<void> BatchJob::work_through(const BatchAnswer& answer, const BatchContro
   return error ? Result<void>(*error) : Result<void>();
 }
 
+Result<void> BatchJob::await_journal() {
+  std::unique_lock lock(mutex_);
+  while (counts_.open() > 0 && journal_->has_uncommitted()) changed_.wait_for(lock, kTick);
+  lock.unlock();
+  return journal_->state();
+}
+
+Result<void> BatchJob::give_up_open_lines(const std::string& code, const std::string& message) {
+  for (const std::uint32_t line : input_.to_send(options_.shard)) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (entries_[line].length > 0) continue;
+    }
+    BatchError error{.code = code, .message = message};
+    if (const Result<std::string> text = input_.read(line)) {
+      const auto parsed = parse_batch_line(*text);
+      const auto* const wrong = std::get_if<BatchError>(&parsed);
+      error.custom_id = wrong != nullptr ? wrong->custom_id : std::get<BatchRequest>(parsed).custom_id;
+    }
+    RETURN_IF_ERROR(record(line, {Outcome::Kind::kError, error_line(error, line + 1)}));
+  }
+  return await_journal();
+}
+
 Result<bool> BatchJob::run(const BatchAnswer& answer, const BatchControl& control) {
   std::vector<std::uint32_t> lines = input_.to_send(options_.shard);
   std::erase_if(lines, [&](std::uint32_t line) { return entries_[line].length > 0; });
   Dispatch dispatch(std::move(lines), control.concurrency, now());
   if (counts().open() > 0) RETURN_IF_ERROR(work_through(answer, control, dispatch));
-  // What the last replies said may still be on its way to the disk.
-  std::unique_lock lock(mutex_);
-  const std::uint32_t wanted = counts_.total;
-  while (counts_.open() > 0 && journal_->has_uncommitted()) changed_.wait_for(lock, kTick);
-  lock.unlock();
-  RETURN_IF_ERROR(journal_->state());
+  RETURN_IF_ERROR(await_journal());
   const BatchCounts done = counts();
   control.on_tick(done);
-  if (done.completed + done.failed < wanted) return false;
+  if (done.open() > 0) return false;
   RETURN_IF_ERROR(write_what_is_done());
   return true;
 }

@@ -84,6 +84,10 @@ class BatchJob {
   ///   done until then is kept.
   Result<bool> run(const BatchAnswer& answer, const BatchControl& control);
 
+  /// After a run that did not come to its end: makes an error of every line that is not done, with this code and
+  /// message.
+  Result<void> give_up_open_lines(const std::string& code, const std::string& message);
+
   /// After a run that did not come to its end: output and errors of what is done.
   Result<void> write_what_is_done() const;
 
@@ -101,6 +105,8 @@ class BatchJob {
   void take(const JournalEntry& entry);
   Outcome answer_line(std::uint32_t line, const BatchAnswer& answer) const;
   Result<void> record(std::uint32_t line, const Outcome& outcome);
+  /// Waits until what was recorded is on the disk, or lost.
+  Result<void> await_journal();
   Result<void> work_through(const BatchAnswer& answer, const BatchControl& control, Dispatch& dispatch);
 
   const BatchOptions options_;

@@ -171,7 +171,7 @@ class Connection {
 
   tcp::socket socket_;
   const Ending& ending_;
-  std::unique_ptr<TlsSession> tls_;  ///< null: none
+  std::unique_ptr<TlsSession> tls_;                                          ///< null: none
   std::atomic<std::int64_t> idle_since_ = now().time_since_epoch().count();  ///< also before its thread has begun
 };
 
@@ -312,6 +312,12 @@ std::string path_of(const Head& head) {
     decoded += static_cast<char>(byte);
   }
   return decoded;
+}
+
+std::string query_of(const Head& head) {
+  const std::string target = text(head.target());
+  const std::size_t begin = target.find('?');
+  return begin == target.npos ? "" : target.substr(begin + 1);
 }
 
 /// What Beast takes although it leaves it open where a request ends, so that another server on the way may see another
@@ -631,6 +637,7 @@ class Server final : public HttpServer {
       return asked.route->handler(
           {.method = text(head.method_string()),
            .path = path_of(head),
+           .query = query_of(head),
            .body = std::move(body),
            .client = asked.client,
            .key = asked.key,

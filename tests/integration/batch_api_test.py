@@ -109,6 +109,38 @@ class BatchApi(unittest.TestCase):
         with self.assertRaises(openai.ConflictError):
             self.client.batches.cancel(batch.id)
 
+    def test_a_batch_whose_time_is_over_names_the_lines_that_were_not_done(self):
+        lines = [line | {"body": line["body"] | {"max_tokens": 200, "ignore_eos": True}} for line in self.chats(200)]
+        batch = self.batch_of(lines)
+        while self.client.batches.retrieve(batch.id).request_counts.completed < 1:
+            time.sleep(0.05)
+        self.server.end(kill=True)
+        file = self.path / "data" / "batches" / f"{batch.id}.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"expires_at": 1}))
+        self.start()
+        batch = self.until(self.client.batches.retrieve(batch.id), "expired")
+        done = [json.loads(line) for line in self.client.files.content(batch.output_file_id).read().decode().splitlines()]
+        errors = [json.loads(line) for line in self.client.files.content(batch.error_file_id).read().decode().splitlines()]
+        self.assertEqual({line["error"]["code"] for line in errors}, {"batch_expired"})
+        self.assertEqual((batch.request_counts.completed, batch.request_counts.failed), (len(done), len(errors)))
+        self.assertEqual(sorted(line["custom_id"] for line in done + errors), sorted(line["custom_id"] for line in lines))
+
+    def test_lists_come_in_pages_and_files_expire_when_asked_to(self):
+        files = [self.client.files.create(file=(f"{i}.jsonl", b"\n"), purpose="batch") for i in range(3)]
+        page = self.client.files.list(limit=2)
+        self.assertEqual((len(page.data), page.has_more), (2, True))
+        self.assertEqual(sorted(file.id for file in page), sorted(file.id for file in files))  # the client turns the page
+        last = self.client.files.list(limit=2, after=page.data[-1].id)
+        self.assertEqual((len(last.data), last.has_more), (1, False))
+        for wrong, kind in (({"limit": 0}, openai.BadRequestError), ({"after": "file-no"}, openai.NotFoundError)):
+            with self.assertRaises(kind):
+                self.client.files.list(**wrong)
+        soon = {"anchor": "created_at", "seconds": 3600}
+        file = self.client.files.create(file=("in.jsonl", b"\n"), purpose="batch", expires_after=soon)
+        self.assertEqual(file.expires_at, file.created_at + 3600)
+        with self.assertRaises(openai.BadRequestError):
+            self.client.files.create(file=("in.jsonl", b"\n"), purpose="batch", expires_after=soon | {"seconds": 1})
+
     def test_what_is_wrong_is_said(self):
         file = self.client.files.create(file=("in.jsonl", b"\n"), purpose="batch")
         for fields in ({"input_file_id": "file-no"}, {"endpoint": "/v1/embeddings"}, {"completion_window": "1h"}):
