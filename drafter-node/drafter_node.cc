@@ -43,7 +43,11 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
   for (const std::string& note : assistant->config().text.notes) {
     spdlog::warn("event=metadata_overruled model={} note=\"{}\"", options.assistant.string(), note);
   }
-  DraftEngine engine(std::move(assistant), std::move(generation.eos_token_ids));
+  GrammarCompiler grammars([&files, size = backbone.vocab_size]() -> Result<GrammarVocabulary> {
+    ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(files));
+    return grammar_vocabulary(tokenizer, size);
+  });
+  DraftEngine engine(std::move(assistant), std::move(generation.eos_token_ids), &grammars);
   spdlog::info("event=loaded model={} dtype={} isa={} threads={}", options.assistant.string(),
                to_string(options.weight_type), to_string(active_isa()), options.threads);
 

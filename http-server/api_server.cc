@@ -13,6 +13,7 @@
 
 #include "common/base/json_fields.h"
 #include "common/base/time.h"
+#include "common/grammar/call_grammar.h"
 #include "common/tokenizer/answer_reader.h"
 #include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/stop_matcher.h"
@@ -288,6 +289,7 @@ ApiServer::ApiServer(TransportContext& context, TextSide text, ApiOptions option
       defaults_{.model = options_.model,
                 .vocab_size = static_cast<std::int32_t>(text_.vocab_size),
                 .sampling = text_.advised(),
+                .controls = answer_controls(text_.tokenizer),
                 .draft_length = options_.draft_length},
       started_(unix_seconds()) {}
 
@@ -346,6 +348,12 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
     ApiResult<std::vector<TokenId>> prompt = render(request.conversation);
     if (const auto* error = std::get_if<ApiError>(&prompt)) return *error;
     work->prompts.push_back(std::get<std::vector<TokenId>>(std::move(prompt)));
+    if (request.conversation.thinking && !request.sampling.grammar.empty()) {
+      const bool open = ChatParser(text_.tokenizer, work->prompts.back()).thinks();
+      auto grammar = grammar_after_thought(request.sampling.grammar, open, defaults_.controls);
+      if (!grammar) return api_error(grammar.error());
+      request.sampling.grammar = std::move(*grammar);
+    }
   }
   for (Prompt& prompt : request.prompts) {
     const auto* text = std::get_if<std::string>(&prompt);

@@ -13,6 +13,7 @@
 #include "common/base/json_fields.h"
 #include "common/report/report.h"
 #include "common/tokenizer/stop_matcher.h"
+#include "http-server/answer_grammar.h"
 
 namespace outrider {
 namespace {
@@ -40,17 +41,13 @@ std::vector<TokenId> token_ids(const JsonFields& fields, const char* key, const 
 
 /// What would change the answer, and we can not do.
 void refuse_unsupported(const JsonFields& fields) {
-  for (const char* name : {"functions", "function_call", "audio", "suffix", "structured_outputs", "guided_json",
-                           "guided_regex", "guided_choice", "guided_grammar", "prompt_logprobs", "use_beam_search"}) {
+  for (const char* name : {"functions", "function_call", "audio", "suffix", "guided_json", "guided_regex",
+                           "guided_choice", "guided_grammar", "prompt_logprobs", "use_beam_search"}) {
     const Json* value = fields.find(name);
     if (value != nullptr && *value != false && *value != "") fields.refuse(name, "is not supported");
   }
   if (fields.integer("best_of", 1, 1, kIntMax) != 1) fields.refuse("best_of", "is not supported");
   if (fields.boolean("echo", false)) fields.refuse("echo", "is not supported");
-  if (!fields.boolean("parallel_tool_calls", true)) fields.refuse("parallel_tool_calls", "cannot be switched off");
-  const JsonFields format = fields.object("response_format");
-  if (fields.find("response_format") != nullptr && format.text("type") != "text")
-    format.refuse("type", "is not supported but for 'text'");
 }
 
 struct ReadOffered {
@@ -269,12 +266,7 @@ Conversation read_conversation(const JsonFields& fields) {
   fields.each("tools", "an array of tools",
               [&](const JsonFields& tool) { conversation.tools.push_back(read_tool(tool)); });
   if (const Json* choice = fields.find("tool_choice")) {
-    if (*choice == "none")
-      conversation.tools.clear();
-    else if (*choice == "required" || choice->is_object())
-      fields.refuse("tool_choice", "can only be \"none\" or \"auto\": calls cannot be forced");
-    else if (*choice != "auto")
-      fields.wrong("tool_choice", "\"none\" or \"auto\"");
+    if (*choice == "none") conversation.tools.clear();
   }
   conversation.thinking = fields.object("chat_template_kwargs").boolean("enable_thinking", false);
   return conversation;
@@ -328,6 +320,8 @@ ApiResult<CompletionRequest> parse_chat_completion(std::string_view body, const 
     request.chat = true;
     read_common(fields, defaults, request);
     request.conversation = read_conversation(fields);
+    std::string& grammar = request.sampling.grammar;
+    grammar = read_call_grammar(fields, request.conversation, read_answer_grammar(fields, body), defaults.controls);
   });
 }
 
@@ -336,6 +330,7 @@ ApiResult<CompletionRequest> parse_completion(std::string_view body, const ApiDe
   constexpr const char* kWanted = "a string, an array of token ids, or an array of those";
   return parse_body<CompletionRequest>(body, defaults, [&](const JsonFields& fields, CompletionRequest& request) {
     read_common(fields, defaults, request);
+    request.sampling.grammar = read_answer_grammar(fields, body);
     if (!request.max_tokens) request.max_tokens = std::max(kDefaultMaxTokens, request.sampling.min_tokens);
     const Json* prompt = fields.find("prompt");
     const auto add_prompt = [&](const Json& one) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/base/ids.h"
+#include "common/grammar/answer_controls.h"
 #include "common/policy/policies.h"
 #include "common/protocol/messages.h"
 #include "common/sampling/params.h"
@@ -38,6 +39,7 @@ struct ApiDefaults {
   std::string model;  ///< the one model that there is
   std::int32_t vocab_size = 0;
   SamplingParams sampling = {};  ///< as the checkpoint advises
+  AnswerControls controls = {};  ///< of its vocabulary
   DraftLength draft_length = {};
 };
 

@@ -12,7 +12,7 @@
 namespace outrider {
 
 /// The rows of a prompt that one forward takes, and the most rows that any takes, as in a verifier.
-inline constexpr std::int64_t kPrefillChunk = VerifierConfig().prefill_chunk, kRowsMax = VerifierConfig().rows_max;
+inline const std::int64_t kPrefillChunk = VerifierConfig().prefill_chunk, kRowsMax = VerifierConfig().rows_max;
 
 /// A prompt in pieces of kPrefillChunk rows, which are parts of `prompt`.
 std::vector<std::span<const TokenId>> prefill_chunks(std::span<const TokenId> prompt);

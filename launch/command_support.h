@@ -23,6 +23,7 @@
 #include "common/base/option.h"
 #include "common/base/result.h"
 #include "common/checkpoint/pack.h"
+#include "common/grammar/grammar_text.h"
 #include "common/kernels/linear.h"
 #include "common/pair/pair_files.h"
 #include "common/policy/policies.h"
@@ -142,6 +143,7 @@ inline LogitBias parse_logit_bias(const std::string& text) {
 struct SamplingFlags {
   SamplingParams params;  ///< as given; see of()
   std::vector<std::string> logit_bias;
+  std::filesystem::path json_schema, grammar;
   bool sample = false, rejection = false, typical = false;
   std::map<std::string, CLI::Option*> options;  ///< of the numbers, by the parameter's name
   std::vector<CLI::Option*> of_draws;           ///< without a meaning at temperature 0
@@ -165,6 +167,9 @@ struct SamplingFlags {
     of_draws.insert(of_draws.end(), {by_rejection, by_typicality});
     command.add_option("--logit-bias", logit_bias, "ID:BIAS,...: added to the scores of these token ids, -100 to 100")
         ->delimiter(',');
+    auto* schema =
+        command.add_option("--json-schema", json_schema, "The answer is JSON that this file's schema accepts");
+    command.add_option("--grammar", grammar, "The answer follows this file's grammar (GBNF)")->excludes(schema);
   }
 
   /// For this model, with a seed where one is needed.
@@ -190,6 +195,8 @@ struct SamplingFlags {
       std::fprintf(stderr, "outrider: --typical is lossy: the text does not follow the model's distribution\n");
     }
     for (const std::string& entry : logit_bias) result.logit_bias.push_back(parse_logit_bias(entry));
+    if (!json_schema.empty()) result.grammar = or_throw(grammar_of_schema_file(json_schema));
+    if (!grammar.empty()) result.grammar = or_throw(grammar_of_file(grammar));
     result.suppress_tokens = text.generation.suppress_tokens;
     or_throw(check_sampling(result, std::numeric_limits<std::int32_t>::max()));
     return result;

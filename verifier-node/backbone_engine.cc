@@ -86,8 +86,13 @@ VerifyOutcome BackboneEngine::synthetic_outcome(Matrix<const float> logits, cons
 
 std::map<SessionId, BackboneEngine::Session>::iterator BackboneEngine::open(
     const VerifyWork& work, const std::function<void()>& between_steps) {
-  Session session{backbone_->make_cache(),
-                  Sampler(work.sampling, work.stop_ids, backbone_->config().final_logit_softcapping)};
+  std::shared_ptr<const Grammar> grammar;
+  if (!work.sampling.grammar.empty() && grammars_ != nullptr) {
+    // Ready, since the core asked; if others drove it out since then, it is made again.
+    if (auto made = grammars_->wait_for(work.sampling.grammar)) grammar = std::move(*made);
+  }
+  Session session{backbone_->make_cache(), Sampler(work.sampling, work.stop_ids,
+                                                   backbone_->config().final_logit_softcapping, std::move(grammar))};
   if (work.reuse) {
     const auto source = sessions_.find(work.reuse->from);
     CHECK(source != sessions_.end(), "session {} is to continue {}, which is not here", value(work.session),

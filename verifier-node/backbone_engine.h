@@ -16,8 +16,10 @@ namespace outrider {
 class BackboneEngine {
  public:
   /// @param synthetic_acceptance as in VerifierOptions.
-  explicit BackboneEngine(std::unique_ptr<Backbone> backbone, std::vector<double> synthetic_acceptance = {})
-      : backbone_(std::move(backbone)), synthetic_acceptance_(std::move(synthetic_acceptance)) {}
+  /// @param grammars  makes those that sessions have, and outlives this; null: no session has one.
+  explicit BackboneEngine(std::unique_ptr<Backbone> backbone, std::vector<double> synthetic_acceptance = {},
+                          GrammarCompiler* grammars = nullptr)
+      : backbone_(std::move(backbone)), synthetic_acceptance_(std::move(synthetic_acceptance)), grammars_(grammars) {}
 
   /// @param between_steps called after every layer that is computed or copied, after the head, and after every
   /// session's tokens are
@@ -45,6 +47,7 @@ class BackboneEngine {
   std::map<SessionId, Session> sessions_;  ///< and texts that have ended, until the core releases them
   SamplingScratch scratch_;
   std::vector<double> synthetic_acceptance_;
+  GrammarCompiler* grammars_;
 };
 
 }  // namespace outrider

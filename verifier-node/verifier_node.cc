@@ -35,9 +35,17 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
                omp_get_max_threads());
   const std::string bits = numeric_class(*backbone);
   spdlog::info("event=numeric_class class=\"{}\"", bits);
-  BackboneEngine engine(std::move(backbone), options.synthetic_acceptance);
+  GrammarCompiler grammars([&files, size = backbone->config().vocab_size]() -> Result<GrammarVocabulary> {
+    ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(files));
+    return grammar_vocabulary(tokenizer, size);
+  });
+  BackboneEngine engine(std::move(backbone), options.synthetic_acceptance, &grammars);
 
   VerifierConfig config = options.core;
+  config.grammar_ready = [&](const std::string& text) -> Result<bool> {
+    ASSIGN_OR_RETURN(const std::shared_ptr<const Grammar> grammar, grammars.find(text));
+    return grammar != nullptr;
+  };
   config.capacity.kv_cost = engine.kv_cost();
   // The rest is for scratch, for messages under way and, on a machine of one's own, for the drafter.
   config.capacity.kv_bytes_max = options.memory_mib > 0 ? options.memory_mib << 20 : available_memory_bytes() / 4 * 3;

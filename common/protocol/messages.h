@@ -28,7 +28,7 @@ namespace outrider {
 
 /// Both sides of a connection must speak the same one. Raised when a message changes its meaning;
 /// adding an optional field does not raise it (schemas/README.md).
-inline constexpr std::uint32_t kProtocolVersion = 7;
+inline constexpr std::uint32_t kProtocolVersion = 8;
 
 /// Limits of the frames of one message. A larger message is refused before it is read.
 struct WireLimits {
@@ -276,7 +276,7 @@ struct Prefill {
   std::optional<Position> kv_from = {};  ///< as in Verify; the rows come while the tokens are computed
   Position positions_max = 0;            ///< K/V rows that the whole session can come to need; 0: not known
   SamplingParams sampling = {};          ///< of the whole session
-  std::vector<TokenId> stop_ids = {};    ///< what sampling.min_tokens masks; empty without it
+  std::vector<TokenId> stop_ids = {};    ///< what min_tokens masks and a grammar ends with; empty without either
   /// The verifier may reuse no K/V of another text for this prompt: only the Verifys that follow would bring all of its
   /// rows to a drafter.
   bool compute_all = false;
@@ -316,6 +316,12 @@ struct Draft {
   std::int64_t index = 0;                       ///< place of the first draft in the answer
   bool want_state = false;                      ///< Candidates::state is wanted: drafting goes on from these drafts
   bool want_q = false;                          ///< Candidates::q is wanted under every rule; changes no draft
+  /// The answer's (`sampling` is without it): drafts that it forbids would be lost. In the first Draft that a drafter
+  /// gets of the session, and in the one after a NeedKv; later it knows it. Empty: known, or there is none.
+  std::string grammar = {};
+  /// Where there is a grammar: tokens of the answer up to `index`. With `grammar` all of them, else those that follow
+  /// the last Draft that was answered, at least.
+  std::vector<TokenId> answer = {};
 
   static constexpr const char* kName = "draft";
   bool operator==(const Draft&) const = default;
@@ -327,6 +333,8 @@ struct Draft {
     v("index", m.index, kPositions);
     v("want_state", m.want_state);
     v("want_q", m.want_q);
+    v("grammar", m.grammar, Count{0, kGrammarBytesMax});
+    v("answer", m.answer, kTexts);
   }
 };
 

@@ -61,10 +61,13 @@ Result<void> Session::check(const PairFacts* facts) const {
   const std::span<const TokenId> prompt = std::span(text_).first(static_cast<std::size_t>(prompt_size_));
   const auto refused = [](std::string why) { return Error{Errc::kInvalidArgument, std::move(why)}; };
   if (prompt.empty()) return refused("the prompt is empty, wanted at least one token");
+  if (!request_.sampling.grammar.empty() && request_.stop_ids.empty())
+    return refused("a grammar without a stop token: the answer could not end with it");
   if (request_.max_tokens < 1) return refused(fmt::format("max_tokens {}, wanted at least 1", request_.max_tokens));
   if (request_.unverified && (request_.draft_length < 1 || request_.policy != DraftPolicy::kFixed ||
-                              request_.stepwise || request_.sampling.logprobs)) {
-    return refused("an unverified answer wants drafts of a fixed length, no steps and no log-probabilities");
+                              request_.stepwise || request_.sampling.logprobs || !request_.sampling.grammar.empty())) {
+    return refused(
+        "an unverified answer wants drafts of a fixed length, no steps, no log-probabilities and no grammar");
   }
   if (facts == nullptr) return {};
   if (const auto token = first_beyond(prompt, facts->vocab_size))
@@ -129,7 +132,7 @@ bool Session::start(const Desk& desk) {
                   .sampling = request_.sampling,
                   .compute_all = request_.unverified,
                   .cache_scope = request_.cache_scope};
-  if (prefill.sampling.min_tokens > 0) {
+  if (prefill.sampling.min_tokens > 0 || !prefill.sampling.grammar.empty()) {
     // A stop id beyond the vocabulary never comes.
     std::ranges::copy_if(request_.stop_ids, std::back_inserter(prefill.stop_ids),
                          [&](TokenId id) { return id < facts.vocab_size; });
@@ -241,9 +244,11 @@ bool Session::on_drafter(const Desk& desk, Message message) {
   if (phase_ != Phase::kDrafting) return true;  // late
   desk.fleet.at(workers_.drafter).retry = {};
   if (candidates != nullptr) {
+    workers_.guided = answered();
     on_candidates(desk, std::move(*candidates));
   } else {
     workers_.replica_end = std::clamp<Position>(need->have, 0, base());
+    workers_.guided = 0;
     round_.outcome.draft_wire_s = to_seconds(desk.now - entered_);
     end_drafting(desk);
   }
@@ -290,7 +295,7 @@ void Session::release_drafter(const Desk& desk, bool tell) {
     if (tell) desk.send(workers_.drafter, {.session = id_, .body = Free{}});
   }
   workers_.drafter.clear();
-  workers_.replica_end = 0;
+  workers_.replica_end = workers_.guided = 0;
 }
 
 bool Session::is_of_last_round(const KvRows& kv) const {
@@ -368,6 +373,10 @@ void Session::ask_drafter(const Desk& desk, std::int64_t draft_length) {
   round_.outcome.draft_rows = round_.rows;
   SamplingParams sampling = request_.sampling;
   sampling.logprobs.reset();  // the target's matter
+  std::string grammar = std::exchange(sampling.grammar, {});
+  std::vector<TokenId> answer;
+  if (!grammar.empty()) answer.assign(text_.begin() + prompt_size_ + workers_.guided, text_.end());
+  if (workers_.guided > 0) grammar.clear();
   desk.send(workers_.drafter,
             {.session = id_,
              .round = round_.id,
@@ -378,7 +387,9 @@ void Session::ask_drafter(const Desk& desk, std::int64_t draft_length) {
                            .sampling = sampling == SamplingParams{} ? std::nullopt : std::optional(std::move(sampling)),
                            .index = answered(),
                            .want_state = request_.unverified,
-                           .want_q = logs_rejections(desk)}});
+                           .want_q = logs_rejections(desk),
+                           .grammar = std::move(grammar),
+                           .answer = std::move(answer)}});
   round_.hidden.reset();
 }
 

@@ -181,6 +181,7 @@ class Session {
     PeerId verifier, drafter;   ///< "" while there is none
     std::int64_t kv_bytes = 0;  ///< set aside for it at its verifier
     Position replica_end = 0;   ///< K/V rows that the drafter was sent
+    std::int64_t guided = 0;    ///< tokens of the answer that the drafter's grammar has seen; 0: it has none
     bool no_drafter = false;    ///< one had no room for it, against our books: it gets none any more
   };
   /// What the verifier was asked last.

@@ -14,10 +14,11 @@ void VerifierCore::on_message(Message message, TimePoint now) {
   const Membership::Event event = membership_.on_message(message, now);
   if (event == Membership::Event::kForgetSessions) forget_all();
   if (event != Membership::Event::kSession) return;
-  if (const auto* prefill = std::get_if<Prefill>(&message.body)) return on_prefill(message, *prefill, now);
+  if (std::holds_alternative<Prefill>(message.body)) return admit(std::move(message), now);
   if (const auto* verify = std::get_if<Verify>(&message.body)) return on_verify(message, *verify, now);
   if (std::holds_alternative<Free>(message.body)) {
     freed_.add(message.session, message.round);
+    held_.erase(message.session);
     return free(message.session);
   }
   membership_.warn(fmt::format("a verifier has no use for '{}'; dropped", name_of(message)));
@@ -58,6 +59,18 @@ Result<std::int64_t> VerifierCore::set_aside(std::int64_t held, Position positio
   }
   kv_bytes_ += needed - held;
   return needed;
+}
+
+void VerifierCore::admit(Message message, TimePoint now) {
+  const auto& prefill = std::get<Prefill>(message.body);
+  const std::string& grammar = prefill.sampling.grammar;
+  if (grammar.empty()) return on_prefill(message, prefill, now);
+  if (!config_.grammar_ready) return fail(message, {Errc::kUnsupported, "this verifier follows no grammars"});
+  const Result<bool> ready = config_.grammar_ready(grammar);
+  if (!ready) return fail(message, ready.error());
+  if (*ready) return on_prefill(message, prefill, now);
+  membership_.answer(message, Heartbeat{});  // in work, however often it is repeated
+  held_.insert_or_assign(message.session, std::move(message));
 }
 
 void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, TimePoint now) {
@@ -348,6 +361,16 @@ VerifierCore::Output VerifierCore::take_output() {
 
 void VerifierCore::on_tick(TimePoint now) {
   membership_.on_tick(now);
+  for (auto it = held_.begin(); it != held_.end();) {
+    const Result<bool> ready = config_.grammar_ready(std::get<Prefill>(it->second.body).sampling.grammar);
+    if (ready && !*ready) {
+      ++it;
+      continue;
+    }
+    const Message message = std::move(it->second);
+    it = held_.erase(it);
+    admit(message, now);
+  }
   std::vector<SessionId> idle;
   for (const auto& [id, session] : sessions_) {
     if (!session.request && now - session.heard > config_.session_idle_max) idle.push_back(id);
@@ -386,6 +409,7 @@ void VerifierCore::release(std::map<SessionId, Session>::iterator session, bool 
 }
 
 void VerifierCore::forget_all() {
+  held_.clear();
   std::vector<SessionId> ids;
   for (const auto& [id, session] : sessions_) ids.push_back(id);
   for (const SessionId id : ids) free(id);

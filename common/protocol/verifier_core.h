@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <vector>
@@ -23,6 +24,9 @@ struct VerifierConfig {
   /// Tokens that two texts must have in common at their start for the second to wait for, copy or keep
   /// their K/V. Every chat starts with the same few; to wait for those costs more than to compute them.
   Position reuse_min = 32;
+  /// Whether a session with this grammar can begin: its prompt waits while it is being made ready, and is refused with
+  /// an error. None: no grammar can be followed here.
+  std::function<Result<bool>(const std::string& grammar)> grammar_ready = {};
 };
 
 /// The start of a prompt whose K/V another text has already.
@@ -139,6 +143,8 @@ class VerifierCore {
   /// Numbers of kept starts of texts; those of sessions are below.
   static constexpr std::uint64_t kFirstKept = std::uint64_t{1} << 63;
 
+  /// Lets a prompt in, or holds it until its grammar is ready.
+  void admit(Message message, TimePoint now);
   void on_prefill(const Message& message, const Prefill& prefill, TimePoint now);
   /// It was sent before: sends the verdict once more, or says that it is in work.
   void on_repeated(const Session& session, const Message& request);
@@ -174,7 +180,8 @@ class VerifierCore {
   VerifierConfig config_;
   Membership membership_;
   std::map<SessionId, Session> sessions_;
-  std::deque<SessionId> queue_;  ///< sessions with a request not in the batch, oldest first
+  std::map<SessionId, Message> held_;  ///< Prefills whose grammars are being made ready
+  std::deque<SessionId> queue_;        ///< sessions with a request not in the batch, oldest first
   FreedSessions freed_;
   PrefixCache cache_;
   BatchWindow window_;

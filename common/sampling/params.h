@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "common/base/fields.h"
 #include "common/base/ids.h"
 #include "common/base/result.h"
+#include "common/grammar/limits.h"
 
 namespace outrider {
 
@@ -76,6 +78,8 @@ struct SamplingParams {
   SamplingRule rule = SamplingRule::kMatch;
   /// Log-probabilities of the emitted tokens, and of so many alternatives each, are wanted. Changes no choice.
   std::optional<std::int32_t> logprobs = {};
+  /// What the whole answer must look like, in the EBNF of common/grammar. Empty: like anything.
+  std::string grammar = {};
 
   bool greedy() const { return temperature == 0; }
   bool has_penalties() const { return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0; }
@@ -137,6 +141,7 @@ struct SamplingParams {
     v("seed", m.seed);
     v("rule", m.rule, SamplingRule::kTypical);
     v("logprobs", m.logprobs, Range{0, kLogprobsMax});
+    v("grammar", m.grammar, Count{0, kGrammarBytesMax});
   }
 };
 

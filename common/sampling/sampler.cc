@@ -22,6 +22,13 @@ Result<void> check_finite(std::span<const float> logits) {
 
 }  // namespace
 
+Sampler::Sampler(SamplingParams params, std::vector<TokenId> stop_ids, float softcap,
+                 std::shared_ptr<const Grammar> grammar)
+    : params_(std::move(params)), stop_ids_(std::move(stop_ids)), softcap_(softcap) {
+  astray_ = grammar == nullptr && !params_.grammar.empty();
+  if (grammar != nullptr) grammar_.emplace(std::move(grammar), stop_ids_);
+}
+
 void Sampler::add_prompt(std::span<const TokenId> tokens) {
   if (!params_.has_penalties()) return;
   for (const TokenId token : tokens) counts_.of[token].in_prompt = true;
@@ -36,25 +43,33 @@ void Sampler::add_text(std::span<const TokenId> tokens, std::int64_t answered) {
 void Sampler::add_answer(TokenId token) {
   ++answer_length_;
   if (params_.has_penalties()) ++counts_.of[token].in_answer;
+  if (grammar_ && !grammar_->accept(token)) astray_ = true;
 }
 
-Result<std::span<const float>> Sampler::scores(std::span<const float> logits, SamplingScratch& scratch) const {
+Result<std::span<const float>> Sampler::scores(std::span<const float> logits, SamplingScratch& scratch) {
   RETURN_IF_ERROR(check_finite(logits));
+  // Another verifier began the answer with another tokenizer, say.
+  if (astray_)
+    return Error{Errc::kInvalidArgument,
+                 fmt::format("at output {} the answer follows its grammar no more", answer_length_)};
+  const std::span<const std::uint32_t> allowed = grammar_ ? grammar_->allowed() : std::span<const std::uint32_t>();
   // The softcap keeps their order, but for what its rounding makes equal; so plain greedy leaves it out.
   const bool values_matter = !params_.greedy() || params_.has_penalties() || !params_.logit_bias.empty();
-  const bool masked = answer_length_ < params_.min_tokens || !params_.suppress_tokens.empty();
-  if (!values_matter && !masked) return logits;
-  scratch.scores.assign(logits.begin(), logits.end());
   const auto size = static_cast<std::int64_t>(logits.size());
-  if (values_matter && softcap_ > 0) softcap_in_place({scratch.scores.data(), {1, size}}, softcap_);
-  const std::span<const TokenId> stops =
-      answer_length_ < params_.min_tokens ? std::span<const TokenId>(stop_ids_) : std::span<const TokenId>();
-  process_scores(scratch.scores, params_, stops, counts_);
-  const auto best = static_cast<std::size_t>(argmax(scratch.scores));
-  if (!std::isfinite(scratch.scores[best])) {
-    return Error{Errc::kInvalidArgument, fmt::format("all {} tokens are masked at output {}", size, answer_length_)};
+  bool guarded = answer_length_ < params_.min_tokens;
+  if (!values_matter && !guarded && allowed.empty() && params_.suppress_tokens.empty()) return logits;
+  for (;; guarded = false) {
+    scratch.scores.assign(logits.begin(), logits.end());
+    if (values_matter && softcap_ > 0) softcap_in_place({scratch.scores.data(), {1, size}}, softcap_);
+    mask_scores(allowed, scratch.scores);
+    process_scores(scratch.scores, params_, guarded ? std::span<const TokenId>(stop_ids_) : std::span<const TokenId>(),
+                   counts_);
+    if (std::isfinite(scratch.scores[static_cast<std::size_t>(argmax(scratch.scores))]))
+      return std::span<const float>(scratch.scores);
+    // A grammar that is through ends the answer, however few tokens it has.
+    if (!guarded || !grammar_) break;
   }
-  return std::span<const float>(scratch.scores);
+  return Error{Errc::kInvalidArgument, fmt::format("all {} tokens are masked at output {}", size, answer_length_)};
 }
 
 Result<TokenId> Sampler::choose(std::span<const float> logits, SamplingScratch& scratch) {

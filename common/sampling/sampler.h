@@ -1,8 +1,10 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "common/grammar/grammar.h"
 #include "common/sampling/distribution.h"
 #include "common/sampling/logprobs.h"
 #include "common/sampling/params.h"
@@ -16,11 +18,13 @@ namespace outrider {
 /// decoding.
 class Sampler {
  public:
-  /// @param stop_ids what min_tokens masks.
+  /// @param stop_ids what min_tokens masks, and what ends a grammar.
   /// @param softcap  the model's final_logit_softcapping, 0 for none. Logits come without it: greedy
   ///   decoding does not need it, probabilities do.
-  Sampler(SamplingParams params, std::vector<TokenId> stop_ids, float softcap)
-      : params_(std::move(params)), stop_ids_(std::move(stop_ids)), softcap_(softcap) {}
+  /// @param grammar of params.grammar, made for this vocabulary; without it no token can be chosen, but where that is
+  ///   empty.
+  Sampler(SamplingParams params, std::vector<TokenId> stop_ids, float softcap,
+          std::shared_ptr<const Grammar> grammar = nullptr);
 
   /// Tokens of the prompt, as they are prefilled.
   void add_prompt(std::span<const TokenId> tokens);
@@ -55,14 +59,16 @@ class Sampler {
  private:
   void add_answer(TokenId token);
   /// The scores that choices are made by: the logits themselves where nothing changes them, else in scratch.
-  Result<std::span<const float>> scores(std::span<const float> logits, SamplingScratch& scratch) const;
+  Result<std::span<const float>> scores(std::span<const float> logits, SamplingScratch& scratch);
 
   SamplingParams params_;
   std::vector<TokenId> stop_ids_;
   float softcap_;
   std::int64_t answer_length_ = 0;
-  TokenCounts counts_;         ///< kept only where there are penalties
-  Distribution p_, residual_;  ///< p_: what the last token was drawn from
+  std::optional<GrammarState> grammar_;  ///< after the committed tokens
+  bool astray_ = false;                  ///< a committed token was none that it allows, or it is missing
+  TokenCounts counts_;                   ///< kept only where there are penalties
+  Distribution p_, residual_;            ///< p_: what the last token was drawn from
 };
 
 }  // namespace outrider

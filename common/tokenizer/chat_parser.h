@@ -44,6 +44,9 @@ class ChatParser {
   /// @param prompt  what the model answers: it may have opened the thought that the answer goes on with.
   explicit ChatParser(const Tokenizer& tokenizer, std::span<const TokenId> prompt = {});
 
+  /// Whether the next text belongs to a thought.
+  bool thinks() const { return state_ == State::kThought || state_ == State::kThoughtLabel; }
+
   std::vector<ChatEvent> push(TokenId id);
 
   /// Ends the answer, and appends what was held back to `events`. The parser is of no use afterwards.

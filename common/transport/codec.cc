@@ -324,9 +324,11 @@ class TableReader {
     if (const std::uint32_t frame = next_number(); frame != 0) tensor(name, frame, rank, field.emplace());
   }
   /// Names and messages are for people; a peer must not fill logs with them, nor write lines of its own into them.
+  /// A grammar is for a parser, which wants its lines.
   void operator()(const char* name, std::string& field, Count count) {
     const auto* const text = next_pointer<flatbuffers::String>();
-    if (fits(name, "bytes", text, count)) field = printable(text->string_view());
+    if (!fits(name, "bytes", text, count)) return;
+    field = name == std::string_view("grammar") ? text->str() : printable(text->string_view());
   }
   template <Number T>
   void operator()(const char* name, std::vector<T>& field, Count count) {

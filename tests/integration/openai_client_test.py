@@ -7,8 +7,10 @@ import concurrent.futures
 import sys
 import time
 import unittest
+from typing import Literal
 
 import openai
+import pydantic
 
 from serve_support import Server
 
@@ -76,6 +78,27 @@ class OpenAiClient(unittest.TestCase):
         answer = self.chat(messages=history, tools=WEATHER, tool_choice="auto")
         self.assertIn(answer.choices[0].finish_reason, ("stop", "length", "tool_calls"))
 
+    def test_structured_outputs(self):
+        class Person(pydantic.BaseModel):
+            name: Literal["Ada", "Alan"]
+            age: int = pydantic.Field(ge=0, le=99)
+
+        answer = self.client.chat.completions.parse(
+            model="nano", messages=QUESTION, response_format=Person, max_tokens=60, temperature=0)
+        self.assertIsInstance(answer.choices[0].message.parsed, Person)
+        answer = self.chat(tools=WEATHER, tool_choice="required", parallel_tool_calls=False, max_tokens=200, logit_bias={})
+        if answer.choices[0].finish_reason == "tool_calls":
+            call, = answer.choices[0].message.tool_calls
+            self.assertIsInstance(json.loads(call.function.arguments)["city"], str)
+        else:
+            self.assertEqual(answer.choices[0].finish_reason, "length")  # a city of 200 tokens, cut off
+        # vLLM's fields, and a schema whose keyword cannot be followed.
+        answer = self.chat(extra_body={"structured_outputs": {"choice": ["yes", "no"]}})
+        self.assertIn(answer.choices[0].message.content, ("yes", "no"))
+        with self.assertRaises(openai.BadRequestError) as raised:
+            self.chat(extra_body={"structured_outputs": {"json": {"not": {}}}})
+        self.assertEqual(raised.exception.param, "structured_outputs.json")
+
     def test_completions(self):
         answer = self.client.completions.create(model="nano", prompt=["Once upon a", "The fox"], max_tokens=4, temperature=0)
         self.assertEqual(len(answer.choices), 2)
@@ -91,7 +114,7 @@ class OpenAiClient(unittest.TestCase):
             self.chat(temperature=9)
         self.assertEqual(raised.exception.param, "temperature")
         with self.assertRaises(openai.BadRequestError):
-            self.chat(tools=WEATHER, tool_choice="required")
+            self.chat(tools=WEATHER, tool_choice={"type": "function", "function": {"name": "none of them"}})
         with self.assertRaises(openai.NotFoundError) as raised:
             self.chat(model="gpt-5")
         self.assertEqual(raised.exception.code, "model_not_found")

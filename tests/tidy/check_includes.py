@@ -26,6 +26,7 @@ CONFINED = [
     ("Boost", re.compile(r"^boost/"), lambda file: file in ("http-server/http_server.cc", "batch/endpoint.cc")),
     ("OpenSSL", re.compile(r"^openssl/"), lambda file: file in ("http-server/api_keys.cc", "http-server/tls.cc")),
     ("prometheus-cpp", re.compile(r"^prometheus/"), lambda file: file == "http-server/server_metrics.cc"),
+    ("XGrammar", re.compile(r"^(xgrammar|dlpack)/"), lambda file: file.startswith("common/grammar/")),
     ("oneDNN", re.compile(r"^(oneapi/dnnl/|dnnl[._])"),
      lambda file: file.startswith("common/kernels/") and "onednn" in pathlib.Path(file).name),
 ]

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -66,6 +68,57 @@ TEST_F(Verifier, TextsThatFillEveryForwardDoNotKeepAPromptOut) {
     ++without;
   }
   EXPECT_EQ(without, 1);
+}
+
+TEST(VerifierGrammar, APromptWaitsForItsGrammarAndOthersDoNot) {
+  std::map<std::string, Result<bool>> ready;
+  VerifierCore core({.rows_max = 8, .grammar_ready = [&](const std::string& text) { return ready.at(text); }},
+                    hello(Role::kVerifier));
+  const TimePoint now{seconds(1)};
+  ready.emplace("slow", false);
+  ready.emplace("broken", Error{Errc::kInvalidArgument, "no grammar"});
+  // What comes of a Prefill, after one turn of the loop.
+  const auto prefill = [&](std::uint64_t session, const std::string& grammar) {
+    Prefill body{.tokens = {1, 2, 3}};
+    body.sampling.grammar = grammar;
+    core.on_message({.session = SessionId{session}, .body = std::move(body)}, now);
+    core.on_tick(now);
+    return core.take_output();
+  };
+  core.on_message({.body = Welcome{1}}, now);
+  core.on_tick(now);
+  core.take_output();
+  EXPECT_NE(find<Heartbeat>(prefill(1, "slow").send, ""), nullptr) << "it is in work";
+  const auto other = prefill(2, "");
+  ASSERT_EQ(other.batch.size(), 1u);
+  EXPECT_EQ(other.batch[0].session, SessionId{2});
+  core.on_batch_done({{.session = SessionId{2}}}, now);
+  core.take_output();
+  core.on_tick(now);
+  EXPECT_TRUE(core.take_output().send.empty()) << "nothing is said again and again";
+  EXPECT_NE(find<Heartbeat>(prefill(1, "slow").send, ""), nullptr) << "but to whoever asks again";
+  const auto refused = prefill(3, "broken").send;
+  ASSERT_NE(find<Failed>(refused, ""), nullptr);
+  EXPECT_EQ(find<Failed>(refused, "")->message, "no grammar");
+  prefill(4, "slow");
+  core.on_message({.session = SessionId{4}, .body = Free{}}, now);
+  ready.insert_or_assign("slow", true);
+  core.on_tick(now);
+  const auto begun = core.take_output().batch;
+  ASSERT_EQ(begun.size(), 1u) << "the one that was freed does not come back";
+  EXPECT_EQ(begun[0].session, SessionId{1});
+  EXPECT_EQ(begun[0].sampling.grammar, "slow");
+}
+
+TEST(VerifierGrammar, IsRefusedWhereNoneCanBeFollowed) {
+  Driven<VerifierCore> core({.rows_max = 8}, hello(Role::kVerifier));
+  core.on_message({.body = Welcome{1}}, TimePoint{seconds(1)});
+  Prefill body{.tokens = {1}};
+  body.sampling.grammar = "root ::= \"a\"";
+  core.on_message({.session = SessionId{1}, .body = std::move(body)}, TimePoint{seconds(1)});
+  const auto sent = core.take_outgoing();
+  ASSERT_NE(find<Failed>(sent, ""), nullptr);
+  EXPECT_EQ(find<Failed>(sent, "")->code, Errc::kUnsupported);
 }
 
 // One row left over in every forward is hardly better than none; and texts must not wait for ever either.

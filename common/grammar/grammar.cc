@@ -1,0 +1,240 @@
+#include "common/grammar/grammar.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include <dlpack/dlpack.h>
+#include <fmt/format.h>
+#include <xgrammar/xgrammar.h>
+
+#include "common/base/check.h"
+#include "common/grammar/answer_controls.h"
+#include "common/grammar/engine.h"
+#include "common/grammar/grammar_text.h"
+
+namespace outrider {
+namespace {
+
+/// Grammars that are kept, those that wait or failed included, and what they may take.
+constexpr std::size_t kEntriesMax = 64;
+constexpr std::size_t kKeptBytesMax = std::size_t{256} << 20;
+constexpr std::int64_t kEngineCacheBytesMax = std::int64_t{64} << 20;
+/// Grammars that may wait to be made.
+constexpr std::size_t kQueueMax = 32;
+
+}  // namespace
+
+GrammarVocabulary grammar_vocabulary(const Tokenizer& tokenizer, std::int64_t vocab_size) {
+  GrammarVocabulary vocabulary;
+  vocabulary.tokens.resize(static_cast<std::size_t>(vocab_size));
+  for (TokenId id = 0; id < std::min(vocab_size, tokenizer.vocab_size()); ++id) {
+    std::string& text = vocabulary.tokens[static_cast<std::size_t>(id)];
+    if (const auto byte = tokenizer.byte_value(id))
+      text = std::string(1, static_cast<char>(*byte));
+    else if (!tokenizer.is_special(id))
+      text = tokenizer.plain_text(id);
+  }
+  // 0xFF is no part of UTF-8, so no text of a grammar matches these; and XGrammar takes tokens without text by no name.
+  const AnswerControls controls = answer_controls(tokenizer);
+  for (const std::optional<TokenId>& id : controls.all()) {
+    if (id && *id < vocab_size)
+      vocabulary.tokens[static_cast<std::size_t>(*id)] = '\xFF' + std::string(tokenizer.token_text(*id));
+  }
+  return vocabulary;
+}
+
+struct Grammar::Compiled {
+  xgrammar::CompiledGrammar grammar;
+};
+Grammar::Grammar(std::unique_ptr<const Compiled> compiled) : compiled_(std::move(compiled)) {}
+Grammar::~Grammar() = default;
+std::size_t Grammar::memory_bytes() const { return compiled_->grammar.MemorySizeBytes(); }
+
+// ---- one answer ----
+
+struct GrammarState::Matcher {
+  xgrammar::GrammarMatcher matcher;
+  std::vector<TokenId> stop_ids;
+  std::vector<std::uint32_t> bits;
+  int beyond = 0;  ///< stop tokens accepted after the one that ended the answer: nobody reads them
+};
+
+GrammarState::GrammarState(std::shared_ptr<const Grammar> grammar, std::vector<TokenId> stop_ids)
+    : grammar_(std::move(grammar)) {
+  const xgrammar::CompiledGrammar& compiled = grammar_->compiled().grammar;
+  const int vocab_size = compiled.GetTokenizerInfo().GetVocabSize();
+  std::erase_if(stop_ids, [&](TokenId id) { return id < 0 || id >= vocab_size; });
+  matcher_ = std::make_unique<Matcher>(
+      Matcher{xgrammar::GrammarMatcher(compiled, stop_ids), std::move(stop_ids),
+              std::vector<std::uint32_t>(static_cast<std::size_t>(xgrammar::GetBitmaskSize(vocab_size)))});
+}
+GrammarState::~GrammarState() = default;
+GrammarState::GrammarState(GrammarState&&) noexcept = default;
+GrammarState& GrammarState::operator=(GrammarState&&) noexcept = default;
+
+bool GrammarState::accept(TokenId token) {
+  if (matcher_->matcher.IsTerminated()) {
+    const bool stops = std::ranges::find(matcher_->stop_ids, token) != matcher_->stop_ids.end();
+    matcher_->beyond += int{stops};
+    return stops;
+  }
+  // XGrammar refuses by a warning too.
+  const EngineWarnings warnings;
+  try {
+    return matcher_->matcher.AcceptToken(token);
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+void GrammarState::roll_back(int count) {
+  const int beyond = std::min(count, matcher_->beyond);
+  matcher_->beyond -= beyond;
+  if (count > beyond) matcher_->matcher.Rollback(count - beyond);
+}
+
+std::span<const std::uint32_t> GrammarState::allowed() {
+  std::vector<std::uint32_t>& bits = matcher_->bits;
+  std::int64_t words = std::ssize(bits);
+  DLTensor tensor{.data = bits.data(),
+                  .device = {.device_type = kDLCPU, .device_id = 0},
+                  .ndim = 1,
+                  .dtype = xgrammar::GetBitmaskDLType(),
+                  .shape = &words,
+                  .strides = nullptr,
+                  .byte_offset = 0};
+  try {
+    if (!matcher_->matcher.IsTerminated() && !matcher_->matcher.FillNextTokenBitmask(&tensor)) return {};
+    if (!matcher_->matcher.IsTerminated()) return bits;
+  } catch (const std::exception&) {  // nothing may follow
+  }
+  std::ranges::fill(bits, 0U);
+  if (matcher_->matcher.IsTerminated()) {
+    for (const TokenId id : matcher_->stop_ids) bits[static_cast<std::size_t>(id) / 32] |= 1U << (id % 32);
+  }
+  return bits;
+}
+
+void mask_scores(std::span<const std::uint32_t> allowed, std::span<float> scores) {
+  if (allowed.empty()) return;
+  for (std::size_t word = 0; word * 32 < scores.size(); ++word) {
+    const std::uint32_t bits = word < allowed.size() ? allowed[word] : 0;
+    if (bits == ~0U) continue;
+    const std::size_t end = std::min(scores.size(), word * 32 + 32);
+    for (std::size_t i = word * 32; i < end; ++i) {
+      if ((bits >> (i % 32) & 1U) == 0) scores[i] = -std::numeric_limits<float>::infinity();
+    }
+  }
+}
+
+// ---- the cache ----
+
+class GrammarCompiler::Engine {
+ public:
+  explicit Engine(const GrammarVocabulary& vocabulary)
+      // No stop tokens: each answer has its own. RAW: the vocabulary is decoded already.
+      : compiler_(xgrammar::TokenizerInfo(vocabulary.tokens, xgrammar::VocabType::RAW, std::nullopt,
+                                          std::vector<std::int32_t>{}),
+                  // Its cache of rules is what makes a schema of many like properties cheap.
+                  /*max_threads=*/1, /*cache_enabled=*/true, kEngineCacheBytesMax) {}
+
+  Result<std::shared_ptr<const Grammar>> make(const std::string& text) {
+    RETURN_IF_ERROR(check_grammar(text));
+    ASSIGN_OR_RETURN(xgrammar::CompiledGrammar compiled,
+                     engine_call("grammar", [&] { return compiler_.CompileGrammar(text); }));
+    return Result<std::shared_ptr<const Grammar>>(
+        std::make_shared<const Grammar>(std::make_unique<const Grammar::Compiled>(std::move(compiled))));
+  }
+
+ private:
+  xgrammar::GrammarCompiler compiler_;
+};
+
+GrammarCompiler::GrammarCompiler(std::function<Result<GrammarVocabulary>()> vocabulary)
+    : vocabulary_(std::move(vocabulary)) {}
+
+GrammarCompiler::~GrammarCompiler() {
+  thread_.request_stop();
+  changed_.notify_all();
+}
+
+Result<std::shared_ptr<const Grammar>> GrammarCompiler::find(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  const auto known = entries_.find(text);
+  if (known != entries_.end()) {
+    known->second.used = ++uses_;
+    if (known->second.made) return *known->second.made;
+    return std::shared_ptr<const Grammar>();
+  }
+  if (queue_.size() >= kQueueMax)
+    return Error{Errc::kUnavailable, fmt::format("{} grammars wait to be made ready", queue_.size())};
+  entries_[text].used = ++uses_;
+  queue_.push_back(text);
+  if (!thread_.joinable()) thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+  changed_.notify_all();
+  return std::shared_ptr<const Grammar>();
+}
+
+Result<std::shared_ptr<const Grammar>> GrammarCompiler::wait_for(const std::string& text) {
+  for (;;) {
+    ASSIGN_OR_RETURN(std::shared_ptr<const Grammar> grammar, find(text));
+    if (grammar != nullptr) return grammar;
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] {
+      const auto entry = entries_.find(text);
+      return entry == entries_.end() || entry->second.made.has_value();
+    });
+  }
+}
+
+void GrammarCompiler::run(const std::stop_token& stop) {
+  // It may take seconds, beside forward passes that people wait for.
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
+  std::optional<Result<std::unique_ptr<Engine>>> engine;
+  std::unique_lock lock(mutex_);
+  while (changed_.wait(lock, stop, [&] { return !queue_.empty(); })) {
+    if (stop.stop_requested()) return;
+    const std::string text = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    Result<std::shared_ptr<const Grammar>> made = no_throw([&]() -> Result<std::shared_ptr<const Grammar>> {
+      if (!engine) {
+        const Result<GrammarVocabulary> vocabulary = vocabulary_();
+        if (vocabulary)
+          engine = Result<std::unique_ptr<Engine>>(std::make_unique<Engine>(*vocabulary));
+        else
+          engine = Result<std::unique_ptr<Engine>>(
+              Error{Errc::kUnsupported, "no grammar can be followed: " + vocabulary.error().message});
+      }
+      if (!*engine) return engine->error();
+      return (**engine)->make(text);
+    });
+    lock.lock();
+    entries_[text].made = std::move(made);
+    trim();
+    changed_.notify_all();
+  }
+}
+
+void GrammarCompiler::trim() {
+  for (;;) {
+    std::size_t bytes = 0;
+    auto oldest = entries_.end();
+    for (auto it = entries_.begin(); it != entries_.end(); ++it) {
+      const auto& made = it->second.made;
+      if (!made) continue;
+      bytes += it->first.size() + (*made ? (**made)->memory_bytes() : 0);
+      if (oldest == entries_.end() || it->second.used < oldest->second.used) oldest = it;
+    }
+    // The newest stays, however large: somebody is about to ask for it.
+    const bool fits = entries_.size() <= kEntriesMax && bytes <= kKeptBytesMax;
+    if (fits || oldest == entries_.end() || oldest->second.used == uses_) return;
+    entries_.erase(oldest);
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/result.h"
+#include "common/tokenizer/tokenizer.h"
+
+namespace outrider {
+
+/// What each token adds to an answer's text, by id. Empty: nothing that a grammar can name. The control tokens that a
+/// grammar may name by their ids (AnswerControls) have a text that no text has.
+struct GrammarVocabulary {
+  std::vector<std::string> tokens;
+};
+/// @param vocab_size  of the model, which may differ from the tokenizer's
+GrammarVocabulary grammar_vocabulary(const Tokenizer& tokenizer, std::int64_t vocab_size);
+
+/// A grammar made ready for a vocabulary. Immutable; any number of answers use it at once.
+class Grammar {
+ public:
+  struct Compiled;  ///< XGrammar's
+  explicit Grammar(std::unique_ptr<const Compiled> compiled);
+  ~Grammar();
+  const Compiled& compiled() const { return *compiled_; }
+  /// About.
+  std::size_t memory_bytes() const;
+
+ private:
+  std::unique_ptr<const Compiled> compiled_;
+};
+
+/// Where an answer is in its grammar.
+class GrammarState {
+ public:
+  /// @param stop_ids  the tokens that end the answer: allowed where the grammar may end, and nowhere else
+  GrammarState(std::shared_ptr<const Grammar> grammar, std::vector<TokenId> stop_ids);
+  ~GrammarState();
+  GrammarState(GrammarState&&) noexcept;
+  GrammarState& operator=(GrammarState&&) noexcept;
+
+  /// Goes on over the answer's next token. @return false if the grammar does not let it follow: nothing has changed.
+  bool accept(TokenId token);
+  /// Takes the last `count` accepted tokens back.
+  void roll_back(int count);
+  /// The tokens that may follow: bit t % 32 of word t / 32. Empty: all of them may.
+  /// @return valid until the next call of anything here
+  std::span<const std::uint32_t> allowed();
+
+ private:
+  struct Matcher;
+  std::shared_ptr<const Grammar> grammar_;
+  std::unique_ptr<Matcher> matcher_;
+};
+
+/// Takes tokens out of a row of scores. @param allowed  as GrammarState::allowed()
+void mask_scores(std::span<const std::uint32_t> allowed, std::span<float> scores);
+
+/// Makes grammars for one vocabulary, one at a time on a thread of its own, and keeps those used last. A text comes
+/// from anybody: how long it may be, what it may repeat and what all that is kept may take is bounded.
+class GrammarCompiler {
+ public:
+  /// @param vocabulary  called once, on that thread, when the first grammar is wanted
+  explicit GrammarCompiler(std::function<Result<GrammarVocabulary>()> vocabulary);
+  ~GrammarCompiler();
+
+  /// @return null while it is being made, which this starts: ask again. kInvalidArgument, kUnsupported or kOutOfRange
+  ///   for a text that is no grammar or takes too much; kUnavailable where too many are waiting.
+  Result<std::shared_ptr<const Grammar>> find(const std::string& text);
+  /// Likewise, when it is there.
+  Result<std::shared_ptr<const Grammar>> wait_for(const std::string& text);
+
+ private:
+  class Engine;
+  struct Entry {
+    std::optional<Result<std::shared_ptr<const Grammar>>> made = {};
+    std::uint64_t used = 0;  ///< when last, counted in uses
+  };
+  void run(const std::stop_token& stop);
+  void trim();
+
+  std::function<Result<GrammarVocabulary>()> vocabulary_;
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::map<std::string, Entry> entries_;
+  std::deque<std::string> queue_;  ///< to be made
+  std::uint64_t uses_ = 0;
+  std::jthread thread_;  // last: it uses the others
+};
+
+}  // namespace outrider

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "common/base/result.h"
+
+/// The forms in which clients say what an answer must look like, each turned into the one that travels: XGrammar's
+/// EBNF, whose rule `root` is the whole answer. None needs a vocabulary. All are for texts of anybody: bounded, and
+/// what is not understood is refused by name (kInvalidArgument, kUnsupported, kOutOfRange), never ignored.
+namespace outrider {
+
+/// A grammar that is in that form already: GBNF as llama.cpp has it, or what vLLM's `grammar` takes.
+Result<void> check_grammar(const std::string& text);
+
+/// The answer is all of a match.
+Result<std::string> grammar_of_regex(const std::string& regex);
+
+/// The answer is one of these. @pre none is empty
+Result<std::string> grammar_of_choices(std::span<const std::string> choices);
+
+/// The answer is a JSON object.
+Result<std::string> grammar_of_json_object();
+
+/// The answer is JSON that the schema (draft 2020-12) is content with, with the properties in the schema's order and
+/// none but those that it names, unless additionalProperties says which.
+/// @return kUnsupported for a keyword that cannot be followed exactly; the message names it and where it is.
+Result<std::string> grammar_of_schema(const nlohmann::ordered_json& schema);
+
+/// The same of a schema, or a grammar, in a file.
+Result<std::string> grammar_of_schema_file(const std::filesystem::path& path);
+Result<std::string> grammar_of_file(const std::filesystem::path& path);
+
+/// One of the two.
+Result<std::string> either_grammar(const std::string& one, const std::string& other);
+
+}  // namespace outrider

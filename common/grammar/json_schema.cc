@@ -1,0 +1,436 @@
+#include "common/grammar/json_schema.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "common/base/json_fields.h"
+
+namespace outrider {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kDepthMax = 64;
+constexpr int kSchemasMax = 4096;  ///< in one schema
+/// What int32 holds, since XGrammar counts repeats with it.
+constexpr std::int64_t kCountMax = std::numeric_limits<std::int32_t>::max();
+
+/// They say nothing of the value.
+constexpr std::array<std::string_view, 13> kAnnotations = {
+    "title",    "description", "default", "examples", "deprecated",  "readOnly",     "writeOnly",
+    "$comment", "$schema",     "$id",     "$defs",    "definitions", "discriminator"};
+/// Formats that XGrammar makes strings of.
+constexpr std::array<std::string_view, 14> kFormats = {
+    "email", "date", "time",     "date-time",     "duration",     "ipv4",         "ipv6",
+    "uuid",  "uri",  "hostname", "uri-reference", "uri-template", "json-pointer", "relative-json-pointer"};
+
+struct Type {
+  std::string_view name;
+  std::vector<std::string_view> keywords;  ///< that bound its values
+};
+const std::vector<Type>& types() {
+  static const std::vector<std::string_view> numbers = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+                                                        "multipleOf"};
+  static const std::vector<Type> all = {{"object",
+                                         {"properties", "required", "additionalProperties", "patternProperties",
+                                          "propertyNames", "minProperties", "maxProperties"}},
+                                        {"array", {"items", "prefixItems", "minItems", "maxItems", "uniqueItems"}},
+                                        {"string", {"minLength", "maxLength", "pattern", "format"}},
+                                        {"number", numbers},
+                                        {"integer", numbers},
+                                        {"boolean", {}},
+                                        {"null", {}}};
+  return all;
+}
+const Type* find_type(std::string_view name) {
+  const auto found = std::ranges::find(types(), name, &Type::name);
+  return found == types().end() ? nullptr : &*found;
+}
+template <typename List>
+bool has(const List& list, std::string_view word) {
+  return !word.empty() && std::ranges::find(list, word) != std::end(list);
+}
+
+bool is_of_type(const Json& value, std::string_view type) {
+  if (type == "object") return value.is_object();
+  if (type == "array") return value.is_array();
+  if (type == "string") return value.is_string();
+  if (type == "boolean") return value.is_boolean();
+  if (type == "null") return value.is_null();
+  if (type == "integer" && value.is_number_float()) return std::floor(value.get<double>()) == value.get<double>();
+  return value.is_number();
+}
+
+/// Reads one schema and all within it, up to the first that cannot be followed.
+class Reader {
+ public:
+  explicit Reader(const Json& root) : root_(root) {}
+
+  Result<Json> read() {
+    Json result = schema(root_, "#", 0);
+    if (error_) return *error_;
+    if (impossible(result)) return Error{Errc::kInvalidArgument, "nothing is valid by the JSON schema"};
+    for (const char* name : {"$defs", "definitions"}) {
+      const auto defs = root_.is_object() ? root_.find(name) : root_.end();
+      if (!root_.is_object() || defs == root_.end()) continue;
+      if (!defs->is_object()) return refuse(name, "#", "is no object", Errc::kInvalidArgument), *error_;
+      Json& read = result[name] = Json::object();
+      for (const auto& [key, def] : defs->items()) read[key] = schema(def, fmt::format("#/{}/{}", name, key), 1);
+    }
+    if (error_) return *error_;
+    return result;
+  }
+
+ private:
+  static bool impossible(const Json& schema) { return schema == Json(false); }
+
+  void refuse(std::string_view keyword, const std::string& at, std::string_view problem,
+              Errc code = Errc::kUnsupported) {
+    if (!error_) error_ = Error{code, fmt::format("JSON schema: '{}' at {} {}", keyword, at, problem)};
+  }
+
+  /// @return false: nothing is valid by it
+  Json schema(const Json& in, const std::string& at, int depth) {
+    if (error_) return true;
+    if (depth > kDepthMax || ++count_ > kSchemasMax) {
+      error_ = Error{Errc::kOutOfRange,
+                     fmt::format("JSON schema: more than {} levels or {} schemas at {}", kDepthMax, kSchemasMax, at)};
+      return true;
+    }
+    if (in.is_boolean()) return in.get<bool>() ? Json::object() : Json(false);
+    if (!in.is_object()) {
+      error_ = Error{Errc::kInvalidArgument, fmt::format("JSON schema: {} is {}, wanted an object or a boolean", at,
+                                                         show(nlohmann::json(in.type_name())))};
+      return true;
+    }
+    std::vector<std::string_view> keywords;
+    for (const auto& [key, value] : in.items()) {
+      const bool here = depth == 0 || !(key == "$id" || key == "$defs" || key == "definitions");
+      if (has(kAnnotations, key) && here) continue;
+      const bool known = has(kGeneral, key) || std::ranges::any_of(types(), [&, &name = key](const Type& type) {
+                           return has(type.keywords, name);
+                         });
+      if (!known) return refuse(key, at, "is not supported"), Json(true);
+      keywords.push_back(key);
+    }
+    for (const std::string_view whole : {"$ref", "allOf", "anyOf", "oneOf"}) {
+      if (has(keywords, whole)) return combined(in, whole, keywords, at, depth);
+    }
+    for (const std::string_view values : {"const", "enum"}) {
+      if (has(keywords, values)) return listed(in, values, keywords, at);
+    }
+    return typed(in, keywords, at, depth);
+  }
+
+  /// Of a keyword that XGrammar follows alone.
+  Json combined(const Json& in, std::string_view keyword, const std::vector<std::string_view>& keywords,
+                const std::string& at, int depth) {
+    for (const std::string_view other : keywords) {
+      if (other != keyword) return refuse(other, at, fmt::format("is not supported beside '{}'", keyword)), Json(true);
+    }
+    const Json& value = in[std::string(keyword)];
+    if (keyword == "$ref") return reference(value, at);
+    if (!value.is_array() || value.empty())
+      return refuse(keyword, at, "is no list of schemas", Errc::kInvalidArgument), Json(true);
+    if (keyword == "allOf" && value.size() > 1)
+      return refuse(keyword, at, "of more than one schema is not supported"), Json(true);
+    Json branches = Json::array();
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      Json branch = schema(value[i], fmt::format("{}/{}/{}", at, keyword, i), depth + 1);
+      if (!impossible(branch)) branches.push_back(std::move(branch));
+    }
+    if (branches.empty()) return false;
+    if (branches.size() == 1) return std::move(branches[0]);
+    return {{std::string(keyword), std::move(branches)}};
+  }
+
+  Json reference(const Json& value, const std::string& at) {
+    if (!value.is_string()) return refuse("$ref", at, "is no text", Errc::kInvalidArgument), Json(true);
+    const auto& target = value.get_ref<const std::string&>();
+    if (target == "#") return {{"$ref", target}};
+    for (const std::string_view defs : {"$defs", "definitions"}) {
+      const std::string start = fmt::format("#/{}/", defs);
+      if (!target.starts_with(start)) continue;
+      const std::string name = target.substr(start.size());
+      const bool plain = name.find_first_of("~%/\"") == name.npos && !name.empty();
+      const auto list = root_.find(std::string(defs));
+      if (plain && list != root_.end() && list->is_object() && list->contains(name)) return {{"$ref", target}};
+    }
+    return refuse("$ref", at,
+                  fmt::format("is {}, wanted '#' or the place of a schema in $defs", show(nlohmann::json(target)))),
+           Json(true);
+  }
+
+  Json listed(const Json& in, std::string_view keyword, const std::vector<std::string_view>& keywords,
+              const std::string& at) {
+    const std::vector<std::string> wanted = types_of(in, at);
+    for (const std::string_view other : keywords) {
+      if (other != keyword && other != "type")
+        return refuse(other, at, fmt::format("is not supported beside '{}'", keyword)), Json(true);
+    }
+    const Json& value = in[std::string(keyword)];
+    if (keyword == "enum" && (!value.is_array() || value.empty()))
+      return refuse(keyword, at, "is no list of values", Errc::kInvalidArgument), Json(true);
+    Json values = Json::array();
+    for (const Json& one : keyword == "const" ? Json::array({value}) : value) {
+      if (!exact_number(one)) return refuse(keyword, at, "has a number that is no 64-bit one"), Json(true);
+      const bool fits =
+          wanted.empty() || std::ranges::any_of(wanted, [&](const std::string& type) { return is_of_type(one, type); });
+      if (fits) values.push_back(one);
+    }
+    if (values.empty()) return false;
+    return {{"enum", std::move(values)}};
+  }
+
+  static bool exact_number(const Json& value) {
+    if (value.is_number_unsigned()) return value.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max();
+    if (value.is_number_float()) return std::isfinite(value.get<double>());
+    return !value.is_structured() || std::ranges::all_of(value, exact_number);
+  }
+
+  /// What `type` says; none: nothing.
+  std::vector<std::string> types_of(const Json& in, const std::string& at) {
+    std::vector<std::string> wanted;
+    const auto type = in.find("type");
+    if (type == in.end()) return wanted;
+    for (const Json& one : type->is_array() ? *type : Json::array({*type})) {
+      if (!one.is_string() || find_type(one.get_ref<const std::string&>()) == nullptr)
+        return refuse("type", at, fmt::format("is {}, wanted names of JSON types", show(nlohmann::json(*type))),
+                      Errc::kInvalidArgument),
+               wanted;
+      wanted.push_back(one.get<std::string>());
+    }
+    if (wanted.empty()) refuse("type", at, "is an empty list", Errc::kInvalidArgument);
+    return wanted;
+  }
+
+  Json typed(const Json& in, const std::vector<std::string_view>& keywords, const std::string& at, int depth) {
+    std::vector<std::string> wanted = types_of(in, at);
+    if (wanted.empty()) {
+      for (const Type& type : types()) {
+        if (type.name != "integer" &&
+            std::ranges::any_of(keywords, [&](auto word) { return has(type.keywords, word); }))
+          wanted.emplace_back(type.name);
+      }
+    }
+    if (wanted.empty()) return Json::object();
+    if (has(wanted, "number")) std::erase(wanted, "integer");
+    Json branches = Json::array();
+    for (const std::string& type : wanted) {
+      Json branch = type == "object"                        ? object(in, at, depth)
+                    : type == "array"                       ? array(in, at, depth)
+                    : type == "string"                      ? string(in, at)
+                    : type == "number" || type == "integer" ? number(in, type, at)
+                                                            : Json{{"type", type}};
+      if (!impossible(branch)) branches.push_back(std::move(branch));
+    }
+    if (branches.empty()) return false;
+    if (branches.size() == 1) return std::move(branches[0]);
+    return {{"anyOf", std::move(branches)}};
+  }
+
+  /// A keyword that counts; none where it is not there.
+  std::optional<std::int64_t> count(const Json& in, const char* keyword, const std::string& at) {
+    const auto found = in.find(keyword);
+    if (found == in.end()) return std::nullopt;
+    const bool whole = found->is_number() && found->get<double>() >= 0 && found->get<double>() <= kCountMax &&
+                       std::floor(found->get<double>()) == found->get<double>();
+    if (whole) return static_cast<std::int64_t>(found->get<double>());
+    refuse(keyword, at, fmt::format("is {}, wanted 0 to {}", show(nlohmann::json(*found)), kCountMax),
+           Errc::kInvalidArgument);
+    return std::nullopt;
+  }
+  /// Copies the two ends of a count. @return false if no count is between them
+  bool counts(const Json& in, Json& out, const char* low, const char* high, const std::string& at) {
+    const std::optional<std::int64_t> least = count(in, low, at), most = count(in, high, at);
+    if (least && *least > 0) out[low] = *least;
+    if (most) out[high] = *most;
+    return !most || least.value_or(0) <= *most;
+  }
+
+  Json string(const Json& in, const std::string& at) {
+    Json out = {{"type", "string"}};
+    if (!counts(in, out, "minLength", "maxLength", at)) return false;
+    const bool bounded = out.size() > 1;
+    for (const char* keyword : {"pattern", "format"}) {
+      const auto found = in.find(keyword);
+      if (found == in.end()) continue;
+      if (!found->is_string()) return refuse(keyword, at, "is no text", Errc::kInvalidArgument), Json(true);
+      if (keyword == std::string_view("format") && !has(kFormats, found->get_ref<const std::string&>()))
+        return refuse(keyword, at, fmt::format("{} is not supported", show(nlohmann::json(*found)))), Json(true);
+      if (out.contains("pattern")) return refuse(keyword, at, "is not supported beside 'pattern'"), Json(true);
+      if (bounded) return refuse(keyword, at, "is not supported beside 'minLength' and 'maxLength'"), Json(true);
+      out[keyword] = *found;
+    }
+    return out;
+  }
+
+  Json number(const Json& in, const std::string& type, const std::string& at) {
+    Json out = {{"type", type}};
+    for (const char* keyword : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}) {
+      const auto found = in.find(keyword);
+      if (found == in.end()) continue;
+      if (!found->is_number() || !exact_number(*found))
+        return refuse(keyword, at, "is no 64-bit number", Errc::kInvalidArgument), Json(true);
+      const double value = found->get<double>();
+      if (keyword == std::string_view("multipleOf") && (type == "number" || std::floor(value) != value))
+        return refuse(keyword, at, "is only supported for integers, of integers"), Json(true);
+      out[keyword] = *found;
+      // A bound of integers that is none: what is beyond it begins at the next one.
+      if (type == "integer" && found->is_number_float()) {
+        if (std::abs(value) > 9e15) return refuse(keyword, at, "is too large a bound for integers"), Json(true);
+        const bool upper = std::string_view(keyword).ends_with("aximum");
+        const bool exact = std::floor(value) == value;
+        out.erase(keyword);
+        if (exact)
+          out[keyword] = static_cast<std::int64_t>(value);
+        else
+          tighten(out, upper, static_cast<std::int64_t>(upper ? std::floor(value) : std::ceil(value)));
+      }
+    }
+    return out;
+  }
+  static void tighten(Json& out, bool upper, std::int64_t bound) {
+    const char* keyword = upper ? "maximum" : "minimum";
+    const auto known = out.find(keyword);
+    if (known != out.end() && known->is_number_integer())
+      bound = upper ? std::min(bound, known->get<std::int64_t>()) : std::max(bound, known->get<std::int64_t>());
+    out[keyword] = bound;
+  }
+
+  Json array(const Json& in, const std::string& at, int depth) {
+    Json out = {{"type", "array"}};
+    if (const auto unique = in.find("uniqueItems"); unique != in.end() && *unique != Json(false))
+      return refuse("uniqueItems", at, "is not supported"), Json(true);
+    if (!counts(in, out, "minItems", "maxItems", at)) return false;
+    const std::int64_t least = out.value("minItems", std::int64_t{0});
+    std::optional<std::int64_t> most;
+    if (out.contains("maxItems")) most = out["maxItems"].get<std::int64_t>();
+    Json prefix = Json::array();
+    bool cut = false;  // no item may follow the prefix
+    if (const auto items = in.find("prefixItems"); items != in.end()) {
+      if (!items->is_array()) return refuse("prefixItems", at, "is no list", Errc::kInvalidArgument), Json(true);
+      for (std::size_t i = 0; i < items->size() && !cut; ++i) {
+        Json item = schema((*items)[i], fmt::format("{}/prefixItems/{}", at, i), depth + 1);
+        cut = impossible(item) || (most && std::ssize(prefix) == *most);
+        if (!cut) prefix.push_back(std::move(item));
+      }
+      cut = cut || !in.contains("items");
+    }
+    const Json rest = in.contains("items") && !cut ? schema(in["items"], at + "/items", depth + 1) : Json::object();
+    cut = cut || impossible(rest);
+    if (cut && least > std::ssize(prefix)) return false;
+    if (!prefix.empty()) out["prefixItems"] = prefix;
+    if (cut && prefix.empty()) out["maxItems"] = 0;
+    out["items"] = cut && !prefix.empty() ? Json(false) : cut ? Json::object() : rest;
+    if (cut && !prefix.empty()) out.erase("maxItems");  // no more than those anyway
+    return out;
+  }
+
+  Json object(const Json& in, const std::string& at, int depth) {
+    Json out = {{"type", "object"}};
+    Json properties = Json::object(), required = Json::array();
+    std::set<std::string> wanted;
+    for (const char* keyword : {"properties", "patternProperties"}) {
+      if (const auto found = in.find(keyword); found != in.end() && !found->is_object())
+        return refuse(keyword, at, "is no object", Errc::kInvalidArgument), Json(true);
+    }
+    if (const auto found = in.find("required"); found != in.end()) {
+      if (!found->is_array()) return refuse("required", at, "is no list", Errc::kInvalidArgument), Json(true);
+      for (const Json& name : *found) {
+        if (!name.is_string()) return refuse("required", at, "has what is no text", Errc::kInvalidArgument), Json(true);
+        wanted.insert(name.get<std::string>());
+      }
+    }
+    if (const auto found = in.find("properties"); found != in.end()) {
+      for (const auto& [name, property] : found->items()) {
+        Json read = schema(property, fmt::format("{}/properties/{}", at, name), depth + 1);
+        if (!impossible(read))
+          properties[name] = std::move(read);
+        else if (wanted.contains(name))
+          return false;
+      }
+    }
+    const auto patterns = in.find("patternProperties");
+    const auto additional = in.find("additionalProperties");
+    const bool patterned = patterns != in.end() && !patterns->empty();
+    Json others =
+        additional == in.end() ? Json::object() : schema(*additional, at + "/additionalProperties", depth + 1);
+    for (const std::string& name : wanted) {
+      const bool named = in.contains("properties") && in["properties"].contains(name);
+      if (named || properties.contains(name)) continue;
+      if (patterned)
+        return refuse("required", at, "of another than 'properties' is not supported beside 'patternProperties'"),
+               Json(true);
+      if (impossible(others)) return false;
+      properties[name] = others;
+    }
+    for (const std::string& name : wanted) required.push_back(name);
+    return bounded_object(in, std::move(out), std::move(properties), std::move(required), std::move(others), patterned,
+                          at, depth);
+  }
+
+  /// What an object's other properties may be, and how many it has.
+  Json bounded_object(const Json& in, Json out, Json properties, Json required, Json others, bool patterned,
+                      const std::string& at, int depth) {
+    const bool closed = !properties.empty() || patterned || impossible(others);
+    if (!counts(in, out, "minProperties", "maxProperties", at)) return false;
+    if (patterned) {
+      const Json& patterns = in["patternProperties"];
+      if (in.contains("properties") || patterns.size() > 1)
+        return refuse("patternProperties", at, "is only supported of one pattern, without 'properties'"), Json(true);
+      const auto& pattern = patterns.begin();
+      Json read = schema(pattern.value(), fmt::format("{}/patternProperties/{}", at, pattern.key()), depth + 1);
+      if (impossible(read))
+        return refuse("patternProperties", at, "that nothing is valid by are not supported"), Json(true);
+      out["patternProperties"] = {{pattern.key(), std::move(read)}};
+    }
+    if (const auto names = in.find("propertyNames"); names != in.end()) {
+      if (closed) return refuse("propertyNames", at, "is not supported beside other properties"), Json(true);
+      Json of_names = *names;
+      if (of_names.is_object() && !of_names.contains("type") && !of_names.contains("enum") &&
+          !of_names.contains("const"))
+        of_names["type"] = "string";
+      Json read = schema(of_names, at + "/propertyNames", depth + 1);
+      if (!read.is_object() || read.value("type", "") != "string")
+        return refuse("propertyNames", at, "is only supported of type string"), Json(true);
+      if (others != Json::object())
+        return refuse("propertyNames", at, "is not supported beside 'additionalProperties'"), Json(true);
+      out["propertyNames"] = std::move(read);
+    }
+    // A name may come twice where names are free, and counts once.
+    const bool free = !closed || patterned;
+    if (free && out.value("minProperties", 0) > 1)
+      return refuse("minProperties", at, "above 1 is not supported where names are free"), Json(true);
+    if (!properties.empty()) out["properties"] = std::move(properties);
+    if (!required.empty()) out["required"] = std::move(required);
+    out["additionalProperties"] = closed ? Json(false) : std::move(others);
+    if (out["additionalProperties"] == Json::object()) out["additionalProperties"] = true;
+    if (out.contains("propertyNames")) out.erase("additionalProperties");
+    return out;
+  }
+
+  static constexpr std::array<std::string_view, 7> kGeneral = {"type",  "enum",  "const", "$ref",
+                                                               "allOf", "anyOf", "oneOf"};
+  const Json& root_;
+  int count_ = 0;
+  std::optional<Error> error_;
+};
+
+}  // namespace
+
+Result<nlohmann::ordered_json> exact_schema(const nlohmann::ordered_json& schema) { return Reader(schema).read(); }
+
+}  // namespace outrider
