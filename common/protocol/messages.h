@@ -28,7 +28,7 @@ namespace outrider {
 
 /// Both sides of a connection must speak the same one. Raised when a message changes its meaning;
 /// adding an optional field does not raise it (schemas/README.md).
-inline constexpr std::uint32_t kProtocolVersion = 7;
+inline constexpr std::uint32_t kProtocolVersion = 8;
 
 /// Limits of the frames of one message. A larger message is refused before it is read.
 struct WireLimits {
@@ -43,10 +43,12 @@ inline constexpr std::size_t kWorkersMax = 256;  ///< that a Status lists
 inline constexpr std::size_t kDonorsMax = 2;
 inline constexpr Range<Position> kPositions{0, kTokensMax};
 inline constexpr Range kDraftLengths{0, kDraftLengthMax};
-inline constexpr Count kTexts{0, kTokensMax};                                      ///< tokens of a text
-inline constexpr Count kDrafts{0, static_cast<std::size_t>(kDraftLengthMax)};      ///< tokens of a round
-inline constexpr Count kTokenSets{0, kSamplingListMax};                            ///< stop tokens, say
-inline constexpr Count kNameBytes{0, 4096};                                        ///< text for people
+inline constexpr Range kGuesses{0, kDraftAheadMax};
+inline constexpr Count kTexts{0, kTokensMax};                                        ///< tokens of a text
+inline constexpr Count kDrafts{0, static_cast<std::size_t>(kDraftLengthMax)};        ///< tokens of a round
+inline constexpr Count kOutcomes{0, static_cast<std::size_t>(kDraftLengthMax) + 1};  ///< tokens that a round emits
+inline constexpr Count kTokenSets{0, kSamplingListMax};                              ///< stop tokens, say
+inline constexpr Count kNameBytes{0, 4096};                                          ///< text for people
 inline constexpr Count kClientBytes{0, 256};                                       ///< a front end's name for a client
 inline constexpr Count kScopeBytes{0, 512};                                        ///< who shares prefixes
 inline constexpr Range<std::int64_t> kBytesPerPosition{0, std::int64_t{1} << 30};  ///< products are an int64
@@ -316,6 +318,12 @@ struct Draft {
   std::int64_t index = 0;                       ///< place of the first draft in the answer
   bool want_state = false;                      ///< Candidates::state is wanted: drafting goes on from these drafts
   bool want_q = false;                          ///< Candidates::q is wanted under every rule; changes no draft
+  /// The ways in which this round may end for which the drafter is to draft ahead, the most probable first, each
+  /// draft_length tokens. It sends them unasked, each in Candidates with `after`, while it has nothing else to do.
+  std::int32_t ahead = 0;
+  /// Drafts that are being verified already. The drafter goes along them instead of choosing its own, and sends only
+  /// what it drafts ahead.
+  std::vector<TokenId> known = {};
 
   static constexpr const char* kName = "draft";
   bool operator==(const Draft&) const = default;
@@ -327,6 +335,8 @@ struct Draft {
     v("index", m.index, kPositions);
     v("want_state", m.want_state);
     v("want_q", m.want_q);
+    v("ahead", m.ahead, kGuesses);
+    v("known", m.known, kDrafts);
   }
 };
 
@@ -344,6 +354,9 @@ struct Candidates {
   std::vector<Distribution> q = {};
   /// [hidden_size] f32: the assistant's own row after the last draft. There if the Draft wants it.
   std::optional<WireTensor> state = {};
+  /// Drafted ahead: the round that begins at the message's base is taken to emit these tokens, and the drafts follow
+  /// them. Empty: the drafts that the Draft asked for.
+  std::vector<TokenId> after = {};
 
   static constexpr const char* kName = "candidates";
   bool operator==(const Candidates&) const = default;
@@ -352,6 +365,7 @@ struct Candidates {
     v("draft_ns", m.draft_ns, kNatural);
     v("q", m.q, kDrafts);
     v("state", m.state, Rank{1});
+    v("after", m.after, kOutcomes);
   }
 };
 
@@ -463,6 +477,8 @@ struct Generate {
   /// K/V of a prompt's start are reused among texts of the same scope only: how much of a prompt was there, and how
   /// soon its first token comes, tells nothing of the texts of others. Empty: all who say nothing share.
   std::string cache_scope = {};
+  /// Ways in which a round may end for which drafts are made while it is verified; none: as many as pay.
+  std::optional<std::int32_t> draft_ahead = {};
 
   static constexpr const char* kName = "generate";
   bool operator==(const Generate&) const = default;
@@ -480,6 +496,7 @@ struct Generate {
     v("shorten", m.shorten);
     v("on_behalf_of", m.on_behalf_of, kClientBytes);
     v("cache_scope", m.cache_scope, kScopeBytes);
+    v("draft_ahead", m.draft_ahead, kGuesses);
   }
 };
 
@@ -501,6 +518,7 @@ struct RoundReport {
     v("round_s", m.outcome.round_s, kSeconds);
     v("draft_bytes", m.outcome.draft_bytes, kNatural);
     v("draft_rows", m.outcome.draft_rows, kNatural);
+    v("ahead", m.outcome.ahead);
   }
   /// Sets outcome.drafted, which is the number of drafts.
   Result<void> settle();
@@ -564,6 +582,7 @@ struct RequestMetrics {
   std::int64_t failovers = 0;             ///< times that it went on at another verifier
   std::int64_t inexact_failovers = 0;     ///< of these: its bytes may differ from an undisturbed answer's
   std::int64_t failover_ns = 0;           ///< from when a verifier was missed until another had caught up
+  std::int64_t ahead_rounds = 0;  ///< of drafting_rounds: the drafts were made while the one before was verified
 
   /// Of drafting_rounds: drafts were the assistant's, what draft_ns was spent on.
   std::int64_t assistant_rounds() const { return drafting_rounds - ngram_rounds; }
@@ -605,6 +624,9 @@ struct RequestMetrics {
     v("failovers", m.failovers);
     v("inexact_failovers", m.inexact_failovers);
     v("failover_ns", m.failover_ns);
+    v("ahead_rounds", m.ahead_rounds,
+      Counted{"spec_decode_num_ahead_drafts_total",
+              "Of the rounds with drafts: drafted while the round before was verified"});
   }
   Result<void> settle() const;
 };
