@@ -584,8 +584,8 @@ struct RequestMetrics {
   std::int64_t failover_ns = 0;           ///< from when a verifier was missed until another had caught up
   std::int64_t ahead_rounds = 0;  ///< of drafting_rounds: the drafts were made while the one before was verified
 
-  /// Of drafting_rounds: drafts were the assistant's, what draft_ns was spent on.
-  std::int64_t assistant_rounds() const { return drafting_rounds - ngram_rounds; }
+  /// Of drafting_rounds: drafts were asked of the assistant, what draft_ns was spent on.
+  std::int64_t assistant_rounds() const { return drafting_rounds - ngram_rounds - ahead_rounds; }
 
   bool operator==(const RequestMetrics&) const = default;
   /// For people: only the counts per position are bounded.
