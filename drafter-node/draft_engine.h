@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "common/grammar/grammar.h"
@@ -18,8 +19,10 @@ class DraftEngine {
   /// @param grammars  makes those that answers have, and outlives this; null: drafts know of none.
   DraftEngine(std::unique_ptr<Assistant> assistant, std::vector<TokenId> stop_ids, GrammarCompiler* grammars = nullptr);
 
-  /// Does one piece of work; the drafts are empty unless it is a kDraft.
+  /// Does one piece of work that is no kAhead; the drafts are empty unless it is a kDraft whose drafts are not known.
   Candidates run(const DraftWork& work);
+  /// One forward pass for what is drafted ahead of the session's last kDraft. @pre that wanted it.
+  AheadStep go_on(const DraftWork& work);
 
  private:
   /// The grammar of a session's answer. A drafter that does not have it, or not yet, drafts without: that costs
@@ -32,6 +35,41 @@ class DraftEngine {
   };
   /// The state after the answer that a draft goes on from, or null.
   GrammarState* guide(SessionId session, const Draft& draft);
+  /// A place in a round: the token there, the one that the drafter finds likeliest beside it, and what it gives each.
+  struct Place {
+    TokenId token = 0, other = 0;
+    double p = 0, p_other = 0;
+    std::vector<float> state = {};  ///< from which the assistant goes on after either
+  };
+  /// A way in which a round may end: so many of its drafts hold, then comes `next`.
+  struct Outcome {
+    std::size_t held = 0;
+    TokenId next = 0;
+    double p = 0;
+  };
+  /// What a round may lead to, while its drafts are verified.
+  struct Lead {
+    Draft request;
+    std::vector<TokenId> drafts;         ///< that are being verified
+    std::vector<Place> path = {};        ///< of each draft, then of what follows them all; as far as it was walked
+    std::vector<Outcome> outcomes = {};  ///< of the whole path that are not drafted for yet, the likeliest last
+    std::vector<float> state = {};       ///< the next step's
+    Candidates guess = {};               ///< at work; without `after` there is none
+    int guesses = 0;                     ///< complete
+  };
+
+  bool is_stop(TokenId token) const;
+  /// Whether nothing is missing of the path: where the text ends with the drafts nothing follows them.
+  bool is_walked(const Lead& lead) const;
+  void walk(Lead& lead, const DonorReplica& replica);
+  void begin_guess(Lead& lead);
+  void continue_guess(Lead& lead, const DonorReplica& replica);
+  std::vector<Outcome> outcomes_of(const Lead& lead) const;
+  /// The scores of output `index` by token, as the rules and the grammar (null: none) want them, into row_.
+  void fill_row(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids,
+                std::span<const float> scores, GrammarState* state);
+  /// What the drafter makes of the place whose scores are in row_. @param token what is there, if that is decided.
+  Place weigh(const SamplingParams& sampling, std::int64_t index, std::optional<TokenId> token);
   /// Draws a draft of output `index` from the scores, with the noise that the rule wants, and appends its distribution
   /// to *q for kRejection or if it is wanted (Candidates::q). Penalties are left to the target: a drafter does not know
   /// the text.
@@ -44,7 +82,8 @@ class DraftEngine {
   GrammarCompiler* grammars_;
   std::map<SessionId, DonorReplica> replicas_;
   std::map<SessionId, Guide> guides_;
-  std::vector<float> row_;  ///< scores of the whole vocabulary
+  std::map<SessionId, Lead> leads_;  ///< of the sessions that draft ahead
+  std::vector<float> row_;           ///< scores of the whole vocabulary
   SamplingScratch scratch_;
   Distribution q_;
 };

@@ -18,12 +18,12 @@ namespace {
 /// Longest sleep of the loop: how late a tick or a stop may be seen.
 constexpr Duration kTick = std::chrono::milliseconds(20);
 
-/// As if each of these drafts had taken so much longer.
-void slow_down(Candidates& drafts, int added_draft_us) {
-  if (added_draft_us == 0) return;
+/// As if each of so many drafts had taken so much longer. @return how long it took.
+Duration slow_down(std::size_t drafts, int added_draft_us) {
+  if (added_draft_us == 0) return {};
   const TimePoint start = now();
-  std::this_thread::sleep_for(std::chrono::microseconds(added_draft_us) * drafts.tokens.size());
-  drafts.draft_ns += (now() - start).count();
+  std::this_thread::sleep_for(std::chrono::microseconds(added_draft_us) * drafts);
+  return now() - start;
 }
 
 }  // namespace
@@ -67,9 +67,16 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
     pump.deliver(output);  // a heartbeat's answer does not wait for drafts, or the round trip would seem longer
     bool drafted = false;
     for (const DraftWork& work : output.work) {
+      if (work.kind == DraftWork::Kind::kAhead) {
+        AheadStep step = engine.go_on(work);
+        slow_down(1, options.added_draft_us);
+        core.on_ahead(work, std::move(step));
+        drafted = true;
+        continue;
+      }
       Candidates drafts = engine.run(work);
       if (work.kind != DraftWork::Kind::kDraft) continue;
-      slow_down(drafts, options.added_draft_us);
+      drafts.draft_ns += slow_down(drafts.tokens.size(), options.added_draft_us).count();
       core.on_drafted(work, std::move(drafts));
       drafted = true;
     }

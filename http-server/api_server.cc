@@ -457,7 +457,8 @@ Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) cons
                     .report_rounds = request.report_rounds,
                     .shorten = !request.max_tokens,
                     .on_behalf_of = work.client,
-                    .cache_scope = cache_scope(work)};
+                    .cache_scope = cache_scope(work),
+                    .draft_ahead = request.draft_length.ahead};
   if (!request.ignore_eos)
     generate.stop_ids.insert(generate.stop_ids.end(), text_.stop_ids().begin(), text_.stop_ids().end());
   generate.sampling.seed = seed_of_choice(generate.sampling.seed, index % n);

@@ -25,6 +25,7 @@ struct BenchFlags {
   ModelFlags model;
   ReportFlags report;
   VerifierOptions verifier;
+  DrafterOptions drafter;
   int repeat = 3;
   std::int64_t max_tokens = 96;
   std::vector<std::string> draft_lengths = {"1", "2", "4", "8", "auto"};
@@ -62,6 +63,8 @@ struct Run {
             {"predicted_tok_per_sec", or_null(predicted), "predicted", 1},
             {"prediction_error", or_null(prediction_error())},
             {"speedup", ratio(speed, plain_speed), "speedup", 2},
+            {"ahead_rounds", metrics.ahead_rounds},
+            {"", ratio(static_cast<double>(metrics.ahead_rounds), metrics.rounds), "ahead", 2},
             {"drafted_tokens", metrics.drafted_tokens},
             {"accepted_tokens", metrics.accepted_tokens},
             {"", speculative.acceptance(), "accepted", 2},
@@ -132,7 +135,8 @@ void bench_pair(const BenchFlags& flags) {
   ClusterOptions options{.pair = pair,
                          .weight_type = flags.model.weight_type(pair),
                          .processes = flags.processes || linked,
-                         .verifier = flags.verifier};
+                         .verifier = flags.verifier,
+                         .drafter = flags.drafter};
   std::unique_ptr<LinkEmulator> link;
   if (linked) {
     options.drafter_route = [&](const std::string& coordinator) -> Result<std::string> {
@@ -185,8 +189,11 @@ void add_bench_command(CLI::App& app) {
   auto flags = std::make_shared<BenchFlags>();
   flags->model.add_to(*command);
   add_node_options(*command, flags->verifier, [](const OptionInfo& info) {
-    return info.of_cluster || info.name == std::string_view("--synthetic-acceptance");
+    return info.of_cluster || info.name == std::string_view("--synthetic-acceptance") ||
+           info.name == std::string_view("--added-verify-us");
   });
+  add_node_options(*command, flags->drafter,
+                   [](const OptionInfo& info) { return info.name == std::string_view("--added-draft-us"); });
   command->add_option("--draft-lengths", flags->draft_lengths, "Draft lengths or policies, one run each")
       ->delimiter(',')
       ->check(check_draft_length)

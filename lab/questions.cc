@@ -79,6 +79,7 @@ std::vector<TokenId> Asker::ask(const Question& question, const DraftLength& len
   request.prompt = question.prompt;
   request.draft_length = length.length;
   request.policy = length.policy;
+  request.draft_ahead = length.ahead;
   Generation generation = or_throw(client_.generate(
       request, [](std::span<const TokenId>) {}, [] { return false; },
       [&](const RoundReport& round) { sums.rounds.push_back(round.outcome); }));

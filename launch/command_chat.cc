@@ -152,7 +152,8 @@ void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt
                          .stop_ids = text_.stop_ids(),
                          .wait_ms = kVerifierWaitMs,
                          .sampling = sampling_,
-                         .policy = draft_length_.policy};
+                         .policy = draft_length_.policy,
+                         .draft_ahead = draft_length_.ahead};
   ++sampling_.seed;  // the same question again may get another answer
   const Result<Generation> generation = client.generate(
       request,

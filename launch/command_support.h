@@ -258,8 +258,10 @@ struct DraftLengthFlag {
 
   void add_to(CLI::App& command) {
     command
-        .add_option("--draft-length", text,
-                    "Drafts per round, 0 (plain decoding) to 32; or who chooses: auto, heuristic, ucb1, thompson")
+        .add_option(
+            "--draft-length", text,
+            "Drafts per round, 0 (plain decoding) to 32; or who chooses: auto, heuristic, ucb1, thompson. @0 to @8 "
+            "behind it: outcomes of a round for which drafts are made ahead (default: as many as pay)")
         ->check(check_draft_length)
         ->capture_default_str();
   }

@@ -81,6 +81,15 @@ VerifyOutcome BackboneEngine::synthetic_outcome(Matrix<const float> logits, cons
   // It costs what the rule costs: the argmax of each kept row and the next.
   for (std::int32_t r = 0; r <= outcome.accepted; ++r)
     outcome.next_token = static_cast<TokenId>(argmax(logits[r].span()));
+  // What replaces a lost draft is another token.
+  const auto lost = static_cast<std::size_t>(outcome.accepted) + 1;
+  if (lost < tokens.size() && outcome.next_token == tokens[lost]) {
+    const auto row = logits[outcome.accepted].span();
+    const auto place = row.begin() + outcome.next_token;
+    const auto before = std::max_element(row.begin(), place), behind = std::max_element(place + 1, row.end());
+    const bool is_before = before != place && (behind == row.end() || *before >= *behind);
+    outcome.next_token = static_cast<TokenId>((is_before ? before : behind) - row.begin());
+  }
   return outcome;
 }
 

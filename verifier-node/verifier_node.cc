@@ -4,6 +4,8 @@
 
 #include <functional>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include <spdlog/spdlog.h>
 
@@ -20,6 +22,14 @@ namespace {
 /// Longest sleep of the loop: how late a tick or a stop may be seen. During a batch the loop
 /// goes on between two of its steps, when this time is over.
 constexpr Duration kTick = std::chrono::milliseconds(20);
+
+/// As if the forward pass of these had taken so much longer.
+void slow_down(std::vector<VerifyResult>& results, int added_verify_us) {
+  if (added_verify_us == 0) return;
+  const TimePoint start = now();
+  std::this_thread::sleep_for(std::chrono::microseconds(added_verify_us));
+  for (VerifyResult& result : results) result.verdict.verify_ns += (now() - start).count();
+}
 
 }  // namespace
 
@@ -95,6 +105,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
     // No memory for another session's K/V, say: what is left of the cache is of no use to anybody.
     auto results = no_throw([&] { return Result<std::vector<VerifyResult>>(engine.run(output.batch, between_steps)); });
     if (!results) return Error{results.error().code, "the engine stopped: " + results.error().message};
+    slow_down(*results, options.added_verify_us);
     core.on_batch_done(std::move(*results), clock.now());
     hand_over();  // at once: a verdict must not wait for what has arrived meanwhile
   }

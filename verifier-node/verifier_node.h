@@ -24,6 +24,7 @@ struct VerifierOptions {
   /// For measurements on random weights: the chance that at least 1, 2, ... drafts of a round are accepted, by a coin
   /// instead of the rule (vLLM's synthetic mode). Empty: the rule. The text means nothing then.
   std::vector<double> synthetic_acceptance = {};
+  int added_verify_us = 0;   ///< for measurements: what a forward pass takes longer than it does here, microseconds
   int drain_wait_s = 20;     ///< after a stop: how long the texts at hand may go on here
   VerifierConfig core = {};  ///< what its capacity says of K/V is filled in once the model is there
 };
@@ -51,6 +52,11 @@ void declare_options(Visitor&& visit, VerifierOptions& options) {
                  .min = 0,
                  .max = 1},
       options.synthetic_acceptance);
+  visit(OptionInfo{.name = "--added-verify-us",
+                   .help = "For measurements of a larger model: every forward pass takes so many microseconds longer",
+                   .min = 0,
+                   .max = 10'000'000},
+        options.added_verify_us);
   visit(OptionInfo{.name = "--drain-wait",
                    .help = "Seconds after SIGTERM that texts may go on here which no other verifier takes over",
                    .min = 0,

@@ -252,11 +252,21 @@ std::vector<TokenId> Assistant::draft(const DraftRequest& request) {
     drafts.push_back(token);
     const bool last = std::ssize(drafts) == request.count ||
                       std::find(request.stop_ids.begin(), request.stop_ids.end(), token) != request.stop_ids.end();
-    if (!last || request.state != nullptr) post_projection_.forward(n, state);
+    if (!last || request.states != nullptr) post_projection_.forward(n, state);
+    if (request.states != nullptr) request.states->emplace_back(state[0].span().begin(), state[0].span().end());
     if (last) break;
   }
-  if (request.state != nullptr) request.state->assign(state[0].span().begin(), state[0].span().end());
   return drafts;
+}
+
+TokenId Assistant::go_on(TokenId token, std::vector<float>& state, const DonorReplica& replica,
+                         const ChooseDraft& choose) {
+  const Matrix<const float> n = step(input(token, state), make_round(replica));
+  const TokenId draft = head_.choose(n, choose);
+  const Matrix<float> next = state_.view(1, config_.backbone_hidden_size);
+  post_projection_.forward(n, next);
+  state.assign(next[0].span().begin(), next[0].span().end());
+  return draft;
 }
 
 Assistant::Step Assistant::draft_step(TokenId token, std::span<const float> state, const DonorReplica& replica,

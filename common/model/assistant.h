@@ -70,8 +70,8 @@ struct DraftRequest {
   std::int64_t count;
   std::span<const TokenId> stop_ids = {};
   const ChooseDraft* choose = nullptr;  ///< null: greedy drafts
-  /// If given: [backbone_hidden_size] the assistant's own row after the last draft, from which it could go on.
-  std::vector<float>* state = nullptr;
+  /// If given: of each draft, [backbone_hidden_size] the assistant's own row after it, from which it could go on.
+  std::vector<std::vector<float>>* states = nullptr;
 };
 
 /// A draft step as an assistant that was trained another way would want it: to find out what is wrong with a pair.
@@ -96,6 +96,10 @@ class Assistant {
   /// Up to `count` drafts after `token` (gemma4.md 4.5): the same position and K/V throughout. Stops after a
   /// stop token.
   std::vector<TokenId> draft(const DraftRequest& request);
+
+  /// One more step of draft(). @param state [backbone_hidden_size] the row that produced `token`; becomes the one that
+  /// produced the draft. @return the draft that follows `token`.
+  TokenId go_on(TokenId token, std::vector<float>& state, const DonorReplica& replica, const ChooseDraft& choose);
 
   /// One draft step, as draft() begins: for parity tests.
   struct Step {

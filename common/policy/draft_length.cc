@@ -35,7 +35,12 @@ DraftChoice GoodputLength::choose(const DraftLimits& limits) {
     for (int g = 1; g <= longest; ++g) {
       survives *= a[static_cast<std::size_t>(g - 1)];
       tau += survives;
-      const double rate = tokens_per_second(tau, costs_.terms(source, g, tau));
+      const double next = a[static_cast<std::size_t>(std::min(g, kDraftLengthMax - 1))];
+      const bool assistant = source == DraftSource::kAssistant;
+      RoundTerms terms =
+          assistant && limits.ahead ? costs_.terms_ahead(g, tau, survives, next) : costs_.terms(source, g, tau);
+      if (assistant && limits.at_hand) terms.saved_s = terms.drafting_s();
+      const double rate = tokens_per_second(tau, terms);
       if (rate > best_rate) {
         best = {.source = source, .length = g};
         best_rate = rate;

@@ -11,6 +11,8 @@ namespace outrider {
 struct DraftLimits {
   int assistant = 0, ngram = 0;
   bool must_draft = false;  ///< a probe: plain decoding is no answer while a source can draft
+  bool at_hand = false;     ///< the assistant's were drafted ahead: nobody waits for them
+  bool ahead = false;       ///< the assistant drafts ahead where that pays
   int of(DraftSource source) const { return source == DraftSource::kAssistant ? assistant : ngram; }
 };
 

@@ -28,6 +28,8 @@ inline const char* to_string(DraftSource source) { return source == DraftSource:
 
 /// Longest draft that there is: no policy considers a longer one, and no message carries one.
 inline constexpr int kDraftLengthMax = 32;
+/// Most ways in which a round may end for which a drafter drafts ahead.
+inline constexpr int kDraftAheadMax = 8;
 
 /// One round as the coordinator saw it. Times in seconds.
 struct RoundOutcome {
@@ -41,6 +43,7 @@ struct RoundOutcome {
   double round_s = 0;            ///< all of it, emission to emission
   std::int64_t draft_bytes = 0;  ///< of the request for drafts
   int draft_rows = 0;            ///< K/V rows in it
+  bool ahead = false;            ///< the drafts were made while the round before was verified (ahead_gain.h)
   bool operator==(const RoundOutcome&) const = default;
 };
 

@@ -12,20 +12,28 @@ void Forecast::observe(const RoundOutcome& outcome) {
         outcome.accepted, outcome.drafted);
   verify_[static_cast<std::size_t>(outcome.drafted + 1)].observe(outcome.verify_s);
   other_.observe(outcome.round_s - outcome.verify_s - outcome.draft_s - outcome.draft_wire_s);
+  if (drafted_ && outcome.drafted > 0) ahead_.observe(all_held_, outcome.ahead, outcome.draft_s + outcome.draft_wire_s);
+  drafted_ = outcome.drafted > 0;
+  all_held_ = outcome.accepted == outcome.drafted;
   if (outcome.drafted == 0) return;
-  draft_per_token_.observe(outcome.draft_s, outcome.drafted);
-  draft_wire_.observe(outcome.draft_wire_s);
+  if (!outcome.ahead) {
+    draft_per_token_.observe(outcome.draft_s, outcome.drafted);
+    draft_wire_.observe(outcome.draft_wire_s);
+  }
   for (int i = 0; i < std::min(outcome.drafted, outcome.accepted + 1); ++i)
     acceptance_[static_cast<std::size_t>(i)].observe(i < outcome.accepted ? 1 : 0);
 }
 
-double Forecast::tau(int length) const {
-  double tau = 1, survives = 1, a = 0;
-  for (int i = 0; i < std::min(length, kDraftLengthMax); ++i) {
-    if (const Mean& mean = acceptance_[static_cast<std::size_t>(i)]; mean.count > 0) a = mean.value();
-    survives *= a;
-    tau += survives;
+double Forecast::acceptance(int i) const {
+  for (int tried = std::min(i, kDraftLengthMax - 1); tried >= 0; --tried) {
+    if (const Mean& mean = acceptance_[static_cast<std::size_t>(tried)]; mean.count > 0) return mean.value();
   }
+  return 0;
+}
+
+double Forecast::tau(int length) const {
+  double tau = 1, survives = 1;
+  for (int i = 0; i < length; ++i) tau += survives *= acceptance(i);
   return tau;
 }
 
@@ -49,6 +57,9 @@ RoundTerms Forecast::terms(int length) const {
   if (length == 0) return terms;
   terms.draft_s = length * draft_per_token_.value();
   terms.rtt_s = draft_wire_.value();
+  double survives = 1;
+  for (int i = 0; i < length; ++i) survives *= acceptance(i);
+  terms.saved_s = ahead_.chance(survives, 0) * (terms.drafting_s() - ahead_.wait_s());
   return terms;
 }
 

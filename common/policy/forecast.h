@@ -7,8 +7,8 @@
 namespace outrider {
 
 /// What rounds of a given draft length will bring, from the means of rounds that were measured at other lengths: the
-/// closed form tau / (T(g + 1) + g * t_d + wire + other) with tau = 1 + a_1 + a_1 a_2 + ... For reports; a CostModel,
-/// which forgets, is for policies.
+/// closed form tau / (T(g + 1) + g * t_d + wire + other) with tau = 1 + a_1 + a_1 a_2 + ..., less what drafting ahead
+/// saves (ahead_gain.h) if the measured rounds did so. For reports; a CostModel, which forgets, is for policies.
 class Forecast {
  public:
   /// A round of the assistant's drafts, or a plain one.
@@ -25,10 +25,14 @@ class Forecast {
     double value() const { return count > 0 ? sum / count : 0; }
   };
   double verify_s(int rows) const;
+  /// The chance that draft i, from 0, holds if those before it do.
+  double acceptance(int i) const;
 
   std::array<Mean, kDraftLengthMax + 2> verify_ = {};  ///< by rows
   std::array<Mean, kDraftLengthMax> acceptance_ = {};  ///< of position i, when those before it held
   Mean draft_per_token_, draft_wire_, other_;
+  AheadHits ahead_;
+  bool drafted_ = false, all_held_ = false;  ///< the round before
 };
 
 }  // namespace outrider

@@ -8,17 +8,17 @@ namespace {
 /// Drafts take a little longer than their mean about half of the time.
 constexpr double kDraftMargin = 1.5;
 
-double drafting_seconds(const RoundTerms& terms) {
-  return terms.draft_s + terms.rtt_s + terms.bytes * terms.s_per_byte;
-}
-
 }  // namespace
 
-double Governor::worst_loss(DraftSource source, int length) const {
-  // A round that follows one where every draft held brings the most K/V along.
-  const RoundTerms terms = costs_.terms(source, length, length + 1);
+RoundTerms Governor::terms(const DraftLimits& limits, DraftSource source, int length) const {
+  RoundTerms terms = costs_.terms(source, length, length + 1);
+  if (limits.at_hand && source == DraftSource::kAssistant) terms.saved_s = terms.drafting_s();
+  return terms;
+}
+
+double Governor::worst_loss(const RoundTerms& terms) const {
   const double forward = std::max(0.0, terms.verify_s * surprise_ - costs_.verify_s(1));
-  return (forward + kDraftMargin * drafting_seconds(terms)) / costs_.plain_s();
+  return (forward + kDraftMargin * (terms.drafting_s() - terms.saved_s)) / costs_.plain_s();
 }
 
 double Governor::loss(const RoundOutcome& outcome) const {
@@ -47,17 +47,18 @@ DraftChoice Governor::choose(const DraftLimits& limits) {
       probe_loss_ = 0;
     }
   }
-  while (wanted.length > 0 && drawdown_ + worst_loss(wanted.source, wanted.length) > kAllowance) --wanted.length;
+  const auto terms_of = [&](int length) { return terms(limits, wanted.source, length); };
+  while (wanted.length > 0 && drawdown_ + worst_loss(terms_of(wanted.length)) > kAllowance) --wanted.length;
   if (wanted.length == 0) {
     probe_rounds_ = 0;
     parked_ = true;
     return choice_;
   }
   parked_ = false;
-  const RoundTerms terms = costs_.terms(wanted.source, wanted.length, wanted.length + 1);
-  wanted.patience_s = kDraftMargin * drafting_seconds(terms) +
-                      (kAllowance - drawdown_ - worst_loss(wanted.source, wanted.length)) * costs_.plain_s();
-  predicted_verify_s_ = terms.verify_s;
+  const RoundTerms expected = terms_of(wanted.length);
+  wanted.patience_s = kDraftMargin * (expected.drafting_s() - expected.saved_s) +
+                      (kAllowance - drawdown_ - worst_loss(expected)) * costs_.plain_s();
+  predicted_verify_s_ = expected.verify_s;
   return choice_ = wanted;
 }
 

@@ -43,8 +43,10 @@ class Governor : public DraftLengthPolicy {
   static constexpr int kProbeRounds = 4;                 ///< the first may only fetch K/V
   static constexpr int kPlainEvery = 256;                ///< tokens between two measurements of T
 
-  /// The loss, in T, of a round of this length of which no draft holds.
-  double worst_loss(DraftSource source, int length) const;
+  /// A round of this length, which follows one where every draft held: that brings the most K/V along.
+  RoundTerms terms(const DraftLimits& limits, DraftSource source, int length) const;
+  /// The loss, in T, of such a round of which no draft holds.
+  double worst_loss(const RoundTerms& terms) const;
   double loss(const RoundOutcome& outcome) const;
 
   std::unique_ptr<DraftLengthPolicy> inner_;

@@ -1,6 +1,7 @@
 #include "common/policy/policies.h"
 
 #include <charconv>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -19,20 +20,39 @@ class SharedUcb1 : public DraftLengthPolicy {
   Ucb1Length& shared_;
 };
 
+/// @return none unless it is 0 to `most` in digits.
+std::optional<int> parse_number(std::string_view text, int most) {
+  int number = -1;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && stop == end && number >= 0 && number <= most ? std::optional(number) : std::nullopt;
+}
+
 }  // namespace
 
 Result<DraftLength> parse_draft_length(const std::string& text) {
+  const std::string_view all = text, name = all.substr(0, all.find('@'));
+  DraftLength wanted;
+  bool known = false;
   for (const DraftPolicy policy :
-       {DraftPolicy::kAuto, DraftPolicy::kHeuristic, DraftPolicy::kUcb1, DraftPolicy::kThompson})
-    if (text == to_string(policy)) return DraftLength{policy, kChosenLengthMax};
-  int length = -1;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, length);
-  if (error == std::errc() && stop == end && length >= 0 && length <= kDraftLengthMax)
-    return DraftLength{DraftPolicy::kFixed, length};
-  return Error{Errc::kInvalidArgument,
-               fmt::format("draft length '{}', wanted 0 to {}, auto, heuristic, ucb1 or thompson", text.substr(0, 40),
-                           kDraftLengthMax)};
+       {DraftPolicy::kAuto, DraftPolicy::kHeuristic, DraftPolicy::kUcb1, DraftPolicy::kThompson}) {
+    if (name != to_string(policy)) continue;
+    wanted = {.policy = policy, .length = kChosenLengthMax};
+    known = true;
+  }
+  if (const auto length = parse_number(name, kDraftLengthMax)) {
+    wanted.length = *length;
+    known = true;
+  }
+  if (name.size() < all.size()) {
+    wanted.ahead = parse_number(all.substr(name.size() + 1), kDraftAheadMax);
+    known = known && wanted.ahead;
+  }
+  if (known) return wanted;
+  return Error{
+      Errc::kInvalidArgument,
+      fmt::format("draft length '{}', wanted 0 to {}, auto, heuristic, ucb1 or thompson, then perhaps @0 to @{}",
+                  text.substr(0, 40), kDraftLengthMax, kDraftAheadMax)};
 }
 
 Policies::Policies(std::uint64_t seed) : ucb1_(default_arms()), thompson_(default_arms(), seed) {}

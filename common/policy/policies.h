@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "common/policy/bandit.h"
@@ -15,9 +16,10 @@ inline constexpr int kChosenLengthMax = 16;
 /// A draft length as people write it.
 struct DraftLength {
   DraftPolicy policy = DraftPolicy::kFixed;
-  int length = 0;  ///< of every draft, or the most that the policy may choose; 0: plain decoding
+  int length = 0;                 ///< of every draft, or the most that the policy may choose; 0: plain decoding
+  std::optional<int> ahead = {};  ///< Generate::draft_ahead
 };
-/// @param text 0 to 32, auto, heuristic, ucb1 or thompson.
+/// @param text 0 to 32, auto, heuristic, ucb1 or thompson; then perhaps @ and 0 to 8, for `ahead`.
 Result<DraftLength> parse_draft_length(const std::string& text);
 
 /// What the sessions of one coordinator share beside their verifier's CostModel: what the bandits learned.

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/base/check.h"
+#include "common/policy/ahead_gain.h"
 
 namespace outrider {
 
@@ -95,26 +96,36 @@ std::array<double, kDraftLengthMax> Survival::conditional() const {
   return a;
 }
 
+void AheadHits::observe(bool all_held, bool hit, double wait_s) {
+  (all_held ? after_all_ : after_loss_).observe(hit ? 1 : 0);
+  if (hit) wait_.observe(wait_s);
+}
+
+double AheadHits::chance(double survives, double next) const {
+  const double after_all = after_all_.empty() ? next : after_all_.value();
+  return survives * after_all + (1 - survives) * after_loss_.value();
+}
+
 void CostModel::observe(const RoundOutcome& outcome) {
   CHECK(outcome.drafted >= 0 && outcome.accepted >= 0 && outcome.accepted <= outcome.drafted, "{} of {}",
         outcome.accepted, outcome.drafted);
   verify_.observe(outcome.drafted + 1, outcome.verify_s);
   const double drafting = outcome.draft_s + outcome.draft_wire_s;
   other_.observe(std::max(0.0, outcome.round_s - outcome.verify_s - drafting));
+  DraftCost& cost = drafts_[static_cast<std::size_t>(outcome.source)];
   if (outcome.drafted == 0) {
     if (drafting > 0) {  // drafts that did not come in time: they cost at least the wait
-      drafts_[static_cast<std::size_t>(outcome.source)].wire.observe(static_cast<double>(outcome.draft_bytes),
-                                                                     drafting);
+      cost.wire.observe(static_cast<double>(outcome.draft_bytes), drafting);
       return;
     }
     // Nobody measures the link while nobody drafts; hope returns slowly (half after 7000 rounds).
-    for (DraftCost& cost : drafts_) cost.wire.fade();
+    for (DraftCost& each : drafts_) each.wire.fade();
     plain_.observe(outcome.round_s);
     ++plain_rounds_;
     return;
   }
-  DraftCost& cost = drafts_[static_cast<std::size_t>(outcome.source)];
   cost.survival.observe(outcome.drafted, outcome.accepted);
+  if (outcome.ahead) return;  // nobody waited: it says nothing of what asking costs
   cost.seconds_per_token.observe(outcome.draft_s, outcome.drafted);
   cost.bytes.observe(outcome.draft_rows, static_cast<double>(outcome.draft_bytes));
   cost.wire.observe(static_cast<double>(outcome.draft_bytes), outcome.draft_wire_s);
@@ -129,6 +140,20 @@ RoundTerms CostModel::terms(DraftSource source, int length, double tau) const {
   terms.bytes = cost.bytes.intercept() + cost.bytes.slope() * tau;
   terms.s_per_byte = cost.wire.slope();
   return terms;
+}
+
+RoundTerms CostModel::terms_ahead(int length, double tau, double survives, double next) const {
+  RoundTerms terms = this->terms(DraftSource::kAssistant, length, tau);
+  terms.saved_s = ahead_gain_s(terms, length, ahead_.chance(survives, next), ahead_.wait_s());
+  return terms;
+}
+
+bool CostModel::ahead_pays(int length) const {
+  const auto a = survival(DraftSource::kAssistant).conditional();
+  double tau = 1, survives = 1;
+  for (int i = 0; i < length; ++i) tau += survives *= a[static_cast<std::size_t>(i)];
+  return terms_ahead(length, tau, survives, a[static_cast<std::size_t>(std::min(length, kDraftLengthMax - 1))])
+             .saved_s > 0;
 }
 
 }  // namespace outrider

@@ -8,9 +8,8 @@
 
 namespace outrider {
 
-/// The parts that a round's time is made of. Nothing overlaps in the protocol of today: the drafter waits for
-/// the verdict, the verifier for the drafts. A protocol that drafts on while it verifies has
-/// max(verify_s, draft_s + rtt_s + ...) in the rounds whose optimistic branch survives.
+/// The parts that a round's time is made of. The drafter waits for the verdict and the verifier for the drafts, but for
+/// what is drafted ahead (ahead_gain.h).
 struct RoundTerms {
   double verify_s = 0;    ///< T(g + 1)
   double draft_s = 0;     ///< g * t_d
@@ -18,7 +17,10 @@ struct RoundTerms {
   double bytes = 0;       ///< to the drafter
   double s_per_byte = 0;  ///< 1 / bandwidth
   double other_s = 0;     ///< what a plain round pays as well: the verifier's wire, the loops
-  double seconds() const { return verify_s + draft_s + rtt_s + bytes * s_per_byte + other_s; }
+  double saved_s = 0;     ///< by drafting ahead, on average
+  /// The wait for drafts that are asked for.
+  double drafting_s() const { return draft_s + rtt_s + bytes * s_per_byte; }
+  double seconds() const { return verify_s + drafting_s() + other_s - saved_s; }
 };
 
 /// Tokens per second of rounds that emit tau tokens each (tau = 1 + the sum of the survivals, Leviathan et al.
@@ -93,6 +95,23 @@ class Survival {
   const Survival* prior_;
 };
 
+/// Whether a round ends in one of the ways that the drafter drafted ahead for (a hit: the next round's drafts are there
+/// already), learned from the rounds of all sessions of a verifier.
+class AheadHits {
+ public:
+  /// The round before was drafted ahead for. @param all_held every draft of it held. @param hit it ended in one of
+  /// those ways. @param wait_s for the drafts, all the same: they were on their way.
+  void observe(bool all_held, bool hit, double wait_s);
+  /// The chance of a hit after a round of whose drafts all hold with the chance `survives`. @param next how likely one
+  /// more draft is to hold then: what counts until rounds have shown it.
+  double chance(double survives, double next) const;
+  /// Mean wait in a hit.
+  double wait_s() const { return wait_.value(); }
+
+ private:
+  FadingMean after_all_{0.98}, after_loss_{0.98}, wait_{0.95};
+};
+
 /// What rounds cost and how drafts fare, learned from every session of a verifier. They share it;
 /// whoever owns it calls observe() once a round, before the session's policy hears of the round.
 class CostModel {
@@ -106,6 +125,13 @@ class CostModel {
   /// @param length 0 for a plain round. @param tau tokens that the rounds emit on average: their K/V travel.
   ///        Costs that were never seen count as 0, so that a source is worth one try.
   RoundTerms terms(DraftSource source, int length, double tau) const;
+  /// The same where the assistant drafts ahead. @param survives the chance that all of `length` drafts hold. @param
+  /// next that one more would then.
+  RoundTerms terms_ahead(int length, double tau, double survives, double next) const;
+  /// A round has begun whose drafts were tried to be made ahead: see AheadHits.
+  void observe_ahead(bool all_held, bool hit, double wait_s) { ahead_.observe(all_held, hit, wait_s); }
+  /// Whether drafting ahead pays in rounds of so many drafts, as far as is known.
+  bool ahead_pays(int length) const;
   const Survival& survival(DraftSource source) const { return drafts_[static_cast<std::size_t>(source)].survival; }
   double verify_s(int rows) const { return verify_(rows); }
 
@@ -120,6 +146,7 @@ class CostModel {
   FadingMean plain_{0.9}, other_{0.9};
   std::int64_t plain_rounds_ = 0;
   std::array<DraftCost, kDraftSources> drafts_;
+  AheadHits ahead_;
 };
 
 }  // namespace outrider

@@ -1,6 +1,7 @@
 #include "common/protocol/drafter_core.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -55,11 +56,13 @@ bool DrafterCore::extend(Session& session, SessionId id, KvRows kv) {
 }
 
 bool DrafterCore::waits(SessionId id) const {
-  return std::any_of(drafts_.begin(), drafts_.end(), [&](const DraftWork& work) { return work.session == id; });
+  const auto same = [&](const DraftWork& work) { return work.session == id; };
+  return std::ranges::any_of(drafts_, same) || std::ranges::any_of(ahead_, same);
 }
 
 void DrafterCore::drop_draft(SessionId id) {
-  std::erase_if(drafts_, [&](const DraftWork& work) { return work.session == id; });
+  for (std::vector<DraftWork>* works : {&drafts_, &ahead_})
+    std::erase_if(*works, [&](const DraftWork& work) { return work.session == id; });
 }
 
 void DrafterCore::on_draft(Message message, TimePoint now) {
@@ -77,13 +80,18 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
   auto& draft = std::get<Draft>(message.body);
   if (auto fine = check_hidden(facts, draft.hidden); !fine)
     return answer(Failed{Errc::kMismatch, fine.error().message});
-  if (draft.token < 0 || draft.token >= facts.vocab_size) {
-    return answer(Failed{Errc::kMismatch,
-                         fmt::format("draft after token {}, wanted one below {}", draft.token, facts.vocab_size)});
+  const TokenId highest = std::accumulate(draft.known.begin(), draft.known.end(), draft.token,
+                                          [](TokenId a, TokenId b) { return std::max(a, b); });
+  if (highest >= facts.vocab_size) {
+    return answer(
+        Failed{Errc::kMismatch, fmt::format("draft after token {}, wanted one below {}", highest, facts.vocab_size)});
   }
   if (draft.sampling) {
     if (auto fine = check_sampling(*draft.sampling, facts.vocab_size); !fine)
       return answer(Failed{Errc::kMismatch, fine.error().message});
+  }
+  if (draft.draft_length < 1) {
+    return answer(Failed{Errc::kMismatch, fmt::format("{} drafts, wanted one or more", draft.draft_length)});
   }
   session->round = message.round;
   session->last_answer.reset();
@@ -100,9 +108,24 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
 void DrafterCore::on_drafted(const DraftWork& work, Candidates drafts) {
   const auto known = sessions_.find(work.session);
   if (known == sessions_.end() || known->second.round != work.round) return;  // freed or overtaken meanwhile
+  // Rows that came meanwhile are of a later round.
+  if (work.draft.ahead > 0 && known->second.replica_end == work.base) {
+    ahead_.push_back(
+        {.kind = DraftWork::Kind::kAhead, .session = work.session, .round = work.round, .base = work.base});
+  }
+  if (!work.draft.known.empty()) return;
   known->second.last_answer =
       Message{.session = work.session, .round = work.round, .base = work.base, .body = std::move(drafts)};
   membership_.send(*known->second.last_answer);
+}
+
+void DrafterCore::on_ahead(const DraftWork& work, AheadStep step) {
+  const auto same = [&](const DraftWork& other) { return other.session == work.session && other.round == work.round; };
+  const auto place = std::ranges::find_if(ahead_, same);
+  if (place == ahead_.end()) return;  // freed or overtaken meanwhile
+  if (!step.more) ahead_.erase(place);
+  if (!step.guess) return;
+  membership_.send({.session = work.session, .round = work.round, .base = work.base, .body = std::move(*step.guess)});
 }
 
 void DrafterCore::on_tick(TimePoint now) {
@@ -114,9 +137,13 @@ void DrafterCore::on_tick(TimePoint now) {
   for (const SessionId id : idle) free(id);
   if (!work_.empty()) return;
   work_ = std::exchange(rows_, {});
-  if (drafts_.empty()) return;
-  work_.push_back(std::move(drafts_.front()));
-  drafts_.erase(drafts_.begin());
+  if (!drafts_.empty()) {
+    work_.push_back(std::move(drafts_.front()));
+    drafts_.erase(drafts_.begin());
+  } else if (!ahead_.empty()) {
+    work_.push_back(ahead_.front());
+    std::ranges::rotate(ahead_, ahead_.begin() + 1);
+  }
 }
 
 void DrafterCore::free(SessionId id) {

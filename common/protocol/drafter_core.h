@@ -18,12 +18,23 @@ struct DrafterConfig {
 
 /// Work for the assistant engine, in this order.
 struct DraftWork {
-  enum class Kind { kExtend, kDraft, kRelease } kind = Kind::kExtend;
+  enum class Kind {
+    kExtend,
+    kDraft,
+    kAhead,  ///< one more forward pass for what is drafted ahead of the session's last kDraft
+    kRelease,
+  } kind = Kind::kExtend;
   SessionId session{};
   RoundId round{};
-  Position base = 0;  ///< kDraft: the replica's length
+  Position base = 0;  ///< kDraft, kAhead: the replica's length
   KvRows kv = {};     ///< kExtend: rows to append to the replica
   Draft draft = {};   ///< kDraft; its own rows are in a kExtend before
+};
+
+/// What became of a kAhead.
+struct AheadStep {
+  std::optional<Candidates> guess = {};  ///< complete
+  bool more = false;                     ///< there is more to draft
 };
 
 /// The drafter's side of all its sessions, as a pure state machine. It keeps the books on which
@@ -36,15 +47,17 @@ class DrafterCore {
   void on_message(Message message, TimePoint now);
   /// What is due by now, and the next work.
   void on_tick(TimePoint now);
-  /// Answers a kDraft. @pre the work came from take_output().
+  /// Answers a kDraft, unless its drafts were known. @pre the work came from take_output().
   void on_drafted(const DraftWork& work, Candidates drafts);
+  /// Likewise a kAhead.
+  void on_ahead(const DraftWork& work, AheadStep step);
   /// Tells the coordinator to give no new sessions.
   void drain() { membership_.send({.body = Drain{}}); }
 
   struct Output : CoreOutput {
     /// Rows and releases in the order they came, then the draft that was asked for first: one at a time, because while
     /// it is made the coordinator may go on without those that wait. They are then dropped, and their rows are there
-    /// already.
+    /// already. While nobody asks for drafts, one step ahead instead, the sessions in turn.
     std::vector<DraftWork> work;
   };
   /// All that has come up since the last call.
@@ -77,7 +90,8 @@ class DrafterCore {
   std::vector<DraftWork> rows_;  ///< kExtend and kRelease
   /// kDraft, one of a session at most: the replica ends at its base once rows_ are done.
   std::vector<DraftWork> drafts_;
-  std::vector<DraftWork> work_;  ///< about to be handed over
+  std::vector<DraftWork> ahead_;  ///< kAhead, one of a session at most, that whose turn it is first
+  std::vector<DraftWork> work_;   ///< about to be handed over
 };
 
 }  // namespace outrider

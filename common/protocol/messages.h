@@ -43,10 +43,12 @@ inline constexpr std::size_t kWorkersMax = 256;  ///< that a Status lists
 inline constexpr std::size_t kDonorsMax = 2;
 inline constexpr Range<Position> kPositions{0, kTokensMax};
 inline constexpr Range kDraftLengths{0, kDraftLengthMax};
-inline constexpr Count kTexts{0, kTokensMax};                                      ///< tokens of a text
-inline constexpr Count kDrafts{0, static_cast<std::size_t>(kDraftLengthMax)};      ///< tokens of a round
-inline constexpr Count kTokenSets{0, kSamplingListMax};                            ///< stop tokens, say
-inline constexpr Count kNameBytes{0, 4096};                                        ///< text for people
+inline constexpr Range kGuesses{0, kDraftAheadMax};
+inline constexpr Count kTexts{0, kTokensMax};                                        ///< tokens of a text
+inline constexpr Count kDrafts{0, static_cast<std::size_t>(kDraftLengthMax)};        ///< tokens of a round
+inline constexpr Count kOutcomes{0, static_cast<std::size_t>(kDraftLengthMax) + 1};  ///< tokens that a round emits
+inline constexpr Count kTokenSets{0, kSamplingListMax};                              ///< stop tokens, say
+inline constexpr Count kNameBytes{0, 4096};                                          ///< text for people
 inline constexpr Count kClientBytes{0, 256};                                       ///< a front end's name for a client
 inline constexpr Count kScopeBytes{0, 512};                                        ///< who shares prefixes
 inline constexpr Range<std::int64_t> kBytesPerPosition{0, std::int64_t{1} << 30};  ///< products are an int64
@@ -322,6 +324,12 @@ struct Draft {
   /// Where there is a grammar: tokens of the answer up to `index`. With `grammar` all of them, else those that follow
   /// the last Draft that was answered, at least.
   std::vector<TokenId> answer = {};
+  /// The ways in which this round may end for which the drafter is to draft ahead, the most probable first, each
+  /// draft_length tokens. It sends them unasked, each in Candidates with `after`, while it has nothing else to do.
+  std::int32_t ahead = 0;
+  /// Drafts that are being verified already. The drafter goes along them instead of choosing its own, and sends only
+  /// what it drafts ahead.
+  std::vector<TokenId> known = {};
 
   static constexpr const char* kName = "draft";
   bool operator==(const Draft&) const = default;
@@ -335,6 +343,8 @@ struct Draft {
     v("want_q", m.want_q);
     v("grammar", m.grammar, Count{0, kGrammarBytesMax});
     v("answer", m.answer, kTexts);
+    v("ahead", m.ahead, kGuesses);
+    v("known", m.known, kDrafts);
   }
 };
 
@@ -352,6 +362,9 @@ struct Candidates {
   std::vector<Distribution> q = {};
   /// [hidden_size] f32: the assistant's own row after the last draft. There if the Draft wants it.
   std::optional<WireTensor> state = {};
+  /// Drafted ahead: the round that begins at the message's base is taken to emit these tokens, and the drafts follow
+  /// them. Empty: the drafts that the Draft asked for.
+  std::vector<TokenId> after = {};
 
   static constexpr const char* kName = "candidates";
   bool operator==(const Candidates&) const = default;
@@ -360,6 +373,7 @@ struct Candidates {
     v("draft_ns", m.draft_ns, kNatural);
     v("q", m.q, kDrafts);
     v("state", m.state, Rank{1});
+    v("after", m.after, kOutcomes);
   }
 };
 
@@ -471,6 +485,8 @@ struct Generate {
   /// K/V of a prompt's start are reused among texts of the same scope only: how much of a prompt was there, and how
   /// soon its first token comes, tells nothing of the texts of others. Empty: all who say nothing share.
   std::string cache_scope = {};
+  /// Ways in which a round may end for which drafts are made while it is verified; none: as many as pay.
+  std::optional<std::int32_t> draft_ahead = {};
 
   static constexpr const char* kName = "generate";
   bool operator==(const Generate&) const = default;
@@ -488,6 +504,7 @@ struct Generate {
     v("shorten", m.shorten);
     v("on_behalf_of", m.on_behalf_of, kClientBytes);
     v("cache_scope", m.cache_scope, kScopeBytes);
+    v("draft_ahead", m.draft_ahead, kGuesses);
   }
 };
 
@@ -509,6 +526,7 @@ struct RoundReport {
     v("round_s", m.outcome.round_s, kSeconds);
     v("draft_bytes", m.outcome.draft_bytes, kNatural);
     v("draft_rows", m.outcome.draft_rows, kNatural);
+    v("ahead", m.outcome.ahead);
   }
   /// Sets outcome.drafted, which is the number of drafts.
   Result<void> settle();
@@ -572,9 +590,10 @@ struct RequestMetrics {
   std::int64_t failovers = 0;             ///< times that it went on at another verifier
   std::int64_t inexact_failovers = 0;     ///< of these: its bytes may differ from an undisturbed answer's
   std::int64_t failover_ns = 0;           ///< from when a verifier was missed until another had caught up
+  std::int64_t ahead_rounds = 0;  ///< of drafting_rounds: the drafts were made while the one before was verified
 
-  /// Of drafting_rounds: drafts were the assistant's, what draft_ns was spent on.
-  std::int64_t assistant_rounds() const { return drafting_rounds - ngram_rounds; }
+  /// Of drafting_rounds: drafts were asked of the assistant, what draft_ns was spent on.
+  std::int64_t assistant_rounds() const { return drafting_rounds - ngram_rounds - ahead_rounds; }
 
   bool operator==(const RequestMetrics&) const = default;
   /// For people: only the counts per position are bounded.
@@ -613,6 +632,9 @@ struct RequestMetrics {
     v("failovers", m.failovers);
     v("inexact_failovers", m.inexact_failovers);
     v("failover_ns", m.failover_ns);
+    v("ahead_rounds", m.ahead_rounds,
+      Counted{"spec_decode_num_ahead_drafts_total",
+              "Of the rounds with drafts: drafted while the round before was verified"});
   }
   Result<void> settle() const;
 };

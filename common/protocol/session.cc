@@ -199,6 +199,10 @@ void Session::finish(const Desk& desk, Body last) {
 // ---- its workers ----
 
 bool Session::on_worker(const Desk& desk, const PeerId& from, Message message) {
+  if (auto* drafts = std::get_if<Candidates>(&message.body); drafts != nullptr && !drafts->after.empty()) {
+    if (from == workers_.drafter) on_ahead(desk, message.base, std::move(*drafts));
+    return true;
+  }
   if (message.round != round_.id) return true;
   if (from == workers_.verifier) return on_verifier(desk, std::move(message));
   return from != workers_.drafter || on_drafter(desk, std::move(message));
@@ -241,14 +245,16 @@ bool Session::on_drafter(const Desk& desk, Message message) {
   auto* candidates = std::get_if<Candidates>(&message.body);
   const auto* need = std::get_if<NeedKv>(&message.body);
   if (candidates == nullptr && need == nullptr) return false;
+  if (need != nullptr) {
+    workers_.replica_end = std::clamp<Position>(need->have, 0, base());
+    workers_.guided = 0;
+  }
   if (phase_ != Phase::kDrafting) return true;  // late
   desk.fleet.at(workers_.drafter).retry = {};
   if (candidates != nullptr) {
     workers_.guided = answered();
     on_candidates(desk, std::move(*candidates));
   } else {
-    workers_.replica_end = std::clamp<Position>(need->have, 0, base());
-    workers_.guided = 0;
     round_.outcome.draft_wire_s = to_seconds(desk.now - entered_);
     end_drafting(desk);
   }
@@ -296,6 +302,7 @@ void Session::release_drafter(const Desk& desk, bool tell) {
   }
   workers_.drafter.clear();
   workers_.replica_end = workers_.guided = 0;
+  workers_.ahead.expect(0, 0);
 }
 
 bool Session::is_of_last_round(const KvRows& kv) const {
@@ -330,7 +337,10 @@ void Session::on_sent(const Message& message, std::size_t bytes) {
 // ---- a round ----
 
 void Session::next_round(const Desk& desk, KvRows kv) {
-  round_ = {.id = next(round_.id), .began = desk.now, .hidden = std::move(round_.hidden)};
+  std::optional<bool> after_all;
+  if (workers_.ahead.expects() && round_.outcome.drafted > 0)
+    after_all = round_.outcome.accepted == round_.outcome.drafted;
+  round_ = {.id = next(round_.id), .began = desk.now, .hidden = std::move(round_.hidden), .after_all = after_all};
   const std::int64_t room = draft_room(desk);
   if (room > 0) {
     const Worker* drafter = desk.fleet.usable_drafter(workers_.drafter);
@@ -355,22 +365,35 @@ std::int64_t Session::draft_room(const Desk& desk) const {
 void Session::draft(const Desk& desk, std::int64_t room) {
   std::span<const TokenId> ngram;
   if (room > 0 && Policies::takes_ngram(request_.policy)) ngram = ngram_draft(text_, static_cast<std::size_t>(room));
-  const bool assistant = desk.fleet.usable_drafter(workers_.drafter) != nullptr;
-  round_.choice =
-      policy_->choose({.assistant = assistant ? static_cast<int>(room) : 0, .ngram = static_cast<int>(ngram.size())});
+  const Candidates* at_hand = workers_.ahead.find(text_);
+  std::int64_t most = desk.fleet.usable_drafter(workers_.drafter) != nullptr ? room : 0;
+  if (at_hand != nullptr) most = std::min(room, std::ssize(at_hand->tokens));
+  round_.choice = policy_->choose({.assistant = static_cast<int>(most),
+                                   .ngram = static_cast<int>(ngram.size()),
+                                   .at_hand = at_hand != nullptr,
+                                   .ahead = request_.draft_ahead.value_or(kDraftAheadMax) > 0});
   round_.outcome.source = round_.choice.source;
   round_.outcome.arm = round_.choice.arm;
   if (round_.choice.source == DraftSource::kAssistant) return ask_drafter(desk, round_.choice.length);
+  workers_.ahead.expect(0, 0);
   round_.drafts.assign(ngram.begin(), ngram.begin() + round_.choice.length);
   end_drafting(desk);
 }
 
 void Session::ask_drafter(const Desk& desk, std::int64_t draft_length) {
-  const bool ready =
-      round_.hidden && workers_.replica_end == base() && desk.fleet.usable_drafter(workers_.drafter) != nullptr;
-  if (draft_length <= 0 || !ready) return end_drafting(desk);
+  const bool ready = draft_length > 0 && round_.hidden && workers_.replica_end == base() &&
+                     desk.fleet.usable_drafter(workers_.drafter) != nullptr;
+  const std::int64_t at_hand = draft_length > 0 ? take_ahead(draft_length) : 0;
+  const int guesses = ready ? guesses_wanted(desk, draft_length) : 0;
+  const bool has_drafts = at_hand > 0;
+  workers_.ahead.expect(base(), guesses);
+  if (ready && (!has_drafts || guesses > 0)) send_draft(desk, std::max(draft_length, at_hand), guesses, has_drafts);
+  if (!ready || has_drafts) return end_drafting(desk);
   enter(desk, Phase::kDrafting);
   round_.outcome.draft_rows = round_.rows;
+}
+
+void Session::send_draft(const Desk& desk, std::int64_t draft_length, int guesses, bool has_drafts) {
   SamplingParams sampling = request_.sampling;
   sampling.logprobs.reset();  // the target's matter
   std::string grammar = std::exchange(sampling.grammar, {});
@@ -389,17 +412,29 @@ void Session::ask_drafter(const Desk& desk, std::int64_t draft_length) {
                            .want_state = request_.unverified,
                            .want_q = logs_rejections(desk),
                            .grammar = std::move(grammar),
-                           .answer = std::move(answer)}});
+                           .answer = std::move(answer),
+                           .ahead = guesses,
+                           .known = has_drafts ? round_.drafts : std::vector<TokenId>()}});
   round_.hidden.reset();
+}
+
+bool Session::is_sound(const Candidates& drafts, const PairFacts& facts) {
+  return (drafts.q.empty() || drafts.q.size() == drafts.tokens.size()) &&
+         !first_beyond(drafts.tokens, facts.vocab_size) && (!drafts.state || check_hidden(facts, *drafts.state));
+}
+
+void Session::warn_of_drafts(const Desk& desk, const Candidates& drafts, const PairFacts& facts) const {
+  desk.warn_of(
+      workers_.drafter,
+      fmt::format("drafter {}: {} candidates with {} distributions, ids beyond the vocabulary of {}, or a "
+                  "state that is no hidden row; dropped",
+                  desk.fleet.at(workers_.drafter).hello.name, drafts.tokens.size(), drafts.q.size(), facts.vocab_size));
 }
 
 void Session::on_candidates(const Desk& desk, Candidates candidates) {
   const PairFacts& facts = *desk.fleet.facts();
   const std::int64_t limit = std::min<std::int64_t>(request_.draft_length, drafts_left());
-  const bool sound = std::ssize(candidates.tokens) <= limit &&
-                     (candidates.q.empty() || candidates.q.size() == candidates.tokens.size()) &&
-                     !first_beyond(candidates.tokens, facts.vocab_size) &&
-                     (!candidates.state || check_hidden(facts, *candidates.state));
+  const bool sound = std::ssize(candidates.tokens) <= limit && is_sound(candidates, facts);
   const std::int64_t waited = (desk.now - entered_).count(),
                      drafting = std::clamp<std::int64_t>(candidates.draft_ns, 0, waited);
   books_.metrics.draft_ns += drafting;
@@ -410,11 +445,7 @@ void Session::on_candidates(const Desk& desk, Candidates candidates) {
     round_.drafts = std::move(candidates.tokens);
     round_.q = std::move(candidates.q);
   } else {
-    desk.warn_of(workers_.drafter,
-                 fmt::format("drafter {}: {} candidates with {} distributions, ids beyond the vocabulary of {}, or a "
-                             "state that is no hidden row; dropped",
-                             desk.fleet.at(workers_.drafter).hello.name, candidates.tokens.size(), candidates.q.size(),
-                             facts.vocab_size));
+    warn_of_drafts(desk, candidates, facts);
   }
   if (!request_.unverified || round_.drafts.empty()) return end_drafting(desk);
   books_.metrics.drafting_rounds += 1;
@@ -527,7 +558,10 @@ void Session::account(const Desk& desk, const Verdict& verdict) {
   outcome.verify_s = to_seconds(Duration(verifying));
   outcome.round_s = to_seconds(desk.now - round_.began);
   if (policy_ != nullptr && !round_.moved) {
-    desk.fleet.at(workers_.verifier).costs.observe(outcome);
+    CostModel& costs = desk.fleet.at(workers_.verifier).costs;
+    costs.observe(outcome);
+    if (round_.after_all && outcome.source == DraftSource::kAssistant && outcome.drafted > 0)
+      costs.observe_ahead(*round_.after_all, outcome.ahead, outcome.draft_s + outcome.draft_wire_s);
     policy_->observe(outcome);
   }
   if (outcome.drafted == 0) return;
@@ -541,6 +575,7 @@ void Session::count_drafts(std::int32_t accepted) {
   ++metrics.drafting_rounds;
   metrics.drafted_tokens += static_cast<std::int64_t>(drafted);
   metrics.accepted_tokens += accepted;
+  metrics.ahead_rounds += round_.outcome.ahead;
   if (round_.outcome.source == DraftSource::kNgram) {
     ++metrics.ngram_rounds;
     metrics.ngram_drafted_tokens += static_cast<std::int64_t>(drafted);

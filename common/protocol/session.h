@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/policy/policies.h"
+#include "common/protocol/draft_ahead.h"
 #include "common/protocol/fleet.h"
 #include "common/protocol/rejection.h"
 
@@ -51,6 +52,9 @@ struct Desk {
 /// One text's life at the coordinator: its prompt, then round after round
 ///
 ///   Draft(last token, hidden row) -> Candidates -> Verify(last token, drafts) -> Verdict
+///
+/// The drafter drafts on while the Verify is out, for the most probable outcomes (Draft::ahead). Where the Verdict is
+/// one of these, the next round begins with the drafts there.
 ///
 /// The text is the verifier's alone. Whatever a drafter does or fails to do, the session goes on: at worst it verifies
 /// the last token by itself, which is plain decoding. A text whose verifier leaves it starts once more, as it once
@@ -162,7 +166,18 @@ class Session {
   void draft(const Desk& desk, std::int64_t room);
   /// Drafts if there is somebody to draft, else goes on as without drafts.
   void ask_drafter(const Desk& desk, std::int64_t draft_length);
+  void send_draft(const Desk& desk, std::int64_t draft_length, int guesses, bool has_drafts);
   void on_candidates(const Desk& desk, Candidates candidates);
+  /// Whether drafts are tokens of such a model, with as many distributions or none.
+  static bool is_sound(const Candidates& drafts, const PairFacts& facts);
+  void warn_of_drafts(const Desk& desk, const Candidates& drafts, const PairFacts& facts) const;
+  /// Outcomes of a round of so many drafts for which the drafter is to draft ahead.
+  int guesses_wanted(const Desk& desk, std::int64_t draft_length) const;
+  /// Begins the round with drafts that were made ahead, `draft_length` of them at most. @return how many there were; 0
+  /// if none.
+  std::int64_t take_ahead(std::int64_t draft_length);
+  /// Drafts that nobody asked for, of the round that begins at `base`.
+  void on_ahead(const Desk& desk, Position base, Candidates guess);
   void on_drafter_late(const Desk& desk);
   /// There will be no more drafts in this round than those at hand: verifies, or shows them to the client. Ends an
   /// unverified session: nobody else could go on.
@@ -183,6 +198,7 @@ class Session {
     Position replica_end = 0;   ///< K/V rows that the drafter was sent
     std::int64_t guided = 0;    ///< tokens of the answer that the drafter's grammar has seen; 0: it has none
     bool no_drafter = false;    ///< one had no room for it, against our books: it gets none any more
+    DraftAhead ahead = {};      ///< the drafter's, unasked
   };
   /// What the verifier was asked last.
   struct Request {
@@ -203,10 +219,11 @@ class Session {
     TimePoint began{};
     std::optional<WireTensor> hidden = {};  ///< the drafter's next input; none once it has been sent
     std::vector<TokenId> drafts = {};
-    std::vector<Distribution> q = {};  ///< as the drafter sent it with the drafts
-    bool asked_drafter = false;        ///< stepwise
-    bool moved = false;                ///< another verifier began it: it says nothing of what rounds cost
-    int rows = 0;                      ///< K/V rows of the round before that went to the drafter
+    std::vector<Distribution> q = {};    ///< as the drafter sent it with the drafts
+    bool asked_drafter = false;          ///< stepwise
+    bool moved = false;                  ///< another verifier began it: it says nothing of what rounds cost
+    std::optional<bool> after_all = {};  ///< the round before was drafted ahead for; whether all its drafts held
+    int rows = 0;                        ///< K/V rows of the round before that went to the drafter
     DraftChoice choice = {};
     RoundOutcome outcome = {};  ///< as far as it has come
   };

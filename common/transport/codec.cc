@@ -211,7 +211,7 @@ class TableWriter {
   }
 
   Writer& writer_;
-  std::array<Field, 24> fields_;
+  std::array<Field, 32> fields_;
   int count_ = 0;
 };
 

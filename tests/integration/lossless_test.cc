@@ -102,6 +102,21 @@ TEST_P(Lossless, PoliciesDoNotChangeTheText) {
   EXPECT_GT(ngram, 0) << "the text so far was a source, too";
 }
 
+// The drafter sits beside the verifier here, so it drafts ahead only where a request wants it.
+TEST_P(Lossless, DraftsMadeAheadDoNotChangeTheText) {
+  Client client = connect();
+  std::int64_t ahead = 0, drafting = 0;
+  for (std::size_t i = 0; i < goldens_.size(); i += 3) {
+    Generate wanted = request(goldens_[i], std::array{2, 4, 8}[i / 3 % 3]);
+    wanted.draft_ahead = i % 2 == 0 ? kDraftAheadMax : 1;
+    const Generation generation = answer(client, wanted);
+    EXPECT_EQ(generation.tokens, plain()[i]) << goldens_[i].prompt;
+    ahead += generation.metrics.ahead_rounds;
+    drafting += generation.metrics.drafting_rounds;
+  }
+  EXPECT_GT(ahead, drafting / 10) << "the drafter goes on as the target does";
+}
+
 // Their rows share forward passes.
 TEST_P(Lossless, SessionsSideBySideGetTheTokensTheyGetAlone) {
   constexpr std::size_t kClients = 4;

@@ -38,18 +38,22 @@ class Sampling : public testing::Test {
 TEST_F(Sampling, ASeedsTextIsOneForEveryDraftLength) {
   Client client = connect();
   std::set<std::vector<TokenId>> texts;
-  std::int64_t accepted = 0;
+  std::int64_t accepted = 0, ahead = 0;
   for (std::uint64_t seed = 1; seed <= 6; ++seed) {
     const NanoGolden& golden = goldens_[seed % goldens_.size()];
     const Generation plain = answer(client, sampled(golden, seed, 0));
     EXPECT_GE(std::ssize(plain.tokens), sampled(golden, seed, 0).sampling.min_tokens);
     texts.insert(plain.tokens);
     for (const std::int32_t draft_length : {1, 4, 8}) {
-      const Generation drafted = answer(client, sampled(golden, seed, draft_length));
+      Generate request = sampled(golden, seed, draft_length);
+      request.draft_ahead = draft_length == 4 ? kDraftAheadMax : 0;
+      const Generation drafted = answer(client, request);
       EXPECT_EQ(drafted.tokens, plain.tokens) << "seed " << seed << ", draft length " << draft_length;
       accepted += drafted.metrics.accepted_tokens;
+      ahead += drafted.metrics.ahead_rounds;
     }
   }
+  EXPECT_GT(ahead, 0);
   EXPECT_EQ(texts.size(), 6u);
   EXPECT_GT(accepted, 50) << "no draft survives: nothing was tested";
 }

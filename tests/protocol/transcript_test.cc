@@ -201,11 +201,19 @@ class DrafterStage : public Stage {
       : core_({.sessions_max = with.of("sessions_max", 256)}, hello(Role::kDrafter)) {}
 
   bool command(const std::string& name, std::istringstream& words) override {
-    if (name != "drafted") return false;  // TOKEN...
+    if (name != "drafted" && name != "guessed") return false;  // TOKEN...; likewise after a number of tokens of `after`
     if (!out_) throw std::invalid_argument("no draft is being made");
+    const DraftWork work = *std::exchange(out_, std::nullopt);
+    std::size_t after = 0;
+    if (name == "guessed") words >> after;
     Candidates drafts;
-    for (TokenId token; words >> token;) drafts.tokens.push_back(token);
-    core_.on_drafted(*std::exchange(out_, std::nullopt), std::move(drafts));
+    for (TokenId token; words >> token;) (drafts.after.size() < after ? drafts.after : drafts.tokens).push_back(token);
+    if (work.kind == DraftWork::Kind::kDraft)
+      core_.on_drafted(work, std::move(drafts));
+    else if (after > 0)
+      core_.on_ahead(work, {.guess = std::move(drafts), .more = true});
+    else
+      core_.on_ahead(work, {.more = !drafts.tokens.empty()});
     return true;
   }
   void on_message(const PeerId&, Message message) override { core_.on_message(std::move(message), now); }
@@ -223,6 +231,10 @@ class DrafterStage : public Stage {
         case DraftWork::Kind::kDraft:
           say(fmt::format("draft session={} round={} base={} after token {}, {} tokens", session, value(work.round),
                           work.base, work.draft.token, work.draft.draft_length));
+          out_ = work;
+          break;
+        case DraftWork::Kind::kAhead:
+          say(fmt::format("go on session={} round={} base={}", session, value(work.round), work.base));
           out_ = work;
       }
     }

@@ -1,3 +1,4 @@
+#include <array>
 #include <cstdlib>
 
 #include <gtest/gtest.h>
@@ -15,6 +16,13 @@ std::vector<std::uint64_t> seeds() {
   return all;
 }
 
+/// Outcomes that are drafted ahead for: as many as pay, none, one, or up to eight.
+std::optional<std::int32_t> some_ahead(CounterRng& rng) {
+  constexpr std::array<std::int32_t, 4> kAhead = {-1, 0, 1, kDraftAheadMax};
+  const std::int32_t ahead = kAhead[rng.below(kAhead.size())];
+  return ahead < 0 ? std::nullopt : std::optional(ahead);
+}
+
 /// What to type to see this history again.
 std::string replay(std::uint64_t seed) {
   const auto* test = testing::UnitTest::GetInstance()->current_test_info();
@@ -23,7 +31,7 @@ std::string replay(std::uint64_t seed) {
 }
 
 struct Totals {
-  std::int64_t rounds = 0, drafted = 0, accepted = 0, restarts = 0, messages = 0;
+  std::int64_t rounds = 0, drafted = 0, accepted = 0, ahead = 0, restarts = 0, messages = 0;
 };
 
 /// Several sessions over one history; every answer must be plain decoding's.
@@ -41,7 +49,7 @@ void run_seed(std::uint64_t seed, const Faults& faults, Totals* totals) {
     const auto draft_length = static_cast<std::int32_t>(rng.below(9));
     // Half of the sessions have a fixed length, the rest each policy in turn.
     const auto policy = static_cast<DraftPolicy>(number % 2 == 0 ? 0 : (seed + number / 2) % 5);
-    simulator.request(number, prompt, max_tokens, draft_length, {}, {}, policy);
+    simulator.request(number, prompt, max_tokens, draft_length, {}, {}, policy, some_ahead(rng));
   }
   ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1)))
       << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
@@ -51,6 +59,7 @@ void run_seed(std::uint64_t seed, const Faults& faults, Totals* totals) {
     totals->rounds += answer.metrics.rounds;
     totals->drafted += answer.metrics.drafted_tokens;
     totals->accepted += answer.metrics.accepted_tokens;
+    totals->ahead += answer.metrics.ahead_rounds;
   }
   // Nothing stays behind, even where a Free was lost.
   simulator.run_for(std::chrono::seconds(150));
@@ -76,12 +85,14 @@ TEST(Simulation, TextSurvivesEveryFault) {
     run_seed(seed, faults, &totals);
     if (HasFatalFailure()) return;
   }
-  std::printf("%lld rounds, %lld of %lld drafts accepted, %lld drafter restarts, %lld messages\n",
-              static_cast<long long>(totals.rounds), static_cast<long long>(totals.accepted),
-              static_cast<long long>(totals.drafted), static_cast<long long>(totals.restarts),
-              static_cast<long long>(totals.messages));
+  std::printf(
+      "%lld rounds, %lld with drafts made ahead, %lld of %lld drafts accepted, %lld drafter restarts, %lld messages\n",
+      static_cast<long long>(totals.rounds), static_cast<long long>(totals.ahead),
+      static_cast<long long>(totals.accepted), static_cast<long long>(totals.drafted),
+      static_cast<long long>(totals.restarts), static_cast<long long>(totals.messages));
   if (std::getenv("OUTRIDER_SIM_SEED") != nullptr) return;
   EXPECT_GE(totals.rounds, 10'000);
+  EXPECT_GT(totals.ahead, totals.rounds / 50);
   EXPECT_GT(totals.accepted, totals.rounds / 10) << "drafting hardly ever recovered";
   EXPECT_GT(totals.restarts, 100);
 }
@@ -136,7 +147,7 @@ TEST(Simulation, SampledTextIsOneForEveryDraftLength) {
 TEST(Simulation, RejectionSurvivesEveryFault) {
   const Faults faults{
       .drop = 0.05, .repeat = 0.1, .delay_max = std::chrono::milliseconds(5), .slow = 0.03, .drafter_restart = 0.5};
-  std::int64_t accepted = 0, drafted = 0;
+  std::int64_t accepted = 0, drafted = 0, ahead = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Simulator simulator(seed, faults, 0);
@@ -145,7 +156,8 @@ TEST(Simulation, RejectionSurvivesEveryFault) {
                                     .top_k = kDraftTopK,
                                     .seed = seed + static_cast<std::uint64_t>(draft_length),
                                     .rule = SamplingRule::kRejection};
-      simulator.request(static_cast<std::uint64_t>(draft_length) + 1, {1, 2, 3}, 60, draft_length, sampling);
+      simulator.request(static_cast<std::uint64_t>(draft_length) + 1, {1, 2, 3}, 60, draft_length, sampling, {},
+                        DraftPolicy::kFixed, seed % 2 == 0 ? kDraftAheadMax : 0);
     }
     ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1)))
         << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
@@ -154,11 +166,97 @@ TEST(Simulation, RejectionSurvivesEveryFault) {
       EXPECT_EQ(answer.tokens.size(), 60u);
       accepted += answer.metrics.accepted_tokens;
       drafted += answer.metrics.drafted_tokens;
+      ahead += answer.metrics.ahead_rounds;
     }
   }
   // The drafter's q is the target's p.
   EXPECT_GT(drafted, 0);
+  EXPECT_GT(ahead, 100);
   EXPECT_EQ(accepted, drafted);
+}
+
+// What is drafted ahead changes no text, and takes the link's round trip and the drafting off a round.
+TEST(Simulation, DraftsMadeAheadHideTheLink) {
+  const Duration way = std::chrono::milliseconds(5);
+  for (const bool sampled : {false, true}) {
+    double seconds_without = 0, seconds_ahead = 0;
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed);
+      const SamplingParams sampling = sampled ? SamplingParams{.temperature = 1, .seed = seed} : SamplingParams{};
+      const std::vector<TokenId> prompt = {static_cast<TokenId>(seed), 2, 3};
+      for (const std::int32_t ahead : {0, 1, kDraftAheadMax}) {
+        Simulator simulator(seed, {.delay_min = way, .delay_max = way}, 0.9);
+        simulator.request(1, prompt, 200, 4, sampling, {}, DraftPolicy::kFixed, ahead);
+        ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1)));
+        const Simulator::Answer& answer = simulator.answers().at(1);
+        EXPECT_EQ(answer.tokens, model::generate(prompt, 200, sampling)) << ahead << " outcomes";
+        EXPECT_TRUE(simulator.violations().empty()) << simulator.violations().front();
+        if (ahead == 0) {
+          EXPECT_EQ(answer.metrics.ahead_rounds, 0);
+        }
+        if (ahead == kDraftAheadMax) {
+          EXPECT_GT(answer.metrics.ahead_rounds, 0);
+        }
+        if (ahead == 0) seconds_without += static_cast<double>(answer.metrics.decode_ns);
+        if (ahead == kDraftAheadMax) seconds_ahead += static_cast<double>(answer.metrics.decode_ns);
+      }
+    }
+    // Half of what is drawn at temperature 1 is not what the drafter would take: hits are rare.
+    EXPECT_LT(seconds_ahead, (sampled ? 1 : 0.8) * seconds_without);
+  }
+}
+
+/// Tokens per second of the real session code with such a pair, in virtual time.
+double rate(Pair pair, Duration round_trip, std::int32_t draft_length, std::int32_t ahead) {
+  pair.drafter_way = round_trip / 2;
+  double tokens = 0, seconds = 0;
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    const Duration way = std::chrono::microseconds(50);
+    Simulator simulator(seed, {.delay_min = way, .delay_max = way}, 0, {.pair = pair});
+    simulator.run_for(std::chrono::milliseconds(100));  // the workers join
+    simulator.request(1, {static_cast<TokenId>(seed)}, 400, draft_length, {}, {}, DraftPolicy::kFixed, ahead);
+    EXPECT_TRUE(simulator.run_until_done(std::chrono::hours(1)));
+    EXPECT_TRUE(simulator.violations().empty()) << simulator.violations().front();
+    const Simulator::Answer& answer = simulator.answers().at(1);
+    tokens += static_cast<double>(answer.tokens.size() - 1);
+    seconds += static_cast<double>(answer.metrics.decode_ns) * 1e-9;
+  }
+  return tokens / seconds;
+}
+
+// docs/lab/ahead.md has what this prints.
+TEST(Simulation, DraftingAheadBringsAFarDrafterNear) {
+  using std::chrono::microseconds, std::chrono::milliseconds;
+  // E4B's published cumulative rates are 0.84, 0.60, 0.39, 0.27; then 0.67 each.
+  const Pair e4b{.pass = milliseconds(60),
+                 .further_row = milliseconds(2),
+                 .draft = milliseconds(3),
+                 .acceptance = {0.84, 0.60 / 0.84, 0.39 / 0.60, 0.27 / 0.39, 0.67}};
+  const Pair nano{
+      .pass = microseconds(1700), .further_row = microseconds(70), .draft = microseconds(180), .acceptance = {0.87}};
+  const auto show = [](const char* name, const Pair& pair, int round_trip_ms, std::int32_t draft_length) {
+    const double plain = rate(pair, Duration::zero(), 0, 0), near = rate(pair, Duration::zero(), draft_length, 0);
+    std::vector<double> rates;
+    for (const std::int32_t ahead : {0, 1, kDraftAheadMax})
+      rates.push_back(rate(pair, milliseconds(round_trip_ms), draft_length, ahead));
+    std::printf(
+        "%s, RTT %d ms, %d drafts, times plain: beside it %.2f; asked for %.2f, one outcome ahead %.2f, eight %.2f\n",
+        name, round_trip_ms, draft_length, near / plain, rates[0] / plain, rates[1] / plain, rates[2] / plain);
+    return std::array{rates[0] / near, rates[2] / near};
+  };
+  for (const int round_trip_ms : {0, 1, 5, 20, 50}) {
+    const auto [asked, ahead] = show("E4B", e4b, round_trip_ms, 4);
+    EXPECT_GT(ahead, asked * (round_trip_ms < 20 ? 0.97 : 1.07));
+    if (round_trip_ms == 20) {
+      EXPECT_GT(ahead, 0.84);
+    }
+  }
+  for (const int round_trip_ms : {5, 20}) {
+    for (const std::int32_t draft_length : {2, 4, 8}) {
+      const auto [asked, ahead] = show("nano", nano, round_trip_ms, draft_length);
+      EXPECT_GT(ahead, asked);
+    }
+  }
 }
 
 // Conversations that go on, a start that all share and choices of one prompt, in memory for a few of them: every text
@@ -305,7 +403,7 @@ TEST(Simulation, WorkersThatWereGivenUpForgetTheirSessions) {
 // ---- the death of verifiers ----
 
 struct Survival {
-  std::int64_t rounds = 0, verifiers_lost = 0, drafters_lost = 0, failovers = 0;
+  std::int64_t ahead = 0, rounds = 0, verifiers_lost = 0, drafters_lost = 0, failovers = 0;
 };
 
 /// Verifiers and drafters that crash, stand still, are cut off or talk nonsense for `faulty`, then no more of it: every
@@ -344,7 +442,8 @@ void survive(std::uint64_t seed, Duration faulty, std::uint64_t texts, Survival*
     if (rng.below(4) == 0) stop_ids = {static_cast<TokenId>(rng.below(model::kVocab))};
     expected[number] = model::generate(prompt, max_tokens, sampling, stop_ids);
     const auto policy = static_cast<DraftPolicy>(rng.below(2) == 0 ? 0 : rng.below(5));
-    simulator.request(number, prompt, max_tokens, static_cast<std::int32_t>(rng.below(9)), sampling, stop_ids, policy);
+    simulator.request(number, prompt, max_tokens, static_cast<std::int32_t>(rng.below(9)), sampling, stop_ids, policy,
+                      some_ahead(rng));
     if (rng.below(3) == 0) simulator.run_for(std::chrono::milliseconds(rng.below(3000)));
   }
   const bool ended = simulator.run_until_done(faulty + std::chrono::seconds(90));
@@ -356,6 +455,7 @@ void survive(std::uint64_t seed, Duration faulty, std::uint64_t texts, Survival*
     EXPECT_EQ(answer.metrics.inexact_failovers, 0);
     totals->rounds += answer.metrics.rounds;
     totals->failovers += answer.metrics.failovers;
+    totals->ahead += answer.metrics.ahead_rounds;
   }
   simulator.run_for(std::chrono::seconds(150));  // as long as it takes to notice that a Free was lost
   EXPECT_EQ(simulator.coordinator_sessions(), 0);
@@ -368,9 +468,12 @@ void survive(std::uint64_t seed, Duration faulty, std::uint64_t texts, Survival*
 }
 
 void print(const Survival& totals) {
-  std::printf("%lld rounds, %lld verifiers and %lld drafters crashed, texts went on elsewhere %lld times\n",
-              static_cast<long long>(totals.rounds), static_cast<long long>(totals.verifiers_lost),
-              static_cast<long long>(totals.drafters_lost), static_cast<long long>(totals.failovers));
+  std::printf(
+      "%lld rounds, %lld with drafts made ahead, %lld verifiers and %lld drafters crashed, texts went on elsewhere "
+      "%lld times\n",
+      static_cast<long long>(totals.rounds), static_cast<long long>(totals.ahead),
+      static_cast<long long>(totals.verifiers_lost), static_cast<long long>(totals.drafters_lost),
+      static_cast<long long>(totals.failovers));
 }
 
 TEST(Simulation, TextSurvivesTheDeathOfAnyWorker) {

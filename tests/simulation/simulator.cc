@@ -21,6 +21,8 @@ WireTensor tensor_of(const std::vector<std::uint64_t>& hashes, std::vector<std::
       .dtype = DType::kI32, .shape = std::move(shape), .data = SharedBytes(owner, std::as_bytes(std::span(*owner)))};
 }
 
+bool is_rejection(const Draft& draft) { return draft.sampling && draft.sampling->rule == SamplingRule::kRejection; }
+
 std::uint64_t hash_at(const WireTensor& tensor, std::int64_t row) {
   std::uint64_t hash;
   std::memcpy(&hash, tensor.data.bytes().data() + row * 8, sizeof(hash));
@@ -182,7 +184,7 @@ std::int64_t Simulator::verifier_kv_bytes() const {
 
 void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens,
                         std::int32_t draft_length, const SamplingParams& sampling, const std::vector<TokenId>& stop_ids,
-                        DraftPolicy policy) {
+                        DraftPolicy policy, std::optional<std::int32_t> draft_ahead) {
   answers_[number];
   ++open_;
   sampled_ = sampled_ || !(sampling == SamplingParams{});
@@ -194,7 +196,8 @@ void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::
                                             .stop_ids = stop_ids,
                                             .wait_ms = 60'000,
                                             .sampling = sampling,
-                                            .policy = policy}},
+                                            .policy = policy,
+                                            .draft_ahead = draft_ahead}},
                           now_);
   flush_all();
 }
@@ -226,6 +229,7 @@ void Simulator::transmit(Event::Kind kind, Node& node, const Message& message) {
   const int copies = healed ? 1 : rng_.uniform() < faults_.drop ? 0 : rng_.uniform() < faults_.repeat ? 2 : 1;
   for (int i = 0; i < copies; ++i) {
     TimePoint arrival = now_ + slow_or(faults_.delay_min, faults_.delay_max);
+    if (layout_.pair && find_drafter(node.peer) != nullptr) arrival += layout_.pair->drafter_way;
     if (faults_.keeps_order()) {
       TimePoint& last = arrivals_[{kind, node.peer}];
       arrival = last = std::max(arrival, last);
@@ -265,8 +269,11 @@ void Simulator::on_event(Event event) {
       break;
     case Event::Kind::kDrafted:
       if (drafter == nullptr) break;
-      drafter->core->on_drafted(drafter->drafted->first, std::move(drafter->drafted->second));
-      drafter->drafted.reset();
+      if (drafter->busy->work.kind == DraftWork::Kind::kAhead)
+        drafter->core->on_ahead(drafter->busy->work, std::move(drafter->busy->step));
+      else
+        drafter->core->on_drafted(drafter->busy->work, std::move(drafter->busy->drafts));
+      drafter->busy.reset();
       break;
     case Event::Kind::kDue: break;
     case Event::Kind::kTick:
@@ -315,17 +322,20 @@ void Simulator::flush_coordinator() {
 
 void Simulator::flush(Drafter& drafter) {
   if (drafter.core == nullptr) return;
-  if (!drafter.drafted && now_ >= drafter.frozen_until) drafter.core->on_tick(now_);
+  if (!drafter.busy && now_ >= drafter.frozen_until) drafter.core->on_tick(now_);
   DrafterCore::Output output = drafter.core->take_output();
   for (DraftWork& work : output.work) {
-    if (work.kind != DraftWork::Kind::kDraft) {
+    if (work.kind == DraftWork::Kind::kExtend || work.kind == DraftWork::Kind::kRelease) {
       change_replica(drafter, work);
       continue;
     }
-    Candidates drafts = draft(drafter, work);
-    drafter.drafted = {std::move(work), std::move(drafts)};
-    schedule(slow_or(std::chrono::microseconds(100), std::chrono::microseconds(500)), Event::Kind::kDrafted,
-             drafter.peer, {});
+    const bool ahead = work.kind == DraftWork::Kind::kAhead;
+    Candidates drafts = ahead ? Candidates{} : make_drafts(drafter, work);
+    AheadStep step = ahead ? go_on(drafter, work) : AheadStep{};
+    const Duration time = !layout_.pair ? slow_or(std::chrono::microseconds(100), std::chrono::microseconds(500))
+                                        : layout_.pair->draft * (ahead ? 1 : std::ssize(drafts.tokens));
+    drafter.busy = {std::move(work), std::move(drafts), std::move(step)};
+    schedule(time, Event::Kind::kDrafted, drafter.peer, {});
   }
   for (const Outgoing& out : output.send) transmit(Event::Kind::kToCoordinator, drafter, out.message);
   note(output.notices);
@@ -341,8 +351,13 @@ void Simulator::flush(Verifier& verifier) {
   }
   if (!output.batch.empty()) {
     verifier.results = forward(verifier, output.batch);
-    schedule(std::chrono::microseconds(1000 + static_cast<std::int64_t>(rng_.below(4000))), Event::Kind::kBatchDone,
-             verifier.peer, {});
+    Duration time = std::chrono::microseconds(1000 + static_cast<std::int64_t>(rng_.below(4000)));
+    if (layout_.pair) {
+      std::int64_t rows = 0;
+      for (const VerifyWork& work : output.batch) rows += std::ssize(work.tokens);
+      time = layout_.pair->pass + layout_.pair->further_row * (rows - 1);
+    }
+    schedule(time, Event::Kind::kBatchDone, verifier.peer, {});
   }
   if (output.due) schedule(*output.due - now_, Event::Kind::kDue, verifier.peer, {});
   for (const Outgoing& out : output.send) transmit(Event::Kind::kToCoordinator, verifier, out.message);
@@ -462,6 +477,7 @@ std::vector<VerifyResult> Simulator::forward(Verifier& verifier, const std::vect
 void Simulator::change_replica(Drafter& drafter, const DraftWork& work) {
   if (work.kind == DraftWork::Kind::kRelease) {
     drafter.replicas.erase(work.session);
+    drafter.leads.erase(work.session);
     return;
   }
   Replica& replica = drafter.replicas[work.session];
@@ -476,9 +492,8 @@ void Simulator::change_replica(Drafter& drafter, const DraftWork& work) {
   }
 }
 
-Candidates Simulator::draft(Drafter& drafter, const DraftWork& work) {
+std::uint64_t Simulator::check_replica(Drafter& drafter, const DraftWork& work) {
   Replica& replica = drafter.replicas[work.session];
-  // The replica must hold what the verifier holds, and the hidden row must be its last row.
   for (Position p = 0; p < work.base; ++p) {
     if (!replica.full.contains(p)) violated(fmt::format("draft at {} without the full row {}", work.base, p));
   }
@@ -490,25 +505,82 @@ Candidates Simulator::draft(Drafter& drafter, const DraftWork& work) {
   if (!replica.full.empty() && replica.full.rbegin()->second != hidden)
     violated("hidden row and K/V are of different prefixes");
   if (!sampled_ && model::choose(hidden) != work.draft.token) violated("the hidden row did not produce the token");
+  return model::extend(hidden, work.draft.token);
+}
 
-  std::vector<TokenId> drafts;
-  std::vector<Distribution> q;
-  std::uint64_t prefix = model::extend(hidden, work.draft.token);
-  while (static_cast<std::int32_t>(drafts.size()) < work.draft.draft_length) {
-    const TokenId right = model::choose(prefix);
-    const std::int64_t index = work.draft.index + std::ssize(drafts);
-    if (work.draft.sampling && work.draft.sampling->rule == SamplingRule::kRejection) {
-      SamplingParams few = *work.draft.sampling;
-      few.top_k = kDraftTopK;
-      make_distribution(model::logits(prefix), few, scratch_, &q.emplace_back());
-      drafts.push_back(outrider::draw(q.back(), Noise(few.seed, index, Noise::Stream::kDraft)));
-      prefix = model::extend(prefix, drafts.back());
-      continue;
+Distribution Simulator::distribution_after(const Draft& draft, std::uint64_t prefix) {
+  SamplingParams few = *draft.sampling;
+  few.top_k = kDraftTopK;
+  Distribution q;
+  make_distribution(model::logits(prefix), few, scratch_, &q);
+  return q;
+}
+
+void Simulator::add_drafts(const Draft& draft, std::uint64_t prefix, std::size_t depth, Candidates& drafts) {
+  for (std::int32_t i = 0; i < draft.draft_length; ++i, ++depth) {
+    const std::int64_t index = draft.index + static_cast<std::int64_t>(depth);
+    if (is_rejection(draft)) {
+      drafts.q.push_back(distribution_after(draft, prefix));
+      drafts.tokens.push_back(draw(drafts.q.back(), Noise(draft.sampling->seed, index, Noise::Stream::kDraft)));
+    } else {
+      const TokenId right = model::choose(prefix), wrong = static_cast<TokenId>(rng_.below(model::kVocab));
+      drafts.tokens.push_back(drafts_right(depth) ? right : wrong);
     }
-    drafts.push_back(rng_.uniform() < accuracy_ ? right : static_cast<TokenId>(rng_.below(model::kVocab)));
-    prefix = model::extend(prefix, drafts.back());
+    prefix = model::extend(prefix, drafts.tokens.back());
   }
-  return {.tokens = std::move(drafts), .draft_ns = 1000, .q = std::move(q)};
+}
+
+Candidates Simulator::make_drafts(Drafter& drafter, const DraftWork& work) {
+  const std::uint64_t prefix = check_replica(drafter, work);
+  Candidates drafts{.tokens = {}, .draft_ns = 1000};
+  if (work.draft.known.empty()) add_drafts(work.draft, prefix, 0, drafts);
+  drafter.leads[work.session] = {work, work.draft.known.empty() ? drafts.tokens : work.draft.known};
+  return drafts;
+}
+
+std::size_t Simulator::next_outcome(const Drafter::Lead& lead) {
+  const std::size_t drafts = lead.drafts.size();
+  // First that all holds; then any place where one may have been lost.
+  if (!layout_.pair) return lead.guesses == 0 ? drafts : rng_.below(drafts + 1);
+  std::vector<std::pair<double, std::size_t>> outcomes;
+  double held = 1;
+  for (std::size_t i = 0; i <= drafts; ++i) {
+    const double a = layout_.pair->at(i);
+    if (i == drafts) outcomes.emplace_back(held * a, i);
+    outcomes.emplace_back(held * (1 - a) * layout_.pair->second, i);
+    held *= a;
+  }
+  std::ranges::sort(outcomes, std::greater<>());
+  return outcomes[std::min(static_cast<std::size_t>(lead.guesses), outcomes.size() - 1)].second;
+}
+
+AheadStep Simulator::go_on(Drafter& drafter, const DraftWork& work) {
+  Drafter::Lead& lead = drafter.leads.at(work.session);
+  if (lead.work.round != work.round || lead.work.base != work.base) violated("drafting goes on from another round");
+  std::uint64_t prefix = check_replica(drafter, lead.work);
+  // Along drafts that it did not make, and to what follows them; then each guess takes a step a draft.
+  const std::size_t walk = lead.guesses > 0 ? 0 : 1 + lead.work.draft.known.size();
+  if (++lead.steps < walk + static_cast<std::size_t>(lead.work.draft.draft_length)) return {.more = true};
+  lead.steps = 0;
+  Candidates guess{.tokens = {}, .draft_ns = 1000};
+  const std::size_t held = next_outcome(lead);
+  guess.after.assign(lead.drafts.begin(), lead.drafts.begin() + static_cast<std::ptrdiff_t>(held));
+  for (const TokenId token : guess.after) prefix = model::extend(prefix, token);
+  const Draft& draft = lead.work.draft;
+  const Noise noise(draft.sampling ? draft.sampling->seed : 0, draft.index + std::ssize(guess.after),
+                    Noise::Stream::kDraw);
+  const TokenId right = model::choose(prefix);
+  // The first choice at a place: the draft that is lost in this outcome, or what the drafter takes after them all.
+  const bool is_second = held < lead.drafts.size() || lead.next_is_right.has_value();
+  if (!is_second) lead.next_is_right = drafts_right(held);
+  const bool first_is_right = held < lead.drafts.size() ? lead.drafts[held] == right : *lead.next_is_right;
+  const bool second_is_right = !first_is_right && rng_.uniform() < (layout_.pair ? layout_.pair->second : accuracy_);
+  guess.after.push_back(is_rejection(draft) ? draw(distribution_after(draft, prefix), noise)
+                        : (is_second ? second_is_right : first_is_right) ? right
+                                                                         : TokenId{7});
+  prefix = model::extend(prefix, guess.after.back());
+  add_drafts(draft, prefix, guess.after.size(), guess);
+  return {.guess = std::move(guess), .more = ++lead.guesses < draft.ahead};
 }
 
 }  // namespace outrider::simulation

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -57,12 +58,24 @@ std::vector<TokenId> generate(const std::vector<TokenId>& prompt, std::int64_t c
                               const SamplingParams& sampling = {}, const std::vector<TokenId>& stop_ids = {});
 }  // namespace model
 
+/// How long the steps of a real pair take, and how its drafts fare.
+struct Pair {
+  Duration pass{}, further_row{};  ///< the verifier's forward pass of one row, and each further row
+  Duration draft{};                ///< a forward pass of the drafter
+  Duration drafter_way{};          ///< between drafter and coordinator; the verifier is beside the coordinator
+  /// The chance that the draft at this depth of a chain holds if those before it do; the last one's beyond.
+  std::vector<double> acceptance = {};
+  double second = 0.5;  ///< the chance that the second choice is right where the first is not
+  double at(std::size_t depth) const { return acceptance[std::min(depth, acceptance.size() - 1)]; }
+};
+
 /// Who takes part.
 struct Layout {
   int verifiers = 1, drafters = 1;
   /// A verifier's K/V memory; a position takes 100 bytes, and 50 more in the ring.
   std::int64_t kv_bytes_max = std::numeric_limits<std::int64_t>::max();
   FailoverConfig failover = {};
+  std::optional<Pair> pair = {};  ///< none: times at random, and drafts that hold at one rate
 };
 
 /// The real session code of all three roles over a seeded in-memory network, in virtual time. One
@@ -74,7 +87,7 @@ class Simulator {
   /// Opens a request, as a client over a reliable link.
   void request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens, std::int32_t draft_length,
                const SamplingParams& sampling = {}, const std::vector<TokenId>& stop_ids = {},
-               DraftPolicy policy = DraftPolicy::kFixed);
+               DraftPolicy policy = DraftPolicy::kFixed, std::optional<std::int32_t> draft_ahead = {});
   /// The client wants this one no longer.
   void cancel(std::uint64_t number);
   /// Lets virtual time pass until every request has ended. @return false if `limit` came first.
@@ -143,7 +156,21 @@ class Simulator {
   struct Drafter : Node {
     std::unique_ptr<DrafterCore> core;
     std::map<SessionId, Replica> replicas;
-    std::optional<std::pair<DraftWork, Candidates>> drafted;  ///< what it is busy with
+    struct Busy {
+      DraftWork work;
+      Candidates drafts;
+      AheadStep step;
+    };
+    std::optional<Busy> busy;
+    /// The last kDraft of a session, and the drafts that are being verified.
+    struct Lead {
+      DraftWork work;
+      std::vector<TokenId> drafts;
+      int guesses = 0;
+      std::size_t steps = 0;                   ///< since the last guess
+      std::optional<bool> next_is_right = {};  ///< the drafter's first choice after all drafts
+    };
+    std::map<SessionId, Lead> leads;
   };
 
   void step();
@@ -178,7 +205,17 @@ class Simulator {
   Duration slow_or(Duration low, Duration high);
   /// Appends rows, or forgets them.
   void change_replica(Drafter& drafter, const DraftWork& work);
-  Candidates draft(Drafter& drafter, const DraftWork& work);
+  /// The replica must hold what the verifier holds. @return the prefix that its last row and the hidden row stand for.
+  std::uint64_t check_replica(Drafter& drafter, const DraftWork& work);
+  Candidates make_drafts(Drafter& drafter, const DraftWork& work);
+  AheadStep go_on(Drafter& drafter, const DraftWork& work);
+  /// Adds drafts after a prefix, the first of them `depth` places after the token that the chain began with.
+  void add_drafts(const Draft& draft, std::uint64_t prefix, std::size_t depth, Candidates& drafts);
+  /// How many of a round's drafts hold in the next outcome to draft for.
+  std::size_t next_outcome(const Drafter::Lead& lead);
+  bool drafts_right(std::size_t depth) { return rng_.uniform() < (layout_.pair ? layout_.pair->at(depth) : accuracy_); }
+  /// A distribution that a draft is drawn from, under the rule `rejection`: the target's own.
+  Distribution distribution_after(const Draft& draft, std::uint64_t prefix);
   void violated(std::string what) { violations_.push_back(std::move(what)); }
 
   CounterRng rng_;

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "common/policy/ahead_gain.h"
 #include "common/policy/bandit.h"
 #include "common/policy/forecast.h"
 #include "common/policy/governor.h"
@@ -129,12 +130,56 @@ TEST(Forecast, IsTheClosedFormOfTheMeans) {
   EXPECT_NEAR(forecast.terms(0).seconds(), 1.01, 1e-9);
 }
 
+TEST(AheadGain, IsTheWaitThatAHitSpares) {
+  const RoundTerms terms{.verify_s = 1, .draft_s = 0.4, .rtt_s = 0.2, .bytes = 1000, .s_per_byte = 1e-4};
+  EXPECT_NEAR(ahead_gain_s(terms, 4, 0.5, 0), 0.5 * 0.7, 1e-12);
+  EXPECT_NEAR(ahead_gain_s(terms, 4, 0.5, 0.3), 0.5 * 0.4, 1e-12) << "the drafts were on their way";
+  EXPECT_EQ(ahead_gain_s(terms, 4, 0.5, 0.8), 0) << "not worth it";
+  EXPECT_EQ(ahead_gain_s(terms, 0, 1, 0), 0);
+  RoundTerms near = terms;
+  near.rtt_s = 1e-4;  // on the verifier's machine: the next drafts take 0.5 s of it
+  EXPECT_EQ(ahead_gain_s(near, 4, 0.5, 0), 0);
+  EXPECT_NEAR(ahead_gain_s(near, 4, 1.0, 0) + 0.5, near.drafting_s(), 1e-12);
+}
+
+TEST(AheadHits, AreHopedForThenCounted) {
+  AheadHits hits;
+  EXPECT_DOUBLE_EQ(hits.chance(0.5, 0.8), 0.4) << "all hold, and one more would";
+  for (int i = 0; i < 200; ++i) {
+    hits.observe(/*all_held=*/true, i % 4 != 0, 0.01);
+    hits.observe(/*all_held=*/false, i % 4 == 0, 0.01);
+  }
+  EXPECT_NEAR(hits.chance(1, 0), 0.75, 0.02);
+  EXPECT_NEAR(hits.chance(0, 1), 0.25, 0.02);
+  EXPECT_NEAR(hits.wait_s(), 0.01, 1e-9);
+}
+
+// Drafts at hand cost no wait: rounds use them although a far drafter would not be asked.
+TEST(Goodput, UsesDraftsAtHandWhereAskingDoesNotPay) {
+  CostModel costs;
+  GoodputLength policy(costs);
+  for (int i = 0; i < 50; ++i) {
+    RoundOutcome outcome = round_of({.length = i % 2 == 0 ? 0 : 4}, 2);
+    if (outcome.drafted > 0) outcome.draft_wire_s = 20;
+    outcome.round_s += outcome.draft_wire_s;
+    costs.observe(outcome);
+    policy.observe(outcome);
+  }
+  EXPECT_EQ(policy.choose({.assistant = 4}).length, 0);
+  EXPECT_GE(policy.choose({.assistant = 4, .at_hand = true}).length, 2);
+  EXPECT_TRUE(costs.ahead_pays(4)) << "it hides twenty seconds";
+}
+
 TEST(Policies, ReadDraftLengths) {
   EXPECT_EQ(parse_draft_length("0")->length, 0);
   EXPECT_EQ(parse_draft_length("32")->length, 32);
   EXPECT_EQ(parse_draft_length("auto")->policy, DraftPolicy::kAuto);
   EXPECT_EQ(parse_draft_length("ucb1")->length, kChosenLengthMax);
-  for (const char* text : {"", "33", "-1", "4x", "Auto", "1.5", "99999999999"}) {
+  EXPECT_EQ(parse_draft_length("8")->ahead, std::nullopt);
+  EXPECT_EQ(parse_draft_length("8@0")->ahead, 0);
+  EXPECT_EQ(parse_draft_length("auto@8")->ahead, 8);
+  EXPECT_EQ(parse_draft_length("auto@8")->policy, DraftPolicy::kAuto);
+  for (const char* text : {"", "33", "-1", "4x", "Auto", "1.5", "99999999999", "4@", "4@9", "@2", "4@2@2", "4@-1"}) {
     const auto length = parse_draft_length(text);
     ASSERT_FALSE(length) << text;
     EXPECT_NE(length.error().message.find(text), std::string::npos);

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "common/protocol/messages.h"
+
+namespace outrider {
+
+/// Whether the text went on from the token at `base` with just these.
+bool is_outcome(std::span<const TokenId> text, Position base, std::span<const TokenId> after);
+
+/// What a drafter sends unasked while a round is verified: drafts for ways in which the round may end (Candidates with
+/// `after`). A wrong guess is worth nothing and costs nothing: the drafts are asked for as ever.
+class DraftAhead {
+ public:
+  /// The round that begins at `base` is drafted ahead for, at most `most` ways; 0: it is not. Forgets the round before.
+  void expect(Position base, int most);
+  bool expects() const { return most_ > 0; }
+  /// Keeps a guess about that round, if it is one.
+  void add(Position base, Candidates guess);
+  /// The drafts for what the text has become; nullptr if it became something else. Valid until the next change.
+  Candidates* find(std::span<const TokenId> text);
+
+ private:
+  Position base_ = 0;
+  int most_ = 0;
+  std::vector<Candidates> guesses_;  ///< as many as most_ at most
+};
+
+}  // namespace outrider

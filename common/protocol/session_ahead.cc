@@ -1,0 +1,56 @@
+// Drafts that a text's drafter makes while a round is verified, for what it takes to be that round's outcome.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "common/protocol/session.h"
+
+namespace outrider {
+namespace {
+
+void shorten(Candidates& drafts, std::int64_t length) {
+  const auto size = static_cast<std::size_t>(std::max<std::int64_t>(length, 0));
+  if (drafts.tokens.size() > size) drafts.tokens.resize(size);
+  if (drafts.q.size() > size) drafts.q.resize(size);
+}
+
+}  // namespace
+
+int Session::guesses_wanted(const Desk& desk, std::int64_t draft_length) const {
+  // An answer that nobody verifies waits for nobody; of a stepwise one the client says what is verified.
+  const bool has_next_round = drafts_left() > 1;
+  if (request_.unverified || request_.stepwise || !has_next_round) return 0;
+  // The drafter's grammar goes along one path, that of the text.
+  if (!request_.sampling.grammar.empty()) return 0;
+  if (request_.draft_ahead) return *request_.draft_ahead;
+  // Where the drafts have a say in the text, a seed's text would depend on which of them came in time.
+  const SamplingParams& sampling = request_.sampling;
+  if (!sampling.greedy() && sampling.rule != SamplingRule::kMatch) return 0;
+  const Worker* verifier = desk.fleet.find(workers_.verifier);
+  const bool pays = verifier != nullptr && verifier->costs.ahead_pays(static_cast<int>(draft_length));
+  return pays ? kDraftAheadMax : 0;
+}
+
+std::int64_t Session::take_ahead(std::int64_t draft_length) {
+  Candidates* drafts = workers_.ahead.find(text_);
+  if (drafts == nullptr) return 0;
+  const std::int64_t at_hand = std::ssize(drafts->tokens);
+  shorten(*drafts, draft_length);
+  round_.drafts = std::move(drafts->tokens);
+  round_.q = std::move(drafts->q);
+  round_.outcome.ahead = true;
+  return at_hand;
+}
+
+void Session::on_ahead(const Desk& desk, Position base, Candidates guess) {
+  const PairFacts& facts = *desk.fleet.facts();
+  if (!is_sound(guess, facts)) return warn_of_drafts(desk, guess, facts);
+  const bool is_late = phase_ == Phase::kDrafting && round_.after_all && is_outcome(text_, base, guess.after);
+  if (!is_late || guess.tokens.empty()) return workers_.ahead.add(base, std::move(guess));
+  // The verdict was faster; these are here before those that were asked for then.
+  shorten(guess, std::min<std::int64_t>(round_.choice.length, drafts_left()));
+  round_.outcome.ahead = true;
+  on_candidates(desk, std::move(guess));
+}
+
+}  // namespace outrider
