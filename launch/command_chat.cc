@@ -152,7 +152,9 @@ void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt
                          .stop_ids = text_.stop_ids(),
                          .wait_ms = kVerifierWaitMs,
                          .sampling = sampling_,
-                         .policy = draft_length_.policy};
+                         .policy = draft_length_.policy,
+                         .tokenizer_fingerprint = text_.tokenizer_fingerprint,
+                         .governed = flags_.draft_length.governed};
   ++sampling_.seed;  // the same question again may get another answer
   const Result<Generation> generation = client.generate(
       request,

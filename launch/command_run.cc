@@ -115,7 +115,9 @@ void run(const RunFlags& flags) {
                    .stop_ids = side.stop_ids(),
                    .wait_ms = kVerifierWaitMs,
                    .sampling = flags.sampling.of(side),
-                   .policy = draft_length.policy};
+                   .policy = draft_length.policy,
+                   .tokenizer_fingerprint = side.tokenizer_fingerprint,
+                   .governed = flags.draft_length.governed};
   request.sampling.logprobs = flags.logprobs;
   request.unverified = flags.no_verifier;
   if (flags.no_verifier)
