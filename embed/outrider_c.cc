@@ -163,7 +163,8 @@ Result<void> generate(Pair& pair, std::span<const TokenId> prompt, const outride
                    .draft_length = options.draft_length,
                    .stop_ids = {},
                    .wait_ms = kVerifierWaitMs,
-                   .sampling = pair.text().greedy()};
+                   .sampling = pair.text().greedy(),
+                   .tokenizer_fingerprint = pair.text().tokenizer_fingerprint};
   if (options.ignore_stop_tokens == 0) {
     request.stop_ids =
         options.stop_tokens == nullptr ? pair.text().stop_ids() : std::vector<TokenId>(stops.begin(), stops.end());

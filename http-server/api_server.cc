@@ -458,7 +458,9 @@ Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) cons
                     .shorten = !request.max_tokens,
                     .on_behalf_of = work.client,
                     .cache_scope = cache_scope(work),
-                    .draft_ahead = request.draft_length.ahead};
+                    .draft_ahead = request.draft_length.ahead,
+                    .tokenizer_fingerprint = text_.tokenizer_fingerprint,
+                    .governed = options_.governed};
   if (!request.ignore_eos)
     generate.stop_ids.insert(generate.stop_ids.end(), text_.stop_ids().begin(), text_.stop_ids().end());
   generate.sampling.seed = seed_of_choice(generate.sampling.seed, index % n);
@@ -466,7 +468,7 @@ Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) cons
 }
 
 std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink, const std::function<bool()>& gone) {
-  Result<Client> client = Client::connect(context_, options_.coordinator);
+  Result<Client> client = Client::connect(context_, options_.coordinator, options_.failover_wait);
   if (!client) return api_error(client.error());
   std::vector<Generate> generates;
   std::deque<ChoiceReader> readers;  // which do not move
@@ -557,6 +559,7 @@ HttpReply ApiServer::status_reply() const {
                       {{"exact", status->failovers.exact},
                        {"inexact", status->failovers.inexact},
                        {"failed", status->failovers.failed},
+                       {"resumed", status->failovers.resumed},
                        {"resume_ms", static_cast<double>(status->failovers.resume_ns) / 1e6}}},
                      {"workers", std::move(workers)}});
 }

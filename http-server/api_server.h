@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/protocol/messages.h"
+#include "common/protocol/client_core.h"
 #include "common/text_side/text_side.h"
 #include "common/transport/endpoint.h"
 #include "http-server/http_server.h"
@@ -42,6 +42,8 @@ struct ApiOptions {
   std::string model;  ///< what clients call it
   DraftLength draft_length = {};
   bool share_prefixes = false;  ///< also among keys with names
+  bool governed = false;        ///< as Generate's
+  Duration failover_wait = ClientConfig().failover_wait;
   std::function<void(const FinishedRequest&)> on_finished = [](const FinishedRequest&) {
   };  ///< any thread, many at once
 };

@@ -80,10 +80,12 @@ std::vector<MetricFamily> families_of(const Status& status) {
   MetricFamily draining = gauges("worker_draining", "1: the worker takes no new texts");
   MetricFamily kv_bytes = gauges("worker_kv_bytes", "K/V memory that a verifier has set aside for its texts");
   MetricFamily kv_bytes_max = gauges("worker_kv_bytes_max", "K/V memory that a verifier has");
-  MetricFamily failovers = counters_of("failovers_total", "Texts whose verifier left them, by what became of them");
+  MetricFamily failovers =
+      counters_of("failovers_total", "Texts that lost their verifier or coordinator, by what became of them");
   count(failovers, number(status.failovers.exact), {{"result", "exact"}});
   count(failovers, number(status.failovers.inexact), {{"result", "inexact"}});
   count(failovers, number(status.failovers.failed), {{"result", "failed"}});
+  count(failovers, number(status.failovers.resumed), {{"result", "resumed"}});
   MetricFamily resume = counters_of("failover_resume_seconds_total",
                                     "Of texts that went on: from when a verifier was missed until another was there");
   count(resume, seconds_of_ns(status.failovers.resume_ns));

@@ -241,7 +241,8 @@ Result<ClusterClient> connect_or_start(TransportContext& context, const std::str
   if (connect.empty()) {
     ASSIGN_OR_RETURN(cluster, start_cluster(context, options));
   }
-  ASSIGN_OR_RETURN(Client client, Client::connect(context, cluster ? cluster->address() : connect));
+  ASSIGN_OR_RETURN(Client client, Client::connect(context, cluster ? cluster->address() : connect,
+                                                  std::chrono::seconds(options.coordinator.failover_wait_s)));
   const auto none_ended = [&]() -> Result<void> {
     RETURN_IF_ERROR(cluster->check());
     return cluster->check_drafter();

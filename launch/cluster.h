@@ -60,7 +60,8 @@ struct ClusterClient {
   Client client;
 };
 
-/// A client of the coordinator at `connect`, whoever has joined it; if that is empty, of a cluster that is started
+/// A client of the coordinator at `connect`, whoever has joined it, which goes on with answers as long after that as
+/// options.coordinator.failover_wait_s says; if that is empty, of a cluster that is started
 /// here, once its workers have joined.
 Result<ClusterClient> connect_or_start(TransportContext& context, const std::string& connect,
                                        const ClusterOptions& options);

@@ -115,7 +115,9 @@ void answer_by_cluster(Answering& answering, const BatchFlags& flags, bool start
       ApiOptions{.coordinator = answering.cluster ? answering.cluster->address() : flags.cluster.connect,
                  .version = OUTRIDER_VERSION,
                  .model = answering.made_by.at("model"),
-                 .draft_length = flags.draft_length.value()});
+                 .draft_length = flags.draft_length.value(),
+                 .governed = flags.draft_length.governed,
+                 .failover_wait = std::chrono::seconds(flags.cluster.cluster.coordinator.failover_wait_s)});
   answering.answer = answer_by(answering.api->routes());
 }
 

@@ -153,7 +153,9 @@ void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt
                          .wait_ms = kVerifierWaitMs,
                          .sampling = sampling_,
                          .policy = draft_length_.policy,
-                         .draft_ahead = draft_length_.ahead};
+                         .draft_ahead = draft_length_.ahead,
+                         .tokenizer_fingerprint = text_.tokenizer_fingerprint,
+                         .governed = flags_.draft_length.governed};
   ++sampling_.seed;  // the same question again may get another answer
   const Result<Generation> generation = client.generate(
       request,

@@ -116,7 +116,9 @@ void run(const RunFlags& flags) {
                    .wait_ms = kVerifierWaitMs,
                    .sampling = flags.sampling.of(side),
                    .policy = draft_length.policy,
-                   .draft_ahead = draft_length.ahead};
+                   .draft_ahead = draft_length.ahead,
+                   .tokenizer_fingerprint = side.tokenizer_fingerprint,
+                   .governed = flags.draft_length.governed};
   request.sampling.logprobs = flags.logprobs;
   request.unverified = flags.no_verifier;
   if (flags.no_verifier)

@@ -107,6 +107,8 @@ void serve(ServeFlags flags) {
                  .model = name,
                  .draft_length = draft_length,
                  .share_prefixes = flags.share_prefixes,
+                 .governed = flags.draft_length.governed,
+                 .failover_wait = std::chrono::seconds(flags.cluster.cluster.coordinator.failover_wait_s),
                  .on_finished = [&](const FinishedRequest& request) { metrics.record(request); }});
   std::vector<HttpRoute> routes = api.routes();
   std::unique_ptr<BatchApi> batches;

@@ -255,8 +255,11 @@ inline void add_security_options(CLI::App& command, Security& security, bool lis
 /// How long drafts are.
 struct DraftLengthFlag {
   std::string text = "4";
+  bool governed = false;
 
   void add_to(CLI::App& command) {
+    command.add_flag("--governor", governed,
+                     "A --draft-length that is a number is only the most: leave drafts out while they would cost time");
     command
         .add_option(
             "--draft-length", text,
@@ -281,7 +284,12 @@ struct ClusterFlags {
                                          "Use the coordinator at tcp://HOST:PORT; of several with commas between, the "
                                          "first that answers");
     add_security_options(command, security, /*listens=*/false);
-    for (const char* option : {"--key", "--coordinator-key", "--insecure"})
+    command
+        .add_option("--failover-wait", cluster.coordinator.failover_wait_s,
+                    "Seconds that an answer whose coordinator is gone waits for it to come back, or for the next one")
+        ->check(CLI::Range(0, 86'400))
+        ->capture_default_str();
+    for (const char* option : {"--key", "--coordinator-key", "--insecure", "--failover-wait"})
       command.get_option(option)->needs(elsewhere);
     std::vector<std::string> chosen_there = {"--assistant", "--dtype", "--processes"};
     const auto of_cluster = [&](const OptionInfo& info) {

@@ -11,6 +11,7 @@
 
 #include "common/kernels/isa.h"
 #include "common/pair/pair_files.h"
+#include "common/tokenizer/tokenizer.h"
 #include "common/transport/pump.h"
 #include "verifier-node/backbone_engine.h"
 #include "verifier-node/host_memory.h"
@@ -40,6 +41,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
                    Backbone::load(files, options.weight_type, options.core.rows_max));
   for (const std::string& note : backbone->config().notes) spdlog::warn("event=metadata_overruled note=\"{}\"", note);
   PairFacts facts = pair_facts(backbone->config(), backbone->weights());
+  if (const auto tokenizer = Tokenizer::load(files)) facts.tokenizer_fingerprint = tokenizer->fingerprint();
   spdlog::info("event=loaded model={} dtype={} isa={} gemm=\"{}\" threads={}", options.backbone.string(),
                to_string(options.weight_type), to_string(active_isa()), backbone->gemm_implementation(),
                omp_get_max_threads());

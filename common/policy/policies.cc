@@ -1,5 +1,7 @@
 #include "common/policy/policies.h"
 
+#include "common/policy/governor.h"
+
 #include <charconv>
 #include <string_view>
 
@@ -57,9 +59,14 @@ Result<DraftLength> parse_draft_length(const std::string& text) {
 
 Policies::Policies(std::uint64_t seed) : ucb1_(default_arms()), thompson_(default_arms(), seed) {}
 
-std::unique_ptr<DraftLengthPolicy> Policies::make(DraftPolicy policy, int length, const CostModel& costs) {
+std::unique_ptr<DraftLengthPolicy> Policies::make(DraftPolicy policy, int length, const CostModel& costs,
+                                                  bool governed) {
   switch (policy) {
-    case DraftPolicy::kFixed: return std::make_unique<FixedLength>(length);
+    case DraftPolicy::kFixed: {
+      auto fixed = std::make_unique<FixedLength>(length);
+      if (!governed || length == 0) return fixed;
+      return std::make_unique<Governor>(std::move(fixed), costs);
+    }
     case DraftPolicy::kAuto: return make_auto_policy(costs);
     case DraftPolicy::kHeuristic: return std::make_unique<HeuristicLength>();
     case DraftPolicy::kUcb1: return std::make_unique<SharedUcb1>(ucb1_);

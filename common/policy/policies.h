@@ -29,8 +29,9 @@ class Policies {
   explicit Policies(std::uint64_t seed);
 
   /// The policy of one session. @param length for kFixed. @param costs of the session's verifier; like this object it
-  /// outlives the policy.
-  std::unique_ptr<DraftLengthPolicy> make(DraftPolicy policy, int length, const CostModel& costs);
+  /// outlives the policy. @param governed  a fixed length is only the most: the governor leaves out what costs time.
+  std::unique_ptr<DraftLengthPolicy> make(DraftPolicy policy, int length, const CostModel& costs,
+                                          bool governed = false);
   /// Whether this policy ever takes DraftSource::kNgram.
   static bool takes_ngram(DraftPolicy policy) {
     return policy != DraftPolicy::kFixed && policy != DraftPolicy::kHeuristic;

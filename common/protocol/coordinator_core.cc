@@ -12,6 +12,9 @@ namespace {
 
 /// Whose client takes no step for so long loses his place if somebody else waits for one.
 constexpr Duration kStepPatience = std::chrono::seconds(10);
+/// So long an answer that began elsewhere waits for the verifier that has its K/V: after a restart they come one by
+/// one.
+constexpr Duration kHomecoming = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -83,7 +86,7 @@ void CoordinatorCore::on_generate(const PeerId& from, SessionId request_id, Gene
   const SessionId id{next_session_};
   Session session(id, from, request_id, std::move(request), now);
   Result<void> taken = session.check(fleet_.facts());
-  if (taken) taken = line_.enter(id, from, on_behalf_of, session.prompt_size());
+  if (taken) taken = line_.enter(id, from, on_behalf_of, session.tokens());
   if (!taken) return send(from, {.session = request_id, .body = Failed{taken.error().code, taken.error().message}});
   ++next_session_;
   sessions_.emplace(id, std::move(session));
@@ -109,7 +112,7 @@ void CoordinatorCore::start_waiting(TimePoint now) {
     if (!text.start(desk(now)) && fleet_.has_verifier(text.wanted())) return;
     settle(session);
   }
-  while (const std::optional<SessionId> next = line_.next()) {
+  while (const std::optional<SessionId> next = next_in_line(now)) {
     const auto session = sessions_.find(*next);
     if (!session->second.start(desk(now))) return;  // on_hello or on_tick come back
     line_.let_in(*next);
@@ -117,8 +120,19 @@ void CoordinatorCore::start_waiting(TimePoint now) {
   }
 }
 
+std::optional<SessionId> CoordinatorCore::next_in_line(TimePoint now) const {
+  // Those that began elsewhere may need what nobody here has: only their own clients wait with them.
+  return line_.next([&](SessionId id) {
+    const Session& text = sessions_.at(id);
+    if (!text.has_token()) return true;
+    Fleet::Wanted wanted = text.wanted();
+    wanted.only_name = !wanted.name.empty() && now - text.opened() < kHomecoming;
+    return fleet_.has_verifier(wanted);
+  });
+}
+
 void CoordinatorCore::make_room(TimePoint now) {
-  if (line_.waiting() == 0 || !fleet_.has_verifier({}) || !(line_.next() || line_.is_full())) return;
+  if (line_.waiting() == 0 || !fleet_.has_verifier({}) || !(next_in_line(now) || line_.is_full())) return;
   const auto longest =
       std::ranges::max_element(sessions_, {}, [&](const auto& entry) { return entry.second.resting(now); });
   const Duration rested = longest->second.resting(now);
@@ -130,7 +144,7 @@ void CoordinatorCore::make_room(TimePoint now) {
 
 void CoordinatorCore::settle(Sessions::iterator session) {
   const auto& [id, text] = *session;
-  if (text.has_token()) line_.started(id);
+  if (text.has_started()) line_.started(id);
   if (text.phase() != Session::Phase::kEnded) return;
   line_.leave(id);
   sessions_.erase(session);
@@ -247,10 +261,9 @@ void CoordinatorCore::on_tick(TimePoint now) {
 }
 
 void CoordinatorCore::stop(TimePoint now) {
-  for (auto& [id, session] : sessions_)
-    session.finish(desk(now), Failed{Errc::kPeerGone, "the coordinator is stopping"});
+  for (auto& [id, session] : sessions_) session.finish(desk(now), WhoAreYou{});
   settle_all();
-  for (const auto& [peer, worker] : fleet_.workers()) send(peer, {.body = WhoAreYou{}});  // to the next one
+  for (const auto& [peer, worker] : fleet_.workers()) send(peer, {.body = WhoAreYou{}});  // to the next one, all
 }
 
 }  // namespace outrider

@@ -61,6 +61,8 @@ class CoordinatorCore {
   Sessions::iterator find_request(const PeerId& client, SessionId request_id);
   /// Starts the texts that have lost their verifier, then those whose turn it is, until one has to go on waiting.
   void start_waiting(TimePoint now);
+  /// Whose turn it is, if it can start.
+  std::optional<SessionId> next_in_line(TimePoint now) const;
   /// Where a text waits although it is its turn, since there is no room: ends the stepwise text that has rested
   /// longest, if that is long.
   void make_room(TimePoint now);

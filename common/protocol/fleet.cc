@@ -13,7 +13,8 @@ bool takes(const Worker& worker, const Fleet::Wanted& wanted) {
   const Hello& hello = worker.hello;
   const bool of_class =
       !wanted.numeric_class || (!hello.numeric_class.empty() && hello.numeric_class == *wanted.numeric_class);
-  return worker.verifies() && !worker.draining && of_class && hello.facts.context_max >= wanted.context_min;
+  const bool named = !wanted.only_name || hello.name == wanted.name;
+  return worker.verifies() && !worker.draining && of_class && named && hello.facts.context_max >= wanted.context_min;
 }
 
 }  // namespace
@@ -86,7 +87,7 @@ PeerId Fleet::choose_drafter() const {
 
 std::optional<Fleet::Offer> Fleet::choose_verifier(Position positions, const Wanted& wanted) const {
   std::optional<Offer> best;
-  std::tuple<bool, bool, int> best_rank;
+  std::tuple<bool, bool, bool, int> best_rank;
   bool worth_waiting = false;
   for (const auto& [peer, worker] : workers_) {
     if (!takes(worker, wanted)) continue;
@@ -97,7 +98,7 @@ std::optional<Fleet::Offer> Fleet::choose_verifier(Position positions, const Wan
     worth_waiting = worth_waiting || !offer.refuses;
     const bool full = worker.sessions >= capacity.sessions_max || bytes > capacity.kv_bytes_max - worker.kv_bytes;
     if (full && !offer.refuses) continue;
-    const std::tuple rank(offer.refuses, worker.suspect, worker.sessions);
+    const std::tuple rank(offer.refuses, worker.suspect, worker.hello.name != wanted.name, worker.sessions);
     if (best && best_rank <= rank) continue;
     best = std::move(offer);
     best_rank = rank;

@@ -63,6 +63,8 @@ class Fleet {
   struct Wanted {
     std::optional<std::string> numeric_class = {};  ///< none: any; "" is nobody's
     Position context_min = 0;
+    std::string name = {};   ///< of the verifier that is preferred, should it be there
+    bool only_name = false;  ///< no other will do
   };
   /// One that takes sessions.
   bool has_verifier(const Wanted& wanted) const;
@@ -85,7 +87,8 @@ class Fleet {
     Position positions = 0;
     bool refuses = false;  ///< more than its memory could ever hold: it says best what is missing
   };
-  /// Of those that have room for `positions`, or for as many as their context has, the one with the fewest sessions.
+  /// Of those that have room for `positions`, or for as many as their context has, the preferred one, or that with the
+  /// fewest sessions.
   /// @return none while none has room that may come to have it.
   std::optional<Offer> choose_verifier(Position positions, const Wanted& wanted) const;
   /// Of an answer to so long a prompt, in the verifier with the most memory, were it empty; below 1: the prompt does

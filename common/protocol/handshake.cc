@@ -38,6 +38,9 @@ std::optional<std::string> mismatch(const PairFacts& verifier, const PairFacts& 
   const bool both_known = verifier.backbone_fingerprint != 0 && drafter.backbone_fingerprint != 0;
   if (both_known && verifier.backbone_fingerprint != drafter.backbone_fingerprint)
     return differ("backbone fingerprint", hex(verifier.backbone_fingerprint), hex(drafter.backbone_fingerprint));
+  const bool both_tokenize = verifier.tokenizer_fingerprint != 0 && drafter.tokenizer_fingerprint != 0;
+  if (both_tokenize && verifier.tokenizer_fingerprint != drafter.tokenizer_fingerprint)
+    return differ("tokenizer fingerprint", hex(verifier.tokenizer_fingerprint), hex(drafter.tokenizer_fingerprint));
   return std::nullopt;
 }
 

@@ -45,12 +45,13 @@ std::size_t Line::waiting_of(const ClientKey& client, const PeerId& but_for) con
       std::ranges::count_if(known->second.waiting, [&](SessionId id) { return texts_.at(id).peer != but_for; }));
 }
 
-std::optional<SessionId> Line::next() const {
+std::optional<SessionId> Line::next(const std::function<bool(SessionId)>& possible) const {
   if (is_full()) return std::nullopt;
   const Client* first = nullptr;
   for (const auto& [key, client] : clients_) {
     if (client.waiting.empty() || client.starting == kStartingMax) continue;
-    if (first == nullptr || std::pair(client.open, client.turn) < std::pair(first->open, first->turn)) first = &client;
+    if (first != nullptr && std::pair(client.open, client.turn) > std::pair(first->open, first->turn)) continue;
+    if (possible(client.waiting.front())) first = &client;
   }
   return first == nullptr ? std::nullopt : std::optional(first->waiting.front());
 }

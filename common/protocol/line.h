@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -36,7 +37,9 @@ class Line {
   Result<void> enter(SessionId id, const PeerId& peer, const std::string& on_behalf_of, std::int64_t prompt_tokens);
   /// Whose turn it is; none if nobody waits, or who waits may not start now. Who it is stays next until it is let in or
   /// leaves, or one that goes before it comes: a large text is not overtaken for being large.
-  std::optional<SessionId> next() const;
+  /// @param possible  whether there is a verifier that a text could start at; a client whose first text has none is
+  ///   overtaken.
+  std::optional<SessionId> next(const std::function<bool(SessionId)>& possible = [](SessionId) { return true; }) const;
   /// next() is at work now.
   void let_in(SessionId id);
   /// It has its first token. May be said again.

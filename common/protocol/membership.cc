@@ -49,6 +49,11 @@ void Membership::on_refuse(const Refuse& refuse, TimePoint now) {
 }
 
 void Membership::on_tick(TimePoint now) {
+  const bool spoke = heard_ != TimePoint() && refused_pause_ == Duration::zero();
+  if (spoke && now - std::max(heard_, redialled_) > config_.peer_timeout) {
+    output_.redial = true;
+    redialled_ = now;
+  }
   if (joined_ && now - heard_ > config_.peer_timeout) {
     joined_ = false;
     next_hello_ = now;

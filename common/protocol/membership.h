@@ -30,6 +30,9 @@ struct LinkConfig {
 struct CoreOutput {
   std::vector<Outgoing> send;
   std::vector<Notice> notices;
+  /// Of a worker's: the coordinator is silent, though its connection may not say so. It, or the next one, is to be
+  /// dialled anew.
+  bool redial = false;
 };
 
 /// A worker's place in its coordinator's books: introduces the worker until it is welcomed, keeps the connection
@@ -72,7 +75,7 @@ class Membership {
   bool joined_ = false;
   std::uint64_t number_ = 0;
   std::optional<TimePoint> next_hello_, next_heartbeat_;
-  TimePoint heard_{};
+  TimePoint heard_{}, redialled_{};
   std::optional<Error> refusal_;
   Duration refused_pause_{};  ///< the last one; 0: not refused since it was welcomed
   std::string refused_;       ///< why, as it was said

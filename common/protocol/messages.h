@@ -146,6 +146,8 @@ struct PairFacts {
   DType kv_dtype = DType::kF32;         ///< K/V rows as the verifier sends them
   DType hidden_dtype = DType::kF32;     ///< the exported hidden row
   std::vector<DonorFacts> donors = {};  ///< sliding first, then full
+  /// Tokenizer::fingerprint() of the target's; 0: not known to this node.
+  std::uint64_t tokenizer_fingerprint = 0;
 
   bool operator==(const PairFacts&) const = default;
   static void fields(auto& v, auto& m) {
@@ -157,6 +159,7 @@ struct PairFacts {
     v("kv_dtype", m.kv_dtype, kLastWireDType);
     v("hidden_dtype", m.hidden_dtype, kLastWireDType);
     v("donors", m.donors, Count{0, kDonorsMax});
+    v("tokenizer_fingerprint", m.tokenizer_fingerprint);
   }
 };
 
@@ -242,7 +245,8 @@ struct Refuse {
   }
 };
 
-/// Coordinator -> a worker that it does not know: say Hello again.
+/// Coordinator -> a worker that it does not know: say Hello again. With a client's session, as the last word on it: the
+/// coordinator is about to end, ask the next one.
 struct WhoAreYou {
   static constexpr const char* kName = "who_are_you";
   bool operator==(const WhoAreYou&) const = default;
@@ -487,6 +491,15 @@ struct Generate {
   std::string cache_scope = {};
   /// Ways in which a round may end for which drafts are made while it is verified; none: as many as pay.
   std::optional<std::int32_t> draft_ahead = {};
+  /// So many tokens at the prompt's end are the answer's, which another coordinator began: this one goes on with it.
+  /// `max_tokens` is the whole answer's.
+  std::int64_t answered = 0;
+  /// Of an answer that has begun: whose verifiers may go on with it, as Tokens said.
+  std::string numeric_class = {};
+  std::string verifier_name = {};           ///< likewise: which has its K/V, if it is still there
+  std::uint64_t tokenizer_fingerprint = 0;  ///< of the tokenizer that made the prompt; 0: not known
+  /// Drafts of a fixed length too are under the governor (common/policy), which leaves them out while they cost time.
+  bool governed = false;
 
   static constexpr const char* kName = "generate";
   bool operator==(const Generate&) const = default;
@@ -505,6 +518,11 @@ struct Generate {
     v("on_behalf_of", m.on_behalf_of, kClientBytes);
     v("cache_scope", m.cache_scope, kScopeBytes);
     v("draft_ahead", m.draft_ahead, kGuesses);
+    v("answered", m.answered, kPositions);
+    v("numeric_class", m.numeric_class, kNameBytes);
+    v("verifier_name", m.verifier_name, kNameBytes);
+    v("tokenizer_fingerprint", m.tokenizer_fingerprint);
+    v("governed", m.governed);
   }
 };
 
@@ -538,6 +556,9 @@ struct Tokens {
   std::vector<TokenId> tokens;
   std::vector<TokenLogprobs> logprobs = {};  ///< of each, if the request wants them; as many alternatives each
   std::optional<RoundReport> round = {};     ///< if asked for, and not with the first token
+  // What another coordinator must know to go on with this answer; with its first token, and when it changes.
+  std::string numeric_class = {}, verifier_name = {};  ///< its verifier's, and the verifier's name (Hello)
+  std::int64_t max_tokens = 0;                         ///< to which the request's was lowered; 0: it was not
 
   static constexpr const char* kName = "tokens";
   bool operator==(const Tokens&) const = default;
@@ -546,6 +567,9 @@ struct Tokens {
     v("tokens", m.tokens, kTexts);
     v("logprobs", m.logprobs, kTexts);
     v("round", m.round);
+    v("numeric_class", m.numeric_class, kNameBytes);
+    v("verifier_name", m.verifier_name, kNameBytes);
+    v("max_tokens", m.max_tokens, kNatural);
   }
   Result<void> settle() const;
 };
@@ -568,7 +592,8 @@ struct Counted : Range<std::int64_t> {
   const char *label, *value;  ///< null: none; a list's label has its index as value
 };
 
-/// Sums over a request, kept by the coordinator. Durations in nanoseconds.
+/// Sums over a request, kept by the coordinator; those over one that was resumed are its last coordinator's, but for
+/// the times that its client took. Durations in nanoseconds.
 struct RequestMetrics {
   std::int64_t rounds = 0;           ///< verifies, not counting the prefill
   std::int64_t drafting_rounds = 0;  ///< of these, with at least one draft
@@ -591,6 +616,8 @@ struct RequestMetrics {
   std::int64_t inexact_failovers = 0;     ///< of these: its bytes may differ from an undisturbed answer's
   std::int64_t failover_ns = 0;           ///< from when a verifier was missed until another had caught up
   std::int64_t ahead_rounds = 0;  ///< of drafting_rounds: the drafts were made while the one before was verified
+  std::int64_t resumes = 0;       ///< times that its client took it to another coordinator, or to a restarted one
+  std::int64_t resume_ns = 0;     ///< from the lost coordinator's last word until the text went on
 
   /// Of drafting_rounds: drafts were asked of the assistant, what draft_ns was spent on.
   std::int64_t assistant_rounds() const { return drafting_rounds - ngram_rounds - ahead_rounds; }
@@ -635,6 +662,10 @@ struct RequestMetrics {
     v("ahead_rounds", m.ahead_rounds,
       Counted{"spec_decode_num_ahead_drafts_total",
               "Of the rounds with drafts: drafted while the round before was verified"});
+    v("resumes", m.resumes,
+      Counted{"resumes_total", "Times that an answer was taken to another coordinator, or to a restarted one"});
+    v("resume_ns", m.resume_ns,
+      Counted{"resume_seconds_total", "From a lost coordinator's last word until the answer went on"});
   }
   Result<void> settle() const;
 };
@@ -689,6 +720,7 @@ struct FailoverCounts {
   std::int64_t inexact = 0;    ///< went on, but their bytes may differ from an undisturbed answer's
   std::int64_t failed = 0;     ///< none took them
   std::int64_t resume_ns = 0;  ///< of those that went on: from when a verifier was missed until another had caught up
+  std::int64_t resumed = 0;    ///< texts that another coordinator had begun, and that went on here
 
   bool operator==(const FailoverCounts&) const = default;
   static void fields(auto& v, auto& m) {
@@ -696,6 +728,7 @@ struct FailoverCounts {
     v("inexact", m.inexact, kNatural);
     v("failed", m.failed, kNatural);
     v("resume_ns", m.resume_ns, kNatural);
+    v("resumed", m.resumed, kNatural);
   }
 };
 

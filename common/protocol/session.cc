@@ -52,15 +52,21 @@ Session::Session(SessionId id, const PeerId& client, SessionId request_id, Gener
       request_id_(request_id),
       request_(std::move(request)),
       text_(std::move(request_.prompt)),
-      prompt_size_(std::ssize(text_)),
+      prompt_size_(std::ssize(text_) - request_.answered),
       entered_(now),
       alone_since_(now),
-      books_{.opened = now} {}
+      books_{.opened = now} {
+  failover_.told_tokens = request_.max_tokens;
+  if (!has_token()) return;
+  failover_.elsewhere = true;
+  failover_.numeric_class = std::exchange(request_.numeric_class, {});
+  failover_.told_verifier = std::exchange(request_.verifier_name, {});
+  failover_.why = {Errc::kUnavailable, "no verifier can go on with it"};
+}
 
 Result<void> Session::check(const PairFacts* facts) const {
-  const std::span<const TokenId> prompt = std::span(text_).first(static_cast<std::size_t>(prompt_size_));
   const auto refused = [](std::string why) { return Error{Errc::kInvalidArgument, std::move(why)}; };
-  if (prompt.empty()) return refused("the prompt is empty, wanted at least one token");
+  if (prompt_size_ < 1) return refused("the prompt is empty, wanted at least one token");
   if (!request_.sampling.grammar.empty() && request_.stop_ids.empty())
     return refused("a grammar without a stop token: the answer could not end with it");
   if (request_.max_tokens < 1) return refused(fmt::format("max_tokens {}, wanted at least 1", request_.max_tokens));
@@ -69,12 +75,18 @@ Result<void> Session::check(const PairFacts* facts) const {
     return refused(
         "an unverified answer wants drafts of a fixed length, no steps, no log-probabilities and no grammar");
   }
+  if (failover_.elsewhere) RETURN_IF_ERROR(check_resumed());
   if (facts == nullptr) return {};
-  if (const auto token = first_beyond(prompt, facts->vocab_size))
+  if (request_.tokenizer_fingerprint != 0 && facts->tokenizer_fingerprint != 0 &&
+      request_.tokenizer_fingerprint != facts->tokenizer_fingerprint) {
+    return Error{Errc::kMismatch, fmt::format("tokenizer fingerprint: the model's is {:016x}, the client's {:016x}",
+                                              facts->tokenizer_fingerprint, request_.tokenizer_fingerprint)};
+  }
+  if (const auto token = first_beyond(text_, facts->vocab_size))
     return refused(fmt::format("prompt token id {}, the vocabulary has {}", *token, facts->vocab_size));
-  if (std::ssize(prompt) + 1 > facts->context_max) {
+  if (prompt_size_ + 1 > facts->context_max) {
     return Error{Errc::kOutOfRange, fmt::format("the prompt has {} tokens, the context holds {} with the answer",
-                                                prompt.size(), facts->context_max)};
+                                                prompt_size_, facts->context_max)};
   }
   return check_sampling(request_.sampling, facts->vocab_size);
 }
@@ -98,7 +110,9 @@ Position Session::positions() const {
 
 Fleet::Wanted Session::wanted() const {
   if (!has_token()) return {};
-  return {.numeric_class = failover_.numeric_class, .context_min = prompt_size_ + request_.max_tokens - 1};
+  return {.numeric_class = failover_.numeric_class,
+          .context_min = prompt_size_ + request_.max_tokens - 1,
+          .name = failover_.elsewhere ? failover_.told_verifier : ""};
 }
 
 bool Session::start(const Desk& desk) {
@@ -116,11 +130,17 @@ bool Session::start(const Desk& desk) {
     return true;
   }
   request_.max_tokens = std::min<std::int64_t>(request_.max_tokens, facts.context_max - prompt_size_ + 1);
+  if (tokens_left() < 1) {  // of one that began elsewhere: the context is full, or others' memory was larger
+    finish(desk, Done{FinishReason::kLength, books_.metrics});
+    return true;
+  }
   if (phase_ == Phase::kWaiting) books_.metrics.queue_ns = (desk.now - books_.opened).count();
   workers_.verifier = offer->verifier;
   ++verifier.sessions;
   if (!offer->refuses) set_aside(desk, offer->positions);
-  if (!request_.stepwise) policy_ = desk.policies.make(request_.policy, request_.draft_length, verifier.costs);
+  if (!request_.stepwise)
+    policy_ = desk.policies.make(request_.policy, request_.draft_length, verifier.costs,
+                                 request_.governed && !request_.unverified);
   if (draft_room(desk) > 0) assign_drafter(desk);
   enter(desk, Phase::kPrefill);
   // All that a verifier of this text has K/V of: everything but the last token of an answer that has begun.
@@ -505,7 +525,8 @@ void Session::on_verdict(const Desk& desk, Verdict verdict) {
       verdict.hidden.reset();
     }
   }
-  if (phase_ == Phase::kPrefill && has_token()) return on_moved(desk, std::move(verdict));
+  if (phase_ == Phase::kPrefill && has_token())
+    return failover_.elsewhere ? on_resumed(desk, std::move(verdict)) : on_moved(desk, std::move(verdict));
   std::optional<RoundReport> report;
   if (phase_ == Phase::kPrefill) {
     if (round_.moved) count_failover(desk);
@@ -614,8 +635,9 @@ void Session::emit(const Desk& desk, std::vector<TokenId> fresh, std::vector<Tok
   const std::int64_t index = answered();
   text_.insert(text_.end(), fresh.begin(), fresh.end());
   books_.metrics.decode_ns = (desk.now - books_.first_token).count();
-  desk.send(client_,
-            {.session = request_id_, .body = Tokens{index, std::move(fresh), std::move(logprobs), std::move(round)}});
+  Tokens tokens{index, std::move(fresh), std::move(logprobs), std::move(round)};
+  tell_how_to_go_on(desk, tokens);
+  desk.send(client_, {.session = request_id_, .body = std::move(tokens)});
   if (stopped || tokens_left() == 0)
     finish(desk, Done{stopped ? FinishReason::kStop : FinishReason::kLength, books_.metrics});
 }

@@ -77,12 +77,15 @@ class Session {
 
   const PeerId& client() const { return client_; }
   SessionId request_id() const { return request_id_; }
-  Position prompt_size() const { return prompt_size_; }
+  std::int64_t tokens() const { return std::ssize(text_); }
+  TimePoint opened() const { return books_.opened; }
   Phase phase() const { return phase_; }
   /// How long a stepwise text has had nothing to do but wait for its client.
   Duration resting(TimePoint now) const { return phase_ == Phase::kPaused ? now - entered_ : Duration::zero(); }
   /// Whether the token after the prompt is there.
   bool has_token() const { return answered() > 0; }
+  /// Whether a verifier here has given it a token, or has caught up with an answer that began elsewhere.
+  bool has_started() const { return has_token() && !failover_.elsewhere; }
   /// Whether its request can be answered at all, and by a model with these facts, if they are known.
   Result<void> check(const PairFacts* facts) const;
 
@@ -125,6 +128,8 @@ class Session {
   /// Adds tokens to the answer up to the first stop, and sends them. Ends the session if they end the answer.
   void emit(const Desk& desk, std::vector<TokenId> fresh, std::vector<TokenLogprobs> logprobs,
             std::optional<RoundReport> round);
+  /// Adds what the client does not know yet and another coordinator would have to.
+  void tell_how_to_go_on(const Desk& desk, Tokens& tokens);
 
   // ---- its workers ----
   bool on_verifier(const Desk& desk, Message message);
@@ -145,6 +150,9 @@ class Session {
   void move_to_another_verifier(const Desk& desk);
   /// Another verifier has caught up with the last one: asks it what that one was asked.
   void on_moved(const Desk& desk, Verdict verdict);
+  /// Likewise with the coordinator that began it: opens its first round here.
+  void on_resumed(const Desk& desk, Verdict verdict);
+  Result<void> check_resumed() const;
   void count_failover(const Desk& desk);
   /// Counts K/V of `positions` as taken from the memory of its verifier.
   void set_aside(const Desk& desk, Position positions);
@@ -213,6 +221,10 @@ class Session {
     int lost = 0;                                   ///< verifiers that died, or were of no use
     Error why = {};                                 ///< it lost the last one
     TimePoint since{};                              ///< one is missed
+    bool elsewhere = false;                         ///< another coordinator began it, and nobody here has caught up yet
+    // As the client knows them:
+    std::string told_verifier = {};
+    std::int64_t told_tokens = 0;  ///< max_tokens
   };
   struct Round {
     RoundId id{};

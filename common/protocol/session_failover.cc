@@ -1,4 +1,6 @@
 // A text that goes on without the verifier that it had.
+#include <algorithm>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -72,6 +74,54 @@ void Session::on_moved(const Desk& desk, Verdict verdict) {
   send_verify(desk);
 }
 
+Result<void> Session::check_resumed() const {
+  const auto refused = [](std::string why) { return Error{Errc::kInvalidArgument, std::move(why)}; };
+  if (request_.unverified) return refused("an unverified answer cannot go on elsewhere");
+  if (tokens_left() < 1 || request_.max_tokens > kPositions.max) {
+    return refused(fmt::format("{} tokens of an answer of {}, wanted fewer, and at most {}", answered(),
+                               request_.max_tokens, kPositions.max));
+  }
+  const std::span<const TokenId> answer = std::span(text_).subspan(static_cast<std::size_t>(prompt_size_));
+  if (const auto stop = std::ranges::find_first_of(answer, request_.stop_ids); stop != answer.end())
+    return refused(fmt::format("an answer that goes on after its stop id {}", *stop));
+  return {};
+}
+
+void Session::on_resumed(const Desk& desk, Verdict verdict) {
+  const SamplingParams& sampling = request_.sampling;
+  const bool is_certain = sampling.greedy() || sampling.rule == SamplingRule::kMatch;
+  if (failover_.numeric_class && is_certain && verdict.next_token != text_.back()) {
+    // The client's word stands against the verifier's: nobody's fault but this request's.
+    return fail(desk, Errc::kMismatch,
+                fmt::format("the answer so far ends with token {}, wanted {}", text_.back(), verdict.next_token));
+  }
+  const Hello& verifier = desk.fleet.at(workers_.verifier).hello;
+  failover_.elsewhere = false;
+  failover_.numeric_class = verifier.numeric_class;
+  desk.fleet.keep_facts(verifier.facts);
+  ++desk.failovers.resumed;
+  books_.first_token = desk.now;
+  books_.metrics.prefill_ns = (desk.now - books_.opened).count();
+  books_.metrics.cached_prompt_tokens = std::min(verdict.cached_tokens, prompt_size_);
+  if (request_.stepwise) {  // its client waits for that
+    Tokens none{.index = answered(), .tokens = {}};
+    tell_how_to_go_on(desk, none);
+    desk.send(client_, {.session = request_id_, .body = std::move(none)});
+  }
+  round_.hidden = std::move(verdict.hidden);
+  next_round(desk, std::move(verdict.kv));
+}
+
+void Session::tell_how_to_go_on(const Desk& desk, Tokens& tokens) {
+  if (request_.max_tokens != failover_.told_tokens) tokens.max_tokens = failover_.told_tokens = request_.max_tokens;
+  const Worker* verifier = desk.fleet.find(workers_.verifier);
+  // One without a class nobody can stand in for.
+  if (verifier == nullptr || verifier->hello.numeric_class.empty() || failover_.told_verifier == verifier->hello.name)
+    return;
+  tokens.numeric_class = verifier->hello.numeric_class;
+  tokens.verifier_name = failover_.told_verifier = verifier->hello.name;
+}
+
 void Session::count_failover(const Desk& desk) {
   const bool exact = !has_token() || failover_.numeric_class;
   const std::int64_t paused = (desk.now - failover_.since).count();
@@ -83,7 +133,7 @@ void Session::count_failover(const Desk& desk) {
 }
 
 void Session::on_alone(const Desk& desk, Duration alone) {
-  if (phase_ == Phase::kWaiting) {
+  if (phase_ == Phase::kWaiting && !has_token()) {
     if (alone >= std::chrono::milliseconds(request_.wait_ms))
       fail(desk, Errc::kUnavailable, fmt::format("no verifier joined within {:.1f} s", to_seconds(alone)));
     return;

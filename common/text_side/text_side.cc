@@ -11,8 +11,11 @@ Result<TextSide> TextSide::load(const ModelFiles& files) {
   ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(files));
   ASSIGN_OR_RETURN(ChatFormat chat_format, load_chat_format(files));
   ASSIGN_OR_RETURN(GenerationConfig generation, load_generation_config(files));
-  TextSide text{
-      .tokenizer = std::move(tokenizer), .chat_format = std::move(chat_format), .generation = std::move(generation)};
+  const std::uint64_t fingerprint = tokenizer.fingerprint();
+  TextSide text{.tokenizer = std::move(tokenizer),
+                .tokenizer_fingerprint = fingerprint,
+                .chat_format = std::move(chat_format),
+                .generation = std::move(generation)};
   std::int64_t ids = std::numeric_limits<std::int32_t>::max();
   ASSIGN_OR_RETURN(const auto has_config, files.config_json());
   if (has_config) {

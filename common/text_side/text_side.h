@@ -27,6 +27,7 @@ struct TextSide {
   SamplingParams advised() const;
 
   Tokenizer tokenizer;
+  std::uint64_t tokenizer_fingerprint = 0;
   ChatFormat chat_format;
   GenerationConfig generation;
   std::int64_t context_max = 0, vocab_size = 0;  ///< 0 for a model without a config.json

@@ -249,6 +249,16 @@ void Tokenizer::merge_pairs(std::vector<TokenId>& ids) const {
   for (Place i = symbols.empty() ? kNone : 0; i != kNone; i = symbols[i].next) ids.push_back(symbols[i].id);
 }
 
+std::uint64_t Tokenizer::fingerprint() const {
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  const auto add = [&](unsigned char byte) { hash = (hash ^ byte) * 0x100000001b3; };
+  for (const Token& token : tokens_) {
+    for (const char c : token.text) add(static_cast<unsigned char>(c));
+    add(0xff);  // in no UTF-8
+  }
+  return hash | 1;
+}
+
 std::size_t Tokenizer::memory_bytes() const {
   constexpr std::size_t kNode = 2 * sizeof(void*) + 16;  // a map node's link and hash, and malloc's own
   const auto text_bytes = [](const std::string& text) {

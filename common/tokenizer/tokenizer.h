@@ -83,6 +83,9 @@ class Tokenizer {
   /// True for added tokens that the file calls special: controls, not text.
   bool is_special(TokenId id) const;
 
+  /// Of what the ids mean: equal for two files of one vocabulary, whatever their format. Never 0. O(vocabulary).
+  std::uint64_t fingerprint() const;
+
   /// About what it takes: elements, nodes and buckets as the standard library lays them out.
   std::size_t memory_bytes() const;
 

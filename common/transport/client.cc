@@ -22,37 +22,50 @@ Result<void> check_ids(const char* what, const std::vector<TokenId>& ids, std::s
 
 }  // namespace
 
-Client::Client(std::unique_ptr<Endpoint> endpoint) : endpoint_(std::move(endpoint)), no_text_(no_text_yet()) {}
+Client::Client(std::unique_ptr<Endpoint> endpoint, Duration failover_wait)
+    : endpoint_(std::move(endpoint)), failover_wait_(failover_wait), no_text_(no_text_yet()) {}
 
-Result<Client> Client::connect(TransportContext& context, const std::string& addresses) {
+Result<Client> Client::connect(TransportContext& context, const std::string& addresses, Duration failover_wait) {
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, addresses));
-  return Client(std::move(endpoint));
+  if (addresses.starts_with("inproc://")) failover_wait = Duration::zero();
+  return Client(std::move(endpoint), failover_wait);
 }
 
-Result<std::optional<Message>> Client::next(TimePoint* heard) {
+Error Client::named(const Error& error) const {
+  const std::optional<Error> trouble = endpoint_->trouble();
+  return {error.code, fmt::format("coordinator {} {}{}", endpoint_->address(), error.message,
+                                  trouble ? " (" + trouble->message + ")" : "")};
+}
+
+Result<std::optional<Message>> Client::receive() {
   auto received = endpoint_->receive();
   if (!received) {
     endpoint_->wait(kCancelInterval);
     received = endpoint_->receive();
   }
-  if (received) {
+  if (!received) {
+    // What waiting does not help; a coordinator that was there may come back.
+    const std::optional<Error> trouble = endpoint_->trouble();
+    if (trouble && trouble->code != Errc::kPeerGone && endpoint_->connections() == 0) return *trouble;
+    return std::optional<Message>();
+  }
+  if (!received->message) {
+    return Error{received->message.error().code,
+                 fmt::format("coordinator {}: {}", endpoint_->address(), received->message.error().message)};
+  }
+  if (const auto* refuse = std::get_if<Refuse>(&received->message->body))
+    return Error{refuse->code, fmt::format("coordinator {}: {}", endpoint_->address(), refuse->message)};
+  return std::optional(std::move(*received->message));
+}
+
+Result<std::optional<Message>> Client::next(TimePoint* heard) {
+  ASSIGN_OR_RETURN(std::optional<Message> message, receive());
+  if (message) {
     *heard = clock_.now();
-    if (!received->message) {
-      return Error{received->message.error().code,
-                   fmt::format("coordinator {}: {}", endpoint_->address(), received->message.error().message)};
-    }
-    if (const auto* refuse = std::get_if<Refuse>(&received->message->body)) {
-      return Error{refuse->code, fmt::format("coordinator {}: {}", endpoint_->address(), refuse->message)};
-    }
-    return std::optional(std::move(*received->message));
+  } else if (clock_.now() - *heard > kSilenceMax) {
+    return named({Errc::kPeerGone, fmt::format("has not answered for {:.0f} s", to_seconds(kSilenceMax))});
   }
-  const std::optional<Error> trouble = endpoint_->trouble();
-  if (trouble && trouble->code != Errc::kPeerGone) return *trouble;
-  if (clock_.now() - *heard > kSilenceMax) {
-    return Error{Errc::kPeerGone, fmt::format("coordinator {} has not answered for {:.0f} s{}", endpoint_->address(),
-                                              to_seconds(kSilenceMax), trouble ? " (" + trouble->message + ")" : "")};
-  }
-  return std::optional<Message>();
+  return message;
 }
 
 Result<Body> Client::answer(TimePoint* heard) {
@@ -60,6 +73,7 @@ Result<Body> Client::answer(TimePoint* heard) {
     ASSIGN_OR_RETURN(std::optional<Message> message, next(heard));
     if (!message || message->session != request_ || std::holds_alternative<Heartbeat>(message->body)) continue;
     if (const auto* failed = std::get_if<Failed>(&message->body)) return Error{failed->code, failed->message};
+    if (std::holds_alternative<WhoAreYou>(message->body)) return Error{Errc::kPeerGone, "the coordinator is stopping"};
     return std::move(message->body);
   }
 }
@@ -83,101 +97,45 @@ Result<std::vector<Generation>> Client::generate_all(const std::vector<Generate>
     RETURN_IF_ERROR(check_ids("stop ids", request.stop_ids, kSamplingListMax));
     RETURN_IF_ERROR(check_sampling(request.sampling, std::numeric_limits<std::int32_t>::max()));
   }
-  std::vector<Answer> answers;
-  const auto cancel_open = [&] {
-    for (const Answer& answer : answers) {
-      if (!answer.done && !answer.end) send_cancel(answer.id);
-    }
-  };
-  for (const Generate& request : requests) {
-    next_request();
-    if (auto sent = endpoint_->send("", {.session = request_, .body = request}); !sent) {
-      cancel_open();
-      return sent.error();
-    }
-    answers.push_back({request, request_});
+  end_text();
+  ClientCore answers({.silence_max = kSilenceMax, .failover_wait = failover_wait_, .was_there = endpoint_->was_there()},
+                     requests, events, request_, clock_.now());
+  answers_ = &answers;
+  connection_ = endpoint_->connections() + (endpoint_->connected() ? 0 : 1);
+  Result<void> result = send(answers.take_output());
+  while (result && answers.open() > 0) {
+    if (events.cancelled()) answers.cancel();
+    result = go_on(answers);
+    if (auto sent = send(answers.take_output()); result && !sent) result = sent;
   }
-  std::size_t open = answers.size();
-  TimePoint heard = clock_.now();
-  bool cancelling = false;
-  while (open > 0) {
-    if (!cancelling && events.cancelled()) {
-      cancel_open();
-      cancelling = true;
-    }
-    Result<std::optional<Message>> received = next(&heard);
-    if (!received) {
-      cancel_open();
-      for (std::size_t i = 0; i < answers.size(); ++i) {
-        if (!answers[i].done && answers[i].end) finish(answers[i], i, events), --open;
-      }
-      if (open == 0) break;
-      return received.error();
-    }
-    if (!*received) continue;
-    const Message& message = **received;
-    const std::size_t index =
-        value(message.session) - value(answers[0].id);  // far too large for one of an earlier request
-    if (index >= answers.size() || answers[index].done) continue;
-    if (auto taken = take(answers[index], index, message.body, cancelling, events); !taken) {
-      cancel_open();
-      return taken.error();
-    }
-    if (answers[index].done) --open;
+  if (!result) {
+    answers.give_up();
+    (void)send(answers.take_output());
   }
-  std::vector<Generation> generations;
-  for (Answer& answer : answers) generations.push_back(std::move(answer.generation));
-  return generations;
+  answers_ = nullptr;
+  request_ = answers.last();
+  if (!result && answers.open() > 0) return result.error();
+  return answers.take_generations();
 }
 
-Result<void> Client::take(Answer& answer, std::size_t index, const Body& body, bool cancelling,
-                          const AnswerEvents& events) {
-  Generation& generation = answer.generation;
-  const bool scored = answer.request.sampling.logprobs.has_value();
-  if (const auto* tokens = std::get_if<Tokens>(&body)) {
-    if (answer.end) return {};  // under way before the coordinator heard of the end
-    const auto expected = std::ssize(generation.tokens);
-    if (tokens->index != expected) {
-      return Error{Errc::kPeerGone, fmt::format("tokens from {} on, wanted {}: the connection to {} was interrupted",
-                                                tokens->index, expected, endpoint_->address())};
-    }
-    if (tokens->logprobs.size() != (scored ? tokens->tokens.size() : 0)) {
-      return Error{Errc::kMalformed,
-                   fmt::format("coordinator {} sent {} logprobs for {} tokens, or not those that were asked for",
-                               endpoint_->address(), tokens->logprobs.size(), tokens->tokens.size())};
-    }
-    generation.tokens.insert(generation.tokens.end(), tokens->tokens.begin(), tokens->tokens.end());
-    generation.logprobs.insert(generation.logprobs.end(), tokens->logprobs.begin(), tokens->logprobs.end());
-    if (tokens->round) events.on_round(index, *tokens->round);
-    current_ = &answer;
-    events.on_tokens(index, tokens->tokens);
-    current_ = nullptr;
-    if (!answer.end) return {};
-    CHECK(*answer.end >= 0 && *answer.end <= std::ssize(generation.tokens), "an answer of {} tokens is to end after {}",
-          generation.tokens.size(), *answer.end);
-    generation.tokens.resize(static_cast<std::size_t>(*answer.end));
-    if (scored) generation.logprobs.resize(generation.tokens.size());
-    send_cancel(answer.id, answer.end);
-  } else if (const auto* done = std::get_if<Done>(&body)) {
-    generation.reason = done->reason;
-    generation.metrics = done->metrics;
-    finish(answer, index, events);
-  } else if (const auto* failed = std::get_if<Failed>(&body)) {
-    if (answer.end) {  // and has all that it needs
-      finish(answer, index, events);
-      return {};
-    }
-    answer.done = true;
-    generation.cancelled = cancelling && failed->code == Errc::kCancelled;
-    if (!generation.cancelled) return Error{failed->code, failed->message};
+Result<void> Client::go_on(ClientCore& answers) {
+  ASSIGN_OR_RETURN(const std::optional<Message> message, receive());
+  if (message) RETURN_IF_ERROR(answers.on_message(*message, clock_.now()));
+  if (endpoint_->connected() && endpoint_->connections() != connection_) {
+    connection_ = endpoint_->connections();
+    RETURN_IF_ERROR(answers.on_connected(clock_.now()));
   }
+  const Result<void> ticked = answers.on_tick(clock_.now());
+  return ticked ? ticked : named(ticked.error());
+}
+
+Result<void> Client::send(ClientCore::Output output) {
+  for (const Message& message : output.send) {
+    const auto sent = endpoint_->send("", message);
+    if (!sent && std::holds_alternative<Generate>(message.body)) return sent.error();  // else it is silent then, too
+  }
+  if (output.redial) endpoint_->redial();
   return {};
-}
-
-void Client::finish(Answer& answer, std::size_t index, const AnswerEvents& events) {
-  if (answer.end) answer.generation.reason = FinishReason::kStop;
-  answer.done = true;
-  events.on_end(index, answer.generation);
 }
 
 void Client::send_cancel(SessionId request, std::optional<std::int64_t> keep) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/base/time.h"
-#include "common/protocol/messages.h"
+#include "common/protocol/client_core.h"
 #include "common/transport/endpoint.h"
 
 namespace outrider {
@@ -15,38 +15,20 @@ namespace outrider {
 /// How long a request of ours waits for a verifier to join, ms.
 inline constexpr std::int64_t kVerifierWaitMs = 4000;
 
-/// What came back for one Generate.
-struct Generation {
-  std::vector<TokenId> tokens;
-  std::vector<TokenLogprobs> logprobs;  ///< of each token, if the request wanted them
-  FinishReason reason = FinishReason::kStop;
-  RequestMetrics metrics;
-  bool cancelled = false;  ///< ended by the caller; then there are no reason and no metrics
-};
-
-/// What a caller hears of requests that are answered side by side. `index` says which of them.
-struct AnswerEvents {
-  /// The new tokens, as they come. May call Client::end_answer().
-  std::function<void(std::size_t index, std::span<const TokenId> tokens)> on_tokens;
-  /// How a round went, before on_tokens gets its tokens, if the request has report_rounds.
-  std::function<void(std::size_t index, const RoundReport& round)> on_round = [](std::size_t, const RoundReport&) {};
-  /// It has come to its end, before the others perhaps. Not of one that was cancelled.
-  std::function<void(std::size_t index, const Generation& generation)> on_end = [](std::size_t, const Generation&) {};
-  /// Asked several times a second. Once it says so, what is still open is cancelled.
-  std::function<bool()> cancelled = [] { return false; };
-};
-
 /// A coordinator's client. One thread.
 class Client {
  public:
   /// @param addresses of coordinators, with commas between: the first that answers (Endpoint::connect).
-  static Result<Client> connect(TransportContext& context, const std::string& addresses);
+  /// @param failover_wait  as ClientConfig's; not within a process, where a coordinator does not come back.
+  static Result<Client> connect(TransportContext& context, const std::string& addresses,
+                                Duration failover_wait = ClientConfig().failover_wait);
   Client(Client&&) = default;
   ~Client();
 
-  /// Runs requests side by side, each to its end. Of one that is cancelled, what came before is the generation.
+  /// Runs requests side by side, each to its end, whatever coordinators come and go (ClientCore). Of one that is
+  /// cancelled, what came before is the generation.
   /// @return one of each request; or the first error, upon which the others are cancelled: the coordinator's, or
-  ///   kPeerGone when it has been silent for 3 s.
+  ///   kPeerGone when there was none for too long.
   Result<std::vector<Generation>> generate_all(const std::vector<Generate>& requests, const AnswerEvents& events);
 
   /// The same for one request.
@@ -55,13 +37,9 @@ class Client {
       const std::function<bool()>& cancelled = [] { return false; },
       const std::function<void(const RoundReport&)>& on_round = [](const RoundReport&) {});
 
-  /// From within on_tokens: this answer is its first `keep` tokens, at most those that have come, and it is finished:
-  /// reason kStop. on_tokens is not called again; both tiers drop the session in this round. The metrics are missing
-  /// (all 0) where its verifier or the coordinator dies before it has sent them: that takes nothing from the answer.
-  void end_answer(std::int64_t keep) { current_->end = keep; }
-
-  /// From within on_tokens: all that has come of this answer, the new tokens included.
-  const Generation& so_far() const { return current_->generation; }
+  // From within on_tokens: see ClientCore.
+  void end_answer(std::int64_t keep) { answers_->end_answer(keep); }
+  const Generation& so_far() const { return answers_->so_far(); }
 
   // The steps of one text at the caller's own pace. prefill() ends the text there was, whatever comes of it. An error
   // of another step does too, but for kInvalidArgument: that step was refused and all is as before.
@@ -84,25 +62,19 @@ class Client {
   Result<void> wait_for_workers(int verifiers, int drafters, const std::function<Result<void>()>& still_possible);
 
  private:
-  /// A request of generate_all() on its way.
-  struct Answer {
-    const Generate& request;
-    SessionId id;
-    Generation generation = {};
-    std::optional<std::int64_t> end = {};  ///< its length, once on_tokens has said so
-    bool done = false;
-  };
-
-  explicit Client(std::unique_ptr<Endpoint> endpoint);
+  Client(std::unique_ptr<Endpoint> endpoint, Duration failover_wait);
   /// The next message, nothing after a while without one, or why none will come.
   /// @param heard by clock_: when the coordinator was heard last.
   Result<std::optional<Message>> next(TimePoint* heard);
+  /// The next message, nothing after a while without one, or what came that is none.
+  Result<std::optional<Message>> receive();
+  /// What has happened between two looks at the time: a message, perhaps another connection.
+  Result<void> go_on(ClientCore& answers);
+  Result<void> send(ClientCore::Output output);
+  /// An error of the coordinator's, by its name.
+  Error named(const Error& error) const;
   /// The next that concerns the current request: a Failed as its error, a Done or what a step answers.
   Result<Body> answer(TimePoint* heard);
-  /// Takes a message about request `index`. @return why it has failed.
-  Result<void> take(Answer& answer, std::size_t index, const Body& body, bool cancelling, const AnswerEvents& events);
-  /// The answer is whole: says so.
-  static void finish(Answer& answer, std::size_t index, const AnswerEvents& events);
   /// Tells the coordinator that nobody wants a request any longer.
   void send_cancel(SessionId request, std::optional<std::int64_t> keep = {});
   /// Ends a stepwise text and counts up to the next request.
@@ -113,9 +85,11 @@ class Client {
 
   std::unique_ptr<Endpoint> endpoint_;
   LoopClock clock_;
-  SessionId request_{};           ///< the current or last one
-  Answer* current_ = nullptr;     ///< within on_tokens: whose tokens they are
-  std::optional<Error> no_text_;  ///< why no step is possible; none while a stepwise text is open
+  SessionId request_{};  ///< the current or last one
+  Duration failover_wait_;
+  int connection_ = 0;             ///< over which was sent what was sent last
+  ClientCore* answers_ = nullptr;  ///< within generate_all()
+  std::optional<Error> no_text_;   ///< why no step is possible; none while a stepwise text is open
 };
 
 }  // namespace outrider

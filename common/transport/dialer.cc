@@ -77,6 +77,14 @@ void Dialer::hang_up() {
   connected_ = false;
 }
 
+void Dialer::redial() {
+  if (!connected_) return;
+  const auto here = std::ranges::find(places_, *current_);
+  if (here != places_.end()) std::rotate(places_.begin(), here + 1, places_.end());
+  tried_ = 0;
+  dial(Place(places_[0]));
+}
+
 void Dialer::failed(Errc code, const std::string& why, bool retries) {
   if (!places_.empty()) {
     const std::string given = current_ ? current_->given : addresses_[0];
@@ -109,6 +117,7 @@ void Dialer::on_event(int event, std::uint32_t value) {
   switch (event) {
     case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
       connected_ = true;
+      ++connections_;
       next_turn_.reset();
       trouble_.reset();
       failures_.clear();

@@ -33,6 +33,10 @@ class Dialer {
   /// lost.
   bool service();
   bool connected() const { return connected_; }
+  /// So far.
+  int connections() const { return connections_; }
+  /// Leaves the place that it is connected to for the one after it; does nothing while it looks for one anyway.
+  void redial();
   /// Where it is connected to, or the first of the addresses, as it was given.
   const std::string& address() const;
   /// Why none of the places answers; nothing while one does, or before all were tried. kNotFound or kMismatch where
@@ -67,6 +71,7 @@ class Dialer {
   std::optional<TimePoint> next_turn_;
   Duration pause_{};
   bool connected_ = false, dialled_ = false;
+  int connections_ = 0;
   std::optional<Error> trouble_;
 };
 

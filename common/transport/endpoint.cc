@@ -165,6 +165,7 @@ struct TransportContext::Impl {
   zmq::context_t zmq{1};
   std::unique_ptr<Gatekeeper> gatekeeper;  ///< before the context in the order of ends: it has a socket
   std::atomic<bool> warned = false;        ///< that connections are insecure
+  std::atomic<bool> connected = false;     ///< some endpoint was, once
 
  private:
   /// Whether keys are needed or asked for. @param address  that is not of this machine, or ""
@@ -275,10 +276,11 @@ struct Endpoint::Impl {
   const EndpointOptions options;
   zmq::socket_t socket;
   std::string address;
-  const Gatekeeper* gatekeeper = nullptr;  ///< set where peers have keys
-  std::unique_ptr<Dialer> dialer;          ///< over TCP, connected; ends before the socket, as does the monitor
-  std::unique_ptr<ListenerGuard> guard;    ///< over TCP, bound; likewise
-  std::deque<Frames> unsent;               ///< handed to ZeroMQ while there was no connection
+  const Gatekeeper* gatekeeper = nullptr;      ///< set where peers have keys
+  std::unique_ptr<Dialer> dialer;              ///< over TCP, connected; ends before the socket, as does the monitor
+  std::atomic<bool>* was_connected = nullptr;  ///< the context's, with a dialer
+  std::unique_ptr<ListenerGuard> guard;        ///< over TCP, bound; likewise
+  std::deque<Frames> unsent;                   ///< handed to ZeroMQ while there was no connection
   EventFd wake_event;
   std::atomic<bool> woken = false;  ///< the event has been signalled, or is about to be
 };
@@ -311,7 +313,9 @@ void Endpoint::Impl::service() {
   if (anew) {  // perhaps connected already, too
     for (const Frames& frames : unsent) (void)put_message(socket, nullptr, frames);
   }
-  if (dialer->connected()) unsent.clear();
+  if (!dialer->connected()) return;
+  unsent.clear();
+  *was_connected = true;
 }
 
 Endpoint::Endpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -354,6 +358,7 @@ Result<std::unique_ptr<Endpoint>> Endpoint::connect(TransportContext& context, c
       ASSIGN_OR_RETURN(std::optional<Dialer::Credentials> credentials, context.impl_->keys_to_connect(list));
       impl->dialer = std::make_unique<Dialer>(context.impl_->zmq.handle(), impl->socket.handle(), std::move(list),
                                               std::move(credentials));
+      impl->was_connected = &context.impl_->connected;
       impl->service();
     }
     return std::unique_ptr<Endpoint>(new Endpoint(std::move(impl)));
@@ -365,6 +370,16 @@ Result<std::unique_ptr<Endpoint>> Endpoint::connect(TransportContext& context, c
 const std::string& Endpoint::address() const { return impl_->address; }
 
 std::optional<Error> Endpoint::trouble() const { return impl_->dialer ? impl_->dialer->trouble() : std::nullopt; }
+
+int Endpoint::connections() const { return impl_->dialer ? impl_->dialer->connections() : 1; }
+
+bool Endpoint::connected() const { return !impl_->dialer || impl_->dialer->connected(); }
+
+bool Endpoint::was_there() const { return impl_->was_connected != nullptr && *impl_->was_connected; }
+
+void Endpoint::redial() {
+  if (impl_->dialer) impl_->dialer->redial();
+}
 
 Result<std::size_t> Endpoint::send(const PeerId& to, const Message& message) {
   const Frames frames = encode(message);

@@ -85,6 +85,16 @@ class Endpoint {
   /// does not help: no name resolves, or no key fits. Never of a bound endpoint.
   std::optional<Error> trouble() const;
 
+  /// Of a connected endpoint: how many connections there have been, and whether there is one now. What was sent over
+  /// one before may be lost.
+  int connections() const;
+  bool connected() const;
+  /// Whether an endpoint of this context has had a connection: then there is a coordinator, which may come back.
+  bool was_there() const;
+  /// Whoever is connected is silent: leaves it for the next address, or connects anew where there is only one. Not
+  /// within a process.
+  void redial();
+
   /// Queues a message; never blocks. Tensor bytes are not copied: they must not change any more.
   /// @param to   a peer seen in receive(); ignored by a connected endpoint, which has one peer.
   /// @return bytes of all frames. After an error nothing has been sent: kPeerGone when there is no

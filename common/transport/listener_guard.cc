@@ -1,6 +1,7 @@
 #include "common/transport/listener_guard.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -11,7 +12,24 @@
 
 namespace outrider {
 namespace {
-int open_spare() { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
+/// One handle more for this process. @return whether the system allows it.
+bool raise_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return false;
+  ++limit.rlim_cur;
+  return setrlimit(RLIMIT_NOFILE, &limit) == 0;
+}
+
+/// ZeroMQ's thread may have taken the last one for somebody who dialled, and may again.
+int open_spare() {
+  constexpr int kTriesMax = 16;
+  int fd = -1;
+  for (int tries = 0; tries < kTriesMax; ++tries) {
+    fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 || errno != EMFILE || !raise_limit()) break;
+  }
+  return fd;
+}
 }  // namespace
 
 ListenerGuard::ListenerGuard(void* context, void* socket)
@@ -23,6 +41,7 @@ ListenerGuard::~ListenerGuard() {
 
 void ListenerGuard::service() {
   bool full = false;
+  if (spare_ < 0) spare_ = open_spare();
   while (const std::optional<Monitor::Event> event = monitor_.take()) {
     if (event->number == ZMQ_EVENT_LISTENING) {
       listener_ = static_cast<int>(event->value);

@@ -7,7 +7,8 @@ namespace outrider {
 
 /// Keeps a listening ZeroMQ socket from spinning when this process has no file handle left for who dials: ZeroMQ would
 /// try to accept the same connection again and again. One handle is kept back, with which those who wait at the door
-/// are let in and at once out again. Who is connected already notices nothing.
+/// are let in and at once out again; where ZeroMQ took that one too, the limit is raised by one, as far as the system
+/// allows. Who is connected already notices nothing.
 ///
 /// The socket's thread; made before the socket is bound, ends before it.
 class ListenerGuard {

@@ -80,6 +80,7 @@ class Pump {
     send(
         output.send, [](const Message&, std::size_t) {}, [](const PeerId&) {});
     log(output.notices);
+    if (output.redial) endpoint_.redial();
   }
 
   /// So many at most that no peer can fill a disk; the others are counted.

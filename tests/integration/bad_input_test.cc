@@ -431,6 +431,18 @@ TEST(BadPeer, RandomBytesDoNotDisturbAStory) {
     EXPECT_TRUE(program->running());
 }
 
+TEST(BadPeer, ClientWithAnotherTokenizerIsRefused) {
+  Trio trio(/*with_drafter=*/false);
+  PairCopy pair(source_dir() / "models/nano");
+  json tokenizer = json::parse(pair.read("backbone/tokenizer.json"));
+  json& vocab = tokenizer["model"]["vocab"];
+  std::swap(vocab["a"], vocab["b"]);
+  pair.write("backbone/tokenizer.json", tokenizer.dump());
+  Program run({"run", "hi", "--model", pair.dir(), "--connect", trio.coordinator->address});
+  expect_refused(run, {"tokenizer fingerprint", "the model's is", "the client's"});
+  EXPECT_EQ(run.out(), "");
+}
+
 TEST(BadPeer, DrafterThatDoesNotFitTheVerifierIsRefused) {
   Trio trio(/*with_drafter=*/false);
   const std::string& address = trio.coordinator->address;

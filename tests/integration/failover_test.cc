@@ -157,7 +157,8 @@ TEST(InexactFailover, IsForThoseWhoAllowIt) {
 
 TEST_F(Failover, ACoordinatorThatIsToldToStopSaysSo) {
   TimePoint stopped{};
-  const auto generation = client_->generate(story_request(8000, 4), [&](std::span<const TokenId>) {
+  Client client = Client::connect(context_, coordinator_.address, Duration::zero()).value();  // waits for no other
+  const auto generation = client.generate(story_request(8000, 4), [&](std::span<const TokenId>) {
     if (stopped == TimePoint()) coordinator_.program.send(SIGTERM), stopped = now();
   });
   ASSERT_FALSE(generation);

@@ -198,7 +198,9 @@ TEST(Faults, DrafterThatComesLateIsUsedWithinTheSameRequest) {
 TEST(Faults, WorkersOutliveTheirCoordinatorAndServeTheNextOne) {
   Trio trio;
   const std::string address = trio.coordinator->address;
-  Client client = trio.client(1, 1);
+  trio.client(1, 1);
+  // One that waits for no other; coordinator_death_test has those that do.
+  Client client = Client::connect(trio.context, address, Duration::zero()).value();
   const auto generation =
       generate_with(client, story_request(kStory, kDraftLength), [&] { trio.coordinator->program.send(SIGKILL); });
   ASSERT_FALSE(generation);

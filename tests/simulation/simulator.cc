@@ -13,7 +13,6 @@ constexpr Position kKvRowsMax = 50;  // most K/V rows of one message, but for th
 constexpr std::int64_t kRowsMax = 24;
 constexpr KvCost kKvCost{
     .bytes_per_position = 100, .ring_bytes_per_position = 50, .ring_rows = model::kWindow + 1 + kRowsMax};
-const PeerId kClient = "client";
 
 WireTensor tensor_of(const std::vector<std::uint64_t>& hashes, std::vector<std::int64_t> shape) {
   const auto owner = std::make_shared<std::vector<std::uint64_t>>(hashes);
@@ -77,9 +76,10 @@ Simulator::Simulator(std::uint64_t seed, const Faults& faults, double drafter_ac
       accuracy_(drafter_accuracy),
       layout_(layout),
       now_(std::chrono::seconds(1)),
-      coordinator_({.instance = 1000 + seed, .failover = layout.failover}),
+      first_instance_(1000 + seed),
       verifiers_(static_cast<std::size_t>(layout.verifiers)),
       drafters_(static_cast<std::size_t>(layout.drafters)) {
+  start_coordinator();
   for (Verifier& verifier : verifiers_) start(verifier);
   for (Drafter& drafter : drafters_) start(drafter);
   schedule(Duration::zero(), Event::Kind::kTick, "", {});
@@ -113,7 +113,58 @@ void Simulator::crash(Worker& worker, Duration away) {
   worker.back = now_ + away;
   if (away == Duration::zero()) start(worker);
   // Half of them close their connection, which the coordinator's transport notices.
-  if (rng_.uniform() < 0.5) coordinator_.on_peer_gone(old, now_);
+  if (rng_.uniform() < 0.5 && coordinator_) coordinator_->on_peer_gone(old, now_);
+}
+
+void Simulator::start_coordinator() {
+  // Far apart, as random numbers are.
+  coordinator_ = std::make_unique<CoordinatorCore>(
+      CoordinatorConfig{.instance = first_instance_ + (incarnation_ << 32), .failover = layout_.failover});
+}
+
+void Simulator::kill_coordinator(Duration away) {
+  if (rng_.uniform() < 0.3) {  // it was told to stop, and says so
+    coordinator_->stop(now_);
+    flush_coordinator();
+  }
+  coordinator_.reset();
+  sessions_.clear();
+  coordinator_back_ = now_ + away;
+  ++incarnation_;
+  for (auto& [number, client] : clients_) cut(client);
+}
+
+void Simulator::cut(Client& client) {
+  client.peer.clear();
+  client.dials = client.dials || rng_.uniform() < 0.5;
+}
+
+void Simulator::tick_clients() {
+  const bool faulty = now_.time_since_epoch() <= faults_.until;
+  for (auto& [number, client] : clients_) {
+    if (client.core->open() == 0) continue;
+    if (faulty && faults_.client_cut > 0 && happens(faults_.client_cut)) cut(client);
+    if (client.dials && coordinator_) {
+      client.dials = false;
+      client.peer = fmt::format("client-{}", starts_++);
+      settle(number, client.core->on_connected(now_));
+    }
+    settle(number, client.core->on_tick(now_));
+  }
+}
+
+void Simulator::settle(std::uint64_t number, const Result<void>& result) {
+  Client& client = clients_.at(number);
+  ClientCore::Output output = client.core->take_output();
+  for (Message& message : output.send) {
+    if (client.peer.empty()) continue;
+    schedule(Duration::zero(), Event::Kind::kToCoordinator, client.peer, std::move(message));
+  }
+  if (output.redial) client.peer.clear(), client.dials = true;
+  Answer& answer = answers_.at(number);
+  if (answer.ended() || (result && client.core->open() > 0)) return;
+  answer.failure = result ? "cancelled" : result.error().message;
+  --open_;
 }
 
 template <typename Worker>
@@ -156,7 +207,7 @@ void Simulator::freeze_workers(Duration duration) {
 
 bool Simulator::kill_verifier_of(std::uint64_t number, Duration away) {
   // Sessions are numbered in the order of their requests.
-  const SessionId session{coordinator_.first_session() + number - 1};
+  const SessionId session{coordinator_->first_session() + number - 1};
   for (Verifier& verifier : verifiers_) {
     if (verifier.core == nullptr || !verifier.caches.contains(session)) continue;
     crash(verifier, away);
@@ -188,22 +239,35 @@ void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::
   answers_[number];
   ++open_;
   sampled_ = sampled_ || !(sampling == SamplingParams{});
-  coordinator_.on_message(kClient,
-                          {.session = SessionId{number},
-                           .body = Generate{.prompt = std::move(prompt),
-                                            .max_tokens = max_tokens,
-                                            .draft_length = draft_length,
-                                            .stop_ids = stop_ids,
-                                            .wait_ms = 60'000,
-                                            .sampling = sampling,
-                                            .policy = policy,
-                                            .draft_ahead = draft_ahead}},
-                          now_);
+  Client& client = clients_[number];
+  client.peer = fmt::format("client-{}", starts_++);
+  client.requests.push_back({.prompt = std::move(prompt),
+                             .max_tokens = max_tokens,
+                             .draft_length = draft_length,
+                             .stop_ids = stop_ids,
+                             .wait_ms = 60'000,
+                             .sampling = sampling,
+                             .policy = policy,
+                             .draft_ahead = draft_ahead});
+  Answer& answer = answers_[number];
+  client.events.on_tokens = [&answer](std::size_t, std::span<const TokenId> tokens) {
+    answer.tokens.insert(answer.tokens.end(), tokens.begin(), tokens.end());
+  };
+  client.events.on_end = [this, &answer](std::size_t, const Generation& generation) {
+    answer.done = true;
+    answer.metrics = generation.metrics;
+    --open_;
+  };
+  // Its requests' numbers are its own; those of two clients differ so that a mix-up shows.
+  client.core =
+      std::make_unique<ClientCore>(layout_.client, client.requests, client.events, SessionId{number * 1'000'000}, now_);
+  settle(number, {});
   flush_all();
 }
 
 void Simulator::cancel(std::uint64_t number) {
-  coordinator_.on_message(kClient, {.session = SessionId{number}, .body = Cancel{}}, now_);
+  clients_.at(number).core->cancel();
+  settle(number, {});
   flush_all();
 }
 
@@ -217,7 +281,7 @@ void Simulator::run_for(Duration duration) {
 }
 
 void Simulator::schedule(Duration after, Event::Kind kind, PeerId peer, Message message) {
-  events_.push({now_ + after, order_++, kind, std::move(peer), std::move(message)});
+  events_.push({now_ + after, order_++, kind, std::move(peer), std::move(message), incarnation_});
 }
 
 void Simulator::transmit(Event::Kind kind, Node& node, const Message& message) {
@@ -254,11 +318,15 @@ void Simulator::step() {
 }
 
 void Simulator::on_event(Event event) {
+  const bool is_message = event.kind == Event::Kind::kToCoordinator || event.kind == Event::Kind::kToWorker;
+  if (is_message && (event.incarnation != incarnation_ || coordinator_ == nullptr)) return;
   Verifier* verifier = find_verifier(event.peer);  // none where it is no more
   Drafter* drafter = find_drafter(event.peer);
   switch (event.kind) {
     case Event::Kind::kToCoordinator:
-      coordinator_.on_message(event.peer, std::move(event.message), now_);
+      if (const auto* request = std::get_if<Generate>(&event.message.body))
+        sessions_[{event.peer, event.message.session}] = request->answered;
+      coordinator_->on_message(event.peer, std::move(event.message), now_);
       return flush_coordinator();
     case Event::Kind::kToWorker:
       if (verifier != nullptr) verifier->core->on_message(std::move(event.message), now_);
@@ -279,8 +347,15 @@ void Simulator::on_event(Event event) {
     case Event::Kind::kTick:
       for (Verifier& each : verifiers_) strike(each, faults_.verifier_restart);
       for (Drafter& each : drafters_) strike(each, faults_.drafter_restart);
-      coordinator_.on_tick(now_);
-      check_books();
+      if (coordinator_ == nullptr && now_ >= coordinator_back_) start_coordinator();
+      if (coordinator_ && now_.time_since_epoch() <= faults_.until && faults_.coordinator_restart > 0 &&
+          happens(faults_.coordinator_restart))
+        kill_coordinator(up_to(faults_.down_max));
+      if (coordinator_) {
+        coordinator_->on_tick(now_);
+        check_books();
+      }
+      tick_clients();
       schedule(tick(), Event::Kind::kTick, "", {});
       return flush_all();
   }
@@ -289,8 +364,8 @@ void Simulator::on_event(Event event) {
 }
 
 void Simulator::check_books() {
-  const auto loads = coordinator_.loads();
-  for (const auto& [peer, worker] : coordinator_.fleet().workers()) {
+  const auto loads = coordinator_->loads();
+  for (const auto& [peer, worker] : coordinator_->fleet().workers()) {
     const auto said = loads.find(peer);
     const Load load = said == loads.end() ? Load{} : said->second;
     if (load == worker) continue;
@@ -306,16 +381,19 @@ void Simulator::flush_all() {
 }
 
 void Simulator::flush_coordinator() {
-  const CoordinatorOutput output = coordinator_.take_output();
+  if (coordinator_ == nullptr) return;
+  const CoordinatorOutput output = coordinator_->take_output();
+  std::set<PeerId> gone;
   for (const Outgoing& out : output.send) {
-    coordinator_.on_sent(out.message, 1);
-    if (out.to == kClient) {
-      to_client(out.message);
-    } else if (Node* node = find(out.to)) {
+    coordinator_->on_sent(out.message, 1);
+    if (Node* node = find(out.to)) {
       transmit(Event::Kind::kToWorker, *node, out.message);
+    } else if (!to_client(out.to, out.message) && out.to.starts_with("client")) {
+      gone.insert(out.to);
     }
   }
   note(output.notices);
+  for (const PeerId& peer : gone) coordinator_->on_peer_gone(peer, now_);
 }
 
 // A worker's loop goes around after each message; a drafter's not while it drafts.
@@ -371,21 +449,23 @@ void Simulator::note(const std::vector<Notice>& notices) {
   }
 }
 
-void Simulator::to_client(const Message& message) {
-  Answer& answer = answers_[value(message.session)];
-  if (const auto* tokens = std::get_if<Tokens>(&message.body)) {
-    if (tokens->index != static_cast<std::int64_t>(answer.tokens.size()) || answer.done)
-      violated("tokens out of order, twice or after the end");
-    answer.tokens.insert(answer.tokens.end(), tokens->tokens.begin(), tokens->tokens.end());
-  } else if (const auto* done = std::get_if<Done>(&message.body)) {
-    answer.done = true;
-    answer.metrics = done->metrics;
-    --open_;
-  } else if (const auto* failed = std::get_if<Failed>(&message.body)) {
-    if (answer.ended()) violated("failed after the end");
-    answer.failure = failed->message;
-    --open_;
-  }
+bool Simulator::to_client(const PeerId& peer, const Message& message) {
+  const auto found = std::ranges::find_if(clients_, [&](const auto& entry) { return entry.second.peer == peer; });
+  if (found == clients_.end()) return false;
+  check_text(peer, message);
+  settle(found->first, found->second.core->on_message(message, now_));
+  return true;
+}
+
+void Simulator::check_text(const PeerId& peer, const Message& message) {
+  const bool ends = std::holds_alternative<Done>(message.body) || std::holds_alternative<Failed>(message.body);
+  const auto* tokens = std::get_if<Tokens>(&message.body);
+  if (!ends && tokens == nullptr) return;
+  const auto session = sessions_.find({peer, message.session});
+  if (session == sessions_.end()) return violated("a word after the end");
+  if (tokens != nullptr && tokens->index != session->second) violated("tokens out of order, or twice");
+  if (tokens != nullptr) session->second += std::ssize(tokens->tokens);
+  if (ends) sessions_.erase(session);
 }
 
 std::vector<VerifyResult> Simulator::forward(Verifier& verifier, const std::vector<VerifyWork>& batch) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/base/random.h"
+#include "common/protocol/client_core.h"
 #include "common/protocol/coordinator_core.h"
 #include "common/protocol/drafter_core.h"
 #include "common/protocol/verifier_core.h"
@@ -33,6 +34,10 @@ struct Faults {
   double stall = 0;      ///< it stands still, for up to 5 s: what comes waits, as with SIGSTOP
   double partition = 0;  ///< nothing gets through, either way or one way only, for up to 5 s
   double mute = 0;       ///< of a verifier: only its heartbeats can be read, for up to 30 s
+
+  // The coordinator and its clients. Of half of the connections that are lost, neither end is told.
+  double coordinator_restart = 0;  ///< another one comes, which knows of nothing
+  double client_cut = 0;           ///< of each client's connection
 
   Duration until = Duration::max();  ///< from then on nothing goes wrong any more
   /// A network with none of these keeps the order of each peer's messages, as a ZeroMQ connection does.
@@ -76,6 +81,7 @@ struct Layout {
   std::int64_t kv_bytes_max = std::numeric_limits<std::int64_t>::max();
   FailoverConfig failover = {};
   std::optional<Pair> pair = {};  ///< none: times at random, and drafts that hold at one rate
+  ClientConfig client = {};
 };
 
 /// The real session code of all three roles over a seeded in-memory network, in virtual time. One
@@ -84,7 +90,7 @@ class Simulator {
  public:
   Simulator(std::uint64_t seed, const Faults& faults, double drafter_accuracy, const Layout& layout = {});
 
-  /// Opens a request, as a client over a reliable link.
+  /// Opens a request, of a client of its own.
   void request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens, std::int32_t draft_length,
                const SamplingParams& sampling = {}, const std::vector<TokenId>& stop_ids = {},
                DraftPolicy policy = DraftPolicy::kFixed, std::optional<std::int32_t> draft_ahead = {});
@@ -97,6 +103,8 @@ class Simulator {
   void freeze_workers(Duration duration);
   /// The verifier that has request `number` dies, and comes back after `away`. @return whether one had it.
   bool kill_verifier_of(std::uint64_t number, Duration away);
+  /// The coordinator dies, and another comes after `away`.
+  void kill_coordinator(Duration away);
 
   struct Answer {
     std::vector<TokenId> tokens;
@@ -110,12 +118,13 @@ class Simulator {
   const std::vector<std::string>& violations() const { return violations_; }
   std::int64_t drafter_restarts() const { return drafter_restarts_; }
   std::int64_t verifier_restarts() const { return verifier_restarts_; }
+  std::int64_t coordinator_restarts() const { return static_cast<std::int64_t>(incarnation_); }
   std::int64_t messages() const { return messages_; }
   std::size_t verifier_sessions() const;
   std::size_t drafter_sessions() const;
-  int coordinator_sessions() const { return coordinator_.status().sessions; }
+  int coordinator_sessions() const { return status().sessions; }
   std::int64_t verifier_kv_bytes() const;
-  Status status() const { return coordinator_.status(); }
+  Status status() const { return coordinator_ ? coordinator_->status() : Status(); }
 
  private:
   struct Event {
@@ -131,6 +140,7 @@ class Simulator {
     } kind;  // kDue: a loop was to go around by now
     PeerId peer;
     Message message;
+    std::uint64_t incarnation = 0;  ///< of the coordinator; a message does not reach another
   };
   struct Later {
     bool operator()(const Event& a, const Event& b) const { return a.at != b.at ? a.at > b.at : a.order > b.order; }
@@ -173,6 +183,21 @@ class Simulator {
     std::map<SessionId, Lead> leads;
   };
 
+  /// One that asked for a text.
+  struct Client {
+    std::vector<Generate> requests;
+    AnswerEvents events;
+    std::unique_ptr<ClientCore> core;
+    PeerId peer;  ///< another one for each connection; "": there is none, or none any more
+    bool dials = false;
+  };
+
+  void start_coordinator();
+  void cut(Client& client);
+  /// Connects those that look for a coordinator, and lets time pass for all.
+  void tick_clients();
+  /// Deals with what a client was told.
+  void settle(std::uint64_t number, const Result<void>& result);
   void step();
   void on_event(Event event);
   void schedule(Duration after, Event::Kind kind, PeerId peer, Message message);
@@ -184,7 +209,10 @@ class Simulator {
   void flush(Drafter& drafter);
   void flush_all();
   void note(const std::vector<Notice>& notices);
-  void to_client(const Message& message);
+  /// @return whether there is such a client.
+  bool to_client(const PeerId& peer, const Message& message);
+  /// Whether a session goes on where it was, and not after its end.
+  void check_text(const PeerId& peer, const Message& message);
   void start(Verifier& verifier);
   void start(Drafter& drafter);
   template <typename Worker>
@@ -227,7 +255,12 @@ class Simulator {
   std::priority_queue<Event, std::vector<Event>, Later> events_;
   std::map<std::pair<Event::Kind, PeerId>, TimePoint> arrivals_;  ///< of what was sent last each way
 
-  CoordinatorCore coordinator_;
+  std::unique_ptr<CoordinatorCore> coordinator_;  ///< none while it is away
+  const std::uint64_t first_instance_;
+  TimePoint coordinator_back_{};
+  std::uint64_t incarnation_ = 0;
+  std::map<std::uint64_t, Client> clients_;                        ///< by number of their request
+  std::map<std::pair<PeerId, SessionId>, std::int64_t> sessions_;  ///< open ones: what they are to send next
   std::vector<Verifier> verifiers_;
   std::vector<Drafter> drafters_;
   SamplingScratch scratch_;

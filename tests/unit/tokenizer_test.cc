@@ -224,6 +224,15 @@ TEST(TokenizerTest, BothFormsOfMergesAreTheSame) {
   }
 }
 
+TEST(TokenizerTest, TheFingerprintIsThatOfTheVocabulary) {
+  EXPECT_EQ(Tokenizer::parse(nano().to_json(), "copy").value().fingerprint(), nano().fingerprint());
+  EXPECT_NE(tiny().fingerprint(), nano().fingerprint());
+  Json json = tiny_json();
+  Json& vocab = json["model"]["vocab"];
+  std::swap(vocab["aa"], vocab["ab"]);
+  EXPECT_NE(parse(json).value().fingerprint(), tiny().fingerprint()) << "the same pieces under other ids";
+}
+
 TEST(TokenizerTest, UnknownCharactersFuseWhereBytesAreMissing) {
   EXPECT_EQ(tiny().encode("aéèb"), Ids({2, 0, 3}));
   EXPECT_EQ(tiny().encode("\xFF\xFE"), Ids({0}));
