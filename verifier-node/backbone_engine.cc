@@ -83,7 +83,7 @@ VerifyOutcome BackboneEngine::synthetic_outcome(Matrix<const float> logits, cons
     outcome.next_token = static_cast<TokenId>(argmax(logits[r].span()));
   // What replaces a lost draft is another token.
   const auto lost = static_cast<std::size_t>(outcome.accepted) + 1;
-  if (lost < tokens.size() && outcome.next_token == tokens[lost]) {
+  if (lost < work.tokens.size() && outcome.next_token == work.tokens[lost]) {
     const auto row = logits[outcome.accepted].span();
     const auto place = row.begin() + outcome.next_token;
     const auto before = std::max_element(row.begin(), place), behind = std::max_element(place + 1, row.end());

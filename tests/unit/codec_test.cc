@@ -412,6 +412,16 @@ TEST(Codec, TensorsAreNotCopied) {
             verdict.kv.donors[1].value.data.bytes().data());
 }
 
+// What else is text is for people, and loses them.
+TEST(Codec, AGrammarKeepsItsLines) {
+  Prefill prefill{.tokens = {1}};
+  prefill.sampling.grammar = "root ::= a\n\ta ::= \"\\n\"\n";
+  const Message message{.session = SessionId{1}, .body = prefill};
+  const auto received = decode(encode(message));
+  ASSERT_TRUE(received) << received.error().message;
+  EXPECT_EQ(*received, message);
+}
+
 TEST(Codec, DecodesAHeaderAtAnyAddress) {
   const Frames good = good_frames();
   for (std::size_t offset = 1; offset < 8; ++offset) {
@@ -545,7 +555,7 @@ std::vector<Wrong> all_wrongs() {
              wire::Body::Heartbeat, [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
              kProtocolVersion + 1)};
        },
-       Errc::kVersionMismatch, "version 8, this node speaks 7"},
+       Errc::kVersionMismatch, "version 9, this node speaks 8"},
       // A later version may change whatever it likes; only the version field must be found.
       {"other_version_with_another_body",
        [] {
@@ -556,7 +566,7 @@ std::vector<Wrong> all_wrongs() {
                  kProtocolVersion + 1),
              zeros(3)};
        },
-       Errc::kVersionMismatch, "version 8, this node speaks 7"},
+       Errc::kVersionMismatch, "version 9, this node speaks 8"},
       {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad, "body type is 99, wanted 1 to 22"},
       {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 22"},
       {"no_body", bare(wire::Body::Heartbeat, false), kBad, "there is no body"},
