@@ -8,6 +8,7 @@ import json
 import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -19,8 +20,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--fixed", default="1,4,16,64")
     parser.add_argument("--order", default="prefix")
-    parser.add_argument("worker", nargs="*")
-    args = parser.parse_args()
+    words = sys.argv[1:]
+    at = words.index("--") if "--" in words else len(words)
+    args = parser.parse_args(words[:at])
+    args.worker = words[at + 1:]
     arms = [(number, order) for order in args.order.split(",") for number in ["auto", *args.fixed.split(",")]]
     rates = {arm: [] for arm in arms}
     with tempfile.TemporaryDirectory() as folder:
