@@ -42,7 +42,7 @@ struct ApiOptions {
   std::string model;  ///< what clients call it
   DraftLength draft_length = {};
   bool share_prefixes = false;  ///< also among keys with names
-  std::string loads;            ///< what a verifier of this program's is loading at first; empty: it has none
+  std::string loads = "";       ///< what a verifier of this program's is loading at first; empty: it has none
   std::function<void(const FinishedRequest&)> on_finished = [](const FinishedRequest&) {
   };  ///< any thread, many at once
 };

@@ -204,7 +204,7 @@ TEST(Run, ThePromptMayComeFromAPipeAndOnlyTheTextGoesIntoOne) {
 TEST(Inspect, APairIsBothOfItsModels) {
   Program inspect({"inspect", source_dir() / "models/nano", "--json"});
   EXPECT_EQ(describe(inspect.wait()), "exit 0");
-  const Json report = json::parse(inspect.out());
+  const json report = json::parse(inspect.out());
   EXPECT_EQ(report["backbone"]["kind"], "backbone");
   EXPECT_EQ(report["assistant"]["kind"], "assistant");
 }
