@@ -33,7 +33,7 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
   config.failover.wait = std::chrono::seconds(options.failover_wait_s);
   config.want_rejections = rejection_log.has_value();
   if (options.requests_max > 0)
-    config.line.open_max = config.line.client_waiting_max = static_cast<std::size_t>(options.requests_max);
+    config.line.open_max = static_cast<std::size_t>(options.requests_max);
   CoordinatorCore core(config);
   std::optional<PolicyState> policy_state;
   if (!options.policy_state.empty()) {

@@ -16,7 +16,7 @@ struct CoordinatorOptions {
   std::filesystem::path policy_state = {};      ///< file that keeps what the bandits learned (PolicyState); empty: none
   std::filesystem::path rejection_log = {};  ///< file that rejected drafts are appended to (RejectionLog); empty: none
   int failover_wait_s = 30;                  ///< FailoverConfig::wait
-  int requests_max = 0;                      ///< texts at work at once, and of one client waiting; 0: LineConfig's
+  int requests_max = 0;                      ///< texts at work at once; 0: LineConfig's
   CoordinatorConfig core = {.instance = 0};  ///< 0: chosen at random; `want_rejections` is rejection_log's matter
 };
 
@@ -31,8 +31,7 @@ void declare_options(Visitor&& visit, CoordinatorOptions& options) {
                    .of_cluster = true},
         options.rejection_log);
   visit(OptionInfo{.name = "--max-requests",
-                   .help = "Texts written at once, and how many of one client may wait; 0: 1024 and 64. What comes "
-                           "beyond is refused (HTTP: 429)",
+                   .help = "Texts written at once; 0: 1024. The others wait for their turn",
                    .min = 0,
                    .max = 1024},
         options.requests_max);

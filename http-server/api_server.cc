@@ -46,6 +46,12 @@ std::uint64_t random_number() {
   return generator();
 }
 
+/// In words that clients look for (litellm: the first nine) to know this from other bad requests.
+std::string too_long(std::int64_t tokens, std::int64_t context_max) {
+  return fmt::format("This model's maximum context length is {} tokens with the answer, the prompt has {}", context_max,
+                     tokens);
+}
+
 /// @param key  null: nobody counts
 void spend(const std::shared_ptr<const ApiKey>& key, std::int64_t tokens) {
   if (key != nullptr) key->spend(tokens, now());
@@ -147,6 +153,17 @@ struct ApiServer::Work {
   }
 
   std::size_t choices() const { return prompts.size() * static_cast<std::size_t>(request.n); }
+  const std::vector<TokenId>& prompt_of(std::size_t choice) const {
+    return prompts[choice / static_cast<std::size_t>(request.n)];
+  }
+  /// What the answer of a choice begins with before the model says a word.
+  std::string echo_of(std::size_t choice, const Tokenizer& tokenizer) const {
+    if (!request.echo) return "";
+    if (!request.chat) return tokenizer.decode(prompt_of(choice), /*skip_special=*/true);
+    const std::vector<ChatMessage>& messages = request.conversation.messages;
+    const bool goes_on = request.conversation.end == Conversation::End::kWithinLastMessage;
+    return goes_on ? messages.back().text() : "";
+  }
   Usage usage() const {
     return {facts.prompt_tokens, cached_tokens, facts.generated_tokens,
             facts.metrics,       choices(),     request.draft_length.length};
@@ -159,78 +176,100 @@ class ApiServer::ChoiceSink {
   virtual ~ChoiceSink() = default;
   virtual void begin(std::size_t index) = 0;
   virtual void round(std::size_t index, const ReportedRound& reported) = 0;  ///< of the tokens that come next
-  virtual void score(std::size_t index, TokenScore score) = 0;               ///< of the token whose events come next
+  virtual void token(std::size_t index, TokenId token) = 0;     ///< whose events come next; if the request wants ids
+  virtual void score(std::size_t index, TokenScore score) = 0;  ///< of the token whose events come next
   virtual void event(std::size_t index, const ChatEvent& event) = 0;
   virtual void end(std::size_t index, const char* finish_reason) = 0;
 };
 
 class ApiServer::CollectingSink final : public ChoiceSink {
  public:
-  explicit CollectingSink(const Work& work) : choices(work.choices()) {}
-  void begin(std::size_t) override {}
+  explicit CollectingSink(const Work& work) : choices(work.choices()), work_(work) {}
+  void begin(std::size_t index) override {
+    if (work_.head.token_ids) choices[index].prompt_ids = work_.prompt_of(index);
+  }
   void round(std::size_t, const ReportedRound&) override {}
+  void token(std::size_t index, TokenId token) override { choices[index].token_ids.push_back(token); }
   void score(std::size_t index, TokenScore score) override { choices[index].scores.push_back(std::move(score)); }
   void event(std::size_t index, const ChatEvent& event) override { append(event, choices[index].message); }
   void end(std::size_t index, const char* finish_reason) override { choices[index].finish_reason = finish_reason; }
 
   std::vector<Choice> choices;
+
+ private:
+  const Work& work_;
 };
 
 class ApiServer::StreamingSink final : public ChoiceSink {
  public:
   StreamingSink(const Work& work, const StreamedReply::Emit& emit)
       : work_(work), emit_(emit), choices_(work.choices()), open_(work.choices()) {}
-  void begin(std::size_t index) override { emit_(first_chunk(work_.head, index)); }
+  void begin(std::size_t index) override {
+    if (work_.head.token_ids) choices_[index].notes.prompt_ids = work_.prompt_of(index);
+    emit_(first_chunk(work_.head, index, take_notes(index)));
+  }
   void round(std::size_t index, const ReportedRound& reported) override {
     emit_(round_chunk(work_.head, index, reported));
   }
-  void score(std::size_t index, TokenScore score) override { choices_[index].scores.push_back(std::move(score)); }
+  void token(std::size_t index, TokenId token) override { choices_[index].notes.token_ids.push_back(token); }
+  void score(std::size_t index, TokenScore score) override { choices_[index].notes.scores.push_back(std::move(score)); }
   void event(std::size_t index, const ChatEvent& event) override {
-    Sent& choice = choices_[index];
-    std::string chunk = event_chunk(work_.head, index, event, choice.calls, choice.scores);
-    if (!chunk.empty()) choice.scores.clear();
-    emit_(std::move(chunk));
-    if (event.kind == ChatEvent::Kind::kToolCallEnd) ++choice.calls;
+    std::size_t& calls = choices_[index].calls;
+    const bool says_nothing = event_chunk(work_.head, index, event, calls, {}).empty();
+    if (says_nothing) return;
+    emit_(event_chunk(work_.head, index, event, calls, take_notes(index)));
+    if (event.kind == ChatEvent::Kind::kToolCallEnd) ++calls;
   }
   void end(std::size_t index, const char* finish_reason) override {
     const bool last = --open_ == 0 && !work_.request.include_usage;
     const Usage usage = work_.usage();
-    emit_(finish_chunk(work_.head, index, finish_reason, choices_[index].scores, last ? &usage : nullptr));
+    emit_(finish_chunk(work_.head, index, finish_reason, take_notes(index), last ? &usage : nullptr));
   }
 
  private:
   struct Sent {
     std::size_t calls = 0;
-    std::vector<TokenScore> scores;  ///< not sent yet
+    ChunkNotes notes;  ///< not sent yet
   };
+  ChunkNotes take_notes(std::size_t index) {
+    ChunkNotes notes = std::exchange(choices_[index].notes, {});
+    if (!work_.request.usage_in_each_chunk) return notes;
+    so_far_ = work_.usage();
+    notes.so_far = &so_far_;
+    return notes;
+  }
   const Work& work_;
   const StreamedReply::Emit& emit_;
   std::vector<Sent> choices_;
   std::size_t open_;  ///< choices that have not ended
+  Usage so_far_;
 };
 
 /// One choice's tokens as what its sink is told.
 class ApiServer::ChoiceReader {
  public:
-  ChoiceReader(const Tokenizer& tokenizer, const Work& work, std::span<const TokenId> prompt, std::size_t index,
-               ChoiceSink& sink)
+  ChoiceReader(const Tokenizer& tokenizer, const Work& work, std::size_t index, ChoiceSink& sink)
       : tokenizer_(tokenizer),
         request_(work.request),
+        prompt_(work.prompt_of(index)),
+        echo_(work.echo_of(index, tokenizer)),
         index_(index),
         sink_(sink),
-        answer_(tokenizer, StopMatcher::create(work.request.stop).value(),
-                work.request.chat ? std::optional(prompt) : std::nullopt,
+        answer_(tokenizer, StopMatcher::create(request_.stop, request_.include_stop).value(),
+                request_.chat ? std::optional<std::span<const TokenId>>(prompt_) : std::nullopt,
                 [this](const ChatEvent& event) { sink_.event(index_, event); }),
         round_text_(tokenizer, /*skip_special=*/true) {}
 
   /// Of the tokens that come next.
   void round(const RoundReport& round) { round_ = round; }
-  /// @param so_far  all of the choice, with the logprobs that the request wants. @return whether a stop string is
-  /// complete.
+  /// @param so_far  all of the choice, with the logprobs that the request wants. @return whether the answer is
+  ///   complete: a stop string came, or only the prompt is wanted.
   bool push(std::span<const TokenId> tokens, const Generation& so_far) {
     begin();
+    if (request_.max_tokens == 0) return true;
     if (request_.report_rounds) report_round(tokens);
     for (const TokenId token : tokens) {
+      if (request_.return_token_ids) sink_.token(index_, token);
       if (request_.sampling.logprobs)
         sink_.score(index_, score(token, so_far.logprobs[static_cast<std::size_t>(count_)]));
       ++count_;
@@ -241,7 +280,7 @@ class ApiServer::ChoiceReader {
   /// @return its finish_reason; the sink is not told of the end yet.
   const char* finish(FinishReason reason) {
     begin();
-    switch (answer_.finish(reason == FinishReason::kLength)) {
+    switch (answer_.finish(reason == FinishReason::kLength || request_.max_tokens == 0)) {
       case ChatFinish::kToolCalls: return "tool_calls";
       case ChatFinish::kLength: return "length";
       default: return "stop";
@@ -252,11 +291,14 @@ class ApiServer::ChoiceReader {
 
  private:
   void begin() {
-    if (!std::exchange(begun_, true)) sink_.begin(index_);
+    if (std::exchange(begun_, true)) return;
+    sink_.begin(index_);
+    if (!echo_.empty()) sink_.event(index_, {ChatEvent::Kind::kContent, echo_, {}});
   }
+  ScoredText scored(TokenId token, float logprob) const { return {bytes_of(tokenizer_, token), logprob, token}; }
   TokenScore score(TokenId token, const TokenLogprobs& logprobs) {
-    TokenScore result{.token = {bytes_of(tokenizer_, token), logprobs.logprob}, .top = {}, .text_offset = characters_};
-    for (const Logprob& other : logprobs.top) result.top.push_back({bytes_of(tokenizer_, other.token), other.logprob});
+    TokenScore result{.token = scored(token, logprobs.logprob), .top = {}, .text_offset = characters_};
+    for (const Logprob& other : logprobs.top) result.top.push_back(scored(other.token, other.logprob));
     characters_ +=
         static_cast<std::size_t>(std::ranges::count_if(result.token.bytes, [](char c) { return (c & 0xC0) != 0x80; }));
     return result;
@@ -272,6 +314,8 @@ class ApiServer::ChoiceReader {
 
   const Tokenizer& tokenizer_;
   const CompletionRequest& request_;
+  const std::vector<TokenId>& prompt_;
+  const std::string echo_;  ///< what the answer begins with
   const std::size_t index_;
   ChoiceSink& sink_;
   AnswerReader answer_;
@@ -300,6 +344,7 @@ std::vector<HttpRoute> ApiServer::routes() {
           {"POST", "/v1/completions", [this](const HttpRequest& http) { return complete(http, false); }},
           {"GET", "/v1/models", [this](const HttpRequest&) { return models(); }},
           {"GET", "/v1/models/" + defaults_.model, [this](const HttpRequest&) { return model(); }},
+          {"GET", "/v1/models/{id}", [this](const HttpRequest& http) { return no_model(http); }},
           {"POST", "/tokenize", [this](const HttpRequest& http) { return tokenize(http); }},
           {"POST", "/detokenize", [this](const HttpRequest& http) { return detokenize(http); }},
           {"GET", "/v1/outrider/status", [this](const HttpRequest&) { return status_reply(); }},
@@ -359,6 +404,7 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
     const auto* text = std::get_if<std::string>(&prompt);
     work->prompts.push_back(text != nullptr ? encode(*text) : std::get<std::vector<TokenId>>(std::move(prompt)));
   }
+  for (std::vector<TokenId>& prompt : work->prompts) keep_tail(request, prompt);
   for (const std::vector<TokenId>& prompt : work->prompts)
     work->facts.prompt_tokens += static_cast<std::int64_t>(prompt.size());
   spend(http.key, work->facts.prompt_tokens);
@@ -367,8 +413,17 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
                 .logprobs = request.sampling.logprobs.has_value(),
                 .id = fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", random_number()),
                 .model = defaults_.model,
-                .created = unix_seconds()};
+                .created = unix_seconds(),
+                .token_ids = request.return_token_ids,
+                .tokens_as_ids = request.tokens_as_ids};
   return work;
+}
+
+void ApiServer::keep_tail(const CompletionRequest& request, std::vector<TokenId>& prompt) const {
+  if (!request.prompt_tail) return;
+  const std::int64_t answer = std::clamp<std::int64_t>(request.max_tokens.value_or(1), 1, text_.context_max - 1);
+  const std::int64_t most = *request.prompt_tail == 0 ? text_.context_max - answer : *request.prompt_tail;
+  if (std::ssize(prompt) > most) prompt.erase(prompt.begin(), prompt.end() - most);
 }
 
 std::optional<ApiError> ApiServer::too_much(const HttpRequest& http, const Work& work) const {
@@ -377,10 +432,8 @@ std::optional<ApiError> ApiServer::too_much(const HttpRequest& http, const Work&
   for (const std::vector<TokenId>& prompt : work.prompts) {
     const std::int64_t left = text_.context_max - std::ssize(prompt);
     if (left < 1) {
-      return ApiError{.status = 400,
-                      .message = fmt::format("the prompt has {} tokens, the context holds {} with the answer",
-                                             prompt.size(), text_.context_max),
-                      .code = "context_length_exceeded"};
+      return ApiError{
+          .status = 400, .message = too_long(std::ssize(prompt), text_.context_max), .code = "context_length_exceeded"};
     }
     const std::int64_t scores = request.sampling.logprobs && !request.stream ? *request.sampling.logprobs + 1 : 0;
     bytes += request.n * (std::ssize(prompt) * kBytesPerPromptToken +
@@ -448,7 +501,7 @@ Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) cons
   const CompletionRequest& request = work.request;
   const auto n = static_cast<std::size_t>(request.n);
   Generate generate{.prompt = work.prompts[index / n],
-                    .max_tokens = request.max_tokens.value_or(kMaxChatTokens),
+                    .max_tokens = std::max<std::int64_t>(1, request.max_tokens.value_or(kMaxChatTokens)),
                     .draft_length = request.draft_length.length,
                     .stop_ids = request.stop_ids,
                     .wait_ms = kVerifierWaitMs,
@@ -474,8 +527,7 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
   std::deque<ChoiceReader> readers;  // which do not move
   for (std::size_t index = 0; index < work.choices(); ++index) {
     generates.push_back(generate_of_choice(work, index));
-    readers.emplace_back(text_.tokenizer, work, work.prompts[index / static_cast<std::size_t>(work.request.n)], index,
-                         sink);
+    readers.emplace_back(text_.tokenizer, work, index, sink);
   }
   FinishedRequest& facts = work.facts;
   std::vector<std::optional<TimePoint>> last_tokens(readers.size());
@@ -485,9 +537,10 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
     if (last_tokens[index]) facts.inter_token_gaps.push_back(arrival - *last_tokens[index]);
     last_tokens[index] = arrival;
     ChoiceReader& reader = readers[index];
-    const std::int64_t before = reader.count();
+    const std::int64_t before = reader.count(), came = std::ssize(tokens);
+    facts.generated_tokens += came;  // as the chunks say it; what lies behind a stop is taken back
     if (reader.push(tokens, client->so_far())) client->end_answer(reader.count());
-    facts.generated_tokens += reader.count() - before;
+    facts.generated_tokens += reader.count() - before - came;
   };
   const auto on_end = [&](std::size_t index, const Generation& generation) {
     add(facts.metrics, generation.metrics);
@@ -529,6 +582,14 @@ HttpReply ApiServer::model() const {
                      {"max_model_len", text_.context_max}});
 }
 
+HttpReply ApiServer::no_model(const HttpRequest& http) const {
+  const std::string name = http.path.substr(http.path.rfind('/') + 1);
+  return error_reply({.status = 404,
+                      .message = fmt::format("there is no model '{}', only '{}'", name, defaults_.model),
+                      .param = "model",
+                      .code = "model_not_found"});
+}
+
 HttpReply ApiServer::models() const {
   return json_reply({{"object", "list"}, {"data", Json::array({Json::parse(model().body)})}});
 }
@@ -567,7 +628,12 @@ HttpReply ApiServer::status_reply() const {
 HttpReply ApiServer::ready() const {
   const Result<Status> status = this->status();
   if (!status) return error_reply({503, status.error().message});
-  if (status->verifiers == 0) return error_reply({503, "no verifier has joined"});
+  if (status->verifiers == 0) {
+    std::string why = "no verifier has joined";
+    if (!options_.loads.empty())
+      why += fmt::format(": {} is being loaded, for {} s so far", options_.loads, unix_seconds() - started_);
+    return error_reply({503, std::move(why)});
+  }
   return json_reply({{"status", "ready"},
                      {"verifiers", status->verifiers},
                      {"drafters", status->drafters},
@@ -580,7 +646,8 @@ HttpReply ApiServer::tokenize(const HttpRequest& http) const {
   const auto& request = std::get<TokenizeRequest>(parsed);
   std::vector<TokenId> tokens;
   if (const auto* text = std::get_if<std::string>(&request.text)) {
-    tokens = request.add_special_tokens ? encode(*text) : text_.tokenizer.encode(*text);
+    tokens = text_.tokenizer.encode(*text, request.parse_special);
+    if (request.add_special_tokens) tokens = with_bos(text_.tokenizer, std::move(tokens));
   } else {
     ApiResult<std::vector<TokenId>> rendered = render(std::get<Conversation>(request.text));
     if (const auto* error = std::get_if<ApiError>(&rendered)) return error_reply(*error);

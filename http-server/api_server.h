@@ -44,6 +44,7 @@ struct ApiOptions {
   bool share_prefixes = false;  ///< also among keys with names
   bool governed = false;        ///< as Generate's
   Duration failover_wait = ClientConfig().failover_wait;
+  std::string loads = "";  ///< what a verifier of this program's is loading at first; empty: it has none
   std::function<void(const FinishedRequest&)> on_finished = [](const FinishedRequest&) {
   };  ///< any thread, many at once
 };
@@ -59,6 +60,9 @@ class ApiServer {
 
   /// The route table; more may be appended before it is served.
   std::vector<HttpRoute> routes();
+  /// /v1/chat/completions and /tokenize, for other APIs that are made of them.
+  HttpReply chat(const HttpRequest& http) { return complete(http, true); }
+  HttpReply tokenize(const HttpRequest& http) const;
   /// Why a request to /v1/chat/completions or /v1/completions would be refused before the coordinator is asked; none:
   /// it would not.
   std::optional<ApiError> check(const std::string& path, const std::string& body);
@@ -78,6 +82,8 @@ class ApiServer {
   /// Whether a request is longer than the context, or takes more memory than there is; from here on it is counted as
   /// what its choices take.
   std::optional<ApiError> too_much(const HttpRequest& http, const Work& work) const;
+  /// What is wanted of a prompt that may be too long.
+  void keep_tail(const CompletionRequest& request, std::vector<TokenId>& prompt) const;
   ApiResult<std::vector<TokenId>> render(const Conversation& conversation) const;
   std::vector<TokenId> encode(const std::string& text) const;
   /// Generates all choices side by side and reports the request as finished. The first that fails ends the others.
@@ -89,9 +95,9 @@ class ApiServer {
   ApiError api_error(const Error& error) const;
   HttpReply models() const;
   HttpReply model() const;
+  HttpReply no_model(const HttpRequest& http) const;
   HttpReply ready() const;
   HttpReply status_reply() const;
-  HttpReply tokenize(const HttpRequest& http) const;
   HttpReply detokenize(const HttpRequest& http) const;
 
   TransportContext& context_;

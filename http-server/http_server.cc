@@ -15,11 +15,13 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <thread>
 #include <variant>
+#include <vector>
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -341,6 +343,7 @@ bool is_huge_length(std::string_view unread) {
 /// Who asks for what, as far as a head says.
 struct Asked {
   const HttpRoute* route = nullptr;
+  std::string path = {};                   ///< as the route has it
   std::shared_ptr<const ApiKey> key = {};  ///< null where the server has none, or the route wants none
   std::string client = "";                 ///< as HttpRequest::client
 };
@@ -354,6 +357,25 @@ std::vector<std::string> names_of(const HttpOptions& options) {
   std::vector<std::string> names = own_names(options.host);
   names.insert(names.end(), options.allowed_hosts.begin(), options.allowed_hosts.end());
   return names;
+}
+
+/// What a path may be meant as: clients differ in whether their base URL ends with /v1, and with a slash.
+std::vector<std::string> meanings(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  std::vector<std::string> paths = {path, "/v1" + path};
+  if (path.starts_with("/v1/v1/")) paths.push_back(path.substr(3));
+  return paths;
+}
+
+/// Names a request in its reply and in what its client logs: the client's own name for it, if it is one to print.
+std::string id_of(const Head& head) {
+  constexpr std::size_t kIdBytesMax = 128;
+  const std::string given = text(head["X-Request-Id"]);
+  const bool fits = !given.empty() && given.size() <= kIdBytesMax &&
+                    std::ranges::all_of(given, [](char c) { return c > 0x20 && c < 0x7f; });
+  if (fits) return given;
+  thread_local std::mt19937_64 generator{std::random_device()()};
+  return fmt::format("req_{:016x}", generator());
 }
 
 /// Whether a path is one that a route is for.
@@ -510,6 +532,7 @@ class Server final : public HttpServer {
     if (!reply) reply = answer(asked, head, std::move(parser.get().body()), connection, room);
     if (const std::string origin = text(head[http::field::origin]); guard_.shares_with(origin)) {
       reply->headers.emplace_back("Access-Control-Allow-Origin", origin);
+      reply->headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id");
       reply->headers.emplace_back("Vary", "Origin");
     }
     return send(connection, *std::move(reply), head, close) && !close;
@@ -541,11 +564,13 @@ class Server final : public HttpServer {
     if (head.target().size() > kTargetBytesMax) return error_reply({414, "the request's URI is too long"});
     if (const auto stranger = refuse_stranger(head)) return error_reply(*stranger);
     if (head.method() == http::verb::options && guard_.shares_with(text(head[http::field::origin])))
-      return preflight_reply();
-    if (auto nowhere = find_route(head, asked.route)) return nowhere;
+      return preflight_reply(text(head["Access-Control-Request-Headers"]));
+    if (auto nowhere = find_route(head, asked)) return nowhere;
     asked.client = client_of(head, connection.peer());
     if (asked.route->access != Access::kAnybody && options_.keys != nullptr) {
-      asked.key = options_.keys->find(key_of_authorization(text(head[http::field::authorization])));
+      const std::string authorization = text(head[http::field::authorization]);
+      asked.key = options_.keys->find(authorization.empty() ? text(head["X-Api-Key"])  // Anthropic's clients
+                                                            : key_of_authorization(authorization));
       if (asked.key == nullptr) return no_key_reply(*asked.route);
       if (!asked.key->name().empty()) asked.client = "key " + asked.key->name();  // which no address looks like
     }
@@ -566,26 +591,31 @@ class Server final : public HttpServer {
   }
 
   /// What a browser asks before it lets a page of another server send a request with JSON or a key.
-  static HttpReply preflight_reply() {
+  /// @param headers  that it would send: the clients' libraries have many of their own
+  static HttpReply preflight_reply(const std::string& headers) {
     return {.status = 204,
             .body = "",
-            .headers = {{"Access-Control-Allow-Methods", "GET, POST"},
-                        {"Access-Control-Allow-Headers", "Authorization, Content-Type"},
+            .headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE"},
+                        {"Access-Control-Allow-Headers", headers.empty() ? "Authorization, Content-Type" : headers},
                         {"Access-Control-Max-Age", "600"}}};
   }
 
   /// @return why there is none.
-  std::optional<HttpReply> find_route(const Head& head, const HttpRoute*& route) const {
+  std::optional<HttpReply> find_route(const Head& head, Asked& asked) const {
     const std::string method = text(head.method_string()), path = path_of(head);
     const std::string wanted = method == "HEAD" ? "GET" : method;
     std::string allowed;
-    for (const HttpRoute& candidate : routes_) {
-      if (!fits(candidate.path, path)) continue;
-      if (candidate.method == wanted) route = &candidate;
-      allowed += (allowed.empty() ? "" : ", ") + candidate.method;
+    for (const std::string& meant : meanings(path)) {
+      if (!allowed.empty()) break;
+      asked.path = meant;
+      for (const HttpRoute& candidate : routes_) {
+        if (!fits(candidate.path, meant)) continue;
+        if (candidate.method == wanted && asked.route == nullptr) asked.route = &candidate;
+        if (allowed.find(candidate.method) == allowed.npos) allowed += (allowed.empty() ? "" : ", ") + candidate.method;
+      }
     }
     if (allowed.empty()) return error_reply({404, fmt::format("no endpoint {} {}", method, path)});
-    if (route == nullptr)
+    if (asked.route == nullptr)
       return error_reply({405, fmt::format("{} takes {}, not {}", path, allowed, method)}, "Allow", allowed);
     return std::nullopt;
   }
@@ -636,7 +666,7 @@ class Server final : public HttpServer {
     try {
       return asked.route->handler(
           {.method = text(head.method_string()),
-           .path = path_of(head),
+           .path = asked.path,
            .query = query_of(head),
            .body = std::move(body),
            .client = asked.client,
@@ -659,6 +689,7 @@ class Server final : public HttpServer {
     http::response<http::string_body> message;
     message.result(static_cast<unsigned>(reply.status));
     message.set(http::field::content_type, reply.content_type);
+    message.set("X-Request-Id", id_of(request));
     for (const auto& [name, value] : reply.headers) message.set(name, value);
     if (close) message.set(http::field::connection, "close");
     if (reply.next) {

@@ -74,7 +74,7 @@ struct HttpOptions {
   /// A request must have arrived whole by then: nobody holds a thread with one byte a second.
   Duration request_timeout = std::chrono::seconds(20);
   Duration idle_timeout = std::chrono::seconds(15);  ///< between two requests of a connection
-  int connections_max = 512;  ///< a thread each; shared by address, and what comes beyond is told 503
+  int connections_max = 1024;  ///< a thread each; shared by address, and what comes beyond is told 503
   std::function<void(int status)> on_response = [](int) {};  ///< of every reply that went out; any thread, many at once
 };
 

@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_fields.h"
-#include "common/report/report.h"
 #include "common/tokenizer/stop_matcher.h"
 #include "http-server/answer_grammar.h"
 
@@ -41,13 +40,15 @@ std::vector<TokenId> token_ids(const JsonFields& fields, const char* key, const 
 
 /// What would change the answer, and we can not do.
 void refuse_unsupported(const JsonFields& fields) {
-  for (const char* name : {"functions", "function_call", "audio", "suffix", "guided_json", "guided_regex",
-                           "guided_choice", "guided_grammar", "prompt_logprobs", "use_beam_search"}) {
+  for (const char* name :
+       {"functions", "function_call", "audio", "suffix", "guided_json", "guided_regex", "guided_choice",
+        "guided_grammar", "use_beam_search", "chat_template", "documents", "thinking_token_budget", "logprob_token_ids",
+        "prompt_logprobs", "allowed_token_ids", "bad_words", "prompt_embeds"}) {
     const Json* value = fields.find(name);
     if (value != nullptr && *value != false && *value != "") fields.refuse(name, "is not supported");
   }
   if (fields.integer("best_of", 1, 1, kIntMax) != 1) fields.refuse("best_of", "is not supported");
-  if (fields.boolean("echo", false)) fields.refuse("echo", "is not supported");
+  if (!fields.boolean("skip_special_tokens", true)) fields.refuse("skip_special_tokens", "cannot be switched off");
 }
 
 struct ReadOffered {
@@ -91,8 +92,9 @@ void read_sampling(const JsonFields& fields, const ApiDefaults& defaults, Comple
 }
 
 void read_length_and_stops(const JsonFields& fields, const ApiDefaults& defaults, CompletionRequest& request) {
-  for (const char* name : {"max_tokens", "max_completion_tokens"}) {
-    if (fields.find(name) != nullptr) request.max_tokens = fields.integer(name, 1, 1, kIntMax);
+  for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {  // the first is llama.cpp's
+    if (fields.find(name) != nullptr)
+      request.max_tokens = fields.integer(name, 1, request.echo && !request.chat ? 0 : 1, kIntMax);
   }
   if (request.max_tokens && request.sampling.min_tokens > *request.max_tokens) {
     fields.refuse("min_tokens", fmt::format("is {}, wanted at most max_tokens, {}", request.sampling.min_tokens,
@@ -101,6 +103,7 @@ void read_length_and_stops(const JsonFields& fields, const ApiDefaults& defaults
   request.ignore_eos = fields.boolean("ignore_eos", false);
   if (const Json* ids = fields.find("stop_token_ids"))
     request.stop_ids = token_ids(fields, "stop_token_ids", ids, defaults);
+  request.include_stop = fields.boolean("include_stop_str_in_output", false);
   const Json* stop = fields.find("stop");
   if (stop == nullptr) return;
   const auto add_stop = [&](const Json& text) {
@@ -116,11 +119,20 @@ void read_length_and_stops(const JsonFields& fields, const ApiDefaults& defaults
     fields.refuse("stop", "cannot be used: " + matcher.error().message);
 }
 
+void read_prompt_tail(const JsonFields& fields, CompletionRequest& request) {
+  if (fields.find("truncate_prompt_tokens") == nullptr) return;
+  request.prompt_tail = fields.integer("truncate_prompt_tokens", 1, -1, kIntMax);
+  if (*request.prompt_tail == 0) fields.wrong("truncate_prompt_tokens", "1 or more, or -1: what the context holds");
+  if (*request.prompt_tail == -1) request.prompt_tail = 0;
+}
+
 void read_logprobs(const JsonFields& fields, CompletionRequest& request) {
   std::optional<std::int32_t>& logprobs = request.sampling.logprobs;
+  request.tokens_as_ids = fields.boolean("return_tokens_as_token_ids", false);
   if (!request.chat) {
     if (fields.find("logprobs") != nullptr)
       logprobs = static_cast<std::int32_t>(fields.integer("logprobs", 0, 0, kLogprobsMax));
+    if (request.echo && logprobs) fields.refuse("echo", "is not supported with logprobs");
     return;
   }
   const auto top = static_cast<std::int32_t>(fields.integer("top_logprobs", 0, 0, kLogprobsMax));
@@ -151,12 +163,17 @@ void read_speculative(const JsonFields& speculative, const ApiDefaults& defaults
 
 void read_common(const JsonFields& fields, const ApiDefaults& defaults, CompletionRequest& request) {
   refuse_unsupported(fields);
+  request.stream = fields.boolean("stream", false);
+  request.echo = fields.boolean("echo", false);
+  request.return_token_ids = fields.boolean("return_token_ids", false);
   read_sampling(fields, defaults, request);
+  read_prompt_tail(fields, request);
   read_length_and_stops(fields, defaults, request);
   read_logprobs(fields, request);
   request.n = static_cast<std::int32_t>(fields.integer("n", 1, 1, kChoicesMax));
-  request.stream = fields.boolean("stream", false);
-  request.include_usage = fields.object("stream_options").boolean("include_usage", false);
+  const JsonFields stream_options = fields.object("stream_options");
+  request.include_usage = stream_options.boolean("include_usage", false);
+  request.usage_in_each_chunk = request.include_usage && stream_options.boolean("continuous_usage_stats", false);
   if (fields.find("stream_options") != nullptr && !request.stream)
     fields.refuse("stream_options", "is only for stream: true");
   request.cache_salt = fields.text("cache_salt", "");
@@ -166,21 +183,22 @@ void read_common(const JsonFields& fields, const ApiDefaults& defaults, Completi
   read_speculative(fields.object("speculative"), defaults, request);
 }
 
-/// A string, or an array of text parts.
-std::string read_content(const JsonFields& message, bool required) {
-  const Json* content = message.find("content");
-  if (content != nullptr && content->is_string()) return content->get<std::string>();
+/// A string, or an array of text parts, which the templates write one by one.
+void read_content(const JsonFields& fields, bool required, ChatMessage& message) {
+  const Json* content = fields.find("content");
+  if (content != nullptr && content->is_string()) {
+    message.content = content->get<std::string>();
+    return;
+  }
   const std::string wanted = "a string or an array of text parts";
-  if (content == nullptr && required) message.wrong("content", wanted);
-  std::string text;
-  message.each("content", wanted, [&](const JsonFields& part) {
+  if (content == nullptr && required) fields.wrong("content", wanted);
+  fields.each("content", wanted, [&](const JsonFields& part) {
     const std::string type = part.text("type", {}, "the type of a part");
     if (type == "text")
-      text += part.text("text");
+      message.parts.push_back({.text = part.text("text")});
     else
       part.refuse("type", fmt::format("is {}, only text is supported", show(type)));
   });
-  return text;
 }
 
 std::string read_name(const JsonFields& fields) {
@@ -222,17 +240,18 @@ ChatMessage read_message(const JsonFields& fields) {
   else
     fields.wrong("role", "system, developer, user, assistant or tool");
   if (message.role == Role::kAssistant) {
-    message.reasoning = fields.text("reasoning_content", "");
+    message.reasoning = fields.text("reasoning", fields.text("reasoning_content", ""));
     fields.each("tool_calls", "an array of calls",
                 [&](const JsonFields& call) { message.tool_calls.push_back(read_tool_call(call)); });
   }
-  const std::string content = read_content(fields, message.role != Role::kAssistant || message.tool_calls.empty());
-  if (message.role == Role::kTool) {
-    message.tool_call_id = fields.text("tool_call_id", {}, "the id of the call that this answers");
-    message.response = content;
-  } else {
-    message.content = content;
-  }
+  read_content(fields, message.role != Role::kAssistant || message.tool_calls.empty(), message);
+  if (message.role != Role::kTool) return message;
+  message.name = fields.text("name", "");
+  message.tool_call_id =
+      fields.text("tool_call_id", message.name.empty() ? std::nullopt : std::optional<std::string>(""),
+                  "the id of the call that this answers");
+  for (const ContentPart& part : std::exchange(message.parts, {})) message.content += part.text;
+  message.response = std::exchange(message.content, {});
   return message;
 }
 
@@ -243,6 +262,10 @@ ToolDeclaration read_tool(const JsonFields& fields) {
   const JsonFields function = fields.object("function");
   tool.name = read_name(function);
   tool.description = function.text("description", "");
+  if (const Json* response = function.find("response")) {  // Gemma's own
+    if (!response->is_object()) function.wrong("response", "an object with description and type");
+    tool.response = *response;
+  }
   const Json* parameters = function.find("parameters");
   if (parameters == nullptr) return tool;
   if (!parameters->is_object()) function.wrong("parameters", "a JSON schema, an object");
@@ -250,7 +273,8 @@ ToolDeclaration read_tool(const JsonFields& fields) {
                                      {"properties", Json::value_t::object},
                                      {"required", Json::value_t::array}}) {
     const auto at = parameters->find(name);
-    if (at != parameters->end() && at->type() != wanted)
+    const bool types = name == std::string_view("type") && at != parameters->end() && at->is_array();
+    if (at != parameters->end() && at->type() != wanted && !types)
       function.refuse("parameters",
                       fmt::format("has {} as its {}, wanted {}", show(*at), name, Json(wanted).type_name()));
   }
@@ -268,7 +292,15 @@ Conversation read_conversation(const JsonFields& fields) {
   if (const Json* choice = fields.find("tool_choice")) {
     if (*choice == "none") conversation.tools.clear();
   }
-  conversation.thinking = fields.object("chat_template_kwargs").boolean("enable_thinking", false);
+  const JsonFields kwargs = fields.object("chat_template_kwargs");
+  conversation.thinking = kwargs.boolean("enable_thinking", false);
+  conversation.preserve_thinking = kwargs.boolean("preserve_thinking", false);
+  const bool goes_on = fields.boolean("continue_final_message", false);
+  const bool model_turn = fields.boolean("add_generation_prompt", !goes_on);
+  if (goes_on && model_turn) fields.refuse("continue_final_message", "is only for add_generation_prompt: false");
+  conversation.end = goes_on      ? Conversation::End::kWithinLastMessage
+                     : model_turn ? Conversation::End::kModelTurn
+                                  : Conversation::End::kLastMessage;
   return conversation;
 }
 
@@ -342,7 +374,9 @@ ApiResult<CompletionRequest> parse_completion(std::string_view body, const ApiDe
         fields.fail(Errc::kMalformed, "prompt", one, kWanted);
     };
     if (prompt == nullptr) return fields.wrong("prompt", kWanted);
-    if (!prompt->is_array() || prompt->empty() || prompt->front().is_number()) return add_prompt(*prompt);
+    if (prompt->is_array() && prompt->empty())
+      return fields.refuse("prompt", std::string("is empty, wanted ") + kWanted);
+    if (!prompt->is_array() || prompt->front().is_number()) return add_prompt(*prompt);
     if (static_cast<std::int64_t>(prompt->size()) * request.n > kChoicesMax)
       return fields.refuse("prompt", fmt::format("has {} prompts for {} choices each, wanted at most {} in all",
                                                  prompt->size(), request.n, kChoicesMax));
@@ -354,13 +388,12 @@ ApiResult<TokenizeRequest> parse_tokenize(std::string_view body, const ApiDefaul
   return parse_body<TokenizeRequest>(body, defaults, [&](const JsonFields& fields, TokenizeRequest& request) {
     request.add_special_tokens = fields.boolean("add_special_tokens", true);
     request.token_strings = fields.boolean("return_token_strs", false);
+    request.parse_special = fields.boolean("parse_special", true);
     if (fields.find("messages") == nullptr) {
       request.text = fields.text("prompt", {}, "a string, or messages instead");
       return;
     }
     request.text = read_conversation(fields);
-    if (!fields.boolean("add_generation_prompt", true))
-      fields.refuse("add_generation_prompt", "cannot be switched off");
   });
 }
 

@@ -53,13 +53,18 @@ struct CompletionRequest {
   std::vector<Prompt> prompts;  ///< of a completion; at least one
   SamplingParams sampling;      ///< with a seed, if the request has one
   bool has_seed = false;
-  std::optional<std::int64_t> max_tokens;  ///< none: what the context holds
+  std::optional<std::int64_t> max_tokens;  ///< none: what the context holds; 0: the prompt's echo alone
   std::int32_t n = 1;
   DraftLength draft_length = {};
   std::vector<std::string> stop;
   std::vector<TokenId> stop_ids;  ///< besides the model's own
   bool ignore_eos = false;        ///< without the model's own
   bool stream = false, include_usage = false;
+  bool usage_in_each_chunk = false;         ///< of a stream
+  std::optional<std::int64_t> prompt_tail;  ///< only so many tokens of a prompt, its last; 0: what the context holds
+  bool echo = false;                        ///< the answer begins with the prompt; of a chat, with what it goes on with
+  bool include_stop = false;                ///< the stop text that ends the answer belongs to it
+  bool return_token_ids = false, tokens_as_ids = false;
   bool report_rounds = false;  ///< of a stream: how each round went
   std::string cache_salt;      ///< prefixes are shared only with requests of the same
 };
@@ -74,6 +79,7 @@ ApiResult<CompletionRequest> parse_completion(std::string_view body, const ApiDe
 struct TokenizeRequest {
   std::variant<std::string, Conversation> text;
   bool add_special_tokens = true;  ///< <bos>, of a prompt
+  bool parse_special = true;       ///< of a prompt: text that spells a control token is one
   bool token_strings = false;
 };
 ApiResult<TokenizeRequest> parse_tokenize(std::string_view body, const ApiDefaults& defaults);
@@ -83,6 +89,7 @@ ApiResult<std::vector<TokenId>> parse_detokenize(std::string_view body, const Ap
 struct ScoredText {
   std::string bytes;  ///< of a token; perhaps part of a character
   float logprob = 0;
+  TokenId id = 0;
 };
 /// One token of an answer and what the model thought of it and of others in its place.
 struct TokenScore {
@@ -96,6 +103,7 @@ struct Choice {
   ChatMessage message;             ///< of a completion: its content
   std::vector<TokenScore> scores;  ///< where the request wants them
   std::string finish_reason;
+  std::vector<TokenId> prompt_ids = {}, token_ids = {};  ///< likewise
 };
 
 /// What a request cost.
@@ -111,24 +119,31 @@ struct Usage {
 struct ReplyHead {
   bool chat = false;
   bool logprobs = false;
-  std::string id, model;
-  std::int64_t created = 0;  ///< Unix seconds
+  std::string id = {}, model = {};
+  std::int64_t created = 0;                       ///< Unix seconds
+  bool token_ids = false, tokens_as_ids = false;  ///< what a choice has besides
 };
 
 std::string completion_body(const ReplyHead& head, const std::vector<Choice>& choices, const Usage& usage);
 
 // Pieces of a streamed reply, each one whole SSE event.
 
-/// The first of a choice: its role. Empty for a completion, which has none.
-std::string first_chunk(const ReplyHead& head, std::size_t index);
+/// What a chunk says besides its event.
+struct ChunkNotes {
+  std::vector<TokenScore> scores = {};   ///< of the tokens since the last chunk
+  std::vector<TokenId> token_ids = {};   ///< likewise
+  std::vector<TokenId> prompt_ids = {};  ///< in the first
+  const Usage* so_far = nullptr;         ///< stream_options.continuous_usage_stats
+};
+/// The first of a choice: its role. Of a completion empty, unless there are notes.
+std::string first_chunk(const ReplyHead& head, std::size_t index, const ChunkNotes& notes = {});
 /// More of a choice; empty if the event says nothing to a client (a call is sent whole, at its end).
 /// @param calls   complete calls of this choice before this event
-/// @param scores  of the tokens since the last chunk
 std::string event_chunk(const ReplyHead& head, std::size_t index, const ChatEvent& event, std::size_t calls,
-                        const std::vector<TokenScore>& scores);
+                        const ChunkNotes& notes);
 /// The end of a choice. `usage`: of the whole request, in its last chunk.
 std::string finish_chunk(const ReplyHead& head, std::size_t index, const std::string& finish_reason,
-                         const std::vector<TokenScore>& scores, const Usage* usage);
+                         const ChunkNotes& notes, const Usage* usage);
 /// stream_options.include_usage: after all choices.
 std::string usage_chunk(const ReplyHead& head, const Usage& usage);
 /// How some tokens of a choice came to be.

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,10 +26,15 @@ Json call_json(const ReplyHead& head, std::size_t index, std::size_t call, const
           {"function", {{"name", name}, {"arguments", arguments}}}};
 }
 
-Json scored_json(const ScoredText& text) {
+/// How a token is called in log-probabilities.
+std::string name_of(const ReplyHead& head, const ScoredText& text) {
+  return head.tokens_as_ids ? fmt::format("token_id:{}", text.id) : text.bytes;
+}
+
+Json scored_json(const ReplyHead& head, const ScoredText& text) {
   Json bytes = Json::array();
   for (const char byte : text.bytes) bytes.push_back(static_cast<unsigned char>(byte));
-  return {{"token", text.bytes}, {"logprob", text.logprob}, {"bytes", std::move(bytes)}};
+  return {{"token", name_of(head, text)}, {"logprob", text.logprob}, {"bytes", std::move(bytes)}};
 }
 
 /// What one token adds to each of the lists under "logprobs".
@@ -38,17 +42,17 @@ std::vector<std::pair<const char*, Json>> score_entries(const ReplyHead& head, c
   Json top = head.chat ? Json::array() : Json::object();
   for (const ScoredText& other : score.top) {
     if (head.chat)
-      top.push_back(scored_json(other));
+      top.push_back(scored_json(head, other));
     else
-      top[other.bytes] = other.logprob;
+      top[name_of(head, other)] = other.logprob;
   }
   if (head.chat) {
-    Json entry = scored_json(score.token);
+    Json entry = scored_json(head, score.token);
     entry["top_logprobs"] = std::move(top);
     return {{"content", std::move(entry)}};
   }
-  top[score.token.bytes] = score.token.logprob;  // always there: up to N + 1 entries
-  return {{"tokens", score.token.bytes},
+  top[name_of(head, score.token)] = score.token.logprob;  // always there: up to N + 1 entries
+  return {{"tokens", name_of(head, score.token)},
           {"token_logprobs", score.token.logprob},
           {"top_logprobs", std::move(top)},
           {"text_offset", score.text_offset}};
@@ -150,14 +154,21 @@ Json chunk_json(const ReplyHead& head, Json choices) {
   chunk["choices"] = std::move(choices);
   return chunk;
 }
+/// A chunk of one choice.
 /// @param delta  of chat; of a completion, its text
-Json chunk_choice(const ReplyHead& head, std::size_t index, Json delta, const std::vector<TokenScore>& scores,
+Json choice_chunk(const ReplyHead& head, std::size_t index, Json delta, const ChunkNotes& notes,
                   const std::string& finish_reason) {
-  Json logprobs = scores.empty() ? Json() : Json::parse(logprobs_text(head, scores));
-  return {{"index", index},
-          {head.chat ? "delta" : "text", std::move(delta)},
-          {"logprobs", std::move(logprobs)},
-          {"finish_reason", or_null(finish_reason)}};
+  Json logprobs = notes.scores.empty() ? Json() : Json::parse(logprobs_text(head, notes.scores));
+  Json choice = {{"index", index},
+                 {head.chat ? "delta" : "text", std::move(delta)},
+                 {"logprobs", std::move(logprobs)},
+                 {"finish_reason", or_null(finish_reason)}};
+  if (head.token_ids) choice["token_ids"] = notes.token_ids;
+  if (!notes.prompt_ids.empty() && !head.chat) choice["prompt_token_ids"] = notes.prompt_ids;
+  Json chunk = chunk_json(head, Json::array({std::move(choice)}));
+  if (!notes.prompt_ids.empty() && head.chat) chunk["prompt_token_ids"] = notes.prompt_ids;
+  if (notes.so_far != nullptr) chunk["usage"] = usage_json(*notes.so_far);
+  return chunk;
 }
 
 }  // namespace
@@ -175,32 +186,36 @@ std::string completion_body(const ReplyHead& head, const std::vector<Choice>& ch
       const bool only_calls = message.content.empty() && !calls.empty();
       choice["message"] = {
           {"role", "assistant"}, {"content", only_calls ? Json() : Json(message.content)}, {"refusal", nullptr}};
-      if (!message.reasoning.empty()) choice["message"]["reasoning_content"] = message.reasoning;
+      if (!message.reasoning.empty())
+        choice["message"].update({{"reasoning", message.reasoning}, {"reasoning_content", message.reasoning}});
       if (!calls.empty()) choice["message"]["tool_calls"] = std::move(calls);
     } else {
       choice["text"] = message.content;
     }
+    if (head.token_ids) choice["token_ids"] = choices[i].token_ids;
+    if (head.token_ids && !head.chat) choice["prompt_token_ids"] = choices[i].prompt_ids;
     list += (i == 0 ? "" : ",") + with_member(to_text(choice), "logprobs", logprobs_text(head, choices[i].scores));
   }
   Json body = reply_json(head, head.chat ? "chat.completion" : "text_completion");
   body["usage"] = usage_json(usage);
   add_measurements(body, usage);
+  if (head.token_ids && head.chat) body["prompt_token_ids"] = choices.front().prompt_ids;
   return with_member(to_text(body), "choices", "[" + list + "]");
 }
 
-std::string first_chunk(const ReplyHead& head, std::size_t index) {
-  if (!head.chat) return "";
-  return event_text(
-      chunk_json(head, Json::array({chunk_choice(head, index, {{"role", "assistant"}, {"content", ""}}, {}, "")})));
+std::string first_chunk(const ReplyHead& head, std::size_t index, const ChunkNotes& notes) {
+  if (!head.chat && notes.prompt_ids.empty()) return "";
+  const Json delta = head.chat ? Json{{"role", "assistant"}, {"content", ""}} : Json("");
+  return event_text(choice_chunk(head, index, delta, notes, ""));
 }
 
 std::string event_chunk(const ReplyHead& head, std::size_t index, const ChatEvent& event, std::size_t calls,
-                        const std::vector<TokenScore>& scores) {
+                        const ChunkNotes& notes) {
   Json delta;
   if (event.kind == ChatEvent::Kind::kContent) {
     delta = head.chat ? Json{{"content", event.text}} : Json(event.text);
   } else if (event.kind == ChatEvent::Kind::kReasoning && head.chat) {
-    delta = {{"reasoning_content", event.text}};
+    delta = {{"reasoning", event.text}, {"reasoning_content", event.text}};
   } else if (event.kind == ChatEvent::Kind::kToolCallEnd && head.chat) {
     Json call = call_json(head, index, calls, event.name, event.text);
     call["index"] = calls;
@@ -208,13 +223,12 @@ std::string event_chunk(const ReplyHead& head, std::size_t index, const ChatEven
   } else {
     return "";
   }
-  return event_text(chunk_json(head, Json::array({chunk_choice(head, index, std::move(delta), scores, "")})));
+  return event_text(choice_chunk(head, index, std::move(delta), notes, ""));
 }
 
 std::string finish_chunk(const ReplyHead& head, std::size_t index, const std::string& finish_reason,
-                         const std::vector<TokenScore>& scores, const Usage* usage) {
-  Json chunk = chunk_json(
-      head, Json::array({chunk_choice(head, index, head.chat ? Json::object() : Json(""), scores, finish_reason)}));
+                         const ChunkNotes& notes, const Usage* usage) {
+  Json chunk = choice_chunk(head, index, head.chat ? Json::object() : Json(""), notes, finish_reason);
   if (usage != nullptr) add_measurements(chunk, *usage);
   return event_text(chunk);
 }
@@ -227,8 +241,7 @@ std::string usage_chunk(const ReplyHead& head, const Usage& usage) {
 }
 
 std::string round_chunk(const ReplyHead& head, std::size_t index, const ReportedRound& reported) {
-  Json chunk =
-      chunk_json(head, Json::array({chunk_choice(head, index, head.chat ? Json::object() : Json(""), {}, "")}));
+  Json chunk = choice_chunk(head, index, head.chat ? Json::object() : Json(""), {}, "");
   Json& json = chunk["outrider_round"] = {{"source", nullptr},
                                           {"tokens", reported.tokens},
                                           {"drafts", reported.drafts},

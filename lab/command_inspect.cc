@@ -5,6 +5,9 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -227,9 +230,10 @@ std::pair<std::int64_t, std::int64_t> kv_bytes(const TextConfig& config, bool as
   return {sliding, full};
 }
 
-void inspect(const InspectFlags& flags) {
+/// What is to be said of one model, as JSON and as text.
+std::pair<Row, std::string> inspect(const InspectFlags& flags, const std::filesystem::path& path) {
   // An assistant's config.json has a text_config too, so it is asked for first.
-  const ModelFiles files = open_model(flags.path);
+  const ModelFiles files = open_model(path);
   const Result<AssistantConfig> assistant = load_assistant_config(files);
   const TextConfig config = assistant ? assistant->text : or_throw(load_text_config(files));
   const std::vector<Stored> stored = stored_tensors(files);
@@ -252,7 +256,7 @@ void inspect(const InspectFlags& flags) {
   const Row values = config_row(config, assistant);
   const std::vector<Row> layers = layer_rows(config), tensors = tensor_rows(stored, flags.tensors);
   const Row report = {
-      {"path", flags.path.string()},
+      {"path", path.string()},
       {"kind", kind},
       {"config", values},
       {"layers", layers},
@@ -262,9 +266,24 @@ void inspect(const InspectFlags& flags) {
   const std::string text = fmt::format(
       "{}: {}\n{}\n{}\n{}\nparameters {}, of which {} work on a token\n{}\nMemory at {} positions\n{}"
       "and {:.1f} MiB of tables mapped from the file\n",
-      flags.path.string(), kind, key_lines(values), table(layers), table(tensors), sizes.total, sizes.active(config),
+      path.string(), kind, key_lines(values), table(layers), table(tensors), sizes.total, sizes.active(config),
       key_lines(sizes.parts), context, table(memory), static_cast<double>(sizes.mapped_bytes) / kMiB);
-  write_report(flags.report, report, text);
+  return {report, text};
+}
+
+void inspect(const InspectFlags& flags) {
+  std::error_code ignored;
+  const bool pair = std::filesystem::exists(flags.path / "pair.json", ignored) ||
+                    std::filesystem::exists(flags.path / "backbone", ignored);
+  if (!pair) {
+    const auto [report, text] = inspect(flags, flags.path);
+    return write_report(flags.report, report, text);
+  }
+  const PairPaths paths = or_throw(pair_paths(flags.path));
+  const auto [backbone, about_backbone] = inspect(flags, paths.backbone);
+  const auto [assistant, about_assistant] = inspect(flags, paths.assistant);
+  write_report(flags.report, {{"backbone", backbone}, {"assistant", assistant}},
+               about_backbone + "\n" + about_assistant);
 }
 
 }  // namespace
@@ -273,7 +292,8 @@ void add_inspect_command(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("inspect", "Explain a checkpoint: configuration, layers, tensors, parameters, memory");
   auto flags = std::make_shared<InspectFlags>();
-  command->add_option("PATH", flags->path, "Checkpoint of a backbone or an assistant")->required();
+  command->add_option("PATH", flags->path, "Checkpoint of a backbone or an assistant, or the directory of a pair")
+      ->required();
   command->add_option("--context", flags->context, "Positions to compute memory for (default: the model's largest)")
       ->check(CLI::Range(1, 1 << 24));
   command->add_flag("--tensors", flags->tensors, "List every tensor");

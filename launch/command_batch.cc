@@ -105,7 +105,7 @@ void prepare_to_answer(Answering& answering, const BatchFlags& flags) {
 void answer_by_cluster(Answering& answering, const BatchFlags& flags, bool start) {
   if (flags.cluster.connect.empty() && start) {
     const PairPaths pair = flags.model.pair();
-    const bool drafts = flags.draft_length.value().length > 0 || flags.model.has_assistant(pair);
+    const bool drafts = flags.draft_length.value().length > 0 || ModelFlags::has_assistant(pair);
     answering.cluster = or_throw(start_cluster(answering.context, flags.cluster.options(flags.model, pair, drafts)));
   }
   // That this cannot be had, such as a key, is no line's error.

@@ -108,6 +108,9 @@ void add_role_commands(CLI::App& app) {
              });
   add_worker("drafter", "Draft with the assistant", DrafterOptions(),
              [](TransportContext& context, DrafterOptions options, const PairPaths& pair, std::stop_token stop) {
+               if (pair.assistant.empty())
+                 return Result<void>(Error{Errc::kNotFound,
+                                           pair.backbone.string() + " has no assistant beside it, wanted --assistant"});
                options.backbone = pair.backbone;
                options.assistant = pair.assistant;
                return run_drafter(context, options, stop);

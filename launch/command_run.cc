@@ -1,7 +1,11 @@
+#include <unistd.h>
+
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <functional>
+#include <iostream>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -34,7 +38,7 @@ struct RunFlags {
   DraftLengthFlag draft_length;
   std::int64_t max_tokens = 256;
   ReportFlags report;
-  bool raw = false, compare = false, no_verifier = false;
+  bool raw = false, compare = false, no_verifier = false, quiet = false;
 };
 
 std::vector<TokenId> parse_ids(const std::string& text) {
@@ -56,10 +60,18 @@ std::vector<TokenId> parse_ids(const std::string& text) {
   return ids;
 }
 
+/// All of the standard input, but for the end of its last line.
+std::string read_standard_input() {
+  std::string text{std::istreambuf_iterator<char>(std::cin), {}};
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
 std::vector<TokenId> encode_prompt(const RunFlags& flags, const TextSide& text) {
   if (!flags.prompt_ids.empty()) return parse_ids(flags.prompt_ids);
-  if (!flags.raw) return or_throw(render_user_turn(text.tokenizer, flags.prompt, text.chat_format));
-  return encode_with_bos(text.tokenizer, flags.prompt);
+  const std::string prompt = flags.prompt == "-" ? read_standard_input() : flags.prompt;
+  if (!flags.raw) return or_throw(render_user_turn(text.tokenizer, prompt, text.chat_format));
+  return encode_with_bos(text.tokenizer, prompt);
 }
 
 /// What the answer's tokens were chosen by: the parameters that had a meaning for it.
@@ -180,9 +192,13 @@ void run(const RunFlags& flags) {
     std::printf("%s\n", to_text(object).c_str());
     return;
   }
-  if (!request.sampling.greedy()) std::printf("\n\nseed %llu", static_cast<unsigned long long>(request.sampling.seed));
-  std::printf("\n\n%s",
-              metrics_text(generation, plain ? std::optional(tokens_per_second(*plain)) : std::nullopt).c_str());
+  std::printf("\n");
+  std::fflush(stdout);
+  if (flags.quiet || isatty(STDERR_FILENO) == 0) return;  // for a person, beside the text
+  if (!request.sampling.greedy())
+    std::fprintf(stderr, "\nseed %llu", static_cast<unsigned long long>(request.sampling.seed));
+  std::fprintf(stderr, "\n%s",
+               metrics_text(generation, plain ? std::optional(tokens_per_second(*plain)) : std::nullopt).c_str());
 }
 
 }  // namespace
@@ -190,7 +206,7 @@ void run(const RunFlags& flags) {
 void add_run_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("run", "Answer one prompt");
   auto flags = std::make_shared<RunFlags>();
-  auto* prompt = command->add_option("prompt", flags->prompt, "The user's message");
+  auto* prompt = command->add_option("prompt", flags->prompt, "The user's message; -: the standard input");
   auto* ids = command->add_option("--prompt-ids", flags->prompt_ids, "The whole prompt as token ids, 2,105,...");
   prompt->excludes(ids);
   flags->model.add_to(*command);
@@ -208,6 +224,7 @@ void add_run_command(CLI::App& app) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_flag("--raw", flags->raw, "The prompt is plain text, not a chat message");
   auto* json = flags->report.add_json(*command);
+  command->add_flag("--quiet,-q", flags->quiet, "The text alone: no metrics on the terminal");
   command
       ->add_option("--logprobs", flags->logprobs,
                    "Log-probability of every token and of the N most probable ones, in the JSON object")

@@ -10,11 +10,14 @@
 #include <fmt/format.h>
 
 #include "batch/batch_api.h"
+#include "common/base/time.h"
 #include "common/logging/logging.h"
 #include "http-server/api_keys.h"
 #include "http-server/api_server.h"
 #include "http-server/http_server.h"
 #include "http-server/live_page.h"
+#include "http-server/messages_api.h"
+#include "http-server/responses_api.h"
 #include "http-server/server_metrics.h"
 #include "launch/answered_by.h"
 #include "launch/cluster.h"
@@ -65,6 +68,11 @@ class DrafterWatch {
   bool must_join_, ended_ = false;
 };
 
+bool is_ready(const ApiServer& api, int drafters) {
+  const Result<Status> status = api.status();
+  return status && status->verifiers > 0 && status->drafters >= drafters;
+}
+
 /// Null: everybody may ask.
 std::shared_ptr<ApiKeys> keys_of(const ServeFlags& flags) {
   if (!flags.api_keys.empty()) return or_throw(ApiKeys::load(flags.api_keys));
@@ -97,7 +105,7 @@ void serve(ServeFlags flags) {
   // A request may want drafts where --draft-length does not.
   const bool drafts_by_default = draft_length.length > 0;
   const ClusterOptions cluster_options =
-      flags.cluster.options(flags.model, pair, drafts_by_default || flags.model.has_assistant(pair));
+      flags.cluster.options(flags.model, pair, drafts_by_default || ModelFlags::has_assistant(pair));
   if (flags.cluster.connect.empty()) cluster = or_throw(start_cluster(context, cluster_options));
   const std::string name = flags.name.empty() ? served_name(pair.backbone) : flags.name;
   ServerMetrics metrics({.prefix = flags.metrics_prefix, .model = name, .version = OUTRIDER_VERSION});
@@ -109,8 +117,13 @@ void serve(ServeFlags flags) {
                  .share_prefixes = flags.share_prefixes,
                  .governed = flags.draft_length.governed,
                  .failover_wait = std::chrono::seconds(flags.cluster.cluster.coordinator.failover_wait_s),
+                 .loads = cluster ? pair.backbone.string() : "",
                  .on_finished = [&](const FinishedRequest& request) { metrics.record(request); }});
   std::vector<HttpRoute> routes = api.routes();
+  const auto add = [&](const std::vector<HttpRoute>& more) { routes.insert(routes.end(), more.begin(), more.end()); };
+  const auto chat = [&api](const HttpRequest& http) { return api.chat(http); };
+  add(responses_routes(chat));
+  add(messages_routes(chat, [&api](const HttpRequest& http) { return api.tokenize(http); }));
   std::unique_ptr<BatchApi> batches;
   if (!flags.data_dir.empty()) {
     batches = or_throw(BatchApi::open({.dir = flags.data_dir,
@@ -124,10 +137,19 @@ void serve(ServeFlags flags) {
   routes.push_back(live_page());
   flags.http.on_response = [&](int status) { metrics.record_response(status); };
   const std::unique_ptr<HttpServer> http = or_throw(HttpServer::start(flags.http, std::move(routes)));
-  std::printf("listening at %s://%s:%d\n", flags.http.tls ? "https" : "http", flags.http.host.c_str(), http->port());
+  const std::string& host = flags.http.host;
+  const bool v6 = host.find(':') != host.npos;
+  std::printf("listening at %s://%s:%d\n", flags.http.tls ? "https" : "http", (v6 ? "[" + host + "]" : host).c_str(),
+              http->port());
   std::fflush(stdout);
-  DrafterWatch drafter(drafts_by_default);
+  DrafterWatch drafter(drafts_by_default && cluster_options.drafters > 0);
+  const TimePoint started = now();
+  bool ready = cluster == nullptr;  // else it is said once it is
   while (!interrupt.requested()) {
+    if (!ready && (ready = is_ready(api, cluster_options.drafters))) {
+      std::printf("ready in %.1f s\n", to_seconds(now() - started));
+      std::fflush(stdout);
+    }
     if (cluster) {
       or_throw(cluster->check());
       if (cluster_options.drafters > 0) drafter.check(*cluster, api);

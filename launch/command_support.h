@@ -54,14 +54,18 @@ inline TextSide load_text_side(const ModelFiles& files) {
 struct ModelFlags {
   std::filesystem::path model, backbone, assistant;  ///< no model: the nano pair
   std::string dtype;                                 ///< empty: the packs' own, else bf16
+  bool no_assistant = false;
 
   void add_to(CLI::App& command) {
     command.add_option(
         "--model", model,
-        "Directory of a pair: with pair.json, or with backbone/ and assistant/ (default: the nano pair)");
+        "A model: a Hugging Face directory, a .gguf file or a pack, with NAME-assistant beside it if there is one; or "
+        "the directory of a pair: with pair.json, or with backbone/ and assistant/ (default: the nano pair)");
     command.add_option("--backbone", backbone,
                        "The target by itself: a Hugging Face directory, a .gguf file or a pack");
-    command.add_option("--assistant", assistant, "The assistant by itself, likewise");
+    auto* given = command.add_option("--assistant", assistant, "The assistant by itself, likewise");
+    command.add_flag("--no-assistant", no_assistant, "Decode plainly, or with drafts from the text itself")
+        ->excludes(given);
     add_dtype(command, dtype);
   }
   /// @param dtype  the default; empty: weight_type() chooses
@@ -70,23 +74,36 @@ struct ModelFlags {
         ->default_str(dtype.empty() ? "a pack's own, else bf16" : dtype);
   }
   PairPaths pair() const {
-    PairPaths paths = backbone.empty() || assistant.empty() ? or_throw(pair_paths(model)) : PairPaths();
+    const bool alone = model.empty() && !backbone.empty();  // nano's assistant is for nano
+    PairPaths paths = alone ? PairPaths{backbone, assistant_beside(backbone)} : or_throw(pair_paths(model));
     if (!backbone.empty()) paths.backbone = backbone;
-    if (!assistant.empty()) paths.assistant = assistant;
+    if (!assistant.empty() || no_assistant) paths.assistant = assistant;
     return paths;
   }
-  /// Whether somebody gave this backbone an assistant: nano's is for nano.
   /// @param paths  pair()
-  bool has_assistant(const PairPaths& paths) const {
-    const bool of_nano = model.empty() && assistant.empty() && !backbone.empty();
+  static bool has_assistant(const PairPaths& paths) {
     std::error_code ignored;
-    return !of_nano && std::filesystem::exists(paths.assistant, ignored);
+    return !paths.assistant.empty() && std::filesystem::exists(paths.assistant, ignored);
+  }
+  /// Whether a cluster of ours gets a drafter. Says so once where drafts are wanted and nobody gave an assistant, and
+  /// which one was found.
+  /// @param paths  pair()
+  bool wants_drafter(const PairPaths& paths, bool drafts_wanted) const {
+    if (!drafts_wanted) return false;
+    if (!assistant.empty()) return true;
+    const bool found = has_assistant(paths);
+    if (!found && !no_assistant)
+      std::fprintf(stderr, "outrider: %s has no assistant beside it: decoding plainly; --assistant names one\n",
+                   paths.backbone.c_str());
+    if (found && paths.assistant == assistant_beside(paths.backbone))
+      std::fprintf(stderr, "outrider: drafting with %s\n", paths.assistant.c_str());
+    return found;
   }
   /// @param paths  pair()
   WeightType weight_type(const PairPaths& paths) const {
     if (!dtype.empty()) return or_throw(parse_weight_type(dtype));
     for (const std::filesystem::path& path : {paths.backbone, paths.assistant}) {
-      if (is_pack(path)) return or_throw(parse_weight_type(or_throw(Pack::open(path))->info().dtype));
+      if (!path.empty() && is_pack(path)) return or_throw(parse_weight_type(or_throw(Pack::open(path))->info().dtype));
     }
     return WeightType::kBf16;
   }
@@ -104,7 +121,7 @@ inline std::string served_name(const std::filesystem::path& backbone) {
 inline void raise_file_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = std::max(limit.rlim_cur, std::min<rlim_t>(limit.rlim_max, 4096));
+  limit.rlim_cur = std::max(limit.rlim_cur, std::min<rlim_t>(limit.rlim_max, 16384));
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
@@ -291,7 +308,7 @@ struct ClusterFlags {
         ->capture_default_str();
     for (const char* option : {"--key", "--coordinator-key", "--insecure", "--failover-wait"})
       command.get_option(option)->needs(elsewhere);
-    std::vector<std::string> chosen_there = {"--assistant", "--dtype", "--processes"};
+    std::vector<std::string> chosen_there = {"--assistant", "--no-assistant", "--dtype", "--processes"};
     const auto of_cluster = [&](const OptionInfo& info) {
       if (info.of_cluster) chosen_there.push_back(info.name);
       return info.of_cluster;
@@ -305,11 +322,11 @@ struct ClusterFlags {
   }
   /// Of its own.
   /// @param pair  model.pair()
-  ClusterOptions options(const ModelFlags& model, const PairPaths& pair, bool with_drafter) const {
+  ClusterOptions options(const ModelFlags& model, const PairPaths& pair, bool drafts_wanted) const {
     ClusterOptions options = cluster;
     options.pair = pair;
     options.weight_type = model.weight_type(pair);
-    options.drafters = with_drafter ? 1 : 0;
+    options.drafters = connect.empty() && model.wants_drafter(pair, drafts_wanted) ? 1 : 0;
     return options;
   }
 };

@@ -19,6 +19,7 @@
 #include "launch/commands.h"
 #include "launch/commit.h"
 #include "launch/lost_mapping.h"
+#include "launch/suggest.h"
 
 namespace {
 
@@ -91,7 +92,10 @@ int main(int argc, char** argv) {
     const bool command_line_is_wrong =
         error.get_exit_code() != 0 && dynamic_cast<const CLI::RuntimeError*>(&error) == nullptr;
     if (!command_line_is_wrong) return ended(app.exit(error));  // --help, --version, or a status of our own
-    std::fprintf(stderr, "outrider: %s; see --help\n", error.what());
+    const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
+                         dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+    const std::string why = unknown ? outrider::explain(app, {argv + 1, argv + argc}, error) : error.what();
+    std::fprintf(stderr, "outrider: %s; see --help\n", why.c_str());
     return 2;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "outrider: %s\n", error.what());

@@ -54,10 +54,22 @@ Result<PairPaths> read_pair_json(const fs::path& dir) {
 
 }  // namespace
 
+fs::path assistant_beside(const fs::path& backbone) {
+  std::error_code ignored;
+  fs::path path = fs::absolute(backbone).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // NAME/
+  const bool file = path.extension() == ".gguf";
+  const fs::path beside =
+      path.parent_path() / ((file ? path.stem() : path.filename()).string() + "-assistant" + (file ? ".gguf" : ""));
+  return fs::exists(beside, ignored) ? beside : fs::path();
+}
+
 Result<PairPaths> pair_paths(const fs::path& dir) {
   std::error_code ignored;
   if (!dir.empty()) {
     if (fs::exists(dir / kPairJson, ignored)) return read_pair_json(dir);
+    const bool by_itself = dir.extension() == ".gguf" || is_pack(dir) || fs::exists(dir / "config.json", ignored);
+    if (by_itself) return PairPaths{dir, assistant_beside(dir)};
     return PairPaths{dir / "backbone", dir / "assistant"};
   }
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();

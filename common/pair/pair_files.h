@@ -14,11 +14,17 @@ class WeightSource;
 
 /// Where a pair's two checkpoints lie.
 struct PairPaths {
-  std::filesystem::path backbone, assistant;
+  std::filesystem::path backbone;
+  std::filesystem::path assistant;  ///< empty: there is none
 };
 
-/// What DIR/pair.json names, else DIR/backbone and DIR/assistant. An empty `dir` means the nano pair that
-/// ships with Outrider: beside the program's build tree, or where it is installed.
+/// The assistant of a backbone by itself, where one lies beside it under its published name: "NAME-assistant", of a
+/// GGUF file "NAME-assistant.gguf". Empty: there is none.
+std::filesystem::path assistant_beside(const std::filesystem::path& backbone);
+
+/// What DIR/pair.json names, else DIR/backbone and DIR/assistant; of a model by itself (a Hugging Face directory, a
+/// .gguf file, a pack) that model with assistant_beside() it. An empty `dir` means the nano pair that ships with
+/// Outrider: beside the program's build tree, or where it is installed.
 /// @return kMalformed for a pair.json that cannot be used, kMismatch where a pack beside it is another than
 ///   the one that it was written for.
 Result<PairPaths> pair_paths(const std::filesystem::path& dir);

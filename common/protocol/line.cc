@@ -10,15 +10,10 @@ Result<void> Line::enter(SessionId id, const PeerId& peer, const std::string& on
                          std::int64_t prompt_tokens) {
   // A front end has a peer for each of its requests, and a name for each of its clients: then only the name counts.
   const ClientKey key = on_behalf_of.empty() ? "p" + peer : "n" + on_behalf_of;
-  // A peer's further texts are the choices of one request, which is taken whole.
-  if (const std::size_t others = waiting_of(key, peer); others >= config_.client_waiting_max) {
-    return Error{Errc::kUnavailable,
-                 fmt::format("{} requests of {} are waiting, no more of one client", others, on_behalf_of)};
-  }
   if (!places_.take(key, 1)) {
     return Error{Errc::kUnavailable,
                  fmt::format("{} requests are waiting, {} of them this client's; of {} places the rest is for others",
-                             waiting(), waiting_of(key, ""), config_.waiting_max)};
+                             waiting(), waiting_of(key), config_.waiting_max)};
   }
   if (!tokens_.take(key, prompt_tokens)) {
     places_.give_back(key, 1);
@@ -29,7 +24,7 @@ Result<void> Line::enter(SessionId id, const PeerId& peer, const std::string& on
   const auto [client, is_new] = clients_.try_emplace(key);
   if (is_new) client->second.turn = ++turn_;
   client->second.waiting.push_back(id);
-  texts_[id] = {.client = key, .peer = peer, .prompt_tokens = prompt_tokens};
+  texts_[id] = {.client = key, .prompt_tokens = prompt_tokens};
   return {};
 }
 
@@ -38,11 +33,9 @@ void Line::give_back(const Text& text) {
   tokens_.give_back(text.client, text.prompt_tokens);
 }
 
-std::size_t Line::waiting_of(const ClientKey& client, const PeerId& but_for) const {
+std::size_t Line::waiting_of(const ClientKey& client) const {
   const auto known = clients_.find(client);
-  if (known == clients_.end()) return 0;
-  return static_cast<std::size_t>(
-      std::ranges::count_if(known->second.waiting, [&](SessionId id) { return texts_.at(id).peer != but_for; }));
+  return known == clients_.end() ? 0 : known->second.waiting.size();
 }
 
 std::optional<SessionId> Line::next(const std::function<bool(SessionId)>& possible) const {

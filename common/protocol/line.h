@@ -16,7 +16,6 @@ namespace outrider {
 struct LineConfig {
   std::size_t open_max = 1024;                ///< texts at work at once, on all verifiers
   std::int64_t waiting_max = 1024;            ///< texts that wait for their turn, shared by client
-  std::size_t client_waiting_max = 64;        ///< of one client for whom front ends ask
   std::int64_t waiting_tokens_max = 1 << 24;  ///< of the prompts of all that wait, shared likewise: 64 MiB
 };
 
@@ -56,7 +55,6 @@ class Line {
   enum class State { kWaiting, kStarting, kStarted };
   struct Text {
     ClientKey client;
-    PeerId peer;
     std::int64_t prompt_tokens = 0;
     State state = State::kWaiting;
   };
@@ -68,8 +66,7 @@ class Line {
 
   /// It waits no longer.
   void give_back(const Text& text);
-  /// A client's texts that wait, but for those of one of its peers.
-  std::size_t waiting_of(const ClientKey& client, const PeerId& but_for) const;
+  std::size_t waiting_of(const ClientKey& client) const;
 
   LineConfig config_;
   std::map<SessionId, Text> texts_;

@@ -191,7 +191,7 @@ class ChatRenderer {
     for (std::size_t i = has_system_message() ? 1 : 0; i < messages_.size(); ++i) {
       if (messages_[i].role != Role::kTool) message(i);
     }
-    generation_prompt();
+    if (conversation_.end == Conversation::End::kModelTurn) generation_prompt();
     return out_.finish();
   }
 
@@ -209,6 +209,10 @@ class ChatRenderer {
         return Error{Errc::kInvalidArgument, fmt::format("tool \"{}\": {}", tool.name, too_deep)};
       }
     }
+    const bool text_last =
+        !messages_.empty() && messages_.back().role == Role::kAssistant && messages_.back().tool_calls.empty();
+    if (conversation_.end == Conversation::End::kWithinLastMessage && !text_last)
+      return fail(std::max<std::size_t>(messages_.size(), 1) - 1, "cannot be gone on with, want an assistant's text");
     bool answers_calls = false;
     for (std::size_t i = 0; i < messages_.size(); ++i) {
       const ChatMessage& message = messages_[i];
@@ -294,7 +298,7 @@ class ChatRenderer {
     const bool called = from_model && !message.tool_calls.empty();
     if (called && !answered && format_.revision != Revision::kInterleaved) {
       out_.control("<|tool_response>");
-    } else if (ends_turn(index, answered, has_content)) {
+    } else if (ends_turn(index, answered, has_content) && !goes_on(index)) {
       end_turn();
     }
   }
@@ -342,11 +346,17 @@ class ChatRenderer {
     return !continued && !(open_for_answer && after == nullptr);
   }
 
-  /// Older thoughts are never shown again.
+  /// Whether the prompt ends within this message.
+  bool goes_on(std::size_t index) const {
+    return conversation_.end == Conversation::End::kWithinLastMessage && index + 1 == messages_.size();
+  }
+
+  /// Older thoughts are not shown again, unless somebody wants them to be.
   bool replays_thought(std::size_t index) const {
     const ChatMessage& message = messages_[index];
-    const bool enough = format_.revision == Revision::kRefreshed || !message.tool_calls.empty();
-    return !message.reasoning.empty() && enough && index >= after_last_user_;
+    const bool refreshed = format_.revision == Revision::kRefreshed;
+    const bool recent = index >= after_last_user_ || (refreshed && conversation_.preserve_thinking);
+    return !message.reasoning.empty() && (refreshed || !message.tool_calls.empty()) && recent;
   }
 
   void tool_call(const ToolCall& call) {
@@ -684,8 +694,17 @@ Result<std::vector<TokenId>> render_chat(const Tokenizer& tokenizer, const ChatF
   return ChatRenderer(tokenizer, format, conversation).render();
 }
 
+std::string ChatMessage::text() const {
+  std::string text = content;
+  for (const ContentPart& part : parts) text += part.text;
+  return text;
+}
+
 std::vector<TokenId> encode_with_bos(const Tokenizer& tokenizer, std::string_view text) {
-  std::vector<TokenId> ids = tokenizer.encode(text);
+  return with_bos(tokenizer, tokenizer.encode(text));
+}
+
+std::vector<TokenId> with_bos(const Tokenizer& tokenizer, std::vector<TokenId> ids) {
   const std::optional<TokenId> bos = tokenizer.find("<bos>");
   if (bos && (ids.empty() || ids.front() != *bos)) ids.insert(ids.begin(), *bos);
   return ids;

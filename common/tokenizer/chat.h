@@ -49,15 +49,23 @@ struct ChatMessage {
   // Of a tool: the answer to the call of this id, else (no call has it) of the function `name`.
   std::string tool_call_id, name;
   nlohmann::json response;
+
+  /// `content` or its parts as one text.
+  std::string text() const;
 };
 
 struct Conversation {
   std::vector<ChatMessage> messages;
   std::vector<ToolDeclaration> tools;
   bool thinking = false;  ///< ask the model to think before it answers
+  /// Where the prompt ends: where the model's turn has begun, after the last message, or within it, which is an
+  /// assistant's that the model goes on with.
+  enum class End { kModelTurn, kLastMessage, kWithinLastMessage };
+  End end = End::kModelTurn;
+  bool preserve_thinking = false;  ///< replay older thoughts too, where the format can (kRefreshed)
 };
 
-/// The prompt of a conversation up to where the model goes on, `<bos>` included: token for token
+/// The prompt of a conversation up to its `end`, `<bos>` included: token for token
 /// what the checkpoint's chat template and tokenizer give.
 ///
 /// Nothing that comes from outside (content, names, schemas, arguments, responses) yields a special
@@ -65,15 +73,18 @@ struct Conversation {
 /// control token becomes one.
 ///
 /// @return kInvalidArgument for a conversation that the format has no words for (a tool message
-///   that no call precedes, arguments that are no object, JSON too deep); kNotFound for a control
-///   token that the vocabulary lacks; kMismatch for one that is not special there, so that users
-///   could forge it.
+///   that no call precedes, arguments that are no object, JSON too deep, no text to go on with); kNotFound for a
+///   control token that the vocabulary lacks; kMismatch for one that is not special there, so that users could forge
+///   it.
 Result<std::vector<TokenId>> render_chat(const Tokenizer& tokenizer, const ChatFormat& format,
                                          const Conversation& conversation);
 
 /// A text as it is, special tokens that it spells included, after a `<bos>`: no template brings the one that the model
 /// needs (gemma4.md 6.1).
 std::vector<TokenId> encode_with_bos(const Tokenizer& tokenizer, std::string_view text);
+
+/// The same of what is encoded already.
+std::vector<TokenId> with_bos(const Tokenizer& tokenizer, std::vector<TokenId> ids);
 
 /// render_chat() of one message of the user. The format is the checkpoint's: large models' answers begin otherwise.
 Result<std::vector<TokenId>> render_user_turn(const Tokenizer& tokenizer, std::string_view user_text,

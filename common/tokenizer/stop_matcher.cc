@@ -18,10 +18,11 @@ std::size_t extend(std::string_view text, const std::vector<std::size_t>& border
 
 }  // namespace
 
-Result<StopMatcher> StopMatcher::create(std::vector<std::string> stops) {
+Result<StopMatcher> StopMatcher::create(std::vector<std::string> stops, bool keep_stop) {
   if (stops.size() > kStopsMax)
     return Error{Errc::kInvalidArgument, fmt::format("{} stop strings, wanted at most {}", stops.size(), kStopsMax)};
   StopMatcher matcher;
+  matcher.keep_stop_ = keep_stop;
   for (std::string& text : stops) {
     if (text.empty() || text.size() > kStopBytesMax) {
       return Error{Errc::kInvalidArgument,
@@ -49,7 +50,7 @@ std::string StopMatcher::push(std::string_view piece) {
     }
     if (completed == 0) continue;
     stopped_ = true;
-    held_.resize(held_.size() - completed);
+    if (!keep_stop_) held_.resize(held_.size() - completed);
     return std::exchange(held_, {});
   }
   std::string text = held_.substr(0, held_.size() - pending);

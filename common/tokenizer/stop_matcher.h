@@ -17,8 +17,9 @@ class StopMatcher {
   static constexpr std::size_t kStopsMax = 64, kStopBytesMax = 1024;
 
   /// @param stops perhaps none, then the text never stops.
+  /// @param keep_stop the text ends behind the stop string, not before it.
   /// @return kInvalidArgument for too many, one that is empty, too long or not UTF-8.
-  static Result<StopMatcher> create(std::vector<std::string> stops);
+  static Result<StopMatcher> create(std::vector<std::string> stops, bool keep_stop = false);
 
   /// @param piece valid UTF-8, as StreamingDetokenizer gives it.
   /// @return the text that may be shown now: what no stop string can begin in any more. Whole characters. After the
@@ -39,7 +40,7 @@ class StopMatcher {
 
   std::vector<Stop> stops_;
   std::string held_;  ///< between calls: the longest end of the text that is the beginning of a stop string
-  bool stopped_ = false;
+  bool keep_stop_ = false, stopped_ = false;
 };
 
 }  // namespace outrider

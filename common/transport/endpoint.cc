@@ -34,7 +34,8 @@ int to_zmq_ms(Duration d) { return static_cast<int>(std::chrono::ceil<std::chron
 Error zmq_error(const char* verb, const std::string& address, int number) {
   const bool nonsense = number == EINVAL || number == EPROTONOSUPPORT || number == ENOCOMPATPROTO;
   return Error{nonsense ? Errc::kInvalidArgument : Errc::kIo,
-               fmt::format("cannot {} {}: {}", verb, address, zmq_strerror(number))};
+               fmt::format("cannot {} {}: {}{}", verb, address, zmq_strerror(number),
+                           nonsense ? ", wanted tcp://HOST:PORT" : "")};
 }
 
 /// As ZeroMQ says it of an address that makes no sense.

@@ -214,6 +214,24 @@ TEST(BadInput, MissingDirectory) {
 
 // ---- arguments ----
 
+TEST(BadInput, WordsThatAlmostAreCommandsOrOptions) {
+  const auto said = [](const std::vector<std::string>& arguments) {
+    Program program(arguments);
+    EXPECT_EQ(describe(program.wait()), "exit 2");
+    return program.err();
+  };
+  EXPECT_EQ(said({"rnu", "hi"}), "outrider: no command 'rnu'; 'run' is one; see --help\n");
+  EXPECT_EQ(said({"xyzzy"}), "outrider: no command 'xyzzy'; see --help\n");
+  EXPECT_EQ(said({"run", "--temprature", "1", "hi"}),
+            "outrider: run: no option --temprature; '--temperature' is one; see --help\n");
+  EXPECT_EQ(said({"bench", "pear"}), "outrider: bench: no command 'pear'; 'pair' is one; see --help\n");
+}
+
+TEST(BadInput, AddressesWithoutAScheme) {
+  Program coordinator({"coordinator", "--listen", "foo"});
+  expect_refused(coordinator, {"foo", "wanted tcp://HOST:PORT"});
+}
+
 TEST(BadInput, PromptLongerThanTheContext) {
   std::string ids = "2";
   for (int i = 0; i < 8192; ++i) ids += ",105";

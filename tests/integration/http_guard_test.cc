@@ -86,6 +86,10 @@ TEST(WebGuardOfServer, APageElsewhereMayAskOnlyIfItWasNamed) {
   const Response may = preflight("https://chat.example");
   EXPECT_EQ(may.status, 204);
   EXPECT_NE(may.head.find("Access-Control-Allow-Headers: Authorization, Content-Type\r\n"), may.head.npos) << may.head;
+  const Response library = ask_raw(*server,
+                                   "OPTIONS /echo HTTP/1.1\r\nHost: localhost\r\nOrigin: https://chat.example"
+                                   "\r\nAccess-Control-Request-Headers: x-stainless-os\r\n\r\n");
+  EXPECT_NE(library.head.find("Access-Control-Allow-Headers: x-stainless-os\r\n"), library.head.npos) << library.head;
   EXPECT_EQ(preflight("http://evil.example").status, 403);
 }
 

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstring>
+#include <deque>
 #include <future>
 #include <map>
 #include <mutex>
@@ -506,24 +507,87 @@ TEST(Serve, AClientThatGoesAwayFreesItsSession) {
   }
 }
 
-TEST(Serve, BeyondItsLimitItSays429AndWhenToComeBack) {
+TEST(Serve, WhatComesBeyondItsLimitWaits) {
   Serve serve({"--max-requests", "1"});
-  Connection busy(serve.port);
+  auto busy = std::make_unique<Connection>(serve.port);
   Json request = endless();
   request["stream"] = true;
-  busy.send("POST", "/v1/completions", request.dump());
-  ASSERT_TRUE(busy.wait_for("data: "));
-  Connection waits(serve.port);
-  waits.send("POST", "/v1/chat/completions", ask("Hi", 3).dump());
-  EXPECT_TRUE(eventually([&] { return serve.status("waiting") == 1; }));
-  const Response refused = post(serve.port, "/v1/chat/completions", ask("Hi", 3).dump());
-  EXPECT_EQ(refused.status, 429);
-  EXPECT_NE(refused.head.find("Retry-After: 1"), refused.head.npos);
-  EXPECT_EQ(json_of(refused)["error"]["type"], "rate_limit_error");
-  EXPECT_EQ(get(serve.port, "/health").status, 200);
-  // It ends in spite of the open request, which is told so.
+  busy->send("POST", "/v1/completions", request.dump());
+  ASSERT_TRUE(busy->wait_for("data: "));
+  std::deque<Connection> waiting;
+  for (int i = 0; i < 100; ++i)
+    waiting.emplace_back(serve.port).send("POST", "/v1/chat/completions", ask("Hi", 1).dump());
+  EXPECT_TRUE(eventually([&] { return serve.status("waiting") == 100; }));
+  busy.reset();
+  for (Connection& one : waiting) EXPECT_EQ(one.response().status, 200);
+  // It ends in spite of an open request, which is told so.
+  Connection open(serve.port);
+  open.send("POST", "/v1/completions", request.dump());
+  ASSERT_TRUE(open.wait_for("data: "));
   serve.program.send(SIGINT);
   EXPECT_EQ(describe(serve.program.wait()), "exit 0");
+}
+
+TEST(Serve, AnswersBeginAndEndWhereTheRequestSays) {
+  Serve serve;
+  const Json plain = {{"prompt", "Once upon a"}, {"temperature", 0}, {"max_tokens", 12}};
+  const auto complete = [&](Json fields) {
+    Json body = plain;
+    body.update(fields);
+    return json_of(post(serve.port, "/v1/completions", body.dump()))["choices"][0];
+  };
+  const Json undisturbed = complete({{"return_token_ids", true}});
+  const std::string text = undisturbed["text"];
+  EXPECT_EQ(complete({{"echo", true}})["text"], "Once upon a" + text);
+  const Json echo = complete({{"echo", true}, {"max_tokens", 0}});
+  EXPECT_EQ(echo["text"], "Once upon a");
+  EXPECT_EQ(echo["finish_reason"], "length");
+  EXPECT_EQ(undisturbed["token_ids"].size(), 12u);
+  EXPECT_EQ(undisturbed["prompt_token_ids"], json_of(post(serve.port, "/tokenize", plain.dump()))["tokens"]);
+  const std::string stop = text.substr(text.size() / 2, 3), before = text.substr(0, text.find(stop));
+  EXPECT_EQ(complete({{"stop", stop}})["text"], before);
+  EXPECT_EQ(complete({{"stop", stop}, {"include_stop_str_in_output", true}})["text"], before + stop);
+  EXPECT_EQ(
+      complete({{"truncate_prompt_tokens", 2}, {"return_token_ids", true}})["prompt_token_ids"],
+      Json(std::vector<TokenId>(undisturbed["prompt_token_ids"].end() - 2, undisturbed["prompt_token_ids"].end())));
+
+  Json request = ask(kQuestions[0], 20);
+  const std::string answer = serve.chat(request)["choices"][0]["message"]["content"];
+  const std::string half = answer.substr(0, answer.find(' ', answer.size() / 2));
+  request["messages"].push_back({{"role", "assistant"}, {"content", half}});
+  request["continue_final_message"] = true;
+  const std::string rest = serve.chat(request)["choices"][0]["message"]["content"];
+  EXPECT_TRUE((half + rest).starts_with(answer)) << half << "|" << rest << " begins otherwise than " << answer;
+  request["echo"] = true;
+  EXPECT_EQ(serve.chat(request)["choices"][0]["message"]["content"], half + rest);
+
+  Json counted = ask(kQuestions[0], 5);
+  counted["stream_options"] = {{"include_usage", true}, {"continuous_usage_stats", true}};
+  std::int64_t tokens = 0;
+  for (const Json& event : serve.stream(counted)) {
+    EXPECT_GE(event["usage"]["completion_tokens"], tokens);
+    tokens = event["usage"]["completion_tokens"];
+  }
+  EXPECT_EQ(tokens, 5);
+}
+
+TEST(Serve, PathsAndNamesOfRequestsAreTakenAsClientsWriteThem) {
+  Serve serve;
+  const std::string body = ask("Hi", 1).dump();
+  for (const char* path :
+       {"/v1/chat/completions", "/chat/completions", "/v1/v1/chat/completions", "/v1/chat/completions/"})
+    EXPECT_EQ(post(serve.port, path, body).status, 200) << path;
+  EXPECT_EQ(get(serve.port, "/models").status, 200);
+  const Response unknown = get(serve.port, "/v1/models/gpt-5");
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_EQ(json_of(unknown)["error"]["code"], "model_not_found");
+  EXPECT_NE(get(serve.port, "/health", "X-Request-Id: mine-7\r\n").head.find("X-Request-Id: mine-7\r\n"),
+            std::string::npos);
+  EXPECT_NE(get(serve.port, "/health").head.find("X-Request-Id: req_"), std::string::npos);
+  const Json long_prompt = {{"prompt", std::vector<int>(9000, 5)}};
+  const Json error = json_of(post(serve.port, "/v1/completions", long_prompt.dump()))["error"];
+  EXPECT_EQ(error["code"], "context_length_exceeded");
+  EXPECT_TRUE(error["message"].get<std::string>().starts_with("This model's maximum context length is 8192")) << error;
 }
 
 TEST(Serve, WhoAsksOnceDoesNotWaitForAllOfSomebodyElse) {
@@ -537,7 +601,6 @@ TEST(Serve, WhoAsksOnceDoesNotWaitForAllOfSomebodyElse) {
     EXPECT_TRUE(
         eventually([&] { return serve.status("sessions") == i + 1 && serve.status("waiting") == std::max(i - 1, 0); }));
   }
-  EXPECT_EQ(post(serve.port, "/v1/completions", request.dump()).status, 429);
   Connection modest(serve.port, /*from=*/2);
   modest.send("POST", "/v1/chat/completions", ask("Hi", 3).dump());
   EXPECT_TRUE(eventually([&] { return serve.status("waiting") == 3; }));

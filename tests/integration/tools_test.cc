@@ -1,4 +1,4 @@
-// inspect, layout and validate.
+// run, inspect, layout and validate.
 #include <algorithm>
 #include <cstring>
 #include <fstream>
@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/cluster_fixtures.h"
+#include "tests/support/temporary_dir.h"
 
 namespace outrider {
 namespace {
@@ -153,6 +154,59 @@ TEST(Inspect, KnowsBackboneAndAssistant) {
   Program assistant({"inspect", source_dir() / "models/nano/assistant", "--json"});
   EXPECT_EQ(describe(assistant.wait()), "exit 0");
   EXPECT_EQ(json::parse(assistant.out(), nullptr, false)["kind"], "assistant");
+}
+
+/// nano as somebody has it who has downloaded it: by itself, under a name of its own, perhaps with its assistant
+/// beside.
+struct Downloaded {
+  explicit Downloaded(bool with_assistant) {
+    std::filesystem::create_directory_symlink(nano_pair().backbone, dir.path() / "small-it");
+    if (with_assistant)
+      std::filesystem::create_directory_symlink(nano_pair().assistant, dir.path() / "small-it-assistant");
+  }
+  TemporaryDir dir;
+  std::string path() const { return dir.path() / "small-it"; }
+};
+
+TEST(Run, AModelByItselfIsDecodedPlainly) {
+  const Downloaded model(/*with_assistant=*/false);
+  for (const char* option : {"--model", "--backbone"}) {
+    Program run({"run", "Hello", option, model.path(), "--dtype", "f32", "--max-tokens", "5", "--json"});
+    EXPECT_EQ(describe(run.wait()), "exit 0");
+    EXPECT_EQ(json::parse(run.out())["metrics"]["drafted_tokens"], 0);
+    EXPECT_EQ(lines_with(run.err(), {"small-it has no assistant beside it: decoding plainly"}).size(), 1u) << run.err();
+  }
+  Program quiet({"run", "Hello", "--model", model.path(), "--dtype", "f32", "--max-tokens", "5", "--no-assistant"});
+  EXPECT_EQ(describe(quiet.wait()), "exit 0");
+  EXPECT_EQ(quiet.err(), "");
+}
+
+TEST(Run, AnAssistantBesideAModelIsFound) {
+  const Downloaded model(/*with_assistant=*/true);
+  Program run({"run", "Write a short story about a fox.", "--backbone", model.path(), "--dtype", "f32", "--max-tokens",
+               "20", "--json"});
+  EXPECT_EQ(describe(run.wait()), "exit 0");
+  EXPECT_GT(json::parse(run.out())["metrics"]["drafted_tokens"], 0);
+  EXPECT_EQ(lines_with(run.err(), {"drafting with", "small-it-assistant"}).size(), 1u) << run.err();
+}
+
+TEST(Run, ThePromptMayComeFromAPipeAndOnlyTheTextGoesIntoOne) {
+  Program given({"run", "Hello", "--dtype", "f32", "--max-tokens", "5", "--json"});
+  EXPECT_EQ(describe(given.wait()), "exit 0");
+  Program piped({"run", "-", "--dtype", "f32", "--max-tokens", "5"}, Program::Input::kWritten);
+  piped.write("Hello\n");
+  piped.end_input();
+  EXPECT_EQ(describe(piped.wait()), "exit 0");
+  EXPECT_EQ(piped.out(), json::parse(given.out())["text"].get<std::string>() + "\n");
+  EXPECT_EQ(piped.err(), "");
+}
+
+TEST(Inspect, APairIsBothOfItsModels) {
+  Program inspect({"inspect", source_dir() / "models/nano", "--json"});
+  EXPECT_EQ(describe(inspect.wait()), "exit 0");
+  const json report = json::parse(inspect.out());
+  EXPECT_EQ(report["backbone"]["kind"], "backbone");
+  EXPECT_EQ(report["assistant"]["kind"], "assistant");
 }
 
 }  // namespace

@@ -723,5 +723,28 @@ TEST(ChatRoundTrip, AnyIdsGiveValidEvents) {
   }
 }
 
+TEST(Chat, ThePromptEndsWhereTheConversationSays) {
+  Conversation conversation = talk({user("Hi"), model("The fox was ")});
+  const std::string whole = rendered(conversation);
+  conversation.end = Conversation::End::kLastMessage;
+  EXPECT_EQ(rendered(conversation) + "<|turn>model\n", whole);
+  conversation.end = Conversation::End::kWithinLastMessage;
+  EXPECT_EQ(rendered(conversation) + "<turn|>\n<|turn>model\n", whole);
+  EXPECT_TRUE(rendered(conversation).ends_with("The fox was"));
+  conversation.messages.pop_back();
+  EXPECT_EQ(render_chat(nano(), kStandard, conversation).error().code, Errc::kInvalidArgument);
+  conversation.messages.clear();
+  EXPECT_EQ(render_chat(nano(), kStandard, conversation).error().code, Errc::kInvalidArgument);
+}
+
+TEST(Chat, OlderThoughtsAreReplayedIfWanted) {
+  Conversation conversation = talk({user("Hi"), model("Hello"), user("Again")});
+  conversation.messages[1].reasoning = "R";
+  EXPECT_EQ(rendered(conversation, kRefreshed).find("R"), std::string::npos);
+  conversation.preserve_thinking = true;
+  EXPECT_NE(rendered(conversation, kRefreshed).find("R"), std::string::npos);
+  EXPECT_EQ(rendered(conversation, kStandard).find("R"), std::string::npos) << "has no words for it";
+}
+
 }  // namespace
 }  // namespace outrider

@@ -93,32 +93,25 @@ TEST_F(LineTest, AClientHasFewAtWorkWithoutATokenAndItsOthersFollowWithIt) {
   EXPECT_NE(line_.next(), std::nullopt) << "and this one will not have any";
 }
 
-TEST_F(LineTest, IsBoundedForEachClientOfAFrontEnd) {
-  limit({.open_max = 1, .client_waiting_max = 2});
+TEST_F(LineTest, IsSharedByTheClientsOfAFrontEnd) {
+  limit({.open_max = 1, .waiting_max = 8});
   ask("a");
   const SessionId open = let_in();
-  ask("a", 2);
-  const Result<void> third = enter("a", "another peer");
-  ASSERT_FALSE(third);
-  EXPECT_EQ(third.error().code, Errc::kUnavailable);
-  EXPECT_EQ(third.error().message, "2 requests of a are waiting, no more of one client");
+  ask("a", 4);
+  const Result<void> fifth = enter("a", "another peer");
+  ASSERT_FALSE(fifth);
+  EXPECT_EQ(fifth.error().code, Errc::kUnavailable);
+  EXPECT_EQ(fifth.error().message,
+            "4 requests are waiting, 4 of them this client's; of 8 places the rest is for others");
   ask("b", 2);
-  EXPECT_EQ(line_.waiting(), 4u);
   line_.leave(open);
   std::string order;
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 6; ++i) {
     const SessionId next = let_in();
     order += client(next);
     line_.leave(next);
   }
-  EXPECT_EQ(order, "abab");
-}
-
-TEST_F(LineTest, ChoicesOfOneRequestAreTakenWhole) {
-  limit({.open_max = 1, .client_waiting_max = 2});
-  for (int choice = 0; choice < 64; ++choice) EXPECT_TRUE(enter("a", "peer"));
-  EXPECT_FALSE(enter("a", "another peer"));
-  for (int choice = 0; choice < 64; ++choice) EXPECT_TRUE(enter("", "a peer for itself"));
+  EXPECT_EQ(order, "ababaa");
 }
 
 TEST_F(LineTest, FourteenHundredRequestsOfOneLeaveRoomForOthers) {

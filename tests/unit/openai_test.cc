@@ -135,13 +135,47 @@ TEST(ChatCompletion, EveryRoleAndKindOfContentIsRead) {
   ASSERT_EQ(m.size(), 4u);
   EXPECT_EQ(m[0].role, ChatMessage::Role::kSystem);
   EXPECT_EQ(m[1].role, ChatMessage::Role::kDeveloper);
-  EXPECT_EQ(m[1].content, "D1D2");
+  ASSERT_EQ(m[1].parts.size(), 2u) << "the templates write each by itself";
+  EXPECT_EQ(m[1].text(), "D1D2");
   EXPECT_EQ(m[2].reasoning, "R");
   ASSERT_EQ(m[2].tool_calls.size(), 1u);
   EXPECT_EQ(m[2].tool_calls[0].name, "weather");
   EXPECT_EQ(m[2].tool_calls[0].arguments, Json({{"city", "Rome"}}));
   EXPECT_EQ(m[3].tool_call_id, "c1");
   EXPECT_EQ(m[3].response, "sunny");
+}
+
+TEST(ChatCompletion, WhatOthersCallOtherwiseIsReadToo) {
+  const Json messages = {{{"role", "assistant"},
+                          {"content", nullptr},
+                          {"reasoning", "R"},
+                          {"tool_calls", {{{"function", {{"name", "weather"}, {"arguments", "{}"}}}}}}},
+                         {{"role", "tool"}, {"name", "weather"}, {"content", {{{"type", "text"}, {"text", "sunny"}}}}}};
+  const Json tools = {
+      {{"type", "function"},
+       {"function",
+        {{"name", "weather"}, {"parameters", {{"type", {"object", "null"}}}}, {"response", {{"type", "object"}}}}}}};
+  const CompletionRequest request = chat({{"messages", messages},
+                                          {"tools", tools},
+                                          {"n_predict", 7},
+                                          {"chat_template_kwargs", {{"preserve_thinking", true}}}});
+  EXPECT_EQ(request.conversation.messages[0].reasoning, "R");
+  EXPECT_EQ(request.conversation.messages[1].name, "weather");
+  EXPECT_EQ(request.conversation.messages[1].response, "sunny");
+  EXPECT_EQ(request.conversation.tools[0].response, Json({{"type", "object"}}));
+  EXPECT_TRUE(request.conversation.preserve_thinking);
+  EXPECT_EQ(request.max_tokens, 7);
+}
+
+TEST(ChatCompletion, ThePromptEndsWhereTheRequestSays) {
+  using End = Conversation::End;
+  EXPECT_EQ(chat({}).conversation.end, End::kModelTurn);
+  EXPECT_EQ(chat({{"add_generation_prompt", false}}).conversation.end, End::kLastMessage);
+  EXPECT_EQ(chat({{"continue_final_message", true}}).conversation.end, End::kWithinLastMessage);
+  EXPECT_EQ(chat({{"continue_final_message", true}, {"add_generation_prompt", false}}).conversation.end,
+            End::kWithinLastMessage);
+  EXPECT_EQ(chat({{"truncate_prompt_tokens", 5}}).prompt_tail, 5);
+  EXPECT_EQ(chat({{"truncate_prompt_tokens", -1}}).prompt_tail, 0);
 }
 
 const Json kWeather = {{{"type", "function"},
@@ -249,6 +283,16 @@ TEST(ChatCompletion, WhatIsWrongIsNamed) {
       {{{"grammar", "root ::= x"}}, "grammar"},
       {{{"grammar", "root ::= \"x\""}, {"json_schema", Json::object()}}, "json_schema"},
       {{{"functions", Json::array()}}, "functions"},
+      {{{"continue_final_message", true}, {"add_generation_prompt", true}}, "continue_final_message"},
+      {{{"truncate_prompt_tokens", 0}}, "truncate_prompt_tokens"},
+      {{{"chat_template", "x"}}, "chat_template"},
+      {{{"documents", {{{"text", "x"}}}}}, "documents"},
+      {{{"thinking_token_budget", 5}}, "thinking_token_budget"},
+      {{{"prompt_logprobs", 1}}, "prompt_logprobs"},
+      {{{"allowed_token_ids", {1}}}, "allowed_token_ids"},
+      {{{"bad_words", {"x"}}}, "bad_words"},
+      {{{"logprob_token_ids", {1}}}, "logprob_token_ids"},
+      {{{"skip_special_tokens", false}}, "skip_special_tokens"},
   };
   for (const BadRequest& bad : table) {
     const ApiError error = refused(parse_chat_completion(chat_with(bad.fields), defaults()));
@@ -281,6 +325,7 @@ TEST(Completion, PromptsAreTextsOrTokensOrListsOfEither) {
             (std::vector<Prompt>{std::vector<TokenId>{1}, std::vector<TokenId>{2, 3}}));
   EXPECT_EQ(completion({}).max_tokens, 16);
   EXPECT_EQ(completion({{"max_tokens", 5}}).max_tokens, 5);
+  EXPECT_EQ(completion({{"max_tokens", 0}, {"echo", true}}).max_tokens, 0);
 }
 
 TEST(Completion, WhatIsWrongIsNamed) {
@@ -295,7 +340,8 @@ TEST(Completion, WhatIsWrongIsNamed) {
                                {{{"prompt", {1.5}}}, "prompt"},
                                {{{"prompt", {Json::array()}}}, "prompt"},
                                {{{"prompt", Json(std::vector<std::string>(100, "a"))}}, "prompt"},
-                               {{{"echo", true}}, "echo"},
+                               {{{"echo", true}, {"logprobs", 1}}, "echo"},
+                               {{{"max_tokens", 0}}, "max_tokens"},
                                {{{"suffix", "x"}}, "suffix"},
                                {{{"best_of", 2}}, "best_of"}}) {
     EXPECT_EQ(refused(parse_completion(completion_with(bad.fields), defaults())).param, bad.param)
@@ -330,6 +376,7 @@ TEST(Replies, AChatCompletionHasOpenAIsShape) {
   EXPECT_EQ(body["object"], "chat.completion");
   EXPECT_EQ(body["choices"][0]["message"]["content"], "Hello");
   EXPECT_EQ(body["choices"][0]["message"]["reasoning_content"], "Hm");
+  EXPECT_EQ(body["choices"][0]["message"]["reasoning"], "Hm") << "vLLM's name of today";
   EXPECT_EQ(body["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(body["usage"], Json({{"prompt_tokens", 3},
                                  {"prompt_tokens_details", {{"cached_tokens", 1}}},
@@ -382,6 +429,30 @@ TEST(Replies, WhatIsNotOneStreamsIsNotReportedAsOnes) {
   EXPECT_TRUE(metrics(usage)["speculative_decoding"].is_null());
   usage.metrics.prefill_ns = 0;
   EXPECT_TRUE(metrics(usage)["time_to_first_token_ms"].is_null()) << "the coordinator died before it could tell";
+}
+
+TEST(Replies, TokenIdsStandWhereVllmHasThem) {
+  ReplyHead chat_head = kChat, completion_head{.chat = false, .id = "cmpl-1", .model = "nano"};
+  chat_head.token_ids = completion_head.token_ids = true;
+  Choice choice;
+  choice.prompt_ids = {2, 5};
+  choice.token_ids = {7};
+  const Json chat = Json::parse(completion_body(chat_head, {choice}, {}));
+  EXPECT_EQ(chat["prompt_token_ids"], Json({2, 5}));
+  EXPECT_EQ(chat["choices"][0]["token_ids"], Json({7}));
+  const Json completion = Json::parse(completion_body(completion_head, {choice}, {}));
+  EXPECT_EQ(completion["choices"][0]["prompt_token_ids"], Json({2, 5}));
+  EXPECT_FALSE(completion.contains("prompt_token_ids"));
+  const auto parsed = [](const std::string& chunk) { return Json::parse(chunk.substr(6)); };
+  EXPECT_EQ(parsed(first_chunk(chat_head, 0, {.prompt_ids = {2, 5}}))["prompt_token_ids"], Json({2, 5}));
+  EXPECT_EQ(parsed(first_chunk(completion_head, 0, {.prompt_ids = {2, 5}}))["choices"][0]["prompt_token_ids"],
+            Json({2, 5}));
+  const Usage so_far{.prompt_tokens = 3, .completion_tokens = 1};
+  const ChatEvent event{ChatEvent::Kind::kContent, "a", {}};
+  const Json chunk = parsed(event_chunk(chat_head, 0, event, 0, {.token_ids = {7}, .so_far = &so_far}));
+  EXPECT_EQ(chunk["choices"][0]["token_ids"], Json({7}));
+  EXPECT_EQ(chunk["usage"]["total_tokens"], 4) << "continuous_usage_stats";
+  EXPECT_FALSE(parsed(event_chunk(kChat, 0, event, 0, {})).contains("usage"));
 }
 
 TEST(Replies, AToolCallIsTheSameStreamedAndNot) {
@@ -448,6 +519,9 @@ TEST(Replies, LogprobsHaveTheShapeOfTheirEndpoint) {
                               {"text_offset", {2}}}));
   choice.scores[0].top.clear();
   EXPECT_EQ(logprobs()["top_logprobs"], Json({{{"a\ufffd", -0.5}}})) << "logprobs: 0";
+  choice.scores[0].token.id = 65;
+  head.tokens_as_ids = true;
+  EXPECT_EQ(logprobs()["tokens"], Json({"token_id:65"}));
   head.logprobs = false;
   EXPECT_TRUE(logprobs().is_null());
 }

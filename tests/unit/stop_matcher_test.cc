@@ -112,5 +112,12 @@ TEST(StopMatcher, RefusesWhatCanNotBeAStop) {
   }
 }
 
+TEST(StopMatcher, TheStopMayBelongToTheText) {
+  StopMatcher matcher = StopMatcher::create({"END"}, /*keep_stop=*/true).value();
+  EXPECT_EQ(matcher.push("a E"), "a ");
+  EXPECT_EQ(matcher.push("ND b"), "END");
+  EXPECT_TRUE(matcher.stopped());
+}
+
 }  // namespace
 }  // namespace outrider

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "http-server/http_server.h"
+
+// Other APIs over OpenAI's chat completions: a request becomes one of those, and its reply, whole or streamed, is told
+// in the other's words. So whatever chat completions can do, they can.
+
+namespace outrider {
+
+/// As HttpRoute::handler.
+using HttpHandler = std::function<HttpReply(const HttpRequest&)>;
+
+/// One streamed reply in another API's events.
+class StreamTranslator {
+ public:
+  virtual ~StreamTranslator() = default;
+  /// @param chunk  the next chat.completion.chunk. @return events, perhaps none.
+  virtual std::string chunk(const nlohmann::json& chunk) = 0;
+  /// After the last chunk. @param error  its "error", if the stream broke off with one; else null
+  virtual std::string end(const nlohmann::json& error) = 0;
+};
+
+/// One server-sent event, whose data says its type too.
+std::string named_event(const nlohmann::json& data);
+
+/// A reply with the events that its translator makes of the chat's.
+HttpReply translated(HttpReply chat_stream, std::shared_ptr<StreamTranslator> translator);
+
+}  // namespace outrider

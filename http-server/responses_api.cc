@@ -1,0 +1,407 @@
+#include "http-server/responses_api.h"
+
+#include <functional>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "common/base/json_fields.h"
+
+namespace outrider {
+namespace {
+using Json = nlohmann::json;
+
+std::string new_id() {
+  thread_local std::mt19937_64 generator{std::random_device()()};
+  return fmt::format("resp_{:016x}{:016x}", generator(), generator());
+}
+
+/// Text, whoever's, as the chat has it. What is no text stays, for the chat to refuse.
+Json content_of(const Json& content) {
+  if (!content.is_array()) return content;
+  Json parts = Json::array();
+  for (const Json& part : content) {
+    const Json& type = member(part, "type");
+    const bool text = type == "input_text" || type == "output_text" || type == "text";
+    parts.push_back(text ? Json{{"type", "text"}, {"text", member(part, "text")}} : part);
+  }
+  return parts;
+}
+
+/// The assistant's message that the next call or thought belongs to.
+Json& assistant(Json& messages) {
+  const bool open = !messages.empty() && messages.back().value("role", "") == "assistant";
+  if (!open) messages.push_back({{"role", "assistant"}, {"content", nullptr}});
+  return messages.back();
+}
+
+void add_item(const Json& item, Json& messages) {
+  const Json& type = member(item, "type");
+  if (type == "function_call") {
+    Json& message = assistant(messages);
+    message["tool_calls"].push_back(
+        {{"id", member(item, "call_id")},
+         {"type", "function"},
+         {"function", {{"name", member(item, "name")}, {"arguments", member(item, "arguments")}}}});
+  } else if (type == "function_call_output") {
+    messages.push_back(
+        {{"role", "tool"}, {"tool_call_id", member(item, "call_id")}, {"content", content_of(member(item, "output"))}});
+  } else if (type == "reasoning") {
+    std::string thought;
+    for (const Json& part : member(item, "content")) thought += part.value("text", "");
+    if (!thought.empty()) messages.push_back({{"role", "assistant"}, {"content", nullptr}, {"reasoning", thought}});
+  } else if (type.is_null() || type == "message") {
+    const bool goes_on = member(item, "role") == "assistant" && !messages.empty() &&
+                         messages.back().contains("reasoning") && messages.back()["content"].is_null() &&
+                         !messages.back().contains("tool_calls");
+    Json& message = goes_on ? messages.back() : messages.emplace_back(Json{{"role", member(item, "role")}});
+    message["content"] = content_of(member(item, "content"));
+  } else {
+    messages.push_back({{"role", type}, {"content", ""}});  // which no chat knows, and says so
+  }
+}
+
+Json tool_of(const Json& tool) {
+  if (member(tool, "type") != "function") return {{"type", member(tool, "type")}};  // one that its server would run
+  Json function = {{"name", member(tool, "name")}, {"parameters", member(tool, "parameters")}};
+  for (const char* key : {"description", "strict"}) {
+    if (tool.contains(key)) function[key] = tool[key];
+  }
+  return {{"type", "function"}, {"function", std::move(function)}};
+}
+
+Json format_of(const Json& format) {
+  if (member(format, "type") != "json_schema") return {{"type", member(format, "type")}};
+  Json schema = format;
+  schema.erase("type");
+  return {{"type", "json_schema"}, {"json_schema", std::move(schema)}};
+}
+
+/// The messages that an answer adds to its conversation.
+Json message_of(const Json& chat_message) {
+  Json message = {{"role", "assistant"}, {"content", member(chat_message, "content")}};
+  for (const char* key : {"reasoning", "tool_calls"}) {
+    if (chat_message.contains(key)) message[key] = chat_message[key];
+  }
+  return message;
+}
+
+Json usage_of(const Json& usage) {
+  const Json& cached = member(member(usage, "prompt_tokens_details"), "cached_tokens");
+  return {{"input_tokens", member(usage, "prompt_tokens")},
+          {"input_tokens_details", {{"cached_tokens", cached.is_null() ? Json(0) : cached}}},
+          {"output_tokens", member(usage, "completion_tokens")},
+          {"output_tokens_details", {{"reasoning_tokens", 0}}},  // not counted apart
+          {"total_tokens", member(usage, "total_tokens")}};
+}
+
+Json or_default(const Json& request, const char* key, Json otherwise) {
+  const Json& value = member(request, key);
+  return value.is_null() ? otherwise : value;
+}
+
+/// A response that has only begun.
+Json begun_response(const Json& request, const std::string& id, const Json& created, const Json& model) {
+  return {{"id", id},
+          {"object", "response"},
+          {"created_at", created},
+          {"status", "in_progress"},
+          {"error", nullptr},
+          {"incomplete_details", nullptr},
+          {"instructions", member(request, "instructions")},
+          {"max_output_tokens", member(request, "max_output_tokens")},
+          {"metadata", or_default(request, "metadata", Json::object())},
+          {"model", model},
+          {"output", Json::array()},
+          {"parallel_tool_calls", or_default(request, "parallel_tool_calls", true)},
+          {"previous_response_id", member(request, "previous_response_id")},
+          {"reasoning", or_default(request, "reasoning", {{"effort", nullptr}, {"summary", nullptr}})},
+          {"store", or_default(request, "store", true)},
+          {"temperature", member(request, "temperature")},
+          {"text", or_default(request, "text", {{"format", {{"type", "text"}}}})},
+          {"tool_choice", or_default(request, "tool_choice", "auto")},
+          {"tools", or_default(request, "tools", Json::array())},
+          {"top_p", member(request, "top_p")},
+          {"truncation", "disabled"},
+          {"usage", nullptr}};
+}
+
+void finish(Json& response, const Json& finish_reason, const Json& usage) {
+  const bool cut = finish_reason == "length";
+  response["status"] = cut ? "incomplete" : "completed";
+  if (cut) response["incomplete_details"] = {{"reason", "max_output_tokens"}};
+  response["usage"] = usage_of(usage);
+}
+
+// Items of an output, whole.
+Json thought_item(const std::string& id, const Json& text) {
+  return {{"id", id},
+          {"type", "reasoning"},
+          {"summary", Json::array()},
+          {"content", {{{"type", "reasoning_text"}, {"text", text}}}},
+          {"status", "completed"}};
+}
+Json text_part(const Json& text) {
+  return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+}
+Json message_item(const std::string& id, const Json& text) {
+  return {{"id", id},
+          {"type", "message"},
+          {"status", "completed"},
+          {"role", "assistant"},
+          {"content", Json::array({text_part(text)})}};
+}
+Json call_item(const std::string& id, const Json& call) {
+  const Json& function = member(call, "function");
+  return {{"id", id},
+          {"type", "function_call"},
+          {"status", "completed"},
+          {"call_id", member(call, "id")},
+          {"name", member(function, "name")},
+          {"arguments", member(function, "arguments")}};
+}
+
+class ResponsesStream final : public StreamTranslator {
+ public:
+  /// @param on_end  gets the message that the conversation has now
+  ResponsesStream(Json request, std::string id, std::function<void(const Json& message)> on_end)
+      : request_(std::move(request)), id_(std::move(id)), on_end_(std::move(on_end)) {}
+
+  std::string chunk(const Json& chunk) override {
+    std::string events;
+    if (response_.is_null()) {
+      response_ = begun_response(request_, id_, member(chunk, "created"), member(chunk, "model"));
+      events += event("response.created", {{"response", response_}});
+      events += event("response.in_progress", {{"response", response_}});
+    }
+    if (member(chunk, "usage").is_object()) usage_ = chunk["usage"];
+    for (const char* ours : {"speculative", "metrics"}) {
+      if (chunk.contains(ours)) response_[ours] = chunk[ours];
+    }
+    for (const Json& choice : member(chunk, "choices")) {
+      const Json& delta = member(choice, "delta");
+      events += text("reasoning", member(delta, "reasoning"));
+      events += text("message", member(delta, "content"));
+      for (const Json& call : member(delta, "tool_calls")) events += function_call(call);
+      if (!member(choice, "finish_reason").is_null()) finish_reason_ = choice["finish_reason"];
+    }
+    return events;
+  }
+
+  std::string end(const Json& error) override {
+    std::string events = close();
+    if (!error.is_null()) {
+      response_["status"] = "failed";
+      response_["error"] = {{"code", "server_error"}, {"message", member(error, "message")}};
+      return events + event("response.failed", {{"response", response_}});
+    }
+    finish(response_, finish_reason_, usage_);
+    on_end_(message_);
+    const bool whole = response_["status"] == "completed";
+    return events + event(whole ? "response.completed" : "response.incomplete", {{"response", response_}});
+  }
+
+ private:
+  std::string event(const char* type, Json data) {
+    data["type"] = type;
+    data["sequence_number"] = sequence_++;
+    return named_event(data);
+  }
+  std::string item_event(const char* type, Json data) {
+    data.update({{"output_index", response_["output"].size()}, {"item_id", item_id()}});
+    return event(type, std::move(data));
+  }
+  std::string item_id() const { return fmt::format("{}_item_{}", id_, response_.at("output").size()); }
+
+  std::string text(const std::string& kind, const Json& piece) {
+    if (!piece.is_string() || piece == "") return "";
+    std::string events;
+    const bool thought = kind == "reasoning";
+    if (open_ != kind) {
+      events = close();
+      open_ = kind;
+      Json item = thought ? thought_item(item_id(), "") : message_item(item_id(), "");
+      item["status"] = "in_progress";
+      item["content"] = Json::array();
+      events += event("response.output_item.added", {{"output_index", response_["output"].size()}, {"item", item}});
+      if (!thought)
+        events += item_event("response.content_part.added", {{"content_index", 0}, {"part", text_part("")}});
+    }
+    text_ += piece.get<std::string>();
+    Json data = {{"content_index", 0}, {"delta", piece}};
+    if (!thought) data["logprobs"] = Json::array();
+    return events +
+           item_event(thought ? "response.reasoning_text.delta" : "response.output_text.delta", std::move(data));
+  }
+  /// Ends the item that is open.
+  std::string close() {
+    if (open_.empty()) return "";
+    const bool thought = std::exchange(open_, "") == "reasoning";
+    const std::string text = std::exchange(text_, "");
+    message_[thought ? "reasoning" : "content"] = text;
+    Json data = {{"content_index", 0}, {"text", text}};
+    if (!thought) data["logprobs"] = Json::array();
+    std::string events =
+        item_event(thought ? "response.reasoning_text.done" : "response.output_text.done", std::move(data));
+    if (!thought) events += item_event("response.content_part.done", {{"content_index", 0}, {"part", text_part(text)}});
+    return events + done(thought ? thought_item(item_id(), text) : message_item(item_id(), text));
+  }
+  std::string function_call(const Json& call) {
+    std::string events = close();
+    Json whole = call;
+    whole.erase("index");
+    message_["tool_calls"].push_back(std::move(whole));
+    const Json item = call_item(item_id(), call);
+    Json begun = item;
+    begun["status"] = "in_progress";
+    begun["arguments"] = "";
+    events += event("response.output_item.added", {{"output_index", response_["output"].size()}, {"item", begun}});
+    events += item_event("response.function_call_arguments.delta", {{"delta", item["arguments"]}});
+    events +=
+        item_event("response.function_call_arguments.done", {{"arguments", item["arguments"]}, {"name", item["name"]}});
+    return events + done(item);
+  }
+  std::string done(const Json& item) {
+    std::string events =
+        event("response.output_item.done", {{"output_index", response_["output"].size()}, {"item", item}});
+    response_["output"].push_back(item);
+    return events;
+  }
+
+  const Json request_;
+  const std::string id_;
+  const std::function<void(const Json&)> on_end_;
+  Json response_, usage_, finish_reason_;
+  Json message_ = {{"role", "assistant"}, {"content", nullptr}};
+  std::string open_, text_;  ///< the item that is open, "reasoning" or "message", and its text
+  int sequence_ = 0;
+};
+
+std::string owner_of(const HttpRequest& http) { return http.key == nullptr ? "" : http.key->name(); }
+
+HttpReply refused(const ApiError& error) { return {.status = error.status, .body = error_body(error)}; }
+
+HttpReply respond(const HttpHandler& chat, const std::shared_ptr<ResponseStore>& store, HttpRequest http) {
+  const ApiError no_object{.message = "the request is not a JSON object in UTF-8"};
+  if (json_nesting(http.body) > kJsonDepthMax) return refused(no_object);
+  Json request = Json::parse(http.body, nullptr, /*allow_exceptions=*/false);
+  if (!request.is_object()) return refused(no_object);
+  Json before = Json::array();
+  const std::string owner = owner_of(http);
+  if (const Json& previous = member(request, "previous_response_id"); !previous.is_null()) {
+    before = previous.is_string() ? store->get(previous, owner) : Json();
+    if (before.is_null())
+      return refused({.status = 404,
+                      .message = fmt::format("there is no response {} to go on with, or not any more", show(previous)),
+                      .param = "previous_response_id"});
+  }
+  ApiResult<ResponsesRequest> read = chat_of_responses(std::move(request), std::move(before));
+  if (const auto* error = std::get_if<ApiError>(&read)) return refused(*error);
+  auto& [body, asked] = std::get<ResponsesRequest>(read);
+  http.body = to_text(body);
+  HttpReply reply = chat(http);
+  if (reply.status != 200) return reply;
+  const std::string id = new_id();
+  // Instructions are the request's own: the next one has its own.
+  Json messages = std::move(body["messages"]);
+  if (!member(asked, "instructions").is_null()) messages.erase(0);
+  const auto keep = [store, id, owner, wanted = or_default(asked, "store", true) == true,
+                     messages = std::move(messages)](const Json& message) {
+    if (!wanted) return;
+    Json all = messages;
+    all.push_back(message);
+    store->put(id, owner, all);
+  };
+  if (reply.next) return translated(std::move(reply), std::make_shared<ResponsesStream>(asked, id, keep));
+  const Json answer = Json::parse(reply.body);
+  keep(message_of(answer.at("choices").at(0).at("message")));
+  reply.body = to_text(response_of_chat(asked, id, answer));
+  return reply;
+}
+
+}  // namespace
+
+void ResponseStore::put(const std::string& id, const std::string& owner, const Json& messages) {
+  std::string text = to_text(messages);
+  const std::lock_guard lock(mutex_);
+  bytes_ += text.size();
+  entries_[id] = {owner, std::move(text)};
+  oldest_first_.push_back(id);
+  while (entries_.size() > kCountMax || bytes_ > kBytesMax) {
+    const auto oldest = entries_.find(oldest_first_.front());
+    bytes_ -= oldest->second.messages.size();
+    entries_.erase(oldest);
+    oldest_first_.pop_front();
+  }
+}
+
+Json ResponseStore::get(const std::string& id, const std::string& owner) const {
+  const std::lock_guard lock(mutex_);
+  const auto known = entries_.find(id);
+  return known == entries_.end() || known->second.owner != owner ? Json() : Json::parse(known->second.messages);
+}
+
+ApiResult<ResponsesRequest> chat_of_responses(Json request, Json before) {
+  const auto unsupported = [](const char* field) {
+    return ApiError{.message = std::string(field) + " is not supported", .param = field};
+  };
+  if (member(request, "background") == true) return unsupported("background");
+  if (member(request, "truncation") == "auto") return unsupported("truncation");
+  for (const char* field : {"prompt", "conversation"}) {
+    if (!member(request, field).is_null()) return unsupported(field);
+  }
+  Json messages = Json::array();
+  if (const Json& instructions = member(request, "instructions"); !instructions.is_null())
+    messages.push_back({{"role", "system"}, {"content", instructions}});
+  for (Json& message : before) messages.push_back(std::move(message));
+  const Json& input = member(request, "input");
+  if (input.is_string())
+    messages.push_back({{"role", "user"}, {"content", input}});
+  else if (input.is_array())
+    for (const Json& item : input) add_item(item, messages);
+  else
+    return ApiError{.message = fmt::format("input is {}, wanted a string or a list of items", show(input)),
+                    .param = "input"};
+  Json chat = {{"messages", std::move(messages)}};
+  for (const char* same :
+       {"model", "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "stream",
+        "parallel_tool_calls", "speculative", "cache_salt", "chat_template_kwargs", "truncate_prompt_tokens"}) {
+    if (request.contains(same)) chat[same] = request[same];
+  }
+  if (request.contains("max_output_tokens")) chat["max_tokens"] = request["max_output_tokens"];
+  for (const Json& tool : member(request, "tools")) chat["tools"].push_back(tool_of(tool));
+  if (const Json& choice = member(request, "tool_choice"); choice.is_object())
+    chat["tool_choice"] = {{"type", "function"}, {"function", {{"name", member(choice, "name")}}}};
+  else if (!choice.is_null())
+    chat["tool_choice"] = choice;
+  if (const Json& format = member(member(request, "text"), "format"); !format.is_null())
+    chat["response_format"] = format_of(format);
+  if (member(request, "stream") == true) chat["stream_options"] = {{"include_usage", true}};
+  return ResponsesRequest{std::move(chat), std::move(request)};
+}
+
+Json response_of_chat(const Json& request, const std::string& id, const Json& chat) {
+  Json response = begun_response(request, id, member(chat, "created"), member(chat, "model"));
+  Json& output = response["output"];
+  const Json& choice = chat.at("choices").at(0);
+  const Json& said = choice.at("message");
+  const auto item_id = [&] { return fmt::format("{}_item_{}", id, output.size()); };
+  if (const Json& thought = member(said, "reasoning"); thought.is_string())
+    output.push_back(thought_item(item_id(), thought));
+  if (const Json& text = member(said, "content"); text.is_string() && text != "")
+    output.push_back(message_item(item_id(), text));
+  for (const Json& call : member(said, "tool_calls")) output.push_back(call_item(item_id(), call));
+  finish(response, member(choice, "finish_reason"), member(chat, "usage"));
+  for (const char* ours : {"speculative", "metrics"}) response[ours] = member(chat, ours);
+  return response;
+}
+
+std::vector<HttpRoute> responses_routes(HttpHandler chat) {
+  const auto store = std::make_shared<ResponseStore>();
+  return {{"POST", "/v1/responses",
+           [chat = std::move(chat), store](const HttpRequest& http) { return respond(chat, store, http); }}};
+}
+
+}  // namespace outrider
