@@ -125,6 +125,8 @@ void CostModel::observe(const RoundOutcome& outcome) {
     return;
   }
   cost.survival.observe(outcome.drafted, outcome.accepted);
+  if (outcome.source == DraftSource::kAssistant)
+    (outcome.ahead ? tokens_ahead_ : tokens_asked_).observe(outcome.accepted + 1);
   if (outcome.ahead) return;  // nobody waited: it says nothing of what asking costs
   cost.seconds_per_token.observe(outcome.draft_s, outcome.drafted);
   cost.bytes.observe(outcome.draft_rows, static_cast<double>(outcome.draft_bytes));
@@ -142,9 +144,16 @@ RoundTerms CostModel::terms(DraftSource source, int length, double tau) const {
   return terms;
 }
 
+double CostModel::lost_ahead() const {
+  constexpr double kEnough = 20;
+  if (std::min(tokens_asked_.weight(), tokens_ahead_.weight()) < kEnough) return 0;
+  return std::max(0.0, 1 - tokens_ahead_.value() / tokens_asked_.value());
+}
+
 RoundTerms CostModel::terms_ahead(int length, double tau, double survives, double next) const {
   RoundTerms terms = this->terms(DraftSource::kAssistant, length, tau);
-  terms.saved_s = ahead_gain_s(terms, length, ahead_.chance(survives, next), ahead_.wait_s());
+  const double left_s = ahead_.wait_s() + lost_ahead() * terms.seconds();
+  terms.saved_s = ahead_gain_s(terms, length, ahead_.chance(survives, next), left_s);
   return terms;
 }
 

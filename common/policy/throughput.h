@@ -54,6 +54,8 @@ class FadingMean {
     weight_ = keep_ * weight_ + weight;
   }
   bool empty() const { return weight_ <= 0; }
+  /// Observations that it remembers.
+  double weight() const { return weight_; }
   double value() const { return empty() ? 0 : sum_ / weight_; }
 
  private:
@@ -136,6 +138,9 @@ class CostModel {
   double verify_s(int rows) const { return verify_(rows); }
 
  private:
+  /// The share of its tokens by which a round of drafts made ahead, from a staler state, falls short of one whose
+  /// drafts are asked for; 0 until enough were seen.
+  double lost_ahead() const;
   struct DraftCost {
     FadingMean seconds_per_token{0.9};
     FadingLine wire;   ///< seconds by bytes
@@ -147,6 +152,7 @@ class CostModel {
   std::int64_t plain_rounds_ = 0;
   std::array<DraftCost, kDraftSources> drafts_;
   AheadHits ahead_;
+  FadingMean tokens_asked_{0.98}, tokens_ahead_{0.98};  ///< of the assistant's rounds
 };
 
 }  // namespace outrider

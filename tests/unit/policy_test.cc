@@ -154,6 +154,25 @@ TEST(AheadHits, AreHopedForThenCounted) {
   EXPECT_NEAR(hits.wait_s(), 0.01, 1e-9);
 }
 
+// A far drafter's drafts hold less when they were made ahead: whether that pays depends on what is hidden.
+TEST(AheadHits, PayAsLongAsTheWaitIsWorthMoreThanTheTokens) {
+  for (const double wire_s : {0.2, 5.0}) {
+    CostModel costs;
+    for (int i = 0; i < 200; ++i) {
+      RoundOutcome outcome = round_of({.length = 4}, i % 2 == 0 ? 4 : 1);
+      outcome.ahead = i % 2 == 1;
+      outcome.draft_s = outcome.ahead ? 0 : 0.1;
+      outcome.draft_wire_s = outcome.ahead ? 0 : wire_s;
+      costs.observe(outcome);
+      costs.observe_ahead(true, outcome.ahead, 0);
+      if (i == 10) {
+        EXPECT_TRUE(costs.ahead_pays(4)) << "tried first";
+      }
+    }
+    EXPECT_EQ(costs.ahead_pays(4), wire_s > 1) << wire_s;
+  }
+}
+
 // Drafts at hand cost no wait: rounds use them although a far drafter would not be asked.
 TEST(Goodput, UsesDraftsAtHandWhereAskingDoesNotPay) {
   CostModel costs;
