@@ -11,6 +11,7 @@ import anthropic
 from serve_support import Server
 
 QUESTION = [{"role": "user", "content": "Write a short story about a fox."}]
+GREEDY = {"temperature": 0}  # which newer clients have no parameter for
 WEATHER = [{"name": "weather", "description": "The weather of a city",
             "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}]
 
@@ -26,13 +27,13 @@ class AnthropicClient(unittest.TestCase):
         assert cls.server.stop() == 0
 
     def ask(self, **fields):
-        return self.client.messages.create(**{"model": "nano", "messages": QUESTION, "temperature": 0, "max_tokens": 30} | fields)
+        return self.client.messages.create(**{"model": "nano", "messages": QUESTION, "max_tokens": 30, "extra_body": GREEDY} | fields)
 
     def test_a_message_is_the_same_streamed_and_not(self):
         whole = self.ask()
         self.assertEqual((whole.role, whole.stop_reason, whole.content[0].type), ("assistant", "max_tokens", "text"))
         self.assertEqual(whole.usage.output_tokens, 30)
-        with self.client.messages.stream(model="nano", messages=QUESTION, temperature=0, max_tokens=30) as stream:
+        with self.client.messages.stream(model="nano", messages=QUESTION, max_tokens=30, extra_body=GREEDY) as stream:
             text = "".join(stream.text_stream)
             final = stream.get_final_message()
         self.assertEqual(text, whole.content[0].text)
@@ -55,7 +56,7 @@ class AnthropicClient(unittest.TestCase):
         with self.assertRaises(anthropic.NotFoundError):
             self.ask(model="claude")
         with self.assertRaises(anthropic.BadRequestError):
-            self.ask(temperature=9)
+            self.ask(extra_body={"temperature": 9})
         with self.assertRaises(anthropic.AuthenticationError):
             anthropic.Anthropic(base_url=self.server.url, api_key="wrong", max_retries=0).messages.create(
                 model="nano", messages=QUESTION, max_tokens=1)
