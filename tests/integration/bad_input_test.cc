@@ -224,7 +224,7 @@ TEST(BadInput, WordsThatAlmostAreCommandsOrOptions) {
   EXPECT_EQ(said({"xyzzy"}), "outrider: no command 'xyzzy'; see --help\n");
   EXPECT_EQ(said({"run", "--temprature", "1", "hi"}),
             "outrider: run: no option --temprature; '--temperature' is one; see --help\n");
-  EXPECT_EQ(said({"bench", "pear"}), "outrider: bench: no command 'pear'; 'pair' is one; see --help\n");
+  EXPECT_EQ(said({"bench", "piar"}), "outrider: bench: no command 'piar'; 'pair' is one; see --help\n");
 }
 
 TEST(BadInput, AddressesWithoutAScheme) {
