@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <charconv>
 #include <initializer_list>
-#include <numeric>
 #include <sstream>
 #include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "common/base/edit_distance.h"
 #include "common/base/json_fields.h"
 
 namespace outrider {
@@ -25,21 +25,6 @@ std::string key_of(const OptionInfo& option) {
 
 /// The launcher gives workers their names.
 bool is_ours(const OptionInfo& option) { return option.name == std::string_view("--name"); }
-
-/// Levenshtein's distance.
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] != b[j]);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, replaced});
-    }
-  }
-  return row.back();
-}
 
 /// The keys of one described struct.
 struct Keys {
@@ -66,7 +51,7 @@ void refuse_others(const JsonFields& keys, T& described) {
   for (const auto& [key, value] : keys.raw().items()) {
     if (std::ranges::find(known.all, key) != known.all.end()) continue;
     const auto nearest = std::ranges::min_element(
-        known.all, {}, [&key = key](const std::string& other) { return distance(other, key); });
+        known.all, {}, [&key = key](const std::string& other) { return edit_distance(other, key); });
     keys.refuse(key.c_str(), fmt::format("is no key of a plan; the nearest is {}", *nearest));
   }
 }

@@ -1,12 +1,13 @@
 #include "lab/experiment/plan.h"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "common/base/edit_distance.h"
 #include "common/base/json_fields.h"
 #include "common/kernels/linear.h"
 #include "common/policy/policies.h"
@@ -18,22 +19,10 @@ using nlohmann::json;
 constexpr int kDraftLengthAxisMax = 16;
 constexpr std::size_t kCellsMax = 100000;
 
-/// Letters to change, add or leave out to make one word of the other (Levenshtein).
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0]++;
-    for (std::size_t j = 0; j < b.size(); ++j)
-      diagonal = std::exchange(row[j + 1], std::min({row[j + 1] + 1, row[j] + 1, diagonal + (a[i] != b[j] ? 1 : 0)}));
-  }
-  return row.back();
-}
-
 void refuse_unknown_keys(const JsonFields& fields, const std::vector<std::string>& known) {
   for (const auto& [key, value] : fields.raw().items()) {
     if (std::ranges::find(known, key) != known.end()) continue;
-    const auto nearest = std::ranges::min(known, {}, [&](const std::string& name) { return distance(key, name); });
+    const auto nearest = std::ranges::min(known, {}, [&](const std::string& name) { return edit_distance(key, name); });
     fields.refuse(key.c_str(), fmt::format("is unknown; the nearest that is known is {}", nearest));
   }
 }
