@@ -16,24 +16,20 @@ import pathlib
 import subprocess
 import sys
 import tarfile
-import urllib.request
 
-URL = ("$PYPI/b3/fc/e067678238fa451312d4c62bf6e6cf5ec56375422aee02f9cb5f909b3047/"
-       "jsonschema-4.26.0.tar.gz")
+VERSION = "4.26.0"
 SHA256 = "0c26707e2efad8aa1bfc5b7ce170f3fccc2e4918ff85989ba9ffa9facb2be326"
 FOLDER = "/json/tests/draft2020-12/"
 
 
 def archive(cache):
-    path = cache / URL.rsplit("/", 1)[1]
+    path = cache / f"jsonschema-{VERSION}.tar.gz"
     if not path.exists():
-        try:
-            data = urllib.request.urlopen(URL, timeout=60).read()
-        except OSError as error:
-            print(f"skipped: cannot fetch {URL}: {error}")
+        pip = subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "jsonschema",
+                              "-d", str(cache), f"jsonschema=={VERSION}"], capture_output=True, text=True)
+        if pip.returncode != 0:
+            print(f"skipped: cannot fetch jsonschema {VERSION}: {pip.stderr.strip()}")
             sys.exit(77)
-        cache.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
     data = path.read_bytes()
     if hashlib.sha256(data).hexdigest() != SHA256:
         sys.exit(f"{path}: wrong SHA-256")
