@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <random>
 #include <system_error>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "common/base/files.h"
 #include "common/base/json_fields.h"
 #include "http-server/openai.h"
+#include "http-server/random_id.h"
 
 namespace outrider {
 namespace {
@@ -30,9 +30,15 @@ std::int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::string random_id(const char* begin) {
-  std::random_device random;
-  return fmt::format("{}{:08x}{:08x}{:08x}{:08x}", begin, random(), random(), random(), random());
+/// Of limit=3&after=batch_1. What we look for needs no decoding.
+std::string query_value(std::string_view query, std::string_view key) {
+  while (!query.empty()) {
+    const std::string_view pair = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(pair.size() + 1, query.size()));
+    if (pair.starts_with(key) && pair.substr(key.size()).starts_with('='))
+      return std::string(pair.substr(key.size() + 1));
+  }
+  return "";
 }
 
 std::string owner_of(const HttpRequest& http) { return http.client.starts_with("key ") ? http.client : ""; }
@@ -229,17 +235,6 @@ std::vector<HttpRoute> BatchApi::routes() {
   routes.front().takes = "multipart/form-data";
   routes.back().takes = "";
   return routes;
-}
-
-/// Of limit=3&after=batch_1. What we look for needs no decoding.
-std::string query_value(std::string_view query, std::string_view key) {
-  while (!query.empty()) {
-    const std::string_view pair = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(pair.size() + 1, query.size()));
-    if (pair.starts_with(key) && pair.substr(key.size()).starts_with('='))
-      return std::string(pair.substr(key.size() + 1));
-  }
-  return "";
 }
 
 HttpReply BatchApi::list(const Table& table, const HttpRequest& http) const {

@@ -1,7 +1,5 @@
 #include "cluster-launch/run_folder.h"
 
-#include <unistd.h>
-
 #include <fstream>
 #include <sstream>
 #include <system_error>

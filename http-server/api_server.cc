@@ -5,7 +5,6 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <random>
 #include <thread>
 
 #include <fmt/format.h>
@@ -18,6 +17,7 @@
 #include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/stop_matcher.h"
 #include "common/transport/client.h"
+#include "http-server/random_id.h"
 
 namespace outrider {
 namespace {
@@ -39,11 +39,6 @@ HttpReply error_reply(const ApiError& error) {
 
 std::int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-std::uint64_t random_number() {
-  thread_local std::mt19937_64 generator{std::random_device()()};
-  return generator();
 }
 
 /// In words that clients look for (litellm: the first nine) to know this from other bad requests.
@@ -215,8 +210,7 @@ class ApiServer::StreamingSink final : public ChoiceSink {
   void score(std::size_t index, TokenScore score) override { choices_[index].notes.scores.push_back(std::move(score)); }
   void event(std::size_t index, const ChatEvent& event) override {
     std::size_t& calls = choices_[index].calls;
-    const bool says_nothing = event_chunk(work_.head, index, event, calls, {}).empty();
-    if (says_nothing) return;
+    if (!has_chunk(work_.head, event)) return;
     emit_(event_chunk(work_.head, index, event, calls, take_notes(index)));
     if (event.kind == ChatEvent::Kind::kToolCallEnd) ++calls;
   }

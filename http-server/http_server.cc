@@ -15,7 +15,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -39,6 +38,7 @@
 
 #include "common/base/shares.h"
 #include "http-server/api_error.h"
+#include "http-server/random_id.h"
 #include "http-server/tls.h"
 #include "http-server/web_guard.h"
 
@@ -374,8 +374,7 @@ std::string id_of(const Head& head) {
   const bool fits = !given.empty() && given.size() <= kIdBytesMax &&
                     std::ranges::all_of(given, [](char c) { return c > 0x20 && c < 0x7f; });
   if (fits) return given;
-  thread_local std::mt19937_64 generator{std::random_device()()};
-  return fmt::format("req_{:016x}", generator());
+  return fmt::format("req_{:016x}", random_number());
 }
 
 /// Whether a path is one that a route is for.

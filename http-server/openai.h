@@ -137,7 +137,9 @@ struct ChunkNotes {
 };
 /// The first of a choice: its role. Of a completion empty, unless there are notes.
 std::string first_chunk(const ReplyHead& head, std::size_t index, const ChunkNotes& notes = {});
-/// More of a choice; empty if the event says nothing to a client (a call is sent whole, at its end).
+/// Whether an event says something to a client: a call is sent whole, at its end, and a completion has only text.
+bool has_chunk(const ReplyHead& head, const ChatEvent& event);
+/// More of a choice. @pre has_chunk()
 /// @param calls   complete calls of this choice before this event
 std::string event_chunk(const ReplyHead& head, std::size_t index, const ChatEvent& event, std::size_t calls,
                         const ChunkNotes& notes);

@@ -209,19 +209,22 @@ std::string first_chunk(const ReplyHead& head, std::size_t index, const ChunkNot
   return event_text(choice_chunk(head, index, delta, notes, ""));
 }
 
+bool has_chunk(const ReplyHead& head, const ChatEvent& event) {
+  const bool in_chat = event.kind == ChatEvent::Kind::kReasoning || event.kind == ChatEvent::Kind::kToolCallEnd;
+  return event.kind == ChatEvent::Kind::kContent || (head.chat && in_chat);
+}
+
 std::string event_chunk(const ReplyHead& head, std::size_t index, const ChatEvent& event, std::size_t calls,
                         const ChunkNotes& notes) {
   Json delta;
   if (event.kind == ChatEvent::Kind::kContent) {
     delta = head.chat ? Json{{"content", event.text}} : Json(event.text);
-  } else if (event.kind == ChatEvent::Kind::kReasoning && head.chat) {
+  } else if (event.kind == ChatEvent::Kind::kReasoning) {
     delta = {{"reasoning", event.text}, {"reasoning_content", event.text}};
-  } else if (event.kind == ChatEvent::Kind::kToolCallEnd && head.chat) {
+  } else {
     Json call = call_json(head, index, calls, event.name, event.text);
     call["index"] = calls;
     delta = {{"tool_calls", Json::array({std::move(call)})}};
-  } else {
-    return "";
   }
   return event_text(choice_chunk(head, index, std::move(delta), notes, ""));
 }

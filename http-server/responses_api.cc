@@ -2,21 +2,16 @@
 
 #include <functional>
 #include <optional>
-#include <random>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "common/base/json_fields.h"
+#include "http-server/random_id.h"
 
 namespace outrider {
 namespace {
 using Json = nlohmann::json;
-
-std::string new_id() {
-  thread_local std::mt19937_64 generator{std::random_device()()};
-  return fmt::format("resp_{:016x}{:016x}", generator(), generator());
-}
 
 /// Text, whoever's, as the chat has it. What is no text stays, for the chat to refuse.
 Json content_of(const Json& content) {
@@ -303,7 +298,7 @@ HttpReply respond(const HttpHandler& chat, const std::shared_ptr<ResponseStore>&
   http.body = to_text(body);
   HttpReply reply = chat(http);
   if (reply.status != 200) return reply;
-  const std::string id = new_id();
+  const std::string id = random_id("resp_");
   // Instructions are the request's own: the next one has its own.
   Json messages = std::move(body["messages"]);
   if (!member(asked, "instructions").is_null()) messages.erase(0);

@@ -1,12 +1,12 @@
 #include "common/policy/policies.h"
 
-#include "common/policy/governor.h"
-
 #include <charconv>
 #include <string_view>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "common/policy/governor.h"
 
 namespace outrider {
 namespace {
