@@ -12,15 +12,10 @@
 #include "common/model/weights.h"
 #include "common/model/workspace.h"
 #include "common/vision/clipped_linear.h"
+#include "common/vision/patches.h"
 #include "common/vision/vision_config.h"
 
 namespace outrider {
-
-/// A picture cut into patches (gemma4.md 8.1).
-struct Patches {
-  std::int64_t rows = 0, columns = 0;  ///< of the grid; multiples of pooling_kernel_size
-  std::vector<float> values;           ///< [rows * columns, 3 * patch_size^2], row by row; from 0 to 1
-};
 
 /// The type in which a tower runs beside a text model of `type`: the same, but for int4, which is too coarse for it.
 constexpr WeightType tower_type(WeightType type) { return type == WeightType::kInt4 ? WeightType::kInt8 : type; }
