@@ -22,18 +22,17 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
                              const std::function<void(const std::string& address)>& on_listening) {
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::bind(context, options.listen));
   CoordinatorConfig config = options.core;
-  if (config.instance == 0) {
-    std::random_device random;
-    config.instance = (static_cast<std::uint64_t>(random()) << 32 | random()) >> 1;
-  }
+  std::random_device random;
+  const auto draw = [&] { return static_cast<std::uint64_t>(random()) << 32 | random(); };
+  if (config.instance == 0) config.instance = draw() >> 1;
+  config.audit.seed = draw();
   std::optional<RejectionLog> rejection_log;
   if (!options.rejection_log.empty()) {
     ASSIGN_OR_RETURN(rejection_log, RejectionLog::open(options.rejection_log));
   }
   config.failover.wait = std::chrono::seconds(options.failover_wait_s);
   config.want_rejections = rejection_log.has_value();
-  if (options.requests_max > 0)
-    config.line.open_max = static_cast<std::size_t>(options.requests_max);
+  if (options.requests_max > 0) config.line.open_max = static_cast<std::size_t>(options.requests_max);
   CoordinatorCore core(config);
   std::optional<PolicyState> policy_state;
   if (!options.policy_state.empty()) {

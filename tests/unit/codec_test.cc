@@ -65,6 +65,10 @@ class RandomMessages {
     field.resize(length(count));
     for (char& c : field) c = static_cast<char>(integer(' ', '~'));
   }
+  void operator()(const char*, std::string& field, Verbatim bytes) {
+    field.resize(length({0, bytes.max}));
+    for (char& c : field) c = static_cast<char>(integer(0, 255));
+  }
   template <typename T>
   requires std::is_arithmetic_v<T>
   void operator()(const char*, std::vector<T>& field, Count count) { (*this)("", field, count, kNatural); }
@@ -555,7 +559,7 @@ std::vector<Wrong> all_wrongs() {
              wire::Body::Heartbeat, [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
              kProtocolVersion + 1)};
        },
-       Errc::kVersionMismatch, "version 9, this node speaks 8"},
+       Errc::kVersionMismatch, "version 10, this node speaks 9"},
       // A later version may change whatever it likes; only the version field must be found.
       {"other_version_with_another_body",
        [] {
@@ -566,7 +570,7 @@ std::vector<Wrong> all_wrongs() {
                  kProtocolVersion + 1),
              zeros(3)};
        },
-       Errc::kVersionMismatch, "version 9, this node speaks 8"},
+       Errc::kVersionMismatch, "version 10, this node speaks 9"},
       {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad, "body type is 99, wanted 1 to 22"},
       {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 22"},
       {"no_body", bare(wire::Body::Heartbeat, false), kBad, "there is no body"},
@@ -905,6 +909,9 @@ std::vector<Wrong> all_wrongs() {
        "rtt_ns is -1"},
       {"status_worker_kv", body_with(Status{}, [](Status& m) { m.workers = {{.name = "", .kv_bytes = -1}}; }), kBad,
        "kv_bytes is -1"},
+      {"status_worker_yield", body_with(Status{}, [](Status& m) { m.workers = {{.name = "", .yield = 1.5}}; }), kBad,
+       "yield is 1.5"},
+      {"status_audits", body_with(Status{}, [](Status& m) { m.audits.different = -1; }), kBad, "different is -1"},
       {"heartbeat_sent", body_with(Heartbeat{}, [](Heartbeat& m) { m.sent_ns = -1; }), kBad, "sent_ns is -1"},
   };
 }
