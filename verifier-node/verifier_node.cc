@@ -9,6 +9,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include "common/checkpoint/pack.h"
 #include "common/kernels/isa.h"
 #include "common/pair/pair_files.h"
 #include "common/tokenizer/tokenizer.h"
@@ -36,6 +37,7 @@ void slow_down(std::vector<VerifyResult>& results, int added_verify_us) {
 
 Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, std::stop_token stop) {
   if (options.threads > 0) omp_set_num_threads(options.threads);
+  if (options.worker.verify_weights) RETURN_IF_ERROR(verify_packs({options.backbone}));
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));
   ASSIGN_OR_RETURN(std::unique_ptr<Backbone> backbone,
                    Backbone::load(files, options.weight_type, options.core.rows_max));

@@ -345,7 +345,7 @@ struct Draft {
     v("index", m.index, kPositions);
     v("want_state", m.want_state);
     v("want_q", m.want_q);
-    v("grammar", m.grammar, Count{0, kGrammarBytesMax});
+    v("grammar", m.grammar, Verbatim{kGrammarBytesMax});
     v("answer", m.answer, kTexts);
     v("ahead", m.ahead, kGuesses);
     v("known", m.known, kDrafts);
@@ -708,6 +708,10 @@ struct WorkerStatus {
   std::int64_t rtt_ns = 0;  ///< round trip of a heartbeat, smoothed; 0: not measured yet
   /// Of a verifier: K/V set aside for its sessions, and all that it has.
   std::int64_t kv_bytes = 0, kv_bytes_max = 0;
+  // A drafter's standing (common/protocol/standing.h).
+  double yield = 0;              ///< share of its rounds whose first draft held, of late
+  std::int64_t late_rounds = 0;  ///< that it was asked for drafts in and had none in time, since it joined
+  bool paused = false;           ///< it is given no texts for a while, since others' drafts hold
 
   bool operator==(const WorkerStatus&) const = default;
   static void fields(auto& v, auto& m) {
@@ -718,6 +722,9 @@ struct WorkerStatus {
     v("rtt_ns", m.rtt_ns, kNatural);
     v("kv_bytes", m.kv_bytes, kNatural);
     v("kv_bytes_max", m.kv_bytes_max, kNatural);
+    v("yield", m.yield, Range<double>{0, 1});
+    v("late_rounds", m.late_rounds, kNatural);
+    v("paused", m.paused);
   }
 };
 
@@ -739,6 +746,22 @@ struct FailoverCounts {
   }
 };
 
+/// Answers that were chosen to be verified again (common/protocol/auditor.h), since the coordinator started.
+struct AuditCounts {
+  std::int64_t same = 0;       ///< another verifier chose the same tokens
+  std::int64_t different = 0;  ///< it chose another: one of the two is wrong
+  std::int64_t skipped = 0;    ///< no other verifier of the class had room, or it left
+  std::int64_t tokens = 0;     ///< of answers, that were verified again
+
+  bool operator==(const AuditCounts&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("same", m.same, kNatural);
+    v("different", m.different, kNatural);
+    v("skipped", m.skipped, kNatural);
+    v("tokens", m.tokens, kNatural);
+  }
+};
+
 /// Coordinator -> client: answers a StatusRequest.
 struct Status {
   std::int32_t verifiers = 0, drafters = 0;
@@ -746,6 +769,7 @@ struct Status {
   std::int32_t waiting = 0;                ///< for their turn
   std::vector<WorkerStatus> workers = {};  ///< at most kWorkersMax of them
   FailoverCounts failovers = {};
+  AuditCounts audits = {};
 
   static constexpr const char* kName = "status";
   bool operator==(const Status&) const = default;
@@ -756,6 +780,7 @@ struct Status {
     v("waiting", m.waiting, kNatural);
     v("workers", m.workers, Count{0, kWorkersMax});
     v("failovers", m.failovers);
+    v("audits", m.audits);
   }
 };
 
