@@ -236,7 +236,11 @@ def make_soft_texts():
     golden, backbone = reference.load_safetensors(folder / "golden.safetensors"), reference.Backbone(folder / "backbone")
     ids = golden["image.input_ids"][0]
     tokens = reference_vision.greedy(backbone, ids, golden["vision.soft_tokens"], backbone.raw_config["image_token_id"], 24)
-    (folder / "picture.json").write_text(json.dumps({"greedy": tokens}) + "\n")
+    # The same text after 8-bit pixels that a test makes by this formula: [24, 36, 3].
+    pixels, positions = reference_vision.patches_of(((np.arange(24 * 36 * 3) * 37 + 11) % 256).astype(np.uint8).reshape(24, 36, 3), patch=4)
+    soft = reference_vision.see(backbone.tensors, backbone.raw_config, pixels, positions)["soft_tokens"]
+    of_bytes = reference_vision.greedy(backbone, ids, soft, backbone.raw_config["image_token_id"], 24)
+    (folder / "picture.json").write_text(json.dumps({"prompt": ids.tolist(), "greedy": tokens, "greedy_of_bytes": of_bytes}) + "\n")
     folder = HERE / "dense-31b"
     backbone, rng = reference.Backbone(folder / "backbone"), np.random.default_rng(31)
     ids, both_ways = rng.integers(1, 500, 40), [(3, 17), (21, 26)]
