@@ -259,6 +259,10 @@ std::string round_chunk(const ReplyHead& head, std::size_t index, const Reported
     json["verify_ms"] = 1e3 * outcome.verify_s;
     json["round_ms"] = 1e3 * outcome.round_s;
   }
+  if (head.token_ids) {
+    json["token_ids"] = reported.token_ids;
+    json["draft_ids"] = reported.round ? reported.round->drafts : std::vector<TokenId>();
+  }
   return event_text(chunk);
 }
 
