@@ -176,7 +176,8 @@ bool Session::start(const Desk& desk) {
                   .positions_max = request_.stepwise ? 0 : offer->positions,
                   .sampling = request_.sampling,
                   .compute_all = request_.unverified,
-                  .cache_scope = request_.cache_scope};
+                  .cache_scope = request_.cache_scope,
+                  .pictures = request_.pictures};
   if (prefill.sampling.min_tokens > 0 || !prefill.sampling.grammar.empty()) {
     // A stop id beyond the vocabulary never comes.
     std::ranges::copy_if(request_.stop_ids, std::back_inserter(prefill.stop_ids),
