@@ -311,8 +311,10 @@ struct ClusterFlags {
       command.get_option(option)->needs(elsewhere);
     std::vector<std::string> chosen_there = {"--assistant", "--no-assistant", "--dtype", "--processes"};
     const auto of_cluster = [&](const OptionInfo& info) {
-      if (info.of_cluster) chosen_there.push_back(info.name);
-      return info.of_cluster;
+      // What every worker has is said once, for both.
+      const bool is_new = info.of_cluster && command.get_option_no_throw(info.name) == nullptr;
+      if (is_new) chosen_there.push_back(info.name);
+      return is_new;
     };
     add_node_options(command, cluster.verifier, of_cluster);
     add_node_options(command, cluster.drafter, of_cluster);
@@ -326,6 +328,7 @@ struct ClusterFlags {
   ClusterOptions options(const ModelFlags& model, const PairPaths& pair, bool drafts_wanted) const {
     ClusterOptions options = cluster;
     options.pair = pair;
+    options.drafter.worker.verify_weights = options.verifier.worker.verify_weights;
     options.weight_type = model.weight_type(pair);
     options.drafters = connect.empty() && model.wants_drafter(pair, drafts_wanted) ? 1 : 0;
     return options;
