@@ -333,7 +333,8 @@ PredictionErrors prediction_errors(const std::vector<Json>& cells) {
 
 std::string verdict(const std::vector<Json>& cells) {
   const Json* best = most_tolerant(cells);
-  if (best == nullptr) return "No cell of one client has a fixed draft length, so nothing can be said of break-even.";
+  if (best == nullptr)
+    return "No cell is a closed loop of one client with a fixed draft length, so nothing can be said of break-even.";
   const Json& terms = (*best)["predicted"];
   const std::string drafts = plain_text((*best)["axes"]["draft_length"]);
   const Json& even = terms["break_even_rtt_ms"];
