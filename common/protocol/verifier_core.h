@@ -47,10 +47,11 @@ struct VerifyWork {
   std::int64_t answered = 0;  ///< of a prefill: so many tokens at the end are the answer's, the others the prompt's
   bool last = true;           ///< false: a prompt goes on; no verdict yet
   std::optional<Position> kv_from;
-  SamplingParams sampling = {};        ///< with a session's first rows; afterwards the engine knows it
-  std::vector<TokenId> stop_ids = {};  ///< likewise, as in Prefill
-  std::vector<Distribution> q = {};    ///< as in Verify
-  std::optional<Reuse> reuse = {};     ///< with a session's first rows, which continue these
+  SamplingParams sampling = {};           ///< with a session's first rows; afterwards the engine knows it
+  std::vector<TokenId> stop_ids = {};     ///< likewise, as in Prefill
+  std::vector<Distribution> q = {};       ///< as in Verify
+  std::vector<std::int32_t> depths = {};  ///< likewise
+  std::optional<Reuse> reuse = {};        ///< with a session's first rows, which continue these
   /// Keep a copy of the K/V as they are after these prompt rows, under this number, until it is released.
   std::optional<SessionId> keep_as = {};
 };

@@ -239,6 +239,8 @@ class Simulator {
   AheadStep go_on(Drafter& drafter, const DraftWork& work);
   /// Adds drafts after a prefix, the first of them `depth` places after the token that the chain began with.
   void add_drafts(const Draft& draft, std::uint64_t prefix, std::size_t depth, Candidates& drafts);
+  /// Adds a tree of them, mostly with the right token among a node's children.
+  void add_tree(const Draft& draft, std::uint64_t prefix, Candidates& drafts);
   /// How many of a round's drafts hold in the next outcome to draft for.
   std::size_t next_outcome(const Drafter::Lead& lead);
   bool drafts_right(std::size_t depth) { return rng_.uniform() < (layout_.pair ? layout_.pair->at(depth) : accuracy_); }
