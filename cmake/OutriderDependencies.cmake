@@ -20,6 +20,11 @@ find_package(OpenSSL 3.0 REQUIRED)
 # Its own package file wants what its HTTP server and client are built on, which we do not use.
 pkg_check_modules(Prometheus REQUIRED IMPORTED_TARGET prometheus-cpp-core>=1.0)
 
+# Pictures.
+find_package(PNG REQUIRED)
+find_package(JPEG REQUIRED)
+pkg_check_modules(WebP REQUIRED IMPORTED_TARGET libwebp libwebpdemux)
+
 # oneDNN: the one that ./setup --onednn source built, if there is one; else the distribution's.
 set(outrider_cache "$ENV{HOME}/.cache/outrider")
 if(DEFINED ENV{OUTRIDER_CACHE})

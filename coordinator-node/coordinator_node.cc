@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 #include <random>
+#include <set>
+#include <utility>
 
 #include <spdlog/spdlog.h>
 
@@ -32,8 +34,7 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
   }
   config.failover.wait = std::chrono::seconds(options.failover_wait_s);
   config.want_rejections = rejection_log.has_value();
-  if (options.requests_max > 0)
-    config.line.open_max = static_cast<std::size_t>(options.requests_max);
+  if (options.requests_max > 0) config.line.open_max = static_cast<std::size_t>(options.requests_max);
   CoordinatorCore core(config);
   std::optional<PolicyState> policy_state;
   if (!options.policy_state.empty()) {
@@ -44,11 +45,12 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
   spdlog::info("event=listening address={}", endpoint->address());
   on_listening(endpoint->address());
   const std::stop_callback wake_on_stop(stop, [&] { endpoint->wake(); });
+  std::set<PeerId> gone;  // found out when they were sent something: what they said last may still be unread
   const auto act = [&] {
     const CoordinatorOutput output = core.take_output();
     pump.send(
         output.send, [&](const Message& sent, std::size_t bytes) { core.on_sent(sent, bytes); },
-        [&](const PeerId& peer) { core.on_peer_gone(peer, clock.now()); });
+        [&](const PeerId& peer) { gone.insert(peer); });
     pump.log(output.notices);
     if (rejection_log) rejection_log->write(output.rejections);
     return output.deadline;
@@ -60,6 +62,7 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
           act();  // at once, not after the burst: every message here is one step of somebody's round
         },
         [&](const PeerId& from) { core.on_peer_gone(from, clock.now()); });
+    for (const PeerId& peer : std::exchange(gone, {})) core.on_peer_gone(peer, clock.now());
     core.on_tick(clock.now());
     const std::optional<TimePoint> deadline = act();
     if (policy_state) policy_state->save_when_due(core.policies(), now());

@@ -75,6 +75,13 @@ outrider_status pair_open_local(const char* target, const char* assistant, const
  * OUTRIDER_PEER_GONE when nobody answers within 3 s. */
 outrider_status pair_open_remote(const char* address, const char* target, outrider_pair** pair, outrider_error* error);
 
+/* As pair_open_local(), of what `outrider run --model` takes.
+ * model  the directory of a pair (pair.json, or backbone/ and assistant/); a Hugging Face directory, a .gguf file or a
+ *        pack, with NAME-assistant beside it if it has one; NULL: the nano pair that ships with Outrider.
+ * dtype  also of a pack: the one that it was written with. */
+outrider_status outrider_open_model(const char* model, const char* dtype, int32_t threads, outrider_pair** pair,
+                                    outrider_error* error);
+
 /* NULL is allowed. Sessions that are still open go on, and close the pair with the last of them. */
 void pair_close(outrider_pair* pair);
 
@@ -188,6 +195,23 @@ typedef struct outrider_generation {
 outrider_status pair_generate_speculative(outrider_pair* pair, const int32_t* prompt, size_t count,
                                           const outrider_generate_options* options, int32_t* tokens, size_t capacity,
                                           outrider_generation* generation, outrider_error* error);
+
+/* ---- whole requests: chats, sampling, tools, grammars, log-probabilities ---- */
+
+/* Gets a reply: one JSON object, UTF-8, not NUL-terminated, valid during the call. Of a request with "stream": true
+ * each event's; then other than 0 stops, and what comes within 8 MiB of events may wait for it. Runs on the thread that
+ * called outrider_post; may call into this library, must not leave by an exception or longjmp. */
+typedef int (*outrider_on_reply)(void* user, const char* json, size_t bytes);
+
+/* What `outrider serve` answers to a POST, without HTTP: docs/http.md has the requests and replies.
+ * path   "/v1/chat/completions", "/v1/completions", "/tokenize" or "/detokenize".
+ * body   the request, a JSON object, at most 64 MiB. As over HTTP, what it does not say is as the checkpoint's makers
+ *        advise (temperature 0 decodes greedily), and the draft length is "auto".
+ * OUTRIDER_INVALID_ARGUMENT for a request that HTTP answers with 400, in the same words; OUTRIDER_OUT_OF_RANGE for one
+ * that the context has no room for; OUTRIDER_NOT_FOUND for another path; OUTRIDER_PEER_GONE where a stream broke off
+ * after its first event. A stream that on_reply stopped is OUTRIDER_OK. */
+outrider_status outrider_post(outrider_pair* pair, const char* path, const char* body, size_t bytes,
+                              outrider_on_reply on_reply, void* user, outrider_error* error);
 
 #ifdef __cplusplus
 }

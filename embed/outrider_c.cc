@@ -1,8 +1,11 @@
 // The C interface over embed/pair.h: checks arguments, copies in and out, lets no exception pass.
 #include "embed/outrider.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <initializer_list>
 #include <mutex>
 #include <string_view>
@@ -10,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/logging/logging.h"
+#include "common/pair/pair_files.h"
 #include "common/report/report.h"
 #include "common/tokenizer/chat.h"
 #include "common/tokenizer/detokenizer.h"
@@ -129,6 +133,27 @@ void init_logging_once() {
   std::call_once(once, [] { init_logging("outrider", "warn"); });
 }
 
+/// The nano pair beside this library: in the Python package, or where `cmake --install` puts both. Empty: not there.
+std::filesystem::path nano_beside_library() {
+  Dl_info info{};
+  std::error_code ignored;
+  if (dladdr(reinterpret_cast<const void*>(&outrider_abi_version), &info) == 0) return {};
+  const std::filesystem::path folder = std::filesystem::weakly_canonical(info.dli_fname, ignored).parent_path();
+  for (const char* from : {".", "../share/outrider", "../../share/outrider"}) {  // the last: lib/x86_64-linux-gnu
+    const std::filesystem::path nano = (folder / from / "models/nano").lexically_normal();
+    if (std::filesystem::exists(nano / "backbone", ignored)) return nano;
+  }
+  return {};
+}
+
+Result<std::shared_ptr<Pair>> open_pair(const PairPaths& paths, const char* dtype, std::int32_t threads) {
+  ASSIGN_OR_RETURN(const WeightType type, parse_weight_type(dtype == nullptr ? "bf16" : dtype));
+  if (threads < 0 || threads > kThreadsMax)
+    return invalid(fmt::format("threads {}, wanted 0 to {}", threads, kThreadsMax));
+  init_logging_once();
+  return Pair::open_local(paths, type, threads);
+}
+
 void fill(const Generation& generation, bool stopped_by_caller, outrider_generation* out) {
   const nlohmann::json metrics = metrics_json(generation);
   const outrider_finish finish = stopped_by_caller                          ? OUTRIDER_FINISH_CALLER
@@ -216,11 +241,25 @@ outrider_status pair_open_local(const char* target, const char* assistant, const
     if (assistant != nullptr) {
       ASSIGN_OR_RETURN(paths.assistant, path_of("assistant", assistant));
     }
-    ASSIGN_OR_RETURN(const WeightType type, parse_weight_type(dtype == nullptr ? "bf16" : dtype));
-    if (threads < 0 || threads > kThreadsMax)
-      return invalid(fmt::format("threads {}, wanted 0 to {}", threads, kThreadsMax));
-    init_logging_once();
-    ASSIGN_OR_RETURN(auto opened, Pair::open_local(paths, type, threads));
+    ASSIGN_OR_RETURN(auto opened, open_pair(paths, dtype, threads));
+    *pair = new outrider_pair{std::move(opened)};
+    return {};
+  });
+}
+
+outrider_status outrider_open_model(const char* model, const char* dtype, int32_t threads, outrider_pair** pair,
+                                    outrider_error* error) {
+  return guarded(error, {{"pair", pair}}, [&]() -> Result<void> {
+    std::filesystem::path wanted;
+    if (model == nullptr) {
+      wanted = nano_beside_library();
+    } else {
+      ASSIGN_OR_RETURN(wanted, path_of("model", model));
+    }
+    ASSIGN_OR_RETURN(PairPaths paths, pair_paths(wanted));
+    std::error_code ignored;
+    if (!std::filesystem::exists(paths.assistant, ignored)) paths.assistant.clear();
+    ASSIGN_OR_RETURN(auto opened, open_pair(paths, dtype, threads));
     *pair = new outrider_pair{std::move(opened)};
     return {};
   });
@@ -341,5 +380,17 @@ outrider_status pair_generate_speculative(outrider_pair* pair, const int32_t* pr
       return invalid(fmt::format("generation: size {}, wanted {}", generation->size, sizeof *generation));
     }
     return generate(*pair->pair, ids, chosen, tokens, capacity, generation);
+  });
+}
+
+// ---- whole requests ----
+
+outrider_status outrider_post(outrider_pair* pair, const char* path, const char* body, size_t bytes,
+                              outrider_on_reply on_reply, void* user, outrider_error* error) {
+  const auto function = reinterpret_cast<const void*>(on_reply);
+  return guarded(error, {{"pair", pair}, {"path", path}, {"on_reply", function}}, [&]() -> Result<void> {
+    ASSIGN_OR_RETURN(const auto text, array("body", body, bytes, kTextBytesMax));
+    return pair->pair->post(path, {text.begin(), text.end()},
+                            [&](std::string_view json) { return on_reply(user, json.data(), json.size()) == 0; });
   });
 }

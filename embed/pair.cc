@@ -1,41 +1,113 @@
 #include "embed/pair.h"
 
+#include <algorithm>
+#include <atomic>
+
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
+#include <nlohmann/json.hpp>
 
 #include "common/kernels/isa.h"
+#include "common/policy/policies.h"
 
 namespace outrider {
+namespace {
 
-Result<std::shared_ptr<Pair>> Pair::load_text(const std::filesystem::path& backbone) {
+Result<TextSide> load_text(const std::filesystem::path& backbone) {
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(backbone));
   ASSIGN_OR_RETURN(TextSide text, TextSide::load(files));
   if (!text.chat_format.warning.empty()) {
     spdlog::warn("event=chat_format_guessed note=\"{}\"", text.chat_format.warning);
   }
-  return std::shared_ptr<Pair>(new Pair(std::move(text)));
+  return text;
+}
+
+/// What error_body() wrote. @param otherwise  where neither the status nor the code says more
+Error error_of(int status, std::string_view body, Errc otherwise) {
+  const nlohmann::json error = nlohmann::json::parse(body).at("error");
+  const bool too_long = error.at("code") == "context_length_exceeded";
+  return {too_long                         ? Errc::kOutOfRange
+          : status == 429 || status == 503 ? Errc::kUnavailable
+          : status >= 400 && status < 500  ? Errc::kInvalidArgument
+                                           : otherwise,
+          error.at("message")};
+}
+
+/// Calls on_event with the data of each of these server-sent events.
+void each_event(std::string_view events, const std::function<void(std::string_view json)>& on_event) {
+  constexpr std::string_view kBegin = "data: ", kEnd = "\n\n";
+  while (!events.empty()) {
+    const std::size_t end = std::min(events.find(kEnd), events.size());
+    on_event(events.substr(kBegin.size(), end - kBegin.size()));
+    events.remove_prefix(std::min(end + kEnd.size(), events.size()));
+  }
+}
+
+}  // namespace
+
+void Pair::serve(TextSide text, const std::string& address, Duration failover_wait) {
+  address_ = address;
+  api_.emplace(context_, std::move(text),
+               ApiOptions{.coordinator = address,
+                          .version = "",
+                          .model = "outrider",
+                          .draft_length = parse_draft_length("auto").value(),
+                          .failover_wait = failover_wait});
+  routes_ = api_->routes();
 }
 
 Result<std::shared_ptr<Pair>> Pair::open_local(const PairPaths& paths, WeightType type, int threads) {
   active_isa();  // a bad OUTRIDER_ISA or OUTRIDER_GEMM is said here, not on some thread
   active_gemm();
-  ASSIGN_OR_RETURN(std::shared_ptr<Pair> pair, load_text(paths.backbone));
-  const bool drafter = !paths.assistant.empty();
-  ASSIGN_OR_RETURN(
-      ClusterClient started,
-      connect_or_start(
-          pair->context_, /*connect=*/"",
-          {.pair = paths, .weight_type = type, .drafters = drafter ? 1 : 0, .verifier = {.threads = threads}}));
+  ASSIGN_OR_RETURN(TextSide text, load_text(paths.backbone));
+  const std::shared_ptr<Pair> pair(new Pair);
+  ClusterOptions options;
+  options.pair = paths;
+  options.weight_type = type;
+  options.drafters = paths.assistant.empty() ? 0 : 1;
+  options.verifier.threads = threads;
+  ASSIGN_OR_RETURN(ClusterClient started, connect_or_start(pair->context_, /*connect=*/"", options));
   pair->cluster_ = std::move(started.cluster);
-  pair->address_ = pair->cluster_->address();
+  pair->serve(std::move(text), pair->cluster_->address(), Duration::zero());
   return pair;
 }
 
 Result<std::shared_ptr<Pair>> Pair::open_remote(const std::string& address, const std::filesystem::path& backbone) {
-  ASSIGN_OR_RETURN(std::shared_ptr<Pair> pair, load_text(backbone));
-  pair->address_ = address;
+  ASSIGN_OR_RETURN(TextSide text, load_text(backbone));
+  const std::shared_ptr<Pair> pair(new Pair);
+  pair->serve(std::move(text), address, ClientConfig().failover_wait);
   ASSIGN_OR_RETURN(Client client, pair->connect());
   RETURN_IF_ERROR(client.wait_for_workers(0, 0, [] { return Result<void>(); }));
   return pair;
+}
+
+Result<void> Pair::post(const std::string& path, std::string body,
+                        const std::function<bool(std::string_view json)>& on_reply) {
+  const auto route = std::ranges::find_if(
+      routes_, [&](const HttpRoute& known) { return known.method == "POST" && known.path == path; });
+  if (route == routes_.end())
+    return Error{Errc::kNotFound, fmt::format("no endpoint '{}', wanted one like /v1/chat/completions", path)};
+  std::atomic<bool> stopped = false;
+  const HttpReply reply = route->handler(
+      {.method = "POST", .path = path, .body = std::move(body), .client = "", .key = nullptr, .gone = [&stopped] {
+         return stopped.load();
+       }});
+  if (reply.status != 200) return error_of(reply.status, reply.body, Errc::kIo);
+  if (!reply.next) {
+    on_reply(reply.body);
+    return {};
+  }
+  Result<void> result;
+  while (const std::optional<std::string> events = reply.next()) {
+    each_event(*events, [&](std::string_view json) {
+      if (stopped || json == "[DONE]") return;
+      if (json.starts_with(R"({"error":)"))
+        result = error_of(0, json, Errc::kPeerGone);
+      else
+        stopped = !on_reply(json);
+    });
+  }
+  return result;
 }
 
 Result<Client> Pair::connect() { return Client::connect(context_, address_); }

@@ -2,12 +2,15 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/text_side/text_side.h"
 #include "common/transport/client.h"
+#include "http-server/api_server.h"
 #include "launch/cluster.h"
 
 namespace outrider {
@@ -31,19 +34,28 @@ class Pair {
   Result<Generation> generate_speculative(const Generate& request,
                                           const std::function<bool(std::span<const TokenId>)>& on_tokens);
 
+  /// What a POST to this path of docs/http.md would answer, without HTTP. @param on_reply  gets the reply's JSON; of a
+  ///   stream each event's, and false ends it. On the calling thread.
+  /// @return kInvalidArgument and what is wrong with the request, kOutOfRange where the context is too short for it,
+  ///   kNotFound for another path, kUnavailable or kPeerGone.
+  Result<void> post(const std::string& path, std::string body,
+                    const std::function<bool(std::string_view json)>& on_reply);
+
   /// A text of its own for prefill and the steps.
   Result<Client> connect();
 
-  const TextSide& text() const { return text_; }
+  const TextSide& text() const { return api_->text(); }
 
  private:
-  explicit Pair(TextSide text) : text_(std::move(text)) {}
-  static Result<std::shared_ptr<Pair>> load_text(const std::filesystem::path& backbone);
+  Pair() = default;
+  /// Once there is a coordinator.
+  void serve(TextSide text, const std::string& address, Duration failover_wait);
 
-  TextSide text_;
   TransportContext context_;
   std::unique_ptr<Cluster> cluster_;  ///< of a local pair
   std::string address_;
+  std::optional<ApiServer> api_;
+  std::vector<HttpRoute> routes_;
 };
 
 /// One text of a pair, step by step. The five entry points of a pair are these four and

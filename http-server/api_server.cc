@@ -298,7 +298,10 @@ class ApiServer::ChoiceReader {
     return result;
   }
   void report_round(std::span<const TokenId> tokens) {
-    ReportedRound reported{.tokens = {}, .round = std::exchange(round_, std::nullopt), .drafts = {}};
+    ReportedRound reported{.tokens = {},
+                           .round = std::exchange(round_, std::nullopt),
+                           .drafts = {},
+                           .token_ids = {tokens.begin(), tokens.end()}};
     for (const TokenId token : tokens) reported.tokens.push_back(round_text_.push(token));
     if (reported.round) {
       for (const TokenId token : reported.round->drafts) reported.drafts.push_back(bytes_of(tokenizer_, token));

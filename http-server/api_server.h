@@ -10,7 +10,7 @@
 #include "common/protocol/client_core.h"
 #include "common/text_side/text_side.h"
 #include "common/transport/endpoint.h"
-#include "http-server/http_server.h"
+#include "http-server/http_message.h"
 #include "http-server/openai.h"
 
 namespace outrider {
@@ -66,6 +66,7 @@ class ApiServer {
   /// Why a request to /v1/chat/completions or /v1/completions would be refused before the coordinator is asked; none:
   /// it would not.
   std::optional<ApiError> check(const std::string& path, const std::string& body);
+  const TextSide& text() const { return text_; }
   /// What the coordinator says of itself and its workers; takes up to 3 s when it does not answer.
   Result<Status> status() const;
 

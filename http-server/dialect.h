@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "http-server/http_server.h"
+#include "http-server/http_message.h"
 
 // Other APIs over OpenAI's chat completions: a request becomes one of those, and its reply, whole or streamed, is told
 // in the other's words. So whatever chat completions can do, they can.

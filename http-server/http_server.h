@@ -3,64 +3,16 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/base/result.h"
 #include "common/base/time.h"
-#include "http-server/api_error.h"
 #include "http-server/api_keys.h"
+#include "http-server/http_message.h"
 #include "http-server/tls.h"
 
 namespace outrider {
-
-struct HttpRequest {
-  std::string method, path;  ///< without the query
-  std::string query = {};    ///< as it was sent, without its ?
-  std::string body;
-  /// Who asks, as far as the server can know: "key NAME", where keys have names; else the address of the other end (of
-  /// IPv6 its /64); of a proxy on this machine, whom it speaks for (the last address in X-Forwarded-For, which is the
-  /// proxy's own word).
-  std::string client;
-  std::shared_ptr<const ApiKey> key;  ///< null where the server has none
-  /// Whether nobody waits for the reply any more: the client has gone, or the server ends. Any thread, as
-  /// long as the handler runs or its reply lives.
-  std::function<bool()> gone = [] { return false; };
-  /// Of the two: the server ends. The client still reads why.
-  std::function<bool()> server_ends = [] { return false; };
-  /// Counts so many bytes of memory as the request's until its reply is out, instead of what its body was counted as
-  /// (kBytesPerBodyByte): the body has been read, and this is what was made of it. @return why there is no room for it.
-  std::function<std::optional<ApiError>(std::int64_t bytes)> hold = [](std::int64_t) {
-    return std::optional<ApiError>();
-  };
-};
-
-struct HttpReply {
-  int status = 200;
-  std::string body;
-  std::string content_type = "application/json";
-  std::vector<std::pair<std::string, std::string>> headers = {};
-  /// Instead of `body`: its next piece; an empty one for "not yet", within about 100 ms; nothing at the end, which
-  /// comes soon after the server ends. Destroyed early when the client has gone.
-  std::function<std::optional<std::string>()> next = {};
-};
-
-enum class Access {
-  kKey,            ///< whoever has a key, where the server has some
-  kKeyOrPassword,  ///< likewise; a browser is told to ask its user for it
-  kAnybody,
-};
-
-/// One entry of the route table. Handlers run on many threads at once; what one throws is a 500.
-struct HttpRoute {
-  std::string method;  ///< GET (HEAD too), DELETE or POST
-  std::string path;    ///< {id} stands for one part of it, as in /v1/files/{id}/content
-  std::function<HttpReply(const HttpRequest&)> handler;
-  Access access = Access::kKey;
-  std::string takes = "application/json";  ///< the type of a POST's body; empty: any
-};
 
 struct HttpOptions {
   std::string host = "127.0.0.1";

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "http-server/http_server.h"
+#include "http-server/http_message.h"
 
 namespace outrider {
 

@@ -152,8 +152,9 @@ std::string usage_chunk(const ReplyHead& head, const Usage& usage);
 struct ReportedRound {
   std::vector<std::string>
       tokens;  ///< what each adds to the text; joined they are it. Accepted drafts first, then the target's own
-  std::optional<RoundReport> round;  ///< none: the token after the prompt
-  std::vector<std::string> drafts;   ///< of `round`, rejected ones too
+  std::optional<RoundReport> round;     ///< none: the token after the prompt
+  std::vector<std::string> drafts;      ///< of `round`, rejected ones too
+  std::vector<TokenId> token_ids = {};  ///< of `tokens`
 };
 /// speculative.report_rounds: before the chunks of what the round says.
 std::string round_chunk(const ReplyHead& head, std::size_t index, const ReportedRound& reported);

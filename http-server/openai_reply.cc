@@ -260,6 +260,10 @@ std::string round_chunk(const ReplyHead& head, std::size_t index, const Reported
     json["round_ms"] = 1e3 * outcome.round_s;
     if (!reported.round->depths.empty()) json["depths"] = reported.round->depths;
   }
+  if (head.token_ids) {
+    json["token_ids"] = reported.token_ids;
+    json["draft_ids"] = reported.round ? reported.round->drafts : std::vector<TokenId>();
+  }
   return event_text(chunk);
 }
 

@@ -83,6 +83,7 @@ double typical_rms(std::int64_t in_features) { return 1 / std::sqrt(static_cast<
 
 double typical_mean(const std::string& name, std::int64_t size) {
   if (name.ends_with("q_norm.weight")) return typical_rms(size);  // scores are not scaled: a trained q_norm is small
+  if (name.ends_with("put_min") || name.ends_with("put_max")) return name.ends_with("min") ? -30 : 30;  // never reached
   return name.ends_with("layer_scalar") ? 0.8 : 1;
 }
 

@@ -271,7 +271,7 @@ inline void add_security_options(CLI::App& command, Security& security, bool lis
 
 /// How long drafts are.
 struct DraftLengthFlag {
-  std::string text = "4";
+  std::string text = "auto";
   bool governed = false;
 
   void add_to(CLI::App& command) {

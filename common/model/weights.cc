@@ -57,14 +57,22 @@ class CheckpointWeights final : public WeightSource {
   const std::filesystem::path& path() const override { return checkpoint_->path(); }
 
   Result<std::vector<float>> vector(const std::string& name, std::int64_t size) const override {
-    ASSIGN_OR_RETURN(const TensorEntry* entry, checkpoint_->require(name, {size}));
+    const TensorEntry* const found = checkpoint_->find(name);
+    const bool scalar = size == 1 && found != nullptr && found->shape.empty();
+    ASSIGN_OR_RETURN(const TensorEntry* entry,
+                     checkpoint_->require(name, scalar ? std::vector<std::int64_t>() : std::vector{size}));
     std::vector<float> values(static_cast<std::size_t>(size));
     RETURN_IF_ERROR(read_f32(*entry, values));
     return values;
   }
 
   Result<RowTable> table(const std::string& name, std::int64_t rows, std::int64_t width) const override {
-    ASSIGN_OR_RETURN(const TensorEntry* entry, matrix(name, {rows, width}));
+    std::vector<std::int64_t> shape = {rows, width};
+    if (const TensorEntry* const found = checkpoint_->find(name); found != nullptr && found->shape.size() == 3) {
+      const std::int64_t tables = found->shape[0];
+      if (tables > 0 && rows % tables == 0) shape = {tables, rows / tables, width};
+    }
+    ASSIGN_OR_RETURN(const TensorEntry* entry, matrix(name, shape));
     return RowTable{.dtype = entry->dtype,
                     .numbers = table_dtype(type_, entry->dtype, width),
                     .rows = rows,

@@ -1,6 +1,8 @@
 #include "common/policy/draft_length.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "common/policy/governor.h"
 
@@ -17,18 +19,34 @@ void HeuristicLength::observe(const RoundOutcome& outcome) {
   length_ = outcome.accepted == outcome.drafted ? std::min(length_ + 2, kDraftLengthMax) : std::max(1, length_ - 1);
 }
 
-GoodputLength::GoodputLength(const CostModel& costs)
+GoodputLength::GoodputLength(const CostModel& costs, BatchGoodput& batch)
     : costs_(costs),
+      batch_(batch),
       // A session's last ten trials of a position: on nano's traces (bare goodput) above 20 and 50, level with 5.
       survival_{Survival(0.9, &costs.survival(DraftSource::kAssistant)),
                 Survival(0.9, &costs.survival(DraftSource::kNgram))} {}
 
 DraftChoice GoodputLength::choose(const DraftLimits& limits) {
+  const auto held = survival_[static_cast<std::size_t>(DraftSource::kAssistant)].conditional();
+  BatchGoodput::Survives survives_to = {};
+  std::partial_sum(held.begin(), held.end(), survives_to.begin(), std::multiplies<>());
+  batch_.update(this, survives_to, limits.assistant, limits.drafters);
   DraftChoice best;
+  expected_s_ = 0;
   if (!costs_.knows_plain() && !limits.must_draft) return best;
-  double best_rate = limits.must_draft || costs_.plain_s() <= 0 ? 0 : 1 / costs_.plain_s();
+  const auto [company, tokens] = batch_.others(this, costs_);
+  // What the others wait for in any case costs nothing more.
+  const RoundTerms plain = costs_.terms(DraftSource::kAssistant, 0, 1, company);
+  const auto expect = [&](const RoundTerms& terms, double seconds) {
+    const bool tells = company.texts > 0 && terms.saved_s <= 0;
+    expected_s_ = tells ? seconds : 0;
+    expected_draft_s_ = terms.draft_s;
+  };
+  const double plain_s = costs_.together_s(plain, company, 0);
+  expect(plain, plain_s);
+  double best_rate = limits.must_draft ? 0 : (tokens + 1) / plain_s;
   for (const DraftSource source : {DraftSource::kAssistant, DraftSource::kNgram}) {
-    const int longest = std::min(limits.of(source), kDraftLengthMax);
+    const int longest = std::min({limits.of(source), kDraftLengthMax, costs_.rows_most() - company.rows - 1});
     if (longest <= 0) continue;
     const auto a = survival_[static_cast<std::size_t>(source)].conditional();
     double tau = 1, survives = 1;
@@ -37,14 +55,15 @@ DraftChoice GoodputLength::choose(const DraftLimits& limits) {
       tau += survives;
       const double next = a[static_cast<std::size_t>(std::min(g, kDraftLengthMax - 1))];
       const bool assistant = source == DraftSource::kAssistant;
-      RoundTerms terms =
-          assistant && limits.ahead ? costs_.terms_ahead(g, tau, survives, next) : costs_.terms(source, g, tau);
-      if (assistant && limits.at_hand) terms.saved_s = terms.drafting_s();
-      const double rate = tokens_per_second(tau, terms);
-      if (rate > best_rate) {
-        best = {.source = source, .length = g};
-        best_rate = rate;
-      }
+      RoundTerms terms = assistant && limits.ahead ? costs_.terms_ahead(g, tau, survives, next, company)
+                                                   : costs_.terms(source, g, tau, company);
+      const double own_s = terms.drafting_s() - plain.drafting_s();
+      terms.saved_s = assistant && limits.at_hand ? own_s : std::min(terms.saved_s, own_s);
+      const double seconds = costs_.together_s(terms, company, g), rate = (tokens + tau) / seconds;
+      if (rate <= best_rate) continue;
+      best = {.source = source, .length = g};
+      best_rate = rate;
+      expect(terms, seconds);
     }
   }
   return best;
@@ -52,10 +71,11 @@ DraftChoice GoodputLength::choose(const DraftLimits& limits) {
 
 void GoodputLength::observe(const RoundOutcome& outcome) {
   survival_[static_cast<std::size_t>(outcome.source)].observe(outcome.drafted, outcome.accepted);
+  if (expected_s_ > 0) batch_.observe(expected_s_, expected_draft_s_, outcome.round_s);
 }
 
-std::unique_ptr<DraftLengthPolicy> make_auto_policy(const CostModel& costs) {
-  return std::make_unique<Governor>(std::make_unique<GoodputLength>(costs), costs);
+std::unique_ptr<DraftLengthPolicy> make_auto_policy(const CostModel& costs, BatchGoodput& batch) {
+  return std::make_unique<Governor>(std::make_unique<GoodputLength>(costs, batch), costs, batch);
 }
 
 }  // namespace outrider

@@ -3,7 +3,7 @@
 #include <limits>
 #include <memory>
 
-#include "common/policy/throughput.h"
+#include "common/policy/batch_goodput.h"
 
 namespace outrider {
 
@@ -13,6 +13,7 @@ struct DraftLimits {
   bool must_draft = false;  ///< a probe: plain decoding is no answer while a source can draft
   bool at_hand = false;     ///< the assistant's were drafted ahead: nobody waits for them
   bool ahead = false;       ///< the assistant drafts ahead where that pays
+  int drafters = 1;         ///< assistants that draft for the texts of its verifier
   int of(DraftSource source) const { return source == DraftSource::kAssistant ? assistant : ngram; }
 };
 
@@ -60,21 +61,27 @@ class HeuristicLength : public DraftLengthPolicy {
   int length_;
 };
 
-/// Maximises expected tokens per second (goodput; SmartSpec, Liu et al. 2024): tau(g) / T_round(g) over both
-/// sources and every g, plain decoding included, with survival from this session leaning on all sessions'.
+/// Maximises the expected tokens per second of all texts of a verifier (goodput; SmartSpec, Liu et al. 2024): tau(g) /
+/// T_round(g) over both sources and every g, plain decoding included, in the company of the others as BatchGoodput
+/// plans them, with survival from this session leaning on all sessions'.
 class GoodputLength : public DraftLengthPolicy {
  public:
-  /// @param costs outlives the policy.
-  explicit GoodputLength(const CostModel& costs);
+  /// @param costs, batch  outlive the policy.
+  GoodputLength(const CostModel& costs, BatchGoodput& batch);
+  ~GoodputLength() override { batch_.forget(this); }
+  GoodputLength(const GoodputLength&) = delete;
+  GoodputLength& operator=(const GoodputLength&) = delete;
   DraftChoice choose(const DraftLimits& limits) override;
   void observe(const RoundOutcome& outcome) override;
 
  private:
   const CostModel& costs_;
+  BatchGoodput& batch_;
+  double expected_s_ = 0, expected_draft_s_ = 0;  ///< of the last choice; 0: of none that says how long drafts keep all
   std::array<Survival, kDraftSources> survival_;  ///< this session's
 };
 
-/// What `--draft-length auto` means: goodput under the governor. @param costs outlives the policy.
-std::unique_ptr<DraftLengthPolicy> make_auto_policy(const CostModel& costs);
+/// What `--draft-length auto` means: goodput under the governor. @param costs, batch  outlive the policy.
+std::unique_ptr<DraftLengthPolicy> make_auto_policy(const CostModel& costs, BatchGoodput& batch);
 
 }  // namespace outrider

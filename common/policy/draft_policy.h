@@ -40,7 +40,10 @@ struct RoundOutcome {
   int accepted = 0;              ///< of these
   double draft_s = 0;            ///< assistant forwards
   double draft_wire_s = 0;       ///< request for drafts to their arrival, less draft_s
-  double verify_s = 0;           ///< the forward pass of drafted + 1 rows
+  double draft_waited_s = 0;     ///< the same where the drafter had others' drafts to make first
+  double verify_s = 0;           ///< the forward pass of batch_rows rows
+  int batch_rows = 0;            ///< drafted + 1, and those of other texts
+  double waited_s = 0;           ///< for that pass to begin
   double round_s = 0;            ///< all of it, emission to emission
   std::int64_t draft_bytes = 0;  ///< of the request for drafts
   int draft_rows = 0;            ///< K/V rows in it

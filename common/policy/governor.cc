@@ -11,22 +11,24 @@ constexpr double kDraftMargin = 1.5;
 }  // namespace
 
 RoundTerms Governor::terms(const DraftLimits& limits, DraftSource source, int length) const {
-  RoundTerms terms = costs_.terms(source, length, length + 1);
+  RoundTerms terms = costs_.terms(source, length, length + 1, {.rows = costs_.others()});
   if (limits.at_hand && source == DraftSource::kAssistant) terms.saved_s = terms.drafting_s();
   return terms;
 }
 
 double Governor::worst_loss(const RoundTerms& terms) const {
-  const double forward = std::max(0.0, terms.verify_s * surprise_ - costs_.verify_s(1));
+  const double forward = std::max(0.0, terms.verify_s * surprise_ - costs_.verify_s(costs_.others() + 1));
   return (forward + kDraftMargin * (terms.drafting_s() - terms.saved_s)) / costs_.plain_s();
 }
 
 double Governor::loss(const RoundOutcome& outcome) const {
   // Only what drafting can have caused: g + 1 rows never cost more than g + 1 passes of one row, so the rest of a
-  // longer pass is the machine's, as is all that is neither the pass nor the wait for drafts.
-  const double one = costs_.verify_s(1);
-  const double forward = std::min(outcome.verify_s, one * (outcome.drafted + 1)) - one;
-  return (forward + outcome.draft_s + outcome.draft_wire_s) / costs_.plain_s() - outcome.accepted;
+  // longer pass is the machine's, as is all that is neither the pass nor the wait for drafts. Rows of other texts would
+  // be there without it.
+  const double without = costs_.verify_s(std::max(0, outcome.batch_rows - outcome.drafted - 1) + 1);
+  const double forward = std::min(outcome.verify_s, without * (outcome.drafted + 1)) - without;
+  const double drafting = outcome.draft_s + outcome.draft_wire_s + outcome.draft_waited_s;
+  return (forward + drafting) / costs_.plain_s() - outcome.accepted;
 }
 
 DraftChoice Governor::choose(const DraftLimits& limits) {
@@ -43,6 +45,8 @@ DraftChoice Governor::choose(const DraftLimits& limits) {
     wanted = inner_->choose(drafting);
     if (wanted.length == 0) return choice_;  // nobody can
     if (probe_rounds_ == 0) {
+      const double loss = worst_loss(terms(limits, wanted.source, wanted.length));
+      if (!batch_.spend(kProbeRounds * loss)) return choice_;
       probe_rounds_ = kProbeRounds;
       probe_loss_ = 0;
     }
@@ -64,6 +68,7 @@ DraftChoice Governor::choose(const DraftLimits& limits) {
 
 void Governor::observe(const RoundOutcome& outcome) {
   const int tokens = outcome.accepted + 1;
+  batch_.earn(tokens);
   const double lost = choice_.length > 0 ? loss(outcome) : 0;
   recent_.push_back({tokens, lost});
   recent_tokens_ += tokens;

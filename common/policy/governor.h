@@ -28,9 +28,9 @@ namespace outrider {
 /// busy elsewhere) is not charged, see loss().
 class Governor : public DraftLengthPolicy {
  public:
-  /// @param costs outlives the policy.
-  Governor(std::unique_ptr<DraftLengthPolicy> inner, const CostModel& costs)
-      : inner_(std::move(inner)), costs_(costs) {}
+  /// @param costs, batch  outlive the policy.
+  Governor(std::unique_ptr<DraftLengthPolicy> inner, const CostModel& costs, BatchGoodput& batch)
+      : inner_(std::move(inner)), costs_(costs), batch_(batch) {}
 
   DraftChoice choose(const DraftLimits& limits) override;
   void observe(const RoundOutcome& outcome) override;
@@ -51,6 +51,7 @@ class Governor : public DraftLengthPolicy {
 
   std::unique_ptr<DraftLengthPolicy> inner_;
   const CostModel& costs_;
+  BatchGoodput& batch_;
   DraftChoice choice_;
   double predicted_verify_s_ = 0;  ///< of choice_
   struct Spent {

@@ -68,15 +68,15 @@ Result<DraftLength> parse_draft_length(const std::string& text) {
 Policies::Policies(std::uint64_t seed) : ucb1_(default_arms()), thompson_(default_arms(), seed) {}
 
 std::unique_ptr<DraftLengthPolicy> Policies::make(DraftPolicy policy, int length, const CostModel& costs,
-                                                  bool governed) {
+                                                  BatchGoodput& batch, bool governed) {
   switch (policy) {
     case DraftPolicy::kFixed: {
       auto fixed = std::make_unique<FixedLength>(length);
       if (!governed || length == 0) return fixed;
-      return std::make_unique<Governor>(std::move(fixed), costs);
+      return std::make_unique<Governor>(std::move(fixed), costs, batch);
     }
     case DraftPolicy::kTree: return std::make_unique<TreeShape>(length);
-    case DraftPolicy::kAuto: return make_auto_policy(costs);
+    case DraftPolicy::kAuto: return make_auto_policy(costs, batch);
     case DraftPolicy::kHeuristic: return std::make_unique<HeuristicLength>();
     case DraftPolicy::kUcb1: return std::make_unique<SharedUcb1>(ucb1_);
     case DraftPolicy::kThompson: return std::make_unique<ThompsonLength>(thompson_, costs);

@@ -8,44 +8,62 @@
 
 namespace outrider {
 
+std::size_t VerifyTime::cell_of(int rows) {
+  if (rows <= kStairs) return static_cast<std::size_t>(rows);
+  if (rows <= 128) return static_cast<std::size_t>(kStairs + 1 + (rows - kStairs - 1) / 8);
+  return std::min<std::size_t>(kStairs + 13 + static_cast<std::size_t>(rows - 129) / 32, 63);
+}
+
 void VerifyTime::observe(int rows, double seconds) {
   CHECK(rows >= 1 && seconds >= 0, "{} rows in {} s", rows, seconds);
   // A forward pass of one M tells nothing of the others but that time passes: those grow stale and yield
   // where the curve would fall.
   for (Cell& cell : cells_) {
+    cell.rows *= 0.99;
     cell.sum *= 0.99;
     cell.weight *= 0.99;
   }
-  Cell& seen = cells_[static_cast<std::size_t>(std::min(rows, kDraftLengthMax + 1))];
+  Cell& seen = cells_[cell_of(rows)];
+  seen.rows = 0.7 * seen.rows + rows;
   seen.sum = 0.7 * seen.sum + seconds;
   seen.weight = 0.7 * seen.weight + 1;
 
   // Pool adjacent violators: blocks of neighbouring Ms whose means rise.
   struct Block {
     double sum, weight;
-    std::size_t first, last;
+    std::size_t cells;
     double mean() const { return sum / weight; }
   };
   std::vector<Block> blocks;
-  for (std::size_t m = 1; m < cells_.size(); ++m) {
-    if (cells_[m].weight < 1e-9) continue;
-    blocks.push_back({cells_[m].sum, cells_[m].weight, m, m});
+  curve_.clear();
+  for (const Cell& cell : cells_) {
+    if (cell.weight < 1e-9) continue;
+    curve_.push_back({cell.rows / cell.weight, 0});
+    blocks.push_back({cell.sum, cell.weight, 1});
     while (blocks.size() > 1 && blocks[blocks.size() - 2].mean() >= blocks.back().mean()) {
       const Block top = blocks.back();
       blocks.pop_back();
       Block& below = blocks.back();
-      below = {below.sum + top.sum, below.weight + top.weight, below.first, top.last};
+      below = {below.sum + top.sum, below.weight + top.weight, below.cells + top.cells};
     }
   }
-  std::size_t block = 0;
-  for (std::size_t m = 1; m < seconds_.size(); ++m) {
-    while (block + 1 < blocks.size() && blocks[block + 1].first <= m) ++block;
-    seconds_[m] = blocks[block].mean();
-  }
+  auto step = curve_.begin();
+  for (const Block& block : blocks)
+    for (std::size_t i = 0; i < block.cells; ++i) (step++)->seconds = block.mean();
 }
 
 double VerifyTime::operator()(int rows) const {
-  return seconds_[static_cast<std::size_t>(std::clamp(rows, 1, kDraftLengthMax + 1))];
+  if (curve_.empty()) return 0;
+  constexpr double kRounding = 1e-6;
+  const auto above = std::ranges::upper_bound(curve_, rows + kRounding, {}, &Step::rows);
+  if (above == curve_.begin()) return above->seconds;
+  const Step& below = *(above - 1);
+  if (above == curve_.end() || rows <= kStairs) return below.seconds;
+  return below.seconds + (above->seconds - below.seconds) * (rows - below.rows) / (above->rows - below.rows);
+}
+
+int VerifyTime::rows_most() const {
+  return std::max(kStairs, curve_.empty() ? 0 : static_cast<int>(2 * curve_.back().rows));
 }
 
 void FadingLine::observe(double x, double y) {
@@ -109,9 +127,12 @@ double AheadHits::chance(double survives, double next) const {
 void CostModel::observe(const RoundOutcome& outcome) {
   CHECK(outcome.drafted >= 0 && outcome.accepted >= 0 && outcome.accepted <= outcome.drafted, "{} of {}",
         outcome.accepted, outcome.drafted);
-  verify_.observe(outcome.drafted + 1, outcome.verify_s);
-  const double drafting = outcome.draft_s + outcome.draft_wire_s;
-  other_.observe(std::max(0.0, outcome.round_s - outcome.verify_s - drafting));
+  const int rows = std::max(outcome.batch_rows, outcome.drafted + 1);
+  if (outcome.verify_s != last_verify_s_) verify_.observe(rows, outcome.verify_s);
+  last_verify_s_ = outcome.verify_s;
+  others_.observe(rows - outcome.drafted - 1);
+  const double drafting = outcome.draft_s + outcome.draft_wire_s + outcome.draft_waited_s;
+  other_.observe(std::max(0.0, outcome.round_s - outcome.verify_s - drafting - outcome.waited_s));
   DraftCost& cost = drafts_[static_cast<std::size_t>(outcome.source)];
   if (outcome.drafted == 0) {
     if (drafting > 0) {  // drafts that did not come in time: they cost at least the wait
@@ -130,14 +151,33 @@ void CostModel::observe(const RoundOutcome& outcome) {
   if (outcome.ahead) return;  // nobody waited: it says nothing of what asking costs
   cost.seconds_per_token.observe(outcome.draft_s, outcome.drafted);
   cost.bytes.observe(outcome.draft_rows, static_cast<double>(outcome.draft_bytes));
-  cost.wire.observe(static_cast<double>(outcome.draft_bytes), outcome.draft_wire_s);
+  if (outcome.draft_waited_s == 0) cost.wire.observe(static_cast<double>(outcome.draft_bytes), outcome.draft_wire_s);
 }
 
-RoundTerms CostModel::terms(DraftSource source, int length, double tau) const {
-  RoundTerms terms{.verify_s = verify_(length + 1), .other_s = other_.value()};
-  if (length == 0) return terms;
-  const DraftCost& cost = drafts_[static_cast<std::size_t>(source)];
-  terms.draft_s = length * cost.seconds_per_token.value();
+int CostModel::others() const { return static_cast<int>(std::lround(others_.value())); }
+
+double CostModel::together_s(const RoundTerms& terms, const Company& company, int length) const {
+  constexpr int kGroupsMax = 4;
+  double best = terms.seconds();
+  // While they draft for less than a pass takes, the verifier waits for them (batch_window.h).
+  if (terms.drafting_s() - terms.draft_s * (1 - 1 / company.drag) < terms.verify_s) return best;
+  for (int groups = 2; groups <= std::min(kGroupsMax, company.texts + 1); ++groups) {
+    const double pass_s = verify_((company.rows + length + groups) / groups);  // rounded up
+    RoundTerms group = terms;
+    group.verify_s = pass_s;
+    group.draft_s = terms.draft_s / groups;
+    best = std::min(best, std::max({group.seconds(), groups * pass_s, terms.draft_s}));
+  }
+  return best;
+}
+
+RoundTerms CostModel::terms(DraftSource source, int length, double tau, const Company& company) const {
+  RoundTerms terms{.verify_s = verify_(company.rows + length + 1), .other_s = other_.value()};
+  // All wait for the last draft that an assistant makes, whoever it is for. N-grams cost no time.
+  const int drafts = company.drafts + (source == DraftSource::kAssistant ? length : 0);
+  if (drafts == 0) return terms;
+  const DraftCost& cost = drafts_[static_cast<std::size_t>(DraftSource::kAssistant)];
+  terms.draft_s = cost.seconds_per_token.value() * drafts / company.drafters * company.drag;
   terms.rtt_s = cost.wire.intercept();
   terms.bytes = cost.bytes.intercept() + cost.bytes.slope() * tau;
   terms.s_per_byte = cost.wire.slope();
@@ -150,8 +190,8 @@ double CostModel::lost_ahead() const {
   return std::max(0.0, 1 - tokens_ahead_.value() / tokens_asked_.value());
 }
 
-RoundTerms CostModel::terms_ahead(int length, double tau, double survives, double next) const {
-  RoundTerms terms = this->terms(DraftSource::kAssistant, length, tau);
+RoundTerms CostModel::terms_ahead(int length, double tau, double survives, double next, const Company& company) const {
+  RoundTerms terms = this->terms(DraftSource::kAssistant, length, tau, company);
   const double left_s = ahead_.wait_s() + lost_ahead() * terms.seconds();
   terms.saved_s = ahead_gain_s(terms, length, ahead_.chance(survives, next), left_s);
   return terms;

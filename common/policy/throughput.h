@@ -29,20 +29,28 @@ inline double tokens_per_second(double tau, const RoundTerms& terms) { return ta
 
 /// T(M): seconds of a verifying forward pass of M rows, learned online: a staircase that never falls (pool adjacent
 /// violators). An M that was not measured costs what the next smaller measured one does: true inside a tile of rows,
-/// and elsewhere hopeful enough that the M is tried once. The last few rounds of an M decide its step.
+/// and elsewhere hopeful enough that the M is tried once. Beyond kStairs, where a tile is little, it lies on the line
+/// between two measured ones. The last few rounds of an M decide its step.
 class VerifyTime {
  public:
-  /// rows from 1; more than kDraftLengthMax + 1 count as that many.
+  /// rows from 1.
   void observe(int rows, double seconds);
   /// 0 while nothing was measured.
   double operator()(int rows) const;
+  /// So many rows may be tried: twice the most that were.
+  int rows_most() const;
 
  private:
+  static constexpr int kStairs = 33;  ///< of a text alone
   struct Cell {
-    double sum = 0, weight = 0;
+    double rows = 0, sum = 0, weight = 0;
   };
-  std::array<Cell, kDraftLengthMax + 2> cells_ = {};      ///< by rows
-  std::array<double, kDraftLengthMax + 2> seconds_ = {};  ///< the curve through them
+  struct Step {
+    double rows, seconds;
+  };
+  static std::size_t cell_of(int rows);
+  std::array<Cell, 64> cells_ = {};  ///< one an M, then wider
+  std::vector<Step> curve_;          ///< by rows; a step where a cell is
 };
 
 /// A mean that forgets: `keep` is the weight of the past at each observation.
@@ -114,6 +122,13 @@ class AheadHits {
   FadingMean after_all_{0.98}, after_loss_{0.98}, wait_{0.95};
 };
 
+/// What else is done while a round is: rows of other texts to verify, and drafts to make for them.
+struct Company {
+  int texts = 0, rows = 0, drafts = 0;
+  int drafters = 1;  ///< that make them, each one draft after the other
+  double drag = 1;   ///< how much longer than the drafts themselves the texts are kept by them
+};
+
 /// What rounds cost and how drafts fare, learned from every session of a verifier. They share it;
 /// whoever owns it calls observe() once a round, before the session's policy hears of the round.
 class CostModel {
@@ -126,16 +141,22 @@ class CostModel {
   double plain_s() const { return plain_.value(); }
   /// @param length 0 for a plain round. @param tau tokens that the rounds emit on average: their K/V travel.
   ///        Costs that were never seen count as 0, so that a source is worth one try.
-  RoundTerms terms(DraftSource source, int length, double tau) const;
+  RoundTerms terms(DraftSource source, int length, double tau, const Company& company = {}) const;
   /// The same where the assistant drafts ahead. @param survives the chance that all of `length` drafts hold. @param
   /// next that one more would then.
-  RoundTerms terms_ahead(int length, double tau, double survives, double next) const;
+  RoundTerms terms_ahead(int length, double tau, double survives, double next, const Company& company = {}) const;
   /// A round has begun whose drafts were tried to be made ahead: see AheadHits.
   void observe_ahead(bool all_held, bool hit, double wait_s) { ahead_.observe(all_held, hit, wait_s); }
   /// Whether drafting ahead pays in rounds of so many drafts, as far as is known.
   bool ahead_pays(int length) const;
   const Survival& survival(DraftSource source) const { return drafts_[static_cast<std::size_t>(source)].survival; }
+  /// Seconds of a round of `terms` and of one of each text of its company. They may all meet in one forward pass, or
+  /// take turns in groups, one of which drafts while another is verified: as is fastest.
+  double together_s(const RoundTerms& terms, const Company& company, int length) const;
   double verify_s(int rows) const { return verify_(rows); }
+  int rows_most() const { return verify_.rows_most(); }
+  /// Rows of other texts that were in the last rounds' forward passes.
+  int others() const;
 
  private:
   /// The share of its tokens by which a round of drafts made ahead, from a staler state, falls short of one whose
@@ -148,7 +169,8 @@ class CostModel {
     Survival survival{0.995};
   };
   VerifyTime verify_;
-  FadingMean plain_{0.9}, other_{0.9};
+  double last_verify_s_ = -1;  ///< every text of a forward pass tells of it
+  FadingMean plain_{0.9}, other_{0.9}, others_{0.9};
   std::int64_t plain_rounds_ = 0;
   std::array<DraftCost, kDraftSources> drafts_;
   AheadHits ahead_;

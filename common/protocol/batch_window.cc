@@ -8,6 +8,13 @@
 
 namespace outrider {
 
+namespace {
+
+/// No way is more regular than this, however its last times agreed (RFC 6298's clock granularity).
+constexpr double kDeviationMin = 50e-6;
+
+}  // namespace
+
 void BatchWindow::left(SessionId text, TimePoint now) { texts_[text].away_since = now; }
 
 void BatchWindow::came_back(SessionId id, std::int64_t rows, TimePoint now) {
@@ -15,13 +22,14 @@ void BatchWindow::came_back(SessionId id, std::int64_t rows, TimePoint now) {
   text.rows = rows;
   if (!text.away_since) return;
   const double away_s = to_seconds(now - *std::exchange(text.away_since, std::nullopt));
-  if (!std::exchange(text.known, true)) {
-    text.mean_s = away_s;
-    text.deviation_s = away_s / 2;
+  Away& away = text.away[text.drafts()];
+  if (!std::exchange(away.known, true)) {
+    away.mean_s = away_s;
+    away.deviation_s = away_s / 2;
     return;
   }
-  text.deviation_s += (std::abs(away_s - text.mean_s) - text.deviation_s) / 4;
-  text.mean_s += (away_s - text.mean_s) / 8;
+  away.deviation_s += (std::abs(away_s - away.mean_s) - away.deviation_s) / 4;
+  away.mean_s += (away_s - away.mean_s) / 8;
 }
 
 void BatchWindow::observe_forward(std::int64_t rows, Duration took) {
@@ -29,10 +37,12 @@ void BatchWindow::observe_forward(std::int64_t rows, Duration took) {
 }
 
 std::optional<double> BatchWindow::back_in(const Text& text, TimePoint now) {
-  if (!text.away_since || !text.known) return std::nullopt;
+  const Away& away = text.away[text.drafts()];
+  if (!text.away_since || !away.known) return std::nullopt;
   const double away_s = to_seconds(now - *text.away_since);
-  if (away_s > text.mean_s + 4 * text.deviation_s) return std::nullopt;
-  return std::max(text.mean_s + text.deviation_s - away_s, text.deviation_s / 2);
+  const double deviation_s = std::max(away.deviation_s, kDeviationMin);
+  if (away_s > away.mean_s + 4 * deviation_s) return std::nullopt;
+  return std::max(away.mean_s + deviation_s - away_s, deviation_s / 2);
 }
 
 double BatchWindow::forward_s(std::int64_t rows) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -33,11 +34,16 @@ class BatchWindow {
   Duration wait(std::int64_t requests, std::int64_t rows, TimePoint now) const;
 
  private:
+  struct Away {
+    bool known = false;  ///< it came back so once
+    double mean_s = 0, deviation_s = 0;
+  };
   struct Text {
     std::optional<TimePoint> away_since;
     std::int64_t rows = 1;  ///< of its last round
-    bool known = false;     ///< it came back once
-    double mean_s = 0, deviation_s = 0;
+    /// To come back without drafts, and with some. The next round is taken to be of the last one's kind.
+    std::array<Away, 2> away = {};
+    std::size_t drafts() const { return rows > 1 ? 1 : 0; }
   };
   /// Seconds until it is probably back; none where that is not known, or it is later than ever.
   static std::optional<double> back_in(const Text& text, TimePoint now);

@@ -85,6 +85,12 @@ PeerId Fleet::choose_drafter() const {
   return best == workers_.end() || !best->second.may_draft() ? "" : best->first;
 }
 
+int Fleet::drafters_at_work() const {
+  return std::max(1, static_cast<int>(std::ranges::count_if(workers_, [](const auto& entry) {
+                    return !entry.second.verifies() && entry.second.sessions > 0;
+                  })));
+}
+
 std::optional<Fleet::Offer> Fleet::choose_verifier(Position positions, const Wanted& wanted) const {
   std::optional<Offer> best;
   std::tuple<bool, bool, bool, int> best_rank;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/policy/throughput.h"
+#include "common/policy/batch_goodput.h"
 #include "common/protocol/membership.h"
 
 namespace outrider {
@@ -13,7 +13,7 @@ namespace outrider {
 /// What a worker has to do.
 struct Load {
   int sessions = 0;
-  int rounds = 0;             ///< of a verifier: those of its sessions that draft or verify now
+  int rounds = 0;             ///< its sessions that draft or verify now; of a drafter, those that wait for its drafts
   std::int64_t kv_bytes = 0;  ///< of a verifier: set aside for its sessions
   bool operator==(const Load&) const = default;
 };
@@ -26,7 +26,8 @@ struct Worker : Load {
   Duration rtt{};  ///< of its heartbeats, smoothed; 0: not measured yet
   bool draining = false;
 
-  CostModel costs = {};  ///< of a verifier: its sessions' policies refer to it
+  CostModel costs = {};     ///< of a verifier: its sessions' policies refer to it
+  BatchGoodput batch = {};  ///< likewise
 
   // A drafter's back-off; of a verifier only `suspect` is heeded.
   bool suspect = false;  ///< it missed its time; cleared by any message from `ask_again` on, a verifier's by a verdict
@@ -80,6 +81,8 @@ class Fleet {
   Worker* usable_drafter(const PeerId& peer);
   /// Of those that have room, the one with the fewest sessions; "" if there is none.
   PeerId choose_drafter() const;
+  /// Drafters that have sessions; 1 if none has.
+  int drafters_at_work() const;
 
   /// A verifier for a text, and the K/V rows that the text can come to need there.
   struct Offer {

@@ -429,7 +429,9 @@ struct Verdict {
   std::int64_t verify_ns = 0;             ///< the forward pass that held these rows
   /// Of the accepted drafts and next_token, if the session wants them; as many alternatives each.
   std::vector<TokenLogprobs> logprobs = {};
-  Position cached_tokens = 0;  ///< of a Prefill: tokens that were not computed, because their K/V were there
+  Position cached_tokens = 0;   ///< of a Prefill: tokens that were not computed, because their K/V were there
+  std::int64_t waited_ns = 0;   ///< by the Verify, for the forward pass to begin
+  std::int64_t batch_rows = 0;  ///< of that pass: this text's and others'
   std::int32_t row = 0;        ///< where the drafts are a tree: of the last one kept (TokenTree); 0: none was
 
   static constexpr const char* kName = "verdict";
@@ -443,6 +445,8 @@ struct Verdict {
     v("verify_ns", m.verify_ns, kNatural);
     v("logprobs", m.logprobs, kTexts);
     v("cached_tokens", m.cached_tokens, kPositions);
+    v("waited_ns", m.waited_ns, kNatural);
+    v("batch_rows", m.batch_rows, kNatural);
     v("row", m.row, kDraftLengths);
   }
   Result<void> settle() const;
@@ -560,6 +564,9 @@ struct RoundReport {
     v("draft_bytes", m.outcome.draft_bytes, kNatural);
     v("draft_rows", m.outcome.draft_rows, kNatural);
     v("ahead", m.outcome.ahead);
+    v("draft_waited_s", m.outcome.draft_waited_s, kSeconds);
+    v("batch_rows", m.outcome.batch_rows, kNatural);
+    v("waited_s", m.outcome.waited_s, kSeconds);
     v("depths", m.depths, kDrafts, kDraftLengths);
   }
   /// Sets outcome.drafted, which is the number of drafts.

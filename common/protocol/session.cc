@@ -24,9 +24,6 @@ constexpr int kUnheardMax = 4;
 /// of it waits in the queue of a client that does not read.
 constexpr Duration kKeepAlive = std::chrono::seconds(30);
 constexpr int kKeepAlivesMax = 120;  ///< then the session fails: nobody waits an hour for a step
-/// Rows of one forward pass that `auto` fills with the drafts of all sessions together: T(16) is the last cheap step of
-/// int8 and int4 on every instruction set measured.
-constexpr std::int64_t kSharedRows = 16;
 
 /// The first id that a vocabulary of this size does not have.
 std::optional<TokenId> first_beyond(std::span<const TokenId> ids, std::int32_t vocab_size) {
@@ -96,6 +93,8 @@ Result<void> Session::check(const PairFacts* facts) const {
 void Session::enter(const Desk& desk, Phase phase) {
   if (Worker* verifier = desk.fleet.find(workers_.verifier))
     verifier->rounds += int{is_in_round(phase)} - int{is_in_round(phase_)};
+  if (Worker* drafter = desk.fleet.find(workers_.drafter))
+    drafter->rounds += int{phase == Phase::kDrafting} - int{phase_ == Phase::kDrafting};
   if (phase == Phase::kMoving) alone_since_ = failover_.since = desk.now;
   phase_ = phase;
   entered_ = desk.now;
@@ -139,9 +138,9 @@ bool Session::start(const Desk& desk) {
   ++verifier.sessions;
   if (!offer->refuses) set_aside(desk, offer->positions);
   if (!request_.stepwise)
-    policy_ = desk.policies.make(request_.policy, request_.draft_length, verifier.costs,
+    policy_ = desk.policies.make(request_.policy, request_.draft_length, verifier.costs, verifier.batch,
                                  request_.governed && !request_.unverified);
-  if (draft_room(desk) > 0) assign_drafter(desk);
+  if (draft_room() > 0) assign_drafter(desk);
   enter(desk, Phase::kPrefill);
   // All that a verifier of this text has K/V of: everything but the last token of an answer that has begun.
   const Position end = has_token() ? base() : prompt_size_;
@@ -206,7 +205,9 @@ void Session::add_to(std::map<PeerId, Load>& loads) const {
   ++verifier.sessions;
   verifier.rounds += is_in_round(phase_);
   verifier.kv_bytes += workers_.kv_bytes;
-  ++loads[workers_.drafter].sessions;
+  Load& drafter = loads[workers_.drafter];
+  ++drafter.sessions;
+  drafter.rounds += phase_ == Phase::kDrafting;
 }
 
 void Session::finish(const Desk& desk, Body last) {
@@ -318,6 +319,7 @@ void Session::assign_drafter(const Desk& desk) {
 void Session::release_drafter(const Desk& desk, bool tell) {
   if (Worker* drafter = desk.fleet.find(workers_.drafter)) {
     --drafter->sessions;
+    drafter->rounds -= phase_ == Phase::kDrafting;
     if (tell) desk.send(workers_.drafter, {.session = id_, .body = Free{}});
   }
   workers_.drafter.clear();
@@ -361,7 +363,7 @@ void Session::next_round(const Desk& desk, KvRows kv) {
   if (workers_.ahead.expects() && round_.outcome.drafted > 0)
     after_all = round_.outcome.accepted == round_.outcome.drafted;
   round_ = {.id = next(round_.id), .began = desk.now, .hidden = std::move(round_.hidden), .after_all = after_all};
-  const std::int64_t room = draft_room(desk);
+  const std::int64_t room = draft_room();
   if (room > 0) {
     const Worker* drafter = desk.fleet.usable_drafter(workers_.drafter);
     if (drafter != nullptr ? drafter->draining : !desk.fleet.choose_drafter().empty()) release_drafter(desk, true);
@@ -372,15 +374,7 @@ void Session::next_round(const Desk& desk, KvRows kv) {
   draft(desk, std::max<std::int64_t>(room, 0));
 }
 
-std::int64_t Session::draft_room(const Desk& desk) const {
-  const std::int64_t room = std::min<std::int64_t>(request_.draft_length, drafts_left());
-  if (request_.policy != DraftPolicy::kAuto) return room;
-  // Rows of all sessions share forward passes, and what drafts gain one session the others lose, which no session's own
-  // policy can see.
-  const Worker* verifier = desk.fleet.find(workers_.verifier);
-  const int others = verifier == nullptr ? 0 : verifier->rounds - int{is_in_round(phase_)};
-  return std::min<std::int64_t>(room, kSharedRows / (others + 1) - 1);
-}
+std::int64_t Session::draft_room() const { return std::min<std::int64_t>(request_.draft_length, drafts_left()); }
 
 void Session::draft(const Desk& desk, std::int64_t room) {
   std::span<const TokenId> ngram;
@@ -391,7 +385,8 @@ void Session::draft(const Desk& desk, std::int64_t room) {
   round_.choice = policy_->choose({.assistant = static_cast<int>(most),
                                    .ngram = static_cast<int>(ngram.size()),
                                    .at_hand = at_hand != nullptr,
-                                   .ahead = request_.draft_ahead.value_or(kDraftAheadMax) > 0});
+                                   .ahead = request_.draft_ahead.value_or(kDraftAheadMax) > 0,
+                                   .drafters = desk.fleet.drafters_at_work()});
   round_.outcome.source = round_.choice.source;
   round_.outcome.arm = round_.choice.arm;
   if (round_.choice.source == DraftSource::kAssistant) return ask_drafter(desk, round_.choice.length);
@@ -409,6 +404,7 @@ void Session::ask_drafter(const Desk& desk, std::int64_t draft_length) {
   workers_.ahead.expect(base(), guesses);
   if (ready && (!has_drafts || guesses > 0)) send_draft(desk, std::max(draft_length, at_hand), guesses, has_drafts);
   if (!ready || has_drafts) return end_drafting(desk);
+  round_.queued = desk.fleet.at(workers_.drafter).rounds > 0;
   enter(desk, Phase::kDrafting);
   round_.outcome.draft_rows = round_.rows;
 }
@@ -466,7 +462,9 @@ void Session::on_candidates(const Desk& desk, Candidates candidates) {
   books_.metrics.draft_ns += drafting;
   books_.metrics.wire_ns += waited - drafting;
   round_.outcome.draft_s = to_seconds(Duration(drafting));
-  round_.outcome.draft_wire_s = to_seconds(Duration(waited - drafting));
+  // Behind others' drafts it waited and travelled: how long each, nobody can say.
+  (round_.queued ? round_.outcome.draft_waited_s : round_.outcome.draft_wire_s) =
+      to_seconds(Duration(waited - drafting));
   if (sound) {
     round_.drafts = std::move(candidates.tokens);
     round_.q = std::move(candidates.q);
@@ -584,13 +582,16 @@ void Session::account(const Desk& desk, const Verdict& verdict) {
   RequestMetrics& metrics = books_.metrics;
   RoundOutcome& outcome = round_.outcome;
   const std::int64_t waited = (desk.now - entered_).count(),
-                     verifying = std::clamp<std::int64_t>(verdict.verify_ns, 0, waited);
+                     verifying = std::clamp<std::int64_t>(verdict.verify_ns, 0, waited),
+                     queued = std::clamp<std::int64_t>(verdict.waited_ns, 0, waited - verifying);
   ++metrics.rounds;
   metrics.verify_ns += verifying;
   metrics.wire_ns += waited - verifying;
   outcome.drafted = static_cast<int>(round_.drafts.size());
   outcome.accepted = verdict.accepted;
   outcome.verify_s = to_seconds(Duration(verifying));
+  outcome.batch_rows = static_cast<int>(std::min<std::int64_t>(verdict.batch_rows, std::numeric_limits<int>::max()));
+  outcome.waited_s = to_seconds(Duration(queued));
   outcome.round_s = to_seconds(desk.now - round_.began);
   if (policy_ != nullptr && !round_.moved) {
     CostModel& costs = desk.fleet.at(workers_.verifier).costs;
@@ -672,7 +673,7 @@ void Session::on_step(const Desk& desk, const Step& step) {
   if (step.draft_length > 0) {
     // A second draft of one round shows the first again: its hidden row and K/V are the same.
     request_.draft_length = step.draft_length;
-    if (!std::exchange(round_.asked_drafter, true)) return ask_drafter(desk, draft_room(desk));
+    if (!std::exchange(round_.asked_drafter, true)) return ask_drafter(desk, draft_room());
     round_.drafts.resize(std::min(round_.drafts.size(), static_cast<std::size_t>(step.draft_length)));
     return end_drafting(desk);
   }

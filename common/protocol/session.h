@@ -170,7 +170,7 @@ class Session {
   /// Opens a round, and drafts and verifies unless the client takes the steps itself.
   void next_round(const Desk& desk, KvRows kv);
   /// Drafts this round may have.
-  std::int64_t draft_room(const Desk& desk) const;
+  std::int64_t draft_room() const;
   /// Lets the policy choose a length up to `room`, and drafts.
   void draft(const Desk& desk, std::int64_t room);
   /// Drafts if there is somebody to draft, else goes on as without drafts.
@@ -238,6 +238,7 @@ class Session {
     /// Of the last draft that a verdict kept.
     std::int64_t row_of(const Verdict& verdict) const { return depths.empty() ? verdict.accepted : verdict.row; }
     bool asked_drafter = false;          ///< stepwise
+    bool queued = false;                 ///< its drafter had others' drafts to make first
     bool moved = false;                  ///< another verifier began it: it says nothing of what rounds cost
     std::optional<bool> after_all = {};  ///< the round before was drafted ahead for; whether all its drafts held
     int rows = 0;                        ///< K/V rows of the round before that went to the drafter

@@ -216,6 +216,7 @@ void VerifierCore::form_batch(TimePoint now) {
   for (KeptText& text : batch.kept) cache_.keep(std::move(text));
   trim_cache(batch.work);
   batch_ = std::move(batch.work);
+  batch_rows_ = config_.rows_max - batch.room;
   batch_out_ = !batch_.empty();
 }
 
@@ -307,16 +308,14 @@ void VerifierCore::trim_cache(std::vector<VerifyWork>& batch) {
 
 void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint now) {
   batch_out_ = false;
-  std::int64_t rounds_rows = 0;
   bool prompts = false;
   for (VerifyResult& result : results) {
     const auto known = sessions_.find(result.session);
     CHECK(known != sessions_.end(), "result for session {}, which left during its batch", value(result.session));
     Session& session = known->second;
-    session.heard = now;
+    const Duration waited = batch_began_ - std::exchange(session.heard, now);
     Message reply{.session = result.session, .round = result.round, .base = session.request->base, .body = {}};
     const std::int64_t rows = std::exchange(session.rows_out, 0);
-    rounds_rows += rows;
     prompts = prompts || session.request->prefill;
     if (!result.error) commit(session, result, rows);
     if (result.error || session.freed) {
@@ -335,6 +334,8 @@ void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint no
     }
     verdict.committed = std::ssize(session.text);
     verdict.cached_tokens = prompt ? session.cached_tokens : 0;
+    verdict.waited_ns = std::max(waited, Duration::zero()).count();
+    verdict.batch_rows = batch_rows_;
     reply.body = std::move(verdict);
     session.last_verdict = std::move(reply);
     session.request.reset();
@@ -342,7 +343,7 @@ void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint no
     membership_.send(*session.last_verdict);
     window_.left(result.session, now);
   }
-  if (!prompts && rounds_rows > 0) window_.observe_forward(rounds_rows, now - batch_began_);
+  if (!prompts && batch_rows_ > 0) window_.observe_forward(batch_rows_, now - batch_began_);
 }
 
 void VerifierCore::commit(Session& session, const VerifyResult& result, std::int64_t rows) {

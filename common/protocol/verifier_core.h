@@ -60,8 +60,8 @@ struct VerifyWork {
 struct VerifyResult {
   SessionId session{};
   RoundId round{};
-  /// `committed` and `cached_tokens` are the core's to fill in. Of a prompt chunk that is not the last only `kv`
-  /// counts.
+  /// `committed`, `cached_tokens`, `waited_ns` and `batch_rows` are the core's to fill in. Of a prompt chunk that is
+  /// not the last only `kv` counts.
   Verdict verdict = {};
   std::optional<Error> error = {};  ///< no token could be chosen: the session is over
 };
@@ -188,6 +188,7 @@ class VerifierCore {
   BatchWindow window_;
   bool batch_out_ = false;  ///< or about to be
   TimePoint batch_began_{};
+  std::int64_t batch_rows_ = 0;  ///< of the batch that is out
   std::optional<TimePoint> due_;
   bool prompts_first_ = false;  ///< in the next batch: verifies left them less than a chunk of a full one
   std::int64_t kv_bytes_ = 0;   ///< sum over the sessions that are not freed

@@ -3,6 +3,8 @@
 usage: make_numpy_goldens.py odd              the folder odd: every feature at once, in sizes that no published model has
        make_numpy_goldens.py random DIR SEED  a pair of another architecture for each seed, to compare by hand: outrider parity DIR
        make_numpy_goldens.py moe              moe.safetensors of moe-26b-a4b and odd: what the router and the experts compute
+       make_numpy_goldens.py vision           the folder vision-odd: a tower as 26B-A4B's and 31B's, without bounds and standardized
+       make_numpy_goldens.py pictures         the folder pictures but for huggingface*.png, with Pillow, which Hugging Face's image processor calls
 
 What transformers' goldens cannot tell is whether the code took a size from them, and what hidden states cannot tell is whether the
 router's weights are renormalised in the right order: the norm after the experts cancels it. moe.safetensors has, of the first and the
@@ -11,11 +13,13 @@ last layer: input (the residual stream, which the router reads), chosen and weig
 import json
 import struct
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
 
 import reference
+import reference_vision
 from reference import FULL, SLIDING
 
 HERE = Path(__file__).resolve().parent
@@ -194,8 +198,94 @@ def trace_moe(folder):
     save_safetensors(folder / "moe.safetensors", {f"layers.{i}.{ours}": reference.Weights.traced[f"{backbone.w.prefix}layers.{i}.{theirs}"]
                                                   for i in (0, backbone.config.layer_count - 1) for theirs, ours in TRACED.items()})
 
+TOWER = dict(model_type="gemma4_vision", hidden_size=36, intermediate_size=50, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3,
+             head_dim=12, patch_size=2, pooling_kernel_size=2, position_embedding_size=11, rope_parameters={"rope_theta": 50.0, "rope_type": "default"},
+             use_clipped_linears=False, standardize=True)
+
+def make_tower(out, t, rows, columns):
+    """A tower alone, its weights of random means and sizes, and a picture of rows x columns patches."""
+    text_hidden, hidden, heads = 44, t["hidden_size"], t["num_attention_heads"] * t["head_dim"]
+    maker = Maker(20, bf16=False)
+    for name, shape in (("vision_tower.patch_embedder.input_proj.weight", (hidden, 3 * t["patch_size"] ** 2)),
+                        ("embed_vision.embedding_projection.weight", (text_hidden, hidden))):
+        maker.matrix("model." + name, *shape)
+    maker.put("model.vision_tower.patch_embedder.position_embedding_table", (2, t["position_embedding_size"], hidden))
+    maker.norm("model.vision_tower.std_bias", hidden)
+    maker.norm("model.vision_tower.std_scale", hidden, 0.5)
+    for i in range(t["num_hidden_layers"]):
+        prefix = f"model.vision_tower.encoder.layers.{i}."
+        for name in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
+            maker.norm(f"{prefix}{name}_layernorm.weight", hidden)
+        for name in ("q_norm", "k_norm"):
+            maker.norm(f"{prefix}self_attn.{name}.weight", t["head_dim"], 0.5)
+        for name, shape in (("self_attn.q_proj", (heads, hidden)), ("self_attn.k_proj", (heads, hidden)), ("self_attn.v_proj", (heads, hidden)),
+                            ("self_attn.o_proj", (hidden, heads)), ("mlp.gate_proj", (t["intermediate_size"], hidden)),
+                            ("mlp.up_proj", (t["intermediate_size"], hidden)), ("mlp.down_proj", (hidden, t["intermediate_size"]))):
+            maker.matrix(f"{prefix}{name}.linear.weight", *shape)
+    config = {"model_type": "gemma4", "text_config": {"hidden_size": text_hidden}, "vision_config": t}
+    write(out / "backbone", config, maker.tensors, bf16=False)
+    pixels = np.random.default_rng(21).random((rows * columns, 3 * t["patch_size"] ** 2), np.float32)
+    y, x = np.divmod(np.arange(rows * columns), columns)
+    golden = reference_vision.see(maker.tensors, config, pixels, np.stack([x, y], axis=-1))
+    save_safetensors(out / "golden.safetensors", {"pixel_values": pixels[None], "image_position_ids": np.stack([x, y], axis=-1)[None], **golden})
+
+def make_pictures(out):
+    """Files of every kind that is read, each with what Pillow makes of it (decoded.safetensors), and pictures resized by Pillow."""
+    from PIL import Image, ImageOps
+    out.mkdir(exist_ok=True)
+    y, x = np.mgrid[0:26, 0:38]
+    rgb = np.stack([x * 6, y * 9, (x * y) % 256], axis=-1).astype(np.uint8)
+    rgba = np.concatenate([rgb, (255 - 5 * x).astype(np.uint8)[..., None]], axis=-1)
+    picture, grey = Image.fromarray(rgb), Image.fromarray(rgb).convert("L")
+    files = {"rgb.png": (picture, {}), "alpha.png": (Image.fromarray(rgba), {}), "grey.png": (grey, {}), "bits.png": (picture.convert("1"), {}),
+             "palette.png": (picture.convert("P"), {}), "rgb.jpeg": (picture, {"quality": 95}), "grey.jpeg": (grey, {}),
+             "progressive.jpeg": (picture, {"progressive": True}), "cmyk.jpeg": (picture.convert("CMYK"), {}),
+             "lossless.webp": (picture, {"lossless": True}), "lossy.webp": (picture, {}),
+             "alpha.webp": (Image.fromarray(rgba), {"lossless": True, "exact": True})}
+    for orientation in range(1, 9):
+        turned = Image.Exif()
+        turned[0x0112] = orientation
+        files[f"turned{orientation}.jpeg"] = (picture, {"exif": turned, "quality": 95, "subsampling": 0})
+        if orientation == 6:
+            files["turned6.png"] = (picture, {"exif": turned})
+            files["turned6.webp"] = (picture, {"exif": turned.tobytes(), "lossless": True})
+    save_png16(out / "rgb16.png", rgb.astype(np.uint16) * 256 + 255 - rgb, 2)
+    decoded = {"rgb16.png": np.asarray(Image.open(out / "rgb16.png").convert("RGB"))}
+    for name, (image, settings) in files.items():
+        image.save(out / name, **settings)
+        decoded[name] = np.asarray(ImageOps.exif_transpose(Image.open(out / name)).convert("RGB"))
+    del decoded["cmyk.jpeg"]                             # refused
+    save_u8(out / "decoded.safetensors", decoded)
+    for name, (height, width), tokens in (("portrait", (500, 333), 70), ("panorama", (30, 1500), 70), ("small", (5, 7), 140), ("same", (336, 480), 70)):
+        y, x = np.mgrid[0:height, 0:width]
+        rgb = np.stack([x * 255 // width, (x // 8 + y // 8) % 2 * 255, y * 255 // height], axis=-1).astype(np.uint8)
+        size = reference_vision.target_size(height, width, tokens)
+        Image.fromarray(rgb).save(out / f"{name}.png", optimize=True)
+        Image.fromarray(rgb).resize(size[::-1], Image.BICUBIC).save(out / f"{name}_{tokens}.png", optimize=True)
+
+def save_png16(path, values, colour_type):
+    """16 bits a sample, which Pillow does not write."""
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    header = struct.pack(">IIBBBBB", values.shape[1], values.shape[0], 16, colour_type, 0, 0, 0)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+def save_u8(path, tensors):
+    header, blobs, offset = {}, [], 0
+    for name, value in sorted(tensors.items()):
+        header[name] = {"dtype": "U8", "shape": list(value.shape), "data_offsets": [offset, offset + value.size]}
+        blobs.append(value.tobytes())
+        offset += value.size
+    text = json.dumps(header).encode()
+    Path(path).write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
+
 def main(arguments):
-    if arguments == ["odd"]:
+    if arguments == ["vision"]:
+        make_tower(HERE / "vision-odd", TOWER, 4, 10)
+    elif arguments == ["pictures"]:
+        make_pictures(HERE / "pictures")
+    elif arguments == ["odd"]:
         make_pair(HERE / "odd", dict(ODD), 0)
     elif arguments == ["moe"]:
         trace_moe(HERE / "moe-26b-a4b")

@@ -639,5 +639,137 @@ TEST(CApi, MisuseIsAnErrorThatNamesItAndChangesNothing) {
   EXPECT_EQ(outrider_abi_version(), static_cast<std::uint32_t>(OUTRIDER_ABI_VERSION));
 }
 
+// ---- whole requests ----
+
+struct Posted {
+  outrider_status status;
+  std::string error;
+  std::vector<nlohmann::json> replies;
+  std::size_t stop_after = SIZE_MAX;  ///< in: replies
+};
+
+int on_reply(void* user, const char* json, std::size_t bytes) {
+  auto& posted = *static_cast<Posted*>(user);
+  posted.replies.push_back(nlohmann::json::parse(std::string(json, bytes)));
+  return posted.replies.size() >= posted.stop_after ? 1 : 0;
+}
+
+Posted post(outrider_pair* pair, const char* path, const nlohmann::json& request, std::size_t stop_after = SIZE_MAX) {
+  Posted posted{.status = OUTRIDER_OK, .error = "", .replies = {}, .stop_after = stop_after};
+  outrider_error error;
+  const std::string body = request.dump();
+  posted.status = outrider_post(pair, path, body.data(), body.size(), on_reply, &posted, &error);
+  posted.error = error.message;
+  EXPECT_EQ(posted.status == OUTRIDER_OK, posted.error.empty()) << posted.error;
+  return posted;
+}
+
+nlohmann::json chat_of(const std::string& user) {
+  return {{"messages", {{{"role", "user"}, {"content", user}}}}, {"temperature", 0}, {"max_tokens", kAnswerMax}};
+}
+
+TEST(CApi, ARequestIsAnsweredAsOverHttp) {
+  const PairHandle pair = open_nano();
+  for (const Golden& golden : goldens()) {
+    nlohmann::json request = chat_of(golden.user);
+    request["return_token_ids"] = true;
+    const Posted posted = post(pair.get(), "/v1/chat/completions", request);
+    ASSERT_EQ(posted.replies.size(), 1u) << posted.error;
+    EXPECT_EQ(posted.replies[0]["prompt_token_ids"], golden.prompt);
+    EXPECT_EQ(posted.replies[0]["choices"][0]["token_ids"], golden.greedy);
+    EXPECT_EQ(posted.replies[0]["choices"][0]["message"]["content"], golden.text);
+  }
+}
+
+TEST(CApi, AStreamHasTheSameTextItsRoundsAndAnEnd) {
+  const PairHandle pair = open_nano();
+  const Golden& golden = goldens()[0];
+  nlohmann::json request = chat_of(golden.user);
+  request.update({{"stream", true},
+                  {"return_token_ids", true},
+                  {"logprobs", true},
+                  {"speculative", {{"draft_length", 3}, {"report_rounds", true}}}});
+  const Posted posted = post(pair.get(), "/v1/chat/completions", request);
+  std::string text;
+  Tokens of_rounds;
+  std::size_t scores = 0;
+  for (const nlohmann::json& event : posted.replies) {
+    const nlohmann::json& choice = event.at("choices").at(0);
+    text += choice["delta"].value("content", "");
+    if (choice["logprobs"].is_object()) scores += choice["logprobs"]["content"].size();
+    if (!event.contains("outrider_round")) continue;
+    const nlohmann::json& round = event["outrider_round"];
+    const Tokens tokens = round["token_ids"], drafts = round["draft_ids"];
+    const std::size_t accepted = round["accepted"];
+    ASSERT_LE(accepted, drafts.size());
+    EXPECT_TRUE(std::equal(drafts.begin(), drafts.begin() + static_cast<std::ptrdiff_t>(accepted), tokens.begin()));
+    of_rounds.insert(of_rounds.end(), tokens.begin(), tokens.end());
+  }
+  EXPECT_EQ(text, golden.text);
+  EXPECT_EQ(of_rounds, golden.greedy);
+  EXPECT_EQ(scores, golden.greedy.size());
+  EXPECT_TRUE(posted.replies.back()["choices"][0]["finish_reason"].is_string());
+
+  // The caller's end is no error, and nothing comes after it.
+  const Posted stopped = post(pair.get(), "/v1/chat/completions", request, /*stop_after=*/3);
+  EXPECT_EQ(stopped.status, OUTRIDER_OK);
+  EXPECT_EQ(stopped.replies.size(), 3u);
+}
+
+TEST(CApi, HistorySamplingAndGrammarsAreOfTheRequest) {
+  const PairHandle pair = open_nano();
+  nlohmann::json request = chat_of("And then?");
+  request["messages"].insert(request["messages"].begin(), {{{"role", "system"}, {"content", "Be brief."}},
+                                                           {{"role", "user"}, {"content", "Tell a story."}},
+                                                           {{"role", "assistant"}, {"content", "A fox slept."}}});
+  request.update({{"max_tokens", 8}, {"temperature", 1}, {"seed", 7}, {"return_token_ids", true}});
+  const nlohmann::json first = post(pair.get(), "/v1/chat/completions", request).replies.at(0);
+  EXPECT_GT(first["prompt_token_ids"].size(), 20u);
+  request["speculative"] = {{"draft_length", 0}};
+  const nlohmann::json plain = post(pair.get(), "/v1/chat/completions", request).replies.at(0);
+  EXPECT_EQ(first["choices"][0]["token_ids"], plain["choices"][0]["token_ids"]);  // one seed is one text
+  request["structured_outputs"] = {{"choice", {"yes", "no"}}};
+  const nlohmann::json chosen = post(pair.get(), "/v1/chat/completions", request).replies.at(0);
+  const std::string answer = chosen["choices"][0]["message"]["content"];
+  EXPECT_TRUE(answer == "yes" || answer == "no") << answer;
+}
+
+TEST(CApi, ARequestThatMakesNoSenseIsNamed) {
+  const PairHandle pair = open_nano();
+  const auto expect = [&](const char* path, const nlohmann::json& request, outrider_status status, const char* words) {
+    const Posted posted = post(pair.get(), path, request);
+    EXPECT_EQ(posted.status, status);
+    EXPECT_TRUE(posted.replies.empty());
+    EXPECT_NE(posted.error.find(words), std::string::npos) << posted.error;
+  };
+  expect("/v1/completions", {{"prompt", "x"}, {"top_p", 7}}, OUTRIDER_INVALID_ARGUMENT, "top_p is 7");
+  expect("/v1/chat/completions", {{"messages", 1}}, OUTRIDER_INVALID_ARGUMENT, "messages");
+  expect("/v1/completions", "no object", OUTRIDER_INVALID_ARGUMENT, "an object");
+  expect("/v1/completions", {{"prompt", Tokens(9000, 5)}}, OUTRIDER_OUT_OF_RANGE, "maximum context length");
+  expect("/v1/chat", nlohmann::json::object(), OUTRIDER_NOT_FOUND, "/v1/chat/completions");
+  outrider_error error;
+  EXPECT_EQ(outrider_post(pair.get(), "/tokenize", "{}", 2, nullptr, nullptr, &error), OUTRIDER_INVALID_ARGUMENT);
+  EXPECT_STREQ(error.message, "on_reply is NULL");
+  EXPECT_EQ(outrider_post(pair.get(), "/tokenize", nullptr, 2, on_reply, nullptr, &error), OUTRIDER_INVALID_ARGUMENT);
+}
+
+TEST(CApi, AModelIsFoundAsTheCommandLineFindsIt) {
+  for (const std::string& model : {std::string(), (fs::path(OUTRIDER_SOURCE_DIR) / "models/nano").string()}) {
+    outrider_pair* pair = nullptr;
+    outrider_error error;
+    ASSERT_EQ(outrider_open_model(model.empty() ? nullptr : model.c_str(), "f32", 0, &pair, &error), OUTRIDER_OK)
+        << error.message;
+    const PairHandle handle(pair, pair_close);
+    Answer answer;
+    generate(pair, goldens()[0].prompt, 4, &answer);
+    EXPECT_EQ(answer.tokens, goldens()[0].greedy);
+    EXPECT_GT(answer.generation.drafted_tokens, 0);
+  }
+  outrider_pair* pair = nullptr;
+  outrider_error error;
+  EXPECT_EQ(outrider_open_model("/nowhere", nullptr, 0, &pair, &error), OUTRIDER_NOT_FOUND);
+  EXPECT_EQ(pair, nullptr);
+}
+
 }  // namespace
 }  // namespace outrider

@@ -26,13 +26,13 @@ TEST(Policy, GoodputReachesNinetyFivePercentOfTheOracleLengthOnNanosTraces) {
       const Oracle best = oracle(
           world, [&] { return traced(traces); }, kTokens);
       PolicySimulator goodput(world, traced(traces)), governed(world, traced(traces)), endless(world, traced(traces));
-      GoodputLength policy(goodput.costs);
+      GoodputLength policy(goodput.costs, goodput.batch);
       goodput.run(policy, kTokens);
       for (std::size_t answer = 0; answer < 6 * traces.size(); ++answer) {
-        const auto automatic = make_auto_policy(governed.costs);
+        const auto automatic = make_auto_policy(governed.costs, governed.batch);
         governed.run(*automatic, std::ssize(traces[answer % traces.size()].runs));
       }
-      const auto automatic = make_auto_policy(endless.costs);
+      const auto automatic = make_auto_policy(endless.costs, endless.batch);
       endless.run(*automatic, kTokens);
       std::printf(
           "T(1) %4.1f ms, RTT %4.1f ms: oracle %2d at %5.1f/s, plain %5.1f/s; of the oracle's rate: goodput %.3f, auto "
@@ -57,7 +57,7 @@ TEST(Policy, GoodputReachesNinetyFivePercentOfTheOracleLengthInSyntheticRegimes)
       const Oracle best = oracle(
           world, [&] { return independent(p, 0, 7); }, 8000);
       PolicySimulator simulator(world, independent(p, 0, 7));
-      GoodputLength policy(simulator.costs);
+      GoodputLength policy(simulator.costs, simulator.batch);
       simulator.run(policy, 8000);
       EXPECT_GE(simulator.rate(), 0.95 * best.rate)
           << "acceptance " << p << ", RTT " << rtt << " s, oracle length " << best.length;
@@ -92,9 +92,9 @@ TEST(Governor, IsNeverMoreThanTwoPercentSlowerThanPlainOverAny512Tokens) {
           world.rtt_s = trouble.rtt_s;
           world.jitter = trouble.jitter;
           PolicySimulator simulator(world, independent(trouble.acceptance, 0, seed), seed);
-          std::unique_ptr<DraftLengthPolicy> inner = std::make_unique<GoodputLength>(simulator.costs);
+          std::unique_ptr<DraftLengthPolicy> inner = std::make_unique<GoodputLength>(simulator.costs, simulator.batch);
           if (fixed > 0) inner = std::make_unique<FixedLength>(fixed);
-          Governor governor(std::move(inner), simulator.costs);
+          Governor governor(std::move(inner), simulator.costs, simulator.batch);
           simulator.run(governor, 3000);
           // Sixteen drafts jump by 3.1 T, close to what the bound assumes at most (governor.h).
           if (trouble.surge) world.steps = [](int rows) { return 1 + 0.2 * (rows - 1); };
@@ -118,7 +118,7 @@ TEST(Governor, ComesBackWhenSpeculationPaysAgain) {
     while (held < 16 && random.uniform() < p) ++held;
     return held;
   });
-  const auto policy = make_auto_policy(simulator.costs);
+  const auto policy = make_auto_policy(simulator.costs, simulator.batch);
   simulator.run(*policy, 5000);
   p = 0.85;
   simulator.run(*policy,

@@ -53,6 +53,7 @@ class PolicySimulator {
       : world_(world), acceptance_(std::move(acceptance)), random_(seed) {}
 
   CostModel costs;
+  BatchGoodput batch;
   DraftLimits limits = {.assistant = 16};
   std::vector<Round> rounds;
 

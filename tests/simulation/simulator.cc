@@ -413,6 +413,7 @@ void Simulator::flush(Drafter& drafter) {
     AheadStep step = ahead ? go_on(drafter, work) : AheadStep{};
     const Duration time = !layout_.pair ? slow_or(std::chrono::microseconds(100), std::chrono::microseconds(500))
                                         : layout_.pair->draft * (ahead ? 1 : std::ssize(drafts.tokens));
+    if (layout_.pair) drafts.draft_ns = time.count();
     drafter.busy = {std::move(work), std::move(drafts), std::move(step)};
     schedule(time, Event::Kind::kDrafted, drafter.peer, {});
   }
@@ -436,6 +437,7 @@ void Simulator::flush(Verifier& verifier) {
       for (const VerifyWork& work : output.batch) rows += std::ssize(work.tokens);
       time = layout_.pair->pass + layout_.pair->further_row * (rows - 1);
     }
+    for (VerifyResult& result : verifier.results) result.verdict.verify_ns = time.count();
     schedule(time, Event::Kind::kBatchDone, verifier.peer, {});
   }
   if (output.due) schedule(*output.due - now_, Event::Kind::kDue, verifier.peer, {});
@@ -610,7 +612,8 @@ Distribution Simulator::distribution_after(const Draft& draft, std::uint64_t pre
   return q;
 }
 
-void Simulator::add_drafts(const Draft& draft, std::uint64_t prefix, std::size_t depth, Candidates& drafts) {
+void Simulator::add_drafts(const DraftWork& work, std::uint64_t prefix, std::size_t depth, Candidates& drafts) {
+  const Draft& draft = work.draft;
   for (std::int32_t i = 0; i < draft.draft_length; ++i, ++depth) {
     const std::int64_t index = draft.index + static_cast<std::int64_t>(depth);
     if (is_rejection(draft)) {
@@ -618,13 +621,14 @@ void Simulator::add_drafts(const Draft& draft, std::uint64_t prefix, std::size_t
       drafts.tokens.push_back(draw(drafts.q.back(), Noise(draft.sampling->seed, index, Noise::Stream::kDraft)));
     } else {
       const TokenId right = model::choose(prefix), wrong = static_cast<TokenId>(rng_.below(model::kVocab));
-      drafts.tokens.push_back(drafts_right(depth) ? right : wrong);
+      drafts.tokens.push_back(drafts_right(work.session, depth) ? right : wrong);
     }
     prefix = model::extend(prefix, drafts.tokens.back());
   }
 }
 
-void Simulator::add_tree(const Draft& draft, std::uint64_t prefix, Candidates& drafts) {
+void Simulator::add_tree(const DraftWork& work, std::uint64_t prefix, Candidates& drafts) {
+  const Draft& draft = work.draft;
   // By depth, along the path to the last node: its prefix, and those of its children's tokens that are not used up.
   std::vector<std::uint64_t> prefixes = {prefix};
   std::vector<std::vector<TokenId>> choices;
@@ -637,7 +641,7 @@ void Simulator::add_tree(const Draft& draft, std::uint64_t prefix, Candidates& d
     q.resize(choices.size());
     if (choices.size() == parent) {
       const TokenId right = model::choose(prefixes[parent]), wrong = static_cast<TokenId>(rng_.below(model::kVocab));
-      choices.push_back(drafts_right(parent) ? std::vector{wrong, right} : std::vector{right, wrong});
+      choices.push_back(drafts_right(work.session, parent) ? std::vector{wrong, right} : std::vector{right, wrong});
       q.emplace_back();
       if (is_rejection(draft)) {
         q.back() = distribution_after(draft, prefixes[parent]);
@@ -661,10 +665,10 @@ Candidates Simulator::make_drafts(Drafter& drafter, const DraftWork& work) {
   const std::uint64_t prefix = check_replica(drafter, work);
   Candidates drafts{.tokens = {}, .draft_ns = 1000};
   if (work.draft.tree) {
-    add_tree(work.draft, prefix, drafts);
+    add_tree(work, prefix, drafts);
     return drafts;
   }
-  if (work.draft.known.empty()) add_drafts(work.draft, prefix, 0, drafts);
+  if (work.draft.known.empty()) add_drafts(work, prefix, 0, drafts);
   drafter.leads[work.session] = {work, work.draft.known.empty() ? drafts.tokens : work.draft.known};
   return drafts;
 }
@@ -676,7 +680,7 @@ std::size_t Simulator::next_outcome(const Drafter::Lead& lead) {
   std::vector<std::pair<double, std::size_t>> outcomes;
   double held = 1;
   for (std::size_t i = 0; i <= drafts; ++i) {
-    const double a = layout_.pair->at(i);
+    const double a = layout_.pair->at(lead.work.session, i);
     if (i == drafts) outcomes.emplace_back(held * a, i);
     outcomes.emplace_back(held * (1 - a) * layout_.pair->second, i);
     held *= a;
@@ -703,14 +707,14 @@ AheadStep Simulator::go_on(Drafter& drafter, const DraftWork& work) {
   const TokenId right = model::choose(prefix);
   // The first choice at a place: the draft that is lost in this outcome, or what the drafter takes after them all.
   const bool is_second = held < lead.drafts.size() || lead.next_is_right.has_value();
-  if (!is_second) lead.next_is_right = drafts_right(held);
+  if (!is_second) lead.next_is_right = drafts_right(work.session, held);
   const bool first_is_right = held < lead.drafts.size() ? lead.drafts[held] == right : *lead.next_is_right;
   const bool second_is_right = !first_is_right && rng_.uniform() < (layout_.pair ? layout_.pair->second : accuracy_);
   guess.after.push_back(is_rejection(draft) ? draw(distribution_after(draft, prefix), noise)
                         : (is_second ? second_is_right : first_is_right) ? right
                                                                          : TokenId{7});
   prefix = model::extend(prefix, guess.after.back());
-  add_drafts(draft, prefix, guess.after.size(), guess);
+  add_drafts(lead.work, prefix, guess.after.size(), guess);
   return {.guess = std::move(guess), .more = ++lead.guesses < draft.ahead};
 }
 

@@ -70,8 +70,12 @@ struct Pair {
   Duration drafter_way{};          ///< between drafter and coordinator; the verifier is beside the coordinator
   /// The chance that the draft at this depth of a chain holds if those before it do; the last one's beyond.
   std::vector<double> acceptance = {};
-  double second = 0.5;  ///< the chance that the second choice is right where the first is not
-  double at(std::size_t depth) const { return acceptance[std::min(depth, acceptance.size() - 1)]; }
+  std::vector<double> other = {};  ///< of every second session, if it differs
+  double second = 0.5;             ///< the chance that the second choice is right where the first is not
+  double at(SessionId session, std::size_t depth) const {
+    const std::vector<double>& rates = other.empty() || value(session) % 2 == 0 ? acceptance : other;
+    return rates[std::min(depth, rates.size() - 1)];
+  }
 };
 
 /// Who takes part.
@@ -99,6 +103,7 @@ class Simulator {
   /// Lets virtual time pass until every request has ended. @return false if `limit` came first.
   bool run_until_done(Duration limit);
   void run_for(Duration duration);
+  TimePoint now() const { return now_; }
   /// Stops all workers for so long: what is sent to them waits, as with SIGSTOP.
   void freeze_workers(Duration duration);
   /// The verifier that has request `number` dies, and comes back after `away`. @return whether one had it.
@@ -238,12 +243,14 @@ class Simulator {
   Candidates make_drafts(Drafter& drafter, const DraftWork& work);
   AheadStep go_on(Drafter& drafter, const DraftWork& work);
   /// Adds drafts after a prefix, the first of them `depth` places after the token that the chain began with.
-  void add_drafts(const Draft& draft, std::uint64_t prefix, std::size_t depth, Candidates& drafts);
+  void add_drafts(const DraftWork& work, std::uint64_t prefix, std::size_t depth, Candidates& drafts);
   /// Adds a tree of them, mostly with the right token among a node's children.
-  void add_tree(const Draft& draft, std::uint64_t prefix, Candidates& drafts);
+  void add_tree(const DraftWork& work, std::uint64_t prefix, Candidates& drafts);
   /// How many of a round's drafts hold in the next outcome to draft for.
   std::size_t next_outcome(const Drafter::Lead& lead);
-  bool drafts_right(std::size_t depth) { return rng_.uniform() < (layout_.pair ? layout_.pair->at(depth) : accuracy_); }
+  bool drafts_right(SessionId session, std::size_t depth) {
+    return rng_.uniform() < (layout_.pair ? layout_.pair->at(session, depth) : accuracy_);
+  }
   /// A distribution that a draft is drawn from, under the rule `rejection`: the target's own.
   Distribution distribution_after(const Draft& draft, std::uint64_t prefix);
   void violated(std::string what) { violations_.push_back(std::move(what)); }

@@ -27,6 +27,9 @@ CONFINED = [
     ("OpenSSL", re.compile(r"^openssl/"), lambda file: file in ("http-server/api_keys.cc", "http-server/tls.cc")),
     ("prometheus-cpp", re.compile(r"^prometheus/"), lambda file: file == "http-server/server_metrics.cc"),
     ("XGrammar", re.compile(r"^(xgrammar|dlpack)/"), lambda file: file.startswith("common/grammar/")),
+    ("libpng", re.compile(r"^png\.h$"), lambda file: file == "common/vision/decode_png.cc"),
+    ("libjpeg", re.compile(r"^(jpeglib|jerror|turbojpeg)\.h$"), lambda file: file == "common/vision/decode_jpeg.cc"),
+    ("libwebp", re.compile(r"^webp/"), lambda file: file == "common/vision/decode_webp.cc"),
     ("oneDNN", re.compile(r"^(oneapi/dnnl/|dnnl[._])"),
      lambda file: file.startswith("common/kernels/") and "onednn" in pathlib.Path(file).name),
 ]

@@ -130,6 +130,38 @@ TEST(BatchWindow, NeverCostsMuch) {
   }
 }
 
+// One round with drafts among many without says nothing of how soon a text is back without.
+TEST(BatchWindow, ExpectsRoundsWithDraftsAndWithoutEachInTheirTime) {
+  BatchWindow window;
+  TimePoint now{1s};
+  const auto round = [&](std::int64_t rows, Duration away) {
+    window.observe_forward(4, 60ms);
+    window.left(SessionId{1}, now);
+    now += away;
+    window.came_back(SessionId{1}, rows, now);
+  };
+  for (int i = 0; i < 20; ++i) round(1, 4ms);
+  round(5, 40ms);
+  round(1, 4ms);
+  window.left(SessionId{1}, now);
+  EXPECT_GT(window.wait(1, 1, now), 3ms);
+  EXPECT_LT(window.wait(1, 1, now), 6ms);
+}
+
+// However regular a text was: what comes at the very moment when nobody waits any longer comes too late.
+TEST(BatchWindow, WaitsALittleLongerThanForTheMomentItself) {
+  BatchWindow window;
+  TimePoint now{1s};
+  for (int i = 0; i < 100; ++i) {
+    window.observe_forward(1, 2ms);
+    window.left(SessionId{1}, now);
+    now += 100us;
+    window.came_back(SessionId{1}, 1, now);
+  }
+  window.left(SessionId{1}, now);
+  EXPECT_GT(window.wait(1, 1, now), 100us);
+}
+
 TEST(BatchWindow, GivesUpOnATextThatIsLaterThanEver) {
   BatchWindow window;
   TimePoint now{1s};

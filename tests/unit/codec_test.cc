@@ -555,7 +555,7 @@ std::vector<Wrong> all_wrongs() {
              wire::Body::Heartbeat, [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
              kProtocolVersion + 1)};
        },
-       Errc::kVersionMismatch, "version 9, this node speaks 8"},
+       Errc::kVersionMismatch, "version 10, this node speaks 9"},
       // A later version may change whatever it likes; only the version field must be found.
       {"other_version_with_another_body",
        [] {
@@ -566,7 +566,7 @@ std::vector<Wrong> all_wrongs() {
                  kProtocolVersion + 1),
              zeros(3)};
        },
-       Errc::kVersionMismatch, "version 9, this node speaks 8"},
+       Errc::kVersionMismatch, "version 10, this node speaks 9"},
       {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad, "body type is 99, wanted 1 to 22"},
       {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 22"},
       {"no_body", bare(wire::Body::Heartbeat, false), kBad, "there is no body"},

@@ -493,6 +493,10 @@ TEST(Replies, ARoundSaysWhatBecameOfItsDrafts) {
       chunk_of({.chat = false, .id = "cmpl-1", .model = "nano"}, {.tokens = {"a"}, .round = {}, .drafts = {}});
   EXPECT_EQ(first["choices"][0]["text"], "");
   EXPECT_TRUE(first["outrider_round"]["source"].is_null());
+  const Json with_ids = chunk_of({.chat = true, .id = "x", .model = "nano", .token_ids = true},
+                                 {.tokens = {"a", "c"}, .round = report, .drafts = {"a", "b"}, .token_ids = {5, 7}});
+  EXPECT_EQ(with_ids["outrider_round"]["token_ids"], Json({5, 7}));
+  EXPECT_EQ(with_ids["outrider_round"]["draft_ids"], Json({5, 6}));
 }
 
 TEST(Replies, LogprobsHaveTheShapeOfTheirEndpoint) {

@@ -18,7 +18,8 @@ std::string read(const std::filesystem::path& path) {
 /// One more round for UCB1 to know of.
 void learn(Policies& policies) {
   const CostModel costs;
-  const auto policy = policies.make(DraftPolicy::kUcb1, 0, costs);
+  BatchGoodput batch;
+  const auto policy = policies.make(DraftPolicy::kUcb1, 0, costs, batch);
   const DraftChoice choice = policy->choose({.assistant = 16});
   RoundOutcome outcome{.source = choice.source, .arm = choice.arm, .drafted = choice.length};
   outcome.verify_s = outcome.round_s = 1;

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <array>
+
 #include <gtest/gtest.h>
 
 #include "common/policy/ahead_gain.h"
@@ -75,10 +78,11 @@ RoundOutcome round_of(const DraftChoice& choice, int held) {
 
 TEST(Policies, StayWithinTheLimits) {
   CostModel costs;
+  BatchGoodput batch;
   std::vector<std::unique_ptr<DraftLengthPolicy>> policies;
   policies.push_back(std::make_unique<FixedLength>(8));
   policies.push_back(std::make_unique<HeuristicLength>());
-  policies.push_back(make_auto_policy(costs));
+  policies.push_back(make_auto_policy(costs, batch));
   policies.push_back(std::make_unique<Ucb1Length>(default_arms()));
   Thompson thompson(default_arms(), 1);
   policies.push_back(std::make_unique<ThompsonLength>(thompson, costs));
@@ -158,6 +162,7 @@ TEST(AheadHits, AreHopedForThenCounted) {
 TEST(AheadHits, PayAsLongAsTheWaitIsWorthMoreThanTheTokens) {
   for (const double wire_s : {0.2, 5.0}) {
     CostModel costs;
+    BatchGoodput batch;
     for (int i = 0; i < 200; ++i) {
       RoundOutcome outcome = round_of({.length = 4}, i % 2 == 0 ? 4 : 1);
       outcome.ahead = i % 2 == 1;
@@ -176,7 +181,8 @@ TEST(AheadHits, PayAsLongAsTheWaitIsWorthMoreThanTheTokens) {
 // Drafts at hand cost no wait: rounds use them although a far drafter would not be asked.
 TEST(Goodput, UsesDraftsAtHandWhereAskingDoesNotPay) {
   CostModel costs;
-  GoodputLength policy(costs);
+  BatchGoodput batch;
+  GoodputLength policy(costs, batch);
   for (int i = 0; i < 50; ++i) {
     RoundOutcome outcome = round_of({.length = i % 2 == 0 ? 0 : 4}, 2);
     if (outcome.drafted > 0) outcome.draft_wire_s = 20;
@@ -187,6 +193,71 @@ TEST(Goodput, UsesDraftsAtHandWhereAskingDoesNotPay) {
   EXPECT_EQ(policy.choose({.assistant = 4}).length, 0);
   EXPECT_GE(policy.choose({.assistant = 4, .at_hand = true}).length, 2);
   EXPECT_TRUE(costs.ahead_pays(4)) << "it hides twenty seconds";
+}
+
+/// Rounds of `row_ms` a row on top of 50 ms, in which a draft takes `draft_ms`, of passes with 1 to 64 rows.
+CostModel costs_of(double row_ms, double draft_ms) {
+  CostModel costs;
+  for (int i = 0; i < 200; ++i) {
+    const int drafted = i % 3 == 0 ? 0 : 4;
+    RoundOutcome outcome{.drafted = drafted, .accepted = drafted / 2, .batch_rows = std::max(drafted + 1, 1 + i % 64)};
+    outcome.verify_s = (50 + row_ms * outcome.batch_rows) * 1e-3;
+    outcome.draft_s = drafted * draft_ms * 1e-3;
+    outcome.round_s = outcome.verify_s + outcome.draft_s;
+    costs.observe(outcome);
+  }
+  return costs;
+}
+
+BatchGoodput::Survives survives(double each) {
+  BatchGoodput::Survives all = {};
+  double together = 1;
+  for (double& chance : all) chance = together *= each;
+  return all;
+}
+
+// Four texts, two of them easy. What a draft costs all of them decides how many there are and who has them.
+TEST(BatchGoodput, SpendsDraftsOnTheLikeliestPlacesWhileTheRateOfAllRises) {
+  const std::array<int, 4> text = {};
+  const auto planned = [&](const CostModel& costs) {
+    BatchGoodput batch;
+    for (const int& each : text) batch.update(&each, survives(&each < &text[2] ? 0.9 : 0.2), 16, 1);
+    // What the others of an easy text draft, and those of a hard one.
+    return std::pair(batch.others(&text[0], costs).company.drafts, batch.others(&text[3], costs).company.drafts);
+  };
+  const auto cheap = planned(costs_of(0.1, 0.2)), dear = planned(costs_of(3, 10)), never = planned(costs_of(50, 50));
+  EXPECT_GT(cheap.second, cheap.first) << "of two texts the one whose drafts hold has more";
+  EXPECT_GT(cheap.first, dear.first);
+  EXPECT_GT(dear.second, 0);
+  EXPECT_EQ(never.second, 0) << "a row that takes as long as a pass";
+}
+
+TEST(BatchGoodput, ProbesCostAllAndAreEarnedByAll) {
+  BatchGoodput batch;
+  const CostModel costs = costs_of(0.1, 0.2);
+  const std::array<int, 4> text = {};
+  for (const int& each : text) batch.update(&each, survives(0.5), 16, 1);
+  EXPECT_FALSE(batch.spend(0.5));
+  for (int i = 0; i < 199; ++i) batch.earn(1);
+  EXPECT_FALSE(batch.spend(0.5)) << "1.99 tokens, and half a token of four texts";
+  batch.earn(2);
+  EXPECT_TRUE(batch.spend(0.5));
+  EXPECT_FALSE(batch.spend(0.01));
+  for (const int& each : text) batch.forget(&each);
+}
+
+TEST(VerifyTime, BeyondAFewTilesLiesOnLinesBetweenWhatWasMeasured) {
+  VerifyTime time;
+  EXPECT_EQ(time(1), 0);
+  for (int i = 0; i < 5; ++i) {
+    time.observe(1, 1);
+    time.observe(100, 3);
+    time.observe(200, 5);
+  }
+  EXPECT_NEAR(time(33), 1, 1e-9) << "a stair";
+  EXPECT_NEAR(time(150), 4, 1e-9);
+  EXPECT_NEAR(time(5000), 5, 1e-9) << "not known, and worth a try";
+  EXPECT_EQ(time.rows_most(), 400);
 }
 
 TEST(Policies, ReadDraftLengths) {
@@ -211,7 +282,9 @@ TEST(Policies, ReadDraftLengths) {
 TEST(Policies, OfABanditServeSessionsSideBySide) {
   Policies policies(1);
   CostModel costs;
-  const auto a = policies.make(DraftPolicy::kUcb1, 0, costs), b = policies.make(DraftPolicy::kUcb1, 0, costs);
+  BatchGoodput batch;
+  const auto a = policies.make(DraftPolicy::kUcb1, 0, costs, batch),
+             b = policies.make(DraftPolicy::kUcb1, 0, costs, batch);
   // Two sessions whose rounds overlap: what one learns serves the other. Drafts never hold, so plain decoding is best.
   int drafted = 0;
   for (int i = 0; i < 400; ++i) {
@@ -238,6 +311,7 @@ TEST(Policies, OfABanditServeSessionsSideBySide) {
 
 TEST(Bandits, GoOnFromASavedStateAsIfNothingHadHappened) {
   CostModel costs;
+  BatchGoodput batch;
   Ucb1Length ucb(default_arms()), ucb_copy(default_arms());
   Thompson thompson(default_arms(), 7), thompson_copy(default_arms(), 8);
   const auto play_thompson = [](Thompson& policy, CostModel& world, int rounds, std::uint64_t seed) {
@@ -260,6 +334,7 @@ TEST(Bandits, GoOnFromASavedStateAsIfNothingHadHappened) {
 
 TEST(Bandits, RefuseAStateThatIsNotTheirs) {
   CostModel costs;
+  BatchGoodput batch;
   Ucb1Length ucb(default_arms());
   Thompson thompson(default_arms(), 1);
   play(ucb, costs, 50, 1);

@@ -1,0 +1,92 @@
+#include "common/policy/batch_goodput.h"
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+namespace outrider {
+
+void BatchGoodput::update(Key text, const Survives& survives, int most, int drafters) {
+  const auto [entry, is_new] = texts_.try_emplace(text);
+  entry->second.survives = survives;
+  entry->second.most = std::min(most, kDraftLengthMax);
+  drafters_ = std::max(1, drafters);
+  ++updates_;
+  if (is_new) planned_ = false;
+}
+
+void BatchGoodput::forget(Key text) {
+  if (texts_.erase(text) > 0) planned_ = false;
+}
+
+void BatchGoodput::plan(const CostModel& costs) {
+  // Four times in a round of all of them: chances move slowly, and a plan looks at every draft of every text.
+  if (planned_ && updates_ < (texts_.size() + 3) / 4) return;
+  planned_ = true;
+  updates_ = 0;
+  std::vector<double> chances;
+  for (const auto& [key, text] : texts_)
+    chances.insert(chances.end(), text.survives.begin(), text.survives.begin() + text.most);
+  std::ranges::sort(chances, std::greater<>());
+  const int texts = static_cast<int>(texts_.size());
+  // A round of them all is one of the last text in the company of the others.
+  const auto rate_of = [&](double tokens, int drafts) {
+    const Company company{
+        .texts = texts - 1, .rows = texts - 1 + drafts, .drafts = drafts, .drafters = drafters_, .drag = drag()};
+    return tokens / costs.together_s(costs.terms(DraftSource::kAssistant, 0, tokens / texts, company), company, 0);
+  };
+  double tokens = texts, best_rate = rate_of(tokens, 0);
+  drafts_ = 0;
+  tokens_ = tokens;
+  const int most = std::min(static_cast<int>(chances.size()), costs.rows_most() - texts);
+  for (int drafts = 1; drafts <= most; ++drafts) {
+    tokens += chances[static_cast<std::size_t>(drafts - 1)];
+    const double rate = rate_of(tokens, drafts);
+    if (rate <= best_rate) continue;
+    best_rate = rate;
+    drafts_ = drafts;
+    tokens_ = tokens;
+  }
+  const double least = drafts_ == 0 ? 2 : chances[static_cast<std::size_t>(drafts_ - 1)];
+  for (auto& [key, text] : texts_) {
+    const auto end = text.survives.begin() + text.most;
+    text.planned =
+        static_cast<int>(std::find_if(text.survives.begin(), end, [&](double chance) { return chance < least; }) -
+                         text.survives.begin());
+  }
+}
+
+BatchGoodput::Others BatchGoodput::others(Key text, const CostModel& costs) {
+  plan(costs);
+  const Text& own = texts_.at(text);
+  const int texts = static_cast<int>(texts_.size()) - 1, drafts = std::max(0, drafts_ - own.planned);
+  double own_tokens = 1;
+  for (int i = 0; i < own.planned; ++i) own_tokens += own.survives[static_cast<std::size_t>(i)];
+  return {.company = {.texts = texts, .rows = texts + drafts, .drafts = drafts, .drafters = drafters_, .drag = drag()},
+          .tokens = std::max<double>(texts, tokens_ - own_tokens)};
+}
+
+double BatchGoodput::drag() const {
+  constexpr double kDoubt = 10;  // rounds
+  return (drag_.value() * drag_.weight() + kDoubt) / (drag_.weight() + kDoubt);
+}
+
+void BatchGoodput::observe(double expected_s, double draft_s, double seconds) {
+  if (draft_s <= 0) return;
+  const double made_s = draft_s / drag();
+  drag_.observe(std::clamp((seconds - (expected_s - draft_s)) / made_s, 0.5, 4.0));
+}
+
+void BatchGoodput::earn(int tokens) {
+  constexpr double kShare = 0.01, kMost = 16;
+  allowance_ = std::min(kMost, allowance_ + kShare * tokens);
+}
+
+bool BatchGoodput::spend(double tokens) {
+  tokens *= std::max<double>(1, static_cast<double>(texts_.size()));
+  if (allowance_ < tokens) return false;
+  allowance_ -= tokens;
+  return true;
+}
+
+}  // namespace outrider

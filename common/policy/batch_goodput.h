@@ -1,0 +1,67 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <map>
+
+#include "common/policy/throughput.h"
+
+namespace outrider {
+
+/// The texts whose rounds share a verifier's forward passes, and how many drafts pay for all of them together (goodput
+/// over a batch; SmartSpec, Liu et al. 2024). Whatever one text has verified, all wait for: N texts that meet emit
+///
+///   N + the sum of the chances that their drafts hold
+///
+/// tokens in T(N + G) + wire + G * t_d / drafters + other seconds, where the G drafts go to the likeliest places. The
+/// plan is the G with the most tokens per second, none included; of two texts the one whose drafts hold gets more.
+class BatchGoodput {
+ public:
+  /// Keys of texts, which are the addresses of their policies.
+  using Key = const void*;
+  /// survives[i]: the chance that the first i + 1 drafts hold.
+  using Survives = std::array<double, kDraftLengthMax>;
+
+  /// A text as it begins a round. @param most  drafts that it may have. @param drafters  that draft for all of them.
+  void update(Key text, const Survives& survives, int most, int drafters);
+  void forget(Key text);
+
+  /// What the others do, if they follow the plan.
+  struct Others {
+    Company company;
+    double tokens = 0;  ///< that a round of each emits, on average, together
+  };
+  /// @param text  one that was updated.
+  Others others(Key text, const CostModel& costs);
+
+  /// A round that was to take `expected_s`, of which the drafts of all texts `draft_s`, took `seconds`. Texts that do
+  /// not meet after all wait for each other's forward passes, and cores that draft do not verify.
+  void observe(double expected_s, double draft_s, double seconds);
+
+  /// The allowance for probes, in tokens: the texts earn it together, so that each has an acceptance to go by, and
+  /// short answers do not pay for it one by one.
+  void earn(int tokens);
+  /// @param tokens  that a probe costs each text, as all wait for it. @return whether there was as much, which is spent
+  ///        then.
+  bool spend(double tokens);
+
+ private:
+  struct Text {
+    Survives survives = {};
+    int most = 0;
+    int planned = 0;  ///< drafts
+  };
+  void plan(const CostModel& costs);
+  double drag() const;
+
+  std::map<Key, Text> texts_;
+  int drafters_ = 1;
+  std::size_t updates_ = 0;  ///< since the plan was made
+  bool planned_ = false;
+  int drafts_ = 0;     ///< of the plan
+  double tokens_ = 0;  ///< of a round of it
+  FadingMean drag_{0.98};
+  double allowance_ = 0;
+};
+
+}  // namespace outrider

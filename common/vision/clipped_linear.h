@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/model/weights.h"
+#include "common/model/workspace.h"
+
+namespace outrider {
+
+/// y = x W^T, where the towers of E2B and E4B bound the values of x and of y.
+class ClippedLinear {
+ public:
+  /// @param weights  under which `name`.linear.weight [out_features, in_features] lies, and beside it input_min,
+  ///   input_max, output_min and output_max, scalars, if it `clips`.
+  /// @return as WeightSource; kMalformed for a lower bound that is not below the upper.
+  static Result<ClippedLinear> load(const WeightReader& weights, const std::string& name, std::int64_t in_features,
+                                    std::int64_t out_features, bool clips);
+
+  /// @param x, y  as Linear::forward wants them.
+  /// @param scratch  for x between its bounds.
+  void forward(Matrix<const float> x, Matrix<float> y, Buffer& scratch) const;
+
+  const Linear& linear() const { return linear_; }
+
+ private:
+  struct Bounds {
+    float low = 0, high = 0;
+  };
+  static Result<Bounds> load_bounds(const WeightReader& weights, const std::string& name);
+
+  Linear linear_;
+  bool clips_ = false;
+  Bounds input_, output_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,242 @@
+#include "common/vision/vision_tower.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/base/progress.h"
+#include "common/kernels/kernel_table.h"
+#include "common/model/rope.h"
+
+namespace outrider {
+namespace {
+
+/// Patches that pass through the MLP together: its wide rows stay small, whatever the picture's size.
+constexpr std::int64_t kMlpRows = 1024;
+
+std::int64_t patch_count(const Patches& picture) { return picture.rows * picture.columns; }
+
+}  // namespace
+
+Result<VisionTower::Layer> VisionTower::Layer::load(const WeightReader& weights, const VisionConfig& config) {
+  Layer layer;
+  const std::int64_t hidden = config.hidden_size, inner = config.intermediate_size, head = config.head_dim;
+  const std::int64_t heads = config.num_attention_heads * head;
+  const bool clips = config.use_clipped_linears;
+  ASSIGN_OR_RETURN(layer.input_norm, weights.vector("input_layernorm.weight", hidden));
+  ASSIGN_OR_RETURN(layer.post_attention_norm, weights.vector("post_attention_layernorm.weight", hidden));
+  ASSIGN_OR_RETURN(layer.pre_feedforward_norm, weights.vector("pre_feedforward_layernorm.weight", hidden));
+  ASSIGN_OR_RETURN(layer.post_feedforward_norm, weights.vector("post_feedforward_layernorm.weight", hidden));
+  const WeightReader attention = weights.under("self_attn"), mlp = weights.under("mlp");
+  ASSIGN_OR_RETURN(layer.q_norm, attention.vector("q_norm.weight", head));
+  ASSIGN_OR_RETURN(layer.k_norm, attention.vector("k_norm.weight", head));
+  ASSIGN_OR_RETURN(layer.q, ClippedLinear::load(attention, "q_proj", hidden, heads, clips));
+  ASSIGN_OR_RETURN(layer.k, ClippedLinear::load(attention, "k_proj", hidden, heads, clips));
+  ASSIGN_OR_RETURN(layer.v, ClippedLinear::load(attention, "v_proj", hidden, heads, clips));
+  ASSIGN_OR_RETURN(layer.o, ClippedLinear::load(attention, "o_proj", heads, hidden, clips));
+  ASSIGN_OR_RETURN(layer.gate, ClippedLinear::load(mlp, "gate_proj", hidden, inner, clips));
+  ASSIGN_OR_RETURN(layer.up, ClippedLinear::load(mlp, "up_proj", hidden, inner, clips));
+  ASSIGN_OR_RETURN(layer.down, ClippedLinear::load(mlp, "down_proj", inner, hidden, clips));
+  return layer;
+}
+
+template <typename Visit>
+void VisionTower::Layer::each_linear(Visit visit) const {
+  visit("q", q), visit("k", k), visit("v", v), visit("o", o), visit("gate", gate), visit("up", up), visit("down", down);
+}
+
+Result<std::unique_ptr<VisionTower>> VisionTower::load(const ModelFiles& files, WeightType type) {
+  ASSIGN_OR_RETURN(const VisionConfig config, load_vision_config(files));
+  ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_weights(files, type));
+  return load(config, std::move(weights));
+}
+
+Result<std::unique_ptr<VisionTower>> VisionTower::load(const VisionConfig& config,
+                                                       std::shared_ptr<const WeightSource> source) {
+  std::unique_ptr<VisionTower> tower(new VisionTower());
+  tower->config_ = config;
+  tower->weights_ = std::move(source);
+  tower->type_ = tower_type(tower->weights_->type());
+  const WeightReader model = WeightReader(*tower->weights_, "model.").as(tower->type_);
+  const WeightReader weights = model.under("vision_tower"), embedder = weights.under("patch_embedder");
+  const std::int64_t hidden = config.hidden_size;
+  Progress progress("loading the vision tower of " + tower->weights_->path().string(), config.num_hidden_layers);
+  ASSIGN_OR_RETURN(tower->input_projection_, embedder.linear(config.patch_floats(), {{"input_proj", hidden}}));
+  ASSIGN_OR_RETURN(tower->positions_,
+                   embedder.table("position_embedding_table", 2 * config.position_embedding_size, hidden));
+  for (int i = 0; i < config.num_hidden_layers; ++i) {
+    ASSIGN_OR_RETURN(Layer layer, Layer::load(weights.under(fmt::format("encoder.layers.{}", i)), config));
+    tower->layers_.push_back(std::move(layer));
+    progress.step();
+  }
+  if (config.standardize) {
+    ASSIGN_OR_RETURN(tower->std_bias_, weights.vector("std_bias", hidden));
+    ASSIGN_OR_RETURN(tower->std_scale_, weights.vector("std_scale", hidden));
+  }
+  ASSIGN_OR_RETURN(tower->embedding_projection_,
+                   model.under("embed_vision").linear(hidden, {{"embedding_projection", config.text_hidden_size}}));
+  return tower;
+}
+
+Matrix<const float> VisionTower::encode(const Patches& picture, const Trace& trace,
+                                        const std::function<void()>* between_layers) {
+  const std::int64_t pool_size = config_.pooling_kernel_size, count = patch_count(picture);
+  CHECK(count > 0 && picture.rows % pool_size == 0 && picture.columns % pool_size == 0 &&
+            std::max(picture.rows, picture.columns) <= config_.position_embedding_size &&
+            std::ssize(picture.values) == count * config_.patch_floats(),
+        "{} x {} patches, {} floats", picture.rows, picture.columns, picture.values.size());
+  const std::vector<float> inv_freq = rope_inv_freq({.rope_theta = config_.rope_theta}, config_.head_dim / 2);
+  while (std::ssize(angles_) < std::max(picture.rows, picture.columns))
+    angles_.push_back(rope_angles(std::ssize(angles_), inv_freq));
+
+  const Matrix<float> x = x_.view(count, config_.hidden_size);
+  embed(picture, x);
+  trace.note("patch_embedding", x);
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    forward(layers_[l], picture, x);
+    trace.note(fmt::format("layers.{}.output", l), x);
+    if (between_layers != nullptr) (*between_layers)();
+  }
+  const Matrix<float> pooled = pool(picture, x);
+  trace.note("pooled", pooled);
+  rms_norm(pooled, {}, config_.rms_norm_eps, pooled);
+  const Matrix<float> soft = soft_.view(pooled.size(0), config_.text_hidden_size);
+  embedding_projection_.forward(pooled, soft);
+  trace.note("soft_tokens", soft);
+  return soft;
+}
+
+void VisionTower::embed(const Patches& picture, Matrix<float> x) {
+  const Matrix<float> pixels = q_.view(x.size(0), config_.patch_floats());
+  std::ranges::transform(picture.values, pixels.data(), [](float value) { return 2 * (value - 0.5f); });
+  input_projection_.forward(pixels, x);
+  std::vector<float> sum(static_cast<std::size_t>(config_.hidden_size)), row(sum.size());
+  for (std::int64_t r = 0; r < x.size(0); ++r) {
+    positions_.read(r % picture.columns, sum);
+    positions_.read(config_.position_embedding_size + r / picture.columns, row);
+    kernels().add(sum.data(), row.data(), config_.hidden_size);
+    kernels().add(x[r].data(), sum.data(), config_.hidden_size);
+  }
+}
+
+void VisionTower::forward(const Layer& layer, const Patches& picture, Matrix<float> x) {
+  const float eps = config_.rms_norm_eps;
+  const Matrix<float> h = normed_.view(x.size(0), x.size(1));
+  rms_norm(x, layer.input_norm, eps, h);
+  attention(layer, picture, h);
+  rms_norm(h, layer.post_attention_norm, eps, h);
+  add_in_place(x, h);
+  rms_norm(x, layer.pre_feedforward_norm, eps, h);
+  mlp(layer, h);
+  rms_norm(h, layer.post_feedforward_norm, eps, h);
+  add_in_place(x, h);
+}
+
+/// h := o_proj(attention of h): every patch sees every patch.
+void VisionTower::attention(const Layer& layer, const Patches& picture, Matrix<float> h) {
+  const std::int64_t count = h.size(0), head = config_.head_dim, width = config_.num_attention_heads * head;
+  const Matrix<float> q = q_.view(count, width), k = k_.view(count, width), v = v_.view(count, width);
+  layer.q.forward(h, q, clipped_);
+  layer.k.forward(h, k, clipped_);
+  layer.v.forward(h, v, clipped_);
+  rms_norm_heads(q, head, layer.q_norm, config_.rms_norm_eps);
+  rms_norm_heads(k, head, layer.k_norm, config_.rms_norm_eps);
+  rms_norm_heads(v, head, {}, config_.rms_norm_eps);
+  rotate(q, picture);
+  rotate(k, picture);
+  const std::vector<AttendRow> rows(static_cast<std::size_t>(count), {keys_and_values(k, v), 0, count});
+  const Matrix<float> mixed = attention_.view(count, width);
+  attend(q, rows, mixed);
+  layer.o.forward(mixed, h, clipped_);
+}
+
+/// h := down(gelu(gate(h)) * up(h))
+void VisionTower::mlp(const Layer& layer, Matrix<float> h) {
+  for (std::int64_t first = 0; first < h.size(0); first += kMlpRows) {
+    const Matrix<float> some = h.rows(first, std::min(kMlpRows, h.size(0) - first));
+    const Matrix<float> gate = gate_.view(some.size(0), config_.intermediate_size);
+    const Matrix<float> up = up_.view(some.size(0), config_.intermediate_size);
+    layer.gate.forward(some, gate, clipped_);
+    layer.up.forward(some, up, clipped_);
+    gelu_mul(gate, up, gate);
+    layer.down.forward(gate, some, clipped_);
+  }
+}
+
+void VisionTower::rotate(Matrix<float> x, const Patches& picture) const {
+  const std::int64_t half = config_.head_dim / 2;
+#pragma omp parallel for schedule(static)
+  for (std::int64_t r = 0; r < x.size(0); ++r) {
+    const RopeAngles& across = angles_[static_cast<std::size_t>(r % picture.columns)];
+    const RopeAngles& down = angles_[static_cast<std::size_t>(r / picture.columns)];
+    for (float* head = x[r].data(); head < x[r].data() + x.size(1); head += 2 * half) {
+      kernels().rope(head, across.cos.data(), across.sin.data(), half / 2);
+      kernels().rope(head + half, down.cos.data(), down.sin.data(), half / 2);
+    }
+  }
+}
+
+KvView VisionTower::keys_and_values(Matrix<const float> k, Matrix<const float> v) {
+  const std::int64_t count = k.size(0), width = k.size(1);
+  KvView view{.dtype = activation_dtype(type_),
+              .k = k.data(),
+              .v = v.data(),
+              .capacity = count,
+              .num_key_value_heads = config_.num_attention_heads,
+              .head_dim = config_.head_dim};
+  if (view.dtype == DType::kF32) return view;
+  const auto elements = static_cast<std::size_t>(count * width);
+  if (kv_.size() < 2 * elements) kv_ = AlignedArray<Bf16>(2 * elements);
+  Bf16* const values = kv_.data() + elements;
+#pragma omp parallel for schedule(static)
+  for (std::int64_t r = 0; r < count; ++r) {
+    kernels().to_bf16(k[r].data(), width, kv_.data() + r * width);
+    kernels().to_bf16(v[r].data(), width, values + r * width);
+  }
+  view.k = kv_.data(), view.v = values;
+  return view;
+}
+
+/// The mean of each square of patches, times sqrt(hidden_size), and standardized if the tower does that.
+Matrix<float> VisionTower::pool(const Patches& picture, Matrix<const float> x) {
+  const std::int64_t size = config_.pooling_kernel_size, columns = picture.columns / size;
+  const auto share = 1 / static_cast<float>(size * size);
+  const float factor = std::sqrt(static_cast<float>(config_.hidden_size));
+  const Matrix<float> pooled = pooled_.view(picture.rows / size * columns, config_.hidden_size);
+  for (std::int64_t r = 0; r < pooled.size(0); ++r) {
+    const std::span<float> to = pooled[r].span();
+    std::ranges::fill(to, 0.0f);
+    const std::int64_t corner = r / columns * size * picture.columns + r % columns * size;
+    for (std::int64_t i = 0; i < size * size; ++i) {
+      const std::span<const float> patch = x[corner + i / size * picture.columns + i % size].span();
+      for (std::size_t c = 0; c < to.size(); ++c) to[c] += patch[c] * share;
+    }
+    for (std::size_t c = 0; c < to.size(); ++c) to[c] *= factor;
+    for (std::size_t c = 0; c < std_scale_.size(); ++c) to[c] = (to[c] - std_bias_[c]) * std_scale_[c];
+  }
+  return pooled;
+}
+
+std::size_t VisionTower::weight_bytes() const {
+  std::size_t bytes = input_projection_.held_bytes() + embedding_projection_.held_bytes();
+  for (const Layer& layer : layers_)
+    layer.each_linear([&](const char*, const ClippedLinear& clipped) { bytes += clipped.linear().held_bytes(); });
+  return bytes;
+}
+
+void VisionTower::report_buffers(const BufferSink& sink) const {
+  positions_.report(sink, "vision_weights.position_embedding_table");
+  report_linear(sink, "vision_weights.input_projection", input_projection_);
+  report_linear(sink, "vision_weights.embedding_projection", embedding_projection_);
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    const std::string name = fmt::format("vision_weights.layers.{}.", l);
+    layers_[l].each_linear(
+        [&](const char* part, const ClippedLinear& clipped) { report_linear(sink, name + part, clipped.linear()); });
+  }
+  const std::pair<const char*, const Buffer&> buffers[] = {
+      {"main_stream", x_}, {"normed", normed_}, {"clipped", clipped_},     {"q", q_},
+      {"k", k_},           {"v", v_},           {"attention", attention_}, {"gate", gate_},
+      {"up", up_},         {"pooled", pooled_}, {"soft_tokens", soft_}};
+  for (const auto& [name, buffer] : buffers) buffer.report(sink, std::string("vision_scratch.") + name);
+}
+
+}  // namespace outrider

@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""The Python package against `outrider run`, the goldens, a cluster, and what docs/python.md shows.
+
+usage: python_package_test.py OUTRIDER
+"""
+import json
+import os
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import threading
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+OUTRIDER = pathlib.Path(sys.argv.pop(1)).resolve()
+os.environ["OUTRIDER_LIBRARY"] = str(OUTRIDER.parent / "liboutrider.so")
+os.environ["PYTHONPATH"] = str(ROOT / "python")
+os.environ["OUTRIDER_LOG"] = "warn"
+sys.path.insert(0, str(ROOT / "python"))
+
+import outrider  # noqa: E402
+
+STORY = "Write a short story about a fox."
+GOLDENS = json.loads((ROOT / "tests/goldens/nano/generate_golden.json").read_text())[::6]
+
+
+def run(*options):
+    """The JSON of `outrider run`."""
+    return json.loads(subprocess.run([OUTRIDER, "run", STORY, "--json", "--max-tokens", "40", *options],
+                                     check=True, capture_output=True, text=True).stdout)
+
+
+class Cluster:
+    """Coordinator, verifier and drafter as processes, at `address`."""
+
+    def __init__(self):
+        self.roles = [subprocess.Popen([OUTRIDER, "coordinator", "--listen", "tcp://127.0.0.1:*"], stdout=subprocess.PIPE, text=True)]
+        self.address = self.roles[0].stdout.readline().strip()
+        for role in ("verifier", "drafter"):
+            self.roles.append(subprocess.Popen([OUTRIDER, role, "--join", self.address, "--dtype", "f32"]))
+        subprocess.run([OUTRIDER, "run", STORY, "--connect", self.address, "--max-tokens", "1"], check=True, capture_output=True)
+
+    def stop(self):
+        for role in reversed(self.roles):
+            role.terminate()
+            role.wait(60)
+        self.roles[0].stdout.close()
+
+
+class OnOnePair(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.pair = outrider.Pair(dtype="f32")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.pair.close()
+
+    def test_answers_are_the_golden_ones_whatever_is_drafted(self):
+        for golden in GOLDENS:
+            for draft_length in (0, 4, "auto"):
+                answer = self.pair.generate(golden["prompt"], max_tokens=96, draft_length=draft_length)
+                self.assertEqual(answer.prompt, golden["prompt_ids"])
+                self.assertEqual(answer.tokens, golden["greedy"])
+                self.assertEqual(answer.text, golden["text"])
+                self.assertEqual(answer.finish_reason, "stop" if len(golden["greedy"]) < 96 else "length")
+
+    def test_tokens_are_those_of_run(self):
+        for options, flags in [({}, []), ({"temperature": 0.8, "top_k": 0, "top_p": 1, "seed": 5}, ["--temperature", "0.8", "--seed", "5"])]:
+            answer = self.pair.generate(STORY, max_tokens=40, draft_length=4, **options)
+            self.assertEqual(answer.tokens, run("--dtype", "f32", *flags)["token_ids"])
+
+    def test_rounds_are_the_answer_and_its_statistics(self):
+        answer = self.pair.generate(STORY, max_tokens=40, draft_length=4)
+        self.assertEqual([token for made in answer.rounds for token in made.tokens], answer.tokens)
+        self.assertEqual(sum(made.accepted for made in answer.rounds), answer.statistics.accepted)
+        self.assertEqual(sum(len(made.drafts) for made in answer.rounds), answer.statistics.drafted)
+        self.assertEqual(len(answer.rounds) - 1, answer.statistics.rounds)
+        self.assertGreater(answer.statistics.acceptance, 0.2)
+        self.assertGreater(answer.statistics.tokens_per_second, 0)
+        for made in answer.rounds:
+            self.assertEqual(made.drafts[: made.accepted], made.tokens[: made.accepted])
+
+    def test_a_stream_is_the_answer_in_pieces(self):
+        whole = self.pair.generate(STORY, max_tokens=40)
+        stream = self.pair.stream(STORY, max_tokens=40)
+        with self.assertRaises(outrider.InvalidArgument):
+            stream.answer
+        pieces = list(stream)
+        self.assertGreater(len(pieces), 3)
+        self.assertEqual("".join(pieces), whole.text)
+        self.assertEqual(stream.answer.tokens, whole.tokens)
+
+    def test_a_stream_that_is_left_ends(self):
+        with self.pair.stream(STORY, max_tokens=4000, ignore_eos=True) as stream:
+            next(stream)
+        self.assertLess(len(stream.tokens), 4000)
+        self.assertEqual(list(stream), [])
+        forgotten = self.pair.stream(STORY, max_tokens=4000, ignore_eos=True)
+        thread = forgotten._thread
+        del forgotten
+        thread.join(60)
+        self.assertFalse(thread.is_alive())
+
+    def test_log_probabilities_in_both_kinds_of_request(self):
+        chat = self.pair.generate(STORY, max_tokens=8, logprobs=3)
+        ids = self.pair.generate(chat.prompt, max_tokens=8, logprobs=3)
+        self.assertEqual(chat.tokens, ids.tokens)
+        self.assertEqual(chat.logprobs, ids.logprobs)
+        for token, score in zip(chat.tokens, chat.logprobs, strict=True):
+            self.assertEqual(score.token, token)
+            self.assertEqual(len(score.top), 3)
+            self.assertEqual(next(iter(score.top)), token)  # greedy
+            self.assertEqual(score.top[token], score.logprob)
+        self.assertIsNone(self.pair.generate(STORY, max_tokens=1).logprobs)
+
+    def test_a_conversation_goes_on(self):
+        messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Tell a story."}]
+        first = self.pair.chat(messages, max_tokens=8)
+        self.assertEqual(first.prompt, self.pair.encode(messages))
+        messages += [first.message, {"role": "user", "content": "And then?"}]
+        self.assertIn(first.text.strip(), self.pair.decode(self.pair.chat(messages, max_tokens=1).prompt))
+
+    def test_forms_and_stops(self):
+        self.assertIn(self.pair.generate(STORY, choice=["yes", "no"]).text, ("yes", "no"))
+        schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
+        self.assertIn(json.loads(self.pair.generate(STORY, json_schema=schema).text)["n"], (1, 2))
+        self.assertRegex(self.pair.generate(STORY, regex="[a-c]{3}").text, "^[a-c]{3}$")
+        whole = self.pair.generate(STORY, max_tokens=40).text
+        word = whole.split()[5]
+        self.assertEqual(self.pair.generate(STORY, max_tokens=40, stop=word).text, whole[: whole.index(word)])
+
+    def test_text_and_ids(self):
+        ids = self.pair.encode("Once upon a time", raw=True)
+        self.assertEqual(self.pair.decode(ids), "Once upon a time")
+        self.assertTrue(self.pair.decode(ids, special=True).startswith("<bos>"))
+        self.assertEqual(self.pair.generate("Once upon a time", raw=True, max_tokens=4).prompt, ids)
+        self.assertEqual(self.pair.decode([]), "")
+
+    def test_a_text_by_hand_is_that_of_plain_decoding(self):
+        rng = random.Random(1)
+        for golden in GOLDENS[:3]:
+            with self.pair.session() as session:
+                session.prefill(golden["prompt"])
+                accepted = 0
+                while len(session.tokens) < len(golden["greedy"]):
+                    kind = rng.randrange(3)
+                    if kind == 0:
+                        session.decode()
+                    elif kind == 1:
+                        accepted += session.round(4).accepted
+                    else:
+                        session.verify([rng.randrange(6000) for _ in range(rng.randrange(5))])
+                self.assertEqual(session.tokens[: len(golden["greedy"])], golden["greedy"])
+                self.assertGreater(accepted, 0)
+
+    def test_a_step_by_hand_shows_its_verdict(self):
+        with self.pair.session() as session:
+            first = session.prefill(GOLDENS[0]["prompt_ids"])
+            greedy = GOLDENS[0]["greedy"]
+            self.assertEqual(first, greedy[0])
+            verdict = session.verify([greedy[1], greedy[2], 77 if greedy[3] != 77 else 78])
+            self.assertEqual((verdict.accepted, verdict.next_token, verdict.tokens), (2, greedy[3], greedy[1:4]))
+            with self.assertRaises(outrider.InvalidArgument):
+                session.verify([10**6])
+            self.assertEqual(session.decode(), greedy[4])  # all is as before
+
+    def test_threads_share_a_pair(self):
+        texts = {}
+        threads = [threading.Thread(target=lambda i=i: texts.update({i: self.pair.generate(GOLDENS[i]["prompt"], max_tokens=96).tokens}))
+                   for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(texts, {i: GOLDENS[i]["greedy"] for i in range(4)})
+
+    def test_errors_are_of_their_kind(self):
+        with self.assertRaisesRegex(outrider.InvalidArgument, "top_p is 7"):
+            self.pair.generate(STORY, top_p=7)
+        with self.assertRaises(ValueError):
+            self.pair.chat([{"role": "nobody", "content": "x"}])
+        with self.assertRaisesRegex(TypeError, "temprature"):
+            self.pair.generate(STORY, temprature=1)
+        with self.assertRaisesRegex(TypeError, "thinking"):
+            self.pair.generate(STORY, raw=True, thinking=True)
+        with self.assertRaises(outrider.OutOfRange):
+            self.pair.generate([5] * 9000)
+        with self.assertRaisesRegex(outrider.NotFound, "/nowhere"):
+            outrider.Pair("/nowhere")
+        with self.assertRaises(outrider.InvalidArgument):
+            outrider.Pair(dtype="f17")
+        with self.assertRaises(outrider.PeerGone):
+            outrider.Pair.connect("tcp://127.0.0.1:9")
+
+
+class Lifetimes(unittest.TestCase):
+    def test_a_closed_pair_lives_as_long_as_its_sessions(self):
+        pair = outrider.Pair()
+        session = pair.session()
+        session.prefill(pair.encode(STORY))
+        pair.close()
+        pair.close()
+        session.round(4)
+        session.close()
+        for closed in (lambda: pair.generate(STORY), pair.session, session.decode):
+            with self.assertRaisesRegex(outrider.OutriderError, "is closed"):
+                closed()
+
+    def test_a_coordinator_elsewhere_gives_the_same_tokens(self):
+        cluster = Cluster()
+        self.addCleanup(cluster.stop)
+        with outrider.Pair.connect(cluster.address) as pair:
+            for golden in GOLDENS[:3]:
+                self.assertEqual(pair.generate(golden["prompt"], max_tokens=96, draft_length=4).tokens, golden["greedy"])
+            with pair.session() as session:
+                session.prefill(GOLDENS[0]["prompt"])
+                self.assertGreater(session.round(4).accepted, 0)
+
+    def test_a_program_that_closes_nothing_ends_in_silence(self):
+        program = "import outrider; p = outrider.Pair(); s = p.session(); s.prefill('Hi'); print(p.generate('Hi', max_tokens=4).text)"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
+class Pages(unittest.TestCase):
+    def test_the_experiment_of_the_page_runs(self):
+        blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/python.md").read_text(), re.DOTALL | re.MULTILINE)
+        done = subprocess.run([sys.executable, "-c", blocks[-1]], check=True, capture_output=True, text=True, timeout=300)
+        self.assertEqual(len(re.findall(r"^draft \d: [1-9]\d* of \d+ kept, 0\.\d\d$", done.stdout, re.MULTILINE)), 6, done.stdout)
+
+    def test_types_are_right(self):
+        done = subprocess.run([sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", "--cache-dir", os.devnull,
+                               ROOT / "python/outrider"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
