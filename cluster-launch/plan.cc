@@ -127,6 +127,8 @@ class Reader {
     } else if constexpr (std::is_integral_v<T>) {
       text = std::to_string(
           keys_.integer(key.c_str(), {}, static_cast<std::int64_t>(info.min), static_cast<std::int64_t>(info.max)));
+    } else if constexpr (std::is_same_v<T, double>) {
+      text = fmt::format("{}", keys_.number(key.c_str(), {}, info.min, info.max));
     } else if constexpr (std::is_same_v<T, std::vector<double>>) {
       for (const json& entry : keys_.array(key.c_str())) {
         const double number = entry.is_number() ? entry.get<double>() : info.min - 1;
@@ -201,6 +203,8 @@ class SchemaWriter {
                 {"minimum", static_cast<std::int64_t>(info.min)},
                 {"maximum", static_cast<std::int64_t>(info.max)},
                 {"default", value}};
+    } else if constexpr (std::is_same_v<T, double>) {
+      schema = {{"type", "number"}, {"minimum", info.min}, {"maximum", info.max}, {"default", value}};
     } else if constexpr (std::is_same_v<T, std::vector<double>>) {
       schema = {{"type", "array"}, {"items", {{"type", "number"}, {"minimum", info.min}, {"maximum", info.max}}}};
     }

@@ -24,10 +24,10 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
                              const std::function<void(const std::string& address)>& on_listening) {
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::bind(context, options.listen));
   CoordinatorConfig config = options.core;
-  if (config.instance == 0) {
-    std::random_device random;
-    config.instance = (static_cast<std::uint64_t>(random()) << 32 | random()) >> 1;
-  }
+  std::random_device random;
+  const auto draw = [&] { return static_cast<std::uint64_t>(random()) << 32 | random(); };
+  if (config.instance == 0) config.instance = draw() >> 1;
+  config.audit.seed = draw();
   std::optional<RejectionLog> rejection_log;
   if (!options.rejection_log.empty()) {
     ASSIGN_OR_RETURN(rejection_log, RejectionLog::open(options.rejection_log));

@@ -30,6 +30,12 @@ void declare_options(Visitor&& visit, CoordinatorOptions& options) {
                            "far the drafter was off",
                    .of_cluster = true},
         options.rejection_log);
+  visit(OptionInfo{.name = "--audit",
+                   .help = "Share of the answers that another verifier of the same numeric class verifies again; what "
+                           "differs is logged and counted",
+                   .min = 0,
+                   .max = 1},
+        options.core.audit.share);
   visit(OptionInfo{.name = "--max-requests",
                    .help = "Texts written at once; 0: 1024. The others wait for their turn",
                    .min = 0,

@@ -14,7 +14,8 @@ Result<PolicyState> PolicyState::open(const std::filesystem::path& path, Policie
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored)) {
     ASSIGN_OR_RETURN(const std::string text, read_text(path));
-    if (auto loaded = policies.load(text); !loaded)
+    // What a machine's crash may leave of a file that was being written.
+    if (auto loaded = text.empty() ? Result<void>() : policies.load(text); !loaded)
       return Error{loaded.error().code, fmt::format("{}: {}", path.string(), loaded.error().message)};
   }
   PolicyState state;

@@ -12,7 +12,7 @@ namespace outrider {
 /// The file that keeps what the bandits learned over restarts (Policies::save).
 class PolicyState {
  public:
-  /// Loads the file, if there is one, into `policies`, and writes it once to see that it can be.
+  /// Loads the file, if there is one and it is not empty, into `policies`, and writes it once to see that it can be.
   /// @return kMalformed for a file of something else, kIo for one that cannot be read or written.
   static Result<PolicyState> open(const std::filesystem::path& path, Policies& policies, TimePoint now);
 

@@ -6,6 +6,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include "common/checkpoint/pack.h"
 #include "common/kernels/isa.h"
 #include "common/model/generation_config.h"
 #include "common/pair/pair_files.h"
@@ -30,6 +31,7 @@ Duration slow_down(std::size_t drafts, int added_draft_us) {
 
 Result<void> run_drafter(TransportContext& context, const DrafterOptions& options, std::stop_token stop) {
   if (options.threads > 0) omp_set_num_threads(options.threads);
+  if (options.worker.verify_weights) RETURN_IF_ERROR(verify_packs({options.backbone, options.assistant}));
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));
   ASSIGN_OR_RETURN(const ModelFiles assistant_files, ModelFiles::open(options.assistant));
   ASSIGN_OR_RETURN(const TextConfig backbone, load_text_config(files));

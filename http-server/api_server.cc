@@ -607,7 +607,10 @@ HttpReply ApiServer::status_reply() const {
                        {"sessions", worker.sessions},
                        {"draining", worker.draining},
                        {"rtt_ms", worker.rtt_ns > 0 ? Json(static_cast<double>(worker.rtt_ns) / 1e6) : Json()}});
-    if (verifier) workers.back().update({{"kv_bytes", worker.kv_bytes}, {"kv_bytes_max", worker.kv_bytes_max}});
+    if (verifier)
+      workers.back().update({{"kv_bytes", worker.kv_bytes}, {"kv_bytes_max", worker.kv_bytes_max}});
+    else
+      workers.back().update({{"yield", worker.yield}, {"late_rounds", worker.late_rounds}, {"paused", worker.paused}});
   }
   return json_reply({{"model", defaults_.model},
                      {"version", options_.version},
@@ -619,6 +622,11 @@ HttpReply ApiServer::status_reply() const {
                        {"failed", status->failovers.failed},
                        {"resumed", status->failovers.resumed},
                        {"resume_ms", static_cast<double>(status->failovers.resume_ns) / 1e6}}},
+                     {"audits",
+                      {{"same", status->audits.same},
+                       {"different", status->audits.different},
+                       {"skipped", status->audits.skipped},
+                       {"tokens", status->audits.tokens}}},
                      {"workers", std::move(workers)}});
 }
 

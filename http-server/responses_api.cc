@@ -27,7 +27,7 @@ Json content_of(const Json& content) {
 
 /// The assistant's message that the next call or thought belongs to.
 Json& assistant(Json& messages) {
-  const bool open = !messages.empty() && messages.back().value("role", "") == "assistant";
+  const bool open = !messages.empty() && member(messages.back(), "role") == "assistant";
   if (!open) messages.push_back({{"role", "assistant"}, {"content", nullptr}});
   return messages.back();
 }
@@ -45,7 +45,9 @@ void add_item(const Json& item, Json& messages) {
         {{"role", "tool"}, {"tool_call_id", member(item, "call_id")}, {"content", content_of(member(item, "output"))}});
   } else if (type == "reasoning") {
     std::string thought;
-    for (const Json& part : member(item, "content")) thought += part.value("text", "");
+    for (const Json& part : member(item, "content")) {
+      if (const Json& text = member(part, "text"); text.is_string()) thought += text.get<std::string>();
+    }
     if (!thought.empty()) messages.push_back({{"role", "assistant"}, {"content", nullptr}, {"reasoning", thought}});
   } else if (type.is_null() || type == "message") {
     const bool goes_on = member(item, "role") == "assistant" && !messages.empty() &&

@@ -89,6 +89,15 @@ std::vector<MetricFamily> families_of(const Status& status) {
   MetricFamily resume = counters_of("failover_resume_seconds_total",
                                     "Of texts that went on: from when a verifier was missed until another was there");
   count(resume, seconds_of_ns(status.failovers.resume_ns));
+  MetricFamily audits = counters_of("audits_total", "Answers that another verifier was to verify again, by the result");
+  count(audits, number(status.audits.same), {{"result", "same"}});
+  count(audits, number(status.audits.different), {{"result", "different"}});
+  count(audits, number(status.audits.skipped), {{"result", "skipped"}});
+  MetricFamily audited = counters_of("audited_tokens_total", "Tokens of answers that were verified again");
+  count(audited, number(status.audits.tokens));
+  MetricFamily yield = gauges("drafter_yield", "Share of a drafter's last rounds whose first draft held");
+  MetricFamily late = counters_of("drafter_late_rounds_total", "Rounds that went on without a drafter's answer");
+  MetricFamily paused = gauges("drafter_paused", "1: the drafter gets no texts, since others' drafts hold");
   double used = 0, all = 0;
   for (const WorkerStatus& worker : status.workers) {
     const std::vector<prometheus::ClientMetric::Label> labels = {{"role", to_string(worker.role)},
@@ -96,7 +105,12 @@ std::vector<MetricFamily> families_of(const Status& status) {
     if (worker.rtt_ns > 0) add(rtt, seconds_of_ns(worker.rtt_ns), labels);
     add(sessions, worker.sessions, labels);
     add(draining, worker.draining ? 1 : 0, labels);
-    if (worker.role != Role::kVerifier) continue;
+    if (worker.role == Role::kDrafter) {
+      add(yield, worker.yield, labels);
+      count(late, number(worker.late_rounds), labels);
+      add(paused, worker.paused ? 1 : 0, labels);
+      continue;
+    }
     add(kv_bytes, number(worker.kv_bytes), labels);
     add(kv_bytes_max, number(worker.kv_bytes_max), labels);
     used += number(worker.kv_bytes);
@@ -109,10 +123,15 @@ std::vector<MetricFamily> families_of(const Status& status) {
                 all > 0 ? used / all : 0),
           std::move(failovers),
           std::move(resume),
+          std::move(audits),
+          std::move(audited),
           std::move(workers),
           std::move(rtt),
           std::move(sessions),
           std::move(draining),
+          std::move(yield),
+          std::move(late),
+          std::move(paused),
           std::move(kv_bytes),
           std::move(kv_bytes_max)};
 }

@@ -185,6 +185,7 @@ void add_bench_command(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "Measure");
   bench->require_subcommand(1);
   add_bench_engine_commands(*bench);
+  add_bench_vision_command(*bench);
   CLI::App* command = bench->add_subcommand("pair", "Plain and speculative decoding side by side");
   auto flags = std::make_shared<BenchFlags>();
   flags->model.add_to(*command);

@@ -19,6 +19,7 @@
 #include "common/model/backbone.h"
 #include "common/model/config.h"
 #include "common/model/kv_cache.h"
+#include "common/vision/vision_config.h"
 #include "lab/commands.h"
 #include "lab/in_process_pair.h"
 #include "lab/reporting.h"
@@ -118,6 +119,18 @@ Row config_row(const TextConfig& config, const Result<AssistantConfig>& assistan
              {"centroid_intermediate_top_k", assistant->centroid_intermediate_top_k}});
   }
   return row;
+}
+
+/// The vision tower that a multimodal model has.
+Row vision_row(const VisionConfig& config) {
+  return {{"hidden_size", config.hidden_size},
+          {"intermediate_size", config.intermediate_size},
+          {"num_hidden_layers", config.num_hidden_layers},
+          {"num_attention_heads", config.num_attention_heads},
+          {"head_dim", config.head_dim},
+          {"use_clipped_linears", config.use_clipped_linears},
+          {"standardize", config.standardize},
+          {"soft_token_pixels", config.soft_token_side()}};
 }
 
 std::vector<Row> layer_rows(const TextConfig& config) {
@@ -253,7 +266,9 @@ std::pair<Row, std::string> inspect(const InspectFlags& flags, const std::filesy
     by_dtype.push_back({to_string(type), memory.back()});
   }
   const char* kind = assistant ? "assistant" : "backbone";
-  const Row values = config_row(config, assistant);
+  Row values = config_row(config, assistant);
+  if (const Result<VisionConfig> vision = load_vision_config(files))
+    values.push_back({"vision_tower", vision_row(*vision)});
   const std::vector<Row> layers = layer_rows(config), tensors = tensor_rows(stored, flags.tensors);
   const Row report = {
       {"path", path.string()},

@@ -8,10 +8,15 @@
 
 namespace outrider {
 
-std::vector<std::span<const TokenId>> prefill_chunks(std::span<const TokenId> prompt) {
+std::vector<std::span<const TokenId>> prefill_chunks(std::span<const TokenId> prompt, std::span<const SoftRows> soft) {
   std::vector<std::span<const TokenId>> chunks;
-  for (; !prompt.empty(); prompt = prompt.subspan(chunks.back().size()))
-    chunks.push_back(prompt.first(std::min<std::size_t>(kPrefillChunk, prompt.size())));
+  for (std::int64_t begin = 0, end = 0; begin < std::ssize(prompt); begin = end) {
+    end = std::min(begin + kPrefillChunk, std::ssize(prompt));
+    for (const SoftRows& rows : soft) {
+      if (rows.both_ways && rows.first < end && end < rows.end()) end = rows.first > begin ? rows.first : rows.end();
+    }
+    chunks.push_back(prompt.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+  }
   return chunks;
 }
 
@@ -21,17 +26,19 @@ InProcessPair::InProcessPair(Backbone& backbone, Assistant* assistant)
 }
 
 const Backbone::Output& InProcessPair::forward(std::span<const TokenId> rows, std::int64_t output_rows,
-                                               const Trace& trace) {
-  const Segment segment{&cache_, rows, output_rows};
+                                               const Trace& trace, std::span<const SoftRows> soft) {
+  const Segment segment{&cache_, rows, output_rows, soft};
   return output_.emplace(backbone_.forward({&segment, 1}, trace));
 }
 
-void InProcessPair::prefill(std::span<const TokenId> prompt, const Trace& trace) {
+void InProcessPair::prefill(std::span<const TokenId> prompt, const Trace& trace, std::span<const SoftRows> soft) {
   CHECK(!prompt.empty());
-  for (const std::span<const TokenId> chunk : prefill_chunks(prompt)) {
-    const bool last = &chunk.back() == &prompt.back();
-    forward(chunk, last ? 1 : 0, trace);
+  std::int64_t begin = 0;
+  for (const std::span<const TokenId> chunk : prefill_chunks(prompt, soft)) {
+    const std::int64_t end = begin + std::ssize(chunk);
+    forward(chunk, end == std::ssize(prompt) ? 1 : 0, trace, soft_rows_within(soft, begin, end));
     follow();  // while the rings still have the chunk's rows
+    begin = end;
   }
   keep(0, static_cast<TokenId>(argmax(output_->logits[0].span())));
 }

@@ -14,8 +14,10 @@ namespace outrider {
 /// The rows of a prompt that one forward takes, and the most rows that any takes, as in a verifier.
 inline const std::int64_t kPrefillChunk = VerifierConfig().prefill_chunk, kRowsMax = VerifierConfig().rows_max;
 
-/// A prompt in pieces of kPrefillChunk rows, which are parts of `prompt`.
-std::vector<std::span<const TokenId>> prefill_chunks(std::span<const TokenId> prompt);
+/// A prompt in pieces of kPrefillChunk rows, which are parts of `prompt`. What sees both ways is not parted: pieces
+/// before it are shorter, its own may be longer.
+std::vector<std::span<const TokenId>> prefill_chunks(std::span<const TokenId> prompt,
+                                                     std::span<const SoftRows> soft = {});
 
 /// One text of a pair whose models are in this process: prefill, draft, verify, keep. The caller's thread does all of
 /// it, greedily; there is no protocol between the models.
@@ -26,9 +28,11 @@ class InProcessPair {
   explicit InProcessPair(Backbone& backbone, Assistant* assistant = nullptr);
 
   /// Appends rows to the text. @return outputs of the last `output_rows` rows, valid until the next forward.
-  const Backbone::Output& forward(std::span<const TokenId> rows, std::int64_t output_rows, const Trace& trace = {});
+  const Backbone::Output& forward(std::span<const TokenId> rows, std::int64_t output_rows, const Trace& trace = {},
+                                  std::span<const SoftRows> soft = {});
   /// Appends a prompt, in chunks. Then token() is what the backbone says after it. @pre prompt is not empty
-  void prefill(std::span<const TokenId> prompt, const Trace& trace = {});
+  /// @param soft  of its rows; those that see both ways fit a forward of the backbone
+  void prefill(std::span<const TokenId> prompt, const Trace& trace = {}, std::span<const SoftRows> soft = {});
   /// At most `count` drafts after token(); one of `stop_ids` ends them. @pre prefill() or keep() came last
   std::vector<TokenId> draft(std::int64_t count, std::span<const TokenId> stop_ids = {});
   /// Appends token() and its drafts; every row has an output.

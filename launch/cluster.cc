@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <concepts>
 #include <cstring>
 #include <future>
 #include <mutex>
@@ -88,6 +89,7 @@ class ThreadCluster final : public Cluster {
 
 /// An option's value as an argument; "": none.
 std::string argument(std::int64_t value) { return std::to_string(value); }
+std::string argument(std::same_as<double> auto value) { return fmt::format("{}", value); }
 std::string argument(const std::filesystem::path& value) { return value.string(); }
 std::string argument(const std::vector<double>& values) { return fmt::format("{}", fmt::join(values, ",")); }
 

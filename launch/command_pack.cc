@@ -9,6 +9,7 @@
 #include "common/model/assistant.h"
 #include "common/model/backbone.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/vision/vision_tower.h"
 #include "launch/command_support.h"
 #include "launch/commands.h"
 
@@ -55,6 +56,12 @@ struct Packing {
   std::shared_ptr<const WeightSource> weights;
 };
 
+/// The vision tower too, where there is one; text-only exports keep its configuration.
+void pack_tower(const ModelFiles& files, const std::shared_ptr<const WeightSource>& weights) {
+  if (const Result<VisionConfig> vision = load_vision_config(files); vision && VisionTower::is_in(*weights))
+    or_throw(VisionTower::load(*vision, weights));
+}
+
 void report(const fs::path& dir) {
   const std::shared_ptr<const Pack> pack = or_throw(Pack::open(dir));
   std::printf("%s: %s%s, %zu entries, %.1f MiB\n", dir.string().c_str(), pack->info().dtype.c_str(),
@@ -71,6 +78,7 @@ void pack_backbone(const fs::path& source, const fs::path& out, WeightType type)
   const TextConfig config = or_throw(load_text_config(files));
   Packing packing(files, out, type);
   or_throw(Backbone::load(config, packing.weights, 1));
+  pack_tower(files, packing.weights);
   packing.finish();
   report(out);
 }
@@ -84,7 +92,10 @@ void pack_pair(const PairPaths& pair, const fs::path& out, WeightType type, bool
   Packing target(target_files, directory.path() / "target", type),
       assistant(assistant_files, directory.path() / "assistant", type);
   or_throw(Assistant::load(assistant_config, assistant.weights, config, *target.weights));
-  if (!for_drafter) or_throw(Backbone::load(config, target.weights, 1));
+  if (!for_drafter) {
+    or_throw(Backbone::load(config, target.weights, 1));
+    pack_tower(target_files, target.weights);
+  }
   target.finish(for_drafter);
   assistant.finish();
   or_throw(directory.add_file("pair.json", pair_json(config, assistant_config, target.weights->fingerprint(),

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <iterator>
@@ -13,6 +14,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/files.h"
 #include "common/base/json_fields.h"
 #include "common/logging/logging.h"
 #include "common/report/report.h"
@@ -20,6 +22,8 @@
 #include "common/tokenizer/chat.h"
 #include "common/tokenizer/stop_matcher.h"
 #include "common/transport/client.h"
+#include "common/vision/patches.h"
+#include "common/vision/picture_tokens.h"
 #include "launch/cluster.h"
 #include "launch/command_support.h"
 #include "launch/commands.h"
@@ -33,6 +37,8 @@ struct RunFlags {
   SamplingFlags sampling;
   ClusterFlags cluster;
   std::string prompt, prompt_ids;
+  std::vector<std::filesystem::path> images;
+  std::int64_t soft_tokens = kSoftTokensDefault;
   std::vector<std::string> stops;
   std::optional<std::int32_t> logprobs;
   DraftLengthFlag draft_length;
@@ -67,9 +73,34 @@ std::string read_standard_input() {
   return text;
 }
 
+std::string prompt_text(const RunFlags& flags) { return flags.prompt == "-" ? read_standard_input() : flags.prompt; }
+
+/// The pictures and then the prompt, as one message of the user.
+void ask_about_pictures(const RunFlags& flags, const ModelFiles& files, const TextSide& text, Generate& request) {
+  const VisionConfig vision = or_throw(load_vision_config(files));
+  ChatMessage message;
+  std::vector<std::int64_t> soft_tokens;
+  for (const std::filesystem::path& image : flags.images) {
+    const std::string file = or_throw(read_text(image));
+    const Picture picture = or_throw(decode_picture(std::as_bytes(std::span(file)), image.string()));
+    const auto seen = std::make_shared<const Picture>(resize_for_tower(picture, vision, flags.soft_tokens));
+    soft_tokens.push_back(soft_token_count(*seen, vision));
+    request.pictures.push_back({.pixels = {.dtype = DType::kU8,
+                                           .shape = {seen->height, seen->width, 3},
+                                           .data = SharedBytes(seen, std::as_bytes(std::span(seen->rgb)))}});
+    message.parts.push_back({.kind = ContentPart::Kind::kImage, .text = {}});
+  }
+  message.parts.push_back({.text = prompt_text(flags)});
+  const std::vector<TokenId> rendered =
+      or_throw(render_chat(text.tokenizer, text.chat_format, Conversation{.messages = {message}, .tools = {}}));
+  PicturePrompt prompt = or_throw(make_room_for_pictures(rendered, vision, soft_tokens));
+  request.prompt = std::move(prompt.tokens);
+  for (std::size_t i = 0; i < prompt.firsts.size(); ++i) request.pictures[i].first = prompt.firsts[i];
+}
+
 std::vector<TokenId> encode_prompt(const RunFlags& flags, const TextSide& text) {
   if (!flags.prompt_ids.empty()) return parse_ids(flags.prompt_ids);
-  const std::string prompt = flags.prompt == "-" ? read_standard_input() : flags.prompt;
+  const std::string prompt = prompt_text(flags);
   if (!flags.raw) return or_throw(render_user_turn(text.tokenizer, prompt, text.chat_format));
   return encode_with_bos(text.tokenizer, prompt);
 }
@@ -119,9 +150,10 @@ void run(const RunFlags& flags) {
   init_logging("outrider", "warn");
   const StopMatcher stops = or_throw(StopMatcher::create(flags.stops));
   const PairPaths pair = flags.model.pair();
-  const TextSide side = load_text_side(open_model(pair.backbone));
+  const ModelFiles files = open_model(pair.backbone);
+  const TextSide side = load_text_side(files);
   const DraftLength draft_length = flags.draft_length.value();
-  Generate request{.prompt = encode_prompt(flags, side),
+  Generate request{.prompt = flags.images.empty() ? encode_prompt(flags, side) : std::vector<TokenId>(),
                    .max_tokens = flags.max_tokens,
                    .draft_length = draft_length.length,
                    .stop_ids = side.stop_ids(),
@@ -131,6 +163,7 @@ void run(const RunFlags& flags) {
                    .draft_ahead = draft_length.ahead,
                    .tokenizer_fingerprint = side.tokenizer_fingerprint,
                    .governed = flags.draft_length.governed};
+  if (!flags.images.empty()) ask_about_pictures(flags, files, side, request);
   request.sampling.logprobs = flags.logprobs;
   request.unverified = flags.no_verifier;
   if (flags.no_verifier)
@@ -209,6 +242,16 @@ void add_run_command(CLI::App& app) {
   auto* prompt = command->add_option("prompt", flags->prompt, "The user's message; -: the standard input");
   auto* ids = command->add_option("--prompt-ids", flags->prompt_ids, "The whole prompt as token ids, 2,105,...");
   prompt->excludes(ids);
+  auto* images = command
+                     ->add_option("--image", flags->images,
+                                  "A picture before the message: PNG, JPEG or WebP; may be given several times")
+                     ->expected(1)
+                     ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+                     ->excludes(ids);
+  command->add_option("--soft-tokens", flags->soft_tokens, "Of a picture, at most: 70, 140, 280, 560 or 1120")
+      ->check(CLI::IsMember(std::vector<std::int64_t>(kSoftTokenBudgets.begin(), kSoftTokenBudgets.end())))
+      ->needs(images)
+      ->capture_default_str();
   flags->model.add_to(*command);
   flags->sampling.add_to(*command);
   flags->draft_length.add_to(*command);
@@ -222,7 +265,7 @@ void add_run_command(CLI::App& app) {
   command->add_option("--stop", flags->stops, "End the answer before this text; may be given several times")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_flag("--raw", flags->raw, "The prompt is plain text, not a chat message");
+  command->add_flag("--raw", flags->raw, "The prompt is plain text, not a chat message")->excludes(images);
   auto* json = flags->report.add_json(*command);
   command->add_flag("--quiet,-q", flags->quiet, "The text alone: no metrics on the terminal");
   command
@@ -239,6 +282,8 @@ void add_run_command(CLI::App& app) {
   command->callback([flags] {
     if (flags->prompt.empty() && flags->prompt_ids.empty())
       throw std::runtime_error("run: give a prompt or --prompt-ids");
+    if (flags->images.size() > kPicturesMax)
+      throw std::runtime_error(fmt::format("run: {} pictures, wanted at most {}", flags->images.size(), kPicturesMax));
     run(*flags);
   });
 }

@@ -256,6 +256,7 @@ void add_node_options(CLI::App& command, Options& options, Wanted wanted) {
           if constexpr (std::is_same_v<T, std::vector<std::string>>) option->delimiter(',');
           if constexpr (std::is_integral_v<T>)
             option->check(CLI::Range(static_cast<T>(info.min), static_cast<T>(info.max)))->capture_default_str();
+          if constexpr (std::is_same_v<T, double>) option->check(CLI::Range(info.min, info.max))->capture_default_str();
           if constexpr (std::is_same_v<T, std::vector<double>>)
             option->delimiter(',')->check(CLI::Range(info.min, info.max));
         }

@@ -8,6 +8,7 @@
 #include "common/model/backbone.h"
 #include "common/protocol/verifier_core.h"
 #include "common/sampling/sampler.h"
+#include "common/vision/vision_tower.h"
 
 namespace outrider {
 
@@ -27,6 +28,8 @@ class BackboneEngine {
   std::vector<VerifyResult> run(
       const std::vector<VerifyWork>& batch, const std::function<void()>& between_steps = [] {});
   void release(SessionId session) { sessions_.erase(session); }
+  /// Whose soft tokens are those of the pictures that come from now on. @param tower  outlives this
+  void see_with(VisionTower* tower, bool both_ways) { tower_ = tower, both_ways_ = both_ways; }
   const Backbone& backbone() const { return *backbone_; }
   /// What a session's K/V take here, for its Capacity.
   KvCost kv_cost() const;
@@ -35,9 +38,13 @@ class BackboneEngine {
   struct Session {
     KvCache cache;
     Sampler sampler;
+    /// Of the pictures of a prompt that is under way, by their order: [soft tokens, hidden_size], or not yet there.
+    std::vector<Tensor> soft = {};
   };
   /// A session's first rows are due: its cache, empty or with what it reuses.
   std::map<SessionId, Session>::iterator open(const VerifyWork& work, const std::function<void()>& between_steps);
+  /// The soft tokens among a prompt's rows, encoded when their first is due.
+  std::vector<SoftRows> soft_rows(const VerifyWork& work, Session& session, const std::function<void()>& between_steps);
   /// Committed donor rows [from, to) of a cache, copied out of its rings.
   KvRows donor_rows(const KvCache& cache, Position from, Position to) const;
   /// Of the drafts kept and the token after them, if the session wants them.
@@ -51,6 +58,12 @@ class BackboneEngine {
   SamplingScratch scratch_;
   std::vector<double> synthetic_acceptance_;
   GrammarCompiler* grammars_;
+  VisionTower* tower_ = nullptr;
+  bool both_ways_ = false;
 };
+
+/// How many soft tokens these pixels become; kInvalidArgument or kOutOfRange for what is no picture in a size that
+/// resize_for_tower() makes.
+Result<std::int64_t> soft_tokens_of(const VisionConfig& config, const WireTensor& pixels);
 
 }  // namespace outrider

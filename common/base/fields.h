@@ -16,12 +16,12 @@ namespace outrider {
 ///   };
 ///
 /// The visitor `v` is called with each field's name, the field of `m` (which may be const) and what it may hold: a
-/// Range for numbers, a Count for lists and strings (then perhaps a Range for the list's numbers), the last enumerator
-/// for an enum, nothing for a bool, a described struct, or a number that may be anything. The order is the wire's.
-/// A visitor that is for some fields only takes what they may hold by value and has a catch-all, `void
-/// operator()(auto&&...) {}`, for the others; by reference the catch-all would be the better match.
-/// A struct whose fields depend on each other also has `Result<void> settle()`: a reader calls it once the fields are
-/// there. It sets what follows from them and says what does not fit.
+/// Range for numbers, a Count for lists and strings (then perhaps a Range for the list's numbers), Verbatim for a
+/// string that a parser will read, the last enumerator for an enum, nothing for a bool, a described struct, or a number
+/// that may be anything. The order is the wire's. A visitor that is for some fields only takes what they may hold by
+/// value and has a catch-all, `void operator()(auto&&...) {}`, for the others; by reference the catch-all would be the
+/// better match. A struct whose fields depend on each other also has `Result<void> settle()`: a reader calls it once
+/// the fields are there. It sets what follows from them and says what does not fit.
 struct AnyVisitor {
   void operator()(auto&&...) {}
 };
@@ -42,6 +42,11 @@ inline constexpr Range<double> kFinite{std::numeric_limits<double>::lowest(), st
 /// Entries of a list, or bytes of a string.
 struct Count {
   std::size_t min = 0, max = 0;
+};
+
+/// Bytes of a string that is no word to people: whatever they are, they stay as they are.
+struct Verbatim {
+  std::size_t max = 0;
 };
 
 }  // namespace outrider

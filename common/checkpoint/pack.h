@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -72,6 +73,9 @@ class Pack {
 
 /// Whether `path` is a directory with a manifest.json of a pack.
 bool is_pack(const std::filesystem::path& path);
+
+/// Pack::verify() of the packs among these. @return kUnsupported where one is no pack: other formats have no checksums.
+Result<void> verify_packs(std::initializer_list<std::filesystem::path> paths);
 
 /// A directory that is filled under another name, DIR.partial-PID, and gets its own by commit(): whoever
 /// sees DIR sees all of it. One that is destroyed before is removed; a killed program leaves the partial one.

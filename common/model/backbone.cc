@@ -9,9 +9,29 @@
 namespace outrider {
 namespace {
 
+/// What the per-layer table is asked for where there is no token.
+constexpr TokenId kPadToken = 0;
+
+/// The end of the positions that a sliding layer's row sees: its own is the last, or that of the soft tokens around it.
+Position visible_end(const Segment& segment, std::int64_t row, Position position) {
+  for (const SoftRows& soft : segment.soft) {
+    if (soft.both_ways && soft.first <= row && row < soft.end()) return position + soft.end() - row;
+  }
+  return position + 1;
+}
+
 TokenTree tree_of(const Segment& segment) { return {std::ssize(segment.tokens) - 1, segment.depths}; }
 
 }  // namespace
+
+std::vector<SoftRows> soft_rows_within(std::span<const SoftRows> soft, std::int64_t begin, std::int64_t end) {
+  std::vector<SoftRows> within;
+  for (const SoftRows& rows : soft) {
+    const std::int64_t from = std::max(begin, rows.first), to = std::min(end, rows.end());
+    if (from < to) within.push_back({from - begin, rows.values.rows(from - rows.first, to - from), rows.both_ways});
+  }
+  return within;
+}
 
 Result<void> check_donors(const TextConfig& config, const std::string& name) {
   for (const AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
@@ -110,7 +130,12 @@ void Backbone::report_buffers(const BufferSink& sink) const {
 void Backbone::embed(std::span<const Segment> segments, Matrix<float> x) const {
   std::int64_t r = 0;
   for (const Segment& segment : segments) {
+    const std::int64_t first = r;
     for (const TokenId token : segment.tokens) embedding_->lookup(token, x[r++].span());
+    for (const SoftRows& soft : segment.soft) {
+      for (std::int64_t i = 0; i < soft.values.size(0); ++i)
+        std::ranges::copy(soft.values[i].span(), x[first + soft.first + i].data());
+    }
   }
 }
 
@@ -123,7 +148,12 @@ Matrix<float> Backbone::per_layer_inputs(std::span<const Segment> segments, Matr
   const Matrix<float> token_rows = workspace_.product.view(x.size(0), all);
   std::int64_t r = 0;
   for (const Segment& segment : segments) {
+    const std::int64_t first = r;
     for (const TokenId token : segment.tokens) per_layer_embedding_->lookup(token, token_rows[r++].span());
+    for (const SoftRows& soft : segment.soft) {
+      for (std::int64_t i = soft.first; i < soft.end(); ++i)
+        per_layer_embedding_->lookup(kPadToken, token_rows[first + i].span());
+    }
   }
   add_in_place(context, token_rows);
   scale_in_place(context, static_cast<float>(1.0 / std::sqrt(2.0)));
@@ -153,13 +183,15 @@ void Backbone::point_at_layer(std::span<const Segment> segments, const LayerConf
     LayerKv& kv = segment.cache->layer(donor);
     const bool branches = !segment.depths.empty();
     if (branches && layer.owns_kv) branches_.reserve(donor, std::ssize(rows), kv.row_bytes());
+    const std::int64_t begin = r;
     for (const std::int64_t end = r + std::ssize(segment.tokens); r < end; ++r) {
       RowContext& row = rows[static_cast<std::size_t>(r)];
-      // A sliding row sees W keys, its own included (gemma4.md 3.7).
+      // A sliding row sees W keys, its own included (gemma4.md 3.7), and those of its picture after it (8.3).
       const bool sliding = layer.kind == AttentionKind::kSliding;
       const Position first = sliding ? std::max<Position>(0, row.position - config_.sliding_window + 1) : 0;
+      const Position last = sliding ? visible_end(segment, r - begin, row.position) : row.position + 1;
       row.write_to = layer.owns_kv ? &kv : nullptr;
-      row.keys = {kv.view(), first, row.position - first + 1};
+      row.keys = {kv.view(), first, last - first};
       if (branches) row.branch = {&kv, branches_.k(donor, r), branches_.v(donor, r), row.branch.begins};
     }
   }

@@ -16,11 +16,23 @@
 
 namespace outrider {
 
+/// Soft tokens: consecutive rows of a text that are not tokens' embeddings but, say, a picture (gemma4.md 8.3).
+struct SoftRows {
+  std::int64_t first;          ///< the row where they begin, of the segment or of the prompt
+  Matrix<const float> values;  ///< [rows, hidden_size]
+  bool both_ways;              ///< in sliding layers each sees the later ones too: all are in one segment
+
+  std::int64_t end() const { return first + values.size(0); }
+};
+/// Those of [begin, end), counted from `begin`.
+std::vector<SoftRows> soft_rows_within(std::span<const SoftRows> soft, std::int64_t begin, std::int64_t end);
+
 /// Rows of one session in a forward pass: they continue its cache.
 struct Segment {
   KvCache* cache;
   std::span<const TokenId> tokens;
-  std::int64_t output_rows;  ///< how many of the last rows want hidden states and logits
+  std::int64_t output_rows;             ///< how many of the last rows want hidden states and logits
+  std::span<const SoftRows> soft = {};  ///< in place of the tokens at these rows, which may be any
   /// Where they are a token tree (TokenTree): of each row but the first. The cache then grows by the tree's height and
   /// one, and holds nothing of use there until keep_path().
   std::span<const std::int32_t> depths = {};

@@ -18,7 +18,8 @@ DraftChoice TreeShape::choose(const DraftLimits& limits) {
 }
 
 void TreeShape::observe(const RoundOutcome& outcome) {
-  verify_.observe(outcome.drafted + 1, outcome.verify_s);
+  // Others' rows are in the same pass.
+  verify_.observe(std::max(outcome.batch_rows, outcome.drafted + 1), outcome.verify_s);
   tokens_.observe(outcome.accepted + 1);
   seconds_.observe(outcome.round_s);
 }

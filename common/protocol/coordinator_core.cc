@@ -23,9 +23,15 @@ CoordinatorCore::CoordinatorCore(const CoordinatorConfig& config)
       fleet_(config.instance),
       line_(config.line),
       policies_(config.instance),
+      auditor_(config.audit),
       next_session_(config.instance) {}
 
 void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint now) {
+  deal_with(from, std::move(message), now);
+  audit(now);
+}
+
+void CoordinatorCore::deal_with(const PeerId& from, Message message, TimePoint now) {
   // Clients and strangers.
   if (const auto* hello = std::get_if<Hello>(&message.body)) return on_hello(from, *hello, now);
   if (auto* request = std::get_if<Generate>(&message.body))
@@ -61,7 +67,8 @@ CoordinatorOutput CoordinatorCore::take_output() {
 Status CoordinatorCore::status() const {
   Status status{.sessions = static_cast<std::int32_t>(sessions_.size()),
                 .waiting = static_cast<std::int32_t>(line_.waiting()),
-                .failovers = failovers_};
+                .failovers = failovers_,
+                .audits = auditor_.counts()};
   fleet_.describe(status);
   return status;
 }
@@ -107,7 +114,7 @@ void CoordinatorCore::start_waiting(TimePoint now) {
   for (auto next = sessions_.begin(); next != sessions_.end();) {
     const auto session = next++;
     Session& text = session->second;
-    if (text.phase() != Session::Phase::kMoving) continue;
+    if (text.phase() != Session::Phase::kMoving || auditor_.session() == session->first) continue;
     // One that is only short of room is not overtaken by those that come after it.
     if (!text.start(desk(now)) && fleet_.has_verifier(text.wanted())) return;
     settle(session);
@@ -144,9 +151,11 @@ void CoordinatorCore::make_room(TimePoint now) {
 
 void CoordinatorCore::settle(Sessions::iterator session) {
   const auto& [id, text] = *session;
-  if (text.has_started()) line_.started(id);
+  const bool was_in_line = auditor_.session() != id;
+  if (was_in_line && text.has_started()) line_.started(id);
   if (text.phase() != Session::Phase::kEnded) return;
-  line_.leave(id);
+  if (was_in_line) line_.leave(id);
+  if (std::optional<Audit> audit = text.audit(); audit && auditor_.wants()) auditor_.add(std::move(*audit));
   sessions_.erase(session);
 }
 
@@ -160,6 +169,55 @@ void CoordinatorCore::on_peer_gone(const PeerId& peer, TimePoint now) {
     if (session.client() == peer) session.finish(desk(now), Failed{Errc::kCancelled, "the client went away"});
   }
   settle_all();
+  audit(now);
+}
+
+// ---- answers that are verified again ----
+
+void CoordinatorCore::audit(TimePoint now) {
+  if (config_.audit.share <= 0) return;
+  if (const std::optional<SessionId> id = auditor_.session()) {
+    const auto text = sessions_.find(*id);
+    const bool is_open = text != sessions_.end();
+    // Others that have lost their verifier wait for room, and hold up who comes after them. This one does not.
+    if (is_open && text->second.phase() == Session::Phase::kMoving)
+      text->second.finish(desk(now), Failed{Errc::kUnavailable, "its verifier left it"});
+    for (const Message& word : take_words_to_auditor()) {
+      const auto reply = auditor_.on_message(word);
+      const auto* step = std::get_if<Step>(&reply);
+      if (is_open && step != nullptr && text->second.phase() == Session::Phase::kPaused)
+        text->second.on_step(desk(now), *step);
+      if (is_open && std::holds_alternative<Cancel>(reply)) text->second.on_cancel(desk(now), Cancel{});
+    }
+    if (is_open && text->second.phase() == Session::Phase::kEnded) sessions_.erase(text);
+  }
+  begin_audit(now);
+  take_words_to_auditor();  // the end of one that it wanted no more of
+  for (Notice& said : auditor_.take_notices()) output_.notices.push_back(std::move(said));
+}
+
+void CoordinatorCore::begin_audit(TimePoint now) {
+  const Audit* audit = auditor_.next();
+  if (audit == nullptr || line_.waiting() > 0) return;
+  const SessionId id{next_session_};
+  Session text(id, *audit, now);
+  if (!fleet_.has_verifier(text.wanted())) {
+    return auditor_.skip(fmt::format("there is no other verifier of class '{}' than {} to verify its answers again",
+                                     audit->numeric_class, audit->verifier));
+  }
+  if (!text.start(desk(now))) return;  // there will be room
+  if (text.phase() == Session::Phase::kEnded) return auditor_.skip("another verifier refused the text");
+  ++next_session_;
+  auditor_.begin(id);
+  sessions_.emplace(id, std::move(text));
+}
+
+std::vector<Message> CoordinatorCore::take_words_to_auditor() {
+  const auto own = std::ranges::stable_partition(output_.send, [](const Outgoing& out) { return !out.to.empty(); });
+  std::vector<Message> words;
+  for (Outgoing& out : own) words.push_back(std::move(out.message));
+  output_.send.erase(own.begin(), own.end());
+  return words;
 }
 
 // ---- workers ----
@@ -251,11 +309,12 @@ void CoordinatorCore::on_tick(TimePoint now) {
   make_room(now);
   for (auto& [id, session] : sessions_) session.on_tick(desk(now));
   settle_all();
+  audit(now);
   if (next_heartbeat_ && now < *next_heartbeat_) return;
   next_heartbeat_ = now + config_.link.heartbeat_interval;
   for (const auto& [peer, worker] : fleet_.workers()) send(peer, {.body = Heartbeat{now.time_since_epoch().count()}});
   for (const auto& [id, session] : sessions_) {
-    if (session.phase() != Session::Phase::kPaused)
+    if (session.phase() != Session::Phase::kPaused && !session.client().empty())
       send(session.client(), {.session = session.request_id(), .body = Heartbeat{}});
   }
 }
@@ -263,6 +322,7 @@ void CoordinatorCore::on_tick(TimePoint now) {
 void CoordinatorCore::stop(TimePoint now) {
   for (auto& [id, session] : sessions_) session.finish(desk(now), WhoAreYou{});
   settle_all();
+  take_words_to_auditor();
   for (const auto& [peer, worker] : fleet_.workers()) send(peer, {.body = WhoAreYou{}});  // to the next one, all
 }
 

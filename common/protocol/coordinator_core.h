@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 
+#include "common/protocol/auditor.h"
 #include "common/protocol/line.h"
 #include "common/protocol/session.h"
 
@@ -15,6 +16,7 @@ struct CoordinatorConfig {
   LinkConfig link = {};
   LineConfig line = {};
   FailoverConfig failover = {};
+  AuditConfig audit = {};
   bool want_rejections = false;  ///< fill CoordinatorOutput::rejections: the drafters send their distributions
 };
 
@@ -53,6 +55,7 @@ class CoordinatorCore {
     return {fleet_, policies_, config_.failover, failovers_, output_, now, config_.want_rejections};
   }
   void send(const PeerId& to, Message message) { output_.send.push_back({to, std::move(message)}); }
+  void deal_with(const PeerId& from, Message message, TimePoint now);
   void notice(bool warning, std::string text) { output_.notices.push_back({warning, std::move(text)}); }
 
   // ---- clients ----
@@ -70,6 +73,13 @@ class CoordinatorCore {
   void settle(Sessions::iterator session);
   void settle_all();
 
+  // ---- answers that are verified again ----
+  /// Begins one if nobody else waits, and brings what its text and the auditor have to say to each other.
+  void audit(TimePoint now);
+  void begin_audit(TimePoint now);
+  /// What was said to client "", which is the auditor.
+  std::vector<Message> take_words_to_auditor();
+
   // ---- workers ----
   void on_hello(const PeerId& from, const Hello& hello, TimePoint now);
   void on_worker(const PeerId& from, Worker& worker, Message message, TimePoint now);
@@ -81,6 +91,7 @@ class CoordinatorCore {
   Line line_;
   Policies policies_;
   Sessions sessions_;
+  Auditor auditor_;
   std::uint64_t next_session_;
   FailoverCounts failovers_;
   std::optional<TimePoint> next_heartbeat_;

@@ -14,7 +14,9 @@ bool takes(const Worker& worker, const Fleet::Wanted& wanted) {
   const bool of_class =
       !wanted.numeric_class || (!hello.numeric_class.empty() && hello.numeric_class == *wanted.numeric_class);
   const bool named = !wanted.only_name || hello.name == wanted.name;
-  return worker.verifies() && !worker.draining && of_class && named && hello.facts.context_max >= wanted.context_min;
+  const bool excepted = !wanted.except.empty() && hello.name == wanted.except;
+  return worker.verifies() && !worker.draining && of_class && named && !excepted &&
+         hello.facts.context_max >= wanted.context_min;
 }
 
 }  // namespace
@@ -22,6 +24,7 @@ bool takes(const Worker& worker, const Fleet::Wanted& wanted) {
 void Worker::hear(TimePoint now) {
   heard = now;
   if (!verifies() && now >= ask_again) suspect = false;
+  standing.on_time(now);
 }
 
 void Worker::measure(Duration time) {
@@ -62,8 +65,22 @@ Worker& Fleet::join(const PeerId& peer, const Hello& hello, TimePoint now) {
   Worker& worker = entry->second;
   worker.hello = hello;
   worker.heard = now;
-  if (is_new) worker.membership = next_membership_++;
+  if (!is_new) return worker;
+  worker.membership = next_membership_++;
+  if (worker.verifies()) return worker;
+  if (const auto before = departed_.extract(key_name(hello.name))) worker.standing = before.mapped();
   return worker;
+}
+
+Fleet::Workers::node_type Fleet::remove(const PeerId& peer) {
+  auto gone = workers_.extract(peer);
+  if (gone.empty() || gone.mapped().verifies()) return gone;
+  const Standing& standing = gone.mapped().standing;
+  const std::string key = key_name(gone.mapped().hello.name);
+  const auto known = departed_.find(key);
+  if (known == departed_.end() ? departed_.size() < kDepartedMax : known->second.is_better_than(standing))
+    departed_[key] = standing;
+  return gone;
 }
 
 std::vector<PeerId> Fleet::silent(Duration timeout, TimePoint now) const {
@@ -76,12 +93,14 @@ std::vector<PeerId> Fleet::silent(Duration timeout, TimePoint now) const {
 
 Worker* Fleet::usable_drafter(const PeerId& peer) {
   Worker* drafter = find(peer);
-  return drafter == nullptr || drafter->suspect ? nullptr : drafter;
+  return drafter == nullptr || drafter->suspect || drafter->standing.paused() ? nullptr : drafter;
 }
 
 PeerId Fleet::choose_drafter() const {
-  const auto best = std::ranges::min_element(
-      workers_, {}, [](const auto& entry) { return std::pair(!entry.second.may_draft(), entry.second.sessions); });
+  const auto best = std::ranges::min_element(workers_, {}, [](const auto& entry) {
+    const Worker& worker = entry.second;
+    return std::pair(!worker.may_draft(), worker.standing.burden(worker.sessions));
+  });
   return best == workers_.end() || !best->second.may_draft() ? "" : best->first;
 }
 
@@ -89,6 +108,20 @@ int Fleet::drafters_at_work() const {
   return std::max(1, static_cast<int>(std::ranges::count_if(workers_, [](const auto& entry) {
                     return !entry.second.verifies() && entry.second.sessions > 0;
                   })));
+}
+
+std::optional<std::string> Fleet::count_round(const PeerId& drafter, bool held, TimePoint now) {
+  Worker* worker = find(drafter);
+  if (worker == nullptr) return std::nullopt;
+  double best_other = 0;
+  for (const auto& [peer, other] : workers_) {
+    if (peer != drafter && !other.verifies() && other.standing.is_known())
+      best_other = std::max(best_other, other.standing.yield());
+  }
+  if (!worker->standing.count(held, best_other, now)) return std::nullopt;
+  return fmt::format(
+      "drafter {}: a first draft holds in {:.0f} % of its rounds, in {:.0f} % of another's; no texts for {:.0f} s",
+      worker->hello.name, 100 * worker->standing.yield(), 100 * best_other, to_seconds(worker->standing.pause()));
 }
 
 std::optional<Fleet::Offer> Fleet::choose_verifier(Position positions, const Wanted& wanted) const {
@@ -148,7 +181,10 @@ void Fleet::describe(Status& status) const {
                               .draining = worker.draining,
                               .rtt_ns = worker.rtt.count(),
                               .kv_bytes = worker.kv_bytes,
-                              .kv_bytes_max = worker.verifies() ? worker.hello.capacity.kv_bytes_max : 0});
+                              .kv_bytes_max = worker.verifies() ? worker.hello.capacity.kv_bytes_max : 0,
+                              .yield = worker.verifies() ? 0 : worker.standing.yield(),
+                              .late_rounds = worker.late_rounds,
+                              .paused = worker.standing.paused()});
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "common/policy/batch_goodput.h"
 #include "common/protocol/membership.h"
+#include "common/protocol/standing.h"
 
 namespace outrider {
 
@@ -33,10 +34,14 @@ struct Worker : Load {
   bool suspect = false;  ///< it missed its time; cleared by any message from `ask_again` on, a verifier's by a verdict
   Duration retry{};      ///< from its next miss to ask_again; 0: it has answered in time since its last miss
   TimePoint ask_again{};
+  Standing standing = {};        ///< a drafter's
+  std::int64_t late_rounds = 0;  ///< likewise
 
   bool verifies() const { return hello.role == Role::kVerifier; }
   /// Whether a session may be given to it to draft for.
-  bool may_draft() const { return !verifies() && !draining && !suspect && sessions < hello.capacity.sessions_max; }
+  bool may_draft() const {
+    return !verifies() && !draining && !suspect && !standing.paused() && sessions < hello.capacity.sessions_max;
+  }
   /// It sent something.
   void hear(TimePoint now);
   /// A heartbeat of ours came back after `time`.
@@ -64,8 +69,9 @@ class Fleet {
   struct Wanted {
     std::optional<std::string> numeric_class = {};  ///< none: any; "" is nobody's
     Position context_min = 0;
-    std::string name = {};   ///< of the verifier that is preferred, should it be there
-    bool only_name = false;  ///< no other will do
+    std::string name = {};    ///< of the verifier that is preferred, should it be there
+    bool only_name = false;   ///< no other will do
+    std::string except = {};  ///< not this one
   };
   /// One that takes sessions.
   bool has_verifier(const Wanted& wanted) const;
@@ -73,16 +79,19 @@ class Fleet {
   /// A new worker, or one that says Hello again.
   Worker& join(const PeerId& peer, const Hello& hello, TimePoint now);
   /// Empty for a stranger.
-  Workers::node_type remove(const PeerId& peer) { return workers_.extract(peer); }
+  Workers::node_type remove(const PeerId& peer);
   /// Those that were not heard for longer than `timeout`.
   std::vector<PeerId> silent(Duration timeout, TimePoint now) const;
 
-  /// A drafter that answers; nullptr for one that is suspect or gone.
+  /// A drafter that answers; nullptr for one that is suspect, paused or gone.
   Worker* usable_drafter(const PeerId& peer);
-  /// Of those that have room, the one with the fewest sessions; "" if there is none.
+  /// Of those that have room, the one with the fewest sessions for its yield (Standing); "" if there is none.
   PeerId choose_drafter() const;
   /// Drafters that have sessions; 1 if none has.
   int drafters_at_work() const;
+  /// A round is over that a drafter was asked for drafts in. Nothing happens for a stranger, and for "".
+  /// @param held  the first of them did. @return what is to be said if it is paused for that.
+  std::optional<std::string> count_round(const PeerId& drafter, bool held, TimePoint now);
 
   /// A verifier for a text, and the K/V rows that the text can come to need there.
   struct Offer {
@@ -106,15 +115,16 @@ class Fleet {
 
  private:
   static constexpr Duration kRepeat = std::chrono::minutes(1);
-  static constexpr std::size_t kSaidMax = 1024;
+  static constexpr std::size_t kSaidMax = 1024, kDepartedMax = 1024;
   struct Said {
     std::string text;
     TimePoint when;
   };
 
   Workers workers_;
-  std::optional<PairFacts> facts_;  ///< kept
-  std::map<PeerId, Said> said_;     ///< lately
+  std::optional<PairFacts> facts_;            ///< kept
+  std::map<PeerId, Said> said_;               ///< lately
+  std::map<std::string, Standing> departed_;  ///< by key: the worst of the drafters that left and did not come back
   std::uint64_t next_membership_;
 };
 

@@ -34,13 +34,14 @@ inline constexpr std::uint32_t kProtocolVersion = 9;
 struct WireLimits {
   std::size_t header_bytes_max = 8u << 20;   ///< a prompt of 131,072 ids fits many times
   std::size_t tensor_bytes_max = 64u << 20;  ///< one donor tensor of one prefill chunk
-  std::size_t tensors_max = 5;               ///< hidden row, then K and V of two donors
+  std::size_t tensors_max = 8;               ///< pictures of a prompt; else a hidden row, then K and V of two donors
 };
 
 /// Limits of what a message may say. Positions are bounded so that sums of a few cannot overflow anywhere.
 inline constexpr std::size_t kTokensMax = 1u << 20;
 inline constexpr std::size_t kWorkersMax = 256;  ///< that a Status lists
 inline constexpr std::size_t kDonorsMax = 2;
+inline constexpr std::size_t kPicturesMax = 8;  ///< of a prompt
 inline constexpr Range<Position> kPositions{0, kTokensMax};
 inline constexpr Range kDraftLengths{0, kDraftLengthMax};
 inline constexpr Range kGuesses{0, kDraftAheadMax};
@@ -275,6 +276,18 @@ struct Drain {
 
 // ---- one session ----
 
+/// A picture in a prompt, in the size in which the vision tower sees it (gemma4.md 8.1).
+struct WirePicture {
+  Position first = 0;  ///< of its soft tokens, whose number follows from its size; the prompt's tokens there may be any
+  WireTensor pixels;   ///< U8 [height, width, 3]
+
+  bool operator==(const WirePicture&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("first", m.first, kPositions);
+    v("pixels", m.pixels, Rank{3});
+  }
+};
+
 /// Coordinator -> verifier: opens a session with its prompt, or goes on with one that another verifier had. Its base is
 /// 0. The Verdict's next_token follows all of its tokens.
 struct Prefill {
@@ -287,7 +300,8 @@ struct Prefill {
   /// The verifier may reuse no K/V of another text for this prompt: only the Verifys that follow would bring all of its
   /// rows to a drafter.
   bool compute_all = false;
-  std::string cache_scope = {};  ///< as Generate's
+  std::string cache_scope = {};            ///< as Generate's
+  std::vector<WirePicture> pictures = {};  ///< in the prompt's order
 
   static constexpr const char* kName = "prefill";
   bool operator==(const Prefill&) const = default;
@@ -300,6 +314,7 @@ struct Prefill {
     v("stop_ids", m.stop_ids, kTokenSets);
     v("compute_all", m.compute_all);
     v("cache_scope", m.cache_scope, kScopeBytes);
+    v("pictures", m.pictures, Count{0, kPicturesMax});
   }
 };
 
@@ -351,7 +366,7 @@ struct Draft {
     v("index", m.index, kPositions);
     v("want_state", m.want_state);
     v("want_q", m.want_q);
-    v("grammar", m.grammar, Count{0, kGrammarBytesMax});
+    v("grammar", m.grammar, Verbatim{kGrammarBytesMax});
     v("answer", m.answer, kTexts);
     v("ahead", m.ahead, kGuesses);
     v("known", m.known, kDrafts);
@@ -432,7 +447,7 @@ struct Verdict {
   Position cached_tokens = 0;   ///< of a Prefill: tokens that were not computed, because their K/V were there
   std::int64_t waited_ns = 0;   ///< by the Verify, for the forward pass to begin
   std::int64_t batch_rows = 0;  ///< of that pass: this text's and others'
-  std::int32_t row = 0;        ///< where the drafts are a tree: of the last one kept (TokenTree); 0: none was
+  std::int32_t row = 0;         ///< where the drafts are a tree: of the last one kept (TokenTree); 0: none was
 
   static constexpr const char* kName = "verdict";
   bool operator==(const Verdict&) const = default;
@@ -518,6 +533,7 @@ struct Generate {
   std::uint64_t tokenizer_fingerprint = 0;  ///< of the tokenizer that made the prompt; 0: not known
   /// Drafts of a fixed length too are under the governor (common/policy), which leaves them out while they cost time.
   bool governed = false;
+  std::vector<WirePicture> pictures = {};  ///< in the prompt's order; the verifier's tower makes soft tokens of them
 
   static constexpr const char* kName = "generate";
   bool operator==(const Generate&) const = default;
@@ -541,6 +557,7 @@ struct Generate {
     v("verifier_name", m.verifier_name, kNameBytes);
     v("tokenizer_fingerprint", m.tokenizer_fingerprint);
     v("governed", m.governed);
+    v("pictures", m.pictures, Count{0, kPicturesMax});
   }
 };
 
@@ -724,6 +741,10 @@ struct WorkerStatus {
   std::int64_t rtt_ns = 0;  ///< round trip of a heartbeat, smoothed; 0: not measured yet
   /// Of a verifier: K/V set aside for its sessions, and all that it has.
   std::int64_t kv_bytes = 0, kv_bytes_max = 0;
+  // A drafter's standing (common/protocol/standing.h).
+  double yield = 0;              ///< share of its rounds whose first draft held, of late
+  std::int64_t late_rounds = 0;  ///< that it was asked for drafts in and had none in time, since it joined
+  bool paused = false;           ///< it is given no texts for a while, since others' drafts hold
 
   bool operator==(const WorkerStatus&) const = default;
   static void fields(auto& v, auto& m) {
@@ -734,6 +755,9 @@ struct WorkerStatus {
     v("rtt_ns", m.rtt_ns, kNatural);
     v("kv_bytes", m.kv_bytes, kNatural);
     v("kv_bytes_max", m.kv_bytes_max, kNatural);
+    v("yield", m.yield, Range<double>{0, 1});
+    v("late_rounds", m.late_rounds, kNatural);
+    v("paused", m.paused);
   }
 };
 
@@ -755,6 +779,22 @@ struct FailoverCounts {
   }
 };
 
+/// Answers that were chosen to be verified again (common/protocol/auditor.h), since the coordinator started.
+struct AuditCounts {
+  std::int64_t same = 0;       ///< another verifier chose the same tokens
+  std::int64_t different = 0;  ///< it chose another: one of the two is wrong
+  std::int64_t skipped = 0;    ///< no other verifier of the class had room, or it left
+  std::int64_t tokens = 0;     ///< of answers, that were verified again
+
+  bool operator==(const AuditCounts&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("same", m.same, kNatural);
+    v("different", m.different, kNatural);
+    v("skipped", m.skipped, kNatural);
+    v("tokens", m.tokens, kNatural);
+  }
+};
+
 /// Coordinator -> client: answers a StatusRequest.
 struct Status {
   std::int32_t verifiers = 0, drafters = 0;
@@ -762,6 +802,7 @@ struct Status {
   std::int32_t waiting = 0;                ///< for their turn
   std::vector<WorkerStatus> workers = {};  ///< at most kWorkersMax of them
   FailoverCounts failovers = {};
+  AuditCounts audits = {};
 
   static constexpr const char* kName = "status";
   bool operator==(const Status&) const = default;
@@ -772,6 +813,7 @@ struct Status {
     v("waiting", m.waiting, kNatural);
     v("workers", m.workers, Count{0, kWorkersMax});
     v("failovers", m.failovers);
+    v("audits", m.audits);
   }
 };
 

@@ -3,12 +3,26 @@
 #include <algorithm>
 
 namespace outrider {
+namespace {
+
+/// Positions below `end` up to where one of two texts has a picture that the other has not.
+Position same_pictures(std::span<const WirePicture> a, std::span<const WirePicture> b, Position end) {
+  for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
+    const Position first = std::min(i < a.size() ? a[i].first : end, i < b.size() ? b[i].first : end);
+    if (first >= end) return end;
+    if (i >= a.size() || i >= b.size() || a[i] != b[i]) return first;
+  }
+  return end;
+}
+
+}  // namespace
 
 void PrefixSearch::offer(SessionId id, std::string_view scope, std::span<const TokenId> tokens, Position have,
-                         Position written, bool under_way) {
+                         Position written, bool under_way, std::span<const WirePicture> pictures) {
   if (scope != scope_) return;
-  const Position common =
+  const Position same =
       std::mismatch(prompt_.begin(), prompt_.end(), tokens.begin(), tokens.end()).first - prompt_.begin();
+  const Position common = same_pictures(pictures_, pictures, same);
   common_ = std::max(common_, common);
   if (under_way && common > have) soon_ = std::max(soon_, common);
   const Position usable = std::min(common, have);
@@ -19,7 +33,7 @@ void PrefixSearch::offer(SessionId id, std::string_view scope, std::span<const T
 
 void PrefixCache::offer_all(PrefixSearch& search) const {
   for (const KeptText& text : texts_)
-    search.offer(text.id, text.scope, text.tokens, std::ssize(text.tokens), text.written);
+    search.offer(text.id, text.scope, text.tokens, std::ssize(text.tokens), text.written, false, text.pictures);
 }
 
 void PrefixCache::keep(KeptText text) {

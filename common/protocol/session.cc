@@ -61,6 +61,31 @@ Session::Session(SessionId id, const PeerId& client, SessionId request_id, Gener
   failover_.why = {Errc::kUnavailable, "no verifier can go on with it"};
 }
 
+Session::Session(SessionId id, const Audit& audit, TimePoint now) : Session(id, "", id, audit.request, now) {
+  failover_.numeric_class = audit.numeric_class;
+  failover_.except = audit.verifier;
+}
+
+std::optional<Audit> Session::audit() const {
+  const SamplingParams& sampling = request_.sampling;
+  const bool is_certain = sampling.greedy() || sampling.rule == SamplingRule::kMatch;
+  const bool began_here = request_.answered == 0 && client_ != "";
+  if (!done_ || !began_here || !is_certain || request_.unverified || !has_token() || books_.metrics.failovers > 0 ||
+      failover_.told_verifier.empty())
+    return std::nullopt;
+  Audit audit{.request = {.prompt = {text_.begin(), text_.begin() + prompt_size_},
+                          .max_tokens = answered(),
+                          .stop_ids = request_.stop_ids,
+                          .stepwise = true,
+                          .sampling = sampling,
+                          .cache_scope = request_.cache_scope},
+              .answer = {text_.begin() + prompt_size_, text_.end()},
+              .numeric_class = failover_.numeric_class.value_or(""),
+              .verifier = failover_.told_verifier};
+  audit.request.sampling.logprobs.reset();
+  return audit;
+}
+
 Result<void> Session::check(const PairFacts* facts) const {
   const auto refused = [](std::string why) { return Error{Errc::kInvalidArgument, std::move(why)}; };
   if (prompt_size_ < 1) return refused("the prompt is empty, wanted at least one token");
@@ -108,6 +133,7 @@ Position Session::positions() const {
 }
 
 Fleet::Wanted Session::wanted() const {
+  if (!failover_.except.empty()) return {.numeric_class = failover_.numeric_class, .except = failover_.except};
   if (!has_token()) return {};
   return {.numeric_class = failover_.numeric_class,
           .context_min = prompt_size_ + request_.max_tokens - 1,
@@ -150,7 +176,8 @@ bool Session::start(const Desk& desk) {
                   .positions_max = request_.stepwise ? 0 : offer->positions,
                   .sampling = request_.sampling,
                   .compute_all = request_.unverified,
-                  .cache_scope = request_.cache_scope};
+                  .cache_scope = request_.cache_scope,
+                  .pictures = request_.pictures};
   if (prefill.sampling.min_tokens > 0 || !prefill.sampling.grammar.empty()) {
     // A stop id beyond the vocabulary never comes.
     std::ranges::copy_if(request_.stop_ids, std::back_inserter(prefill.stop_ids),
@@ -212,6 +239,7 @@ void Session::add_to(std::map<PeerId, Load>& loads) const {
 
 void Session::finish(const Desk& desk, Body last) {
   release_drafter(desk, true);
+  done_ = std::holds_alternative<Done>(last);
   enter(desk, Phase::kEnded);
   leave_verifier(desk);
   desk.send(client_, {.session = request_id_, .body = std::move(last)});
@@ -472,6 +500,8 @@ void Session::on_candidates(const Desk& desk, Candidates candidates) {
   } else {
     warn_of_drafts(desk, candidates, facts);
   }
+  // Where each draft must be worth its row, none may be.
+  if (round_.drafts.empty() && round_.choice.worth == 0) judge_drafter(desk, false);
   if (!request_.unverified || round_.drafts.empty()) return end_drafting(desk);
   books_.metrics.drafting_rounds += 1;
   books_.metrics.drafted_tokens += std::ssize(round_.drafts);
@@ -483,6 +513,8 @@ void Session::on_candidates(const Desk& desk, Candidates candidates) {
 void Session::on_drafter_late(const Desk& desk) {
   const Duration waited = desk.now - entered_;
   round_.outcome.draft_wire_s = to_seconds(waited);
+  judge_drafter(desk, false);
+  if (Worker* drafter = desk.fleet.find(workers_.drafter)) ++drafter->late_rounds;
   // Before kDraftTimeout the drafter may be well; these drafts are not worth the wait.
   Worker* drafter = desk.fleet.usable_drafter(workers_.drafter);
   if (waited >= kDraftTimeout && drafter != nullptr) {
@@ -492,6 +524,10 @@ void Session::on_drafter_late(const Desk& desk) {
     desk.warn_of(workers_.drafter, std::move(text));
   }
   end_drafting(desk);
+}
+
+void Session::judge_drafter(const Desk& desk, bool held) const {
+  if (auto why = desk.fleet.count_round(workers_.drafter, held, desk.now)) desk.warn(std::move(*why));
 }
 
 void Session::end_drafting(const Desk& desk) {
@@ -602,6 +638,7 @@ void Session::account(const Desk& desk, const Verdict& verdict) {
     policy_->observe(outcome);
   }
   if (outcome.drafted == 0) return;
+  if (outcome.source == DraftSource::kAssistant && !request_.stepwise) judge_drafter(desk, verdict.accepted > 0);
   count_drafts(verdict.accepted);
   if (logs_rejections(desk)) log_rejection(desk, verdict);
 }

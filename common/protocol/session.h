@@ -8,6 +8,7 @@
 
 #include "common/base/token_tree.h"
 #include "common/policy/policies.h"
+#include "common/protocol/auditor.h"
 #include "common/protocol/draft_ahead.h"
 #include "common/protocol/fleet.h"
 #include "common/protocol/rejection.h"
@@ -75,6 +76,8 @@ class Session {
 
   /// @param request_id  the client's number for it
   Session(SessionId id, const PeerId& client, SessionId request_id, Generate request, TimePoint now);
+  /// One whose client is the coordinator itself ("").
+  Session(SessionId id, const Audit& audit, TimePoint now);
 
   const PeerId& client() const { return client_; }
   SessionId request_id() const { return request_id_; }
@@ -87,6 +90,9 @@ class Session {
   bool has_token() const { return answered() > 0; }
   /// Whether a verifier here has given it a token, or has caught up with an answer that began elsewhere.
   bool has_started() const { return has_token() && !failover_.elsewhere; }
+  /// It has ended: what another verifier would have to say the same to. None for a text that is not one verifier's
+  /// alone: which failed, moved or came from elsewhere, or that drafts have a say in.
+  std::optional<Audit> audit() const;
   /// Whether its request can be answered at all, and by a model with these facts, if they are known.
   Result<void> check(const PairFacts* facts) const;
 
@@ -188,6 +194,8 @@ class Session {
   /// Drafts that nobody asked for, of the round that begins at `base`.
   void on_ahead(const Desk& desk, Position base, Candidates guess);
   void on_drafter_late(const Desk& desk);
+  /// The drafter was asked, and this is what came of it.
+  void judge_drafter(const Desk& desk, bool held) const;
   /// There will be no more drafts in this round than those at hand: verifies, or shows them to the client. Ends an
   /// unverified session: nobody else could go on.
   void end_drafting(const Desk& desk);
@@ -223,6 +231,7 @@ class Session {
     Error why = {};                                 ///< it lost the last one
     TimePoint since{};                              ///< one is missed
     bool elsewhere = false;                         ///< another coordinator began it, and nobody here has caught up yet
+    std::string except = {};                        ///< of an audit: the verifier that it is about
     // As the client knows them:
     std::string told_verifier = {};
     std::int64_t told_tokens = 0;  ///< max_tokens
@@ -257,6 +266,7 @@ class Session {
   std::vector<TokenId> text_;  ///< prompt, then answer
   Position prompt_size_;
   Phase phase_ = Phase::kWaiting;
+  bool done_ = false;      ///< kEnded, with an answer
   TimePoint entered_;      ///< its phase
   TimePoint alone_since_;  ///< waiting or moving: no verifier was there that it could start at
   Failover failover_;

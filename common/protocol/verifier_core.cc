@@ -46,6 +46,29 @@ Result<void> VerifierCore::check_tokens(const std::vector<TokenId>& tokens, Posi
   return {};
 }
 
+Result<std::vector<PromptPicture>> VerifierCore::place_pictures(const Prefill& prefill) const {
+  std::vector<PromptPicture> pictures;
+  const Position prompt_end = std::ssize(prefill.tokens) - prefill.answered;
+  for (const WirePicture& picture : prefill.pictures) {
+    if (!config_.soft_tokens) return Error{Errc::kUnsupported, "this verifier sees no pictures"};
+    ASSIGN_OR_RETURN(const std::int64_t rows, config_.soft_tokens(picture.pixels));
+    const Position begin = pictures.empty() ? 0 : pictures.back().end;
+    if (picture.first < begin || picture.first + rows >= prompt_end) {
+      return Error{Errc::kInvalidArgument,
+                   fmt::format("a picture of {} soft tokens at position {}, wanted between {} and the prompt's last "
+                               "token, {}",
+                               rows, picture.first, begin, prompt_end - 1)};
+    }
+    if (config_.pictures_both_ways && rows > config_.rows_max) {
+      return Error{Errc::kOutOfRange, fmt::format("a picture of {} soft tokens, a forward pass of this verifier takes "
+                                                  "{}: choose a smaller number of soft tokens",
+                                                  rows, config_.rows_max)};
+    }
+    pictures.push_back({picture.first, picture.first + rows, picture.pixels});
+  }
+  return pictures;
+}
+
 Result<std::int64_t> VerifierCore::set_aside(std::int64_t held, Position positions) {
   const std::int64_t needed = config_.capacity.kv_cost.bytes(std::min(positions, membership_.facts().context_max));
   if (needed <= held) return held;
@@ -100,6 +123,8 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
   if (auto fine = check_ids("stop token", prefill.stop_ids); !fine) return fail(message, fine.error());
   if (auto fine = check_sampling(prefill.sampling, membership_.facts().vocab_size); !fine)
     return fail(message, fine.error());
+  Result<std::vector<PromptPicture>> pictures = place_pictures(prefill);
+  if (!pictures) return fail(message, pictures.error());
   // As with memory, one that is freed counts no more, though its rows may be in the batch that is out.
   const auto open =
       std::count_if(sessions_.begin(), sessions_.end(), [](const auto& entry) { return !entry.second.freed; });
@@ -120,6 +145,7 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
   session.compute_all = prefill.compute_all;
   session.kv_sent = prefill.kv_from.value_or(0);
   session.cache_scope = prefill.cache_scope;
+  session.pictures = prefill.pictures;
   session.request = VerifyWork{.session = message.session,
                                .round = message.round,
                                .base = 0,
@@ -128,7 +154,8 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
                                .answered = prefill.answered,
                                .kv_from = prefill.kv_from,
                                .sampling = prefill.sampling,
-                               .stop_ids = prefill.stop_ids};
+                               .stop_ids = prefill.stop_ids,
+                               .pictures = *std::move(pictures)};
   queue_.push_back(message.session);
 }
 
@@ -239,6 +266,16 @@ void VerifierCore::take_requests(bool prefill, Batch& batch) {
   }
 }
 
+std::int64_t VerifierCore::whole_pictures(const VerifyWork& request, std::int64_t done, std::int64_t count,
+                                          std::int64_t room) const {
+  if (!config_.pictures_both_ways) return count;
+  for (const PromptPicture& picture : request.pictures) {
+    const Position end = done + count;
+    if (picture.first < end && end < picture.end) count = (picture.first > done ? picture.first : picture.end) - done;
+  }
+  return count <= room ? count : 0;
+}
+
 std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batch) {
   const VerifyWork& request = *session.request;
   VerifyWork work = request;
@@ -246,6 +283,8 @@ std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batc
   const std::int64_t done = session.prompt_done, total = std::ssize(request.tokens);
   std::int64_t count = std::min({total - done, config_.prefill_chunk, batch.room});
   if (session.keep_at > done) count = std::min(count, session.keep_at - done);
+  count = whole_pictures(request, done, count, batch.room);
+  if (count == 0) return std::nullopt;
   const auto first = request.tokens.begin() + done;
   work.tokens.assign(first, first + count);
   work.base = done;
@@ -263,7 +302,8 @@ std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batc
                           .tokens = {request.tokens.begin(), first + count},
                           .written = std::max(session.written, done + count),
                           .shared = true,
-                          .scope = session.cache_scope});
+                          .scope = session.cache_scope,
+                          .pictures = session.pictures});
   }
   return work;
 }
@@ -271,13 +311,14 @@ std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batc
 bool VerifierCore::begin_prompt(Session& session, VerifyWork* work) {
   // The last token's row is computed in any case: its logits are wanted.
   const std::span<const TokenId> prompt(session.request->tokens.data(), session.request->tokens.size() - 1);
-  PrefixSearch search(prompt, session.cache_scope, config_.capacity.kv_cost.ring_rows, config_.rows_max);
+  PrefixSearch search(prompt, session.cache_scope, config_.capacity.kv_cost.ring_rows, config_.rows_max,
+                      session.pictures);
   cache_.offer_all(search);
   for (const auto& [id, other] : sessions_) {
     if (&other == &session) continue;
     const bool under_way = other.request && other.request->prefill && (other.rows_out > 0 || other.prompt_done > 0);
     search.offer(id, other.cache_scope, under_way ? other.request->tokens : other.text, std::ssize(other.text),
-                 other.written, under_way);
+                 other.written, under_way, other.pictures);
   }
   if (search.soon() >= search.best() + config_.reuse_min) return false;
   const Position best = search.best() < config_.reuse_min ? 0 : search.best();
@@ -412,7 +453,8 @@ void VerifierCore::release(std::map<SessionId, Session>::iterator session, bool 
     cache_.keep({.id = id,
                  .tokens = std::move(session->second.text),
                  .written = ended.written,
-                 .scope = std::move(session->second.cache_scope)});
+                 .scope = std::move(session->second.cache_scope),
+                 .pictures = std::move(session->second.pictures)});
   } else {
     released_.push_back(id);
   }

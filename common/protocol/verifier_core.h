@@ -27,6 +27,15 @@ struct VerifierConfig {
   /// Whether a session with this grammar can begin: its prompt waits while it is being made ready, and is refused with
   /// an error. None: no grammar can be followed here.
   std::function<Result<bool>(const std::string& grammar)> grammar_ready = {};
+  /// How many soft tokens a picture of these pixels becomes, or why it becomes none. None: this verifier has no tower.
+  std::function<Result<std::int64_t>(const WireTensor& pixels)> soft_tokens = {};
+  bool pictures_both_ways = false;  ///< all rows of a picture have to be in one forward
+};
+
+/// A picture among a prompt's rows.
+struct PromptPicture {
+  Position first = 0, end = 0;  ///< of its soft tokens
+  WireTensor pixels;            ///< as in WirePicture
 };
 
 /// The start of a prompt whose K/V another text has already.
@@ -47,11 +56,12 @@ struct VerifyWork {
   std::int64_t answered = 0;  ///< of a prefill: so many tokens at the end are the answer's, the others the prompt's
   bool last = true;           ///< false: a prompt goes on; no verdict yet
   std::optional<Position> kv_from;
-  SamplingParams sampling = {};           ///< with a session's first rows; afterwards the engine knows it
-  std::vector<TokenId> stop_ids = {};     ///< likewise, as in Prefill
-  std::vector<Distribution> q = {};       ///< as in Verify
-  std::vector<std::int32_t> depths = {};  ///< likewise
-  std::optional<Reuse> reuse = {};        ///< with a session's first rows, which continue these
+  SamplingParams sampling = {};              ///< with a session's first rows; afterwards the engine knows it
+  std::vector<TokenId> stop_ids = {};        ///< likewise, as in Prefill
+  std::vector<Distribution> q = {};          ///< as in Verify
+  std::vector<std::int32_t> depths = {};     ///< likewise
+  std::optional<Reuse> reuse = {};           ///< with a session's first rows, which continue these
+  std::vector<PromptPicture> pictures = {};  ///< of the whole prompt; its own rows are among them or not
   /// Keep a copy of the K/V as they are after these prompt rows, under this number, until it is released.
   std::optional<SessionId> keep_as = {};
 };
@@ -128,6 +138,7 @@ class VerifierCore {
     std::int64_t kv_bytes = 0;          ///< set aside for it
     bool compute_all = false;           ///< as its Prefill says
     std::string cache_scope;            ///< likewise
+    std::vector<WirePicture> pictures;  ///< likewise
     bool rejection = false;             ///< its rule
     std::int64_t rows_out = 0;          ///< in the batch that is out, or about to be; 0: none
     bool freed = false;
@@ -153,6 +164,8 @@ class VerifierCore {
   /// @param what  the tokens' name in the message
   Result<void> check_ids(const char* what, const std::vector<TokenId>& tokens) const;
   Result<void> check_tokens(const std::vector<TokenId>& tokens, Position base) const;
+  /// A prompt's pictures, each with its rows.
+  Result<std::vector<PromptPicture>> place_pictures(const Prefill& prefill) const;
   /// Sets memory aside for `positions` of a session that has `held` bytes already. @return what it has then.
   Result<std::int64_t> set_aside(std::int64_t held, Position positions);
   void fail(const Message& request, const Error& error) {
@@ -168,6 +181,10 @@ class VerifierCore {
   void take_requests(bool prefill, Batch& batch);
   /// The next rows of a prompt. @return none if it waits for another one (begin_prompt).
   std::optional<VerifyWork> next_chunk(Session& session, Batch& batch);
+  /// How many of `count` rows after the first `done` may be computed now: a picture that is seen both ways is not
+  /// parted, and so its rows may be more than `count`; 0 if they are more than there is room for.
+  std::int64_t whole_pictures(const VerifyWork& request, std::int64_t done, std::int64_t count,
+                              std::int64_t room) const;
   /// Decides what a prompt that has not begun reuses, and says so in *work.
   /// @return false if another prompt that is under way will soon have more of it: wait.
   bool begin_prompt(Session& session, VerifyWork* work);

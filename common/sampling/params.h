@@ -141,7 +141,7 @@ struct SamplingParams {
     v("seed", m.seed);
     v("rule", m.rule, SamplingRule::kTypical);
     v("logprobs", m.logprobs, Range{0, kLogprobsMax});
-    v("grammar", m.grammar, Count{0, kGrammarBytesMax});
+    v("grammar", m.grammar, Verbatim{kGrammarBytesMax});
   }
 };
 

@@ -26,6 +26,9 @@ Result<void> admit(const Identity& identity, Message& message) {
   if (std::holds_alternative<StatusRequest>(body)) return {};
   const bool asks = std::holds_alternative<Generate>(body) || std::holds_alternative<Step>(body) ||
                     std::holds_alternative<Cancel>(body);
+  // Whose turn it is nobody can say for another key.
+  if (auto* request = std::get_if<Generate>(&message.body))
+    request->on_behalf_of = identity.name + (request->on_behalf_of.empty() ? "" : "/" + request->on_behalf_of);
   const bool may = asks ? identity.may_be(KeyRole::kClient)
                         : identity.may_be(KeyRole::kVerifier) || identity.may_be(KeyRole::kDrafter);
   if (may) return {};

@@ -140,7 +140,7 @@ class TableWriter {
   void operator()(const char*, const std::optional<WireTensor>& tensor, Rank) {
     number(tensor ? writer_.add(*tensor) : 0, !tensor);
   }
-  void operator()(const char*, const std::string& text, Count) {
+  void operator()(const char*, const std::string& text, const auto&) {
     offset(text.empty() ? 0 : writer_.builder.CreateString(text).o);
   }
   template <Number T>
@@ -324,11 +324,13 @@ class TableReader {
     if (const std::uint32_t frame = next_number(); frame != 0) tensor(name, frame, rank, field.emplace());
   }
   /// Names and messages are for people; a peer must not fill logs with them, nor write lines of its own into them.
-  /// A grammar is for a parser, which wants its lines.
   void operator()(const char* name, std::string& field, Count count) {
     const auto* const text = next_pointer<flatbuffers::String>();
-    if (!fits(name, "bytes", text, count)) return;
-    field = name == std::string_view("grammar") ? text->str() : printable(text->string_view());
+    if (fits(name, "bytes", text, count)) field = printable(text->string_view());
+  }
+  void operator()(const char* name, std::string& field, Verbatim bytes) {
+    const auto* const text = next_pointer<flatbuffers::String>();
+    if (fits(name, "bytes", text, {0, bytes.max})) field = text->str();
   }
   template <Number T>
   void operator()(const char* name, std::vector<T>& field, Count count) {

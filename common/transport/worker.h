@@ -12,7 +12,8 @@ namespace outrider {
 /// What a worker of either role is told about its place among others.
 struct WorkerOptions {
   std::string name = {};      ///< in the coordinator's books; empty: worker_name()
-  int alone_seconds_max = 0;  ///< without a coordinator for longer, it ends; 0: it waits for ever
+  int alone_seconds_max = 0;    ///< without a coordinator for longer, it ends; 0: it waits for ever
+  bool verify_weights = false;  ///< compare every byte of its packs with their checksums before it joins
 };
 
 template <class Visitor>
@@ -24,6 +25,10 @@ void declare_options(Visitor&& visit, WorkerOptions& options) {
                    .min = 0,
                    .max = 1 << 20},
         options.alone_seconds_max);
+  visit(OptionInfo{.name = "--verify-weights",
+                   .help = "Read all of a packed model before it is used, and compare its checksums",
+                   .of_cluster = true},
+        options.verify_weights);
 }
 
 /// What a worker calls itself. @param otherwise  where the options do not say.

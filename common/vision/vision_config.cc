@@ -13,7 +13,7 @@ constexpr std::int64_t kWidthMax = 1 << 16, kHeadDimMax = 1 << 10, kLayersMax = 
 constexpr std::int64_t kPositionsMax = 1 << 20, kTokensMax = 1 << 24;
 
 VisionConfig read(const JsonFields& top) {
-  const JsonFields keys = top.object("vision_config");
+  const JsonFields keys = top.object("vision_config"), text = top.object("text_config");
   keys.choice("model_type", "gemma4_vision", {"gemma4_vision"});
   keys.choice("hidden_activation", "gelu_pytorch_tanh", {"gelu_pytorch_tanh"});
   keys.only("attention_bias", false);
@@ -32,7 +32,9 @@ VisionConfig read(const JsonFields& top) {
       .rope_theta = 100,
       .use_clipped_linears = keys.boolean("use_clipped_linears", false),
       .standardize = keys.boolean("standardize", false),
-      .text_hidden_size = top.object("text_config").integer("hidden_size", 2304, 1, 1 << 20),
+      .both_ways =
+          text.find("use_bidirectional_attention") != nullptr && text.text("use_bidirectional_attention") == "vision",
+      .text_hidden_size = text.integer("hidden_size", 2304, 1, 1 << 20),
       .image_token_id = static_cast<TokenId>(top.integer("image_token_id", 258880, 0, kTokensMax)),
       .boi_token_id = static_cast<TokenId>(top.integer("boi_token_id", 255999, 0, kTokensMax)),
       .eoi_token_id = static_cast<TokenId>(top.integer("eoi_token_id", 258882, 0, kTokensMax)),

@@ -21,6 +21,7 @@ struct VisionConfig {
   float rms_norm_eps;
   double rope_theta;
   bool use_clipped_linears, standardize;
+  bool both_ways;  ///< sliding layers of the text model see a picture's later soft tokens too (gemma4.md 8.3)
   std::int64_t text_hidden_size;
   TokenId image_token_id, boi_token_id, eoi_token_id;
 

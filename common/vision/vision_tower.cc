@@ -47,6 +47,11 @@ void VisionTower::Layer::each_linear(Visit visit) const {
 Result<std::unique_ptr<VisionTower>> VisionTower::load(const ModelFiles& files, WeightType type) {
   ASSIGN_OR_RETURN(const VisionConfig config, load_vision_config(files));
   ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_weights(files, type));
+  if (!is_in(*weights)) {
+    return Error{Errc::kNotFound, fmt::format("{}: no vision tower among its weights, though its config.json has one: "
+                                              "a GGUF, a pack of an earlier release, or an export of the text alone",
+                                              files.path().string())};
+  }
   return load(config, std::move(weights));
 }
 
@@ -75,6 +80,10 @@ Result<std::unique_ptr<VisionTower>> VisionTower::load(const VisionConfig& confi
   ASSIGN_OR_RETURN(tower->embedding_projection_,
                    model.under("embed_vision").linear(hidden, {{"embedding_projection", config.text_hidden_size}}));
   return tower;
+}
+
+bool VisionTower::is_in(const WeightSource& weights) {
+  return weights.has("model.vision_tower.patch_embedder.input_proj.weight");
 }
 
 Matrix<const float> VisionTower::encode(const Patches& picture, const Trace& trace,

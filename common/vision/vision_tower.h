@@ -31,6 +31,9 @@ class VisionTower {
   static Result<std::unique_ptr<VisionTower>> load(const VisionConfig& config,
                                                    std::shared_ptr<const WeightSource> weights);
 
+  /// Whether these are the weights of a model with a tower.
+  static bool is_in(const WeightSource& weights);
+
   /// @param between_layers  called after every layer, so that a caller's loop stays awake.
   /// @return [soft tokens, text_hidden_size], row by row of the picture: rows of the text model's input, which its
   ///   embedding's factor does not multiply. Valid until the next encode.

@@ -12,6 +12,7 @@
 #include "common/base/check.h"
 #include "common/tokenizer/chat.h"
 #include "common/tokenizer/chat_parser.h"
+#include "tests/fuzz/driver.h"
 
 namespace outrider {
 namespace {

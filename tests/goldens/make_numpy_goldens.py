@@ -3,7 +3,8 @@
 usage: make_numpy_goldens.py odd              the folder odd: every feature at once, in sizes that no published model has
        make_numpy_goldens.py random DIR SEED  a pair of another architecture for each seed, to compare by hand: outrider parity DIR
        make_numpy_goldens.py moe              moe.safetensors of moe-26b-a4b and odd: what the router and the experts compute
-       make_numpy_goldens.py vision           the folder vision-odd: a tower as 26B-A4B's and 31B's, without bounds and standardized
+       make_numpy_goldens.py vision           the folder vision-odd: a tower as 26B-A4B's and 31B's, without bounds and standardized; what dense-31b
+                                              makes of soft tokens that see both ways, and the greedy text after the picture of multimodal-e4b
        make_numpy_goldens.py pictures         the folder pictures but for huggingface*.png, with Pillow, which Hugging Face's image processor calls
 
 What transformers' goldens cannot tell is whether the code took a size from them, and what hidden states cannot tell is whether the
@@ -229,6 +230,26 @@ def make_tower(out, t, rows, columns):
     golden = reference_vision.see(maker.tensors, config, pixels, np.stack([x, y], axis=-1))
     save_safetensors(out / "golden.safetensors", {"pixel_values": pixels[None], "image_position_ids": np.stack([x, y], axis=-1)[None], **golden})
 
+def make_soft_texts():
+    """picture.json of multimodal-e4b, and picture.safetensors of dense-31b: two pictures of random rows, the first wider than the window."""
+    folder = HERE / "multimodal-e4b"
+    golden, backbone = reference.load_safetensors(folder / "golden.safetensors"), reference.Backbone(folder / "backbone")
+    ids = golden["image.input_ids"][0]
+    tokens = reference_vision.greedy(backbone, ids, golden["vision.soft_tokens"], backbone.raw_config["image_token_id"], 24)
+    # The same text after 8-bit pixels that a test makes by this formula: [24, 36, 3].
+    pixels, positions = reference_vision.patches_of(((np.arange(24 * 36 * 3) * 37 + 11) % 256).astype(np.uint8).reshape(24, 36, 3), patch=4)
+    soft = reference_vision.see(backbone.tensors, backbone.raw_config, pixels, positions)["soft_tokens"]
+    of_bytes = reference_vision.greedy(backbone, ids, soft, backbone.raw_config["image_token_id"], 24)
+    (folder / "picture.json").write_text(json.dumps({"prompt": ids.tolist(), "greedy": tokens, "greedy_of_bytes": of_bytes}) + "\n")
+    folder = HERE / "dense-31b"
+    backbone, rng = reference.Backbone(folder / "backbone"), np.random.default_rng(31)
+    ids, both_ways = rng.integers(1, 500, 40), [(3, 17), (21, 26)]
+    x = backbone.embed(ids)
+    for first, end in both_ways:
+        x[first:end] = rng.standard_normal((end - first, x.shape[1]), np.float32)
+    logits = backbone.forward(ids, x=x, both_ways=both_ways).logits
+    save_safetensors(folder / "picture.safetensors", {"input_ids": ids[None], "pictures": np.array(both_ways), "rows": x, "logits": logits})
+
 def make_pictures(out):
     """Files of every kind that is read, each with what Pillow makes of it (decoded.safetensors), and pictures resized by Pillow."""
     from PIL import Image, ImageOps
@@ -283,6 +304,7 @@ def save_u8(path, tensors):
 def main(arguments):
     if arguments == ["vision"]:
         make_tower(HERE / "vision-odd", TOWER, 4, 10)
+        make_soft_texts()
     elif arguments == ["pictures"]:
         make_pictures(HERE / "pictures")
     elif arguments == ["odd"]:

@@ -363,6 +363,20 @@ TEST(Pack, WithAFlippedBitIsFoundByDoctor) {
       lines_with(run_program({"doctor", dir / "pack"}, "exit 1"), {"weights.bump", "checksum of", "the manifest says"})
           .size(),
       1u);
+  const std::string refused = run_program({"run", "--verify-weights", "--model", dir / "pack", "--prompt-ids", "2,5",
+                                           "--max-tokens", "2"},
+                                          "exit 1");
+  EXPECT_EQ(lines_with(refused, {"weights.bump", "checksum of", "the manifest says"}).size(), 1u) << refused;
+}
+
+TEST(Pack, IsVerifiedBeforeItIsUsedIfAskedFor) {
+  const TemporaryDir dir;
+  packed_pair(nano_pair(), dir / "pack", "int8");
+  run_program({"run", "--verify-weights", "--model", dir / "pack", "--prompt-ids", "2,5", "--max-tokens", "2"},
+              "exit 0");
+  const std::string refused =
+      run_program({"run", "--verify-weights", "--prompt-ids", "2,5", "--max-tokens", "2"}, "exit 1");
+  EXPECT_EQ(lines_with(refused, {"has no checksums", "outrider pack"}).size(), 1u) << refused;
 }
 
 TEST(Pack, OfAnotherTypeThanAskedForIsRefused) {

@@ -128,6 +128,15 @@ TEST_F(KeyedCoordinator, HearsEachRoleAndKnowsItsName) {
   for (const char* who : {"v", "d", "c"}) EXPECT_TRUE(says(who, StatusRequest{}).message) << who;
 }
 
+// Or one client could wait in another's place, or fill it.
+TEST_F(KeyedCoordinator, NobodySaysForAnotherKeyWhoseTurnItIs) {
+  for (const auto& [said, heard] : {std::pair("", "c"), std::pair("alice", "c/alice")}) {
+    const Heard text = says("c", Generate{.prompt = {1}, .stop_ids = {}, .on_behalf_of = said});
+    ASSERT_TRUE(text.message);
+    EXPECT_EQ(std::get<Generate>(text.message->body).on_behalf_of, heard);
+  }
+}
+
 TEST_F(KeyedCoordinator, HoldsEveryRoleToItsKey) {
   struct Case {
     const char* who;

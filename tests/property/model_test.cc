@@ -135,7 +135,7 @@ TEST_P(ModelProperty, ARowOfATreeIsThatOfTheChainOfItsPath) {
       const std::span<const TokenId> more =
           std::span(other).subspan(static_cast<std::size_t>(beside.length()), static_cast<std::size_t>(rows));
       const bool first = rng.below(2) == 0;
-      std::vector<Segment> segments = {{&cache, tokens, drafts + 1, depths}, {&beside, more, 0}};
+      std::vector<Segment> segments = {{&cache, tokens, drafts + 1, {}, depths}, {&beside, more, 0}};
       if (!first) std::swap(segments[0], segments[1]);
       const std::vector<OutputRow> actual = copy_rows(backbone().forward(segments));
       const auto kept = static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(drafts) + 1));

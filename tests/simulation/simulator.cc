@@ -11,7 +11,7 @@ namespace outrider::simulation {
 namespace {
 
 constexpr Position kKvRowsMax = 50;  // most K/V rows of one message, but for the last window
-constexpr std::int64_t kRowsMax = 24;
+constexpr std::int64_t kRowsMax = 1 + kDraftLengthMax;
 constexpr KvCost kKvCost{
     .bytes_per_position = 100, .ring_bytes_per_position = 50, .ring_rows = model::kWindow + 1 + kRowsMax};
 
@@ -93,6 +93,7 @@ void Simulator::start(Verifier& verifier) {
   config.reuse_min = 4;
   config.capacity = {.kv_cost = kKvCost, .kv_bytes_max = layout_.kv_bytes_max};
   verifier = {};
+  verifier.clock = some_clock();
   verifier.peer = fmt::format("verifier-{}", starts_++);
   verifier.core = std::make_unique<VerifierCore>(
       config,
@@ -100,10 +101,15 @@ void Simulator::start(Verifier& verifier) {
 }
 
 void Simulator::start(Drafter& drafter) {
+  const std::int64_t asked = drafter.asked;
   drafter = {};
+  drafter.asked = asked;
+  drafter.clock = some_clock();
   drafter.peer = fmt::format("drafter-{}", starts_++);
   drafter.core = std::make_unique<DrafterCore>(
-      DrafterConfig{}, Hello{.role = Role::kDrafter, .name = drafter.peer, .facts = model::facts()});
+      DrafterConfig{}, Hello{.role = Role::kDrafter,
+                             .name = fmt::format("key{}/{}", &drafter - drafters_.data(), drafter.peer),
+                             .facts = model::facts()});
 }
 
 template <typename Worker>
@@ -114,20 +120,29 @@ void Simulator::crash(Worker& worker, Duration away) {
   worker.back = now_ + away;
   if (away == Duration::zero()) start(worker);
   // Half of them close their connection, which the coordinator's transport notices.
-  if (rng_.uniform() < 0.5 && coordinator_) coordinator_->on_peer_gone(old, now_);
+  if (rng_.uniform() < 0.5 && coordinator_) coordinator_->on_peer_gone(old, coordinator_time());
 }
 
 void Simulator::start_coordinator() {
   // Far apart, as random numbers are.
-  coordinator_ = std::make_unique<CoordinatorCore>(
-      CoordinatorConfig{.instance = first_instance_ + (incarnation_ << 32), .failover = layout_.failover});
+  coordinator_ =
+      std::make_unique<CoordinatorCore>(CoordinatorConfig{.instance = first_instance_ + (incarnation_ << 32),
+                                                          .failover = layout_.failover,
+                                                          .audit = {.share = layout_.audit, .seed = first_instance_}});
+  coordinator_clock_ = some_clock();
+  if (kept_policies_.empty()) return;
+  const bool torn = faults_.torn_disk > 0 && rng_.uniform() < faults_.torn_disk;
+  const auto loaded = coordinator_->policies().load(torn ? kept_policies_.substr(0, rng_.below(kept_policies_.size()))
+                                                         : kept_policies_);
+  if (loaded.has_value() == torn) violated("what the policies learned was read though torn, or not though whole");
 }
 
 void Simulator::kill_coordinator(Duration away) {
   if (rng_.uniform() < 0.3) {  // it was told to stop, and says so
-    coordinator_->stop(now_);
+    coordinator_->stop(coordinator_time());
     flush_coordinator();
   }
+  if (faults_.torn_disk > 0) kept_policies_ = coordinator_->policies().save();
   coordinator_.reset();
   sessions_.clear();
   coordinator_back_ = now_ + away;
@@ -148,9 +163,9 @@ void Simulator::tick_clients() {
     if (client.dials && coordinator_) {
       client.dials = false;
       client.peer = fmt::format("client-{}", starts_++);
-      settle(number, client.core->on_connected(now_));
+      settle(number, client.core->on_connected(client.clock.at(now_)));
     }
-    settle(number, client.core->on_tick(now_));
+    settle(number, client.core->on_tick(client.clock.at(now_)));
   }
 }
 
@@ -242,6 +257,7 @@ void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::
   sampled_ = sampled_ || !(sampling == SamplingParams{});
   Client& client = clients_[number];
   client.peer = fmt::format("client-{}", starts_++);
+  client.clock = some_clock();
   client.requests.push_back({.prompt = std::move(prompt),
                              .max_tokens = max_tokens,
                              .draft_length = draft_length,
@@ -260,8 +276,8 @@ void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::
     --open_;
   };
   // Its requests' numbers are its own; those of two clients differ so that a mix-up shows.
-  client.core =
-      std::make_unique<ClientCore>(layout_.client, client.requests, client.events, SessionId{number * 1'000'000}, now_);
+  client.core = std::make_unique<ClientCore>(layout_.client, client.requests, client.events,
+                                             SessionId{number * 1'000'000}, client.clock.at(now_));
   settle(number, {});
   flush_all();
 }
@@ -304,7 +320,8 @@ void Simulator::transmit(Event::Kind kind, Node& node, const Message& message) {
 }
 
 Duration Simulator::slow_or(Duration low, Duration high) {
-  if (rng_.uniform() < faults_.slow) std::tie(low, high) = std::pair(high, faults_.slow_delay_max);
+  const bool healed = now_.time_since_epoch() > faults_.until;
+  if (!healed && rng_.uniform() < faults_.slow) std::tie(low, high) = std::pair(high, faults_.slow_delay_max);
   return low + up_to(high - low);
 }
 
@@ -327,14 +344,15 @@ void Simulator::on_event(Event event) {
     case Event::Kind::kToCoordinator:
       if (const auto* request = std::get_if<Generate>(&event.message.body))
         sessions_[{event.peer, event.message.session}] = request->answered;
-      coordinator_->on_message(event.peer, std::move(event.message), now_);
+      coordinator_->on_message(event.peer, std::move(event.message), coordinator_time());
       return flush_coordinator();
     case Event::Kind::kToWorker:
-      if (verifier != nullptr) verifier->core->on_message(std::move(event.message), now_);
-      if (drafter != nullptr) drafter->core->on_message(std::move(event.message), now_);
+      if (verifier != nullptr) verifier->core->on_message(std::move(event.message), verifier->clock.at(now_));
+      if (drafter != nullptr) drafter->core->on_message(std::move(event.message), drafter->clock.at(now_));
       break;
     case Event::Kind::kBatchDone:
-      if (verifier != nullptr) verifier->core->on_batch_done(std::exchange(verifier->results, {}), now_);
+      if (verifier != nullptr)
+        verifier->core->on_batch_done(std::exchange(verifier->results, {}), verifier->clock.at(now_));
       break;
     case Event::Kind::kDrafted:
       if (drafter == nullptr) break;
@@ -353,9 +371,10 @@ void Simulator::on_event(Event event) {
           happens(faults_.coordinator_restart))
         kill_coordinator(up_to(faults_.down_max));
       if (coordinator_) {
-        coordinator_->on_tick(now_);
+        coordinator_->on_tick(coordinator_time());
         check_books();
       }
+      check_memory();
       tick_clients();
       schedule(tick(), Event::Kind::kTick, "", {});
       return flush_all();
@@ -372,6 +391,23 @@ void Simulator::check_books() {
     if (load == worker) continue;
     violated(fmt::format("{}: {} sessions, {} in rounds and {} bytes in the books, {}, {} and {} of the sessions", peer,
                          worker.sessions, worker.rounds, worker.kv_bytes, load.sessions, load.rounds, load.kv_bytes));
+  }
+}
+
+void Simulator::check_memory() {
+  if (events_.size() > 100'000) violated(fmt::format("{} messages and deadlines wait", events_.size()));
+  for (const Verifier& verifier : verifiers_) {
+    if (verifier.core == nullptr) continue;
+    const std::int64_t bytes = verifier.core->kv_bytes();  // forward() sees to what is cached
+    const auto sessions = static_cast<std::int64_t>(verifier.core->session_count());
+    if (bytes > layout_.kv_bytes_max || sessions > Capacity().sessions_max)
+      violated(fmt::format("{}: {} sessions, {} bytes of K/V", verifier.peer, sessions, bytes));
+  }
+  for (const Drafter& drafter : drafters_) {
+    const std::size_t sessions = drafter.core ? drafter.core->session_count() : 0;
+    // One that is freed gives its replica back with the next work.
+    if (static_cast<std::int64_t>(sessions) > DrafterConfig().sessions_max || drafter.replicas.size() > sessions + 64)
+      violated(fmt::format("{}: {} sessions, {} replicas", drafter.peer, sessions, drafter.replicas.size()));
   }
 }
 
@@ -394,14 +430,14 @@ void Simulator::flush_coordinator() {
     }
   }
   note(output.notices);
-  for (const PeerId& peer : gone) coordinator_->on_peer_gone(peer, now_);
+  for (const PeerId& peer : gone) coordinator_->on_peer_gone(peer, coordinator_time());
 }
 
 // A worker's loop goes around after each message; a drafter's not while it drafts.
 
 void Simulator::flush(Drafter& drafter) {
   if (drafter.core == nullptr) return;
-  if (!drafter.busy && now_ >= drafter.frozen_until) drafter.core->on_tick(now_);
+  if (!drafter.busy && now_ >= drafter.frozen_until) drafter.core->on_tick(drafter.clock.at(now_));
   DrafterCore::Output output = drafter.core->take_output();
   for (DraftWork& work : output.work) {
     if (work.kind == DraftWork::Kind::kExtend || work.kind == DraftWork::Kind::kRelease) {
@@ -411,8 +447,10 @@ void Simulator::flush(Drafter& drafter) {
     const bool ahead = work.kind == DraftWork::Kind::kAhead;
     Candidates drafts = ahead ? Candidates{} : make_drafts(drafter, work);
     AheadStep step = ahead ? go_on(drafter, work) : AheadStep{};
-    const Duration time = !layout_.pair ? slow_or(std::chrono::microseconds(100), std::chrono::microseconds(500))
-                                        : layout_.pair->draft * (ahead ? 1 : std::ssize(drafts.tokens));
+    if (!ahead) ++drafter.asked;
+    const Duration time = lags(drafter)   ? std::chrono::milliseconds(700)
+                          : !layout_.pair ? slow_or(std::chrono::microseconds(100), std::chrono::microseconds(500))
+                                          : layout_.pair->draft * (ahead ? 1 : std::ssize(drafts.tokens));
     if (layout_.pair) drafts.draft_ns = time.count();
     drafter.busy = {std::move(work), std::move(drafts), std::move(step)};
     schedule(time, Event::Kind::kDrafted, drafter.peer, {});
@@ -423,7 +461,7 @@ void Simulator::flush(Drafter& drafter) {
 
 void Simulator::flush(Verifier& verifier) {
   if (verifier.core == nullptr) return;
-  if (now_ >= verifier.frozen_until) verifier.core->on_tick(now_);
+  if (now_ >= verifier.frozen_until) verifier.core->on_tick(verifier.clock.at(now_));
   const VerifierCore::Output output = verifier.core->take_output();
   for (const SessionId session : output.released) {
     verifier.caches.erase(session);
@@ -440,13 +478,15 @@ void Simulator::flush(Verifier& verifier) {
     for (VerifyResult& result : verifier.results) result.verdict.verify_ns = time.count();
     schedule(time, Event::Kind::kBatchDone, verifier.peer, {});
   }
-  if (output.due) schedule(*output.due - now_, Event::Kind::kDue, verifier.peer, {});
+  if (output.due)
+    schedule(std::max(verifier.clock.until(*output.due, now_), Duration(1)), Event::Kind::kDue, verifier.peer, {});
   for (const Outgoing& out : output.send) transmit(Event::Kind::kToCoordinator, verifier, out.message);
   note(output.notices);
 }
 
 void Simulator::note(const std::vector<Notice>& notices) {
   for (const Notice& notice : notices) {
+    notices_.push_back(notice.text);
     if (notice.text.find("dropped") != std::string::npos && notice.text.find("silent") == std::string::npos)
       violated(notice.text);
   }
@@ -456,7 +496,7 @@ bool Simulator::to_client(const PeerId& peer, const Message& message) {
   const auto found = std::ranges::find_if(clients_, [&](const auto& entry) { return entry.second.peer == peer; });
   if (found == clients_.end()) return false;
   check_text(peer, message);
-  settle(found->first, found->second.core->on_message(message, now_));
+  settle(found->first, found->second.core->on_message(message, found->second.clock.at(now_)));
   return true;
 }
 
@@ -562,6 +602,8 @@ std::vector<VerifyResult> Simulator::forward(Verifier& verifier, const std::vect
         verdict.kv.donors.push_back({first, tensor, tensor});
       }
     }
+    if (layout_.forger && &verifier - verifiers_.data() == *layout_.forger && work.last && rng_.below(10) == 0)
+      verdict.next_token = (verdict.next_token + 1) % model::kVocab;
     results.push_back(std::move(result));
   }
   std::int64_t bytes = 0;
@@ -612,7 +654,8 @@ Distribution Simulator::distribution_after(const Draft& draft, std::uint64_t pre
   return q;
 }
 
-void Simulator::add_drafts(const DraftWork& work, std::uint64_t prefix, std::size_t depth, Candidates& drafts) {
+void Simulator::add_drafts(const Drafter& drafter, const DraftWork& work, std::uint64_t prefix, std::size_t depth,
+                           Candidates& drafts) {
   const Draft& draft = work.draft;
   for (std::int32_t i = 0; i < draft.draft_length; ++i, ++depth) {
     const std::int64_t index = draft.index + static_cast<std::int64_t>(depth);
@@ -621,13 +664,13 @@ void Simulator::add_drafts(const DraftWork& work, std::uint64_t prefix, std::siz
       drafts.tokens.push_back(draw(drafts.q.back(), Noise(draft.sampling->seed, index, Noise::Stream::kDraft)));
     } else {
       const TokenId right = model::choose(prefix), wrong = static_cast<TokenId>(rng_.below(model::kVocab));
-      drafts.tokens.push_back(drafts_right(work.session, depth) ? right : wrong);
+      drafts.tokens.push_back(drafts_right(drafter, work.session, depth) ? right : wrong);
     }
     prefix = model::extend(prefix, drafts.tokens.back());
   }
 }
 
-void Simulator::add_tree(const DraftWork& work, std::uint64_t prefix, Candidates& drafts) {
+void Simulator::add_tree(const Drafter& drafter, const DraftWork& work, std::uint64_t prefix, Candidates& drafts) {
   const Draft& draft = work.draft;
   // By depth, along the path to the last node: its prefix, and those of its children's tokens that are not used up.
   std::vector<std::uint64_t> prefixes = {prefix};
@@ -641,7 +684,8 @@ void Simulator::add_tree(const DraftWork& work, std::uint64_t prefix, Candidates
     q.resize(choices.size());
     if (choices.size() == parent) {
       const TokenId right = model::choose(prefixes[parent]), wrong = static_cast<TokenId>(rng_.below(model::kVocab));
-      choices.push_back(drafts_right(work.session, parent) ? std::vector{wrong, right} : std::vector{right, wrong});
+      choices.push_back(drafts_right(drafter, work.session, parent) ? std::vector{wrong, right}
+                                                                    : std::vector{right, wrong});
       q.emplace_back();
       if (is_rejection(draft)) {
         q.back() = distribution_after(draft, prefixes[parent]);
@@ -665,10 +709,10 @@ Candidates Simulator::make_drafts(Drafter& drafter, const DraftWork& work) {
   const std::uint64_t prefix = check_replica(drafter, work);
   Candidates drafts{.tokens = {}, .draft_ns = 1000};
   if (work.draft.tree) {
-    add_tree(work, prefix, drafts);
+    add_tree(drafter, work, prefix, drafts);
     return drafts;
   }
-  if (work.draft.known.empty()) add_drafts(work, prefix, 0, drafts);
+  if (work.draft.known.empty()) add_drafts(drafter, work, prefix, 0, drafts);
   drafter.leads[work.session] = {work, work.draft.known.empty() ? drafts.tokens : work.draft.known};
   return drafts;
 }
@@ -707,14 +751,14 @@ AheadStep Simulator::go_on(Drafter& drafter, const DraftWork& work) {
   const TokenId right = model::choose(prefix);
   // The first choice at a place: the draft that is lost in this outcome, or what the drafter takes after them all.
   const bool is_second = held < lead.drafts.size() || lead.next_is_right.has_value();
-  if (!is_second) lead.next_is_right = drafts_right(work.session, held);
+  if (!is_second) lead.next_is_right = drafts_right(drafter, work.session, held);
   const bool first_is_right = held < lead.drafts.size() ? lead.drafts[held] == right : *lead.next_is_right;
   const bool second_is_right = !first_is_right && rng_.uniform() < (layout_.pair ? layout_.pair->second : accuracy_);
   guess.after.push_back(is_rejection(draft) ? draw(distribution_after(draft, prefix), noise)
                         : (is_second ? second_is_right : first_is_right) ? right
                                                                          : TokenId{7});
   prefix = model::extend(prefix, guess.after.back());
-  add_drafts(lead.work, prefix, guess.after.size(), guess);
+  add_drafts(drafter, lead.work, prefix, guess.after.size(), guess);
   return {.guess = std::move(guess), .more = ++lead.guesses < draft.ahead};
 }
 

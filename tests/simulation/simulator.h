@@ -38,6 +38,10 @@ struct Faults {
   // The coordinator and its clients. Of half of the connections that are lost, neither end is told.
   double coordinator_restart = 0;  ///< another one comes, which knows of nothing
   double client_cut = 0;           ///< of each client's connection
+  /// Chance that what it kept on disk, which the policies learned, is torn or empty when the next one comes.
+  double torn_disk = 0;
+
+  double skew = 0;  ///< everybody's clock runs up to this share faster or slower, each by itself
 
   Duration until = Duration::max();  ///< from then on nothing goes wrong any more
   /// A network with none of these keeps the order of each peer's messages, as a ZeroMQ connection does.
@@ -86,6 +90,9 @@ struct Layout {
   FailoverConfig failover = {};
   std::optional<Pair> pair = {};  ///< none: times at random, and drafts that hold at one rate
   ClientConfig client = {};
+  double audit = 0;                ///< AuditConfig::share
+  int liars = 0, laggards = 0;     ///< of the drafters the first, whose drafts never hold; then those that are late
+  std::optional<int> forger = {};  ///< this verifier's own tokens are not the model's, one in ten
 };
 
 /// The real session code of all three roles over a seeded in-memory network, in virtual time. One
@@ -121,6 +128,12 @@ class Simulator {
   const std::map<std::uint64_t, Answer>& answers() const { return answers_; }
   /// Sentences about broken promises; empty in a correct run.
   const std::vector<std::string>& violations() const { return violations_; }
+  /// How long it is since everything works.
+  Duration healed_for() const { return now_.time_since_epoch() - faults_.until; }
+  /// What was to be logged.
+  const std::vector<std::string>& notices() const { return notices_; }
+  /// Drafts that each drafter was asked for.
+  std::int64_t drafts_of(std::size_t drafter) const { return drafters_.at(drafter).asked; }
   std::int64_t drafter_restarts() const { return drafter_restarts_; }
   std::int64_t verifier_restarts() const { return verifier_restarts_; }
   std::int64_t coordinator_restarts() const { return static_cast<std::int64_t>(incarnation_); }
@@ -157,9 +170,22 @@ class Simulator {
   struct Replica {
     std::map<Position, std::uint64_t> full, sliding;
   };
+  /// What a clock shows that runs faster or slower than others.
+  struct Clock {
+    double speed = 1;
+    TimePoint at(TimePoint time) const {
+      return TimePoint(
+          Duration(static_cast<std::int64_t>(static_cast<double>(time.time_since_epoch().count()) * speed)));
+    }
+    /// How long it takes until it shows `then`.
+    Duration until(TimePoint then, TimePoint time) const {
+      return Duration(static_cast<std::int64_t>(static_cast<double>((then - at(time)).count()) / speed));
+    }
+  };
   /// A process that takes part. It is away while it has no core.
   struct Node {
     PeerId peer;  ///< another one after each start
+    Clock clock;
     TimePoint back{}, frozen_until{}, deaf_until{}, dumb_until{}, mute_until{};
   };
   struct Verifier : Node {
@@ -177,6 +203,7 @@ class Simulator {
       AheadStep step;
     };
     std::optional<Busy> busy;
+    std::int64_t asked = 0;  ///< since the beginning
     /// The last kDraft of a session, and the drafts that are being verified.
     struct Lead {
       DraftWork work;
@@ -193,6 +220,7 @@ class Simulator {
     std::vector<Generate> requests;
     AnswerEvents events;
     std::unique_ptr<ClientCore> core;
+    Clock clock;
     PeerId peer;  ///< another one for each connection; "": there is none, or none any more
     bool dials = false;
   };
@@ -229,6 +257,14 @@ class Simulator {
   Drafter* find_drafter(const PeerId& peer);
   /// Whether the fleet's books are what the sessions say.
   void check_books();
+  /// Whether nothing piles up.
+  void check_memory();
+  Clock some_clock() { return {faults_.skew > 0 ? 1 + faults_.skew * (2 * rng_.uniform() - 1) : 1}; }
+  TimePoint coordinator_time() const { return coordinator_clock_.at(now_); }
+  bool lies(const Drafter& drafter) const { return &drafter - drafters_.data() < layout_.liars; }
+  bool lags(const Drafter& drafter) const {
+    return !lies(drafter) && &drafter - drafters_.data() < layout_.liars + layout_.laggards;
+  }
   bool happens(double per_second) { return rng_.uniform() < per_second * to_seconds(tick()); }
   static Duration tick() { return std::chrono::milliseconds(10); }
   Duration up_to(Duration most) {
@@ -243,13 +279,14 @@ class Simulator {
   Candidates make_drafts(Drafter& drafter, const DraftWork& work);
   AheadStep go_on(Drafter& drafter, const DraftWork& work);
   /// Adds drafts after a prefix, the first of them `depth` places after the token that the chain began with.
-  void add_drafts(const DraftWork& work, std::uint64_t prefix, std::size_t depth, Candidates& drafts);
+  void add_drafts(const Drafter& drafter, const DraftWork& work, std::uint64_t prefix, std::size_t depth,
+                  Candidates& drafts);
   /// Adds a tree of them, mostly with the right token among a node's children.
-  void add_tree(const DraftWork& work, std::uint64_t prefix, Candidates& drafts);
+  void add_tree(const Drafter& drafter, const DraftWork& work, std::uint64_t prefix, Candidates& drafts);
   /// How many of a round's drafts hold in the next outcome to draft for.
   std::size_t next_outcome(const Drafter::Lead& lead);
-  bool drafts_right(SessionId session, std::size_t depth) {
-    return rng_.uniform() < (layout_.pair ? layout_.pair->at(session, depth) : accuracy_);
+  bool drafts_right(const Drafter& drafter, SessionId session, std::size_t depth) {
+    return rng_.uniform() < (layout_.pair ? layout_.pair->at(session, depth) : accuracy_) && !lies(drafter);
   }
   /// A distribution that a draft is drawn from, under the rule `rejection`: the target's own.
   Distribution distribution_after(const Draft& draft, std::uint64_t prefix);
@@ -265,6 +302,8 @@ class Simulator {
   std::map<std::pair<Event::Kind, PeerId>, TimePoint> arrivals_;  ///< of what was sent last each way
 
   std::unique_ptr<CoordinatorCore> coordinator_;  ///< none while it is away
+  Clock coordinator_clock_;
+  std::string kept_policies_;  ///< on its disk
   const std::uint64_t first_instance_;
   TimePoint coordinator_back_{};
   std::uint64_t incarnation_ = 0;
@@ -276,7 +315,7 @@ class Simulator {
   bool sampled_ = false;  ///< some session samples: its tokens are not choose()'s
   std::map<std::uint64_t, Answer> answers_;
   std::size_t open_ = 0;  ///< of these, not ended
-  std::vector<std::string> violations_;
+  std::vector<std::string> violations_, notices_;
   std::int64_t drafter_restarts_ = 0, verifier_restarts_ = 0, messages_ = 0;
 };
 

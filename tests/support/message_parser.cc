@@ -91,7 +91,7 @@ class Parser {
       field = number<T>(text);
     }
   }
-  void set(std::string& field, std::string_view text, Count) { field = inside(text, '"', '"'); }
+  void set(std::string& field, std::string_view text, const auto&) { field = inside(text, '"', '"'); }
   void set(WireTensor& field, std::string_view text, Rank) {
     const std::size_t bracket = text.find('[');
     const auto dtype = parse_dtype(text.substr(0, bracket));

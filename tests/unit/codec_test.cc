@@ -65,6 +65,10 @@ class RandomMessages {
     field.resize(length(count));
     for (char& c : field) c = static_cast<char>(integer(' ', '~'));
   }
+  void operator()(const char*, std::string& field, Verbatim bytes) {
+    field.resize(length({0, bytes.max}));
+    for (char& c : field) c = static_cast<char>(integer(0, 255));
+  }
   template <typename T>
   requires std::is_arithmetic_v<T>
   void operator()(const char*, std::vector<T>& field, Count count) { (*this)("", field, count, kNatural); }
@@ -905,6 +909,9 @@ std::vector<Wrong> all_wrongs() {
        "rtt_ns is -1"},
       {"status_worker_kv", body_with(Status{}, [](Status& m) { m.workers = {{.name = "", .kv_bytes = -1}}; }), kBad,
        "kv_bytes is -1"},
+      {"status_worker_yield", body_with(Status{}, [](Status& m) { m.workers = {{.name = "", .yield = 1.5}}; }), kBad,
+       "yield is 1.5"},
+      {"status_audits", body_with(Status{}, [](Status& m) { m.audits.different = -1; }), kBad, "different is -1"},
       {"heartbeat_sent", body_with(Heartbeat{}, [](Heartbeat& m) { m.sent_ns = -1; }), kBad, "sent_ns is -1"},
   };
 }

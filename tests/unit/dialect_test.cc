@@ -228,6 +228,15 @@ TEST(Responses, AReplyIsTheSameStreamedAndNot) {
   EXPECT_EQ(asked, 2);
 }
 
+// Found by fuzz_api: these ended as a 500 instead of a message that names what is wrong.
+TEST(Responses, ItemsOfAnyTypesAreReadOrRefused) {
+  for (const Json& input : {Json::array({{{"content", "x"}}, {{"type", "function_call"}, {"call_id", "c"}}}),
+                            Json::array({{{"type", "reasoning"}, {"content", {{{"text", 5}}, "x", nullptr}}}}),
+                            Json::array({{{"type", "reasoning"}, {"content", "x"}}}), Json::array({nullptr, 1, "x"})}) {
+    EXPECT_NO_THROW(chat_of_responses({{"input", input}}, Json::array())) << input;
+  }
+}
+
 TEST(Responses, TheStoreIsBoundedAndItsOwnersAreApart) {
   ResponseStore store;
   store.put("a", "alice", Json::array({1}));

@@ -55,6 +55,16 @@ TEST(PolicyState, SaysAtTheStartThatItCannotWrite) {
   EXPECT_NE(state.error().message.find("none/state.json"), std::string::npos) << state.error().message;
 }
 
+// A machine that lost its power may leave a file without its bytes; its coordinator starts all the same.
+TEST(PolicyState, AnEmptyFileIsNone) {
+  const TemporaryDir dir;
+  const auto file = dir.write("state.json", "");
+  Policies policies(1);
+  const auto state = PolicyState::open(file, policies, {});
+  ASSERT_TRUE(state) << state.error().message;
+  EXPECT_EQ(read(file), policies.save());
+}
+
 TEST(PolicyState, LeavesAFileOfSomethingElseAlone) {
   const TemporaryDir dir;
   const auto file = dir.write("notes.txt", "my notes");

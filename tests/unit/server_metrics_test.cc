@@ -34,8 +34,16 @@ Status busy() {
                        .rtt_ns = 250'000,
                        .kv_bytes = 100,
                        .kv_bytes_max = 400},
-                      {.role = Role::kDrafter, .name = "small", .sessions = 1, .draining = true, .rtt_ns = 0}},
-          .failovers = {.exact = 7, .failed = 1, .resume_ns = 2'500'000'000}};
+                      {.role = Role::kDrafter,
+                       .name = "small",
+                       .sessions = 1,
+                       .draining = true,
+                       .rtt_ns = 0,
+                       .yield = 0.25,
+                       .late_rounds = 3,
+                       .paused = true}},
+          .failovers = {.exact = 7, .failed = 1, .resume_ns = 2'500'000'000},
+          .audits = {.same = 4, .different = 1, .tokens = 300}};
 }
 
 std::string text(const ServerMetrics& metrics) { return metrics.reply(busy()).body; }
@@ -178,6 +186,12 @@ TEST(ServerMetrics, WorkersAreThoseOfTheMoment) {
   EXPECT_EQ(value(all, "workers{role=\"drafter\"}"), 1);
   EXPECT_EQ(value(all, R"(worker_rtt_seconds{role="verifier",worker="big \"host\""})"), 0.00025);
   EXPECT_EQ(value(all, R"(worker_draining{role="drafter",worker="small"})"), 1);
+  EXPECT_EQ(value(all, R"(drafter_yield{role="drafter",worker="small"})"), 0.25);
+  EXPECT_EQ(value(all, R"(drafter_late_rounds_total{role="drafter",worker="small"})"), 3);
+  EXPECT_EQ(value(all, R"(drafter_paused{role="drafter",worker="small"})"), 1);
+  EXPECT_EQ(value(all, "audits_total{result=\"same\"}"), 4);
+  EXPECT_EQ(value(all, "audits_total{result=\"different\"}"), 1);
+  EXPECT_EQ(value(all, "audited_tokens_total"), 300);
   EXPECT_EQ(all.find(R"(worker_rtt_seconds{role="drafter")"), all.npos) << "not measured yet";
   const std::string alone = metrics.reply(Error{Errc::kPeerGone, "gone"}).body;
   EXPECT_EQ(value(alone, "coordinator_up"), 0);

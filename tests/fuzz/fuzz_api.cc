@@ -1,0 +1,88 @@
+// Bodies of HTTP requests: the first byte says of which API.
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include <nlohmann/json.hpp>
+
+#include "batch/batch_api.h"
+#include "batch/batch_line.h"
+#include "common/base/check.h"
+#include "http-server/messages_api.h"
+#include "http-server/openai.h"
+#include "http-server/responses_api.h"
+#include "tests/fuzz/driver.h"
+
+namespace {
+using namespace outrider;
+
+const ApiDefaults& defaults() {
+  static const ApiDefaults defaults{.model = "m", .vocab_size = 512, .sampling = {}, .controls = {}};
+  return defaults;
+}
+
+/// A reader says what it wants, or gives what the next one can use.
+template <typename T>
+void check_error(const ApiResult<T>& result) {
+  const auto* error = std::get_if<ApiError>(&result);
+  CHECK(error == nullptr || (error->status >= 400 && error->status < 600), "{}", error->status);
+  if (error != nullptr) (void)error_body(*error);
+}
+
+void chat(std::string_view body) {
+  const auto request = parse_chat_completion(body, defaults());
+  check_error(request);
+  if (const auto* good = std::get_if<CompletionRequest>(&request)) {
+    CHECK(good->n >= 1 && good->n <= kChoicesMax, "n is {}", good->n);
+    CHECK(check_sampling(good->sampling, defaults().vocab_size), "sampling that nobody can follow");
+  }
+}
+
+void responses(std::string_view body) {
+  if (json_nesting(body) > kJsonDepthMax) return;
+  const nlohmann::json json = nlohmann::json::parse(body, nullptr, false);
+  if (json.is_discarded() || !json.is_object()) return;
+  const auto request = chat_of_responses(json, nlohmann::json::array());
+  check_error(request);
+  if (const auto* good = std::get_if<ResponsesRequest>(&request))
+    chat(good->chat.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+void messages(std::string_view body) {
+  const auto request = chat_of_messages(body);
+  check_error(request);
+  if (const auto* good = std::get_if<nlohmann::json>(&request))
+    chat(good->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+void batch(std::string_view line) {
+  const auto parsed = parse_batch_line(line);
+  if (const auto* request = std::get_if<BatchRequest>(&parsed)) {
+    (void)id_of(request->custom_id);
+    (void)prefix_key(*request);
+    chat(body_to_send(*request));
+    (void)settle_reply(*request, std::string(line));
+    (void)error_line(error_of(*request, {.status = 400, .body = std::string(line)}), 1);
+  } else {
+    (void)error_line(std::get<BatchError>(parsed), 1);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::string_view body(reinterpret_cast<const char*>(data) + 1, size - 1);
+  switch (data[0]) {
+    case 'c': chat(body); break;
+    case 't': check_error(parse_completion(body, defaults())); break;
+    case 'r': responses(body); break;
+    case 'm': messages(body); break;
+    case 'b': batch(body); break;
+    case 'k': check_error(parse_tokenize(body, defaults())); break;
+    case 'd': check_error(parse_detokenize(body, defaults())); break;
+    default: (void)parse_form(body);
+  }
+  return 0;
+}

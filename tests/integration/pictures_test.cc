@@ -1,0 +1,110 @@
+// Pictures in prompts, through coordinator, verifier and drafter: tests/goldens/multimodal-e4b, with the random
+// assistant of e4b, whose shape it has.
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "common/base/files.h"
+#include "tests/support/cluster_fixtures.h"
+
+namespace outrider {
+namespace {
+
+std::filesystem::path goldens() { return source_dir() / "tests/goldens"; }
+
+/// Bytes that count up by `step`; 37 are the picture of picture.json.
+WireTensor picture(int step, std::int64_t height = 24, std::int64_t width = 36) {
+  const auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(3 * height * width));
+  for (std::size_t i = 0; i < bytes->size(); ++i)
+    (*bytes)[i] = static_cast<std::byte>(i * static_cast<std::size_t>(step) + 11);
+  return {.dtype = DType::kU8, .shape = {height, width, 3}, .data = SharedBytes(bytes, *bytes)};
+}
+
+struct Pictures : testing::Test {
+  Pictures() : notes(nlohmann::json::parse(read_text(goldens() / "multimodal-e4b/picture.json").value())) {
+    options.verifier.core.reuse_min = 2;  // the prompt is short
+  }
+  Client start(const ClusterOptions& wanted) {
+    cluster.reset();
+    cluster = start_threads(context, wanted).value();
+    return connect_when_joined(context, cluster->address(), 1, 1, [this] { return cluster->check(); });
+  }
+  Generate request(WireTensor pixels, std::int32_t draft_length) const {
+    return {.prompt = notes["prompt"].get<std::vector<TokenId>>(),
+            .max_tokens = 24,
+            .draft_length = draft_length,
+            .pictures = {{.first = 3, .pixels = std::move(pixels)}}};
+  }
+  std::string refusal(Client& client, const Generate& wanted) {
+    const Result<Generation> generation = client.generate(wanted, [](std::span<const TokenId>) {});
+    return generation ? "answered" : generation.error().message;
+  }
+
+  nlohmann::json notes;
+  ClusterOptions options{.pair = {goldens() / "multimodal-e4b/backbone", goldens() / "e4b/assistant"},
+                         .weight_type = WeightType::kF32};
+  TransportContext context;
+  std::unique_ptr<Cluster> cluster;
+};
+
+TEST_F(Pictures, TheTextIsTheReferencesWithAndWithoutDrafts) {
+  Client client = start(options);
+  for (const std::int32_t draft_length : {0, 4}) {
+    const Generation generation = answer(client, request(picture(37), draft_length));
+    EXPECT_EQ(generation.tokens, notes["greedy_of_bytes"].get<std::vector<TokenId>>());
+    EXPECT_EQ(generation.metrics.drafted_tokens > 0, draft_length > 0);
+  }
+}
+
+// A prefix is shared up to the first picture that differs, whatever the tokens say.
+TEST_F(Pictures, ThePrefixCacheTellsPicturesApart) {
+  Client client = start(options);
+  const Generation first = answer(client, request(picture(37), 0)), again = answer(client, request(picture(37), 0)),
+                   other = answer(client, request(picture(5), 0));
+  EXPECT_EQ(again.tokens, first.tokens);
+  EXPECT_EQ(again.metrics.cached_prompt_tokens, std::ssize(request(picture(37), 0).prompt) - 1);
+  EXPECT_EQ(other.metrics.cached_prompt_tokens, 3);
+  EXPECT_NE(other.tokens, first.tokens) << "the picture counts for nothing";
+  Client anew = start(options);
+  EXPECT_EQ(answer(anew, request(picture(5), 0)).tokens, other.tokens);
+}
+
+TEST_F(Pictures, APromptInChunksGivesTheSameTextAlsoWherePicturesAreSeenBothWays) {
+  const TemporaryDir both_ways;
+  nlohmann::json config = nlohmann::json::parse(read_text(options.pair.backbone / "config.json").value());
+  config["text_config"]["use_bidirectional_attention"] = "vision";
+  both_ways.write("config.json", config.dump());
+  std::filesystem::copy(options.pair.backbone / "model.safetensors", both_ways.path());
+  std::vector<std::vector<TokenId>> texts;
+  for (const std::filesystem::path& backbone : {options.pair.backbone, both_ways.path()}) {
+    options.pair.backbone = backbone;
+    for (const std::int64_t chunk : {128, 5, 2}) {
+      options.verifier.core.prefill_chunk = chunk;
+      Client client = start(options);
+      texts.push_back(answer(client, request(picture(37), 4)).tokens);
+    }
+  }
+  EXPECT_EQ(texts[1], texts[0]);
+  EXPECT_EQ(texts[2], texts[0]);
+  EXPECT_EQ(texts[4], texts[3]);
+  EXPECT_EQ(texts[5], texts[3]);
+  EXPECT_NE(texts[3], texts[0]) << "seen both ways it is another text";
+}
+
+TEST_F(Pictures, WhatDoesNotFitIsRefusedByName) {
+  Client client = start(options);
+  EXPECT_NE(refusal(client, request(picture(37, 25), 0)).find("a picture of U8 36 x 25 x 3, wanted"),
+            std::string::npos);
+  Generate late = request(picture(37), 0);
+  late.pictures[0].first = 8;
+  EXPECT_NE(refusal(client, late).find("a picture of 6 soft tokens at position 8, wanted between 0 and the prompt's"),
+            std::string::npos);
+  Generate twice = request(picture(37), 0);
+  twice.pictures.push_back(twice.pictures[0]);
+  EXPECT_NE(refusal(client, twice).find("wanted between 9 and"), std::string::npos);
+  options.pair = nano_pair();
+  Client nano = start(options);
+  EXPECT_NE(refusal(nano, request(picture(37), 0)).find("this model has no vision tower"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace outrider
