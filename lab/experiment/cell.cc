@@ -1,18 +1,24 @@
 #include "lab/experiment/cell.h"
 
 #include <algorithm>
+#include <atomic>
 #include <future>
 #include <map>
+#include <thread>
 
 #include <fmt/format.h>
 
 #include "common/base/random.h"
+#include "lab/experiment/arrivals.h"
 #include "lab/read_bandwidth.h"
 #include "lab/statistics.h"
 #include "launch/command_support.h"
 
 namespace outrider {
 namespace {
+
+/// Requests of an open loop that may be open at once: each is a socket and a thread. Those beyond wait, which counts.
+constexpr std::size_t kOpenMax = 64;
 
 std::uint64_t hash_of(const std::vector<TokenId>& tokens) {
   std::uint64_t hash = tokens.size();
@@ -27,34 +33,61 @@ struct Block {
   DraftLength length;
   const std::vector<Question>& questions;
   Duration at_least;
+  std::vector<double> arrivals = {};  ///< of an open loop
+  TimePoint start = now();
 };
 
-/// One client's part of a block: every question once, and again while there is time.
+Duration duration_of(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+/// @param due  when it arrives: its times count from then, however late it is sent
+Sample ask(const Asker& asker, const Block& block, std::size_t prompt, int client, TimePoint due) {
+  Sample sample{.arm = block.arm, .repeat = block.repeat, .client = client, .prompt = prompt};
+  sample.arrival_s = to_seconds(due - block.start);
+  sample.waited_s = to_seconds(now() - due);
+  sample.text = hash_of(asker.ask(block.questions[prompt], block.length, sample.answer));
+  sample.latency_s = to_seconds(now() - due);
+  sample.answer.rounds.clear();
+  return sample;
+}
+
+/// One client's part of a closed loop: every question once, and again while there is time.
 std::vector<Sample> ask_all(const Asker& asker, const Block& block, int client) {
   std::vector<Sample> samples;
-  const TimePoint start = now();
   do {
-    for (std::size_t i = 0; i < block.questions.size(); ++i) {
-      const std::size_t prompt = (i + static_cast<std::size_t>(client)) % block.questions.size();
-      Sample sample{.arm = block.arm, .repeat = block.repeat, .client = client, .prompt = prompt};
-      sample.text = hash_of(asker.ask(block.questions[prompt], block.length, sample.answer));
-      sample.answer.rounds.clear();
-      samples.push_back(std::move(sample));
-    }
-  } while (now() - start < block.at_least);
+    for (std::size_t i = 0; i < block.questions.size(); ++i)
+      samples.push_back(
+          ask(asker, block, (i + static_cast<std::size_t>(client)) % block.questions.size(), client, now()));
+  } while (now() - block.start < block.at_least);
+  return samples;
+}
+
+/// One connection's part of an open loop: the next arrival that nobody has taken, when it is due.
+std::vector<Sample> ask_next(const Asker& asker, const Block& block, int client, std::atomic<std::size_t>& next) {
+  std::vector<Sample> samples;
+  for (std::size_t i = next++; i < block.arrivals.size(); i = next++) {
+    const TimePoint due = block.start + duration_of(block.arrivals[i]);
+    std::this_thread::sleep_until(due);
+    samples.push_back(ask(asker, block, i % block.questions.size(), client, due));
+  }
   return samples;
 }
 
 /// Every client on a thread of its own.
 void run_block(const std::vector<Asker>& clients, const Block& block, Measured& measured) {
-  const TimePoint start = now();
+  std::atomic<std::size_t> next = 0;
   std::vector<std::future<std::vector<Sample>>> parts;
-  for (std::size_t i = 0; i < clients.size(); ++i)
-    parts.push_back(std::async(std::launch::async, [&, i] { return ask_all(clients[i], block, static_cast<int>(i)); }));
+  for (std::size_t i = 0; i < clients.size(); ++i) {
+    parts.push_back(std::async(std::launch::async, [&, i] {
+      const int client = static_cast<int>(i);
+      return block.arrivals.empty() ? ask_all(clients[i], block, client) : ask_next(clients[i], block, client, next);
+    }));
+  }
   for (auto& part : parts) {
     for (Sample& sample : part.get()) measured.samples.push_back(std::move(sample));
   }
-  measured.wall_s[static_cast<std::size_t>(block.arm)].push_back(to_seconds(now() - start));
+  measured.wall_s[static_cast<std::size_t>(block.arm)].push_back(to_seconds(now() - block.start));
 }
 
 double per(double sum, auto count) { return count > 0 ? sum / static_cast<double>(count) : 0; }
@@ -65,11 +98,21 @@ std::vector<double> ratios(const std::vector<double>& a, const std::vector<doubl
   return result;
 }
 
+/// Of milliseconds: what half, nine in ten and ninety-nine in a hundred do not exceed.
+Json quantiles_json(const std::vector<double>& ms) {
+  return {{"p50", quantile(ms, 0.5)}, {"p90", quantile(ms, 0.9)}, {"p99", quantile(ms, 0.99)}};
+}
+
 Json arm_json(ExperimentArm arm, const Axes& axes, const Measured& measured) {
   const std::vector<double> rates = measured.rates(arm, axes.clients);
   const Answers sums = measured.sums(arm);
   const RequestMetrics& metrics = sums.metrics;
-  std::vector<double> walls, acceptance;
+  std::vector<double> walls, acceptance, latency_ms, first_token_ms;
+  for (const Sample& sample : measured.samples) {
+    if (sample.arm != arm) continue;
+    latency_ms.push_back(sample.latency_s * 1e3);
+    first_token_ms.push_back(sample.waited_s * 1e3 + static_cast<double>(sample.answer.metrics.prefill_ns) / 1e6);
+  }
   for (std::size_t repeat = 0; repeat < rates.size(); ++repeat) {
     double tokens = 0;
     for (const Sample& sample : measured.samples) {
@@ -85,6 +128,8 @@ Json arm_json(ExperimentArm arm, const Axes& axes, const Measured& measured) {
           {"mad", median_absolute_deviation(rates)},
           {"repeats", rates},
           {"wall_tok_per_sec", median(walls)},
+          {"latency_ms", quantiles_json(latency_ms)},
+          {"time_to_first_token_ms", quantiles_json(first_token_ms)},
           {"rounds", metrics.rounds},
           {"drafted_tokens", metrics.drafted_tokens},
           {"accepted_tokens", metrics.accepted_tokens},
@@ -166,11 +211,14 @@ Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text,
   const TimePoint start = now();
   Measured measured;
   rig.set_link(axes.link);
+  const std::size_t arrivals = axes.open_loop() ? arrival_count(axes, plan.seconds, questions.size()) : 0;
+  const std::size_t clients_of_arm =
+      axes.open_loop() ? std::min(arrivals, kOpenMax) : static_cast<std::size_t>(axes.clients);
   std::vector<Client> connections;
-  connections.reserve(kArms.size() * static_cast<std::size_t>(axes.clients));
+  connections.reserve(kArms.size() * clients_of_arm);
   std::array<std::vector<Asker>, kArms.size()> clients;
   for (const ExperimentArm arm : kArms) {
-    for (int i = 0; i < axes.clients; ++i) {
+    for (std::size_t i = 0; i < clients_of_arm; ++i) {
       connections.push_back(or_throw(Client::connect(context, rig.address(arm))));
       clients[static_cast<std::size_t>(arm)].emplace_back(connections.back(), text, axes.output, axes.synthetic());
     }
@@ -183,11 +231,11 @@ Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text,
   for (int repeat = 0; repeat < plan.repeats; ++repeat) {
     std::array<ExperimentArm, kArms.size()> order = kArms;
     for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.below(i)]);
+    std::vector<double> times;
+    if (axes.open_loop()) times = arrival_times(axes, arrivals, mix64(seed + static_cast<std::uint64_t>(repeat)));
     for (const ExperimentArm arm : order) {
       run_block(clients[static_cast<std::size_t>(arm)],
-                {arm, repeat, draft_length(arm, axes), questions,
-                 std::chrono::duration_cast<Duration>(std::chrono::duration<double>(plan.seconds))},
-                measured);
+                {arm, repeat, draft_length(arm, axes), questions, duration_of(plan.seconds), times}, measured);
     }
   }
   measured.machine = machine_use(before, CpuTicks::now());
@@ -250,6 +298,9 @@ std::vector<Json> request_lines(std::size_t cell, int attempt, const Measured& m
                      {"prompt", sample.prompt},
                      {"text", fmt::format("{:016x}", sample.text)},
                      {"output_sequence_length", sample.answer.tokens + 1},
+                     {"arrival_s", sample.arrival_s},
+                     {"waited_ms", sample.waited_s * 1e3},
+                     {"latency_ms", sample.latency_s * 1e3},
                      {"queue_time_ms", ms(metrics.queue_ns)},
                      {"time_to_first_token_ms", ms(metrics.prefill_ns)},
                      {"generation_time_ms", ms(metrics.decode_ns)},

@@ -17,6 +17,9 @@ struct Sample {
   int repeat = 0, client = 0;
   std::size_t prompt = 0;  ///< which of the plan's
   std::uint64_t text = 0;  ///< hash of the tokens
+  double arrival_s = 0;    ///< when it was due, from the begin of the arm's part of the repeat
+  double waited_s = 0;     ///< from then until it was sent
+  double latency_s = 0;    ///< from then until its last token
   Answers answer = {};     ///< this one alone, without its rounds
 };
 
@@ -36,8 +39,9 @@ struct Measured {
 };
 
 /// Runs the four arms of a cell, in another order in every repeat. In each repeat an arm's clients ask all questions,
-/// each client from another one on, and all again until plan.seconds are over. One answer of each arm goes before and
-/// does not count. Throws when a worker or an answer fails.
+/// each client from another one on, and all again until plan.seconds are over; of an open loop they come at times that
+/// are the same for all arms of a repeat, whether those before have been answered or not. One answer of each arm goes
+/// before and does not count. Throws when a worker or an answer fails.
 /// @param seed  of the order
 Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text, const std::vector<Question>& questions,
                       const Axes& axes, const ExperimentPlan& plan, std::uint64_t seed);

@@ -12,6 +12,7 @@
 #include "common/kernels/isa.h"
 #include "common/logging/logging.h"
 #include "lab/commands.h"
+#include "lab/experiment/arrivals.h"
 #include "lab/experiment/cell.h"
 #include "lab/experiment/journal.h"
 #include "lab/experiment/report.h"
@@ -86,16 +87,23 @@ class Experiment {
   std::optional<Prediction> predicted(const Axes& axes) const { return predict(calibration_, axes); }
   double prepare_s() const { return prepare_s_; }
 
-  /// Seconds that a cell takes in one attempt, besides preparing. @pre prepare()
+  /// Seconds that a cell takes in one attempt, besides preparing, if the arms keep up with an open loop. @pre prepare()
   double expected_s(const Axes& axes, double bandwidth_s) const {
     const auto prediction = predict(calibration_, axes);
     Axes without = axes;
     without.draft_length = "0";
+    without.request_rate = 0;
     const double plain = predict(calibration_, without)->plain, best = best_rate(calibration_, axes);
     const double rates[] = {plain, plain, prediction ? prediction->colocated : best,
                             prediction ? prediction->remote : best};
     double sum = 2 * bandwidth_s;
     for (const double rate : rates) {
+      if (axes.open_loop()) {
+        const auto count = static_cast<double>(arrival_count(axes, plan_.seconds, plan_.prompts.size()));
+        const double answer_s = calibration_.prefill_s() + (calibration_.tokens_per_answer() - 1) / rate;
+        sum += answer_s + plan_.repeats * (count / axes.request_rate + answer_s);
+        continue;
+      }
       // Clients share the rate; each asks every question.
       const double answer_s = calibration_.prefill_s() + (calibration_.tokens_per_answer() - 1) * axes.clients / rate;
       const double pass_s = answer_s * static_cast<double>(plan_.prompts.size());

@@ -81,6 +81,9 @@ void check_axes(const JsonFields& fields, const Axes& axes) {
     fields.wrong("draft_length",
                  fmt::format("0 to {}, tree:1 to tree:{}, or auto", kDraftLengthAxisMax, kDraftLengthAxisMax));
   if (const auto type = parse_weight_type(axes.dtype); !type) fields.refuse("dtype", type.error().message);
+  if (axes.open_loop() && axes.clients != 1)
+    fields.refuse("clients", "is for a closed loop: with a request_rate each request has a client of its own");
+  if (!axes.open_loop() && axes.burstiness != 1) fields.refuse("burstiness", "is only for a request_rate above 0");
   if (axes.drafter_dtype.empty()) return;
   if (const auto type = parse_weight_type(axes.drafter_dtype); !type)
     fields.refuse("drafter_dtype", type.error().message);
@@ -142,6 +145,8 @@ bool Axes::same_rig(const Axes& other) const {
   alike.link = link;
   alike.draft_length = draft_length;
   alike.clients = clients;
+  alike.request_rate = request_rate;
+  alike.burstiness = burstiness;
   alike.context = context;
   alike.output = output;
   return alike == *this;

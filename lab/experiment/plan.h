@@ -34,6 +34,8 @@ struct Axes {
   Link link = {};                       ///< between the remote drafter and the coordinator
   std::string draft_length = "4";       ///< 0 to 16, tree:1 to tree:16, or auto
   int clients = 1;                      ///< closed loop: each asks again as soon as it has its answer
+  double request_rate = 0;              ///< arrivals a second of an open loop; 0: a closed one
+  double burstiness = 1;                ///< of an open loop: see arrival_times()
   int context = 0;                      ///< tokens of other text before each question
   int output = 64;                      ///< longest answer, tokens
   bool operator==(const Axes&) const = default;
@@ -56,11 +58,14 @@ struct Axes {
     v("bandwidth_mbit", m.link.bandwidth_mbit, Range<double>{0, 1e6});
     v("loss", m.link.loss, Range<double>{0, 0.5});
     v("draft_length", m.draft_length);
+    v("request_rate", m.request_rate, Range<double>{0, 1e4});
+    v("burstiness", m.burstiness, Range<double>{0.01, 1e4});
   }
 
   /// Of a number of drafts; none where a policy chooses.
   std::optional<int> fixed_length() const;
   bool synthetic() const { return !acceptance.empty(); }
+  bool open_loop() const { return request_rate > 0; }
   /// Whether the same processes can run both: all is equal but the link, and what each request says for itself.
   bool same_rig(const Axes& other) const;
 };

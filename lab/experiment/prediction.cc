@@ -45,7 +45,7 @@ double rate(const Calibration& calibration, int length, double clients, double d
 }  // namespace
 
 std::optional<Prediction> predict(const Calibration& calibration, const Axes& axes) {
-  if (!axes.fixed_length()) return std::nullopt;
+  if (!axes.fixed_length() || axes.open_loop()) return std::nullopt;
   const int length = *axes.fixed_length();
   const RoundTerms plain = calibration.forecast().terms(0), terms = calibration.forecast().terms(length);
   const double clients = axes.clients, drafters = axes.drafters;
@@ -83,6 +83,7 @@ double best_rate(const Calibration& calibration, const Axes& axes) {
   for (const int length : {0, 1, 2, 4, 8, 16}) {
     Axes fixed = axes;
     fixed.draft_length = std::to_string(length);
+    fixed.request_rate = 0;
     best = std::max(best, predict(calibration, fixed)->remote);
   }
   return best;

@@ -49,7 +49,7 @@ struct Prediction {
 /// clients and D drafters are held to the least of three bounds, as any closed queue is (Denning and Buzen 1978):
 /// every client's round undisturbed; the verifier always at work, N tau tokens every T(N (g + 1)); the drafters always
 /// at work, D tau tokens every g t_d. Nothing is predicted of contention for the same cores.
-/// @return none where a policy chooses the draft length.
+/// @return none where a policy chooses the draft length, and of an open loop.
 std::optional<Prediction> predict(const Calibration& calibration, const Axes& axes);
 
 /// Tokens per second of all clients in the fastest of a few draft lengths, plain decoding included: for estimates of

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <map>
 
@@ -155,6 +156,32 @@ std::string clients_html(const std::vector<Json>& cells) {
          "<p class='note'>Closed loop: each client asks again as soon as it has its answer. Dashed: how many times as "
          "much a saturated verifier could do if its drafter cost it nothing, by the published form and by the measured "
          "T(M). Drafters that share the verifier's cores, as in a run on one machine, cannot reach it.</p>\n";
+}
+
+/// Latencies at arrival rates: of the arms, what half of the requests and what 99 in 100 do not exceed.
+std::string arrivals_html(const std::vector<Json>& cells) {
+  const auto rate_of = [](const Json& cell) { return cell["axes"].value("request_rate", 0.0); };
+  std::vector<Json> open;
+  std::ranges::copy_if(cells, std::back_inserter(open), [&](const Json& cell) { return rate_of(cell) > 0; });
+  if (open.empty()) return "";
+  std::ranges::stable_sort(open, {}, rate_of);
+  std::string html;
+  for (const auto& [name, group] : groups(open, {"request_rate"})) {
+    Chart half{.title = with("Half", name), .x_title = "requests per second", .y_title = "latency, ms"};
+    Chart late{.title = with("99 in 100", name), .x_title = "requests per second", .y_title = "latency, ms"};
+    for (std::size_t i = 0; i < kArms.size(); ++i) {
+      for (const auto& [chart, share] : {std::pair(&half, "p50"), {&late, "p99"}}) {
+        Series series{.name = to_string(kArms[i]), .index = static_cast<int>(i)};
+        for (const Json* cell : group)
+          series.points.emplace_back(rate_of(*cell), (*cell)["arms"][series.name]["latency_ms"][share]);
+        chart->series.push_back(std::move(series));
+      }
+    }
+    html += "<figure class='pair'>" + chart_svg(half) + chart_svg(late) + "</figure>\n";
+  }
+  return "<h2>How long do requests take that come by the clock?</h2>\n" + html +
+         "<p class='note'>Open loop: requests arrive at random times, whether those before have been answered or not. "
+         "A latency counts from when its request was due to its last token.</p>\n";
 }
 
 std::string scatter_html(const std::vector<Json>& cells, const PredictionErrors& errors) {
@@ -357,6 +384,10 @@ std::string csv(const std::vector<Json>& cells) {
     for (const auto& [name, value] : cell["axes"].items()) columns.emplace_back(name, value);
     for (const auto& [arm, figures] : cell["arms"].items()) {
       for (const char* name : {"tok_per_sec", "mad"}) columns.emplace_back(arm + "_" + name, figures[name]);
+      for (const char* name : {"latency_ms", "time_to_first_token_ms"}) {
+        for (const char* part : {"p50", "p90", "p99"})
+          columns.emplace_back(fmt::format("{}_{}_{}", arm, name, part), figures.value(name, Json::object())[part]);
+      }
     }
     for (const auto& [pair, interval] : cell["ratios"].items()) {
       for (const auto& [name, value] : interval.items()) columns.emplace_back(pair + "_" + name, value);
@@ -388,8 +419,9 @@ std::string report_html(const Json& lock, const std::vector<Json>& cells) {
   html += "<h1>Outrider: when do two tiers pay?</h1>\n";
   if (cells.empty()) return html + "<p>No cell has been measured yet.</p></body></html>\n";
   html += "<p class='verdict'>" + escaped(verdict(cells)) + "</p>\n";
-  html += maps_html(cells) + clients_html(cells) + scatter_html(cells, prediction_errors(cells)) +
-          acceptance_html(cells) + table_html(cells) + machine_html(lock);
+  html += maps_html(cells) + clients_html(cells) + arrivals_html(cells) +
+          scatter_html(cells, prediction_errors(cells)) + acceptance_html(cells) + table_html(cells) +
+          machine_html(lock);
   return html + "</body></html>\n";
 }
 

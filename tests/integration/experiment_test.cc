@@ -1,5 +1,6 @@
 // The program's sweep with nano: what it leaves behind, and what a kill leaves whole.
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -59,6 +60,34 @@ TEST(Experiment, AKilledSweepResumesWithNoCellLostOrMeasuredTwice) {
   Program report({"experiment", "report", out});
   EXPECT_EQ(describe(report.wait()), "exit 0");
   EXPECT_NE(read_text(dir / "out/report.html")->find("When does a remote drafter pay?"), std::string::npos);
+}
+
+TEST(Experiment, AnOpenLoopCountsFromTheArrivalAndArrivalsAreTheSameForAllArms) {
+  const TemporaryDir dir;
+  std::string text = kPlan;
+  text.replace(text.find("[{"), std::string::npos, R"([{"output": [12], "request_rate": [200]}]})");
+  text.replace(text.find("\"seconds\": 0"), 12, "\"seconds\": 0.02");
+  const std::string plan = dir.write("plan.json", text).string();
+  Program program({"experiment", plan, "--out", (dir / "out").string()});
+  ASSERT_EQ(describe(program.wait()), "exit 0") << program.err();
+  std::map<std::int64_t, std::map<std::string, std::multiset<double>>> arrivals;  // by repeat and arm
+  for (const Json& request : lines_of(dir / "out/requests.jsonl")) {
+    arrivals[request["repeat"]][request["arm"]].insert(request["arrival_s"].get<double>());
+    EXPECT_GE(request["waited_ms"].get<double>(), 0);
+    EXPECT_GE(request["latency_ms"].get<double>(),
+              request["waited_ms"].get<double>() + request["generation_time_ms"].get<double>());
+  }
+  ASSERT_EQ(arrivals.size(), 3u);
+  for (const auto& [repeat, arms] : arrivals) {
+    ASSERT_EQ(arms.size(), 4u);
+    EXPECT_EQ(arms.at("plain").size(), 4u);  // 200 a second, for 0.02 s
+    for (const auto& [arm, times] : arms) EXPECT_EQ(times, arms.at("plain")) << arm;
+  }
+  const Json cell = lines_of(dir / "out/cells.jsonl").at(0);
+  EXPECT_TRUE(cell["predicted"].is_null());
+  EXPECT_EQ(cell["texts_equal"], true);
+  EXPECT_GT(cell["arms"]["remote"]["latency_ms"]["p99"], cell["arms"]["remote"]["latency_ms"]["p50"]);
+  EXPECT_NE(read_text(dir / "out/report.html")->find("come by the clock"), std::string::npos);
 }
 
 TEST(Experiment, AFolderIsForOnePlanAndALockFileIsAPlan) {

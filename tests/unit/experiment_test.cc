@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "lab/experiment/arrivals.h"
 #include "lab/experiment/journal.h"
 #include "lab/experiment/machine.h"
 #include "lab/experiment/plan.h"
@@ -109,6 +110,10 @@ TEST(ExperimentPlan, AValueThatNoAxisHasIsRefused) {
   EXPECT_NE(error_of(R"({"sweeps": [{"dtype": ["int3"]}]})").find("sweeps[0].dtype"), std::string::npos);
   EXPECT_NE(error_of(R"({"sweeps": [{"acceptance": [[0.5, 0.6]]}]})").find("do not rise"), std::string::npos);
   EXPECT_NE(error_of(R"({"repeats": 2, "sweeps": [{"rtt_ms": [1]}]})").find("repeats is 2"), std::string::npos);
+  EXPECT_NE(error_of(R"({"sweeps": [{"request_rate": [2], "clients": [4]}]})").find("clients is for a closed loop"),
+            std::string::npos);
+  EXPECT_NE(error_of(R"({"sweeps": [{"burstiness": [2]}]})").find("only for a request_rate above 0"),
+            std::string::npos);
   EXPECT_EQ(error_of("{}"), "p.json: sweeps is missing, wanted a list of at least one sweep");
   EXPECT_EQ(error_of("[]"), "p.json: is an array of 0, wanted a JSON object");
 }
@@ -170,8 +175,37 @@ TEST(Prediction, ManyClientsAreHeldToTheVerifierOrTheDrafters) {
   EXPECT_NEAR(predict(made_up(), slow)->remote, 2 * 4 / 20e-3, 1e-6);
 }
 
+TEST(Arrivals, HaveTheirRateAndTheirBurstiness) {
+  constexpr std::size_t kCount = 20000;
+  for (const double burstiness : {0.25, 1.0, 16.0}) {
+    const Axes axes{.request_rate = 40, .burstiness = burstiness};
+    const std::vector<double> times = arrival_times(axes, kCount, 7);
+    EXPECT_EQ(times, arrival_times(axes, kCount, 7));
+    EXPECT_NE(times, arrival_times(axes, kCount, 8));
+    double sum = 0, squares = 0;
+    for (std::size_t i = 1; i < times.size(); ++i) {
+      const double gap = times[i] - times[i - 1];
+      ASSERT_GE(gap, 0);
+      sum += gap;
+      squares += gap * gap;
+    }
+    // Of a gamma distribution of shape k: mean 1 / rate, variance mean^2 / k. Over 20,000 gaps the standard error of
+    // the mean is 1 / sqrt(20,000 k) of it, 1.4 % at most, and of the variance below 5 %; five of each are allowed.
+    const double mean = sum / (kCount - 1), variance = squares / (kCount - 1) - mean * mean;
+    EXPECT_NEAR(mean * 40, 1, 0.07);
+    EXPECT_NEAR(variance / (mean * mean) * burstiness, 1, 0.25);
+  }
+}
+
+TEST(Arrivals, AreAsManyAsTheTimeHasAndEachQuestionOnce) {
+  const Axes axes{.request_rate = 10};
+  EXPECT_EQ(arrival_count(axes, 2.05, 5), 21u);
+  EXPECT_EQ(arrival_count(axes, 0, 5), 5u);
+}
+
 TEST(Prediction, NothingIsSaidOfAPolicyAndPlainNeedsNoLink) {
   EXPECT_FALSE(predict(made_up(), {.draft_length = "auto"}));
+  EXPECT_FALSE(predict(made_up(), {.draft_length = "4", .request_rate = 2}));
   const auto plain = predict(made_up(), {.link = {.rtt_ms = 50}, .draft_length = "0"});
   EXPECT_DOUBLE_EQ(plain->remote, plain->plain);
   EXPECT_FALSE(plain->break_even_rtt_ms);
@@ -303,6 +337,16 @@ TEST(Report, OnePageThatLoadsNothingAndEscapesWhatItShows) {
   for (const char* figure : {"Over plain", "Over co-located", "Speed-up over plain", "Acceptance by position"})
     EXPECT_NE(html.find(figure), std::string::npos) << figure;
   EXPECT_NE(report_html(lock, {}).find("No cell has been measured"), std::string::npos);
+}
+
+TEST(Report, AnOpenLoopIsShownByItsRate) {
+  Json open = line(0, 0, 2);
+  EXPECT_EQ(report_html(Json::object(), {open}).find("come by the clock"), std::string::npos);
+  open["axes"]["request_rate"] = 3.0;
+  open["predicted"] = nullptr;
+  for (auto& [name, arm] : open["arms"].items()) arm["latency_ms"] = {{"p50", 20}, {"p90", 30}, {"p99", 40}};
+  EXPECT_NE(report_html(Json::object(), {open}).find("come by the clock"), std::string::npos);
+  EXPECT_NE(csv({open}).find("remote_latency_ms_p99"), std::string::npos);
 }
 
 TEST(Report, CsvHasALineOfEachCellWithAsManyColumns) {
