@@ -4,12 +4,14 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/base/time.h"
 #include "common/kernels/ops.h"
 #include "common/tensor/decode.h"
+#include "drafter-node/draft_tree.h"
 
 namespace outrider {
 namespace {
@@ -156,6 +158,8 @@ Candidates DraftEngine::run(const DraftWork& work) {
     leads_[work.session] = {.request = draft, .drafts = draft.known, .state = std::move(hidden)};
     return {};
   }
+  CHECK(replica->second.length == work.base, "replica {}, base {}", replica->second.length, work.base);
+  if (draft.tree) return draft_tree(work, replica->second, hidden);
   Lead lead;
   const TimePoint start = now();
   Candidates drafts;
@@ -175,7 +179,6 @@ Candidates DraftEngine::run(const DraftWork& work) {
     return token;
   };
   std::vector<std::vector<float>> states;
-  CHECK(replica->second.length == work.base, "replica {}, base {}", replica->second.length, work.base);
   const bool chosen = draft.sampling || draft.want_q || goes_on || grammar != nullptr;
   drafts.tokens = assistant_->draft({draft.token, hidden, replica->second, draft.draft_length, stop_ids_,
                                      chosen ? &choose : nullptr, draft.want_state || goes_on ? &states : nullptr});
@@ -190,6 +193,86 @@ Candidates DraftEngine::run(const DraftWork& work) {
     if (is_walked(lead)) lead.outcomes = outcomes_of(lead);
     leads_[work.session] = std::move(lead);
   }
+  return drafts;
+}
+
+// ---- trees ----
+
+DraftEngine::Choices DraftEngine::choose_several(const SamplingParams& sampling, std::int64_t index,
+                                                 std::uint64_t branch) {
+  /// Most children of a node. On nano four bring 1 % more tokens a round than two (docs/lab/trees.md).
+  constexpr std::size_t kMost = 4;
+  // Nothing left to choose from, or scores that are no numbers.
+  if (!std::isfinite(row_[static_cast<std::size_t>(argmax(row_))])) return {};
+  Choices choices;
+  const bool drawn = !drafts_likeliest(sampling), rejection = sampling.rule == SamplingRule::kRejection;
+  if (drawn && !rejection) {
+    // The tokens that would be the target's if it saw what the drafter sees, then those that nearly would.
+    make_distribution(row_, sampling, scratch_, &q_);
+    choices.tokens = draw_distinct(q_, Noise(sampling.seed, index, Noise::Stream::kDraw), kMost);
+  }
+  make_distribution(row_, few(sampling), scratch_, &choices.q);
+  const Distribution& q = choices.q;
+  std::vector<std::size_t> order(q.ids.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto middle = order.begin() + static_cast<std::ptrdiff_t>(std::min(kMost, order.size()));
+  std::partial_sort(order.begin(), middle, order.end(), [&](std::size_t a, std::size_t b) {
+    return q.weights[a] != q.weights[b] ? q.weights[a] > q.weights[b] : a < b;
+  });
+  order.erase(middle, order.end());
+  if (drawn && rejection) {
+    // Nodes of one depth in two branches have the same index: each has noise of its own.
+    const std::uint64_t seed = branch == 0 ? sampling.seed : mix64(sampling.seed + branch);
+    choices.tokens = draw_distinct(q, Noise(seed, index, Noise::Stream::kDraft), kMost);
+  }
+  for (const std::size_t i : order) {
+    choices.chances.push_back(static_cast<double>(q.weights[i]) / q.total);
+    if (!drawn) choices.tokens.push_back(q.ids[i]);
+  }
+  if (drawn) choices.chances = chances_of_draws(std::move(choices.chances));
+  choices.tokens.resize(std::min(choices.tokens.size(), choices.chances.size()));
+  return choices;
+}
+
+Candidates DraftEngine::draft_tree(const DraftWork& work, const DonorReplica& replica, std::span<const float> hidden) {
+  const TimePoint start = now();
+  const Draft& draft = work.draft;
+  const SamplingParams& sampling = sampling_of(draft);
+  GrammarState* const grammar = guide(work.session, draft);
+  DraftTree tree(draft.token, draft.draft_length, draft.worth);
+  // By node, once its children are there: from what the assistant goes on after these, and what they were chosen from.
+  std::map<std::size_t, std::vector<float>> states;
+  std::map<std::size_t, Distribution> q;
+  for (std::vector<std::size_t> step = tree.next(); !step.empty(); step = tree.next()) {
+    std::vector<DraftNode> nodes;
+    for (const std::size_t i : step)
+      nodes.push_back({tree.node(i).token, i == 0 ? hidden : std::span<const float>(states.at(tree.node(i).parent))});
+    assistant_->step_each(
+        nodes, replica,
+        [&](std::size_t at, std::span<const TokenId> ids, std::span<const float> scores, std::span<const float> state) {
+          const std::size_t i = step[at];
+          const std::vector<TokenId> path = tree.path(i);
+          const std::int64_t index = draft.index + std::ssize(path);
+          int followed = 0;  // drafts that the grammar has gone on over; where it does not, they will be rejected
+          if (grammar != nullptr)
+            followed = static_cast<int>(
+                std::ranges::find_if_not(path, [&](TokenId token) { return grammar->accept(token); }) - path.begin());
+          fill_row(sampling, index, ids, scores, followed == std::ssize(path) ? grammar : nullptr);
+          if (grammar != nullptr) grammar->roll_back(followed);
+          Choices choices = choose_several(sampling, index, tree.node(i).branch);
+          tree.grow(i, choices.tokens, choices.chances, stop_ids_);
+          states[i].assign(state.begin(), state.end());
+          q[i] = std::move(choices.q);
+        });
+  }
+  Candidates drafts;
+  const bool rejection = sampling.rule == SamplingRule::kRejection && !drafts_likeliest(sampling);
+  for (const std::size_t i : tree.finish()) {
+    drafts.tokens.push_back(tree.node(i).token);
+    drafts.depths.push_back(tree.node(i).depth);
+    if (draft.want_q || rejection) drafts.q.push_back(q.at(tree.node(i).parent));
+  }
+  drafts.draft_ns = (now() - start).count();
   return drafts;
 }
 

@@ -77,6 +77,16 @@ class DraftEngine {
   TokenId sample(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids,
                  std::span<const float> scores, GrammarState* state, bool want_q, std::vector<Distribution>* q);
 
+  /// A node's choices for what follows it, the first first.
+  struct Choices {
+    std::vector<TokenId> tokens;
+    std::vector<double> chances;  ///< DraftTree::grow's
+    Distribution q;               ///< as Candidates::q has it
+  };
+  /// Of output `index`, whose scores are in row_. @param branch  DraftTree::Node's
+  Choices choose_several(const SamplingParams& sampling, std::int64_t index, std::uint64_t branch);
+  Candidates draft_tree(const DraftWork& work, const DonorReplica& replica, std::span<const float> hidden);
+
   std::unique_ptr<Assistant> assistant_;
   std::vector<TokenId> stop_ids_;
   GrammarCompiler* grammars_;

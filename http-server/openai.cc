@@ -150,8 +150,10 @@ void read_speculative(const JsonFields& speculative, const ApiDefaults& defaults
     if (named)
       request.draft_length = *named;
     else
-      speculative.wrong("draft_length",
-                        fmt::format("0 to {}, \"auto\", \"heuristic\", \"ucb1\" or \"thompson\"", kDraftLengthMax));
+      speculative.wrong(
+          "draft_length",
+          fmt::format("0 to {}, \"tree:1\" to \"tree:{}\", \"auto\", \"heuristic\", \"ucb1\" or \"thompson\"",
+                      kDraftLengthMax, kDraftLengthMax));
   } else if (length != nullptr) {
     request.draft_length = {DraftPolicy::kFixed,
                             static_cast<int>(speculative.integer("draft_length", 0, 0, kDraftLengthMax))};

@@ -258,6 +258,7 @@ std::string round_chunk(const ReplyHead& head, std::size_t index, const Reported
     json["draft_ms"] = 1e3 * outcome.draft_s;
     json["verify_ms"] = 1e3 * outcome.verify_s;
     json["round_ms"] = 1e3 * outcome.round_s;
+    if (!reported.round->depths.empty()) json["depths"] = reported.round->depths;
   }
   if (head.token_ids) {
     json["token_ids"] = reported.token_ids;

@@ -279,10 +279,12 @@ struct DraftLengthFlag {
     command.add_flag("--governor", governed,
                      "A --draft-length that is a number is only the most: leave drafts out while they would cost time");
     command
-        .add_option(
-            "--draft-length", text,
-            "Drafts per round, 0 (plain decoding) to 32; or who chooses: auto, heuristic, ucb1, thompson. @0 to @8 "
-            "behind it: outcomes of a round for which drafts are made ahead (default: as many as pay)")
+        .add_option("--draft-length", text,
+                    "Drafts per round, 0 (plain decoding) to 32; tree:1 to tree:32: a token tree of so many; or who "
+                    "chooses: auto, "
+                    "heuristic, ucb1, thompson. @0 to @8 behind it, but for trees: outcomes of a round for which "
+                    "drafts are made "
+                    "ahead (default: as many as pay)")
         ->check(check_draft_length)
         ->capture_default_str();
   }

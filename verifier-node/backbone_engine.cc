@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "common/base/time.h"
+#include "common/base/token_tree.h"
 #include "common/kernels/kernel_table.h"
 #include "common/protocol/donor_rows.h"
 
@@ -70,21 +72,36 @@ KvCost BackboneEngine::kv_cost() const {
   return cost;
 }
 
+std::vector<TokenLogprobs> BackboneEngine::logprobs_along(const Sampler& sampler, Matrix<const float> logits,
+                                                          const VerifyWork& work, const VerifyOutcome& outcome) {
+  if (work.prefill) return sampler.logprobs(logits, {&outcome.next_token, 1}, scratch_);
+  const std::vector<std::int64_t> path = TokenTree(std::ssize(work.tokens) - 1, work.depths).path(outcome.row);
+  std::vector<TokenLogprobs> along;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    const TokenId token = i + 1 < path.size() ? work.tokens[static_cast<std::size_t>(path[i + 1])] : outcome.next_token;
+    std::ranges::move(sampler.logprobs(logits.rows(path[i], 1), {&token, 1}, scratch_), std::back_inserter(along));
+  }
+  return along;
+}
+
 VerifyOutcome BackboneEngine::synthetic_outcome(Matrix<const float> logits, const VerifyWork& work) const {
   // The same at the same place of a text, so that what is measured in turns has the same luck.
   const double coin = CounterRng(static_cast<std::uint64_t>(work.base)).uniform();
+  const TokenTree tree(std::ssize(work.tokens) - 1, work.depths);
   VerifyOutcome outcome{};
-  const std::size_t most = std::min(work.tokens.size() - 1, synthetic_acceptance_.size());
-  while (static_cast<std::size_t>(outcome.accepted) < most &&
-         coin < synthetic_acceptance_[static_cast<std::size_t>(outcome.accepted)])
+  std::vector<std::int64_t> next;
+  while (true) {
+    // It costs what the rule costs: the argmax of each kept row and the next.
+    outcome.next_token = static_cast<TokenId>(argmax(logits[outcome.row].span()));
+    next = tree.children(outcome.row);
+    const auto depth = static_cast<std::size_t>(outcome.accepted);
+    if (next.empty() || depth >= synthetic_acceptance_.size() || coin >= synthetic_acceptance_[depth]) break;
+    outcome.row = next.front();
     ++outcome.accepted;
-  // It costs what the rule costs: the argmax of each kept row and the next.
-  for (std::int32_t r = 0; r <= outcome.accepted; ++r)
-    outcome.next_token = static_cast<TokenId>(argmax(logits[r].span()));
+  }
   // What replaces a lost draft is another token.
-  const auto lost = static_cast<std::size_t>(outcome.accepted) + 1;
-  if (lost < work.tokens.size() && outcome.next_token == work.tokens[lost]) {
-    const auto row = logits[outcome.accepted].span();
+  if (!next.empty() && outcome.next_token == work.tokens[static_cast<std::size_t>(next.front())]) {
+    const auto row = logits[outcome.row].span();
     const auto place = row.begin() + outcome.next_token;
     const auto before = std::max_element(row.begin(), place), behind = std::max_element(place + 1, row.end());
     const bool is_before = before != place && (behind == row.end() || *before >= *behind);
@@ -172,7 +189,7 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     const std::int64_t outputs = !work.prefill ? static_cast<std::int64_t>(work.tokens.size()) : work.last ? 1 : 0;
     std::vector<SoftRows>& rows = soft[segments.size()];
     if (!work.pictures.empty()) rows = soft_rows(work, session->second, between_steps);
-    segments.push_back({&cache, work.tokens, outputs, rows});
+    segments.push_back({&cache, work.tokens, outputs, rows, work.depths});
   }
   const TimePoint start = now();
   const Backbone::Output output = backbone_->forward(segments, nullptr, &between_steps);
@@ -199,25 +216,23 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     if (work.prefill && work.last) sessions_.at(work.session).soft.clear();
     if (outputs > 0) {
       const Matrix<const float> logits = output.logits.rows(row, outputs);
-      const Result<VerifyOutcome> outcome = work.prefill ? first_token(sampler, logits[0].span(), scratch_)
-                                            : !synthetic_acceptance_.empty() ? synthetic_outcome(logits, work)
-                                            : work.q.empty()
-                                                ? sampler.verify(logits, work.tokens, scratch_)
-                                                : sampler.verify_rejection(logits, work.tokens, work.q, scratch_);
+      const Result<VerifyOutcome> outcome =
+          work.prefill                     ? first_token(sampler, logits[0].span(), scratch_)
+          : !synthetic_acceptance_.empty() ? synthetic_outcome(logits, work)
+          : work.q.empty()                 ? sampler.verify(logits, work.tokens, scratch_, work.depths)
+                           : sampler.verify_rejection(logits, work.tokens, work.q, scratch_, work.depths);
       if (!outcome) {
         result.error = outcome.error();
       } else {
         verdict.accepted = outcome->accepted;
         verdict.next_token = outcome->next_token;
-        std::vector<TokenId> emitted;
-        if (!work.prefill) emitted.assign(work.tokens.begin() + 1, work.tokens.begin() + 1 + outcome->accepted);
-        emitted.push_back(outcome->next_token);
-        verdict.logprobs = sampler.logprobs(logits, emitted, scratch_);
+        if (!work.depths.empty()) verdict.row = static_cast<std::int32_t>(outcome->row);
+        verdict.logprobs = logprobs_along(sampler, logits, work, *outcome);
         if (work.kv_from) {
           verdict.hidden =
-              wire_row(output.hidden[row + outcome->accepted].span(), activation_dtype(backbone_->weight_type()));
+              wire_row(output.hidden[row + outcome->row].span(), activation_dtype(backbone_->weight_type()));
         }
-        if (!work.prefill) cache.truncate(work.base + outcome->accepted + 1);
+        if (!work.prefill) backbone_->keep_path(segments, i, outcome->row);
       }
     }
     if (work.kv_from && !result.error) {

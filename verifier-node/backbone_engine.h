@@ -47,6 +47,9 @@ class BackboneEngine {
   std::vector<SoftRows> soft_rows(const VerifyWork& work, Session& session, const std::function<void()>& between_steps);
   /// Committed donor rows [from, to) of a cache, copied out of its rings.
   KvRows donor_rows(const KvCache& cache, Position from, Position to) const;
+  /// Of the drafts kept and the token after them, if the session wants them.
+  std::vector<TokenLogprobs> logprobs_along(const Sampler& sampler, Matrix<const float> logits, const VerifyWork& work,
+                                            const VerifyOutcome& outcome);
   /// What a coin makes of the drafts.
   VerifyOutcome synthetic_outcome(Matrix<const float> logits, const VerifyWork& work) const;
 

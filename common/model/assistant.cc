@@ -98,6 +98,21 @@ TokenId DraftHead::choose(Matrix<const float> n, const ChooseDraft& choose) {
   return choose(top_k_ == 0 ? std::span<const TokenId>() : std::span<const TokenId>(candidate_ids_), s);
 }
 
+void DraftHead::score_each(
+    Matrix<const float> n,
+    const std::function<void(std::int64_t, std::span<const TokenId>, std::span<const float>)>& visit) {
+  if (top_k_ == 0) {
+    const Matrix<float> all = scores_.view(n.size(0), vocab_size_);
+    dense_.forward(n, all);
+    for (std::int64_t r = 0; r < n.size(0); ++r) visit(r, {}, all[r].span());
+    return;
+  }
+  for (std::int64_t r = 0; r < n.size(0); ++r) {
+    const std::span<const float> s = score(n.rows(r, 1));
+    visit(r, candidate_ids_, s);
+  }
+}
+
 std::vector<float> DraftHead::scores(Matrix<const float> n) {
   const std::span<const float> s = score(n);
   if (top_k_ == 0) return {s.begin(), s.end()};
@@ -208,7 +223,7 @@ DonorReplica Assistant::make_replica() const {
   return {.sliding = layer(sliding_donor_, drafter_window(sliding_window_)), .full = layer(full_donor_, 0)};
 }
 
-Assistant::Round Assistant::make_round(const DonorReplica& replica, Position rope_shift) const {
+Assistant::Round Assistant::make_round(const DonorReplica& replica, Position rope_shift, std::size_t rows) const {
   const Position position = replica.length;
   CHECK(position >= 1);
   // The last W + 1 rows, one more than the target's own window (gemma4.md 4.4).
@@ -217,26 +232,30 @@ Assistant::Round Assistant::make_round(const DonorReplica& replica, Position rop
     return RowContext{
         position, rope_->angles(kind, position + rope_shift), nullptr, {kv.view(), position - seen, seen}};
   };
-  return {.sliding = row(AttentionKind::kSliding, replica.sliding, count),
-          .full = row(AttentionKind::kFull, replica.full, position)};
+  return {.sliding = std::vector(rows, row(AttentionKind::kSliding, replica.sliding, count)),
+          .full = std::vector(rows, row(AttentionKind::kFull, replica.full, position))};
+}
+
+void Assistant::fill_input(TokenId token, std::span<const float> state, std::span<float> row) const {
+  const auto width = static_cast<std::size_t>(config_.backbone_hidden_size);
+  target_embedding_->lookup(token, row.first(width));
+  std::ranges::copy(state, row.subspan(width).begin());
 }
 
 Matrix<float> Assistant::input(TokenId token, std::span<const float> state) {
-  const std::int64_t width = config_.backbone_hidden_size;
-  const Matrix<float> row = input_.view(1, 2 * width);
-  target_embedding_->lookup(token, row.columns(0, width)[0].span());
-  std::copy(state.begin(), state.end(), row.columns(width, width)[0].data());
+  const Matrix<float> row = input_.view(1, 2 * config_.backbone_hidden_size);
+  fill_input(token, state, row[0].span());
   return row;
 }
 
 Matrix<const float> Assistant::step(Matrix<const float> input, const Round& round) {
-  const Matrix<float> x = x_.view(1, config_.text.hidden_size);
+  const Matrix<float> x = x_.view(input.size(0), config_.text.hidden_size);
   pre_projection_.forward(input, x);
   for (const DecoderLayer& layer : layers_) {
     const bool is_sliding = layer.config().kind == AttentionKind::kSliding;
-    layer.forward({is_sliding ? &round.sliding : &round.full, 1}, x, std::nullopt, workspace_);
+    layer.forward(is_sliding ? round.sliding : round.full, x, std::nullopt, workspace_);
   }
-  const Matrix<float> n = normed_.view(1, config_.text.hidden_size);
+  const Matrix<float> n = normed_.view(input.size(0), config_.text.hidden_size);
   rms_norm(x, norm_, config_.text.rms_norm_eps, n);
   return n;
 }
@@ -267,6 +286,21 @@ TokenId Assistant::go_on(TokenId token, std::vector<float>& state, const DonorRe
   post_projection_.forward(n, next);
   state.assign(next[0].span().begin(), next[0].span().end());
   return draft;
+}
+
+void Assistant::step_each(std::span<const DraftNode> nodes, const DonorReplica& replica, const VisitNode& visit) {
+  const std::int64_t count = std::ssize(nodes), width = config_.backbone_hidden_size;
+  const Matrix<float> rows = input_.view(count, 2 * width);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const DraftNode& node = nodes[static_cast<std::size_t>(i)];
+    fill_input(node.token, node.state, rows[i].span());
+  }
+  const Matrix<const float> n = step(rows, make_round(replica, 0, nodes.size()));
+  const Matrix<float> states = state_.view(count, width);
+  post_projection_.forward(n, states);
+  head_.score_each(n, [&](std::int64_t row, std::span<const TokenId> ids, std::span<const float> scores) {
+    visit(static_cast<std::size_t>(row), ids, scores, states[row].span());
+  });
 }
 
 Assistant::Step Assistant::draft_step(TokenId token, std::span<const float> state, const DonorReplica& replica,

@@ -31,6 +31,15 @@ struct DonorReplica {
 /// Chooses a draft by its scores: those of `ids`, or of the whole vocabulary in order if there are none.
 using ChooseDraft = std::function<TokenId(std::span<const TokenId> ids, std::span<const float> scores)>;
 
+/// A token that the assistant is to draft after, and the row that produced it.
+struct DraftNode {
+  TokenId token = 0;
+  std::span<const float> state;  ///< [backbone_hidden_size] the target's, or the assistant's own
+};
+/// What it drafts there: the scores as for ChooseDraft, and the row from which it goes on after any of them.
+using VisitNode = std::function<void(std::size_t node, std::span<const TokenId> ids, std::span<const float> scores,
+                                     std::span<const float> state)>;
+
 /// The scores of the drafter's tied head: the whole vocabulary, or with ordered embeddings only the
 /// tokens of the best centroids (gemma4.md 4.3).
 class DraftHead {
@@ -41,6 +50,10 @@ class DraftHead {
   TokenId choose(Matrix<const float> n);
   /// The token that `choose` takes.
   TokenId choose(Matrix<const float> n, const ChooseDraft& choose);
+  /// Calls visit(row, ids, scores) for each row of n, as ChooseDraft is called.
+  void score_each(
+      Matrix<const float> n,
+      const std::function<void(std::int64_t row, std::span<const TokenId> ids, std::span<const float> scores)>& visit);
   /// All scores as the reference defines them: what no chosen centroid holds gets the lowest chosen
   /// score minus one. For parity tests.
   std::vector<float> scores(Matrix<const float> n);
@@ -101,6 +114,10 @@ class Assistant {
   /// produced the draft. @return the draft that follows `token`.
   TokenId go_on(TokenId token, std::vector<float>& state, const DonorReplica& replica, const ChooseDraft& choose);
 
+  /// One step for several nodes of a token tree at once. They have the same position and K/V, and their weights are
+  /// read once: a wider step costs little more.
+  void step_each(std::span<const DraftNode> nodes, const DonorReplica& replica, const VisitNode& visit);
+
   /// One draft step, as draft() begins: for parity tests.
   struct Step {
     std::vector<float> logits;  ///< [vocab_size]
@@ -118,12 +135,13 @@ class Assistant {
   Assistant() = default;
   /// What stays the same over a round's steps, for layers of each kind.
   struct Round {
-    RowContext sliding, full;
+    std::vector<RowContext> sliding, full;  ///< as many as a step has rows
   };
-  Round make_round(const DonorReplica& replica, Position rope_shift = 0) const;
-  /// [1, 2 * backbone_hidden_size]: the token's embedding, then the state.
+  Round make_round(const DonorReplica& replica, Position rope_shift = 0, std::size_t rows = 1) const;
+  /// Row [2 * backbone_hidden_size] of a step's input: the token's embedding, then the state.
+  void fill_input(TokenId token, std::span<const float> state, std::span<float> row) const;
   Matrix<float> input(TokenId token, std::span<const float> state);
-  /// Its input -> normed hidden row, in normed_; the caller takes scores and next state from it.
+  /// Its input -> normed hidden rows, in normed_; the caller takes scores and next state from them.
   Matrix<const float> step(Matrix<const float> input, const Round& round);
 
   AssistantConfig config_;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/base/progress.h"
+#include "common/base/token_tree.h"
 
 namespace outrider {
 namespace {
@@ -18,6 +19,8 @@ Position visible_end(const Segment& segment, std::int64_t row, Position position
   }
   return position + 1;
 }
+
+TokenTree tree_of(const Segment& segment) { return {std::ssize(segment.tokens) - 1, segment.depths}; }
 
 }  // namespace
 
@@ -121,6 +124,7 @@ void Backbone::report_buffers(const BufferSink& sink) const {
   workspace_.report_buffers(sink, "verifier_scratch");
   ple_.report(sink, "verifier_scratch.per_layer_inputs");
   selected_.report(sink, "verifier_scratch.selected");
+  branches_.report(sink, "verifier_scratch.branches");
 }
 
 void Backbone::embed(std::span<const Segment> segments, Matrix<float> x) const {
@@ -156,6 +160,60 @@ Matrix<float> Backbone::per_layer_inputs(std::span<const Segment> segments, Matr
   return context;
 }
 
+std::vector<RowContext> Backbone::contexts(std::span<const Segment> segments, AttentionKind kind) const {
+  std::vector<RowContext> rows;
+  for (const Segment& segment : segments) {
+    const TokenTree tree = tree_of(segment);
+    const auto fine = tree.check();
+    CHECK(fine, "{}", fine.error().message);
+    for (std::int64_t i = 0; i < tree.rows(); ++i) {
+      const Position position = segment.cache->length() + tree.depth(i);
+      RowContext& row = rows.emplace_back(RowContext{position, rope_->angles(kind, position)});
+      row.branch.begins = i > 0 && tree.depth(i) <= tree.depth(i - 1);
+    }
+  }
+  return rows;
+}
+
+void Backbone::point_at_layer(std::span<const Segment> segments, const LayerConfig& layer,
+                              std::vector<RowContext>& rows) {
+  const auto donor = static_cast<std::size_t>(layer.donor);
+  std::int64_t r = 0;
+  for (const Segment& segment : segments) {
+    LayerKv& kv = segment.cache->layer(donor);
+    const bool branches = !segment.depths.empty();
+    if (branches && layer.owns_kv) branches_.reserve(donor, std::ssize(rows), kv.row_bytes());
+    const std::int64_t begin = r;
+    for (const std::int64_t end = r + std::ssize(segment.tokens); r < end; ++r) {
+      RowContext& row = rows[static_cast<std::size_t>(r)];
+      // A sliding row sees W keys, its own included (gemma4.md 3.7), and those of its picture after it (8.3).
+      const bool sliding = layer.kind == AttentionKind::kSliding;
+      const Position first = sliding ? std::max<Position>(0, row.position - config_.sliding_window + 1) : 0;
+      const Position last = sliding ? visible_end(segment, r - begin, row.position) : row.position + 1;
+      row.write_to = layer.owns_kv ? &kv : nullptr;
+      row.keys = {kv.view(), first, last - first};
+      if (branches) row.branch = {&kv, branches_.k(donor, r), branches_.v(donor, r), row.branch.begins};
+    }
+  }
+}
+
+void Backbone::keep_path(std::span<const Segment> segments, std::size_t segment, std::int64_t row) {
+  const TokenTree tree = tree_of(segments[segment]);
+  KvCache& cache = *segments[segment].cache;
+  const Position base = cache.length() - tree.height() - 1;
+  cache.truncate(base + tree.depth(row) + 1);
+  if (segments[segment].depths.empty()) return;
+  std::int64_t first = 0;
+  for (const Segment& before : segments.first(segment)) first += std::ssize(before.tokens);
+  const std::vector<std::int64_t> path = tree.path(row);
+  for (std::size_t l = 0; l < cache.layer_count(); ++l) {
+    for (std::size_t depth = 0; depth < path.size(); ++depth) {
+      const std::int64_t from = first + path[depth];
+      cache.layer(l).write_raw(base + static_cast<Position>(depth), 1, branches_.k(l, from), branches_.v(l, from));
+    }
+  }
+}
+
 Backbone::Output Backbone::forward(std::span<const Segment> segments, const Trace& trace,
                                    const std::function<void()>* between_layers) {
   std::int64_t count = 0, output_count = 0;
@@ -174,34 +232,13 @@ Backbone::Output Backbone::forward(std::span<const Segment> segments, const Trac
     trace.note("ple", *ple);
   }
 
-  // Positions, and each kind's angles, once for all layers.
-  std::vector<RowContext> sliding_rows, full_rows;
-  for (const Segment& segment : segments) {
-    const Position base = segment.cache->length();
-    segment.cache->extend(static_cast<std::int64_t>(segment.tokens.size()));
-    for (std::size_t i = 0; i < segment.tokens.size(); ++i) {
-      const Position position = base + static_cast<Position>(i);
-      sliding_rows.push_back({position, rope_->angles(AttentionKind::kSliding, position)});
-      full_rows.push_back({position, rope_->angles(AttentionKind::kFull, position)});
-    }
-  }
+  std::vector<RowContext> sliding_rows = contexts(segments, AttentionKind::kSliding),
+                          full_rows = contexts(segments, AttentionKind::kFull);
+  for (const Segment& segment : segments) segment.cache->extend(tree_of(segment).height() + 1);
 
   for (std::size_t l = 0; l < layers_.size(); ++l) {
-    const LayerConfig& layer = layers_[l].config();
-    const bool sliding = layer.kind == AttentionKind::kSliding;
-    std::vector<RowContext>& rows = sliding ? sliding_rows : full_rows;
-    auto row = rows.begin();
-    for (const Segment& segment : segments) {
-      LayerKv& kv = segment.cache->layer(static_cast<std::size_t>(layer.donor));
-      const auto begin = row;
-      for (const auto end = row + std::ssize(segment.tokens); row != end; ++row) {
-        // A sliding row sees W keys, its own included (gemma4.md 3.7), and those of its picture after it (8.3).
-        const Position first = sliding ? std::max<Position>(0, row->position - config_.sliding_window + 1) : 0;
-        const Position last = sliding ? visible_end(segment, row - begin, row->position) : row->position + 1;
-        row->write_to = layer.owns_kv ? &kv : nullptr;
-        row->keys = {kv.view(), first, last - first};
-      }
-    }
+    std::vector<RowContext>& rows = layers_[l].config().kind == AttentionKind::kSliding ? sliding_rows : full_rows;
+    point_at_layer(segments, layers_[l].config(), rows);
     std::optional<Matrix<const float>> layer_ple;
     if (ple) {
       const std::int64_t width = config_.hidden_size_per_layer_input;

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "common/model/branch_store.h"
 #include "common/model/config.h"
 #include "common/model/decoder_layer.h"
 #include "common/model/embedding.h"
@@ -32,6 +33,9 @@ struct Segment {
   std::span<const TokenId> tokens;
   std::int64_t output_rows;             ///< how many of the last rows want hidden states and logits
   std::span<const SoftRows> soft = {};  ///< in place of the tokens at these rows, which may be any
+  /// Where they are a token tree (TokenTree): of each row but the first. The cache then grows by the tree's height and
+  /// one, and holds nothing of use there until keep_path().
+  std::span<const std::int32_t> depths = {};
 };
 
 /// A Gemma 4 text backbone (gemma4.md 3), loaded and packed. One forward at a time.
@@ -54,6 +58,10 @@ class Backbone {
   Output forward(std::span<const Segment> segments, const Trace& trace = {},
                  const std::function<void()>* between_layers = nullptr);
 
+  /// After a forward: of a segment whose rows are a tree, the cache keeps those on the path to `row`, the bits that a
+  /// chain of them would have left, and no others. @param segment  of those of the last forward
+  void keep_path(std::span<const Segment> segments, std::size_t segment, std::int64_t row);
+
   KvCache make_cache() const;
   const TextConfig& config() const { return config_; }
   const WeightSource& weights() const { return *weights_; }
@@ -71,6 +79,10 @@ class Backbone {
  private:
   Backbone() = default;
   void embed(std::span<const Segment> segments, Matrix<float> x) const;
+  /// The rows' positions, and each kind's angles. @post the caches have room for them.
+  std::vector<RowContext> contexts(std::span<const Segment> segments, AttentionKind kind) const;
+  /// What the rows see and where their K/V go at one layer.
+  void point_at_layer(std::span<const Segment> segments, const LayerConfig& layer, std::vector<RowContext>& rows);
   /// ple [T, L * P] of the rows, gemma4.md 3.2.
   Matrix<float> per_layer_inputs(std::span<const Segment> segments, Matrix<const float> x);
 
@@ -84,6 +96,7 @@ class Backbone {
   std::vector<DecoderLayer> layers_;
   Workspace workspace_;
   Buffer x_, ple_, selected_, hidden_, logits_;
+  BranchStore branches_;
 };
 
 /// The layers that own their K/V, in order.

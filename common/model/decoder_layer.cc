@@ -112,11 +112,7 @@ void DecoderLayer::attention(std::span<const RowContext> rows, Matrix<float> h, 
     const Matrix<float> k = qkv.columns(q_size_, kv_size_), v = qkv.columns(q_size_ + kv_size_, kv_size_);
     rms_norm_heads(k, head, k_norm_, eps_);
     rms_norm_heads(v, head, {}, eps_);
-    for (std::int64_t r = 0; r < count; ++r) {
-      const RowContext& row = rows[static_cast<std::size_t>(r)];
-      rope_heads(k[r].span(), head, row.angles);
-      row.write_to->write(row.position, k[r].span(), v[r].span());
-    }
+    for (std::int64_t r = 0; r < count; ++r) rope_heads(k[r].span(), head, rows[static_cast<std::size_t>(r)].angles);
   }
 
   trace.note("q_rotated", q);
@@ -125,9 +121,30 @@ void DecoderLayer::attention(std::span<const RowContext> rows, Matrix<float> h, 
   keys.reserve(rows.size());
   for (const RowContext& row : rows) keys.push_back(row.keys);
   const Matrix<float> mixed = workspace.attention.view(count, q_size_);
-  attend(q, keys, mixed);
+  for (std::int64_t first = 0, end; first < count; first = end) {
+    for (end = first + 1; end < count && !rows[static_cast<std::size_t>(end)].branch.begins; ++end) {
+    }
+    place(rows, first, end, qkv);
+    const auto at = static_cast<std::size_t>(first), size = static_cast<std::size_t>(end - first);
+    attend(q.rows(first, end - first), std::span(keys).subspan(at, size), mixed.rows(first, end - first));
+  }
   trace.note("attention_heads", mixed);
   o_.forward(mixed, h);
+}
+
+void DecoderLayer::place(std::span<const RowContext> rows, std::int64_t first, std::int64_t end,
+                         Matrix<float> qkv) const {
+  for (std::int64_t r = first; r < end; ++r) {
+    const RowContext& row = rows[static_cast<std::size_t>(r)];
+    const BranchRow& branch = row.branch;
+    if (config_.owns_kv) {
+      const Matrix<float> k = qkv.columns(q_size_, kv_size_), v = qkv.columns(q_size_ + kv_size_, kv_size_);
+      row.write_to->write(row.position, k[r].span(), v[r].span());
+      if (branch.kv != nullptr) branch.kv->read_raw(row.position, 1, branch.k, branch.v);
+    } else if (branch.kv != nullptr) {
+      branch.kv->write_raw(row.position, 1, branch.k, branch.v);
+    }
+  }
 }
 
 /// h := down(gelu(gate(h)) * up(h))

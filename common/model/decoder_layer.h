@@ -14,12 +14,23 @@
 
 namespace outrider {
 
+/// A row of a token tree shares its position, and so its slot in the cache, with rows of other branches. The rows come
+/// depth first, so when its turn comes the slots before its own hold its ancestors' K/V: it is attended to by what a
+/// chain of its path would see, in the same order, and that is the ancestor mask.
+struct BranchRow {
+  LayerKv* kv = nullptr;   ///< null: the row's slot is its own
+  std::byte* k = nullptr;  ///< where its K and V are kept, for the layers that share them and for when it is accepted
+  std::byte* v = nullptr;
+  bool begins = false;  ///< its parent is not the row before: earlier rows must have attended before it takes its slot
+};
+
 /// What one row of a forward pass needs to know at one layer.
 struct RowContext {
   Position position;
   RopeAngles angles;            ///< of this position, for the layer's kind
   LayerKv* write_to = nullptr;  ///< where a layer that owns K/V puts the row's; else unused
   AttendRow keys = {};          ///< what the row sees
+  BranchRow branch = {};        ///< of a token tree's row
 };
 
 /// One Gemma 4 decoder layer, of the backbone or of the assistant (gemma4.md 3.3). The assistant's
@@ -46,6 +57,8 @@ class DecoderLayer {
 
  private:
   void attention(std::span<const RowContext> rows, Matrix<float> h, Workspace& workspace, const Trace& trace) const;
+  /// Puts K and V of rows [first, end) of qkv into their slots.
+  void place(std::span<const RowContext> rows, std::int64_t first, std::int64_t end, Matrix<float> qkv) const;
   void mlp(Matrix<float> h, Workspace& workspace, const Trace& trace) const;
 
   LayerConfig config_{};

@@ -23,6 +23,8 @@ struct DraftChoice {
   /// Go on without the drafts when they have not come by then.
   double patience_s = std::numeric_limits<double>::infinity();
   std::size_t arm = 0;  ///< the policy's own number of the choice; comes back with the outcome
+  bool tree = false;    ///< the drafts are a token tree, not a chain
+  double worth = 0;     ///< of a tree: a draft that is less likely to be kept is not worth a row
 };
 
 /// Decides, for one session, the length of each round's draft. A pure state machine: no clock, no I/O; times

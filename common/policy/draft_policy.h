@@ -13,9 +13,10 @@ enum class DraftPolicy : std::uint8_t {
   kHeuristic,  ///< Hugging Face's schedule
   kUcb1,       ///< the bandits; what they learned is every session's
   kThompson,
+  kTree,  ///< token trees of as many drafts as the request says (tree_shape.h)
 };
 inline const char* to_string(DraftPolicy policy) {
-  return std::array{"fixed", "auto", "heuristic", "ucb1", "thompson"}.at(static_cast<std::size_t>(policy));
+  return std::array{"fixed", "auto", "heuristic", "ucb1", "thompson", "tree"}.at(static_cast<std::size_t>(policy));
 }
 
 /// Who proposes the drafts of a round.

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/policy/governor.h"
+#include "common/policy/tree_shape.h"
 
 namespace outrider {
 namespace {
@@ -46,15 +47,22 @@ Result<DraftLength> parse_draft_length(const std::string& text) {
     wanted.length = *length;
     known = true;
   }
+  constexpr std::string_view kTree = "tree:";
+  if (name.starts_with(kTree)) {
+    const auto drafts = parse_number(name.substr(kTree.size()), kDraftLengthMax);
+    wanted = {.policy = DraftPolicy::kTree, .length = drafts.value_or(0)};
+    known = wanted.length > 0;
+  }
   if (name.size() < all.size()) {
     wanted.ahead = parse_number(all.substr(name.size() + 1), kDraftAheadMax);
-    known = known && wanted.ahead;
+    known = known && wanted.ahead && wanted.policy != DraftPolicy::kTree;
   }
   if (known) return wanted;
   return Error{
       Errc::kInvalidArgument,
-      fmt::format("draft length '{}', wanted 0 to {}, auto, heuristic, ucb1 or thompson, then perhaps @0 to @{}",
-                  text.substr(0, 40), kDraftLengthMax, kDraftAheadMax)};
+      fmt::format("draft length '{}', wanted 0 to {}, tree:1 to tree:{}, auto, heuristic, ucb1 or thompson, then "
+                  "perhaps @0 to @{}, but for trees",
+                  text.substr(0, 40), kDraftLengthMax, kDraftLengthMax, kDraftAheadMax)};
 }
 
 Policies::Policies(std::uint64_t seed) : ucb1_(default_arms()), thompson_(default_arms(), seed) {}
@@ -67,6 +75,7 @@ std::unique_ptr<DraftLengthPolicy> Policies::make(DraftPolicy policy, int length
       if (!governed || length == 0) return fixed;
       return std::make_unique<Governor>(std::move(fixed), costs, batch);
     }
+    case DraftPolicy::kTree: return std::make_unique<TreeShape>(length);
     case DraftPolicy::kAuto: return make_auto_policy(costs, batch);
     case DraftPolicy::kHeuristic: return std::make_unique<HeuristicLength>();
     case DraftPolicy::kUcb1: return std::make_unique<SharedUcb1>(ucb1_);

@@ -19,7 +19,8 @@ struct DraftLength {
   int length = 0;                 ///< of every draft, or the most that the policy may choose; 0: plain decoding
   std::optional<int> ahead = {};  ///< Generate::draft_ahead
 };
-/// @param text 0 to 32, auto, heuristic, ucb1 or thompson; then perhaps @ and 0 to 8, for `ahead`.
+/// @param text 0 to 32, tree:1 to tree:32, auto, heuristic, ucb1 or thompson; then, but for trees, perhaps @ and 0 to
+/// 8, for `ahead`.
 Result<DraftLength> parse_draft_length(const std::string& text);
 
 /// What the sessions of one coordinator share beside their verifier's CostModel: what the bandits learned.
@@ -28,14 +29,14 @@ class Policies {
   /// @param seed of Thompson's draws.
   explicit Policies(std::uint64_t seed);
 
-  /// The policy of one session. @param length for kFixed. @param costs, batch  of the session's verifier; like this
+  /// The policy of one session. @param length for kFixed and kTree. @param costs, batch  of the session's verifier; like this
   /// object they outlive the policy. @param governed  a fixed length is only the most: the governor leaves out what
   /// costs time.
   std::unique_ptr<DraftLengthPolicy> make(DraftPolicy policy, int length, const CostModel& costs, BatchGoodput& batch,
                                           bool governed = false);
   /// Whether this policy ever takes DraftSource::kNgram.
   static bool takes_ngram(DraftPolicy policy) {
-    return policy != DraftPolicy::kFixed && policy != DraftPolicy::kHeuristic;
+    return policy != DraftPolicy::kFixed && policy != DraftPolicy::kHeuristic && policy != DraftPolicy::kTree;
   }
 
   /// What the bandits learned, as JSON.

@@ -93,6 +93,8 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
   if (draft.draft_length < 1) {
     return answer(Failed{Errc::kMismatch, fmt::format("{} drafts, wanted one or more", draft.draft_length)});
   }
+  if (draft.tree && (draft.ahead > 0 || draft.want_state || !draft.known.empty()))
+    return answer(Failed{Errc::kMismatch, "a tree that is to be gone on from, wanted a chain"});
   session->round = message.round;
   session->last_answer.reset();
   // A lost or late delta: say from where to send again. What did arrive is kept.

@@ -55,6 +55,7 @@ inline constexpr Count kScopeBytes{0, 512};                                     
 inline constexpr Range<std::int64_t> kBytesPerPosition{0, std::int64_t{1} << 30};  ///< products are an int64
 inline constexpr Range<std::int64_t> kWaitMs{0, std::int64_t{24} * 3600 * 1000};   ///< a day
 inline constexpr Range<double> kSeconds{0, 1e9};
+inline constexpr Range<double> kChances{0, 1};
 
 /// Bytes that somebody keeps alive: a network frame, or an engine's copy. Immutable, cheap to copy.
 class SharedBytes {
@@ -349,6 +350,11 @@ struct Draft {
   /// Drafts that are being verified already. The drafter goes along them instead of choosing its own, and sends only
   /// what it drafts ahead.
   std::vector<TokenId> known = {};
+  /// The drafts are to be a token tree, of at most draft_length tokens: those that are the most likely to be kept, as
+  /// the drafter sees it. Else a chain.
+  bool tree = false;
+  /// Of a tree: what is less likely to be kept than this is not worth a row.
+  double worth = 0;
 
   static constexpr const char* kName = "draft";
   bool operator==(const Draft&) const = default;
@@ -364,6 +370,8 @@ struct Draft {
     v("answer", m.answer, kTexts);
     v("ahead", m.ahead, kGuesses);
     v("known", m.known, kDrafts);
+    v("tree", m.tree);
+    v("worth", m.worth, kChances);
   }
 };
 
@@ -384,6 +392,7 @@ struct Candidates {
   /// Drafted ahead: the round that begins at the message's base is taken to emit these tokens, and the drafts follow
   /// them. Empty: the drafts that the Draft asked for.
   std::vector<TokenId> after = {};
+  std::vector<std::int32_t> depths = {};  ///< where the drafts are a tree (TokenTree): of each; children by one q
 
   static constexpr const char* kName = "candidates";
   bool operator==(const Candidates&) const = default;
@@ -393,6 +402,7 @@ struct Candidates {
     v("q", m.q, kDrafts);
     v("state", m.state, Rank{1});
     v("after", m.after, kOutcomes);
+    v("depths", m.depths, kDrafts, kDraftLengths);
   }
 };
 
@@ -411,7 +421,8 @@ struct Verify {
   /// First position whose donor rows the drafter still needs: the Verdict brings those from here to its end, with the
   /// hidden row. None: there is no drafter to send them to, and the Verdict brings neither.
   std::optional<Position> kv_from = {};
-  std::vector<Distribution> q = {};  ///< what each draft was drawn from (kRejection); empty: the drafts must match
+  std::vector<Distribution> q = {};       ///< what each draft was drawn from (kRejection); empty: the drafts must match
+  std::vector<std::int32_t> depths = {};  ///< where the drafts are a tree (TokenTree): of each
 
   static constexpr const char* kName = "verify";
   bool operator==(const Verify&) const = default;
@@ -419,6 +430,7 @@ struct Verify {
     v("tokens", m.tokens, Count{1, kDrafts.max + 1});
     v("kv_from", m.kv_from, kPositions);
     v("q", m.q, kDrafts);
+    v("depths", m.depths, kDrafts, kDraftLengths);
   }
 };
 
@@ -435,6 +447,7 @@ struct Verdict {
   Position cached_tokens = 0;   ///< of a Prefill: tokens that were not computed, because their K/V were there
   std::int64_t waited_ns = 0;   ///< by the Verify, for the forward pass to begin
   std::int64_t batch_rows = 0;  ///< of that pass: this text's and others'
+  std::int32_t row = 0;         ///< where the drafts are a tree: of the last one kept (TokenTree); 0: none was
 
   static constexpr const char* kName = "verdict";
   bool operator==(const Verdict&) const = default;
@@ -449,6 +462,7 @@ struct Verdict {
     v("cached_tokens", m.cached_tokens, kPositions);
     v("waited_ns", m.waited_ns, kNatural);
     v("batch_rows", m.batch_rows, kNatural);
+    v("row", m.row, kDraftLengths);
   }
   Result<void> settle() const;
 };
@@ -532,7 +546,7 @@ struct Generate {
     v("stepwise", m.stepwise);
     v("sampling", m.sampling);
     v("unverified", m.unverified);
-    v("policy", m.policy, DraftPolicy::kThompson);
+    v("policy", m.policy, DraftPolicy::kTree);
     v("report_rounds", m.report_rounds);
     v("shorten", m.shorten);
     v("on_behalf_of", m.on_behalf_of, kClientBytes);
@@ -549,9 +563,10 @@ struct Generate {
 
 /// How a round went.
 struct RoundReport {
-  std::int32_t draft_length = 0;     ///< as the policy chose it
-  std::vector<TokenId> drafts = {};  ///< those that reached the verifier
-  RoundOutcome outcome = {};         ///< its `arm` does not travel
+  std::int32_t draft_length = 0;          ///< as the policy chose it
+  std::vector<TokenId> drafts = {};       ///< those that reached the verifier
+  RoundOutcome outcome = {};              ///< its `arm` does not travel
+  std::vector<std::int32_t> depths = {};  ///< where they are a tree (TokenTree): of each
 
   bool operator==(const RoundReport&) const = default;
   static void fields(auto& v, auto& m) {
@@ -569,6 +584,7 @@ struct RoundReport {
     v("draft_waited_s", m.outcome.draft_waited_s, kSeconds);
     v("batch_rows", m.outcome.batch_rows, kNatural);
     v("waited_s", m.outcome.waited_s, kSeconds);
+    v("depths", m.depths, kDrafts, kDraftLengths);
   }
   /// Sets outcome.drafted, which is the number of drafts.
   Result<void> settle();

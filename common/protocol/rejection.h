@@ -9,7 +9,8 @@
 
 namespace outrider {
 
-/// The first draft of a round that the target did not keep, for the rejection log (docs/policy.md).
+/// The first draft of a round that the target did not keep, for the rejection log (docs/policy.md): of several for one
+/// place, of which it kept none, the drafter's first.
 struct Rejection {
   SessionId session{};  ///< the coordinator's number for it
   RoundId round{};

@@ -439,6 +439,8 @@ void Session::ask_drafter(const Desk& desk, std::int64_t draft_length) {
 
 void Session::send_draft(const Desk& desk, std::int64_t draft_length, int guesses, bool has_drafts) {
   SamplingParams sampling = request_.sampling;
+  // Where the drafts have a say in the text, measured times must not.
+  const bool is_exact = sampling.greedy() || sampling.rule == SamplingRule::kMatch;
   sampling.logprobs.reset();  // the target's matter
   std::string grammar = std::exchange(sampling.grammar, {});
   std::vector<TokenId> answer;
@@ -458,21 +460,25 @@ void Session::send_draft(const Desk& desk, std::int64_t draft_length, int guesse
                            .grammar = std::move(grammar),
                            .answer = std::move(answer),
                            .ahead = guesses,
-                           .known = has_drafts ? round_.drafts : std::vector<TokenId>()}});
+                           .known = has_drafts ? round_.drafts : std::vector<TokenId>(),
+                           .tree = round_.choice.tree,
+                           .worth = is_exact ? round_.choice.worth : 0}});
   round_.hidden.reset();
 }
 
 bool Session::is_sound(const Candidates& drafts, const PairFacts& facts) {
   return (drafts.q.empty() || drafts.q.size() == drafts.tokens.size()) &&
+         TokenTree(std::ssize(drafts.tokens), drafts.depths).check() &&
          !first_beyond(drafts.tokens, facts.vocab_size) && (!drafts.state || check_hidden(facts, *drafts.state));
 }
 
 void Session::warn_of_drafts(const Desk& desk, const Candidates& drafts, const PairFacts& facts) const {
   desk.warn_of(
       workers_.drafter,
-      fmt::format("drafter {}: {} candidates with {} distributions, ids beyond the vocabulary of {}, or a "
-                  "state that is no hidden row; dropped",
-                  desk.fleet.at(workers_.drafter).hello.name, drafts.tokens.size(), drafts.q.size(), facts.vocab_size));
+      fmt::format("drafter {}: {} candidates with {} distributions and {} depths, ids beyond the vocabulary of {}, "
+                  "depths of no tree, or a state that is no hidden row; dropped",
+                  desk.fleet.at(workers_.drafter).hello.name, drafts.tokens.size(), drafts.q.size(),
+                  drafts.depths.size(), facts.vocab_size));
 }
 
 void Session::on_candidates(const Desk& desk, Candidates candidates) {
@@ -490,10 +496,12 @@ void Session::on_candidates(const Desk& desk, Candidates candidates) {
   if (sound) {
     round_.drafts = std::move(candidates.tokens);
     round_.q = std::move(candidates.q);
+    round_.depths = std::move(candidates.depths);
   } else {
     warn_of_drafts(desk, candidates, facts);
   }
-  if (round_.drafts.empty()) judge_drafter(desk, false);
+  // Where each draft must be worth its row, none may be.
+  if (round_.drafts.empty() && round_.choice.worth == 0) judge_drafter(desk, false);
   if (!request_.unverified || round_.drafts.empty()) return end_drafting(desk);
   books_.metrics.drafting_rounds += 1;
   books_.metrics.drafted_tokens += std::ssize(round_.drafts);
@@ -544,6 +552,7 @@ void Session::send_verify(const Desk& desk) {
   verify.tokens.insert(verify.tokens.end(), round_.drafts.begin(), round_.drafts.end());
   const SamplingParams& sampling = request_.sampling;
   if (!sampling.greedy() && sampling.rule == SamplingRule::kRejection) verify.q = round_.q;  // else drafts must match
+  verify.depths = round_.depths;
   ask_verifier(desk, base(), std::move(verify));
 }
 
@@ -571,10 +580,15 @@ void Session::on_verdict(const Desk& desk, Verdict verdict) {
   } else {
     account(desk, verdict);
     if (request_.report_rounds)
-      report = {.draft_length = round_.choice.length, .drafts = round_.drafts, .outcome = round_.outcome};
+      report = {.draft_length = round_.choice.length,
+                .drafts = round_.drafts,
+                .outcome = round_.outcome,
+                .depths = round_.depths};
   }
   // The accepted drafts and the target's own token.
-  std::vector<TokenId> fresh(round_.drafts.begin(), round_.drafts.begin() + verdict.accepted);
+  std::vector<TokenId> fresh;
+  for (const std::int64_t row : round_.tree().path(round_.row_of(verdict)))
+    if (row > 0) fresh.push_back(round_.drafts[static_cast<std::size_t>(row) - 1]);
   fresh.push_back(verdict.next_token);
   emit(desk, std::move(fresh), std::move(verdict.logprobs), std::move(report));
   if (phase_ == Phase::kEnded) return;
@@ -585,12 +599,13 @@ void Session::on_verdict(const Desk& desk, Verdict verdict) {
 Result<void> Session::check(const Verdict& verdict, const Hello& verifier) const {
   const std::int32_t vocab_size = verifier.facts.vocab_size;
   const bool prefill = phase_ == Phase::kPrefill;
-  const std::int64_t drafts = prefill ? 0 : std::ssize(round_.drafts);
+  const std::int64_t drafts = prefill ? 0 : std::ssize(round_.drafts), row = prefill ? 0 : round_.row_of(verdict);
   const Position committed = !prefill ? base() + verdict.accepted + 1 : has_token() ? base() : prompt_size_;
-  if (verdict.accepted < 0 || verdict.accepted > drafts || verdict.committed != committed || verdict.next_token < 0 ||
-      verdict.next_token >= vocab_size) {
-    return Error{Errc::kMalformed, fmt::format("it accepted {} of {} drafts and committed {}, wanted {}",
-                                               verdict.accepted, drafts, verdict.committed, committed)};
+  if (row < 0 || row > drafts || verdict.accepted != round_.tree().depth(row) || verdict.committed != committed ||
+      verdict.next_token < 0 || verdict.next_token >= vocab_size) {
+    return Error{Errc::kMalformed,
+                 fmt::format("it accepted {} of {} drafts, the last of row {}, and committed {}, wanted {}",
+                             verdict.accepted, drafts, row, verdict.committed, committed)};
   }
   if (!fits(verdict.logprobs, request_.sampling.logprobs, static_cast<std::size_t>(verdict.accepted) + 1, vocab_size)) {
     return Error{Errc::kMalformed, fmt::format("{} logprobs for {} tokens, or not those that were asked for",
@@ -616,7 +631,8 @@ void Session::account(const Desk& desk, const Verdict& verdict) {
   outcome.round_s = to_seconds(desk.now - round_.began);
   if (policy_ != nullptr && !round_.moved) {
     CostModel& costs = desk.fleet.at(workers_.verifier).costs;
-    costs.observe(outcome);
+    // What becomes of a tree says nothing of how far a chain gets.
+    if (round_.depths.empty()) costs.observe(outcome);
     if (round_.after_all && outcome.source == DraftSource::kAssistant && outcome.drafted > 0)
       costs.observe_ahead(*round_.after_all, outcome.ahead, outcome.draft_s + outcome.draft_wire_s);
     policy_->observe(outcome);
@@ -624,7 +640,7 @@ void Session::account(const Desk& desk, const Verdict& verdict) {
   if (outcome.drafted == 0) return;
   if (outcome.source == DraftSource::kAssistant && !request_.stepwise) judge_drafter(desk, verdict.accepted > 0);
   count_drafts(verdict.accepted);
-  if (logs_rejections(desk) && verdict.accepted < outcome.drafted) log_rejection(desk, verdict);
+  if (logs_rejections(desk)) log_rejection(desk, verdict);
 }
 
 void Session::count_drafts(std::int32_t accepted) {
@@ -639,18 +655,22 @@ void Session::count_drafts(std::int32_t accepted) {
     metrics.ngram_drafted_tokens += static_cast<std::int64_t>(drafted);
     metrics.ngram_accepted_tokens += accepted;
   }
-  if (metrics.drafted_per_position.size() < drafted) {
-    metrics.drafted_per_position.resize(drafted);
-    metrics.accepted_per_position.resize(drafted);
+  // Of a tree's drafts for one place one counts.
+  const auto places = static_cast<std::size_t>(round_.tree().height());
+  if (metrics.drafted_per_position.size() < places) {
+    metrics.drafted_per_position.resize(places);
+    metrics.accepted_per_position.resize(places);
   }
-  for (std::size_t i = 0; i < drafted; ++i) {
+  for (std::size_t i = 0; i < places; ++i) {
     ++metrics.drafted_per_position[i];
     metrics.accepted_per_position[i] += i < static_cast<std::size_t>(accepted);
   }
 }
 
 void Session::log_rejection(const Desk& desk, const Verdict& verdict) const {
-  const auto slot = static_cast<std::size_t>(verdict.accepted);
+  const std::vector<std::int64_t> lost = round_.tree().children(round_.row_of(verdict));
+  if (lost.empty()) return;
+  const auto slot = static_cast<std::size_t>(lost.front()) - 1;
   Rejection rejection{.session = id_,
                       .round = round_.id,
                       .base = base(),
@@ -701,6 +721,7 @@ void Session::on_step(const Desk& desk, const Step& step) {
     return refuse(fmt::format("{} drafts, the context has room for {}", step.drafts.size(), tokens_left() - 1));
   }
   round_.drafts = step.drafts;
+  round_.depths.clear();
   round_.q.clear();  // the client says what it drafts, not from what
   send_verify(desk);
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/token_tree.h"
 #include "common/policy/policies.h"
 #include "common/protocol/auditor.h"
 #include "common/protocol/draft_ahead.h"
@@ -182,7 +183,7 @@ class Session {
   void ask_drafter(const Desk& desk, std::int64_t draft_length);
   void send_draft(const Desk& desk, std::int64_t draft_length, int guesses, bool has_drafts);
   void on_candidates(const Desk& desk, Candidates candidates);
-  /// Whether drafts are tokens of such a model, with as many distributions or none.
+  /// Whether drafts are tokens of such a model, with as many distributions or none, and a chain or a tree.
   static bool is_sound(const Candidates& drafts, const PairFacts& facts);
   void warn_of_drafts(const Desk& desk, const Candidates& drafts, const PairFacts& facts) const;
   /// Outcomes of a round of so many drafts for which the drafter is to draft ahead.
@@ -240,7 +241,11 @@ class Session {
     TimePoint began{};
     std::optional<WireTensor> hidden = {};  ///< the drafter's next input; none once it has been sent
     std::vector<TokenId> drafts = {};
-    std::vector<Distribution> q = {};    ///< as the drafter sent it with the drafts
+    std::vector<Distribution> q = {};       ///< as the drafter sent it with the drafts
+    std::vector<std::int32_t> depths = {};  ///< likewise
+    TokenTree tree() const { return {std::ssize(drafts), depths}; }
+    /// Of the last draft that a verdict kept.
+    std::int64_t row_of(const Verdict& verdict) const { return depths.empty() ? verdict.accepted : verdict.row; }
     bool asked_drafter = false;          ///< stepwise
     bool queued = false;                 ///< its drafter had others' drafts to make first
     bool moved = false;                  ///< another verifier began it: it says nothing of what rounds cost

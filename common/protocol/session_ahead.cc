@@ -22,6 +22,8 @@ int Session::guesses_wanted(const Desk& desk, std::int64_t draft_length) const {
   if (request_.unverified || request_.stepwise || !has_next_round) return 0;
   // The drafter's grammar goes along one path, that of the text.
   if (!request_.sampling.grammar.empty()) return 0;
+  // So do drafts made ahead: they are chains, and a tree's ends are many.
+  if (round_.choice.tree) return 0;
   if (request_.draft_ahead) return *request_.draft_ahead;
   // Where the drafts have a say in the text, a seed's text would depend on which of them came in time.
   const SamplingParams& sampling = request_.sampling;

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "common/base/token_tree.h"
+
 namespace outrider {
 VerifierCore::VerifierCore(const VerifierConfig& config, Hello hello)
     : config_(config), membership_(config.link, std::move(hello), config.capacity), cache_(config.capacity.kv_cost) {}
@@ -184,6 +186,8 @@ void VerifierCore::on_verify(const Message& message, const Verify& verify, TimeP
                                                          verify.tokens.size(), config_.rows_max)});
   }
   if (auto fine = check_tokens(verify.tokens, message.base); !fine) return fail(message, fine.error());
+  if (auto fine = TokenTree(std::ssize(verify.tokens) - 1, verify.depths).check(); !fine)
+    return fail(message, {Errc::kMismatch, fine.error().message});
   if (verify.kv_from && (*verify.kv_from < 0 || *verify.kv_from > message.base)) {
     return fail(message, {Errc::kOutOfRange,
                           fmt::format("K/V wanted from {}, committed are {}", *verify.kv_from, message.base)});
@@ -204,7 +208,8 @@ void VerifierCore::on_verify(const Message& message, const Verify& verify, TimeP
                                .base = message.base,
                                .tokens = verify.tokens,
                                .kv_from = verify.kv_from,
-                               .q = verify.q};
+                               .q = verify.q,
+                               .depths = verify.depths};
   queue_.push_back(message.session);
   window_.came_back(message.session, std::ssize(verify.tokens), now);
 }
@@ -386,9 +391,14 @@ void VerifierCore::commit(Session& session, const VerifyResult& result, std::int
   const VerifyWork& request = *session.request;
   // A prompt's tokens are all in the request, also those that were reused.
   session.prompt_done += request.prefill ? rows : 0;
-  const auto first = request.tokens.begin() + (request.prefill ? std::ssize(session.text) : 0);
-  const auto end = request.tokens.begin() + (request.prefill ? session.prompt_done : result.verdict.accepted + 1);
-  session.text.insert(session.text.end(), first, end);
+  if (request.prefill) {
+    session.text.insert(session.text.end(), request.tokens.begin() + std::ssize(session.text),
+                        request.tokens.begin() + session.prompt_done);
+  } else {
+    const std::int64_t last = request.depths.empty() ? result.verdict.accepted : result.verdict.row;
+    for (const std::int64_t row : TokenTree(std::ssize(request.tokens) - 1, request.depths).path(last))
+      session.text.push_back(request.tokens[static_cast<std::size_t>(row)]);
+  }
   session.written =
       std::max<Position>({session.written, std::ssize(session.text), request.base + (request.prefill ? 0 : rows)});
 }

@@ -59,6 +59,7 @@ struct VerifyWork {
   SamplingParams sampling = {};              ///< with a session's first rows; afterwards the engine knows it
   std::vector<TokenId> stop_ids = {};        ///< likewise, as in Prefill
   std::vector<Distribution> q = {};          ///< as in Verify
+  std::vector<std::int32_t> depths = {};     ///< likewise
   std::optional<Reuse> reuse = {};           ///< with a session's first rows, which continue these
   std::vector<PromptPicture> pictures = {};  ///< of the whole prompt; its own rows are among them or not
   /// Keep a copy of the K/V as they are after these prompt rows, under this number, until it is released.

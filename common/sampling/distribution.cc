@@ -58,10 +58,10 @@ void Distribution::add(TokenId id, float weight) {
   total += static_cast<double>(weight);
 }
 
-double Distribution::probability(TokenId id) const {
+double Distribution::weight(TokenId id) const {
   const auto place = std::lower_bound(ids.begin(), ids.end(), id);
   if (place == ids.end() || *place != id) return 0;
-  return static_cast<double>(weights[static_cast<std::size_t>(place - ids.begin())]) / total;
+  return static_cast<double>(weights[static_cast<std::size_t>(place - ids.begin())]);
 }
 
 void process_scores(std::span<float> scores, const SamplingParams& params, std::span<const TokenId> masked,
@@ -199,37 +199,90 @@ void keep_typical(Distribution* distribution) {
   for (const float weight : distribution->weights) distribution->total += static_cast<double>(weight);
 }
 
-TokenId draw(const Distribution& distribution, const Noise& noise) {
-  double first = std::numeric_limits<double>::infinity();
-  TokenId winner = -1;
+namespace {
+
+/// A token that has been drawn, and when.
+struct Finisher {
+  double time = std::numeric_limits<double>::infinity();
+  TokenId token = -1;
+};
+
+/// The first of the race, in order; fewer where the distribution has fewer tokens.
+void race(const Distribution& distribution, const Noise& noise, std::span<Finisher> first) {
   for (std::size_t i = 0; i < distribution.ids.size(); ++i) {
     const double uniform = noise.at(distribution.ids[i]), weight = static_cast<double>(distribution.weights[i]);
     // -log(u) >= 1 - u: most lose without a logarithm.
-    if (!(1 - uniform < first * weight)) continue;
-    const double time = -std::log(uniform) / weight;
-    if (time < first) {
-      first = time;
-      winner = distribution.ids[i];
-    }
+    if (!(1 - uniform < first.back().time * weight)) continue;
+    const Finisher finisher{-std::log(uniform) / weight, distribution.ids[i]};
+    if (!(finisher.time < first.back().time)) continue;
+    const auto place = std::ranges::upper_bound(first, finisher.time, {}, &Finisher::time);
+    std::move_backward(place, first.end() - 1, first.end());
+    *place = finisher;
   }
-  CHECK(winner >= 0, "{} tokens of total weight {}", distribution.ids.size(), distribution.total);
-  return winner;
 }
 
-TokenId accept_or_replace(const Distribution& p, const Distribution& q, TokenId draft, std::uint64_t seed,
-                          std::int64_t index, Distribution* scratch) {
-  // A draft that q says cannot be drawn is no sample of q: rejected.
-  const double p_draft = p.probability(draft), q_draft = q.probability(draft);
-  if (q_draft > 0 && Noise(seed, index, Noise::Stream::kAccept).at(draft) * q_draft < p_draft) return draft;
-  scratch->clear();
-  for (std::size_t i = 0, j = 0; i < p.ids.size(); ++i) {
-    while (j < q.ids.size() && q.ids[j] < p.ids[i]) ++j;
-    const double q_i = j < q.ids.size() && q.ids[j] == p.ids[i] ? static_cast<double>(q.weights[j]) / q.total : 0;
-    const double rest = static_cast<double>(p.weights[i]) / p.total - q_i;
-    if (rest > 0 && p.ids[i] != draft) scratch->add(p.ids[i], static_cast<float>(rest));
+/// *rest = max(0, p - q) with q of those weights over q_total, less the drafts tried so far, of which the last was
+/// just rejected. p may be *rest.
+void subtract(const Distribution& p, const Distribution& q, double q_total, std::span<const TokenId> tried,
+              Distribution* rest) {
+  const double p_total = p.total;
+  const std::size_t size = p.ids.size();
+  std::size_t count = 0;
+  double total = 0;
+  rest->ids.resize(size);
+  rest->weights.resize(size);
+  for (std::size_t i = 0, j = 0; i < size; ++i) {
+    const TokenId id = p.ids[i];
+    while (j < q.ids.size() && q.ids[j] < id) ++j;
+    const bool drawable = q_total > 0 && j < q.ids.size() && q.ids[j] == id;
+    const double q_i = drawable ? static_cast<double>(q.weights[j]) / q_total : 0;
+    const auto left = static_cast<double>(p.weights[i]) / p_total - q_i;
+    if (!(left > 0) || std::ranges::find(tried, id) != tried.end()) continue;
+    rest->ids[count] = id;
+    rest->weights[count++] = static_cast<float>(left);
+    total += static_cast<double>(static_cast<float>(left));
   }
-  // p and q that differ by rounding alone may leave nothing.
-  return draw(scratch->total > 0 ? *scratch : p, Noise(seed, index, Noise::Stream::kResidual));
+  rest->ids.resize(count);
+  rest->weights.resize(count);
+  rest->total = total;
+}
+
+}  // namespace
+
+TokenId draw(const Distribution& distribution, const Noise& noise) {
+  Finisher first;
+  race(distribution, noise, {&first, 1});
+  CHECK(first.token >= 0, "{} tokens of total weight {}", distribution.ids.size(), distribution.total);
+  return first.token;
+}
+
+std::vector<TokenId> draw_distinct(const Distribution& distribution, const Noise& noise, std::size_t most) {
+  std::vector<Finisher> first(most);
+  race(distribution, noise, first);
+  std::vector<TokenId> tokens;
+  for (const Finisher& finisher : first)
+    if (finisher.token >= 0) tokens.push_back(finisher.token);
+  return tokens;
+}
+
+TokenId accept_or_replace(const Distribution& p, const Distribution& q, std::span<const TokenId> drafts,
+                          std::uint64_t seed, std::int64_t index, Distribution* scratch) {
+  const Noise accepts(seed, index, Noise::Stream::kAccept);
+  const Distribution* left = &p;
+  double q_total = q.total;
+  for (std::size_t i = 0; i < drafts.size(); ++i) {
+    // A draft that q says cannot be drawn, or not once more, is no sample of q: rejected.
+    const TokenId draft = drafts[i];
+    const bool is_new = std::ranges::find(drafts.first(i), draft) == drafts.begin() + static_cast<std::ptrdiff_t>(i);
+    const double weight = is_new ? q.weight(draft) : 0;
+    if (weight > 0 && accepts.at(draft) * (weight / q_total) < left->probability(draft)) return draft;
+    subtract(*left, q, q_total, drafts.first(i + 1), scratch);
+    q_total -= weight;
+    // p and q that differ by rounding alone may leave nothing.
+    if (scratch->total <= 0) return draw(p, Noise(seed, index, Noise::Stream::kResidual));
+    left = scratch;
+  }
+  return draw(*left, Noise(seed, index, Noise::Stream::kResidual));
 }
 
 }  // namespace outrider

@@ -33,7 +33,8 @@ struct Distribution {
   void clear();
   void add(TokenId id, float weight);
   /// @return 0 for a token that is left out.
-  double probability(TokenId id) const;
+  double weight(TokenId id) const;
+  double probability(TokenId id) const { return weight(id) / total; }
   static void fields(auto& v, auto& m) {
     constexpr Count kTop{1, kDraftTopK};
     v("ids", m.ids, kTop);
@@ -100,14 +101,18 @@ void keep_typical(Distribution* distribution);
 /// logarithm's other side). Because a token's time depends on nothing but the noise and its own weight, a slightly
 /// other distribution mostly draws the same token.
 TokenId draw(const Distribution& distribution, const Noise& noise);
+/// The first `most` of that race, or all of its tokens that are fewer: draws without replacement, in their order.
+std::vector<TokenId> draw_distinct(const Distribution& distribution, const Noise& noise, std::size_t most);
 
-/// Speculative sampling of one draft (Leviathan et al. 2023, Alg. 1): whether `draft` is kept, else
-/// what replaces it, drawn from norm(max(0, p - q)).
+/// Speculative sampling of one place (Leviathan et al. 2023, Alg. 1; of several drafts as SpecInfer, Miao et al. 2023,
+/// Alg. 2, does, but for drafts drawn without replacement): draft after draft is kept with min(1, p / q), and where it
+/// is not, norm(max(0, p - q)) is the p of the next, and q without that draft its q. What replaces the last one is
+/// drawn from the p that is left.
 /// @param p      the target's distribution of output `index`.
-/// @param q      the distribution that `draft` was drawn from.
+/// @param q      the distribution that the drafts were drawn from, in their order and without replacement.
 /// @param scratch for the residual distribution.
-/// @return `draft` itself if and only if it was kept: its own residual is 0 when it was rejected.
-TokenId accept_or_replace(const Distribution& p, const Distribution& q, TokenId draft, std::uint64_t seed,
-                          std::int64_t index, Distribution* scratch);
+/// @return one of the drafts if and only if it was kept: their own residual is 0 when they were rejected.
+TokenId accept_or_replace(const Distribution& p, const Distribution& q, std::span<const TokenId> drafts,
+                          std::uint64_t seed, std::int64_t index, Distribution* scratch);
 
 }  // namespace outrider

@@ -1,9 +1,11 @@
 #include "common/sampling/sampler.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
 
+#include "common/base/token_tree.h"
 #include "common/kernels/ops.h"
 
 namespace outrider {
@@ -92,36 +94,46 @@ std::vector<TokenLogprobs> Sampler::logprobs(Matrix<const float> logits, std::sp
 }
 
 Result<VerifyOutcome> Sampler::verify(Matrix<const float> logits, std::span<const TokenId> tokens,
-                                      SamplingScratch& scratch) {
+                                      SamplingScratch& scratch, std::span<const std::int32_t> depths) {
   CHECK(logits.size(0) == std::ssize(tokens) && !tokens.empty(), "rows {}, tokens {}", logits.size(0), tokens.size());
+  const TokenTree tree(std::ssize(tokens) - 1, depths);
   const bool typical = params_.rule == SamplingRule::kTypical && !params_.greedy();
-  const auto survives = [&](TokenId draft, TokenId choice) {
-    return typical ? p_.probability(draft) > 0 : draft == choice;
-  };
-  for (std::int32_t i = 0;; ++i) {
-    add_answer(tokens[static_cast<std::size_t>(i)]);
-    ASSIGN_OR_RETURN(const TokenId choice, choose(logits[i].span(), scratch));
-    const auto draft = static_cast<std::size_t>(i) + 1;
-    if (draft == tokens.size() || !survives(tokens[draft], choice)) return VerifyOutcome{i, choice};
+  for (std::int64_t row = 0;;) {
+    add_answer(tokens[static_cast<std::size_t>(row)]);
+    ASSIGN_OR_RETURN(const TokenId choice, choose(logits[row].span(), scratch));
+    const std::vector<std::int64_t> children = tree.children(row);
+    const auto kept = std::ranges::find_if(children, [&](std::int64_t child) {
+      const TokenId draft = tokens[static_cast<std::size_t>(child)];
+      return typical ? p_.probability(draft) > 0 : draft == choice;
+    });
+    if (kept == children.end()) return VerifyOutcome{tree.depth(row), choice, row};
+    row = *kept;
   }
 }
 
 Result<VerifyOutcome> Sampler::verify_rejection(Matrix<const float> logits, std::span<const TokenId> tokens,
-                                                std::span<const Distribution> q, SamplingScratch& scratch) {
+                                                std::span<const Distribution> q, SamplingScratch& scratch,
+                                                std::span<const std::int32_t> depths) {
   CHECK(logits.size(0) == std::ssize(tokens) && q.size() + 1 == tokens.size(), "rows {}, tokens {}, distributions {}",
         logits.size(0), tokens.size(), q.size());
   CHECK(!params_.greedy(), "rejection at temperature 0");
-  for (std::int32_t i = 0;; ++i) {
-    add_answer(tokens[static_cast<std::size_t>(i)]);
-    const auto draft = static_cast<std::size_t>(i) + 1;
-    if (draft == tokens.size()) {
-      ASSIGN_OR_RETURN(const TokenId bonus, choose(logits[i].span(), scratch));
-      return VerifyOutcome{i, bonus};
+  const TokenTree tree(std::ssize(tokens) - 1, depths);
+  for (std::int64_t row = 0;;) {
+    add_answer(tokens[static_cast<std::size_t>(row)]);
+    const std::vector<std::int64_t> children = tree.children(row);
+    if (children.empty()) {
+      ASSIGN_OR_RETURN(const TokenId bonus, choose(logits[row].span(), scratch));
+      return VerifyOutcome{tree.depth(row), bonus, row};
     }
-    ASSIGN_OR_RETURN(const std::span<const float> row, scores(logits[i].span(), scratch));
-    make_distribution(row, params_, scratch, &p_);
-    const TokenId token = accept_or_replace(p_, q[draft - 1], tokens[draft], params_.seed, answer_length_, &residual_);
-    if (token != tokens[draft]) return VerifyOutcome{i, token};
+    ASSIGN_OR_RETURN(const std::span<const float> scored, scores(logits[row].span(), scratch));
+    make_distribution(scored, params_, scratch, &p_);
+    std::vector<TokenId> drafts;
+    for (const std::int64_t child : children) drafts.push_back(tokens[static_cast<std::size_t>(child)]);
+    const Distribution& drawn_from = q[static_cast<std::size_t>(children.front()) - 1];
+    const TokenId token = accept_or_replace(p_, drawn_from, drafts, params_.seed, answer_length_, &residual_);
+    const auto kept = std::ranges::find(drafts, token);
+    if (kept == drafts.end()) return VerifyOutcome{tree.depth(row), token, row};
+    row = children[static_cast<std::size_t>(kept - drafts.begin())];
   }
 }
 

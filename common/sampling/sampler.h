@@ -39,16 +39,21 @@ class Sampler {
   /// the noise of (seed, i), and a draft survives iff it is that token. Adds tokens[0] and what survives.
   /// The rule `typical`: a draft survives iff keep_typical() leaves it, and what follows is drawn from what that
   /// leaves.
+  /// Of several drafts for one place the first that survives is followed.
   /// @param logits [G + 1, V]; row i follows tokens[i].
   /// @param tokens the last emitted token, then G drafts.
-  Result<VerifyOutcome> verify(Matrix<const float> logits, std::span<const TokenId> tokens, SamplingScratch& scratch);
+  /// @param depths of the drafts, a TokenTree's; empty: a chain.
+  Result<VerifyOutcome> verify(Matrix<const float> logits, std::span<const TokenId> tokens, SamplingScratch& scratch,
+                               std::span<const std::int32_t> depths = {});
 
   /// The rule `rejection` (Leviathan et al. 2023, Chen et al. 2023): a draft survives with min(1, p / q).
   /// Exact in distribution if each draft was drawn from its q, independently of this seed's kAccept, kResidual
-  /// and kDraw streams; the text depends on the drafts. The rest as verify().
-  /// @param q [G] what the drafts were drawn from.
+  /// and kDraw streams, and those of one place without replacement; the text depends on the drafts. The rest as
+  /// verify().
+  /// @param q [G] what the drafts were drawn from; those of one place from one.
   Result<VerifyOutcome> verify_rejection(Matrix<const float> logits, std::span<const TokenId> tokens,
-                                         std::span<const Distribution> q, SamplingScratch& scratch);
+                                         std::span<const Distribution> q, SamplingScratch& scratch,
+                                         std::span<const std::int32_t> depths = {});
 
   /// Of tokens that were chosen, if the request wants them.
   /// @param logits [N, V] as given to choose() or verify(). @param tokens [N] token i was chosen from row i.

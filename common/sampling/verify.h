@@ -12,6 +12,7 @@ namespace outrider {
 struct VerifyOutcome {
   std::int32_t accepted = 0;  ///< drafts kept: the longest prefix that agrees
   TokenId next_token = 0;     ///< bonus token when all were kept, else the replacement of the first rejected
+  std::int64_t row = 0;       ///< of the last draft kept (TokenTree); in a chain as many as were kept
 };
 
 /// The greedy verification rule (Leviathan et al. 2023 at temperature 0): a draft survives iff it is the

@@ -74,9 +74,12 @@ struct AxesReader {
 
 void check_axes(const JsonFields& fields, const Axes& axes) {
   const auto length = parse_draft_length(axes.draft_length);
-  const bool known = length && (length->policy == DraftPolicy::kAuto ||
-                                (length->policy == DraftPolicy::kFixed && length->length <= kDraftLengthAxisMax));
-  if (!known) fields.wrong("draft_length", fmt::format("0 to {}, or auto", kDraftLengthAxisMax));
+  const bool numbered = length && (length->policy == DraftPolicy::kFixed || length->policy == DraftPolicy::kTree);
+  const bool known =
+      length && (length->policy == DraftPolicy::kAuto || (numbered && length->length <= kDraftLengthAxisMax));
+  if (!known)
+    fields.wrong("draft_length",
+                 fmt::format("0 to {}, tree:1 to tree:{}, or auto", kDraftLengthAxisMax, kDraftLengthAxisMax));
   if (const auto type = parse_weight_type(axes.dtype); !type) fields.refuse("dtype", type.error().message);
   if (axes.open_loop() && axes.clients != 1)
     fields.refuse("clients", "is for a closed loop: with a request_rate each request has a client of its own");

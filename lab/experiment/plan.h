@@ -32,7 +32,7 @@ struct Axes {
   double drafter_added_ms = 0;          ///< what a draft takes longer on the remote drafter's host
   std::vector<double> acceptance = {};  ///< empty: the rule. Else a coin's rates, as --synthetic-acceptance has them
   Link link = {};                       ///< between the remote drafter and the coordinator
-  std::string draft_length = "4";       ///< 0 to 16, or auto
+  std::string draft_length = "4";       ///< 0 to 16, tree:1 to tree:16, or auto
   int clients = 1;                      ///< closed loop: each asks again as soon as it has its answer
   double request_rate = 0;              ///< arrivals a second of an open loop; 0: a closed one
   double burstiness = 1;                ///< of an open loop: see arrival_times()

@@ -72,9 +72,11 @@ TEST_F(GrammarText, IsThatOfPlainDecodingForEveryDraftLengthAndPolicy) {
       accepted += speculative.metrics.accepted_tokens;
       drafted += speculative.metrics.drafted_tokens;
     }
-    Generate looked_up = request(kChosenLengthMax);
-    looked_up.policy = DraftPolicy::kAuto;
-    EXPECT_EQ(answer(client, looked_up).tokens, plain.tokens) << "seed " << seed;
+    for (const DraftPolicy policy : {DraftPolicy::kAuto, DraftPolicy::kTree}) {
+      Generate chosen = request(kChosenLengthMax);
+      chosen.policy = policy;
+      EXPECT_EQ(answer(client, chosen).tokens, plain.tokens) << "seed " << seed << ", " << to_string(policy);
+    }
   }
   std::printf("%lld of %lld drafts accepted\n", static_cast<long long>(accepted), static_cast<long long>(drafted));
   EXPECT_GT(accepted, 10);
@@ -85,10 +87,11 @@ TEST_F(GrammarText, IsFollowedUnderTheRulesWhoseTextDependsOnDrafts) {
   Client client = connect();
   for (const SamplingRule rule : {SamplingRule::kRejection, SamplingRule::kTypical}) {
     std::int64_t accepted = 0;
-    for (std::uint64_t seed = 1; seed <= 1; ++seed) {
-      Generate request = constrained(goldens_[seed], 4);
+    for (const DraftPolicy policy : {DraftPolicy::kFixed, DraftPolicy::kTree}) {
+      Generate request = constrained(goldens_[1], 4);
+      request.policy = policy;
       request.sampling.temperature = 0.8f;
-      request.sampling.seed = seed;
+      request.sampling.seed = 1;
       request.sampling.rule = rule;
       const Generation generation = answer(client, request);
       expect_story(generation);

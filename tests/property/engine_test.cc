@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 
+#include "common/base/token_tree.h"
 #include "common/protocol/message_text.h"
 #include "common/sampling/verify.h"
 #include "tests/support/driven_core.h"
@@ -58,6 +59,13 @@ struct Script {
       const std::size_t right = rng.below(static_cast<std::uint64_t>(drafts) + 1);
       for (std::size_t i = 0; i < wrong.size(); ++i)
         work.tokens.push_back(i < right && i < future.size() ? future[i] : wrong[i]);
+      if (rng.below(2) == 0) {
+        work.depths = random_depths(rng, drafts);
+        for (std::size_t i = 0; i < wrong.size(); ++i) {
+          const auto before = static_cast<std::size_t>(work.depths[i]) - 1;
+          work.tokens[i + 1] = before < future.size() && rng.below(2) == 0 ? future[before] : wrong[i];
+        }
+      }
     }
     // Mostly the delta since the last; all again after a loss; or nothing, as in plain decoding.
     const std::uint64_t kind = rng.below(8);
@@ -66,9 +74,12 @@ struct Script {
   }
 
   void apply(const VerifyWork& work, const VerifyResult& result) {
-    const std::size_t kept = work.prefill ? work.tokens.size() : static_cast<std::size_t>(result.verdict.accepted) + 1;
-    committed.insert(committed.end(), work.tokens.begin(), work.tokens.begin() + static_cast<std::ptrdiff_t>(kept));
-    if (work.prefill) prompt.erase(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(kept));
+    const TokenTree tree(std::ssize(work.tokens) - 1, work.depths);
+    const std::int64_t last = work.prefill          ? tree.rows() - 1
+                              : work.depths.empty() ? result.verdict.accepted
+                                                    : result.verdict.row;
+    for (const std::int64_t row : tree.path(last)) committed.push_back(work.tokens[static_cast<std::size_t>(row)]);
+    if (work.prefill) prompt.erase(prompt.begin(), prompt.begin() + std::ssize(work.tokens));
     if (!work.prefill || work.last) next = result.verdict.next_token;
     if (work.kv_from) kv_sent = static_cast<Position>(committed.size());
     round = outrider::next(round);
@@ -155,7 +166,7 @@ TEST_P(EngineProperty, SessionsInABatchGetWhatTheyGetAloneAndTheCommittedRows) {
   CounterRng rng(kSeed);
   std::map<std::uint64_t, Script> scripts;
   std::uint64_t last_id = 0;
-  std::int64_t verifies = 0, accepted = 0, mixed = 0;
+  std::int64_t verifies = 0, accepted = 0, branched = 0, mixed = 0;
   for (int step = 0; step < (tiny ? 40 : 16); ++step) {
     SCOPED_TRACE(testing::Message() << "step " << step);
     // Sessions come and go; a released one leaves nothing behind for the next of its slot.
@@ -193,12 +204,17 @@ TEST_P(EngineProperty, SessionsInABatchGetWhatTheyGetAloneAndTheCommittedRows) {
       script.apply(batch[i], results[i]);
       truth.expect_rows(results[i], batch[i], script.committed);
       if (!batch[i].prefill) ++verifies, accepted += results[i].verdict.accepted;
+      // Off the first branch, that is.
+      branched += results[i].verdict.row > results[i].verdict.accepted;
       if (testing::Test::HasFailure()) return;
     }
   }
   // The script did what it is for.
   EXPECT_GT(mixed, 0);
   EXPECT_GT(accepted, 0);
+  if (tiny) {
+    EXPECT_GT(branched, 0);
+  }
   EXPECT_GT(verifies, 0);
 }
 

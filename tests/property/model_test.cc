@@ -1,6 +1,7 @@
 // Whatever way a text got into the caches, the model gives the same bits: in chunks, beside other
 // sessions, after drafts that were rejected; and a drafter that was sent the rows in pieces drafts the
 // same. Greedy losslessness is this and the verification rule (docs/numerics.md).
+#include "common/base/token_tree.h"
 #include "tests/support/model_at.h"
 #include "tests/support/test_pairs.h"
 
@@ -102,6 +103,63 @@ TEST_P(ModelProperty, RejectedRowsLeaveNoTrace) {
       EXPECT_EQ(raw_rows(cache.layer(donor), cache.length() - count, count),
                 raw_rows(reference.layer(donor), cache.length() - count, count));
     }
+  }
+}
+
+std::vector<TokenId> tokens_of(const TokenTree& tree, std::int64_t row, std::span<const TokenId> tokens) {
+  std::vector<TokenId> path;
+  for (const std::int64_t at : tree.path(row)) path.push_back(tokens[static_cast<std::size_t>(at)]);
+  return path;
+}
+
+/// Rounds of token trees beside a chain of another text, over several windows: every row is that of the chain of its
+/// path, and of what is kept nothing shows that it grew in a tree.
+TEST_P(ModelProperty, ARowOfATreeIsThatOfTheChainOfItsPath) {
+  for (std::uint64_t seed = 400; seed < 400 + (seeds() + 1) / 2; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    CounterRng rng(seed);
+    const std::vector<TokenId> prompt = random_tokens(rng, between(rng, 1, 20), config());
+    const std::vector<TokenId> other = random_tokens(rng, 400, config());
+    KvCache cache = backbone().make_cache(), chain = backbone().make_cache(), beside = backbone().make_cache();
+    prefill(backbone(), cache, prompt);
+    prefill(backbone(), chain, prompt);
+    const int rounds = tiny() ? 30 : 3;
+    std::int64_t branches = 0;
+    for (int round = 0; round < rounds; ++round) {
+      const Position base = cache.length();
+      const std::int64_t drafts = between(rng, 0, 24);
+      const std::vector<TokenId> tokens = random_tokens(rng, drafts + 1, config());
+      const std::vector<std::int32_t> depths = random_depths(rng, drafts);
+      const TokenTree tree(drafts, depths);
+      const auto rows = std::min<std::int64_t>(between(rng, 1, 5), std::ssize(other) - beside.length());
+      const std::span<const TokenId> more =
+          std::span(other).subspan(static_cast<std::size_t>(beside.length()), static_cast<std::size_t>(rows));
+      const bool first = rng.below(2) == 0;
+      std::vector<Segment> segments = {{&cache, tokens, drafts + 1, {}, depths}, {&beside, more, 0}};
+      if (!first) std::swap(segments[0], segments[1]);
+      const std::vector<OutputRow> actual = copy_rows(backbone().forward(segments));
+      const auto kept = static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(drafts) + 1));
+      backbone().keep_path(segments, first ? 0 : 1, kept);
+      for (std::int64_t row = 0; row <= drafts; ++row) {
+        branches += row > 0 && tree.depth(row) <= tree.depth(row - 1);
+        if (row % 4 != round % 4) continue;  // each costs a chain
+        ASSERT_TRUE(same_bits(actual[static_cast<std::size_t>(row)],
+                              forward(backbone(), chain, tokens_of(tree, row, tokens)).back()))
+            << "row " << row << " of " << drafts + 1 << ", depth " << tree.depth(row) << ", base " << base;
+        chain.truncate(base);
+      }
+      forward(backbone(), chain, tokens_of(tree, kept, tokens));
+      ASSERT_EQ(cache.length(), chain.length());
+      for (std::size_t layer = 0; layer < cache.layer_count(); ++layer) {
+        const std::int64_t ring = cache.layer(layer).ring_rows();
+        const std::int64_t seen =
+            ring == 0 ? cache.length() : std::min(cache.length(), drafter_window(config().sliding_window));
+        ASSERT_EQ(raw_rows(cache.layer(layer), cache.length() - seen, seen),
+                  raw_rows(chain.layer(layer), chain.length() - seen, seen))
+            << "layer " << layer << " after row " << kept;
+      }
+    }
+    EXPECT_GT(branches, rounds);
   }
 }
 

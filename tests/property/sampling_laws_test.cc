@@ -7,8 +7,10 @@
 
 #include <gtest/gtest.h>
 
+#include "common/base/token_tree.h"
 #include "common/kernels/ops.h"
 #include "common/sampling/sampler.h"
+#include "drafter-node/draft_tree.h"
 #include "tests/support/model_at.h"
 #include "tests/support/test_pairs.h"
 
@@ -212,10 +214,14 @@ class Gate {
 // ---- rounds ----
 
 enum class Drafting {
-  kSampled,
-  kCoupled,
-  kArgmax
-};  ///< from q; from q with the target's own noise; the most probable token
+  kSampled,  ///< from q
+  kCoupled,  ///< from q with the target's own noise
+  kArgmax,   ///< the most probable token
+  // As the first two, but a tree of so many nodes:
+  kSampledTree,
+  kCoupledTree,
+  kTreeByToken,  ///< a mistake: the tree's nodes are chosen by what was drawn
+};
 
 struct Round {
   const Language& language;
@@ -224,6 +230,8 @@ struct Round {
   const std::vector<TokenId>& answer;  ///< what the target has seen; ends in the last emitted token
   std::vector<TokenId> drafts;
   std::vector<Distribution> q;
+  std::vector<std::int32_t> depths = {};
+  TokenTree tree() const { return {std::ssize(drafts), depths}; }
 };
 struct Emitted {
   std::vector<TokenId> tokens;
@@ -246,9 +254,13 @@ Emitted production(const Round& round, Sampler& sampler, SamplingScratch& scratc
   std::vector<float> logits;
   const std::vector<TokenId> tokens = rows_of(round, &logits);
   const Matrix<const float> rows(logits.data(), {std::ssize(tokens), round.language.vocab});
-  const VerifyOutcome outcome = kRejection ? sampler.verify_rejection(rows, tokens, round.q, scratch).value()
-                                           : sampler.verify(rows, tokens, scratch).value();
-  std::vector<TokenId> emitted(round.drafts.begin(), round.drafts.begin() + outcome.accepted);
+  const VerifyOutcome outcome = kRejection
+                                    ? sampler.verify_rejection(rows, tokens, round.q, scratch, round.depths).value()
+                                    : sampler.verify(rows, tokens, scratch, round.depths).value();
+  std::vector<TokenId> emitted;
+  for (const std::int64_t row : round.tree().path(outcome.row))
+    if (row > 0) emitted.push_back(tokens[static_cast<std::size_t>(row)]);
+  EXPECT_EQ(std::ssize(emitted), outcome.accepted);
   emitted.push_back(outcome.next_token);
   return {emitted, outcome.next_token};
 }
@@ -275,7 +287,7 @@ Rule mutant(Mistake mistake, bool rejection) {
       TokenId token = drawn;
       if (rejection) {
         Distribution scratch;
-        token = accept_or_replace(p, round.q[i], draft, round.params.seed, index, &scratch);
+        token = accept_or_replace(p, round.q[i], {&draft, 1}, round.params.seed, index, &scratch);
         if (token != draft && mistake == Mistake::kNoClamp) {
           scratch.clear();
           for (TokenId x = 0; x < round.language.vocab; ++x) {
@@ -293,6 +305,62 @@ Rule mutant(Mistake mistake, bool rejection) {
   };
 }
 
+enum class TreeMistake { kNone, kNoResidual, kWithReplacement, kLastWordIsTheTargets };
+
+/// Rejection along a tree, written out once more with room for a mistake.
+Rule tree_mutant(TreeMistake mistake) {
+  return [=](const Round& round, Sampler&, SamplingScratch&) -> Emitted {
+    std::vector<TokenId> seen = round.answer, out;
+    const std::int64_t vocab = round.language.vocab;
+    for (std::int64_t row = 0;;) {
+      const Distribution given = distribution_of(round.language.row(round.language.target, seen.back()), round.params,
+                                                 count(round.prompt, seen));
+      const auto index = static_cast<std::int64_t>(seen.size());
+      std::vector<double> p, q;
+      const std::vector<std::int64_t> children = round.tree().children(row);
+      for (TokenId x = 0; x < vocab; ++x) {
+        p.push_back(given.probability(x));
+        q.push_back(children.empty() ? 0 : round.q[static_cast<std::size_t>(children[0]) - 1].probability(x));
+      }
+      const auto normalise = [](std::vector<double>& values) {
+        const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+        for (double& value : values) value = sum > 0 ? value / sum : 0;
+      };
+      std::int64_t kept = 0;
+      for (const std::int64_t child : children) {
+        const auto x = static_cast<std::size_t>(round.drafts[static_cast<std::size_t>(child) - 1]);
+        const double coin = Noise(round.params.seed, index, Noise::Stream::kAccept).at(static_cast<TokenId>(x));
+        if (q[x] > 0 && coin < p[x] / q[x]) {
+          kept = child;
+          break;
+        }
+        if (mistake != TreeMistake::kNoResidual) {
+          for (std::size_t y = 0; y < p.size(); ++y) p[y] = std::max(0.0, p[y] - q[y]);
+          normalise(p);
+        }
+        if (mistake != TreeMistake::kWithReplacement) {
+          q[x] = 0;
+          normalise(q);
+        }
+      }
+      if (kept == 0) {
+        Distribution left;
+        for (TokenId x = 0; x < vocab; ++x) {
+          const double weight =
+              mistake == TreeMistake::kLastWordIsTheTargets ? given.probability(x) : p[static_cast<std::size_t>(x)];
+          if (weight > 0) left.add(x, static_cast<float>(weight));
+        }
+        out.push_back(draw(
+            left, Noise(round.params.seed, index, children.empty() ? Noise::Stream::kDraw : Noise::Stream::kResidual)));
+        return {out, out.back()};
+      }
+      row = kept;
+      out.push_back(round.drafts[static_cast<std::size_t>(row) - 1]);
+      seen.push_back(out.back());
+    }
+  };
+}
+
 /// Some 200 verdicts at alpha 0.001: the seeds are such that none is a false alarm. An alarm of a new seed that
 /// 3,000,000 tokens do not confirm is one.
 constexpr std::int64_t kTokens = 100'000;
@@ -300,7 +368,7 @@ constexpr std::size_t kTextLength = 50;
 
 struct Sample {
   Gate gate;
-  std::int64_t drafted = 0, accepted = 0, ahead = 0;
+  std::int64_t rounds = 0, drafted = 0, accepted = 0, ahead = 0;
 };
 
 /// Drafts that were made for an outcome of the round before, by what the target has seen then.
@@ -323,6 +391,42 @@ Drafts drafts_after(const Round& round, std::vector<TokenId> path, int draft_len
     drafts.tokens.push_back(path.back());
   }
   return drafts;
+}
+
+/// A tree as the drafter grows it.
+void draft_tree(Round& round, int nodes, Drafting drafting) {
+  constexpr std::size_t kChildren = 3;
+  DraftTree tree(round.answer.back(), nodes, 0);
+  std::map<std::size_t, Distribution> q;
+  for (std::vector<std::size_t> step = tree.next(); !step.empty(); step = tree.next()) {
+    for (const std::size_t i : step) {
+      std::vector<TokenId> path = round.answer;
+      for (const TokenId token : tree.path(i)) path.push_back(token);
+      q[i] = distribution_of(round.language.row(round.language.drafter, path.back()), round.params,
+                             count(round.prompt, path));
+      const std::uint64_t branch = tree.node(i).branch;
+      const bool coupled = drafting == Drafting::kCoupledTree;
+      const Noise noise(coupled || branch == 0 ? round.params.seed : mix64(round.params.seed + branch),
+                        std::ssize(path), coupled ? Noise::Stream::kDraw : Noise::Stream::kDraft);
+      std::vector<TokenId> choices = draw_distinct(q[i], noise, kChildren);
+      std::vector<double> chances;
+      for (const float weight : q[i].weights) chances.push_back(static_cast<double>(weight) / q[i].total);
+      std::ranges::sort(chances, std::greater<>());
+      chances.resize(choices.size());
+      if (drafting == Drafting::kTreeByToken) {
+        std::ranges::sort(choices, std::greater<>(), [&](TokenId x) { return q[i].probability(x); });
+        for (std::size_t rank = 0; rank < choices.size(); ++rank) chances[rank] = q[i].probability(choices[rank]);
+      } else {
+        chances = chances_of_draws(std::move(chances));
+      }
+      tree.grow(i, choices, chances, {});
+    }
+  }
+  for (const std::size_t i : tree.finish()) {
+    round.drafts.push_back(tree.node(i).token);
+    round.depths.push_back(tree.node(i).depth);
+    round.q.push_back(q.at(tree.node(i).parent));
+  }
 }
 
 /// As a drafter goes on while a round is verified: for the outcome that all drafts hold, and for the one that the first
@@ -400,7 +504,9 @@ Sample generate(const Language& language, SamplingParams params, int draft_lengt
       seen.back() = last;
       Round round{language, params, prompt, seen, {}, {}};
       std::vector<TokenId> path = seen;
-      for (int i = 0; i < draft_length; ++i) {
+      const bool is_tree = drafting >= Drafting::kSampledTree;
+      if (is_tree) draft_tree(round, draft_length, drafting);
+      for (int i = 0; i < draft_length && !is_tree; ++i) {
         round.q.push_back(distribution_of(language.row(language.drafter, path.back()), params, count(prompt, path)));
         const auto index = static_cast<std::int64_t>(path.size());
         const Distribution& q = round.q.back();
@@ -413,7 +519,8 @@ Sample generate(const Language& language, SamplingParams params, int draft_lengt
         round.drafts.push_back(path.back());
       }
       const Emitted emitted = rule(round, sampler, scratch);
-      run.drafted += draft_length;
+      ++run.rounds;
+      run.drafted += std::ssize(round.drafts);
       run.accepted += std::ssize(emitted.tokens) - 1;
       last = emitted.last;
       answer.insert(answer.end(), emitted.tokens.begin(), emitted.tokens.end());
@@ -492,6 +599,40 @@ TEST(SamplingLaws, HoldWithPenaltiesThatCountTheRowsOwnDrafts) {
   const Language language = make_language(8, 3, 0.5f);
   EXPECT_EQ(generate(language, penalties(), 4, Drafting::kSampled, kMatch).gate.verdict(), "");
   EXPECT_EQ(generate(language, penalties(), 4, Drafting::kSampled, kRejection).gate.verdict(), "");
+}
+
+class TreeLaws : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Nodes, TreeLaws, testing::Values(2, 12));
+TEST_P(TreeLaws, BothRulesEmitWhatPlainSamplingEmits) {
+  const Language language = make_language(12, 21, 1.0f);
+  const SamplingParams params = params_of(1, GetParam() > 2);
+  EXPECT_EQ(generate(language, params, GetParam(), Drafting::kCoupledTree, kMatch).gate.verdict(), "") << "match";
+  const Sample tree = generate(language, params, GetParam(), Drafting::kSampledTree, kRejection);
+  EXPECT_EQ(tree.gate.verdict(), "") << "rejection";
+  // Of many drafts it keeps more than a chain does: there are second choices.
+  const Sample chain = generate(language, params, GetParam(), Drafting::kSampled, kRejection);
+  const double per_round = static_cast<double>(tree.accepted) / static_cast<double>(tree.rounds),
+               of_chain = static_cast<double>(chain.accepted) / static_cast<double>(chain.rounds);
+  EXPECT_GT(per_round, GetParam() > 2 ? of_chain : 0.95 * of_chain);
+}
+
+TEST(TreeLaws, HoldWithPenaltiesThatCountThePathsOwnDrafts) {
+  const Language language = make_language(8, 23, 0.5f);
+  EXPECT_EQ(generate(language, penalties(), 7, Drafting::kCoupledTree, kMatch).gate.verdict(), "");
+  EXPECT_EQ(generate(language, penalties(), 7, Drafting::kSampledTree, kRejection).gate.verdict(), "");
+}
+
+TEST(TreeLaws, MistakesAreFoundOut) {
+  const Language language = make_language(8, 6, 1.5f);
+  const auto verdict = [&](TreeMistake mistake) {
+    return generate(language, {.temperature = 1}, 12, Drafting::kSampledTree, tree_mutant(mistake)).gate.verdict();
+  };
+  EXPECT_EQ(verdict(TreeMistake::kNone), "") << "without a mistake it is right";
+  for (const TreeMistake mistake :
+       {TreeMistake::kNoResidual, TreeMistake::kWithReplacement, TreeMistake::kLastWordIsTheTargets})
+    EXPECT_NE(verdict(mistake), "") << static_cast<int>(mistake);
+  // Whether a node is in the tree must not depend on what was drawn for it.
+  EXPECT_NE(generate(language, {.temperature = 1}, 12, Drafting::kTreeByToken, kRejection).gate.verdict(), "");
 }
 
 // The drafter draws with the target's noise from a distribution of its own: the same token more often than

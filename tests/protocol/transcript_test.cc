@@ -132,11 +132,12 @@ class VerifierStage : public Stage {
 
   bool command(const std::string& name, std::istringstream& words) override {
     std::vector<VerifyResult> results;
-    if (name == "done") {  // accepted=N of every verify, next=TOKEN
+    if (name == "done") {  // accepted=N of every verify, the last of row=ROW, next=TOKEN
       const Arguments with(words);
       for (const VerifyWork& work : out_) {
         const auto accepted = static_cast<std::int32_t>(work.prefill ? 0 : with.of("accepted", 0));
         Verdict verdict{.accepted = accepted, .next_token = static_cast<TokenId>(with.of("next", 0))};
+        if (!work.depths.empty()) verdict.row = static_cast<std::int32_t>(with.of("row", 0));
         if (work.kv_from)
           verdict.kv = rows(*work.kv_from, work.base + (work.prefill ? std::ssize(work.tokens) : accepted + 1));
         results.push_back({.session = work.session, .round = work.round, .verdict = verdict});

@@ -106,6 +106,75 @@ TEST(Simulation, TextSurvivesEveryFault) {
   EXPECT_GT(totals.restarts, 100);
 }
 
+// Token trees, chains and plain decoding side by side: a greedy text, and under `match` one of a seed, is the same.
+TEST(Simulation, TreesChangeNoTextWhateverFails) {
+  const Faults faults{.drop = 0.05,
+                      .repeat = 0.1,
+                      .delay_max = std::chrono::milliseconds(5),
+                      .slow = 0.03,
+                      .drafter_restart = 0.5,
+                      .verifier_restart = 0.1,
+                      .down_max = std::chrono::seconds(1)};
+  Totals trees, chains;
+  for (const std::uint64_t seed : seeds()) {
+    SCOPED_TRACE(replay(seed));
+    CounterRng rng(seed * 104723);
+    const bool sampled = seed % 2 == 0;
+    const SamplingParams sampling = sampled ? SamplingParams{.temperature = 1, .seed = seed} : SamplingParams{};
+    Simulator simulator(seed, faults, 0.6, {.verifiers = 2, .failover = {.limit = 1000}});
+    std::map<std::uint64_t, std::vector<TokenId>> expected;
+    for (std::uint64_t number = 1; number <= 6; ++number) {
+      std::vector<TokenId> prompt(1 + rng.below(30));
+      for (TokenId& token : prompt) token = static_cast<TokenId>(rng.below(model::kVocab));
+      const auto max_tokens = static_cast<std::int64_t>(40 + rng.below(100));
+      expected[number] = model::generate(prompt, max_tokens, sampling);
+      simulator.request(number, prompt, max_tokens, 1 + static_cast<std::int32_t>(rng.below(15)), sampling, {},
+                        number % 3 == 0 ? DraftPolicy::kFixed : DraftPolicy::kTree, some_ahead(rng));
+    }
+    ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1)))
+        << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+    for (const auto& [number, answer] : simulator.answers()) {
+      EXPECT_EQ(answer.failure, "") << "session " << number;
+      ASSERT_EQ(answer.tokens, expected[number]) << "session " << number;
+      Totals& totals = number % 3 == 0 ? chains : trees;
+      totals.rounds += answer.metrics.rounds;
+      totals.drafted += answer.metrics.drafted_tokens;
+      totals.accepted += answer.metrics.accepted_tokens;
+    }
+    EXPECT_TRUE(simulator.violations().empty()) << simulator.violations().front();
+  }
+  EXPECT_GT(trees.accepted, trees.rounds / 10);
+  EXPECT_LT(trees.accepted, trees.drafted);
+}
+
+// Under rejection with q the target's own distribution the first draft of each place holds: so do all of a path.
+TEST(Simulation, TreesUnderRejectionSurviveEveryFault) {
+  const Faults faults{
+      .drop = 0.05, .repeat = 0.1, .delay_max = std::chrono::milliseconds(5), .slow = 0.03, .drafter_restart = 0.5};
+  std::int64_t accepted = 0, rounds = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Simulator simulator(seed, faults, 0);
+    for (std::int32_t nodes = 1; nodes <= 12; nodes += 3) {
+      const SamplingParams sampling{.temperature = 1,
+                                    .top_k = kDraftTopK,
+                                    .seed = seed + static_cast<std::uint64_t>(nodes),
+                                    .rule = SamplingRule::kRejection};
+      simulator.request(static_cast<std::uint64_t>(nodes), {1, 2, 3}, 60, nodes, sampling, {}, DraftPolicy::kTree);
+    }
+    ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1)))
+        << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+    for (const auto& [number, answer] : simulator.answers()) {
+      EXPECT_EQ(answer.failure, "");
+      EXPECT_EQ(answer.tokens.size(), 60u);
+      accepted += answer.metrics.accepted_tokens;
+      rounds += answer.metrics.drafting_rounds;
+    }
+    EXPECT_TRUE(simulator.violations().empty()) << simulator.violations().front();
+  }
+  EXPECT_GE(accepted, rounds);
+}
+
 // The rule `match`: one seed is one text, whatever the draft length, the faults and the drafters that come and go.
 TEST(Simulation, SampledTextIsOneForEveryDraftLength) {
   const Faults faults{

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <tuple>
 
+#include "common/base/token_tree.h"
 #include "common/protocol/donor_rows.h"
 
 namespace outrider::simulation {
@@ -531,13 +532,22 @@ std::vector<VerifyResult> Simulator::forward(Verifier& verifier, const std::vect
     std::vector<std::uint64_t>& prefix = cache.prefix;
     if (static_cast<Position>(prefix.size()) != work.base)
       violated("the verifier's cache and the base position differ");
-    for (const TokenId token : work.tokens)
-      prefix.push_back(model::extend(prefix.empty() ? model::kEmpty : prefix.back(), token));
-    cache.written = std::max<Position>(cache.written, std::ssize(prefix));
+    // A row's prefix is that of the chain of its path.
+    const TokenTree tree(std::ssize(work.tokens) - 1, work.depths);
+    if (!tree.check()) violated("rows to verify that are no tree");
+    std::vector<std::uint64_t> rows;
+    for (std::int64_t row = 0; row < tree.rows(); ++row) {
+      const std::uint64_t before = row > 0          ? rows[static_cast<std::size_t>(tree.path(row).end()[-2])]
+                                   : prefix.empty() ? model::kEmpty
+                                                    : prefix.back();
+      rows.push_back(model::extend(before, work.tokens[static_cast<std::size_t>(row)]));
+    }
+    cache.written = std::max<Position>(cache.written, std::ssize(prefix) + tree.height() + 1);
+    if (work.prefill) prefix.insert(prefix.end(), rows.begin(), rows.end());
     if (work.keep_as) caches[*work.keep_as] = cache;
     VerifyResult result{.session = work.session, .round = work.round};
     Verdict& verdict = result.verdict;
-    Position committed = static_cast<Position>(prefix.size());
+    VerifyOutcome outcome;
     if ((work.base == 0 || work.reuse) && !(work.sampling == SamplingParams{})) {
       samplers.emplace(work.session, Sampler(work.sampling, work.stop_ids, 0))
           .first->second.add_text(work.reuse ? work.reuse->tokens : std::vector<TokenId>(),
@@ -547,33 +557,37 @@ std::vector<VerifyResult> Simulator::forward(Verifier& verifier, const std::vect
     if (sampler != samplers.end()) {
       const std::size_t outputs = !work.prefill ? work.tokens.size() : work.last ? 1 : 0;
       std::vector<float> logits;
-      for (std::size_t row = prefix.size() - outputs; row < prefix.size(); ++row) {
-        const std::vector<float> more = model::logits(prefix[row]);
+      for (std::size_t row = rows.size() - outputs; row < rows.size(); ++row) {
+        const std::vector<float> more = model::logits(rows[row]);
         logits.insert(logits.end(), more.begin(), more.end());
       }
       if (work.prefill) {
         sampler->second.add_text(work.tokens, work.answered);
         if (work.last) verdict.next_token = sampler->second.choose(logits, scratch_).value();
       } else {
-        const Matrix<const float> rows(logits.data(), {std::ssize(work.tokens), model::kVocab});
-        const VerifyOutcome outcome =
-            (work.q.empty() ? sampler->second.verify(rows, work.tokens, scratch_)
-                            : sampler->second.verify_rejection(rows, work.tokens, work.q, scratch_))
-                .value();
-        verdict.accepted = outcome.accepted;
+        const Matrix<const float> all(logits.data(), {std::ssize(work.tokens), model::kVocab});
+        outcome = (work.q.empty() ? sampler->second.verify(all, work.tokens, scratch_, work.depths)
+                                  : sampler->second.verify_rejection(all, work.tokens, work.q, scratch_, work.depths))
+                      .value();
         verdict.next_token = outcome.next_token;
       }
     } else if (!work.prefill) {
-      while (verdict.accepted + 1 < static_cast<std::int32_t>(work.tokens.size()) &&
-             model::choose(prefix[static_cast<std::size_t>(work.base + verdict.accepted)]) ==
-                 work.tokens[static_cast<std::size_t>(verdict.accepted) + 1]) {
-        ++verdict.accepted;
+      for (std::optional<std::int64_t> next = 0; next;) {
+        outcome.row = *std::exchange(next, std::nullopt);
+        for (const std::int64_t child : tree.children(outcome.row)) {
+          if (next || model::choose(rows[static_cast<std::size_t>(outcome.row)]) !=
+                          work.tokens[static_cast<std::size_t>(child)])
+            continue;
+          next = child;
+        }
       }
     }
     if (!work.prefill) {
-      committed = work.base + verdict.accepted + 1;
-      prefix.resize(static_cast<std::size_t>(committed));
+      verdict.accepted = tree.depth(outcome.row);
+      if (!work.depths.empty()) verdict.row = static_cast<std::int32_t>(outcome.row);
+      for (const std::int64_t row : tree.path(outcome.row)) prefix.push_back(rows[static_cast<std::size_t>(row)]);
     }
+    const Position committed = std::ssize(prefix);
     if (work.last) {
       if (sampler == samplers.end()) verdict.next_token = model::choose(prefix.back());
       if (work.kv_from) verdict.hidden = tensor_of({prefix.back()}, {2});
@@ -583,8 +597,8 @@ std::vector<VerifyResult> Simulator::forward(Verifier& verifier, const std::vect
       verdict.kv = {.from = *work.kv_from, .to = to, .donors = {}};
       for (const DonorFacts& donor : model::facts().donors) {
         const Position first = first_useful_row(donor, *work.kv_from, to);
-        const std::vector<std::uint64_t> rows(prefix.begin() + first, prefix.begin() + to);
-        const WireTensor tensor = tensor_of(rows, {to - first, 1, 2});
+        const std::vector<std::uint64_t> kept(prefix.begin() + first, prefix.begin() + to);
+        const WireTensor tensor = tensor_of(kept, {to - first, 1, 2});
         verdict.kv.donors.push_back({first, tensor, tensor});
       }
     }
@@ -656,9 +670,48 @@ void Simulator::add_drafts(const Drafter& drafter, const DraftWork& work, std::u
   }
 }
 
+void Simulator::add_tree(const Drafter& drafter, const DraftWork& work, std::uint64_t prefix, Candidates& drafts) {
+  const Draft& draft = work.draft;
+  // By depth, along the path to the last node: its prefix, and those of its children's tokens that are not used up.
+  std::vector<std::uint64_t> prefixes = {prefix};
+  std::vector<std::vector<TokenId>> choices;
+  std::vector<Distribution> q;
+  while (std::ssize(drafts.tokens) < draft.draft_length) {
+    // Mostly deeper; else one more child of a node on the path.
+    const std::size_t parent = rng_.below(3) > 0 ? prefixes.size() - 1 : rng_.below(prefixes.size());
+    prefixes.resize(parent + 1);
+    choices.resize(std::min(choices.size(), parent + 1));
+    q.resize(choices.size());
+    if (choices.size() == parent) {
+      const TokenId right = model::choose(prefixes[parent]), wrong = static_cast<TokenId>(rng_.below(model::kVocab));
+      choices.push_back(drafts_right(drafter, work.session, parent) ? std::vector{wrong, right}
+                                                                    : std::vector{right, wrong});
+      q.emplace_back();
+      if (is_rejection(draft)) {
+        q.back() = distribution_after(draft, prefixes[parent]);
+        const Noise noise(draft.sampling->seed + rng_.below(1u << 30), draft.index + std::ssize(prefixes),
+                          Noise::Stream::kDraft);
+        choices.back() = draw_distinct(q.back(), noise, 3);
+        std::ranges::reverse(choices.back());
+      }
+    }
+    if (choices[parent].empty() && parent == 0) break;
+    if (choices[parent].empty()) continue;
+    drafts.tokens.push_back(choices[parent].back());
+    choices[parent].pop_back();
+    drafts.depths.push_back(static_cast<std::int32_t>(prefixes.size()));
+    if (is_rejection(draft)) drafts.q.push_back(q[parent]);
+    prefixes.push_back(model::extend(prefixes[parent], drafts.tokens.back()));
+  }
+}
+
 Candidates Simulator::make_drafts(Drafter& drafter, const DraftWork& work) {
   const std::uint64_t prefix = check_replica(drafter, work);
   Candidates drafts{.tokens = {}, .draft_ns = 1000};
+  if (work.draft.tree) {
+    add_tree(drafter, work, prefix, drafts);
+    return drafts;
+  }
   if (work.draft.known.empty()) add_drafts(drafter, work, prefix, 0, drafts);
   drafter.leads[work.session] = {work, work.draft.known.empty() ? drafts.tokens : work.draft.known};
   return drafts;

@@ -281,6 +281,8 @@ class Simulator {
   /// Adds drafts after a prefix, the first of them `depth` places after the token that the chain began with.
   void add_drafts(const Drafter& drafter, const DraftWork& work, std::uint64_t prefix, std::size_t depth,
                   Candidates& drafts);
+  /// Adds a tree of them, mostly with the right token among a node's children.
+  void add_tree(const Drafter& drafter, const DraftWork& work, std::uint64_t prefix, Candidates& drafts);
   /// How many of a round's drafts hold in the next outcome to draft for.
   std::size_t next_outcome(const Drafter::Lead& lead);
   bool drafts_right(const Drafter& drafter, SessionId session, std::size_t depth) {

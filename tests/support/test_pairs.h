@@ -54,6 +54,16 @@ inline std::vector<TokenId> random_tokens(CounterRng& rng, std::int64_t count, c
   return tokens;
 }
 
+/// Those of a TokenTree, often with branches.
+inline std::vector<std::int32_t> random_depths(CounterRng& rng, std::int64_t drafts) {
+  std::vector<std::int32_t> depths;
+  for (std::int32_t before = 0; std::ssize(depths) < drafts; before = depths.back()) {
+    const auto deepest = static_cast<std::uint64_t>(before) + 1;
+    depths.push_back(static_cast<std::int32_t>(rng.below(2) == 0 ? deepest : 1 + rng.below(deepest)));
+  }
+  return depths;
+}
+
 /// What a row of a forward pass gave.
 struct OutputRow {
   std::vector<float> hidden, logits;

@@ -106,7 +106,7 @@ TEST(ExperimentPlan, AValueThatNoAxisHasIsRefused) {
             "p.json: sweeps[0].rtt_ms is -1, wanted a number from 0 to 10000");
   EXPECT_EQ(error_of(R"({"sweeps": [{"rtt_ms": 1}]})"), "p.json: sweeps[0].rtt_ms is 1, wanted a list of values");
   EXPECT_EQ(error_of(R"({"sweeps": [{"draft_length": [17]}]})"),
-            "p.json: sweeps[0].draft_length is 17, wanted 0 to 16, or auto");
+            "p.json: sweeps[0].draft_length is 17, wanted 0 to 16, tree:1 to tree:16, or auto");
   EXPECT_NE(error_of(R"({"sweeps": [{"dtype": ["int3"]}]})").find("sweeps[0].dtype"), std::string::npos);
   EXPECT_NE(error_of(R"({"sweeps": [{"acceptance": [[0.5, 0.6]]}]})").find("do not rise"), std::string::npos);
   EXPECT_NE(error_of(R"({"repeats": 2, "sweeps": [{"rtt_ms": [1]}]})").find("repeats is 2"), std::string::npos);

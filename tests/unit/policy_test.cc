@@ -269,7 +269,10 @@ TEST(Policies, ReadDraftLengths) {
   EXPECT_EQ(parse_draft_length("8@0")->ahead, 0);
   EXPECT_EQ(parse_draft_length("auto@8")->ahead, 8);
   EXPECT_EQ(parse_draft_length("auto@8")->policy, DraftPolicy::kAuto);
-  for (const char* text : {"", "33", "-1", "4x", "Auto", "1.5", "99999999999", "4@", "4@9", "@2", "4@2@2", "4@-1"}) {
+  EXPECT_EQ(parse_draft_length("tree:12")->policy, DraftPolicy::kTree);
+  EXPECT_EQ(parse_draft_length("tree:12")->length, 12);
+  for (const char* text : {"tree", "tree:", "tree:0", "tree:33", "tree:4@2", "", "33", "-1", "4x", "Auto", "1.5",
+                           "99999999999", "4@", "4@9", "@2", "4@2@2", "4@-1"}) {
     const auto length = parse_draft_length(text);
     ASSERT_FALSE(length) << text;
     EXPECT_NE(length.error().message.find(text), std::string::npos);

@@ -1,6 +1,7 @@
 #include "common/sampling/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -174,7 +175,8 @@ TEST(Rejection, ADraftThatQCannotDrawIsNeverKeptByQ) {
   p.add(1, 1);
   p.add(2, 1);
   q.add(5, 1);
-  for (std::int64_t i = 0; i < 50; ++i) EXPECT_EQ(accept_or_replace(p, q, 2, 7, i, &scratch), 1);
+  for (std::int64_t i = 0; i < 50; ++i)
+    EXPECT_EQ(accept_or_replace(p, q, std::array<TokenId, 1>{2}, 7, i, &scratch), 1);
 }
 
 TEST(Rejection, AnEmptyResidualFallsBackToTheTarget) {
@@ -182,7 +184,7 @@ TEST(Rejection, AnEmptyResidualFallsBackToTheTarget) {
   p.add(1, 1);
   q.add(1, 1);
   q.add(2, 1e-12f);
-  EXPECT_EQ(accept_or_replace(p, q, 2, 7, 0, &scratch), 1);
+  EXPECT_EQ(accept_or_replace(p, q, std::array<TokenId, 1>{2}, 7, 0, &scratch), 1);
 }
 
 // ---- sampler ----
