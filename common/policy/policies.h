@@ -29,9 +29,9 @@ class Policies {
   /// @param seed of Thompson's draws.
   explicit Policies(std::uint64_t seed);
 
-  /// The policy of one session. @param length for kFixed and kTree. @param costs, batch  of the session's verifier; like this
-  /// object they outlive the policy. @param governed  a fixed length is only the most: the governor leaves out what
-  /// costs time.
+  /// The policy of one session. @param length for kFixed and kTree. @param costs, batch  of the session's verifier;
+  /// like this object they outlive the policy. @param governed  a fixed length is only the most: the governor leaves
+  /// out what costs time.
   std::unique_ptr<DraftLengthPolicy> make(DraftPolicy policy, int length, const CostModel& costs, BatchGoodput& batch,
                                           bool governed = false);
   /// Whether this policy ever takes DraftSource::kNgram.
