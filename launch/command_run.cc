@@ -152,7 +152,9 @@ void run(const RunFlags& flags) {
   const PairPaths pair = flags.model.pair();
   const ModelFiles files = open_model(pair.backbone);
   const TextSide side = load_text_side(files);
-  const DraftLength draft_length = flags.draft_length.value();
+  DraftLength draft_length = flags.draft_length.value();
+  // There is nothing to choose by where nobody says which drafts hold.
+  if (flags.no_verifier && draft_length.policy == DraftPolicy::kAuto) draft_length = {.length = 4};
   Generate request{.prompt = flags.images.empty() ? encode_prompt(flags, side) : std::vector<TokenId>(),
                    .max_tokens = flags.max_tokens,
                    .draft_length = draft_length.length,

@@ -10,8 +10,9 @@ namespace outrider {
 FuzzSeeds fuzz_seeds() {
   Policies policies(1);
   const CostModel costs;
+  BatchGoodput batch;
   for (const DraftPolicy policy : {DraftPolicy::kUcb1, DraftPolicy::kThompson}) {
-    const auto length = policies.make(policy, 8, costs);
+    const auto length = policies.make(policy, 8, costs, batch);
     for (int i = 0; i < 20; ++i) {
       const DraftChoice choice = length->choose({.assistant = 8, .ngram = 4});
       length->observe({.source = choice.source,
@@ -37,8 +38,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   const CostModel costs;
+  BatchGoodput batch;
   for (const DraftPolicy policy : {DraftPolicy::kUcb1, DraftPolicy::kThompson}) {
-    const DraftChoice choice = policies.make(policy, 8, costs)->choose({.assistant = 8, .ngram = 4});
+    const DraftChoice choice = policies.make(policy, 8, costs, batch)->choose({.assistant = 8, .ngram = 4});
     CHECK(choice.length >= 0 && choice.length <= 8, "{} drafts", choice.length);
   }
   Policies again(1);

@@ -204,10 +204,11 @@ Result<TextConfig> text_config(const fs::path& path) { return load_from(path, lo
 Result<AssistantConfig> assistant_config(const fs::path& path) { return load_from(path, load_assistant_config); }
 Result<GenerationConfig> generation_config(const fs::path& path) { return load_from(path, load_generation_config); }
 
-/// Every model of the tests: folders with a config.json and weights.
+/// Every model of the tests: folders with a config.json and weights. A tower alone is none.
 std::vector<fs::path> models(const char* part) {
   std::vector<fs::path> found = {kSource / "models/nano" / part};
   for (const auto& golden : fs::directory_iterator(kSource / "tests/goldens")) {
+    if (golden.path().filename() == "vision-odd") continue;
     if (fs::exists(golden.path() / part / "model.safetensors")) found.push_back(golden.path() / part);
   }
   EXPECT_GE(found.size(), 4u);
