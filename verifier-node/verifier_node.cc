@@ -33,19 +33,6 @@ void slow_down(std::vector<VerifyResult>& results, int added_verify_us) {
   for (VerifyResult& result : results) result.verdict.verify_ns += (now() - start).count();
 }
 
-/// VerifierConfig::soft_tokens. Most texts have no pictures, so the tower is loaded for the first that has one.
-/// @param engine, tower  outlive it; the engine sees with the tower once that is there
-auto soft_token_counter(const ModelFiles& files, WeightType type, BackboneEngine& engine,
-                        std::unique_ptr<VisionTower>& tower) {
-  return [files, type, &engine, &tower](const WireTensor& pixels) -> Result<std::int64_t> {
-    if (tower == nullptr) {
-      ASSIGN_OR_RETURN(tower, VisionTower::load(files, type));
-      engine.see_with(tower.get(), tower->config().both_ways);
-    }
-    return soft_tokens_of(tower->config(), pixels);
-  };
-}
-
 }  // namespace
 
 Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, std::stop_token stop) {
@@ -73,9 +60,17 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
     ASSIGN_OR_RETURN(const std::shared_ptr<const Grammar> grammar, grammars.find(text));
     return grammar != nullptr;
   };
-  std::unique_ptr<VisionTower> tower;
-  config.soft_tokens = soft_token_counter(files, options.weight_type, engine, tower);
-  if (const Result<VisionConfig> vision = load_vision_config(files)) config.pictures_both_ways = vision->both_ways;
+  // At once: while a tower is loaded for a text that came, no heartbeat would go out. A model without one, or whose
+  // file has its config alone, reads.
+  const Result<std::unique_ptr<VisionTower>> tower = VisionTower::load(files, options.weight_type);
+  config.soft_tokens = [&tower](const WireTensor& pixels) -> Result<std::int64_t> {
+    if (!tower) return tower.error();
+    return soft_tokens_of((*tower)->config(), pixels);
+  };
+  if (tower) {
+    config.pictures_both_ways = (*tower)->config().both_ways;
+    engine.see_with(tower->get(), config.pictures_both_ways);
+  }
   config.capacity.kv_cost = engine.kv_cost();
   // The rest is for scratch, for messages under way and, on a machine of one's own, for the drafter.
   config.capacity.kv_bytes_max = options.memory_mib > 0 ? options.memory_mib << 20 : available_memory_bytes() / 4 * 3;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <utility>
 
 #include "common/policy/governor.h"
 
@@ -32,18 +33,17 @@ DraftChoice GoodputLength::choose(const DraftLimits& limits) {
   std::partial_sum(held.begin(), held.end(), survives_to.begin(), std::multiplies<>());
   batch_.update(this, survives_to, limits.assistant, limits.drafters);
   DraftChoice best;
-  expected_s_ = 0;
+  expected_ = {};
   if (!costs_.knows_plain() && !limits.must_draft) return best;
   const auto [company, tokens] = batch_.others(this, costs_);
   // What the others wait for in any case costs nothing more.
   const RoundTerms plain = costs_.terms(DraftSource::kAssistant, 0, 1, company);
-  const auto expect = [&](const RoundTerms& terms, double seconds) {
+  const auto expect = [&](const RoundTerms& terms, int length, double seconds) {
     const bool tells = company.texts > 0 && terms.saved_s <= 0;
-    expected_s_ = tells ? seconds : 0;
-    expected_draft_s_ = terms.draft_s;
+    expected_ = {length, tells ? seconds : 0, terms.draft_s};
   };
   const double plain_s = costs_.together_s(plain, company, 0);
-  expect(plain, plain_s);
+  expect(plain, 0, plain_s);
   double best_rate = limits.must_draft ? 0 : (tokens + 1) / plain_s;
   for (const DraftSource source : {DraftSource::kAssistant, DraftSource::kNgram}) {
     const int longest = std::min({limits.of(source), kDraftLengthMax, costs_.rows_most() - company.rows - 1});
@@ -63,7 +63,7 @@ DraftChoice GoodputLength::choose(const DraftLimits& limits) {
       if (rate <= best_rate) continue;
       best = {.source = source, .length = g};
       best_rate = rate;
-      expect(terms, seconds);
+      expect(terms, g, seconds);
     }
   }
   return best;
@@ -71,7 +71,10 @@ DraftChoice GoodputLength::choose(const DraftLimits& limits) {
 
 void GoodputLength::observe(const RoundOutcome& outcome) {
   survival_[static_cast<std::size_t>(outcome.source)].observe(outcome.drafted, outcome.accepted);
-  if (expected_s_ > 0) batch_.observe(expected_s_, expected_draft_s_, outcome.round_s);
+  // Whoever asked may have taken another length, or not have asked at all.
+  const Expected expected = std::exchange(expected_, {});
+  if (expected.seconds > 0 && expected.length == outcome.drafted)
+    batch_.observe(expected.seconds, expected.draft_s, outcome.round_s);
 }
 
 std::unique_ptr<DraftLengthPolicy> make_auto_policy(const CostModel& costs, BatchGoodput& batch) {

@@ -77,7 +77,11 @@ class GoodputLength : public DraftLengthPolicy {
  private:
   const CostModel& costs_;
   BatchGoodput& batch_;
-  double expected_s_ = 0, expected_draft_s_ = 0;  ///< of the last choice; 0: of none that says how long drafts keep all
+  /// The round that was last chosen, or no seconds where it would not say how long drafts keep all texts.
+  struct Expected {
+    int length = 0;
+    double seconds = 0, draft_s = 0;
+  } expected_;
   std::array<Survival, kDraftSources> survival_;  ///< this session's
 };
 

@@ -136,7 +136,7 @@ void CostModel::observe(const RoundOutcome& outcome) {
   DraftCost& cost = drafts_[static_cast<std::size_t>(outcome.source)];
   if (outcome.drafted == 0) {
     if (drafting > 0) {  // drafts that did not come in time: they cost at least the wait
-      cost.wire.observe(static_cast<double>(outcome.draft_bytes), drafting);
+      if (outcome.draft_waited_s == 0) cost.wire.observe(static_cast<double>(outcome.draft_bytes), drafting);
       return;
     }
     // Nobody measures the link while nobody drafts; hope returns slowly (half after 7000 rounds).

@@ -80,6 +80,8 @@ Fleet::Workers::node_type Fleet::remove(const PeerId& peer) {
   const auto known = departed_.find(key);
   if (known == departed_.end() ? departed_.size() < kDepartedMax : known->second.is_better_than(standing))
     departed_[key] = standing;
+  if (choose_drafter().empty())
+    for (auto& [other, worker] : workers_) worker.standing.end_pause();
   return gone;
 }
 
@@ -115,7 +117,7 @@ std::optional<std::string> Fleet::count_round(const PeerId& drafter, bool held, 
   if (worker == nullptr) return std::nullopt;
   double best_other = 0;
   for (const auto& [peer, other] : workers_) {
-    if (peer != drafter && !other.verifies() && other.standing.is_known())
+    if (peer != drafter && other.may_draft() && other.standing.is_known())
       best_other = std::max(best_other, other.standing.yield());
   }
   if (!worker->standing.count(held, best_other, now)) return std::nullopt;

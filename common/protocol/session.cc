@@ -25,6 +25,9 @@ constexpr int kUnheardMax = 4;
 constexpr Duration kKeepAlive = std::chrono::seconds(30);
 constexpr int kKeepAlivesMax = 120;  ///< then the session fails: nobody waits an hour for a step
 
+/// More than 1,120 soft tokens are made of.
+constexpr std::size_t kPictureBytesMax = 8u << 20;
+
 /// The first id that a vocabulary of this size does not have.
 std::optional<TokenId> first_beyond(std::span<const TokenId> ids, std::int32_t vocab_size) {
   const auto found = std::ranges::find_if(ids, [&](TokenId id) { return id >= vocab_size; });
@@ -78,7 +81,8 @@ std::optional<Audit> Session::audit() const {
                           .stop_ids = request_.stop_ids,
                           .stepwise = true,
                           .sampling = sampling,
-                          .cache_scope = request_.cache_scope},
+                          .cache_scope = request_.cache_scope,
+                          .pictures = request_.pictures},
               .answer = {text_.begin() + prompt_size_, text_.end()},
               .numeric_class = failover_.numeric_class.value_or(""),
               .verifier = failover_.told_verifier};
@@ -96,6 +100,12 @@ Result<void> Session::check(const PairFacts* facts) const {
                               request_.stepwise || request_.sampling.logprobs || !request_.sampling.grammar.empty())) {
     return refused(
         "an unverified answer wants drafts of a fixed length, no steps, no log-probabilities and no grammar");
+  }
+  for (const WirePicture& picture : request_.pictures) {
+    if (picture.pixels.dtype != DType::kU8 || picture.pixels.data.bytes().size() > kPictureBytesMax)
+      return refused(fmt::format("a picture of {} bytes of {}, wanted at most {} of {}",
+                                 picture.pixels.data.bytes().size(), to_string(picture.pixels.dtype), kPictureBytesMax,
+                                 to_string(DType::kU8)));
   }
   if (failover_.elsewhere) RETURN_IF_ERROR(check_resumed());
   if (facts == nullptr) return {};
@@ -341,7 +351,10 @@ void Session::repeat_request(const Desk& desk) {
 void Session::assign_drafter(const Desk& desk) {
   if (!workers_.drafter.empty() || workers_.no_drafter) return;
   workers_.drafter = desk.fleet.choose_drafter();
-  if (Worker* drafter = desk.fleet.find(workers_.drafter)) ++drafter->sessions;
+  if (Worker* drafter = desk.fleet.find(workers_.drafter)) {
+    ++drafter->sessions;
+    drafter->rounds += phase_ == Phase::kDrafting;
+  }
 }
 
 void Session::release_drafter(const Desk& desk, bool tell) {
@@ -512,7 +525,7 @@ void Session::on_candidates(const Desk& desk, Candidates candidates) {
 
 void Session::on_drafter_late(const Desk& desk) {
   const Duration waited = desk.now - entered_;
-  round_.outcome.draft_wire_s = to_seconds(waited);
+  (round_.queued ? round_.outcome.draft_waited_s : round_.outcome.draft_wire_s) = to_seconds(waited);
   judge_drafter(desk, false);
   if (Worker* drafter = desk.fleet.find(workers_.drafter)) ++drafter->late_rounds;
   // Before kDraftTimeout the drafter may be well; these drafts are not worth the wait.
@@ -626,13 +639,14 @@ void Session::account(const Desk& desk, const Verdict& verdict) {
   outcome.drafted = static_cast<int>(round_.drafts.size());
   outcome.accepted = verdict.accepted;
   outcome.verify_s = to_seconds(Duration(verifying));
-  outcome.batch_rows = static_cast<int>(std::min<std::int64_t>(verdict.batch_rows, std::numeric_limits<int>::max()));
+  // Said by a peer, and used for sums.
+  outcome.batch_rows = static_cast<int>(std::min<std::int64_t>(verdict.batch_rows, 1 << 16));
   outcome.waited_s = to_seconds(Duration(queued));
   outcome.round_s = to_seconds(desk.now - round_.began);
   if (policy_ != nullptr && !round_.moved) {
     CostModel& costs = desk.fleet.at(workers_.verifier).costs;
-    // What becomes of a tree says nothing of how far a chain gets.
-    if (round_.depths.empty()) costs.observe(outcome);
+    // What becomes of a tree says nothing of how far a chain gets, nor does one of which nothing was worth a row.
+    if (round_.depths.empty() && !round_.choice.tree) costs.observe(outcome);
     if (round_.after_all && outcome.source == DraftSource::kAssistant && outcome.drafted > 0)
       costs.observe_ahead(*round_.after_all, outcome.ahead, outcome.draft_s + outcome.draft_wire_s);
     policy_->observe(outcome);

@@ -38,6 +38,8 @@ class Standing {
   bool count(bool held, double best_other, TimePoint now);
   /// Ends a pause that is over.
   void on_time(TimePoint now);
+  /// Ends a pause: there is nobody else.
+  void end_pause() { on_time(until_); }
 
  private:
   double yield_ = 0.5;

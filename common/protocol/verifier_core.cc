@@ -239,7 +239,8 @@ void VerifierCore::form_batch(TimePoint now) {
   const bool prompts_first = std::exchange(prompts_first_, false);
   take_requests(prompts_first, batch);
   take_requests(!prompts_first, batch);
-  prompts_first_ = !prompts_first && batch.room == 0 && batch.prompt_rows < config_.prefill_chunk;
+  const bool kept_out = batch.room == 0 || batch.picture_kept_out;
+  prompts_first_ = !prompts_first && kept_out && batch.prompt_rows < config_.prefill_chunk;
   for (KeptText& text : batch.kept) cache_.keep(std::move(text));
   trim_cache(batch.work);
   batch_ = std::move(batch.work);
@@ -278,6 +279,13 @@ std::int64_t VerifierCore::whole_pictures(const VerifyWork& request, std::int64_
 
 std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batch) {
   const VerifyWork& request = *session.request;
+  // Before another text's K/V is taken for it: the first chunk after that may be a whole picture.
+  if (config_.pictures_both_ways && std::ranges::any_of(request.pictures, [&](const PromptPicture& picture) {
+        return picture.end > session.prompt_done && picture.end - picture.first > batch.room;
+      })) {
+    batch.picture_kept_out = true;
+    return std::nullopt;
+  }
   VerifyWork work = request;
   if (session.prompt_done == 0 && !session.compute_all && !begin_prompt(session, &work)) return std::nullopt;
   const std::int64_t done = session.prompt_done, total = std::ssize(request.tokens);

@@ -150,6 +150,7 @@ class VerifierCore {
     std::vector<VerifyWork> work;
     std::int64_t room = 0;  ///< rows that it still takes
     std::int64_t prompt_rows = 0;
+    bool picture_kept_out = false;  ///< one that must be in one forward had no room
     std::vector<KeptText> kept;  ///< there once the batch has run, so not for its own prompts
   };
   /// Numbers of kept starts of texts; those of sessions are below.

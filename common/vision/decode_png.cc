@@ -18,6 +18,8 @@ class PngReader {
       : file_(file), png_(png_create_read_struct(PNG_LIBPNG_VER_STRING, this, on_error, on_warning)) {
     info_ = png_ == nullptr ? nullptr : png_create_info_struct(png_);
     CHECK(info_ != nullptr, "libpng is not the version that this was built with");
+    // Texts and profiles of which nothing is wanted, each of which may become megabytes before a size is known.
+    png_set_chunk_cache_max(png_, 8);
     png_set_read_fn(png_, this, read);
   }
   ~PngReader() { png_destroy_read_struct(&png_, &info_, nullptr); }

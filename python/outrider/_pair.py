@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import operator
 import os
@@ -103,12 +105,15 @@ class _Reply:
         self.events: queue.SimpleQueue[dict[str, Any] | BaseException | None] = queue.SimpleQueue()
         self.stopped = threading.Event()
 
-    def post(self, pair: Handle, path: str, body: bytes) -> None:
-        """Asks, and puts each event into the queue; then None, or why there are no more."""
+    def post(self, using: contextlib.ExitStack, pointer: Any, path: str, body: bytes) -> None:
+        """Asks, and puts each event into the queue; then None, or why there are no more.
+
+        using: what keeps the pair `pointer` open; it is given back at the end.
+        """
         end: BaseException | None = None
         user = ffi.new_handle(self)
         try:
-            with pair.use() as pointer:
+            with using:
                 call(lib.outrider_post, pointer, path.encode(), body, len(body), _ON_REPLY, user)
         except BaseException as error:  # all of it is for the reader
             end = error
@@ -118,6 +123,18 @@ class _Reply:
         """One event. Returns other than 0 to end the request."""
         self.events.put(json.loads(event))
         return int(self.stopped.is_set())
+
+
+_streams: weakref.WeakSet[_Reply] = weakref.WeakSet()
+
+
+def _stop_streams() -> None:
+    for reply in list(_streams):
+        reply.stopped.set()
+
+
+# A program that leaves a stream ends: before the interpreter waits for threads, if this version can say so.
+getattr(threading, "_register_atexit", atexit.register)(_stop_streams)
 
 
 def _on_reply(user: Any, text: Any, size: int) -> int:
@@ -140,9 +157,13 @@ class Stream:
         self._reply = _Reply()
         self._answer: Answer | None = None
         self._finalizer = weakref.finalize(self, self._reply.stopped.set)
-        with pair.use():  # says so here if it is closed
-            self._thread = threading.Thread(target=self._reply.post, args=(pair, path, json.dumps(body).encode()))
-            self._thread.start()
+        _streams.add(self._reply)
+        using = contextlib.ExitStack()
+        pointer = using.enter_context(pair.use())  # says so here if it is closed
+        self._thread = threading.Thread(
+            target=self._reply.post, args=(using, pointer, path, json.dumps(body).encode())
+        )
+        self._thread.start()
 
     @property
     def tokens(self) -> list[int]:
@@ -310,7 +331,8 @@ class Pair:
     def _ask(self, path: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """A request with one reply."""
         reply = _Reply()
-        reply.post(self._handle, path, json.dumps(fields).encode())
+        using = contextlib.ExitStack()
+        reply.post(using, using.enter_context(self._handle.use()), path, json.dumps(fields).encode())
         event = reply.events.get()
         if isinstance(event, BaseException):
             raise event
