@@ -27,7 +27,7 @@ def client_of(server, key="key"):
 class OpenAiClient(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server(OUTRIDER, key="key")
+        cls.server = Server(OUTRIDER, "--draft-length", "4@0", key="key")  # rounds that no clock chooses
         cls.client = client_of(cls.server)
 
     @classmethod

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -149,6 +151,52 @@ TEST_F(Verifier, TextsThatNearlyFillEveryForwardShareItWithPrompts) {
   }
   EXPECT_EQ(prompt_rows, (std::vector<std::int64_t>{1, 8, 1, 8, 1, 6}));
   EXPECT_EQ(verified, 3u);
+}
+
+// Two prompts begin alike and go on with other pictures, which have to be whole in a forward pass. While others' rounds
+// leave too little room for one, it neither waits for ever nor loses the K/V that it takes from the first.
+TEST(VerifierPictures, HaveRoomAndWhatTheyReuseInTheEnd) {
+  const std::int64_t rows = 6;
+  TimePoint now{std::chrono::seconds(1)};
+  VerifierConfig config{.rows_max = 8, .prefill_chunk = 4, .reuse_min = 4};
+  config.soft_tokens = [&](const WireTensor&) -> Result<std::int64_t> { return rows; };
+  config.pictures_both_ways = true;
+  Driven<VerifierCore> core(config, hello(Role::kVerifier));
+  core.on_message({.body = Welcome{1}}, now);
+  const auto done = [&](const std::vector<VerifyWork>& batch) {
+    std::vector<VerifyResult> results;
+    for (const VerifyWork& work : batch) results.push_back({.session = work.session, .round = work.round});
+    core.on_batch_done(std::move(results), now);
+  };
+  const auto ask = [&](std::uint64_t session, std::uint8_t color) {
+    Prefill prefill{.tokens = std::vector<TokenId>(12, 1)};
+    const auto pixels = std::make_shared<const std::vector<std::uint8_t>>(3, color);
+    const SharedBytes bytes(pixels, std::as_bytes(std::span(*pixels)));
+    prefill.pictures.push_back({.first = 4, .pixels = {.dtype = DType::kU8, .shape = {1, 1, 3}, .data = bytes}});
+    core.on_message({.session = SessionId{session}, .body = std::move(prefill)}, now);
+  };
+  ask(1, 1);
+  for (auto batch = core.take_batch(); !batch.empty(); batch = core.take_batch()) done(batch);
+  core.on_message({.session = SessionId{9}, .body = Prefill{.tokens = {7}}}, now);
+  done(core.take_batch());
+  ask(2, 2);
+  std::optional<VerifyWork> first;
+  for (std::uint32_t round = 1; round <= 3 && !first; ++round) {
+    core.on_message({.session = SessionId{9},
+                     .round = RoundId{round},
+                     .base = Position{round},
+                     .body = Verify{std::vector<TokenId>(4, 1), std::nullopt}},
+                    now);
+    const auto batch = core.take_batch();
+    for (const VerifyWork& work : batch)
+      if (work.session == SessionId{2}) first = work;
+    done(batch);
+  }
+  ASSERT_TRUE(first) << "the rounds of another text kept it out";
+  EXPECT_EQ(first->base, 4);
+  EXPECT_EQ(std::ssize(first->tokens), rows);
+  ASSERT_TRUE(first->reuse);
+  EXPECT_EQ(first->reuse->from, SessionId{1});
 }
 
 }  // namespace
