@@ -135,7 +135,9 @@ TEST(JsonOutput, OfReadyJudgesTextAcceptanceAndLink) {
 TEST(JsonOutput, OfReadySaysWhatIsWrong) {
   // The recorded answers are those of other prompts.
   json golden = json::array();
-  for (const NanoGolden& one : nano_goldens())
+  std::vector<NanoGolden> some = nano_goldens();
+  some.resize(6);
+  for (const NanoGolden& one : some)
     golden.push_back({{"prompt_ids", one.prompt_ids}, {"greedy", {7, 7, 7}}});
   const TemporaryDir dir;
   Program program({"ready", "--golden", dir.write("golden.json", golden.dump()).string()});
@@ -144,7 +146,7 @@ TEST(JsonOutput, OfReadySaysWhatIsWrong) {
   ASSERT_TRUE(object.is_object()) << program.out();
   EXPECT_EQ(object["verdict"], "not ready");
   EXPECT_EQ(object["reasons"][0],
-            fmt::format("{0} of {0} answers are not those of the golden file", nano_goldens().size()));
+            fmt::format("{0} of {0} answers are not those of the golden file", golden.size()));
 }
 
 TEST(JsonOutput, OfBenchEngineHasRatiosAndShares) {
