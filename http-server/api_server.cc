@@ -8,6 +8,7 @@
 #include <thread>
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_fields.h"
@@ -495,6 +496,12 @@ std::optional<ApiError> ApiServer::run(Work& work, ChoiceSink& sink, const std::
   work.facts.status = error ? error->status : 200;
   work.facts.total = now() - work.arrived;
   spend(work.key, work.facts.generated_tokens);
+  const std::string trace =
+      work.trace ? fmt::format(" trace={:016x}{:016x}", work.trace->context.trace_high, work.trace->context.trace_low)
+                 : std::string();
+  spdlog::info("event=request id={} client=\"{}\" status={} prompt_tokens={} generated_tokens={} ms={:.1f}{}",
+               work.head.id, work.client, work.facts.status, work.facts.prompt_tokens, work.facts.generated_tokens,
+               to_ms(work.facts.total), trace);
   if (work.trace) finish_trace(work, error);
   options_.on_finished(work.facts);
   return error;
