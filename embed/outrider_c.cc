@@ -18,6 +18,7 @@
 #include "common/tokenizer/chat.h"
 #include "common/tokenizer/detokenizer.h"
 #include "embed/pair.h"
+#include "launch/suitable_type.h"
 
 struct outrider_pair {
   std::shared_ptr<outrider::Pair> pair;
@@ -147,7 +148,13 @@ std::filesystem::path nano_beside_library() {
 }
 
 Result<std::shared_ptr<Pair>> open_pair(const PairPaths& paths, const char* dtype, std::int32_t threads) {
-  ASSIGN_OR_RETURN(const WeightType type, parse_weight_type(dtype == nullptr ? "bf16" : dtype));
+  WeightType type{};
+  if (dtype == nullptr) {
+    ASSIGN_OR_RETURN(const SuitableType suitable, suitable_type(paths));
+    type = suitable.type;
+  } else {
+    ASSIGN_OR_RETURN(type, parse_weight_type(dtype));
+  }
   if (threads < 0 || threads > kThreadsMax)
     return invalid(fmt::format("threads {}, wanted 0 to {}", threads, kThreadsMax));
   init_logging_once();

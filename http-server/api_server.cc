@@ -8,6 +8,7 @@
 #include <thread>
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_fields.h"
@@ -137,6 +138,7 @@ struct ApiServer::Work {
   ReplyHead head;
   TimePoint arrived{};
   FinishedRequest facts;
+  std::optional<RequestTrace> trace;
   std::int64_t cached_tokens = 0;  ///< of each prompt's first choice: the others find the prompt that it computed
   std::string client;              ///< as HttpRequest::client
   std::shared_ptr<const ApiKey> key;
@@ -378,6 +380,8 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
   work->arrived = now();
   work->client = http.client;
   work->key = http.key;
+  if (options_.on_traced && http.trace.is_traced())
+    work->trace = {.context = http.trace, .arrived = work->arrived, .path = http.path};
   work->server_ends = http.server_ends;
   ApiResult<CompletionRequest> parsed =
       chat ? parse_chat_completion(http.body, defaults_) : parse_completion(http.body, defaults_);
@@ -453,6 +457,14 @@ HttpReply ApiServer::complete(const HttpRequest& http, bool chat) {
   if (const auto* error = std::get_if<ApiError>(&prepared)) {
     FinishedRequest refused;
     refused.status = error->status;
+    if (options_.on_traced && http.trace.is_traced()) {
+      options_.on_traced({.context = http.trace,
+                          .arrived = arrived,
+                          .end = now(),
+                          .path = http.path,
+                          .error = error->message,
+                          .status = error->status});
+    }
     refused.total = now() - arrived;
     options_.on_finished(refused);
     return error_reply(*error);
@@ -484,8 +496,25 @@ std::optional<ApiError> ApiServer::run(Work& work, ChoiceSink& sink, const std::
   work.facts.status = error ? error->status : 200;
   work.facts.total = now() - work.arrived;
   spend(work.key, work.facts.generated_tokens);
+  const std::string trace =
+      work.trace ? fmt::format(" trace={:016x}{:016x}", work.trace->context.trace_high, work.trace->context.trace_low)
+                 : std::string();
+  spdlog::info("event=request id={} client=\"{}\" status={} prompt_tokens={} generated_tokens={} ms={:.1f}{}",
+               work.head.id, work.client, work.facts.status, work.facts.prompt_tokens, work.facts.generated_tokens,
+               to_ms(work.facts.total), trace);
+  if (work.trace) finish_trace(work, error);
   options_.on_finished(work.facts);
   return error;
+}
+
+void ApiServer::finish_trace(Work& work, const std::optional<ApiError>& error) const {
+  RequestTrace& trace = *work.trace;
+  trace.end = now();
+  trace.id = work.head.id;
+  trace.status = work.facts.status;
+  trace.prompt_tokens = work.facts.prompt_tokens;
+  if (error) trace.error = error->message;
+  options_.on_traced(std::move(trace));
 }
 
 std::string ApiServer::cache_scope(const Work& work) const {
@@ -504,7 +533,7 @@ Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) cons
                     .wait_ms = kVerifierWaitMs,
                     .sampling = request.sampling,
                     .policy = request.draft_length.policy,
-                    .report_rounds = request.report_rounds,
+                    .report_rounds = request.report_rounds || work.trace,
                     .shorten = !request.max_tokens,
                     .on_behalf_of = work.client,
                     .cache_scope = cache_scope(work),
@@ -528,11 +557,15 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
   }
   FinishedRequest& facts = work.facts;
   std::vector<std::optional<TimePoint>> last_tokens(readers.size());
+  std::vector<TracedChoice>* const traced = work.trace ? &work.trace->choices : nullptr;
+  if (traced != nullptr) traced->resize(readers.size());
+  const RoundReport* round = nullptr;  // of the tokens that come next
   const auto on_tokens = [&](std::size_t index, std::span<const TokenId> tokens) {
     const TimePoint arrival = now();
     if (!facts.time_to_first_token) facts.time_to_first_token = arrival - work.arrived;
     if (last_tokens[index]) facts.inter_token_gaps.push_back(arrival - *last_tokens[index]);
     last_tokens[index] = arrival;
+    if (traced != nullptr) (*traced)[index].add(arrival, std::exchange(round, nullptr), client->so_far().verifier);
     ChoiceReader& reader = readers[index];
     const std::int64_t before = reader.count(), came = std::ssize(tokens);
     facts.generated_tokens += came;  // as the chunks say it; what lies behind a stop is taken back
@@ -544,17 +577,26 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
     if (index % static_cast<std::size_t>(work.request.n) == 0)
       work.cached_tokens += generation.metrics.cached_prompt_tokens;
     const char* finish_reason = readers[index].finish(generation.reason);
+    if (traced != nullptr) {
+      (*traced)[index].finish_reason = finish_reason;
+      (*traced)[index].generated_tokens = readers[index].count();
+      (*traced)[index].metrics = generation.metrics;
+    }
     facts.choices.push_back({.finish_reason = finish_reason,
                              .prompt_tokens = std::ssize(generates[index].prompt),
                              .generated_tokens = readers[index].count(),
                              .metrics = generation.metrics});
     sink.end(index, finish_reason);
   };
-  const Result<std::vector<Generation>> generations = client->generate_all(
-      generates, {.on_tokens = on_tokens,
-                  .on_round = [&](std::size_t index, const RoundReport& round) { readers[index].round(round); },
-                  .on_end = on_end,
-                  .cancelled = gone});
+  const Result<std::vector<Generation>> generations =
+      client->generate_all(generates, {.on_tokens = on_tokens,
+                                       .on_round =
+                                           [&](std::size_t index, const RoundReport& report) {
+                                             round = &report;
+                                             if (work.request.report_rounds) readers[index].round(report);
+                                           },
+                                       .on_end = on_end,
+                                       .cancelled = gone});
   if (!generations) {
     ApiError error = api_error(generations.error());
     const Result<Status> status =

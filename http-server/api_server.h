@@ -12,6 +12,7 @@
 #include "common/transport/endpoint.h"
 #include "http-server/http_message.h"
 #include "http-server/openai.h"
+#include "http-server/request_trace.h"
 
 namespace outrider {
 
@@ -45,6 +46,8 @@ struct ApiOptions {
   bool governed = false;        ///< as Generate's
   Duration failover_wait = ClientConfig().failover_wait;
   std::string loads = "";  ///< what a verifier of this program's is loading at first; empty: it has none
+  /// Likewise, of requests with HttpRequest::trace. Empty: nothing is noted of any.
+  std::function<void(RequestTrace)> on_traced = {};
   std::function<void(const FinishedRequest&)> on_finished = [](const FinishedRequest&) {
   };  ///< any thread, many at once
 };
@@ -89,6 +92,8 @@ class ApiServer {
   std::vector<TokenId> encode(const std::string& text) const;
   /// Generates all choices side by side and reports the request as finished. The first that fails ends the others.
   std::optional<ApiError> run(Work& work, ChoiceSink& sink, const std::function<bool()>& gone);
+  /// Hands the request's trace on.
+  void finish_trace(Work& work, const std::optional<ApiError>& error) const;
   std::optional<ApiError> generate_choices(Work& work, ChoiceSink& sink, const std::function<bool()>& gone);
   /// Who shares prefixes with this request.
   std::string cache_scope(const Work& work) const;

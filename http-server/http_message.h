@@ -10,6 +10,7 @@
 
 #include "http-server/api_error.h"
 #include "http-server/api_key.h"
+#include "http-server/trace_context.h"
 
 // What an endpoint gets and gives, whoever brings it: the HTTP server, or a call from within the process.
 
@@ -24,6 +25,7 @@ struct HttpRequest {
   /// proxy's own word).
   std::string client;
   std::shared_ptr<const ApiKey> key;  ///< null where the server has none
+  TraceContext trace = {};            ///< the trace that it is in, where the server has some
   /// Whether nobody waits for the reply any more: the client has gone, or the server ends. Any thread, as
   /// long as the handler runs or its reply lives.
   std::function<bool()> gone = [] { return false; };

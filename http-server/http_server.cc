@@ -528,7 +528,10 @@ class Server final : public HttpServer {
     }
     // The body of a request that is refused, or of a GET, is not read: it would be taken for the next request.
     const bool close = !parser.is_done() || !parser.keep_alive() || head.version() != 11;
-    if (!reply) reply = answer(asked, head, std::move(parser.get().body()), connection, room);
+    const TraceContext trace = options_.traces ? TraceContext::begin(text(head["traceparent"])) : TraceContext();
+    if (!reply) reply = answer(asked, head, std::move(parser.get().body()), trace, connection, room);
+    if (trace.is_traced() && asked.route->method == "POST")
+      reply->headers.emplace_back("traceparent", trace.traceparent());
     if (const std::string origin = text(head[http::field::origin]); guard_.shares_with(origin)) {
       reply->headers.emplace_back("Access-Control-Allow-Origin", origin);
       reply->headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id");
@@ -661,7 +664,8 @@ class Server final : public HttpServer {
     return std::nullopt;
   }
 
-  static HttpReply answer(const Asked& asked, const Head& head, std::string body, Connection& connection, Room& room) {
+  static HttpReply answer(const Asked& asked, const Head& head, std::string body, const TraceContext& trace,
+                          Connection& connection, Room& room) {
     try {
       return asked.route->handler(
           {.method = text(head.method_string()),
@@ -670,6 +674,7 @@ class Server final : public HttpServer {
            .body = std::move(body),
            .client = asked.client,
            .key = asked.key,
+           .trace = trace,
            .gone = [&connection] { return connection.server_ends() || connection.client_gone(); },
            .server_ends = [&connection] { return connection.server_ends(); },
            .hold = [&room](std::int64_t bytes) { return room.hold(bytes); }});

@@ -27,6 +27,7 @@ struct HttpOptions {
   Duration request_timeout = std::chrono::seconds(20);
   Duration idle_timeout = std::chrono::seconds(15);  ///< between two requests of a connection
   int connections_max = 1024;  ///< a thread each; shared by address, and what comes beyond is told 503
+  bool traces = false;  ///< takes `traceparent` and answers it
   std::function<void(int status)> on_response = [](int) {};  ///< of every reply that went out; any thread, many at once
 };
 

@@ -12,7 +12,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "batch/endpoint.h"
 #include "batch/job.h"
 #include "batch/progress.h"
 #include "cluster-launch/deadline.h"
@@ -20,6 +19,7 @@
 #include "common/logging/logging.h"
 #include "common/transport/client.h"
 #include "http-server/api_server.h"
+#include "http-server/endpoint.h"
 #include "launch/answered_by.h"
 #include "launch/command_support.h"
 #include "launch/commands.h"
@@ -86,7 +86,7 @@ struct Answering {
 
 void answer_over_http(Answering& answering, const BatchFlags& flags) {
   const char* const key = std::getenv("OUTRIDER_API_KEY");
-  answering.endpoint = or_throw(HttpEndpoint::open(flags.endpoint, key == nullptr ? "" : key));
+  answering.endpoint = or_throw(HttpEndpoint::open("--endpoint", flags.endpoint, key == nullptr ? "" : key));
   answering.answer = [endpoint = answering.endpoint](const HttpRequest& request) { return endpoint->answer(request); };
   answering.made_by = {{"answered_by", "an endpoint"}, {"program", OUTRIDER_VERSION}};
 }

@@ -1,11 +1,11 @@
-#include <poll.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "common/logging/logging.h"
 #include "common/tokenizer/answer_reader.h"
@@ -15,6 +15,7 @@
 #include "launch/command_support.h"
 #include "launch/commands.h"
 #include "launch/interrupt.h"
+#include "launch/line_input.h"
 
 namespace outrider {
 namespace {
@@ -35,40 +36,14 @@ struct ChatFlags {
   bool thinking = false;
 };
 
-/// Lines of the standard input. Not std::getline, which Ctrl-C could not interrupt.
-class LineReader {
- public:
-  enum class Got { kLine, kInterrupt, kEnd };
-
-  Got next(Interrupt& interrupt, std::string& line) {
-    while (true) {
-      if (interrupt.requested()) {
-        interrupt.clear();
-        return Got::kInterrupt;
-      }
-      if (const std::size_t end = buffer_.find('\n'); end != buffer_.npos) {
-        line = buffer_.substr(0, end);
-        buffer_.erase(0, end + 1);
-        return Got::kLine;
-      }
-      pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
-      if (poll(&input, 1, kPollMs) <= 0) continue;  // also when a signal came
-      char bytes[4096];
-      const ssize_t got = read(STDIN_FILENO, bytes, sizeof bytes);
-      if (got < 0 && errno == EINTR) continue;
-      if (got > 0) {
-        buffer_.append(bytes, static_cast<std::size_t>(got));
-        continue;
-      }
-      line = std::exchange(buffer_, {});
-      return line.empty() ? Got::kEnd : Got::kLine;
-    }
-  }
-
- private:
-  static constexpr int kPollMs = 100;
-  std::string buffer_;
-};
+/// What the lines of kHelp begin with, for Tab.
+std::vector<std::string> command_names() {
+  std::vector<std::string> names;
+  std::istringstream help(kHelp);
+  for (std::string line; std::getline(help, line);)
+    if (line.starts_with('/')) names.push_back(line.substr(0, line.find(' ')));
+  return names;
+}
 
 /// Writes an answer as it comes: the thought dimmed, and only for a person to see.
 class AnswerPrinter {
@@ -190,17 +165,14 @@ void chat(const ChatFlags& flags) {
   const bool for_person = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
   if (for_person) std::printf("/help says what there is; /exit or Ctrl-D leaves.\n\n");
   Interrupt interrupt;
-  LineReader reader;
+  const std::unique_ptr<LineInput> input =
+      for_person ? edited_lines("> ", command_names(), history_file("chat_history")) : plain_lines();
   AnswerPrinter printer(for_person);
   while (true) {
-    if (for_person) {
-      std::printf("> ");
-      std::fflush(stdout);
-    }
     std::string line;
-    const LineReader::Got got = reader.next(interrupt, line);
-    if (got == LineReader::Got::kEnd || line == "/exit") break;
-    if (got == LineReader::Got::kInterrupt) {
+    const LineInput::Got got = input->next(interrupt, line);
+    if (got == LineInput::Got::kEnd || line == "/exit") break;
+    if (got == LineInput::Got::kInterrupt) {
       if (for_person) std::printf("\n");  // a terminal drops what was typed
     } else if (line == "/reset") {
       conversation.reset();

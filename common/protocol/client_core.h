@@ -20,6 +20,7 @@ struct Generation {
   FinishReason reason = FinishReason::kStop;
   RequestMetrics metrics;
   bool cancelled = false;  ///< ended by the caller; then there are no reason and no metrics
+  std::string verifier = {};  ///< the name of the last token's
 };
 
 /// What a caller hears of requests that are answered side by side. `index` says which of them.
@@ -91,7 +92,7 @@ class ClientCore {
     std::optional<std::int64_t> end = {};  ///< its length, once on_tokens has said so
     bool done = false;
     // What the next coordinator must know (Tokens).
-    std::string numeric_class = {}, verifier_name = {};
+    std::string numeric_class = {};
     std::int64_t max_tokens = 0;
     int fruitless = 0;                           ///< times that it was asked again since its last token
     std::optional<TimePoint> again = {};         ///< it was refused for now: asked again then

@@ -567,6 +567,7 @@ struct RoundReport {
   std::vector<TokenId> drafts = {};       ///< those that reached the verifier
   RoundOutcome outcome = {};              ///< its `arm` does not travel
   std::vector<std::int32_t> depths = {};  ///< where they are a tree (TokenTree): of each
+  std::string drafter = {};               ///< the name of who made them, with its first drafts and when it changes
 
   bool operator==(const RoundReport&) const = default;
   static void fields(auto& v, auto& m) {
@@ -585,6 +586,7 @@ struct RoundReport {
     v("batch_rows", m.outcome.batch_rows, kNatural);
     v("waited_s", m.outcome.waited_s, kSeconds);
     v("depths", m.depths, kDrafts, kDraftLengths);
+    v("drafter", m.drafter, kNameBytes);
   }
   /// Sets outcome.drafted, which is the number of drafts.
   Result<void> settle();

@@ -596,7 +596,8 @@ void Session::on_verdict(const Desk& desk, Verdict verdict) {
       report = {.draft_length = round_.choice.length,
                 .drafts = round_.drafts,
                 .outcome = round_.outcome,
-                .depths = round_.depths};
+                .depths = round_.depths,
+                .drafter = untold_drafter(desk)};
   }
   // The accepted drafts and the target's own token.
   std::vector<TokenId> fresh;
@@ -607,6 +608,13 @@ void Session::on_verdict(const Desk& desk, Verdict verdict) {
   if (phase_ == Phase::kEnded) return;
   round_.hidden = std::move(verdict.hidden);
   next_round(desk, std::move(verdict.kv));
+}
+
+std::string Session::untold_drafter(const Desk& desk) {
+  const Worker* drafter = desk.fleet.find(workers_.drafter);
+  const bool drafted = round_.outcome.source == DraftSource::kAssistant && !round_.drafts.empty();
+  if (drafter == nullptr || !drafted || drafter->hello.name == workers_.told_drafter) return "";
+  return workers_.told_drafter = drafter->hello.name;
 }
 
 Result<void> Session::check(const Verdict& verdict, const Hello& verifier) const {

@@ -203,6 +203,8 @@ class Session {
   void on_verdict(const Desk& desk, Verdict verdict);
   Result<void> check(const Verdict& verdict, const Hello& verifier) const;
   void account(const Desk& desk, const Verdict& verdict);
+  /// The name of who made the round's drafts, where the client does not know it yet.
+  std::string untold_drafter(const Desk& desk);
   void count_drafts(std::int32_t accepted);
   bool logs_rejections(const Desk& desk) const {
     return desk.want_rejections && !request_.unverified && !request_.stepwise;
@@ -210,12 +212,13 @@ class Session {
   void log_rejection(const Desk& desk, const Verdict& verdict) const;
 
   struct Workers {
-    PeerId verifier, drafter;   ///< "" while there is none
-    std::int64_t kv_bytes = 0;  ///< set aside for it at its verifier
-    Position replica_end = 0;   ///< K/V rows that the drafter was sent
-    std::int64_t guided = 0;    ///< tokens of the answer that the drafter's grammar has seen; 0: it has none
-    bool no_drafter = false;    ///< one had no room for it, against our books: it gets none any more
-    DraftAhead ahead = {};      ///< the drafter's, unasked
+    PeerId verifier, drafter;       ///< "" while there is none
+    std::int64_t kv_bytes = 0;      ///< set aside for it at its verifier
+    Position replica_end = 0;       ///< K/V rows that the drafter was sent
+    std::int64_t guided = 0;        ///< tokens of the answer that the drafter's grammar has seen; 0: it has none
+    bool no_drafter = false;        ///< one had no room for it, against our books: it gets none any more
+    DraftAhead ahead = {};          ///< the drafter's, unasked
+    std::string told_drafter = {};  ///< its name, as the client knows it (RoundReport)
   };
   /// What the verifier was asked last.
   struct Request {

@@ -308,6 +308,7 @@ TEST_F(Coordinator, ReportsARoundToWhoAsked) {
   EXPECT_DOUBLE_EQ(round->outcome.draft_s, 0.005);
   EXPECT_DOUBLE_EQ(round->outcome.draft_wire_s, 0.002);
   EXPECT_DOUBLE_EQ(round->outcome.round_s, 0.027);
+  EXPECT_EQ(round->drafter, "d") << "with its first drafts";
 }
 
 TEST_F(Coordinator, GoesOnWithoutDraftsThatAreNotWorthTheWait) {
