@@ -50,7 +50,7 @@ Result<std::unique_ptr<VisionTower>> VisionTower::load(const ModelFiles& files, 
   ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_weights(files, type));
   if (!is_in(*weights)) {
     return Error{Errc::kNotFound, fmt::format("{}: no vision tower among its weights, though its config.json has one: "
-                                              "a GGUF, a pack of an earlier release, or an export of the text alone",
+                                              "a pack of an earlier release, or an export of the text alone",
                                               files.path().string())};
   }
   return load(config, std::move(weights));
