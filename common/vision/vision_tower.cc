@@ -10,8 +10,8 @@
 namespace outrider {
 namespace {
 
-/// Patches that pass through a matrix, and that attend, together: a few tens of ms of one slow core's work. More would
-/// keep a verifier's loop from its heartbeats, fewer would read the weights more often than they are worth.
+/// Patches that pass through the MLP or a matrix, and that attend, together: some tenths of a second of one slow core.
+/// More would keep a verifier's loop from its heartbeats, fewer would read the weights more often than they are worth.
 constexpr std::int64_t kStepRows = 256, kStepQueries = 64;
 
 std::int64_t patch_count(const Patches& picture) { return picture.rows * picture.columns; }

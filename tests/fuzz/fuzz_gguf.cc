@@ -5,6 +5,8 @@
 #include <span>
 #include <string>
 
+#include <nlohmann/json.hpp>
+
 #include "common/checkpoint/gguf.h"
 #include "common/checkpoint/gguf_config.h"
 #include "common/checkpoint/gguf_names.h"

@@ -252,7 +252,7 @@ TEST(NanoSeesNothing, AndSaysSo) {
 
 /// What a request was told to hold, one after the other, up to `most`.
 struct Held {
-  explicit Held(std::int64_t most) : most(most) {}
+  explicit Held(std::int64_t bytes) : most(bytes) {}
   std::optional<ApiError> hold(std::int64_t bytes) {
     all.push_back(bytes);
     return bytes > most ? std::optional(ApiError{413, "too much"}) : std::nullopt;
