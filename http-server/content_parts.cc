@@ -53,8 +53,8 @@ Result<std::string> bytes_of_data_url(std::string_view url) {
     return Error{Errc::kUnsupported, "is not a URL like data:image/png;base64,..."};
   const std::string_view text = url.substr(comma + 1);
   if (text.size() > (kPictureBytesMax + 2) / 3 * 4) {
-    return Error{Errc::kOutOfRange, fmt::format("has a file of {} bytes, wanted at most {}", text.size() / 4 * 3,
-                                                kPictureBytesMax)};
+    return Error{Errc::kOutOfRange,
+                 fmt::format("has a file of {} bytes, wanted at most {}", text.size() / 4 * 3, kPictureBytesMax)};
   }
   return decode_base64(text);
 }

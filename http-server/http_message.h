@@ -16,8 +16,8 @@
 namespace outrider {
 
 /// What a byte of a body counts as until it has been read: the most that parsing and tokenising were seen to take
-/// (docs/lab/server.md). One of a file in base64, which nobody tokenises, is copied: by the API that makes a chat of it,
-/// the parser and the decoder.
+/// (docs/lab/server.md). One of a file in base64, which nobody tokenises, is copied: by the API that makes a chat of
+/// it, the parser and the decoder.
 inline constexpr std::int64_t kBytesPerBodyByte = 48, kBytesPerFileByte = 8;
 
 struct HttpRequest {

@@ -767,7 +767,8 @@ std::size_t file_characters(std::string_view body) {
     std::array<bool, 256> of_file{};
     for (int c = 0; c < 256; ++c)
       of_file[static_cast<std::size_t>(c)] = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') ||
-                                             (c >= 'a' && c <= 'z') || kOthers.find(static_cast<char>(c)) != kOthers.npos;
+                                             (c >= 'a' && c <= 'z') ||
+                                             kOthers.find(static_cast<char>(c)) != kOthers.npos;
     return of_file;
   }();
   std::size_t files = 0;

@@ -16,8 +16,8 @@ Json image_of(const Json& source) {
   const Json &media = member(source, "media_type"), &data = member(source, "data");
   if (member(source, "type") != "base64") return image_url_part(member(source, "url"));
   const bool whole = media.is_string() && data.is_string();
-  return image_url_part(whole ? Json("data:" + media.get<std::string>() + ";base64," + data.get_ref<const std::string&>())
-                              : Json());
+  return image_url_part(
+      whole ? Json("data:" + media.get<std::string>() + ";base64," + data.get_ref<const std::string&>()) : Json());
 }
 
 /// Text of a block that may be a string, or a list of text blocks. What is no text stays, for the chat to refuse.

@@ -50,10 +50,10 @@ using Prompt = std::variant<std::string, std::vector<TokenId>>;
 /// One request of /v1/chat/completions or /v1/completions.
 struct CompletionRequest {
   bool chat = false;
-  Conversation conversation;    ///< of chat
+  Conversation conversation;          ///< of chat
   std::vector<PictureFile> pictures;  ///< of the conversation, in its order; kPicturesMax at most
-  std::vector<Prompt> prompts;  ///< of a completion; at least one
-  SamplingParams sampling;      ///< with a seed, if the request has one
+  std::vector<Prompt> prompts;        ///< of a completion; at least one
+  SamplingParams sampling;            ///< with a seed, if the request has one
   bool has_seed = false;
   std::optional<std::int64_t> max_tokens;  ///< none: what the context holds; 0: the prompt's echo alone
   std::int32_t n = 1;
@@ -81,8 +81,8 @@ ApiResult<CompletionRequest> parse_completion(std::string_view body, const ApiDe
 struct TokenizeRequest {
   std::variant<std::string, Conversation> text;
   std::vector<PictureFile> pictures;  ///< as CompletionRequest's
-  bool add_special_tokens = true;  ///< <bos>, of a prompt
-  bool parse_special = true;       ///< of a prompt: text that spells a control token is one
+  bool add_special_tokens = true;     ///< <bos>, of a prompt
+  bool parse_special = true;          ///< of a prompt: text that spells a control token is one
   bool token_strings = false;
 };
 ApiResult<TokenizeRequest> parse_tokenize(std::string_view body, const ApiDefaults& defaults);

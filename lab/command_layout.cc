@@ -113,9 +113,10 @@ class Layout {
 /// A picture of as many soft tokens as one has unless somebody says otherwise.
 Patches large_picture(const VisionConfig& config) {
   const std::int64_t side = config.soft_token_side(), columns = 20;
-  const Picture picture{.height = kSoftTokensDefault / columns * side,
-                        .width = columns * side,
-                        .rgb = std::vector<std::uint8_t>(static_cast<std::size_t>(kSoftTokensDefault * side * side * 3))};
+  const Picture picture{
+      .height = kSoftTokensDefault / columns * side,
+      .width = columns * side,
+      .rgb = std::vector<std::uint8_t>(static_cast<std::size_t>(kSoftTokensDefault * side * side * 3))};
   return or_throw(cut_into_patches(picture, config));
 }
 

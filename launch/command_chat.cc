@@ -150,7 +150,8 @@ void Chat::show(const std::filesystem::path& file) {
   const auto seen = [&]() -> Result<WirePicture> {
     if (pictures_.size() == kPicturesMax)
       return Error{Errc::kOutOfRange, fmt::format("{}: this conversation has {} pictures already, its most; /reset "
-                                                  "forgets them", file.string(), kPicturesMax)};
+                                                  "forgets them",
+                                                  file.string(), kPicturesMax)};
     ASSIGN_OR_RETURN(const VisionConfig vision, text_.vision);
     return see_picture_file(file, vision, soft_tokens_for(PictureDetail::kAuto, vision));
   }();

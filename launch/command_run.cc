@@ -239,7 +239,10 @@ void add_run_command(CLI::App& app) {
                      ->expected(1)
                      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
                      ->excludes(ids);
-  command->add_option("--soft-tokens", flags->soft_tokens, "Of a picture, at most: 70, 140, 280, 560 or 1120; unless you say, 280, or 140 where a model sees it both ways")
+  command
+      ->add_option("--soft-tokens", flags->soft_tokens,
+                   "Of a picture, at most: 70, 140, 280, 560 or 1120; unless you say, 280, or 140 where a model sees "
+                   "it both ways")
       ->check(CLI::IsMember(std::vector<std::int64_t>(kSoftTokenBudgets.begin(), kSoftTokenBudgets.end())))
       ->needs(images);
   flags->model.add_to(*command);

@@ -30,16 +30,13 @@ constexpr NamePair kNames[] = {{kPatches, "model.vision_tower.patch_embedder.inp
                                {"v.std_scale", "model.vision_tower.std_scale"},
                                {kProjection, "model.embed_vision.embedding_projection.weight"}};
 // Of layer N, after "v.blk.N." and "model.vision_tower.encoder.layers.N.".
-constexpr NamePair kNorms[] = {{"ln1", "input_layernorm"},
-                               {"attn_post_norm", "post_attention_layernorm"},
-                               {"ln2", "pre_feedforward_layernorm"},
-                               {"ffn_post_norm", "post_feedforward_layernorm"},
-                               {"attn_q_norm", "self_attn.q_norm"},
-                               {"attn_k_norm", "self_attn.k_norm"}};
+constexpr NamePair kNorms[] = {{"ln1", "input_layernorm"},           {"attn_post_norm", "post_attention_layernorm"},
+                               {"ln2", "pre_feedforward_layernorm"}, {"ffn_post_norm", "post_feedforward_layernorm"},
+                               {"attn_q_norm", "self_attn.q_norm"},  {"attn_k_norm", "self_attn.k_norm"}};
 // Each with a weight, and with the bounds of its values where the tower has some.
-constexpr NamePair kLinears[] = {{"attn_q", "self_attn.q_proj"},   {"attn_k", "self_attn.k_proj"},
-                                 {"attn_v", "self_attn.v_proj"},   {"attn_out", "self_attn.o_proj"},
-                                 {"ffn_gate", "mlp.gate_proj"},    {"ffn_up", "mlp.up_proj"},
+constexpr NamePair kLinears[] = {{"attn_q", "self_attn.q_proj"}, {"attn_k", "self_attn.k_proj"},
+                                 {"attn_v", "self_attn.v_proj"}, {"attn_out", "self_attn.o_proj"},
+                                 {"ffn_gate", "mlp.gate_proj"},  {"ffn_up", "mlp.up_proj"},
                                  {"ffn_down", "mlp.down_proj"}};
 
 const NamePair* find_name(std::span<const NamePair> names, std::string_view gguf) {
@@ -73,8 +70,8 @@ class Reader {
     const TensorEntry* const found = model_.find(name);
     if (found == nullptr) return wrong(Errc::kNotFound, fmt::format("tensor {} is missing", name));
     if (found->shape.size() == axes) return found;
-    return wrong(Errc::kMismatch, fmt::format("tensor {} has shape [{}], wanted {} axes", name,
-                                              fmt::join(found->shape, ", "), axes));
+    return wrong(Errc::kMismatch,
+                 fmt::format("tensor {} has shape [{}], wanted {} axes", name, fmt::join(found->shape, ", "), axes));
   }
   Error wrong(Errc code, std::string_view problem) const {
     return {code, fmt::format("{}: {}", model_.file.string(), problem)};
@@ -120,8 +117,8 @@ Result<std::optional<fs::path>> find_projector(const fs::path& text_model) {
   if (names.empty()) return std::optional<fs::path>();
   if (names.size() == 1) return std::optional(folder / names[0]);
   std::ranges::sort(names);
-  return Error{Errc::kMismatch, fmt::format("{}: holds {} and {} more files of vision towers, wanted one", folder.string(),
-                                            names[0], names.size() - 1)};
+  return Error{Errc::kMismatch, fmt::format("{}: holds {} and {} more files of vision towers, wanted one",
+                                            folder.string(), names[0], names.size() - 1)};
 }
 
 Result<json> add_projector(json config, const GgufModel& text, const GgufModel& projector) {
@@ -132,9 +129,8 @@ Result<json> add_projector(json config, const GgufModel& text, const GgufModel& 
     ASSIGN_OR_RETURN(kind, projector.metadata.find<std::string_view>("clip.projector_type"));
   }
   if (architecture != "clip" || kind != "gemma4v") {
-    return reader.wrong(Errc::kUnsupported,
-                        fmt::format("is a projector of kind {:?} ({:?}), wanted gemma4v (clip)",
-                                    kind.value_or("").substr(0, 80), architecture.substr(0, 80)));
+    return reader.wrong(Errc::kUnsupported, fmt::format("is a projector of kind {:?} ({:?}), wanted gemma4v (clip)",
+                                                        kind.value_or("").substr(0, 80), architecture.substr(0, 80)));
   }
   json vision = {{"model_type", "gemma4_vision"}};
   for (const auto& [to, from] : {std::pair("hidden_size", "embedding_length"),
@@ -145,8 +141,7 @@ Result<json> add_projector(json config, const GgufModel& text, const GgufModel& 
     ASSIGN_OR_RETURN(vision[to], reader.number(fmt::format("clip.vision.{}", from)));
   }
   ASSIGN_OR_RETURN(const auto pooling, projector.metadata.find<std::int64_t>("clip.vision.projector.scale_factor"));
-  ASSIGN_OR_RETURN(vision["rms_norm_eps"],
-                   projector.metadata.get<double>("clip.vision.attention.layer_norm_epsilon"));
+  ASSIGN_OR_RETURN(vision["rms_norm_eps"], projector.metadata.get<double>("clip.vision.attention.layer_norm_epsilon"));
   ASSIGN_OR_RETURN(const TensorEntry* patches, reader.tensor(kPatches, 4));
   ASSIGN_OR_RETURN(const TensorEntry* positions, reader.tensor(kPositions, 3));
   ASSIGN_OR_RETURN(const TensorEntry* query, reader.tensor(kQuery, 2));

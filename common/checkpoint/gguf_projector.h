@@ -21,7 +21,8 @@ Result<std::optional<std::filesystem::path>> find_projector(const std::filesyste
 
 /// What the file amounts to in config.json's words: `vision_config`, the tokens that stand for a picture, and whether
 /// the text model sees it both ways, around the text model's `config`, which becomes its `text_config`.
-/// @return kUnsupported for another kind of tower than Gemma 4's; kNotFound, kMalformed or kMismatch for a key or tensor
+/// @return kUnsupported for another kind of tower than Gemma 4's; kNotFound, kMalformed or kMismatch for a key or
+/// tensor
 ///   that is missing, wrong, or does not fit the text model.
 Result<nlohmann::json> add_projector(nlohmann::json config, const GgufModel& text, const GgufModel& projector);
 

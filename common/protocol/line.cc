@@ -6,8 +6,7 @@
 
 namespace outrider {
 
-Result<void> Line::enter(SessionId id, const PeerId& peer, const std::string& on_behalf_of,
-                         std::int64_t prompt_bytes) {
+Result<void> Line::enter(SessionId id, const PeerId& peer, const std::string& on_behalf_of, std::int64_t prompt_bytes) {
   // A front end has a peer for each of its requests, and a name for each of its clients: then only the name counts.
   const ClientKey key = on_behalf_of.empty() ? "p" + peer : "n" + on_behalf_of;
   if (!places_.take(key, 1)) {

@@ -14,8 +14,8 @@
 namespace outrider {
 
 struct LineConfig {
-  std::size_t open_max = 1024;                ///< texts at work at once, on all verifiers
-  std::int64_t waiting_max = 1024;            ///< texts that wait for their turn, shared by client
+  std::size_t open_max = 1024;               ///< texts at work at once, on all verifiers
+  std::int64_t waiting_max = 1024;           ///< texts that wait for their turn, shared by client
   std::int64_t waiting_bytes_max = 1 << 28;  ///< of the prompts of all that wait, pictures too; shared likewise
 };
 

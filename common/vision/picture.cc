@@ -83,8 +83,8 @@ Result<Picture> make_picture(std::int64_t height, std::int64_t width, std::int64
     constexpr std::int64_t kReaderBytes = 1 << 20, kRowBytes = 16;  // tables, and pointers to rows
     const std::int64_t pixels = 3 * height * width;
     const std::int64_t besides = std::max(format_bytes, turned ? pixels : 0);  // the reader has gone when it is turned
-    RETURN_IF_ERROR(admit(
-        {.height = height, .width = width, .bytes = pixels + besides + kReaderBytes + kRowBytes * height}));
+    RETURN_IF_ERROR(
+        admit({.height = height, .width = width, .bytes = pixels + besides + kReaderBytes + kRowBytes * height}));
   }
   return Picture{
       .height = height, .width = width, .rgb = std::vector<std::uint8_t>(static_cast<std::size_t>(3 * height * width))};

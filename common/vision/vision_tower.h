@@ -59,7 +59,8 @@ class VisionTower {
   };
 
   VisionTower() = default;
-  /// Calls part(first, rows) for `step_rows` of `count` rows at a time, and lets the caller's loop have its turn after each.
+  /// Calls part(first, rows) for `step_rows` of `count` rows at a time, and lets the caller's loop have its turn after
+  /// each.
   template <typename Part>
   void in_steps(std::int64_t count, std::int64_t step_rows, Part part) const;
   /// x [patches, hidden_size]
@@ -82,7 +83,7 @@ class VisionTower {
   std::vector<float> std_bias_, std_scale_;  ///< empty unless standardize
   std::vector<RopeAngles> angles_;           ///< of the coordinates met so far
   Buffer x_, normed_, clipped_, q_, k_, v_, attention_, gate_, up_, pooled_, soft_;
-  AlignedArray<Bf16> kv_;  ///< keys, then values
+  AlignedArray<Bf16> kv_;                                 ///< keys, then values
   const std::function<void()>* between_steps_ = nullptr;  ///< of the encode that is under way
 };
 

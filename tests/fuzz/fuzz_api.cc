@@ -41,8 +41,8 @@ void chat(std::string_view body) {
     CHECK(check_sampling(good->sampling, defaults().vocab_size), "sampling that nobody can follow");
     std::size_t places = 0;
     for (const ChatMessage& message : good->conversation.messages)
-      places += static_cast<std::size_t>(
-          std::ranges::count(message.parts, ContentPart::Kind::kImage, &ContentPart::kind));
+      places +=
+          static_cast<std::size_t>(std::ranges::count(message.parts, ContentPart::Kind::kImage, &ContentPart::kind));
     CHECK(places == good->pictures.size() && places <= kPicturesMax, "{} places for {} pictures", places,
           good->pictures.size());
   }

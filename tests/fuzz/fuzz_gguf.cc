@@ -33,8 +33,11 @@ GgufWriter tiny_projector() {
   GgufWriter w;
   w.string("general.architecture", "clip");
   w.string("clip.vision.projector_type", "gemma4v");
-  for (const auto& [key, value] : {std::pair("embedding_length", 4), {"feed_forward_length", 4}, {"block_count", 1},
-                                   {"attention.head_count", 1}, {"patch_size", 2}})
+  for (const auto& [key, value] : {std::pair("embedding_length", 4),
+                                   {"feed_forward_length", 4},
+                                   {"block_count", 1},
+                                   {"attention.head_count", 1},
+                                   {"patch_size", 2}})
     w.u32(std::string("clip.vision.") + key, value);
   w.f32("clip.vision.attention.layer_norm_epsilon", 1e-6F);
   const auto add = [&w](const char* name, const std::vector<std::uint64_t>& extents) {

@@ -281,11 +281,11 @@ TEST(MemoryOfServer, LargeBodiesWaitForRoomAndAStrangerFindsIt) {
                             return HttpReply{.status = 200, .body = std::to_string(request.body.size())};
                           }};
   // Room for two bodies of the longest.
-  const auto server = started(
-      {.request_bytes_max = 100'000,
-       .file_bytes_max = 0,
-       .memory_bytes_max = 0,
-       .request_timeout = std::chrono::milliseconds(700)}, {read});
+  const auto server = started({.request_bytes_max = 100'000,
+                               .file_bytes_max = 0,
+                               .memory_bytes_max = 0,
+                               .request_timeout = std::chrono::milliseconds(700)},
+                              {read});
   const std::string body = body_of(100'000);
   Connection first(server->port()), second(server->port()), stranger(server->port(), 2);
   first.send("POST", "/echo", body);

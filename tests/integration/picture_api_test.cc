@@ -104,8 +104,8 @@ std::unique_ptr<Serve> PictureServer::serve;
 
 TEST_F(PictureServer, EveryInterfaceGivesTheSameText) {
   const fs::path file = goldens() / "pictures/rgb.png";
-  Program run({"run", "What?", "--image", file.string(), "--soft-tokens", "70", "--model", pair->path(), "--dtype", "f32",
-               "--max-tokens", "16", "--draft-length", "4@0", "--json"});
+  Program run({"run", "What?", "--image", file.string(), "--soft-tokens", "70", "--model", pair->path(), "--dtype",
+               "f32", "--max-tokens", "16", "--draft-length", "4@0", "--json"});
   ASSERT_EQ(describe(run.wait()), "exit 0") << run.err();
   const Json expected = Json::parse(run.out());
   Json request = ask({image_part(bytes_of("rgb.png")), text_part("What?")});
@@ -144,7 +144,8 @@ TEST_F(PictureServer, EveryInterfaceGivesTheSameText) {
 
 TEST_F(PictureServer, PicturesCountInTheirOrderAndAmongTheTokens) {
   const Json first = image_part(bytes_of("rgb.png")), second = image_part(bytes_of("portrait.png"));
-  const Json one = serve->chat(ask({first, text_part("What?")})), two = serve->chat(ask({first, second, text_part("?")})),
+  const Json one = serve->chat(ask({first, text_part("What?")})),
+             two = serve->chat(ask({first, second, text_part("?")})),
              turned = serve->chat(ask({second, first, text_part("?")}));
   EXPECT_NE(two["choices"][0]["message"]["content"], turned["choices"][0]["message"]["content"]);
   EXPECT_GT(one["usage"]["prompt_tokens"], 50);
@@ -161,7 +162,8 @@ TEST_F(PictureServer, WhatIsNoPictureIsRefusedInALine) {
             std::string::npos);
   EXPECT_EQ(refusal({image_part("GIF89a............")}),
             "messages[0].content[0]: not a picture that can be read, wanted PNG, JPEG or WebP");
-  EXPECT_EQ(refusal({image_part("")}), "messages[0].content[0]: not a picture that can be read, wanted PNG, JPEG or WebP");
+  EXPECT_EQ(refusal({image_part("")}),
+            "messages[0].content[0]: not a picture that can be read, wanted PNG, JPEG or WebP");
   EXPECT_NE(refusal({image_part(bytes_of("cmyk.jpeg"))}).find("a JPEG in CMYK"), std::string::npos);
   // Bombs: sizes that a file of 80 bytes says. Nothing is decoded.
   EXPECT_NE(refusal({image_part(png_of_size(8193, 8192))}).find("a picture of 8192 x 8193 pixels, wanted sides of"),
@@ -171,8 +173,9 @@ TEST_F(PictureServer, WhatIsNoPictureIsRefusedInALine) {
   EXPECT_TRUE(large.starts_with("messages[0].content[0]: this would take ")) << large;
   EXPECT_TRUE(large.ends_with(" MB of memory, wanted at most 256")) << large;
   // As wide as few models see: this one's table has 64 positions.
-  EXPECT_NE(refusal({image_part(png(100000, 1, std::string(300001, '\0')))}).find("a picture of U8 840 x 12 x 3, wanted"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal({image_part(png(100000, 1, std::string(300001, '\0')))}).find("a picture of U8 840 x 12 x 3, wanted"),
+      std::string::npos);
   EXPECT_EQ(refusal({image_part(png(1, 1, std::string("\0\1\2\3", 4)))}, 200), "answered");
   EXPECT_NE(refusal({{{"type", "image_url"}, {"image_url", {{"url", "https://example.org/a.png"}}}}})
                 .find("messages[0].content[0].image_url.url is an http(s) URL"),
@@ -198,8 +201,8 @@ TEST_F(PictureServer, ALineOfABatchHasThemToo) {
   check.wait();
   EXPECT_NE(check.out().find("line 2: messages[0].content[0]: not a picture"), std::string::npos) << check.err();
   EXPECT_EQ(check.out().find("line 1"), std::string::npos) << check.out();
-  Program batch({"batch", input.string(), "--output", (dir / "out.jsonl").string(), "--model", pair->path(), "--dtype",
-                 "f32"});
+  Program batch(
+      {"batch", input.string(), "--output", (dir / "out.jsonl").string(), "--model", pair->path(), "--dtype", "f32"});
   batch.wait();
   const Json done = Json::parse(read_text(dir / "out.jsonl").value());
   EXPECT_EQ(done["response"]["body"]["choices"][0]["message"]["content"],
@@ -215,7 +218,8 @@ TEST(PictureChat, ShowsThemWithTheNextQuestion) {
   chat.write("/image " + (pair.dir / "lost.png").string() + "\n/image " + file.string() + "\nWhat?\n/exit\n");
   EXPECT_EQ(describe(chat.wait()), "exit 0");
   EXPECT_NE(chat.err().find("lost.png: No such file"), std::string::npos) << chat.err();
-  Program run({"run", "What?", "--image", file.string(), "--model", pair.path(), "--dtype", "f32", "--max-tokens", "16"});
+  Program run(
+      {"run", "What?", "--image", file.string(), "--model", pair.path(), "--dtype", "f32", "--max-tokens", "16"});
   EXPECT_EQ(describe(run.wait()), "exit 0") << run.err();
   EXPECT_EQ(chat.out(), run.out());
 }
@@ -233,8 +237,9 @@ TEST(NanoSeesNothing, AndSaysSo) {
   EXPECT_TRUE(message.starts_with("messages[0].content[0]: ")) << message;
   EXPECT_TRUE(message.ends_with(kWhy)) << message;
   EXPECT_EQ(post(serve.port, "/tokenize", body.dump()).status, 400);
-  Json block = ask({{{"type", "image"},
-                     {"source", {{"type", "base64"}, {"media_type", "image/png"}, {"data", base64(bytes_of("rgb.png"))}}}}});
+  Json block =
+      ask({{{"type", "image"},
+            {"source", {{"type", "base64"}, {"media_type", "image/png"}, {"data", base64(bytes_of("rgb.png"))}}}}});
   const Response anthropic = post(serve.port, "/v1/messages", block.dump());
   EXPECT_EQ(anthropic.status, 400);
   EXPECT_NE(anthropic.body.find(kWhy), std::string::npos);

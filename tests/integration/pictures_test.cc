@@ -62,8 +62,8 @@ TEST_F(Pictures, OtherSizesAndTwoInOneText) {
     SCOPED_TRACE(text["name"].get<std::string>());
     Generate wanted{.prompt = text["prompt"].get<std::vector<TokenId>>(), .max_tokens = 24};
     for (const auto& at : text["pictures"])
-      wanted.pictures.push_back({.first = at["first"].get<Position>(),
-                                 .pixels = picture(at["step"].get<int>(), at["height"], at["width"])});
+      wanted.pictures.push_back(
+          {.first = at["first"].get<Position>(), .pixels = picture(at["step"].get<int>(), at["height"], at["width"])});
     for (const auto& [policy, draft_length] :
          {std::pair(DraftPolicy::kFixed, 0), {DraftPolicy::kFixed, 4}, {DraftPolicy::kTree, 8}}) {
       wanted.policy = policy, wanted.draft_length = draft_length;
@@ -71,7 +71,8 @@ TEST_F(Pictures, OtherSizesAndTwoInOneText) {
     }
     wanted.sampling = {.rule = SamplingRule::kRejection};
     wanted.policy = DraftPolicy::kFixed, wanted.draft_length = 4;
-    EXPECT_EQ(answer(client, wanted).tokens, text["greedy"].get<std::vector<TokenId>>()) << "rejection at temperature 0";
+    EXPECT_EQ(answer(client, wanted).tokens, text["greedy"].get<std::vector<TokenId>>())
+        << "rejection at temperature 0";
     wanted.sampling = {.temperature = 0.8F, .seed = 7};
     std::vector<std::vector<TokenId>> drawn;
     for (const std::int32_t draft_length : {0, 4}) {

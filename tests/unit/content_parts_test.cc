@@ -41,8 +41,7 @@ TEST(DataUrl, AnythingElseIsRefused) {
   for (const char* other : {"", "data:", "data:image/png,Zm9v", "image/png;base64,Zm9v", "file:///etc/passwd", "Zm9v"})
     EXPECT_EQ(bytes_of(other), "error: is not a URL like data:image/png;base64,...") << other;
   for (const char* fetched : {"http://127.0.0.1/", "https://example.org/a.png"})
-    EXPECT_EQ(bytes_of(fetched),
-              "error: is an http(s) URL, of which nothing is fetched: send the file as a data: URL");
+    EXPECT_EQ(bytes_of(fetched), "error: is an http(s) URL, of which nothing is fetched: send the file as a data: URL");
   EXPECT_NE(bytes_of(url + std::string(kPictureBytesMax / 3 * 4 + 64, 'A')).find("bytes, wanted at most"),
             std::string::npos);
 }
@@ -80,9 +79,10 @@ TEST(ContentParts, AreReadInTheirOrder) {
 }
 
 TEST(ContentParts, WhatIsWrongIsSaidByItsName) {
-  EXPECT_EQ(refusal({user_message({image("http://x/y.png")})}),
-            "messages[0].content[0].image_url.url is an http(s) URL, of which nothing is fetched: send the file as a data: "
-            "URL");
+  EXPECT_EQ(
+      refusal({user_message({image("http://x/y.png")})}),
+      "messages[0].content[0].image_url.url is an http(s) URL, of which nothing is fetched: send the file as a data: "
+      "URL");
   EXPECT_EQ(refusal({user_message({{{"type", "image_url"}, {"image_url", "data:;base64,"}}})}),
             "messages[0].content[0].image_url is \"data:;base64,\", wanted an object with the data: URL of a picture");
   Json original = image();
@@ -113,9 +113,9 @@ TEST(ContentParts, ResponsesAndMessagesSayTheSame) {
   Json high = image();
   high["image_url"]["detail"] = "high";
   EXPECT_EQ(chat["messages"][0]["content"][0], high);
-  const auto uploaded =
-      chat_of_responses({{"input", {{{"role", "user"}, {"content", {{{"type", "input_image"}, {"file_id", "file-1"}}}}}}}},
-                        Json::array());
+  const auto uploaded = chat_of_responses(
+      {{"input", {{{"role", "user"}, {"content", {{{"type", "input_image"}, {"file_id", "file-1"}}}}}}}},
+      Json::array());
   EXPECT_EQ(refusal(std::get<ResponsesRequest>(uploaded).chat["messages"]),
             "messages[0].content[0].type is \"input_image\", only text and image_url are supported");
 

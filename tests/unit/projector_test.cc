@@ -49,19 +49,14 @@ GgufWriter projector_of(const fs::path& backbone) {
       {"model.vision_tower.std_bias", "v.std_bias"},
       {"model.vision_tower.std_scale", "v.std_scale"},
       {"model.embed_vision.embedding_projection.weight", "mm.input_projection.weight"}};
-  const std::map<std::string, std::string> of_layer = {{"input_layernorm", "ln1"},
-                                                       {"post_attention_layernorm", "attn_post_norm"},
-                                                       {"pre_feedforward_layernorm", "ln2"},
-                                                       {"post_feedforward_layernorm", "ffn_post_norm"},
-                                                       {"self_attn.q_norm", "attn_q_norm"},
-                                                       {"self_attn.k_norm", "attn_k_norm"},
-                                                       {"self_attn.q_proj", "attn_q"},
-                                                       {"self_attn.k_proj", "attn_k"},
-                                                       {"self_attn.v_proj", "attn_v"},
-                                                       {"self_attn.o_proj", "attn_out"},
-                                                       {"mlp.gate_proj", "ffn_gate"},
-                                                       {"mlp.up_proj", "ffn_up"},
-                                                       {"mlp.down_proj", "ffn_down"}};
+  const std::map<std::string, std::string> of_layer = {
+      {"input_layernorm", "ln1"},           {"post_attention_layernorm", "attn_post_norm"},
+      {"pre_feedforward_layernorm", "ln2"}, {"post_feedforward_layernorm", "ffn_post_norm"},
+      {"self_attn.q_norm", "attn_q_norm"},  {"self_attn.k_norm", "attn_k_norm"},
+      {"self_attn.q_proj", "attn_q"},       {"self_attn.k_proj", "attn_k"},
+      {"self_attn.v_proj", "attn_v"},       {"self_attn.o_proj", "attn_out"},
+      {"mlp.gate_proj", "ffn_gate"},        {"mlp.up_proj", "ffn_up"},
+      {"mlp.down_proj", "ffn_down"}};
   for (const TensorEntry& entry : checkpoint.tensors()) {
     std::vector<float> values = floats_of(entry);
     std::vector<std::uint64_t> extents(entry.shape.rbegin(), entry.shape.rend());
@@ -121,11 +116,11 @@ TEST(Projector, OfAGgufIsTheSameTower) {
     SCOPED_TRACE(path.string());
     const VisionConfig ours = load_vision_config(model_at(path)).value(),
                        theirs = load_vision_config(model_at(seeing())).value();
-    EXPECT_EQ(std::tie(ours.hidden_size, ours.intermediate_size, ours.num_hidden_layers, ours.num_attention_heads,
-                       ours.head_dim, ours.patch_size, ours.pooling_kernel_size, ours.position_embedding_size),
-              std::tie(theirs.hidden_size, theirs.intermediate_size, theirs.num_hidden_layers,
-                       theirs.num_attention_heads, theirs.head_dim, theirs.patch_size, theirs.pooling_kernel_size,
-                       theirs.position_embedding_size));
+    EXPECT_EQ(
+        std::tie(ours.hidden_size, ours.intermediate_size, ours.num_hidden_layers, ours.num_attention_heads,
+                 ours.head_dim, ours.patch_size, ours.pooling_kernel_size, ours.position_embedding_size),
+        std::tie(theirs.hidden_size, theirs.intermediate_size, theirs.num_hidden_layers, theirs.num_attention_heads,
+                 theirs.head_dim, theirs.patch_size, theirs.pooling_kernel_size, theirs.position_embedding_size));
     EXPECT_EQ(std::tie(ours.rope_theta, ours.use_clipped_linears, ours.standardize, ours.both_ways,
                        ours.text_hidden_size, ours.image_token_id, ours.boi_token_id, ours.eoi_token_id),
               std::tie(theirs.rope_theta, theirs.use_clipped_linears, theirs.standardize, theirs.both_ways,
@@ -149,14 +144,17 @@ TEST(Projector, WhatCannotBeUsedLeavesTheTextAlone) {
     EXPECT_TRUE(model_at(pair.dir.path()).config_json().value());
     return pair.refusal();
   };
-  EXPECT_NE(told([](GgufWriter& w) { w.string("clip.vision.projector_type", "gemma3"); })
-                .find("is a projector of kind \"gemma3\" (\"clip\"), wanted gemma4v"),
+  EXPECT_NE(told([](GgufWriter& w) {
+              w.string("clip.vision.projector_type", "gemma3");
+            }).find("is a projector of kind \"gemma3\" (\"clip\"), wanted gemma4v"),
             std::string::npos);
-  EXPECT_NE(told([](GgufWriter& w) { w.erase("clip.vision.block_count"); })
-                .find("clip.vision.block_count is missing, wanted a whole number"),
+  EXPECT_NE(told([](GgufWriter& w) {
+              w.erase("clip.vision.block_count");
+            }).find("clip.vision.block_count is missing, wanted a whole number"),
             std::string::npos);
-  EXPECT_NE(told([](GgufWriter& w) { w.find("mm.input_projection.weight")->name = "mm.other"; })
-                .find("tensor mm.input_projection.weight is missing"),
+  EXPECT_NE(told([](GgufWriter& w) {
+              w.find("mm.input_projection.weight")->name = "mm.other";
+            }).find("tensor mm.input_projection.weight is missing"),
             std::string::npos);
   EXPECT_NE(told([](GgufWriter& w) { w.u32("clip.vision.patch_size", 5); }).find("v.patch_embd.weight is F32 ["),
             std::string::npos);
