@@ -14,6 +14,7 @@
 #include "common/base/json_fields.h"
 #include "common/base/time.h"
 #include "common/grammar/call_grammar.h"
+#include "common/protocol/picture_bytes.h"
 #include "common/tokenizer/answer_reader.h"
 #include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/stop_matcher.h"
@@ -24,8 +25,6 @@ namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
-/// Of each choice: its token here, in the message, and at a coordinator in this process.
-constexpr std::int64_t kBytesPerPromptToken = 16;
 /// A token or an alternative with its log-probability in an answer that is collected (docs/lab/server.md).
 constexpr std::int64_t kBytesPerScore = 250;
 
@@ -135,6 +134,7 @@ class StreamedReply {
 struct ApiServer::Work {
   CompletionRequest request;
   std::vector<std::vector<TokenId>> prompts;
+  std::vector<WirePicture> pictures;  ///< of a chat
   ReplyHead head;
   TimePoint arrived{};
   FinishedRequest facts;
@@ -387,6 +387,7 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
       chat ? parse_chat_completion(http.body, defaults_) : parse_completion(http.body, defaults_);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
   CompletionRequest& request = work->request = std::move(std::get<CompletionRequest>(parsed));
+  if (auto refused = count_body(http, request.pictures)) return *refused;
   if (!request.has_seed) request.sampling.seed = random_number();
   if (const auto checked = check_sampling(request.sampling, defaults_.vocab_size); !checked)
     return api_error(checked.error());
@@ -394,6 +395,7 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
     ApiResult<std::vector<TokenId>> prompt = render(request.conversation);
     if (const auto* error = std::get_if<ApiError>(&prompt)) return *error;
     work->prompts.push_back(std::get<std::vector<TokenId>>(std::move(prompt)));
+    if (auto refused = see(http, std::move(request.pictures), work->prompts.back(), work->pictures)) return *refused;
     if (request.conversation.thinking && !request.sampling.grammar.empty()) {
       const bool open = ChatParser(text_.tokenizer, work->prompts.back()).thinks();
       auto grammar = grammar_after_thought(request.sampling.grammar, open, defaults_.controls);
@@ -429,7 +431,8 @@ void ApiServer::keep_tail(const CompletionRequest& request, std::vector<TokenId>
 
 std::optional<ApiError> ApiServer::too_much(const HttpRequest& http, const Work& work) const {
   const CompletionRequest& request = work.request;
-  std::int64_t bytes = 0;
+  // Here once, and of each choice in the message and at a coordinator in this process.
+  std::int64_t bytes = (1 + 2 * request.n) * picture_bytes(work.pictures);
   for (const std::vector<TokenId>& prompt : work.prompts) {
     const std::int64_t left = text_.context_max - std::ssize(prompt);
     if (left < 1) {
@@ -539,7 +542,8 @@ Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) cons
                     .cache_scope = cache_scope(work),
                     .draft_ahead = request.draft_length.ahead,
                     .tokenizer_fingerprint = text_.tokenizer_fingerprint,
-                    .governed = options_.governed};
+                    .governed = options_.governed,
+                    .pictures = work.pictures};
   if (!request.ignore_eos)
     generate.stop_ids.insert(generate.stop_ids.end(), text_.stop_ids().begin(), text_.stop_ids().end());
   generate.sampling.seed = seed_of_choice(generate.sampling.seed, index % n);
@@ -687,22 +691,31 @@ HttpReply ApiServer::ready() const {
                      {"sessions", status->sessions}});
 }
 
-HttpReply ApiServer::tokenize(const HttpRequest& http) const {
-  const ApiResult<TokenizeRequest> parsed = parse_tokenize(http.body, defaults_);
-  if (const auto* error = std::get_if<ApiError>(&parsed)) return error_reply(*error);
-  const auto& request = std::get<TokenizeRequest>(parsed);
-  std::vector<TokenId> tokens;
+ApiResult<ApiServer::RenderedPrompt> ApiServer::prompt_of(const HttpRequest& http) const {
+  ApiResult<TokenizeRequest> parsed = parse_tokenize(http.body, defaults_);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
+  auto& request = std::get<TokenizeRequest>(parsed);
+  if (auto refused = count_body(http, request.pictures)) return *refused;
+  RenderedPrompt prompt{.tokens = {}, .pictures = {}, .token_strings = request.token_strings};
   if (const auto* text = std::get_if<std::string>(&request.text)) {
-    tokens = text_.tokenizer.encode(*text, request.parse_special);
-    if (request.add_special_tokens) tokens = with_bos(text_.tokenizer, std::move(tokens));
-  } else {
-    ApiResult<std::vector<TokenId>> rendered = render(std::get<Conversation>(request.text));
-    if (const auto* error = std::get_if<ApiError>(&rendered)) return error_reply(*error);
-    tokens = std::get<std::vector<TokenId>>(std::move(rendered));
+    prompt.tokens = text_.tokenizer.encode(*text, request.parse_special);
+    if (request.add_special_tokens) prompt.tokens = with_bos(text_.tokenizer, std::move(prompt.tokens));
+    return prompt;
   }
+  ApiResult<std::vector<TokenId>> rendered = render(std::get<Conversation>(request.text));
+  if (const auto* error = std::get_if<ApiError>(&rendered)) return *error;
+  prompt.tokens = std::get<std::vector<TokenId>>(std::move(rendered));
+  if (auto refused = see(http, std::move(request.pictures), prompt.tokens, prompt.pictures)) return *refused;
+  return prompt;
+}
+
+HttpReply ApiServer::tokenize(const HttpRequest& http) const {
+  const ApiResult<RenderedPrompt> prompt = prompt_of(http);
+  if (const auto* error = std::get_if<ApiError>(&prompt)) return error_reply(*error);
+  const auto& [tokens, pictures, token_strings] = std::get<RenderedPrompt>(prompt);
   spend(http.key, std::ssize(tokens));
   Json strings;
-  if (request.token_strings) {
+  if (token_strings) {
     strings = Json::array();
     for (const TokenId token : tokens) strings.push_back(text_.tokenizer.token_text(token));
   }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -66,6 +67,13 @@ class ApiServer {
   /// /v1/chat/completions and /tokenize, for other APIs that are made of them.
   HttpReply chat(const HttpRequest& http) { return complete(http, true); }
   HttpReply tokenize(const HttpRequest& http) const;
+  /// What /tokenize makes of a body, and its pictures.
+  struct RenderedPrompt {
+    std::vector<TokenId> tokens;
+    std::vector<WirePicture> pictures;
+    bool token_strings = false;  ///< as TokenizeRequest's
+  };
+  ApiResult<RenderedPrompt> prompt_of(const HttpRequest& http) const;
   /// Why a request to /v1/chat/completions or /v1/completions would be refused before the coordinator is asked; none:
   /// it would not.
   std::optional<ApiError> check(const std::string& path, const std::string& body);
@@ -75,6 +83,8 @@ class ApiServer {
 
  private:
   struct Work;
+  /// Of each choice: its token here, in the message, and at a coordinator in this process.
+  static constexpr std::int64_t kBytesPerPromptToken = 16;
   class ChoiceReader;
   class ChoiceSink;
   class CollectingSink;
@@ -83,6 +93,12 @@ class ApiServer {
   HttpReply complete(const HttpRequest& http, bool chat);
   /// @return what is to be done, or why it can not be.
   ApiResult<std::shared_ptr<Work>> prepare(const HttpRequest& http, bool chat);
+  /// Counts a body by what is known of it once it has been parsed, before its text is tokenised.
+  static std::optional<ApiError> count_body(const HttpRequest& http, std::span<const PictureFile> files);
+  /// Reads the pictures of a chat, each after its memory has been counted, and makes room for them in its prompt.
+  /// @return why not, by the name of the part.
+  std::optional<ApiError> see(const HttpRequest& http, std::vector<PictureFile> files, std::vector<TokenId>& prompt,
+                              std::vector<WirePicture>& pictures) const;
   /// Whether a request is longer than the context, or takes more memory than there is; from here on it is counted as
   /// what its choices take.
   std::optional<ApiError> too_much(const HttpRequest& http, const Work& work) const;

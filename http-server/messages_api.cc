@@ -5,17 +5,27 @@
 #include <utility>
 
 #include "common/base/json_fields.h"
+#include "http-server/content_parts.h"
 
 namespace outrider {
 namespace {
 using Json = nlohmann::json;
+
+/// A block of an image, as the chat has it: its file, or its URL.
+Json image_of(const Json& source) {
+  const Json &media = member(source, "media_type"), &data = member(source, "data");
+  if (member(source, "type") != "base64") return image_url_part(member(source, "url"));
+  const bool whole = media.is_string() && data.is_string();
+  return image_url_part(
+      whole ? Json("data:" + media.get<std::string>() + ";base64," + data.get_ref<const std::string&>()) : Json());
+}
 
 /// Text of a block that may be a string, or a list of text blocks. What is no text stays, for the chat to refuse.
 Json parts_of(const Json& content) {
   if (!content.is_array()) return content;
   Json parts = Json::array();
   for (const Json& block : content) {
-    Json part = block;
+    Json part = member(block, "type") == "image" ? image_of(member(block, "source")) : block;
     if (part.is_object()) part.erase("cache_control");
     parts.push_back(std::move(part));
   }

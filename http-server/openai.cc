@@ -13,6 +13,7 @@
 #include "common/base/json_fields.h"
 #include "common/tokenizer/stop_matcher.h"
 #include "http-server/answer_grammar.h"
+#include "http-server/content_parts.h"
 
 namespace outrider {
 namespace {
@@ -185,21 +186,25 @@ void read_common(const JsonFields& fields, const ApiDefaults& defaults, Completi
   read_speculative(fields.object("speculative"), defaults, request);
 }
 
-/// A string, or an array of text parts, which the templates write one by one.
-void read_content(const JsonFields& fields, bool required, ChatMessage& message) {
+/// A string, or an array of parts, which the templates write one by one.
+void read_content(const JsonFields& fields, bool required, ChatMessage& message, std::vector<PictureFile>& pictures) {
   const Json* content = fields.find("content");
   if (content != nullptr && content->is_string()) {
     message.content = content->get<std::string>();
     return;
   }
-  const std::string wanted = "a string or an array of text parts";
+  const std::string wanted = "a string or an array of parts";
   if (content == nullptr && required) fields.wrong("content", wanted);
   fields.each("content", wanted, [&](const JsonFields& part) {
     const std::string type = part.text("type", {}, "the type of a part");
     if (type == "text")
       message.parts.push_back({.text = part.text("text")});
+    else if (type == "image_url" && message.role == ChatMessage::Role::kUser)
+      read_image_url(part, message, pictures);
+    else if (type == "image_url")
+      part.refuse("type", "is image_url, which only a user's message may have");
     else
-      part.refuse("type", fmt::format("is {}, only text is supported", show(type)));
+      part.refuse("type", fmt::format("is {}, only text and image_url are supported", show(type)));
   });
 }
 
@@ -227,7 +232,7 @@ ToolCall read_tool_call(const JsonFields& fields) {
   return call;
 }
 
-ChatMessage read_message(const JsonFields& fields) {
+ChatMessage read_message(const JsonFields& fields, std::vector<PictureFile>& pictures) {
   using Role = ChatMessage::Role;
   static constexpr std::pair<std::string_view, Role> kRoles[] = {{"system", Role::kSystem},
                                                                  {"developer", Role::kDeveloper},
@@ -246,7 +251,7 @@ ChatMessage read_message(const JsonFields& fields) {
     fields.each("tool_calls", "an array of calls",
                 [&](const JsonFields& call) { message.tool_calls.push_back(read_tool_call(call)); });
   }
-  read_content(fields, message.role != Role::kAssistant || message.tool_calls.empty(), message);
+  read_content(fields, message.role != Role::kAssistant || message.tool_calls.empty(), message, pictures);
   if (message.role != Role::kTool) return message;
   message.name = fields.text("name", "");
   message.tool_call_id =
@@ -284,10 +289,13 @@ ToolDeclaration read_tool(const JsonFields& fields) {
   return tool;
 }
 
-Conversation read_conversation(const JsonFields& fields) {
+/// @param pictures  gets the files of its pictures
+Conversation read_conversation(const JsonFields& fields, std::vector<PictureFile>& pictures) {
   Conversation conversation;
   fields.each("messages", "an array of messages",
-              [&](const JsonFields& message) { conversation.messages.push_back(read_message(message)); });
+              [&](const JsonFields& message) { conversation.messages.push_back(read_message(message, pictures)); });
+  if (pictures.size() > kPicturesMax)
+    fields.refuse("messages", fmt::format("has {} pictures, wanted at most {}", pictures.size(), kPicturesMax));
   if (conversation.messages.empty()) fields.wrong("messages", "at least one message");
   fields.each("tools", "an array of tools",
               [&](const JsonFields& tool) { conversation.tools.push_back(read_tool(tool)); });
@@ -353,7 +361,9 @@ ApiResult<CompletionRequest> parse_chat_completion(std::string_view body, const 
   return parse_body<CompletionRequest>(body, defaults, [&](const JsonFields& fields, CompletionRequest& request) {
     request.chat = true;
     read_common(fields, defaults, request);
-    request.conversation = read_conversation(fields);
+    request.conversation = read_conversation(fields, request.pictures);
+    if (request.prompt_tail && !request.pictures.empty())
+      fields.refuse("truncate_prompt_tokens", "is not supported with pictures");
     std::string& grammar = request.sampling.grammar;
     grammar = read_call_grammar(fields, request.conversation, read_answer_grammar(fields, body), defaults.controls);
   });
@@ -395,7 +405,7 @@ ApiResult<TokenizeRequest> parse_tokenize(std::string_view body, const ApiDefaul
       request.text = fields.text("prompt", {}, "a string, or messages instead");
       return;
     }
-    request.text = read_conversation(fields);
+    request.text = read_conversation(fields, request.pictures);
   });
 }
 

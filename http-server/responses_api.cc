@@ -7,20 +7,24 @@
 #include <fmt/format.h>
 
 #include "common/base/json_fields.h"
+#include "http-server/content_parts.h"
 #include "http-server/random_id.h"
 
 namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
-/// Text, whoever's, as the chat has it. What is no text stays, for the chat to refuse.
+/// Text, whoever's, and pictures, as the chat has them. What is neither stays, for the chat to refuse.
 Json content_of(const Json& content) {
   if (!content.is_array()) return content;
   Json parts = Json::array();
   for (const Json& part : content) {
     const Json& type = member(part, "type");
     const bool text = type == "input_text" || type == "output_text" || type == "text";
-    parts.push_back(text ? Json{{"type", "text"}, {"text", member(part, "text")}} : part);
+    if (type == "input_image" && !member(part, "image_url").is_null())  // else it is an uploaded file
+      parts.push_back(image_url_part(member(part, "image_url"), member(part, "detail")));
+    else
+      parts.push_back(text ? Json{{"type", "text"}, {"text", member(part, "text")}} : part);
   }
   return parts;
 }
@@ -376,6 +380,7 @@ ApiResult<ResponsesRequest> chat_of_responses(Json request, Json before) {
   if (const Json& format = member(member(request, "text"), "format"); !format.is_null())
     chat["response_format"] = format_of(format);
   if (member(request, "stream") == true) chat["stream_options"] = {{"include_usage", true}};
+  request.erase("input");  // which the chat has now, and which may be large
   return ResponsesRequest{std::move(chat), std::move(request)};
 }
 

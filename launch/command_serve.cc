@@ -235,7 +235,7 @@ void add_serve_command(CLI::App& app) {
                    "What the names of /metrics begin with; vllm: as vLLM's, for its dashboards and tools")
       ->check(check_metrics_prefix)
       ->capture_default_str();
-  command->add_option("--max-request-bytes", flags->http.request_bytes_max, "Longest request")
+  command->add_option("--max-request-bytes", flags->http.request_bytes_max, "Longest request, but for files in it")
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   auto* data_dir =

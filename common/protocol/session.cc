@@ -8,6 +8,7 @@
 
 #include "common/policy/ngram.h"
 #include "common/protocol/donor_rows.h"
+#include "common/protocol/picture_bytes.h"
 
 namespace outrider {
 namespace {
@@ -67,6 +68,10 @@ Session::Session(SessionId id, const PeerId& client, SessionId request_id, Gener
 Session::Session(SessionId id, const Audit& audit, TimePoint now) : Session(id, "", id, audit.request, now) {
   failover_.numeric_class = audit.numeric_class;
   failover_.except = audit.verifier;
+}
+
+std::int64_t Session::prompt_bytes() const {
+  return std::ssize(text_) * std::int64_t{sizeof(TokenId)} + picture_bytes(request_.pictures);
 }
 
 std::optional<Audit> Session::audit() const {

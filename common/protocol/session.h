@@ -81,7 +81,8 @@ class Session {
 
   const PeerId& client() const { return client_; }
   SessionId request_id() const { return request_id_; }
-  std::int64_t tokens() const { return std::ssize(text_); }
+  /// What its prompt takes, pictures included.
+  std::int64_t prompt_bytes() const;
   TimePoint opened() const { return books_.opened; }
   Phase phase() const { return phase_; }
   /// How long a stepwise text has had nothing to do but wait for its client.

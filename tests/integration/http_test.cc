@@ -759,8 +759,8 @@ TEST(HttpServer, ARequestThatDoesNotArriveInTimeIs408) {
 }
 
 TEST(HttpServer, WhatIsNotHttpIsRefused) {
-  const auto server =
-      started({.host = "127.0.0.1", .request_bytes_max = 1000}, {{"POST", "/echo", echo}, {"GET", "/get", echo}});
+  const auto server = started({.host = "127.0.0.1", .request_bytes_max = 1000, .file_bytes_max = 0},
+                              {{"POST", "/echo", echo}, {"GET", "/get", echo}});
   const std::string post_head = "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
   const std::vector<std::pair<std::string, int>> table = {
       {"\r\n\r\n", 400},

@@ -907,7 +907,7 @@ TEST(Failover, IsNotOvertakenByTextsThatComeLater) {
 
 // Without a verifier nobody knows how long a prompt may be.
 TEST(Waiting, TheirPromptsAreBoundedToo) {
-  HeardCoordinator core({.line = {.waiting_tokens_max = 1000}});
+  HeardCoordinator core({.line = {.waiting_bytes_max = 4000}});
   const auto ask = [&](std::uint64_t number) {
     core.on_message(
         "c",
@@ -919,7 +919,7 @@ TEST(Waiting, TheirPromptsAreBoundedToo) {
     return failed == nullptr ? "" : failed->message;
   };
   EXPECT_EQ(ask(1), "");
-  EXPECT_EQ(ask(2), "prompts of 600 tokens are waiting, this one has 600; of 1000 the rest is for others");
+  EXPECT_EQ(ask(2), "prompts of 2400 bytes are waiting, this one has 2400; of 4000 the rest is for others");
   core.on_message("c", {.session = SessionId{1}, .body = Cancel{}}, TimePoint{seconds(100)});
   core.take_outgoing();
   EXPECT_EQ(ask(4), "");
