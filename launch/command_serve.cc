@@ -144,10 +144,13 @@ void serve(ServeFlags flags) {
   add(messages_routes(chat, [&api](const HttpRequest& http) { return api.tokenize(http); }));
   std::unique_ptr<BatchApi> batches;
   if (!flags.data_dir.empty()) {
+    // Half of the places at work stay for who waits at a screen.
+    const int places = cluster ? flags.cluster.cluster.coordinator.requests_max : 0;
     batches = or_throw(BatchApi::open({.dir = flags.data_dir,
                                        .bytes_max = flags.data_mib_max << 20,
                                        .made_by = answered_by(flags.model, pair, name, /*here=*/cluster != nullptr),
                                        .model = name,
+                                       .concurrency = places > 0 ? std::max(1, places / 2) : 0,
                                        .answer = answer_by(routes)}));
     for (HttpRoute& route : batches->routes()) routes.push_back(std::move(route));
   }
