@@ -34,6 +34,14 @@ std::optional<TokenId> first_beyond(std::span<const TokenId> ids, std::int32_t v
   return found == ids.end() ? std::nullopt : std::optional(*found);
 }
 
+/// Without what is the target's matter alone.
+SamplingParams for_drafter(SamplingParams sampling) {
+  sampling.logprobs.reset();
+  sampling.prompt_logprobs.reset();
+  sampling.logprob_token_ids.clear();
+  return sampling;
+}
+
 /// Whether each has so many alternatives, all of the vocabulary.
 bool fits(const std::vector<TokenLogprobs>& logprobs, std::size_t alternatives, std::int32_t vocab_size) {
   return std::ranges::all_of(logprobs, [&](const TokenLogprobs& token) {
@@ -51,6 +59,7 @@ Session::Session(SessionId id, const PeerId& client, SessionId request_id, Gener
       request_(std::move(request)),
       text_(std::move(request_.prompt)),
       prompt_size_(std::ssize(text_) - request_.answered),
+      drafts_plainly_(for_drafter(request_.sampling) == SamplingParams{}),
       entered_(now),
       alone_since_(now),
       books_{.opened = now} {
@@ -476,11 +485,7 @@ void Session::send_draft(const Desk& desk, std::int64_t draft_length, int guesse
   const bool is_exact = wanted.greedy() || wanted.rule == SamplingRule::kMatch;
   std::vector<TokenId> answer;
   if (wanted.follows_answer()) answer.assign(text_.begin() + prompt_size_ + workers_.guided, text_.end());
-  SamplingParams sampling = wanted;
-  sampling.logprobs.reset();  // the target's matter, as those that follow
-  sampling.prompt_logprobs.reset();
-  sampling.logprob_token_ids.clear();
-  const bool plain = sampling == SamplingParams{}, known = !plain && workers_.guided > 0;
+  const bool known = !drafts_plainly_ && workers_.guided > 0;
   desk.send(workers_.drafter,
             {.session = id_,
              .round = round_.id,
@@ -488,7 +493,7 @@ void Session::send_draft(const Desk& desk, std::int64_t draft_length, int guesse
              .body = Draft{.token = text_.back(),
                            .draft_length = static_cast<std::int32_t>(draft_length),
                            .hidden = std::move(*round_.hidden),
-                           .sampling = plain || known ? std::nullopt : std::optional(std::move(sampling)),
+                           .sampling = drafts_plainly_ || known ? std::nullopt : std::optional(for_drafter(wanted)),
                            .index = answered(),
                            .want_state = request_.unverified,
                            .want_q = logs_rejections(desk),

@@ -268,6 +268,7 @@ class Session {
   Generate request_;           ///< its prompt is in text_
   std::vector<TokenId> text_;  ///< prompt, then answer
   Position prompt_size_;
+  bool drafts_plainly_;  ///< a drafter need not know of its sampling: it takes the most probable tokens
   Phase phase_ = Phase::kWaiting;
   bool done_ = false;      ///< kEnded, with an answer
   TimePoint entered_;      ///< its phase
