@@ -172,7 +172,7 @@ class ApiServer::ChoiceSink {
   virtual ~ChoiceSink() = default;
   virtual void begin(std::size_t index) = 0;
   virtual void round(std::size_t index, const ReportedRound& reported) = 0;  ///< of the tokens that come next
-  virtual void prompt_score(std::size_t index, TokenScore score) = 0;  ///< of prompt_logprobs
+  virtual void prompt_score(std::size_t index, TokenScore score) = 0;        ///< of prompt_logprobs
   virtual void token(std::size_t index, TokenId token) = 0;     ///< whose events come next; if the request wants ids
   virtual void score(std::size_t index, TokenScore score) = 0;  ///< of the token whose events come next
   virtual void event(std::size_t index, const ChatEvent& event) = 0;
@@ -332,10 +332,8 @@ class ApiServer::ChoiceReader {
   }
   ScoredText scored(TokenId token, float logprob) const { return {token_bytes(tokenizer_, token), logprob, token}; }
   TokenScore score(TokenId token, const TokenLogprobs& logprobs) {
-    TokenScore result{.token = scored(token, logprobs.logprob),
-                      .top = {},
-                      .text_offset = characters_,
-                      .rank = logprobs.rank};
+    TokenScore result{
+        .token = scored(token, logprobs.logprob), .top = {}, .text_offset = characters_, .rank = logprobs.rank};
     bool among = false;
     for (const Logprob& other : logprobs.top) {
       among = among || other.token == token;
@@ -460,17 +458,17 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
     work->facts.prompt_tokens += static_cast<std::int64_t>(prompt.size());
   spend(http.key, work->facts.prompt_tokens);
   if (auto refused = too_much(http, *work)) return *refused;
-  work->head = {.chat = chat,
-                .logprobs = request.sampling.logprobs.has_value(),
-                .id = fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", random_number()),
-                .model = defaults_.model,
-                .created = unix_seconds(),
-                .token_ids = request.return_token_ids,
-                .tokens_as_ids = request.tokens_as_ids,
-                .prompt_logprobs = request.return_prompt_logprobs,
-                .fingerprint = "build-" + options_.version,
-                .prompt_text = request.verbose ? text_.tokenizer.decode(work->prompts.front(), /*skip_special=*/false)
-                                               : ""};
+  work->head = {
+      .chat = chat,
+      .logprobs = request.sampling.logprobs.has_value(),
+      .id = fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", random_number()),
+      .model = defaults_.model,
+      .created = unix_seconds(),
+      .token_ids = request.return_token_ids,
+      .tokens_as_ids = request.tokens_as_ids,
+      .prompt_logprobs = request.return_prompt_logprobs,
+      .fingerprint = "build-" + options_.version,
+      .prompt_text = request.verbose ? text_.tokenizer.decode(work->prompts.front(), /*skip_special=*/false) : ""};
   return work;
 }
 
@@ -622,13 +620,13 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
     sink.end(index, finish_reason, readers[index].stop_reason(generation.reason));
   };
   const Result<std::vector<Generation>> generations = client->generate_all(
-      generates, {.on_tokens = on_tokens,
-                  .on_prompt_scores = [&](std::size_t index, std::span<const TokenLogprobs> scores) {
-                    readers[index].prompt_scores(scores);
-                  },
-                  .on_round = [&](std::size_t index, const RoundReport& round) { readers[index].round(round); },
-                  .on_end = on_end,
-                  .cancelled = gone});
+      generates,
+      {.on_tokens = on_tokens,
+       .on_prompt_scores = [&](std::size_t index,
+                               std::span<const TokenLogprobs> scores) { readers[index].prompt_scores(scores); },
+       .on_round = [&](std::size_t index, const RoundReport& round) { readers[index].round(round); },
+       .on_end = on_end,
+       .cancelled = gone});
   if (!generations) {
     ApiError error = api_error(generations.error());
     const Result<Status> status =
@@ -739,8 +737,9 @@ HttpReply ApiServer::tokenize(const HttpRequest& http) const {
     for (std::size_t i = 0; request.pieces && i < tokens.size(); ++i) {
       const std::string piece = token_bytes(text_.tokenizer, tokens[i]);
       // A part of a character is its bytes.
-      pieces.push_back({{"id", tokens[i]},
-                        {"piece", is_utf8(piece) ? Json(piece) : Json(std::vector<std::uint8_t>(piece.begin(), piece.end()))}});
+      pieces.push_back(
+          {{"id", tokens[i]},
+           {"piece", is_utf8(piece) ? Json(piece) : Json(std::vector<std::uint8_t>(piece.begin(), piece.end()))}});
     }
     return json_reply({{"tokens", request.pieces ? std::move(pieces) : Json(tokens)}});
   }

@@ -594,7 +594,7 @@ class Server final : public HttpServer {
   static HttpReply preflight_reply(const std::string& headers) {
     return {.status = 200,
             .body = "",
-            .headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE"},
+            .headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
                         {"Access-Control-Allow-Headers", headers.empty() ? "Authorization, Content-Type" : headers},
                         {"Access-Control-Max-Age", "600"}}};
   }

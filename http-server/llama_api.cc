@@ -20,17 +20,10 @@ constexpr std::string_view kTokenName = "token_id:";  ///< return_tokens_as_toke
 
 /// What llama.cpp has, would change the answer, and is nothing here; each with the value that leaves it out.
 const std::vector<std::pair<const char*, Json>>& neutral_values() {
-  static const std::vector<std::pair<const char*, Json>> kNeutral = {{"typical_p", 1},
-                                                                     {"mirostat", 0},
-                                                                     {"dry_multiplier", 0},
-                                                                     {"xtc_probability", 0},
-                                                                     {"dynatemp_range", 0},
-                                                                     {"n_indent", 0},
-                                                                     {"t_max_predict_ms", 0},
-                                                                     {"top_n_sigma", -1},
-                                                                     {"adaptive_target", -1},
-                                                                     {"lora", Json::array()},
-                                                                     {"post_sampling_probs", false}};
+  static const std::vector<std::pair<const char*, Json>> kNeutral = {
+      {"typical_p", 1},        {"mirostat", 0},         {"dry_multiplier", 0},         {"xtc_probability", 0},
+      {"dynatemp_range", 0},   {"n_indent", 0},         {"t_max_predict_ms", 0},       {"top_n_sigma", -1},
+      {"adaptive_target", -1}, {"lora", Json::array()}, {"post_sampling_probs", false}};
   return kNeutral;
 }
 
@@ -137,6 +130,9 @@ ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const T
   request.settings.erase("prompt");
   if (!json.contains("n_predict")) json["n_predict"] = json.contains("max_tokens") ? json["max_tokens"] : Json(-1);
   request.settings["n_predict"] = json["n_predict"];
+  for (const auto& [name, neutral] : neutral_values()) request.settings[name] = neutral;
+  if (!request.settings.contains("logit_bias")) request.settings["logit_bias"] = Json::array();
+  if (!request.settings.contains("adaptive_decay")) request.settings["adaptive_decay"] = nullptr;  // nothing decays
   const Json probs = take(json, "n_probs");
   if (!probs.is_null() && (!probs.is_number_integer() || probs < 0 || probs > kLogprobsMax))
     return ApiError{.message = fmt::format("n_probs is {}, wanted 0 to {}", show(probs), kLogprobsMax),
@@ -152,8 +148,9 @@ ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const T
   if (const Json given = take(json, "logit_bias"); !given.is_null()) {
     json["logit_bias"] = biases_of(given, tokenizer);
     if (json["logit_bias"].is_null())
-      return ApiError{.message = fmt::format("logit_bias is {}, wanted pairs of a token or text and its bias", show(given)),
-                      .param = "logit_bias"};
+      return ApiError{
+          .message = fmt::format("logit_bias is {}, wanted pairs of a token or text and its bias", show(given)),
+          .param = "logit_bias"};
   }
   const Json prompt = take(json, "prompt");
   request.several = prompt.is_array() && !prompt.empty() && !is_mixed(prompt) && !prompt.front().is_number();
@@ -182,7 +179,8 @@ Json LlamaReply::probabilities(const Json& logprobs) const {
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     Json entry = scored(tokens[i].get<std::string>(), logprobs["token_logprobs"][i]);
     std::vector<std::pair<double, std::string>> top;
-    for (const auto& [name, logprob] : logprobs["top_logprobs"][i].items()) top.emplace_back(-logprob.get<double>(), name);
+    for (const auto& [name, logprob] : logprobs["top_logprobs"][i].items())
+      top.emplace_back(-logprob.get<double>(), name);
     std::ranges::sort(top);  // the chosen one is there too, perhaps beyond the most probable
     Json& others = entry["top_logprobs"] = Json::array();
     for (std::size_t k = 0; k < std::min(top.size(), request_.probs); ++k)
@@ -197,7 +195,8 @@ void LlamaReply::take(const Json& choice) {
   if (index >= choices_.size()) choices_.resize(index + 1);
   Choice& known = choices_[index];
   known.text += choice.value("text", "");
-  if (const Json& ids = member(choice, "prompt_token_ids"); ids.is_array()) known.prompt = ids.get<std::vector<TokenId>>();
+  if (const Json& ids = member(choice, "prompt_token_ids"); ids.is_array())
+    known.prompt = ids.get<std::vector<TokenId>>();
   known.tokens += member(choice, "token_ids").size();
   if (const Json& reason = member(choice, "finish_reason"); !reason.is_null()) {
     known.finish_reason = reason;
@@ -225,7 +224,9 @@ Json LlamaReply::closing(std::size_t index) const {
                  {"prompt", tokenizer_.decode(choice.prompt, /*skip_special=*/false)},
                  {"has_new_line", choice.text.find('\n') != std::string::npos},
                  {"truncated", false},
-                 {"stop_type", choice.finish_reason == "length" ? "limit" : word ? "word" : "eos"},
+                 {"stop_type", choice.finish_reason == "length" ? "limit"
+                               : word                           ? "word"
+                                                                : "eos"},
                  {"stopping_word", word ? choice.stop_reason : Json("")}};
   if (!timings_.is_null()) object["timings"] = timings_;
   return object;

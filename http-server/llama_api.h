@@ -14,12 +14,12 @@ namespace outrider {
 
 /// A request of /completion.
 struct LlamaCompletion {
-  nlohmann::json completion;                ///< the body of the /v1/completions that is asked for
-  nlohmann::json settings;                  ///< what was asked for, to be said again
-  std::vector<std::string> response_fields; ///< only these of the reply, as "a/b" of what is in an object; empty: all
-  bool several = false;                     ///< a list of prompts: a list of answers
+  nlohmann::json completion;                 ///< the body of the /v1/completions that is asked for
+  nlohmann::json settings;                   ///< what was asked for, to be said again
+  std::vector<std::string> response_fields;  ///< only these of the reply, as "a/b" of what is in an object; empty: all
+  bool several = false;                      ///< a list of prompts: a list of answers
   bool return_tokens = false;
-  std::size_t probs = 0;                    ///< alternatives of each token; 0: no probabilities at all
+  std::size_t probs = 0;  ///< alternatives of each token; 0: no probabilities at all
 };
 ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const Tokenizer& tokenizer);
 

@@ -113,7 +113,8 @@ void read_masks(const JsonFields& fields, const ApiDefaults& defaults, Completio
 
 void read_length_and_stops(const JsonFields& fields, const ApiDefaults& defaults, CompletionRequest& request) {
   for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {  // the first is llama.cpp's
-    if (const Json* wanted = fields.find(name); wanted != nullptr && (*wanted != -1 || name != std::string_view("n_predict")))
+    if (const Json* wanted = fields.find(name);
+        wanted != nullptr && (*wanted != -1 || name != std::string_view("n_predict")))
       request.max_tokens = fields.integer(name, 1, request.echo && !request.chat ? 0 : 1, kIntMax);
   }
   if (request.max_tokens && request.sampling.min_tokens > *request.max_tokens) {
@@ -155,8 +156,7 @@ void read_logprobs(const JsonFields& fields, const ApiDefaults& defaults, Comple
   }
   request.return_prompt_logprobs = fields.find("prompt_logprobs") != nullptr;
   if (request.return_prompt_logprobs) {
-    request.sampling.prompt_logprobs =
-        static_cast<std::int32_t>(fields.integer("prompt_logprobs", 0, 0, kLogprobsMax));
+    request.sampling.prompt_logprobs = static_cast<std::int32_t>(fields.integer("prompt_logprobs", 0, 0, kLogprobsMax));
     if (request.stream) fields.refuse("prompt_logprobs", "are not available when stream is true");
   } else if (request.echo && !request.chat) {
     request.sampling.prompt_logprobs = logprobs;

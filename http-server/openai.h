@@ -65,11 +65,11 @@ struct CompletionRequest {
   bool echo = false;                        ///< the answer begins with the prompt; of a chat, with what it goes on with
   bool include_stop = false;                ///< the stop text that ends the answer belongs to it
   bool return_token_ids = false, tokens_as_ids = false;
-  std::vector<std::string> bad_words;  ///< as texts
+  std::vector<std::string> bad_words;   ///< as texts
   bool return_prompt_logprobs = false;  ///< sampling.prompt_logprobs is not for the echo alone
   bool verbose = false;                 ///< llama.cpp's: the reply has the prompt's text
-  bool report_rounds = false;  ///< of a stream: how each round went
-  std::string cache_salt;      ///< prefixes are shared only with requests of the same
+  bool report_rounds = false;           ///< of a stream: how each round went
+  std::string cache_salt;               ///< prefixes are shared only with requests of the same
 };
 
 /// Most choices of one request: prompts times n.

@@ -60,7 +60,8 @@ def completion():
 
 @call
 def responses():
-    assert ChatOpenAI(model="nano", base_url=BASE, api_key="none", max_tokens=20, use_responses_api=True).invoke("Hi").content
+    model = ChatOpenAI(model="nano", base_url=BASE, api_key="none", max_tokens=20, use_responses_api=True)
+    assert model.invoke("Hi").content
 
 
 run()

@@ -9,7 +9,8 @@ const calls = {
   },
   async stream() {
     let text = "";
-    for await (const chunk of await client.chat.completions.create({ model: "nano", messages, max_tokens: 10, stream: true }))
+    const stream = await client.chat.completions.create({ model: "nano", messages, max_tokens: 10, stream: true });
+    for await (const chunk of stream)
       text += chunk.choices[0]?.delta?.content ?? "";
     return text;
   },
@@ -18,7 +19,8 @@ const calls = {
     return await stream.finalContent();
   },
   async responses() {
-    return (await client.responses.create({ model: "nano", input: "Write a story.", max_output_tokens: 10 })).output_text;
+    const answer = await client.responses.create({ model: "nano", input: "Write a story.", max_output_tokens: 10 });
+    return answer.output_text;
   },
   async models() {
     return (await client.models.list()).data[0].id;

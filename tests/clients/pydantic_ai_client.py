@@ -26,7 +26,8 @@ def tool_output():
 @call
 def native_output():
     settings = {"max_tokens": 300, "temperature": 0}
-    assert isinstance(Agent(model, output_type=NativeOutput(Pet)).run_sync("A dog", model_settings=settings).output, Pet)
+    answer = Agent(model, output_type=NativeOutput(Pet)).run_sync("A dog", model_settings=settings)
+    assert isinstance(answer.output, Pet)
 
 
 @call

@@ -4,7 +4,8 @@ import { generateObject, generateText, streamText, tool } from "ai";
 import { z } from "zod";
 
 const baseURL = process.env.OUTRIDER_URL + "/v1";
-const compatible = createOpenAICompatible({ name: "outrider", baseURL, apiKey: "none", supportsStructuredOutputs: true })("nano");
+const provider = createOpenAICompatible({ name: "outrider", baseURL, apiKey: "none", supportsStructuredOutputs: true });
+const compatible = provider("nano");
 const openai = createOpenAI({ baseURL, apiKey: "none" });
 const prompt = "Write a short story about a fox.";
 const calls = {
@@ -17,8 +18,10 @@ const calls = {
     return text;
   },
   async tools() {
-    const weather = tool({ description: "The weather", inputSchema: z.object({ sunny: z.boolean() }), execute: async () => "so" });
-    const answer = await generateText({ model: compatible, prompt, tools: { weather }, toolChoice: "required", maxOutputTokens: 200 });
+    const inputSchema = z.object({ sunny: z.boolean() });
+    const weather = tool({ description: "The weather", inputSchema, execute: async () => "so" });
+    const answer = await generateText({ model: compatible, prompt, tools: { weather }, toolChoice: "required",
+                                        maxOutputTokens: 200 });
     return answer.toolCalls.length || answer.steps.length;
   },
   async object() {

@@ -31,9 +31,6 @@ def with_defaults(server, path, data):
         data.setdefault("verbose", True)
     if "n_predict" not in data and "max_tokens" not in data and server.n_predict and server.n_predict > 0:
         data["n_predict"] = server.n_predict
-    for length in ("n_predict", "max_tokens"):
-        if isinstance(data.get(length), int) and server.n_predict and server.n_predict > 0:
-            data[length] = min(data[length], server.n_predict) if data[length] >= 0 else server.n_predict
     return data
 
 
