@@ -277,7 +277,8 @@ class ApiServer::ChoiceReader {
   void round(const RoundReport& round) { round_ = round; }
   /// @param so_far  all of the choice, with the logprobs that the request wants. @return whether the answer is
   ///   complete: a stop string came, or only the prompt is wanted.
-  bool push(std::span<const TokenId> tokens, const Generation& so_far) {
+  /// @param generated  the request's tokens so far, which chunks say: goes up with each
+  bool push(std::span<const TokenId> tokens, const Generation& so_far, std::int64_t& generated) {
     begin();
     if (request_.max_tokens == 0) return true;
     if (request_.report_rounds) report_round(tokens);
@@ -286,6 +287,7 @@ class ApiServer::ChoiceReader {
       if (request_.sampling.logprobs)
         sink_.score(index_, score(token, so_far.logprobs[static_cast<std::size_t>(count_)]));
       ++count_;
+      ++generated;
       last_ = token;
       if (answer_.push(token)) return true;
     }
@@ -603,10 +605,7 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
     if (last_tokens[index]) facts.inter_token_gaps.push_back(arrival - *last_tokens[index]);
     last_tokens[index] = arrival;
     ChoiceReader& reader = readers[index];
-    const std::int64_t before = reader.count(), came = std::ssize(tokens);
-    facts.generated_tokens += came;  // as the chunks say it; what lies behind a stop is taken back
-    if (reader.push(tokens, client->so_far())) client->end_answer(reader.count());
-    facts.generated_tokens += reader.count() - before - came;
+    if (reader.push(tokens, client->so_far(), facts.generated_tokens)) client->end_answer(reader.count());
   };
   const auto on_end = [&](std::size_t index, const Generation& generation) {
     add(facts.metrics, generation.metrics);

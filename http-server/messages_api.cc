@@ -211,6 +211,10 @@ ApiResult<Json> chat_of_messages(std::string_view body) {
        {"model", "max_tokens", "temperature", "top_p", "top_k", "stream", "speculative", "cache_salt"}) {
     if (request.contains(same)) chat[same] = request[same];
   }
+  if (const Json& format = member(member(request, "output_config"), "format"); member(format, "type") == "json_schema")
+    chat["response_format"] = {{"type", "json_schema"}, {"json_schema", {{"schema", member(format, "schema")}}}};
+  else if (!format.is_null())
+    chat["response_format"] = format;
   if (request.contains("stop_sequences")) chat["stop"] = request["stop_sequences"];
   for (const Json& tool : member(request, "tools")) chat["tools"].push_back(tool_of(tool));
   if (request.contains("tool_choice")) add_tool_choice(request["tool_choice"], chat);

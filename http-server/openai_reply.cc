@@ -65,9 +65,10 @@ std::vector<std::pair<const char*, Json>> score_entries(const ReplyHead& head, c
 
 /// vLLM's prompt_logprobs: of each token it and the most probable ones, by their ids; null for the first. As text at
 /// once, as logprobs_text().
-std::string prompt_logprobs_text(const std::vector<TokenScore>& scores) {
+std::string prompt_logprobs_text(const ReplyHead& head, const Choice& choice) {
+  if (!head.prompt_logprobs) return "null";
   std::string list;
-  for (const TokenScore& score : scores) {
+  for (const TokenScore& score : choice.prompt_scores) {
     Json entries;
     const auto add = [&](const ScoredText& text, std::int64_t rank) {
       entries[std::to_string(text.id)] = {{"logprob", text.logprob}, {"rank", rank}, {"decoded_token", text.bytes}};
@@ -243,22 +244,21 @@ std::string completion_body(const ReplyHead& head, const std::vector<Choice>& ch
     } else {
       choice["text"] = message.content;
     }
-    if (head.token_ids) choice["token_ids"] = choices[i].token_ids;
-    if (head.token_ids && !head.chat) choice["prompt_token_ids"] = choices[i].prompt_ids;
+    // As with vLLM they are there, and null, where they are not wanted.
+    choice["token_ids"] = head.token_ids ? Json(choices[i].token_ids) : Json();
+    if (!head.chat) choice["prompt_token_ids"] = head.token_ids ? Json(choices[i].prompt_ids) : Json();
     choice["stop_reason"] = stop_json(choices[i].stop_reason);
     std::string text = with_member(to_text(choice), "logprobs", logprobs_text(head, choices[i].scores));
-    if (head.prompt_logprobs && !head.chat)
-      text = with_member(std::move(text), "prompt_logprobs", prompt_logprobs_text(choices[i].prompt_scores));
+    if (!head.chat) text = with_member(std::move(text), "prompt_logprobs", prompt_logprobs_text(head, choices[i]));
     list.append(i == 0 ? "" : ",").append(text);
   }
   Json body = reply_json(head, head.chat ? "chat.completion" : "text_completion");
   body["usage"] = usage_json(usage);
   add_measurements(body, usage);
-  if (head.token_ids && head.chat) body["prompt_token_ids"] = choices.front().prompt_ids;
+  if (head.chat) body["prompt_token_ids"] = head.token_ids ? Json(choices.front().prompt_ids) : Json();
   if (!head.prompt_text.empty()) body["__verbose"] = {{"prompt", head.prompt_text}};
   std::string text = to_text(body);
-  if (head.prompt_logprobs && head.chat)
-    text = with_member(std::move(text), "prompt_logprobs", prompt_logprobs_text(choices.front().prompt_scores));
+  if (head.chat) text = with_member(std::move(text), "prompt_logprobs", prompt_logprobs_text(head, choices.front()));
   return with_member(std::move(text), "choices", "[" + list + "]");
 }
 
