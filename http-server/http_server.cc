@@ -623,9 +623,9 @@ class Server final : public HttpServer {
   /// What a browser asks before it lets a page of another server send a request with JSON or a key.
   /// @param headers  that it would send: the clients' libraries have many of their own
   static HttpReply preflight_reply(const std::string& headers) {
-    return {.status = 204,
+    return {.status = 200,
             .body = "",
-            .headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE"},
+            .headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
                         {"Access-Control-Allow-Headers", headers.empty() ? "Authorization, Content-Type" : headers},
                         {"Access-Control-Max-Age", "600"}}};
   }

@@ -137,6 +137,10 @@ void finish(Json& response, const Json& finish_reason, const Json& usage) {
 }
 
 // Items of an output, whole.
+/// The name of a response's item, which begins as OpenAI's do. @param kind  rs (a thought), msg or fc (a call)
+std::string item_id(const char* kind, const std::string& response, std::size_t index) {
+  return fmt::format("{}_{}_{}", kind, response, index);
+}
 Json thought_item(const std::string& id, const Json& text) {
   return {{"id", id},
           {"type", "reasoning"},
@@ -214,7 +218,12 @@ class ResponsesStream final : public StreamTranslator {
     data.update({{"output_index", response_["output"].size()}, {"item_id", item_id()}});
     return event(type, std::move(data));
   }
-  std::string item_id() const { return fmt::format("{}_item_{}", id_, response_.at("output").size()); }
+  std::string item_id() const {
+    return outrider::item_id(open_ == "reasoning" ? "rs"
+                             : open_.empty()      ? "fc"
+                                                  : "msg",
+                             id_, response_.at("output").size());
+  }
 
   std::string text(const std::string& kind, const Json& piece) {
     if (!piece.is_string() || piece == "") return "";
@@ -239,7 +248,7 @@ class ResponsesStream final : public StreamTranslator {
   /// Ends the item that is open.
   std::string close() {
     if (open_.empty()) return "";
-    const bool thought = std::exchange(open_, "") == "reasoning";
+    const bool thought = open_ == "reasoning";
     const std::string text = std::exchange(text_, "");
     message_[thought ? "reasoning" : "content"] = text;
     Json data = {{"content_index", 0}, {"text", text}};
@@ -247,7 +256,9 @@ class ResponsesStream final : public StreamTranslator {
     std::string events =
         item_event(thought ? "response.reasoning_text.done" : "response.output_text.done", std::move(data));
     if (!thought) events += item_event("response.content_part.done", {{"content_index", 0}, {"part", text_part(text)}});
-    return events + done(thought ? thought_item(item_id(), text) : message_item(item_id(), text));
+    events += done(thought ? thought_item(item_id(), text) : message_item(item_id(), text));
+    open_.clear();
+    return events;
   }
   std::string function_call(const Json& call) {
     std::string events = close();
@@ -389,12 +400,12 @@ Json response_of_chat(const Json& request, const std::string& id, const Json& ch
   Json& output = response["output"];
   const Json& choice = chat.at("choices").at(0);
   const Json& said = choice.at("message");
-  const auto item_id = [&] { return fmt::format("{}_item_{}", id, output.size()); };
+  const auto next_id = [&](const char* kind) { return item_id(kind, id, output.size()); };
   if (const Json& thought = member(said, "reasoning"); thought.is_string())
-    output.push_back(thought_item(item_id(), thought));
+    output.push_back(thought_item(next_id("rs"), thought));
   if (const Json& text = member(said, "content"); text.is_string() && text != "")
-    output.push_back(message_item(item_id(), text));
-  for (const Json& call : member(said, "tool_calls")) output.push_back(call_item(item_id(), call));
+    output.push_back(message_item(next_id("msg"), text));
+  for (const Json& call : member(said, "tool_calls")) output.push_back(call_item(next_id("fc"), call));
   finish(response, member(choice, "finish_reason"), member(chat, "usage"));
   for (const char* ours : {"speculative", "metrics"}) response[ours] = member(chat, ours);
   return response;

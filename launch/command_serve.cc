@@ -16,6 +16,7 @@
 #include "http-server/api_server.h"
 #include "http-server/http_server.h"
 #include "http-server/live_page.h"
+#include "http-server/llama_api.h"
 #include "http-server/messages_api.h"
 #include "http-server/responses_api.h"
 #include "http-server/server_metrics.h"
@@ -141,6 +142,7 @@ void serve(ServeFlags flags) {
   const auto add = [&](const std::vector<HttpRoute>& more) { routes.insert(routes.end(), more.begin(), more.end()); };
   const auto chat = [&api](const HttpRequest& http) { return api.chat(http); };
   add(responses_routes(chat));
+  add(llama_routes(api, pair.backbone.string()));
   add(messages_routes(chat, [&api](const HttpRequest& http) { return api.tokenize(http); }));
   std::unique_ptr<BatchApi> batches;
   if (!flags.data_dir.empty()) {
