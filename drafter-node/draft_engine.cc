@@ -66,31 +66,8 @@ DraftEngine::DraftEngine(std::unique_ptr<Assistant> assistant, std::vector<Token
   std::erase_if(stop_ids_, [&](TokenId id) { return id >= assistant_->config().text.vocab_size; });
 }
 
-GrammarState* DraftEngine::guide(SessionId session, const Draft& draft) {
-  if (!draft.grammar.empty()) guides_.insert_or_assign(session, Guide{.grammar = draft.grammar, .answer = {}});
-  const auto known = guides_.find(session);
-  if (known == guides_.end() || known->second.lost || grammars_ == nullptr) return nullptr;
-  Guide& guide = known->second;
-  // The Draft's tokens end at its index; some may be known.
-  const std::int64_t fresh = draft.index - std::ssize(guide.answer);
-  guide.lost = fresh < 0 || fresh > std::ssize(draft.answer);
-  if (guide.lost) return nullptr;
-  const std::span<const TokenId> tokens = std::span(draft.answer).last(static_cast<std::size_t>(fresh));
-  guide.answer.insert(guide.answer.end(), tokens.begin(), tokens.end());
-  std::span<const TokenId> behind = tokens;
-  if (!guide.state) {
-    const Result<std::shared_ptr<const Grammar>> grammar = grammars_->find(guide.grammar);
-    guide.lost = !grammar && grammar.error().code != Errc::kUnavailable;
-    if (!grammar || *grammar == nullptr) return nullptr;
-    guide.state.emplace(*grammar, stop_ids_);
-    behind = guide.answer;
-  }
-  guide.lost = !std::ranges::all_of(behind, [&](TokenId token) { return guide.state->accept(token); });
-  return guide.lost ? nullptr : &*guide.state;
-}
-
 void DraftEngine::fill_row(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids,
-                           std::span<const float> scores, GrammarState* state) {
+                           std::span<const float> scores, GrammarState* state, std::vector<TokenId> out) {
   constexpr float kNotScored = -std::numeric_limits<float>::infinity();
   row_.assign(static_cast<std::size_t>(assistant_->config().text.vocab_size), kNotScored);
   for (std::size_t i = 0; i < scores.size(); ++i) {
@@ -108,14 +85,17 @@ void DraftEngine::fill_row(const SamplingParams& sampling, std::int64_t index, s
       }
     }
   }
-  const bool guarded = index < sampling.min_tokens;
-  process_scores(row_, sampling, guarded ? std::span<const TokenId>(stop_ids_) : std::span<const TokenId>(), {});
+  const auto is_scored = [&](TokenId token) { return std::isfinite(row_[static_cast<std::size_t>(token)]); };
+  if (std::ranges::none_of(sampling.allowed_tokens, is_scored))  // one of them it is
+    for (const TokenId token : sampling.allowed_tokens) row_[static_cast<std::size_t>(token)] = 0;
+  if (index < sampling.min_tokens) out.insert(out.end(), stop_ids_.begin(), stop_ids_.end());
+  process_scores(row_, sampling, out, {});
 }
 
 TokenId DraftEngine::sample(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids,
-                            std::span<const float> scores, GrammarState* state, bool want_q,
+                            std::span<const float> scores, GrammarState* state, std::vector<TokenId> out, bool want_q,
                             std::vector<Distribution>* q) {
-  fill_row(sampling, index, ids, scores, state);
+  fill_row(sampling, index, ids, scores, state, std::move(out));
   const auto best = static_cast<TokenId>(argmax(row_));
   // Nothing left to draw from, or scores that are no numbers: any draft, for the target to reject.
   const bool sound = std::isfinite(row_[static_cast<std::size_t>(best)]);
@@ -151,27 +131,31 @@ Candidates DraftEngine::run(const DraftWork& work) {
     leads_.erase(work.session);
     return {};
   }
-  const Draft& draft = work.draft;
+  Draft draft = work.draft;
   std::vector<float> hidden = to_floats(draft.hidden);
   leads_.erase(work.session);
+  AnswerGuide& guide = guides_[work.session];
+  GrammarState* const grammar = guide.follow(draft, grammars_, stop_ids_);
   if (!draft.known.empty()) {
-    leads_[work.session] = {.request = draft, .drafts = draft.known, .state = std::move(hidden)};
+    leads_[work.session] = {.request = draft, .guide = &guide, .drafts = draft.known, .state = std::move(hidden)};
     return {};
   }
   CHECK(replica->second.length == work.base, "replica {}, base {}", replica->second.length, work.base);
-  if (draft.tree) return draft_tree(work, replica->second, hidden);
+  if (draft.tree) return draft_tree(draft, replica->second, hidden, grammar, guide);
   Lead lead;
   const TimePoint start = now();
   Candidates drafts;
   std::int64_t index = draft.index;
   const SamplingParams& sampling = sampling_of(draft);
   const bool goes_on = draft.ahead > 0;
-  GrammarState* const grammar = guide(work.session, draft);
+  std::vector<TokenId> chain;  // so far
   int followed = 0;     // drafts that the grammar has gone on over
   bool follows = true;  // all of them: else those that come next will be rejected
   const ChooseDraft choose = [&](std::span<const TokenId> ids, std::span<const float> scores) {
     GrammarState* const state = follows ? grammar : nullptr;
-    const TokenId token = sample(sampling, index, ids, scores, state, draft.want_q, &drafts.q);
+    const TokenId token = sample(sampling, index, ids, scores, state, guide.completes_bad_word(chain), draft.want_q,
+                                 &drafts.q);
+    chain.push_back(token);
     follows = state != nullptr && state->accept(token);
     followed += int{follows};
     if (goes_on) lead.path.push_back(weigh(sampling, index, token));
@@ -187,6 +171,7 @@ Candidates DraftEngine::run(const DraftWork& work) {
   if (draft.want_state) drafts.state = to_wire(states.back());
   if (goes_on) {
     lead.request = draft;
+    lead.guide = &guide;
     lead.drafts = drafts.tokens;
     lead.state = states.back();
     for (std::size_t i = 0; i < states.size(); ++i) lead.path[i].state = std::move(states[i]);
@@ -234,11 +219,10 @@ DraftEngine::Choices DraftEngine::choose_several(const SamplingParams& sampling,
   return choices;
 }
 
-Candidates DraftEngine::draft_tree(const DraftWork& work, const DonorReplica& replica, std::span<const float> hidden) {
+Candidates DraftEngine::draft_tree(const Draft& draft, const DonorReplica& replica, std::span<const float> hidden,
+                                   GrammarState* grammar, const AnswerGuide& guide) {
   const TimePoint start = now();
-  const Draft& draft = work.draft;
   const SamplingParams& sampling = sampling_of(draft);
-  GrammarState* const grammar = guide(work.session, draft);
   DraftTree tree(draft.token, draft.draft_length, draft.worth);
   // By node, once its children are there: from what the assistant goes on after these, and what they were chosen from.
   std::map<std::size_t, std::vector<float>> states;
@@ -257,7 +241,8 @@ Candidates DraftEngine::draft_tree(const DraftWork& work, const DonorReplica& re
           if (grammar != nullptr)
             followed = static_cast<int>(
                 std::ranges::find_if_not(path, [&](TokenId token) { return grammar->accept(token); }) - path.begin());
-          fill_row(sampling, index, ids, scores, followed == std::ssize(path) ? grammar : nullptr);
+          fill_row(sampling, index, ids, scores, followed == std::ssize(path) ? grammar : nullptr,
+                   guide.completes_bad_word(path));
           if (grammar != nullptr) grammar->roll_back(followed);
           Choices choices = choose_several(sampling, index, tree.node(i).branch);
           tree.grow(i, choices.tokens, choices.chances, stop_ids_);
@@ -311,7 +296,8 @@ void DraftEngine::walk(Lead& lead, const DonorReplica& replica) {
   const SamplingParams& sampling = sampling_of(lead.request);
   const std::int64_t index = lead.request.index + static_cast<std::int64_t>(at);
   const ChooseDraft choose = [&](std::span<const TokenId> ids, std::span<const float> scores) {
-    fill_row(sampling, index, ids, scores, nullptr);
+    fill_row(sampling, index, ids, scores, nullptr,
+             lead.guide->completes_bad_word(std::span(lead.drafts).first(std::min(at, lead.drafts.size()))));
     lead.path.push_back(
         weigh(sampling, index, at < lead.drafts.size() ? std::optional(lead.drafts[at]) : std::nullopt));
     return lead.path.back().token;
@@ -348,7 +334,10 @@ void DraftEngine::continue_guess(Lead& lead, const DonorReplica& replica) {
   Candidates& guess = lead.guess;
   const std::int64_t index = lead.request.index + std::ssize(guess.after) + std::ssize(guess.tokens);
   const ChooseDraft choose = [&](std::span<const TokenId> ids, std::span<const float> scores) {
-    return sample(sampling_of(lead.request), index, ids, scores, nullptr, lead.request.want_q, &guess.q);
+    std::vector<TokenId> path = guess.after;
+    path.insert(path.end(), guess.tokens.begin(), guess.tokens.end());
+    return sample(sampling_of(lead.request), index, ids, scores, nullptr, lead.guide->completes_bad_word(path),
+                  lead.request.want_q, &guess.q);
   };
   const TokenId last = guess.tokens.empty() ? guess.after.back() : guess.tokens.back();
   guess.tokens.push_back(assistant_->go_on(last, lead.state, replica, choose));

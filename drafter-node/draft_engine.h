@@ -9,6 +9,7 @@
 #include "common/model/assistant.h"
 #include "common/protocol/drafter_core.h"
 #include "common/sampling/distribution.h"
+#include "drafter-node/answer_guide.h"
 
 namespace outrider {
 
@@ -25,16 +26,6 @@ class DraftEngine {
   AheadStep go_on(const DraftWork& work);
 
  private:
-  /// The grammar of a session's answer. A drafter that does not have it, or not yet, drafts without: that costs
-  /// acceptance, never a token of the text.
-  struct Guide {
-    std::string grammar;
-    std::vector<TokenId> answer;             ///< so far
-    std::optional<GrammarState> state = {};  ///< after it; none: not ready yet, or the answer does not follow it
-    bool lost = false;                       ///< it will never be there
-  };
-  /// The state after the answer that a draft goes on from, or null.
-  GrammarState* guide(SessionId session, const Draft& draft);
   /// A place in a round: the token there, the one that the drafter finds likeliest beside it, and what it gives each.
   struct Place {
     TokenId token = 0, other = 0;
@@ -50,6 +41,7 @@ class DraftEngine {
   /// What a round may lead to, while its drafts are verified.
   struct Lead {
     Draft request;
+    const AnswerGuide* guide = nullptr;  ///< the session's
     std::vector<TokenId> drafts;         ///< that are being verified
     std::vector<Place> path = {};        ///< of each draft, then of what follows them all; as far as it was walked
     std::vector<Outcome> outcomes = {};  ///< of the whole path that are not drafted for yet, the likeliest last
@@ -66,16 +58,18 @@ class DraftEngine {
   void continue_guess(Lead& lead, const DonorReplica& replica);
   std::vector<Outcome> outcomes_of(const Lead& lead) const;
   /// The scores of output `index` by token, as the rules and the grammar (null: none) want them, into row_.
+  /// @param out  tokens that may not come there besides
   void fill_row(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids,
-                std::span<const float> scores, GrammarState* state);
+                std::span<const float> scores, GrammarState* state, std::vector<TokenId> out);
   /// What the drafter makes of the place whose scores are in row_. @param token what is there, if that is decided.
   Place weigh(const SamplingParams& sampling, std::int64_t index, std::optional<TokenId> token);
   /// Draws a draft of output `index` from the scores, with the noise that the rule wants, and appends its distribution
   /// to *q for kRejection or if it is wanted (Candidates::q). Penalties are left to the target: a drafter does not know
   /// the text.
-  /// @param state  of the grammar, which goes on over the draft; null: none
+  /// @param state, out  as fill_row()'s
   TokenId sample(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids,
-                 std::span<const float> scores, GrammarState* state, bool want_q, std::vector<Distribution>* q);
+                 std::span<const float> scores, GrammarState* state, std::vector<TokenId> out, bool want_q,
+                 std::vector<Distribution>* q);
 
   /// A node's choices for what follows it, the first first.
   struct Choices {
@@ -85,13 +79,14 @@ class DraftEngine {
   };
   /// Of output `index`, whose scores are in row_. @param branch  DraftTree::Node's
   Choices choose_several(const SamplingParams& sampling, std::int64_t index, std::uint64_t branch);
-  Candidates draft_tree(const DraftWork& work, const DonorReplica& replica, std::span<const float> hidden);
+  Candidates draft_tree(const Draft& draft, const DonorReplica& replica, std::span<const float> hidden,
+                        GrammarState* grammar, const AnswerGuide& guide);
 
   std::unique_ptr<Assistant> assistant_;
   std::vector<TokenId> stop_ids_;
   GrammarCompiler* grammars_;
   std::map<SessionId, DonorReplica> replicas_;
-  std::map<SessionId, Guide> guides_;
+  std::map<SessionId, AnswerGuide> guides_;
   std::map<SessionId, Lead> leads_;  ///< of the sessions that draft ahead
   std::vector<float> row_;           ///< scores of the whole vocabulary
   SamplingScratch scratch_;

@@ -123,6 +123,11 @@ void pair_session_close(outrider_session* session);
 outrider_status pair_prefill(outrider_session* session, const int32_t* tokens, size_t count, int32_t* first_token,
                              outrider_error* error);
 
+/* The same with the prompt of a conversation, pictures included.
+ * body  as for outrider_post() to "/tokenize": {"messages": [...]}, whose parts of type image_url have data: URLs. */
+outrider_status outrider_prefill_chat(outrider_session* session, const char* body, size_t bytes, int32_t* first_token,
+                                      outrider_error* error);
+
 /* The next token, by plain decoding. */
 outrider_status pair_decode_one(outrider_session* session, int32_t* next_token, outrider_error* error);
 

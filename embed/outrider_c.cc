@@ -337,6 +337,17 @@ outrider_status pair_prefill(outrider_session* session, const int32_t* tokens, s
   });
 }
 
+outrider_status outrider_prefill_chat(outrider_session* session, const char* body, size_t bytes, int32_t* first_token,
+                                      outrider_error* error) {
+  return guarded(error, {{"session", session}}, [&]() -> Result<void> {
+    session->session->end_text();  // as above
+    RETURN_IF_ERROR(not_null("first_token", first_token));
+    ASSIGN_OR_RETURN(const auto text, array("body", body, bytes, kTextBytesMax));
+    ASSIGN_OR_RETURN(*first_token, session->session->prefill_chat({text.begin(), text.end()}));
+    return {};
+  });
+}
+
 outrider_status pair_decode_one(outrider_session* session, int32_t* next_token, outrider_error* error) {
   return guarded(error, {{"session", session}, {"next_token", next_token}}, [&]() -> Result<void> {
     ASSIGN_OR_RETURN(*next_token, session->session->decode_one());

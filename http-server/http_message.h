@@ -16,6 +16,11 @@
 
 namespace outrider {
 
+/// What a byte of a body counts as until it has been read: the most that parsing and tokenising were seen to take
+/// (docs/lab/server.md). One of a file in base64, which nobody tokenises, is copied: by the API that makes a chat of
+/// it, the parser and the decoder.
+inline constexpr std::int64_t kBytesPerBodyByte = 48, kBytesPerFileByte = 8;
+
 struct HttpRequest {
   std::string method, path;  ///< without the query
   std::string query = {};    ///< as it was sent, without its ?
@@ -32,7 +37,8 @@ struct HttpRequest {
   /// Of the two: the server ends. The client still reads why.
   std::function<bool()> server_ends = [] { return false; };
   /// Counts so many bytes of memory as the request's until its reply is out, instead of what its body was counted as
-  /// (kBytesPerBodyByte): the body has been read, and this is what was made of it. @return why there is no room for it.
+  /// (kBytesPerBodyByte): the body has been read, and this is what was made of it. May be called several times.
+  /// @return why there is no room for it.
   std::function<std::optional<ApiError>(std::int64_t bytes)> hold = [](std::int64_t) {
     return std::optional<ApiError>();
   };

@@ -16,6 +16,7 @@
 #include "http-server/api_server.h"
 #include "http-server/http_server.h"
 #include "http-server/live_page.h"
+#include "http-server/llama_api.h"
 #include "http-server/messages_api.h"
 #include "http-server/responses_api.h"
 #include "http-server/server_metrics.h"
@@ -141,13 +142,17 @@ void serve(ServeFlags flags) {
   const auto add = [&](const std::vector<HttpRoute>& more) { routes.insert(routes.end(), more.begin(), more.end()); };
   const auto chat = [&api](const HttpRequest& http) { return api.chat(http); };
   add(responses_routes(chat));
+  add(llama_routes(api, pair.backbone.string()));
   add(messages_routes(chat, [&api](const HttpRequest& http) { return api.tokenize(http); }));
   std::unique_ptr<BatchApi> batches;
   if (!flags.data_dir.empty()) {
+    // Half of the places at work stay for who waits at a screen.
+    const int places = cluster ? flags.cluster.cluster.coordinator.requests_max : 0;
     batches = or_throw(BatchApi::open({.dir = flags.data_dir,
                                        .bytes_max = flags.data_mib_max << 20,
                                        .made_by = answered_by(flags.model, pair, name, /*here=*/cluster != nullptr),
                                        .model = name,
+                                       .concurrency = places > 0 ? std::max(1, places / 2) : 0,
                                        .answer = answer_by(routes)}));
     for (HttpRoute& route : batches->routes()) routes.push_back(std::move(route));
   }
@@ -235,7 +240,7 @@ void add_serve_command(CLI::App& app) {
                    "What the names of /metrics begin with; vllm: as vLLM's, for its dashboards and tools")
       ->check(check_metrics_prefix)
       ->capture_default_str();
-  command->add_option("--max-request-bytes", flags->http.request_bytes_max, "Longest request")
+  command->add_option("--max-request-bytes", flags->http.request_bytes_max, "Longest request, but for files in it")
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   auto* data_dir =

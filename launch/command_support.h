@@ -307,6 +307,8 @@ struct ClusterFlags {
   std::string connect;     ///< empty: its own
   Security security;       ///< for `connect`
   ClusterOptions cluster;  ///< of its own
+  std::vector<std::string> chosen_there = {"--assistant", "--no-assistant", "--dtype",
+                                           "--processes"};  ///< options that say nothing to a coordinator elsewhere
 
   /// @param command  has ModelFlags already.
   void add_to(CLI::App& command) {
@@ -321,7 +323,6 @@ struct ClusterFlags {
         ->capture_default_str();
     for (const char* option : {"--key", "--coordinator-key", "--insecure", "--failover-wait"})
       command.get_option(option)->needs(elsewhere);
-    std::vector<std::string> chosen_there = {"--assistant", "--no-assistant", "--dtype", "--processes"};
     const auto of_cluster = [&](const OptionInfo& info) {
       // What every worker has is said once, for both.
       const bool is_new = info.of_cluster && command.get_option_no_throw(info.name) == nullptr;

@@ -64,7 +64,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   // file has its config alone, reads.
   const Result<std::unique_ptr<VisionTower>> tower = VisionTower::load(files, options.weight_type);
   config.soft_tokens = [&tower](const WireTensor& pixels) -> Result<std::int64_t> {
-    if (!tower) return tower.error();
+    if (!tower) return Error{Errc::kUnsupported, tower.error().message};  // whatever it is, not the asker's to mend
     return soft_tokens_of((*tower)->config(), pixels);
   };
   if (tower) {

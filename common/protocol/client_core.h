@@ -27,6 +27,10 @@ struct Generation {
 struct AnswerEvents {
   /// The new tokens, as they come. May call ClientCore::end_answer().
   std::function<void(std::size_t index, std::span<const TokenId> tokens)> on_tokens;
+  /// Log-probabilities of the next tokens of its prompt, if the request wants them: each token's once, in their order,
+  /// before on_tokens gets the answer's first. Of the prompt's first token there are none.
+  std::function<void(std::size_t index, std::span<const TokenLogprobs> scores)> on_prompt_scores =
+      [](std::size_t, std::span<const TokenLogprobs>) {};
   /// How a round went, before on_tokens gets its tokens, if the request has report_rounds.
   std::function<void(std::size_t index, const RoundReport& round)> on_round = [](std::size_t, const RoundReport&) {};
   /// It has come to its end, before the others perhaps. Not of one that was cancelled.
@@ -91,6 +95,7 @@ class ClientCore {
     Generation generation = {};
     std::optional<std::int64_t> end = {};  ///< its length, once on_tokens has said so
     bool done = false;
+    Position scored = 1;  ///< end of the prompt's tokens that need no log-probabilities or have them
     // What the next coordinator must know (Tokens).
     std::string numeric_class = {};
     std::int64_t max_tokens = 0;
@@ -105,6 +110,7 @@ class ClientCore {
   void ask(Answer& answer);
   /// Takes it to whoever is there now.
   Result<void> ask_again(Answer& answer);
+  Result<void> take_prompt_scores(Answer& answer, const PromptScores& scores);
   Result<void> take_tokens(Answer& answer, const Tokens& tokens, TimePoint now);
   Result<void> take_failed(Answer& answer, const Failed& failed, TimePoint now);
   /// The answer is whole: says so.

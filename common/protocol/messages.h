@@ -28,7 +28,7 @@ namespace outrider {
 
 /// Both sides of a connection must speak the same one. Raised when a message changes its meaning;
 /// adding an optional field does not raise it (schemas/README.md).
-inline constexpr std::uint32_t kProtocolVersion = 9;
+inline constexpr std::uint32_t kProtocolVersion = 10;
 
 /// Limits of the frames of one message. A larger message is refused before it is read.
 struct WireLimits {
@@ -327,6 +327,20 @@ struct KvChunk {
   static void fields(auto& v, auto& m) { v("kv", m.kv); }
 };
 
+/// Verifier -> coordinator -> client, while a prompt is computed: log-probabilities of its next tokens, each given those
+/// before it. All but the first token's come before the Verdict and the Tokens that answer the prompt.
+struct PromptScores {
+  Position first = 0;                   ///< of the first of these tokens in the prompt
+  std::vector<TokenLogprobs> logprobs;  ///< as many alternatives each
+
+  static constexpr const char* kName = "prompt_scores";
+  bool operator==(const PromptScores&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("first", m.first, kPositions);
+    v("logprobs", m.logprobs, kTexts);
+  }
+};
+
 /// Coordinator -> drafter: draft. The message's base is the position of `token`.
 struct Draft {
   TokenId token = 0;  ///< the last emitted token
@@ -334,15 +348,15 @@ struct Draft {
   /// [hidden_size]: the target's row that produced `token`, after the final norm. Where the session goes on from drafts
   /// that nobody verifies, it is instead the `state` of the last Candidates, in f32.
   WireTensor hidden;
-  std::optional<SamplingParams> sampling = {};  ///< none: the drafter takes the most probable tokens
+  /// The session's: what it forbids would be lost. In the first Draft that a drafter gets of the session, and in the one
+  /// after a NeedKv; later it is known there. None, and not known: the drafter takes the most probable tokens.
+  std::optional<SamplingParams> sampling = {};
   std::int64_t index = 0;                       ///< place of the first draft in the answer
   bool want_state = false;                      ///< Candidates::state is wanted: drafting goes on from these drafts
   bool want_q = false;                          ///< Candidates::q is wanted under every rule; changes no draft
-  /// The answer's (`sampling` is without it): drafts that it forbids would be lost. In the first Draft that a drafter
-  /// gets of the session, and in the one after a NeedKv; later it knows it. Empty: known, or there is none.
-  std::string grammar = {};
-  /// Where there is a grammar: tokens of the answer up to `index`. With `grammar` all of them, else those that follow
-  /// the last Draft that was answered, at least.
+  bool sampling_known = false;                  ///< `sampling` came before
+  /// Where what may be chosen depends on the answer (SamplingParams::follows_answer): its tokens up to `index`. With
+  /// `sampling` all of them, else those that follow the last Draft that was answered, at least.
   std::vector<TokenId> answer = {};
   /// The ways in which this round may end for which the drafter is to draft ahead, the most probable first, each
   /// draft_length tokens. It sends them unasked, each in Candidates with `after`, while it has nothing else to do.
@@ -366,7 +380,7 @@ struct Draft {
     v("index", m.index, kPositions);
     v("want_state", m.want_state);
     v("want_q", m.want_q);
-    v("grammar", m.grammar, Verbatim{kGrammarBytesMax});
+    v("sampling_known", m.sampling_known);
     v("answer", m.answer, kTexts);
     v("ahead", m.ahead, kGuesses);
     v("known", m.known, kDrafts);
@@ -836,7 +850,8 @@ struct Step {
 /// In the order of the schema's union, to whose end new messages go.
 using Body =
     std::variant<Hello, Welcome, Refuse, WhoAreYou, Heartbeat, Drain, Prefill, KvChunk, Draft, Candidates, NeedKv,
-                 Verify, Verdict, Cancel, Free, Failed, Generate, Tokens, Done, StatusRequest, Status, Step>;
+                 Verify, Verdict, Cancel, Free, Failed, Generate, Tokens, Done, StatusRequest, Status, Step,
+                 PromptScores>;
 
 /// Session, round and base position name the exchange that a message belongs to, so that a
 /// duplicate or late one is recognised and dropped. Connection messages leave them 0.

@@ -4,14 +4,13 @@
 
 #include <jerror.h>
 
-#include <csetjmp>
-#include <cstring>
 #include <memory>
 #include <string_view>
 
 #include <fmt/format.h>
 
 #include "common/vision/decoders.h"
+#include "common/vision/jump_guard.h"
 
 namespace outrider {
 namespace {
@@ -20,8 +19,7 @@ namespace {
 constexpr int kScansMax = 100;
 constexpr int kExifMarker = JPEG_APP0 + 1;
 
-/// libjpeg reports errors by a jump out of its functions, so what is called between must have nothing to destroy.
-class JpegReader {
+class JpegReader : public JumpGuard {
  public:
   explicit JpegReader(std::span<const std::byte> file) : file_(file) {
     jpeg_.err = jpeg_std_error(&errors_);
@@ -45,6 +43,13 @@ class JpegReader {
   }
   std::int64_t height() const { return jpeg_.image_height; }
   std::int64_t width() const { return jpeg_.image_width; }
+  /// Where all scans have to be there before the first row: 16 bits of each component of each pixel, in whole blocks.
+  /// Fewer where colours are coarser.
+  std::int64_t coefficient_bytes() {
+    constexpr std::int64_t kBlock = 32;
+    if (jpeg_has_multiple_scans(&jpeg_) == FALSE) return 0;
+    return 2 * jpeg_.num_components * (height() / kBlock + 1) * (width() / kBlock + 1) * kBlock * kBlock;
+  }
   bool is_cmyk() const { return jpeg_.jpeg_color_space == JCS_CMYK || jpeg_.jpeg_color_space == JCS_YCCK; }
 
   bool read_pixels(std::uint8_t* rgb) {
@@ -68,19 +73,12 @@ class JpegReader {
     }
     return {};
   }
-  const char* message() const { return message_; }
 
  private:
-  template <typename Calls>
-  bool guarded(const Calls& calls) {
-    if (setjmp(jump_) != 0) return false;
-    calls();
-    return true;
-  }
   [[noreturn]] static void on_error(j_common_ptr jpeg) {
     auto* const reader = static_cast<JpegReader*>(jpeg->client_data);
     jpeg->err->format_message(jpeg, reader->message_);
-    std::longjmp(reader->jump_, 1);
+    reader->leave(reader->message_);
   }
   /// Of the warnings, which have level -1, that the file breaks off is an error: libjpeg would fill up with grey.
   static void on_message(j_common_ptr jpeg, int level) {
@@ -88,29 +86,27 @@ class JpegReader {
   }
   static void on_progress(j_common_ptr jpeg) {
     if (reinterpret_cast<j_decompress_ptr>(jpeg)->input_scan_number <= kScansMax) return;
-    auto* const reader = static_cast<JpegReader*>(jpeg->client_data);
-    std::strncpy(reader->message_, "too many scans", sizeof reader->message_ - 1);
-    std::longjmp(reader->jump_, 1);
+    static_cast<JpegReader*>(jpeg->client_data)->leave("too many scans");
   }
 
   std::span<const std::byte> file_;
   jpeg_decompress_struct jpeg_ = {};
   jpeg_error_mgr errors_ = {};
   jpeg_progress_mgr progress_ = {};
-  std::jmp_buf jump_;
-  char message_[JMSG_LENGTH_MAX] = {};
+  static_assert(sizeof message_ >= JMSG_LENGTH_MAX);
 };
 
 }  // namespace
 
-Result<Decoded> decode_jpeg(std::span<const std::byte> file, const std::string& name) {
+Result<Decoded> decode_jpeg(std::span<const std::byte> file, const std::string& name, const AdmitPicture& admit) {
   const auto reader = std::make_unique<JpegReader>(file);
   const auto broken = [&] { return Error{Errc::kMalformed, fmt::format("{}: JPEG: {}", name, reader->message())}; };
   if (!reader->read_header()) return broken();
   if (reader->is_cmyk()) return Error{Errc::kUnsupported, fmt::format("{}: a JPEG in CMYK, wanted RGB or greys", name)};
   Decoded decoded;
-  ASSIGN_OR_RETURN(decoded.picture, make_picture(reader->height(), reader->width(), name));
   decoded.exif = reader->exif();  // which is gone after the pixels
+  ASSIGN_OR_RETURN(decoded.picture, make_picture(reader->height(), reader->width(), reader->coefficient_bytes(),
+                                                 orientation_of(decoded.exif) != 1, name, admit));
   if (!reader->read_pixels(decoded.picture.rgb.data())) return broken();
   return decoded;
 }

@@ -1,18 +1,17 @@
 #include <png.h>
 
-#include <csetjmp>
 #include <cstring>
 #include <memory>
 
 #include <fmt/format.h>
 
 #include "common/vision/decoders.h"
+#include "common/vision/jump_guard.h"
 
 namespace outrider {
 namespace {
 
-/// libpng reports errors by a jump out of its functions, so what is called between must have nothing to destroy.
-class PngReader {
+class PngReader : public JumpGuard {
  public:
   explicit PngReader(std::span<const std::byte> file)
       : file_(file), png_(png_create_read_struct(PNG_LIBPNG_VER_STRING, this, on_error, on_warning)) {
@@ -57,19 +56,10 @@ class PngReader {
     const auto* const first = reinterpret_cast<const std::byte*>(bytes);
     return {first, first + size};
   }
-  const char* message() const { return message_; }
 
  private:
-  template <typename Calls>
-  bool guarded(const Calls& calls) {
-    if (setjmp(jump_) != 0) return false;
-    calls();
-    return true;
-  }
   [[noreturn]] static void on_error(png_structp png, png_const_charp message) {
-    auto* const reader = static_cast<PngReader*>(png_get_error_ptr(png));
-    std::strncpy(reader->message_, message, sizeof reader->message_ - 1);
-    std::longjmp(reader->jump_, 1);
+    static_cast<PngReader*>(png_get_error_ptr(png))->leave(message);
   }
   static void on_warning(png_structp, png_const_charp) {}
   static void read(png_structp png, png_bytep to, std::size_t size) {
@@ -82,18 +72,17 @@ class PngReader {
   std::span<const std::byte> file_;  ///< what has not been read
   png_structp png_;
   png_infop info_;
-  std::jmp_buf jump_;
-  char message_[128] = {};
 };
 
 }  // namespace
 
-Result<Decoded> decode_png(std::span<const std::byte> file, const std::string& name) {
+Result<Decoded> decode_png(std::span<const std::byte> file, const std::string& name, const AdmitPicture& admit) {
   const auto reader = std::make_unique<PngReader>(file);
   const auto broken = [&] { return Error{Errc::kMalformed, fmt::format("{}: PNG: {}", name, reader->message())}; };
   if (!reader->read_header()) return broken();
   Decoded decoded;
-  ASSIGN_OR_RETURN(decoded.picture, make_picture(reader->height(), reader->width(), name));
+  ASSIGN_OR_RETURN(decoded.picture, make_picture(reader->height(), reader->width(), 0, /*turned=*/true, name,
+                                                 admit));  // Exif may follow
   std::vector<png_bytep> rows;
   for (std::int64_t r = 0; r < decoded.picture.height; ++r)
     rows.push_back(decoded.picture.rgb.data() + 3 * r * decoded.picture.width);

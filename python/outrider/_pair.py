@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import base64
 import contextlib
 import json
 import operator
@@ -17,7 +18,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack
 
 from ._answer import Answer, AnswerReader, Round
-from ._library import Handle, call, ffi, lib, nano, text_or_null
+from ._library import Handle, Owner, call, ffi, lib, nano, text_or_null
 from .errors import InvalidArgument, OutOfRange
 
 #: One message of a conversation in OpenAI's form: `role`, `content`, and what docs/http.md lists besides.
@@ -59,6 +60,17 @@ class Options(TypedDict, total=False):
 
 _OF_CHATS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "thinking"})
 _FORMS = {"json_schema": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
+
+
+def picture(file: str | os.PathLike[str] | bytes, *, detail: Literal["auto", "low", "high"] = "auto") -> dict[str, Any]:
+    """A part of a message's content: a picture from a PNG, JPEG or WebP file, or its bytes.
+
+    pair.chat([{"role": "user", "content": [outrider.picture("photo.jpg"), {"type": "text", "text": "What is this?"}]}])
+    detail: how closely it is looked at (docs/vision.md).
+    """
+    data = file if isinstance(file, bytes) else pathlib.Path(file).read_bytes()
+    url = "data:image/*;base64," + base64.b64encode(data).decode()
+    return {"type": "image_url", "image_url": {"url": url, "detail": detail}}
 
 
 def _ids_of(prompt: Prompt) -> list[int] | None:
@@ -211,7 +223,7 @@ class Stream:
         self.close()
 
 
-class Pair:
+class Pair(Owner):
     """A target and its assistant, ready to write text. Any thread, several at a time.
 
     A context manager. close() ends it; what is under way in other threads, and open sessions, come to their ends first.
@@ -242,7 +254,7 @@ class Pair:
             call(lib.outrider_open_model, text_or_null(nano() if model is None else model), kind, threads, pair)
         else:
             call(lib.pair_open_local, text_or_null(backbone), text_or_null(assistant), kind, threads, pair)
-        self._own(pair[0])
+        self._own(pair[0], lib.pair_close, "pair")
 
     @classmethod
     def connect(cls, address: str, model: str | os.PathLike[str] | None = None) -> Self:
@@ -256,22 +268,8 @@ class Pair:
         pair = ffi.new("outrider_pair**")
         call(lib.pair_open_remote, address.encode(), text_or_null(backbone if backbone.exists() else path), pair)
         self = cls.__new__(cls)
-        self._own(pair[0])
+        self._own(pair[0], lib.pair_close, "pair")
         return self
-
-    def _own(self, pointer: Any) -> None:
-        self._handle = Handle(pointer, lib.pair_close, "pair")
-        self._finalizer = weakref.finalize(self, self._handle.close)
-
-    def close(self) -> None:
-        """Frees the weights, once nobody uses them any more. A second time does nothing."""
-        self._handle.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     # ---- answers ----
 
@@ -363,7 +361,7 @@ class Verdict:
         return [*self.drafts[: self.accepted], self.next_token]
 
 
-class Session:
+class Session(Owner):
     """One text of a pair, decoded greedily, step by step: prefill(), then round() or draft() and verify(), or decode().
 
     Whatever is verified, the text is that of plain decoding. A stop token ends nothing here: look for it with
@@ -374,8 +372,7 @@ class Session:
 
     def __init__(self, pair: Pair, pointer: Any) -> None:
         self._pair = pair
-        self._handle = Handle(pointer, lib.pair_session_close, "session")
-        self._finalizer = weakref.finalize(self, self._handle.close)
+        self._own(pointer, lib.pair_session_close, "session")
         self._lock = threading.Lock()
         self.tokens: list[int] = []  #: the text since prefill(), without its prompt
 
@@ -386,11 +383,13 @@ class Session:
     def prefill(self, prompt: Prompt) -> int:
         """Starts a text; the one there was ends. Returns the token that follows the prompt."""
         ids = _ids_of(prompt)
-        if ids is None:
-            ids = self._pair.encode(prompt)  # type: ignore[arg-type]  # it is no list of ids
         first = ffi.new("int32_t*")
         self.tokens = []
-        self._step(lib.pair_prefill, ffi.new("int32_t[]", ids), len(ids), first)
+        if ids is None:
+            body = json.dumps(_prompt_fields(prompt, False)).encode()
+            self._step(lib.outrider_prefill_chat, body, len(body), first)
+        else:
+            self._step(lib.pair_prefill, ffi.new("int32_t[]", ids), len(ids), first)
         self.tokens = [first[0]]
         return self.tokens[0]
 
@@ -422,13 +421,3 @@ class Session:
     def round(self, draft_length: int) -> Verdict:
         """One round: as many drafts as the assistant has, `draft_length` at most, and the target's verdict."""
         return self.verify(self.draft(draft_length) if draft_length > 0 else [])
-
-    def close(self) -> None:
-        """Ends the text. A second time does nothing."""
-        self._handle.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()

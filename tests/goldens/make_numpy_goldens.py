@@ -232,16 +232,34 @@ def make_tower(out, t, rows, columns):
     save_safetensors(out / "golden.safetensors", {"pixel_values": pixels[None], "image_position_ids": np.stack([x, y], axis=-1)[None], **golden})
 
 def make_soft_texts():
-    """picture.json of multimodal-e4b, and picture.safetensors of dense-31b: two pictures of random rows, the first wider than the window."""
+    """picture.json and pictures.safetensors of multimodal-e4b, and picture.safetensors of dense-31b: two pictures of random rows, the first wider than
+    the window."""
     folder = HERE / "multimodal-e4b"
     golden, backbone = reference.load_safetensors(folder / "golden.safetensors"), reference.Backbone(folder / "backbone")
     ids = golden["image.input_ids"][0]
     tokens = reference_vision.greedy(backbone, ids, golden["vision.soft_tokens"], backbone.raw_config["image_token_id"], 24)
-    # The same text after 8-bit pixels that a test makes by this formula: [24, 36, 3].
-    pixels, positions = reference_vision.patches_of(((np.arange(24 * 36 * 3) * 37 + 11) % 256).astype(np.uint8).reshape(24, 36, 3), patch=4)
-    soft = reference_vision.see(backbone.tensors, backbone.raw_config, pixels, positions)["soft_tokens"]
-    of_bytes = reference_vision.greedy(backbone, ids, soft, backbone.raw_config["image_token_id"], 24)
-    (folder / "picture.json").write_text(json.dumps({"prompt": ids.tolist(), "greedy": tokens, "greedy_of_bytes": of_bytes}) + "\n")
+    image, begin, end = (backbone.raw_config[key] for key in ("image_token_id", "boi_token_id", "eoi_token_id"))
+
+    # 8-bit pixels that a test makes by this formula.
+    def soft_of(height, width, step):
+        rgb = ((np.arange(height * width * 3) * step + 11) % 256).astype(np.uint8).reshape(height, width, 3)
+        return reference_vision.see(backbone.tensors, backbone.raw_config, *reference_vision.patches_of(rgb, patch=4))["soft_tokens"]
+
+    of_bytes = reference_vision.greedy(backbone, ids, soft_of(24, 36, 37), image, 24)
+    notes = {"prompt": ids.tolist(), "greedy": tokens, "greedy_of_bytes": of_bytes, "texts": []}
+    soft_tokens = {}
+    for name, shapes in (("portrait", [(48, 24, 7)]), ("panorama", [(12, 96, 101)]), ("two", [(24, 36, 37), (36, 12, 53)])):
+        prompt, soft, pictures = [2, 20], [], []
+        for height, width, step in shapes:
+            soft.append(soft_of(height, width, step))
+            pictures.append({"first": len(prompt) + 1, "height": height, "width": width, "step": step})
+            prompt += [begin] + [image] * len(soft[-1]) + [end, 30 + len(prompt)]
+        soft_tokens[name] = np.concatenate(soft)
+        prompt += [31, 32, 33]
+        greedy = reference_vision.greedy(backbone, np.array(prompt), soft_tokens[name], image, 24)
+        notes["texts"].append({"name": name, "pictures": pictures, "prompt": prompt, "greedy": greedy})
+    (folder / "picture.json").write_text(json.dumps(notes) + "\n")
+    save_safetensors(folder / "pictures.safetensors", soft_tokens)
     folder = HERE / "dense-31b"
     backbone, rng = reference.Backbone(folder / "backbone"), np.random.default_rng(31)
     ids, both_ways = rng.integers(1, 500, 40), [(3, 17), (21, 26)]

@@ -213,6 +213,24 @@ def a_round_is_shown_as_it_was(browser, server):
     assert width > 10, f"the first bar is {width} wide"
 
 
+def pictures_are_shown_and_sent(browser):
+    """Of a model that sees none: the answer is why."""
+    browser.evaluate("document.getElementById('clear').click()")
+    browser.evaluate("""(async () => {
+      const bytes = Uint8Array.from(atob('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=='), c => c.charCodeAt(0));
+      const files = [1, 2].map(i => new File([bytes], i + '.png', {type: 'image/png'}));
+      await addPictures([...files, new File(['x'], 'x.txt', {type: 'text/plain'})]);
+    })()""")
+    equal(browser.evaluate("document.querySelectorAll('#pictures img').length"), 2, "pictures to be sent")
+    browser.evaluate("document.querySelector('#pictures button').click()")
+    equal(browser.evaluate("document.querySelectorAll('#pictures img').length"), 1, "after one was left out")
+    ask(browser, "What is this?")
+    equal(browser.evaluate("document.querySelectorAll('#log img').length"), 1, "pictures in the conversation")
+    equal(browser.evaluate("document.querySelectorAll('#pictures img').length"), 0, "pictures that were sent")
+    assert "no vision tower" in browser.evaluate(LAST + ".textContent"), browser.evaluate(LAST + ".textContent")
+    browser.evaluate("document.getElementById('clear').click()")
+
+
 def workers_are_there(browser):
     equal(sorted(browser.evaluate("[...document.querySelectorAll('.worker')].map(row => row.firstChild.textContent)")), ["drafter", "verifier"], "workers")
     browser.wait_for("[...document.querySelectorAll('.worker')].every(row => / ms$/.test(row.children[4].textContent))")
@@ -360,6 +378,7 @@ def main():
         a_newcomer_is_helped(browser)
         it_works_on_a_phone(browser)
         text_is_never_markup(browser)
+        pictures_are_shown_and_sent(browser)
         elsewhere = [url for url in (seen.replace(f"me:{KEY}@", "") for seen in browser.urls) if not url.startswith((server.url, "data:", "about:"))]
         equal(elsewhere, [], "requests to other hosts")
     print("ok")
