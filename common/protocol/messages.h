@@ -327,8 +327,8 @@ struct KvChunk {
   static void fields(auto& v, auto& m) { v("kv", m.kv); }
 };
 
-/// Verifier -> coordinator -> client, while a prompt is computed: log-probabilities of its next tokens, each given those
-/// before it. All but the first token's come before the Verdict and the Tokens that answer the prompt.
+/// Verifier -> coordinator -> client, while a prompt is computed: log-probabilities of its next tokens, each given
+/// those before it. All but the first token's come before the Verdict and the Tokens that answer the prompt.
 struct PromptScores {
   Position first = 0;                   ///< of the first of these tokens in the prompt
   std::vector<TokenLogprobs> logprobs;  ///< as many alternatives each
@@ -348,8 +348,8 @@ struct Draft {
   /// [hidden_size]: the target's row that produced `token`, after the final norm. Where the session goes on from drafts
   /// that nobody verifies, it is instead the `state` of the last Candidates, in f32.
   WireTensor hidden;
-  /// The session's: what it forbids would be lost. In the first Draft that a drafter gets of the session, and in the one
-  /// after a NeedKv; later it is known there. None, and not known: the drafter takes the most probable tokens.
+  /// The session's: what it forbids would be lost. In the first Draft that a drafter gets of the session, and in the
+  /// one after a NeedKv; later it is known there. None, and not known: the drafter takes the most probable tokens.
   std::optional<SamplingParams> sampling = {};
   std::int64_t index = 0;                       ///< place of the first draft in the answer
   bool want_state = false;                      ///< Candidates::state is wanted: drafting goes on from these drafts
