@@ -149,7 +149,8 @@ void CostModel::observe(const RoundOutcome& outcome) {
   if (outcome.source == DraftSource::kAssistant)
     (outcome.ahead ? tokens_ahead_ : tokens_asked_).observe(outcome.accepted + 1);
   if (outcome.ahead) return;  // nobody waited: it says nothing of what asking costs
-  cost.seconds_per_token.observe(outcome.draft_s, outcome.drafted);
+  const double passes = outcome.draft_passes > 0 ? outcome.draft_passes : outcome.drafted;
+  cost.pass_s.observe(std::max(1.0, outcome.draft_pass_rows), outcome.draft_s / passes);
   cost.bytes.observe(outcome.draft_rows, static_cast<double>(outcome.draft_bytes));
   if (outcome.draft_waited_s == 0) cost.wire.observe(static_cast<double>(outcome.draft_bytes), outcome.draft_wire_s);
 }
@@ -165,8 +166,8 @@ double CostModel::together_s(const RoundTerms& terms, const Company& company, in
     const double pass_s = verify_((company.rows + length + groups) / groups);  // rounded up
     RoundTerms group = terms;
     group.verify_s = pass_s;
-    group.draft_s = terms.draft_s / groups;
-    best = std::min(best, std::max({group.seconds(), groups * pass_s, terms.draft_s}));
+    group.draft_s = terms.passes_s / 2 + (terms.draft_s - terms.passes_s) / groups;  // a half at the most
+    best = std::min(best, std::max({group.seconds(), groups * pass_s, groups * group.draft_s}));
   }
   return best;
 }
@@ -174,10 +175,12 @@ double CostModel::together_s(const RoundTerms& terms, const Company& company, in
 RoundTerms CostModel::terms(DraftSource source, int length, double tau, const Company& company) const {
   RoundTerms terms{.verify_s = verify_(company.rows + length + 1), .other_s = other_.value()};
   // All wait for the last draft that an assistant makes, whoever it is for. N-grams cost no time.
-  const int drafts = company.drafts + (source == DraftSource::kAssistant ? length : 0);
+  const int own = source == DraftSource::kAssistant ? length : 0, drafts = company.drafts + own;
   if (drafts == 0) return terms;
   const DraftCost& cost = drafts_[static_cast<std::size_t>(DraftSource::kAssistant)];
-  terms.draft_s = cost.seconds_per_token.value() * drafts / company.drafters * company.drag;
+  const double halves = std::min(company.texts + 1, drafts) > company.drafters ? 2 : 1;
+  terms.passes_s = cost.pass_s.intercept() * halves * std::max(company.longest, own) * company.drag;
+  terms.draft_s = terms.passes_s + cost.pass_s.slope() * drafts / company.drafters * company.drag;
   terms.rtt_s = cost.wire.intercept();
   terms.bytes = cost.bytes.intercept() + cost.bytes.slope() * tau;
   terms.s_per_byte = cost.wire.slope();
