@@ -4,7 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <utility>
+#include <numeric>
 
 #include "common/base/check.h"
 #include "common/kernels/kernel_table.h"
@@ -30,6 +30,119 @@ float lower_bound_of_kth(std::span<const float> scores, std::size_t k, std::vect
   std::nth_element(maxima.begin(), kth, maxima.end(), std::greater<>());
   return *kth;
 }
+
+/// What a distribution still keeps, beside the tokens' scores. Tokens stay in ascending order of id, so that sums
+/// have one order.
+class Selection {
+  /// By score, not by weight: different scores may have equal weights.
+  struct MoreProbable {
+    const std::vector<float>& scores;
+    bool operator()(std::int32_t a, std::int32_t b) const {
+      const float score_a = scores[static_cast<std::size_t>(a)], score_b = scores[static_cast<std::size_t>(b)];
+      return score_a > score_b || (score_a == score_b && a < b);
+    }
+  };
+
+ public:
+  Selection(SamplingScratch& scratch, Distribution& kept)
+      : scores_(scratch.selected), order_(scratch.order), kept_(kept), ids_(kept.ids), weights_(kept.weights) {}
+
+  /// All tokens that are not masked and whose score is `bound` or above.
+  void from(std::span<const float> scores, float bound, float temperature) {
+    ids_.resize(scores.size());
+    scores_.resize(scores.size());
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < scores.size(); ++i) {
+      if (scores[i] < bound || scores[i] == kMasked) continue;
+      ids_[count] = static_cast<TokenId>(i);
+      scores_[count++] = scores[i];
+    }
+    weights_.resize(count);
+    const float highest = scores[static_cast<std::size_t>(kernels().argmax(scores.data(), std::ssize(scores)))];
+    kernels().softmax_weights(scores_.data(), highest, temperature, std::ssize(weights_), weights_.data());
+  }
+
+  /// Leaves out what has less than `least` times the most probable token's weight, or nothing that a float can say.
+  void min_p(float least) {
+    kept_.total = 0;
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < weights_.size(); ++i)
+      if (weights_[i] != 0 && weights_[i] >= least) move(i, count++);
+    resize(count);
+  }
+
+  /// Keeps the k most probable tokens.
+  void top_k(std::size_t k) {
+    if (ids_.size() <= k) return;
+    order_.resize(ids_.size());
+    std::iota(order_.begin(), order_.end(), 0);
+    std::nth_element(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(k), order_.end(),
+                     MoreProbable{scores_});
+    order_.resize(k);
+    keep();
+  }
+
+  /// Keeps the fewest tokens, the most probable first, that have the share p of the weight.
+  void top_p(double p) {
+    // Tokens so improbable that all of their kind together are less than 1 - p are out at once.
+    const double total = kept_.total, wanted = p * total;
+    const double least = (total - wanted) / static_cast<double>(ids_.size());
+    order_.clear();
+    for (std::size_t i = 0; i < ids_.size(); ++i)
+      if (static_cast<double>(weights_[i]) >= least) order_.push_back(static_cast<std::int32_t>(i));
+    // Bisect for the place where the mass is reached, so that only its neighbourhood is sorted: [0, low) is in,
+    // with mass `above`, and what lies behind `high` is out.
+    constexpr std::ptrdiff_t kSorted = 1024;
+    double above = 0;
+    auto low = order_.begin(), high = order_.end();
+    while (high - low > kSorted) {
+      const auto middle = low + (high - low) / 2;
+      std::nth_element(low, middle, high, MoreProbable{scores_});
+      double mass = 0;
+      for (auto entry = low; entry != middle; ++entry) mass += weight(*entry);
+      if (above + mass >= wanted) {
+        high = middle;
+      } else {
+        above += mass;
+        low = middle;
+      }
+    }
+    std::sort(low, high, MoreProbable{scores_});
+    while (low != high && above < wanted) above += weight(*low++);
+    order_.erase(low, order_.end());
+    keep();
+  }
+
+ private:
+  double weight(std::int32_t entry) const { return static_cast<double>(weights_[static_cast<std::size_t>(entry)]); }
+
+  /// Keeps the entries that the order names, however ordered.
+  void keep() {
+    std::sort(order_.begin(), order_.end());
+    kept_.total = 0;
+    for (std::size_t to = 0; to < order_.size(); ++to) move(static_cast<std::size_t>(order_[to]), to);
+    resize(order_.size());
+  }
+
+  void move(std::size_t from, std::size_t to) {
+    ids_[to] = ids_[from];
+    weights_[to] = weights_[from];
+    scores_[to] = scores_[from];
+    kept_.total += static_cast<double>(weights_[to]);
+  }
+
+  void resize(std::size_t count) {
+    ids_.resize(count);
+    weights_.resize(count);
+    scores_.resize(count);
+  }
+
+  std::vector<float>& scores_;
+  std::vector<std::int32_t>& order_;
+  Distribution& kept_;
+  std::vector<TokenId>& ids_;
+  std::vector<float>& weights_;
+};
 
 }  // namespace
 
@@ -83,100 +196,13 @@ void process_scores(std::span<float> scores, const SamplingParams& params, std::
 void make_distribution(std::span<const float> scores, const SamplingParams& params, SamplingScratch& scratch,
                        Distribution* distribution) {
   CHECK(params.temperature > 0, "temperature {}", params.temperature);
-  std::vector<float>& weights = distribution->weights;
-  std::vector<TokenId>& ids = distribution->ids;
-  std::vector<float>& selected = scratch.selected;
-  std::vector<std::int32_t>& order = scratch.order;
-
-  // What can be among the top_k. Tokens stay in ascending order of id, so that sums have one order.
+  Selection selection(scratch, *distribution);
   const auto k = static_cast<std::size_t>(params.top_k);
   const bool limited = k > 0 && k < scores.size();
-  const float bound = limited ? lower_bound_of_kth(scores, k, selected) : kMasked;
-  ids.resize(scores.size());
-  selected.resize(scores.size());
-  std::size_t count = 0;
-  for (std::size_t i = 0; i < scores.size(); ++i) {
-    if (scores[i] < bound || scores[i] == kMasked) continue;
-    ids[count] = static_cast<TokenId>(i);
-    selected[count++] = scores[i];
-  }
-  weights.resize(count);
-  const float highest = scores[static_cast<std::size_t>(kernels().argmax(scores.data(), std::ssize(scores)))];
-  kernels().softmax_weights(selected.data(), highest, params.temperature, std::ssize(weights), weights.data());
-
-  // min_p, and what is left of a float.
-  const std::size_t candidates = std::exchange(count, 0);
-  distribution->total = 0;
-  for (std::size_t i = 0; i < candidates; ++i) {
-    const float w = weights[i];
-    if (w == 0 || w < params.min_p) continue;
-    ids[count] = ids[i];
-    selected[count] = selected[i];
-    weights[count++] = w;
-    distribution->total += static_cast<double>(w);
-  }
-  ids.resize(count);
-  selected.resize(count);
-  weights.resize(count);
-
-  /// Keeps the entries that `order` names, however ordered.
-  const auto keep = [&] {
-    std::sort(order.begin(), order.end());
-    distribution->total = 0;
-    for (std::size_t to = 0; to < order.size(); ++to) {
-      const auto from = static_cast<std::size_t>(order[to]);
-      ids[to] = ids[from];
-      weights[to] = weights[from];
-      selected[to] = selected[from];
-      distribution->total += static_cast<double>(weights[to]);
-    }
-    ids.resize(order.size());
-    weights.resize(order.size());
-  };
-  // By score, not by weight: different scores may have equal weights.
-  const auto before = [&](std::int32_t a, std::int32_t b) {
-    const float sa = selected[static_cast<std::size_t>(a)], sb = selected[static_cast<std::size_t>(b)];
-    return sa > sb || (sa == sb && a < b);
-  };
-
-  if (limited && ids.size() > k) {
-    order.clear();
-    for (std::size_t i = 0; i < ids.size(); ++i) order.push_back(static_cast<std::int32_t>(i));
-    std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k), order.end(), before);
-    order.resize(k);
-    keep();
-  }
-  if (params.top_p < 1) {
-    // Tokens so improbable that all of their kind together are less than 1 - top_p are out at once.
-    const double total = distribution->total, wanted = static_cast<double>(params.top_p) * total;
-    const double least = (total - wanted) / static_cast<double>(ids.size());
-    order.clear();
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      if (static_cast<double>(weights[i]) >= least) order.push_back(static_cast<std::int32_t>(i));
-    }
-    // Bisect for the place where the mass is reached, so that only its neighbourhood is sorted: [0, low) is in,
-    // with mass `above`, and what lies behind `high` is out.
-    constexpr std::ptrdiff_t kSorted = 1024;
-    double above = 0;
-    auto low = order.begin(), high = order.end();
-    while (high - low > kSorted) {
-      const auto middle = low + (high - low) / 2;
-      std::nth_element(low, middle, high, before);
-      double mass = 0;
-      for (auto entry = low; entry != middle; ++entry)
-        mass += static_cast<double>(weights[static_cast<std::size_t>(*entry)]);
-      if (above + mass >= wanted) {
-        high = middle;
-      } else {
-        above += mass;
-        low = middle;
-      }
-    }
-    std::sort(low, high, before);
-    while (low != high && above < wanted) above += static_cast<double>(weights[static_cast<std::size_t>(*low++)]);
-    order.erase(low, order.end());
-    keep();
-  }
+  selection.from(scores, limited ? lower_bound_of_kth(scores, k, scratch.selected) : kMasked, params.temperature);
+  selection.min_p(params.min_p);
+  if (limited) selection.top_k(k);
+  if (params.top_p < 1) selection.top_p(static_cast<double>(params.top_p));
 }
 
 void keep_typical(Distribution* distribution) {

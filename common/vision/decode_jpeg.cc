@@ -4,14 +4,13 @@
 
 #include <jerror.h>
 
-#include <csetjmp>
-#include <cstring>
 #include <memory>
 #include <string_view>
 
 #include <fmt/format.h>
 
 #include "common/vision/decoders.h"
+#include "common/vision/jump_guard.h"
 
 namespace outrider {
 namespace {
@@ -20,8 +19,7 @@ namespace {
 constexpr int kScansMax = 100;
 constexpr int kExifMarker = JPEG_APP0 + 1;
 
-/// libjpeg reports errors by a jump out of its functions, so what is called between must have nothing to destroy.
-class JpegReader {
+class JpegReader : public JumpGuard {
  public:
   explicit JpegReader(std::span<const std::byte> file) : file_(file) {
     jpeg_.err = jpeg_std_error(&errors_);
@@ -68,19 +66,12 @@ class JpegReader {
     }
     return {};
   }
-  const char* message() const { return message_; }
 
  private:
-  template <typename Calls>
-  bool guarded(const Calls& calls) {
-    if (setjmp(jump_) != 0) return false;
-    calls();
-    return true;
-  }
   [[noreturn]] static void on_error(j_common_ptr jpeg) {
     auto* const reader = static_cast<JpegReader*>(jpeg->client_data);
     jpeg->err->format_message(jpeg, reader->message_);
-    std::longjmp(reader->jump_, 1);
+    reader->leave(reader->message_);
   }
   /// Of the warnings, which have level -1, that the file breaks off is an error: libjpeg would fill up with grey.
   static void on_message(j_common_ptr jpeg, int level) {
@@ -88,17 +79,14 @@ class JpegReader {
   }
   static void on_progress(j_common_ptr jpeg) {
     if (reinterpret_cast<j_decompress_ptr>(jpeg)->input_scan_number <= kScansMax) return;
-    auto* const reader = static_cast<JpegReader*>(jpeg->client_data);
-    std::strncpy(reader->message_, "too many scans", sizeof reader->message_ - 1);
-    std::longjmp(reader->jump_, 1);
+    static_cast<JpegReader*>(jpeg->client_data)->leave("too many scans");
   }
 
   std::span<const std::byte> file_;
   jpeg_decompress_struct jpeg_ = {};
   jpeg_error_mgr errors_ = {};
   jpeg_progress_mgr progress_ = {};
-  std::jmp_buf jump_;
-  char message_[JMSG_LENGTH_MAX] = {};
+  static_assert(sizeof message_ >= JMSG_LENGTH_MAX);
 };
 
 }  // namespace

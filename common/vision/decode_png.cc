@@ -1,18 +1,17 @@
 #include <png.h>
 
-#include <csetjmp>
 #include <cstring>
 #include <memory>
 
 #include <fmt/format.h>
 
 #include "common/vision/decoders.h"
+#include "common/vision/jump_guard.h"
 
 namespace outrider {
 namespace {
 
-/// libpng reports errors by a jump out of its functions, so what is called between must have nothing to destroy.
-class PngReader {
+class PngReader : public JumpGuard {
  public:
   explicit PngReader(std::span<const std::byte> file)
       : file_(file), png_(png_create_read_struct(PNG_LIBPNG_VER_STRING, this, on_error, on_warning)) {
@@ -57,19 +56,10 @@ class PngReader {
     const auto* const first = reinterpret_cast<const std::byte*>(bytes);
     return {first, first + size};
   }
-  const char* message() const { return message_; }
 
  private:
-  template <typename Calls>
-  bool guarded(const Calls& calls) {
-    if (setjmp(jump_) != 0) return false;
-    calls();
-    return true;
-  }
   [[noreturn]] static void on_error(png_structp png, png_const_charp message) {
-    auto* const reader = static_cast<PngReader*>(png_get_error_ptr(png));
-    std::strncpy(reader->message_, message, sizeof reader->message_ - 1);
-    std::longjmp(reader->jump_, 1);
+    static_cast<PngReader*>(png_get_error_ptr(png))->leave(message);
   }
   static void on_warning(png_structp, png_const_charp) {}
   static void read(png_structp png, png_bytep to, std::size_t size) {
@@ -82,8 +72,6 @@ class PngReader {
   std::span<const std::byte> file_;  ///< what has not been read
   png_structp png_;
   png_infop info_;
-  std::jmp_buf jump_;
-  char message_[128] = {};
 };
 
 }  // namespace

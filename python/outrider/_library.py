@@ -6,9 +6,11 @@ import os
 import pathlib
 import re
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import cffi
 
@@ -103,6 +105,24 @@ class Handle:
             last = self._closed and self._users == 0
         if last:
             self._close(self._pointer)
+
+
+class Owner:
+    """What has a handle: closed with its block, with close(), or when nobody knows it any more."""
+
+    def _own(self, pointer: Any, close: Callable[[Any], None], what: str) -> None:
+        self._handle = Handle(pointer, close, what)
+        self._finalizer = weakref.finalize(self, self._handle.close)
+
+    def close(self) -> None:
+        """Frees what it holds, once nobody uses it any more. A second time does nothing."""
+        self._handle.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
 
 
 def nano() -> pathlib.Path:

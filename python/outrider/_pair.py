@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack
 
 from ._answer import Answer, AnswerReader, Round
-from ._library import Handle, call, ffi, lib, nano, text_or_null
+from ._library import Handle, Owner, call, ffi, lib, nano, text_or_null
 from .errors import InvalidArgument, OutOfRange
 
 #: One message of a conversation in OpenAI's form: `role`, `content`, and what docs/http.md lists besides.
@@ -211,7 +211,7 @@ class Stream:
         self.close()
 
 
-class Pair:
+class Pair(Owner):
     """A target and its assistant, ready to write text. Any thread, several at a time.
 
     A context manager. close() ends it; what is under way in other threads, and open sessions, come to their ends first.
@@ -242,7 +242,7 @@ class Pair:
             call(lib.outrider_open_model, text_or_null(nano() if model is None else model), kind, threads, pair)
         else:
             call(lib.pair_open_local, text_or_null(backbone), text_or_null(assistant), kind, threads, pair)
-        self._own(pair[0])
+        self._own(pair[0], lib.pair_close, "pair")
 
     @classmethod
     def connect(cls, address: str, model: str | os.PathLike[str] | None = None) -> Self:
@@ -256,22 +256,8 @@ class Pair:
         pair = ffi.new("outrider_pair**")
         call(lib.pair_open_remote, address.encode(), text_or_null(backbone if backbone.exists() else path), pair)
         self = cls.__new__(cls)
-        self._own(pair[0])
+        self._own(pair[0], lib.pair_close, "pair")
         return self
-
-    def _own(self, pointer: Any) -> None:
-        self._handle = Handle(pointer, lib.pair_close, "pair")
-        self._finalizer = weakref.finalize(self, self._handle.close)
-
-    def close(self) -> None:
-        """Frees the weights, once nobody uses them any more. A second time does nothing."""
-        self._handle.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     # ---- answers ----
 
@@ -363,7 +349,7 @@ class Verdict:
         return [*self.drafts[: self.accepted], self.next_token]
 
 
-class Session:
+class Session(Owner):
     """One text of a pair, decoded greedily, step by step: prefill(), then round() or draft() and verify(), or decode().
 
     Whatever is verified, the text is that of plain decoding. A stop token ends nothing here: look for it with
@@ -374,8 +360,7 @@ class Session:
 
     def __init__(self, pair: Pair, pointer: Any) -> None:
         self._pair = pair
-        self._handle = Handle(pointer, lib.pair_session_close, "session")
-        self._finalizer = weakref.finalize(self, self._handle.close)
+        self._own(pointer, lib.pair_session_close, "session")
         self._lock = threading.Lock()
         self.tokens: list[int] = []  #: the text since prefill(), without its prompt
 
@@ -422,13 +407,3 @@ class Session:
     def round(self, draft_length: int) -> Verdict:
         """One round: as many drafts as the assistant has, `draft_length` at most, and the target's verdict."""
         return self.verify(self.draft(draft_length) if draft_length > 0 else [])
-
-    def close(self) -> None:
-        """Ends the text. A second time does nothing."""
-        self._handle.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()

@@ -39,6 +39,13 @@ std::string replay(std::uint64_t seed) {
 /// after the other where the memory is small, take a minute.
 constexpr Duration kHealing = std::chrono::seconds(240), kForgotten = std::chrono::seconds(220);
 
+/// What is wrong with a history that should have come to its end; empty: nothing.
+std::string unfinished(Simulator& simulator, Duration limit = std::chrono::hours(1)) {
+  const bool done = simulator.run_until_done(limit);
+  if (!simulator.violations().empty()) return simulator.violations().front();
+  return done ? "" : "no progress";
+}
+
 struct Totals {
   std::int64_t rounds = 0, drafted = 0, accepted = 0, ahead = 0, restarts = 0, messages = 0;
 };
@@ -60,8 +67,7 @@ void run_seed(std::uint64_t seed, const Faults& faults, Totals* totals) {
     const auto policy = static_cast<DraftPolicy>(number % 2 == 0 ? 0 : (seed + number / 2) % 5);
     simulator.request(number, prompt, max_tokens, draft_length, {}, {}, policy, some_ahead(rng));
   }
-  ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1)))
-      << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+  ASSERT_EQ(unfinished(simulator), "");
   for (const auto& [number, answer] : simulator.answers()) {
     EXPECT_EQ(answer.failure, "") << "session " << number;
     EXPECT_EQ(answer.tokens, expected[number]) << "session " << number;
@@ -131,8 +137,7 @@ TEST(Simulation, TreesChangeNoTextWhateverFails) {
       simulator.request(number, prompt, max_tokens, 1 + static_cast<std::int32_t>(rng.below(15)), sampling, {},
                         number % 3 == 0 ? DraftPolicy::kFixed : DraftPolicy::kTree, some_ahead(rng));
     }
-    ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1)))
-        << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+    ASSERT_EQ(unfinished(simulator), "");
     for (const auto& [number, answer] : simulator.answers()) {
       EXPECT_EQ(answer.failure, "") << "session " << number;
       ASSERT_EQ(answer.tokens, expected[number]) << "session " << number;
@@ -162,15 +167,13 @@ TEST(Simulation, TreesUnderRejectionSurviveEveryFault) {
                                     .rule = SamplingRule::kRejection};
       simulator.request(static_cast<std::uint64_t>(nodes), {1, 2, 3}, 60, nodes, sampling, {}, DraftPolicy::kTree);
     }
-    ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1)))
-        << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+    ASSERT_EQ(unfinished(simulator), "");
     for (const auto& [number, answer] : simulator.answers()) {
       EXPECT_EQ(answer.failure, "");
       EXPECT_EQ(answer.tokens.size(), 60u);
       accepted += answer.metrics.accepted_tokens;
       rounds += answer.metrics.drafting_rounds;
     }
-    EXPECT_TRUE(simulator.violations().empty()) << simulator.violations().front();
   }
   EXPECT_GE(accepted, rounds);
 }
@@ -205,8 +208,7 @@ TEST(Simulation, SampledTextIsOneForEveryDraftLength) {
       simulator.request(static_cast<std::uint64_t>(draft_length) + 1, prompt, kMaxTokens, draft_length, sampling,
                         stop_ids);
     }
-    ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1)))
-        << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+    ASSERT_EQ(unfinished(simulator), "");
     for (const auto& [number, answer] : simulator.answers()) {
       EXPECT_EQ(answer.failure, "");
       ASSERT_EQ(answer.tokens, expected) << "draft length " << number - 1;
@@ -237,8 +239,7 @@ TEST(Simulation, RejectionSurvivesEveryFault) {
       simulator.request(static_cast<std::uint64_t>(draft_length) + 1, {1, 2, 3}, 60, draft_length, sampling, {},
                         DraftPolicy::kFixed, seed % 2 == 0 ? kDraftAheadMax : 0);
     }
-    ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1)))
-        << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+    ASSERT_EQ(unfinished(simulator), "");
     for (const auto& [number, answer] : simulator.answers()) {
       EXPECT_EQ(answer.failure, "");
       EXPECT_EQ(answer.tokens.size(), 60u);
@@ -293,8 +294,7 @@ double rate(Pair pair, Duration round_trip, std::int32_t draft_length, std::int3
     Simulator simulator(seed, {.delay_min = way, .delay_max = way}, 0, {.pair = pair});
     simulator.run_for(std::chrono::milliseconds(100));  // the workers join
     simulator.request(1, {static_cast<TokenId>(seed)}, 400, draft_length, {}, {}, DraftPolicy::kFixed, ahead);
-    EXPECT_TRUE(simulator.run_until_done(std::chrono::hours(1)));
-    EXPECT_TRUE(simulator.violations().empty()) << simulator.violations().front();
+    EXPECT_EQ(unfinished(simulator), "");
     const Simulator::Answer& answer = simulator.answers().at(1);
     tokens += static_cast<double>(answer.tokens.size() - 1);
     seconds += static_cast<double>(answer.metrics.decode_ns) * 1e-9;
@@ -380,8 +380,7 @@ TEST(Simulation, ReusedRowsChangeNoText) {
         expected[number] = model::generate(prompt, max_tokens, sampling);
         simulator.request(number, prompt, max_tokens, static_cast<std::int32_t>(rng.below(6)), sampling);
       }
-      ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1)))
-          << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+      ASSERT_EQ(unfinished(simulator), "");
     }
     for (const auto& [id, answer] : simulator.answers()) {
       EXPECT_EQ(answer.failure, "");
@@ -437,8 +436,7 @@ TEST(Simulation, CancelledSessionsLeaveNothingWhateverTheFaults) {
       simulator.run_for(std::chrono::microseconds(static_cast<std::int64_t>(rng.below(150'000))));
       if (rng.below(2) == 0) simulator.cancel(1 + (number * 7 + seed) % kSessions);
     }
-    ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1)))
-        << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+    ASSERT_EQ(unfinished(simulator), "");
     for (const auto& [number, answer] : simulator.answers()) {
       EXPECT_TRUE(answer.done || answer.failure == "cancelled") << answer.failure;
       ++(answer.done ? finished : cancelled);
@@ -468,8 +466,7 @@ TEST(Simulation, WorkersThatWereGivenUpForgetTheirSessions) {
     EXPECT_NE(simulator.answers().at(1).failure, "");
     const std::vector<TokenId> prompt(30, 7);
     simulator.request(2, prompt, 230, 4);
-    ASSERT_TRUE(simulator.run_until_done(std::chrono::seconds(90)))
-        << (simulator.violations().empty() ? "no progress" : simulator.violations().front());
+    ASSERT_EQ(unfinished(simulator, std::chrono::seconds(90)), "");
     EXPECT_EQ(simulator.answers().at(2).tokens, model::generate(prompt, 230));
     simulator.run_for(std::chrono::seconds(150));
     EXPECT_EQ(simulator.verifier_sessions(), 0u);
@@ -758,8 +755,7 @@ void keep_busy(Simulator& simulator, Duration duration) {
       ++number;
       simulator.request(number, {static_cast<TokenId>(number)}, 200, 4);
     }
-    ASSERT_TRUE(simulator.run_until_done(std::chrono::hours(1)));
-    ASSERT_TRUE(simulator.violations().empty()) << simulator.violations().front();
+    ASSERT_EQ(unfinished(simulator), "");
   }
   for (const auto& [id, answer] : simulator.answers())
     ASSERT_EQ(answer.tokens, model::generate({static_cast<TokenId>(id)}, 200));

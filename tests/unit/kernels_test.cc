@@ -695,6 +695,15 @@ struct Attention {
     for (Kv& x : v) x = stored(static_cast<float>(rng.uniform() * 2 - 1));
   }
 
+  KvView view() const {
+    return {.dtype = std::is_same_v<Kv, float> ? DType::kF32 : DType::kBf16,
+            .k = k.data(),
+            .v = v.data(),
+            .capacity = capacity,
+            .num_key_value_heads = kv_heads,
+            .head_dim = head_dim};
+  }
+
   /// The same visible rows in a ring of another size; what is not visible is NaN.
   Attention moved(std::int64_t to_capacity) const {
     Attention to = *this;
@@ -929,12 +938,7 @@ TEST(Attend, ALongRowGetsTheSameBitsOnAnyThreadsBesideAnyRows) {
                       .k = {},
                       .v = {}};
     a.fill(rng);
-    const KvView kv{.dtype = DType::kBf16,
-                    .k = a.k.data(),
-                    .v = a.v.data(),
-                    .capacity = a.capacity,
-                    .num_key_value_heads = 1,
-                    .head_dim = a.head_dim};
+    const KvView kv = a.view();
     const std::int64_t width = a.heads * a.head_dim;
     const auto attended = [&](int threads, std::int64_t before, std::int64_t after) {
       std::vector<AttendRow> rows;
@@ -982,12 +986,7 @@ TEST(Attend, RowsOfATextGetTheBitsTheyGetAlone) {
                         .k = {},
                         .v = {}};
       a.fill(rng);
-      const KvView kv{.dtype = DType::kBf16,
-                      .k = a.k.data(),
-                      .v = a.v.data(),
-                      .capacity = a.capacity,
-                      .num_key_value_heads = 2,
-                      .head_dim = a.head_dim};
+      const KvView kv = a.view();
       const std::int64_t width = 2 * heads * a.head_dim;
       const Matrix<const float> q(a.q.data(), {kRows, width});
       std::vector<AttendRow> rows;
