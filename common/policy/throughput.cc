@@ -158,18 +158,14 @@ void CostModel::observe(const RoundOutcome& outcome) {
 int CostModel::others() const { return static_cast<int>(std::lround(others_.value())); }
 
 double CostModel::together_s(const RoundTerms& terms, const Company& company, int length) const {
-  constexpr int kGroupsMax = 4;
-  double best = terms.seconds();
-  // While they draft for less than a pass takes, the verifier waits for them (batch_window.h).
-  if (terms.drafting_s() - terms.draft_s * (1 - 1 / company.drag) < terms.verify_s) return best;
-  for (int groups = 2; groups <= std::min(kGroupsMax, company.texts + 1); ++groups) {
-    const double pass_s = verify_((company.rows + length + groups) / groups);  // rounded up
-    RoundTerms group = terms;
-    group.verify_s = pass_s;
-    group.draft_s = terms.passes_s / 2 + (terms.draft_s - terms.passes_s) / groups;  // a half at the most
-    best = std::min(best, std::max({group.seconds(), groups * pass_s, groups * group.draft_s}));
-  }
-  return best;
+  if (company.texts == 0) return terms.seconds();
+  const double half_s = verify_((company.rows + length + 2) / 2);  // rounded up
+  // The verifier waits for the second half where that saves more time of a pass than the drafts take (batch_window.h).
+  if (2 * half_s - terms.verify_s > terms.drafting_s() - terms.draft_s * (1 - 1 / company.drag)) return terms.seconds();
+  RoundTerms half = terms;
+  half.verify_s = half_s;
+  half.draft_s = terms.draft_s / 2;
+  return std::max({half.seconds(), 2 * half_s, terms.draft_s});
 }
 
 RoundTerms CostModel::terms(DraftSource source, int length, double tau, const Company& company) const {
@@ -179,8 +175,9 @@ RoundTerms CostModel::terms(DraftSource source, int length, double tau, const Co
   if (drafts == 0) return terms;
   const DraftCost& cost = drafts_[static_cast<std::size_t>(DraftSource::kAssistant)];
   const double halves = std::min(company.texts + 1, drafts) > company.drafters ? 2 : 1;
-  terms.passes_s = cost.pass_s.intercept() * halves * std::max(company.longest, own) * company.drag;
-  terms.draft_s = terms.passes_s + cost.pass_s.slope() * drafts / company.drafters * company.drag;
+  terms.draft_s = (cost.pass_s.intercept() * halves * std::max(company.longest, own) +
+                   cost.pass_s.slope() * drafts / company.drafters) *
+                  company.drag;
   terms.rtt_s = cost.wire.intercept();
   terms.bytes = cost.bytes.intercept() + cost.bytes.slope() * tau;
   terms.s_per_byte = cost.wire.slope();

@@ -13,7 +13,6 @@ namespace outrider {
 struct RoundTerms {
   double verify_s = 0;    ///< T(g + 1)
   double draft_s = 0;     ///< T_d(M) for each pass of the assistant
-  double passes_s = 0;    ///< the part of it that the passes take for however few rows
   double rtt_s = 0;       ///< to the drafter and back
   double bytes = 0;       ///< to the drafter
   double s_per_byte = 0;  ///< 1 / bandwidth
@@ -152,8 +151,9 @@ class CostModel {
   /// Whether drafting ahead pays in rounds of so many drafts, as far as is known.
   bool ahead_pays(int length) const;
   const Survival& survival(DraftSource source) const { return drafts_[static_cast<std::size_t>(source)].survival; }
-  /// Seconds of a round of `terms` and of one of each text of its company. They may all meet in one forward pass, or
-  /// take turns in groups, one of which drafts while another is verified: as is fastest.
+  /// Seconds of a round of `terms` and of one of each text of its company. They all meet in one forward pass, or one
+  /// half is drafted for while the other is verified (drafter_core.h): as the verifier chooses (batch_window.h). Of N
+  /// texts with R rows each half that waits for the other gains 2 T(R / 2) - T(R) and loses the time of the drafts.
   double together_s(const RoundTerms& terms, const Company& company, int length) const;
   double verify_s(int rows) const { return verify_(rows); }
   int rows_most() const { return verify_.rows_most(); }
