@@ -21,10 +21,11 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::int64_t kDay = 24 * 3600;
-constexpr std::int64_t kAgeMax = 30 * kDay;
+constexpr std::int64_t kAgeMin = 3600, kAgeMax = 30 * kDay;
+constexpr std::int64_t kSweepSeconds = 60;
 constexpr const char *kFiles = "files", *kBatches = "batches";
-/// Whose it is; not told to anybody.
-constexpr const char* kOwner = "outrider_owner";
+// Not told to anybody: whose it is, and how long what a batch writes is kept.
+constexpr const char *kOwner = "outrider_owner", *kOutputSeconds = "outrider_output_seconds";
 
 std::int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -43,15 +44,25 @@ std::string query_value(std::string_view query, std::string_view key) {
 
 std::string owner_of(const HttpRequest& http) { return http.client.starts_with("key ") ? http.client : ""; }
 
-HttpReply json_reply(Json json) {
+Json published(Json json) {
   json.erase(kOwner);
-  return {.status = 200, .body = to_text(json)};
+  json.erase(kOutputSeconds);
+  return json;
 }
+HttpReply json_reply(Json json) { return {.status = 200, .body = to_text(published(std::move(json)))}; }
 HttpReply error_reply(const ApiError& error) { return {.status = error.status, .body = error_body(error)}; }
 HttpReply not_there(const HttpRequest& http) {
   return error_reply({.status = 404, .message = fmt::format("there is no {}", http.path)});
 }
 HttpReply disk_reply(const Error& error) { return error_reply({500, error.message}); }
+
+/// A batch's `errors`.
+Json errors_of(const Error& error) {
+  return {{"object", "list"},
+          {"data",
+           Json::array({Json{
+               {"code", to_string(error.code)}, {"message", error.message}, {"param", nullptr}, {"line", nullptr}}})}};
+}
 
 bool is_over(const Json& batch) {
   const std::string status = batch.value("status", "");
@@ -67,14 +78,14 @@ std::string form_value(std::string_view header, const std::string& key) {
 }
 
 Json file_json(const std::string& id, const std::string& name, std::uint64_t bytes, const char* purpose,
-               const std::string& owner, std::int64_t seconds = kAgeMax) {
+               const std::string& owner, std::int64_t seconds) {
   return {{"id", id},         {"object", "file"},   {"bytes", bytes},        {"created_at", unix_seconds()},
           {"filename", name}, {"purpose", purpose}, {"status", "processed"}, {"expires_at", unix_seconds() + seconds},
           {kOwner, owner}};
 }
 
 Json batch_json(const std::string& input, const std::string& endpoint, const std::string& model, const Json& metadata,
-                const std::string& owner) {
+                const std::string& owner, std::int64_t output_seconds) {
   Json json = {{"id", random_id("batch_")},
                {"object", "batch"},
                {"endpoint", endpoint},
@@ -87,6 +98,7 @@ Json batch_json(const std::string& input, const std::string& endpoint, const std
                {"expires_at", unix_seconds() + kDay},
                {"request_counts", {{"total", 0}, {"completed", 0}, {"failed", 0}}},
                {"metadata", metadata},
+               {kOutputSeconds, output_seconds},
                {kOwner, owner}};
   for (const char* later : {"output_file_id", "error_file_id", "in_progress_at", "finalizing_at", "completed_at",
                             "failed_at", "expired_at", "cancelling_at", "cancelled_at", "usage"})
@@ -182,8 +194,15 @@ void BatchApi::forget_file(Table::iterator file) {
   files_.erase(file);
 }
 
+std::uint64_t BatchApi::stored_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [id, file] : files_) bytes += file.value("bytes", std::uint64_t{0});
+  return bytes;
+}
+
 void BatchApi::forget_old() {
-  const std::int64_t oldest = unix_seconds() - kAgeMax;
+  swept_ = unix_seconds();
+  const std::int64_t oldest = swept_ - kAgeMax;
   const auto old = [&](const Json& object) { return object.value("created_at", std::int64_t{0}) < oldest; };
   std::error_code ignored;
   for (auto it = batches_.begin(); it != batches_.end();) {
@@ -197,7 +216,7 @@ void BatchApi::forget_old() {
     const bool wanted = std::ranges::any_of(batches_, [&](const auto& batch) {
       return !is_over(batch.second) && batch.second["input_file_id"] == file->first;
     });
-    if (!wanted && file->second.value("expires_at", std::int64_t{0}) < unix_seconds()) forget_file(file);
+    if (!wanted && file->second.value("expires_at", std::int64_t{0}) < swept_) forget_file(file);
   }
 }
 
@@ -207,12 +226,14 @@ std::vector<HttpRoute> BatchApi::routes() {
   const auto locked = [this](auto handle) {
     return [this, handle](const HttpRequest& http) {
       const std::lock_guard lock(mutex_);
+      forget_old();
       return (this->*handle)(http);
     };
   };
   const auto one = [this](Table& table) {
     return [this, &table](const HttpRequest& http) {
       const std::lock_guard lock(mutex_);
+      forget_old();
       const Json* const found = find(table, http);
       return found == nullptr ? not_there(http) : json_reply(*found);
     };
@@ -220,6 +241,7 @@ std::vector<HttpRoute> BatchApi::routes() {
   const auto all = [this](Table& table) {
     return [this, &table](const HttpRequest& http) {
       const std::lock_guard lock(mutex_);
+      forget_old();
       return list(table, http);
     };
   };
@@ -246,8 +268,7 @@ HttpReply BatchApi::list(const Table& table, const HttpRequest& http) const {
   std::vector<Json> data;
   for (const auto& [id, object] : table) {
     if (object.value(kOwner, "") != owner_of(http)) continue;
-    data.push_back(object);
-    data.back().erase(kOwner);
+    data.push_back(published(object));
   }
   std::ranges::stable_sort(data, std::greater<>(),
                            [](const Json& one) { return one.value("created_at", std::int64_t{0}); });
@@ -287,17 +308,20 @@ HttpReply BatchApi::add_file(const HttpRequest& http) {
   if (part("purpose") == nullptr || part("purpose")->content != "batch")
     return error_reply({.status = 400, .message = "purpose is not 'batch'", .param = "purpose"});
   std::int64_t seconds = kAgeMax;
+  if (const FormPart* const anchor = part("expires_after[anchor]");
+      anchor != nullptr && anchor->content != "created_at")
+    return error_reply({.status = 400,
+                        .message = fmt::format("expires_after.anchor is '{}', wanted created_at", anchor->content),
+                        .param = "expires_after"});
   if (const FormPart* const asked = part("expires_after[seconds]"); asked != nullptr) {
     const char* const end = asked->content.data() + asked->content.size();
-    if (std::from_chars(asked->content.data(), end, seconds).ptr != end || seconds < 3600 || seconds > kAgeMax)
+    if (std::from_chars(asked->content.data(), end, seconds).ptr != end || seconds < kAgeMin || seconds > kAgeMax)
       return error_reply(
           {.status = 400,
-           .message = fmt::format("expires_after.seconds is '{}', wanted 3600 to {}", asked->content, kAgeMax),
+           .message = fmt::format("expires_after.seconds is '{}', wanted {} to {}", asked->content, kAgeMin, kAgeMax),
            .param = "expires_after"});
   }
-  forget_old();
-  std::uint64_t bytes = file->content.size();
-  for (const auto& [id, other] : files_) bytes += other.value("bytes", std::uint64_t{0});
+  const std::uint64_t bytes = file->content.size() + stored_bytes();
   if (bytes > options_.bytes_max) {
     return error_reply(
         {413, fmt::format("with this file there would be {} bytes of files, this server keeps {}: delete some", bytes,
@@ -349,13 +373,24 @@ HttpReply BatchApi::add_batch(const HttpRequest& http) {
   const std::string input = fields.text("input_file_id", {}, "the id of a file");
   const std::string endpoint = fields.choice("endpoint", {}, {"/v1/chat/completions", "/v1/completions"});
   fields.choice("completion_window", {}, {"24h"});
+  std::int64_t output_seconds = kAgeMax;
+  if (!member(*parsed, "output_expires_after").is_null()) {
+    const JsonFields after = fields.object("output_expires_after");
+    after.choice("anchor", {}, {"created_at"});
+    output_seconds = after.integer("seconds", {}, kAgeMin, kAgeMax);
+  }
   if (!member(*parsed, "metadata").is_null() && !member(*parsed, "metadata").is_object())
     fields.wrong("metadata", "an object of texts");
   const auto file = files_.find(input);
   if (!wrong.error && (file == files_.end() || file->second.value(kOwner, "") != owner_of(http)))
     fields.wrong("input_file_id", "the id of a file that is there");
   if (wrong.error) return error_reply({.status = 400, .message = wrong.error->message, .param = wrong.key});
-  const Json object = batch_json(input, endpoint, options_.model, member(*parsed, "metadata"), owner_of(http));
+  if (stored_bytes() >= options_.bytes_max)
+    return error_reply({413, fmt::format("there are {} bytes of files, as many as this server keeps: delete some for "
+                                         "what the batch will write",
+                                         stored_bytes())});
+  const Json object =
+      batch_json(input, endpoint, options_.model, member(*parsed, "metadata"), owner_of(http), output_seconds);
   if (const auto saved = save(kBatches, object); !saved) return disk_reply(saved.error());
   batches_[object["id"]] = object;
   changed_.notify_all();
@@ -395,7 +430,8 @@ void BatchApi::run_batches() {
       if (!is_over(batch) && (next == nullptr || turn(batch) < turn(*next))) next = &batch;
     }
     if (next == nullptr) {
-      changed_.wait(lock);
+      changed_.wait_for(lock, std::chrono::seconds(kSweepSeconds));
+      forget_old();
       continue;
     }
     const std::string id = (*next)["id"];
@@ -421,16 +457,22 @@ void BatchApi::run_batch(const std::string& id) {
   Result<std::unique_ptr<BatchJob>> job = BatchJob::open(options);
   if (!job) return fail(id, job.error());
   if ((*job)->counts().total == 0) return fail(id, {Errc::kInvalidArgument, "the input file has no lines"});
+  bool full = false;  // no room for what it writes
   const auto stop = [&] {
     if (ends_) return BatchStop::kCutOff;
     const std::lock_guard lock(mutex_);
+    if (unix_seconds() > swept_ + kSweepSeconds) forget_old();
     const Json& batch = batches_.at(id);
-    const bool over = batch["status"] == "cancelling" || unix_seconds() > batch["expires_at"].get<std::int64_t>();
+    const std::uint64_t journal = std::filesystem::file_size((*job)->paths().journal, ignored);
+    full = !ignored && stored_bytes() + journal > options_.bytes_max;
+    const bool over =
+        full || batch["status"] == "cancelling" || unix_seconds() > batch["expires_at"].get<std::int64_t>();
     return over ? BatchStop::kCutOff : BatchStop::kGoOn;
   };
   if (stop() == BatchStop::kGoOn) update(id, {{"status", "in_progress"}, {"in_progress_at", unix_seconds()}});
-  const BatchControl control{
-      .concurrency = 0, .stop = stop, .on_tick = [&](const BatchCounts& counts) { count(id, counts); }};
+  const BatchControl control{.concurrency = options_.concurrency,
+                             .stop = stop,
+                             .on_tick = [&](const BatchCounts& counts) { count(id, counts); }};
   const Result<bool> done = (*job)->run(options_.answer, control);
   count(id, (*job)->counts());
   if (!done && done.error().code == Errc::kPeerGone) return;  // once more
@@ -439,8 +481,13 @@ void BatchApi::run_batch(const std::string& id) {
   const char* status = "completed";
   if (!*done) {
     const std::lock_guard lock(mutex_);
-    status = batches_.at(id)["status"] == "cancelling" ? "cancelled" : "expired";
+    status = batches_.at(id)["status"] == "cancelling" ? "cancelled" : full ? "failed" : "expired";
   }
+  if (full)
+    update(id, {{"errors", errors_of({Errc::kOutOfRange,
+                                      fmt::format("with what it has written there are more than {} bytes of files, "
+                                                  "which is all that this server keeps; the files have what was done",
+                                                  options_.bytes_max)})}});
   if (const Result<void> finished = finish(id, **job, status); !finished) fail(id, finished.error());
 }
 
@@ -456,7 +503,7 @@ void BatchApi::count(const std::string& id, const BatchCounts& counts) {
 }
 
 Result<std::optional<std::string>> BatchApi::adopt(const std::filesystem::path& from, const std::string& name,
-                                                   const std::string& owner) {
+                                                   const Json& batch) {
   std::error_code failed;
   // The same id however often this is done.
   const std::string id = "file-" + hex(hash128(name));
@@ -464,7 +511,8 @@ Result<std::optional<std::string>> BatchApi::adopt(const std::filesystem::path& 
   if (std::filesystem::exists(from, failed)) std::filesystem::rename(from, to, failed);
   const std::uint64_t bytes = std::filesystem::file_size(to, failed);
   if (failed || bytes == 0) return std::optional<std::string>();
-  const Json object = file_json(id, name, bytes, "batch_output", owner);
+  const Json object =
+      file_json(id, name, bytes, "batch_output", batch.value(kOwner, ""), batch.value(kOutputSeconds, kAgeMax));
   RETURN_IF_ERROR(save(kFiles, object));
   const std::lock_guard lock(mutex_);
   files_[id] = object;
@@ -485,14 +533,14 @@ Result<void> BatchApi::finish(const std::string& id, BatchJob& job, const char* 
     update(id, {{"status", "finalizing"}, {"finalizing_at", unix_seconds()}});
   else
     RETURN_IF_ERROR(give_up(id, job, status));
-  std::string owner;
+  Json batch;
   {
     const std::lock_guard lock(mutex_);
-    owner = batches_.at(id).value(kOwner, "");
+    batch = batches_.at(id);
   }
   const auto or_null = [](const std::optional<std::string>& file) { return file ? Json(*file) : Json(); };
-  ASSIGN_OR_RETURN(const auto output, adopt(job.paths().output, id + "_output.jsonl", owner));
-  ASSIGN_OR_RETURN(const auto errors, adopt(job.paths().errors, id + "_error.jsonl", owner));
+  ASSIGN_OR_RETURN(const auto output, adopt(job.paths().output, id + "_output.jsonl", batch));
+  ASSIGN_OR_RETURN(const auto errors, adopt(job.paths().errors, id + "_error.jsonl", batch));
   update(id, {{"status", status},
               {std::string(status) + "_at", unix_seconds()},
               {"output_file_id", or_null(output)},
@@ -503,14 +551,7 @@ Result<void> BatchApi::finish(const std::string& id, BatchJob& job, const char* 
 }
 
 void BatchApi::fail(const std::string& id, const Error& error) {
-  update(id, {{"status", "failed"},
-              {"failed_at", unix_seconds()},
-              {"errors",
-               {{"object", "list"},
-                {"data", Json::array({Json{{"code", to_string(error.code)},
-                                           {"message", error.message},
-                                           {"param", nullptr},
-                                           {"line", nullptr}}})}}}});
+  update(id, {{"status", "failed"}, {"failed_at", unix_seconds()}, {"errors", errors_of(error)}});
   std::error_code ignored;
   std::filesystem::remove_all(path(kBatches, id, ".d"), ignored);
 }

@@ -31,9 +31,10 @@ std::optional<std::vector<FormPart>> parse_form(std::string_view body);
 
 struct BatchApiOptions {
   std::filesystem::path dir;                          ///< exists, or is made
-  std::uint64_t bytes_max = std::uint64_t{10} << 30;  ///< of all files
+  std::uint64_t bytes_max = std::uint64_t{10} << 30;  ///< of all files, and of what a batch writes
   Manifest made_by;                                   ///< as BatchOptions::made_by
   std::string model;
+  int concurrency = 0;  ///< as BatchControl::concurrency
   BatchAnswer answer;
 };
 
@@ -71,8 +72,10 @@ class BatchApi {
   HttpReply cancel_batch(const HttpRequest& http);
   /// Makes a file of one that a job has written. @return its id, or nothing where there is none.
   Result<std::optional<std::string>> adopt(const std::filesystem::path& from, const std::string& name,
-                                           const std::string& owner);
+                                           const Json& batch);
+  /// Files and batches whose time is over.
   void forget_old();
+  std::uint64_t stored_bytes() const;  ///< of all files
   void forget_file(Table::iterator file);
 
   void run_batches();
@@ -91,7 +94,8 @@ class BatchApi {
   std::mutex mutex_;
   std::condition_variable changed_;
   Table files_, batches_;
-  std::jthread thread_;  // last: it uses the others
+  std::int64_t swept_ = 0;  ///< when what is old was forgotten last, Unix seconds
+  std::jthread thread_;     // last: it uses the others
 };
 
 }  // namespace outrider

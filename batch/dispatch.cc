@@ -6,72 +6,105 @@
 
 namespace outrider {
 namespace {
-constexpr Duration kWindowMin = std::chrono::seconds(3);
 constexpr Duration kWaitFirst = std::chrono::milliseconds(200), kWaitMax = std::chrono::seconds(30);
-/// A step up pays if it brings so much; a number that is so near to the best is as good.
-constexpr double kPays = 1.05, kAsGood = 0.97;
+/// Many lines are refused together, which is one refusal.
+constexpr Duration kRefusedTogether = std::chrono::seconds(3);
+/// Another number pays if it brings so much.
+constexpr double kPays = 1.03;
+/// Fewer lines are tried only where so many times as many are left: were they half as fast, it would cost a twentieth.
+constexpr std::size_t kTrialsLeftMin = 20;
+/// Fewer say little of the speed.
+constexpr int kTrialLinesMin = 16;
 constexpr double kStrange = 0.3;
-constexpr int kStrangeWindowsMax = 3;
+constexpr int kStrangeTrialsMax = 3;
+/// A server that could do more with more lines does not show it by itself.
+constexpr int kSettledTrialsMax = 20;
 }  // namespace
 
-void ConcurrencySearch::begin_window(TimePoint now) {
-  window_ = now;
-  finished_ = 0;
-  tokens_ = 0;
+void ConcurrencySearch::sent(std::uint32_t line, TimePoint now) {
+  if (!fixed_) under_way_[line] = {now, trial_};
 }
 
-void ConcurrencySearch::done(std::int64_t tokens, TimePoint now) {
-  if (fixed_) return;
+void ConcurrencySearch::done(std::uint32_t line, std::int64_t tokens, std::size_t left, TimePoint now) {
+  const auto found = under_way_.find(line);
+  if (found == under_way_.end()) return;
+  const Flight flight = found->second;
+  const auto beside = static_cast<std::int64_t>(under_way_.size());
+  under_way_.erase(found);
+  if (flight.trial != trial_) return;
   ++finished_;
-  if (!window_) {
-    if (finished_ >= limit_) begin_window(now);
-    return;
-  }
   tokens_ += tokens;
-  if (finished_ < 2 * limit_ || now - *window_ < kWindowMin) return;
-  judge(static_cast<double>(tokens_) / to_seconds(now - *window_));
-  if (window_) begin_window(now);
+  lines_beside_ += beside;
+  flight_ += now - flight.sent;
+  if (finished_ < std::max(limit_, kTrialLinesMin) || flight_ <= Duration::zero()) return;
+  // Little's law: so many lines are under way, each of which comes on at this speed.
+  const double beside_mean = static_cast<double>(lines_beside_) / finished_;
+  judge(beside_mean * static_cast<double>(tokens_) / to_seconds(flight_), left);
+  begin_trial();
 }
 
-void ConcurrencySearch::judge(double rate) {
-  if (!searching_) {
-    double& settled = rates_[limit_];
-    const bool strange = std::abs(rate - settled) > kStrange * settled;
-    strange_windows_ = strange ? strange_windows_ + 1 : 0;
-    if (strange_windows_ < kStrangeWindowsMax) {
-      if (!strange) settled += (rate - settled) / 4;
-      return;
-    }
-    searching_ = true;
-    rates_.clear();
-    limit_ = std::max(kMin, limit_ / 2);
-  } else {
-    const double before = rates_.empty() ? 0 : rates_.rbegin()->second;
-    rates_[limit_] = rate;
-    if (rate > kPays * before && limit_ < kMax)
-      limit_ = std::min(2 * limit_, kMax);
-    else
-      settle();
-  }
-  window_.reset();
+void ConcurrencySearch::begin_trial() {
+  ++trial_;
   finished_ = 0;
+  tokens_ = lines_beside_ = 0;
+  flight_ = {};
+}
+
+void ConcurrencySearch::judge(double rate, std::size_t left) {
+  if (phase_ == Phase::kSettled) return judge_settled(rate, left);
+  const bool pays = phase_ == Phase::kFirst || rate > kPays * best_rate_;
+  if (phase_ == Phase::kFirst) {
+    first_limit_ = limit_;
+    phase_ = Phase::kUp;
+  }
+  if (pays) {
+    best_limit_ = limit_;
+    best_rate_ = rate;
+  } else if (phase_ == Phase::kUp && best_limit_ == first_limit_) {
+    phase_ = Phase::kDown;
+  } else {
+    return settle();
+  }
+  try_next(phase_ == Phase::kUp ? best_limit_ * 2 : best_limit_ / 2, left);
+}
+
+void ConcurrencySearch::try_next(int limit, std::size_t left) {
+  if (limit > kMax) {
+    // There is no more: less may be better, unless this is better than less was.
+    if (best_limit_ != first_limit_) return settle();
+    phase_ = Phase::kDown;
+    limit = best_limit_ / 2;
+  }
+  const bool costs_little = limit > best_limit_ || left >= kTrialsLeftMin * static_cast<std::size_t>(limit);
+  if (limit < 1 || !costs_little) return settle();
+  limit_ = limit;
 }
 
 void ConcurrencySearch::settle() {
-  searching_ = false;
-  strange_windows_ = 0;
-  const double best = std::ranges::max_element(rates_, {}, [](const auto& rate) { return rate.second; })->second;
-  limit_ = std::ranges::find_if(rates_, [&](const auto& rate) { return rate.second >= kAsGood * best; })->first;
+  phase_ = Phase::kSettled;
+  limit_ = best_limit_;
+  strange_trials_ = settled_trials_ = 0;
+}
+
+void ConcurrencySearch::judge_settled(double rate, std::size_t left) {
+  const bool strange = std::abs(rate - best_rate_) > kStrange * best_rate_;
+  strange_trials_ = strange ? strange_trials_ + 1 : 0;
+  if (!strange) best_rate_ += (rate - best_rate_) / 4;
+  ++settled_trials_;
+  const bool long_settled = limit_ < kMax && settled_trials_ >= kSettledTrialsMax;
+  if (strange_trials_ < kStrangeTrialsMax && !long_settled) return;
+  phase_ = Phase::kFirst;
+  judge(rate, left);
 }
 
 void ConcurrencySearch::refused(TimePoint now) {
-  if (fixed_ || limit_ == 1) return;
-  // At most once a window: many lines are refused together.
-  if (window_ && now - *window_ < kWindowMin) return;
+  if (fixed_ || limit_ == 1 || (refused_ && now - *refused_ < kRefusedTogether)) return;
+  refused_ = now;
   limit_ = std::max(1, limit_ * 3 / 4);
-  searching_ = false;
-  rates_.clear();
-  begin_window(now);
+  best_limit_ = limit_;
+  best_rate_ = 0;  // whatever comes is strange, and it looks again once nothing is refused
+  settle();
+  begin_trial();
 }
 
 std::optional<std::uint32_t> Dispatch::next(TimePoint now) {
@@ -83,7 +116,10 @@ std::optional<std::uint32_t> Dispatch::next(TimePoint now) {
   } else if (next_ < lines_.size()) {
     line = lines_[next_++];
   }
-  if (line) ++under_way_;
+  if (line) {
+    ++under_way_;
+    search_.sent(*line, now);
+  }
   return line;
 }
 
@@ -93,7 +129,7 @@ void Dispatch::done(std::uint32_t line, std::int64_t tokens, TimePoint now) {
   failures_in_row_ = 0;
   last_reply_ = now;
   tries_.erase(line);
-  search_.done(tokens, now);
+  search_.done(line, tokens, lines_.size() - next_ + later_.size(), now);
 }
 
 Failure failure_of(int status) {
@@ -109,6 +145,7 @@ Failure failure_of(int status) {
 
 bool Dispatch::failed(std::uint32_t line, Failure failure, double chance, TimePoint now) {
   --under_way_;
+  search_.gone(line);
   Tries& tries = tries_[line];
   // Having too much to do is not the fault of a line.
   const bool too_much = failure == Failure::kTooMuch;
@@ -137,6 +174,7 @@ bool Dispatch::failed(std::uint32_t line, Failure failure, double chance, TimePo
 
 void Dispatch::dropped(std::uint32_t line) {
   --under_way_;
+  search_.gone(line);
   later_.push({{}, line});
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <queue>
 #include <string>
@@ -12,34 +11,54 @@
 
 namespace outrider {
 
-/// How many lines are to be under way: doubles while that pays, goes back to the smallest number that is as good as
-/// the best, and looks again when the speed has changed for long. Pure: it is told what happens and when.
+/// How many lines are to be under way, for the most tokens per second of all. What a server does not work on waits in
+/// its line and costs nothing, and a batch that is not full does: so it begins with as many as may be. Of a job that is
+/// long enough for trials to cost little, it halves while that pays. After a refusal it takes fewer, and more again
+/// while that pays; and it looks again now and then, and once the speed has been another one for long. Pure: it is told
+/// what happens and when.
 class ConcurrencySearch {
  public:
-  static constexpr int kMin = 4, kMax = 256;
+  static constexpr int kMax = 256;
 
   /// @param fixed  0: it is searched for.
-  explicit ConcurrencySearch(int fixed = 0)
-      : searching_(fixed == 0), limit_(fixed == 0 ? kMin : fixed), fixed_(fixed != 0) {}
+  explicit ConcurrencySearch(int fixed = 0) : limit_(fixed == 0 ? kMax : fixed), fixed_(fixed != 0) {}
   int limit() const { return limit_; }
-  /// A line has its reply, of so many tokens.
-  void done(std::int64_t tokens, TimePoint now);
+
+  void sent(std::uint32_t line, TimePoint now);
+  /// It has its reply, of so many tokens. @param left  lines that are yet to be sent
+  void done(std::uint32_t line, std::int64_t tokens, std::size_t left, TimePoint now);
+  /// It has none, and is not under way any more.
+  void gone(std::uint32_t line) { under_way_.erase(line); }
   /// The server has too much to do.
   void refused(TimePoint now);
 
  private:
-  void begin_window(TimePoint now);
-  void judge(double rate);
-  void settle();
+  enum class Phase { kFirst, kUp, kDown, kSettled };
+  struct Flight {
+    TimePoint sent;
+    int trial;
+  };
 
-  bool searching_;
+  /// @param rate  tokens per second with limit_ lines under way
+  void judge(double rate, std::size_t left);
+  void judge_settled(double rate, std::size_t left);
+  void try_next(int limit, std::size_t left);
+  void settle();
+  void begin_trial();
+
+  Phase phase_ = Phase::kFirst;
   int limit_;
   const bool fixed_;
-  std::map<int, double> rates_ = {};  ///< tokens per second, by number of lines under way
-  std::optional<TimePoint> window_;   ///< its beginning; none: lines of the old number are still under way
-  int finished_ = 0;                  ///< lines, in the window or before it
-  std::int64_t tokens_ = 0;           ///< in the window
-  int strange_windows_ = 0;           ///< in a row, of another speed than the one that was settled for
+  int best_limit_ = 0, first_limit_ = 0;  ///< of this search
+  double best_rate_ = 0;
+  std::unordered_map<std::uint32_t, Flight> under_way_ = {};
+  // Of the lines that were sent since limit_ is what it is and have their replies:
+  int trial_ = 0, finished_ = 0;
+  std::int64_t tokens_ = 0, lines_beside_ = 0;  ///< lines under way when each was done, itself among them
+  Duration flight_{};
+  int strange_trials_ = 0;  ///< in a row, of another speed than the one that was settled for
+  int settled_trials_ = 0;
+  std::optional<TimePoint> refused_ = {};
 };
 
 /// Why a line that may go better another time has no result.

@@ -3,12 +3,14 @@
 #include <elf.h>
 #include <link.h>
 #include <omp.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <climits>
 #include <cstring>
 #include <fstream>
 #include <set>
+#include <sstream>
 
 #include <fmt/format.h>
 
@@ -54,6 +56,25 @@ std::string build_id() {
   return id;
 }
 
+/// As `uname -m` prints it.
+std::string machine() {
+  utsname names{};
+  uname(&names);
+  return names.machine;
+}
+
+/// What `uname -m` prints where programs with this number in their ELF header run; or the number.
+std::string machine_of(int elf_machine) {
+  switch (elf_machine) {
+    case EM_X86_64: return "x86_64";
+    case EM_AARCH64: return "aarch64";
+    case EM_RISCV: return "riscv64";
+    case EM_PPC64: return "ppc64le";
+    case EM_S390: return "s390x";
+    default: return fmt::format("machine {} of ELF", elf_machine);
+  }
+}
+
 std::string cpu_model() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -87,6 +108,7 @@ nlohmann::ordered_json host_facts(const Build& build, const std::vector<std::str
                                   {"version", build.version},
                                   {"commit", build.commit},
                                   {"build_id", build_id()},
+                                  {"machine", machine()},
                                   {"cpu", cpu_model()},
                                   {"isa", to_string(detect_isa())},
                                   {"isa_in_use", to_string(active_isa())},
@@ -110,6 +132,21 @@ std::vector<std::string> facts_command(const std::string& program, const std::st
   }
   words.insert(words.end(), models.begin(), models.end());
   return words;
+}
+
+std::vector<std::string> machine_command(const std::string& program) {
+  return {"sh", "-c",
+          "echo \"machine $(uname -m) $(od -An -tu2 -j18 -N2 \"$(command -v \"$1\")\")\"",  // e_machine
+          "machine", program};
+}
+
+std::optional<std::string> wrong_architecture(std::string_view output, const std::string& program) {
+  const std::size_t begin = output.rfind("machine ");  // what a login shell may print comes before
+  std::istringstream words(std::string(begin == output.npos ? "" : output.substr(begin)));
+  std::string word, host;
+  int elf_machine = 0;
+  if (!(words >> word >> host >> elf_machine) || machine_of(elf_machine) == host) return std::nullopt;
+  return fmt::format("wrong architecture: the host is {}, {} is for {}", host, program, machine_of(elf_machine));
 }
 
 Result<json> facts_in(std::string_view output, const std::string& host) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,7 +25,12 @@ nlohmann::ordered_json host_facts(const Build& build, const std::vector<std::str
 /// The command that prints the facts of a host, with the models of its processes.
 std::vector<std::string> facts_command(const std::string& program, const std::string& dtype,
                                        const ProcessPlan& processes, const Host& host);
-/// @return kMalformed for what is no output of it.
+/// A command for where that one cannot be run: prints what the host is, and for what machine the program is.
+std::vector<std::string> machine_command(const std::string& program);
+/// @return what to tell of its output where the two differ; none: they do not, or it is not known.
+std::optional<std::string> wrong_architecture(std::string_view output, const std::string& program);
+
+/// @return kMalformed for what is no output of facts_command().
 Result<nlohmann::json> facts_in(std::string_view output, const std::string& host);
 
 /// lock.json: the plan with what its hosts are, and the Slurm job that this process is in.

@@ -45,8 +45,8 @@ std::string last_line(std::string text) {
 class Launcher {
  public:
   Launcher(const json& plan, const ProcessPlan& processes, const LaunchOptions& options, const RunFolder& folder,
-           std::stop_token stop)
-      : plan_(plan), processes_(processes), options_(options), folder_(folder), stop_(std::move(stop)) {}
+           const std::function<bool()>& stopped)
+      : plan_(plan), processes_(processes), options_(options), folder_(folder), stopped_(stopped) {}
 
   /// Writes lock.json. Hosts that cannot take part are named; so are those that are unlike the first.
   Result<void> look_at_hosts();
@@ -57,6 +57,7 @@ class Launcher {
   Result<int> run_command(std::size_t number, std::vector<std::string> command);
   /// Until a process ends that must not, or it is told to stop.
   int serve();
+  ReadyCluster ready_cluster();
   void end_all();
 
  private:
@@ -66,6 +67,8 @@ class Launcher {
   /// Looks after all processes. @return the first required one that has ended.
   const Running* look();
   void explain(const Running& running) const;
+  /// Why a host has said nothing of itself.
+  std::string why_no_facts(const Host& host, const Captured& answer) const;
   bool left_out(const Host& host) const { return std::ranges::count(left_out_, host.name) > 0; }
   void say_state(const char* state);
   bool wait_until(const std::function<bool()>& condition, Duration deadline);
@@ -74,7 +77,7 @@ class Launcher {
   const ProcessPlan& processes_;
   const LaunchOptions& options_;
   const RunFolder& folder_;
-  const std::stop_token stop_;
+  const std::function<bool()>& stopped_;
   std::vector<std::string> left_out_;  ///< hosts
   std::vector<Running> running_;
   std::vector<std::string> addresses_;
@@ -105,6 +108,26 @@ void Launcher::say_state(const char* state) {
     std::fprintf(stderr, "outrider: %s\n", written.error().message.c_str());
 }
 
+/// Names what of a host is another than at the first one.
+void name_unlike(const Host& host, const json& facts, const ordered_json& all) {
+  for (const char* key : {"machine", "version"}) {
+    const std::string here = facts.value(key, ""), first = all.begin().value().value(key, "");
+    if (here != first)
+      std::fprintf(stderr, "outrider: %s: %s is %s, that of %s is %s\n", host.name.c_str(), key, here.c_str(),
+                   all.begin().key().c_str(), first.c_str());
+  }
+}
+
+std::string Launcher::why_no_facts(const Host& host, const Captured& answer) const {
+  if (answer.status == 124) return fmt::format("no answer in {} s", kFactsSeconds);
+  if (answer.status == kProgramMissing) return "no program " + options_.program;
+  if (options_.reach == Reach::kSsh && answer.status == kSshFailed) return "ssh: " + last_line(answer.out);
+  const std::vector<Captured> machine =
+      run_all({command_on(options_.reach, host, machine_command(options_.program))}, kAnswerSeconds);
+  if (const auto wrong = wrong_architecture(machine.front().out, options_.program)) return *wrong;
+  return fmt::format("status {}: {}", answer.status, last_line(answer.out));
+}
+
 Result<void> Launcher::look_at_hosts() {
   const bool local = options_.reach == Reach::kLocal;
   std::vector<std::vector<std::string>> commands;
@@ -119,13 +142,10 @@ Result<void> Launcher::look_at_hosts() {
     const Result<json> found = facts_in(answers[i].out, host.name);
     if (answers[i].status == 0 && found) {
       facts[host.name] = *found;
+      name_unlike(host, *found, facts);
       continue;
     }
-    const std::string why = answers[i].status == 124               ? fmt::format("no answer in {} s", kFactsSeconds)
-                            : answers[i].status == kProgramMissing ? "no program " + options_.program
-                            : !local && answers[i].status == kSshFailed
-                                ? "ssh: " + last_line(answers[i].out)
-                                : fmt::format("status {}: {}", answers[i].status, last_line(answers[i].out));
+    const std::string why = why_no_facts(host, answers[i]);
     std::fprintf(stderr, "outrider: %s: %s\n", host.name.c_str(), why.c_str());
     left_out_.push_back(host.name);
     const bool needed = std::ranges::any_of(processes_.processes, [&](const PlannedProcess& process) {
@@ -200,7 +220,7 @@ Result<void> Launcher::await_address() {
       }
       at = end + 1;
     }
-    return look() != nullptr || stop_.stop_requested();
+    return look() != nullptr || stopped_();
   };
   if (wait_until(printed, std::chrono::seconds(options_.ready_seconds)) && !addresses_.empty()) return {};
   return Error{Errc::kUnavailable, "the coordinator has not said where it listens"};
@@ -232,7 +252,7 @@ Result<std::optional<int>> Launcher::await_ready() {
   const bool in_time = wait_until(
       [&] {
         lost = look() != nullptr;
-        if (lost || stop_.stop_requested()) return true;
+        if (lost || stopped_()) return true;
         if (now() < ask) return false;
         ask = now() + kAskStatus;
         if (!client) {
@@ -251,7 +271,7 @@ Result<std::optional<int>> Launcher::await_ready() {
       },
       std::chrono::seconds(options_.ready_seconds));
   if (lost) return std::optional<int>(kLost);
-  if (stop_.stop_requested()) return std::optional<int>();
+  if (stopped_()) return std::optional<int>();
   for (const PlannedProcess& process : missing) {
     std::fprintf(stderr, "outrider: %s on %s has not joined; the end of its log:\n%s\n", process.name.c_str(),
                  process.host.name.c_str(), folder_.log_end(process.log_name(), 20).c_str());
@@ -298,7 +318,7 @@ Result<int> Launcher::run_command(std::size_t number, std::vector<std::string> c
   const Running* lost = nullptr;
   while (!child.poll()) {
     lost = look();
-    if ((lost != nullptr || stop_.stop_requested()) && !std::exchange(asked, true)) child.signal(SIGTERM);
+    if ((lost != nullptr || stopped_()) && !std::exchange(asked, true)) child.signal(SIGTERM);
     show();
     std::this_thread::sleep_for(kLook);
   }
@@ -307,11 +327,20 @@ Result<int> Launcher::run_command(std::size_t number, std::vector<std::string> c
 }
 
 int Launcher::serve() {
-  while (!stop_.stop_requested()) {
+  while (!stopped_()) {
     if (look() != nullptr) return kLost;
     std::this_thread::sleep_for(kLook);
   }
   return 0;
+}
+
+ReadyCluster Launcher::ready_cluster() {
+  return {fmt::format("{}", fmt::join(addresses_, ",")), keys_ ? keys_->client() : Security(),
+          [this]() -> Result<void> {
+            const Running* const lost = look();
+            if (lost == nullptr) return {};
+            return Error{Errc::kPeerGone, fmt::format("{} on {} has ended", lost->plan->name, lost->plan->host.name)};
+          }};
 }
 
 void Launcher::end_all() {
@@ -371,25 +400,41 @@ std::vector<LedgerEntry> end_politely(const std::vector<LedgerEntry>& entries, i
 
 }  // namespace
 
-Result<int> run_launch(const json& plan, const ProcessPlan& processes,
-                       const std::vector<std::vector<std::string>>& commands, const LaunchOptions& options,
-                       const RunFolder& folder, std::stop_token stop) {
-  Launcher launcher(plan, processes, options, folder, stop);
+namespace {
+
+/// @param work  done once all is ready
+Result<int> launched(Launcher& launcher, const std::function<Result<int>()>& work) {
   RETURN_IF_ERROR(launcher.look_at_hosts());
-  const auto work = [&]() -> Result<int> {
+  const Result<int> result = no_throw([&]() -> Result<int> {
     RETURN_IF_ERROR(launcher.start_all());
     ASSIGN_OR_RETURN(const std::optional<int> not_ready, launcher.await_ready());
     if (not_ready) return *not_ready;
+    return work();
+  });
+  launcher.end_all();
+  return result;
+}
+
+}  // namespace
+
+Result<int> run_launch(const json& plan, const ProcessPlan& processes, const LaunchWork& work,
+                       const LaunchOptions& options, const RunFolder& folder, const std::function<bool()>& stopped) {
+  Launcher launcher(plan, processes, options, folder, stopped);
+  return launched(launcher, [&] { return work(launcher.ready_cluster()); });
+}
+
+Result<int> run_launch(const json& plan, const ProcessPlan& processes,
+                       const std::vector<std::vector<std::string>>& commands, const LaunchOptions& options,
+                       const RunFolder& folder, const std::function<bool()>& stopped) {
+  Launcher launcher(plan, processes, options, folder, stopped);
+  return launched(launcher, [&]() -> Result<int> {
     if (commands.empty()) return launcher.serve();
-    for (std::size_t i = 0; i < commands.size() && !stop.stop_requested(); ++i) {
+    for (std::size_t i = 0; i < commands.size() && !stopped(); ++i) {
       ASSIGN_OR_RETURN(const int status, launcher.run_command(i, commands[i]));
       if (status != 0) return status == kLost || status == 75 ? status : int{kRunFailed};
     }
     return 0;
-  };
-  const Result<int> result = work();
-  launcher.end_all();
-  return result;
+  });
 }
 
 Result<int> take_down(const RunFolder& folder, int grace_seconds) {

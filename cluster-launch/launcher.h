@@ -1,6 +1,6 @@
 #pragma once
 
-#include <stop_token>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -11,6 +11,7 @@
 #include "cluster-launch/reach.h"
 #include "cluster-launch/run_folder.h"
 #include "common/base/result.h"
+#include "common/transport/security.h"
 
 namespace outrider {
 
@@ -31,13 +32,28 @@ struct LaunchOptions {
   int grace_seconds = 30;   ///< for a process to end by itself once asked
 };
 
-/// Starts the plan's processes, waits until they are ready, runs its commands, and ends everything. Says on standard
-/// error what happens. Call it on a thread that lives until it returns: its children end with that thread.
+/// What of a launched cluster a client of this process needs.
+struct ReadyCluster {
+  std::string addresses;                ///< of its coordinator, with commas between
+  Security security;                    ///< a client's keys, where the run has any
+  std::function<Result<void>()> check;  ///< kPeerGone once a process has ended without which there is no text
+};
+/// What is done with the cluster once it is ready. @return the exit status
+using LaunchWork = std::function<Result<int>(const ReadyCluster&)>;
+
+/// Starts the plan's processes, waits until they are ready, does the work, and ends everything. Says on standard error
+/// what happens. Call it on a thread that lives until it returns: its children end with that thread, on which the work
+/// is done too.
 /// @param plan  as it was read, for lock.json
-/// @return the exit status.
+/// @param stopped  asked some twenty times a second until the work begins: whether to end
+/// @return the exit status: the work's, or that nothing came of it.
+Result<int> run_launch(const nlohmann::json& plan, const ProcessPlan& processes, const LaunchWork& work,
+                       const LaunchOptions& options, const RunFolder& folder, const std::function<bool()>& stopped);
+
+/// The same, and the work are these commands, one after the other until one fails, or none and it runs until stopped.
 Result<int> run_launch(const nlohmann::json& plan, const ProcessPlan& processes,
                        const std::vector<std::vector<std::string>>& commands, const LaunchOptions& options,
-                       const RunFolder& folder, std::stop_token stop);
+                       const RunFolder& folder, const std::function<bool()>& stopped);
 
 /// Ends what the ledger of a run has and is still the same process: asks the launcher, then each process; what has not
 /// ended after the grace is killed. Slurm's jobs are asked likewise, then cancelled.

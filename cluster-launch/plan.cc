@@ -271,11 +271,6 @@ Result<json> unplaced_group(const json& groups, const char* key) {
 }  // namespace
 
 Result<Plan> read_plan(const json& object, std::string_view file) {
-  if (object.contains("experiment"))
-    return Error{Errc::kInvalidArgument,
-                 fmt::format("{}: experiment: outrider experiment starts the processes of each of its cells itself and "
-                             "measures no cluster that runs already; run it without a launch",
-                             file)};
   FirstError first_error{.file = std::string(file)};
   Plan plan;
   Reader::read(JsonFields(object, "", first_error), plan);

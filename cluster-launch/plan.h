@@ -124,6 +124,21 @@ struct SlurmPlan {
   }
 };
 
+/// How the plan becomes an overlay of Kubernetes.
+struct KubernetesPlan {
+  std::string image, ns, claim, verifier_memory, drafter_memory;
+
+  static void fields(auto& v, auto& m) {
+    v("image", m.image, KeyInfo{"Image and tag, as packaging/Containerfile makes one (default: outrider:VERSION)"});
+    v("namespace", m.ns, KeyInfo{"Namespace (default: outrider)"});
+    v("claim", m.claim,
+      KeyInfo{"A PersistentVolumeClaim that is there: at /packs of drafters and front ends, and of commands, which may "
+              "write to it"});
+    v("verifier_memory", m.verifier_memory, KeyInfo{"Of each verifier, as Kubernetes writes it: 64Gi (default: 4Gi)"});
+    v("drafter_memory", m.drafter_memory, KeyInfo{"Of each drafter (default: 1Gi)"});
+  }
+};
+
 struct Plan {
   std::string program, model, dtype;
   std::vector<HostPlan> hosts;
@@ -132,6 +147,7 @@ struct Plan {
   std::vector<DrafterPlan> drafters;
   std::vector<RunPlan> run;
   SlurmPlan slurm;
+  KubernetesPlan kubernetes;
   nlohmann::json lock;
 
   static void fields(auto& v, auto& m) {
@@ -145,6 +161,7 @@ struct Plan {
     v("run", m.run,
       KeyInfo{"Commands, one after the other, once the cluster is ready. None: it runs until told to end"});
     v("slurm", m.slurm, KeyInfo{"For the backend slurm"});
+    v("kubernetes", m.kubernetes, KeyInfo{"For the backend kubernetes"});
     v("lock", m.lock, KeyInfo{"What a lock.json says of the hosts that ran it; not read"});
   }
 };

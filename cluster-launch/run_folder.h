@@ -21,6 +21,12 @@ struct LedgerEntry {
   std::string job;    ///< of slurm: the number of a job
 };
 
+/// A file that a plan becomes for somebody else who starts it.
+struct RenderedFile {
+  std::string name;  ///< in the run folder: "job.sbatch"
+  std::string text;
+};
+
 /// All that a launch leaves behind: plan.json, lock.json, logs/, ledger.jsonl, coordinator.address, status.json, and
 /// the scripts that were rendered.
 class RunFolder {

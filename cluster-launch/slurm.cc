@@ -86,8 +86,8 @@ class Renderer {
   }
 
   Result<void> check() const;
-  std::vector<SlurmScript> render() const {
-    std::vector<SlurmScript> scripts = {{"job.sbatch", job()}};
+  std::vector<RenderedFile> render() const {
+    std::vector<RenderedFile> scripts = {{"job.sbatch", job()}};
     for (std::size_t group = 0; elastic() && group < plan_.drafters.size(); ++group)
       scripts.push_back({group == 0 ? "drafters.sbatch" : fmt::format("drafters.{}.sbatch", group), drafters(group)});
     return scripts;
@@ -332,8 +332,8 @@ std::string Renderer::drafters(std::size_t group) const {
 
 }  // namespace
 
-Result<std::vector<SlurmScript>> render_slurm(const Plan& plan, const ProcessPlan& processes,
-                                              const std::string& program, const std::filesystem::path& run_dir) {
+Result<std::vector<RenderedFile>> render_slurm(const Plan& plan, const ProcessPlan& processes,
+                                               const std::string& program, const std::filesystem::path& run_dir) {
   const Renderer renderer(plan, processes, program, run_dir.string());
   RETURN_IF_ERROR(renderer.check());
   return renderer.render();

@@ -6,21 +6,16 @@
 
 #include "cluster-launch/plan.h"
 #include "cluster-launch/process_plan.h"
+#include "cluster-launch/run_folder.h"
 #include "common/base/result.h"
 
 namespace outrider {
 
-/// A script for sbatch.
-struct SlurmScript {
-  std::string name;  ///< of its file in the run folder: "job.sbatch"
-  std::string text;
-};
-
-/// The plan as Slurm's jobs, in the shape that it wants. A host of the plan is one node of the allocation, the first of
-/// the plan the first of its job; real names are pinned by a header line --nodelist.
+/// The plan as Slurm's jobs, a script for sbatch each, in the shape that it wants. A host of the plan is one node of
+/// the allocation, the first of the plan the first of its job; real names are pinned by a header line --nodelist.
 /// @param run_dir  on a file system that all nodes share
 /// @return kInvalidArgument for what Slurm would refuse, or would do otherwise than meant.
-Result<std::vector<SlurmScript>> render_slurm(const Plan& plan, const ProcessPlan& processes,
-                                              const std::string& program, const std::filesystem::path& run_dir);
+Result<std::vector<RenderedFile>> render_slurm(const Plan& plan, const ProcessPlan& processes,
+                                               const std::string& program, const std::filesystem::path& run_dir);
 
 }  // namespace outrider

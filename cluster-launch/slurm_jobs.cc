@@ -60,8 +60,8 @@ std::vector<std::string> slurm_alive_command(const std::string& job) {
   return {"sh", "-c", fmt::format("[ -n \"$(squeue --noheader --jobs={} 2>/dev/null)\" ]", job)};
 }
 
-Result<void> submit_to_slurm(const std::vector<SlurmScript>& scripts, const RunFolder& folder) {
-  for (const SlurmScript& script : scripts) {
+Result<void> submit_to_slurm(const std::vector<RenderedFile>& scripts, const RunFolder& folder) {
+  for (const RenderedFile& script : scripts) {
     const Captured answer =
         run_all({{"sbatch", "--parsable", (folder.path() / script.name).string()}}, kAnswerSeconds).front();
     if (answer.status != 0)

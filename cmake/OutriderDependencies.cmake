@@ -20,6 +20,9 @@ find_package(OpenSSL 3.0 REQUIRED)
 # Its own package file wants what its HTTP server and client are built on, which we do not use.
 pkg_check_modules(Prometheus REQUIRED IMPORTED_TARGET prometheus-cpp-core>=1.0)
 
+# Lines that are edited, in `outrider chat`.
+pkg_check_modules(Libedit REQUIRED IMPORTED_TARGET libedit)
+
 # Pictures.
 find_package(PNG REQUIRED)
 find_package(JPEG REQUIRED)

@@ -66,29 +66,8 @@ DraftEngine::DraftEngine(std::unique_ptr<Assistant> assistant, std::vector<Token
   std::erase_if(stop_ids_, [&](TokenId id) { return id >= assistant_->config().text.vocab_size; });
 }
 
-GrammarState* DraftEngine::follow(Guide& guide, const Draft& draft) {
-  if (!draft.grammar.empty()) guide = {.grammar = draft.grammar, .answer = {}};
-  if (guide.grammar.empty() || guide.lost || grammars_ == nullptr) return nullptr;
-  // The Draft's tokens end at its index; some may be known.
-  const std::int64_t fresh = draft.index - std::ssize(guide.answer);
-  guide.lost = fresh < 0 || fresh > std::ssize(draft.answer);
-  if (guide.lost) return nullptr;
-  const std::span<const TokenId> tokens = std::span(draft.answer).last(static_cast<std::size_t>(fresh));
-  guide.answer.insert(guide.answer.end(), tokens.begin(), tokens.end());
-  std::span<const TokenId> behind = tokens;
-  if (!guide.state) {
-    const Result<std::shared_ptr<const Grammar>> grammar = grammars_->find(guide.grammar);
-    guide.lost = !grammar && grammar.error().code != Errc::kUnavailable;
-    if (!grammar || *grammar == nullptr) return nullptr;
-    guide.state.emplace(*grammar, stop_ids_);
-    behind = guide.answer;
-  }
-  guide.lost = !std::ranges::all_of(behind, [&](TokenId token) { return guide.state->accept(token); });
-  return guide.lost ? nullptr : &*guide.state;
-}
-
 void DraftEngine::fill_row(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids,
-                           std::span<const float> scores, GrammarState* state) {
+                           std::span<const float> scores, GrammarState* state, std::vector<TokenId> out) {
   constexpr float kNotScored = -std::numeric_limits<float>::infinity();
   row_.assign(static_cast<std::size_t>(assistant_->config().text.vocab_size), kNotScored);
   for (std::size_t i = 0; i < scores.size(); ++i) {
@@ -106,14 +85,17 @@ void DraftEngine::fill_row(const SamplingParams& sampling, std::int64_t index, s
       }
     }
   }
-  const bool guarded = index < sampling.min_tokens;
-  process_scores(row_, sampling, guarded ? std::span<const TokenId>(stop_ids_) : std::span<const TokenId>(), {});
+  const auto is_scored = [&](TokenId token) { return std::isfinite(row_[static_cast<std::size_t>(token)]); };
+  if (std::ranges::none_of(sampling.allowed_tokens, is_scored))  // one of them it is
+    for (const TokenId token : sampling.allowed_tokens) row_[static_cast<std::size_t>(token)] = 0;
+  if (index < sampling.min_tokens) out.insert(out.end(), stop_ids_.begin(), stop_ids_.end());
+  process_scores(row_, sampling, out, {});
 }
 
 TokenId DraftEngine::sample(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids,
-                            std::span<const float> scores, GrammarState* state, bool want_q,
+                            std::span<const float> scores, GrammarState* state, std::vector<TokenId> out, bool want_q,
                             std::vector<Distribution>* q) {
-  fill_row(sampling, index, ids, scores, state);
+  fill_row(sampling, index, ids, scores, state, std::move(out));
   const auto best = static_cast<TokenId>(argmax(row_));
   // Nothing left to draw from, or scores that are no numbers: any draft, for the target to reject.
   const bool sound = std::isfinite(row_[static_cast<std::size_t>(best)]);
@@ -146,11 +128,12 @@ void DraftEngine::run(const DraftWork& work) {
   Text& text = known_text->second;
   text.round.reset();
   if (work.kind == DraftWork::Kind::kExtend) return append(text.replica, work.kv);
-  const Draft& draft = work.draft;
+  Draft draft = work.draft;
+  GrammarState* const grammar = text.guide.follow(draft, grammars_, stop_ids_);
   const bool known = !draft.known.empty();
-  GrammarState* const grammar = known ? nullptr : follow(text.guide, draft);
   text.round.reset(new Round{.request = draft,
-                             .grammar = Followed(grammar),
+                             .guide = text.guide,
+                             .grammar = Followed(known ? nullptr : grammar),
                              .state = to_floats(draft.hidden),
                              .asked = !known,
                              .drafts = draft.known});
@@ -238,16 +221,20 @@ void DraftEngine::take(Round& round, std::size_t at, std::span<const TokenId> id
   if (round.asked || is_walked(round)) {
     const std::int64_t index = request.index + std::ssize(made.after) + std::ssize(made.tokens);
     GrammarState* const grammar = round.asked ? round.grammar.now() : nullptr;
-    const bool plain = !request.sampling && !request.want_q && !goes_on && grammar == nullptr;
+    const bool plain = !request.sampling && !request.want_q && !goes_on;
+    std::vector<TokenId> before = made.after;
+    before.insert(before.end(), made.tokens.begin(), made.tokens.end());
     const TokenId token = plain ? best_draft(ids, scores)
-                                : sample(sampling, index, ids, scores, grammar, request.want_q, &made.q);
+                                : sample(sampling, index, ids, scores, grammar,
+                                         round.guide.completes_bad_word(before), request.want_q, &made.q);
     made.tokens.push_back(token);
     if (round.asked) round.grammar.accept(token);
     if (round.asked && goes_on) round.path.push_back(weigh(sampling, index, token));
   } else {
     const std::size_t place = round.path.size();
     const std::int64_t index = request.index + static_cast<std::int64_t>(place);
-    fill_row(sampling, index, ids, scores, nullptr);
+    const auto before = std::span(round.drafts).first(std::min(place, round.drafts.size()));
+    fill_row(sampling, index, ids, scores, nullptr, round.guide.completes_bad_word(before));
     round.path.push_back(
         weigh(sampling, index, place < round.drafts.size() ? std::optional(round.drafts[place]) : std::nullopt));
   }
@@ -328,7 +315,7 @@ void DraftEngine::take_child(Round& round, std::size_t at, std::span<const Token
   const std::int64_t index = round.request.index + std::ssize(path);
   Followed grammar(round.grammar.now());
   for (const TokenId token : path) grammar.accept(token);
-  fill_row(sampling, index, ids, scores, grammar.now());
+  fill_row(sampling, index, ids, scores, grammar.now(), round.guide.completes_bad_word(path));
   Choices choices = choose_several(sampling, index, growth.tree.node(i).branch);
   growth.tree.grow(i, choices.tokens, choices.chances, stop_ids_);
   growth.states[i].assign(state.begin(), state.end());

@@ -9,6 +9,7 @@
 #include "common/model/assistant.h"
 #include "common/protocol/drafter_core.h"
 #include "common/sampling/distribution.h"
+#include "drafter-node/answer_guide.h"
 #include "drafter-node/draft_tree.h"
 
 namespace outrider {
@@ -27,14 +28,6 @@ class DraftEngine {
   std::vector<DraftProgress> step(std::span<const DraftTurn> turns, Duration added = {});
 
  private:
-  /// The grammar of a session's answer. A drafter that does not have it, or not yet, drafts without: that costs
-  /// acceptance, never a token of the text.
-  struct Guide {
-    std::string grammar;
-    std::vector<TokenId> answer;             ///< so far
-    std::optional<GrammarState> state = {};  ///< after it; none: not ready yet, or the answer does not follow it
-    bool lost = false;                       ///< it will never be there
-  };
   /// A grammar's state that goes on over drafts, which it takes back at the end.
   class Followed {
    public:
@@ -80,6 +73,7 @@ class DraftEngine {
   /// are verified.
   struct Round {
     Draft request;
+    const AnswerGuide& guide;  ///< the session's
     Followed grammar;
     std::vector<float> state;            ///< the next step's
     bool asked = true;                   ///< the drafts are being made
@@ -92,12 +86,9 @@ class DraftEngine {
   };
   struct Text {
     DonorReplica replica;
-    Guide guide = {};
+    AnswerGuide guide = {};
     std::unique_ptr<Round> round = {};  ///< none once its rows are behind the replica's; goes before the guide
   };
-  /// The state after the answer that a draft goes on from, or null.
-  GrammarState* follow(Guide& guide, const Draft& draft);
-
   bool is_stop(TokenId token) const;
   /// Whether nothing is missing of the path: where the text ends with the drafts nothing follows them.
   bool is_walked(const Round& round) const;
@@ -114,16 +105,18 @@ class DraftEngine {
   Candidates finish_tree(Round& round);
 
   /// The scores of output `index` by token, as the rules and the grammar (null: none) want them, into row_.
+  /// @param out  tokens that may not come there
   void fill_row(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids,
-                std::span<const float> scores, GrammarState* state);
+                std::span<const float> scores, GrammarState* state, std::vector<TokenId> out);
   /// What the drafter makes of the place whose scores are in row_. @param token what is there, if that is decided.
   Place weigh(const SamplingParams& sampling, std::int64_t index, std::optional<TokenId> token);
   /// Draws a draft of output `index` from the scores, with the noise that the rule wants, and appends its distribution
   /// to *q for kRejection or if it is wanted (Candidates::q). Penalties are left to the target: a drafter does not know
   /// the text.
-  /// @param state  of the grammar, which goes on over the draft; null: none
+  /// @param state, out  as fill_row()'s
   TokenId sample(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids,
-                 std::span<const float> scores, GrammarState* state, bool want_q, std::vector<Distribution>* q);
+                 std::span<const float> scores, GrammarState* state, std::vector<TokenId> out, bool want_q,
+                 std::vector<Distribution>* q);
 
   /// A node's choices for what follows it, the first first.
   struct Choices {

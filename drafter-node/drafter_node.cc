@@ -46,7 +46,7 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
   spdlog::info("event=loaded model={} dtype={} isa={} threads={}", options.assistant.string(),
                to_string(options.weight_type), to_string(active_isa()), options.threads);
 
-  ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, worker_name(Role::kDrafter)));
+  ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, node_name("drafter")));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
   DrafterCore core(options.core,
                    {.role = Role::kDrafter, .name = std::move(name), .facts = pair_facts(backbone, *backbone_weights)});

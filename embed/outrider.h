@@ -62,7 +62,8 @@ typedef struct outrider_session outrider_session; /* one text of a pair, step by
  * target     directory of the backbone (Hugging Face layout, with tokenizer.json and
  *            generation_config.json).
  * assistant  directory of its drafter, or NULL for plain decoding only.
- * dtype      "f32", "bf16", "int8" or "int4"; NULL means "bf16".
+ * dtype      "f32", "bf16", "int8" or "int4"; NULL: a pack's own, else
+ *            "bf16", or what suits the file and the memory (docs/performance.md).
  * threads    of the target's forward pass; 0: every core. */
 outrider_status pair_open_local(const char* target, const char* assistant, const char* dtype, int32_t threads,
                                 outrider_pair** pair, outrider_error* error);
@@ -121,6 +122,11 @@ void pair_session_close(outrider_session* session);
  * verifier (OUTRIDER_UNAVAILABLE). */
 outrider_status pair_prefill(outrider_session* session, const int32_t* tokens, size_t count, int32_t* first_token,
                              outrider_error* error);
+
+/* The same with the prompt of a conversation, pictures included.
+ * body  as for outrider_post() to "/tokenize": {"messages": [...]}, whose parts of type image_url have data: URLs. */
+outrider_status outrider_prefill_chat(outrider_session* session, const char* body, size_t bytes, int32_t* first_token,
+                                      outrider_error* error);
 
 /* The next token, by plain decoding. */
 outrider_status pair_decode_one(outrider_session* session, int32_t* next_token, outrider_error* error);

@@ -18,6 +18,7 @@
 #include "common/tokenizer/chat.h"
 #include "common/tokenizer/detokenizer.h"
 #include "embed/pair.h"
+#include "launch/suitable_type.h"
 
 struct outrider_pair {
   std::shared_ptr<outrider::Pair> pair;
@@ -147,7 +148,13 @@ std::filesystem::path nano_beside_library() {
 }
 
 Result<std::shared_ptr<Pair>> open_pair(const PairPaths& paths, const char* dtype, std::int32_t threads) {
-  ASSIGN_OR_RETURN(const WeightType type, parse_weight_type(dtype == nullptr ? "bf16" : dtype));
+  WeightType type{};
+  if (dtype == nullptr) {
+    ASSIGN_OR_RETURN(const SuitableType suitable, suitable_type(paths));
+    type = suitable.type;
+  } else {
+    ASSIGN_OR_RETURN(type, parse_weight_type(dtype));
+  }
   if (threads < 0 || threads > kThreadsMax)
     return invalid(fmt::format("threads {}, wanted 0 to {}", threads, kThreadsMax));
   init_logging_once();
@@ -326,6 +333,17 @@ outrider_status pair_prefill(outrider_session* session, const int32_t* tokens, s
     RETURN_IF_ERROR(not_null("first_token", first_token));
     ASSIGN_OR_RETURN(const auto prompt, token_array("tokens", tokens, count));
     ASSIGN_OR_RETURN(*first_token, session->session->prefill(prompt));
+    return {};
+  });
+}
+
+outrider_status outrider_prefill_chat(outrider_session* session, const char* body, size_t bytes, int32_t* first_token,
+                                      outrider_error* error) {
+  return guarded(error, {{"session", session}}, [&]() -> Result<void> {
+    session->session->end_text();  // as above
+    RETURN_IF_ERROR(not_null("first_token", first_token));
+    ASSIGN_OR_RETURN(const auto text, array("body", body, bytes, kTextBytesMax));
+    ASSIGN_OR_RETURN(*first_token, session->session->prefill_chat({text.begin(), text.end()}));
     return {};
   });
 }

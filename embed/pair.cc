@@ -110,6 +110,13 @@ Result<void> Pair::post(const std::string& path, std::string body,
   return result;
 }
 
+Result<ApiServer::RenderedPrompt> Pair::prompt_of(std::string body) const {
+  ApiResult<ApiServer::RenderedPrompt> prompt =
+      api_->prompt_of({.method = "POST", .path = "/tokenize", .body = std::move(body), .client = "", .key = nullptr});
+  if (const auto* error = std::get_if<ApiError>(&prompt)) return error_of(error->status, error_body(*error), Errc::kIo);
+  return std::get<ApiServer::RenderedPrompt>(std::move(prompt));
+}
+
 Result<Client> Pair::connect() { return Client::connect(context_, address_); }
 
 Result<Generation> Pair::generate_speculative(const Generate& request,
@@ -130,6 +137,11 @@ Result<Generation> Pair::generate_speculative(const Generate& request,
 Result<std::unique_ptr<PairSession>> PairSession::open(std::shared_ptr<Pair> pair) {
   ASSIGN_OR_RETURN(Client client, pair->connect());
   return std::unique_ptr<PairSession>(new PairSession(std::move(pair), std::move(client)));
+}
+
+Result<TokenId> PairSession::prefill_chat(std::string body) {
+  ASSIGN_OR_RETURN(ApiServer::RenderedPrompt prompt, pair_->prompt_of(std::move(body)));
+  return prefill(prompt.tokens, std::move(prompt.pictures));
 }
 
 Result<TokenId> PairSession::decode_one() {

@@ -8,11 +8,14 @@
 #include <thread>
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_fields.h"
 #include "common/base/time.h"
+#include "common/base/utf8.h"
 #include "common/grammar/call_grammar.h"
+#include "common/protocol/picture_bytes.h"
 #include "common/tokenizer/answer_reader.h"
 #include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/stop_matcher.h"
@@ -23,8 +26,6 @@ namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
-/// Of each choice: its token here, in the message, and at a coordinator in this process.
-constexpr std::int64_t kBytesPerPromptToken = 16;
 /// A token or an alternative with its log-probability in an answer that is collected (docs/lab/server.md).
 constexpr std::int64_t kBytesPerScore = 250;
 
@@ -50,11 +51,6 @@ std::string too_long(std::int64_t tokens, std::int64_t context_max) {
 /// @param key  null: nobody counts
 void spend(const std::shared_ptr<const ApiKey>& key, std::int64_t tokens) {
   if (key != nullptr) key->spend(tokens, now());
-}
-
-std::string bytes_of(const Tokenizer& tokenizer, TokenId token) {
-  if (const auto byte = tokenizer.byte_value(token)) return std::string(1, static_cast<char>(*byte));
-  return tokenizer.plain_text(token);
 }
 
 /// Most bytes of a reply that its client may leave unread: more than an answer without log-probabilities has.
@@ -130,13 +126,20 @@ class StreamedReply {
 
 }  // namespace
 
+std::string token_bytes(const Tokenizer& tokenizer, TokenId token) {
+  if (const auto byte = tokenizer.byte_value(token)) return std::string(1, static_cast<char>(*byte));
+  return tokenizer.plain_text(token);
+}
+
 /// One request to generate, from its arrival to its end.
 struct ApiServer::Work {
   CompletionRequest request;
   std::vector<std::vector<TokenId>> prompts;
+  std::vector<WirePicture> pictures;  ///< of a chat
   ReplyHead head;
   TimePoint arrived{};
   FinishedRequest facts;
+  std::optional<RequestTrace> trace;
   std::int64_t cached_tokens = 0;  ///< of each prompt's first choice: the others find the prompt that it computed
   std::string client;              ///< as HttpRequest::client
   std::shared_ptr<const ApiKey> key;
@@ -171,10 +174,11 @@ class ApiServer::ChoiceSink {
   virtual ~ChoiceSink() = default;
   virtual void begin(std::size_t index) = 0;
   virtual void round(std::size_t index, const ReportedRound& reported) = 0;  ///< of the tokens that come next
+  virtual void prompt_score(std::size_t index, TokenScore score) = 0;        ///< of prompt_logprobs
   virtual void token(std::size_t index, TokenId token) = 0;     ///< whose events come next; if the request wants ids
   virtual void score(std::size_t index, TokenScore score) = 0;  ///< of the token whose events come next
   virtual void event(std::size_t index, const ChatEvent& event) = 0;
-  virtual void end(std::size_t index, const char* finish_reason) = 0;
+  virtual void end(std::size_t index, const char* finish_reason, const StopReason& stop_reason) = 0;
 };
 
 class ApiServer::CollectingSink final : public ChoiceSink {
@@ -184,10 +188,16 @@ class ApiServer::CollectingSink final : public ChoiceSink {
     if (work_.head.token_ids) choices[index].prompt_ids = work_.prompt_of(index);
   }
   void round(std::size_t, const ReportedRound&) override {}
+  void prompt_score(std::size_t index, TokenScore score) override {
+    choices[index].prompt_scores.push_back(std::move(score));
+  }
   void token(std::size_t index, TokenId token) override { choices[index].token_ids.push_back(token); }
   void score(std::size_t index, TokenScore score) override { choices[index].scores.push_back(std::move(score)); }
   void event(std::size_t index, const ChatEvent& event) override { append(event, choices[index].message); }
-  void end(std::size_t index, const char* finish_reason) override { choices[index].finish_reason = finish_reason; }
+  void end(std::size_t index, const char* finish_reason, const StopReason& stop_reason) override {
+    choices[index].finish_reason = finish_reason;
+    choices[index].stop_reason = stop_reason;
+  }
 
   std::vector<Choice> choices;
 
@@ -206,6 +216,7 @@ class ApiServer::StreamingSink final : public ChoiceSink {
   void round(std::size_t index, const ReportedRound& reported) override {
     emit_(round_chunk(work_.head, index, reported));
   }
+  void prompt_score(std::size_t, TokenScore) override {}  // a stream has none
   void token(std::size_t index, TokenId token) override { choices_[index].notes.token_ids.push_back(token); }
   void score(std::size_t index, TokenScore score) override { choices_[index].notes.scores.push_back(std::move(score)); }
   void event(std::size_t index, const ChatEvent& event) override {
@@ -214,10 +225,10 @@ class ApiServer::StreamingSink final : public ChoiceSink {
     emit_(event_chunk(work_.head, index, event, calls, take_notes(index)));
     if (event.kind == ChatEvent::Kind::kToolCallEnd) ++calls;
   }
-  void end(std::size_t index, const char* finish_reason) override {
+  void end(std::size_t index, const char* finish_reason, const StopReason& stop_reason) override {
     const bool last = --open_ == 0 && !work_.request.include_usage;
     const Usage usage = work_.usage();
-    emit_(finish_chunk(work_.head, index, finish_reason, take_notes(index), last ? &usage : nullptr));
+    emit_(finish_chunk(work_.head, index, finish_reason, stop_reason, take_notes(index), last ? &usage : nullptr));
   }
 
  private:
@@ -246,19 +257,30 @@ class ApiServer::ChoiceReader {
       : tokenizer_(tokenizer),
         request_(work.request),
         prompt_(work.prompt_of(index)),
-        echo_(work.echo_of(index, tokenizer)),
+        // With log-probabilities it comes with them, piece by piece.
+        scores_echo_(request_.echo && !request_.chat && request_.sampling.logprobs),
+        echo_(scores_echo_ ? "" : work.echo_of(index, tokenizer)),
         index_(index),
         sink_(sink),
         answer_(tokenizer, StopMatcher::create(request_.stop, request_.include_stop).value(),
                 request_.chat ? std::optional<std::span<const TokenId>>(prompt_) : std::nullopt,
                 [this](const ChatEvent& event) { sink_.event(index_, event); }),
-        round_text_(tokenizer, /*skip_special=*/true) {}
+        round_text_(tokenizer, /*skip_special=*/true),
+        prompt_text_(tokenizer, /*skip_special=*/true) {}
 
+  /// Of the prompt's next tokens but its first.
+  void prompt_scores(std::span<const TokenLogprobs> scores) {
+    begin();
+    std::string text;
+    for (const TokenLogprobs& logprobs : scores) text += prompt_token(&logprobs);
+    if (!text.empty()) sink_.event(index_, {ChatEvent::Kind::kContent, std::move(text), {}});
+  }
   /// Of the tokens that come next.
   void round(const RoundReport& round) { round_ = round; }
   /// @param so_far  all of the choice, with the logprobs that the request wants. @return whether the answer is
   ///   complete: a stop string came, or only the prompt is wanted.
-  bool push(std::span<const TokenId> tokens, const Generation& so_far) {
+  /// @param generated  the request's tokens so far, which chunks say: goes up with each
+  bool push(std::span<const TokenId> tokens, const Generation& so_far, std::int64_t& generated) {
     begin();
     if (request_.max_tokens == 0) return true;
     if (request_.report_rounds) report_round(tokens);
@@ -267,6 +289,8 @@ class ApiServer::ChoiceReader {
       if (request_.sampling.logprobs)
         sink_.score(index_, score(token, so_far.logprobs[static_cast<std::size_t>(count_)]));
       ++count_;
+      ++generated;
+      last_ = token;
       if (answer_.push(token)) return true;
     }
     return false;
@@ -280,6 +304,13 @@ class ApiServer::ChoiceReader {
       default: return "stop";
     }
   }
+  /// What ended it, if the request said so. After finish().
+  StopReason stop_reason(FinishReason reason) const {
+    if (!answer_.stop().empty()) return answer_.stop();
+    const std::vector<TokenId>& ids = request_.stop_ids;
+    if (reason != FinishReason::kStop || std::ranges::find(ids, last_) == ids.end()) return {};
+    return last_;
+  }
   /// Tokens that belong to it.
   std::int64_t count() const { return count_; }
 
@@ -288,11 +319,32 @@ class ApiServer::ChoiceReader {
     if (std::exchange(begun_, true)) return;
     sink_.begin(index_);
     if (!echo_.empty()) sink_.event(index_, {ChatEvent::Kind::kContent, echo_, {}});
+    if (!request_.sampling.prompt_logprobs) return;
+    const std::string first = prompt_token(nullptr);
+    if (!first.empty()) sink_.event(index_, {ChatEvent::Kind::kContent, first, {}});
   }
-  ScoredText scored(TokenId token, float logprob) const { return {bytes_of(tokenizer_, token), logprob, token}; }
+  /// Tells of the next one. @param logprobs  null: it has none. @return what it adds to the answer's text
+  std::string prompt_token(const TokenLogprobs* logprobs) {
+    const TokenId token = prompt_[prompt_read_++];
+    TokenScore scored = score(token, logprobs != nullptr ? *logprobs : TokenLogprobs{});
+    scored.scored = logprobs != nullptr;
+    if (request_.return_prompt_logprobs) sink_.prompt_score(index_, scores_echo_ ? scored : std::move(scored));
+    if (!scores_echo_) return characters_ = 0, "";
+    sink_.score(index_, std::move(scored));
+    const bool last = prompt_read_ == prompt_.size();
+    return prompt_text_.push(token) + (last ? prompt_text_.finish() : "");
+  }
+  ScoredText scored(TokenId token, float logprob) const { return {token_bytes(tokenizer_, token), logprob, token}; }
   TokenScore score(TokenId token, const TokenLogprobs& logprobs) {
-    TokenScore result{.token = scored(token, logprobs.logprob), .top = {}, .text_offset = characters_};
-    for (const Logprob& other : logprobs.top) result.top.push_back(scored(other.token, other.logprob));
+    TokenScore result{
+        .token = scored(token, logprobs.logprob), .top = {}, .text_offset = characters_, .rank = logprobs.rank};
+    bool among = false;
+    for (const Logprob& other : logprobs.top) {
+      among = among || other.token == token;
+      result.top.push_back(scored(other.token, other.logprob));
+    }
+    // vLLM has it beside those that were asked for by their ids.
+    if (!among && !request_.sampling.logprob_token_ids.empty()) result.top.push_back(result.token);
     characters_ +=
         static_cast<std::size_t>(std::ranges::count_if(result.token.bytes, [](char c) { return (c & 0xC0) != 0x80; }));
     return result;
@@ -304,7 +356,7 @@ class ApiServer::ChoiceReader {
                            .token_ids = {tokens.begin(), tokens.end()}};
     for (const TokenId token : tokens) reported.tokens.push_back(round_text_.push(token));
     if (reported.round) {
-      for (const TokenId token : reported.round->drafts) reported.drafts.push_back(bytes_of(tokenizer_, token));
+      for (const TokenId token : reported.round->drafts) reported.drafts.push_back(token_bytes(tokenizer_, token));
     }
     sink_.round(index_, reported);
   }
@@ -312,13 +364,16 @@ class ApiServer::ChoiceReader {
   const Tokenizer& tokenizer_;
   const CompletionRequest& request_;
   const std::vector<TokenId>& prompt_;
+  const bool scores_echo_;  ///< the answer begins with the prompt, and both have log-probabilities
   const std::string echo_;  ///< what the answer begins with
   const std::size_t index_;
   ChoiceSink& sink_;
   AnswerReader answer_;
-  StreamingDetokenizer round_text_;
+  StreamingDetokenizer round_text_, prompt_text_;
   std::optional<RoundReport> round_;
   std::int64_t count_ = 0;
+  TokenId last_ = -1;            ///< of those
+  std::size_t prompt_read_ = 0;  ///< tokens of the prompt that were told of
   std::size_t characters_ = 0;
   bool begun_ = false;
 };
@@ -378,18 +433,23 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
   work->arrived = now();
   work->client = http.client;
   work->key = http.key;
+  if (options_.on_traced && http.trace.is_traced())
+    work->trace = {.context = http.trace, .arrived = work->arrived, .path = http.path};
   work->server_ends = http.server_ends;
   ApiResult<CompletionRequest> parsed =
       chat ? parse_chat_completion(http.body, defaults_) : parse_completion(http.body, defaults_);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
   CompletionRequest& request = work->request = std::move(std::get<CompletionRequest>(parsed));
+  if (auto refused = count_body(http, request.pictures)) return *refused;
   if (!request.has_seed) request.sampling.seed = random_number();
+  for (const std::string& word : request.bad_words) add_bad_word(word, request.sampling);
   if (const auto checked = check_sampling(request.sampling, defaults_.vocab_size); !checked)
     return api_error(checked.error());
   if (chat) {
     ApiResult<std::vector<TokenId>> prompt = render(request.conversation);
     if (const auto* error = std::get_if<ApiError>(&prompt)) return *error;
     work->prompts.push_back(std::get<std::vector<TokenId>>(std::move(prompt)));
+    if (auto refused = see(http, std::move(request.pictures), work->prompts.back(), work->pictures)) return *refused;
     if (request.conversation.thinking && !request.sampling.grammar.empty()) {
       const bool open = ChatParser(text_.tokenizer, work->prompts.back()).thinks();
       auto grammar = grammar_after_thought(request.sampling.grammar, open, defaults_.controls);
@@ -406,14 +466,27 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
     work->facts.prompt_tokens += static_cast<std::int64_t>(prompt.size());
   spend(http.key, work->facts.prompt_tokens);
   if (auto refused = too_much(http, *work)) return *refused;
-  work->head = {.chat = chat,
-                .logprobs = request.sampling.logprobs.has_value(),
-                .id = fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", random_number()),
-                .model = defaults_.model,
-                .created = unix_seconds(),
-                .token_ids = request.return_token_ids,
-                .tokens_as_ids = request.tokens_as_ids};
+  work->head = {
+      .chat = chat,
+      .logprobs = request.sampling.logprobs.has_value(),
+      .id = fmt::format("{}-{:016x}", chat ? "chatcmpl" : "cmpl", random_number()),
+      .model = defaults_.model,
+      .created = unix_seconds(),
+      .token_ids = request.return_token_ids,
+      .tokens_as_ids = request.tokens_as_ids,
+      .prompt_logprobs = request.return_prompt_logprobs,
+      .fingerprint = "build-" + options_.version,
+      .prompt_text = request.verbose ? text_.tokenizer.decode(work->prompts.front(), /*skip_special=*/false) : ""};
   return work;
+}
+
+void ApiServer::add_bad_word(const std::string& word, SamplingParams& sampling) const {
+  // At the beginning of a text, and within one: as vLLM takes it.
+  const std::string bare = word.substr(word.find_first_not_of(' '));
+  const auto encoded = [&](const std::string& text) { return text_.tokenizer.encode(text, /*parse_special=*/false); };
+  const std::vector<TokenId> first = encoded(bare), within = encoded(" " + bare);
+  sampling.bad_words.push_back({first});
+  if (within.front() != first.front() && within.size() == first.size()) sampling.bad_words.push_back({within});
 }
 
 void ApiServer::keep_tail(const CompletionRequest& request, std::vector<TokenId>& prompt) const {
@@ -425,15 +498,20 @@ void ApiServer::keep_tail(const CompletionRequest& request, std::vector<TokenId>
 
 std::optional<ApiError> ApiServer::too_much(const HttpRequest& http, const Work& work) const {
   const CompletionRequest& request = work.request;
-  std::int64_t bytes = 0;
+  // Here once, and of each choice in the message and at a coordinator in this process.
+  std::int64_t bytes = (1 + 2 * request.n) * picture_bytes(work.pictures);
   for (const std::vector<TokenId>& prompt : work.prompts) {
     const std::int64_t left = text_.context_max - std::ssize(prompt);
     if (left < 1) {
       return ApiError{
           .status = 400, .message = too_long(std::ssize(prompt), text_.context_max), .code = "context_length_exceeded"};
     }
-    const std::int64_t scores = request.sampling.logprobs && !request.stream ? *request.sampling.logprobs + 1 : 0;
-    bytes += request.n * (std::ssize(prompt) * kBytesPerPromptToken +
+    const SamplingParams& sampling = request.sampling;
+    const auto entries = static_cast<std::int64_t>(sampling.alternatives()) + 1;
+    const std::int64_t scores = sampling.logprobs && !request.stream ? entries : 0;
+    const std::int64_t prompt_scores =
+        sampling.prompt_logprobs && !request.stream ? 2 * (*sampling.prompt_logprobs + 1) : 0;  // echoed too, perhaps
+    bytes += request.n * (std::ssize(prompt) * (kBytesPerPromptToken + prompt_scores * kBytesPerScore) +
                           std::min(request.max_tokens.value_or(kMaxChatTokens), left) * scores * kBytesPerScore);
   }
   return http.hold(bytes);
@@ -453,6 +531,14 @@ HttpReply ApiServer::complete(const HttpRequest& http, bool chat) {
   if (const auto* error = std::get_if<ApiError>(&prepared)) {
     FinishedRequest refused;
     refused.status = error->status;
+    if (options_.on_traced && http.trace.is_traced()) {
+      options_.on_traced({.context = http.trace,
+                          .arrived = arrived,
+                          .end = now(),
+                          .path = http.path,
+                          .error = error->message,
+                          .status = error->status});
+    }
     refused.total = now() - arrived;
     options_.on_finished(refused);
     return error_reply(*error);
@@ -484,8 +570,25 @@ std::optional<ApiError> ApiServer::run(Work& work, ChoiceSink& sink, const std::
   work.facts.status = error ? error->status : 200;
   work.facts.total = now() - work.arrived;
   spend(work.key, work.facts.generated_tokens);
+  const std::string trace =
+      work.trace ? fmt::format(" trace={:016x}{:016x}", work.trace->context.trace_high, work.trace->context.trace_low)
+                 : std::string();
+  spdlog::info("event=request id={} client=\"{}\" status={} prompt_tokens={} generated_tokens={} ms={:.1f}{}",
+               work.head.id, work.client, work.facts.status, work.facts.prompt_tokens, work.facts.generated_tokens,
+               to_ms(work.facts.total), trace);
+  if (work.trace) finish_trace(work, error);
   options_.on_finished(work.facts);
   return error;
+}
+
+void ApiServer::finish_trace(Work& work, const std::optional<ApiError>& error) const {
+  RequestTrace& trace = *work.trace;
+  trace.end = now();
+  trace.id = work.head.id;
+  trace.status = work.facts.status;
+  trace.prompt_tokens = work.facts.prompt_tokens;
+  if (error) trace.error = error->message;
+  options_.on_traced(std::move(trace));
 }
 
 std::string ApiServer::cache_scope(const Work& work) const {
@@ -504,13 +607,14 @@ Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) cons
                     .wait_ms = kVerifierWaitMs,
                     .sampling = request.sampling,
                     .policy = request.draft_length.policy,
-                    .report_rounds = request.report_rounds,
+                    .report_rounds = request.report_rounds || work.trace,
                     .shorten = !request.max_tokens,
                     .on_behalf_of = work.client,
                     .cache_scope = cache_scope(work),
                     .draft_ahead = request.draft_length.ahead,
                     .tokenizer_fingerprint = text_.tokenizer_fingerprint,
-                    .governed = options_.governed};
+                    .governed = options_.governed,
+                    .pictures = work.pictures};
   if (!request.ignore_eos)
     generate.stop_ids.insert(generate.stop_ids.end(), text_.stop_ids().begin(), text_.stop_ids().end());
   generate.sampling.seed = seed_of_choice(generate.sampling.seed, index % n);
@@ -528,33 +632,46 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
   }
   FinishedRequest& facts = work.facts;
   std::vector<std::optional<TimePoint>> last_tokens(readers.size());
+  std::vector<TracedChoice>* const traced = work.trace ? &work.trace->choices : nullptr;
+  if (traced != nullptr) traced->resize(readers.size());
+  const RoundReport* round = nullptr;  // of the tokens that come next
   const auto on_tokens = [&](std::size_t index, std::span<const TokenId> tokens) {
     const TimePoint arrival = now();
     if (!facts.time_to_first_token) facts.time_to_first_token = arrival - work.arrived;
     if (last_tokens[index]) facts.inter_token_gaps.push_back(arrival - *last_tokens[index]);
     last_tokens[index] = arrival;
+    if (traced != nullptr) (*traced)[index].add(arrival, std::exchange(round, nullptr), client->so_far().verifier);
     ChoiceReader& reader = readers[index];
-    const std::int64_t before = reader.count(), came = std::ssize(tokens);
-    facts.generated_tokens += came;  // as the chunks say it; what lies behind a stop is taken back
-    if (reader.push(tokens, client->so_far())) client->end_answer(reader.count());
-    facts.generated_tokens += reader.count() - before - came;
+    if (reader.push(tokens, client->so_far(), facts.generated_tokens)) client->end_answer(reader.count());
   };
   const auto on_end = [&](std::size_t index, const Generation& generation) {
     add(facts.metrics, generation.metrics);
     if (index % static_cast<std::size_t>(work.request.n) == 0)
       work.cached_tokens += generation.metrics.cached_prompt_tokens;
     const char* finish_reason = readers[index].finish(generation.reason);
+    if (traced != nullptr) {
+      (*traced)[index].finish_reason = finish_reason;
+      (*traced)[index].generated_tokens = readers[index].count();
+      (*traced)[index].metrics = generation.metrics;
+    }
     facts.choices.push_back({.finish_reason = finish_reason,
                              .prompt_tokens = std::ssize(generates[index].prompt),
                              .generated_tokens = readers[index].count(),
                              .metrics = generation.metrics});
-    sink.end(index, finish_reason);
+    sink.end(index, finish_reason, readers[index].stop_reason(generation.reason));
   };
   const Result<std::vector<Generation>> generations = client->generate_all(
-      generates, {.on_tokens = on_tokens,
-                  .on_round = [&](std::size_t index, const RoundReport& round) { readers[index].round(round); },
-                  .on_end = on_end,
-                  .cancelled = gone});
+      generates,
+      {.on_tokens = on_tokens,
+       .on_prompt_scores = [&](std::size_t index,
+                               std::span<const TokenLogprobs> scores) { readers[index].prompt_scores(scores); },
+       .on_round =
+           [&](std::size_t index, const RoundReport& report) {
+             round = &report;
+             if (work.request.report_rounds) readers[index].round(report);
+           },
+       .on_end = on_end,
+       .cancelled = gone});
   if (!generations) {
     ApiError error = api_error(generations.error());
     const Result<Status> status =
@@ -645,22 +762,42 @@ HttpReply ApiServer::ready() const {
                      {"sessions", status->sessions}});
 }
 
-HttpReply ApiServer::tokenize(const HttpRequest& http) const {
-  const ApiResult<TokenizeRequest> parsed = parse_tokenize(http.body, defaults_);
-  if (const auto* error = std::get_if<ApiError>(&parsed)) return error_reply(*error);
-  const auto& request = std::get<TokenizeRequest>(parsed);
-  std::vector<TokenId> tokens;
+ApiResult<ApiServer::RenderedPrompt> ApiServer::prompt_of(const HttpRequest& http) const {
+  ApiResult<TokenizeRequest> parsed = parse_tokenize(http.body, defaults_);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
+  auto& request = std::get<TokenizeRequest>(parsed);
+  if (auto refused = count_body(http, request.pictures)) return *refused;
+  RenderedPrompt prompt{.tokens = {}, .pictures = {}, .form = request.form};
   if (const auto* text = std::get_if<std::string>(&request.text)) {
-    tokens = text_.tokenizer.encode(*text, request.parse_special);
-    if (request.add_special_tokens) tokens = with_bos(text_.tokenizer, std::move(tokens));
-  } else {
-    ApiResult<std::vector<TokenId>> rendered = render(std::get<Conversation>(request.text));
-    if (const auto* error = std::get_if<ApiError>(&rendered)) return error_reply(*error);
-    tokens = std::get<std::vector<TokenId>>(std::move(rendered));
+    prompt.tokens = text_.tokenizer.encode(*text, request.parse_special);
+    if (request.add_special_tokens) prompt.tokens = with_bos(text_.tokenizer, std::move(prompt.tokens));
+    return prompt;
   }
+  ApiResult<std::vector<TokenId>> rendered = render(std::get<Conversation>(request.text));
+  if (const auto* error = std::get_if<ApiError>(&rendered)) return *error;
+  prompt.tokens = std::get<std::vector<TokenId>>(std::move(rendered));
+  if (auto refused = see(http, std::move(request.pictures), prompt.tokens, prompt.pictures)) return *refused;
+  return prompt;
+}
+
+HttpReply ApiServer::tokenize(const HttpRequest& http) const {
+  const ApiResult<RenderedPrompt> prompt = prompt_of(http);
+  if (const auto* error = std::get_if<ApiError>(&prompt)) return error_reply(*error);
+  const auto& [tokens, pictures, form] = std::get<RenderedPrompt>(prompt);
   spend(http.key, std::ssize(tokens));
+  if (form.of_llama) {
+    Json pieces = Json::array();
+    for (std::size_t i = 0; form.pieces && i < tokens.size(); ++i) {
+      const std::string piece = token_bytes(text_.tokenizer, tokens[i]);
+      // A part of a character is its bytes.
+      pieces.push_back(
+          {{"id", tokens[i]},
+           {"piece", is_utf8(piece) ? Json(piece) : Json(std::vector<std::uint8_t>(piece.begin(), piece.end()))}});
+    }
+    return json_reply({{"tokens", form.pieces ? std::move(pieces) : Json(tokens)}});
+  }
   Json strings;
-  if (request.token_strings) {
+  if (form.token_strings) {
     strings = Json::array();
     for (const TokenId token : tokens) strings.push_back(text_.tokenizer.token_text(token));
   }
@@ -671,8 +808,19 @@ HttpReply ApiServer::tokenize(const HttpRequest& http) const {
 HttpReply ApiServer::detokenize(const HttpRequest& http) const {
   const ApiResult<std::vector<TokenId>> parsed = parse_detokenize(http.body, defaults_);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return error_reply(*error);
+  const std::string text = text_.tokenizer.decode(std::get<std::vector<TokenId>>(parsed), /*skip_special=*/false);
+  return json_reply({{"prompt", text}, {"content", text}});  // vLLM's name for it, and llama.cpp's
+}
+
+HttpReply ApiServer::apply_template(const HttpRequest& http) const {
+  const ApiResult<TokenizeRequest> parsed = parse_tokenize(http.body, defaults_);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return error_reply(*error);
+  const auto* conversation = std::get_if<Conversation>(&std::get<TokenizeRequest>(parsed).text);
+  if (conversation == nullptr) return error_reply({.message = "messages is missing", .param = "messages"});
+  const ApiResult<std::vector<TokenId>> rendered = render(*conversation);
+  if (const auto* error = std::get_if<ApiError>(&rendered)) return error_reply(*error);
   return json_reply(
-      {{"prompt", text_.tokenizer.decode(std::get<std::vector<TokenId>>(parsed), /*skip_special=*/false)}});
+      {{"prompt", text_.tokenizer.decode(std::get<std::vector<TokenId>>(rendered), /*skip_special=*/false)}});
 }
 
 }  // namespace outrider

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "common/transport/endpoint.h"
 #include "http-server/http_message.h"
 #include "http-server/openai.h"
+#include "http-server/request_trace.h"
 
 namespace outrider {
 
@@ -45,9 +47,14 @@ struct ApiOptions {
   bool governed = false;        ///< as Generate's
   Duration failover_wait = ClientConfig().failover_wait;
   std::string loads = "";  ///< what a verifier of this program's is loading at first; empty: it has none
+  /// Likewise, of requests with HttpRequest::trace. Empty: nothing is noted of any.
+  std::function<void(RequestTrace)> on_traced = {};
   std::function<void(const FinishedRequest&)> on_finished = [](const FinishedRequest&) {
   };  ///< any thread, many at once
 };
+
+/// What a token adds to a text; perhaps part of a character. A control token as it is spelled.
+std::string token_bytes(const Tokenizer& tokenizer, TokenId token);
 
 /// The endpoints of docs/http.md over a coordinator, of which each request is a client of its own, on behalf of whoever
 /// asked over HTTP. There is no line here: whose turn it is, the coordinator says.
@@ -60,9 +67,21 @@ class ApiServer {
 
   /// The route table; more may be appended before it is served.
   std::vector<HttpRoute> routes();
-  /// /v1/chat/completions and /tokenize, for other APIs that are made of them.
+  /// /v1/chat/completions, /v1/completions and /tokenize, for other APIs that are made of them.
   HttpReply chat(const HttpRequest& http) { return complete(http, true); }
+  HttpReply completion(const HttpRequest& http) { return complete(http, false); }
   HttpReply tokenize(const HttpRequest& http) const;
+  /// What /tokenize makes of a body, and its pictures.
+  struct RenderedPrompt {
+    std::vector<TokenId> tokens;
+    std::vector<WirePicture> pictures;
+    TokenizeRequest::Form form;
+  };
+  ApiResult<RenderedPrompt> prompt_of(const HttpRequest& http) const;
+  /// llama.cpp's /apply-template: a chat's prompt as text.
+  HttpReply apply_template(const HttpRequest& http) const;
+  const std::string& model_name() const { return defaults_.model; }
+  const std::string& version() const { return options_.version; }
   /// Why a request to /v1/chat/completions or /v1/completions would be refused before the coordinator is asked; none:
   /// it would not.
   std::optional<ApiError> check(const std::string& path, const std::string& body);
@@ -72,6 +91,8 @@ class ApiServer {
 
  private:
   struct Work;
+  /// Of each choice: its token here, in the message, and at a coordinator in this process.
+  static constexpr std::int64_t kBytesPerPromptToken = 16;
   class ChoiceReader;
   class ChoiceSink;
   class CollectingSink;
@@ -80,15 +101,25 @@ class ApiServer {
   HttpReply complete(const HttpRequest& http, bool chat);
   /// @return what is to be done, or why it can not be.
   ApiResult<std::shared_ptr<Work>> prepare(const HttpRequest& http, bool chat);
+  /// Counts a body by what is known of it once it has been parsed, before its text is tokenised.
+  static std::optional<ApiError> count_body(const HttpRequest& http, std::span<const PictureFile> files);
+  /// Reads the pictures of a chat, each after its memory has been counted, and makes room for them in its prompt.
+  /// @return why not, by the name of the part.
+  std::optional<ApiError> see(const HttpRequest& http, std::vector<PictureFile> files, std::vector<TokenId>& prompt,
+                              std::vector<WirePicture>& pictures) const;
   /// Whether a request is longer than the context, or takes more memory than there is; from here on it is counted as
   /// what its choices take.
   std::optional<ApiError> too_much(const HttpRequest& http, const Work& work) const;
+  /// As the tokens that it may be written with.
+  void add_bad_word(const std::string& word, SamplingParams& sampling) const;
   /// What is wanted of a prompt that may be too long.
   void keep_tail(const CompletionRequest& request, std::vector<TokenId>& prompt) const;
   ApiResult<std::vector<TokenId>> render(const Conversation& conversation) const;
   std::vector<TokenId> encode(const std::string& text) const;
   /// Generates all choices side by side and reports the request as finished. The first that fails ends the others.
   std::optional<ApiError> run(Work& work, ChoiceSink& sink, const std::function<bool()>& gone);
+  /// Hands the request's trace on.
+  void finish_trace(Work& work, const std::optional<ApiError>& error) const;
   std::optional<ApiError> generate_choices(Work& work, ChoiceSink& sink, const std::function<bool()>& gone);
   /// Who shares prefixes with this request.
   std::string cache_scope(const Work& work) const;

@@ -10,10 +10,16 @@
 
 #include "http-server/api_error.h"
 #include "http-server/api_key.h"
+#include "http-server/trace_context.h"
 
 // What an endpoint gets and gives, whoever brings it: the HTTP server, or a call from within the process.
 
 namespace outrider {
+
+/// What a byte of a body counts as until it has been read: the most that parsing and tokenising were seen to take
+/// (docs/lab/server.md). One of a file in base64, which nobody tokenises, is copied: by the API that makes a chat of
+/// it, the parser and the decoder.
+inline constexpr std::int64_t kBytesPerBodyByte = 48, kBytesPerFileByte = 8;
 
 struct HttpRequest {
   std::string method, path;  ///< without the query
@@ -24,13 +30,15 @@ struct HttpRequest {
   /// proxy's own word).
   std::string client;
   std::shared_ptr<const ApiKey> key;  ///< null where the server has none
+  TraceContext trace = {};            ///< the trace that it is in, where the server has some
   /// Whether nobody waits for the reply any more: the client has gone, or the server ends. Any thread, as
   /// long as the handler runs or its reply lives.
   std::function<bool()> gone = [] { return false; };
   /// Of the two: the server ends. The client still reads why.
   std::function<bool()> server_ends = [] { return false; };
   /// Counts so many bytes of memory as the request's until its reply is out, instead of what its body was counted as
-  /// (kBytesPerBodyByte): the body has been read, and this is what was made of it. @return why there is no room for it.
+  /// (kBytesPerBodyByte): the body has been read, and this is what was made of it. May be called several times.
+  /// @return why there is no room for it.
   std::function<std::optional<ApiError>(std::int64_t bytes)> hold = [](std::int64_t) {
     return std::optional<ApiError>();
   };

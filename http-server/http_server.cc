@@ -219,13 +219,10 @@ class Memory {
   explicit Memory(std::int64_t bytes_max) : bytes_max_(bytes_max), shares_(bytes_max) {}
   /// That one request may take, so that there is as much for others.
   std::int64_t most_of_one() const { return bytes_max_ / 2; }
-  bool take(const std::string& client, std::int64_t bytes) {
+  /// As Shares'.
+  bool change(const std::string& client, std::int64_t from, std::int64_t to) {
     const std::lock_guard lock(mutex_);
-    return bytes == 0 || shares_.take(client, bytes);
-  }
-  void give_back(const std::string& client, std::int64_t bytes) {
-    const std::lock_guard lock(mutex_);
-    if (bytes > 0) shares_.give_back(client, bytes);
+    return shares_.change(client, from, to);
   }
 
  private:
@@ -238,13 +235,14 @@ class Memory {
 class Room {
  public:
   Room(Memory& memory, std::string client) : memory_(memory), client_(std::move(client)) {}
-  ~Room() { give_back(); }
+  ~Room() { take(0); }
   Room(const Room&) = delete;
   Room& operator=(const Room&) = delete;
-  /// Instead of what it had. @return whether there is so much; else it has nothing.
+  /// Instead of what it had. @return whether there is so much; else it has what it had.
   bool take(std::int64_t bytes) {
-    give_back();
-    if (!memory_.take(client_, bytes)) return false;
+    // What a thread has freed, glibc keeps for it; much of it shall be there for others.
+    if (bytes_ - bytes > kTrimBytes) malloc_trim(0);
+    if (!memory_.change(client_, bytes_, bytes)) return false;
     bytes_ = bytes;
     return true;
   }
@@ -257,11 +255,6 @@ class Room {
   }
 
  private:
-  /// What a thread has freed, glibc keeps for it; much of it shall be there for others.
-  void give_back() {
-    if (bytes_ > kTrimBytes) malloc_trim(0);
-    memory_.give_back(client_, std::exchange(bytes_, 0));
-  }
   static constexpr std::int64_t kTrimBytes = 32 << 20;
 
   Memory& memory_;
@@ -348,8 +341,14 @@ struct Asked {
   std::string client = "";                 ///< as HttpRequest::client
 };
 
-/// What a body is counted as while it is read.
-std::int64_t counted_bytes(std::size_t body_bytes) { return static_cast<std::int64_t>(body_bytes) * kBytesPerBodyByte; }
+/// What a body is counted as while it is read: a string that grows is there up to three times.
+std::int64_t reading_bytes(std::size_t body_bytes) { return 3 * static_cast<std::int64_t>(body_bytes); }
+
+/// What a body is counted as before it is parsed.
+std::int64_t counted_bytes(std::size_t text_bytes, std::size_t file_bytes) {
+  return static_cast<std::int64_t>(text_bytes) * kBytesPerBodyByte +
+         static_cast<std::int64_t>(file_bytes) * kBytesPerFileByte;
+}
 
 /// Names by which a server may be asked. One with keys may have any: a page that comes under another name has no key.
 std::vector<std::string> names_of(const HttpOptions& options) {
@@ -386,6 +385,13 @@ bool fits(std::string_view pattern, std::string_view path) {
   return end > at && path.substr(end) == pattern.substr(at + kAny.size());
 }
 
+/// The end of the string that begins behind `begin`, at its quote or the body's end.
+std::size_t end_of_string(std::string_view body, std::size_t begin) {
+  std::size_t at = begin;
+  while (at < body.size() && body[at] != '"') at += body[at] == '\\' ? 2 : 1;
+  return std::min(at, body.size());
+}
+
 class Server final : public HttpServer {
  public:
   Server(HttpOptions options, std::vector<HttpRoute> routes)
@@ -393,7 +399,9 @@ class Server final : public HttpServer {
         routes_(std::move(routes)),
         guard_(names_of(options_), options_.allowed_origins),
         open_(options_.connections_max),
-        memory_(std::max(options_.memory_bytes_max, 2 * counted_bytes(options_.request_bytes_max))) {}
+        memory_(std::max({options_.memory_bytes_max, 2 * counted_bytes(options_.request_bytes_max, 0),
+                          2 * counted_bytes(0, options_.file_bytes_max)})),
+        reading_(memory_.most_of_one()) {}
   ~Server() override { stop(Duration::zero()); }
 
   Result<void> start() {
@@ -501,7 +509,7 @@ class Server final : public HttpServer {
   bool serve_request(Connection& connection, beast::flat_buffer& buffer) {
     Parser parser;
     parser.header_limit(kHeadBytesMax);
-    parser.body_limit(options_.request_bytes_max);
+    parser.body_limit(body_bytes_max());
     connection.read_deadline = now() + options_.request_timeout;
     error_code failed;
     http::read_header(connection, buffer, parser, failed);
@@ -514,7 +522,13 @@ class Server final : public HttpServer {
     if (!failed && !reply && asked.key != nullptr && asked.route->method == "POST")
       reply = begin(*asked.key, under_way);
     Room room(memory_, asked.client);
-    if (!failed && !reply && asked.route->method == "POST") reply = wait_for_room(connection, parser, room);
+    Room reading(reading_, asked.client);  // of half of it: those that are read leave room for one that has been
+    if (!failed && !reply && asked.route->method == "POST") {
+      const auto length = parser.content_length();
+      const std::int64_t bytes = reading_bytes(length ? static_cast<std::size_t>(*length) : body_bytes_max());
+      reply = wait_for_room(connection, reading, bytes);
+      if (!reply) reply = wait_for_room(connection, room, bytes);
+    }
     if (!failed && !reply && asked.route->method == "POST" && !parser.is_done()) {
       if (beast::iequals(head[http::field::expect], "100-continue") && head.version() == 11)
         net::write(connection, net::buffer(std::string_view("HTTP/1.1 100 Continue\r\n\r\n")), failed);
@@ -526,9 +540,21 @@ class Server final : public HttpServer {
       if (error) send(connection, error_reply(*error), head, /*close=*/true);
       return false;
     }
+    if (!reply && asked.route->method == "POST") {
+      const std::string& body = parser.get().body();
+      const std::size_t files = file_characters(body), text = body.size() - files;
+      if (text > options_.request_bytes_max || files > options_.file_bytes_max)
+        reply = error_reply(too_large());
+      else
+        reply = wait_for_room(connection, room, counted_bytes(text, files));
+      reading.take(0);
+    }
     // The body of a request that is refused, or of a GET, is not read: it would be taken for the next request.
     const bool close = !parser.is_done() || !parser.keep_alive() || head.version() != 11;
-    if (!reply) reply = answer(asked, head, std::move(parser.get().body()), connection, room);
+    const TraceContext trace = options_.traces ? TraceContext::begin(text(head["traceparent"])) : TraceContext();
+    if (!reply) reply = answer(asked, head, std::move(parser.get().body()), trace, connection, room);
+    if (trace.is_traced() && asked.route->method == "POST")
+      reply->headers.emplace_back("traceparent", trace.traceparent());
     if (const std::string origin = text(head[http::field::origin]); guard_.shares_with(origin)) {
       reply->headers.emplace_back("Access-Control-Allow-Origin", origin);
       reply->headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id");
@@ -552,9 +578,14 @@ class Server final : public HttpServer {
       return ApiError{431, "the request's headers are too large"};
     if (failed == http::error::body_limit ||
         (failed == http::error::bad_content_length && !parser.is_header_done() && is_huge_length(unread)))
-      return ApiError{413,
-                      fmt::format("the request is too large, wanted at most {} bytes", options_.request_bytes_max)};
+      return too_large();
     return ApiError{400, "the request is not valid HTTP: " + failed.message()};
+  }
+
+  std::size_t body_bytes_max() const { return options_.request_bytes_max + options_.file_bytes_max; }
+  ApiError too_large() const {
+    return {413, fmt::format("the request is too large, wanted at most {} bytes, and {} of files in base64 beside them",
+                             options_.request_bytes_max, options_.file_bytes_max)};
   }
 
   /// Why a request is not to be answered, judged by its head; none: asked.route will.
@@ -592,9 +623,9 @@ class Server final : public HttpServer {
   /// What a browser asks before it lets a page of another server send a request with JSON or a key.
   /// @param headers  that it would send: the clients' libraries have many of their own
   static HttpReply preflight_reply(const std::string& headers) {
-    return {.status = 204,
+    return {.status = 200,
             .body = "",
-            .headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE"},
+            .headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
                         {"Access-Control-Allow-Headers", headers.empty() ? "Authorization, Content-Type" : headers},
                         {"Access-Control-Max-Age", "600"}}};
   }
@@ -649,10 +680,8 @@ class Server final : public HttpServer {
     return std::nullopt;
   }
 
-  /// Before a body is read: waits until there is memory for what it will be. @return that there was none in time.
-  std::optional<HttpReply> wait_for_room(Connection& connection, const Parser& parser, Room& room) const {
-    const auto length = parser.content_length();
-    const std::int64_t bytes = counted_bytes(length ? static_cast<std::size_t>(*length) : options_.request_bytes_max);
+  /// Waits until there is so much memory. @return that there was none in time.
+  static std::optional<HttpReply> wait_for_room(Connection& connection, Room& room, std::int64_t bytes) {
     while (!room.take(bytes)) {
       if (now() >= connection.read_deadline || connection.server_ends() || connection.client_gone())
         return error_reply({503, "too many large requests at once"}, "Retry-After", "1");
@@ -661,7 +690,8 @@ class Server final : public HttpServer {
     return std::nullopt;
   }
 
-  static HttpReply answer(const Asked& asked, const Head& head, std::string body, Connection& connection, Room& room) {
+  static HttpReply answer(const Asked& asked, const Head& head, std::string body, const TraceContext& trace,
+                          Connection& connection, Room& room) {
     try {
       return asked.route->handler(
           {.method = text(head.method_string()),
@@ -670,6 +700,7 @@ class Server final : public HttpServer {
            .body = std::move(body),
            .client = asked.client,
            .key = asked.key,
+           .trace = trace,
            .gone = [&connection] { return connection.server_ends() || connection.client_gone(); },
            .server_ends = [&connection] { return connection.server_ends(); },
            .hold = [&room](std::int64_t bytes) { return room.hold(bytes); }});
@@ -724,7 +755,7 @@ class Server final : public HttpServer {
   const std::vector<HttpRoute> routes_;
   const WebGuard guard_;
   OpenConnections open_;
-  Memory memory_;
+  Memory memory_, reading_;
   Ending ending_;
   std::atomic<int> connections_ = 0, requests_ = 0;  ///< that are open
   net::io_context io_;  ///< of the sockets, whose calls all wait for themselves: nobody runs it
@@ -733,6 +764,29 @@ class Server final : public HttpServer {
 };
 
 }  // namespace
+
+std::size_t file_characters(std::string_view body) {
+  constexpr std::size_t kCharactersMin = 1024;
+  constexpr std::string_view kOthers = "+/=:;,.-\\";  // some write a slash behind a backslash
+  static const auto kOfFile = [&] {
+    std::array<bool, 256> of_file{};
+    for (int c = 0; c < 256; ++c)
+      of_file[static_cast<std::size_t>(c)] = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') ||
+                                             (c >= 'a' && c <= 'z') ||
+                                             kOthers.find(static_cast<char>(c)) != kOthers.npos;
+    return of_file;
+  }();
+  std::size_t files = 0;
+  for (std::size_t quote = body.find('"'); quote != body.npos;) {
+    const std::size_t end = end_of_string(body, quote + 1);
+    const std::string_view text = body.substr(quote + 1, end - quote - 1);
+    if (text.size() >= kCharactersMin &&
+        std::ranges::all_of(text, [](char c) { return kOfFile[static_cast<unsigned char>(c)]; }))
+      files += text.size();
+    quote = end < body.size() ? body.find('"', end + 1) : body.npos;
+  }
+  return files;
+}
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpOptions options, std::vector<HttpRoute> routes) {
   auto server = std::make_unique<Server>(std::move(options), std::move(routes));

@@ -5,17 +5,27 @@
 #include <utility>
 
 #include "common/base/json_fields.h"
+#include "http-server/content_parts.h"
 
 namespace outrider {
 namespace {
 using Json = nlohmann::json;
+
+/// A block of an image, as the chat has it: its file, or its URL.
+Json image_of(const Json& source) {
+  const Json &media = member(source, "media_type"), &data = member(source, "data");
+  if (member(source, "type") != "base64") return image_url_part(member(source, "url"));
+  const bool whole = media.is_string() && data.is_string();
+  return image_url_part(
+      whole ? Json("data:" + media.get<std::string>() + ";base64," + data.get_ref<const std::string&>()) : Json());
+}
 
 /// Text of a block that may be a string, or a list of text blocks. What is no text stays, for the chat to refuse.
 Json parts_of(const Json& content) {
   if (!content.is_array()) return content;
   Json parts = Json::array();
   for (const Json& block : content) {
-    Json part = block;
+    Json part = member(block, "type") == "image" ? image_of(member(block, "source")) : block;
     if (part.is_object()) part.erase("cache_control");
     parts.push_back(std::move(part));
   }
@@ -85,8 +95,17 @@ Json usage_of(const Json& usage) {
           {"output_tokens", member(usage, "completion_tokens")}};
 }
 
-const char* stop_reason(const Json& finish_reason) {
+/// @param choice  that is at its end
+const char* stop_reason(const Json& choice) {
+  const Json& finish_reason = member(choice, "finish_reason");
+  if (member(choice, "stop_reason").is_string()) return "stop_sequence";
   return finish_reason == "length" ? "max_tokens" : finish_reason == "tool_calls" ? "tool_use" : "end_turn";
+}
+
+/// The stop text that ended it, or null.
+Json stop_sequence(const Json& choice) {
+  const Json& stop = member(choice, "stop_reason");
+  return stop.is_string() ? stop : Json();
 }
 
 Json empty_message(const Json& chat) {
@@ -115,7 +134,7 @@ class MessagesStream final : public StreamTranslator {
       events += text("thinking", member(delta, "reasoning"));
       events += text("text", member(delta, "content"));
       for (const Json& call : member(delta, "tool_calls")) events += tool_use(call);
-      if (!member(choice, "finish_reason").is_null()) finish_reason_ = choice["finish_reason"];
+      if (!member(choice, "finish_reason").is_null()) last_ = choice;
     }
     return events;
   }
@@ -126,7 +145,7 @@ class MessagesStream final : public StreamTranslator {
           {{"type", "error"}, {"error", {{"type", "api_error"}, {"message", member(error, "message")}}}});
     std::string events = close();
     events += named_event({{"type", "message_delta"},
-                           {"delta", {{"stop_reason", stop_reason(finish_reason_)}, {"stop_sequence", nullptr}}},
+                           {"delta", {{"stop_reason", stop_reason(last_)}, {"stop_sequence", stop_sequence(last_)}}},
                            {"usage", usage_}});
     return events += named_event({{"type", "message_stop"}});
   }
@@ -169,7 +188,7 @@ class MessagesStream final : public StreamTranslator {
   bool begun_ = false;
   std::string open_;  ///< kind of the block that is open
   int index_ = 0;
-  Json usage_ = usage_of(Json::object()), finish_reason_;
+  Json usage_ = usage_of(Json::object()), last_;
 };
 
 /// As Anthropic words an error.
@@ -202,6 +221,10 @@ ApiResult<Json> chat_of_messages(std::string_view body) {
        {"model", "max_tokens", "temperature", "top_p", "top_k", "stream", "speculative", "cache_salt"}) {
     if (request.contains(same)) chat[same] = request[same];
   }
+  if (const Json& format = member(member(request, "output_config"), "format"); member(format, "type") == "json_schema")
+    chat["response_format"] = {{"type", "json_schema"}, {"json_schema", {{"schema", member(format, "schema")}}}};
+  else if (!format.is_null())
+    chat["response_format"] = format;
   if (request.contains("stop_sequences")) chat["stop"] = request["stop_sequences"];
   for (const Json& tool : member(request, "tools")) chat["tools"].push_back(tool_of(tool));
   if (request.contains("tool_choice")) add_tool_choice(request["tool_choice"], chat);
@@ -226,7 +249,8 @@ Json message_of_chat(const Json& chat) {
                        {"name", member(function, "name")},
                        {"input", Json::parse(function.value("arguments", "{}"), nullptr, false)}});
   }
-  message["stop_reason"] = stop_reason(member(choice, "finish_reason"));
+  message["stop_reason"] = stop_reason(choice);
+  message["stop_sequence"] = stop_sequence(choice);
   message["usage"] = usage_of(member(chat, "usage"));
   return message;
 }

@@ -13,6 +13,7 @@
 #include "common/base/json_fields.h"
 #include "common/tokenizer/stop_matcher.h"
 #include "http-server/answer_grammar.h"
+#include "http-server/content_parts.h"
 
 namespace outrider {
 namespace {
@@ -42,8 +43,7 @@ std::vector<TokenId> token_ids(const JsonFields& fields, const char* key, const 
 void refuse_unsupported(const JsonFields& fields) {
   for (const char* name :
        {"functions", "function_call", "audio", "suffix", "guided_json", "guided_regex", "guided_choice",
-        "guided_grammar", "use_beam_search", "chat_template", "documents", "thinking_token_budget", "logprob_token_ids",
-        "prompt_logprobs", "allowed_token_ids", "bad_words", "prompt_embeds"}) {
+        "guided_grammar", "use_beam_search", "chat_template", "documents", "thinking_token_budget", "prompt_embeds"}) {
     const Json* value = fields.find(name);
     if (value != nullptr && *value != false && *value != "") fields.refuse(name, "is not supported");
   }
@@ -91,9 +91,31 @@ void read_sampling(const JsonFields& fields, const ApiDefaults& defaults, Comple
   }
 }
 
+/// What may not be chosen, but for a grammar's masks. Bad words become tokens where the tokenizer is.
+void read_masks(const JsonFields& fields, const ApiDefaults& defaults, CompletionRequest& request) {
+  if (const Json* ids = fields.find("allowed_token_ids")) {
+    request.sampling.allowed_tokens = token_ids(fields, "allowed_token_ids", ids, defaults);
+    if (ids->is_array() && ids->empty()) fields.wrong("allowed_token_ids", "at least one token id");
+    // Once each, however often they are named.
+    std::ranges::sort(request.sampling.allowed_tokens);
+    const auto again = std::ranges::unique(request.sampling.allowed_tokens);
+    request.sampling.allowed_tokens.erase(again.begin(), again.end());
+  }
+  const Json* words = fields.find("bad_words");
+  if (words == nullptr) return;
+  constexpr const char* kWanted = "an array of texts that are not empty";
+  if (!words->is_array()) return fields.wrong("bad_words", kWanted);
+  for (const Json& word : *words) {
+    if (!word.is_string() || word.get_ref<const std::string&>().find_first_not_of(' ') == std::string::npos)
+      return fields.fail(Errc::kMalformed, "bad_words", word, kWanted);
+    request.bad_words.push_back(word.get<std::string>());
+  }
+}
+
 void read_length_and_stops(const JsonFields& fields, const ApiDefaults& defaults, CompletionRequest& request) {
   for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {  // the first is llama.cpp's
-    if (fields.find(name) != nullptr)
+    if (const Json* wanted = fields.find(name);
+        wanted != nullptr && (*wanted != -1 || name != std::string_view("n_predict")))
       request.max_tokens = fields.integer(name, 1, request.echo && !request.chat ? 0 : 1, kIntMax);
   }
   if (request.max_tokens && request.sampling.min_tokens > *request.max_tokens) {
@@ -126,15 +148,27 @@ void read_prompt_tail(const JsonFields& fields, CompletionRequest& request) {
   if (*request.prompt_tail == -1) request.prompt_tail = 0;
 }
 
-void read_logprobs(const JsonFields& fields, CompletionRequest& request) {
+void read_logprobs(const JsonFields& fields, const ApiDefaults& defaults, CompletionRequest& request) {
   std::optional<std::int32_t>& logprobs = request.sampling.logprobs;
   request.tokens_as_ids = fields.boolean("return_tokens_as_token_ids", false);
   if (!request.chat) {
     if (fields.find("logprobs") != nullptr)
       logprobs = static_cast<std::int32_t>(fields.integer("logprobs", 0, 0, kLogprobsMax));
-    if (request.echo && logprobs) fields.refuse("echo", "is not supported with logprobs");
-    return;
   }
+  request.return_prompt_logprobs = fields.find("prompt_logprobs") != nullptr;
+  if (request.return_prompt_logprobs) {
+    request.sampling.prompt_logprobs = static_cast<std::int32_t>(fields.integer("prompt_logprobs", 0, 0, kLogprobsMax));
+    if (request.stream) fields.refuse("prompt_logprobs", "are not available when stream is true");
+  } else if (request.echo && !request.chat) {
+    request.sampling.prompt_logprobs = logprobs;
+  }
+  if (const Json* ids = fields.find("logprob_token_ids")) {
+    request.sampling.logprob_token_ids = token_ids(fields, "logprob_token_ids", ids, defaults);
+    if (request.max_tokens == 0) fields.refuse("logprob_token_ids", "is of no use: no output tokens are generated");
+    const bool wanted = request.chat ? fields.boolean("logprobs", false) : logprobs.has_value();
+    if (!wanted && !ids->empty()) fields.refuse("logprob_token_ids", "is only for requests with logprobs");
+  }
+  if (!request.chat) return;
   const auto top = static_cast<std::int32_t>(fields.integer("top_logprobs", 0, 0, kLogprobsMax));
   if (fields.boolean("logprobs", false))
     logprobs = top;
@@ -171,7 +205,9 @@ void read_common(const JsonFields& fields, const ApiDefaults& defaults, Completi
   read_sampling(fields, defaults, request);
   read_prompt_tail(fields, request);
   read_length_and_stops(fields, defaults, request);
-  read_logprobs(fields, request);
+  read_logprobs(fields, defaults, request);
+  read_masks(fields, defaults, request);
+  request.verbose = fields.boolean("verbose", false);
   request.n = static_cast<std::int32_t>(fields.integer("n", 1, 1, kChoicesMax));
   const JsonFields stream_options = fields.object("stream_options");
   request.include_usage = stream_options.boolean("include_usage", false);
@@ -185,21 +221,25 @@ void read_common(const JsonFields& fields, const ApiDefaults& defaults, Completi
   read_speculative(fields.object("speculative"), defaults, request);
 }
 
-/// A string, or an array of text parts, which the templates write one by one.
-void read_content(const JsonFields& fields, bool required, ChatMessage& message) {
+/// A string, or an array of parts, which the templates write one by one.
+void read_content(const JsonFields& fields, bool required, ChatMessage& message, std::vector<PictureFile>& pictures) {
   const Json* content = fields.find("content");
   if (content != nullptr && content->is_string()) {
     message.content = content->get<std::string>();
     return;
   }
-  const std::string wanted = "a string or an array of text parts";
+  const std::string wanted = "a string or an array of parts";
   if (content == nullptr && required) fields.wrong("content", wanted);
   fields.each("content", wanted, [&](const JsonFields& part) {
     const std::string type = part.text("type", {}, "the type of a part");
     if (type == "text")
       message.parts.push_back({.text = part.text("text")});
+    else if (type == "image_url" && message.role == ChatMessage::Role::kUser)
+      read_image_url(part, message, pictures);
+    else if (type == "image_url")
+      part.refuse("type", "is image_url, which only a user's message may have");
     else
-      part.refuse("type", fmt::format("is {}, only text is supported", show(type)));
+      part.refuse("type", fmt::format("is {}, only text and image_url are supported", show(type)));
   });
 }
 
@@ -227,7 +267,7 @@ ToolCall read_tool_call(const JsonFields& fields) {
   return call;
 }
 
-ChatMessage read_message(const JsonFields& fields) {
+ChatMessage read_message(const JsonFields& fields, std::vector<PictureFile>& pictures) {
   using Role = ChatMessage::Role;
   static constexpr std::pair<std::string_view, Role> kRoles[] = {{"system", Role::kSystem},
                                                                  {"developer", Role::kDeveloper},
@@ -246,7 +286,7 @@ ChatMessage read_message(const JsonFields& fields) {
     fields.each("tool_calls", "an array of calls",
                 [&](const JsonFields& call) { message.tool_calls.push_back(read_tool_call(call)); });
   }
-  read_content(fields, message.role != Role::kAssistant || message.tool_calls.empty(), message);
+  read_content(fields, message.role != Role::kAssistant || message.tool_calls.empty(), message, pictures);
   if (message.role != Role::kTool) return message;
   message.name = fields.text("name", "");
   message.tool_call_id =
@@ -284,10 +324,13 @@ ToolDeclaration read_tool(const JsonFields& fields) {
   return tool;
 }
 
-Conversation read_conversation(const JsonFields& fields) {
+/// @param pictures  gets the files of its pictures
+Conversation read_conversation(const JsonFields& fields, std::vector<PictureFile>& pictures) {
   Conversation conversation;
   fields.each("messages", "an array of messages",
-              [&](const JsonFields& message) { conversation.messages.push_back(read_message(message)); });
+              [&](const JsonFields& message) { conversation.messages.push_back(read_message(message, pictures)); });
+  if (pictures.size() > kPicturesMax)
+    fields.refuse("messages", fmt::format("has {} pictures, wanted at most {}", pictures.size(), kPicturesMax));
   if (conversation.messages.empty()) fields.wrong("messages", "at least one message");
   fields.each("tools", "an array of tools",
               [&](const JsonFields& tool) { conversation.tools.push_back(read_tool(tool)); });
@@ -353,7 +396,9 @@ ApiResult<CompletionRequest> parse_chat_completion(std::string_view body, const 
   return parse_body<CompletionRequest>(body, defaults, [&](const JsonFields& fields, CompletionRequest& request) {
     request.chat = true;
     read_common(fields, defaults, request);
-    request.conversation = read_conversation(fields);
+    request.conversation = read_conversation(fields, request.pictures);
+    if (request.prompt_tail && !request.pictures.empty())
+      fields.refuse("truncate_prompt_tokens", "is not supported with pictures");
     std::string& grammar = request.sampling.grammar;
     grammar = read_call_grammar(fields, request.conversation, read_answer_grammar(fields, body), defaults.controls);
   });
@@ -365,7 +410,10 @@ ApiResult<CompletionRequest> parse_completion(std::string_view body, const ApiDe
   return parse_body<CompletionRequest>(body, defaults, [&](const JsonFields& fields, CompletionRequest& request) {
     read_common(fields, defaults, request);
     request.sampling.grammar = read_answer_grammar(fields, body);
-    if (!request.max_tokens) request.max_tokens = std::max(kDefaultMaxTokens, request.sampling.min_tokens);
+    const Json* predict = fields.find("n_predict");  // llama.cpp's -1: as many as there is room for
+    const bool unbounded = predict != nullptr && *predict == -1;
+    if (!request.max_tokens && !unbounded)
+      request.max_tokens = std::max(kDefaultMaxTokens, request.sampling.min_tokens);
     const Json* prompt = fields.find("prompt");
     const auto add_prompt = [&](const Json& one) {
       if (one.is_string())
@@ -389,13 +437,20 @@ ApiResult<CompletionRequest> parse_completion(std::string_view body, const ApiDe
 ApiResult<TokenizeRequest> parse_tokenize(std::string_view body, const ApiDefaults& defaults) {
   return parse_body<TokenizeRequest>(body, defaults, [&](const JsonFields& fields, TokenizeRequest& request) {
     request.add_special_tokens = fields.boolean("add_special_tokens", true);
-    request.token_strings = fields.boolean("return_token_strs", false);
+    request.form.token_strings = fields.boolean("return_token_strs", false);
     request.parse_special = fields.boolean("parse_special", true);
+    request.form.of_llama = fields.find("content") != nullptr;
+    if (request.form.of_llama) {
+      request.text = fields.text("content");
+      request.add_special_tokens = fields.boolean("add_special", false);
+      request.form.pieces = fields.boolean("with_pieces", false);
+      return;
+    }
     if (fields.find("messages") == nullptr) {
       request.text = fields.text("prompt", {}, "a string, or messages instead");
       return;
     }
-    request.text = read_conversation(fields);
+    request.text = read_conversation(fields, request.pictures);
   });
 }
 

@@ -9,6 +9,7 @@
 
 #include "common/base/ids.h"
 #include "common/grammar/answer_controls.h"
+#include "common/picture_prompt/picture_prompt.h"
 #include "common/policy/policies.h"
 #include "common/protocol/messages.h"
 #include "common/sampling/params.h"
@@ -49,9 +50,10 @@ using Prompt = std::variant<std::string, std::vector<TokenId>>;
 /// One request of /v1/chat/completions or /v1/completions.
 struct CompletionRequest {
   bool chat = false;
-  Conversation conversation;    ///< of chat
-  std::vector<Prompt> prompts;  ///< of a completion; at least one
-  SamplingParams sampling;      ///< with a seed, if the request has one
+  Conversation conversation;          ///< of chat
+  std::vector<PictureFile> pictures;  ///< of the conversation, in its order; kPicturesMax at most
+  std::vector<Prompt> prompts;        ///< of a completion; at least one
+  SamplingParams sampling;            ///< with a seed, if the request has one
   bool has_seed = false;
   std::optional<std::int64_t> max_tokens;  ///< none: what the context holds; 0: the prompt's echo alone
   std::int32_t n = 1;
@@ -65,8 +67,11 @@ struct CompletionRequest {
   bool echo = false;                        ///< the answer begins with the prompt; of a chat, with what it goes on with
   bool include_stop = false;                ///< the stop text that ends the answer belongs to it
   bool return_token_ids = false, tokens_as_ids = false;
-  bool report_rounds = false;  ///< of a stream: how each round went
-  std::string cache_salt;      ///< prefixes are shared only with requests of the same
+  std::vector<std::string> bad_words;   ///< as texts
+  bool return_prompt_logprobs = false;  ///< sampling.prompt_logprobs is not for the echo alone
+  bool verbose = false;                 ///< llama.cpp's: the reply has the prompt's text
+  bool report_rounds = false;           ///< of a stream: how each round went
+  std::string cache_salt;               ///< prefixes are shared only with requests of the same
 };
 
 /// Most choices of one request: prompts times n.
@@ -75,12 +80,19 @@ inline constexpr std::int64_t kChoicesMax = 64;
 ApiResult<CompletionRequest> parse_chat_completion(std::string_view body, const ApiDefaults& defaults);
 ApiResult<CompletionRequest> parse_completion(std::string_view body, const ApiDefaults& defaults);
 
-/// /tokenize: a prompt or a conversation, as vLLM's.
+/// /tokenize: a prompt or a conversation, as vLLM's; or llama.cpp's `content`.
 struct TokenizeRequest {
+  /// Of the reply.
+  struct Form {
+    bool token_strings = false;
+    bool of_llama = false;  ///< asked in llama.cpp's words
+    bool pieces = false;    ///< then: of each token, its text
+  };
   std::variant<std::string, Conversation> text;
-  bool add_special_tokens = true;  ///< <bos>, of a prompt
-  bool parse_special = true;       ///< of a prompt: text that spells a control token is one
-  bool token_strings = false;
+  std::vector<PictureFile> pictures;  ///< as CompletionRequest's
+  bool add_special_tokens = true;     ///< <bos>, of a prompt
+  bool parse_special = true;          ///< of a prompt: text that spells a control token is one
+  Form form;
 };
 ApiResult<TokenizeRequest> parse_tokenize(std::string_view body, const ApiDefaults& defaults);
 /// /detokenize. Ids are within the vocabulary.
@@ -96,7 +108,13 @@ struct TokenScore {
   ScoredText token;
   std::vector<ScoredText> top;
   std::size_t text_offset = 0;  ///< characters of the answer before it
+  std::int32_t rank = 1;        ///< as TokenLogprobs'
+  bool scored = true;           ///< else, a prompt's first token, there is only the token
 };
+
+/// What ended an answer that ended by itself, where it is not one of the model's own tokens: a stop text of the
+/// request, or a stop token.
+using StopReason = std::variant<std::monostate, std::string, TokenId>;
 
 /// One answer, whole.
 struct Choice {
@@ -104,6 +122,8 @@ struct Choice {
   std::vector<TokenScore> scores;  ///< where the request wants them
   std::string finish_reason;
   std::vector<TokenId> prompt_ids = {}, token_ids = {};  ///< likewise
+  StopReason stop_reason = {};
+  std::vector<TokenScore> prompt_scores = {};  ///< of prompt_logprobs
 };
 
 /// What a request cost.
@@ -122,6 +142,9 @@ struct ReplyHead {
   std::string id = {}, model = {};
   std::int64_t created = 0;                       ///< Unix seconds
   bool token_ids = false, tokens_as_ids = false;  ///< what a choice has besides
+  bool prompt_logprobs = false;                   ///< likewise; of a chat, the reply
+  std::string fingerprint = {};                   ///< of what computes it
+  std::string prompt_text = {};                   ///< as the model reads it; empty: not wanted
 };
 
 std::string completion_body(const ReplyHead& head, const std::vector<Choice>& choices, const Usage& usage);
@@ -145,7 +168,7 @@ std::string event_chunk(const ReplyHead& head, std::size_t index, const ChatEven
                         const ChunkNotes& notes);
 /// The end of a choice. `usage`: of the whole request, in its last chunk.
 std::string finish_chunk(const ReplyHead& head, std::size_t index, const std::string& finish_reason,
-                         const ChunkNotes& notes, const Usage* usage);
+                         const StopReason& stop_reason, const ChunkNotes& notes, const Usage* usage);
 /// stream_options.include_usage: after all choices.
 std::string usage_chunk(const ReplyHead& head, const Usage& usage);
 /// How some tokens of a choice came to be.

@@ -40,6 +40,11 @@ Json scored_json(const ReplyHead& head, const ScoredText& text) {
 /// What one token adds to each of the lists under "logprobs".
 std::vector<std::pair<const char*, Json>> score_entries(const ReplyHead& head, const TokenScore& score) {
   Json top = head.chat ? Json::array() : Json::object();
+  if (!score.scored)  // the first of an echoed prompt
+    return {{"tokens", name_of(head, score.token)},
+            {"token_logprobs", nullptr},
+            {"top_logprobs", nullptr},
+            {"text_offset", score.text_offset}};
   for (const ScoredText& other : score.top) {
     if (head.chat)
       top.push_back(scored_json(head, other));
@@ -56,6 +61,30 @@ std::vector<std::pair<const char*, Json>> score_entries(const ReplyHead& head, c
           {"token_logprobs", score.token.logprob},
           {"top_logprobs", std::move(top)},
           {"text_offset", score.text_offset}};
+}
+
+/// vLLM's prompt_logprobs: of each token it and the most probable ones, by their ids; null for the first. As text at
+/// once, as logprobs_text().
+std::string prompt_logprobs_text(const ReplyHead& head, const Choice& choice) {
+  if (!head.prompt_logprobs) return "null";
+  std::string list;
+  for (const TokenScore& score : choice.prompt_scores) {
+    Json entries;
+    const auto add = [&](const ScoredText& text, std::int64_t rank) {
+      entries[std::to_string(text.id)] = {{"logprob", text.logprob}, {"rank", rank}, {"decoded_token", text.bytes}};
+    };
+    for (std::size_t i = 0; score.scored && i < score.top.size(); ++i)
+      add(score.top[i], static_cast<std::int64_t>(i) + 1);
+    if (score.scored) add(score.token, score.rank);
+    list += (list.empty() ? "" : ",") + to_text(entries);
+  }
+  return "[" + list + "]";
+}
+
+Json stop_json(const StopReason& reason) {
+  if (const auto* text = std::get_if<std::string>(&reason)) return *text;
+  if (const auto* token = std::get_if<TokenId>(&reason)) return *token;
+  return nullptr;
 }
 
 /// A JSON object's text with one more member. @param json  its value
@@ -136,14 +165,37 @@ Json stream_metrics_json(const Usage& usage) {
   return json;
 }
 
+/// llama.cpp's `timings`, likewise of one stream of tokens. The first token comes with the prompt, and so the rates are
+/// of those after it.
+Json timings_json(const Usage& usage) {
+  const RequestMetrics& m = usage.metrics;
+  const std::int64_t computed = usage.prompt_tokens - usage.cached_tokens, steps = usage.completion_tokens - 1;
+  const double prompt_ms = ms(m.prefill_ns - m.queue_ns), predicted_ms = ms(m.decode_ns);
+  const auto per = [](double part, double whole) { return whole > 0 ? part / whole : 0.0; };
+  Json json = {{"cache_n", usage.cached_tokens},
+               {"prompt_n", computed},
+               {"prompt_ms", prompt_ms},
+               {"prompt_per_token_ms", per(prompt_ms, static_cast<double>(computed))},
+               {"prompt_per_second", per(1e3 * static_cast<double>(computed), prompt_ms)},
+               {"predicted_n", usage.completion_tokens},
+               {"predicted_ms", predicted_ms},
+               {"predicted_per_token_ms", steps > 0 ? per(predicted_ms, static_cast<double>(steps)) : 0.0},
+               {"predicted_per_second", steps > 0 ? per(1e3 * static_cast<double>(steps), predicted_ms) : 0.0}};
+  if (m.drafted_tokens > 0) json.update({{"draft_n", m.drafted_tokens}, {"draft_n_accepted", m.accepted_tokens}});
+  return json;
+}
+
 /// What a reply, or the last piece of a stream, says of its making.
 void add_measurements(Json& json, const Usage& usage) {
   json["speculative"] = speculative_json(usage.metrics);
   json["metrics"] = stream_metrics_json(usage);
+  if (usage.choices == 1) json["timings"] = timings_json(usage);
 }
 
 Json reply_json(const ReplyHead& head, const char* object) {
-  return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
+  Json json = {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
+  if (!head.fingerprint.empty()) json["system_fingerprint"] = head.fingerprint;
+  return json;
 }
 
 std::string event_text(const std::string& json) { return "data: " + json + "\n\n"; }
@@ -192,15 +244,22 @@ std::string completion_body(const ReplyHead& head, const std::vector<Choice>& ch
     } else {
       choice["text"] = message.content;
     }
-    if (head.token_ids) choice["token_ids"] = choices[i].token_ids;
-    if (head.token_ids && !head.chat) choice["prompt_token_ids"] = choices[i].prompt_ids;
-    list += (i == 0 ? "" : ",") + with_member(to_text(choice), "logprobs", logprobs_text(head, choices[i].scores));
+    // As with vLLM they are there, and null, where they are not wanted.
+    choice["token_ids"] = head.token_ids ? Json(choices[i].token_ids) : Json();
+    if (!head.chat) choice["prompt_token_ids"] = head.token_ids ? Json(choices[i].prompt_ids) : Json();
+    choice["stop_reason"] = stop_json(choices[i].stop_reason);
+    std::string text = with_member(to_text(choice), "logprobs", logprobs_text(head, choices[i].scores));
+    if (!head.chat) text = with_member(std::move(text), "prompt_logprobs", prompt_logprobs_text(head, choices[i]));
+    list.append(i == 0 ? "" : ",").append(text);
   }
   Json body = reply_json(head, head.chat ? "chat.completion" : "text_completion");
   body["usage"] = usage_json(usage);
   add_measurements(body, usage);
-  if (head.token_ids && head.chat) body["prompt_token_ids"] = choices.front().prompt_ids;
-  return with_member(to_text(body), "choices", "[" + list + "]");
+  if (head.chat) body["prompt_token_ids"] = head.token_ids ? Json(choices.front().prompt_ids) : Json();
+  if (!head.prompt_text.empty()) body["__verbose"] = {{"prompt", head.prompt_text}};
+  std::string text = to_text(body);
+  if (head.chat) text = with_member(std::move(text), "prompt_logprobs", prompt_logprobs_text(head, choices.front()));
+  return with_member(std::move(text), "choices", "[" + list + "]");
 }
 
 std::string first_chunk(const ReplyHead& head, std::size_t index, const ChunkNotes& notes) {
@@ -230,8 +289,9 @@ std::string event_chunk(const ReplyHead& head, std::size_t index, const ChatEven
 }
 
 std::string finish_chunk(const ReplyHead& head, std::size_t index, const std::string& finish_reason,
-                         const ChunkNotes& notes, const Usage* usage) {
+                         const StopReason& stop_reason, const ChunkNotes& notes, const Usage* usage) {
   Json chunk = choice_chunk(head, index, head.chat ? Json::object() : Json(""), notes, finish_reason);
+  chunk["choices"][0]["stop_reason"] = stop_json(stop_reason);
   if (usage != nullptr) add_measurements(chunk, *usage);
   return event_text(chunk);
 }

@@ -7,20 +7,24 @@
 #include <fmt/format.h>
 
 #include "common/base/json_fields.h"
+#include "http-server/content_parts.h"
 #include "http-server/random_id.h"
 
 namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
-/// Text, whoever's, as the chat has it. What is no text stays, for the chat to refuse.
+/// Text, whoever's, and pictures, as the chat has them. What is neither stays, for the chat to refuse.
 Json content_of(const Json& content) {
   if (!content.is_array()) return content;
   Json parts = Json::array();
   for (const Json& part : content) {
     const Json& type = member(part, "type");
     const bool text = type == "input_text" || type == "output_text" || type == "text";
-    parts.push_back(text ? Json{{"type", "text"}, {"text", member(part, "text")}} : part);
+    if (type == "input_image" && !member(part, "image_url").is_null())  // else it is an uploaded file
+      parts.push_back(image_url_part(member(part, "image_url"), member(part, "detail")));
+    else
+      parts.push_back(text ? Json{{"type", "text"}, {"text", member(part, "text")}} : part);
   }
   return parts;
 }
@@ -133,6 +137,10 @@ void finish(Json& response, const Json& finish_reason, const Json& usage) {
 }
 
 // Items of an output, whole.
+/// The name of a response's item, which begins as OpenAI's do. @param kind  rs (a thought), msg or fc (a call)
+std::string item_id(const char* kind, const std::string& response, std::size_t index) {
+  return fmt::format("{}_{}_{}", kind, response, index);
+}
 Json thought_item(const std::string& id, const Json& text) {
   return {{"id", id},
           {"type", "reasoning"},
@@ -210,7 +218,12 @@ class ResponsesStream final : public StreamTranslator {
     data.update({{"output_index", response_["output"].size()}, {"item_id", item_id()}});
     return event(type, std::move(data));
   }
-  std::string item_id() const { return fmt::format("{}_item_{}", id_, response_.at("output").size()); }
+  std::string item_id() const {
+    return outrider::item_id(open_ == "reasoning" ? "rs"
+                             : open_.empty()      ? "fc"
+                                                  : "msg",
+                             id_, response_.at("output").size());
+  }
 
   std::string text(const std::string& kind, const Json& piece) {
     if (!piece.is_string() || piece == "") return "";
@@ -235,7 +248,7 @@ class ResponsesStream final : public StreamTranslator {
   /// Ends the item that is open.
   std::string close() {
     if (open_.empty()) return "";
-    const bool thought = std::exchange(open_, "") == "reasoning";
+    const bool thought = open_ == "reasoning";
     const std::string text = std::exchange(text_, "");
     message_[thought ? "reasoning" : "content"] = text;
     Json data = {{"content_index", 0}, {"text", text}};
@@ -243,7 +256,9 @@ class ResponsesStream final : public StreamTranslator {
     std::string events =
         item_event(thought ? "response.reasoning_text.done" : "response.output_text.done", std::move(data));
     if (!thought) events += item_event("response.content_part.done", {{"content_index", 0}, {"part", text_part(text)}});
-    return events + done(thought ? thought_item(item_id(), text) : message_item(item_id(), text));
+    events += done(thought ? thought_item(item_id(), text) : message_item(item_id(), text));
+    open_.clear();
+    return events;
   }
   std::string function_call(const Json& call) {
     std::string events = close();
@@ -376,6 +391,7 @@ ApiResult<ResponsesRequest> chat_of_responses(Json request, Json before) {
   if (const Json& format = member(member(request, "text"), "format"); !format.is_null())
     chat["response_format"] = format_of(format);
   if (member(request, "stream") == true) chat["stream_options"] = {{"include_usage", true}};
+  request.erase("input");  // which the chat has now, and which may be large
   return ResponsesRequest{std::move(chat), std::move(request)};
 }
 
@@ -384,12 +400,12 @@ Json response_of_chat(const Json& request, const std::string& id, const Json& ch
   Json& output = response["output"];
   const Json& choice = chat.at("choices").at(0);
   const Json& said = choice.at("message");
-  const auto item_id = [&] { return fmt::format("{}_item_{}", id, output.size()); };
+  const auto next_id = [&](const char* kind) { return item_id(kind, id, output.size()); };
   if (const Json& thought = member(said, "reasoning"); thought.is_string())
-    output.push_back(thought_item(item_id(), thought));
+    output.push_back(thought_item(next_id("rs"), thought));
   if (const Json& text = member(said, "content"); text.is_string() && text != "")
-    output.push_back(message_item(item_id(), text));
-  for (const Json& call : member(said, "tool_calls")) output.push_back(call_item(item_id(), call));
+    output.push_back(message_item(next_id("msg"), text));
+  for (const Json& call : member(said, "tool_calls")) output.push_back(call_item(next_id("fc"), call));
   finish(response, member(choice, "finish_reason"), member(chat, "usage"));
   for (const char* ours : {"speculative", "metrics"}) response[ours] = member(chat, ours);
   return response;

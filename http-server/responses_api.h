@@ -39,7 +39,7 @@ class ResponseStore {
 /// A request as a chat completion's.
 struct ResponsesRequest {
   nlohmann::json chat;     ///< the body of that
-  nlohmann::json request;  ///< as it came
+  nlohmann::json request;  ///< as it came, without its input
 };
 /// @param before  messages of the conversation that it goes on with
 ApiResult<ResponsesRequest> chat_of_responses(nlohmann::json request, nlohmann::json before);

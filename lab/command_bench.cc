@@ -184,6 +184,7 @@ void bench_pair(const BenchFlags& flags) {
 void add_bench_command(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "Measure");
   bench->require_subcommand(1);
+  add_bench_ask_command(*bench);
   add_bench_engine_commands(*bench);
   add_bench_vision_command(*bench);
   CLI::App* command = bench->add_subcommand("pair", "Plain and speculative decoding side by side");

@@ -14,6 +14,7 @@
 #include "common/base/files.h"
 #include "common/logging/logging.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/vision/vision_tower.h"
 #include "lab/commands.h"
 #include "lab/in_process_pair.h"
 #include "lab/reporting.h"
@@ -109,6 +110,16 @@ class Layout {
   std::size_t mapped_end_ = 0;
 };
 
+/// A picture of as many soft tokens as one has unless somebody says otherwise.
+Patches large_picture(const VisionConfig& config) {
+  const std::int64_t side = config.soft_token_side(), columns = 20;
+  const Picture picture{
+      .height = kSoftTokensDefault / columns * side,
+      .width = columns * side,
+      .rgb = std::vector<std::uint8_t>(static_cast<std::size_t>(kSoftTokensDefault * side * side * 3))};
+  return or_throw(cut_into_patches(picture, config));
+}
+
 /// What the verifier, the drafter and the coordinator of one text hold.
 void report_buffers(Layout& layout, const LayoutFlags& flags, const Backbone& backbone, const Assistant& assistant,
                     InProcessPair& pair, const Result<Tokenizer>& tokenizer) {
@@ -165,12 +176,15 @@ void layout(const LayoutFlags& flags) {
       static_cast<std::size_t>(flags.measure ? flags.context - 1 : std::min(flags.context - 1, kPrefillChunk)));
   for (std::size_t i = 0; i < prompt.size(); ++i)
     prompt[i] = static_cast<TokenId>((i * i + 5) % static_cast<std::size_t>(config.vocab_size));
+  const Result<std::unique_ptr<VisionTower>> tower = VisionTower::load(files, type);
+  if (tower) (*tower)->encode(large_picture((*tower)->config()));
   InProcessPair text(*backbone, assistant.get());
   text.prefill(prompt);
   text.round(flags.draft_length);
 
   Layout buffers;
   report_buffers(buffers, flags, *backbone, *assistant, text, tokenizer);
+  if (tower) (*tower)->report_buffers(buffers.sink("verifier"));
   Row report = {{"buffers", buffers.rows()},
                 {"totals", buffers.totals()},
                 {"model", Row{{"backbone", pair.backbone.string()},

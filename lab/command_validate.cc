@@ -14,6 +14,7 @@
 #include "common/model/assistant.h"
 #include "common/model/backbone.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/vision/vision_tower.h"
 #include "lab/commands.h"
 #include "lab/in_process_pair.h"
 #include "lab/questions.h"
@@ -215,6 +216,39 @@ class Validation {
     facts.push_back({"prompts", reference_.cases.size()});
     facts.push_back({"tokens", tokens});
     if (flags_.golden.empty()) facts.push_back({"first_answer_ids", reference_.cases[0].greedy});
+    return see(*files, facts);
+  }
+
+  /// Two pictures in front of a prompt, of a model that sees: what follows is sound, and not the same.
+  Outcome see(const ModelFiles& files, Row& facts) {
+    const Result<std::unique_ptr<VisionTower>> tower = VisionTower::load(files, type_);
+    if (!tower && tower.error().code == Errc::kNotFound) {
+      facts.push_back({"vision_tower", "none"});
+      return {};
+    }
+    if (!tower) return Failure{"vision tower", tower.error().message};
+    const VisionConfig& config = (*tower)->config();
+    const std::int64_t side = 2 * config.soft_token_side();
+    std::vector<std::vector<float>> seen;
+    for (const int step : {1, 5}) {
+      Picture picture{.height = side, .width = side, .rgb = {}};
+      for (std::int64_t i = 0; i < 3 * side * side; ++i) picture.rgb.push_back(static_cast<std::uint8_t>(i * step));
+      const Result<Patches> patches = cut_into_patches(picture, config);
+      if (!patches) return Failure{"vision tower", patches.error().message};
+      const Matrix<const float> soft = (*tower)->encode(*patches);
+      if (!finite({soft.data(), static_cast<std::size_t>(soft.size(0) * soft.size(1))}))
+        return Failure{"vision tower", "soft tokens are not finite numbers"};
+      std::vector<TokenId> prompt(static_cast<std::size_t>(soft.size(0)), config.image_token_id);
+      prompt.insert(prompt.end(), reference_.cases[0].prompt.begin(), reference_.cases[0].prompt.end());
+      const SoftRows rows{.first = 0, .values = soft, .both_ways = config.both_ways};
+      InProcessPair pair(*backbone_);
+      pair.prefill(prompt, {}, {&rows, 1});
+      if (!finite(pair.hidden())) return Failure{"vision tower", "hidden rows after a picture are not finite numbers"};
+      seen.push_back(pair.hidden());
+    }
+    if (seen[0] == seen[1]) return Failure{"vision tower", "two pictures make no difference to what follows"};
+    facts.push_back({"vision_tower", fmt::format("{} layers, {} pixels a soft token", config.num_hidden_layers,
+                                                 config.soft_token_side() * config.soft_token_side())});
     return {};
   }
 

@@ -8,7 +8,8 @@ namespace outrider {
 
 // Each adds a subcommand; its callback throws as those of launch/commands.h do.
 
-void add_bench_command(CLI::App& app);            ///< bench pair, engine, drafter, speculative, vision
+void add_bench_command(CLI::App& app);            ///< bench pair, ask, engine, drafter, speculative, vision
+void add_bench_ask_command(CLI::App& bench);      ///< of bench: ask
 void add_bench_engine_commands(CLI::App& bench);  ///< of bench: engine, drafter, speculative
 void add_bench_vision_command(CLI::App& bench);   ///< of bench: vision
 void add_experiment_command(CLI::App& app);       ///< experiment, experiment report

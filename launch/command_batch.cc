@@ -12,7 +12,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "batch/endpoint.h"
 #include "batch/job.h"
 #include "batch/progress.h"
 #include "cluster-launch/deadline.h"
@@ -20,17 +19,19 @@
 #include "common/logging/logging.h"
 #include "common/transport/client.h"
 #include "http-server/api_server.h"
+#include "http-server/endpoint.h"
 #include "launch/answered_by.h"
 #include "launch/command_support.h"
 #include "launch/commands.h"
 #include "launch/interrupt.h"
+#include "launch/lifetime.h"
+#include "launch/plan_file.h"
 
 namespace outrider {
 namespace {
 
-// Exit codes beside 0 (all lines have results), 1 (cannot go on) and 2 (the command line is wrong).
+// Exit code beside 0 (all lines have results), 1 (cannot go on), 2 (the command line is wrong) and kExitAgain.
 constexpr int kSomeFailed = 3;
-constexpr int kAgainPlease = 75;  ///< EX_TEMPFAIL
 
 /// What the running lines have after SIGTERM to end. Slurm kills after 30 s.
 constexpr Duration kGrace = std::chrono::seconds(20);
@@ -41,6 +42,8 @@ struct BatchFlags {
   std::string name, endpoint, concurrency = "auto", shard = "1/1", order = "prefix", deadline;
   BatchOptions job;
   bool check = false;
+  std::filesystem::path plan, run_dir;  ///< of a cluster that is launched for the job
+  std::string backend = "local";
 };
 
 /// When a job is to stop: a signal, or its deadline.
@@ -76,6 +79,7 @@ struct Answering {
   explicit Answering(const Security& security) : context(security) {}
 
   Manifest made_by;
+  std::optional<PlanFile> plan;
   TransportContext context;
   std::optional<TextSide> text;  ///< until answer_by_cluster() takes it
   std::unique_ptr<Cluster> cluster;
@@ -86,19 +90,26 @@ struct Answering {
 
 void answer_over_http(Answering& answering, const BatchFlags& flags) {
   const char* const key = std::getenv("OUTRIDER_API_KEY");
-  answering.endpoint = or_throw(HttpEndpoint::open(flags.endpoint, key == nullptr ? "" : key));
+  answering.endpoint = or_throw(HttpEndpoint::open("--endpoint", flags.endpoint, key == nullptr ? "" : key));
   answering.answer = [endpoint = answering.endpoint](const HttpRequest& request) { return endpoint->answer(request); };
   answering.made_by = {{"answered_by", "an endpoint"}, {"program", OUTRIDER_VERSION}};
 }
 
 /// Reads what the answers depend on.
-void prepare_to_answer(Answering& answering, const BatchFlags& flags) {
+void prepare_to_answer(Answering& answering, BatchFlags& flags) {
+  if (!flags.plan.empty()) {
+    answering.plan = PlanFile::read(flags.plan, /*hosts=*/{}, flags.backend);
+    if (!answering.plan->plan.run.empty())
+      throw std::runtime_error(
+          fmt::format("{}: run: has commands of its own; with --plan the batch is what is run", flags.plan.string()));
+    if (flags.model.model.empty()) flags.model.model = answering.plan->plan.model;
+  }
   const PairPaths pair = flags.model.pair();
   answering.text = load_text_side(open_model(pair.backbone));
   if (answering.text->context_max == 0)
     throw std::runtime_error(fmt::format("{}: no config.json", pair.backbone.string()));
   answering.made_by = answered_by(flags.model, pair, flags.name.empty() ? served_name(pair.backbone) : flags.name,
-                                  flags.cluster.connect.empty());
+                                  flags.cluster.connect.empty() && flags.plan.empty());
 }
 
 /// @param start  a cluster, where there is none; else only check() can be called.
@@ -140,7 +151,7 @@ int report_end(const BatchJob& job, bool all_done) {
   if (!all_done) {
     std::fprintf(stderr, "outrider: stopped with %u of %u lines done; the same command goes on\n",
                  counts.completed + counts.failed, counts.total);
-    return kAgainPlease;
+    return kExitAgain;
   }
   if (counts.failed == 0) return 0;
   std::fprintf(stderr, "outrider: %s: %u of %u lines have errors, the first: %s\n", job.paths().errors.string().c_str(),
@@ -169,6 +180,53 @@ int check(const BatchFlags& flags, const Answering& answering) {
   return wrong == 0 ? 0 : kSomeFailed;
 }
 
+/// Does the job with what answers now. @return the exit code.
+int run_job(BatchJob& job, Answering& answering, const BatchFlags& flags, const std::function<BatchStop()>& stop) {
+  if (flags.endpoint.empty()) answer_by_cluster(answering, flags, /*start=*/job.counts().open() > 0);
+  BatchProgress progress(job.paths().progress);
+  const BatchControl control{.concurrency = flags.concurrency == "auto" ? 0 : std::stoi(flags.concurrency),
+                             .stop = stop,
+                             .on_tick = [&](const BatchCounts& counts) {
+                               if (answering.cluster) or_throw(answering.cluster->check());
+                               progress.tick(counts, now());
+                             }};
+  const Result<bool> all_done = job.run(answering.answer, control);
+  progress.end(job.counts(), all_done && *all_done ? "done" : "stopped");
+  if (!all_done && all_done.error().code == Errc::kPeerGone) {
+    std::fprintf(stderr, "outrider: %s; the same command goes on\n", all_done.error().message.c_str());
+    return kExitAgain;
+  }
+  return report_end(job, or_throw(all_done));
+}
+
+/// Launches the plan for the job, and ends it with the job. @return the exit code.
+int run_launched(BatchJob& job, Answering& answering, BatchFlags& flags, StopRule& stop) {
+  LaunchOptions options;
+  answering.plan->set(options, flags.backend);
+  const std::filesystem::path run_dir = flags.run_dir.empty() ? default_run_dir(flags.plan) : flags.run_dir;
+  const RunFolder folder = or_throw(RunFolder::create(std::filesystem::absolute(run_dir)));
+  or_throw(folder.write("plan.json", nlohmann::ordered_json(answering.plan->object)));
+  bool began = false;
+  const auto work = [&](const ReadyCluster& cluster) -> Result<int> {
+    began = true;
+    Answering there(cluster.security);
+    there.made_by = answering.made_by;
+    there.text = std::move(answering.text);
+    flags.cluster.connect = cluster.addresses;
+    return run_job(job, there, flags, [&] {
+      const BatchStop asked = stop();
+      return cluster.check() ? asked : BatchStop::kCutOff;  // the launcher has said who ended
+    });
+  };
+  const Result<int> status = run_launch(answering.plan->object, answering.plan->processes, work, options, folder,
+                                        [&] { return stop() != BatchStop::kGoOn; });
+  if (began) return or_throw(status);
+  if (stop() != BatchStop::kGoOn) return report_end(job, /*all_done=*/false);
+  if (!status) std::fprintf(stderr, "outrider: %s\n", status.error().message.c_str());
+  throw std::runtime_error(
+      fmt::format("{}: the cluster was not ready; the run folder is {}", flags.plan.string(), folder.path().string()));
+}
+
 int run_batch(BatchFlags& flags) {
   init_logging("outrider", "warn");
   raise_file_limit();
@@ -190,23 +248,9 @@ int run_batch(BatchFlags& flags) {
   if (job->torn_bytes() > 0)
     std::fprintf(stderr, "outrider: %s: cut off %llu bytes of a result that was not whole\n",
                  job->paths().journal.string().c_str(), static_cast<unsigned long long>(job->torn_bytes()));
-  // What needs no weights is refused before they are loaded.
-  if (!elsewhere) answer_by_cluster(answering, flags, /*start=*/job->counts().open() > 0);
-  BatchProgress progress(job->paths().progress);
-  const BatchControl control{.concurrency = flags.concurrency == "auto" ? 0 : std::stoi(flags.concurrency),
-                             .stop = [&] { return stop(); },
-                             .on_tick =
-                                 [&](const BatchCounts& counts) {
-                                   if (answering.cluster) or_throw(answering.cluster->check());
-                                   progress.tick(counts, now());
-                                 }};
-  const Result<bool> all_done = job->run(answering.answer, control);
-  progress.end(job->counts(), all_done && *all_done ? "done" : "stopped");
-  if (!all_done && all_done.error().code == Errc::kPeerGone) {
-    std::fprintf(stderr, "outrider: %s; the same command goes on\n", all_done.error().message.c_str());
-    return kAgainPlease;
-  }
-  return report_end(*job, or_throw(all_done));
+  // What needs no weights has been refused; now they are loaded.
+  if (answering.plan && job->counts().open() > 0) return run_launched(*job, answering, flags, stop);
+  return run_job(*job, answering, flags, [&] { return stop(); });
 }
 
 void print_status(const std::filesystem::path& output) {
@@ -229,6 +273,16 @@ void add_run_options(CLI::App& command, BatchFlags& flags) {
                                       "Ask the server at http://HOST:PORT/v1 instead; its key is OUTRIDER_API_KEY");
   for (const char* other : {"--connect", "--model", "--backbone", "--assistant", "--dtype", "--processes"})
     endpoint->excludes(command.get_option(other));
+  auto* plan = command.add_option("--plan", flags.plan,
+                                  "Launch this plan for the job, and end it with the job (docs/launch.md)");
+  for (const char* other : {"--endpoint", "--connect", "--backbone"}) plan->excludes(command.get_option(other));
+  for (const std::string& other : flags.cluster.chosen_there) plan->excludes(command.get_option(other));
+  command.add_option("--backend", flags.backend, "How the plan is launched: local (all on this machine) or ssh")
+      ->check(CLI::IsMember({"local", "ssh"}))
+      ->needs(plan)
+      ->capture_default_str();
+  command.add_option("--run-dir", flags.run_dir, "Folder for all that the launch leaves (default: PLAN.TIME)")
+      ->needs(plan);
   command.add_option("--served-model-name", flags.name, "What the lines call the model (default: its directory)");
   command.add_option("--concurrency", flags.concurrency, "Lines under way at once, or auto")
       ->check(CLI::IsMember({"auto"}) | CLI::Range(1, 1024))

@@ -1,13 +1,15 @@
-#include <poll.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "common/logging/logging.h"
+#include "common/picture_prompt/picture_prompt.h"
 #include "common/tokenizer/answer_reader.h"
 #include "common/tokenizer/chat.h"
 #include "common/transport/client.h"
@@ -15,14 +17,16 @@
 #include "launch/command_support.h"
 #include "launch/commands.h"
 #include "launch/interrupt.h"
+#include "launch/line_input.h"
 
 namespace outrider {
 namespace {
 
 constexpr const char* kHelp =
-    "/reset  forget what was said\n"
-    "/help   this list\n"
-    "/exit   leave, as does Ctrl-D\n"
+    "/image FILE  show a picture, PNG, JPEG or WebP, with the next question\n"
+    "/reset       forget what was said and shown\n"
+    "/help        this list\n"
+    "/exit        leave, as does Ctrl-D\n"
     "Ctrl-C stops an answer; what there is of it stays in the conversation.\n";
 
 struct ChatFlags {
@@ -35,40 +39,14 @@ struct ChatFlags {
   bool thinking = false;
 };
 
-/// Lines of the standard input. Not std::getline, which Ctrl-C could not interrupt.
-class LineReader {
- public:
-  enum class Got { kLine, kInterrupt, kEnd };
-
-  Got next(Interrupt& interrupt, std::string& line) {
-    while (true) {
-      if (interrupt.requested()) {
-        interrupt.clear();
-        return Got::kInterrupt;
-      }
-      if (const std::size_t end = buffer_.find('\n'); end != buffer_.npos) {
-        line = buffer_.substr(0, end);
-        buffer_.erase(0, end + 1);
-        return Got::kLine;
-      }
-      pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
-      if (poll(&input, 1, kPollMs) <= 0) continue;  // also when a signal came
-      char bytes[4096];
-      const ssize_t got = read(STDIN_FILENO, bytes, sizeof bytes);
-      if (got < 0 && errno == EINTR) continue;
-      if (got > 0) {
-        buffer_.append(bytes, static_cast<std::size_t>(got));
-        continue;
-      }
-      line = std::exchange(buffer_, {});
-      return line.empty() ? Got::kEnd : Got::kLine;
-    }
-  }
-
- private:
-  static constexpr int kPollMs = 100;
-  std::string buffer_;
-};
+/// What the lines of kHelp begin with, for Tab.
+std::vector<std::string> command_names() {
+  std::vector<std::string> names;
+  std::istringstream help(kHelp);
+  for (std::string line; std::getline(help, line);)
+    if (line.starts_with('/')) names.push_back(line.substr(0, line.find(' ')));
+  return names;
+}
 
 /// Writes an answer as it comes: the thought dimmed, and only for a person to see.
 class AnswerPrinter {
@@ -119,12 +97,16 @@ class Chat {
 
   void reset() {
     conversation_.messages.clear();
+    pictures_.clear();
+    asked_pictures_ = 0;
     if (flags_.system.empty()) return;
     ChatMessage& system = conversation_.messages.emplace_back();
     system.role = ChatMessage::Role::kSystem;
     system.content = flags_.system;
   }
 
+  /// Shows a picture with the next question. What is wrong with it is said, and then it is not shown.
+  void show(const std::filesystem::path& file);
   /// Asks, shows the answer and remembers both. A question that can not be answered is said so and
   /// forgotten; what no other question could change is thrown.
   void ask(Client& client, const std::string& question, Interrupt& interrupt, AnswerPrinter& printer);
@@ -135,11 +117,35 @@ class Chat {
   SamplingParams sampling_;
   DraftLength draft_length_;
   Conversation conversation_;
+  std::vector<WirePicture> pictures_;  ///< of the conversation, then those of the next question
+  std::size_t asked_pictures_ = 0;     ///< so many of them have been asked about
 };
 
+void Chat::show(const std::filesystem::path& file) {
+  const auto seen = [&]() -> Result<WirePicture> {
+    if (pictures_.size() == kPicturesMax)
+      return Error{Errc::kOutOfRange, fmt::format("{}: this conversation has {} pictures already, its most; /reset "
+                                                  "forgets them",
+                                                  file.string(), kPicturesMax)};
+    ASSIGN_OR_RETURN(const VisionConfig vision, text_.vision);
+    return see_picture_file(file, vision, soft_tokens_for(PictureDetail::kAuto, vision));
+  }();
+  if (seen)
+    pictures_.push_back(*seen);
+  else
+    std::fprintf(stderr, "outrider: %s\n", seen.error().message.c_str());
+}
+
 void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt, AnswerPrinter& printer) {
-  conversation_.messages.emplace_back().content = question;
-  const std::vector<TokenId> prompt = or_throw(render_chat(text_.tokenizer, text_.chat_format, conversation_));
+  ChatMessage& message = conversation_.messages.emplace_back();
+  if (asked_pictures_ == pictures_.size()) {
+    message.content = question;
+  } else {
+    message.parts.assign(pictures_.size() - asked_pictures_, {.kind = ContentPart::Kind::kImage, .text = {}});
+    message.parts.push_back({.text = question});
+  }
+  std::vector<TokenId> prompt = or_throw(render_chat(text_.tokenizer, text_.chat_format, conversation_));
+  if (!pictures_.empty()) prompt = or_throw(place_pictures(prompt, or_throw(text_.vision), pictures_));
   ChatMessage answer;
   answer.role = ChatMessage::Role::kAssistant;
   AnswerReader reader(text_.tokenizer, or_throw(StopMatcher::create({})), prompt, [&](const ChatEvent& event) {
@@ -155,7 +161,8 @@ void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt
                          .policy = draft_length_.policy,
                          .draft_ahead = draft_length_.ahead,
                          .tokenizer_fingerprint = text_.tokenizer_fingerprint,
-                         .governed = flags_.draft_length.governed};
+                         .governed = flags_.draft_length.governed,
+                         .pictures = pictures_};
   ++sampling_.seed;  // the same question again may get another answer
   const Result<Generation> generation = client.generate(
       request,
@@ -166,11 +173,15 @@ void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt
   interrupt.clear();
   if (!generation) {
     const Errc code = generation.error().code;
-    if (code != Errc::kOutOfRange && code != Errc::kInvalidArgument && code != Errc::kUnavailable) or_throw(generation);
+    if (code != Errc::kOutOfRange && code != Errc::kInvalidArgument && code != Errc::kUnsupported &&
+        code != Errc::kUnavailable)
+      or_throw(generation);
     conversation_.messages.pop_back();
+    pictures_.resize(asked_pictures_);
     std::fprintf(stderr, "outrider: %s\n", generation.error().message.c_str());
     return;
   }
+  asked_pictures_ = pictures_.size();
   reader.finish(generation->reason == FinishReason::kLength);
   printer.finish();
   if (generation->cancelled) std::fprintf(stderr, "(stopped)\n");
@@ -190,18 +201,17 @@ void chat(const ChatFlags& flags) {
   const bool for_person = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
   if (for_person) std::printf("/help says what there is; /exit or Ctrl-D leaves.\n\n");
   Interrupt interrupt;
-  LineReader reader;
+  const std::unique_ptr<LineInput> input =
+      for_person ? edited_lines("> ", command_names(), history_file("chat_history")) : plain_lines();
   AnswerPrinter printer(for_person);
   while (true) {
-    if (for_person) {
-      std::printf("> ");
-      std::fflush(stdout);
-    }
     std::string line;
-    const LineReader::Got got = reader.next(interrupt, line);
-    if (got == LineReader::Got::kEnd || line == "/exit") break;
-    if (got == LineReader::Got::kInterrupt) {
+    const LineInput::Got got = input->next(interrupt, line);
+    if (got == LineInput::Got::kEnd || line == "/exit") break;
+    if (got == LineInput::Got::kInterrupt) {
       if (for_person) std::printf("\n");  // a terminal drops what was typed
+    } else if (line.starts_with("/image ")) {
+      conversation.show(line.substr(std::min(line.find_first_not_of(' ', 7), line.size())));
     } else if (line == "/reset") {
       conversation.reset();
     } else if (line == "/help") {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -11,10 +10,10 @@
 #include <thread>
 #include <vector>
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include "cluster-launch/facts.h"
+#include "cluster-launch/kubernetes.h"
 #include "cluster-launch/launcher.h"
 #include "cluster-launch/plan.h"
 #include "cluster-launch/process_plan.h"
@@ -29,8 +28,8 @@
 #include "common/logging/logging.h"
 #include "launch/command_support.h"
 #include "launch/commands.h"
-#include "launch/commit.h"
 #include "launch/lifetime.h"
+#include "launch/plan_file.h"
 
 namespace outrider {
 namespace {
@@ -46,8 +45,6 @@ struct LaunchFlags {
   Lifetime lifetime;
 };
 
-Build this_build() { return {OUTRIDER_VERSION, kBuildCommit}; }
-
 /// What the commands about a run have in common.
 struct RunFlags {
   fs::path run_dir;
@@ -56,50 +53,30 @@ struct RunFlags {
   Lifetime lifetime;
 };
 
-/// A plan as it was read, and its processes.
-struct ReadPlan {
-  json object;
-  Plan plan;
-  ProcessPlan processes;
-};
-
-ReadPlan read(const LaunchFlags& flags) {
-  ReadPlan result;
-  result.object = or_throw(parse_json_object(or_throw(read_text(flags.plan)), flags.plan, std::size_t{16} << 20));
-  result.object.erase("lock");
-  if (!flags.hosts.empty())
-    or_throw(place_on_hosts(result.object, or_throw(read_text(flags.hosts)), flags.hosts.string()));
-  result.plan = or_throw(read_plan(result.object, flags.plan));
-  result.processes = or_throw(plan_processes(result.plan, /*one_host=*/flags.backend == "local"));
-  return result;
-}
-
-/// The program as hosts see it, where the plan does not say: over ssh the one in the PATH, else this one.
-std::string program_of(const Plan& plan, const std::string& backend) {
-  if (!plan.program.empty()) return plan.program;
-  return backend == "ssh" ? "outrider" : fs::read_symlink("/proc/self/exe").string();
-}
-
-fs::path default_run_dir(const fs::path& plan) {
-  return fmt::format("{}.{:%Y%m%d-%H%M%S}", plan.stem().string(), fmt::localtime(std::time(nullptr)));
-}
-
 /// What would be started, a line for each process.
-void print_dry_run(const ReadPlan& read, const LaunchOptions& options) {
-  for (const PlannedProcess& process : read.processes.processes) {
+void print_dry_run(const PlanFile& plan, const LaunchOptions& options) {
+  for (const PlannedProcess& process : plan.processes.processes) {
     const bool coordinator = process.role == "coordinator";
     const std::vector<std::string> command = process.command(
-        options.program, {coordinator ? "--listen" : "--join", coordinator ? read.processes.listen : "{coordinator}"});
+        options.program, {coordinator ? "--listen" : "--join", coordinator ? plan.processes.listen : "{coordinator}"});
     std::printf("%s %s: %s\n", process.host.name.c_str(), process.name.c_str(),
                 shell_line(announced_command_on(options.reach, process.host, command)).c_str());
   }
-  for (const RunPlan& run : read.plan.run) std::printf("then: %s\n", shell_line(run.command).c_str());
+  for (const RunPlan& run : plan.plan.run) std::printf("then: %s\n", shell_line(run.command).c_str());
+}
+
+std::vector<RenderedFile> rendered(const PlanFile& plan, const LaunchFlags& flags, const fs::path& run_dir) {
+  if (flags.backend == "slurm")
+    return or_throw(render_slurm(plan.plan, plan.processes, flags.options.program, run_dir));
+  if (flags.backend == "kubernetes")
+    return or_throw(render_kubernetes(plan.plan, plan.processes, flags.options.build.version));
+  return {};
 }
 
 /// Submits the scripts, or says how.
-void to_slurm(const std::vector<SlurmScript>& scripts, const RunFolder& folder, bool submit) {
+void to_slurm(const std::vector<RenderedFile>& scripts, const RunFolder& folder, bool submit) {
   if (submit) return or_throw(submit_to_slurm(scripts, folder));
-  for (const SlurmScript& script : scripts) std::printf("sbatch %s\n", (folder.path() / script.name).c_str());
+  for (const RenderedFile& script : scripts) std::printf("sbatch %s\n", (folder.path() / script.name).c_str());
 }
 
 void launch(LaunchFlags flags) {
@@ -109,39 +86,42 @@ void launch(LaunchFlags flags) {
   }
   if (flags.plan.empty()) throw std::runtime_error("PLAN is missing; see outrider launch --help");
   init_logging("launch", "warn");
-  const ReadPlan plan = read(flags);
-  flags.options.program = program_of(plan.plan, flags.backend);
-  flags.options.build = this_build();
-  flags.options.dtype = plan.plan.dtype;
-  flags.options.reach = flags.backend == "ssh" ? Reach::kSsh : Reach::kLocal;
+  const PlanFile plan = PlanFile::read(flags.plan, flags.hosts, flags.backend);
+  plan.set(flags.options, flags.backend);
   const fs::path run_dir = fs::absolute(flags.run_dir.empty() ? default_run_dir(flags.plan) : flags.run_dir);
-  const bool slurm = flags.backend == "slurm";
-  const std::vector<SlurmScript> scripts =
-      slurm ? or_throw(render_slurm(plan.plan, plan.processes, flags.options.program, run_dir))
-            : std::vector<SlurmScript>();
-  if (flags.dry_run && slurm) {
-    for (const SlurmScript& script : scripts) std::printf("==> %s <==\n%s", script.name.c_str(), script.text.c_str());
+  const bool kubernetes = flags.backend == "kubernetes";
+  const std::vector<RenderedFile> files = rendered(plan, flags, run_dir);
+  if (flags.dry_run && !files.empty()) {
+    for (const RenderedFile& file : files) std::printf("==> %s <==\n%s", file.name.c_str(), file.text.c_str());
     return;
   }
   if (flags.dry_run) return print_dry_run(plan, flags.options);
   const RunFolder folder = or_throw(RunFolder::create(run_dir));
   or_throw(folder.write("plan.json", nlohmann::ordered_json(plan.object)));
-  if (slurm && plan.processes.open()) or_throw(RunKeys::create(folder));
-  for (const SlurmScript& script : scripts) or_throw(folder.write(script.name, script.text));
-  if (slurm) return to_slurm(scripts, folder, flags.submit);
+  if (kubernetes || (!files.empty() && plan.processes.open())) or_throw(RunKeys::create(folder));
+  if (kubernetes) {
+    fs::create_directories(run_dir / "kubernetes" / "base");
+    for (const RenderedFile& file : kubernetes_base()) or_throw(folder.write(file.name, file.text));
+  }
+  for (const RenderedFile& file : files) or_throw(folder.write(file.name, file.text));
+  if (kubernetes) {
+    std::fputs(how_to_apply(plan.plan, run_dir.string()).c_str(), stdout);
+    return;
+  }
+  if (!files.empty()) return to_slurm(files, folder, flags.submit);
   std::vector<std::vector<std::string>> commands;
   for (const RunPlan& run : plan.plan.run) commands.push_back(run.command);
   int status = 0;
   or_throw(flags.lifetime.run([&](std::stop_token stop) -> Result<void> {
-    ASSIGN_OR_RETURN(status, run_launch(plan.object, plan.processes, commands, flags.options, folder, stop));
+    ASSIGN_OR_RETURN(status, run_launch(plan.object, plan.processes, commands, flags.options, folder,
+                                        [&] { return stop.stop_requested(); }));
     return {};
   }));
   if (status != 0) throw CLI::RuntimeError(status);
 }
 
-void push(LaunchFlags flags, const PushSources& sources) {
-  flags.backend = "ssh";
-  const ReadPlan plan = read(flags);
+void push(const LaunchFlags& flags, const PushSources& sources) {
+  const PlanFile plan = PlanFile::read(flags.plan, flags.hosts, "ssh");
   if (or_throw(push_to_hosts(plan.plan, plan.processes, sources)) > 0) throw CLI::RuntimeError(1);
 }
 
@@ -309,8 +289,8 @@ void add_launch_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("launch", "Start a plan's processes on hosts, and end them (docs/launch.md)");
   auto flags = std::make_shared<LaunchFlags>();
   command->add_option("PLAN", flags->plan, "A plan, or the lock.json of a run");
-  command->add_option("--backend", flags->backend, "How: local (all on this machine), ssh or slurm")
-      ->check(CLI::IsMember({"local", "ssh", "slurm"}))
+  command->add_option("--backend", flags->backend, "How: local (all on this machine), ssh, slurm or kubernetes")
+      ->check(CLI::IsMember({"local", "ssh", "slurm", "kubernetes"}))
       ->capture_default_str();
   command->add_option("--hosts", flags->hosts, "File with 'HOST role=verifier slots=1' a line, in place of the plan's");
   command->add_option("--run-dir", flags->run_dir, "Folder for all that the run leaves (default: PLAN.TIME)");

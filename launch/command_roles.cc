@@ -96,7 +96,8 @@ void add_role_commands(CLI::App& app) {
       run_role(flags->lifetime, [&](std::stop_token stop) {
         TransportContext context(flags->security);
         const PairPaths pair = flags->model.pair();
-        flags->options.weight_type = flags->model.weight_type(pair);
+        const PairPaths loaded{name == std::string("drafter") ? pair.assistant : pair.backbone, {}};
+        if (!loaded.backbone.empty()) flags->options.weight_type = flags->model.type_to_load(loaded);
         return run(context, flags->options, pair, stop);
       });
     });

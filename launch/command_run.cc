@@ -14,16 +14,14 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "common/base/files.h"
 #include "common/base/json_fields.h"
 #include "common/logging/logging.h"
+#include "common/picture_prompt/picture_prompt.h"
 #include "common/report/report.h"
 #include "common/tokenizer/answer_reader.h"
 #include "common/tokenizer/chat.h"
 #include "common/tokenizer/stop_matcher.h"
 #include "common/transport/client.h"
-#include "common/vision/patches.h"
-#include "common/vision/picture_tokens.h"
 #include "launch/cluster.h"
 #include "launch/command_support.h"
 #include "launch/commands.h"
@@ -38,7 +36,7 @@ struct RunFlags {
   ClusterFlags cluster;
   std::string prompt, prompt_ids;
   std::vector<std::filesystem::path> images;
-  std::int64_t soft_tokens = kSoftTokensDefault;
+  std::optional<std::int64_t> soft_tokens;
   std::vector<std::string> stops;
   std::optional<std::int32_t> logprobs;
   DraftLengthFlag draft_length;
@@ -76,26 +74,18 @@ std::string read_standard_input() {
 std::string prompt_text(const RunFlags& flags) { return flags.prompt == "-" ? read_standard_input() : flags.prompt; }
 
 /// The pictures and then the prompt, as one message of the user.
-void ask_about_pictures(const RunFlags& flags, const ModelFiles& files, const TextSide& text, Generate& request) {
-  const VisionConfig vision = or_throw(load_vision_config(files));
+void ask_about_pictures(const RunFlags& flags, const TextSide& text, Generate& request) {
+  const VisionConfig vision = or_throw(text.vision);
+  const std::int64_t soft_tokens = flags.soft_tokens.value_or(soft_tokens_for(PictureDetail::kAuto, vision));
   ChatMessage message;
-  std::vector<std::int64_t> soft_tokens;
   for (const std::filesystem::path& image : flags.images) {
-    const std::string file = or_throw(read_text(image));
-    const Picture picture = or_throw(decode_picture(std::as_bytes(std::span(file)), image.string()));
-    const auto seen = std::make_shared<const Picture>(resize_for_tower(picture, vision, flags.soft_tokens));
-    soft_tokens.push_back(soft_token_count(*seen, vision));
-    request.pictures.push_back({.pixels = {.dtype = DType::kU8,
-                                           .shape = {seen->height, seen->width, 3},
-                                           .data = SharedBytes(seen, std::as_bytes(std::span(seen->rgb)))}});
+    request.pictures.push_back(or_throw(see_picture_file(image, vision, soft_tokens)));
     message.parts.push_back({.kind = ContentPart::Kind::kImage, .text = {}});
   }
   message.parts.push_back({.text = prompt_text(flags)});
   const std::vector<TokenId> rendered =
       or_throw(render_chat(text.tokenizer, text.chat_format, Conversation{.messages = {message}, .tools = {}}));
-  PicturePrompt prompt = or_throw(make_room_for_pictures(rendered, vision, soft_tokens));
-  request.prompt = std::move(prompt.tokens);
-  for (std::size_t i = 0; i < prompt.firsts.size(); ++i) request.pictures[i].first = prompt.firsts[i];
+  request.prompt = or_throw(place_pictures(rendered, vision, request.pictures));
 }
 
 std::vector<TokenId> encode_prompt(const RunFlags& flags, const TextSide& text) {
@@ -150,8 +140,7 @@ void run(const RunFlags& flags) {
   init_logging("outrider", "warn");
   const StopMatcher stops = or_throw(StopMatcher::create(flags.stops));
   const PairPaths pair = flags.model.pair();
-  const ModelFiles files = open_model(pair.backbone);
-  const TextSide side = load_text_side(files);
+  const TextSide side = load_text_side(open_model(pair.backbone));
   DraftLength draft_length = flags.draft_length.value();
   // There is nothing to choose by where nobody says which drafts hold.
   if (flags.no_verifier && draft_length.policy == DraftPolicy::kAuto) draft_length = {.length = 4};
@@ -165,7 +154,7 @@ void run(const RunFlags& flags) {
                    .draft_ahead = draft_length.ahead,
                    .tokenizer_fingerprint = side.tokenizer_fingerprint,
                    .governed = flags.draft_length.governed};
-  if (!flags.images.empty()) ask_about_pictures(flags, files, side, request);
+  if (!flags.images.empty()) ask_about_pictures(flags, side, request);
   request.sampling.logprobs = flags.logprobs;
   request.unverified = flags.no_verifier;
   if (flags.no_verifier)
@@ -250,10 +239,12 @@ void add_run_command(CLI::App& app) {
                      ->expected(1)
                      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
                      ->excludes(ids);
-  command->add_option("--soft-tokens", flags->soft_tokens, "Of a picture, at most: 70, 140, 280, 560 or 1120")
+  command
+      ->add_option("--soft-tokens", flags->soft_tokens,
+                   "Of a picture, at most: 70, 140, 280, 560 or 1120; unless you say, 280, or 140 where a model sees "
+                   "it both ways")
       ->check(CLI::IsMember(std::vector<std::int64_t>(kSoftTokenBudgets.begin(), kSoftTokenBudgets.end())))
-      ->needs(images)
-      ->capture_default_str();
+      ->needs(images);
   flags->model.add_to(*command);
   flags->sampling.add_to(*command);
   flags->draft_length.add_to(*command);

@@ -16,9 +16,11 @@
 #include "http-server/api_server.h"
 #include "http-server/http_server.h"
 #include "http-server/live_page.h"
+#include "http-server/llama_api.h"
 #include "http-server/messages_api.h"
 #include "http-server/responses_api.h"
 #include "http-server/server_metrics.h"
+#include "http-server/tracer.h"
 #include "launch/answered_by.h"
 #include "launch/cluster.h"
 #include "launch/command_support.h"
@@ -42,6 +44,7 @@ struct ServeFlags {
   std::filesystem::path data_dir;      ///< empty: no files, no batches
   std::uint64_t data_mib_max = 10240;  ///< of files in it
   bool share_prefixes = false;
+  TraceOptions traces;
 };
 
 /// The drafter of a cluster of ours: one that cannot even join ends the program if it was asked for, one that ends
@@ -89,9 +92,17 @@ std::string check_metrics_prefix(const std::string& text) {
   return good ? "" : "'" + text + "', wanted letters, digits and _, a digit not first";
 }
 
+/// @param tracer  null: none
+std::function<void(RequestTrace)> traced_by(Tracer* tracer) {
+  if (tracer == nullptr) return {};
+  return [tracer](RequestTrace trace) { tracer->record(std::move(trace)); };
+}
+
 void serve(ServeFlags flags) {
   init_logging("outrider", "warn");
   raise_file_limit();
+  if (flags.traces.share < 1 && !flags.traces.on())
+    throw std::runtime_error("--trace-share without --trace, --perfetto or --otlp: there are no traces");
   flags.http.keys = keys_of(flags);
   if (!flags.tls_key.empty()) flags.http.tls = or_throw(TlsIdentity::load(flags.tls_certificate, flags.tls_key));
   const PairPaths pair = flags.model.pair();
@@ -108,6 +119,13 @@ void serve(ServeFlags flags) {
       flags.cluster.options(flags.model, pair, drafts_by_default || ModelFlags::has_assistant(pair));
   if (flags.cluster.connect.empty()) cluster = or_throw(start_cluster(context, cluster_options));
   const std::string name = flags.name.empty() ? served_name(pair.backbone) : flags.name;
+  std::unique_ptr<Tracer> tracer;
+  if (flags.traces.on()) {
+    flags.traces.server = node_name("serve");
+    flags.traces.model = name;
+    flags.traces.version = OUTRIDER_VERSION;
+    tracer = or_throw(Tracer::start(flags.traces));
+  }
   ServerMetrics metrics({.prefix = flags.metrics_prefix, .model = name, .version = OUTRIDER_VERSION});
   ApiServer api(context, std::move(text),
                 {.coordinator = cluster ? cluster->address() : flags.cluster.connect,
@@ -118,23 +136,29 @@ void serve(ServeFlags flags) {
                  .governed = flags.draft_length.governed,
                  .failover_wait = std::chrono::seconds(flags.cluster.cluster.coordinator.failover_wait_s),
                  .loads = cluster ? pair.backbone.string() : "",
+                 .on_traced = traced_by(tracer.get()),
                  .on_finished = [&](const FinishedRequest& request) { metrics.record(request); }});
   std::vector<HttpRoute> routes = api.routes();
   const auto add = [&](const std::vector<HttpRoute>& more) { routes.insert(routes.end(), more.begin(), more.end()); };
   const auto chat = [&api](const HttpRequest& http) { return api.chat(http); };
   add(responses_routes(chat));
+  add(llama_routes(api, pair.backbone.string()));
   add(messages_routes(chat, [&api](const HttpRequest& http) { return api.tokenize(http); }));
   std::unique_ptr<BatchApi> batches;
   if (!flags.data_dir.empty()) {
+    // Half of the places at work stay for who waits at a screen.
+    const int places = cluster ? flags.cluster.cluster.coordinator.requests_max : 0;
     batches = or_throw(BatchApi::open({.dir = flags.data_dir,
                                        .bytes_max = flags.data_mib_max << 20,
                                        .made_by = answered_by(flags.model, pair, name, /*here=*/cluster != nullptr),
                                        .model = name,
+                                       .concurrency = places > 0 ? std::max(1, places / 2) : 0,
                                        .answer = answer_by(routes)}));
     for (HttpRoute& route : batches->routes()) routes.push_back(std::move(route));
   }
   routes.push_back({"GET", "/metrics", [&](const HttpRequest&) { return metrics.reply(api.status()); }});
   routes.push_back(live_page());
+  flags.http.traces = tracer != nullptr;
   flags.http.on_response = [&](int status) { metrics.record_response(status); };
   const std::unique_ptr<HttpServer> http = or_throw(HttpServer::start(flags.http, std::move(routes)));
   const std::string& host = flags.http.host;
@@ -184,6 +208,19 @@ void add_access_options(CLI::App& command, ServeFlags& flags) {
       ->delimiter(',');
 }
 
+void add_trace_options(CLI::App& command, TraceOptions& traces) {
+  command.add_option("--trace", traces.file, "Append each request's spans here, as OTLP's JSON (docs/traces.md)");
+  command.add_option("--perfetto", traces.perfetto,
+                     "Write them here as Chrome's trace events, for ui.perfetto.dev; begun anew");
+  command.add_option("--otlp", traces.otlp, "Send them to this OpenTelemetry collector, http://HOST:4318");
+  command
+      .add_option("--trace-share", traces.share,
+                  "Share of the requests of which spans are kept, besides those that failed, moved or were slow, or "
+                  "whose traceparent says so")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+}
+
 }  // namespace
 
 void add_serve_command(CLI::App& app) {
@@ -196,13 +233,14 @@ void add_serve_command(CLI::App& app) {
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
   add_access_options(*command, *flags);
+  add_trace_options(*command, flags->traces);
   command->add_option("--served-model-name", flags->name, "What clients call the model (default: its directory)");
   command
       ->add_option("--metrics-prefix", flags->metrics_prefix,
                    "What the names of /metrics begin with; vllm: as vLLM's, for its dashboards and tools")
       ->check(check_metrics_prefix)
       ->capture_default_str();
-  command->add_option("--max-request-bytes", flags->http.request_bytes_max, "Longest request")
+  command->add_option("--max-request-bytes", flags->http.request_bytes_max, "Longest request, but for files in it")
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   auto* data_dir =

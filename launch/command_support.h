@@ -30,6 +30,7 @@
 #include "common/sampling/params.h"
 #include "common/text_side/text_side.h"
 #include "launch/cluster.h"
+#include "launch/suitable_type.h"
 
 namespace outrider {
 
@@ -53,7 +54,7 @@ inline TextSide load_text_side(const ModelFiles& files) {
 /// The options that every command with a model has.
 struct ModelFlags {
   std::filesystem::path model, backbone, assistant;  ///< no model: the nano pair
-  std::string dtype;                                 ///< empty: the packs' own, else bf16
+  std::string dtype;                                 ///< empty: suitable_type()
   bool no_assistant = false;
 
   void add_to(CLI::App& command) {
@@ -68,10 +69,10 @@ struct ModelFlags {
         ->excludes(given);
     add_dtype(command, dtype);
   }
-  /// @param dtype  the default; empty: weight_type() chooses
+  /// @param dtype  the default; empty: suitable_type()
   static void add_dtype(CLI::App& command, std::string& dtype) {
     command.add_option("--dtype", dtype, "Weights: " + weight_type_names())
-        ->default_str(dtype.empty() ? "a pack's own, else bf16" : dtype);
+        ->default_str(dtype.empty() ? "a pack's own; else bf16, or what suits the file and the memory" : dtype);
   }
   PairPaths pair() const {
     const bool alone = model.empty() && !backbone.empty();  // nano's assistant is for nano
@@ -102,11 +103,20 @@ struct ModelFlags {
   /// @param paths  pair()
   WeightType weight_type(const PairPaths& paths) const {
     if (!dtype.empty()) return or_throw(parse_weight_type(dtype));
-    for (const std::filesystem::path& path : {paths.backbone, paths.assistant}) {
-      if (!path.empty() && is_pack(path)) return or_throw(parse_weight_type(or_throw(Pack::open(path))->info().dtype));
-    }
-    return WeightType::kBf16;
+    if (!suitable_) suitable_ = or_throw(suitable_type(paths));
+    return suitable_->type;
   }
+  /// The same, of weights that are loaded next: says so where nobody would expect it.
+  WeightType type_to_load(const PairPaths& paths) const {
+    const WeightType type = weight_type(paths);
+    if (suitable_ && !suitable_->why.empty())
+      std::fprintf(stderr, "outrider: %s as %s: %s (--dtype chooses another type)\n", paths.backbone.c_str(),
+                   to_string(type), suitable_->why.c_str());
+    return type;
+  }
+
+ private:
+  mutable std::optional<SuitableType> suitable_;  ///< once it was asked for: what is free changes with the loading
 };
 
 /// What clients call a model, where nobody says: the directory of the pair, or of the backbone.
@@ -297,6 +307,8 @@ struct ClusterFlags {
   std::string connect;     ///< empty: its own
   Security security;       ///< for `connect`
   ClusterOptions cluster;  ///< of its own
+  std::vector<std::string> chosen_there = {"--assistant", "--no-assistant", "--dtype",
+                                           "--processes"};  ///< options that say nothing to a coordinator elsewhere
 
   /// @param command  has ModelFlags already.
   void add_to(CLI::App& command) {
@@ -311,7 +323,6 @@ struct ClusterFlags {
         ->capture_default_str();
     for (const char* option : {"--key", "--coordinator-key", "--insecure", "--failover-wait"})
       command.get_option(option)->needs(elsewhere);
-    std::vector<std::string> chosen_there = {"--assistant", "--no-assistant", "--dtype", "--processes"};
     const auto of_cluster = [&](const OptionInfo& info) {
       // What every worker has is said once, for both.
       const bool is_new = info.of_cluster && command.get_option_no_throw(info.name) == nullptr;
@@ -331,7 +342,7 @@ struct ClusterFlags {
     ClusterOptions options = cluster;
     options.pair = pair;
     options.drafter.worker.verify_weights = options.verifier.worker.verify_weights;
-    options.weight_type = model.weight_type(pair);
+    if (connect.empty()) options.weight_type = model.type_to_load(pair);
     options.drafters = connect.empty() && model.wants_drafter(pair, drafts_wanted) ? 1 : 0;
     return options;
   }

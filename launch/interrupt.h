@@ -1,11 +1,14 @@
 #pragma once
 
 #include <csignal>
+#include <utility>
+#include <vector>
 
 namespace outrider {
 
 /// While one lives, Ctrl-C (SIGINT) is a request that the program answers when it can, and does not
-/// end it; so is SIGTERM where that is wanted. There is one at a time.
+/// end it; so are SIGTERM, SIGUSR1 and SIGUSR2, the last two of which batch systems send, where that is wanted. There
+/// is one at a time.
 class Interrupt {
  public:
   explicit Interrupt(bool also_sigterm = false);
@@ -17,9 +20,7 @@ class Interrupt {
   void clear();
 
  private:
-  const bool also_sigterm_;
-  struct sigaction before_ {
-  }, before_sigterm_{};
+  std::vector<std::pair<int, struct sigaction>> before_;  ///< by signal
 };
 
 }  // namespace outrider

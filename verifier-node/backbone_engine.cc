@@ -74,7 +74,7 @@ KvCost BackboneEngine::kv_cost() const {
 
 std::vector<TokenLogprobs> BackboneEngine::logprobs_along(const Sampler& sampler, Matrix<const float> logits,
                                                           const VerifyWork& work, const VerifyOutcome& outcome) {
-  if (work.prefill) return sampler.logprobs(logits, {&outcome.next_token, 1}, scratch_);
+  if (work.prefill) return sampler.logprobs(logits.rows(logits.size(0) - 1, 1), {&outcome.next_token, 1}, scratch_);
   const std::vector<std::int64_t> path = TokenTree(std::ssize(work.tokens) - 1, work.depths).path(outcome.row);
   std::vector<TokenLogprobs> along;
   for (std::size_t i = 0; i < path.size(); ++i) {
@@ -186,7 +186,8 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     if (session == sessions_.end()) session = open(work, between_steps);
     KvCache& cache = session->second.cache;
     CHECK(cache.length() == work.base, "cache {}, base {}", cache.length(), work.base);
-    const std::int64_t outputs = !work.prefill ? static_cast<std::int64_t>(work.tokens.size()) : work.last ? 1 : 0;
+    const bool all = !work.prefill || !work.scored.empty();
+    const std::int64_t outputs = all ? static_cast<std::int64_t>(work.tokens.size()) : work.last ? 1 : 0;
     std::vector<SoftRows>& rows = soft[segments.size()];
     if (!work.pictures.empty()) rows = soft_rows(work, session->second, between_steps);
     segments.push_back({&cache, work.tokens, outputs, rows, work.depths});
@@ -214,10 +215,15 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     verdict.verify_ns = forward_ns;
     if (work.prefill) sampler.add_text(work.tokens, work.answered);
     if (work.prefill && work.last) sessions_.at(work.session).soft.clear();
-    if (outputs > 0) {
+    for (std::size_t k = 0; k < work.scored.size(); ++k) {
+      result.scores.push_back(sampler.prompt_logprobs(output.logits[row + static_cast<std::int64_t>(k)].span(),
+                                                      work.scored[k], scratch_));
+      between_steps();
+    }
+    if (!work.prefill || work.last) {
       const Matrix<const float> logits = output.logits.rows(row, outputs);
       const Result<VerifyOutcome> outcome =
-          work.prefill                     ? first_token(sampler, logits[0].span(), scratch_)
+          work.prefill                     ? first_token(sampler, logits[outputs - 1].span(), scratch_)
           : !synthetic_acceptance_.empty() ? synthetic_outcome(logits, work)
           : work.q.empty()                 ? sampler.verify(logits, work.tokens, scratch_, work.depths)
                            : sampler.verify_rejection(logits, work.tokens, work.q, scratch_, work.depths);
@@ -229,8 +235,8 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
         if (!work.depths.empty()) verdict.row = static_cast<std::int32_t>(outcome->row);
         verdict.logprobs = logprobs_along(sampler, logits, work, *outcome);
         if (work.kv_from) {
-          verdict.hidden =
-              wire_row(output.hidden[row + outcome->row].span(), activation_dtype(backbone_->weight_type()));
+          const std::int64_t last = work.prefill ? outputs - 1 : outcome->row;
+          verdict.hidden = wire_row(output.hidden[row + last].span(), activation_dtype(backbone_->weight_type()));
         }
         if (!work.prefill) backbone_->keep_path(segments, i, outcome->row);
       }

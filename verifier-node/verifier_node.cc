@@ -64,7 +64,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   // file has its config alone, reads.
   const Result<std::unique_ptr<VisionTower>> tower = VisionTower::load(files, options.weight_type);
   config.soft_tokens = [&tower](const WireTensor& pixels) -> Result<std::int64_t> {
-    if (!tower) return tower.error();
+    if (!tower) return Error{Errc::kUnsupported, tower.error().message};  // whatever it is, not the asker's to mend
     return soft_tokens_of((*tower)->config(), pixels);
   };
   if (tower) {
@@ -77,7 +77,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   spdlog::info("event=kv_memory limit_mib={} session_mib_at_full_context={}", config.capacity.kv_bytes_max >> 20,
                config.capacity.kv_cost.bytes(facts.context_max) >> 20);
 
-  ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, worker_name(Role::kVerifier)));
+  ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, node_name("verifier")));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
   VerifierCore core(
       config, {.role = Role::kVerifier, .name = std::move(name), .facts = std::move(facts), .numeric_class = bits});

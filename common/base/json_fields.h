@@ -72,6 +72,8 @@ class JsonFields {
   /// Reads the objects of an array one by one, until one is wrong; none if the key is absent.
   void each(const char* key, std::string_view wanted, const std::function<void(const JsonFields&)>& read) const;
 
+  /// What the object is called in messages, such as "messages[0].content[1]"; empty for the whole.
+  std::string name() const { return prefix_.substr(0, prefix_.empty() ? 0 : prefix_.size() - 1); }
   /// The object itself, for iteration.
   const nlohmann::json& raw() const { return object_; }
 

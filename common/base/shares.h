@@ -28,6 +28,15 @@ class Shares {
     used_ -= amount;
     if (held->second == 0) held_.erase(held);
   }
+  /// @param from  of what it holds. @return whether it now holds `to` instead, as if it had given `from` back and asked
+  ///   anew; else it holds what it did. Less is always given.
+  bool change(const std::string& client, std::int64_t from, std::int64_t to) {
+    std::int64_t& held = held_[client];
+    const bool given = to <= from || held - from + to <= total_ - (used_ - from);
+    if (given) held += to - from, used_ += to - from;
+    if (held == 0) held_.erase(client);
+    return given;
+  }
   std::int64_t used() const { return used_; }
 
  private:

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <numeric>
 #include <system_error>
 
@@ -13,6 +14,7 @@
 #include "common/base/random.h"
 #include "common/checkpoint/gguf.h"
 #include "common/checkpoint/gguf_names.h"
+#include "common/checkpoint/gguf_projector.h"
 #include "common/checkpoint/safetensors.h"
 #include "common/tensor/decode.h"
 
@@ -120,11 +122,21 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
   return checkpoint;
 }
 
-Result<Checkpoint> Checkpoint::from_gguf(std::shared_ptr<const GgufModel> model, const std::filesystem::path& path) {
+Result<Checkpoint> Checkpoint::from_gguf(std::shared_ptr<const GgufModel> model, const std::filesystem::path& path,
+                                         std::shared_ptr<const GgufModel> projector) {
   Checkpoint checkpoint;
   checkpoint.path_ = path;
   ASSIGN_OR_RETURN(checkpoint.tensors_, hugging_face_tensors(*model));
   checkpoint.gguf_ = std::move(model);
+  if (projector == nullptr) return checkpoint;
+  ProjectorTensors tower = projector_tensors(*projector);
+  std::ranges::move(tower.tensors, std::back_inserter(checkpoint.tensors_));
+  checkpoint.made_ = std::move(tower.made);
+  if (const TensorEntry* repeated = sort_for_repeated(checkpoint.tensors_, &TensorEntry::name)) {
+    return Error{Errc::kMalformed,
+                 fmt::format("{}: a second tensor is called {}", repeated->file.string(), quote(repeated->name))};
+  }
+  checkpoint.projector_ = std::move(projector);
   return checkpoint;
 }
 

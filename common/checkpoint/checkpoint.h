@@ -47,8 +47,10 @@ class Checkpoint {
   ///   kUnsupported for an element type we do not know, kOutOfRange for a header over 100 MB, kMismatch for a directory
   ///   with several GGUF models.
   static Result<Checkpoint> open(const std::filesystem::path& path);
-  /// The tensors of a GGUF that is open already. @param path  what path() says.
-  static Result<Checkpoint> from_gguf(std::shared_ptr<const GgufModel> model, const std::filesystem::path& path);
+  /// The tensors of a GGUF that is open already, and of its vision tower. @param path  what path() says.
+  /// @param projector  of the tower; null: there is none
+  static Result<Checkpoint> from_gguf(std::shared_ptr<const GgufModel> model, const std::filesystem::path& path,
+                                      std::shared_ptr<const GgufModel> projector = nullptr);
 
   /// Null if there is no such tensor. O(log n).
   const TensorEntry* find(std::string_view name) const { return find_tensor(tensors_, name); }
@@ -76,7 +78,8 @@ class Checkpoint {
 
   std::filesystem::path path_;
   std::vector<MappedFile> files_;  // These, or a GGUF, own what the entries' bytes point into.
-  std::shared_ptr<const GgufModel> gguf_;
+  std::shared_ptr<const GgufModel> gguf_, projector_;
+  std::shared_ptr<const void> made_;  // what of the projector is not in its file as it is
   std::vector<TensorEntry> tensors_;  // Sorted by name.
 };
 

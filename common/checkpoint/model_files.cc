@@ -8,6 +8,7 @@
 #include "common/base/files.h"
 #include "common/base/json_fields.h"
 #include "common/checkpoint/gguf_config.h"
+#include "common/checkpoint/gguf_projector.h"
 
 namespace outrider {
 namespace {
@@ -33,10 +34,27 @@ Result<ModelFiles> ModelFiles::open(const std::filesystem::path& path) {
   if (gguf) {
     ASSIGN_OR_RETURN(GgufModel model, GgufModel::open(*gguf));
     files.gguf_ = std::make_shared<const GgufModel>(std::move(model));
+    files.projector_error_ = files.open_projector(*gguf);
   } else if (!std::filesystem::exists(path, ignored)) {
     return Error{Errc::kNotFound, fmt::format("{}: no such file or directory, wanted a model", path.string())};
   }
   return files;
+}
+
+std::string ModelFiles::open_projector(const std::filesystem::path& text_model) {
+  const auto architecture = gguf_->metadata.find<std::string_view>("general.architecture");
+  if (!architecture || *architecture != "gemma4") return "";  // an assistant may lie beside its target
+  const auto tried = [&]() -> Result<std::shared_ptr<const GgufModel>> {
+    ASSIGN_OR_RETURN(const auto file, find_projector(text_model));
+    if (!file) return std::shared_ptr<const GgufModel>();
+    ASSIGN_OR_RETURN(GgufModel projector, GgufModel::open(*file));
+    ASSIGN_OR_RETURN(const ModelText config, gguf_config(*gguf_));
+    ASSIGN_OR_RETURN(const nlohmann::json whole, add_projector(nlohmann::json::parse(config.text), *gguf_, projector));
+    return std::make_shared<const GgufModel>(std::move(projector));
+  }();
+  if (!tried) return tried.error().message;
+  projector_ = *tried;
+  return "";
 }
 
 Result<std::optional<ModelText>> ModelFiles::read(const char* name) const {
@@ -50,6 +68,12 @@ Result<std::optional<ModelText>> ModelFiles::read(const char* name) const {
 Result<std::optional<ModelText>> ModelFiles::config_json() const {
   if (!gguf_) return read("config.json");
   ASSIGN_OR_RETURN(ModelText config, gguf_config(*gguf_));
+  if (projector_) {
+    ASSIGN_OR_RETURN(const nlohmann::json whole,
+                     add_projector(nlohmann::json::parse(config.text), *gguf_, *projector_));
+    config.text = whole.dump();
+  }
+  if (!projector_error_.empty()) config.notes.push_back(projector_error_ + ": pictures are not seen");
   return std::optional(std::move(config));
 }
 
@@ -79,7 +103,7 @@ Result<std::optional<ModelText>> ModelFiles::chat_template() const {
 Result<std::optional<ModelText>> ModelFiles::tokenizer_json() const { return read("tokenizer.json"); }
 
 Result<Checkpoint> ModelFiles::checkpoint() const {
-  return gguf_ ? Checkpoint::from_gguf(gguf_, path_) : Checkpoint::open(path_);
+  return gguf_ ? Checkpoint::from_gguf(gguf_, path_, projector_) : Checkpoint::open(path_);
 }
 
 }  // namespace outrider

@@ -27,7 +27,8 @@ struct ModelText {
 class ModelFiles {
  public:
   /// @param path  a directory, or a file with the weights alone (.gguf, .safetensors). A directory whose weights are
-  ///   one GGUF model (find_gguf) counts as that GGUF: but for a tokenizer.json, files beside it do not count.
+  ///   one GGUF model (find_gguf) counts as that GGUF: but for a tokenizer.json and the file of its vision tower
+  ///   (mmproj*.gguf), files beside it do not count.
   /// @return kNotFound if nothing is there, kMismatch for a directory with several GGUF models; for a GGUF as
   ///   GgufModel::open.
   static Result<ModelFiles> open(const std::filesystem::path& path);
@@ -45,6 +46,8 @@ class ModelFiles {
   Result<std::optional<ModelText>> chat_template() const;
   /// tokenizer.json. A GGUF has another: gguf_metadata().
   Result<std::optional<ModelText>> tokenizer_json() const;
+  /// Why the file of a GGUF's vision tower, mmproj*.gguf beside it, cannot be used; empty: it can, or there is none.
+  const std::string& projector_error() const { return projector_error_; }
   /// Null unless it is a GGUF.
   const GgufMetadata* gguf_metadata() const { return gguf_ ? &gguf_->metadata : nullptr; }
 
@@ -53,10 +56,13 @@ class ModelFiles {
 
  private:
   ModelFiles() = default;
+  /// Opens what lies beside a GGUF. @return as projector_error().
+  std::string open_projector(const std::filesystem::path& text_model);
   Result<std::optional<ModelText>> read(const char* name) const;
 
   std::filesystem::path path_;
-  std::shared_ptr<const GgufModel> gguf_;
+  std::shared_ptr<const GgufModel> gguf_, projector_;
+  std::string projector_error_;
 };
 
 }  // namespace outrider

@@ -5,11 +5,16 @@
 
 #include <climits>
 #include <cstdlib>
+#include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string_view>
 
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
+
+#include "common/logging/json_lines.h"
 
 namespace outrider {
 namespace {
@@ -40,6 +45,25 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
   std::int64_t lost_ = 0;
 };
 
+/// Each line as a JSON object, that a pipe takes at once.
+class JsonLines final : public spdlog::formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& line) override {
+    spdlog::memory_buf_t time;
+    clock_.format(message, time);
+    const spdlog::string_view_t level = spdlog::level::to_string_view(message.level);
+    const std::string json =
+        json_log_line({time.data(), time.size()}, {message.logger_name.data(), message.logger_name.size()},
+                      {level.data(), level.size()}, {message.payload.data(), message.payload.size()}, PIPE_BUF - 1);
+    line.append(json.data(), json.data() + json.size());
+    line.push_back('\n');
+  }
+  std::unique_ptr<spdlog::formatter> clone() const override { return std::make_unique<JsonLines>(); }
+
+ private:
+  spdlog::pattern_formatter clock_{"%Y-%m-%dT%H:%M:%S.%eZ", spdlog::pattern_time_type::utc, ""};
+};
+
 }  // namespace
 
 void init_logging(const std::string& name, const std::string& level) {
@@ -47,6 +71,11 @@ void init_logging(const std::string& name, const std::string& level) {
   const char* wanted = std::getenv("OUTRIDER_LOG");
   logger->set_level(spdlog::level::from_str(wanted != nullptr ? wanted : level));
   logger->set_pattern("%H:%M:%S.%e %n %l: %v");
+  const char* const format = std::getenv("OUTRIDER_LOG_FORMAT");
+  const std::string_view form = format != nullptr ? format : "text";
+  if (form != "text" && form != "json")
+    throw std::runtime_error(fmt::format("OUTRIDER_LOG_FORMAT is '{}', wanted text or json", form));
+  if (form == "json") logger->set_formatter(std::make_unique<JsonLines>());
   spdlog::set_default_logger(std::move(logger));
 }
 

@@ -9,7 +9,8 @@
 namespace outrider {
 
 /// Sends logs to stderr, one line each, with `name` (the role) in front. Level from OUTRIDER_LOG
-/// (debug, info, warn, error), else `level`.
+/// (debug, info, warn, error), else `level`; OUTRIDER_LOG_FORMAT=json makes each line a JSON object (json_lines.h).
+/// Throws for another format.
 void init_logging(const std::string& name, const std::string& level);
 
 /// Lets one event per second through, and says how many it held back: for logs that a peer can provoke.

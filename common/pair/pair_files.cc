@@ -124,10 +124,10 @@ PairFacts pair_facts(const TextConfig& config, const WeightSource& backbone) {
   return facts;
 }
 
-std::string worker_name(Role role) {
+std::string node_name(const std::string& what) {
   char host[HOST_NAME_MAX + 1] = {};
   gethostname(host, sizeof host);
-  return fmt::format("{}-{}-{}", to_string(role), host, getpid());
+  return fmt::format("{}-{}-{}", what, host, getpid());
 }
 
 }  // namespace outrider

@@ -36,8 +36,8 @@ std::string pair_json(const TextConfig& target, const AssistantConfig& draft, st
 /// What a node that holds `backbone` tells the other side in the handshake.
 PairFacts pair_facts(const TextConfig& config, const WeightSource& backbone);
 
-/// What a worker of this process calls itself there, "drafter-HOST-PID": in containers the process id alone is
-/// always 1.
-std::string worker_name(Role role);
+/// What a node of this process calls itself, "drafter-HOST-PID": in containers the process id alone is always 1.
+/// @param what  "drafter"
+std::string node_name(const std::string& what);
 
 }  // namespace outrider

@@ -45,7 +45,7 @@ void ClientCore::ask(Answer& answer) {
     request.prompt.insert(request.prompt.end(), tokens.begin(), tokens.end());
     request.answered = std::ssize(tokens);
     request.numeric_class = answer.numeric_class;
-    request.verifier_name = answer.verifier_name;
+    request.verifier_name = answer.generation.verifier;
     if (answer.max_tokens > 0) request.max_tokens = answer.max_tokens;
     request.shorten = false;
   }
@@ -135,6 +135,7 @@ Result<void> ClientCore::on_message(const Message& message, TimePoint now) {
   Answer* const answer = find(message.session);
   if (answer == nullptr) return {};  // of an earlier request, or connection
   if (const auto* tokens = std::get_if<Tokens>(&message.body)) return take_tokens(*answer, *tokens, now);
+  if (const auto* scores = std::get_if<PromptScores>(&message.body)) return take_prompt_scores(*answer, *scores);
   if (const auto* failed = std::get_if<Failed>(&message.body)) return take_failed(*answer, *failed, now);
   if (const auto* done = std::get_if<Done>(&message.body)) {
     RequestMetrics& metrics = answer->generation.metrics;
@@ -156,11 +157,29 @@ Result<void> ClientCore::on_message(const Message& message, TimePoint now) {
   return {};
 }
 
+Result<void> ClientCore::take_prompt_scores(Answer& answer, const PromptScores& scores) {
+  const Position prompt = std::ssize(answer.request->prompt), end = scores.first + std::ssize(scores.logprobs);
+  if (answer.end || end <= answer.scored) return {};  // begun again elsewhere: these are here
+  if (!answer.request->sampling.prompt_logprobs || end > prompt) {
+    return failed({Errc::kMalformed, fmt::format("the coordinator sent log-probabilities up to token {} of a prompt of "
+                                                 "{}, or they were not asked for",
+                                                 end, prompt)});
+  }
+  if (scores.first > answer.scored) return ask_again(answer);  // some were lost on the way
+  const std::span<const TokenLogprobs> fresh =
+      std::span(scores.logprobs).last(static_cast<std::size_t>(end - answer.scored));
+  answer.scored = end;
+  events_.on_prompt_scores(index_of(answer), fresh);
+  return {};
+}
+
 Result<void> ClientCore::take_tokens(Answer& answer, const Tokens& tokens, TimePoint now) {
   if (answer.end) return {};  // under way before the coordinator heard of the end
   Generation& generation = answer.generation;
-  if (tokens.index != std::ssize(generation.tokens)) return ask_again(answer);  // some were lost on the way
-  const bool scored = answer.request->sampling.logprobs.has_value();
+  const SamplingParams& wanted = answer.request->sampling;
+  const bool unscored = wanted.prompt_logprobs && answer.scored < std::ssize(answer.request->prompt);
+  if (unscored || tokens.index != std::ssize(generation.tokens)) return ask_again(answer);  // some were lost on the way
+  const bool scored = wanted.logprobs.has_value();
   if (tokens.logprobs.size() != (scored ? tokens.tokens.size() : 0)) {
     return failed({Errc::kMalformed,
                    fmt::format("the coordinator sent {} logprobs for {} tokens, or not those that were asked for",
@@ -168,7 +187,7 @@ Result<void> ClientCore::take_tokens(Answer& answer, const Tokens& tokens, TimeP
   }
   if (!tokens.numeric_class.empty()) {
     answer.numeric_class = tokens.numeric_class;
-    answer.verifier_name = tokens.verifier_name;
+    generation.verifier = tokens.verifier_name;
   }
   if (tokens.max_tokens > 0) answer.max_tokens = tokens.max_tokens;
   if (answer.first_token == TimePoint()) answer.first_token = now;

@@ -20,12 +20,17 @@ struct Generation {
   FinishReason reason = FinishReason::kStop;
   RequestMetrics metrics;
   bool cancelled = false;  ///< ended by the caller; then there are no reason and no metrics
+  std::string verifier = {};  ///< the name of the last token's
 };
 
 /// What a caller hears of requests that are answered side by side. `index` says which of them.
 struct AnswerEvents {
   /// The new tokens, as they come. May call ClientCore::end_answer().
   std::function<void(std::size_t index, std::span<const TokenId> tokens)> on_tokens;
+  /// Log-probabilities of the next tokens of its prompt, if the request wants them: each token's once, in their order,
+  /// before on_tokens gets the answer's first. Of the prompt's first token there are none.
+  std::function<void(std::size_t index, std::span<const TokenLogprobs> scores)> on_prompt_scores =
+      [](std::size_t, std::span<const TokenLogprobs>) {};
   /// How a round went, before on_tokens gets its tokens, if the request has report_rounds.
   std::function<void(std::size_t index, const RoundReport& round)> on_round = [](std::size_t, const RoundReport&) {};
   /// It has come to its end, before the others perhaps. Not of one that was cancelled.
@@ -90,8 +95,9 @@ class ClientCore {
     Generation generation = {};
     std::optional<std::int64_t> end = {};  ///< its length, once on_tokens has said so
     bool done = false;
+    Position scored = 1;  ///< end of the prompt's tokens that need no log-probabilities or have them
     // What the next coordinator must know (Tokens).
-    std::string numeric_class = {}, verifier_name = {};
+    std::string numeric_class = {};
     std::int64_t max_tokens = 0;
     int fruitless = 0;                           ///< times that it was asked again since its last token
     std::optional<TimePoint> again = {};         ///< it was refused for now: asked again then
@@ -104,6 +110,7 @@ class ClientCore {
   void ask(Answer& answer);
   /// Takes it to whoever is there now.
   Result<void> ask_again(Answer& answer);
+  Result<void> take_prompt_scores(Answer& answer, const PromptScores& scores);
   Result<void> take_tokens(Answer& answer, const Tokens& tokens, TimePoint now);
   Result<void> take_failed(Answer& answer, const Failed& failed, TimePoint now);
   /// The answer is whole: says so.

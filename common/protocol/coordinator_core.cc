@@ -93,7 +93,7 @@ void CoordinatorCore::on_generate(const PeerId& from, SessionId request_id, Gene
   const SessionId id{next_session_};
   Session session(id, from, request_id, std::move(request), now);
   Result<void> taken = session.check(fleet_.facts());
-  if (taken) taken = line_.enter(id, from, on_behalf_of, session.tokens());
+  if (taken) taken = line_.enter(id, from, on_behalf_of, session.prompt_bytes());
   if (!taken) return send(from, {.session = request_id, .body = Failed{taken.error().code, taken.error().message}});
   ++next_session_;
   sessions_.emplace(id, std::move(session));

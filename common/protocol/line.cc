@@ -6,8 +6,7 @@
 
 namespace outrider {
 
-Result<void> Line::enter(SessionId id, const PeerId& peer, const std::string& on_behalf_of,
-                         std::int64_t prompt_tokens) {
+Result<void> Line::enter(SessionId id, const PeerId& peer, const std::string& on_behalf_of, std::int64_t prompt_bytes) {
   // A front end has a peer for each of its requests, and a name for each of its clients: then only the name counts.
   const ClientKey key = on_behalf_of.empty() ? "p" + peer : "n" + on_behalf_of;
   if (!places_.take(key, 1)) {
@@ -15,22 +14,22 @@ Result<void> Line::enter(SessionId id, const PeerId& peer, const std::string& on
                  fmt::format("{} requests are waiting, {} of them this client's; of {} places the rest is for others",
                              waiting(), waiting_of(key), config_.waiting_max)};
   }
-  if (!tokens_.take(key, prompt_tokens)) {
+  if (!bytes_.take(key, prompt_bytes)) {
     places_.give_back(key, 1);
     return Error{Errc::kUnavailable,
-                 fmt::format("prompts of {} tokens are waiting, this one has {}; of {} the rest is for others",
-                             tokens_.used(), prompt_tokens, config_.waiting_tokens_max)};
+                 fmt::format("prompts of {} bytes are waiting, this one has {}; of {} the rest is for others",
+                             bytes_.used(), prompt_bytes, config_.waiting_bytes_max)};
   }
   const auto [client, is_new] = clients_.try_emplace(key);
   if (is_new) client->second.turn = ++turn_;
   client->second.waiting.push_back(id);
-  texts_[id] = {.client = key, .prompt_tokens = prompt_tokens};
+  texts_[id] = {.client = key, .prompt_bytes = prompt_bytes};
   return {};
 }
 
 void Line::give_back(const Text& text) {
   places_.give_back(text.client, 1);
-  tokens_.give_back(text.client, text.prompt_tokens);
+  bytes_.give_back(text.client, text.prompt_bytes);
 }
 
 std::size_t Line::waiting_of(const ClientKey& client) const {

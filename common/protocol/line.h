@@ -14,9 +14,9 @@
 namespace outrider {
 
 struct LineConfig {
-  std::size_t open_max = 1024;                ///< texts at work at once, on all verifiers
-  std::int64_t waiting_max = 1024;            ///< texts that wait for their turn, shared by client
-  std::int64_t waiting_tokens_max = 1 << 24;  ///< of the prompts of all that wait, shared likewise: 64 MiB
+  std::size_t open_max = 1024;               ///< texts at work at once, on all verifiers
+  std::int64_t waiting_max = 1024;           ///< texts that wait for their turn, shared by client
+  std::int64_t waiting_bytes_max = 1 << 28;  ///< of the prompts of all that wait, pictures too; shared likewise
 };
 
 /// Whose turn it is: the one line of a coordinator, front ends' clients included. The next text is one of the client
@@ -30,10 +30,10 @@ class Line {
   static constexpr int kStartingMax = 8;
 
   explicit Line(const LineConfig& config)
-      : config_(config), places_(config.waiting_max), tokens_(config.waiting_tokens_max) {}
+      : config_(config), places_(config.waiting_max), bytes_(config.waiting_bytes_max) {}
 
   /// Puts a text at the end of its client's line. @return kUnavailable when too much waits.
-  Result<void> enter(SessionId id, const PeerId& peer, const std::string& on_behalf_of, std::int64_t prompt_tokens);
+  Result<void> enter(SessionId id, const PeerId& peer, const std::string& on_behalf_of, std::int64_t prompt_bytes);
   /// Whose turn it is; none if nobody waits, or who waits may not start now. Who it is stays next until it is let in or
   /// leaves, or one that goes before it comes: a large text is not overtaken for being large.
   /// @param possible  whether there is a verifier that a text could start at; a client whose first text has none is
@@ -55,7 +55,7 @@ class Line {
   enum class State { kWaiting, kStarting, kStarted };
   struct Text {
     ClientKey client;
-    std::int64_t prompt_tokens = 0;
+    std::int64_t prompt_bytes = 0;
     State state = State::kWaiting;
   };
   struct Client {
@@ -71,7 +71,7 @@ class Line {
   LineConfig config_;
   std::map<SessionId, Text> texts_;
   std::map<ClientKey, Client> clients_;  ///< that have texts here
-  Shares places_, tokens_;               ///< to wait in
+  Shares places_, bytes_;                ///< to wait in
   std::uint64_t turn_ = 0;
 };
 

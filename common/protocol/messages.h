@@ -327,6 +327,20 @@ struct KvChunk {
   static void fields(auto& v, auto& m) { v("kv", m.kv); }
 };
 
+/// Verifier -> coordinator -> client, while a prompt is computed: log-probabilities of its next tokens, each given those
+/// before it. All but the first token's come before the Verdict and the Tokens that answer the prompt.
+struct PromptScores {
+  Position first = 0;                   ///< of the first of these tokens in the prompt
+  std::vector<TokenLogprobs> logprobs;  ///< as many alternatives each
+
+  static constexpr const char* kName = "prompt_scores";
+  bool operator==(const PromptScores&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("first", m.first, kPositions);
+    v("logprobs", m.logprobs, kTexts);
+  }
+};
+
 /// Coordinator -> drafter: draft. The message's base is the position of `token`.
 struct Draft {
   TokenId token = 0;  ///< the last emitted token
@@ -334,15 +348,15 @@ struct Draft {
   /// [hidden_size]: the target's row that produced `token`, after the final norm. Where the session goes on from drafts
   /// that nobody verifies, it is instead the `state` of the last Candidates, in f32.
   WireTensor hidden;
-  std::optional<SamplingParams> sampling = {};  ///< none: the drafter takes the most probable tokens
+  /// The session's: what it forbids would be lost. In the first Draft that a drafter gets of the session, and in the one
+  /// after a NeedKv; later it is known there. None, and not known: the drafter takes the most probable tokens.
+  std::optional<SamplingParams> sampling = {};
   std::int64_t index = 0;                       ///< place of the first draft in the answer
   bool want_state = false;                      ///< Candidates::state is wanted: drafting goes on from these drafts
   bool want_q = false;                          ///< Candidates::q is wanted under every rule; changes no draft
-  /// The answer's (`sampling` is without it): drafts that it forbids would be lost. In the first Draft that a drafter
-  /// gets of the session, and in the one after a NeedKv; later it knows it. Empty: known, or there is none.
-  std::string grammar = {};
-  /// Where there is a grammar: tokens of the answer up to `index`. With `grammar` all of them, else those that follow
-  /// the last Draft that was answered, at least.
+  bool sampling_known = false;                  ///< `sampling` came before
+  /// Where what may be chosen depends on the answer (SamplingParams::follows_answer): its tokens up to `index`. With
+  /// `sampling` all of them, else those that follow the last Draft that was answered, at least.
   std::vector<TokenId> answer = {};
   /// The ways in which this round may end for which the drafter is to draft ahead, the most probable first, each
   /// draft_length tokens. It sends them unasked, each in Candidates with `after`, while it has nothing else to do.
@@ -366,7 +380,7 @@ struct Draft {
     v("index", m.index, kPositions);
     v("want_state", m.want_state);
     v("want_q", m.want_q);
-    v("grammar", m.grammar, Verbatim{kGrammarBytesMax});
+    v("sampling_known", m.sampling_known);
     v("answer", m.answer, kTexts);
     v("ahead", m.ahead, kGuesses);
     v("known", m.known, kDrafts);
@@ -571,6 +585,7 @@ struct RoundReport {
   std::vector<TokenId> drafts = {};       ///< those that reached the verifier
   RoundOutcome outcome = {};              ///< its `arm` does not travel
   std::vector<std::int32_t> depths = {};  ///< where they are a tree (TokenTree): of each
+  std::string drafter = {};               ///< the name of who made them, with its first drafts and when it changes
 
   bool operator==(const RoundReport&) const = default;
   static void fields(auto& v, auto& m) {
@@ -589,6 +604,7 @@ struct RoundReport {
     v("batch_rows", m.outcome.batch_rows, kNatural);
     v("waited_s", m.outcome.waited_s, kSeconds);
     v("depths", m.depths, kDrafts, kDraftLengths);
+    v("drafter", m.drafter, kNameBytes);
   }
   /// Sets outcome.drafted, which is the number of drafts.
   Result<void> settle();
@@ -838,7 +854,8 @@ struct Step {
 /// In the order of the schema's union, to whose end new messages go.
 using Body =
     std::variant<Hello, Welcome, Refuse, WhoAreYou, Heartbeat, Drain, Prefill, KvChunk, Draft, Candidates, NeedKv,
-                 Verify, Verdict, Cancel, Free, Failed, Generate, Tokens, Done, StatusRequest, Status, Step>;
+                 Verify, Verdict, Cancel, Free, Failed, Generate, Tokens, Done, StatusRequest, Status, Step,
+                 PromptScores>;
 
 /// Session, round and base position name the exchange that a message belongs to, so that a
 /// duplicate or late one is recognised and dropped. Connection messages leave them 0.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/protocol/picture_bytes.h"
+
 namespace outrider {
 namespace {
 
@@ -36,8 +38,12 @@ void PrefixCache::offer_all(PrefixSearch& search) const {
     search.offer(text.id, text.scope, text.tokens, std::ssize(text.tokens), text.written, false, text.pictures);
 }
 
+std::int64_t PrefixCache::bytes_of(const KeptText& text) const {
+  return cost_.bytes(text.written) + picture_bytes(text.pictures);
+}
+
 void PrefixCache::keep(KeptText text) {
-  bytes_ += cost_.bytes(text.written);
+  bytes_ += bytes_of(text);
   texts_.push_back(std::move(text));
 }
 
@@ -73,7 +79,7 @@ PrefixCache::Texts::iterator PrefixCache::find(SessionId id) {
 }
 
 void PrefixCache::erase(Texts::iterator text) {
-  bytes_ -= cost_.bytes(text->written);
+  bytes_ -= bytes_of(*text);
   texts_.erase(text);
 }
 

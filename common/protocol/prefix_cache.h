@@ -71,6 +71,8 @@ class PrefixCache {
  private:
   using Texts = std::list<KeptText>;
   Texts::iterator find(SessionId id);
+  /// Of its K/V rows and its pictures.
+  std::int64_t bytes_of(const KeptText& text) const;
   void erase(Texts::iterator text);
 
   KvCost cost_;

@@ -8,6 +8,7 @@
 
 #include "common/policy/ngram.h"
 #include "common/protocol/donor_rows.h"
+#include "common/protocol/picture_bytes.h"
 
 namespace outrider {
 namespace {
@@ -34,14 +35,20 @@ std::optional<TokenId> first_beyond(std::span<const TokenId> ids, std::int32_t v
   return found == ids.end() ? std::nullopt : std::optional(*found);
 }
 
-/// Whether a verdict's logprobs are what the request asked for.
-bool fits(const std::vector<TokenLogprobs>& logprobs, std::optional<std::int32_t> wanted, std::size_t tokens,
-          std::int32_t vocab_size) {
-  if (!wanted) return logprobs.empty();
-  return logprobs.size() == tokens && std::ranges::all_of(logprobs, [&](const TokenLogprobs& token) {
-           return token.top.size() == static_cast<std::size_t>(std::min(*wanted, vocab_size)) &&
-                  std::ranges::all_of(token.top, [&](const Logprob& entry) { return entry.token < vocab_size; });
-         });
+/// Without what is the target's matter alone.
+SamplingParams for_drafter(SamplingParams sampling) {
+  sampling.logprobs.reset();
+  sampling.prompt_logprobs.reset();
+  sampling.logprob_token_ids.clear();
+  return sampling;
+}
+
+/// Whether each has so many alternatives, all of the vocabulary.
+bool fits(const std::vector<TokenLogprobs>& logprobs, std::size_t alternatives, std::int32_t vocab_size) {
+  return std::ranges::all_of(logprobs, [&](const TokenLogprobs& token) {
+    return token.top.size() == std::min(alternatives, static_cast<std::size_t>(vocab_size)) &&
+           std::ranges::all_of(token.top, [&](const Logprob& entry) { return entry.token < vocab_size; });
+  });
 }
 
 }  // namespace
@@ -53,6 +60,7 @@ Session::Session(SessionId id, const PeerId& client, SessionId request_id, Gener
       request_(std::move(request)),
       text_(std::move(request_.prompt)),
       prompt_size_(std::ssize(text_) - request_.answered),
+      drafts_plainly_(for_drafter(request_.sampling) == SamplingParams{}),
       entered_(now),
       alone_since_(now),
       books_{.opened = now} {
@@ -67,6 +75,10 @@ Session::Session(SessionId id, const PeerId& client, SessionId request_id, Gener
 Session::Session(SessionId id, const Audit& audit, TimePoint now) : Session(id, "", id, audit.request, now) {
   failover_.numeric_class = audit.numeric_class;
   failover_.except = audit.verifier;
+}
+
+std::int64_t Session::prompt_bytes() const {
+  return std::ssize(text_) * std::int64_t{sizeof(TokenId)} + picture_bytes(request_.pictures);
 }
 
 std::optional<Audit> Session::audit() const {
@@ -87,6 +99,7 @@ std::optional<Audit> Session::audit() const {
               .numeric_class = failover_.numeric_class.value_or(""),
               .verifier = failover_.told_verifier};
   audit.request.sampling.logprobs.reset();
+  audit.request.sampling.prompt_logprobs.reset();
   return audit;
 }
 
@@ -101,6 +114,8 @@ Result<void> Session::check(const PairFacts* facts) const {
     return refused(
         "an unverified answer wants drafts of a fixed length, no steps, no log-probabilities and no grammar");
   }
+  if (request_.sampling.prompt_logprobs && (request_.unverified || request_.stepwise || !request_.pictures.empty()))
+    return refused("log-probabilities of the prompt want a verified answer, without steps and without pictures");
   for (const WirePicture& picture : request_.pictures) {
     if (picture.pixels.dtype != DType::kU8 || picture.pixels.data.bytes().size() > kPictureBytesMax)
       return refused(fmt::format("a picture of {} bytes of {}, wanted at most {} of {}",
@@ -177,6 +192,7 @@ bool Session::start(const Desk& desk) {
     policy_ = desk.policies.make(request_.policy, request_.draft_length, verifier.costs, verifier.batch,
                                  request_.governed && !request_.unverified);
   if (draft_room() > 0) assign_drafter(desk);
+  workers_.scored = 1;
   enter(desk, Phase::kPrefill);
   // All that a verifier of this text has K/V of: everything but the last token of an answer that has begun.
   const Position end = has_token() ? base() : prompt_size_;
@@ -188,6 +204,7 @@ bool Session::start(const Desk& desk) {
                   .compute_all = request_.unverified,
                   .cache_scope = request_.cache_scope,
                   .pictures = request_.pictures};
+  if (has_token()) prefill.sampling.prompt_logprobs.reset();  // the client has them
   if (prefill.sampling.min_tokens > 0 || !prefill.sampling.grammar.empty()) {
     // A stop id beyond the vocabulary never comes.
     std::ranges::copy_if(request_.stop_ids, std::back_inserter(prefill.stop_ids),
@@ -273,6 +290,8 @@ bool Session::on_verifier(const Desk& desk, Message message) {
   if (std::holds_alternative<Heartbeat>(message.body)) return true;  // in work
   if (auto* chunk = std::get_if<KvChunk>(&message.body)) {
     forward(desk, std::move(chunk->kv));
+  } else if (auto* scores = std::get_if<PromptScores>(&message.body)) {
+    if (asked) on_prompt_scores(desk, std::move(*scores));
   } else if (auto* verdict = std::get_if<Verdict>(&message.body)) {
     if (asked) on_verdict(desk, std::move(*verdict));
   } else if (const auto* failed = std::get_if<Failed>(&message.body)) {
@@ -291,6 +310,21 @@ bool Session::on_verifier(const Desk& desk, Message message) {
     return false;
   }
   return true;
+}
+
+void Session::on_prompt_scores(const Desk& desk, PromptScores scores) {
+  const Hello& verifier = desk.fleet.at(workers_.verifier).hello;
+  const std::optional<std::int32_t> wanted = request_.sampling.prompt_logprobs;
+  const Position end = scores.first + std::ssize(scores.logprobs);
+  if (phase_ != Phase::kPrefill || has_token() || !wanted || scores.first != workers_.scored || end > prompt_size_ ||
+      !fits(scores.logprobs, static_cast<std::size_t>(*wanted), verifier.facts.vocab_size)) {
+    return desk.warn_of(workers_.verifier,
+                        fmt::format("verifier {}: log-probabilities of the prompt's tokens {} to {}, or not those that "
+                                    "were asked for, wanted them from {} to {}; dropped",
+                                    verifier.name, scores.first, end, workers_.scored, prompt_size_));
+  }
+  workers_.scored = end;
+  desk.send(client_, {.session = request_id_, .body = std::move(scores)});
 }
 
 bool Session::on_drafter(const Desk& desk, Message message) {
@@ -451,14 +485,12 @@ void Session::ask_drafter(const Desk& desk, std::int64_t draft_length) {
 }
 
 void Session::send_draft(const Desk& desk, std::int64_t draft_length, int guesses, bool has_drafts) {
-  SamplingParams sampling = request_.sampling;
+  const SamplingParams& wanted = request_.sampling;
   // Where the drafts have a say in the text, measured times must not.
-  const bool is_exact = sampling.greedy() || sampling.rule == SamplingRule::kMatch;
-  sampling.logprobs.reset();  // the target's matter
-  std::string grammar = std::exchange(sampling.grammar, {});
+  const bool is_exact = wanted.greedy() || wanted.rule == SamplingRule::kMatch;
   std::vector<TokenId> answer;
-  if (!grammar.empty()) answer.assign(text_.begin() + prompt_size_ + workers_.guided, text_.end());
-  if (workers_.guided > 0) grammar.clear();
+  if (wanted.follows_answer()) answer.assign(text_.begin() + prompt_size_ + workers_.guided, text_.end());
+  const bool known = !drafts_plainly_ && workers_.guided > 0;
   desk.send(workers_.drafter,
             {.session = id_,
              .round = round_.id,
@@ -466,11 +498,11 @@ void Session::send_draft(const Desk& desk, std::int64_t draft_length, int guesse
              .body = Draft{.token = text_.back(),
                            .draft_length = static_cast<std::int32_t>(draft_length),
                            .hidden = std::move(*round_.hidden),
-                           .sampling = sampling == SamplingParams{} ? std::nullopt : std::optional(std::move(sampling)),
+                           .sampling = drafts_plainly_ || known ? std::nullopt : std::optional(for_drafter(wanted)),
                            .index = answered(),
                            .want_state = request_.unverified,
                            .want_q = logs_rejections(desk),
-                           .grammar = std::move(grammar),
+                           .sampling_known = known,
                            .answer = std::move(answer),
                            .ahead = guesses,
                            .known = has_drafts ? round_.drafts : std::vector<TokenId>(),
@@ -600,7 +632,8 @@ void Session::on_verdict(const Desk& desk, Verdict verdict) {
       report = {.draft_length = round_.choice.length,
                 .drafts = round_.drafts,
                 .outcome = round_.outcome,
-                .depths = round_.depths};
+                .depths = round_.depths,
+                .drafter = untold_drafter(desk)};
   }
   // The accepted drafts and the target's own token.
   std::vector<TokenId> fresh;
@@ -611,6 +644,13 @@ void Session::on_verdict(const Desk& desk, Verdict verdict) {
   if (phase_ == Phase::kEnded) return;
   round_.hidden = std::move(verdict.hidden);
   next_round(desk, std::move(verdict.kv));
+}
+
+std::string Session::untold_drafter(const Desk& desk) {
+  const Worker* drafter = desk.fleet.find(workers_.drafter);
+  const bool drafted = round_.outcome.source == DraftSource::kAssistant && !round_.drafts.empty();
+  if (drafter == nullptr || !drafted || drafter->hello.name == workers_.told_drafter) return "";
+  return workers_.told_drafter = drafter->hello.name;
 }
 
 Result<void> Session::check(const Verdict& verdict, const Hello& verifier) const {
@@ -624,7 +664,13 @@ Result<void> Session::check(const Verdict& verdict, const Hello& verifier) const
                  fmt::format("it accepted {} of {} drafts, the last of row {}, and committed {}, wanted {}",
                              verdict.accepted, drafts, row, verdict.committed, committed)};
   }
-  if (!fits(verdict.logprobs, request_.sampling.logprobs, static_cast<std::size_t>(verdict.accepted) + 1, vocab_size)) {
+  if (prefill && !has_token() && request_.sampling.prompt_logprobs && workers_.scored != prompt_size_) {
+    return Error{Errc::kMalformed, fmt::format("log-probabilities of the prompt's first {} tokens, it has {}",
+                                               workers_.scored, prompt_size_)};
+  }
+  const bool scored = request_.sampling.logprobs.has_value();
+  if (verdict.logprobs.size() != (scored ? static_cast<std::size_t>(verdict.accepted) + 1 : 0) ||
+      !fits(verdict.logprobs, request_.sampling.alternatives(), vocab_size)) {
     return Error{Errc::kMalformed, fmt::format("{} logprobs for {} tokens, or not those that were asked for",
                                                verdict.logprobs.size(), verdict.accepted + 1)};
   }

@@ -81,7 +81,8 @@ class Session {
 
   const PeerId& client() const { return client_; }
   SessionId request_id() const { return request_id_; }
-  std::int64_t tokens() const { return std::ssize(text_); }
+  /// What its prompt takes, pictures included.
+  std::int64_t prompt_bytes() const;
   TimePoint opened() const { return books_.opened; }
   Phase phase() const { return phase_; }
   /// How long a stepwise text has had nothing to do but wait for its client.
@@ -140,6 +141,8 @@ class Session {
 
   // ---- its workers ----
   bool on_verifier(const Desk& desk, Message message);
+  /// Hands them on to the client. Some that are missing end the round when the Verdict comes.
+  void on_prompt_scores(const Desk& desk, PromptScores scores);
   bool on_drafter(const Desk& desk, Message message);
   /// K/V rows that it can come to need. Nobody knows how long a stepwise text gets: its room grows with each verify.
   Position positions() const;
@@ -203,6 +206,8 @@ class Session {
   void on_verdict(const Desk& desk, Verdict verdict);
   Result<void> check(const Verdict& verdict, const Hello& verifier) const;
   void account(const Desk& desk, const Verdict& verdict);
+  /// The name of who made the round's drafts, where the client does not know it yet.
+  std::string untold_drafter(const Desk& desk);
   void count_drafts(std::int32_t accepted);
   bool logs_rejections(const Desk& desk) const {
     return desk.want_rejections && !request_.unverified && !request_.stepwise;
@@ -213,9 +218,11 @@ class Session {
     PeerId verifier, drafter;   ///< "" while there is none
     std::int64_t kv_bytes = 0;  ///< set aside for it at its verifier
     Position replica_end = 0;   ///< K/V rows that the drafter was sent
-    std::int64_t guided = 0;    ///< tokens of the answer that the drafter's grammar has seen; 0: it has none
-    bool no_drafter = false;    ///< one had no room for it, against our books: it gets none any more
-    DraftAhead ahead = {};      ///< the drafter's, unasked
+    Position scored = 1;        ///< end of the prompt's tokens that need no log-probabilities or have them
+    std::int64_t guided = 0;  ///< tokens of the answer at the last drafts: the drafter knows `sampling`; 0: it does not
+    bool no_drafter = false;  ///< one had no room for it, against our books: it gets none any more
+    DraftAhead ahead = {};    ///< the drafter's, unasked
+    std::string told_drafter = {};  ///< its name, as the client knows it (RoundReport)
   };
   /// What the verifier was asked last.
   struct Request {
@@ -265,6 +272,7 @@ class Session {
   Generate request_;           ///< its prompt is in text_
   std::vector<TokenId> text_;  ///< prompt, then answer
   Position prompt_size_;
+  bool drafts_plainly_;  ///< a drafter need not know of its sampling: it takes the most probable tokens
   Phase phase_ = Phase::kWaiting;
   bool done_ = false;      ///< kEnded, with an answer
   TimePoint entered_;      ///< its phase

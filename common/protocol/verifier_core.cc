@@ -123,6 +123,8 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
   if (auto fine = check_ids("stop token", prefill.stop_ids); !fine) return fail(message, fine.error());
   if (auto fine = check_sampling(prefill.sampling, membership_.facts().vocab_size); !fine)
     return fail(message, fine.error());
+  if (prefill.sampling.prompt_logprobs && !prefill.pictures.empty())
+    return fail(message, {Errc::kUnsupported, "log-probabilities of a prompt with pictures"});
   Result<std::vector<PromptPicture>> pictures = place_pictures(prefill);
   if (!pictures) return fail(message, pictures.error());
   // As with memory, one that is freed counts no more, though its rows may be in the batch that is out.
@@ -142,7 +144,8 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
   session.rejection = !prefill.sampling.greedy() && prefill.sampling.rule == SamplingRule::kRejection;
   session.round = message.round;
   session.heard = now;
-  session.compute_all = prefill.compute_all;
+  session.scored = prefill.sampling.prompt_logprobs.has_value();
+  session.compute_all = prefill.compute_all || session.scored;
   session.kv_sent = prefill.kv_from.value_or(0);
   session.cache_scope = prefill.cache_scope;
   session.pictures = prefill.pictures;
@@ -234,6 +237,7 @@ void VerifierCore::form_batch(TimePoint now) {
   batch_began_ = now;
   Batch batch;
   batch.room = config_.rows_max;
+  batch.scored_room = config_.scored_rows_max;
   // Verifies are short and somebody reads their text as it comes; prompts fill up. But not even a hundred texts may
   // keep prompts out: where the verifies left less than a chunk of a full forward, prompts go first in the next one.
   const bool prompts_first = std::exchange(prompts_first_, false);
@@ -262,6 +266,7 @@ void VerifierCore::take_requests(bool prefill, Batch& batch) {
     session.rows_out = std::ssize(work->tokens);
     batch.room -= session.rows_out;
     if (prefill) batch.prompt_rows += session.rows_out;
+    if (prefill && session.scored) batch.scored_room -= session.rows_out;
     batch.work.push_back(std::move(*work));
     it = queue_.erase(it);
   }
@@ -286,10 +291,12 @@ std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batc
     batch.picture_kept_out = true;
     return std::nullopt;
   }
+  if (session.scored && batch.scored_room == 0) return std::nullopt;
   VerifyWork work = request;
   if (session.prompt_done == 0 && !session.compute_all && !begin_prompt(session, &work)) return std::nullopt;
   const std::int64_t done = session.prompt_done, total = std::ssize(request.tokens);
   std::int64_t count = std::min({total - done, config_.prefill_chunk, batch.room});
+  if (session.scored) count = std::min(count, batch.scored_room);
   if (session.keep_at > done) count = std::min(count, session.keep_at - done);
   count = whole_pictures(request, done, count, batch.room);
   if (count == 0) return std::nullopt;
@@ -297,6 +304,9 @@ std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batc
   work.tokens.assign(first, first + count);
   work.base = done;
   work.last = done + count == total;
+  const std::int64_t scored_end = std::min(done + count + 1, total - request.answered);
+  if (session.scored && done + 1 < scored_end)
+    work.scored.assign(first + 1, request.tokens.begin() + scored_end);
   // How many of the answer's tokens are among the first so many.
   const auto answered = [&](Position end) { return std::max<std::int64_t>(0, end - (total - request.answered)); };
   work.answered = answered(done + count) - answered(done);
@@ -375,6 +385,8 @@ void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint no
     const bool prompt = session.request->prefill;
     Verdict& verdict = result.verdict;
     if (prompt) session.kv_sent = std::max(session.kv_sent, verdict.kv.to);
+    if (!result.scores.empty())
+      membership_.answer(reply, PromptScores{session.prompt_done - rows + 1, std::move(result.scores)});
     if (prompt && session.prompt_done < std::ssize(session.request->tokens)) {
       reply.base = verdict.kv.from;
       if (!verdict.kv.empty()) membership_.answer(reply, KvChunk{std::move(verdict.kv)});

@@ -19,6 +19,8 @@ struct VerifierConfig {
   LinkConfig link = {};
   std::int64_t rows_max = 256;       ///< rows of one forward, all sessions together
   std::int64_t prefill_chunk = 128;  ///< rows of one prompt per forward
+  /// Of these, rows of all prompts whose tokens' log-probabilities are wanted: each has logits.
+  std::int64_t scored_rows_max = 32;
   Capacity capacity = {};
   Duration session_idle_max = std::chrono::seconds(120);  ///< for a session whose Free was lost
   /// Tokens that two texts must have in common at their start for the second to wait for, copy or keep
@@ -55,6 +57,8 @@ struct VerifyWork {
   bool prefill = false;       ///< tokens of a Prefill: all are committed, only the last row has a use
   std::int64_t answered = 0;  ///< of a prefill: so many tokens at the end are the answer's, the others the prompt's
   bool last = true;           ///< false: a prompt goes on; no verdict yet
+  /// Of a prefill: the prompt's tokens whose log-probabilities are wanted; the first one follows tokens[0].
+  std::vector<TokenId> scored = {};
   std::optional<Position> kv_from;
   SamplingParams sampling = {};              ///< with a session's first rows; afterwards the engine knows it
   std::vector<TokenId> stop_ids = {};        ///< likewise, as in Prefill
@@ -73,7 +77,8 @@ struct VerifyResult {
   /// `committed`, `cached_tokens`, `waited_ns` and `batch_rows` are the core's to fill in. Of a prompt chunk that is
   /// not the last only `kv` counts.
   Verdict verdict = {};
-  std::optional<Error> error = {};  ///< no token could be chosen: the session is over
+  std::vector<TokenLogprobs> scores = {};  ///< of VerifyWork::scored
+  std::optional<Error> error = {};         ///< no token could be chosen: the session is over
 };
 
 /// The sessions freed last, each up to a round, so that a late duplicate does not open one again; but a session that
@@ -140,6 +145,7 @@ class VerifierCore {
     std::string cache_scope;            ///< likewise
     std::vector<WirePicture> pictures;  ///< likewise
     bool rejection = false;             ///< its rule
+    bool scored = false;                ///< log-probabilities of its prompt are wanted
     std::int64_t rows_out = 0;          ///< in the batch that is out, or about to be; 0: none
     bool freed = false;
     std::optional<Message> last_verdict;  ///< to answer a repeated request
@@ -150,6 +156,7 @@ class VerifierCore {
     std::vector<VerifyWork> work;
     std::int64_t room = 0;  ///< rows that it still takes
     std::int64_t prompt_rows = 0;
+    std::int64_t scored_room = 0;   ///< rows that it still takes of prompts whose tokens are scored
     bool picture_kept_out = false;  ///< one that must be in one forward had no room
     std::vector<KeptText> kept;  ///< there once the batch has run, so not for its own prompts
   };

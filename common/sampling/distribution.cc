@@ -8,6 +8,7 @@
 
 #include "common/base/check.h"
 #include "common/kernels/kernel_table.h"
+#include "common/sampling/masks.h"
 
 namespace outrider {
 namespace {
@@ -180,6 +181,7 @@ double Distribution::weight(TokenId id) const {
 void process_scores(std::span<float> scores, const SamplingParams& params, std::span<const TokenId> masked,
                     const TokenCounts& counts) {
   const auto score = [&](TokenId token) -> float& { return scores[static_cast<std::size_t>(token)]; };
+  keep_allowed(params.allowed_tokens, scores);
   for (const TokenId token : masked) score(token) = kMasked;
   for (const TokenId token : params.suppress_tokens) score(token) = kMasked;
   for (const LogitBias& entry : params.logit_bias) score(entry.token) += entry.bias;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -28,11 +29,13 @@ struct Logprob {
 /// and filters (vLLM's raw_logprobs), so that of the token may be far below those of the alternatives.
 struct TokenLogprobs {
   float logprob = 0;         ///< of the token
-  std::vector<Logprob> top;  ///< the most probable tokens, the best first; among equals the lower id
+  std::vector<Logprob> top;  ///< the most probable tokens, the best first; among equals the lower id. Or those asked for
+  std::int32_t rank = 1;     ///< of the token: 1 more than there are more probable ones
   bool operator==(const TokenLogprobs&) const = default;
   static void fields(auto& v, auto& m) {
     v("logprob", m.logprob, kLogprobs);
-    v("top", m.top, Count{0, kLogprobsMax});
+    v("top", m.top, Count{0, kScoredIdsMax});
+    v("rank", m.rank, Range{1, std::numeric_limits<std::int32_t>::max()});
   }
 };
 
@@ -41,6 +44,9 @@ struct TokenLogprobs {
 /// @param count   alternatives; all of a vocabulary that has fewer.
 /// O(V log count). The same bits for the same row, whatever was verified beside it.
 TokenLogprobs logprobs_of(std::span<const float> logits, float softcap, TokenId token, std::int32_t count,
+                          SamplingScratch& scratch);
+/// Likewise with these tokens for alternatives, in their order. O(V).
+TokenLogprobs logprobs_of(std::span<const float> logits, float softcap, TokenId token, std::span<const TokenId> ids,
                           SamplingScratch& scratch);
 
 }  // namespace outrider

@@ -1,5 +1,6 @@
 #include "common/sampling/params.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -42,10 +43,23 @@ Result<void> check_sampling(const SamplingParams& params, std::int32_t vocab_siz
     if (!token_fits(entry.token)) return wrong("logit_bias's token", entry.token, ids);
     if (!(std::abs(entry.bias) <= 100)) return wrong("logit_bias", entry.bias, "-100 to 100");
   }
-  if (params.suppress_tokens.size() > kSamplingListMax)
-    return wrong("suppress_tokens' length", params.suppress_tokens.size(), entries);
-  for (const TokenId token : params.suppress_tokens) {
-    if (!token_fits(token)) return wrong("suppress_tokens' token", token, ids);
+  const auto list_fits = [&](const char* name, const std::vector<TokenId>& tokens, std::size_t most) -> Result<void> {
+    if (tokens.size() > most)
+      return wrong(fmt::format("{}' length", name).c_str(), tokens.size(), fmt::format("at most {}", most));
+    const auto beyond = std::ranges::find_if_not(tokens, token_fits);
+    if (beyond != tokens.end()) return wrong(fmt::format("{}' token", name).c_str(), *beyond, ids);
+    return {};
+  };
+  RETURN_IF_ERROR(list_fits("suppress_tokens", params.suppress_tokens, kSamplingListMax));
+  RETURN_IF_ERROR(list_fits("allowed_tokens", params.allowed_tokens, kAllowedTokensMax));
+  RETURN_IF_ERROR(list_fits("logprob_token_ids", params.logprob_token_ids, kScoredIdsMax));
+  if (params.prompt_logprobs && (*params.prompt_logprobs < 0 || *params.prompt_logprobs > kLogprobsMax))
+    return wrong("prompt_logprobs", *params.prompt_logprobs, fmt::format("0 to {}", kLogprobsMax));
+  if (params.bad_words.size() > kBadWordsMax)
+    return wrong("bad_words' length", params.bad_words.size(), fmt::format("at most {}", kBadWordsMax));
+  for (const TokenWord& word : params.bad_words) {
+    if (word.tokens.empty()) return wrong("a bad word's length", 0, "1 token or more");
+    RETURN_IF_ERROR(list_fits("bad_words", word.tokens, kBadWordTokensMax));
   }
   return {};
 }

@@ -22,6 +22,12 @@ inline constexpr std::int32_t kDraftTopK = 64;
 
 /// Most entries of logit_bias and of suppress_tokens.
 inline constexpr std::size_t kSamplingListMax = 4096;
+/// Most tokens that may be the only ones: any vocabulary's.
+inline constexpr std::size_t kAllowedTokensMax = std::size_t{1} << 18;
+/// Most bad words, and most tokens of one.
+inline constexpr std::size_t kBadWordsMax = 1024, kBadWordTokensMax = 64;
+/// Most tokens whose log-probabilities may be asked for by their ids: vLLM's limit.
+inline constexpr std::size_t kScoredIdsMax = 128;
 
 struct LogitBias {
   TokenId token = 0;
@@ -31,6 +37,13 @@ struct LogitBias {
     v("token", m.token, kNatural);
     v("bias", m.bias, kFinite);
   }
+};
+
+/// A word as a vocabulary writes it.
+struct TokenWord {
+  std::vector<TokenId> tokens;
+  bool operator==(const TokenWord&) const = default;
+  static void fields(auto& v, auto& m) { v("tokens", m.tokens, Count{1, kBadWordTokensMax}); }
 };
 
 /// Which drafts survive above temperature 0. The first two leave the target's distribution as it is.
@@ -80,9 +93,21 @@ struct SamplingParams {
   std::optional<std::int32_t> logprobs = {};
   /// What the whole answer must look like, in the EBNF of common/grammar. Empty: like anything.
   std::string grammar = {};
+  /// Log-probabilities of the prompt's tokens but the first, and of so many alternatives each, are wanted.
+  std::optional<std::int32_t> prompt_logprobs = {};
+  /// Where `logprobs` are wanted: of these tokens, instead of the most probable ones.
+  std::vector<TokenId> logprob_token_ids = {};
+  std::vector<TokenId> allowed_tokens = {};  ///< only these are chosen; empty: any
+  std::vector<TokenWord> bad_words = {};     ///< their last tokens are not chosen where the answer ends with the others
 
   bool greedy() const { return temperature == 0; }
   bool has_penalties() const { return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0; }
+  /// Whether what may be chosen depends on the answer's tokens.
+  bool follows_answer() const { return !grammar.empty() || !bad_words.empty(); }
+  /// Alternatives to each token that has log-probabilities.
+  std::size_t alternatives() const {
+    return logprob_token_ids.empty() ? static_cast<std::size_t>(logprobs.value_or(0)) : logprob_token_ids.size();
+  }
   bool operator==(const SamplingParams&) const = default;
   /// Each parameter, declared once (common/base/fields.h). The two 1s at the end of a line are what the schema says of
   /// a field that is not there.
@@ -142,6 +167,10 @@ struct SamplingParams {
     v("rule", m.rule, SamplingRule::kTypical);
     v("logprobs", m.logprobs, Range{0, kLogprobsMax});
     v("grammar", m.grammar, Verbatim{kGrammarBytesMax});
+    v("prompt_logprobs", m.prompt_logprobs, Range{0, kLogprobsMax});
+    v("logprob_token_ids", m.logprob_token_ids, Count{0, kScoredIdsMax});
+    v("allowed_tokens", m.allowed_tokens, Count{0, kAllowedTokensMax});
+    v("bad_words", m.bad_words, Count{0, kBadWordsMax});
   }
 };
 

@@ -7,6 +7,7 @@
 
 #include "common/base/token_tree.h"
 #include "common/kernels/ops.h"
+#include "common/sampling/masks.h"
 
 namespace outrider {
 namespace {
@@ -45,6 +46,7 @@ void Sampler::add_text(std::span<const TokenId> tokens, std::int64_t answered) {
 void Sampler::add_answer(TokenId token) {
   ++answer_length_;
   if (params_.has_penalties()) ++counts_.of[token].in_answer;
+  if (!params_.bad_words.empty()) answer_.push_back(token);
   if (grammar_ && !grammar_->accept(token)) astray_ = true;
 }
 
@@ -59,13 +61,16 @@ Result<std::span<const float>> Sampler::scores(std::span<const float> logits, Sa
   const bool values_matter = !params_.greedy() || params_.has_penalties() || !params_.logit_bias.empty();
   const auto size = static_cast<std::int64_t>(logits.size());
   bool guarded = answer_length_ < params_.min_tokens;
-  if (!values_matter && !guarded && allowed.empty() && params_.suppress_tokens.empty()) return logits;
+  const bool masked = !allowed.empty() || !params_.suppress_tokens.empty() || !params_.allowed_tokens.empty() ||
+                      !params_.bad_words.empty();
+  if (!values_matter && !guarded && !masked) return logits;
   for (;; guarded = false) {
     scratch.scores.assign(logits.begin(), logits.end());
     if (values_matter && softcap_ > 0) softcap_in_place({scratch.scores.data(), {1, size}}, softcap_);
     mask_scores(allowed, scratch.scores);
-    process_scores(scratch.scores, params_, guarded ? std::span<const TokenId>(stop_ids_) : std::span<const TokenId>(),
-                   counts_);
+    std::vector<TokenId> out = completes_bad_word(params_.bad_words, answer_);
+    if (guarded) out.insert(out.end(), stop_ids_.begin(), stop_ids_.end());
+    process_scores(scratch.scores, params_, out, counts_);
     if (std::isfinite(scratch.scores[static_cast<std::size_t>(argmax(scratch.scores))]))
       return std::span<const float>(scratch.scores);
     // A grammar that is through ends the answer, however few tokens it has.
@@ -87,10 +92,16 @@ std::vector<TokenLogprobs> Sampler::logprobs(Matrix<const float> logits, std::sp
   std::vector<TokenLogprobs> result;
   if (!params_.logprobs) return result;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    result.push_back(
-        logprobs_of(logits[static_cast<std::int64_t>(i)].span(), softcap_, tokens[i], *params_.logprobs, scratch));
+    const std::span<const float> row = logits[static_cast<std::int64_t>(i)].span();
+    result.push_back(params_.logprob_token_ids.empty()
+                         ? logprobs_of(row, softcap_, tokens[i], *params_.logprobs, scratch)
+                         : logprobs_of(row, softcap_, tokens[i], params_.logprob_token_ids, scratch));
   }
   return result;
+}
+
+TokenLogprobs Sampler::prompt_logprobs(std::span<const float> logits, TokenId token, SamplingScratch& scratch) const {
+  return logprobs_of(logits, softcap_, token, params_.prompt_logprobs.value(), scratch);
 }
 
 Result<VerifyOutcome> Sampler::verify(Matrix<const float> logits, std::span<const TokenId> tokens,

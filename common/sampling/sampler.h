@@ -60,6 +60,8 @@ class Sampler {
   /// @return [N], or nothing.
   std::vector<TokenLogprobs> logprobs(Matrix<const float> logits, std::span<const TokenId> tokens,
                                       SamplingScratch& scratch) const;
+  /// Of one of the prompt's. @param logits  [V] of the row before it. @pre the request wants them.
+  TokenLogprobs prompt_logprobs(std::span<const float> logits, TokenId token, SamplingScratch& scratch) const;
 
  private:
   void add_answer(TokenId token);
@@ -73,6 +75,7 @@ class Sampler {
   std::optional<GrammarState> grammar_;  ///< after the committed tokens
   bool astray_ = false;                  ///< a committed token was none that it allows, or it is missing
   TokenCounts counts_;                   ///< kept only where there are penalties
+  std::vector<TokenId> answer_;          ///< kept only where there are bad words
   Distribution p_, residual_;            ///< p_: what the last token was drawn from
 };
 

@@ -144,6 +144,68 @@ void decode_q6_k(const std::uint8_t* block, float* out) {
   }
 }
 
+// The 2- and 3-bit blocks: in each half of 128 elements, 32 bytes hold four runs of 32, two bits each.
+int two_bits(const std::uint8_t* codes, std::size_t i) {
+  return codes[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
+}
+
+/// Scales (low nibble) and minima (high) of 16 sub-blocks of 16[16], two bits[64], d, d of the minima.
+void decode_q2_k(const std::uint8_t* block, float* out) {
+  const float d = read_half(block + 80), d_minimum = read_half(block + 82);
+  for (std::size_t i = 0; i < 256; ++i) {
+    const std::uint8_t scale = block[i / 16];
+    out[i] = d * static_cast<float>(scale & 15) * static_cast<float>(two_bits(block + 16, i)) -
+             d_minimum * static_cast<float>(scale >> 4);
+  }
+}
+
+/// Third bits[32], two bits[64], scales[12], d. Bit i / 32 of a third byte is that of element i, and takes 4 away
+/// where it is not set. Scale s of 16 sub-blocks has its low nibble in the first 8 bytes (of s < 8 the low half), its
+/// upper two bits in byte 8 + s % 4; scales are offset by 32.
+void decode_q3_k(const std::uint8_t* block, float* out) {
+  const std::uint8_t* const scales = block + 96;
+  const float d = read_half(block + 108);
+  for (std::size_t i = 0; i < 256; ++i) {
+    const std::size_t s = i / 16;
+    const int low = s < 8 ? scales[s] & 15 : scales[s - 8] >> 4;
+    const int scale = (low | (scales[8 + s % 4] >> (s / 4 * 2) & 3) << 4) - 32;
+    const int code = two_bits(block + 32, i) - ((block[i % 32] >> (i / 32) & 1) != 0 ? 0 : 4);
+    out[i] = d * static_cast<float>(scale) * static_cast<float>(code);
+  }
+}
+
+/// What the nibbles of IQ4_NL and IQ4_XS stand for: dense where weights are.
+constexpr std::array<float, 16> kNonLinear = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+/// And those of MXFP4: E2M1 floats, doubled. Negative zero is zero, as in ggml.
+constexpr std::array<float, 16> kE2m1 = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+/// 32 elements from 16 bytes of nibbles: element j low, j + 16 high.
+void look_up(float scale, const std::array<float, 16>& values, const std::uint8_t* codes, float* out) {
+  for (int j = 0; j < 16; ++j) {
+    out[j] = scale * values[codes[j] & 15];
+    out[j + 16] = scale * values[codes[j] >> 4];
+  }
+}
+
+/// d, nibbles[16].
+void decode_iq4_nl(const std::uint8_t* block, float* out) { look_up(read_half(block), kNonLinear, block + 2, out); }
+
+/// d, upper two bits of eight scales[2], their low nibbles[4], nibbles[128]; scales are offset by 32.
+void decode_iq4_xs(const std::uint8_t* block, float* out) {
+  const float d = read_half(block);
+  const int high = block[2] | block[3] << 8;
+  for (int s = 0; s < 8; ++s) {
+    const int low = block[4 + s / 2] >> (s % 2 * 4) & 15;
+    const int scale = (low | (high >> (s * 2) & 3) << 4) - 32;
+    look_up(d * static_cast<float>(scale), kNonLinear, block + 8 + s * 16, out + s * 32);
+  }
+}
+
+/// E8M0 exponent, nibbles[16]. The scale is half of 2^(e - 127), for the doubled values; e = 0 is subnormal.
+void decode_mxfp4(const std::uint8_t* block, float* out) {
+  look_up(std::ldexp(1.0f, block[0] - 128), kE2m1, block + 1, out);
+}
+
 using DecodeBlock = void (*)(const std::uint8_t* block, float* out);
 
 DecodeBlock block_decoder(DType dtype) {
@@ -156,6 +218,11 @@ DecodeBlock block_decoder(DType dtype) {
     case DType::kQ4_K: return decode_q4_k;
     case DType::kQ5_K: return decode_q5_k;
     case DType::kQ6_K: return decode_q6_k;
+    case DType::kQ2_K: return decode_q2_k;
+    case DType::kQ3_K: return decode_q3_k;
+    case DType::kIQ4_NL: return decode_iq4_nl;
+    case DType::kIQ4_XS: return decode_iq4_xs;
+    case DType::kMXFP4: return decode_mxfp4;
     default: return nullptr;
   }
 }

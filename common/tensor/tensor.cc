@@ -32,6 +32,11 @@ Block block_of(DType dtype) {
     case DType::kQ4_K: return {256, 144};
     case DType::kQ5_K: return {256, 176};
     case DType::kQ6_K: return {256, 210};
+    case DType::kQ2_K: return {256, 84};
+    case DType::kQ3_K: return {256, 110};
+    case DType::kIQ4_NL: return {32, 18};
+    case DType::kIQ4_XS: return {256, 136};
+    case DType::kMXFP4: return {32, 17};
   }
   CHECK(false, "DType {}", static_cast<int>(dtype));
 }
@@ -70,12 +75,17 @@ const char* to_string(DType dtype) {
     case DType::kQ4_K: return "Q4_K";
     case DType::kQ5_K: return "Q5_K";
     case DType::kQ6_K: return "Q6_K";
+    case DType::kQ2_K: return "Q2_K";
+    case DType::kQ3_K: return "Q3_K";
+    case DType::kIQ4_NL: return "IQ4_NL";
+    case DType::kIQ4_XS: return "IQ4_XS";
+    case DType::kMXFP4: return "MXFP4";
   }
   return "?";
 }
 
 std::optional<DType> parse_dtype(std::string_view name) {
-  for (int i = 0; i <= static_cast<int>(DType::kQ6_K); ++i) {
+  for (int i = 0; i <= static_cast<int>(DType::kMXFP4); ++i) {
     if (const auto dtype = static_cast<DType>(i); name == to_string(dtype)) return dtype;
   }
   return std::nullopt;

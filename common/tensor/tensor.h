@@ -34,6 +34,11 @@ enum class DType : std::uint8_t {
   kQ4_K,
   kQ5_K,
   kQ6_K,
+  kQ2_K,
+  kQ3_K,
+  kIQ4_NL,
+  kIQ4_XS,
+  kMXFP4,
 };
 
 /// Elements that are stored together: 1, or 32 or 256 for a block type.

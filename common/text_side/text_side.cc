@@ -22,6 +22,7 @@ Result<TextSide> TextSide::load(const ModelFiles& files) {
     ASSIGN_OR_RETURN(const TextConfig config, load_text_config(files));
     text.context_max = config.max_position_embeddings;
     text.vocab_size = ids = config.vocab_size;
+    text.vision = load_vision_config(files);
   }
   RETURN_IF_ERROR(check_sampling(text.advised(), static_cast<std::int32_t>(ids)));
   return text;

@@ -10,6 +10,7 @@
 #include "common/sampling/params.h"
 #include "common/tokenizer/chat_format.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/vision/vision_config.h"
 
 namespace outrider {
 
@@ -31,6 +32,8 @@ struct TextSide {
   ChatFormat chat_format;
   GenerationConfig generation;
   std::int64_t context_max = 0, vocab_size = 0;  ///< 0 for a model without a config.json
+  /// Of its pictures, or why it sees none. Whether the tower's weights are there, its verifier knows.
+  Result<VisionConfig> vision = Error{Errc::kNotFound, "this model has no config.json, and so sees no pictures"};
 };
 
 }  // namespace outrider

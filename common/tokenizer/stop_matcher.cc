@@ -37,20 +37,21 @@ Result<StopMatcher> StopMatcher::create(std::vector<std::string> stops, bool kee
 }
 
 std::string StopMatcher::push(std::string_view piece) {
-  if (stopped_) return {};
+  if (stopped()) return {};
   std::size_t pending = held_.size();
   for (const char next : piece) {
     held_ += next;
     pending = 0;
-    std::size_t completed = 0;
+    const Stop* completed = nullptr;  // the longest
     for (Stop& stop : stops_) {
       stop.matched = extend(stop.text, stop.border, stop.matched, next);
       pending = std::max(pending, stop.matched);
-      if (stop.matched == stop.text.size()) completed = std::max(completed, stop.matched);
+      const bool longer = completed == nullptr || completed->text.size() < stop.text.size();
+      if (stop.matched == stop.text.size() && longer) completed = &stop;
     }
-    if (completed == 0) continue;
-    stopped_ = true;
-    if (!keep_stop_) held_.resize(held_.size() - completed);
+    if (completed == nullptr) continue;
+    stop_ = completed->text;
+    if (!keep_stop_) held_.resize(held_.size() - stop_.size());
     return std::exchange(held_, {});
   }
   std::string text = held_.substr(0, held_.size() - pending);

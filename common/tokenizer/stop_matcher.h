@@ -26,7 +26,9 @@ class StopMatcher {
   /// stop, nothing.
   std::string push(std::string_view piece);
   /// Whether a stop string is complete: the text is over.
-  bool stopped() const { return stopped_; }
+  bool stopped() const { return !stop_.empty(); }
+  /// The stop string that ended the text; empty while none did.
+  const std::string& stop() const { return stop_; }
   /// Ends the text where no stop string did. @return what was held back.
   std::string finish();
 
@@ -40,7 +42,8 @@ class StopMatcher {
 
   std::vector<Stop> stops_;
   std::string held_;  ///< between calls: the longest end of the text that is the beginning of a stop string
-  bool keep_stop_ = false, stopped_ = false;
+  bool keep_stop_ = false;
+  std::string stop_;  ///< that came
 };
 
 }  // namespace outrider

@@ -181,7 +181,8 @@ Result<std::vector<TokenId>> Client::step(Body body, std::size_t max) {
   return std::move(fits->tokens);
 }
 
-Result<TokenId> Client::prefill(std::vector<TokenId> prompt, const SamplingParams& sampling) {
+Result<TokenId> Client::prefill(std::vector<TokenId> prompt, const SamplingParams& sampling,
+                                std::vector<WirePicture> pictures) {
   next_request();
   RETURN_IF_ERROR(check_ids("prompt tokens", prompt, kTokensMax));
   ASSIGN_OR_RETURN(const std::vector<TokenId> first,
@@ -191,7 +192,8 @@ Result<TokenId> Client::prefill(std::vector<TokenId> prompt, const SamplingParam
                                          .stop_ids = {},
                                          .wait_ms = kVerifierWaitMs,
                                          .stepwise = true,
-                                         .sampling = sampling},
+                                         .sampling = sampling,
+                                         .pictures = std::move(pictures)},
                                 1));
   no_text_.reset();
   return first[0];

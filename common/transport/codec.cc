@@ -38,18 +38,22 @@ struct LogprobLists {
   std::vector<float> chosen;     ///< [n]
   std::vector<TokenId> top_ids;  ///< [n * k]
   std::vector<float> top;        ///< [n * k]
+  std::vector<std::int32_t> ranks;  ///< [n]
 
   static void fields(auto& v, auto& m) {
-    constexpr Count kAlternatives{0, kTokensMax * kLogprobsMax};
+    constexpr Count kAlternatives{0, kTokensMax * kScoredIdsMax};
     v("chosen", m.chosen, Count{1, kTokensMax}, kLogprobs);
     v("top_ids", m.top_ids, kAlternatives);
     v("top", m.top, kAlternatives, kLogprobs);
+    v("ranks", m.ranks, Count{1, kTokensMax}, Range{1, std::numeric_limits<std::int32_t>::max()});
   }
   Result<void> settle() const {
+    if (ranks.size() != chosen.size())
+      return Error{Errc::kMalformed, fmt::format("{} ranks of {} tokens", ranks.size(), chosen.size())};
     if (top.size() == top_ids.size() && top.size() % chosen.size() == 0) {
-      if (top.size() / chosen.size() <= kLogprobsMax) return {};
+      if (top.size() / chosen.size() <= kScoredIdsMax) return {};
       return Error{Errc::kOutOfRange,
-                   fmt::format("{} alternatives, at most {} allowed", top.size() / chosen.size(), kLogprobsMax)};
+                   fmt::format("{} alternatives, at most {} allowed", top.size() / chosen.size(), kScoredIdsMax)};
     }
     return Error{Errc::kMalformed,
                  fmt::format("{} alternatives with {} logprobs for {} tokens, wanted as many for each", top_ids.size(),
@@ -63,6 +67,7 @@ LogprobLists to_lists(const std::vector<TokenLogprobs>& logprobs) {
     CHECK(token.top.size() == logprobs[0].top.size(), "{} alternatives, then {}", logprobs[0].top.size(),
           token.top.size());
     lists.chosen.push_back(token.logprob);
+    lists.ranks.push_back(token.rank);
     for (const Logprob& entry : token.top) {
       lists.top_ids.push_back(entry.token);
       lists.top.push_back(entry.logprob);
@@ -75,6 +80,7 @@ std::vector<TokenLogprobs> from_lists(const LogprobLists& lists) {
   std::vector<TokenLogprobs> logprobs(lists.chosen.size());
   for (std::size_t i = 0, j = 0; i < logprobs.size(); ++i) {
     logprobs[i].logprob = lists.chosen[i];
+    logprobs[i].rank = lists.ranks[i];
     for (; j < lists.top.size() * (i + 1) / logprobs.size(); ++j)
       logprobs[i].top.push_back({lists.top_ids[j], lists.top[j]});
   }
@@ -470,7 +476,8 @@ Result<const wire::Envelope*> verified_envelope(std::span<const std::byte> heade
   const auto* const bytes = reinterpret_cast<const std::uint8_t*>(header.data());
   // Far below FlatBuffers' defaults: the deepest path is envelope, body, kv rows, donor.
   constexpr flatbuffers::uoffset_t kDepthMax = 8;
-  const auto tables_max = static_cast<flatbuffers::uoffset_t>(16 + 3 * limits.tensors_max + kDrafts.max + kWorkersMax);
+  const auto tables_max =
+      static_cast<flatbuffers::uoffset_t>(16 + 3 * limits.tensors_max + kDrafts.max + kWorkersMax + kBadWordsMax);
 
   flatbuffers::Verifier version_verifier(bytes, header.size(), kDepthMax, tables_max);
   if (!version_verifier.VerifyBuffer<wire::AnyEnvelope>(wire::EnvelopeIdentifier())) {

@@ -11,7 +11,7 @@ namespace outrider {
 
 /// What a worker of either role is told about its place among others.
 struct WorkerOptions {
-  std::string name = {};      ///< in the coordinator's books; empty: worker_name()
+  std::string name = {};      ///< in the coordinator's books; empty: node_name()
   int alone_seconds_max = 0;    ///< without a coordinator for longer, it ends; 0: it waits for ever
   bool verify_weights = false;  ///< compare every byte of its packs with their checksums before it joins
 };

@@ -43,6 +43,13 @@ class JpegReader : public JumpGuard {
   }
   std::int64_t height() const { return jpeg_.image_height; }
   std::int64_t width() const { return jpeg_.image_width; }
+  /// Where all scans have to be there before the first row: 16 bits of each component of each pixel, in whole blocks.
+  /// Fewer where colours are coarser.
+  std::int64_t coefficient_bytes() {
+    constexpr std::int64_t kBlock = 32;
+    if (jpeg_has_multiple_scans(&jpeg_) == FALSE) return 0;
+    return 2 * jpeg_.num_components * (height() / kBlock + 1) * (width() / kBlock + 1) * kBlock * kBlock;
+  }
   bool is_cmyk() const { return jpeg_.jpeg_color_space == JCS_CMYK || jpeg_.jpeg_color_space == JCS_YCCK; }
 
   bool read_pixels(std::uint8_t* rgb) {
@@ -91,14 +98,15 @@ class JpegReader : public JumpGuard {
 
 }  // namespace
 
-Result<Decoded> decode_jpeg(std::span<const std::byte> file, const std::string& name) {
+Result<Decoded> decode_jpeg(std::span<const std::byte> file, const std::string& name, const AdmitPicture& admit) {
   const auto reader = std::make_unique<JpegReader>(file);
   const auto broken = [&] { return Error{Errc::kMalformed, fmt::format("{}: JPEG: {}", name, reader->message())}; };
   if (!reader->read_header()) return broken();
   if (reader->is_cmyk()) return Error{Errc::kUnsupported, fmt::format("{}: a JPEG in CMYK, wanted RGB or greys", name)};
   Decoded decoded;
-  ASSIGN_OR_RETURN(decoded.picture, make_picture(reader->height(), reader->width(), name));
   decoded.exif = reader->exif();  // which is gone after the pixels
+  ASSIGN_OR_RETURN(decoded.picture, make_picture(reader->height(), reader->width(), reader->coefficient_bytes(),
+                                                 orientation_of(decoded.exif) != 1, name, admit));
   if (!reader->read_pixels(decoded.picture.rgb.data())) return broken();
   return decoded;
 }

@@ -76,12 +76,13 @@ class PngReader : public JumpGuard {
 
 }  // namespace
 
-Result<Decoded> decode_png(std::span<const std::byte> file, const std::string& name) {
+Result<Decoded> decode_png(std::span<const std::byte> file, const std::string& name, const AdmitPicture& admit) {
   const auto reader = std::make_unique<PngReader>(file);
   const auto broken = [&] { return Error{Errc::kMalformed, fmt::format("{}: PNG: {}", name, reader->message())}; };
   if (!reader->read_header()) return broken();
   Decoded decoded;
-  ASSIGN_OR_RETURN(decoded.picture, make_picture(reader->height(), reader->width(), name));
+  ASSIGN_OR_RETURN(decoded.picture, make_picture(reader->height(), reader->width(), 0, /*turned=*/true, name,
+                                                 admit));  // Exif may follow
   std::vector<png_bytep> rows;
   for (std::int64_t r = 0; r < decoded.picture.height; ++r)
     rows.push_back(decoded.picture.rgb.data() + 3 * r * decoded.picture.width);

@@ -10,6 +10,9 @@
 namespace outrider {
 namespace {
 
+/// What libwebp holds at most: of one without loss colours and alpha, and what its transforms are of.
+constexpr std::int64_t kBytesPerPixel = 5;
+
 std::vector<std::byte> exif_of(const WebPData& file) {
   const std::unique_ptr<WebPDemuxer, decltype(&WebPDemuxDelete)> parts(WebPDemux(&file), WebPDemuxDelete);
   WebPChunkIterator chunk;
@@ -31,7 +34,7 @@ const char* to_text(VP8StatusCode status) {
 
 }  // namespace
 
-Result<Decoded> decode_webp(std::span<const std::byte> file, const std::string& name) {
+Result<Decoded> decode_webp(std::span<const std::byte> file, const std::string& name, const AdmitPicture& admit) {
   const auto broken = [&](VP8StatusCode status) {
     return Error{Errc::kMalformed, fmt::format("{}: WebP: {}", name, to_text(status))};
   };
@@ -47,7 +50,9 @@ Result<Decoded> decode_webp(std::span<const std::byte> file, const std::string& 
       data.bytes[4] | data.bytes[5] << 8 | data.bytes[6] << 16 | std::uint32_t{data.bytes[7]} << 24;
   if (data.size < 8 + std::size_t{riff_bytes}) return broken(VP8_STATUS_NOT_ENOUGH_DATA);
   Decoded decoded;
-  ASSIGN_OR_RETURN(decoded.picture, make_picture(config.input.height, config.input.width, name));
+  ASSIGN_OR_RETURN(decoded.picture, make_picture(config.input.height, config.input.width,
+                                                 kBytesPerPixel * config.input.height * config.input.width,
+                                                 /*turned=*/true, name, admit));
   config.output.colorspace = MODE_RGB;
   config.output.is_external_memory = 1;
   config.output.u.RGBA = {.rgba = decoded.picture.rgb.data(),

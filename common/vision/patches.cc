@@ -79,8 +79,8 @@ Picture resize_rows(const Picture& from, std::int64_t height) {
 }
 
 /// Height and width: gemma4.md 8.1, step 1.
-std::pair<std::int64_t, std::int64_t> target_size(const Picture& picture, std::int64_t side, std::int64_t soft_tokens) {
-  const std::int64_t h = picture.height, w = picture.width;
+std::pair<std::int64_t, std::int64_t> target_size(std::int64_t h, std::int64_t w, std::int64_t side,
+                                                  std::int64_t soft_tokens) {
   const double factor = std::sqrt(static_cast<double>(soft_tokens * side * side) / static_cast<double>(h * w));
   const auto fitted = [&](std::int64_t edge) {
     return static_cast<std::int64_t>(factor * static_cast<double>(edge) / static_cast<double>(side)) * side;
@@ -99,8 +99,15 @@ Picture resize_bicubic(const Picture& picture, std::int64_t height, std::int64_t
 }
 
 Picture resize_for_tower(const Picture& picture, const VisionConfig& config, std::int64_t soft_tokens) {
-  const auto [height, width] = target_size(picture, config.soft_token_side(), soft_tokens);
+  const auto [height, width] = target_size(picture.height, picture.width, config.soft_token_side(), soft_tokens);
   return resize_bicubic(picture, height, width);
+}
+
+std::int64_t resizing_bytes(std::int64_t height, std::int64_t width, const VisionConfig& config,
+                            std::int64_t soft_tokens) {
+  const auto [to_height, to_width] = target_size(height, width, config.soft_token_side(), soft_tokens);
+  constexpr std::int64_t kTapBytes = 64;  // of an input column or row beside its weights
+  return 3 * height * to_width + 3 * to_height * to_width + kTapBytes * (height + width + to_width);
 }
 
 std::int64_t soft_token_count(const Picture& resized, const VisionConfig& config) {

@@ -25,6 +25,10 @@ struct Patches {
 /// @pre the picture is within the limits of decode_picture()
 Picture resize_for_tower(const Picture& picture, const VisionConfig& config, std::int64_t soft_tokens);
 
+/// Memory that resizing a picture of that size takes besides it, at most.
+std::int64_t resizing_bytes(std::int64_t height, std::int64_t width, const VisionConfig& config,
+                            std::int64_t soft_tokens);
+
 /// How many soft tokens a picture of that size becomes. @pre its sides are multiples of soft_token_side()
 std::int64_t soft_token_count(const Picture& resized, const VisionConfig& config);
 

@@ -32,24 +32,6 @@ class Tiff {
   std::span<const std::byte> bytes_;
 };
 
-/// How an Exif block says that the picture is to be turned, 1 to 8; 1, as it is, where it does not say so properly.
-int orientation_of(std::span<const std::byte> exif) {
-  constexpr std::string_view kPrefix("Exif\0\0", 6);
-  const std::string_view text(reinterpret_cast<const char*>(exif.data()), exif.size());
-  const Tiff tiff(text.starts_with(kPrefix) ? exif.subspan(kPrefix.size()) : exif);
-  constexpr std::uint32_t kOrientation = 0x0112, kShort = 3;
-  if (tiff.number(2, 2) != 42u) return 1;
-  const std::size_t directory = tiff.number(4, 4).value_or(0);
-  const std::uint32_t entries = tiff.number(directory, 2).value_or(0);
-  for (std::size_t i = 0; i < entries; ++i) {
-    const std::size_t entry = directory + 2 + 12 * i;
-    if (tiff.number(entry, 2) != kOrientation || tiff.number(entry + 2, 2) != kShort) continue;
-    const std::uint32_t value = tiff.number(entry + 8, 2).value_or(1);
-    return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
-  }
-  return 1;
-}
-
 /// From 5 on rows become columns; some then run the other way.
 Picture turned(Picture from, int orientation) {
   if (orientation == 1) return from;
@@ -73,17 +55,42 @@ Picture turned(Picture from, int orientation) {
 
 }  // namespace
 
-Result<Picture> make_picture(std::int64_t height, std::int64_t width, const std::string& name) {
+int orientation_of(std::span<const std::byte> exif) {
+  constexpr std::string_view kPrefix("Exif\0\0", 6);
+  const std::string_view text(reinterpret_cast<const char*>(exif.data()), exif.size());
+  const Tiff tiff(text.starts_with(kPrefix) ? exif.subspan(kPrefix.size()) : exif);
+  constexpr std::uint32_t kOrientation = 0x0112, kShort = 3;
+  if (tiff.number(2, 2) != 42u) return 1;
+  const std::size_t directory = tiff.number(4, 4).value_or(0);
+  const std::uint32_t entries = tiff.number(directory, 2).value_or(0);
+  for (std::size_t i = 0; i < entries; ++i) {
+    const std::size_t entry = directory + 2 + 12 * i;
+    if (tiff.number(entry, 2) != kOrientation || tiff.number(entry + 2, 2) != kShort) continue;
+    const std::uint32_t value = tiff.number(entry + 8, 2).value_or(1);
+    return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
+  }
+  return 1;
+}
+
+Result<Picture> make_picture(std::int64_t height, std::int64_t width, std::int64_t format_bytes, bool turned,
+                             const std::string& name, const AdmitPicture& admit) {
   if (height < 1 || width < 1 || std::max(height, width) > kPictureSideMax || height > kPicturePixelsMax / width) {
     return Error{Errc::kOutOfRange, fmt::format("{}: a picture of {} x {} pixels, wanted sides of 1 to {} and at most "
                                                 "{} pixels",
                                                 name, width, height, kPictureSideMax, kPicturePixelsMax)};
   }
+  if (admit) {
+    constexpr std::int64_t kReaderBytes = 1 << 20, kRowBytes = 16;  // tables, and pointers to rows
+    const std::int64_t pixels = 3 * height * width;
+    const std::int64_t besides = std::max(format_bytes, turned ? pixels : 0);  // the reader has gone when it is turned
+    RETURN_IF_ERROR(
+        admit({.height = height, .width = width, .bytes = pixels + besides + kReaderBytes + kRowBytes * height}));
+  }
   return Picture{
       .height = height, .width = width, .rgb = std::vector<std::uint8_t>(static_cast<std::size_t>(3 * height * width))};
 }
 
-Result<Picture> decode_picture(std::span<const std::byte> file, const std::string& name) {
+Result<Picture> decode_picture(std::span<const std::byte> file, const std::string& name, const AdmitPicture& admit) {
   if (file.size() > kPictureBytesMax) {
     return Error{Errc::kOutOfRange,
                  fmt::format("{}: a picture of {} bytes, wanted at most {}", name, file.size(), kPictureBytesMax)};
@@ -93,7 +100,7 @@ Result<Picture> decode_picture(std::span<const std::byte> file, const std::strin
   const bool webp = head.starts_with("RIFF") && head.substr(std::min<std::size_t>(head.size(), 8)) == "WEBP";
   if (!png && !jpeg && !webp)
     return Error{Errc::kUnsupported, fmt::format("{}: not a picture that can be read, wanted PNG, JPEG or WebP", name)};
-  ASSIGN_OR_RETURN(Decoded decoded, (png ? decode_png : jpeg ? decode_jpeg : decode_webp)(file, name));
+  ASSIGN_OR_RETURN(Decoded decoded, (png ? decode_png : jpeg ? decode_jpeg : decode_webp)(file, name, admit));
   return turned(std::move(decoded.picture), orientation_of(decoded.exif));
 }
 

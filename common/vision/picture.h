@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,11 +22,21 @@ struct Picture {
 inline constexpr std::size_t kPictureBytesMax = 32 << 20;
 inline constexpr std::int64_t kPicturePixelsMax = 1 << 26, kPictureSideMax = 1'000'000;
 
+/// What a file says of its picture, before anything of it is decoded.
+struct PictureHeader {
+  std::int64_t height = 0, width = 0;  ///< as it is stored: it may be turned yet
+  std::int64_t bytes = 0;              ///< of memory that decoding it takes at most, what comes of it included
+};
+/// Whether there is memory for it; an error is decode_picture()'s.
+using AdmitPicture = std::function<Result<void>(const PictureHeader& header)>;
+
 /// Reads a PNG, JPEG or WebP file as Hugging Face's image processor sees it through Pillow: turned as its Exif block
 /// says, greys as colours, alpha dropped (the colours beneath it count), of 16 bits the upper 8.
 /// @param name  of the file, for messages
+/// @param admit  asked before memory for pixels is taken; empty: there is enough
 /// @return kOutOfRange for one beyond the limits above; kUnsupported for another format, CMYK, or an animated WebP;
 ///   kMalformed for one that is broken or breaks off. Never throws but for memory.
-Result<Picture> decode_picture(std::span<const std::byte> file, const std::string& name);
+Result<Picture> decode_picture(std::span<const std::byte> file, const std::string& name,
+                               const AdmitPicture& admit = {});
 
 }  // namespace outrider

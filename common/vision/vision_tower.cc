@@ -10,8 +10,9 @@
 namespace outrider {
 namespace {
 
-/// Patches that pass through the MLP together: its wide rows stay small, whatever the picture's size.
-constexpr std::int64_t kMlpRows = 1024;
+/// Patches that pass through the MLP or a matrix, and that attend, together: some tenths of a second of one slow core.
+/// More would keep a verifier's loop from its heartbeats, fewer would read the weights more often than they are worth.
+constexpr std::int64_t kStepRows = 256, kStepQueries = 64;
 
 std::int64_t patch_count(const Patches& picture) { return picture.rows * picture.columns; }
 
@@ -49,7 +50,7 @@ Result<std::unique_ptr<VisionTower>> VisionTower::load(const ModelFiles& files, 
   ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_weights(files, type));
   if (!is_in(*weights)) {
     return Error{Errc::kNotFound, fmt::format("{}: no vision tower among its weights, though its config.json has one: "
-                                              "a GGUF, a pack of an earlier release, or an export of the text alone",
+                                              "a pack of an earlier release, or an export of the text alone",
                                               files.path().string())};
   }
   return load(config, std::move(weights));
@@ -86,8 +87,17 @@ bool VisionTower::is_in(const WeightSource& weights) {
   return weights.has("model.vision_tower.patch_embedder.input_proj.weight");
 }
 
+template <typename Part>
+void VisionTower::in_steps(std::int64_t count, std::int64_t step_rows, Part part) const {
+  for (std::int64_t first = 0; first < count; first += step_rows) {
+    part(first, std::min(step_rows, count - first));
+    if (between_steps_ != nullptr) (*between_steps_)();
+  }
+}
+
 Matrix<const float> VisionTower::encode(const Patches& picture, const Trace& trace,
-                                        const std::function<void()>* between_layers) {
+                                        const std::function<void()>* between_steps) {
+  between_steps_ = between_steps;
   const std::int64_t pool_size = config_.pooling_kernel_size, count = patch_count(picture);
   CHECK(count > 0 && picture.rows % pool_size == 0 && picture.columns % pool_size == 0 &&
             std::max(picture.rows, picture.columns) <= config_.position_embedding_size &&
@@ -103,13 +113,14 @@ Matrix<const float> VisionTower::encode(const Patches& picture, const Trace& tra
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     forward(layers_[l], picture, x);
     trace.note(fmt::format("layers.{}.output", l), x);
-    if (between_layers != nullptr) (*between_layers)();
   }
   const Matrix<float> pooled = pool(picture, x);
   trace.note("pooled", pooled);
   rms_norm(pooled, {}, config_.rms_norm_eps, pooled);
   const Matrix<float> soft = soft_.view(pooled.size(0), config_.text_hidden_size);
-  embedding_projection_.forward(pooled, soft);
+  in_steps(soft.size(0), kStepRows, [&](std::int64_t first, std::int64_t rows) {
+    embedding_projection_.forward(pooled.rows(first, rows), soft.rows(first, rows));
+  });
   trace.note("soft_tokens", soft);
   return soft;
 }
@@ -117,7 +128,9 @@ Matrix<const float> VisionTower::encode(const Patches& picture, const Trace& tra
 void VisionTower::embed(const Patches& picture, Matrix<float> x) {
   const Matrix<float> pixels = q_.view(x.size(0), config_.patch_floats());
   std::ranges::transform(picture.values, pixels.data(), [](float value) { return 2 * (value - 0.5f); });
-  input_projection_.forward(pixels, x);
+  in_steps(x.size(0), kStepRows, [&](std::int64_t first, std::int64_t rows) {
+    input_projection_.forward(pixels.rows(first, rows), x.rows(first, rows));
+  });
   std::vector<float> sum(static_cast<std::size_t>(config_.hidden_size)), row(sum.size());
   for (std::int64_t r = 0; r < x.size(0); ++r) {
     positions_.read(r % picture.columns, sum);
@@ -144,9 +157,12 @@ void VisionTower::forward(const Layer& layer, const Patches& picture, Matrix<flo
 void VisionTower::attention(const Layer& layer, const Patches& picture, Matrix<float> h) {
   const std::int64_t count = h.size(0), head = config_.head_dim, width = config_.num_attention_heads * head;
   const Matrix<float> q = q_.view(count, width), k = k_.view(count, width), v = v_.view(count, width);
-  layer.q.forward(h, q, clipped_);
-  layer.k.forward(h, k, clipped_);
-  layer.v.forward(h, v, clipped_);
+  in_steps(count, kStepRows, [&](std::int64_t first, std::int64_t rows) {
+    const Matrix<const float> some = h.rows(first, rows);
+    layer.q.forward(some, q.rows(first, rows), clipped_);
+    layer.k.forward(some, k.rows(first, rows), clipped_);
+    layer.v.forward(some, v.rows(first, rows), clipped_);
+  });
   rms_norm_heads(q, head, layer.q_norm, config_.rms_norm_eps);
   rms_norm_heads(k, head, layer.k_norm, config_.rms_norm_eps);
   rms_norm_heads(v, head, {}, config_.rms_norm_eps);
@@ -154,21 +170,25 @@ void VisionTower::attention(const Layer& layer, const Patches& picture, Matrix<f
   rotate(k, picture);
   const std::vector<AttendRow> rows(static_cast<std::size_t>(count), {keys_and_values(k, v), 0, count});
   const Matrix<float> mixed = attention_.view(count, width);
-  attend(q, rows, mixed);
-  layer.o.forward(mixed, h, clipped_);
+  in_steps(count, kStepQueries, [&](std::int64_t first, std::int64_t some) {
+    attend(q.rows(first, some), std::span(rows).first(static_cast<std::size_t>(some)), mixed.rows(first, some));
+  });
+  in_steps(count, kStepRows, [&](std::int64_t first, std::int64_t some) {
+    layer.o.forward(mixed.rows(first, some), h.rows(first, some), clipped_);
+  });
 }
 
 /// h := down(gelu(gate(h)) * up(h))
 void VisionTower::mlp(const Layer& layer, Matrix<float> h) {
-  for (std::int64_t first = 0; first < h.size(0); first += kMlpRows) {
-    const Matrix<float> some = h.rows(first, std::min(kMlpRows, h.size(0) - first));
+  in_steps(h.size(0), kStepRows, [&](std::int64_t first, std::int64_t rows) {
+    const Matrix<float> some = h.rows(first, rows);
     const Matrix<float> gate = gate_.view(some.size(0), config_.intermediate_size);
     const Matrix<float> up = up_.view(some.size(0), config_.intermediate_size);
     layer.gate.forward(some, gate, clipped_);
     layer.up.forward(some, up, clipped_);
     gelu_mul(gate, up, gate);
     layer.down.forward(gate, some, clipped_);
-  }
+  });
 }
 
 void VisionTower::rotate(Matrix<float> x, const Patches& picture) const {

@@ -34,12 +34,12 @@ class VisionTower {
   /// Whether these are the weights of a model with a tower.
   static bool is_in(const WeightSource& weights);
 
-  /// @param between_layers  called after every layer, so that a caller's loop stays awake.
+  /// @param between_steps  called several times in every layer, so that a caller's loop stays awake in a large picture.
   /// @return [soft tokens, text_hidden_size], row by row of the picture: rows of the text model's input, which its
   ///   embedding's factor does not multiply. Valid until the next encode.
   /// @pre the grid is not empty, fits pooling_kernel_size, and is at most position_embedding_size wide and high.
   Matrix<const float> encode(const Patches& picture, const Trace& trace = {},
-                             const std::function<void()>* between_layers = nullptr);
+                             const std::function<void()>* between_steps = nullptr);
 
   const VisionConfig& config() const { return config_; }
   /// Bytes of weights that it holds.
@@ -59,6 +59,10 @@ class VisionTower {
   };
 
   VisionTower() = default;
+  /// Calls part(first, rows) for `step_rows` of `count` rows at a time, and lets the caller's loop have its turn after
+  /// each.
+  template <typename Part>
+  void in_steps(std::int64_t count, std::int64_t step_rows, Part part) const;
   /// x [patches, hidden_size]
   void embed(const Patches& picture, Matrix<float> x);
   void forward(const Layer& layer, const Patches& picture, Matrix<float> x);
@@ -79,7 +83,8 @@ class VisionTower {
   std::vector<float> std_bias_, std_scale_;  ///< empty unless standardize
   std::vector<RopeAngles> angles_;           ///< of the coordinates met so far
   Buffer x_, normed_, clipped_, q_, k_, v_, attention_, gate_, up_, pooled_, soft_;
-  AlignedArray<Bf16> kv_;  ///< keys, then values
+  AlignedArray<Bf16> kv_;                                 ///< keys, then values
+  const std::function<void()>* between_steps_ = nullptr;  ///< of the encode that is under way
 };
 
 }  // namespace outrider

@@ -146,10 +146,18 @@ struct Compared {
   const char* name;
   ExperimentArm arm, to;
 };
-constexpr Compared kCompared[] = {{"ngram/plain", ExperimentArm::kNgram, ExperimentArm::kPlain},
-                                  {"colocated/plain", ExperimentArm::kColocated, ExperimentArm::kPlain},
-                                  {"remote/plain", ExperimentArm::kRemote, ExperimentArm::kPlain},
-                                  {"remote/colocated", ExperimentArm::kRemote, ExperimentArm::kColocated}};
+constexpr Compared kAllCompared[] = {{"ngram/plain", ExperimentArm::kNgram, ExperimentArm::kPlain},
+                                     {"colocated/plain", ExperimentArm::kColocated, ExperimentArm::kPlain},
+                                     {"remote/plain", ExperimentArm::kRemote, ExperimentArm::kPlain},
+                                     {"remote/colocated", ExperimentArm::kRemote, ExperimentArm::kColocated}};
+
+/// Those of the arms that were run.
+std::vector<Compared> compared(const Measured& measured) {
+  std::vector<Compared> result;
+  std::ranges::copy_if(kAllCompared, std::back_inserter(result),
+                       [&](const Compared& pair) { return measured.has(pair.arm) && measured.has(pair.to); });
+  return result;
+}
 
 Json prediction_json(const Prediction& predicted, const Json& ratios) {
   const auto error = [&](double ratio, const char* name) {
@@ -217,7 +225,8 @@ Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text,
   std::vector<Client> connections;
   connections.reserve(kArms.size() * clients_of_arm);
   std::array<std::vector<Asker>, kArms.size()> clients;
-  for (const ExperimentArm arm : kArms) {
+  std::vector<ExperimentArm> order = rig.arms();
+  for (const ExperimentArm arm : order) {
     for (std::size_t i = 0; i < clients_of_arm; ++i) {
       connections.push_back(or_throw(Client::connect(context, rig.address(arm))));
       clients[static_cast<std::size_t>(arm)].emplace_back(connections.back(), text, axes.output, axes.synthetic());
@@ -229,7 +238,6 @@ Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text,
   const CpuTicks before = CpuTicks::now();
   CounterRng rng(seed);
   for (int repeat = 0; repeat < plan.repeats; ++repeat) {
-    std::array<ExperimentArm, kArms.size()> order = kArms;
     for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.below(i)]);
     std::vector<double> times;
     if (axes.open_loop()) times = arrival_times(axes, arrivals, mix64(seed + static_cast<std::uint64_t>(repeat)));
@@ -248,13 +256,13 @@ Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text,
 
 std::optional<std::string> void_reason(const Measured& measured, const Axes& axes, const VoidRule& rule) {
   if (const auto moved = moved_too_much(measured.machine, rule)) return moved;
-  for (const Compared& compared : kCompared) {
-    if (compared.to != ExperimentArm::kPlain) continue;
+  for (const Compared& pair : compared(measured)) {
+    if (pair.to != ExperimentArm::kPlain) continue;
     const std::vector<double> seen =
-        ratios(measured.rates(compared.arm, axes.clients), measured.rates(compared.to, axes.clients));
+        ratios(measured.rates(pair.arm, axes.clients), measured.rates(pair.to, axes.clients));
     const double spread = per(median_absolute_deviation(seen), median(seen));
     if (spread > rule.spread)
-      return fmt::format("{} spreads by {:.0f} % from repeat to repeat, wanted at most {:.0f} %", compared.name,
+      return fmt::format("{} spreads by {:.0f} % from repeat to repeat, wanted at most {:.0f} %", pair.name,
                          spread * 100, rule.spread * 100);
   }
   return std::nullopt;
@@ -262,12 +270,14 @@ std::optional<std::string> void_reason(const Measured& measured, const Axes& axe
 
 Json cell_json(std::size_t cell, int attempt, const Axes& axes, const ExperimentPlan& plan, const Measured& measured,
                const std::optional<Prediction>& prediction) {
-  Json arms = Json::object(), compared = Json::object();
-  for (const ExperimentArm arm : kArms) arms[to_string(arm)] = arm_json(arm, axes, measured);
-  for (const Compared& pair : kCompared) {
+  Json arms = Json::object(), ratios_json = Json::object();
+  for (const ExperimentArm arm : kArms) {
+    if (measured.has(arm)) arms[to_string(arm)] = arm_json(arm, axes, measured);
+  }
+  for (const Compared& pair : compared(measured)) {
     const Interval interval = bootstrap_median(
         ratios(measured.rates(pair.arm, axes.clients), measured.rates(pair.to, axes.clients)), plan.seed);
-    compared[pair.name] = {{"median", interval.median}, {"low", interval.low}, {"high", interval.high}};
+    ratios_json[pair.name] = {{"median", interval.median}, {"low", interval.low}, {"high", interval.high}};
   }
   const auto reason = void_reason(measured, axes, plan.void_rule);
   const auto text = measured.text();
@@ -279,8 +289,8 @@ Json cell_json(std::size_t cell, int attempt, const Axes& axes, const Experiment
           {"texts_equal", compares ? Json(text.has_value()) : Json()},
           {"text", compares && text ? Json(fmt::format("{:016x}", *text)) : Json()},
           {"arms", arms},
-          {"ratios", compared},
-          {"predicted", prediction ? prediction_json(*prediction, compared) : Json()},
+          {"ratios", ratios_json},
+          {"predicted", prediction ? prediction_json(*prediction, ratios_json) : Json()},
           {"machine", to_json(measured.machine)},
           {"seconds", measured.seconds}};
 }

@@ -30,6 +30,7 @@ struct Measured {
   MachineUse machine = {};
   double seconds = 0;  ///< that it took, all in all
 
+  bool has(ExperimentArm arm) const { return !wall_s[static_cast<std::size_t>(arm)].empty(); }
   /// Tokens per second of all clients while they decode, by repeat: the prompt's time is not in it.
   std::vector<double> rates(ExperimentArm arm, int clients) const;
   /// Sums over an arm's answers.
@@ -38,7 +39,7 @@ struct Measured {
   std::optional<std::uint64_t> text() const;
 };
 
-/// Runs the four arms of a cell, in another order in every repeat. In each repeat an arm's clients ask all questions,
+/// Runs the rig's arms of a cell, in another order in every repeat. In each repeat an arm's clients ask all questions,
 /// each client from another one on, and all again until plan.seconds are over; of an open loop they come at times that
 /// are the same for all arms of a repeat, whether those before have been answered or not. One answer of each arm goes
 /// before and does not count. Throws when a worker or an answer fails.

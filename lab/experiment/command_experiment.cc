@@ -26,6 +26,8 @@ namespace fs = std::filesystem;
 
 struct ExperimentFlags {
   fs::path plan, out, report_of;
+  std::string connect;  ///< of a cluster that runs already; empty: each cell has clusters of its own
+  Security security;    ///< for `connect`
   bool resume = false, dry_run = false;
 };
 
@@ -56,20 +58,33 @@ std::string label(const Axes& axes) {
 /// What running a plan needs, and the processes of the cell at hand.
 class Experiment {
  public:
-  explicit Experiment(ExperimentPlan plan)
+  Experiment(ExperimentPlan plan, const ExperimentFlags& flags)
       : plan_(std::move(plan)),
         pair_(or_throw(pair_paths(plan_.model))),
-        text_(load_text_side(open_model(pair_.backbone))) {
+        text_(load_text_side(open_model(pair_.backbone))),
+        connect_(flags.connect),
+        context_(flags.security) {
+    for (const Axes& cell : plan_.cells) {
+      if (const auto axis = axis_of_rig(cell); axis && !connect_.empty())
+        throw std::runtime_error(fmt::format("{}: {} is {}, but with --connect the cluster is as it is",
+                                             flags.plan.string(), *axis, to_json(cell)[*axis].dump()));
+    }
     if (plan_.prompts.empty()) plan_.prompts.assign(kDemoPrompts.begin(), kDemoPrompts.begin() + kFewPrompts);
   }
 
   const ExperimentPlan& plan() const { return plan_; }
-  Json lock() const {
-    return {{"plan", to_json(plan_)}, {"machine", describe_machine()}, {"program", program_json(plan_, pair_)}};
+  Json lock() {
+    Json lock = {{"plan", to_json(plan_)}, {"machine", describe_machine()}, {"program", program_json(plan_, pair_)}};
+    if (!connect_.empty()) lock["cluster"] = cluster_json();
+    return lock;
   }
 
   /// Starts and calibrates what a cell runs on, if that is not there already.
   void prepare(const Axes& axes) {
+    if (!connect_.empty()) {
+      if (!rig_) rig_ = std::make_unique<Rig>(connect_);
+      return;
+    }
     if (rig_ && running_.same_rig(axes)) return;
     rig_.reset();  // its cores and memory first
     const TimePoint start = now();
@@ -84,7 +99,10 @@ class Experiment {
     return measure_cell(context_, *rig_, text_, questions(axes), axes, plan_,
                         mix64(plan_.seed + cell * 1000 + static_cast<std::uint64_t>(attempt)));
   }
-  std::optional<Prediction> predicted(const Axes& axes) const { return predict(calibration_, axes); }
+  /// None of a cluster elsewhere, of whose links and drafters nothing is known.
+  std::optional<Prediction> predicted(const Axes& axes) const {
+    return connect_.empty() ? predict(calibration_, axes) : std::nullopt;
+  }
   double prepare_s() const { return prepare_s_; }
 
   /// Seconds that a cell takes in one attempt, besides preparing, if the arms keep up with an open loop. @pre prepare()
@@ -113,6 +131,12 @@ class Experiment {
   }
 
  private:
+  Json cluster_json() {
+    Client client = or_throw(Client::connect(context_, connect_));
+    const Status status = or_throw(client.status());
+    return {{"verifiers", status.verifiers}, {"drafters", status.drafters}};
+  }
+
   static constexpr double kCalibrationRepeats = 5;  ///< of plan.seconds: as long as a cell of as many repeats
 
   std::vector<Question> questions(const Axes& axes) const { return cell_questions(text_, plan_.prompts, axes.context); }
@@ -120,6 +144,7 @@ class Experiment {
   ExperimentPlan plan_;
   PairPaths pair_;
   TextSide text_;
+  const std::string connect_;
   TransportContext context_;
   Axes running_;
   std::unique_ptr<Rig> rig_;  // after the context that it uses
@@ -170,9 +195,10 @@ void take_lock(const fs::path& dir, const Json& lock) {
   const fs::path path = dir / "lock.json";
   if (!fs::exists(path)) return or_throw(replace_text(path, lock.dump(2) + "\n"));
   const Json before = Json::parse(or_throw(read_text(path)), nullptr, /*allow_exceptions=*/false);
-  for (const char* part : {"plan", "machine", "program"}) {
+  for (const char* part : {"plan", "machine", "program", "cluster"}) {
     const Json seen = before.is_object() ? before.value(part, Json::object()) : Json::object();
-    for (const auto& [key, value] : lock[part].items()) {
+    const Json wanted = lock.value(part, Json::object());
+    for (const auto& [key, value] : wanted.items()) {
       if (seen.value(key, Json()) != value)
         throw std::runtime_error(
             fmt::format("{}: {}.{} is another than now: one folder is for one plan, machine and program", path.string(),
@@ -199,13 +225,16 @@ std::vector<int> attempts_so_far(const ExperimentPlan& plan, const std::vector<J
 }
 
 void say(const ExperimentPlan& plan, const Json& cell) {
-  const auto speed = [&](const char* ratio) { return cell["ratios"][ratio]["median"].get<double>(); };
+  std::vector<std::string> speeds;
+  for (const auto& [ratio, name] :
+       {std::pair("ngram/plain", "n-gram"), {"colocated/plain", "co-located"}, {"remote/plain", "remote"}}) {
+    if (cell["ratios"].contains(ratio))
+      speeds.push_back(fmt::format("{} {:.2f}", name, cell["ratios"][ratio]["median"].get<double>()));
+  }
   const Json& predicted = cell["predicted"];
   const std::size_t index = cell["cell"];
-  fmt::print(stderr,
-             "cell {}/{} ({}): plain {:.1f} tok/s; over plain: n-gram {:.2f}, co-located {:.2f}, remote {:.2f}{}{}\n",
-             index + 1, plan.cells.size(), label(plan.cells[index]), cell["arms"]["plain"]["tok_per_sec"].get<double>(),
-             speed("ngram/plain"), speed("colocated/plain"), speed("remote/plain"),
+  fmt::print(stderr, "cell {}/{} ({}): plain {:.1f} tok/s; over plain: {}{}{}\n", index + 1, plan.cells.size(),
+             label(plan.cells[index]), cell["arms"]["plain"]["tok_per_sec"].get<double>(), fmt::join(speeds, ", "),
              predicted.is_null() ? "" : fmt::format(" (predicted {:.2f})", predicted["remote/plain"].get<double>()),
              cell["void"].is_null() ? "" : "; void: " + cell["void"].get<std::string>());
 }
@@ -250,7 +279,7 @@ void run_plan(Experiment& experiment, const ExperimentFlags& flags) {
 void experiment(const ExperimentFlags& flags) {
   if (flags.plan.empty()) throw std::runtime_error("experiment: wanted a PLAN.json, or report DIR");
   init_logging("outrider", "warn");
-  Experiment experiment(or_throw(parse_plan(or_throw(read_text(flags.plan)), flags.plan.string())));
+  Experiment experiment(or_throw(parse_plan(or_throw(read_text(flags.plan)), flags.plan.string())), flags);
   if (flags.dry_run) return dry_run(experiment);
   if (flags.out.empty()) throw std::runtime_error("experiment: wanted --out DIR for what is measured");
   run_plan(experiment, flags);
@@ -274,6 +303,12 @@ void add_experiment_command(CLI::App& app) {
   command->add_flag("--resume", flags->resume, "Go on with what is in the folder");
   command->add_flag("--dry-run", flags->dry_run,
                     "Calibrate, then say what would be run, predicted, and how long it takes");
+  auto* connect = command->add_option("--connect", flags->connect,
+                                      "Measure the cluster of the coordinator at tcp://HOST:PORT, as it is, against "
+                                      "plain decoding; of several with commas between, the first that answers");
+  connect->excludes(command->get_option("--dry-run"));
+  add_security_options(*command, flags->security, /*listens=*/false);
+  for (const char* option : {"--key", "--coordinator-key", "--insecure"}) command->get_option(option)->needs(connect);
   CLI::App* of = command->add_subcommand("report", "Write cells.csv and report.html anew from what was measured");
   of->add_option("DIR", flags->report_of, "The --out of an experiment")->required();
   command->callback([flags, of] { of->parsed() ? report(flags->report_of) : experiment(*flags); });

@@ -152,6 +152,21 @@ bool Axes::same_rig(const Axes& other) const {
   return alike == *this;
 }
 
+std::optional<std::string> axis_of_rig(const Axes& axes) {
+  Axes asked;
+  asked.draft_length = axes.draft_length;
+  asked.clients = axes.clients;
+  asked.request_rate = axes.request_rate;
+  asked.burstiness = axes.burstiness;
+  asked.context = axes.context;
+  asked.output = axes.output;
+  const Json built = to_json(axes), any = to_json(asked);
+  for (const auto& [name, value] : built.items()) {
+    if (value != any[name]) return name;
+  }
+  return std::nullopt;
+}
+
 Json to_json(const Axes& axes) {
   Json object = Json::object();
   Writer writer{object};

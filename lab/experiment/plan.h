@@ -69,6 +69,9 @@ struct Axes {
   /// Whether the same processes can run both: all is equal but the link, and what each request says for itself.
   bool same_rig(const Axes& other) const;
 };
+/// The first axis that says how a cluster is built, and not what it is asked, and is not as it is by default; none:
+/// the cell can be measured on a cluster that runs already.
+std::optional<std::string> axis_of_rig(const Axes& axes);
 /// As {"dtype": "bf16", ...}, every axis.
 Json to_json(const Axes& axes);
 

@@ -23,6 +23,7 @@ bool predicted(const Json& cell) { return cell["predicted"].is_object(); }
 double axis(const Json& cell, const char* name) { return cell["axes"][name].get<double>(); }
 double ratio(const Json& cell, const char* name) { return cell["ratios"][name]["median"].get<double>(); }
 double rate(const Json& cell, ExperimentArm arm) { return cell["arms"][to_string(arm)]["tok_per_sec"].get<double>(); }
+bool has(const Json& cell, ExperimentArm arm) { return cell["arms"].contains(to_string(arm)); }
 std::string plain_text(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
 /// The axes that differ from cell to cell.
@@ -138,7 +139,13 @@ std::string clients_html(const std::vector<Json>& cells) {
     Cells group = unsorted;
     std::ranges::sort(group, {}, [](const Json* cell) { return axis(*cell, "clients"); });
     Chart rates{.title = with("Throughput", name), .x_title = "clients", .y_title = "tokens per second, all clients"};
-    for (std::size_t i = 0; i < kArms.size(); ++i) rates.series.push_back(arm_series(group, kArms[i], int(i)));
+    for (std::size_t i = 0; i < kArms.size(); ++i) {
+      if (has(*group.front(), kArms[i])) rates.series.push_back(arm_series(group, kArms[i], int(i)));
+    }
+    if (!has(*group.front(), ExperimentArm::kColocated)) {
+      html += "<figure>" + chart_svg(rates) + "</figure>\n";
+      continue;
+    }
     Chart gain{.title = with("Remote over co-located", name), .x_title = "clients", .y_title = "ratio"};
     Series measured{.name = "measured", .index = 3};
     for (const Json* cell : group) {
@@ -170,6 +177,7 @@ std::string arrivals_html(const std::vector<Json>& cells) {
     Chart half{.title = with("Half", name), .x_title = "requests per second", .y_title = "latency, ms"};
     Chart late{.title = with("99 in 100", name), .x_title = "requests per second", .y_title = "latency, ms"};
     for (std::size_t i = 0; i < kArms.size(); ++i) {
+      if (!has(*group.front(), kArms[i])) continue;
       for (const auto& [chart, share] : {std::pair(&half, "p50"), {&late, "p99"}}) {
         Series series{.name = to_string(kArms[i]), .index = static_cast<int>(i)};
         for (const Json* cell : group)
@@ -239,7 +247,7 @@ std::string table_html(const std::vector<Json>& cells) {
     for (const std::string& name : varied) html += "<td>" + escaped(plain_text(cell["axes"][name])) + "</td>";
     html += fmt::format("<td>{:.1f}</td>", rate(cell, ExperimentArm::kPlain));
     for (const char* name : {"ngram/plain", "colocated/plain", "remote/plain", "remote/colocated"})
-      html += interval_cell(cell["ratios"][name]);
+      html += cell["ratios"].contains(name) ? interval_cell(cell["ratios"][name]) : "<td></td>";
     if (predicted(cell)) {
       const Json& error = cell["predicted"]["remote_error"];
       html += fmt::format("<td>{:.2f}</td><td>{}</td>", cell["predicted"]["remote/plain"].get<double>(),
@@ -332,6 +340,12 @@ PredictionErrors prediction_errors(const std::vector<Json>& cells) {
 }
 
 std::string verdict(const std::vector<Json>& cells) {
+  if (!cells.empty() && !has(cells.front(), ExperimentArm::kColocated)) {
+    const auto [least, most] =
+        std::ranges::minmax(cells, {}, [](const Json& cell) { return ratio(cell, "remote/plain"); });
+    return fmt::format("On a cluster that ran already: {:.2f} to {:.2f} times as fast as plain decoding.",
+                       ratio(least, "remote/plain"), ratio(most, "remote/plain"));
+  }
   const Json* best = most_tolerant(cells);
   if (best == nullptr)
     return "No cell is a closed loop of one client with a fixed draft length, so nothing can be said of break-even.";

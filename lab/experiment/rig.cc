@@ -29,12 +29,19 @@ Rig::Rig(TransportContext& context, const PairPaths& pair, const Axes& axes) {
   remote_ = started(context, options);
 }
 
+std::vector<ExperimentArm> Rig::arms() const {
+  if (!elsewhere_.empty()) return {ExperimentArm::kPlain, ExperimentArm::kRemote};
+  return {kArms.begin(), kArms.end()};
+}
+
 const std::string& Rig::address(ExperimentArm arm) const {
+  if (!elsewhere_.empty()) return elsewhere_;
   return (arm == ExperimentArm::kColocated ? colocated_ : arm == ExperimentArm::kRemote ? remote_ : alone_)->address();
 }
 
 void Rig::check() {
   for (Cluster* cluster : {alone_.get(), colocated_.get(), remote_.get()}) {
+    if (cluster == nullptr) continue;  // elsewhere: its answers say so
     or_throw(cluster->check());
     or_throw(cluster->check_drafter());
   }

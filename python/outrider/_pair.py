@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import base64
 import contextlib
 import json
 import operator
@@ -59,6 +60,17 @@ class Options(TypedDict, total=False):
 
 _OF_CHATS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "thinking"})
 _FORMS = {"json_schema": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
+
+
+def picture(file: str | os.PathLike[str] | bytes, *, detail: Literal["auto", "low", "high"] = "auto") -> dict[str, Any]:
+    """A part of a message's content: a picture from a PNG, JPEG or WebP file, or its bytes.
+
+    pair.chat([{"role": "user", "content": [outrider.picture("photo.jpg"), {"type": "text", "text": "What is this?"}]}])
+    detail: how closely it is looked at (docs/vision.md).
+    """
+    data = file if isinstance(file, bytes) else pathlib.Path(file).read_bytes()
+    url = "data:image/*;base64," + base64.b64encode(data).decode()
+    return {"type": "image_url", "image_url": {"url": url, "detail": detail}}
 
 
 def _ids_of(prompt: Prompt) -> list[int] | None:
@@ -371,11 +383,13 @@ class Session(Owner):
     def prefill(self, prompt: Prompt) -> int:
         """Starts a text; the one there was ends. Returns the token that follows the prompt."""
         ids = _ids_of(prompt)
-        if ids is None:
-            ids = self._pair.encode(prompt)  # type: ignore[arg-type]  # it is no list of ids
         first = ffi.new("int32_t*")
         self.tokens = []
-        self._step(lib.pair_prefill, ffi.new("int32_t[]", ids), len(ids), first)
+        if ids is None:
+            body = json.dumps(_prompt_fields(prompt, False)).encode()
+            self._step(lib.outrider_prefill_chat, body, len(body), first)
+        else:
+            self._step(lib.pair_prefill, ffi.new("int32_t[]", ids), len(ids), first)
         self.tokens = [first[0]]
         return self.tokens[0]
 

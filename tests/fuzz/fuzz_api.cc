@@ -1,4 +1,5 @@
 // Bodies of HTTP requests: the first byte says of which API.
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,6 +10,8 @@
 #include "batch/batch_api.h"
 #include "batch/batch_line.h"
 #include "common/base/check.h"
+#include "http-server/content_parts.h"
+#include "http-server/http_server.h"
 #include "http-server/messages_api.h"
 #include "http-server/openai.h"
 #include "http-server/responses_api.h"
@@ -36,7 +39,20 @@ void chat(std::string_view body) {
   if (const auto* good = std::get_if<CompletionRequest>(&request)) {
     CHECK(good->n >= 1 && good->n <= kChoicesMax, "n is {}", good->n);
     CHECK(check_sampling(good->sampling, defaults().vocab_size), "sampling that nobody can follow");
+    std::size_t places = 0;
+    for (const ChatMessage& message : good->conversation.messages)
+      places +=
+          static_cast<std::size_t>(std::ranges::count(message.parts, ContentPart::Kind::kImage, &ContentPart::kind));
+    CHECK(places == good->pictures.size() && places <= kPicturesMax, "{} places for {} pictures", places,
+          good->pictures.size());
   }
+}
+
+/// A URL, which is a file of three bytes for each four characters; and how much of a body is files.
+void data_url(std::string_view url) {
+  if (const auto bytes = bytes_of_data_url(url))
+    CHECK(bytes->size() <= url.size() / 4 * 3, "{} bytes of {} characters", bytes->size(), url.size());
+  CHECK(file_characters(url) <= url.size(), "of {} characters", url.size());
 }
 
 void responses(std::string_view body) {
@@ -80,6 +96,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 'r': responses(body); break;
     case 'm': messages(body); break;
     case 'b': batch(body); break;
+    case 'u': data_url(body); break;
     case 'k': check_error(parse_tokenize(body, defaults())); break;
     case 'd': check_error(parse_detokenize(body, defaults())); break;
     default: (void)parse_form(body);

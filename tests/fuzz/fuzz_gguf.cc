@@ -5,11 +5,15 @@
 #include <span>
 #include <string>
 
+#include <nlohmann/json.hpp>
+
 #include "common/checkpoint/gguf.h"
 #include "common/checkpoint/gguf_config.h"
 #include "common/checkpoint/gguf_names.h"
+#include "common/checkpoint/gguf_projector.h"
 #include "common/model/config.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/vision/vision_config.h"
 #include "tests/fuzz/driver.h"
 #include "tests/support/gguf_writer.h"
 
@@ -22,6 +26,31 @@ void put_tiny_tokenizer(GgufWriter& w) {
   w.i32s("tokenizer.ggml.token_type", {2, 1, 1, 1, 3, 6});
   w.strings("tokenizer.ggml.merges", {"a b"});
   w.u32("tokenizer.ggml.unknown_token_id", 0);
+}
+
+/// A vision tower of one layer, as far as its header goes.
+GgufWriter tiny_projector() {
+  GgufWriter w;
+  w.string("general.architecture", "clip");
+  w.string("clip.vision.projector_type", "gemma4v");
+  for (const auto& [key, value] : {std::pair("embedding_length", 4),
+                                   {"feed_forward_length", 4},
+                                   {"block_count", 1},
+                                   {"attention.head_count", 1},
+                                   {"patch_size", 2}})
+    w.u32(std::string("clip.vision.") + key, value);
+  w.f32("clip.vision.attention.layer_norm_epsilon", 1e-6F);
+  const auto add = [&w](const char* name, const std::vector<std::uint64_t>& extents) {
+    std::size_t elements = 1;
+    for (const std::uint64_t extent : extents) elements *= extent;
+    w.tensor({name, extents, gguf_tensor_type(DType::kF32), std::string(4 * elements, '\0')});
+  };
+  add("v.patch_embd.weight", {2, 2, 3, 4});
+  add("v.position_embd.weight", {4, 3, 2});
+  add("v.blk.0.attn_q.weight", {4, 4});
+  add("v.blk.0.attn_q.input_max", {1});
+  add("mm.input_projection.weight", {4, 8});
+  return w;
 }
 
 }  // namespace
@@ -40,6 +69,7 @@ FuzzSeeds fuzz_seeds() {
       seeds.push_back(w.bytes());
     }
   }
+  seeds.push_back(tiny_projector().bytes());
   return seeds;
 }
 
@@ -58,6 +88,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const auto config = gguf_config(model)) {
     (void)parse_text_config(config->text, "fuzz.gguf");
     (void)parse_assistant_config(config->text, "fuzz.gguf");
+  }
+  if (const auto whole = add_projector({{"hidden_size", 8}}, model, model)) {
+    (void)parse_vision_config(whole->dump(), "fuzz.gguf");
+    (void)projector_tensors(model);
   }
   return 0;
 }

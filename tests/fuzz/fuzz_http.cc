@@ -17,13 +17,13 @@ namespace {
 using namespace outrider;
 
 HttpReply say(const HttpRequest& request) {
-  CHECK(request.body.size() <= 4096, "{} bytes", request.body.size());
+  CHECK(request.body.size() <= 4096 + 2048, "{} bytes", request.body.size());
   return {.status = 200, .body = R"({"bytes":)" + std::to_string(request.body.size()) + "}"};
 }
 
 int server_port() {
   static const std::unique_ptr<HttpServer> server =
-      HttpServer::start({.keys = ApiKeys::of("secret"), .request_bytes_max = 4096},
+      HttpServer::start({.keys = ApiKeys::of("secret"), .request_bytes_max = 4096, .file_bytes_max = 2048},
                         {{"GET", "/health", say, Access::kAnybody},
                          {"POST", "/v1/open", say, Access::kAnybody},
                          {"POST", "/v1/any", say, Access::kAnybody, ""},

@@ -2,13 +2,22 @@
 #include <cstdint>
 #include <span>
 
+#include "common/base/check.h"
 #include "common/vision/patches.h"
 #include "common/vision/picture.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace outrider;
-  const Result<Picture> picture = decode_picture(std::as_bytes(std::span(data, size)), "fuzz");
+  PictureHeader said;
+  const auto admit = [&](const PictureHeader& header) {
+    said = header;
+    return Result<void>();
+  };
+  const Result<Picture> picture = decode_picture(std::as_bytes(std::span(data, size)), "fuzz", admit);
   if (!picture) return 0;
+  const std::int64_t pixels = picture->height * picture->width;
+  CHECK(said.height * said.width == pixels && said.bytes >= 3 * pixels, "{} x {} pixels in {} bytes, told of {} x {}",
+        picture->width, picture->height, said.bytes, said.width, said.height);
   static const VisionConfig config = parse_vision_config(R"({"vision_config": {}, "text_config": {}})", "fuzz").value();
   (void)cut_into_patches(resize_for_tower(*picture, config, kSoftTokenBudgets[0]), config);
   return 0;

@@ -5,6 +5,7 @@ usage: make_numpy_goldens.py odd              the folder odd: every feature at o
        make_numpy_goldens.py moe              moe.safetensors of moe-26b-a4b and odd: what the router and the experts compute
        make_numpy_goldens.py vision           the folder vision-odd: a tower as 26B-A4B's and 31B's, without bounds and standardized; what dense-31b
                                               makes of soft tokens that see both ways, and the greedy text after the picture of multimodal-e4b
+       make_numpy_goldens.py gguf             the folder gguf: blocks of every type of GGUF that is read, and what gguf-py makes of them (pip install gguf)
        make_numpy_goldens.py pictures         the folder pictures but for huggingface*.png, with Pillow, which Hugging Face's image processor calls
 
 What transformers' goldens cannot tell is whether the code took a size from them, and what hidden states cannot tell is whether the
@@ -57,8 +58,8 @@ def save_safetensors(path, tensors, bf16=False):
     header, blobs, offset = {}, [], 0
     for name, value in sorted(tensors.items()):
         value = np.ascontiguousarray(value)
-        kind = {"f": "F32", "i": "I64"}[value.dtype.kind]
-        data = value.astype("<f4" if kind == "F32" else "<i8").tobytes()
+        kind = {"f": "F32", "i": "I64", "u": "U8"}[value.dtype.kind]
+        data = value.astype({"F32": "<f4", "I64": "<i8", "U8": "u1"}[kind]).tobytes()
         if kind == "F32" and bf16:
             kind, data = "BF16", (np.frombuffer(data, "<u4") >> 16).astype("<u2").tobytes()     # exact: the values are bfloat16's
         header[name] = {"dtype": kind, "shape": list(value.shape), "data_offsets": [offset, offset + len(data)]}
@@ -231,16 +232,34 @@ def make_tower(out, t, rows, columns):
     save_safetensors(out / "golden.safetensors", {"pixel_values": pixels[None], "image_position_ids": np.stack([x, y], axis=-1)[None], **golden})
 
 def make_soft_texts():
-    """picture.json of multimodal-e4b, and picture.safetensors of dense-31b: two pictures of random rows, the first wider than the window."""
+    """picture.json and pictures.safetensors of multimodal-e4b, and picture.safetensors of dense-31b: two pictures of random rows, the first wider than
+    the window."""
     folder = HERE / "multimodal-e4b"
     golden, backbone = reference.load_safetensors(folder / "golden.safetensors"), reference.Backbone(folder / "backbone")
     ids = golden["image.input_ids"][0]
     tokens = reference_vision.greedy(backbone, ids, golden["vision.soft_tokens"], backbone.raw_config["image_token_id"], 24)
-    # The same text after 8-bit pixels that a test makes by this formula: [24, 36, 3].
-    pixels, positions = reference_vision.patches_of(((np.arange(24 * 36 * 3) * 37 + 11) % 256).astype(np.uint8).reshape(24, 36, 3), patch=4)
-    soft = reference_vision.see(backbone.tensors, backbone.raw_config, pixels, positions)["soft_tokens"]
-    of_bytes = reference_vision.greedy(backbone, ids, soft, backbone.raw_config["image_token_id"], 24)
-    (folder / "picture.json").write_text(json.dumps({"prompt": ids.tolist(), "greedy": tokens, "greedy_of_bytes": of_bytes}) + "\n")
+    image, begin, end = (backbone.raw_config[key] for key in ("image_token_id", "boi_token_id", "eoi_token_id"))
+
+    # 8-bit pixels that a test makes by this formula.
+    def soft_of(height, width, step):
+        rgb = ((np.arange(height * width * 3) * step + 11) % 256).astype(np.uint8).reshape(height, width, 3)
+        return reference_vision.see(backbone.tensors, backbone.raw_config, *reference_vision.patches_of(rgb, patch=4))["soft_tokens"]
+
+    of_bytes = reference_vision.greedy(backbone, ids, soft_of(24, 36, 37), image, 24)
+    notes = {"prompt": ids.tolist(), "greedy": tokens, "greedy_of_bytes": of_bytes, "texts": []}
+    soft_tokens = {}
+    for name, shapes in (("portrait", [(48, 24, 7)]), ("panorama", [(12, 96, 101)]), ("two", [(24, 36, 37), (36, 12, 53)])):
+        prompt, soft, pictures = [2, 20], [], []
+        for height, width, step in shapes:
+            soft.append(soft_of(height, width, step))
+            pictures.append({"first": len(prompt) + 1, "height": height, "width": width, "step": step})
+            prompt += [begin] + [image] * len(soft[-1]) + [end, 30 + len(prompt)]
+        soft_tokens[name] = np.concatenate(soft)
+        prompt += [31, 32, 33]
+        greedy = reference_vision.greedy(backbone, np.array(prompt), soft_tokens[name], image, 24)
+        notes["texts"].append({"name": name, "pictures": pictures, "prompt": prompt, "greedy": greedy})
+    (folder / "picture.json").write_text(json.dumps(notes) + "\n")
+    save_safetensors(folder / "pictures.safetensors", soft_tokens)
     folder = HERE / "dense-31b"
     backbone, rng = reference.Backbone(folder / "backbone"), np.random.default_rng(31)
     ids, both_ways = rng.integers(1, 500, 40), [(3, 17), (21, 26)]
@@ -276,7 +295,7 @@ def make_pictures(out):
         image.save(out / name, **settings)
         decoded[name] = np.asarray(ImageOps.exif_transpose(Image.open(out / name)).convert("RGB"))
     del decoded["cmyk.jpeg"]                             # refused
-    save_u8(out / "decoded.safetensors", decoded)
+    save_safetensors(out / "decoded.safetensors", decoded)
     for name, (height, width), tokens in (("portrait", (500, 333), 70), ("panorama", (30, 1500), 70), ("small", (5, 7), 140), ("same", (336, 480), 70)):
         y, x = np.mgrid[0:height, 0:width]
         rgb = np.stack([x * 255 // width, (x // 8 + y // 8) % 2 * 255, y * 255 // height], axis=-1).astype(np.uint8)
@@ -292,14 +311,28 @@ def save_png16(path, values, colour_type):
     header = struct.pack(">IIBBBBB", values.shape[1], values.shape[0], 16, colour_type, 0, 0, 0)
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
 
-def save_u8(path, tensors):
-    header, blobs, offset = {}, [], 0
-    for name, value in sorted(tensors.items()):
-        header[name] = {"dtype": "U8", "shape": list(value.shape), "data_offsets": [offset, offset + value.size]}
-        blobs.append(value.tobytes())
-        offset += value.size
-    text = json.dumps(header).encode()
-    Path(path).write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
+# Where the halves lie that scale a block; MXFP4 has an exponent of 8 bits instead.
+HALVES = dict(Q4_0=[0], Q4_1=[0, 2], Q5_0=[0], Q5_1=[0, 2], Q8_0=[0], Q2_K=[80, 82], Q3_K=[108], Q4_K=[0, 2], Q5_K=[0, 2], Q6_K=[208], IQ4_NL=[0],
+              IQ4_XS=[0], MXFP4=[])
+
+def make_gguf_blocks(out):
+    """Random bits, so every code and every scale; halves finite, also subnormal and negative. TYPE.blocks [n, bytes], TYPE.values [n, elements]."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
+    rng = np.random.default_rng(11)
+    tensors = {}
+    for name, halves in HALVES.items():
+        kind = GGMLQuantizationType[name]
+        elements, size = GGML_QUANT_SIZES[kind]
+        blocks = rng.integers(0, 256, (2 if elements == 256 else 8, size), dtype=np.uint8)
+        for at in halves:
+            blocks[:, at + 1] &= 0xBB                     # an exponent below 31: neither infinite nor NaN
+        blocks[0, halves[-1:]] = 1                        # the least scale but for its upper byte
+        blocks[0, [at + 1 for at in halves[-1:]]] = 0     # which makes it subnormal
+        if name == "MXFP4":
+            blocks[:, 0] = [0, 1, 2, 100, 127, 130, 250, 253]
+        tensors[name + ".blocks"], tensors[name + ".values"] = blocks, dequantize(blocks, kind)
+    out.mkdir(exist_ok=True)
+    save_safetensors(out / "blocks.safetensors", tensors)
 
 def main(arguments):
     if arguments == ["vision"]:
@@ -307,6 +340,8 @@ def main(arguments):
         make_soft_texts()
     elif arguments == ["pictures"]:
         make_pictures(HERE / "pictures")
+    elif arguments == ["gguf"]:
+        make_gguf_blocks(HERE / "gguf")
     elif arguments == ["odd"]:
         make_pair(HERE / "odd", dict(ODD), 0)
     elif arguments == ["moe"]:

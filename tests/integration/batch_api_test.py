@@ -39,8 +39,8 @@ class BatchApi(unittest.TestCase):
         self.start()
         self.addCleanup(lambda: self.server.end(kill=True))
 
-    def start(self):
-        self.server = Server(self.path / "data")
+    def start(self, *options):
+        self.server = Server(self.path / "data", *options)
         self.client = self.server.client
 
     def batch_of(self, lines, **fields):
@@ -138,8 +138,44 @@ class BatchApi(unittest.TestCase):
         soon = {"anchor": "created_at", "seconds": 3600}
         file = self.client.files.create(file=("in.jsonl", b"\n"), purpose="batch", expires_after=soon)
         self.assertEqual(file.expires_at, file.created_at + 3600)
-        with self.assertRaises(openai.BadRequestError):
-            self.client.files.create(file=("in.jsonl", b"\n"), purpose="batch", expires_after=soon | {"seconds": 1})
+        for wrong in ({"seconds": 1}, {"anchor": "now"}):
+            with self.assertRaises(openai.BadRequestError):
+                self.client.files.create(file=("in.jsonl", b"\n"), purpose="batch", expires_after=soon | wrong)
+
+    def test_what_a_batch_writes_expires_when_asked_to(self):
+        after = {"anchor": "created_at", "seconds": 7200}
+        batch = self.until(self.batch_of(self.chats(2) + ["not json"], extra_body={"output_expires_after": after}), "completed")
+        files = [self.client.files.retrieve(id) for id in (batch.output_file_id, batch.error_file_id)]
+        self.assertEqual([file.expires_at - file.created_at for file in files], [7200, 7200])
+        self.assertNotIn("outrider", batch.to_json())
+        for wrong in ({"seconds": 1}, {"anchor": "now"}):
+            with self.assertRaises(openai.BadRequestError) as raised:
+                self.client.batches.create(input_file_id=batch.input_file_id, endpoint="/v1/chat/completions", completion_window="24h",
+                                           extra_body={"output_expires_after": after | wrong})
+            self.assertEqual(raised.exception.param, "output_expires_after." + next(iter(wrong)))
+        self.server.end()
+        kept = self.path / "data" / "files" / f"{batch.output_file_id}.json"
+        kept.write_text(json.dumps(json.loads(kept.read_text()) | {"expires_at": 1}))
+        self.start()
+        with self.assertRaises(openai.NotFoundError):
+            self.client.files.content(batch.output_file_id)
+        self.assertFalse(kept.exists() or kept.with_suffix(".jsonl").exists())
+        self.assertEqual(self.client.files.retrieve(batch.error_file_id).id, batch.error_file_id)
+
+    def test_the_store_is_bounded_also_for_what_batches_write(self):
+        self.server.end()
+        self.start("--data-mib", "1")
+        # Some 200 kB a line: scores of twenty tokens at each place.
+        lines = [line | {"body": line["body"] | {"max_tokens": 100, "ignore_eos": True, "n": 1, "logprobs": True, "top_logprobs": 20}} for line in self.chats(40)]
+        batch = self.until(self.batch_of(lines), "failed")
+        self.assertIn("more than 1048576 bytes of files", batch.errors.data[0].message)
+        done = self.client.files.content(batch.output_file_id).read()
+        self.assertEqual(len(done.decode().splitlines()), batch.request_counts.completed)
+        self.assertGreater(batch.request_counts.completed, 0)
+        self.assertLess(batch.request_counts.completed, 40)
+        with self.assertRaises(openai.APIStatusError) as raised:
+            self.client.files.create(file=("in.jsonl", b"x" * (1 << 20)), purpose="batch")
+        self.assertEqual(raised.exception.status_code, 413)
 
     def test_what_is_wrong_is_said(self):
         file = self.client.files.create(file=("in.jsonl", b"\n"), purpose="batch")

@@ -538,6 +538,10 @@ TEST(CApi, MisuseIsAnErrorThatNamesItAndChangesNothing) {
   const Tokens negative = {2, -1}, beyond = {2, 1 << 30};
   expect(pair_prefill(session, negative.data(), 2, &token, &error), "token id -1");
   expect(pair_prefill(session, beyond.data(), 2, &token, &error), "token id 1073741824, the vocabulary has");
+  expect(outrider_prefill_chat(nullptr, "{}", 2, &token, &error), "session is NULL");
+  expect(outrider_prefill_chat(session, nullptr, 2, &token, &error), "body is NULL");
+  expect(outrider_prefill_chat(session, "{}", 2, nullptr, &error), "first_token is NULL");
+  expect(outrider_prefill_chat(session, "{", 1, &token, &error), "is not valid JSON");
   expect(pair_decode_one(session, &token, &error), "prefill comes first");
   expect(pair_draft_tokens(session, 4, drafts, &count, &error), "prefill comes first");
   expect(pair_verify_tokens(session, drafts, 1, &count, &token, &error), "prefill comes first");
@@ -679,6 +683,25 @@ TEST(CApi, ARequestIsAnsweredAsOverHttp) {
     EXPECT_EQ(posted.replies[0]["choices"][0]["token_ids"], golden.greedy);
     EXPECT_EQ(posted.replies[0]["choices"][0]["message"]["content"], golden.text);
   }
+}
+
+// Step by step a conversation begins with its prompt; pictures nano has no tower for.
+TEST(CApi, AConversationIsAPrompt) {
+  const PairHandle pair = open_nano();
+  const Golden& golden = goldens()[0];
+  Text text(pair.get());
+  std::int32_t first = -1;
+  outrider_error error;
+  const std::string body = nlohmann::json({{"messages", chat_of(golden.user)["messages"]}}).dump();
+  EXPECT_EQ(outrider_prefill_chat(text.get(), body.data(), body.size(), &first, &error), OUTRIDER_OK) << error.message;
+  EXPECT_EQ(first, golden.greedy[0]);
+  nlohmann::json shown = chat_of("x");
+  shown["messages"][0]["content"] = {
+      {{"type", "image_url"}, {"image_url", {{"url", "data:image/png;base64,iVBORw0KGgo="}}}}};
+  const Posted posted = post(pair.get(), "/v1/chat/completions", shown);
+  EXPECT_EQ(posted.status, OUTRIDER_INVALID_ARGUMENT);
+  EXPECT_NE(posted.error.find("messages[0].content[0]: "), std::string::npos) << posted.error;
+  EXPECT_NE(posted.error.find("has no vision tower"), std::string::npos) << posted.error;
 }
 
 TEST(CApi, AStreamHasTheSameTextItsRoundsAndAnEnd) {

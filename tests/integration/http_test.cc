@@ -572,6 +572,94 @@ TEST(Serve, AnswersBeginAndEndWhereTheRequestSays) {
   EXPECT_EQ(tokens, 5);
 }
 
+TEST(Serve, MasksAndScoresOfThePromptAreAsAskedFor) {
+  Serve serve;
+  const auto complete = [&](Json fields) {
+    Json body = {{"prompt", "Once upon a"}, {"temperature", 0}, {"max_tokens", 6}, {"return_token_ids", true}};
+    body.update(fields);
+    return json_of(post(serve.port, "/v1/completions", body.dump()))["choices"][0];
+  };
+  const Json plain = complete({{"logprobs", 2}});
+  const Json echo = complete({{"logprobs", 2}, {"echo", true}, {"prompt_logprobs", 1}});
+  const std::size_t prompt = plain["prompt_token_ids"].size();
+  EXPECT_EQ(echo["text"], "Once upon a" + plain["text"].get<std::string>());
+  EXPECT_EQ(echo["logprobs"]["tokens"].size(), prompt + 6);
+  EXPECT_TRUE(echo["logprobs"]["token_logprobs"][0].is_null());
+  EXPECT_LT(echo["logprobs"]["token_logprobs"][1], 0);
+  EXPECT_EQ(echo["logprobs"]["token_logprobs"][prompt], plain["logprobs"]["token_logprobs"][0]);
+  EXPECT_EQ(echo["prompt_logprobs"].size(), prompt);
+  for (std::size_t i = 1; i < prompt; ++i)
+    EXPECT_TRUE(echo["prompt_logprobs"][i].contains(std::to_string(plain["prompt_token_ids"][i].get<int>())));
+  Json streamed = {{"prompt", "Once upon a"}, {"temperature", 0}, {"max_tokens", 6}, {"logprobs", 2},
+                   {"echo", true},        {"stream", true}};
+  std::size_t scores = 0;
+  std::string text;
+  for (const Json& event : events_of(post(serve.port, "/v1/completions", streamed.dump()))) {
+    for (const Json& choice : event["choices"]) {
+      text += choice["text"].get<std::string>();
+      if (choice["logprobs"].is_object()) scores += choice["logprobs"]["tokens"].size();
+    }
+  }
+  EXPECT_EQ(text, echo["text"]);
+  EXPECT_EQ(scores, prompt + 6);
+
+  const Json token = plain["token_ids"][2];
+  EXPECT_EQ(complete({{"allowed_token_ids", {token}}})["token_ids"], Json(std::vector<Json>(6, token)));
+  const std::string word = plain["text"].get<std::string>().substr(0, plain["text"].get<std::string>().find(' ', 2));
+  EXPECT_EQ(complete({{"bad_words", {word}}})["text"].get<std::string>().find(word), std::string::npos) << word;
+  EXPECT_EQ(complete({{"stop_token_ids", {token}}})["stop_reason"], token);
+  EXPECT_EQ(complete({{"stop", word}})["stop_reason"], word);
+  EXPECT_TRUE(plain["stop_reason"].is_null());
+}
+
+TEST(Serve, LlamaCppsCompletionIsThatOfOpenAIsInItsWords) {
+  Serve serve;
+  const Json asked = {{"prompt", "Once upon a"}, {"temperature", 0}, {"n_predict", 8}};
+  const Json openai = json_of(post(serve.port, "/v1/completions", asked.dump()))["choices"][0];
+  const auto complete = [&](Json fields) {
+    Json body = asked;
+    body.update(fields);
+    return json_of(post(serve.port, "/completion", body.dump()));
+  };
+  const Json whole = complete({{"n_probs", 3}, {"return_tokens", true}});
+  EXPECT_EQ(whole["content"], openai["text"]);
+  EXPECT_EQ(whole["stop_type"], "limit");
+  EXPECT_EQ(whole["tokens"].size(), 8u);
+  EXPECT_EQ(whole["prompt"], "<bos>Once upon a");
+  EXPECT_EQ(whole["timings"]["predicted_n"], 8);
+  ASSERT_EQ(whole["completion_probabilities"].size(), 8u);
+  EXPECT_EQ(whole["completion_probabilities"][0]["id"], whole["tokens"][0]);
+  EXPECT_EQ(whole["completion_probabilities"][0]["top_logprobs"].size(), 3u);
+  Json streamed = asked;
+  streamed["stream"] = true;
+  Response reply = post(serve.port, "/completion", streamed.dump());
+  reply.body += "data: [DONE]\n\n";  // which llama.cpp leaves out
+  std::string text;
+  Json last;
+  for (const Json& event : events_of(reply)) {
+    text += event["content"].get<std::string>();
+    last = event;
+  }
+  EXPECT_EQ(text, openai["text"]);
+  EXPECT_EQ(last["stop"], true);
+  EXPECT_EQ(last["timings"]["predicted_n"], 8);
+  EXPECT_EQ(complete({{"prompt", {"Once upon a", {{"prompt_string", "Once upon a"}}}}})[1]["content"], openai["text"]);
+  EXPECT_EQ(complete({{"response_fields", {"content", "generation_settings/n_predict"}}}),
+            (Json{{"content", openai["text"]}, {"generation_settings/n_predict", 8}}));
+  EXPECT_EQ(complete({{"mirostat", 2}})["error"]["param"], "mirostat");
+  EXPECT_EQ(complete({{"stop", openai["text"].get<std::string>().substr(3, 4)}})["stop_type"], "word");
+  const Json pieces =
+      json_of(post(serve.port, "/tokenize", R"({"content": "a fox", "with_pieces": true, "add_special": true})"));
+  EXPECT_EQ(pieces["tokens"][0]["id"], 2);
+  const std::string chat = ask("Hi", 1).dump();
+  const std::string prompt = json_of(post(serve.port, "/apply-template", chat))["prompt"];
+  EXPECT_TRUE(prompt.starts_with("<bos>")) << prompt;
+  EXPECT_NE(prompt.find("Hi"), std::string::npos);
+  EXPECT_GT(json_of(post(serve.port, "/chat/completions/input_tokens", chat))["input_tokens"], 3);
+  EXPECT_EQ(json_of(get(serve.port, "/props"))["default_generation_settings"]["n_ctx"], 8192);
+  EXPECT_EQ(get(serve.port, "/slots").status, 501);
+}
+
 TEST(Serve, PathsAndNamesOfRequestsAreTakenAsClientsWriteThem) {
   Serve serve;
   const std::string body = ask("Hi", 1).dump();
@@ -759,8 +847,8 @@ TEST(HttpServer, ARequestThatDoesNotArriveInTimeIs408) {
 }
 
 TEST(HttpServer, WhatIsNotHttpIsRefused) {
-  const auto server =
-      started({.host = "127.0.0.1", .request_bytes_max = 1000}, {{"POST", "/echo", echo}, {"GET", "/get", echo}});
+  const auto server = started({.host = "127.0.0.1", .request_bytes_max = 1000, .file_bytes_max = 0},
+                              {{"POST", "/echo", echo}, {"GET", "/get", echo}});
   const std::string post_head = "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
   const std::vector<std::pair<std::string, int>> table = {
       {"\r\n\r\n", 400},

@@ -4,17 +4,21 @@
 usage: launch_test.py OUTRIDER [--kills N]     N: how often the launcher is killed at a random moment (default 6)
 """
 import json
+import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
-from launch_support import eventually, HANG, QUESTION, Run, take_number
+from batch_support import Job, nano_lines
+from launch_support import eventually, HANG, marked, processes_with, QUESTION, Run, take_number
 
 PLAN = {"verifiers": [{"threads": 1}], "drafters": [{"count": 2}]}
 ASK = ["outrider", "run", QUESTION, "--max-tokens", "12", "--connect", "{coordinator}"]
@@ -107,16 +111,30 @@ class Launch(unittest.TestCase):
         taken.listen()
         self.addCleanup(taken.close)
         port = taken.getsockname()[1]
-        for plan, part in ((PLAN | {"coordinator": {"listen": f"tcp://127.0.0.1:{port}"}}, f"coordinator on localhost: ended with status 1: outrider: cannot listen at tcp://127.0.0.1:{port}: Address already in use"),
-                           (PLAN | {"experiment": "e.json"}, "experiment: outrider experiment starts the processes of each of its cells itself"),
-                           ({"verifiers": [{"model": "/no/model"}]}, "verifier.0 on localhost: ended with status 1: outrider: /no/model"),
-                           (PLAN | {"program": "/no/outrider"}, "localhost: no program /no/outrider"),
-                           (PLAN | {"coordinator": {"listen": "tcp://192.0.2.99:1"}}, "coordinator on localhost: ended with status 1"),
-                           ({"verifers": []}, "verifers is no key of a plan; the nearest is verifiers")):
+        foreign = bytearray(pathlib.Path(OUTRIDER).read_bytes()[:4096])
+        foreign[18] = 0xf3  # e_machine: RISC-V
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-foreign-"))
+        self.addCleanup(shutil.rmtree, folder)
+        (folder / "outrider").write_bytes(foreign)
+        (folder / "outrider").chmod(0o755)
+        # Of a verifier that ends, 4; of all that is known before anything has started, 1.
+        for plan, status, part in ((PLAN | {"coordinator": {"listen": f"tcp://127.0.0.1:{port}"}}, 1, f"coordinator on localhost: ended with status 1: outrider: cannot listen at tcp://127.0.0.1:{port}: Address already in use"),
+                                   (PLAN | {"experiment": "e.json"}, 1, "experiment is no key of a plan"),
+                                   ({"verifiers": [{"model": "/no/model"}]}, 4, "verifier.0 on localhost: ended with status 1: outrider: /no/model"),
+                                   (PLAN | {"program": "/no/outrider"}, 1, "localhost: no program /no/outrider"),
+                                   (PLAN | {"program": str(folder / "outrider")}, 1, f"localhost: wrong architecture: the host is {os.uname().machine}, {folder}/outrider is for riscv64"),
+                                   (PLAN | {"coordinator": {"listen": "tcp://192.0.2.99:1"}}, 1, "coordinator on localhost: ended with status 1"),
+                                   ({"verifers": []}, 1, "verifers is no key of a plan; the nearest is verifiers")):
             run = self.start(plan, expect_end=True)
-            self.assertNotEqual(run.status, 0)
-            self.assertIn(part, run.err.read_text())
+            self.assertEqual(run.status, status, run.explain())
+            self.assertIn(f"outrider: {part}" if "key of" not in part else part, run.err.read_text())
             self.assertEqual(run.alive(), [])
+
+    def test_a_run_folder_that_cannot_be_written_is_one_line(self):
+        for folder, part in (("/dev/full/run", "outrider: /dev/full/run"), ("/proc/run", "outrider: /proc/run")):
+            ended = subprocess.run([OUTRIDER, "launch", GOLDENS / "three_hosts.json", "--backend", "slurm", "--run-dir", folder], capture_output=True, text=True, timeout=HANG)
+            self.assertEqual((ended.returncode, ended.stderr.count("\n")), (1, 1), ended.stderr)
+            self.assertIn(part, ended.stderr)
 
     def test_wait_says_what_is_missing_with_the_end_of_its_log(self):
         run = self.start({"verifiers": [{"environment": {"OUTRIDER_ISA": "none"}}]}, "--ready-timeout", "3")
@@ -152,7 +170,7 @@ class Launch(unittest.TestCase):
         self.assertIn('/lock/hosts/localhost/isa: ', diff.stdout)
 
     def test_the_dry_run_is_the_reviewed_text(self):
-        for name, backend in (("three_hosts", "local"), ("three_hosts", "ssh"), ("three_hosts", "slurm"), ("het", "slurm"), ("elastic", "slurm")):
+        for name, backend in (("three_hosts", "local"), ("three_hosts", "ssh"), ("three_hosts", "slurm"), ("het", "slurm"), ("elastic", "slurm"), ("pods", "kubernetes")):
             dry = launch(GOLDENS / f"{name}.json", "--dry-run", "--backend", backend, "--run-dir", "/shared/run")
             self.assertEqual(dry.returncode, 0, dry.stderr)
             golden = GOLDENS / f"{name}.{backend}.txt"
@@ -177,6 +195,83 @@ class Launch(unittest.TestCase):
             self.assertEqual(run.status, 1)
             self.assertIn("outrider: slurm: ", run.err.read_text())
             self.assertIn(part, run.err.read_text())
+
+    def test_what_the_base_of_kubernetes_cannot_be_is_refused(self):
+        plan = json.loads((GOLDENS / "pods.json").read_text())
+        for change, part in (({"coordinator": {"listen": "tcp://0.0.0.0:1"}}, "coordinator.listen is tcp://0.0.0.0:1: the Service has port 7070"),
+                             ({"verifiers": [{"cpuset": "0-3"}]}, "verifiers[0].cpuset"),
+                             ({"drafters": [{}, {}]}, "2 groups of drafters, wanted one"),
+                             ({"drafters": [{"deadline": "2h"}]}, "drafters[0].deadline"),
+                             ({"kubernetes": {}, "drafters": [{"model": "/packs/drafter"}]}, "drafters have no volume there; wanted kubernetes.claim"),
+                             ({"run": [{"command": ["cat", "{run_dir}/x"]}]}, "{run_dir} is on this machine")):
+            run = self.start(plan | change, "--backend", "kubernetes", expect_end=True)
+            self.assertEqual(run.status, 1)
+            self.assertIn("outrider: kubernetes: ", run.err.read_text())
+            self.assertIn(part, run.err.read_text())
+
+    def test_an_experiment_is_a_command_of_a_plan(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-experiment-"))
+        self.addCleanup(shutil.rmtree, folder)
+        sweep = {"prompts": ["Count from 3 to 9."], "repeats": 3, "seconds": 0, "void": {"spread": 1000, "steal": 1, "others": 1, "bandwidth": 1000},
+                 "sweeps": [{"output": [8], "draft_length": [2, "auto"], "clients": [1, 2]}]}
+        (folder / "e.json").write_text(json.dumps(sweep))
+        command = ["outrider", "experiment", str(folder / "e.json"), "--out", str(folder / "out"), "--connect", "{coordinator}"]
+        run = self.start(PLAN | {"run": [{"command": command}]}, expect_end=True)
+        self.assertEqual(run.status, 0, run.explain())
+        cells = [json.loads(line) for line in (folder / "out" / "cells.jsonl").read_text().splitlines()]
+        self.assertEqual([(list(cell["arms"]), list(cell["ratios"]), cell["predicted"], cell["texts_equal"]) for cell in cells],
+                         [(["plain", "remote"], ["remote/plain"], None, True)] * 4)
+        self.assertGreater(sum(cell["arms"]["remote"]["drafted_tokens"] for cell in cells), 0)
+        self.assertEqual(json.loads((folder / "out" / "lock.json").read_text())["cluster"], {"verifiers": 1, "drafters": 2})
+        self.assertIn("On a cluster that ran already: ", (folder / "out" / "report.html").read_text())
+        (folder / "e.json").write_text(json.dumps(sweep | {"sweeps": [{"rtt_ms": [0, 5]}]}))
+        refused = subprocess.run([OUTRIDER, *command[1:-1], "tcp://127.0.0.1:1"], capture_output=True, text=True, timeout=HANG)
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("e.json: rtt_ms is 5.0, but with --connect the cluster is as it is", refused.stderr)
+
+    def test_a_batch_launches_its_plan_and_ends_it(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-batch-"))
+        self.addCleanup(shutil.rmtree, folder)
+        mark = f"OUTRIDER_TEST_RUN={folder.name}"
+        (folder / "plan.json").write_text(json.dumps(marked(PLAN | {"dtype": "f32"}, mark)))
+        alone = Job(OUTRIDER, folder, nano_lines(12), "--dtype", "f32", "--threads", "1", name="alone")
+        self.assertEqual(alone.run().returncode, 0)
+        planned = Job(OUTRIDER, folder, None, "--plan", str(folder / "plan.json"), name="planned")
+        done = planned.run("--run-dir", str(folder / "run"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(planned.files(), alone.files())
+        self.assertIn("outrider: ready: 1 verifiers and 2 drafters", done.stderr)
+        self.assertEqual(processes_with(mark), [])
+        again = planned.run("--run-dir", str(folder / "none"))
+        self.assertEqual((again.returncode, (folder / "none").exists()), (0, False), "all is done: nothing is launched")
+
+        # What the input or the journal is lacking is said before anything starts.
+        wrong = Job(OUTRIDER, folder, None, "--plan", str(folder / "plan.json"), name="wrong")
+        wrong.journal.write_text("SQLite format 3")
+        refused = wrong.run("--run-dir", str(folder / "none"))
+        self.assertEqual((refused.returncode, refused.stderr.count("\n"), (folder / "none").exists()), (1, 1, False), refused.stderr)
+
+        # A signal stops it with 75, a verifier that dies too; the same command goes on to the same bytes.
+        job = Job(OUTRIDER, folder, None, "--plan", str(folder / "plan.json"), "--concurrency", "1", name="stopped")
+        for i, end in enumerate((lambda process, ledger: process.terminate(),
+                                 lambda process, ledger: os.kill(ledger["verifier.0"], signal.SIGKILL))):
+            run_dir = folder / f"run{i}"
+            process = job.start("--run-dir", str(run_dir))
+            before = len(job.journal.read_text().splitlines()) if job.journal.exists() else 1
+            self.assertTrue(eventually(lambda: process.poll() is not None or (job.journal.exists() and len(job.journal.read_text().splitlines()) > before)))
+            ledger = {entry["name"]: entry["pid"] for entry in map(json.loads, (run_dir / "ledger.jsonl").read_text().splitlines())}
+            end(process, ledger)
+            _, err = process.communicate(timeout=HANG)
+            self.assertIn(process.returncode, (0, 75), err)  # 0: it was as quick
+            self.assertTrue(eventually(lambda: not processes_with(mark)), processes_with(mark))
+        self.assertEqual(job.run("--run-dir", str(folder / "last")).returncode, 0)
+        self.assertEqual(job.files(), alone.files())
+
+        (folder / "plan.json").write_text(json.dumps(marked(PLAN | {"verifiers": [{"model": "/no/model"}]}, mark)))
+        failed = Job(OUTRIDER, folder, None, "--plan", str(folder / "plan.json"), name="failed").run("--run-dir", str(folder / "failed"))
+        self.assertEqual(failed.returncode, 1, failed.stderr)
+        self.assertIn("verifier.0 on localhost: ended with status 1: outrider: /no/model", failed.stderr)
+        self.assertEqual(processes_with(mark), [])
 
     def test_the_published_schema_is_what_the_program_has(self):
         published = pathlib.Path(__file__).parents[2] / "schemas" / "plan.schema.json"

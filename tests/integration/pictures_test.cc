@@ -55,6 +55,54 @@ TEST_F(Pictures, TheTextIsTheReferencesWithAndWithoutDrafts) {
   }
 }
 
+// A portrait, a panorama, and two pictures in one text: with chains and trees of drafts, and under matched noise.
+TEST_F(Pictures, OtherSizesAndTwoInOneText) {
+  Client client = start(options);
+  for (const auto& text : notes["texts"]) {
+    SCOPED_TRACE(text["name"].get<std::string>());
+    Generate wanted{.prompt = text["prompt"].get<std::vector<TokenId>>(), .max_tokens = 24};
+    for (const auto& at : text["pictures"])
+      wanted.pictures.push_back(
+          {.first = at["first"].get<Position>(), .pixels = picture(at["step"].get<int>(), at["height"], at["width"])});
+    for (const auto& [policy, draft_length] :
+         {std::pair(DraftPolicy::kFixed, 0), {DraftPolicy::kFixed, 4}, {DraftPolicy::kTree, 8}}) {
+      wanted.policy = policy, wanted.draft_length = draft_length;
+      EXPECT_EQ(answer(client, wanted).tokens, text["greedy"].get<std::vector<TokenId>>()) << draft_length;
+    }
+    wanted.sampling = {.rule = SamplingRule::kRejection};
+    wanted.policy = DraftPolicy::kFixed, wanted.draft_length = 4;
+    EXPECT_EQ(answer(client, wanted).tokens, text["greedy"].get<std::vector<TokenId>>())
+        << "rejection at temperature 0";
+    wanted.sampling = {.temperature = 0.8F, .seed = 7};
+    std::vector<std::vector<TokenId>> drawn;
+    for (const std::int32_t draft_length : {0, 4}) {
+      wanted.policy = DraftPolicy::kFixed, wanted.draft_length = draft_length;
+      drawn.push_back(answer(client, wanted).tokens);
+    }
+    EXPECT_EQ(drawn[1], drawn[0]) << "noise belongs to the text, not to the drafts";
+    EXPECT_NE(drawn[0], text["greedy"].get<std::vector<TokenId>>());
+  }
+}
+
+TEST_F(Pictures, ATextWithAPictureIsTheSameBesideOthers) {
+  Client client = start(options);
+  std::vector<Generate> together;
+  for (const int seed : {1, 2}) {
+    for (const int step : {37, 5}) {
+      together.push_back(request(picture(step), 4));
+      together.back().sampling = {.temperature = 0.8F, .seed = static_cast<std::uint64_t>(seed)};
+      together.back().cache_scope = fmt::format("{} {}", seed, step);  // each computes its own
+    }
+  }
+  together.push_back(request(picture(37), 0));
+  const auto all = client.generate_all(together, {.on_tokens = [](std::size_t, std::span<const TokenId>) {}});
+  ASSERT_TRUE(all) << all.error().message;
+  for (std::size_t i = 0; i < together.size(); ++i) {
+    Client anew = start(options);
+    EXPECT_EQ((*all)[i].tokens, answer(anew, together[i]).tokens) << i;
+  }
+}
+
 // A prefix is shared up to the first picture that differs, whatever the tokens say.
 TEST_F(Pictures, ThePrefixCacheTellsPicturesApart) {
   Client client = start(options);

@@ -177,6 +177,15 @@ class OnOnePair(unittest.TestCase):
             thread.join()
         self.assertEqual(texts, {i: GOLDENS[i]["greedy"] for i in range(4)})
 
+    def test_a_picture_is_a_part_that_nano_cannot_see(self):
+        part = outrider.picture(b"\x89PNG", detail="low")
+        self.assertEqual(part, {"type": "image_url", "image_url": {"url": "data:image/*;base64,iVBORw==", "detail": "low"}})
+        asked: list[dict[str, object]] = [{"role": "user", "content": [part, {"type": "text", "text": "What?"}]}]
+        with self.assertRaisesRegex(outrider.InvalidArgument, "no vision tower"):
+            self.pair.chat(asked)
+        with self.pair.session() as session, self.assertRaisesRegex(outrider.InvalidArgument, "no vision tower"):
+            session.prefill(asked)
+
     def test_errors_are_of_their_kind(self):
         with self.assertRaisesRegex(outrider.InvalidArgument, "top_p is 7"):
             self.pair.generate(STORY, top_p=7)

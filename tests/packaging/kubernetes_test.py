@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""usage: kubernetes_test.py RENDERED.yaml OUTRIDER
+"""usage: kubernetes_test.py RENDERED.yaml OUTRIDER [CLAIM...]     claims that are there already
 
 What a schema does not see of rendered manifests: arguments that the program does not have, pods whose CPUs are not theirs
 alone, names that nothing has.
@@ -10,7 +10,7 @@ import sys
 
 import yaml
 
-rendered, outrider = sys.argv[1:]
+rendered, outrider, *claims_there = sys.argv[1:]
 with open(rendered, encoding="utf-8") as file:
     objects = [item for item in yaml.safe_load_all(file) if item]
 problems = []
@@ -38,20 +38,23 @@ def check_pod(owner, template, claims):
         if "secret" in volume:
             expect(volume["secret"]["defaultMode"] == 0o400, f"{owner}: {volume['name']} can be read by others")
         if "persistentVolumeClaim" in volume:
-            expect(volume["persistentVolumeClaim"]["claimName"] in named("PersistentVolumeClaim"),
+            expect(volume["persistentVolumeClaim"]["claimName"] in named("PersistentVolumeClaim") | set(claims_there),
                    f"{owner}: no claim {volume['persistentVolumeClaim']['claimName']}")
-    for container in pod["containers"]:
+    for container in pod.get("initContainers", []) + pod["containers"]:
         where = f"{owner}, container {container['name']}"
+        variables = {variable["name"]: variable for variable in container.get("env", [])}
+        check_security(where, container)
+        if "args" not in container:  # a plan's command that is none of ours
+            continue
         command, *arguments = container["args"]
         known = options_of(command)
         for argument in arguments:
             option = argument.partition("=")[0]
-            expect(option in known, f"{where}: `outrider {command}` has no {option}")
-        variables = {variable["name"]: variable for variable in container.get("env", [])}
+            expect(not option.startswith("--") or option in known, f"{where}: `outrider {command}` has no {option}")
         for name in re.findall(r"\$\((\w+)\)", " ".join(arguments)):
             expect(name in variables, f"{where}: $({name}) is not set")
         for variable in variables.values():
-            source = variable["valueFrom"]
+            source = variable.get("valueFrom", {})
             if "configMapKeyRef" in source:
                 reference = source["configMapKeyRef"]
                 data = [item["data"] for item in objects
@@ -65,7 +68,8 @@ def check_pod(owner, template, claims):
         paths = [path for argument in arguments for path in re.findall(r"=(/\w+)/", argument)]
         for path in paths:
             expect(path in {mount["mountPath"] for mount in container["volumeMounts"]}, f"{where}: nothing is at {path}")
-        dials = [argument for argument in arguments if re.match(r"--(join|connect)=", argument)]
+        words = [argument for argument in arguments if re.search(r"^--(join|connect)=|^tcp://outrider", argument)]
+        dials = [argument for argument in words if "tcp://" in argument]
         for argument in dials:
             host, port = re.search(r"tcp://([\w-]+):(\d+)$", argument).groups()
             expect(labels.get("outrider/dials") == "coordinator", f"{where}: the network policy does not let it dial")
@@ -75,10 +79,16 @@ def check_pod(owner, template, claims):
         expect(bool(dials) == (command != "coordinator"), f"{where}: {arguments} dials nobody, or should not")
 
 
+def check_security(where, container):
+    security = container["securityContext"]
+    expect(security["readOnlyRootFilesystem"] and not security["allowPrivilegeEscalation"] and security["capabilities"] == {"drop": ["ALL"]},
+           f"{where}: may do more than it must")
+
+
 pods = 0
 for item in objects:
-    if item["kind"] in ("Deployment", "StatefulSet"):
-        pods += 1
+    if item["kind"] in ("Deployment", "StatefulSet", "Job"):
+        pods += item["kind"] != "Job"
         claims = {claim["metadata"]["name"] for claim in item["spec"].get("volumeClaimTemplates", [])}
         check_pod(f"{item['kind']} {item['metadata']['name']}", item["spec"]["template"], claims)
 expect(pods == 4, f"{pods} workloads, wanted 4")

@@ -18,12 +18,22 @@ if [[ ! -e $venv/ready ]]; then
   touch "$venv/ready"
 fi
 status=0
-for overlay in one-pool tiers; do
-  rendered=$venv/$overlay.yaml
-  kubectl kustomize "$here/../../launch/kubernetes/overlays/$overlay" >"$rendered" || exit 1
+# That of a plan.
+plan=$(mktemp -d)
+trap 'rm -rf "$plan"' EXIT
+"$outrider" launch "$here/../goldens/launch/pods.json" --backend kubernetes --run-dir "$plan/run" >"$plan/typed" || exit 1
+if grep -rqi private "$plan/run/kubernetes" || [[ $(grep -c ^kubectl "$plan/typed") != 6 ]]; then
+  printf 'the overlay of a plan has a key in it, or other commands are printed than expected\n'
+  exit 1
+fi
+for overlay in "$here"/../../launch/kubernetes/overlays/{one-pool,tiers} "$plan/run/kubernetes"; do
+  rendered=$venv/$(basename "$overlay").yaml
+  kubectl kustomize "$overlay" >"$rendered" || exit 1
   for version in 1.25 1.37; do  # the oldest and the newest that it knows
     "$venv/bin/kubernetes-validate" --strict --quiet -k "$version" "$rendered" || status=1
   done
-  "$venv/bin/python" "$here/kubernetes_test.py" "$rendered" "$outrider" || status=1
+  claims=()
+  [[ $overlay != "$plan"* ]] || claims=(outrider-bundles)
+  "$venv/bin/python" "$here/kubernetes_test.py" "$rendered" "$outrider" "${claims[@]}" || status=1
 done
 exit "$status"

@@ -85,7 +85,8 @@ Text random_text(CounterRng& rng, SessionId id, const Assistant& assistant, Weig
                                     .rule = static_cast<SamplingRule>(rng.below(3))};
   }
   if (!grammar.empty() && rng.below(2) == 0) {
-    draft.grammar = grammar;
+    if (!draft.sampling) draft.sampling.emplace();
+    draft.sampling->grammar = grammar;
     draft.index = 0;
   }
   if (rng.below(4) == 0) {
@@ -257,17 +258,21 @@ TEST(DraftEngine, TextsOfAGrammarInOnePassGetWhatTheyGetAlone) {
   overtaken.work.back().draft = {.token = overtaken.work.back().draft.token,
                                  .draft_length = 5,
                                  .hidden = overtaken.work.back().draft.hidden,
-                                 .grammar = grammar};
+                                 .sampling = SamplingParams{.grammar = grammar}};
   std::vector<Candidates> whole;
   for (int stop_after = 0; stop_after < 5; ++stop_after) {
     Text text = overtaken;
     if (stop_after > 0) text.work = {overtaken.work.back()};  // the rows are there
-    text.work.back().draft.grammar = stop_after == 0 ? grammar : "";
+    const auto know_sampling = [&] {
+      text.work.back().draft.sampling.reset();
+      text.work.back().draft.sampling_known = true;
+    };
+    if (stop_after > 0) know_sampling();
     begin(engine, text);
     Text* const one = &text;
     for (int i = 0; i < stop_after; ++i) pass(engine, {&one, 1});
     text.work = {text.work.back()};
-    text.work.back().draft.grammar.clear();
+    know_sampling();
     begin(engine, text);
     while (!text.over) pass(engine, {&one, 1});
     ASSERT_EQ(text.drafts.size(), 1u);

@@ -1,7 +1,11 @@
 // outrider batch: its lines, its journal, and what it sends when.
 #include <fcntl.h>
 
+#include <cmath>
+#include <functional>
+#include <limits>
 #include <map>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -343,48 +347,95 @@ TEST(BatchDispatch, AnOutageInTheMiddleEndsTheJobAndNoLine) {
   }
 }
 
-/// A server that makes at most `most` tokens a second, and each of a line's 50 tokens in `token_s` at best.
-double throughput_after(ConcurrencySearch& search, double most, double token_s, double seconds, double& time) {
-  constexpr int kTokens = 50;
-  std::mt19937 random(7);
-  double tokens = 0;
-  const double end = time + seconds;
-  while (time < end) {
-    const double rate = std::min(most, search.limit() / token_s);
-    time += kTokens / rate * std::uniform_real_distribution(0.8, 1.2)(random);
-    search.done(kTokens, at(time));
-    tokens += kTokens;
+/// Tokens per second of all lines that a server has under way.
+using RateOf = std::function<double(int under_way)>;
+
+/// A job at a server, in virtual time: all lines under way come on at the same speed.
+class VirtualJob {
+ public:
+  /// @param concurrency  0: auto
+  VirtualJob(std::uint32_t lines, int concurrency) : dispatch_(all(lines), concurrency, at(0)) {}
+
+  /// Goes on until so many lines are done. @return the seconds that it took
+  double run(const RateOf& rate_of, std::uint32_t lines) {
+    const double begin = time_;
+    for (; lines > 0; --lines) {
+      while (const auto line = dispatch_.next(at(time_))) left_[*line] = tokens_of(*line);
+      if (left_.empty()) break;
+      const auto first = std::ranges::min_element(left_, {}, [](const auto& entry) { return entry.second; });
+      const auto [line, tokens] = *first;
+      time_ += tokens * static_cast<double>(left_.size()) / rate_of(static_cast<int>(left_.size()));
+      left_.erase(first);
+      for (auto& [other, more] : left_) more -= tokens;
+      dispatch_.done(line, static_cast<std::int64_t>(tokens_of(line)), at(time_));
+    }
+    return time_ - begin;
   }
-  return tokens / seconds;
+  int concurrency() const { return dispatch_.concurrency(); }
+
+ private:
+  static std::vector<std::uint32_t> all(std::uint32_t lines) {
+    std::vector<std::uint32_t> result(lines);
+    std::iota(result.begin(), result.end(), 0u);
+    return result;
+  }
+  static double tokens_of(std::uint32_t line) { return 20 + static_cast<double>(line * 2654435761u % 61); }
+
+  Dispatch dispatch_;
+  double time_ = 0;
+  std::map<std::uint32_t, double> left_;  ///< tokens, of the lines under way
+};
+
+/// A forward pass takes as long as reading the weights, and `per_row` of that more for each line in it.
+RateOf batched(double per_row) {
+  return [=](int under_way) { return 100 * under_way / (1 + per_row * under_way); };
+}
+/// At work on so many lines at once; the others wait.
+RateOf with_slots(int slots) {
+  return [=](int under_way) { return 100.0 * std::min(slots, under_way); };
+}
+/// Best with so many, and a twentieth slower with each doubling beyond: what is cached gets lost.
+RateOf best_with(int best) {
+  return [=](int under_way) {
+    return 100.0 * std::min(best, under_way) * std::pow(0.95, std::max(0.0, std::log2(double(under_way) / best)));
+  };
 }
 
-TEST(BatchConcurrency, FindsTheSmallestNumberThatIsAsGoodAsAny) {
-  for (const double most : {30.0, 300.0, 3000.0}) {
-    ConcurrencySearch search;
-    double time = 0;
-    throughput_after(search, most, 0.05, 400, time);
-    const int settled = search.limit();
-    EXPECT_GE(throughput_after(search, most, 0.05, 200, time), 0.94 * std::min(most, ConcurrencySearch::kMax / 0.05));
-    EXPECT_LE(settled, std::max<double>(ConcurrencySearch::kMin, 4 * most * 0.05)) << most;
+TEST(BatchConcurrency, AJobOfAnyLengthIsWithinATwentiethOfItsBestFixedNumber) {
+  const std::map<std::string, RateOf> servers = {
+      {"reads weights", batched(0.05)}, {"computes", batched(1)},       {"4 slots", with_slots(4)},
+      {"48 slots", with_slots(48)},     {"200 slots", with_slots(200)}, {"best with 32", best_with(32)},
+  };
+  for (const auto& [name, rate_of] : servers) {
+    for (const std::uint32_t lines : {20u, 150u, 800u, 3000u, 10000u}) {
+      if (name == "best with 32" && lines < 10000) continue;  // too short for a trial of fewer
+      double best = std::numeric_limits<double>::max();
+      for (const int fixed : {1, 4, 16, 64, 128, 256})
+        best = std::min(best, VirtualJob(lines, fixed).run(rate_of, lines));
+      EXPECT_LE(VirtualJob(lines, 0).run(rate_of, lines), best / 0.95) << name << ", " << lines << " lines";
+    }
   }
 }
 
-TEST(BatchConcurrency, LooksAgainWhenVerifiersJoin) {
-  ConcurrencySearch search;
-  double time = 0;
-  throughput_after(search, 200, 0.05, 400, time);
-  const int before = search.limit();
-  EXPECT_GE(throughput_after(search, 200 * 4, 0.05, 600, time), 200 * 1.5);
-  EXPECT_GT(search.limit(), before);
+TEST(BatchConcurrency, LooksAgainWhenTheServerHasBecomeAnotherOne) {
+  VirtualJob job(100000, 0);
+  job.run(best_with(8), 5000);
+  const int before = job.concurrency();
+  EXPECT_LE(before, 32);
+  job.run(with_slots(200), 5000);
+  EXPECT_GE(job.concurrency(), 200);
 }
 
 TEST(BatchConcurrency, YieldsWhereItIsRefused) {
   ConcurrencySearch search;
-  double time = 0;
-  throughput_after(search, 3000, 0.05, 100, time);
   const int before = search.limit();
-  search.refused(at(time + 10));
-  EXPECT_LT(search.limit(), before);
+  search.refused(at(10));
+  const int after = search.limit();
+  EXPECT_LT(after, before);
+  search.refused(at(10.1));
+  EXPECT_EQ(search.limit(), after) << "many lines are refused together";
+  search.refused(at(20));
+  EXPECT_LT(search.limit(), after);
   ConcurrencySearch fixed(12);
   fixed.refused(at(0));
   EXPECT_EQ(fixed.limit(), 12);

@@ -161,12 +161,14 @@ class RandomMessages {
     const auto top = static_cast<std::size_t>(integer(0, kLogprobsMax));
     logprobs.resize(coin() ? tokens : 0);
     for (TokenLogprobs& token : logprobs) {
+      (*this)("", token.rank, Range{1, std::numeric_limits<std::int32_t>::max()});
       token.top.resize(top);
       for (Logprob& entry : token.top) (*this)("", entry);
     }
   }
   void settle(Verdict& m) { settle(m.logprobs, static_cast<std::size_t>(m.accepted) + 1); }
   void settle(Tokens& m) { settle(m.logprobs, m.tokens.size()); }
+  void settle(PromptScores& m) { settle(m.logprobs, static_cast<std::size_t>(integer(0, 40))); }
   void settle(RoundReport& m) {
     m.outcome.drafted = static_cast<int>(m.drafts.size());
     m.outcome.accepted = static_cast<int>(integer(0, m.outcome.drafted));
@@ -273,6 +275,9 @@ class FieldLines {
     lines.push_back(fmt::format("{}", fmt::join(path_, ".")));
     for (const TokenLogprobs& token : logprobs)
       for (const Logprob& entry : token.top) add(entry.logprob);
+    path_.back() = "ranks";
+    lines.push_back(fmt::format("{}", fmt::join(path_, ".")));
+    for (const TokenLogprobs& token : logprobs) add(token.rank);
     path_.pop_back();
   }
 

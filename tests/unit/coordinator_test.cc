@@ -308,6 +308,7 @@ TEST_F(Coordinator, ReportsARoundToWhoAsked) {
   EXPECT_DOUBLE_EQ(round->outcome.draft_s, 0.005);
   EXPECT_DOUBLE_EQ(round->outcome.draft_wire_s, 0.002);
   EXPECT_DOUBLE_EQ(round->outcome.round_s, 0.027);
+  EXPECT_EQ(round->drafter, "d") << "with its first drafts";
 }
 
 TEST_F(Coordinator, GoesOnWithoutDraftsThatAreNotWorthTheWait) {
@@ -635,6 +636,43 @@ TEST_F(Coordinator, AnUnverifiedAnswerEndsWithItsDrafter) {
   EXPECT_EQ(find<Failed>(out, "c")->code, Errc::kInvalidArgument);
 }
 
+TEST_F(Coordinator, ScoresOfAPromptGoToTheClientAndNoneMayBeMissing) {
+  join("v", Role::kVerifier);
+  Generate request{.prompt = {1, 2, 3},
+                   .max_tokens = 6,
+                   .draft_length = 0,
+                   .stop_ids = {},
+                   .wait_ms = 1000,
+                   .sampling = {.prompt_logprobs = 0}};
+  const auto answer_with = [&](std::uint64_t number, const std::vector<PromptScores>& pieces) {
+    core_.on_message("c", {.session = SessionId{number}, .body = request}, now_);
+    Message prefill;
+    find<Prefill>(sent(), "v", &prefill);
+    for (const PromptScores& piece : pieces)
+      core_.on_message("v", {.session = prefill.session, .round = prefill.round, .body = piece}, now_);
+    core_.on_message("v",
+                     {.session = prefill.session,
+                      .round = prefill.round,
+                      .body = Verdict{.next_token = 40, .committed = 3, .hidden = {}, .kv = {}}},
+                     now_);
+    return sent();
+  };
+  const auto pieces_of = [](const auto& outgoing) {
+    return std::ranges::count_if(outgoing, [](const Outgoing& one) {
+      return one.to == "c" && std::holds_alternative<PromptScores>(one.message.body);
+    });
+  };
+  const std::vector<TokenLogprobs> one = {{-1, {}}};
+  const auto good = answer_with(1, {{1, one}, {2, one}});
+  EXPECT_EQ(pieces_of(good), 2);
+  EXPECT_NE(find<Tokens>(good, "c"), nullptr);
+  EXPECT_EQ(find<Tokens>(answer_with(2, {{1, one}}), "c"), nullptr) << "one is missing";
+  EXPECT_EQ(find<Tokens>(answer_with(3, {{2, one}, {1, one}}), "c"), nullptr) << "one was dropped";
+  EXPECT_EQ(pieces_of(answer_with(4, {{1, {{-1, {{5, -1}}}}}})), 0) << "an alternative too many";
+  request.sampling.prompt_logprobs.reset();
+  EXPECT_EQ(pieces_of(answer_with(5, {{1, one}})), 0) << "not asked for";
+}
+
 TEST_F(Coordinator, LogprobsAreThoseThatWereAskedFor) {
   join("v", Role::kVerifier);
   Generate request{.prompt = {1, 2, 3},
@@ -906,7 +944,7 @@ TEST(Failover, IsNotOvertakenByTextsThatComeLater) {
 
 // Without a verifier nobody knows how long a prompt may be.
 TEST(Waiting, TheirPromptsAreBoundedToo) {
-  HeardCoordinator core({.line = {.waiting_tokens_max = 1000}});
+  HeardCoordinator core({.line = {.waiting_bytes_max = 4000}});
   const auto ask = [&](std::uint64_t number) {
     core.on_message(
         "c",
@@ -918,7 +956,7 @@ TEST(Waiting, TheirPromptsAreBoundedToo) {
     return failed == nullptr ? "" : failed->message;
   };
   EXPECT_EQ(ask(1), "");
-  EXPECT_EQ(ask(2), "prompts of 600 tokens are waiting, this one has 600; of 1000 the rest is for others");
+  EXPECT_EQ(ask(2), "prompts of 2400 bytes are waiting, this one has 2400; of 4000 the rest is for others");
   core.on_message("c", {.session = SessionId{1}, .body = Cancel{}}, TimePoint{seconds(100)});
   core.take_outgoing();
   EXPECT_EQ(ask(4), "");

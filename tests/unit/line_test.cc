@@ -125,7 +125,7 @@ TEST_F(LineTest, FourteenHundredRequestsOfOneLeaveRoomForOthers) {
 }
 
 TEST_F(LineTest, PromptsThatWaitAreSharedToo) {
-  limit({.open_max = 1, .waiting_tokens_max = 100});
+  limit({.open_max = 1, .waiting_bytes_max = 100});
   int taken = 0;
   for (int i = 0; i < 10; ++i) taken += enter("greedy", fmt::format("{}", i)).has_value();
   EXPECT_EQ(taken, 5);

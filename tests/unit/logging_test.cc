@@ -8,6 +8,9 @@
 
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>
+#include <nlohmann/json.hpp>
+
+#include "common/logging/json_lines.h"
 
 namespace outrider {
 namespace {
@@ -51,6 +54,27 @@ TEST(Logging, NeverWaitsForItsReaderAndSaysWhatWasLost) {
   const std::string rest = pipe.read_all();
   EXPECT_TRUE(rest.starts_with("(" + std::to_string(kLines - kept) + " lines of this log were lost")) << rest;
   EXPECT_NE(rest.find("after\n"), std::string::npos) << rest;
+}
+
+TEST(JsonLines, HaveTheFieldsOfTheirText) {
+  const auto line = [](const std::string& text, std::size_t bytes_max = 4000) {
+    return nlohmann::json::parse(json_log_line("t", "serve", "warn", text, bytes_max));
+  };
+  EXPECT_EQ(line(R"(event=request_failed path=/v1/x reason="no "such" thing" times=3)"),
+            (nlohmann::json{{"time", "t"},
+                            {"name", "serve"},
+                            {"level", "warn"},
+                            {"event", "request_failed"},
+                            {"path", "/v1/x"},
+                            {"reason", "no \"such\" thing"},
+                            {"times", "3"}}));
+  EXPECT_EQ(line("a drafter did not answer")["message"], "a drafter did not answer");
+  EXPECT_EQ(line("event=x level=mine (3 more)")["message"], "(3 more)");
+  EXPECT_EQ(line("event=x level=mine")["level"], "warn");
+  EXPECT_EQ(line("reason=\"no end")["reason"], "no end");
+  EXPECT_EQ(line("reason=\"\xff\"")["reason"], "\xef\xbf\xbd");
+  EXPECT_LE(json_log_line("t", "n", "l", "event=" + std::string(9000, 'x') + " reason=y", 4000).size(), 4000u);
+  EXPECT_EQ(line("event=" + std::string(9000, 'x') + " reason=y")["reason"], "y");
 }
 
 TEST(Logging, CutsALineThatAPipeWouldNotTakeAtOnce) {

@@ -288,10 +288,14 @@ TEST(ChatCompletion, WhatIsWrongIsNamed) {
       {{{"chat_template", "x"}}, "chat_template"},
       {{{"documents", {{{"text", "x"}}}}}, "documents"},
       {{{"thinking_token_budget", 5}}, "thinking_token_budget"},
-      {{{"prompt_logprobs", 1}}, "prompt_logprobs"},
-      {{{"allowed_token_ids", {1}}}, "allowed_token_ids"},
-      {{{"bad_words", {"x"}}}, "bad_words"},
+      {{{"prompt_logprobs", 21}}, "prompt_logprobs"},
+      {{{"prompt_logprobs", 1}, {"stream", true}}, "prompt_logprobs"},
+      {{{"allowed_token_ids", {kVocab}}}, "allowed_token_ids"},
+      {{{"allowed_token_ids", Json::array()}}, "allowed_token_ids"},
+      {{{"bad_words", {" "}}}, "bad_words"},
+      {{{"bad_words", "x"}}, "bad_words"},
       {{{"logprob_token_ids", {1}}}, "logprob_token_ids"},
+      {{{"logprobs", true}, {"logprob_token_ids", {-1}}}, "logprob_token_ids"},
       {{{"skip_special_tokens", false}}, "skip_special_tokens"},
   };
   for (const BadRequest& bad : table) {
@@ -315,6 +319,43 @@ TEST(ChatCompletion, WhatIsNoJsonIsRefused) {
 TEST(ChatCompletion, BracketsInTextsDoNotCountAsNesting) {
   const std::string text = std::string(1000, '[') + "\\\"" + std::string(1000, '{');
   EXPECT_EQ(chat({{"messages", {{{"role", "user"}, {"content", text}}}}}).conversation.messages[0].content, text);
+}
+
+TEST(Completion, MasksAndScoresOfThePrompt) {
+  const CompletionRequest masked = completion({{"allowed_token_ids", {5, 3, 5}}, {"bad_words", {"no", " never"}}});
+  EXPECT_EQ(masked.sampling.allowed_tokens, (std::vector<TokenId>{3, 5}));
+  EXPECT_EQ(masked.bad_words, (std::vector<std::string>{"no", " never"}));
+  const CompletionRequest echoed = completion({{"echo", true}, {"logprobs", 2}});
+  EXPECT_EQ(echoed.sampling.prompt_logprobs, 2);
+  EXPECT_FALSE(echoed.return_prompt_logprobs);
+  EXPECT_FALSE(completion({{"echo", true}}).sampling.prompt_logprobs);
+  const CompletionRequest scored = chat({{"prompt_logprobs", 0}});
+  EXPECT_EQ(scored.sampling.prompt_logprobs, 0);
+  EXPECT_TRUE(scored.return_prompt_logprobs);
+  EXPECT_EQ(completion({{"logprobs", 1}, {"logprob_token_ids", {9}}}).sampling.logprob_token_ids,
+            (std::vector<TokenId>{9}));
+  EXPECT_FALSE(completion({{"n_predict", -1}}).max_tokens) << "llama.cpp's: as many as there is room for";
+}
+
+TEST(Reply, AnEchoedPromptHasItsScoresBeforeTheAnswers) {
+  const auto score = [](TokenId id, std::string text, bool scored) {
+    return TokenScore{.token = {text, -1, id}, .top = {{"x", -0.5f, 9}}, .rank = 2, .scored = scored};
+  };
+  const ReplyHead head{.logprobs = true, .id = "i", .model = "nano", .prompt_logprobs = true};
+  Choice choice{.message = {.content = "ab"},
+                .scores = {score(1, "a", false), score(2, "b", true)},
+                .finish_reason = "stop",
+                .stop_reason = TokenId{4}};
+  choice.prompt_scores = choice.scores;
+  const Json body = Json::parse(completion_body(head, {choice}, {}));
+  const Json& said = body["choices"][0];
+  EXPECT_EQ(said["stop_reason"], 4);
+  EXPECT_EQ(said["logprobs"]["token_logprobs"], (Json{nullptr, -1}));
+  EXPECT_EQ(said["logprobs"]["top_logprobs"][0], nullptr);
+  EXPECT_EQ(said["prompt_logprobs"][0], nullptr) << "nothing is before the first";
+  EXPECT_EQ(said["prompt_logprobs"][1]["2"], (Json{{"logprob", -1}, {"rank", 2}, {"decoded_token", "b"}}));
+  EXPECT_EQ(said["prompt_logprobs"][1]["9"]["rank"], 1);
+  EXPECT_TRUE(body["timings"].is_object());
 }
 
 TEST(Completion, PromptsAreTextsOrTokensOrListsOfEither) {

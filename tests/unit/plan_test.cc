@@ -118,7 +118,8 @@ TEST(Plan, AnUnknownKeyNamesItselfAndItsNearestNeighbour) {
                                          {"/verifiers/0", "thread", "threads"},
                                          {"/drafters/0", "exit_alone", "exit_when_alone"},
                                          {"/run/0", "comand", "command"},
-                                         {"/slurm", "shap", "shape"}}) {
+                                         {"/slurm", "shap", "shape"},
+                                         {"/kubernetes", "images", "image"}}) {
     json plan = example();
     plan[json::json_pointer(at)][key] = 1;
     const std::string error = error_of(plan);
@@ -169,7 +170,6 @@ TEST(Plan, WhatDoesNotFitIsNamed) {
   const auto expect = [](const std::string& error, const char* part) {
     EXPECT_NE(error.find(part), std::string::npos) << "no '" << part << "' in: " << error;
   };
-  expect(with("/experiment", "e.json"), "p.json: experiment: outrider experiment starts the processes of each of its");
   expect(with("/drafters/0/hosts", "node9"), "drafters[0].hosts: node9 is none of the plan's hosts");
   expect(with("/hosts/0/address", "10.0.0.[1-2]"), "has 3 names, its address '10.0.0.[1-2]' 2");
   expect(with("/hosts/1", {{"name", "node2"}}), "node2 is there twice");

@@ -332,6 +332,63 @@ TEST(Logprobs, CountTheSoftcapAndStayFinite) {
   EXPECT_EQ(logprobs_of(std::vector<float>{-most, most}, 0, 1, 0, scratch).logprob, 0);
 }
 
+TEST(Logprobs, OfTokensThatAreNamedAndTheirRanks) {
+  SamplingScratch scratch;
+  const std::vector<float> row = {1, 3, 2, 3};
+  const std::vector<TokenId> ids = {2, 0};
+  const TokenLogprobs logprobs = logprobs_of(row, 0, 2, ids, scratch);
+  ASSERT_EQ(logprobs.top.size(), 2u);
+  EXPECT_EQ(logprobs.top[0], (Logprob{2, logprobs.logprob})) << "in the order in which they were named";
+  EXPECT_NEAR(logprobs.top[1].logprob, logprobs.logprob - 1, 1e-6);
+  EXPECT_EQ(logprobs.rank, 3);
+  EXPECT_EQ(logprobs_of(row, 0, 3, 1, scratch).rank, 1) << "equals are not above each other";
+}
+
+TEST(Masks, OnlyAllowedTokensAreChosen) {
+  SamplingScratch scratch;
+  const std::vector<float> row = {1, 9, 2, 3};
+  Sampler greedy({.allowed_tokens = {0, 2}}, {}, 0);
+  EXPECT_EQ(greedy.choose(row, scratch).value(), 2);
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    Sampler sampler({.temperature = 5, .seed = seed, .allowed_tokens = {0, 2}}, {}, 0);
+    const TokenId token = sampler.choose(row, scratch).value();
+    EXPECT_TRUE(token == 0 || token == 2) << token;
+  }
+  Sampler none({.suppress_tokens = {2}, .allowed_tokens = {2}}, {}, 0);
+  EXPECT_EQ(none.choose(row, scratch).error().code, Errc::kInvalidArgument);
+}
+
+TEST(Masks, ABadWordIsCutOffBeforeItsLastToken) {
+  SamplingScratch scratch;
+  // After 1 comes 2, and after 1 2 comes 3, if nothing forbids it.
+  const std::vector<float> rows = {0, 1, 9, 5, 0, 0, 1, 9};
+  const Matrix<const float> logits(rows.data(), {2, 4});
+  const std::vector<TokenWord> word = {{{1, 2, 3}}};
+  const auto second_choice = [&](std::vector<TokenWord> words, std::vector<TokenId> before) {
+    Sampler sampler({.bad_words = std::move(words)}, {}, 0);
+    sampler.add_text(before, std::ssize(before));
+    return sampler.verify(logits, std::vector<TokenId>{1, 2}, scratch).value();
+  };
+  EXPECT_EQ(second_choice({}, {}).next_token, 3);
+  EXPECT_EQ(second_choice(word, {}).accepted, 1);
+  EXPECT_EQ(second_choice(word, {}).next_token, 2) << "3 would complete it";
+  EXPECT_EQ(second_choice({{{0, 1, 2, 3}}}, {}).next_token, 3) << "the answer does not begin with it";
+  EXPECT_EQ(second_choice({{{0, 1, 2, 3}}}, {0}).next_token, 2);
+  EXPECT_EQ(second_choice({{{2}}}, {}).accepted, 0) << "a word of one token never comes";
+  Sampler prompt({.bad_words = word}, {}, 0);
+  prompt.add_prompt(std::vector<TokenId>{1, 2});
+  EXPECT_EQ(prompt.choose(logits[1].span(), scratch).value(), 3) << "the prompt is no part of the answer";
+}
+
+TEST(Masks, WhatIsBeyondTheVocabularyIsRefused) {
+  EXPECT_FALSE(check_sampling({.allowed_tokens = {4}}, 4));
+  EXPECT_FALSE(check_sampling({.logprob_token_ids = {-1}}, 4));
+  EXPECT_FALSE(check_sampling({.bad_words = {{{1, 4}}}}, 4));
+  EXPECT_FALSE(check_sampling({.bad_words = {{}}}, 4));
+  EXPECT_FALSE(check_sampling({.prompt_logprobs = kLogprobsMax + 1}, 4));
+  EXPECT_TRUE(check_sampling({.prompt_logprobs = 0, .logprob_token_ids = {3}, .allowed_tokens = {0}}, 4));
+}
+
 // The model's own distribution: what a request does to it changes which token it is, not what is said of it.
 TEST(Logprobs, KnowNothingOfTheRequest) {
   SamplingScratch scratch;

@@ -32,5 +32,21 @@ TEST(Shares, WhatIsGivenBackIsThereForOthers) {
   EXPECT_TRUE(shares.take("c", 50));
 }
 
+// A body is counted as what it may be, then as what it is.
+TEST(Shares, WhatSomebodyHoldsBecomesMoreAsIfHeAskedAnew) {
+  Shares shares(100);
+  EXPECT_TRUE(shares.take("a", 30));
+  EXPECT_TRUE(shares.change("a", 30, 50)) << "one alone has half";
+  EXPECT_TRUE(shares.take("b", 20));
+  EXPECT_FALSE(shares.change("b", 20, 60)) << "there is not so much";
+  EXPECT_EQ(shares.used(), 70) << "he has what he had";
+  EXPECT_TRUE(shares.change("b", 20, 50));
+  EXPECT_TRUE(shares.change("a", 50, 10)) << "less is always given";
+  EXPECT_TRUE(shares.change("a", 10, 0));
+  EXPECT_TRUE(shares.change("b", 50, 0));
+  EXPECT_EQ(shares.used(), 0);
+  EXPECT_TRUE(shares.change("c", 0, 40));
+}
+
 }  // namespace
 }  // namespace outrider

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -70,6 +72,49 @@ TEST_F(Verifier, TextsThatFillEveryForwardDoNotKeepAPromptOut) {
     ++without;
   }
   EXPECT_EQ(without, 1);
+}
+
+TEST(VerifierScores, APromptsTokensAreScoredAFewAtATimeAndNoneIsTakenFromTheCache) {
+  VerifierCore core({.rows_max = 64, .prefill_chunk = 64, .scored_rows_max = 4, .reuse_min = 1}, hello(Role::kVerifier));
+  const TimePoint now{seconds(1)};
+  core.on_message({.body = Welcome{1}}, now);
+  std::vector<TokenId> prompt(10);
+  std::iota(prompt.begin(), prompt.end(), 1);
+  for (const std::uint64_t session : {1, 2}) {
+    Prefill body{.tokens = prompt};
+    body.sampling.prompt_logprobs = 0;
+    core.on_message({.session = SessionId{session}, .body = std::move(body)}, now);
+  }
+  std::map<SessionId, std::vector<TokenId>> scored;
+  std::map<SessionId, Position> told;
+  while (true) {
+    core.on_tick(now);
+    auto output = core.take_output();
+    for (const Outgoing& outgoing : output.send) {
+      const auto* scores = std::get_if<PromptScores>(&outgoing.message.body);
+      if (scores == nullptr) continue;
+      Position& end = told.try_emplace(outgoing.message.session, 1).first->second;
+      EXPECT_EQ(scores->first, end);
+      end += std::ssize(scores->logprobs);
+    }
+    if (output.batch.empty()) break;
+    std::int64_t rows = 0;
+    std::vector<VerifyResult> results;
+    for (const VerifyWork& work : output.batch) {
+      EXPECT_FALSE(work.reuse) << "K/V that are there have no logits";
+      rows += std::ssize(work.tokens);
+      std::ranges::copy(work.scored, std::back_inserter(scored[work.session]));
+      results.push_back({.session = work.session, .round = work.round, .verdict = {}});
+      results.back().scores.resize(work.scored.size(), {.logprob = -1, .top = {}});
+    }
+    EXPECT_LE(rows, 4) << "of both together";
+    core.on_batch_done(std::move(results), now);
+  }
+  const std::vector<TokenId> all_but_the_first(prompt.begin() + 1, prompt.end());
+  for (const std::uint64_t session : {1, 2}) {
+    EXPECT_EQ(scored[SessionId{session}], all_but_the_first);
+    EXPECT_EQ(told[SessionId{session}], 10) << "each once, in their order";
+  }
 }
 
 TEST(VerifierGrammar, APromptWaitsForItsGrammarAndOthersDoNot) {

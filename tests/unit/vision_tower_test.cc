@@ -77,6 +77,34 @@ TEST(VisionTower, EqualsHuggingFaces) {
   EXPECT_EQ(soft, seen.at("soft_tokens"));
 }
 
+// Bytes that count up by `step`.
+Picture picture_of(std::int64_t height, std::int64_t width, int step) {
+  Picture picture{.height = height, .width = width, .rgb = {}};
+  for (std::int64_t i = 0; i < 3 * height * width; ++i) picture.rgb.push_back(static_cast<std::uint8_t>(i * step + 11));
+  return picture;
+}
+
+TEST(VisionTower, APortraitAndAPanoramaAreTheReferences) {
+  const Golden g("multimodal-e4b");
+  const Checkpoint reference = Checkpoint::open(goldens() / "multimodal-e4b/pictures.safetensors").value();
+  for (const auto& [name, picture] :
+       {std::pair("portrait", picture_of(48, 24, 7)), {"panorama", picture_of(12, 96, 101)}}) {
+    const Patches patches = cut_into_patches(picture, g.tower->config()).value();
+    EXPECT_LT(relative_error(to_vector(g.tower->encode(patches)), floats(reference, name)), 1e-4) << name;
+  }
+}
+
+// A loop that has its turn every so many rows and queries is late by so much at most.
+TEST(VisionTower, GivesTheCallersLoopItsTurnWithinALayer) {
+  Golden g("multimodal-e4b");
+  const Patches patches = cut_into_patches(picture_of(240, 240, 3), g.tower->config()).value();  // 3,600 patches
+  std::int64_t turns = 0;
+  const std::function<void()> between_steps = [&] { ++turns; };
+  const std::vector<float> quiet = to_vector(g.tower->encode(patches));
+  EXPECT_EQ(to_vector(g.tower->encode(patches, nullptr, &between_steps)), quiet);
+  EXPECT_GT(turns, g.tower->config().num_hidden_layers * 3600 / 64);
+}
+
 TEST(VisionTower, EveryIntermediateEqualsTheReferences) {
   Golden g("vision-odd");
   std::size_t compared = 0;

@@ -1,7 +1,9 @@
-#include "batch/endpoint.h"
+#include "http-server/endpoint.h"
 
 #include <cstdint>
+#include <optional>
 #include <regex>
+#include <utility>
 
 #include <fmt/format.h>
 #include <boost/asio/connect.hpp>
@@ -10,6 +12,8 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
+
+#include "common/base/time.h"
 
 namespace outrider {
 namespace {
@@ -27,15 +31,29 @@ HttpReply nobody(const std::string& host, const std::string& port, const std::st
 
 }  // namespace
 
-Result<std::shared_ptr<const HttpEndpoint>> HttpEndpoint::open(const std::string& url, std::string api_key) {
+Result<std::shared_ptr<const HttpEndpoint>> HttpEndpoint::open(const std::string& option, const std::string& url,
+                                                               std::string api_key) {
   static const std::regex kUrl(R"(http://(\[[0-9a-fA-F:]+\]|[^/:\[\]]+)(:(\d{1,5}))?(/v1)?/?)");
   std::smatch parts;
-  if (!std::regex_match(url, parts, kUrl))
-    return Error{Errc::kInvalidArgument, fmt::format("--endpoint is '{}', wanted http://HOST:PORT/v1", url)};
+  if (!std::regex_match(url, parts, kUrl) || (parts[3].matched && std::stoi(parts[3]) > 65535))
+    return Error{Errc::kInvalidArgument, fmt::format("{} is '{}', wanted http://HOST:PORT/v1", option, url)};
   std::string host = parts[1];
   if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
   return std::shared_ptr<const HttpEndpoint>(
       new HttpEndpoint(std::move(host), parts[3].matched ? parts[3].str() : "80", std::move(api_key)));
+}
+
+Result<std::shared_ptr<const HttpEndpoint>> HttpEndpoint::open_known(const std::string& option,
+                                                                     const std::string& url) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<const HttpEndpoint> by_name, open(option, url, ""));
+  auto endpoint = std::make_shared<HttpEndpoint>(*by_name);
+  asio::io_context context;
+  asio::ip::tcp::resolver resolver(context);
+  beast::error_code unknown;
+  for (const auto& found : resolver.resolve(endpoint->host_, endpoint->port_, unknown))
+    endpoint->addresses_.push_back(found.endpoint().address().to_string());
+  if (unknown) return Error{Errc::kNotFound, fmt::format("{} is '{}': {}", option, url, unknown.message())};
+  return std::shared_ptr<const HttpEndpoint>(std::move(endpoint));
 }
 
 HttpReply HttpEndpoint::answer(const HttpRequest& request) const {
@@ -55,11 +73,16 @@ HttpReply HttpEndpoint::answer(const HttpRequest& request) const {
     const beast::error_code error = *std::exchange(ended, std::nullopt);
     return error ? error.message() : "";
   };
-  asio::ip::tcp::resolver resolver(context);
-  beast::error_code unknown;
-  const auto addresses = resolver.resolve(host_, port_, unknown);
-  if (unknown) return nobody(host_, port_, unknown.message());
-  stream.async_connect(addresses, end);
+  std::vector<asio::ip::tcp::endpoint> places;
+  for (const std::string& address : addresses_)
+    places.emplace_back(asio::ip::make_address(address), static_cast<std::uint16_t>(std::stoi(port_)));
+  if (places.empty()) {
+    asio::ip::tcp::resolver resolver(context);
+    beast::error_code unknown;
+    for (const auto& found : resolver.resolve(host_, port_, unknown)) places.push_back(found.endpoint());
+    if (unknown) return nobody(host_, port_, unknown.message());
+  }
+  stream.async_connect(places, end);
   if (const std::string why = wait(now() + kConnectTimeout); !why.empty()) {
     stream.close();
     context.run_for(kLook);

@@ -1,0 +1,195 @@
+#include "common/checkpoint/gguf_projector.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+namespace outrider {
+namespace {
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// The names are those of llama.cpp's converter (gguf-py 0.19, Gemma4VisionAudioModel).
+constexpr const char *kPatches = "v.patch_embd.weight", *kPositions = "v.position_embd.weight",
+                     *kProjection = "mm.input_projection.weight", *kQuery = "v.blk.0.attn_q.weight";
+constexpr std::string_view kLayer = "v.blk.";
+
+struct NamePair {
+  std::string_view gguf, hugging_face;
+};
+constexpr NamePair kNames[] = {{kPatches, "model.vision_tower.patch_embedder.input_proj.weight"},
+                               {kPositions, "model.vision_tower.patch_embedder.position_embedding_table"},
+                               {"v.std_bias", "model.vision_tower.std_bias"},
+                               {"v.std_scale", "model.vision_tower.std_scale"},
+                               {kProjection, "model.embed_vision.embedding_projection.weight"}};
+// Of layer N, after "v.blk.N." and "model.vision_tower.encoder.layers.N.".
+constexpr NamePair kNorms[] = {{"ln1", "input_layernorm"},           {"attn_post_norm", "post_attention_layernorm"},
+                               {"ln2", "pre_feedforward_layernorm"}, {"ffn_post_norm", "post_feedforward_layernorm"},
+                               {"attn_q_norm", "self_attn.q_norm"},  {"attn_k_norm", "self_attn.k_norm"}};
+// Each with a weight, and with the bounds of its values where the tower has some.
+constexpr NamePair kLinears[] = {{"attn_q", "self_attn.q_proj"}, {"attn_k", "self_attn.k_proj"},
+                                 {"attn_v", "self_attn.v_proj"}, {"attn_out", "self_attn.o_proj"},
+                                 {"ffn_gate", "mlp.gate_proj"},  {"ffn_up", "mlp.up_proj"},
+                                 {"ffn_down", "mlp.down_proj"}};
+
+const NamePair* find_name(std::span<const NamePair> names, std::string_view gguf) {
+  const auto found = std::ranges::find(names, gguf, &NamePair::gguf);
+  return found == names.end() ? nullptr : &*found;
+}
+
+std::optional<std::string> hugging_face_name_of(std::string_view name) {
+  if (const NamePair* known = find_name(kNames, name)) return std::string(known->hugging_face);
+  if (!name.starts_with(kLayer)) return std::nullopt;
+  const std::string_view rest = name.substr(kLayer.size());
+  const std::size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
+  const std::size_t dot = rest.rfind('.');
+  if (digits == 0 || dot == rest.npos || dot <= digits || rest[digits] != '.') return std::nullopt;
+  const std::string layer = fmt::format("model.vision_tower.encoder.layers.{}.", rest.substr(0, digits));
+  const std::string_view part = rest.substr(digits + 1, dot - digits - 1), what = rest.substr(dot);
+  if (const NamePair* norm = find_name(kNorms, part)) return fmt::format("{}{}{}", layer, norm->hugging_face, what);
+  const NamePair* const linear = find_name(kLinears, part);
+  if (linear == nullptr) return std::nullopt;
+  return fmt::format("{}{}{}{}", layer, linear->hugging_face, what == ".weight" ? ".linear" : "", what);
+}
+
+/// Reads one projector; the first thing that is wrong is named.
+class Reader {
+ public:
+  explicit Reader(const GgufModel& model) : model_(model) {}
+
+  Result<std::int64_t> number(const std::string& key) const { return model_.metadata.get<std::int64_t>(key); }
+  /// The tensor, of so many axes.
+  Result<const TensorEntry*> tensor(const char* name, std::size_t axes) const {
+    const TensorEntry* const found = model_.find(name);
+    if (found == nullptr) return wrong(Errc::kNotFound, fmt::format("tensor {} is missing", name));
+    if (found->shape.size() == axes) return found;
+    return wrong(Errc::kMismatch,
+                 fmt::format("tensor {} has shape [{}], wanted {} axes", name, fmt::join(found->shape, ", "), axes));
+  }
+  Error wrong(Errc code, std::string_view problem) const {
+    return {code, fmt::format("{}: {}", model_.file.string(), problem)};
+  }
+
+ private:
+  const GgufModel& model_;
+};
+
+/// The id of a token of the text model; none if it is not there.
+std::optional<std::int64_t> token_of(const GgufModel& text, std::string_view token) {
+  const auto tokens = text.metadata.find<std::vector<std::string_view>>("tokenizer.ggml.tokens");
+  if (!tokens || !*tokens) return std::nullopt;
+  const auto at = std::ranges::find(**tokens, token);
+  return at == (*tokens)->end() ? std::nullopt : std::optional<std::int64_t>(at - (*tokens)->begin());
+}
+
+/// Of patch_embd [hidden, colour, row, column] what Hugging Face has: [hidden, row, column, colour].
+std::vector<std::byte> colours_last(const TensorEntry& patches) {
+  const auto side = static_cast<std::size_t>(patches.shape[2]), hidden = static_cast<std::size_t>(patches.shape[0]);
+  const std::size_t pixels = side * side, size = patches.bytes.size() / (hidden * 3 * pixels);
+  std::vector<std::byte> turned(patches.bytes.size());
+  for (std::size_t h = 0; h < hidden; ++h) {
+    for (std::size_t pixel = 0; pixel < pixels; ++pixel) {
+      for (std::size_t colour = 0; colour < 3; ++colour)
+        std::memcpy(turned.data() + ((h * pixels + pixel) * 3 + colour) * size,
+                    patches.bytes.data() + ((h * 3 + colour) * pixels + pixel) * size, size);
+    }
+  }
+  return turned;
+}
+
+}  // namespace
+
+Result<std::optional<fs::path>> find_projector(const fs::path& text_model) {
+  const fs::path folder = text_model.has_parent_path() ? text_model.parent_path() : fs::path(".");
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (fs::directory_iterator at(folder, ignored), end; at != end; at.increment(ignored)) {
+    const std::string name = at->path().filename().string();
+    if (name.starts_with("mmproj") && name.ends_with(".gguf")) names.push_back(name);
+  }
+  if (names.empty()) return std::optional<fs::path>();
+  if (names.size() == 1) return std::optional(folder / names[0]);
+  std::ranges::sort(names);
+  return Error{Errc::kMismatch, fmt::format("{}: holds {} and {} more files of vision towers, wanted one",
+                                            folder.string(), names[0], names.size() - 1)};
+}
+
+Result<json> add_projector(json config, const GgufModel& text, const GgufModel& projector) {
+  const Reader reader(projector);
+  ASSIGN_OR_RETURN(const auto architecture, projector.metadata.get<std::string_view>("general.architecture"));
+  ASSIGN_OR_RETURN(auto kind, projector.metadata.find<std::string_view>("clip.vision.projector_type"));
+  if (!kind) {
+    ASSIGN_OR_RETURN(kind, projector.metadata.find<std::string_view>("clip.projector_type"));
+  }
+  if (architecture != "clip" || kind != "gemma4v") {
+    return reader.wrong(Errc::kUnsupported, fmt::format("is a projector of kind {:?} ({:?}), wanted gemma4v (clip)",
+                                                        kind.value_or("").substr(0, 80), architecture.substr(0, 80)));
+  }
+  json vision = {{"model_type", "gemma4_vision"}};
+  for (const auto& [to, from] : {std::pair("hidden_size", "embedding_length"),
+                                 {"intermediate_size", "feed_forward_length"},
+                                 {"num_hidden_layers", "block_count"},
+                                 {"num_attention_heads", "attention.head_count"},
+                                 {"patch_size", "patch_size"}}) {
+    ASSIGN_OR_RETURN(vision[to], reader.number(fmt::format("clip.vision.{}", from)));
+  }
+  ASSIGN_OR_RETURN(const auto pooling, projector.metadata.find<std::int64_t>("clip.vision.projector.scale_factor"));
+  ASSIGN_OR_RETURN(vision["rms_norm_eps"], projector.metadata.get<double>("clip.vision.attention.layer_norm_epsilon"));
+  ASSIGN_OR_RETURN(const TensorEntry* patches, reader.tensor(kPatches, 4));
+  ASSIGN_OR_RETURN(const TensorEntry* positions, reader.tensor(kPositions, 3));
+  ASSIGN_OR_RETURN(const TensorEntry* query, reader.tensor(kQuery, 2));
+  ASSIGN_OR_RETURN(const TensorEntry* projection, reader.tensor(kProjection, 2));
+  const std::int64_t heads = vision["num_attention_heads"], side = vision["patch_size"];
+  if (heads < 1 || query->shape[0] % heads != 0)
+    return reader.wrong(Errc::kMismatch, fmt::format("{} heads of {} rows of {}", heads, query->shape[0], kQuery));
+  const std::vector<std::int64_t> wanted = {vision["hidden_size"], 3, side, side};
+  const bool plain = patches->dtype == DType::kF32 || patches->dtype == DType::kF16 || patches->dtype == DType::kBf16;
+  if (patches->shape != wanted || !plain || patches->element_count() == 0) {
+    return reader.wrong(Errc::kMismatch, fmt::format("tensor {} is {} [{}], wanted F32, F16 or BF16 [{}]", kPatches,
+                                                     to_string(patches->dtype), fmt::join(patches->shape, ", "),
+                                                     fmt::join(wanted, ", ")));
+  }
+  const json& width = config.at("hidden_size");
+  if (width != projection->shape[0]) {
+    return reader.wrong(Errc::kMismatch, fmt::format("its soft tokens have {} numbers, wanted {} as the rows of {}",
+                                                     projection->shape[0], width.dump(), text.file.string()));
+  }
+  vision["head_dim"] = query->shape[0] / heads;
+  vision["pooling_kernel_size"] = pooling.value_or(3);
+  vision["position_embedding_size"] = positions->shape[1];
+  vision["use_clipped_linears"] = projector.find("v.blk.0.attn_q.input_max") != nullptr;
+  vision["standardize"] = projector.find("v.std_scale") != nullptr;
+  // No key says so. Of the published models those without per-layer embeddings do (gemma4.md 8.3).
+  if (text.find("per_layer_token_embd.weight") == nullptr) config["use_bidirectional_attention"] = "vision";
+  json whole = {{"model_type", "gemma4"}, {"text_config", std::move(config)}, {"vision_config", std::move(vision)}};
+  for (const auto& [key, token] :
+       {std::pair("image_token_id", "<|image|>"), {"boi_token_id", "<|image>"}, {"eoi_token_id", "<image|>"}}) {
+    if (const auto id = token_of(text, token)) whole[key] = *id;
+  }
+  return whole;
+}
+
+ProjectorTensors projector_tensors(const GgufModel& projector) {
+  ProjectorTensors result;
+  for (const TensorEntry& tensor : projector.tensors) {
+    const std::optional<std::string> name = hugging_face_name_of(tensor.name);
+    if (!name) continue;
+    TensorEntry& renamed = result.tensors.emplace_back(tensor);
+    renamed.name = *name;
+    if (tensor.name != kPatches) continue;
+    const auto made = std::make_shared<const std::vector<std::byte>>(colours_last(tensor));
+    renamed.shape = {tensor.shape[0], 3 * tensor.shape[2] * tensor.shape[3]};
+    renamed.bytes = *made;
+    result.made = made;
+  }
+  return result;
+}
+
+}  // namespace outrider

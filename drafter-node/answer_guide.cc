@@ -1,0 +1,46 @@
+#include "drafter-node/answer_guide.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "common/sampling/masks.h"
+
+namespace outrider {
+
+GrammarState* AnswerGuide::follow(Draft& draft, GrammarCompiler* grammars, const std::vector<TokenId>& stop_ids) {
+  if (!draft.sampling_known) {
+    *this = {};
+    sampling_ = draft.sampling;
+  }
+  draft.sampling = sampling_;
+  if (!sampling_ || !sampling_->follows_answer() || lost_) return nullptr;
+  // The Draft's tokens end at its index; some may be known.
+  const std::int64_t fresh = draft.index - std::ssize(answer_);
+  lost_ = fresh < 0 || fresh > std::ssize(draft.answer);
+  if (lost_) return nullptr;
+  const std::span<const TokenId> tokens = std::span(draft.answer).last(static_cast<std::size_t>(fresh));
+  answer_.insert(answer_.end(), tokens.begin(), tokens.end());
+  if (sampling_->grammar.empty() || grammars == nullptr) return nullptr;
+  std::span<const TokenId> behind = tokens;
+  if (!state_) {
+    const Result<std::shared_ptr<const Grammar>> grammar = grammars->find(sampling_->grammar);
+    lost_ = !grammar && grammar.error().code != Errc::kUnavailable;
+    if (!grammar || *grammar == nullptr) return nullptr;
+    state_.emplace(*grammar, stop_ids);
+    behind = answer_;
+  }
+  lost_ = !std::ranges::all_of(behind, [&](TokenId token) { return state_->accept(token); });
+  return lost_ ? nullptr : &*state_;
+}
+
+std::vector<TokenId> AnswerGuide::completes_bad_word(std::span<const TokenId> drafts) const {
+  if (!sampling_ || sampling_->bad_words.empty()) return {};
+  std::span<const TokenId> answer = answer_;
+  std::vector<TokenId> text;
+  if (answer.size() > kBadWordTokensMax) answer = answer.last(kBadWordTokensMax);
+  text.assign(answer.begin(), answer.end());
+  text.insert(text.end(), drafts.begin(), drafts.end());
+  return outrider::completes_bad_word(sampling_->bad_words, text);
+}
+
+}  // namespace outrider

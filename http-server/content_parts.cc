@@ -1,0 +1,86 @@
+#include "http-server/content_parts.h"
+
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace outrider {
+namespace {
+using Json = nlohmann::json;
+
+/// Of each byte the six bits that it stands for in base64; kNone for others.
+constexpr std::uint8_t kNone = 64;
+constexpr std::array<std::uint8_t, 256> kSixBits = [] {
+  std::array<std::uint8_t, 256> bits{};
+  bits.fill(kNone);
+  constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  for (std::uint8_t i = 0; i < kNone; ++i) bits[static_cast<unsigned char>(kAlphabet[i])] = i;
+  return bits;
+}();
+
+Result<std::string> decode_base64(std::string_view text) {
+  const auto wrong = [](std::size_t at) {
+    return Error{Errc::kMalformed, fmt::format("is not base64 at its character {}", at)};
+  };
+  if (text.size() % 4 != 0)
+    return Error{Errc::kMalformed, fmt::format("has {} characters of base64, wanted a multiple of 4", text.size())};
+  const std::size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
+  std::string bytes;
+  bytes.reserve(text.size() / 4 * 3);
+  for (std::size_t at = 0; at < text.size(); at += 4) {
+    std::uint32_t group = 0;
+    for (std::size_t i = at; i < at + 4; ++i) {
+      const std::uint8_t bits = i < text.size() - padding ? kSixBits[static_cast<unsigned char>(text[i])] : 0;
+      if (bits == kNone) return wrong(i);
+      group = group << 6 | bits;
+    }
+    for (const int shift : {16, 8, 0}) bytes += static_cast<char>(group >> shift & 0xff);
+  }
+  bytes.resize(bytes.size() - padding);
+  return bytes;
+}
+
+}  // namespace
+
+Result<std::string> bytes_of_data_url(std::string_view url) {
+  constexpr std::string_view kScheme = "data:", kBase64 = ";base64,";
+  if (url.starts_with("http://") || url.starts_with("https://"))
+    return Error{Errc::kUnsupported, "is an http(s) URL, of which nothing is fetched: send the file as a data: URL"};
+  const std::size_t comma = url.substr(0, 256).find(',');
+  if (!url.starts_with(kScheme) || comma == url.npos || !url.substr(0, comma + 1).ends_with(kBase64))
+    return Error{Errc::kUnsupported, "is not a URL like data:image/png;base64,..."};
+  const std::string_view text = url.substr(comma + 1);
+  if (text.size() > (kPictureBytesMax + 2) / 3 * 4) {
+    return Error{Errc::kOutOfRange,
+                 fmt::format("has a file of {} bytes, wanted at most {}", text.size() / 4 * 3, kPictureBytesMax)};
+  }
+  return decode_base64(text);
+}
+
+void read_image_url(const JsonFields& part, ChatMessage& message, std::vector<PictureFile>& pictures) {
+  constexpr const char* kWanted = "an object with the data: URL of a picture";
+  const Json* const given = part.find("image_url");
+  if (given == nullptr || !given->is_object()) return part.wrong("image_url", kWanted);
+  const JsonFields image = part.object("image_url");
+  const std::string detail = image.choice("detail", "auto", {"auto", "low", "high"});
+  const Json* const url = image.find("url");
+  if (url == nullptr || !url->is_string()) return image.wrong("url", "a data: URL");
+  Result<std::string> bytes = bytes_of_data_url(url->get_ref<const std::string&>());
+  if (!bytes) return image.refuse("url", bytes.error().message, bytes.error().code);
+  message.parts.push_back({.kind = ContentPart::Kind::kImage, .text = {}});
+  pictures.push_back({.name = part.name(),
+                      .bytes = std::move(*bytes),
+                      .detail = detail == "low"    ? PictureDetail::kLow
+                                : detail == "high" ? PictureDetail::kHigh
+                                                   : PictureDetail::kAuto});
+}
+
+Json image_url_part(Json url, Json detail) {
+  Json image = {{"url", std::move(url)}};
+  if (!detail.is_null()) image["detail"] = std::move(detail);
+  return {{"type", "image_url"}, {"image_url", std::move(image)}};
+}
+
+}  // namespace outrider

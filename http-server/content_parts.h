@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/json_fields.h"
+#include "common/base/result.h"
+#include "common/picture_prompt/picture_prompt.h"
+#include "common/tokenizer/chat.h"
+
+// Parts of a message's content that are not text: what OpenAI's chat completions call image_url. Responses and Messages
+// say the same in other words, and are made of it.
+
+namespace outrider {
+
+/// The bytes of a URL like data:image/png;base64,iVBORw0K. Nothing is fetched from anywhere.
+/// @return kUnsupported for another kind of URL; kOutOfRange for more than kPictureBytesMax; kMalformed for what is not
+///   base64 (RFC 4648, with its padding). The message says what the URL is, without repeating it.
+Result<std::string> bytes_of_data_url(std::string_view url);
+
+/// Reads a part of type image_url; the first thing that is wrong with it is named. Its place in the message is a part
+/// of `message`, its file the next of `pictures`.
+void read_image_url(const JsonFields& part, ChatMessage& message, std::vector<PictureFile>& pictures);
+
+/// What an image of another API is as a part of a chat completion.
+nlohmann::json image_url_part(nlohmann::json url, nlohmann::json detail = nullptr);
+
+}  // namespace outrider

@@ -1,0 +1,214 @@
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "common/logging/logging.h"
+#include "common/tokenizer/answer_reader.h"
+#include "common/tokenizer/chat.h"
+#include "common/tokenizer/stop_matcher.h"
+#include "lab/commands.h"
+#include "lab/questions.h"
+#include "lab/reporting.h"
+#include "launch/cluster.h"
+#include "launch/command_support.h"
+
+namespace outrider {
+namespace {
+
+struct AskFlags {
+  ModelFlags model;
+  ClusterFlags cluster;
+  ReportFlags report;
+  std::string draft_length = "auto";
+  std::filesystem::path file, csv;
+  std::int64_t max_tokens = 256, limit = 0;
+};
+
+/// One line of a question file: a conversation, of which each turn is answered before the next is asked.
+struct Conversations {
+  std::string category;
+  std::vector<std::string> turns;
+};
+
+std::vector<Conversations> read_question_file(const std::filesystem::path& path, std::int64_t limit) {
+  std::ifstream file(path);
+  if (!file) throw std::runtime_error(fmt::format("{}: cannot be read", path.string()));
+  std::vector<Conversations> questions;
+  int number = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++number;
+    if (line.find_first_not_of(" \t\r") == line.npos) continue;
+    const nlohmann::json object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto text = [](const nlohmann::json& value) {
+      return value.is_string() && !value.get<std::string>().empty();
+    };
+    const bool good = object.is_object() && object.contains("category") && text(object["category"]) &&
+                      object.contains("turns") && object["turns"].is_array() && !object["turns"].empty() &&
+                      std::ranges::all_of(object["turns"], text);
+    if (!good)
+      throw std::runtime_error(fmt::format(
+          R"({}, line {}: wanted {{"category": "...", "turns": ["...", ...]}}, as MT-bench and Spec-Bench have it)",
+          path.string(), number));
+    questions.push_back({object["category"], object["turns"]});
+    if (limit > 0 && std::ssize(questions) >= limit) break;
+  }
+  if (questions.empty()) throw std::runtime_error(fmt::format("{}: no questions", path.string()));
+  return questions;
+}
+
+/// What came of a category.
+struct Category {
+  std::string name;
+  std::int64_t turns = 0;
+  Answers plain = {}, drafted = {};
+
+  void add(const Category& other) {
+    turns += other.turns;
+    const auto sum = [](Answers& to, const Answers& from) {
+      to.tokens += from.tokens;
+      outrider::add(to.metrics, from.metrics);
+    };
+    sum(plain, other.plain);
+    sum(drafted, other.drafted);
+  }
+  Row row() const {
+    const RequestMetrics& metrics = drafted.metrics;
+    const auto ratio = [](double a, double b) { return b == 0 ? 0 : a / b; };
+    return {{"category", name, "category"},
+            {"turns", turns, "turns"},
+            {"tokens", drafted.tokens, "tokens"},
+            {"rounds", metrics.rounds},
+            {"drafted_tokens", metrics.drafted_tokens},
+            {"accepted_tokens", metrics.accepted_tokens},
+            {"acceptance", drafted.acceptance(), "acceptance", 2},
+            {"tokens_per_round", ratio(static_cast<double>(drafted.tokens), static_cast<double>(metrics.rounds)),
+             "tokens a round", 2},
+            {"backbone_only_tok_per_sec", plain.tok_per_sec(), "plain/s", 1},
+            {"speculative_tok_per_sec", drafted.tok_per_sec(), "spec/s", 1},
+            {"speedup", ratio(drafted.tok_per_sec(), plain.tok_per_sec()), "speed-up", 2}};
+  }
+};
+
+/// The assistant's message, as a conversation goes on with it.
+ChatMessage message_of(const TextSide& text, const std::vector<TokenId>& prompt, const std::vector<TokenId>& tokens) {
+  ChatMessage message;
+  message.role = ChatMessage::Role::kAssistant;
+  AnswerReader reader(text.tokenizer, or_throw(StopMatcher::create({})), prompt,
+                      [&](const ChatEvent& event) { append(event, message); });
+  for (const TokenId token : tokens) reader.push(token);
+  reader.finish(false);
+  message.tool_calls.clear();  // nobody here to answer them
+  return message;
+}
+
+/// Every turn plainly and with drafts, one after the other so that a noisy neighbour slows both alike.
+/// @return whether there was room for all of them.
+bool ask(const Conversations& question, const TextSide& text, const Asker& asker, const DraftLength& drafts,
+         Category& category) {
+  Conversation conversation;
+  for (const std::string& turn : question.turns) {
+    conversation.messages.emplace_back().content = turn;
+    const Question asked{or_throw(render_chat(text.tokenizer, text.chat_format, conversation))};
+    if (text.context_max > 0 && std::ssize(asked.prompt) >= text.context_max) return false;
+    const std::vector<TokenId> alone = asker.ask(asked, {}, category.plain),
+                               drafted = asker.ask(asked, drafts, category.drafted);
+    if (alone != drafted)
+      throw std::runtime_error(fmt::format("'{}': speculative and plain tokens differ", turn.substr(0, 60)));
+    ++category.turns;
+    conversation.messages.push_back(message_of(text, asked.prompt, drafted));
+  }
+  return true;
+}
+
+void write_csv(const std::filesystem::path& path, const std::vector<Row>& rows) {
+  std::ofstream file(path);
+  const auto line = [&](const Row& row, auto&& cell) {
+    for (std::size_t i = 0; i < row.size(); ++i) file << (i > 0 ? "," : "") << cell(row[i]);
+    file << "\n";
+  };
+  line(rows[0], [](const Field& field) { return field.key; });
+  const auto value = [](const Field& field) {
+    if (!field.value.is_string()) return field.value.dump();
+    std::string quoted = "\"";
+    for (const char c : field.value.get<std::string>()) quoted.append(c == '"' ? 2 : 1, c);
+    return quoted + "\"";
+  };
+  for (const Row& row : rows) line(row, value);
+  if (!file.flush()) throw std::runtime_error(fmt::format("{}: cannot be written", path.string()));
+}
+
+void bench_ask(const AskFlags& flags) {
+  init_logging("outrider", "warn");
+  const std::vector<Conversations> questions = read_question_file(flags.file, flags.limit);
+  const PairPaths pair = flags.model.pair();
+  const TextSide text = load_text_side(open_model(pair.backbone));
+  const DraftLength drafts = or_throw(parse_draft_length(flags.draft_length));
+  TransportContext context(flags.cluster.security);
+  const ClusterOptions options = flags.cluster.options(flags.model, pair, /*drafts_wanted=*/true);
+  ClusterClient cluster = or_throw(connect_or_start(context, flags.cluster.connect, options));
+  const Asker asker(cluster.client, text, flags.max_tokens);
+  Answers warm_up;  // first use compiles kernels and maps pages
+  asker.ask(user_turns(text, {questions[0].turns[0].substr(0, 200)}).front(), drafts, warm_up);
+
+  std::vector<Category> categories;
+  std::int64_t too_long = 0;
+  for (const Conversations& question : questions) {
+    auto category = std::ranges::find(categories, question.category, &Category::name);
+    if (category == categories.end()) category = categories.insert(category, Category{.name = question.category});
+    too_long += !ask(question, text, asker, drafts, *category);
+  }
+  Category all{.name = "all"};
+  std::vector<Row> rows;
+  for (const Category& category : categories) {
+    if (category.turns == 0) continue;
+    rows.push_back(category.row());
+    all.add(category);
+  }
+  if (rows.empty()) throw std::runtime_error(fmt::format("{}: no question fits the context", flags.file.string()));
+  rows.push_back(all.row());
+  Row report = {{"file", flags.file.string()},
+                {"model", pair.backbone.string()},
+                {"draft_length", flags.draft_length},
+                {"questions", questions.size()},
+                {"questions_cut_short_by_the_context", too_long},
+                {"categories", rows}};
+  if (flags.cluster.connect.empty()) report.push_back({"dtype", to_string(options.weight_type)});
+  report.add(machine_row(thread_count(options.verifier.threads)));
+  if (!flags.csv.empty()) write_csv(flags.csv, rows);
+  write_report(flags.report, report, key_lines(report) + table(rows));
+}
+
+}  // namespace
+
+void add_bench_ask_command(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand(
+      "ask", "A file of questions, plainly and with drafts: acceptance, tokens a round and speed-up by category");
+  auto flags = std::make_shared<AskFlags>();
+  command
+      ->add_option(
+          "FILE", flags->file,
+          "Questions as MT-bench and Spec-Bench have them: lines {\"category\": \"...\", \"turns\": [\"...\"]}")
+      ->required();
+  flags->model.add_to(*command);
+  command->add_option("--draft-length", flags->draft_length, "Draft length or policy, as of run")
+      ->check(check_draft_length)
+      ->capture_default_str();
+  command->add_option("--max-tokens", flags->max_tokens, "Longest answer")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--limit", flags->limit, "Only the first so many questions; 0: all")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  command->add_option("--csv", flags->csv, "Also write the table to this file");
+  flags->report.add_to(*command);
+  flags->cluster.add_to(*command);
+  command->callback([flags] { bench_ask(*flags); });
+}
+
+}  // namespace outrider

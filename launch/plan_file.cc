@@ -1,0 +1,42 @@
+#include "launch/plan_file.h"
+
+#include <ctime>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include "common/base/files.h"
+#include "common/base/json_fields.h"
+#include "launch/command_support.h"
+#include "launch/commit.h"
+
+namespace outrider {
+namespace fs = std::filesystem;
+
+Build this_build() { return {OUTRIDER_VERSION, kBuildCommit}; }
+
+PlanFile PlanFile::read(const fs::path& plan, const fs::path& hosts, const std::string& backend) {
+  PlanFile result;
+  result.object = or_throw(parse_json_object(or_throw(read_text(plan)), plan.string(), std::size_t{16} << 20));
+  result.object.erase("lock");
+  if (!hosts.empty()) or_throw(place_on_hosts(result.object, or_throw(read_text(hosts)), hosts.string()));
+  result.plan = or_throw(read_plan(result.object, plan.string()));
+  result.processes = or_throw(plan_processes(result.plan, /*one_host=*/backend == "local"));
+  return result;
+}
+
+void PlanFile::set(LaunchOptions& options, const std::string& backend) const {
+  options.reach = backend == "ssh" ? Reach::kSsh : Reach::kLocal;
+  // As hosts see it: over ssh the one in the PATH.
+  options.program = !plan.program.empty() ? plan.program
+                    : backend == "ssh"    ? "outrider"
+                                          : fs::read_symlink("/proc/self/exe").string();
+  options.build = this_build();
+  options.dtype = plan.dtype;
+}
+
+fs::path default_run_dir(const fs::path& plan) {
+  return fmt::format("{}.{:%Y%m%d-%H%M%S}", plan.stem().string(), fmt::localtime(std::time(nullptr)));
+}
+
+}  // namespace outrider

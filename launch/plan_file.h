@@ -1,0 +1,36 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "cluster-launch/facts.h"
+#include "cluster-launch/launcher.h"
+#include "cluster-launch/plan.h"
+#include "cluster-launch/process_plan.h"
+
+namespace outrider {
+
+/// What this program says of itself.
+Build this_build();
+
+/// A plan as a command reads it, and its processes.
+struct PlanFile {
+  nlohmann::json object;  ///< as it was read, without what it says of an earlier run
+  Plan plan;
+  ProcessPlan processes;
+
+  /// @param hosts  a file in place of the plan's hosts, unless empty
+  /// @throws std::runtime_error, the one line that a person needs
+  static PlanFile read(const std::filesystem::path& plan, const std::filesystem::path& hosts,
+                       const std::string& backend);
+
+  /// Sets what of a launch follows from plan and backend.
+  void set(LaunchOptions& options, const std::string& backend) const;
+};
+
+/// PLAN.TIME
+std::filesystem::path default_run_dir(const std::filesystem::path& plan);
+
+}  // namespace outrider

@@ -1,0 +1,91 @@
+#include "launch/suitable_type.h"
+
+#include <map>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "common/checkpoint/model_files.h"
+#include "common/checkpoint/pack.h"
+#include "verifier-node/host_memory.h"
+
+namespace outrider {
+namespace {
+
+/// What is held in memory of a checkpoint's weights: its matrices, in the type of the program; not the tables that
+/// stay in the file, nor what only pictures and sound pass through.
+bool is_held(const TensorEntry& tensor) {
+  for (const char* part : {"embed_tokens_per_layer", "vision_tower", "audio_tower", "embed_vision", "embed_audio"})
+    if (tensor.name.find(part) != std::string::npos) return false;
+  return tensor.shape.size() >= 2;
+}
+
+double bytes_of(WeightType type) {
+  switch (type) {
+    case WeightType::kF32: return 4;
+    case WeightType::kBf16: return 2;
+    case WeightType::kInt8: return 1;
+    case WeightType::kInt4: return 0.5;
+  }
+  return 4;
+}
+
+struct Stored {
+  double elements = 0;
+  std::map<DType, double> by_type;
+  DType most() const {
+    DType most = DType::kBf16;
+    double largest = -1;
+    for (const auto& [type, count] : by_type)
+      if (count > largest) most = type, largest = count;
+    return most;
+  }
+};
+
+Result<Stored> stored(const std::filesystem::path& path) {
+  ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(path));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, files.checkpoint());
+  Stored stored;
+  for (const TensorEntry& tensor : checkpoint.tensors()) {
+    if (!is_held(tensor)) continue;
+    stored.elements += static_cast<double>(tensor.element_count());
+    stored.by_type[tensor.dtype] += static_cast<double>(tensor.element_count());
+  }
+  return stored;
+}
+
+}  // namespace
+
+Result<SuitableType> suitable_type(const PairPaths& paths, std::int64_t memory_bytes) {
+  std::error_code ignored;
+  double elements = 0;
+  for (const std::filesystem::path& path : {paths.backbone, paths.assistant}) {
+    if (path.empty() || !std::filesystem::exists(path, ignored)) continue;
+    if (is_pack(path)) {
+      ASSIGN_OR_RETURN(const std::shared_ptr<const Pack> pack, Pack::open(path));
+      ASSIGN_OR_RETURN(const WeightType type, parse_weight_type(pack->info().dtype));
+      return SuitableType{type, ""};
+    }
+  }
+  ASSIGN_OR_RETURN(const Stored backbone, stored(paths.backbone));
+  elements = backbone.elements;
+  if (!paths.assistant.empty() && std::filesystem::exists(paths.assistant, ignored)) {
+    ASSIGN_OR_RETURN(const Stored assistant, stored(paths.assistant));
+    elements += assistant.elements;
+  }
+  const DType most = backbone.most();
+  const bool is_small = stored_bytes(most, block_elements(most)) < 2 * block_elements(most);
+  SuitableType chosen{is_small ? WeightType::kInt8 : WeightType::kBf16, ""};
+  if (is_small) chosen.why = fmt::format("its file holds {}", to_string(most));
+  while (chosen.type != WeightType::kInt4 && elements * bytes_of(chosen.type) > static_cast<double>(memory_bytes)) {
+    chosen.why =
+        fmt::format("{} would take {:.1f} GiB, and {:.1f} are free", to_string(chosen.type),
+                    elements * bytes_of(chosen.type) / (1 << 30), static_cast<double>(memory_bytes) / (1 << 30));
+    chosen.type = chosen.type == WeightType::kBf16 ? WeightType::kInt8 : WeightType::kInt4;
+  }
+  return chosen;
+}
+
+Result<SuitableType> suitable_type(const PairPaths& paths) { return suitable_type(paths, available_memory_bytes()); }
+
+}  // namespace outrider

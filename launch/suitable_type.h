@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/base/result.h"
+#include "common/kernels/linear.h"
+#include "common/pair/pair_files.h"
+
+namespace outrider {
+
+/// The type in which a pair's weights are held where nobody says which.
+struct SuitableType {
+  WeightType type = WeightType::kBf16;
+  std::string why;  ///< for a person; empty: as published, or as packed
+};
+
+/// A pack's own type. Else bf16, or int8 where the backbone's file has fewer than 16 bits a weight: int8 loses hardly
+/// anything of those, and bf16 only takes memory and time. Where that is more than `memory_bytes`, the next smaller.
+/// @return as ModelFiles::open and Checkpoint::open; kInvalidArgument for a pack of a type that there is not
+Result<SuitableType> suitable_type(const PairPaths& paths, std::int64_t memory_bytes);
+/// Of this machine, as it is now.
+Result<SuitableType> suitable_type(const PairPaths& paths);
+
+}  // namespace outrider

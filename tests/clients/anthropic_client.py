@@ -1,0 +1,41 @@
+from anthropic import Anthropic
+from calls import URL, call, run
+
+client = Anthropic(base_url=URL, api_key="none")
+ASK = [{"role": "user", "content": "Write a short story about a fox."}]
+
+
+@call
+def message():
+    answer = client.messages.create(model="nano", messages=ASK, max_tokens=20)
+    assert answer.content[0].text and answer.stop_reason == "max_tokens"
+
+
+@call
+def stream():
+    with client.messages.stream(model="nano", messages=ASK, max_tokens=20, system="You tell stories.") as stream:
+        assert "".join(stream.text_stream)
+        assert stream.get_final_message().usage.output_tokens == 20
+
+
+@call
+def forced_tool():
+    tool = {"name": "weather", "description": "x", "input_schema": {
+        "type": "object", "properties": {"sunny": {"type": "boolean"}}, "required": ["sunny"]}}
+    answer = client.messages.create(model="nano", messages=ASK, max_tokens=200, tools=[tool],
+                                    tool_choice={"type": "tool", "name": "weather"})
+    assert answer.content[-1].name == "weather" and answer.stop_reason == "tool_use"
+
+
+@call
+def stop_sequence():
+    answer = client.messages.create(model="nano", messages=ASK, max_tokens=60, stop_sequences=[" "], temperature=0)
+    assert answer.stop_reason == "stop_sequence" and answer.stop_sequence == " "
+
+
+@call
+def count_tokens():
+    assert client.messages.count_tokens(model="nano", messages=ASK).input_tokens > 5
+
+
+run()

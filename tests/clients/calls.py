@@ -1,0 +1,32 @@
+"""What the Python clients' scripts share: where the server is, and how calls are told."""
+import inspect
+import os
+import sys
+import traceback
+
+URL = os.environ["OUTRIDER_URL"]
+BASE = URL + "/v1"
+CLIENT = os.path.basename(sys.argv[0]).removesuffix("_client.py")
+CALLS = []
+
+
+def call(function):
+    """Marks one call of the client; what it asserts is what must hold of the reply."""
+    CALLS.append(function)
+    return function
+
+
+def run():
+    import asyncio
+    failures = 0
+    for function in CALLS:
+        try:
+            result = function()
+            if inspect.isawaitable(result):
+                asyncio.run(result)
+            print(f"  {CLIENT}: {function.__name__}: works", flush=True)
+        except Exception as error:  # whatever a client throws
+            failures += 1
+            traceback.print_exc(limit=-3)
+            print(f"  {CLIENT}: {function.__name__}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+    sys.exit(1 if failures else 0)

@@ -1,0 +1,296 @@
+// Pictures through every interface: HTTP's three kinds of chats, run and chat, with the tiny model of
+// tests/goldens/multimodal-e4b, nano's tokenizer cut down to it, and the random assistant of e4b.
+#include <csignal>
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "common/base/files.h"
+#include "http-server/api_server.h"
+#include "tests/support/cluster_fixtures.h"
+#include "tests/support/http_client.h"
+#include "tests/support/model_at.h"
+#include "tests/support/png_file.h"
+
+namespace outrider {
+namespace {
+namespace fs = std::filesystem;
+
+fs::path goldens() { return source_dir() / "tests/goldens"; }
+
+/// A pair that sees: its tokens are nano's first 512, three of which stand for pictures.
+struct SeeingPair {
+  SeeingPair() {
+    const fs::path seeing = goldens() / "multimodal-e4b/backbone", nano = source_dir() / "models/nano/backbone";
+    Json tokenizer = Json::parse(read_text(nano / "tokenizer.json").value());
+    Json vocab = Json::object(), added = Json::array();
+    const std::map<int, std::string> of_pictures = {{500, "<|image|>"}, {503, "<|image>"}, {504, "<image|>"}};
+    for (const auto& [text, id] : tokenizer["model"]["vocab"].items()) {
+      if (id < 512 && !of_pictures.contains(id)) vocab[text] = id;
+    }
+    for (const Json& token : tokenizer["added_tokens"]) {
+      if (token["id"] < 512) added.push_back(token);
+    }
+    for (const auto& [id, text] : of_pictures) {
+      vocab[text] = id;
+      added.push_back(tokenizer["added_tokens"][0]);
+      added.back().update({{"id", id}, {"content", text}});
+    }
+    tokenizer["model"]["vocab"] = vocab;
+    tokenizer["model"]["merges"] = Json::array();
+    tokenizer["added_tokens"] = added;
+    dir.write("backbone/tokenizer.json", tokenizer.dump());
+    fs::copy(nano / "tokenizer_config.json", dir / "backbone");
+    for (const char* name : {"config.json", "model.safetensors", "generation_config.json"})
+      fs::create_symlink(seeing / name, dir / "backbone" / name);
+    fs::create_directory_symlink(goldens() / "e4b/assistant", dir / "assistant");
+  }
+  std::string path() const { return dir.path().string(); }
+  TemporaryDir dir;
+};
+
+std::string base64(std::string_view bytes) {
+  constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (std::size_t at = 0; at < bytes.size(); at += 3) {
+    std::uint32_t group = 0;
+    for (std::size_t i = 0; i < 3; ++i)
+      group = group << 8 | (at + i < bytes.size() ? static_cast<unsigned char>(bytes[at + i]) : 0u);
+    for (std::size_t i = 0; i < 4; ++i)
+      text += at + i > bytes.size() ? '=' : kAlphabet[group >> (18 - 6 * static_cast<int>(i)) & 63];
+  }
+  return text;
+}
+std::string bytes_of(const std::string& name) { return read_text(goldens() / "pictures" / name).value(); }
+
+Json image_part(const std::string& bytes, const char* detail = "low") {
+  return {{"type", "image_url"},
+          {"image_url", {{"url", "data:image/png;base64," + base64(bytes)}, {"detail", detail}}}};
+}
+Json text_part(const std::string& text) { return {{"type", "text"}, {"text", text}}; }
+Json ask(Json content) {
+  return {{"messages", {{{"role", "user"}, {"content", std::move(content)}}}}, {"temperature", 0}, {"max_tokens", 16}};
+}
+
+/// A file that breaks off behind what it says of its size.
+std::string png_of_size(std::uint32_t width, std::uint32_t height) { return png(width, height, ""); }
+
+/// One `outrider serve` for all tests of it.
+struct PictureServer : testing::Test {
+  static void SetUpTestSuite() {
+    pair = std::make_unique<SeeingPair>();
+    serve = std::make_unique<Serve>(std::vector<std::string>{"--model", pair->path(), "--draft-length", "4@0"});
+  }
+  static void TearDownTestSuite() {
+    serve.reset();
+    pair.reset();
+  }
+  /// What is wrong with a chat of this content; it is one line.
+  static std::string refusal(const Json& content, int status = 400) {
+    const Response response = post(serve->port, "/v1/chat/completions", ask(content).dump());
+    EXPECT_EQ(response.status, status) << response.body.substr(0, 300);
+    const Json body = json_of(response);
+    const std::string message = response.status == 200 ? "answered" : body["error"]["message"].get<std::string>();
+    EXPECT_EQ(message.find('\n'), message.npos);
+    EXPECT_LT(message.size(), 300u);
+    return message;
+  }
+  static std::unique_ptr<SeeingPair> pair;
+  static std::unique_ptr<Serve> serve;
+};
+std::unique_ptr<SeeingPair> PictureServer::pair;
+std::unique_ptr<Serve> PictureServer::serve;
+
+TEST_F(PictureServer, EveryInterfaceGivesTheSameText) {
+  const fs::path file = goldens() / "pictures/rgb.png";
+  Program run({"run", "What?", "--image", file.string(), "--soft-tokens", "70", "--model", pair->path(), "--dtype",
+               "f32", "--max-tokens", "16", "--draft-length", "4@0", "--json"});
+  ASSERT_EQ(describe(run.wait()), "exit 0") << run.err();
+  const Json expected = Json::parse(run.out());
+  Json request = ask({image_part(bytes_of("rgb.png")), text_part("What?")});
+  request["return_token_ids"] = true;
+  const Json chat = serve->chat(request);
+  EXPECT_EQ(chat["prompt_token_ids"], expected["prompt_ids"]) << chat.dump().substr(0, 300);
+  EXPECT_EQ(chat["choices"][0]["token_ids"], expected["token_ids"]);
+  const std::string text = chat["choices"][0]["message"]["content"];
+  EXPECT_EQ(text, expected["text"]);
+
+  std::string streamed;
+  for (const Json& event : serve->stream(ask({image_part(bytes_of("rgb.png")), text_part("What?")})))
+    streamed += event["choices"][0]["delta"].value("content", "");
+  EXPECT_EQ(streamed, text);
+
+  Json part = image_part(bytes_of("rgb.png"));
+  const Json responses = {{"input",
+                           {{{"role", "user"},
+                             {"content",
+                              {{{"type", "input_image"}, {"image_url", part["image_url"]["url"]}, {"detail", "low"}},
+                               {{"type", "input_text"}, {"text", "What?"}}}}}}},
+                          {"temperature", 0},
+                          {"max_output_tokens", 16}};
+  const Json response = json_of(post(serve->port, "/v1/responses", responses.dump()));
+  EXPECT_EQ(response["output"][0]["content"][0]["text"], text) << response.dump().substr(0, 300);
+
+  // Messages have no word for how closely a picture is looked at.
+  const Json any = serve->chat(ask({image_part(bytes_of("rgb.png"), "auto"), text_part("What?")}));
+  const Json source = {{"type", "base64"}, {"media_type", "image/png"}, {"data", base64(bytes_of("rgb.png"))}};
+  Json message = ask({{{"type", "image"}, {"source", source}}, text_part("What?")});
+  const Json said = json_of(post(serve->port, "/v1/messages", message.dump()));
+  EXPECT_EQ(said["content"][0]["text"], any["choices"][0]["message"]["content"]) << said.dump().substr(0, 300);
+  const Json counted = json_of(post(serve->port, "/v1/messages/count_tokens", message.dump()));
+  EXPECT_EQ(counted["input_tokens"], any["usage"]["prompt_tokens"]);
+}
+
+TEST_F(PictureServer, PicturesCountInTheirOrderAndAmongTheTokens) {
+  const Json first = image_part(bytes_of("rgb.png")), second = image_part(bytes_of("portrait.png"));
+  const Json one = serve->chat(ask({first, text_part("What?")})),
+             two = serve->chat(ask({first, second, text_part("?")})),
+             turned = serve->chat(ask({second, first, text_part("?")}));
+  EXPECT_NE(two["choices"][0]["message"]["content"], turned["choices"][0]["message"]["content"]);
+  EXPECT_GT(one["usage"]["prompt_tokens"], 50);
+  EXPECT_GT(two["usage"]["prompt_tokens"], one["usage"]["prompt_tokens"].get<int>() + 40);
+  EXPECT_EQ(two["usage"]["prompt_tokens"], turned["usage"]["prompt_tokens"]);
+}
+
+TEST_F(PictureServer, WhatIsNoPictureIsRefusedInALine) {
+  const std::string rgb = bytes_of("rgb.png"), jpeg = bytes_of("rgb.jpeg");
+  const Json text = text_part("What?");
+  EXPECT_EQ(refusal({text, image_part(rgb.substr(0, rgb.size() / 2))}),
+            "messages[0].content[1]: PNG: the file breaks off");
+  EXPECT_NE(refusal({image_part(jpeg.substr(0, jpeg.size() / 2))}).find("messages[0].content[0]: JPEG: "),
+            std::string::npos);
+  EXPECT_EQ(refusal({image_part("GIF89a............")}),
+            "messages[0].content[0]: not a picture that can be read, wanted PNG, JPEG or WebP");
+  EXPECT_EQ(refusal({image_part("")}),
+            "messages[0].content[0]: not a picture that can be read, wanted PNG, JPEG or WebP");
+  EXPECT_NE(refusal({image_part(bytes_of("cmyk.jpeg"))}).find("a JPEG in CMYK"), std::string::npos);
+  // Bombs: sizes that a file of 80 bytes says. Nothing is decoded.
+  EXPECT_NE(refusal({image_part(png_of_size(8193, 8192))}).find("a picture of 8192 x 8193 pixels, wanted sides of"),
+            std::string::npos);
+  EXPECT_NE(refusal({image_part(png_of_size(100000, 100000))}).find("messages[0].content[0]: "), std::string::npos);
+  const std::string large = refusal({image_part(png_of_size(8000, 8000))}, 413);
+  EXPECT_TRUE(large.starts_with("messages[0].content[0]: this would take ")) << large;
+  EXPECT_TRUE(large.ends_with(" MB of memory, wanted at most 256")) << large;
+  // As wide as few models see: this one's table has 64 positions.
+  EXPECT_NE(
+      refusal({image_part(png(100000, 1, std::string(300001, '\0')))}).find("a picture of U8 840 x 12 x 3, wanted"),
+      std::string::npos);
+  EXPECT_EQ(refusal({image_part(png(1, 1, std::string("\0\1\2\3", 4)))}, 200), "answered");
+  EXPECT_NE(refusal({{{"type", "image_url"}, {"image_url", {{"url", "https://example.org/a.png"}}}}})
+                .find("messages[0].content[0].image_url.url is an http(s) URL"),
+            std::string::npos);
+  EXPECT_NE(refusal(Json(9, image_part(rgb))).find("9 pictures, wanted at most 8"), std::string::npos);
+  EXPECT_NE(refusal({image_part(rgb), image_part(rgb), image_part(rgb, "high"), image_part(rgb), image_part(rgb),
+                     image_part(rgb), image_part(rgb), image_part(rgb)})
+                .find("maximum context length is 512 tokens"),
+            std::string::npos);
+  EXPECT_EQ(refusal({text}, 200), "answered") << "after all that";
+}
+
+// What a batch's line says is read as a request is.
+TEST_F(PictureServer, ALineOfABatchHasThemToo) {
+  const TemporaryDir dir;
+  const Json body = ask({image_part(bytes_of("rgb.png")), text_part("What?")});
+  Json bad = ask({image_part("GIF89a............")});
+  std::string lines;
+  for (const auto& [id, line] : {std::pair("good", body), {"bad", bad}})
+    lines += Json({{"custom_id", id}, {"url", "/v1/chat/completions"}, {"body", line}}).dump() + "\n";
+  const fs::path input = dir.write("in.jsonl", lines);
+  Program check({"batch", input.string(), "--check", "--model", pair->path()});
+  check.wait();
+  EXPECT_NE(check.out().find("line 2: messages[0].content[0]: not a picture"), std::string::npos) << check.err();
+  EXPECT_EQ(check.out().find("line 1"), std::string::npos) << check.out();
+  Program batch(
+      {"batch", input.string(), "--output", (dir / "out.jsonl").string(), "--model", pair->path(), "--dtype", "f32"});
+  batch.wait();
+  const Json done = Json::parse(read_text(dir / "out.jsonl").value());
+  EXPECT_EQ(done["response"]["body"]["choices"][0]["message"]["content"],
+            serve->chat(body)["choices"][0]["message"]["content"]);
+  EXPECT_NE(read_text(dir / "out.errors.jsonl").value().find("not a picture that can be read"), std::string::npos);
+}
+
+TEST(PictureChat, ShowsThemWithTheNextQuestion) {
+  const SeeingPair pair;
+  Program chat({"chat", "--model", pair.path(), "--dtype", "f32", "--max-tokens", "16", "--draft-length", "4@0"},
+               Program::Input::kWritten);
+  const fs::path file = goldens() / "pictures/rgb.png";
+  chat.write("/image " + (pair.dir / "lost.png").string() + "\n/image " + file.string() + "\nWhat?\n/exit\n");
+  EXPECT_EQ(describe(chat.wait()), "exit 0");
+  EXPECT_NE(chat.err().find("lost.png: No such file"), std::string::npos) << chat.err();
+  Program run(
+      {"run", "What?", "--image", file.string(), "--model", pair.path(), "--dtype", "f32", "--max-tokens", "16"});
+  EXPECT_EQ(describe(run.wait()), "exit 0") << run.err();
+  EXPECT_EQ(chat.out(), run.out());
+}
+
+// Nano sees nothing, and says so wherever it is asked.
+TEST(NanoSeesNothing, AndSaysSo) {
+  constexpr const char* kWhy = "no vision_config: this model has no vision tower, and cannot see pictures";
+  const TemporaryDir dir;
+  const fs::path file = goldens() / "pictures/rgb.png";
+  Serve serve;
+  const Json body = ask({image_part(bytes_of("rgb.png")), text_part("What?")});
+  const Response refused = post(serve.port, "/v1/chat/completions", body.dump());
+  EXPECT_EQ(refused.status, 400);
+  const std::string message = json_of(refused)["error"]["message"];
+  EXPECT_TRUE(message.starts_with("messages[0].content[0]: ")) << message;
+  EXPECT_TRUE(message.ends_with(kWhy)) << message;
+  EXPECT_EQ(post(serve.port, "/tokenize", body.dump()).status, 400);
+  Json block =
+      ask({{{"type", "image"},
+            {"source", {{"type", "base64"}, {"media_type", "image/png"}, {"data", base64(bytes_of("rgb.png"))}}}}});
+  const Response anthropic = post(serve.port, "/v1/messages", block.dump());
+  EXPECT_EQ(anthropic.status, 400);
+  EXPECT_NE(anthropic.body.find(kWhy), std::string::npos);
+
+  Program run({"run", "What?", "--image", file.string()});
+  run.wait();
+  EXPECT_NE(run.err().find(kWhy), std::string::npos);
+  Program chat({"chat"}, Program::Input::kWritten);
+  chat.write("/image " + file.string() + "\n/exit\n");
+  EXPECT_EQ(describe(chat.wait()), "exit 0");
+  EXPECT_NE(chat.err().find(kWhy), std::string::npos);
+}
+
+// ---- memory
+
+/// What a request was told to hold, one after the other, up to `most`.
+struct Held {
+  explicit Held(std::int64_t bytes) : most(bytes) {}
+  std::optional<ApiError> hold(std::int64_t bytes) {
+    all.push_back(bytes);
+    return bytes > most ? std::optional(ApiError{413, "too much"}) : std::nullopt;
+  }
+  const std::int64_t most;
+  std::vector<std::int64_t> all;
+};
+
+TEST(PictureMemory, IsCountedBeforePixelsAreDecoded) {
+  const SeeingPair pair;
+  TransportContext context;
+  ApiServer api(context, TextSide::load(model_at(pair.dir / "backbone")).value(),
+                {.coordinator = "tcp://127.0.0.1:1", .version = "", .model = "m"});
+  const auto tokenize = [&](const std::string& file, Held& held) {
+    return api.tokenize({.method = "POST",
+                         .path = "/tokenize",
+                         .body = ask({image_part(file)}).dump(),
+                         .client = "",
+                         .key = nullptr,
+                         .hold = [&](std::int64_t bytes) { return held.hold(bytes); }});
+  };
+  Held enough(1 << 30);
+  EXPECT_EQ(tokenize(bytes_of("rgb.png"), enough).status, 200);
+  ASSERT_EQ(enough.all.size(), 2u) << "the body, then the pixels";
+  EXPECT_LT(enough.all[0], 48 * 1024) << "a file in base64 is no text";
+
+  Held some(100 << 20);
+  const HttpReply refused = tokenize(png_of_size(7000, 7000), some);
+  EXPECT_EQ(refused.status, 413) << refused.body;
+  EXPECT_NE(refused.body.find("messages[0].content[0]: too much"), std::string::npos) << refused.body;
+  ASSERT_EQ(some.all.size(), 2u);
+  EXPECT_GE(some.all[1], std::int64_t{7000} * 7000 * 3);
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,163 @@
+// Pictures in requests before anything of them is decoded: data: URLs, parts, how other APIs say them, and what of a
+// body counts as files.
+#include "http-server/content_parts.h"
+
+#include <gtest/gtest.h>
+
+#include "common/base/random.h"
+#include "http-server/http_server.h"
+#include "http-server/messages_api.h"
+#include "http-server/openai.h"
+#include "http-server/responses_api.h"
+
+namespace outrider {
+namespace {
+using Json = nlohmann::json;
+
+std::string bytes_of(std::string_view url) {
+  const Result<std::string> bytes = bytes_of_data_url(url);
+  return bytes ? *bytes : "error: " + bytes.error().message;
+}
+
+// RFC 4648, section 10.
+TEST(DataUrl, Base64IsThatOfItsSpecification) {
+  for (const auto& [text, base64] : {std::pair("", ""),
+                                     {"f", "Zg=="},
+                                     {"fo", "Zm8="},
+                                     {"foo", "Zm9v"},
+                                     {"foob", "Zm9vYg=="},
+                                     {"fooba", "Zm9vYmE="},
+                                     {"foobar", "Zm9vYmFy"}})
+    EXPECT_EQ(bytes_of(std::string("data:image/png;base64,") + base64), text);
+  EXPECT_EQ(bytes_of("data:;base64,/+8="), "\xff\xef");
+}
+
+TEST(DataUrl, AnythingElseIsRefused) {
+  const std::string url = "data:image/png;base64,";
+  EXPECT_EQ(bytes_of(url + "Zm9v!mFy"), "error: is not base64 at its character 4");
+  EXPECT_EQ(bytes_of(url + "Zg==Zg=="), "error: is not base64 at its character 2");
+  EXPECT_EQ(bytes_of(url + "===="), "error: is not base64 at its character 0");
+  EXPECT_EQ(bytes_of(url + "Zm9\nv"), "error: has 5 characters of base64, wanted a multiple of 4");
+  for (const char* other : {"", "data:", "data:image/png,Zm9v", "image/png;base64,Zm9v", "file:///etc/passwd", "Zm9v"})
+    EXPECT_EQ(bytes_of(other), "error: is not a URL like data:image/png;base64,...") << other;
+  for (const char* fetched : {"http://127.0.0.1/", "https://example.org/a.png"})
+    EXPECT_EQ(bytes_of(fetched), "error: is an http(s) URL, of which nothing is fetched: send the file as a data: URL");
+  EXPECT_NE(bytes_of(url + std::string(kPictureBytesMax / 3 * 4 + 64, 'A')).find("bytes, wanted at most"),
+            std::string::npos);
+}
+
+Json user_message(Json content) { return {{"role", "user"}, {"content", std::move(content)}}; }
+Json image(const char* url = "data:image/png;base64,Zm9v") { return image_url_part(url); }
+
+/// What is wrong with a chat of these messages; empty for nothing.
+std::string refusal(const Json& messages) {
+  const ApiDefaults defaults{.model = "m", .vocab_size = 100};
+  const auto parsed = parse_chat_completion(Json({{"messages", messages}}).dump(), defaults);
+  const auto* error = std::get_if<ApiError>(&parsed);
+  return error == nullptr ? "" : error->message;
+}
+
+TEST(ContentParts, AreReadInTheirOrder) {
+  const Json text = {{"type", "text"}, {"text", "and"}};
+  Json low = image("data:image/png;base64,Zm8=");
+  low["image_url"]["detail"] = "low";
+  const Json body = {{"messages", {user_message({image(), text, low}), user_message("go on")}}};
+  const auto parsed = parse_chat_completion(body.dump(), {.model = "m", .vocab_size = 100});
+  const auto& request = std::get<CompletionRequest>(parsed);
+  ASSERT_EQ(request.pictures.size(), 2u);
+  EXPECT_EQ(request.pictures[0].bytes, "foo");
+  EXPECT_EQ(request.pictures[0].name, "messages[0].content[0]");
+  EXPECT_EQ(request.pictures[0].detail, PictureDetail::kAuto);
+  EXPECT_EQ(request.pictures[1].bytes, "fo");
+  EXPECT_EQ(request.pictures[1].name, "messages[0].content[2]");
+  EXPECT_EQ(request.pictures[1].detail, PictureDetail::kLow);
+  const std::vector<ContentPart>& parts = request.conversation.messages[0].parts;
+  ASSERT_EQ(parts.size(), 3u);
+  EXPECT_EQ(parts[0].kind, ContentPart::Kind::kImage);
+  EXPECT_EQ(parts[1].text, "and");
+  EXPECT_EQ(parts[2].kind, ContentPart::Kind::kImage);
+}
+
+TEST(ContentParts, WhatIsWrongIsSaidByItsName) {
+  EXPECT_EQ(
+      refusal({user_message({image("http://x/y.png")})}),
+      "messages[0].content[0].image_url.url is an http(s) URL, of which nothing is fetched: send the file as a data: "
+      "URL");
+  EXPECT_EQ(refusal({user_message({{{"type", "image_url"}, {"image_url", "data:;base64,"}}})}),
+            "messages[0].content[0].image_url is \"data:;base64,\", wanted an object with the data: URL of a picture");
+  Json original = image();
+  original["image_url"]["detail"] = "original";
+  EXPECT_NE(refusal({user_message({original})}).find("messages[0].content[0].image_url.detail is \"original\""),
+            std::string::npos);
+  EXPECT_EQ(refusal({user_message({{{"type", "input_audio"}}})}),
+            "messages[0].content[0].type is \"input_audio\", only text and image_url are supported");
+  for (const char* role : {"system", "assistant", "tool"}) {
+    Json message = {{"role", role}, {"content", {image()}}, {"tool_call_id", "x"}};
+    EXPECT_EQ(refusal({user_message("hi"), message}),
+              "messages[1].content[0].type is image_url, which only a user's message may have")
+        << role;
+  }
+  EXPECT_EQ(refusal({user_message(Json(9, image()))}), "messages has 9 pictures, wanted at most 8");
+  const Json body = {{"messages", {user_message({image()})}}, {"truncate_prompt_tokens", 5}};
+  const auto cut = parse_chat_completion(body.dump(), {.model = "m", .vocab_size = 100});
+  EXPECT_EQ(std::get<ApiError>(cut).message, "truncate_prompt_tokens is not supported with pictures");
+}
+
+TEST(ContentParts, ResponsesAndMessagesSayTheSame) {
+  const Json input = {{{"role", "user"},
+                       {"content",
+                        {{{"type", "input_image"}, {"image_url", "data:image/png;base64,Zm9v"}, {"detail", "high"}},
+                         {{"type", "input_text"}, {"text", "What?"}}}}}};
+  const auto responses = chat_of_responses({{"input", input}}, Json::array());
+  const Json& chat = std::get<ResponsesRequest>(responses).chat;
+  Json high = image();
+  high["image_url"]["detail"] = "high";
+  EXPECT_EQ(chat["messages"][0]["content"][0], high);
+  const auto uploaded = chat_of_responses(
+      {{"input", {{{"role", "user"}, {"content", {{{"type", "input_image"}, {"file_id", "file-1"}}}}}}}},
+      Json::array());
+  EXPECT_EQ(refusal(std::get<ResponsesRequest>(uploaded).chat["messages"]),
+            "messages[0].content[0].type is \"input_image\", only text and image_url are supported");
+
+  const auto of_source = [](const Json& source) {
+    const Json body = {{"messages", {user_message({{{"type", "image"}, {"source", source}}})}}};
+    return std::get<Json>(chat_of_messages(body.dump()))["messages"];
+  };
+  EXPECT_EQ(of_source({{"type", "base64"}, {"media_type", "image/png"}, {"data", "Zm9v"}})[0]["content"][0], image());
+  EXPECT_NE(refusal(of_source({{"type", "url"}, {"url", "https://x/y.png"}})).find("is an http(s) URL"),
+            std::string::npos);
+  EXPECT_NE(refusal(of_source({{"type", "file"}, {"file_id", "file_1"}})).find("image_url.url is missing"),
+            std::string::npos);
+}
+
+TEST(FileCharacters, AreLongStringsThatOnlyBase64IsMadeOf) {
+  const std::string base64(4000, 'A'), file = "data:image/png;base64," + base64;
+  const auto count = [](const Json& json) { return file_characters(json.dump()); };
+  EXPECT_EQ(count({{"url", file}}), file.size());
+  EXPECT_EQ(count({{"source", {{"data", base64}}}, {"text", "x"}}), base64.size());
+  EXPECT_EQ(count({file, file}), 2 * file.size());
+  EXPECT_EQ(count({{"text", base64 + " "}}), 0u) << "a text has spaces";
+  EXPECT_EQ(count({{"text", std::string(1000, 'A')}}), 0u) << "short";
+  EXPECT_EQ(count(Json(std::vector<int>(4000, 1))), 0u) << "numbers make a large tree";
+  std::string numbers = R"(["a")";
+  for (int i = 0; i < 4000; ++i) numbers += ",1";
+  EXPECT_EQ(file_characters(numbers + R"(,"b"])"), 0u) << "between two strings";
+  EXPECT_EQ(file_characters(R"({"x\"": ")" + base64 + R"("})"), base64.size()) << "an escaped quote ends no string";
+  EXPECT_EQ(file_characters("\"" + base64), base64.size()) << "it breaks off";
+  EXPECT_EQ(file_characters("\"" + base64 + "\\"), base64.size() + 1);
+  EXPECT_EQ(file_characters(""), 0u);
+}
+
+// What the two read of a URL, and of a body that has it, never ends outside it.
+TEST(FileCharacters, OfAnyBytesAreNoMoreThanThereAre) {
+  CounterRng rng(9);
+  for (int i = 0; i < 300; ++i) {
+    std::string body(rng.below(6000), 'A');
+    for (std::uint64_t changes = rng.below(4); changes > 0 && !body.empty(); --changes)
+      body[rng.below(body.size())] = "\"\\ ,["[rng.below(5)];
+    EXPECT_LE(file_characters(body), body.size());
+  }
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,173 @@
+// The vision tower of a GGUF, in a file of its own as llama.cpp's converter writes it, against the same tower from
+// safetensors: the names and keys here are gguf-py 0.19's.
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "common/base/files.h"
+#include "common/checkpoint/checkpoint.h"
+#include "common/vision/vision_tower.h"
+#include "tests/support/ggml_blocks.h"
+#include "tests/support/gguf_writer.h"
+#include "tests/support/model_at.h"
+#include "tests/support/temporary_dir.h"
+
+namespace outrider {
+namespace {
+namespace fs = std::filesystem;
+
+fs::path seeing() { return fs::path(OUTRIDER_SOURCE_DIR) / "tests/goldens/multimodal-e4b/backbone"; }
+
+std::vector<float> floats_of(const TensorEntry& entry) {
+  std::vector<float> values(static_cast<std::size_t>(entry.element_count()));
+  EXPECT_TRUE(read_f32(entry, values));
+  return values;
+}
+
+/// What llama.cpp's converter makes of a tower.
+GgufWriter projector_of(const fs::path& backbone) {
+  const Checkpoint checkpoint = Checkpoint::open(backbone).value();
+  const VisionConfig config = load_vision_config(model_at(backbone)).value();
+  GgufWriter writer;
+  writer.string("general.architecture", "clip");
+  writer.string("general.type", "mmproj");
+  writer.boolean("clip.has_vision_encoder", true);
+  writer.string("clip.vision.projector_type", "gemma4v");
+  writer.u32("clip.vision.image_size", 224);
+  writer.u32("clip.vision.patch_size", config.patch_size);
+  writer.u32("clip.vision.embedding_length", config.hidden_size);
+  writer.u32("clip.vision.feed_forward_length", config.intermediate_size);
+  writer.u32("clip.vision.block_count", config.num_hidden_layers);
+  writer.u32("clip.vision.attention.head_count", config.num_attention_heads);
+  writer.u32("clip.vision.projection_dim", config.text_hidden_size);
+  writer.f32("clip.vision.attention.layer_norm_epsilon", config.rms_norm_eps);
+  const std::map<std::string, std::string> of_model = {
+      {"model.vision_tower.patch_embedder.position_embedding_table", "v.position_embd.weight"},
+      {"model.vision_tower.std_bias", "v.std_bias"},
+      {"model.vision_tower.std_scale", "v.std_scale"},
+      {"model.embed_vision.embedding_projection.weight", "mm.input_projection.weight"}};
+  const std::map<std::string, std::string> of_layer = {
+      {"input_layernorm", "ln1"},           {"post_attention_layernorm", "attn_post_norm"},
+      {"pre_feedforward_layernorm", "ln2"}, {"post_feedforward_layernorm", "ffn_post_norm"},
+      {"self_attn.q_norm", "attn_q_norm"},  {"self_attn.k_norm", "attn_k_norm"},
+      {"self_attn.q_proj", "attn_q"},       {"self_attn.k_proj", "attn_k"},
+      {"self_attn.v_proj", "attn_v"},       {"self_attn.o_proj", "attn_out"},
+      {"mlp.gate_proj", "ffn_gate"},        {"mlp.up_proj", "ffn_up"},
+      {"mlp.down_proj", "ffn_down"}};
+  for (const TensorEntry& entry : checkpoint.tensors()) {
+    std::vector<float> values = floats_of(entry);
+    std::vector<std::uint64_t> extents(entry.shape.rbegin(), entry.shape.rend());
+    if (extents.empty()) extents = {1};
+    std::string name;
+    if (entry.name == "model.vision_tower.patch_embedder.input_proj.weight") {
+      name = "v.patch_embd.weight";
+      const auto side = static_cast<std::size_t>(config.patch_size), pixels = side * side;
+      extents = {side, side, 3, static_cast<std::uint64_t>(entry.shape[0])};
+      std::vector<float> turned(values.size());
+      for (std::size_t i = 0; i < values.size(); ++i) {  // i: row of the matrix, pixel, colour
+        const std::size_t row = i / (3 * pixels), pixel = i / 3 % pixels, colour = i % 3;
+        turned[(row * 3 + colour) * pixels + pixel] = values[i];
+      }
+      values = turned;
+    } else if (of_model.contains(entry.name)) {
+      name = of_model.at(entry.name);
+    } else if (entry.name.starts_with("model.vision_tower.encoder.layers.")) {
+      std::string rest = entry.name.substr(std::string("model.vision_tower.encoder.layers.").size());
+      if (const std::size_t linear = rest.find(".linear.weight"); linear != rest.npos) rest.erase(linear, 7);
+      const std::size_t first = rest.find('.'), last = rest.rfind('.');
+      name = fmt::format("v.blk.{}.{}{}", rest.substr(0, first), of_layer.at(rest.substr(first + 1, last - first - 1)),
+                         rest.substr(last));
+    } else {
+      continue;  // the text's
+    }
+    writer.tensor({name, extents, gguf_tensor_type(DType::kF32), encode(DType::kF32, values)});
+  }
+  return writer;
+}
+
+/// A text model as GGUF, and its tower beside it.
+struct Pair {
+  explicit Pair(const std::function<void(GgufWriter&)>& edit = {}, const fs::path& backbone = seeing()) {
+    GgufOptions options{.type = DType::kF32};
+    options.edit = [](GgufWriter& text) {
+      std::vector<std::string> tokens(512, "x");
+      tokens[500] = "<|image|>", tokens[503] = "<|image>", tokens[504] = "<image|>";
+      text.strings("tokenizer.ggml.tokens", tokens);
+    };
+    write_gguf(backbone, dir / "model.gguf", options);
+    GgufWriter projector = projector_of(backbone);
+    if (edit) edit(projector);
+    dir.write("mmproj-F32.gguf", projector.bytes());
+  }
+  /// Why its pictures cannot be seen.
+  std::string refusal() const {
+    const auto config = load_vision_config(model_at(dir.path()));
+    return config ? "" : config.error().message;
+  }
+  TemporaryDir dir;
+};
+
+TEST(Projector, OfAGgufIsTheSameTower) {
+  const Pair pair;
+  for (const fs::path& path : {pair.dir.path(), pair.dir / "model.gguf"}) {
+    SCOPED_TRACE(path.string());
+    const VisionConfig ours = load_vision_config(model_at(path)).value(),
+                       theirs = load_vision_config(model_at(seeing())).value();
+    EXPECT_EQ(
+        std::tie(ours.hidden_size, ours.intermediate_size, ours.num_hidden_layers, ours.num_attention_heads,
+                 ours.head_dim, ours.patch_size, ours.pooling_kernel_size, ours.position_embedding_size),
+        std::tie(theirs.hidden_size, theirs.intermediate_size, theirs.num_hidden_layers, theirs.num_attention_heads,
+                 theirs.head_dim, theirs.patch_size, theirs.pooling_kernel_size, theirs.position_embedding_size));
+    EXPECT_EQ(std::tie(ours.rope_theta, ours.use_clipped_linears, ours.standardize, ours.both_ways,
+                       ours.text_hidden_size, ours.image_token_id, ours.boi_token_id, ours.eoi_token_id),
+              std::tie(theirs.rope_theta, theirs.use_clipped_linears, theirs.standardize, theirs.both_ways,
+                       theirs.text_hidden_size, theirs.image_token_id, theirs.boi_token_id, theirs.eoi_token_id));
+    Picture picture{.height = 36, .width = 24, .rgb = {}};
+    for (int i = 0; i < 36 * 24 * 3; ++i) picture.rgb.push_back(static_cast<std::uint8_t>(i * 37));
+    const Patches patches = cut_into_patches(picture, ours).value();
+    for (const WeightType type : {WeightType::kF32, WeightType::kInt8}) {
+      const auto gguf = VisionTower::load(model_at(path), type).value();
+      const auto safetensors = VisionTower::load(model_at(seeing()), type).value();
+      const Matrix<const float> a = gguf->encode(patches), b = safetensors->encode(patches);
+      ASSERT_EQ(a.size(0), 6);
+      EXPECT_TRUE(std::equal(a.data(), a.data() + a.size(0) * a.size(1), b.data()));
+    }
+  }
+}
+
+TEST(Projector, WhatCannotBeUsedLeavesTheTextAlone) {
+  const auto told = [](const std::function<void(GgufWriter&)>& edit) {
+    const Pair pair(edit);
+    EXPECT_TRUE(model_at(pair.dir.path()).config_json().value());
+    return pair.refusal();
+  };
+  EXPECT_NE(told([](GgufWriter& w) {
+              w.string("clip.vision.projector_type", "gemma3");
+            }).find("is a projector of kind \"gemma3\" (\"clip\"), wanted gemma4v"),
+            std::string::npos);
+  EXPECT_NE(told([](GgufWriter& w) {
+              w.erase("clip.vision.block_count");
+            }).find("clip.vision.block_count is missing, wanted a whole number"),
+            std::string::npos);
+  EXPECT_NE(told([](GgufWriter& w) {
+              w.find("mm.input_projection.weight")->name = "mm.other";
+            }).find("tensor mm.input_projection.weight is missing"),
+            std::string::npos);
+  EXPECT_NE(told([](GgufWriter& w) { w.u32("clip.vision.patch_size", 5); }).find("v.patch_embd.weight is F32 ["),
+            std::string::npos);
+  EXPECT_NE(told([](GgufWriter& w) { w.version = 9; }).find("has GGUF version 9"), std::string::npos);
+  Pair two;
+  two.dir.write("mmproj-BF16.gguf", "");
+  EXPECT_NE(two.refusal().find("holds mmproj-BF16.gguf and 1 more files of vision towers, wanted one"),
+            std::string::npos);
+  const fs::path alone = two.dir / "alone";
+  fs::create_directory(alone);
+  fs::copy(two.dir / "model.gguf", alone);
+  EXPECT_NE(load_vision_config(model_at(alone)).error().message.find("no vision tower"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,53 @@
+// Which type weights are held in where nobody says.
+#include "launch/suitable_type.h"
+
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/gguf_writer.h"
+#include "tests/support/temporary_dir.h"
+
+namespace outrider {
+namespace {
+
+constexpr std::int64_t kMuch = std::numeric_limits<std::int64_t>::max();
+const std::filesystem::path kNano = std::filesystem::path(OUTRIDER_SOURCE_DIR) / "models/nano";
+
+TEST(SuitableType, IsThePublishedOneWhereThereIsRoom) {
+  const SuitableType type = suitable_type({kNano / "backbone", kNano / "assistant"}, kMuch).value();
+  EXPECT_EQ(type.type, WeightType::kBf16);
+  EXPECT_EQ(type.why, "");
+  EXPECT_EQ(suitable_type({kNano / "backbone", {}}, kMuch).value().type, WeightType::kBf16);
+}
+
+TEST(SuitableType, OfASmallerFileIsInt8) {
+  const TemporaryDir dir;
+  for (const DType stored : {DType::kQ8_0, DType::kQ4_0}) {
+    const auto file = write_gguf(kNano / "backbone", dir.path() / "model.gguf", {.type = stored});
+    const SuitableType type = suitable_type({file, {}}, kMuch).value();
+    EXPECT_EQ(type.type, WeightType::kInt8);
+    EXPECT_EQ(type.why, std::string("its file holds ") + to_string(stored));
+  }
+  const auto file = write_gguf(kNano / "backbone", dir.path() / "model.gguf", {.type = DType::kF16});
+  EXPECT_EQ(suitable_type({file, {}}, kMuch).value().type, WeightType::kBf16);
+}
+
+TEST(SuitableType, IsSmallerWhereMemoryIsShort) {
+  const PairPaths nano{kNano / "backbone", kNano / "assistant"};
+  // The pair has some 33 million numbers in matrices, of which the per-layer table stays in the file.
+  const SuitableType int8 = suitable_type(nano, 45'000'000).value(), int4 = suitable_type(nano, 1000).value();
+  EXPECT_EQ(int8.type, WeightType::kInt8);
+  EXPECT_TRUE(int8.why.starts_with("bf16 would take 0.")) << int8.why;
+  EXPECT_EQ(int4.type, WeightType::kInt4);
+  EXPECT_TRUE(int4.why.starts_with("int8 would take 0.")) << int4.why;
+}
+
+TEST(SuitableType, OfWhatIsNotThereIsAnError) {
+  const auto missing = suitable_type({kNano / "nothing", {}}, kMuch);
+  ASSERT_FALSE(missing);
+  EXPECT_NE(missing.error().message.find("nothing"), std::string::npos) << missing.error().message;
+}
+
+}  // namespace
+}  // namespace outrider
