@@ -392,7 +392,7 @@ struct Draft {
 /// Drafter -> coordinator: the drafts. Coordinator -> client: the answer to a Step that asked for drafts.
 struct Candidates {
   std::vector<TokenId> tokens;
-  std::int64_t draft_ns = 0;  ///< spent in assistant forwards
+  std::int64_t draft_ns = 0;  ///< spent in assistant forwards, which other texts may have shared
   /// One distribution for each draft, of at most kDraftTopK tokens, or none at all. Which distribution it is depends on
   /// the session's rule (SamplingRule) and on the Draft:
   /// - kRejection: the one that the draft was drawn from. The verifier needs it.
@@ -407,6 +407,8 @@ struct Candidates {
   /// them. Empty: the drafts that the Draft asked for.
   std::vector<TokenId> after = {};
   std::vector<std::int32_t> depths = {};  ///< where the drafts are a tree (TokenTree): of each; children by one q
+  std::int64_t passes = 0;                ///< the forwards of draft_ns
+  std::int64_t pass_rows = 0;             ///< of all of them: this text's and others'
 
   static constexpr const char* kName = "candidates";
   bool operator==(const Candidates&) const = default;
@@ -417,6 +419,8 @@ struct Candidates {
     v("state", m.state, Rank{1});
     v("after", m.after, kOutcomes);
     v("depths", m.depths, kDrafts, kDraftLengths);
+    v("passes", m.passes, kNatural);
+    v("pass_rows", m.pass_rows, kNatural);
   }
 };
 
