@@ -181,13 +181,13 @@ void bench_pair(const BenchFlags& flags) {
 
 }  // namespace
 
-void add_bench_command(CLI::App& app) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure");
-  bench->require_subcommand(1);
+void add_bench_command(Command& app) {
+  Command* bench = app.add_subcommand("bench", "Measure");
+  bench->require_subcommand();
   add_bench_ask_command(*bench);
   add_bench_engine_commands(*bench);
   add_bench_vision_command(*bench);
-  CLI::App* command = bench->add_subcommand("pair", "Plain and speculative decoding side by side");
+  Command* command = bench->add_subcommand("pair", "Plain and speculative decoding side by side");
   auto flags = std::make_shared<BenchFlags>();
   flags->model.add_to(*command);
   add_node_options(*command, flags->verifier, [](const OptionInfo& info) {
@@ -204,13 +204,13 @@ void add_bench_command(CLI::App& app) {
       ->add_option("--rtt", flags->round_trips_ms,
                    "Round trips between drafter and coordinator, ms, emulated; one set of runs each, over TCP")
       ->delimiter(',')
-      ->check(CLI::Range(0.0, 10000.0));
+      ->check(in_range(0.0, 10000.0));
   command->add_option("--prompt", flags->prompts, "User messages (default: five kinds of text)");
   command->add_option("--max-tokens", flags->max_tokens, "Longest answer")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(in_range(1, 1 << 20))
       ->capture_default_str();
   command->add_option("--repeat", flags->repeat, "Times each prompt is answered")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(in_range(1, 1 << 20))
       ->capture_default_str();
   auto* processes = command->add_flag("--processes", flags->processes, "Three processes over TCP instead of one");
   auto* connect =

@@ -186,8 +186,8 @@ void bench_ask(const AskFlags& flags) {
 
 }  // namespace
 
-void add_bench_ask_command(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand(
+void add_bench_ask_command(Command& bench) {
+  Command* command = bench.add_subcommand(
       "ask", "A file of questions, plainly and with drafts: acceptance, tokens a round and speed-up by category");
   auto flags = std::make_shared<AskFlags>();
   command
@@ -200,10 +200,10 @@ void add_bench_ask_command(CLI::App& bench) {
       ->check(check_draft_length)
       ->capture_default_str();
   command->add_option("--max-tokens", flags->max_tokens, "Longest answer")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(in_range(1, 1 << 20))
       ->capture_default_str();
   command->add_option("--limit", flags->limit, "Only the first so many questions; 0: all")
-      ->check(CLI::Range(0, 1 << 30))
+      ->check(in_range(0, 1 << 30))
       ->capture_default_str();
   command->add_option("--csv", flags->csv, "Also write the table to this file");
   flags->report.add_to(*command);

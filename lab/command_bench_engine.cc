@@ -1,4 +1,5 @@
-// bench engine, bench drafter and bench speculative: what the forward passes cost, on random weights of a published shape.
+// bench engine, bench drafter and bench speculative: what the forward passes cost, on random weights of a published
+// shape.
 #include <omp.h>
 
 #include <algorithm>
@@ -41,16 +42,16 @@ struct ShapeFlags {
   int layers = 0;
   VerifierOptions verifier;
 
-  void add_to(CLI::App& command) {
+  void add_to(Command& command) {
     command.add_option("--shape", shape, published_names() + ", or nano")->capture_default_str();
     ModelFlags::add_dtype(command, dtype);
     command.add_option("--context", context, "Positions in the K/V cache before the rows")
-        ->check(CLI::Range(1, 1 << 20))
+        ->check(in_range(1, 1 << 20))
         ->capture_default_str();
     command
         .add_option("--layers", layers,
                     "Layers of the backbone, in the published pattern; 0: all. Results are of these layers, not scaled")
-        ->check(CLI::Range(0, 1024))
+        ->check(in_range(0, 1024))
         ->capture_default_str();
     add_node_options(command, verifier, [](const OptionInfo& info) { return info.of_cluster; });
     report.add_to(command);
@@ -426,8 +427,8 @@ void bench_drafter(const DrafterFlags& flags) {
     for (const std::int64_t texts : flags.texts) {
       steps.push_back({std::to_string(texts), median(ms.at({size, texts}))});
       if (ms.contains({size, 1})) {
-        ratios.push_back({std::to_string(texts), median(ms.at({size, texts})) / static_cast<double>(texts) /
-                                                     median(ms.at({size, 1}))});
+        ratios.push_back({std::to_string(texts),
+                          median(ms.at({size, texts})) / static_cast<double>(texts) / median(ms.at({size, 1}))});
       }
     }
     const std::string name = size == 0 ? "all" : std::to_string(size);
@@ -439,43 +440,43 @@ void bench_drafter(const DrafterFlags& flags) {
 
 }  // namespace
 
-void add_bench_engine_commands(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand(
+void add_bench_engine_commands(Command& bench) {
+  Command* command = bench.add_subcommand(
       "engine", "Forward passes on random weights of a published shape, against the read bandwidth");
   auto flags = std::make_shared<EngineFlags>();
   flags->shape.add_to(*command);
   command->add_option("--rows", flags->rows, "Rows of a forward pass, logits of all")
       ->delimiter(',')
-      ->check(CLI::Range(1, 256))
+      ->check(in_range(1, 256))
       ->capture_default_str();
   command->add_option("--prefill", flags->prefill, "Lengths of prompts")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(in_range(1, 1 << 20))
       ->capture_default_str();
   command->add_option("--repeat", flags->repeat, "Times each is measured; the best counts")
-      ->check(CLI::Range(1, 1000))
+      ->check(in_range(1, 1000))
       ->capture_default_str();
   command->add_flag("--profile", flags->profile, "Share of each part of a forward pass");
   command->callback([flags] { bench_engine(*flags); });
 
-  CLI::App* drafter = bench.add_subcommand(
+  Command* drafter = bench.add_subcommand(
       "drafter", "Draft steps of several texts in one pass, and of draft vocabularies, on random weights of a shape");
   auto steps = std::make_shared<DrafterFlags>();
   steps->shape.add_to(*drafter);
   drafter->add_option("--texts", steps->texts, "Texts of a pass")
       ->delimiter(',')
-      ->check(CLI::Range(1, 256))
+      ->check(in_range(1, 256))
       ->capture_default_str();
   drafter->add_option("--draft-vocabulary", steps->vocabulary, "Tokens that the assistant scores; 0: all")
       ->delimiter(',')
-      ->check(CLI::Range(0, 1 << 20))
+      ->check(in_range(0, 1 << 20))
       ->capture_default_str();
   drafter->add_option("--repeat", steps->repeat, "Times each is measured; medians")
-      ->check(CLI::Range(1, 1000))
+      ->check(in_range(1, 1000))
       ->capture_default_str();
   drafter->callback([steps] { bench_drafter(*steps); });
 
-  CLI::App* speculative =
+  Command* speculative =
       bench.add_subcommand("speculative", "Whole rounds on random weights; drafts are accepted by a coin");
   auto round = std::make_shared<SpeculativeFlags>();
   round->shape.add_to(*speculative);
@@ -485,10 +486,10 @@ void add_bench_engine_commands(CLI::App& bench) {
       ->delimiter(',')
       ->capture_default_str();
   speculative->add_option("--draft-length", round->draft_length, "Drafts of a round; 0: one for each rate")
-      ->check(CLI::Range(0, 32))
+      ->check(in_range(0, 32))
       ->capture_default_str();
   speculative->add_option("--rounds", round->rounds, "Rounds; times are their medians")
-      ->check(CLI::Range(1, 100000))
+      ->check(in_range(1, 100000))
       ->capture_default_str();
   speculative->callback([round] { bench_speculative(*round); });
 }

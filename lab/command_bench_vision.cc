@@ -93,28 +93,27 @@ void bench_vision(const VisionFlags& flags) {
 
 }  // namespace
 
-void add_bench_vision_command(CLI::App& bench) {
-  CLI::App* command =
-      bench.add_subcommand("vision", "Soft tokens of a picture, on random weights of a published tower");
+void add_bench_vision_command(Command& bench) {
+  Command* command = bench.add_subcommand("vision", "Soft tokens of a picture, on random weights of a published tower");
   auto flags = std::make_shared<VisionFlags>();
   command->add_option("--shape", flags->shape, published_names() + "; 12b has no tower")->capture_default_str();
   ModelFlags::add_dtype(*command, flags->dtype);
   command->add_option("--width", flags->width, "Of the picture, pixels")
-      ->check(CLI::Range(1, 8192))
+      ->check(in_range(1, 8192))
       ->capture_default_str();
   command->add_option("--height", flags->height, "Of the picture, pixels")
-      ->check(CLI::Range(1, 8192))
+      ->check(in_range(1, 8192))
       ->capture_default_str();
   command->add_option("--soft-tokens", flags->soft_tokens, "It becomes at most so many: 70, 140, 280, 560 or 1120")
       ->capture_default_str();
   command->add_option("--layers", flags->layers, "Layers of the tower; 0: all. Results are of these layers, not scaled")
-      ->check(CLI::Range(0, 1024))
+      ->check(in_range(0, 1024))
       ->capture_default_str();
   command->add_option("--threads", flags->threads, "Threads; 0: every core")
-      ->check(CLI::Range(0, 1024))
+      ->check(in_range(0, 1024))
       ->capture_default_str();
   command->add_option("--repeat", flags->repeat, "Times each is measured; the best counts")
-      ->check(CLI::Range(1, 1000))
+      ->check(in_range(1, 1000))
       ->capture_default_str();
   flags->report.add_to(*command);
   command->callback([flags] { bench_vision(*flags); });

@@ -41,8 +41,8 @@ void examine(const fs::path& path) {
 
 }  // namespace
 
-void add_doctor_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("doctor", "Say what this machine can do, and verify packs");
+void add_doctor_command(Command& app) {
+  Command* command = app.add_subcommand("doctor", "Say what this machine can do, and verify packs");
   auto paths = std::make_shared<std::vector<fs::path>>();
   command->add_option("PATH", *paths, "Packs, pairs or checkpoints to examine");
   command->callback([paths] {

@@ -55,8 +55,8 @@ void make_draft_vocabulary(const DraftVocabularyFlags& flags) {
 
 }  // namespace
 
-void add_draft_vocabulary_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
+void add_draft_vocabulary_command(Command& app) {
+  Command* command = app.add_subcommand(
       "draft-vocabulary", "Writes the tokens that texts use most, for a drafter's --draft-vocabulary: one a line");
   auto flags = std::make_shared<DraftVocabularyFlags>();
   command->add_option("FILE", flags->files, "Texts; control tokens are recognised")->required();

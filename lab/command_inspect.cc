@@ -303,14 +303,14 @@ void inspect(const InspectFlags& flags) {
 
 }  // namespace
 
-void add_inspect_command(CLI::App& app) {
-  CLI::App* command =
+void add_inspect_command(Command& app) {
+  Command* command =
       app.add_subcommand("inspect", "Explain a checkpoint: configuration, layers, tensors, parameters, memory");
   auto flags = std::make_shared<InspectFlags>();
   command->add_option("PATH", flags->path, "Checkpoint of a backbone or an assistant, or the directory of a pair")
       ->required();
   command->add_option("--context", flags->context, "Positions to compute memory for (default: the model's largest)")
-      ->check(CLI::Range(1, 1 << 24));
+      ->check(in_range(1, 1 << 24));
   command->add_flag("--tensors", flags->tensors, "List every tensor");
   flags->report.add_to(*command);
   command->callback([flags] { inspect(*flags); });

@@ -204,16 +204,16 @@ void layout(const LayoutFlags& flags) {
 
 }  // namespace
 
-void add_layout_command(CLI::App& app) {
-  CLI::App* command =
+void add_layout_command(Command& app) {
+  Command* command =
       app.add_subcommand("layout", "Write layout_decode.json: every long-lived buffer of a pair while it decodes");
   auto flags = std::make_shared<LayoutFlags>();
   flags->model.add_to(*command);
   command->add_option("--context", flags->context, "Positions of the session")
-      ->check(CLI::Range(2, 1 << 20))
+      ->check(in_range(2, 1 << 20))
       ->capture_default_str();
   command->add_option("--draft-length", flags->draft_length, "Drafts per round")
-      ->check(CLI::Range(1, 32))
+      ->check(in_range(1, 32))
       ->capture_default_str();
   flags->report.add_to(*command);
   command->add_flag("--measure", flags->measure,

@@ -216,8 +216,8 @@ bool parity(const fs::path& folder, const fs::path& model, WeightType type) {
 
 }  // namespace
 
-void add_parity_command(CLI::App& app) {
-  CLI::App* command =
+void add_parity_command(Command& app) {
+  Command* command =
       app.add_subcommand("parity", "Compare with what Hugging Face transformers computes, tensor by tensor");
   struct Flags {
     std::vector<fs::path> folders;
@@ -233,7 +233,7 @@ void add_parity_command(CLI::App& app) {
     bool fine = true;
     for (const fs::path& folder : flags->folders)
       fine = parity(folder, flags->model, or_throw(parse_weight_type(flags->dtype))) && fine;
-    if (!fine) throw CLI::RuntimeError(1);
+    if (!fine) throw ExitStatus(1);
   });
 }
 

@@ -150,8 +150,8 @@ void perplexity(const PerplexityFlags& flags) {
 
 }  // namespace
 
-void add_perplexity_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
+void add_perplexity_command(Command& app) {
+  Command* command = app.add_subcommand(
       "perplexity", "What a type's rounding costs on text, against f32: perplexity, logits, most probable tokens");
   auto flags = std::make_shared<PerplexityFlags>();
   command->add_option("FILE", flags->files, "Texts; control tokens are recognised")->required();
@@ -159,7 +159,7 @@ void add_perplexity_command(CLI::App& app) {
   ModelFlags::add_dtype(*command, flags->dtype);
   command
       ->add_option("--within", flags->within, "Fail if the perplexity of all texts is more percent above that of f32")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command->callback([flags] { perplexity(*flags); });
 }
 

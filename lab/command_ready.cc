@@ -124,13 +124,13 @@ void ready(const ReadyFlags& flags) {
   reasons.wrong.insert(reasons.wrong.end(), reasons.weak.begin(), reasons.weak.end());
   report.push_back({"reasons", reasons.wrong});
   write_report(flags.report, report, "");
-  if (wrong) throw CLI::RuntimeError(1);
+  if (wrong) throw ExitStatus(1);
 }
 
 }  // namespace
 
-void add_ready_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
+void add_ready_command(Command& app) {
+  Command* command = app.add_subcommand(
       "ready", "Say whether a cluster is fit for use: handshake, equal text, acceptance, link; as JSON");
   auto flags = std::make_shared<ReadyFlags>();
   flags->model.add_to(*command);

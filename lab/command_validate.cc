@@ -476,8 +476,8 @@ class Validation {
 
 }  // namespace
 
-void add_validate_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
+void add_validate_command(Command& app) {
+  Command* command = app.add_subcommand(
       "validate", "Check in six steps that an assistant drafts for a target, and say what is wrong if not");
   auto flags = std::make_shared<ValidateFlags>();
   auto* target = command->add_option("TARGET", flags->target, "The backbone's checkpoint (default: the nano pair)");
@@ -486,12 +486,12 @@ void add_validate_command(CLI::App& app) {
   command->add_option("--golden", flags->golden, "Recorded reference: a folder as tests/goldens has them");
   ModelFlags::add_dtype(*command, flags->dtype);
   command->add_option("--max-tokens", flags->max_tokens, "Longest answer to a prompt")
-      ->check(CLI::Range(2, 4096))
+      ->check(in_range(2, 4096))
       ->capture_default_str();
   command
       ->add_option("--acceptance-min", flags->acceptance_min,
                    "Least share of drafts accepted, of 4 a round (default: half of what the golden recorded, else 0.1)")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(in_range(0.0, 1.0));
   command->callback([flags] {
     init_logging("outrider", "warn");
     if (flags->target.empty()) {
@@ -501,7 +501,7 @@ void add_validate_command(CLI::App& app) {
     }
     if (flags->assistant.empty())
       throw std::runtime_error("validate: give TARGET and ASSISTANT, or neither for the nano pair");
-    if (!Validation(*flags).run()) throw CLI::RuntimeError(1);
+    if (!Validation(*flags).run()) throw ExitStatus(1);
   });
 }
 

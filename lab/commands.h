@@ -1,25 +1,23 @@
 #pragma once
 
-namespace CLI {
-class App;
-}
-
 namespace outrider {
+
+class Command;
 
 // Each adds a subcommand; its callback throws as those of launch/commands.h do.
 
-void add_bench_command(CLI::App& app);            ///< bench pair, ask, engine, drafter, speculative, vision
-void add_bench_ask_command(CLI::App& bench);      ///< of bench: ask
-void add_bench_engine_commands(CLI::App& bench);  ///< of bench: engine, drafter, speculative
-void add_bench_vision_command(CLI::App& bench);   ///< of bench: vision
-void add_experiment_command(CLI::App& app);       ///< experiment, experiment report
-void add_draft_vocabulary_command(CLI::App& app); ///< draft-vocabulary
-void add_parity_command(CLI::App& app);           ///< parity
-void add_perplexity_command(CLI::App& app);       ///< perplexity
-void add_doctor_command(CLI::App& app);           ///< doctor
-void add_ready_command(CLI::App& app);            ///< ready
-void add_validate_command(CLI::App& app);         ///< validate
-void add_layout_command(CLI::App& app);           ///< layout
-void add_inspect_command(CLI::App& app);          ///< inspect
+void add_bench_command(Command& app);             ///< bench pair, ask, engine, drafter, speculative, vision
+void add_bench_ask_command(Command& bench);       ///< of bench: ask
+void add_bench_engine_commands(Command& bench);   ///< of bench: engine, drafter, speculative
+void add_bench_vision_command(Command& bench);    ///< of bench: vision
+void add_experiment_command(Command& app);        ///< experiment, experiment report
+void add_draft_vocabulary_command(Command& app);  ///< draft-vocabulary
+void add_parity_command(Command& app);            ///< parity
+void add_perplexity_command(Command& app);        ///< perplexity
+void add_doctor_command(Command& app);            ///< doctor
+void add_ready_command(Command& app);             ///< ready
+void add_validate_command(Command& app);          ///< validate
+void add_layout_command(Command& app);            ///< layout
+void add_inspect_command(Command& app);           ///< inspect
 
 }  // namespace outrider

@@ -260,10 +260,10 @@ void print_status(const std::filesystem::path& output) {
 }
 
 void end_with(int code) {
-  if (code != 0) throw CLI::RuntimeError(code);
+  if (code != 0) throw ExitStatus(code);
 }
 
-void add_run_options(CLI::App& command, BatchFlags& flags) {
+void add_run_options(Command& command, BatchFlags& flags) {
   command.add_option("--output", flags.job.output,
                      "OUT.jsonl; OUT.errors.jsonl, OUT.journal and OUT.progress.json lie beside it");
   flags.model.add_to(command);
@@ -278,20 +278,20 @@ void add_run_options(CLI::App& command, BatchFlags& flags) {
   for (const char* other : {"--endpoint", "--connect", "--backbone"}) plan->excludes(command.get_option(other));
   for (const std::string& other : flags.cluster.chosen_there) plan->excludes(command.get_option(other));
   command.add_option("--backend", flags.backend, "How the plan is launched: local (all on this machine) or ssh")
-      ->check(CLI::IsMember({"local", "ssh"}))
+      ->check(one_of({"local", "ssh"}))
       ->needs(plan)
       ->capture_default_str();
   command.add_option("--run-dir", flags.run_dir, "Folder for all that the launch leaves (default: PLAN.TIME)")
       ->needs(plan);
   command.add_option("--served-model-name", flags.name, "What the lines call the model (default: its directory)");
   command.add_option("--concurrency", flags.concurrency, "Lines under way at once, or auto")
-      ->check(CLI::IsMember({"auto"}) | CLI::Range(1, 1024))
+      ->check(one_of({"auto"}) | in_range(1, 1024))
       ->capture_default_str();
   command.add_option("--shard", flags.shard, "I/N: of N parts of the input only the I-th")->capture_default_str();
   command
       .add_option("--order", flags.order,
                   "Send lines in the order of the input, or those together that begin alike: prefix")
-      ->check(CLI::IsMember({"input", "prefix"}))
+      ->check(one_of({"input", "prefix"}))
       ->capture_default_str();
   command.add_option("--deadline", flags.deadline, fmt::format("Stop before this: {}", kDeadlineForms));
   command.add_flag("--retry-errors", flags.job.retry_errors, "Try the lines again that have errors");
@@ -301,20 +301,20 @@ void add_run_options(CLI::App& command, BatchFlags& flags) {
 
 }  // namespace
 
-void add_batch_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
+void add_batch_command(Command& app) {
+  Command* command = app.add_subcommand(
       "batch", "Answer a file of OpenAI's batch lines, however often it is interrupted (docs/batch.md)");
   auto flags = std::make_shared<BatchFlags>();
   command->add_option("input", flags->job.input, "IN.jsonl");
   add_run_options(*command, *flags);
-  command->require_subcommand(0, 1);
+  command->allow_one_subcommand();
 
-  CLI::App* status = command->add_subcommand("status", "How far a job is");
+  Command* status = command->add_subcommand("status", "How far a job is");
   auto output = std::make_shared<std::filesystem::path>();
   status->add_option("output", *output, "OUT.jsonl of the job")->required();
   status->callback([output] { print_status(*output); });
 
-  CLI::App* merge = command->add_subcommand("merge", "Make one output of those of all shards");
+  Command* merge = command->add_subcommand("merge", "Make one output of those of all shards");
   auto parts = std::make_shared<std::vector<std::filesystem::path>>();
   merge->add_option("output", *output, "OUT.jsonl")->required();
   merge->add_option("shards", *parts, "The shards' outputs")->required();
@@ -324,9 +324,9 @@ void add_batch_command(CLI::App& app) {
   });
 
   command->callback([command, flags] {
-    if (!command->get_subcommands().empty()) return;
+    if (command->has_subcommand()) return;
     if (flags->job.input.empty() || (flags->job.output.empty() && !flags->check))
-      throw CLI::RequiredError("IN.jsonl and --output");
+      throw UsageError("IN.jsonl and --output are required");
     end_with(run_batch(*flags));
   });
 }

@@ -227,8 +227,8 @@ void chat(const ChatFlags& flags) {
 
 }  // namespace
 
-void add_chat_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("chat", "Talk: questions from the terminal or a pipe, one a line");
+void add_chat_command(Command& app) {
+  Command* command = app.add_subcommand("chat", "Talk: questions from the terminal or a pipe, one a line");
   auto flags = std::make_shared<ChatFlags>();
   flags->model.add_to(*command);
   flags->sampling.add_to(*command);
@@ -237,7 +237,7 @@ void add_chat_command(CLI::App& app) {
                     "Let the model think first; on a terminal the thought is shown dimmed");
   flags->draft_length.add_to(*command);
   command->add_option("--max-tokens", flags->max_tokens, "Longest answer")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(in_range(1, 1 << 20))
       ->capture_default_str();
   flags->cluster.add_to(*command);
   command->callback([flags] { chat(*flags); });

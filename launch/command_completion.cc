@@ -5,66 +5,12 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
+#include "launch/command_line.h"
 #include "launch/commands.h"
 
 namespace outrider {
 namespace {
-
-/// An option of a command line, or a positional argument.
-struct Argument {
-  std::vector<std::string> names;  ///< with their dashes; a positional argument has one without
-  std::string help, value;         ///< value: what follows the name, as `--help` has it; empty: nothing
-  std::vector<std::string> choices;
-};
-
-/// One (sub)command, as CLI11 has it declared.
-struct Command {
-  std::string place;  ///< all words that lead to it: "outrider bench pair"
-  std::string help, synopsis;
-  std::vector<Argument> options, positionals;
-  std::vector<std::pair<std::string, std::string>> subcommands;  ///< word and help
-};
-
-/// The choices in CLI11's name of a type that only takes some words: "TEXT:{bash,zsh}".
-std::vector<std::string> choices_in(const std::string& type) {
-  const std::size_t open = type.find('{'), close = type.rfind('}');
-  if (open == type.npos || close == type.npos || close < open) return {};
-  return CLI::detail::split(type.substr(open + 1, close - open - 1), ',');
-}
-
-Argument argument_of(const CLI::Option& option) {
-  Argument result{{}, option.get_description(), "", {}};
-  for (const std::string& name : option.get_snames()) result.names.push_back("-" + name);
-  for (const std::string& name : option.get_lnames()) result.names.push_back("--" + name);
-  if (result.names.empty()) result.names.push_back(option.get_name());
-  if (option.get_items_expected_max() > 0) {
-    const std::string type = option.get_type_name();
-    result.value = type.substr(0, type.find(':'));
-    result.choices = choices_in(type);
-    if (const std::string text = option.get_default_str(); !text.empty()) result.help += " (default: " + text + ")";
-  }
-  return result;
-}
-
-/// Appends a command and then those below it.
-void collect(const CLI::App& app, const std::string& before, std::vector<Command>& into) {
-  Command command{before + app.get_name(), app.get_description(), "", {}, {}, {}};
-  for (const CLI::Option* option : app.get_options({})) {
-    const bool named = !option->get_snames().empty() || !option->get_lnames().empty();
-    (named ? command.options : command.positionals).push_back(argument_of(*option));
-    if (named) continue;
-    const std::string& name = option->get_name();
-    command.synopsis += (option->get_required() ? " " + name : " [" + name + "]");
-    if (option->get_items_expected_max() > 1) command.synopsis += "...";
-  }
-  const auto below = app.get_subcommands([](const CLI::App*) { return true; });
-  for (const CLI::App* sub : below) command.subcommands.emplace_back(sub->get_name(), sub->get_description());
-  if (!below.empty()) command.synopsis += " COMMAND";
-  into.push_back(command);
-  for (const CLI::App* sub : below) collect(*sub, command.place + " ", into);
-}
 
 std::string replaced(std::string text, std::string_view from, std::string_view to) {
   for (std::size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size()) text.replace(at, from.size(), to);
@@ -80,36 +26,36 @@ std::string fish_quoted(const std::string& text) {
 }
 
 /// 'outrider run'|'outrider bench'|...: every place but the program itself, joined.
-std::string places(const std::vector<Command>& commands, const char* separator) {
+std::string places(const std::vector<CommandText>& commands, const char* separator) {
   std::string result;
-  for (const Command& command : commands) {
+  for (const CommandText& command : commands) {
     if (&command != &commands.front()) result += (result.empty() ? "" : separator) + shell_quoted(command.place);
   }
   return result;
 }
 
 /// The words that may stand at a command's place, each with its help: subcommands and what a positional argument takes.
-std::vector<std::pair<std::string, std::string>> words_of(const Command& command) {
+std::vector<std::pair<std::string, std::string>> words_of(const CommandText& command) {
   std::vector<std::pair<std::string, std::string>> words = command.subcommands;
-  for (const Argument& positional : command.positionals) {
+  for (const ArgumentText& positional : command.positionals) {
     for (const std::string& choice : positional.choices) words.emplace_back(choice, positional.help);
   }
   return words;
 }
 
 /// The names of its options, each with its help.
-std::vector<std::pair<std::string, std::string>> options_of(const Command& command) {
+std::vector<std::pair<std::string, std::string>> options_of(const CommandText& command) {
   std::vector<std::pair<std::string, std::string>> options;
-  for (const Argument& option : command.options) {
+  for (const ArgumentText& option : command.options) {
     for (const std::string& name : option.names) options.emplace_back(name, option.help);
   }
   return options;
 }
 
 /// name|name: the options of a command that a value follows; "-" where there is none.
-std::string with_value(const Command& command) {
+std::string with_value(const CommandText& command) {
   std::string result;
-  for (const Argument& option : command.options) {
+  for (const ArgumentText& option : command.options) {
     if (option.value.empty()) continue;
     for (const std::string& name : option.names) result += (result.empty() ? "" : "|") + name;
   }
@@ -118,18 +64,18 @@ std::string with_value(const Command& command) {
 
 /// bash and zsh find the command in which the cursor stands by the same lines.
 /// @param before  the words before the cursor, as an expansion of the shell
-void print_place(const std::vector<Command>& commands, const char* before) {
+void print_place(const std::vector<CommandText>& commands, const char* before) {
   std::printf("  local word place=outrider\n  for word in %s; do\n    case \"$place $word\" in\n", before);
   std::printf("      %s) place=\"$place $word\" ;;\n    esac\n  done\n  case $place in\n",
               places(commands, "|").c_str());
 }
 
-void print_bash(const std::vector<Command>& commands) {
+void print_bash(const std::vector<CommandText>& commands) {
   std::printf("# bash completion of outrider, made by `outrider completion bash`\n_outrider() {\n");
   std::printf("  local words= options= current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}\n");
   std::printf("  COMPREPLY=()\n");
   print_place(commands, R"("${COMP_WORDS[@]:1:COMP_CWORD - 1}")");
-  for (const Command& command : commands) {
+  for (const CommandText& command : commands) {
     const auto list = [](const char* name, const std::vector<std::pair<std::string, std::string>>& entries) {
       std::printf("\n      %s='", name);
       for (const auto& [word, help] : entries) std::printf("%s ", word.c_str());
@@ -147,11 +93,11 @@ void print_bash(const std::vector<Command>& commands) {
   std::printf("complete -o default -F _outrider outrider\n");
 }
 
-void print_zsh(const std::vector<Command>& commands) {
+void print_zsh(const std::vector<CommandText>& commands) {
   std::printf("#compdef outrider\n# zsh completion of outrider, made by `outrider completion zsh`\n_outrider() {\n");
   std::printf("  local -a known options\n  local previous=${words[CURRENT-1]}\n");
   print_place(commands, "${words[2,CURRENT-1]}");
-  for (const Command& command : commands) {
+  for (const CommandText& command : commands) {
     const auto list = [](const char* name, const std::vector<std::pair<std::string, std::string>>& entries) {
       std::printf("\n      %s=(\n", name);
       for (const auto& [word, help] : entries) std::printf("        %s\n", shell_quoted(word + ":" + help).c_str());
@@ -169,19 +115,19 @@ void print_zsh(const std::vector<Command>& commands) {
   std::printf("if [[ $funcstack[1] == _outrider ]]; then _outrider \"$@\"; else compdef _outrider outrider; fi\n");
 }
 
-void print_fish(const std::vector<Command>& commands) {
+void print_fish(const std::vector<CommandText>& commands) {
   std::printf("# fish completion of outrider, made by `outrider completion fish`\nfunction __outrider_at\n");
   std::printf("    set -l place outrider\n    for word in (commandline -opc)[2..]\n");
   std::printf("        switch \"$place $word\"\n            case %s\n", places(commands, " ").c_str());
   std::printf("                set place \"$place $word\"\n        end\n    end\n    test $place = $argv[1]\nend\n");
-  for (const Command& command : commands) {
+  for (const CommandText& command : commands) {
     const std::string at = fmt::format("complete -c outrider -n \"__outrider_at '{}'\"", command.place);
     for (const auto& [word, help] : command.subcommands)
       std::printf("%s -f -a %s -d %s\n", at.c_str(), word.c_str(), fish_quoted(help).c_str());
-    for (const Argument& positional : command.positionals) {
+    for (const ArgumentText& positional : command.positionals) {
       for (const std::string& choice : positional.choices) std::printf("%s -f -a %s\n", at.c_str(), choice.c_str());
     }
-    for (const Argument& option : command.options) {
+    for (const ArgumentText& option : command.options) {
       std::string names;
       for (const std::string& name : option.names)
         names += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
@@ -196,18 +142,18 @@ std::string roff(const std::string& text) {
   return "\\&" + replaced(replaced(replaced(text, "\\", "\\e"), "-", "\\-"), "\n", " ");
 }
 
-void print_man(const std::vector<Command>& commands) {
-  const Command& program = commands.front();
+void print_man(const std::vector<CommandText>& commands) {
+  const CommandText& program = commands.front();
   std::printf(".\\\" Made by `outrider completion man`.\n.TH OUTRIDER 1 \"\" \"outrider %s\"\n", OUTRIDER_VERSION);
   std::printf(".SH NAME\noutrider \\- distributed two\\-tier speculative decoding for Gemma 4\n");
   std::printf(".SH SYNOPSIS\n.B outrider\n.I COMMAND\n[options]\n.SH DESCRIPTION\n%s.\n", roff(program.help).c_str());
   std::printf("Each command prints its options with\n.BR \\-\\-help .\n.SH COMMANDS\n");
-  for (const Command& command : commands) {
+  for (const CommandText& command : commands) {
     if (&command != &program)
       std::printf(".SS %s [options]%s\n%s.\n", command.place.c_str(), command.synopsis.c_str(),
                   roff(command.help).c_str());
-    for (const std::vector<Argument>* arguments : {&command.positionals, &command.options}) {
-      for (const Argument& argument : *arguments) {
+    for (const std::vector<ArgumentText>* arguments : {&command.positionals, &command.options}) {
+      for (const ArgumentText& argument : *arguments) {
         const std::string names = fmt::format("{}", fmt::join(argument.names, ", "));
         if (names == "-h, --help" && &command != &program) continue;
         std::printf(".TP\n\\fB%s\\fR \\fI%s\\fR\n%s\n", roff(names).c_str(), argument.value.c_str(),
@@ -224,16 +170,14 @@ void print_man(const std::vector<Command>& commands) {
 
 }  // namespace
 
-void add_completion_command(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("completion", "Print a shell's completion of this program, or its manual page");
+void add_completion_command(Command& app) {
+  Command* command = app.add_subcommand("completion", "Print a shell's completion of this program, or its manual page");
   auto form = std::make_shared<std::string>();
   command->add_option("FORM", *form, "What to print: a script for a shell, or man: the page outrider(1)")
       ->required()
-      ->check(CLI::IsMember({"bash", "zsh", "fish", "man"}));
+      ->check(one_of({"bash", "zsh", "fish", "man"}));
   command->callback([&app, form] {
-    std::vector<Command> commands;
-    collect(app, "", commands);
+    const std::vector<CommandText> commands = app.describe();
     if (*form == "bash") print_bash(commands);
     if (*form == "zsh") print_zsh(commands);
     if (*form == "fish") print_fish(commands);

@@ -61,17 +61,17 @@ void list_keys(const KeysFlags& flags) {
     std::printf("%-8s %s %s\n", to_string(key.role), to_text(key.key).c_str(), key.name.c_str());
   for (const std::string& problem : lines.problems)
     std::fprintf(stderr, "outrider: %s: %s; it authorizes nobody\n", file.c_str(), problem.c_str());
-  if (!lines.problems.empty()) throw CLI::RuntimeError(1);
+  if (!lines.problems.empty()) throw ExitStatus(1);
 }
 
 }  // namespace
 
-void add_keys_command(CLI::App& app) {
-  CLI::App* keys = app.add_subcommand("keys", "Who may connect to a coordinator, and as what (docs/security.md)");
-  keys->require_subcommand(1);
+void add_keys_command(Command& app) {
+  Command* keys = app.add_subcommand("keys", "Who may connect to a coordinator, and as what (docs/security.md)");
+  keys->require_subcommand();
   auto flags = std::make_shared<KeysFlags>();
   const auto add = [&](const char* name, const char* help, auto action, bool of_own_key) {
-    CLI::App* command = keys->add_subcommand(name, help);
+    Command* command = keys->add_subcommand(name, help);
     if (of_own_key) {
       command->add_option("--key", flags->key, "The private key's file (default: ~/.config/outrider/id_outrider)");
     } else {
@@ -83,7 +83,7 @@ void add_keys_command(CLI::App& app) {
   };
   add("new", "Make a key for this machine; prints its public half", make_key, true);
   add("public", "Print the public half of this machine's key", print_public_key, true);
-  CLI::App* command = add("authorize", "Let a key in", authorize, false);
+  Command* command = add("authorize", "Let a key in", authorize, false);
   command->add_option("role", flags->role, "What it may be: verifier, drafter or client")->required();
   command->add_option("name", flags->name, "What its owner is called in logs and reports")->required();
   command->add_option("key", flags->text, "The public key, or a file of it (default: read from standard input)");

@@ -117,12 +117,12 @@ void launch(LaunchFlags flags) {
                                         [&] { return stop.stop_requested(); }));
     return {};
   }));
-  if (status != 0) throw CLI::RuntimeError(status);
+  if (status != 0) throw ExitStatus(status);
 }
 
 void push(const LaunchFlags& flags, const PushSources& sources) {
   const PlanFile plan = PlanFile::read(flags.plan, flags.hosts, "ssh");
-  if (or_throw(push_to_hosts(plan.plan, plan.processes, sources)) > 0) throw CLI::RuntimeError(1);
+  if (or_throw(push_to_hosts(plan.plan, plan.processes, sources)) > 0) throw ExitStatus(1);
 }
 
 /// The plan of a run, perhaps without its drafters.
@@ -144,7 +144,7 @@ void print_status(const RunFlags& flags) {
                 alive ? "alive" : "gone");
     any = any || alive;
   }
-  if (!any) throw CLI::RuntimeError(kLost);
+  if (!any) throw ExitStatus(kLost);
 }
 
 /// Why a run is not ready; empty: it is.
@@ -198,7 +198,7 @@ void wait(const RunFlags& flags) {
     status = wait_until_ready(flags, stop);
     return {};
   }));
-  if (status != 0) throw CLI::RuntimeError(status);
+  if (status != 0) throw ExitStatus(status);
 }
 
 void print_logs(const RunFlags& flags, const std::string& only) {
@@ -246,14 +246,14 @@ json read_lock(const fs::path& path) {
   return or_throw(parse_json_object(or_throw(read_text(file)), file.string(), std::size_t{64} << 20));
 }
 
-void add_run_subcommands(CLI::App& launch) {
+void add_run_subcommands(Command& launch) {
   const auto add = [&](const char* name, const char* about, int seconds, const char* help, auto callback) {
-    CLI::App* command = launch.add_subcommand(name, about);
+    Command* command = launch.add_subcommand(name, about);
     auto flags = std::make_shared<RunFlags>(
         RunFlags{.run_dir = {}, .seconds = seconds, .without_drafters = false, .lifetime = {}});
     command->add_option("RUN_DIR", flags->run_dir, "Folder of a run")->required();
     if (help != nullptr)
-      command->add_option("--timeout", flags->seconds, help)->check(CLI::Range(0, 1 << 20))->capture_default_str();
+      command->add_option("--timeout", flags->seconds, help)->check(in_range(0, 1 << 20))->capture_default_str();
     if (name == std::string_view("wait")) {
       command->add_flag("--without-drafters", flags->without_drafters, "Do not wait for drafters");
       flags->lifetime.add_to(*command);
@@ -272,25 +272,25 @@ void add_run_subcommands(CLI::App& launch) {
       "Seconds for a process to end before it is killed", down);
   add("lock", "Write lock.json of what the hosts have said of themselves; for Slurm's scripts", 60,
       "Seconds for all to have said it", write_lock);
-  CLI::App* diff =
+  Command* diff =
       launch.add_subcommand("diff", "Say what differs between two runs or lock.json files; status 1 if any");
   auto paths = std::make_shared<std::vector<fs::path>>();
-  diff->add_option("RUN_DIR", *paths, "Two run folders or files")->required()->expected(2);
+  diff->add_option("RUN_DIR", *paths, "Two run folders or files")->required()->expected(2, 2);
   diff->callback([paths] {
     const std::vector<std::string> lines = differences(read_lock(paths->at(0)), read_lock(paths->at(1)));
     for (const std::string& line : lines) std::printf("%s\n", line.c_str());
-    if (!lines.empty()) throw CLI::RuntimeError(1);
+    if (!lines.empty()) throw ExitStatus(1);
   });
 }
 
 }  // namespace
 
-void add_launch_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("launch", "Start a plan's processes on hosts, and end them (docs/launch.md)");
+void add_launch_command(Command& app) {
+  Command* command = app.add_subcommand("launch", "Start a plan's processes on hosts, and end them (docs/launch.md)");
   auto flags = std::make_shared<LaunchFlags>();
   command->add_option("PLAN", flags->plan, "A plan, or the lock.json of a run");
   command->add_option("--backend", flags->backend, "How: local (all on this machine), ssh, slurm or kubernetes")
-      ->check(CLI::IsMember({"local", "ssh", "slurm", "kubernetes"}))
+      ->check(one_of({"local", "ssh", "slurm", "kubernetes"}))
       ->capture_default_str();
   command->add_option("--hosts", flags->hosts, "File with 'HOST role=verifier slots=1' a line, in place of the plan's");
   command->add_option("--run-dir", flags->run_dir, "Folder for all that the run leaves (default: PLAN.TIME)");
@@ -300,15 +300,15 @@ void add_launch_command(CLI::App& app) {
   command->add_flag("--strict", flags->options.strict,
                     "End if any host or drafter is missing, not only what text needs");
   command->add_option("--ready-timeout", flags->options.ready_seconds, "Seconds until all must be ready")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(in_range(1, 1 << 20))
       ->capture_default_str();
   command->add_option("--grace", flags->options.grace_seconds, "Seconds for a process to end before it is killed")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(in_range(1, 1 << 20))
       ->capture_default_str();
   flags->lifetime.add_to(*command);
   flags->lifetime.add_deadline_to(*command);
   add_run_subcommands(*command);
-  CLI::App* push_command = command->add_subcommand(
+  Command* push_command = command->add_subcommand(
       "push", "Copy the program and the models to the hosts of a plan, over ssh; what is there is not sent again");
   auto pushed = std::make_shared<LaunchFlags>();
   auto sources = std::make_shared<PushSources>(PushSources{fs::read_symlink("/proc/self/exe"), {}});
@@ -318,7 +318,7 @@ void add_launch_command(CLI::App& app) {
   push_command->add_option("--model", sources->model,
                            "What becomes the plan's model (default: has the same path here)");
   push_command->callback([pushed, sources] { push(*pushed, *sources); });
-  CLI::App* facts = command->add_subcommand("facts", "Print what this host is, as it goes into lock.json");
+  Command* facts = command->add_subcommand("facts", "Print what this host is, as it goes into lock.json");
   struct FactsFlags {
     std::vector<std::string> models;
     std::string dtype;
@@ -329,7 +329,7 @@ void add_launch_command(CLI::App& app) {
   facts->callback(
       [wanted] { std::printf("%s\n", to_text(host_facts(this_build(), wanted->models, wanted->dtype), 2).c_str()); });
   command->callback([command, flags] {
-    if (command->get_subcommands().empty()) launch(*flags);
+    if (!command->has_subcommand()) launch(*flags);
   });
 }
 

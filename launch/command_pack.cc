@@ -107,8 +107,8 @@ void pack_pair(const PairPaths& pair, const fs::path& out, WeightType type, bool
 
 }  // namespace
 
-void add_pack_command(CLI::App& app) {
-  CLI::App* command =
+void add_pack_command(Command& app) {
+  Command* command =
       app.add_subcommand("pack", "Write a model as this machine's kernels want it: it loads at once, mapped");
   struct Flags {
     std::vector<fs::path> sources;
@@ -122,7 +122,7 @@ void add_pack_command(CLI::App& app) {
   ModelFlags::add_dtype(*command, flags->dtype);
   auto* pair = command->add_flag("--pair", flags->pair, "Pack both and write pair.json");
   command->add_option("--for", flags->host, "drafter: of the target only the embedding that a drafter's host needs")
-      ->check(CLI::IsMember({"drafter"}))
+      ->check(one_of({"drafter"}))
       ->needs(pair);
   command->callback([flags] {
     if (flags->sources.size() != (flags->pair ? 2u : 1u)) {

@@ -27,7 +27,7 @@ void run_role(const Lifetime& lifetime, const std::function<Result<void>(std::st
   const Result<void> result = lifetime.run(role);
   if (result || result.error().code != Errc::kUnavailable) return or_throw(result);
   std::fprintf(stderr, "outrider: %s\n", result.error().message.c_str());
-  throw CLI::RuntimeError(kExitAgain);
+  throw ExitStatus(kExitAgain);
 }
 
 /// One address a line. Whoever looks sees nothing or all of it.
@@ -38,10 +38,10 @@ void write_addresses(const std::filesystem::path& file, const std::vector<std::s
 
 }  // namespace
 
-void add_role_commands(CLI::App& app) {
+void add_role_commands(Command& app) {
   const auto every = [](const OptionInfo&) { return true; };
   {
-    CLI::App* command = app.add_subcommand("coordinator", "Run the rounds: workers and clients connect here");
+    Command* command = app.add_subcommand("coordinator", "Run the rounds: workers and clients connect here");
     struct Flags {
       CoordinatorOptions options;
       Security security;
@@ -73,7 +73,7 @@ void add_role_commands(CLI::App& app) {
   }
   /// A worker's command. @param run  is given its options with the paths that the flags of the model say.
   const auto add_worker = [&]<class Options>(const char* name, const char* about, Options, auto run) {
-    CLI::App* command = app.add_subcommand(name, about);
+    Command* command = app.add_subcommand(name, about);
     struct Flags {
       ModelFlags model;
       Options options;

@@ -179,7 +179,7 @@ void run(const RunFlags& flags) {
     reader.finish(/*length_reached=*/false);
     if (!generation.cancelled) return generation;
     if (!flags.report.json) std::printf("\n");
-    throw CLI::RuntimeError(128 + SIGINT);
+    throw ExitStatus(128 + SIGINT);
   };
   std::optional<Generation> plain;
   if (flags.compare) {
@@ -227,8 +227,8 @@ void run(const RunFlags& flags) {
 
 }  // namespace
 
-void add_run_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("run", "Answer one prompt");
+void add_run_command(Command& app) {
+  Command* command = app.add_subcommand("run", "Answer one prompt");
   auto flags = std::make_shared<RunFlags>();
   auto* prompt = command->add_option("prompt", flags->prompt, "The user's message; -: the standard input");
   auto* ids = command->add_option("--prompt-ids", flags->prompt_ids, "The whole prompt as token ids, 2,105,...");
@@ -236,14 +236,13 @@ void add_run_command(CLI::App& app) {
   auto* images = command
                      ->add_option("--image", flags->images,
                                   "A picture before the message: PNG, JPEG or WebP; may be given several times")
-                     ->expected(1)
-                     ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+                     ->repeatable()
                      ->excludes(ids);
   command
       ->add_option("--soft-tokens", flags->soft_tokens,
                    "Of a picture, at most: 70, 140, 280, 560 or 1120; unless you say, 280, or 140 where a model sees "
                    "it both ways")
-      ->check(CLI::IsMember(std::vector<std::int64_t>(kSoftTokenBudgets.begin(), kSoftTokenBudgets.end())))
+      ->check(one_of(std::vector<std::int64_t>(kSoftTokenBudgets.begin(), kSoftTokenBudgets.end())))
       ->needs(images);
   flags->model.add_to(*command);
   flags->sampling.add_to(*command);
@@ -252,19 +251,18 @@ void add_run_command(CLI::App& app) {
       command->add_flag("--no-verifier", flags->no_verifier,
                         "To see what the drafter would say: after the first token nobody verifies its drafts");
   command->add_option("--max-tokens", flags->max_tokens, "Longest answer")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(in_range(1, 1 << 20))
       ->capture_default_str();
   flags->cluster.add_to(*command);
   command->add_option("--stop", flags->stops, "End the answer before this text; may be given several times")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->repeatable();
   command->add_flag("--raw", flags->raw, "The prompt is plain text, not a chat message")->excludes(images);
   auto* json = flags->report.add_json(*command);
   command->add_flag("--quiet,-q", flags->quiet, "The text alone: no metrics on the terminal");
   command
       ->add_option("--logprobs", flags->logprobs,
                    "Log-probability of every token and of the N most probable ones, in the JSON object")
-      ->check(CLI::Range(0, kLogprobsMax))
+      ->check(in_range(0, kLogprobsMax))
       ->needs(json)
       ->excludes(no_verifier);
   command

@@ -84,7 +84,7 @@ std::shared_ptr<ApiKeys> keys_of(const ServeFlags& flags) {
   return key.empty() ? nullptr : ApiKeys::of(key);
 }
 
-/// For CLI::Option::check.
+/// For Option::check.
 std::string check_metrics_prefix(const std::string& text) {
   const auto is_letter = [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_'; };
   const bool good = !text.empty() && is_letter(text[0]) &&
@@ -183,8 +183,8 @@ void serve(ServeFlags flags) {
   http->stop(kDrain);
 }
 
-void add_access_options(CLI::App& command, ServeFlags& flags) {
-  CLI::Option* key = command.add_option(
+void add_access_options(Command& command, ServeFlags& flags) {
+  Option* key = command.add_option(
       "--api-key", flags.api_key,
       "What clients must send as 'Authorization: Bearer KEY' (default: OUTRIDER_API_KEY, else nothing)");
   command
@@ -192,10 +192,10 @@ void add_access_options(CLI::App& command, ServeFlags& flags) {
                   "File of such keys, one of each client: lines NAME sha256:HEX [max_requests=N] "
                   "[tokens_per_minute=N]; read again when it changes (docs/http.md)")
       ->excludes(key);
-  CLI::Option* certificate = command.add_option(
+  Option* certificate = command.add_option(
       "--tls-cert", flags.tls_certificate,
       "PEM file of a certificate, and of those that vouch for it: HTTPS; read again when it changes");
-  CLI::Option* tls_key = command.add_option("--tls-key", flags.tls_key, "PEM file of its key")->needs(certificate);
+  Option* tls_key = command.add_option("--tls-key", flags.tls_key, "PEM file of its key")->needs(certificate);
   certificate->needs(tls_key);
   command
       .add_option("--allowed-host", flags.http.allowed_hosts,
@@ -208,7 +208,7 @@ void add_access_options(CLI::App& command, ServeFlags& flags) {
       ->delimiter(',');
 }
 
-void add_trace_options(CLI::App& command, TraceOptions& traces) {
+void add_trace_options(Command& command, TraceOptions& traces) {
   command.add_option("--trace", traces.file, "Append each request's spans here, as OTLP's JSON (docs/traces.md)");
   command.add_option("--perfetto", traces.perfetto,
                      "Write them here as Chrome's trace events, for ui.perfetto.dev; begun anew");
@@ -217,20 +217,20 @@ void add_trace_options(CLI::App& command, TraceOptions& traces) {
       .add_option("--trace-share", traces.share,
                   "Share of the requests of which spans are kept, besides those that failed, moved or were slow, or "
                   "whose traceparent says so")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(in_range(0.0, 1.0))
       ->capture_default_str();
 }
 
 }  // namespace
 
-void add_serve_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("serve", "Answer over HTTP as OpenAI's API does (docs/http.md)");
+void add_serve_command(Command& app) {
+  Command* command = app.add_subcommand("serve", "Answer over HTTP as OpenAI's API does (docs/http.md)");
   auto flags = std::make_shared<ServeFlags>();
   flags->model.add_to(*command);
   command->add_option("--host", flags->http.host, "Address to listen at; 0.0.0.0: all of this machine's")
       ->capture_default_str();
   command->add_option("--port", flags->http.port, "Port; 0: any free one, which is printed")
-      ->check(CLI::Range(0, 65535))
+      ->check(in_range(0, 65535))
       ->capture_default_str();
   add_access_options(*command, *flags);
   add_trace_options(*command, flags->traces);
@@ -241,12 +241,12 @@ void add_serve_command(CLI::App& app) {
       ->check(check_metrics_prefix)
       ->capture_default_str();
   command->add_option("--max-request-bytes", flags->http.request_bytes_max, "Longest request, but for files in it")
-      ->check(CLI::Range(1, 1 << 30))
+      ->check(in_range(1, 1 << 30))
       ->capture_default_str();
   auto* data_dir =
       command->add_option("--data-dir", flags->data_dir, "Keep files and batches here: /v1/files, /v1/batches");
   command->add_option("--data-mib", flags->data_mib_max, "Most MiB of files there")
-      ->check(CLI::Range(1, 1 << 30))
+      ->check(in_range(1, 1 << 30))
       ->capture_default_str()
       ->needs(data_dir);
   command->add_flag("--share-prefixes", flags->share_prefixes,

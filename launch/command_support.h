@@ -18,7 +18,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <CLI/CLI.hpp>
 
 #include "common/base/option.h"
 #include "common/base/result.h"
@@ -30,6 +29,7 @@
 #include "common/sampling/params.h"
 #include "common/text_side/text_side.h"
 #include "launch/cluster.h"
+#include "launch/command_line.h"
 #include "launch/suitable_type.h"
 
 namespace outrider {
@@ -57,7 +57,7 @@ struct ModelFlags {
   std::string dtype;                                 ///< empty: suitable_type()
   bool no_assistant = false;
 
-  void add_to(CLI::App& command) {
+  void add_to(Command& command) {
     command.add_option(
         "--model", model,
         "A model: a Hugging Face directory, a .gguf file or a pack, with NAME-assistant beside it if there is one; or "
@@ -70,7 +70,7 @@ struct ModelFlags {
     add_dtype(command, dtype);
   }
   /// @param dtype  the default; empty: suitable_type()
-  static void add_dtype(CLI::App& command, std::string& dtype) {
+  static void add_dtype(Command& command, std::string& dtype) {
     command.add_option("--dtype", dtype, "Weights: " + weight_type_names())
         ->default_str(dtype.empty() ? "a pack's own; else bf16, or what suits the file and the memory" : dtype);
   }
@@ -140,13 +140,13 @@ struct ReportFlags {
   bool json = false;          ///< to standard output as one JSON object, not as text
   std::filesystem::path out;  ///< and as JSON to this file, unless empty
 
-  CLI::Option* add_json(CLI::App& command) {
+  Option* add_json(Command& command) {
     return command.add_flag("--json", json, "Print one JSON object instead of text");
   }
-  void add_out(CLI::App& command) {
+  void add_out(Command& command) {
     command.add_option("--out", out, "Also write the JSON object to this file")->capture_default_str();
   }
-  void add_to(CLI::App& command) {
+  void add_to(Command& command) {
     add_json(command);
     add_out(command);
   }
@@ -172,10 +172,10 @@ struct SamplingFlags {
   std::vector<std::string> logit_bias;
   std::filesystem::path json_schema, grammar;
   bool sample = false, rejection = false, typical = false;
-  std::map<std::string, CLI::Option*> options;  ///< of the numbers, by the parameter's name
-  std::vector<CLI::Option*> of_draws;           ///< without a meaning at temperature 0
+  std::map<std::string, Option*> options;  ///< of the numbers, by the parameter's name
+  std::vector<Option*> of_draws;           ///< without a meaning at temperature 0
 
-  void add_to(CLI::App& command) {
+  void add_to(Command& command) {
     of_draws = {command.add_flag("--sample", sample,
                                  "Sample as Gemma 4's makers advise: --temperature 1 --top-k 64 --top-p 0.95, each may "
                                  "be given")};
@@ -209,9 +209,9 @@ struct SamplingFlags {
     unless_given("top_k", result.top_k, 64);
     unless_given("top_p", result.top_p, 0.95f);
     if (result.greedy() &&
-        std::any_of(of_draws.begin(), of_draws.end(), [](const CLI::Option* option) { return option->count() > 0; })) {
+        std::any_of(of_draws.begin(), of_draws.end(), [](const Option* option) { return option->count() > 0; })) {
       std::vector<std::string> names;
-      for (const CLI::Option* option : of_draws) names.push_back(option->get_name());
+      for (const Option* option : of_draws) names.push_back(option->get_name());
       throw std::runtime_error(
           fmt::format("{} need a --temperature above 0 (--sample alone has 1)", fmt::join(names, ", ")));
     }
@@ -231,7 +231,7 @@ struct SamplingFlags {
 
  private:
   struct AddOptions {
-    CLI::App& command;
+    Command& command;
     SamplingFlags& flags;
 
     template <typename T, typename Wire>
@@ -246,7 +246,7 @@ struct SamplingFlags {
   };
 };
 
-/// For CLI::Option::check: why this is no draft length, or nothing.
+/// For Option::check: why this is no draft length, or nothing.
 inline std::string check_draft_length(const std::string& text) {
   const auto length = parse_draft_length(text);
   return length ? std::string() : length.error().message;
@@ -255,27 +255,27 @@ inline std::string check_draft_length(const std::string& text) {
 /// Adds the options that a node declares.
 /// @param wanted  of an option: whether this command has it.
 template <class Options, class Wanted>
-void add_node_options(CLI::App& command, Options& options, Wanted wanted) {
+void add_node_options(Command& command, Options& options, Wanted wanted) {
   declare_options(
       [&]<typename T>(const OptionInfo& info, T& value) {
         if (!wanted(info)) return;
         if constexpr (std::is_same_v<T, bool>) {
           command.add_flag(info.name, value, info.help);
         } else {
-          CLI::Option* option = command.add_option(info.name, value, info.help);
+          Option* option = command.add_option(info.name, value, info.help);
           if constexpr (std::is_same_v<T, std::vector<std::string>>) option->delimiter(',');
           if constexpr (std::is_integral_v<T>)
-            option->check(CLI::Range(static_cast<T>(info.min), static_cast<T>(info.max)))->capture_default_str();
-          if constexpr (std::is_same_v<T, double>) option->check(CLI::Range(info.min, info.max))->capture_default_str();
+            option->check(in_range(static_cast<T>(info.min), static_cast<T>(info.max)))->capture_default_str();
+          if constexpr (std::is_same_v<T, double>) option->check(in_range(info.min, info.max))->capture_default_str();
           if constexpr (std::is_same_v<T, std::vector<double>>)
-            option->delimiter(',')->check(CLI::Range(info.min, info.max));
+            option->delimiter(',')->check(in_range(info.min, info.max));
         }
       },
       options);
 }
 
 /// Adds the options about keys of one that listens, or of one that connects.
-inline void add_security_options(CLI::App& command, Security& security, bool listens) {
+inline void add_security_options(Command& command, Security& security, bool listens) {
   const std::string_view others = listens ? "--coordinator-key" : "--authorized";
   add_node_options(command, security, [&](const OptionInfo& info) { return info.name != others; });
 }
@@ -285,7 +285,7 @@ struct DraftLengthFlag {
   std::string text = "auto";
   bool governed = false;
 
-  void add_to(CLI::App& command) {
+  void add_to(Command& command) {
     command.add_flag("--governor", governed,
                      "A --draft-length that is a number is only the most: leave drafts out while they would cost time");
     command
@@ -311,7 +311,7 @@ struct ClusterFlags {
                                            "--processes"};  ///< options that say nothing to a coordinator elsewhere
 
   /// @param command  has ModelFlags already.
-  void add_to(CLI::App& command) {
+  void add_to(Command& command) {
     auto* elsewhere = command.add_option("--connect", connect,
                                          "Use the coordinator at tcp://HOST:PORT; of several with commas between, the "
                                          "first that answers");
@@ -319,13 +319,13 @@ struct ClusterFlags {
     command
         .add_option("--failover-wait", cluster.coordinator.failover_wait_s,
                     "Seconds that an answer whose coordinator is gone waits for it to come back, or for the next one")
-        ->check(CLI::Range(0, 86'400))
+        ->check(in_range(0, 86'400))
         ->capture_default_str();
     for (const char* option : {"--key", "--coordinator-key", "--insecure", "--failover-wait"})
       command.get_option(option)->needs(elsewhere);
     const auto of_cluster = [&](const OptionInfo& info) {
       // What every worker has is said once, for both.
-      const bool is_new = info.of_cluster && command.get_option_no_throw(info.name) == nullptr;
+      const bool is_new = info.of_cluster && !command.has_option(info.name);
       if (is_new) chosen_there.push_back(info.name);
       return is_new;
     };

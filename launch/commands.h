@@ -1,22 +1,20 @@
 #pragma once
 
-namespace CLI {
-class App;
-}
-
 namespace outrider {
 
-// Each adds a subcommand. Its callback throws std::runtime_error with the one line that a person
-// needs, or CLI::RuntimeError with an exit status; main() turns both into an exit.
+class Command;
 
-void add_role_commands(CLI::App& app);       ///< coordinator, verifier, drafter
-void add_run_command(CLI::App& app);         ///< run
-void add_serve_command(CLI::App& app);       ///< serve
-void add_batch_command(CLI::App& app);       ///< batch
-void add_chat_command(CLI::App& app);        ///< chat
-void add_launch_command(CLI::App& app);      ///< launch
-void add_completion_command(CLI::App& app);  ///< completion
-void add_pack_command(CLI::App& app);        ///< pack
-void add_keys_command(CLI::App& app);        ///< keys
+// Each adds a subcommand. Its callback throws std::runtime_error with the one line that a person
+// needs, or ExitStatus; main() turns both into an exit.
+
+void add_role_commands(Command& app);       ///< coordinator, verifier, drafter
+void add_run_command(Command& app);         ///< run
+void add_serve_command(Command& app);       ///< serve
+void add_batch_command(Command& app);       ///< batch
+void add_chat_command(Command& app);        ///< chat
+void add_launch_command(Command& app);      ///< launch
+void add_completion_command(Command& app);  ///< completion
+void add_pack_command(Command& app);        ///< pack
+void add_keys_command(Command& app);        ///< keys
 
 }  // namespace outrider

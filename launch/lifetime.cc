@@ -13,10 +13,10 @@
 #include <thread>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include "cluster-launch/deadline.h"
 #include "common/base/check.h"
+#include "launch/command_line.h"
 
 namespace outrider {
 namespace {
@@ -66,12 +66,12 @@ void watch(int signals, int ended, bool with_stdin, std::optional<WallTime> dead
 
 }  // namespace
 
-void Lifetime::add_to(CLI::App& command) {
+void Lifetime::add_to(Command& command) {
   command.add_flag("--exit-with-stdin", with_stdin,
                    "End, as upon SIGTERM, at the end of standard input: whoever held it is gone");
 }
 
-void Lifetime::add_deadline_to(CLI::App& command) {
+void Lifetime::add_deadline_to(Command& command) {
   command.add_option("--deadline", deadline,
                      fmt::format("End, as upon SIGTERM, a minute before this: {}", kDeadlineForms));
 }

@@ -6,11 +6,9 @@
 
 #include "common/base/result.h"
 
-namespace CLI {
-class App;
-}
-
 namespace outrider {
+
+class Command;
 
 /// Exit status of a role or a batch that would do well to be started again: nothing was wrong with it. (EX_TEMPFAIL)
 inline constexpr int kExitAgain = 75;
@@ -20,8 +18,8 @@ struct Lifetime {
   bool with_stdin = false;  ///< the end of its standard input does: whoever started it is gone
   std::string deadline;     ///< as parse_deadline() takes it
 
-  void add_to(CLI::App& command);
-  void add_deadline_to(CLI::App& command);
+  void add_to(Command& command);
+  void add_deadline_to(Command& command);
 
   /// Runs a role until it ends by itself or is told to: SIGTERM, SIGINT, and SIGUSR1 and SIGUSR2, which batch systems
   /// send before a time limit, or kDrainBefore the deadline. It may then finish what it has begun; a second signal, or

@@ -12,14 +12,13 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include "common/kernels/isa.h"
 #include "lab/commands.h"
+#include "launch/command_line.h"
 #include "launch/commands.h"
 #include "launch/commit.h"
 #include "launch/lost_mapping.h"
-#include "launch/suggest.h"
 
 namespace {
 
@@ -60,10 +59,10 @@ int ended(int status) {
 int main(int argc, char** argv) {
   start_with_patient_openmp(argv);
   map_large_blocks();
-  CLI::App app("Outrider: distributed two-tier speculative decoding for Gemma 4", "outrider");
   const std::string commit = outrider::kBuildCommit;
-  app.set_version_flag("--version", commit.empty() ? OUTRIDER_VERSION : fmt::format(OUTRIDER_VERSION " ({})", commit));
-  app.require_subcommand(1);
+  outrider::CommandLine app("Outrider: distributed two-tier speculative decoding for Gemma 4", "outrider",
+                            commit.empty() ? OUTRIDER_VERSION : fmt::format(OUTRIDER_VERSION " ({})", commit));
+  app.require_subcommand();
   outrider::add_run_command(app);
   outrider::add_chat_command(app);
   outrider::add_serve_command(app);
@@ -88,19 +87,9 @@ int main(int argc, char** argv) {
   try {
     outrider::active_isa();  // a bad OUTRIDER_ISA or OUTRIDER_GEMM is said here, not on some thread
     outrider::active_gemm();
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    const bool command_line_is_wrong =
-        error.get_exit_code() != 0 && dynamic_cast<const CLI::RuntimeError*>(&error) == nullptr;
-    if (!command_line_is_wrong) return ended(app.exit(error));  // --help, --version, or a status of our own
-    const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
-                         dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
-    const std::string why = unknown ? outrider::explain(app, {argv + 1, argv + argc}, error) : error.what();
-    std::fprintf(stderr, "outrider: %s; see --help\n", why.c_str());
-    return 2;
+    return ended(app.run(argc, argv));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "outrider: %s\n", error.what());
     return 1;
   }
-  return ended(0);
 }

@@ -294,8 +294,8 @@ void report(const fs::path& dir) {
 
 }  // namespace
 
-void add_experiment_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
+void add_experiment_command(Command& app) {
+  Command* command = app.add_subcommand(
       "experiment", "Measure when a remote drafter pays: a sweep with predictions, baselines and a report");
   auto flags = std::make_shared<ExperimentFlags>();
   command->add_option("PLAN", flags->plan, "The plan, a JSON file (docs/experiments.md), or a lock.json");
@@ -309,9 +309,9 @@ void add_experiment_command(CLI::App& app) {
   connect->excludes(command->get_option("--dry-run"));
   add_security_options(*command, flags->security, /*listens=*/false);
   for (const char* option : {"--key", "--coordinator-key", "--insecure"}) command->get_option(option)->needs(connect);
-  CLI::App* of = command->add_subcommand("report", "Write cells.csv and report.html anew from what was measured");
+  Command* of = command->add_subcommand("report", "Write cells.csv and report.html anew from what was measured");
   of->add_option("DIR", flags->report_of, "The --out of an experiment")->required();
-  command->callback([flags, of] { of->parsed() ? report(flags->report_of) : experiment(*flags); });
+  command->callback([flags, command] { command->has_subcommand() ? report(flags->report_of) : experiment(*flags); });
 }
 
 }  // namespace outrider

@@ -26,6 +26,8 @@ CONFINED = [
     ("Boost", re.compile(r"^boost/"), lambda file: file in ("http-server/http_server.cc", "http-server/endpoint.cc")),
     ("OpenSSL", re.compile(r"^openssl/"), lambda file: file in ("http-server/api_keys.cc", "http-server/tls.cc")),
     ("prometheus-cpp", re.compile(r"^prometheus/"), lambda file: file == "http-server/server_metrics.cc"),
+    ("CLI11", re.compile(r"^CLI/"), lambda file: file == "launch/command_line.cc"),
+    ("spdlog", re.compile(r"^spdlog/"), lambda file: file.startswith("common/logging/")),
     ("XGrammar", re.compile(r"^(xgrammar|dlpack)/"), lambda file: file.startswith("common/grammar/")),
     ("libpng", re.compile(r"^png\.h$"), lambda file: file == "common/vision/decode_png.cc"),
     ("libjpeg", re.compile(r"^(jpeglib|jerror|turbojpeg)\.h$"), lambda file: file == "common/vision/decode_jpeg.cc"),
