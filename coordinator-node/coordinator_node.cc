@@ -6,8 +6,7 @@
 #include <set>
 #include <utility>
 
-#include <spdlog/spdlog.h>
-
+#include "common/logging/logging.h"
 #include "common/transport/pump.h"
 #include "coordinator-node/policy_state.h"
 #include "coordinator-node/rejection_log.h"
@@ -42,7 +41,7 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
   }
   Pump pump(*endpoint);
   LoopClock clock;
-  spdlog::info("event=listening address={}", endpoint->address());
+  log_info("event=listening address={}", endpoint->address());
   on_listening(endpoint->address());
   const std::stop_callback wake_on_stop(stop, [&] { endpoint->wake(); });
   std::set<PeerId> gone;  // found out when they were sent something: what they said last may still be unread

@@ -3,10 +3,10 @@
 #include <system_error>
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include "common/base/durable_file.h"
 #include "common/base/files.h"
+#include "common/logging/logging.h"
 
 namespace outrider {
 
@@ -37,7 +37,7 @@ void PolicyState::save_when_due(const Policies& policies, TimePoint now) {
   if (now < due_) return;
   due_ = now + kInterval;
   if (const auto saved = save(policies); !saved)
-    spdlog::warn("event=policy_state_not_saved reason=\"{}\"", saved.error().message);
+    log_warn("event=policy_state_not_saved reason=\"{}\"", saved.error().message);
 }
 
 }  // namespace outrider

@@ -1,10 +1,10 @@
 #include "coordinator-node/rejection_log.h"
+#include "common/logging/logging.h"
 
 #include <cerrno>
 #include <cstring>
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 namespace outrider {
 
@@ -25,7 +25,7 @@ void RejectionLog::write(std::span<const Rejection> rejections) {
   for (const Rejection& rejection : rejections) file_ << to_json(rejection) << '\n';
   file_.flush();
   if (file_) return;
-  spdlog::error("event=rejection_log_ended file={} reason=\"{}\"", path_.string(), std::strerror(errno));
+  log_error("event=rejection_log_ended file={} reason=\"{}\"", path_.string(), std::strerror(errno));
   file_.close();
 }
 

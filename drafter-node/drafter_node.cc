@@ -2,10 +2,9 @@
 
 #include <omp.h>
 
-#include <spdlog/spdlog.h>
-
 #include "common/checkpoint/pack.h"
 #include "common/kernels/isa.h"
+#include "common/logging/logging.h"
 #include "common/model/draft_vocabulary.h"
 #include "common/model/generation_config.h"
 #include "common/pair/pair_files.h"
@@ -34,17 +33,17 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
                    Assistant::load(assistant_files, backbone, *backbone_weights, options.weight_type, vocabulary));
   ASSIGN_OR_RETURN(GenerationConfig generation, load_generation_config(files));
   for (const std::string& note : backbone.notes)
-    spdlog::warn("event=metadata_overruled model={} note=\"{}\"", options.backbone.string(), note);
+    log_warn("event=metadata_overruled model={} note=\"{}\"", options.backbone.string(), note);
   for (const std::string& note : assistant->config().text.notes) {
-    spdlog::warn("event=metadata_overruled model={} note=\"{}\"", options.assistant.string(), note);
+    log_warn("event=metadata_overruled model={} note=\"{}\"", options.assistant.string(), note);
   }
   GrammarCompiler grammars([&files, size = backbone.vocab_size]() -> Result<GrammarVocabulary> {
     ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(files));
     return grammar_vocabulary(tokenizer, size);
   });
   DraftEngine engine(std::move(assistant), std::move(generation.eos_token_ids), &grammars);
-  spdlog::info("event=loaded model={} dtype={} isa={} threads={}", options.assistant.string(),
-               to_string(options.weight_type), to_string(active_isa()), options.threads);
+  log_info("event=loaded model={} dtype={} isa={} threads={}", options.assistant.string(),
+           to_string(options.weight_type), to_string(active_isa()), options.threads);
 
   ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, node_name("drafter")));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));

@@ -4,10 +4,10 @@
 #include <atomic>
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 #include <nlohmann/json.hpp>
 
 #include "common/kernels/isa.h"
+#include "common/logging/logging.h"
 #include "common/policy/policies.h"
 
 namespace outrider {
@@ -17,7 +17,7 @@ Result<TextSide> load_text(const std::filesystem::path& backbone) {
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(backbone));
   ASSIGN_OR_RETURN(TextSide text, TextSide::load(files));
   if (!text.chat_format.warning.empty()) {
-    spdlog::warn("event=chat_format_guessed note=\"{}\"", text.chat_format.warning);
+    log_warn("event=chat_format_guessed note=\"{}\"", text.chat_format.warning);
   }
   return text;
 }

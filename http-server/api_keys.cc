@@ -12,9 +12,9 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include "common/base/files.h"
+#include "common/logging/logging.h"
 #include "http-server/file_watch.h"
 
 namespace outrider {
@@ -128,7 +128,7 @@ class KeysOfFile final : public KnownKeys {
     if (!file_.changed()) return;
     Result<Entries> read = read_entries(file_.path());
     if (!read)
-      return spdlog::error("event=api_keys_kept reason=\"{}\": the keys before that hold on", read.error().message);
+      return log_error("event=api_keys_kept reason=\"{}\": the keys before that hold on", read.error().message);
     for (const Entry& entry : *read) {
       const auto before = std::ranges::find(entries_, entry.key->name(), [](const Entry& e) { return e.key->name(); });
       if (before != entries_.end()) entry.key->take_over(*before->key);

@@ -8,13 +8,13 @@
 #include <thread>
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_fields.h"
 #include "common/base/time.h"
 #include "common/base/utf8.h"
 #include "common/grammar/call_grammar.h"
+#include "common/logging/logging.h"
 #include "common/protocol/picture_bytes.h"
 #include "common/tokenizer/answer_reader.h"
 #include "common/tokenizer/detokenizer.h"
@@ -573,9 +573,9 @@ std::optional<ApiError> ApiServer::run(Work& work, ChoiceSink& sink, const std::
   const std::string trace =
       work.trace ? fmt::format(" trace={:016x}{:016x}", work.trace->context.trace_high, work.trace->context.trace_low)
                  : std::string();
-  spdlog::info("event=request id={} client=\"{}\" status={} prompt_tokens={} generated_tokens={} ms={:.1f}{}",
-               work.head.id, work.client, work.facts.status, work.facts.prompt_tokens, work.facts.generated_tokens,
-               to_ms(work.facts.total), trace);
+  log_info("event=request id={} client=\"{}\" status={} prompt_tokens={} generated_tokens={} ms={:.1f}{}", work.head.id,
+           work.client, work.facts.status, work.facts.prompt_tokens, work.facts.generated_tokens,
+           to_ms(work.facts.total), trace);
   if (work.trace) finish_trace(work, error);
   options_.on_finished(work.facts);
   return error;

@@ -23,7 +23,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/io_context.hpp>
@@ -37,6 +36,7 @@
 #include <boost/system/system_error.hpp>
 
 #include "common/base/shares.h"
+#include "common/logging/logging.h"
 #include "http-server/api_error.h"
 #include "http-server/random_id.h"
 #include "http-server/tls.h"
@@ -441,7 +441,7 @@ class Server final : public HttpServer {
       acceptor_.accept(socket, failed);
       if (ending_.aborting) return;
       if (failed) {
-        spdlog::error("event=accept_failed reason=\"{}\"", failed.message());
+        log_error("event=accept_failed reason=\"{}\"", failed.message());
         std::this_thread::sleep_for(kPoll);
         continue;
       }
@@ -467,7 +467,7 @@ class Server final : public HttpServer {
       }).detach();
       return true;
     } catch (const std::system_error& error) {
-      spdlog::warn("event=no_thread reason=\"{}\"", error.what());
+      log_warn("event=no_thread reason=\"{}\"", error.what());
       open_.leave(connection);
       --connections_;
       return false;
@@ -490,7 +490,7 @@ class Server final : public HttpServer {
       try {
         more = serve_request(connection, buffer);
       } catch (const std::exception& error) {
-        spdlog::error("event=connection_failed reason=\"{}\"", error.what());
+        log_error("event=connection_failed reason=\"{}\"", error.what());
         more = false;
       }
       --requests_;
@@ -705,7 +705,7 @@ class Server final : public HttpServer {
            .server_ends = [&connection] { return connection.server_ends(); },
            .hold = [&room](std::int64_t bytes) { return room.hold(bytes); }});
     } catch (const std::exception& error) {
-      spdlog::error("event=request_failed path={} reason=\"{}\"", asked.route->path, error.what());
+      log_error("event=request_failed path={} reason=\"{}\"", asked.route->path, error.what());
       return error_reply({500, "internal error"});
     }
   }

@@ -11,9 +11,9 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include "common/base/files.h"
+#include "common/logging/logging.h"
 #include "http-server/file_watch.h"
 
 namespace outrider {
@@ -116,7 +116,7 @@ class Identity final : public TlsIdentity {
     if (read)
       context_ = std::move(*read);
     else
-      spdlog::error("event=tls_files_kept reason=\"{}\": those before hold on", read.error().message);
+      log_error("event=tls_files_kept reason=\"{}\": those before hold on", read.error().message);
   }
 
   std::mutex mutex_;

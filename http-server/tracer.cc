@@ -1,4 +1,5 @@
 #include "http-server/tracer.h"
+#include "common/logging/logging.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -9,7 +10,6 @@
 #include <cstring>
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 #include <nlohmann/json.hpp>
 
 namespace outrider {
@@ -123,7 +123,7 @@ void Tracer::run(const std::stop_token& stop) {
     for (const Kept& kept : taken) write(kept);
     flush();
     if (perfetto_) std::fflush(perfetto_.get());
-    if (left_out > 0) spdlog::warn("event=traces_lost traces={} reason=\"more than could be written\"", left_out);
+    if (left_out > 0) log_warn("event=traces_lost traces={} reason=\"more than could be written\"", left_out);
   }
 }
 
@@ -174,7 +174,7 @@ void Tracer::post(std::string body, std::int64_t spans) {
 void Tracer::lost(std::int64_t spans, const std::string& why) {
   std::int64_t suppressed = 0;
   if (warned_.pass(now(), &suppressed))
-    spdlog::warn("event=spans_lost spans={} times={} reason=\"{}\"", spans, suppressed + 1, why);
+    log_warn("event=spans_lost spans={} times={} reason=\"{}\"", spans, suppressed + 1, why);
 }
 
 }  // namespace outrider

@@ -7,10 +7,9 @@
 #include <thread>
 #include <vector>
 
-#include <spdlog/spdlog.h>
-
 #include "common/checkpoint/pack.h"
 #include "common/kernels/isa.h"
+#include "common/logging/logging.h"
 #include "common/pair/pair_files.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/transport/pump.h"
@@ -41,14 +40,14 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));
   ASSIGN_OR_RETURN(std::unique_ptr<Backbone> backbone,
                    Backbone::load(files, options.weight_type, options.core.rows_max));
-  for (const std::string& note : backbone->config().notes) spdlog::warn("event=metadata_overruled note=\"{}\"", note);
+  for (const std::string& note : backbone->config().notes) log_warn("event=metadata_overruled note=\"{}\"", note);
   PairFacts facts = pair_facts(backbone->config(), backbone->weights());
   if (const auto tokenizer = Tokenizer::load(files)) facts.tokenizer_fingerprint = tokenizer->fingerprint();
-  spdlog::info("event=loaded model={} dtype={} isa={} gemm=\"{}\" threads={}", options.backbone.string(),
-               to_string(options.weight_type), to_string(active_isa()), backbone->gemm_implementation(),
-               omp_get_max_threads());
+  log_info("event=loaded model={} dtype={} isa={} gemm=\"{}\" threads={}", options.backbone.string(),
+           to_string(options.weight_type), to_string(active_isa()), backbone->gemm_implementation(),
+           omp_get_max_threads());
   const std::string bits = numeric_class(*backbone);
-  spdlog::info("event=numeric_class class=\"{}\"", bits);
+  log_info("event=numeric_class class=\"{}\"", bits);
   GrammarCompiler grammars([&files, size = backbone->config().vocab_size]() -> Result<GrammarVocabulary> {
     ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(files));
     return grammar_vocabulary(tokenizer, size);
@@ -74,8 +73,8 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   config.capacity.kv_cost = engine.kv_cost();
   // The rest is for scratch, for messages under way and, on a machine of one's own, for the drafter.
   config.capacity.kv_bytes_max = options.memory_mib > 0 ? options.memory_mib << 20 : available_memory_bytes() / 4 * 3;
-  spdlog::info("event=kv_memory limit_mib={} session_mib_at_full_context={}", config.capacity.kv_bytes_max >> 20,
-               config.capacity.kv_cost.bytes(facts.context_max) >> 20);
+  log_info("event=kv_memory limit_mib={} session_mib_at_full_context={}", config.capacity.kv_bytes_max >> 20,
+           config.capacity.kv_cost.bytes(facts.context_max) >> 20);
 
   ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, node_name("verifier")));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));

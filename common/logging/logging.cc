@@ -79,6 +79,13 @@ void init_logging(const std::string& name, const std::string& level) {
   spdlog::set_default_logger(std::move(logger));
 }
 
+void log_values(LogLevel level, fmt::string_view format, fmt::format_args values) {
+  constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::info, spdlog::level::warn, spdlog::level::err};
+  const spdlog::level::level_enum wanted = kLevels[static_cast<std::size_t>(level)];
+  spdlog::logger& logger = *spdlog::default_logger_raw();
+  if (logger.should_log(wanted)) logger.log(wanted, fmt::vformat(format, values));
+}
+
 bool RateLimit::pass(TimePoint now, std::int64_t* suppressed) {
   if (now < next_) {
     ++suppressed_;

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include <fmt/core.h>
+
 #include "common/base/time.h"
 
 namespace outrider {
@@ -12,6 +14,27 @@ namespace outrider {
 /// (debug, info, warn, error), else `level`; OUTRIDER_LOG_FORMAT=json makes each line a JSON object (json_lines.h).
 /// Throws for another format.
 void init_logging(const std::string& name, const std::string& level);
+
+enum class LogLevel { kInfo, kWarn, kError };
+
+/// One line, if its level is wanted. spdlog stays in logging.cc: a file that calls it by itself compiles all of fmt.
+void log_values(LogLevel level, fmt::string_view format, fmt::format_args values);
+template <typename... T>
+void log_at(LogLevel level, fmt::format_string<T...> format, T&&... values) {
+  log_values(level, format, fmt::make_format_args(values...));
+}
+template <typename... T>
+void log_info(fmt::format_string<T...> format, T&&... values) {
+  log_values(LogLevel::kInfo, format, fmt::make_format_args(values...));
+}
+template <typename... T>
+void log_warn(fmt::format_string<T...> format, T&&... values) {
+  log_values(LogLevel::kWarn, format, fmt::make_format_args(values...));
+}
+template <typename... T>
+void log_error(fmt::format_string<T...> format, T&&... values) {
+  log_values(LogLevel::kError, format, fmt::make_format_args(values...));
+}
 
 /// Lets one event per second through, and says how many it held back: for logs that a peer can provoke.
 class RateLimit {

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 #include <zmq.hpp>
 
+#include "common/logging/logging.h"
 #include "common/transport/address.h"
 #include "common/transport/admission.h"
 #include "common/transport/codec.h"
@@ -179,7 +179,7 @@ Result<bool> TransportContext::Impl::wants_keys(const std::string& address, bool
     return Error{Errc::kInvalidArgument, "--insecure goes without keys, and there are options that name some"};
   if (asked_for || address.empty()) return asked_for;
   if (security.insecure && !warned.exchange(true)) {
-    spdlog::warn(
+    log_warn(
         "event=insecure address={} reason=\"--insecure: nothing on this connection is encrypted, nobody has to prove "
         "who "
         "they are (docs/security.md)\"",

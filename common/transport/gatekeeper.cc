@@ -10,9 +10,9 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <spdlog/spdlog.h>
 
 #include "common/base/files.h"
+#include "common/logging/logging.h"
 
 namespace outrider {
 namespace {
@@ -95,10 +95,10 @@ void Gatekeeper::read_again_when_changed() {
   if (version_of(authorized_) == version_) return;
   const Result<void> result = read();
   if (result) {
-    spdlog::info("event=authorized_keys_read file={} keys={}", authorized_.string(), known_.size());
+    log_info("event=authorized_keys_read file={} keys={}", authorized_.string(), known_.size());
   } else {
-    spdlog::warn("event=authorized_keys_read file={} keys={} reason=\"{}; what cannot be read authorizes nobody\"",
-                 authorized_.string(), known_.size(), result.error().message);
+    log_warn("event=authorized_keys_read file={} keys={} reason=\"{}; what cannot be read authorizes nobody\"",
+             authorized_.string(), known_.size(), result.error().message);
   }
 }
 
@@ -128,8 +128,8 @@ void Gatekeeper::answer_one() {
     zmq_send(socket_, reply[i].data(), reply[i].size(), i + 1 < reply.size() ? ZMQ_SNDMORE : 0);
   std::int64_t held_back = 0;
   if (identity || !limit_.pass(now(), &held_back)) return;
-  spdlog::warn("event=key_refused from={} key={}{}", readable ? request[3] : "?", readable ? text : "?",
-               held_back > 0 ? fmt::format(" ({} more held back)", held_back) : "");
+  log_warn("event=key_refused from={} key={}{}", readable ? request[3] : "?", readable ? text : "?",
+           held_back > 0 ? fmt::format(" ({} more held back)", held_back) : "");
 }
 
 }  // namespace outrider

@@ -1,4 +1,5 @@
 #include "common/transport/listener_guard.h"
+#include "common/logging/logging.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -7,7 +8,6 @@
 
 #include <cerrno>
 
-#include <spdlog/spdlog.h>
 #include <zmq.hpp>
 
 namespace outrider {
@@ -61,8 +61,8 @@ void ListenerGuard::turn_away() {
   spare_ = open_spare();
   std::int64_t held_back = 0;
   if (!limit_.pass(now(), &held_back)) return;
-  spdlog::warn("event=no_file_handles reason=\"{} connections turned away; see ulimit -n\"{}", turned_away,
-               held_back > 0 ? fmt::format(" ({} more held back)", held_back) : "");
+  log_warn("event=no_file_handles reason=\"{} connections turned away; see ulimit -n\"{}", turned_away,
+           held_back > 0 ? fmt::format(" ({} more held back)", held_back) : "");
 }
 
 }  // namespace outrider

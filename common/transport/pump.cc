@@ -1,8 +1,7 @@
 #include "common/transport/pump.h"
+#include "common/logging/logging.h"
 
 #include <algorithm>
-
-#include <spdlog/spdlog.h>
 
 namespace outrider {
 
@@ -19,7 +18,7 @@ void Pump::log(const std::vector<Notice>& notices) {
     log_again_ = std::max(log_again_, time - (kAtOnce - 1) * kEach) + kEach;
     const std::string more = held_back_ > 0 ? fmt::format(" ({} more held back)", held_back_) : "";
     held_back_ = 0;
-    spdlog::log(notice.warning ? spdlog::level::warn : spdlog::level::info, "{}{}", notice.text, more);
+    log_at(notice.warning ? LogLevel::kWarn : LogLevel::kInfo, "{}{}", notice.text, more);
   }
 }
 
@@ -48,7 +47,7 @@ void Pump::say_trouble() {
 void Pump::warn_limited(const std::string& text) {
   std::int64_t suppressed = 0;
   if (!limit_.pass(now(), &suppressed)) return;
-  spdlog::warn("{}{}", text, suppressed > 0 ? fmt::format(" ({} more held back)", suppressed) : "");
+  log_warn("{}{}", text, suppressed > 0 ? fmt::format(" ({} more held back)", suppressed) : "");
 }
 
 }  // namespace outrider

@@ -7,7 +7,6 @@
 #include <string>
 
 #include <gtest/gtest.h>
-#include <spdlog/spdlog.h>
 #include <nlohmann/json.hpp>
 
 #include "common/logging/json_lines.h"
@@ -45,12 +44,12 @@ TEST(Logging, NeverWaitsForItsReaderAndSaysWhatWasLost) {
   StderrPipe pipe;
   init_logging("test", "info");
   constexpr int kLines = 20'000;
-  for (int i = 0; i < kLines; ++i) spdlog::info("line {}", i);
+  for (int i = 0; i < kLines; ++i) log_info("line {}", i);
   const std::string first = pipe.read_all();
   EXPECT_NE(first.find("line 0\n"), std::string::npos);
   const auto kept = std::count(first.begin(), first.end(), '\n');
   EXPECT_LT(kept, kLines) << "the pipe took all of them: this test shows nothing";
-  spdlog::info("after");
+  log_info("after");
   const std::string rest = pipe.read_all();
   EXPECT_TRUE(rest.starts_with("(" + std::to_string(kLines - kept) + " lines of this log were lost")) << rest;
   EXPECT_NE(rest.find("after\n"), std::string::npos) << rest;
@@ -80,8 +79,8 @@ TEST(JsonLines, HaveTheFieldsOfTheirText) {
 TEST(Logging, CutsALineThatAPipeWouldNotTakeAtOnce) {
   StderrPipe pipe;
   init_logging("test", "info");
-  spdlog::info(std::string(100'000, 'x'));
-  spdlog::info("next");
+  log_info("{}", std::string(100'000, 'x'));
+  log_info("next");
   const std::string text = pipe.read_all();
   EXPECT_LT(text.size(), 5'000u);
   EXPECT_NE(text.find("xxx...\n"), std::string::npos);
