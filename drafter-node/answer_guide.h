@@ -23,9 +23,9 @@ class AnswerGuide {
 
  private:
   std::optional<SamplingParams> sampling_;
-  std::vector<TokenId> answer_;           ///< so far, where the sampling depends on it
-  std::optional<GrammarState> state_;     ///< after it; none: not ready yet
-  bool lost_ = false;                     ///< the answer does not follow the grammar, or it will never be there
+  std::vector<TokenId> answer_;        ///< so far, where the sampling depends on it
+  std::optional<GrammarState> state_;  ///< after it; none: not ready yet
+  bool lost_ = false;                  ///< the answer does not follow the grammar, or it will never be there
 };
 
 }  // namespace outrider

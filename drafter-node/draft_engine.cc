@@ -5,13 +5,13 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/base/time.h"
 #include "common/kernels/ops.h"
 #include "common/tensor/decode.h"
-#include "drafter-node/draft_tree.h"
 
 namespace outrider {
 namespace {
@@ -117,68 +117,155 @@ TokenId DraftEngine::sample(const SamplingParams& sampling, std::int64_t index, 
   return token;
 }
 
-Candidates DraftEngine::run(const DraftWork& work) {
+void DraftEngine::run(const DraftWork& work) {
   if (work.kind == DraftWork::Kind::kRelease) {
-    replicas_.erase(work.session);
-    guides_.erase(work.session);
-    leads_.erase(work.session);
-    return {};
+    texts_.erase(work.session);
+    return;
   }
-  auto replica = replicas_.find(work.session);
-  if (replica == replicas_.end()) replica = replicas_.emplace(work.session, assistant_->make_replica()).first;
-  if (work.kind == DraftWork::Kind::kExtend) {
-    append(replica->second, work.kv);
-    leads_.erase(work.session);
-    return {};
-  }
+  auto known_text = texts_.find(work.session);
+  if (known_text == texts_.end())
+    known_text = texts_.emplace(work.session, Text{.replica = assistant_->make_replica()}).first;
+  Text& text = known_text->second;
+  text.round.reset();
+  if (work.kind == DraftWork::Kind::kExtend) return append(text.replica, work.kv);
   Draft draft = work.draft;
-  std::vector<float> hidden = to_floats(draft.hidden);
-  leads_.erase(work.session);
-  AnswerGuide& guide = guides_[work.session];
-  GrammarState* const grammar = guide.follow(draft, grammars_, stop_ids_);
-  if (!draft.known.empty()) {
-    leads_[work.session] = {.request = draft, .guide = &guide, .drafts = draft.known, .state = std::move(hidden)};
-    return {};
-  }
-  CHECK(replica->second.length == work.base, "replica {}, base {}", replica->second.length, work.base);
-  if (draft.tree) return draft_tree(draft, replica->second, hidden, grammar, guide);
-  Lead lead;
+  GrammarState* const grammar = text.guide.follow(draft, grammars_, stop_ids_);
+  const bool known = !draft.known.empty();
+  text.round.reset(new Round{.request = draft,
+                             .guide = text.guide,
+                             .grammar = Followed(known ? nullptr : grammar),
+                             .state = to_floats(draft.hidden),
+                             .asked = !known,
+                             .drafts = draft.known});
+  if (draft.tree)
+    text.round->growth.emplace(Growth{.tree = {draft.token, draft.draft_length, draft.worth}, .step = {}});
+}
+
+std::vector<DraftProgress> DraftEngine::step(std::span<const DraftTurn> turns, Duration added) {
   const TimePoint start = now();
-  Candidates drafts;
-  std::int64_t index = draft.index;
-  const SamplingParams& sampling = sampling_of(draft);
-  const bool goes_on = draft.ahead > 0;
-  std::vector<TokenId> chain;  // so far
-  int followed = 0;     // drafts that the grammar has gone on over
-  bool follows = true;  // all of them: else those that come next will be rejected
-  const ChooseDraft choose = [&](std::span<const TokenId> ids, std::span<const float> scores) {
-    GrammarState* const state = follows ? grammar : nullptr;
-    const TokenId token = sample(sampling, index, ids, scores, state, guide.completes_bad_word(chain), draft.want_q,
-                                 &drafts.q);
-    chain.push_back(token);
-    follows = state != nullptr && state->accept(token);
-    followed += int{follows};
-    if (goes_on) lead.path.push_back(weigh(sampling, index, token));
-    ++index;
-    return token;
-  };
-  std::vector<std::vector<float>> states;
-  const bool chosen = draft.sampling || draft.want_q || goes_on || grammar != nullptr;
-  drafts.tokens = assistant_->draft({draft.token, hidden, replica->second, draft.draft_length, stop_ids_,
-                                     chosen ? &choose : nullptr, draft.want_state || goes_on ? &states : nullptr});
-  if (grammar != nullptr) grammar->roll_back(followed);
-  drafts.draft_ns = (now() - start).count();
-  if (draft.want_state) drafts.state = to_wire(states.back());
-  if (goes_on) {
-    lead.request = draft;
-    lead.guide = &guide;
-    lead.drafts = drafts.tokens;
-    lead.state = states.back();
-    for (std::size_t i = 0; i < states.size(); ++i) lead.path[i].state = std::move(states[i]);
-    if (is_walked(lead)) lead.outcomes = outcomes_of(lead);
-    leads_[work.session] = std::move(lead);
+  std::vector<DraftNode> nodes;
+  std::vector<Round*> rounds;      // of the turns
+  std::vector<std::size_t> first;  // node of each
+  for (const DraftTurn& turn : turns) {
+    const auto text = texts_.find(turn.session);
+    CHECK(text != texts_.end() && text->second.round != nullptr && text->second.replica.length == turn.base,
+          "nothing to draft from at {}", turn.base);
+    rounds.push_back(text->second.round.get());
+    first.push_back(nodes.size());
+    add_nodes(text->second, nodes);
   }
-  return drafts;
+  first.push_back(nodes.size());
+  if (!nodes.empty()) {
+    assistant_->step_each(nodes, [&](std::size_t node, std::span<const TokenId> ids, std::span<const float> scores,
+                                     std::span<const float> state) {
+      const auto turn = static_cast<std::size_t>(std::ranges::upper_bound(first, node) - first.begin()) - 1;
+      take(*rounds[turn], node - first[turn], ids, scores, state);
+    });
+  }
+  if (added > Duration::zero()) std::this_thread::sleep_for(added);
+  const std::int64_t took = (now() - start).count();
+  std::vector<DraftProgress> all;
+  for (std::size_t i = 0; i < rounds.size(); ++i) {
+    Candidates& made = rounds[i]->made;
+    if (first[i + 1] > first[i] && (rounds[i]->asked || !made.after.empty())) {
+      made.draft_ns += took;
+      made.passes += 1;
+      made.pass_rows += std::ssize(nodes);
+    }
+    all.push_back(progress(*rounds[i]));
+  }
+  return all;
+}
+
+void DraftEngine::add_nodes(Text& text, std::vector<DraftNode>& nodes) {
+  Round& round = *text.round;
+  const auto add = [&](TokenId token, std::span<const float> state, bool goes_on = true) {
+    nodes.push_back({token, state, &text.replica, goes_on});
+  };
+  const Draft& request = round.request;
+  Candidates& made = round.made;
+  if (round.growth) {
+    Growth& growth = *round.growth;
+    growth.step = growth.tree.next();
+    for (const std::size_t i : growth.step) {
+      const DraftTree::Node& node = growth.tree.node(i);
+      add(node.token, i == 0 ? round.state : growth.states.at(node.parent));
+    }
+  } else if (round.asked) {
+    const bool last = std::ssize(made.tokens) + 1 == request.draft_length;
+    add(made.tokens.empty() ? request.token : made.tokens.back(), round.state,
+        !last || request.want_state || request.ahead > 0);
+  } else if (!is_walked(round)) {
+    const std::size_t at = round.path.size();
+    add(at == 0 ? request.token : round.drafts[at - 1], round.state);
+  } else {
+    if (made.after.empty()) {
+      if (round.guesses == request.ahead || round.outcomes.empty()) return;
+      const Outcome outcome = round.outcomes.back();
+      round.outcomes.pop_back();
+      round.state = round.path[outcome.held].state;
+      made.after.assign(round.drafts.begin(), round.drafts.begin() + static_cast<std::ptrdiff_t>(outcome.held));
+      made.after.push_back(outcome.next);
+    }
+    add(made.tokens.empty() ? made.after.back() : made.tokens.back(), round.state);
+  }
+}
+
+void DraftEngine::take(Round& round, std::size_t at, std::span<const TokenId> ids, std::span<const float> scores,
+                       std::span<const float> state) {
+  if (round.growth) return take_child(round, at, ids, scores, state);
+  const Draft& request = round.request;
+  const SamplingParams& sampling = sampling_of(request);
+  Candidates& made = round.made;
+  const bool goes_on = request.ahead > 0;
+  if (round.asked || is_walked(round)) {
+    const std::int64_t index = request.index + std::ssize(made.after) + std::ssize(made.tokens);
+    GrammarState* const grammar = round.asked ? round.grammar.now() : nullptr;
+    const bool plain = !request.sampling && !request.want_q && !goes_on;
+    std::vector<TokenId> before = made.after;
+    before.insert(before.end(), made.tokens.begin(), made.tokens.end());
+    const TokenId token = plain ? best_draft(ids, scores)
+                                : sample(sampling, index, ids, scores, grammar,
+                                         round.guide.completes_bad_word(before), request.want_q, &made.q);
+    made.tokens.push_back(token);
+    if (round.asked) round.grammar.accept(token);
+    if (round.asked && goes_on) round.path.push_back(weigh(sampling, index, token));
+  } else {
+    const std::size_t place = round.path.size();
+    const std::int64_t index = request.index + static_cast<std::int64_t>(place);
+    const auto before = std::span(round.drafts).first(std::min(place, round.drafts.size()));
+    fill_row(sampling, index, ids, scores, nullptr, round.guide.completes_bad_word(before));
+    round.path.push_back(
+        weigh(sampling, index, place < round.drafts.size() ? std::optional(round.drafts[place]) : std::nullopt));
+  }
+  round.state.assign(state.begin(), state.end());
+  if (goes_on && made.after.empty()) round.path.back().state = round.state;
+}
+
+DraftProgress DraftEngine::progress(Round& round) {
+  const Draft& request = round.request;
+  Candidates& made = round.made;
+  if (round.growth) {
+    if (!round.growth->tree.next().empty()) return {.more = true};
+    return {.drafts = finish_tree(round)};
+  }
+  DraftProgress progress;
+  const bool complete = !made.tokens.empty() &&
+                        (std::ssize(made.tokens) == request.draft_length || is_stop(made.tokens.back()));
+  if (complete && round.asked) {
+    round.asked = false;
+    round.drafts = made.tokens;
+    if (request.want_state) made.state = to_wire(round.state);
+  } else if (complete) {
+    ++round.guesses;
+  }
+  if (complete) progress.drafts = std::exchange(made, {});
+  // The path's last place has just been weighed.
+  if (request.ahead > 0 && !round.asked && round.guesses == 0 && made.after.empty() && is_walked(round))
+    round.outcomes = outcomes_of(round);
+  const bool may_begin = round.guesses < request.ahead && !round.outcomes.empty();
+  progress.more = round.asked || (request.ahead > 0 && !is_walked(round)) || !made.after.empty() || may_begin;
+  return progress;
 }
 
 // ---- trees ----
@@ -219,45 +306,32 @@ DraftEngine::Choices DraftEngine::choose_several(const SamplingParams& sampling,
   return choices;
 }
 
-Candidates DraftEngine::draft_tree(const Draft& draft, const DonorReplica& replica, std::span<const float> hidden,
-                                   GrammarState* grammar, const AnswerGuide& guide) {
-  const TimePoint start = now();
-  const SamplingParams& sampling = sampling_of(draft);
-  DraftTree tree(draft.token, draft.draft_length, draft.worth);
-  // By node, once its children are there: from what the assistant goes on after these, and what they were chosen from.
-  std::map<std::size_t, std::vector<float>> states;
-  std::map<std::size_t, Distribution> q;
-  for (std::vector<std::size_t> step = tree.next(); !step.empty(); step = tree.next()) {
-    std::vector<DraftNode> nodes;
-    for (const std::size_t i : step)
-      nodes.push_back({tree.node(i).token, i == 0 ? hidden : std::span<const float>(states.at(tree.node(i).parent))});
-    assistant_->step_each(
-        nodes, replica,
-        [&](std::size_t at, std::span<const TokenId> ids, std::span<const float> scores, std::span<const float> state) {
-          const std::size_t i = step[at];
-          const std::vector<TokenId> path = tree.path(i);
-          const std::int64_t index = draft.index + std::ssize(path);
-          int followed = 0;  // drafts that the grammar has gone on over; where it does not, they will be rejected
-          if (grammar != nullptr)
-            followed = static_cast<int>(
-                std::ranges::find_if_not(path, [&](TokenId token) { return grammar->accept(token); }) - path.begin());
-          fill_row(sampling, index, ids, scores, followed == std::ssize(path) ? grammar : nullptr,
-                   guide.completes_bad_word(path));
-          if (grammar != nullptr) grammar->roll_back(followed);
-          Choices choices = choose_several(sampling, index, tree.node(i).branch);
-          tree.grow(i, choices.tokens, choices.chances, stop_ids_);
-          states[i].assign(state.begin(), state.end());
-          q[i] = std::move(choices.q);
-        });
-  }
-  Candidates drafts;
+void DraftEngine::take_child(Round& round, std::size_t at, std::span<const TokenId> ids, std::span<const float> scores,
+                             std::span<const float> state) {
+  Growth& growth = *round.growth;
+  const SamplingParams& sampling = sampling_of(round.request);
+  const std::size_t i = growth.step[at];
+  const std::vector<TokenId> path = growth.tree.path(i);
+  const std::int64_t index = round.request.index + std::ssize(path);
+  Followed grammar(round.grammar.now());
+  for (const TokenId token : path) grammar.accept(token);
+  fill_row(sampling, index, ids, scores, grammar.now(), round.guide.completes_bad_word(path));
+  Choices choices = choose_several(sampling, index, growth.tree.node(i).branch);
+  growth.tree.grow(i, choices.tokens, choices.chances, stop_ids_);
+  growth.states[i].assign(state.begin(), state.end());
+  growth.q[i] = std::move(choices.q);
+}
+
+Candidates DraftEngine::finish_tree(Round& round) {
+  const Growth& growth = *round.growth;
+  const SamplingParams& sampling = sampling_of(round.request);
+  Candidates drafts = std::move(round.made);
   const bool rejection = sampling.rule == SamplingRule::kRejection && !drafts_likeliest(sampling);
-  for (const std::size_t i : tree.finish()) {
-    drafts.tokens.push_back(tree.node(i).token);
-    drafts.depths.push_back(tree.node(i).depth);
-    if (draft.want_q || rejection) drafts.q.push_back(q.at(tree.node(i).parent));
+  for (const std::size_t i : growth.tree.finish()) {
+    drafts.tokens.push_back(growth.tree.node(i).token);
+    drafts.depths.push_back(growth.tree.node(i).depth);
+    if (round.request.want_q || rejection) drafts.q.push_back(growth.q.at(growth.tree.node(i).parent));
   }
-  drafts.draft_ns = (now() - start).count();
   return drafts;
 }
 
@@ -267,8 +341,8 @@ bool DraftEngine::is_stop(TokenId token) const {
   return std::find(stop_ids_.begin(), stop_ids_.end(), token) != stop_ids_.end();
 }
 
-bool DraftEngine::is_walked(const Lead& lead) const {
-  return lead.path.size() == lead.drafts.size() + (is_stop(lead.drafts.back()) ? 0 : 1);
+bool DraftEngine::is_walked(const Round& round) const {
+  return round.path.size() == round.drafts.size() + (is_stop(round.drafts.back()) ? 0 : 1);
 }
 
 DraftEngine::Place DraftEngine::weigh(const SamplingParams& sampling, std::int64_t index,
@@ -291,80 +365,20 @@ DraftEngine::Place DraftEngine::weigh(const SamplingParams& sampling, std::int64
   return place;
 }
 
-void DraftEngine::walk(Lead& lead, const DonorReplica& replica) {
-  const std::size_t at = lead.path.size();
-  const SamplingParams& sampling = sampling_of(lead.request);
-  const std::int64_t index = lead.request.index + static_cast<std::int64_t>(at);
-  const ChooseDraft choose = [&](std::span<const TokenId> ids, std::span<const float> scores) {
-    fill_row(sampling, index, ids, scores, nullptr,
-             lead.guide->completes_bad_word(std::span(lead.drafts).first(std::min(at, lead.drafts.size()))));
-    lead.path.push_back(
-        weigh(sampling, index, at < lead.drafts.size() ? std::optional(lead.drafts[at]) : std::nullopt));
-    return lead.path.back().token;
-  };
-  assistant_->go_on(at == 0 ? lead.request.token : lead.drafts[at - 1], lead.state, replica, choose);
-  lead.path.back().state = lead.state;
-}
-
-std::vector<DraftEngine::Outcome> DraftEngine::outcomes_of(const Lead& lead) const {
+std::vector<DraftEngine::Outcome> DraftEngine::outcomes_of(const Round& round) const {
   std::vector<Outcome> outcomes;
   const auto add = [&](std::size_t held, TokenId next, double p) {
     if (p > 0 && !is_stop(next)) outcomes.push_back({held, next, p});
   };
   double held = 1;
-  for (std::size_t i = 0; i < lead.path.size(); ++i) {
-    const Place& place = lead.path[i];
-    if (i == lead.drafts.size()) add(i, place.token, held * place.p);
+  for (std::size_t i = 0; i < round.path.size(); ++i) {
+    const Place& place = round.path[i];
+    if (i == round.drafts.size()) add(i, place.token, held * place.p);
     add(i, place.other, held * place.p_other);
     held *= place.p;
   }
   std::ranges::sort(outcomes, {}, &Outcome::p);
   return outcomes;
-}
-
-void DraftEngine::begin_guess(Lead& lead) {
-  const Outcome outcome = lead.outcomes.back();
-  lead.outcomes.pop_back();
-  lead.state = lead.path[outcome.held].state;
-  lead.guess.after.assign(lead.drafts.begin(), lead.drafts.begin() + static_cast<std::ptrdiff_t>(outcome.held));
-  lead.guess.after.push_back(outcome.next);
-}
-
-void DraftEngine::continue_guess(Lead& lead, const DonorReplica& replica) {
-  Candidates& guess = lead.guess;
-  const std::int64_t index = lead.request.index + std::ssize(guess.after) + std::ssize(guess.tokens);
-  const ChooseDraft choose = [&](std::span<const TokenId> ids, std::span<const float> scores) {
-    std::vector<TokenId> path = guess.after;
-    path.insert(path.end(), guess.tokens.begin(), guess.tokens.end());
-    return sample(sampling_of(lead.request), index, ids, scores, nullptr, lead.guide->completes_bad_word(path),
-                  lead.request.want_q, &guess.q);
-  };
-  const TokenId last = guess.tokens.empty() ? guess.after.back() : guess.tokens.back();
-  guess.tokens.push_back(assistant_->go_on(last, lead.state, replica, choose));
-}
-
-AheadStep DraftEngine::go_on(const DraftWork& work) {
-  const auto found = leads_.find(work.session);
-  const auto replica = replicas_.find(work.session);
-  CHECK(found != leads_.end() && replica->second.length == work.base, "nothing to go on from at {}", work.base);
-  Lead& lead = found->second;
-  const TimePoint start = now();
-  AheadStep step;
-  if (!is_walked(lead)) {
-    walk(lead, replica->second);
-    if (is_walked(lead)) lead.outcomes = outcomes_of(lead);
-  } else if (!lead.guess.after.empty() || !lead.outcomes.empty()) {
-    if (lead.guess.after.empty()) begin_guess(lead);
-    continue_guess(lead, replica->second);
-    lead.guess.draft_ns += (now() - start).count();
-    if (std::ssize(lead.guess.tokens) == lead.request.draft_length || is_stop(lead.guess.tokens.back())) {
-      step.guess = std::exchange(lead.guess, {});
-      ++lead.guesses;
-    }
-  }
-  const bool may_begin = lead.guesses < lead.request.ahead && !lead.outcomes.empty();
-  step.more = !is_walked(lead) || !lead.guess.after.empty() || may_begin;
-  return step;
 }
 
 }  // namespace outrider

@@ -10,6 +10,7 @@
 #include "common/protocol/drafter_core.h"
 #include "common/sampling/distribution.h"
 #include "drafter-node/answer_guide.h"
+#include "drafter-node/draft_tree.h"
 
 namespace outrider {
 
@@ -20,12 +21,34 @@ class DraftEngine {
   /// @param grammars  makes those that answers have, and outlives this; null: drafts know of none.
   DraftEngine(std::unique_ptr<Assistant> assistant, std::vector<TokenId> stop_ids, GrammarCompiler* grammars = nullptr);
 
-  /// Does one piece of work that is no kAhead; the drafts are empty unless it is a kDraft whose drafts are not known.
-  Candidates run(const DraftWork& work);
-  /// One forward pass for what is drafted ahead of the session's last kDraft. @pre that wanted it.
-  AheadStep go_on(const DraftWork& work);
+  /// What takes no forward pass.
+  void run(const DraftWork& work);
+  /// One forward pass for several sessions, each of which gets the bits that it gets alone. @param added  for
+  /// measurements: so much longer it takes, as if it did. @return what came of each turn.
+  std::vector<DraftProgress> step(std::span<const DraftTurn> turns, Duration added = {});
 
  private:
+  /// A grammar's state that goes on over drafts, which it takes back at the end.
+  class Followed {
+   public:
+    explicit Followed(GrammarState* state) : state_(state) {}
+    ~Followed() {
+      if (count_ > 0) state_->roll_back(count_);
+    }
+    Followed(const Followed&) = delete;
+    Followed& operator=(const Followed&) = delete;
+    /// Null: there is no grammar, or it does not let the drafts follow, so that the next ones will be rejected.
+    GrammarState* now() const { return lost_ ? nullptr : state_; }
+    void accept(TokenId token) {
+      lost_ = lost_ || state_ == nullptr || !state_->accept(token);
+      count_ += int{!lost_};
+    }
+
+   private:
+    GrammarState* state_;
+    int count_ = 0;
+    bool lost_ = false;
+  };
   /// A place in a round: the token there, the one that the drafter finds likeliest beside it, and what it gives each.
   struct Place {
     TokenId token = 0, other = 0;
@@ -38,27 +61,51 @@ class DraftEngine {
     TokenId next = 0;
     double p = 0;
   };
-  /// What a round may lead to, while its drafts are verified.
-  struct Lead {
+  /// A token tree, and by node, once its children are there: from what the assistant goes on after these, and what they
+  /// were chosen from.
+  struct Growth {
+    DraftTree tree;
+    std::vector<std::size_t> step;  ///< the nodes of the next pass
+    std::map<std::size_t, std::vector<float>> states = {};
+    std::map<std::size_t, Distribution> q = {};
+  };
+  /// What is made of a session's last kDraft: the drafts that it asks for, then what the round may lead to while they
+  /// are verified.
+  struct Round {
     Draft request;
-    const AnswerGuide* guide = nullptr;  ///< the session's
-    std::vector<TokenId> drafts;         ///< that are being verified
+    const AnswerGuide& guide;  ///< the session's
+    Followed grammar;
+    std::vector<float> state;            ///< the next step's
+    bool asked = true;                   ///< the drafts are being made
+    Candidates made = {};                ///< at work; ahead without `after`: none is
+    std::optional<Growth> growth = {};   ///< where the drafts are a tree
+    std::vector<TokenId> drafts = {};    ///< that are being verified
     std::vector<Place> path = {};        ///< of each draft, then of what follows them all; as far as it was walked
     std::vector<Outcome> outcomes = {};  ///< of the whole path that are not drafted for yet, the likeliest last
-    std::vector<float> state = {};       ///< the next step's
-    Candidates guess = {};               ///< at work; without `after` there is none
     int guesses = 0;                     ///< complete
   };
-
+  struct Text {
+    DonorReplica replica;
+    AnswerGuide guide = {};
+    std::unique_ptr<Round> round = {};  ///< none once its rows are behind the replica's; goes before the guide
+  };
   bool is_stop(TokenId token) const;
   /// Whether nothing is missing of the path: where the text ends with the drafts nothing follows them.
-  bool is_walked(const Lead& lead) const;
-  void walk(Lead& lead, const DonorReplica& replica);
-  void begin_guess(Lead& lead);
-  void continue_guess(Lead& lead, const DonorReplica& replica);
-  std::vector<Outcome> outcomes_of(const Lead& lead) const;
+  bool is_walked(const Round& round) const;
+  std::vector<Outcome> outcomes_of(const Round& round) const;
+  /// The nodes that its next pass is to take: none where there is nothing left to draft.
+  void add_nodes(Text& text, std::vector<DraftNode>& nodes);
+  /// What the assistant makes of the node that was added as the at-th.
+  void take(Round& round, std::size_t at, std::span<const TokenId> ids, std::span<const float> scores,
+            std::span<const float> state);
+  void take_child(Round& round, std::size_t at, std::span<const TokenId> ids, std::span<const float> scores,
+                  std::span<const float> state);
+  /// A pass is over. @return what is complete with it
+  DraftProgress progress(Round& round);
+  Candidates finish_tree(Round& round);
+
   /// The scores of output `index` by token, as the rules and the grammar (null: none) want them, into row_.
-  /// @param out  tokens that may not come there besides
+  /// @param out  tokens that may not come there
   void fill_row(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids,
                 std::span<const float> scores, GrammarState* state, std::vector<TokenId> out);
   /// What the drafter makes of the place whose scores are in row_. @param token what is there, if that is decided.
@@ -79,15 +126,11 @@ class DraftEngine {
   };
   /// Of output `index`, whose scores are in row_. @param branch  DraftTree::Node's
   Choices choose_several(const SamplingParams& sampling, std::int64_t index, std::uint64_t branch);
-  Candidates draft_tree(const Draft& draft, const DonorReplica& replica, std::span<const float> hidden,
-                        GrammarState* grammar, const AnswerGuide& guide);
 
   std::unique_ptr<Assistant> assistant_;
   std::vector<TokenId> stop_ids_;
   GrammarCompiler* grammars_;
-  std::map<SessionId, DonorReplica> replicas_;
-  std::map<SessionId, AnswerGuide> guides_;
-  std::map<SessionId, Lead> leads_;  ///< of the sessions that draft ahead
+  std::map<SessionId, Text> texts_;
   std::vector<float> row_;           ///< scores of the whole vocabulary
   SamplingScratch scratch_;
   Distribution q_;

@@ -5,15 +5,9 @@
 #include <numeric>
 
 #include "common/base/random.h"
+#include "common/protocol/drafter_core.h"
 
 namespace outrider {
-namespace {
-
-/// Nodes of one step. Its rows share the weights that are read, but those of unlikely nodes are mostly for nothing.
-constexpr std::size_t kStepRows = 8;
-
-}  // namespace
-
 std::vector<double> chances_of_draws(std::vector<double> chances) {
   double left = 1, probable = 1;
   for (double& chance : chances) {
@@ -41,7 +35,7 @@ std::vector<std::size_t> DraftTree::next() const {
   for (const std::size_t i : order) {
     // Its children weigh no more than it: they would come after all the others.
     const bool too_late = order.size() == most_ && nodes_[i].weight <= nodes_[order.back()].weight;
-    if (!nodes_[i].grown && !too_late && wanted.size() < kStepRows) wanted.push_back(i);
+    if (!nodes_[i].grown && !too_late && wanted.size() < kTreeStepRows) wanted.push_back(i);
   }
   return wanted;
 }

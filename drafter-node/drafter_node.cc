@@ -2,12 +2,11 @@
 
 #include <omp.h>
 
-#include <thread>
-
 #include <spdlog/spdlog.h>
 
 #include "common/checkpoint/pack.h"
 #include "common/kernels/isa.h"
+#include "common/model/draft_vocabulary.h"
 #include "common/model/generation_config.h"
 #include "common/pair/pair_files.h"
 #include "common/transport/pump.h"
@@ -19,14 +18,6 @@ namespace {
 /// Longest sleep of the loop: how late a tick or a stop may be seen.
 constexpr Duration kTick = std::chrono::milliseconds(20);
 
-/// As if each of so many drafts had taken so much longer. @return how long it took.
-Duration slow_down(std::size_t drafts, int added_draft_us) {
-  if (added_draft_us == 0) return {};
-  const TimePoint start = now();
-  std::this_thread::sleep_for(std::chrono::microseconds(added_draft_us) * drafts);
-  return now() - start;
-}
-
 }  // namespace
 
 Result<void> run_drafter(TransportContext& context, const DrafterOptions& options, std::stop_token stop) {
@@ -37,8 +28,10 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
   ASSIGN_OR_RETURN(const TextConfig backbone, load_text_config(files));
   ASSIGN_OR_RETURN(const std::shared_ptr<const WeightSource> backbone_weights,
                    open_weights(files, options.weight_type));
+  ASSIGN_OR_RETURN(const std::vector<TokenId> vocabulary,
+                   draft_vocabulary(options.draft_vocabulary, options.assistant, backbone.vocab_size));
   ASSIGN_OR_RETURN(std::unique_ptr<Assistant> assistant,
-                   Assistant::load(assistant_files, backbone, *backbone_weights, options.weight_type));
+                   Assistant::load(assistant_files, backbone, *backbone_weights, options.weight_type, vocabulary));
   ASSIGN_OR_RETURN(GenerationConfig generation, load_generation_config(files));
   for (const std::string& note : backbone.notes)
     spdlog::warn("event=metadata_overruled model={} note=\"{}\"", options.backbone.string(), note);
@@ -67,23 +60,14 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
     RETURN_IF_ERROR(solitude.check(core.membership().joined(), clock.now()));
     const DrafterCore::Output output = core.take_output();
     pump.deliver(output);  // a heartbeat's answer does not wait for drafts, or the round trip would seem longer
-    bool drafted = false;
-    for (const DraftWork& work : output.work) {
-      if (work.kind == DraftWork::Kind::kAhead) {
-        AheadStep step = engine.go_on(work);
-        slow_down(1, options.added_draft_us);
-        core.on_ahead(work, std::move(step));
-        drafted = true;
-        continue;
-      }
-      Candidates drafts = engine.run(work);
-      if (work.kind != DraftWork::Kind::kDraft) continue;
-      drafts.draft_ns += slow_down(drafts.tokens.size(), options.added_draft_us).count();
-      core.on_drafted(work, std::move(drafts));
-      drafted = true;
+    for (const DraftWork& work : output.work) engine.run(work);
+    if (!output.pass.empty()) {
+      const Duration added = std::chrono::microseconds(options.added_draft_us) * output.pass.size();
+      std::vector<DraftProgress> progress = engine.step(output.pass, added);
+      for (std::size_t i = 0; i < progress.size(); ++i) core.on_turn(output.pass[i], std::move(progress[i]));
     }
     pump.deliver(core.take_output());
-    if (!drafted) endpoint->wait(kTick);  // else another session's draft may be due
+    if (output.pass.empty()) endpoint->wait(kTick);  // else the next pass may be due
   }
   if (pump.version_mismatch()) return *pump.version_mismatch();
   if (core.membership().refusal()) return *core.membership().refusal();

@@ -19,6 +19,7 @@ struct DrafterOptions {
   std::string join = {};  ///< the coordinator's address
   WorkerOptions worker = {};
   int threads = 1;         ///< of a forward pass; more pay for long texts only (docs/lab/amx.md, "Drafter")
+  std::string draft_vocabulary = "all";  ///< draft_vocabulary.h
   int added_draft_us = 0;  ///< for measurements: what a draft takes longer than it does here, microseconds
   DrafterConfig core = {};
 };
@@ -31,6 +32,10 @@ void declare_options(Visitor&& visit, DrafterOptions& options) {
                    .min = 0,
                    .max = kThreadsMax},
         options.threads);
+  visit(OptionInfo{.name = "--draft-vocabulary",
+                   .help = "Draft only tokens of FILE, or the first N of draft_vocabulary.txt beside the assistant; all: any",
+                   .of_cluster = true},
+        options.draft_vocabulary);
   visit(kExitWhenRefused, options.core.link.exit_when_refused);
   visit(OptionInfo{.name = "--added-draft-us",
                    .help = "For measurements of a slower host: every draft takes so many microseconds longer",

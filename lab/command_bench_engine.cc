@@ -1,4 +1,4 @@
-// bench engine and bench speculative: what the forward passes cost, on random weights of a published shape.
+// bench engine, bench drafter and bench speculative: what the forward passes cost, on random weights of a published shape.
 #include <omp.h>
 
 #include <algorithm>
@@ -354,6 +354,89 @@ void bench_speculative(SpeculativeFlags flags) {
   report_speculative(flags, models, times);
 }
 
+// ---- drafter ----
+
+struct DrafterFlags {
+  ShapeFlags shape;
+  std::vector<std::int64_t> texts = {1, 2, 4, 8, 16}, vocabulary = {0};
+  int repeat = 20;
+};
+
+/// Greedy draft steps of so many texts in one pass.
+class DraftPasses {
+ public:
+  DraftPasses(Assistant& assistant, std::int64_t texts, Position context) : assistant_(assistant), rng_(7) {
+    for (std::int64_t i = 0; i < texts; ++i) {
+      replicas_.push_back(assistant.make_replica());
+      fill_context(replicas_.back(), context);
+    }
+  }
+  /// Milliseconds of a pass, of which it makes a few.
+  double time() {
+    constexpr int kSteps = 4;
+    const std::vector<TokenId> tokens = random_tokens(rng_, std::ssize(replicas_), assistant_.config().text);
+    const std::vector<float> first(static_cast<std::size_t>(assistant_.config().backbone_hidden_size), 1.0f);
+    std::vector<std::vector<float>> states(replicas_.size(), first);
+    std::vector<DraftNode> nodes;
+    for (std::size_t i = 0; i < replicas_.size(); ++i) nodes.push_back({tokens[i], states[i], &replicas_[i]});
+    const TimePoint start = now();
+    for (int step = 0; step < kSteps; ++step) {
+      assistant_.step_each(nodes, [&](std::size_t i, std::span<const TokenId> ids, std::span<const float> scores,
+                                      std::span<const float> state) {
+        nodes[i].token = best_draft(ids, scores);
+        std::ranges::copy(state, states[i].begin());
+      });
+    }
+    return ms_since(start) / kSteps;
+  }
+
+ private:
+  Assistant& assistant_;
+  std::vector<DonorReplica> replicas_;
+  CounterRng rng_;
+};
+
+/// Draft vocabularies and numbers of texts in turns, so that a noisy neighbour slows all alike; medians.
+void bench_drafter(const DrafterFlags& flags) {
+  init_logging("outrider", "warn");
+  const ShapeModels models = flags.shape.models();
+  omp_set_num_threads(thread_count(flags.shape.verifier.threads));
+  std::vector<std::unique_ptr<Assistant>> assistants;
+  std::map<std::pair<std::int64_t, std::int64_t>, DraftPasses> passes;
+  for (const std::int64_t size : flags.vocabulary) {
+    if (size > models.backbone_config.vocab_size)
+      throw std::runtime_error(
+          fmt::format("--draft-vocabulary {}, wanted at most {}", size, models.backbone_config.vocab_size));
+    std::vector<TokenId> ids(static_cast<std::size_t>(size));
+    std::iota(ids.begin(), ids.end(), 0);
+    assistants.push_back(models.assistant(ids));
+    for (const std::int64_t texts : flags.texts)
+      passes.try_emplace({size, texts}, *assistants.back(), texts, flags.shape.context);
+  }
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<double>> ms;
+  for (int i = 0; i <= flags.repeat; ++i) {  // one more: the first maps pages and grows buffers
+    for (auto& [what, pass] : passes) {
+      const double took = pass.time();
+      if (i > 0) ms[what].push_back(took);
+    }
+  }
+  Row report = subject(flags.shape, models);
+  for (const std::int64_t size : flags.vocabulary) {
+    Row steps, ratios;
+    for (const std::int64_t texts : flags.texts) {
+      steps.push_back({std::to_string(texts), median(ms.at({size, texts}))});
+      if (ms.contains({size, 1})) {
+        ratios.push_back({std::to_string(texts), median(ms.at({size, texts})) / static_cast<double>(texts) /
+                                                     median(ms.at({size, 1}))});
+      }
+    }
+    const std::string name = size == 0 ? "all" : std::to_string(size);
+    report.push_back({"draft_step_ms_" + name, steps});
+    report.push_back({"of_one_by_one_" + name, ratios});
+  }
+  write_report(flags.shape.report, report, key_lines(report));
+}
+
 }  // namespace
 
 void add_bench_engine_commands(CLI::App& bench) {
@@ -374,6 +457,23 @@ void add_bench_engine_commands(CLI::App& bench) {
       ->capture_default_str();
   command->add_flag("--profile", flags->profile, "Share of each part of a forward pass");
   command->callback([flags] { bench_engine(*flags); });
+
+  CLI::App* drafter = bench.add_subcommand(
+      "drafter", "Draft steps of several texts in one pass, and of draft vocabularies, on random weights of a shape");
+  auto steps = std::make_shared<DrafterFlags>();
+  steps->shape.add_to(*drafter);
+  drafter->add_option("--texts", steps->texts, "Texts of a pass")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  drafter->add_option("--draft-vocabulary", steps->vocabulary, "Tokens that the assistant scores; 0: all")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  drafter->add_option("--repeat", steps->repeat, "Times each is measured; medians")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  drafter->callback([steps] { bench_drafter(*steps); });
 
   CLI::App* speculative =
       bench.add_subcommand("speculative", "Whole rounds on random weights; drafts are accepted by a coin");

@@ -216,8 +216,8 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     if (work.prefill) sampler.add_text(work.tokens, work.answered);
     if (work.prefill && work.last) sessions_.at(work.session).soft.clear();
     for (std::size_t k = 0; k < work.scored.size(); ++k) {
-      result.scores.push_back(sampler.prompt_logprobs(output.logits[row + static_cast<std::int64_t>(k)].span(),
-                                                      work.scored[k], scratch_));
+      result.scores.push_back(
+          sampler.prompt_logprobs(output.logits[row + static_cast<std::int64_t>(k)].span(), work.scored[k], scratch_));
       between_steps();
     }
     if (!work.prefill || work.last) {

@@ -35,4 +35,8 @@ inline constexpr char kInt4Layout[] = "int4.g32.v2";
 /// the same on every CPU. NaN becomes 0, and what is beyond 1e30 becomes that. @return the output's scale
 float pack_int4_row(std::span<const float> row, std::int64_t output, Int4Chunk* chunks);
 
+/// Copies an output of a matrix of so many inputs to a place in another, which was all zeros there.
+void copy_int4_row(const Int4Chunk* from, std::int64_t from_output, std::int64_t in_features, Int4Chunk* to,
+                   std::int64_t to_output);
+
 }  // namespace outrider

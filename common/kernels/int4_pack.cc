@@ -1,4 +1,5 @@
 // What weights are rounded to: the search for an output's scale and its groups' bytes.
+#include <cstring>
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -158,6 +159,24 @@ float pack_int4_row(std::span<const float> row, std::int64_t output, Int4Chunk* 
     }
   }
   return scale;
+}
+
+void copy_int4_row(const Int4Chunk* from, std::int64_t from_output, std::int64_t in_features, Int4Chunk* to,
+                   std::int64_t to_output) {
+  constexpr std::int64_t kStepInputs = 2 * kInt4Group;
+  const std::int64_t steps = (in_features + kStepInputs - 1) / kStepInputs;
+  const auto first_chunk = [&](std::int64_t output) { return output / 64 * steps * 2 + output / 32 % 2; };
+  from += first_chunk(from_output);
+  to += first_chunk(to_output);
+  const std::int64_t from_lane = from_output % 16, to_lane = to_output % 16;
+  for (std::int64_t s = 0; s < steps; ++s, from += 2, to += 2) {
+    for (std::int64_t g = 0; g < 2; ++g) {
+      const auto from_half = from_output / 16 % 2, to_half = to_output / 16 % 2;
+      to->group[to_half][g][to_lane] = from->group[from_half][g][from_lane];
+      for (std::int64_t j = 0; j < 4; ++j)
+        std::memcpy(&to->nibbles[to_half][g][j][4 * to_lane], &from->nibbles[from_half][g][j][4 * from_lane], 4);
+    }
+  }
 }
 
 }  // namespace outrider

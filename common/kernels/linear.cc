@@ -89,6 +89,10 @@ Result<Linear> Linear::map(WeightType type, std::int64_t in_features, std::int64
   return linear;
 }
 
+Linear Linear::select(std::span<const std::int32_t> outputs) const {
+  return {type_, in_features_, std::ssize(outputs), make_matrix(select_outputs(matrix_->weights(), outputs))};
+}
+
 LinearImage Linear::image() const {
   const PackedWeights& weights = matrix_->weights();
   return {weights.layout, weights.bytes, weights.scales};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <numeric>
 #include <type_traits>
 
 #include <fmt/format.h>
@@ -74,19 +75,37 @@ Result<WeightType> parse_weight_type(const std::string& name) {
 
 PackedWeights as_rows(const PackedWeights& weights) {
   if (weights.layout == "rows") return weights;
-  const WeightLayout layout = WeightLayout::parse(weights.layout, weights.in, weights.out).value();
-  const std::vector<std::int64_t> in_offset = layout.offsets(0), out_offset = layout.offsets(1);
+  std::vector<std::int32_t> all(static_cast<std::size_t>(weights.out));
+  std::iota(all.begin(), all.end(), 0);
+  return select_outputs(weights, all);
+}
+
+PackedWeights select_outputs(const PackedWeights& weights, std::span<const std::int32_t> outputs) {
   const WeightFormat& format = format_of(weights.type);
-  const auto rows = std::make_shared<AlignedArray<std::byte>>(format.bytes(weights.in, weights.out));
+  const auto count = std::ssize(outputs);
+  const auto memory = std::make_shared<AlignedArray<std::byte>>(format.bytes(weights.in, count));
+  if (format.is_elements()) {
+    const WeightLayout layout = WeightLayout::parse(weights.layout, weights.in, weights.out).value();
+    const std::vector<std::int64_t> in_offset = layout.offsets(0), out_offset = layout.offsets(1);
 #pragma omp parallel for schedule(static)
-  for (std::int64_t o = 0; o < weights.out; ++o) {
-    std::byte* to = rows->data() + o * weights.in * format.unit_bytes;
-    for (std::int64_t i = 0; i < weights.in; ++i, to += format.unit_bytes) {
-      const std::int64_t from = in_offset[static_cast<std::size_t>(i)] + out_offset[static_cast<std::size_t>(o)];
-      std::memcpy(to, weights.bytes.data() + from * format.unit_bytes, static_cast<std::size_t>(format.unit_bytes));
+    for (std::int64_t o = 0; o < count; ++o) {
+      const std::int64_t first = out_offset[static_cast<std::size_t>(outputs[static_cast<std::size_t>(o)])];
+      std::byte* to = memory->data() + o * weights.in * format.unit_bytes;
+      for (std::int64_t i = 0; i < weights.in; ++i, to += format.unit_bytes) {
+        const std::int64_t from = in_offset[static_cast<std::size_t>(i)] + first;
+        std::memcpy(to, weights.bytes.data() + from * format.unit_bytes, static_cast<std::size_t>(format.unit_bytes));
+      }
     }
+  } else {
+    const auto* const from = reinterpret_cast<const Int4Chunk*>(weights.bytes.data());
+    auto* const to = reinterpret_cast<Int4Chunk*>(memory->data());
+    for (std::int64_t o = 0; o < count; ++o)
+      copy_int4_row(from, outputs[static_cast<std::size_t>(o)], weights.in, to, o);
   }
-  return {weights.type, weights.in, weights.out, "rows", rows->span(), rows, weights.scales};
+  std::vector<float> scales;
+  for (const std::int32_t output : outputs)
+    if (format.has_scales) scales.push_back(weights.scales[static_cast<std::size_t>(output)]);
+  return {weights.type, weights.in, count, format.layout, memory->span(), memory, std::move(scales)};
 }
 
 std::byte* scratch_bytes(Scratch use, std::size_t bytes) {

@@ -78,6 +78,9 @@ using MakeMatrix = std::shared_ptr<const PackedMatrix>(const PackedWeights& weig
 /// The same elements in the layout "rows", copied if they do not lie so. @pre the type's weights are elements.
 PackedWeights as_rows(const PackedWeights& weights);
 
+/// Copies some outputs, in this order, into a matrix in the type's first layout.
+PackedWeights select_outputs(const PackedWeights& weights, std::span<const std::int32_t> outputs);
+
 /// What the calling thread keeps memory for. A piece grows and is freed when its thread ends.
 enum class Scratch { kInput, kRowScale, kSums, kOutput, kOnednn };
 

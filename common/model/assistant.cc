@@ -23,37 +23,48 @@ void DonorReplica::extend(const Backbone& backbone, const KvCache& cache, Positi
 
 // ---- head ----
 
-Result<DraftHead> DraftHead::load(const WeightReader& weights, const AssistantConfig& config) {
+Result<DraftHead> DraftHead::load(const WeightReader& weights, const AssistantConfig& config,
+                                  std::span<const TokenId> vocabulary) {
   DraftHead head;
   head.vocab_size_ = config.text.vocab_size;
   head.hidden_size_ = config.text.hidden_size;
+  head.vocabulary_.assign(vocabulary.begin(), vocabulary.end());
   if (!config.use_ordered_embeddings) {
     ASSIGN_OR_RETURN(head.dense_, weights.linear(head.hidden_size_, {{"model.embed_tokens", head.vocab_size_}}));
+    if (!vocabulary.empty()) head.dense_ = head.dense_.select(vocabulary);
     return head;
   }
+  ASSIGN_OR_RETURN(std::vector<TokenId> ordering,
+                   weights.source().permutation("masked_embedding.token_ordering", head.vocab_size_));
+  ASSIGN_OR_RETURN(RowTable rows,
+                   weights.source().ordered_rows("model.embed_tokens.weight", head.hidden_size_, ordering));
+  if (!vocabulary.empty()) {
+    std::vector<std::int64_t> place(ordering.size());
+    for (std::size_t i = 0; i < ordering.size(); ++i)
+      place[static_cast<std::size_t>(ordering[i])] = static_cast<std::int64_t>(i);
+    std::vector<std::byte> gathered;
+    for (const TokenId token : vocabulary) {
+      const auto row = rows.row(place[static_cast<std::size_t>(token)]);
+      gathered.insert(gathered.end(), row.begin(), row.end());
+    }
+    const WeightRows part{rows.dtype, gathered.data(), std::ssize(vocabulary)};
+    head.dense_ = Linear::pack(weights.source().type(), head.hidden_size_, {&part, 1});
+    return head;
+  }
+  head.ordering_ = std::move(ordering);
+  head.rows_ = std::move(rows);
   ASSIGN_OR_RETURN(head.centroids_,
                    weights.linear(head.hidden_size_, {{"masked_embedding.centroids", config.num_centroids}}));
   head.top_k_ = config.centroid_intermediate_top_k;
   head.group_size_ = head.vocab_size_ / config.num_centroids;
-  ASSIGN_OR_RETURN(head.ordering_, weights.source().permutation("masked_embedding.token_ordering", head.vocab_size_));
-  ASSIGN_OR_RETURN(head.rows_,
-                   weights.source().ordered_rows("model.embed_tokens.weight", head.hidden_size_, head.ordering_));
   return head;
 }
 
-std::span<const float> DraftHead::score(Matrix<const float> n) {
-  if (top_k_ == 0) {
-    const Matrix<float> all = scores_.view(1, vocab_size_);
-    dense_.forward(n, all);
-    return all[0].span();
-  }
-  const std::int64_t groups = centroids_.out_features();
-  const Matrix<float> centroid_scores = scores_.view(1, groups);
-  centroids_.forward(n, centroid_scores);
-  std::vector<std::int64_t> best(static_cast<std::size_t>(groups));
+void DraftHead::score_candidates(std::span<const float> n, std::span<const float> centroid_scores) {
+  std::vector<std::int64_t> best(centroid_scores.size());
   std::iota(best.begin(), best.end(), 0);
   const auto higher = [&](std::int64_t a, std::int64_t b) {
-    const float sa = centroid_scores[0][a], sb = centroid_scores[0][b];
+    const float sa = centroid_scores[static_cast<std::size_t>(a)], sb = centroid_scores[static_cast<std::size_t>(b)];
     return sa > sb || (sa == sb && a < b);
   };
   std::partial_sort(best.begin(), best.begin() + top_k_, best.end(), higher);
@@ -61,13 +72,12 @@ std::span<const float> DraftHead::score(Matrix<const float> n) {
   candidate_ids_.clear();
   candidate_scores_.clear();
   const KernelTable& k = kernels();
-  const float* const n_f32 = n[0].data();
   std::vector<Bf16> n_bf16(static_cast<std::size_t>(hidden_size_));
-  if (rows_.dtype == DType::kBf16) k.to_bf16(n_f32, hidden_size_, n_bf16.data());
+  if (rows_.dtype == DType::kBf16) k.to_bf16(n.data(), hidden_size_, n_bf16.data());
   const auto dot = [&](const std::byte* row) {
     switch (rows_.dtype) {
-      case DType::kF32: return k.dot_f32(n_f32, reinterpret_cast<const float*>(row), hidden_size_);
-      case DType::kQ8_0: return k.dot_q8_0(n_f32, row, hidden_size_);
+      case DType::kF32: return k.dot_f32(n.data(), reinterpret_cast<const float*>(row), hidden_size_);
+      case DType::kQ8_0: return k.dot_q8_0(n.data(), row, hidden_size_);
       default: return k.dot_bf16(n_bf16.data(), reinterpret_cast<const Bf16*>(row), hidden_size_);
     }
   };
@@ -80,44 +90,40 @@ std::span<const float> DraftHead::score(Matrix<const float> n) {
       candidate_scores_.push_back(dot(row));
     }
   }
-  return candidate_scores_;
 }
 
-TokenId DraftHead::choose(Matrix<const float> n) {
-  const std::span<const float> s = score(n);
-  if (top_k_ == 0) return static_cast<TokenId>(argmax(s));
+TokenId best_draft(std::span<const TokenId> ids, std::span<const float> scores) {
+  if (ids.empty()) return static_cast<TokenId>(argmax(scores));
   std::size_t best = 0;
-  for (std::size_t i = 1; i < s.size(); ++i) {
-    if (s[i] > s[best] || (s[i] == s[best] && candidate_ids_[i] < candidate_ids_[best])) best = i;
+  for (std::size_t i = 1; i < scores.size(); ++i) {
+    if (scores[i] > scores[best] || (scores[i] == scores[best] && ids[i] < ids[best])) best = i;
   }
-  return candidate_ids_[best];
-}
-
-TokenId DraftHead::choose(Matrix<const float> n, const ChooseDraft& choose) {
-  const std::span<const float> s = score(n);
-  return choose(top_k_ == 0 ? std::span<const TokenId>() : std::span<const TokenId>(candidate_ids_), s);
+  return ids[best];
 }
 
 void DraftHead::score_each(
     Matrix<const float> n,
     const std::function<void(std::int64_t, std::span<const TokenId>, std::span<const float>)>& visit) {
-  if (top_k_ == 0) {
-    const Matrix<float> all = scores_.view(n.size(0), vocab_size_);
-    dense_.forward(n, all);
-    for (std::int64_t r = 0; r < n.size(0); ++r) visit(r, {}, all[r].span());
-    return;
-  }
+  const Linear& product = top_k_ == 0 ? dense_ : centroids_;
+  const Matrix<float> all = scores_.view(n.size(0), product.out_features());
+  product.forward(n, all);
   for (std::int64_t r = 0; r < n.size(0); ++r) {
-    const std::span<const float> s = score(n.rows(r, 1));
-    visit(r, candidate_ids_, s);
+    if (top_k_ == 0) {
+      visit(r, vocabulary_, all[r].span());
+    } else {
+      score_candidates(n[r].span(), all[r].span());
+      visit(r, candidate_ids_, candidate_scores_);
+    }
   }
 }
 
 std::vector<float> DraftHead::scores(Matrix<const float> n) {
-  const std::span<const float> s = score(n);
-  if (top_k_ == 0) return {s.begin(), s.end()};
-  std::vector<float> all(static_cast<std::size_t>(vocab_size_), *std::min_element(s.begin(), s.end()) - 1.0f);
-  for (std::size_t i = 0; i < s.size(); ++i) all[static_cast<std::size_t>(candidate_ids_[i])] = s[i];
+  std::vector<float> all;
+  score_each(n, [&](std::int64_t, std::span<const TokenId> ids, std::span<const float> scores) {
+    if (ids.empty()) return all.assign(scores.begin(), scores.end());
+    all.assign(static_cast<std::size_t>(vocab_size_), *std::ranges::min_element(scores) - 1.0f);
+    for (std::size_t i = 0; i < scores.size(); ++i) all[static_cast<std::size_t>(ids[i])] = scores[i];
+  });
   return all;
 }
 
@@ -151,15 +157,17 @@ void DraftHead::report_buffers(const BufferSink& sink) const {
 // ---- assistant ----
 
 Result<std::unique_ptr<Assistant>> Assistant::load(const ModelFiles& files, const TextConfig& backbone,
-                                                   const WeightSource& backbone_weights, WeightType type) {
+                                                   const WeightSource& backbone_weights, WeightType type,
+                                                   std::span<const TokenId> draft_vocabulary) {
   ASSIGN_OR_RETURN(AssistantConfig config, load_assistant_config(files));
   ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_weights(files, type));
-  return load(std::move(config), std::move(weights), backbone, backbone_weights);
+  return load(std::move(config), std::move(weights), backbone, backbone_weights, draft_vocabulary);
 }
 
 Result<std::unique_ptr<Assistant>> Assistant::load(AssistantConfig assistant_config,
                                                    std::shared_ptr<const WeightSource> source,
-                                                   const TextConfig& backbone, const WeightSource& backbone_weights) {
+                                                   const TextConfig& backbone, const WeightSource& backbone_weights,
+                                                   std::span<const TokenId> draft_vocabulary) {
   std::unique_ptr<Assistant> model(new Assistant());
   model->config_ = std::move(assistant_config);
   model->weights_ = std::move(source);
@@ -212,7 +220,7 @@ Result<std::unique_ptr<Assistant>> Assistant::load(AssistantConfig assistant_con
                                                             config.text, config.text.layers[j], 0));
     model->layers_.push_back(std::move(layer));
   }
-  ASSIGN_OR_RETURN(model->head_, DraftHead::load(weights, config));
+  ASSIGN_OR_RETURN(model->head_, DraftHead::load(weights, config, draft_vocabulary));
   return model;
 }
 
@@ -223,7 +231,7 @@ DonorReplica Assistant::make_replica() const {
   return {.sliding = layer(sliding_donor_, drafter_window(sliding_window_)), .full = layer(full_donor_, 0)};
 }
 
-Assistant::Round Assistant::make_round(const DonorReplica& replica, Position rope_shift, std::size_t rows) const {
+void Assistant::add_row(Rows& rows, const DonorReplica& replica, Position rope_shift) const {
   const Position position = replica.length;
   CHECK(position >= 1);
   // The last W + 1 rows, one more than the target's own window (gemma4.md 4.4).
@@ -232,8 +240,8 @@ Assistant::Round Assistant::make_round(const DonorReplica& replica, Position rop
     return RowContext{
         position, rope_->angles(kind, position + rope_shift), nullptr, {kv.view(), position - seen, seen}};
   };
-  return {.sliding = std::vector(rows, row(AttentionKind::kSliding, replica.sliding, count)),
-          .full = std::vector(rows, row(AttentionKind::kFull, replica.full, position))};
+  rows.sliding.push_back(row(AttentionKind::kSliding, replica.sliding, count));
+  rows.full.push_back(row(AttentionKind::kFull, replica.full, position));
 }
 
 void Assistant::fill_input(TokenId token, std::span<const float> state, std::span<float> row) const {
@@ -242,77 +250,66 @@ void Assistant::fill_input(TokenId token, std::span<const float> state, std::spa
   std::ranges::copy(state, row.subspan(width).begin());
 }
 
-Matrix<float> Assistant::input(TokenId token, std::span<const float> state) {
-  const Matrix<float> row = input_.view(1, 2 * config_.backbone_hidden_size);
-  fill_input(token, state, row[0].span());
-  return row;
-}
-
-Matrix<const float> Assistant::step(Matrix<const float> input, const Round& round) {
+Matrix<const float> Assistant::step(Matrix<const float> input, const Rows& rows) {
   const Matrix<float> x = x_.view(input.size(0), config_.text.hidden_size);
   pre_projection_.forward(input, x);
   for (const DecoderLayer& layer : layers_) {
     const bool is_sliding = layer.config().kind == AttentionKind::kSliding;
-    layer.forward(is_sliding ? round.sliding : round.full, x, std::nullopt, workspace_);
+    layer.forward(is_sliding ? rows.sliding : rows.full, x, std::nullopt, workspace_);
   }
   const Matrix<float> n = normed_.view(input.size(0), config_.text.hidden_size);
   rms_norm(x, norm_, config_.text.rms_norm_eps, n);
   return n;
 }
 
+void Assistant::step_each(std::span<const DraftNode> nodes, const VisitNode& visit) {
+  const std::int64_t count = std::ssize(nodes), width = config_.backbone_hidden_size;
+  const Matrix<float> input = input_.view(count, 2 * width);
+  Rows rows;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const DraftNode& node = nodes[static_cast<std::size_t>(i)];
+    fill_input(node.token, node.state, input[i].span());
+    add_row(rows, *node.replica);
+  }
+  const Matrix<const float> n = step(input, rows);
+  const Matrix<float> states = state_.view(count, width);
+  const bool goes_on = std::ranges::any_of(nodes, &DraftNode::goes_on);
+  if (goes_on) post_projection_.forward(n, states);
+  head_.score_each(n, [&](std::int64_t row, std::span<const TokenId> ids, std::span<const float> scores) {
+    visit(static_cast<std::size_t>(row), ids, scores, goes_on ? states[row].span() : std::span<const float>());
+  });
+}
+
 std::vector<TokenId> Assistant::draft(const DraftRequest& request) {
-  const Round round = make_round(request.replica);
-  const Matrix<float> state = state_.view(1, config_.backbone_hidden_size);
-  std::copy(request.hidden.begin(), request.hidden.end(), state[0].data());
+  std::vector<float> state(request.hidden.begin(), request.hidden.end());
   std::vector<TokenId> drafts;
   for (TokenId token = request.token; std::ssize(drafts) < request.count;) {
-    const Matrix<const float> n = step(input(token, state[0].span()), round);
-    token = request.choose == nullptr ? head_.choose(n) : head_.choose(n, *request.choose);
+    const DraftNode node{token, state, &request.replica, std::ssize(drafts) + 1 < request.count};
+    step_each({&node, 1}, [&](std::size_t, std::span<const TokenId> ids, std::span<const float> scores,
+                              std::span<const float> next) {
+      token = best_draft(ids, scores);
+      state.assign(next.begin(), next.end());
+    });
     drafts.push_back(token);
-    const bool last = std::ssize(drafts) == request.count ||
-                      std::find(request.stop_ids.begin(), request.stop_ids.end(), token) != request.stop_ids.end();
-    if (!last || request.states != nullptr) post_projection_.forward(n, state);
-    if (request.states != nullptr) request.states->emplace_back(state[0].span().begin(), state[0].span().end());
-    if (last) break;
+    if (std::ranges::find(request.stop_ids, token) != request.stop_ids.end()) break;
   }
   return drafts;
 }
 
-TokenId Assistant::go_on(TokenId token, std::vector<float>& state, const DonorReplica& replica,
-                         const ChooseDraft& choose) {
-  const Matrix<const float> n = step(input(token, state), make_round(replica));
-  const TokenId draft = head_.choose(n, choose);
-  const Matrix<float> next = state_.view(1, config_.backbone_hidden_size);
-  post_projection_.forward(n, next);
-  state.assign(next[0].span().begin(), next[0].span().end());
-  return draft;
-}
-
-void Assistant::step_each(std::span<const DraftNode> nodes, const DonorReplica& replica, const VisitNode& visit) {
-  const std::int64_t count = std::ssize(nodes), width = config_.backbone_hidden_size;
-  const Matrix<float> rows = input_.view(count, 2 * width);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const DraftNode& node = nodes[static_cast<std::size_t>(i)];
-    fill_input(node.token, node.state, rows[i].span());
-  }
-  const Matrix<const float> n = step(rows, make_round(replica, 0, nodes.size()));
-  const Matrix<float> states = state_.view(count, width);
-  post_projection_.forward(n, states);
-  head_.score_each(n, [&](std::int64_t row, std::span<const TokenId> ids, std::span<const float> scores) {
-    visit(static_cast<std::size_t>(row), ids, scores, states[row].span());
-  });
-}
-
 Assistant::Step Assistant::draft_step(TokenId token, std::span<const float> state, const DonorReplica& replica,
                                       const StepVariant& variant) {
-  const Round round = make_round(replica, variant.rope_shift);
-  const Matrix<float> row = input(token, state);
+  Rows rows;
+  add_row(rows, replica, variant.rope_shift);
+  const Matrix<float> row = input_.view(1, 2 * config_.backbone_hidden_size);
   const auto both = row[0].span();
+  fill_input(token, state, both);
   if (variant.swap_halves) std::rotate(both.begin(), both.begin() + std::ssize(both) / 2, both.end());
-  const Matrix<const float> n = step(row, round);
+  const Matrix<const float> n = step(row, rows);
   const Matrix<float> next = state_.view(1, config_.backbone_hidden_size);
   post_projection_.forward(n, next);
-  return {.logits = head_.scores(n), .state = {next[0].span().begin(), next[0].span().end()}, .token = head_.choose(n)};
+  Step drafted{.logits = head_.scores(n), .state = {next[0].span().begin(), next[0].span().end()}, .token = 0};
+  drafted.token = static_cast<TokenId>(argmax(drafted.logits));
+  return drafted;
 }
 
 std::size_t Assistant::weight_bytes() const {

@@ -28,44 +28,46 @@ struct DonorReplica {
   }
 };
 
-/// Chooses a draft by its scores: those of `ids`, or of the whole vocabulary in order if there are none.
-using ChooseDraft = std::function<TokenId(std::span<const TokenId> ids, std::span<const float> scores)>;
-
 /// A token that the assistant is to draft after, and the row that produced it.
 struct DraftNode {
   TokenId token = 0;
   std::span<const float> state;  ///< [backbone_hidden_size] the target's, or the assistant's own
+  const DonorReplica* replica;   ///< what precedes it in its text: one row or more
+  bool goes_on = true;           ///< its row is wanted
 };
-/// What it drafts there: the scores as for ChooseDraft, and the row from which it goes on after any of them.
+/// What it drafts there: the scores of `ids`, or of the whole vocabulary in order if there are none; and the row from
+/// which it goes on after any of them, empty unless one is wanted.
 using VisitNode = std::function<void(std::size_t node, std::span<const TokenId> ids, std::span<const float> scores,
                                      std::span<const float> state)>;
 
-/// The scores of the drafter's tied head: the whole vocabulary, or with ordered embeddings only the
-/// tokens of the best centroids (gemma4.md 4.3).
+/// The token with the highest score; the lowest id among equals. @param ids, scores  as VisitNode has them
+TokenId best_draft(std::span<const TokenId> ids, std::span<const float> scores);
+
+/// The scores of the drafter's tied head: the whole vocabulary, with ordered embeddings only the
+/// tokens of the best centroids (gemma4.md 4.3), or with a draft vocabulary only its tokens, centroids or not.
 class DraftHead {
  public:
-  static Result<DraftHead> load(const WeightReader& weights, const AssistantConfig& config);
+  /// @param vocabulary  distinct tokens, whose rows are gathered here; empty: none
+  static Result<DraftHead> load(const WeightReader& weights, const AssistantConfig& config,
+                                std::span<const TokenId> vocabulary);
 
-  /// The token with the highest score; the lowest id among equals. @param n [hidden_size], normed.
-  TokenId choose(Matrix<const float> n);
-  /// The token that `choose` takes.
-  TokenId choose(Matrix<const float> n, const ChooseDraft& choose);
-  /// Calls visit(row, ids, scores) for each row of n, as ChooseDraft is called.
+  /// Calls visit(row, ids, scores) for each row of n [rows, hidden_size], normed.
   void score_each(
       Matrix<const float> n,
       const std::function<void(std::int64_t row, std::span<const TokenId> ids, std::span<const float> scores)>& visit);
   /// All scores as the reference defines them: what no chosen centroid holds gets the lowest chosen
-  /// score minus one. For parity tests.
+  /// score minus one. For parity tests. @param n  one row
   std::vector<float> scores(Matrix<const float> n);
   std::size_t weight_bytes() const;
   void report_buffers(const BufferSink& sink) const;
 
  private:
-  /// Scores of the candidate tokens in candidate_ids_; all tokens in order where the head is dense.
-  std::span<const float> score(Matrix<const float> n);
+  /// The tokens of a row's best centroids, in candidate_ids_, and their scores, in candidate_scores_.
+  void score_candidates(std::span<const float> n, std::span<const float> centroid_scores);
 
   std::int64_t vocab_size_ = 0, hidden_size_ = 0;
-  Linear dense_;                             ///< dense head
+  Linear dense_;                             ///< dense head, or that of a draft vocabulary
+  std::vector<TokenId> vocabulary_;          ///< the tokens of its rows; empty: all in order
   std::int64_t top_k_ = 0, group_size_ = 0;  ///< ordered head: tokens per centroid
   Linear centroids_;
   std::vector<TokenId> ordering_;  ///< [num_centroids * group_size_], tokens by centroid
@@ -75,16 +77,13 @@ class DraftHead {
   Buffer scores_;
 };
 
-/// What an assistant is to draft from.
+/// What an assistant is to draft from, greedily.
 struct DraftRequest {
   TokenId token;
   std::span<const float> hidden;  ///< [backbone_hidden_size] the target row that produced `token`
   const DonorReplica& replica;    ///< what precedes `token`: one row or more
   std::int64_t count;
   std::span<const TokenId> stop_ids = {};
-  const ChooseDraft* choose = nullptr;  ///< null: greedy drafts
-  /// If given: of each draft, [backbone_hidden_size] the assistant's own row after it, from which it could go on.
-  std::vector<std::vector<float>>* states = nullptr;
 };
 
 /// A draft step as an assistant that was trained another way would want it: to find out what is wrong with a pair.
@@ -99,10 +98,13 @@ class Assistant {
  public:
   /// @param backbone the target: its embedding table (kept open) and its donors' shapes. An assistant
   ///   of another backbone is refused.
+  /// @param draft_vocabulary  the only tokens that it drafts (draft_vocabulary.h); empty: any
   static Result<std::unique_ptr<Assistant>> load(const ModelFiles& files, const TextConfig& backbone,
-                                                 const WeightSource& backbone_weights, WeightType type);
+                                                 const WeightSource& backbone_weights, WeightType type,
+                                                 std::span<const TokenId> draft_vocabulary = {});
   static Result<std::unique_ptr<Assistant>> load(AssistantConfig config, std::shared_ptr<const WeightSource> weights,
-                                                 const TextConfig& backbone, const WeightSource& backbone_weights);
+                                                 const TextConfig& backbone, const WeightSource& backbone_weights,
+                                                 std::span<const TokenId> draft_vocabulary = {});
 
   DonorReplica make_replica() const;
 
@@ -110,13 +112,9 @@ class Assistant {
   /// stop token.
   std::vector<TokenId> draft(const DraftRequest& request);
 
-  /// One more step of draft(). @param state [backbone_hidden_size] the row that produced `token`; becomes the one that
-  /// produced the draft. @return the draft that follows `token`.
-  TokenId go_on(TokenId token, std::vector<float>& state, const DonorReplica& replica, const ChooseDraft& choose);
-
-  /// One step for several nodes of a token tree at once. They have the same position and K/V, and their weights are
-  /// read once: a wider step costs little more.
-  void step_each(std::span<const DraftNode> nodes, const DonorReplica& replica, const VisitNode& visit);
+  /// One step for several nodes at once, of one text's token tree or of several texts: the weights are read once. Each
+  /// gets the bits that it gets alone.
+  void step_each(std::span<const DraftNode> nodes, const VisitNode& visit);
 
   /// One draft step, as draft() begins: for parity tests.
   struct Step {
@@ -133,16 +131,15 @@ class Assistant {
 
  private:
   Assistant() = default;
-  /// What stays the same over a round's steps, for layers of each kind.
-  struct Round {
-    std::vector<RowContext> sliding, full;  ///< as many as a step has rows
+  /// What a step's rows are, for layers of each kind.
+  struct Rows {
+    std::vector<RowContext> sliding, full;
   };
-  Round make_round(const DonorReplica& replica, Position rope_shift = 0, std::size_t rows = 1) const;
+  void add_row(Rows& rows, const DonorReplica& replica, Position rope_shift = 0) const;
   /// Row [2 * backbone_hidden_size] of a step's input: the token's embedding, then the state.
   void fill_input(TokenId token, std::span<const float> state, std::span<float> row) const;
-  Matrix<float> input(TokenId token, std::span<const float> state);
   /// Its input -> normed hidden rows, in normed_; the caller takes scores and next state from them.
-  Matrix<const float> step(Matrix<const float> input, const Round& round);
+  Matrix<const float> step(Matrix<const float> input, const Rows& rows);
 
   AssistantConfig config_;
   std::int64_t sliding_window_ = 0;

@@ -24,30 +24,42 @@ void BatchGoodput::plan(const CostModel& costs) {
   if (planned_ && updates_ < (texts_.size() + 3) / 4) return;
   planned_ = true;
   updates_ = 0;
-  std::vector<double> chances;
-  for (const auto& [key, text] : texts_)
-    chances.insert(chances.end(), text.survives.begin(), text.survives.begin() + text.most);
-  std::ranges::sort(chances, std::greater<>());
+  struct Place {
+    double chance;
+    int depth;
+  };
+  std::vector<Place> places;
+  for (const auto& [key, text] : texts_) {
+    for (int i = 0; i < text.most; ++i) places.push_back({text.survives[static_cast<std::size_t>(i)], i + 1});
+  }
+  std::ranges::sort(places, std::greater<>(), &Place::chance);
   const int texts = static_cast<int>(texts_.size());
   // A round of them all is one of the last text in the company of the others.
-  const auto rate_of = [&](double tokens, int drafts) {
-    const Company company{
-        .texts = texts - 1, .rows = texts - 1 + drafts, .drafts = drafts, .drafters = drafters_, .drag = drag()};
+  const auto rate_of = [&](double tokens, int drafts, int longest) {
+    const Company company{.texts = texts - 1,
+                          .rows = texts - 1 + drafts,
+                          .drafts = drafts,
+                          .longest = longest,
+                          .drafters = drafters_,
+                          .drag = drag()};
     return tokens / costs.together_s(costs.terms(DraftSource::kAssistant, 0, tokens / texts, company), company, 0);
   };
-  double tokens = texts, best_rate = rate_of(tokens, 0);
+  double tokens = texts, best_rate = rate_of(tokens, 0, 0);
+  int longest = 0;
   drafts_ = 0;
   tokens_ = tokens;
-  const int most = std::min(static_cast<int>(chances.size()), costs.rows_most() - texts);
+  const int most = std::min(static_cast<int>(places.size()), costs.rows_most() - texts);
   for (int drafts = 1; drafts <= most; ++drafts) {
-    tokens += chances[static_cast<std::size_t>(drafts - 1)];
-    const double rate = rate_of(tokens, drafts);
+    const Place& place = places[static_cast<std::size_t>(drafts - 1)];
+    tokens += place.chance;
+    longest = std::max(longest, place.depth);
+    const double rate = rate_of(tokens, drafts, longest);
     if (rate <= best_rate) continue;
     best_rate = rate;
     drafts_ = drafts;
     tokens_ = tokens;
   }
-  const double least = drafts_ == 0 ? 2 : chances[static_cast<std::size_t>(drafts_ - 1)];
+  const double least = drafts_ == 0 ? 2 : places[static_cast<std::size_t>(drafts_ - 1)].chance;
   for (auto& [key, text] : texts_) {
     const auto end = text.survives.begin() + text.most;
     text.planned =
@@ -60,9 +72,17 @@ BatchGoodput::Others BatchGoodput::others(Key text, const CostModel& costs) {
   plan(costs);
   const Text& own = texts_.at(text);
   const int texts = static_cast<int>(texts_.size()) - 1, drafts = std::max(0, drafts_ - own.planned);
+  int longest = 0;
+  for (const auto& [key, other] : texts_)
+    if (key != text) longest = std::max(longest, other.planned);
   double own_tokens = 1;
   for (int i = 0; i < own.planned; ++i) own_tokens += own.survives[static_cast<std::size_t>(i)];
-  return {.company = {.texts = texts, .rows = texts + drafts, .drafts = drafts, .drafters = drafters_, .drag = drag()},
+  return {.company = {.texts = texts,
+                      .rows = texts + drafts,
+                      .drafts = drafts,
+                      .longest = longest,
+                      .drafters = drafters_,
+                      .drag = drag()},
           .tokens = std::max<double>(texts, tokens_ - own_tokens)};
 }
 

@@ -39,6 +39,8 @@ struct RoundOutcome {
   int drafted = 0;               ///< drafts that reached the verifier; 0: the round was plain
   int accepted = 0;              ///< of these
   double draft_s = 0;            ///< assistant forwards
+  double draft_passes = 0;       ///< so many; 0: one of a row for each draft
+  double draft_pass_rows = 0;    ///< rows of each, those of other texts too
   double draft_wire_s = 0;       ///< request for drafts to their arrival, less draft_s
   double draft_waited_s = 0;     ///< the same where the drafter had others' drafts to make first
   double verify_s = 0;           ///< the forward pass of batch_rows rows

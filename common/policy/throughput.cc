@@ -149,7 +149,8 @@ void CostModel::observe(const RoundOutcome& outcome) {
   if (outcome.source == DraftSource::kAssistant)
     (outcome.ahead ? tokens_ahead_ : tokens_asked_).observe(outcome.accepted + 1);
   if (outcome.ahead) return;  // nobody waited: it says nothing of what asking costs
-  cost.seconds_per_token.observe(outcome.draft_s, outcome.drafted);
+  const double passes = outcome.draft_passes > 0 ? outcome.draft_passes : outcome.drafted;
+  cost.pass_s.observe(std::max(1.0, outcome.draft_pass_rows), outcome.draft_s / passes);
   cost.bytes.observe(outcome.draft_rows, static_cast<double>(outcome.draft_bytes));
   if (outcome.draft_waited_s == 0) cost.wire.observe(static_cast<double>(outcome.draft_bytes), outcome.draft_wire_s);
 }
@@ -157,27 +158,26 @@ void CostModel::observe(const RoundOutcome& outcome) {
 int CostModel::others() const { return static_cast<int>(std::lround(others_.value())); }
 
 double CostModel::together_s(const RoundTerms& terms, const Company& company, int length) const {
-  constexpr int kGroupsMax = 4;
-  double best = terms.seconds();
-  // While they draft for less than a pass takes, the verifier waits for them (batch_window.h).
-  if (terms.drafting_s() - terms.draft_s * (1 - 1 / company.drag) < terms.verify_s) return best;
-  for (int groups = 2; groups <= std::min(kGroupsMax, company.texts + 1); ++groups) {
-    const double pass_s = verify_((company.rows + length + groups) / groups);  // rounded up
-    RoundTerms group = terms;
-    group.verify_s = pass_s;
-    group.draft_s = terms.draft_s / groups;
-    best = std::min(best, std::max({group.seconds(), groups * pass_s, terms.draft_s}));
-  }
-  return best;
+  if (company.texts == 0) return terms.seconds();
+  const double half_s = verify_((company.rows + length + 2) / 2);  // rounded up
+  // The verifier waits for the second half where that saves more time of a pass than the drafts take (batch_window.h).
+  if (2 * half_s - terms.verify_s > terms.drafting_s() - terms.draft_s * (1 - 1 / company.drag)) return terms.seconds();
+  RoundTerms half = terms;
+  half.verify_s = half_s;
+  half.draft_s = terms.draft_s / 2;
+  return std::max({half.seconds(), 2 * half_s, terms.draft_s});
 }
 
 RoundTerms CostModel::terms(DraftSource source, int length, double tau, const Company& company) const {
   RoundTerms terms{.verify_s = verify_(company.rows + length + 1), .other_s = other_.value()};
   // All wait for the last draft that an assistant makes, whoever it is for. N-grams cost no time.
-  const int drafts = company.drafts + (source == DraftSource::kAssistant ? length : 0);
+  const int own = source == DraftSource::kAssistant ? length : 0, drafts = company.drafts + own;
   if (drafts == 0) return terms;
   const DraftCost& cost = drafts_[static_cast<std::size_t>(DraftSource::kAssistant)];
-  terms.draft_s = cost.seconds_per_token.value() * drafts / company.drafters * company.drag;
+  const double halves = std::min(company.texts + 1, drafts) > company.drafters ? 2 : 1;
+  terms.draft_s = (cost.pass_s.intercept() * halves * std::max(company.longest, own) +
+                   cost.pass_s.slope() * drafts / company.drafters) *
+                  company.drag;
   terms.rtt_s = cost.wire.intercept();
   terms.bytes = cost.bytes.intercept() + cost.bytes.slope() * tau;
   terms.s_per_byte = cost.wire.slope();

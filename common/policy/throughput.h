@@ -12,7 +12,7 @@ namespace outrider {
 /// what is drafted ahead (ahead_gain.h).
 struct RoundTerms {
   double verify_s = 0;    ///< T(g + 1)
-  double draft_s = 0;     ///< g * t_d
+  double draft_s = 0;     ///< T_d(M) for each pass of the assistant
   double rtt_s = 0;       ///< to the drafter and back
   double bytes = 0;       ///< to the drafter
   double s_per_byte = 0;  ///< 1 / bandwidth
@@ -125,7 +125,8 @@ class AheadHits {
 /// What else is done while a round is: rows of other texts to verify, and drafts to make for them.
 struct Company {
   int texts = 0, rows = 0, drafts = 0;
-  int drafters = 1;  ///< that make them, each one draft after the other
+  int longest = 0;   ///< most of these drafts for one text: so many passes of the assistant for each half of the texts
+  int drafters = 1;  ///< that make them
   double drag = 1;   ///< how much longer than the drafts themselves the texts are kept by them
 };
 
@@ -150,8 +151,9 @@ class CostModel {
   /// Whether drafting ahead pays in rounds of so many drafts, as far as is known.
   bool ahead_pays(int length) const;
   const Survival& survival(DraftSource source) const { return drafts_[static_cast<std::size_t>(source)].survival; }
-  /// Seconds of a round of `terms` and of one of each text of its company. They may all meet in one forward pass, or
-  /// take turns in groups, one of which drafts while another is verified: as is fastest.
+  /// Seconds of a round of `terms` and of one of each text of its company. They all meet in one forward pass, or one
+  /// half is drafted for while the other is verified (drafter_core.h): as the verifier chooses (batch_window.h). Of N
+  /// texts with R rows each half that waits for the other gains 2 T(R / 2) - T(R) and loses the time of the drafts.
   double together_s(const RoundTerms& terms, const Company& company, int length) const;
   double verify_s(int rows) const { return verify_(rows); }
   int rows_most() const { return verify_.rows_most(); }
@@ -163,7 +165,7 @@ class CostModel {
   /// drafts are asked for; 0 until enough were seen.
   double lost_ahead() const;
   struct DraftCost {
-    FadingMean seconds_per_token{0.9};
+    FadingLine pass_s;  ///< of an assistant's forward by its rows: T_d(M)
     FadingLine wire;   ///< seconds by bytes
     FadingLine bytes;  ///< by K/V rows
     Survival survival{0.995};

@@ -22,7 +22,7 @@ void DrafterCore::on_message(Message message, TimePoint now) {
     // Rows after those that a draft wants are of a later round: nobody waits for it any more.
     if (Session* session = find_or_open(message.session, now);
         session != nullptr && extend(*session, message.session, std::move(chunk->kv))) {
-      drop_draft(message.session);
+      drop_job(message.session);
     }
     return;
   }
@@ -51,18 +51,16 @@ bool DrafterCore::accept_rows(const Session& session, const KvRows& kv) {
 bool DrafterCore::extend(Session& session, SessionId id, KvRows kv) {
   if (kv.empty() || !accept_rows(session, kv) || kv.to <= session.replica_end) return false;
   session.replica_end = kv.to;
-  rows_.push_back({.kind = DraftWork::Kind::kExtend, .session = id, .kv = std::move(kv)});
+  next_work_.push_back({.kind = DraftWork::Kind::kExtend, .session = id, .kv = std::move(kv)});
   return true;
 }
 
-bool DrafterCore::waits(SessionId id) const {
-  const auto same = [&](const DraftWork& work) { return work.session == id; };
-  return std::ranges::any_of(drafts_, same) || std::ranges::any_of(ahead_, same);
+std::vector<DrafterCore::Job>::iterator DrafterCore::find_job(SessionId id) {
+  return std::ranges::find_if(jobs_, [&](const Job& job) { return job.turn.session == id; });
 }
 
-void DrafterCore::drop_draft(SessionId id) {
-  for (std::vector<DraftWork>* works : {&drafts_, &ahead_})
-    std::erase_if(*works, [&](const DraftWork& work) { return work.session == id; });
+void DrafterCore::drop_job(SessionId id) {
+  if (const auto job = find_job(id); job != jobs_.end()) jobs_.erase(job);
 }
 
 void DrafterCore::on_draft(Message message, TimePoint now) {
@@ -75,8 +73,8 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
   }
   if (message.round < session->round) return;  // late
   if (message.round == session->round && session->last_answer) return membership_.send(*session->last_answer);
-  if (message.round == session->round && waits(message.session)) return;  // repeated
-  drop_draft(message.session);                                            // overtaken
+  if (message.round == session->round && find_job(message.session) != jobs_.end()) return;  // repeated
+  drop_job(message.session);                                                                // overtaken
   auto& draft = std::get<Draft>(message.body);
   if (auto fine = check_hidden(facts, draft.hidden); !fine)
     return answer(Failed{Errc::kMismatch, fine.error().message});
@@ -100,34 +98,55 @@ void DrafterCore::on_draft(Message message, TimePoint now) {
   // A lost or late delta: say from where to send again. What did arrive is kept.
   if (session->replica_end != message.base || message.base == 0)
     return answer(NeedKv{std::min(session->replica_end, message.base)});
-  drafts_.push_back({.kind = DraftWork::Kind::kDraft,
-                     .session = message.session,
-                     .round = message.round,
-                     .base = message.base,
-                     .draft = std::move(draft)});
-}
-
-void DrafterCore::on_drafted(const DraftWork& work, Candidates drafts) {
-  const auto known = sessions_.find(work.session);
-  if (known == sessions_.end() || known->second.round != work.round) return;  // freed or overtaken meanwhile
-  // Rows that came meanwhile are of a later round.
-  if (work.draft.ahead > 0 && known->second.replica_end == work.base) {
-    ahead_.push_back(
-        {.kind = DraftWork::Kind::kAhead, .session = work.session, .round = work.round, .base = work.base});
+  if (draft.known.empty()) session->asked = ++asked_;
+  if (draft.known.empty() || draft.ahead > 0) {
+    jobs_.push_back({.turn = {message.session, message.round, message.base},
+                     .rows = draft.tree ? kTreeStepRows : 1,
+                     .asked = draft.known.empty()});
   }
-  if (!work.draft.known.empty()) return;
-  known->second.last_answer =
-      Message{.session = work.session, .round = work.round, .base = work.base, .body = std::move(drafts)};
-  membership_.send(*known->second.last_answer);
+  next_work_.push_back({.kind = DraftWork::Kind::kDraft,
+                        .session = message.session,
+                        .round = message.round,
+                        .base = message.base,
+                        .draft = std::move(draft)});
 }
 
-void DrafterCore::on_ahead(const DraftWork& work, AheadStep step) {
-  const auto same = [&](const DraftWork& other) { return other.session == work.session && other.round == work.round; };
-  const auto place = std::ranges::find_if(ahead_, same);
-  if (place == ahead_.end()) return;  // freed or overtaken meanwhile
-  if (!step.more) ahead_.erase(place);
-  if (!step.guess) return;
-  membership_.send({.session = work.session, .round = work.round, .base = work.base, .body = std::move(*step.guess)});
+void DrafterCore::on_turn(const DraftTurn& turn, DraftProgress progress) {
+  const auto job = find_job(turn.session);
+  if (job == jobs_.end() || job->turn != turn) return;  // freed or overtaken meanwhile
+  const bool asked = job->asked;
+  if (progress.drafts) {
+    Message answer{
+        .session = turn.session, .round = turn.round, .base = turn.base, .body = std::move(*progress.drafts)};
+    if (asked) sessions_.at(turn.session).last_answer = answer;
+    membership_.send(std::move(answer));
+    job->asked = false;
+  }
+  if (!progress.more) {
+    jobs_.erase(job);
+  } else if (!asked) {
+    std::rotate(job, job + 1, jobs_.end());
+  }
+}
+
+std::size_t DrafterCore::drafting() const {
+  constexpr std::uint64_t kLately = 64;
+  return static_cast<std::size_t>(std::ranges::count_if(
+      sessions_, [&](const auto& entry) { return entry.second.asked > 0 && asked_ - entry.second.asked < kLately; }));
+}
+
+std::vector<DraftTurn> DrafterCore::next_pass() const {
+  const std::size_t width = std::min((drafting() + 1) / 2, kPassRowsMax);
+  std::vector<DraftTurn> pass;
+  std::size_t rows = 0;
+  for (const Job& job : jobs_) {
+    if (!job.asked) continue;
+    rows += job.rows;
+    if (!pass.empty() && rows > width) return pass;
+    pass.push_back(job.turn);
+  }
+  if (pass.empty() && !jobs_.empty()) pass.push_back(jobs_.front().turn);
+  return pass;
 }
 
 void DrafterCore::on_tick(TimePoint now) {
@@ -137,21 +156,15 @@ void DrafterCore::on_tick(TimePoint now) {
     if (now - session.heard > config_.session_idle_max) idle.push_back(id);
   }
   for (const SessionId id : idle) free(id);
-  if (!work_.empty()) return;
-  work_ = std::exchange(rows_, {});
-  if (!drafts_.empty()) {
-    work_.push_back(std::move(drafts_.front()));
-    drafts_.erase(drafts_.begin());
-  } else if (!ahead_.empty()) {
-    work_.push_back(ahead_.front());
-    std::ranges::rotate(ahead_, ahead_.begin() + 1);
-  }
+  if (!work_.empty() || !pass_.empty()) return;
+  work_ = std::exchange(next_work_, {});
+  pass_ = next_pass();
 }
 
 void DrafterCore::free(SessionId id) {
   if (sessions_.erase(id) == 0) return;
-  drop_draft(id);
-  rows_.push_back({.kind = DraftWork::Kind::kRelease, .session = id});
+  drop_job(id);
+  next_work_.push_back({.kind = DraftWork::Kind::kRelease, .session = id});
 }
 
 }  // namespace outrider

@@ -16,25 +16,36 @@ struct DrafterConfig {
   Duration session_idle_max = std::chrono::seconds(120);
 };
 
-/// Work for the assistant engine, in this order.
+/// Work for the assistant engine that takes no forward pass, in this order.
 struct DraftWork {
   enum class Kind {
     kExtend,
-    kDraft,
-    kAhead,  ///< one more forward pass for what is drafted ahead of the session's last kDraft
+    kDraft,  ///< the session's next turns are for this Draft
     kRelease,
   } kind = Kind::kExtend;
   SessionId session{};
   RoundId round{};
-  Position base = 0;  ///< kDraft, kAhead: the replica's length
+  Position base = 0;  ///< kDraft: the replica's length
   KvRows kv = {};     ///< kExtend: rows to append to the replica
   Draft draft = {};   ///< kDraft; its own rows are in a kExtend before
 };
 
-/// What became of a kAhead.
-struct AheadStep {
-  std::optional<Candidates> guess = {};  ///< complete
-  bool more = false;                     ///< there is more to draft
+/// Most nodes of a token tree that a forward pass takes: its rows share the weights that are read, but those of
+/// unlikely nodes are mostly for nothing.
+inline constexpr std::size_t kTreeStepRows = 8;
+
+/// A session takes part in a forward pass, for its last kDraft.
+struct DraftTurn {
+  SessionId session{};
+  RoundId round{};
+  Position base = 0;  ///< the replica's length
+  bool operator==(const DraftTurn&) const = default;
+};
+
+/// What came of a turn.
+struct DraftProgress {
+  std::optional<Candidates> drafts = {};  ///< complete: what was asked for, or with `after` what is drafted ahead
+  bool more = false;                      ///< there is more to draft
 };
 
 /// The drafter's side of all its sessions, as a pure state machine. It keeps the books on which
@@ -47,29 +58,39 @@ class DrafterCore {
   void on_message(Message message, TimePoint now);
   /// What is due by now, and the next work.
   void on_tick(TimePoint now);
-  /// Answers a kDraft, unless its drafts were known. @pre the work came from take_output().
-  void on_drafted(const DraftWork& work, Candidates drafts);
-  /// Likewise a kAhead.
-  void on_ahead(const DraftWork& work, AheadStep step);
+  /// @pre the turn came from take_output().
+  void on_turn(const DraftTurn& turn, DraftProgress progress);
   /// Tells the coordinator to give no new sessions.
   void drain() { membership_.send({.body = Drain{}}); }
 
   struct Output : CoreOutput {
-    /// Rows and releases in the order they came, then the draft that was asked for first: one at a time, because while
-    /// it is made the coordinator may go on without those that wait. They are then dropped, and their rows are there
-    /// already. While nobody asks for drafts, one step ahead instead, the sessions in turn.
-    std::vector<DraftWork> work;
+    std::vector<DraftWork> work;  ///< in the order it came
+    /// Then one forward pass, for half of the sessions that draft at all, those that asked first: the verifier can then
+    /// verify these while the others are drafted for, and where it rather waits for all of them, two passes take little
+    /// longer than one. Who asks meanwhile is in the next pass, and whom the coordinator has gone on without is not.
+    /// While nobody asks for drafts it is one step ahead instead, for one session so that nobody who asks waits long,
+    /// the sessions in turn.
+    std::vector<DraftTurn> pass;
   };
   /// All that has come up since the last call.
-  Output take_output() { return {membership_.take_output(), std::exchange(work_, {})}; }
+  Output take_output() {
+    return {membership_.take_output(), std::exchange(work_, {}), std::exchange(pass_, {})};
+  }
 
   const Membership& membership() const { return membership_; }
   std::size_t session_count() const { return sessions_.size(); }
 
  private:
+  static constexpr std::size_t kPassRowsMax = 16;  ///< bounds the memory of a pass: a row of scores may be a MiB
+  struct Job {
+    DraftTurn turn;
+    std::size_t rows = 1;  ///< of a pass
+    bool asked = true;     ///< its drafts are waited for; else it drafts ahead
+  };
   struct Session {
     Position replica_end = 0;  ///< committed positions [0, replica_end) are held
     RoundId round{};           ///< the last Draft seen
+    std::uint64_t asked = 0;   ///< the number of the last one that asked for drafts, of all; 0: none has
     std::optional<Message> last_answer;
     TimePoint heard{};
   };
@@ -80,18 +101,23 @@ class DrafterCore {
   /// Appends rows that accept_rows() likes and the replica does not have. @return whether there were any.
   bool extend(Session& session, SessionId id, KvRows kv);
   void on_draft(Message message, TimePoint now);
-  bool waits(SessionId id) const;
-  void drop_draft(SessionId id);
+  std::vector<DraftTurn> next_pass() const;
+  /// Sessions that were among the last to ask for drafts.
+  std::size_t drafting() const;
+  std::vector<Job>::iterator find_job(SessionId id);
+  void drop_job(SessionId id);
   void free(SessionId id);
 
   DrafterConfig config_;
   Membership membership_;
   std::map<SessionId, Session> sessions_;
-  std::vector<DraftWork> rows_;  ///< kExtend and kRelease
-  /// kDraft, one of a session at most: the replica ends at its base once rows_ are done.
-  std::vector<DraftWork> drafts_;
-  std::vector<DraftWork> ahead_;  ///< kAhead, one of a session at most, that whose turn it is first
-  std::vector<DraftWork> work_;   ///< about to be handed over
+  std::uint64_t asked_ = 0;  ///< times that drafts were asked for
+  std::vector<DraftWork> next_work_;
+  /// One of a session at most, whose replica ends at its base once next_work_ is done; in the order of their turns.
+  std::vector<Job> jobs_;
+  // About to be handed over:
+  std::vector<DraftWork> work_;
+  std::vector<DraftTurn> pass_;
 };
 
 }  // namespace outrider

@@ -327,8 +327,8 @@ struct KvChunk {
   static void fields(auto& v, auto& m) { v("kv", m.kv); }
 };
 
-/// Verifier -> coordinator -> client, while a prompt is computed: log-probabilities of its next tokens, each given those
-/// before it. All but the first token's come before the Verdict and the Tokens that answer the prompt.
+/// Verifier -> coordinator -> client, while a prompt is computed: log-probabilities of its next tokens, each given
+/// those before it. All but the first token's come before the Verdict and the Tokens that answer the prompt.
 struct PromptScores {
   Position first = 0;                   ///< of the first of these tokens in the prompt
   std::vector<TokenLogprobs> logprobs;  ///< as many alternatives each
@@ -348,8 +348,8 @@ struct Draft {
   /// [hidden_size]: the target's row that produced `token`, after the final norm. Where the session goes on from drafts
   /// that nobody verifies, it is instead the `state` of the last Candidates, in f32.
   WireTensor hidden;
-  /// The session's: what it forbids would be lost. In the first Draft that a drafter gets of the session, and in the one
-  /// after a NeedKv; later it is known there. None, and not known: the drafter takes the most probable tokens.
+  /// The session's: what it forbids would be lost. In the first Draft that a drafter gets of the session, and in the
+  /// one after a NeedKv; later it is known there. None, and not known: the drafter takes the most probable tokens.
   std::optional<SamplingParams> sampling = {};
   std::int64_t index = 0;                       ///< place of the first draft in the answer
   bool want_state = false;                      ///< Candidates::state is wanted: drafting goes on from these drafts
@@ -392,7 +392,7 @@ struct Draft {
 /// Drafter -> coordinator: the drafts. Coordinator -> client: the answer to a Step that asked for drafts.
 struct Candidates {
   std::vector<TokenId> tokens;
-  std::int64_t draft_ns = 0;  ///< spent in assistant forwards
+  std::int64_t draft_ns = 0;  ///< spent in assistant forwards, which other texts may have shared
   /// One distribution for each draft, of at most kDraftTopK tokens, or none at all. Which distribution it is depends on
   /// the session's rule (SamplingRule) and on the Draft:
   /// - kRejection: the one that the draft was drawn from. The verifier needs it.
@@ -407,6 +407,8 @@ struct Candidates {
   /// them. Empty: the drafts that the Draft asked for.
   std::vector<TokenId> after = {};
   std::vector<std::int32_t> depths = {};  ///< where the drafts are a tree (TokenTree): of each; children by one q
+  std::int64_t passes = 0;                ///< the forwards of draft_ns
+  std::int64_t pass_rows = 0;             ///< of all of them: this text's and others'
 
   static constexpr const char* kName = "candidates";
   bool operator==(const Candidates&) const = default;
@@ -417,6 +419,8 @@ struct Candidates {
     v("state", m.state, Rank{1});
     v("after", m.after, kOutcomes);
     v("depths", m.depths, kDrafts, kDraftLengths);
+    v("passes", m.passes, kNatural);
+    v("pass_rows", m.pass_rows, kNatural);
   }
 };
 

@@ -535,6 +535,10 @@ void Session::on_candidates(const Desk& desk, Candidates candidates) {
   books_.metrics.draft_ns += drafting;
   books_.metrics.wire_ns += waited - drafting;
   round_.outcome.draft_s = to_seconds(Duration(drafting));
+  // Said by a peer, and used for sums.
+  const auto said = [](std::int64_t count) { return static_cast<double>(std::clamp<std::int64_t>(count, 1, 1 << 16)); };
+  round_.outcome.draft_passes = said(candidates.passes);
+  round_.outcome.draft_pass_rows = said(candidates.pass_rows) / round_.outcome.draft_passes;
   // Behind others' drafts it waited and travelled: how long each, nobody can say.
   (round_.queued ? round_.outcome.draft_waited_s : round_.outcome.draft_wire_s) =
       to_seconds(Duration(waited - drafting));

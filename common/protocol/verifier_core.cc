@@ -305,8 +305,7 @@ std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batc
   work.base = done;
   work.last = done + count == total;
   const std::int64_t scored_end = std::min(done + count + 1, total - request.answered);
-  if (session.scored && done + 1 < scored_end)
-    work.scored.assign(first + 1, request.tokens.begin() + scored_end);
+  if (session.scored && done + 1 < scored_end) work.scored.assign(first + 1, request.tokens.begin() + scored_end);
   // How many of the answer's tokens are among the first so many.
   const auto answered = [&](Position end) { return std::max<std::int64_t>(0, end - (total - request.answered)); };
   work.answered = answered(done + count) - answered(done);

@@ -158,7 +158,7 @@ class VerifierCore {
     std::int64_t prompt_rows = 0;
     std::int64_t scored_room = 0;   ///< rows that it still takes of prompts whose tokens are scored
     bool picture_kept_out = false;  ///< one that must be in one forward had no room
-    std::vector<KeptText> kept;  ///< there once the batch has run, so not for its own prompts
+    std::vector<KeptText> kept;     ///< there once the batch has run, so not for its own prompts
   };
   /// Numbers of kept starts of texts; those of sessions are below.
   static constexpr std::uint64_t kFirstKept = std::uint64_t{1} << 63;

@@ -28,9 +28,10 @@ struct Logprob {
 /// What the model itself thought of an emitted token: log-probabilities before masks, biases, penalties, temperature
 /// and filters (vLLM's raw_logprobs), so that of the token may be far below those of the alternatives.
 struct TokenLogprobs {
-  float logprob = 0;         ///< of the token
-  std::vector<Logprob> top;  ///< the most probable tokens, the best first; among equals the lower id. Or those asked for
-  std::int32_t rank = 1;     ///< of the token: 1 more than there are more probable ones
+  float logprob = 0;  ///< of the token
+  std::vector<Logprob>
+      top;                ///< the most probable tokens, the best first; among equals the lower id. Or those asked for
+  std::int32_t rank = 1;  ///< of the token: 1 more than there are more probable ones
   bool operator==(const TokenLogprobs&) const = default;
   static void fields(auto& v, auto& m) {
     v("logprob", m.logprob, kLogprobs);

@@ -45,7 +45,7 @@ Result<void> check_sampling(const SamplingParams& params, std::int32_t vocab_siz
   }
   const auto list_fits = [&](const char* name, const std::vector<TokenId>& tokens, std::size_t most) -> Result<void> {
     if (tokens.size() > most)
-      return wrong(fmt::format("{}' length", name).c_str(), tokens.size(), fmt::format("at most {}", most));
+      return wrong(fmt::format("{}' length", name).c_str(), tokens.size(), fmt::format("at most {} entries", most));
     const auto beyond = std::ranges::find_if_not(tokens, token_fits);
     if (beyond != tokens.end()) return wrong(fmt::format("{}' token", name).c_str(), *beyond, ids);
     return {};
@@ -56,7 +56,7 @@ Result<void> check_sampling(const SamplingParams& params, std::int32_t vocab_siz
   if (params.prompt_logprobs && (*params.prompt_logprobs < 0 || *params.prompt_logprobs > kLogprobsMax))
     return wrong("prompt_logprobs", *params.prompt_logprobs, fmt::format("0 to {}", kLogprobsMax));
   if (params.bad_words.size() > kBadWordsMax)
-    return wrong("bad_words' length", params.bad_words.size(), fmt::format("at most {}", kBadWordsMax));
+    return wrong("bad_words' length", params.bad_words.size(), fmt::format("at most {} entries", kBadWordsMax));
   for (const TokenWord& word : params.bad_words) {
     if (word.tokens.empty()) return wrong("a bad word's length", 0, "1 token or more");
     RETURN_IF_ERROR(list_fits("bad_words", word.tokens, kBadWordTokensMax));

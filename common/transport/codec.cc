@@ -35,9 +35,9 @@ concept Number = std::is_arithmetic_v<T> || std::is_enum_v<T>;
 
 /// Log-probabilities as they travel: of n tokens, and of the same number k of alternatives to each.
 struct LogprobLists {
-  std::vector<float> chosen;     ///< [n]
-  std::vector<TokenId> top_ids;  ///< [n * k]
-  std::vector<float> top;        ///< [n * k]
+  std::vector<float> chosen;        ///< [n]
+  std::vector<TokenId> top_ids;     ///< [n * k]
+  std::vector<float> top;           ///< [n * k]
   std::vector<std::int32_t> ranks;  ///< [n]
 
   static void fields(auto& v, auto& m) {

@@ -114,7 +114,7 @@ void play_drafter(Drawer& draw) {
   TimePoint now{seconds(100)};
   DrafterCore core({.sessions_max = 4}, hello(Role::kDrafter));
   core.on_message({.body = Welcome{50}}, now);
-  std::vector<DraftWork> out;
+  std::vector<DraftTurn> out;
   for (std::size_t step = 0; step < kStepsMax && !draw.empty(); ++step) {
     const std::uint8_t what = draw.byte();
     if (what < 160) {
@@ -122,14 +122,14 @@ void play_drafter(Drawer& draw) {
     } else if (what < 220) {
       core.on_tick(now += milliseconds(1 << (draw.byte() % 18)));
     } else {
-      for (const DraftWork& work : std::exchange(out, {})) {
-        if (work.kind == DraftWork::Kind::kDraft) core.on_drafted(work, {.tokens = {1, 2}, .draft_ns = 1});
-        if (work.kind == DraftWork::Kind::kAhead)
-          core.on_ahead(
-              work, {.guess = Candidates{.tokens = {3}, .draft_ns = 1, .after = {1}}, .more = draw.byte() % 2 == 0});
+      for (const DraftTurn& turn : std::exchange(out, {})) {
+        DraftProgress progress{.more = draw.byte() % 2 == 0};
+        if (draw.byte() % 2 == 0) progress.drafts = Candidates{.tokens = {1, 2}, .draft_ns = 1, .after = {1}};
+        core.on_turn(turn, std::move(progress));
       }
     }
-    for (DraftWork& work : core.take_output().work) out.push_back(std::move(work));
+    const DrafterCore::Output output = core.take_output();
+    out.insert(out.end(), output.pass.begin(), output.pass.end());
     CHECK(core.session_count() <= 4, "{} sessions", core.session_count());
   }
 }

@@ -590,8 +590,8 @@ TEST(Serve, MasksAndScoresOfThePromptAreAsAskedFor) {
   EXPECT_EQ(echo["prompt_logprobs"].size(), prompt);
   for (std::size_t i = 1; i < prompt; ++i)
     EXPECT_TRUE(echo["prompt_logprobs"][i].contains(std::to_string(plain["prompt_token_ids"][i].get<int>())));
-  Json streamed = {{"prompt", "Once upon a"}, {"temperature", 0}, {"max_tokens", 6}, {"logprobs", 2},
-                   {"echo", true},        {"stream", true}};
+  Json streamed = {{"prompt", "Once upon a"}, {"temperature", 0}, {"max_tokens", 6},
+                   {"logprobs", 2},           {"echo", true},     {"stream", true}};
   std::size_t scores = 0;
   std::string text;
   for (const Json& event : events_of(post(serve.port, "/v1/completions", streamed.dump()))) {

@@ -1,5 +1,5 @@
-// Answers in which some tokens may not come, on the nano pair: whatever drafts, the text is that of plain decoding under
-// the same masks, and drafts are masked too. And what the model thinks of a prompt's tokens.
+// Answers in which some tokens may not come, on the nano pair: whatever drafts, the text is that of plain decoding
+// under the same masks, and drafts are masked too. And what the model thinks of a prompt's tokens.
 #include <algorithm>
 #include <iterator>
 
@@ -36,7 +36,8 @@ Generate masked(const std::vector<NanoGolden>& goldens, std::uint64_t seed, std:
 
 void expect_masked(const Generate& request, const std::vector<TokenId>& tokens) {
   const SamplingParams& sampling = request.sampling;
-  for (const TokenId token : tokens) EXPECT_NE(std::ranges::find(sampling.allowed_tokens, token), sampling.allowed_tokens.end());
+  for (const TokenId token : tokens)
+    EXPECT_NE(std::ranges::find(sampling.allowed_tokens, token), sampling.allowed_tokens.end());
   for (const TokenWord& word : sampling.bad_words)
     EXPECT_TRUE(std::ranges::search(tokens, word.tokens).empty()) << "a bad word of " << word.tokens.size();
 }
@@ -98,13 +99,14 @@ TEST_F(MaskedText, APromptIsScoredAsTheSameTokensOfAnAnswerAre) {
   std::size_t longest = 0;
   bool early = false;
   const auto both = client.generate_all(
-      {whole, whole}, {.on_tokens = [&](std::size_t index, std::span<const TokenId>) {
-                         early = early || scores[index].size() + 1 < whole.prompt.size();
-                       },
-                       .on_prompt_scores = [&](std::size_t index, std::span<const TokenLogprobs> piece) {
-                         scores[index].insert(scores[index].end(), piece.begin(), piece.end());
-                         longest = std::max(longest, piece.size());
-                       }});
+      {whole, whole},
+      {.on_tokens = [&](std::size_t index,
+                        std::span<const TokenId>) { early = early || scores[index].size() + 1 < whole.prompt.size(); },
+       .on_prompt_scores =
+           [&](std::size_t index, std::span<const TokenLogprobs> piece) {
+             scores[index].insert(scores[index].end(), piece.begin(), piece.end());
+             longest = std::max(longest, piece.size());
+           }});
   ASSERT_TRUE(both) << both.error().message;
   EXPECT_FALSE(early) << "the answer came before its prompt's scores";
   EXPECT_LE(longest, 32u);

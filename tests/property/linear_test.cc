@@ -403,6 +403,27 @@ std::vector<std::byte> relaid(const LinearImage& image, WeightType type, Shape s
   return bytes;
 }
 
+TEST_P(LinearTest, SelectedOutputsGiveTheSameBits) {
+  const auto [in, out] = shape();
+  CounterRng rng(static_cast<std::uint64_t>(in * 47 + out));
+  const Stored stored(rng, shape(), DType::kF32, 1);
+  const Linear all = Linear::pack(type(), in, stored.refs);
+  std::vector<std::int32_t> outputs;
+  for (std::int64_t i = 0; i < 70; ++i)
+    outputs.push_back(static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(out))));
+  const Linear some = all.select(outputs);
+  ASSERT_EQ(some.out_features(), std::ssize(outputs));
+  constexpr std::int64_t kRows = 3;
+  Tensor x(padded_rows(kRows), in), y(padded_rows(kRows), out), chosen(padded_rows(kRows), std::ssize(outputs));
+  for (std::int64_t r = 0; r < kRows; ++r)
+    for (float& value : x.view()[r].span()) value = static_cast<float>(2 * rng.uniform() - 1);
+  all.forward(x.view().rows(0, kRows), y.view().rows(0, kRows));
+  some.forward(x.view().rows(0, kRows), chosen.view().rows(0, kRows));
+  for (std::int64_t r = 0; r < kRows; ++r)
+    for (std::size_t i = 0; i < outputs.size(); ++i)
+      ASSERT_EQ(chosen.view()[r][static_cast<std::int64_t>(i)], y.view()[r][outputs[i]]) << r << ", " << outputs[i];
+}
+
 TEST_P(LinearTest, AMappedImageIsUsedInPlaceAndGivesTheSameBits) {
   const auto [in, out] = shape();
   CounterRng rng(static_cast<std::uint64_t>(in * 43 + out));

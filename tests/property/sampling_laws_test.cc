@@ -266,7 +266,15 @@ Emitted production(const Round& round, Sampler& sampler, SamplingScratch& scratc
 }
 const Rule kMatch = production<false>, kRejection = production<true>;
 
-enum class Mistake { kNone, kPassOn, kKeepRejected, kDropBonus, kNoClamp, kPenaltiesWithoutDrafts };
+enum class Mistake {
+  kNone,
+  kPassOn,
+  kKeepRejected,
+  kDropBonus,
+  kNoClamp,
+  kOnlyDraftable,  ///< what replaces a draft is one that could have been drafted
+  kPenaltiesWithoutDrafts,
+};
 
 /// Rejection or match, written out once more with room for a mistake.
 Rule mutant(Mistake mistake, bool rejection) {
@@ -295,6 +303,14 @@ Rule mutant(Mistake mistake, bool rejection) {
           }
           token = draw(scratch, Noise(round.params.seed, index, Noise::Stream::kResidual));
           if (token == draft) return {{draft}, draft};
+        }
+        if (token != draft && mistake == Mistake::kOnlyDraftable) {
+          scratch.clear();
+          for (const TokenId x : round.q[i].ids) {
+            const double left = p.probability(x) - round.q[i].probability(x);
+            if (left > 0 && round.q[i].probability(x) > 0) scratch.add(x, static_cast<float>(left));
+          }
+          if (!scratch.ids.empty()) token = draw(scratch, Noise(round.params.seed, index, Noise::Stream::kResidual));
         }
       }
       const bool kept = token == draft;
@@ -599,6 +615,31 @@ TEST(SamplingLaws, HoldWithPenaltiesThatCountTheRowsOwnDrafts) {
   const Language language = make_language(8, 3, 0.5f);
   EXPECT_EQ(generate(language, penalties(), 4, Drafting::kSampled, kMatch).gate.verdict(), "");
   EXPECT_EQ(generate(language, penalties(), 4, Drafting::kSampled, kRejection).gate.verdict(), "");
+}
+
+/// As make_language, but the drafter has a draft vocabulary: every third word and no other.
+Language make_narrow_language() {
+  Language language = make_language(12, 31, 0.7f);
+  for (std::size_t i = 0; i < language.drafter.size(); ++i)
+    if (i % 3 != 0) language.drafter[i] = -std::numeric_limits<float>::infinity();
+  return language;
+}
+
+TEST(SamplingLaws, HoldWithADraftVocabulary) {
+  const Language language = make_narrow_language();
+  for (const bool filtered : {false, true}) {
+    const SamplingParams params = params_of(1, filtered);
+    EXPECT_EQ(generate(language, params, 4, Drafting::kCoupled, kMatch).gate.verdict(), "") << "match";
+    const Sample chain = generate(language, params, 4, Drafting::kSampled, kRejection);
+    EXPECT_EQ(chain.gate.verdict(), "") << "rejection";
+    EXPECT_GT(chain.accepted, chain.drafted / 20);
+    EXPECT_EQ(generate(language, params, 7, Drafting::kSampledTree, kRejection).gate.verdict(), "") << "tree";
+  }
+  const auto verdict = [&](Mistake mistake) {
+    return generate(language, {.temperature = 1}, 3, Drafting::kSampled, mutant(mistake, true)).gate.verdict();
+  };
+  EXPECT_EQ(verdict(Mistake::kNone), "");
+  EXPECT_NE(verdict(Mistake::kOnlyDraftable), "");
 }
 
 class TreeLaws : public testing::TestWithParam<int> {};

@@ -202,19 +202,21 @@ class DrafterStage : public Stage {
       : core_({.sessions_max = with.of("sessions_max", 256)}, hello(Role::kDrafter)) {}
 
   bool command(const std::string& name, std::istringstream& words) override {
-    if (name != "drafted" && name != "guessed") return false;  // TOKEN...; likewise after a number of tokens of `after`
-    if (!out_) throw std::invalid_argument("no draft is being made");
-    const DraftWork work = *std::exchange(out_, std::nullopt);
+    // What comes of a session's turn: SESSION TOKEN..., likewise after a number of tokens of `after`, or SESSION alone
+    // where there is more to draft, or nothing more.
+    if (name != "drafted" && name != "guessed" && name != "more" && name != "over") return false;
+    std::uint64_t session = 0;
     std::size_t after = 0;
+    words >> session;
+    const auto turn = std::ranges::find(out_, SessionId{session}, &DraftTurn::session);
+    if (turn == out_.end()) throw std::invalid_argument("it is not that session's turn");
     if (name == "guessed") words >> after;
     Candidates drafts;
     for (TokenId token; words >> token;) (drafts.after.size() < after ? drafts.after : drafts.tokens).push_back(token);
-    if (work.kind == DraftWork::Kind::kDraft)
-      core_.on_drafted(work, std::move(drafts));
-    else if (after > 0)
-      core_.on_ahead(work, {.guess = std::move(drafts), .more = true});
-    else
-      core_.on_ahead(work, {.more = !drafts.tokens.empty()});
+    DraftProgress progress{.more = name != "over" && (name != "drafted" || ahead_[turn->session])};
+    if (!drafts.tokens.empty()) progress.drafts = std::move(drafts);
+    core_.on_turn(*turn, std::move(progress));
+    out_.erase(turn);
     return true;
   }
   void on_message(const PeerId&, Message message) override { core_.on_message(std::move(message), now); }
@@ -232,18 +234,21 @@ class DrafterStage : public Stage {
         case DraftWork::Kind::kDraft:
           say(fmt::format("draft session={} round={} base={} after token {}, {} tokens", session, value(work.round),
                           work.base, work.draft.token, work.draft.draft_length));
-          out_ = work;
-          break;
-        case DraftWork::Kind::kAhead:
-          say(fmt::format("go on session={} round={} base={}", session, value(work.round), work.base));
-          out_ = work;
+          ahead_[work.session] = work.draft.ahead > 0;
       }
     }
+    if (output.pass.empty()) return;
+    out_ = output.pass;
+    std::string turns = "pass";
+    for (const DraftTurn& turn : output.pass)
+      turns += fmt::format(" session={} round={} base={}", value(turn.session), value(turn.round), turn.base);
+    say(turns);
   }
 
  private:
   DrafterCore core_;
-  std::optional<DraftWork> out_;
+  std::vector<DraftTurn> out_;  ///< the pass that is out
+  std::map<SessionId, bool> ahead_;
 };
 
 class CoordinatorStage : public Stage {

@@ -356,11 +356,8 @@ void Simulator::on_event(Event event) {
       break;
     case Event::Kind::kDrafted:
       if (drafter == nullptr) break;
-      if (drafter->busy->work.kind == DraftWork::Kind::kAhead)
-        drafter->core->on_ahead(drafter->busy->work, std::move(drafter->busy->step));
-      else
-        drafter->core->on_drafted(drafter->busy->work, std::move(drafter->busy->drafts));
-      drafter->busy.reset();
+      for (auto& [turn, progress] : std::exchange(drafter->busy, {}))
+        drafter->core->on_turn(turn, std::move(progress));
       break;
     case Event::Kind::kDue: break;
     case Event::Kind::kTick:
@@ -437,22 +434,22 @@ void Simulator::flush_coordinator() {
 
 void Simulator::flush(Drafter& drafter) {
   if (drafter.core == nullptr) return;
-  if (!drafter.busy && now_ >= drafter.frozen_until) drafter.core->on_tick(drafter.clock.at(now_));
+  if (drafter.busy.empty() && now_ >= drafter.frozen_until) drafter.core->on_tick(drafter.clock.at(now_));
   DrafterCore::Output output = drafter.core->take_output();
-  for (DraftWork& work : output.work) {
-    if (work.kind == DraftWork::Kind::kExtend || work.kind == DraftWork::Kind::kRelease) {
+  for (const DraftWork& work : output.work) {
+    if (work.kind == DraftWork::Kind::kDraft)
+      begin_drafts(drafter, work);
+    else
       change_replica(drafter, work);
-      continue;
-    }
-    const bool ahead = work.kind == DraftWork::Kind::kAhead;
-    Candidates drafts = ahead ? Candidates{} : make_drafts(drafter, work);
-    AheadStep step = ahead ? go_on(drafter, work) : AheadStep{};
-    if (!ahead) ++drafter.asked;
-    const Duration time = lags(drafter)   ? std::chrono::milliseconds(700)
-                          : !layout_.pair ? slow_or(std::chrono::microseconds(100), std::chrono::microseconds(500))
-                                          : layout_.pair->draft * (ahead ? 1 : std::ssize(drafts.tokens));
-    if (layout_.pair) drafts.draft_ns = time.count();
-    drafter.busy = {std::move(work), std::move(drafts), std::move(step)};
+  }
+  if (!output.pass.empty()) {
+    const std::int64_t rows = std::ssize(output.pass);
+    const Duration time = lags(drafter) ? std::chrono::milliseconds(200)
+                          : layout_.pair
+                              ? layout_.pair->draft + layout_.pair->further_draft * (rows - 1)
+                              : slow_or(std::chrono::microseconds(50), std::chrono::microseconds(200));
+    const Candidates cost{.tokens = {}, .draft_ns = time.count(), .passes = 1, .pass_rows = rows};
+    for (const DraftTurn& turn : output.pass) drafter.busy.emplace_back(turn, take_turn(drafter, turn, cost));
     schedule(time, Event::Kind::kDrafted, drafter.peer, {});
   }
   for (const Outgoing& out : output.send) transmit(Event::Kind::kToCoordinator, drafter, out.message);
@@ -705,16 +702,39 @@ void Simulator::add_tree(const Drafter& drafter, const DraftWork& work, std::uin
   }
 }
 
-Candidates Simulator::make_drafts(Drafter& drafter, const DraftWork& work) {
+void Simulator::begin_drafts(Drafter& drafter, const DraftWork& work) {
   const std::uint64_t prefix = check_replica(drafter, work);
-  Candidates drafts{.tokens = {}, .draft_ns = 1000};
-  if (work.draft.tree) {
-    add_tree(drafter, work, prefix, drafts);
-    return drafts;
+  Drafter::Lead lead{.work = work, .drafts = work.draft.known};
+  if (work.draft.known.empty()) {
+    ++drafter.asked;
+    Candidates& drafts = lead.asked.emplace();
+    if (work.draft.tree)
+      add_tree(drafter, work, prefix, drafts);
+    else
+      add_drafts(drafter, work, prefix, 0, drafts);
+    lead.drafts = drafts.tokens;
   }
-  if (work.draft.known.empty()) add_drafts(drafter, work, prefix, 0, drafts);
-  drafter.leads[work.session] = {work, work.draft.known.empty() ? drafts.tokens : work.draft.known};
-  return drafts;
+  drafter.leads[work.session] = std::move(lead);
+}
+
+DraftProgress Simulator::take_turn(Drafter& drafter, const DraftTurn& turn, const Candidates& cost) {
+  Drafter::Lead& lead = drafter.leads.at(turn.session);
+  if (lead.work.round != turn.round || lead.work.base != turn.base) violated("a turn is of another round");
+  ++lead.steps;
+  lead.spent.draft_ns += cost.draft_ns;
+  lead.spent.passes += cost.passes;
+  lead.spent.pass_rows += cost.pass_rows;
+  // A chain takes a step a draft.
+  const bool asked = lead.asked.has_value();
+  if (asked && lead.steps < lead.asked->tokens.size()) return {.more = true};
+  std::optional<Candidates> drafts = asked ? std::exchange(lead.asked, std::nullopt) : go_on(drafter, lead);
+  if (!drafts) return {.more = true};
+  lead.steps = 0;
+  const Candidates spent = std::exchange(lead.spent, {});
+  drafts->draft_ns = spent.draft_ns;
+  drafts->passes = spent.passes;
+  drafts->pass_rows = spent.pass_rows;
+  return {.drafts = std::move(drafts), .more = lead.guesses < lead.work.draft.ahead};
 }
 
 std::size_t Simulator::next_outcome(const Drafter::Lead& lead) {
@@ -733,15 +753,13 @@ std::size_t Simulator::next_outcome(const Drafter::Lead& lead) {
   return outcomes[std::min(static_cast<std::size_t>(lead.guesses), outcomes.size() - 1)].second;
 }
 
-AheadStep Simulator::go_on(Drafter& drafter, const DraftWork& work) {
-  Drafter::Lead& lead = drafter.leads.at(work.session);
-  if (lead.work.round != work.round || lead.work.base != work.base) violated("drafting goes on from another round");
-  std::uint64_t prefix = check_replica(drafter, lead.work);
+std::optional<Candidates> Simulator::go_on(Drafter& drafter, Drafter::Lead& lead) {
+  const DraftWork& work = lead.work;
+  std::uint64_t prefix = check_replica(drafter, work);
   // Along drafts that it did not make, and to what follows them; then each guess takes a step a draft.
-  const std::size_t walk = lead.guesses > 0 ? 0 : 1 + lead.work.draft.known.size();
-  if (++lead.steps < walk + static_cast<std::size_t>(lead.work.draft.draft_length)) return {.more = true};
-  lead.steps = 0;
-  Candidates guess{.tokens = {}, .draft_ns = 1000};
+  const std::size_t walk = lead.guesses > 0 ? 0 : 1 + work.draft.known.size();
+  if (lead.steps < walk + static_cast<std::size_t>(work.draft.draft_length)) return std::nullopt;
+  Candidates guess{.tokens = {}};
   const std::size_t held = next_outcome(lead);
   guess.after.assign(lead.drafts.begin(), lead.drafts.begin() + static_cast<std::ptrdiff_t>(held));
   for (const TokenId token : guess.after) prefix = model::extend(prefix, token);
@@ -759,7 +777,8 @@ AheadStep Simulator::go_on(Drafter& drafter, const DraftWork& work) {
                                                                          : TokenId{7});
   prefix = model::extend(prefix, guess.after.back());
   add_drafts(drafter, lead.work, prefix, guess.after.size(), guess);
-  return {.guess = std::move(guess), .more = ++lead.guesses < draft.ahead};
+  ++lead.guesses;
+  return guess;
 }
 
 }  // namespace outrider::simulation

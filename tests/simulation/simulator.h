@@ -70,7 +70,7 @@ std::vector<TokenId> generate(const std::vector<TokenId>& prompt, std::int64_t c
 /// How long the steps of a real pair take, and how its drafts fare.
 struct Pair {
   Duration pass{}, further_row{};  ///< the verifier's forward pass of one row, and each further row
-  Duration draft{};                ///< a forward pass of the drafter
+  Duration draft{}, further_draft{};  ///< the drafter's of one row, and each further row
   Duration drafter_way{};          ///< between drafter and coordinator; the verifier is beside the coordinator
   /// The chance that the draft at this depth of a chain holds if those before it do; the last one's beyond.
   std::vector<double> acceptance = {};
@@ -197,19 +197,16 @@ class Simulator {
   struct Drafter : Node {
     std::unique_ptr<DrafterCore> core;
     std::map<SessionId, Replica> replicas;
-    struct Busy {
-      DraftWork work;
-      Candidates drafts;
-      AheadStep step;
-    };
-    std::optional<Busy> busy;
+    std::vector<std::pair<DraftTurn, DraftProgress>> busy;  ///< the pass that is out
     std::int64_t asked = 0;  ///< since the beginning
     /// The last kDraft of a session, and the drafts that are being verified.
     struct Lead {
       DraftWork work;
       std::vector<TokenId> drafts;
+      std::optional<Candidates> asked = {};    ///< what was asked for, until it is due
       int guesses = 0;
-      std::size_t steps = 0;                   ///< since the last guess
+      std::size_t steps = 0;                   ///< since the last answer
+      Candidates spent = {};                   ///< on the next one
       std::optional<bool> next_is_right = {};  ///< the drafter's first choice after all drafts
     };
     std::map<SessionId, Lead> leads;
@@ -276,8 +273,10 @@ class Simulator {
   void change_replica(Drafter& drafter, const DraftWork& work);
   /// The replica must hold what the verifier holds. @return the prefix that its last row and the hidden row stand for.
   std::uint64_t check_replica(Drafter& drafter, const DraftWork& work);
-  Candidates make_drafts(Drafter& drafter, const DraftWork& work);
-  AheadStep go_on(Drafter& drafter, const DraftWork& work);
+  void begin_drafts(Drafter& drafter, const DraftWork& work);
+  /// @param cost  of the pass
+  DraftProgress take_turn(Drafter& drafter, const DraftTurn& turn, const Candidates& cost);
+  std::optional<Candidates> go_on(Drafter& drafter, Drafter::Lead& lead);
   /// Adds drafts after a prefix, the first of them `depth` places after the token that the chain began with.
   void add_drafts(const Drafter& drafter, const DraftWork& work, std::uint64_t prefix, std::size_t depth,
                   Candidates& drafts);

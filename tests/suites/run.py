@@ -28,8 +28,8 @@ SUITES = {
         "file": "llama_cpp_python-0.3.36.tar.gz",
         "sha256": "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e",
         "folder": "vendor/llama.cpp/tools/server/tests",
-        # The others want embeddings, reranking, infill, adapters, pictures, other models' templates, a router of models,
-        # tools that the server runs, or its slots' files.
+        # The others want embeddings, reranking, infill, adapters, pictures, other models' templates, a router, tools
+        # that the server runs, or its slots' files.
         "cases": ["unit/test_" + name + ".py" for name in (
             "basic", "chat_completion", "compat_anthropic", "compat_oai_responses", "completion", "ctx_shift",
             "ignore_eos", "security", "tokenize", "tool_call")],

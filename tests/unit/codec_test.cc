@@ -564,7 +564,7 @@ std::vector<Wrong> all_wrongs() {
              wire::Body::Heartbeat, [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
              kProtocolVersion + 1)};
        },
-       Errc::kVersionMismatch, "version 10, this node speaks 9"},
+       Errc::kVersionMismatch, "version 11, this node speaks 10"},
       // A later version may change whatever it likes; only the version field must be found.
       {"other_version_with_another_body",
        [] {
@@ -575,9 +575,9 @@ std::vector<Wrong> all_wrongs() {
                  kProtocolVersion + 1),
              zeros(3)};
        },
-       Errc::kVersionMismatch, "version 10, this node speaks 9"},
-      {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad, "body type is 99, wanted 1 to 22"},
-      {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 22"},
+       Errc::kVersionMismatch, "version 11, this node speaks 10"},
+      {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad, "body type is 99, wanted 1 to 23"},
+      {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 23"},
       {"no_body", bare(wire::Body::Heartbeat, false), kBad, "there is no body"},
       {"base_negative",
        [] {
@@ -886,9 +886,9 @@ std::vector<Wrong> all_wrongs() {
       {"tokens_alternatives",
        body_with(Tokens{},
                  [](Tokens& m) {
-                   m.tokens = {1}, m.logprobs = {{0, std::vector<Logprob>(21)}};
+                   m.tokens = {1}, m.logprobs = {{0, std::vector<Logprob>(129)}};
                  }),
-       kBig, "21 alternatives, at most 20 allowed"},
+       kBig, "129 alternatives, at most 128 allowed"},
       {"verdict_logprobs", body_with(Verdict{}, [](Verdict& m) { m.accepted = 1, m.logprobs.resize(1); }), kBad,
        "1 logprobs for 2 tokens"},
       {"sampling_logprobs", body_with(Generate{}, [](Generate& m) { m.sampling.logprobs = 21; }), kBad,

@@ -75,7 +75,8 @@ TEST_F(Verifier, TextsThatFillEveryForwardDoNotKeepAPromptOut) {
 }
 
 TEST(VerifierScores, APromptsTokensAreScoredAFewAtATimeAndNoneIsTakenFromTheCache) {
-  VerifierCore core({.rows_max = 64, .prefill_chunk = 64, .scored_rows_max = 4, .reuse_min = 1}, hello(Role::kVerifier));
+  VerifierCore core({.rows_max = 64, .prefill_chunk = 64, .scored_rows_max = 4, .reuse_min = 1},
+                    hello(Role::kVerifier));
   const TimePoint now{seconds(1)};
   core.on_message({.body = Welcome{1}}, now);
   std::vector<TokenId> prompt(10);

@@ -1,0 +1,58 @@
+#include "common/model/draft_vocabulary.h"
+
+#include <charconv>
+#include <optional>
+#include <sstream>
+#include <unordered_set>
+
+#include <fmt/format.h>
+
+#include "common/base/files.h"
+
+namespace outrider {
+namespace {
+
+/// The number that the whole text is, if it is one.
+std::optional<std::int64_t> number_in(const std::string& text) {
+  std::int64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && stop == end ? std::optional(number) : std::nullopt;
+}
+
+}  // namespace
+
+Result<std::vector<TokenId>> draft_vocabulary(const std::string& wanted, const std::filesystem::path& assistant,
+                                              std::int64_t vocab_size) {
+  if (wanted == "all") return std::vector<TokenId>();
+  const std::optional<std::int64_t> most = number_in(wanted);
+  if (most && (*most < 1 || *most > vocab_size)) {
+    return Error{Errc::kOutOfRange,
+                 fmt::format("draft vocabulary of {} tokens, wanted 1 to {}, a file, or all", *most, vocab_size)};
+  }
+  const std::filesystem::path folder = is_directory(assistant) ? assistant : assistant.parent_path();
+  const std::filesystem::path file = most ? folder / kDraftVocabularyFile : std::filesystem::path(wanted);
+  const Result<std::string> text = read_text(file);
+  if (!text) {
+    return Error{text.error().code, fmt::format("{} (`outrider draft-vocabulary` makes a draft vocabulary of texts)",
+                                                text.error().message)};
+  }
+  std::vector<TokenId> ids;
+  std::unordered_set<TokenId> seen;
+  std::istringstream lines(*text);
+  for (std::string line; std::getline(lines, line) && (!most || std::ssize(ids) < *most);) {
+    const std::optional<std::int64_t> id = number_in(line);
+    if (!id || *id < 0 || *id >= vocab_size || !seen.insert(static_cast<TokenId>(*id)).second) {
+      return Error{Errc::kMalformed, fmt::format("{}: line {} is '{}', wanted an id below {} that is there once",
+                                                 file.string(), ids.size() + 1, line.substr(0, 40), vocab_size)};
+    }
+    ids.push_back(static_cast<TokenId>(*id));
+  }
+  if (ids.empty() || (most && std::ssize(ids) < *most)) {
+    return Error{Errc::kMalformed,
+                 fmt::format("{}: {} ids, wanted {} or more", file.string(), ids.size(), most.value_or(1))};
+  }
+  return ids;
+}
+
+}  // namespace outrider

@@ -1,0 +1,68 @@
+// draft-vocabulary: the tokens that texts use most, for an assistant to draft no others.
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "common/base/files.h"
+#include "common/model/draft_vocabulary.h"
+#include "common/model/generation_config.h"
+#include "common/tokenizer/tokenizer.h"
+#include "lab/commands.h"
+#include "launch/command_support.h"
+
+namespace outrider {
+namespace {
+namespace fs = std::filesystem;
+
+struct DraftVocabularyFlags {
+  std::vector<fs::path> files;
+  fs::path model, out = kDraftVocabularyFile;
+};
+
+void make_draft_vocabulary(const DraftVocabularyFlags& flags) {
+  const ModelFiles files = open_model(or_throw(pair_paths(flags.model)).backbone);
+  const Tokenizer tokenizer = or_throw(Tokenizer::load(files));
+  std::map<TokenId, std::int64_t> counts;
+  std::int64_t total = 0;
+  for (const fs::path& file : flags.files) {
+    const std::vector<TokenId> text = tokenizer.encode(or_throw(read_text(file)));
+    for (const TokenId id : text) ++counts[id];
+    total += std::ssize(text);
+  }
+  if (total == 0) throw std::runtime_error("no token in these texts");
+  // Every answer ends with one of these, which come first. Of tokens as often used the lowest comes first.
+  const std::vector<TokenId> ends = or_throw(load_generation_config(files)).eos_token_ids;
+  for (const TokenId id : ends)
+    if (id < tokenizer.vocab_size()) counts.try_emplace(id, 0);
+  std::vector<TokenId> ids;
+  for (const auto& [id, count] : counts) ids.push_back(id);
+  std::ranges::stable_sort(ids, std::greater<>(), [&](TokenId id) {
+    return std::pair(std::ranges::find(ends, id) != ends.end(), counts.at(id));
+  });
+  std::string lines;
+  std::int64_t covered = 0;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    lines += fmt::format("{}\n", ids[i]);
+    covered += counts.at(ids[i]);
+    if ((i + 1) % 1024 == 0 || i + 1 == ids.size())
+      fmt::print("{} tokens: {:.4f} of the texts\n", i + 1, static_cast<double>(covered) / static_cast<double>(total));
+  }
+  or_throw(write_text(flags.out, lines));
+}
+
+}  // namespace
+
+void add_draft_vocabulary_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "draft-vocabulary", "Writes the tokens that texts use most, for a drafter's --draft-vocabulary: one a line");
+  auto flags = std::make_shared<DraftVocabularyFlags>();
+  command->add_option("FILE", flags->files, "Texts; control tokens are recognised")->required();
+  command->add_option("--model", flags->model, "Directory of a pair, whose tokenizer counts (default: the nano pair)");
+  command->add_option("-o,--out", flags->out, "File to write")->capture_default_str();
+  command->callback([flags] { make_draft_vocabulary(*flags); });
+}
+
+}  // namespace outrider

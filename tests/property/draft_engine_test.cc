@@ -1,0 +1,289 @@
+// The drafter's engine: whoever else takes part in a forward pass, a text gets the drafts that it gets alone.
+#include "drafter-node/draft_engine.h"
+
+#include <cstring>
+
+#include "common/checkpoint/model_files.h"
+#include "common/protocol/message_text.h"
+#include "common/tokenizer/tokenizer.h"
+#include "tests/support/test_pairs.h"
+
+namespace outrider {
+namespace {
+
+std::unique_ptr<Assistant> load_assistant(const TestPair& pair, std::span<const TokenId> draft_vocabulary = {}) {
+  const ModelFiles backbone = model_at(in_source(pair.backbone));
+  return Assistant::load(model_at(in_source(pair.assistant)), load_text_config(backbone).value(),
+                         *open_weights(backbone, pair.type).value(), pair.type, draft_vocabulary)
+      .value();
+}
+
+WireTensor tensor_of(std::vector<std::byte> bytes, std::vector<std::int64_t> shape) {
+  const auto owner = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+  return {.dtype = DType::kF32, .shape = std::move(shape), .data = SharedBytes(owner, std::span(*owner))};
+}
+
+/// Numbers in (-1, 1), as floats or, if the model keeps its K/V so, as bfloat16.
+std::vector<std::byte> random_numbers(CounterRng& rng, std::size_t count, std::size_t size) {
+  std::vector<std::byte> bytes(count * size);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto value = std::bit_cast<std::array<std::byte, 4>>(static_cast<float>(2 * rng.uniform() - 1));
+    std::memcpy(bytes.data() + i * size, value.data() + 4 - size, size);
+  }
+  return bytes;
+}
+
+/// Rows [from, to) of a text's donors.
+KvRows random_rows(CounterRng& rng, const DonorReplica& replica, Position from, Position to, std::size_t size) {
+  KvRows rows{.from = from, .to = to, .donors = {}};
+  for (const LayerKv* layer : {&replica.sliding, &replica.full}) {
+    const auto numbers = [&] {
+      const std::size_t count = static_cast<std::size_t>(to - from) * layer->row_bytes() / size;
+      return tensor_of(random_numbers(rng, count, size), {});
+    };
+    rows.donors.push_back({from, numbers(), numbers()});
+  }
+  return rows;
+}
+
+struct Text {
+  std::vector<DraftWork> work;  ///< rows, then what is to be drafted
+  DraftTurn turn;
+  std::vector<Candidates> drafts = {};  ///< that it got
+  bool over = false;
+
+  bool operator==(const Text& other) const { return drafts == other.drafts; }
+};
+
+/// A text at a random place, and what a coordinator may ask of it. @param grammar  "": of no grammar
+Text random_text(CounterRng& rng, SessionId id, const Assistant& assistant, WeightType type,
+                 const std::string& grammar) {
+  const AssistantConfig& config = assistant.config();
+  const DonorReplica replica = assistant.make_replica();
+  const std::size_t size = type == WeightType::kF32 ? 4 : 2;
+  Text text;
+  Position base = 0;
+  for (const Position end = 1 + static_cast<Position>(rng.below(20)); base < end;) {
+    const Position to = std::min<Position>(end, base + 1 + static_cast<Position>(rng.below(5)));
+    text.work.push_back({.session = id, .kv = random_rows(rng, replica, base, to, size)});
+    base = to;
+  }
+  text.turn = {id, RoundId{static_cast<std::uint32_t>(1 + rng.below(9))}, base};
+  const auto width = static_cast<std::size_t>(config.backbone_hidden_size);
+  Draft draft{.token = random_tokens(rng, 1, config.text)[0],
+              .draft_length = static_cast<std::int32_t>(1 + rng.below(6)),
+              .hidden = tensor_of(random_numbers(rng, width, 4), {config.backbone_hidden_size}),
+              .index = static_cast<std::int64_t>(rng.below(3)),
+              .want_state = rng.below(4) == 0,
+              .want_q = rng.below(4) == 0};
+  if (rng.below(3) > 0) {
+    draft.sampling = SamplingParams{.temperature = rng.below(4) == 0 ? 0.0f : 0.8f,
+                                    .top_k = static_cast<std::int32_t>(rng.below(2) * 20),
+                                    .suppress_tokens = random_tokens(rng, 3, config.text),
+                                    .min_tokens = 2,
+                                    .seed = rng.below(1000),
+                                    .rule = static_cast<SamplingRule>(rng.below(3))};
+  }
+  if (!grammar.empty() && rng.below(2) == 0) {
+    if (!draft.sampling) draft.sampling.emplace();
+    draft.sampling->grammar = grammar;
+    draft.index = 0;
+  }
+  if (rng.below(4) == 0) {
+    draft.tree = true;
+    draft.draft_length = 1 + static_cast<std::int32_t>(rng.below(15));
+    draft.want_state = false;
+  } else if (rng.below(2) == 0) {
+    draft.ahead = 1 + static_cast<std::int32_t>(rng.below(3));
+    if (rng.below(3) == 0) draft.known = random_tokens(rng, draft.draft_length, config.text);
+  }
+  text.work.push_back(
+      {.kind = DraftWork::Kind::kDraft, .session = id, .round = text.turn.round, .base = base, .draft = draft});
+  return text;
+}
+
+/// One pass of these texts. @return its rows, as the texts were told
+std::int64_t pass(DraftEngine& engine, std::span<Text* const> texts) {
+  std::vector<DraftTurn> turns;
+  for (const Text* text : texts) turns.push_back(text->turn);
+  std::vector<DraftProgress> progress = engine.step(turns);
+  std::int64_t rows = 0;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    texts[i]->over = !progress[i].more;
+    if (!progress[i].drafts) continue;
+    Candidates& drafts = *progress[i].drafts;
+    EXPECT_GT(drafts.passes, 0);
+    EXPECT_GE(drafts.pass_rows, drafts.passes);
+    EXPECT_FALSE(drafts.tokens.empty());
+    rows += drafts.pass_rows;
+    drafts.draft_ns = drafts.passes = drafts.pass_rows = 0;
+    texts[i]->drafts.push_back(std::move(drafts));
+  }
+  return rows;
+}
+
+void begin(DraftEngine& engine, const Text& text) {
+  for (const DraftWork& work : text.work) engine.run(work);
+}
+
+/// Each text alone, then all together, joining and missing passes at random: the same drafts.
+void compare(CounterRng& rng, DraftEngine& engine, std::vector<Text> alone) {
+  std::vector<Text> together = alone;
+  for (Text& text : alone) {
+    begin(engine, text);
+    for (Text* const one = &text; !text.over;) pass(engine, {&one, 1});
+    engine.run({.kind = DraftWork::Kind::kRelease, .session = text.turn.session});
+  }
+  std::vector<Text*> drafting;
+  std::int64_t rows = 0;
+  for (std::size_t begun = 0; begun < together.size() || !drafting.empty();) {
+    for (std::uint64_t more = rng.below(9); begun < together.size() && more > 0; --more, ++begun) {
+      begin(engine, together[begun]);
+      drafting.push_back(&together[begun]);
+    }
+    std::vector<Text*> turns;
+    for (Text* text : drafting)
+      if (rng.below(5) > 0) turns.push_back(text);
+    rows = std::max(rows, pass(engine, turns));
+    std::erase_if(drafting, [](const Text* text) { return text->over; });
+  }
+  EXPECT_GT(rows, 8) << "few texts met";
+  for (std::size_t i = 0; i < alone.size(); ++i) {
+    ASSERT_EQ(together[i].drafts.size(), alone[i].drafts.size()) << i;
+    for (std::size_t j = 0; j < alone[i].drafts.size(); ++j) {
+      ASSERT_EQ(together[i].drafts[j], alone[i].drafts[j])
+          << to_text({.body = together[i].drafts[j]}) << "\nalone " << to_text({.body = alone[i].drafts[j]});
+    }
+  }
+}
+
+class DraftEngineProperty : public testing::TestWithParam<TestPair> {};
+INSTANTIATE_TEST_SUITE_P(Each, DraftEngineProperty, testing::ValuesIn(every_pair()), pair_name);
+
+TEST_P(DraftEngineProperty, AHundredTextsInOnePassGetWhatTheyGetAlone) {
+  std::unique_ptr<Assistant> assistant = load_assistant(GetParam());
+  CounterRng rng(static_cast<std::uint64_t>(GetParam().type) + 1);
+  std::vector<Text> texts;
+  for (std::uint64_t i = 1; i <= 100; ++i)
+    texts.push_back(random_text(rng, SessionId{i}, *assistant, GetParam().type, ""));
+  DraftEngine engine(std::move(assistant), random_tokens(rng, 20, load_assistant(GetParam())->config().text));
+  compare(rng, engine, std::move(texts));
+}
+
+TEST_P(DraftEngineProperty, DraftsAreTheAssistantsOwn) {
+  const std::unique_ptr<Assistant> assistant = load_assistant(GetParam());
+  DraftEngine engine(load_assistant(GetParam()), {});
+  CounterRng rng(5);
+  for (std::uint64_t i = 1; i <= 8; ++i) {
+    Text text = random_text(rng, SessionId{i}, *assistant, GetParam().type, "");
+    Draft& draft = text.work.back().draft;
+    draft = {.token = draft.token, .draft_length = 5, .hidden = draft.hidden};
+    begin(engine, text);
+    for (Text* const one = &text; !text.over;) pass(engine, {&one, 1});
+    DonorReplica replica = assistant->make_replica();
+    LayerKv* const layers[] = {&replica.sliding, &replica.full};
+    for (const DraftWork& work : text.work) {
+      for (std::size_t donor = 0; donor < work.kv.donors.size(); ++donor) {
+        const DonorDelta& rows = work.kv.donors[donor];
+        layers[donor]->write_raw(rows.first, work.kv.to - rows.first, rows.key.data.bytes().data(),
+                                 rows.value.data.bytes().data());
+      }
+    }
+    replica.length = text.turn.base;
+    std::vector<float> hidden(draft.hidden.data.bytes().size() / sizeof(float));
+    std::memcpy(hidden.data(), draft.hidden.data.bytes().data(), draft.hidden.data.bytes().size());
+    ASSERT_EQ(text.drafts.size(), 1u);
+    EXPECT_EQ(text.drafts[0].tokens, assistant->draft({draft.token, hidden, replica, 5}));
+  }
+}
+
+TEST_P(DraftEngineProperty, ADraftVocabularyIsAllThatIsDraftedWithTheWholeHeadsScores) {
+  const std::unique_ptr<Assistant> whole = load_assistant(GetParam());
+  CounterRng rng(9);
+  std::vector<TokenId> vocabulary = random_tokens(rng, 40, whole->config().text);
+  std::ranges::sort(vocabulary, std::greater<>());
+  vocabulary.erase(std::unique(vocabulary.begin(), vocabulary.end()), vocabulary.end());
+  std::unique_ptr<Assistant> narrow = load_assistant(GetParam(), vocabulary);
+  std::vector<Text> texts;
+  for (std::uint64_t i = 1; i <= 20; ++i)
+    texts.push_back(random_text(rng, SessionId{i}, *whole, GetParam().type, ""));
+  DonorReplica replica = whole->make_replica();
+  LayerKv* const layers[] = {&replica.sliding, &replica.full};
+  const KvRows rows = random_rows(rng, replica, 0, 4, GetParam().type == WeightType::kF32 ? 4 : 2);
+  for (std::size_t donor = 0; donor < 2; ++donor)
+    layers[donor]->write_raw(0, 4, rows.donors[donor].key.data.bytes().data(),
+                             rows.donors[donor].value.data.bytes().data());
+  replica.length = 4;
+  const std::vector<float> state(static_cast<std::size_t>(whole->config().backbone_hidden_size), 0.5f);
+  const DraftNode node{vocabulary[0], state, &replica};
+  std::map<TokenId, float> scores;  // the whole head's, or where it has centroids, of the tokens that these chose
+  whole->step_each({&node, 1}, [&](std::size_t, std::span<const TokenId> ids, std::span<const float> all, auto) {
+    for (std::size_t i = 0; i < all.size(); ++i) scores[ids.empty() ? static_cast<TokenId>(i) : ids[i]] = all[i];
+  });
+  narrow->step_each({&node, 1}, [&](std::size_t, std::span<const TokenId> ids, std::span<const float> some, auto) {
+    ASSERT_EQ(std::vector(ids.begin(), ids.end()), vocabulary);
+    if (whole->config().use_ordered_embeddings) return;
+    for (std::size_t i = 0; i < ids.size(); ++i) ASSERT_EQ(some[i], scores.at(ids[i])) << ids[i];
+  });
+  DraftEngine engine(std::move(narrow), {});
+  for (Text& text : texts) {
+    text.work.back().draft.known.clear();
+    begin(engine, text);
+    for (Text* const one = &text; !text.over;) pass(engine, {&one, 1});
+    for (const Candidates& drafts : text.drafts) {
+      const auto known = [&](TokenId id) { return std::ranges::find(vocabulary, id) != vocabulary.end(); };
+      EXPECT_TRUE(std::ranges::all_of(drafts.tokens, known));
+      for (const Distribution& q : drafts.q) EXPECT_TRUE(std::ranges::all_of(q.ids, known));
+    }
+  }
+}
+
+// The grammar goes on over drafts while other texts' passes are between them, and is taken back when its text is.
+TEST(DraftEngine, TextsOfAGrammarInOnePassGetWhatTheyGetAlone) {
+  const TestPair nano{"nano", "models/nano/backbone", "models/nano/assistant", WeightType::kBf16};
+  const Tokenizer tokenizer = Tokenizer::load(model_at(in_source(nano.backbone))).value();
+  GrammarCompiler grammars([&] { return Result(grammar_vocabulary(tokenizer, tokenizer.vocab_size())); });
+  const std::string grammar = "root ::= [a-c] [a-c] [a-c] [a-c]+ \"!\"";
+  ASSERT_TRUE(grammars.wait_for(grammar));
+  std::unique_ptr<Assistant> assistant = load_assistant(nano);
+  CounterRng rng(11);
+  std::vector<Text> texts;
+  for (std::uint64_t i = 1; i <= 40; ++i) {
+    texts.push_back(random_text(rng, SessionId{i}, *assistant, nano.type, grammar));
+    // One that is overtaken in the middle of its drafts: what it asks for next begins behind the same answer.
+    if (i % 3 == 0) texts.back().work.push_back(texts.back().work.back());
+  }
+  DraftEngine engine(std::move(assistant), {tokenizer.find("<eos>").value()}, &grammars);
+  Text overtaken = texts[0];
+  overtaken.work.back().draft = {.token = overtaken.work.back().draft.token,
+                                 .draft_length = 5,
+                                 .hidden = overtaken.work.back().draft.hidden,
+                                 .sampling = SamplingParams{.grammar = grammar}};
+  std::vector<Candidates> whole;
+  for (int stop_after = 0; stop_after < 5; ++stop_after) {
+    Text text = overtaken;
+    if (stop_after > 0) text.work = {overtaken.work.back()};  // the rows are there
+    const auto know_sampling = [&] {
+      text.work.back().draft.sampling.reset();
+      text.work.back().draft.sampling_known = true;
+    };
+    if (stop_after > 0) know_sampling();
+    begin(engine, text);
+    Text* const one = &text;
+    for (int i = 0; i < stop_after; ++i) pass(engine, {&one, 1});
+    text.work = {text.work.back()};
+    know_sampling();
+    begin(engine, text);
+    while (!text.over) pass(engine, {&one, 1});
+    ASSERT_EQ(text.drafts.size(), 1u);
+    const std::string said = tokenizer.decode(text.drafts[0].tokens, /*skip_special=*/true);
+    EXPECT_EQ(said.find_first_not_of("abc!"), std::string::npos) << said;
+    whole.push_back(text.drafts[0]);
+    EXPECT_EQ(whole.back(), whole.front()) << stop_after;
+  }
+  engine.run({.kind = DraftWork::Kind::kRelease, .session = texts[0].turn.session});
+  compare(rng, engine, std::move(texts));
+}
+
+}  // namespace
+}  // namespace outrider
