@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Is the first request after a pause slower than the second, and does a core spin while nobody asks?
 
-    lab/benchmarks/after_pause.py build/outrider [--pause 1] [--repeat 20] [-- options of `outrider serve`]
+    lab/benchmarks/after_pause.py [--pause 1] [--repeat 20] build/outrider [options of `outrider serve`]
 
 Prints the medians of the first and of the second request after a pause, and how much processor time the server took in
 the pauses. Each pair of requests is side by side, so that a noisy machine slows both.
@@ -43,7 +43,7 @@ def main():
     parser.add_argument("program")
     parser.add_argument("--pause", type=float, default=1, help="seconds")
     parser.add_argument("--repeat", type=int, default=20)
-    parser.add_argument("serve", nargs="*", help="options of `outrider serve`")
+    parser.add_argument("serve", nargs=argparse.REMAINDER, help="options of `outrider serve`")
     flags = parser.parse_args()
     server = subprocess.Popen([flags.program, "serve", "--port", "0", *flags.serve],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

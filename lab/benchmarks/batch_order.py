@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """outrider batch with --order prefix and input, in turns, of a file whose lines share beginnings: time and cached tokens.
 
-usage: batch_order.py OUTRIDER [--prefixes 12] [--lines 96] [--words 150] [--rounds 3] [-- OPTIONS OF SERVE]
+usage: batch_order.py OUTRIDER [--prefixes 12] [--lines 96] [--words 150] [--rounds 3] [--memory MIB] [-- OPTIONS OF THE WORKERS]
 
 Lines come in an order of chance. Each begins with one of some long instructions; a run's are its own, so that nothing is
-cached of the run before. Cached tokens are those that the server counts.
+cached of the run before. MIB is what the verifier has for K/V: with little, a beginning is gone before its next line. Cached tokens are those that the server counts.
 """
 import argparse
 import json
@@ -27,10 +27,18 @@ def main():
     parser.add_argument("--words", type=int, default=150, help="of an instruction")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--concurrency", default="auto")
+    parser.add_argument("--memory", default="0")
     words = sys.argv[1:]
     at = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:at])
-    server = subprocess.Popen([args.outrider, "serve", "--port", "0", *words[at + 1:]], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    def start(*command):
+        return subprocess.Popen([args.outrider, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    coordinator = start("coordinator", "--listen", "tcp://127.0.0.1:*")
+    address = coordinator.stdout.readline().split()[-1]
+    workers = [start("verifier", "--join", address, "--memory", args.memory, *words[at + 1:]), start("drafter", "--join", address, *words[at + 1:])]
+    server = start("serve", "--port", "0", "--connect", address)
     url = server.stdout.readline().split()[-1]
     seconds, cached = {"prefix": [], "input": []}, {"prefix": [], "input": []}
     try:
@@ -42,8 +50,9 @@ def main():
                     cached[order].append(cached_tokens(url) - before)
                     print(f"{order:>6}: {seconds[order][-1]:6.1f} s, {cached[order][-1]} tokens cached", flush=True)
     finally:
-        server.terminate()
-        server.wait()
+        for process in (server, *workers, coordinator):
+            process.kill()
+            process.wait()
     for order, values in seconds.items():
         print(f"{order:>6}: median {statistics.median(values):.1f} s ({min(values):.1f} to {max(values):.1f}), {statistics.median(cached[order]):.0f} tokens cached")
 

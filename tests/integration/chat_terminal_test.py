@@ -101,7 +101,7 @@ class ChatTerminal(unittest.TestCase):
         terminal = self.start()
         at = len(terminal.seen)
         terminal.type("/h" + TAB + "\r")
-        terminal.wait_for(r"/reset  forget", at)
+        terminal.wait_for(r"/reset +forget", at)
         at = len(terminal.seen)
         terminal.type("/" + TAB)
         terminal.wait_for(r"/reset +/help +/exit", at)

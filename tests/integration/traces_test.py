@@ -137,14 +137,15 @@ class Traces(unittest.TestCase):
         hosts = {e["args"]["name"] for e in events if e["name"] == "process_name"}
         self.assertEqual(hosts, {host for host, _, _ in posted})
         self.assertEqual({e["name"] for e in slices if "cname" in e} - {"wire"}, {"rejected"} if of("rejected") else set())
-        # What is on one track either lies in another or beside it.
+        # What is on one track either lies in another or beside it, but for what a double makes of microseconds since 1970.
+        microsecond = 1
         for track in {(e["pid"], e["tid"]) for e in slices}:
             open_ends = []
             for e in sorted((e for e in slices if (e["pid"], e["tid"]) == track), key=lambda e: (e["ts"], -e["dur"])):
-                while open_ends and open_ends[-1] <= e["ts"] + 0.002:
+                while open_ends and open_ends[-1] <= e["ts"] + microsecond:
                     open_ends.pop()
                 end = e["ts"] + e["dur"]
-                self.assertTrue(not open_ends or end <= open_ends[-1] + 0.002, e)
+                self.assertTrue(not open_ends or end <= open_ends[-1] + microsecond, e)
                 open_ends.append(end)
 
     def test_what_failed_or_was_asked_for_is_kept_whatever_the_share(self):
