@@ -142,13 +142,18 @@ std::uint32_t gguf_tensor_type(DType type) {
     case DType::kQ5_0: return 6;
     case DType::kQ5_1: return 7;
     case DType::kQ8_0: return 8;
+    case DType::kQ2_K: return 10;
+    case DType::kQ3_K: return 11;
     case DType::kQ4_K: return 12;
     case DType::kQ5_K: return 13;
     case DType::kQ6_K: return 14;
+    case DType::kIQ4_NL: return 20;
+    case DType::kIQ4_XS: return 23;
     case DType::kI8: return 24;
     case DType::kI32: return 26;
     case DType::kI64: return 27;
     case DType::kBf16: return 30;
+    case DType::kMXFP4: return 39;
     case DType::kU8: break;
   }
   CHECK(false, "GGUF has no {}", to_string(type));

@@ -342,7 +342,9 @@ TEST(Reply, AnEchoedPromptHasItsScoresBeforeTheAnswers) {
     return TokenScore{.token = {text, -1, id}, .top = {{"x", -0.5f, 9}}, .rank = 2, .scored = scored};
   };
   const ReplyHead head{.logprobs = true, .id = "i", .model = "nano", .prompt_logprobs = true};
-  Choice choice{.message = {.content = "ab"},
+  ChatMessage message;
+  message.content = "ab";
+  Choice choice{.message = message,
                 .scores = {score(1, "a", false), score(2, "b", true)},
                 .finish_reason = "stop",
                 .stop_reason = TokenId{4}};
@@ -454,8 +456,8 @@ TEST(Replies, AcceptanceIsReportedAsVllmDoes) {
                              {"num_draft_tokens", 14},
                              {"num_spec_tokens", 4}}}}));
   EXPECT_EQ(Json::parse(usage_chunk(kChat, usage).substr(6))["metrics"], metrics);
-  EXPECT_EQ(Json::parse(finish_chunk(kChat, 0, "stop", {}, &usage).substr(6))["metrics"], metrics);
-  EXPECT_FALSE(Json::parse(finish_chunk(kChat, 0, "stop", {}, nullptr).substr(6)).contains("metrics"));
+  EXPECT_EQ(Json::parse(finish_chunk(kChat, 0, "stop", {}, {}, &usage).substr(6))["metrics"], metrics);
+  EXPECT_FALSE(Json::parse(finish_chunk(kChat, 0, "stop", {}, {}, nullptr).substr(6)).contains("metrics"));
 }
 
 TEST(Replies, WhatIsNotOneStreamsIsNotReportedAsOnes) {

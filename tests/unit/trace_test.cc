@@ -156,10 +156,14 @@ TEST(TraceSpans, LieWithinTheirParentsAtTheirHosts) {
                                                "verify@v2",
                                                "verify@v2"}));
   for (const auto& [id, span] : spans) {
-    if (span.name == "draft") EXPECT_NEAR(static_cast<double>(span.end - span.begin), 2e6, 1000);
-    if (span.name == "verify") EXPECT_NEAR(static_cast<double>(span.end - span.begin), 4e6, 1000);
-    if (span.name == "rejected")
-      EXPECT_NEAR(static_cast<double>(span.end - span.begin), span.host == "d1" ? 1.5e6 : 2e6, 1000);
+    const auto length = static_cast<double>(span.end - span.begin);
+    if (span.name == "draft") {
+      EXPECT_NEAR(length, 2e6, 1000);
+    } else if (span.name == "verify") {
+      EXPECT_NEAR(length, 4e6, 1000);
+    } else if (span.name == "rejected") {
+      EXPECT_NEAR(length, span.host == "d1" ? 1.5e6 : 2e6, 1000);
+    }
   }
 }
 
