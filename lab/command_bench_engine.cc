@@ -1,4 +1,5 @@
-// bench engine, bench drafter and bench speculative: what the forward passes cost, on random weights of a published shape.
+// bench engine, bench drafter and bench speculative: what the forward passes cost, on random weights of a published
+// shape.
 #include <omp.h>
 
 #include <algorithm>
