@@ -33,7 +33,7 @@ void declare_options(Visitor&& visit, DrafterOptions& options) {
                    .max = kThreadsMax},
         options.threads);
   visit(OptionInfo{.name = "--draft-vocabulary",
-                   .help = "Draft only tokens of FILE, or the first N of draft_vocabulary.txt beside the assistant; all: any",
+                   .help = "Draft only FILE's tokens, or the first N of the assistant's draft_vocabulary.txt; all: any",
                    .of_cluster = true},
         options.draft_vocabulary);
   visit(kExitWhenRefused, options.core.link.exit_when_refused);

@@ -14,9 +14,9 @@ namespace outrider {
 ///   N + the sum of the chances that their drafts hold
 ///
 /// tokens in T(N + G) + wire + drafting + other seconds, where the G drafts go to the likeliest places. The assistant
-/// drafts for all in one pass, so drafting takes a pass for each draft of the text with the most, and the G rows of these
-/// passes. The plan is the G with the most tokens per second, none included; of two texts the one whose drafts hold gets
-/// more.
+/// drafts for half of the texts in one pass, so drafting takes two passes for each draft of the text with the most, and
+/// the G rows of these passes. The plan is the G with the most tokens per second, none included; of two texts the one
+/// whose drafts hold gets more.
 class BatchGoodput {
  public:
   /// Keys of texts, which are the addresses of their policies.
