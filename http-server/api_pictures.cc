@@ -6,7 +6,11 @@
 
 namespace outrider {
 
-std::optional<ApiError> ApiServer::count_body(const HttpRequest& http, std::span<const PictureFile> files) {
+std::optional<ApiError> ApiServer::count_body(const HttpRequest& http, std::span<const PictureFile> files) const {
+  if (!files.empty() && !text_.vision) {
+    return ApiError{
+        .status = 400, .message = files.front().name + ": " + text_.vision.error().message, .param = "messages"};
+  }
   std::int64_t file_bytes = 0;
   for (const PictureFile& file : files) file_bytes += std::ssize(file.bytes);
   const std::int64_t characters = file_bytes / 3 * 4;  // of base64
@@ -16,10 +20,6 @@ std::optional<ApiError> ApiServer::count_body(const HttpRequest& http, std::span
 std::optional<ApiError> ApiServer::see(const HttpRequest& http, std::vector<PictureFile> files,
                                        std::vector<TokenId>& prompt, std::vector<WirePicture>& pictures) const {
   if (files.empty()) return std::nullopt;
-  const auto refused = [](const PictureFile& file, const std::string& why) {
-    return ApiError{.status = 400, .message = file.name + ": " + why, .param = "messages"};
-  };
-  if (!text_.vision) return refused(files.front(), text_.vision.error().message);
   std::int64_t held = 2 * std::ssize(http.body) + std::ssize(prompt) * kBytesPerPromptToken;  // its text is read, too
   for (const PictureFile& file : files) held += std::ssize(file.bytes);
   for (PictureFile& file : files) {

@@ -101,8 +101,9 @@ class ApiServer {
   HttpReply complete(const HttpRequest& http, bool chat);
   /// @return what is to be done, or why it can not be.
   ApiResult<std::shared_ptr<Work>> prepare(const HttpRequest& http, bool chat);
-  /// Counts a body by what is known of it once it has been parsed, before its text is tokenised.
-  static std::optional<ApiError> count_body(const HttpRequest& http, std::span<const PictureFile> files);
+  /// Counts a body by what is known of it once it has been parsed, before its text is tokenised; refuses pictures of a
+  /// model that sees none, whose vocabulary may have no word for them.
+  std::optional<ApiError> count_body(const HttpRequest& http, std::span<const PictureFile> files) const;
   /// Reads the pictures of a chat, each after its memory has been counted, and makes room for them in its prompt.
   /// @return why not, by the name of the part.
   std::optional<ApiError> see(const HttpRequest& http, std::vector<PictureFile> files, std::vector<TokenId>& prompt,

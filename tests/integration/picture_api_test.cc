@@ -89,7 +89,8 @@ struct PictureServer : testing::Test {
     pair.reset();
   }
   /// What is wrong with a chat of this content; it is one line.
-  static std::string refusal(const Json& content, int status = 400) {
+  static std::string refusal(const std::vector<Json>& parts, int status = 400) {
+    const Json content = parts;
     const Response response = post(serve->port, "/v1/chat/completions", ask(content).dump());
     EXPECT_EQ(response.status, status) << response.body.substr(0, 300);
     const Json body = json_of(response);
@@ -110,7 +111,7 @@ TEST_F(PictureServer, EveryInterfaceGivesTheSameText) {
                "f32", "--max-tokens", "16", "--draft-length", "4@0", "--json"});
   ASSERT_EQ(describe(run.wait()), "exit 0") << run.err();
   const Json expected = Json::parse(run.out());
-  Json request = ask({image_part(bytes_of("rgb.png")), text_part("What?")});
+  Json request = ask(Json::array({image_part(bytes_of("rgb.png")), text_part("What?")}));
   request["return_token_ids"] = true;
   const Json chat = serve->chat(request);
   EXPECT_EQ(chat["prompt_token_ids"], expected["prompt_ids"]) << chat.dump().substr(0, 300);
@@ -119,7 +120,7 @@ TEST_F(PictureServer, EveryInterfaceGivesTheSameText) {
   EXPECT_EQ(text, expected["text"]);
 
   std::string streamed;
-  for (const Json& event : serve->stream(ask({image_part(bytes_of("rgb.png")), text_part("What?")})))
+  for (const Json& event : serve->stream(ask(Json::array({image_part(bytes_of("rgb.png")), text_part("What?")}))))
     streamed += event["choices"][0]["delta"].value("content", "");
   EXPECT_EQ(streamed, text);
 
@@ -135,7 +136,7 @@ TEST_F(PictureServer, EveryInterfaceGivesTheSameText) {
   EXPECT_EQ(response["output"][0]["content"][0]["text"], text) << response.dump().substr(0, 300);
 
   // Messages have no word for how closely a picture is looked at.
-  const Json any = serve->chat(ask({image_part(bytes_of("rgb.png"), "auto"), text_part("What?")}));
+  const Json any = serve->chat(ask(Json::array({image_part(bytes_of("rgb.png"), "auto"), text_part("What?")})));
   const Json source = {{"type", "base64"}, {"media_type", "image/png"}, {"data", base64(bytes_of("rgb.png"))}};
   Json message = ask({{{"type", "image"}, {"source", source}}, text_part("What?")});
   const Json said = json_of(post(serve->port, "/v1/messages", message.dump()));
@@ -182,7 +183,7 @@ TEST_F(PictureServer, WhatIsNoPictureIsRefusedInALine) {
   EXPECT_NE(refusal({{{"type", "image_url"}, {"image_url", {{"url", "https://example.org/a.png"}}}}})
                 .find("messages[0].content[0].image_url.url is an http(s) URL"),
             std::string::npos);
-  EXPECT_NE(refusal(Json(9, image_part(rgb))).find("9 pictures, wanted at most 8"), std::string::npos);
+  EXPECT_NE(refusal(std::vector<Json>(9, image_part(rgb))).find("9 pictures, wanted at most 8"), std::string::npos);
   EXPECT_NE(refusal({image_part(rgb), image_part(rgb), image_part(rgb, "high"), image_part(rgb), image_part(rgb),
                      image_part(rgb), image_part(rgb), image_part(rgb)})
                 .find("maximum context length is 512 tokens"),
@@ -193,8 +194,8 @@ TEST_F(PictureServer, WhatIsNoPictureIsRefusedInALine) {
 // What a batch's line says is read as a request is.
 TEST_F(PictureServer, ALineOfABatchHasThemToo) {
   const TemporaryDir dir;
-  const Json body = ask({image_part(bytes_of("rgb.png")), text_part("What?")});
-  Json bad = ask({image_part("GIF89a............")});
+  const Json body = ask(Json::array({image_part(bytes_of("rgb.png")), text_part("What?")}));
+  Json bad = ask(Json::array({image_part("GIF89a............")}));
   std::string lines;
   for (const auto& [id, line] : {std::pair("good", body), {"bad", bad}})
     lines += Json({{"custom_id", id}, {"url", "/v1/chat/completions"}, {"body", line}}).dump() + "\n";
@@ -232,7 +233,7 @@ TEST(NanoSeesNothing, AndSaysSo) {
   const TemporaryDir dir;
   const fs::path file = goldens() / "pictures/rgb.png";
   Serve serve;
-  const Json body = ask({image_part(bytes_of("rgb.png")), text_part("What?")});
+  const Json body = ask(Json::array({image_part(bytes_of("rgb.png")), text_part("What?")}));
   const Response refused = post(serve.port, "/v1/chat/completions", body.dump());
   EXPECT_EQ(refused.status, 400);
   const std::string message = json_of(refused)["error"]["message"];
@@ -276,7 +277,7 @@ TEST(PictureMemory, IsCountedBeforePixelsAreDecoded) {
   const auto tokenize = [&](const std::string& file, Held& held) {
     return api.tokenize({.method = "POST",
                          .path = "/tokenize",
-                         .body = ask({image_part(file)}).dump(),
+                         .body = ask(Json::array({image_part(file)})).dump(),
                          .client = "",
                          .key = nullptr,
                          .hold = [&](std::int64_t bytes) { return held.hold(bytes); }});

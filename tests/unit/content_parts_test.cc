@@ -50,12 +50,15 @@ Json user_message(Json content) { return {{"role", "user"}, {"content", std::mov
 Json image(const char* url = "data:image/png;base64,Zm9v") { return image_url_part(url); }
 
 /// What is wrong with a chat of these messages; empty for nothing.
-std::string refusal(const Json& messages) {
+std::string refusal_of(const Json& messages) {
   const ApiDefaults defaults{.model = "m", .vocab_size = 100};
   const auto parsed = parse_chat_completion(Json({{"messages", messages}}).dump(), defaults);
   const auto* error = std::get_if<ApiError>(&parsed);
   return error == nullptr ? "" : error->message;
 }
+
+/// The same of one message with these parts.
+std::string refusal(const std::vector<Json>& parts) { return refusal_of(Json::array({user_message(parts)})); }
 
 TEST(ContentParts, AreReadInTheirOrder) {
   const Json text = {{"type", "text"}, {"text", "and"}};
@@ -80,25 +83,24 @@ TEST(ContentParts, AreReadInTheirOrder) {
 
 TEST(ContentParts, WhatIsWrongIsSaidByItsName) {
   EXPECT_EQ(
-      refusal({user_message({image("http://x/y.png")})}),
+      refusal({image("http://x/y.png")}),
       "messages[0].content[0].image_url.url is an http(s) URL, of which nothing is fetched: send the file as a data: "
       "URL");
-  EXPECT_EQ(refusal({user_message({{{"type", "image_url"}, {"image_url", "data:;base64,"}}})}),
+  EXPECT_EQ(refusal({{{"type", "image_url"}, {"image_url", "data:;base64,"}}}),
             "messages[0].content[0].image_url is \"data:;base64,\", wanted an object with the data: URL of a picture");
   Json original = image();
   original["image_url"]["detail"] = "original";
-  EXPECT_NE(refusal({user_message({original})}).find("messages[0].content[0].image_url.detail is \"original\""),
-            std::string::npos);
-  EXPECT_EQ(refusal({user_message({{{"type", "input_audio"}}})}),
+  EXPECT_NE(refusal({original}).find("messages[0].content[0].image_url.detail is \"original\""), std::string::npos);
+  EXPECT_EQ(refusal({Json::object({{"type", "input_audio"}})}),
             "messages[0].content[0].type is \"input_audio\", only text and image_url are supported");
   for (const char* role : {"system", "assistant", "tool"}) {
-    Json message = {{"role", role}, {"content", {image()}}, {"tool_call_id", "x"}};
-    EXPECT_EQ(refusal({user_message("hi"), message}),
+    Json message = {{"role", role}, {"content", Json::array({image()})}, {"tool_call_id", "x"}};
+    EXPECT_EQ(refusal_of(Json::array({user_message("hi"), message})),
               "messages[1].content[0].type is image_url, which only a user's message may have")
         << role;
   }
-  EXPECT_EQ(refusal({user_message(Json(9, image()))}), "messages has 9 pictures, wanted at most 8");
-  const Json body = {{"messages", {user_message({image()})}}, {"truncate_prompt_tokens", 5}};
+  EXPECT_EQ(refusal(std::vector<Json>(9, image())), "messages has 9 pictures, wanted at most 8");
+  const Json body = {{"messages", Json::array({user_message(Json::array({image()}))})}, {"truncate_prompt_tokens", 5}};
   const auto cut = parse_chat_completion(body.dump(), {.model = "m", .vocab_size = 100});
   EXPECT_EQ(std::get<ApiError>(cut).message, "truncate_prompt_tokens is not supported with pictures");
 }
@@ -116,7 +118,7 @@ TEST(ContentParts, ResponsesAndMessagesSayTheSame) {
   const auto uploaded = chat_of_responses(
       {{"input", {{{"role", "user"}, {"content", {{{"type", "input_image"}, {"file_id", "file-1"}}}}}}}},
       Json::array());
-  EXPECT_EQ(refusal(std::get<ResponsesRequest>(uploaded).chat["messages"]),
+  EXPECT_EQ(refusal_of(std::get<ResponsesRequest>(uploaded).chat["messages"]),
             "messages[0].content[0].type is \"input_image\", only text and image_url are supported");
 
   const auto of_source = [](const Json& source) {
@@ -124,9 +126,9 @@ TEST(ContentParts, ResponsesAndMessagesSayTheSame) {
     return std::get<Json>(chat_of_messages(body.dump()))["messages"];
   };
   EXPECT_EQ(of_source({{"type", "base64"}, {"media_type", "image/png"}, {"data", "Zm9v"}})[0]["content"][0], image());
-  EXPECT_NE(refusal(of_source({{"type", "url"}, {"url", "https://x/y.png"}})).find("is an http(s) URL"),
+  EXPECT_NE(refusal_of(of_source({{"type", "url"}, {"url", "https://x/y.png"}})).find("is an http(s) URL"),
             std::string::npos);
-  EXPECT_NE(refusal(of_source({{"type", "file"}, {"file_id", "file_1"}})).find("image_url.url is missing"),
+  EXPECT_NE(refusal_of(of_source({{"type", "file"}, {"file_id", "file_1"}})).find("image_url.url is missing"),
             std::string::npos);
 }
 

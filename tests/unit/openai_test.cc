@@ -213,7 +213,7 @@ TEST(ChatCompletion, WhatIsWrongIsNamed) {
       {message({{"role", "user"}}), "messages[0].content"},
       {message({{"role", "user"}, {"content", 3}}), "messages[0].content"},
       {message({{"role", "user"}, {"content", {{{"type", "image_url"}, {"image_url", {{"url", "x"}}}}}}}),
-       "messages[0].content[0].type"},
+       "messages[0].content[0].image_url.url"},
       {message({{"role", "user"}, {"content", {{{"type", "text"}}}}}), "messages[0].content[0].text"},
       {message({{"role", "tool"}, {"content", "x"}}), "messages[0].tool_call_id"},
       {message({{"role", "assistant"}, {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", "[1]"}}}}}}}),
