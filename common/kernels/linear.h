@@ -68,7 +68,7 @@ class Linear {
   static Result<Linear> map(WeightType type, std::int64_t in_features, std::int64_t out_features,
                             const LinearImage& image, std::shared_ptr<const void> keep_alive);
 
-  /// The matrix of some outputs, in this order: copied, and each gives the bits that it gives here.
+  /// The matrix of some outputs, in this order: copied. Sums of floats may round otherwise than here.
   Linear select(std::span<const std::int32_t> outputs) const;
 
   /// The matrix as packed for this machine. Spans into this Linear's memory: valid as long as it, or a copy, is.

@@ -403,7 +403,7 @@ std::vector<std::byte> relaid(const LinearImage& image, WeightType type, Shape s
   return bytes;
 }
 
-TEST_P(LinearTest, SelectedOutputsGiveTheSameBits) {
+TEST_P(LinearTest, SelectedOutputsAreThoseOfTheWhole) {
   const auto [in, out] = shape();
   CounterRng rng(static_cast<std::uint64_t>(in * 47 + out));
   const Stored stored(rng, shape(), DType::kF32, 1);
@@ -420,8 +420,13 @@ TEST_P(LinearTest, SelectedOutputsGiveTheSameBits) {
   all.forward(x.view().rows(0, kRows), y.view().rows(0, kRows));
   some.forward(x.view().rows(0, kRows), chosen.view().rows(0, kRows));
   for (std::int64_t r = 0; r < kRows; ++r)
-    for (std::size_t i = 0; i < outputs.size(); ++i)
-      ASSERT_EQ(chosen.view()[r][static_cast<std::int64_t>(i)], y.view()[r][outputs[i]]) << r << ", " << outputs[i];
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      // Sums of integers are exact. Floats are summed in an order that may depend on the matrix's height: each of the
+      // sum's additions rounds once, of numbers whose size is at most the sum of their sizes.
+      const bool exact = type() == WeightType::kInt8 || type() == WeightType::kInt4;
+      const double bound = exact ? 0 : 2e-7 * static_cast<double>(in * in);
+      ASSERT_NEAR(chosen.view()[r][static_cast<std::int64_t>(i)], y.view()[r][outputs[i]], bound) << outputs[i];
+    }
 }
 
 TEST_P(LinearTest, AMappedImageIsUsedInPlaceAndGivesTheSameBits) {

@@ -383,7 +383,6 @@ TEST(Completion, WhatIsWrongIsNamed) {
                                {{{"prompt", {1.5}}}, "prompt"},
                                {{{"prompt", {Json::array()}}}, "prompt"},
                                {{{"prompt", Json(std::vector<std::string>(100, "a"))}}, "prompt"},
-                               {{{"echo", true}, {"logprobs", 1}}, "echo"},
                                {{{"max_tokens", 0}}, "max_tokens"},
                                {{{"suffix", "x"}}, "suffix"},
                                {{{"best_of", 2}}, "best_of"}}) {
