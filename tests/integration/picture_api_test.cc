@@ -169,7 +169,7 @@ TEST_F(PictureServer, WhatIsNoPictureIsRefusedInALine) {
             "messages[0].content[0]: not a picture that can be read, wanted PNG, JPEG or WebP");
   EXPECT_NE(refusal({image_part(bytes_of("cmyk.jpeg"))}).find("a JPEG in CMYK"), std::string::npos);
   // Bombs: sizes that a file of 80 bytes says. Nothing is decoded.
-  EXPECT_NE(refusal({image_part(png_of_size(8193, 8192))}).find("a picture of 8192 x 8193 pixels, wanted sides of"),
+  EXPECT_NE(refusal({image_part(png_of_size(8193, 8192))}).find("a picture of 8193 x 8192 pixels, wanted sides of"),
             std::string::npos);
   EXPECT_NE(refusal({image_part(png_of_size(100000, 100000))}).find("messages[0].content[0]: "), std::string::npos);
   const std::string large = refusal({image_part(png_of_size(8000, 8000))}, 413);
