@@ -124,6 +124,7 @@ std::variant<BatchReply, BatchError> settle_reply(const BatchRequest& request, c
   // How the text came to be: who drafted, what was cached, how long it took.
   body.erase("speculative");
   body.erase("metrics");
+  body.erase("timings");
   if (body.contains("usage") && body["usage"].is_object()) body["usage"].erase("prompt_tokens_details");
   if (body.contains("choices") && body["choices"].is_array()) {
     for (Json& choice : body["choices"]) settle_call_ids(choice, body["id"].get<std::string>());
