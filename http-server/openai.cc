@@ -189,8 +189,9 @@ void read_speculative(const JsonFields& speculative, const ApiDefaults& defaults
           fmt::format("0 to {}, \"tree:1\" to \"tree:{}\", \"auto\", \"heuristic\", \"ucb1\" or \"thompson\"",
                       kDraftLengthMax, kDraftLengthMax));
   } else if (length != nullptr) {
-    request.draft_length = {DraftPolicy::kFixed,
-                            static_cast<int>(speculative.integer("draft_length", 0, 0, kDraftLengthMax))};
+    // Whether drafts are made ahead stays the operator's choice.
+    request.draft_length.policy = DraftPolicy::kFixed;
+    request.draft_length.length = static_cast<int>(speculative.integer("draft_length", 0, 0, kDraftLengthMax));
   }
   if (!speculative.boolean("enabled", true)) request.draft_length = {DraftPolicy::kFixed, 0};
   request.report_rounds = speculative.boolean("report_rounds", false);

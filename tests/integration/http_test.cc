@@ -982,13 +982,20 @@ TEST(HttpServer, AConnectionServesManyRequests) {
 }
 
 TEST(HttpServer, BeyondItsConnectionsItSays503) {
-  const auto server = started({.host = "127.0.0.1", .connections_max = 1}, {{"POST", "/echo", echo}});
+  std::promise<void> entered, refused;
+  const auto server = started({.host = "127.0.0.1", .connections_max = 1},
+                              {{"GET", "/wait", [&](const HttpRequest&) {
+                                  entered.set_value();  // from here on it is not idle, or it would have to go
+                                  refused.get_future().wait();
+                                  return HttpReply{.status = 200, .body = "{}"};
+                                }}});
   Connection first(server->port());
-  first.send("POST", "/echo", "[1]");
-  EXPECT_EQ(first.response().status, 200);
-  first.send("POST /echo HTTP/1.1\r\n");  // or it would have to go
+  first.send("GET", "/wait", "");
+  entered.get_future().wait();
   Connection second(server->port());
   EXPECT_EQ(second.response().status, 503);
+  refused.set_value();
+  EXPECT_EQ(first.response().status, 200);
 }
 
 TEST(HttpServer, AClientIsAnAddressAndAProxyHereSpeaksForOthers) {
