@@ -44,6 +44,14 @@ Error wrong_dtype(const TensorEntry& tensor, const char* wanted) {
                                                quote(tensor.name), to_string(tensor.dtype), wanted)};
 }
 
+/// kMalformed where two files have a tensor of the same name.
+Result<void> sort_by_name(std::vector<TensorEntry>& tensors) {
+  const TensorEntry* const repeated = sort_for_repeated(tensors, &TensorEntry::name);
+  if (repeated == nullptr) return {};
+  return Error{Errc::kMalformed,
+               fmt::format("{}: a second tensor is called {}", repeated->file.string(), quote(repeated->name))};
+}
+
 /// Order-dependent 64-bit hash of words and byte strings.
 class Hash {
  public:
@@ -95,6 +103,13 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
     ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(single));
     ASSIGN_OR_RETURN(checkpoint.tensors_, parse_safetensors(file.bytes(), single));
     checkpoint.files_.push_back(std::move(file));
+    const std::filesystem::path beside = path / "vision.safetensors";
+    if (!is_directory || !std::filesystem::exists(beside, ignored)) return checkpoint;
+    ASSIGN_OR_RETURN(MappedFile tower, MappedFile::open(beside));
+    ASSIGN_OR_RETURN(std::vector<TensorEntry> tensors, parse_safetensors(tower.bytes(), beside));
+    std::ranges::move(tensors, std::back_inserter(checkpoint.tensors_));
+    checkpoint.files_.push_back(std::move(tower));
+    RETURN_IF_ERROR(sort_by_name(checkpoint.tensors_));
     return checkpoint;
   }
   if (!std::filesystem::exists(index, ignored)) {
@@ -132,10 +147,7 @@ Result<Checkpoint> Checkpoint::from_gguf(std::shared_ptr<const GgufModel> model,
   ProjectorTensors tower = projector_tensors(*projector);
   std::ranges::move(tower.tensors, std::back_inserter(checkpoint.tensors_));
   checkpoint.made_ = std::move(tower.made);
-  if (const TensorEntry* repeated = sort_for_repeated(checkpoint.tensors_, &TensorEntry::name)) {
-    return Error{Errc::kMalformed,
-                 fmt::format("{}: a second tensor is called {}", repeated->file.string(), quote(repeated->name))};
-  }
+  RETURN_IF_ERROR(sort_by_name(checkpoint.tensors_));
   checkpoint.projector_ = std::move(projector);
   return checkpoint;
 }
