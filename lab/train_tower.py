@@ -3,13 +3,14 @@
 
     train_tower.py BACKBONE OUT SECONDS [--device cuda|cpu] [--batch N]
 
-BACKBONE is models/nano/backbone, whose weights stay as they are: the tower and its projection learn by the loss of the answer's
-tokens, through the frozen text model. Writes OUT/vision.safetensors, in bfloat16 and in the layout of published checkpoints
-(docs/gemma4.md 8), and OUT/train_tower.json with the accuracy on pictures that it was not trained with.
+BACKBONE is models/nano/backbone, whose weights stay as they are: the tower and its projection learn by the loss of
+the answer's tokens, through the frozen text model. Writes OUT/vision.safetensors, in bfloat16 and in the layout of
+published checkpoints (docs/gemma4.md 8), and OUT/train_tower.json with the accuracy on pictures that it was not trained
+with.
 
-Scenes are drawn on the device as they are needed: one kind of object, or two, up to six objects, without overlap. Needs PyTorch,
-transformers (for the text model) and tokenizers; six minutes of one H200 made the weights that ship. The seed is fixed; the time
-budget, and so the number of steps, is not.
+Scenes are drawn on the device as they are needed: one kind of object, or two, up to six objects, without overlap. Needs
+PyTorch, transformers (for the text model) and tokenizers; six minutes of one H200 made the weights that ship. The seed
+is fixed; the time budget, and so the number of steps, is not.
 """
 import argparse
 import json
@@ -24,9 +25,9 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import nn
 
-COLOURS = {"red": (0.88, 0.10, 0.10), "orange": (1.00, 0.55, 0.05), "yellow": (0.98, 0.90, 0.12), "green": (0.10, 0.62, 0.18),
-           "blue": (0.12, 0.25, 0.88), "purple": (0.52, 0.14, 0.68), "pink": (1.00, 0.58, 0.76), "black": (0.04, 0.04, 0.04),
-           "white": (0.98, 0.98, 0.98)}
+COLOURS = {"red": (0.88, 0.10, 0.10), "orange": (1.00, 0.55, 0.05), "yellow": (0.98, 0.90, 0.12),
+           "green": (0.10, 0.62, 0.18), "blue": (0.12, 0.25, 0.88), "purple": (0.52, 0.14, 0.68),
+           "pink": (1.00, 0.58, 0.76), "black": (0.04, 0.04, 0.04), "white": (0.98, 0.98, 0.98)}
 SHAPES = ["circle", "square", "triangle", "star", "cross"]
 NUMBERS = ["Zero", "One", "Two", "Three", "Four", "Five", "Six"]
 BATCH = {70: 256, 140: 160, 280: 96}  # pictures of a step, by the soft tokens that each may have
@@ -192,7 +193,8 @@ def scenes(count, height, width, hard, rng, generator, device):
     shape, colour, present, place, grid = [], [], [], [], []
     for _ in range(count):
         kinds = 2 if rng.random() < 0.45 * hard else 1
-        numbers = [rng.randint(1, 3) for _ in range(2)] if kinds == 2 else [1 + (rng.random() < 0.7 * hard) * rng.randint(0, 5)]
+        numbers = ([rng.randint(1, 3) for _ in range(2)] if kinds == 2
+                   else [1 + (rng.random() < 0.7 * hard) * rng.randint(0, 5)])
         groups = list(zip(rng.sample(range(len(names)), kinds), sorted(rng.sample(range(len(SHAPES)), kinds)), numbers))
         all_groups.append(groups)
         total = sum(numbers)
@@ -209,7 +211,8 @@ def scenes(count, height, width, hard, rng, generator, device):
     def draw(*shape_, low=0.0, high=1.0):
         return torch.rand(shape_, generator=generator, device=device) * (high - low) + low
 
-    shape, colour, present, place, grid = (torch.tensor(t, device=device) for t in (shape, colour, present, place, grid))
+    shape, colour, present, place, grid = (torch.tensor(each, device=device)
+                                           for each in (shape, colour, present, place, grid))
     palette = torch.tensor(list(COLOURS.values()), device=device)
     shade = (palette + draw(count, len(names), 3, low=-0.07, high=0.07)).clamp(0, 1)          # one of a scene's colours
     used = shade.gather(1, colour[..., None].expand(-1, -1, 3))
@@ -218,7 +221,8 @@ def scenes(count, height, width, hard, rng, generator, device):
     choice = draw(count, 1)
     wanted = torch.where(choice < 0.5, torch.ones_like(anything),
                          torch.where(choice < 0.7, 0.75 + 0.25 * anything, torch.where(choice < 0.85, plain, anything)))
-    candidates = torch.stack([wanted, torch.ones_like(wanted), torch.zeros_like(wanted), 0.5 * torch.ones_like(wanted)], 1)
+    ones = torch.ones_like(wanted)
+    candidates = torch.stack([wanted, ones, 0 * ones, 0.5 * ones], 1)
     apart = (candidates[:, :, None] - used[:, None]).norm(dim=-1) + 9 * (1 - present[:, None])
     apart = apart.amin(-1)
     score = (apart > 0.35) * torch.tensor([4.0, 3, 2, 1], device=device) + apart / 9
@@ -227,7 +231,8 @@ def scenes(count, height, width, hard, rng, generator, device):
     size = torch.tensor([width, height], device=device, dtype=torch.float)
     cell = size / grid                                                                     # [count, 1, 2]
     room = cell.amin(-1)                                                                   # pixels
-    scale = draw(count, 1, low=0.3, high=0.95) * torch.where(draw(count, 1) < 0.5, 1.0, draw(count, 6, low=0.7, high=1.0))
+    scale = draw(count, 1, low=0.3, high=0.95)
+    scale = scale * torch.where(draw(count, 1) < 0.5, 1.0, draw(count, 6, low=0.7, high=1.0))
     radius = (0.5 * room * scale).clamp(min=4.0)
     radius = torch.minimum(radius, 0.5 * room)
     free = (cell - 2 * radius[..., None]).clamp(min=0)
@@ -237,7 +242,7 @@ def scenes(count, height, width, hard, rng, generator, device):
     light = ground.mean(-1, keepdim=True)
     line = torch.where(light > 0.5, 0.0, 1.0) * torch.ones(3, device=device)               # an outline's colour
 
-    y, x = torch.meshgrid(torch.arange(height, device=device) + 0.5, torch.arange(width, device=device) + 0.5, indexing="ij")
+    y, x = torch.meshgrid(*(torch.arange(edge, device=device) + 0.5 for edge in (height, width)), indexing="ij")
     picture = ground[:, :, None, None].expand(-1, -1, height, width).clone()
     for i in range(6):
         at = present[:, i].nonzero().flatten()
@@ -286,7 +291,7 @@ def question(groups, kind, rng):
     if kind == "colour":
         asked = [f"What {spelling} is the {shape}?"] if n == 1 else [f"What {spelling} are the {plural(shape)}?"]
         if len(groups) == 1:
-            asked += [f"What {spelling} is it?" if n == 1 else f"What {spelling} are they?", f"Which {spelling} is this?"]
+            asked += [f"What {spelling} {'is it' if n == 1 else 'are they'}?", f"Which {spelling} is this?"]
         return rng.choice(asked), colour.capitalize() + "."
     if kind == "shape":
         asked = [f"What shape is {colour}?", f"Which shape is {colour}?"]
@@ -312,13 +317,15 @@ class Text:
         config = Gemma4TextConfig(**self.config["text_config"])
         config._attn_implementation = "sdpa"
         self.model = Gemma4ForCausalLM(config)
-        weights = {k.replace("model.language_model.", "model."): v for k, v in load_file(directory / "model.safetensors").items()}
+        weights = {k.replace("model.language_model.", "model."): v
+                   for k, v in load_file(directory / "model.safetensors").items()}
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
         wrong = self.model.load_state_dict(weights, strict=False)
         assert not wrong.unexpected_keys and not wrong.missing_keys, wrong
         self.model.requires_grad_(False).eval().to(device)
         self.device, self.window, self.cap = device, config.sliding_window, config.final_logit_softcapping
-        self.rms = (self.model.model.embed_tokens.weight.float() * config.hidden_size ** 0.5).square().mean().sqrt().item()
+        embedded = self.model.model.embed_tokens.weight.float() * config.hidden_size ** 0.5
+        self.rms = embedded.square().mean().sqrt().item()
         self.cache = {}
 
     def ids(self, text):
@@ -327,12 +334,14 @@ class Text:
         return self.cache[text]
 
     def answers(self, soft, pairs):
-        """soft [B, n, width], pairs of question and answer -> logits [k, vocabulary] and tokens [k] of all answers, owner [k]"""
+        """soft [B, n, width], pairs of question and answer -> of all answers' k tokens: logits [k, vocabulary], the
+        tokens [k], and whose they are [k]"""
         B, n, c = len(pairs), soft.shape[1], self.config
         before = self.ids("<bos><|turn>user\n") + [c["boi_token_id"]]
         rows, starts = [], []
         for asked, answer in pairs:
-            prompt = before + [c["image_token_id"]] * n + [c["eoi_token_id"]] + self.ids(f"{asked}<turn|>\n<|turn>model\n")
+            prompt = before + [c["image_token_id"]] * n + [c["eoi_token_id"]]
+            prompt += self.ids(f"{asked}<turn|>\n<|turn>model\n")
             rows.append((prompt, self.ids(answer + "<turn|>")))
         length = max(len(p) + len(a) for p, a in rows)
         ids = torch.tensor([p + a + [0] * (length - len(p) - len(a)) for p, a in rows], device=self.device)
@@ -360,7 +369,7 @@ def main():
     parser.add_argument("seconds", type=float, help="of training; the evaluation after it takes some more")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--batch", type=int, help="pictures of a step, whatever their size")
-    parser.add_argument("--held-out", type=int, default=1024, help="pictures of the evaluation, for each kind of question")
+    parser.add_argument("--held-out", type=int, default=1024, help="pictures of the evaluation, a kind of question")
     parser.add_argument("--steps", type=int, default=10 ** 9, help="at most")
     args = parser.parse_args()
     torch.manual_seed(20)
@@ -369,7 +378,8 @@ def main():
     text = Text(args.backbone, args.device)
     vision = text.config["vision_config"]
     tower = Tower(vision, text.config["text_config"]["hidden_size"], text.rms).to(args.device)
-    print("tower", sum(p.numel() for p in tower.parameters()), "parameters, soft tokens begin with rms", round(text.rms, 3), flush=True)
+    size = sum(p.numel() for p in tower.parameters())
+    print(f"{size} parameters, soft tokens begin with rms {text.rms:.3f}", flush=True)
     matrices = [p for p in tower.parameters() if p.dim() == 2]
     others = [p for p in tower.parameters() if p.dim() != 2]
     peak = 1e-3
@@ -394,7 +404,8 @@ def main():
         budget = rng.choices([70, 140, 280], [0.8, 0.15, 0.05] if done < 0.4 else [0.4, 0.2, 0.4])[0]
         aspect = 1.0 if rng.random() < 0.35 else math.exp(rng.uniform(-0.6, 0.6))
         with torch.no_grad():
-            pictures, pairs = batch(args.batch or BATCH[budget], budget, aspect, min(1, 0.15 + 4 * done), rng, generator)
+            count, hard = args.batch or BATCH[budget], min(1, 0.15 + 4 * done)
+            pictures, pairs = batch(count, budget, aspect, hard, rng, generator)
         with autocast:
             logits, tokens, owner = text.answers(tower(pictures), pairs)
         loss = F.cross_entropy(logits, tokens)
@@ -420,7 +431,7 @@ def main():
     with torch.no_grad(), autocast:
         for budget in (70, 280):
             for kind in KINDS:
-                right, by_total = [], {}
+                right, by_answer = [], {}
                 while len(right) < args.held_out:
                     aspect = rng.choice([1.0, 4 / 3, 0.75, 1.5])
                     pictures, pairs = batch(min(64, args.held_out), budget, aspect, 1.0, rng, generator, kind)
@@ -429,15 +440,16 @@ def main():
                     good.scatter_reduce_(0, owner, (logits.argmax(-1) == tokens).float(), "amin")
                     right += good.tolist()
                     for b, (pair, one) in enumerate(zip(pairs, good.tolist())):
-                        by_total.setdefault(pair[1], []).append(one)
+                        by_answer.setdefault(pair[1], []).append(one)
                         if one == 0 and len(report["wrong"]) < 60:
                             said = text.tokenizer.decode(logits.argmax(-1)[owner == b].tolist())
                             report["wrong"].append([budget, *pair, said])
-                report["right"][f"{kind} at {budget}"] = sum(right) / len(right)
-                print(f"{kind} at {budget} soft tokens: {sum(right) / len(right):.4f} of {len(right)} answers right", flush=True)
+                report["right"][f"{kind} at {budget}"] = share = sum(right) / len(right)
+                print(f"{kind} at {budget} soft tokens: {share:.4f} of {len(right)} answers right", flush=True)
                 if kind != "describe":
-                    report["right"][f"{kind} at {budget}, by answer"] = {a: round(sum(r) / len(r), 3) for a, r in sorted(by_total.items())}
-                    print("   ", report["right"][f"{kind} at {budget}, by answer"])
+                    shares = {answer: round(sum(r) / len(r), 3) for answer, r in sorted(by_answer.items())}
+                    report["right"][f"{kind} at {budget}, by answer"] = shares
+                    print("   ", shares)
     (args.out / "train_tower.json").write_text(json.dumps(report, indent=1))
 
 

@@ -3,10 +3,11 @@
 
     make_picture_goldens.py BACKBONE OUT      BACKBONE is models/nano/backbone
 
-Float32, greedy. Needs torch, transformers, tokenizers and Pillow. The pictures are Pillow's, not those of lab/train_tower.py, which
-the tower was trained with.
+Float32, greedy. Needs torch, transformers, tokenizers and Pillow. The pictures are Pillow's, not those of
+lab/train_tower.py, which the tower was trained with.
 """
 import json
+import math
 import sys
 import tempfile
 from pathlib import Path
@@ -20,10 +21,12 @@ from transformers import AutoConfig, Gemma4ForConditionalGeneration, Gemma4Image
 SHARDS = ["model.safetensors", "vision.safetensors"]
 SCENES = {  # width, height, ground, and objects: shape, colour, box
     "red_circle": (256, 256, "white", [("circle", "red", (60, 70, 190, 200))]),
-    "three_blue_squares": (320, 240, "white", [("square", "blue", (20, 30, 80, 90)), ("square", "blue", (130, 140, 190, 200)),
+    "three_blue_squares": (320, 240, "white", [("square", "blue", (20, 30, 80, 90)),
+                                               ("square", "blue", (130, 140, 190, 200)),
                                                ("square", "blue", (240, 50, 300, 110))]),
     "yellow_star": (200, 300, "black", [("star", "gold", (40, 80, 160, 200))]),
-    "two_kinds": (400, 200, "white", [("circle", "green", (20, 60, 100, 140)), ("triangle", "orange", (150, 50, 240, 140)),
+    "two_kinds": (400, 200, "white", [("circle", "green", (20, 60, 100, 140)),
+                                      ("triangle", "orange", (150, 50, 240, 140)),
                                       ("triangle", "orange", (280, 70, 370, 160))]),
 }
 QUESTIONS = {
@@ -49,8 +52,8 @@ def draw(width, height, ground, objects, over=4):
         else:
             tips = []
             for i in range(10):
-                angle, r = torch.pi * i / 5, radius if i % 2 == 0 else 0.42 * radius
-                tips.append((middle[0] + r * torch.sin(torch.tensor(angle)).item(), middle[1] - r * torch.cos(torch.tensor(angle)).item()))
+                angle, r = math.pi * i / 5, radius if i % 2 == 0 else 0.42 * radius
+                tips.append((middle[0] + r * math.sin(angle), middle[1] - r * math.cos(angle)))
             pen.polygon(tips, fill=colour)
     return picture.resize((width, height), Image.Resampling.BOX)
 
@@ -63,9 +66,11 @@ def load(backbone):
             (Path(directory) / f"of-{shard}").symlink_to((backbone / shard).resolve())
             with safe_open(backbone / shard, "pt") as file:
                 weight_map |= {name: f"of-{shard}" for name in file.keys()}
-        (Path(directory) / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+        index = json.dumps({"metadata": {}, "weight_map": weight_map})
+        (Path(directory) / "model.safetensors.index.json").write_text(index)
         (Path(directory) / "config.json").write_text((backbone / "config.json").read_text())
-        model, report = Gemma4ForConditionalGeneration.from_pretrained(directory, dtype=torch.float32, output_loading_info=True)
+        model, report = Gemma4ForConditionalGeneration.from_pretrained(directory, dtype=torch.float32,
+                                                                       output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"], report
     return model.eval()
 
@@ -85,12 +90,13 @@ def main():
             text = f"<bos><|turn>user\n<|image>{'<|image|>' * count}<image|>{question}<turn|>\n<|turn>model\n"
             ids = torch.tensor([tokenizer.encode(text, add_special_tokens=False).ids])
             with torch.no_grad():
-                tokens = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False,
-                                        pixel_values=seen["pixel_values"], image_position_ids=seen["image_position_ids"],
+                tokens = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=24,
+                                        do_sample=False, pixel_values=seen["pixel_values"],
+                                        image_position_ids=seen["image_position_ids"],
                                         mm_token_type_ids=(ids == config.image_token_id).int(),
                                         eos_token_id=config.eos_token_id)[0, ids.shape[1]:].tolist()
-            answers.append({"picture": f"{name}.png", "question": question, "prompt_tokens": ids.shape[1], "tokens": tokens,
-                            "text": tokenizer.decode(tokens)})
+            answers.append({"picture": f"{name}.png", "question": question, "prompt_tokens": ids.shape[1],
+                            "tokens": tokens, "text": tokenizer.decode(tokens)})
             print(answers[-1])
     (out / "answers.json").write_text(json.dumps(answers, indent=1) + "\n")
 

@@ -9,6 +9,7 @@ import base64
 import contextlib
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import urllib.request
 KEY = "secret"
 QUESTION = "Write a short story about a fox."
 HANG_S = 120
+RED_CIRCLE = pathlib.Path(__file__).resolve().parents[1] / "goldens/nano-pictures/red_circle.png"
 
 
 class Chromium:
@@ -219,20 +221,32 @@ def a_round_is_shown_as_it_was(browser, server):
     assert width > 10, f"the first bar is {width} wide"
 
 
+def add_files(browser, *files):
+    """As if they were chosen. files: of each its name, type and bytes"""
+    files = [[name, kind, base64.b64encode(data).decode()] for name, kind, data in files]
+    browser.evaluate(f"""(async () => {{
+      const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
+      await addPictures({json.dumps(files)}.map(([name, type, text]) => new File([bytes(text)], name, {{type}})));
+    }})()""")
+
+
 def pictures_are_shown_and_sent(browser):
-    """Of a model that sees none: the answer is why."""
+    """One that is answered about, and one that is none: the answer is why."""
     browser.evaluate("document.getElementById('clear').click()")
-    browser.evaluate("""(async () => {
-      const bytes = Uint8Array.from(atob('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=='), c => c.charCodeAt(0));
-      const files = [1, 2].map(i => new File([bytes], i + '.png', {type: 'image/png'}));
-      await addPictures([...files, new File(['x'], 'x.txt', {type: 'text/plain'})]);
-    })()""")
+    circle = RED_CIRCLE.read_bytes()
+    add_files(browser, ("1.png", "image/png", circle), ("2.png", "image/png", circle), ("x.txt", "text/plain", b"x"))
     equal(browser.evaluate("document.querySelectorAll('#pictures img').length"), 2, "pictures to be sent")
     browser.evaluate("document.querySelector('#pictures button').click()")
     equal(browser.evaluate("document.querySelectorAll('#pictures img').length"), 1, "after one was left out")
-    send(browser, "What is this?")
+    ask(browser, "What colour is the circle?", max_tokens="24")
     equal(browser.evaluate("document.querySelectorAll('#log img').length"), 1, "pictures in the conversation")
-    assert "no vision tower" in browser.evaluate(LAST + ".textContent"), browser.evaluate(LAST + ".textContent")
+    answer = browser.evaluate(LAST + ".textContent")
+    assert "red" in answer.lower(), answer
+    browser.evaluate("document.getElementById('clear').click()")
+    add_files(browser, ("1.png", "image/png", circle[:100]))
+    send(browser, "What is this?")
+    answer = browser.evaluate(LAST + ".textContent")
+    assert "PNG: the file breaks off" in answer, answer
     equal(browser.evaluate("document.getElementById('prompt').value"), "What is this?", "a message that failed")
     equal(browser.evaluate("document.querySelectorAll('#pictures img').length"), 1, "its pictures, to be sent again")
     browser.evaluate("document.getElementById('prompt').value = ''; document.getElementById('clear').click()")

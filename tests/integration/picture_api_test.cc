@@ -1,5 +1,5 @@
 // Pictures through every interface: HTTP's three kinds of chats, run and chat, with the tiny model of
-// tests/goldens/multimodal-e4b, nano's tokenizer cut down to it, and the random assistant of e4b.
+// tests/goldens/multimodal-e4b, nano's tokenizer cut down to it, and the random assistant of e4b. And what nano sees.
 #include <csignal>
 #include <fstream>
 
@@ -19,32 +19,24 @@ namespace fs = std::filesystem;
 
 fs::path goldens() { return source_dir() / "tests/goldens"; }
 
-/// A pair that sees: its tokens are nano's first 512, three of which stand for pictures.
+/// A pair that sees: its tokens are nano's first 512, among them those for pictures.
 struct SeeingPair {
   SeeingPair() {
-    const fs::path seeing = goldens() / "multimodal-e4b/backbone", nano = source_dir() / "models/nano/backbone";
-    constexpr int kMerged = 505;
+    const fs::path seeing = goldens() / "multimodal-e4b/backbone", nano = nano_pair().backbone;
+    Json config = Json::parse(read_text(seeing / "config.json").value());
+    const Json of_nano = Json::parse(read_text(nano / "config.json").value());
+    for (const char* token : {"boi_token_id", "image_token_id", "eoi_token_id"}) config[token] = of_nano[token];
+    dir.write("backbone/config.json", config.dump());
     Json tokenizer = Json::parse(read_text(nano / "tokenizer.json").value());
-    Json vocab = Json::object(), added = Json::array();
-    const std::map<int, std::string> of_pictures = {{500, "<|image|>"}, {503, "<|image>"}, {504, "<image|>"}};
-    for (const auto& [text, id] : tokenizer["model"]["vocab"].items()) {
-      if (id < 512 && !of_pictures.contains(id) && id != kMerged) vocab[text] = id;
-    }
-    for (const Json& token : tokenizer["added_tokens"]) {
-      if (token["id"] < 512) added.push_back(token);
-    }
-    for (const auto& [id, text] : of_pictures) {
-      vocab[text] = id;
-      added.push_back(tokenizer["added_tokens"][0]);
-      added.back().update({{"id", id}, {"content", text}});
-    }
-    vocab["ab"] = kMerged;
-    tokenizer["model"]["vocab"] = vocab;
+    std::erase_if(tokenizer["model"]["vocab"].get_ref<Json::object_t&>(),
+                  [](const auto& token) { return token.second >= 511; });
+    std::erase_if(tokenizer["added_tokens"].get_ref<Json::array_t&>(),
+                  [](const Json& token) { return token["id"] >= 512; });
+    tokenizer["model"]["vocab"]["ab"] = 511;
     tokenizer["model"]["merges"] = Json::array({Json::array({"a", "b"})});  // there has to be one
-    tokenizer["added_tokens"] = added;
     dir.write("backbone/tokenizer.json", tokenizer.dump());
     fs::copy(nano / "tokenizer_config.json", dir / "backbone");
-    for (const char* name : {"config.json", "model.safetensors", "generation_config.json"})
+    for (const char* name : {"model.safetensors", "generation_config.json"})
       fs::create_symlink(seeing / name, dir / "backbone" / name);
     fs::create_directory_symlink(goldens() / "e4b/assistant", dir / "assistant");
   }
@@ -227,12 +219,33 @@ TEST(PictureChat, ShowsThemWithTheNextQuestion) {
   EXPECT_EQ(chat.out(), run.out());
 }
 
-// Nano sees nothing, and says so wherever it is asked.
-TEST(NanoSeesNothing, AndSaysSo) {
+// Hugging Face's answers about files, with drafts and without.
+TEST(NanoSees, WhatHuggingFaceSays) {
+  Serve serve({"--dtype", "f32"});
+  for (const Json& golden : Json::parse(read_text(goldens() / "nano-pictures/answers.json").value())) {
+    const std::string picture = golden["picture"], question = golden["question"];
+    SCOPED_TRACE(picture + ": " + question);
+    Json request =
+        ask(Json::array({image_part(bytes_of("../nano-pictures/" + picture), "auto"), text_part(question)}));
+    request.update({{"max_tokens", 24}, {"return_token_ids", true}});
+    for (const int draft_length : {0, 4}) {
+      request["speculative"] = {{"draft_length", draft_length}};
+      const Json chat = serve.chat(request);
+      EXPECT_EQ(chat["prompt_token_ids"].size(), golden["prompt_tokens"]) << chat.dump().substr(0, 300);
+      EXPECT_EQ(chat["choices"][0]["token_ids"], golden["tokens"]) << chat["choices"][0]["message"].dump();
+    }
+  }
+}
+
+// A model without a tower says so wherever it is asked.
+TEST(NoTower, SaysSo) {
   constexpr const char* kWhy = "no vision_config: this model has no vision tower, and cannot see pictures";
-  const TemporaryDir dir;
-  const fs::path file = goldens() / "pictures/rgb.png";
-  Serve serve;
+  PairCopy blind(nano_pair().backbone.parent_path());
+  Json config = Json::parse(blind.read("backbone/config.json"));
+  config["vision_config"] = nullptr;
+  blind.write("backbone/config.json", config.dump());
+  const std::string model = blind.dir().string(), file = goldens() / "pictures/rgb.png";
+  Serve serve({"--model", model});
   const Json body = ask(Json::array({image_part(bytes_of("rgb.png")), text_part("What?")}));
   const Response refused = post(serve.port, "/v1/chat/completions", body.dump());
   EXPECT_EQ(refused.status, 400);
@@ -247,11 +260,11 @@ TEST(NanoSeesNothing, AndSaysSo) {
   EXPECT_EQ(anthropic.status, 400);
   EXPECT_NE(anthropic.body.find(kWhy), std::string::npos);
 
-  Program run({"run", "What?", "--image", file.string()});
+  Program run({"run", "What?", "--image", file, "--model", model});
   run.wait();
   EXPECT_NE(run.err().find(kWhy), std::string::npos);
-  Program chat({"chat"}, Program::Input::kWritten);
-  chat.write("/image " + file.string() + "\n/exit\n");
+  Program chat({"chat", "--model", model}, Program::Input::kWritten);
+  chat.write("/image " + file + "\n/exit\n");
   EXPECT_EQ(describe(chat.wait()), "exit 0");
   EXPECT_NE(chat.err().find(kWhy), std::string::npos);
 }

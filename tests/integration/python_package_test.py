@@ -177,14 +177,19 @@ class OnOnePair(unittest.TestCase):
             thread.join()
         self.assertEqual(texts, {i: GOLDENS[i]["greedy"] for i in range(4)})
 
-    def test_a_picture_is_a_part_that_nano_cannot_see(self):
+    def test_a_picture_is_a_part_of_a_message(self):
         part = outrider.picture(b"\x89PNG", detail="low")
-        self.assertEqual(part, {"type": "image_url", "image_url": {"url": "data:image/*;base64,iVBORw==", "detail": "low"}})
-        asked: list[dict[str, object]] = [{"role": "user", "content": [part, {"type": "text", "text": "What?"}]}]
-        with self.assertRaisesRegex(outrider.InvalidArgument, "no vision tower"):
-            self.pair.chat(asked)
-        with self.pair.session() as session, self.assertRaisesRegex(outrider.InvalidArgument, "no vision tower"):
-            session.prefill(asked)
+        url = {"url": "data:image/*;base64,iVBORw==", "detail": "low"}
+        self.assertEqual(part, {"type": "image_url", "image_url": url})
+        with self.assertRaisesRegex(outrider.InvalidArgument, "content.0.: "):
+            self.pair.chat([{"role": "user", "content": [part, {"type": "text", "text": "What?"}]}])
+        folder = ROOT / "tests/goldens/nano-pictures"
+        golden = json.loads((folder / "answers.json").read_text())[0]
+        asked: list[dict[str, object]] = [{"role": "user", "content": [
+            outrider.picture(folder / golden["picture"]), {"type": "text", "text": golden["question"]}]}]
+        self.assertEqual(self.pair.chat(asked, max_tokens=24).tokens, golden["tokens"])
+        with self.pair.session() as session:
+            self.assertEqual(session.prefill(asked), golden["tokens"][0])
 
     def test_errors_are_of_their_kind(self):
         with self.assertRaisesRegex(outrider.InvalidArgument, "top_p is 7"):

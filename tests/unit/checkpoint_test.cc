@@ -313,6 +313,26 @@ TEST(Checkpoint, ReadsShards) {
   EXPECT_EQ(checkpoint->find("y")->file, dir.path() / "sub/a.safetensors");
 }
 
+TEST(Checkpoint, ReadsTheTowerBesideTheModel) {
+  const TemporaryDir dir;
+  const fs::path model = dir.write("model.safetensors", one_tensor("x", "F32", "[1]", raw(1.0f)));
+  dir.write("vision.safetensors", one_tensor("a", "F32", "[1]", raw(2.0f)));
+  const Result<Checkpoint> both = Checkpoint::open(dir.path()), alone = Checkpoint::open(model);
+  ASSERT_TRUE(both) << both.error().message;
+  ASSERT_EQ(both->tensors().size(), 2u);
+  EXPECT_EQ(both->tensors()[0].name, "a");
+  std::array<float, 1> a;
+  ASSERT_TRUE(read_f32(*both->find("a"), a));
+  EXPECT_EQ(a[0], 2.0f);
+  EXPECT_EQ(both->find("a")->file, dir.path() / "vision.safetensors");
+  EXPECT_EQ(alone.value().tensors().size(), 1u) << "a file that is named is read alone";
+
+  dir.write("vision.safetensors", one_tensor("x", "F32", "[1]", raw(2.0f)));
+  expect_error(Checkpoint::open(dir.path()), Errc::kMalformed, "a second tensor is called \"x\"");
+  dir.write("vision.safetensors", "abc");
+  expect_error(Checkpoint::open(dir.path()), Errc::kMalformed, "vision.safetensors: 3 bytes");
+}
+
 TEST(Checkpoint, RefusesBadIndexesWithOneLine) {
   std::string deep = R"({"metadata":)";
   deep += std::string(1'000'000, '[');
