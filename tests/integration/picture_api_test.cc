@@ -221,7 +221,7 @@ TEST(PictureChat, ShowsThemWithTheNextQuestion) {
 
 // Hugging Face's answers about files, with drafts and without.
 TEST(NanoSees, WhatHuggingFaceSays) {
-  Serve serve({"--dtype", "f32"});
+  Serve serve;
   for (const Json& golden : Json::parse(read_text(goldens() / "nano-pictures/answers.json").value())) {
     const std::string picture = golden["picture"], question = golden["question"];
     SCOPED_TRACE(picture + ": " + question);
