@@ -99,7 +99,8 @@ ADAPTED = [
     ("vllm", r'^( *)assert (event(\[|\.)|len\(participants\)|participants\[).*$', r'\1pass'),
     ("vllm", r'assert content == "2"', 'assert content'),
     ("vllm", r'assert loaded == \{"result": 2\}', 'assert isinstance(loaded, dict)'),
-    ("vllm", r'usage == openai\.types\.CompletionUsage\(\s+completion_tokens=5, [^)]*\)', 'usage.completion_tokens == 5'),
+    ("vllm", r'usage == openai\.types\.CompletionUsage\(\s+completion_tokens=5, [^)]*\)',
+     'usage.completion_tokens == 5'),
     ("vllm", r'usage\.prompt_tokens == 5$', 'usage.prompt_tokens > 0'),
     ("vllm", r'usage\.total_tokens == 10$', 'usage.total_tokens > 5'),
     # Other words of errors.

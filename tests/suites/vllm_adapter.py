@@ -84,8 +84,8 @@ class NanoTokenizer:
             text = reply.json()["prompt"]
         else:
             roles = {"assistant": "model"}
-            text = "<bos>" + "".join(f"<|turn>{roles.get(message['role'], message['role'])}\n{message['content']}<turn|>\n"
-                                     for message in conversation)
+            text = "<bos>" + "".join(f"<|turn>{roles.get(one['role'], one['role'])}\n{one['content']}<turn|>\n"
+                                     for one in conversation)
             if continue_final_message:
                 text = text.removesuffix("<turn|>\n")
             if add_generation_prompt:
@@ -147,8 +147,9 @@ class RemoteOpenAIServer:
 
     def get_async_client(self, **named):
         named.setdefault("timeout", 100)
+        http = openai.DefaultAsyncHttpxClient(transport=Transport(self.options))
         return openai.AsyncOpenAI(base_url=self.url_for("v1"), api_key=self.DUMMY_API_KEY, max_retries=0,
-                                  http_client=openai.DefaultAsyncHttpxClient(transport=Transport(self.options)), **named)
+                                  http_client=http, **named)
 
     def get_async_client_anthropic(self, **named):
         return anthropic.AsyncAnthropic(base_url=self.url_root, api_key=self.DUMMY_API_KEY, max_retries=0, **named)
