@@ -34,6 +34,11 @@ class Terminal:
         self.seen = ""
 
     def type(self, keys):
+        """libedit draws its prompt a moment before it takes the terminal over, and a Ctrl-D between the two is lost."""
+        deadline = time.monotonic() + HANG_S
+        while termios.tcgetattr(self.master)[3] & termios.ICANON:
+            assert time.monotonic() < deadline, self.seen
+            self.read()
         os.write(self.master, keys.encode())
 
     def read(self):

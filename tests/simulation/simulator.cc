@@ -702,7 +702,9 @@ void Simulator::add_tree(const Drafter& drafter, const DraftWork& work, std::uin
   }
 }
 
-void Simulator::begin_drafts(Drafter& drafter, const DraftWork& work) {
+void Simulator::begin_drafts(Drafter& drafter, DraftWork work) {
+  drafter.replicas[work.session].guide.follow(work.draft, nullptr, {});
+  if (work.draft.sampling_known && !work.draft.sampling) violated("a drafter is said to know a sampling and does not");
   const std::uint64_t prefix = check_replica(drafter, work);
   Drafter::Lead lead{.work = work, .drafts = work.draft.known};
   if (work.draft.known.empty()) {
@@ -724,9 +726,12 @@ DraftProgress Simulator::take_turn(Drafter& drafter, const DraftTurn& turn, cons
   lead.spent.draft_ns += cost.draft_ns;
   lead.spent.passes += cost.passes;
   lead.spent.pass_rows += cost.pass_rows;
-  // A chain takes a step a draft.
   const bool asked = lead.asked.has_value();
-  if (asked && lead.steps < lead.asked->tokens.size()) return {.more = true};
+  // A step a level: of a chain one a draft.
+  if (asked && static_cast<std::int64_t>(lead.steps) <
+                   TokenTree(std::ssize(lead.asked->tokens), lead.asked->depths).height()) {
+    return {.more = true};
+  }
   std::optional<Candidates> drafts = asked ? std::exchange(lead.asked, std::nullopt) : go_on(drafter, lead);
   if (!drafts) return {.more = true};
   lead.steps = 0;

@@ -17,6 +17,7 @@
 #include "common/protocol/drafter_core.h"
 #include "common/protocol/verifier_core.h"
 #include "common/sampling/sampler.h"
+#include "drafter-node/answer_guide.h"
 
 namespace outrider::simulation {
 
@@ -169,6 +170,7 @@ class Simulator {
   };
   struct Replica {
     std::map<Position, std::uint64_t> full, sliding;
+    AnswerGuide guide;
   };
   /// What a clock shows that runs faster or slower than others.
   struct Clock {
@@ -273,7 +275,7 @@ class Simulator {
   void change_replica(Drafter& drafter, const DraftWork& work);
   /// The replica must hold what the verifier holds. @return the prefix that its last row and the hidden row stand for.
   std::uint64_t check_replica(Drafter& drafter, const DraftWork& work);
-  void begin_drafts(Drafter& drafter, const DraftWork& work);
+  void begin_drafts(Drafter& drafter, DraftWork work);
   /// @param cost  of the pass
   DraftProgress take_turn(Drafter& drafter, const DraftTurn& turn, const Candidates& cost);
   std::optional<Candidates> go_on(Drafter& drafter, Drafter::Lead& lead);
