@@ -38,6 +38,12 @@ HttpReply error_reply(const ApiError& error) {
   return reply;
 }
 
+/// Whether a body of either endpoint is a chat's. What is neither, either refuses.
+bool is_chat(const std::string& body) {
+  return json_nesting(body) <= kJsonDepthMax &&
+         Json::parse(body, nullptr, /*allow_exceptions=*/false).contains("messages");
+}
+
 std::int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -163,8 +169,16 @@ struct ApiServer::Work {
     return goes_on ? messages.back().text() : "";
   }
   Usage usage() const {
-    return {facts.prompt_tokens, cached_tokens, facts.generated_tokens,
+    return {facts.prompt_tokens, cached_tokens, facts.generated_tokens,     facts.reasoning_tokens,
             facts.metrics,       choices(),     request.draft_length.length};
+  }
+  /// Before its end, with the times that are known here.
+  Usage usage_so_far() const {
+    Usage so_far = usage();
+    if (!facts.time_to_first_token) return so_far;
+    so_far.metrics.prefill_ns = facts.time_to_first_token->count();
+    so_far.metrics.decode_ns = (now() - arrived - *facts.time_to_first_token).count();
+    return so_far;
   }
 };
 
@@ -228,7 +242,9 @@ class ApiServer::StreamingSink final : public ChoiceSink {
   void end(std::size_t index, const char* finish_reason, const StopReason& stop_reason) override {
     const bool last = --open_ == 0 && !work_.request.include_usage;
     const Usage usage = work_.usage();
-    emit_(finish_chunk(work_.head, index, finish_reason, stop_reason, take_notes(index), last ? &usage : nullptr));
+    ChunkNotes notes = take_notes(index);
+    if (last) notes.timed = nullptr;
+    emit_(finish_chunk(work_.head, index, finish_reason, stop_reason, notes, last ? &usage : nullptr));
   }
 
  private:
@@ -238,9 +254,12 @@ class ApiServer::StreamingSink final : public ChoiceSink {
   };
   ChunkNotes take_notes(std::size_t index) {
     ChunkNotes notes = std::exchange(choices_[index].notes, {});
-    if (!work_.request.usage_in_each_chunk) return notes;
-    so_far_ = work_.usage();
-    notes.so_far = &so_far_;
+    const CompletionRequest& request = work_.request;
+    const bool timed = request.timings_in_each_chunk && choices_.size() == 1 && work_.facts.generated_tokens > 0;
+    if (!request.usage_in_each_chunk && !timed) return notes;
+    so_far_ = work_.usage_so_far();
+    if (request.usage_in_each_chunk) notes.so_far = &so_far_;
+    if (timed) notes.timed = &so_far_;
     return notes;
   }
   const Work& work_;
@@ -264,7 +283,10 @@ class ApiServer::ChoiceReader {
         sink_(sink),
         answer_(tokenizer, StopMatcher::create(request_.stop, request_.include_stop).value(),
                 request_.chat ? std::optional<std::span<const TokenId>>(prompt_) : std::nullopt,
-                [this](const ChatEvent& event) { sink_.event(index_, event); }),
+                [this](const ChatEvent& event) {
+                  const bool thought = event.kind == ChatEvent::Kind::kReasoning;
+                  if (!thought || request_.include_reasoning) sink_.event(index_, event);
+                }),
         round_text_(tokenizer, /*skip_special=*/true),
         prompt_text_(tokenizer, /*skip_special=*/true) {}
 
@@ -279,8 +301,8 @@ class ApiServer::ChoiceReader {
   void round(const RoundReport& round) { round_ = round; }
   /// @param so_far  all of the choice, with the logprobs that the request wants. @return whether the answer is
   ///   complete: a stop string came, or only the prompt is wanted.
-  /// @param generated  the request's tokens so far, which chunks say: goes up with each
-  bool push(std::span<const TokenId> tokens, const Generation& so_far, std::int64_t& generated) {
+  /// @param facts  of the request: its tokens so far, which chunks say, go up with each
+  bool push(std::span<const TokenId> tokens, const Generation& so_far, FinishedRequest& facts) {
     begin();
     if (request_.max_tokens == 0) return true;
     if (request_.report_rounds) report_round(tokens);
@@ -289,8 +311,9 @@ class ApiServer::ChoiceReader {
       if (request_.sampling.logprobs)
         sink_.score(index_, score(token, so_far.logprobs[static_cast<std::size_t>(count_)]));
       ++count_;
-      ++generated;
+      ++facts.generated_tokens;
       last_ = token;
+      if (answer_.thinks()) ++facts.reasoning_tokens;
       if (answer_.push(token)) return true;
     }
     return false;
@@ -392,15 +415,24 @@ ApiServer::ApiServer(TransportContext& context, TextSide text, ApiOptions option
 std::vector<HttpRoute> ApiServer::routes() {
   const auto version = [this](const HttpRequest&) { return json_reply({{"version", options_.version}}); };
   const auto health = [](const HttpRequest&) { return json_reply({{"status", "ok"}}); };
+  // SageMaker's one endpoint for both, as vLLM has it.
+  const auto invoke = [this](const HttpRequest& http) { return complete(http, is_chat(http.body)); };
   return {{"POST", "/v1/chat/completions", [this](const HttpRequest& http) { return complete(http, true); }},
           {"POST", "/v1/completions", [this](const HttpRequest& http) { return complete(http, false); }},
           {"GET", "/v1/models", [this](const HttpRequest&) { return models(); }},
           {"GET", "/v1/models/" + defaults_.model, [this](const HttpRequest&) { return model(); }},
           {"GET", "/v1/models/{id}", [this](const HttpRequest& http) { return no_model(http); }},
+          {"POST", "/invocations", invoke},
+          {"GET", "/load",
+           [this](const HttpRequest&) {
+             return json_reply({{"server_load", open_.load()}});
+           }},
+          {"GET", "/tokenizer_info", [this](const HttpRequest&) { return tokenizer_info(); }},
           {"POST", "/tokenize", [this](const HttpRequest& http) { return tokenize(http); }},
           {"POST", "/detokenize", [this](const HttpRequest& http) { return detokenize(http); }},
           {"GET", "/v1/outrider/status", [this](const HttpRequest&) { return status_reply(); }},
           {"GET", "/health", health, Access::kAnybody},
+          {"GET", "/ping", health, Access::kAnybody},
           {"GET", "/ready", [this](const HttpRequest&) { return ready(); }},
           {"GET", "/version", version}};
 }
@@ -493,7 +525,11 @@ void ApiServer::keep_tail(const CompletionRequest& request, std::vector<TokenId>
   if (!request.prompt_tail) return;
   const std::int64_t answer = std::clamp<std::int64_t>(request.max_tokens.value_or(1), 1, text_.context_max - 1);
   const std::int64_t most = *request.prompt_tail == 0 ? text_.context_max - answer : *request.prompt_tail;
-  if (std::ssize(prompt) > most) prompt.erase(prompt.begin(), prompt.end() - most);
+  if (std::ssize(prompt) <= most) return;
+  if (request.tail_is_head)
+    prompt.resize(static_cast<std::size_t>(most));
+  else
+    prompt.erase(prompt.begin(), prompt.end() - most);
 }
 
 std::optional<ApiError> ApiServer::too_much(const HttpRequest& http, const Work& work) const {
@@ -566,6 +602,8 @@ HttpReply ApiServer::complete(const HttpRequest& http, bool chat) {
 }
 
 std::optional<ApiError> ApiServer::run(Work& work, ChoiceSink& sink, const std::function<bool()>& gone) {
+  ++open_;
+  const std::shared_ptr<void> ends(nullptr, [this](void*) { --open_; });
   std::optional<ApiError> error = generate_choices(work, sink, gone);
   work.facts.status = error ? error->status : 200;
   work.facts.total = now() - work.arrived;
@@ -642,7 +680,7 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
     last_tokens[index] = arrival;
     if (traced != nullptr) (*traced)[index].add(arrival, std::exchange(round, nullptr), client->so_far().verifier);
     ChoiceReader& reader = readers[index];
-    if (reader.push(tokens, client->so_far(), facts.generated_tokens)) client->end_answer(reader.count());
+    if (reader.push(tokens, client->so_far(), facts)) client->end_answer(reader.count());
   };
   const auto on_end = [&](std::size_t index, const Generation& generation) {
     add(facts.metrics, generation.metrics);
@@ -810,6 +848,19 @@ HttpReply ApiServer::detokenize(const HttpRequest& http) const {
   if (const auto* error = std::get_if<ApiError>(&parsed)) return error_reply(*error);
   const std::string text = text_.tokenizer.decode(std::get<std::vector<TokenId>>(parsed), /*skip_special=*/false);
   return json_reply({{"prompt", text}, {"content", text}});  // vLLM's name for it, and llama.cpp's
+}
+
+HttpReply ApiServer::tokenizer_info() const {
+  const auto spelled = [&](const char* token) { return text_.tokenizer.find(token) ? Json(token) : Json(); };
+  const std::vector<TokenId>& stops = text_.stop_ids();
+  return json_reply({{"tokenizer_class", "GemmaTokenizer"},  // what computes it in transformers
+                     {"model_max_length", text_.context_max},
+                     {"vocab_size", text_.vocab_size},
+                     {"add_bos_token", true},
+                     {"bos_token", spelled("<bos>")},
+                     {"eos_token", stops.empty() ? Json() : Json(text_.tokenizer.token_text(stops.front()))},
+                     {"pad_token", spelled("<pad>")},
+                     {"unk_token", spelled("<unk>")}});
 }
 
 HttpReply ApiServer::apply_template(const HttpRequest& http) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -31,6 +32,7 @@ struct FinishedChoice {
 struct FinishedRequest {
   int status = 200;  ///< or kClientGone; of a stream, what became of it, though its head said 200
   std::int64_t prompt_tokens = 0, generated_tokens = 0;  ///< sums over choices
+  std::int64_t reasoning_tokens = 0;                     ///< those of the latter that belong to thoughts
   std::optional<Duration> time_to_first_token;           ///< from the whole request's arrival
   std::vector<Duration> inter_token_gaps;  ///< between arrivals, each of one or more tokens: vLLM's inter-token latency
   Duration total{};
@@ -132,12 +134,14 @@ class ApiServer {
   HttpReply ready() const;
   HttpReply status_reply() const;
   HttpReply detokenize(const HttpRequest& http) const;
+  HttpReply tokenizer_info() const;
 
   TransportContext& context_;
   const TextSide text_;
   const ApiOptions options_;
   const ApiDefaults defaults_;
   const std::int64_t started_;  ///< Unix seconds
+  std::atomic<int> open_ = 0;   ///< requests to generate that have not ended
 };
 
 }  // namespace outrider

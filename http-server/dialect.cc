@@ -33,6 +33,36 @@ std::string translate(std::string_view events, StreamTranslator& translator, Jso
 
 }  // namespace
 
+void copy_same_fields(const Json& request, Json& chat) {
+  for (const char* same : {"model",
+                           "stream",
+                           "temperature",
+                           "top_p",
+                           "top_k",
+                           "min_p",
+                           "seed",
+                           "presence_penalty",
+                           "frequency_penalty",
+                           "repetition_penalty",
+                           "min_tokens",
+                           "logit_bias",
+                           "allowed_token_ids",
+                           "bad_words",
+                           "stop_token_ids",
+                           "ignore_eos",
+                           "include_stop_str_in_output",
+                           "structured_outputs",
+                           "truncate_prompt_tokens",
+                           "truncation_side",
+                           "include_reasoning",
+                           "chat_template_kwargs",
+                           "speculative",
+                           "cache_salt",
+                           "timings_per_token"}) {
+    if (request.contains(same)) chat[same] = request[same];
+  }
+}
+
 std::string named_event(const Json& data) {
   return "event: " + data.at("type").get<std::string>() + "\ndata: " + to_text(data) + "\n\n";
 }

@@ -26,6 +26,9 @@ class StreamTranslator {
   virtual std::string end(const nlohmann::json& error) = 0;
 };
 
+/// Copies the fields that mean the same in all of these APIs from a request to the chat completion's that it becomes.
+void copy_same_fields(const nlohmann::json& request, nlohmann::json& chat);
+
 /// One server-sent event, whose data says its type too.
 std::string named_event(const nlohmann::json& data);
 

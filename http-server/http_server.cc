@@ -635,7 +635,7 @@ class Server final : public HttpServer {
     const std::string method = text(head.method_string()), path = path_of(head);
     const std::string wanted = method == "HEAD" ? "GET" : method;
     std::string allowed;
-    for (const std::string& meant : meanings(path)) {
+    for (const std::string& meant : meanings(without_root(path))) {
       if (!allowed.empty()) break;
       asked.path = meant;
       for (const HttpRoute& candidate : routes_) {
@@ -648,6 +648,13 @@ class Server final : public HttpServer {
     if (asked.route == nullptr)
       return error_reply({405, fmt::format("{} takes {}, not {}", path, allowed, method)}, "Allow", allowed);
     return std::nullopt;
+  }
+
+  std::string without_root(const std::string& path) const {
+    const std::string& root = options_.root_path;
+    const bool under =
+        !root.empty() && path.starts_with(root) && (path.size() == root.size() || path[root.size()] == '/');
+    return under ? path.substr(root.size()) + (path.size() == root.size() ? "/" : "") : path;
   }
 
   static HttpReply no_key_reply(const HttpRoute& route) {

@@ -21,15 +21,18 @@ struct HttpOptions {
   std::shared_ptr<TlsIdentity> tls = {};                              ///< null: in clear
   std::shared_ptr<ApiKeys> keys = {};                                 ///< null: everybody may ask
   std::vector<std::string> allowed_hosts = {}, allowed_origins = {};  ///< as WebGuard's, besides this machine's names
-  std::size_t request_bytes_max = 4u << 20;                           ///< but for files in it, in base64:
-  std::size_t file_bytes_max = 24u << 20;                             ///< of one request, as they are written there
+  /// What paths begin with besides, "/llm", where a proxy passes on such requests as they are; taken away, if it is
+  /// there.
+  std::string root_path = {};
+  std::size_t request_bytes_max = 4u << 20;  ///< but for files in it, in base64:
+  std::size_t file_bytes_max = 24u << 20;    ///< of one request, as they are written there
   /// Of all requests together, shared by client; at least twice what the longest text, or the largest files, count as.
   std::int64_t memory_bytes_max = 512 << 20;
   /// A request must have arrived whole by then: nobody holds a thread with one byte a second.
   Duration request_timeout = std::chrono::seconds(20);
   Duration idle_timeout = std::chrono::seconds(15);  ///< between two requests of a connection
   int connections_max = 1024;  ///< a thread each; shared by address, and what comes beyond is told 503
-  bool traces = false;  ///< takes `traceparent` and answers it
+  bool traces = false;         ///< takes `traceparent` and answers it
   std::function<void(int status)> on_response = [](int) {};  ///< of every reply that went out; any thread, many at once
 };
 

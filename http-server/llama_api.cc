@@ -115,7 +115,8 @@ HttpReply reply_of(const ApiError& error) { return {.status = error.status, .bod
 
 }  // namespace
 
-ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const Tokenizer& tokenizer) {
+ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const Tokenizer& tokenizer,
+                                                  std::span<const TokenId> stops) {
   const ApiError no_object{.message = "the request is not a JSON object in UTF-8"};
   if (json_nesting(body) > kJsonDepthMax) return no_object;
   Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
@@ -132,6 +133,8 @@ ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const T
   request.settings["n_predict"] = json["n_predict"];
   for (const auto& [name, neutral] : neutral_values()) request.settings[name] = neutral;
   if (!request.settings.contains("logit_bias")) request.settings["logit_bias"] = Json::array();
+  if (member(json, "ignore_eos") == true && request.settings["logit_bias"].is_array())
+    for (const TokenId stop : stops) request.settings["logit_bias"].push_back({{"token", stop}, {"bias", nullptr}});
   if (!request.settings.contains("adaptive_decay")) request.settings["adaptive_decay"] = nullptr;  // nothing decays
   const Json probs = take(json, "n_probs");
   if (!probs.is_null() && (!probs.is_number_integer() || probs < 0 || probs > kLogprobsMax))
@@ -259,6 +262,7 @@ std::vector<Json> LlamaReply::chunk(const Json& chunk) {
                    {"tokens", member(choice, "token_ids")},
                    {"tokens_predicted", known.tokens},
                    {"tokens_evaluated", known.prompt.size()}});
+    if (const Json& timings = member(chunk, "timings"); timings.is_object()) object["timings"] = timings;
     objects.push_back(std::move(object));
   }
   return objects;
@@ -277,7 +281,7 @@ std::vector<Json> LlamaReply::last() const {
 std::vector<HttpRoute> llama_routes(ApiServer& api, std::string model_path) {
   const auto completion = [&api](const HttpRequest& asked) {
     const Tokenizer& tokenizer = api.text().tokenizer;
-    const ApiResult<LlamaCompletion> parsed = parse_llama_completion(asked.body, tokenizer);
+    const ApiResult<LlamaCompletion> parsed = parse_llama_completion(asked.body, tokenizer, api.text().stop_ids());
     if (const auto* error = std::get_if<ApiError>(&parsed)) return reply_of(*error);
     const auto& request = std::get<LlamaCompletion>(parsed);
     HttpRequest http = asked;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,7 +22,9 @@ struct LlamaCompletion {
   bool return_tokens = false;
   std::size_t probs = 0;  ///< alternatives of each token; 0: no probabilities at all
 };
-ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const Tokenizer& tokenizer);
+/// @param stops  the model's own, which ignore_eos rules out
+ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const Tokenizer& tokenizer,
+                                                  std::span<const TokenId> stops);
 
 /// The reply's objects as they come: of a completion that is whole, or chunk by chunk.
 class LlamaReply {

@@ -217,10 +217,8 @@ ApiResult<Json> chat_of_messages(std::string_view body) {
     return ApiError{.message = "messages is missing, wanted an array of messages", .param = "messages"};
   for (const Json& message : request["messages"]) add_message(message, messages);
   Json chat = {{"messages", std::move(messages)}};
-  for (const char* same :
-       {"model", "max_tokens", "temperature", "top_p", "top_k", "stream", "speculative", "cache_salt"}) {
-    if (request.contains(same)) chat[same] = request[same];
-  }
+  copy_same_fields(request, chat);
+  if (request.contains("max_tokens")) chat["max_tokens"] = request["max_tokens"];
   if (const Json& format = member(member(request, "output_config"), "format"); member(format, "type") == "json_schema")
     chat["response_format"] = {{"type", "json_schema"}, {"json_schema", {{"schema", member(format, "schema")}}}};
   else if (!format.is_null())

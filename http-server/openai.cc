@@ -21,7 +21,8 @@ using Json = nlohmann::json;
 
 constexpr std::int64_t kIntMax = std::numeric_limits<std::int32_t>::max();
 constexpr std::size_t kToolNameMax = 64;
-constexpr std::size_t kCacheSaltMax = 256;  ///< bytes; less than a message's, with whose it is
+constexpr std::size_t kNamedBytesMax = 200;  ///< of what is wrong in a list
+constexpr std::size_t kCacheSaltMax = 256;   ///< bytes; less than a message's, with whose it is
 
 /// The tokens of the vocabulary in an array that stands under the key, or in the key's.
 std::vector<TokenId> token_ids(const JsonFields& fields, const char* key, const Json* array,
@@ -41,9 +42,9 @@ std::vector<TokenId> token_ids(const JsonFields& fields, const char* key, const 
 
 /// What would change the answer, and we can not do.
 void refuse_unsupported(const JsonFields& fields) {
-  for (const char* name :
-       {"functions", "function_call", "audio", "suffix", "guided_json", "guided_regex", "guided_choice",
-        "guided_grammar", "use_beam_search", "chat_template", "documents", "thinking_token_budget", "prompt_embeds"}) {
+  for (const char* name : {"functions", "function_call", "audio", "suffix", "guided_json", "guided_regex",
+                           "guided_choice", "guided_grammar", "use_beam_search", "chat_template", "documents",
+                           "thinking_token_budget", "prompt_embeds", "kv_transfer_params"}) {
     const Json* value = fields.find(name);
     if (value != nullptr && *value != false && *value != "") fields.refuse(name, "is not supported");
   }
@@ -79,16 +80,22 @@ void read_sampling(const JsonFields& fields, const ApiDefaults& defaults, Comple
   if (entries.size() > kSamplingListMax)
     return fields.refuse("logit_bias",
                          fmt::format("has {} entries, wanted at most {}", entries.size(), kSamplingListMax));
+  std::string no_tokens;  // all at once, as vLLM says it
   for (const auto& [key, bias] : entries.items()) {
     TokenId token = -1;
     const auto parsed = std::from_chars(key.data(), key.data() + key.size(), token);
-    if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || token < 0 || token >= defaults.vocab_size)
-      return fields.refuse(
-          "logit_bias", fmt::format("has the token {}, wanted ids from 0 to {}", show(key), defaults.vocab_size - 1));
+    if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || token < 0 ||
+        token >= defaults.vocab_size) {
+      if (no_tokens.size() < kNamedBytesMax) no_tokens += (no_tokens.empty() ? "" : ", ") + show(key);
+      continue;
+    }
     if (!bias.is_number() || !(std::abs(bias.get<double>()) <= 100))
       return fields.refuse("logit_bias", fmt::format("of {} is {}, wanted -100 to 100", key, show(bias)));
     sampling.logit_bias.push_back({.token = token, .bias = bias.get<float>()});
   }
+  if (!no_tokens.empty())
+    fields.refuse("logit_bias", fmt::format("has {}, wanted ids of the vocabulary's {} tokens, from 0", no_tokens,
+                                            defaults.vocab_size));
 }
 
 /// What may not be chosen, but for a grammar's masks. Bad words become tokens where the tokenizer is.
@@ -146,6 +153,7 @@ void read_prompt_tail(const JsonFields& fields, CompletionRequest& request) {
   request.prompt_tail = fields.integer("truncate_prompt_tokens", 1, -1, kIntMax);
   if (*request.prompt_tail == 0) fields.wrong("truncate_prompt_tokens", "1 or more, or -1: what the context holds");
   if (*request.prompt_tail == -1) request.prompt_tail = 0;
+  request.tail_is_head = fields.choice("truncation_side", "left", {"left", "right"}) == "right";
 }
 
 void read_logprobs(const JsonFields& fields, const ApiDefaults& defaults, CompletionRequest& request) {
@@ -209,6 +217,8 @@ void read_common(const JsonFields& fields, const ApiDefaults& defaults, Completi
   read_logprobs(fields, defaults, request);
   read_masks(fields, defaults, request);
   request.verbose = fields.boolean("verbose", false);
+  request.timings_in_each_chunk = fields.boolean("timings_per_token", false);
+  request.include_reasoning = fields.boolean("include_reasoning", true);
   request.n = static_cast<std::int32_t>(fields.integer("n", 1, 1, kChoicesMax));
   const JsonFields stream_options = fields.object("stream_options");
   request.include_usage = stream_options.boolean("include_usage", false);

@@ -64,12 +64,15 @@ struct CompletionRequest {
   bool stream = false, include_usage = false;
   bool usage_in_each_chunk = false;         ///< of a stream
   std::optional<std::int64_t> prompt_tail;  ///< only so many tokens of a prompt, its last; 0: what the context holds
+  bool tail_is_head = false;                ///< its first instead of its last
   bool echo = false;                        ///< the answer begins with the prompt; of a chat, with what it goes on with
   bool include_stop = false;                ///< the stop text that ends the answer belongs to it
   bool return_token_ids = false, tokens_as_ids = false;
   std::vector<std::string> bad_words;   ///< as texts
   bool return_prompt_logprobs = false;  ///< sampling.prompt_logprobs is not for the echo alone
   bool verbose = false;                 ///< llama.cpp's: the reply has the prompt's text
+  bool timings_in_each_chunk = false;   ///< likewise, of a stream
+  bool include_reasoning = true;        ///< the reply has the model's thoughts
   bool report_rounds = false;           ///< of a stream: how each round went
   std::string cache_salt;               ///< prefixes are shared only with requests of the same
 };
@@ -130,6 +133,7 @@ struct Choice {
 struct Usage {
   std::int64_t prompt_tokens = 0, cached_tokens = 0;  ///< each prompt once, however many choices it has
   std::int64_t completion_tokens = 0;                 ///< of all choices
+  std::int64_t reasoning_tokens = 0;                  ///< those of them that belong to thoughts
   RequestMetrics metrics = {};                        ///< likewise
   std::size_t choices = 1;
   std::int32_t draft_length_max = 0;  ///< of a round; 0: decoded plainly
@@ -157,6 +161,7 @@ struct ChunkNotes {
   std::vector<TokenId> token_ids = {};   ///< likewise
   std::vector<TokenId> prompt_ids = {};  ///< in the first
   const Usage* so_far = nullptr;         ///< stream_options.continuous_usage_stats
+  const Usage* timed = nullptr;          ///< timings_per_token
 };
 /// The first of a choice: its role. Of a completion empty, unless there are notes.
 std::string first_chunk(const ReplyHead& head, std::size_t index, const ChunkNotes& notes = {});

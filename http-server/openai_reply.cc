@@ -112,6 +112,7 @@ Json usage_json(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
           {"completion_tokens", usage.completion_tokens},
+          {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
 }
 
@@ -151,9 +152,11 @@ Json acceptance_json(const Usage& usage) {
 Json stream_metrics_json(const Usage& usage) {
   const RequestMetrics& m = usage.metrics;
   if (usage.choices != 1) return {};
-  Json json = {{"time_to_first_token_ms", nullptr}, {"generation_time_ms", nullptr},
-               {"queue_time_ms", nullptr},          {"mean_itl_ms", nullptr},
-               {"tokens_per_second", nullptr},      {"speculative_decoding", acceptance_json(usage)}};
+  Json json = {{"time_to_first_token_ms", nullptr},
+               {"generation_time_ms", nullptr},
+               {"queue_time_ms", nullptr},
+               {"tokens_per_second", nullptr},
+               {"speculative_decoding", acceptance_json(usage)}};
   const std::int64_t scheduled_ns = m.prefill_ns - m.queue_ns + m.decode_ns;
   if (scheduled_ns <= 0) return json;  // nobody was left to measure
   json["time_to_first_token_ms"] = ms(m.prefill_ns - m.queue_ns);
@@ -220,6 +223,7 @@ Json choice_chunk(const ReplyHead& head, std::size_t index, Json delta, const Ch
   Json chunk = chunk_json(head, Json::array({std::move(choice)}));
   if (!notes.prompt_ids.empty() && head.chat) chunk["prompt_token_ids"] = notes.prompt_ids;
   if (notes.so_far != nullptr) chunk["usage"] = usage_json(*notes.so_far);
+  if (notes.timed != nullptr) chunk["timings"] = timings_json(*notes.timed);
   return chunk;
 }
 

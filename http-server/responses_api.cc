@@ -1,8 +1,11 @@
 #include "http-server/responses_api.h"
 
+#include <algorithm>
 #include <functional>
 #include <optional>
+#include <string_view>
 #include <utility>
+#include <variant>
 
 #include <fmt/format.h>
 
@@ -91,10 +94,11 @@ Json message_of(const Json& chat_message) {
 
 Json usage_of(const Json& usage) {
   const Json& cached = member(member(usage, "prompt_tokens_details"), "cached_tokens");
+  const Json& thought = member(member(usage, "completion_tokens_details"), "reasoning_tokens");
   return {{"input_tokens", member(usage, "prompt_tokens")},
           {"input_tokens_details", {{"cached_tokens", cached.is_null() ? Json(0) : cached}}},
           {"output_tokens", member(usage, "completion_tokens")},
-          {"output_tokens_details", {{"reasoning_tokens", 0}}},  // not counted apart
+          {"output_tokens_details", {{"reasoning_tokens", thought.is_null() ? Json(0) : thought}}},
           {"total_tokens", member(usage, "total_tokens")}};
 }
 
@@ -148,15 +152,20 @@ Json thought_item(const std::string& id, const Json& text) {
           {"content", {{{"type", "reasoning_text"}, {"text", text}}}},
           {"status", "completed"}};
 }
-Json text_part(const Json& text) {
-  return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+/// @param choice  of a chat. @return its tokens with their log-probabilities, if it has some
+Json logprobs_of(const Json& choice) {
+  const Json& scores = member(member(choice, "logprobs"), "content");
+  return scores.is_array() ? scores : Json::array();
 }
-Json message_item(const std::string& id, const Json& text) {
+Json text_part(const Json& text, Json logprobs = Json::array()) {
+  return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", std::move(logprobs)}};
+}
+Json message_item(const std::string& id, const Json& text, Json logprobs = Json::array()) {
   return {{"id", id},
           {"type", "message"},
           {"status", "completed"},
           {"role", "assistant"},
-          {"content", Json::array({text_part(text)})}};
+          {"content", Json::array({text_part(text, std::move(logprobs))})}};
 }
 Json call_item(const std::string& id, const Json& call) {
   const Json& function = member(call, "function");
@@ -170,8 +179,9 @@ Json call_item(const std::string& id, const Json& call) {
 
 class ResponsesStream final : public StreamTranslator {
  public:
-  /// @param on_end  gets the message that the conversation has now
-  ResponsesStream(Json request, std::string id, std::function<void(const Json& message)> on_end)
+  /// Gets the message that the conversation has now, and the whole response.
+  using OnEnd = std::function<void(const Json& message, const Json& response)>;
+  ResponsesStream(Json request, std::string id, OnEnd on_end)
       : request_(std::move(request)), id_(std::move(id)), on_end_(std::move(on_end)) {}
 
   std::string chunk(const Json& chunk) override {
@@ -185,10 +195,11 @@ class ResponsesStream final : public StreamTranslator {
     for (const char* ours : {"speculative", "metrics"}) {
       if (chunk.contains(ours)) response_[ours] = chunk[ours];
     }
+    timings_ = member(chunk, "timings");
     for (const Json& choice : member(chunk, "choices")) {
       const Json& delta = member(choice, "delta");
       events += text("reasoning", member(delta, "reasoning"));
-      events += text("message", member(delta, "content"));
+      events += text("message", member(delta, "content"), logprobs_of(choice));
       for (const Json& call : member(delta, "tool_calls")) events += function_call(call);
       if (!member(choice, "finish_reason").is_null()) finish_reason_ = choice["finish_reason"];
     }
@@ -203,9 +214,9 @@ class ResponsesStream final : public StreamTranslator {
       return events + event("response.failed", {{"response", response_}});
     }
     finish(response_, finish_reason_, usage_);
-    on_end_(message_);
+    on_end_(message_, response_);
     const bool whole = response_["status"] == "completed";
-    return events + event(whole ? "response.completed" : "response.incomplete", {{"response", response_}});
+    return events + event(whole ? "response.completed" : "response.incomplete", timed({{"response", response_}}));
   }
 
  private:
@@ -225,7 +236,13 @@ class ResponsesStream final : public StreamTranslator {
                              id_, response_.at("output").size());
   }
 
-  std::string text(const std::string& kind, const Json& piece) {
+  /// llama.cpp's timings_per_token.
+  Json timed(Json data) const {
+    if (member(request_, "timings_per_token") == true && timings_.is_object()) data["timings"] = timings_;
+    return data;
+  }
+
+  std::string text(const std::string& kind, const Json& piece, const Json& logprobs = Json::array()) {
     if (!piece.is_string() || piece == "") return "";
     std::string events;
     const bool thought = kind == "reasoning";
@@ -241,22 +258,25 @@ class ResponsesStream final : public StreamTranslator {
     }
     text_ += piece.get<std::string>();
     Json data = {{"content_index", 0}, {"delta", piece}};
-    if (!thought) data["logprobs"] = Json::array();
+    if (!thought) data["logprobs"] = logprobs;
+    for (const Json& score : logprobs) logprobs_.push_back(score);
     return events +
-           item_event(thought ? "response.reasoning_text.delta" : "response.output_text.delta", std::move(data));
+           item_event(thought ? "response.reasoning_text.delta" : "response.output_text.delta", timed(std::move(data)));
   }
   /// Ends the item that is open.
   std::string close() {
     if (open_.empty()) return "";
     const bool thought = open_ == "reasoning";
     const std::string text = std::exchange(text_, "");
+    const Json logprobs = std::exchange(logprobs_, Json::array());
     message_[thought ? "reasoning" : "content"] = text;
     Json data = {{"content_index", 0}, {"text", text}};
-    if (!thought) data["logprobs"] = Json::array();
+    if (!thought) data["logprobs"] = logprobs;
     std::string events =
         item_event(thought ? "response.reasoning_text.done" : "response.output_text.done", std::move(data));
-    if (!thought) events += item_event("response.content_part.done", {{"content_index", 0}, {"part", text_part(text)}});
-    events += done(thought ? thought_item(item_id(), text) : message_item(item_id(), text));
+    if (!thought)
+      events += item_event("response.content_part.done", {{"content_index", 0}, {"part", text_part(text, logprobs)}});
+    events += done(thought ? thought_item(item_id(), text) : message_item(item_id(), text, logprobs));
     open_.clear();
     return events;
   }
@@ -284,10 +304,11 @@ class ResponsesStream final : public StreamTranslator {
 
   const Json request_;
   const std::string id_;
-  const std::function<void(const Json&)> on_end_;
-  Json response_, usage_, finish_reason_;
+  const OnEnd on_end_;
+  Json response_, usage_, finish_reason_, timings_;
   Json message_ = {{"role", "assistant"}, {"content", nullptr}};
-  std::string open_, text_;  ///< the item that is open, "reasoning" or "message", and its text
+  std::string open_, text_;        ///< the item that is open, "reasoning" or "message", and its text
+  Json logprobs_ = Json::array();  ///< of that text
   int sequence_ = 0;
 };
 
@@ -303,7 +324,7 @@ HttpReply respond(const HttpHandler& chat, const std::shared_ptr<ResponseStore>&
   Json before = Json::array();
   const std::string owner = owner_of(http);
   if (const Json& previous = member(request, "previous_response_id"); !previous.is_null()) {
-    before = previous.is_string() ? store->get(previous, owner) : Json();
+    before = previous.is_string() ? member(store->get(previous, owner), "messages") : Json();
     if (before.is_null())
       return refused({.status = 404,
                       .message = fmt::format("there is no response {} to go on with, or not any more", show(previous)),
@@ -320,30 +341,53 @@ HttpReply respond(const HttpHandler& chat, const std::shared_ptr<ResponseStore>&
   Json messages = std::move(body["messages"]);
   if (!member(asked, "instructions").is_null()) messages.erase(0);
   const auto keep = [store, id, owner, wanted = or_default(asked, "store", true) == true,
-                     messages = std::move(messages)](const Json& message) {
+                     messages = std::move(messages)](const Json& message, const Json& response) {
     if (!wanted) return;
     Json all = messages;
     all.push_back(message);
-    store->put(id, owner, all);
+    store->put(id, owner, {{"messages", std::move(all)}, {"response", response}});
   };
   if (reply.next) return translated(std::move(reply), std::make_shared<ResponsesStream>(asked, id, keep));
   const Json answer = Json::parse(reply.body);
-  keep(message_of(answer.at("choices").at(0).at("message")));
-  reply.body = to_text(response_of_chat(asked, id, answer));
+  const Json response = response_of_chat(asked, id, answer);
+  keep(message_of(answer.at("choices").at(0).at("message")), response);
+  reply.body = to_text(response);
   return reply;
+}
+
+/// One that is remembered, or why it is not there.
+std::variant<Json, ApiError> remembered(const ResponseStore& store, const HttpRequest& http) {
+  constexpr std::string_view kRoute = "/v1/responses/";
+  const std::string rest = http.path.substr(kRoute.size()), id = rest.substr(0, rest.find('/'));
+  Json response = member(store.get(id, owner_of(http)), "response");
+  if (!response.is_null()) return response;
+  return ApiError{.status = 404, .message = fmt::format("Response with id '{}' not found.", id)};  // vLLM's words
+}
+
+HttpReply retrieve(const ResponseStore& store, const HttpRequest& http) {
+  const auto found = remembered(store, http);
+  if (const auto* error = std::get_if<ApiError>(&found)) return refused(*error);
+  return {.status = 200, .body = to_text(std::get<Json>(found))};
+}
+
+/// All that are remembered are over: there are none in the background.
+HttpReply cancel(const ResponseStore& store, const HttpRequest& http) {
+  const auto found = remembered(store, http);
+  if (const auto* error = std::get_if<ApiError>(&found)) return refused(*error);
+  return refused({.message = "Cannot cancel a synchronous response."});
 }
 
 }  // namespace
 
-void ResponseStore::put(const std::string& id, const std::string& owner, const Json& messages) {
-  std::string text = to_text(messages);
+void ResponseStore::put(const std::string& id, const std::string& owner, const Json& kept) {
+  std::string text = to_text(kept);
   const std::lock_guard lock(mutex_);
   bytes_ += text.size();
   entries_[id] = {owner, std::move(text)};
   oldest_first_.push_back(id);
   while (entries_.size() > kCountMax || bytes_ > kBytesMax) {
     const auto oldest = entries_.find(oldest_first_.front());
-    bytes_ -= oldest->second.messages.size();
+    bytes_ -= oldest->second.kept.size();
     entries_.erase(oldest);
     oldest_first_.pop_front();
   }
@@ -352,7 +396,7 @@ void ResponseStore::put(const std::string& id, const std::string& owner, const J
 Json ResponseStore::get(const std::string& id, const std::string& owner) const {
   const std::lock_guard lock(mutex_);
   const auto known = entries_.find(id);
-  return known == entries_.end() || known->second.owner != owner ? Json() : Json::parse(known->second.messages);
+  return known == entries_.end() || known->second.owner != owner ? Json() : Json::parse(known->second.kept);
 }
 
 ApiResult<ResponsesRequest> chat_of_responses(Json request, Json before) {
@@ -377,10 +421,16 @@ ApiResult<ResponsesRequest> chat_of_responses(Json request, Json before) {
     return ApiError{.message = fmt::format("input is {}, wanted a string or a list of items", show(input)),
                     .param = "input"};
   Json chat = {{"messages", std::move(messages)}};
-  for (const char* same :
-       {"model", "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "stream",
-        "parallel_tool_calls", "speculative", "cache_salt", "chat_template_kwargs", "truncate_prompt_tokens"}) {
+  copy_same_fields(request, chat);
+  for (const char* same : {"parallel_tool_calls", "stop"}) {
     if (request.contains(same)) chat[same] = request[same];
+  }
+  const Json &top = member(request, "top_logprobs"), &include = member(request, "include");
+  const bool included = std::any_of(include.begin(), include.end(),
+                                    [](const Json& what) { return what == "message.output_text.logprobs"; });
+  if (included || !top.is_null()) {
+    chat["logprobs"] = true;
+    chat["top_logprobs"] = top;
   }
   if (request.contains("max_output_tokens")) chat["max_tokens"] = request["max_output_tokens"];
   for (const Json& tool : member(request, "tools")) chat["tools"].push_back(tool_of(tool));
@@ -404,7 +454,7 @@ Json response_of_chat(const Json& request, const std::string& id, const Json& ch
   if (const Json& thought = member(said, "reasoning"); thought.is_string())
     output.push_back(thought_item(next_id("rs"), thought));
   if (const Json& text = member(said, "content"); text.is_string() && text != "")
-    output.push_back(message_item(next_id("msg"), text));
+    output.push_back(message_item(next_id("msg"), text, logprobs_of(choice)));
   for (const Json& call : member(said, "tool_calls")) output.push_back(call_item(next_id("fc"), call));
   finish(response, member(choice, "finish_reason"), member(chat, "usage"));
   for (const char* ours : {"speculative", "metrics"}) response[ours] = member(chat, ours);
@@ -413,8 +463,13 @@ Json response_of_chat(const Json& request, const std::string& id, const Json& ch
 
 std::vector<HttpRoute> responses_routes(HttpHandler chat) {
   const auto store = std::make_shared<ResponseStore>();
-  return {{"POST", "/v1/responses",
-           [chat = std::move(chat), store](const HttpRequest& http) { return respond(chat, store, http); }}};
+  std::vector<HttpRoute> routes = {
+      {"POST", "/v1/responses",
+       [chat = std::move(chat), store](const HttpRequest& http) { return respond(chat, store, http); }},
+      {"GET", "/v1/responses/{id}", [store](const HttpRequest& http) { return retrieve(*store, http); }},
+      {"POST", "/v1/responses/{id}/cancel", [store](const HttpRequest& http) { return cancel(*store, http); }}};
+  routes.back().takes = "";
+  return routes;
 }
 
 }  // namespace outrider

@@ -16,19 +16,19 @@
 
 namespace outrider {
 
-/// Conversations by the response that ended them, the newest of them; bounded. Any thread.
+/// Responses and the conversations that they end, the newest of them; bounded. Any thread.
 class ResponseStore {
  public:
   static constexpr std::size_t kCountMax = 1024, kBytesMax = 32 << 20;
 
   /// @param owner  only who says the same finds it
-  void put(const std::string& id, const std::string& owner, const nlohmann::json& messages);
+  void put(const std::string& id, const std::string& owner, const nlohmann::json& kept);
   /// @return null if there is none (any more).
   nlohmann::json get(const std::string& id, const std::string& owner) const;
 
  private:
   struct Entry {
-    std::string owner, messages;  ///< as text: a tree takes ten times as much
+    std::string owner, kept;  ///< as text: a tree takes ten times as much
   };
   mutable std::mutex mutex_;
   std::map<std::string, Entry> entries_;

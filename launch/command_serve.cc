@@ -92,6 +92,11 @@ std::string check_metrics_prefix(const std::string& text) {
   return good ? "" : "'" + text + "', wanted letters, digits and _, a digit not first";
 }
 
+/// Likewise.
+std::string check_root_path(const std::string& path) {
+  return path.starts_with('/') && !path.ends_with('/') ? "" : "'" + path + "', wanted a path as /llm";
+}
+
 /// @param tracer  null: none
 std::function<void(RequestTrace)> traced_by(Tracer* tracer) {
   if (tracer == nullptr) return {};
@@ -232,6 +237,10 @@ void add_serve_command(Command& app) {
   command->add_option("--port", flags->http.port, "Port; 0: any free one, which is printed")
       ->check(in_range(0, 65535))
       ->capture_default_str();
+  command
+      ->add_option("--root-path", flags->http.root_path,
+                   "What the paths of requests may begin with besides, as /llm, behind a proxy that leaves it there")
+      ->check(check_root_path);
   add_access_options(*command, *flags);
   add_trace_options(*command, flags->traces);
   command->add_option("--served-model-name", flags->name, "What clients call the model (default: its directory)");

@@ -57,6 +57,12 @@ std::string metrics_text(const Generation& generation, std::optional<double> bac
   const auto line = [&](const char* name, const std::string& value) {
     text += fmt::format("{:<26} {}\n", name, value);
   };
+  if (m.drafting_rounds == 0) {  // it was decoded plainly: there is nothing to say of drafts
+    line("backbone_only_tok_per_sec", fmt::format("{:.1f}", tokens_per_second(generation)));
+    line("target_verify_ms", fmt::format("{:.2f}", mean_ms(m.verify_ns, m.rounds)));
+    line("rounds", fmt::format("{} for {} tokens", m.rounds, generation.tokens.size()));
+    return text;
+  }
   if (backbone_only_tok_per_sec) line("backbone_only_tok_per_sec", fmt::format("{:.1f}", *backbone_only_tok_per_sec));
   line("speculative_tok_per_sec", fmt::format("{:.1f}", tokens_per_second(generation)));
   line("draft_tokens_per_batch", fmt::format("{:.2f}", ratio(m.drafted_tokens, m.drafting_rounds)));

@@ -19,7 +19,7 @@ nlohmann::json counts_json(const RequestMetrics& metrics);
 /// rounds.
 nlohmann::json metrics_json(const Generation& generation);
 
-/// The same for people, one "name value" line each.
+/// The same for people, one "name value" line each. Of an answer without drafts its own rate is the backbone's alone.
 std::string metrics_text(const Generation& generation, std::optional<double> backbone_only_tok_per_sec);
 
 }  // namespace outrider

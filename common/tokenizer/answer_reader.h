@@ -26,6 +26,8 @@ class AnswerReader {
   bool push(TokenId token);
   /// Ends the answer, with what was held back. @param length_reached  it was cut off.
   ChatFinish finish(bool length_reached);
+  /// Whether the next token belongs to a thought.
+  bool thinks() const { return chat_ && chat_->thinks(); }
   /// The stop string that ended it; empty: none did.
   const std::string& stop() const { return stops_.stop(); }
 

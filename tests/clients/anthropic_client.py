@@ -29,7 +29,8 @@ def forced_tool():
 
 @call
 def stop_sequence():
-    answer = client.messages.create(model="nano", messages=ASK, max_tokens=60, stop_sequences=[" "], temperature=0)
+    answer = client.messages.create(model="nano", messages=ASK, max_tokens=60, stop_sequences=[" "],
+                                    extra_body={"temperature": 0})
     assert answer.stop_reason == "stop_sequence" and answer.stop_sequence == " "
 
 

@@ -1,4 +1,5 @@
 """What the Python clients' scripts share: where the server is, and how calls are told."""
+import asyncio
 import inspect
 import os
 import sys
@@ -17,13 +18,13 @@ def call(function):
 
 
 def run():
-    import asyncio
     failures = 0
+    loop = asyncio.new_event_loop()  # one for all calls: clients keep connections
     for function in CALLS:
         try:
             result = function()
             if inspect.isawaitable(result):
-                asyncio.run(result)
+                loop.run_until_complete(result)
             print(f"  {CLIENT}: {function.__name__}: works", flush=True)
         except Exception as error:  # whatever a client throws
             failures += 1

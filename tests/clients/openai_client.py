@@ -5,7 +5,7 @@ from pydantic import BaseModel
 client = OpenAI(base_url=BASE, api_key="none")
 ASK = [{"role": "user", "content": "Write a short story about a fox."}]
 WEATHER = {"type": "function", "function": {"name": "weather", "description": "The weather of a city", "parameters": {
-    "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
+    "type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}}}
 
 
 @call
@@ -43,7 +43,7 @@ def logprobs():
 @call
 def forced_tool():
     answer = client.chat.completions.create(model="nano", messages=ASK, tools=[WEATHER], tool_choice="required",
-                                            max_tokens=200)
+                                            temperature=0, max_tokens=300)
     assert answer.choices[0].message.tool_calls[0].function.name == "weather"
 
 

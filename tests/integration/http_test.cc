@@ -72,6 +72,12 @@ TEST(Serve, EveryEndpointAnswers) {
   EXPECT_EQ(completion["object"], "text_completion");
   EXPECT_EQ(completion["usage"]["completion_tokens"], 3);
   EXPECT_EQ(completion["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(get(serve.port, "/ping").status, 200);
+  EXPECT_EQ(json_of(get(serve.port, "/load"))["server_load"], 0);
+  EXPECT_EQ(json_of(get(serve.port, "/tokenizer_info"))["bos_token"], "<bos>");
+  EXPECT_EQ(json_of(post(serve.port, "/invocations", ask("Hi", 2).dump()))["object"], "chat.completion");
+  EXPECT_EQ(json_of(post(serve.port, "/invocations", R"({"prompt": "Hi"})"))["object"], "text_completion");
+  EXPECT_EQ(post(serve.port, "/invocations", std::string(100'000, '[')).status, 400);
   serve.program.send(SIGTERM);
   EXPECT_EQ(describe(serve.program.wait()), "exit 0");
   EXPECT_EQ(serve.program.err(), "");
@@ -551,6 +557,11 @@ TEST(Serve, AnswersBeginAndEndWhereTheRequestSays) {
   EXPECT_EQ(
       complete({{"truncate_prompt_tokens", 2}, {"return_token_ids", true}})["prompt_token_ids"],
       Json(std::vector<TokenId>(undisturbed["prompt_token_ids"].end() - 2, undisturbed["prompt_token_ids"].end())));
+  EXPECT_EQ(
+      complete({{"truncate_prompt_tokens", 2},
+                {"truncation_side", "right"},
+                {"return_token_ids", true}})["prompt_token_ids"],
+      Json(std::vector<TokenId>(undisturbed["prompt_token_ids"].begin(), undisturbed["prompt_token_ids"].begin() + 2)));
 
   Json request = ask(kQuestions[0], 20);
   const std::string answer = serve.chat(request)["choices"][0]["message"]["content"];
@@ -570,6 +581,11 @@ TEST(Serve, AnswersBeginAndEndWhereTheRequestSays) {
     tokens = event["usage"]["completion_tokens"];
   }
   EXPECT_EQ(tokens, 5);
+  Json timed = ask(kQuestions[0], 5);
+  timed["timings_per_token"] = true;
+  const std::vector<Json> events = serve.stream(timed);
+  EXPECT_FALSE(events.front().contains("timings")) << "nothing has been generated";
+  for (std::size_t i = 1; i < events.size(); ++i) EXPECT_GT(events[i]["timings"]["predicted_n"], 0);
 }
 
 TEST(Serve, MasksAndScoresOfThePromptAreAsAskedFor) {
@@ -658,6 +674,7 @@ TEST(Serve, LlamaCppsCompletionIsThatOfOpenAIsInItsWords) {
   EXPECT_GT(json_of(post(serve.port, "/chat/completions/input_tokens", chat))["input_tokens"], 3);
   EXPECT_EQ(json_of(get(serve.port, "/props"))["default_generation_settings"]["n_ctx"], 8192);
   EXPECT_EQ(get(serve.port, "/slots").status, 501);
+  EXPECT_EQ(complete({{"ignore_eos", true}})["generation_settings"]["logit_bias"][0]["bias"], nullptr);
 }
 
 TEST(Serve, PathsAndNamesOfRequestsAreTakenAsClientsWriteThem) {
@@ -677,6 +694,14 @@ TEST(Serve, PathsAndNamesOfRequestsAreTakenAsClientsWriteThem) {
   const Json error = json_of(post(serve.port, "/v1/completions", long_prompt.dump()))["error"];
   EXPECT_EQ(error["code"], "context_length_exceeded");
   EXPECT_TRUE(error["message"].get<std::string>().starts_with("This model's maximum context length is 8192")) << error;
+}
+
+TEST(Serve, AProxyMayLeaveItsPathThere) {
+  Serve serve({"--root-path", "/llm"});
+  for (const char* path : {"/llm/v1/models", "/llm/models", "/v1/models", "/llm/health"})
+    EXPECT_EQ(get(serve.port, path).status, 200) << path;
+  for (const char* path : {"/llms/v1/models", "/llm/llm/v1/models", "/llmv1/models"})
+    EXPECT_EQ(get(serve.port, path).status, 404) << path;
 }
 
 TEST(Serve, WhoAsksOnceDoesNotWaitForAllOfSomebodyElse) {

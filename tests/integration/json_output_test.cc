@@ -42,6 +42,9 @@ TEST(Report, TheAssistantsTimeIsThatOfTheRoundsItDraftedFor) {
   generation.metrics.draft_ns = 5'000'000;
   EXPECT_EQ(metrics_json(generation)["assistant_draft_ms"], 5);
   EXPECT_NE(metrics_text(generation, std::nullopt).find("assistant_draft_ms         5.00\n"), std::string::npos);
+  const std::string plain = metrics_text(Generation(), std::nullopt);
+  EXPECT_TRUE(plain.starts_with("backbone_only_tok_per_sec")) << plain;
+  EXPECT_EQ(plain.find("speculative"), std::string::npos) << plain;
   generation.metrics.ngram_rounds = 4;
   generation.metrics.draft_ns = 0;
   EXPECT_EQ(metrics_json(generation)["assistant_draft_ms"], 0);
@@ -137,16 +140,14 @@ TEST(JsonOutput, OfReadySaysWhatIsWrong) {
   json golden = json::array();
   std::vector<NanoGolden> some = nano_goldens();
   some.resize(6);
-  for (const NanoGolden& one : some)
-    golden.push_back({{"prompt_ids", one.prompt_ids}, {"greedy", {7, 7, 7}}});
+  for (const NanoGolden& one : some) golden.push_back({{"prompt_ids", one.prompt_ids}, {"greedy", {7, 7, 7}}});
   const TemporaryDir dir;
   Program program({"ready", "--golden", dir.write("golden.json", golden.dump()).string()});
   EXPECT_EQ(describe(program.wait()), "exit 1");
   const json object = json::parse(program.out(), nullptr, /*allow_exceptions=*/false);
   ASSERT_TRUE(object.is_object()) << program.out();
   EXPECT_EQ(object["verdict"], "not ready");
-  EXPECT_EQ(object["reasons"][0],
-            fmt::format("{0} of {0} answers are not those of the golden file", golden.size()));
+  EXPECT_EQ(object["reasons"][0], fmt::format("{0} of {0} answers are not those of the golden file", golden.size()));
 }
 
 TEST(JsonOutput, OfBenchEngineHasRatiosAndShares) {

@@ -160,13 +160,14 @@ class LaunchWithSlurm(unittest.TestCase):
         lines = nano_lines(LINES) if LINES < 1000 else [completion_line(f"{i}", f"{i}", max_tokens=3) for i in range(LINES)]
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        alone = Job(OUTRIDER, folder.name, lines, name="alone")
+        few = ("--concurrency", "4")  # or all lines of a short file would be under way, and end, together
+        alone = Job(OUTRIDER, folder.name, lines, *few, name="alone")
         began = time.monotonic()
         local = Run(OUTRIDER, self.plan("elastic", self.batch(alone)))
         self.addCleanup(local.remove)
         self.assertEqual(local.end(PATIENCE), 0, local.explain())
         print(f"{LINES} lines: undisturbed on this machine {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-        job = Job(OUTRIDER, folder.name, None, name="job")
+        job = Job(OUTRIDER, folder.name, None, *few, name="job")
         began = time.monotonic()
         run = self.submit("elastic", run=self.batch(job))
         ids = {entry["name"]: entry["job"] for entry in run.ledger()}

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -74,7 +75,8 @@ std::vector<std::int64_t> outputs(int clients) {
   return clients > 8 ? std::vector<std::int64_t>{16, 64} : std::vector<std::int64_t>{16, 64, 512};
 }
 
-// OUTRIDER_AUTO_CELL="nano hard 4" shows the cells whose names contain this, and "" all, those of 64 clients too.
+// OUTRIDER_AUTO_CELL="E4B easy (2|16) " shows the cells whose names this regular expression finds, and "" all, those of
+// 64 clients too.
 TEST(Auto, IsHardlyEverSlowerThanPlainDecodingOrAFixedLength) {
   using std::chrono::microseconds, std::chrono::milliseconds;
   const std::vector<std::pair<const char*, Pair>> pairs = {
@@ -103,7 +105,7 @@ TEST(Auto, IsHardlyEverSlowerThanPlainDecodingOrAFixedLength) {
       for (const int clients : {1, 2, 4, 8, 16, 64}) {
         for (const std::int64_t output : outputs(clients)) {
           const std::string cell = fmt::format("{} {} {} clients, answers of {}", name, text.name, clients, output);
-          if (wanted == nullptr ? clients > 16 : cell.find(wanted) == std::string::npos) continue;
+          if (wanted == nullptr ? clients > 16 : !std::regex_search(cell, std::regex(wanted))) continue;
           Load load{timed, clients, output};
           load.pair.acceptance = text.acceptance;
           load.pair.other = text.other;

@@ -34,6 +34,7 @@ SUITES = {
             "basic", "chat_completion", "compat_anthropic", "compat_oai_responses", "completion", "ctx_shift",
             "ignore_eos", "security", "tokenize", "tool_call")],
         "arguments": ["-m", "not slow"],
+        "key": "sk-this-is-the-secret-key",
         "packages": ["pytest", "pytest-timeout", "requests", "openai"],
     },
     "vllm": {
@@ -58,8 +59,9 @@ SUITES = {
             "openai/test_return_tokens_as_ids.py", "serve/instrumentator/test_basic.py",
             "serve/tokenize/test_tokenization.py")],
         "arguments": ["-o", "asyncio_mode=auto"],
-        "packages": ["pytest", "pytest-asyncio", "pytest-timeout", "requests", "httpx", "openai", "anthropic",
-                     "jsonschema", "regex", "tokenizers", "jinja2"],
+        "key": "abc-123",
+        "packages": ["pytest", "pytest-asyncio", "pytest-timeout", "requests", "httpx2", "openai", "anthropic",
+                     "jsonschema", "regex", "tokenizers"],
     },
 }
 
@@ -74,9 +76,37 @@ ADAPTED = [
     ("llama", r'assert match_regex\(.*$', 'pass'),                       # another model's text
     ("llama", r'assert len\(res\.body\["content"\]\) > 10$', 'pass'),     # it may end at once
     ("llama", r'"/completions"', '"/completion"'),                       # here the former is OpenAI's
+    # OpenAI's first delta of a stream has "", theirs null.
+    ("llama", r'(delta(?:"\]\["|\.)content(?:"\])?) is None', r'\1 in (None, "")'),
+    ("llama", r"(choice\['delta'\]\.get\('content'\)) is not None:", r"\1:"),
+    ("llama", r'-?\b128, (("\(Aside[^"]*", )104), 128', r'8, \1, 8'),         # nano ends earlier
+    # Gemma's template.
+    ("llama", r'"<s> <\|start_header_id\|>system[^"]*"',
+     r'"<bos><|turn>system\\nBook<turn|>\\n<|turn>user\\nWhat is the best book<turn|>\\n<|turn>model\\n"'),
+    ("llama", r'<\|start_header_id\|>user<[^"]*assistant<\|end_header_id\|>\\n\\nWhill',
+     r'<|turn>user\\nWhat is the best book<turn|>\\n<|turn>model\\nWhill'),
+    ("llama", r'"<\|START_OF_TURN_TOKEN\|>[^"]*"',
+     r'"<bos><|turn>system\\nYou are a test.<turn|>\\n<|turn>user\\nHi there<turn|>\\n<|turn>model\\n"'),
     ("vllm", r'^MODEL_NAME = .*', 'MODEL_NAME = "nano"'),
     ("vllm", r'"HuggingFaceH4/zephyr-7b-beta"|"claude-3-7-sonnet-latest"', '"nano"'),
     ("vllm", r', "zephyr-lora"\]', ']'),                                  # an adapter of that model
+    ("vllm", r'"openai-community/gpt2"|"Qwen/Qwen3-0.6B"', '"nano"'),
+    # Another model's template, text and counts.
+    ("vllm", r'<\|im_start\|>system\\n', r'<bos><|turn>system\\n'),
+    ("vllm", r'<\|im_end\|>\\n<\|im_start\|>assistant\\n', r'<turn|>\\n<|turn>model\\n'),
+    ("vllm", r'<\|im_end\|>', '<turn|>'),
+    ("vllm", r'^( *)assert "(312|30|QED|Mark|John)" (not )?in .*$', r'\1pass'),
+    ("vllm", r'^( *)assert (event(\[|\.)|len\(participants\)|participants\[).*$', r'\1pass'),
+    ("vllm", r'assert content == "2"', 'assert content'),
+    ("vllm", r'assert loaded == \{"result": 2\}', 'assert isinstance(loaded, dict)'),
+    ("vllm", r'usage == openai\.types\.CompletionUsage\(\s+completion_tokens=5, [^)]*\)',
+     'usage.completion_tokens == 5'),
+    ("vllm", r'usage\.prompt_tokens == 5$', 'usage.prompt_tokens > 0'),
+    ("vllm", r'usage\.total_tokens == 10$', 'usage.total_tokens > 5'),
+    # Other words of errors.
+    ("vllm", r'"(greater|less)_than_equal" in', '"seed" in'),
+    ("vllm", r'Either prompt or prompt_embeds must be provided and non-empty\.', 'prompt'),
+    ("vllm", r'out of vocabulary', 'wanted token ids'),
 ]
 
 
@@ -165,8 +195,8 @@ def main():
     report = work / f"outcomes-{arguments.suite}.txt"
     report.unlink(missing_ok=True)
     plain, port = serve(arguments.outrider.resolve(), "--allowed-origin", "*")
-    guarded, guarded_port = serve(arguments.outrider.resolve(), "--api-key", "sk-this-is-the-secret-key",
-                                  "--allowed-origin", "*")
+    guarded, guarded_port = serve(arguments.outrider.resolve(), "--allowed-origin", "*", "--root-path", "/llm",
+                                  "--api-key", suite["key"])
     try:
         variables = {**os.environ, "OUTRIDER_PORT": port, "OUTRIDER_GUARDED_PORT": guarded_port,
                      "OUTRIDER_OUTCOMES": str(report), "OUTRIDER_MODEL": str(REPOSITORY / "models/nano/backbone"),

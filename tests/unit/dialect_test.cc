@@ -154,6 +154,7 @@ TEST(Responses, ARequestIsAChat) {
       {"tools", {{{"type", "function"}, {"name", "weather"}, {"parameters", {{"type", "object"}}}, {"strict", true}}}},
       {"tool_choice", {{"type", "function"}, {"name", "weather"}}},
       {"text", {{"format", {{"type", "json_schema"}, {"name", "n"}, {"schema", Json::object()}}}}},
+      {"repetition_penalty", 1.2},
       {"max_output_tokens", 5}};
   const Json chat = std::get<ResponsesRequest>(chat_of_responses(request, Json::array())).chat;
   const Json& messages = chat["messages"];
@@ -166,6 +167,7 @@ TEST(Responses, ARequestIsAChat) {
   EXPECT_EQ(chat["tools"][0]["function"]["strict"], true);
   EXPECT_EQ(chat["tool_choice"]["function"]["name"], "weather");
   EXPECT_EQ(chat["response_format"]["json_schema"]["name"], "n");
+  EXPECT_EQ(chat["repetition_penalty"], 1.2);
   EXPECT_EQ(chat["max_tokens"], 5);
   for (const auto& [fields, param] :
        std::vector<std::pair<Json, std::string>>{{Json::object(), "input"},
@@ -193,7 +195,8 @@ TEST(Responses, AReplyIsTheSameStreamedAndNot) {
     const auto left = std::make_shared<std::optional<std::string>>(pieces + "data: [DONE]\n\n");
     return HttpReply{.body = {}, .next = [left] { return std::exchange(*left, std::nullopt); }};
   };
-  const HttpRoute route = responses_routes(chat).front();
+  const std::vector<HttpRoute> routes = responses_routes(chat);
+  const HttpRoute& route = routes.front();
   const auto ask = [&](Json body) {
     HttpRequest http;
     http.body = body.dump();
@@ -226,6 +229,17 @@ TEST(Responses, AReplyIsTheSameStreamedAndNot) {
   EXPECT_EQ(Json::parse(next.body)["previous_response_id"], last["response"]["id"]);
   EXPECT_EQ(ask({{"input", "And?"}, {"previous_response_id", "resp_none"}}).status, 404);
   EXPECT_EQ(asked, 2);
+  // And so is the response itself, which is over.
+  const auto of = [&](const HttpRoute& named, const std::string& path) {
+    HttpRequest http;
+    http.path = path;
+    return named.handler(http);
+  };
+  const std::string path = "/v1/responses/" + last["response"]["id"].get<std::string>();
+  EXPECT_EQ(Json::parse(of(routes.at(1), path).body), last["response"]);
+  EXPECT_EQ(of(routes.at(1), "/v1/responses/resp_none").status, 404);
+  EXPECT_EQ(of(routes.at(2), path + "/cancel").status, 400);
+  EXPECT_EQ(of(routes.at(2), "/v1/responses/resp_none/cancel").status, 404);
 }
 
 // Found by fuzz_api: these ended as a 500 instead of a message that names what is wrong.
@@ -235,6 +249,19 @@ TEST(Responses, ItemsOfAnyTypesAreReadOrRefused) {
                             Json::array({{{"type", "reasoning"}, {"content", "x"}}}), Json::array({nullptr, 1, "x"})}) {
     EXPECT_NO_THROW(chat_of_responses({{"input", input}}, Json::array())) << input;
   }
+}
+
+TEST(Responses, LogprobsAreThoseOfTheChat) {
+  const Json asked = {{"input", "Hi"}, {"top_logprobs", 2}, {"include", {"message.output_text.logprobs"}}};
+  const Json chat = std::get<ResponsesRequest>(chat_of_responses(asked, Json::array())).chat;
+  EXPECT_EQ(chat["logprobs"], true);
+  EXPECT_EQ(chat["top_logprobs"], 2);
+  EXPECT_FALSE(
+      std::get<ResponsesRequest>(chat_of_responses({{"input", "Hi"}}, Json::array())).chat.contains("logprobs"));
+  const Json scores = {{{"token", "Look:"}, {"logprob", -1.0}, {"bytes", {76}}, {"top_logprobs", Json::array()}}};
+  Json answer = completion();
+  answer["choices"][0]["logprobs"] = {{"content", scores}};
+  EXPECT_EQ(response_of_chat(asked, "resp_1", answer)["output"][1]["content"][0]["logprobs"], scores);
 }
 
 TEST(Responses, TheStoreIsBoundedAndItsOwnersAreApart) {
