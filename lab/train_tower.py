@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains the vision tower of models/nano, which answers about drawn scenes: colour, shape and count.
 
-    train_tower.py BACKBONE OUT SECONDS [--device cuda|cpu] [--batch N]
+    train_tower.py BACKBONE OUT SECONDS [--start TOWER] [--seed N] [--device cuda|cpu] [--batch N]
 
 BACKBONE is models/nano/backbone, whose weights stay as they are: the tower and its projection learn by the loss of
 the answer's tokens, through the frozen text model. Writes OUT/vision.safetensors, in bfloat16 and in the layout of
@@ -367,6 +367,8 @@ def main():
     parser.add_argument("backbone", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("seconds", type=float, help="of training; the evaluation after it takes some more")
+    parser.add_argument("--start", type=Path, help="a vision.safetensors to go on from")
+    parser.add_argument("--seed", type=int, default=20, help="of what is drawn; another one where it goes on")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--batch", type=int, help="pictures of a step, whatever their size")
     parser.add_argument("--held-out", type=int, default=1024, help="pictures of the evaluation, a kind of question")
@@ -383,6 +385,8 @@ def main():
     matrices = [p for p in tower.parameters() if p.dim() == 2]
     others = [p for p in tower.parameters() if p.dim() != 2]
     peak = 1e-3
+    if args.start:
+        tower.load_state_dict({k.removeprefix("model."): v.float() for k, v in load_file(args.start).items()})
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}],
                                   lr=peak, betas=(0.9, 0.98))
     autocast = torch.autocast(args.device, torch.bfloat16, enabled=args.device == "cuda")
@@ -397,14 +401,14 @@ def main():
         pictures = F.interpolate(pictures, size, mode="bicubic", antialias=True, align_corners=False).clamp(0, 1)
         return pictures, [question(g, kind or rng.choice(KINDS), rng) for g in groups]
 
-    rng, generator = random.Random(20), torch.Generator(args.device).manual_seed(20)
+    rng, generator = random.Random(args.seed), torch.Generator(args.device).manual_seed(args.seed)
     start, step, mean = time.time(), 0, None
     while step < args.steps and (done := (time.time() - start) / args.seconds) < 1:
         # Few soft tokens first: they are cheap, and where there is nothing to see yet, detail is no help.
         budget = rng.choices([70, 140, 280], [0.8, 0.15, 0.05] if done < 0.4 else [0.4, 0.2, 0.4])[0]
         aspect = 1.0 if rng.random() < 0.35 else math.exp(rng.uniform(-0.6, 0.6))
         with torch.no_grad():
-            count, hard = args.batch or BATCH[budget], min(1, 0.15 + 4 * done)
+            count, hard = args.batch or BATCH[budget], hard
             pictures, pairs = batch(count, budget, aspect, hard, rng, generator)
         with autocast:
             logits, tokens, owner = text.answers(tower(pictures), pairs)

@@ -240,7 +240,7 @@ def pictures_are_shown_and_sent(browser):
     equal(browser.evaluate("document.querySelectorAll('#pictures img').length"), 1, "after one was left out")
     ask(browser, "What colour is the circle?", max_tokens="24")
     equal(browser.evaluate("document.querySelectorAll('#log img').length"), 1, "pictures in the conversation")
-    answer = browser.evaluate(LAST + ".textContent")
+    answer = browser.evaluate(f"[...{LAST}.querySelectorAll('.accepted, .own')].map(e => e.textContent).join('')")
     assert "red" in answer.lower(), answer
     browser.evaluate("document.getElementById('clear').click()")
     add_files(browser, ("1.png", "image/png", circle[:100]))
