@@ -290,8 +290,7 @@ HttpReply BatchApi::list(const Table& table, const HttpRequest& http) const {
 }
 
 BatchApi::Json* BatchApi::find(Table& table, const HttpRequest& http) {
-  const std::size_t begin = http.path.find('/', 4) + 1;  // behind /v1/files/
-  const auto found = table.find(http.path.substr(begin, http.path.find('/', begin) - begin));
+  const auto found = table.find(http.id);
   const bool theirs = found != table.end() && found->second.value(kOwner, "") == owner_of(http);
   return theirs ? &found->second : nullptr;
 }

@@ -735,9 +735,8 @@ HttpReply ApiServer::model() const {
 }
 
 HttpReply ApiServer::no_model(const HttpRequest& http) const {
-  const std::string name = http.path.substr(http.path.rfind('/') + 1);
   return error_reply({.status = 404,
-                      .message = fmt::format("there is no model '{}', only '{}'", name, defaults_.model),
+                      .message = fmt::format("there is no model '{}', only '{}'", http.id, defaults_.model),
                       .param = "model",
                       .code = "model_not_found"});
 }

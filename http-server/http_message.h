@@ -24,6 +24,7 @@ inline constexpr std::int64_t kBytesPerBodyByte = 48, kBytesPerFileByte = 8;
 struct HttpRequest {
   std::string method, path;  ///< without the query
   std::string query = {};    ///< as it was sent, without its ?
+  std::string id = {};       ///< the part of the path that the route's {id} stands for
   std::string body;
   /// Who asks, as far as the server can know: "key NAME", where keys have names; else the address of the other end (of
   /// IPv6 its /64); of a proxy on this machine, whom it speaks for (the last address in X-Forwarded-For, which is the

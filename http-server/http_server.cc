@@ -337,6 +337,7 @@ bool is_huge_length(std::string_view unread) {
 struct Asked {
   const HttpRoute* route = nullptr;
   std::string path = {};                   ///< as the route has it
+  std::string id = {};                     ///< as HttpRequest::id
   std::shared_ptr<const ApiKey> key = {};  ///< null where the server has none, or the route wants none
   std::string client = "";                 ///< as HttpRequest::client
 };
@@ -376,13 +377,15 @@ std::string id_of(const Head& head) {
   return fmt::format("req_{:016x}", random_number());
 }
 
-/// Whether a path is one that a route is for.
-bool fits(std::string_view pattern, std::string_view path) {
+/// @return what the {id} of a route's path stands for, "" if it has none; nothing if it is not the route of this path.
+std::optional<std::string_view> match(std::string_view pattern, std::string_view path) {
   constexpr std::string_view kAny = "{id}";
   const std::size_t at = pattern.find(kAny);
-  if (at == pattern.npos || !path.starts_with(pattern.substr(0, at))) return pattern == path;
+  if (pattern == path) return "";
+  if (at == pattern.npos || !path.starts_with(pattern.substr(0, at))) return std::nullopt;
   const std::size_t end = std::min(path.find('/', at), path.size());
-  return end > at && path.substr(end) == pattern.substr(at + kAny.size());
+  if (end == at || path.substr(end) != pattern.substr(at + kAny.size())) return std::nullopt;
+  return path.substr(at, end - at);
 }
 
 /// The end of the string that begins behind `begin`, at its quote or the body's end.
@@ -639,8 +642,12 @@ class Server final : public HttpServer {
       if (!allowed.empty()) break;
       asked.path = meant;
       for (const HttpRoute& candidate : routes_) {
-        if (!fits(candidate.path, meant)) continue;
-        if (candidate.method == wanted && asked.route == nullptr) asked.route = &candidate;
+        const std::optional<std::string_view> id = match(candidate.path, meant);
+        if (!id) continue;
+        if (candidate.method == wanted && asked.route == nullptr) {
+          asked.route = &candidate;
+          asked.id = *id;
+        }
         if (allowed.find(candidate.method) == allowed.npos) allowed += (allowed.empty() ? "" : ", ") + candidate.method;
       }
     }
@@ -704,6 +711,7 @@ class Server final : public HttpServer {
           {.method = text(head.method_string()),
            .path = asked.path,
            .query = query_of(head),
+           .id = asked.id,
            .body = std::move(body),
            .client = asked.client,
            .key = asked.key,

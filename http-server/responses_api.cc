@@ -357,11 +357,9 @@ HttpReply respond(const HttpHandler& chat, const std::shared_ptr<ResponseStore>&
 
 /// One that is remembered, or why it is not there.
 std::variant<Json, ApiError> remembered(const ResponseStore& store, const HttpRequest& http) {
-  constexpr std::string_view kRoute = "/v1/responses/";
-  const std::string rest = http.path.substr(kRoute.size()), id = rest.substr(0, rest.find('/'));
-  Json response = member(store.get(id, owner_of(http)), "response");
+  Json response = member(store.get(http.id, owner_of(http)), "response");
   if (!response.is_null()) return response;
-  return ApiError{.status = 404, .message = fmt::format("Response with id '{}' not found.", id)};  // vLLM's words
+  return ApiError{.status = 404, .message = fmt::format("Response with id '{}' not found.", http.id)};  // vLLM's words
 }
 
 HttpReply retrieve(const ResponseStore& store, const HttpRequest& http) {

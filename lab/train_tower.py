@@ -368,7 +368,7 @@ def main():
     parser.add_argument("out", type=Path)
     parser.add_argument("seconds", type=float, help="of training; the evaluation after it takes some more")
     parser.add_argument("--start", type=Path, help="a vision.safetensors to go on from")
-    parser.add_argument("--seed", type=int, default=20, help="of what is drawn; another one where it goes on")
+    parser.add_argument("--seed", type=int, default=20, help="of what is drawn; another one where it goes on (21 is the evaluation's)")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--batch", type=int, help="pictures of a step, whatever their size")
     parser.add_argument("--held-out", type=int, default=1024, help="pictures of the evaluation, a kind of question")
@@ -408,8 +408,8 @@ def main():
         budget = rng.choices([70, 140, 280], [0.8, 0.15, 0.05] if done < 0.4 else [0.4, 0.2, 0.4])[0]
         aspect = 1.0 if rng.random() < 0.35 else math.exp(rng.uniform(-0.6, 0.6))
         with torch.no_grad():
-            count, hard = args.batch or BATCH[budget], hard
-            pictures, pairs = batch(count, budget, aspect, hard, rng, generator)
+            hard = 1.0 if args.start else min(1.0, 0.15 + 4 * done)
+            pictures, pairs = batch(args.batch or BATCH[budget], budget, aspect, hard, rng, generator)
         with autocast:
             logits, tokens, owner = text.answers(tower(pictures), pairs)
         loss = F.cross_entropy(logits, tokens)

@@ -162,6 +162,12 @@ def send(browser, question):
 
 LAST = "[...document.querySelectorAll('.message')].at(-1)"
 
+
+def kept_text(browser):
+    """The last message without its rejected drafts."""
+    return browser.evaluate(f"[...{LAST}.querySelectorAll('.accepted, .own')].map(e => e.textContent).join('')")
+
+
 # The least contrast between a text and what is behind it, over everything that is shown.
 CONTRAST = """(() => {
   const numbers = color => color.match(/[\\d.]+/g).map(Number);
@@ -198,7 +204,7 @@ def a_round_is_shown_as_it_was(browser, server):
     ask(browser, QUESTION, draft_length="6", max_tokens="60")
     answer = server.chat(messages=[{"role": "user", "content": QUESTION}], temperature=0, max_tokens=60, speculative={"draft_length": 6})
     speculative = answer["speculative"]
-    said = browser.evaluate(f"[...{LAST}.querySelectorAll('.accepted, .own')].map(e => e.textContent).join('')")
+    said = kept_text(browser)
     equal(said, answer["choices"][0]["message"]["content"], "the text on the page")
     assert said.startswith(plain), plain
     accepted, drafted = speculative["accepted_tokens"], speculative["drafted_tokens"]
@@ -240,7 +246,7 @@ def pictures_are_shown_and_sent(browser):
     equal(browser.evaluate("document.querySelectorAll('#pictures img').length"), 1, "after one was left out")
     ask(browser, "What colour is the circle?", max_tokens="24")
     equal(browser.evaluate("document.querySelectorAll('#log img').length"), 1, "pictures in the conversation")
-    answer = browser.evaluate(f"[...{LAST}.querySelectorAll('.accepted, .own')].map(e => e.textContent).join('')")
+    answer = kept_text(browser)
     assert "red" in answer.lower(), answer
     browser.evaluate("document.getElementById('clear').click()")
     add_files(browser, ("1.png", "image/png", circle[:100]))

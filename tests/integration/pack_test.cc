@@ -368,9 +368,8 @@ TEST(Pack, WithAFlippedBitIsFoundByDoctor) {
       lines_with(run_program({"doctor", dir / "pack"}, "exit 1"), {"weights.bump", "checksum of", "the manifest says"})
           .size(),
       1u);
-  const std::string refused = run_program({"run", "--verify-weights", "--model", dir / "pack", "--prompt-ids", "2,5",
-                                           "--max-tokens", "2"},
-                                          "exit 1");
+  const std::string refused = run_program(
+      {"run", "--verify-weights", "--model", dir / "pack", "--prompt-ids", "2,5", "--max-tokens", "2"}, "exit 1");
   EXPECT_EQ(lines_with(refused, {"weights.bump", "checksum of", "the manifest says"}).size(), 1u) << refused;
 }
 

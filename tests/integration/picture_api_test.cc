@@ -225,8 +225,7 @@ TEST(NanoSees, WhatHuggingFaceSays) {
   for (const Json& golden : Json::parse(read_text(goldens() / "nano-pictures/answers.json").value())) {
     const std::string picture = golden["picture"], question = golden["question"];
     SCOPED_TRACE(picture + ": " + question);
-    Json request =
-        ask(Json::array({image_part(bytes_of("../nano-pictures/" + picture), "auto"), text_part(question)}));
+    Json request = ask(Json::array({image_part(bytes_of("../nano-pictures/" + picture), "auto"), text_part(question)}));
     request.update({{"max_tokens", 24}, {"return_token_ids", true}});
     for (const int draft_length : {0, 4}) {
       request["speculative"] = {{"draft_length", draft_length}};

@@ -356,8 +356,7 @@ void Simulator::on_event(Event event) {
       break;
     case Event::Kind::kDrafted:
       if (drafter == nullptr) break;
-      for (auto& [turn, progress] : std::exchange(drafter->busy, {}))
-        drafter->core->on_turn(turn, std::move(progress));
+      for (auto& [turn, progress] : std::exchange(drafter->busy, {})) drafter->core->on_turn(turn, std::move(progress));
       break;
     case Event::Kind::kDue: break;
     case Event::Kind::kTick:
@@ -444,10 +443,9 @@ void Simulator::flush(Drafter& drafter) {
   }
   if (!output.pass.empty()) {
     const std::int64_t rows = std::ssize(output.pass);
-    const Duration time = lags(drafter) ? std::chrono::milliseconds(200)
-                          : layout_.pair
-                              ? layout_.pair->draft + layout_.pair->further_draft * (rows - 1)
-                              : slow_or(std::chrono::microseconds(50), std::chrono::microseconds(200));
+    const Duration time = lags(drafter)  ? std::chrono::milliseconds(200)
+                          : layout_.pair ? layout_.pair->draft + layout_.pair->further_draft * (rows - 1)
+                                         : slow_or(std::chrono::microseconds(50), std::chrono::microseconds(200));
     const Candidates cost{.tokens = {}, .draft_ns = time.count(), .passes = 1, .pass_rows = rows};
     for (const DraftTurn& turn : output.pass) drafter.busy.emplace_back(turn, take_turn(drafter, turn, cost));
     schedule(time, Event::Kind::kDrafted, drafter.peer, {});
@@ -728,8 +726,8 @@ DraftProgress Simulator::take_turn(Drafter& drafter, const DraftTurn& turn, cons
   lead.spent.pass_rows += cost.pass_rows;
   const bool asked = lead.asked.has_value();
   // A step a level: of a chain one a draft.
-  if (asked && static_cast<std::int64_t>(lead.steps) <
-                   TokenTree(std::ssize(lead.asked->tokens), lead.asked->depths).height()) {
+  if (asked &&
+      static_cast<std::int64_t>(lead.steps) < TokenTree(std::ssize(lead.asked->tokens), lead.asked->depths).height()) {
     return {.more = true};
   }
   std::optional<Candidates> drafts = asked ? std::exchange(lead.asked, std::nullopt) : go_on(drafter, lead);

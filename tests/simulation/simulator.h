@@ -70,9 +70,9 @@ std::vector<TokenId> generate(const std::vector<TokenId>& prompt, std::int64_t c
 
 /// How long the steps of a real pair take, and how its drafts fare.
 struct Pair {
-  Duration pass{}, further_row{};  ///< the verifier's forward pass of one row, and each further row
+  Duration pass{}, further_row{};     ///< the verifier's forward pass of one row, and each further row
   Duration draft{}, further_draft{};  ///< the drafter's of one row, and each further row
-  Duration drafter_way{};          ///< between drafter and coordinator; the verifier is beside the coordinator
+  Duration drafter_way{};             ///< between drafter and coordinator; the verifier is beside the coordinator
   /// The chance that the draft at this depth of a chain holds if those before it do; the last one's beyond.
   std::vector<double> acceptance = {};
   std::vector<double> other = {};  ///< of every second session, if it differs
@@ -200,12 +200,12 @@ class Simulator {
     std::unique_ptr<DrafterCore> core;
     std::map<SessionId, Replica> replicas;
     std::vector<std::pair<DraftTurn, DraftProgress>> busy;  ///< the pass that is out
-    std::int64_t asked = 0;  ///< since the beginning
+    std::int64_t asked = 0;                                 ///< since the beginning
     /// The last kDraft of a session, and the drafts that are being verified.
     struct Lead {
       DraftWork work;
       std::vector<TokenId> drafts;
-      std::optional<Candidates> asked = {};    ///< what was asked for, until it is due
+      std::optional<Candidates> asked = {};  ///< what was asked for, until it is due
       int guesses = 0;
       std::size_t steps = 0;                   ///< since the last answer
       Candidates spent = {};                   ///< on the next one
