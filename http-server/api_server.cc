@@ -843,10 +843,13 @@ HttpReply ApiServer::tokenize(const HttpRequest& http) const {
 }
 
 HttpReply ApiServer::detokenize(const HttpRequest& http) const {
-  const ApiResult<std::vector<TokenId>> parsed = parse_detokenize(http.body, defaults_);
+  const ApiResult<DetokenizeRequest> parsed = parse_detokenize(http.body, defaults_);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return error_reply(*error);
-  const std::string text = text_.tokenizer.decode(std::get<std::vector<TokenId>>(parsed), /*skip_special=*/false);
-  return json_reply({{"prompt", text}, {"content", text}});  // vLLM's name for it, and llama.cpp's
+  const auto& request = std::get<DetokenizeRequest>(parsed);
+  const std::string text = text_.tokenizer.decode(request.tokens, /*skip_special=*/false);
+  Json reply = {{"prompt", text}};
+  if (!request.of_vllm) reply["content"] = text;  // llama.cpp's name for it
+  return json_reply(reply);
 }
 
 HttpReply ApiServer::tokenizer_info() const {

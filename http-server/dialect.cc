@@ -58,7 +58,8 @@ void copy_same_fields(const Json& request, Json& chat) {
                            "chat_template_kwargs",
                            "speculative",
                            "cache_salt",
-                           "timings_per_token"}) {
+                           "timings_per_token",
+                           "return_progress"}) {
     if (request.contains(same)) chat[same] = request[same];
   }
 }

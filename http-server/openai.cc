@@ -40,11 +40,12 @@ std::vector<TokenId> token_ids(const JsonFields& fields, const char* key, const 
   return ids;
 }
 
-/// What would change the answer, and we can not do.
+/// What would change the answer or the reply, and we can not do.
 void refuse_unsupported(const JsonFields& fields) {
   for (const char* name : {"functions", "function_call", "audio", "suffix", "guided_json", "guided_regex",
                            "guided_choice", "guided_grammar", "use_beam_search", "chat_template", "documents",
-                           "thinking_token_budget", "prompt_embeds", "kv_transfer_params"}) {
+                           "thinking_token_budget", "prompt_embeds", "kv_transfer_params", "return_progress",
+                           "post_sampling_probs"}) {
     const Json* value = fields.find(name);
     if (value != nullptr && *value != false && *value != "") fields.refuse(name, "is not supported");
   }
@@ -335,6 +336,14 @@ ToolDeclaration read_tool(const JsonFields& fields) {
   return tool;
 }
 
+/// Whether the model is to think: as the request's words for the template say, else as its effort does (vLLM's rule;
+/// Gemma's templates know no more or less of it), else not.
+bool read_thinking(const JsonFields& fields) {
+  const std::string effort =
+      fields.choice("reasoning_effort", "none", {"none", "minimal", "low", "medium", "high", "xhigh", "max"});
+  return fields.object("chat_template_kwargs").boolean("enable_thinking", effort != "none");
+}
+
 /// @param pictures  gets the files of its pictures
 Conversation read_conversation(const JsonFields& fields, std::vector<PictureFile>& pictures) {
   Conversation conversation;
@@ -348,9 +357,8 @@ Conversation read_conversation(const JsonFields& fields, std::vector<PictureFile
   if (const Json* choice = fields.find("tool_choice")) {
     if (*choice == "none") conversation.tools.clear();
   }
-  const JsonFields kwargs = fields.object("chat_template_kwargs");
-  conversation.thinking = kwargs.boolean("enable_thinking", false);
-  conversation.preserve_thinking = kwargs.boolean("preserve_thinking", false);
+  conversation.thinking = read_thinking(fields);
+  conversation.preserve_thinking = fields.object("chat_template_kwargs").boolean("preserve_thinking", false);
   const bool goes_on = fields.boolean("continue_final_message", false);
   const bool model_turn = fields.boolean("add_generation_prompt", !goes_on);
   if (goes_on && model_turn) fields.refuse("continue_final_message", "is only for add_generation_prompt: false");
@@ -465,9 +473,10 @@ ApiResult<TokenizeRequest> parse_tokenize(std::string_view body, const ApiDefaul
   });
 }
 
-ApiResult<std::vector<TokenId>> parse_detokenize(std::string_view body, const ApiDefaults& defaults) {
-  return parse_body<std::vector<TokenId>>(body, defaults, [&](const JsonFields& fields, std::vector<TokenId>& ids) {
-    ids = token_ids(fields, "tokens", fields.find("tokens"), defaults);
+ApiResult<DetokenizeRequest> parse_detokenize(std::string_view body, const ApiDefaults& defaults) {
+  return parse_body<DetokenizeRequest>(body, defaults, [&](const JsonFields& fields, DetokenizeRequest& request) {
+    request.tokens = token_ids(fields, "tokens", fields.find("tokens"), defaults);
+    request.of_vllm = fields.find("model") != nullptr;
   });
 }
 

@@ -98,8 +98,12 @@ struct TokenizeRequest {
   Form form;
 };
 ApiResult<TokenizeRequest> parse_tokenize(std::string_view body, const ApiDefaults& defaults);
-/// /detokenize. Ids are within the vocabulary.
-ApiResult<std::vector<TokenId>> parse_detokenize(std::string_view body, const ApiDefaults& defaults);
+/// /detokenize: vLLM's, which names the model, or llama.cpp's.
+struct DetokenizeRequest {
+  std::vector<TokenId> tokens;  ///< within the vocabulary
+  bool of_vllm = false;
+};
+ApiResult<DetokenizeRequest> parse_detokenize(std::string_view body, const ApiDefaults& defaults);
 
 struct ScoredText {
   std::string bytes;  ///< of a token; perhaps part of a character

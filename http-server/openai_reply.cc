@@ -11,7 +11,12 @@
 
 namespace outrider {
 namespace {
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;  // clients take the first of a token's alternatives for the chosen one
+
+/// As the other to_text(), which would sort the members.
+std::string to_text(const Json& value) {
+  return value.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
 
 Json or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
 
@@ -45,6 +50,7 @@ std::vector<std::pair<const char*, Json>> score_entries(const ReplyHead& head, c
             {"token_logprobs", nullptr},
             {"top_logprobs", nullptr},
             {"text_offset", score.text_offset}};
+  if (!head.chat) top[name_of(head, score.token)] = score.token.logprob;  // always there: up to N + 1 entries
   for (const ScoredText& other : score.top) {
     if (head.chat)
       top.push_back(scored_json(head, other));
@@ -56,7 +62,6 @@ std::vector<std::pair<const char*, Json>> score_entries(const ReplyHead& head, c
     entry["top_logprobs"] = std::move(top);
     return {{"content", std::move(entry)}};
   }
-  top[name_of(head, score.token)] = score.token.logprob;  // always there: up to N + 1 entries
   return {{"tokens", name_of(head, score.token)},
           {"token_logprobs", score.token.logprob},
           {"top_logprobs", std::move(top)},

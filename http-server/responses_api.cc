@@ -207,7 +207,9 @@ class ResponsesStream final : public StreamTranslator {
   }
 
   std::string end(const Json& error) override {
-    std::string events = close();
+    std::string events;
+    if (error.is_null() && response_["output"].empty() && open_.empty()) events = open("message");  // it says nothing
+    events += close();
     if (!error.is_null()) {
       response_["status"] = "failed";
       response_["error"] = {{"code", "server_error"}, {"message", member(error, "message")}};
@@ -242,20 +244,22 @@ class ResponsesStream final : public StreamTranslator {
     return data;
   }
 
+  /// Begins an item, after the one that is open.
+  std::string open(const std::string& kind) {
+    std::string events = close();
+    open_ = kind;
+    const bool thought = kind == "reasoning";
+    Json item = thought ? thought_item(item_id(), "") : message_item(item_id(), "");
+    item["status"] = "in_progress";
+    item["content"] = Json::array();
+    events += event("response.output_item.added", {{"output_index", response_["output"].size()}, {"item", item}});
+    if (!thought) events += item_event("response.content_part.added", {{"content_index", 0}, {"part", text_part("")}});
+    return events;
+  }
   std::string text(const std::string& kind, const Json& piece, const Json& logprobs = Json::array()) {
     if (!piece.is_string() || piece == "") return "";
-    std::string events;
     const bool thought = kind == "reasoning";
-    if (open_ != kind) {
-      events = close();
-      open_ = kind;
-      Json item = thought ? thought_item(item_id(), "") : message_item(item_id(), "");
-      item["status"] = "in_progress";
-      item["content"] = Json::array();
-      events += event("response.output_item.added", {{"output_index", response_["output"].size()}, {"item", item}});
-      if (!thought)
-        events += item_event("response.content_part.added", {{"content_index", 0}, {"part", text_part("")}});
-    }
+    const std::string events = open_ == kind ? "" : open(kind);
     text_ += piece.get<std::string>();
     Json data = {{"content_index", 0}, {"delta", piece}};
     if (!thought) data["logprobs"] = logprobs;
@@ -436,6 +440,8 @@ ApiResult<ResponsesRequest> chat_of_responses(Json request, Json before) {
     chat["tool_choice"] = {{"type", "function"}, {"function", {{"name", member(choice, "name")}}}};
   else if (!choice.is_null())
     chat["tool_choice"] = choice;
+  if (const Json& effort = member(member(request, "reasoning"), "effort"); !effort.is_null())
+    chat["reasoning_effort"] = effort;
   if (const Json& format = member(member(request, "text"), "format"); !format.is_null())
     chat["response_format"] = format_of(format);
   if (member(request, "stream") == true) chat["stream_options"] = {{"include_usage", true}};
@@ -454,6 +460,7 @@ Json response_of_chat(const Json& request, const std::string& id, const Json& ch
   if (const Json& text = member(said, "content"); text.is_string() && text != "")
     output.push_back(message_item(next_id("msg"), text, logprobs_of(choice)));
   for (const Json& call : member(said, "tool_calls")) output.push_back(call_item(next_id("fc"), call));
+  if (output.empty()) output.push_back(message_item(next_id("msg"), ""));  // a call that was cut off, say
   finish(response, member(choice, "finish_reason"), member(chat, "usage"));
   for (const char* ours : {"speculative", "metrics"}) response[ours] = member(chat, ours);
   return response;

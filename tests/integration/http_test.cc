@@ -67,6 +67,9 @@ TEST(Serve, EveryEndpointAnswers) {
   EXPECT_EQ(tokens["tokens"][0], 2) << "<bos>";
   const Json text = json_of(post(serve.port, "/detokenize", Json({{"tokens", tokens["tokens"]}}).dump()));
   EXPECT_EQ(text["prompt"], "<bos>Once upon a time");
+  EXPECT_EQ(text["content"], text["prompt"]) << "llama.cpp's name for it";
+  const Json of_vllm = {{"model", "nano"}, {"tokens", tokens["tokens"]}};
+  EXPECT_EQ(json_of(post(serve.port, "/detokenize", of_vllm.dump())), Json({{"prompt", text["prompt"]}}));
   const Json completion =
       json_of(post(serve.port, "/v1/completions", R"({"prompt": "Once upon a", "temperature": 0, "max_tokens": 3})"));
   EXPECT_EQ(completion["object"], "text_completion");

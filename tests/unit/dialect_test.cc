@@ -169,6 +169,13 @@ TEST(Responses, ARequestIsAChat) {
   EXPECT_EQ(chat["response_format"]["json_schema"]["name"], "n");
   EXPECT_EQ(chat["repetition_penalty"], 1.2);
   EXPECT_EQ(chat["max_tokens"], 5);
+  const auto effort = [](const Json& reasoning) {
+    const Json asked = {{"input", "x"}, {"reasoning", reasoning}, {"return_progress", true}};
+    return std::get<ResponsesRequest>(chat_of_responses(asked, Json::array())).chat;
+  };
+  EXPECT_EQ(effort({{"effort", "low"}})["reasoning_effort"], "low");
+  EXPECT_FALSE(effort({{"effort", nullptr}}).contains("reasoning_effort"));
+  EXPECT_EQ(effort(nullptr)["return_progress"], true) << "for the chat to refuse";
   for (const auto& [fields, param] :
        std::vector<std::pair<Json, std::string>>{{Json::object(), "input"},
                                                  {{{"input", 3}}, "input"},
@@ -240,6 +247,38 @@ TEST(Responses, AReplyIsTheSameStreamedAndNot) {
   EXPECT_EQ(of(routes.at(1), "resp_none").status, 404);
   EXPECT_EQ(of(routes.at(2), id).status, 400);
   EXPECT_EQ(of(routes.at(2), "resp_none").status, 404);
+}
+
+// A call that is cut off is never seen, and clients look for an item.
+TEST(Responses, AnAnswerThatSaysNothingIsAMessageWithoutText) {
+  Json answer = completion();
+  answer["choices"][0]["message"] = {{"role", "assistant"}, {"content", ""}};
+  answer["choices"][0]["finish_reason"] = "length";
+  const Json whole = response_of_chat({{"input", "Hi"}}, "resp_1", answer);
+  ASSERT_EQ(whole["output"].size(), 1u);
+  EXPECT_EQ(whole["output"][0]["type"], "message");
+  EXPECT_EQ(whole["output"][0]["content"][0]["text"], "");
+  EXPECT_EQ(whole["incomplete_details"]["reason"], "max_output_tokens");
+
+  const std::vector<Json> all = chunks();
+  Json last = all.back();
+  last["choices"][0]["finish_reason"] = "length";
+  const std::string pieces = "data: " + all.front().dump() + "\n\ndata: " + last.dump() + "\n\ndata: [DONE]\n\n";
+  const auto left = std::make_shared<std::optional<std::string>>(pieces);
+  const auto chat = [&](const HttpRequest&) {
+    return HttpReply{.body = {}, .next = [left] { return std::exchange(*left, std::nullopt); }};
+  };
+  HttpRequest http;
+  http.body = Json{{"input", "Hi"}, {"stream", true}}.dump();
+  const HttpReply reply = responses_routes(chat).front().handler(http);
+  std::string text;
+  while (const auto piece = reply.next()) text += *piece;
+  const std::vector<Json> events = data_of(text);
+  EXPECT_EQ(types(events), (std::vector<std::string>{"response.created", "response.in_progress",
+                                                     "response.output_item.added", "response.content_part.added",
+                                                     "response.output_text.done", "response.content_part.done",
+                                                     "response.output_item.done", "response.incomplete"}));
+  EXPECT_EQ(events.back()["response"]["output"].size(), 1u);
 }
 
 // Found by fuzz_api: these ended as a 500 instead of a message that names what is wrong.

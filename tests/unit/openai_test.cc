@@ -107,6 +107,20 @@ TEST(ChatCompletion, SpeculationCanBeSwitchedOff) {
   EXPECT_EQ(chat({{"speculative", {{"draft_length", "auto"}}}}).draft_length.policy, DraftPolicy::kAuto);
 }
 
+TEST(ChatCompletion, EffortSaysWhetherTheModelThinksUnlessTheTemplatesWordsDo) {
+  const auto thinks = [](const Json& fields) { return chat(fields).conversation.thinking; };
+  EXPECT_FALSE(thinks({}));
+  EXPECT_FALSE(thinks({{"reasoning_effort", "none"}}));
+  EXPECT_FALSE(thinks({{"reasoning_effort", nullptr}}));
+  for (const char* effort : {"minimal", "low", "medium", "high", "xhigh", "max"})
+    EXPECT_TRUE(thinks({{"reasoning_effort", effort}})) << effort;
+  const auto both = [&](const char* effort, bool template_says) {
+    return thinks({{"reasoning_effort", effort}, {"chat_template_kwargs", {{"enable_thinking", template_says}}}});
+  };
+  EXPECT_FALSE(both("high", false));
+  EXPECT_TRUE(both("none", true));
+}
+
 TEST(ChatCompletion, RoundsAreReportedInStreamsOnly) {
   EXPECT_FALSE(chat({{"stream", true}}).report_rounds);
   EXPECT_TRUE(chat({{"stream", true}, {"speculative", {{"report_rounds", true}}}}).report_rounds);
@@ -288,6 +302,10 @@ TEST(ChatCompletion, WhatIsWrongIsNamed) {
       {{{"chat_template", "x"}}, "chat_template"},
       {{{"documents", {{{"text", "x"}}}}}, "documents"},
       {{{"thinking_token_budget", 5}}, "thinking_token_budget"},
+      {{{"reasoning_effort", "some"}}, "reasoning_effort"},
+      {{{"reasoning_effort", 3}}, "reasoning_effort"},
+      {{{"return_progress", true}}, "return_progress"},
+      {{{"post_sampling_probs", true}}, "post_sampling_probs"},
       {{{"prompt_logprobs", 21}}, "prompt_logprobs"},
       {{{"prompt_logprobs", 1}, {"stream", true}}, "prompt_logprobs"},
       {{{"allowed_token_ids", {kVocab}}}, "allowed_token_ids"},
@@ -369,6 +387,18 @@ TEST(Reply, AnEchoedPromptHasItsScoresBeforeTheAnswers) {
   EXPECT_TRUE(body["timings"].is_object());
 }
 
+TEST(Reply, TheChosenTokenIsTheFirstOfItsAlternatives) {
+  const ReplyHead head{.logprobs = true, .id = "i", .model = "nano"};
+  const std::vector<TokenScore> scores = {{.token = {"z", -2, 1}, .top = {{"m", -0.5f, 2}, {"z", -2, 1}, {"a", -3, 3}}}};
+  ChatMessage message;
+  message.content = "z";
+  const std::string ordered = R"("top_logprobs":[{"z":-2.0,"m":-0.5,"a":-3.0}])";
+  EXPECT_NE(completion_body(head, {{.message = message, .scores = scores, .finish_reason = "stop"}}, {}).find(ordered),
+            std::string::npos);
+  EXPECT_NE(event_chunk(head, 0, {ChatEvent::Kind::kContent, "z", {}}, 0, {.scores = scores}).find(ordered),
+            std::string::npos);
+}
+
 TEST(Completion, PromptsAreTextsOrTokensOrListsOfEither) {
   EXPECT_EQ(completion({}).prompts, (std::vector<Prompt>{"Hi"}));
   EXPECT_EQ(completion({{"prompt", {1, 2}}}).prompts, (std::vector<Prompt>{std::vector<TokenId>{1, 2}}));
@@ -408,8 +438,12 @@ TEST(Tokenize, TakesAPromptOrAConversation) {
             1u);
   EXPECT_EQ(std::get<ApiError>(parse_tokenize("{}", defaults())).param, "prompt");
   EXPECT_EQ(std::get<ApiError>(parse_detokenize(R"({"tokens": [5000]})", defaults())).param, "tokens");
-  EXPECT_EQ(std::get<std::vector<TokenId>>(parse_detokenize(R"({"tokens": [5, 6]})", defaults())),
-            (std::vector<TokenId>{5, 6}));
+  const auto ids = [](const Json& json) {
+    return std::get<DetokenizeRequest>(parse_detokenize(json.dump(), defaults()));
+  };
+  EXPECT_EQ(ids({{"tokens", {5, 6}}}).tokens, (std::vector<TokenId>{5, 6}));
+  EXPECT_FALSE(ids({{"tokens", {5, 6}}}).of_vllm);
+  EXPECT_TRUE(ids({{"tokens", {5, 6}}, {"model", "nano"}}).of_vllm);
 }
 
 const ReplyHead kChat{.chat = true, .id = "chatcmpl-1", .model = "nano", .created = 5};
