@@ -138,7 +138,7 @@ TEST(ChatRender, EachPartOfASystemMessageIsFollowedByASpace) {
 
 TEST(ChatRender, PartsFollowEachOtherWithoutSeparators) {
   Json json = nano_json();
-  for (const auto& [id, token] : {std::pair(8192, "<|image|>"), {8193, "<|audio|>"}, {8194, "<|video|>"}}) {
+  for (const auto& [id, token] : {std::pair(8192, "<|audio|>"), {8193, "<|video|>"}}) {
     json["added_tokens"].push_back({{"id", id}, {"content", token}, {"special", true}});
   }
   const Tokenizer tokenizer = Tokenizer::parse(json.dump(), "media.json").value();
