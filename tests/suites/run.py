@@ -65,6 +65,8 @@ SUITES = {
     },
 }
 
+WIT = "nano "  # so begins the reason of a case that only another model could pass
+
 # (suite, pattern, replacement), on every test file.
 ADAPTED = [
     ("llama", r'model="(gpt|davinci)[^"]*"', 'model="nano"'),
@@ -103,6 +105,8 @@ ADAPTED = [
      'usage.completion_tokens == 5'),
     ("vllm", r'usage\.prompt_tokens == 5$', 'usage.prompt_tokens > 0'),
     ("vllm", r'usage\.total_tokens == 10$', 'usage.total_tokens > 5'),
+    ("vllm", r'("Hello, my name is", )\[0, 0, 0, 0, 0\]', r'\1[366, 366, 366, 366, 366]'),  # "!" of either model
+    ("vllm", r'tokenizer\.encode\(text\)$', 'tokenizer.encode(text, add_special_tokens=False)'),  # which has no <bos>
     # Other words of errors.
     ("vllm", r'"(greater|less)_than_equal" in', '"seed" in'),
     ("vllm", r'Either prompt or prompt_embeds must be provided and non-empty\.', 'prompt'),
@@ -214,7 +218,9 @@ def main():
     failed = sorted(case for case, passed in ran.items() if not passed)
     surprises = [case for case in failed if case not in expected]
     mended = [case for case in expected if ran.get(case, False)]
-    say(f"{arguments.suite}: {sum(ran.values())} of {len(ran)} cases pass, {len(failed)} fail")
+    wit = [case for case in failed if expected.get(case, "").startswith(WIT)]
+    say(f"{arguments.suite}: {sum(ran.values())} of {len(ran)} cases pass, {len(failed)} fail, "
+        f"{len(wit)} of these for want of another model")
     for case in surprises:
         say(f"failed and was not expected to: {case}")
     for case in mended:
