@@ -42,10 +42,10 @@ std::vector<TokenId> token_ids(const JsonFields& fields, const char* key, const 
 
 /// What would change the answer or the reply, and we can not do.
 void refuse_unsupported(const JsonFields& fields) {
-  for (const char* name : {"functions", "function_call", "audio", "suffix", "guided_json", "guided_regex",
-                           "guided_choice", "guided_grammar", "use_beam_search", "chat_template", "documents",
-                           "thinking_token_budget", "prompt_embeds", "kv_transfer_params", "return_progress",
-                           "post_sampling_probs"}) {
+  for (const char* name :
+       {"functions", "function_call", "audio", "suffix", "guided_json", "guided_regex", "guided_choice",
+        "guided_grammar", "use_beam_search", "chat_template", "documents", "thinking_token_budget", "prompt_embeds",
+        "kv_transfer_params", "return_progress", "post_sampling_probs"}) {
     const Json* value = fields.find(name);
     if (value != nullptr && *value != false && *value != "") fields.refuse(name, "is not supported");
   }

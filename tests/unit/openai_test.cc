@@ -389,7 +389,8 @@ TEST(Reply, AnEchoedPromptHasItsScoresBeforeTheAnswers) {
 
 TEST(Reply, TheChosenTokenIsTheFirstOfItsAlternatives) {
   const ReplyHead head{.logprobs = true, .id = "i", .model = "nano"};
-  const std::vector<TokenScore> scores = {{.token = {"z", -2, 1}, .top = {{"m", -0.5f, 2}, {"z", -2, 1}, {"a", -3, 3}}}};
+  const std::vector<TokenScore> scores = {
+      {.token = {"z", -2, 1}, .top = {{"m", -0.5f, 2}, {"z", -2, 1}, {"a", -3, 3}}}};
   ChatMessage message;
   message.content = "z";
   const std::string ordered = R"("top_logprobs":[{"z":-2.0,"m":-0.5,"a":-3.0}])";
