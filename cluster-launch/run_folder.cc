@@ -1,8 +1,9 @@
 #include "cluster-launch/run_folder.h"
 
-#include <fstream>
 #include <sstream>
 #include <system_error>
+
+#include <fcntl.h>
 
 #include <fmt/format.h>
 
@@ -61,10 +62,8 @@ Result<void> RunFolder::append(const LedgerEntry& entry) const {
     line.update({{"pid", entry.process.pid}, {"start", entry.process.start}});
   }
   if (entry.where == "ssh") line.update({{"address", entry.host.address}, {"ssh", entry.host.ssh}});
-  std::ofstream file(path_ / kLedger, std::ios::app);
-  file << line.dump() + "\n" << std::flush;
-  if (!file) return Error{Errc::kIo, fmt::format("{}: cannot be written", (path_ / kLedger).string())};
-  return {};
+  ASSIGN_OR_RETURN(const DurableFile file, DurableFile::open(path_ / kLedger, O_WRONLY | O_CREAT | O_APPEND));
+  return file.write_at(0, line.dump() + "\n");  // O_APPEND: at the end, whatever the offset
 }
 
 Result<std::vector<LedgerEntry>> RunFolder::ledger() const {
@@ -72,7 +71,7 @@ Result<std::vector<LedgerEntry>> RunFolder::ledger() const {
   ASSIGN_OR_RETURN(const std::string text, read_text(file));
   std::vector<LedgerEntry> entries;
   std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
+  for (std::string line; std::getline(lines, line) && !lines.eof();) {  // a line without its end was cut off
     ASSIGN_OR_RETURN(const nlohmann::json object, parse_json_object(line, file));
     FirstError first_error{.file = file};
     const JsonFields keys(object, "", first_error);

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/durable_file.h"
 #include "common/base/files.h"
 #include "common/model/draft_vocabulary.h"
 #include "common/model/generation_config.h"
@@ -50,7 +51,7 @@ void make_draft_vocabulary(const DraftVocabularyFlags& flags) {
     if ((i + 1) % 1024 == 0 || i + 1 == ids.size())
       fmt::print("{} tokens: {:.4f} of the texts\n", i + 1, static_cast<double>(covered) / static_cast<double>(total));
   }
-  or_throw(write_text(flags.out, lines));
+  or_throw(replace_text(flags.out, lines));
 }
 
 }  // namespace

@@ -11,8 +11,6 @@
 
 #include <fmt/format.h>
 
-#include "common/base/files.h"
-
 namespace outrider {
 namespace {
 
@@ -24,6 +22,36 @@ Error system_error(const std::filesystem::path& path, const char* action) {
 
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+/// Writes a file beside `path`, which takes its place when it is whole and is removed where it does not come to that.
+Result<void> replace(const std::filesystem::path& path,
+                     const std::function<Result<void>(const DurableFile& file)>& write) {
+  const std::filesystem::path beside = path.string() + ".tmp";
+  ASSIGN_OR_RETURN(const DurableFile file, DurableFile::open(beside, O_WRONLY | O_CREAT | O_TRUNC));
+  Result<void> done = write(file);
+  if (done && ::rename(beside.c_str(), path.c_str()) != 0) done = system_error(path, "rename to");
+  if (!done) ::unlink(beside.c_str());
+  return done;
+}
+
+/// All that `write` appends, which is then on the disk.
+Result<void> write_synced(const DurableFile& file, const WriteFile& write) {
+  constexpr std::size_t kBufferBytes = 1u << 20;
+  std::string buffer;
+  std::uint64_t written = 0;
+  const auto flush = [&]() -> Result<void> {
+    RETURN_IF_ERROR(file.write_at(written, buffer));
+    written += buffer.size();
+    buffer.clear();
+    return {};
+  };
+  RETURN_IF_ERROR(write([&](std::string_view bytes) -> Result<void> {
+    buffer += bytes;
+    return buffer.size() < kBufferBytes ? Result<void>() : flush();
+  }));
+  RETURN_IF_ERROR(flush());
+  return file.sync();
 }
 
 }  // namespace
@@ -114,32 +142,11 @@ Result<void> sync_folder_of(const std::filesystem::path& path) {
 }
 
 Result<void> replace_text(const std::filesystem::path& path, std::string_view text) {
-  const std::filesystem::path beside = path.string() + ".tmp";
-  RETURN_IF_ERROR(write_text(beside, text));
-  if (::rename(beside.c_str(), path.c_str()) != 0) return system_error(path, "rename to");
-  return {};
+  return replace(path, [&](const DurableFile& file) { return file.write_at(0, text); });
 }
 
-Result<void> replace_file(const std::filesystem::path& path,
-                          const std::function<Result<void>(const AppendBytes& append)>& write) {
-  constexpr std::size_t kBufferBytes = 1u << 20;
-  const std::filesystem::path beside = path.string() + ".tmp";
-  ASSIGN_OR_RETURN(const DurableFile file, DurableFile::open(beside, O_WRONLY | O_CREAT | O_TRUNC));
-  std::string buffer;
-  std::uint64_t written = 0;
-  const auto flush = [&]() -> Result<void> {
-    RETURN_IF_ERROR(file.write_at(written, buffer));
-    written += buffer.size();
-    buffer.clear();
-    return {};
-  };
-  RETURN_IF_ERROR(write([&](std::string_view bytes) -> Result<void> {
-    buffer += bytes;
-    return buffer.size() < kBufferBytes ? Result<void>() : flush();
-  }));
-  RETURN_IF_ERROR(flush());
-  RETURN_IF_ERROR(file.sync());
-  if (::rename(beside.c_str(), path.c_str()) != 0) return system_error(path, "rename to");
+Result<void> replace_file(const std::filesystem::path& path, const WriteFile& write) {
+  RETURN_IF_ERROR(replace(path, [&](const DurableFile& file) { return write_synced(file, write); }));
   return sync_folder_of(path);
 }
 

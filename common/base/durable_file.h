@@ -45,12 +45,12 @@ class DurableFile {
 Result<void> sync_folder_of(const std::filesystem::path& path);
 
 /// Makes `text` the whole file: a reader sees the old one or the new one. Not synced: after a crash of the machine it
-/// may be either, or empty. @return kIo if it cannot be written.
+/// may be either, or empty. @return kIo if it cannot be written; the old one is there then.
 Result<void> replace_text(const std::filesystem::path& path, std::string_view text);
 
 /// The same for a file of any size that is to outlive a crash of the machine: what `write` appends, synced.
 using AppendBytes = std::function<Result<void>(std::string_view bytes)>;
-Result<void> replace_file(const std::filesystem::path& path,
-                          const std::function<Result<void>(const AppendBytes& append)>& write);
+using WriteFile = std::function<Result<void>(const AppendBytes& append)>;
+Result<void> replace_file(const std::filesystem::path& path, const WriteFile& write);
 
 }  // namespace outrider

@@ -1,7 +1,6 @@
 #include "common/base/files.h"
 
 #include <cerrno>
-#include <fstream>
 #include <system_error>
 #include <utility>
 
@@ -65,14 +64,6 @@ Result<std::string> read_text(const std::filesystem::path& path) {
                  fmt::format("{}: {} bytes long, wanted at most {}", path.string(), file.bytes().size(), kBytesMax)};
   }
   return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
-}
-
-Result<void> write_text(const std::filesystem::path& path, std::string_view text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) return Error{Errc::kIo, fmt::format("{}: cannot be written", path.string())};
-  return {};
 }
 
 }  // namespace outrider

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "common/base/result.h"
 
@@ -36,8 +35,5 @@ class MappedFile {
 /// A whole small file.
 /// @return as MappedFile::open; kOutOfRange for a file of more than 100 MB.
 Result<std::string> read_text(const std::filesystem::path& path);
-
-/// Makes `text` the whole file. @return kIo if it cannot be written.
-Result<void> write_text(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace outrider

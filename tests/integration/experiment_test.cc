@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "common/base/durable_file.h"
 #include "common/base/files.h"
 #include "lab/experiment/journal.h"
 #include "tests/support/program.h"
@@ -36,8 +37,8 @@ TEST(Experiment, AKilledSweepResumesWithNoCellLostOrMeasuredTwice) {
   const std::size_t before = lines_of(cells).size();
   ASSERT_LT(before, 4u);
   // As if the kill had come in the middle of a write.
-  ASSERT_TRUE(write_text(cells, *read_text(cells) + R"({"cell": 9, "att)"));
-  ASSERT_TRUE(write_text(requests, *read_text(requests) + "{\"cell\": 9}\n"));
+  ASSERT_TRUE(replace_text(cells, *read_text(cells) + R"({"cell": 9, "att)"));
+  ASSERT_TRUE(replace_text(requests, *read_text(requests) + "{\"cell\": 9}\n"));
 
   Program refused({"experiment", plan, "--out", out});
   EXPECT_EQ(describe(refused.wait()), "exit 1");

@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import subprocess
@@ -55,19 +56,21 @@ def take_number(option, default):
 
 
 class Run:
-    """One `outrider launch` of a plan in a folder of its own."""
+    """One `outrider launch` of a plan in a folder of its own; each file may have `most_bytes`, as if the disk were full then."""
 
-    def __init__(self, outrider, plan, *options, expect_end=False):
+    def __init__(self, outrider, plan, *options, expect_end=False, most_bytes=None):
         self.outrider = outrider
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-launch-"))
         self.dir = self.folder / "run"
         self.mark = f"OUTRIDER_TEST_RUN={self.folder.name}"  # by which all its processes can be found
         (self.folder / "plan.json").write_text(json.dumps(marked(plan, self.mark)))
         self.out, self.err = self.folder / "out", self.folder / "err"
+        limit = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))) if most_bytes else None
         with self.out.open("w") as out, self.err.open("w") as err:
             self.process = subprocess.Popen(
                 [outrider, "launch", self.folder / "plan.json", "--run-dir", self.dir, *options],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=os.environ | dict([self.mark.split("=")]))
+                stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=os.environ | dict([self.mark.split("=")]),
+                preexec_fn=limit, restore_signals=not limit)  # Python ignores SIGXFSZ, and so shall they
         if expect_end:
             self.end()
 

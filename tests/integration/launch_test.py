@@ -136,6 +136,17 @@ class Launch(unittest.TestCase):
             self.assertEqual((ended.returncode, ended.stderr.count("\n")), (1, 1), ended.stderr)
             self.assertIn(part, ended.stderr)
 
+    def test_a_full_disk_is_named_and_leaves_no_process(self):
+        lock = self.start(PLAN | {"drafters": [], "run": [{"command": ["true"]}]}, expect_end=True).dir / "lock.json"
+        plan = PLAN | {"drafters": [{"count": 20, "threads": 1}], "run": [{"command": ["true"]}]}
+        room = lock.stat().st_size + 200  # enough for the lock, not for a ledger of so many
+        for most, file in ((100, "plan.json"), (len(json.dumps(plan)) + 300, "lock.json"), (room, "ledger.jsonl")):
+            run = self.start(plan, expect_end=True, most_bytes=most)
+            self.assertEqual(run.status, 1, run.explain())
+            self.assertRegex(run.err.read_text().splitlines()[-1], f"^outrider: .*/{file}(.tmp)?: cannot write: File too large$")
+            self.assertFalse((run.dir / f"{file}.tmp").exists())
+            self.assertEqual(run.alive(), [])
+
     def test_wait_says_what_is_missing_with_the_end_of_its_log(self):
         run = self.start({"verifiers": [{"environment": {"OUTRIDER_ISA": "none"}}]}, "--ready-timeout", "3")
         run.end()

@@ -24,7 +24,12 @@ class PrefixCache : public testing::Test {
     return answer(client, request);
   }
   static Generate request(std::vector<TokenId> prompt) {
-    return {.prompt = std::move(prompt), .max_tokens = 40, .draft_length = 4, .stop_ids = {}, .wait_ms = 0};
+    return {.prompt = std::move(prompt),
+            .max_tokens = 40,
+            .draft_length = 4,
+            .stop_ids = {},
+            .wait_ms = 0,
+            .draft_ahead = 0};  // how many drafts are made ahead is a matter of time
   }
   /// `times` stories, one after the other: with the window of 128 and 256 rows to spare, four are longer than a ring.
   static std::vector<TokenId> stories(int times) {

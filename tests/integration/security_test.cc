@@ -10,6 +10,8 @@
 #include <gtest/gtest.h>
 #include <zmq.hpp>
 
+#include "common/base/durable_file.h"
+#include "common/base/files.h"
 #include "common/transport/client.h"
 #include "common/transport/keys.h"
 #include "common/transport/pump.h"
@@ -239,7 +241,7 @@ TEST_F(KeyedCoordinator, WithoutItsListLetsNobodyIn) {
 TEST_F(KeyedCoordinator, ALineThatMakesNoSenseAuthorizesNobodyAndTheOthersHold) {
   const std::string text = read_text(keys_.list()).value();
   const Key key = read_private_key(keys_.file("stranger")).value().open;
-  ASSERT_TRUE(write_text(keys_.list(), text + "drafters " + to_text(key) + " s\n"));
+  ASSERT_TRUE(replace_text(keys_.list(), text + "drafters " + to_text(key) + " s\n"));
   eventually([&] { return says("v", hello(Role::kVerifier)).message.has_value(); });
   EXPECT_EQ(trouble_of(keys_.of("stranger")).code, Errc::kMismatch);
 }

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Rejects a header of a room that does not compile alone.
 
-The flags are those of the build: of the .cc that includes the header with the fewest instruction
-set flags (-m...), or only the project root when no .cc does.
+One that a file of the build includes before anything else has compiled alone there. The others are compiled
+here, with the flags of the .cc that includes the header with the fewest instruction set flags (-m...), or only
+with the project root when no .cc does.
 
 usage: check_headers.py PROJECT_ROOT BUILD_DIR [COMPILER]
 """
@@ -18,6 +19,8 @@ import sys
 
 sys.dont_write_bytecode = True  # The source tree stays as it is.
 import check_includes  # noqa: E402
+
+FIRST_INCLUDE = re.compile(r'\s*#include "([^"]+)"')
 
 
 def relevant_flags(command):
@@ -43,9 +46,12 @@ def main():
         return sum(flag.startswith("-m") for flag in flags)
 
     users = {}  # header -> the flags of the files that include it
+    first = set()  # what a file includes first
     for file, flags in flags_of.items():
         if file.is_relative_to(root) and file.exists():
             text = check_includes.without_comments(file.read_text())
+            if before_all := FIRST_INCLUDE.match(text):
+                first.add(before_all[1])
             for header in check_includes.INCLUDE.findall(text):
                 users.setdefault(header, []).append(flags)
     everybody = [f"-I{root}", "-std=c++20"]
@@ -61,7 +67,8 @@ def main():
 
     failed = False
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for name, code, messages in pool.map(compile_alone, headers):
+        others = [header for header in headers if str(header.relative_to(root)) not in first]
+        for name, code, messages in pool.map(compile_alone, others):
             if code != 0:
                 failed = True
                 print(f"{name} does not compile alone:\n{messages}")

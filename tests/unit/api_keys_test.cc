@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "common/base/files.h"
+#include "common/base/durable_file.h"
 #include "http-server/http_message.h"
 #include "tests/support/temporary_dir.h"
 
@@ -22,7 +22,7 @@ struct ApiKeysTest : testing::Test {
   const std::filesystem::path file = dir.path() / "keys";
 
   Result<std::shared_ptr<ApiKeys>> load(const std::string& text) {
-    EXPECT_TRUE(write_text(file, text));
+    EXPECT_TRUE(replace_text(file, text));
     return ApiKeys::load(file);
   }
   /// Whose key it is.
@@ -80,13 +80,13 @@ TEST_F(ApiKeysTest, AFileThatChangesIsReadAgainAndAWrongOneIsNot) {
   const auto keys = load("alice " + kAlpha + " max_requests=1\n").value();
   std::vector<std::shared_ptr<const void>> open;
   EXPECT_TRUE(begins(*keys->find("alpha"), open));
-  ASSERT_TRUE(write_text(file, "alice " + kAlpha + " max_requests=2\nbob " + kBeta + "\n"));
+  ASSERT_TRUE(replace_text(file, "alice " + kAlpha + " max_requests=2\nbob " + kBeta + "\n"));
   EXPECT_EQ(name(*keys, "beta"), "bob");
   EXPECT_TRUE(begins(*keys->find("alpha"), open));
   EXPECT_FALSE(begins(*keys->find("alpha"), open)) << "what was open before counts";
-  ASSERT_TRUE(write_text(file, "alice\n"));
+  ASSERT_TRUE(replace_text(file, "alice\n"));
   EXPECT_EQ(name(*keys, "beta"), "bob");
-  ASSERT_TRUE(write_text(file, "bob " + kBeta + "\n"));
+  ASSERT_TRUE(replace_text(file, "bob " + kBeta + "\n"));
   EXPECT_EQ(name(*keys, "alpha"), "nobody");
   std::filesystem::remove(file);
   EXPECT_EQ(name(*keys, "beta"), "bob") << "an editor may be about to write it";

@@ -15,6 +15,7 @@
 #include "batch/input.h"
 #include "batch/job.h"
 #include "batch/journal.h"
+#include "common/base/durable_file.h"
 #include "common/base/files.h"
 #include "tests/support/temporary_dir.h"
 
@@ -203,7 +204,7 @@ TEST_F(BatchJournal, CutAnywhereItHasTheWholeLinesAndGoesOn) {
   // Every byte of the last line and of the newline before it, some of the others.
   const std::size_t dense = ends[ends.size() - 2] - 2;
   for (std::size_t cut = 0; cut <= all.size(); cut += cut < dense ? std::min<std::size_t>(7, dense - cut) : 1) {
-    ASSERT_TRUE(write_text(path_, all.substr(0, cut)));
+    ASSERT_TRUE(replace_text(path_, all.substr(0, cut)));
     const auto whole =
         static_cast<std::size_t>(std::ranges::count_if(ends, [&](std::size_t end) { return end <= cut; }));
     const std::size_t results = whole == 0 ? 0 : whole - 1;
@@ -220,7 +221,7 @@ TEST_F(BatchJournal, ABitThatChangedIsSeen) {
   for (std::size_t at = second; at < all.size(); at += 11) {
     std::string changed = all;
     changed[at] = static_cast<char>(changed[at] ^ 4);
-    ASSERT_TRUE(write_text(path_, changed));
+    ASSERT_TRUE(replace_text(path_, changed));
     EXPECT_LT(go_on({}).size(), 3u) << at;
   }
 }

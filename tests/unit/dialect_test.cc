@@ -230,16 +230,16 @@ TEST(Responses, AReplyIsTheSameStreamedAndNot) {
   EXPECT_EQ(ask({{"input", "And?"}, {"previous_response_id", "resp_none"}}).status, 404);
   EXPECT_EQ(asked, 2);
   // And so is the response itself, which is over.
-  const auto of = [&](const HttpRoute& named, const std::string& path) {
+  const auto of = [&](const HttpRoute& named, const std::string& id) {
     HttpRequest http;
-    http.path = path;
+    http.id = id;
     return named.handler(http);
   };
-  const std::string path = "/v1/responses/" + last["response"]["id"].get<std::string>();
-  EXPECT_EQ(Json::parse(of(routes.at(1), path).body), last["response"]);
-  EXPECT_EQ(of(routes.at(1), "/v1/responses/resp_none").status, 404);
-  EXPECT_EQ(of(routes.at(2), path + "/cancel").status, 400);
-  EXPECT_EQ(of(routes.at(2), "/v1/responses/resp_none/cancel").status, 404);
+  const std::string id = last["response"]["id"];
+  EXPECT_EQ(Json::parse(of(routes.at(1), id).body), last["response"]);
+  EXPECT_EQ(of(routes.at(1), "resp_none").status, 404);
+  EXPECT_EQ(of(routes.at(2), id).status, 400);
+  EXPECT_EQ(of(routes.at(2), "resp_none").status, 404);
 }
 
 // Found by fuzz_api: these ended as a 500 instead of a message that names what is wrong.
