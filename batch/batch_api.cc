@@ -42,8 +42,6 @@ std::string query_value(std::string_view query, std::string_view key) {
   return "";
 }
 
-std::string owner_of(const HttpRequest& http) { return http.client.starts_with("key ") ? http.client : ""; }
-
 Json published(Json json) {
   json.erase(kOwner);
   json.erase(kOutputSeconds);
@@ -63,6 +61,8 @@ Json errors_of(const Error& error) {
            Json::array({Json{
                {"code", to_string(error.code)}, {"message", error.message}, {"param", nullptr}, {"line", nullptr}}})}};
 }
+
+std::uint64_t bytes_of(const Json& file) { return file.value("bytes", std::uint64_t{0}); }
 
 bool is_over(const Json& batch) {
   const std::string status = batch.value("status", "");
@@ -142,6 +142,7 @@ Result<std::unique_ptr<BatchApi>> BatchApi::open(BatchApiOptions options) {
   std::unique_ptr<BatchApi> api(new BatchApi(std::move(options), std::move(lock)));
   RETURN_IF_ERROR(api->load(kFiles, api->files_));
   RETURN_IF_ERROR(api->load(kBatches, api->batches_));
+  for (const auto& [id, file] : api->files_) api->stored_bytes_ += bytes_of(file);
   api->forget_halves();
   api->forget_old();
   api->thread_ = std::jthread([raw = api.get()] { raw->run_batches(); });
@@ -188,16 +189,18 @@ Result<void> BatchApi::save(const char* kind, const Json& object) const {
                       [&](const AppendBytes& append) { return append(to_text(object) + "\n"); });
 }
 
+void BatchApi::keep_file(const Json& file) {
+  const auto [kept, is_new] = files_.try_emplace(file["id"]);
+  if (!is_new) stored_bytes_ -= bytes_of(kept->second);
+  stored_bytes_ += bytes_of(file);
+  kept->second = file;
+}
+
 void BatchApi::forget_file(Table::iterator file) {
+  stored_bytes_ -= bytes_of(file->second);
   std::error_code ignored;
   for (const char* ending : {".json", ".jsonl"}) std::filesystem::remove(path(kFiles, file->first, ending), ignored);
   files_.erase(file);
-}
-
-std::uint64_t BatchApi::stored_bytes() const {
-  std::uint64_t bytes = 0;
-  for (const auto& [id, file] : files_) bytes += file.value("bytes", std::uint64_t{0});
-  return bytes;
 }
 
 void BatchApi::forget_old() {
@@ -223,36 +226,21 @@ void BatchApi::forget_old() {
 // ---- HTTP ----
 
 std::vector<HttpRoute> BatchApi::routes() {
-  const auto locked = [this](auto handle) {
-    return [this, handle](const HttpRequest& http) {
+  const auto locked = [this](auto handle, auto*... table) {
+    return [this, handle, table...](const HttpRequest& http) {
       const std::lock_guard lock(mutex_);
       forget_old();
-      return (this->*handle)(http);
-    };
-  };
-  const auto one = [this](Table& table) {
-    return [this, &table](const HttpRequest& http) {
-      const std::lock_guard lock(mutex_);
-      forget_old();
-      const Json* const found = find(table, http);
-      return found == nullptr ? not_there(http) : json_reply(*found);
-    };
-  };
-  const auto all = [this](Table& table) {
-    return [this, &table](const HttpRequest& http) {
-      const std::lock_guard lock(mutex_);
-      forget_old();
-      return list(table, http);
+      return (this->*handle)(*table..., http);
     };
   };
   std::vector<HttpRoute> routes = {{"POST", "/v1/files", locked(&BatchApi::add_file)},
-                                   {"GET", "/v1/files", all(files_)},
-                                   {"GET", "/v1/files/{id}", one(files_)},
+                                   {"GET", "/v1/files", locked(&BatchApi::list, &files_)},
+                                   {"GET", "/v1/files/{id}", locked(&BatchApi::one, &files_)},
                                    {"DELETE", "/v1/files/{id}", locked(&BatchApi::delete_file)},
                                    {"GET", "/v1/files/{id}/content", locked(&BatchApi::file_content)},
                                    {"POST", "/v1/batches", locked(&BatchApi::add_batch)},
-                                   {"GET", "/v1/batches", all(batches_)},
-                                   {"GET", "/v1/batches/{id}", one(batches_)},
+                                   {"GET", "/v1/batches", locked(&BatchApi::list, &batches_)},
+                                   {"GET", "/v1/batches/{id}", locked(&BatchApi::one, &batches_)},
                                    {"POST", "/v1/batches/{id}/cancel", locked(&BatchApi::cancel_batch)}};
   routes.front().takes = "multipart/form-data";
   routes.back().takes = "";
@@ -267,7 +255,7 @@ HttpReply BatchApi::list(const Table& table, const HttpRequest& http) const {
     return error_reply({.status = 400, .message = "limit is no number above 0", .param = "limit"});
   std::vector<Json> data;
   for (const auto& [id, object] : table) {
-    if (object.value(kOwner, "") != owner_of(http)) continue;
+    if (object.value(kOwner, "") != http.owner()) continue;
     data.push_back(published(object));
   }
   std::ranges::stable_sort(data, std::greater<>(),
@@ -289,9 +277,14 @@ HttpReply BatchApi::list(const Table& table, const HttpRequest& http) const {
   return json_reply(std::move(reply));
 }
 
+HttpReply BatchApi::one(Table& table, const HttpRequest& http) {
+  const Json* const found = find(table, http);
+  return found == nullptr ? not_there(http) : json_reply(*found);
+}
+
 BatchApi::Json* BatchApi::find(Table& table, const HttpRequest& http) {
   const auto found = table.find(http.id);
-  const bool theirs = found != table.end() && found->second.value(kOwner, "") == owner_of(http);
+  const bool theirs = found != table.end() && found->second.value(kOwner, "") == http.owner();
   return theirs ? &found->second : nullptr;
 }
 
@@ -320,18 +313,19 @@ HttpReply BatchApi::add_file(const HttpRequest& http) {
            .message = fmt::format("expires_after.seconds is '{}', wanted {} to {}", asked->content, kAgeMin, kAgeMax),
            .param = "expires_after"});
   }
-  const std::uint64_t bytes = file->content.size() + stored_bytes();
+  const std::uint64_t bytes = file->content.size() + stored_bytes_;
   if (bytes > options_.bytes_max) {
     return error_reply(
         {413, fmt::format("with this file there would be {} bytes of files, this server keeps {}: delete some", bytes,
                           options_.bytes_max)});
   }
-  Json object = file_json(random_id("file-"), file->filename, file->content.size(), "batch", owner_of(http), seconds);
+  Json object = file_json(random_id("file-"), file->filename, file->content.size(), "batch", http.owner(), seconds);
   const auto written = replace_file(path(kFiles, object["id"], ".jsonl"),
                                     [&](const AppendBytes& append) { return append(file->content); });
   if (!written) return disk_reply(written.error());
   if (const auto saved = save(kFiles, object); !saved) return disk_reply(saved.error());
-  return json_reply(files_[object["id"]] = object);
+  keep_file(object);
+  return json_reply(std::move(object));
 }
 
 HttpReply BatchApi::delete_file(const HttpRequest& http) {
@@ -381,15 +375,15 @@ HttpReply BatchApi::add_batch(const HttpRequest& http) {
   if (!member(*parsed, "metadata").is_null() && !member(*parsed, "metadata").is_object())
     fields.wrong("metadata", "an object of texts");
   const auto file = files_.find(input);
-  if (!wrong.error && (file == files_.end() || file->second.value(kOwner, "") != owner_of(http)))
+  if (!wrong.error && (file == files_.end() || file->second.value(kOwner, "") != http.owner()))
     fields.wrong("input_file_id", "the id of a file that is there");
   if (wrong.error) return error_reply({.status = 400, .message = wrong.error->message, .param = wrong.key});
-  if (stored_bytes() >= options_.bytes_max)
+  if (stored_bytes_ >= options_.bytes_max)
     return error_reply({413, fmt::format("there are {} bytes of files, as many as this server keeps: delete some for "
                                          "what the batch will write",
-                                         stored_bytes())});
+                                         stored_bytes_)});
   const Json object =
-      batch_json(input, endpoint, options_.model, member(*parsed, "metadata"), owner_of(http), output_seconds);
+      batch_json(input, endpoint, options_.model, member(*parsed, "metadata"), http.owner(), output_seconds);
   if (const auto saved = save(kBatches, object); !saved) return disk_reply(saved.error());
   batches_[object["id"]] = object;
   changed_.notify_all();
@@ -463,7 +457,7 @@ void BatchApi::run_batch(const std::string& id) {
     if (unix_seconds() > swept_ + kSweepSeconds) forget_old();
     const Json& batch = batches_.at(id);
     const std::uint64_t journal = std::filesystem::file_size((*job)->paths().journal, ignored);
-    full = !ignored && stored_bytes() + journal > options_.bytes_max;
+    full = !ignored && stored_bytes_ + journal > options_.bytes_max;
     const bool over =
         full || batch["status"] == "cancelling" || unix_seconds() > batch["expires_at"].get<std::int64_t>();
     return over ? BatchStop::kCutOff : BatchStop::kGoOn;
@@ -514,7 +508,7 @@ Result<std::optional<std::string>> BatchApi::adopt(const std::filesystem::path& 
       file_json(id, name, bytes, "batch_output", batch.value(kOwner, ""), batch.value(kOutputSeconds, kAgeMax));
   RETURN_IF_ERROR(save(kFiles, object));
   const std::lock_guard lock(mutex_);
-  files_[id] = object;
+  keep_file(object);
   return std::optional(id);
 }
 

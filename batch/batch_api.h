@@ -62,6 +62,7 @@ class BatchApi {
   void forget_halves() const;
   Result<void> save(const char* kind, const Json& object) const;
   HttpReply list(const Table& table, const HttpRequest& http) const;
+  HttpReply one(Table& table, const HttpRequest& http);
   /// One that whoever asks may see; the id is the path's third part.
   Json* find(Table& table, const HttpRequest& http);
 
@@ -75,7 +76,8 @@ class BatchApi {
                                            const Json& batch);
   /// Files and batches whose time is over.
   void forget_old();
-  std::uint64_t stored_bytes() const;  ///< of all files
+  /// A new one, or one that is there as it is now.
+  void keep_file(const Json& file);
   void forget_file(Table::iterator file);
 
   void run_batches();
@@ -94,8 +96,9 @@ class BatchApi {
   std::mutex mutex_;
   std::condition_variable changed_;
   Table files_, batches_;
-  std::int64_t swept_ = 0;  ///< when what is old was forgotten last, Unix seconds
-  std::jthread thread_;     // last: it uses the others
+  std::uint64_t stored_bytes_ = 0;  ///< of all files
+  std::int64_t swept_ = 0;          ///< when what is old was forgotten last, Unix seconds
+  std::jthread thread_;             // last: it uses the others
 };
 
 }  // namespace outrider

@@ -22,7 +22,7 @@ constexpr int kSettledTrialsMax = 20;
 }  // namespace
 
 void ConcurrencySearch::sent(std::uint32_t line, TimePoint now) {
-  if (!fixed_) under_way_[line] = {now, trial_};
+  if (!fixed_) under_way_[line] = {now, trial_.number};
 }
 
 void ConcurrencySearch::done(std::uint32_t line, std::int64_t tokens, std::size_t left, TimePoint now) {
@@ -31,24 +31,19 @@ void ConcurrencySearch::done(std::uint32_t line, std::int64_t tokens, std::size_
   const Flight flight = found->second;
   const auto beside = static_cast<std::int64_t>(under_way_.size());
   under_way_.erase(found);
-  if (flight.trial != trial_) return;
-  ++finished_;
-  tokens_ += tokens;
-  lines_beside_ += beside;
-  flight_ += now - flight.sent;
-  if (finished_ < std::max(limit_, kTrialLinesMin) || flight_ <= Duration::zero()) return;
+  if (flight.trial != trial_.number) return;
+  ++trial_.finished;
+  trial_.tokens += tokens;
+  trial_.lines_beside += beside;
+  trial_.flight += now - flight.sent;
+  if (trial_.finished < std::max(limit_, kTrialLinesMin) || trial_.flight <= Duration::zero()) return;
   // Little's law: so many lines are under way, each of which comes on at this speed.
-  const double beside_mean = static_cast<double>(lines_beside_) / finished_;
-  judge(beside_mean * static_cast<double>(tokens_) / to_seconds(flight_), left);
+  const double beside_mean = static_cast<double>(trial_.lines_beside) / trial_.finished;
+  judge(beside_mean * static_cast<double>(trial_.tokens) / to_seconds(trial_.flight), left);
   begin_trial();
 }
 
-void ConcurrencySearch::begin_trial() {
-  ++trial_;
-  finished_ = 0;
-  tokens_ = lines_beside_ = 0;
-  flight_ = {};
-}
+void ConcurrencySearch::begin_trial() { trial_ = {.number = trial_.number + 1}; }
 
 void ConcurrencySearch::judge(double rate, std::size_t left) {
   if (phase_ == Phase::kSettled) return judge_settled(rate, left);

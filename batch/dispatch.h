@@ -39,6 +39,14 @@ class ConcurrencySearch {
     int trial;
   };
 
+  /// Of the lines that were sent since limit_ is what it is and have their replies.
+  struct Trial {
+    int number = 0;
+    int finished = 0;
+    std::int64_t tokens = 0, lines_beside = 0;  ///< lines under way when each was done, itself among them
+    Duration flight{};
+  };
+
   /// @param rate  tokens per second with limit_ lines under way
   void judge(double rate, std::size_t left);
   void judge_settled(double rate, std::size_t left);
@@ -52,10 +60,7 @@ class ConcurrencySearch {
   int best_limit_ = 0, first_limit_ = 0;  ///< of this search
   double best_rate_ = 0;
   std::unordered_map<std::uint32_t, Flight> under_way_ = {};
-  // Of the lines that were sent since limit_ is what it is and have their replies:
-  int trial_ = 0, finished_ = 0;
-  std::int64_t tokens_ = 0, lines_beside_ = 0;  ///< lines under way when each was done, itself among them
-  Duration flight_{};
+  Trial trial_ = {};
   int strange_trials_ = 0;  ///< in a row, of another speed than the one that was settled for
   int settled_trials_ = 0;
   std::optional<TimePoint> refused_ = {};

@@ -31,7 +31,10 @@ struct HttpRequest {
   /// proxy's own word).
   std::string client;
   std::shared_ptr<const ApiKey> key;  ///< null where the server has none
-  TraceContext trace = {};            ///< the trace that it is in, where the server has some
+  /// Whose is what this request leaves here, and whose it may see: `client`, where its key has a name. Empty: all
+  /// others', who see each other's.
+  std::string owner() const { return key != nullptr && !key->name().empty() ? client : ""; }
+  TraceContext trace = {};  ///< the trace that it is in, where the server has some
   /// Whether nobody waits for the reply any more: the client has gone, or the server ends. Any thread, as
   /// long as the handler runs or its reply lives.
   std::function<bool()> gone = [] { return false; };

@@ -316,8 +316,6 @@ class ResponsesStream final : public StreamTranslator {
   int sequence_ = 0;
 };
 
-std::string owner_of(const HttpRequest& http) { return http.key == nullptr ? "" : http.key->name(); }
-
 HttpReply refused(const ApiError& error) { return {.status = error.status, .body = error_body(error)}; }
 
 HttpReply respond(const HttpHandler& chat, const std::shared_ptr<ResponseStore>& store, HttpRequest http) {
@@ -326,7 +324,7 @@ HttpReply respond(const HttpHandler& chat, const std::shared_ptr<ResponseStore>&
   Json request = Json::parse(http.body, nullptr, /*allow_exceptions=*/false);
   if (!request.is_object()) return refused(no_object);
   Json before = Json::array();
-  const std::string owner = owner_of(http);
+  const std::string owner = http.owner();
   if (const Json& previous = member(request, "previous_response_id"); !previous.is_null()) {
     before = previous.is_string() ? member(store->get(previous, owner), "messages") : Json();
     if (before.is_null())
@@ -361,7 +359,7 @@ HttpReply respond(const HttpHandler& chat, const std::shared_ptr<ResponseStore>&
 
 /// One that is remembered, or why it is not there.
 std::variant<Json, ApiError> remembered(const ResponseStore& store, const HttpRequest& http) {
-  Json response = member(store.get(http.id, owner_of(http)), "response");
+  Json response = member(store.get(http.id, http.owner()), "response");
   if (!response.is_null()) return response;
   return ApiError{.status = 404, .message = fmt::format("Response with id '{}' not found.", http.id)};  // vLLM's words
 }

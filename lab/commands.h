@@ -1,8 +1,8 @@
 #pragma once
 
-namespace outrider {
+#include "launch/command_line.h"
 
-class Command;
+namespace outrider {
 
 // Each adds a subcommand; its callback throws as those of launch/commands.h do.
 

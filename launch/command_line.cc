@@ -249,8 +249,16 @@ int CommandLine::run(int argc, const char* const* argv) {
     std::fprintf(stderr, "%s: %s; see --help\n", impl_->app.get_name().c_str(), why.c_str());
     return 2;
   };
+  // What many type first: `help COMMAND` is `COMMAND --help`, and `version` is `--version`.
+  std::vector<std::string> words(argv + 1, argv + argc);
+  if (!words.empty() && words.front() == "help") {
+    words.erase(words.begin());
+    words.push_back("--help");
+  } else if (words == std::vector<std::string>{"version"}) {
+    words.front() = "--version";
+  }
   try {
-    impl_->app.parse(argc, argv);
+    impl_->app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // as CLI11 wants it
   } catch (const ExitStatus& end) {
     return end.status;
   } catch (const UsageError& error) {
@@ -259,7 +267,7 @@ int CommandLine::run(int argc, const char* const* argv) {
     if (error.get_exit_code() == 0) return impl_->app.exit(error);  // --help, --version
     const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
                          dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
-    const std::string why = unknown ? explain(impl_->app, {argv + 1, argv + argc}, error) : error.what();
+    const std::string why = unknown ? explain(impl_->app, words, error) : error.what();
     return wrong(why);
   }
   return 0;

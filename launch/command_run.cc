@@ -30,19 +30,24 @@
 namespace outrider {
 namespace {
 
+struct PromptFlags {
+  std::string text, ids;
+  std::vector<std::filesystem::path> images;
+  std::optional<std::int64_t> soft_tokens;
+  bool raw = false;
+};
+
 struct RunFlags {
   ModelFlags model;
   SamplingFlags sampling;
   ClusterFlags cluster;
-  std::string prompt, prompt_ids;
-  std::vector<std::filesystem::path> images;
-  std::optional<std::int64_t> soft_tokens;
+  PromptFlags prompt;
   std::vector<std::string> stops;
   std::optional<std::int32_t> logprobs;
   DraftLengthFlag draft_length;
   std::int64_t max_tokens = 256;
   ReportFlags report;
-  bool raw = false, compare = false, no_verifier = false, quiet = false;
+  bool compare = false, no_verifier = false, quiet = false;
 };
 
 std::vector<TokenId> parse_ids(const std::string& text) {
@@ -71,10 +76,10 @@ std::string read_standard_input() {
   return text;
 }
 
-std::string prompt_text(const RunFlags& flags) { return flags.prompt == "-" ? read_standard_input() : flags.prompt; }
+std::string prompt_text(const PromptFlags& flags) { return flags.text == "-" ? read_standard_input() : flags.text; }
 
 /// The pictures and then the prompt, as one message of the user.
-void ask_about_pictures(const RunFlags& flags, const TextSide& text, Generate& request) {
+void ask_about_pictures(const PromptFlags& flags, const TextSide& text, Generate& request) {
   const VisionConfig vision = or_throw(text.vision);
   const std::int64_t soft_tokens = flags.soft_tokens.value_or(soft_tokens_for(PictureDetail::kAuto, vision));
   ChatMessage message;
@@ -88,8 +93,8 @@ void ask_about_pictures(const RunFlags& flags, const TextSide& text, Generate& r
   request.prompt = or_throw(place_pictures(rendered, vision, request.pictures));
 }
 
-std::vector<TokenId> encode_prompt(const RunFlags& flags, const TextSide& text) {
-  if (!flags.prompt_ids.empty()) return parse_ids(flags.prompt_ids);
+std::vector<TokenId> encode_prompt(const PromptFlags& flags, const TextSide& text) {
+  if (!flags.ids.empty()) return parse_ids(flags.ids);
   const std::string prompt = prompt_text(flags);
   if (!flags.raw) return or_throw(render_user_turn(text.tokenizer, prompt, text.chat_format));
   return encode_with_bos(text.tokenizer, prompt);
@@ -136,37 +141,84 @@ nlohmann::json logprobs_json(const Tokenizer& tokenizer, const Generation& gener
   return array;
 }
 
-void run(const RunFlags& flags) {
-  init_logging("outrider", "warn");
-  const StopMatcher stops = or_throw(StopMatcher::create(flags.stops));
-  const PairPaths pair = flags.model.pair();
-  const TextSide side = load_text_side(open_model(pair.backbone));
+Generate request_of(const RunFlags& flags, const TextSide& side) {
   DraftLength draft_length = flags.draft_length.value();
   // There is nothing to choose by where nobody says which drafts hold.
   if (flags.no_verifier && draft_length.policy == DraftPolicy::kAuto) draft_length = {.length = 4};
-  Generate request{.prompt = flags.images.empty() ? encode_prompt(flags, side) : std::vector<TokenId>(),
+  Generate request{.prompt = {},
                    .max_tokens = flags.max_tokens,
                    .draft_length = draft_length.length,
                    .stop_ids = side.stop_ids(),
                    .wait_ms = kVerifierWaitMs,
                    .sampling = flags.sampling.of(side),
+                   .unverified = flags.no_verifier,
                    .policy = draft_length.policy,
                    .draft_ahead = draft_length.ahead,
                    .tokenizer_fingerprint = side.tokenizer_fingerprint,
                    .governed = flags.draft_length.governed};
-  if (!flags.images.empty()) ask_about_pictures(flags, side, request);
   request.sampling.logprobs = flags.logprobs;
-  request.unverified = flags.no_verifier;
+  if (flags.prompt.images.empty())
+    request.prompt = encode_prompt(flags.prompt, side);
+  else
+    ask_about_pictures(flags.prompt, side, request);
+  return request;
+}
+
+/// The same text, decoded plainly.
+Generate without_drafts(Generate request) {
+  request.draft_length = 0;
+  request.policy = DraftPolicy::kFixed;
+  return request;
+}
+
+struct Answer {
+  std::string text;
+  Generation generation;
+  std::optional<Generation> plain;  ///< of --compare
+};
+
+nlohmann::json answer_json(const RunFlags& flags, const TextSide& side, const Generate& request, const Answer& answer) {
+  const Generation& generation = answer.generation;
+  nlohmann::json metrics = metrics_json(generation);
+  metrics["backbone_only_tok_per_sec"] =
+      answer.plain ? nlohmann::json(tokens_per_second(*answer.plain)) : nlohmann::json();
+  nlohmann::json object = {{"prompt_ids", request.prompt},
+                           {"token_ids", generation.tokens},
+                           {"text", answer.text},
+                           {"finish_reason", generation.reason == FinishReason::kStop ? "stop" : "length"},
+                           {"sampling", sampling_json(request.sampling)},
+                           {"metrics", std::move(metrics)}};
+  if (request.sampling.rule == SamplingRule::kTypical) object["lossy"] = true;
+  if (flags.no_verifier) object["unverified"] = true;
+  if (flags.logprobs) object["logprobs"] = logprobs_json(side.tokenizer, generation);
+  return object;
+}
+
+/// For a person, beside the text.
+void print_metrics(const SamplingParams& sampling, const Answer& answer) {
+  if (!sampling.greedy()) std::fprintf(stderr, "\nseed %llu", static_cast<unsigned long long>(sampling.seed));
+  std::fprintf(
+      stderr, "\n%s",
+      metrics_text(answer.generation, answer.plain ? std::optional(tokens_per_second(*answer.plain)) : std::nullopt)
+          .c_str());
+}
+
+void run(const RunFlags& flags) {
+  init_logging("outrider", "warn");
+  const StopMatcher stops = or_throw(StopMatcher::create(flags.stops));
+  const PairPaths pair = flags.model.pair();
+  const TextSide side = load_text_side(open_model(pair.backbone));
+  const Generate request = request_of(flags, side);
   if (flags.no_verifier)
     std::fprintf(stderr, "outrider: --no-verifier: all but the first token is the drafter's own, unverified\n");
 
   TransportContext context(flags.cluster.security);
-  ClusterClient cluster = or_throw(connect_or_start(context, flags.cluster.connect,
-                                                    flags.cluster.options(flags.model, pair, draft_length.length > 0)));
+  ClusterClient cluster = or_throw(connect_or_start(
+      context, flags.cluster.connect, flags.cluster.options(flags.model, pair, request.draft_length > 0)));
   Client& client = cluster.client;
 
   Interrupt interrupt;
-  const auto answer = [&](const Generate& wanted, const std::function<void(const ChatEvent&)>& emit) {
+  const auto decode = [&](const Generate& wanted, const std::function<void(const ChatEvent&)>& emit) {
     AnswerReader reader(side.tokenizer, stops, /*chat_prompt=*/{}, emit);
     std::int64_t count = 0;
     const auto on_tokens = [&](std::span<const TokenId> tokens) {
@@ -181,48 +233,27 @@ void run(const RunFlags& flags) {
     if (!flags.report.json) std::printf("\n");
     throw ExitStatus(128 + SIGINT);
   };
-  std::optional<Generation> plain;
-  if (flags.compare) {
-    Generate plain_request = request;
-    plain_request.draft_length = 0;
-    plain_request.policy = DraftPolicy::kFixed;
-    plain = answer(plain_request, [](const ChatEvent&) {});
-  }
-  std::string text;
-  const Generation generation = answer(request, [&](const ChatEvent& piece) {
-    text += piece.text;
+  Answer answer;
+  if (flags.compare) answer.plain = decode(without_drafts(request), [](const ChatEvent&) {});
+  answer.generation = decode(request, [&](const ChatEvent& piece) {
+    answer.text += piece.text;
     if (flags.report.json) return;
     std::fwrite(piece.text.data(), 1, piece.text.size(), stdout);
     std::fflush(stdout);
   });
-  if (plain && request.sampling.rule == SamplingRule::kMatch && plain->tokens != generation.tokens) {
+  if (answer.plain && request.sampling.rule == SamplingRule::kMatch &&
+      answer.plain->tokens != answer.generation.tokens) {
     throw std::runtime_error(
         "--compare: speculative and plain decoding gave different tokens; this is a bug of Outrider's, please report "
         "it");
   }
-
   if (flags.report.json) {
-    nlohmann::json metrics = metrics_json(generation);
-    metrics["backbone_only_tok_per_sec"] = plain ? nlohmann::json(tokens_per_second(*plain)) : nlohmann::json();
-    nlohmann::json object = {{"prompt_ids", request.prompt},
-                             {"token_ids", generation.tokens},
-                             {"text", text},
-                             {"finish_reason", generation.reason == FinishReason::kStop ? "stop" : "length"},
-                             {"sampling", sampling_json(request.sampling)},
-                             {"metrics", std::move(metrics)}};
-    if (request.sampling.rule == SamplingRule::kTypical) object["lossy"] = true;
-    if (flags.no_verifier) object["unverified"] = true;
-    if (flags.logprobs) object["logprobs"] = logprobs_json(side.tokenizer, generation);
-    std::printf("%s\n", to_text(object).c_str());
+    std::printf("%s\n", to_text(answer_json(flags, side, request, answer)).c_str());
     return;
   }
   std::printf("\n");
   std::fflush(stdout);
-  if (flags.quiet || isatty(STDERR_FILENO) == 0) return;  // for a person, beside the text
-  if (!request.sampling.greedy())
-    std::fprintf(stderr, "\nseed %llu", static_cast<unsigned long long>(request.sampling.seed));
-  std::fprintf(stderr, "\n%s",
-               metrics_text(generation, plain ? std::optional(tokens_per_second(*plain)) : std::nullopt).c_str());
+  if (!flags.quiet && isatty(STDERR_FILENO) != 0) print_metrics(request.sampling, answer);
 }
 
 }  // namespace
@@ -230,16 +261,16 @@ void run(const RunFlags& flags) {
 void add_run_command(Command& app) {
   Command* command = app.add_subcommand("run", "Answer one prompt");
   auto flags = std::make_shared<RunFlags>();
-  auto* prompt = command->add_option("prompt", flags->prompt, "The user's message; -: the standard input");
-  auto* ids = command->add_option("--prompt-ids", flags->prompt_ids, "The whole prompt as token ids, 2,105,...");
+  auto* prompt = command->add_option("prompt", flags->prompt.text, "The user's message; -: the standard input");
+  auto* ids = command->add_option("--prompt-ids", flags->prompt.ids, "The whole prompt as token ids, 2,105,...");
   prompt->excludes(ids);
   auto* images = command
-                     ->add_option("--image", flags->images,
+                     ->add_option("--image", flags->prompt.images,
                                   "A picture before the message: PNG, JPEG or WebP; may be given several times")
                      ->repeatable()
                      ->excludes(ids);
   command
-      ->add_option("--soft-tokens", flags->soft_tokens,
+      ->add_option("--soft-tokens", flags->prompt.soft_tokens,
                    "Of a picture, at most: 70, 140, 280, 560 or 1120; unless you say, 280, or 140 where a model sees "
                    "it both ways")
       ->check(one_of(std::vector<std::int64_t>(kSoftTokenBudgets.begin(), kSoftTokenBudgets.end())))
@@ -256,7 +287,7 @@ void add_run_command(Command& app) {
   flags->cluster.add_to(*command);
   command->add_option("--stop", flags->stops, "End the answer before this text; may be given several times")
       ->repeatable();
-  command->add_flag("--raw", flags->raw, "The prompt is plain text, not a chat message")->excludes(images);
+  command->add_flag("--raw", flags->prompt.raw, "The prompt is plain text, not a chat message")->excludes(images);
   auto* json = flags->report.add_json(*command);
   command->add_flag("--quiet,-q", flags->quiet, "The text alone: no metrics on the terminal");
   command
@@ -271,10 +302,11 @@ void add_run_command(Command& app) {
                  "under --rejection and --typical)")
       ->excludes(no_verifier);
   command->callback([flags] {
-    if (flags->prompt.empty() && flags->prompt_ids.empty())
+    if (flags->prompt.text.empty() && flags->prompt.ids.empty())
       throw std::runtime_error("run: give a prompt or --prompt-ids");
-    if (flags->images.size() > kPicturesMax)
-      throw std::runtime_error(fmt::format("run: {} pictures, wanted at most {}", flags->images.size(), kPicturesMax));
+    if (flags->prompt.images.size() > kPicturesMax)
+      throw std::runtime_error(
+          fmt::format("run: {} pictures, wanted at most {}", flags->prompt.images.size(), kPicturesMax));
     run(*flags);
   });
 }

@@ -103,6 +103,33 @@ std::function<void(RequestTrace)> traced_by(Tracer* tracer) {
   return [tracer](RequestTrace trace) { tracer->record(std::move(trace)); };
 }
 
+/// Null: no traces.
+std::unique_ptr<Tracer> tracer_of(TraceOptions options, const std::string& model) {
+  if (!options.on()) return nullptr;
+  options.server = node_name("serve");
+  options.model = model;
+  options.version = OUTRIDER_VERSION;
+  return or_throw(Tracer::start(options));
+}
+
+/// Until the program is told to end, or cannot go on. @param cluster  null: another's
+void watch(const Interrupt& interrupt, const ApiServer& api, Cluster* cluster, int drafters, bool drafter_asked_for) {
+  DrafterWatch drafter(drafter_asked_for);
+  const TimePoint started = now();
+  bool ready = cluster == nullptr;  // else it is said once it is
+  while (!interrupt.requested()) {
+    if (!ready && (ready = is_ready(api, drafters))) {
+      std::printf("ready in %.1f s\n", to_seconds(now() - started));
+      std::fflush(stdout);
+    }
+    if (cluster != nullptr) {
+      or_throw(cluster->check());
+      if (drafters > 0) drafter.check(*cluster, api);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
 void serve(ServeFlags flags) {
   init_logging("outrider", "warn");
   raise_file_limit();
@@ -124,13 +151,7 @@ void serve(ServeFlags flags) {
       flags.cluster.options(flags.model, pair, drafts_by_default || ModelFlags::has_assistant(pair));
   if (flags.cluster.connect.empty()) cluster = or_throw(start_cluster(context, cluster_options));
   const std::string name = flags.name.empty() ? served_name(pair.backbone) : flags.name;
-  std::unique_ptr<Tracer> tracer;
-  if (flags.traces.on()) {
-    flags.traces.server = node_name("serve");
-    flags.traces.model = name;
-    flags.traces.version = OUTRIDER_VERSION;
-    tracer = or_throw(Tracer::start(flags.traces));
-  }
+  const std::unique_ptr<Tracer> tracer = tracer_of(flags.traces, name);
   ServerMetrics metrics({.prefix = flags.metrics_prefix, .model = name, .version = OUTRIDER_VERSION});
   ApiServer api(context, std::move(text),
                 {.coordinator = cluster ? cluster->address() : flags.cluster.connect,
@@ -171,20 +192,7 @@ void serve(ServeFlags flags) {
   std::printf("listening at %s://%s:%d\n", flags.http.tls ? "https" : "http", (v6 ? "[" + host + "]" : host).c_str(),
               http->port());
   std::fflush(stdout);
-  DrafterWatch drafter(drafts_by_default && cluster_options.drafters > 0);
-  const TimePoint started = now();
-  bool ready = cluster == nullptr;  // else it is said once it is
-  while (!interrupt.requested()) {
-    if (!ready && (ready = is_ready(api, cluster_options.drafters))) {
-      std::printf("ready in %.1f s\n", to_seconds(now() - started));
-      std::fflush(stdout);
-    }
-    if (cluster) {
-      or_throw(cluster->check());
-      if (cluster_options.drafters > 0) drafter.check(*cluster, api);
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
+  watch(interrupt, api, cluster.get(), cluster_options.drafters, drafts_by_default);
   http->stop(kDrain);
 }
 

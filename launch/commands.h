@@ -1,8 +1,8 @@
 #pragma once
 
-namespace outrider {
+#include "launch/command_line.h"
 
-class Command;
+namespace outrider {
 
 // Each adds a subcommand. Its callback throws std::runtime_error with the one line that a person
 // needs, or ExitStatus; main() turns both into an exit.

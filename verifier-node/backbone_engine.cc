@@ -171,7 +171,7 @@ std::vector<SoftRows> BackboneEngine::soft_rows(const VerifyWork& work, Session&
       soft = Tensor(seen.size(0), seen.size(1));
       std::copy_n(seen.data(), seen.size(0) * seen.size(1), soft.view().data());
     }
-    rows.push_back({.first = picture.first, .values = soft.view(), .both_ways = both_ways_});
+    rows.push_back({.first = picture.first, .values = soft.view(), .both_ways = tower_->config().both_ways});
   }
   rows = soft_rows_within(rows, work.base, end);
   return rows;

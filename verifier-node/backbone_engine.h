@@ -29,7 +29,7 @@ class BackboneEngine {
       const std::vector<VerifyWork>& batch, const std::function<void()>& between_steps = [] {});
   void release(SessionId session) { sessions_.erase(session); }
   /// Whose soft tokens are those of the pictures that come from now on. @param tower  outlives this
-  void see_with(VisionTower* tower, bool both_ways) { tower_ = tower, both_ways_ = both_ways; }
+  void see_with(VisionTower* tower) { tower_ = tower; }
   const Backbone& backbone() const { return *backbone_; }
   /// What a session's K/V take here, for its Capacity.
   KvCost kv_cost() const;
@@ -59,7 +59,6 @@ class BackboneEngine {
   std::vector<double> synthetic_acceptance_;
   GrammarCompiler* grammars_;
   VisionTower* tower_ = nullptr;
-  bool both_ways_ = false;
 };
 
 /// How many soft tokens these pixels become; kInvalidArgument or kOutOfRange for what is no picture in a size that

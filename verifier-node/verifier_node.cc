@@ -32,55 +32,41 @@ void slow_down(std::vector<VerifyResult>& results, int added_verify_us) {
   for (VerifyResult& result : results) result.verdict.verify_ns += (now() - start).count();
 }
 
-}  // namespace
-
-Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, std::stop_token stop) {
-  if (options.threads > 0) omp_set_num_threads(options.threads);
-  if (options.worker.verify_weights) RETURN_IF_ERROR(verify_packs({options.backbone}));
-  ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));
+Result<std::unique_ptr<Backbone>> load_backbone(const ModelFiles& files, const VerifierOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<Backbone> backbone,
                    Backbone::load(files, options.weight_type, options.core.rows_max));
   for (const std::string& note : backbone->config().notes) log_warn("event=metadata_overruled note=\"{}\"", note);
-  PairFacts facts = pair_facts(backbone->config(), backbone->weights());
-  if (const auto tokenizer = Tokenizer::load(files)) facts.tokenizer_fingerprint = tokenizer->fingerprint();
   log_info("event=loaded model={} dtype={} isa={} gemm=\"{}\" threads={}", options.backbone.string(),
            to_string(options.weight_type), to_string(active_isa()), backbone->gemm_implementation(),
            omp_get_max_threads());
-  const std::string bits = numeric_class(*backbone);
-  log_info("event=numeric_class class=\"{}\"", bits);
-  GrammarCompiler grammars([&files, size = backbone->config().vocab_size]() -> Result<GrammarVocabulary> {
-    ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(files));
-    return grammar_vocabulary(tokenizer, size);
-  });
-  BackboneEngine engine(std::move(backbone), options.synthetic_acceptance, &grammars);
+  return backbone;
+}
 
+/// What the core asks of the model, and how much K/V there is memory for. @param grammars, tower  outlive the core
+VerifierConfig core_config(const VerifierOptions& options, const BackboneEngine& engine, GrammarCompiler& grammars,
+                           const Result<std::unique_ptr<VisionTower>>& tower) {
   VerifierConfig config = options.core;
-  config.grammar_ready = [&](const std::string& text) -> Result<bool> {
+  config.grammar_ready = [&grammars](const std::string& text) -> Result<bool> {
     ASSIGN_OR_RETURN(const std::shared_ptr<const Grammar> grammar, grammars.find(text));
     return grammar != nullptr;
   };
-  // At once: while a tower is loaded for a text that came, no heartbeat would go out. A model without one, or whose
-  // file has its config alone, reads.
-  const Result<std::unique_ptr<VisionTower>> tower = VisionTower::load(files, options.weight_type);
   config.soft_tokens = [&tower](const WireTensor& pixels) -> Result<std::int64_t> {
     if (!tower) return Error{Errc::kUnsupported, tower.error().message};  // whatever it is, not the asker's to mend
     return soft_tokens_of((*tower)->config(), pixels);
   };
-  if (tower) {
-    config.pictures_both_ways = (*tower)->config().both_ways;
-    engine.see_with(tower->get(), config.pictures_both_ways);
-  }
+  if (tower) config.pictures_both_ways = (*tower)->config().both_ways;
   config.capacity.kv_cost = engine.kv_cost();
   // The rest is for scratch, for messages under way and, on a machine of one's own, for the drafter.
   config.capacity.kv_bytes_max = options.memory_mib > 0 ? options.memory_mib << 20 : available_memory_bytes() / 4 * 3;
   log_info("event=kv_memory limit_mib={} session_mib_at_full_context={}", config.capacity.kv_bytes_max >> 20,
-           config.capacity.kv_cost.bytes(facts.context_max) >> 20);
+           config.capacity.kv_cost.bytes(engine.backbone().config().max_position_embeddings) >> 20);
+  return config;
+}
 
-  ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, node_name("verifier")));
-  ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
-  VerifierCore core(
-      config, {.role = Role::kVerifier, .name = std::move(name), .facts = std::move(facts), .numeric_class = bits});
-  Pump pump(*endpoint);
+/// The node's loop, as run_verifier() says.
+Result<void> serve(VerifierCore& core, BackboneEngine& engine, Endpoint& endpoint, const VerifierOptions& options,
+                   std::stop_token stop) {
+  Pump pump(endpoint);
   LoopClock clock;
   Solitude solitude(options.worker);
   TimePoint pumped = now();
@@ -100,7 +86,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
     if (now() - pumped > kTick) exchange();
   };
 
-  const std::stop_callback wake_on_stop(stop, [&] { endpoint->wake(); });
+  const std::stop_callback wake_on_stop(stop, [&] { endpoint.wake(); });
   std::optional<TimePoint> drain_until;
   while (!core.membership().refusal() && !pump.version_mismatch()) {
     if (stop.stop_requested()) {
@@ -113,7 +99,7 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
     RETURN_IF_ERROR(solitude.check(core.membership().joined(), clock.now()));
     const VerifierCore::Output output = exchange();
     if (output.batch.empty()) {
-      endpoint->wait(output.due ? std::clamp<Duration>(*output.due - clock.now(), Duration::zero(), kTick) : kTick);
+      endpoint.wait(output.due ? std::clamp<Duration>(*output.due - clock.now(), Duration::zero(), kTick) : kTick);
       continue;
     }
     // No memory for another session's K/V, say: what is left of the cache is of no use to anybody.
@@ -127,6 +113,34 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   if (core.membership().refusal()) return *core.membership().refusal();
   hand_over();
   return {};
+}
+
+}  // namespace
+
+Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, std::stop_token stop) {
+  if (options.threads > 0) omp_set_num_threads(options.threads);
+  if (options.worker.verify_weights) RETURN_IF_ERROR(verify_packs({options.backbone}));
+  ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));
+  ASSIGN_OR_RETURN(std::unique_ptr<Backbone> backbone, load_backbone(files, options));
+  PairFacts facts = pair_facts(backbone->config(), backbone->weights());
+  if (const auto tokenizer = Tokenizer::load(files)) facts.tokenizer_fingerprint = tokenizer->fingerprint();
+  const std::string bits = numeric_class(*backbone);
+  log_info("event=numeric_class class=\"{}\"", bits);
+  GrammarCompiler grammars([&files, size = backbone->config().vocab_size]() -> Result<GrammarVocabulary> {
+    ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(files));
+    return grammar_vocabulary(tokenizer, size);
+  });
+  // At once: while a tower is loaded for a text that came, no heartbeat would go out. A model without one, or whose
+  // file has its config alone, reads.
+  const Result<std::unique_ptr<VisionTower>> tower = VisionTower::load(files, options.weight_type);
+  BackboneEngine engine(std::move(backbone), options.synthetic_acceptance, &grammars);
+  if (tower) engine.see_with(tower->get());
+  ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, node_name("verifier")));
+  ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
+  VerifierCore core(
+      core_config(options, engine, grammars, tower),
+      {.role = Role::kVerifier, .name = std::move(name), .facts = std::move(facts), .numeric_class = bits});
+  return serve(core, engine, *endpoint, options, stop);
 }
 
 }  // namespace outrider

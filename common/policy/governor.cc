@@ -10,6 +10,19 @@ constexpr double kDraftMargin = 1.5;
 
 }  // namespace
 
+void Governor::Account::add(int tokens, double loss) {
+  recent_.push_back({tokens, loss});
+  tokens_ += tokens;
+  while (tokens_ >= kWindow) {
+    tokens_ -= recent_.front().tokens;
+    recent_.pop_front();
+  }
+  double sum = 0;
+  drawdown_ = 0;
+  for (auto spent = recent_.rbegin(); spent != recent_.rend(); ++spent)
+    drawdown_ = std::max(drawdown_, sum += spent->loss);
+}
+
 RoundTerms Governor::terms(const DraftLimits& limits, DraftSource source, int length) const {
   RoundTerms terms = costs_.terms(source, length, length + 1, {.rows = costs_.others()});
   if (limits.at_hand && source == DraftSource::kAssistant) terms.saved_s = terms.drafting_s();
@@ -37,31 +50,31 @@ DraftChoice Governor::choose(const DraftLimits& limits) {
   if (parked_ && tokens_undrafted_ < park_tokens_) return choice_;
   DraftChoice wanted = inner_->choose(limits);
   if (wanted.length > 0) {
-    probe_rounds_ = 0;
+    probe_.rounds_left = 0;
   } else {
     DraftLimits drafting = limits;
     drafting.must_draft = true;
-    if (probe_rounds_ == 0 && tokens_undrafted_ < probe_tokens_) return choice_;
+    if (probe_.rounds_left == 0 && tokens_undrafted_ < probe_.tokens) return choice_;
     wanted = inner_->choose(drafting);
     if (wanted.length == 0) return choice_;  // nobody can
-    if (probe_rounds_ == 0) {
+    if (probe_.rounds_left == 0) {
       const double loss = worst_loss(terms(limits, wanted.source, wanted.length));
       if (!batch_.spend(kProbeRounds * loss)) return choice_;
-      probe_rounds_ = kProbeRounds;
-      probe_loss_ = 0;
+      probe_.rounds_left = kProbeRounds;
+      probe_.loss = 0;
     }
   }
   const auto terms_of = [&](int length) { return terms(limits, wanted.source, length); };
-  while (wanted.length > 0 && drawdown_ + worst_loss(terms_of(wanted.length)) > kAllowance) --wanted.length;
+  while (wanted.length > 0 && account_.drawdown() + worst_loss(terms_of(wanted.length)) > kAllowance) --wanted.length;
   if (wanted.length == 0) {
-    probe_rounds_ = 0;
+    probe_.rounds_left = 0;
     parked_ = true;
     return choice_;
   }
   parked_ = false;
   const RoundTerms expected = terms_of(wanted.length);
   wanted.patience_s = kDraftMargin * (expected.drafting_s() - expected.saved_s) +
-                      (kAllowance - drawdown_ - worst_loss(expected)) * costs_.plain_s();
+                      (kAllowance - account_.drawdown() - worst_loss(expected)) * costs_.plain_s();
   predicted_verify_s_ = expected.verify_s;
   return choice_ = wanted;
 }
@@ -70,16 +83,7 @@ void Governor::observe(const RoundOutcome& outcome) {
   const int tokens = outcome.accepted + 1;
   batch_.earn(tokens);
   const double lost = choice_.length > 0 ? loss(outcome) : 0;
-  recent_.push_back({tokens, lost});
-  recent_tokens_ += tokens;
-  while (recent_tokens_ >= kWindow) {
-    recent_tokens_ -= recent_.front().tokens;
-    recent_.pop_front();
-  }
-  double sum = 0;
-  drawdown_ = 0;
-  for (auto spent = recent_.rbegin(); spent != recent_.rend(); ++spent)
-    drawdown_ = std::max(drawdown_, sum += spent->loss);
+  account_.add(tokens, lost);
   inner_->observe(outcome);
   tokens_undrafted_ = choice_.length > 0 ? 0 : tokens_undrafted_ + tokens;
   tokens_since_plain_ = choice_.length == 0 ? 0 : tokens_since_plain_ + tokens;
@@ -89,10 +93,10 @@ void Governor::observe(const RoundOutcome& outcome) {
     surprise_ =
         std::max({1.0, 0.7 * surprise_, std::min<double>(outcome.verify_s / predicted_verify_s_, outcome.drafted + 1)});
   }
-  if (probe_rounds_ > 0) {
-    probe_loss_ += lost;
-    if (--probe_rounds_ == 0) probe_tokens_ = probe_loss_ < 0 ? kProbeMin : std::min(2 * probe_tokens_, kProbeMax);
-  } else if (drawdown_ <= kAllowance / 2) {
+  if (probe_.rounds_left > 0) {
+    probe_.loss += lost;
+    if (--probe_.rounds_left == 0) probe_.tokens = probe_.loss < 0 ? kProbeMin : std::min(2 * probe_.tokens, kProbeMax);
+  } else if (account_.drawdown() <= kAllowance / 2) {
     park_tokens_ = kParkMin;
   } else if (lost > 0) {
     // Half is spent. The rest is for single tries further and further apart, so that there is one left for the better
@@ -100,7 +104,7 @@ void Governor::observe(const RoundOutcome& outcome) {
     if (parked_before_) park_tokens_ = std::min(2 * park_tokens_, kParkMax);
     parked_ = parked_before_ = true;
   }
-  if (drawdown_ <= kAllowance / 2) parked_before_ = false;
+  if (account_.drawdown() <= kAllowance / 2) parked_before_ = false;
 }
 
 }  // namespace outrider

@@ -43,6 +43,29 @@ class Governor : public DraftLengthPolicy {
   static constexpr int kProbeRounds = 4;                 ///< the first may only fetch K/V
   static constexpr int kPlainEvery = 256;                ///< tokens between two measurements of T
 
+  /// The last rounds, which emitted fewer than kWindow tokens.
+  class Account {
+   public:
+    void add(int tokens, double loss);
+    /// The largest loss of so many of them in a row up to the last.
+    double drawdown() const { return drawdown_; }
+
+   private:
+    struct Spent {
+      int tokens;
+      double loss;
+    };
+    std::deque<Spent> recent_;  ///< oldest first
+    int tokens_ = 0;
+    double drawdown_ = 0;
+  };
+  /// Drafts although the inner policy wants none.
+  struct Probe {
+    int tokens = kProbeMin;  ///< plain ones before it; doubles with every probe that loses
+    int rounds_left = 0;     ///< of the one that runs
+    double loss = 0;
+  };
+
   /// A round of this length, which follows one where every draft held: that brings the most K/V along.
   RoundTerms terms(const DraftLimits& limits, DraftSource source, int length) const;
   /// The loss, in T, of such a round of which no draft holds.
@@ -54,21 +77,13 @@ class Governor : public DraftLengthPolicy {
   BatchGoodput& batch_;
   DraftChoice choice_;
   double predicted_verify_s_ = 0;  ///< of choice_
-  struct Spent {
-    int tokens;
-    double loss;
-  };
-  std::deque<Spent> recent_;  ///< the last rounds, oldest first, that emit fewer than kWindow tokens
-  int recent_tokens_ = 0;
-  double drawdown_ = 0;
-  double surprise_ = 1;           ///< how much longer than predicted forward passes of drafts took lately
-  bool parked_ = false;           ///< the allowance did not cover the inner policy's wish
-  bool parked_before_ = false;    ///< since half of the allowance was left
-  int park_tokens_ = kParkMin;    ///< plain tokens before drafts are tried again; doubles with every try that loses
-  int probe_tokens_ = kProbeMin;  ///< plain tokens before a probe; doubles with every probe that loses
+  Account account_;
+  double surprise_ = 1;         ///< how much longer than predicted forward passes of drafts took lately
+  bool parked_ = false;         ///< the allowance did not cover the inner policy's wish
+  bool parked_before_ = false;  ///< since half of the allowance was left
+  int park_tokens_ = kParkMin;  ///< plain tokens before drafts are tried again; doubles with every try that loses
   int tokens_undrafted_ = 0, tokens_since_plain_ = 0;
-  int probe_rounds_ = 0;  ///< left of the running probe: drafts although the inner policy wants none
-  double probe_loss_ = 0;
+  Probe probe_;
 };
 
 }  // namespace outrider

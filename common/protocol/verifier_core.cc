@@ -144,9 +144,9 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
   session.rejection = !prefill.sampling.greedy() && prefill.sampling.rule == SamplingRule::kRejection;
   session.round = message.round;
   session.heard = now;
-  session.scored = prefill.sampling.prompt_logprobs.has_value();
-  session.compute_all = prefill.compute_all || session.scored;
-  session.kv_sent = prefill.kv_from.value_or(0);
+  const bool scored = prefill.sampling.prompt_logprobs.has_value();
+  session.prompt = {
+      .kv_sent = prefill.kv_from.value_or(0), .compute_all = prefill.compute_all || scored, .scored = scored};
   session.cache_scope = prefill.cache_scope;
   session.pictures = prefill.pictures;
   session.request = VerifyWork{.session = message.session,
@@ -221,7 +221,7 @@ Duration VerifierCore::window(TimePoint now) const {
   std::int64_t rows = 0;
   for (const SessionId id : queue_) {
     const Session& session = sessions_.at(id);
-    const std::int64_t left = std::ssize(session.request->tokens) - session.prompt_done;
+    const std::int64_t left = std::ssize(session.request->tokens) - session.prompt.done;
     rows += session.request->prefill ? std::min(left, config_.prefill_chunk) : left;
   }
   return window_.wait(std::ssize(queue_), std::min(rows, config_.rows_max), now);
@@ -229,12 +229,12 @@ Duration VerifierCore::window(TimePoint now) const {
 
 void VerifierCore::form_batch(TimePoint now) {
   due_.reset();
-  if (batch_out_ || queue_.empty()) return;
+  if (forward_.out || queue_.empty()) return;
   if (const Duration wait = window(now); wait > Duration::zero()) {
     due_ = now + wait;
     return;
   }
-  batch_began_ = now;
+  forward_.began = now;
   Batch batch;
   batch.room = config_.rows_max;
   batch.scored_room = config_.scored_rows_max;
@@ -247,9 +247,9 @@ void VerifierCore::form_batch(TimePoint now) {
   prompts_first_ = !prompts_first && kept_out && batch.prompt_rows < config_.prefill_chunk;
   for (KeptText& text : batch.kept) cache_.keep(std::move(text));
   trim_cache(batch.work);
-  batch_ = std::move(batch.work);
-  batch_rows_ = config_.rows_max - batch.room;
-  batch_out_ = !batch_.empty();
+  forward_.work = std::move(batch.work);
+  forward_.rows = config_.rows_max - batch.room;
+  forward_.out = !forward_.work.empty();
 }
 
 void VerifierCore::take_requests(bool prefill, Batch& batch) {
@@ -266,7 +266,7 @@ void VerifierCore::take_requests(bool prefill, Batch& batch) {
     session.rows_out = std::ssize(work->tokens);
     batch.room -= session.rows_out;
     if (prefill) batch.prompt_rows += session.rows_out;
-    if (prefill && session.scored) batch.scored_room -= session.rows_out;
+    if (prefill && session.prompt.scored) batch.scored_room -= session.rows_out;
     batch.work.push_back(std::move(*work));
     it = queue_.erase(it);
   }
@@ -286,18 +286,18 @@ std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batc
   const VerifyWork& request = *session.request;
   // Before another text's K/V is taken for it: the first chunk after that may be a whole picture.
   if (config_.pictures_both_ways && std::ranges::any_of(request.pictures, [&](const PromptPicture& picture) {
-        return picture.end > session.prompt_done && picture.end - picture.first > batch.room;
+        return picture.end > session.prompt.done && picture.end - picture.first > batch.room;
       })) {
     batch.picture_kept_out = true;
     return std::nullopt;
   }
-  if (session.scored && batch.scored_room == 0) return std::nullopt;
+  if (session.prompt.scored && batch.scored_room == 0) return std::nullopt;
   VerifyWork work = request;
-  if (session.prompt_done == 0 && !session.compute_all && !begin_prompt(session, &work)) return std::nullopt;
-  const std::int64_t done = session.prompt_done, total = std::ssize(request.tokens);
+  if (session.prompt.done == 0 && !session.prompt.compute_all && !begin_prompt(session, &work)) return std::nullopt;
+  const std::int64_t done = session.prompt.done, total = std::ssize(request.tokens);
   std::int64_t count = std::min({total - done, config_.prefill_chunk, batch.room});
-  if (session.scored) count = std::min(count, batch.scored_room);
-  if (session.keep_at > done) count = std::min(count, session.keep_at - done);
+  if (session.prompt.scored) count = std::min(count, batch.scored_room);
+  if (session.prompt.keep_at > done) count = std::min(count, session.prompt.keep_at - done);
   count = whole_pictures(request, done, count, batch.room);
   if (count == 0) return std::nullopt;
   const auto first = request.tokens.begin() + done;
@@ -305,15 +305,16 @@ std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batc
   work.base = done;
   work.last = done + count == total;
   const std::int64_t scored_end = std::min(done + count + 1, total - request.answered);
-  if (session.scored && done + 1 < scored_end) work.scored.assign(first + 1, request.tokens.begin() + scored_end);
+  if (session.prompt.scored && done + 1 < scored_end)
+    work.scored.assign(first + 1, request.tokens.begin() + scored_end);
   // How many of the answer's tokens are among the first so many.
   const auto answered = [&](Position end) { return std::max<std::int64_t>(0, end - (total - request.answered)); };
   work.answered = answered(done + count) - answered(done);
   if (work.reuse) work.reuse->answered = answered(done);
   work.kv_from.reset();
-  if (request.kv_from && (work.last || done + count > session.kv_sent)) work.kv_from = session.kv_sent;
-  if (done + count == session.keep_at &&
-      kv_bytes_ + config_.capacity.kv_cost.bytes(session.keep_at) <= config_.capacity.kv_bytes_max) {
+  if (request.kv_from && (work.last || done + count > session.prompt.kv_sent)) work.kv_from = session.prompt.kv_sent;
+  if (done + count == session.prompt.keep_at &&
+      kv_bytes_ + config_.capacity.kv_cost.bytes(session.prompt.keep_at) <= config_.capacity.kv_bytes_max) {
     work.keep_as = SessionId{next_kept_++};
     batch.kept.push_back({.id = *work.keep_as,
                           .tokens = {request.tokens.begin(), first + count},
@@ -333,7 +334,7 @@ bool VerifierCore::begin_prompt(Session& session, VerifyWork* work) {
   cache_.offer_all(search);
   for (const auto& [id, other] : sessions_) {
     if (&other == &session) continue;
-    const bool under_way = other.request && other.request->prefill && (other.rows_out > 0 || other.prompt_done > 0);
+    const bool under_way = other.request && other.request->prefill && (other.rows_out > 0 || other.prompt.done > 0);
     search.offer(id, other.cache_scope, under_way ? other.request->tokens : other.text, std::ssize(other.text),
                  other.written, under_way, other.pictures);
   }
@@ -341,13 +342,13 @@ bool VerifierCore::begin_prompt(Session& session, VerifyWork* work) {
   const Position best = search.best() < config_.reuse_min ? 0 : search.best();
   // A start that texts have in common and that none can give any more, their rings having gone on: the next
   // one finds it kept.
-  session.keep_at = search.common() >= best + config_.reuse_min ? search.common() : 0;
+  session.prompt.keep_at = search.common() >= best + config_.reuse_min ? search.common() : 0;
   if (best == 0) return true;
 
   work->reuse = Reuse{.from = search.from(),
                       .tokens = {prompt.begin(), prompt.begin() + best},
                       .take = cache_.use(search.from(), best)};
-  session.prompt_done = session.cached_tokens = best;
+  session.prompt.done = session.prompt.cached_tokens = best;
   session.written = search.written();
   return true;
 }
@@ -365,13 +366,13 @@ void VerifierCore::trim_cache(std::vector<VerifyWork>& batch) {
 }
 
 void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint now) {
-  batch_out_ = false;
+  forward_.out = false;
   bool prompts = false;
   for (VerifyResult& result : results) {
     const auto known = sessions_.find(result.session);
     CHECK(known != sessions_.end(), "result for session {}, which left during its batch", value(result.session));
     Session& session = known->second;
-    const Duration waited = batch_began_ - std::exchange(session.heard, now);
+    const Duration waited = forward_.began - std::exchange(session.heard, now);
     Message reply{.session = result.session, .round = result.round, .base = session.request->base, .body = {}};
     const std::int64_t rows = std::exchange(session.rows_out, 0);
     prompts = prompts || session.request->prefill;
@@ -383,36 +384,36 @@ void VerifierCore::on_batch_done(std::vector<VerifyResult> results, TimePoint no
     }
     const bool prompt = session.request->prefill;
     Verdict& verdict = result.verdict;
-    if (prompt) session.kv_sent = std::max(session.kv_sent, verdict.kv.to);
+    if (prompt) session.prompt.kv_sent = std::max(session.prompt.kv_sent, verdict.kv.to);
     if (!result.scores.empty())
-      membership_.answer(reply, PromptScores{session.prompt_done - rows + 1, std::move(result.scores)});
-    if (prompt && session.prompt_done < std::ssize(session.request->tokens)) {
+      membership_.answer(reply, PromptScores{session.prompt.done - rows + 1, std::move(result.scores)});
+    if (prompt && session.prompt.done < std::ssize(session.request->tokens)) {
       reply.base = verdict.kv.from;
       if (!verdict.kv.empty()) membership_.answer(reply, KvChunk{std::move(verdict.kv)});
       queue_.push_back(result.session);
       continue;
     }
     verdict.committed = std::ssize(session.text);
-    verdict.cached_tokens = prompt ? session.cached_tokens : 0;
+    verdict.cached_tokens = prompt ? session.prompt.cached_tokens : 0;
     verdict.waited_ns = std::max(waited, Duration::zero()).count();
-    verdict.batch_rows = batch_rows_;
+    verdict.batch_rows = forward_.rows;
     reply.body = std::move(verdict);
     session.last_verdict = std::move(reply);
     session.request.reset();
-    session.prompt_done = 0;
+    session.prompt.done = 0;
     membership_.send(*session.last_verdict);
     window_.left(result.session, now);
   }
-  if (!prompts && batch_rows_ > 0) window_.observe_forward(batch_rows_, now - batch_began_);
+  if (!prompts && forward_.rows > 0) window_.observe_forward(forward_.rows, now - forward_.began);
 }
 
 void VerifierCore::commit(Session& session, const VerifyResult& result, std::int64_t rows) {
   const VerifyWork& request = *session.request;
   // A prompt's tokens are all in the request, also those that were reused.
-  session.prompt_done += request.prefill ? rows : 0;
+  session.prompt.done += request.prefill ? rows : 0;
   if (request.prefill) {
     session.text.insert(session.text.end(), request.tokens.begin() + std::ssize(session.text),
-                        request.tokens.begin() + session.prompt_done);
+                        request.tokens.begin() + session.prompt.done);
   } else {
     const std::int64_t last = request.depths.empty() ? result.verdict.accepted : result.verdict.row;
     for (const std::int64_t row : TokenTree(std::ssize(request.tokens) - 1, request.depths).path(last))
@@ -424,9 +425,9 @@ void VerifierCore::commit(Session& session, const VerifyResult& result, std::int
 
 VerifierCore::Output VerifierCore::take_output() {
   Output output{membership_.take_output(), {}, {}, due_};
-  if (batch_out_ && batch_.empty()) return output;
+  if (forward_.out && forward_.work.empty()) return output;
   output.released = std::exchange(released_, {});
-  output.batch = std::exchange(batch_, {});
+  output.batch = std::exchange(forward_.work, {});
   return output;
 }
 

@@ -131,21 +131,25 @@ class VerifierCore {
   std::int64_t cached_bytes() const { return cache_.bytes(); }
 
  private:
+  /// How far a session's prompt is.
+  struct Prompt {
+    std::int64_t done = 0;       ///< tokens already forwarded, or reused; 0 again once it has its verdict
+    Position cached_tokens = 0;  ///< of these, reused
+    Position kv_sent = 0;        ///< end of the donor rows that nobody needs, or that were sent
+    Position keep_at = 0;        ///< keep a copy of the first so many rows; 0: of none
+    bool compute_all = false;    ///< as its Prefill says
+    bool scored = false;         ///< log-probabilities of its tokens are wanted
+  };
   struct Session {
     RoundId round{};                    ///< of the request in work, or of the last verdict
     std::vector<TokenId> text;          ///< the committed tokens: those whose K/V rows are valid
     Position written = 0;               ///< end of the rows ever written, rejected ones included
     std::optional<VerifyWork> request;  ///< in work; a prompt's tokens are all here
-    std::int64_t prompt_done = 0;       ///< prompt tokens already forwarded, or reused
-    Position cached_tokens = 0;         ///< of these, reused
-    Position kv_sent = 0;               ///< end of the prompt's donor rows that nobody needs, or that were sent
-    Position keep_at = 0;               ///< keep a copy of the prompt's first so many rows; 0: of none
+    Prompt prompt;
     std::int64_t kv_bytes = 0;          ///< set aside for it
-    bool compute_all = false;           ///< as its Prefill says
-    std::string cache_scope;            ///< likewise
+    std::string cache_scope;            ///< as its Prefill says
     std::vector<WirePicture> pictures;  ///< likewise
     bool rejection = false;             ///< its rule
-    bool scored = false;                ///< log-probabilities of its prompt are wanted
     std::int64_t rows_out = 0;          ///< in the batch that is out, or about to be; 0: none
     bool freed = false;
     std::optional<Message> last_verdict;  ///< to answer a repeated request
@@ -159,6 +163,13 @@ class VerifierCore {
     std::int64_t scored_room = 0;   ///< rows that it still takes of prompts whose tokens are scored
     bool picture_kept_out = false;  ///< one that must be in one forward had no room
     std::vector<KeptText> kept;     ///< there once the batch has run, so not for its own prompts
+  };
+  /// The last batch.
+  struct Forward {
+    bool out = false;  ///< or about to be
+    TimePoint began{};
+    std::int64_t rows = 0;
+    std::vector<VerifyWork> work;  ///< about to be out
   };
   /// Numbers of kept starts of texts; those of sessions are below.
   static constexpr std::uint64_t kFirstKept = std::uint64_t{1} << 63;
@@ -211,15 +222,12 @@ class VerifierCore {
   FreedSessions freed_;
   PrefixCache cache_;
   BatchWindow window_;
-  bool batch_out_ = false;  ///< or about to be
-  TimePoint batch_began_{};
-  std::int64_t batch_rows_ = 0;  ///< of the batch that is out
+  Forward forward_;
   std::optional<TimePoint> due_;
   bool prompts_first_ = false;  ///< in the next batch: verifies left them less than a chunk of a full one
   std::int64_t kv_bytes_ = 0;   ///< sum over the sessions that are not freed
   std::uint64_t next_kept_ = kFirstKept;
   std::vector<SessionId> released_;
-  std::vector<VerifyWork> batch_;  ///< about to be out
 };
 
 }  // namespace outrider

@@ -408,7 +408,7 @@ class ChatRenderer {
         out_.text(text);
         any = any || !text.empty();
       } else {
-        soft_token(part.kind);
+        soft_token();
         any = true;
         if (format_.revision != Revision::kRefreshed) last_ = Last::kMessage;
       }
@@ -416,12 +416,10 @@ class ChatRenderer {
     return any;
   }
 
-  void soft_token(ContentPart::Kind kind) {
-    const bool apart = format_.revision == Revision::kInterleaved && kind != ContentPart::Kind::kAudio;
+  void soft_token() {
+    const bool apart = format_.revision == Revision::kInterleaved;
     if (apart) out_.text("\n\n");
-    out_.control(kind == ContentPart::Kind::kImage   ? "<|image|>"
-                 : kind == ContentPart::Kind::kAudio ? "<|audio|>"
-                                                     : "<|video|>");
+    out_.control("<|image|>");
     if (apart) out_.text("\n\n");
   }
 

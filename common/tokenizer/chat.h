@@ -31,9 +31,9 @@ struct ToolCall {
 
 /// One piece of a content that is not text alone.
 struct ContentPart {
-  enum class Kind { kText, kImage, kAudio, kVideo };
+  enum class Kind { kText, kImage };
   Kind kind = Kind::kText;
-  std::string text;  ///< of kText; the others are one soft token each
+  std::string text;  ///< of kText; an image is one soft token
 };
 
 struct ChatMessage {

@@ -111,7 +111,7 @@ void ChatParser::control(TokenId id) {
     return;
   }
   // The arguments are complete, and the model hands over with another token than usual.
-  if (state_ == State::kArguments && want_ == Want::kEnd) end_call();
+  if (state_ == State::kArguments && call_.want == Want::kEnd) end_call();
   leave();
   if (id == channel_begin_) state_ = State::kThoughtLabel;
   if (id == call_begin_) state_ = State::kCallHead;
@@ -180,35 +180,30 @@ void ChatParser::head_text(std::string_view piece) {
   if (prefixed) name = trim(name.substr(kCallPrefix.size()));
   if (!prefixed || name.empty() || name.size() > kNameBytesMax || !std::ranges::all_of(name, is_name_char))
     return break_call();
-  name_ = name;
+  call_ = {.name = std::string(name)};
   state_ = State::kArguments;
-  want_ = Want::kKey;
-  open_ = "{";
-  first_ = true;
-  json_ = "{";
-  json_emitted_ = 0;
   emit(Kind::kToolCallBegin, {});
   arguments_text(piece.substr(brace + 1));
 }
 
 void ChatParser::arguments_text(std::string_view piece) {
   while (!piece.empty() && state_ == State::kArguments) {
-    if (want_ == Want::kString || want_ == Want::kQuotedKey) {
-      json_ += escaped(piece);  // up to the next quote, which is a token
+    if (call_.want == Want::kString || call_.want == Want::kQuotedKey) {
+      call_.json += escaped(piece);  // up to the next quote, which is a token
       break;
     }
     argument_char(piece.front());
     piece.remove_prefix(1);
   }
-  if (state_ == State::kArguments) emit_json(json_);
+  if (state_ == State::kArguments) emit_json();
 }
 
 void ChatParser::argument_char(char c) {
-  switch (want_) {
+  switch (call_.want) {
     case Want::kKey:
       if (is_space(c) || c == ',') return;
       if (c == '}') return end_container(c);
-      want_ = Want::kBareKey;
+      call_.want = Want::kBareKey;
       held_ = c;
       if (c == ':') break;  // an empty key
       return;
@@ -220,8 +215,8 @@ void ChatParser::argument_char(char c) {
     case Want::kColon:
       if (is_space(c)) return;
       if (c != ':') return break_call();
-      json_ += ':';
-      want_ = Want::kValue;
+      call_.json += ':';
+      call_.want = Want::kValue;
       return;
     case Want::kItem:
       if (is_space(c) || c == ',') return;
@@ -230,15 +225,15 @@ void ChatParser::argument_char(char c) {
     case Want::kValue:
       if (is_space(c)) return;
       if (c == '{' || c == '[') {
-        if (open_.size() >= static_cast<std::size_t>(kChatJsonDepthMax)) return break_call();
+        if (call_.open.size() >= static_cast<std::size_t>(kChatJsonDepthMax)) return break_call();
         begin_value();
-        open_ += c;
-        json_ += c;
-        first_ = true;
-        want_ = c == '{' ? Want::kKey : Want::kItem;
+        call_.open += c;
+        call_.json += c;
+        call_.first = true;
+        call_.want = c == '{' ? Want::kKey : Want::kItem;
         return;
       }
-      want_ = Want::kBare;
+      call_.want = Want::kBare;
       held_.clear();
       [[fallthrough]];
     case Want::kBare:
@@ -252,7 +247,7 @@ void ChatParser::argument_char(char c) {
       if (is_space(c)) return;
       if (c == '}' || c == ']') return end_container(c);
       if (c != ',') return break_call();
-      want_ = open_.back() == '{' ? Want::kKey : Want::kItem;
+      call_.want = call_.open.back() == '{' ? Want::kKey : Want::kItem;
       return;
     case Want::kEnd:
       if (!is_space(c)) break_call();
@@ -263,32 +258,32 @@ void ChatParser::argument_char(char c) {
   // A bare key, its colon included.
   held_.pop_back();
   begin_value();
-  json_ += '"' + escaped(trim(held_)) + "\":";
+  call_.json += '"' + escaped(trim(held_)) + "\":";
   held_.clear();
-  want_ = Want::kValue;
+  call_.want = Want::kValue;
 }
 
 /// A quote token.
 void ChatParser::quote() {
-  switch (want_) {
+  switch (call_.want) {
     case Want::kKey:
       begin_value();
-      json_ += '"';
-      want_ = Want::kQuotedKey;
+      call_.json += '"';
+      call_.want = Want::kQuotedKey;
       break;
     case Want::kQuotedKey:
-      json_ += '"';
-      want_ = Want::kColon;
+      call_.json += '"';
+      call_.want = Want::kColon;
       break;
     case Want::kValue:
     case Want::kItem:
       begin_value();
-      json_ += '"';
-      want_ = Want::kString;
+      call_.json += '"';
+      call_.want = Want::kString;
       break;
     case Want::kString:
-      json_ += '"';
-      want_ = Want::kComma;
+      call_.json += '"';
+      call_.want = Want::kComma;
       break;
     case Want::kBareKey:
     case Want::kColon:
@@ -296,43 +291,43 @@ void ChatParser::quote() {
     case Want::kComma:
     case Want::kEnd: return break_call();
   }
-  emit_json(json_);
+  emit_json();
 }
 
 /// A comma, when this is another key or item. A value after its key has had it.
 void ChatParser::begin_value() {
-  if (want_ == Want::kValue) return;
-  if (!first_) json_ += ',';
-  first_ = false;
+  if (call_.want == Want::kValue) return;
+  if (!call_.first) call_.json += ',';
+  call_.first = false;
 }
 
 void ChatParser::end_bare() {
   const std::string value(trim(held_));
   held_.clear();
-  if (open_.back() == '[') {
-    want_ = Want::kItem;
+  if (call_.open.back() == '[') {
+    call_.want = Want::kItem;
     begin_value();
   }
-  json_ += bare_json(value);
-  want_ = Want::kComma;
+  call_.json += bare_json(value);
+  call_.want = Want::kComma;
 }
 
 void ChatParser::end_container(char close) {
-  if ((open_.back() == '{') != (close == '}')) return break_call();
-  open_.pop_back();
-  json_ += close;
-  first_ = false;
-  want_ = open_.empty() ? Want::kEnd : Want::kComma;
+  if ((call_.open.back() == '{') != (close == '}')) return break_call();
+  call_.open.pop_back();
+  call_.json += close;
+  call_.first = false;
+  call_.want = call_.open.empty() ? Want::kEnd : Want::kComma;
 }
 
 void ChatParser::end_call() {
   ++complete_calls_;
-  emit(Kind::kToolCallEnd, json_);
+  emit(Kind::kToolCallEnd, call_.json);
   state_ = State::kContent;
 }
 
 void ChatParser::break_call() {
-  if (state_ == State::kCallHead) name_.clear();
+  if (state_ == State::kCallHead) call_.name.clear();
   held_.clear();
   state_ = State::kCallSkipped;
   emit(Kind::kToolCallBroken, {});
@@ -340,14 +335,13 @@ void ChatParser::break_call() {
 
 void ChatParser::emit(Kind kind, std::string_view text) {
   const bool of_call = kind != Kind::kReasoning && kind != Kind::kContent && kind != Kind::kToolArguments;
-  events_.push_back({.kind = kind, .text = std::string(text), .name = of_call ? name_ : std::string()});
+  events_.push_back({.kind = kind, .text = std::string(text), .name = of_call ? call_.name : std::string()});
 }
 
-/// The new end of what has grown to `json`.
-void ChatParser::emit_json(std::string_view json) {
-  if (json.size() == json_emitted_) return;
-  emit(Kind::kToolArguments, json.substr(json_emitted_));
-  json_emitted_ = json.size();
+void ChatParser::emit_json() {
+  if (call_.json.size() == call_.emitted) return;
+  emit(Kind::kToolArguments, std::string_view(call_.json).substr(call_.emitted));
+  call_.emitted = call_.json.size();
 }
 
 void append(const ChatEvent& event, ChatMessage& message) {

@@ -77,6 +77,16 @@ class ChatParser {
     kEnd,    // the arguments are complete
   };
 
+  /// The call that is being read.
+  struct Call {
+    Want want = Want::kKey;
+    std::string name = {};
+    std::string open = "{";   // The containers around, '{' or '['.
+    bool first = true;        // Nothing in the innermost container yet.
+    std::string json = "{";   // So far.
+    std::size_t emitted = 0;  // Of json.
+  };
+
   void control(TokenId id);
   void text(std::string_view piece);
   void leave();  // whatever the state is, for kContent
@@ -93,7 +103,7 @@ class ChatParser {
   void break_call();
 
   void emit(ChatEvent::Kind kind, std::string_view text);
-  void emit_json(std::string_view text);
+  void emit_json();
 
   StreamingDetokenizer detokenizer_;
   std::optional<TokenId> channel_begin_, channel_end_, call_begin_, call_end_, quote_;
@@ -104,13 +114,7 @@ class ChatParser {
   std::vector<ChatEvent> events_;
   int complete_calls_ = 0;
 
-  // Of the call that is being read.
-  Want want_ = Want::kKey;
-  std::string name_;
-  std::string open_;   // The containers around, '{' or '['.
-  bool first_ = true;  // Nothing in the innermost container yet.
-  std::string json_;   // So far.
-  std::size_t json_emitted_ = 0;
+  Call call_;
 };
 
 /// Adds what an event says to an assistant's message: for histories.

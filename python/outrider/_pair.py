@@ -235,7 +235,7 @@ class Pair(Owner):
         *,
         backbone: str | os.PathLike[str] | None = None,
         assistant: str | os.PathLike[str] | None = None,
-        dtype: str = "bf16",
+        dtype: str | None = None,
         threads: int = 0,
     ) -> None:
         """Loads a pair into this process.
@@ -243,7 +243,8 @@ class Pair(Owner):
         model: what `outrider run --model` takes: a pair's directory, a Hugging Face directory with NAME-assistant beside
         it, a .gguf file or a pack. None: the nano pair that comes with Outrider.
         backbone, assistant: instead of `model`, the two by themselves; no assistant: plain decoding.
-        dtype: "f32", "bf16", "int8" or "int4". threads: of the target's forward pass; 0: every core.
+        dtype: "f32", "bf16", "int8" or "int4"; None: as `outrider run` without --dtype, a pack's own, else what suits the
+        file and the memory. threads: of the target's forward pass; 0: every core.
         Raises NotFound, Malformed, Unsupported or Mismatch for files that cannot be used.
         """
         if model is not None and backbone is not None or backbone is None and assistant is not None:

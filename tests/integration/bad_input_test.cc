@@ -227,6 +227,18 @@ TEST(BadInput, WordsThatAlmostAreCommandsOrOptions) {
   EXPECT_EQ(said({"bench", "piar"}), "outrider: bench: no command 'piar'; 'pair' is one; see --help\n");
 }
 
+TEST(BadInput, HelpAndVersionAreWordsToo) {
+  const auto said = [](const std::vector<std::string>& arguments) {
+    Program program(arguments);
+    EXPECT_EQ(describe(program.wait()), "exit 0");
+    EXPECT_NE(program.out(), "");
+    return program.out();
+  };
+  EXPECT_EQ(said({"help"}), said({"--help"}));
+  EXPECT_EQ(said({"help", "bench", "pair"}), said({"bench", "pair", "--help"}));
+  EXPECT_EQ(said({"version"}), said({"--version"}));
+}
+
 TEST(BadInput, AddressesWithoutAScheme) {
   Program coordinator({"coordinator", "--listen", "foo"});
   expect_refused(coordinator, {"foo", "wanted tcp://HOST:PORT"});

@@ -10,6 +10,7 @@ import random
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 
@@ -232,6 +233,14 @@ class Lifetimes(unittest.TestCase):
             with pair.session() as session:
                 session.prefill(GOLDENS[0]["prompt"])
                 self.assertGreater(session.round(4).accepted, 0)
+
+    def test_without_a_type_a_pack_has_its_own(self):
+        with tempfile.TemporaryDirectory() as pack:
+            nano = ROOT / "models/nano"
+            subprocess.run([OUTRIDER, "pack", "--pair", nano / "backbone", nano / "assistant", "--dtype", "int8", "-o", pack],
+                           check=True, capture_output=True)
+            with outrider.Pair(pack) as pair:
+                self.assertEqual(pair.generate(STORY, max_tokens=40).tokens, run("--model", pack)["token_ids"])
 
     def test_a_program_that_closes_nothing_ends_in_silence(self):
         program = "import outrider; p = outrider.Pair(); s = p.session(); s.prefill('Hi'); print(p.generate('Hi', max_tokens=4).text)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Rejects what CMake cannot: an #include against the dependency diagram, a library outside its
-room, I/O or a clock in the protocol, and a file that nobody builds or includes.
+room, I/O or a clock in the protocol, a file that nobody builds or includes, and a function that is too long.
 
 The diagram is not repeated here. It is the PUBLIC and PRIVATE edges that the rooms' CMakeLists.txt
 give to outrider_room() and target_link_libraries(). A header belongs to the target that compiles the .cc
@@ -42,6 +42,9 @@ IMPURE_HEADER = re.compile(
     r"|unistd\.h|poll\.h|pthread\.h|sys/.*|netinet/.*|arpa/.*|netdb\.h)$")
 CLOCK_READ = re.compile(r"\bnow\s*\(\s*\)")
 
+FUNCTION_LINES_MAX = 80
+TYPE_OR_NAMESPACE = re.compile(r" *(namespace|extern|class|struct|union|enum)\b")
+
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
 # A comment, or a string that may look like one.
 COMMENT_OR_STRING = re.compile(
@@ -54,6 +57,20 @@ def without_comments(text):
     """The C++ text with its comments blanked; line numbers stay."""
     return COMMENT_OR_STRING.sub(
         lambda m: re.sub(r"[^\n]", " ", m[0]) if m["comment"] else m[0], text)
+
+
+def functions(text):
+    """Yields (first line, number of lines) of the functions, and of the blocks in them, of a text that clang-format
+    wrote without comments: one ends at a brace that is as far to the right as the line it began with."""
+    lines = text.splitlines()
+    for end, line in enumerate(lines):
+        if re.fullmatch(r" *} *", line):
+            inside = (" " * (line.index("}") + 1), "#")
+            start = end - 1
+            while start > 0 and (not lines[start].strip() or lines[start].startswith(inside)):
+                start -= 1
+            if not TYPE_OR_NAMESPACE.match(lines[start]):
+                yield start + 1, end - start + 1
 
 
 def files_below(root, patterns, suffixes):
@@ -177,8 +194,10 @@ def check(root):
             problems += [f"{name}:{text.count(chr(10), 0, match.start()) + 1}: {PURE_ROOM} reads a clock"
                          for match in CLOCK_READ.finditer(text)]
 
-    for file in files_below(root, ROOM_PATTERNS, {".cc", ".h"}):
+    for file in files_below(root, ROOM_PATTERNS, {".cc", ".h", ".inc"}):
         name = str(file.relative_to(root))
+        problems += [f"{name}:{line}: a function of {count} lines, wanted at most {FUNCTION_LINES_MAX}"
+                     for line, count in functions(without_comments(file.read_text())) if count > FUNCTION_LINES_MAX]
         if file.suffix == ".cc" and name not in diagram.owner:
             problems.append(f"{name}: in no CMakeLists.txt of its folder")
         if file.suffix == ".h" and name not in included:

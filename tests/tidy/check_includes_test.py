@@ -2,16 +2,23 @@
 """The tidy check must accept a clean tree and reject each kind of bad one."""
 
 import sys
+import textwrap
 import unittest
 
 sys.dont_write_bytecode = True  # The source tree stays as it is.
 import check_includes  # noqa: E402
 import tree_test  # noqa: E402
 
+def function(lines, indent=""):
+    """A function of so many lines."""
+    text = "int f(int a,\n      int b) {\n#if A\n\n" + "  a();  // }\n" * (lines - 5) + "}\n"
+    return textwrap.indent(text, indent, lambda line: not line.startswith("#"))
+
+
 CLEAN = {
     "common/base/CMakeLists.txt": "outrider_room(base SOURCES base.cc)",
     "common/base/base.h": "#include <vector>\n",
-    "common/base/base.cc": '#include "common/base/base.h"\n',
+    "common/base/base.cc": '#include "common/base/base.h"\nnamespace n {\n' + function(80) + function(80) + "}  // n\n",
     "common/tensor/CMakeLists.txt": "outrider_room(tensor SOURCES tensor.cc PUBLIC outrider::base)",
     "common/tensor/tensor.h": '#include "common/base/base.h"\n',
     "common/tensor/tensor.cc": '#include "common/tensor/tensor.h"\n',
@@ -95,6 +102,10 @@ BAD = {
     "edge to a room that is not there": (
         {"common/base/CMakeLists.txt": "outrider_room(base SOURCES base.cc PUBLIC outrider::utils)"},
         "outrider::utils: no room makes it"),
+    "long function": ({"common/base/base.cc": "int a;\n" + function(81)}, "base.cc:2: a function of 81 lines"),
+    "long function in a class": (
+        {"common/base/base.cc": "class A {\n public:\n" + function(81, "  ") + "};\n"}, "base.cc:3: a function of 81"),
+    "long function in an include file": ({"common/base/base.inc": function(81)}, "base.inc:1: a function of 81 lines"),
     "circle": (
         {"common/base/CMakeLists.txt": "outrider_room(base SOURCES base.cc PRIVATE outrider::model)"},
         "form a circle"),

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/durable_file.h"
+#include "http-server/http_message.h"
 #include "tests/support/temporary_dir.h"
 
 namespace outrider {
@@ -36,6 +37,15 @@ bool begins(const ApiKey& key, std::vector<std::shared_ptr<const void>>& open, T
   if (std::holds_alternative<ApiError>(begun)) return false;
   open.push_back(std::get<0>(begun));
   return true;
+}
+
+TEST(HttpRequest, LeavesWhatItMakesToTheNameOfItsKey) {
+  const auto owner = [](const char* client, std::shared_ptr<const ApiKey> key) {
+    return HttpRequest{.method = "GET", .path = "/", .body = "", .client = client, .key = std::move(key)}.owner();
+  };
+  EXPECT_EQ(owner("key alice", std::make_shared<ApiKey>("alice", ApiKey::Limits{})), "key alice");
+  EXPECT_EQ(owner("10.0.0.1", std::make_shared<ApiKey>("", ApiKey::Limits{})), "") << "all who have the one key";
+  EXPECT_EQ(owner("10.0.0.1", nullptr), "");
 }
 
 TEST_F(ApiKeysTest, AFileSaysWhoMayAsk) {

@@ -108,6 +108,23 @@ class Coordinator : public testing::Test {
     verdict(0, 0, 40, 3);
   }
   std::vector<Outgoing> sent() { return core_.take_outgoing(); }
+  /// What is said when "c" asks for a text and "v" answers with scores of the prompt, piece by piece, and
+  /// of the first token.
+  std::vector<Outgoing> scored(std::uint64_t number, const SamplingParams& sampling,
+                               const std::vector<PromptScores>& pieces, std::vector<TokenLogprobs> logprobs) {
+    core_.on_message("c",
+                     {.session = SessionId{number},
+                      .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 6, .wait_ms = 1000, .sampling = sampling}},
+                     now_);
+    Message asked;
+    find<Prefill>(sent(), "v", &asked);
+    const auto answer = [&](Body body) {
+      core_.on_message("v", {.session = asked.session, .round = asked.round, .body = std::move(body)}, now_);
+    };
+    for (const PromptScores& piece : pieces) answer(piece);
+    answer(Verdict{.next_token = 40, .committed = 3, .hidden = {}, .kv = {}, .logprobs = std::move(logprobs)});
+    return sent();
+  }
   HeardCoordinator core_;
   TimePoint now_{seconds(100)};
 };
@@ -638,24 +655,9 @@ TEST_F(Coordinator, AnUnverifiedAnswerEndsWithItsDrafter) {
 
 TEST_F(Coordinator, ScoresOfAPromptGoToTheClientAndNoneMayBeMissing) {
   join("v", Role::kVerifier);
-  Generate request{.prompt = {1, 2, 3},
-                   .max_tokens = 6,
-                   .draft_length = 0,
-                   .stop_ids = {},
-                   .wait_ms = 1000,
-                   .sampling = {.prompt_logprobs = 0}};
+  SamplingParams sampling{.prompt_logprobs = 0};
   const auto answer_with = [&](std::uint64_t number, const std::vector<PromptScores>& pieces) {
-    core_.on_message("c", {.session = SessionId{number}, .body = request}, now_);
-    Message prefill;
-    find<Prefill>(sent(), "v", &prefill);
-    for (const PromptScores& piece : pieces)
-      core_.on_message("v", {.session = prefill.session, .round = prefill.round, .body = piece}, now_);
-    core_.on_message("v",
-                     {.session = prefill.session,
-                      .round = prefill.round,
-                      .body = Verdict{.next_token = 40, .committed = 3, .hidden = {}, .kv = {}}},
-                     now_);
-    return sent();
+    return scored(number, sampling, pieces, {});
   };
   const auto pieces_of = [](const auto& outgoing) {
     return std::ranges::count_if(outgoing, [](const Outgoing& one) {
@@ -669,28 +671,15 @@ TEST_F(Coordinator, ScoresOfAPromptGoToTheClientAndNoneMayBeMissing) {
   EXPECT_EQ(find<Tokens>(answer_with(2, {{1, one}}), "c"), nullptr) << "one is missing";
   EXPECT_EQ(find<Tokens>(answer_with(3, {{2, one}, {1, one}}), "c"), nullptr) << "one was dropped";
   EXPECT_EQ(pieces_of(answer_with(4, {{1, {{-1, {{5, -1}}}}}})), 0) << "an alternative too many";
-  request.sampling.prompt_logprobs.reset();
+  sampling.prompt_logprobs.reset();
   EXPECT_EQ(pieces_of(answer_with(5, {{1, one}})), 0) << "not asked for";
 }
 
 TEST_F(Coordinator, LogprobsAreThoseThatWereAskedFor) {
   join("v", Role::kVerifier);
-  Generate request{.prompt = {1, 2, 3},
-                   .max_tokens = 6,
-                   .draft_length = 0,
-                   .stop_ids = {},
-                   .wait_ms = 1000,
-                   .sampling = {.logprobs = 1}};
+  SamplingParams sampling{.logprobs = 1};
   const auto answer_with = [&](std::uint64_t number, std::vector<TokenLogprobs> logprobs) {
-    core_.on_message("c", {.session = SessionId{number}, .body = request}, now_);
-    Message prefill;
-    find<Prefill>(sent(), "v", &prefill);
-    core_.on_message(
-        "v",
-        {.session = prefill.session,
-         .body = Verdict{.next_token = 40, .committed = 3, .hidden = {}, .kv = {}, .logprobs = std::move(logprobs)}},
-        now_);
-    return sent();
+    return scored(number, sampling, {}, std::move(logprobs));
   };
   auto out = answer_with(1, {{-1, {{5, -0.5f}}}});
   ASSERT_NE(find<Tokens>(out, "c"), nullptr);
@@ -698,7 +687,7 @@ TEST_F(Coordinator, LogprobsAreThoseThatWereAskedFor) {
   EXPECT_NE(find<Failed>(answer_with(2, {}), "c"), nullptr);
   EXPECT_NE(find<Failed>(answer_with(3, {{-1, {}}}), "c"), nullptr);
   EXPECT_NE(find<Failed>(answer_with(4, {{-1, {{100, -1}}}}), "c"), nullptr) << "beyond the vocabulary";
-  request.sampling.logprobs.reset();
+  sampling.logprobs.reset();
   EXPECT_NE(find<Failed>(answer_with(5, {{-1, {}}}), "c"), nullptr) << "not asked for";
 }
 
