@@ -137,10 +137,13 @@ class Launch(unittest.TestCase):
             self.assertIn(part, ended.stderr)
 
     def test_a_full_disk_is_named_and_leaves_no_process(self):
-        lock = self.start(PLAN | {"drafters": [], "run": [{"command": ["true"]}]}, expect_end=True).dir / "lock.json"
-        plan = PLAN | {"drafters": [{"count": 20, "threads": 1}], "run": [{"command": ["true"]}]}
-        room = lock.stat().st_size + 200  # enough for the lock, not for a ledger of so many
-        for most, file in ((100, "plan.json"), (len(json.dumps(plan)) + 300, "lock.json"), (room, "ledger.jsonl")):
+        def plan_of(drafters):
+            return PLAN | {"drafters": [{"count": drafters, "threads": 1}], "run": [{"command": ["true"]}]}
+
+        small = self.start(plan_of(1), expect_end=True).dir
+        after_plan, after_lock = ((small / file).stat().st_size + 50 for file in ("plan.json", "lock.json"))
+        plan = plan_of(20)  # whose ledger is longer than its lock
+        for most, file in ((100, "plan.json"), (after_plan, "lock.json"), (after_lock, "ledger.jsonl")):
             run = self.start(plan, expect_end=True, most_bytes=most)
             self.assertEqual(run.status, 1, run.explain())
             self.assertRegex(run.err.read_text().splitlines()[-1], f"^outrider: .*/{file}(.tmp)?: cannot write: File too large$")
