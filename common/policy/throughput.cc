@@ -58,7 +58,13 @@ double VerifyTime::operator()(int rows) const {
   const auto above = std::ranges::upper_bound(curve_, rows + kRounding, {}, &Step::rows);
   if (above == curve_.begin()) return above->seconds;
   const Step& below = *(above - 1);
-  if (above == curve_.end() || rows <= kStairs) return below.seconds;
+  if (rows <= kStairs) return below.seconds;
+  if (above == curve_.end()) {
+    constexpr double kHope = 1.0 / 3;
+    const Step& least = curve_.front();
+    const double slope = (below.seconds - least.seconds) / std::max(1.0, below.rows - least.rows);
+    return below.seconds + kHope * slope * (rows - below.rows);
+  }
   return below.seconds + (above->seconds - below.seconds) * (rows - below.rows) / (above->rows - below.rows);
 }
 

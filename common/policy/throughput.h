@@ -30,7 +30,9 @@ inline double tokens_per_second(double tau, const RoundTerms& terms) { return ta
 /// T(M): seconds of a verifying forward pass of M rows, learned online: a staircase that never falls (pool adjacent
 /// violators). An M that was not measured costs what the next smaller measured one does: true inside a tile of rows,
 /// and elsewhere hopeful enough that the M is tried once. Beyond kStairs, where a tile is little, it lies on the line
-/// between two measured ones. The last few rounds of an M decide its step.
+/// between two measured ones. Behind the last of them it rises a third as steeply as it did on average: were it flat,
+/// many drafts would be planned for ever, since texts for which so large a pass is too long take turns. The last few
+/// rounds of an M decide its step.
 class VerifyTime {
  public:
   /// rows from 1.
@@ -166,8 +168,8 @@ class CostModel {
   double lost_ahead() const;
   struct DraftCost {
     FadingLine pass_s;  ///< of an assistant's forward by its rows: T_d(M)
-    FadingLine wire;   ///< seconds by bytes
-    FadingLine bytes;  ///< by K/V rows
+    FadingLine wire;    ///< seconds by bytes
+    FadingLine bytes;   ///< by K/V rows
     Survival survival{0.995};
   };
   VerifyTime verify_;
