@@ -45,7 +45,8 @@ class DurableFile {
 Result<void> sync_folder_of(const std::filesystem::path& path);
 
 /// Makes `text` the whole file: a reader sees the old one or the new one. Not synced: after a crash of the machine it
-/// may be either, or empty. @return kIo if it cannot be written; the old one is there then.
+/// may be either, or empty. @return kNotFound if there is no such folder, kIo if it cannot be written; the old one is
+/// there then.
 Result<void> replace_text(const std::filesystem::path& path, std::string_view text);
 
 /// The same for a file of any size that is to outlive a crash of the machine: what `write` appends, synced.
