@@ -235,7 +235,8 @@ class Lifetimes(unittest.TestCase):
                 self.assertGreater(session.round(4).accepted, 0)
 
     def test_without_a_type_a_pack_has_its_own(self):
-        with tempfile.TemporaryDirectory() as pack:
+        with tempfile.TemporaryDirectory() as folder:
+            pack = os.path.join(folder, "pack")
             nano = ROOT / "models/nano"
             subprocess.run([OUTRIDER, "pack", "--pair", nano / "backbone", nano / "assistant", "--dtype", "int8", "-o", pack],
                            check=True, capture_output=True)
