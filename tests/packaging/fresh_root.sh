@@ -12,6 +12,10 @@ mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources} 2>/d
 [[ -e $root/etc/debian_version ]] || debootstrap --variant=minbase "$suite" "$root" ${mirror:+"$mirror"} >/dev/null
 cp /etc/resolv.conf "$root/etc/"
 cp /etc/apt/apt.conf.d/* "$root/etc/apt/apt.conf.d/"
+# What this machine has to be told to trust its way to PyPI.
+mkdir -p "$root/usr/local/share/ca-certificates"
+cp /usr/local/share/ca-certificates/* "$root/usr/local/share/ca-certificates/" 2>/dev/null || true
+cp /etc/pip.conf "$root/etc/" 2>/dev/null || true
 mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
 trap 'umount "$root/proc"' EXIT
 rm -rf "$root/outrider"
