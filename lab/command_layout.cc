@@ -163,6 +163,7 @@ void layout(const LayoutFlags& flags) {
   if (flags.measure) {
     or_throw(Backbone::load(files, type, 1));
     load_assistant();
+    (void)VisionTower::load(files, type);
   }
   const std::int64_t before = anonymous_bytes();
 

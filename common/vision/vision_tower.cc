@@ -266,6 +266,10 @@ void VisionTower::report_buffers(const BufferSink& sink) const {
       {"k", k_},           {"v", v_},           {"attention", attention_}, {"gate", gate_},
       {"up", up_},         {"pooled", pooled_}, {"soft_tokens", soft_}};
   for (const auto& [name, buffer] : buffers) buffer.report(sink, std::string("vision_scratch.") + name);
+  sink({.name = "vision_scratch.kv",
+        .dtype = to_string(DType::kBf16),
+        .shape = {static_cast<std::int64_t>(kv_.size())},
+        .bytes = kv_.size() * sizeof(Bf16)});
 }
 
 }  // namespace outrider
