@@ -16,7 +16,8 @@ typedef float V __attribute__((vector_size(64)));
 typedef float Quarter __attribute__((vector_size(16)));
 #define EVERY_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
 
-struct Group {
+/// V asks for 16 bytes where the compiler's CPU has no wider lanes; the clones take 64 for granted.
+struct alignas(64) Group {
   V x[2] = {};
   float lowest = 0, highest = 0;  ///< of x and 0
 };
