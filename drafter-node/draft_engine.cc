@@ -16,22 +16,34 @@
 namespace outrider {
 namespace {
 
+/// Of any number of axes.
+std::vector<float> to_floats(const WireTensor& tensor) {
+  const std::size_t block = block_elements(tensor.dtype);
+  std::vector<float> floats(tensor.data.bytes().size() / stored_bytes(tensor.dtype, block) * block);
+  decode(tensor.dtype, tensor.data.bytes().data(), floats);
+  return floats;
+}
+
 void append(DonorReplica& replica, const KvRows& kv) {
   LayerKv* const layers[] = {&replica.sliding, &replica.full};
   CHECK(kv.donors.size() == std::size(layers));
   for (std::size_t i = 0; i < std::size(layers); ++i) {
     const DonorDelta& donor = kv.donors[i];
-    layers[i]->write_raw(donor.first, kv.to - donor.first, donor.key.data.bytes().data(),
-                         donor.value.data.bytes().data());
+    LayerKv& layer = *layers[i];
+    const std::int64_t count = kv.to - donor.first;
+    if (donor.key.dtype == layer.dtype()) {
+      layer.write_raw(donor.first, count, donor.key.data.bytes().data(), donor.value.data.bytes().data());
+      continue;
+    }
+    layer.reserve(kv.to);
+    const std::vector<float> k = to_floats(donor.key), v = to_floats(donor.value);
+    const auto elements = static_cast<std::size_t>(layer.num_key_value_heads() * layer.head_dim());
+    for (std::size_t row = 0; row < static_cast<std::size_t>(count); ++row) {
+      layer.write(donor.first + static_cast<Position>(row), std::span(k).subspan(row * elements, elements),
+                  std::span(v).subspan(row * elements, elements));
+    }
   }
   replica.length = kv.to;
-}
-
-std::vector<float> to_floats(const WireTensor& row) {
-  const std::span<const std::byte> bytes = row.data.bytes();
-  std::vector<float> floats(bytes.size() / size_bytes(row.dtype));
-  decode(row.dtype, bytes.data(), floats);
-  return floats;
 }
 
 /// Typical drafts are the likeliest ones, as Medusa's.

@@ -8,6 +8,7 @@
 #include "common/model/draft_vocabulary.h"
 #include "common/model/generation_config.h"
 #include "common/pair/pair_files.h"
+#include "common/protocol/donor_rows.h"
 #include "common/transport/pump.h"
 #include "drafter-node/draft_engine.h"
 
@@ -21,6 +22,7 @@ constexpr Duration kTick = std::chrono::milliseconds(20);
 
 Result<void> run_drafter(TransportContext& context, const DrafterOptions& options, std::stop_token stop) {
   if (options.threads > 0) omp_set_num_threads(options.threads);
+  ASSIGN_OR_RETURN(const WireForm wire, parse_wire_form(options.wire));
   if (options.worker.verify_weights) RETURN_IF_ERROR(verify_packs({options.backbone, options.assistant}));
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));
   ASSIGN_OR_RETURN(const ModelFiles assistant_files, ModelFiles::open(options.assistant));
@@ -47,8 +49,10 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
 
   ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, node_name("drafter")));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
-  DrafterCore core(options.core,
-                   {.role = Role::kDrafter, .name = std::move(name), .facts = pair_facts(backbone, *backbone_weights)});
+  DrafterCore core(options.core, {.role = Role::kDrafter,
+                                  .name = std::move(name),
+                                  .facts = pair_facts(backbone, *backbone_weights),
+                                  .wire = wire});
   Pump pump(*endpoint);
   LoopClock clock;
   Solitude solitude(options.worker);

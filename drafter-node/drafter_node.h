@@ -20,6 +20,7 @@ struct DrafterOptions {
   WorkerOptions worker = {};
   int threads = 1;         ///< of a forward pass; more pay for long texts only (docs/lab/amx.md, "Drafter")
   std::string draft_vocabulary = "all";  ///< draft_vocabulary.h
+  std::string wire = "auto";             ///< a WireForm
   int added_draft_us = 0;  ///< for measurements: what a draft takes longer than it does here, microseconds
   DrafterConfig core = {};
 };
@@ -36,6 +37,11 @@ void declare_options(Visitor&& visit, DrafterOptions& options) {
                    .help = "Draft only FILE's tokens, or the first N of the assistant's draft_vocabulary.txt; all: any",
                    .of_cluster = true},
         options.draft_vocabulary);
+  visit(OptionInfo{.name = "--wire",
+                   .help = "What K/V and hidden rows are rounded to on their way to the drafter: exact, int8, int4; "
+                           "auto: int8 while the link is thin",
+                   .of_cluster = true},
+        options.wire);
   visit(kExitWhenRefused, options.core.link.exit_when_refused);
   visit(OptionInfo{.name = "--added-draft-us",
                    .help = "For measurements of a slower host: every draft takes so many microseconds longer",

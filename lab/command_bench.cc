@@ -194,8 +194,9 @@ void add_bench_command(Command& app) {
     return info.of_cluster || info.name == std::string_view("--synthetic-acceptance") ||
            info.name == std::string_view("--added-verify-us");
   });
-  add_node_options(*command, flags->drafter,
-                   [](const OptionInfo& info) { return info.name == std::string_view("--added-draft-us"); });
+  add_node_options(*command, flags->drafter, [](const OptionInfo& info) {
+    return info.name == std::string_view("--wire") || info.name == std::string_view("--added-draft-us");
+  });
   command->add_option("--draft-lengths", flags->draft_lengths, "Draft lengths or policies, one run each")
       ->delimiter(',')
       ->check(check_draft_length)
@@ -216,7 +217,7 @@ void add_bench_command(Command& app) {
   auto* connect =
       command->add_option("--connect", flags->connect,
                           "Measure the cluster of the coordinator at tcp://HOST:PORT, which runs the same pair");
-  connect->excludes(processes)->excludes("--rtt")->excludes("--threads")->excludes("--dtype");
+  connect->excludes(processes)->excludes("--rtt")->excludes("--threads")->excludes("--dtype")->excludes("--wire");
   add_security_options(*command, flags->security, /*listens=*/false);
   flags->report.add_to(*command);
   command->callback([flags] { bench_pair(*flags); });

@@ -1,13 +1,12 @@
 #include "verifier-node/backbone_engine.h"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 
 #include "common/base/time.h"
 #include "common/base/token_tree.h"
-#include "common/kernels/kernel_table.h"
 #include "common/protocol/donor_rows.h"
+#include "common/tensor/decode.h"
 
 namespace outrider {
 namespace {
@@ -23,12 +22,8 @@ std::pair<std::byte*, SharedBytes> allocate_shared(std::size_t bytes) {
 }
 
 WireTensor wire_row(std::span<const float> row, DType dtype) {
-  auto [to, shared] = allocate_shared(row.size() * size_bytes(dtype));
-  if (dtype == DType::kF32) {
-    std::memcpy(to, row.data(), row.size_bytes());
-  } else {
-    kernels().to_bf16(row.data(), static_cast<std::int64_t>(row.size()), reinterpret_cast<Bf16*>(to));
-  }
+  auto [to, shared] = allocate_shared(stored_bytes(dtype, row.size()));
+  encode(dtype, row, to);
   return {.dtype = dtype, .shape = {static_cast<std::int64_t>(row.size())}, .data = std::move(shared)};
 }
 
@@ -40,7 +35,7 @@ Result<VerifyOutcome> first_token(Sampler& sampler, std::span<const float> logit
 
 }  // namespace
 
-KvRows BackboneEngine::donor_rows(const KvCache& cache, Position from, Position to) const {
+KvRows BackboneEngine::donor_rows(const KvCache& cache, Position from, Position to, WireForm form) const {
   KvRows rows{.from = from, .to = to, .donors = {}};
   if (rows.empty()) return rows;
   for (const AttentionKind kind : {AttentionKind::kSliding, AttentionKind::kFull}) {
@@ -49,13 +44,27 @@ KvRows BackboneEngine::donor_rows(const KvCache& cache, Position from, Position 
                            .sliding_window = static_cast<std::int32_t>(backbone_->config().sliding_window)};
     const Position first = first_useful_row(facts, from, to);
     const std::int64_t count = to - first;
-    const std::size_t bytes = static_cast<std::size_t>(count) * layer.row_bytes();
-    auto [k, k_shared] = allocate_shared(bytes);
-    auto [v, v_shared] = allocate_shared(bytes);
-    layer.read_raw(first, count, k, v);
+    const DType dtype = wire_dtype(form, layer.dtype(), layer.head_dim());
+    const auto elements = static_cast<std::size_t>(layer.num_key_value_heads() * layer.head_dim());
+    const std::size_t row_bytes = stored_bytes(dtype, elements);
+    auto [k, k_shared] = allocate_shared(static_cast<std::size_t>(count) * row_bytes);
+    auto [v, v_shared] = allocate_shared(static_cast<std::size_t>(count) * row_bytes);
+    if (dtype == layer.dtype()) {
+      layer.read_raw(first, count, k, v);
+    } else {
+      std::vector<std::byte> raw_k(layer.row_bytes()), raw_v(layer.row_bytes());
+      std::vector<float> row(elements);
+      for (std::int64_t i = 0; i < count; ++i) {
+        layer.read_raw(first + i, 1, raw_k.data(), raw_v.data());
+        const std::size_t at = static_cast<std::size_t>(i) * row_bytes;
+        decode(layer.dtype(), raw_k.data(), row);
+        encode(dtype, row, k + at);
+        decode(layer.dtype(), raw_v.data(), row);
+        encode(dtype, row, v + at);
+      }
+    }
     const std::vector<std::int64_t> shape = {count, layer.num_key_value_heads(), layer.head_dim()};
-    rows.donors.push_back(
-        {first, {layer.dtype(), shape, std::move(k_shared)}, {layer.dtype(), shape, std::move(v_shared)}});
+    rows.donors.push_back({first, {dtype, shape, std::move(k_shared)}, {dtype, shape, std::move(v_shared)}});
   }
   return rows;
 }
@@ -236,14 +245,17 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
         verdict.logprobs = logprobs_along(sampler, logits, work, *outcome);
         if (work.kv_from) {
           const std::int64_t last = work.prefill ? outputs - 1 : outcome->row;
-          verdict.hidden = wire_row(output.hidden[row + last].span(), activation_dtype(backbone_->weight_type()));
+          const std::span<const float> hidden = output.hidden[row + last].span();
+          verdict.hidden =
+              wire_row(hidden, wire_dtype(work.wire, activation_dtype(backbone_->weight_type()), std::ssize(hidden)));
         }
         if (!work.prefill) backbone_->keep_path(segments, i, outcome->row);
       }
     }
     if (work.kv_from && !result.error) {
       const Position tail = drafter_window(backbone_->config().sliding_window) + backbone_->rows_max();
-      verdict.kv = donor_rows(cache, *work.kv_from, piece_end(*work.kv_from, cache.length(), kKvRowsMax, tail));
+      verdict.kv =
+          donor_rows(cache, *work.kv_from, piece_end(*work.kv_from, cache.length(), kKvRowsMax, tail), work.wire);
     }
     row += outputs;
     results.push_back(std::move(result));

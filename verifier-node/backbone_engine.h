@@ -46,7 +46,7 @@ class BackboneEngine {
   /// The soft tokens among a prompt's rows, encoded when their first is due.
   std::vector<SoftRows> soft_rows(const VerifyWork& work, Session& session, const std::function<void()>& between_steps);
   /// Committed donor rows [from, to) of a cache, copied out of its rings.
-  KvRows donor_rows(const KvCache& cache, Position from, Position to) const;
+  KvRows donor_rows(const KvCache& cache, Position from, Position to, WireForm form) const;
   /// Of the drafts kept and the token after them, if the session wants them.
   std::vector<TokenLogprobs> logprobs_along(const Sampler& sampler, Matrix<const float> logits, const VerifyWork& work,
                                             const VerifyOutcome& outcome);

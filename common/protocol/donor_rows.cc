@@ -13,6 +13,9 @@
 namespace outrider {
 namespace {
 
+/// Whether it is what a WireForm rounds to.
+bool is_rounded(DType dtype) { return dtype == DType::kQ8_0 || dtype == DType::kQ4_0; }
+
 /// Whether a number of all elements, in the bits of `exponent` all ones, is infinite or none at all.
 template <typename Bits>
 bool has_exponent(std::span<const std::byte> bytes, Bits exponent) {
@@ -25,13 +28,31 @@ bool has_exponent(std::span<const std::byte> bytes, Bits exponent) {
   return found;
 }
 
+/// Of blocks it is the scale that is not.
 bool is_finite(const WireTensor& tensor) {
-  const std::span<const std::byte> bytes = tensor.data.bytes();
+  std::span<const std::byte> bytes = tensor.data.bytes();
   if (tensor.dtype == DType::kF32) return !has_exponent<std::uint32_t>(bytes, 0x7f800000);
-  return tensor.dtype != DType::kBf16 || !has_exponent<std::uint16_t>(bytes, 0x7f80);
+  if (tensor.dtype == DType::kBf16) return !has_exponent<std::uint16_t>(bytes, 0x7f80);
+  if (!is_rounded(tensor.dtype)) return true;
+  const std::size_t block = stored_bytes(tensor.dtype, block_elements(tensor.dtype));
+  for (; !bytes.empty(); bytes = bytes.subspan(block))
+    if (has_exponent<std::uint16_t>(bytes.first(sizeof(std::uint16_t)), 0x7c00)) return false;
+  return true;
 }
 
 }  // namespace
+
+Result<WireForm> parse_wire_form(const std::string& name) {
+  for (const WireForm form : {WireForm::kExact, WireForm::kInt8, WireForm::kInt4, WireForm::kAuto})
+    if (name == to_string(form)) return form;
+  return Error{Errc::kInvalidArgument, fmt::format("wire '{}', wanted exact, int8, int4 or auto", name)};
+}
+
+DType wire_dtype(WireForm form, DType exact, std::int64_t elements) {
+  if (form == WireForm::kExact) return exact;
+  const DType rounded = form == WireForm::kInt8 ? DType::kQ8_0 : DType::kQ4_0;
+  return elements % static_cast<std::int64_t>(block_elements(rounded)) == 0 ? rounded : exact;
+}
 
 Position piece_end(Position from, Position committed, Position rows_max, Position tail) {
   return committed <= from + rows_max + tail ? committed : from + rows_max;
@@ -53,10 +74,10 @@ Result<void> check_rows(const PairFacts& facts, const KvRows& kv) {
     const DonorDelta& seen = kv.donors[i];
     for (const WireTensor* tensor : {&seen.key, &seen.value}) {
       const std::vector<std::int64_t> shape = {kv.to - seen.first, wanted.num_key_value_heads, wanted.head_dim};
-      if (tensor->shape != shape || tensor->dtype != facts.kv_dtype) {
-        return Error{Errc::kMismatch,
-                     fmt::format("K/V rows of donor {} are {} [{}], wanted {} [{}]", i, to_string(tensor->dtype),
-                                 fmt::join(tensor->shape, ", "), to_string(facts.kv_dtype), fmt::join(shape, ", "))};
+      if (tensor->shape != shape || (tensor->dtype != facts.kv_dtype && !is_rounded(tensor->dtype))) {
+        return Error{Errc::kMismatch, fmt::format("K/V rows of donor {} are {} [{}], wanted {}, Q8_0 or Q4_0 [{}]", i,
+                                                  to_string(tensor->dtype), fmt::join(tensor->shape, ", "),
+                                                  to_string(facts.kv_dtype), fmt::join(shape, ", "))};
       }
       if (!is_finite(*tensor)) {
         return Error{Errc::kMalformed, fmt::format("K/V rows {} to {} of donor {} hold a number that is not finite",
@@ -73,12 +94,12 @@ Result<void> check_rows(const PairFacts& facts, const KvRows& kv) {
 }
 
 Result<void> check_hidden(const PairFacts& facts, const WireTensor& row) {
-  const bool fits = (row.dtype == facts.hidden_dtype || row.dtype == DType::kF32) &&
+  const bool fits = (row.dtype == facts.hidden_dtype || row.dtype == DType::kF32 || is_rounded(row.dtype)) &&
                     row.shape == std::vector<std::int64_t>{facts.hidden_size};
   if (!fits) {
     return Error{Errc::kMismatch,
-                 fmt::format("hidden row {} [{}], wanted {} [{}]", to_string(row.dtype), fmt::join(row.shape, ", "),
-                             to_string(facts.hidden_dtype), facts.hidden_size)};
+                 fmt::format("hidden row {} [{}], wanted {}, Q8_0 or Q4_0 [{}]", to_string(row.dtype),
+                             fmt::join(row.shape, ", "), to_string(facts.hidden_dtype), facts.hidden_size)};
   }
   if (!is_finite(row)) return Error{Errc::kMalformed, "a hidden row holds a number that is not finite"};
   return {};

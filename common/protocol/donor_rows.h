@@ -4,13 +4,20 @@
 
 namespace outrider {
 
-/// Whether rows are what these facts promise: one entry per donor, its shape and type, and no gap that
+/// Whether rows are what these facts promise: one entry per donor, its shape, its type or a WireForm's, and no gap that
 /// a draft could see (a sliding donor may leave out what lies before its window); and every value finite.
 Result<void> check_rows(const PairFacts& facts, const KvRows& kv);
 
 /// Whether a hidden row, or the state of drafts that nobody verified, is what a drafter with these facts can go on
 /// from.
 Result<void> check_hidden(const PairFacts& facts, const WireTensor& row);
+
+/// kInvalidArgument for another word than to_string() has.
+Result<WireForm> parse_wire_form(const std::string& name);
+
+/// The type of rows in this form, of a model whose own is `exact`. @param elements  of the last axis: what is no
+/// multiple of a block's elements travels as it is.
+DType wire_dtype(WireForm form, DType exact, std::int64_t elements);
 
 /// End of the donor rows that one message carries when a drafter needs [from, committed): all of them
 /// if they are few, else a piece of rows_max. The last piece is never shorter than `tail` rows: it must

@@ -8,6 +8,7 @@
 #include "common/policy/batch_goodput.h"
 #include "common/protocol/membership.h"
 #include "common/protocol/standing.h"
+#include "common/protocol/wire_choice.h"
 
 namespace outrider {
 
@@ -36,6 +37,7 @@ struct Worker : Load {
   TimePoint ask_again{};
   Standing standing = {};        ///< a drafter's
   std::int64_t late_rounds = 0;  ///< likewise
+  WireChoice wire_choice = {};   ///< likewise
 
   bool verifies() const { return hello.role == Role::kVerifier; }
   /// Whether a session may be given to it to draft for.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -28,7 +29,7 @@ namespace outrider {
 
 /// Both sides of a connection must speak the same one. Raised when a message changes its meaning;
 /// adding an optional field does not raise it (schemas/README.md).
-inline constexpr std::uint32_t kProtocolVersion = 10;
+inline constexpr std::uint32_t kProtocolVersion = 11;
 
 /// Limits of the frames of one message. A larger message is refused before it is read.
 struct WireLimits {
@@ -86,13 +87,26 @@ struct Rank {
   std::size_t rank = 0;
 };
 /// The last type that a tensor on the wire may have; those after it are only in files.
-inline constexpr DType kLastWireDType = DType::kU8;
+inline constexpr DType kLastWireDType = DType::kQ4_0;
+
+/// What K/V rows and hidden rows are rounded to for a drafter (docs/protocol.md, "What crosses the wire"). Their
+/// tensors say it by their type, and a drafter takes any of them. A text does not depend on it: the verifier's own are
+/// exact.
+enum class WireForm : std::uint8_t {
+  kExact,  ///< as the verifier has them
+  kInt8,   ///< Q8_0: 34 bytes for 32 numbers
+  kInt4,   ///< Q4_0: 18 bytes for 32 numbers
+  kAuto,   ///< in a Hello: the coordinator chooses by the time that bytes take (WireChoice)
+};
+inline const char* to_string(WireForm form) {
+  return std::array{"exact", "int8", "int4", "auto"}.at(static_cast<std::size_t>(form));
+}
 
 /// Committed K/V rows of one donor layer: positions [first, first + rows). Sliding donors leave out
 /// rows that no future draft can see, so `first` may lie beyond the delta's `from`.
 struct DonorDelta {
   Position first = 0;
-  WireTensor key, value;  ///< [rows, num_key_value_heads, head_dim], as the target caches them
+  WireTensor key, value;  ///< [rows, num_key_value_heads, head_dim], as the target caches them or in a WireForm
 
   bool operator==(const DonorDelta&) const = default;
   static void fields(auto& v, auto& m) {
@@ -145,7 +159,7 @@ struct PairFacts {
   std::int32_t hidden_size = 0;
   std::int32_t vocab_size = 0;
   Position context_max = 0;
-  DType kv_dtype = DType::kF32;         ///< K/V rows as the verifier sends them
+  DType kv_dtype = DType::kF32;         ///< K/V rows as the verifier has them
   DType hidden_dtype = DType::kF32;     ///< the exported hidden row
   std::vector<DonorFacts> donors = {};  ///< sliding first, then full
   /// Tokenizer::fingerprint() of the target's; 0: not known to this node.
@@ -211,6 +225,7 @@ struct Hello {
   /// Of a verifier: all that its bits depend on. Where two say the same, either goes on with a text of the other's, and
   /// not a byte of the answer shows it (docs/numerics.md). Compared as it stands; empty: like no other.
   std::string numeric_class = {};
+  WireForm wire = WireForm::kExact;  ///< of a drafter: what it wants its rows rounded to
 
   static constexpr const char* kName = "hello";
   bool operator==(const Hello&) const = default;
@@ -220,6 +235,7 @@ struct Hello {
     v("facts", m.facts);
     v("capacity", m.capacity);
     v("numeric_class", m.numeric_class, kNameBytes);
+    v("wire", m.wire, WireForm::kAuto);
   }
 };
 
@@ -302,6 +318,7 @@ struct Prefill {
   bool compute_all = false;
   std::string cache_scope = {};            ///< as Generate's
   std::vector<WirePicture> pictures = {};  ///< in the prompt's order
+  WireForm wire = WireForm::kExact;        ///< as Verify's
 
   static constexpr const char* kName = "prefill";
   bool operator==(const Prefill&) const = default;
@@ -315,6 +332,7 @@ struct Prefill {
     v("compute_all", m.compute_all);
     v("cache_scope", m.cache_scope, kScopeBytes);
     v("pictures", m.pictures, Count{0, kPicturesMax});
+    v("wire", m.wire, WireForm::kInt4);
   }
 };
 
@@ -441,6 +459,7 @@ struct Verify {
   std::optional<Position> kv_from = {};
   std::vector<Distribution> q = {};       ///< what each draft was drawn from (kRejection); empty: the drafts must match
   std::vector<std::int32_t> depths = {};  ///< where the drafts are a tree (TokenTree): of each
+  WireForm wire = WireForm::kExact;       ///< that the drafter wants of the rows
 
   static constexpr const char* kName = "verify";
   bool operator==(const Verify&) const = default;
@@ -449,6 +468,7 @@ struct Verify {
     v("kv_from", m.kv_from, kPositions);
     v("q", m.q, kDrafts);
     v("depths", m.depths, kDrafts, kDraftLengths);
+    v("wire", m.wire, WireForm::kInt4);
   }
 };
 

@@ -203,7 +203,8 @@ bool Session::start(const Desk& desk) {
                   .sampling = request_.sampling,
                   .compute_all = request_.unverified,
                   .cache_scope = request_.cache_scope,
-                  .pictures = request_.pictures};
+                  .pictures = request_.pictures,
+                  .wire = wire_form(desk)};
   if (has_token()) prefill.sampling.prompt_logprobs.reset();  // the client has them
   if (prefill.sampling.min_tokens > 0 || !prefill.sampling.grammar.empty()) {
     // A stop id beyond the vocabulary never comes.
@@ -389,6 +390,31 @@ void Session::assign_drafter(const Desk& desk) {
     ++drafter->sessions;
     drafter->rounds += phase_ == Phase::kDrafting;
   }
+}
+
+WireForm Session::wire_form(const Desk& desk) const {
+  const Worker* drafter = desk.fleet.find(workers_.drafter);
+  if (drafter == nullptr) return WireForm::kExact;
+  if (drafter->hello.wire != WireForm::kAuto) return drafter->hello.wire;
+  // Where the drafts have a say in the text, measured times must not.
+  const SamplingParams& sampling = request_.sampling;
+  const bool is_exact = sampling.greedy() || sampling.rule == SamplingRule::kMatch;
+  return is_exact ? drafter->wire_choice.form() : WireForm::kExact;
+}
+
+void Session::weigh_wire(const Desk& desk) {
+  const RoundOutcome& outcome = round_.outcome;
+  Worker* drafter = desk.fleet.find(workers_.drafter);
+  // A text's first drafts wait for its prompt's rows too, and drafts made ahead for nothing.
+  const bool says_something = outcome.source == DraftSource::kAssistant && outcome.drafted > 0 && !outcome.ahead &&
+                              outcome.draft_waited_s == 0 && !round_.moved && books_.metrics.rounds > 1;
+  if (drafter == nullptr || drafter->hello.wire != WireForm::kAuto || !says_something) return;
+  if (!drafter->wire_choice.observe(static_cast<double>(outcome.draft_bytes), outcome.draft_wire_s, outcome.round_s))
+    return;
+  desk.output.notices.push_back({false, fmt::format("drafter {}: from now on its rows travel as {}, by the time that "
+                                                    "{} bytes take in a round of {:.1f} ms",
+                                                    drafter->hello.name, to_string(drafter->wire_choice.form()),
+                                                    outcome.draft_bytes, 1e3 * outcome.round_s)});
 }
 
 void Session::release_drafter(const Desk& desk, bool tell) {
@@ -602,6 +628,7 @@ void Session::send_verify(const Desk& desk) {
   const SamplingParams& sampling = request_.sampling;
   if (!sampling.greedy() && sampling.rule == SamplingRule::kRejection) verify.q = round_.q;  // else drafts must match
   verify.depths = round_.depths;
+  verify.wire = wire_form(desk);
   ask_verifier(desk, base(), std::move(verify));
 }
 
@@ -693,6 +720,7 @@ void Session::account(const Desk& desk, const Verdict& verdict) {
   outcome.batch_rows = static_cast<int>(std::min<std::int64_t>(verdict.batch_rows, 1 << 16));
   outcome.waited_s = to_seconds(Duration(queued));
   outcome.round_s = to_seconds(desk.now - round_.began);
+  weigh_wire(desk);
   if (policy_ != nullptr && !round_.moved) {
     CostModel& costs = desk.fleet.at(workers_.verifier).costs;
     // What becomes of a tree says nothing of how far a chain gets, nor does one of which nothing was worth a row.

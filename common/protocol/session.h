@@ -170,6 +170,10 @@ class Session {
   void repeat_request(const Desk& desk);
   void assign_drafter(const Desk& desk);
   void release_drafter(const Desk& desk, bool tell);
+  /// What its drafter wants its rows rounded to.
+  WireForm wire_form(const Desk& desk) const;
+  /// A round is over: what its bytes to the drafter cost.
+  void weigh_wire(const Desk& desk);
   /// Hands K/V rows on to the drafter, if they continue its replica.
   void forward(const Desk& desk, KvRows kv);
   /// Whether rows are those that the last round committed, not a prompt's or a late joiner's history.

@@ -156,6 +156,7 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
                                .prefill = true,
                                .answered = prefill.answered,
                                .kv_from = prefill.kv_from,
+                               .wire = prefill.wire,
                                .sampling = prefill.sampling,
                                .stop_ids = prefill.stop_ids,
                                .pictures = *std::move(pictures)};
@@ -211,6 +212,7 @@ void VerifierCore::on_verify(const Message& message, const Verify& verify, TimeP
                                .base = message.base,
                                .tokens = verify.tokens,
                                .kv_from = verify.kv_from,
+                               .wire = verify.wire,
                                .q = verify.q,
                                .depths = verify.depths};
   queue_.push_back(message.session);

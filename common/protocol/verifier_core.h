@@ -60,6 +60,7 @@ struct VerifyWork {
   /// Of a prefill: the prompt's tokens whose log-probabilities are wanted; the first one follows tokens[0].
   std::vector<TokenId> scored = {};
   std::optional<Position> kv_from;
+  WireForm wire = WireForm::kExact;          ///< of these rows
   SamplingParams sampling = {};              ///< with a session's first rows; afterwards the engine knows it
   std::vector<TokenId> stop_ids = {};        ///< likewise, as in Prefill
   std::vector<Distribution> q = {};          ///< as in Verify

@@ -249,18 +249,65 @@ void decode(DType dtype, const std::byte* from, std::span<float> out) {
   for (std::size_t i = 0; i < out.size(); i += elements, block += bytes) decode_block(block, out.data() + i);
 }
 
+namespace {
+
+constexpr std::size_t kBlock = 32;
+
+/// Writes a block's scale. @return what makes codes of its elements; 0 where the scale is 0 as written, or where an
+/// element is not finite: then neither is the scale, so that whoever reads it sees that.
+float write_scale(std::span<const float> block, float scale, std::byte* to) {
+  float sum = 0;
+  for (const float x : block) sum += 0 * x;  // no number if x is not finite
+  const F16 stored = to_f16(scale + sum);
+  std::memcpy(to, &stored, sizeof(stored));
+  return std::abs(to_float(stored)) > 0 ? 1.0f / scale : 0;
+}
+
+}  // namespace
+
 void encode_q8_0(std::span<const float> from, std::byte* to) {
-  constexpr std::size_t kBlock = 32;
   CHECK(from.size() % kBlock == 0, "{} elements, wanted a multiple of {}", from.size(), kBlock);
-  for (std::size_t first = 0; first < from.size(); first += kBlock) {
+  for (; !from.empty(); from = from.subspan(kBlock)) {
+    const std::span<const float> block = from.first(kBlock);
     float largest = 0;
-    for (std::size_t j = 0; j < kBlock; ++j) largest = std::max(largest, std::abs(from[first + j]));
-    const float scale = largest / 127.0f, inverse = scale == 0 ? 0 : 1.0f / scale;
-    const F16 stored = to_f16(scale);
-    std::memcpy(to, &stored, sizeof(stored));
-    to += sizeof(stored);
-    for (std::size_t j = 0; j < kBlock; ++j)
-      *to++ = static_cast<std::byte>(static_cast<std::int8_t>(std::round(from[first + j] * inverse)));
+    for (const float x : block) largest = std::max(largest, std::abs(x));
+    const float inverse = write_scale(block, largest / 127.0f, to);
+    to += sizeof(F16);
+    for (const float x : block)
+      *to++ = static_cast<std::byte>(inverse == 0 ? 0 : static_cast<std::int8_t>(std::round(x * inverse)));
+  }
+}
+
+void encode_q4_0(std::span<const float> from, std::byte* to) {
+  CHECK(from.size() % kBlock == 0, "{} elements, wanted a multiple of {}", from.size(), kBlock);
+  for (; !from.empty(); from = from.subspan(kBlock)) {
+    const std::span<const float> block = from.first(kBlock);
+    float largest = 0;
+    for (const float x : block)
+      if (std::abs(x) > std::abs(largest)) largest = x;
+    const float inverse = write_scale(block, largest / -8.0f, to);
+    to += sizeof(F16);
+    const auto code = [&](float x) {
+      return static_cast<unsigned>(inverse == 0 ? 8.0f : std::min(15.0f, std::floor(x * inverse + 8.5f)));
+    };
+    for (std::size_t j = 0; j < kBlock / 2; ++j)
+      *to++ = static_cast<std::byte>(code(block[j]) | code(block[j + kBlock / 2]) << 4);
+  }
+}
+
+void encode(DType dtype, std::span<const float> from, std::byte* to) {
+  switch (dtype) {
+    case DType::kF32: std::memcpy(to, from.data(), from.size_bytes()); return;
+    case DType::kBf16:
+      for (const float x : from) {
+        const Bf16 rounded = to_bf16(x);
+        std::memcpy(to, &rounded, sizeof(rounded));
+        to += sizeof(rounded);
+      }
+      return;
+    case DType::kQ8_0: return encode_q8_0(from, to);
+    case DType::kQ4_0: return encode_q4_0(from, to);
+    default: CHECK(false, "nothing is made {}", to_string(dtype));
   }
 }
 

@@ -87,11 +87,15 @@ std::vector<TokenLogprobs> from_lists(const LogprobLists& lists) {
   return logprobs;
 }
 
-/// Bytes that `shape` and `dtype` ask for; none for a negative extent or more than `bytes_max`.
-template <typename Extents>
-std::optional<std::size_t> tensor_bytes(const Extents& shape, DType dtype, std::size_t bytes_max) {
-  std::size_t bytes = size_bytes(dtype);
-  for (const std::int64_t extent : shape) {
+/// Bytes that `shape` and `dtype` ask for; none for a negative extent, a row that is not whole blocks, or more than
+/// `bytes_max`.
+std::optional<std::size_t> tensor_bytes(std::span<const std::int64_t> shape, DType dtype, std::size_t bytes_max) {
+  const std::size_t block = block_elements(dtype);
+  if (block > 1 && (shape.empty() || shape.back() % static_cast<std::int64_t>(block) != 0)) return std::nullopt;
+  std::size_t bytes = stored_bytes(dtype, block);
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    const bool is_row = i + 1 == shape.size();
+    const std::int64_t extent = is_row ? shape[i] / static_cast<std::int64_t>(block) : shape[i];
     // Each extent alone is bounded too, or a zero would hide an absurd one beside it.
     if (extent < 0 || static_cast<std::uint64_t>(extent) > bytes_max) return std::nullopt;
     const auto factor = static_cast<std::size_t>(extent);

@@ -11,6 +11,7 @@
 #include "common/base/json_fields.h"
 #include "common/kernels/linear.h"
 #include "common/policy/policies.h"
+#include "common/protocol/donor_rows.h"
 
 namespace outrider {
 namespace {
@@ -81,6 +82,7 @@ void check_axes(const JsonFields& fields, const Axes& axes) {
     fields.wrong("draft_length",
                  fmt::format("0 to {}, tree:1 to tree:{}, or auto", kDraftLengthAxisMax, kDraftLengthAxisMax));
   if (const auto type = parse_weight_type(axes.dtype); !type) fields.refuse("dtype", type.error().message);
+  if (!parse_wire_form(axes.wire)) fields.wrong("wire", "exact, int8, int4 or auto");
   if (axes.open_loop() && axes.clients != 1)
     fields.refuse("clients", "is for a closed loop: with a request_rate each request has a client of its own");
   if (!axes.open_loop() && axes.burstiness != 1) fields.refuse("burstiness", "is only for a request_rate above 0");

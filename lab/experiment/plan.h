@@ -28,6 +28,7 @@ struct Axes {
   std::string drafter_dtype = {};       ///< of the assistant; empty: as the backbone's
   int threads = 0;                      ///< of the backbone's forward pass; 0: every core
   int drafter_threads = 1;              ///< of the assistant's
+  std::string wire = "exact";           ///< what rows are rounded to on their way to the drafter (a WireForm)
   int drafters = 1;                     ///< workers, each with a link of its own
   double drafter_added_ms = 0;          ///< what a draft takes longer on the remote drafter's host
   std::vector<double> acceptance = {};  ///< empty: the rule. Else a coin's rates, as --synthetic-acceptance has them
@@ -47,6 +48,7 @@ struct Axes {
     v("drafter_dtype", m.drafter_dtype);
     v("threads", m.threads, kThreads);
     v("drafter_threads", m.drafter_threads, kThreads);
+    v("wire", m.wire);
     v("drafters", m.drafters, Range<int>{1, 64});
     v("acceptance", m.acceptance);
     v("drafter_added_ms", m.drafter_added_ms, kMs);

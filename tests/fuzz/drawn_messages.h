@@ -95,11 +95,13 @@ class MessageDrawer {
   void operator()(const char*, WireTensor& field, Rank rank) {
     field.dtype = static_cast<DType>(draw_.byte() % (static_cast<int>(kLastWireDType) + 1));
     field.shape.clear();
-    std::size_t bytes = size_bytes(field.dtype);
+    std::size_t count = block_elements(field.dtype);
     for (std::size_t i = 0; i < rank.rank; ++i) {
       field.shape.push_back(draw_.byte() % 8);
-      bytes *= static_cast<std::size_t>(field.shape.back());
+      count *= static_cast<std::size_t>(field.shape.back());
     }
+    field.shape.back() *= static_cast<std::int64_t>(block_elements(field.dtype));
+    const std::size_t bytes = stored_bytes(field.dtype, count);
     const auto owner = std::make_shared<std::vector<std::byte>>(bytes, static_cast<std::byte>(draw_.byte()));
     field.data = SharedBytes(owner, *owner);
   }

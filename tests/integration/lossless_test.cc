@@ -1,5 +1,7 @@
 #include <array>
 #include <map>
+#include <string>
+#include <string_view>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -152,6 +154,53 @@ TEST_P(Lossless, SessionsSideBySideGetTheTokensTheyGetAlone) {
     }
   }
   for (std::size_t i = 0; i < side_by_side.size(); ++i) EXPECT_EQ(side_by_side[i], plain()[i]) << goldens_[i].prompt;
+}
+
+/// Nothing of the verifier's is rounded, whatever the drafter gets: chains, trees, drafts made ahead, drawn texts.
+class LosslessWire : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(EachForm, LosslessWire, testing::Values("exact", "int8", "int4"),
+                         [](const auto& param_info) { return std::string(param_info.param); });
+
+TEST_P(LosslessWire, NoTextDependsOnWhatItsRowsAreRoundedTo) {
+  TransportContext context;
+  const auto cluster = start_threads(context, {.pair = nano_pair(), .drafter = {.wire = GetParam()}});
+  ASSERT_TRUE(cluster) << cluster.error().message;
+  Client client = connect_when_joined(context, (*cluster)->address(), 1, 1, [&] { return (*cluster)->check(); });
+  const std::vector<NanoGolden> goldens = nano_goldens();
+  double tokens = 0, rounds = 0, bytes = 0, prompt_bytes = 0, prompt_tokens = 0, drafted = 0, accepted = 0;
+  for (std::size_t i = 0; i < goldens.size(); i += 2) {
+    Generate plain = request_for(goldens[i], 0);
+    plain.max_tokens = 64;
+    if (i % 4 == 2) plain.sampling = {.temperature = 1, .seed = i};
+    const std::vector<TokenId> text = answer(client, plain).tokens;
+    for (const int way : {0, 1, 2}) {
+      Generate wanted = plain;
+      wanted.draft_length = way == 1 ? 15 : 4;
+      if (way == 1) wanted.policy = DraftPolicy::kTree;
+      wanted.draft_ahead = way == 2 ? kDraftAheadMax : 0;
+      wanted.cache_scope = std::to_string(way);  // so that each computes and sends its prompt
+      const Generation generation = answer(client, wanted);
+      EXPECT_EQ(generation.tokens, text) << goldens[i].prompt << ", way " << way;
+      if (way != 0) continue;
+      tokens += static_cast<double>(generation.tokens.size());
+      rounds += static_cast<double>(generation.metrics.rounds);
+      bytes += static_cast<double>(generation.metrics.wire_bytes_to_drafter);
+      prompt_bytes += static_cast<double>(generation.metrics.wire_bytes_to_drafter_prompt);
+      prompt_tokens += static_cast<double>(wanted.prompt.size());
+      drafted += static_cast<double>(generation.metrics.drafted_tokens);
+      accepted += static_cast<double>(generation.metrics.accepted_tokens);
+    }
+  }
+  // Nano's donors have 2 heads of 64 and of 128, its hidden row has 384 numbers.
+  const double number = std::string_view(GetParam()) == "exact"  ? 2
+                        : std::string_view(GetParam()) == "int8" ? 34.0 / 32
+                                                                 : 18.0 / 32;
+  const double row = 2 * (2 * 64 + 2 * 128) * number, needed = 384 * number / (tokens / rounds) + row;
+  EXPECT_GE(bytes / tokens, 0.9 * needed) << "the last round's rows are not needed";
+  EXPECT_LE(bytes / rounds, 384 * number + row * (tokens / rounds) + 700) << "the headers of two messages of a round";
+  EXPECT_LE(prompt_bytes / prompt_tokens, row + 40) << "headers of a prompt's chunks";
+  RecordProperty("wire_bytes_per_token", std::to_string(bytes / tokens));
+  RecordProperty("acceptance", std::to_string(accepted / drafted));
 }
 
 // Drafts must not reach past the last position, nor end the answer early.

@@ -5,6 +5,7 @@
 
 #include "common/checkpoint/model_files.h"
 #include "common/protocol/message_text.h"
+#include "common/tensor/decode.h"
 #include "common/tokenizer/tokenizer.h"
 #include "tests/support/test_pairs.h"
 
@@ -18,9 +19,9 @@ std::unique_ptr<Assistant> load_assistant(const TestPair& pair, std::span<const 
       .value();
 }
 
-WireTensor tensor_of(std::vector<std::byte> bytes, std::vector<std::int64_t> shape) {
+WireTensor tensor_of(std::vector<std::byte> bytes, std::vector<std::int64_t> shape, DType dtype = DType::kF32) {
   const auto owner = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
-  return {.dtype = DType::kF32, .shape = std::move(shape), .data = SharedBytes(owner, std::span(*owner))};
+  return {.dtype = dtype, .shape = std::move(shape), .data = SharedBytes(owner, std::span(*owner))};
 }
 
 /// Numbers in (-1, 1), as floats or, if the model keeps its K/V so, as bfloat16.
@@ -39,7 +40,7 @@ KvRows random_rows(CounterRng& rng, const DonorReplica& replica, Position from, 
   for (const LayerKv* layer : {&replica.sliding, &replica.full}) {
     const auto numbers = [&] {
       const std::size_t count = static_cast<std::size_t>(to - from) * layer->row_bytes() / size;
-      return tensor_of(random_numbers(rng, count, size), {});
+      return tensor_of(random_numbers(rng, count, size), {}, layer->dtype());
     };
     rows.donors.push_back({from, numbers(), numbers()});
   }
@@ -197,6 +198,49 @@ TEST_P(DraftEngineProperty, DraftsAreTheAssistantsOwn) {
   }
 }
 
+// Nothing but the replica's content depends on the form in which its rows came.
+TEST_P(DraftEngineProperty, RoundedRowsDraftWhatTheyStandFor) {
+  const std::unique_ptr<Assistant> assistant = load_assistant(GetParam());
+  const DonorReplica replica = assistant->make_replica();
+  DraftEngine engine(load_assistant(GetParam()), {});
+  CounterRng rng(6);
+  std::int64_t rounded = 0;
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    const DType type = i % 2 == 0 ? DType::kQ8_0 : DType::kQ4_0;
+    Text text = random_text(rng, SessionId{2 * i + 1}, *assistant, GetParam().type, ""), same = text;
+    same.turn.session = SessionId{2 * i + 2};
+    // @param exact  of the tensor that stands for it
+    const auto round_off = [&](WireTensor& tensor, WireTensor& as_floats, DType exact) {
+      const std::span<const std::byte> bytes = tensor.data.bytes();
+      std::vector<float> numbers(bytes.size() / size_bytes(tensor.dtype));
+      if (numbers.size() % block_elements(type) != 0) return;
+      decode(tensor.dtype, bytes.data(), numbers);
+      std::vector<std::byte> blocks(stored_bytes(type, numbers.size())), plain(stored_bytes(exact, numbers.size()));
+      encode(type, numbers, blocks.data());
+      decode(type, blocks.data(), numbers);
+      encode(exact, numbers, plain.data());
+      tensor = tensor_of(std::move(blocks), tensor.shape, type);
+      as_floats = tensor_of(std::move(plain), as_floats.shape, exact);
+      ++rounded;
+    };
+    for (std::size_t w = 0; w < text.work.size(); ++w) {
+      DraftWork &to = text.work[w], &other = same.work[w];
+      other.session = same.turn.session;
+      for (std::size_t d = 0; d < to.kv.donors.size(); ++d) {
+        round_off(to.kv.donors[d].key, other.kv.donors[d].key, replica.full.dtype());
+        round_off(to.kv.donors[d].value, other.kv.donors[d].value, replica.full.dtype());
+      }
+      if (to.kind == DraftWork::Kind::kDraft) round_off(to.draft.hidden, other.draft.hidden, DType::kF32);
+    }
+    for (Text* const one : {&text, &same}) {
+      begin(engine, *one);
+      while (!one->over) pass(engine, {&one, 1});
+    }
+    EXPECT_EQ(text, same) << to_string(type) << ", text " << i;
+  }
+  EXPECT_GT(rounded, 40);
+}
+
 TEST_P(DraftEngineProperty, ADraftVocabularyIsAllThatIsDraftedWithTheWholeHeadsScores) {
   const std::unique_ptr<Assistant> whole = load_assistant(GetParam());
   CounterRng rng(9);
@@ -205,8 +249,7 @@ TEST_P(DraftEngineProperty, ADraftVocabularyIsAllThatIsDraftedWithTheWholeHeadsS
   vocabulary.erase(std::unique(vocabulary.begin(), vocabulary.end()), vocabulary.end());
   std::unique_ptr<Assistant> narrow = load_assistant(GetParam(), vocabulary);
   std::vector<Text> texts;
-  for (std::uint64_t i = 1; i <= 20; ++i)
-    texts.push_back(random_text(rng, SessionId{i}, *whole, GetParam().type, ""));
+  for (std::uint64_t i = 1; i <= 20; ++i) texts.push_back(random_text(rng, SessionId{i}, *whole, GetParam().type, ""));
   DonorReplica replica = whole->make_replica();
   LayerKv* const layers[] = {&replica.sliding, &replica.full};
   const KvRows rows = random_rows(rng, replica, 0, 4, GetParam().type == WeightType::kF32 ? 4 : 2);

@@ -6,8 +6,10 @@
 #include <map>
 
 #include "common/base/token_tree.h"
+#include "common/protocol/donor_rows.h"
 #include "common/protocol/message_text.h"
 #include "common/sampling/verify.h"
+#include "common/tensor/decode.h"
 #include "tests/support/driven_core.h"
 #include "tests/support/test_pairs.h"
 
@@ -21,6 +23,15 @@ INSTANTIATE_TEST_SUITE_P(Each, EngineProperty, testing::ValuesIn(every_pair()), 
 
 std::vector<std::byte> bytes_of(const WireTensor& tensor) {
   return {tensor.data.bytes().begin(), tensor.data.bytes().end()};
+}
+
+/// The same numbers in another type, rounded as decode.h says (tests/unit/tensor_test.cc: by how much at most).
+std::vector<std::byte> in_type(const std::vector<std::byte>& bytes, DType from, DType to) {
+  std::vector<float> numbers(bytes.size() / size_bytes(from));
+  decode(from, bytes.data(), numbers);
+  std::vector<std::byte> rounded(stored_bytes(to, numbers.size()));
+  encode(to, numbers, rounded.data());
+  return from == to ? bytes : rounded;
 }
 
 /// Everything but the time.
@@ -70,6 +81,7 @@ struct Script {
     // Mostly the delta since the last; all again after a loss; or nothing, as in plain decoding.
     const std::uint64_t kind = rng.below(8);
     if (kind != 0) work.kv_from = kind == 1 ? 0 : kv_sent;
+    work.wire = static_cast<WireForm>(rng.below(3));
     return work;
   }
 
@@ -127,28 +139,21 @@ class Truth {
       const std::vector<std::int64_t> shape = {to - first, layer.num_key_value_heads(), layer.head_dim()};
       EXPECT_EQ(delta.key.shape, shape);
       EXPECT_EQ(delta.value.shape, shape);
-      EXPECT_EQ(delta.key.dtype, layer.dtype());
+      EXPECT_EQ(delta.key.dtype, wire_dtype(work.wire, layer.dtype(), layer.head_dim()));
       std::vector<std::byte> actual = bytes_of(delta.key);
       const std::vector<std::byte> value = bytes_of(delta.value);
       actual.insert(actual.end(), value.begin(), value.end());
-      EXPECT_EQ(actual, raw_rows(layer, first, to - first))
+      EXPECT_EQ(actual, in_type(raw_rows(layer, first, to - first), layer.dtype(), delta.key.dtype))
           << (kind == AttentionKind::kSliding ? "sliding" : "full") << " rows";
     }
     if (work.prefill && !work.last) return;
     // The hidden row is that of the last committed position.
     ASSERT_TRUE(result.verdict.hidden);
-    std::vector<float> hidden = rows.back().hidden;
-    if (result.verdict.hidden->dtype == DType::kBf16) {
-      const std::vector<std::byte> bytes = bytes_of(*result.verdict.hidden);
-      ASSERT_EQ(bytes.size(), hidden.size() * 2);
-      for (std::size_t i = 0; i < hidden.size(); ++i) {
-        Bf16 half;
-        std::memcpy(&half, bytes.data() + 2 * i, 2);
-        ASSERT_EQ(half.bits, to_bf16(hidden[i]).bits) << i;
-      }
-    } else {
-      ASSERT_EQ(std::memcmp(bytes_of(*result.verdict.hidden).data(), hidden.data(), hidden.size() * 4), 0);
-    }
+    const std::vector<float>& hidden = rows.back().hidden;
+    const DType dtype = wire_dtype(work.wire, activation_dtype(backbone_->weight_type()), std::ssize(hidden));
+    EXPECT_EQ(result.verdict.hidden->dtype, dtype);
+    const std::span<const std::byte> floats = std::as_bytes(std::span(hidden));
+    EXPECT_EQ(bytes_of(*result.verdict.hidden), in_type({floats.begin(), floats.end()}, DType::kF32, dtype));
     EXPECT_EQ(result.verdict.next_token, static_cast<TokenId>(argmax(rows.back().logits)));
   }
 

@@ -169,6 +169,7 @@ class VerifierStage : public Stage {
                                      id_text(work.session), work.base, token_text(work.tokens));
       if (work.answered > 0) line += fmt::format(" answered={}", work.answered);
       if (work.kv_from) line += fmt::format(" kv_from={}", *work.kv_from);
+      if (work.wire != WireForm::kExact) line += fmt::format(" wire={}", to_string(work.wire));
       if (!work.q.empty()) line += fmt::format(" distributions={}", work.q.size());
       if (work.reuse) {
         line += fmt::format(", {} the rows of {} from {}", work.reuse->take ? "taking" : "copying",
@@ -264,10 +265,16 @@ class CoordinatorStage : public Stage {
     words >> peer >> role;
     if (name == "gone") {  // PEER
       core_.on_peer_gone(peer, now);
-    } else if (name == "joins") {  // PEER verifier|drafter [CLASS]
-      Hello body = hello(role == "verifier" ? Role::kVerifier : Role::kDrafter);
+    } else if (name == "joins") {  // PEER verifier [CLASS], or PEER drafter [FORM]
+      const bool verifies = role == "verifier";
+      Hello body = hello(verifies ? Role::kVerifier : Role::kDrafter);
       body.name = peer;
-      words >> body.numeric_class;
+      if (std::string word; words >> word) {
+        if (verifies)
+          body.numeric_class = word;
+        else
+          body.wire = std::get<Hello>(parse_message("hello wire=" + word).body).wire;
+      }
       core_.on_message(peer, {.body = body}, now);
     } else if (name == "heard") {  // PEER SECONDS: it sends heartbeats while they pass
       for (double left = std::stod(role); left > 0; left -= 0.5) {

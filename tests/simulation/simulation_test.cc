@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <map>
 #include <sstream>
 #include <string_view>
 
@@ -48,6 +49,7 @@ std::string unfinished(Simulator& simulator, Duration limit = std::chrono::hours
 
 struct Totals {
   std::int64_t rounds = 0, drafted = 0, accepted = 0, ahead = 0, restarts = 0, messages = 0;
+  std::map<DType, std::int64_t> rows = {};  ///< that reached drafters
 };
 
 /// Several sessions over one history; every answer must be plain decoding's.
@@ -84,6 +86,7 @@ void run_seed(std::uint64_t seed, const Faults& faults, Totals* totals) {
   EXPECT_TRUE(simulator.violations().empty()) << simulator.violations().front();
   totals->restarts += simulator.drafter_restarts();
   totals->messages += simulator.messages();
+  for (const auto& [type, count] : simulator.rows()) totals->rows[type] += count;
 }
 
 TEST(Simulation, WithoutFaultsDraftsAreUsed) {
@@ -110,6 +113,8 @@ TEST(Simulation, TextSurvivesEveryFault) {
   EXPECT_GT(totals.ahead, totals.rounds / 50);
   EXPECT_GT(totals.accepted, totals.rounds / 10) << "drafting hardly ever recovered";
   EXPECT_GT(totals.restarts, 100);
+  for (const DType type : {DType::kI32, DType::kQ8_0, DType::kQ4_0})
+    EXPECT_GT(totals.rows[type], 10'000) << "few drafters wanted rows in " << to_string(type);
 }
 
 // Token trees, chains and plain decoding side by side: a greedy text, and under `match` one of a seed, is the same.

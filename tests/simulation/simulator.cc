@@ -15,17 +15,26 @@ constexpr std::int64_t kRowsMax = 1 + kDraftLengthMax;
 constexpr KvCost kKvCost{
     .bytes_per_position = 100, .ring_bytes_per_position = 50, .ring_rows = model::kWindow + 1 + kRowsMax};
 
-WireTensor tensor_of(const std::vector<std::uint64_t>& hashes, std::vector<std::int64_t> shape) {
-  const auto owner = std::make_shared<std::vector<std::uint64_t>>(hashes);
-  return {
-      .dtype = DType::kI32, .shape = std::move(shape), .data = SharedBytes(owner, std::as_bytes(std::span(*owner)))};
+/// Numbers of a row: one block, so that it may be rounded. Its first bytes are a hash, in a block those behind the
+/// scale.
+constexpr std::int64_t kWidth = 32;
+std::size_t hash_place(DType dtype) { return dtype == DType::kI32 ? 0 : 2; }
+
+WireTensor tensor_of(const std::vector<std::uint64_t>& hashes, std::vector<std::int64_t> shape, WireForm form) {
+  const DType dtype = wire_dtype(form, DType::kI32, kWidth);
+  const std::size_t row = stored_bytes(dtype, kWidth);
+  const auto owner = std::make_shared<std::vector<std::byte>>(hashes.size() * row);
+  for (std::size_t i = 0; i < hashes.size(); ++i)
+    std::memcpy(owner->data() + i * row + hash_place(dtype), &hashes[i], sizeof(std::uint64_t));
+  return {.dtype = dtype, .shape = std::move(shape), .data = SharedBytes(owner, *owner)};
 }
 
 bool is_rejection(const Draft& draft) { return draft.sampling && draft.sampling->rule == SamplingRule::kRejection; }
 
 std::uint64_t hash_at(const WireTensor& tensor, std::int64_t row) {
   std::uint64_t hash;
-  std::memcpy(&hash, tensor.data.bytes().data() + row * 8, sizeof(hash));
+  const std::size_t at = static_cast<std::size_t>(row) * stored_bytes(tensor.dtype, kWidth) + hash_place(tensor.dtype);
+  std::memcpy(&hash, tensor.data.bytes().data() + at, sizeof(hash));
   return hash;
 }
 
@@ -34,14 +43,14 @@ std::uint64_t hash_at(const WireTensor& tensor, std::int64_t row) {
 namespace model {
 
 PairFacts facts() {
-  // One K/V head of two numbers: eight bytes, a hash.
-  return {.hidden_size = 2,
-          .vocab_size = kVocab,
-          .context_max = 1 << 20,
-          .kv_dtype = DType::kI32,
-          .hidden_dtype = DType::kI32,
-          .donors = {{.sliding = true, .layer = 0, .num_key_value_heads = 1, .head_dim = 2, .sliding_window = kWindow},
-                     {.sliding = false, .layer = 1, .num_key_value_heads = 1, .head_dim = 2}}};
+  return {
+      .hidden_size = kWidth,
+      .vocab_size = kVocab,
+      .context_max = 1 << 20,
+      .kv_dtype = DType::kI32,
+      .hidden_dtype = DType::kI32,
+      .donors = {{.sliding = true, .layer = 0, .num_key_value_heads = 1, .head_dim = kWidth, .sliding_window = kWindow},
+                 {.sliding = false, .layer = 1, .num_key_value_heads = 1, .head_dim = kWidth}}};
 }
 
 std::vector<float> logits(std::uint64_t prefix) {
@@ -109,7 +118,8 @@ void Simulator::start(Drafter& drafter) {
   drafter.core = std::make_unique<DrafterCore>(
       DrafterConfig{}, Hello{.role = Role::kDrafter,
                              .name = fmt::format("key{}/{}", &drafter - drafters_.data(), drafter.peer),
-                             .facts = model::facts()});
+                             .facts = model::facts(),
+                             .wire = static_cast<WireForm>(starts_ % 4)});
 }
 
 template <typename Worker>
@@ -585,7 +595,7 @@ std::vector<VerifyResult> Simulator::forward(Verifier& verifier, const std::vect
     const Position committed = std::ssize(prefix);
     if (work.last) {
       if (sampler == samplers.end()) verdict.next_token = model::choose(prefix.back());
-      if (work.kv_from) verdict.hidden = tensor_of({prefix.back()}, {2});
+      if (work.kv_from) verdict.hidden = tensor_of({prefix.back()}, {kWidth}, work.wire);
     }
     if (work.kv_from && *work.kv_from < committed) {
       const Position to = piece_end(*work.kv_from, committed, kKvRowsMax, model::kWindow + 1);
@@ -593,7 +603,7 @@ std::vector<VerifyResult> Simulator::forward(Verifier& verifier, const std::vect
       for (const DonorFacts& donor : model::facts().donors) {
         const Position first = first_useful_row(donor, *work.kv_from, to);
         const std::vector<std::uint64_t> kept(prefix.begin() + first, prefix.begin() + to);
-        const WireTensor tensor = tensor_of(kept, {to - first, 1, 2});
+        const WireTensor tensor = tensor_of(kept, {to - first, 1, kWidth}, work.wire);
         verdict.kv.donors.push_back({first, tensor, tensor});
       }
     }
@@ -619,6 +629,7 @@ void Simulator::change_replica(Drafter& drafter, const DraftWork& work) {
     auto& rows = i == 0 ? replica.sliding : replica.full;
     for (Position p = donor.first; p < work.kv.to; ++p) {
       const std::uint64_t row = hash_at(donor.key, p - donor.first);
+      ++rows_[donor.key.dtype];
       const auto [place, fresh] = rows.emplace(p, row);
       if (!fresh && place->second != row) violated("a committed row changed");
     }

@@ -139,6 +139,8 @@ class Simulator {
   std::int64_t verifier_restarts() const { return verifier_restarts_; }
   std::int64_t coordinator_restarts() const { return static_cast<std::int64_t>(incarnation_); }
   std::int64_t messages() const { return messages_; }
+  /// Rows that reached drafters, by type.
+  const std::map<DType, std::int64_t>& rows() const { return rows_; }
   std::size_t verifier_sessions() const;
   std::size_t drafter_sessions() const;
   int coordinator_sessions() const { return status().sessions; }
@@ -318,6 +320,7 @@ class Simulator {
   std::size_t open_ = 0;  ///< of these, not ended
   std::vector<std::string> violations_, notices_;
   std::int64_t drafter_restarts_ = 0, verifier_restarts_ = 0, messages_ = 0;
+  std::map<DType, std::int64_t> rows_;
 };
 
 }  // namespace outrider::simulation

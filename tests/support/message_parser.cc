@@ -98,14 +98,14 @@ class Parser {
     if (bracket == std::string_view::npos || !dtype) fail("a tensor is wanted", text);
     std::string extents(inside(text.substr(bracket), '[', ']'));
     for (char& c : extents) c = c == ',' ? ' ' : c;
-    std::size_t bytes = size_bytes(*dtype);
+    std::size_t count = 1;
     std::string_view rest = extents;
     while (const auto extent = next_word(rest)) {
       field.shape.push_back(number<std::int64_t>(*extent));
-      bytes *= static_cast<std::size_t>(field.shape.back());
+      count *= static_cast<std::size_t>(field.shape.back());
     }
     field.dtype = *dtype;
-    const auto owner = std::make_shared<std::vector<std::byte>>(bytes);
+    const auto owner = std::make_shared<std::vector<std::byte>>(stored_bytes(*dtype, count));
     field.data = SharedBytes(owner, *owner);
   }
   template <typename T>

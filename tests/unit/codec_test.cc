@@ -92,6 +92,7 @@ class RandomMessages {
     field.dtype = static_cast<DType>(integer(0, static_cast<int>(kLastWireDType)));
     field.shape.clear();
     for (std::size_t i = 0; i < rank.rank; ++i) field.shape.push_back(integer(1, 9));
+    field.shape.back() *= static_cast<std::int64_t>(block_elements(field.dtype));
     fill(field);
   }
 
@@ -124,8 +125,9 @@ class RandomMessages {
                 std::min<std::int64_t>(static_cast<std::int64_t>(count.max), coin() ? 200 : 3)));
   }
   void fill(WireTensor& tensor) {
-    std::size_t size = size_bytes(tensor.dtype);
-    for (const std::int64_t extent : tensor.shape) size *= static_cast<std::size_t>(extent);
+    std::size_t count = 1;
+    for (const std::int64_t extent : tensor.shape) count *= static_cast<std::size_t>(extent);
+    const std::size_t size = stored_bytes(tensor.dtype, count);
     const auto bytes = std::make_shared<std::vector<std::byte>>(size);
     for (std::byte& b : *bytes) b = static_cast<std::byte>(engine_());
     tensor.data = SharedBytes(bytes, *bytes);
@@ -327,9 +329,9 @@ SharedBytes verdict_header(std::uint32_t hidden, std::uint32_t key, std::uint32_
 }
 
 WireTensor tensor_of(std::vector<std::int64_t> shape, DType dtype = DType::kF32) {
-  std::size_t size = size_bytes(dtype);
-  for (const std::int64_t extent : shape) size *= static_cast<std::size_t>(extent);
-  return {dtype, std::move(shape), zeros(size)};
+  std::size_t count = 1;
+  for (const std::int64_t extent : shape) count *= static_cast<std::size_t>(extent);
+  return {dtype, std::move(shape), zeros(stored_bytes(dtype, count))};
 }
 
 Verdict good_verdict() {
@@ -564,7 +566,7 @@ std::vector<Wrong> all_wrongs() {
              wire::Body::Heartbeat, [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
              kProtocolVersion + 1)};
        },
-       Errc::kVersionMismatch, "version 11, this node speaks 10"},
+       Errc::kVersionMismatch, "version 12, this node speaks 11"},
       // A later version may change whatever it likes; only the version field must be found.
       {"other_version_with_another_body",
        [] {
@@ -575,7 +577,7 @@ std::vector<Wrong> all_wrongs() {
                  kProtocolVersion + 1),
              zeros(3)};
        },
-       Errc::kVersionMismatch, "version 11, this node speaks 10"},
+       Errc::kVersionMismatch, "version 12, this node speaks 11"},
       {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad, "body type is 99, wanted 1 to 23"},
       {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 23"},
       {"no_body", bare(wire::Body::Heartbeat, false), kBad, "there is no body"},
@@ -603,10 +605,28 @@ std::vector<Wrong> all_wrongs() {
       {"tensor_dtype",
        [=] {
          return Frames{
-             header(wire::Body::Draft, draft_with_bare_hidden, kProtocolVersion, {{4}}, static_cast<wire::DType>(6)),
+             header(wire::Body::Draft, draft_with_bare_hidden, kProtocolVersion, {{4}}, static_cast<wire::DType>(9)),
              zeros(16)};
        },
-       kBad, "dtype is 6, wanted 0 to 5"},
+       kBad, "dtype is 9, wanted 0 to 8"},
+      {"tensor_of_parts_of_blocks",
+       [=] {
+         return Frames{header(wire::Body::Draft, draft_with_bare_hidden, kProtocolVersion, {{48}}, wire::DType::Q8_0),
+                       zeros(51)};
+       },
+       kBad, "hidden has 51 bytes, wanted those of Q8_0 [48]"},
+      {"tensor_of_too_few_blocks",
+       [=] {
+         return Frames{header(wire::Body::Draft, draft_with_bare_hidden, kProtocolVersion, {{64}}, wire::DType::Q4_0),
+                       zeros(18)};
+       },
+       kBad, "hidden has 18 bytes, wanted those of Q4_0 [64]"},
+      {"tensor_blocks_negative",
+       [=] {
+         return Frames{header(wire::Body::Draft, draft_with_bare_hidden, kProtocolVersion, {{-64}}, wire::DType::Q4_0),
+                       zeros(36)};
+       },
+       kBad, "hidden has 36 bytes, wanted those of Q4_0 [-64]"},
       {"tensor_extent_negative",
        [=] {
          return Frames{header(wire::Body::Draft, draft_with_bare_hidden, kProtocolVersion, {{-4}}), zeros(16)};
@@ -669,7 +689,8 @@ std::vector<Wrong> all_wrongs() {
        kBad, "key is F32 [2, 1, 4], value is BF16 [2, 1, 4]"},
       // bodies
       {"hello_role", hello([](Hello& m) { m.role = Role{2}; }), kBad, "Hello: role is 2, wanted 0 to 1"},
-      {"hello_kv_dtype", hello([](Hello& m) { m.facts.kv_dtype = DType{6}; }), kBad, "kv_dtype is 6, wanted 0 to 5"},
+      {"hello_kv_dtype", hello([](Hello& m) { m.facts.kv_dtype = DType{9}; }), kBad, "kv_dtype is 9, wanted 0 to 8"},
+      {"hello_wire", hello([](Hello& m) { m.wire = WireForm{4}; }), kBad, "Hello: wire is 4, wanted 0 to 3"},
       {"hello_hidden_dtype", hello([](Hello& m) { m.facts.hidden_dtype = DType{255}; }), kBad, "hidden_dtype is 255"},
       {"hello_hidden_size", hello([](Hello& m) { m.facts.hidden_size = -1; }), kBad, "hidden_size is -1"},
       {"hello_vocab_size", hello([](Hello& m) { m.facts.vocab_size = -1; }), kBad, "vocab_size is -1"},
@@ -813,6 +834,8 @@ std::vector<Wrong> all_wrongs() {
        "tokens has 34 entries, at most 33 allowed"},
       {"verify_token", body_with(Verify{}, [](Verify& m) { m.tokens = {-1}; }), kBad,
        "tokens has -1, wanted 0 to 2147483647"},
+      {"verify_wire", body_with(Verify{.tokens = {1}, .wire = WireForm::kAuto}, [](Verify&) {}), kBad,
+       "wire is 3, wanted 0 to 2"},
       {"verify_kv_from", body_with(Verify{{1}, -1}, [](Verify&) {}), kBad, "kv_from is -1"},
       {"verdict_accepted_negative", body_with(Verdict{}, [](Verdict& m) { m.accepted = -1; }), kBad,
        "accepted is -1, wanted 0 to 32"},

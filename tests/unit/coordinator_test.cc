@@ -457,6 +457,97 @@ TEST_F(Coordinator, GivesADrafterNoMoreSessionsThanItTakes) {
   EXPECT_TRUE(ask(4));
 }
 
+TEST_F(Coordinator, AVerifierIsToldWhatTheDrafterWantsItsRowsRoundedTo) {
+  join("v", Role::kVerifier);
+  const auto prefill_of = [&](std::uint64_t number) {
+    core_.on_message(
+        "c", {.session = SessionId{number}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 9, .draft_length = 2}},
+        now_);
+    const auto out = sent();
+    return *find<Prefill>(out, "v");
+  };
+  EXPECT_EQ(prefill_of(8).wire, WireForm::kExact) << "there is no drafter";
+  Hello drafter = hello(Role::kDrafter);
+  drafter.wire = WireForm::kInt4;
+  core_.on_message("d", {.body = drafter}, now_);
+  EXPECT_EQ(prefill_of(9).wire, WireForm::kInt4);
+  core_.on_message("v",
+                   {.session = SessionId{51},
+                    .body = Verdict{.next_token = 40, .committed = 3, .hidden = zeros({2}), .kv = rows(0, 3)}},
+                   now_);
+  core_.on_message("d", {.session = SessionId{51}, .round = RoundId{1}, .base = 3, .body = Candidates{.tokens = {41}}},
+                   now_);
+  const auto out = sent();
+  ASSERT_NE(find<Verify>(out, "v"), nullptr);
+  EXPECT_EQ(find<Verify>(out, "v")->wire, WireForm::kInt4);
+}
+
+// Over a link on which a byte takes 10 us: rows are rounded as soon as that shows, but where drafts have a say.
+TEST_F(Coordinator, ADrafterThatLeavesItToUsGetsRoundedRowsOverAThinLink) {
+  join("v", Role::kVerifier);
+  Hello drafter = hello(Role::kDrafter);
+  drafter.wire = WireForm::kAuto;
+  drafter.facts.context_max = 1000;
+  core_.on_message("d", {.body = drafter}, now_);
+  const auto begin = [&](SessionId text, const SamplingParams& sampling) {
+    Generate request{.prompt = {1, 2, 3}, .max_tokens = 15, .draft_length = 2, .wait_ms = 1000, .sampling = sampling};
+    core_.on_message("c", {.session = text, .body = request}, now_);
+    const auto out = sent();
+    return find<Prefill>(out, "v")->wire;
+  };
+  std::uint64_t text = 50;
+  const auto write = [&](const SamplingParams& sampling) {
+    const WireForm form = begin(SessionId{text}, sampling);
+    Position base = 3;
+    std::uint32_t round = 0;
+    const auto judge = [&](std::int32_t accepted) {
+      const Position committed = round == 0 ? base : base + accepted + 1;
+      core_.on_message("v",
+                       {.session = SessionId{text},
+                        .round = RoundId{round},
+                        .body = Verdict{.accepted = accepted,
+                                        .next_token = 40,
+                                        .committed = committed,
+                                        .hidden = zeros({2}),
+                                        .kv = rows(round == 0 ? 0 : base, committed)}},
+                       now_);
+      base = committed;
+      ++round;
+    };
+    judge(0);
+    for (std::int32_t accepted = 2; base < 14; accepted = 2 - accepted) {
+      std::size_t bytes = 0;
+      for (const Outgoing& out : sent()) {
+        const auto* chunk = std::get_if<KvChunk>(&out.message.body);
+        const bool counts = chunk != nullptr || std::holds_alternative<Draft>(out.message.body);
+        const auto size = chunk != nullptr ? static_cast<std::size_t>(1000 * (chunk->kv.to - chunk->kv.from)) : 500u;
+        core_.on_sent(out.message, size);
+        if (counts) bytes += size;
+      }
+      now_ += std::chrono::microseconds(10 * bytes);
+      core_.on_message("d",
+                       {.session = SessionId{text},
+                        .round = RoundId{round},
+                        .base = base,
+                        .body = Candidates{.tokens = {41, 42}, .q = {}}},
+                       now_);
+      now_ += milliseconds(100);
+      judge(accepted);
+    }
+    core_.on_message("c", {.session = SessionId{text}, .body = Cancel{}}, now_);
+    sent();
+    ++text;
+    return form;
+  };
+  EXPECT_EQ(write({}), WireForm::kExact) << "nothing is known yet";
+  for (int i = 0; i < 8; ++i) write({});
+  EXPECT_EQ(write({}), WireForm::kInt8);
+  EXPECT_EQ(write({.temperature = 1}), WireForm::kInt8) << "match";
+  EXPECT_EQ(write({.temperature = 1, .rule = SamplingRule::kRejection}), WireForm::kExact);
+  EXPECT_EQ(write({.temperature = 1, .rule = SamplingRule::kTypical}), WireForm::kExact);
+  EXPECT_EQ(write({}), WireForm::kInt8);
+}
+
 TEST_F(Coordinator, ASessionThatAFullDrafterRefusesGoesOnAtOnceAndAlone) {
   begin_drafting();
   sent();

@@ -108,6 +108,8 @@ TEST(ExperimentPlan, AValueThatNoAxisHasIsRefused) {
   EXPECT_EQ(error_of(R"({"sweeps": [{"draft_length": [17]}]})"),
             "p.json: sweeps[0].draft_length is 17, wanted 0 to 16, tree:1 to tree:16, or auto");
   EXPECT_NE(error_of(R"({"sweeps": [{"dtype": ["int3"]}]})").find("sweeps[0].dtype"), std::string::npos);
+  EXPECT_EQ(error_of(R"({"sweeps": [{"wire": ["int3"]}]})"),
+            "p.json: sweeps[0].wire is \"int3\", wanted exact, int8, int4 or auto");
   EXPECT_NE(error_of(R"({"sweeps": [{"acceptance": [[0.5, 0.6]]}]})").find("do not rise"), std::string::npos);
   EXPECT_NE(error_of(R"({"repeats": 2, "sweeps": [{"rtt_ms": [1]}]})").find("repeats is 2"), std::string::npos);
   EXPECT_NE(error_of(R"({"sweeps": [{"request_rate": [2], "clients": [4]}]})").find("clients is for a closed loop"),

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/tensor/decode.h"
 #include "tests/unit/protocol_support.h"
 
 namespace outrider {
@@ -72,6 +73,43 @@ TEST(DonorRows, HoldFiniteNumbersOnly) {
   }
   EXPECT_FALSE(check_hidden(small_facts(), zeros({3})));
   EXPECT_FALSE(check_hidden(small_facts(), zeros({1, 2})));
+}
+
+TEST(DonorRows, MayBeRoundedOfWhateverTypeTheModelIs) {
+  PairFacts facts = small_facts();
+  facts.hidden_size = 64;
+  for (DonorFacts& donor : facts.donors) donor.head_dim = 32;
+  const auto rounded = [](std::vector<std::int64_t> shape, DType type, float value) {
+    const WireTensor floats = filled(shape, value);
+    const std::span<const std::byte> bytes = floats.data.bytes();
+    const std::span<const float> numbers(reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float));
+    const auto owner = std::make_shared<std::vector<std::byte>>(stored_bytes(type, numbers.size()));
+    encode(type, numbers, owner->data());
+    return WireTensor{.dtype = type, .shape = std::move(shape), .data = {owner, *owner}};
+  };
+  for (const DType type : {DType::kQ8_0, DType::kQ4_0}) {
+    for (const float value : {1.0f, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+      KvRows kv{.from = 0, .to = 2, .donors = {}};
+      for (int i = 0; i < 2; ++i)
+        kv.donors.push_back({0, rounded({2, 1, 32}, type, 1), rounded({2, 1, 32}, type, value)});
+      EXPECT_EQ(check_rows(facts, kv).has_value(), std::isfinite(value)) << value;
+      EXPECT_EQ(check_hidden(facts, rounded({64}, type, value)).has_value(), std::isfinite(value)) << value;
+      kv.donors[1].key = rounded({2, 1, 64}, type, 1);
+      EXPECT_FALSE(check_rows(facts, kv)) << "of another size";
+    }
+  }
+  EXPECT_FALSE(check_hidden(facts, rounded({32}, DType::kQ8_0, 1)));
+  WireTensor halves = filled({32}, 0);
+  halves.dtype = DType::kF16;
+  halves.shape = {64};
+  EXPECT_FALSE(check_hidden(facts, halves)) << "of no form";
+}
+
+TEST(DonorRows, WhatIsNotWholeBlocksTravelsAsItIs) {
+  EXPECT_EQ(wire_dtype(WireForm::kExact, DType::kBf16, 256), DType::kBf16);
+  EXPECT_EQ(wire_dtype(WireForm::kInt8, DType::kBf16, 256), DType::kQ8_0);
+  EXPECT_EQ(wire_dtype(WireForm::kInt4, DType::kF32, 32), DType::kQ4_0);
+  EXPECT_EQ(wire_dtype(WireForm::kInt4, DType::kF32, 48), DType::kF32);
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 #include "common/tensor/tensor.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 
 #include <gtest/gtest.h>
@@ -102,6 +104,9 @@ TEST(Decode, FloatsAndBf16AreExact) {
     bytes += encode(type, wanted);
     decode(type, reinterpret_cast<const std::byte*>(bytes.data() + 1), decoded);
     EXPECT_EQ(decoded, wanted) << to_string(type);
+    std::string ours(bytes.size(), '?');
+    encode(type, floats, reinterpret_cast<std::byte*>(ours.data() + 1));
+    EXPECT_EQ(ours, bytes) << to_string(type);
   }
 }
 
@@ -112,6 +117,56 @@ TEST(Decode, EveryBf16IsExactAtAnyAddress) {
   std::vector<float> decoded(0x10000);
   decode(DType::kBf16, bytes.data() + 1, decoded);
   for (std::uint32_t i = 0; i < 0x10000; ++i) ASSERT_EQ(std::bit_cast<std::uint32_t>(decoded[i]), i << 16) << i;
+}
+
+// A block's scale is s = max|x| / 127 or / 8, written as f16: off by at most max(s / 2048, 2^-25). An int8 code is off
+// by half of s, an int4 code by s (the greatest x of the other sign would need the code 8, and gets 7), and each stands
+// for so much more or less as the written scale is off. The last term is for float's own rounding of x / s.
+TEST(Encode, ABlockIsAsNearAsItsScaleAllows) {
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal;
+  for (const DType type : {DType::kQ8_0, DType::kQ4_0}) {
+    const float codes = type == DType::kQ8_0 ? 127 : 8, code_error = type == DType::kQ8_0 ? 0.5f : 1.0f;
+    for (int round = 0; round < 3000; ++round) {
+      // From floats without a normal f16 scale to the greatest that have one.
+      const float size = std::ldexp(1.0f, round % 145 - 130);
+      std::vector<float> block(32), seen(32);
+      for (float& x : block) x = normal(random) * size;
+      if (round % 7 == 0) block[3] = -block[5];
+      if (round % 11 == 0) std::ranges::fill(block, 0.0f);
+      std::vector<std::byte> bytes(1 + stored_bytes(type, block.size()));
+      encode(type, block, bytes.data() + 1);
+      decode(type, bytes.data() + 1, seen);
+      float largest = 0;
+      for (const float x : block) largest = std::max(largest, std::abs(x));
+      const float scale = largest / codes, scale_error = std::max(scale * 0x1p-11f, 0x1p-25f);
+      for (std::size_t i = 0; i < block.size(); ++i) {
+        ASSERT_LE(std::abs(seen[i] - block[i]), scale * (code_error + 1e-4f) + codes * scale_error)
+            << to_string(type) << " of " << block[i] << " with the scale " << scale;
+      }
+      if (scale > 0x1p-14f) {  // what the header says
+        for (std::size_t i = 0; i < block.size(); ++i)
+          ASSERT_LE(std::abs(seen[i] - block[i]), (type == DType::kQ8_0 ? 0.57f : 1.01f) * scale);
+      }
+    }
+  }
+}
+
+TEST(Encode, WhatIsNotFiniteShowsInItsWholeBlock) {
+  for (const DType type : {DType::kQ8_0, DType::kQ4_0}) {
+    for (const float wrong : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                              std::numeric_limits<float>::quiet_NaN(), 3e38f}) {  // the last needs too great a scale
+      std::vector<float> row(64, 1.0f), seen(64);
+      row[40] = wrong;
+      std::vector<std::byte> bytes(stored_bytes(type, row.size()));
+      encode(type, row, bytes.data());
+      decode(type, bytes.data(), seen);
+      for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(std::isfinite(seen[i]), i < 32) << i;
+      F16 scale;
+      std::memcpy(&scale, bytes.data() + bytes.size() / 2, sizeof scale);
+      EXPECT_FALSE(std::isfinite(to_float(scale))) << to_string(type) << " of " << wrong;
+    }
+  }
 }
 
 TEST(DecodeDeathTest, PartsOfBlocksAndIntegersAreOurBugs) {
