@@ -77,8 +77,12 @@ std::string machine_of(int elf_machine) {
 
 std::string cpu_model() {
   std::ifstream file("/proc/cpuinfo");
+  const auto value = [](const std::string& line) { return line.substr(line.find(':') + 2); };
+  std::string implementer;  // aarch64 has numbers there: whose design it is, and which
   for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+    if (line.starts_with("model name")) return value(line);
+    if (line.starts_with("CPU implementer")) implementer = value(line);
+    if (line.starts_with("CPU part")) return fmt::format("implementer {}, part {}", implementer, value(line));
   }
   return "";
 }

@@ -6,6 +6,10 @@ add_library(outrider_build_flags INTERFACE)
 target_compile_options(outrider_build_flags INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
   $<$<BOOL:${OUTRIDER_WERROR}>:-Werror>)
+if(OUTRIDER_AARCH64)
+  # As x86-64 has it: char has a sign, and a product and a sum are rounded once only where the code says so.
+  target_compile_options(outrider_build_flags INTERFACE -fsigned-char -ffp-contract=off)
+endif()
 if(OUTRIDER_SANITIZE)
   # Sanitizers need every object of the program, so this one flag set is global.
   add_compile_options(-fsanitize=${OUTRIDER_SANITIZE} -fno-omit-frame-pointer)

@@ -26,12 +26,13 @@ struct Kernels {
 
 Kernels kernels_for(WeightType type) {
   constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
-  const bool amx = active_isa() == Isa::kAmx;
+  const KernelTable& table = kernels();
+  const bool tiles = table.gemm_bf16_tiles != nullptr;
   switch (type) {
     // Up to 6 rows, which are one pass for vectors, they are faster than tiles (docs/lab/int4.md).
-    case WeightType::kInt4: return {amx ? 6 : kAll, kernels().gemm_int4, gemm_int4_amx};
-    case WeightType::kInt8: return {amx ? 0 : kAll, kernels().gemm_int8, gemm_int8_amx};
-    case WeightType::kBf16: return {0, nullptr, amx ? gemm_bf16_amx : nullptr};
+    case WeightType::kInt4: return {tiles ? 6 : kAll, table.gemm_int4, table.gemm_int4_tiles};
+    case WeightType::kInt8: return {tiles ? 0 : kAll, table.gemm_int8, table.gemm_int8_tiles};
+    case WeightType::kBf16: return {0, nullptr, table.gemm_bf16_tiles};
     case WeightType::kF32: break;
   }
   return {};

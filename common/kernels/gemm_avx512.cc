@@ -8,7 +8,7 @@
 namespace outrider {
 namespace {
 
-constexpr int kLanes = 16;
+constexpr int kTogether = 1, kLanes = 16;
 typedef std::int32_t I __attribute__((vector_size(4 * kLanes)));
 typedef std::int16_t Halves __attribute__((vector_size(4 * kLanes)));
 constexpr const KernelTable& kKernels = kAvx512Kernels;

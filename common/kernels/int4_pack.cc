@@ -14,7 +14,11 @@ namespace {
 // Sixteen lanes whatever the CPU has, and sums in one order: every CPU packs the same bits.
 typedef float V __attribute__((vector_size(64)));
 typedef float Quarter __attribute__((vector_size(16)));
+#ifdef __x86_64__
 #define EVERY_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define EVERY_CPU
+#endif
 
 /// V asks for 16 bytes where the compiler's CPU has no wider lanes; the clones take 64 for granted.
 struct alignas(64) Group {

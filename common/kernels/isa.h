@@ -1,22 +1,27 @@
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "common/base/result.h"
 
 namespace outrider {
 
-/// Instruction sets that a path of ours exists for, weakest first. kAmx differs from kAvx512 in GEMMs and attention;
-/// kAvx512 means the VNNI generation and up.
-enum class Isa { kScalar, kAvx2, kAvx512, kAmx };
+/// Instruction sets that a path of ours exists for, those of an architecture weakest first. kAmx differs from kAvx512
+/// in GEMMs and attention; kAvx512 means the VNNI generation and up. kDotprod and kI8mm differ from kNeon, which is
+/// what every aarch64 has, in GEMMs of integers.
+enum class Isa { kScalar, kAvx2, kAvx512, kAmx, kNeon, kDotprod, kI8mm };
 
 const char* to_string(Isa isa);
+
+/// Those of the architecture that this program is compiled for, weakest first.
+std::span<const Isa> isas();
 
 /// The strongest set this CPU runs and the kernel lets us use.
 Isa detect_isa();
 
-/// The set in use: OUTRIDER_ISA (scalar, avx2, avx512, amx) if it is set and this CPU has it, else
-/// the detected one. Chosen once, on the first call. Throws std::runtime_error on a bad OUTRIDER_ISA.
+/// The set in use: OUTRIDER_ISA (a name of isas()) if it is set and this CPU has it, else the detected one. Chosen
+/// once, on the first call. Throws std::runtime_error on a bad OUTRIDER_ISA.
 Isa active_isa();
 
 /// Who multiplies where both our kernels and oneDNN can.

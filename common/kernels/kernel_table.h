@@ -92,29 +92,41 @@ struct KernelTable {
   /// y = the product in int32, exact, times both scales, as dequantize() has it.
   void (*gemm_int4)(const GemmArgs& args);
   void (*gemm_int8)(const GemmArgs& args);  ///< null where rows by rows are as fast
+  /// By tiles; null without them. Products of integers are as those of vectors.
+  void (*gemm_int4_tiles)(const GemmArgs& args) = nullptr;
+  void (*gemm_int8_tiles)(const GemmArgs& args) = nullptr;
+  /// y = the product: for each step a chain of fma over the even inputs and one over the odd, both added to the sum.
+  void (*gemm_bf16_tiles)(const GemmArgs& args) = nullptr;
   /// softmax(q . k) . v per head, not yet divided by its sum, so that the parts of a long row can be put together
   /// (ops.cc). Scores are not scaled (gemma4.md 3.4).
   void (*attend_f32)(const AttendArgs<float>& args);
   void (*attend_bf16)(const AttendArgs<Bf16>& args);
 };
 
-/// The table of one instruction set; kAmx differs from kAvx512 in attend_bf16 only. @pre isa <=
-/// detect_isa().
+/// The table of one instruction set. @pre it is one of isas(), and isa <= detect_isa().
 const KernelTable& kernel_table(Isa isa);
 
 /// The table of active_isa().
 const KernelTable& kernels();
 
-extern const KernelTable kScalarKernels, kAvx2Kernels, kAvx512Kernels;
+extern const KernelTable kScalarKernels;
+// x86-64.
+extern const KernelTable kAvx2Kernels, kAvx512Kernels;
 void gemm_int4_avx2(const GemmArgs& args);
 void gemm_int4_avx512(const GemmArgs& args);
 void gemm_int8_avx2(const GemmArgs& args);
 void gemm_int8_avx512(const GemmArgs& args);
 void attend_amx(const AttendArgs<Bf16>& args);
-// Tiles. Products of integers are as those of vectors.
 void gemm_int4_amx(const GemmArgs& args);
 void gemm_int8_amx(const GemmArgs& args);
-/// y = the product: for each step a chain of fma over the even inputs and one over the odd, both added to the sum.
 void gemm_bf16_amx(const GemmArgs& args);
+// aarch64.
+extern const KernelTable kNeonKernels;
+void gemm_int4_neon(const GemmArgs& args);
+void gemm_int4_dotprod(const GemmArgs& args);
+void gemm_int4_i8mm(const GemmArgs& args);
+void gemm_int8_neon(const GemmArgs& args);
+void gemm_int8_dotprod(const GemmArgs& args);
+void gemm_int8_i8mm(const GemmArgs& args);
 
 }  // namespace outrider

@@ -104,7 +104,7 @@ class Linear {
   bool mapped_ = false;
 };
 
-/// "3.7.2": of the oneDNN that is linked.
+/// "3.7.2": of the oneDNN that is linked. "none" where there is none.
 std::string onednn_version();
 
 }  // namespace outrider

@@ -11,16 +11,15 @@
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  using outrider::Isa;
   if (const char* wanted = std::getenv("OUTRIDER_ISA")) {
-    for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+    for (const outrider::Isa isa : outrider::isas()) {
       if (std::string_view(wanted) == to_string(isa) && isa > outrider::detect_isa()) {
         std::printf("this CPU has no %s\n", wanted);
         return 77;
       }
     }
   }
-  if (outrider::active_gemm() != outrider::Gemm::kFastest && outrider::active_isa() < Isa::kAvx512) {
+  if (outrider::active_gemm() != outrider::Gemm::kFastest && outrider::active_isa() < outrider::Isa::kAvx512) {
     std::printf("without avx512 there are no two that multiply equally well\n");
     return 77;
   }

@@ -577,7 +577,7 @@ TEST(LinearImplementation, IsTheFastestThatIsExact) {
         type == WeightType::kInt4 || (type == WeightType::kInt8 && !scalar) || (type == WeightType::kBf16 && amx);
     const bool others = active_gemm() == Gemm::kOnednn && active_isa() >= Isa::kAvx512 && type != WeightType::kInt4;
     if (blocks && !others) return "own ";
-    if (scalar || active_gemm() == Gemm::kOwn) return "plain ";
+    if (scalar || active_gemm() == Gemm::kOwn || onednn_version() == "none") return "plain ";
     if (active_isa() == Isa::kAvx2) return type == WeightType::kF32 ? "" : "plain ";
     return type == WeightType::kBf16 && !amx ? "" : "onednn brg";  // not every AVX-512 CPU multiplies bfloat16
   };

@@ -109,7 +109,7 @@ class Diagram:
         for command, arguments in COMMAND.findall(text):
             words = [word.strip('"') for word in arguments.split()]
             if "ALIAS" in words or command not in (
-                    "outrider_room", "add_library", "add_executable", "target_link_libraries"):
+                    "outrider_room", "add_library", "add_executable", "target_sources", "target_link_libraries"):
                 continue
             target = bare(words[0])
             public, direct = self.public.setdefault(target, set()), self.direct.setdefault(target, set())

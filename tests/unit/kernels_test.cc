@@ -25,7 +25,7 @@ constexpr double kU = 0x1.0p-24;
 /// What exp_vector promises (kernels_vector.inc).
 constexpr double kExpError = 2e-7;
 
-/// Every tail of 8 and 16 lanes with none, one and many whole vectors before it.
+/// Every tail of 4, 8 and 16 lanes with none, one and many whole vectors before it.
 std::vector<std::int64_t> lengths() {
   std::vector<std::int64_t> all;
   for (std::int64_t n = 1; n <= 66; ++n) all.push_back(n);
@@ -102,7 +102,7 @@ class Kernels : public testing::TestWithParam<Isa> {
   const KernelTable* table_ = nullptr;
 };
 
-INSTANTIATE_TEST_SUITE_P(EachIsa, Kernels, testing::Values(Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx),
+INSTANTIATE_TEST_SUITE_P(EachIsa, Kernels, testing::ValuesIn(isas().begin(), isas().end()),
                          [](const auto& param_info) { return std::string(to_string(param_info.param)); });
 
 // ---- bit for bit equal to the plain ones ----
@@ -348,8 +348,9 @@ struct Int4Case {
 
   /// Whether every kernel of the instruction set gives `expected`.
   testing::AssertionResult gives(const std::vector<float>& expected, Isa isa) const {
-    const testing::AssertionResult vectors = same_bits(run(kernel_table(isa).gemm_int4, false), expected);
-    return vectors && isa == Isa::kAmx ? same_bits(run(gemm_int4_amx, true), expected) : vectors;
+    const KernelTable& table = kernel_table(isa);
+    const testing::AssertionResult vectors = same_bits(run(table.gemm_int4, false), expected);
+    return vectors && table.gemm_int4_tiles ? same_bits(run(table.gemm_int4_tiles, true), expected) : vectors;
   }
 
   std::int64_t rows, outputs, steps;
@@ -759,9 +760,9 @@ struct Attention {
 
   /// Double precision result and how far `table` may be from it.
   void reference(const KernelTable& table, std::vector<double>& expected, std::vector<double>& bound) const {
-    // AMX rounds queries and weights to bfloat16.
-    const double operand_error =
-        table.attend_bf16 == attend_amx && std::is_same_v<Kv, Bf16> && head_dim % 32 == 0 ? 0x1.0p-8 : 0;
+    // Tiles (AMX) have queries and weights rounded to bfloat16.
+    const bool tiles = table.gemm_bf16_tiles != nullptr && std::is_same_v<Kv, Bf16> && head_dim % 32 == 0;
+    const double operand_error = tiles ? 0x1.0p-8 : 0;
     const auto at = [&](const std::vector<Kv>& rows, std::int64_t j, std::int64_t d) {
       return static_cast<double>(
           to_float(rows[static_cast<std::size_t>(((first + j) % capacity * kv_heads + kv_head) * head_dim + d)]));

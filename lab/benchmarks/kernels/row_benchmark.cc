@@ -193,8 +193,8 @@ void add_sampling() {
 
 int main(int argc, char** argv) {
   using outrider::Isa;
-  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
-    if (isa <= outrider::detect_isa()) outrider::add_row_kernels(isa);
+  for (const Isa isa : outrider::isas()) {
+    if (isa <= outrider::detect_isa() && isa != Isa::kAmx) outrider::add_row_kernels(isa);
   }
   for (const std::int64_t context : {512, 8192}) {
     for (const std::int64_t rows : {1, 5, 128}) outrider::add_attention(rows, context);
