@@ -28,6 +28,10 @@ find_package(PNG REQUIRED)
 find_package(JPEG REQUIRED)
 pkg_check_modules(WebP REQUIRED IMPORTED_TARGET libwebp libwebpdemux)
 
+# Sounds.
+pkg_check_modules(SoundFile REQUIRED IMPORTED_TARGET sndfile>=1.1)
+pkg_check_modules(SampleRate REQUIRED IMPORTED_TARGET samplerate)
+
 # oneDNN: the one that ./setup --onednn source built, if there is one; else the distribution's.
 set(outrider_cache "$ENV{HOME}/.cache/outrider")
 if(DEFINED ENV{OUTRIDER_CACHE})

@@ -31,6 +31,8 @@ CONFINED = [
     ("XGrammar", re.compile(r"^(xgrammar|dlpack)/"), lambda file: file.startswith("common/grammar/")),
     ("libpng", re.compile(r"^png\.h$"), lambda file: file == "common/vision/decode_png.cc"),
     ("libjpeg", re.compile(r"^(jpeglib|jerror|turbojpeg)\.h$"), lambda file: file == "common/vision/decode_jpeg.cc"),
+    ("libsndfile", re.compile(r"^sndfile\.h"), lambda file: file == "common/audio/sound.cc"),
+    ("libsamplerate", re.compile(r"^samplerate\.h"), lambda file: file == "common/audio/sound.cc"),
     ("libwebp", re.compile(r"^webp/"), lambda file: file == "common/vision/decode_webp.cc"),
     ("oneDNN", re.compile(r"^(oneapi/dnnl/|dnnl[._])"),
      lambda file: file.startswith("common/kernels/") and "onednn" in pathlib.Path(file).name),
