@@ -29,7 +29,8 @@ find_package(JPEG REQUIRED)
 pkg_check_modules(WebP REQUIRED IMPORTED_TARGET libwebp libwebpdemux)
 
 # Sounds.
-pkg_check_modules(SoundFile REQUIRED IMPORTED_TARGET sndfile>=1.1)
+pkg_check_modules(SoundFile REQUIRED IMPORTED_TARGET sndfile)
+pkg_check_modules(Mpg123 REQUIRED IMPORTED_TARGET libmpg123>=1.27)
 pkg_check_modules(SampleRate REQUIRED IMPORTED_TARGET samplerate)
 
 # oneDNN: the one that ./setup --onednn source built, if there is one; else the distribution's.

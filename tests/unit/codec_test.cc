@@ -91,7 +91,8 @@ class RandomMessages {
   void operator()(const char*, WireTensor& field, Rank rank) {
     field.dtype = static_cast<DType>(integer(0, static_cast<int>(kLastWireDType)));
     field.shape.clear();
-    for (std::size_t i = 0; i < rank.rank; ++i) field.shape.push_back(integer(1, 9));
+    const std::int64_t axes = integer(static_cast<std::int64_t>(rank.min), static_cast<std::int64_t>(rank.max));
+    for (std::int64_t i = 0; i < axes; ++i) field.shape.push_back(integer(1, 9));
     fill(field);
   }
 
@@ -564,7 +565,7 @@ std::vector<Wrong> all_wrongs() {
              wire::Body::Heartbeat, [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
              kProtocolVersion + 1)};
        },
-       Errc::kVersionMismatch, "version 11, this node speaks 10"},
+       Errc::kVersionMismatch, "version 12, this node speaks 11"},
       // A later version may change whatever it likes; only the version field must be found.
       {"other_version_with_another_body",
        [] {
@@ -575,7 +576,7 @@ std::vector<Wrong> all_wrongs() {
                  kProtocolVersion + 1),
              zeros(3)};
        },
-       Errc::kVersionMismatch, "version 11, this node speaks 10"},
+       Errc::kVersionMismatch, "version 12, this node speaks 11"},
       {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad, "body type is 99, wanted 1 to 23"},
       {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 23"},
       {"no_body", bare(wire::Body::Heartbeat, false), kBad, "there is no body"},

@@ -95,7 +95,7 @@ TEST(Sound, WhatIsNoSoundIsRefusedInALine) {
   EXPECT_EQ(refusal("\x89PNG\r\n\x1a\n and more"), "sound: not a sound that can be read, wanted WAV, FLAC, Ogg or MP3");
   EXPECT_NE(refusal("RIFF1234WAVEbut nothing else"), "");
   EXPECT_NE(refusal("OggS and nothing else"), "");
-  EXPECT_NE(refusal("ID3 and nothing else"), "");
+  EXPECT_EQ(refusal("ID3 and nothing else"), "sound: MP3: no sound in it");
   EXPECT_NE(refusal(wav(16000, 1, {})).find("a sound of 0 samples at 16000 Hz, wanted at least 161"),
             std::string::npos);
   EXPECT_NE(refusal(wav(16000, 9, std::vector<float>(9000))).find("a sound of 9 channels at 16000 Hz"),
