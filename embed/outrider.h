@@ -123,8 +123,9 @@ void pair_session_close(outrider_session* session);
 outrider_status pair_prefill(outrider_session* session, const int32_t* tokens, size_t count, int32_t* first_token,
                              outrider_error* error);
 
-/* The same with the prompt of a conversation, pictures included.
- * body  as for outrider_post() to "/tokenize": {"messages": [...]}, whose parts of type image_url have data: URLs. */
+/* The same with the prompt of a conversation, pictures and sounds included.
+ * body  as for outrider_post() to "/tokenize": {"messages": [...]}, whose parts of type image_url have data: URLs, and
+ *   those of type input_audio base64. */
 outrider_status outrider_prefill_chat(outrider_session* session, const char* body, size_t bytes, int32_t* first_token,
                                       outrider_error* error);
 

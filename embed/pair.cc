@@ -141,7 +141,7 @@ Result<std::unique_ptr<PairSession>> PairSession::open(std::shared_ptr<Pair> pai
 
 Result<TokenId> PairSession::prefill_chat(std::string body) {
   ASSIGN_OR_RETURN(ApiServer::RenderedPrompt prompt, pair_->prompt_of(std::move(body)));
-  return prefill(prompt.tokens, std::move(prompt.pictures));
+  return prefill(prompt.tokens, std::move(prompt.media));
 }
 
 Result<TokenId> PairSession::decode_one() {

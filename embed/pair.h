@@ -41,7 +41,7 @@ class Pair {
   Result<void> post(const std::string& path, std::string body,
                     const std::function<bool(std::string_view json)>& on_reply);
 
-  /// What /tokenize would make of a body, with its pictures.
+  /// What /tokenize would make of a body, with its media.
   Result<ApiServer::RenderedPrompt> prompt_of(std::string body) const;
   /// A text of its own for prefill and the steps.
   Result<Client> connect();
@@ -69,8 +69,8 @@ class PairSession {
   static Result<std::unique_ptr<PairSession>> open(std::shared_ptr<Pair> pair);
 
   /// Starts a text; an earlier one ends, whatever comes of it. @return the token that follows the prompt.
-  Result<TokenId> prefill(std::span<const TokenId> prompt, std::vector<WirePicture> pictures = {}) {
-    return client_.prefill({prompt.begin(), prompt.end()}, pair_->text().greedy(), std::move(pictures));
+  Result<TokenId> prefill(std::span<const TokenId> prompt, std::vector<WireMedium> media = {}) {
+    return client_.prefill({prompt.begin(), prompt.end()}, pair_->text().greedy(), std::move(media));
   }
   /// The same with the prompt of a conversation, as Pair::prompt_of() makes it.
   Result<TokenId> prefill_chat(std::string body);

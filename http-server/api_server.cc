@@ -15,7 +15,7 @@
 #include "common/base/utf8.h"
 #include "common/grammar/call_grammar.h"
 #include "common/logging/logging.h"
-#include "common/protocol/picture_bytes.h"
+#include "common/protocol/media_bytes.h"
 #include "common/tokenizer/answer_reader.h"
 #include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/stop_matcher.h"
@@ -141,7 +141,7 @@ std::string token_bytes(const Tokenizer& tokenizer, TokenId token) {
 struct ApiServer::Work {
   CompletionRequest request;
   std::vector<std::vector<TokenId>> prompts;
-  std::vector<WirePicture> pictures;  ///< of a chat
+  std::vector<WireMedium> media;  ///< of a chat
   ReplyHead head;
   TimePoint arrived{};
   FinishedRequest facts;
@@ -472,7 +472,7 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
       chat ? parse_chat_completion(http.body, defaults_) : parse_completion(http.body, defaults_);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
   CompletionRequest& request = work->request = std::move(std::get<CompletionRequest>(parsed));
-  if (auto refused = count_body(http, request.pictures)) return *refused;
+  if (auto refused = count_body(http, request.media)) return *refused;
   if (!request.has_seed) request.sampling.seed = random_number();
   for (const std::string& word : request.bad_words) add_bad_word(word, request.sampling);
   if (const auto checked = check_sampling(request.sampling, defaults_.vocab_size); !checked)
@@ -481,7 +481,7 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
     ApiResult<std::vector<TokenId>> prompt = render(request.conversation);
     if (const auto* error = std::get_if<ApiError>(&prompt)) return *error;
     work->prompts.push_back(std::get<std::vector<TokenId>>(std::move(prompt)));
-    if (auto refused = see(http, std::move(request.pictures), work->prompts.back(), work->pictures)) return *refused;
+    if (auto refused = perceive(http, std::move(request.media), work->prompts.back(), work->media)) return *refused;
     if (request.conversation.thinking && !request.sampling.grammar.empty()) {
       const bool open = ChatParser(text_.tokenizer, work->prompts.back()).thinks();
       auto grammar = grammar_after_thought(request.sampling.grammar, open, defaults_.controls);
@@ -535,7 +535,7 @@ void ApiServer::keep_tail(const CompletionRequest& request, std::vector<TokenId>
 std::optional<ApiError> ApiServer::too_much(const HttpRequest& http, const Work& work) const {
   const CompletionRequest& request = work.request;
   // Here once, and of each choice in the message and at a coordinator in this process.
-  std::int64_t bytes = (1 + 2 * request.n) * picture_bytes(work.pictures);
+  std::int64_t bytes = (1 + 2 * request.n) * media_bytes(work.media);
   for (const std::vector<TokenId>& prompt : work.prompts) {
     const std::int64_t left = text_.context_max - std::ssize(prompt);
     if (left < 1) {
@@ -652,7 +652,7 @@ Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) cons
                     .draft_ahead = request.draft_length.ahead,
                     .tokenizer_fingerprint = text_.tokenizer_fingerprint,
                     .governed = options_.governed,
-                    .pictures = work.pictures};
+                    .media = work.media};
   if (!request.ignore_eos)
     generate.stop_ids.insert(generate.stop_ids.end(), text_.stop_ids().begin(), text_.stop_ids().end());
   generate.sampling.seed = seed_of_choice(generate.sampling.seed, index % n);
@@ -803,8 +803,8 @@ ApiResult<ApiServer::RenderedPrompt> ApiServer::prompt_of(const HttpRequest& htt
   ApiResult<TokenizeRequest> parsed = parse_tokenize(http.body, defaults_);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
   auto& request = std::get<TokenizeRequest>(parsed);
-  if (auto refused = count_body(http, request.pictures)) return *refused;
-  RenderedPrompt prompt{.tokens = {}, .pictures = {}, .form = request.form};
+  if (auto refused = count_body(http, request.media)) return *refused;
+  RenderedPrompt prompt{.tokens = {}, .media = {}, .form = request.form};
   if (const auto* text = std::get_if<std::string>(&request.text)) {
     prompt.tokens = text_.tokenizer.encode(*text, request.parse_special);
     if (request.add_special_tokens) prompt.tokens = with_bos(text_.tokenizer, std::move(prompt.tokens));
@@ -813,14 +813,14 @@ ApiResult<ApiServer::RenderedPrompt> ApiServer::prompt_of(const HttpRequest& htt
   ApiResult<std::vector<TokenId>> rendered = render(std::get<Conversation>(request.text));
   if (const auto* error = std::get_if<ApiError>(&rendered)) return *error;
   prompt.tokens = std::get<std::vector<TokenId>>(std::move(rendered));
-  if (auto refused = see(http, std::move(request.pictures), prompt.tokens, prompt.pictures)) return *refused;
+  if (auto refused = perceive(http, std::move(request.media), prompt.tokens, prompt.media)) return *refused;
   return prompt;
 }
 
 HttpReply ApiServer::tokenize(const HttpRequest& http) const {
   const ApiResult<RenderedPrompt> prompt = prompt_of(http);
   if (const auto* error = std::get_if<ApiError>(&prompt)) return error_reply(*error);
-  const auto& [tokens, pictures, form] = std::get<RenderedPrompt>(prompt);
+  const auto& [tokens, media, form] = std::get<RenderedPrompt>(prompt);
   spend(http.key, std::ssize(tokens));
   if (form.of_llama) {
     Json pieces = Json::array();

@@ -73,10 +73,10 @@ class ApiServer {
   HttpReply chat(const HttpRequest& http) { return complete(http, true); }
   HttpReply completion(const HttpRequest& http) { return complete(http, false); }
   HttpReply tokenize(const HttpRequest& http) const;
-  /// What /tokenize makes of a body, and its pictures.
+  /// What /tokenize makes of a body, and its pictures and sounds.
   struct RenderedPrompt {
     std::vector<TokenId> tokens;
-    std::vector<WirePicture> pictures;
+    std::vector<WireMedium> media;
     TokenizeRequest::Form form;
   };
   ApiResult<RenderedPrompt> prompt_of(const HttpRequest& http) const;
@@ -103,13 +103,14 @@ class ApiServer {
   HttpReply complete(const HttpRequest& http, bool chat);
   /// @return what is to be done, or why it can not be.
   ApiResult<std::shared_ptr<Work>> prepare(const HttpRequest& http, bool chat);
-  /// Counts a body by what is known of it once it has been parsed, before its text is tokenised; refuses pictures of a
+  /// Counts a body by what is known of it once it has been parsed, before its text is tokenised; refuses media of a
   /// model that sees none, whose vocabulary may have no word for them.
-  std::optional<ApiError> count_body(const HttpRequest& http, std::span<const PictureFile> files) const;
-  /// Reads the pictures of a chat, each after its memory has been counted, and makes room for them in its prompt.
+  std::optional<ApiError> count_body(const HttpRequest& http, std::span<const MediumFile> files) const;
+  /// Reads the pictures and sounds of a chat, each after its memory has been counted, and makes room for them in its
+  /// prompt.
   /// @return why not, by the name of the part.
-  std::optional<ApiError> see(const HttpRequest& http, std::vector<PictureFile> files, std::vector<TokenId>& prompt,
-                              std::vector<WirePicture>& pictures) const;
+  std::optional<ApiError> perceive(const HttpRequest& http, std::vector<MediumFile> files, std::vector<TokenId>& prompt,
+                                   std::vector<WireMedium>& media) const;
   /// Whether a request is longer than the context, or takes more memory than there is; from here on it is counted as
   /// what its choices take.
   std::optional<ApiError> too_much(const HttpRequest& http, const Work& work) const;

@@ -21,6 +21,10 @@ constexpr std::array<std::uint8_t, 256> kSixBits = [] {
 }();
 
 Result<std::string> decode_base64(std::string_view text) {
+  if (text.size() > (kMediumBytesMax + 2) / 3 * 4) {
+    return Error{Errc::kOutOfRange,
+                 fmt::format("has a file of {} bytes, wanted at most {}", text.size() / 4 * 3, kMediumBytesMax)};
+  }
   const auto wrong = [](std::size_t at) {
     return Error{Errc::kMalformed, fmt::format("is not base64 at its character {}", at)};
   };
@@ -51,15 +55,10 @@ Result<std::string> bytes_of_data_url(std::string_view url) {
   const std::size_t comma = url.substr(0, 256).find(',');
   if (!url.starts_with(kScheme) || comma == url.npos || !url.substr(0, comma + 1).ends_with(kBase64))
     return Error{Errc::kUnsupported, "is not a URL like data:image/png;base64,..."};
-  const std::string_view text = url.substr(comma + 1);
-  if (text.size() > (kPictureBytesMax + 2) / 3 * 4) {
-    return Error{Errc::kOutOfRange,
-                 fmt::format("has a file of {} bytes, wanted at most {}", text.size() / 4 * 3, kPictureBytesMax)};
-  }
-  return decode_base64(text);
+  return decode_base64(url.substr(comma + 1));
 }
 
-void read_image_url(const JsonFields& part, ChatMessage& message, std::vector<PictureFile>& pictures) {
+void read_image_url(const JsonFields& part, ChatMessage& message, std::vector<MediumFile>& media) {
   constexpr const char* kWanted = "an object with the data: URL of a picture";
   const Json* const given = part.find("image_url");
   if (given == nullptr || !given->is_object()) return part.wrong("image_url", kWanted);
@@ -70,11 +69,25 @@ void read_image_url(const JsonFields& part, ChatMessage& message, std::vector<Pi
   Result<std::string> bytes = bytes_of_data_url(url->get_ref<const std::string&>());
   if (!bytes) return image.refuse("url", bytes.error().message, bytes.error().code);
   message.parts.push_back({.kind = ContentPart::Kind::kImage, .text = {}});
-  pictures.push_back({.name = part.name(),
-                      .bytes = std::move(*bytes),
-                      .detail = detail == "low"    ? PictureDetail::kLow
-                                : detail == "high" ? PictureDetail::kHigh
-                                                   : PictureDetail::kAuto});
+  media.push_back({.name = part.name(),
+                   .bytes = std::move(*bytes),
+                   .detail = detail == "low"    ? PictureDetail::kLow
+                             : detail == "high" ? PictureDetail::kHigh
+                                                : PictureDetail::kAuto});
+}
+
+void read_input_audio(const JsonFields& part, ChatMessage& message, std::vector<MediumFile>& media) {
+  const Json* const given = part.find("input_audio");
+  if (given == nullptr || !given->is_object())
+    return part.wrong("input_audio", "an object with the data of a sound, in base64, and its format");
+  const JsonFields audio = part.object("input_audio");
+  audio.choice("format", "wav", {"wav", "mp3", "flac", "ogg", "opus"});
+  const Json* const data = audio.find("data");
+  if (data == nullptr || !data->is_string()) return audio.wrong("data", "a file in base64");
+  Result<std::string> bytes = decode_base64(data->get_ref<const std::string&>());
+  if (!bytes) return audio.refuse("data", bytes.error().message, bytes.error().code);
+  message.parts.push_back({.kind = ContentPart::Kind::kAudio, .text = {}});
+  media.push_back({.name = part.name(), .bytes = std::move(*bytes), .is_sound = true});
 }
 
 Json image_url_part(Json url, Json detail) {

@@ -322,7 +322,7 @@ std::vector<HttpRoute> llama_routes(ApiServer& api, std::string model_path) {
                              {"seed", -1}}}}},
                          {"bos_token", spelled(text.tokenizer.find("<bos>"))},
                          {"eos_token", spelled(stops.empty() ? std::nullopt : std::optional(stops.front()))},
-                         {"modalities", {{"vision", false}, {"audio", false}}}})};
+                         {"modalities", {{"vision", text.vision.has_value()}, {"audio", text.audio.has_value()}}}})};
   };
   const auto slots = [](const HttpRequest&) {
     return reply_of({.status = 501, .message = "there are no slots: /v1/outrider/status says what is at work"});

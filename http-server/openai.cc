@@ -234,7 +234,7 @@ void read_common(const JsonFields& fields, const ApiDefaults& defaults, Completi
 }
 
 /// A string, or an array of parts, which the templates write one by one.
-void read_content(const JsonFields& fields, bool required, ChatMessage& message, std::vector<PictureFile>& pictures) {
+void read_content(const JsonFields& fields, bool required, ChatMessage& message, std::vector<MediumFile>& media) {
   const Json* content = fields.find("content");
   if (content != nullptr && content->is_string()) {
     message.content = content->get<std::string>();
@@ -246,12 +246,12 @@ void read_content(const JsonFields& fields, bool required, ChatMessage& message,
     const std::string type = part.text("type", {}, "the type of a part");
     if (type == "text")
       message.parts.push_back({.text = part.text("text")});
-    else if (type == "image_url" && message.role == ChatMessage::Role::kUser)
-      read_image_url(part, message, pictures);
-    else if (type == "image_url")
-      part.refuse("type", "is image_url, which only a user's message may have");
+    else if (type != "image_url" && type != "input_audio")
+      part.refuse("type", fmt::format("is {}, only text, image_url and input_audio are supported", show(type)));
+    else if (message.role != ChatMessage::Role::kUser)
+      part.refuse("type", fmt::format("is {}, which only a user's message may have", type));
     else
-      part.refuse("type", fmt::format("is {}, only text and image_url are supported", show(type)));
+      (type == "image_url" ? read_image_url : read_input_audio)(part, message, media);
   });
 }
 
@@ -279,7 +279,7 @@ ToolCall read_tool_call(const JsonFields& fields) {
   return call;
 }
 
-ChatMessage read_message(const JsonFields& fields, std::vector<PictureFile>& pictures) {
+ChatMessage read_message(const JsonFields& fields, std::vector<MediumFile>& media) {
   using Role = ChatMessage::Role;
   static constexpr std::pair<std::string_view, Role> kRoles[] = {{"system", Role::kSystem},
                                                                  {"developer", Role::kDeveloper},
@@ -298,7 +298,7 @@ ChatMessage read_message(const JsonFields& fields, std::vector<PictureFile>& pic
     fields.each("tool_calls", "an array of calls",
                 [&](const JsonFields& call) { message.tool_calls.push_back(read_tool_call(call)); });
   }
-  read_content(fields, message.role != Role::kAssistant || message.tool_calls.empty(), message, pictures);
+  read_content(fields, message.role != Role::kAssistant || message.tool_calls.empty(), message, media);
   if (message.role != Role::kTool) return message;
   message.name = fields.text("name", "");
   message.tool_call_id =
@@ -344,13 +344,13 @@ bool read_thinking(const JsonFields& fields) {
   return fields.object("chat_template_kwargs").boolean("enable_thinking", effort != "none");
 }
 
-/// @param pictures  gets the files of its pictures
-Conversation read_conversation(const JsonFields& fields, std::vector<PictureFile>& pictures) {
+/// @param media  gets the files of its pictures and sounds
+Conversation read_conversation(const JsonFields& fields, std::vector<MediumFile>& media) {
   Conversation conversation;
   fields.each("messages", "an array of messages",
-              [&](const JsonFields& message) { conversation.messages.push_back(read_message(message, pictures)); });
-  if (pictures.size() > kPicturesMax)
-    fields.refuse("messages", fmt::format("has {} pictures, wanted at most {}", pictures.size(), kPicturesMax));
+              [&](const JsonFields& message) { conversation.messages.push_back(read_message(message, media)); });
+  if (media.size() > kMediaMax)
+    fields.refuse("messages", fmt::format("has {} pictures and sounds, wanted at most {}", media.size(), kMediaMax));
   if (conversation.messages.empty()) fields.wrong("messages", "at least one message");
   fields.each("tools", "an array of tools",
               [&](const JsonFields& tool) { conversation.tools.push_back(read_tool(tool)); });
@@ -415,9 +415,9 @@ ApiResult<CompletionRequest> parse_chat_completion(std::string_view body, const 
   return parse_body<CompletionRequest>(body, defaults, [&](const JsonFields& fields, CompletionRequest& request) {
     request.chat = true;
     read_common(fields, defaults, request);
-    request.conversation = read_conversation(fields, request.pictures);
-    if (request.prompt_tail && !request.pictures.empty())
-      fields.refuse("truncate_prompt_tokens", "is not supported with pictures");
+    request.conversation = read_conversation(fields, request.media);
+    if (request.prompt_tail && !request.media.empty())
+      fields.refuse("truncate_prompt_tokens", "is not supported with pictures and sounds");
     std::string& grammar = request.sampling.grammar;
     grammar = read_call_grammar(fields, request.conversation, read_answer_grammar(fields, body), defaults.controls);
   });
@@ -469,7 +469,7 @@ ApiResult<TokenizeRequest> parse_tokenize(std::string_view body, const ApiDefaul
       request.text = fields.text("prompt", {}, "a string, or messages instead");
       return;
     }
-    request.text = read_conversation(fields, request.pictures);
+    request.text = read_conversation(fields, request.media);
   });
 }
 

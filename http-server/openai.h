@@ -9,7 +9,7 @@
 
 #include "common/base/ids.h"
 #include "common/grammar/answer_controls.h"
-#include "common/picture_prompt/picture_prompt.h"
+#include "common/media_prompt/media_prompt.h"
 #include "common/policy/policies.h"
 #include "common/protocol/messages.h"
 #include "common/sampling/params.h"
@@ -50,10 +50,10 @@ using Prompt = std::variant<std::string, std::vector<TokenId>>;
 /// One request of /v1/chat/completions or /v1/completions.
 struct CompletionRequest {
   bool chat = false;
-  Conversation conversation;          ///< of chat
-  std::vector<PictureFile> pictures;  ///< of the conversation, in its order; kPicturesMax at most
-  std::vector<Prompt> prompts;        ///< of a completion; at least one
-  SamplingParams sampling;            ///< with a seed, if the request has one
+  Conversation conversation;      ///< of chat
+  std::vector<MediumFile> media;  ///< pictures and sounds of the conversation, in its order; kMediaMax at most
+  std::vector<Prompt> prompts;    ///< of a completion; at least one
+  SamplingParams sampling;        ///< with a seed, if the request has one
   bool has_seed = false;
   std::optional<std::int64_t> max_tokens;  ///< none: what the context holds; 0: the prompt's echo alone
   std::int32_t n = 1;
@@ -92,9 +92,9 @@ struct TokenizeRequest {
     bool pieces = false;    ///< then: of each token, its text
   };
   std::variant<std::string, Conversation> text;
-  std::vector<PictureFile> pictures;  ///< as CompletionRequest's
-  bool add_special_tokens = true;     ///< <bos>, of a prompt
-  bool parse_special = true;          ///< of a prompt: text that spells a control token is one
+  std::vector<MediumFile> media;   ///< as CompletionRequest's
+  bool add_special_tokens = true;  ///< <bos>, of a prompt
+  bool parse_special = true;       ///< of a prompt: text that spells a control token is one
   Form form;
 };
 ApiResult<TokenizeRequest> parse_tokenize(std::string_view body, const ApiDefaults& defaults);

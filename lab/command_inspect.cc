@@ -13,6 +13,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "common/audio/audio_config.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/checkpoint/pack.h"
 #include "common/kernels/packed_matrix.h"
@@ -131,6 +132,16 @@ Row vision_row(const VisionConfig& config) {
           {"use_clipped_linears", config.use_clipped_linears},
           {"standardize", config.standardize},
           {"soft_token_pixels", config.soft_token_side()}};
+}
+
+/// Its audio tower, likewise.
+Row audio_row(const AudioConfig& config) {
+  return {{"hidden_size", config.hidden_size},
+          {"num_hidden_layers", config.num_hidden_layers},
+          {"num_attention_heads", config.num_attention_heads},
+          {"conv_kernel_size", config.conv_kernel_size},
+          {"output_proj_dims", config.output_proj_dims},
+          {"use_clipped_linears", config.use_clipped_linears}};
 }
 
 std::vector<Row> layer_rows(const TextConfig& config) {
@@ -269,6 +280,7 @@ std::pair<Row, std::string> inspect(const InspectFlags& flags, const std::filesy
   Row values = config_row(config, assistant);
   if (const Result<VisionConfig> vision = load_vision_config(files))
     values.push_back({"vision_tower", vision_row(*vision)});
+  if (const Result<AudioConfig> audio = load_audio_config(files)) values.push_back({"audio_tower", audio_row(*audio)});
   const std::vector<Row> layers = layer_rows(config), tensors = tensor_rows(stored, flags.tensors);
   const Row report = {
       {"path", path.string()},

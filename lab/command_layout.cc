@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/audio/audio_tower.h"
 #include "common/base/files.h"
 #include "common/logging/logging.h"
 #include "common/tokenizer/tokenizer.h"
@@ -179,6 +180,8 @@ void layout(const LayoutFlags& flags) {
     prompt[i] = static_cast<TokenId>((i * i + 5) % static_cast<std::size_t>(config.vocab_size));
   const Result<std::unique_ptr<VisionTower>> tower = VisionTower::load(files, type);
   if (tower) (*tower)->encode(large_picture((*tower)->config()));
+  const Result<std::unique_ptr<AudioTower>> audio = AudioTower::load(files, type);
+  if (audio) (*audio)->encode(Tensor(frame_count(kSamplesMax), kMelBins).view());
   InProcessPair text(*backbone, assistant.get());
   text.prefill(prompt);
   text.round(flags.draft_length);
@@ -186,6 +189,7 @@ void layout(const LayoutFlags& flags) {
   Layout buffers;
   report_buffers(buffers, flags, *backbone, *assistant, text, tokenizer);
   if (tower) (*tower)->report_buffers(buffers.sink("verifier"));
+  if (audio) (*audio)->report_buffers(buffers.sink("verifier"));
   Row report = {{"buffers", buffers.rows()},
                 {"totals", buffers.totals()},
                 {"model", Row{{"backbone", pair.backbone.string()},

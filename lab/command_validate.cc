@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/audio/audio_tower.h"
 #include "common/base/files.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/logging/logging.h"
@@ -216,39 +217,66 @@ class Validation {
     facts.push_back({"prompts", reference_.cases.size()});
     facts.push_back({"tokens", tokens});
     if (flags_.golden.empty()) facts.push_back({"first_answer_ids", reference_.cases[0].greedy});
-    return see(*files, facts);
+    if (Outcome wrong = see(*files, facts)) return wrong;
+    return hear(*files, facts);
   }
 
-  /// Two pictures in front of a prompt, of a model that sees: what follows is sound, and not the same.
+  /// Two pictures in front of a prompt, of a model that sees.
   Outcome see(const ModelFiles& files, Row& facts) {
     const Result<std::unique_ptr<VisionTower>> tower = VisionTower::load(files, type_);
-    if (!tower && tower.error().code == Errc::kNotFound) {
-      facts.push_back({"vision_tower", "none"});
-      return {};
-    }
-    if (!tower) return Failure{"vision tower", tower.error().message};
+    if (!tower) return no_tower("vision tower", "vision_tower", tower.error(), facts);
     const VisionConfig& config = (*tower)->config();
-    const std::int64_t side = 2 * config.soft_token_side();
-    std::vector<std::vector<float>> seen;
-    for (const int step : {1, 5}) {
-      Picture picture{.height = side, .width = side, .rgb = {}};
-      for (std::int64_t i = 0; i < 3 * side * side; ++i) picture.rgb.push_back(static_cast<std::uint8_t>(i * step));
-      const Result<Patches> patches = cut_into_patches(picture, config);
-      if (!patches) return Failure{"vision tower", patches.error().message};
-      const Matrix<const float> soft = (*tower)->encode(*patches);
-      if (!finite({soft.data(), static_cast<std::size_t>(soft.size(0) * soft.size(1))}))
-        return Failure{"vision tower", "soft tokens are not finite numbers"};
-      std::vector<TokenId> prompt(static_cast<std::size_t>(soft.size(0)), config.image_token_id);
-      prompt.insert(prompt.end(), reference_.cases[0].prompt.begin(), reference_.cases[0].prompt.end());
-      const SoftRows rows{.first = 0, .values = soft, .both_ways = config.both_ways};
-      InProcessPair pair(*backbone_);
-      pair.prefill(prompt, {}, {&rows, 1});
-      if (!finite(pair.hidden())) return Failure{"vision tower", "hidden rows after a picture are not finite numbers"};
-      seen.push_back(pair.hidden());
-    }
-    if (seen[0] == seen[1]) return Failure{"vision tower", "two pictures make no difference to what follows"};
     facts.push_back({"vision_tower", fmt::format("{} layers, {} pixels a soft token", config.num_hidden_layers,
                                                  config.soft_token_side() * config.soft_token_side())});
+    return tell_apart("vision tower", config.image_token_id, config.both_ways,
+                      [&](int step) -> Result<Matrix<const float>> {
+                        const std::int64_t side = 2 * config.soft_token_side();
+                        Picture picture{.height = side, .width = side, .rgb = {}};
+                        for (std::int64_t i = 0; i < 3 * side * side; ++i)
+                          picture.rgb.push_back(static_cast<std::uint8_t>(i * step));
+                        ASSIGN_OR_RETURN(const Patches patches, cut_into_patches(picture, config));
+                        return (*tower)->encode(patches);
+                      });
+  }
+
+  /// Likewise two sounds of half a second, of a model that hears.
+  Outcome hear(const ModelFiles& files, Row& facts) {
+    const Result<std::unique_ptr<AudioTower>> tower = AudioTower::load(files, type_);
+    if (!tower) return no_tower("audio tower", "audio_tower", tower.error(), facts);
+    facts.push_back({"audio_tower", fmt::format("{} layers", (*tower)->config().num_hidden_layers)});
+    return tell_apart("audio tower", (*tower)->config().audio_token_id, /*both_ways=*/false,
+                      [&](int step) -> Result<Matrix<const float>> {
+                        std::vector<float> samples;
+                        for (std::int64_t i = 0; i < kSampleRate / 2; ++i)
+                          samples.push_back(static_cast<float>(i * step % 256 - 128) / 256);
+                        return (*tower)->encode(audio_features(samples).view());
+                      });
+  }
+
+  static Outcome no_tower(const char* what, const char* fact, const Error& why, Row& facts) {
+    if (why.code != Errc::kNotFound) return Failure{what, why.message};
+    facts.push_back({fact, "none"});
+    return {};
+  }
+
+  /// What follows each of two is sound, and not the same. @param encode  the soft tokens of the one of that step
+  template <typename Encode>
+  Outcome tell_apart(const char* what, TokenId token, bool both_ways, const Encode& encode) {
+    std::vector<std::vector<float>> after;
+    for (const int step : {1, 5}) {
+      const Result<Matrix<const float>> soft = encode(step);
+      if (!soft) return Failure{what, soft.error().message};
+      if (!finite({soft->data(), static_cast<std::size_t>(soft->size(0) * soft->size(1))}))
+        return Failure{what, "soft tokens are not finite numbers"};
+      std::vector<TokenId> prompt(static_cast<std::size_t>(soft->size(0)), token);
+      prompt.insert(prompt.end(), reference_.cases[0].prompt.begin(), reference_.cases[0].prompt.end());
+      const SoftRows rows{.first = 0, .values = *soft, .both_ways = both_ways};
+      InProcessPair pair(*backbone_);
+      pair.prefill(prompt, {}, {&rows, 1});
+      if (!finite(pair.hidden())) return Failure{what, "hidden rows after soft tokens are not finite numbers"};
+      after.push_back(pair.hidden());
+    }
+    if (after[0] == after[1]) return Failure{what, "two inputs make no difference to what follows"};
     return {};
   }
 

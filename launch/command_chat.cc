@@ -4,12 +4,13 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "common/logging/logging.h"
-#include "common/picture_prompt/picture_prompt.h"
+#include "common/media_prompt/media_prompt.h"
 #include "common/tokenizer/answer_reader.h"
 #include "common/tokenizer/chat.h"
 #include "common/transport/client.h"
@@ -24,6 +25,7 @@ namespace {
 
 constexpr const char* kHelp =
     "/image FILE  show a picture, PNG, JPEG or WebP, with the next question\n"
+    "/audio FILE  play a sound, WAV, FLAC, Ogg or MP3, with the next question\n"
     "/reset       forget what was said and shown\n"
     "/help        this list\n"
     "/exit        leave, as does Ctrl-D\n"
@@ -97,16 +99,16 @@ class Chat {
 
   void reset() {
     conversation_.messages.clear();
-    pictures_.clear();
-    asked_pictures_ = 0;
+    media_.clear();
+    asked_media_ = 0;
     if (flags_.system.empty()) return;
     ChatMessage& system = conversation_.messages.emplace_back();
     system.role = ChatMessage::Role::kSystem;
     system.content = flags_.system;
   }
 
-  /// Shows a picture with the next question. What is wrong with it is said, and then it is not shown.
-  void show(const std::filesystem::path& file);
+  /// Shows a picture or plays a sound with the next question. What is wrong with it is said, and then it is not.
+  void show(const std::filesystem::path& file, bool is_sound);
   /// Asks, shows the answer and remembers both. A question that can not be answered is said so and
   /// forgotten; what no other question could change is thrown.
   void ask(Client& client, const std::string& question, Interrupt& interrupt, AnswerPrinter& printer);
@@ -117,35 +119,42 @@ class Chat {
   SamplingParams sampling_;
   DraftLength draft_length_;
   Conversation conversation_;
-  std::vector<WirePicture> pictures_;  ///< of the conversation, then those of the next question
-  std::size_t asked_pictures_ = 0;     ///< so many of them have been asked about
+  std::vector<WireMedium> media_;  ///< of the conversation, then those of the next question
+  std::size_t asked_media_ = 0;    ///< so many of them have been asked about
 };
 
-void Chat::show(const std::filesystem::path& file) {
-  const auto seen = [&]() -> Result<WirePicture> {
-    if (pictures_.size() == kPicturesMax)
-      return Error{Errc::kOutOfRange, fmt::format("{}: this conversation has {} pictures already, its most; /reset "
+void Chat::show(const std::filesystem::path& file, bool is_sound) {
+  const auto seen = [&]() -> Result<WireMedium> {
+    if (media_.size() == kMediaMax)
+      return Error{Errc::kOutOfRange, fmt::format("{}: this conversation has {} pictures and sounds already, its "
+                                                  "most; /reset "
                                                   "forgets them",
-                                                  file.string(), kPicturesMax)};
+                                                  file.string(), kMediaMax)};
+    if (is_sound) {
+      if (!text_.audio) return text_.audio.error();
+      return hear_sound_file(file);
+    }
     ASSIGN_OR_RETURN(const VisionConfig vision, text_.vision);
     return see_picture_file(file, vision, soft_tokens_for(PictureDetail::kAuto, vision));
   }();
   if (seen)
-    pictures_.push_back(*seen);
+    media_.push_back(*seen);
   else
     std::fprintf(stderr, "outrider: %s\n", seen.error().message.c_str());
 }
 
 void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt, AnswerPrinter& printer) {
   ChatMessage& message = conversation_.messages.emplace_back();
-  if (asked_pictures_ == pictures_.size()) {
+  if (asked_media_ == media_.size()) {
     message.content = question;
   } else {
-    message.parts.assign(pictures_.size() - asked_pictures_, {.kind = ContentPart::Kind::kImage, .text = {}});
+    for (const WireMedium& medium : std::span(media_).subspan(asked_media_))
+      message.parts.push_back(
+          {.kind = medium.is_sound() ? ContentPart::Kind::kAudio : ContentPart::Kind::kImage, .text = {}});
     message.parts.push_back({.text = question});
   }
   std::vector<TokenId> prompt = or_throw(render_chat(text_.tokenizer, text_.chat_format, conversation_));
-  if (!pictures_.empty()) prompt = or_throw(place_pictures(prompt, or_throw(text_.vision), pictures_));
+  if (!media_.empty()) prompt = or_throw(place_media(prompt, text_.vision, text_.audio, media_));
   ChatMessage answer;
   answer.role = ChatMessage::Role::kAssistant;
   AnswerReader reader(text_.tokenizer, or_throw(StopMatcher::create({})), prompt, [&](const ChatEvent& event) {
@@ -162,7 +171,7 @@ void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt
                          .draft_ahead = draft_length_.ahead,
                          .tokenizer_fingerprint = text_.tokenizer_fingerprint,
                          .governed = flags_.draft_length.governed,
-                         .pictures = pictures_};
+                         .media = media_};
   ++sampling_.seed;  // the same question again may get another answer
   const Result<Generation> generation = client.generate(
       request,
@@ -177,11 +186,11 @@ void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt
         code != Errc::kUnavailable)
       or_throw(generation);
     conversation_.messages.pop_back();
-    pictures_.resize(asked_pictures_);
+    media_.resize(asked_media_);
     std::fprintf(stderr, "outrider: %s\n", generation.error().message.c_str());
     return;
   }
-  asked_pictures_ = pictures_.size();
+  asked_media_ = media_.size();
   reader.finish(generation->reason == FinishReason::kLength);
   printer.finish();
   if (generation->cancelled) std::fprintf(stderr, "(stopped)\n");
@@ -210,8 +219,8 @@ void chat(const ChatFlags& flags) {
     if (got == LineInput::Got::kEnd || line == "/exit") break;
     if (got == LineInput::Got::kInterrupt) {
       if (for_person) std::printf("\n");  // a terminal drops what was typed
-    } else if (line.starts_with("/image ")) {
-      conversation.show(line.substr(std::min(line.find_first_not_of(' ', 7), line.size())));
+    } else if (const bool is_sound = line.starts_with("/audio "); is_sound || line.starts_with("/image ")) {
+      conversation.show(line.substr(std::min(line.find_first_not_of(' ', 7), line.size())), is_sound);
     } else if (line == "/reset") {
       conversation.reset();
     } else if (line == "/help") {

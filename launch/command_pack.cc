@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "common/audio/audio_tower.h"
 #include "common/checkpoint/model_files.h"
 #include "common/checkpoint/pack.h"
 #include "common/model/assistant.h"
@@ -56,10 +57,12 @@ struct Packing {
   std::shared_ptr<const WeightSource> weights;
 };
 
-/// The vision tower too, where there is one; text-only exports keep its configuration.
-void pack_tower(const ModelFiles& files, const std::shared_ptr<const WeightSource>& weights) {
+/// The towers of pictures and sounds too, where there are any; text-only exports keep their configuration.
+void pack_towers(const ModelFiles& files, const std::shared_ptr<const WeightSource>& weights) {
   if (const Result<VisionConfig> vision = load_vision_config(files); vision && VisionTower::is_in(*weights))
     or_throw(VisionTower::load(*vision, weights));
+  if (const Result<AudioConfig> audio = load_audio_config(files); audio && AudioTower::is_in(*weights))
+    or_throw(AudioTower::load(*audio, weights));
 }
 
 void report(const fs::path& dir) {
@@ -78,7 +81,7 @@ void pack_backbone(const fs::path& source, const fs::path& out, WeightType type)
   const TextConfig config = or_throw(load_text_config(files));
   Packing packing(files, out, type);
   or_throw(Backbone::load(config, packing.weights, 1));
-  pack_tower(files, packing.weights);
+  pack_towers(files, packing.weights);
   packing.finish();
   report(out);
 }
@@ -94,7 +97,7 @@ void pack_pair(const PairPaths& pair, const fs::path& out, WeightType type, bool
   or_throw(Assistant::load(assistant_config, assistant.weights, config, *target.weights));
   if (!for_drafter) {
     or_throw(Backbone::load(config, target.weights, 1));
-    pack_tower(target_files, target.weights);
+    pack_towers(target_files, target.weights);
   }
   target.finish(for_drafter);
   assistant.finish();

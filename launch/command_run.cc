@@ -16,7 +16,7 @@
 
 #include "common/base/json_fields.h"
 #include "common/logging/logging.h"
-#include "common/picture_prompt/picture_prompt.h"
+#include "common/media_prompt/media_prompt.h"
 #include "common/report/report.h"
 #include "common/tokenizer/answer_reader.h"
 #include "common/tokenizer/chat.h"
@@ -32,9 +32,11 @@ namespace {
 
 struct PromptFlags {
   std::string text, ids;
-  std::vector<std::filesystem::path> images;
+  std::vector<std::filesystem::path> images, sounds;
   std::optional<std::int64_t> soft_tokens;
   bool raw = false;
+
+  std::size_t media_count() const { return images.size() + sounds.size(); }
 };
 
 struct RunFlags {
@@ -78,19 +80,24 @@ std::string read_standard_input() {
 
 std::string prompt_text(const PromptFlags& flags) { return flags.text == "-" ? read_standard_input() : flags.text; }
 
-/// The pictures and then the prompt, as one message of the user.
-void ask_about_pictures(const PromptFlags& flags, const TextSide& text, Generate& request) {
-  const VisionConfig vision = or_throw(text.vision);
-  const std::int64_t soft_tokens = flags.soft_tokens.value_or(soft_tokens_for(PictureDetail::kAuto, vision));
+/// The pictures, the sounds and then the prompt, as one message of the user.
+void ask_about_media(const PromptFlags& flags, const TextSide& text, Generate& request) {
   ChatMessage message;
   for (const std::filesystem::path& image : flags.images) {
-    request.pictures.push_back(or_throw(see_picture_file(image, vision, soft_tokens)));
+    const VisionConfig vision = or_throw(text.vision);
+    const std::int64_t soft_tokens = flags.soft_tokens.value_or(soft_tokens_for(PictureDetail::kAuto, vision));
+    request.media.push_back(or_throw(see_picture_file(image, vision, soft_tokens)));
     message.parts.push_back({.kind = ContentPart::Kind::kImage, .text = {}});
+  }
+  for (const std::filesystem::path& sound : flags.sounds) {
+    or_throw(text.audio);
+    request.media.push_back(or_throw(hear_sound_file(sound)));
+    message.parts.push_back({.kind = ContentPart::Kind::kAudio, .text = {}});
   }
   message.parts.push_back({.text = prompt_text(flags)});
   const std::vector<TokenId> rendered =
       or_throw(render_chat(text.tokenizer, text.chat_format, Conversation{.messages = {message}, .tools = {}}));
-  request.prompt = or_throw(place_pictures(rendered, vision, request.pictures));
+  request.prompt = or_throw(place_media(rendered, text.vision, text.audio, request.media));
 }
 
 std::vector<TokenId> encode_prompt(const PromptFlags& flags, const TextSide& text) {
@@ -157,10 +164,10 @@ Generate request_of(const RunFlags& flags, const TextSide& side) {
                    .tokenizer_fingerprint = side.tokenizer_fingerprint,
                    .governed = flags.draft_length.governed};
   request.sampling.logprobs = flags.logprobs;
-  if (flags.prompt.images.empty())
+  if (flags.prompt.media_count() == 0)
     request.prompt = encode_prompt(flags.prompt, side);
   else
-    ask_about_pictures(flags.prompt, side, request);
+    ask_about_media(flags.prompt, side, request);
   return request;
 }
 
@@ -269,6 +276,12 @@ void add_run_command(Command& app) {
                                   "A picture before the message: PNG, JPEG or WebP; may be given several times")
                      ->repeatable()
                      ->excludes(ids);
+  auto* sounds = command
+                     ->add_option("--audio", flags->prompt.sounds,
+                                  "A sound before the message, of at most 30 s: WAV, FLAC, Ogg or MP3; may be given "
+                                  "several times")
+                     ->repeatable()
+                     ->excludes(ids);
   command
       ->add_option("--soft-tokens", flags->prompt.soft_tokens,
                    "Of a picture, at most: 70, 140, 280, 560 or 1120; unless you say, 280, or 140 where a model sees "
@@ -287,7 +300,9 @@ void add_run_command(Command& app) {
   flags->cluster.add_to(*command);
   command->add_option("--stop", flags->stops, "End the answer before this text; may be given several times")
       ->repeatable();
-  command->add_flag("--raw", flags->prompt.raw, "The prompt is plain text, not a chat message")->excludes(images);
+  command->add_flag("--raw", flags->prompt.raw, "The prompt is plain text, not a chat message")
+      ->excludes(images)
+      ->excludes(sounds);
   auto* json = flags->report.add_json(*command);
   command->add_flag("--quiet,-q", flags->quiet, "The text alone: no metrics on the terminal");
   command
@@ -304,9 +319,9 @@ void add_run_command(Command& app) {
   command->callback([flags] {
     if (flags->prompt.text.empty() && flags->prompt.ids.empty())
       throw std::runtime_error("run: give a prompt or --prompt-ids");
-    if (flags->prompt.images.size() > kPicturesMax)
+    if (flags->prompt.media_count() > kMediaMax)
       throw std::runtime_error(
-          fmt::format("run: {} pictures, wanted at most {}", flags->prompt.images.size(), kPicturesMax));
+          fmt::format("run: {} pictures and sounds, wanted at most {}", flags->prompt.media_count(), kMediaMax));
     run(*flags);
   });
 }

@@ -146,41 +146,17 @@ std::map<SessionId, BackboneEngine::Session>::iterator BackboneEngine::open(
   return sessions_.emplace(work.session, std::move(session)).first;
 }
 
-Result<std::int64_t> soft_tokens_of(const VisionConfig& config, const WireTensor& pixels) {
-  const std::int64_t height = pixels.shape[0], width = pixels.shape[1], side = config.soft_token_side();
-  const std::int64_t longest =
-      std::min(kSoftTokenBudgets.back() * side, config.position_embedding_size * config.patch_size);
-  const bool fits = pixels.dtype == DType::kU8 && pixels.shape[2] == 3 && 0 < height && height <= longest &&
-                    0 < width && width <= longest && height % side == 0 && width % side == 0 &&
-                    (height / side) * (width / side) <= kSoftTokenBudgets.back();
-  if (fits) return (height / side) * (width / side);
-  return Error{
-      Errc::kInvalidArgument,
-      fmt::format("a picture of {} {} x {} x {}, wanted U8 in 3 colours, with sides that are multiples of {} "
-                  "up to {}, and at most {} soft tokens",
-                  to_string(pixels.dtype), width, height, pixels.shape[2], side, longest, kSoftTokenBudgets.back())};
-}
-
 std::vector<SoftRows> BackboneEngine::soft_rows(const VerifyWork& work, Session& session,
                                                 const std::function<void()>& between_steps) {
   std::vector<SoftRows> rows;
-  session.soft.resize(work.pictures.size());
+  session.soft.resize(work.media.size());
   const Position end = work.base + std::ssize(work.tokens);
-  for (std::size_t i = 0; i < work.pictures.size(); ++i) {
-    const PromptPicture& picture = work.pictures[i];
-    if (picture.end <= work.base || end <= picture.first) continue;
+  for (std::size_t i = 0; i < work.media.size(); ++i) {
+    const auto& [medium, medium_end, together] = work.media[i];
+    if (medium_end <= work.base || end <= medium.first) continue;
     Tensor& soft = session.soft[i];
-    if (soft.rows() == 0) {
-      const std::span<const std::byte> pixels = picture.pixels.data.bytes();
-      const auto* const first = reinterpret_cast<const std::uint8_t*>(pixels.data());
-      const Result<Patches> patches = cut_into_patches(
-          {picture.pixels.shape[0], picture.pixels.shape[1], {first, first + pixels.size()}}, tower_->config());
-      CHECK(patches.has_value(), "the core let a picture in: {}", patches.error().message);
-      const Matrix<const float> seen = tower_->encode(*patches, nullptr, &between_steps);
-      soft = Tensor(seen.size(0), seen.size(1));
-      std::copy_n(seen.data(), seen.size(0) * seen.size(1), soft.view().data());
-    }
-    rows.push_back({.first = picture.first, .values = soft.view(), .both_ways = tower_->config().both_ways});
+    if (soft.rows() == 0) soft = towers_->encode(medium, between_steps);
+    rows.push_back({.first = medium.first, .values = soft.view(), .both_ways = together});
   }
   rows = soft_rows_within(rows, work.base, end);
   return rows;
@@ -198,7 +174,7 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     const bool all = !work.prefill || !work.scored.empty();
     const std::int64_t outputs = all ? static_cast<std::int64_t>(work.tokens.size()) : work.last ? 1 : 0;
     std::vector<SoftRows>& rows = soft[segments.size()];
-    if (!work.pictures.empty()) rows = soft_rows(work, session->second, between_steps);
+    if (!work.media.empty()) rows = soft_rows(work, session->second, between_steps);
     segments.push_back({&cache, work.tokens, outputs, rows, work.depths});
   }
   const TimePoint start = now();

@@ -8,7 +8,7 @@
 #include "common/model/backbone.h"
 #include "common/protocol/verifier_core.h"
 #include "common/sampling/sampler.h"
-#include "common/vision/vision_tower.h"
+#include "verifier-node/towers.h"
 
 namespace outrider {
 
@@ -18,9 +18,13 @@ class BackboneEngine {
  public:
   /// @param synthetic_acceptance as in VerifierOptions.
   /// @param grammars  makes those that sessions have, and outlives this; null: no session has one.
+  /// @param towers  makes soft tokens of the pictures and sounds that sessions have, likewise
   explicit BackboneEngine(std::unique_ptr<Backbone> backbone, std::vector<double> synthetic_acceptance = {},
-                          GrammarCompiler* grammars = nullptr)
-      : backbone_(std::move(backbone)), synthetic_acceptance_(std::move(synthetic_acceptance)), grammars_(grammars) {}
+                          GrammarCompiler* grammars = nullptr, Towers* towers = nullptr)
+      : backbone_(std::move(backbone)),
+        synthetic_acceptance_(std::move(synthetic_acceptance)),
+        grammars_(grammars),
+        towers_(towers) {}
 
   /// @param between_steps called after every layer that is computed or copied, after the head, and after every
   /// session's tokens are
@@ -28,8 +32,6 @@ class BackboneEngine {
   std::vector<VerifyResult> run(
       const std::vector<VerifyWork>& batch, const std::function<void()>& between_steps = [] {});
   void release(SessionId session) { sessions_.erase(session); }
-  /// Whose soft tokens are those of the pictures that come from now on. @param tower  outlives this
-  void see_with(VisionTower* tower) { tower_ = tower; }
   const Backbone& backbone() const { return *backbone_; }
   /// What a session's K/V take here, for its Capacity.
   KvCost kv_cost() const;
@@ -38,7 +40,8 @@ class BackboneEngine {
   struct Session {
     KvCache cache;
     Sampler sampler;
-    /// Of the pictures of a prompt that is under way, by their order: [soft tokens, hidden_size], or not yet there.
+    /// Of the pictures and sounds of a prompt that is under way, by their order: [soft tokens, hidden_size], or not yet
+    /// there.
     std::vector<Tensor> soft = {};
   };
   /// A session's first rows are due: its cache, empty or with what it reuses.
@@ -58,11 +61,7 @@ class BackboneEngine {
   SamplingScratch scratch_;
   std::vector<double> synthetic_acceptance_;
   GrammarCompiler* grammars_;
-  VisionTower* tower_ = nullptr;
+  Towers* towers_;
 };
-
-/// How many soft tokens these pixels become; kInvalidArgument or kOutOfRange for what is no picture in a size that
-/// resize_for_tower() makes.
-Result<std::int64_t> soft_tokens_of(const VisionConfig& config, const WireTensor& pixels);
 
 }  // namespace outrider

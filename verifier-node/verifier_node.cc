@@ -42,19 +42,15 @@ Result<std::unique_ptr<Backbone>> load_backbone(const ModelFiles& files, const V
   return backbone;
 }
 
-/// What the core asks of the model, and how much K/V there is memory for. @param grammars, tower  outlive the core
+/// What the core asks of the model, and how much K/V there is memory for. @param grammars, towers  outlive the core
 VerifierConfig core_config(const VerifierOptions& options, const BackboneEngine& engine, GrammarCompiler& grammars,
-                           const Result<std::unique_ptr<VisionTower>>& tower) {
+                           const Towers& towers) {
   VerifierConfig config = options.core;
   config.grammar_ready = [&grammars](const std::string& text) -> Result<bool> {
     ASSIGN_OR_RETURN(const std::shared_ptr<const Grammar> grammar, grammars.find(text));
     return grammar != nullptr;
   };
-  config.soft_tokens = [&tower](const WireTensor& pixels) -> Result<std::int64_t> {
-    if (!tower) return Error{Errc::kUnsupported, tower.error().message};  // whatever it is, not the asker's to mend
-    return soft_tokens_of((*tower)->config(), pixels);
-  };
-  if (tower) config.pictures_both_ways = (*tower)->config().both_ways;
+  config.soft_tokens = [&towers](const WireMedium& medium) { return towers.soft_tokens(medium); };
   config.capacity.kv_cost = engine.kv_cost();
   // The rest is for scratch, for messages under way and, on a machine of one's own, for the drafter.
   config.capacity.kv_bytes_max = options.memory_mib > 0 ? options.memory_mib << 20 : available_memory_bytes() / 4 * 3;
@@ -132,13 +128,12 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   });
   // At once: while a tower is loaded for a text that came, no heartbeat would go out. A model without one, or whose
   // file has its config alone, reads.
-  const Result<std::unique_ptr<VisionTower>> tower = VisionTower::load(files, options.weight_type);
-  BackboneEngine engine(std::move(backbone), options.synthetic_acceptance, &grammars);
-  if (tower) engine.see_with(tower->get());
+  Towers towers = Towers::load(files, options.weight_type);
+  BackboneEngine engine(std::move(backbone), options.synthetic_acceptance, &grammars, &towers);
   ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, node_name("verifier")));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
   VerifierCore core(
-      core_config(options, engine, grammars, tower),
+      core_config(options, engine, grammars, towers),
       {.role = Role::kVerifier, .name = std::move(name), .facts = std::move(facts), .numeric_class = bits});
   return serve(core, engine, *endpoint, options, stop);
 }

@@ -58,9 +58,10 @@ class CheckpointWeights final : public WeightSource {
 
   Result<std::vector<float>> vector(const std::string& name, std::int64_t size) const override {
     const TensorEntry* const found = checkpoint_->find(name);
-    const bool scalar = size == 1 && found != nullptr && found->shape.empty();
-    ASSIGN_OR_RETURN(const TensorEntry* entry,
-                     checkpoint_->require(name, scalar ? std::vector<std::int64_t>() : std::vector{size}));
+    std::vector<std::int64_t> shape = {size};
+    if (found != nullptr && found->shape.size() != 1 && found->shape.size() != 2 && found->element_count() == size)
+      shape = found->shape;
+    ASSIGN_OR_RETURN(const TensorEntry* entry, checkpoint_->require(name, shape));
     std::vector<float> values(static_cast<std::size_t>(size));
     RETURN_IF_ERROR(read_f32(*entry, values));
     return values;

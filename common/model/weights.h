@@ -57,7 +57,8 @@ class WeightSource {
   virtual ~WeightSource() = default;
   virtual WeightType type() const = 0;
   virtual bool has(const std::string& name) const = 0;
-  /// A norm weight or another vector, as floats, or a scalar; and a table, of whose rows there may be two axes.
+  /// A norm weight or another vector, as floats, or a scalar, or a convolution's kernel of so many elements, of three
+  /// axes or more; and a table, of whose rows there may be two axes.
   virtual Result<std::vector<float>> vector(const std::string& name, std::int64_t size) const = 0;
   virtual Result<RowTable> table(const std::string& name, std::int64_t rows, std::int64_t width) const = 0;
   /// The parts' rows stacked into one matrix, packed as `type`: type() but for what must be exact.

@@ -35,14 +35,14 @@ inline constexpr std::uint32_t kProtocolVersion = 11;
 struct WireLimits {
   std::size_t header_bytes_max = 8u << 20;   ///< a prompt of 131,072 ids fits many times
   std::size_t tensor_bytes_max = 64u << 20;  ///< one donor tensor of one prefill chunk
-  std::size_t tensors_max = 8;               ///< pictures of a prompt; else a hidden row, then K and V of two donors
+  std::size_t tensors_max = 8;               ///< media of a prompt; else a hidden row, then K and V of two donors
 };
 
 /// Limits of what a message may say. Positions are bounded so that sums of a few cannot overflow anywhere.
 inline constexpr std::size_t kTokensMax = 1u << 20;
 inline constexpr std::size_t kWorkersMax = 256;  ///< that a Status lists
 inline constexpr std::size_t kDonorsMax = 2;
-inline constexpr std::size_t kPicturesMax = 8;  ///< of a prompt
+inline constexpr std::size_t kMediaMax = 8;  ///< pictures and sounds of a prompt
 inline constexpr Range<Position> kPositions{0, kTokensMax};
 inline constexpr Range kDraftLengths{0, kDraftLengthMax};
 inline constexpr Range kGuesses{0, kDraftAheadMax};
@@ -84,7 +84,7 @@ struct WireTensor {
 };
 /// What a message's field may hold that is a tensor.
 struct Rank {
-  std::size_t rank = 0;
+  std::size_t min = 0, max = min;
 };
 /// The last type that a tensor on the wire may have; those after it are only in files.
 inline constexpr DType kLastWireDType = DType::kQ4_0;
@@ -292,15 +292,18 @@ struct Drain {
 
 // ---- one session ----
 
-/// A picture in a prompt, in the size in which the vision tower sees it (gemma4.md 8.1).
-struct WirePicture {
+/// A picture or a sound in a prompt.
+struct WireMedium {
   Position first = 0;  ///< of its soft tokens, whose number follows from its size; the prompt's tokens there may be any
-  WireTensor pixels;   ///< U8 [height, width, 3]
+  /// U8 [height, width, 3]: a picture in the size in which the vision tower sees it (gemma4.md 8.1). F32 [samples]: a
+  /// sound as the audio tower hears it (9.1).
+  WireTensor content;
 
-  bool operator==(const WirePicture&) const = default;
+  bool is_sound() const { return content.dtype == DType::kF32; }
+  bool operator==(const WireMedium&) const = default;
   static void fields(auto& v, auto& m) {
     v("first", m.first, kPositions);
-    v("pixels", m.pixels, Rank{3});
+    v("content", m.content, Rank{1, 3});
   }
 };
 
@@ -316,9 +319,9 @@ struct Prefill {
   /// The verifier may reuse no K/V of another text for this prompt: only the Verifys that follow would bring all of its
   /// rows to a drafter.
   bool compute_all = false;
-  std::string cache_scope = {};            ///< as Generate's
-  std::vector<WirePicture> pictures = {};  ///< in the prompt's order
-  WireForm wire = WireForm::kExact;        ///< as Verify's
+  std::string cache_scope = {};        ///< as Generate's
+  std::vector<WireMedium> media = {};  ///< in the prompt's order
+  WireForm wire = WireForm::kExact;    ///< as Verify's
 
   static constexpr const char* kName = "prefill";
   bool operator==(const Prefill&) const = default;
@@ -331,7 +334,7 @@ struct Prefill {
     v("stop_ids", m.stop_ids, kTokenSets);
     v("compute_all", m.compute_all);
     v("cache_scope", m.cache_scope, kScopeBytes);
-    v("pictures", m.pictures, Count{0, kPicturesMax});
+    v("media", m.media, Count{0, kMediaMax});
     v("wire", m.wire, WireForm::kInt4);
   }
 };
@@ -571,7 +574,7 @@ struct Generate {
   std::uint64_t tokenizer_fingerprint = 0;  ///< of the tokenizer that made the prompt; 0: not known
   /// Drafts of a fixed length too are under the governor (common/policy), which leaves them out while they cost time.
   bool governed = false;
-  std::vector<WirePicture> pictures = {};  ///< in the prompt's order; the verifier's tower makes soft tokens of them
+  std::vector<WireMedium> media = {};  ///< in the prompt's order; the verifier's towers make soft tokens of them
 
   static constexpr const char* kName = "generate";
   bool operator==(const Generate&) const = default;
@@ -595,7 +598,7 @@ struct Generate {
     v("verifier_name", m.verifier_name, kNameBytes);
     v("tokenizer_fingerprint", m.tokenizer_fingerprint);
     v("governed", m.governed);
-    v("pictures", m.pictures, Count{0, kPicturesMax});
+    v("media", m.media, Count{0, kMediaMax});
   }
 };
 

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
-#include "common/protocol/picture_bytes.h"
+#include "common/protocol/media_bytes.h"
 
 namespace outrider {
 namespace {
 
-/// Positions below `end` up to where one of two texts has a picture that the other has not.
-Position same_pictures(std::span<const WirePicture> a, std::span<const WirePicture> b, Position end) {
+/// Positions below `end` up to where one of two texts has a picture or a sound that the other has not.
+Position same_media(std::span<const WireMedium> a, std::span<const WireMedium> b, Position end) {
   for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
     const Position first = std::min(i < a.size() ? a[i].first : end, i < b.size() ? b[i].first : end);
     if (first >= end) return end;
@@ -20,11 +20,11 @@ Position same_pictures(std::span<const WirePicture> a, std::span<const WirePictu
 }  // namespace
 
 void PrefixSearch::offer(SessionId id, std::string_view scope, std::span<const TokenId> tokens, Position have,
-                         Position written, bool under_way, std::span<const WirePicture> pictures) {
+                         Position written, bool under_way, std::span<const WireMedium> media) {
   if (scope != scope_) return;
   const Position same =
       std::mismatch(prompt_.begin(), prompt_.end(), tokens.begin(), tokens.end()).first - prompt_.begin();
-  const Position common = same_pictures(pictures_, pictures, same);
+  const Position common = same_media(media_, media, same);
   common_ = std::max(common_, common);
   if (under_way && common > have) soon_ = std::max(soon_, common);
   const Position usable = std::min(common, have);
@@ -35,11 +35,11 @@ void PrefixSearch::offer(SessionId id, std::string_view scope, std::span<const T
 
 void PrefixCache::offer_all(PrefixSearch& search) const {
   for (const KeptText& text : texts_)
-    search.offer(text.id, text.scope, text.tokens, std::ssize(text.tokens), text.written, false, text.pictures);
+    search.offer(text.id, text.scope, text.tokens, std::ssize(text.tokens), text.written, false, text.media);
 }
 
 std::int64_t PrefixCache::bytes_of(const KeptText& text) const {
-  return cost_.bytes(text.written) + picture_bytes(text.pictures);
+  return cost_.bytes(text.written) + media_bytes(text.media);
 }
 
 void PrefixCache::keep(KeptText text) {

@@ -15,25 +15,25 @@ namespace outrider {
 /// A text whose K/V are there.
 struct KeptText {
   SessionId id{};
-  std::vector<TokenId> tokens;             ///< of the positions [0, size)
-  Position written = 0;                    ///< end of the rows ever written: a ring has lost what lies far before it
-  bool shared = false;                     ///< the start of several texts: it stays for the next one
-  std::string scope = {};                  ///< as its Prefill's cache_scope
-  std::vector<WirePicture> pictures = {};  ///< likewise; where they are the tokens do not count
+  std::vector<TokenId> tokens;         ///< of the positions [0, size)
+  Position written = 0;                ///< end of the rows ever written: a ring has lost what lies far before it
+  bool shared = false;                 ///< the start of several texts: it stays for the next one
+  std::string scope = {};              ///< as its Prefill's cache_scope
+  std::vector<WireMedium> media = {};  ///< likewise; where they are the tokens do not count
 };
 
 /// Finds the text that has most of a prompt's start, among those offered of its scope.
 class PrefixSearch {
  public:
-  /// @param prompt, scope, pictures  outlive the search.
+  /// @param prompt, scope, media  outlive the search.
   /// @param ring_rows rows of a sliding layer's ring; 0: there is none. @param rows_max of one forward.
   PrefixSearch(std::span<const TokenId> prompt, std::string_view scope, std::int64_t ring_rows, std::int64_t rows_max,
-               std::span<const WirePicture> pictures = {})
-      : prompt_(prompt), scope_(scope), ring_rows_(ring_rows), rows_max_(rows_max), pictures_(pictures) {}
+               std::span<const WireMedium> media = {})
+      : prompt_(prompt), scope_(scope), ring_rows_(ring_rows), rows_max_(rows_max), media_(media) {}
 
   /// Of `tokens` the first `have` have K/V. @param under_way the others will soon.
   void offer(SessionId id, std::string_view scope, std::span<const TokenId> tokens, Position have, Position written,
-             bool under_way = false, std::span<const WirePicture> pictures = {});
+             bool under_way = false, std::span<const WireMedium> media = {});
 
   SessionId from() const { return from_; }
   Position written() const { return written_; }
@@ -45,7 +45,7 @@ class PrefixSearch {
   std::span<const TokenId> prompt_;
   std::string_view scope_;
   std::int64_t ring_rows_, rows_max_;
-  std::span<const WirePicture> pictures_;
+  std::span<const WireMedium> media_;
   SessionId from_{};
   Position written_ = 0, best_ = 0, soon_ = 0, common_ = 0;
 };
@@ -71,7 +71,7 @@ class PrefixCache {
  private:
   using Texts = std::list<KeptText>;
   Texts::iterator find(SessionId id);
-  /// Of its K/V rows and its pictures.
+  /// Of its K/V rows, pictures and sounds.
   std::int64_t bytes_of(const KeptText& text) const;
   void erase(Texts::iterator text);
 

@@ -8,7 +8,7 @@
 
 #include "common/policy/ngram.h"
 #include "common/protocol/donor_rows.h"
-#include "common/protocol/picture_bytes.h"
+#include "common/protocol/media_bytes.h"
 
 namespace outrider {
 namespace {
@@ -26,8 +26,8 @@ constexpr int kUnheardMax = 4;
 constexpr Duration kKeepAlive = std::chrono::seconds(30);
 constexpr int kKeepAlivesMax = 120;  ///< then the session fails: nobody waits an hour for a step
 
-/// More than 1,120 soft tokens are made of.
-constexpr std::size_t kPictureBytesMax = 8u << 20;
+/// More than 1,120 soft tokens of a picture or 30 s of a sound are made of.
+constexpr std::size_t kMediumBytesMax = 8u << 20;
 
 /// The first id that a vocabulary of this size does not have.
 std::optional<TokenId> first_beyond(std::span<const TokenId> ids, std::int32_t vocab_size) {
@@ -78,7 +78,7 @@ Session::Session(SessionId id, const Audit& audit, TimePoint now) : Session(id, 
 }
 
 std::int64_t Session::prompt_bytes() const {
-  return std::ssize(text_) * std::int64_t{sizeof(TokenId)} + picture_bytes(request_.pictures);
+  return std::ssize(text_) * std::int64_t{sizeof(TokenId)} + media_bytes(request_.media);
 }
 
 std::optional<Audit> Session::audit() const {
@@ -94,7 +94,7 @@ std::optional<Audit> Session::audit() const {
                           .stepwise = true,
                           .sampling = sampling,
                           .cache_scope = request_.cache_scope,
-                          .pictures = request_.pictures},
+                          .media = request_.media},
               .answer = {text_.begin() + prompt_size_, text_.end()},
               .numeric_class = failover_.numeric_class.value_or(""),
               .verifier = failover_.told_verifier};
@@ -114,13 +114,17 @@ Result<void> Session::check(const PairFacts* facts) const {
     return refused(
         "an unverified answer wants drafts of a fixed length, no steps, no log-probabilities and no grammar");
   }
-  if (request_.sampling.prompt_logprobs && (request_.unverified || request_.stepwise || !request_.pictures.empty()))
-    return refused("log-probabilities of the prompt want a verified answer, without steps and without pictures");
-  for (const WirePicture& picture : request_.pictures) {
-    if (picture.pixels.dtype != DType::kU8 || picture.pixels.data.bytes().size() > kPictureBytesMax)
-      return refused(fmt::format("a picture of {} bytes of {}, wanted at most {} of {}",
-                                 picture.pixels.data.bytes().size(), to_string(picture.pixels.dtype), kPictureBytesMax,
-                                 to_string(DType::kU8)));
+  if (request_.sampling.prompt_logprobs && (request_.unverified || request_.stepwise || !request_.media.empty()))
+    return refused("log-probabilities of the prompt want a verified answer, without steps, pictures and sounds");
+  for (const WireMedium& medium : request_.media) {
+    const WireTensor& content = medium.content;
+    if (content.shape.size() != (medium.is_sound() ? 1 : 3) || (content.dtype != DType::kU8 && !medium.is_sound()) ||
+        content.data.bytes().size() > kMediumBytesMax) {
+      return refused(fmt::format(
+          "{} bytes of {} [{}] are no picture, U8 [height, width, 3], and no sound, F32 [samples], "
+          "of at most {} bytes",
+          content.data.bytes().size(), to_string(content.dtype), fmt::join(content.shape, ", "), kMediumBytesMax));
+    }
   }
   if (failover_.elsewhere) RETURN_IF_ERROR(check_resumed());
   if (facts == nullptr) return {};
@@ -203,7 +207,7 @@ bool Session::start(const Desk& desk) {
                   .sampling = request_.sampling,
                   .compute_all = request_.unverified,
                   .cache_scope = request_.cache_scope,
-                  .pictures = request_.pictures,
+                  .media = request_.media,
                   .wire = wire_form(desk)};
   if (has_token()) prefill.sampling.prompt_logprobs.reset();  // the client has them
   if (prefill.sampling.min_tokens > 0 || !prefill.sampling.grammar.empty()) {

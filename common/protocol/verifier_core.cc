@@ -46,27 +46,28 @@ Result<void> VerifierCore::check_tokens(const std::vector<TokenId>& tokens, Posi
   return {};
 }
 
-Result<std::vector<PromptPicture>> VerifierCore::place_pictures(const Prefill& prefill) const {
-  std::vector<PromptPicture> pictures;
+Result<std::vector<PromptMedium>> VerifierCore::place_media(const Prefill& prefill) const {
+  std::vector<PromptMedium> media;
   const Position prompt_end = std::ssize(prefill.tokens) - prefill.answered;
-  for (const WirePicture& picture : prefill.pictures) {
-    if (!config_.soft_tokens) return Error{Errc::kUnsupported, "this verifier sees no pictures"};
-    ASSIGN_OR_RETURN(const std::int64_t rows, config_.soft_tokens(picture.pixels));
-    const Position begin = pictures.empty() ? 0 : pictures.back().end;
-    if (picture.first < begin || picture.first + rows >= prompt_end) {
+  for (const WireMedium& medium : prefill.media) {
+    const char* const what = medium.is_sound() ? "sound" : "picture";
+    if (!config_.soft_tokens) return Error{Errc::kUnsupported, fmt::format("this verifier takes no {}s", what)};
+    ASSIGN_OR_RETURN(const SoftTokens soft, config_.soft_tokens(medium));
+    const Position begin = media.empty() ? 0 : media.back().end;
+    if (medium.first < begin || medium.first + soft.count >= prompt_end) {
       return Error{Errc::kInvalidArgument,
-                   fmt::format("a picture of {} soft tokens at position {}, wanted between {} and the prompt's last "
+                   fmt::format("a {} of {} soft tokens at position {}, wanted between {} and the prompt's last "
                                "token, {}",
-                               rows, picture.first, begin, prompt_end - 1)};
+                               what, soft.count, medium.first, begin, prompt_end - 1)};
     }
-    if (config_.pictures_both_ways && rows > config_.rows_max) {
-      return Error{Errc::kOutOfRange, fmt::format("a picture of {} soft tokens, a forward pass of this verifier takes "
+    if (soft.together && soft.count > config_.rows_max) {
+      return Error{Errc::kOutOfRange, fmt::format("a {} of {} soft tokens, a forward pass of this verifier takes "
                                                   "{}: choose a smaller number of soft tokens",
-                                                  rows, config_.rows_max)};
+                                                  what, soft.count, config_.rows_max)};
     }
-    pictures.push_back({picture.first, picture.first + rows, picture.pixels});
+    media.push_back({medium, medium.first + soft.count, soft.together});
   }
-  return pictures;
+  return media;
 }
 
 Result<std::int64_t> VerifierCore::set_aside(std::int64_t held, Position positions) {
@@ -123,10 +124,10 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
   if (auto fine = check_ids("stop token", prefill.stop_ids); !fine) return fail(message, fine.error());
   if (auto fine = check_sampling(prefill.sampling, membership_.facts().vocab_size); !fine)
     return fail(message, fine.error());
-  if (prefill.sampling.prompt_logprobs && !prefill.pictures.empty())
-    return fail(message, {Errc::kUnsupported, "log-probabilities of a prompt with pictures"});
-  Result<std::vector<PromptPicture>> pictures = place_pictures(prefill);
-  if (!pictures) return fail(message, pictures.error());
+  if (prefill.sampling.prompt_logprobs && !prefill.media.empty())
+    return fail(message, {Errc::kUnsupported, "log-probabilities of a prompt with pictures or sounds"});
+  Result<std::vector<PromptMedium>> media = place_media(prefill);
+  if (!media) return fail(message, media.error());
   // As with memory, one that is freed counts no more, though its rows may be in the batch that is out.
   const auto open =
       std::count_if(sessions_.begin(), sessions_.end(), [](const auto& entry) { return !entry.second.freed; });
@@ -148,7 +149,7 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
   session.prompt = {
       .kv_sent = prefill.kv_from.value_or(0), .compute_all = prefill.compute_all || scored, .scored = scored};
   session.cache_scope = prefill.cache_scope;
-  session.pictures = prefill.pictures;
+  session.media = prefill.media;
   session.request = VerifyWork{.session = message.session,
                                .round = message.round,
                                .base = 0,
@@ -159,7 +160,7 @@ void VerifierCore::on_prefill(const Message& message, const Prefill& prefill, Ti
                                .wire = prefill.wire,
                                .sampling = prefill.sampling,
                                .stop_ids = prefill.stop_ids,
-                               .pictures = *std::move(pictures)};
+                               .media = *std::move(media)};
   queue_.push_back(message.session);
 }
 
@@ -245,7 +246,7 @@ void VerifierCore::form_batch(TimePoint now) {
   const bool prompts_first = std::exchange(prompts_first_, false);
   take_requests(prompts_first, batch);
   take_requests(!prompts_first, batch);
-  const bool kept_out = batch.room == 0 || batch.picture_kept_out;
+  const bool kept_out = batch.room == 0 || batch.medium_kept_out;
   prompts_first_ = !prompts_first && kept_out && batch.prompt_rows < config_.prefill_chunk;
   for (KeptText& text : batch.kept) cache_.keep(std::move(text));
   trim_cache(batch.work);
@@ -274,12 +275,11 @@ void VerifierCore::take_requests(bool prefill, Batch& batch) {
   }
 }
 
-std::int64_t VerifierCore::whole_pictures(const VerifyWork& request, std::int64_t done, std::int64_t count,
-                                          std::int64_t room) const {
-  if (!config_.pictures_both_ways) return count;
-  for (const PromptPicture& picture : request.pictures) {
-    const Position end = done + count;
-    if (picture.first < end && end < picture.end) count = (picture.first > done ? picture.first : picture.end) - done;
+std::int64_t VerifierCore::whole_media(const VerifyWork& request, std::int64_t done, std::int64_t count,
+                                       std::int64_t room) const {
+  for (const PromptMedium& medium : request.media) {
+    const Position first = medium.medium.first, end = done + count;
+    if (medium.together && first < end && end < medium.end) count = (first > done ? first : medium.end) - done;
   }
   return count <= room ? count : 0;
 }
@@ -287,10 +287,10 @@ std::int64_t VerifierCore::whole_pictures(const VerifyWork& request, std::int64_
 std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batch) {
   const VerifyWork& request = *session.request;
   // Before another text's K/V is taken for it: the first chunk after that may be a whole picture.
-  if (config_.pictures_both_ways && std::ranges::any_of(request.pictures, [&](const PromptPicture& picture) {
-        return picture.end > session.prompt.done && picture.end - picture.first > batch.room;
+  if (std::ranges::any_of(request.media, [&](const PromptMedium& medium) {
+        return medium.together && medium.end > session.prompt.done && medium.end - medium.medium.first > batch.room;
       })) {
-    batch.picture_kept_out = true;
+    batch.medium_kept_out = true;
     return std::nullopt;
   }
   if (session.prompt.scored && batch.scored_room == 0) return std::nullopt;
@@ -300,7 +300,7 @@ std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batc
   std::int64_t count = std::min({total - done, config_.prefill_chunk, batch.room});
   if (session.prompt.scored) count = std::min(count, batch.scored_room);
   if (session.prompt.keep_at > done) count = std::min(count, session.prompt.keep_at - done);
-  count = whole_pictures(request, done, count, batch.room);
+  count = whole_media(request, done, count, batch.room);
   if (count == 0) return std::nullopt;
   const auto first = request.tokens.begin() + done;
   work.tokens.assign(first, first + count);
@@ -323,7 +323,7 @@ std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batc
                           .written = std::max(session.written, done + count),
                           .shared = true,
                           .scope = session.cache_scope,
-                          .pictures = session.pictures});
+                          .media = session.media});
   }
   return work;
 }
@@ -331,14 +331,13 @@ std::optional<VerifyWork> VerifierCore::next_chunk(Session& session, Batch& batc
 bool VerifierCore::begin_prompt(Session& session, VerifyWork* work) {
   // The last token's row is computed in any case: its logits are wanted.
   const std::span<const TokenId> prompt(session.request->tokens.data(), session.request->tokens.size() - 1);
-  PrefixSearch search(prompt, session.cache_scope, config_.capacity.kv_cost.ring_rows, config_.rows_max,
-                      session.pictures);
+  PrefixSearch search(prompt, session.cache_scope, config_.capacity.kv_cost.ring_rows, config_.rows_max, session.media);
   cache_.offer_all(search);
   for (const auto& [id, other] : sessions_) {
     if (&other == &session) continue;
     const bool under_way = other.request && other.request->prefill && (other.rows_out > 0 || other.prompt.done > 0);
     search.offer(id, other.cache_scope, under_way ? other.request->tokens : other.text, std::ssize(other.text),
-                 other.written, under_way, other.pictures);
+                 other.written, under_way, other.media);
   }
   if (search.soon() >= search.best() + config_.reuse_min) return false;
   const Position best = search.best() < config_.reuse_min ? 0 : search.best();
@@ -476,7 +475,7 @@ void VerifierCore::release(std::map<SessionId, Session>::iterator session, bool 
                  .tokens = std::move(session->second.text),
                  .written = ended.written,
                  .scope = std::move(session->second.cache_scope),
-                 .pictures = std::move(session->second.pictures)});
+                 .media = std::move(session->second.media)});
   } else {
     released_.push_back(id);
   }

@@ -15,6 +15,12 @@
 
 namespace outrider {
 
+/// What a picture or a sound is to a model.
+struct SoftTokens {
+  std::int64_t count = 0;
+  bool together = false;  ///< each is seen by all of them: they have to be in one forward pass
+};
+
 struct VerifierConfig {
   LinkConfig link = {};
   std::int64_t rows_max = 256;       ///< rows of one forward, all sessions together
@@ -29,15 +35,15 @@ struct VerifierConfig {
   /// Whether a session with this grammar can begin: its prompt waits while it is being made ready, and is refused with
   /// an error. None: no grammar can be followed here.
   std::function<Result<bool>(const std::string& grammar)> grammar_ready = {};
-  /// How many soft tokens a picture of these pixels becomes, or why it becomes none. None: this verifier has no tower.
-  std::function<Result<std::int64_t>(const WireTensor& pixels)> soft_tokens = {};
-  bool pictures_both_ways = false;  ///< all rows of a picture have to be in one forward
+  /// What a picture or a sound becomes, or why it becomes nothing. None: this verifier has no towers.
+  std::function<Result<SoftTokens>(const WireMedium&)> soft_tokens = {};
 };
 
-/// A picture among a prompt's rows.
-struct PromptPicture {
-  Position first = 0, end = 0;  ///< of its soft tokens
-  WireTensor pixels;            ///< as in WirePicture
+/// A picture or a sound among a prompt's rows.
+struct PromptMedium {
+  WireMedium medium;
+  Position end = 0;       ///< of its soft tokens, which begin at medium.first
+  bool together = false;  ///< as SoftTokens
 };
 
 /// The start of a prompt whose K/V another text has already.
@@ -60,13 +66,13 @@ struct VerifyWork {
   /// Of a prefill: the prompt's tokens whose log-probabilities are wanted; the first one follows tokens[0].
   std::vector<TokenId> scored = {};
   std::optional<Position> kv_from;
-  WireForm wire = WireForm::kExact;          ///< of these rows
-  SamplingParams sampling = {};              ///< with a session's first rows; afterwards the engine knows it
-  std::vector<TokenId> stop_ids = {};        ///< likewise, as in Prefill
-  std::vector<Distribution> q = {};          ///< as in Verify
-  std::vector<std::int32_t> depths = {};     ///< likewise
-  std::optional<Reuse> reuse = {};           ///< with a session's first rows, which continue these
-  std::vector<PromptPicture> pictures = {};  ///< of the whole prompt; its own rows are among them or not
+  WireForm wire = WireForm::kExact;       ///< of these rows
+  SamplingParams sampling = {};           ///< with a session's first rows; afterwards the engine knows it
+  std::vector<TokenId> stop_ids = {};     ///< likewise, as in Prefill
+  std::vector<Distribution> q = {};       ///< as in Verify
+  std::vector<std::int32_t> depths = {};  ///< likewise
+  std::optional<Reuse> reuse = {};        ///< with a session's first rows, which continue these
+  std::vector<PromptMedium> media = {};   ///< of the whole prompt; its own rows are among them or not
   /// Keep a copy of the K/V as they are after these prompt rows, under this number, until it is released.
   std::optional<SessionId> keep_as = {};
 };
@@ -147,11 +153,11 @@ class VerifierCore {
     Position written = 0;               ///< end of the rows ever written, rejected ones included
     std::optional<VerifyWork> request;  ///< in work; a prompt's tokens are all here
     Prompt prompt;
-    std::int64_t kv_bytes = 0;          ///< set aside for it
-    std::string cache_scope;            ///< as its Prefill says
-    std::vector<WirePicture> pictures;  ///< likewise
-    bool rejection = false;             ///< its rule
-    std::int64_t rows_out = 0;          ///< in the batch that is out, or about to be; 0: none
+    std::int64_t kv_bytes = 0;      ///< set aside for it
+    std::string cache_scope;        ///< as its Prefill says
+    std::vector<WireMedium> media;  ///< likewise
+    bool rejection = false;         ///< its rule
+    std::int64_t rows_out = 0;      ///< in the batch that is out, or about to be; 0: none
     bool freed = false;
     std::optional<Message> last_verdict;  ///< to answer a repeated request
     TimePoint heard{};
@@ -161,9 +167,9 @@ class VerifierCore {
     std::vector<VerifyWork> work;
     std::int64_t room = 0;  ///< rows that it still takes
     std::int64_t prompt_rows = 0;
-    std::int64_t scored_room = 0;   ///< rows that it still takes of prompts whose tokens are scored
-    bool picture_kept_out = false;  ///< one that must be in one forward had no room
-    std::vector<KeptText> kept;     ///< there once the batch has run, so not for its own prompts
+    std::int64_t scored_room = 0;  ///< rows that it still takes of prompts whose tokens are scored
+    bool medium_kept_out = false;  ///< one that must be in one forward had no room
+    std::vector<KeptText> kept;    ///< there once the batch has run, so not for its own prompts
   };
   /// The last batch.
   struct Forward {
@@ -184,8 +190,8 @@ class VerifierCore {
   /// @param what  the tokens' name in the message
   Result<void> check_ids(const char* what, const std::vector<TokenId>& tokens) const;
   Result<void> check_tokens(const std::vector<TokenId>& tokens, Position base) const;
-  /// A prompt's pictures, each with its rows.
-  Result<std::vector<PromptPicture>> place_pictures(const Prefill& prefill) const;
+  /// A prompt's pictures and sounds, each with its rows.
+  Result<std::vector<PromptMedium>> place_media(const Prefill& prefill) const;
   /// Sets memory aside for `positions` of a session that has `held` bytes already. @return what it has then.
   Result<std::int64_t> set_aside(std::int64_t held, Position positions);
   void fail(const Message& request, const Error& error) {
@@ -201,10 +207,9 @@ class VerifierCore {
   void take_requests(bool prefill, Batch& batch);
   /// The next rows of a prompt. @return none if it waits for another one (begin_prompt).
   std::optional<VerifyWork> next_chunk(Session& session, Batch& batch);
-  /// How many of `count` rows after the first `done` may be computed now: a picture that is seen both ways is not
-  /// parted, and so its rows may be more than `count`; 0 if they are more than there is room for.
-  std::int64_t whole_pictures(const VerifyWork& request, std::int64_t done, std::int64_t count,
-                              std::int64_t room) const;
+  /// How many of `count` rows after the first `done` may be computed now: soft tokens that belong together are not
+  /// parted, and so they may be more than `count`; 0 if they are more than there is room for.
+  std::int64_t whole_media(const VerifyWork& request, std::int64_t done, std::int64_t count, std::int64_t room) const;
   /// Decides what a prompt that has not begun reuses, and says so in *work.
   /// @return false if another prompt that is under way will soon have more of it: wait.
   bool begin_prompt(Session& session, VerifyWork* work);

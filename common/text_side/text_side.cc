@@ -23,6 +23,7 @@ Result<TextSide> TextSide::load(const ModelFiles& files) {
     text.context_max = config.max_position_embeddings;
     text.vocab_size = ids = config.vocab_size;
     text.vision = load_vision_config(files);
+    text.audio = load_audio_config(files);
   }
   RETURN_IF_ERROR(check_sampling(text.advised(), static_cast<std::int32_t>(ids)));
   return text;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/audio/audio_config.h"
 #include "common/base/ids.h"
 #include "common/base/result.h"
 #include "common/checkpoint/model_files.h"
@@ -34,6 +35,8 @@ struct TextSide {
   std::int64_t context_max = 0, vocab_size = 0;  ///< 0 for a model without a config.json
   /// Of its pictures, or why it sees none. Whether the tower's weights are there, its verifier knows.
   Result<VisionConfig> vision = Error{Errc::kNotFound, "this model has no config.json, and so sees no pictures"};
+  /// Likewise of its sounds.
+  Result<AudioConfig> audio = Error{Errc::kNotFound, "this model has no config.json, and so hears no sounds"};
 };
 
 }  // namespace outrider

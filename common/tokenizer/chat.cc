@@ -408,7 +408,7 @@ class ChatRenderer {
         out_.text(text);
         any = any || !text.empty();
       } else {
-        soft_token();
+        soft_token(part.kind);
         any = true;
         if (format_.revision != Revision::kRefreshed) last_ = Last::kMessage;
       }
@@ -416,10 +416,10 @@ class ChatRenderer {
     return any;
   }
 
-  void soft_token() {
-    const bool apart = format_.revision == Revision::kInterleaved;
+  void soft_token(ContentPart::Kind kind) {
+    const bool image = kind == ContentPart::Kind::kImage, apart = image && format_.revision == Revision::kInterleaved;
     if (apart) out_.text("\n\n");
-    out_.control("<|image|>");
+    out_.control(image ? "<|image|>" : "<|audio|>");
     if (apart) out_.text("\n\n");
   }
 

@@ -31,9 +31,9 @@ struct ToolCall {
 
 /// One piece of a content that is not text alone.
 struct ContentPart {
-  enum class Kind { kText, kImage };
+  enum class Kind { kText, kImage, kAudio };
   Kind kind = Kind::kText;
-  std::string text;  ///< of kText; an image is one soft token
+  std::string text;  ///< of kText; an image and a sound are one soft token each
 };
 
 struct ChatMessage {

@@ -182,7 +182,7 @@ Result<std::vector<TokenId>> Client::step(Body body, std::size_t max) {
 }
 
 Result<TokenId> Client::prefill(std::vector<TokenId> prompt, const SamplingParams& sampling,
-                                std::vector<WirePicture> pictures) {
+                                std::vector<WireMedium> media) {
   next_request();
   RETURN_IF_ERROR(check_ids("prompt tokens", prompt, kTokensMax));
   ASSIGN_OR_RETURN(const std::vector<TokenId> first,
@@ -193,7 +193,7 @@ Result<TokenId> Client::prefill(std::vector<TokenId> prompt, const SamplingParam
                                          .wait_ms = kVerifierWaitMs,
                                          .stepwise = true,
                                          .sampling = sampling,
-                                         .pictures = std::move(pictures)},
+                                         .media = std::move(media)},
                                 1));
   no_text_.reset();
   return first[0];

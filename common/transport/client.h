@@ -44,9 +44,9 @@ class Client {
   // The steps of one text at the caller's own pace. prefill() ends the text there was, whatever comes of it. An error
   // of another step does too, but for kInvalidArgument: that step was refused and all is as before.
 
-  /// Starts a text. @param pictures  in the prompt's order. @return the token that follows the prompt.
+  /// Starts a text. @param media  pictures and sounds in the prompt's order. @return the token that follows the prompt.
   Result<TokenId> prefill(std::vector<TokenId> prompt, const SamplingParams& sampling = {},
-                          std::vector<WirePicture> pictures = {});
+                          std::vector<WireMedium> media = {});
   /// At most `count` candidates for the next tokens, perhaps none: without a drafter, when it was late,
   /// or at the end of the context. Once a round: a second call shows what the first one got.
   Result<std::vector<TokenId>> draft(std::int32_t count);

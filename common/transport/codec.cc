@@ -262,7 +262,7 @@ class Reader {
   }
 
   /// Sets *tensor to the one in a frame. @return what is wrong with it, after its name; empty: nothing.
-  std::string tensor(std::uint32_t frame, std::size_t rank, WireTensor* tensor) {
+  std::string tensor(std::uint32_t frame, Rank rank, WireTensor* tensor) {
     if (frame == 0 || frame >= frames_.size())
       return fmt::format(" is said to be in frame {}, wanted 1 to {}", frame, frames_.size() - 1);
     if (used_[frame]) return fmt::format(" is in frame {}, which is in use", frame);
@@ -274,7 +274,11 @@ class Reader {
                          static_cast<int>(kLastWireDType));
     }
     if (const auto* shape = facts.shape()) copy_numbers(*shape, tensor->shape);
-    if (tensor->shape.size() != rank) return fmt::format(" has rank {}, wanted {}", tensor->shape.size(), rank);
+    if (tensor->shape.size() < rank.min || tensor->shape.size() > rank.max) {
+      const std::string wanted =
+          rank.min == rank.max ? fmt::to_string(rank.min) : fmt::format("{} to {}", rank.min, rank.max);
+      return fmt::format(" has rank {}, wanted {}", tensor->shape.size(), wanted);
+    }
     tensor->data = frames_[frame];
     const std::size_t bytes = tensor->data.bytes().size();
     if (tensor_bytes(tensor->shape, tensor->dtype, limits_.tensor_bytes_max) == bytes) return "";
@@ -401,7 +405,7 @@ class TableReader {
   }
   void tensor(const char* name, std::uint32_t frame, Rank rank, WireTensor& field) {
     if (reader_.error()) return;
-    if (const std::string wrong = reader_.tensor(frame, rank.rank, &field); !wrong.empty()) fail(name, wrong);
+    if (const std::string wrong = reader_.tensor(frame, rank, &field); !wrong.empty()) fail(name, wrong);
   }
 
   /// Whether a value is allowed. @param what stands between the field's name and the value in an error.

@@ -8,17 +8,14 @@
 
 #include "common/kernels/ops.h"
 #include "common/model/buffers.h"
+#include "common/model/clipped_linear.h"
 #include "common/model/trace.h"
 #include "common/model/weights.h"
 #include "common/model/workspace.h"
-#include "common/vision/clipped_linear.h"
 #include "common/vision/patches.h"
 #include "common/vision/vision_config.h"
 
 namespace outrider {
-
-/// The type in which a tower runs beside a text model of `type`: the same, but for int4, which is too coarse for it.
-constexpr WeightType tower_type(WeightType type) { return type == WeightType::kInt4 ? WeightType::kInt8 : type; }
 
 /// The vision tower of Gemma 4 and the projection into the text model's width (gemma4.md 8), loaded and packed.
 /// Patches of a picture become a ninth as many soft tokens. One encode at a time.

@@ -73,6 +73,15 @@ def picture(file: str | os.PathLike[str] | bytes, *, detail: Literal["auto", "lo
     return {"type": "image_url", "image_url": {"url": url, "detail": detail}}
 
 
+def sound(file: str | os.PathLike[str] | bytes) -> dict[str, Any]:
+    """A part of a message's content: a sound of at most 30 s from a WAV, FLAC, Ogg or MP3 file, or its bytes.
+
+    pair.chat([{"role": "user", "content": [outrider.sound("call.wav"), {"type": "text", "text": "What is said?"}]}])
+    """
+    data = file if isinstance(file, bytes) else pathlib.Path(file).read_bytes()
+    return {"type": "input_audio", "input_audio": {"data": base64.b64encode(data).decode()}}
+
+
 def _ids_of(prompt: Prompt) -> list[int] | None:
     """The ids of a prompt that is made of them; None for text and messages."""
     if isinstance(prompt, str) or not len(prompt) or isinstance(prompt[0], Mapping):

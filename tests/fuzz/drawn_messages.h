@@ -96,7 +96,8 @@ class MessageDrawer {
     field.dtype = static_cast<DType>(draw_.byte() % (static_cast<int>(kLastWireDType) + 1));
     field.shape.clear();
     std::size_t count = block_elements(field.dtype);
-    for (std::size_t i = 0; i < rank.rank; ++i) {
+    const std::size_t axes = rank.min + draw_.byte() % (rank.max - rank.min + 1);
+    for (std::size_t i = 0; i < axes; ++i) {
       field.shape.push_back(draw_.byte() % 8);
       count *= static_cast<std::size_t>(field.shape.back());
     }

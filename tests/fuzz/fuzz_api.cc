@@ -41,10 +41,10 @@ void chat(std::string_view body) {
     CHECK(check_sampling(good->sampling, defaults().vocab_size), "sampling that nobody can follow");
     std::size_t places = 0;
     for (const ChatMessage& message : good->conversation.messages)
-      places +=
-          static_cast<std::size_t>(std::ranges::count(message.parts, ContentPart::Kind::kImage, &ContentPart::kind));
-    CHECK(places == good->pictures.size() && places <= kPicturesMax, "{} places for {} pictures", places,
-          good->pictures.size());
+      places += static_cast<std::size_t>(std::ranges::count_if(
+          message.parts, [](const ContentPart& part) { return part.kind != ContentPart::Kind::kText; }));
+    CHECK(places == good->media.size() && places <= kMediaMax, "{} places for {} pictures and sounds", places,
+          good->media.size());
   }
 }
 

@@ -5,6 +5,8 @@ usage: make_numpy_goldens.py odd              the folder odd: every feature at o
        make_numpy_goldens.py moe              moe.safetensors of moe-26b-a4b and odd: what the router and the experts compute
        make_numpy_goldens.py vision           the folder vision-odd: a tower as 26B-A4B's and 31B's, without bounds and standardized; what dense-31b
                                               makes of soft tokens that see both ways, and the greedy text after the picture of multimodal-e4b
+       make_numpy_goldens.py audio            the folder audio-odd: an audio tower in sizes that no published model has; sound.json of multimodal-e4b, the
+                                              greedy text after sounds
        make_numpy_goldens.py gguf             the folder gguf: blocks of every type of GGUF that is read, and what gguf-py makes of them (pip install gguf)
        make_numpy_goldens.py pictures         the folder pictures but for huggingface*.png, with Pillow, which Hugging Face's image processor calls
 
@@ -21,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 import reference
+import reference_audio
 import reference_vision
 from reference import FULL, SLIDING
 
@@ -269,6 +272,68 @@ def make_soft_texts():
     logits = backbone.forward(ids, x=x, both_ways=both_ways).logits
     save_safetensors(folder / "picture.safetensors", {"input_ids": ids[None], "pictures": np.array(both_ways), "rows": x, "logits": logits})
 
+AUDIO_TOWER = dict(model_type="gemma4_audio", hidden_size=24, num_hidden_layers=2, num_attention_heads=3, subsampling_conv_channels=[6, 5],
+                   conv_kernel_size=3, attention_context_left=5, attention_context_right=0, attention_logit_cap=4.0, gradient_clipping=1.5,
+                   residual_weight=0.7, output_proj_dims=20, use_clipped_linears=False)
+
+def make_audio_tower(out, t, frames):
+    """A tower alone, its weights of random means and sizes, and so many frames."""
+    text_hidden, hidden, dims = 44, t["hidden_size"], t["output_proj_dims"]
+    first, second = t["subsampling_conv_channels"]
+    maker, tower = Maker(40, bf16=False), "model.audio_tower."
+    maker.matrix("model.embed_audio.embedding_projection.weight", text_hidden, dims)
+    for i, (channels_in, channels) in enumerate(((1, first), (first, second))):
+        prefix = f"{tower}subsample_conv_projection.layer{i}."
+        maker.put(prefix + "conv.weight", (channels, channels_in, 3, 3), deviation=(9 * channels_in) ** -0.5)
+        maker.norm(prefix + "norm.weight", channels)
+    maker.matrix(tower + "subsample_conv_projection.input_proj_linear.weight", hidden, 32 * second)
+    maker.matrix(tower + "output_proj.weight", dims, hidden)
+    maker.put(tower + "output_proj.bias", (dims,), deviation=0.3)
+    for i in range(t["num_hidden_layers"]):
+        prefix = f"{tower}layers.{i}."
+        for name in ("feed_forward1.pre_layer_norm", "feed_forward1.post_layer_norm", "feed_forward2.pre_layer_norm", "feed_forward2.post_layer_norm",
+                     "norm_pre_attn", "norm_post_attn", "norm_out", "lconv1d.pre_layer_norm", "lconv1d.conv_norm"):
+            maker.norm(f"{prefix}{name}.weight", hidden)
+        for name, shape in (("feed_forward1.ffw_layer_1", (4 * hidden, hidden)), ("feed_forward1.ffw_layer_2", (hidden, 4 * hidden)),
+                            ("feed_forward2.ffw_layer_1", (4 * hidden, hidden)), ("feed_forward2.ffw_layer_2", (hidden, 4 * hidden)),
+                            ("self_attn.q_proj", (hidden, hidden)), ("self_attn.k_proj", (hidden, hidden)), ("self_attn.v_proj", (hidden, hidden)),
+                            ("self_attn.post", (hidden, hidden)), ("lconv1d.linear_start", (2 * hidden, hidden)), ("lconv1d.linear_end", (hidden, hidden))):
+            maker.matrix(f"{prefix}{name}.linear.weight", *shape)
+        maker.matrix(f"{prefix}self_attn.relative_k_proj.weight", hidden, hidden)
+        maker.put(f"{prefix}self_attn.per_dim_scale", (hidden // t["num_attention_heads"],), deviation=0.5)
+        maker.put(f"{prefix}lconv1d.depthwise_conv1d.weight", (hidden, 1, t["conv_kernel_size"]), deviation=t["conv_kernel_size"] ** -0.5)
+    config = {"model_type": "gemma4", "text_config": {"hidden_size": text_hidden}, "audio_config": t}
+    write(out / "backbone", config, maker.tensors, bf16=False)
+    features = np.random.default_rng(41).standard_normal((frames, 128), np.float32)
+    save_safetensors(out / "golden.safetensors", {"features": features, **reference_audio.hear(maker.tensors, config, features)})
+
+def make_sound_texts():
+    """sound.json of multimodal-e4b: the greedy text after a sound, and after a picture and a sound, which tests make by these formulas."""
+    folder = HERE / "multimodal-e4b"
+    backbone = reference.Backbone(folder / "backbone")
+    config = backbone.raw_config
+    image, sound = config["image_token_id"], config["audio_token_id"]
+
+    def heard(count, step):
+        samples = ((np.arange(count) * step) % 256 - 128).astype(np.float32) / 256
+        return reference_audio.hear(backbone.tensors, config, reference_audio.audio_features(samples))["soft_tokens"]
+
+    rgb = ((np.arange(24 * 36 * 3) * 37 + 11) % 256).astype(np.uint8).reshape(24, 36, 3)
+    seen = reference_vision.see(backbone.tensors, config, *reference_vision.patches_of(rgb, patch=4))["soft_tokens"]
+    texts = []
+    for name, media in (("sound", [(sound, heard(6000, 37))]), ("picture and sound", [(image, seen), (sound, heard(2000, 11))])):
+        prompt, firsts = [2, 20], []
+        for token, soft in media:
+            begin, end = (config["boi_token_id"], config["eoi_token_id"]) if token == image else (config["boa_token_id"], config["eoa_token_index"])
+            firsts.append(len(prompt) + 1)
+            prompt += [begin] + [token] * len(soft) + [end, 30 + len(prompt)]
+        ids = np.array(prompt + [31, 32, 33])
+        x, tokens = backbone.embed(ids), np.where((ids == image) | (ids == sound), 0, ids)
+        for first, (_, soft) in zip(firsts, media):
+            x[first:first + len(soft)] = soft
+        texts.append({"name": name, "prompt": ids.tolist(), "firsts": firsts, "greedy": reference_vision.greedy_after(backbone, x, tokens, 24)})
+    (folder / "sound.json").write_text(json.dumps({"texts": texts}) + "\n")
+
 def make_pictures(out):
     """Files of every kind that is read, each with what Pillow makes of it (decoded.safetensors), and pictures resized by Pillow."""
     from PIL import Image, ImageOps
@@ -338,6 +403,9 @@ def main(arguments):
     if arguments == ["vision"]:
         make_tower(HERE / "vision-odd", TOWER, 4, 10)
         make_soft_texts()
+    elif arguments == ["audio"]:
+        make_audio_tower(HERE / "audio-odd", AUDIO_TOWER, 41)
+        make_sound_texts()
     elif arguments == ["pictures"]:
         make_pictures(HERE / "pictures")
     elif arguments == ["gguf"]:

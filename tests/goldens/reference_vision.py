@@ -129,7 +129,10 @@ def merged(backbone, ids, soft, placeholder):
     return x, np.where(ids == placeholder, 0, ids)
 
 def greedy(backbone, ids, soft, placeholder, count):
-    x, ids = merged(backbone, ids, soft, placeholder)
+    return greedy_after(backbone, *merged(backbone, ids, soft, placeholder), count)
+
+def greedy_after(backbone, x, ids, count):
+    """The text after a prompt of these input rows, whose per-layer table sees these ids."""
     cache, tokens = {}, []
     while len(tokens) < count:
         logits = backbone.forward(ids, cache, x).logits

@@ -1,4 +1,4 @@
-// Pictures through every interface: HTTP's three kinds of chats, run and chat, with the tiny model of
+// Pictures and sounds through every interface: HTTP's three kinds of chats, run and chat, with the tiny model of
 // tests/goldens/multimodal-e4b, nano's tokenizer cut down to it, and the random assistant of e4b. And what nano sees.
 #include <csignal>
 #include <fstream>
@@ -12,6 +12,7 @@
 #include "tests/support/http_client.h"
 #include "tests/support/model_at.h"
 #include "tests/support/png_file.h"
+#include "tests/support/wav_file.h"
 
 namespace outrider {
 namespace {
@@ -19,20 +20,26 @@ namespace fs = std::filesystem;
 
 fs::path goldens() { return source_dir() / "tests/goldens"; }
 
-/// A pair that sees: its tokens are nano's first 512, among them those for pictures.
+/// A pair that sees and hears: its tokens are nano's first 512, among them those for pictures, but for the one that
+/// stands for a sound, which nano's have not.
 struct SeeingPair {
   SeeingPair() {
     const fs::path seeing = goldens() / "multimodal-e4b/backbone", nano = nano_pair().backbone;
     Json config = Json::parse(read_text(seeing / "config.json").value());
     const Json of_nano = Json::parse(read_text(nano / "config.json").value());
     for (const char* token : {"boi_token_id", "image_token_id", "eoi_token_id"}) config[token] = of_nano[token];
+    constexpr int kSound = 508;
+    config["audio_token_id"] = kSound;
     dir.write("backbone/config.json", config.dump());
     Json tokenizer = Json::parse(read_text(nano / "tokenizer.json").value());
     std::erase_if(tokenizer["model"]["vocab"].get_ref<Json::object_t&>(),
-                  [](const auto& token) { return token.second >= 511; });
+                  [](const auto& token) { return token.second >= 511 || token.second == kSound; });
     std::erase_if(tokenizer["added_tokens"].get_ref<Json::array_t&>(),
                   [](const Json& token) { return token["id"] >= 512; });
     tokenizer["model"]["vocab"]["ab"] = 511;
+    tokenizer["model"]["vocab"]["<|audio|>"] = kSound;
+    tokenizer["added_tokens"].push_back(tokenizer["added_tokens"].back());
+    tokenizer["added_tokens"].back().update({{"id", kSound}, {"content", "<|audio|>"}, {"special", true}});
     tokenizer["model"]["merges"] = Json::array({Json::array({"a", "b"})});  // there has to be one
     dir.write("backbone/tokenizer.json", tokenizer.dump());
     fs::copy(nano / "tokenizer_config.json", dir / "backbone");
@@ -62,6 +69,10 @@ Json image_part(const std::string& bytes, const char* detail = "low") {
   return {{"type", "image_url"},
           {"image_url", {{"url", "data:image/png;base64," + base64(bytes)}, {"detail", detail}}}};
 }
+Json audio_part(const std::string& bytes, const char* format = "wav") {
+  return {{"type", "input_audio"}, {"input_audio", {{"data", base64(bytes)}, {"format", format}}}};
+}
+std::string sound_of(const std::string& name) { return read_text(goldens() / "sounds" / name).value(); }
 Json text_part(const std::string& text) { return {{"type", "text"}, {"text", text}}; }
 Json ask(Json content) {
   return {{"messages", {{{"role", "user"}, {"content", std::move(content)}}}}, {"temperature", 0}, {"max_tokens", 16}};
@@ -137,6 +148,49 @@ TEST_F(PictureServer, EveryInterfaceGivesTheSameText) {
   EXPECT_EQ(counted["input_tokens"], any["usage"]["prompt_tokens"]);
 }
 
+TEST_F(PictureServer, EveryInterfaceHearsTheSame) {
+  const std::string file = goldens() / "sounds/stereo48k.flac";
+  Program run({"run", "What?", "--audio", file, "--model", pair->path(), "--dtype", "f32", "--max-tokens", "16",
+               "--draft-length", "4@0", "--json"});
+  ASSERT_EQ(describe(run.wait()), "exit 0") << run.err();
+  const Json expected = Json::parse(run.out());
+  const Json part = audio_part(sound_of("stereo48k.flac"), "flac");
+  Json request = ask(Json::array({part, text_part("What?")}));
+  request["return_token_ids"] = true;
+  const Json chat = serve->chat(request);
+  EXPECT_EQ(chat["prompt_token_ids"], expected["prompt_ids"]) << chat.dump().substr(0, 300);
+  EXPECT_EQ(std::ranges::count(expected["prompt_ids"], Json(508)), 13) << "a soft token for 40 ms";
+  EXPECT_EQ(chat["choices"][0]["token_ids"], expected["token_ids"]);
+  const std::string text = chat["choices"][0]["message"]["content"];
+  const Json responses = {
+      {"input", {{{"role", "user"}, {"content", {part, {{"type", "input_text"}, {"text", "What?"}}}}}}},
+      {"temperature", 0},
+      {"max_output_tokens", 16}};
+  const Json response = json_of(post(serve->port, "/v1/responses", responses.dump()));
+  EXPECT_EQ(response["output"][0]["content"][0]["text"], text) << response.dump().substr(0, 300);
+  // Beside a picture, in either order.
+  const Json picture = image_part(bytes_of("rgb.png"));
+  const Json both = serve->chat(ask({picture, part, text_part("?")})),
+             turned = serve->chat(ask({part, picture, text_part("?")}));
+  EXPECT_EQ(both["usage"]["prompt_tokens"], turned["usage"]["prompt_tokens"]);
+  EXPECT_NE(both["choices"][0]["message"]["content"], turned["choices"][0]["message"]["content"]);
+}
+
+TEST_F(PictureServer, WhatIsNoSoundIsRefusedInALine) {
+  const std::string flac = sound_of("stereo48k.flac");
+  EXPECT_EQ(refusal({audio_part("GIF89a............")}),
+            "messages[0].content[0]: not a sound that can be read, wanted WAV, FLAC, Ogg or MP3");
+  EXPECT_TRUE(refusal({audio_part(flac.substr(0, flac.size() / 2))}).starts_with("messages[0].content[0]: "));
+  EXPECT_EQ(refusal({audio_part(wav(16000, 1, std::vector<float>(32 * 16000)))}),
+            "messages[0].content[0]: a sound of 32.0 s, wanted at most 30: cut it into pieces");
+  EXPECT_EQ(refusal({audio_part(wav(16000, 1, {}))}),
+            "messages[0].content[0]: a sound of 0 samples at 16000 Hz, wanted at least 161");
+  EXPECT_NE(
+      refusal({audio_part(wav(16000, 1, std::vector<float>(30 * 16000)))}).find("maximum context length is 512 tokens"),
+      std::string::npos);
+  EXPECT_EQ(refusal({audio_part(wav(16000, 1, std::vector<float>(16000)))}, 200), "answered") << "silence";
+}
+
 TEST_F(PictureServer, PicturesCountInTheirOrderAndAmongTheTokens) {
   const Json first = image_part(bytes_of("rgb.png")), second = image_part(bytes_of("portrait.png"));
   const Json one = serve->chat(ask({first, text_part("What?")})),
@@ -169,13 +223,14 @@ TEST_F(PictureServer, WhatIsNoPictureIsRefusedInALine) {
   EXPECT_TRUE(large.ends_with(" MB of memory, wanted at most 256")) << large;
   // As wide as few models see: this one's table has 64 positions.
   EXPECT_NE(
-      refusal({image_part(png(100000, 1, std::string(300001, '\0')))}).find("a picture of U8 840 x 12 x 3, wanted"),
+      refusal({image_part(png(100000, 1, std::string(300001, '\0')))}).find("a picture of U8 [12, 840, 3], wanted"),
       std::string::npos);
   EXPECT_EQ(refusal({image_part(png(1, 1, std::string("\0\1\2\3", 4)))}, 200), "answered");
   EXPECT_NE(refusal({{{"type", "image_url"}, {"image_url", {{"url", "https://example.org/a.png"}}}}})
                 .find("messages[0].content[0].image_url.url is an http(s) URL"),
             std::string::npos);
-  EXPECT_NE(refusal(std::vector<Json>(9, image_part(rgb))).find("9 pictures, wanted at most 8"), std::string::npos);
+  EXPECT_NE(refusal(std::vector<Json>(9, image_part(rgb))).find("9 pictures and sounds, wanted at most 8"),
+            std::string::npos);
   EXPECT_NE(refusal({image_part(rgb), image_part(rgb), image_part(rgb, "high"), image_part(rgb), image_part(rgb),
                      image_part(rgb), image_part(rgb), image_part(rgb)})
                 .find("maximum context length is 512 tokens"),
@@ -217,6 +272,20 @@ TEST(PictureChat, ShowsThemWithTheNextQuestion) {
       {"run", "What?", "--image", file.string(), "--model", pair.path(), "--dtype", "f32", "--max-tokens", "16"});
   EXPECT_EQ(describe(run.wait()), "exit 0") << run.err();
   EXPECT_EQ(chat.out(), run.out());
+}
+
+TEST(PictureChat, PlaysSoundsWithTheNextQuestion) {
+  const SeeingPair pair;
+  Program chat({"chat", "--model", pair.path(), "--dtype", "f32", "--max-tokens", "16", "--draft-length", "4@0"},
+               Program::Input::kWritten);
+  const std::string picture = goldens() / "pictures/rgb.png", sound = goldens() / "sounds/mono16k.wav";
+  chat.write("/audio " + picture + "\n/image " + picture + "\n/audio " + sound + "\nWhat?\n/exit\n");
+  EXPECT_EQ(describe(chat.wait()), "exit 0");
+  EXPECT_NE(chat.err().find("rgb.png: not a sound that can be read"), std::string::npos) << chat.err();
+  Program run({"run", "What?", "--audio", sound, "--image", picture, "--model", pair.path(), "--dtype", "f32",
+               "--max-tokens", "16"});
+  EXPECT_EQ(describe(run.wait()), "exit 0") << run.err();
+  EXPECT_EQ(chat.out(), run.out()) << "run has pictures before sounds";
 }
 
 // Hugging Face's answers about files, with drafts and without.
@@ -264,6 +333,27 @@ TEST(NoTower, SaysSo) {
   EXPECT_NE(run.err().find(kWhy), std::string::npos);
   Program chat({"chat", "--model", model}, Program::Input::kWritten);
   chat.write("/image " + file + "\n/exit\n");
+  EXPECT_EQ(describe(chat.wait()), "exit 0");
+  EXPECT_NE(chat.err().find(kWhy), std::string::npos);
+}
+
+// nano has no audio tower.
+TEST(NoTower, OfSoundsSaysSo) {
+  constexpr const char* kWhy = "no audio_config: this model has no audio tower, and cannot hear sounds";
+  const std::string file = goldens() / "sounds/mono16k.wav";
+  Serve serve;
+  const Json body = ask(Json::array({audio_part(sound_of("mono16k.wav")), text_part("What?")}));
+  const Response refused = post(serve.port, "/v1/chat/completions", body.dump());
+  EXPECT_EQ(refused.status, 400);
+  const std::string message = json_of(refused)["error"]["message"];
+  EXPECT_TRUE(message.starts_with("messages[0].content[0]: ")) << message;
+  EXPECT_TRUE(message.ends_with(kWhy)) << message;
+  EXPECT_EQ(post(serve.port, "/tokenize", body.dump()).status, 400);
+  Program run({"run", "What?", "--audio", file});
+  run.wait();
+  EXPECT_NE(run.err().find(kWhy), std::string::npos) << run.err();
+  Program chat({"chat"}, Program::Input::kWritten);
+  chat.write("/audio " + file + "\n/exit\n");
   EXPECT_EQ(describe(chat.wait()), "exit 0");
   EXPECT_NE(chat.err().find(kWhy), std::string::npos);
 }

@@ -1,5 +1,5 @@
-// Pictures in prompts, through coordinator, verifier and drafter: tests/goldens/multimodal-e4b, with the random
-// assistant of e4b, whose shape it has.
+// Pictures and sounds in prompts, through coordinator, verifier and drafter: tests/goldens/multimodal-e4b, with the
+// random assistant of e4b, whose shape it has.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -19,6 +19,13 @@ WireTensor picture(int step, std::int64_t height = 24, std::int64_t width = 36) 
   return {.dtype = DType::kU8, .shape = {height, width, 3}, .data = SharedBytes(bytes, *bytes)};
 }
 
+/// Samples that count up by `step`, as sound.json's do.
+WireTensor sound(std::int64_t count, int step) {
+  const auto samples = std::make_shared<std::vector<float>>();
+  for (std::int64_t i = 0; i < count; ++i) samples->push_back(static_cast<float>(i * step % 256 - 128) / 256);
+  return {.dtype = DType::kF32, .shape = {count}, .data = SharedBytes(samples, std::as_bytes(std::span(*samples)))};
+}
+
 struct Pictures : testing::Test {
   Pictures() : notes(nlohmann::json::parse(read_text(goldens() / "multimodal-e4b/picture.json").value())) {
     options.verifier.core.reuse_min = 2;  // the prompt is short
@@ -32,7 +39,7 @@ struct Pictures : testing::Test {
     return {.prompt = notes["prompt"].get<std::vector<TokenId>>(),
             .max_tokens = 24,
             .draft_length = draft_length,
-            .pictures = {{.first = 3, .pixels = std::move(pixels)}}};
+            .media = {{.first = 3, .content = std::move(pixels)}}};
   }
   std::string refusal(Client& client, const Generate& wanted) {
     const Result<Generation> generation = client.generate(wanted, [](std::span<const TokenId>) {});
@@ -62,8 +69,8 @@ TEST_F(Pictures, OtherSizesAndTwoInOneText) {
     SCOPED_TRACE(text["name"].get<std::string>());
     Generate wanted{.prompt = text["prompt"].get<std::vector<TokenId>>(), .max_tokens = 24};
     for (const auto& at : text["pictures"])
-      wanted.pictures.push_back(
-          {.first = at["first"].get<Position>(), .pixels = picture(at["step"].get<int>(), at["height"], at["width"])});
+      wanted.media.push_back(
+          {.first = at["first"].get<Position>(), .content = picture(at["step"].get<int>(), at["height"], at["width"])});
     for (const auto& [policy, draft_length] :
          {std::pair(DraftPolicy::kFixed, 0), {DraftPolicy::kFixed, 4}, {DraftPolicy::kTree, 8}}) {
       wanted.policy = policy, wanted.draft_length = draft_length;
@@ -82,6 +89,67 @@ TEST_F(Pictures, OtherSizesAndTwoInOneText) {
     EXPECT_EQ(drawn[1], drawn[0]) << "noise belongs to the text, not to the drafts";
     EXPECT_NE(drawn[0], text["greedy"].get<std::vector<TokenId>>());
   }
+}
+
+struct Sounds : Pictures {
+  Sounds() : texts(nlohmann::json::parse(read_text(goldens() / "multimodal-e4b/sound.json").value())["texts"]) {}
+  /// Of a sound alone, or of a picture and a sound.
+  Generate request(std::size_t i, WireTensor samples) const {
+    Generate wanted{.prompt = texts[i]["prompt"].get<std::vector<TokenId>>(), .max_tokens = 24, .draft_length = 0};
+    const auto firsts = texts[i]["firsts"].get<std::vector<Position>>();
+    if (firsts.size() > 1) wanted.media.push_back({.first = firsts[0], .content = picture(37)});
+    wanted.media.push_back({.first = firsts.back(), .content = std::move(samples)});
+    return wanted;
+  }
+  nlohmann::json texts;
+};
+
+// With chains and trees of drafts, and with the sound's soft tokens in several forward passes.
+TEST_F(Sounds, TheTextIsTheReferences) {
+  for (const std::int64_t chunk : {128, 5}) {
+    options.verifier.core.prefill_chunk = chunk;
+    Client client = start(options);
+    for (const std::size_t i : {0u, 1u}) {
+      Generate wanted = request(i, i == 0 ? sound(6000, 37) : sound(2000, 11));
+      for (const auto& [policy, draft_length] :
+           {std::pair(DraftPolicy::kFixed, 0), {DraftPolicy::kFixed, 4}, {DraftPolicy::kTree, 8}}) {
+        wanted.policy = policy, wanted.draft_length = draft_length;
+        EXPECT_EQ(answer(client, wanted).tokens, texts[i]["greedy"].get<std::vector<TokenId>>())
+            << i << " " << draft_length;
+      }
+    }
+  }
+}
+
+TEST_F(Sounds, ThePrefixCacheTellsThemApart) {
+  Client client = start(options);
+  const Generation first = answer(client, request(0, sound(6000, 37))),
+                   again = answer(client, request(0, sound(6000, 37))),
+                   other = answer(client, request(0, sound(6000, 5)));
+  EXPECT_EQ(again.tokens, first.tokens);
+  EXPECT_EQ(again.metrics.cached_prompt_tokens, std::ssize(texts[0]["prompt"]) - 1);
+  EXPECT_EQ(other.metrics.cached_prompt_tokens, 3);
+  EXPECT_NE(other.tokens, first.tokens) << "the sound counts for nothing";
+}
+
+TEST_F(Sounds, WhatIsNoneIsRefusedByName) {
+  Client client = start(options);
+  const auto refused = [&](WireTensor samples) { return refusal(client, request(0, std::move(samples))); };
+  const std::string wanted = ": a sound of F32 [{}], wanted one axis of 161 to 480000 samples";
+  for (const int count : {160, 480'001})
+    EXPECT_TRUE(refused(sound(count, 3)).ends_with(fmt::format(fmt::runtime(wanted), count))) << count;
+  WireTensor broken = sound(6000, 3);
+  const auto bytes = std::make_shared<std::vector<float>>(6000, std::numeric_limits<float>::quiet_NaN());
+  broken.data = SharedBytes(bytes, std::as_bytes(std::span(*bytes)));
+  EXPECT_TRUE(refused(broken).ends_with(": a sound with samples that are not finite numbers"));
+  WireTensor folded = sound(6000, 3);
+  folded.shape = {2, 3000};
+  EXPECT_NE(refused(folded).find("bytes of F32 [2, 3000] are no picture"), std::string::npos);
+  EXPECT_NE(refused(sound(12000, 3)).find("a sound of 19 soft tokens at position 3, wanted between 0 and"),
+            std::string::npos);
+  options.pair.backbone = goldens() / "e4b/backbone";
+  Client deaf = start(options);
+  EXPECT_NE(refusal(deaf, request(0, sound(6000, 37))).find("this model has no audio tower"), std::string::npos);
 }
 
 TEST_F(Pictures, ATextWithAPictureIsTheSameBesideOthers) {
@@ -140,14 +208,14 @@ TEST_F(Pictures, APromptInChunksGivesTheSameTextAlsoWherePicturesAreSeenBothWays
 
 TEST_F(Pictures, WhatDoesNotFitIsRefusedByName) {
   Client client = start(options);
-  EXPECT_NE(refusal(client, request(picture(37, 25), 0)).find("a picture of U8 36 x 25 x 3, wanted"),
+  EXPECT_NE(refusal(client, request(picture(37, 25), 0)).find("a picture of U8 [25, 36, 3], wanted"),
             std::string::npos);
   Generate late = request(picture(37), 0);
-  late.pictures[0].first = 8;
+  late.media[0].first = 8;
   EXPECT_NE(refusal(client, late).find("a picture of 6 soft tokens at position 8, wanted between 0 and the prompt's"),
             std::string::npos);
   Generate twice = request(picture(37), 0);
-  twice.pictures.push_back(twice.pictures[0]);
+  twice.media.push_back(twice.media[0]);
   EXPECT_NE(refusal(client, twice).find("wanted between 9 and"), std::string::npos);
   options.pair.backbone = goldens() / "e4b/backbone";
   Client blind = start(options);

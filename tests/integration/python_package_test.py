@@ -192,6 +192,12 @@ class OnOnePair(unittest.TestCase):
         with self.pair.session() as session:
             self.assertEqual(session.prefill(asked), golden["tokens"][0])
 
+    def test_a_sound_is_a_part_of_a_message(self):
+        part = outrider.sound(b"RIFF")
+        self.assertEqual(part, {"type": "input_audio", "input_audio": {"data": "UklGRg=="}})
+        with self.assertRaisesRegex(outrider.InvalidArgument, "this model has no audio tower"):
+            self.pair.chat([{"role": "user", "content": [part, {"type": "text", "text": "What?"}]}])
+
     def test_errors_are_of_their_kind(self):
         with self.assertRaisesRegex(outrider.InvalidArgument, "top_p is 7"):
             self.pair.generate(STORY, top_p=7)

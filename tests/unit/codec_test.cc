@@ -91,7 +91,8 @@ class RandomMessages {
   void operator()(const char*, WireTensor& field, Rank rank) {
     field.dtype = static_cast<DType>(integer(0, static_cast<int>(kLastWireDType)));
     field.shape.clear();
-    for (std::size_t i = 0; i < rank.rank; ++i) field.shape.push_back(integer(1, 9));
+    const std::int64_t axes = integer(static_cast<std::int64_t>(rank.min), static_cast<std::int64_t>(rank.max));
+    for (std::int64_t i = 0; i < axes; ++i) field.shape.push_back(integer(1, 9));
     field.shape.back() *= static_cast<std::int64_t>(block_elements(field.dtype));
     fill(field);
   }

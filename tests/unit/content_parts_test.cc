@@ -1,5 +1,5 @@
-// Pictures in requests before anything of them is decoded: data: URLs, parts, how other APIs say them, and what of a
-// body counts as files.
+// Pictures and sounds in requests before anything of them is decoded: data: URLs, parts, how other APIs say them, and
+// what of a body counts as files.
 #include "http-server/content_parts.h"
 
 #include <gtest/gtest.h>
@@ -47,6 +47,9 @@ TEST(DataUrl, AnythingElseIsRefused) {
 }
 
 Json user_message(Json content) { return {{"role", "user"}, {"content", std::move(content)}}; }
+Json sound(Json data) {
+  return {{"type", "input_audio"}, {"input_audio", {{"data", std::move(data)}, {"format", "wav"}}}};
+}
 Json image(const char* url = "data:image/png;base64,Zm9v") { return image_url_part(url); }
 
 /// What is wrong with a chat of these messages; empty for nothing.
@@ -64,21 +67,26 @@ TEST(ContentParts, AreReadInTheirOrder) {
   const Json text = {{"type", "text"}, {"text", "and"}};
   Json low = image("data:image/png;base64,Zm8=");
   low["image_url"]["detail"] = "low";
-  const Json body = {{"messages", {user_message({image(), text, low}), user_message("go on")}}};
+  const Json body = {{"messages", {user_message({image(), text, low, sound("Zm9v")}), user_message("go on")}}};
   const auto parsed = parse_chat_completion(body.dump(), {.model = "m", .vocab_size = 100});
   const auto& request = std::get<CompletionRequest>(parsed);
-  ASSERT_EQ(request.pictures.size(), 2u);
-  EXPECT_EQ(request.pictures[0].bytes, "foo");
-  EXPECT_EQ(request.pictures[0].name, "messages[0].content[0]");
-  EXPECT_EQ(request.pictures[0].detail, PictureDetail::kAuto);
-  EXPECT_EQ(request.pictures[1].bytes, "fo");
-  EXPECT_EQ(request.pictures[1].name, "messages[0].content[2]");
-  EXPECT_EQ(request.pictures[1].detail, PictureDetail::kLow);
+  ASSERT_EQ(request.media.size(), 3u);
+  EXPECT_EQ(request.media[0].bytes, "foo");
+  EXPECT_EQ(request.media[0].name, "messages[0].content[0]");
+  EXPECT_EQ(request.media[0].detail, PictureDetail::kAuto);
+  EXPECT_EQ(request.media[1].bytes, "fo");
+  EXPECT_EQ(request.media[1].name, "messages[0].content[2]");
+  EXPECT_EQ(request.media[1].detail, PictureDetail::kLow);
+  EXPECT_FALSE(request.media[1].is_sound);
+  EXPECT_EQ(request.media[2].bytes, "foo");
+  EXPECT_EQ(request.media[2].name, "messages[0].content[3]");
+  EXPECT_TRUE(request.media[2].is_sound);
   const std::vector<ContentPart>& parts = request.conversation.messages[0].parts;
-  ASSERT_EQ(parts.size(), 3u);
+  ASSERT_EQ(parts.size(), 4u);
   EXPECT_EQ(parts[0].kind, ContentPart::Kind::kImage);
   EXPECT_EQ(parts[1].text, "and");
   EXPECT_EQ(parts[2].kind, ContentPart::Kind::kImage);
+  EXPECT_EQ(parts[3].kind, ContentPart::Kind::kAudio);
 }
 
 TEST(ContentParts, WhatIsWrongIsSaidByItsName) {
@@ -91,18 +99,34 @@ TEST(ContentParts, WhatIsWrongIsSaidByItsName) {
   Json original = image();
   original["image_url"]["detail"] = "original";
   EXPECT_NE(refusal({original}).find("messages[0].content[0].image_url.detail is \"original\""), std::string::npos);
+  EXPECT_EQ(refusal({Json::object({{"type", "video_url"}})}),
+            "messages[0].content[0].type is \"video_url\", only text, image_url and input_audio are supported");
   EXPECT_EQ(refusal({Json::object({{"type", "input_audio"}})}),
-            "messages[0].content[0].type is \"input_audio\", only text and image_url are supported");
+            "messages[0].content[0].input_audio is missing, wanted an object with the data of a sound, in base64, and "
+            "its format");
+  EXPECT_EQ(refusal({sound("Zm9")}),
+            "messages[0].content[0].input_audio.data has 3 characters of base64, wanted a multiple of 4");
+  EXPECT_EQ(refusal({sound(7)}), "messages[0].content[0].input_audio.data is 7, wanted a file in base64");
+  Json raw = sound("Zm9v");
+  raw["input_audio"]["format"] = "pcm16";
+  EXPECT_NE(refusal({raw}).find("messages[0].content[0].input_audio.format is \"pcm16\""), std::string::npos);
+  EXPECT_NE(refusal({sound(std::string(kMediumBytesMax / 3 * 4 + 64, 'A'))}).find("bytes, wanted at most"),
+            std::string::npos);
   for (const char* role : {"system", "assistant", "tool"}) {
-    Json message = {{"role", role}, {"content", Json::array({image()})}, {"tool_call_id", "x"}};
-    EXPECT_EQ(refusal_of(Json::array({user_message("hi"), message})),
-              "messages[1].content[0].type is image_url, which only a user's message may have")
-        << role;
+    for (const Json& part : {image(), sound("Zm9v")}) {
+      const std::string type = part["type"];
+      Json message = {{"role", role}, {"content", Json::array({part})}, {"tool_call_id", "x"}};
+      EXPECT_EQ(refusal_of(Json::array({user_message("hi"), message})),
+                "messages[1].content[0].type is " + type + ", which only a user's message may have")
+          << role;
+    }
   }
-  EXPECT_EQ(refusal(std::vector<Json>(9, image())), "messages has 9 pictures, wanted at most 8");
+  EXPECT_EQ(refusal({image(), image(), image(), image(), image(), sound("Zm9v"), sound("Zm9v"), sound("Zm9v"),
+                     sound("Zm9v")}),
+            "messages has 9 pictures and sounds, wanted at most 8");
   const Json body = {{"messages", Json::array({user_message(Json::array({image()}))})}, {"truncate_prompt_tokens", 5}};
   const auto cut = parse_chat_completion(body.dump(), {.model = "m", .vocab_size = 100});
-  EXPECT_EQ(std::get<ApiError>(cut).message, "truncate_prompt_tokens is not supported with pictures");
+  EXPECT_EQ(std::get<ApiError>(cut).message, "truncate_prompt_tokens is not supported with pictures and sounds");
 }
 
 TEST(ContentParts, ResponsesAndMessagesSayTheSame) {
@@ -115,11 +139,13 @@ TEST(ContentParts, ResponsesAndMessagesSayTheSame) {
   Json high = image();
   high["image_url"]["detail"] = "high";
   EXPECT_EQ(chat["messages"][0]["content"][0], high);
+  const auto heard = chat_of_responses({{"input", {{{"role", "user"}, {"content", {sound("Zm9v")}}}}}}, Json::array());
+  EXPECT_EQ(std::get<ResponsesRequest>(heard).chat["messages"][0]["content"][0], sound("Zm9v"));
   const auto uploaded = chat_of_responses(
       {{"input", {{{"role", "user"}, {"content", {{{"type", "input_image"}, {"file_id", "file-1"}}}}}}}},
       Json::array());
   EXPECT_EQ(refusal_of(std::get<ResponsesRequest>(uploaded).chat["messages"]),
-            "messages[0].content[0].type is \"input_image\", only text and image_url are supported");
+            "messages[0].content[0].type is \"input_image\", only text, image_url and input_audio are supported");
 
   const auto of_source = [](const Json& source) {
     const Json body = {{"messages", {user_message({{{"type", "image"}, {"source", source}}})}}};

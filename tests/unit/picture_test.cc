@@ -14,7 +14,6 @@
 #include "common/base/random.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/vision/patches.h"
-#include "common/vision/picture_tokens.h"
 #include "tests/support/png_file.h"
 
 namespace outrider {
@@ -172,18 +171,6 @@ TEST(Patches, GoRowByRow) {
   EXPECT_EQ(patches.values, expected);
   config.position_embedding_size = 1;
   EXPECT_EQ(cut_into_patches(picture, config).error().code, Errc::kOutOfRange);
-}
-
-// ---- in the prompt
-
-TEST(PicturePrompt, EachImageTokenBecomesWhatHuggingFacesProcessorWrites) {
-  const VisionConfig config = published();  // 255999, 258880, 258882
-  const std::vector<TokenId> prompt = {2, 258880, 7, 258880};
-  const PicturePrompt room = make_room_for_pictures(prompt, config, std::vector<std::int64_t>{3, 1}).value();
-  EXPECT_EQ(room.tokens, (std::vector<TokenId>{2, 255999, 258880, 258880, 258880, 258882, 7, 255999, 258880, 258882}));
-  EXPECT_EQ(room.firsts, (std::vector<Position>{2, 8}));
-  EXPECT_EQ(make_room_for_pictures(prompt, config, std::vector<std::int64_t>{3}).error().message,
-            "2 places for pictures in the prompt, and 1 pictures");
 }
 
 }  // namespace

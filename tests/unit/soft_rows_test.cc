@@ -1,5 +1,6 @@
-// Soft tokens among a text's rows: the logits, the greedy text and the masks of pictures, against Hugging Face's
-// (multimodal-e4b) and the numpy reference's (picture.json, and picture.safetensors of dense-31b).
+// Soft tokens among a text's rows: the logits of pictures and sounds, the greedy text and the masks of pictures,
+// against Hugging Face's (multimodal-e4b) and the numpy reference's (picture.json, and picture.safetensors of
+// dense-31b).
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -78,9 +79,10 @@ double relative_error(const Tensor& ours, const Tensor& theirs) {
   return error / largest;
 }
 
-/// The text of multimodal-e4b, whose picture's rows are those that Hugging Face's tower made.
+/// A text of multimodal-e4b, whose picture's or sound's rows are those that Hugging Face's tower made.
 struct E4b : Golden {
-  E4b() : Golden("multimodal-e4b", "golden.safetensors", "image."), rows(matrix(golden, "vision.soft_tokens")) {
+  explicit E4b(const char* text = "image.", const char* soft_tokens = "vision.soft_tokens")
+      : Golden("multimodal-e4b", "golden.safetensors", text), rows(matrix(golden, soft_tokens)) {
     soft = {{.first = 3, .values = rows.view(), .both_ways = false}};
   }
   Tensor rows;
@@ -99,8 +101,12 @@ struct Dense31b : Golden {
 };
 
 TEST(SoftRows, LogitsEqualHuggingFaces) {
-  E4b e4b;
-  EXPECT_LT(relative_error(e4b.forward_all(), e4b.logits), 1e-4);
+  E4b picture, sound("audio.", "audio.soft_tokens");
+  for (E4b* const e4b : {&picture, &sound}) {
+    EXPECT_LT(relative_error(e4b->forward_all(), e4b->logits), 1e-4);
+    e4b->soft.clear();
+    EXPECT_GT(relative_error(e4b->forward_all(), e4b->logits), 1e-2) << "the golden would not tell";
+  }
 }
 
 TEST(SoftRows, PicturesAreSeenBothWaysInSlidingLayersWhereTheModelSaysSo) {

@@ -205,8 +205,7 @@ TEST(VerifierPictures, HaveRoomAndWhatTheyReuseInTheEnd) {
   const std::int64_t rows = 6;
   TimePoint now{std::chrono::seconds(1)};
   VerifierConfig config{.rows_max = 8, .prefill_chunk = 4, .reuse_min = 4};
-  config.soft_tokens = [&](const WireTensor&) -> Result<std::int64_t> { return rows; };
-  config.pictures_both_ways = true;
+  config.soft_tokens = [&](const WireMedium&) -> Result<SoftTokens> { return SoftTokens{rows, /*together=*/true}; };
   Driven<VerifierCore> core(config, hello(Role::kVerifier));
   core.on_message({.body = Welcome{1}}, now);
   const auto done = [&](const std::vector<VerifyWork>& batch) {
@@ -218,7 +217,7 @@ TEST(VerifierPictures, HaveRoomAndWhatTheyReuseInTheEnd) {
     Prefill prefill{.tokens = std::vector<TokenId>(12, 1)};
     const auto pixels = std::make_shared<const std::vector<std::uint8_t>>(3, color);
     const SharedBytes bytes(pixels, std::as_bytes(std::span(*pixels)));
-    prefill.pictures.push_back({.first = 4, .pixels = {.dtype = DType::kU8, .shape = {1, 1, 3}, .data = bytes}});
+    prefill.media.push_back({.first = 4, .content = {.dtype = DType::kU8, .shape = {1, 1, 3}, .data = bytes}});
     core.on_message({.session = SessionId{session}, .body = std::move(prefill)}, now);
   };
   ask(1, 1);

@@ -8,7 +8,13 @@
 
 namespace outrider {
 
-/// y = x W^T, where the towers of E2B and E4B bound the values of x and of y.
+/// The type in which a tower runs beside a text model of `type`: the same, but for int4, which is too coarse for it.
+constexpr WeightType tower_type(WeightType type) { return type == WeightType::kInt4 ? WeightType::kInt8 : type; }
+
+/// y = x with every value between the bounds. y may be x.
+void clip(Matrix<const float> x, float low, float high, Matrix<float> y);
+
+/// y = x W^T of a tower, where the towers of E2B and E4B bound the values of x and of y.
 class ClippedLinear {
  public:
   /// @param weights  under which `name`.linear.weight [out_features, in_features] lies, and beside it input_min,

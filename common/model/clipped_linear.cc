@@ -1,11 +1,10 @@
-#include "common/vision/clipped_linear.h"
+#include "common/model/clipped_linear.h"
 
 #include <algorithm>
 
 #include <fmt/format.h>
 
 namespace outrider {
-namespace {
 
 void clip(Matrix<const float> x, float low, float high, Matrix<float> y) {
 #pragma omp parallel for schedule(static)
@@ -13,8 +12,6 @@ void clip(Matrix<const float> x, float low, float high, Matrix<float> y) {
     for (std::int64_t c = 0; c < x.size(1); ++c) y[r][c] = std::min(std::max(x[r][c], low), high);
   }
 }
-
-}  // namespace
 
 Result<ClippedLinear::Bounds> ClippedLinear::load_bounds(const WeightReader& weights, const std::string& name) {
   ASSIGN_OR_RETURN(const std::vector<float> low, weights.vector(name + "_min", 1));

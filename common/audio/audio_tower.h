@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/audio/audio_config.h"
+#include "common/audio/audio_features.h"
+#include "common/kernels/ops.h"
+#include "common/model/buffers.h"
+#include "common/model/clipped_linear.h"
+#include "common/model/trace.h"
+#include "common/model/weights.h"
+#include "common/model/workspace.h"
+
+namespace outrider {
+
+/// The audio tower of Gemma 4 E2B and E4B and the projection into the text model's width (gemma4.md 9.2), loaded and
+/// packed. The frames of a sound become a fourth as many soft tokens. One encode at a time; a sound's rows depend on it
+/// alone and, as the kernels promise, not on the number of threads.
+class AudioTower {
+ public:
+  static Result<std::unique_ptr<AudioTower>> load(const ModelFiles& files, WeightType type);
+  static Result<std::unique_ptr<AudioTower>> load(const AudioConfig& config,
+                                                  std::shared_ptr<const WeightSource> weights);
+
+  /// Whether these are the weights of a model with a tower.
+  static bool is_in(const WeightSource& weights);
+
+  /// @param features  [frames, kMelBins], as audio_features() makes them; at least one frame
+  /// @param between_steps  called several times in every layer, so that a caller's loop stays awake in a long sound.
+  /// @return [(frames + 3) / 4, text_hidden_size]: rows of the text model's input, which its embedding's factor does
+  ///   not multiply. Valid until the next encode.
+  Matrix<const float> encode(Matrix<const float> features, const Trace& trace = {},
+                             const std::function<void()>* between_steps = nullptr);
+
+  const AudioConfig& config() const { return config_; }
+  /// Bytes of weights that it holds.
+  std::size_t weight_bytes() const;
+  void report_buffers(const BufferSink& sink) const;
+
+ private:
+  struct FeedForward {
+    std::vector<float> pre_norm, post_norm;
+    ClippedLinear up, down;
+
+    static Result<FeedForward> load(const WeightReader& weights, const AudioConfig& config);
+  };
+  struct Layer {
+    FeedForward before, after;
+    std::vector<float> pre_attention_norm, post_attention_norm, pre_convolution_norm, convolution_norm, out_norm;
+    std::vector<float> query_factors;  ///< [head_dim], from per_dim_scale
+    ClippedLinear q, k, v, post, start, end;
+    Linear relative_k;
+    std::vector<float> kernel;  ///< [conv_kernel_size, hidden_size]; the last tap is the present frame
+
+    static Result<Layer> load(const WeightReader& weights, const AudioConfig& config);
+    /// visit(name, linear)
+    template <typename Visit>
+    void each_linear(Visit visit) const;
+  };
+  /// A convolution of 3 x 3 over time and pitch, every second of each, with its norm.
+  struct Subsampling {
+    Linear kernel;  ///< [channels out, channels in * 3 * 3]
+    std::vector<float> norm;
+
+    static Result<Subsampling> load(const WeightReader& weights, std::int64_t in, std::int64_t out);
+  };
+
+  AudioTower() = default;
+  /// Calls part(first, rows) for `step_rows` of `count` rows at a time, and lets the caller's loop have its turn after
+  /// each.
+  template <typename Part>
+  void in_steps(std::int64_t count, std::int64_t step_rows, Part part) const;
+  /// y = rms_norm(x within gradient_clipping). y may be x.
+  void bounded_norm(Matrix<const float> x, const std::vector<float>& weight, Matrix<float> y) const;
+  /// A fourth of the frames. @return [rows, hidden_size]
+  Matrix<float> subsample(Matrix<const float> features);
+  /// x [frames, pitches, channels], rows of all but the last axis. @return the same of half the frames and pitches
+  Matrix<float> convolve(const Subsampling& block, Matrix<const float> x, std::int64_t pitches, Buffer& out);
+  void forward(const Layer& layer, Matrix<float> x);
+  void feed_forward(const FeedForward& part, Matrix<float> x);
+  /// h := post(attention of h)
+  void attention(const Layer& layer, Matrix<float> h);
+  void attend_to_past(const Layer& layer, Matrix<const float> q, Matrix<const float> k, Matrix<const float> v,
+                      Matrix<float> out);
+  void convolution(const Layer& layer, Matrix<float> x);
+
+  AudioConfig config_{};
+  std::shared_ptr<const WeightSource> weights_;
+  Subsampling subsampling_[2];
+  Linear input_projection_, output_projection_, embedding_projection_;
+  std::vector<float> output_bias_;
+  std::vector<Layer> layers_;
+  Buffer columns_, halved_, quartered_, x_, normed_, clipped_, q_, k_, v_, distances_, relative_, attention_, inner_,
+      gates_, output_, soft_;
+  const std::function<void()>* between_steps_ = nullptr;  ///< of the encode that is under way
+};
+
+}  // namespace outrider

@@ -1,0 +1,104 @@
+#include "common/media_prompt/media_prompt.h"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "common/audio/audio_features.h"
+#include "common/base/files.h"
+
+namespace outrider {
+namespace {
+
+/// So that the memory of a large picture is needed once.
+std::mutex& one_at_a_time() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+/// What stands for a picture or a sound in a prompt.
+struct Place {
+  TokenId begin, soft, end;
+};
+
+}  // namespace
+
+std::int64_t soft_tokens_for(PictureDetail detail, const VisionConfig& config) {
+  constexpr std::int64_t kBothWays = 140;
+  if (detail == PictureDetail::kLow) return kSoftTokenBudgets.front();
+  if (config.both_ways) return kBothWays;
+  return detail == PictureDetail::kHigh ? kSoftTokenBudgets.back() : kSoftTokensDefault;
+}
+
+Result<WireMedium> see_picture(std::span<const std::byte> file, const std::string& name, const VisionConfig& config,
+                               std::int64_t soft_tokens, const AdmitPicture& admit) {
+  const std::lock_guard lock(one_at_a_time());
+  AdmitPicture with_resizing;
+  if (admit) {
+    with_resizing = [&](const PictureHeader& header) {
+      const std::int64_t resizing = std::max(resizing_bytes(header.height, header.width, config, soft_tokens),
+                                             resizing_bytes(header.width, header.height, config, soft_tokens));
+      PictureHeader all = header;
+      all.bytes = std::max(header.bytes, 3 * header.height * header.width + resizing);
+      return admit(all);
+    };
+  }
+  ASSIGN_OR_RETURN(const Picture picture, decode_picture(file, name, with_resizing));
+  const auto seen = std::make_shared<const Picture>(resize_for_tower(picture, config, soft_tokens));
+  return WireMedium{.content = {.dtype = DType::kU8,
+                                .shape = {seen->height, seen->width, 3},
+                                .data = SharedBytes(seen, std::as_bytes(std::span(seen->rgb)))}};
+}
+
+Result<WireMedium> hear_sound(std::span<const std::byte> file, const std::string& name, const AdmitSound& admit) {
+  const std::lock_guard lock(one_at_a_time());
+  ASSIGN_OR_RETURN(std::vector<float> decoded, decode_sound(file, name, admit));
+  const auto samples = std::make_shared<const std::vector<float>>(std::move(decoded));
+  return WireMedium{.content = {.dtype = DType::kF32,
+                                .shape = {std::ssize(*samples)},
+                                .data = SharedBytes(samples, std::as_bytes(std::span(*samples)))}};
+}
+
+Result<WireMedium> see_picture_file(const std::filesystem::path& path, const VisionConfig& config,
+                                    std::int64_t soft_tokens) {
+  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
+  return see_picture(file.bytes(), path.string(), config, soft_tokens);
+}
+
+Result<WireMedium> hear_sound_file(const std::filesystem::path& path) {
+  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
+  return hear_sound(file.bytes(), path.string());
+}
+
+Result<std::vector<TokenId>> place_media(std::span<const TokenId> rendered, const Result<VisionConfig>& vision,
+                                         const Result<AudioConfig>& audio, std::vector<WireMedium>& media) {
+  std::vector<TokenId> tokens;
+  std::size_t places = 0, filled = 0;
+  for (const TokenId token : rendered) {
+    const bool picture = vision && token == vision->image_token_id, sound = audio && token == audio->audio_token_id;
+    if (!picture && !sound) {
+      tokens.push_back(token);
+      continue;
+    }
+    if (places++ >= media.size() || media[filled].is_sound() != sound) continue;  // an error, below
+    WireMedium& medium = media[filled++];
+    const std::vector<std::int64_t>& shape = medium.content.shape;
+    const Place place = sound ? Place{audio->boa_token_id, token, audio->eoa_token_id}
+                              : Place{vision->boi_token_id, token, vision->eoi_token_id};
+    const std::int64_t count = sound ? audio_soft_tokens(shape[0])
+                                     : (shape[0] / vision->soft_token_side()) * (shape[1] / vision->soft_token_side());
+    tokens.push_back(place.begin);
+    medium.first = std::ssize(tokens);
+    tokens.insert(tokens.end(), static_cast<std::size_t>(count), place.soft);
+    tokens.push_back(place.end);
+  }
+  if (places == media.size() && filled == places) return tokens;
+  return Error{Errc::kInvalidArgument, fmt::format("{} places for pictures and sounds in the prompt, and {} of "
+                                                   "these, the first {} where they belong",
+                                                   places, media.size(), filled)};
+}
+
+}  // namespace outrider

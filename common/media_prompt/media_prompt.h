@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/audio/audio_config.h"
+#include "common/audio/sound.h"
+#include "common/base/ids.h"
+#include "common/base/result.h"
+#include "common/protocol/messages.h"
+#include "common/vision/patches.h"
+#include "common/vision/picture.h"
+#include "common/vision/vision_config.h"
+
+namespace outrider {
+
+/// How closely a picture is to be looked at, in OpenAI's words.
+enum class PictureDetail { kAuto, kLow, kHigh };
+
+/// One of kSoftTokenBudgets: 70, the usual, or the most. Of a model that sees pictures both ways 140 is both of the
+/// latter: the soft tokens of one have to be in one forward pass of the verifier, which takes 256 rows by default.
+std::int64_t soft_tokens_for(PictureDetail detail, const VisionConfig& config);
+
+/// The file of a picture or a sound that somebody asks about.
+struct MediumFile {
+  std::string name;   ///< for messages
+  std::string bytes;  ///< of a PNG, JPEG or WebP, or of a WAV, FLAC, Ogg or MP3
+  bool is_sound = false;
+  PictureDetail detail = PictureDetail::kAuto;  ///< of a picture
+};
+inline constexpr std::size_t kMediumBytesMax = std::max(kPictureBytesMax, kSoundBytesMax);
+
+/// A picture as a Generate carries it, in the size in which the tower sees it; place_media() says where it is.
+/// Pictures and sounds are decoded one at a time in a process, so that the memory of a large one is needed once.
+/// @param soft_tokens  that it may have, one of kSoftTokenBudgets
+/// @param admit  asked once, before memory for pixels is taken, with all that decoding and resizing take at most
+/// @return as decode_picture().
+Result<WireMedium> see_picture(std::span<const std::byte> file, const std::string& name, const VisionConfig& config,
+                               std::int64_t soft_tokens, const AdmitPicture& admit = {});
+
+/// A sound as a Generate carries it, likewise. @return as decode_sound().
+Result<WireMedium> hear_sound(std::span<const std::byte> file, const std::string& name, const AdmitSound& admit = {});
+
+/// The same of files here.
+Result<WireMedium> see_picture_file(const std::filesystem::path& path, const VisionConfig& config,
+                                    std::int64_t soft_tokens);
+Result<WireMedium> hear_sound_file(const std::filesystem::path& path);
+
+/// Makes room in the prompt of a rendered chat for the soft tokens of its pictures and sounds, and says to each where
+/// they are: each image or audio token becomes the opening of one, so many of that token, and its end, as Hugging
+/// Face's processor writes them (gemma4.md 8.3, 9.3).
+/// @param media  in the prompt's order
+/// @return kInvalidArgument unless there is a place for each of its kind.
+Result<std::vector<TokenId>> place_media(std::span<const TokenId> rendered, const Result<VisionConfig>& vision,
+                                         const Result<AudioConfig>& audio, std::vector<WireMedium>& media);
+
+}  // namespace outrider

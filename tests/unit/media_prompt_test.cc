@@ -1,0 +1,49 @@
+// Pictures and sounds in a rendered prompt.
+#include "common/media_prompt/media_prompt.h"
+
+#include <gtest/gtest.h>
+
+#include "common/audio/audio_features.h"
+
+namespace outrider {
+namespace {
+
+constexpr const char* kConfig = R"({"vision_config": {}, "audio_config": {}, "text_config": {}})";
+const Result<VisionConfig> vision = parse_vision_config(kConfig, "config.json");  // 255999, 258880, 258882
+const Result<AudioConfig> audio = parse_audio_config(kConfig, "config.json");     // 256000, 258881, 258883
+
+WireMedium medium(DType dtype, std::vector<std::int64_t> shape) {
+  return {.content = {.dtype = dtype, .shape = std::move(shape), .data = {}}};
+}
+
+TEST(MediaPrompt, EachPlaceBecomesWhatHuggingFacesProcessorWrites) {
+  const std::vector<TokenId> rendered = {2, 258880, 7, 258881, 258880};
+  const WireMedium wide = medium(DType::kU8, {48, 144, 3}), small = medium(DType::kU8, {48, 48, 3}),
+                   sound = medium(DType::kF32, {1000});
+  ASSERT_EQ(audio_soft_tokens(1000), 2);
+  std::vector<WireMedium> media = {wide, sound, small};
+  EXPECT_EQ(place_media(rendered, vision, audio, media).value(),
+            (std::vector<TokenId>{2, 255999, 258880, 258880, 258880, 258882, 7, 256000, 258881, 258881, 258883, 255999,
+                                  258880, 258882}));
+  EXPECT_EQ(media[0].first, 2);
+  EXPECT_EQ(media[1].first, 8);
+  EXPECT_EQ(media[2].first, 12);
+  for (std::vector<WireMedium> others :
+       {std::vector{wide, sound}, {wide, small, sound}, {wide, sound, small, small}, {sound, sound, sound}, {}}) {
+    const auto placed = place_media(rendered, vision, audio, others);
+    ASSERT_FALSE(placed);
+    EXPECT_TRUE(placed.error().message.starts_with("3 places for pictures and sounds in the prompt, and "))
+        << placed.error().message;
+  }
+}
+
+// To a model without a tower its token is one like others.
+TEST(MediaPrompt, WhatAModelDoesNotHearHasNoPlace) {
+  const Result<AudioConfig> deaf = Error{Errc::kNotFound, "deaf"};
+  std::vector<WireMedium> none;
+  EXPECT_EQ(place_media(std::vector<TokenId>{2, 258881}, vision, deaf, none).value(),
+            (std::vector<TokenId>{2, 258881}));
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "common/audio/audio_tower.h"
+#include "common/protocol/verifier_core.h"
+#include "common/tensor/tensor.h"
+#include "common/vision/vision_tower.h"
+
+namespace outrider {
+
+/// What a model sees and hears with, or why it does not.
+struct Towers {
+  Result<std::unique_ptr<VisionTower>> vision;
+  Result<std::unique_ptr<AudioTower>> audio;
+
+  static Towers load(const ModelFiles& files, WeightType type) {
+    return {VisionTower::load(files, type), AudioTower::load(files, type)};
+  }
+
+  /// @return kUnsupported without a tower for it; kInvalidArgument or kOutOfRange for what is no picture in a size that
+  ///   resize_for_tower() makes, and no sound that decode_sound() makes.
+  Result<SoftTokens> soft_tokens(const WireMedium& medium) const;
+
+  /// The soft tokens of one that soft_tokens() lets in: [count, text_hidden_size].
+  /// @param between_steps  as the towers' encode()
+  Tensor encode(const WireMedium& medium, const std::function<void()>& between_steps);
+};
+
+}  // namespace outrider
