@@ -120,8 +120,9 @@ class LaunchWithSlurm(unittest.TestCase):
     def batch(self, job):
         return [{"command": ["outrider", *job.command()[1:], "--connect", "{coordinator}"]}]
 
-    def submit(self, shape, *, run=None):
+    def submit(self, shape, *, run=None, verifier={}):
         plan = self.plan(shape, [{"command": ASK}] if run is None else run)
+        plan["verifiers"][0] |= verifier
         run = Run(OUTRIDER, plan, "--backend", "slurm", "--submit", expect_end=True)
         self.addCleanup(run.remove)
         self.assertEqual(run.status, 0, run.explain())
@@ -169,7 +170,8 @@ class LaunchWithSlurm(unittest.TestCase):
         print(f"{LINES} lines: undisturbed on this machine {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         job = Job(OUTRIDER, folder.name, None, *few, name="job")
         began = time.monotonic()
-        run = self.submit("elastic", run=self.batch(job))
+        # Or a fast machine would be through with a short file before anything is requeued.
+        run = self.submit("elastic", run=self.batch(job), verifier={"added_verify_us": 250_000} if LINES < 1000 else {})
         ids = {entry["name"]: entry["job"] for entry in run.ledger()}
         done = lambda: json.loads(job.progress.read_text())["completed"] if job.progress.exists() else 0
 
