@@ -12,6 +12,8 @@
 namespace outrider {
 namespace {
 
+/// That a model has a tower.
+constexpr const char* kMark = "model.audio_tower.output_proj.weight";
 /// Rows that pass through a matrix together, and frames that are convolved together: some tenths of a second of one
 /// slow core, as in the vision tower.
 constexpr std::int64_t kStepRows = 128, kStepFrames = 16;
@@ -118,12 +120,7 @@ Result<AudioTower::Subsampling> AudioTower::Subsampling::load(const WeightReader
 
 Result<std::unique_ptr<AudioTower>> AudioTower::load(const ModelFiles& files, WeightType type) {
   ASSIGN_OR_RETURN(const AudioConfig config, load_audio_config(files));
-  ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_weights(files, type));
-  if (!is_in(*weights)) {
-    return Error{Errc::kNotFound, fmt::format("{}: no audio tower among its weights, though its config.json has one: "
-                                              "a pack of an earlier release, or an export without it",
-                                              files.path().string())};
-  }
+  ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_tower_weights(files, type, "audio", kMark));
   return load(config, std::move(weights));
 }
 
@@ -153,15 +150,7 @@ Result<std::unique_ptr<AudioTower>> AudioTower::load(const AudioConfig& config,
   return tower;
 }
 
-bool AudioTower::is_in(const WeightSource& weights) { return weights.has("model.audio_tower.output_proj.weight"); }
-
-template <typename Part>
-void AudioTower::in_steps(std::int64_t count, std::int64_t step_rows, Part part) const {
-  for (std::int64_t first = 0; first < count; first += step_rows) {
-    part(first, std::min(step_rows, count - first));
-    if (between_steps_ != nullptr) (*between_steps_)();
-  }
-}
+bool AudioTower::is_in(const WeightSource& weights) { return weights.has(kMark); }
 
 void AudioTower::bounded_norm(Matrix<const float> x, const std::vector<float>& weight, Matrix<float> y) const {
   clip(x, -config_.gradient_clipping, config_.gradient_clipping, y);
@@ -170,7 +159,7 @@ void AudioTower::bounded_norm(Matrix<const float> x, const std::vector<float>& w
 
 Matrix<const float> AudioTower::encode(Matrix<const float> features, const Trace& trace,
                                        const std::function<void()>* between_steps) {
-  between_steps_ = between_steps;
+  steps_.begin(between_steps);
   CHECK(features.size(0) > 0 && features.size(1) == kMelBins, "{} x {} features", features.size(0), features.size(1));
   const Matrix<float> x = subsample(features);
   trace.note("subsampled", x);
@@ -178,9 +167,9 @@ Matrix<const float> AudioTower::encode(Matrix<const float> features, const Trace
     forward(layers_[l], x);
     trace.note(fmt::format("layers.{}.output", l), x);
   }
-  const Matrix<float> output = output_.view(x.size(0), config_.output_proj_dims);
-  const Matrix<float> soft = soft_.view(x.size(0), config_.text_hidden_size);
-  in_steps(x.size(0), kStepRows, [&](std::int64_t first, std::int64_t rows) {
+  const Matrix<float> output = scratch_.output.view(x.size(0), config_.output_proj_dims);
+  const Matrix<float> soft = scratch_.soft.view(x.size(0), config_.text_hidden_size);
+  steps_.run(x.size(0), kStepRows, [&](std::int64_t first, std::int64_t rows) {
     const Matrix<float> some = output.rows(first, rows);
     output_projection_.forward(x.rows(first, rows), some);
     for (std::int64_t r = 0; r < rows; ++r)
@@ -188,7 +177,7 @@ Matrix<const float> AudioTower::encode(Matrix<const float> features, const Trace
   });
   trace.note("rows", output);
   rms_norm(output, {}, config_.rms_norm_eps, output);
-  in_steps(x.size(0), kStepRows, [&](std::int64_t first, std::int64_t rows) {
+  steps_.run(x.size(0), kStepRows, [&](std::int64_t first, std::int64_t rows) {
     embedding_projection_.forward(output.rows(first, rows), soft.rows(first, rows));
   });
   trace.note("soft_tokens", soft);
@@ -197,13 +186,13 @@ Matrix<const float> AudioTower::encode(Matrix<const float> features, const Trace
 
 Matrix<float> AudioTower::subsample(Matrix<const float> features) {
   const Matrix<const float> frames{features.data(), {features.size(0) * kMelBins, 1}};
-  const Matrix<float> halved = convolve(subsampling_[0], frames, kMelBins, halved_);
-  const Matrix<float> quartered = convolve(subsampling_[1], halved, kMelBins / 2, quartered_);
+  const Matrix<float> halved = convolve(subsampling_[0], frames, kMelBins, scratch_.halved);
+  const Matrix<float> quartered = convolve(subsampling_[1], halved, kMelBins / 2, scratch_.quartered);
   constexpr std::int64_t kPitches = kMelBins / 4;
   const std::int64_t count = quartered.size(0) / kPitches;
   const Matrix<float> rows{quartered.data(), {count, kPitches * quartered.size(1)}};  // pitch outer, channel inner
-  const Matrix<float> x = x_.view(count, config_.hidden_size);
-  in_steps(count, kStepRows, [&](std::int64_t first, std::int64_t some) {
+  const Matrix<float> x = scratch_.x.view(count, config_.hidden_size);
+  steps_.run(count, kStepRows, [&](std::int64_t first, std::int64_t some) {
     input_projection_.forward(rows.rows(first, some), x.rows(first, some));
   });
   return x;
@@ -214,8 +203,8 @@ Matrix<float> AudioTower::convolve(const Subsampling& block, Matrix<const float>
   const std::int64_t to_frames = (frames + 1) / 2, to_pitches = pitches / 2, to_channels = block.kernel.out_features();
   // As many rows as the matrix behind it wants of frames.
   const Matrix<float> y = out.view(padded_rows(to_frames) * to_pitches, to_channels).rows(0, to_frames * to_pitches);
-  in_steps(to_frames, kStepFrames, [&](std::int64_t first, std::int64_t some) {
-    const Matrix<float> columns = columns_.view(some * to_pitches, channels * 9);
+  steps_.run(to_frames, kStepFrames, [&](std::int64_t first, std::int64_t some) {
+    const Matrix<float> columns = scratch_.columns.view(some * to_pitches, channels * 9);
 #pragma omp parallel for schedule(static)
     for (std::int64_t r = 0; r < columns.size(0); ++r) {
       const std::int64_t frame = 2 * (first + r / to_pitches) - 1, pitch = 2 * (r % to_pitches) - 1;
@@ -236,7 +225,7 @@ Matrix<float> AudioTower::convolve(const Subsampling& block, Matrix<const float>
 
 void AudioTower::forward(const Layer& layer, Matrix<float> x) {
   feed_forward(layer.before, x);
-  const Matrix<float> h = normed_.view(x.size(0), x.size(1));
+  const Matrix<float> h = scratch_.normed.view(x.size(0), x.size(1));
   bounded_norm(x, layer.pre_attention_norm, h);
   attention(layer, h);
   bounded_norm(h, layer.post_attention_norm, h);
@@ -248,13 +237,13 @@ void AudioTower::forward(const Layer& layer, Matrix<float> x) {
 
 /// x += residual_weight * norm(down(silu(up(norm(x)))))
 void AudioTower::feed_forward(const FeedForward& part, Matrix<float> x) {
-  const Matrix<float> h = normed_.view(x.size(0), x.size(1));
+  const Matrix<float> h = scratch_.normed.view(x.size(0), x.size(1));
   bounded_norm(x, part.pre_norm, h);
-  in_steps(x.size(0), kStepRows, [&](std::int64_t first, std::int64_t rows) {
-    const Matrix<float> some = h.rows(first, rows), inner = inner_.view(rows, 4 * x.size(1));
-    part.up.forward(some, inner, clipped_);
+  steps_.run(x.size(0), kStepRows, [&](std::int64_t first, std::int64_t rows) {
+    const Matrix<float> some = h.rows(first, rows), inner = scratch_.inner.view(rows, 4 * x.size(1));
+    part.up.forward(some, inner, scratch_.clipped);
     silu_in_place(inner);
-    part.down.forward(inner, some, clipped_);
+    part.down.forward(inner, some, scratch_.clipped);
   });
   bounded_norm(h, part.post_norm, h);
   scale_in_place(h, config_.residual_weight);
@@ -263,18 +252,19 @@ void AudioTower::feed_forward(const FeedForward& part, Matrix<float> x) {
 
 void AudioTower::attention(const Layer& layer, Matrix<float> h) {
   const std::int64_t count = h.size(0), width = h.size(1);
-  const Matrix<float> q = q_.view(count, width), k = k_.view(count, width), v = v_.view(count, width);
-  in_steps(count, kStepRows, [&](std::int64_t first, std::int64_t rows) {
+  const Matrix<float> q = scratch_.q.view(count, width), k = scratch_.k.view(count, width),
+                      v = scratch_.v.view(count, width);
+  steps_.run(count, kStepRows, [&](std::int64_t first, std::int64_t rows) {
     const Matrix<const float> some = h.rows(first, rows);
-    layer.q.forward(some, q.rows(first, rows), clipped_);
-    layer.k.forward(some, k.rows(first, rows), clipped_);
-    layer.v.forward(some, v.rows(first, rows), clipped_);
+    layer.q.forward(some, q.rows(first, rows), scratch_.clipped);
+    layer.k.forward(some, k.rows(first, rows), scratch_.clipped);
+    layer.v.forward(some, v.rows(first, rows), scratch_.clipped);
   });
   scale_in_place(k, static_cast<float>(std::log1p(std::numbers::e) / std::numbers::ln2));
-  const Matrix<float> mixed = attention_.view(count, width);
+  const Matrix<float> mixed = scratch_.attention.view(count, width);
   attend_to_past(layer, q, k, v, mixed);
-  in_steps(count, kStepRows, [&](std::int64_t first, std::int64_t rows) {
-    layer.post.forward(mixed.rows(first, rows), h.rows(first, rows), clipped_);
+  steps_.run(count, kStepRows, [&](std::int64_t first, std::int64_t rows) {
+    layer.post.forward(mixed.rows(first, rows), h.rows(first, rows), scratch_.clipped);
   });
 }
 
@@ -284,7 +274,7 @@ void AudioTower::attend_to_past(const Layer& layer, Matrix<const float> q, Matri
                                 Matrix<float> out) {
   const std::int64_t width = q.size(1), head = config_.head_dim(), past = config_.attention_past;
   const float cap = config_.attention_logit_cap;
-  const Matrix<float> distances = distances_.view(past, width), relative = relative_.view(past, width);
+  const Matrix<float> distances = scratch_.distances.view(past, width), relative = scratch_.relative.view(past, width);
   write_distances(distances);
   layer.relative_k.forward(distances, relative);
 #pragma omp parallel for schedule(static)
@@ -314,11 +304,12 @@ void AudioTower::attend_to_past(const Layer& layer, Matrix<const float> q, Matri
 /// x += end(silu(norm(depthwise(gated(start(norm(x)))))))
 void AudioTower::convolution(const Layer& layer, Matrix<float> x) {
   const std::int64_t count = x.size(0), width = x.size(1), taps = config_.conv_kernel_size;
-  const Matrix<float> h = normed_.view(count, width), gated = q_.view(count, width), mixed = k_.view(count, width);
+  const Matrix<float> h = scratch_.normed.view(count, width), gated = scratch_.q.view(count, width),
+                      mixed = scratch_.k.view(count, width);
   rms_norm(x, layer.pre_convolution_norm, config_.rms_norm_eps, h);
-  in_steps(count, kStepRows, [&](std::int64_t first, std::int64_t rows) {
-    const Matrix<float> both = gates_.view(rows, 2 * width);
-    layer.start.forward(h.rows(first, rows), both, clipped_);
+  steps_.run(count, kStepRows, [&](std::int64_t first, std::int64_t rows) {
+    const Matrix<float> both = scratch_.gates.view(rows, 2 * width);
+    layer.start.forward(h.rows(first, rows), both, scratch_.clipped);
 #pragma omp parallel for schedule(static)
     for (std::int64_t r = 0; r < rows; ++r)
       for (std::int64_t c = 0; c < width; ++c) gated[first + r][c] = both[r][c] * sigmoid(both[r][width + c]);
@@ -333,8 +324,8 @@ void AudioTower::convolution(const Layer& layer, Matrix<float> x) {
   }
   bounded_norm(mixed, layer.convolution_norm, mixed);
   silu_in_place(mixed);
-  in_steps(count, kStepRows, [&](std::int64_t first, std::int64_t rows) {
-    layer.end.forward(mixed.rows(first, rows), h.rows(first, rows), clipped_);
+  steps_.run(count, kStepRows, [&](std::int64_t first, std::int64_t rows) {
+    layer.end.forward(mixed.rows(first, rows), h.rows(first, rows), scratch_.clipped);
   });
   add_in_place(x, h);
 }
@@ -358,22 +349,22 @@ void AudioTower::report_buffers(const BufferSink& sink) const {
     const std::string name = fmt::format("audio_weights.layers.{}.", l);
     layers_[l].each_linear([&](const char* part, const Linear& linear) { report_linear(sink, name + part, linear); });
   }
-  const std::pair<const char*, const Buffer&> buffers[] = {{"columns", columns_},
-                                                           {"halved", halved_},
-                                                           {"quartered", quartered_},
-                                                           {"main_stream", x_},
-                                                           {"normed", normed_},
-                                                           {"clipped", clipped_},
-                                                           {"q", q_},
-                                                           {"k", k_},
-                                                           {"v", v_},
-                                                           {"distances", distances_},
-                                                           {"relative", relative_},
-                                                           {"attention", attention_},
-                                                           {"inner", inner_},
-                                                           {"gates", gates_},
-                                                           {"output", output_},
-                                                           {"soft_tokens", soft_}};
+  const std::pair<const char*, const Buffer&> buffers[] = {{"columns", scratch_.columns},
+                                                           {"halved", scratch_.halved},
+                                                           {"quartered", scratch_.quartered},
+                                                           {"main_stream", scratch_.x},
+                                                           {"normed", scratch_.normed},
+                                                           {"clipped", scratch_.clipped},
+                                                           {"q", scratch_.q},
+                                                           {"k", scratch_.k},
+                                                           {"v", scratch_.v},
+                                                           {"distances", scratch_.distances},
+                                                           {"relative", scratch_.relative},
+                                                           {"attention", scratch_.attention},
+                                                           {"inner", scratch_.inner},
+                                                           {"gates", scratch_.gates},
+                                                           {"output", scratch_.output},
+                                                           {"soft_tokens", scratch_.soft}};
   for (const auto& [name, buffer] : buffers) buffer.report(sink, std::string("audio_scratch.") + name);
 }
 

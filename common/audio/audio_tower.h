@@ -11,6 +11,7 @@
 #include "common/kernels/ops.h"
 #include "common/model/buffers.h"
 #include "common/model/clipped_linear.h"
+#include "common/model/tower.h"
 #include "common/model/trace.h"
 #include "common/model/weights.h"
 #include "common/model/workspace.h"
@@ -68,12 +69,13 @@ class AudioTower {
 
     static Result<Subsampling> load(const WeightReader& weights, std::int64_t in, std::int64_t out);
   };
+  /// Of one encode, by purpose.
+  struct Scratch {
+    Buffer columns, halved, quartered, x, normed, clipped, q, k, v, distances, relative, attention, inner, gates,
+        output, soft;
+  };
 
   AudioTower() = default;
-  /// Calls part(first, rows) for `step_rows` of `count` rows at a time, and lets the caller's loop have its turn after
-  /// each.
-  template <typename Part>
-  void in_steps(std::int64_t count, std::int64_t step_rows, Part part) const;
   /// y = rms_norm(x within gradient_clipping). y may be x.
   void bounded_norm(Matrix<const float> x, const std::vector<float>& weight, Matrix<float> y) const;
   /// A fourth of the frames. @return [rows, hidden_size]
@@ -94,9 +96,8 @@ class AudioTower {
   Linear input_projection_, output_projection_, embedding_projection_;
   std::vector<float> output_bias_;
   std::vector<Layer> layers_;
-  Buffer columns_, halved_, quartered_, x_, normed_, clipped_, q_, k_, v_, distances_, relative_, attention_, inner_,
-      gates_, output_, soft_;
-  const std::function<void()>* between_steps_ = nullptr;  ///< of the encode that is under way
+  Scratch scratch_;
+  Steps steps_;
 };
 
 }  // namespace outrider

@@ -8,9 +8,6 @@
 
 namespace outrider {
 
-/// The type in which a tower runs beside a text model of `type`: the same, but for int4, which is too coarse for it.
-constexpr WeightType tower_type(WeightType type) { return type == WeightType::kInt4 ? WeightType::kInt8 : type; }
-
 /// y = x with every value between the bounds. y may be x.
 void clip(Matrix<const float> x, float low, float high, Matrix<float> y);
 

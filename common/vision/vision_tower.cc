@@ -10,6 +10,8 @@
 namespace outrider {
 namespace {
 
+/// That a model has a tower.
+constexpr const char* kMark = "model.vision_tower.patch_embedder.input_proj.weight";
 /// Patches that pass through the MLP or a matrix, and that attend, together: some tenths of a second of one slow core.
 /// More would keep a verifier's loop from its heartbeats, fewer would read the weights more often than they are worth.
 constexpr std::int64_t kStepRows = 256, kStepQueries = 64;
@@ -47,12 +49,7 @@ void VisionTower::Layer::each_linear(Visit visit) const {
 
 Result<std::unique_ptr<VisionTower>> VisionTower::load(const ModelFiles& files, WeightType type) {
   ASSIGN_OR_RETURN(const VisionConfig config, load_vision_config(files));
-  ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_weights(files, type));
-  if (!is_in(*weights)) {
-    return Error{Errc::kNotFound, fmt::format("{}: no vision tower among its weights, though its config.json has one: "
-                                              "a pack of an earlier release, or an export of the text alone",
-                                              files.path().string())};
-  }
+  ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_tower_weights(files, type, "vision", kMark));
   return load(config, std::move(weights));
 }
 
@@ -83,21 +80,11 @@ Result<std::unique_ptr<VisionTower>> VisionTower::load(const VisionConfig& confi
   return tower;
 }
 
-bool VisionTower::is_in(const WeightSource& weights) {
-  return weights.has("model.vision_tower.patch_embedder.input_proj.weight");
-}
-
-template <typename Part>
-void VisionTower::in_steps(std::int64_t count, std::int64_t step_rows, Part part) const {
-  for (std::int64_t first = 0; first < count; first += step_rows) {
-    part(first, std::min(step_rows, count - first));
-    if (between_steps_ != nullptr) (*between_steps_)();
-  }
-}
+bool VisionTower::is_in(const WeightSource& weights) { return weights.has(kMark); }
 
 Matrix<const float> VisionTower::encode(const Patches& picture, const Trace& trace,
                                         const std::function<void()>* between_steps) {
-  between_steps_ = between_steps;
+  steps_.begin(between_steps);
   const std::int64_t pool_size = config_.pooling_kernel_size, count = patch_count(picture);
   CHECK(count > 0 && picture.rows % pool_size == 0 && picture.columns % pool_size == 0 &&
             std::max(picture.rows, picture.columns) <= config_.position_embedding_size &&
@@ -107,7 +94,7 @@ Matrix<const float> VisionTower::encode(const Patches& picture, const Trace& tra
   while (std::ssize(angles_) < std::max(picture.rows, picture.columns))
     angles_.push_back(rope_angles(std::ssize(angles_), inv_freq));
 
-  const Matrix<float> x = x_.view(count, config_.hidden_size);
+  const Matrix<float> x = scratch_.x.view(count, config_.hidden_size);
   embed(picture, x);
   trace.note("patch_embedding", x);
   for (std::size_t l = 0; l < layers_.size(); ++l) {
@@ -117,8 +104,8 @@ Matrix<const float> VisionTower::encode(const Patches& picture, const Trace& tra
   const Matrix<float> pooled = pool(picture, x);
   trace.note("pooled", pooled);
   rms_norm(pooled, {}, config_.rms_norm_eps, pooled);
-  const Matrix<float> soft = soft_.view(pooled.size(0), config_.text_hidden_size);
-  in_steps(soft.size(0), kStepRows, [&](std::int64_t first, std::int64_t rows) {
+  const Matrix<float> soft = scratch_.soft.view(pooled.size(0), config_.text_hidden_size);
+  steps_.run(soft.size(0), kStepRows, [&](std::int64_t first, std::int64_t rows) {
     embedding_projection_.forward(pooled.rows(first, rows), soft.rows(first, rows));
   });
   trace.note("soft_tokens", soft);
@@ -126,9 +113,9 @@ Matrix<const float> VisionTower::encode(const Patches& picture, const Trace& tra
 }
 
 void VisionTower::embed(const Patches& picture, Matrix<float> x) {
-  const Matrix<float> pixels = q_.view(x.size(0), config_.patch_floats());
+  const Matrix<float> pixels = scratch_.q.view(x.size(0), config_.patch_floats());
   std::ranges::transform(picture.values, pixels.data(), [](float value) { return 2 * (value - 0.5f); });
-  in_steps(x.size(0), kStepRows, [&](std::int64_t first, std::int64_t rows) {
+  steps_.run(x.size(0), kStepRows, [&](std::int64_t first, std::int64_t rows) {
     input_projection_.forward(pixels.rows(first, rows), x.rows(first, rows));
   });
   std::vector<float> sum(static_cast<std::size_t>(config_.hidden_size)), row(sum.size());
@@ -142,7 +129,7 @@ void VisionTower::embed(const Patches& picture, Matrix<float> x) {
 
 void VisionTower::forward(const Layer& layer, const Patches& picture, Matrix<float> x) {
   const float eps = config_.rms_norm_eps;
-  const Matrix<float> h = normed_.view(x.size(0), x.size(1));
+  const Matrix<float> h = scratch_.normed.view(x.size(0), x.size(1));
   rms_norm(x, layer.input_norm, eps, h);
   attention(layer, picture, h);
   rms_norm(h, layer.post_attention_norm, eps, h);
@@ -156,12 +143,13 @@ void VisionTower::forward(const Layer& layer, const Patches& picture, Matrix<flo
 /// h := o_proj(attention of h): every patch sees every patch.
 void VisionTower::attention(const Layer& layer, const Patches& picture, Matrix<float> h) {
   const std::int64_t count = h.size(0), head = config_.head_dim, width = config_.num_attention_heads * head;
-  const Matrix<float> q = q_.view(count, width), k = k_.view(count, width), v = v_.view(count, width);
-  in_steps(count, kStepRows, [&](std::int64_t first, std::int64_t rows) {
+  const Matrix<float> q = scratch_.q.view(count, width), k = scratch_.k.view(count, width),
+                      v = scratch_.v.view(count, width);
+  steps_.run(count, kStepRows, [&](std::int64_t first, std::int64_t rows) {
     const Matrix<const float> some = h.rows(first, rows);
-    layer.q.forward(some, q.rows(first, rows), clipped_);
-    layer.k.forward(some, k.rows(first, rows), clipped_);
-    layer.v.forward(some, v.rows(first, rows), clipped_);
+    layer.q.forward(some, q.rows(first, rows), scratch_.clipped);
+    layer.k.forward(some, k.rows(first, rows), scratch_.clipped);
+    layer.v.forward(some, v.rows(first, rows), scratch_.clipped);
   });
   rms_norm_heads(q, head, layer.q_norm, config_.rms_norm_eps);
   rms_norm_heads(k, head, layer.k_norm, config_.rms_norm_eps);
@@ -169,25 +157,25 @@ void VisionTower::attention(const Layer& layer, const Patches& picture, Matrix<f
   rotate(q, picture);
   rotate(k, picture);
   const std::vector<AttendRow> rows(static_cast<std::size_t>(count), {keys_and_values(k, v), 0, count});
-  const Matrix<float> mixed = attention_.view(count, width);
-  in_steps(count, kStepQueries, [&](std::int64_t first, std::int64_t some) {
+  const Matrix<float> mixed = scratch_.attention.view(count, width);
+  steps_.run(count, kStepQueries, [&](std::int64_t first, std::int64_t some) {
     attend(q.rows(first, some), std::span(rows).first(static_cast<std::size_t>(some)), mixed.rows(first, some));
   });
-  in_steps(count, kStepRows, [&](std::int64_t first, std::int64_t some) {
-    layer.o.forward(mixed.rows(first, some), h.rows(first, some), clipped_);
+  steps_.run(count, kStepRows, [&](std::int64_t first, std::int64_t some) {
+    layer.o.forward(mixed.rows(first, some), h.rows(first, some), scratch_.clipped);
   });
 }
 
 /// h := down(gelu(gate(h)) * up(h))
 void VisionTower::mlp(const Layer& layer, Matrix<float> h) {
-  in_steps(h.size(0), kStepRows, [&](std::int64_t first, std::int64_t rows) {
+  steps_.run(h.size(0), kStepRows, [&](std::int64_t first, std::int64_t rows) {
     const Matrix<float> some = h.rows(first, rows);
-    const Matrix<float> gate = gate_.view(some.size(0), config_.intermediate_size);
-    const Matrix<float> up = up_.view(some.size(0), config_.intermediate_size);
-    layer.gate.forward(some, gate, clipped_);
-    layer.up.forward(some, up, clipped_);
+    const Matrix<float> gate = scratch_.gate.view(some.size(0), config_.intermediate_size);
+    const Matrix<float> up = scratch_.up.view(some.size(0), config_.intermediate_size);
+    layer.gate.forward(some, gate, scratch_.clipped);
+    layer.up.forward(some, up, scratch_.clipped);
     gelu_mul(gate, up, gate);
-    layer.down.forward(gate, some, clipped_);
+    layer.down.forward(gate, some, scratch_.clipped);
   });
 }
 
@@ -214,14 +202,14 @@ KvView VisionTower::keys_and_values(Matrix<const float> k, Matrix<const float> v
               .head_dim = config_.head_dim};
   if (view.dtype == DType::kF32) return view;
   const auto elements = static_cast<std::size_t>(count * width);
-  if (kv_.size() < 2 * elements) kv_ = AlignedArray<Bf16>(2 * elements);
-  Bf16* const values = kv_.data() + elements;
+  if (scratch_.kv.size() < 2 * elements) scratch_.kv = AlignedArray<Bf16>(2 * elements);
+  Bf16* const values = scratch_.kv.data() + elements;
 #pragma omp parallel for schedule(static)
   for (std::int64_t r = 0; r < count; ++r) {
-    kernels().to_bf16(k[r].data(), width, kv_.data() + r * width);
+    kernels().to_bf16(k[r].data(), width, scratch_.kv.data() + r * width);
     kernels().to_bf16(v[r].data(), width, values + r * width);
   }
-  view.k = kv_.data(), view.v = values;
+  view.k = scratch_.kv.data(), view.v = values;
   return view;
 }
 
@@ -230,7 +218,7 @@ Matrix<float> VisionTower::pool(const Patches& picture, Matrix<const float> x) {
   const std::int64_t size = config_.pooling_kernel_size, columns = picture.columns / size;
   const auto share = 1 / static_cast<float>(size * size);
   const float factor = std::sqrt(static_cast<float>(config_.hidden_size));
-  const Matrix<float> pooled = pooled_.view(picture.rows / size * columns, config_.hidden_size);
+  const Matrix<float> pooled = scratch_.pooled.view(picture.rows / size * columns, config_.hidden_size);
   for (std::int64_t r = 0; r < pooled.size(0); ++r) {
     const std::span<float> to = pooled[r].span();
     std::ranges::fill(to, 0.0f);
@@ -261,15 +249,22 @@ void VisionTower::report_buffers(const BufferSink& sink) const {
     layers_[l].each_linear(
         [&](const char* part, const ClippedLinear& clipped) { report_linear(sink, name + part, clipped.linear()); });
   }
-  const std::pair<const char*, const Buffer&> buffers[] = {
-      {"main_stream", x_}, {"normed", normed_}, {"clipped", clipped_},     {"q", q_},
-      {"k", k_},           {"v", v_},           {"attention", attention_}, {"gate", gate_},
-      {"up", up_},         {"pooled", pooled_}, {"soft_tokens", soft_}};
+  const std::pair<const char*, const Buffer&> buffers[] = {{"main_stream", scratch_.x},
+                                                           {"normed", scratch_.normed},
+                                                           {"clipped", scratch_.clipped},
+                                                           {"q", scratch_.q},
+                                                           {"k", scratch_.k},
+                                                           {"v", scratch_.v},
+                                                           {"attention", scratch_.attention},
+                                                           {"gate", scratch_.gate},
+                                                           {"up", scratch_.up},
+                                                           {"pooled", scratch_.pooled},
+                                                           {"soft_tokens", scratch_.soft}};
   for (const auto& [name, buffer] : buffers) buffer.report(sink, std::string("vision_scratch.") + name);
   sink({.name = "vision_scratch.kv",
         .dtype = to_string(DType::kBf16),
-        .shape = {static_cast<std::int64_t>(kv_.size())},
-        .bytes = kv_.size() * sizeof(Bf16)});
+        .shape = {static_cast<std::int64_t>(scratch_.kv.size())},
+        .bytes = scratch_.kv.size() * sizeof(Bf16)});
 }
 
 }  // namespace outrider

@@ -9,6 +9,7 @@
 #include "common/kernels/ops.h"
 #include "common/model/buffers.h"
 #include "common/model/clipped_linear.h"
+#include "common/model/tower.h"
 #include "common/model/trace.h"
 #include "common/model/weights.h"
 #include "common/model/workspace.h"
@@ -54,12 +55,13 @@ class VisionTower {
     template <typename Visit>
     void each_linear(Visit visit) const;
   };
+  /// Of one encode, by purpose.
+  struct Scratch {
+    Buffer x, normed, clipped, q, k, v, attention, gate, up, pooled, soft;
+    AlignedArray<Bf16> kv;  ///< keys, then values
+  };
 
   VisionTower() = default;
-  /// Calls part(first, rows) for `step_rows` of `count` rows at a time, and lets the caller's loop have its turn after
-  /// each.
-  template <typename Part>
-  void in_steps(std::int64_t count, std::int64_t step_rows, Part part) const;
   /// x [patches, hidden_size]
   void embed(const Patches& picture, Matrix<float> x);
   void forward(const Layer& layer, const Patches& picture, Matrix<float> x);
@@ -79,9 +81,8 @@ class VisionTower {
   std::vector<Layer> layers_;
   std::vector<float> std_bias_, std_scale_;  ///< empty unless standardize
   std::vector<RopeAngles> angles_;           ///< of the coordinates met so far
-  Buffer x_, normed_, clipped_, q_, k_, v_, attention_, gate_, up_, pooled_, soft_;
-  AlignedArray<Bf16> kv_;                                 ///< keys, then values
-  const std::function<void()>* between_steps_ = nullptr;  ///< of the encode that is under way
+  Scratch scratch_;
+  Steps steps_;
 };
 
 }  // namespace outrider

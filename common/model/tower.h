@@ -1,0 +1,43 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/model/weights.h"
+
+namespace outrider {
+
+// What the towers of pictures and of sounds have in common, beside their matrix products (clipped_linear.h).
+
+/// The type in which a tower runs beside a text model of `type`: the same, but for int4, which is too coarse for it.
+constexpr WeightType tower_type(WeightType type) { return type == WeightType::kInt4 ? WeightType::kInt8 : type; }
+
+/// Opens the weights of a model whose config has a tower. @param kind  "vision" @param mark  a tensor of every such
+/// tower
+/// @return as open_weights(); kNotFound where the tower is not among them.
+Result<std::shared_ptr<const WeightSource>> open_tower_weights(const ModelFiles& files, WeightType type,
+                                                               const std::string& kind, const std::string& mark);
+
+/// Long work in steps, between which a caller's loop has its turn.
+class Steps {
+ public:
+  /// @param between_steps  null: nobody waits. Outlives the work.
+  void begin(const std::function<void()>* between_steps) { between_steps_ = between_steps; }
+
+  /// Calls part(first, rows) for `step_rows` of `count` rows at a time.
+  template <typename Part>
+  void run(std::int64_t count, std::int64_t step_rows, Part part) const {
+    for (std::int64_t first = 0; first < count; first += step_rows) {
+      part(first, std::min(step_rows, count - first));
+      if (between_steps_ != nullptr) (*between_steps_)();
+    }
+  }
+
+ private:
+  const std::function<void()>* between_steps_ = nullptr;  ///< of the work that is under way
+};
+
+}  // namespace outrider
