@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/protocol/messages.h"
+#include "tests/support/message_fields.h"
 
 namespace outrider {
 
@@ -31,9 +32,11 @@ class Drawer {
 };
 
 /// Messages as the codec lets them in, of small numbers mostly, so that they often mean something: what somebody who
-/// got in may say. A visitor of fields (common/base/fields.h).
-class MessageDrawer {
+/// got in may say.
+class MessageDrawer : public MessageFields<MessageDrawer> {
  public:
+  using MessageFields::operator();
+
   explicit MessageDrawer(Drawer& drawer) : draw_(drawer) {}
 
   Message message() {
@@ -46,44 +49,17 @@ class MessageDrawer {
     return result;
   }
 
-  void operator()(const char*, bool& field) { field = draw_.byte() % 2 == 1; }
   void operator()(const char*, std::uint64_t& field) { field = draw_.byte() < 224 ? draw_.byte() % 4 : draw_.number(); }
   void operator()(const char*, std::int64_t& field) {
     field = static_cast<std::int64_t>(draw_.byte() < 224 ? draw_.byte() : draw_.number());
   }
   template <typename T>
-  requires std::is_arithmetic_v<T>
-  void operator()(const char*, T& field, const auto& range, std::type_identity_t<T> = {}) { field = number<T>(range); }
-  template <typename Enum>
-  requires std::is_enum_v<Enum>
-  void operator()(const char*, Enum& field, Enum last) {
-    field = static_cast<Enum>(draw_.byte() % (static_cast<int>(last) + 1));
-  }
-  template <typename T>
   void operator()(const char* name, std::optional<T>& field, const auto&... allowed) {
-    if (draw_.byte() % 2 == 0) return field.reset();
+    if (!coin()) return field.reset();
     (*this)(name, field.emplace(), allowed...);
   }
   void operator()(const char*, std::string& field, Count count) { text(field, count.max); }
   void operator()(const char*, std::string& field, Verbatim bytes) { text(field, bytes.max); }
-  template <typename T>
-  requires std::is_arithmetic_v<T>
-  void operator()(const char* name, std::vector<T>& field, Count count) { (*this)(name, field, count, kNatural); }
-  template <typename T>
-  requires std::is_arithmetic_v<T>
-  void operator()(const char*, std::vector<T>& field, Count count, const auto& range) {
-    field.resize(length(count));
-    for (T& entry : field) entry = number<T>(range);
-  }
-  template <Described T>
-  void operator()(const char* name, std::vector<T>& field, Count count) {
-    field.resize(length(count));
-    for (T& entry : field) (*this)(name, entry);
-  }
-  template <Described T>
-  void operator()(const char*, T& field) {
-    T::fields(*this, field);
-  }
   void operator()(const char*, std::vector<LogitBias>& field, Count count) {
     field.resize(length(count));
     for (LogitBias& entry : field) entry = {.token = static_cast<TokenId>(draw_.byte()), .bias = 1};
@@ -108,15 +84,11 @@ class MessageDrawer {
   }
 
  private:
-  template <std::size_t I = 0>
-  Body body(std::size_t type) {
-    if constexpr (I + 1 < std::variant_size_v<Body>) {
-      if (type != I) return body<I + 1>(type);
-    }
-    std::variant_alternative_t<I, Body> result;
-    (*this)("", result);
-    return result;
-  }
+  friend class MessageFields<MessageDrawer>;
+
+  bool coin() { return draw_.byte() % 2 == 1; }
+  int below(int count) { return draw_.byte() % count; }
+  void settle(auto&) {}
   template <typename T, typename Limit>
   T number(const Range<Limit>& range) {
     if constexpr (std::is_floating_point_v<T>) {

@@ -77,6 +77,17 @@ void play_coordinator(Drawer& draw) {
   core.stop(now);
 }
 
+/// What happens to a worker next: a message or time, else what it has to do is done. @return whether it was the former
+template <class Core>
+bool feed(Drawer& draw, Core& core, TimePoint& now) {
+  const std::uint8_t what = draw.byte();
+  if (what < 160)
+    core.on_message(any_message(draw, Role::kVerifier), now);
+  else if (what < 220)
+    core.on_tick(now += milliseconds(1 << (draw.byte() % 18)));
+  return what < 220;
+}
+
 void play_verifier(Drawer& draw) {
   TimePoint now{seconds(100)};
   VerifierCore core({.rows_max = 8,
@@ -87,12 +98,7 @@ void play_verifier(Drawer& draw) {
   core.on_message({.body = Welcome{50}}, now);
   std::vector<VerifyWork> out;
   for (std::size_t step = 0; step < kStepsMax && !draw.empty(); ++step) {
-    const std::uint8_t what = draw.byte();
-    if (what < 160) {
-      core.on_message(any_message(draw, Role::kVerifier), now);
-    } else if (what < 220) {
-      core.on_tick(now += milliseconds(1 << (draw.byte() % 18)));
-    } else if (!out.empty()) {
+    if (!feed(draw, core, now) && !out.empty()) {
       std::vector<VerifyResult> results;
       for (const VerifyWork& work : std::exchange(out, {})) {
         VerifyResult& result = results.emplace_back(VerifyResult{.session = work.session, .round = work.round});
@@ -116,12 +122,7 @@ void play_drafter(Drawer& draw) {
   core.on_message({.body = Welcome{50}}, now);
   std::vector<DraftTurn> out;
   for (std::size_t step = 0; step < kStepsMax && !draw.empty(); ++step) {
-    const std::uint8_t what = draw.byte();
-    if (what < 160) {
-      core.on_message(any_message(draw, Role::kVerifier), now);
-    } else if (what < 220) {
-      core.on_tick(now += milliseconds(1 << (draw.byte() % 18)));
-    } else {
+    if (!feed(draw, core, now)) {
       for (const DraftTurn& turn : std::exchange(out, {})) {
         DraftProgress progress{.more = draw.byte() % 2 == 0};
         if (draw.byte() % 2 == 0) progress.drafts = Candidates{.tokens = {1, 2}, .draft_ns = 1, .after = {1}};

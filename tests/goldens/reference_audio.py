@@ -5,13 +5,12 @@ usage: reference_audio.py parity DIR     compare with a golden folder that has s
 Shapes: t frames, H hidden, D head dim. One sound at a time. Only frames whose samples are all there are computed; transformers' padding
 behind them never reaches them.
 """
-import sys
 from pathlib import Path
 
 import numpy as np
 
 from reference import F32, Backbone, load_safetensors, relative_error, rms_norm, softmax, split_heads
-from reference_vision import Tower, embed_soft_tokens, merged
+from reference_vision import Tower, embed_soft_tokens, merged, parity_main
 
 # ---- features (9.1)
 
@@ -108,6 +107,7 @@ def hear(tensors, config, features, eps=1e-6):
 # ---- comparison
 
 def parity(folder):
+    """{what: relative error}"""
     g = load_safetensors(Path(folder) / "golden.safetensors")
     backbone = Backbone(Path(folder) / "backbone")
     config = backbone.raw_config
@@ -119,11 +119,7 @@ def parity(folder):
               "logits": relative_error(backbone.forward(ids, x=x).logits, g["audio.logits"])}
     sounds = load_safetensors(Path(__file__).resolve().parent / "sounds" / "features.safetensors")
     report["features"] = relative_error(np.exp(audio_features(sounds["samples"])), np.exp(sounds["features"]))
-    fine = max(report.values()) < 1e-4
-    print(f"{folder}: {'ok' if fine else 'MISMATCH'}: " + ", ".join(f"{name} {error:.1e}" for name, error in report.items()))
-    return fine
+    return report
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] != "parity":
-        raise SystemExit(__doc__)
-    sys.exit(0 if parity(sys.argv[2]) else 1)
+    parity_main(parity, __doc__)

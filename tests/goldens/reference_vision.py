@@ -141,6 +141,7 @@ def greedy_after(backbone, x, ids, count):
     return tokens
 
 def parity(folder):
+    """{what: relative error}"""
     g = load_safetensors(Path(folder) / "golden.safetensors")
     backbone = Backbone(Path(folder) / "backbone")
     config = backbone.raw_config
@@ -149,11 +150,16 @@ def parity(folder):
     report = {"pooled": relative_error(seen["pooled"], g["vision.last_hidden_state"]),
               "soft tokens": relative_error(seen["soft_tokens"], g["vision.soft_tokens"]),
               "logits": relative_error(backbone.forward(ids, x=x).logits, g["image.logits"])}
+    return report
+
+def parity_main(parity, usage):
+    """The command line of a tower's reference: `parity`, which reports relative errors, of a golden folder."""
+    if len(sys.argv) != 3 or sys.argv[1] != "parity":
+        raise SystemExit(usage)
+    report = parity(sys.argv[2])
     fine = max(report.values()) < 1e-4
-    print(f"{folder}: {'ok' if fine else 'MISMATCH'}: " + ", ".join(f"{name} {error:.1e}" for name, error in report.items()))
-    return fine
+    print(f"{sys.argv[2]}: {'ok' if fine else 'MISMATCH'}: " + ", ".join(f"{name} {error:.1e}" for name, error in report.items()))
+    sys.exit(0 if fine else 1)
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] != "parity":
-        raise SystemExit(__doc__)
-    sys.exit(0 if parity(sys.argv[2]) else 1)
+    parity_main(parity, __doc__)

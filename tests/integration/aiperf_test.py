@@ -30,12 +30,8 @@ class AiPerf(unittest.TestCase):
              "--extra-inputs", "temperature:0", "--use-server-token-count", "--ui", "none", "--output-artifact-dir", folder.name],
             capture_output=True, text=True, timeout=600)
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
-        after = server.metrics()
+        moved = server.moved(before)
         report = json.loads(next(pathlib.Path(folder.name).rglob("profile_export_aiperf.json")).read_text())
-
-        def moved(name, labels="model_name=\"nano\""):
-            series = f"vllm:{name}{{{labels}}}"
-            return after[series] - before[series]
 
         def agrees(theirs, ours):
             print(f"AIPerf {theirs:.2f}, we {ours:.2f}")

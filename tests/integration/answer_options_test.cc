@@ -16,15 +16,9 @@ namespace outrider {
 namespace {
 using nlohmann::json;
 
-class AnswerOptions : public testing::Test {
+class AnswerOptions : public NanoCluster {
  protected:
-  AnswerOptions() : cluster_(start_threads(context_, {.pair = nano_pair(), .weight_type = WeightType::kF32}).value()) {}
-  Client connect() {
-    return connect_when_joined(context_, cluster_->address(), 1, 1, [this] { return cluster_->check(); });
-  }
-  const std::vector<NanoGolden> goldens_ = nano_goldens();
-  TransportContext context_;
-  std::unique_ptr<Cluster> cluster_;
+  AnswerOptions() : NanoCluster({.pair = nano_pair(), .weight_type = WeightType::kF32}) {}
 };
 
 struct Stopped {

@@ -491,14 +491,14 @@ TEST(BadPeer, AVerifierOfAnotherModelDrivesNobodyAway) {
   TransportContext context;
   auto stranger = std::make_unique<Program>(std::vector<std::string>{
       "verifier", "--model", source_dir() / "tests/goldens/e4b", "--join", coordinator.address});
-  connect_when_joined(context, coordinator.address, 1, 0, []() -> Result<void> { return {}; });
+  connect_when_joined(context, coordinator.address, 1, 0);
   Program verifier({"verifier", "--join", coordinator.address}), drafter({"drafter", "--join", coordinator.address});
   for (Program* program : {&verifier, &drafter}) {
     EXPECT_TRUE(eventually([&] { return !lines_with(program->err(), {"refused us", "has 64"}).empty(); }));
     EXPECT_TRUE(program->running());
   }
   stranger->send(SIGKILL);
-  Client client = connect_when_joined(context, coordinator.address, 1, 1, []() -> Result<void> { return {}; });
+  Client client = connect_when_joined(context, coordinator.address, 1, 1);
   EXPECT_EQ(answer(client, story_request(50, 4)).tokens.size(), 50u);
 
   // Now that the right ones have met, it is the stranger who is refused, even when it comes first again.
@@ -514,7 +514,7 @@ TEST(BadPeer, DrafterThatCameBeforeItsVerifierIsRefusedLikewise) {
   Coordinator coordinator;
   TransportContext context;
   Program drafter({"drafter", "--dtype", "f32", "--join", coordinator.address, "--exit-when-refused"});
-  connect_when_joined(context, coordinator.address, 0, 1, []() -> Result<void> { return {}; });
+  connect_when_joined(context, coordinator.address, 0, 1);
   Program verifier({"verifier", "--join", coordinator.address});
   expect_refused(drafter, {"verifier has BF16", "drafter has F32"});
   EXPECT_TRUE(verifier.running());

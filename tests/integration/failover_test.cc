@@ -20,7 +20,7 @@ class Failover : public testing::Test {
   Failover() {
     start_verifier();
     start_verifier();
-    client_.emplace(connect_when_joined(context_, coordinator_.address, 2, 1, []() -> Result<void> { return {}; }));
+    client_.emplace(connect_when_joined(context_, coordinator_.address, 2, 1));
   }
 
   Program& start_verifier(const std::vector<std::string>& options = {}) {

@@ -44,7 +44,7 @@ Agreement agreement(DType type, WeightType weight_type) {
   const auto cluster = start_threads(context, options);
   EXPECT_TRUE(cluster) << cluster.error().message;
   if (!cluster) return {};
-  Client client = connect_when_joined(context, (*cluster)->address(), 1, 1, [&] { return (*cluster)->check(); });
+  Client client = connect_when_joined(context, **cluster);
   Agreement agreement;
   for (NanoGolden golden : nano_goldens()) {
     golden.greedy.resize(std::min<std::size_t>(golden.greedy.size(), 20));

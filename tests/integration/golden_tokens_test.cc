@@ -21,7 +21,7 @@ TEST_P(GoldenTokens, EqualHuggingFaceGreedyForEveryDraftLength) {
   const ClusterOptions options{.pair = nano_pair(), .weight_type = WeightType::kF32, .program = OUTRIDER_PROGRAM};
   const auto cluster = GetParam().processes ? start_processes(options) : start_threads(context, options);
   ASSERT_TRUE(cluster) << cluster.error().message;
-  Client client = connect_when_joined(context, (*cluster)->address(), 1, 1, [&] { return (*cluster)->check(); });
+  Client client = connect_when_joined(context, **cluster);
 
   for (const int draft_length : {0, 1, 2, 4, 8}) {
     RequestMetrics sums;

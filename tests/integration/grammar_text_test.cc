@@ -29,16 +29,7 @@ Generate constrained(const NanoGolden& golden, std::int32_t draft_length) {
   return request;
 }
 
-class GrammarText : public testing::Test {
- protected:
-  GrammarText() : cluster_(start_threads(context_, {.pair = nano_pair()}).value()) {}
-  Client connect() {
-    return connect_when_joined(context_, cluster_->address(), 1, 1, [this] { return cluster_->check(); });
-  }
-  const std::vector<NanoGolden> goldens_ = nano_goldens();
-  TransportContext context_;
-  std::unique_ptr<Cluster> cluster_;
-};
+using GrammarText = NanoCluster;
 
 /// Whether an answer that ended is what the story's grammar lets in, as another parser reads it.
 void expect_story(const Generation& generation) {

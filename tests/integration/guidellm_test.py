@@ -32,12 +32,8 @@ class GuideLlm(unittest.TestCase):
              "--output", f"kind=json,path={report}", "--disable-console-interactive"],
             capture_output=True, text=True, timeout=600, env=os.environ | {"HF_HUB_OFFLINE": "1"})
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
-        after = server.metrics()
+        moved = server.moved(before)
         metrics = json.loads(report.read_text())["benchmarks"][0]["metrics"]
-
-        def moved(name):
-            series = f"vllm:{name}{{model_name=\"nano\"}}"
-            return after[series] - before[series]
 
         def agrees(theirs, ours):
             print(f"GuideLLM {theirs:.3f}, we {ours:.3f}")

@@ -1126,7 +1126,7 @@ TEST(ApiServer, SamplesAsTheCheckpointAdvises) {
 /// The endpoints over a cluster in this process, and what they report.
 struct ReportingServer {
   ReportingServer() {
-    connect_when_joined(context, cluster->address(), 1, 1, [&] { return cluster->check(); });
+    connect_when_joined(context, *cluster);
   }
   /// The last report, which is number `count`.
   FinishedRequest last(std::size_t count) {

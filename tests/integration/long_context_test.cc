@@ -85,7 +85,7 @@ TEST(LongContext, HoldsEveryPositionInBoundedMemory) {
   Coordinator coordinator;
   Program verifier({"verifier", "--backbone", backbone.dir(), "--dtype", "f32", "--join", coordinator.address});
   TransportContext context;
-  Client client = connect_when_joined(context, coordinator.address, 1, 0, []() -> Result<void> { return {}; });
+  Client client = connect_when_joined(context, coordinator.address, 1, 0);
   const auto generate = [&](std::int64_t prompt, std::int64_t max_tokens) {
     Generate request{.prompt = {}, .max_tokens = max_tokens, .draft_length = 0, .stop_ids = {}, .wait_ms = 0};
     for (std::int64_t i = 0; i < prompt; ++i)

@@ -16,20 +16,14 @@ namespace outrider {
 namespace {
 
 /// A cluster, and what one of its weight type answers without drafts.
-class Lossless : public testing::TestWithParam<WeightType> {
+class Lossless : public NanoCluster, public testing::WithParamInterface<WeightType> {
  protected:
-  void SetUp() override {
-    auto cluster = start_threads(context_, {.pair = nano_pair(), .weight_type = GetParam()});
-    ASSERT_TRUE(cluster) << cluster.error().message;
-    cluster_ = std::move(*cluster);
+  Lossless() : NanoCluster({.pair = nano_pair(), .weight_type = GetParam()}) {
     if (!plain().empty()) return;
     Client client = connect();
     for (const NanoGolden& golden : goldens_) plain().push_back(answer(client, request(golden, 0)).tokens);
   }
 
-  Client connect() {
-    return connect_when_joined(context_, cluster_->address(), 1, 1, [this] { return cluster_->check(); });
-  }
   /// Rounded weights may answer longer than the golden does.
   static Generate request(const NanoGolden& golden, std::int32_t draft_length) {
     Generate request = request_for(golden, draft_length);
@@ -43,9 +37,6 @@ class Lossless : public testing::TestWithParam<WeightType> {
     return answers[GetParam()];
   }
 
-  const std::vector<NanoGolden> goldens_ = nano_goldens();
-  TransportContext context_;
-  std::unique_ptr<Cluster> cluster_;
 };
 
 /// What the drafter must be told of a token at the least: its donor K/V rows.
@@ -165,7 +156,7 @@ TEST_P(LosslessWire, NoTextDependsOnWhatItsRowsAreRoundedTo) {
   TransportContext context;
   const auto cluster = start_threads(context, {.pair = nano_pair(), .drafter = {.wire = GetParam()}});
   ASSERT_TRUE(cluster) << cluster.error().message;
-  Client client = connect_when_joined(context, (*cluster)->address(), 1, 1, [&] { return (*cluster)->check(); });
+  Client client = connect_when_joined(context, **cluster);
   const std::vector<NanoGolden> goldens = nano_goldens();
   double tokens = 0, rounds = 0, bytes = 0, prompt_bytes = 0, prompt_tokens = 0, drafted = 0, accepted = 0;
   for (std::size_t i = 0; i < goldens.size(); i += 2) {
@@ -213,7 +204,7 @@ TEST(LosslessContext, AnswersFillASmallContextWithAndWithoutDrafts) {
   TransportContext context;
   const auto cluster = start_threads(context, {.pair = pair_paths(pair.dir()).value()});
   ASSERT_TRUE(cluster) << cluster.error().message;
-  Client client = connect_when_joined(context, (*cluster)->address(), 1, 1, [&] { return (*cluster)->check(); });
+  Client client = connect_when_joined(context, **cluster);
 
   const Generation plain = answer(client, story_request(1000, 0));
   EXPECT_EQ(plain.reason, FinishReason::kLength);

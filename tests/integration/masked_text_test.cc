@@ -10,16 +10,7 @@
 namespace outrider {
 namespace {
 
-class MaskedText : public testing::Test {
- protected:
-  MaskedText() : cluster_(start_threads(context_, {.pair = nano_pair()}).value()) {}
-  Client connect() {
-    return connect_when_joined(context_, cluster_->address(), 1, 1, [this] { return cluster_->check(); });
-  }
-  const std::vector<NanoGolden> goldens_ = nano_goldens();
-  TransportContext context_;
-  std::unique_ptr<Cluster> cluster_;
-};
+using MaskedText = NanoCluster;
 
 /// A request whose own text would be another: some of its words are bad, one of two tokens; and only the tokens of the
 /// first texts are allowed.

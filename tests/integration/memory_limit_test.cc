@@ -10,7 +10,7 @@ TEST(MemoryLimit, RefusesWithWhatIsMissingAndTheVerifierGoesOn) {
   Coordinator coordinator;
   Program verifier({"verifier", "--memory", "2", "--join", coordinator.address});
   TransportContext context;
-  Client client = connect_when_joined(context, coordinator.address, 1, 0, []() -> Result<void> { return {}; });
+  Client client = connect_when_joined(context, coordinator.address, 1, 0);
   const auto generate = [&](const Generate& request) {
     return client.generate(request, [](std::span<const TokenId>) {});
   };

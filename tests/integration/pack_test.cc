@@ -207,7 +207,7 @@ TEST(Pack, ForADrafterDraftsForAVerifierWithTheCheckpoint) {
   });
   const auto together = start_threads(context, {.pair = nano_pair(), .weight_type = WeightType::kInt8});
   ASSERT_TRUE(together) << together.error().message;
-  Client other = connect_when_joined(context, (*together)->address(), 1, 1, [&] { return (*together)->check(); });
+  Client other = connect_when_joined(context, **together);
   std::int64_t accepted = 0;
   for (std::size_t i = 0; i < 4; ++i) {
     Generate request = request_for(nano_goldens()[i], 4);

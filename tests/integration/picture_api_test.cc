@@ -305,6 +305,29 @@ TEST(NanoSees, WhatHuggingFaceSays) {
   }
 }
 
+/// That `why` is the answer to a part of a chat, over HTTP and on the command line.
+/// @param option  of run, and chat's command, that takes `file`
+void expect_refusal(const Serve& serve, const Json& part, const std::string& option, const std::string& file,
+                    const std::vector<std::string>& model, const std::string& why) {
+  const Json body = ask(Json::array({part, text_part("What?")}));
+  const Response refused = post(serve.port, "/v1/chat/completions", body.dump());
+  EXPECT_EQ(refused.status, 400);
+  const std::string message = json_of(refused)["error"]["message"];
+  EXPECT_TRUE(message.starts_with("messages[0].content[0]: ")) << message;
+  EXPECT_TRUE(message.ends_with(why)) << message;
+  EXPECT_EQ(post(serve.port, "/tokenize", body.dump()).status, 400);
+
+  std::vector<std::string> to_run = {"run", "What?", "--" + option, file}, to_chat = {"chat"};
+  for (std::vector<std::string>* words : {&to_run, &to_chat}) words->insert(words->end(), model.begin(), model.end());
+  Program run(to_run);
+  run.wait();
+  EXPECT_NE(run.err().find(why), std::string::npos) << run.err();
+  Program chat(to_chat, Program::Input::kWritten);
+  chat.write("/" + option + " " + file + "\n/exit\n");
+  EXPECT_EQ(describe(chat.wait()), "exit 0");
+  EXPECT_NE(chat.err().find(why), std::string::npos) << chat.err();
+}
+
 // A model without a tower says so wherever it is asked.
 TEST(NoTower, SaysSo) {
   constexpr const char* kWhy = "no vision_config: this model has no vision tower, and cannot see pictures";
@@ -314,27 +337,13 @@ TEST(NoTower, SaysSo) {
   blind.write("backbone/config.json", config.dump());
   const std::string model = blind.dir().string(), file = goldens() / "pictures/rgb.png";
   Serve serve({"--model", model});
-  const Json body = ask(Json::array({image_part(bytes_of("rgb.png")), text_part("What?")}));
-  const Response refused = post(serve.port, "/v1/chat/completions", body.dump());
-  EXPECT_EQ(refused.status, 400);
-  const std::string message = json_of(refused)["error"]["message"];
-  EXPECT_TRUE(message.starts_with("messages[0].content[0]: ")) << message;
-  EXPECT_TRUE(message.ends_with(kWhy)) << message;
-  EXPECT_EQ(post(serve.port, "/tokenize", body.dump()).status, 400);
+  expect_refusal(serve, image_part(bytes_of("rgb.png")), "image", file, {"--model", model}, kWhy);
   Json block =
       ask({{{"type", "image"},
             {"source", {{"type", "base64"}, {"media_type", "image/png"}, {"data", base64(bytes_of("rgb.png"))}}}}});
   const Response anthropic = post(serve.port, "/v1/messages", block.dump());
   EXPECT_EQ(anthropic.status, 400);
   EXPECT_NE(anthropic.body.find(kWhy), std::string::npos);
-
-  Program run({"run", "What?", "--image", file, "--model", model});
-  run.wait();
-  EXPECT_NE(run.err().find(kWhy), std::string::npos);
-  Program chat({"chat", "--model", model}, Program::Input::kWritten);
-  chat.write("/image " + file + "\n/exit\n");
-  EXPECT_EQ(describe(chat.wait()), "exit 0");
-  EXPECT_NE(chat.err().find(kWhy), std::string::npos);
 }
 
 // nano has no audio tower.
@@ -342,20 +351,7 @@ TEST(NoTower, OfSoundsSaysSo) {
   constexpr const char* kWhy = "no audio_config: this model has no audio tower, and cannot hear sounds";
   const std::string file = goldens() / "sounds/mono16k.wav";
   Serve serve;
-  const Json body = ask(Json::array({audio_part(sound_of("mono16k.wav")), text_part("What?")}));
-  const Response refused = post(serve.port, "/v1/chat/completions", body.dump());
-  EXPECT_EQ(refused.status, 400);
-  const std::string message = json_of(refused)["error"]["message"];
-  EXPECT_TRUE(message.starts_with("messages[0].content[0]: ")) << message;
-  EXPECT_TRUE(message.ends_with(kWhy)) << message;
-  EXPECT_EQ(post(serve.port, "/tokenize", body.dump()).status, 400);
-  Program run({"run", "What?", "--audio", file});
-  run.wait();
-  EXPECT_NE(run.err().find(kWhy), std::string::npos) << run.err();
-  Program chat({"chat"}, Program::Input::kWritten);
-  chat.write("/audio " + file + "\n/exit\n");
-  EXPECT_EQ(describe(chat.wait()), "exit 0");
-  EXPECT_NE(chat.err().find(kWhy), std::string::npos);
+  expect_refusal(serve, audio_part(sound_of("mono16k.wav")), "audio", file, {}, kWhy);
 }
 
 // ---- memory

@@ -33,7 +33,7 @@ struct Pictures : testing::Test {
   Client start(const ClusterOptions& wanted) {
     cluster.reset();
     cluster = start_threads(context, wanted).value();
-    return connect_when_joined(context, cluster->address(), 1, 1, [this] { return cluster->check(); });
+    return connect_when_joined(context, *cluster);
   }
   Generate request(WireTensor pixels, std::int32_t draft_length) const {
     return {.prompt = notes["prompt"].get<std::vector<TokenId>>(),

@@ -8,17 +8,8 @@
 namespace outrider {
 namespace {
 
-class PrefixCache : public testing::Test {
+class PrefixCache : public NanoCluster {
  protected:
-  PrefixCache() { restart(); }
-  /// A verifier that has seen nothing yet.
-  void restart() {
-    cluster_.reset();
-    cluster_ = start_threads(context_, {.pair = nano_pair()}).value();
-  }
-  Client connect() {
-    return connect_when_joined(context_, cluster_->address(), 1, 1, [this] { return cluster_->check(); });
-  }
   Generation ask(const Generate& request) {
     Client client = connect();
     return answer(client, request);
@@ -46,8 +37,6 @@ class PrefixCache : public testing::Test {
     return a;
   }
 
-  TransportContext context_;
-  std::unique_ptr<Cluster> cluster_;
 };
 
 TEST_F(PrefixCache, AConversationComputesOnlyWhatIsNew) {
@@ -58,7 +47,7 @@ TEST_F(PrefixCache, AConversationComputesOnlyWhatIsNew) {
   const Generation goes_on = ask(second);
   EXPECT_GE(goes_on.metrics.cached_prompt_tokens, std::ssize(first.prompt) + std::ssize(answered.tokens) - 1);
   EXPECT_GT(goes_on.metrics.accepted_tokens, 0) << "the drafter has the rows too";
-  restart();
+  restart({.pair = nano_pair()});
   const Generation anew = ask(second);
   EXPECT_EQ(anew.metrics.cached_prompt_tokens, 0);
   EXPECT_EQ(goes_on.tokens, anew.tokens);
@@ -72,7 +61,7 @@ TEST_F(PrefixCache, AnInstructionThatTwoRequestsSharedIsThereForTheThird) {
     answers.push_back(
         ask(request(joined(system, joined(stories(5), nano_goldens()[i % nano_goldens().size()].prompt_ids)))));
   EXPECT_GE(answers[2].metrics.cached_prompt_tokens, std::ssize(system));
-  restart();
+  restart({.pair = nano_pair()});
   EXPECT_EQ(
       ask(request(joined(system, joined(stories(5), nano_goldens()[3 % nano_goldens().size()].prompt_ids)))).tokens,
       answers[2].tokens);

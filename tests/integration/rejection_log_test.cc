@@ -34,8 +34,8 @@ TEST(RejectionLog, HasTheRoundsThatLostADraftUnderEveryRule) {
   TransportContext context;
   const auto logged = start_threads(context, {.pair = nano_pair(), .coordinator = {.rejection_log = path}}).value();
   const auto silent = start_threads(context, {.pair = nano_pair()}).value();
-  Client client = connect_when_joined(context, logged->address(), 1, 1, [&] { return logged->check(); });
-  Client other = connect_when_joined(context, silent->address(), 1, 1, [&] { return silent->check(); });
+  Client client = connect_when_joined(context, *logged);
+  Client other = connect_when_joined(context, *silent);
 
   Generate request = story_request(120, 4);
   request.draft_ahead = 0;  // how many drafts are made ahead is a matter of time

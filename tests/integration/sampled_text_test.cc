@@ -24,16 +24,7 @@ Generate sampled(const NanoGolden& golden, std::uint64_t seed, std::int32_t draf
   return request;
 }
 
-class Sampling : public testing::Test {
- protected:
-  Sampling() : cluster_(start_threads(context_, {.pair = nano_pair()}).value()) {}
-  Client connect() {
-    return connect_when_joined(context_, cluster_->address(), 1, 1, [this] { return cluster_->check(); });
-  }
-  const std::vector<NanoGolden> goldens_ = nano_goldens();
-  TransportContext context_;
-  std::unique_ptr<Cluster> cluster_;
-};
+using Sampling = NanoCluster;
 
 TEST_F(Sampling, ASeedsTextIsOneForEveryDraftLength) {
   Client client = connect();

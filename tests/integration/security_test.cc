@@ -415,7 +415,7 @@ TEST(ThreeProcesses, WithKeysTellTheSameStory) {
   Program verifier(as({"verifier", "--join", coordinator.address, "--dtype", "f32"}, "v"));
   Program drafter(as({"drafter", "--join", coordinator.address, "--dtype", "f32"}, "d"));
   TransportContext context(keys.of("c"));
-  Client client = connect_when_joined(context, coordinator.address, 1, 1, []() -> Result<void> { return {}; });
+  Client client = connect_when_joined(context, coordinator.address, 1, 1);
   const NanoGolden golden = nano_goldens().front();
   const Generation story = answer(client, request_for(golden, 4));
   EXPECT_EQ(story.tokens, golden.greedy);

@@ -35,6 +35,11 @@ class Server:
         lines = self.get("/metrics").read().decode().splitlines()
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
 
+    def moved(self, before):
+        """How a series of vLLM's names has moved since metrics() were `before`."""
+        after = self.metrics()
+        return lambda name: after[f'vllm:{name}{{model_name="nano"}}'] - before[f'vllm:{name}{{model_name="nano"}}']
+
     def stop(self):
         self.process.terminate()
         status = self.process.wait(60)

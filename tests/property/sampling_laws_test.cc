@@ -465,46 +465,11 @@ Ahead draft_ahead(const Round& round, int draft_length) {
   return ahead;
 }
 
-/// As generate() under rejection, with drafts made ahead.
-Sample generate_ahead(const Language& language, SamplingParams params, int draft_length, Choice choice) {
-  Sample run{Gate(language.vocab)};
-  SamplingScratch scratch;
-  for (std::uint64_t text = 0; run.gate.tokens() < kTokens; ++text) {
-    params.seed = text;
-    const std::vector<TokenId> prompt = {static_cast<TokenId>(text % static_cast<std::uint64_t>(language.vocab))};
-    Sampler sampler(params, {}, 0);
-    sampler.add_prompt(prompt);
-    std::vector<TokenId> answer = {sampler.choose(language.row(language.target, prompt[0]), scratch).value()};
-    for (Ahead ahead; answer.size() < kTextLength;) {
-      Round round{language, params, prompt, answer, {}, {}};
-      Drafts drafts = drafts_after(round, answer, draft_length, 1);
-      const auto hit = ahead.find(answer);
-      if (hit != ahead.end() && (choice == Choice::kByOutcome || hit->second.tokens[0] < drafts.tokens[0])) {
-        drafts = hit->second;
-        ++run.ahead;
-      }
-      round.drafts = drafts.tokens;
-      round.q = drafts.q;
-      ahead = draft_ahead(round, draft_length);
-      const Emitted emitted = kRejection(round, sampler, scratch);
-      run.drafted += draft_length;
-      run.accepted += std::ssize(emitted.tokens) - 1;
-      answer.insert(answer.end(), emitted.tokens.begin(), emitted.tokens.end());
-    }
-    answer.resize(kTextLength);
-    std::vector<TokenId> before;
-    for (const TokenId token : answer) {
-      const TokenId previous = before.empty() ? prompt[0] : before.back();
-      run.gate.add(previous, token, reference(language.row(language.target, previous), params, prompt, before));
-      before.push_back(token);
-    }
-  }
-  return run;
-}
-
 /// Texts of kTextLength tokens, each with a seed of its own, until there are kTokens.
-Sample generate(const Language& language, SamplingParams params, int draft_length, Drafting drafting,
-                const Rule& rule) {
+/// @param next  Emitted next(Sample&, params, prompt, answer, sampler, scratch): a round; the first of a text has one
+///   token of an answer
+template <class Next>
+Sample generate_by(const Language& language, SamplingParams params, Next next) {
   Sample run{Gate(language.vocab)};
   SamplingScratch scratch;
   std::map<TokenId, std::vector<double>> known;  // without penalties the law depends on the last token alone
@@ -514,31 +479,10 @@ Sample generate(const Language& language, SamplingParams params, int draft_lengt
     Sampler sampler(params, {}, 0);
     sampler.add_prompt(prompt);
     std::vector<TokenId> answer = {sampler.choose(language.row(language.target, prompt[0]), scratch).value()};
-    TokenId last = answer[0];
     while (answer.size() < kTextLength) {
-      std::vector<TokenId> seen = answer;
-      seen.back() = last;
-      Round round{language, params, prompt, seen, {}, {}};
-      std::vector<TokenId> path = seen;
-      const bool is_tree = drafting >= Drafting::kSampledTree;
-      if (is_tree) draft_tree(round, draft_length, drafting);
-      for (int i = 0; i < draft_length && !is_tree; ++i) {
-        round.q.push_back(distribution_of(language.row(language.drafter, path.back()), params, count(prompt, path)));
-        const auto index = static_cast<std::int64_t>(path.size());
-        const Distribution& q = round.q.back();
-        const auto highest = std::max_element(q.weights.begin(), q.weights.end()) - q.weights.begin();
-        path.push_back(
-            drafting == Drafting::kArgmax
-                ? q.ids[static_cast<std::size_t>(highest)]
-                : draw(q, Noise(params.seed, index,
-                                drafting == Drafting::kCoupled ? Noise::Stream::kDraw : Noise::Stream::kDraft)));
-        round.drafts.push_back(path.back());
-      }
-      const Emitted emitted = rule(round, sampler, scratch);
+      const Emitted emitted = next(run, params, prompt, answer, sampler, scratch);
       ++run.rounds;
-      run.drafted += std::ssize(round.drafts);
       run.accepted += std::ssize(emitted.tokens) - 1;
-      last = emitted.last;
       answer.insert(answer.end(), emitted.tokens.begin(), emitted.tokens.end());
     }
     answer.resize(kTextLength);
@@ -553,6 +497,61 @@ Sample generate(const Language& language, SamplingParams params, int draft_lengt
     }
   }
   return run;
+}
+
+/// Under rejection, with drafts made ahead.
+Sample generate_ahead(const Language& language, const SamplingParams& of_all, int draft_length, Choice choice) {
+  Ahead ahead;
+  return generate_by(
+      language, of_all,
+      [&](Sample& run, const SamplingParams& params, const std::vector<TokenId>& prompt,
+          const std::vector<TokenId>& answer, Sampler& sampler, SamplingScratch& scratch) {
+        if (answer.size() == 1) ahead.clear();
+        Round round{language, params, prompt, answer, {}, {}};
+        Drafts drafts = drafts_after(round, answer, draft_length, 1);
+        const auto hit = ahead.find(answer);
+        if (hit != ahead.end() && (choice == Choice::kByOutcome || hit->second.tokens[0] < drafts.tokens[0])) {
+          drafts = hit->second;
+          ++run.ahead;
+        }
+        round.drafts = drafts.tokens;
+        round.q = drafts.q;
+        ahead = draft_ahead(round, draft_length);
+        run.drafted += draft_length;
+        return kRejection(round, sampler, scratch);
+      });
+}
+
+Sample generate(const Language& language, const SamplingParams& of_all, int draft_length, Drafting drafting,
+                const Rule& rule) {
+  TokenId last = 0;
+  return generate_by(
+      language, of_all,
+      [&](Sample& run, const SamplingParams& params, const std::vector<TokenId>& prompt,
+          const std::vector<TokenId>& answer, Sampler& sampler, SamplingScratch& scratch) {
+        std::vector<TokenId> seen = answer;
+        if (answer.size() > 1) seen.back() = last;
+        Round round{language, params, prompt, seen, {}, {}};
+        std::vector<TokenId> path = seen;
+        const bool is_tree = drafting >= Drafting::kSampledTree;
+        if (is_tree) draft_tree(round, draft_length, drafting);
+        for (int i = 0; i < draft_length && !is_tree; ++i) {
+          round.q.push_back(distribution_of(language.row(language.drafter, path.back()), params, count(prompt, path)));
+          const auto index = static_cast<std::int64_t>(path.size());
+          const Distribution& q = round.q.back();
+          const auto highest = std::max_element(q.weights.begin(), q.weights.end()) - q.weights.begin();
+          path.push_back(
+              drafting == Drafting::kArgmax
+                  ? q.ids[static_cast<std::size_t>(highest)]
+                  : draw(q, Noise(params.seed, index,
+                                  drafting == Drafting::kCoupled ? Noise::Stream::kDraw : Noise::Stream::kDraft)));
+          round.drafts.push_back(path.back());
+        }
+        run.drafted += std::ssize(round.drafts);
+        const Emitted emitted = rule(round, sampler, scratch);
+        last = emitted.last;
+        return emitted;
+      });
 }
 
 SamplingParams params_of(float temperature, bool filtered) {

@@ -119,6 +119,15 @@ Client connect_when_joined(TransportContext& context, const std::string& address
   return client;
 }
 
+Client connect_when_joined(TransportContext& context, Cluster& cluster) {
+  return connect_when_joined(context, cluster.address(), 1, 1, [&] { return cluster.check(); });
+}
+
+void NanoCluster::restart(const ClusterOptions& options) {
+  cluster_.reset();
+  cluster_ = start_threads(context_, options).value();
+}
+
 Status status_of(TransportContext& context, const std::string& address) {
   const auto endpoint = Endpoint::connect(context, address);
   EXPECT_TRUE(endpoint.value()->send("", {.body = StatusRequest{}}));

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "common/base/time.h"
 #include "common/pair/pair_files.h"
 #include "common/protocol/messages.h"
@@ -58,8 +60,24 @@ std::string nano_text(std::span<const TokenId> tokens);
 Generation answer(Client& client, const Generate& request);
 
 /// A client whose first request finds the workers there.
-Client connect_when_joined(TransportContext& context, const std::string& address, int verifiers, int drafters,
-                           const std::function<Result<void>()>& still_possible);
+Client connect_when_joined(
+    TransportContext& context, const std::string& address, int verifiers, int drafters,
+    const std::function<Result<void>()>& still_possible = [] { return Result<void>(); });
+/// Of a cluster's own workers, one of each role.
+Client connect_when_joined(TransportContext& context, Cluster& cluster);
+
+/// The roles as threads of the test.
+class NanoCluster : public testing::Test {
+ protected:
+  explicit NanoCluster(const ClusterOptions& options = {.pair = nano_pair()}) { restart(options); }
+  /// Anew: with a verifier that has seen nothing yet.
+  void restart(const ClusterOptions& options);
+  Client connect() { return connect_when_joined(context_, *cluster_); }
+
+  const std::vector<NanoGolden> goldens_ = nano_goldens();
+  TransportContext context_;
+  std::unique_ptr<Cluster> cluster_;
+};
 
 /// What the coordinator says of itself.
 Status status_of(TransportContext& context, const std::string& address);

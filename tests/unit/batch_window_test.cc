@@ -130,54 +130,52 @@ TEST(BatchWindow, NeverCostsMuch) {
   }
 }
 
-// One round with drafts among many without says nothing of how soon a text is back without.
-TEST(BatchWindow, ExpectsRoundsWithDraftsAndWithoutEachInTheirTime) {
-  BatchWindow window;
-  TimePoint now{1s};
-  const auto round = [&](std::int64_t rows, Duration away) {
-    window.observe_forward(4, 60ms);
+/// Rounds of one text.
+struct OneText {
+  /// A forward pass over `all_rows`, of which the text has `rows`, and its absence after that.
+  void round(std::int64_t all_rows, Duration forward, std::int64_t rows, Duration away) {
+    window.observe_forward(all_rows, forward);
     window.left(SessionId{1}, now);
     now += away;
     window.came_back(SessionId{1}, rows, now);
-  };
-  for (int i = 0; i < 20; ++i) round(1, 4ms);
-  round(5, 40ms);
-  round(1, 4ms);
-  window.left(SessionId{1}, now);
-  EXPECT_GT(window.wait(1, 1, now), 3ms);
-  EXPECT_LT(window.wait(1, 1, now), 6ms);
+  }
+  /// How long it is waited for with so many rows, once it has been away for `already`.
+  Duration wait(std::int64_t rows, Duration already = Duration::zero()) { return window.wait(1, rows, now + already); }
+  void leave() { window.left(SessionId{1}, now); }
+
+  BatchWindow window = {};
+  TimePoint now{1s};
+};
+
+// One round with drafts among many without says nothing of how soon a text is back without.
+TEST(BatchWindow, ExpectsRoundsWithDraftsAndWithoutEachInTheirTime) {
+  OneText text;
+  for (int i = 0; i < 20; ++i) text.round(4, 60ms, 1, 4ms);
+  text.round(4, 60ms, 5, 40ms);
+  text.round(4, 60ms, 1, 4ms);
+  text.leave();
+  EXPECT_GT(text.wait(1), 3ms);
+  EXPECT_LT(text.wait(1), 6ms);
 }
 
 // However regular a text was: what comes at the very moment when nobody waits any longer comes too late.
 TEST(BatchWindow, WaitsALittleLongerThanForTheMomentItself) {
-  BatchWindow window;
-  TimePoint now{1s};
-  for (int i = 0; i < 100; ++i) {
-    window.observe_forward(1, 2ms);
-    window.left(SessionId{1}, now);
-    now += 100us;
-    window.came_back(SessionId{1}, 1, now);
-  }
-  window.left(SessionId{1}, now);
-  EXPECT_GT(window.wait(1, 1, now), 100us);
+  OneText text;
+  for (int i = 0; i < 100; ++i) text.round(1, 2ms, 1, 100us);
+  text.leave();
+  EXPECT_GT(text.wait(1), 100us);
 }
 
 TEST(BatchWindow, GivesUpOnATextThatIsLaterThanEver) {
-  BatchWindow window;
-  TimePoint now{1s};
-  for (int i = 0; i < 50; ++i) {
-    window.observe_forward(5, 60ms);
-    window.left(SessionId{1}, now);
-    now += i % 2 == 0 ? 4ms : 6ms;
-    window.came_back(SessionId{1}, 5, now);
-  }
-  window.left(SessionId{1}, now);
-  EXPECT_GT(window.wait(1, 5, now), 4ms);
-  EXPECT_LT(window.wait(1, 5, now), 8ms);
-  EXPECT_GT(window.wait(1, 5, now + 8ms), Duration::zero());
-  EXPECT_EQ(window.wait(1, 5, now + 12ms), Duration::zero());
-  window.forget(SessionId{1});
-  EXPECT_EQ(window.wait(1, 5, now), Duration::zero());
+  OneText text;
+  for (int i = 0; i < 50; ++i) text.round(5, 60ms, 5, i % 2 == 0 ? 4ms : 6ms);
+  text.leave();
+  EXPECT_GT(text.wait(5), 4ms);
+  EXPECT_LT(text.wait(5), 8ms);
+  EXPECT_GT(text.wait(5, 8ms), Duration::zero());
+  EXPECT_EQ(text.wait(5, 12ms), Duration::zero());
+  text.window.forget(SessionId{1});
+  EXPECT_EQ(text.wait(5), Duration::zero());
 }
 
 }  // namespace

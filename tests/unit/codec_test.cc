@@ -16,6 +16,7 @@
 
 #include "common/protocol/message_text.h"
 #include "schemas/outrider_generated.h"
+#include "tests/support/message_fields.h"
 
 namespace outrider {
 namespace {
@@ -25,8 +26,10 @@ namespace {
 constexpr WireLimits kLimits;
 
 /// Draws messages that the codec must accept.
-class RandomMessages {
+class RandomMessages : public MessageFields<RandomMessages> {
  public:
+  using MessageFields::operator();
+
   explicit RandomMessages(std::uint64_t seed) : engine_(seed) {}
 
   std::int64_t integer(std::int64_t min, std::int64_t max) {
@@ -41,18 +44,8 @@ class RandomMessages {
     return result;
   }
 
-  // A visitor of fields (common/base/fields.h).
-  void operator()(const char*, bool& field) { field = coin(); }
   void operator()(const char*, std::uint64_t& field) { field = engine_(); }
   void operator()(const char*, std::int64_t& field) { field = static_cast<std::int64_t>(engine_()); }
-  template <typename T>
-  requires std::is_arithmetic_v<T>
-  void operator()(const char*, T& field, const auto& range, std::type_identity_t<T> = {}) { field = number<T>(range); }
-  template <typename Enum>
-  requires std::is_enum_v<Enum>
-  void operator()(const char*, Enum& field, Enum last) {
-    field = static_cast<Enum>(integer(0, static_cast<int>(last)));
-  }
   template <typename T>
   void operator()(const char* name, std::optional<T>& field, const auto&... allowed) {
     // 0 is a value, not "none".
@@ -69,25 +62,6 @@ class RandomMessages {
     field.resize(length({0, bytes.max}));
     for (char& c : field) c = static_cast<char>(integer(0, 255));
   }
-  template <typename T>
-  requires std::is_arithmetic_v<T>
-  void operator()(const char*, std::vector<T>& field, Count count) { (*this)("", field, count, kNatural); }
-  template <typename T>
-  requires std::is_arithmetic_v<T>
-  void operator()(const char*, std::vector<T>& field, Count count, const auto& range) {
-    field.resize(length(count));
-    for (T& entry : field) entry = number<T>(range);
-  }
-  template <Described T>
-  void operator()(const char* name, std::vector<T>& field, Count count) {
-    field.resize(length(count));
-    for (T& entry : field) (*this)(name, entry);
-  }
-  template <Described T>
-  void operator()(const char*, T& field) {
-    T::fields(*this, field);
-    settle(field);
-  }
   void operator()(const char*, WireTensor& field, Rank rank) {
     field.dtype = static_cast<DType>(integer(0, static_cast<int>(kLastWireDType)));
     field.shape.clear();
@@ -98,16 +72,9 @@ class RandomMessages {
   }
 
  private:
-  template <std::size_t I = 0>
-  Body body(std::size_t type) {
-    if constexpr (I + 1 < std::variant_size_v<Body>) {
-      if (type != I) return body<I + 1>(type);
-    }
-    std::variant_alternative_t<I, Body> result;
-    (*this)("", result);
-    return result;
-  }
+  friend class MessageFields<RandomMessages>;
 
+  std::int64_t below(std::int64_t count) { return integer(0, count - 1); }
   template <typename T, typename Limit>
   T number(const Range<Limit>& range) {
     if constexpr (std::is_floating_point_v<T>) {
@@ -988,26 +955,31 @@ TEST(CodecFuzz, AnyBytesAreHarmless) {
   }
 }
 
-TEST(CodecFuzz, FlippedBitsAreHarmless) {
-  for (std::uint64_t seed = 0; seed < 20'000; ++seed) {
+/// That frames of `count` random messages are, once change(random, frames) has spoilt them.
+template <class Change>
+void expect_harmless_after(std::uint64_t count, const Change& change) {
+  for (std::uint64_t seed = 0; seed < count; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RandomMessages random(seed);
     Frames frames = encode(random.message(seed % std::variant_size_v<Body>));
+    change(random, frames);
+    ASSERT_NO_FATAL_FAILURE(expect_harmless(frames));
+  }
+}
+
+TEST(CodecFuzz, FlippedBitsAreHarmless) {
+  expect_harmless_after(20'000, [](RandomMessages& random, Frames& frames) {
     std::vector<std::byte> bytes(frames[0].bytes().begin(), frames[0].bytes().end());
     for (std::int64_t flips = random.integer(1, 4); flips > 0; --flips) {
       const std::int64_t bit = random.integer(0, static_cast<std::int64_t>(bytes.size()) * 8 - 1);
       bytes[static_cast<std::size_t>(bit / 8)] ^= static_cast<std::byte>(1 << (bit % 8));
     }
     frames[0] = copy_of(bytes);
-    ASSERT_NO_FATAL_FAILURE(expect_harmless(frames));
-  }
+  });
 }
 
 TEST(CodecFuzz, TruncatedAndShuffledFramesAreHarmless) {
-  for (std::uint64_t seed = 0; seed < 10'000; ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
-    RandomMessages random(seed);
-    Frames frames = encode(random.message(seed % std::variant_size_v<Body>));
+  expect_harmless_after(10'000, [](RandomMessages& random, Frames& frames) {
     const auto any_frame = [&] {
       return static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(frames.size()) - 1));
     };
@@ -1022,8 +994,7 @@ TEST(CodecFuzz, TruncatedAndShuffledFramesAreHarmless) {
       case 2: frames.push_back(frames[any_frame()]); break;
       case 3: frames.erase(frames.begin() + static_cast<std::ptrdiff_t>(any_frame())); break;
     }
-    ASSERT_NO_FATAL_FAILURE(expect_harmless(frames));
-  }
+  });
 }
 
 }  // namespace
