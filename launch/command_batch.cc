@@ -127,7 +127,7 @@ void answer_by_cluster(Answering& answering, const BatchFlags& flags, bool start
                  .version = OUTRIDER_VERSION,
                  .model = answering.made_by.at("model"),
                  .draft_length = flags.draft_length.value(),
-                 .governed = flags.draft_length.governed,
+                 .governed = !flags.draft_length.no_governor,
                  .failover_wait = std::chrono::seconds(flags.cluster.cluster.coordinator.failover_wait_s)});
   answering.answer = answer_by(answering.api->routes());
 }

@@ -170,7 +170,7 @@ void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt
                          .policy = draft_length_.policy,
                          .draft_ahead = draft_length_.ahead,
                          .tokenizer_fingerprint = text_.tokenizer_fingerprint,
-                         .governed = flags_.draft_length.governed,
+                         .governed = !flags_.draft_length.no_governor,
                          .media = media_};
   ++sampling_.seed;  // the same question again may get another answer
   const Result<Generation> generation = client.generate(

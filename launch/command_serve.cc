@@ -159,7 +159,7 @@ void serve(ServeFlags flags) {
                  .model = name,
                  .draft_length = draft_length,
                  .share_prefixes = flags.share_prefixes,
-                 .governed = flags.draft_length.governed,
+                 .governed = !flags.draft_length.no_governor,
                  .failover_wait = std::chrono::seconds(flags.cluster.cluster.coordinator.failover_wait_s),
                  .loads = cluster ? pair.backbone.string() : "",
                  .on_traced = traced_by(tracer.get()),

@@ -283,11 +283,12 @@ inline void add_security_options(Command& command, Security& security, bool list
 /// How long drafts are.
 struct DraftLengthFlag {
   std::string text = "auto";
-  bool governed = false;
+  bool no_governor = false;
 
   void add_to(Command& command) {
-    command.add_flag("--governor", governed,
-                     "A --draft-length that is a number is only the most: leave drafts out while they would cost time");
+    command.add_flag("--no-governor", no_governor,
+                     "A --draft-length that is a number is one in every round: do not leave drafts out while they cost "
+                     "time");
     command
         .add_option("--draft-length", text,
                     "Drafts per round, 0 (plain decoding) to 32; tree:1 to tree:32: a token tree of so many; or who "

@@ -572,7 +572,7 @@ struct Generate {
   std::string numeric_class = {};
   std::string verifier_name = {};           ///< likewise: which has its K/V, if it is still there
   std::uint64_t tokenizer_fingerprint = 0;  ///< of the tokenizer that made the prompt; 0: not known
-  /// Drafts of a fixed length too are under the governor (common/policy), which leaves them out while they cost time.
+  /// A fixed length too is under the governor (common/policy), but where drafts have a say in the text.
   bool governed = false;
   std::vector<WireMedium> media = {};  ///< in the prompt's order; the verifier's towers make soft tokens of them
 

@@ -82,17 +82,15 @@ std::int64_t Session::prompt_bytes() const {
 }
 
 std::optional<Audit> Session::audit() const {
-  const SamplingParams& sampling = request_.sampling;
-  const bool is_certain = sampling.greedy() || sampling.rule == SamplingRule::kMatch;
   const bool began_here = request_.answered == 0 && client_ != "";
-  if (!done_ || !began_here || !is_certain || request_.unverified || !has_token() || books_.metrics.failovers > 0 ||
-      failover_.told_verifier.empty())
+  if (!done_ || !began_here || drafts_have_a_say() || request_.unverified || !has_token() ||
+      books_.metrics.failovers > 0 || failover_.told_verifier.empty())
     return std::nullopt;
   Audit audit{.request = {.prompt = {text_.begin(), text_.begin() + prompt_size_},
                           .max_tokens = answered(),
                           .stop_ids = request_.stop_ids,
                           .stepwise = true,
-                          .sampling = sampling,
+                          .sampling = request_.sampling,
                           .cache_scope = request_.cache_scope,
                           .media = request_.media},
               .answer = {text_.begin() + prompt_size_, text_.end()},
@@ -194,7 +192,7 @@ bool Session::start(const Desk& desk) {
   if (!offer->refuses) set_aside(desk, offer->positions);
   if (!request_.stepwise)
     policy_ = desk.policies.make(request_.policy, request_.draft_length, verifier.costs, verifier.batch,
-                                 request_.governed && !request_.unverified);
+                                 request_.governed && !request_.unverified && !drafts_have_a_say());
   if (draft_room() > 0) assign_drafter(desk);
   workers_.scored = 1;
   enter(desk, Phase::kPrefill);
@@ -400,10 +398,7 @@ WireForm Session::wire_form(const Desk& desk) const {
   const Worker* drafter = desk.fleet.find(workers_.drafter);
   if (drafter == nullptr) return WireForm::kExact;
   if (drafter->hello.wire != WireForm::kAuto) return drafter->hello.wire;
-  // Where the drafts have a say in the text, measured times must not.
-  const SamplingParams& sampling = request_.sampling;
-  const bool is_exact = sampling.greedy() || sampling.rule == SamplingRule::kMatch;
-  return is_exact ? drafter->wire_choice.form() : WireForm::kExact;
+  return drafts_have_a_say() ? WireForm::kExact : drafter->wire_choice.form();
 }
 
 void Session::weigh_wire(const Desk& desk) {
@@ -516,8 +511,6 @@ void Session::ask_drafter(const Desk& desk, std::int64_t draft_length) {
 
 void Session::send_draft(const Desk& desk, std::int64_t draft_length, int guesses, bool has_drafts) {
   const SamplingParams& wanted = request_.sampling;
-  // Where the drafts have a say in the text, measured times must not.
-  const bool is_exact = wanted.greedy() || wanted.rule == SamplingRule::kMatch;
   std::vector<TokenId> answer;
   if (wanted.follows_answer()) answer.assign(text_.begin() + prompt_size_ + workers_.guided, text_.end());
   const bool known = !drafts_plainly_ && workers_.guided > 0;
@@ -537,7 +530,7 @@ void Session::send_draft(const Desk& desk, std::int64_t draft_length, int guesse
                            .ahead = guesses,
                            .known = has_drafts ? round_.drafts : std::vector<TokenId>(),
                            .tree = round_.choice.tree,
-                           .worth = is_exact ? round_.choice.worth : 0}});
+                           .worth = drafts_have_a_say() ? 0 : round_.choice.worth}});
   round_.hidden.reset();
 }
 

@@ -133,6 +133,10 @@ class Session {
   std::int64_t tokens_left() const { return request_.max_tokens - answered(); }
   /// Drafts that the answer, and so the context, has room for; a verdict adds a token of its own.
   std::int64_t drafts_left() const { return tokens_left() - (request_.unverified ? 0 : 1); }
+  /// Under the rules that are not exact for a seed: measured times must then have none in how many there are.
+  bool drafts_have_a_say() const {
+    return !request_.sampling.greedy() && request_.sampling.rule != SamplingRule::kMatch;
+  }
   /// Adds tokens to the answer up to the first stop, and sends them. Ends the session if they end the answer.
   void emit(const Desk& desk, std::vector<TokenId> fresh, std::vector<TokenLogprobs> logprobs,
             std::optional<RoundReport> round);

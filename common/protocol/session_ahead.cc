@@ -25,9 +25,7 @@ int Session::guesses_wanted(const Desk& desk, std::int64_t draft_length) const {
   // So do drafts made ahead: they are chains, and a tree's ends are many.
   if (round_.choice.tree) return 0;
   if (request_.draft_ahead) return *request_.draft_ahead;
-  // Where the drafts have a say in the text, a seed's text would depend on which of them came in time.
-  const SamplingParams& sampling = request_.sampling;
-  if (!sampling.greedy() && sampling.rule != SamplingRule::kMatch) return 0;
+  if (drafts_have_a_say()) return 0;  // a seed's text would depend on which of them came in time
   const Worker* verifier = desk.fleet.find(workers_.verifier);
   const bool pays = verifier != nullptr && verifier->costs.ahead_pays(static_cast<int>(draft_length));
   return pays ? kDraftAheadMax : 0;

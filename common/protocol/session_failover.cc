@@ -60,9 +60,7 @@ void Session::move_to_another_verifier(const Desk& desk) {
 void Session::on_moved(const Desk& desk, Verdict verdict) {
   const Hello& verifier = desk.fleet.at(workers_.verifier).hello;
   // Where nothing but the text decides, the same bits choose its last token once more.
-  const SamplingParams& sampling = request_.sampling;
-  const bool is_certain = sampling.greedy() || sampling.rule == SamplingRule::kMatch;
-  if (failover_.numeric_class && is_certain && verdict.next_token != text_.back()) {
+  if (failover_.numeric_class && !drafts_have_a_say() && verdict.next_token != text_.back()) {
     return distrust_verifier(
         desk, {Errc::kMismatch, fmt::format("token {} where another of class '{}' chose {}", verdict.next_token,
                                             verifier.numeric_class, text_.back())});
@@ -88,9 +86,7 @@ Result<void> Session::check_resumed() const {
 }
 
 void Session::on_resumed(const Desk& desk, Verdict verdict) {
-  const SamplingParams& sampling = request_.sampling;
-  const bool is_certain = sampling.greedy() || sampling.rule == SamplingRule::kMatch;
-  if (failover_.numeric_class && is_certain && verdict.next_token != text_.back()) {
+  if (failover_.numeric_class && !drafts_have_a_say() && verdict.next_token != text_.back()) {
     // The client's word stands against the verifier's: nobody's fault but this request's.
     return fail(desk, Errc::kMismatch,
                 fmt::format("the answer so far ends with token {}, wanted {}", text_.back(), verdict.next_token));

@@ -21,7 +21,7 @@ PROMPTS = ["Write a short story about a dog called Max.", "Tell me a story about
 
 class Server:
     def __init__(self, program, model, *options):
-        self.process = subprocess.Popen([program, "serve", "--port", "0", "--draft-length", "4@0", *(["--model", model] if model else []), *options],
+        self.process = subprocess.Popen([program, "serve", "--port", "0", "--draft-length", "4@0", "--no-governor", *(["--model", model] if model else []), *options],
                                         stdout=subprocess.PIPE, text=True)
         self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
         while self.request("GET", "/ready")[0] != 200:

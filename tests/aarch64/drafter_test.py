@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-PROMPT = ["Write a short story about a fox.", "--max-tokens", "60", "--draft-length", "4", "--json"]
+PROMPT = ["Write a short story about a fox.", "--max-tokens", "60", "--draft-length", "4", "--no-governor", "--json"]
 DRAFTS = 40  # to be verified
 HANG = 900  # seconds; ends a test that would hang, never a measure of speed
 

@@ -8,6 +8,7 @@
 
 #include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/stop_matcher.h"
+#include "common/transport/endpoint.h"
 #include "embed/pair.h"
 #include "tests/support/cluster_fixtures.h"
 #include "tests/support/model_at.h"
@@ -20,6 +21,42 @@ class AnswerOptions : public NanoCluster {
  protected:
   AnswerOptions() : NanoCluster({.pair = nano_pair(), .weight_type = WeightType::kF32}) {}
 };
+
+/// What a command asks a coordinator for, which never answers it.
+/// @param fixed_lengths  as Program's
+Generate asked_by(std::vector<std::string> command, bool fixed_lengths) {
+  TransportContext context;
+  const auto bound = Endpoint::bind(context, "tcp://127.0.0.1:*").value();
+  command.insert(command.end(), {"--connect", bound->address()});
+  Program program(command, Program::Input::kWritten, fixed_lengths);
+  if (command[0] == "chat") program.write("Hello.\n");
+  std::optional<Generate> asked;
+  EXPECT_TRUE(eventually([&] {
+    while (const auto received = bound->receive()) {
+      if (!received->message) continue;
+      if (std::holds_alternative<StatusRequest>(received->message->body))
+        EXPECT_TRUE(bound->send(received->from, {.body = Status{.verifiers = 1, .drafters = 1}}));
+      else if (const auto* generate = std::get_if<Generate>(&received->message->body))
+        asked = *generate;
+    }
+    return asked || !program.running();
+  })) << program.err();
+  EXPECT_TRUE(asked) << program.err();
+  return asked.value_or(Generate());
+}
+
+// The coordinator leaves drafts out that cost time, but where somebody measures them.
+TEST(DraftLength, ThatIsANumberIsUnderTheGovernorUnlessAskedOtherwise) {
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"run", "Hello.", "--draft-length", "3"}, {"chat", "--draft-length", "3"}}) {
+    for (const bool fixed_length : {false, true}) {
+      const Generate asked = asked_by(command, fixed_length);
+      EXPECT_EQ(asked.draft_length, 3);
+      EXPECT_EQ(asked.policy, DraftPolicy::kFixed);
+      EXPECT_EQ(asked.governed, !fixed_length) << command[0];
+    }
+  }
+}
 
 struct Stopped {
   Generation generation;

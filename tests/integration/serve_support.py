@@ -7,12 +7,13 @@ import urllib.request
 
 
 class Server:
-    """outrider serve with nano, ready, at `url`. What it prints but for the address is dropped."""
+    """outrider serve with nano, ready, at `url`, where no clock changes a draft length that is a number. What it prints
+    but for the address is dropped."""
 
     def __init__(self, program, *options, key=None):
         self.key = key
         keys = ["--api-key", key] if key else []
-        self.process = subprocess.Popen([program, "serve", "--port", "0", *keys, *options], stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([program, "serve", "--port", "0", "--no-governor", *keys, *options], stdout=subprocess.PIPE, text=True)
         self.url = self.process.stdout.readline().split()[-1]
         while not self.ready():
             time.sleep(0.05)

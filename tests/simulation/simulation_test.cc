@@ -290,15 +290,23 @@ TEST(Simulation, DraftsMadeAheadHideTheLink) {
   }
 }
 
+/// nano's times on two cores.
+Pair nano_times() {
+  using std::chrono::microseconds;
+  return {
+      .pass = microseconds(1700), .further_row = microseconds(70), .draft = microseconds(180), .acceptance = {0.87}};
+}
+
 /// Tokens per second of the real session code with such a pair, in virtual time.
-double rate(Pair pair, Duration round_trip, std::int32_t draft_length, std::int32_t ahead) {
+double rate(Pair pair, Duration round_trip, std::int32_t draft_length, std::optional<std::int32_t> ahead,
+            bool governed = false) {
   pair.drafter_way = round_trip / 2;
   double tokens = 0, seconds = 0;
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     const Duration way = std::chrono::microseconds(50);
     Simulator simulator(seed, {.delay_min = way, .delay_max = way}, 0, {.pair = pair});
     simulator.run_for(std::chrono::milliseconds(100));  // the workers join
-    simulator.request(1, {static_cast<TokenId>(seed)}, 400, draft_length, {}, {}, DraftPolicy::kFixed, ahead);
+    simulator.request(1, {static_cast<TokenId>(seed)}, 400, draft_length, {}, {}, DraftPolicy::kFixed, ahead, governed);
     EXPECT_EQ(unfinished(simulator), "");
     const Simulator::Answer& answer = simulator.answers().at(1);
     tokens += static_cast<double>(answer.tokens.size() - 1);
@@ -309,14 +317,13 @@ double rate(Pair pair, Duration round_trip, std::int32_t draft_length, std::int3
 
 // docs/lab/ahead.md has what this prints.
 TEST(Simulation, DraftingAheadBringsAFarDrafterNear) {
-  using std::chrono::microseconds, std::chrono::milliseconds;
+  using std::chrono::milliseconds;
   // E4B's published cumulative rates are 0.84, 0.60, 0.39, 0.27; then 0.67 each.
   const Pair e4b{.pass = milliseconds(60),
                  .further_row = milliseconds(2),
                  .draft = milliseconds(3),
                  .acceptance = {0.84, 0.60 / 0.84, 0.39 / 0.60, 0.27 / 0.39, 0.67}};
-  const Pair nano{
-      .pass = microseconds(1700), .further_row = microseconds(70), .draft = microseconds(180), .acceptance = {0.87}};
+  const Pair nano = nano_times();
   const auto show = [](const char* name, const Pair& pair, int round_trip_ms, std::int32_t draft_length) {
     const double plain = rate(pair, Duration::zero(), 0, 0), near = rate(pair, Duration::zero(), draft_length, 0);
     std::vector<double> rates;
@@ -339,6 +346,43 @@ TEST(Simulation, DraftingAheadBringsAFarDrafterNear) {
       const auto [asked, ahead] = show("nano", nano, round_trip_ms, draft_length);
       EXPECT_GT(ahead, asked);
     }
+  }
+}
+
+// What `--draft-length 4` is: it costs what plain decoding costs where its drafts are far away, and brings what they
+// bring where they are near.
+TEST(Simulation, AGovernedFixedLengthIsHardlySlowerThanPlainBehindAFarLink) {
+  const Pair pair = nano_times();
+  const double plain = rate(pair, Duration::zero(), 0, {});
+  for (const int round_trip_ms : {0, 1, 20, 100, 400}) {
+    const Duration round_trip = std::chrono::milliseconds(round_trip_ms);
+    const double fixed = rate(pair, round_trip, 4, {}), governed = rate(pair, round_trip, 4, {}, true);
+    std::printf("RTT %d ms, times plain: 4 drafts %.2f, governed %.2f\n", round_trip_ms, fixed / plain,
+                governed / plain);
+    EXPECT_GT(governed, 0.95 * std::max(plain, fixed));
+    if (round_trip_ms >= 100) {
+      EXPECT_LT(fixed, 0.3 * plain) << "the link costs nothing: nothing was tested";
+    }
+  }
+}
+
+// Under a rule where drafts have a say in the text, times must not: a number stays one.
+TEST(Simulation, TheGovernorLeavesDraftsAloneThatHaveASayInTheText) {
+  Pair pair = nano_times();
+  pair.drafter_way = std::chrono::milliseconds(50);
+  for (const SamplingRule rule : {SamplingRule::kMatch, SamplingRule::kRejection}) {
+    std::vector<Simulator::Answer> answers;
+    for (const bool governed : {false, true}) {
+      Simulator simulator(7, {}, 0, {.pair = pair});
+      simulator.run_for(std::chrono::milliseconds(100));  // the workers join
+      simulator.request(1, {1, 2, 3}, 200, 4, {.temperature = 1, .top_k = kDraftTopK, .seed = 5, .rule = rule}, {},
+                        DraftPolicy::kFixed, 0, governed);
+      EXPECT_EQ(unfinished(simulator), "");
+      answers.push_back(simulator.answers().at(1));
+    }
+    const bool alone = rule == SamplingRule::kRejection;
+    EXPECT_EQ(answers[0].metrics.drafted_tokens == answers[1].metrics.drafted_tokens, alone) << to_string(rule);
+    EXPECT_EQ(answers[0].tokens, answers[1].tokens);
   }
 }
 

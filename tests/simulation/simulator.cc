@@ -261,7 +261,7 @@ std::int64_t Simulator::verifier_kv_bytes() const {
 
 void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens,
                         std::int32_t draft_length, const SamplingParams& sampling, const std::vector<TokenId>& stop_ids,
-                        DraftPolicy policy, std::optional<std::int32_t> draft_ahead) {
+                        DraftPolicy policy, std::optional<std::int32_t> draft_ahead, bool governed) {
   answers_[number];
   ++open_;
   sampled_ = sampled_ || !(sampling == SamplingParams{});
@@ -275,7 +275,8 @@ void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::
                              .wait_ms = 60'000,
                              .sampling = sampling,
                              .policy = policy,
-                             .draft_ahead = draft_ahead});
+                             .draft_ahead = draft_ahead,
+                             .governed = governed});
   Answer& answer = answers_[number];
   client.events.on_tokens = [&answer](std::size_t, std::span<const TokenId> tokens) {
     answer.tokens.insert(answer.tokens.end(), tokens.begin(), tokens.end());
@@ -516,23 +517,67 @@ void Simulator::check_text(const PeerId& peer, const Message& message) {
   if (ends) sessions_.erase(session);
 }
 
+bool Simulator::reuse(Verifier& verifier, const VerifyWork& work) {
+  auto& caches = verifier.caches;
+  const auto source = caches.find(work.reuse->from);
+  const auto length = static_cast<Position>(work.reuse->tokens.size());
+  if (source == caches.end() || std::ssize(source->second.prefix) < length || caches.contains(work.session) ||
+      (source->second.written > kKvCost.ring_rows && length + kRowsMax < source->second.written)) {
+    violated(fmt::format("session {} is to reuse {} rows that are not there", value(work.session), length));
+    return false;
+  }
+  Cache& cache = caches[work.session] = source->second;
+  cache.prefix.resize(static_cast<std::size_t>(length));
+  if (work.reuse->take) caches.erase(source);
+  return true;
+}
+
+VerifyOutcome Simulator::choose_tokens(Verifier& verifier, const VerifyWork& work, const TokenTree& tree,
+                                       const std::vector<std::uint64_t>& rows, TokenId& next_token) {
+  auto& samplers = verifier.samplers;
+  VerifyOutcome outcome;
+  if ((work.base == 0 || work.reuse) && !(work.sampling == SamplingParams{})) {
+    samplers.emplace(work.session, Sampler(work.sampling, work.stop_ids, 0))
+        .first->second.add_text(work.reuse ? work.reuse->tokens : std::vector<TokenId>(),
+                                work.reuse ? work.reuse->answered : 0);
+  }
+  const auto sampler = samplers.find(work.session);
+  if (sampler != samplers.end()) {
+    const std::size_t outputs = !work.prefill ? work.tokens.size() : work.last ? 1 : 0;
+    std::vector<float> logits;
+    for (std::size_t row = rows.size() - outputs; row < rows.size(); ++row) {
+      const std::vector<float> more = model::logits(rows[row]);
+      logits.insert(logits.end(), more.begin(), more.end());
+    }
+    if (work.prefill) {
+      sampler->second.add_text(work.tokens, work.answered);
+      if (work.last) next_token = sampler->second.choose(logits, scratch_).value();
+    } else {
+      const Matrix<const float> all(logits.data(), {std::ssize(work.tokens), model::kVocab});
+      outcome = (work.q.empty() ? sampler->second.verify(all, work.tokens, scratch_, work.depths)
+                                : sampler->second.verify_rejection(all, work.tokens, work.q, scratch_, work.depths))
+                    .value();
+      next_token = outcome.next_token;
+    }
+  } else if (!work.prefill) {
+    for (std::optional<std::int64_t> next = 0; next;) {
+      outcome.row = *std::exchange(next, std::nullopt);
+      for (const std::int64_t child : tree.children(outcome.row)) {
+        if (next ||
+            model::choose(rows[static_cast<std::size_t>(outcome.row)]) != work.tokens[static_cast<std::size_t>(child)])
+          continue;
+        next = child;
+      }
+    }
+  }
+  return outcome;
+}
+
 std::vector<VerifyResult> Simulator::forward(Verifier& verifier, const std::vector<VerifyWork>& batch) {
   auto& caches = verifier.caches;
-  auto& samplers = verifier.samplers;
   std::vector<VerifyResult> results;
   for (const VerifyWork& work : batch) {
-    if (work.reuse) {
-      const auto source = caches.find(work.reuse->from);
-      const auto length = static_cast<Position>(work.reuse->tokens.size());
-      if (source == caches.end() || std::ssize(source->second.prefix) < length || caches.contains(work.session) ||
-          (source->second.written > kKvCost.ring_rows && length + kRowsMax < source->second.written)) {
-        violated(fmt::format("session {} is to reuse {} rows that are not there", value(work.session), length));
-        continue;
-      }
-      Cache& cache = caches[work.session] = source->second;
-      cache.prefix.resize(static_cast<std::size_t>(length));
-      if (work.reuse->take) caches.erase(source);
-    }
+    if (work.reuse && !reuse(verifier, work)) continue;
     Cache& cache = caches[work.session];
     std::vector<std::uint64_t>& prefix = cache.prefix;
     if (static_cast<Position>(prefix.size()) != work.base)
@@ -552,41 +597,7 @@ std::vector<VerifyResult> Simulator::forward(Verifier& verifier, const std::vect
     if (work.keep_as) caches[*work.keep_as] = cache;
     VerifyResult result{.session = work.session, .round = work.round};
     Verdict& verdict = result.verdict;
-    VerifyOutcome outcome;
-    if ((work.base == 0 || work.reuse) && !(work.sampling == SamplingParams{})) {
-      samplers.emplace(work.session, Sampler(work.sampling, work.stop_ids, 0))
-          .first->second.add_text(work.reuse ? work.reuse->tokens : std::vector<TokenId>(),
-                                  work.reuse ? work.reuse->answered : 0);
-    }
-    const auto sampler = samplers.find(work.session);
-    if (sampler != samplers.end()) {
-      const std::size_t outputs = !work.prefill ? work.tokens.size() : work.last ? 1 : 0;
-      std::vector<float> logits;
-      for (std::size_t row = rows.size() - outputs; row < rows.size(); ++row) {
-        const std::vector<float> more = model::logits(rows[row]);
-        logits.insert(logits.end(), more.begin(), more.end());
-      }
-      if (work.prefill) {
-        sampler->second.add_text(work.tokens, work.answered);
-        if (work.last) verdict.next_token = sampler->second.choose(logits, scratch_).value();
-      } else {
-        const Matrix<const float> all(logits.data(), {std::ssize(work.tokens), model::kVocab});
-        outcome = (work.q.empty() ? sampler->second.verify(all, work.tokens, scratch_, work.depths)
-                                  : sampler->second.verify_rejection(all, work.tokens, work.q, scratch_, work.depths))
-                      .value();
-        verdict.next_token = outcome.next_token;
-      }
-    } else if (!work.prefill) {
-      for (std::optional<std::int64_t> next = 0; next;) {
-        outcome.row = *std::exchange(next, std::nullopt);
-        for (const std::int64_t child : tree.children(outcome.row)) {
-          if (next || model::choose(rows[static_cast<std::size_t>(outcome.row)]) !=
-                          work.tokens[static_cast<std::size_t>(child)])
-            continue;
-          next = child;
-        }
-      }
-    }
+    const VerifyOutcome outcome = choose_tokens(verifier, work, tree, rows, verdict.next_token);
     if (!work.prefill) {
       verdict.accepted = tree.depth(outcome.row);
       if (!work.depths.empty()) verdict.row = static_cast<std::int32_t>(outcome.row);
@@ -594,7 +605,7 @@ std::vector<VerifyResult> Simulator::forward(Verifier& verifier, const std::vect
     }
     const Position committed = std::ssize(prefix);
     if (work.last) {
-      if (sampler == samplers.end()) verdict.next_token = model::choose(prefix.back());
+      if (!verifier.samplers.contains(work.session)) verdict.next_token = model::choose(prefix.back());
       if (work.kv_from) verdict.hidden = tensor_of({prefix.back()}, {kWidth}, work.wire);
     }
     if (work.kv_from && *work.kv_from < committed) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/base/random.h"
+#include "common/base/token_tree.h"
 #include "common/protocol/client_core.h"
 #include "common/protocol/coordinator_core.h"
 #include "common/protocol/drafter_core.h"
@@ -105,7 +106,8 @@ class Simulator {
   /// Opens a request, of a client of its own.
   void request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens, std::int32_t draft_length,
                const SamplingParams& sampling = {}, const std::vector<TokenId>& stop_ids = {},
-               DraftPolicy policy = DraftPolicy::kFixed, std::optional<std::int32_t> draft_ahead = {});
+               DraftPolicy policy = DraftPolicy::kFixed, std::optional<std::int32_t> draft_ahead = {},
+               bool governed = false);
   /// The client wants this one no longer.
   void cancel(std::uint64_t number);
   /// Lets virtual time pass until every request has ended. @return false if `limit` came first.
@@ -272,6 +274,11 @@ class Simulator {
     return Duration(static_cast<std::int64_t>(rng_.uniform() * static_cast<double>(most.count())));
   }
   std::vector<VerifyResult> forward(Verifier& verifier, const std::vector<VerifyWork>& batch);
+  /// Begins a cache with the rows that a prompt takes over. @return whether they are there
+  bool reuse(Verifier& verifier, const VerifyWork& work);
+  /// The row of the last draft that holds. @param rows  prefixes  @param next_token  of a session that samples
+  VerifyOutcome choose_tokens(Verifier& verifier, const VerifyWork& work, const TokenTree& tree,
+                              const std::vector<std::uint64_t>& rows, TokenId& next_token);
   Duration slow_or(Duration low, Duration high);
   /// Appends rows, or forgets them.
   void change_replica(Drafter& drafter, const DraftWork& work);

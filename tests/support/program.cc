@@ -30,8 +30,11 @@ bool eventually(const std::function<bool()>& condition, Duration deadline) {
   return true;
 }
 
-Program::Program(std::vector<std::string> arguments, Input input)
+Program::Program(std::vector<std::string> arguments, Input input, bool fixed_lengths)
     : command_(fmt::format("outrider {}", fmt::join(arguments, " "))) {
+  constexpr std::string_view kDrafting[] = {"run", "chat", "serve", "batch"};
+  if (fixed_lengths && !arguments.empty() && std::ranges::find(kDrafting, arguments[0]) != std::end(kDrafting))
+    arguments.insert(arguments.begin() + 1, "--no-governor");
   // Files, not pipes: nobody has to read for the program to go on.
   out_ = memfd_create("stdout", MFD_CLOEXEC);
   err_ = memfd_create("stderr", MFD_CLOEXEC);

@@ -33,7 +33,8 @@ class Program {
   /// What it reads from its standard input: this program's, or what write() gives it.
   enum class Input { kInherited, kWritten };
 
-  explicit Program(std::vector<std::string> arguments, Input input = Input::kInherited);
+  /// @param fixed_lengths  a draft length that is a number is one: no clock changes it (--no-governor).
+  explicit Program(std::vector<std::string> arguments, Input input = Input::kInherited, bool fixed_lengths = true);
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
