@@ -482,22 +482,28 @@ TEST(CApi, AUserTurnIsWrittenAsTheTemplateDoes) {
   EXPECT_LT(small, count);
 }
 
-TEST(CApi, MisuseIsAnErrorThatNamesItAndChangesNothing) {
-  const PairHandle pair = open_nano();
-  const Golden& golden = goldens()[0];
-  const std::int32_t* prompt = golden.prompt.data();
-  const std::size_t n = golden.prompt.size();
-  outrider_error error;
-  std::int32_t token = -7, drafts[33] = {};
-  std::size_t count = 77;
-  const auto expect = [&](outrider_status status, const std::string& what) {
+/// Misuse is an error that names it, and changes nothing.
+class Misuse : public testing::Test {
+ protected:
+  void expect(outrider_status status, const std::string& what) {
     EXPECT_EQ(status, OUTRIDER_INVALID_ARGUMENT) << outrider_status_name(status) << ": " << error.message;
     EXPECT_NE(std::string(error.message).find(what), std::string::npos) << error.message << "\nwanted: " << what;
     EXPECT_EQ(token, -7);
     EXPECT_EQ(count, 77u);
     error = {"stale"};
-  };
+  }
 
+  const PairHandle pair = open_nano();
+  const Golden& golden = goldens()[0];
+  const std::int32_t* const prompt = golden.prompt.data();
+  const std::size_t n = golden.prompt.size();
+  const Tokens negative = {2, -1}, beyond = {2, 1 << 30};
+  outrider_error error = {};
+  std::int32_t token = -7, drafts[33] = {};
+  std::size_t count = 77;
+};
+
+TEST_F(Misuse, OfOpening) {
   outrider_pair* none = nullptr;
   const std::string target = nano("backbone"), assistant = nano("assistant");
   expect(pair_open_local(nullptr, nullptr, nullptr, 0, &none, &error), "target is NULL");
@@ -523,7 +529,9 @@ TEST(CApi, MisuseIsAnErrorThatNamesItAndChangesNothing) {
   EXPECT_NE(pair_open_local(long_name.c_str(), nullptr, nullptr, 0, &none, &error), OUTRIDER_OK);
   EXPECT_EQ(std::char_traits<char>::length(error.message), sizeof error.message - 1);
   EXPECT_EQ(none, nullptr);
+}
 
+TEST_F(Misuse, OfASession) {
   outrider_session* session = nullptr;
   expect(pair_session_open(nullptr, &session, &error), "pair is NULL");
   expect(pair_session_open(pair.get(), nullptr, &error), "session is NULL");
@@ -535,7 +543,6 @@ TEST(CApi, MisuseIsAnErrorThatNamesItAndChangesNothing) {
   expect(pair_prefill(session, prompt, n, nullptr, &error), "first_token is NULL");
   expect(pair_prefill(session, prompt, 0, &token, &error), "the prompt is empty");
   expect(pair_prefill(session, prompt, SIZE_MAX, &token, &error), "tokens, wanted at most");
-  const Tokens negative = {2, -1}, beyond = {2, 1 << 30};
   expect(pair_prefill(session, negative.data(), 2, &token, &error), "token id -1");
   expect(pair_prefill(session, beyond.data(), 2, &token, &error), "token id 1073741824, the vocabulary has");
   expect(outrider_prefill_chat(nullptr, "{}", 2, &token, &error), "session is NULL");
@@ -567,7 +574,9 @@ TEST(CApi, MisuseIsAnErrorThatNamesItAndChangesNothing) {
   }
   while (!text.reached(golden)) text.round(4);  // none of it has left a trace
   EXPECT_EQ(text.first(golden.greedy.size()), golden.greedy);
+}
 
+TEST_F(Misuse, OfWholeAnswers) {
   Tokens answer(kAnswerMax, -7);
   outrider_generate_options options = OUTRIDER_GENERATE_OPTIONS_INIT;
   options.max_tokens = kAnswerMax;
@@ -625,7 +634,9 @@ TEST(CApi, MisuseIsAnErrorThatNamesItAndChangesNothing) {
   later.added = 1;
   expect(pair_generate_speculative(pair.get(), prompt, n, &later.known, nullptr, 0, nullptr, &error), "does not know");
   EXPECT_EQ(answer, Tokens(kAnswerMax, -7));
+}
 
+TEST_F(Misuse, OfTexts) {
   expect(outrider_encode_user_turn(nullptr, "x", 1, drafts, 33, &count, &error), "pair is NULL");
   expect(outrider_encode_user_turn(pair.get(), nullptr, 1, drafts, 33, &count, &error), "text is NULL");
   expect(outrider_encode_user_turn(pair.get(), "x", SIZE_MAX, drafts, 33, &count, &error), "text");

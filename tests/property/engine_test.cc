@@ -327,6 +327,7 @@ struct Verifier {
 TEST_P(EngineProperty, ReusedRowsAreTheRowsThatWouldHaveBeenComputed) {
   Verifier reusing(GetParam(), 4), computing(GetParam(), 1 << 20);
   const TextConfig& config = reusing.engine.backbone().config();
+  const auto to_both = [&](const Message& message) { reusing.send(message), computing.send(message); };
   const bool tiny = config.sliding_window < 16;
   const Position window = drafter_window(config.sliding_window), ring = window + Verifier::kRows;
   CounterRng rng(11);
@@ -356,10 +357,7 @@ TEST_P(EngineProperty, ReusedRowsAreTheRowsThatWouldHaveBeenComputed) {
       ids.push_back(++last_id);
       // The penalty's counts are of the whole prompt, reused or not.
       const SamplingParams sampling = last_id % 2 == 0 ? SamplingParams{.repetition_penalty = 1.5f} : SamplingParams{};
-      for (Verifier* verifier : {&reusing, &computing}) {
-        verifier->send(
-            {.session = SessionId{last_id}, .body = Prefill{.tokens = prompt, .kv_from = 0, .sampling = sampling}});
-      }
+      to_both({.session = SessionId{last_id}, .body = Prefill{.tokens = prompt, .kv_from = 0, .sampling = sampling}});
     }
     std::vector<std::vector<TokenId>> committed = prompts,
                                       drafts(prompts.size());  // drafts: the token before them first
@@ -392,17 +390,15 @@ TEST_P(EngineProperty, ReusedRowsAreTheRowsThatWouldHaveBeenComputed) {
         drafts[i] = random_tokens(rng, 1 + below(6), config);
         drafts[i][0] = actual.next_token;
         if (round == 3) continue;
-        for (Verifier* verifier : {&reusing, &computing}) {
-          verifier->send({.session = id,
-                          .round = RoundId{round + 1},
-                          .base = std::ssize(committed[i]),
-                          .body = Verify{.tokens = drafts[i], .kv_from = held.end}});
-        }
+        to_both({.session = id,
+                 .round = RoundId{round + 1},
+                 .base = std::ssize(committed[i]),
+                 .body = Verify{.tokens = drafts[i], .kv_from = held.end}});
       }
     }
     for (std::size_t i = 0; i < ids.size(); ++i) {
       texts.push_back(committed[i]);
-      for (Verifier* verifier : {&reusing, &computing}) verifier->send({.session = SessionId{ids[i]}, .body = Free{}});
+      to_both({.session = SessionId{ids[i]}, .body = Free{}});
     }
   }
   EXPECT_GT(reused, std::ssize(system)) << "tokens";

@@ -197,10 +197,12 @@ def check(root):
             problems += [f"{name}:{text.count(chr(10), 0, match.start()) + 1}: {PURE_ROOM} reads a clock"
                          for match in CLOCK_READ.finditer(text)]
 
-    for file in files_below(root, ROOM_PATTERNS, {".cc", ".h", ".inc"}):
+    for file in files_below(root, INCLUDER_PATTERNS, {".cc", ".h", ".inc"}):
         name = str(file.relative_to(root))
         problems += [f"{name}:{line}: a function of {count} lines, wanted at most {FUNCTION_LINES_MAX}"
                      for line, count in functions(without_comments(file.read_text())) if count > FUNCTION_LINES_MAX]
+    for file in files_below(root, ROOM_PATTERNS, {".cc", ".h", ".inc"}):
+        name = str(file.relative_to(root))
         if file.suffix == ".cc" and name not in diagram.owner:
             problems.append(f"{name}: in no CMakeLists.txt of its folder")
         if file.suffix == ".h" and name not in included:

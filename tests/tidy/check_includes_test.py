@@ -106,6 +106,7 @@ BAD = {
     "long function in a class": (
         {"common/base/base.cc": "class A {\n public:\n" + function(81, "  ") + "};\n"}, "base.cc:3: a function of 81"),
     "long function in an include file": ({"common/base/base.inc": function(81)}, "base.inc:1: a function of 81 lines"),
+    "long function of a test": ({"tests/unit/base_test.cc": function(81)}, "base_test.cc:1: a function of 81 lines"),
     "circle": (
         {"common/base/CMakeLists.txt": "outrider_room(base SOURCES base.cc PRIVATE outrider::model)"},
         "form a circle"),
