@@ -309,10 +309,10 @@ class ApiServer::ChoiceReader {
     for (const TokenId token : tokens) {
       if (request_.return_token_ids) sink_.token(index_, token);
       if (request_.sampling.logprobs)
-        sink_.score(index_, score(token, so_far.logprobs[static_cast<std::size_t>(count_)]));
-      ++count_;
+        sink_.score(index_, score(token, so_far.logprobs[static_cast<std::size_t>(tokens_.count)]));
+      ++tokens_.count;
       ++facts.generated_tokens;
-      last_ = token;
+      tokens_.last = token;
       if (answer_.thinks()) ++facts.reasoning_tokens;
       if (answer_.push(token)) return true;
     }
@@ -331,11 +331,11 @@ class ApiServer::ChoiceReader {
   StopReason stop_reason(FinishReason reason) const {
     if (!answer_.stop().empty()) return answer_.stop();
     const std::vector<TokenId>& ids = request_.stop_ids;
-    if (reason != FinishReason::kStop || std::ranges::find(ids, last_) == ids.end()) return {};
-    return last_;
+    if (reason != FinishReason::kStop || std::ranges::find(ids, tokens_.last) == ids.end()) return {};
+    return tokens_.last;
   }
   /// Tokens that belong to it.
-  std::int64_t count() const { return count_; }
+  std::int64_t count() const { return tokens_.count; }
 
  private:
   void begin() {
@@ -394,8 +394,10 @@ class ApiServer::ChoiceReader {
   AnswerReader answer_;
   StreamingDetokenizer round_text_, prompt_text_;
   std::optional<RoundReport> round_;
-  std::int64_t count_ = 0;
-  TokenId last_ = -1;            ///< of those
+  struct {
+    std::int64_t count = 0;
+    TokenId last = -1;
+  } tokens_;
   std::size_t prompt_read_ = 0;  ///< tokens of the prompt that were told of
   std::size_t characters_ = 0;
   bool begun_ = false;

@@ -100,9 +100,9 @@ void Tracer::record(RequestTrace trace) {
   const std::lock_guard lock(mutex_);
   const char* const why = sampler_.why(trace);
   if (why == nullptr) return;
-  if (waiting_bytes_ + bytes > kWaitingBytesMax) return void(++left_out_);
-  waiting_bytes_ += bytes;
-  waiting_.push_back({std::move(trace), why});
+  if (waiting_.bytes + bytes > kWaitingBytesMax) return void(++waiting_.left_out);
+  waiting_.bytes += bytes;
+  waiting_.traces.push_back({std::move(trace), why});
   changed_.notify_one();
 }
 
@@ -113,11 +113,11 @@ void Tracer::run(const std::stop_token& stop) {
     std::int64_t left_out = 0;
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, stop, [&] { return !waiting_.empty(); });
+      changed_.wait(lock, stop, [&] { return !waiting_.traces.empty(); });
       if (!stop.stop_requested()) changed_.wait_for(lock, stop, kTogether, [] { return false; });
-      taken = std::exchange(waiting_, {});
-      waiting_bytes_ = 0;
-      left_out = std::exchange(left_out_, 0);
+      taken = std::exchange(waiting_.traces, {});
+      waiting_.bytes = 0;
+      left_out = std::exchange(waiting_.left_out, 0);
     }
     if (taken.empty() && stop.stop_requested()) return;
     for (const Kept& kept : taken) write(kept);

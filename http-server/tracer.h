@@ -86,9 +86,11 @@ class Tracer {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   TraceSampler sampler_;
-  std::deque<Kept> waiting_;
-  std::size_t waiting_bytes_ = 0;
-  std::int64_t left_out_ = 0;
+  struct {
+    std::deque<Kept> traces;
+    std::size_t bytes = 0;
+    std::int64_t left_out = 0;  ///< while there was no room
+  } waiting_;
   std::jthread thread_;  // last: it uses the others
 };
 

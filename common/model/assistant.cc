@@ -251,20 +251,20 @@ void Assistant::fill_input(TokenId token, std::span<const float> state, std::spa
 }
 
 Matrix<const float> Assistant::step(Matrix<const float> input, const Rows& rows) {
-  const Matrix<float> x = x_.view(input.size(0), config_.text.hidden_size);
+  const Matrix<float> x = scratch_.x.view(input.size(0), config_.text.hidden_size);
   pre_projection_.forward(input, x);
   for (const DecoderLayer& layer : layers_) {
     const bool is_sliding = layer.config().kind == AttentionKind::kSliding;
     layer.forward(is_sliding ? rows.sliding : rows.full, x, std::nullopt, workspace_);
   }
-  const Matrix<float> n = normed_.view(input.size(0), config_.text.hidden_size);
+  const Matrix<float> n = scratch_.normed.view(input.size(0), config_.text.hidden_size);
   rms_norm(x, norm_, config_.text.rms_norm_eps, n);
   return n;
 }
 
 void Assistant::step_each(std::span<const DraftNode> nodes, const VisitNode& visit) {
   const std::int64_t count = std::ssize(nodes), width = config_.backbone_hidden_size;
-  const Matrix<float> input = input_.view(count, 2 * width);
+  const Matrix<float> input = scratch_.input.view(count, 2 * width);
   Rows rows;
   for (std::int64_t i = 0; i < count; ++i) {
     const DraftNode& node = nodes[static_cast<std::size_t>(i)];
@@ -272,7 +272,7 @@ void Assistant::step_each(std::span<const DraftNode> nodes, const VisitNode& vis
     add_row(rows, *node.replica);
   }
   const Matrix<const float> n = step(input, rows);
-  const Matrix<float> states = state_.view(count, width);
+  const Matrix<float> states = scratch_.state.view(count, width);
   const bool goes_on = std::ranges::any_of(nodes, &DraftNode::goes_on);
   if (goes_on) post_projection_.forward(n, states);
   head_.score_each(n, [&](std::int64_t row, std::span<const TokenId> ids, std::span<const float> scores) {
@@ -300,12 +300,12 @@ Assistant::Step Assistant::draft_step(TokenId token, std::span<const float> stat
                                       const StepVariant& variant) {
   Rows rows;
   add_row(rows, replica, variant.rope_shift);
-  const Matrix<float> row = input_.view(1, 2 * config_.backbone_hidden_size);
+  const Matrix<float> row = scratch_.input.view(1, 2 * config_.backbone_hidden_size);
   const auto both = row[0].span();
   fill_input(token, state, both);
   if (variant.swap_halves) std::rotate(both.begin(), both.begin() + std::ssize(both) / 2, both.end());
   const Matrix<const float> n = step(row, rows);
-  const Matrix<float> next = state_.view(1, config_.backbone_hidden_size);
+  const Matrix<float> next = scratch_.state.view(1, config_.backbone_hidden_size);
   post_projection_.forward(n, next);
   Step drafted{.logits = head_.scores(n), .state = {next[0].span().begin(), next[0].span().end()}, .token = 0};
   drafted.token = static_cast<TokenId>(argmax(drafted.logits));
@@ -326,10 +326,10 @@ void Assistant::report_buffers(const BufferSink& sink) const {
   for (std::size_t j = 0; j < layers_.size(); ++j)
     layers_[j].report_buffers(sink, fmt::format("draft_weights.layers.{}", j));
   head_.report_buffers(sink);
-  input_.report(sink, "draft_backbone_stream.input");
-  state_.report(sink, "draft_backbone_stream.state");
-  x_.report(sink, "draft_main_stream");
-  normed_.report(sink, "drafter_scratch.final_normed");
+  scratch_.input.report(sink, "draft_backbone_stream.input");
+  scratch_.state.report(sink, "draft_backbone_stream.state");
+  scratch_.x.report(sink, "draft_main_stream");
+  scratch_.normed.report(sink, "drafter_scratch.final_normed");
   workspace_.report_buffers(sink, "drafter_scratch");
 }
 

@@ -138,7 +138,7 @@ class Assistant {
   void add_row(Rows& rows, const DonorReplica& replica, Position rope_shift = 0) const;
   /// Row [2 * backbone_hidden_size] of a step's input: the token's embedding, then the state.
   void fill_input(TokenId token, std::span<const float> state, std::span<float> row) const;
-  /// Its input -> normed hidden rows, in normed_; the caller takes scores and next state from them.
+  /// Its input -> normed hidden rows, in scratch_; the caller takes scores and next state from them.
   Matrix<const float> step(Matrix<const float> input, const Rows& rows);
 
   AssistantConfig config_;
@@ -153,7 +153,9 @@ class Assistant {
   std::vector<float> norm_;
   DraftHead head_;
   Workspace workspace_;
-  Buffer input_, x_, normed_, state_;
+  struct {
+    Buffer input, x, normed, state;
+  } scratch_;  ///< of one step, beside the layers'
 };
 
 }  // namespace outrider

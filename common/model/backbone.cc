@@ -118,12 +118,12 @@ void Backbone::report_buffers(const BufferSink& sink) const {
   report_vector(sink, "target_weights.norm", norm_);
   for (std::size_t i = 0; i < layers_.size(); ++i)
     layers_[i].report_buffers(sink, fmt::format("target_weights.layers.{}", i));
-  x_.report(sink, "target_main_stream");
-  hidden_.report(sink, "target_hidden_stream");
-  logits_.report(sink, "target_logits");
+  scratch_.x.report(sink, "target_main_stream");
+  scratch_.hidden.report(sink, "target_hidden_stream");
+  scratch_.logits.report(sink, "target_logits");
   workspace_.report_buffers(sink, "verifier_scratch");
-  ple_.report(sink, "verifier_scratch.per_layer_inputs");
-  selected_.report(sink, "verifier_scratch.selected");
+  scratch_.ple.report(sink, "verifier_scratch.per_layer_inputs");
+  scratch_.selected.report(sink, "verifier_scratch.selected");
   branches_.report(sink, "verifier_scratch.branches");
 }
 
@@ -141,7 +141,7 @@ void Backbone::embed(std::span<const Segment> segments, Matrix<float> x) const {
 
 Matrix<float> Backbone::per_layer_inputs(std::span<const Segment> segments, Matrix<const float> x) {
   const std::int64_t ple = config_.hidden_size_per_layer_input, all = config_.num_hidden_layers * ple;
-  const Matrix<float> context = ple_.view(x.size(0), all);
+  const Matrix<float> context = scratch_.ple.view(x.size(0), all);
   per_layer_model_projection_.forward(x, context);
   scale_in_place(context, static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.hidden_size))));
   rms_norm_heads(context, ple, per_layer_projection_norm_, config_.rms_norm_eps);
@@ -223,7 +223,7 @@ Backbone::Output Backbone::forward(std::span<const Segment> segments, const Trac
   }
   CHECK(0 < count && count <= rows_max_, "{} rows, at most {}", count, rows_max_);
 
-  const Matrix<float> x = x_.view(count, config_.hidden_size);
+  const Matrix<float> x = scratch_.x.view(count, config_.hidden_size);
   embed(segments, x);
   trace.note("embedding", x);
   std::optional<Matrix<float>> ple;
@@ -249,7 +249,7 @@ Backbone::Output Backbone::forward(std::span<const Segment> segments, const Trac
   }
 
   // Only the rows that somebody asked for go through the head.
-  const Matrix<float> selected = selected_.view(output_count, config_.hidden_size);
+  const Matrix<float> selected = scratch_.selected.view(output_count, config_.hidden_size);
   std::int64_t r = 0, out = 0;
   for (const Segment& segment : segments) {
     r += static_cast<std::int64_t>(segment.tokens.size());
@@ -258,8 +258,8 @@ Backbone::Output Backbone::forward(std::span<const Segment> segments, const Trac
       std::copy(from.begin(), from.end(), selected[out++].data());
     }
   }
-  const Matrix<float> hidden = hidden_.view(output_count, config_.hidden_size);
-  const Matrix<float> logits = logits_.view(output_count, config_.vocab_size);
+  const Matrix<float> hidden = scratch_.hidden.view(output_count, config_.hidden_size);
+  const Matrix<float> logits = scratch_.logits.view(output_count, config_.vocab_size);
   if (output_count > 0) {
     rms_norm(selected, norm_, config_.rms_norm_eps, hidden);
     trace.note("final_normed", hidden);

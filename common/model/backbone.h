@@ -95,7 +95,9 @@ class Backbone {
   std::vector<float> per_layer_projection_norm_, norm_;
   std::vector<DecoderLayer> layers_;
   Workspace workspace_;
-  Buffer x_, ple_, selected_, hidden_, logits_;
+  struct {
+    Buffer x, ple, selected, hidden, logits;
+  } scratch_;  ///< of one forward, beside the layers'
   BranchStore branches_;
 };
 

@@ -13,18 +13,18 @@ Result<DecoderLayer> DecoderLayer::load(const WeightReader& weights, const TextC
   layer.q_size_ = model.num_attention_heads * head;
   layer.kv_size_ = config.num_key_value_heads * head;
 
-  ASSIGN_OR_RETURN(layer.input_norm_, weights.vector("input_layernorm.weight", hidden));
-  ASSIGN_OR_RETURN(layer.post_attention_norm_, weights.vector("post_attention_layernorm.weight", hidden));
-  ASSIGN_OR_RETURN(layer.pre_feedforward_norm_, weights.vector("pre_feedforward_layernorm.weight", hidden));
-  ASSIGN_OR_RETURN(layer.post_feedforward_norm_, weights.vector("post_feedforward_layernorm.weight", hidden));
+  ASSIGN_OR_RETURN(layer.norms_.input, weights.vector("input_layernorm.weight", hidden));
+  ASSIGN_OR_RETURN(layer.norms_.post_attention, weights.vector("post_attention_layernorm.weight", hidden));
+  ASSIGN_OR_RETURN(layer.norms_.pre_feedforward, weights.vector("pre_feedforward_layernorm.weight", hidden));
+  ASSIGN_OR_RETURN(layer.norms_.post_feedforward, weights.vector("post_feedforward_layernorm.weight", hidden));
   ASSIGN_OR_RETURN(const std::vector<float> scalar, weights.vector("layer_scalar", 1));
   layer.layer_scalar_ = scalar[0];
 
   const WeightReader attention = weights.under("self_attn");
   std::vector<WeightReader::Part> projections = {{"q_proj", layer.q_size_}};
-  ASSIGN_OR_RETURN(layer.q_norm_, attention.vector("q_norm.weight", head));
+  ASSIGN_OR_RETURN(layer.norms_.q, attention.vector("q_norm.weight", head));
   if (config.owns_kv) {
-    ASSIGN_OR_RETURN(layer.k_norm_, attention.vector("k_norm.weight", head));
+    ASSIGN_OR_RETURN(layer.norms_.k, attention.vector("k_norm.weight", head));
     projections.push_back({"k_proj", layer.kv_size_});
     if (!config.k_eq_v) projections.push_back({"v_proj", layer.kv_size_});
   }
@@ -42,7 +42,7 @@ Result<DecoderLayer> DecoderLayer::load(const WeightReader& weights, const TextC
   if (ple_width > 0) {
     ASSIGN_OR_RETURN(layer.per_layer_input_gate_, weights.linear(hidden, {{"per_layer_input_gate", ple_width}}));
     ASSIGN_OR_RETURN(layer.per_layer_projection_, weights.linear(ple_width, {{"per_layer_projection", hidden}}));
-    ASSIGN_OR_RETURN(layer.post_per_layer_input_norm_, weights.vector("post_per_layer_input_norm.weight", hidden));
+    ASSIGN_OR_RETURN(layer.norms_.post_per_layer_input, weights.vector("post_per_layer_input_norm.weight", hidden));
   }
   return layer;
 }
@@ -52,21 +52,21 @@ void DecoderLayer::forward(std::span<const RowContext> rows, Matrix<float> x, st
   const Matrix<float> h = workspace.normed.view(x.size(0), x.size(1));
 
   // x += norm(attention(norm(x)))
-  rms_norm(x, input_norm_, eps_, h);
+  rms_norm(x, norms_.input, eps_, h);
   trace.note("input_normed", h);
   attention(rows, h, workspace, trace.under("self_attn"));
   trace.note("self_attn.attention_output", h);
-  rms_norm(h, post_attention_norm_, eps_, h);
+  rms_norm(h, norms_.post_attention, eps_, h);
   add_in_place(x, h);
   trace.note("after_attention", x);
 
   // x += norm(f), f = mlp(norm(x)) or, with experts, norm(mlp(norm(x))) + norm(experts(norm(x)))
-  rms_norm(x, pre_feedforward_norm_, eps_, h);
+  rms_norm(x, norms_.pre_feedforward, eps_, h);
   trace.note("mlp_input", h);
   mlp(h, workspace, trace.under("mlp"));
   trace.note("mlp.down", h);
   if (moe_) moe_->add_to(x, h, workspace, trace);
-  rms_norm(h, post_feedforward_norm_, eps_, h);
+  rms_norm(h, norms_.post_feedforward, eps_, h);
   add_in_place(x, h);
   trace.note("after_feedforward", x);
 
@@ -76,7 +76,7 @@ void DecoderLayer::forward(std::span<const RowContext> rows, Matrix<float> x, st
     per_layer_input_gate_.forward(x, gated);
     gelu_mul(gated, *ple, gated);
     per_layer_projection_.forward(gated, h);
-    rms_norm(h, post_per_layer_input_norm_, eps_, h);
+    rms_norm(h, norms_.post_per_layer_input, eps_, h);
     add_in_place(x, h);
     trace.note("after_ple", x);
   }
@@ -105,12 +105,12 @@ void DecoderLayer::attention(std::span<const RowContext> rows, Matrix<float> h, 
   trace.note("qkv", qkv);
 
   const Matrix<float> q = qkv.columns(0, q_size_);
-  rms_norm_heads(q, head, q_norm_, eps_);
+  rms_norm_heads(q, head, norms_.q, eps_);
   for (std::int64_t r = 0; r < count; ++r) rope_heads(q[r].span(), head, rows[static_cast<std::size_t>(r)].angles);
 
   if (config_.owns_kv) {
     const Matrix<float> k = qkv.columns(q_size_, kv_size_), v = qkv.columns(q_size_ + kv_size_, kv_size_);
-    rms_norm_heads(k, head, k_norm_, eps_);
+    rms_norm_heads(k, head, norms_.k, eps_);
     rms_norm_heads(v, head, {}, eps_);
     for (std::int64_t r = 0; r < count; ++r) rope_heads(k[r].span(), head, rows[static_cast<std::size_t>(r)].angles);
   }
@@ -173,13 +173,13 @@ void DecoderLayer::report_buffers(const BufferSink& sink, const std::string& nam
   report_linear(sink, name + ".per_layer_input_gate", per_layer_input_gate_);
   report_linear(sink, name + ".per_layer_projection", per_layer_projection_);
   if (moe_) moe_->report_buffers(sink, name + ".moe");
-  report_vector(sink, name + ".input_norm", input_norm_);
-  report_vector(sink, name + ".post_attention_norm", post_attention_norm_);
-  report_vector(sink, name + ".pre_feedforward_norm", pre_feedforward_norm_);
-  report_vector(sink, name + ".post_feedforward_norm", post_feedforward_norm_);
-  report_vector(sink, name + ".q_norm", q_norm_);
-  report_vector(sink, name + ".k_norm", k_norm_);
-  report_vector(sink, name + ".post_per_layer_input_norm", post_per_layer_input_norm_);
+  report_vector(sink, name + ".input_norm", norms_.input);
+  report_vector(sink, name + ".post_attention_norm", norms_.post_attention);
+  report_vector(sink, name + ".pre_feedforward_norm", norms_.pre_feedforward);
+  report_vector(sink, name + ".post_feedforward_norm", norms_.post_feedforward);
+  report_vector(sink, name + ".q_norm", norms_.q);
+  report_vector(sink, name + ".k_norm", norms_.k);
+  report_vector(sink, name + ".post_per_layer_input_norm", norms_.post_per_layer_input);
 }
 
 }  // namespace outrider

@@ -64,8 +64,9 @@ class DecoderLayer {
   LayerConfig config_{};
   float eps_ = 0;
   std::int64_t q_size_ = 0, kv_size_ = 0;  ///< columns of q, and of k or v, in the stacked projection
-  std::vector<float> input_norm_, post_attention_norm_, pre_feedforward_norm_, post_feedforward_norm_;
-  std::vector<float> q_norm_, k_norm_, post_per_layer_input_norm_;
+  struct {
+    std::vector<float> input, post_attention, pre_feedforward, post_feedforward, q, k, post_per_layer_input;
+  } norms_;
   Linear qkv_;  ///< q; k; v, or q alone where K/V are shared, or q; k where k_eq_v
   Linear o_, gate_up_, down_, per_layer_input_gate_, per_layer_projection_;
   std::optional<Moe> moe_;  ///< where enable_moe_block

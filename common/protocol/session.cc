@@ -62,7 +62,7 @@ Session::Session(SessionId id, const PeerId& client, SessionId request_id, Gener
       prompt_size_(std::ssize(text_) - request_.answered),
       drafts_plainly_(for_drafter(request_.sampling) == SamplingParams{}),
       entered_(now),
-      alone_since_(now),
+      workers_{.alone_since = now},
       books_{.opened = now} {
   failover_.told_tokens = request_.max_tokens;
   if (!has_token()) return;
@@ -83,7 +83,7 @@ std::int64_t Session::prompt_bytes() const {
 
 std::optional<Audit> Session::audit() const {
   const bool began_here = request_.answered == 0 && client_ != "";
-  if (!done_ || !began_here || drafts_have_a_say() || request_.unverified || !has_token() ||
+  if (!books_.done || !began_here || drafts_have_a_say() || request_.unverified || !has_token() ||
       books_.metrics.failovers > 0 || failover_.told_verifier.empty())
     return std::nullopt;
   Audit audit{.request = {.prompt = {text_.begin(), text_.begin() + prompt_size_},
@@ -147,7 +147,7 @@ void Session::enter(const Desk& desk, Phase phase) {
     verifier->rounds += int{is_in_round(phase)} - int{is_in_round(phase_)};
   if (Worker* drafter = desk.fleet.find(workers_.drafter))
     drafter->rounds += int{phase == Phase::kDrafting} - int{phase_ == Phase::kDrafting};
-  if (phase == Phase::kMoving) alone_since_ = failover_.since = desk.now;
+  if (phase == Phase::kMoving) workers_.alone_since = failover_.since = desk.now;
   phase_ = phase;
   entered_ = desk.now;
 }
@@ -223,9 +223,9 @@ void Session::on_tick(const Desk& desk) {
     case Phase::kWaiting:
     case Phase::kMoving:  // for room as long as need be, but for a verifier to join only so long
       if (desk.fleet.has_verifier(wanted()))
-        alone_since_ = desk.now;
+        workers_.alone_since = desk.now;
       else
-        on_alone(desk, desk.now - alone_since_);
+        on_alone(desk, desk.now - workers_.alone_since);
       break;
     case Phase::kDrafting:
       if (waited >= kDraftTimeout || to_seconds(waited) >= round_.choice.patience_s) on_drafter_late(desk);
@@ -269,7 +269,7 @@ void Session::add_to(std::map<PeerId, Load>& loads) const {
 
 void Session::finish(const Desk& desk, Body last) {
   release_drafter(desk, true);
-  done_ = std::holds_alternative<Done>(last);
+  books_.done = std::holds_alternative<Done>(last);
   enter(desk, Phase::kEnded);
   leave_verifier(desk);
   desk.send(client_, {.session = request_id_, .body = std::move(last)});

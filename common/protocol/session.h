@@ -223,13 +223,14 @@ class Session {
   void log_rejection(const Desk& desk, const Verdict& verdict) const;
 
   struct Workers {
-    PeerId verifier, drafter;   ///< "" while there is none
-    std::int64_t kv_bytes = 0;  ///< set aside for it at its verifier
-    Position replica_end = 0;   ///< K/V rows that the drafter was sent
-    Position scored = 1;        ///< end of the prompt's tokens that need no log-probabilities or have them
+    PeerId verifier = {}, drafter = {};  ///< "" while there is none
+    std::int64_t kv_bytes = 0;           ///< set aside for it at its verifier
+    Position replica_end = 0;            ///< K/V rows that the drafter was sent
+    Position scored = 1;                 ///< end of the prompt's tokens that need no log-probabilities or have them
     std::int64_t guided = 0;  ///< tokens of the answer at the last drafts: the drafter knows `sampling`; 0: it does not
     bool no_drafter = false;  ///< one had no room for it, against our books: it gets none any more
     DraftAhead ahead = {};    ///< the drafter's, unasked
+    TimePoint alone_since{};  ///< waiting or moving: no verifier was there that it could start at
     std::string told_drafter = {};  ///< its name, as the client knows it (RoundReport)
   };
   /// What the verifier was asked last.
@@ -271,6 +272,7 @@ class Session {
   };
   struct Books {
     TimePoint opened{}, first_token{};
+    bool done = false;  ///< kEnded, with an answer
     RequestMetrics metrics = {};
   };
 
@@ -282,9 +284,7 @@ class Session {
   Position prompt_size_;
   bool drafts_plainly_;  ///< a drafter need not know of its sampling: it takes the most probable tokens
   Phase phase_ = Phase::kWaiting;
-  bool done_ = false;      ///< kEnded, with an answer
-  TimePoint entered_;      ///< its phase
-  TimePoint alone_since_;  ///< waiting or moving: no verifier was there that it could start at
+  TimePoint entered_;  ///< its phase
   Failover failover_;
   Workers workers_;
   Request asked_;

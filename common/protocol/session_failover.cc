@@ -136,7 +136,7 @@ void Session::on_alone(const Desk& desk, Duration alone) {
   }
   if (alone < desk.failover.wait) return;
   if (desk.failover.allow_inexact && std::exchange(failover_.numeric_class, std::nullopt)) {
-    alone_since_ = desk.now;
+    workers_.alone_since = desk.now;
     return;
   }
   ++desk.failovers.failed;
