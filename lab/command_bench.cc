@@ -186,7 +186,7 @@ void add_bench_command(Command& app) {
   bench->require_subcommand();
   add_bench_ask_command(*bench);
   add_bench_engine_commands(*bench);
-  add_bench_vision_command(*bench);
+  add_bench_towers_command(*bench);
   Command* command = bench->add_subcommand("pair", "Plain and speculative decoding side by side");
   auto flags = std::make_shared<BenchFlags>();
   flags->model.add_to(*command);

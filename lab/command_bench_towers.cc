@@ -1,10 +1,12 @@
-// bench vision: what a picture takes before the text model sees it, on random weights of a published tower.
+// bench towers: what a picture and a sound take before the text model sees them, on random weights of published
+// towers.
 #include <omp.h>
 
 #include <algorithm>
 
 #include <fmt/format.h>
 
+#include "common/audio/audio_tower.h"
 #include "common/base/random.h"
 #include "common/base/time.h"
 #include "common/logging/logging.h"
@@ -18,28 +20,36 @@
 namespace outrider {
 namespace {
 
-/// The two published towers (gemma4.md 8.2).
+/// The two published towers for pictures (gemma4.md 8.2), and the one for sounds, which the small models have (9.2).
 constexpr const char* kSmall =
     R"({{"vision_config": {{"use_clipped_linears": true}}, "text_config": {{"hidden_size": {}}}}})";
 constexpr const char* kLarge =
     R"({{"vision_config": {{"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
          "num_attention_heads": 16, "head_dim": 72, "standardize": true}}, "text_config": {{"hidden_size": {}}}}})";
 
-struct VisionFlags {
+constexpr const char* kAudio = R"({{"audio_config": {{}}, "text_config": {{"hidden_size": {}}}}})";
+
+struct TowerFlags {
   std::string shape = "e4b", dtype = "int8";
-  std::int64_t width = 1024, height = 768, soft_tokens = kSoftTokensDefault;
+  std::int64_t width = 1024, height = 768, soft_tokens = kSoftTokensDefault, seconds = 10;
   int threads = 0, layers = 0, repeat = 3;
   ReportFlags report;
 };
 
-VisionConfig tower_config(const ModelShape& shape, int layers) {
-  if (std::string(shape.model_type) != "gemma4")
-    throw std::runtime_error(fmt::format("{} has no vision tower, wanted another shape", shape.name));
-  const bool small = shape.hidden_size_per_layer_input > 0;
-  const std::string json = small ? fmt::format(kSmall, shape.hidden_size) : fmt::format(kLarge, shape.hidden_size);
-  VisionConfig config = or_throw(parse_vision_config(json, shape.name));
+bool is_small(const ModelShape& shape) { return shape.hidden_size_per_layer_input > 0; }
+
+template <class Config>
+Config cut(Config config, int layers) {
   if (layers > 0) config.num_hidden_layers = std::min(config.num_hidden_layers, layers);
   return config;
+}
+
+VisionConfig vision_config(const ModelShape& shape) {
+  if (std::string(shape.model_type) != "gemma4")
+    throw std::runtime_error(fmt::format("{} has no towers, wanted another shape", shape.name));
+  const std::string json =
+      is_small(shape) ? fmt::format(kSmall, shape.hidden_size) : fmt::format(kLarge, shape.hidden_size);
+  return or_throw(parse_vision_config(json, shape.name));
 }
 
 Picture random_picture(std::int64_t height, std::int64_t width) {
@@ -62,41 +72,68 @@ double best_ms(int repeat, const Work& work) {
   return best;
 }
 
-void bench_vision(const VisionFlags& flags) {
-  init_logging("outrider", "warn");
-  if (std::ranges::find(kSoftTokenBudgets, flags.soft_tokens) == kSoftTokenBudgets.end())
-    throw std::runtime_error(fmt::format("--soft-tokens {}, wanted 70, 140, 280, 560 or 1120", flags.soft_tokens));
-  omp_set_num_threads(thread_count(flags.threads));
-  const VisionConfig config = tower_config(or_throw(published_shape(flags.shape)), flags.layers);
-  const WeightType type = or_throw(parse_weight_type(flags.dtype));
+/// Adds what a picture takes.
+void see(const TowerFlags& flags, const ModelShape& shape, WeightType type, Row& report) {
+  const VisionConfig config = cut(vision_config(shape), flags.layers);
   const auto tower = or_throw(VisionTower::load(config, random_weights(type, "random tower of " + flags.shape)));
   const Picture picture = random_picture(flags.height, flags.width);
   const Picture resized = resize_for_tower(picture, config, flags.soft_tokens);
   const Patches patches = or_throw(cut_into_patches(resized, config));
   const double resize_ms = best_ms(flags.repeat, [&] { resize_for_tower(picture, config, flags.soft_tokens); });
   tower->encode(patches);  // the first maps pages and grows buffers
-  const double encode_ms = best_ms(flags.repeat, [&] { tower->encode(patches); });
-  Row report = {{"shape", flags.shape},
-                {"dtype", to_string(tower_type(type))},
-                {"layers", config.num_hidden_layers},
-                {"picture", fmt::format("{} x {}", flags.width, flags.height)},
-                {"resized", fmt::format("{} x {}", resized.width, resized.height)},
-                {"patches", patches.rows * patches.columns},
-                {"soft_tokens", soft_token_count(resized, config)},
-                {"weight_mib", static_cast<double>(tower->weight_bytes()) / kMiB},
-                {"gemm", tower->gemm_implementation()},
-                {"resize_ms", resize_ms},
-                {"encode_ms", encode_ms}};
+  report.add({{"gemm", tower->gemm_implementation()},
+              {"picture_layers", config.num_hidden_layers},
+              {"picture", fmt::format("{} x {}", flags.width, flags.height)},
+              {"picture_resized", fmt::format("{} x {}", resized.width, resized.height)},
+              {"picture_patches", patches.rows * patches.columns},
+              {"picture_soft_tokens", soft_token_count(resized, config)},
+              {"picture_weight_mib", static_cast<double>(tower->weight_bytes()) / kMiB},
+              {"picture_resize_ms", resize_ms},
+              {"picture_encode_ms", best_ms(flags.repeat, [&] { tower->encode(patches); })}});
+}
+
+/// Likewise a sound, where the model hears.
+void hear(const TowerFlags& flags, const ModelShape& shape, WeightType type, Row& report) {
+  if (!is_small(shape)) return;
+  const AudioConfig config =
+      cut(or_throw(parse_audio_config(fmt::format(kAudio, shape.hidden_size), shape.name)), flags.layers);
+  const auto tower = or_throw(AudioTower::load(config, random_weights(type, "random tower of " + flags.shape)));
+  std::vector<float> samples(static_cast<std::size_t>(flags.seconds * kSampleRate));
+  CounterRng rng(12);
+  for (float& sample : samples) sample = static_cast<float>(rng.uniform() - 0.5);
+  const Tensor features = audio_features(samples);
+  const double features_ms = best_ms(flags.repeat, [&] { audio_features(samples); });
+  tower->encode(std::as_const(features).view());
+  report.add({{"sound_layers", config.num_hidden_layers},
+              {"sound_seconds", flags.seconds},
+              {"sound_soft_tokens", audio_soft_tokens(std::ssize(samples))},
+              {"sound_weight_mib", static_cast<double>(tower->weight_bytes()) / kMiB},
+              {"sound_features_ms", features_ms},
+              {"sound_encode_ms", best_ms(flags.repeat, [&] { tower->encode(std::as_const(features).view()); })}});
+}
+
+void bench_towers(const TowerFlags& flags) {
+  init_logging("outrider", "warn");
+  if (std::ranges::find(kSoftTokenBudgets, flags.soft_tokens) == kSoftTokenBudgets.end())
+    throw std::runtime_error(fmt::format("--soft-tokens {}, wanted 70, 140, 280, 560 or 1120", flags.soft_tokens));
+  omp_set_num_threads(thread_count(flags.threads));
+  const ModelShape shape = or_throw(published_shape(flags.shape));
+  const WeightType type = or_throw(parse_weight_type(flags.dtype));
+  Row report = {{"shape", flags.shape}, {"dtype", to_string(tower_type(type))}};
+  see(flags, shape, type, report);
+  hear(flags, shape, type, report);
   report.add(machine_row(thread_count(flags.threads)));
   write_report(flags.report, report, key_lines(report));
 }
 
 }  // namespace
 
-void add_bench_vision_command(Command& bench) {
-  Command* command = bench.add_subcommand("vision", "Soft tokens of a picture, on random weights of a published tower");
-  auto flags = std::make_shared<VisionFlags>();
-  command->add_option("--shape", flags->shape, published_names() + "; 12b has no tower")->capture_default_str();
+void add_bench_towers_command(Command& bench) {
+  Command* command =
+      bench.add_subcommand("towers", "Soft tokens of a picture and of a sound, on random weights of published towers");
+  auto flags = std::make_shared<TowerFlags>();
+  command->add_option("--shape", flags->shape, published_names() + "; 12b has no towers, and only e2b and e4b hear")
+      ->capture_default_str();
   ModelFlags::add_dtype(*command, flags->dtype);
   command->add_option("--width", flags->width, "Of the picture, pixels")
       ->check(in_range(1, 8192))
@@ -106,7 +143,11 @@ void add_bench_vision_command(Command& bench) {
       ->capture_default_str();
   command->add_option("--soft-tokens", flags->soft_tokens, "It becomes at most so many: 70, 140, 280, 560 or 1120")
       ->capture_default_str();
-  command->add_option("--layers", flags->layers, "Layers of the tower; 0: all. Results are of these layers, not scaled")
+  command->add_option("--seconds", flags->seconds, "Of the sound")
+      ->check(in_range<std::int64_t>(1, kSamplesMax / kSampleRate))
+      ->capture_default_str();
+  command
+      ->add_option("--layers", flags->layers, "Layers of each tower; 0: all. Results are of these layers, not scaled")
       ->check(in_range(0, 1024))
       ->capture_default_str();
   command->add_option("--threads", flags->threads, "Threads; 0: every core")
@@ -116,7 +157,7 @@ void add_bench_vision_command(Command& bench) {
       ->check(in_range(1, 1000))
       ->capture_default_str();
   flags->report.add_to(*command);
-  command->callback([flags] { bench_vision(*flags); });
+  command->callback([flags] { bench_towers(*flags); });
 }
 
 }  // namespace outrider

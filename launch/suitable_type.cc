@@ -1,5 +1,6 @@
 #include "launch/suitable_type.h"
 
+#include <algorithm>
 #include <map>
 #include <system_error>
 
@@ -7,17 +8,23 @@
 
 #include "common/checkpoint/model_files.h"
 #include "common/checkpoint/pack.h"
+#include "common/model/tower.h"
 #include "verifier-node/host_memory.h"
 
 namespace outrider {
 namespace {
 
-/// What is held in memory of a checkpoint's weights: its matrices, in the type of the program; not the tables that
-/// stay in the file, nor what only pictures and sound pass through.
+bool is_of(const TensorEntry& tensor, std::initializer_list<const char*> parts) {
+  return std::ranges::any_of(parts, [&](const char* part) { return tensor.name.find(part) != std::string::npos; });
+}
+
+/// What is held in memory of a checkpoint's weights: its matrices, not the tables that stay in the file.
 bool is_held(const TensorEntry& tensor) {
-  for (const char* part : {"embed_tokens_per_layer", "vision_tower", "audio_tower", "embed_vision", "embed_audio"})
-    if (tensor.name.find(part) != std::string::npos) return false;
-  return tensor.shape.size() >= 2;
+  return tensor.shape.size() >= 2 && !is_of(tensor, {"embed_tokens_per_layer", "position_embedding_table"});
+}
+
+bool is_of_a_tower(const TensorEntry& tensor) {
+  return is_of(tensor, {"vision_tower", "audio_tower", "embed_vision", "embed_audio"});
 }
 
 double bytes_of(WeightType type) {
@@ -31,7 +38,7 @@ double bytes_of(WeightType type) {
 }
 
 struct Stored {
-  double elements = 0;
+  double elements = 0, of_towers = 0;
   std::map<DType, double> by_type;
   DType most() const {
     DType most = DType::kBf16;
@@ -48,8 +55,9 @@ Result<Stored> stored(const std::filesystem::path& path) {
   Stored stored;
   for (const TensorEntry& tensor : checkpoint.tensors()) {
     if (!is_held(tensor)) continue;
-    stored.elements += static_cast<double>(tensor.element_count());
-    stored.by_type[tensor.dtype] += static_cast<double>(tensor.element_count());
+    const auto count = static_cast<double>(tensor.element_count());
+    (is_of_a_tower(tensor) ? stored.of_towers : stored.elements) += count;
+    if (!is_of_a_tower(tensor)) stored.by_type[tensor.dtype] += count;
   }
   return stored;
 }
@@ -58,7 +66,6 @@ Result<Stored> stored(const std::filesystem::path& path) {
 
 Result<SuitableType> suitable_type(const PairPaths& paths, std::int64_t memory_bytes) {
   std::error_code ignored;
-  double elements = 0;
   for (const std::filesystem::path& path : {paths.backbone, paths.assistant}) {
     if (path.empty() || !std::filesystem::exists(path, ignored)) continue;
     if (is_pack(path)) {
@@ -68,7 +75,7 @@ Result<SuitableType> suitable_type(const PairPaths& paths, std::int64_t memory_b
     }
   }
   ASSIGN_OR_RETURN(const Stored backbone, stored(paths.backbone));
-  elements = backbone.elements;
+  double elements = backbone.elements;
   if (!paths.assistant.empty() && std::filesystem::exists(paths.assistant, ignored)) {
     ASSIGN_OR_RETURN(const Stored assistant, stored(paths.assistant));
     elements += assistant.elements;
@@ -77,10 +84,12 @@ Result<SuitableType> suitable_type(const PairPaths& paths, std::int64_t memory_b
   const bool is_small = stored_bytes(most, block_elements(most)) < 2 * block_elements(most);
   SuitableType chosen{is_small ? WeightType::kInt8 : WeightType::kBf16, ""};
   if (is_small) chosen.why = fmt::format("its file holds {}", to_string(most));
-  while (chosen.type != WeightType::kInt4 && elements * bytes_of(chosen.type) > static_cast<double>(memory_bytes)) {
-    chosen.why =
-        fmt::format("{} would take {:.1f} GiB, and {:.1f} are free", to_string(chosen.type),
-                    elements * bytes_of(chosen.type) / (1 << 30), static_cast<double>(memory_bytes) / (1 << 30));
+  const auto needed = [&](WeightType type) {
+    return elements * bytes_of(type) + backbone.of_towers * bytes_of(tower_type(type));
+  };
+  while (chosen.type != WeightType::kInt4 && needed(chosen.type) > static_cast<double>(memory_bytes)) {
+    chosen.why = fmt::format("{} would take {:.1f} GiB, and {:.1f} are free", to_string(chosen.type),
+                             needed(chosen.type) / (1 << 30), static_cast<double>(memory_bytes) / (1 << 30));
     chosen.type = chosen.type == WeightType::kBf16 ? WeightType::kInt8 : WeightType::kInt4;
   }
   return chosen;

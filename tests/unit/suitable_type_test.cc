@@ -1,6 +1,7 @@
 // Which type weights are held in where nobody says.
 #include "launch/suitable_type.h"
 
+#include <filesystem>
 #include <limits>
 
 #include <gtest/gtest.h>
@@ -10,6 +11,7 @@
 
 namespace outrider {
 namespace {
+namespace fs = std::filesystem;
 
 constexpr std::int64_t kMuch = std::numeric_limits<std::int64_t>::max();
 const std::filesystem::path kNano = std::filesystem::path(OUTRIDER_SOURCE_DIR) / "models/nano";
@@ -41,6 +43,24 @@ TEST(SuitableType, IsSmallerWhereMemoryIsShort) {
   EXPECT_TRUE(int8.why.starts_with("bf16 would take 0.")) << int8.why;
   EXPECT_EQ(int4.type, WeightType::kInt4);
   EXPECT_TRUE(int4.why.starts_with("int8 would take 0.")) << int4.why;
+}
+
+// nano's tower takes as much in int4 as in int8: where it would just fit without, the next smaller type is taken.
+TEST(SuitableType, CountsTheTowers) {
+  const TemporaryDir blind;
+  fs::create_directory_symlink(kNano / "assistant", blind / "assistant");
+  fs::copy(kNano / "backbone", blind / "backbone", fs::copy_options::recursive);
+  fs::remove(blind / "backbone/vision.safetensors");
+  const auto least = [](const PairPaths& pair) {
+    std::int64_t bytes = 1;  // that int8 needs
+    for (std::int64_t step = 1 << 26; step > 0; step /= 2)
+      if (suitable_type(pair, bytes + step).value().type == WeightType::kInt4) bytes += step;
+    return bytes + 1;
+  };
+  const std::int64_t towers =
+      least({kNano / "backbone", kNano / "assistant"}) - least({blind / "backbone", blind / "assistant"});
+  EXPECT_GT(towers, 100'000);
+  EXPECT_LT(towers, static_cast<std::int64_t>(fs::file_size(kNano / "backbone/vision.safetensors"))) << "of bf16";
 }
 
 TEST(SuitableType, OfWhatIsNotThereIsAnError) {
