@@ -6,7 +6,9 @@
 #include <set>
 #include <utility>
 
+#include "common/base/files.h"
 #include "common/logging/logging.h"
+#include "common/policy/draft_table.h"
 #include "common/transport/pump.h"
 #include "coordinator-node/policy_state.h"
 #include "coordinator-node/rejection_log.h"
@@ -30,6 +32,14 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
   std::optional<RejectionLog> rejection_log;
   if (!options.rejection_log.empty()) {
     ASSIGN_OR_RETURN(rejection_log, RejectionLog::open(options.rejection_log));
+  }
+  std::optional<MappedFile> table_file;
+  std::optional<DraftTable> table;
+  if (!options.draft_table.empty()) {
+    ASSIGN_OR_RETURN(table_file, MappedFile::open(options.draft_table));
+    auto opened = DraftTable::of(table_file->bytes());
+    if (!opened) return Error{opened.error().code, options.draft_table.string() + ": " + opened.error().message};
+    config.table = &table.emplace(*opened);
   }
   config.failover.wait = std::chrono::seconds(options.failover_wait_s);
   config.want_rejections = rejection_log.has_value();

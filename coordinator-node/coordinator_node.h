@@ -14,6 +14,7 @@ namespace outrider {
 struct CoordinatorOptions {
   std::string listen = "tcp://127.0.0.1:7070";  ///< tcp://ADDRESS:PORT or inproc://NAME; workers and clients dial it
   std::filesystem::path policy_state = {};      ///< file that keeps what the bandits learned (PolicyState); empty: none
+  std::filesystem::path draft_table = {};       ///< file that drafts are looked up in (DraftTable); empty: none
   std::filesystem::path rejection_log = {};  ///< file that rejected drafts are appended to (RejectionLog); empty: none
   int failover_wait_s = 30;                  ///< FailoverConfig::wait
   int requests_max = 0;                      ///< texts at work at once; 0: LineConfig's
@@ -25,6 +26,11 @@ void declare_options(Visitor&& visit, CoordinatorOptions& options) {
   visit(OptionInfo{.name = "--policy-state",
                    .help = "File that keeps over restarts what the ucb1 and thompson policies learned"},
         options.policy_state);
+  visit(OptionInfo{.name = "--draft-table",
+                   .help = "Table of the model's own answers (bake-table makes one): a source of drafts for auto, ucb1 "
+                           "and thompson",
+                   .of_cluster = true},
+        options.draft_table);
   visit(OptionInfo{.name = "--rejection-log",
                    .help = "File to append a JSON line to for every round that loses a draft: which, where, and how "
                            "far the drafter was off",

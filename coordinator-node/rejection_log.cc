@@ -34,9 +34,8 @@ std::string to_json(const Rejection& rejection) {
   return fmt::format(
       R"({{"session": "{}", "round": {}, "base": {}, "source": "{}", "slot": {}, "draft": {}, "target": {}, )"
       R"("rank": {}, "margin": {}}})",
-      value(rejection.session), value(rejection.round), rejection.base,
-      rejection.source == DraftSource::kAssistant ? "assistant" : "ngram", rejection.slot, rejection.draft,
-      rejection.target, rejection.rank ? fmt::format("{}", *rejection.rank) : "null",
+      value(rejection.session), value(rejection.round), rejection.base, to_string(rejection.source), rejection.slot,
+      rejection.draft, rejection.target, rejection.rank ? fmt::format("{}", *rejection.rank) : "null",
       rejection.margin ? fmt::format("{:.6g}", *rejection.margin) : "null");
 }
 

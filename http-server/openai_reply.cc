@@ -321,7 +321,7 @@ std::string round_chunk(const ReplyHead& head, std::size_t index, const Reported
                                           {"draft_length", 0}};
   if (reported.round) {
     const RoundOutcome& outcome = reported.round->outcome;
-    json["source"] = outcome.source == DraftSource::kNgram ? "ngram" : "assistant";
+    json["source"] = to_string(outcome.source);
     json["accepted"] = outcome.accepted;
     json["draft_length"] = reported.round->draft_length;
     json["draft_ms"] = 1e3 * outcome.draft_s;

@@ -59,7 +59,7 @@ class ChoiceSpans {
     const std::int64_t end = std::max(time(round.end), at);
     const std::int64_t begin = std::clamp(end - nanoseconds(round.round_s), at, end);
     const SpanAttribute facts[] = {
-        {"outrider.source", std::string_view(round.source == DraftSource::kNgram ? "ngram" : "assistant")},
+        {"outrider.source", std::string_view(to_string(round.source))},
         {"outrider.wanted", std::int64_t{round.wanted}},
         {"outrider.drafted", std::int64_t{round.drafted}},
         {"outrider.accepted", std::int64_t{round.accepted}},

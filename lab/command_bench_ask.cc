@@ -6,12 +6,8 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "common/logging/logging.h"
-#include "common/tokenizer/answer_reader.h"
-#include "common/tokenizer/chat.h"
-#include "common/tokenizer/stop_matcher.h"
 #include "lab/commands.h"
 #include "lab/questions.h"
 #include "lab/reporting.h"
@@ -29,38 +25,6 @@ struct AskFlags {
   std::filesystem::path file, csv;
   std::int64_t max_tokens = 256, limit = 0;
 };
-
-/// One line of a question file: a conversation, of which each turn is answered before the next is asked.
-struct Conversations {
-  std::string category;
-  std::vector<std::string> turns;
-};
-
-std::vector<Conversations> read_question_file(const std::filesystem::path& path, std::int64_t limit) {
-  std::ifstream file(path);
-  if (!file) throw std::runtime_error(fmt::format("{}: cannot be read", path.string()));
-  std::vector<Conversations> questions;
-  int number = 0;
-  for (std::string line; std::getline(file, line);) {
-    ++number;
-    if (line.find_first_not_of(" \t\r") == line.npos) continue;
-    const nlohmann::json object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    const auto text = [](const nlohmann::json& value) {
-      return value.is_string() && !value.get<std::string>().empty();
-    };
-    const bool good = object.is_object() && object.contains("category") && text(object["category"]) &&
-                      object.contains("turns") && object["turns"].is_array() && !object["turns"].empty() &&
-                      std::ranges::all_of(object["turns"], text);
-    if (!good)
-      throw std::runtime_error(fmt::format(
-          R"({}, line {}: wanted {{"category": "...", "turns": ["...", ...]}}, as MT-bench and Spec-Bench have it)",
-          path.string(), number));
-    questions.push_back({object["category"], object["turns"]});
-    if (limit > 0 && std::ssize(questions) >= limit) break;
-  }
-  if (questions.empty()) throw std::runtime_error(fmt::format("{}: no questions", path.string()));
-  return questions;
-}
 
 /// What came of a category.
 struct Category {
@@ -95,35 +59,17 @@ struct Category {
   }
 };
 
-/// The assistant's message, as a conversation goes on with it.
-ChatMessage message_of(const TextSide& text, const std::vector<TokenId>& prompt, const std::vector<TokenId>& tokens) {
-  ChatMessage message;
-  message.role = ChatMessage::Role::kAssistant;
-  AnswerReader reader(text.tokenizer, or_throw(StopMatcher::create({})), prompt,
-                      [&](const ChatEvent& event) { append(event, message); });
-  for (const TokenId token : tokens) reader.push(token);
-  reader.finish(false);
-  message.tool_calls.clear();  // nobody here to answer them
-  return message;
-}
-
 /// Every turn plainly and with drafts, one after the other so that a noisy neighbour slows both alike.
 /// @return whether there was room for all of them.
 bool ask(const Conversations& question, const TextSide& text, const Asker& asker, const DraftLength& drafts,
          Category& category) {
-  Conversation conversation;
-  for (const std::string& turn : question.turns) {
-    conversation.messages.emplace_back().content = turn;
-    const Question asked{or_throw(render_chat(text.tokenizer, text.chat_format, conversation))};
-    if (text.context_max > 0 && std::ssize(asked.prompt) >= text.context_max) return false;
-    const std::vector<TokenId> alone = asker.ask(asked, {}, category.plain),
-                               drafted = asker.ask(asked, drafts, category.drafted);
-    if (alone != drafted)
+  return hold(question, text, [&](const std::string& turn, const Question& asked) {
+    const std::vector<TokenId> alone = asker.ask(asked, {}, category.plain);
+    if (alone != asker.ask(asked, drafts, category.drafted))
       throw std::runtime_error(fmt::format("'{}': speculative and plain tokens differ", turn.substr(0, 60)));
     ++category.turns;
-    conversation.messages.push_back(message_of(text, asked.prompt, drafted));
-  }
-  return true;
+    return alone;
+  });
 }
 
 void write_csv(const std::filesystem::path& path, const std::vector<Row>& rows) {

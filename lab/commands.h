@@ -12,6 +12,7 @@ void add_bench_engine_commands(Command& bench);   ///< of bench: engine, drafter
 void add_bench_towers_command(Command& bench);    ///< of bench: towers
 void add_experiment_command(Command& app);        ///< experiment, experiment report
 void add_draft_vocabulary_command(Command& app);  ///< draft-vocabulary
+void add_bake_table_command(Command& app);        ///< bake-table
 void add_parity_command(Command& app);            ///< parity
 void add_perplexity_command(Command& app);        ///< perplexity
 void add_doctor_command(Command& app);            ///< doctor

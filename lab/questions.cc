@@ -1,6 +1,7 @@
 #include "lab/questions.h"
 
 #include <algorithm>
+#include <fstream>
 #include <limits>
 #include <stdexcept>
 
@@ -8,10 +9,27 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/files.h"
+#include "common/tokenizer/answer_reader.h"
 #include "common/tokenizer/chat.h"
+#include "common/tokenizer/stop_matcher.h"
 #include "launch/command_support.h"
 
 namespace outrider {
+namespace {
+
+/// The assistant's message, as a conversation goes on with it.
+ChatMessage message_of(const TextSide& text, const std::vector<TokenId>& prompt, const std::vector<TokenId>& tokens) {
+  ChatMessage message;
+  message.role = ChatMessage::Role::kAssistant;
+  AnswerReader reader(text.tokenizer, or_throw(StopMatcher::create({})), prompt,
+                      [&](const ChatEvent& event) { append(event, message); });
+  for (const TokenId token : tokens) reader.push(token);
+  reader.finish(false);
+  message.tool_calls.clear();  // nobody here to answer them
+  return message;
+}
+
+}  // namespace
 
 std::vector<Question> user_turns(const TextSide& text, const std::vector<std::string>& messages) {
   std::vector<Question> turns;
@@ -52,6 +70,44 @@ std::vector<TokenId> golden_prompt(const Checkpoint& golden) {
   std::vector<std::int64_t> ids(static_cast<std::size_t>(input->element_count()));
   or_throw(read_i64(*input, ids));
   return {ids.begin(), ids.end()};
+}
+
+std::vector<Conversations> read_question_file(const std::filesystem::path& path, std::int64_t limit) {
+  std::ifstream file(path);
+  if (!file) throw std::runtime_error(fmt::format("{}: cannot be read", path.string()));
+  std::vector<Conversations> questions;
+  int number = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++number;
+    if (line.find_first_not_of(" \t\r") == line.npos) continue;
+    const nlohmann::json object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto text = [](const nlohmann::json& value) {
+      return value.is_string() && !value.get<std::string>().empty();
+    };
+    const bool good = object.is_object() && object.contains("category") && text(object["category"]) &&
+                      object.contains("turns") && object["turns"].is_array() && !object["turns"].empty() &&
+                      std::ranges::all_of(object["turns"], text);
+    if (!good)
+      throw std::runtime_error(fmt::format(
+          R"({}, line {}: wanted {{"category": "...", "turns": ["...", ...]}}, as MT-bench and Spec-Bench have it)",
+          path.string(), number));
+    questions.push_back({object["category"], object["turns"]});
+    if (limit > 0 && std::ssize(questions) >= limit) break;
+  }
+  if (questions.empty()) throw std::runtime_error(fmt::format("{}: no questions", path.string()));
+  return questions;
+}
+
+bool hold(const Conversations& question, const TextSide& text,
+          const std::function<std::vector<TokenId>(const std::string& turn, const Question&)>& answer) {
+  Conversation conversation;
+  for (const std::string& turn : question.turns) {
+    conversation.messages.emplace_back().content = turn;
+    const Question asked{or_throw(render_chat(text.tokenizer, text.chat_format, conversation))};
+    if (text.context_max > 0 && std::ssize(asked.prompt) >= text.context_max) return false;
+    conversation.messages.push_back(message_of(text, asked.prompt, answer(turn, asked)));
+  }
+  return true;
 }
 
 double Answers::tok_per_sec() const {

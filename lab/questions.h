@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,19 @@ std::vector<Question> user_turns(const TextSide& text, const std::vector<std::st
 std::vector<Question> read_golden_questions(const std::filesystem::path& path);
 /// The tensor "input_ids" of a golden.safetensors.
 std::vector<TokenId> golden_prompt(const Checkpoint& golden);
+
+/// One line of a question file: a conversation, of which each turn is answered before the next is asked.
+struct Conversations {
+  std::string category;
+  std::vector<std::string> turns;
+};
+
+/// A file of such lines, as MT-bench and Spec-Bench have them. @param limit  only the first so many; 0: all
+std::vector<Conversations> read_question_file(const std::filesystem::path& path, std::int64_t limit = 0);
+/// Asks its turns, each after the answers to those before it.
+/// @param answer  gives the tokens of the model's answer to a turn. @return whether there was room for all of them.
+bool hold(const Conversations& question, const TextSide& text,
+          const std::function<std::vector<TokenId>(const std::string& turn, const Question&)>& answer);
 
 /// Sums over answers.
 struct Answers {

@@ -74,6 +74,7 @@ int main(int argc, char** argv) {
   outrider::add_experiment_command(app);
   outrider::add_parity_command(app);
   outrider::add_draft_vocabulary_command(app);
+  outrider::add_bake_table_command(app);
   outrider::add_perplexity_command(app);
   outrider::add_pack_command(app);
   outrider::add_doctor_command(app);

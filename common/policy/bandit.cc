@@ -15,7 +15,7 @@ using Json = nlohmann::json;
 
 /// An arm longer than the limit is played as far as the limit goes, as long as its source can draft at all.
 bool playable(const Arm& arm, const DraftLimits& limits) {
-  return arm.length == 0 ? !limits.must_draft || std::max(limits.assistant, limits.ngram) <= 0
+  return arm.length == 0 ? !limits.must_draft || std::max({limits.assistant, limits.ngram, limits.table}) <= 0
                          : limits.of(arm.source) > 0;
 }
 
@@ -44,9 +44,13 @@ double beta_sample(double alpha, double beta, CounterRng& random) {
 
 Json arms_json(const std::vector<Arm>& arms) {
   Json list = Json::array();
-  for (const Arm& arm : arms)
-    list.push_back({arm.source == DraftSource::kAssistant ? "assistant" : "ngram", arm.length});
+  for (const Arm& arm : arms) list.push_back({to_string(arm.source), arm.length});
   return list;
+}
+
+/// So many of the enum's values, from the first, have arms.
+std::size_t sources_of(const std::vector<Arm>& arms) {
+  return 1 + static_cast<std::size_t>(std::ranges::max(arms, {}, &Arm::source).source);
 }
 
 /// The object of a saved state, or why it is none of this policy's.
@@ -86,10 +90,13 @@ Result<std::vector<std::vector<double>>> parse_table(const Json& json, const cha
 
 }  // namespace
 
-std::vector<Arm> default_arms() {
+std::vector<Arm> default_arms(bool table) {
   std::vector<Arm> arms = {{}};
   for (const int length : {1, 2, 3, 4, 6, 8, 12, 16}) arms.push_back({DraftSource::kAssistant, length});
-  for (const int length : {2, 4, 8}) arms.push_back({DraftSource::kNgram, length});
+  for (const DraftSource source : {DraftSource::kNgram, DraftSource::kTable}) {
+    if (source == DraftSource::kTable && !table) break;
+    for (const int length : {2, 4, 8}) arms.push_back({source, length});
+  }
   return arms;
 }
 
@@ -201,8 +208,8 @@ void Thompson::observe(const RoundOutcome& outcome) {
 
 std::string Thompson::save() const {
   Json rows = Json::array();
-  for (const auto& source : positions_) {
-    for (const Beta& beta : source) rows.push_back({beta.held, beta.missed});
+  for (std::size_t s = 0; s < sources_of(arms_); ++s) {
+    for (const Beta& beta : positions_[s]) rows.push_back({beta.held, beta.missed});
   }
   return Json{
       {"policy", "thompson"}, {"arms", arms_json(arms_)}, {"positions", rows}, {"seed", seed_}, {"draws", draws_}}
@@ -211,7 +218,7 @@ std::string Thompson::save() const {
 
 Result<void> Thompson::load(const std::string& json) {
   ASSIGN_OR_RETURN(const Json state, parse_state(json, arms_, "thompson"));
-  ASSIGN_OR_RETURN(const auto table, parse_table(state, "positions", kDraftSources * kDraftLengthMax, 2));
+  ASSIGN_OR_RETURN(const auto table, parse_table(state, "positions", sources_of(arms_) * kDraftLengthMax, 2));
   const Json seed = state.value("seed", Json()), draws = state.value("draws", Json());
   if (!seed.is_number_unsigned() || !draws.is_number_unsigned()) {
     return Error{Errc::kMalformed, "bandit state: 'seed' and 'draws' wanted whole numbers from 0"};

@@ -16,8 +16,9 @@ struct Arm {
   bool operator==(const Arm&) const = default;
 };
 
-/// Plain decoding, assistant drafts of 1, 2, 3, 4, 6, 8, 12, 16 and n-gram drafts of 2, 4, 8.
-std::vector<Arm> default_arms();
+/// Plain decoding, assistant drafts of 1, 2, 3, 4, 6, 8, 12, 16, n-gram drafts of 2, 4, 8 and, if there is a table, as
+/// many from it.
+std::vector<Arm> default_arms(bool table = false);
 
 /// UCB1 (Auer et al. 2002) with discounting (D-UCB, Garivier and Moulines 2008). An arm's reward is its tokens per
 /// second (a ratio of discounted sums, so that long rounds weigh what they last) over the best arm's, so in [0, 1].

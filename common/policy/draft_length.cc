@@ -25,7 +25,8 @@ GoodputLength::GoodputLength(const CostModel& costs, BatchGoodput& batch)
       batch_(batch),
       // A session's last ten trials of a position: on nano's traces (bare goodput) above 20 and 50, level with 5.
       survival_{Survival(0.9, &costs.survival(DraftSource::kAssistant)),
-                Survival(0.9, &costs.survival(DraftSource::kNgram))} {}
+                Survival(0.9, &costs.survival(DraftSource::kNgram)),
+                Survival(0.9, &costs.survival(DraftSource::kTable))} {}
 
 DraftChoice GoodputLength::choose(const DraftLimits& limits) {
   const auto held = survival_[static_cast<std::size_t>(DraftSource::kAssistant)].conditional();
@@ -45,7 +46,7 @@ DraftChoice GoodputLength::choose(const DraftLimits& limits) {
   const double plain_s = costs_.together_s(plain, company, 0);
   expect(plain, 0, plain_s);
   double best_rate = limits.must_draft ? 0 : (tokens + 1) / plain_s;
-  for (const DraftSource source : {DraftSource::kAssistant, DraftSource::kNgram}) {
+  for (const DraftSource source : {DraftSource::kAssistant, DraftSource::kNgram, DraftSource::kTable}) {
     const int longest = std::min({limits.of(source), kDraftLengthMax, costs_.rows_most() - company.rows - 1});
     if (longest <= 0) continue;
     const auto a = survival_[static_cast<std::size_t>(source)].conditional();

@@ -9,12 +9,12 @@ namespace outrider {
 
 /// The longest draft that each source can give this round; 0: none.
 struct DraftLimits {
-  int assistant = 0, ngram = 0;
+  int assistant = 0, ngram = 0, table = 0;
   bool must_draft = false;  ///< a probe: plain decoding is no answer while a source can draft
   bool at_hand = false;     ///< the assistant's were drafted ahead: nobody waits for them
   bool ahead = false;       ///< the assistant drafts ahead where that pays
   int drafters = 1;         ///< assistants that draft for the texts of its verifier
-  int of(DraftSource source) const { return source == DraftSource::kAssistant ? assistant : ngram; }
+  int of(DraftSource source) const { return std::array{assistant, ngram, table}.at(static_cast<std::size_t>(source)); }
 };
 
 struct DraftChoice {
@@ -62,7 +62,7 @@ class HeuristicLength : public DraftLengthPolicy {
 };
 
 /// Maximises the expected tokens per second of all texts of a verifier (goodput; SmartSpec, Liu et al. 2024): tau(g) /
-/// T_round(g) over both sources and every g, plain decoding included, in the company of the others as BatchGoodput
+/// T_round(g) over all sources and every g, plain decoding included, in the company of the others as BatchGoodput
 /// plans them, with survival from this session leaning on all sessions'.
 class GoodputLength : public DraftLengthPolicy {
  public:

@@ -23,9 +23,12 @@ inline const char* to_string(DraftPolicy policy) {
 enum class DraftSource : std::uint8_t {
   kAssistant,  ///< the drafter, over the wire
   kNgram,      ///< the coordinator itself, from the text so far (ngram.h)
+  kTable,      ///< the coordinator itself, from a table of the model's answers (draft_table.h)
 };
-inline constexpr std::size_t kDraftSources = 2;
-inline const char* to_string(DraftSource source) { return source == DraftSource::kNgram ? "ngram" : "assistant"; }
+inline constexpr std::size_t kDraftSources = 3;
+inline const char* to_string(DraftSource source) {
+  return std::array{"assistant", "ngram", "table"}.at(static_cast<std::size_t>(source));
+}
 
 /// Longest draft that there is: no policy considers a longer one, and no message carries one.
 inline constexpr int kDraftLengthMax = 32;

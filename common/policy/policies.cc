@@ -65,7 +65,7 @@ Result<DraftLength> parse_draft_length(const std::string& text) {
                   text.substr(0, 40), kDraftLengthMax, kDraftLengthMax, kDraftAheadMax)};
 }
 
-Policies::Policies(std::uint64_t seed) : ucb1_(default_arms()), thompson_(default_arms(), seed) {}
+Policies::Policies(std::uint64_t seed, bool table) : ucb1_(default_arms(table)), thompson_(default_arms(table), seed) {}
 
 std::unique_ptr<DraftLengthPolicy> Policies::make(DraftPolicy policy, int length, const CostModel& costs,
                                                   BatchGoodput& batch, bool governed) {

@@ -26,16 +26,16 @@ Result<DraftLength> parse_draft_length(const std::string& text);
 /// What the sessions of one coordinator share beside their verifier's CostModel: what the bandits learned.
 class Policies {
  public:
-  /// @param seed of Thompson's draws.
-  explicit Policies(std::uint64_t seed);
+  /// @param seed of Thompson's draws. @param table  there is one to draft from.
+  explicit Policies(std::uint64_t seed, bool table = false);
 
   /// The policy of one session. @param length for kFixed and kTree. @param costs, batch  of the session's verifier;
   /// like this object they outlive the policy. @param governed  a fixed length is only the most: the governor leaves
   /// out what costs time.
   std::unique_ptr<DraftLengthPolicy> make(DraftPolicy policy, int length, const CostModel& costs, BatchGoodput& batch,
                                           bool governed = false);
-  /// Whether this policy ever takes DraftSource::kNgram.
-  static bool takes_ngram(DraftPolicy policy) {
+  /// Whether this policy ever takes another source than the assistant.
+  static bool looks_up(DraftPolicy policy) {
     return policy != DraftPolicy::kFixed && policy != DraftPolicy::kHeuristic && policy != DraftPolicy::kTree;
   }
 

@@ -22,7 +22,7 @@ CoordinatorCore::CoordinatorCore(const CoordinatorConfig& config)
     : config_(config),
       fleet_(config.instance),
       line_(config.line),
-      policies_(config.instance),
+      policies_(config.instance, config.table != nullptr),
       auditor_(config.audit),
       next_session_(config.instance) {}
 
@@ -241,6 +241,10 @@ void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint
     if (const PairFacts* facts = fleet_.facts()) fleet_.keep_facts(*facts);  // the first pair's
     return;
   }
+  if (config_.table != nullptr && config_.table->fingerprint() != hello.facts.backbone_fingerprint)
+    notice(true, fmt::format("the draft table is not used for {}: it is of a model with the fingerprint {:016x}, this "
+                             "one's is {:016x}",
+                             hello.name, config_.table->fingerprint(), hello.facts.backbone_fingerprint));
   // Drafters may have come before the first verifier; it is the authority.
   std::vector<PeerId> unfit;
   for (const auto& [peer, other] : fleet_.workers()) {

@@ -17,7 +17,8 @@ struct CoordinatorConfig {
   LineConfig line = {};
   FailoverConfig failover = {};
   AuditConfig audit = {};
-  bool want_rejections = false;  ///< fill CoordinatorOutput::rejections: the drafters send their distributions
+  bool want_rejections = false;       ///< fill CoordinatorOutput::rejections: the drafters send their distributions
+  const DraftTable* table = nullptr;  ///< a source of drafts for texts of its model; outlives the core
 };
 
 /// The coordinator's side of everything, as a pure state machine: messages and time in, one output out. It says who an
@@ -52,7 +53,7 @@ class CoordinatorCore {
   using Sessions = std::map<SessionId, Session>;
 
   Desk desk(TimePoint now) {
-    return {fleet_, policies_, config_.failover, failovers_, output_, now, config_.want_rejections};
+    return {fleet_, policies_, config_.failover, failovers_, output_, now, config_.want_rejections, config_.table};
   }
   void send(const PeerId& to, Message message) { output_.send.push_back({to, std::move(message)}); }
   void deal_with(const PeerId& from, Message message, TimePoint now);

@@ -29,7 +29,7 @@ namespace outrider {
 
 /// Both sides of a connection must speak the same one. Raised when a message changes its meaning;
 /// adding an optional field does not raise it (schemas/README.md).
-inline constexpr std::uint32_t kProtocolVersion = 11;
+inline constexpr std::uint32_t kProtocolVersion = 12;
 
 /// Limits of the frames of one message. A larger message is refused before it is read.
 struct WireLimits {
@@ -612,7 +612,7 @@ struct RoundReport {
 
   bool operator==(const RoundReport&) const = default;
   static void fields(auto& v, auto& m) {
-    v("source", m.outcome.source, DraftSource::kNgram);
+    v("source", m.outcome.source, DraftSource::kTable);
     v("draft_length", m.draft_length, kDraftLengths);
     v("drafts", m.drafts, kDrafts);
     v("accepted", m.outcome.accepted, kDraftLengths);
@@ -691,7 +691,7 @@ struct RequestMetrics {
   std::int64_t wire_bytes_to_drafter = 0;         ///< rounds: hidden rows, K/V deltas, headers
   std::int64_t wire_bytes_to_drafter_prompt = 0;  ///< the prompt's K/V, sent once
   std::int64_t wire_bytes_to_verifier = 0;
-  std::int64_t ngram_rounds = 0;  ///< of drafting_rounds: drafts were the coordinator's own (DraftSource::kNgram)
+  std::int64_t ngram_rounds = 0;  ///< of drafting_rounds: drafts were from the text itself (DraftSource::kNgram)
   std::int64_t ngram_drafted_tokens = 0, ngram_accepted_tokens = 0;
   std::int64_t cached_prompt_tokens = 0;  ///< of the prompt: their K/V were those of an earlier text
   std::int64_t queue_ns = 0;              ///< of prefill_ns: in the line, until a verifier was given the prompt
@@ -701,9 +701,11 @@ struct RequestMetrics {
   std::int64_t ahead_rounds = 0;  ///< of drafting_rounds: the drafts were made while the one before was verified
   std::int64_t resumes = 0;       ///< times that its client took it to another coordinator, or to a restarted one
   std::int64_t resume_ns = 0;     ///< from the lost coordinator's last word until the text went on
+  std::int64_t table_rounds = 0;  ///< of drafting_rounds: drafts were from a table (DraftSource::kTable)
+  std::int64_t table_drafted_tokens = 0, table_accepted_tokens = 0;
 
   /// Of drafting_rounds: drafts were asked of the assistant, what draft_ns was spent on.
-  std::int64_t assistant_rounds() const { return drafting_rounds - ngram_rounds - ahead_rounds; }
+  std::int64_t assistant_rounds() const { return drafting_rounds - ngram_rounds - table_rounds - ahead_rounds; }
 
   bool operator==(const RequestMetrics&) const = default;
   /// For people: only the counts per position are bounded.
@@ -749,6 +751,13 @@ struct RequestMetrics {
       Counted{"resumes_total", "Times that an answer was taken to another coordinator, or to a restarted one"});
     v("resume_ns", m.resume_ns,
       Counted{"resume_seconds_total", "From a lost coordinator's last word until the answer went on"});
+    v("table_rounds", m.table_rounds,
+      Counted{"spec_decode_num_table_drafts_total",
+              "Of the rounds with drafts: looked up in a table, without the assistant"});
+    v("table_drafted_tokens", m.table_drafted_tokens,
+      Counted{"spec_decode_num_table_draft_tokens_total", "Of the verified drafts: looked up in a table"});
+    v("table_accepted_tokens", m.table_accepted_tokens,
+      Counted{"spec_decode_num_table_accepted_tokens_total", "Of the accepted drafts: looked up in a table"});
   }
   Result<void> settle() const;
 };

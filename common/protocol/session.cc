@@ -478,12 +478,20 @@ std::int64_t Session::draft_room() const { return std::min<std::int64_t>(request
 
 void Session::draft(const Desk& desk, std::int64_t room) {
   std::span<const TokenId> ngram;
-  if (room > 0 && Policies::takes_ngram(request_.policy)) ngram = ngram_draft(text_, static_cast<std::size_t>(room));
+  std::vector<TokenId> table;
+  if (room > 0 && Policies::looks_up(request_.policy)) {
+    const auto most = static_cast<std::size_t>(room);
+    const PairFacts& facts = desk.fleet.at(workers_.verifier).hello.facts;
+    ngram = ngram_draft(text_, most);
+    if (desk.table != nullptr && desk.table->fingerprint() == facts.backbone_fingerprint)
+      table = desk.table->draft(text_, most, facts.vocab_size);
+  }
   const Candidates* at_hand = workers_.ahead.find(text_);
   std::int64_t most = desk.fleet.usable_drafter(workers_.drafter) != nullptr ? room : 0;
   if (at_hand != nullptr) most = std::min(room, std::ssize(at_hand->tokens));
   round_.choice = policy_->choose({.assistant = static_cast<int>(most),
                                    .ngram = static_cast<int>(ngram.size()),
+                                   .table = static_cast<int>(table.size()),
                                    .at_hand = at_hand != nullptr,
                                    .ahead = request_.draft_ahead.value_or(kDraftAheadMax) > 0,
                                    .drafters = desk.fleet.drafters_at_work()});
@@ -491,7 +499,8 @@ void Session::draft(const Desk& desk, std::int64_t room) {
   round_.outcome.arm = round_.choice.arm;
   if (round_.choice.source == DraftSource::kAssistant) return ask_drafter(desk, round_.choice.length);
   workers_.ahead.expect(0, 0);
-  round_.drafts.assign(ngram.begin(), ngram.begin() + round_.choice.length);
+  const std::span<const TokenId> drafts = round_.choice.source == DraftSource::kTable ? table : ngram;
+  round_.drafts.assign(drafts.begin(), drafts.begin() + round_.choice.length);
   end_drafting(desk);
 }
 
@@ -743,6 +752,10 @@ void Session::count_drafts(std::int32_t accepted) {
     ++metrics.ngram_rounds;
     metrics.ngram_drafted_tokens += static_cast<std::int64_t>(drafted);
     metrics.ngram_accepted_tokens += accepted;
+  } else if (round_.outcome.source == DraftSource::kTable) {
+    ++metrics.table_rounds;
+    metrics.table_drafted_tokens += static_cast<std::int64_t>(drafted);
+    metrics.table_accepted_tokens += accepted;
   }
   // Of a tree's drafts for one place one counts.
   const auto places = static_cast<std::size_t>(round_.tree().height());

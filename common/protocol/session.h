@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/token_tree.h"
+#include "common/policy/draft_table.h"
 #include "common/policy/policies.h"
 #include "common/protocol/auditor.h"
 #include "common/protocol/draft_ahead.h"
@@ -42,6 +43,7 @@ struct Desk {
   CoordinatorOutput& output;
   TimePoint now;
   bool want_rejections = false;
+  const DraftTable* table = nullptr;  ///< CoordinatorConfig's
 
   void send(const PeerId& to, Message message) const { output.send.push_back({to, std::move(message)}); }
   void warn(std::string text) const { output.notices.push_back({true, std::move(text)}); }

@@ -17,7 +17,7 @@ class Round:
     drafts: list[int]  #: ids, [0, draft length]; rejected ones too
     accepted: int  #: how many of them the target kept
     tokens: list[int]  #: what the round added: accepted drafts, then the target's token
-    source: str | None  #: "assistant" or "ngram"; None for the first
+    source: str | None  #: "assistant", "ngram" or "table"; None for the first
     draft_ms: float = 0.0  #: making the drafts
     verify_ms: float = 0.0  #: the target's pass over them
     round_ms: float = 0.0  #: from the round's begin to its verdict

@@ -304,6 +304,29 @@ TEST(BadInput, PolicyStateThatCannotBeKept) {
   EXPECT_EQ(nowhere.out(), "") << "nobody may connect to it";
 }
 
+TEST(BadInput, DraftTablesThatAreNone) {
+  const TemporaryDir dir;
+  for (const auto& [path, why] :
+       {std::pair(dir / "missing.table", "No such file"), std::pair(dir.write("empty.table", ""), "0 bytes"),
+        std::pair(dir.write("text.table", std::string(100, 'x')), "not a draft table")}) {
+    Program coordinator({"coordinator", "--listen", "tcp://127.0.0.1:*", "--draft-table", path.string()});
+    expect_refused(coordinator, {path.string(), why});
+    EXPECT_EQ(coordinator.out(), "") << "nobody may connect to it";
+    Program run({"run", "hi", "--draft-table", path.string()});
+    expect_refused(run, {path.string(), why});
+  }
+}
+
+TEST(BadInput, TablesThatCannotBeBaked) {
+  const std::string model = (source_dir() / "models/nano").string();
+  const TemporaryDir dir;
+  const std::string questions = dir.write("questions.jsonl", R"({"category": "a", "turns": ["Hi"]})").string();
+  Program nowhere({"bake-table", model, questions, "--out", "/nowhere/x.table"});
+  expect_refused(nowhere, {"/nowhere/x.table", "no such folder"});
+  Program other({"bake-table", model, dir.write("list.txt", "Hi there").string(), "--out", (dir / "x.table").string()});
+  expect_refused(other, {"list.txt, line 1", "turns"});
+}
+
 TEST(BadInput, AddressesThatMakeNoSense) {
   for (const char* address : {"nonsense", "tcp://127.0.0.1:99999", "tcp://127.0.0.1"}) {
     SCOPED_TRACE(address);

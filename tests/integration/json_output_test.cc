@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/files.h"
 #include "common/report/report.h"
 #include "tests/support/cluster_fixtures.h"
 #include "tests/support/temporary_dir.h"
@@ -48,6 +49,34 @@ TEST(Report, TheAssistantsTimeIsThatOfTheRoundsItDraftedFor) {
   generation.metrics.ngram_rounds = 4;
   generation.metrics.draft_ns = 0;
   EXPECT_EQ(metrics_json(generation)["assistant_draft_ms"], 0);
+}
+
+// Baked from a question, the table drafts its answer; another model's says that it is not used. The text is the same.
+TEST(JsonOutput, OfRunWithADraftTable) {
+  const TemporaryDir dir;
+  const std::string question = "Write a short story about a fox named Max and a red ball.";
+  const std::string questions =
+      dir.write("questions.jsonl", json{{"category", "story"}, {"turns", {question}}}.dump()).string();
+  const std::string table = (dir / "nano.table").string(), model = (source_dir() / "models/nano").string();
+  Program bake({"bake-table", model, questions, "--out", table});
+  EXPECT_EQ(describe(bake.wait()), "exit 0") << bake.err();
+  EXPECT_TRUE(bake.out().starts_with("1 conversations, ")) << bake.out();
+  Program run(
+      {"run", question, "--no-assistant", "--draft-table", table, "--draft-length", "ucb1", "--compare", "--json"});
+  const json object = output_of(run);
+  EXPECT_GT(object["metrics"]["table_accepted_tokens"], 0);
+  EXPECT_EQ(object["metrics"]["drafted_tokens"], object["metrics"]["table_drafted_tokens"].get<int>() +
+                                                     object["metrics"]["ngram_drafted_tokens"].get<int>());
+
+  std::string bytes = read_text(table).value();
+  bytes[16] = static_cast<char>(bytes[16] + 1);  // of the fingerprint
+  Program other(
+      {"run", question, "--no-assistant", "--draft-table", dir.write("other.table", bytes).string(), "--json"});
+  EXPECT_EQ(describe(other.wait()), "exit 0");
+  EXPECT_EQ(lines_with(other.err(), {"the draft table is not used for", "fingerprint"}).size(), 1u) << other.err();
+  const json plain = json::parse(other.out(), nullptr, /*allow_exceptions=*/false);
+  EXPECT_EQ(plain["text"], object["text"]);
+  EXPECT_EQ(plain["metrics"]["table_drafted_tokens"], 0);
 }
 
 TEST(JsonOutput, OfRunHasAnswerAndMetrics) {

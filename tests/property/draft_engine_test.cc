@@ -198,6 +198,50 @@ TEST_P(DraftEngineProperty, DraftsAreTheAssistantsOwn) {
   }
 }
 
+// The EOS guard on the drafter's side: no draft before `min_tokens` is an end, in a chain, a tree or a draft made
+// ahead; and without it these drafts are ends.
+TEST_P(DraftEngineProperty, NoEndIsDraftedBeforeTheAnswerMayEnd) {
+  const std::unique_ptr<Assistant> assistant = load_assistant(GetParam());
+  DraftEngine free(load_assistant(GetParam()), {});
+  CounterRng rng(8);
+  std::int64_t ends = 0, ahead = 0, trees = 0;
+  for (std::uint64_t i = 1; i <= 40; ++i) {
+    Text text = random_text(rng, SessionId{i}, *assistant, GetParam().type, "");
+    Draft& draft = text.work.back().draft;
+    draft.want_q = draft.want_state = false;
+    draft.known.clear();
+    draft.sampling = SamplingParams{.temperature = i % 2 == 0 ? 0.0f : 0.8f, .seed = i};
+    const auto drafts_of = [&](DraftEngine& engine) {
+      Text one = text;
+      begin(engine, one);
+      for (Text* const turn = &one; !one.over;) pass(engine, {&turn, 1});
+      return one.drafts;
+    };
+    // What it would draft freely are the ends.
+    const std::vector<TokenId> stops = drafts_of(free).at(0).tokens;
+    DraftEngine engine(load_assistant(GetParam()), stops);
+    const auto count_ends = [&](const std::vector<Candidates>& all) {
+      std::int64_t count = 0;
+      for (const Candidates& drafts : all)
+        count += std::ranges::count_if(drafts.tokens, [&](TokenId t) { return std::ranges::count(stops, t) > 0; });
+      return count;
+    };
+    ends += count_ends(drafts_of(engine));
+    draft.sampling->min_tokens = draft.index + 100;
+    const std::vector<Candidates> guarded = drafts_of(engine);
+    EXPECT_EQ(count_ends(guarded), 0) << "text " << i;
+    // The guard ends within the draft: nothing but the first place has it.
+    draft.sampling->min_tokens = draft.index + 1;
+    for (const Candidates& drafts : drafts_of(engine))
+      EXPECT_TRUE(!drafts.after.empty() || std::ranges::count(stops, drafts.tokens.at(0)) == 0) << "text " << i;
+    ahead += std::ssize(guarded) - 1;
+    trees += draft.tree;
+  }
+  EXPECT_GE(ends, 40);
+  EXPECT_GT(ahead, 5);
+  EXPECT_GT(trees, 3);
+}
+
 // Nothing but the replica's content depends on the form in which its rows came.
 TEST_P(DraftEngineProperty, RoundedRowsDraftWhatTheyStandFor) {
   const std::unique_ptr<Assistant> assistant = load_assistant(GetParam());

@@ -468,5 +468,89 @@ TEST_P(EngineProperty, AnotherVerifierGoesOnAtEachTokenWithTheSameBits) {
   }
 }
 
+/// A text whose tokens are given: rounds of whatever drafts, until it has `tokens`.
+struct Guarded {
+  std::vector<TokenId> prompt, stop_ids;
+  SamplingParams sampling;
+
+  /// @param places  where a round has drafts, and which: {index in the answer of the first: its tokens}. The others are
+  /// plain.
+  /// @return the answer; the rows are the verifier's replica of `id`.
+  std::vector<TokenId> answer(Verifier& verifier, SessionId id, std::int64_t tokens,
+                              const std::map<std::int64_t, std::vector<TokenId>>& places = {}) const {
+    verifier.send(
+        {.session = id, .body = Prefill{.tokens = prompt, .kv_from = 0, .sampling = sampling, .stop_ids = stop_ids}});
+    verifier.run();
+    std::vector<TokenId> answer = {verifier.verdicts.at(id).next_token};
+    for (std::uint32_t round = 1; std::ssize(answer) < tokens; ++round) {
+      const Position base = std::ssize(prompt) + std::ssize(answer) - 1;
+      std::vector<TokenId> rows = {answer.back()};
+      if (const auto place = places.find(std::ssize(answer)); place != places.end())
+        rows.insert(rows.end(), place->second.begin(), place->second.end());
+      verifier.send(
+          {.session = id, .round = RoundId{round}, .base = base, .body = Verify{.tokens = rows, .kv_from = base}});
+      verifier.run();
+      const Verdict& verdict = verifier.verdicts.at(id);
+      answer.insert(answer.end(), rows.begin() + 1, rows.begin() + 1 + verdict.accepted);
+      answer.push_back(verdict.next_token);
+    }
+    return answer;
+  }
+};
+
+// The EOS guard: wherever in a round an end token would come, as a draft, in a lost draft's place or after the last
+// draft, and on whichever side of the guard's end, text and rows are those of plain decoding under the same guard.
+TEST_P(EngineProperty, TheGuardHoldsWhereverInARoundAnEndWouldCome) {
+  Verifier plainly(GetParam(), 1 << 20), drafted(GetParam(), 1 << 20);
+  const TextConfig& config = plainly.engine.backbone().config();
+  CounterRng rng(7);
+  std::uint64_t id = 0;
+  const std::vector<TokenId> prompt = random_tokens(rng, 9, config);
+  for (const float temperature : {0.0f, 1.0f}) {
+    Guarded text{.prompt = prompt, .stop_ids = {}, .sampling = {.temperature = temperature, .seed = 4}};
+    const std::vector<TokenId> unguarded = text.answer(plainly, SessionId{++id}, 20);
+    // The end token is one that is new at its place, far enough from the start for all cases.
+    std::int64_t place = 3;
+    const auto is_new = [&] {
+      const auto at = unguarded.begin() + place;
+      return std::find(unguarded.begin(), at, *at) == at;
+    };
+    while (place < 20 && !is_new()) ++place;
+    ASSERT_LT(place, 20);
+    const TokenId end = unguarded[static_cast<std::size_t>(place)];
+    text.stop_ids = {end};
+    for (const std::int64_t guard : {place, place + 1}) {  // the first lets it through
+      text.sampling.min_tokens = guard;
+      const SessionId plain{++id};
+      const std::vector<TokenId> expected = text.answer(plainly, plain, place + 4);
+      ASSERT_EQ(expected[static_cast<std::size_t>(place)] == end, guard == place);
+      const auto at = [&](std::int64_t i) { return expected[static_cast<std::size_t>(i)]; };
+      const auto other = [&](std::int64_t i) { return at(i) == 7 || end == 7 ? (at(i) == 8 || end == 8 ? 9 : 8) : 7; };
+      const std::map<std::int64_t, std::vector<TokenId>> cases[] = {
+          {{place, {end, at(place + 1)}}},                                          // drafted at slot 0
+          {{place - 2, {at(place - 2), at(place - 1), end, at(place + 1)}}},        // at slot 2
+          {{place - 1, {at(place - 1), other(place), end}}},                        // in the place of a lost draft
+          {{place - 2, {at(place - 2), at(place - 1)}}},                            // after the last draft
+          {{place - 1, {at(place - 1), at(place), at(place + 1), at(place + 2)}}},  // where all of the round holds
+      };
+      for (const auto& places : cases) {
+        SCOPED_TRACE(testing::Message() << "temperature " << temperature << ", guard " << guard << ", case "
+                                        << &places - cases);
+        const SessionId session{++id};
+        std::vector<TokenId> actual = text.answer(drafted, session, place + 4, places);
+        actual.resize(expected.size());  // a last round may have brought more
+        ASSERT_EQ(actual, expected);
+        const Verifier::Replica &rows = drafted.replicas.at(session), &wanted = plainly.replicas.at(plain);
+        for (std::size_t donor = 0; donor < rows.rows.size(); ++donor) {
+          for (const auto& [position, row] : wanted.rows[donor])
+            ASSERT_EQ(row, rows.rows[donor].at(position)) << "donor " << donor << ", row " << position;
+        }
+        drafted.send({.session = session, .body = Free{}});
+      }
+      plainly.send({.session = plain, .body = Free{}});
+    }
+  }
+}
+
 }  // namespace
 }  // namespace outrider

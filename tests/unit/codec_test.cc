@@ -532,7 +532,7 @@ const std::vector<Wrong> kWrongs = {
            wire::Body::Heartbeat, [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
            kProtocolVersion + 1)};
      },
-     Errc::kVersionMismatch, "version 12, this node speaks 11"},
+     Errc::kVersionMismatch, "version 13, this node speaks 12"},
     // A later version may change whatever it likes; only the version field must be found.
     {"other_version_with_another_body",
      [] {
@@ -543,7 +543,7 @@ const std::vector<Wrong> kWrongs = {
                kProtocolVersion + 1),
            zeros(3)};
      },
-     Errc::kVersionMismatch, "version 12, this node speaks 11"},
+     Errc::kVersionMismatch, "version 13, this node speaks 12"},
     {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad, "body type is 99, wanted 1 to 23"},
     {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 23"},
     {"no_body", bare(wire::Body::Heartbeat, false), kBad, "there is no body"},

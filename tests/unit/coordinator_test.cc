@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/policy/draft_table.h"
 #include "common/protocol/coordinator_core.h"
 #include "common/protocol/membership.h"
 #include "tests/unit/protocol_support.h"
@@ -246,6 +247,65 @@ TEST_F(Coordinator, DraftsFromTheTextItselfWithoutADrafterWhereThatPays) {
   }
   EXPECT_GT(drafted, 0u) << "the policy measures plain rounds first, then tries";
   EXPECT_LT(rounds, 11u);
+}
+
+// Of the model's own answers where there are some, and else the assistant's.
+TEST_F(Coordinator, DraftsFromATableOfTheVerifiersModel) {
+  // Every token follows from the one before; of those above 10 no answer had any.
+  DraftTableCounts counts(kTableOrder);
+  counts.add(std::vector<TokenId>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 0);
+  const std::string file = counts.file(7);
+  const DraftTable table = DraftTable::of(std::as_bytes(std::span(file))).value();
+  for (const std::uint64_t fingerprint : {7u, 8u}) {
+    SCOPED_TRACE(fingerprint);
+    core_ = HeardCoordinator({.instance = 50, .table = &table});
+    Hello verifier = hello(Role::kVerifier);
+    verifier.facts.backbone_fingerprint = fingerprint;
+    core_.on_message("v", {.body = verifier}, now_);
+    const auto notices = core_.take_notices();
+    const bool refused = std::ranges::any_of(notices, [](const Notice& notice) {
+      return notice.warning && notice.text.starts_with("the draft table is not used for ");
+    });
+    EXPECT_EQ(refused, fingerprint == 8);
+    core_.on_message("c",
+                     {.session = SessionId{9},
+                      .body = Generate{.prompt = {1, 2},
+                                       .max_tokens = 30,
+                                       .draft_length = 16,
+                                       .wait_ms = 1000,
+                                       .policy = DraftPolicy::kUcb1,  // tries every arm once
+                                       .report_rounds = true}},
+                     now_);
+    sent();
+    verdict(0, 0, 3, 2);
+    std::int64_t drafted = 0;
+    auto out = sent();
+    for (std::uint32_t round = 1; core_.status().sessions > 0; ++round) {
+      Message message;
+      const Verify* verify = find<Verify>(out, "v", &message);
+      ASSERT_NE(verify, nullptr) << "round " << round;
+      const auto drafts = static_cast<std::int32_t>(verify->tokens.size()) - 1;
+      for (std::size_t i = 1; i < verify->tokens.size(); ++i) EXPECT_EQ(verify->tokens[i], verify->tokens[i - 1] + 1);
+      drafted += drafts;
+      now_ += milliseconds(10);
+      core_.on_message("v",
+                       {.session = SessionId{50},
+                        .round = RoundId{round},
+                        .body = Verdict{.accepted = drafts,
+                                        .next_token = verify->tokens.back() + 1,
+                                        .committed = message.base + drafts + 1,
+                                        .kv = {},
+                                        .verify_ns = 10'000'000}},
+                       now_);
+      out = sent();
+    }
+    ASSERT_NE(find<Done>(out, "c"), nullptr);
+    const RequestMetrics& metrics = find<Done>(out, "c")->metrics;
+    EXPECT_EQ(metrics.table_drafted_tokens, drafted);
+    EXPECT_EQ(metrics.table_accepted_tokens, drafted);
+    EXPECT_EQ(metrics.table_rounds > 0, fingerprint == 7);
+    EXPECT_EQ(metrics.table_rounds, metrics.drafting_rounds);
+  }
 }
 
 TEST_F(Coordinator, EachVerifierHasItsOwnCosts) {

@@ -83,13 +83,14 @@ TEST(Policies, StayWithinTheLimits) {
   policies.push_back(std::make_unique<FixedLength>(8));
   policies.push_back(std::make_unique<HeuristicLength>());
   policies.push_back(make_auto_policy(costs, batch));
-  policies.push_back(std::make_unique<Ucb1Length>(default_arms()));
-  Thompson thompson(default_arms(), 1);
+  policies.push_back(std::make_unique<Ucb1Length>(default_arms(/*table=*/true)));
+  Thompson thompson(default_arms(/*table=*/true), 1);
   policies.push_back(std::make_unique<ThompsonLength>(thompson, costs));
   CounterRng random(1);
   for (int i = 0; i < 2000; ++i) {
     const DraftLimits limits{.assistant = static_cast<int>(random.below(5)),
-                             .ngram = static_cast<int>(random.below(3))};
+                             .ngram = static_cast<int>(random.below(3)),
+                             .table = static_cast<int>(random.below(4))};
     for (std::size_t p = 0; p < policies.size(); ++p) {
       const DraftChoice choice = policies[p]->choose(limits);
       ASSERT_LE(choice.length, limits.of(choice.source)) << "policy " << p;
@@ -351,6 +352,34 @@ TEST(Bandits, RefuseAStateThatIsNotTheirs) {
     EXPECT_EQ(ucb.save(), before);
   }
   EXPECT_FALSE(thompson.load(before));
+  // A table is another source, with arms of its own; without one a state is what it was before there were tables.
+  EXPECT_FALSE(Ucb1Length(default_arms(/*table=*/true)).load(before));
+  EXPECT_FALSE(Thompson(default_arms(/*table=*/true), 1).load(thompson.save()));
+  EXPECT_EQ(thompson.save().find("table"), std::string::npos);
+  const std::string with_table = Policies(1, /*table=*/true).save();
+  EXPECT_TRUE(Policies(1, /*table=*/true).load(with_table));
+}
+
+// The text itself and the table cost nothing, so the one of which more holds is taken, and the assistant where it is
+// better still, or where the others have nothing.
+TEST(Policies, TakeTheSourceWhoseDraftsHold) {
+  for (const DraftSource good : {DraftSource::kAssistant, DraftSource::kNgram, DraftSource::kTable}) {
+    SCOPED_TRACE(to_string(good));
+    CostModel costs;
+    BatchGoodput batch;
+    const auto policy = make_auto_policy(costs, batch);
+    std::array<int, kDraftSources> taken = {};
+    for (int i = 0; i < 400; ++i) {
+      const bool miss = i % 8 == 7;  // neither has anything
+      const DraftChoice choice = policy->choose({.assistant = 8, .ngram = miss ? 0 : 8, .table = miss ? 0 : 8});
+      ASSERT_TRUE(!miss || choice.length == 0 || choice.source == DraftSource::kAssistant);
+      const RoundOutcome outcome = round_of(choice, choice.source == good ? 8 : i % 2);
+      costs.observe(outcome);
+      policy->observe(outcome);
+      if (i >= 100 && choice.length > 0) ++taken[static_cast<std::size_t>(choice.source)];
+    }
+    EXPECT_GT(taken[static_cast<std::size_t>(good)], 200);
+  }
 }
 
 }  // namespace

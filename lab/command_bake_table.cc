@@ -1,0 +1,90 @@
+// bake-table: what a model's own answers go on with, counted, for a coordinator's --draft-table.
+#include <fmt/format.h>
+
+#include "common/base/durable_file.h"
+#include "common/logging/logging.h"
+#include "common/model/weights.h"
+#include "common/policy/draft_table.h"
+#include "lab/commands.h"
+#include "lab/questions.h"
+#include "launch/cluster.h"
+#include "launch/command_support.h"
+
+namespace outrider {
+namespace {
+namespace fs = std::filesystem;
+
+struct BakeTableFlags {
+  ModelFlags model;
+  ClusterOptions cluster;
+  std::vector<fs::path> files;
+  fs::path out;
+  std::int64_t max_tokens = 256;
+  int order = kTableOrder;
+};
+
+void bake_table(const BakeTableFlags& flags) {
+  init_logging("outrider", "warn");
+  // Not found out after hours.
+  if (!fs::is_directory(fs::absolute(flags.out).parent_path()))
+    throw std::runtime_error(fmt::format("{}: there is no such folder", flags.out.string()));
+  std::vector<Conversations> questions;
+  for (const fs::path& file : flags.files) {
+    const std::vector<Conversations> more = read_question_file(file);
+    questions.insert(questions.end(), more.begin(), more.end());
+  }
+  ClusterOptions options = flags.cluster;
+  options.pair = flags.model.pair();
+  options.weight_type = flags.model.type_to_load(options.pair);
+  options.drafters = flags.model.wants_drafter(options.pair, /*drafts_wanted=*/true) ? 1 : 0;
+  const ModelFiles files = open_model(options.pair.backbone);
+  const TextSide text = load_text_side(files);
+  const std::uint64_t fingerprint = or_throw(open_weights(files, options.weight_type))->fingerprint();
+  TransportContext context;
+  ClusterClient cluster = or_throw(connect_or_start(context, /*connect=*/"", options));
+  const Asker asker(cluster.client, text, flags.max_tokens);
+  DraftTableCounts counts(flags.order);
+  Answers answers;
+  const DraftLength drafts = or_throw(parse_draft_length("auto"));
+  for (const Conversations& question : questions) {
+    hold(question, text, [&](const std::string&, const Question& asked) {
+      std::vector<TokenId> answer = asker.ask(asked, drafts, answers);
+      std::vector<TokenId> all = asked.prompt;
+      all.insert(all.end(), answer.begin(), answer.end());
+      counts.add(all, asked.prompt.size());
+      return answer;
+    });
+  }
+  if (counts.contexts() == 0) throw std::runtime_error("no question fits the context");
+  const std::string file = counts.file(fingerprint);
+  or_throw(replace_text(flags.out, file));
+  fmt::print("{} conversations, {} tokens of answers: {} contexts of {} to {} tokens in {} bytes\n", questions.size(),
+             answers.tokens, counts.contexts(), kTableOrderMin, flags.order, file.size());
+}
+
+}  // namespace
+
+void add_bake_table_command(Command& app) {
+  Command* command = app.add_subcommand(
+      "bake-table", "Writes what a model's own answers go on with after their last tokens, for --draft-table");
+  auto flags = std::make_shared<BakeTableFlags>();
+  command->add_option("MODEL", flags->model.model, "A model, or the directory of a pair")->required();
+  command
+      ->add_option("FILE", flags->files,
+                   "Questions whose greedy answers are counted, as MT-bench and Spec-Bench have them: lines "
+                   "{\"category\": \"...\", \"turns\": [\"...\"]}")
+      ->required();
+  command->add_option("-o,--out", flags->out, "File to write")->required();
+  command->add_option("--order", flags->order, "Tokens of the longest context that is counted")
+      ->check(in_range(kTableOrderMin, kTableOrderMax))
+      ->capture_default_str();
+  command->add_option("--max-tokens", flags->max_tokens, "Longest answer")
+      ->check(in_range(1, 1 << 20))
+      ->capture_default_str();
+  ModelFlags::add_dtype(*command, flags->model.dtype);
+  add_node_options(*command, flags->cluster.verifier,
+                   [](const OptionInfo& info) { return info.name == std::string_view("--threads"); });
+  command->callback([flags] { bake_table(*flags); });
+}
+
+}  // namespace outrider
