@@ -142,6 +142,12 @@ std::optional<int> Axes::fixed_length() const {
   return length && length->policy == DraftPolicy::kFixed ? std::optional(length->length) : std::nullopt;
 }
 
+bool Axes::drafts_ahead() const {
+  const auto drafts = parse_draft_length(draft_length);
+  const bool chain = drafts && drafts->policy != DraftPolicy::kTree && fixed_length() != 0;
+  return chain && link.rtt_ms >= 1 && drafts->ahead.value_or(1) > 0;
+}
+
 bool Axes::same_rig(const Axes& other) const {
   Axes alike = other;
   alike.link = link;

@@ -66,6 +66,9 @@ struct Axes {
 
   /// Of a number of drafts; none where a policy chooses.
   std::optional<int> fixed_length() const;
+  /// Whether the remote arm's drafts are made while the round before is verified: over a round trip of a millisecond or
+  /// more (ahead_gain.h), unless the draft length says @0.
+  bool drafts_ahead() const;
   bool synthetic() const { return !acceptance.empty(); }
   bool open_loop() const { return request_rate > 0; }
   /// Whether the same processes can run both: all is equal but the link, and what each request says for itself.

@@ -78,6 +78,17 @@ std::optional<Prediction> predict(const Calibration& calibration, const Axes& ax
   return prediction;
 }
 
+std::vector<int> calibrated_lengths(const Axes& axes) {
+  const std::optional<int> length = axes.fixed_length();
+  if (!length || axes.open_loop()) return {};
+  std::vector<int> lengths;
+  for (const int drafts : {0, *length, axes.clients - 1, axes.clients * (*length + 1) - 1})
+    lengths.push_back(std::min(drafts, kDraftLengthMax));
+  std::ranges::sort(lengths);
+  lengths.erase(std::ranges::unique(lengths).begin(), lengths.end());
+  return lengths;
+}
+
 double best_rate(const Calibration& calibration, const Axes& axes) {
   double best = 0;
   for (const int length : {0, 1, 2, 4, 8, 16}) {
