@@ -115,7 +115,7 @@ class Experiment {
     const auto prediction = predict(calibration_, axes);
     Axes without = axes;
     without.draft_length = "0";
-    without.request_rate = 0;
+    without.arrivals = {};
     const double plain = predict(calibration_, without)->plain, best = best_rate(calibration_, axes);
     const double rates[] = {plain, plain, prediction ? prediction->colocated : best,
                             prediction ? prediction->remote : best};
@@ -129,7 +129,7 @@ class Experiment {
     for (const double rate : rates) {
       if (axes.open_loop()) {
         const auto count = static_cast<double>(arrival_count(axes, plan_.seconds, plan_.prompts.size()));
-        sum += answer_s(1, rate) + plan_.repeats * (count / axes.request_rate + answer_s(1, rate));
+        sum += answer_s(1, rate) + plan_.repeats * (count / axes.arrivals.rate + answer_s(1, rate));
         continue;
       }
       // Clients share the rate; each asks every question.

@@ -226,7 +226,7 @@ std::string scatter_html(const std::vector<Json>& cells, const PredictionErrors&
 std::string acceptance_html(const std::vector<Json>& cells) {
   Chart chart{.title = "Acceptance by position", .x_title = "position in the draft", .y_title = "share that holds"};
   for (const auto& [name, group] : groups(cells, {"rtt_ms", "jitter_ms", "bandwidth_mbit", "loss", "drafter_added_ms",
-                                                  "clients", "drafters", "threads", "drafter_threads"})) {
+                                                  "clients", "verifiers", "drafters", "threads", "drafter_threads"})) {
     const Json& shares = (*group.front())["arms"]["remote"]["acceptance_per_position"];
     Series series{.name = name.empty() ? "remote" : name, .index = static_cast<int>(chart.series.size() % 4)};
     for (std::size_t i = 0; i < shares.size(); ++i) series.points.emplace_back(i + 1, shares[i].get<double>());

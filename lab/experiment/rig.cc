@@ -18,6 +18,7 @@ Rig::Rig(TransportContext& context, const PairPaths& pair, const Axes& axes) {
   options.verifier.synthetic_acceptance = axes.acceptance;
   options.drafter.threads = axes.drafter_threads;
   options.drafter.wire = axes.wire;
+  options.verifiers = axes.verifiers;
   options.drafters = 0;
   alone_ = started(context, options);
   options.drafters = axes.drafters;

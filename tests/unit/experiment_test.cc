@@ -175,6 +175,11 @@ TEST(Prediction, ManyClientsAreHeldToTheVerifierOrTheDrafters) {
   EXPECT_NEAR(predict(made_up(), slow)->remote, 4 / 20e-3, 1e-6);  // one drafter, 4 drafts of 5 ms
   slow.drafters = 2;
   EXPECT_NEAR(predict(made_up(), slow)->remote, 2 * 4 / 20e-3, 1e-6);
+  Axes halves = many;
+  halves.verifiers = 2;  // passes of 20 rows take 30 ms
+  halves.drafters = 2;
+  EXPECT_NEAR(predict(made_up(), halves)->remote, 8 * 4 / 31e-3, 1e-6);
+  EXPECT_NEAR(predict(made_up(), halves)->capacity_shared, 1 + 4 * 4.0 / 30, 1e-9);
 }
 
 TEST(Prediction, ACellsTimesAreItsOwnAndAcceptanceIsTheRigs) {
@@ -195,8 +200,9 @@ TEST(Prediction, CalibratesTheRowsOfAllClients) {
   EXPECT_EQ(calibrated_lengths({}), (std::vector<int>{0, 4}));
   EXPECT_EQ(calibrated_lengths({.draft_length = "2", .clients = 4}), (std::vector<int>{0, 2, 3, 11}));
   EXPECT_EQ(calibrated_lengths({.clients = 8}), (std::vector<int>{0, 4, 7, 32}));  // 39, but 32 is the most
+  EXPECT_EQ(calibrated_lengths({.verifiers = 2, .clients = 8}), (std::vector<int>{0, 3, 4, 19}));
   EXPECT_TRUE(calibrated_lengths({.draft_length = "auto"}).empty());
-  EXPECT_TRUE(calibrated_lengths({.request_rate = 2}).empty());
+  EXPECT_TRUE(calibrated_lengths({.arrivals = {.rate = 2}}).empty());
 }
 
 TEST(Prediction, DraftsAreMadeAheadOverALinkUnlessThePlanSaysNo) {
@@ -214,7 +220,7 @@ TEST(Prediction, DraftsAreMadeAheadOverALinkUnlessThePlanSaysNo) {
 TEST(Arrivals, HaveTheirRateAndTheirBurstiness) {
   constexpr std::size_t kCount = 20000;
   for (const double burstiness : {0.25, 1.0, 16.0}) {
-    const Axes axes{.request_rate = 40, .burstiness = burstiness};
+    const Axes axes{.arrivals = {.rate = 40, .burstiness = burstiness}};
     const std::vector<double> times = arrival_times(axes, kCount, 7);
     EXPECT_EQ(times, arrival_times(axes, kCount, 7));
     EXPECT_NE(times, arrival_times(axes, kCount, 8));
@@ -234,14 +240,14 @@ TEST(Arrivals, HaveTheirRateAndTheirBurstiness) {
 }
 
 TEST(Arrivals, AreAsManyAsTheTimeHasAndEachQuestionOnce) {
-  const Axes axes{.request_rate = 10};
+  const Axes axes{.arrivals = {.rate = 10}};
   EXPECT_EQ(arrival_count(axes, 2.05, 5), 21u);
   EXPECT_EQ(arrival_count(axes, 0, 5), 5u);
 }
 
 TEST(Prediction, NothingIsSaidOfAPolicyAndPlainNeedsNoLink) {
   EXPECT_FALSE(predict(made_up(), {.draft_length = "auto"}));
-  EXPECT_FALSE(predict(made_up(), {.draft_length = "4", .request_rate = 2}));
+  EXPECT_FALSE(predict(made_up(), {.draft_length = "4", .arrivals = {.rate = 2}}));
   const auto plain = predict(made_up(), {.link = {.rtt_ms = 50}, .draft_length = "0"});
   EXPECT_DOUBLE_EQ(plain->remote, plain->plain);
   EXPECT_FALSE(plain->break_even_rtt_ms);
