@@ -47,7 +47,8 @@ class ThreadCluster final : public Cluster {
     verifier.backbone = options_.pair.backbone;
     verifier.weight_type = options_.weight_type;
     verifier.join = address_;
-    launch(failure_, [this](std::stop_token stop) { return run_verifier(context_, options_.verifier, stop); });
+    for (int i = 0; i < options_.verifiers; ++i)
+      launch(failure_, [this](std::stop_token stop) { return run_verifier(context_, options_.verifier, stop); });
     DrafterOptions& drafter = options_.drafter;
     drafter.assistant = options_.pair.assistant;
     drafter.backbone = options_.pair.backbone;
@@ -123,9 +124,11 @@ class ProcessCluster final : public Cluster {
     close(out[0]);
     if (address_.empty()) return Error{Errc::kPeerGone, "the coordinator process ended before it listened"};
     const std::string dtype = to_string(options_.weight_type);
-    RETURN_IF_ERROR(spawn("verifier",
-                          {"--join", address_, "--backbone", options_.pair.backbone.string(), "--dtype", dtype},
-                          options_.verifier, -1));
+    for (int i = 0; i < options_.verifiers; ++i) {
+      RETURN_IF_ERROR(spawn("verifier",
+                            {"--join", address_, "--backbone", options_.pair.backbone.string(), "--dtype", dtype},
+                            options_.verifier, -1));
+    }
     std::string join = address_;
     if (options_.drafters > 0 && options_.drafter_route) {
       ASSIGN_OR_RETURN(join, options_.drafter_route(address_));
@@ -249,7 +252,7 @@ Result<ClusterClient> connect_or_start(TransportContext& context, const std::str
     RETURN_IF_ERROR(cluster->check());
     return cluster->check_drafter();
   };
-  if (cluster) RETURN_IF_ERROR(client.wait_for_workers(1, options.drafters, none_ended));
+  if (cluster) RETURN_IF_ERROR(client.wait_for_workers(options.verifiers, options.drafters, none_ended));
   return ClusterClient{std::move(cluster), std::move(client)};
 }
 

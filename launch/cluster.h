@@ -22,7 +22,7 @@ struct ClusterOptions {
   PairPaths pair;
   WeightType weight_type = WeightType::kBf16;
   std::optional<WeightType> drafter_weight_type = {};  ///< none: weight_type
-  int drafters = 1;
+  int verifiers = 1, drafters = 1;
   bool processes = false;  ///< start_cluster(): each role a process of its own, over TCP
   // Addresses, models and weight type are filled in at the start.
   CoordinatorOptions coordinator = {};
@@ -33,15 +33,15 @@ struct ClusterOptions {
   std::string program = "/proc/self/exe";  ///< what start_processes() runs
 };
 
-/// A coordinator, a verifier and perhaps a drafter, started here and stopped by the destructor.
+/// A coordinator, verifiers and perhaps drafters, started here and stopped by the destructor.
 class Cluster {
  public:
   virtual ~Cluster() = default;
   /// Where clients connect.
   virtual const std::string& address() const = 0;
-  /// Whether coordinator and verifier run: no text without them. @return why the first ended that did so by itself.
+  /// Whether coordinator and verifiers run: no text without them. @return why the first ended that did so by itself.
   virtual Result<void> check() = 0;
-  /// The same of the drafter, if there is one. Without it text comes more slowly.
+  /// The same of the drafters, if there are any. Without them text comes more slowly.
   virtual Result<void> check_drafter() = 0;
 };
 

@@ -24,6 +24,11 @@ void Forecast::observe(const RoundOutcome& outcome) {
     acceptance_[static_cast<std::size_t>(i)].observe(i < outcome.accepted ? 1 : 0);
 }
 
+void Forecast::forget_times() {
+  verify_ = {};
+  draft_per_token_ = draft_wire_ = other_ = {};
+}
+
 double Forecast::acceptance(int i) const {
   for (int tried = std::min(i, kDraftLengthMax - 1); tried >= 0; --tried) {
     if (const Mean& mean = acceptance_[static_cast<std::size_t>(tried)]; mean.count > 0) return mean.value();

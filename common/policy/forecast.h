@@ -13,6 +13,8 @@ class Forecast {
  public:
   /// A round of the assistant's drafts, or a plain one.
   void observe(const RoundOutcome& outcome);
+  /// Drops the times, which wander with the machine, and keeps what texts accept.
+  void forget_times();
   /// Tokens a round of `length` drafts emits on average. A position that was never tried holds like the one before.
   double tau(int length) const;
   /// T(M) between two measured Ms lies on the line through them, and beyond them on the line through the last two.

@@ -159,7 +159,7 @@ std::vector<Compared> compared(const Measured& measured) {
   return result;
 }
 
-Json prediction_json(const Prediction& predicted, const Json& ratios) {
+Json prediction_json(const Prediction& predicted, const Axes& axes, const Json& ratios) {
   const auto error = [&](double ratio, const char* name) {
     const double measured = ratios[name]["median"];
     return measured > 0 ? Json(ratio / measured - 1) : Json();
@@ -175,7 +175,7 @@ Json prediction_json(const Prediction& predicted, const Json& ratios) {
           {"remote/plain", remote},
           {"remote/colocated", remote / colocated},
           {"colocated_error", error(colocated, "colocated/plain")},
-          {"remote_error", error(remote, "remote/plain")},
+          {"remote_error", axes.drafts_ahead() ? Json() : error(remote, "remote/plain")},
           {"break_even_rtt_ms", predicted.break_even_rtt_ms ? Json(*predicted.break_even_rtt_ms) : Json()},
           {"capacity", predicted.capacity},
           {"capacity_shared", predicted.capacity_shared}};
@@ -215,7 +215,7 @@ std::optional<std::uint64_t> Measured::text() const {
 }
 
 Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text, const std::vector<Question>& questions,
-                      const Axes& axes, const ExperimentPlan& plan, std::uint64_t seed) {
+                      const Axes& axes, const ExperimentPlan& plan, std::uint64_t seed, Calibration& calibration) {
   const TimePoint start = now();
   Measured measured;
   rig.set_link(axes.link);
@@ -234,6 +234,13 @@ Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text,
     Answers warm_up;
     clients[static_cast<std::size_t>(arm)].front().ask(questions.front(), draft_length(arm, axes), warm_up);
   }
+  const std::vector<int> lengths = calibrated_lengths(axes);
+  std::optional<Calibrator> calibrator;
+  if (!lengths.empty() && rig.calibrates()) {
+    calibrator.emplace(context, rig, text, axes);
+    calibrator->ask(questions.front(), lengths, nullptr);
+    calibration.forget_times();
+  }
   const double bandwidth_before = measure_read_bandwidth_gb_s();
   const CpuTicks before = CpuTicks::now();
   CounterRng rng(seed);
@@ -241,7 +248,11 @@ Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text,
     for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.below(i)]);
     std::vector<double> times;
     if (axes.open_loop()) times = arrival_times(axes, arrivals, mix64(seed + static_cast<std::uint64_t>(repeat)));
-    for (const ExperimentArm arm : order) {
+    const std::uint64_t calibrated_before = rng.below(order.size());
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      if (calibrator && i == calibrated_before)
+        calibrator->ask(questions[static_cast<std::size_t>(repeat) % questions.size()], lengths, &calibration);
+      const ExperimentArm arm = order[i];
       run_block(clients[static_cast<std::size_t>(arm)],
                 {arm, repeat, draft_length(arm, axes), questions, duration_of(plan.seconds), times}, measured);
     }
@@ -290,7 +301,7 @@ Json cell_json(std::size_t cell, int attempt, const Axes& axes, const Experiment
           {"text", compares && text ? Json(fmt::format("{:016x}", *text)) : Json()},
           {"arms", arms},
           {"ratios", ratios_json},
-          {"predicted", prediction ? prediction_json(*prediction, ratios_json) : Json()},
+          {"predicted", prediction ? prediction_json(*prediction, axes, ratios_json) : Json()},
           {"machine", to_json(measured.machine)},
           {"seconds", measured.seconds}};
 }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -44,12 +45,15 @@ Json program_json(const ExperimentPlan& plan, const PairPaths& pair) {
   return row;
 }
 
-/// The axes that this cell does not leave as they are by default, for a person.
-std::string label(const Axes& axes) {
+/// The axes in which the plan's cells differ, for a person.
+std::string label(const ExperimentPlan& plan, const Axes& axes) {
   std::vector<std::string> parts;
-  const Json defaults = to_json(Axes()), all = to_json(axes);
+  const Json all = to_json(axes);
+  std::vector<Json> cells;
+  for (const Axes& cell : plan.cells) cells.push_back(to_json(cell));
   for (const auto& [name, value] : all.items()) {
-    if (value != defaults[name] || name == "rtt_ms" || name == "draft_length")
+    if (name == "rtt_ms" || name == "draft_length" ||
+        std::ranges::any_of(cells, [&](const Json& cell) { return cell[name] != value; }))
       parts.push_back(fmt::format("{} {}", name, value.is_string() ? value.get<std::string>() : value.dump()));
   }
   return fmt::format("{}", fmt::join(parts, ", "));
@@ -89,7 +93,8 @@ class Experiment {
     rig_.reset();  // its cores and memory first
     const TimePoint start = now();
     rig_ = std::make_unique<Rig>(context_, pair_, axes);
-    calibration_ = calibrate(context_, *rig_, text_, questions(axes), axes, kCalibrationRepeats * plan_.seconds);
+    calibration_ =
+        calibrate(Calibrator(context_, *rig_, text_, axes), questions(axes), kCalibrationRepeats * plan_.seconds);
     running_ = axes;
     prepare_s_ = to_seconds(now() - start);
   }
@@ -97,7 +102,7 @@ class Experiment {
     const Axes& axes = plan_.cells[cell];
     prepare(axes);
     return measure_cell(context_, *rig_, text_, questions(axes), axes, plan_,
-                        mix64(plan_.seed + cell * 1000 + static_cast<std::uint64_t>(attempt)));
+                        mix64(plan_.seed + cell * 1000 + static_cast<std::uint64_t>(attempt)), calibration_);
   }
   /// None of a cluster elsewhere, of whose links and drafters nothing is known.
   std::optional<Prediction> predicted(const Axes& axes) const {
@@ -110,22 +115,26 @@ class Experiment {
     const auto prediction = predict(calibration_, axes);
     Axes without = axes;
     without.draft_length = "0";
-    without.request_rate = 0;
+    without.arrivals = {};
     const double plain = predict(calibration_, without)->plain, best = best_rate(calibration_, axes);
     const double rates[] = {plain, plain, prediction ? prediction->colocated : best,
                             prediction ? prediction->remote : best};
     double sum = 2 * bandwidth_s;
+    Axes alone = axes;
+    alone.clients = 1;
+    for (const int length : calibrated_lengths(axes)) {
+      alone.draft_length = std::to_string(length);
+      sum += (1 + plan_.repeats) * answer_s(1, predict(calibration_, alone)->colocated);
+    }
     for (const double rate : rates) {
       if (axes.open_loop()) {
         const auto count = static_cast<double>(arrival_count(axes, plan_.seconds, plan_.prompts.size()));
-        const double answer_s = calibration_.prefill_s() + (calibration_.tokens_per_answer() - 1) / rate;
-        sum += answer_s + plan_.repeats * (count / axes.request_rate + answer_s);
+        sum += answer_s(1, rate) + plan_.repeats * (count / axes.arrivals.rate + answer_s(1, rate));
         continue;
       }
       // Clients share the rate; each asks every question.
-      const double answer_s = calibration_.prefill_s() + (calibration_.tokens_per_answer() - 1) * axes.clients / rate;
-      const double pass_s = answer_s * static_cast<double>(plan_.prompts.size());
-      sum += answer_s + plan_.repeats * pass_s * std::max(1.0, std::ceil(plan_.seconds / pass_s));
+      const double pass_s = answer_s(axes.clients, rate) * static_cast<double>(plan_.prompts.size());
+      sum += answer_s(1, rate) + plan_.repeats * pass_s * std::max(1.0, std::ceil(plan_.seconds / pass_s));
     }
     return sum;
   }
@@ -135,6 +144,11 @@ class Experiment {
     Client client = or_throw(Client::connect(context_, connect_));
     const Status status = or_throw(client.status());
     return {{"verifiers", status.verifiers}, {"drafters", status.drafters}};
+  }
+
+  /// Of a client that shares `rate` with as many.
+  double answer_s(int clients, double rate) const {
+    return calibration_.prefill_s() + (calibration_.tokens_per_answer() - 1) * clients / rate;
   }
 
   static constexpr double kCalibrationRepeats = 5;  ///< of plan.seconds: as long as a cell of as many repeats
@@ -173,7 +187,7 @@ void dry_run(Experiment& experiment) {
     const auto prediction = experiment.predicted(axes);
     const auto over_plain = [&](double rate) { return prediction ? Json(rate / prediction->plain) : Json(); };
     rows.push_back({{"", i, "cell"},
-                    {"", label(axes), "axes"},
+                    {"", label(plan, axes), "axes"},
                     {"", over_plain(prediction ? prediction->colocated : 0), "co-located", 2},
                     {"", over_plain(prediction ? prediction->remote : 0), "remote", 2},
                     {"", prediction ? or_null(prediction->break_even_rtt_ms) : Json(), "break-even RTT ms", 1},
@@ -187,7 +201,11 @@ void dry_run(Experiment& experiment) {
 void write_reports(const fs::path& dir, const Json& lock, const std::vector<Json>& lines) {
   const std::vector<Json> cells = standing_cells(lines);
   or_throw(replace_text(dir / "cells.csv", csv(cells)));
-  or_throw(replace_text(dir / "report.html", report_html(lock, cells)));
+  const std::string report = report_html(lock, cells);
+  or_throw(replace_text(dir / "report.html", report));
+  std::size_t number = 0;
+  for (const std::string& figure : figures(report))
+    or_throw(replace_text(dir / fmt::format("figure-{}.svg", ++number), figure));
 }
 
 /// Makes or checks lock.json: what is measured together must be of one plan, machine and program.
@@ -234,7 +252,7 @@ void say(const ExperimentPlan& plan, const Json& cell) {
   const Json& predicted = cell["predicted"];
   const std::size_t index = cell["cell"];
   fmt::print(stderr, "cell {}/{} ({}): plain {:.1f} tok/s; over plain: {}{}{}\n", index + 1, plan.cells.size(),
-             label(plan.cells[index]), cell["arms"]["plain"]["tok_per_sec"].get<double>(), fmt::join(speeds, ", "),
+             label(plan, plan.cells[index]), cell["arms"]["plain"]["tok_per_sec"].get<double>(), fmt::join(speeds, ", "),
              predicted.is_null() ? "" : fmt::format(" (predicted {:.2f})", predicted["remote/plain"].get<double>()),
              cell["void"].is_null() ? "" : "; void: " + cell["void"].get<std::string>());
 }

@@ -85,7 +85,7 @@ void check_axes(const JsonFields& fields, const Axes& axes) {
   if (!parse_wire_form(axes.wire)) fields.wrong("wire", "exact, int8, int4 or auto");
   if (axes.open_loop() && axes.clients != 1)
     fields.refuse("clients", "is for a closed loop: with a request_rate each request has a client of its own");
-  if (!axes.open_loop() && axes.burstiness != 1) fields.refuse("burstiness", "is only for a request_rate above 0");
+  if (!axes.open_loop() && axes.arrivals.burstiness != 1) fields.refuse("burstiness", "is only for a request_rate above 0");
   if (axes.drafter_dtype.empty()) return;
   if (const auto type = parse_weight_type(axes.drafter_dtype); !type)
     fields.refuse("drafter_dtype", type.error().message);
@@ -142,13 +142,18 @@ std::optional<int> Axes::fixed_length() const {
   return length && length->policy == DraftPolicy::kFixed ? std::optional(length->length) : std::nullopt;
 }
 
+bool Axes::drafts_ahead() const {
+  const auto drafts = parse_draft_length(draft_length);
+  const bool chain = drafts && drafts->policy != DraftPolicy::kTree && fixed_length() != 0;
+  return chain && link.rtt_ms >= 1 && drafts->ahead.value_or(1) > 0;
+}
+
 bool Axes::same_rig(const Axes& other) const {
   Axes alike = other;
   alike.link = link;
   alike.draft_length = draft_length;
   alike.clients = clients;
-  alike.request_rate = request_rate;
-  alike.burstiness = burstiness;
+  alike.arrivals = arrivals;
   alike.context = context;
   alike.output = output;
   return alike == *this;
@@ -158,8 +163,7 @@ std::optional<std::string> axis_of_rig(const Axes& axes) {
   Axes asked;
   asked.draft_length = axes.draft_length;
   asked.clients = axes.clients;
-  asked.request_rate = axes.request_rate;
-  asked.burstiness = axes.burstiness;
+  asked.arrivals = axes.arrivals;
   asked.context = axes.context;
   asked.output = axes.output;
   const Json built = to_json(axes), any = to_json(asked);

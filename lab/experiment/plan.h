@@ -22,6 +22,13 @@ inline const char* to_string(ExperimentArm arm) {
   return std::array{"plain", "ngram", "colocated", "remote"}.at(static_cast<std::size_t>(arm));
 }
 
+/// When the requests of an open loop come: see arrival_times().
+struct Arrivals {
+  double rate = 0;  ///< a second; 0: a closed loop
+  double burstiness = 1;
+  bool operator==(const Arrivals&) const = default;
+};
+
 /// What one cell of an experiment is run with.
 struct Axes {
   std::string dtype = "bf16";           ///< of the backbone
@@ -29,14 +36,14 @@ struct Axes {
   int threads = 0;                      ///< of the backbone's forward pass; 0: every core
   int drafter_threads = 1;              ///< of the assistant's
   std::string wire = "exact";           ///< what rows are rounded to on their way to the drafter (a WireForm)
+  int verifiers = 1;                    ///< that share the clients' texts
   int drafters = 1;                     ///< workers, each with a link of its own
   double drafter_added_ms = 0;          ///< what a draft takes longer on the remote drafter's host
   std::vector<double> acceptance = {};  ///< empty: the rule. Else a coin's rates, as --synthetic-acceptance has them
   Link link = {};                       ///< between the remote drafter and the coordinator
   std::string draft_length = "4";       ///< 0 to 16, tree:1 to tree:16, or auto
   int clients = 1;                      ///< closed loop: each asks again as soon as it has its answer
-  double request_rate = 0;              ///< arrivals a second of an open loop; 0: a closed one
-  double burstiness = 1;                ///< of an open loop: see arrival_times()
+  Arrivals arrivals = {};               ///< of an open loop
   int context = 0;                      ///< tokens of other text before each question
   int output = 64;                      ///< longest answer, tokens
   bool operator==(const Axes&) const = default;
@@ -49,6 +56,7 @@ struct Axes {
     v("threads", m.threads, kThreads);
     v("drafter_threads", m.drafter_threads, kThreads);
     v("wire", m.wire);
+    v("verifiers", m.verifiers, Range<int>{1, 64});
     v("drafters", m.drafters, Range<int>{1, 64});
     v("acceptance", m.acceptance);
     v("drafter_added_ms", m.drafter_added_ms, kMs);
@@ -60,14 +68,19 @@ struct Axes {
     v("bandwidth_mbit", m.link.bandwidth_mbit, Range<double>{0, 1e6});
     v("loss", m.link.loss, Range<double>{0, 0.5});
     v("draft_length", m.draft_length);
-    v("request_rate", m.request_rate, Range<double>{0, 1e4});
-    v("burstiness", m.burstiness, Range<double>{0.01, 1e4});
+    v("request_rate", m.arrivals.rate, Range<double>{0, 1e4});
+    v("burstiness", m.arrivals.burstiness, Range<double>{0.01, 1e4});
   }
 
+  /// Whose rows share one verifier's passes, rounded up.
+  int clients_a_verifier() const { return (clients + verifiers - 1) / verifiers; }
   /// Of a number of drafts; none where a policy chooses.
   std::optional<int> fixed_length() const;
+  /// Whether the remote arm's drafts are made while the round before is verified: over a round trip of a millisecond or
+  /// more (ahead_gain.h), unless the draft length says @0.
+  bool drafts_ahead() const;
   bool synthetic() const { return !acceptance.empty(); }
-  bool open_loop() const { return request_rate > 0; }
+  bool open_loop() const { return arrivals.rate > 0; }
   /// Whether the same processes can run both: all is equal but the link, and what each request says for itself.
   bool same_rig(const Axes& other) const;
 };

@@ -31,12 +31,12 @@ double Calibration::request_bytes(double tau) const {
 namespace {
 
 /// @param draft_s, exchange_s  what a draft and the drafts' exchange take longer than calibrated
-double rate(const Calibration& calibration, int length, double clients, double drafters, double draft_s,
-            double exchange_s) {
+double rate(const Calibration& calibration, const Axes& axes, int length, double draft_s, double exchange_s) {
+  const double clients = axes.clients, drafters = axes.drafters;
   const RoundTerms terms = calibration.forecast().terms(length);
   const double tau = calibration.forecast().tau(length), drafting_s = terms.draft_s + length * draft_s;
   const double alone = clients * tau / (terms.seconds() + length * draft_s + exchange_s);
-  const int rows = static_cast<int>(clients) * (length + 1);
+  const int rows = axes.clients_a_verifier() * (length + 1);
   const double verifying = clients * tau / (calibration.verify_s(rows) + terms.other_s);
   const double drafting = drafting_s > 0 ? drafters * tau / drafting_s : verifying;
   return std::min({alone, verifying, drafting});
@@ -48,7 +48,6 @@ std::optional<Prediction> predict(const Calibration& calibration, const Axes& ax
   if (!axes.fixed_length() || axes.open_loop()) return std::nullopt;
   const int length = *axes.fixed_length();
   const RoundTerms plain = calibration.forecast().terms(0), terms = calibration.forecast().terms(length);
-  const double clients = axes.clients, drafters = axes.drafters;
   const double added_s = axes.drafter_added_ms / 1e3;
   Prediction prediction{.tau = calibration.forecast().tau(length),
                         .plain_round_ms = plain.seconds() * 1e3,
@@ -59,23 +58,34 @@ std::optional<Prediction> predict(const Calibration& calibration, const Axes& ax
     return length == 0 ? 0 : link.exchange_ms(calibration.request_bytes(prediction.tau)) / 1e3;
   };
   prediction.exchange_ms = exchange_s(axes.link) * 1e3;
-  prediction.plain = rate(calibration, 0, clients, drafters, 0, 0);
-  prediction.colocated = rate(calibration, length, clients, drafters, 0, 0);
-  prediction.remote = rate(calibration, length, clients, drafters, added_s, exchange_s(axes.link));
+  prediction.plain = rate(calibration, axes, 0, 0, 0);
+  prediction.colocated = rate(calibration, axes, length, 0, 0);
+  prediction.remote = rate(calibration, axes, length, added_s, exchange_s(axes.link));
   Link near = axes.link;
   near.rtt_ms = 0;
   // Longer round trips do not slow a drafter or a verifier that is always at work: only a client's own round.
-  if (length > 0 && rate(calibration, length, clients, drafters, added_s, exchange_s(near)) >= prediction.plain) {
-    const double longest_s = clients * prediction.tau / prediction.plain;
+  if (length > 0 && rate(calibration, axes, length, added_s, exchange_s(near)) >= prediction.plain) {
+    const double longest_s = axes.clients * prediction.tau / prediction.plain;
     const double rest_s = terms.seconds() + length * added_s + exchange_s(near);
     prediction.break_even_rtt_ms = (longest_s - rest_s) * 1e3;
   }
   if (length > 0) {
     prediction.capacity = 1 + terms.draft_s / terms.verify_s;
-    prediction.capacity_shared =
-        1 + clients * terms.draft_s / calibration.verify_s(static_cast<int>(clients) * (length + 1));
+    const int sharing = axes.clients_a_verifier();
+    prediction.capacity_shared = 1 + sharing * terms.draft_s / calibration.verify_s(sharing * (length + 1));
   }
   return prediction;
+}
+
+std::vector<int> calibrated_lengths(const Axes& axes) {
+  const std::optional<int> length = axes.fixed_length();
+  if (!length || axes.open_loop()) return {};
+  std::vector<int> lengths;
+  for (const int drafts : {0, *length, axes.clients_a_verifier() - 1, axes.clients_a_verifier() * (*length + 1) - 1})
+    lengths.push_back(std::min(drafts, kDraftLengthMax));
+  std::ranges::sort(lengths);
+  lengths.erase(std::ranges::unique(lengths).begin(), lengths.end());
+  return lengths;
 }
 
 double best_rate(const Calibration& calibration, const Axes& axes) {
@@ -83,7 +93,7 @@ double best_rate(const Calibration& calibration, const Axes& axes) {
   for (const int length : {0, 1, 2, 4, 8, 16}) {
     Axes fixed = axes;
     fixed.draft_length = std::to_string(length);
-    fixed.request_rate = 0;
+    fixed.arrivals = {};
     best = std::max(best, predict(calibration, fixed)->remote);
   }
   return best;

@@ -1,17 +1,20 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "common/policy/forecast.h"
 #include "lab/experiment/plan.h"
 
 namespace outrider {
 
-/// What a pair costs on this machine: measured once, by one client with a drafter beside it, at several draft lengths.
+/// What a pair costs on this machine: measured by one client with a drafter beside it, at several draft lengths.
 /// Everything else is predicted from it.
 class Calibration {
  public:
   void observe(const RoundOutcome& outcome);
+  /// The same pair in another minute: see Forecast::forget_times().
+  void forget_times() { forecast_.forget_times(); }
   /// An answer of `tokens` tokens whose first one took so long.
   void observe_answer(double tokens, double prefill_s);
 
@@ -49,8 +52,13 @@ struct Prediction {
 /// clients and D drafters are held to the least of three bounds, as any closed queue is (Denning and Buzen 1978):
 /// every client's round undisturbed; the verifier always at work, N tau tokens every T(N (g + 1)); the drafters always
 /// at work, D tau tokens every g t_d. Nothing is predicted of contention for the same cores.
+/// Drafts are asked for: what drafting ahead saves (Axes::drafts_ahead) is not in it.
 /// @return none where a policy chooses the draft length, and of an open loop.
 std::optional<Prediction> predict(const Calibration& calibration, const Axes& axes);
+
+/// The draft lengths whose times the closed form needs for a cell, those of N clients' rows among them; none where it
+/// says nothing.
+std::vector<int> calibrated_lengths(const Axes& axes);
 
 /// Tokens per second of all clients in the fastest of a few draft lengths, plain decoding included: for estimates of
 /// time where a policy chooses.

@@ -25,6 +25,10 @@ double ratio(const Json& cell, const char* name) { return cell["ratios"][name]["
 double rate(const Json& cell, ExperimentArm arm) { return cell["arms"][to_string(arm)]["tok_per_sec"].get<double>(); }
 bool has(const Json& cell, ExperimentArm arm) { return cell["arms"].contains(to_string(arm)); }
 std::string plain_text(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+/// For a person: 0 and not 0.0.
+std::string short_text(const Json& value) {
+  return value.is_number_float() ? fmt::format("{:.4g}", value.get<double>()) : plain_text(value);
+}
 
 /// The axes that differ from cell to cell.
 std::vector<std::string> varied_axes(const std::vector<Json>& cells) {
@@ -43,7 +47,7 @@ std::map<std::string, Cells> groups(const std::vector<Json>& cells, const std::v
   for (const Json& cell : cells) {
     std::vector<std::string> shared;
     for (const std::string& name : varied) {
-      if (std::ranges::find(but, name) == but.end()) shared.push_back(name + " " + plain_text(cell["axes"][name]));
+      if (std::ranges::find(but, name) == but.end()) shared.push_back(name + " " + short_text(cell["axes"][name]));
     }
     result[fmt::format("{}", fmt::join(shared, ", "))].push_back(&cell);
   }
@@ -59,8 +63,9 @@ std::vector<double> values_of(const Cells& cells, const char* name) {
   return values;
 }
 
-std::string with(const std::string& title, const std::string& group) {
-  return group.empty() ? title : title + " (" + group + ")";
+/// Two figures side by side, and what the cells of both share.
+std::string pair_html(const std::string& left, const std::string& right, const std::string& group) {
+  return "<figure class='pair'>" + left + right + "<figcaption>" + escaped(group) + "</figcaption></figure>\n";
 }
 
 /// Where a value lies between columns, counted from 0; half a column beyond the first or the last at most.
@@ -105,8 +110,8 @@ std::string maps_html(const std::vector<Json>& cells) {
   std::string html;
   for (const auto& [name, group] : groups(cells, {"rtt_ms", "drafter_added_ms"})) {
     if (values_of(group, "rtt_ms").size() < 2) continue;
-    html += "<figure class='pair'>" + heatmap_svg(heatmap(group, "remote/plain", with("Over plain", name), true)) +
-            heatmap_svg(heatmap(group, "remote/colocated", with("Over co-located", name), false)) + "</figure>\n";
+    html += pair_html(heatmap_svg(heatmap(group, "remote/plain", "Remote over plain", true)),
+                      heatmap_svg(heatmap(group, "remote/colocated", "Remote over co-located", false)), name);
   }
   if (html.empty()) return "";
   return "<h2>When does a remote drafter pay?</h2>\n" + html +
@@ -138,15 +143,15 @@ std::string clients_html(const std::vector<Json>& cells) {
     if (values_of(unsorted, "clients").size() < 2) continue;
     Cells group = unsorted;
     std::ranges::sort(group, {}, [](const Json* cell) { return axis(*cell, "clients"); });
-    Chart rates{.title = with("Throughput", name), .x_title = "clients", .y_title = "tokens per second, all clients"};
+    Chart rates{.title = "Throughput", .x_title = "clients", .y_title = "tokens per second, all clients"};
     for (std::size_t i = 0; i < kArms.size(); ++i) {
       if (has(*group.front(), kArms[i])) rates.series.push_back(arm_series(group, kArms[i], int(i)));
     }
     if (!has(*group.front(), ExperimentArm::kColocated)) {
-      html += "<figure>" + chart_svg(rates) + "</figure>\n";
+      html += pair_html(chart_svg(rates), "", name);
       continue;
     }
-    Chart gain{.title = with("Remote over co-located", name), .x_title = "clients", .y_title = "ratio"};
+    Chart gain{.title = "Remote over co-located", .x_title = "clients", .y_title = "ratio"};
     Series measured{.name = "measured", .index = 3};
     for (const Json* cell : group) {
       const Json& seen = (*cell)["ratios"]["remote/colocated"];
@@ -156,7 +161,7 @@ std::string clients_html(const std::vector<Json>& cells) {
     const auto of = [](const char* key) { return [key](const Json& cell) { return cell["predicted"][key]; }; };
     gain.series = {measured, by_clients(group, "1 + g t_d/t_v", 0, true, of("capacity")),
                    by_clients(group, "with T(M)", 1, true, of("capacity_shared"))};
-    html += "<figure class='pair'>" + chart_svg(rates) + chart_svg(gain) + "</figure>\n";
+    html += pair_html(chart_svg(rates), chart_svg(gain), name);
   }
   if (html.empty()) return "";
   return "<h2>How many clients does a verifier carry?</h2>\n" + html +
@@ -174,8 +179,8 @@ std::string arrivals_html(const std::vector<Json>& cells) {
   std::ranges::stable_sort(open, {}, rate_of);
   std::string html;
   for (const auto& [name, group] : groups(open, {"request_rate"})) {
-    Chart half{.title = with("Half", name), .x_title = "requests per second", .y_title = "latency, ms"};
-    Chart late{.title = with("99 in 100", name), .x_title = "requests per second", .y_title = "latency, ms"};
+    Chart half{.title = "Half", .x_title = "requests per second", .y_title = "latency, ms"};
+    Chart late{.title = "99 in 100", .x_title = "requests per second", .y_title = "latency, ms"};
     for (std::size_t i = 0; i < kArms.size(); ++i) {
       if (!has(*group.front(), kArms[i])) continue;
       for (const auto& [chart, share] : {std::pair(&half, "p50"), {&late, "p99"}}) {
@@ -185,7 +190,7 @@ std::string arrivals_html(const std::vector<Json>& cells) {
         chart->series.push_back(std::move(series));
       }
     }
-    html += "<figure class='pair'>" + chart_svg(half) + chart_svg(late) + "</figure>\n";
+    html += pair_html(chart_svg(half), chart_svg(late), name);
   }
   return "<h2>How long do requests take that come by the clock?</h2>\n" + html +
          "<p class='note'>Open loop: requests arrive at random times, whether those before have been answered or not. "
@@ -202,7 +207,8 @@ std::string scatter_html(const std::vector<Json>& cells, const PredictionErrors&
     Series series{.name = to_string(arm), .index = static_cast<int>(arm), .line = false};
     const std::string name = std::string(to_string(arm)) + "/plain";
     for (const Json& cell : cells) {
-      if (!predicted(cell) || is_void(cell)) continue;
+      if (!predicted(cell) || is_void(cell) || cell["predicted"][std::string(to_string(arm)) + "_error"].is_null())
+        continue;
       const Json& seen = cell["ratios"][name];
       series.points.emplace_back(cell["predicted"][name], seen["median"]);
       series.spans.emplace_back(seen["low"], seen["high"]);
@@ -220,7 +226,7 @@ std::string scatter_html(const std::vector<Json>& cells, const PredictionErrors&
 std::string acceptance_html(const std::vector<Json>& cells) {
   Chart chart{.title = "Acceptance by position", .x_title = "position in the draft", .y_title = "share that holds"};
   for (const auto& [name, group] : groups(cells, {"rtt_ms", "jitter_ms", "bandwidth_mbit", "loss", "drafter_added_ms",
-                                                  "clients", "drafters", "threads", "drafter_threads"})) {
+                                                  "clients", "verifiers", "drafters", "threads", "drafter_threads"})) {
     const Json& shares = (*group.front())["arms"]["remote"]["acceptance_per_position"];
     Series series{.name = name.empty() ? "remote" : name, .index = static_cast<int>(chart.series.size() % 4)};
     for (std::size_t i = 0; i < shares.size(); ++i) series.points.emplace_back(i + 1, shares[i].get<double>());
@@ -244,7 +250,7 @@ std::string table_html(const std::vector<Json>& cells) {
       "<th>predicted</th><th>error</th><th>void</th></tr>\n";
   for (const Json& cell : cells) {
     html += "<tr>";
-    for (const std::string& name : varied) html += "<td>" + escaped(plain_text(cell["axes"][name])) + "</td>";
+    for (const std::string& name : varied) html += "<td>" + escaped(short_text(cell["axes"][name])) + "</td>";
     html += fmt::format("<td>{:.1f}</td>", rate(cell, ExperimentArm::kPlain));
     for (const char* name : {"ngram/plain", "colocated/plain", "remote/plain", "remote/colocated"})
       html += cell["ratios"].contains(name) ? interval_cell(cell["ratios"][name]) : "<td></td>";
@@ -272,7 +278,8 @@ std::string machine_html(const Json& lock) {
 
 constexpr const char* kHead = R"(<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
-<title>Outrider experiment</title><style>
+<title>Outrider experiment</title>)";
+constexpr const char* kStyle = R"(<style>
 :root{color-scheme:light dark;--surface:#fff;--ink:#1c1f23;--muted:#5c646d;--rule:#d5d9de;
 --good:#1a7f64;--bad:#c2502e;--c0:#6b7280;--c1:#b7791f;--c2:#2563a8;--c3:#8b3fa8}
 @media screen and (prefers-color-scheme:dark){:root{--surface:#16191d;--ink:#e6e8ea;--muted:#9aa3ad;--rule:#363c43;
@@ -282,7 +289,7 @@ padding:0 1rem}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem}
 .verdict{font-size:1.1rem;border-left:4px solid var(--good);padding-left:1rem}
 .note,small{color:var(--muted)}.note{max-width:75ch}
-figure{margin:1rem 0;break-inside:avoid}.pair{display:grid;gap:1rem;
+figure{margin:1rem 0;break-inside:avoid}figcaption{grid-column:1/-1;color:var(--muted)}.pair{display:grid;gap:1rem;
 grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr))}
 svg{width:100%;max-width:620px;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--ink)}
 svg .title{font-weight:600;font-size:13px}.grid{stroke:var(--rule)}.axis{stroke:var(--muted);fill:none}
@@ -293,8 +300,7 @@ svg .title{font-weight:600;font-size:13px}.grid{stroke:var(--rule)}.axis{stroke:
 th,td{padding:.25rem .6rem;border-bottom:1px solid var(--rule);text-align:left;vertical-align:top}
 @media print{body{font-size:10pt;max-width:none;margin:0}.scroll{overflow:visible}table{font-size:7.5pt}
 .pair{grid-template-columns:1fr 1fr}*{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
-</style></head><body>
-)";
+</style>)";
 
 /// The cell whose draft length is predicted to bear the longest round trip, of one client and the fastest drafters.
 const Json* most_tolerant(const std::vector<Json>& cells) {
@@ -430,7 +436,7 @@ std::string csv(const std::vector<Json>& cells) {
 }
 
 std::string report_html(const Json& lock, const std::vector<Json>& cells) {
-  std::string html = kHead;
+  std::string html = std::string(kHead) + kStyle + "</head><body>\n";
   html += "<h1>Outrider: when do two tiers pay?</h1>\n";
   if (cells.empty()) return html + "<p>No cell has been measured yet.</p></body></html>\n";
   html += "<p class='verdict'>" + escaped(verdict(cells)) + "</p>\n";
@@ -438,6 +444,19 @@ std::string report_html(const Json& lock, const std::vector<Json>& cells) {
           scatter_html(cells, prediction_errors(cells)) + acceptance_html(cells) + table_html(cells) +
           machine_html(lock);
   return html + "</body></html>\n";
+}
+
+std::vector<std::string> figures(const std::string& report) {
+  constexpr std::string_view kBegin = "<svg ", kEnd = "</svg>";
+  std::vector<std::string> figures;
+  for (std::size_t at = 0; (at = report.find(kBegin, at)) != std::string::npos;) {
+    const std::size_t inside = report.find('>', at) + 1, end = report.find(kEnd, inside) + kEnd.size();
+    const std::string attributes = report.substr(at + kBegin.size(), inside - at - kBegin.size());
+    figures.push_back("<svg xmlns='http://www.w3.org/2000/svg' " + attributes + kStyle + report.substr(inside, end - inside) +
+                      "\n");
+    at = end;
+  }
+  return figures;
 }
 
 }  // namespace outrider

@@ -28,4 +28,7 @@ std::string csv(const std::vector<Json>& cells);
 /// @param lock  lock.json
 std::string report_html(const Json& lock, const std::vector<Json>& cells);
 
+/// The figures of a page of report_html(), each as an SVG file of its own, in light and dark.
+std::vector<std::string> figures(const std::string& report);
+
 }  // namespace outrider

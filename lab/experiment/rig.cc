@@ -18,6 +18,7 @@ Rig::Rig(TransportContext& context, const PairPaths& pair, const Axes& axes) {
   options.verifier.synthetic_acceptance = axes.acceptance;
   options.drafter.threads = axes.drafter_threads;
   options.drafter.wire = axes.wire;
+  options.verifiers = axes.verifiers;
   options.drafters = 0;
   alone_ = started(context, options);
   options.drafters = axes.drafters;
@@ -71,25 +72,27 @@ std::vector<Question> cell_questions(const TextSide& text, const std::vector<std
   return questions;
 }
 
-Calibration calibrate(TransportContext& context, const Rig& rig, const TextSide& text,
-                      const std::vector<Question>& questions, const Axes& axes, double seconds) {
+Calibrator::Calibrator(TransportContext& context, const Rig& rig, const TextSide& text, const Axes& axes)
+    : client_(std::make_unique<Client>(or_throw(Client::connect(context, rig.address(ExperimentArm::kColocated))))),
+      asker_(*client_, text, axes.output, /*endless=*/axes.synthetic()) {}
+
+void Calibrator::ask(const Question& question, std::span<const int> lengths, Calibration* into) const {
+  for (const int length : lengths) {
+    Answers answer;
+    asker_.ask(question, {.length = length, .ahead = 0}, answer);
+    if (into == nullptr) continue;
+    for (const RoundOutcome& round : answer.rounds) into->observe(round);
+    into->observe_answer(static_cast<double>(answer.tokens) + 1, static_cast<double>(answer.metrics.prefill_ns) / 1e9);
+  }
+}
+
+Calibration calibrate(const Calibrator& calibrator, const std::vector<Question>& questions, double seconds) {
   constexpr std::array kLengths = {0, 1, 2, 4, 8, 16, 32};
-  Client client = or_throw(Client::connect(context, rig.address(ExperimentArm::kColocated)));
-  const Asker asker(client, text, axes.output, /*endless=*/axes.synthetic());
-  Answers warm_up;  // first use compiles kernels and maps pages
-  for (const int length : kLengths) asker.ask(questions.front(), {.length = length}, warm_up);
+  calibrator.ask(questions.front(), kLengths, nullptr);  // first use compiles kernels and maps pages
   Calibration calibration;
   const TimePoint start = now();
   do {
-    for (const Question& question : questions) {
-      for (const int length : kLengths) {
-        Answers answer;
-        asker.ask(question, {.length = length}, answer);
-        for (const RoundOutcome& round : answer.rounds) calibration.observe(round);
-        calibration.observe_answer(static_cast<double>(answer.tokens) + 1,
-                                   static_cast<double>(answer.metrics.prefill_ns) / 1e9);
-      }
-    }
+    for (const Question& question : questions) calibrator.ask(question, kLengths, &calibration);
   } while (to_seconds(now() - start) < seconds);
   return calibration;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,8 @@ class Rig {
   /// @param address  of the coordinator of a cluster that runs already
   explicit Rig(std::string address) : elsewhere_(std::move(address)) {}
 
+  /// Whether there is a drafter beside the verifier to calibrate with: not of a cluster elsewhere.
+  bool calibrates() const { return elsewhere_.empty(); }
   /// Those that can be measured on it: of a cluster elsewhere, plain and remote.
   std::vector<ExperimentArm> arms() const;
   /// Where the clients of an arm connect.
@@ -49,9 +52,21 @@ DraftLength draft_length(ExperimentArm arm, const Axes& axes);
 /// The plan's prompts as this cell's questions: each after `context` tokens of other text.
 std::vector<Question> cell_questions(const TextSide& text, const std::vector<std::string>& prompts, int context);
 
-/// One client's answers at draft lengths 0, 1, 2, 4, 8, 16 and 32 with the drafter beside the verifier, again and again
-/// for `seconds` at least. Lengths take turns, so that a machine that wanders slows all alike.
-Calibration calibrate(TransportContext& context, const Rig& rig, const TextSide& text,
-                      const std::vector<Question>& questions, const Axes& axes, double seconds);
+/// One client of the drafter that sits beside the verifier: its answers say what rounds cost here.
+class Calibrator {
+ public:
+  /// @param context, rig  outlive this object
+  Calibrator(TransportContext& context, const Rig& rig, const TextSide& text, const Axes& axes);
+  /// Asks `question` at each of the draft lengths, of drafts that are asked for. @param into  nullptr: a warm-up
+  void ask(const Question& question, std::span<const int> lengths, Calibration* into) const;
+
+ private:
+  std::unique_ptr<Client> client_;
+  Asker asker_;
+};
+
+/// All questions at draft lengths 0, 1, 2, 4, 8, 16 and 32, again and again for `seconds` at least. Lengths take turns,
+/// so that a machine that wanders slows all alike.
+Calibration calibrate(const Calibrator& calibrator, const std::vector<Question>& questions, double seconds);
 
 }  // namespace outrider

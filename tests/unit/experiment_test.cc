@@ -175,12 +175,52 @@ TEST(Prediction, ManyClientsAreHeldToTheVerifierOrTheDrafters) {
   EXPECT_NEAR(predict(made_up(), slow)->remote, 4 / 20e-3, 1e-6);  // one drafter, 4 drafts of 5 ms
   slow.drafters = 2;
   EXPECT_NEAR(predict(made_up(), slow)->remote, 2 * 4 / 20e-3, 1e-6);
+  Axes halves = many;
+  halves.verifiers = 2;  // passes of 20 rows take 30 ms
+  halves.drafters = 2;
+  EXPECT_NEAR(predict(made_up(), halves)->remote, 8 * 4 / 31e-3, 1e-6);
+  EXPECT_NEAR(predict(made_up(), halves)->capacity_shared, 1 + 4 * 4.0 / 30, 1e-9);
+}
+
+TEST(Prediction, ACellsTimesAreItsOwnAndAcceptanceIsTheRigs) {
+  Calibration calibration = made_up();
+  calibration.forget_times();
+  RoundOutcome plain{.verify_s = 20e-3, .round_s = 21e-3};
+  RoundOutcome drafted{.drafted = 4, .draft_s = 4e-3, .draft_wire_s = 2e-3, .verify_s = 30e-3, .round_s = 37e-3};
+  calibration.observe(plain);
+  calibration.observe(drafted);
+  const auto prediction = predict(calibration, {});
+  EXPECT_DOUBLE_EQ(prediction->plain, 1 / 21e-3);
+  // The first position was tried once more and failed: 3 of 4 instead of 3 of 3.
+  EXPECT_DOUBLE_EQ(prediction->tau, 1 + 3 * 0.75);
+  EXPECT_DOUBLE_EQ(prediction->colocated, prediction->tau / 37e-3);
+}
+
+TEST(Prediction, CalibratesTheRowsOfAllClients) {
+  EXPECT_EQ(calibrated_lengths({}), (std::vector<int>{0, 4}));
+  EXPECT_EQ(calibrated_lengths({.draft_length = "2", .clients = 4}), (std::vector<int>{0, 2, 3, 11}));
+  EXPECT_EQ(calibrated_lengths({.clients = 8}), (std::vector<int>{0, 4, 7, 32}));  // 39, but 32 is the most
+  EXPECT_EQ(calibrated_lengths({.verifiers = 2, .clients = 8}), (std::vector<int>{0, 3, 4, 19}));
+  EXPECT_TRUE(calibrated_lengths({.draft_length = "auto"}).empty());
+  EXPECT_TRUE(calibrated_lengths({.arrivals = {.rate = 2}}).empty());
+}
+
+TEST(Prediction, DraftsAreMadeAheadOverALinkUnlessThePlanSaysNo) {
+  const auto ahead = [](double rtt_ms, const char* length) {
+    return Axes{.link = {.rtt_ms = rtt_ms}, .draft_length = length}.drafts_ahead();
+  };
+  EXPECT_TRUE(ahead(1, "4"));
+  EXPECT_TRUE(ahead(1, "4@2"));
+  EXPECT_FALSE(ahead(0.5, "4"));
+  EXPECT_FALSE(ahead(20, "4@0"));
+  EXPECT_FALSE(ahead(20, "0"));
+  EXPECT_FALSE(ahead(20, "tree:8"));
 }
 
 TEST(Arrivals, HaveTheirRateAndTheirBurstiness) {
   constexpr std::size_t kCount = 20000;
   for (const double burstiness : {0.25, 1.0, 16.0}) {
-    const Axes axes{.request_rate = 40, .burstiness = burstiness};
+    const Axes axes{.arrivals = {.rate = 40, .burstiness = burstiness}};
     const std::vector<double> times = arrival_times(axes, kCount, 7);
     EXPECT_EQ(times, arrival_times(axes, kCount, 7));
     EXPECT_NE(times, arrival_times(axes, kCount, 8));
@@ -200,14 +240,14 @@ TEST(Arrivals, HaveTheirRateAndTheirBurstiness) {
 }
 
 TEST(Arrivals, AreAsManyAsTheTimeHasAndEachQuestionOnce) {
-  const Axes axes{.request_rate = 10};
+  const Axes axes{.arrivals = {.rate = 10}};
   EXPECT_EQ(arrival_count(axes, 2.05, 5), 21u);
   EXPECT_EQ(arrival_count(axes, 0, 5), 5u);
 }
 
 TEST(Prediction, NothingIsSaidOfAPolicyAndPlainNeedsNoLink) {
   EXPECT_FALSE(predict(made_up(), {.draft_length = "auto"}));
-  EXPECT_FALSE(predict(made_up(), {.draft_length = "4", .request_rate = 2}));
+  EXPECT_FALSE(predict(made_up(), {.draft_length = "4", .arrivals = {.rate = 2}}));
   const auto plain = predict(made_up(), {.link = {.rtt_ms = 50}, .draft_length = "0"});
   EXPECT_DOUBLE_EQ(plain->remote, plain->plain);
   EXPECT_FALSE(plain->break_even_rtt_ms);
@@ -336,9 +376,21 @@ TEST(Report, OnePageThatLoadsNothingAndEscapesWhatItShows) {
   const std::string html = report_html(lock, {line(0, 0, 2), line(1, 20, 0.7, "neighbours <b>")});
   for (const char* never : {"http:", "https:", "<script", "<b>", "url(", "@import", "nan", "inf"})
     EXPECT_EQ(html.find(never), std::string::npos) << never;
-  for (const char* figure : {"Over plain", "Over co-located", "Speed-up over plain", "Acceptance by position"})
+  for (const char* figure : {"Remote over plain", "Remote over co-located", "Speed-up over plain", "Acceptance by position"})
     EXPECT_NE(html.find(figure), std::string::npos) << figure;
   EXPECT_NE(report_html(lock, {}).find("No cell has been measured"), std::string::npos);
+}
+
+TEST(Report, EachFigureStandsAlone) {
+  const std::string html = report_html(Json::object(), {line(0, 0, 2), line(1, 20, 0.7)});
+  const std::vector<std::string> files = figures(html);
+  ASSERT_EQ(files.size(), 4u);  // two maps, the predictions, the acceptance
+  for (const std::string& file : files) {
+    EXPECT_TRUE(file.starts_with("<svg xmlns='http://www.w3.org/2000/svg' viewBox=")) << file.substr(0, 80);
+    EXPECT_TRUE(file.ends_with("</svg>\n"));
+    EXPECT_NE(file.find("--ink:"), std::string::npos);
+  }
+  EXPECT_TRUE(figures("no figure").empty());
 }
 
 TEST(Report, AnOpenLoopIsShownByItsRate) {

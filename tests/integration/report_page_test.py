@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""An experiment's report in headless Chromium: light and dark, wide and narrow, on paper, and without any other host.
+
+usage: report_page_test.py OUTRIDER RESULTS...      (folders with lock.json and cells.jsonl)
+
+Exit 77: there is no Chromium, nothing was tested.
+"""
+import base64
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from live_page_test import CONTRAST, Chromium, equal
+
+# Words of figures that lie outside their figure, which would be cut off.
+CUT_OFF = """[...document.querySelectorAll('svg')].flatMap(svg => { const frame = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll('text')].filter(text => { const box = text.getBoundingClientRect();
+    return box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1 || box.bottom > frame.bottom + 1; })
+    .map(text => text.textContent); })"""
+
+
+def resize(browser, width):
+    browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500)
+
+
+def everybody_can_read_it(browser):
+    backgrounds = set()
+    for scheme in ("light", "dark"):
+        browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        backgrounds.add(browser.evaluate("getComputedStyle(document.body).backgroundColor"))
+        contrast = browser.evaluate(CONTRAST)
+        assert contrast >= 4.5, f"the least contrast is {contrast:.2f} in {scheme}, wanted 4.5 (WCAG AA)"
+    equal(len(backgrounds), 2, "backgrounds of light and dark")
+    browser.call("Emulation.setEmulatedMedia", features=[])
+
+
+def it_fits(browser):
+    for width in (1280, 360):
+        resize(browser, width)
+        seen = browser.evaluate("document.documentElement.scrollWidth")
+        assert seen <= width, f"the page is {seen} wide on a screen of {width}"
+        equal(browser.evaluate(CUT_OFF), [], f"cut off in figures at {width}")
+    resize(browser, 1280)
+
+
+def it_can_be_printed(browser):
+    pdf = base64.b64decode(browser.call("Page.printToPDF", printBackground=True)["data"])
+    pages = len(re.findall(rb"/Type\s*/Page\b", pdf))
+    figures = browser.evaluate("document.querySelectorAll('figure').length")
+    assert 1 <= pages <= 2 + 2 * figures, f"{pages} pages for {figures} figures"
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    equal(browser.evaluate("getComputedStyle(document.querySelector('.scroll')).overflowX"), "visible", "the table on paper: its overflow")
+    browser.call("Emulation.setEmulatedMedia", media="")
+
+
+def main():
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        print("SKIPPED: the report was NOT tested: no chromium on this machine (apt-get install chromium)")
+        return 77
+    browser = Chromium(chromium)
+    try:
+        for results in map(pathlib.Path, sys.argv[2:]):
+            with tempfile.TemporaryDirectory() as folder:
+                for name in ("lock.json", "cells.jsonl"):
+                    shutil.copy(results / name, folder)
+                subprocess.run([sys.argv[1], "experiment", "report", folder], check=True, stdout=subprocess.DEVNULL)
+                page = f"file://{folder}/report.html"
+                browser.call("Page.navigate", url=page)
+                browser.wait_for("document.readyState === 'complete' && document.querySelectorAll('figure').length > 0")
+                everybody_can_read_it(browser)
+                it_fits(browser)
+                it_can_be_printed(browser)
+        equal(browser.complaints, [], "console")
+        equal([url for url in browser.urls if not url.startswith(("file:", "about:"))], [], "requests to hosts")
+    finally:
+        browser.stop()
+    print("ok")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
