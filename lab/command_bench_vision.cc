@@ -1,12 +1,11 @@
 // bench vision: what a picture takes before the text model sees it, on random weights of a published tower.
-#include <omp.h>
-
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "common/base/random.h"
 #include "common/base/time.h"
+#include "common/kernels/team.h"
 #include "common/logging/logging.h"
 #include "common/vision/vision_tower.h"
 #include "lab/commands.h"
@@ -66,7 +65,7 @@ void bench_vision(const VisionFlags& flags) {
   init_logging("outrider", "warn");
   if (std::ranges::find(kSoftTokenBudgets, flags.soft_tokens) == kSoftTokenBudgets.end())
     throw std::runtime_error(fmt::format("--soft-tokens {}, wanted 70, 140, 280, 560 or 1120", flags.soft_tokens));
-  omp_set_num_threads(thread_count(flags.threads));
+  set_team_size(thread_count(flags.threads));
   const VisionConfig config = tower_config(or_throw(published_shape(flags.shape)), flags.layers);
   const WeightType type = or_throw(parse_weight_type(flags.dtype));
   const auto tower = or_throw(VisionTower::load(config, random_weights(type, "random tower of " + flags.shape)));

@@ -2,8 +2,6 @@
 // (audio-odd: no bounds, sizes that no published model has).
 #include "common/audio/audio_tower.h"
 
-#include <omp.h>
-
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -13,6 +11,7 @@
 #include "common/base/files.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/checkpoint/pack.h"
+#include "common/kernels/team.h"
 #include "tests/support/model_at.h"
 #include "tests/support/temporary_dir.h"
 
@@ -174,17 +173,17 @@ TEST(AudioTower, ASoundsRowsDependOnThatSoundAlone) {
     Golden g("multimodal-e4b", type);
     const std::vector<float> longer =
         sound_of(100'000, 7);  // 156 soft tokens: more than pass through a matrix together
-    const int threads = omp_get_max_threads();
+    const int threads = team_size();
     std::vector<std::vector<float>> heard;
     for (const int other : {threads, threads == 1 ? 2 : 1}) {
-      omp_set_num_threads(other);
+      set_team_size(other);
       heard.push_back(to_vector(g.tower->encode(g.features.view())));
       heard.push_back(to_vector(g.tower->encode(audio_features(longer).view())));
     }
     EXPECT_EQ(to_vector(g.tower->encode(g.features.view())), heard[0]);
     EXPECT_EQ(heard[2], heard[0]);
     EXPECT_EQ(heard[3], heard[1]);
-    omp_set_num_threads(threads);
+    set_team_size(threads);
   }
 }
 

@@ -2,8 +2,6 @@
 // bounds, sizes that no published model has).
 #include "common/vision/vision_tower.h"
 
-#include <omp.h>
-
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -13,6 +11,7 @@
 #include "common/base/files.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/checkpoint/pack.h"
+#include "common/kernels/team.h"
 #include "tests/support/model_at.h"
 #include "tests/support/temporary_dir.h"
 
@@ -147,11 +146,11 @@ TEST(VisionTower, APicturesRowsDependOnThatPictureAlone) {
     ASSERT_EQ(std::ssize(larger.values), larger.rows * larger.columns * g.tower->config().patch_floats());
     const std::vector<float> larger_alone = to_vector(g.tower->encode(larger));
     EXPECT_EQ(to_vector(g.tower->encode(g.picture)), alone);
-    const int threads = omp_get_max_threads();
-    omp_set_num_threads(threads == 1 ? 2 : 1);
+    const int threads = team_size();
+    set_team_size(threads == 1 ? 2 : 1);
     EXPECT_EQ(to_vector(g.tower->encode(g.picture)), alone) << "with " << threads << " threads it was another";
     EXPECT_EQ(to_vector(g.tower->encode(larger)), larger_alone) << "with " << threads << " threads it was another";
-    omp_set_num_threads(threads);
+    set_team_size(threads);
   }
 }
 
