@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "common/kernels/linear.h"
 #include "common/kernels/isa.h"
+#include "common/kernels/linear.h"
 #include "common/kernels/team.h"
 
 namespace outrider {

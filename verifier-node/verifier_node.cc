@@ -36,8 +36,7 @@ Result<std::unique_ptr<Backbone>> load_backbone(const ModelFiles& files, const V
                    Backbone::load(files, options.weight_type, options.core.rows_max));
   for (const std::string& note : backbone->config().notes) log_warn("event=metadata_overruled note=\"{}\"", note);
   log_info("event=loaded model={} dtype={} isa={} gemm=\"{}\" threads={}", options.backbone.string(),
-           to_string(options.weight_type), to_string(active_isa()), backbone->gemm_implementation(),
-           team_size());
+           to_string(options.weight_type), to_string(active_isa()), backbone->gemm_implementation(), team_size());
   return backbone;
 }
 

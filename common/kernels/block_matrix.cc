@@ -16,9 +16,6 @@ namespace outrider {
 namespace {
 
 using Gemm = void(const GemmArgs&);
-/// Inputs that make a piece of storing rows: some 10 us.
-constexpr std::int64_t kInputsPerPiece = 32 * 1024;
-
 constexpr std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
 /// How a type is multiplied: up to so many rows by vectors, more by tiles.
