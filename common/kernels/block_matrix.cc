@@ -114,15 +114,14 @@ PackedWeights pack(const PackedWeights& rows, const char* layout) {
   const std::int64_t block_bytes = BlockMatrix::steps_of(rows) * kStepBytes * kBlockOutputs,
                      blocks = divide_up(rows.out, kBlockOutputs), row_bytes = std::ssize(rows.bytes) / rows.out;
   const auto memory = std::make_shared<AlignedArray<std::byte>>(static_cast<std::size_t>(blocks * block_bytes));
-#pragma omp parallel for schedule(static)
-  for (std::int64_t b = 0; b < blocks; ++b) {
+  team_for(blocks, 1, [&](std::int64_t b) {
     for (std::int64_t o = 0; o < std::min(kBlockOutputs, rows.out - b * kBlockOutputs); ++o) {
       const std::byte* from = rows.bytes.data() + (b * kBlockOutputs + o) * row_bytes;
       std::byte* to = memory->data() + b * block_bytes + o * 4;
       for (std::int64_t i = 0; i < row_bytes; i += 4, to += 4 * kBlockOutputs)
         std::memcpy(to, from + i, static_cast<std::size_t>(std::min<std::int64_t>(4, row_bytes - i)));
     }
-  }
+  });
   return {rows.type, rows.in, rows.out, layout, memory->span(), memory, rows.scales};
 }
 

@@ -251,15 +251,14 @@ AlignedArray<std::byte> random_weights(const WeightLayout& layout, const Shape& 
   const std::vector<std::int64_t> in_offset = layout.offsets(0), out_offset = layout.offsets(1);
   const std::size_t element = shape.element_bytes();
   AlignedArray<std::byte> weights(layout.bytes(element));  // a +s8s8 layout's sums stay 0: the same error in every row
-#pragma omp parallel for schedule(static)
-  for (std::int64_t o = 0; o < shape.out; ++o) {
+  team_for(shape.out, kInputsPerPiece / shape.in + 1, [&](std::int64_t o) {
     for (std::int64_t i = 0; i < shape.in; ++i) {
       const auto to =
           static_cast<std::size_t>(in_offset[static_cast<std::size_t>(i)] + out_offset[static_cast<std::size_t>(o)]);
       const auto from = static_cast<std::size_t>((o * shape.in + i) % kPool);
       std::memcpy(weights.data() + to * element, pool.data() + from * element, element);
     }
-  }
+  });
   return weights;
 }
 
@@ -398,14 +397,20 @@ class OnednnMatrix final : public PackedMatrix {
 
 /// Rows [out, in], in the plan's layout.
 PackedWeights pack(const Plan& plan, const Shape& shape, const PackedWeights& rows) {
-  const dnnl::memory::desc& desc = plan.weights;
-  const auto memory = std::make_shared<AlignedArray<std::byte>>(desc.get_size());
-  // Stored rows are output channels: [out, in] row-major is [in, out] with transposed strides.
-  dnnl::memory from({{shape.in, shape.out}, shape.operand(), dnnl::memory::format_tag::ba}, cpu_engine(),
-                    const_cast<std::byte*>(rows.bytes.data()));
-  dnnl::memory to(desc, cpu_engine(), memory->data());
-  dnnl::reorder(from, to).execute(thread_stream(), from, to);
-  thread_stream().wait();
+  const auto memory = std::make_shared<AlignedArray<std::byte>>(plan.weights.get_size());
+  const auto element = static_cast<std::int64_t>(shape.element_bytes());
+  team_for(std::ssize(plan.starts), 1, [&](std::int64_t s) {
+    const OneThread one;
+    const std::int64_t first = s * plan.width, outputs = std::min(plan.width, shape.out - first);
+    const Slice& slice = s + 1 == std::ssize(plan.starts) ? plan.last : plan.slice;
+    // Stored rows are output channels: [out, in] row-major is [in, out] with transposed strides.
+    dnnl::memory from({{shape.in, outputs}, shape.operand(), dnnl::memory::format_tag::ba}, cpu_engine(),
+                      const_cast<std::byte*>(rows.bytes.data() + first * shape.in * element));
+    dnnl::memory to(slice.base().desc.weights_desc(), cpu_engine(),
+                    memory->data() + plan.starts[static_cast<std::size_t>(s)] * element);
+    dnnl::reorder(from, to).execute(thread_stream(), from, to);
+    thread_stream().wait();
+  });
   const std::span<const std::byte> used = std::as_const(*memory).span().first(plan.layout.bytes(shape.element_bytes()));
   return {shape.type, shape.in, shape.out, plan.layout.name(), used, memory, rows.scales};
 }

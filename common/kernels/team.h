@@ -4,11 +4,11 @@
 
 namespace outrider {
 
-// The threads that share a forward pass's work (ADR 12). Every thread has a team of its own: itself, and workers that
-// it starts when it first has work for them, which end with it. So two engines of one process never wait for each
-// other's.
+// The threads that share the work of forward passes, and of packing (ADR 12). Every thread has a team of its own:
+// itself, and workers that it starts when it first has work for them, which end with it. So two engines of one process
+// never wait for each other's.
 
-/// How many threads share the calling thread's work from now on, and how many OpenMP's loops of packing get.
+/// How many threads share the calling thread's work from now on.
 /// @pre threads >= 1
 void set_team_size(int threads);
 
