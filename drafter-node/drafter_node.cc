@@ -1,9 +1,8 @@
 #include "drafter-node/drafter_node.h"
 
-#include <omp.h>
-
 #include "common/checkpoint/pack.h"
 #include "common/kernels/isa.h"
+#include "common/kernels/team.h"
 #include "common/logging/logging.h"
 #include "common/model/draft_vocabulary.h"
 #include "common/model/generation_config.h"
@@ -21,7 +20,7 @@ constexpr Duration kTick = std::chrono::milliseconds(20);
 }  // namespace
 
 Result<void> run_drafter(TransportContext& context, const DrafterOptions& options, std::stop_token stop) {
-  if (options.threads > 0) omp_set_num_threads(options.threads);
+  if (options.threads > 0) set_team_size(options.threads);
   ASSIGN_OR_RETURN(const WireForm wire, parse_wire_form(options.wire));
   if (options.worker.verify_weights) RETURN_IF_ERROR(verify_packs({options.backbone, options.assistant}));
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));

@@ -1,7 +1,5 @@
 // bench engine, bench drafter and bench speculative: what the forward passes cost, on random weights of a published
 // shape.
-#include <omp.h>
-
 #include <algorithm>
 #include <array>
 #include <map>
@@ -17,6 +15,7 @@
 #include "common/base/random.h"
 #include "common/base/time.h"
 #include "common/kernels/ops.h"
+#include "common/kernels/team.h"
 #include "common/logging/logging.h"
 #include "common/policy/throughput.h"
 #include "lab/commands.h"
@@ -123,7 +122,7 @@ constexpr int kDraftThreads = 1;
 double draft_step_ms(const ShapeModels& models, Position context, int threads) {
   double best = 1e9;
   std::thread([&] {
-    omp_set_num_threads(threads);
+    set_team_size(threads);
     const std::unique_ptr<Assistant> assistant = models.assistant();
     DonorReplica replica = assistant->make_replica();
     fill_context(replica, context);
@@ -203,7 +202,7 @@ double prefill_tok_s(Backbone& backbone, std::int64_t length, int repeat) {
 void bench_engine(const EngineFlags& flags) {
   init_logging("outrider", "warn");
   const ShapeModels models = flags.shape.models();
-  omp_set_num_threads(thread_count(flags.shape.verifier.threads));
+  set_team_size(thread_count(flags.shape.verifier.threads));
   std::vector<std::int64_t> counts = flags.rows;
   counts.push_back(1);  // what the others are set beside
   std::sort(counts.begin(), counts.end());
@@ -268,9 +267,9 @@ struct RoundTimes {
 /// The assistant's matrices are too small for a second thread to pay. oneDNN makes its code for the threads it sees.
 template <typename Work>
 auto on_draft_threads(int threads, Work work) {
-  omp_set_num_threads(kDraftThreads);
+  set_team_size(kDraftThreads);
   auto result = work();
-  omp_set_num_threads(threads);
+  set_team_size(threads);
   return result;
 }
 
@@ -340,7 +339,7 @@ void bench_speculative(SpeculativeFlags flags) {
   flags.settle();
   const ShapeModels models = flags.shape.models();
   const int threads = thread_count(flags.shape.verifier.threads);
-  omp_set_num_threads(threads);
+  set_team_size(threads);
   const std::unique_ptr<Backbone> backbone = models.backbone(kPrefillChunk);
   const std::unique_ptr<Assistant> assistant = on_draft_threads(threads, [&] { return models.assistant(); });
   InProcessPair pair(*backbone, assistant.get());
@@ -401,7 +400,7 @@ class DraftPasses {
 void bench_drafter(const DrafterFlags& flags) {
   init_logging("outrider", "warn");
   const ShapeModels models = flags.shape.models();
-  omp_set_num_threads(thread_count(flags.shape.verifier.threads));
+  set_team_size(thread_count(flags.shape.verifier.threads));
   std::vector<std::unique_ptr<Assistant>> assistants;
   std::map<std::pair<std::int64_t, std::int64_t>, DraftPasses> passes;
   for (const std::int64_t size : flags.vocabulary) {

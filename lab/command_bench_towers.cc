@@ -1,7 +1,5 @@
 // bench towers: what a picture and a sound take before the text model sees them, on random weights of published
 // towers.
-#include <omp.h>
-
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -116,7 +114,7 @@ void bench_towers(const TowerFlags& flags) {
   init_logging("outrider", "warn");
   if (std::ranges::find(kSoftTokenBudgets, flags.soft_tokens) == kSoftTokenBudgets.end())
     throw std::runtime_error(fmt::format("--soft-tokens {}, wanted 70, 140, 280, 560 or 1120", flags.soft_tokens));
-  omp_set_num_threads(thread_count(flags.threads));
+  set_team_size(thread_count(flags.threads));
   const ModelShape shape = or_throw(published_shape(flags.shape));
   const WeightType type = or_throw(parse_weight_type(flags.dtype));
   Row report = {{"shape", flags.shape}, {"dtype", to_string(tower_type(type))}};

@@ -1,5 +1,3 @@
-#include <omp.h>
-
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -11,6 +9,7 @@
 #include "common/checkpoint/pack.h"
 #include "common/kernels/isa.h"
 #include "common/kernels/linear.h"
+#include "common/kernels/team.h"
 #include "lab/commands.h"
 #include "lab/read_bandwidth.h"
 #include "launch/command_support.h"
@@ -47,7 +46,7 @@ void add_doctor_command(Command& app) {
   command->add_option("PATH", *paths, "Packs, pairs or checkpoints to examine");
   command->callback([paths] {
     std::printf("cpu: %s (in use: %s), %d threads; oneDNN %s\n", to_string(detect_isa()), to_string(active_isa()),
-                omp_get_max_threads(), onednn_version().c_str());
+                team_size(), onednn_version().c_str());
     std::printf("memory: %.1f GiB free, read at %.1f GB/s\n", static_cast<double>(available_memory_bytes()) / (1 << 30),
                 measure_read_bandwidth_gb_s());
     for (const fs::path& path : *paths) examine(path);

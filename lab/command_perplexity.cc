@@ -7,6 +7,7 @@
 
 #include "common/base/files.h"
 #include "common/kernels/ops.h"
+#include "common/kernels/team.h"
 #include "common/logging/logging.h"
 #include "common/model/backbone.h"
 #include "common/tokenizer/tokenizer.h"
@@ -86,11 +87,9 @@ Sums compare(Backbone& exact, Backbone& rounded, TokenId bos, std::span<const To
       const Matrix<const float> exact_logits = exact_text.forward(chunk, rows).logits,
                                 rounded_logits = rounded_text.forward(chunk, rows).logits;
       std::vector<Sums> row_sums(chunk.size());
-#pragma omp parallel
-      {
+      team_run(rows, 1, [&](std::int64_t begin, std::int64_t end) {
         Tensor both(2, static_cast<std::int64_t>(vocab));
-#pragma omp for schedule(static)
-        for (std::int64_t r = 0; r < rows; ++r) {
+        for (std::int64_t r = begin; r < end; ++r) {
           std::copy_n(exact_logits[r].data(), vocab, both.view()[0].data());
           std::copy_n(rounded_logits[r].data(), vocab, both.view()[1].data());
           for (const int i : {0, 1}) {
@@ -100,7 +99,7 @@ Sums compare(Backbone& exact, Backbone& rounded, TokenId bos, std::span<const To
           row_sums[static_cast<std::size_t>(r)] =
               compare_row(both.view()[0].span(), both.view()[1].span(), chunk.data()[r + 1]);
         }
-      }
+      });
       for (const Sums& sums : row_sums) total.add(sums);
     }
   }

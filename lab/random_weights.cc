@@ -9,6 +9,7 @@
 #include "common/base/random.h"
 #include "common/kernels/int4.h"
 #include "common/kernels/packed_matrix.h"
+#include "common/kernels/team.h"
 #include "common/tensor/f16.h"
 #include "common/tensor/tensor.h"
 #include "lab/shapes.h"
@@ -34,15 +35,17 @@ RandomFloats random_floats(DType dtype, double root_mean_square) {
   return {0x807f'807f'807f'807f, exponent * 0x0080'0080'0080'0080};
 }
 
+/// Words or blocks that make a piece of a team's work: a millisecond at most.
+constexpr std::int64_t kWordsPerPiece = 64 * 1024;
+
 /// Random bits where lanes.random has ones.
 Bytes random_bytes(std::size_t size, std::uint64_t seed, const RandomFloats& lanes = {}) {
   const auto bytes = std::make_shared<AlignedArray<std::byte>>((size + 7) / 8 * 8);
   const std::uint64_t mixed = mix64(seed);
-#pragma omp parallel for schedule(static)
-  for (std::int64_t i = 0; i < static_cast<std::int64_t>(bytes->size() / 8); ++i) {
+  team_for(static_cast<std::int64_t>(bytes->size() / 8), kWordsPerPiece, [&](std::int64_t i) {
     const std::uint64_t word = (CounterRng::at(mixed, static_cast<std::uint64_t>(i)) & lanes.random) | lanes.exponents;
     std::memcpy(bytes->data() + 8 * i, &word, sizeof word);
-  }
+  });
   return bytes;
 }
 
@@ -91,9 +94,8 @@ class RandomWeights final : public WeightSource {
     if (format.has_scales) scales.assign(static_cast<std::size_t>(out), static_cast<float>(rms / integer_rms));
     if (!format.is_elements()) {
       const std::span chunks(reinterpret_cast<Int4Chunk*>(bytes->data()), size / sizeof(Int4Chunk));
-#pragma omp parallel for schedule(static)
-      for (std::int64_t c = 0; c < std::ssize(chunks); ++c)
-        std::fill_n(&chunks[c].group[0][0][0], sizeof chunks[c].group, kInt4Byte);
+      team_for(std::ssize(chunks), kWordsPerPiece,
+               [&](std::int64_t c) { std::fill_n(&chunks[c].group[0][0][0], sizeof chunks[c].group, kInt4Byte); });
     }
     return Linear::map(type, in_features, out,
                        {.layout = format.layout, .weights = bytes->span().first(size), .scales = scales}, bytes);
@@ -131,10 +133,9 @@ class RandomWeights final : public WeightSource {
       bytes = random_bytes(size, seed(name));
       const std::size_t block = stored_bytes(dtype, block_elements(dtype));
       const F16 scale = to_f16(static_cast<float>(rms / kInt8Rms));
-#pragma omp parallel for schedule(static)
-      for (std::int64_t b = 0; b < static_cast<std::int64_t>(size / block); ++b) {
+      team_for(static_cast<std::int64_t>(size / block), kWordsPerPiece, [&](std::int64_t b) {
         std::memcpy(bytes->data() + static_cast<std::size_t>(b) * block, &scale, sizeof scale);
-      }
+      });
     }
     return {.dtype = dtype,
             .numbers = dtype,

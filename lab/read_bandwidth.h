@@ -10,7 +10,7 @@ namespace outrider {
 class ReadBandwidth {
  public:
   ReadBandwidth();
-  /// Bytes per second that the caller's OpenMP threads together read in one pass over the block, in GB/s (10^9). Of
+  /// Bytes per second that the caller's team reads in one pass over the block, in GB/s (10^9). Of
   /// several passes the best counts: beside what is to be compared with it, for a shared host's memory is not equally
   /// fast from one second to the next.
   double pass_gb_s() const;

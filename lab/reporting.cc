@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
-#include <thread>
 
 #include <fmt/format.h>
 
-#include "common/kernels/linear.h"
 #include "common/kernels/isa.h"
+#include "common/kernels/linear.h"
+#include "common/kernels/team.h"
 
 namespace outrider {
 
@@ -63,7 +63,7 @@ std::string key_lines(const Json& object, int indent) {
   return text;
 }
 
-int thread_count(int wanted) { return wanted > 0 ? wanted : static_cast<int>(std::thread::hardware_concurrency()); }
+int thread_count(int wanted) { return wanted > 0 ? wanted : team_size(); }
 
 Row machine_row(int threads) {
   return {{"isa", to_string(active_isa())}, {"threads", threads}, {"onednn", onednn_version()}};

@@ -1,11 +1,7 @@
 #include <malloc.h>
-#include <omp.h>
-#include <sched.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <string>
@@ -21,24 +17,6 @@
 #include "launch/lost_mapping.h"
 
 namespace {
-
-/// libgomp's idle threads spin for milliseconds by default. Where anything else wants a core, the
-/// thread that they wait for then waits for them: one busy neighbour made a forward pass 20 times
-/// slower (ADR 2). libgomp reads its settings before main(), hence the new start.
-void start_with_patient_openmp(char** argv) {
-  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
-  setenv("GOMP_SPINCOUNT", "2000", 1);
-  // With OMP_PROC_BIND this thread has been bound to its first place already: a new start would see no other.
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  for (int place = 0; place < omp_get_num_places(); ++place) {
-    std::vector<int> ids(static_cast<std::size_t>(omp_get_place_num_procs(place)));
-    omp_get_place_proc_ids(place, ids.data());
-    for (const int id : ids) CPU_SET(static_cast<std::size_t>(id), &cores);
-  }
-  if (CPU_COUNT(&cores) > 0) sched_setaffinity(0, sizeof cores, &cores);
-  execv("/proc/self/exe", argv);  // returns only on failure; then the default will have to do
-}
 
 /// glibc takes blocks of up to 32 MiB from its heap once one of them has been freed, and an aligned block does
 /// not fit the hole that its like has left (glibc 2.36). Packing experts, thousands of matrices of 2 and
@@ -57,7 +35,6 @@ int ended(int status) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  start_with_patient_openmp(argv);
   map_large_blocks();
   const std::string commit = outrider::kBuildCommit;
   outrider::CommandLine app("Outrider: distributed two-tier speculative decoding for Gemma 4", "outrider",

@@ -1,7 +1,5 @@
 #include "verifier-node/verifier_node.h"
 
-#include <omp.h>
-
 #include <functional>
 #include <optional>
 #include <thread>
@@ -9,6 +7,7 @@
 
 #include "common/checkpoint/pack.h"
 #include "common/kernels/isa.h"
+#include "common/kernels/team.h"
 #include "common/logging/logging.h"
 #include "common/pair/pair_files.h"
 #include "common/tokenizer/tokenizer.h"
@@ -37,8 +36,7 @@ Result<std::unique_ptr<Backbone>> load_backbone(const ModelFiles& files, const V
                    Backbone::load(files, options.weight_type, options.core.rows_max));
   for (const std::string& note : backbone->config().notes) log_warn("event=metadata_overruled note=\"{}\"", note);
   log_info("event=loaded model={} dtype={} isa={} gemm=\"{}\" threads={}", options.backbone.string(),
-           to_string(options.weight_type), to_string(active_isa()), backbone->gemm_implementation(),
-           omp_get_max_threads());
+           to_string(options.weight_type), to_string(active_isa()), backbone->gemm_implementation(), team_size());
   return backbone;
 }
 
@@ -114,7 +112,7 @@ Result<void> serve(VerifierCore& core, BackboneEngine& engine, Endpoint& endpoin
 }  // namespace
 
 Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, std::stop_token stop) {
-  if (options.threads > 0) omp_set_num_threads(options.threads);
+  if (options.threads > 0) set_team_size(options.threads);
   if (options.worker.verify_weights) RETURN_IF_ERROR(verify_packs({options.backbone}));
   ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(options.backbone));
   ASSIGN_OR_RETURN(std::unique_ptr<Backbone> backbone, load_backbone(files, options));

@@ -7,6 +7,8 @@
 #include <numbers>
 #include <vector>
 
+#include "common/kernels/team.h"
+
 namespace outrider {
 namespace {
 
@@ -96,8 +98,7 @@ Tensor audio_features(std::span<const float> samples) {
   static const std::vector<MelFilter> filters = mel_filters();
   static const std::array<double, kFrame> window = hann_window();
   Tensor features(frame_count(std::ssize(samples)), kMelBins);
-#pragma omp parallel for schedule(static)
-  for (std::int64_t frame = 0; frame < features.rows(); ++frame) {
+  team_for(features.rows(), 1, [&](std::int64_t frame) {
     Spectrum spectrum = {};
     const std::int64_t start = frame * kHop - kSilenceBefore;
     for (std::int64_t i = std::max<std::int64_t>(0, -start); i < kFrame; ++i)
@@ -111,7 +112,7 @@ Tensor audio_features(std::span<const float> samples) {
         sum += filter.weights[i] * std::abs(spectrum[filter.first + i]);
       features.view()[frame][m] = static_cast<float>(std::log(sum + kFloor));
     }
-  }
+  });
   return features;
 }
 

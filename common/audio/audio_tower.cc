@@ -8,6 +8,7 @@
 
 #include "common/base/progress.h"
 #include "common/kernels/kernel_table.h"
+#include "common/kernels/team.h"
 
 namespace outrider {
 namespace {
@@ -23,8 +24,7 @@ constexpr float kLayerNormEps = 1e-6F;
 /// x := max(0, layer_norm(x) * weight), per row
 void layer_norm_relu(Matrix<float> x, std::span<const float> weight) {
   const auto n = static_cast<float>(x.size(1));
-#pragma omp parallel for schedule(static)
-  for (std::int64_t r = 0; r < x.size(0); ++r) {
+  team_for(x.size(0), 1, [&](std::int64_t r) {
     const std::span<float> row = x[r].span();
     float sum = 0, squares = 0;
     for (const float value : row) sum += value;
@@ -32,15 +32,15 @@ void layer_norm_relu(Matrix<float> x, std::span<const float> weight) {
     for (const float value : row) squares += (value - mean) * (value - mean);
     const float factor = 1 / std::sqrt(squares / n + kLayerNormEps);
     for (std::size_t c = 0; c < row.size(); ++c) row[c] = std::max(0.0F, (row[c] - mean) * factor * weight[c]);
-  }
+  });
 }
 
 float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 
 void silu_in_place(Matrix<float> x) {
-#pragma omp parallel for schedule(static)
-  for (std::int64_t r = 0; r < x.size(0); ++r)
+  team_for(x.size(0), 1, [&](std::int64_t r) {
     for (float& value : x[r].span()) value *= sigmoid(value);
+  });
 }
 
 /// How far behind a key lies, as sine and cosine of it at many frequencies: [rows, width].
@@ -205,8 +205,7 @@ Matrix<float> AudioTower::convolve(const Subsampling& block, Matrix<const float>
   const Matrix<float> y = out.view(padded_rows(to_frames) * to_pitches, to_channels).rows(0, to_frames * to_pitches);
   steps_.run(to_frames, kStepFrames, [&](std::int64_t first, std::int64_t some) {
     const Matrix<float> columns = scratch_.columns.view(some * to_pitches, channels * 9);
-#pragma omp parallel for schedule(static)
-    for (std::int64_t r = 0; r < columns.size(0); ++r) {
+    team_for(columns.size(0), 1, [&](std::int64_t r) {
       const std::int64_t frame = 2 * (first + r / to_pitches) - 1, pitch = 2 * (r % to_pitches) - 1;
       float* to = columns[r].data();
       for (std::int64_t c = 0; c < channels; ++c) {
@@ -215,7 +214,7 @@ Matrix<float> AudioTower::convolve(const Subsampling& block, Matrix<const float>
             *to++ = 0 <= i && i < frames && 0 <= j && j < pitches ? x.data()[(i * pitches + j) * channels + c] : 0.0F;
         }
       }
-    }
+    });
     const Matrix<float> part = y.rows(first * to_pitches, some * to_pitches);
     block.kernel.forward(columns, part);
     layer_norm_relu(part, block.norm);
@@ -277,8 +276,7 @@ void AudioTower::attend_to_past(const Layer& layer, Matrix<const float> q, Matri
   const Matrix<float> distances = scratch_.distances.view(past, width), relative = scratch_.relative.view(past, width);
   write_distances(distances);
   layer.relative_k.forward(distances, relative);
-#pragma omp parallel for schedule(static)
-  for (std::int64_t r = 0; r < q.size(0); ++r) {
+  team_for(q.size(0), 1, [&](std::int64_t r) {
     const std::int64_t seen = std::min(past, r + 1);
     std::vector<float> query(static_cast<std::size_t>(head)), weights(static_cast<std::size_t>(seen));
     for (std::int64_t at = 0; at < width; at += head) {
@@ -298,7 +296,7 @@ void AudioTower::attend_to_past(const Layer& layer, Matrix<const float> q, Matri
         for (std::int64_t d = 0; d < head; ++d) out[r][at + d] += share * v[r - e][at + d];
       }
     }
-  }
+  });
 }
 
 /// x += end(silu(norm(depthwise(gated(start(norm(x)))))))
@@ -310,18 +308,17 @@ void AudioTower::convolution(const Layer& layer, Matrix<float> x) {
   steps_.run(count, kStepRows, [&](std::int64_t first, std::int64_t rows) {
     const Matrix<float> both = scratch_.gates.view(rows, 2 * width);
     layer.start.forward(h.rows(first, rows), both, scratch_.clipped);
-#pragma omp parallel for schedule(static)
-    for (std::int64_t r = 0; r < rows; ++r)
+    team_for(rows, 1, [&](std::int64_t r) {
       for (std::int64_t c = 0; c < width; ++c) gated[first + r][c] = both[r][c] * sigmoid(both[r][width + c]);
+    });
   });
-#pragma omp parallel for schedule(static)
-  for (std::int64_t r = 0; r < count; ++r) {
+  team_for(count, 1, [&](std::int64_t r) {
     std::fill_n(mixed[r].data(), width, 0.0F);
     for (std::int64_t tap = std::max<std::int64_t>(0, taps - 1 - r); tap < taps; ++tap) {
       const float* const kernel = layer.kernel.data() + tap * width;
       for (std::int64_t c = 0; c < width; ++c) mixed[r][c] += gated[r - (taps - 1) + tap][c] * kernel[c];
     }
-  }
+  });
   bounded_norm(mixed, layer.convolution_norm, mixed);
   silu_in_place(mixed);
   steps_.run(count, kStepRows, [&](std::int64_t first, std::int64_t rows) {

@@ -9,6 +9,7 @@
 #include "common/kernels/isa.h"
 #include "common/kernels/kernel_table.h"
 #include "common/kernels/packed_matrix.h"
+#include "common/kernels/team.h"
 #include "common/tensor/tensor.h"
 
 namespace outrider {
@@ -50,11 +51,9 @@ class BlockMatrix final : public PackedMatrix {
     auto* const input = scratch<std::byte>(Scratch::kInput, divide_up(rows, 2 * kTileRows) * 2 * kTileRows * row_bytes);
     auto* const sums = scratch<std::int16_t>(Scratch::kSums, tiles ? 0 : rows * steps * 2);
     auto* const row_scale = scratch<float>(Scratch::kRowScale, rows);
-#pragma omp parallel
-    {
+    team_run(rows, kInputsPerPiece / w.in + 1, [&](std::int64_t begin, std::int64_t end) {
       auto* const row = scratch<std::byte>(Scratch::kOutput, row_bytes);
-#pragma omp for schedule(static)
-      for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t r = begin; r < end; ++r) {
         std::byte* const to = tiles ? row : input + r * row_bytes;
         row_scale[r] = store_inputs({x + r * w.in, static_cast<std::size_t>(w.in)}, to, row_bytes);
         if (tiles) {
@@ -65,11 +64,14 @@ class BlockMatrix final : public PackedMatrix {
           sum_groups(reinterpret_cast<const std::int8_t*>(to), 2 * steps, sums + r * steps * 2);
         }
       }
-      const bool expands = tiles && w.type == WeightType::kInt4 && rows > kTileRows;
+    });
+    const bool expands = tiles && w.type == WeightType::kInt4 && rows > kTileRows;
+    const std::int64_t block_bytes = std::ssize(w.bytes) / blocks;
+    team_run(blocks, rows > kTileRows ? 1 : kPieceBytes / block_bytes + 1, [&](std::int64_t begin, std::int64_t end) {
       auto* const expanded = scratch<std::byte>(Scratch::kOutput, expands ? steps * kStepBytes * kBlockOutputs : 0);
-      for_blocks(rows, blocks, [&](std::int64_t b) {
+      for (std::int64_t b = begin; b < end; ++b) {
         (tiles ? kernels_.tiles
-               : kernels_.vectors)({.weights = w.bytes.data() + b * std::ssize(w.bytes) / blocks,
+               : kernels_.vectors)({.weights = w.bytes.data() + b * block_bytes,
                                     .steps = steps,
                                     .x = input,
                                     .sums = sums,
@@ -80,8 +82,8 @@ class BlockMatrix final : public PackedMatrix {
                                     .column_scale = w.scales.empty() ? nullptr : w.scales.data() + b * kBlockOutputs,
                                     .y = y + b * kBlockOutputs,
                                     .y_stride = w.out});
-      });
-    }
+      }
+    });
   }
 
   static std::int64_t input_bytes(WeightType type) { return type == WeightType::kBf16 ? 2 : 1; }
@@ -112,15 +114,14 @@ PackedWeights pack(const PackedWeights& rows, const char* layout) {
   const std::int64_t block_bytes = BlockMatrix::steps_of(rows) * kStepBytes * kBlockOutputs,
                      blocks = divide_up(rows.out, kBlockOutputs), row_bytes = std::ssize(rows.bytes) / rows.out;
   const auto memory = std::make_shared<AlignedArray<std::byte>>(static_cast<std::size_t>(blocks * block_bytes));
-#pragma omp parallel for schedule(static)
-  for (std::int64_t b = 0; b < blocks; ++b) {
+  team_for(blocks, 1, [&](std::int64_t b) {
     for (std::int64_t o = 0; o < std::min(kBlockOutputs, rows.out - b * kBlockOutputs); ++o) {
       const std::byte* from = rows.bytes.data() + (b * kBlockOutputs + o) * row_bytes;
       std::byte* to = memory->data() + b * block_bytes + o * 4;
       for (std::int64_t i = 0; i < row_bytes; i += 4, to += 4 * kBlockOutputs)
         std::memcpy(to, from + i, static_cast<std::size_t>(std::min<std::int64_t>(4, row_bytes - i)));
     }
-  }
+  });
   return {rows.type, rows.in, rows.out, layout, memory->span(), memory, rows.scales};
 }
 

@@ -7,6 +7,7 @@
 
 #include "common/kernels/isa.h"
 #include "common/kernels/packed_matrix.h"
+#include "common/kernels/team.h"
 #include "common/kernels/weight_layout.h"
 #include "common/tensor/decode.h"
 
@@ -35,15 +36,13 @@ Linear Linear::pack(WeightType type, std::int64_t in_features, std::span<const W
   std::vector<float> scales(static_cast<std::size_t>(out_features));
   std::int64_t first = 0;  // row of the part
   for (const WeightRows& part : parts) {
-#pragma omp parallel
-    {
+    team_run(part.rows, kInputsPerPiece / in_features + 1, [&](std::int64_t begin, std::int64_t end) {
       std::vector<float> row(static_cast<std::size_t>(in_features));
-#pragma omp for schedule(static)
-      for (std::int64_t r = 0; r < part.rows; ++r) {
+      for (std::int64_t r = begin; r < end; ++r) {
         decode(part.dtype, part.data + static_cast<std::size_t>(r) * stored_bytes(part.dtype, row.size()), row);
         scales[static_cast<std::size_t>(first + r)] = format.store_row(row, first + r, memory->data());
       }
-    }
+    });
     first += part.rows;
   }
   if (!format.has_scales) scales.clear();

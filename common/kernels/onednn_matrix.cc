@@ -5,6 +5,9 @@
 // primitive of kGemmHeight rows, row by row. This is checked once per shape, when the first matrix of that shape is
 // made; a height that fails is left out (ADR 1). That primitive must give the same bits wherever among its rows one
 // lies, or oneDNN is not used.
+//
+// oneDNN would spread a primitive over OpenMP's threads. Here each primitive multiplies a slice of the outputs on one
+// thread, and the team shares out the slices.
 #include <omp.h>
 
 #include <algorithm>
@@ -24,6 +27,7 @@
 #include "common/kernels/kernel_table.h"
 #include "common/kernels/linear.h"
 #include "common/kernels/packed_matrix.h"
+#include "common/kernels/team.h"
 #include "common/kernels/weight_layout.h"
 
 namespace outrider {
@@ -108,10 +112,9 @@ void execute(const Primitive& primitive, const dnnl::memory& weights, const void
 /// Heights to try beside kGemmHeight: what verifying 1, 2, 4 and 8 drafts takes, one row, and a prompt's.
 constexpr std::int64_t kHeights[] = {1, 2, 3, 5, 9, kPromptHeight};
 
-/// The primitives of one (type, in, out), shared by all matrices of that shape.
-struct Plan {
+/// The primitives of some outputs.
+struct Slice {
   std::vector<Primitive> primitives;  ///< ascending height; holds kGemmHeight
-  WeightLayout layout;                ///< of every primitive's weights
 
   /// What the next rows go through when `rows` are left: more than `rows` only up to kGemmHeight, and then the surplus
   /// is padding.
@@ -122,6 +125,26 @@ struct Plan {
   }
   /// Of kGemmHeight, whose bits the others have.
   const Primitive& base() const { return next(kGemmHeight); }
+};
+
+/// How all matrices of one (type, in, out) are multiplied.
+struct Plan {
+  WeightLayout layout;
+  dnnl::memory::desc weights;        ///< of the whole matrix
+  std::int64_t width = 0;            ///< outputs of a slice; the last may have fewer
+  std::vector<std::int64_t> starts;  ///< of each slice, in elements
+  Slice slice, last;
+  bool forks = false;  ///< one slice, by OpenMP's threads
+};
+
+/// oneDNN's code that runs meanwhile, or is made, is for this thread alone.
+class OneThread {
+ public:
+  OneThread() { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(before_); }
+
+ private:
+  int before_ = omp_get_max_threads();
 };
 
 /// Random elements of the type.
@@ -228,37 +251,71 @@ AlignedArray<std::byte> random_weights(const WeightLayout& layout, const Shape& 
   const std::vector<std::int64_t> in_offset = layout.offsets(0), out_offset = layout.offsets(1);
   const std::size_t element = shape.element_bytes();
   AlignedArray<std::byte> weights(layout.bytes(element));  // a +s8s8 layout's sums stay 0: the same error in every row
-#pragma omp parallel for schedule(static)
-  for (std::int64_t o = 0; o < shape.out; ++o) {
+  team_for(shape.out, kInputsPerPiece / shape.in + 1, [&](std::int64_t o) {
     for (std::int64_t i = 0; i < shape.in; ++i) {
       const auto to =
           static_cast<std::size_t>(in_offset[static_cast<std::size_t>(i)] + out_offset[static_cast<std::size_t>(o)]);
       const auto from = static_cast<std::size_t>((o * shape.in + i) % kPool);
       std::memcpy(weights.data() + to * element, pool.data() + from * element, element);
     }
-  }
+  });
   return weights;
 }
 
+/// The primitives of so many outputs of a matrix that begins with `weights`. None if there is no fast one, or none that
+/// keeps a row's bits.
+std::optional<Slice> make_slice(const Shape& shape, const dnnl::memory::desc& desc, const std::byte* random) {
+  const dnnl::memory weights(desc, cpu_engine(), const_cast<std::byte*>(random));
+  auto base = make_primitive(shape, kGemmHeight, desc);
+  if (!base || !same_bits_anywhere(*base, weights, shape)) return std::nullopt;
+  Slice slice;
+  for (const std::int64_t height : kHeights) {
+    auto primitive = make_primitive(shape, height, desc);
+    if (primitive && same_bits(*primitive, *base, weights, shape)) slice.primitives.push_back(std::move(*primitive));
+  }
+  slice.primitives.push_back(std::move(*base));
+  std::ranges::sort(slice.primitives, {}, &Primitive::height);
+  return slice;
+}
+
+/// Slices of some 20 us for a row, in whole blocks of every layout.
+std::int64_t slice_width(const Shape& shape) {
+  constexpr std::int64_t kSliceBytes = 256 * 1024, kSlicesMax = 256, kOutputs = 64;
+  const std::int64_t bytes = shape.in * shape.out * static_cast<std::int64_t>(shape.element_bytes());
+  const std::int64_t count = std::min(bytes / kSliceBytes + 1, kSlicesMax);
+  return std::min(shape.out, (shape.out / count + kOutputs - 1) / kOutputs * kOutputs);
+}
+
+/// @param whole see Plan::forks
+std::shared_ptr<const Plan> make_plan(const Shape& shape, const WeightLayout& layout, const dnnl::memory::desc& desc,
+                                      const AlignedArray<std::byte>& random, bool whole) {
+  std::optional<OneThread> one;
+  if (!whole) one.emplace();
+  const std::int64_t width = whole ? shape.out : slice_width(shape);
+  auto plan = std::make_shared<Plan>(Plan{layout, desc, width, {}, {}, {}, whole});
+  const std::vector<std::int64_t> offsets = layout.offsets(1);
+  for (std::int64_t o = 0; o < shape.out; o += width) plan->starts.push_back(offsets[static_cast<std::size_t>(o)]);
+  const auto slice_at = [&](std::int64_t start, std::int64_t outputs) {
+    const Shape part{shape.type, shape.in, outputs};
+    return make_slice(part, whole ? desc : desc.submemory_desc({part.in, part.out}, {0, 0}),
+                      random.data() + static_cast<std::size_t>(start) * shape.element_bytes());
+  };
+  auto slice = slice_at(0, width), last = slice_at(plan->starts.back(), (shape.out - 1) % width + 1);
+  if (!slice || !last) return nullptr;
+  plan->slice = std::move(*slice), plan->last = std::move(*last);
+  return plan;
+}
+
 std::shared_ptr<const Plan> make_plan(const Shape& shape) {
-  auto base =
+  const auto base =
       make_primitive(shape, kGemmHeight, {{shape.in, shape.out}, shape.operand(), dnnl::memory::format_tag::any});
   if (!base) return nullptr;
   const dnnl::memory::desc desc = base->desc.weights_desc();
   const std::optional<WeightLayout> layout = layout_of(desc, shape);
   if (!layout) return nullptr;
-  AlignedArray<std::byte> random = random_weights(*layout, shape);
-  const dnnl::memory weights(desc, cpu_engine(), random.data());  // only what `layout` says is read
-  if (!same_bits_anywhere(*base, weights, shape)) return nullptr;
-  auto plan = std::make_shared<Plan>();
-  plan->layout = *layout;
-  for (const std::int64_t height : kHeights) {
-    auto primitive = make_primitive(shape, height, desc);
-    if (primitive && same_bits(*primitive, *base, weights, shape)) plan->primitives.push_back(std::move(*primitive));
-  }
-  plan->primitives.push_back(std::move(*base));
-  std::ranges::sort(plan->primitives, {}, &Primitive::height);
-  return plan;
+  const AlignedArray<std::byte> random = random_weights(*layout, shape);  // only what `layout` says is read
+  // With sums behind all outputs (int8 without AMX, where OUTRIDER_GEMM asks for it) no slice can be cut out.
+  return make_plan(shape, *layout, desc, random, layout->sum_bytes() > 0);
 }
 
 /// Null where oneDNN is not to be used: where it has no optimised implementation on the active ISA, not an exact one
@@ -270,7 +327,7 @@ std::shared_ptr<const Plan> plan_for(const Shape& shape) {
   // Inputs come in pairs, and with AMX oneDNN 3.7.2 completes the last of an odd number with the next row's first.
   if (shape.type == WeightType::kBf16 && shape.in % 2 != 0) return nullptr;
   static std::mutex mutex;
-  // A primitive is made for as many threads as its maker has.
+  // A primitive of a whole matrix is made for as many threads as its maker has.
   static std::map<std::pair<Shape, int>, std::shared_ptr<const Plan>> plans;
   const std::lock_guard lock(mutex);
   const auto [place, fresh] = plans.try_emplace({shape, omp_get_max_threads()});
@@ -282,61 +339,78 @@ class OnednnMatrix final : public PackedMatrix {
  public:
   /// @param weights in the plan's layout.
   OnednnMatrix(std::shared_ptr<const Plan> plan, PackedWeights packed)
-      : PackedMatrix(std::move(packed), fmt::format("onednn {}", plan->base().desc.impl_info_str())),
-        plan_(std::move(plan)),
-        // oneDNN reads weights only, but has one type for all memory.
-        memory_(plan_->base().desc.weights_desc(), cpu_engine(), const_cast<std::byte*>(weights().bytes.data())) {}
+      : PackedMatrix(std::move(packed), fmt::format("onednn {}", plan->slice.base().desc.impl_info_str())),
+        plan_(std::move(plan)) {}
 
   void multiply(const float* x, std::int64_t rows, float* y) const override {
+    const PackedWeights& w = weights();
+    const WeightFormat& format = format_of(w.type);
+    auto* const row_scale = scratch<float>(Scratch::kRowScale, rows);
+    const auto* input = reinterpret_cast<const std::byte*>(x);
+    if (w.type != WeightType::kF32) {
+      auto* const stored = scratch<std::byte>(Scratch::kInput, (rows + kGemmHeight) * w.in * format.unit_bytes);
+      team_for(rows, kInputsPerPiece / w.in + 1, [&](std::int64_t r) {
+        row_scale[r] = format.store_row({x + r * w.in, static_cast<std::size_t>(w.in)}, r, stored);
+      });
+      input = stored;
+    }
+    if (plan_->forks) return multiply(0, input, row_scale, rows, y);
+    team_run(std::ssize(plan_->starts), 1, [&](std::int64_t begin, std::int64_t end) {
+      const OneThread one;
+      for (std::int64_t s = begin; s < end; ++s) multiply(s, input, row_scale, rows, y);
+    });
+  }
+
+ private:
+  /// Slice `s` of y.
+  void multiply(std::int64_t s, const std::byte* input, const float* row_scale, std::int64_t rows, float* y) const {
+    const PackedWeights& w = weights();
+    const WeightFormat& format = format_of(w.type);
+    const std::int64_t first = s * plan_->width, outputs = std::min(plan_->width, w.out - first);
+    const Slice& slice = s + 1 == std::ssize(plan_->starts) ? plan_->last : plan_->slice;
+    // oneDNN reads weights only, but has one type for all memory.
+    auto* const bytes =
+        const_cast<std::byte*>(w.bytes.data() + plan_->starts[static_cast<std::size_t>(s)] * format.unit_bytes);
+    const dnnl::memory weights(slice.base().desc.weights_desc(), cpu_engine(), bytes);
     for (std::int64_t r = 0; r < rows;) {
-      const Primitive& primitive = plan_->next(rows - r);
+      const Primitive& primitive = slice.next(rows - r);
       const std::int64_t some = std::min(primitive.height, rows - r);
-      multiply(primitive, x + r * weights().in, some, y + r * weights().out);
+      float* const to = y + r * w.out + first;
+      const bool in_place = !format.has_scales && (outputs == w.out || primitive.height == 1);
+      float* const result = in_place ? to : scratch<float>(Scratch::kOutput, primitive.height * outputs);
+      execute(primitive, weights, input + r * w.in * format.unit_bytes, result);
+      if (format.has_scales) {
+        // A whole matrix's rows are the team's.
+        team_for(some, kInputsPerPiece / outputs + 1, [&](std::int64_t i) {
+          kernels().dequantize(reinterpret_cast<const std::int32_t*>(result) + i * outputs, row_scale[r + i],
+                               w.scales.data() + first, outputs, to + i * w.out);
+        });
+      } else if (!in_place) {
+        for (std::int64_t i = 0; i < some; ++i) std::copy_n(result + i * outputs, outputs, to + i * w.out);
+      }
       r += some;
     }
   }
 
- private:
-  /// At most the primitive's height of rows.
-  void multiply(const Primitive& primitive, const float* x, std::int64_t rows, float* y) const {
-    const PackedWeights& w = weights();
-    if (w.type == WeightType::kF32) return execute(primitive, memory_, x, y);
-    const WeightFormat& format = format_of(w.type);
-    auto* const input = scratch<std::byte>(Scratch::kInput, primitive.height * w.in * format.unit_bytes);
-    float row_scale[kPromptHeight];
-#pragma omp parallel for schedule(static) if (rows > 1 && rows * w.in >= 128 * 1024)
-    for (std::int64_t r = 0; r < rows; ++r)
-      row_scale[r] = format.store_row({x + r * w.in, static_cast<std::size_t>(w.in)}, r, input);
-    if (!format.has_scales) return execute(primitive, memory_, input, y);
-    auto* const sums = scratch<std::int32_t>(Scratch::kOutput, primitive.height * w.out);
-    execute(primitive, memory_, input, sums);
-    // In pieces of columns: a head's one row has a quarter of a million.
-    constexpr std::int64_t kPiece = 4096;
-    const std::int64_t pieces = (w.out + kPiece - 1) / kPiece;
-#pragma omp parallel for collapse(2) schedule(static) if (rows * w.out >= 64 * 1024)
-    for (std::int64_t r = 0; r < rows; ++r) {
-      for (std::int64_t p = 0; p < pieces; ++p) {
-        const std::int64_t first = p * kPiece, count = std::min(kPiece, w.out - first);
-        kernels().dequantize(sums + r * w.out + first, row_scale[r], w.scales.data() + first, count,
-                             y + r * w.out + first);
-      }
-    }
-  }
-
   std::shared_ptr<const Plan> plan_;
-  dnnl::memory memory_;
 };
 
 /// Rows [out, in], in the plan's layout.
 PackedWeights pack(const Plan& plan, const Shape& shape, const PackedWeights& rows) {
-  const dnnl::memory::desc desc = plan.base().desc.weights_desc();
-  const auto memory = std::make_shared<AlignedArray<std::byte>>(desc.get_size());
-  // Stored rows are output channels: [out, in] row-major is [in, out] with transposed strides.
-  dnnl::memory from({{shape.in, shape.out}, shape.operand(), dnnl::memory::format_tag::ba}, cpu_engine(),
-                    const_cast<std::byte*>(rows.bytes.data()));
-  dnnl::memory to(desc, cpu_engine(), memory->data());
-  dnnl::reorder(from, to).execute(thread_stream(), from, to);
-  thread_stream().wait();
+  const auto memory = std::make_shared<AlignedArray<std::byte>>(plan.weights.get_size());
+  const auto element = static_cast<std::int64_t>(shape.element_bytes());
+  team_for(std::ssize(plan.starts), 1, [&](std::int64_t s) {
+    const OneThread one;
+    const std::int64_t first = s * plan.width, outputs = std::min(plan.width, shape.out - first);
+    const Slice& slice = s + 1 == std::ssize(plan.starts) ? plan.last : plan.slice;
+    // Stored rows are output channels: [out, in] row-major is [in, out] with transposed strides.
+    dnnl::memory from({{shape.in, outputs}, shape.operand(), dnnl::memory::format_tag::ba}, cpu_engine(),
+                      const_cast<std::byte*>(rows.bytes.data() + first * shape.in * element));
+    dnnl::memory to(slice.base().desc.weights_desc(), cpu_engine(),
+                    memory->data() + plan.starts[static_cast<std::size_t>(s)] * element);
+    dnnl::reorder(from, to).execute(thread_stream(), from, to);
+    thread_stream().wait();
+  });
   const std::span<const std::byte> used = std::as_const(*memory).span().first(plan.layout.bytes(shape.element_bytes()));
   return {shape.type, shape.in, shape.out, plan.layout.name(), used, memory, rows.scales};
 }

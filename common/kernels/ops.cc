@@ -1,25 +1,23 @@
 #include "common/kernels/ops.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "common/kernels/team.h"
+
 namespace outrider {
 namespace {
 
-/// A fork-join costs 3-4 us where the other threads still spin and 50 to 150 us where they must be woken or wait for a
-/// busy core (docs/lab/engine.md): it must save more than that. A norm or sum takes 0.1 ns an element, GeGLU 1 ns.
-constexpr std::int64_t kElementsPerFork = 256 * 1024;
-constexpr std::int64_t kGeluElementsPerFork = 64 * 1024;
-constexpr std::int64_t kMultiplicationsPerFork = 64 * 1024;
+/// What a piece of a team's work is worth. A norm or sum takes 0.1 ns an element, GeGLU 1 ns.
+constexpr std::int64_t kElementsPerPiece = 128 * 1024;
+constexpr std::int64_t kGeluElementsPerPiece = 16 * 1024;
+constexpr std::int64_t kMultiplicationsPerTeam = 64 * 1024;
 
 template <typename Function>
 void for_rows(std::int64_t rows, std::int64_t columns, Function function,
-              std::int64_t elements_per_fork = kElementsPerFork) {
-#pragma omp parallel for schedule(static) if (rows > 1 && rows * columns >= elements_per_fork)
-  for (std::int64_t r = 0; r < rows; ++r) function(r);
+              std::int64_t elements_per_piece = kElementsPerPiece) {
+  team_for(rows, elements_per_piece / columns + 1, function);
 }
 
 /// Per-thread memory of one attention task; grows, is never freed before its thread ends.
@@ -206,7 +204,7 @@ void gelu_mul(Matrix<const float> gate, Matrix<const float> up, Matrix<float> y)
   const std::int64_t n = gate.size(1);
   for_rows(
       gate.size(0), n, [&](std::int64_t r) { kernels().gelu_mul(gate[r].data(), up[r].data(), n, y[r].data()); },
-      kGeluElementsPerFork);
+      kGeluElementsPerPiece);
 }
 
 void add_in_place(Matrix<float> x, Matrix<const float> y) {
@@ -243,35 +241,37 @@ std::int64_t argmax(std::span<const float> x) {
 
 void attend(Matrix<const float> q, std::span<const AttendRow> rows, Matrix<float> out) {
   if (rows.empty()) return;
-  const AttentionPlan plan(rows, q.size(1), omp_get_max_threads());
+  const AttentionPlan plan(rows, q.size(1), team_size());
   const std::int64_t tasks = plan.tasks(), spans_max = plan.spans_max, floats = plan.result_floats();
-  AlignedArray<float> all(plan.split ? static_cast<std::size_t>(tasks * spans_max * floats) : 0);
-#pragma omp parallel if (plan.multiplications >= kMultiplicationsPerFork)
-  {
-    float* const scores = attend_scratch(plan.score_floats() + 2 * floats);
-    std::vector<AttendQuery> queries;
-    // A task that is not split has room for two spans: the first, and the one to be merged with it.
-    const auto results = [&](std::int64_t task, std::int64_t span) {
-      return plan.split ? all.data() + (task * spans_max + span) * floats
-                        : scores + plan.score_floats() + (span == 0 ? 0 : floats);
-    };
-    if (plan.split) {
-#pragma omp for collapse(2) schedule(dynamic)
-      for (std::int64_t t = 0; t < tasks; ++t) {
-        for (std::int64_t s = 0; s < spans_max; ++s) {
-          if (s < plan.group(t).spans) attend_span(plan, q, t, s, queries, scores, results(t, s));
-        }
-      }
-    }
-#pragma omp for schedule(dynamic)
-    for (std::int64_t t = 0; t < tasks; ++t) {
+  const bool is_small = plan.multiplications < kMultiplicationsPerTeam;
+  const auto in_pieces = [&](std::int64_t count, auto work) {
+    team_run(count, is_small ? count : 1, [&](std::int64_t begin, std::int64_t end) {
+      float* const scores = attend_scratch(plan.score_floats() + 2 * floats);
+      std::vector<AttendQuery> queries;
+      for (std::int64_t i = begin; i < end; ++i) work(i, scores, scores + plan.score_floats(), queries);
+    });
+  };
+  if (!plan.split) {
+    return in_pieces(tasks, [&](std::int64_t t, float* scores, float* results, std::vector<AttendQuery>& queries) {
       for (std::int64_t s = 0; s < plan.group(t).spans; ++s) {
-        if (!plan.split) attend_span(plan, q, t, s, queries, scores, results(t, s));
-        if (s > 0) merge_span(plan, t, s, results(t, 0), results(t, s));
+        attend_span(plan, q, t, s, queries, scores, s == 0 ? results : results + floats);
+        if (s > 0) merge_span(plan, t, s, results, results + floats);
       }
-      write_task(plan, t, results(t, 0), out);
-    }
+      write_task(plan, t, results, out);
+    });
   }
+  AlignedArray<float> all(static_cast<std::size_t>(tasks * spans_max * floats));
+  const auto results = [&](std::int64_t task, std::int64_t span) {
+    return all.data() + (task * spans_max + span) * floats;
+  };
+  in_pieces(tasks * spans_max, [&](std::int64_t i, float* scores, float*, std::vector<AttendQuery>& queries) {
+    const std::int64_t t = i / spans_max, s = i % spans_max;
+    if (s < plan.group(t).spans) attend_span(plan, q, t, s, queries, scores, results(t, s));
+  });
+  in_pieces(tasks, [&](std::int64_t t, float*, float*, std::vector<AttendQuery>&) {
+    for (std::int64_t s = 1; s < plan.group(t).spans; ++s) merge_span(plan, t, s, results(t, 0), results(t, s));
+    write_task(plan, t, results(t, 0), out);
+  });
 }
 
 }  // namespace outrider

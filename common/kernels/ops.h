@@ -8,8 +8,8 @@
 
 namespace outrider {
 
-// Row-wise operations over matrices, on the active instruction set, rows spread over OpenMP
-// threads where there is enough work. A row's result never depends on the other rows.
+// Row-wise operations over matrices, on the active instruction set, rows spread over the
+// team where there is enough work. A row's result never depends on the other rows.
 
 /// y = rms_norm(x) * weight, per row (gemma4.md 3.0; the weight is w, not 1 + w).
 /// weight: [columns] or empty for the scale-less form. y may be x.

@@ -10,6 +10,7 @@
 
 #include "common/kernels/int4.h"
 #include "common/kernels/kernel_table.h"
+#include "common/kernels/team.h"
 #include "common/kernels/weight_layout.h"
 
 namespace outrider {
@@ -87,15 +88,14 @@ PackedWeights select_outputs(const PackedWeights& weights, std::span<const std::
   if (format.is_elements()) {
     const WeightLayout layout = WeightLayout::parse(weights.layout, weights.in, weights.out).value();
     const std::vector<std::int64_t> in_offset = layout.offsets(0), out_offset = layout.offsets(1);
-#pragma omp parallel for schedule(static)
-    for (std::int64_t o = 0; o < count; ++o) {
+    team_for(count, kInputsPerPiece / weights.in + 1, [&](std::int64_t o) {
       const std::int64_t first = out_offset[static_cast<std::size_t>(outputs[static_cast<std::size_t>(o)])];
       std::byte* to = memory->data() + o * weights.in * format.unit_bytes;
       for (std::int64_t i = 0; i < weights.in; ++i, to += format.unit_bytes) {
         const std::int64_t from = in_offset[static_cast<std::size_t>(i)] + first;
         std::memcpy(to, weights.bytes.data() + from * format.unit_bytes, static_cast<std::size_t>(format.unit_bytes));
       }
-    }
+    });
   } else {
     const auto* const from = reinterpret_cast<const Int4Chunk*>(weights.bytes.data());
     auto* const to = reinterpret_cast<Int4Chunk*>(memory->data());

@@ -91,18 +91,10 @@ T* scratch(Scratch use, std::int64_t count) {
   return reinterpret_cast<T*>(scratch_bytes(use, static_cast<std::size_t>(count) * sizeof(T)));
 }
 
-/// multiply(b) for all blocks, by the threads of the parallel region around it. Few rows wait for the memory, which
-/// likes neighbouring blocks; many for the slowest core, if each has the same share.
-template <typename Multiply>
-void for_blocks(std::int64_t rows, std::int64_t blocks, Multiply multiply) {
-  constexpr std::int64_t kFewRows = 16;
-  if (rows <= kFewRows) {
-#pragma omp for schedule(static)
-    for (std::int64_t b = 0; b < blocks; ++b) multiply(b);
-  } else {
-#pragma omp for schedule(dynamic)
-    for (std::int64_t b = 0; b < blocks; ++b) multiply(b);
-  }
-}
+/// Bytes of weights that make a piece of a team's work: some 10 us for a row, more for more, and then at least as many
+/// pieces as balance them.
+inline constexpr std::int64_t kPieceBytes = 128 * 1024;
+/// Elements of rows that make a piece of storing them: some 10 us.
+inline constexpr std::int64_t kInputsPerPiece = 32 * 1024;
 
 }  // namespace outrider

@@ -3,6 +3,7 @@
 
 #include "common/kernels/isa.h"
 #include "common/kernels/packed_matrix.h"
+#include "common/kernels/team.h"
 
 namespace outrider {
 namespace {
@@ -20,13 +21,14 @@ class PlainMatrix final : public PackedMatrix {
     auto* const row_scale = scratch<float>(Scratch::kRowScale, rows);
     for (std::int64_t r = 0; r < rows; ++r)
       row_scale[r] = format.store_row({x + r * w.in, static_cast<std::size_t>(w.in)}, r, input);
-#pragma omp parallel for schedule(static)
-    for (std::int64_t o = 0; o < w.out; ++o) {
-      const float scale = w.scales.empty() ? 1 : w.scales[static_cast<std::size_t>(o)];
-      for (std::int64_t r = 0; r < rows; ++r) {
-        y[r * w.out + o] = format.dot(input + r * row_bytes, w.bytes.data() + o * row_bytes, w.in, row_scale[r], scale);
+    team_run(w.out, kPieceBytes / row_bytes / rows + 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t o = begin; o < end; ++o) {
+        const float scale = w.scales.empty() ? 1 : w.scales[static_cast<std::size_t>(o)];
+        const std::byte* const weights = w.bytes.data() + o * row_bytes;
+        for (std::int64_t r = 0; r < rows; ++r)
+          y[r * w.out + o] = format.dot(input + r * row_bytes, weights, w.in, row_scale[r], scale);
       }
-    }
+    });
   }
 };
 

@@ -4,13 +4,14 @@
 
 #include <fmt/format.h>
 
+#include "common/kernels/team.h"
+
 namespace outrider {
 
 void clip(Matrix<const float> x, float low, float high, Matrix<float> y) {
-#pragma omp parallel for schedule(static)
-  for (std::int64_t r = 0; r < x.size(0); ++r) {
+  team_for(x.size(0), 1, [&](std::int64_t r) {
     for (std::int64_t c = 0; c < x.size(1); ++c) y[r][c] = std::min(std::max(x[r][c], low), high);
-  }
+  });
 }
 
 Result<ClippedLinear::Bounds> ClippedLinear::load_bounds(const WeightReader& weights, const std::string& name) {

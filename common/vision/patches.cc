@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "common/kernels/team.h"
+
 namespace outrider {
 namespace {
 
@@ -47,8 +49,7 @@ Picture resize_columns(const Picture& from, std::int64_t width) {
   Picture to{from.height, width, std::vector<std::uint8_t>(static_cast<std::size_t>(3 * from.height * width))};
   std::vector<Taps> all;
   for (std::int64_t c = 0; c < width; ++c) all.push_back(taps_of(c, from.width, width));
-#pragma omp parallel for schedule(static)
-  for (std::int64_t r = 0; r < from.height; ++r) {
+  team_for(from.height, 1, [&](std::int64_t r) {
     std::uint8_t* out = to.rgb.data() + 3 * r * width;
     for (const Taps& taps : all) {
       std::int32_t sums[3] = {1 << (kBits - 1), 1 << (kBits - 1), 1 << (kBits - 1)};
@@ -58,15 +59,14 @@ Picture resize_columns(const Picture& from, std::int64_t width) {
       }
       for (const std::int32_t sum : sums) *out++ = rounded(sum);
     }
-  }
+  });
   return to;
 }
 
 Picture resize_rows(const Picture& from, std::int64_t height) {
   const auto row_bytes = static_cast<std::size_t>(3 * from.width);
   Picture to{height, from.width, std::vector<std::uint8_t>(static_cast<std::size_t>(height) * row_bytes)};
-#pragma omp parallel for schedule(static)
-  for (std::int64_t r = 0; r < height; ++r) {
+  team_for(height, 1, [&](std::int64_t r) {
     const Taps taps = taps_of(r, from.height, height);
     std::vector<std::int32_t> sums(row_bytes, 1 << (kBits - 1));
     const std::uint8_t* in = from.rgb.data() + static_cast<std::size_t>(taps.first) * row_bytes;
@@ -74,7 +74,7 @@ Picture resize_rows(const Picture& from, std::int64_t height) {
       for (std::int32_t& sum : sums) sum += weight * *in++;
     }
     std::transform(sums.begin(), sums.end(), to.rgb.begin() + r * static_cast<std::int64_t>(row_bytes), rounded);
-  }
+  });
   return to;
 }
 

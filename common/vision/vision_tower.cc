@@ -5,6 +5,7 @@
 
 #include "common/base/progress.h"
 #include "common/kernels/kernel_table.h"
+#include "common/kernels/team.h"
 #include "common/model/rope.h"
 
 namespace outrider {
@@ -181,15 +182,14 @@ void VisionTower::mlp(const Layer& layer, Matrix<float> h) {
 
 void VisionTower::rotate(Matrix<float> x, const Patches& picture) const {
   const std::int64_t half = config_.head_dim / 2;
-#pragma omp parallel for schedule(static)
-  for (std::int64_t r = 0; r < x.size(0); ++r) {
+  team_for(x.size(0), 1, [&](std::int64_t r) {
     const RopeAngles& across = angles_[static_cast<std::size_t>(r % picture.columns)];
     const RopeAngles& down = angles_[static_cast<std::size_t>(r / picture.columns)];
     for (float* head = x[r].data(); head < x[r].data() + x.size(1); head += 2 * half) {
       kernels().rope(head, across.cos.data(), across.sin.data(), half / 2);
       kernels().rope(head + half, down.cos.data(), down.sin.data(), half / 2);
     }
-  }
+  });
 }
 
 KvView VisionTower::keys_and_values(Matrix<const float> k, Matrix<const float> v) {
@@ -204,11 +204,10 @@ KvView VisionTower::keys_and_values(Matrix<const float> k, Matrix<const float> v
   const auto elements = static_cast<std::size_t>(count * width);
   if (scratch_.kv.size() < 2 * elements) scratch_.kv = AlignedArray<Bf16>(2 * elements);
   Bf16* const values = scratch_.kv.data() + elements;
-#pragma omp parallel for schedule(static)
-  for (std::int64_t r = 0; r < count; ++r) {
+  team_for(count, 1, [&](std::int64_t r) {
     kernels().to_bf16(k[r].data(), width, scratch_.kv.data() + r * width);
     kernels().to_bf16(v[r].data(), width, values + r * width);
-  }
+  });
   view.k = scratch_.kv.data(), view.v = values;
   return view;
 }

@@ -33,9 +33,6 @@ def _declarations(header: str) -> str:
 
 
 def _load() -> Any:
-    # libgomp's threads spin for milliseconds while they wait, which starves whoever shares the cores (docs/c-api.md).
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     path = os.environ.get("OUTRIDER_LIBRARY") or beside("liboutrider.so", "build/liboutrider.so")
     try:
         library: Any = ffi.dlopen(str(path))

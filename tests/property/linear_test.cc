@@ -1,6 +1,5 @@
 #include "common/kernels/linear.h"
 
-#include <omp.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include "common/kernels/int4.h"
 #include "common/kernels/isa.h"
 #include "common/kernels/kernel_table.h"
+#include "common/kernels/team.h"
 #include "common/kernels/weight_layout.h"
 
 namespace outrider {
@@ -273,17 +273,17 @@ TEST_P(Int4Linear, TheNumberOfThreadsDoesNotMatter) {
   const std::vector<float> x = random_floats(rng, 5 * in);
   std::vector<const float*> rows;
   for (std::int64_t r = 0; r < 5; ++r) rows.push_back(x.data() + r * in);
-  const int threads = omp_get_max_threads();
+  const int threads = team_size();
   std::vector<std::vector<std::byte>> images;
   std::vector<std::vector<float>> results;
   for (const int count : {1, 2}) {
-    omp_set_num_threads(count);
+    set_team_size(count);
     const Linear linear = Linear::pack(type(), in, stored.refs);
     const std::span<const std::byte> weights = linear.image().weights;
     images.emplace_back(weights.begin(), weights.end());
     results.push_back(forward(linear, rows));
   }
-  omp_set_num_threads(threads);
+  set_team_size(threads);
   EXPECT_EQ(images[0], images[1]);
   EXPECT_EQ(results[0], results[1]);
 }

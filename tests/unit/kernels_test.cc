@@ -8,12 +8,11 @@
 #include <string>
 #include <vector>
 
-#include <omp.h>
-
 #include <gtest/gtest.h>
 
 #include "common/base/random.h"
 #include "common/kernels/ops.h"
+#include "common/kernels/team.h"
 #include "common/tensor/decode.h"
 #include "common/tensor/tensor.h"
 
@@ -948,10 +947,10 @@ TEST(Attend, ALongRowGetsTheSameBitsOnAnyThreadsBesideAnyRows) {
         rows.push_back({kv, r == before ? a.first : r, r == before ? count : 1 + 700 * r});
         std::copy_n(a.q.begin(), width, q.view()[r].data());
       }
-      const int all = omp_get_max_threads();
-      omp_set_num_threads(threads);
+      const int all = team_size();
+      set_team_size(threads);
       attend(q.view(), rows, out.view());
-      omp_set_num_threads(all);
+      set_team_size(all);
       const auto row = out.view()[before].span();
       return std::vector<float>(row.begin(), row.end());
     };
@@ -996,13 +995,13 @@ TEST(Attend, RowsOfATextGetTheBitsTheyGetAlone) {
         rows.push_back({kv, first, end - first});
       }
       Tensor alone(kRows, width), all(kRows, width);
-      const int threads_before = omp_get_max_threads();
+      const int threads_before = team_size();
       for (std::int64_t r = 0; r < kRows; ++r) {
         attend({q[r].data(), {1, width}}, {&rows[static_cast<std::size_t>(r)], 1},
                {alone.view()[r].data(), {1, width}});
       }
       for (const int threads : kThreadCounts) {
-        omp_set_num_threads(threads);
+        set_team_size(threads);
         attend(q, rows, all.view());
         for (std::int64_t r = 0; r < kRows; ++r) {
           const auto got = all.view()[r].span(), expected = alone.view()[r].span();
@@ -1010,7 +1009,7 @@ TEST(Attend, RowsOfATextGetTheBitsTheyGetAlone) {
               << "row " << r << ", " << threads << " threads";
         }
       }
-      omp_set_num_threads(threads_before);
+      set_team_size(threads_before);
       // And that is right.
       const AttendRow& last = rows.back();
       for (std::int64_t kv_head = 0; kv_head < 2; ++kv_head) {

@@ -1,9 +1,8 @@
 // What the towers of pictures and of sounds both promise, on Hugging Face's golden (multimodal-e4b) and the numpy
 // reference's (vision-odd, standardized, and audio-odd: no bounds, sizes that no published model has).
-#include <omp.h>
-
 #include "common/base/files.h"
 #include "common/checkpoint/pack.h"
+#include "common/kernels/team.h"
 #include "tests/support/temporary_dir.h"
 #include "tests/unit/tower_support.h"
 
@@ -54,11 +53,11 @@ TYPED_TEST(Tower, RowsDependOnTheirInputAlone) {
     const auto larger = TypeParam::large_input(g.tower->config());
     const std::vector<float> alone = g.encode(), larger_alone = g.encode(larger);
     EXPECT_EQ(g.encode(), alone);
-    const int threads = omp_get_max_threads();
-    omp_set_num_threads(threads == 1 ? 2 : 1);
+    const int threads = team_size();
+    set_team_size(threads == 1 ? 2 : 1);
     EXPECT_EQ(g.encode(), alone) << "with " << threads << " threads it was another";
     EXPECT_EQ(g.encode(larger), larger_alone) << "with " << threads << " threads it was another";
-    omp_set_num_threads(threads);
+    set_team_size(threads);
   }
 }
 
