@@ -7,6 +7,7 @@
 #include "common/audio/audio_tower.h"
 #include "common/base/random.h"
 #include "common/base/time.h"
+#include "common/kernels/team.h"
 #include "common/logging/logging.h"
 #include "common/vision/vision_tower.h"
 #include "lab/commands.h"
