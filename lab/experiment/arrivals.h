@@ -12,8 +12,8 @@ namespace outrider {
 std::size_t arrival_count(const Axes& axes, double seconds, std::size_t questions);
 
 /// When they arrive, seconds from the repeat's start: gaps of a gamma distribution with the mean 1 / axes.arrivals.rate
-/// and the shape axes.arrivals.burstiness. A shape of 1 makes them a Poisson process, a smaller one bursts, a larger one
-/// regular.
+/// and the shape axes.arrivals.burstiness. A shape of 1 makes them a Poisson process, a smaller one bursts, a larger
+/// one regular.
 std::vector<double> arrival_times(const Axes& axes, std::size_t count, std::uint64_t seed);
 
 }  // namespace outrider

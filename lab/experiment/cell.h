@@ -43,7 +43,7 @@ struct Measured {
 /// each client from another one on, and all again until plan.seconds are over; of an open loop they come at times that
 /// are the same for all arms of a repeat, whether those before have been answered or not. One answer of each arm goes
 /// before and does not count. Throws when a worker or an answer fails.
-/// In each repeat, at another place of the order, one question is calibrated too: the prediction is of the same minutes.
+/// In each repeat, somewhere in the order, one question is calibrated too: the prediction is of the same minutes.
 /// @param seed  of the order. @param calibration  of the rig; gets this cell's times
 Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text, const std::vector<Question>& questions,
                       const Axes& axes, const ExperimentPlan& plan, std::uint64_t seed, Calibration& calibration);

@@ -252,7 +252,8 @@ void say(const ExperimentPlan& plan, const Json& cell) {
   const Json& predicted = cell["predicted"];
   const std::size_t index = cell["cell"];
   fmt::print(stderr, "cell {}/{} ({}): plain {:.1f} tok/s; over plain: {}{}{}\n", index + 1, plan.cells.size(),
-             label(plan, plan.cells[index]), cell["arms"]["plain"]["tok_per_sec"].get<double>(), fmt::join(speeds, ", "),
+             label(plan, plan.cells[index]), cell["arms"]["plain"]["tok_per_sec"].get<double>(),
+             fmt::join(speeds, ", "),
              predicted.is_null() ? "" : fmt::format(" (predicted {:.2f})", predicted["remote/plain"].get<double>()),
              cell["void"].is_null() ? "" : "; void: " + cell["void"].get<std::string>());
 }

@@ -85,7 +85,8 @@ void check_axes(const JsonFields& fields, const Axes& axes) {
   if (!parse_wire_form(axes.wire)) fields.wrong("wire", "exact, int8, int4 or auto");
   if (axes.open_loop() && axes.clients != 1)
     fields.refuse("clients", "is for a closed loop: with a request_rate each request has a client of its own");
-  if (!axes.open_loop() && axes.arrivals.burstiness != 1) fields.refuse("burstiness", "is only for a request_rate above 0");
+  if (!axes.open_loop() && axes.arrivals.burstiness != 1)
+    fields.refuse("burstiness", "is only for a request_rate above 0");
   if (axes.drafter_dtype.empty()) return;
   if (const auto type = parse_weight_type(axes.drafter_dtype); !type)
     fields.refuse("drafter_dtype", type.error().message);

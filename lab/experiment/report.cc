@@ -452,8 +452,8 @@ std::vector<std::string> figures(const std::string& report) {
   for (std::size_t at = 0; (at = report.find(kBegin, at)) != std::string::npos;) {
     const std::size_t inside = report.find('>', at) + 1, end = report.find(kEnd, inside) + kEnd.size();
     const std::string attributes = report.substr(at + kBegin.size(), inside - at - kBegin.size());
-    figures.push_back("<svg xmlns='http://www.w3.org/2000/svg' " + attributes + kStyle + report.substr(inside, end - inside) +
-                      "\n");
+    figures.push_back("<svg xmlns='http://www.w3.org/2000/svg' " + attributes + kStyle +
+                      report.substr(inside, end - inside) + "\n");
     at = end;
   }
   return figures;

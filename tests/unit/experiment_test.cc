@@ -376,7 +376,8 @@ TEST(Report, OnePageThatLoadsNothingAndEscapesWhatItShows) {
   const std::string html = report_html(lock, {line(0, 0, 2), line(1, 20, 0.7, "neighbours <b>")});
   for (const char* never : {"http:", "https:", "<script", "<b>", "url(", "@import", "nan", "inf"})
     EXPECT_EQ(html.find(never), std::string::npos) << never;
-  for (const char* figure : {"Remote over plain", "Remote over co-located", "Speed-up over plain", "Acceptance by position"})
+  for (const char* figure :
+       {"Remote over plain", "Remote over co-located", "Speed-up over plain", "Acceptance by position"})
     EXPECT_NE(html.find(figure), std::string::npos) << figure;
   EXPECT_NE(report_html(lock, {}).find("No cell has been measured"), std::string::npos);
 }
