@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/host.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/checkpoint/pack.h"
 #include "common/kernels/isa.h"
@@ -13,7 +14,6 @@
 #include "lab/commands.h"
 #include "lab/read_bandwidth.h"
 #include "launch/command_support.h"
-#include "verifier-node/host_memory.h"
 
 namespace outrider {
 namespace {

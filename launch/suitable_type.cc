@@ -6,10 +6,10 @@
 
 #include <fmt/format.h>
 
+#include "common/base/host.h"
 #include "common/checkpoint/model_files.h"
 #include "common/checkpoint/pack.h"
 #include "common/model/tower.h"
-#include "verifier-node/host_memory.h"
 
 namespace outrider {
 namespace {

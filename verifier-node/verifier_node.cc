@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/base/host.h"
 #include "common/checkpoint/pack.h"
 #include "common/kernels/isa.h"
 #include "common/kernels/team.h"
@@ -13,7 +14,6 @@
 #include "common/tokenizer/tokenizer.h"
 #include "common/transport/pump.h"
 #include "verifier-node/backbone_engine.h"
-#include "verifier-node/host_memory.h"
 #include "verifier-node/numeric_class.h"
 
 namespace outrider {

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/base/host.h"
 #include "common/base/time.h"
 
 namespace outrider {
@@ -24,6 +26,14 @@ void relax() {
 #else
   asm volatile("yield");
 #endif
+}
+
+/// A core that is granted in part is none: a process that has used up its time stands still with all its threads.
+int default_size() {
+  const int cores = omp_get_max_threads();
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return cores;
+  static const double granted = granted_cores().value_or(cores);
+  return std::clamp(static_cast<int>(granted), 1, cores);
 }
 
 /// @return whether `is_over` was true before kSpin had passed.
@@ -152,7 +162,7 @@ class Team {
     is_over_.store(false);
   }
 
-  int size_ = omp_get_max_threads();
+  int size_ = default_size();
   bool is_running_ = false;
   Job job_{};  ///< whoever has a piece may read it; written while nobody can have one
   std::vector<Share> shares_;

@@ -12,8 +12,8 @@ namespace outrider {
 /// @pre threads >= 1
 void set_team_size(int threads);
 
-/// What set_team_size() said; before, the cores that this process may use: OpenMP's number (the affinity mask, or
-/// OMP_NUM_THREADS).
+/// What set_team_size() said; before, OMP_NUM_THREADS, or the cores that this process may use: the affinity mask, or
+/// fewer where cgroups grant it less time (granted_cores(), rounded down).
 int team_size();
 
 namespace detail {

@@ -4,10 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include "common/base/host.h"
 #include "common/model/kv_cache.h"
 #include "common/tensor/page_array.h"
 #include "tests/support/temporary_dir.h"
-#include "verifier-node/host_memory.h"
 
 namespace outrider {
 namespace {
@@ -68,6 +68,7 @@ class Host {
  public:
   void put(const std::string& path, const std::string& text) { root_.write(path, text); }
   std::int64_t available() const { return available_memory_bytes(root_.path()); }
+  std::optional<double> cores() const { return granted_cores(root_.path()); }
 
  private:
   TemporaryDir root_;
@@ -92,6 +93,25 @@ TEST(HostMemory, IsTheSmallestLimitThatApplies) {
   host.put("sys/fs/cgroup/memory/box/memory.limit_in_bytes", "900\n");
   host.put("sys/fs/cgroup/memory/box/memory.usage_in_bytes", "1000\n");
   EXPECT_EQ(host.available(), 0) << "over its limit";
+}
+
+TEST(HostCores, AreTheFewestThatAGroupOnThePathGrants) {
+  Host host;
+  EXPECT_EQ(host.cores(), std::nullopt) << "nothing says";
+  host.put("proc/self/cgroup", "0::/user/session\n");
+  host.put("sys/fs/cgroup/user/session/cpu.max", "max 100000\n");
+  EXPECT_EQ(host.cores(), std::nullopt) << "no limit";
+  host.put("sys/fs/cgroup/user/cpu.max", "350000 100000\n");
+  EXPECT_EQ(host.cores(), 3.5) << "a group further up";
+  host.put("sys/fs/cgroup/user/session/cpu.max", "200000 100000\n");
+  EXPECT_EQ(host.cores(), 2);
+
+  host.put("proc/self/cgroup", "4:memory:/box\n3:cpu,cpuacct:/box\n");
+  host.put("sys/fs/cgroup/cpu/box/cpu.cfs_quota_us", "-1\n");
+  host.put("sys/fs/cgroup/cpu/box/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(host.cores(), std::nullopt) << "version 1 says none with -1";
+  host.put("sys/fs/cgroup/cpu/box/cpu.cfs_quota_us", "50000\n");
+  EXPECT_EQ(host.cores(), 0.5);
 }
 
 }  // namespace

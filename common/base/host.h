@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 
 namespace outrider {
 
@@ -9,5 +10,9 @@ namespace outrider {
 /// process's memory cgroups (version 1 or 2) leave, if that is less. The largest number if nothing says.
 /// @param root where proc and sys lie; another one for tests.
 std::int64_t available_memory_bytes(const std::filesystem::path& root = "/");
+
+/// Cores whose time the process's CPU cgroups (version 1 or 2) grant it, as `docker run --cpus` and Kubernetes' limits
+/// set it; none where nothing bounds it. @param root as above.
+std::optional<double> granted_cores(const std::filesystem::path& root = "/");
 
 }  // namespace outrider
