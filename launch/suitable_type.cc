@@ -56,8 +56,12 @@ Result<Stored> stored(const std::filesystem::path& path) {
   for (const TensorEntry& tensor : checkpoint.tensors()) {
     if (!is_held(tensor)) continue;
     const auto count = static_cast<double>(tensor.element_count());
-    (is_of_a_tower(tensor) ? stored.of_towers : stored.elements) += count;
-    if (!is_of_a_tower(tensor)) stored.by_type[tensor.dtype] += count;
+    if (is_of_a_tower(tensor)) {
+      stored.of_towers += count;
+    } else {
+      stored.elements += count;
+      stored.by_type[tensor.dtype] += count;
+    }
   }
   return stored;
 }

@@ -45,20 +45,6 @@ Json program_json(const ExperimentPlan& plan, const PairPaths& pair) {
   return row;
 }
 
-/// The axes in which the plan's cells differ, for a person.
-std::string label(const ExperimentPlan& plan, const Axes& axes) {
-  std::vector<std::string> parts;
-  const Json all = to_json(axes);
-  std::vector<Json> cells;
-  for (const Axes& cell : plan.cells) cells.push_back(to_json(cell));
-  for (const auto& [name, value] : all.items()) {
-    if (name == "rtt_ms" || name == "draft_length" ||
-        std::ranges::any_of(cells, [&](const Json& cell) { return cell[name] != value; }))
-      parts.push_back(fmt::format("{} {}", name, value.is_string() ? value.get<std::string>() : value.dump()));
-  }
-  return fmt::format("{}", fmt::join(parts, ", "));
-}
-
 /// What running a plan needs, and the processes of the cell at hand.
 class Experiment {
  public:
@@ -74,9 +60,22 @@ class Experiment {
                                              flags.plan.string(), *axis, to_json(cell)[*axis].dump()));
     }
     if (plan_.prompts.empty()) plan_.prompts.assign(kDemoPrompts.begin(), kDemoPrompts.begin() + kFewPrompts);
+    std::vector<Json> cells;
+    for (const Axes& cell : plan_.cells) cells.push_back(to_json(cell));
+    varied_ = varied_axes(cells);
   }
 
   const ExperimentPlan& plan() const { return plan_; }
+  /// The axes in which the plan's cells differ, for a person.
+  std::string label(const Axes& axes) const {
+    std::vector<std::string> parts;
+    const Json all = to_json(axes);
+    for (const auto& [name, value] : all.items()) {
+      if (name == "rtt_ms" || name == "draft_length" || std::ranges::find(varied_, name) != varied_.end())
+        parts.push_back(fmt::format("{} {}", name, plain_text(value)));
+    }
+    return fmt::format("{}", fmt::join(parts, ", "));
+  }
   Json lock() {
     Json lock = {{"plan", to_json(plan_)}, {"machine", describe_machine()}, {"program", program_json(plan_, pair_)}};
     if (!connect_.empty()) lock["cluster"] = cluster_json();
@@ -156,6 +155,7 @@ class Experiment {
   std::vector<Question> questions(const Axes& axes) const { return cell_questions(text_, plan_.prompts, axes.context); }
 
   ExperimentPlan plan_;
+  std::vector<std::string> varied_;  ///< axes
   PairPaths pair_;
   TextSide text_;
   const std::string connect_;
@@ -187,7 +187,7 @@ void dry_run(Experiment& experiment) {
     const auto prediction = experiment.predicted(axes);
     const auto over_plain = [&](double rate) { return prediction ? Json(rate / prediction->plain) : Json(); };
     rows.push_back({{"", i, "cell"},
-                    {"", label(plan, axes), "axes"},
+                    {"", experiment.label(axes), "axes"},
                     {"", over_plain(prediction ? prediction->colocated : 0), "co-located", 2},
                     {"", over_plain(prediction ? prediction->remote : 0), "remote", 2},
                     {"", prediction ? or_null(prediction->break_even_rtt_ms) : Json(), "break-even RTT ms", 1},
@@ -242,7 +242,8 @@ std::vector<int> attempts_so_far(const ExperimentPlan& plan, const std::vector<J
   return attempts;
 }
 
-void say(const ExperimentPlan& plan, const Json& cell) {
+void say(const Experiment& experiment, const Json& cell) {
+  const ExperimentPlan& plan = experiment.plan();
   std::vector<std::string> speeds;
   for (const auto& [ratio, name] :
        {std::pair("ngram/plain", "n-gram"), {"colocated/plain", "co-located"}, {"remote/plain", "remote"}}) {
@@ -252,7 +253,7 @@ void say(const ExperimentPlan& plan, const Json& cell) {
   const Json& predicted = cell["predicted"];
   const std::size_t index = cell["cell"];
   fmt::print(stderr, "cell {}/{} ({}): plain {:.1f} tok/s; over plain: {}{}{}\n", index + 1, plan.cells.size(),
-             label(plan, plan.cells[index]), cell["arms"]["plain"]["tok_per_sec"].get<double>(),
+             experiment.label(plan.cells[index]), cell["arms"]["plain"]["tok_per_sec"].get<double>(),
              fmt::join(speeds, ", "),
              predicted.is_null() ? "" : fmt::format(" (predicted {:.2f})", predicted["remote/plain"].get<double>()),
              cell["void"].is_null() ? "" : "; void: " + cell["void"].get<std::string>());
@@ -280,7 +281,7 @@ void run_plan(Experiment& experiment, const ExperimentFlags& flags) {
       or_throw(requests.append(request_lines(cell, attempts[cell], measured)));
       line["requests_bytes"] = requests.bytes();
       or_throw(cells.append({line}));
-      say(plan, line);
+      say(experiment, line);
       check_texts(line);
       attempts[cell] = line["void"].is_null() ? plan.void_rule.attempts : attempts[cell] + 1;
       lines.push_back(std::move(line));

@@ -181,6 +181,16 @@ Json to_json(const Axes& axes) {
   return object;
 }
 
+std::vector<std::string> varied_axes(const std::vector<Json>& axes) {
+  std::vector<std::string> names;
+  for (const auto& [name, first] : axes.front().items()) {
+    if (std::ranges::any_of(axes, [&](const Json& other) { return other[name] != first; })) names.push_back(name);
+  }
+  return names;
+}
+
+std::string plain_text(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
 Result<ExperimentPlan> parse_plan(std::string_view text, std::string_view file) {
   ASSIGN_OR_RETURN(const json object, parse_json_object(text, file, /*bytes_max=*/64 << 20));
   // Once more, for the order in which axes are named: the last one runs fastest.

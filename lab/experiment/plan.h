@@ -89,6 +89,10 @@ struct Axes {
 std::optional<std::string> axis_of_rig(const Axes& axes);
 /// As {"dtype": "bf16", ...}, every axis.
 Json to_json(const Axes& axes);
+/// The names of the axes in which they are not all alike. @param axes  as to_json() has them; at least one
+std::vector<std::string> varied_axes(const std::vector<Json>& axes);
+/// The value of an axis, a text without its quotes.
+std::string plain_text(const Json& value);
 
 /// When a cell counts as void: the machine, or the ratio that is to be measured, moved more than this.
 struct VoidRule {

@@ -24,26 +24,21 @@ double axis(const Json& cell, const char* name) { return cell["axes"][name].get<
 double ratio(const Json& cell, const char* name) { return cell["ratios"][name]["median"].get<double>(); }
 double rate(const Json& cell, ExperimentArm arm) { return cell["arms"][to_string(arm)]["tok_per_sec"].get<double>(); }
 bool has(const Json& cell, ExperimentArm arm) { return cell["arms"].contains(to_string(arm)); }
-std::string plain_text(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 /// For a person: 0 and not 0.0.
 std::string short_text(const Json& value) {
   return value.is_number_float() ? fmt::format("{:.4g}", value.get<double>()) : plain_text(value);
 }
 
-/// The axes that differ from cell to cell.
-std::vector<std::string> varied_axes(const std::vector<Json>& cells) {
-  std::vector<std::string> names;
-  for (const auto& [name, first] : cells.front()["axes"].items()) {
-    if (std::any_of(cells.begin(), cells.end(), [&](const Json& cell) { return cell["axes"][name] != first; }))
-      names.push_back(name);
-  }
-  return names;
+std::vector<std::string> varied_axes_of(const std::vector<Json>& cells) {
+  std::vector<Json> axes;
+  for (const Json& cell : cells) axes.push_back(cell["axes"]);
+  return varied_axes(axes);
 }
 
 /// Cells that differ in nothing but the axes `but`, by what they share of the varied ones: "draft_length 4".
 std::map<std::string, Cells> groups(const std::vector<Json>& cells, const std::vector<std::string>& but) {
   std::map<std::string, Cells> result;
-  const std::vector<std::string> varied = varied_axes(cells);
+  const std::vector<std::string> varied = varied_axes_of(cells);
   for (const Json& cell : cells) {
     std::vector<std::string> shared;
     for (const std::string& name : varied) {
@@ -242,7 +237,7 @@ std::string interval_cell(const Json& interval) {
 }
 
 std::string table_html(const std::vector<Json>& cells) {
-  const std::vector<std::string> varied = varied_axes(cells);
+  const std::vector<std::string> varied = varied_axes_of(cells);
   std::string html = "<h2>All cells</h2>\n<div class='scroll'><table><tr>";
   for (const std::string& name : varied) html += "<th>" + escaped(name) + "</th>";
   html +=

@@ -73,8 +73,8 @@ std::vector<Question> cell_questions(const TextSide& text, const std::vector<std
 }
 
 Calibrator::Calibrator(TransportContext& context, const Rig& rig, const TextSide& text, const Axes& axes)
-    : client_(std::make_unique<Client>(or_throw(Client::connect(context, rig.address(ExperimentArm::kColocated))))),
-      asker_(*client_, text, axes.output, /*endless=*/axes.synthetic()) {}
+    : client_(or_throw(Client::connect(context, rig.address(ExperimentArm::kColocated)))),
+      asker_(client_, text, axes.output, /*endless=*/axes.synthetic()) {}
 
 void Calibrator::ask(const Question& question, std::span<const int> lengths, Calibration* into) const {
   for (const int length : lengths) {

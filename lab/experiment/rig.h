@@ -61,7 +61,7 @@ class Calibrator {
   void ask(const Question& question, std::span<const int> lengths, Calibration* into) const;
 
  private:
-  std::unique_ptr<Client> client_;
+  Client client_;
   Asker asker_;
 };
 
