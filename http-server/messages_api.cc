@@ -226,7 +226,10 @@ ApiResult<Json> chat_of_messages(std::string_view body) {
   if (request.contains("stop_sequences")) chat["stop"] = request["stop_sequences"];
   for (const Json& tool : member(request, "tools")) chat["tools"].push_back(tool_of(tool));
   if (request.contains("tool_choice")) add_tool_choice(request["tool_choice"], chat);
-  if (member(member(request, "thinking"), "type") == "enabled") chat["chat_template_kwargs"]["enable_thinking"] = true;
+  if (member(member(request, "thinking"), "type") == "enabled") {
+    Json& keywords = chat["chat_template_kwargs"];
+    if (keywords.is_object() || keywords.is_null()) keywords["enable_thinking"] = true;  // else refused as a chat's
+  }
   if (member(request, "stream") == true)
     chat["stream_options"] = {{"include_usage", true}, {"continuous_usage_stats", true}};
   return chat;

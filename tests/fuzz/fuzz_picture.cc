@@ -1,10 +1,27 @@
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <span>
 
 #include "common/base/check.h"
+#include "common/base/files.h"
 #include "common/vision/patches.h"
 #include "common/vision/picture.h"
+#include "tests/fuzz/driver.h"
+
+namespace outrider {
+
+/// The goldens' files.
+FuzzSeeds fuzz_seeds() {
+  FuzzSeeds seeds;
+  for (const auto& file : std::filesystem::directory_iterator(OUTRIDER_SOURCE_DIR "/tests/goldens/pictures"))
+    if (file.path().extension() != ".safetensors") seeds.push_back(read_text(file.path()).value());
+  std::ranges::sort(seeds);  // a seed shall mean the same inputs everywhere
+  return seeds;
+}
+
+}  // namespace outrider
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace outrider;
