@@ -103,12 +103,14 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
     ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(single));
     ASSIGN_OR_RETURN(checkpoint.tensors_, parse_safetensors(file.bytes(), single));
     checkpoint.files_.push_back(std::move(file));
-    const std::filesystem::path beside = path / "vision.safetensors";
-    if (!is_directory || !std::filesystem::exists(beside, ignored)) return checkpoint;
-    ASSIGN_OR_RETURN(MappedFile tower, MappedFile::open(beside));
-    ASSIGN_OR_RETURN(std::vector<TensorEntry> tensors, parse_safetensors(tower.bytes(), beside));
-    std::ranges::move(tensors, std::back_inserter(checkpoint.tensors_));
-    checkpoint.files_.push_back(std::move(tower));
+    for (const char* const tower : {"vision.safetensors", "audio.safetensors"}) {
+      const std::filesystem::path beside = path / tower;
+      if (!is_directory || !std::filesystem::exists(beside, ignored)) continue;
+      ASSIGN_OR_RETURN(MappedFile weights, MappedFile::open(beside));
+      ASSIGN_OR_RETURN(std::vector<TensorEntry> tensors, parse_safetensors(weights.bytes(), beside));
+      std::ranges::move(tensors, std::back_inserter(checkpoint.tensors_));
+      checkpoint.files_.push_back(std::move(weights));
+    }
     RETURN_IF_ERROR(sort_by_name(checkpoint.tensors_));
     return checkpoint;
   }

@@ -40,8 +40,8 @@ const TensorEntry* find_tensor(std::span<const TensorEntry> sorted, std::string_
 /// only; entries and their bytes stay where they are when the Checkpoint is moved.
 class Checkpoint {
  public:
-  /// @param path  a .safetensors or .gguf file; or a directory with model.safetensors, and the tower in
-  ///   vision.safetensors beside it if there is one, or else
+  /// @param path  a .safetensors or .gguf file; or a directory with model.safetensors, and the towers in
+  ///   vision.safetensors and audio.safetensors beside it if they are there, or else
   ///   model.safetensors.index.json, whose weight_map decides which tensors there are, or else one
   ///   GGUF model (gguf.h), whose tensors get their Hugging Face names (gguf_names.h).
   /// @return kNotFound for a missing file or shard, kMalformed for whatever breaks the format,

@@ -4,7 +4,7 @@
     make_picture_goldens.py BACKBONE OUT      BACKBONE is models/nano/backbone
 
 Float32, greedy. Needs torch, transformers, tokenizers and Pillow. The pictures are Pillow's, not those of
-lab/train_tower.py, which the tower was trained with.
+lab/towers/sight.py, which the tower was trained with.
 """
 import json
 import math
@@ -18,7 +18,7 @@ from safetensors import safe_open
 from tokenizers import Tokenizer
 from transformers import AutoConfig, Gemma4ForConditionalGeneration, Gemma4ImageProcessorPil
 
-SHARDS = ["model.safetensors", "vision.safetensors"]
+SHARDS = ["model.safetensors", "vision.safetensors", "audio.safetensors"]
 SCENES = {  # width, height, ground, and objects: shape, colour, box
     "red_circle": (256, 256, "white", [("circle", "red", (60, 70, 190, 200))]),
     "three_blue_squares": (320, 240, "white", [("square", "blue", (20, 30, 80, 90)),

@@ -288,20 +288,35 @@ TEST(PictureChat, PlaysSoundsWithTheNextQuestion) {
   EXPECT_EQ(chat.out(), run.out()) << "run has pictures before sounds";
 }
 
-// Hugging Face's answers about files, with drafts and without.
+/// That serve says what Hugging Face said of a file, with drafts and without.
+void expect_golden(Serve& serve, const Json& golden, const std::string& file, const Json& part,
+                   const std::string& question) {
+  SCOPED_TRACE(file + ": " + question);
+  Json request = ask(Json::array({part, text_part(question)}));
+  request.update({{"max_tokens", 24}, {"return_token_ids", true}});
+  for (const int draft_length : {0, 4}) {
+    request["speculative"] = {{"draft_length", draft_length}};
+    const Json chat = serve.chat(request);
+    EXPECT_EQ(chat["prompt_token_ids"].size(), golden["prompt_tokens"]) << chat.dump().substr(0, 300);
+    EXPECT_EQ(chat["choices"][0]["token_ids"], golden["tokens"]) << chat["choices"][0]["message"].dump();
+  }
+}
+
 TEST(NanoSees, WhatHuggingFaceSays) {
   Serve serve;
   for (const Json& golden : Json::parse(read_text(goldens() / "nano-pictures/answers.json").value())) {
-    const std::string picture = golden["picture"], question = golden["question"];
-    SCOPED_TRACE(picture + ": " + question);
-    Json request = ask(Json::array({image_part(bytes_of("../nano-pictures/" + picture), "auto"), text_part(question)}));
-    request.update({{"max_tokens", 24}, {"return_token_ids", true}});
-    for (const int draft_length : {0, 4}) {
-      request["speculative"] = {{"draft_length", draft_length}};
-      const Json chat = serve.chat(request);
-      EXPECT_EQ(chat["prompt_token_ids"].size(), golden["prompt_tokens"]) << chat.dump().substr(0, 300);
-      EXPECT_EQ(chat["choices"][0]["token_ids"], golden["tokens"]) << chat["choices"][0]["message"].dump();
-    }
+    const std::string picture = golden["picture"];
+    expect_golden(serve, golden, picture, image_part(bytes_of("../nano-pictures/" + picture), "auto"),
+                  golden["question"]);
+  }
+}
+
+TEST(NanoHears, WhatHuggingFaceSays) {
+  Serve serve;
+  for (const Json& golden : Json::parse(read_text(goldens() / "nano-sounds/answers.json").value())) {
+    const std::string sound = golden["sound"];
+    expect_golden(serve, golden, sound, audio_part(sound_of("../nano-sounds/" + sound)),
+                  golden["question"]);
   }
 }
 
@@ -328,13 +343,20 @@ void expect_refusal(const Serve& serve, const Json& part, const std::string& opt
   EXPECT_NE(chat.err().find(why), std::string::npos) << chat.err();
 }
 
+/// nano without what it sees or hears with: `sense` is vision_config or audio_config.
+class NanoWithout : public PairCopy {
+ public:
+  explicit NanoWithout(const std::string& sense) : PairCopy(nano_pair().backbone.parent_path()) {
+    Json config = Json::parse(read("backbone/config.json"));
+    config[sense] = nullptr;
+    write("backbone/config.json", config.dump());
+  }
+};
+
 // A model without a tower says so wherever it is asked.
 TEST(NoTower, SaysSo) {
   constexpr const char* kWhy = "no vision_config: this model has no vision tower, and cannot see pictures";
-  PairCopy blind(nano_pair().backbone.parent_path());
-  Json config = Json::parse(blind.read("backbone/config.json"));
-  config["vision_config"] = nullptr;
-  blind.write("backbone/config.json", config.dump());
+  const NanoWithout blind("vision_config");
   const std::string model = blind.dir().string(), file = goldens() / "pictures/rgb.png";
   Serve serve({"--model", model});
   expect_refusal(serve, image_part(bytes_of("rgb.png")), "image", file, {"--model", model}, kWhy);
@@ -346,12 +368,12 @@ TEST(NoTower, SaysSo) {
   EXPECT_NE(anthropic.body.find(kWhy), std::string::npos);
 }
 
-// nano has no audio tower.
 TEST(NoTower, OfSoundsSaysSo) {
   constexpr const char* kWhy = "no audio_config: this model has no audio tower, and cannot hear sounds";
-  const std::string file = goldens() / "sounds/mono16k.wav";
-  Serve serve;
-  expect_refusal(serve, audio_part(sound_of("mono16k.wav")), "audio", file, {}, kWhy);
+  const NanoWithout deaf("audio_config");
+  const std::string model = deaf.dir().string(), file = goldens() / "sounds/mono16k.wav";
+  Serve serve({"--model", model});
+  expect_refusal(serve, audio_part(sound_of("mono16k.wav")), "audio", file, {"--model", model}, kWhy);
 }
 
 // ---- memory

@@ -195,8 +195,13 @@ class OnOnePair(unittest.TestCase):
     def test_a_sound_is_a_part_of_a_message(self):
         part = outrider.sound(b"RIFF")
         self.assertEqual(part, {"type": "input_audio", "input_audio": {"data": "UklGRg=="}})
-        with self.assertRaisesRegex(outrider.InvalidArgument, "this model has no audio tower"):
+        with self.assertRaisesRegex(outrider.InvalidArgument, "content.0.: "):
             self.pair.chat([{"role": "user", "content": [part, {"type": "text", "text": "What?"}]}])
+        folder = ROOT / "tests/goldens/nano-sounds"
+        golden = json.loads((folder / "answers.json").read_text())[0]
+        asked: list[dict[str, object]] = [{"role": "user", "content": [
+            outrider.sound(folder / golden["sound"]), {"type": "text", "text": golden["question"]}]}]
+        self.assertEqual(self.pair.chat(asked, max_tokens=24).tokens, golden["tokens"])
 
     def test_errors_are_of_their_kind(self):
         with self.assertRaisesRegex(outrider.InvalidArgument, "top_p is 7"):

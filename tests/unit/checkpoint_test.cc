@@ -82,7 +82,7 @@ struct RealFile {
 };
 
 TEST(Checkpoint, OpensRealFilesInNameOrder) {
-  for (const RealFile& real : {RealFile{"models/nano/backbone", 252}, RealFile{"models/nano/assistant", 50},
+  for (const RealFile& real : {RealFile{"models/nano/backbone", 348}, RealFile{"models/nano/assistant", 50},
                                RealFile{"tests/goldens/e4b/backbone", 132}, RealFile{"tests/goldens/e4b/assistant", 50},
                                RealFile{"tests/goldens/e4b/golden.safetensors", 0}}) {
     SCOPED_TRACE(real.path);
@@ -313,14 +313,16 @@ TEST(Checkpoint, ReadsShards) {
   EXPECT_EQ(checkpoint->find("y")->file, dir.path() / "sub/a.safetensors");
 }
 
-TEST(Checkpoint, ReadsTheTowerBesideTheModel) {
+TEST(Checkpoint, ReadsTheTowersBesideTheModel) {
   const TemporaryDir dir;
   const fs::path model = dir.write("model.safetensors", one_tensor("x", "F32", "[1]", raw(1.0f)));
   dir.write("vision.safetensors", one_tensor("a", "F32", "[1]", raw(2.0f)));
+  dir.write("audio.safetensors", one_tensor("b", "F32", "[1]", raw(3.0f)));
   const Result<Checkpoint> both = Checkpoint::open(dir.path()), alone = Checkpoint::open(model);
   ASSERT_TRUE(both) << both.error().message;
-  ASSERT_EQ(both->tensors().size(), 2u);
+  ASSERT_EQ(both->tensors().size(), 3u);
   EXPECT_EQ(both->tensors()[0].name, "a");
+  EXPECT_EQ(both->find("b")->file, dir.path() / "audio.safetensors");
   std::array<float, 1> a;
   ASSERT_TRUE(read_f32(*both->find("a"), a));
   EXPECT_EQ(a[0], 2.0f);
