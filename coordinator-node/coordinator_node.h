@@ -27,8 +27,8 @@ void declare_options(Visitor&& visit, CoordinatorOptions& options) {
                    .help = "File that keeps over restarts what the ucb1 and thompson policies learned"},
         options.policy_state);
   visit(OptionInfo{.name = "--draft-table",
-                   .help = "Table of the model's own answers (bake-table makes one): a source of drafts for auto, ucb1 "
-                           "and thompson",
+                   .help = "Table of the model's own answers (bake-table makes one): a source of drafts for auto, "
+                           "ucb1, thompson and +table",
                    .of_cluster = true},
         options.draft_table);
   visit(OptionInfo{.name = "--rejection-log",

@@ -112,6 +112,12 @@ Result<void> Session::check(const PairFacts* facts) const {
     return refused(
         "an unverified answer wants drafts of a fixed length, no steps, no log-probabilities and no grammar");
   }
+  if (request_.added.any() && (request_.unverified || request_.stepwise || request_.draft_ahead.value_or(0) > 0 ||
+                               (request_.policy != DraftPolicy::kFixed && request_.policy != DraftPolicy::kTree))) {
+    return refused(
+        "drafts of added sources want a verified answer of a fixed length or trees, without steps and "
+        "drafts made ahead");
+  }
   if (request_.sampling.prompt_logprobs && (request_.unverified || request_.stepwise || !request_.media.empty()))
     return refused("log-probabilities of the prompt want a verified answer, without steps, pictures and sounds");
   for (const WireMedium& medium : request_.media) {
@@ -477,21 +483,18 @@ void Session::next_round(const Desk& desk, KvRows kv) {
 std::int64_t Session::draft_room() const { return std::min<std::int64_t>(request_.draft_length, drafts_left()); }
 
 void Session::draft(const Desk& desk, std::int64_t room) {
-  std::span<const TokenId> ngram;
-  std::vector<TokenId> table;
+  Candidates ngram, table;
   if (room > 0 && Policies::looks_up(request_.policy)) {
-    const auto most = static_cast<std::size_t>(room);
-    const PairFacts& facts = desk.fleet.at(workers_.verifier).hello.facts;
-    ngram = ngram_draft(text_, most);
-    if (desk.table != nullptr && desk.table->fingerprint() == facts.backbone_fingerprint)
-      table = desk.table->draft(text_, most, facts.vocab_size);
+    ngram = look_up(desk, DraftSource::kNgram, text_, room);
+    table = look_up(desk, DraftSource::kTable, text_, room);
   }
   const Candidates* at_hand = workers_.ahead.find(text_);
-  std::int64_t most = desk.fleet.usable_drafter(workers_.drafter) != nullptr ? room : 0;
+  const bool can_draft = request_.added.any() || desk.fleet.usable_drafter(workers_.drafter) != nullptr;
+  std::int64_t most = can_draft ? room : 0;
   if (at_hand != nullptr) most = std::min(room, std::ssize(at_hand->tokens));
   round_.choice = policy_->choose({.assistant = static_cast<int>(most),
-                                   .ngram = static_cast<int>(ngram.size()),
-                                   .table = static_cast<int>(table.size()),
+                                   .ngram = static_cast<int>(ngram.tokens.size()),
+                                   .table = static_cast<int>(table.tokens.size()),
                                    .at_hand = at_hand != nullptr,
                                    .ahead = request_.draft_ahead.value_or(kDraftAheadMax) > 0,
                                    .drafters = desk.fleet.drafters_at_work()});
@@ -499,8 +502,8 @@ void Session::draft(const Desk& desk, std::int64_t room) {
   round_.outcome.arm = round_.choice.arm;
   if (round_.choice.source == DraftSource::kAssistant) return ask_drafter(desk, round_.choice.length);
   workers_.ahead.expect(0, 0);
-  const std::span<const TokenId> drafts = round_.choice.source == DraftSource::kTable ? table : ngram;
-  round_.drafts.assign(drafts.begin(), drafts.begin() + round_.choice.length);
+  round_.drafts.add(0, round_.choice.source == DraftSource::kTable ? table : ngram, round_.choice.source,
+                    round_.choice.length);
   end_drafting(desk);
 }
 
@@ -537,7 +540,7 @@ void Session::send_draft(const Desk& desk, std::int64_t draft_length, int guesse
                            .sampling_known = known,
                            .answer = std::move(answer),
                            .ahead = guesses,
-                           .known = has_drafts ? round_.drafts : std::vector<TokenId>(),
+                           .known = has_drafts ? round_.drafts.tokens : std::vector<TokenId>(),
                            .tree = round_.choice.tree,
                            .worth = drafts_have_a_say() ? 0 : round_.choice.worth}});
   round_.hidden.reset();
@@ -575,9 +578,7 @@ void Session::on_candidates(const Desk& desk, Candidates candidates) {
   (round_.queued ? round_.outcome.draft_waited_s : round_.outcome.draft_wire_s) =
       to_seconds(Duration(waited - drafting));
   if (sound) {
-    round_.drafts = std::move(candidates.tokens);
-    round_.q = std::move(candidates.q);
-    round_.depths = std::move(candidates.depths);
+    round_.drafts.add(0, candidates, DraftSource::kAssistant, limit);
   } else {
     warn_of_drafts(desk, candidates, facts);
   }
@@ -585,9 +586,9 @@ void Session::on_candidates(const Desk& desk, Candidates candidates) {
   if (round_.drafts.empty() && round_.choice.worth == 0) judge_drafter(desk, false);
   if (!request_.unverified || round_.drafts.empty()) return end_drafting(desk);
   books_.metrics.drafting_rounds += 1;
-  books_.metrics.drafted_tokens += std::ssize(round_.drafts);
+  books_.metrics.drafted_tokens += round_.drafts.size();
   round_.hidden = std::move(candidates.state);
-  emit(desk, std::move(round_.drafts), {}, {});
+  emit(desk, std::move(round_.drafts.tokens), {}, {});
   if (phase_ != Phase::kEnded) next_round(desk, {});
 }
 
@@ -614,9 +615,44 @@ void Session::judge_drafter(const Desk& desk, bool held) const {
 void Session::end_drafting(const Desk& desk) {
   if (request_.unverified)
     return fail(desk, Errc::kUnavailable, "no drafter has drafted: without a verifier the answer ends here");
-  if (!request_.stepwise) return send_verify(desk);
+  if (!request_.stepwise) {
+    add_sources(desk);
+    return send_verify(desk);
+  }
   enter(desk, Phase::kPaused);
-  desk.send(client_, {.session = request_id_, .body = Candidates{.tokens = round_.drafts}});
+  desk.send(client_, {.session = request_id_, .body = Candidates{.tokens = round_.drafts.tokens}});
+}
+
+Candidates Session::look_up(const Desk& desk, DraftSource source, std::span<const TokenId> text,
+                            std::int64_t most) const {
+  const auto length = static_cast<std::size_t>(most);
+  if (source == DraftSource::kNgram) {
+    const std::span<const TokenId> drafts = ngram_draft(text, length);
+    return {.tokens = {drafts.begin(), drafts.end()}};
+  }
+  const PairFacts& facts = *desk.fleet.facts();
+  if (desk.table == nullptr || desk.table->fingerprint() != facts.backbone_fingerprint) return {};
+  return {.tokens = desk.table->draft(text, length, facts.vocab_size)};
+}
+
+void Session::add_sources(const Desk& desk) {
+  RoundDrafts& drafts = round_.drafts;
+  const std::int64_t length = round_.choice.length,
+                     most = std::min({drafts.size() + length, drafts_left(), std::int64_t{kDraftLengthMax}});
+  const bool draws = !request_.sampling.greedy() && request_.sampling.rule == SamplingRule::kRejection;
+  for (const DraftSource source : {DraftSource::kTable, DraftSource::kNgram}) {
+    if (!(source == DraftSource::kTable ? request_.added.table : request_.added.ngram)) continue;
+    const std::int64_t end = drafts.first_end();
+    std::vector<TokenId> text = text_;
+    const std::vector<TokenId> path = drafts.path(end);
+    text.insert(text.end(), path.begin(), path.end());
+    // Nothing follows a stop.
+    if (std::ranges::find(request_.stop_ids, text.back()) == request_.stop_ids.end())
+      drafts.add(end, look_up(desk, source, text, length), source, most);
+    // Siblings are drawn from one distribution, or none of them is.
+    if (!draws) drafts.add(0, look_up(desk, source, text_, length), source, most);
+  }
+  if (!drafts.empty()) round_.outcome.source = drafts.sources.front();
 }
 
 void Session::send_verify(const Desk& desk) {
@@ -627,13 +663,14 @@ void Session::send_verify(const Desk& desk) {
   const bool drafting_goes_on =
       drafts_wanted && desk.fleet.usable_drafter(workers_.drafter) != nullptr && tokens_left() > 1;
   enter(desk, Phase::kVerifying);
-  if (request_.stepwise) set_aside(desk, base() + 1 + std::ssize(round_.drafts));
+  if (request_.stepwise) set_aside(desk, base() + 1 + round_.drafts.size());
   Verify verify{.tokens = {text_.back()},
                 .kv_from = drafting_goes_on ? std::optional(workers_.replica_end) : std::nullopt};
-  verify.tokens.insert(verify.tokens.end(), round_.drafts.begin(), round_.drafts.end());
+  verify.tokens.insert(verify.tokens.end(), round_.drafts.tokens.begin(), round_.drafts.tokens.end());
   const SamplingParams& sampling = request_.sampling;
-  if (!sampling.greedy() && sampling.rule == SamplingRule::kRejection) verify.q = round_.q;  // else drafts must match
-  verify.depths = round_.depths;
+  if (!sampling.greedy() && sampling.rule == SamplingRule::kRejection)
+    verify.q = round_.drafts.q;  // else drafts must match
+  verify.depths = round_.drafts.depths;
   verify.wire = wire_form(desk);
   ask_verifier(desk, base(), std::move(verify));
 }
@@ -663,15 +700,13 @@ void Session::on_verdict(const Desk& desk, Verdict verdict) {
     account(desk, verdict);
     if (request_.report_rounds)
       report = {.draft_length = round_.choice.length,
-                .drafts = round_.drafts,
+                .drafts = round_.drafts.tokens,
                 .outcome = round_.outcome,
-                .depths = round_.depths,
+                .depths = round_.drafts.depths,
                 .drafter = untold_drafter(desk)};
   }
   // The accepted drafts and the target's own token.
-  std::vector<TokenId> fresh;
-  for (const std::int64_t row : round_.tree().path(round_.row_of(verdict)))
-    if (row > 0) fresh.push_back(round_.drafts[static_cast<std::size_t>(row) - 1]);
+  std::vector<TokenId> fresh = round_.drafts.path(round_.row_of(verdict));
   fresh.push_back(verdict.next_token);
   emit(desk, std::move(fresh), std::move(verdict.logprobs), std::move(report));
   if (phase_ == Phase::kEnded) return;
@@ -689,10 +724,10 @@ std::string Session::untold_drafter(const Desk& desk) {
 Result<void> Session::check(const Verdict& verdict, const Hello& verifier) const {
   const std::int32_t vocab_size = verifier.facts.vocab_size;
   const bool prefill = phase_ == Phase::kPrefill;
-  const std::int64_t drafts = prefill ? 0 : std::ssize(round_.drafts), row = prefill ? 0 : round_.row_of(verdict);
+  const std::int64_t drafts = prefill ? 0 : round_.drafts.size(), row = prefill ? 0 : round_.row_of(verdict);
   const Position committed = !prefill ? base() + verdict.accepted + 1 : has_token() ? base() : prompt_size_;
-  if (row < 0 || row > drafts || verdict.accepted != round_.tree().depth(row) || verdict.committed != committed ||
-      verdict.next_token < 0 || verdict.next_token >= vocab_size) {
+  if (row < 0 || row > drafts || verdict.accepted != round_.drafts.tree().depth(row) ||
+      verdict.committed != committed || verdict.next_token < 0 || verdict.next_token >= vocab_size) {
     return Error{Errc::kMalformed,
                  fmt::format("it accepted {} of {} drafts, the last of row {}, and committed {}, wanted {}",
                              verdict.accepted, drafts, row, verdict.committed, committed)};
@@ -730,57 +765,57 @@ void Session::account(const Desk& desk, const Verdict& verdict) {
   if (policy_ != nullptr && !round_.moved) {
     CostModel& costs = desk.fleet.at(workers_.verifier).costs;
     // What becomes of a tree says nothing of how far a chain gets, nor does one of which nothing was worth a row.
-    if (round_.depths.empty() && !round_.choice.tree) costs.observe(outcome);
+    if (round_.is_plain() && !round_.choice.tree) costs.observe(outcome);
     if (round_.after_all && outcome.source == DraftSource::kAssistant && outcome.drafted > 0)
       costs.observe_ahead(*round_.after_all, outcome.ahead, outcome.draft_s + outcome.draft_wire_s);
     policy_->observe(outcome);
   }
   if (outcome.drafted == 0) return;
-  if (outcome.source == DraftSource::kAssistant && !request_.stepwise) judge_drafter(desk, verdict.accepted > 0);
-  count_drafts(verdict.accepted);
+  const std::vector<DraftSource> kept = round_.drafts.sources_of(round_.row_of(verdict));
+  if (std::ranges::count(round_.drafts.sources, DraftSource::kAssistant) > 0 && !request_.stepwise)
+    judge_drafter(desk, !kept.empty() && kept.front() == DraftSource::kAssistant);
+  count_drafts(kept);
   if (logs_rejections(desk)) log_rejection(desk, verdict);
 }
 
-void Session::count_drafts(std::int32_t accepted) {
+void Session::count_drafts(std::span<const DraftSource> kept) {
   RequestMetrics& metrics = books_.metrics;
-  const std::size_t drafted = round_.drafts.size();
+  const std::int64_t accepted = std::ssize(kept);
   ++metrics.drafting_rounds;
-  metrics.drafted_tokens += static_cast<std::int64_t>(drafted);
+  metrics.drafted_tokens += round_.drafts.size();
   metrics.accepted_tokens += accepted;
   metrics.ahead_rounds += round_.outcome.ahead;
-  if (round_.outcome.source == DraftSource::kNgram) {
-    ++metrics.ngram_rounds;
-    metrics.ngram_drafted_tokens += static_cast<std::int64_t>(drafted);
-    metrics.ngram_accepted_tokens += accepted;
-  } else if (round_.outcome.source == DraftSource::kTable) {
-    ++metrics.table_rounds;
-    metrics.table_drafted_tokens += static_cast<std::int64_t>(drafted);
-    metrics.table_accepted_tokens += accepted;
-  }
+  metrics.ngram_rounds += round_.outcome.source == DraftSource::kNgram;
+  metrics.table_rounds += round_.outcome.source == DraftSource::kTable;
+  metrics.ngram_drafted_tokens += std::ranges::count(round_.drafts.sources, DraftSource::kNgram);
+  metrics.ngram_accepted_tokens += std::ranges::count(kept, DraftSource::kNgram);
+  metrics.table_drafted_tokens += std::ranges::count(round_.drafts.sources, DraftSource::kTable);
+  metrics.table_accepted_tokens += std::ranges::count(kept, DraftSource::kTable);
   // Of a tree's drafts for one place one counts.
-  const auto places = static_cast<std::size_t>(round_.tree().height());
+  const auto places = static_cast<std::size_t>(round_.drafts.tree().height());
   if (metrics.drafted_per_position.size() < places) {
     metrics.drafted_per_position.resize(places);
     metrics.accepted_per_position.resize(places);
   }
   for (std::size_t i = 0; i < places; ++i) {
     ++metrics.drafted_per_position[i];
-    metrics.accepted_per_position[i] += i < static_cast<std::size_t>(accepted);
+    metrics.accepted_per_position[i] += static_cast<std::int64_t>(i) < accepted;
   }
 }
 
 void Session::log_rejection(const Desk& desk, const Verdict& verdict) const {
-  const std::vector<std::int64_t> lost = round_.tree().children(round_.row_of(verdict));
+  const std::vector<std::int64_t> lost = round_.drafts.tree().children(round_.row_of(verdict));
   if (lost.empty()) return;
   const auto slot = static_cast<std::size_t>(lost.front()) - 1;
   Rejection rejection{.session = id_,
                       .round = round_.id,
                       .base = base(),
-                      .source = round_.outcome.source,
+                      .source = round_.drafts.sources[slot],
                       .slot = verdict.accepted,
-                      .draft = round_.drafts[slot],
+                      .draft = round_.drafts.tokens[slot],
                       .target = verdict.next_token};
-  if (!round_.q.empty()) compare(rejection, round_.q[slot]);
+  const bool looked_up = rejection.source != DraftSource::kAssistant;
+  if (!looked_up && !round_.drafts.q.empty()) compare(rejection, round_.drafts.q[slot]);
   desk.output.rejections.push_back(rejection);
 }
 
@@ -813,7 +848,8 @@ void Session::on_step(const Desk& desk, const Step& step) {
     // A second draft of one round shows the first again: its hidden row and K/V are the same.
     request_.draft_length = step.draft_length;
     if (!std::exchange(round_.asked_drafter, true)) return ask_drafter(desk, draft_room());
-    round_.drafts.resize(std::min(round_.drafts.size(), static_cast<std::size_t>(step.draft_length)));
+    const RoundDrafts all = std::exchange(round_.drafts, {});
+    round_.drafts.add(0, {.tokens = all.tokens}, DraftSource::kAssistant, step.draft_length);
     return end_drafting(desk);
   }
   const std::int32_t vocab_size = desk.fleet.facts()->vocab_size;
@@ -822,9 +858,9 @@ void Session::on_step(const Desk& desk, const Step& step) {
   if (std::ssize(step.drafts) > tokens_left() - 1) {
     return refuse(fmt::format("{} drafts, the context has room for {}", step.drafts.size(), tokens_left() - 1));
   }
-  round_.drafts = step.drafts;
-  round_.depths.clear();
-  round_.q.clear();  // the client says what it drafts, not from what
+  round_.drafts = {};
+  // The client says what it drafts, not from what.
+  round_.drafts.add(0, {.tokens = step.drafts}, DraftSource::kAssistant, std::ssize(step.drafts));
   send_verify(desk);
 }
 

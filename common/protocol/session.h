@@ -1,18 +1,20 @@
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "common/base/token_tree.h"
 #include "common/policy/draft_table.h"
 #include "common/policy/policies.h"
 #include "common/protocol/auditor.h"
 #include "common/protocol/draft_ahead.h"
 #include "common/protocol/fleet.h"
 #include "common/protocol/rejection.h"
+#include "common/protocol/round_drafts.h"
 
 namespace outrider {
 
@@ -207,6 +209,10 @@ class Session {
   /// Drafts that nobody asked for, of the round that begins at `base`.
   void on_ahead(const Desk& desk, Position base, Candidates guess);
   void on_drafter_late(const Desk& desk);
+  /// What one of the sources that cost nothing has to say after a text of this session.
+  Candidates look_up(const Desk& desk, DraftSource source, std::span<const TokenId> text, std::int64_t most) const;
+  /// Adds to the round's drafts what the request wants looked up: where they end, and beside them.
+  void add_sources(const Desk& desk);
   /// The drafter was asked, and this is what came of it.
   void judge_drafter(const Desk& desk, bool held) const;
   /// There will be no more drafts in this round than those at hand: verifies, or shows them to the client. Ends an
@@ -218,7 +224,8 @@ class Session {
   void account(const Desk& desk, const Verdict& verdict);
   /// The name of who made the round's drafts, where the client does not know it yet.
   std::string untold_drafter(const Desk& desk);
-  void count_drafts(std::int32_t accepted);
+  /// @param kept  the sources of the drafts that held
+  void count_drafts(std::span<const DraftSource> kept);
   bool logs_rejections(const Desk& desk) const {
     return desk.want_rejections && !request_.unverified && !request_.stepwise;
   }
@@ -258,12 +265,13 @@ class Session {
     RoundId id{};
     TimePoint began{};
     std::optional<WireTensor> hidden = {};  ///< the drafter's next input; none once it has been sent
-    std::vector<TokenId> drafts = {};
-    std::vector<Distribution> q = {};       ///< as the drafter sent it with the drafts
-    std::vector<std::int32_t> depths = {};  ///< likewise
-    TokenTree tree() const { return {std::ssize(drafts), depths}; }
+    RoundDrafts drafts = {};
     /// Of the last draft that a verdict kept.
-    std::int64_t row_of(const Verdict& verdict) const { return depths.empty() ? verdict.accepted : verdict.row; }
+    std::int64_t row_of(const Verdict& verdict) const { return drafts.depths.empty() ? verdict.accepted : verdict.row; }
+    /// Whether all drafts are a chain of one source.
+    bool is_plain() const {
+      return drafts.depths.empty() && std::ranges::count(drafts.sources, outcome.source) == drafts.size();
+    }
     bool asked_drafter = false;          ///< stepwise
     bool queued = false;                 ///< its drafter had others' drafts to make first
     bool moved = false;                  ///< another verifier began it: it says nothing of what rounds cost

@@ -23,7 +23,7 @@ int Session::guesses_wanted(const Desk& desk, std::int64_t draft_length) const {
   // The drafter's grammar goes along one path, that of the text.
   if (!request_.sampling.grammar.empty()) return 0;
   // So do drafts made ahead: they are chains, and a tree's ends are many.
-  if (round_.choice.tree) return 0;
+  if (round_.choice.tree || request_.added.any()) return 0;
   if (request_.draft_ahead) return *request_.draft_ahead;
   if (drafts_have_a_say()) return 0;  // a seed's text would depend on which of them came in time
   const Worker* verifier = desk.fleet.find(workers_.verifier);
@@ -36,8 +36,7 @@ std::int64_t Session::take_ahead(std::int64_t draft_length) {
   if (drafts == nullptr) return 0;
   const std::int64_t at_hand = std::ssize(drafts->tokens);
   shorten(*drafts, draft_length);
-  round_.drafts = std::move(drafts->tokens);
-  round_.q = std::move(drafts->q);
+  round_.drafts.add(0, *drafts, DraftSource::kAssistant, draft_length);
   round_.outcome.ahead = true;
   return at_hand;
 }

@@ -2,6 +2,7 @@
 #include <array>
 #include <cstdlib>
 #include <map>
+#include <span>
 #include <sstream>
 #include <string_view>
 
@@ -117,7 +118,8 @@ TEST(Simulation, TextSurvivesEveryFault) {
     EXPECT_GT(totals.rows[type], 10'000) << "few drafters wanted rows in " << to_string(type);
 }
 
-// Token trees, chains and plain decoding side by side: a greedy text, and under `match` one of a seed, is the same.
+// Token trees, chains, either with drafts from a table of half of the answers, and plain decoding side by side: a
+// greedy text, and under `match` one of a seed, is the same.
 TEST(Simulation, TreesChangeNoTextWhateverFails) {
   const Faults faults{.drop = 0.05,
                       .repeat = 0.1,
@@ -127,20 +129,32 @@ TEST(Simulation, TreesChangeNoTextWhateverFails) {
                       .verifier_restart = 0.1,
                       .down_max = std::chrono::seconds(1)};
   Totals trees, chains;
+  std::int64_t looked_up = 0, held = 0;
   for (const std::uint64_t seed : seeds()) {
     SCOPED_TRACE(replay(seed));
     CounterRng rng(seed * 104723);
     const bool sampled = seed % 2 == 0;
     const SamplingParams sampling = sampled ? SamplingParams{.temperature = 1, .seed = seed} : SamplingParams{};
-    Simulator simulator(seed, faults, 0.6, {.verifiers = 2, .failover = {.limit = 1000}});
-    std::map<std::uint64_t, std::vector<TokenId>> expected;
+    std::map<std::uint64_t, std::vector<TokenId>> prompts, expected;
+    DraftTableCounts counts(kTableOrder);
     for (std::uint64_t number = 1; number <= 6; ++number) {
-      std::vector<TokenId> prompt(1 + rng.below(30));
+      std::vector<TokenId>& prompt = prompts[number];
+      prompt.resize(1 + rng.below(30));
       for (TokenId& token : prompt) token = static_cast<TokenId>(rng.below(model::kVocab));
-      const auto max_tokens = static_cast<std::int64_t>(40 + rng.below(100));
-      expected[number] = model::generate(prompt, max_tokens, sampling);
-      simulator.request(number, prompt, max_tokens, 1 + static_cast<std::int32_t>(rng.below(15)), sampling, {},
-                        number % 3 == 0 ? DraftPolicy::kFixed : DraftPolicy::kTree, some_ahead(rng));
+      expected[number] = model::generate(prompt, static_cast<std::int64_t>(40 + rng.below(100)), sampling);
+      std::vector<TokenId> text = prompt;
+      text.insert(text.end(), expected[number].begin(), expected[number].end());
+      if (number <= 3) counts.add(text, prompt.size());
+    }
+    const std::string file = counts.file(model::facts().backbone_fingerprint);
+    const auto table = DraftTable::of(std::as_bytes(std::span(file)));
+    ASSERT_TRUE(table) << table.error().message;
+    Simulator simulator(seed, faults, 0.6, {.verifiers = 2, .failover = {.limit = 1000}, .table = &*table});
+    for (const auto& [number, prompt] : prompts) {
+      const bool added = number % 2 == 0 || number == 3;
+      simulator.request(number, prompt, std::ssize(expected[number]), 1 + static_cast<std::int32_t>(rng.below(15)),
+                        sampling, {}, number % 3 == 0 ? DraftPolicy::kFixed : DraftPolicy::kTree,
+                        added ? std::nullopt : some_ahead(rng), false, {.ngram = added, .table = added});
     }
     ASSERT_EQ(unfinished(simulator), "");
     for (const auto& [number, answer] : simulator.answers()) {
@@ -150,9 +164,13 @@ TEST(Simulation, TreesChangeNoTextWhateverFails) {
       totals.rounds += answer.metrics.rounds;
       totals.drafted += answer.metrics.drafted_tokens;
       totals.accepted += answer.metrics.accepted_tokens;
+      looked_up += answer.metrics.table_drafted_tokens;
+      held += answer.metrics.table_accepted_tokens;
     }
     EXPECT_TRUE(simulator.violations().empty()) << simulator.violations().front();
   }
+  EXPECT_GT(held, looked_up / 4);
+  EXPECT_GT(looked_up, held) << "some follow a wrong draft, or none of the table's answers";
   EXPECT_GT(trees.accepted, trees.rounds / 10);
   EXPECT_LT(trees.accepted, trees.drafted);
 }

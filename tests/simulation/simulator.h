@@ -92,9 +92,10 @@ struct Layout {
   FailoverConfig failover = {};
   std::optional<Pair> pair = {};  ///< none: times at random, and drafts that hold at one rate
   ClientConfig client = {};
-  double audit = 0;                ///< AuditConfig::share
-  int liars = 0, laggards = 0;     ///< of the drafters the first, whose drafts never hold; then those that are late
-  std::optional<int> forger = {};  ///< this verifier's own tokens are not the model's, one in ten
+  double audit = 0;                   ///< AuditConfig::share
+  int liars = 0, laggards = 0;        ///< of the drafters the first, whose drafts never hold; then those that are late
+  const DraftTable* table = nullptr;  ///< CoordinatorConfig's
+  std::optional<int> forger = {};     ///< this verifier's own tokens are not the model's, one in ten
 };
 
 /// The real session code of all three roles over a seeded in-memory network, in virtual time. One
@@ -107,7 +108,7 @@ class Simulator {
   void request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens, std::int32_t draft_length,
                const SamplingParams& sampling = {}, const std::vector<TokenId>& stop_ids = {},
                DraftPolicy policy = DraftPolicy::kFixed, std::optional<std::int32_t> draft_ahead = {},
-               bool governed = false);
+               bool governed = false, AddedSources added = {});
   /// The client wants this one no longer.
   void cancel(std::uint64_t number);
   /// Lets virtual time pass until every request has ended. @return false if `limit` came first.
