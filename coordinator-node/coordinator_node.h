@@ -31,6 +31,11 @@ void declare_options(Visitor&& visit, CoordinatorOptions& options) {
                            "ucb1, thompson and +table",
                    .of_cluster = true},
         options.draft_table);
+  visit(OptionInfo{.name = "--drafters-per-text",
+                   .help = "Drafters that are asked for each round's drafts: the first that answers has drafted",
+                   .min = 1,
+                   .max = 8},
+        options.core.drafters_per_text);
   visit(OptionInfo{.name = "--rejection-log",
                    .help = "File to append a JSON line to for every round that loses a draft: which, where, and how "
                            "far the drafter was off",

@@ -32,24 +32,25 @@ int Session::guesses_wanted(const Desk& desk, std::int64_t draft_length) const {
 }
 
 std::int64_t Session::take_ahead(std::int64_t draft_length) {
-  Candidates* drafts = workers_.ahead.find(text_);
-  if (drafts == nullptr) return 0;
-  const std::int64_t at_hand = std::ssize(drafts->tokens);
-  shorten(*drafts, draft_length);
-  round_.drafts.add(0, *drafts, DraftSource::kAssistant, draft_length);
+  const DraftAhead::Guess* guess = workers_.ahead.find(text_);
+  if (guess == nullptr) return 0;
+  const std::int64_t at_hand = std::ssize(guess->drafts.tokens);
+  round_.drafts.add(0, guess->drafts, DraftSource::kAssistant, draft_length);
+  round_.drafter = guess->drafter;
   round_.outcome.ahead = true;
   return at_hand;
 }
 
-void Session::on_ahead(const Desk& desk, Position base, Candidates guess) {
+void Session::on_ahead(const Desk& desk, const PeerId& drafter, Position base, Candidates guess) {
   const PairFacts& facts = *desk.fleet.facts();
-  if (!is_sound(guess, facts)) return warn_of_drafts(desk, guess, facts);
+  if (!is_sound(guess, facts)) return warn_of_drafts(desk, drafter, guess, facts);
   const bool is_late = phase_ == Phase::kDrafting && round_.after_all && is_outcome(text_, base, guess.after);
-  if (!is_late || guess.tokens.empty()) return workers_.ahead.add(base, std::move(guess));
+  if (!is_late || guess.tokens.empty()) return workers_.ahead.add(base, {drafter, std::move(guess)});
   // The verdict was faster; these are here before those that were asked for then.
   shorten(guess, std::min<std::int64_t>(round_.choice.length, drafts_left()));
   round_.outcome.ahead = true;
-  on_candidates(desk, std::move(guess));
+  replica_of(drafter)->asked = false;
+  on_candidates(desk, drafter, std::move(guess));
 }
 
 }  // namespace outrider

@@ -315,14 +315,24 @@ Pair nano_times() {
       .pass = microseconds(1700), .further_row = microseconds(70), .draft = microseconds(180), .acceptance = {0.87}};
 }
 
+/// E4B's. Its published cumulative rates are 0.84, 0.60, 0.39, 0.27; then 0.67 each.
+Pair e4b_times() {
+  using std::chrono::milliseconds;
+  return {.pass = milliseconds(60),
+          .further_row = milliseconds(2),
+          .draft = milliseconds(3),
+          .acceptance = {0.84, 0.60 / 0.84, 0.39 / 0.60, 0.27 / 0.39, 0.67}};
+}
+
 /// Tokens per second of the real session code with such a pair, in virtual time.
 double rate(Pair pair, Duration round_trip, std::int32_t draft_length, std::optional<std::int32_t> ahead,
-            bool governed = false) {
+            bool governed = false, int drafters = 1) {
   pair.drafter_way = round_trip / 2;
   double tokens = 0, seconds = 0;
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     const Duration way = std::chrono::microseconds(50);
-    Simulator simulator(seed, {.delay_min = way, .delay_max = way}, 0, {.pair = pair});
+    Simulator simulator(seed, {.delay_min = way, .delay_max = way}, 0,
+                        {.drafters = drafters, .pair = pair, .drafters_per_text = drafters});
     simulator.run_for(std::chrono::milliseconds(100));  // the workers join
     simulator.request(1, {static_cast<TokenId>(seed)}, 400, draft_length, {}, {}, DraftPolicy::kFixed, ahead, governed);
     EXPECT_EQ(unfinished(simulator), "");
@@ -336,12 +346,7 @@ double rate(Pair pair, Duration round_trip, std::int32_t draft_length, std::opti
 // docs/lab/ahead.md has what this prints.
 TEST(Simulation, DraftingAheadBringsAFarDrafterNear) {
   using std::chrono::milliseconds;
-  // E4B's published cumulative rates are 0.84, 0.60, 0.39, 0.27; then 0.67 each.
-  const Pair e4b{.pass = milliseconds(60),
-                 .further_row = milliseconds(2),
-                 .draft = milliseconds(3),
-                 .acceptance = {0.84, 0.60 / 0.84, 0.39 / 0.60, 0.27 / 0.39, 0.67}};
-  const Pair nano = nano_times();
+  const Pair e4b = e4b_times(), nano = nano_times();
   const auto show = [](const char* name, const Pair& pair, int round_trip_ms, std::int32_t draft_length) {
     const double plain = rate(pair, Duration::zero(), 0, 0), near = rate(pair, Duration::zero(), draft_length, 0);
     std::vector<double> rates;
@@ -363,6 +368,24 @@ TEST(Simulation, DraftingAheadBringsAFarDrafterNear) {
     for (const std::int32_t draft_length : {2, 4, 8}) {
       const auto [asked, ahead] = show("nano", nano, round_trip_ms, draft_length);
       EXPECT_GT(ahead, asked);
+    }
+  }
+}
+
+// Two drafters are asked, and the first answer is taken: the earlier of two delays. docs/lab/sources.md has what this
+// prints.
+TEST(Simulation, ASecondDrafterHidesTheJitterOfTheFirst) {
+  using std::chrono::milliseconds;
+  for (const bool is_nano : {false, true}) {
+    Pair pair = is_nano ? nano_times() : e4b_times();
+    const double plain = rate(pair, Duration::zero(), 0, 0);
+    for (const int jitter_ms : is_nano ? std::array{0, 1, 5} : std::array{0, 10, 50}) {
+      pair.drafter_jitter = milliseconds(jitter_ms);
+      const Duration round_trip = milliseconds(is_nano ? 1 : 10);
+      const double one = rate(pair, round_trip, 4, 0), two = rate(pair, round_trip, 4, 0, false, 2);
+      std::printf("%s, jitter up to %d ms each way, 4 drafts, times plain: one drafter %.2f, two %.2f\n",
+                  is_nano ? "nano" : "E4B", jitter_ms, one / plain, two / plain);
+      EXPECT_GT(two, one * (jitter_ms == 0 ? 0.95 : 1.02));
     }
   }
 }
@@ -554,7 +577,7 @@ struct Survival {
 struct History {
   std::uint64_t seed = 0;
   std::int64_t faulty_ms = 20'000;  ///< then everything works
-  std::int64_t verifiers = 1, drafters = 1, kv_bytes = 0;
+  std::int64_t verifiers = 1, drafters = 1, drafters_per_text = 1, kv_bytes = 0;
   std::int64_t texts = 0;  ///< a bit each
   double audit = 0;
   Faults faults = {};
@@ -566,6 +589,7 @@ struct History {
     v("faulty_ms", m.faulty_ms);
     v("verifiers", m.verifiers);
     v("drafters", m.drafters);
+    v("drafters_per_text", m.drafters_per_text);
     v("kv_bytes", m.kv_bytes);
     v("down_ms", m.down_ms);
     v("audit", m.audit);
@@ -608,6 +632,7 @@ History drawn(std::uint64_t seed, int texts) {
   h.drafters = 1 + static_cast<std::int64_t>(rng.below(3));
   h.kv_bytes = rng.below(2) == 0 ? 200'000 : 5'000'000;
   h.audit = perhaps(1);
+  h.drafters_per_text = 1 + static_cast<std::int64_t>(rng.below(2));
   return h;
 }
 
@@ -676,7 +701,8 @@ std::string survive(const History& history, Survival* totals) {
        .kv_bytes_max = history.kv_bytes,
        .failover = {.wait = std::chrono::hours(1), .limit = 1'000'000},
        .client = {.failover_wait = std::chrono::hours(1), .was_there = true, .fruitless_max = 1'000'000},
-       .audit = history.audit});
+       .audit = history.audit,
+       .drafters_per_text = static_cast<int>(history.drafters_per_text)});
   std::map<std::uint64_t, Text> texts;
   for (std::uint64_t number = 1; number < 63; ++number) {
     if ((history.texts >> (number - 1) & 1) == 0) continue;
@@ -805,9 +831,10 @@ TEST(Simulation, AFailingHistoryIsMadeSmall) {
   History whole = history;
   whole.faults.verifier_restart = 0.5;
   const History smallest = shrunk(whole, fails);
-  EXPECT_EQ(to_text(smallest), fmt::format("seed=7 texts=16 faulty_ms=5000 verifiers=1 drafters=1 kv_bytes={} "
-                                           "verifier_restart=0.5",
-                                           history.kv_bytes));
+  EXPECT_EQ(to_text(smallest),
+            fmt::format("seed=7 texts=16 faulty_ms=5000 verifiers=1 drafters=1 drafters_per_text=1 kv_bytes={} "
+                        "verifier_restart=0.5",
+                        history.kv_bytes));
   EXPECT_EQ(to_text(parse_history(to_text(whole))), to_text(whole));
 }
 

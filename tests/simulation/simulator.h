@@ -74,6 +74,7 @@ struct Pair {
   Duration pass{}, further_row{};     ///< the verifier's forward pass of one row, and each further row
   Duration draft{}, further_draft{};  ///< the drafter's of one row, and each further row
   Duration drafter_way{};             ///< between drafter and coordinator; the verifier is beside the coordinator
+  Duration drafter_jitter{};          ///< each message between them takes so much longer at most
   /// The chance that the draft at this depth of a chain holds if those before it do; the last one's beyond.
   std::vector<double> acceptance = {};
   std::vector<double> other = {};  ///< of every second session, if it differs
@@ -95,6 +96,7 @@ struct Layout {
   double audit = 0;                   ///< AuditConfig::share
   int liars = 0, laggards = 0;        ///< of the drafters the first, whose drafts never hold; then those that are late
   const DraftTable* table = nullptr;  ///< CoordinatorConfig's
+  int drafters_per_text = 1;          ///< likewise
   std::optional<int> forger = {};     ///< this verifier's own tokens are not the model's, one in ten
 };
 
