@@ -27,10 +27,15 @@ void declare_options(Visitor&& visit, CoordinatorOptions& options) {
                    .help = "File that keeps over restarts what the ucb1 and thompson policies learned"},
         options.policy_state);
   visit(OptionInfo{.name = "--draft-table",
-                   .help = "Table of the model's own answers (bake-table makes one): a source of drafts for auto, ucb1 "
-                           "and thompson",
+                   .help = "Table of the model's own answers (bake-table makes one): a source of drafts for auto, "
+                           "ucb1, thompson and +table",
                    .of_cluster = true},
         options.draft_table);
+  visit(OptionInfo{.name = "--drafters-per-text",
+                   .help = "Drafters that are asked for each round's drafts: the first that answers has drafted",
+                   .min = 1,
+                   .max = 8},
+        options.core.drafters_per_text);
   visit(OptionInfo{.name = "--rejection-log",
                    .help = "File to append a JSON line to for every round that loses a draft: which, where, and how "
                            "far the drafter was off",

@@ -654,7 +654,8 @@ Generate ApiServer::generate_of_choice(const Work& work, std::size_t index) cons
                     .draft_ahead = request.draft_length.ahead,
                     .tokenizer_fingerprint = text_.tokenizer_fingerprint,
                     .governed = options_.governed,
-                    .media = work.media};
+                    .media = work.media,
+                    .added = request.draft_length.added};
   if (!request.ignore_eos)
     generate.stop_ids.insert(generate.stop_ids.end(), text_.stop_ids().begin(), text_.stop_ids().end());
   generate.sampling.seed = seed_of_choice(generate.sampling.seed, index % n);

@@ -136,6 +136,7 @@ std::vector<TokenId> Asker::ask(const Question& question, const DraftLength& len
   request.draft_length = length.length;
   request.policy = length.policy;
   request.draft_ahead = length.ahead;
+  request.added = length.added;
   Generation generation = or_throw(client_.generate(
       request, [](std::span<const TokenId>) {}, [] { return false; },
       [&](const RoundReport& round) { sums.rounds.push_back(round.outcome); }));

@@ -171,7 +171,8 @@ void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt
                          .draft_ahead = draft_length_.ahead,
                          .tokenizer_fingerprint = text_.tokenizer_fingerprint,
                          .governed = !flags_.draft_length.no_governor,
-                         .media = media_};
+                         .media = media_,
+                         .added = draft_length_.added};
   ++sampling_.seed;  // the same question again may get another answer
   const Result<Generation> generation = client.generate(
       request,

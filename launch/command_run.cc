@@ -162,7 +162,8 @@ Generate request_of(const RunFlags& flags, const TextSide& side) {
                    .policy = draft_length.policy,
                    .draft_ahead = draft_length.ahead,
                    .tokenizer_fingerprint = side.tokenizer_fingerprint,
-                   .governed = !flags.draft_length.no_governor};
+                   .governed = !flags.draft_length.no_governor,
+                   .added = draft_length.added};
   request.sampling.logprobs = flags.logprobs;
   if (flags.prompt.media_count() == 0)
     request.prompt = encode_prompt(flags.prompt, side);

@@ -294,8 +294,8 @@ struct DraftLengthFlag {
                     "Drafts per round, 0 (plain decoding) to 32; tree:1 to tree:32: a token tree of so many; or who "
                     "chooses: auto, "
                     "heuristic, ucb1, thompson. @0 to @8 behind it, but for trees: outcomes of a round for which "
-                    "drafts are made "
-                    "ahead (default: as many as pay)")
+                    "drafts are made ahead (default: as many as pay). +ngram, +table or +ngram+table behind a number "
+                    "or a tree: as many more that are looked up in the text itself and in --draft-table")
         ->check(check_draft_length)
         ->capture_default_str();
   }

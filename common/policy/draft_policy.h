@@ -30,6 +30,13 @@ inline const char* to_string(DraftSource source) {
   return std::array{"assistant", "ngram", "table"}.at(static_cast<std::size_t>(source));
 }
 
+/// Sources that add to the drafts of the assistant, a fixed length's or a tree's.
+struct AddedSources {
+  bool ngram = false, table = false;
+  bool any() const { return ngram || table; }
+  bool operator==(const AddedSources&) const = default;
+};
+
 /// Longest draft that there is: no policy considers a longer one, and no message carries one.
 inline constexpr int kDraftLengthMax = 32;
 /// Most ways in which a round may end for which a drafter drafts ahead.

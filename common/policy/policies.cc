@@ -34,7 +34,7 @@ std::optional<int> parse_number(std::string_view text, int most) {
 }  // namespace
 
 Result<DraftLength> parse_draft_length(const std::string& text) {
-  const std::string_view all = text, name = all.substr(0, all.find('@'));
+  const std::string_view all = text, name = all.substr(0, all.find_first_of("@+"));
   DraftLength wanted;
   bool known = false;
   for (const DraftPolicy policy :
@@ -53,15 +53,21 @@ Result<DraftLength> parse_draft_length(const std::string& text) {
     wanted = {.policy = DraftPolicy::kTree, .length = drafts.value_or(0)};
     known = wanted.length > 0;
   }
-  if (name.size() < all.size()) {
-    wanted.ahead = parse_number(all.substr(name.size() + 1), kDraftAheadMax);
+  const std::string_view rest = all.substr(name.size());
+  if (rest.starts_with('@')) {
+    wanted.ahead = parse_number(rest.substr(1), kDraftAheadMax);
     known = known && wanted.ahead && wanted.policy != DraftPolicy::kTree;
+  } else if (rest.starts_with('+')) {
+    wanted.added = {.ngram = rest.starts_with("+ngram"), .table = rest.ends_with("+table")};
+    const std::string_view said = !wanted.added.table ? "+ngram" : wanted.added.ngram ? "+ngram+table" : "+table";
+    const bool takes_them = wanted.policy == DraftPolicy::kFixed || wanted.policy == DraftPolicy::kTree;
+    known = known && rest == said && takes_them && wanted.length > 0;
   }
   if (known) return wanted;
   return Error{
       Errc::kInvalidArgument,
       fmt::format("draft length '{}', wanted 0 to {}, tree:1 to tree:{}, auto, heuristic, ucb1 or thompson, then "
-                  "perhaps @0 to @{}, but for trees",
+                  "perhaps +ngram, +table or +ngram+table behind a number or a tree, or @0 to @{}, but for trees",
                   text.substr(0, 40), kDraftLengthMax, kDraftLengthMax, kDraftAheadMax)};
 }
 

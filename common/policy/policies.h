@@ -18,9 +18,10 @@ struct DraftLength {
   DraftPolicy policy = DraftPolicy::kFixed;
   int length = 0;                 ///< of every draft, or the most that the policy may choose; 0: plain decoding
   std::optional<int> ahead = {};  ///< Generate::draft_ahead
+  AddedSources added = {};        ///< Generate's
 };
-/// @param text 0 to 32, tree:1 to tree:32, auto, heuristic, ucb1 or thompson; then, but for trees, perhaps @ and 0 to
-/// 8, for `ahead`.
+/// @param text 0 to 32, tree:1 to tree:32, auto, heuristic, ucb1 or thompson; then perhaps, behind a number or a tree,
+/// +ngram, +table or +ngram+table, for `added`, or else, but for trees, @ and 0 to 8, for `ahead`.
 Result<DraftLength> parse_draft_length(const std::string& text);
 
 /// What the sessions of one coordinator share beside their verifier's CostModel: what the bandits learned.

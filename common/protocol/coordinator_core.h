@@ -19,6 +19,8 @@ struct CoordinatorConfig {
   AuditConfig audit = {};
   bool want_rejections = false;       ///< fill CoordinatorOutput::rejections: the drafters send their distributions
   const DraftTable* table = nullptr;  ///< a source of drafts for texts of its model; outlives the core
+  /// So many draft for each text whose drafts have no say in it, where there are as many: who answers first is taken.
+  int drafters_per_text = 1;
 };
 
 /// The coordinator's side of everything, as a pure state machine: messages and time in, one output out. It says who an
@@ -53,7 +55,15 @@ class CoordinatorCore {
   using Sessions = std::map<SessionId, Session>;
 
   Desk desk(TimePoint now) {
-    return {fleet_, policies_, config_.failover, failovers_, output_, now, config_.want_rejections, config_.table};
+    return {.fleet = fleet_,
+            .policies = policies_,
+            .failover = config_.failover,
+            .failovers = failovers_,
+            .output = output_,
+            .now = now,
+            .want_rejections = config_.want_rejections,
+            .table = config_.table,
+            .drafters_per_text = config_.drafters_per_text};
   }
   void send(const PeerId& to, Message message) { output_.send.push_back({to, std::move(message)}); }
   void deal_with(const PeerId& from, Message message, TimePoint now);

@@ -93,6 +93,24 @@ Result<void> check_rows(const PairFacts& facts, const KvRows& kv) {
   return {};
 }
 
+KvRows rows_from(const KvRows& kv, Position from) {
+  KvRows rows = kv;
+  rows.from = from;
+  for (DonorDelta& donor : rows.donors) {
+    const Position skipped = std::max<Position>(from - donor.first, 0);
+    if (skipped == 0) continue;
+    donor.first += skipped;
+    for (WireTensor* tensor : {&donor.key, &donor.value}) {
+      const std::span<const std::byte> bytes = tensor->data.bytes();
+      const std::size_t row_bytes = bytes.size() / static_cast<std::size_t>(tensor->shape[0]);
+      tensor->data = SharedBytes(std::make_shared<SharedBytes>(tensor->data),
+                                 bytes.subspan(static_cast<std::size_t>(skipped) * row_bytes));
+      tensor->shape[0] -= skipped;
+    }
+  }
+  return rows;
+}
+
 Result<void> check_hidden(const PairFacts& facts, const WireTensor& row) {
   const bool fits = (row.dtype == facts.hidden_dtype || row.dtype == DType::kF32 || is_rounded(row.dtype)) &&
                     row.shape == std::vector<std::int64_t>{facts.hidden_size};

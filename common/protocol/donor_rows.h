@@ -8,6 +8,10 @@ namespace outrider {
 /// a draft could see (a sliding donor may leave out what lies before its window); and every value finite.
 Result<void> check_rows(const PairFacts& facts, const KvRows& kv);
 
+/// The rows from position `from` on, in the same memory. @pre check_rows() likes them, and `from` is a position of
+/// theirs
+KvRows rows_from(const KvRows& kv, Position from);
+
 /// Whether a hidden row, or the state of drafts that nobody verified, is what a drafter with these facts can go on
 /// from.
 Result<void> check_hidden(const PairFacts& facts, const WireTensor& row);

@@ -15,13 +15,14 @@ void DraftAhead::expect(Position base, int most) {
   guesses_.clear();
 }
 
-void DraftAhead::add(Position base, Candidates guess) {
+void DraftAhead::add(Position base, Guess guess) {
   if (base == base_ && std::ssize(guesses_) < most_) guesses_.push_back(std::move(guess));
 }
 
-Candidates* DraftAhead::find(std::span<const TokenId> text) {
-  const auto right = std::ranges::find_if(
-      guesses_, [&](const Candidates& guess) { return !guess.tokens.empty() && is_outcome(text, base_, guess.after); });
+const DraftAhead::Guess* DraftAhead::find(std::span<const TokenId> text) const {
+  const auto right = std::ranges::find_if(guesses_, [&](const Guess& guess) {
+    return !guess.drafts.tokens.empty() && is_outcome(text, base_, guess.drafts.after);
+  });
   return right == guesses_.end() ? nullptr : &*right;
 }
 

@@ -17,15 +17,19 @@ class DraftAhead {
   /// The round that begins at `base` is drafted ahead for, at most `most` ways; 0: it is not. Forgets the round before.
   void expect(Position base, int most);
   bool expects() const { return most_ > 0; }
+  struct Guess {
+    PeerId drafter;
+    Candidates drafts;
+  };
   /// Keeps a guess about that round, if it is one.
-  void add(Position base, Candidates guess);
-  /// The drafts for what the text has become; nullptr if it became something else. Valid until the next change.
-  Candidates* find(std::span<const TokenId> text);
+  void add(Position base, Guess guess);
+  /// The one about what the text has become; nullptr if it became something else. Valid until the next change.
+  const Guess* find(std::span<const TokenId> text) const;
 
  private:
   Position base_ = 0;
   int most_ = 0;
-  std::vector<Candidates> guesses_;  ///< as many as most_ at most
+  std::vector<Guess> guesses_;  ///< as many as most_ at most
 };
 
 }  // namespace outrider

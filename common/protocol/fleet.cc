@@ -98,12 +98,14 @@ Worker* Fleet::usable_drafter(const PeerId& peer) {
   return drafter == nullptr || drafter->suspect || drafter->standing.paused() ? nullptr : drafter;
 }
 
-PeerId Fleet::choose_drafter() const {
-  const auto best = std::ranges::min_element(workers_, {}, [](const auto& entry) {
-    const Worker& worker = entry.second;
-    return std::pair(!worker.may_draft(), worker.standing.burden(worker.sessions));
+PeerId Fleet::choose_drafter(const std::vector<PeerId>& except) const {
+  const auto may = [&](const auto& entry) {
+    return entry.second.may_draft() && std::ranges::find(except, entry.first) == except.end();
+  };
+  const auto best = std::ranges::min_element(workers_, {}, [&](const auto& entry) {
+    return std::pair(!may(entry), entry.second.standing.burden(entry.second.sessions));
   });
-  return best == workers_.end() || !best->second.may_draft() ? "" : best->first;
+  return best == workers_.end() || !may(*best) ? "" : best->first;
 }
 
 int Fleet::drafters_at_work() const {

@@ -87,8 +87,9 @@ class Fleet {
 
   /// A drafter that answers; nullptr for one that is suspect, paused or gone.
   Worker* usable_drafter(const PeerId& peer);
-  /// Of those that have room, the one with the fewest sessions for its yield (Standing); "" if there is none.
-  PeerId choose_drafter() const;
+  /// Of those that have room, the one with the fewest sessions for its yield (Standing), but for `except`; "" if there
+  /// is none.
+  PeerId choose_drafter(const std::vector<PeerId>& except = {}) const;
   /// Drafters that have sessions; 1 if none has.
   int drafters_at_work() const;
   /// A round is over that a drafter was asked for drafts in. Nothing happens for a stranger, and for "".

@@ -575,6 +575,9 @@ struct Generate {
   /// A fixed length too is under the governor (common/policy), but where drafts have a say in the text.
   bool governed = false;
   std::vector<WireMedium> media = {};  ///< in the prompt's order; the verifier's towers make soft tokens of them
+  /// What the coordinator looks up and verifies beside the assistant's drafts, at most as many: of kFixed and kTree,
+  /// and nothing is then drafted ahead.
+  AddedSources added = {};
 
   static constexpr const char* kName = "generate";
   bool operator==(const Generate&) const = default;
@@ -599,6 +602,8 @@ struct Generate {
     v("tokenizer_fingerprint", m.tokenizer_fingerprint);
     v("governed", m.governed);
     v("media", m.media, Count{0, kMediaMax});
+    v("add_ngram", m.added.ngram);
+    v("add_table", m.added.table);
   }
 };
 
@@ -691,7 +696,8 @@ struct RequestMetrics {
   std::int64_t wire_bytes_to_drafter = 0;         ///< rounds: hidden rows, K/V deltas, headers
   std::int64_t wire_bytes_to_drafter_prompt = 0;  ///< the prompt's K/V, sent once
   std::int64_t wire_bytes_to_verifier = 0;
-  std::int64_t ngram_rounds = 0;  ///< of drafting_rounds: drafts were from the text itself (DraftSource::kNgram)
+  /// Of drafting_rounds: the first draft was from the text itself (DraftSource::kNgram).
+  std::int64_t ngram_rounds = 0;
   std::int64_t ngram_drafted_tokens = 0, ngram_accepted_tokens = 0;
   std::int64_t cached_prompt_tokens = 0;  ///< of the prompt: their K/V were those of an earlier text
   std::int64_t queue_ns = 0;              ///< of prefill_ns: in the line, until a verifier was given the prompt

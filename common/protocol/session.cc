@@ -112,6 +112,12 @@ Result<void> Session::check(const PairFacts* facts) const {
     return refused(
         "an unverified answer wants drafts of a fixed length, no steps, no log-probabilities and no grammar");
   }
+  if (request_.added.any() && (request_.unverified || request_.stepwise || request_.draft_ahead.value_or(0) > 0 ||
+                               (request_.policy != DraftPolicy::kFixed && request_.policy != DraftPolicy::kTree))) {
+    return refused(
+        "drafts of added sources want a verified answer of a fixed length or trees, without steps and "
+        "drafts made ahead");
+  }
   if (request_.sampling.prompt_logprobs && (request_.unverified || request_.stepwise || !request_.media.empty()))
     return refused("log-probabilities of the prompt want a verified answer, without steps, pictures and sounds");
   for (const WireMedium& medium : request_.media) {
@@ -145,8 +151,10 @@ Result<void> Session::check(const PairFacts* facts) const {
 void Session::enter(const Desk& desk, Phase phase) {
   if (Worker* verifier = desk.fleet.find(workers_.verifier))
     verifier->rounds += int{is_in_round(phase)} - int{is_in_round(phase_)};
-  if (Worker* drafter = desk.fleet.find(workers_.drafter))
-    drafter->rounds += int{phase == Phase::kDrafting} - int{phase_ == Phase::kDrafting};
+  for (const Replica& replica : workers_.replicas) {
+    if (Worker* drafter = desk.fleet.find(replica.drafter))
+      drafter->rounds += int{phase == Phase::kDrafting} - int{phase_ == Phase::kDrafting};
+  }
   if (phase == Phase::kMoving) workers_.alone_since = failover_.since = desk.now;
   phase_ = phase;
   entered_ = desk.now;
@@ -193,14 +201,14 @@ bool Session::start(const Desk& desk) {
   if (!request_.stepwise)
     policy_ = desk.policies.make(request_.policy, request_.draft_length, verifier.costs, verifier.batch,
                                  request_.governed && !request_.unverified && !drafts_have_a_say());
-  if (draft_room() > 0) assign_drafter(desk);
+  if (draft_room() > 0) assign_drafters(desk);
   workers_.scored = 1;
   enter(desk, Phase::kPrefill);
   // All that a verifier of this text has K/V of: everything but the last token of an answer that has begun.
   const Position end = has_token() ? base() : prompt_size_;
   Prefill prefill{.tokens = {text_.begin(), text_.begin() + end},
                   .answered = end - prompt_size_,
-                  .kv_from = workers_.drafter.empty() ? std::nullopt : std::optional(workers_.replica_end),
+                  .kv_from = rows_wanted(desk),
                   .positions_max = request_.stepwise ? 0 : offer->positions,
                   .sampling = request_.sampling,
                   .compute_all = request_.unverified,
@@ -262,13 +270,15 @@ void Session::add_to(std::map<PeerId, Load>& loads) const {
   ++verifier.sessions;
   verifier.rounds += is_in_round(phase_);
   verifier.kv_bytes += workers_.kv_bytes;
-  Load& drafter = loads[workers_.drafter];
-  ++drafter.sessions;
-  drafter.rounds += phase_ == Phase::kDrafting;
+  for (const Replica& replica : workers_.replicas) {
+    Load& drafter = loads[replica.drafter];
+    ++drafter.sessions;
+    drafter.rounds += phase_ == Phase::kDrafting;
+  }
 }
 
 void Session::finish(const Desk& desk, Body last) {
-  release_drafter(desk, true);
+  for (const PeerId& drafter : drafters()) release_drafter(desk, drafter, true);
   books_.done = std::holds_alternative<Done>(last);
   enter(desk, Phase::kEnded);
   leave_verifier(desk);
@@ -279,12 +289,13 @@ void Session::finish(const Desk& desk, Body last) {
 
 bool Session::on_worker(const Desk& desk, const PeerId& from, Message message) {
   if (auto* drafts = std::get_if<Candidates>(&message.body); drafts != nullptr && !drafts->after.empty()) {
-    if (from == workers_.drafter) on_ahead(desk, message.base, std::move(*drafts));
+    if (replica_of(from) != nullptr) on_ahead(desk, from, message.base, std::move(*drafts));
     return true;
   }
   if (message.round != round_.id) return true;
   if (from == workers_.verifier) return on_verifier(desk, std::move(message));
-  return from != workers_.drafter || on_drafter(desk, std::move(message));
+  Replica* replica = replica_of(from);
+  return replica == nullptr || on_drafter(desk, *replica, std::move(message));
 }
 
 bool Session::on_verifier(const Desk& desk, Message message) {
@@ -330,39 +341,43 @@ void Session::on_prompt_scores(const Desk& desk, PromptScores scores) {
   desk.send(client_, {.session = request_id_, .body = std::move(scores)});
 }
 
-bool Session::on_drafter(const Desk& desk, Message message) {
+bool Session::on_drafter(const Desk& desk, Replica& replica, Message message) {
   if (std::holds_alternative<Failed>(message.body)) {
     // Its books say otherwise than ours. The rows of a whole text are too many to try again and again.
     workers_.no_drafter = true;
-    release_drafter(desk, false);
-    if (phase_ == Phase::kDrafting) end_drafting(desk);
+    lose_drafter(desk, PeerId(replica.drafter));
     return true;
   }
   auto* candidates = std::get_if<Candidates>(&message.body);
   const auto* need = std::get_if<NeedKv>(&message.body);
   if (candidates == nullptr && need == nullptr) return false;
   if (need != nullptr) {
-    workers_.replica_end = std::clamp<Position>(need->have, 0, base());
-    workers_.guided = 0;
+    replica.end = std::clamp<Position>(need->have, 0, base());
+    replica.guided = 0;
   }
+  replica.asked = false;
+  if (candidates != nullptr) replica.guided = answered();
   if (phase_ != Phase::kDrafting) return true;  // late
-  desk.fleet.at(workers_.drafter).retry = {};
+  desk.fleet.at(replica.drafter).retry = {};
   if (candidates != nullptr) {
-    workers_.guided = answered();
-    on_candidates(desk, std::move(*candidates));
-  } else {
+    on_candidates(desk, replica.drafter, std::move(*candidates));
+  } else if (!awaits_drafts()) {
     round_.outcome.draft_wire_s = to_seconds(desk.now - entered_);
     end_drafting(desk);
   }
   return true;
 }
 
+void Session::lose_drafter(const Desk& desk, const PeerId& drafter) {
+  release_drafter(desk, drafter, false);
+  if (phase_ == Phase::kDrafting && !awaits_drafts()) end_drafting(desk);
+}
+
 void Session::on_worker_gone(const Desk& desk, const PeerId& peer, const std::string& what) {
   if (peer == workers_.verifier) {
     lose_verifier(desk, {Errc::kPeerGone, what});
-  } else if (peer == workers_.drafter) {
-    release_drafter(desk, false);
-    if (phase_ == Phase::kDrafting) end_drafting(desk);
+  } else if (replica_of(peer) != nullptr) {
+    lose_drafter(desk, peer);
   }
 }
 
@@ -385,25 +400,72 @@ void Session::repeat_request(const Desk& desk) {
   if (!workers_.verifier.empty()) desk.send(workers_.verifier, *asked_.message);
 }
 
-void Session::assign_drafter(const Desk& desk) {
-  if (!workers_.drafter.empty() || workers_.no_drafter) return;
-  workers_.drafter = desk.fleet.choose_drafter();
-  if (Worker* drafter = desk.fleet.find(workers_.drafter)) {
-    ++drafter->sessions;
-    drafter->rounds += phase_ == Phase::kDrafting;
+int Session::drafters_wanted(const Desk& desk) const {
+  return drafts_have_a_say() || request_.unverified || request_.stepwise ? 1 : desk.drafters_per_text;
+}
+
+Session::Replica* Session::replica_of(const PeerId& drafter) {
+  const auto found = std::ranges::find(workers_.replicas, drafter, &Replica::drafter);
+  return found == workers_.replicas.end() ? nullptr : &*found;
+}
+
+bool Session::can_draft(const Desk& desk) const {
+  return std::ranges::any_of(
+      workers_.replicas, [&](const Replica& replica) { return desk.fleet.usable_drafter(replica.drafter) != nullptr; });
+}
+
+std::vector<PeerId> Session::drafters() const {
+  std::vector<PeerId> peers;
+  for (const Replica& replica : workers_.replicas) peers.push_back(replica.drafter);
+  return peers;
+}
+
+void Session::assign_drafters(const Desk& desk) {
+  while (!workers_.no_drafter && std::ssize(workers_.replicas) < drafters_wanted(desk)) {
+    const PeerId peer = desk.fleet.choose_drafter(drafters());
+    if (peer.empty()) return;
+    Worker& drafter = desk.fleet.at(peer);
+    ++drafter.sessions;
+    drafter.rounds += phase_ == Phase::kDrafting;
+    workers_.replicas.push_back({.drafter = peer});
   }
 }
 
+void Session::renew_drafters(const Desk& desk) {
+  const bool others = !desk.fleet.choose_drafter(drafters()).empty();
+  for (const PeerId& peer : drafters()) {
+    const Worker* drafter = desk.fleet.usable_drafter(peer);
+    if (drafter != nullptr ? drafter->draining : others) release_drafter(desk, peer, true);
+  }
+  assign_drafters(desk);
+}
+
+std::optional<Position> Session::rows_wanted(const Desk& desk) const {
+  std::optional<Position> first;
+  for (const Replica& replica : workers_.replicas) {
+    if (desk.fleet.usable_drafter(replica.drafter) == nullptr) continue;
+    first = std::min(first.value_or(replica.end), replica.end);
+  }
+  return first;
+}
+
 WireForm Session::wire_form(const Desk& desk) const {
-  const Worker* drafter = desk.fleet.find(workers_.drafter);
-  if (drafter == nullptr) return WireForm::kExact;
-  if (drafter->hello.wire != WireForm::kAuto) return drafter->hello.wire;
-  return drafts_have_a_say() ? WireForm::kExact : drafter->wire_choice.form();
+  std::optional<WireForm> least;
+  for (const Replica& replica : workers_.replicas) {
+    const Worker* drafter = desk.fleet.find(replica.drafter);
+    if (drafter == nullptr) continue;
+    const WireForm chosen = drafts_have_a_say() ? WireForm::kExact : drafter->wire_choice.form(),
+                   form = drafter->hello.wire == WireForm::kAuto ? chosen : drafter->hello.wire;
+    least = std::min(least.value_or(form), form);
+  }
+  return least.value_or(WireForm::kExact);
 }
 
 void Session::weigh_wire(const Desk& desk) {
   const RoundOutcome& outcome = round_.outcome;
-  Worker* drafter = desk.fleet.find(workers_.drafter);
+  // Of several nobody can say whose bytes took the time.
+  if (workers_.replicas.size() != 1) return;
+  Worker* drafter = desk.fleet.find(workers_.replicas[0].drafter);
   // A text's first drafts wait for its prompt's rows too, and drafts made ahead for nothing.
   const bool says_something = outcome.source == DraftSource::kAssistant && outcome.drafted > 0 && !outcome.ahead &&
                               outcome.draft_waited_s == 0 && !round_.moved && books_.metrics.rounds > 1;
@@ -416,15 +478,14 @@ void Session::weigh_wire(const Desk& desk) {
                                                     outcome.draft_bytes, 1e3 * outcome.round_s)});
 }
 
-void Session::release_drafter(const Desk& desk, bool tell) {
-  if (Worker* drafter = desk.fleet.find(workers_.drafter)) {
+void Session::release_drafter(const Desk& desk, PeerId peer, bool tell) {
+  if (Worker* drafter = desk.fleet.find(peer)) {
     --drafter->sessions;
     drafter->rounds -= phase_ == Phase::kDrafting;
-    if (tell) desk.send(workers_.drafter, {.session = id_, .body = Free{}});
+    if (tell) desk.send(peer, {.session = id_, .body = Free{}});
   }
-  workers_.drafter.clear();
-  workers_.replica_end = workers_.guided = 0;
-  workers_.ahead.expect(0, 0);
+  std::erase_if(workers_.replicas, [&](const Replica& replica) { return replica.drafter == peer; });
+  if (workers_.replicas.empty()) workers_.ahead.expect(0, 0);
 }
 
 bool Session::is_of_last_round(const KvRows& kv) const {
@@ -432,14 +493,22 @@ bool Session::is_of_last_round(const KvRows& kv) const {
 }
 
 void Session::forward(const Desk& desk, KvRows kv) {
-  if (desk.fleet.usable_drafter(workers_.drafter) == nullptr || kv.empty() || kv.from != workers_.replica_end) return;
+  const auto continues = [&](const Replica& replica) {
+    return desk.fleet.usable_drafter(replica.drafter) != nullptr && kv.from <= replica.end && replica.end < kv.to;
+  };
+  if (std::ranges::none_of(workers_.replicas, continues)) return;
   const Hello& verifier = desk.fleet.at(workers_.verifier).hello;
   if (auto fine = check_rows(verifier.facts, kv); !fine)
     return desk.warn_of(workers_.verifier,
                         fmt::format("verifier {}: {}; dropped", verifier.name, fine.error().message));
-  workers_.replica_end = kv.to;
-  if (is_of_last_round(kv)) round_.rows = static_cast<int>(kv.to - kv.from);
-  desk.send(workers_.drafter, {.session = id_, .round = round_.id, .base = kv.from, .body = KvChunk{std::move(kv)}});
+  for (Replica& replica : workers_.replicas) {
+    if (!continues(replica)) continue;
+    KvRows rows = rows_from(kv, replica.end);
+    replica.end = rows.to;
+    if (is_of_last_round(rows)) round_.rows = static_cast<int>(rows.to - rows.from);
+    desk.send(replica.drafter,
+              {.session = id_, .round = round_.id, .base = rows.from, .body = KvChunk{std::move(rows)}});
+  }
 }
 
 void Session::on_sent(const Message& message, std::size_t bytes) {
@@ -465,9 +534,7 @@ void Session::next_round(const Desk& desk, KvRows kv) {
   round_ = {.id = next(round_.id), .began = desk.now, .hidden = std::move(round_.hidden), .after_all = after_all};
   const std::int64_t room = draft_room();
   if (room > 0) {
-    const Worker* drafter = desk.fleet.usable_drafter(workers_.drafter);
-    if (drafter != nullptr ? drafter->draining : !desk.fleet.choose_drafter().empty()) release_drafter(desk, true);
-    if (drafter == nullptr) assign_drafter(desk);
+    renew_drafters(desk);
     forward(desk, std::move(kv));
   }
   if (request_.stepwise) return enter(desk, Phase::kPaused);
@@ -477,59 +544,66 @@ void Session::next_round(const Desk& desk, KvRows kv) {
 std::int64_t Session::draft_room() const { return std::min<std::int64_t>(request_.draft_length, drafts_left()); }
 
 void Session::draft(const Desk& desk, std::int64_t room) {
-  std::span<const TokenId> ngram;
-  std::vector<TokenId> table;
+  Candidates ngram, table;
   if (room > 0 && Policies::looks_up(request_.policy)) {
-    const auto most = static_cast<std::size_t>(room);
-    const PairFacts& facts = desk.fleet.at(workers_.verifier).hello.facts;
-    ngram = ngram_draft(text_, most);
-    if (desk.table != nullptr && desk.table->fingerprint() == facts.backbone_fingerprint)
-      table = desk.table->draft(text_, most, facts.vocab_size);
+    ngram = look_up(desk, DraftSource::kNgram, text_, room);
+    table = look_up(desk, DraftSource::kTable, text_, room);
   }
-  const Candidates* at_hand = workers_.ahead.find(text_);
-  std::int64_t most = desk.fleet.usable_drafter(workers_.drafter) != nullptr ? room : 0;
-  if (at_hand != nullptr) most = std::min(room, std::ssize(at_hand->tokens));
+  const DraftAhead::Guess* at_hand = workers_.ahead.find(text_);
+  std::int64_t most = request_.added.any() || can_draft(desk) ? room : 0;
+  if (at_hand != nullptr) most = std::min(room, std::ssize(at_hand->drafts.tokens));
   round_.choice = policy_->choose({.assistant = static_cast<int>(most),
-                                   .ngram = static_cast<int>(ngram.size()),
-                                   .table = static_cast<int>(table.size()),
+                                   .ngram = static_cast<int>(ngram.tokens.size()),
+                                   .table = static_cast<int>(table.tokens.size()),
                                    .at_hand = at_hand != nullptr,
                                    .ahead = request_.draft_ahead.value_or(kDraftAheadMax) > 0,
-                                   .drafters = desk.fleet.drafters_at_work()});
+                                   .drafters = std::max(1, desk.fleet.drafters_at_work() / drafters_wanted(desk))});
   round_.outcome.source = round_.choice.source;
   round_.outcome.arm = round_.choice.arm;
   if (round_.choice.source == DraftSource::kAssistant) return ask_drafter(desk, round_.choice.length);
   workers_.ahead.expect(0, 0);
-  const std::span<const TokenId> drafts = round_.choice.source == DraftSource::kTable ? table : ngram;
-  round_.drafts.assign(drafts.begin(), drafts.begin() + round_.choice.length);
+  round_.drafts.add(0, round_.choice.source == DraftSource::kTable ? table : ngram, round_.choice.source,
+                    round_.choice.length);
   end_drafting(desk);
 }
 
 void Session::ask_drafter(const Desk& desk, std::int64_t draft_length) {
-  const bool ready = draft_length > 0 && round_.hidden && workers_.replica_end == base() &&
-                     desk.fleet.usable_drafter(workers_.drafter) != nullptr;
+  std::vector<Replica*> ready;
+  for (Replica& replica : workers_.replicas) {
+    replica.asked = false;
+    if (draft_length > 0 && round_.hidden && replica.end == base() &&
+        desk.fleet.usable_drafter(replica.drafter) != nullptr)
+      ready.push_back(&replica);
+  }
   const std::int64_t at_hand = draft_length > 0 ? take_ahead(draft_length) : 0;
-  const int guesses = ready ? guesses_wanted(desk, draft_length) : 0;
+  const int guesses = ready.empty() ? 0 : guesses_wanted(desk, draft_length);
   const bool has_drafts = at_hand > 0;
-  workers_.ahead.expect(base(), guesses);
-  if (ready && (!has_drafts || guesses > 0)) send_draft(desk, std::max(draft_length, at_hand), guesses, has_drafts);
-  if (!ready || has_drafts) return end_drafting(desk);
-  round_.queued = desk.fleet.at(workers_.drafter).rounds > 0;
+  workers_.ahead.expect(base(), guesses * static_cast<int>(ready.size()));
+  round_.queued = !ready.empty();
+  for (Replica* replica : ready) {
+    replica->asked = !has_drafts;
+    round_.queued = round_.queued && desk.fleet.at(replica->drafter).rounds > 0;
+    if (!has_drafts || guesses > 0) send_draft(desk, *replica, std::max(draft_length, at_hand), guesses, has_drafts);
+  }
+  if (!ready.empty() && (!has_drafts || guesses > 0)) round_.hidden.reset();
+  if (!awaits_drafts()) return end_drafting(desk);
   enter(desk, Phase::kDrafting);
   round_.outcome.draft_rows = round_.rows;
 }
 
-void Session::send_draft(const Desk& desk, std::int64_t draft_length, int guesses, bool has_drafts) {
+void Session::send_draft(const Desk& desk, const Replica& replica, std::int64_t draft_length, int guesses,
+                         bool has_drafts) {
   const SamplingParams& wanted = request_.sampling;
   std::vector<TokenId> answer;
-  if (wanted.follows_answer()) answer.assign(text_.begin() + prompt_size_ + workers_.guided, text_.end());
-  const bool known = !drafts_plainly_ && workers_.guided > 0;
-  desk.send(workers_.drafter,
+  if (wanted.follows_answer()) answer.assign(text_.begin() + prompt_size_ + replica.guided, text_.end());
+  const bool known = !drafts_plainly_ && replica.guided > 0;
+  desk.send(replica.drafter,
             {.session = id_,
              .round = round_.id,
              .base = base(),
              .body = Draft{.token = text_.back(),
                            .draft_length = static_cast<std::int32_t>(draft_length),
-                           .hidden = std::move(*round_.hidden),
+                           .hidden = *round_.hidden,
                            .sampling = drafts_plainly_ || known ? std::nullopt : std::optional(for_drafter(wanted)),
                            .index = answered(),
                            .want_state = request_.unverified,
@@ -537,10 +611,9 @@ void Session::send_draft(const Desk& desk, std::int64_t draft_length, int guesse
                            .sampling_known = known,
                            .answer = std::move(answer),
                            .ahead = guesses,
-                           .known = has_drafts ? round_.drafts : std::vector<TokenId>(),
+                           .known = has_drafts ? round_.drafts.tokens : std::vector<TokenId>(),
                            .tree = round_.choice.tree,
                            .worth = drafts_have_a_say() ? 0 : round_.choice.worth}});
-  round_.hidden.reset();
 }
 
 bool Session::is_sound(const Candidates& drafts, const PairFacts& facts) {
@@ -549,19 +622,23 @@ bool Session::is_sound(const Candidates& drafts, const PairFacts& facts) {
          !first_beyond(drafts.tokens, facts.vocab_size) && (!drafts.state || check_hidden(facts, *drafts.state));
 }
 
-void Session::warn_of_drafts(const Desk& desk, const Candidates& drafts, const PairFacts& facts) const {
+void Session::warn_of_drafts(const Desk& desk, const PeerId& drafter, const Candidates& drafts,
+                             const PairFacts& facts) const {
   desk.warn_of(
-      workers_.drafter,
+      drafter,
       fmt::format("drafter {}: {} candidates with {} distributions and {} depths, ids beyond the vocabulary of {}, "
                   "depths of no tree, or a state that is no hidden row; dropped",
-                  desk.fleet.at(workers_.drafter).hello.name, drafts.tokens.size(), drafts.q.size(),
-                  drafts.depths.size(), facts.vocab_size));
+                  desk.fleet.at(drafter).hello.name, drafts.tokens.size(), drafts.q.size(), drafts.depths.size(),
+                  facts.vocab_size));
 }
 
-void Session::on_candidates(const Desk& desk, Candidates candidates) {
+void Session::on_candidates(const Desk& desk, const PeerId& drafter, Candidates candidates) {
   const PairFacts& facts = *desk.fleet.facts();
   const std::int64_t limit = std::min<std::int64_t>(request_.draft_length, drafts_left());
   const bool sound = std::ssize(candidates.tokens) <= limit && is_sound(candidates, facts);
+  if (!sound) warn_of_drafts(desk, drafter, candidates, facts);
+  if (!sound && awaits_drafts()) return;
+  round_.drafter = drafter;
   const std::int64_t waited = (desk.now - entered_).count(),
                      drafting = std::clamp<std::int64_t>(candidates.draft_ns, 0, waited);
   books_.metrics.draft_ns += drafting;
@@ -574,49 +651,84 @@ void Session::on_candidates(const Desk& desk, Candidates candidates) {
   // Behind others' drafts it waited and travelled: how long each, nobody can say.
   (round_.queued ? round_.outcome.draft_waited_s : round_.outcome.draft_wire_s) =
       to_seconds(Duration(waited - drafting));
-  if (sound) {
-    round_.drafts = std::move(candidates.tokens);
-    round_.q = std::move(candidates.q);
-    round_.depths = std::move(candidates.depths);
-  } else {
-    warn_of_drafts(desk, candidates, facts);
+  if (sound) round_.drafts.add(0, candidates, DraftSource::kAssistant, limit);
+  for (const Replica& other : workers_.replicas) {  // the round begins without theirs
+    Worker* late = other.asked ? desk.fleet.find(other.drafter) : nullptr;
+    if (late != nullptr) ++late->late_rounds;
   }
   // Where each draft must be worth its row, none may be.
-  if (round_.drafts.empty() && round_.choice.worth == 0) judge_drafter(desk, false);
+  if (round_.drafts.empty() && round_.choice.worth == 0) judge_drafter(desk, drafter, false);
   if (!request_.unverified || round_.drafts.empty()) return end_drafting(desk);
   books_.metrics.drafting_rounds += 1;
-  books_.metrics.drafted_tokens += std::ssize(round_.drafts);
+  books_.metrics.drafted_tokens += round_.drafts.size();
   round_.hidden = std::move(candidates.state);
-  emit(desk, std::move(round_.drafts), {}, {});
+  emit(desk, std::move(round_.drafts.tokens), {}, {});
   if (phase_ != Phase::kEnded) next_round(desk, {});
 }
 
 void Session::on_drafter_late(const Desk& desk) {
   const Duration waited = desk.now - entered_;
   (round_.queued ? round_.outcome.draft_waited_s : round_.outcome.draft_wire_s) = to_seconds(waited);
-  judge_drafter(desk, false);
-  if (Worker* drafter = desk.fleet.find(workers_.drafter)) ++drafter->late_rounds;
-  // Before kDraftTimeout the drafter may be well; these drafts are not worth the wait.
-  Worker* drafter = desk.fleet.usable_drafter(workers_.drafter);
-  if (waited >= kDraftTimeout && drafter != nullptr) {
+  for (const PeerId& peer : drafters()) {
+    if (!replica_of(peer)->asked) continue;
+    judge_drafter(desk, peer, false);
+    if (Worker* drafter = desk.fleet.find(peer)) ++drafter->late_rounds;
+    // Before kDraftTimeout the drafter may be well; these drafts are not worth the wait.
+    Worker* drafter = desk.fleet.usable_drafter(peer);
+    if (waited < kDraftTimeout || drafter == nullptr) continue;
     drafter->miss(desk.now);
     std::string text = fmt::format("drafter {} did not answer within {:.1f} s; going on without it",
                                    drafter->hello.name, to_seconds(kDraftTimeout));
-    desk.warn_of(workers_.drafter, std::move(text));
+    desk.warn_of(peer, std::move(text));
   }
   end_drafting(desk);
 }
 
-void Session::judge_drafter(const Desk& desk, bool held) const {
-  if (auto why = desk.fleet.count_round(workers_.drafter, held, desk.now)) desk.warn(std::move(*why));
+void Session::judge_drafter(const Desk& desk, const PeerId& drafter, bool held) const {
+  if (auto why = desk.fleet.count_round(drafter, held, desk.now)) desk.warn(std::move(*why));
 }
 
 void Session::end_drafting(const Desk& desk) {
   if (request_.unverified)
     return fail(desk, Errc::kUnavailable, "no drafter has drafted: without a verifier the answer ends here");
-  if (!request_.stepwise) return send_verify(desk);
+  if (!request_.stepwise) {
+    add_sources(desk);
+    return send_verify(desk);
+  }
   enter(desk, Phase::kPaused);
-  desk.send(client_, {.session = request_id_, .body = Candidates{.tokens = round_.drafts}});
+  desk.send(client_, {.session = request_id_, .body = Candidates{.tokens = round_.drafts.tokens}});
+}
+
+Candidates Session::look_up(const Desk& desk, DraftSource source, std::span<const TokenId> text,
+                            std::int64_t most) const {
+  const auto length = static_cast<std::size_t>(most);
+  if (source == DraftSource::kNgram) {
+    const std::span<const TokenId> drafts = ngram_draft(text, length);
+    return {.tokens = {drafts.begin(), drafts.end()}};
+  }
+  const PairFacts& facts = *desk.fleet.facts();
+  if (desk.table == nullptr || desk.table->fingerprint() != facts.backbone_fingerprint) return {};
+  return {.tokens = desk.table->draft(text, length, facts.vocab_size)};
+}
+
+void Session::add_sources(const Desk& desk) {
+  RoundDrafts& drafts = round_.drafts;
+  const std::int64_t length = round_.choice.length,
+                     most = std::min({drafts.size() + length, drafts_left(), std::int64_t{kDraftLengthMax}});
+  const bool draws = !request_.sampling.greedy() && request_.sampling.rule == SamplingRule::kRejection;
+  for (const DraftSource source : {DraftSource::kTable, DraftSource::kNgram}) {
+    if (!(source == DraftSource::kTable ? request_.added.table : request_.added.ngram)) continue;
+    const std::int64_t end = drafts.first_end();
+    std::vector<TokenId> text = text_;
+    const std::vector<TokenId> path = drafts.path(end);
+    text.insert(text.end(), path.begin(), path.end());
+    // Nothing follows a stop.
+    if (std::ranges::find(request_.stop_ids, text.back()) == request_.stop_ids.end())
+      drafts.add(end, look_up(desk, source, text, length), source, most);
+    // Siblings are drawn from one distribution, or none of them is.
+    if (!draws) drafts.add(0, look_up(desk, source, text_, length), source, most);
+  }
+  if (!drafts.empty()) round_.outcome.source = drafts.sources.front();
 }
 
 void Session::send_verify(const Desk& desk) {
@@ -624,16 +736,15 @@ void Session::send_verify(const Desk& desk) {
   if (workers_.verifier.empty()) return move_to_another_verifier(desk);
   // A policy that wants plain rounds is spared the drafter's input; when it wants drafts again, one round fetches it.
   const bool drafts_wanted = policy_ == nullptr || round_.choice.length > 0;
-  const bool drafting_goes_on =
-      drafts_wanted && desk.fleet.usable_drafter(workers_.drafter) != nullptr && tokens_left() > 1;
+  const bool drafting_goes_on = drafts_wanted && tokens_left() > 1;
   enter(desk, Phase::kVerifying);
-  if (request_.stepwise) set_aside(desk, base() + 1 + std::ssize(round_.drafts));
-  Verify verify{.tokens = {text_.back()},
-                .kv_from = drafting_goes_on ? std::optional(workers_.replica_end) : std::nullopt};
-  verify.tokens.insert(verify.tokens.end(), round_.drafts.begin(), round_.drafts.end());
+  if (request_.stepwise) set_aside(desk, base() + 1 + round_.drafts.size());
+  Verify verify{.tokens = {text_.back()}, .kv_from = drafting_goes_on ? rows_wanted(desk) : std::nullopt};
+  verify.tokens.insert(verify.tokens.end(), round_.drafts.tokens.begin(), round_.drafts.tokens.end());
   const SamplingParams& sampling = request_.sampling;
-  if (!sampling.greedy() && sampling.rule == SamplingRule::kRejection) verify.q = round_.q;  // else drafts must match
-  verify.depths = round_.depths;
+  if (!sampling.greedy() && sampling.rule == SamplingRule::kRejection)
+    verify.q = round_.drafts.q;  // else drafts must match
+  verify.depths = round_.drafts.depths;
   verify.wire = wire_form(desk);
   ask_verifier(desk, base(), std::move(verify));
 }
@@ -663,15 +774,13 @@ void Session::on_verdict(const Desk& desk, Verdict verdict) {
     account(desk, verdict);
     if (request_.report_rounds)
       report = {.draft_length = round_.choice.length,
-                .drafts = round_.drafts,
+                .drafts = round_.drafts.tokens,
                 .outcome = round_.outcome,
-                .depths = round_.depths,
+                .depths = round_.drafts.depths,
                 .drafter = untold_drafter(desk)};
   }
   // The accepted drafts and the target's own token.
-  std::vector<TokenId> fresh;
-  for (const std::int64_t row : round_.tree().path(round_.row_of(verdict)))
-    if (row > 0) fresh.push_back(round_.drafts[static_cast<std::size_t>(row) - 1]);
+  std::vector<TokenId> fresh = round_.drafts.path(round_.row_of(verdict));
   fresh.push_back(verdict.next_token);
   emit(desk, std::move(fresh), std::move(verdict.logprobs), std::move(report));
   if (phase_ == Phase::kEnded) return;
@@ -680,7 +789,7 @@ void Session::on_verdict(const Desk& desk, Verdict verdict) {
 }
 
 std::string Session::untold_drafter(const Desk& desk) {
-  const Worker* drafter = desk.fleet.find(workers_.drafter);
+  const Worker* drafter = desk.fleet.find(round_.drafter);
   const bool drafted = round_.outcome.source == DraftSource::kAssistant && !round_.drafts.empty();
   if (drafter == nullptr || !drafted || drafter->hello.name == workers_.told_drafter) return "";
   return workers_.told_drafter = drafter->hello.name;
@@ -689,10 +798,10 @@ std::string Session::untold_drafter(const Desk& desk) {
 Result<void> Session::check(const Verdict& verdict, const Hello& verifier) const {
   const std::int32_t vocab_size = verifier.facts.vocab_size;
   const bool prefill = phase_ == Phase::kPrefill;
-  const std::int64_t drafts = prefill ? 0 : std::ssize(round_.drafts), row = prefill ? 0 : round_.row_of(verdict);
+  const std::int64_t drafts = prefill ? 0 : round_.drafts.size(), row = prefill ? 0 : round_.row_of(verdict);
   const Position committed = !prefill ? base() + verdict.accepted + 1 : has_token() ? base() : prompt_size_;
-  if (row < 0 || row > drafts || verdict.accepted != round_.tree().depth(row) || verdict.committed != committed ||
-      verdict.next_token < 0 || verdict.next_token >= vocab_size) {
+  if (row < 0 || row > drafts || verdict.accepted != round_.drafts.tree().depth(row) ||
+      verdict.committed != committed || verdict.next_token < 0 || verdict.next_token >= vocab_size) {
     return Error{Errc::kMalformed,
                  fmt::format("it accepted {} of {} drafts, the last of row {}, and committed {}, wanted {}",
                              verdict.accepted, drafts, row, verdict.committed, committed)};
@@ -730,57 +839,57 @@ void Session::account(const Desk& desk, const Verdict& verdict) {
   if (policy_ != nullptr && !round_.moved) {
     CostModel& costs = desk.fleet.at(workers_.verifier).costs;
     // What becomes of a tree says nothing of how far a chain gets, nor does one of which nothing was worth a row.
-    if (round_.depths.empty() && !round_.choice.tree) costs.observe(outcome);
+    if (round_.is_plain() && !round_.choice.tree) costs.observe(outcome);
     if (round_.after_all && outcome.source == DraftSource::kAssistant && outcome.drafted > 0)
       costs.observe_ahead(*round_.after_all, outcome.ahead, outcome.draft_s + outcome.draft_wire_s);
     policy_->observe(outcome);
   }
   if (outcome.drafted == 0) return;
-  if (outcome.source == DraftSource::kAssistant && !request_.stepwise) judge_drafter(desk, verdict.accepted > 0);
-  count_drafts(verdict.accepted);
+  const std::vector<DraftSource> kept = round_.drafts.sources_of(round_.row_of(verdict));
+  if (std::ranges::count(round_.drafts.sources, DraftSource::kAssistant) > 0 && !request_.stepwise)
+    judge_drafter(desk, round_.drafter, !kept.empty() && kept.front() == DraftSource::kAssistant);
+  count_drafts(kept);
   if (logs_rejections(desk)) log_rejection(desk, verdict);
 }
 
-void Session::count_drafts(std::int32_t accepted) {
+void Session::count_drafts(std::span<const DraftSource> kept) {
   RequestMetrics& metrics = books_.metrics;
-  const std::size_t drafted = round_.drafts.size();
+  const std::int64_t accepted = std::ssize(kept);
   ++metrics.drafting_rounds;
-  metrics.drafted_tokens += static_cast<std::int64_t>(drafted);
+  metrics.drafted_tokens += round_.drafts.size();
   metrics.accepted_tokens += accepted;
   metrics.ahead_rounds += round_.outcome.ahead;
-  if (round_.outcome.source == DraftSource::kNgram) {
-    ++metrics.ngram_rounds;
-    metrics.ngram_drafted_tokens += static_cast<std::int64_t>(drafted);
-    metrics.ngram_accepted_tokens += accepted;
-  } else if (round_.outcome.source == DraftSource::kTable) {
-    ++metrics.table_rounds;
-    metrics.table_drafted_tokens += static_cast<std::int64_t>(drafted);
-    metrics.table_accepted_tokens += accepted;
-  }
+  metrics.ngram_rounds += round_.outcome.source == DraftSource::kNgram;
+  metrics.table_rounds += round_.outcome.source == DraftSource::kTable;
+  metrics.ngram_drafted_tokens += std::ranges::count(round_.drafts.sources, DraftSource::kNgram);
+  metrics.ngram_accepted_tokens += std::ranges::count(kept, DraftSource::kNgram);
+  metrics.table_drafted_tokens += std::ranges::count(round_.drafts.sources, DraftSource::kTable);
+  metrics.table_accepted_tokens += std::ranges::count(kept, DraftSource::kTable);
   // Of a tree's drafts for one place one counts.
-  const auto places = static_cast<std::size_t>(round_.tree().height());
+  const auto places = static_cast<std::size_t>(round_.drafts.tree().height());
   if (metrics.drafted_per_position.size() < places) {
     metrics.drafted_per_position.resize(places);
     metrics.accepted_per_position.resize(places);
   }
   for (std::size_t i = 0; i < places; ++i) {
     ++metrics.drafted_per_position[i];
-    metrics.accepted_per_position[i] += i < static_cast<std::size_t>(accepted);
+    metrics.accepted_per_position[i] += static_cast<std::int64_t>(i) < accepted;
   }
 }
 
 void Session::log_rejection(const Desk& desk, const Verdict& verdict) const {
-  const std::vector<std::int64_t> lost = round_.tree().children(round_.row_of(verdict));
+  const std::vector<std::int64_t> lost = round_.drafts.tree().children(round_.row_of(verdict));
   if (lost.empty()) return;
   const auto slot = static_cast<std::size_t>(lost.front()) - 1;
   Rejection rejection{.session = id_,
                       .round = round_.id,
                       .base = base(),
-                      .source = round_.outcome.source,
+                      .source = round_.drafts.sources[slot],
                       .slot = verdict.accepted,
-                      .draft = round_.drafts[slot],
+                      .draft = round_.drafts.tokens[slot],
                       .target = verdict.next_token};
-  if (!round_.q.empty()) compare(rejection, round_.q[slot]);
+  const bool looked_up = rejection.source != DraftSource::kAssistant;
+  if (!looked_up && !round_.drafts.q.empty()) compare(rejection, round_.drafts.q[slot]);
   desk.output.rejections.push_back(rejection);
 }
 
@@ -813,7 +922,8 @@ void Session::on_step(const Desk& desk, const Step& step) {
     // A second draft of one round shows the first again: its hidden row and K/V are the same.
     request_.draft_length = step.draft_length;
     if (!std::exchange(round_.asked_drafter, true)) return ask_drafter(desk, draft_room());
-    round_.drafts.resize(std::min(round_.drafts.size(), static_cast<std::size_t>(step.draft_length)));
+    const RoundDrafts all = std::exchange(round_.drafts, {});
+    round_.drafts.add(0, {.tokens = all.tokens}, DraftSource::kAssistant, step.draft_length);
     return end_drafting(desk);
   }
   const std::int32_t vocab_size = desk.fleet.facts()->vocab_size;
@@ -822,9 +932,9 @@ void Session::on_step(const Desk& desk, const Step& step) {
   if (std::ssize(step.drafts) > tokens_left() - 1) {
     return refuse(fmt::format("{} drafts, the context has room for {}", step.drafts.size(), tokens_left() - 1));
   }
-  round_.drafts = step.drafts;
-  round_.depths.clear();
-  round_.q.clear();  // the client says what it drafts, not from what
+  round_.drafts = {};
+  // The client says what it drafts, not from what.
+  round_.drafts.add(0, {.tokens = step.drafts}, DraftSource::kAssistant, std::ssize(step.drafts));
   send_verify(desk);
 }
 

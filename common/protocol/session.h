@@ -1,18 +1,20 @@
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "common/base/token_tree.h"
 #include "common/policy/draft_table.h"
 #include "common/policy/policies.h"
 #include "common/protocol/auditor.h"
 #include "common/protocol/draft_ahead.h"
 #include "common/protocol/fleet.h"
 #include "common/protocol/rejection.h"
+#include "common/protocol/round_drafts.h"
 
 namespace outrider {
 
@@ -43,7 +45,9 @@ struct Desk {
   CoordinatorOutput& output;
   TimePoint now;
   bool want_rejections = false;
-  const DraftTable* table = nullptr;  ///< CoordinatorConfig's
+  // CoordinatorConfig's:
+  const DraftTable* table = nullptr;
+  int drafters_per_text = 1;
 
   void send(const PeerId& to, Message message) const { output.send.push_back({to, std::move(message)}); }
   void warn(std::string text) const { output.notices.push_back({true, std::move(text)}); }
@@ -58,7 +62,8 @@ struct Desk {
 ///   Draft(last token, hidden row) -> Candidates -> Verify(last token, drafts) -> Verdict
 ///
 /// The drafter drafts on while the Verify is out, for the most probable outcomes (Draft::ahead). Where the Verdict is
-/// one of these, the next round begins with the drafts there.
+/// one of these, the next round begins with the drafts there. Of several drafters all are asked, and who answers first
+/// has drafted for the round.
 ///
 /// The text is the verifier's alone. Whatever a drafter does or fails to do, the session goes on: at worst it verifies
 /// the last token by itself, which is plain decoding. A text whose verifier leaves it starts once more, as it once
@@ -107,7 +112,7 @@ class Session {
   /// A worker's message about it; one that it has left, or of another round, is late. @return false where the message
   /// makes no sense.
   bool on_worker(const Desk& desk, const PeerId& from, Message message);
-  bool is_drafter(const PeerId& peer, RoundId round) const { return peer == workers_.drafter && round == round_.id; }
+  bool is_drafter(const PeerId& peer, RoundId round) { return replica_of(peer) != nullptr && round == round_.id; }
   void on_step(const Desk& desk, const Step& step);
   void on_cancel(const Desk& desk, const Cancel& cancel);
   /// The fleet has lost a worker. @param what  became of it
@@ -123,6 +128,14 @@ class Session {
   void finish(const Desk& desk, Body last);
 
  private:
+  /// What a drafter of this text holds of it.
+  struct Replica {
+    PeerId drafter;
+    Position end = 0;         ///< K/V rows that it was sent
+    std::int64_t guided = 0;  ///< tokens of the answer at its last drafts: it knows `sampling`; 0: it does not
+    bool asked = false;       ///< for this round's drafts, and has not answered
+  };
+
   static bool is_in_round(Phase phase) { return phase == Phase::kDrafting || phase == Phase::kVerifying; }
   void enter(const Desk& desk, Phase phase);
   void fail(const Desk& desk, Errc code, std::string message) { finish(desk, Failed{code, std::move(message)}); }
@@ -149,7 +162,7 @@ class Session {
   bool on_verifier(const Desk& desk, Message message);
   /// Hands them on to the client. Some that are missing end the round when the Verdict comes.
   void on_prompt_scores(const Desk& desk, PromptScores scores);
-  bool on_drafter(const Desk& desk, Message message);
+  bool on_drafter(const Desk& desk, Replica& replica, Message message);
   /// K/V rows that it can come to need. Nobody knows how long a stepwise text gets: its room grows with each verify.
   Position positions() const;
   /// No verifier that it could start at has been there for too long.
@@ -174,13 +187,26 @@ class Session {
   void set_aside(const Desk& desk, Position positions);
   void ask_verifier(const Desk& desk, Position base, Body body);
   void repeat_request(const Desk& desk);
-  void assign_drafter(const Desk& desk);
-  void release_drafter(const Desk& desk, bool tell);
-  /// What its drafter wants its rows rounded to.
+  /// So many drafters it is to have. One where it would depend on who answers first what the text becomes.
+  int drafters_wanted(const Desk& desk) const;
+  Replica* replica_of(const PeerId& drafter);
+  bool can_draft(const Desk& desk) const;
+  std::vector<PeerId> drafters() const;
+  void assign_drafters(const Desk& desk);
+  /// Replaces those that drain, or that are of no use where there are others.
+  void renew_drafters(const Desk& desk);
+  void release_drafter(const Desk& desk, PeerId drafter, bool tell);
+  /// One of its drafters is gone: the round need not wait for it any more.
+  void lose_drafter(const Desk& desk, const PeerId& drafter);
+  /// Whether one that was asked for this round's drafts has not answered yet.
+  bool awaits_drafts() const { return std::ranges::any_of(workers_.replicas, &Replica::asked); }
+  /// First position whose rows one of its drafters needs; none: nobody drafts.
+  std::optional<Position> rows_wanted(const Desk& desk) const;
+  /// What its drafters want their rows rounded to: of several the least.
   WireForm wire_form(const Desk& desk) const;
   /// A round is over: what its bytes to the drafter cost.
   void weigh_wire(const Desk& desk);
-  /// Hands K/V rows on to the drafter, if they continue its replica.
+  /// Hands K/V rows on to the drafters whose replicas they continue.
   void forward(const Desk& desk, KvRows kv);
   /// Whether rows are those that the last round committed, not a prompt's or a late joiner's history.
   bool is_of_last_round(const KvRows& kv) const;
@@ -194,21 +220,25 @@ class Session {
   void draft(const Desk& desk, std::int64_t room);
   /// Drafts if there is somebody to draft, else goes on as without drafts.
   void ask_drafter(const Desk& desk, std::int64_t draft_length);
-  void send_draft(const Desk& desk, std::int64_t draft_length, int guesses, bool has_drafts);
-  void on_candidates(const Desk& desk, Candidates candidates);
+  void send_draft(const Desk& desk, const Replica& replica, std::int64_t draft_length, int guesses, bool has_drafts);
+  void on_candidates(const Desk& desk, const PeerId& drafter, Candidates candidates);
   /// Whether drafts are tokens of such a model, with as many distributions or none, and a chain or a tree.
   static bool is_sound(const Candidates& drafts, const PairFacts& facts);
-  void warn_of_drafts(const Desk& desk, const Candidates& drafts, const PairFacts& facts) const;
+  void warn_of_drafts(const Desk& desk, const PeerId& drafter, const Candidates& drafts, const PairFacts& facts) const;
   /// Outcomes of a round of so many drafts for which the drafter is to draft ahead.
   int guesses_wanted(const Desk& desk, std::int64_t draft_length) const;
   /// Begins the round with drafts that were made ahead, `draft_length` of them at most. @return how many there were; 0
   /// if none.
   std::int64_t take_ahead(std::int64_t draft_length);
   /// Drafts that nobody asked for, of the round that begins at `base`.
-  void on_ahead(const Desk& desk, Position base, Candidates guess);
+  void on_ahead(const Desk& desk, const PeerId& drafter, Position base, Candidates guess);
   void on_drafter_late(const Desk& desk);
+  /// What one of the sources that cost nothing has to say after a text of this session.
+  Candidates look_up(const Desk& desk, DraftSource source, std::span<const TokenId> text, std::int64_t most) const;
+  /// Adds to the round's drafts what the request wants looked up: where they end, and beside them.
+  void add_sources(const Desk& desk);
   /// The drafter was asked, and this is what came of it.
-  void judge_drafter(const Desk& desk, bool held) const;
+  void judge_drafter(const Desk& desk, const PeerId& drafter, bool held) const;
   /// There will be no more drafts in this round than those at hand: verifies, or shows them to the client. Ends an
   /// unverified session: nobody else could go on.
   void end_drafting(const Desk& desk);
@@ -218,21 +248,21 @@ class Session {
   void account(const Desk& desk, const Verdict& verdict);
   /// The name of who made the round's drafts, where the client does not know it yet.
   std::string untold_drafter(const Desk& desk);
-  void count_drafts(std::int32_t accepted);
+  /// @param kept  the sources of the drafts that held
+  void count_drafts(std::span<const DraftSource> kept);
   bool logs_rejections(const Desk& desk) const {
     return desk.want_rejections && !request_.unverified && !request_.stepwise;
   }
   void log_rejection(const Desk& desk, const Verdict& verdict) const;
 
   struct Workers {
-    PeerId verifier = {}, drafter = {};  ///< "" while there is none
-    std::int64_t kv_bytes = 0;           ///< set aside for it at its verifier
-    Position replica_end = 0;            ///< K/V rows that the drafter was sent
-    Position scored = 1;                 ///< end of the prompt's tokens that need no log-probabilities or have them
-    std::int64_t guided = 0;  ///< tokens of the answer at the last drafts: the drafter knows `sampling`; 0: it does not
-    bool no_drafter = false;  ///< one had no room for it, against our books: it gets none any more
-    DraftAhead ahead = {};    ///< the drafter's, unasked
-    TimePoint alone_since{};  ///< waiting or moving: no verifier was there that it could start at
+    PeerId verifier = {};       ///< "" while there is none
+    std::int64_t kv_bytes = 0;  ///< set aside for it at its verifier
+    std::vector<Replica> replicas = {};
+    Position scored = 1;            ///< end of the prompt's tokens that need no log-probabilities or have them
+    bool no_drafter = false;        ///< one had no room for it, against our books: it gets none any more
+    DraftAhead ahead = {};          ///< the drafters', unasked
+    TimePoint alone_since{};        ///< waiting or moving: no verifier was there that it could start at
     std::string told_drafter = {};  ///< its name, as the client knows it (RoundReport)
   };
   /// What the verifier was asked last.
@@ -258,14 +288,16 @@ class Session {
     RoundId id{};
     TimePoint began{};
     std::optional<WireTensor> hidden = {};  ///< the drafter's next input; none once it has been sent
-    std::vector<TokenId> drafts = {};
-    std::vector<Distribution> q = {};       ///< as the drafter sent it with the drafts
-    std::vector<std::int32_t> depths = {};  ///< likewise
-    TokenTree tree() const { return {std::ssize(drafts), depths}; }
+    RoundDrafts drafts = {};
+    PeerId drafter = {};  ///< whose they are, as far as they are the assistant's
     /// Of the last draft that a verdict kept.
-    std::int64_t row_of(const Verdict& verdict) const { return depths.empty() ? verdict.accepted : verdict.row; }
+    std::int64_t row_of(const Verdict& verdict) const { return drafts.depths.empty() ? verdict.accepted : verdict.row; }
+    /// Whether all drafts are a chain of one source.
+    bool is_plain() const {
+      return drafts.depths.empty() && std::ranges::count(drafts.sources, outcome.source) == drafts.size();
+    }
     bool asked_drafter = false;          ///< stepwise
-    bool queued = false;                 ///< its drafter had others' drafts to make first
+    bool queued = false;                 ///< its drafters had others' drafts to make first
     bool moved = false;                  ///< another verifier began it: it says nothing of what rounds cost
     std::optional<bool> after_all = {};  ///< the round before was drafted ahead for; whether all its drafts held
     int rows = 0;                        ///< K/V rows of the round before that went to the drafter

@@ -23,7 +23,7 @@ int Session::guesses_wanted(const Desk& desk, std::int64_t draft_length) const {
   // The drafter's grammar goes along one path, that of the text.
   if (!request_.sampling.grammar.empty()) return 0;
   // So do drafts made ahead: they are chains, and a tree's ends are many.
-  if (round_.choice.tree) return 0;
+  if (round_.choice.tree || request_.added.any()) return 0;
   if (request_.draft_ahead) return *request_.draft_ahead;
   if (drafts_have_a_say()) return 0;  // a seed's text would depend on which of them came in time
   const Worker* verifier = desk.fleet.find(workers_.verifier);
@@ -32,25 +32,25 @@ int Session::guesses_wanted(const Desk& desk, std::int64_t draft_length) const {
 }
 
 std::int64_t Session::take_ahead(std::int64_t draft_length) {
-  Candidates* drafts = workers_.ahead.find(text_);
-  if (drafts == nullptr) return 0;
-  const std::int64_t at_hand = std::ssize(drafts->tokens);
-  shorten(*drafts, draft_length);
-  round_.drafts = std::move(drafts->tokens);
-  round_.q = std::move(drafts->q);
+  const DraftAhead::Guess* guess = workers_.ahead.find(text_);
+  if (guess == nullptr) return 0;
+  const std::int64_t at_hand = std::ssize(guess->drafts.tokens);
+  round_.drafts.add(0, guess->drafts, DraftSource::kAssistant, draft_length);
+  round_.drafter = guess->drafter;
   round_.outcome.ahead = true;
   return at_hand;
 }
 
-void Session::on_ahead(const Desk& desk, Position base, Candidates guess) {
+void Session::on_ahead(const Desk& desk, const PeerId& drafter, Position base, Candidates guess) {
   const PairFacts& facts = *desk.fleet.facts();
-  if (!is_sound(guess, facts)) return warn_of_drafts(desk, guess, facts);
+  if (!is_sound(guess, facts)) return warn_of_drafts(desk, drafter, guess, facts);
   const bool is_late = phase_ == Phase::kDrafting && round_.after_all && is_outcome(text_, base, guess.after);
-  if (!is_late || guess.tokens.empty()) return workers_.ahead.add(base, std::move(guess));
+  if (!is_late || guess.tokens.empty()) return workers_.ahead.add(base, {drafter, std::move(guess)});
   // The verdict was faster; these are here before those that were asked for then.
   shorten(guess, std::min<std::int64_t>(round_.choice.length, drafts_left()));
   round_.outcome.ahead = true;
-  on_candidates(desk, std::move(guess));
+  replica_of(drafter)->asked = false;
+  on_candidates(desk, drafter, std::move(guess));
 }
 
 }  // namespace outrider

@@ -50,7 +50,8 @@ Message any_message(Drawer& draw, Role to) {
 
 void play_coordinator(Drawer& draw) {
   TimePoint now{seconds(100)};
-  CoordinatorCore core({.instance = 50, .line = {.open_max = 8, .waiting_max = 8}, .audit = {.share = 0.5}});
+  CoordinatorCore core(
+      {.instance = 50, .line = {.open_max = 8, .waiting_max = 8}, .audit = {.share = 0.5}, .drafters_per_text = 2});
   core.on_message("v", {.body = hello(Role::kVerifier)}, now);
   core.on_message("d", {.body = hello(Role::kDrafter)}, now);
   core.on_message(

@@ -68,6 +68,20 @@ TEST(Faults, DrafterKilledInMidStoryCostsNothingButSpeed) {
   EXPECT_NE(trio.warnings()[0].find("drafter"), std::string::npos) << trio.warnings()[0];
 }
 
+// Of two drafters of a text the other goes on: no round is without drafts.
+TEST(Faults, OfTwoDraftersOneMayDieInMidStory) {
+  Trio trio(true, {"--drafters-per-text", "2"});
+  const std::unique_ptr<Program> first = std::move(trio.drafter);
+  trio.start_drafter();
+  Client client = trio.client(1, 2);
+  const auto told = generate_with(client, story_request(kStory, kDraftLength), [&] { first->send(SIGKILL); });
+  ASSERT_TRUE(told) << told.error().message;
+  EXPECT_EQ(told->tokens, story());
+  ASSERT_TRUE(eventually([&] { return trio.status().drafters == 1; }));
+  EXPECT_GT(told->metrics.accepted_tokens, 0);
+  EXPECT_TRUE(drafts_again(client));
+}
+
 TEST(Faults, DrafterToldToStopInMidStoryLeavesQuietly) {
   Trio trio;
   Client client = trio.client(1, 1);

@@ -36,7 +36,6 @@ class Lossless : public NanoCluster, public testing::WithParamInterface<WeightTy
     static std::map<WeightType, std::vector<std::vector<TokenId>>> answers;
     return answers[GetParam()];
   }
-
 };
 
 /// What the drafter must be told of a token at the least: its donor K/V rows.
@@ -111,6 +110,26 @@ TEST_P(Lossless, TreesDoNotChangeTheText) {
     }
     EXPECT_LT(rounds, tokens) << "trees of " << drafts;
   }
+}
+
+// What is looked up goes on where the drafter ends, or stands beside its drafts.
+TEST_P(Lossless, AddedSourcesDoNotChangeTheText) {
+  Client client = connect();
+  std::int64_t ngram = 0, drafted = 0, drafted_alone = 0;
+  for (std::size_t i = 0; i < goldens_.size(); i += 2) {
+    Generate wanted = request(goldens_[i], i % 4 == 0 ? 4 : 8);
+    if (i % 3 == 0) wanted.policy = DraftPolicy::kTree;
+    wanted.draft_ahead = 0;
+    drafted_alone += answer(client, wanted).metrics.drafted_tokens;
+    wanted.draft_ahead.reset();
+    wanted.added = {.ngram = true, .table = true};
+    const Generation generation = answer(client, wanted);
+    EXPECT_EQ(generation.tokens, plain()[i]) << goldens_[i].prompt;
+    ngram += generation.metrics.ngram_accepted_tokens;
+    drafted += generation.metrics.drafted_tokens - generation.metrics.ngram_drafted_tokens;
+  }
+  EXPECT_GT(ngram, 0) << "the text so far was a source, too";
+  EXPECT_GT(drafted, drafted_alone / 2) << "and so was the drafter";
 }
 
 // The drafter sits beside the verifier here, so it drafts ahead only where a request wants it.

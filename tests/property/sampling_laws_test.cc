@@ -9,6 +9,8 @@
 
 #include "common/base/token_tree.h"
 #include "common/kernels/ops.h"
+#include "common/policy/ngram.h"
+#include "common/protocol/round_drafts.h"
 #include "common/sampling/sampler.h"
 #include "drafter-node/draft_tree.h"
 #include "tests/support/model_at.h"
@@ -554,6 +556,47 @@ Sample generate(const Language& language, const SamplingParams& of_all, int draf
       });
 }
 
+/// What becomes of drafts that were looked up.
+enum class LookedUp {
+  kAfter,    ///< where the drawn ones end
+  kBeside,   ///< in the place of the drawn ones too: under match alone
+  kAsDrawn,  ///< a mistake: their q is the drafter's, not all on themselves
+};
+
+/// Drafts that were drawn, with those that the text itself goes on with (RoundDrafts).
+Sample generate_union(const Language& language, const SamplingParams& of_all, LookedUp how, const Rule& rule) {
+  constexpr int kDrawn = 2, kLookedUp = 3;
+  return generate_by(language, of_all,
+                     [&](Sample& run, const SamplingParams& params, const std::vector<TokenId>& prompt,
+                         const std::vector<TokenId>& answer, Sampler& sampler, SamplingScratch& scratch) {
+                       Round round{language, params, prompt, answer, {}, {}};
+                       Drafts drawn = drafts_after(round, answer, kDrawn, 1);
+                       std::vector<TokenId> text = answer;
+                       text.insert(text.end(), drawn.tokens.begin(), drawn.tokens.end());
+                       const auto looked_up = [](std::span<const TokenId> history) {
+                         const auto drafts = ngram_draft(history, kLookedUp);
+                         return Candidates{.tokens = {drafts.begin(), drafts.end()}};
+                       };
+                       RoundDrafts all;
+                       all.add(0, {.tokens = drawn.tokens, .q = drawn.q}, DraftSource::kAssistant, kDrawn);
+                       all.add(kDrawn, looked_up(text), DraftSource::kNgram, kDraftLengthMax);
+                       if (how == LookedUp::kBeside)
+                         all.add(0, looked_up(answer), DraftSource::kNgram, kDraftLengthMax);
+                       round.drafts = all.tokens;
+                       round.depths = all.depths;
+                       round.q = all.q;
+                       for (std::int64_t row = kDrawn + 1; how == LookedUp::kAsDrawn && row <= all.size(); ++row) {
+                         const TokenId before = all.tokens[static_cast<std::size_t>(row) - 2];
+                         round.q[static_cast<std::size_t>(row) - 1] =
+                             distribution_of(language.row(language.drafter, before), params, {});
+                       }
+                       run.drafted += all.size();
+                       const Emitted emitted = rule(round, sampler, scratch);
+                       run.ahead += std::ssize(emitted.tokens) > kDrawn + 1;
+                       return emitted;
+                     });
+}
+
 SamplingParams params_of(float temperature, bool filtered) {
   SamplingParams params{.temperature = temperature};
   if (filtered) params.top_k = 6, params.top_p = 0.9f;
@@ -673,6 +716,18 @@ TEST(TreeLaws, MistakesAreFoundOut) {
     EXPECT_NE(verdict(mistake), "") << static_cast<int>(mistake);
   // Whether a node is in the tree must not depend on what was drawn for it.
   EXPECT_NE(generate(language, {.temperature = 1}, 12, Drafting::kTreeByToken, kRejection).gate.verdict(), "");
+}
+
+TEST(UnionLaws, DraftsThatWereLookedUpLeaveTheLawAsItIs) {
+  const Language language = make_language(8, 6, 0.7f);
+  for (const bool filtered : {false, true}) {
+    const SamplingParams params = params_of(1, filtered);
+    EXPECT_EQ(generate_union(language, params, LookedUp::kBeside, kMatch).gate.verdict(), "") << "match";
+    const Sample run = generate_union(language, params, LookedUp::kAfter, kRejection);
+    EXPECT_EQ(run.gate.verdict(), "") << "rejection";
+    EXPECT_GT(run.ahead, run.rounds / 50) << "hardly ever is one kept";
+  }
+  EXPECT_NE(generate_union(language, params_of(1, false), LookedUp::kAsDrawn, kRejection).gate.verdict(), "");
 }
 
 // The drafter draws with the target's noise from a distribution of its own: the same token more often than

@@ -258,7 +258,8 @@ class CoordinatorStage : public Stage {
       : core_({.instance = static_cast<std::uint64_t>(with.of("instance", 50)),
                .failover = {.wait = std::chrono::seconds(with.of("failover_wait", 30)),
                             .limit = static_cast<int>(with.of("failover_limit", 2)),
-                            .allow_inexact = with.of("allow_inexact", 0) != 0}}) {}
+                            .allow_inexact = with.of("allow_inexact", 0) != 0},
+               .drafters_per_text = static_cast<int>(with.of("drafters_per_text", 1))}) {}
 
   bool command(const std::string& name, std::istringstream& words) override {
     std::string peer, role;

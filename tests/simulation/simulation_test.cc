@@ -2,6 +2,7 @@
 #include <array>
 #include <cstdlib>
 #include <map>
+#include <span>
 #include <sstream>
 #include <string_view>
 
@@ -117,7 +118,8 @@ TEST(Simulation, TextSurvivesEveryFault) {
     EXPECT_GT(totals.rows[type], 10'000) << "few drafters wanted rows in " << to_string(type);
 }
 
-// Token trees, chains and plain decoding side by side: a greedy text, and under `match` one of a seed, is the same.
+// Token trees, chains, either with drafts from a table of half of the answers, and plain decoding side by side: a
+// greedy text, and under `match` one of a seed, is the same.
 TEST(Simulation, TreesChangeNoTextWhateverFails) {
   const Faults faults{.drop = 0.05,
                       .repeat = 0.1,
@@ -127,20 +129,32 @@ TEST(Simulation, TreesChangeNoTextWhateverFails) {
                       .verifier_restart = 0.1,
                       .down_max = std::chrono::seconds(1)};
   Totals trees, chains;
+  std::int64_t looked_up = 0, held = 0;
   for (const std::uint64_t seed : seeds()) {
     SCOPED_TRACE(replay(seed));
     CounterRng rng(seed * 104723);
     const bool sampled = seed % 2 == 0;
     const SamplingParams sampling = sampled ? SamplingParams{.temperature = 1, .seed = seed} : SamplingParams{};
-    Simulator simulator(seed, faults, 0.6, {.verifiers = 2, .failover = {.limit = 1000}});
-    std::map<std::uint64_t, std::vector<TokenId>> expected;
+    std::map<std::uint64_t, std::vector<TokenId>> prompts, expected;
+    DraftTableCounts counts(kTableOrder);
     for (std::uint64_t number = 1; number <= 6; ++number) {
-      std::vector<TokenId> prompt(1 + rng.below(30));
+      std::vector<TokenId>& prompt = prompts[number];
+      prompt.resize(1 + rng.below(30));
       for (TokenId& token : prompt) token = static_cast<TokenId>(rng.below(model::kVocab));
-      const auto max_tokens = static_cast<std::int64_t>(40 + rng.below(100));
-      expected[number] = model::generate(prompt, max_tokens, sampling);
-      simulator.request(number, prompt, max_tokens, 1 + static_cast<std::int32_t>(rng.below(15)), sampling, {},
-                        number % 3 == 0 ? DraftPolicy::kFixed : DraftPolicy::kTree, some_ahead(rng));
+      expected[number] = model::generate(prompt, static_cast<std::int64_t>(40 + rng.below(100)), sampling);
+      std::vector<TokenId> text = prompt;
+      text.insert(text.end(), expected[number].begin(), expected[number].end());
+      if (number <= 3) counts.add(text, prompt.size());
+    }
+    const std::string file = counts.file(model::facts().backbone_fingerprint);
+    const auto table = DraftTable::of(std::as_bytes(std::span(file)));
+    ASSERT_TRUE(table) << table.error().message;
+    Simulator simulator(seed, faults, 0.6, {.verifiers = 2, .failover = {.limit = 1000}, .table = &*table});
+    for (const auto& [number, prompt] : prompts) {
+      const bool added = number % 2 == 0 || number == 3;
+      simulator.request(number, prompt, std::ssize(expected[number]), 1 + static_cast<std::int32_t>(rng.below(15)),
+                        sampling, {}, number % 3 == 0 ? DraftPolicy::kFixed : DraftPolicy::kTree,
+                        added ? std::nullopt : some_ahead(rng), false, {.ngram = added, .table = added});
     }
     ASSERT_EQ(unfinished(simulator), "");
     for (const auto& [number, answer] : simulator.answers()) {
@@ -150,9 +164,13 @@ TEST(Simulation, TreesChangeNoTextWhateverFails) {
       totals.rounds += answer.metrics.rounds;
       totals.drafted += answer.metrics.drafted_tokens;
       totals.accepted += answer.metrics.accepted_tokens;
+      looked_up += answer.metrics.table_drafted_tokens;
+      held += answer.metrics.table_accepted_tokens;
     }
     EXPECT_TRUE(simulator.violations().empty()) << simulator.violations().front();
   }
+  EXPECT_GT(held, looked_up / 4);
+  EXPECT_GT(looked_up, held) << "some follow a wrong draft, or none of the table's answers";
   EXPECT_GT(trees.accepted, trees.rounds / 10);
   EXPECT_LT(trees.accepted, trees.drafted);
 }
@@ -297,14 +315,24 @@ Pair nano_times() {
       .pass = microseconds(1700), .further_row = microseconds(70), .draft = microseconds(180), .acceptance = {0.87}};
 }
 
+/// E4B's. Its published cumulative rates are 0.84, 0.60, 0.39, 0.27; then 0.67 each.
+Pair e4b_times() {
+  using std::chrono::milliseconds;
+  return {.pass = milliseconds(60),
+          .further_row = milliseconds(2),
+          .draft = milliseconds(3),
+          .acceptance = {0.84, 0.60 / 0.84, 0.39 / 0.60, 0.27 / 0.39, 0.67}};
+}
+
 /// Tokens per second of the real session code with such a pair, in virtual time.
 double rate(Pair pair, Duration round_trip, std::int32_t draft_length, std::optional<std::int32_t> ahead,
-            bool governed = false) {
+            bool governed = false, int drafters = 1) {
   pair.drafter_way = round_trip / 2;
   double tokens = 0, seconds = 0;
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     const Duration way = std::chrono::microseconds(50);
-    Simulator simulator(seed, {.delay_min = way, .delay_max = way}, 0, {.pair = pair});
+    Simulator simulator(seed, {.delay_min = way, .delay_max = way}, 0,
+                        {.drafters = drafters, .pair = pair, .drafters_per_text = drafters});
     simulator.run_for(std::chrono::milliseconds(100));  // the workers join
     simulator.request(1, {static_cast<TokenId>(seed)}, 400, draft_length, {}, {}, DraftPolicy::kFixed, ahead, governed);
     EXPECT_EQ(unfinished(simulator), "");
@@ -318,12 +346,7 @@ double rate(Pair pair, Duration round_trip, std::int32_t draft_length, std::opti
 // docs/lab/ahead.md has what this prints.
 TEST(Simulation, DraftingAheadBringsAFarDrafterNear) {
   using std::chrono::milliseconds;
-  // E4B's published cumulative rates are 0.84, 0.60, 0.39, 0.27; then 0.67 each.
-  const Pair e4b{.pass = milliseconds(60),
-                 .further_row = milliseconds(2),
-                 .draft = milliseconds(3),
-                 .acceptance = {0.84, 0.60 / 0.84, 0.39 / 0.60, 0.27 / 0.39, 0.67}};
-  const Pair nano = nano_times();
+  const Pair e4b = e4b_times(), nano = nano_times();
   const auto show = [](const char* name, const Pair& pair, int round_trip_ms, std::int32_t draft_length) {
     const double plain = rate(pair, Duration::zero(), 0, 0), near = rate(pair, Duration::zero(), draft_length, 0);
     std::vector<double> rates;
@@ -345,6 +368,24 @@ TEST(Simulation, DraftingAheadBringsAFarDrafterNear) {
     for (const std::int32_t draft_length : {2, 4, 8}) {
       const auto [asked, ahead] = show("nano", nano, round_trip_ms, draft_length);
       EXPECT_GT(ahead, asked);
+    }
+  }
+}
+
+// Two drafters are asked, and the first answer is taken: the earlier of two delays. docs/lab/sources.md has what this
+// prints.
+TEST(Simulation, ASecondDrafterHidesTheJitterOfTheFirst) {
+  using std::chrono::milliseconds;
+  for (const bool is_nano : {false, true}) {
+    Pair pair = is_nano ? nano_times() : e4b_times();
+    const double plain = rate(pair, Duration::zero(), 0, 0);
+    for (const int jitter_ms : is_nano ? std::array{0, 1, 5} : std::array{0, 10, 50}) {
+      pair.drafter_jitter = milliseconds(jitter_ms);
+      const Duration round_trip = milliseconds(is_nano ? 1 : 10);
+      const double one = rate(pair, round_trip, 4, 0), two = rate(pair, round_trip, 4, 0, false, 2);
+      std::printf("%s, jitter up to %d ms each way, 4 drafts, times plain: one drafter %.2f, two %.2f\n",
+                  is_nano ? "nano" : "E4B", jitter_ms, one / plain, two / plain);
+      EXPECT_GT(two, one * (jitter_ms == 0 ? 0.95 : 1.02));
     }
   }
 }
@@ -536,7 +577,7 @@ struct Survival {
 struct History {
   std::uint64_t seed = 0;
   std::int64_t faulty_ms = 20'000;  ///< then everything works
-  std::int64_t verifiers = 1, drafters = 1, kv_bytes = 0;
+  std::int64_t verifiers = 1, drafters = 1, drafters_per_text = 1, kv_bytes = 0;
   std::int64_t texts = 0;  ///< a bit each
   double audit = 0;
   Faults faults = {};
@@ -548,6 +589,7 @@ struct History {
     v("faulty_ms", m.faulty_ms);
     v("verifiers", m.verifiers);
     v("drafters", m.drafters);
+    v("drafters_per_text", m.drafters_per_text);
     v("kv_bytes", m.kv_bytes);
     v("down_ms", m.down_ms);
     v("audit", m.audit);
@@ -590,6 +632,7 @@ History drawn(std::uint64_t seed, int texts) {
   h.drafters = 1 + static_cast<std::int64_t>(rng.below(3));
   h.kv_bytes = rng.below(2) == 0 ? 200'000 : 5'000'000;
   h.audit = perhaps(1);
+  h.drafters_per_text = 1 + static_cast<std::int64_t>(rng.below(2));
   return h;
 }
 
@@ -658,7 +701,8 @@ std::string survive(const History& history, Survival* totals) {
        .kv_bytes_max = history.kv_bytes,
        .failover = {.wait = std::chrono::hours(1), .limit = 1'000'000},
        .client = {.failover_wait = std::chrono::hours(1), .was_there = true, .fruitless_max = 1'000'000},
-       .audit = history.audit});
+       .audit = history.audit,
+       .drafters_per_text = static_cast<int>(history.drafters_per_text)});
   std::map<std::uint64_t, Text> texts;
   for (std::uint64_t number = 1; number < 63; ++number) {
     if ((history.texts >> (number - 1) & 1) == 0) continue;
@@ -787,9 +831,10 @@ TEST(Simulation, AFailingHistoryIsMadeSmall) {
   History whole = history;
   whole.faults.verifier_restart = 0.5;
   const History smallest = shrunk(whole, fails);
-  EXPECT_EQ(to_text(smallest), fmt::format("seed=7 texts=16 faulty_ms=5000 verifiers=1 drafters=1 kv_bytes={} "
-                                           "verifier_restart=0.5",
-                                           history.kv_bytes));
+  EXPECT_EQ(to_text(smallest),
+            fmt::format("seed=7 texts=16 faulty_ms=5000 verifiers=1 drafters=1 drafters_per_text=1 kv_bytes={} "
+                        "verifier_restart=0.5",
+                        history.kv_bytes));
   EXPECT_EQ(to_text(parse_history(to_text(whole))), to_text(whole));
 }
 

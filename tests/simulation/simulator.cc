@@ -138,7 +138,9 @@ void Simulator::start_coordinator() {
   coordinator_ =
       std::make_unique<CoordinatorCore>(CoordinatorConfig{.instance = first_instance_ + (incarnation_ << 32),
                                                           .failover = layout_.failover,
-                                                          .audit = {.share = layout_.audit, .seed = first_instance_}});
+                                                          .audit = {.share = layout_.audit, .seed = first_instance_},
+                                                          .table = layout_.table,
+                                                          .drafters_per_text = layout_.drafters_per_text});
   coordinator_clock_ = some_clock();
   if (kept_policies_.empty()) return;
   const bool torn = faults_.torn_disk > 0 && rng_.uniform() < faults_.torn_disk;
@@ -261,7 +263,8 @@ std::int64_t Simulator::verifier_kv_bytes() const {
 
 void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens,
                         std::int32_t draft_length, const SamplingParams& sampling, const std::vector<TokenId>& stop_ids,
-                        DraftPolicy policy, std::optional<std::int32_t> draft_ahead, bool governed) {
+                        DraftPolicy policy, std::optional<std::int32_t> draft_ahead, bool governed,
+                        AddedSources added) {
   answers_[number];
   ++open_;
   sampled_ = sampled_ || !(sampling == SamplingParams{});
@@ -276,7 +279,8 @@ void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::
                              .sampling = sampling,
                              .policy = policy,
                              .draft_ahead = draft_ahead,
-                             .governed = governed});
+                             .governed = governed,
+                             .added = added});
   Answer& answer = answers_[number];
   client.events.on_tokens = [&answer](std::size_t, std::span<const TokenId> tokens) {
     answer.tokens.insert(answer.tokens.end(), tokens.begin(), tokens.end());
@@ -321,7 +325,10 @@ void Simulator::transmit(Event::Kind kind, Node& node, const Message& message) {
   const int copies = healed ? 1 : rng_.uniform() < faults_.drop ? 0 : rng_.uniform() < faults_.repeat ? 2 : 1;
   for (int i = 0; i < copies; ++i) {
     TimePoint arrival = now_ + slow_or(faults_.delay_min, faults_.delay_max);
-    if (layout_.pair && find_drafter(node.peer) != nullptr) arrival += layout_.pair->drafter_way;
+    if (layout_.pair && find_drafter(node.peer) != nullptr) {
+      arrival += layout_.pair->drafter_way;
+      if (layout_.pair->drafter_jitter > Duration::zero()) arrival += up_to(layout_.pair->drafter_jitter);
+    }
     if (faults_.keeps_order()) {
       TimePoint& last = arrivals_[{kind, node.peer}];
       arrival = last = std::max(arrival, last);

@@ -74,6 +74,7 @@ struct Pair {
   Duration pass{}, further_row{};     ///< the verifier's forward pass of one row, and each further row
   Duration draft{}, further_draft{};  ///< the drafter's of one row, and each further row
   Duration drafter_way{};             ///< between drafter and coordinator; the verifier is beside the coordinator
+  Duration drafter_jitter{};          ///< each message between them takes so much longer at most
   /// The chance that the draft at this depth of a chain holds if those before it do; the last one's beyond.
   std::vector<double> acceptance = {};
   std::vector<double> other = {};  ///< of every second session, if it differs
@@ -92,9 +93,11 @@ struct Layout {
   FailoverConfig failover = {};
   std::optional<Pair> pair = {};  ///< none: times at random, and drafts that hold at one rate
   ClientConfig client = {};
-  double audit = 0;                ///< AuditConfig::share
-  int liars = 0, laggards = 0;     ///< of the drafters the first, whose drafts never hold; then those that are late
-  std::optional<int> forger = {};  ///< this verifier's own tokens are not the model's, one in ten
+  double audit = 0;                   ///< AuditConfig::share
+  int liars = 0, laggards = 0;        ///< of the drafters the first, whose drafts never hold; then those that are late
+  const DraftTable* table = nullptr;  ///< CoordinatorConfig's
+  int drafters_per_text = 1;          ///< likewise
+  std::optional<int> forger = {};     ///< this verifier's own tokens are not the model's, one in ten
 };
 
 /// The real session code of all three roles over a seeded in-memory network, in virtual time. One
@@ -107,7 +110,7 @@ class Simulator {
   void request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens, std::int32_t draft_length,
                const SamplingParams& sampling = {}, const std::vector<TokenId>& stop_ids = {},
                DraftPolicy policy = DraftPolicy::kFixed, std::optional<std::int32_t> draft_ahead = {},
-               bool governed = false);
+               bool governed = false, AddedSources added = {});
   /// The client wants this one no longer.
   void cancel(std::uint64_t number);
   /// Lets virtual time pass until every request has ended. @return false if `limit` came first.

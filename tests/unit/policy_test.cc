@@ -272,8 +272,17 @@ TEST(Policies, ReadDraftLengths) {
   EXPECT_EQ(parse_draft_length("auto@8")->policy, DraftPolicy::kAuto);
   EXPECT_EQ(parse_draft_length("tree:12")->policy, DraftPolicy::kTree);
   EXPECT_EQ(parse_draft_length("tree:12")->length, 12);
-  for (const char* text : {"tree", "tree:", "tree:0", "tree:33", "tree:4@2", "", "33", "-1", "4x", "Auto", "1.5",
-                           "99999999999", "4@", "4@9", "@2", "4@2@2", "4@-1"}) {
+  EXPECT_EQ(parse_draft_length("8")->added, (AddedSources{}));
+  EXPECT_EQ(parse_draft_length("8+ngram")->added, (AddedSources{.ngram = true}));
+  EXPECT_EQ(parse_draft_length("tree:8+table")->added, (AddedSources{.table = true}));
+  EXPECT_EQ(parse_draft_length("8+ngram+table")->added, (AddedSources{.ngram = true, .table = true}));
+  EXPECT_EQ(parse_draft_length("8+ngram+table")->length, 8);
+  std::vector<const char*> wrong = {"tree", "tree:", "tree:0",      "tree:33", "tree:4@2", "",   "33",    "-1",  "4x",
+                                    "Auto", "1.5",   "99999999999", "4@",      "4@9",      "@2", "4@2@2", "4@-1"};
+  for (const char* sources : {"4+", "4+text", "4+table+ngram", "4+ngram+ngram", "4+ngramtable", "0+ngram", "auto+ngram",
+                              "4@2+ngram", "4+ngram@0", "+table", "4+ngram+table+table"})
+    wrong.push_back(sources);
+  for (const char* text : wrong) {
     const auto length = parse_draft_length(text);
     ASSERT_FALSE(length) << text;
     EXPECT_NE(length.error().message.find(text), std::string::npos);
