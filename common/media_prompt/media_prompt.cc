@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "common/audio/audio_features.h"
 #include "common/base/files.h"
 
 namespace outrider {
@@ -88,7 +87,7 @@ Result<std::vector<TokenId>> place_media(std::span<const TokenId> rendered, cons
     const std::vector<std::int64_t>& shape = medium.content.shape;
     const Place place = sound ? Place{audio->boa_token_id, token, audio->eoa_token_id}
                               : Place{vision->boi_token_id, token, vision->eoi_token_id};
-    const std::int64_t count = sound ? audio_soft_tokens(shape[0])
+    const std::int64_t count = sound ? audio->soft_tokens(shape[0])
                                      : (shape[0] / vision->soft_token_side()) * (shape[1] / vision->soft_token_side());
     tokens.push_back(place.begin);
     medium.first = std::ssize(tokens);

@@ -9,7 +9,7 @@
 
 #include "common/base/files.h"
 #include "common/checkpoint/checkpoint.h"
-#include "common/vision/vision_tower.h"
+#include "common/vision/picture_encoder.h"
 #include "tests/support/ggml_blocks.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/model_at.h"
@@ -129,8 +129,8 @@ TEST(Projector, OfAGgufIsTheSameTower) {
     for (int i = 0; i < 36 * 24 * 3; ++i) picture.rgb.push_back(static_cast<std::uint8_t>(i * 37));
     const Patches patches = cut_into_patches(picture, ours).value();
     for (const WeightType type : {WeightType::kF32, WeightType::kInt8}) {
-      const auto gguf = VisionTower::load(model_at(path), type).value();
-      const auto safetensors = VisionTower::load(model_at(seeing()), type).value();
+      const auto gguf = PictureEncoder::load(model_at(path), type).value();
+      const auto safetensors = PictureEncoder::load(model_at(seeing()), type).value();
       const Matrix<const float> a = gguf->encode(patches), b = safetensors->encode(patches);
       ASSERT_EQ(a.size(0), 6);
       EXPECT_TRUE(std::equal(a.data(), a.data() + a.size(0) * a.size(1), b.data()));
