@@ -20,6 +20,7 @@ VisionConfig read_text_side(const JsonFields& top) {
   config.both_ways =
       text.find("use_bidirectional_attention") != nullptr && text.text("use_bidirectional_attention") == "vision";
   config.image_token_id = static_cast<TokenId>(top.integer("image_token_id", 258880, 0, kTokensMax));
+  config.video_token_id = static_cast<TokenId>(top.integer("video_token_id", 258884, 0, kTokensMax));
   config.boi_token_id = static_cast<TokenId>(top.integer("boi_token_id", 255999, 0, kTokensMax));
   config.eoi_token_id = static_cast<TokenId>(top.integer("eoi_token_id", 258882, 0, kTokensMax));
   return config;

@@ -24,7 +24,7 @@ struct VisionConfig {
   bool without_tower;  ///< 12B: a patch is the whole of a soft token, and there are no layers
   bool both_ways;      ///< sliding layers of the text model see a picture's later soft tokens too (gemma4.md 8.3)
   std::int64_t text_hidden_size;
-  TokenId image_token_id, boi_token_id, eoi_token_id;
+  TokenId image_token_id, video_token_id, boi_token_id, eoi_token_id;
 
   /// Pixels along a side of what becomes one soft token.
   std::int64_t soft_token_side() const { return patch_size * pooling_kernel_size; }

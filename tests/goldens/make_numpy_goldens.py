@@ -252,15 +252,17 @@ def make_soft_texts():
     of_bytes = reference_vision.greedy(backbone, ids, soft_of(24, 36, 37), image, 24)
     notes = {"prompt": ids.tolist(), "greedy": tokens, "greedy_of_bytes": of_bytes, "texts": []}
     soft_tokens = {}
-    for name, shapes in (("portrait", [(48, 24, 7)]), ("panorama", [(12, 96, 101)]), ("two", [(24, 36, 37), (36, 12, 53)])):
+    for name, shapes in (("portrait", [(48, 24, 7)]), ("panorama", [(12, 96, 101)]), ("two", [(24, 36, 37), (36, 12, 53)]),
+                         ("video", [(24, 36, 37), (24, 36, 53), (24, 36, 71)])):
         prompt, soft, pictures = [2, 20], [], []
+        token = backbone.raw_config["video_token_id"] if name == "video" else image
         for height, width, step in shapes:
             soft.append(soft_of(height, width, step))
             pictures.append({"first": len(prompt) + 1, "height": height, "width": width, "step": step})
-            prompt += [begin] + [image] * len(soft[-1]) + [end, 30 + len(prompt)]
+            prompt += [begin] + [token] * len(soft[-1]) + [end, 30 + len(prompt)]
         soft_tokens[name] = np.concatenate(soft)
         prompt += [31, 32, 33]
-        greedy = reference_vision.greedy(backbone, np.array(prompt), soft_tokens[name], image, 24)
+        greedy = reference_vision.greedy(backbone, np.array(prompt), soft_tokens[name], token, 24)
         notes["texts"].append({"name": name, "pictures": pictures, "prompt": prompt, "greedy": greedy})
     (folder / "picture.json").write_text(json.dumps(notes) + "\n")
     save_safetensors(folder / "pictures.safetensors", soft_tokens)
