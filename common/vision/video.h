@@ -16,7 +16,7 @@ namespace outrider {
 inline constexpr std::int64_t kVideoFramesMax = 32, kVideoSoftTokens = 70;
 
 // What a video's file may be, which is known before a frame of it is decoded. The pixels decoded are those of the
-// frames on the way to the ones that are looked at, too: 2^33 are some 30 s of one core.
+// frames on the way to the ones that are looked at, too: 2^33 are some 20 s of one core (docs/vision.md).
 inline constexpr std::size_t kVideoBytesMax = 1 << 30;
 inline constexpr std::int64_t kVideoFramePixelsMax = 1 << 24, kVideoDecodedPixelsMax = std::int64_t{1} << 33;
 inline constexpr std::int64_t kVideoFileFramesMax = 1 << 18;
