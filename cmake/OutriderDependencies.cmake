@@ -28,6 +28,9 @@ find_package(PNG REQUIRED)
 find_package(JPEG REQUIRED)
 pkg_check_modules(WebP REQUIRED IMPORTED_TARGET libwebp libwebpdemux)
 
+# Files of videos, which are refused without it.
+pkg_check_modules(FFmpeg IMPORTED_TARGET libavformat>=59 libavcodec>=59 libswscale>=6 libavutil>=57)
+
 # Sounds.
 pkg_check_modules(SoundFile REQUIRED IMPORTED_TARGET sndfile)
 pkg_check_modules(Mpg123 REQUIRED IMPORTED_TARGET libmpg123>=1.27)

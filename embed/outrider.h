@@ -124,8 +124,8 @@ outrider_status pair_prefill(outrider_session* session, const int32_t* tokens, s
                              outrider_error* error);
 
 /* The same with the prompt of a conversation, pictures and sounds included.
- * body  as for outrider_post() to "/tokenize": {"messages": [...]}, whose parts of type image_url have data: URLs, and
- *   those of type input_audio base64. */
+ * body  as for outrider_post() to "/tokenize": {"messages": [...]}, whose parts of type image_url and video_url have
+ *   data: URLs, and those of type input_audio base64. */
 outrider_status outrider_prefill_chat(outrider_session* session, const char* body, size_t bytes, int32_t* first_token,
                                       outrider_error* error);
 

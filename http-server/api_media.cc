@@ -1,30 +1,64 @@
-// What ApiServer does with a request's pictures and sounds.
+// What ApiServer does with a request's pictures, videos and sounds.
+#include <algorithm>
+#include <iterator>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "common/protocol/media_bytes.h"
 #include "http-server/api_server.h"
 
 namespace outrider {
+namespace {
+
+std::int64_t base64_bytes(std::int64_t bytes) { return bytes / 3 * 4; }
+
+}  // namespace
 
 std::optional<ApiError> ApiServer::count_body(const HttpRequest& http, std::span<const MediumFile> files) const {
   std::int64_t file_bytes = 0;
   for (const MediumFile& file : files) {
-    file_bytes += std::ssize(file.bytes);
+    file_bytes += file.size();
     const auto refused = [&](const Error& why) {
       return ApiError{.status = 400, .message = file.name + ": " + why.message, .param = "messages"};
     };
-    if (file.is_sound && !text_.audio) return refused(text_.audio.error());
-    if (!file.is_sound && !text_.vision) return refused(text_.vision.error());
+    const bool is_sound = file.kind == MediumFile::Kind::kSound;
+    if (is_sound && !text_.audio) return refused(text_.audio.error());
+    if (!is_sound && !text_.vision) return refused(text_.vision.error());
   }
-  const std::int64_t characters = file_bytes / 3 * 4;  // of base64
-  return http.hold((std::ssize(http.body) - characters) * kBytesPerBodyByte + characters * kBytesPerFileByte);
+  return http.hold((std::ssize(http.body) - base64_bytes(file_bytes)) * kBytesPerBodyByte +
+                   base64_bytes(file_bytes) * kBytesPerFileByte);
 }
 
-std::optional<ApiError> ApiServer::perceive(const HttpRequest& http, std::vector<MediumFile> files,
-                                            std::vector<TokenId>& prompt, std::vector<WireMedium>& media) const {
-  if (files.empty()) return std::nullopt;
-  std::int64_t held = 2 * std::ssize(http.body) + std::ssize(prompt) * kBytesPerPromptToken;  // its text is read, too
-  for (const MediumFile& file : files) held += std::ssize(file.bytes);
+Result<SeenVideo> ApiServer::watch(const MediumFile& file, const AdmitPicture& admit) const {
+  if (file.frames.empty()) return see_video(std::as_bytes(std::span(file.bytes)), file.name, *text_.vision, admit);
+  std::int64_t seen_bytes = 0;  // of the frames so far
+  const auto admit_frame = [&](const PictureHeader& header) -> Result<void> {
+    PictureHeader all = header;
+    all.bytes += seen_bytes;
+    return admit(all);
+  };
+  return see_video(std::ssize(file.frames), file.name, [&](std::int64_t i) -> Result<WireMedium> {
+    const std::string& picture = file.frames[static_cast<std::size_t>(i)];
+    ASSIGN_OR_RETURN(WireMedium frame, see_picture(std::as_bytes(std::span(picture)), file.name, *text_.vision,
+                                                   kVideoSoftTokens, admit_frame));
+    seen_bytes += media_bytes({&frame, 1});
+    return frame;
+  });
+}
+
+ApiResult<std::vector<TokenId>> ApiServer::perceive(const HttpRequest& http, std::vector<MediumFile> files,
+                                                    Conversation& conversation, std::vector<WireMedium>& media) const {
+  if (files.empty()) return render(conversation);
+  std::vector<ContentPart*> videos;  // in the order of their files
+  for (ChatMessage& message : conversation.messages)
+    for (ContentPart& part : message.parts)
+      if (part.kind == ContentPart::Kind::kVideo) videos.push_back(&part);
+  std::int64_t file_bytes = 0;
+  for (const MediumFile& file : files) file_bytes += file.size();
+  const std::int64_t text_bytes = std::ssize(http.body) - base64_bytes(file_bytes);
+  std::int64_t held = 2 * std::ssize(http.body) + text_bytes * kBytesPerPromptToken + file_bytes;  // its text is read
+  auto video = videos.begin();
   for (MediumFile& file : files) {
     std::optional<ApiError> no_room;
     const auto admit = [&](std::int64_t bytes) -> Result<void> {
@@ -32,24 +66,39 @@ std::optional<ApiError> ApiServer::perceive(const HttpRequest& http, std::vector
       if (no_room) return Error{Errc::kUnavailable, no_room->message};
       return {};
     };
+    const auto admit_picture = [&](const PictureHeader& header) { return admit(header.bytes); };
     const std::span<const std::byte> bytes = std::as_bytes(std::span(file.bytes));
-    Result<WireMedium> medium =
-        file.is_sound ? hear_sound(bytes, file.name, admit)
-                      : see_picture(bytes, file.name, *text_.vision, soft_tokens_for(file.detail, *text_.vision),
-                                    [&](const PictureHeader& header) { return admit(header.bytes); });
+    const auto one = [](Result<WireMedium> medium) -> Result<SeenVideo> {
+      if (!medium) return medium.error();
+      return SeenVideo{.frames = {*std::move(medium)}, .part = {}};
+    };
+    Result<SeenVideo> seen = file.kind == MediumFile::Kind::kSound ? one(hear_sound(bytes, file.name, admit))
+                             : file.kind == MediumFile::Kind::kVideo
+                                 ? watch(file, admit_picture)
+                                 : one(see_picture(bytes, file.name, *text_.vision,
+                                                   soft_tokens_for(file.detail, *text_.vision), admit_picture));
     if (no_room) {
       no_room->message = file.name + ": " + no_room->message;
-      return no_room;
+      return *no_room;
     }
-    if (!medium) return ApiError{.status = 400, .message = medium.error().message, .param = "messages"};
-    media.push_back(*std::move(medium));
-    held += media_bytes(std::span(&media.back(), 1)) - std::ssize(file.bytes);
-    file.bytes = {};
+    if (!seen) return ApiError{.status = 400, .message = seen.error().message, .param = "messages"};
+    if (file.kind == MediumFile::Kind::kVideo) **video++ = std::move(seen->part);
+    held += media_bytes(seen->frames) - file.size();
+    std::ranges::move(seen->frames, std::back_inserter(media));
+    file.bytes = {}, file.frames = {};
   }
-  Result<std::vector<TokenId>> placed = place_media(prompt, text_.vision, text_.audio, media);
+  if (media.size() > kMediaMax) {
+    return ApiError{.status = 400,
+                    .message = fmt::format("messages has {} pictures, frames of videos and sounds, wanted at most {}",
+                                           media.size(), kMediaMax),
+                    .param = "messages"};
+  }
+  ApiResult<std::vector<TokenId>> rendered = render(conversation);
+  if (std::holds_alternative<ApiError>(rendered)) return rendered;
+  Result<std::vector<TokenId>> placed =
+      place_media(std::get<std::vector<TokenId>>(rendered), text_.vision, text_.audio, media);
   if (!placed) return api_error(placed.error());
-  prompt = *std::move(placed);
-  return std::nullopt;
+  return *std::move(placed);
 }
 
 }  // namespace outrider

@@ -480,10 +480,10 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
   if (const auto checked = check_sampling(request.sampling, defaults_.vocab_size); !checked)
     return api_error(checked.error());
   if (chat) {
-    ApiResult<std::vector<TokenId>> prompt = render(request.conversation);
+    ApiResult<std::vector<TokenId>> prompt =
+        perceive(http, std::move(request.media), request.conversation, work->media);
     if (const auto* error = std::get_if<ApiError>(&prompt)) return *error;
     work->prompts.push_back(std::get<std::vector<TokenId>>(std::move(prompt)));
-    if (auto refused = perceive(http, std::move(request.media), work->prompts.back(), work->media)) return *refused;
     if (request.conversation.thinking && !request.sampling.grammar.empty()) {
       const bool open = ChatParser(text_.tokenizer, work->prompts.back()).thinks();
       auto grammar = grammar_after_thought(request.sampling.grammar, open, defaults_.controls);
@@ -813,10 +813,10 @@ ApiResult<ApiServer::RenderedPrompt> ApiServer::prompt_of(const HttpRequest& htt
     if (request.add_special_tokens) prompt.tokens = with_bos(text_.tokenizer, std::move(prompt.tokens));
     return prompt;
   }
-  ApiResult<std::vector<TokenId>> rendered = render(std::get<Conversation>(request.text));
+  ApiResult<std::vector<TokenId>> rendered =
+      perceive(http, std::move(request.media), std::get<Conversation>(request.text), prompt.media);
   if (const auto* error = std::get_if<ApiError>(&rendered)) return *error;
   prompt.tokens = std::get<std::vector<TokenId>>(std::move(rendered));
-  if (auto refused = perceive(http, std::move(request.media), prompt.tokens, prompt.media)) return *refused;
   return prompt;
 }
 

@@ -106,11 +106,14 @@ class ApiServer {
   /// Counts a body by what is known of it once it has been parsed, before its text is tokenised; refuses media of a
   /// model that sees none, whose vocabulary may have no word for them.
   std::optional<ApiError> count_body(const HttpRequest& http, std::span<const MediumFile> files) const;
-  /// Reads the pictures and sounds of a chat, each after its memory has been counted, and makes room for them in its
-  /// prompt.
-  /// @return why not, by the name of the part.
-  std::optional<ApiError> perceive(const HttpRequest& http, std::vector<MediumFile> files, std::vector<TokenId>& prompt,
-                                   std::vector<WireMedium>& media) const;
+  /// Reads the pictures, videos and sounds of a chat, each after its memory has been counted, and renders it with room
+  /// for them.
+  /// @param conversation  its videos hear of their frames
+  /// @return its prompt, or why not, by the name of the part.
+  ApiResult<std::vector<TokenId>> perceive(const HttpRequest& http, std::vector<MediumFile> files,
+                                           Conversation& conversation, std::vector<WireMedium>& media) const;
+  /// A video, as a file or as pictures.
+  Result<SeenVideo> watch(const MediumFile& file, const AdmitPicture& admit) const;
   /// Whether a request is longer than the context, or takes more memory than there is; from here on it is counted as
   /// what its choices take.
   std::optional<ApiError> too_much(const HttpRequest& http, const Work& work) const;

@@ -68,7 +68,7 @@ void read_image_url(const JsonFields& part, ChatMessage& message, std::vector<Me
   if (url == nullptr || !url->is_string()) return image.wrong("url", "a data: URL");
   Result<std::string> bytes = bytes_of_data_url(url->get_ref<const std::string&>());
   if (!bytes) return image.refuse("url", bytes.error().message, bytes.error().code);
-  message.parts.push_back({.kind = ContentPart::Kind::kImage, .text = {}});
+  message.parts.push_back({.kind = ContentPart::Kind::kImage});
   media.push_back({.name = part.name(),
                    .bytes = std::move(*bytes),
                    .detail = detail == "low"    ? PictureDetail::kLow
@@ -86,8 +86,34 @@ void read_input_audio(const JsonFields& part, ChatMessage& message, std::vector<
   if (data == nullptr || !data->is_string()) return audio.wrong("data", "a file in base64");
   Result<std::string> bytes = decode_base64(data->get_ref<const std::string&>());
   if (!bytes) return audio.refuse("data", bytes.error().message, bytes.error().code);
-  message.parts.push_back({.kind = ContentPart::Kind::kAudio, .text = {}});
-  media.push_back({.name = part.name(), .bytes = std::move(*bytes), .is_sound = true});
+  message.parts.push_back({.kind = ContentPart::Kind::kAudio});
+  media.push_back({.name = part.name(), .bytes = std::move(*bytes), .kind = MediumFile::Kind::kSound});
+}
+
+void read_video_url(const JsonFields& part, ChatMessage& message, std::vector<MediumFile>& media) {
+  const Json* const given = part.find("video_url");
+  if (given == nullptr || !given->is_object())
+    return part.wrong("video_url", "an object with the data: URL of a video");
+  const JsonFields video = part.object("video_url");
+  const Json* const url = video.find("url");
+  if (url == nullptr || !url->is_string()) return video.wrong("url", "a data: URL");
+  MediumFile file{.name = part.name(), .bytes = {}, .kind = MediumFile::Kind::kVideo};
+  std::string_view text = url->get_ref<const std::string&>();
+  constexpr std::string_view kPictures = "data:video/jpeg;base64,";
+  const bool pictures = text.starts_with(kPictures);
+  if (pictures) text.remove_prefix(kPictures.size());
+  do {
+    const std::size_t end = pictures ? std::min(text.find(','), text.size()) : text.size();
+    Result<std::string> bytes = pictures ? decode_base64(text.substr(0, end)) : bytes_of_data_url(text);
+    if (!bytes) return video.refuse("url", bytes.error().message, bytes.error().code);
+    if (pictures)
+      file.frames.push_back(std::move(*bytes));
+    else
+      file.bytes = std::move(*bytes);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  } while (!text.empty());
+  message.parts.push_back({.kind = ContentPart::Kind::kVideo});
+  media.push_back(std::move(file));
 }
 
 Json image_url_part(Json url, Json detail) {

@@ -9,8 +9,8 @@
 #include "common/media_prompt/media_prompt.h"
 #include "common/tokenizer/chat.h"
 
-// Parts of a message's content that are not text: what OpenAI's chat completions call image_url and input_audio.
-// Responses and Messages say the same in other words, and are made of it.
+// Parts of a message's content that are not text: what OpenAI's chat completions call image_url and input_audio, and
+// vLLM video_url. Responses and Messages say the same in other words, and are made of it.
 
 namespace outrider {
 
@@ -25,6 +25,9 @@ void read_image_url(const JsonFields& part, ChatMessage& message, std::vector<Me
 
 /// The same of type input_audio. What its bytes are, they say themselves.
 void read_input_audio(const JsonFields& part, ChatMessage& message, std::vector<MediumFile>& media);
+
+/// The same of type video_url: a file, or pictures one for every second, as data:video/jpeg;base64,A,B,C.
+void read_video_url(const JsonFields& part, ChatMessage& message, std::vector<MediumFile>& media);
 
 /// What an image of another API is as a part of a chat completion.
 nlohmann::json image_url_part(nlohmann::json url, nlohmann::json detail = nullptr);

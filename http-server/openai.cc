@@ -246,12 +246,15 @@ void read_content(const JsonFields& fields, bool required, ChatMessage& message,
     const std::string type = part.text("type", {}, "the type of a part");
     if (type == "text")
       message.parts.push_back({.text = part.text("text")});
-    else if (type != "image_url" && type != "input_audio")
-      part.refuse("type", fmt::format("is {}, only text, image_url and input_audio are supported", show(type)));
+    else if (type != "image_url" && type != "input_audio" && type != "video_url")
+      part.refuse("type",
+                  fmt::format("is {}, only text, image_url, input_audio and video_url are supported", show(type)));
     else if (message.role != ChatMessage::Role::kUser)
       part.refuse("type", fmt::format("is {}, which only a user's message may have", type));
     else
-      (type == "image_url" ? read_image_url : read_input_audio)(part, message, media);
+      (type == "image_url"     ? read_image_url
+       : type == "input_audio" ? read_input_audio
+                               : read_video_url)(part, message, media);
   });
 }
 
@@ -350,7 +353,8 @@ Conversation read_conversation(const JsonFields& fields, std::vector<MediumFile>
   fields.each("messages", "an array of messages",
               [&](const JsonFields& message) { conversation.messages.push_back(read_message(message, media)); });
   if (media.size() > kMediaMax)
-    fields.refuse("messages", fmt::format("has {} pictures and sounds, wanted at most {}", media.size(), kMediaMax));
+    fields.refuse("messages",
+                  fmt::format("has {} pictures, videos and sounds, wanted at most {}", media.size(), kMediaMax));
   if (conversation.messages.empty()) fields.wrong("messages", "at least one message");
   fields.each("tools", "an array of tools",
               [&](const JsonFields& tool) { conversation.tools.push_back(read_tool(tool)); });

@@ -51,7 +51,7 @@ using Prompt = std::variant<std::string, std::vector<TokenId>>;
 struct CompletionRequest {
   bool chat = false;
   Conversation conversation;      ///< of chat
-  std::vector<MediumFile> media;  ///< pictures and sounds of the conversation, in its order; kMediaMax at most
+  std::vector<MediumFile> media;  ///< of the conversation, in its order; kMediaMax at most
   std::vector<Prompt> prompts;    ///< of a completion; at least one
   SamplingParams sampling;        ///< with a seed, if the request has one
   bool has_seed = false;

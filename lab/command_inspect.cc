@@ -124,6 +124,9 @@ Row config_row(const TextConfig& config, const Result<AssistantConfig>& assistan
 
 /// The vision tower that a multimodal model has.
 Row vision_row(const VisionConfig& config) {
+  if (config.without_tower)
+    return {
+        {"hidden_size", config.hidden_size}, {"num_hidden_layers", 0}, {"soft_token_pixels", config.soft_token_side()}};
   return {{"hidden_size", config.hidden_size},
           {"intermediate_size", config.intermediate_size},
           {"num_hidden_layers", config.num_hidden_layers},
@@ -136,6 +139,7 @@ Row vision_row(const VisionConfig& config) {
 
 /// Its audio tower, likewise.
 Row audio_row(const AudioConfig& config) {
+  if (config.without_tower) return {{"hidden_size", config.hidden_size}, {"num_hidden_layers", 0}};
   return {{"hidden_size", config.hidden_size},
           {"num_hidden_layers", config.num_hidden_layers},
           {"num_attention_heads", config.num_attention_heads},

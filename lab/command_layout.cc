@@ -11,11 +11,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "common/audio/audio_tower.h"
+#include "common/audio/sound_encoder.h"
 #include "common/base/files.h"
 #include "common/logging/logging.h"
 #include "common/tokenizer/tokenizer.h"
-#include "common/vision/vision_tower.h"
+#include "common/vision/picture_encoder.h"
 #include "lab/commands.h"
 #include "lab/in_process_pair.h"
 #include "lab/reporting.h"
@@ -164,7 +164,7 @@ void layout(const LayoutFlags& flags) {
   if (flags.measure) {
     or_throw(Backbone::load(files, type, 1));
     load_assistant();
-    (void)VisionTower::load(files, type);
+    (void)PictureEncoder::load(files, type);
   }
   const std::int64_t before = anonymous_bytes();
 
@@ -178,10 +178,10 @@ void layout(const LayoutFlags& flags) {
       static_cast<std::size_t>(flags.measure ? flags.context - 1 : std::min(flags.context - 1, kPrefillChunk)));
   for (std::size_t i = 0; i < prompt.size(); ++i)
     prompt[i] = static_cast<TokenId>((i * i + 5) % static_cast<std::size_t>(config.vocab_size));
-  const Result<std::unique_ptr<VisionTower>> tower = VisionTower::load(files, type);
+  const Result<std::unique_ptr<PictureEncoder>> tower = PictureEncoder::load(files, type);
   if (tower) (*tower)->encode(large_picture((*tower)->config()));
-  const Result<std::unique_ptr<AudioTower>> audio = AudioTower::load(files, type);
-  if (audio) (*audio)->encode(Tensor(frame_count(kSamplesMax), kMelBins).view());
+  const Result<std::unique_ptr<SoundEncoder>> audio = SoundEncoder::load(files, type);
+  if (audio) (*audio)->encode(std::vector<float>(static_cast<std::size_t>(kSamplesMax)));
   InProcessPair text(*backbone, assistant.get());
   text.prefill(prompt);
   text.round(flags.draft_length);

@@ -8,14 +8,14 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "common/audio/audio_tower.h"
+#include "common/audio/sound_encoder.h"
 #include "common/base/files.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/logging/logging.h"
 #include "common/model/assistant.h"
 #include "common/model/backbone.h"
 #include "common/tokenizer/tokenizer.h"
-#include "common/vision/vision_tower.h"
+#include "common/vision/picture_encoder.h"
 #include "lab/commands.h"
 #include "lab/in_process_pair.h"
 #include "lab/questions.h"
@@ -223,7 +223,7 @@ class Validation {
 
   /// Two pictures in front of a prompt, of a model that sees.
   Outcome see(const ModelFiles& files, Row& facts) {
-    const Result<std::unique_ptr<VisionTower>> tower = VisionTower::load(files, type_);
+    const Result<std::unique_ptr<PictureEncoder>> tower = PictureEncoder::load(files, type_);
     if (!tower) return no_tower("vision tower", "vision_tower", tower.error(), facts);
     const VisionConfig& config = (*tower)->config();
     facts.push_back({"vision_tower", fmt::format("{} layers, {} pixels a soft token", config.num_hidden_layers,
@@ -241,7 +241,7 @@ class Validation {
 
   /// Likewise two sounds of half a second, of a model that hears.
   Outcome hear(const ModelFiles& files, Row& facts) {
-    const Result<std::unique_ptr<AudioTower>> tower = AudioTower::load(files, type_);
+    const Result<std::unique_ptr<SoundEncoder>> tower = SoundEncoder::load(files, type_);
     if (!tower) return no_tower("audio tower", "audio_tower", tower.error(), facts);
     facts.push_back({"audio_tower", fmt::format("{} layers", (*tower)->config().num_hidden_layers)});
     return tell_apart("audio tower", (*tower)->config().audio_token_id, /*both_ways=*/false,
@@ -249,7 +249,7 @@ class Validation {
                         std::vector<float> samples;
                         for (std::int64_t i = 0; i < kSampleRate / 2; ++i)
                           samples.push_back(static_cast<float>(i * step % 256 - 128) / 256);
-                        return (*tower)->encode(audio_features(samples).view());
+                        return (*tower)->encode(samples);
                       });
   }
 

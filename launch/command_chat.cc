@@ -25,6 +25,7 @@ namespace {
 
 constexpr const char* kHelp =
     "/image FILE  show a picture, PNG, JPEG or WebP, with the next question\n"
+    "/video FILE  show a video, or a folder of pictures, one a second, with the next question\n"
     "/audio FILE  play a sound, WAV, FLAC, Ogg or MP3, with the next question\n"
     "/reset       forget what was said and shown\n"
     "/help        this list\n"
@@ -48,6 +49,14 @@ std::vector<std::string> command_names() {
   for (std::string line; std::getline(help, line);)
     if (line.starts_with('/')) names.push_back(line.substr(0, line.find(' ')));
   return names;
+}
+
+/// What a line shows to the model, if it is such a command.
+std::optional<ContentPart::Kind> shown_by(const std::string& line) {
+  if (line.starts_with("/image ")) return ContentPart::Kind::kImage;
+  if (line.starts_with("/video ")) return ContentPart::Kind::kVideo;
+  if (line.starts_with("/audio ")) return ContentPart::Kind::kAudio;
+  return std::nullopt;
 }
 
 /// Writes an answer as it comes: the thought dimmed, and only for a person to see.
@@ -101,14 +110,16 @@ class Chat {
     conversation_.messages.clear();
     media_.clear();
     asked_media_ = 0;
+    shown_.clear();
     if (flags_.system.empty()) return;
     ChatMessage& system = conversation_.messages.emplace_back();
     system.role = ChatMessage::Role::kSystem;
     system.content = flags_.system;
   }
 
-  /// Shows a picture or plays a sound with the next question. What is wrong with it is said, and then it is not.
-  void show(const std::filesystem::path& file, bool is_sound);
+  /// Shows a picture or a video, or plays a sound, with the next question. What is wrong with it is said, and then it
+  /// is not.
+  void show(const std::filesystem::path& file, ContentPart::Kind kind);
   /// Asks, shows the answer and remembers both. A question that can not be answered is said so and
   /// forgotten; what no other question could change is thrown.
   void ask(Client& client, const std::string& question, Interrupt& interrupt, AnswerPrinter& printer);
@@ -119,40 +130,48 @@ class Chat {
   SamplingParams sampling_;
   DraftLength draft_length_;
   Conversation conversation_;
-  std::vector<WireMedium> media_;  ///< of the conversation, then those of the next question
-  std::size_t asked_media_ = 0;    ///< so many of them have been asked about
+  std::vector<WireMedium> media_;   ///< of the conversation, then those of the next question
+  std::size_t asked_media_ = 0;     ///< so many of them have been asked about
+  std::vector<ContentPart> shown_;  ///< what stands for the others in the next question
 };
 
-void Chat::show(const std::filesystem::path& file, bool is_sound) {
-  const auto seen = [&]() -> Result<WireMedium> {
-    if (media_.size() == kMediaMax)
-      return Error{Errc::kOutOfRange, fmt::format("{}: this conversation has {} pictures and sounds already, its "
-                                                  "most; /reset "
-                                                  "forgets them",
-                                                  file.string(), kMediaMax)};
-    if (is_sound) {
+void Chat::show(const std::filesystem::path& file, ContentPart::Kind kind) {
+  const auto seen = [&]() -> Result<SeenVideo> {
+    SeenVideo shown{.frames = {}, .part = {.kind = kind}};
+    if (kind == ContentPart::Kind::kAudio) {
       if (!text_.audio) return text_.audio.error();
-      return hear_sound_file(file);
+      ASSIGN_OR_RETURN(shown.frames.emplace_back(), hear_sound_file(file));
+    } else {
+      ASSIGN_OR_RETURN(const VisionConfig vision, text_.vision);
+      if (kind == ContentPart::Kind::kVideo) {
+        ASSIGN_OR_RETURN(shown, see_video_file(file, vision));
+      } else {
+        ASSIGN_OR_RETURN(shown.frames.emplace_back(),
+                         see_picture_file(file, vision, soft_tokens_for(PictureDetail::kAuto, vision)));
+      }
     }
-    ASSIGN_OR_RETURN(const VisionConfig vision, text_.vision);
-    return see_picture_file(file, vision, soft_tokens_for(PictureDetail::kAuto, vision));
+    if (media_.size() + shown.frames.size() <= kMediaMax) return shown;
+    return Error{Errc::kOutOfRange, fmt::format("{}: this conversation would have {} pictures, frames of videos and "
+                                                "sounds, {} are its most; /reset forgets them",
+                                                file.string(), media_.size() + shown.frames.size(), kMediaMax)};
   }();
-  if (seen)
-    media_.push_back(*seen);
-  else
+  if (!seen) {
     std::fprintf(stderr, "outrider: %s\n", seen.error().message.c_str());
+    return;
+  }
+  media_.insert(media_.end(), seen->frames.begin(), seen->frames.end());
+  shown_.push_back(seen->part);
 }
 
 void Chat::ask(Client& client, const std::string& question, Interrupt& interrupt, AnswerPrinter& printer) {
   ChatMessage& message = conversation_.messages.emplace_back();
-  if (asked_media_ == media_.size()) {
+  if (shown_.empty()) {
     message.content = question;
   } else {
-    for (const WireMedium& medium : std::span(media_).subspan(asked_media_))
-      message.parts.push_back(
-          {.kind = medium.is_sound() ? ContentPart::Kind::kAudio : ContentPart::Kind::kImage, .text = {}});
+    message.parts = std::move(shown_);
     message.parts.push_back({.text = question});
   }
+  shown_.clear();
   std::vector<TokenId> prompt = or_throw(render_chat(text_.tokenizer, text_.chat_format, conversation_));
   if (!media_.empty()) prompt = or_throw(place_media(prompt, text_.vision, text_.audio, media_));
   ChatMessage answer;
@@ -220,8 +239,8 @@ void chat(const ChatFlags& flags) {
     if (got == LineInput::Got::kEnd || line == "/exit") break;
     if (got == LineInput::Got::kInterrupt) {
       if (for_person) std::printf("\n");  // a terminal drops what was typed
-    } else if (const bool is_sound = line.starts_with("/audio "); is_sound || line.starts_with("/image ")) {
-      conversation.show(line.substr(std::min(line.find_first_not_of(' ', 7), line.size())), is_sound);
+    } else if (const std::optional<ContentPart::Kind> kind = shown_by(line)) {
+      conversation.show(line.substr(std::min(line.find_first_not_of(' ', 7), line.size())), *kind);
     } else if (line == "/reset") {
       conversation.reset();
     } else if (line == "/help") {

@@ -4,13 +4,13 @@
 
 #include <fmt/format.h>
 
-#include "common/audio/audio_tower.h"
+#include "common/audio/sound_encoder.h"
 #include "common/checkpoint/model_files.h"
 #include "common/checkpoint/pack.h"
 #include "common/model/assistant.h"
 #include "common/model/backbone.h"
 #include "common/tokenizer/tokenizer.h"
-#include "common/vision/vision_tower.h"
+#include "common/vision/picture_encoder.h"
 #include "launch/command_support.h"
 #include "launch/commands.h"
 
@@ -59,10 +59,10 @@ struct Packing {
 
 /// The towers of pictures and sounds too, where there are any; text-only exports keep their configuration.
 void pack_towers(const ModelFiles& files, const std::shared_ptr<const WeightSource>& weights) {
-  if (const Result<VisionConfig> vision = load_vision_config(files); vision && VisionTower::is_in(*weights))
-    or_throw(VisionTower::load(*vision, weights));
-  if (const Result<AudioConfig> audio = load_audio_config(files); audio && AudioTower::is_in(*weights))
-    or_throw(AudioTower::load(*audio, weights));
+  if (const Result<VisionConfig> vision = load_vision_config(files); vision && PictureEncoder::is_in(*vision, *weights))
+    or_throw(PictureEncoder::load(*vision, weights));
+  if (const Result<AudioConfig> audio = load_audio_config(files); audio && SoundEncoder::is_in(*audio, *weights))
+    or_throw(SoundEncoder::load(*audio, weights));
 }
 
 void report(const fs::path& dir) {

@@ -1,4 +1,5 @@
 #include <unistd.h>
+#include <algorithm>
 
 #include <chrono>
 #include <csignal>
@@ -32,11 +33,11 @@ namespace {
 
 struct PromptFlags {
   std::string text, ids;
-  std::vector<std::filesystem::path> images, sounds;
+  std::vector<std::filesystem::path> images, videos, sounds;
   std::optional<std::int64_t> soft_tokens;
   bool raw = false;
 
-  std::size_t media_count() const { return images.size() + sounds.size(); }
+  bool has_media() const { return !images.empty() || !videos.empty() || !sounds.empty(); }
 };
 
 struct RunFlags {
@@ -80,19 +81,28 @@ std::string read_standard_input() {
 
 std::string prompt_text(const PromptFlags& flags) { return flags.text == "-" ? read_standard_input() : flags.text; }
 
-/// The pictures, the sounds and then the prompt, as one message of the user.
+/// The pictures, the videos, the sounds and then the prompt, as one message of the user.
 void ask_about_media(const PromptFlags& flags, const TextSide& text, Generate& request) {
   ChatMessage message;
   for (const std::filesystem::path& image : flags.images) {
     const VisionConfig vision = or_throw(text.vision);
     const std::int64_t soft_tokens = flags.soft_tokens.value_or(soft_tokens_for(PictureDetail::kAuto, vision));
     request.media.push_back(or_throw(see_picture_file(image, vision, soft_tokens)));
-    message.parts.push_back({.kind = ContentPart::Kind::kImage, .text = {}});
+    message.parts.push_back({.kind = ContentPart::Kind::kImage});
+  }
+  for (const std::filesystem::path& path : flags.videos) {
+    SeenVideo video = or_throw(see_video_file(path, or_throw(text.vision)));
+    std::ranges::move(video.frames, std::back_inserter(request.media));
+    message.parts.push_back(std::move(video.part));
   }
   for (const std::filesystem::path& sound : flags.sounds) {
     or_throw(text.audio);
     request.media.push_back(or_throw(hear_sound_file(sound)));
-    message.parts.push_back({.kind = ContentPart::Kind::kAudio, .text = {}});
+    message.parts.push_back({.kind = ContentPart::Kind::kAudio});
+  }
+  if (request.media.size() > kMediaMax) {
+    throw std::runtime_error(fmt::format("run: {} pictures, frames of videos and sounds, wanted at most {}",
+                                         request.media.size(), kMediaMax));
   }
   message.parts.push_back({.text = prompt_text(flags)});
   const std::vector<TokenId> rendered =
@@ -165,10 +175,10 @@ Generate request_of(const RunFlags& flags, const TextSide& side) {
                    .governed = !flags.draft_length.no_governor,
                    .added = draft_length.added};
   request.sampling.logprobs = flags.logprobs;
-  if (flags.prompt.media_count() == 0)
-    request.prompt = encode_prompt(flags.prompt, side);
-  else
+  if (flags.prompt.has_media())
     ask_about_media(flags.prompt, side, request);
+  else
+    request.prompt = encode_prompt(flags.prompt, side);
   return request;
 }
 
@@ -277,6 +287,13 @@ void add_run_command(Command& app) {
                                   "A picture before the message: PNG, JPEG or WebP; may be given several times")
                      ->repeatable()
                      ->excludes(ids);
+  auto* videos =
+      command
+          ->add_option("--video", flags->prompt.videos,
+                       "A video before the message: MP4, Matroska, WebM or AVI, or a folder of pictures, one "
+                       "for every second; may be given several times")
+          ->repeatable()
+          ->excludes(ids);
   auto* sounds = command
                      ->add_option("--audio", flags->prompt.sounds,
                                   "A sound before the message, of at most 30 s: WAV, FLAC, Ogg or MP3; may be given "
@@ -303,6 +320,7 @@ void add_run_command(Command& app) {
       ->repeatable();
   command->add_flag("--raw", flags->prompt.raw, "The prompt is plain text, not a chat message")
       ->excludes(images)
+      ->excludes(videos)
       ->excludes(sounds);
   auto* json = flags->report.add_json(*command);
   command->add_flag("--quiet,-q", flags->quiet, "The text alone: no metrics on the terminal");
@@ -320,9 +338,6 @@ void add_run_command(Command& app) {
   command->callback([flags] {
     if (flags->prompt.text.empty() && flags->prompt.ids.empty())
       throw std::runtime_error("run: give a prompt or --prompt-ids");
-    if (flags->prompt.media_count() > kMediaMax)
-      throw std::runtime_error(
-          fmt::format("run: {} pictures and sounds, wanted at most {}", flags->prompt.media_count(), kMediaMax));
     run(*flags);
   });
 }

@@ -29,7 +29,7 @@ std::vector<float> samples_of(const WireTensor& content) {
   return samples;
 }
 
-Result<SoftTokens> of_sound(const WireTensor& content) {
+Result<SoftTokens> of_sound(const AudioConfig& config, const WireTensor& content) {
   const std::int64_t count = content.shape.size() == 1 ? content.shape[0] : 0;
   if (count < kSamplesMin || count > kSamplesMax) {
     return Error{Errc::kInvalidArgument, fmt::format("a sound of F32 [{}], wanted one axis of {} to {} samples",
@@ -37,7 +37,7 @@ Result<SoftTokens> of_sound(const WireTensor& content) {
   }
   if (!std::ranges::all_of(samples_of(content), [](float sample) { return std::isfinite(sample); }))
     return Error{Errc::kInvalidArgument, "a sound with samples that are not finite numbers"};
-  return SoftTokens{.count = audio_soft_tokens(count)};
+  return SoftTokens{.count = config.soft_tokens(count)};
 }
 
 Tensor copy_of(Matrix<const float> rows) {
@@ -52,17 +52,14 @@ Result<SoftTokens> Towers::soft_tokens(const WireMedium& medium) const {
   // Whatever is wrong with a tower, it is not the asker's to mend.
   if (medium.is_sound()) {
     if (!audio) return Error{Errc::kUnsupported, audio.error().message};
-    return of_sound(medium.content);
+    return of_sound((*audio)->config(), medium.content);
   }
   if (!vision) return Error{Errc::kUnsupported, vision.error().message};
   return of_picture((*vision)->config(), medium.content);
 }
 
 Tensor Towers::encode(const WireMedium& medium, const std::function<void()>& between_steps) {
-  if (medium.is_sound()) {
-    const Tensor features = audio_features(samples_of(medium.content));
-    return copy_of((*audio)->encode(std::as_const(features).view(), nullptr, &between_steps));
-  }
+  if (medium.is_sound()) return copy_of((*audio)->encode(samples_of(medium.content), nullptr, &between_steps));
   const std::span<const std::byte> pixels = medium.content.data.bytes();
   const auto* const first = reinterpret_cast<const std::uint8_t*>(pixels.data());
   const Result<Patches> patches = cut_into_patches(

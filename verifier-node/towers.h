@@ -3,20 +3,20 @@
 #include <functional>
 #include <memory>
 
-#include "common/audio/audio_tower.h"
+#include "common/audio/sound_encoder.h"
 #include "common/protocol/verifier_core.h"
 #include "common/tensor/tensor.h"
-#include "common/vision/vision_tower.h"
+#include "common/vision/picture_encoder.h"
 
 namespace outrider {
 
 /// What a model sees and hears with, or why it does not.
 struct Towers {
-  Result<std::unique_ptr<VisionTower>> vision;
-  Result<std::unique_ptr<AudioTower>> audio;
+  Result<std::unique_ptr<PictureEncoder>> vision;
+  Result<std::unique_ptr<SoundEncoder>> audio;
 
   static Towers load(const ModelFiles& files, WeightType type) {
-    return {VisionTower::load(files, type), AudioTower::load(files, type)};
+    return {PictureEncoder::load(files, type), SoundEncoder::load(files, type)};
   }
 
   /// @return kUnsupported without a tower for it; kInvalidArgument or kOutOfRange for what is no picture in a size that

@@ -24,13 +24,16 @@ struct AudioConfig {
   std::int64_t output_proj_dims;  ///< width of what the tower gives the embedder
   float rms_norm_eps;
   bool use_clipped_linears;
+  bool without_tower;  ///< 12B: a soft token is hidden_size samples, and there are no layers
   std::int64_t text_hidden_size;
   TokenId audio_token_id, boa_token_id, eoa_token_id;
 
   std::int64_t head_dim() const { return hidden_size / num_attention_heads; }
+  /// How many soft tokens so many samples become.
+  std::int64_t soft_tokens(std::int64_t samples) const;
 };
 
-/// @return kNotFound for a model that has no audio tower; kUnsupported for another kind of tower, or a value that
+/// @return kNotFound for a model that has no audio tower; kUnsupported for another kind of model, or a value that
 ///   another implementation might accept; kMalformed for one that cannot be. The message names file and key.
 Result<AudioConfig> load_audio_config(const ModelFiles& files);
 /// The same from the text of a config.json; `file` is its name in messages.

@@ -13,27 +13,11 @@
 namespace outrider {
 namespace {
 
-/// That a model has a tower.
-constexpr const char* kMark = "model.audio_tower.output_proj.weight";
 /// Rows that pass through a matrix together, and frames that are convolved together: some tenths of a second of one
 /// slow core, as in the vision tower.
 constexpr std::int64_t kStepRows = 128, kStepFrames = 16;
 /// Of the layer norms behind the convolutions; not the config's, which is for the others.
 constexpr float kLayerNormEps = 1e-6F;
-
-/// x := max(0, layer_norm(x) * weight), per row
-void layer_norm_relu(Matrix<float> x, std::span<const float> weight) {
-  const auto n = static_cast<float>(x.size(1));
-  team_for(x.size(0), 1, [&](std::int64_t r) {
-    const std::span<float> row = x[r].span();
-    float sum = 0, squares = 0;
-    for (const float value : row) sum += value;
-    const float mean = sum / n;
-    for (const float value : row) squares += (value - mean) * (value - mean);
-    const float factor = 1 / std::sqrt(squares / n + kLayerNormEps);
-    for (std::size_t c = 0; c < row.size(); ++c) row[c] = std::max(0.0F, (row[c] - mean) * factor * weight[c]);
-  });
-}
 
 float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 
@@ -118,16 +102,9 @@ Result<AudioTower::Subsampling> AudioTower::Subsampling::load(const WeightReader
   return block;
 }
 
-Result<std::unique_ptr<AudioTower>> AudioTower::load(const ModelFiles& files, WeightType type) {
-  ASSIGN_OR_RETURN(const AudioConfig config, load_audio_config(files));
-  ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_tower_weights(files, type, "audio", kMark));
-  return load(config, std::move(weights));
-}
-
 Result<std::unique_ptr<AudioTower>> AudioTower::load(const AudioConfig& config,
                                                      std::shared_ptr<const WeightSource> source) {
-  std::unique_ptr<AudioTower> tower(new AudioTower());
-  tower->config_ = config;
+  std::unique_ptr<AudioTower> tower(new AudioTower(config));
   tower->weights_ = std::move(source);
   const WeightReader model = WeightReader(*tower->weights_, "model.").as(tower_type(tower->weights_->type()));
   const WeightReader weights = model.under("audio_tower"), convolutions = weights.under("subsample_conv_projection");
@@ -150,15 +127,13 @@ Result<std::unique_ptr<AudioTower>> AudioTower::load(const AudioConfig& config,
   return tower;
 }
 
-bool AudioTower::is_in(const WeightSource& weights) { return weights.has(kMark); }
-
 void AudioTower::bounded_norm(Matrix<const float> x, const std::vector<float>& weight, Matrix<float> y) const {
   clip(x, -config_.gradient_clipping, config_.gradient_clipping, y);
   rms_norm(y, weight, config_.rms_norm_eps, y);
 }
 
-Matrix<const float> AudioTower::encode(Matrix<const float> features, const Trace& trace,
-                                       const std::function<void()>* between_steps) {
+Matrix<const float> AudioTower::encode_features(Matrix<const float> features, const Trace& trace,
+                                                const std::function<void()>* between_steps) {
   steps_.begin(between_steps);
   CHECK(features.size(0) > 0 && features.size(1) == kMelBins, "{} x {} features", features.size(0), features.size(1));
   const Matrix<float> x = subsample(features);
@@ -217,7 +192,10 @@ Matrix<float> AudioTower::convolve(const Subsampling& block, Matrix<const float>
     });
     const Matrix<float> part = y.rows(first * to_pitches, some * to_pitches);
     block.kernel.forward(columns, part);
-    layer_norm_relu(part, block.norm);
+    layer_norm(part, block.norm, {}, kLayerNormEps);
+    team_for(part.size(0), 1, [&](std::int64_t r) {
+      for (float& value : part[r].span()) value = std::max(0.0F, value);
+    });
   });
   return y;
 }

@@ -1,46 +1,38 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "common/audio/audio_config.h"
-#include "common/audio/audio_features.h"
+#include "common/audio/sound_encoder.h"
 #include "common/kernels/ops.h"
-#include "common/model/buffers.h"
 #include "common/model/clipped_linear.h"
 #include "common/model/tower.h"
-#include "common/model/trace.h"
-#include "common/model/weights.h"
-#include "common/model/workspace.h"
 
 namespace outrider {
 
-/// The audio tower of Gemma 4 E2B and E4B and the projection into the text model's width (gemma4.md 9.2), loaded and
-/// packed. The frames of a sound become a fourth as many soft tokens. One encode at a time; a sound's rows depend on it
-/// alone and, as the kernels promise, not on the number of threads.
-class AudioTower {
+/// The audio tower of Gemma 4 E2B and E4B and the projection into the text model's width (gemma4.md 9.2). The frames of
+/// a sound become a fourth as many soft tokens.
+class AudioTower : public SoundEncoder {
  public:
-  static Result<std::unique_ptr<AudioTower>> load(const ModelFiles& files, WeightType type);
+  /// A tensor of every model that has one.
+  static constexpr const char* kMark = "model.audio_tower.output_proj.weight";
+
   static Result<std::unique_ptr<AudioTower>> load(const AudioConfig& config,
                                                   std::shared_ptr<const WeightSource> weights);
 
-  /// Whether these are the weights of a model with a tower.
-  static bool is_in(const WeightSource& weights);
-
-  /// @param features  [frames, kMelBins], as audio_features() makes them; at least one frame
-  /// @param between_steps  called several times in every layer, so that a caller's loop stays awake in a long sound.
-  /// @return [(frames + 3) / 4, text_hidden_size]: rows of the text model's input, which its embedding's factor does
-  ///   not multiply. Valid until the next encode.
-  Matrix<const float> encode(Matrix<const float> features, const Trace& trace = {},
-                             const std::function<void()>* between_steps = nullptr);
-
-  const AudioConfig& config() const { return config_; }
-  /// Bytes of weights that it holds.
-  std::size_t weight_bytes() const;
-  void report_buffers(const BufferSink& sink) const;
+  Matrix<const float> encode(std::span<const float> samples, const Trace& trace = {},
+                             const std::function<void()>* between_steps = nullptr) override {
+    const Tensor features = audio_features(samples);
+    return encode_features(features.view(), trace, between_steps);
+  }
+  /// The same of a sound's features [frames, kMelBins], as audio_features() makes them; at least one frame.
+  /// @param between_steps  called several times in every layer
+  Matrix<const float> encode_features(Matrix<const float> features, const Trace& trace = {},
+                                      const std::function<void()>* between_steps = nullptr);
+  std::size_t weight_bytes() const override;
+  void report_buffers(const BufferSink& sink) const override;
 
  private:
   struct FeedForward {
@@ -75,7 +67,8 @@ class AudioTower {
         output, soft;
   };
 
-  AudioTower() = default;
+  using SoundEncoder::SoundEncoder;
+
   /// y = rms_norm(x within gradient_clipping). y may be x.
   void bounded_norm(Matrix<const float> x, const std::vector<float>& weight, Matrix<float> y) const;
   /// A fourth of the frames. @return [rows, hidden_size]
@@ -90,7 +83,6 @@ class AudioTower {
                       Matrix<float> out);
   void convolution(const Layer& layer, Matrix<float> x);
 
-  AudioConfig config_{};
   std::shared_ptr<const WeightSource> weights_;
   Subsampling subsampling_[2];
   Linear input_projection_, output_projection_, embedding_projection_;

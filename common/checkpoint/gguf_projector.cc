@@ -1,7 +1,9 @@
 #include "common/checkpoint/gguf_projector.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -19,25 +21,67 @@ using nlohmann::json;
 // The names are those of llama.cpp's converter (gguf-py 0.19, Gemma4VisionAudioModel).
 constexpr const char *kPatches = "v.patch_embd.weight", *kPositions = "v.position_embd.weight",
                      *kProjection = "mm.input_projection.weight", *kQuery = "v.blk.0.attn_q.weight";
-constexpr std::string_view kLayer = "v.blk.";
+constexpr const char *kConvolutions[] = {"a.conv1d.0.weight", "a.conv1d.1.weight"}, *kRows = "a.pre_encode.out.weight",
+                     *kAudioProjection = "mm.a.input_projection.weight", *kTaps = "a.blk.0.conv_dw.weight";
+constexpr std::string_view kScale = "self_attn.per_dim_scale", kTapsPart = ".conv_dw.weight";
 
 struct NamePair {
   std::string_view gguf, hugging_face;
 };
-constexpr NamePair kNames[] = {{kPatches, "model.vision_tower.patch_embedder.input_proj.weight"},
-                               {kPositions, "model.vision_tower.patch_embedder.position_embedding_table"},
-                               {"v.std_bias", "model.vision_tower.std_bias"},
-                               {"v.std_scale", "model.vision_tower.std_scale"},
-                               {kProjection, "model.embed_vision.embedding_projection.weight"}};
+constexpr NamePair kNames[] = {
+    {kPatches, "model.vision_tower.patch_embedder.input_proj.weight"},
+    {kPositions, "model.vision_tower.patch_embedder.position_embedding_table"},
+    {"v.std_bias", "model.vision_tower.std_bias"},
+    {"v.std_scale", "model.vision_tower.std_scale"},
+    {kProjection, "model.embed_vision.embedding_projection.weight"},
+    {kConvolutions[0], "model.audio_tower.subsample_conv_projection.layer0.conv.weight"},
+    {kConvolutions[1], "model.audio_tower.subsample_conv_projection.layer1.conv.weight"},
+    {"a.conv1d.0.norm.weight", "model.audio_tower.subsample_conv_projection.layer0.norm.weight"},
+    {"a.conv1d.1.norm.weight", "model.audio_tower.subsample_conv_projection.layer1.norm.weight"},
+    {"a.input_projection.weight", "model.audio_tower.subsample_conv_projection.input_proj_linear.weight"},
+    {kRows, "model.audio_tower.output_proj.weight"},
+    {"a.pre_encode.out.bias", "model.audio_tower.output_proj.bias"},
+    {kAudioProjection, "model.embed_audio.embedding_projection.weight"}};
 // Of layer N, after "v.blk.N." and "model.vision_tower.encoder.layers.N.".
-constexpr NamePair kNorms[] = {{"ln1", "input_layernorm"},           {"attn_post_norm", "post_attention_layernorm"},
-                               {"ln2", "pre_feedforward_layernorm"}, {"ffn_post_norm", "post_feedforward_layernorm"},
-                               {"attn_q_norm", "self_attn.q_norm"},  {"attn_k_norm", "self_attn.k_norm"}};
+constexpr NamePair kVisionParts[] = {
+    {"ln1", "input_layernorm"},           {"attn_post_norm", "post_attention_layernorm"},
+    {"ln2", "pre_feedforward_layernorm"}, {"ffn_post_norm", "post_feedforward_layernorm"},
+    {"attn_q_norm", "self_attn.q_norm"},  {"attn_k_norm", "self_attn.k_norm"}};
 // Each with a weight, and with the bounds of its values where the tower has some.
-constexpr NamePair kLinears[] = {{"attn_q", "self_attn.q_proj"}, {"attn_k", "self_attn.k_proj"},
-                                 {"attn_v", "self_attn.v_proj"}, {"attn_out", "self_attn.o_proj"},
-                                 {"ffn_gate", "mlp.gate_proj"},  {"ffn_up", "mlp.up_proj"},
-                                 {"ffn_down", "mlp.down_proj"}};
+constexpr NamePair kVisionLinears[] = {{"attn_q", "self_attn.q_proj"}, {"attn_k", "self_attn.k_proj"},
+                                       {"attn_v", "self_attn.v_proj"}, {"attn_out", "self_attn.o_proj"},
+                                       {"ffn_gate", "mlp.gate_proj"},  {"ffn_up", "mlp.up_proj"},
+                                       {"ffn_down", "mlp.down_proj"}};
+// Of layer N, after "a.blk.N." and "model.audio_tower.layers.N.". The names of the two norms of the convolution are
+// exchanged there.
+constexpr NamePair kAudioParts[] = {{"attn_pre_norm", "norm_pre_attn"},
+                                    {"attn_post_norm", "norm_post_attn"},
+                                    {"ln2", "norm_out"},
+                                    {"ffn_norm", "feed_forward1.pre_layer_norm"},
+                                    {"ffn_post_norm", "feed_forward1.post_layer_norm"},
+                                    {"ffn_norm_1", "feed_forward2.pre_layer_norm"},
+                                    {"ffn_post_norm_1", "feed_forward2.post_layer_norm"},
+                                    {"conv_norm", "lconv1d.pre_layer_norm"},
+                                    {"norm_conv", "lconv1d.conv_norm"},
+                                    {"conv_dw", "lconv1d.depthwise_conv1d"},
+                                    {"attn_k_rel", "self_attn.relative_k_proj"},
+                                    {"per_dim_scale", kScale}};
+constexpr NamePair kAudioLinears[] = {{"attn_q", "self_attn.q_proj"},
+                                      {"attn_k", "self_attn.k_proj"},
+                                      {"attn_v", "self_attn.v_proj"},
+                                      {"attn_out", "self_attn.post"},
+                                      {"ffn_up", "feed_forward1.ffw_layer_1"},
+                                      {"ffn_down", "feed_forward1.ffw_layer_2"},
+                                      {"ffn_up_1", "feed_forward2.ffw_layer_1"},
+                                      {"ffn_down_1", "feed_forward2.ffw_layer_2"},
+                                      {"conv_pw1", "lconv1d.linear_start"},
+                                      {"conv_pw2", "lconv1d.linear_end"}};
+struct LayerNames {
+  std::string_view gguf, hugging_face;
+  std::span<const NamePair> parts, linears;
+};
+constexpr LayerNames kLayers[] = {{"v.blk.", "model.vision_tower.encoder.layers.", kVisionParts, kVisionLinears},
+                                  {"a.blk.", "model.audio_tower.layers.", kAudioParts, kAudioLinears}};
 
 const NamePair* find_name(std::span<const NamePair> names, std::string_view gguf) {
   const auto found = std::ranges::find(names, gguf, &NamePair::gguf);
@@ -46,15 +90,17 @@ const NamePair* find_name(std::span<const NamePair> names, std::string_view gguf
 
 std::optional<std::string> hugging_face_name_of(std::string_view name) {
   if (const NamePair* known = find_name(kNames, name)) return std::string(known->hugging_face);
-  if (!name.starts_with(kLayer)) return std::nullopt;
-  const std::string_view rest = name.substr(kLayer.size());
+  const auto layers = std::ranges::find_if(kLayers, [&](const LayerNames& of) { return name.starts_with(of.gguf); });
+  if (layers == std::end(kLayers)) return std::nullopt;
+  const std::string_view rest = name.substr(layers->gguf.size());
   const std::size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
   const std::size_t dot = rest.rfind('.');
   if (digits == 0 || dot == rest.npos || dot <= digits || rest[digits] != '.') return std::nullopt;
-  const std::string layer = fmt::format("model.vision_tower.encoder.layers.{}.", rest.substr(0, digits));
+  const std::string layer = fmt::format("{}{}.", layers->hugging_face, rest.substr(0, digits));
   const std::string_view part = rest.substr(digits + 1, dot - digits - 1), what = rest.substr(dot);
-  if (const NamePair* norm = find_name(kNorms, part)) return fmt::format("{}{}{}", layer, norm->hugging_face, what);
-  const NamePair* const linear = find_name(kLinears, part);
+  if (const NamePair* known = find_name(layers->parts, part))
+    return fmt::format("{}{}{}", layer, known->hugging_face, known->hugging_face == kScale ? "" : what);
+  const NamePair* const linear = find_name(layers->linears, part);
   if (linear == nullptr) return std::nullopt;
   return fmt::format("{}{}{}{}", layer, linear->hugging_face, what == ".weight" ? ".linear" : "", what);
 }
@@ -102,6 +148,48 @@ std::vector<std::byte> colours_last(const TensorEntry& patches) {
     }
   }
   return turned;
+}
+
+/// Numbers of which a GGUF has the softplus, as Hugging Face has them. @pre they are F32
+std::vector<std::byte> before_softplus(const TensorEntry& scale) {
+  std::vector<float> values(static_cast<std::size_t>(scale.element_count()));
+  std::memcpy(values.data(), scale.bytes.data(), values.size() * sizeof(float));
+  for (float& value : values) value = static_cast<float>(std::log(std::expm1(static_cast<double>(value))));
+  std::vector<std::byte> bytes(values.size() * sizeof(float));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+/// The audio tower in config.json's words; null where there is none, or one of another kind.
+Result<json> audio_config(const Reader& reader, const GgufModel& projector, const json& text_width) {
+  ASSIGN_OR_RETURN(const auto kind, projector.metadata.find<std::string_view>("clip.audio.projector_type"));
+  if (kind != "gemma4a") return json();
+  json audio = {{"model_type", "gemma4_audio"}};
+  for (const auto& [to, from] : {std::pair("hidden_size", "embedding_length"),
+                                 {"num_hidden_layers", "block_count"},
+                                 {"num_attention_heads", "attention.head_count"}}) {
+    ASSIGN_OR_RETURN(audio[to], reader.number(fmt::format("clip.audio.{}", from)));
+  }
+  // The file's epsilon is a constant of the converter, and not the model's.
+  ASSIGN_OR_RETURN(const TensorEntry* first, reader.tensor(kConvolutions[0], 4));
+  ASSIGN_OR_RETURN(const TensorEntry* second, reader.tensor(kConvolutions[1], 4));
+  ASSIGN_OR_RETURN(const TensorEntry* taps, reader.tensor(kTaps, 2));
+  ASSIGN_OR_RETURN(const TensorEntry* rows, reader.tensor(kRows, 2));
+  ASSIGN_OR_RETURN(const TensorEntry* projection, reader.tensor(kAudioProjection, 2));
+  if (text_width != projection->shape[0]) {
+    return reader.wrong(Errc::kMismatch, fmt::format("its sounds' soft tokens have {} numbers, wanted {}",
+                                                     projection->shape[0], text_width.dump()));
+  }
+  for (const TensorEntry& tensor : projector.tensors) {
+    if (!tensor.name.ends_with(".per_dim_scale.weight") || tensor.dtype == DType::kF32) continue;
+    return reader.wrong(Errc::kMismatch,
+                        fmt::format("tensor {} is {}, wanted F32", tensor.name, to_string(tensor.dtype)));
+  }
+  audio["subsampling_conv_channels"] = {first->shape[0], second->shape[0]};
+  audio["conv_kernel_size"] = taps->shape[1];
+  audio["output_proj_dims"] = rows->shape[0];
+  audio["use_clipped_linears"] = projector.find("a.blk.0.attn_q.input_max") != nullptr;
+  return audio;
 }
 
 }  // namespace
@@ -168,9 +256,18 @@ Result<json> add_projector(json config, const GgufModel& text, const GgufModel& 
   vision["standardize"] = projector.find("v.std_scale") != nullptr;
   // No key says so. Of the published models those without per-layer embeddings do (gemma4.md 8.3).
   if (text.find("per_layer_token_embd.weight") == nullptr) config["use_bidirectional_attention"] = "vision";
-  json whole = {{"model_type", "gemma4"}, {"text_config", std::move(config)}, {"vision_config", std::move(vision)}};
-  for (const auto& [key, token] :
-       {std::pair("image_token_id", "<|image|>"), {"boi_token_id", "<|image>"}, {"eoi_token_id", "<image|>"}}) {
+  ASSIGN_OR_RETURN(json audio, audio_config(reader, projector, width));
+  json whole = {{"model_type", "gemma4"},
+                {"text_config", std::move(config)},
+                {"vision_config", std::move(vision)},
+                {"audio_config", std::move(audio)}};
+  for (const auto& [key, token] : {std::pair("image_token_id", "<|image|>"),
+                                   {"video_token_id", "<|video|>"},
+                                   {"boi_token_id", "<|image>"},
+                                   {"eoi_token_id", "<image|>"},
+                                   {"audio_token_id", "<|audio|>"},
+                                   {"boa_token_id", "<|audio>"},
+                                   {"eoa_token_id", "<audio|>"}}) {
     if (const auto id = token_of(text, token)) whole[key] = *id;
   }
   return whole;
@@ -178,17 +275,22 @@ Result<json> add_projector(json config, const GgufModel& text, const GgufModel& 
 
 ProjectorTensors projector_tensors(const GgufModel& projector) {
   ProjectorTensors result;
+  const auto made = std::make_shared<std::deque<std::vector<std::byte>>>();  // what is in it stays where it is
   for (const TensorEntry& tensor : projector.tensors) {
     const std::optional<std::string> name = hugging_face_name_of(tensor.name);
     if (!name) continue;
     TensorEntry& renamed = result.tensors.emplace_back(tensor);
     renamed.name = *name;
-    if (tensor.name != kPatches) continue;
-    const auto made = std::make_shared<const std::vector<std::byte>>(colours_last(tensor));
-    renamed.shape = {tensor.shape[0], 3 * tensor.shape[2] * tensor.shape[3]};
-    renamed.bytes = *made;
-    result.made = made;
+    if (tensor.name == kPatches) {
+      renamed.shape = {tensor.shape[0], 3 * tensor.shape[2] * tensor.shape[3]};
+      renamed.bytes = made->emplace_back(colours_last(tensor));
+    } else if (tensor.name.ends_with(kTapsPart) && tensor.shape.size() == 2) {
+      renamed.shape = {tensor.shape[0], 1, tensor.shape[1]};
+    } else if (name->ends_with(kScale) && tensor.dtype == DType::kF32) {
+      renamed.bytes = made->emplace_back(before_softplus(tensor));
+    }
   }
+  result.made = made;
   return result;
 }
 

@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "common/audio/audio_features.h"
 #include "common/base/files.h"
 
 namespace outrider {
@@ -17,6 +16,20 @@ namespace {
 std::mutex& one_at_a_time() {
   static std::mutex mutex;
   return mutex;
+}
+
+/// What resizing takes of a picture that may be turned.
+std::int64_t either_way(const PictureHeader& header, const VisionConfig& config, std::int64_t soft_tokens) {
+  return std::max(resizing_bytes(header.height, header.width, config, soft_tokens),
+                  resizing_bytes(header.width, header.height, config, soft_tokens));
+}
+
+/// A picture on its way, in the size in which it is seen.
+WireMedium medium_of(Picture picture) {
+  const auto seen = std::make_shared<const Picture>(std::move(picture));
+  return {.content = {.dtype = DType::kU8,
+                      .shape = {seen->height, seen->width, 3},
+                      .data = SharedBytes(seen, std::as_bytes(std::span(seen->rgb)))}};
 }
 
 /// What stands for a picture or a sound in a prompt.
@@ -36,21 +49,14 @@ std::int64_t soft_tokens_for(PictureDetail detail, const VisionConfig& config) {
 Result<WireMedium> see_picture(std::span<const std::byte> file, const std::string& name, const VisionConfig& config,
                                std::int64_t soft_tokens, const AdmitPicture& admit) {
   const std::lock_guard lock(one_at_a_time());
-  AdmitPicture with_resizing;
-  if (admit) {
-    with_resizing = [&](const PictureHeader& header) {
-      const std::int64_t resizing = std::max(resizing_bytes(header.height, header.width, config, soft_tokens),
-                                             resizing_bytes(header.width, header.height, config, soft_tokens));
-      PictureHeader all = header;
-      all.bytes = std::max(header.bytes, 3 * header.height * header.width + resizing);
-      return admit(all);
-    };
-  }
+  const auto with_resizing = [&](const PictureHeader& header) -> Result<void> {
+    if (!admit) return {};
+    PictureHeader all = header;
+    all.bytes = std::max(header.bytes, 3 * header.height * header.width + either_way(header, config, soft_tokens));
+    return admit(all);
+  };
   ASSIGN_OR_RETURN(const Picture picture, decode_picture(file, name, with_resizing));
-  const auto seen = std::make_shared<const Picture>(resize_for_tower(picture, config, soft_tokens));
-  return WireMedium{.content = {.dtype = DType::kU8,
-                                .shape = {seen->height, seen->width, 3},
-                                .data = SharedBytes(seen, std::as_bytes(std::span(seen->rgb)))}};
+  return medium_of(resize_for_tower(picture, config, soft_tokens));
 }
 
 Result<WireMedium> hear_sound(std::span<const std::byte> file, const std::string& name, const AdmitSound& admit) {
@@ -60,6 +66,61 @@ Result<WireMedium> hear_sound(std::span<const std::byte> file, const std::string
   return WireMedium{.content = {.dtype = DType::kF32,
                                 .shape = {std::ssize(*samples)},
                                 .data = SharedBytes(samples, std::as_bytes(std::span(*samples)))}};
+}
+
+std::int64_t MediumFile::size() const {
+  std::int64_t sum = std::ssize(bytes);
+  for (const std::string& frame : frames) sum += std::ssize(frame);
+  return sum;
+}
+
+Result<SeenVideo> see_video(std::span<const std::byte> file, const std::string& name, const VisionConfig& config,
+                            const AdmitPicture& admit) {
+  const std::lock_guard lock(one_at_a_time());
+  SeenVideo video{.frames = {}, .part = {.kind = ContentPart::Kind::kVideo}};
+  const auto look = [&](double seconds, const Picture& frame) -> Result<void> {
+    video.part.frame_seconds.push_back(static_cast<std::int64_t>(seconds));
+    video.frames.push_back(medium_of(resize_for_tower(frame, config, kVideoSoftTokens)));
+    return {};
+  };
+  const auto with_frames = [&](const PictureHeader& header) -> Result<void> {
+    if (!admit) return {};
+    const std::int64_t side = config.soft_token_side(), frame = 3 * kVideoSoftTokens * side * side;
+    PictureHeader all = header;
+    all.bytes += either_way(header, config, kVideoSoftTokens) + kVideoFramesMax * frame;
+    return admit(all);
+  };
+  RETURN_IF_ERROR(decode_video(file, name, with_frames, look));
+  return video;
+}
+
+Result<SeenVideo> see_video(std::int64_t count, const std::string& name,
+                            const std::function<Result<WireMedium>(std::int64_t)>& frame) {
+  if (count == 0) return Error{Errc::kOutOfRange, fmt::format("{}: a video of no pictures", name)};
+  SeenVideo video{.frames = {}, .part = {.kind = ContentPart::Kind::kVideo}};
+  for (const std::int64_t second : sampled_frames(count)) {
+    ASSIGN_OR_RETURN(WireMedium seen, frame(second));
+    video.part.frame_seconds.push_back(second);
+    video.frames.push_back(std::move(seen));
+  }
+  return video;
+}
+
+Result<SeenVideo> see_video_file(const std::filesystem::path& path, const VisionConfig& config) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  if (!fs::is_directory(path, failed)) {
+    ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
+    return see_video(file.bytes(), path.string(), config);
+  }
+  std::vector<fs::path> pictures;
+  for (fs::directory_iterator entry(path, failed), end; !failed && entry != end; entry.increment(failed))
+    pictures.push_back(entry->path());
+  if (failed) return Error{Errc::kIo, fmt::format("{}: {}", path.string(), failed.message())};
+  std::ranges::sort(pictures);
+  return see_video(std::ssize(pictures), path.string(), [&](std::int64_t i) {
+    return see_picture_file(pictures[static_cast<std::size_t>(i)], config, kVideoSoftTokens);
+  });
 }
 
 Result<WireMedium> see_picture_file(const std::filesystem::path& path, const VisionConfig& config,
@@ -78,7 +139,8 @@ Result<std::vector<TokenId>> place_media(std::span<const TokenId> rendered, cons
   std::vector<TokenId> tokens;
   std::size_t places = 0, filled = 0;
   for (const TokenId token : rendered) {
-    const bool picture = vision && token == vision->image_token_id, sound = audio && token == audio->audio_token_id;
+    const bool picture = vision && (token == vision->image_token_id || token == vision->video_token_id),
+               sound = audio && token == audio->audio_token_id;
     if (!picture && !sound) {
       tokens.push_back(token);
       continue;
@@ -88,7 +150,7 @@ Result<std::vector<TokenId>> place_media(std::span<const TokenId> rendered, cons
     const std::vector<std::int64_t>& shape = medium.content.shape;
     const Place place = sound ? Place{audio->boa_token_id, token, audio->eoa_token_id}
                               : Place{vision->boi_token_id, token, vision->eoi_token_id};
-    const std::int64_t count = sound ? audio_soft_tokens(shape[0])
+    const std::int64_t count = sound ? audio->soft_tokens(shape[0])
                                      : (shape[0] / vision->soft_token_side()) * (shape[1] / vision->soft_token_side());
     tokens.push_back(place.begin);
     medium.first = std::ssize(tokens);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,8 +14,10 @@
 #include "common/base/ids.h"
 #include "common/base/result.h"
 #include "common/protocol/messages.h"
+#include "common/tokenizer/chat.h"
 #include "common/vision/patches.h"
 #include "common/vision/picture.h"
+#include "common/vision/video.h"
 #include "common/vision/vision_config.h"
 
 namespace outrider {
@@ -26,12 +29,16 @@ enum class PictureDetail { kAuto, kLow, kHigh };
 /// latter: the soft tokens of one have to be in one forward pass of the verifier, which takes 256 rows by default.
 std::int64_t soft_tokens_for(PictureDetail detail, const VisionConfig& config);
 
-/// The file of a picture or a sound that somebody asks about.
+/// The file of a picture, a video or a sound that somebody asks about.
 struct MediumFile {
+  enum class Kind { kPicture, kVideo, kSound };
   std::string name;   ///< for messages
-  std::string bytes;  ///< of a PNG, JPEG or WebP, or of a WAV, FLAC, Ogg or MP3
-  bool is_sound = false;
+  std::string bytes;  ///< of a PNG, JPEG or WebP; of an MP4, Matroska or AVI; or of a WAV, FLAC, Ogg or MP3
+  Kind kind = Kind::kPicture;
   PictureDetail detail = PictureDetail::kAuto;  ///< of a picture
+  std::vector<std::string> frames = {};  ///< of a video that comes as pictures, one for every second; then no bytes
+
+  std::int64_t size() const;  ///< bytes of all
 };
 inline constexpr std::size_t kMediumBytesMax = std::max(kPictureBytesMax, kSoundBytesMax);
 
@@ -46,14 +53,29 @@ Result<WireMedium> see_picture(std::span<const std::byte> file, const std::strin
 /// A sound as a Generate carries it, likewise. @return as decode_sound().
 Result<WireMedium> hear_sound(std::span<const std::byte> file, const std::string& name, const AdmitSound& admit = {});
 
+/// A video as a Generate carries it: its frames, and when each is shown.
+struct SeenVideo {
+  std::vector<WireMedium> frames;
+  ContentPart part;  ///< what stands for it in a message
+};
+/// kVideoFramesMax frames of it, of kVideoSoftTokens each. @return as decode_video().
+Result<SeenVideo> see_video(std::span<const std::byte> file, const std::string& name, const VisionConfig& config,
+                            const AdmitPicture& admit = {});
+/// The same of pictures, of which there is one for every second. @param count  of them
+/// @param frame  gives one. @return as decode_picture(), and kOutOfRange of none.
+Result<SeenVideo> see_video(std::int64_t count, const std::string& name,
+                            const std::function<Result<WireMedium>(std::int64_t i)>& frame);
+
 /// The same of files here.
 Result<WireMedium> see_picture_file(const std::filesystem::path& path, const VisionConfig& config,
                                     std::int64_t soft_tokens);
 Result<WireMedium> hear_sound_file(const std::filesystem::path& path);
+/// A video's file, or a folder of pictures in the order of their names, one for every second.
+Result<SeenVideo> see_video_file(const std::filesystem::path& path, const VisionConfig& config);
 
-/// Makes room in the prompt of a rendered chat for the soft tokens of its pictures and sounds, and says to each where
-/// they are: each image or audio token becomes the opening of one, so many of that token, and its end, as Hugging
-/// Face's processor writes them (gemma4.md 8.3, 9.3).
+/// Makes room in the prompt of a rendered chat for the soft tokens of its pictures, frames and sounds, and says to each
+/// where they are: each image, video or audio token becomes the opening of one, so many of that token, and its end, as
+/// Hugging Face's processor writes them (gemma4.md 8.3, 9.3).
 /// @param media  in the prompt's order
 /// @return kInvalidArgument unless there is a place for each of its kind.
 Result<std::vector<TokenId>> place_media(std::span<const TokenId> rendered, const Result<VisionConfig>& vision,

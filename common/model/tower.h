@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "common/model/weights.h"
@@ -20,6 +21,9 @@ constexpr WeightType tower_type(WeightType type) { return type == WeightType::kI
 /// @return as open_weights(); kNotFound where the tower is not among them.
 Result<std::shared_ptr<const WeightSource>> open_tower_weights(const ModelFiles& files, WeightType type,
                                                                const std::string& kind, const std::string& mark);
+
+/// x := (x - mean) / sqrt(variance + eps) * weight + bias, per row. @param bias  empty: none
+void layer_norm(Matrix<float> x, std::span<const float> weight, std::span<const float> bias, float eps);
 
 /// Long work in steps, between which a caller's loop has its turn.
 class Steps {

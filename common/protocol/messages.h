@@ -35,14 +35,14 @@ inline constexpr std::uint32_t kProtocolVersion = 12;
 struct WireLimits {
   std::size_t header_bytes_max = 8u << 20;   ///< a prompt of 131,072 ids fits many times
   std::size_t tensor_bytes_max = 64u << 20;  ///< one donor tensor of one prefill chunk
-  std::size_t tensors_max = 8;               ///< media of a prompt; else a hidden row, then K and V of two donors
+  std::size_t tensors_max = 40;              ///< media of a prompt; else a hidden row, then K and V of two donors
 };
 
 /// Limits of what a message may say. Positions are bounded so that sums of a few cannot overflow anywhere.
 inline constexpr std::size_t kTokensMax = 1u << 20;
 inline constexpr std::size_t kWorkersMax = 256;  ///< that a Status lists
 inline constexpr std::size_t kDonorsMax = 2;
-inline constexpr std::size_t kMediaMax = 8;  ///< pictures and sounds of a prompt
+inline constexpr std::size_t kMediaMax = 40;  ///< pictures, frames of videos and sounds of a prompt
 inline constexpr Range<Position> kPositions{0, kTokensMax};
 inline constexpr Range kDraftLengths{0, kDraftLengthMax};
 inline constexpr Range kGuesses{0, kDraftAheadMax};
@@ -292,7 +292,7 @@ struct Drain {
 
 // ---- one session ----
 
-/// A picture or a sound in a prompt.
+/// A picture, a frame of a video, which is a picture too, or a sound in a prompt.
 struct WireMedium {
   Position first = 0;  ///< of its soft tokens, whose number follows from its size; the prompt's tokens there may be any
   /// U8 [height, width, 3]: a picture in the size in which the vision tower sees it (gemma4.md 8.1). F32 [samples]: a

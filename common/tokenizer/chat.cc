@@ -113,6 +113,7 @@ class PromptWriter {
 
   void text(std::string_view text) { text_ += text; }
 
+  bool has(std::string_view token) const { return tokenizer_.find(token).has_value(); }
   void control(std::string_view token) {
     end_text();
     const auto id = tokenizer_.find(token);
@@ -408,7 +409,7 @@ class ChatRenderer {
         out_.text(text);
         any = any || !text.empty();
       } else {
-        soft_token(part.kind);
+        soft_tokens(part);
         any = true;
         if (format_.revision != Revision::kRefreshed) last_ = Last::kMessage;
       }
@@ -416,11 +417,24 @@ class ChatRenderer {
     return any;
   }
 
-  void soft_token(ContentPart::Kind kind) {
-    const bool image = kind == ContentPart::Kind::kImage, apart = image && format_.revision == Revision::kInterleaved;
+  void soft_tokens(const ContentPart& part) {
+    const bool apart = part.kind != ContentPart::Kind::kAudio && format_.revision == Revision::kInterleaved;
     if (apart) out_.text("\n\n");
-    out_.control(image ? "<|image|>" : "<|audio|>");
+    if (part.kind == ContentPart::Kind::kVideo)
+      frames(part.frame_seconds);
+    else
+      out_.control(part.kind == ContentPart::Kind::kImage ? "<|image|>" : "<|audio|>");
     if (apart) out_.text("\n\n");
+  }
+
+  /// What Hugging Face's processor makes of the template's <|video|>, but that a frame is still one token (gemma4.md
+  /// 8.5). A vocabulary may be older than videos; the model does not see which token it is.
+  void frames(std::span<const std::int64_t> frame_seconds) {
+    const char* const token = out_.has("<|video|>") ? "<|video|>" : "<|image|>";
+    for (std::size_t i = 0; i < frame_seconds.size(); ++i) {
+      out_.text(fmt::format("{}{:02}:{:02} ", i == 0 ? "" : " ", frame_seconds[i] / 60, frame_seconds[i] % 60));
+      out_.control(token);
+    }
   }
 
   void generation_prompt() {

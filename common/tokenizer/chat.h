@@ -31,9 +31,11 @@ struct ToolCall {
 
 /// One piece of a content that is not text alone.
 struct ContentPart {
-  enum class Kind { kText, kImage, kAudio };
+  enum class Kind { kText, kImage, kAudio, kVideo };
   Kind kind = Kind::kText;
-  std::string text;  ///< of kText; an image and a sound are one soft token each
+  std::string text = {};  ///< of kText; an image and a sound are one soft token each
+  /// Of kVideo: when each of its frames is shown. It is one soft token for each of them, behind its time.
+  std::vector<std::int64_t> frame_seconds = {};
 };
 
 struct ChatMessage {

@@ -25,6 +25,8 @@ Result<Decoded> decode_webp(std::span<const std::byte> file, const std::string& 
 /// @param turned  it will be turned, or may be
 Result<Picture> make_picture(std::int64_t height, std::int64_t width, std::int64_t format_bytes, bool turned,
                              const std::string& name, const AdmitPicture& admit);
+/// The picture turned as an orientation of Exif says. From 5 on rows become columns; some then run the other way.
+Picture turned(Picture from, int orientation);
 /// How an Exif block says that the picture is to be turned, 1 to 8; 1, as it is, where it does not say so properly.
 int orientation_of(std::span<const std::byte> exif);
 

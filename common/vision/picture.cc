@@ -32,7 +32,8 @@ class Tiff {
   std::span<const std::byte> bytes_;
 };
 
-/// From 5 on rows become columns; some then run the other way.
+}  // namespace
+
 Picture turned(Picture from, int orientation) {
   if (orientation == 1) return from;
   const bool transposed = orientation >= 5;
@@ -52,8 +53,6 @@ Picture turned(Picture from, int orientation) {
   }
   return to;
 }
-
-}  // namespace
 
 int orientation_of(std::span<const std::byte> exif) {
   constexpr std::string_view kPrefix("Exif\0\0", 6);

@@ -21,9 +21,10 @@ struct VisionConfig {
   float rms_norm_eps;
   double rope_theta;
   bool use_clipped_linears, standardize;
-  bool both_ways;  ///< sliding layers of the text model see a picture's later soft tokens too (gemma4.md 8.3)
+  bool without_tower;  ///< 12B: a patch is the whole of a soft token, and there are no layers
+  bool both_ways;      ///< sliding layers of the text model see a picture's later soft tokens too (gemma4.md 8.3)
   std::int64_t text_hidden_size;
-  TokenId image_token_id, boi_token_id, eoi_token_id;
+  TokenId image_token_id, video_token_id, boi_token_id, eoi_token_id;
 
   /// Pixels along a side of what becomes one soft token.
   std::int64_t soft_token_side() const { return patch_size * pooling_kernel_size; }
@@ -31,7 +32,7 @@ struct VisionConfig {
   std::int64_t patch_floats() const { return 3 * patch_size * patch_size; }
 };
 
-/// @return kNotFound for a model that has no vision tower; kUnsupported for another kind of tower, or a value that
+/// @return kNotFound for a model that has no vision tower; kUnsupported for another kind of model, or a value that
 ///   another implementation might accept; kMalformed for one that cannot be. The message names file and key.
 Result<VisionConfig> load_vision_config(const ModelFiles& files);
 /// The same from the text of a config.json; `file` is its name in messages.

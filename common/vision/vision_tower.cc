@@ -11,13 +11,9 @@
 namespace outrider {
 namespace {
 
-/// That a model has a tower.
-constexpr const char* kMark = "model.vision_tower.patch_embedder.input_proj.weight";
 /// Patches that pass through the MLP or a matrix, and that attend, together: some tenths of a second of one slow core.
 /// More would keep a verifier's loop from its heartbeats, fewer would read the weights more often than they are worth.
 constexpr std::int64_t kStepRows = 256, kStepQueries = 64;
-
-std::int64_t patch_count(const Patches& picture) { return picture.rows * picture.columns; }
 
 }  // namespace
 
@@ -48,16 +44,9 @@ void VisionTower::Layer::each_linear(Visit visit) const {
   visit("q", q), visit("k", k), visit("v", v), visit("o", o), visit("gate", gate), visit("up", up), visit("down", down);
 }
 
-Result<std::unique_ptr<VisionTower>> VisionTower::load(const ModelFiles& files, WeightType type) {
-  ASSIGN_OR_RETURN(const VisionConfig config, load_vision_config(files));
-  ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_tower_weights(files, type, "vision", kMark));
-  return load(config, std::move(weights));
-}
-
 Result<std::unique_ptr<VisionTower>> VisionTower::load(const VisionConfig& config,
                                                        std::shared_ptr<const WeightSource> source) {
-  std::unique_ptr<VisionTower> tower(new VisionTower());
-  tower->config_ = config;
+  std::unique_ptr<VisionTower> tower(new VisionTower(config));
   tower->weights_ = std::move(source);
   tower->type_ = tower_type(tower->weights_->type());
   const WeightReader model = WeightReader(*tower->weights_, "model.").as(tower->type_);
@@ -81,21 +70,15 @@ Result<std::unique_ptr<VisionTower>> VisionTower::load(const VisionConfig& confi
   return tower;
 }
 
-bool VisionTower::is_in(const WeightSource& weights) { return weights.has(kMark); }
-
 Matrix<const float> VisionTower::encode(const Patches& picture, const Trace& trace,
                                         const std::function<void()>* between_steps) {
   steps_.begin(between_steps);
-  const std::int64_t pool_size = config_.pooling_kernel_size, count = patch_count(picture);
-  CHECK(count > 0 && picture.rows % pool_size == 0 && picture.columns % pool_size == 0 &&
-            std::max(picture.rows, picture.columns) <= config_.position_embedding_size &&
-            std::ssize(picture.values) == count * config_.patch_floats(),
-        "{} x {} patches, {} floats", picture.rows, picture.columns, picture.values.size());
+  check_fits(picture);
   const std::vector<float> inv_freq = rope_inv_freq({.rope_theta = config_.rope_theta}, config_.head_dim / 2);
   while (std::ssize(angles_) < std::max(picture.rows, picture.columns))
     angles_.push_back(rope_angles(std::ssize(angles_), inv_freq));
 
-  const Matrix<float> x = scratch_.x.view(count, config_.hidden_size);
+  const Matrix<float> x = scratch_.x.view(picture.rows * picture.columns, config_.hidden_size);
   embed(picture, x);
   trace.note("patch_embedding", x);
   for (std::size_t l = 0; l < layers_.size(); ++l) {

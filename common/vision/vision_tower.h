@@ -1,48 +1,32 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "common/kernels/ops.h"
-#include "common/model/buffers.h"
 #include "common/model/clipped_linear.h"
 #include "common/model/tower.h"
-#include "common/model/trace.h"
-#include "common/model/weights.h"
-#include "common/model/workspace.h"
-#include "common/vision/patches.h"
-#include "common/vision/vision_config.h"
+#include "common/vision/picture_encoder.h"
 
 namespace outrider {
 
-/// The vision tower of Gemma 4 and the projection into the text model's width (gemma4.md 8), loaded and packed.
-/// Patches of a picture become a ninth as many soft tokens. One encode at a time.
-///
-/// Pictures are encoded one by one. One is 630 to 10,080 rows, which fill every matrix product; so what a picture
-/// becomes cannot depend on others, nor, as the kernels promise, on the number of threads.
-class VisionTower {
+/// The vision tower of Gemma 4 and the projection into the text model's width (gemma4.md 8). Patches of a picture
+/// become a ninth as many soft tokens. One picture is 630 to 10,080 rows, which fill every matrix product.
+class VisionTower : public PictureEncoder {
  public:
-  static Result<std::unique_ptr<VisionTower>> load(const ModelFiles& files, WeightType type);
+  /// A tensor of every model that has one.
+  static constexpr const char* kMark = "model.vision_tower.patch_embedder.input_proj.weight";
+
   static Result<std::unique_ptr<VisionTower>> load(const VisionConfig& config,
                                                    std::shared_ptr<const WeightSource> weights);
 
-  /// Whether these are the weights of a model with a tower.
-  static bool is_in(const WeightSource& weights);
-
-  /// @param between_steps  called several times in every layer, so that a caller's loop stays awake in a large picture.
-  /// @return [soft tokens, text_hidden_size], row by row of the picture: rows of the text model's input, which its
-  ///   embedding's factor does not multiply. Valid until the next encode.
-  /// @pre the grid is not empty, fits pooling_kernel_size, and is at most position_embedding_size wide and high.
+  /// between_steps is called several times in every layer.
   Matrix<const float> encode(const Patches& picture, const Trace& trace = {},
-                             const std::function<void()>* between_steps = nullptr);
-
-  const VisionConfig& config() const { return config_; }
-  /// Bytes of weights that it holds.
-  std::size_t weight_bytes() const;
-  void report_buffers(const BufferSink& sink) const;
+                             const std::function<void()>* between_steps = nullptr) override;
+  std::size_t weight_bytes() const override;
+  void report_buffers(const BufferSink& sink) const override;
   /// Implementation of the largest matrix, for logs.
   const std::string& gemm_implementation() const { return layers_.front().down.linear().implementation(); }
 
@@ -61,7 +45,7 @@ class VisionTower {
     AlignedArray<Bf16> kv;  ///< keys, then values
   };
 
-  VisionTower() = default;
+  using PictureEncoder::PictureEncoder;
   /// x [patches, hidden_size]
   void embed(const Patches& picture, Matrix<float> x);
   void forward(const Layer& layer, const Patches& picture, Matrix<float> x);
@@ -73,7 +57,6 @@ class VisionTower {
   KvView keys_and_values(Matrix<const float> k, Matrix<const float> v);
   Matrix<float> pool(const Patches& picture, Matrix<const float> x);
 
-  VisionConfig config_{};
   std::shared_ptr<const WeightSource> weights_;
   WeightType type_ = WeightType::kF32;
   Linear input_projection_, embedding_projection_;

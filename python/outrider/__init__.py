@@ -8,7 +8,7 @@ docs/python.md is the guide. Everything is in this module; what begins with an u
 
 from ._answer import Answer, Round, Statistics, TokenLogprob
 from ._library import nano
-from ._pair import DraftLength, Message, Options, Pair, Prompt, Session, Stream, Verdict, picture, sound
+from ._pair import DraftLength, Message, Options, Pair, Prompt, Session, Stream, Verdict, picture, sound, video
 from .errors import (
     Cancelled,
     InvalidArgument,
@@ -28,5 +28,5 @@ from .errors import (
 __all__ = [
     "Answer", "Cancelled", "DraftLength", "InvalidArgument", "IoError", "Malformed", "Message", "Mismatch", "NotFound", "Options",
     "OutOfRange", "OutriderError", "Pair", "PeerGone", "Prompt", "Round", "Session", "Statistics", "Stream", "Timeout",
-    "TokenLogprob", "Unavailable", "Unsupported", "Verdict", "VersionMismatch", "nano", "picture", "sound",
+    "TokenLogprob", "Unavailable", "Unsupported", "Verdict", "VersionMismatch", "nano", "picture", "sound", "video",
 ]

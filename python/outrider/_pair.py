@@ -73,6 +73,20 @@ def picture(file: str | os.PathLike[str] | bytes, *, detail: Literal["auto", "lo
     return {"type": "image_url", "image_url": {"url": url, "detail": detail}}
 
 
+def video(file: str | os.PathLike[str] | bytes | Sequence[str | os.PathLike[str] | bytes]) -> dict[str, Any]:
+    """A part of a message's content: a video from an MP4, Matroska, WebM or AVI file, or its bytes; or from pictures, one for every second.
+
+    pair.chat([{"role": "user", "content": [outrider.video("film.mp4"), {"type": "text", "text": "What happens?"}]}])
+    Its sound is not heard. Files want a program that was built with FFmpeg's libraries (docs/vision.md).
+    """
+    def encoded(one: str | os.PathLike[str] | bytes) -> str:
+        return base64.b64encode(one if isinstance(one, bytes) else pathlib.Path(one).read_bytes()).decode()
+
+    if isinstance(file, (str, os.PathLike, bytes)):
+        return {"type": "video_url", "video_url": {"url": "data:video/*;base64," + encoded(file)}}
+    return {"type": "video_url", "video_url": {"url": "data:video/jpeg;base64," + ",".join(map(encoded, file))}}
+
+
 def sound(file: str | os.PathLike[str] | bytes) -> dict[str, Any]:
     """A part of a message's content: a sound of at most 30 s from a WAV, FLAC, Ogg or MP3 file, or its bytes.
 

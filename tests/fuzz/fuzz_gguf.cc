@@ -28,7 +28,7 @@ void put_tiny_tokenizer(GgufWriter& w) {
   w.u32("tokenizer.ggml.unknown_token_id", 0);
 }
 
-/// A vision tower of one layer, as far as its header goes.
+/// A vision tower and an audio tower of one layer, as far as their headers go.
 GgufWriter tiny_projector() {
   GgufWriter w;
   w.string("general.architecture", "clip");
@@ -50,6 +50,15 @@ GgufWriter tiny_projector() {
   add("v.blk.0.attn_q.weight", {4, 4});
   add("v.blk.0.attn_q.input_max", {1});
   add("mm.input_projection.weight", {4, 8});
+  w.string("clip.audio.projector_type", "gemma4a");
+  for (const char* key : {"embedding_length", "block_count", "attention.head_count"})
+    w.u32(std::string("clip.audio.") + key, 1);
+  add("a.conv1d.0.weight", {3, 3, 1, 2});
+  add("a.conv1d.1.weight", {3, 3, 2, 2});
+  add("a.blk.0.conv_dw.weight", {5, 4});
+  add("a.blk.0.per_dim_scale.weight", {4});
+  add("a.pre_encode.out.weight", {4, 4});
+  add("mm.a.input_projection.weight", {4, 8});
   return w;
 }
 

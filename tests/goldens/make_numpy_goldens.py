@@ -7,6 +7,7 @@ usage: make_numpy_goldens.py odd              the folder odd: every feature at o
                                               makes of soft tokens that see both ways, and the greedy text after the picture of multimodal-e4b
        make_numpy_goldens.py audio            the folder audio-odd: an audio tower in sizes that no published model has; sound.json of multimodal-e4b, the
                                               greedy text after sounds
+       make_numpy_goldens.py unified          the folder unified-media: what stands before unified-12b for pictures and sounds, and a text with both
        make_numpy_goldens.py gguf             the folder gguf: blocks of every type of GGUF that is read, and what gguf-py makes of them (pip install gguf)
        make_numpy_goldens.py pictures         the folder pictures but for huggingface*.png, with Pillow, which Hugging Face's image processor calls
 
@@ -251,15 +252,17 @@ def make_soft_texts():
     of_bytes = reference_vision.greedy(backbone, ids, soft_of(24, 36, 37), image, 24)
     notes = {"prompt": ids.tolist(), "greedy": tokens, "greedy_of_bytes": of_bytes, "texts": []}
     soft_tokens = {}
-    for name, shapes in (("portrait", [(48, 24, 7)]), ("panorama", [(12, 96, 101)]), ("two", [(24, 36, 37), (36, 12, 53)])):
+    for name, shapes in (("portrait", [(48, 24, 7)]), ("panorama", [(12, 96, 101)]), ("two", [(24, 36, 37), (36, 12, 53)]),
+                         ("video", [(24, 36, 37), (24, 36, 53), (24, 36, 71)])):
         prompt, soft, pictures = [2, 20], [], []
+        token = backbone.raw_config["video_token_id"] if name == "video" else image
         for height, width, step in shapes:
             soft.append(soft_of(height, width, step))
             pictures.append({"first": len(prompt) + 1, "height": height, "width": width, "step": step})
-            prompt += [begin] + [image] * len(soft[-1]) + [end, 30 + len(prompt)]
+            prompt += [begin] + [token] * len(soft[-1]) + [end, 30 + len(prompt)]
         soft_tokens[name] = np.concatenate(soft)
         prompt += [31, 32, 33]
-        greedy = reference_vision.greedy(backbone, np.array(prompt), soft_tokens[name], image, 24)
+        greedy = reference_vision.greedy(backbone, np.array(prompt), soft_tokens[name], token, 24)
         notes["texts"].append({"name": name, "pictures": pictures, "prompt": prompt, "greedy": greedy})
     (folder / "picture.json").write_text(json.dumps(notes) + "\n")
     save_safetensors(folder / "pictures.safetensors", soft_tokens)
@@ -334,6 +337,41 @@ def make_sound_texts():
         texts.append({"name": name, "prompt": ids.tolist(), "firsts": firsts, "greedy": reference_vision.greedy_after(backbone, x, tokens, 24)})
     (folder / "sound.json").write_text(json.dumps({"texts": texts}) + "\n")
 
+UNIFIED_VISION = dict(model_type="gemma4_unified_vision", patch_size=2, pooling_kernel_size=3, mm_embed_dim=44, mm_posemb_size=9, output_proj_dims=44)
+UNIFIED_AUDIO = dict(model_type="gemma4_unified_audio", audio_embed_dim=40)
+
+def make_unified(out):
+    """Without the text model, which is that of unified-12b. Its ids are as those of multimodal-e4b, since its vocabulary is as small."""
+    text_folder, maker = HERE / "unified-12b" / "backbone", Maker(60, bf16=False)
+    config = json.loads((text_folder / "config.json").read_text())
+    config.update(vision_config=UNIFIED_VISION, audio_config=UNIFIED_AUDIO, image_token_id=500, video_token_id=501, audio_token_id=502, boi_token_id=503,
+                  eoi_token_id=504, boa_token_id=505, eoa_token_index=506)
+    hidden, text_hidden, side = UNIFIED_VISION["mm_embed_dim"], config["text_config"]["hidden_size"], 6
+    for name, width in (("patch_ln1", 3 * side * side), ("patch_ln2", hidden), ("pos_norm", hidden)):
+        maker.norm(f"model.vision_embedder.{name}.weight", width)
+        maker.put(f"model.vision_embedder.{name}.bias", (width,), deviation=0.3)
+    maker.matrix("model.vision_embedder.patch_dense.weight", hidden, 3 * side * side)
+    maker.put("model.vision_embedder.patch_dense.bias", (hidden,), deviation=0.3)
+    maker.put("model.vision_embedder.pos_embedding", (UNIFIED_VISION["mm_posemb_size"], 2, hidden))
+    maker.matrix("model.embed_vision.embedding_projection.weight", text_hidden, hidden)
+    maker.matrix("model.embed_audio.embedding_projection.weight", text_hidden, UNIFIED_AUDIO["audio_embed_dim"])
+    write(out / "backbone", config, maker.tensors, bf16=False)
+
+    # 8-bit pixels and samples that a test makes by these formulas.
+    rgb = ((np.arange(12 * 18 * 3) * 37 + 11) % 256).astype(np.uint8).reshape(12, 18, 3)
+    samples = ((np.arange(230) * 7) % 256 - 128).astype(np.float32) / 256
+    pixels, positions = reference_vision.patches_of(rgb, patch=side)
+    seen = reference_vision.see(maker.tensors, config, pixels, positions)
+    heard = reference_audio.hear_samples(maker.tensors, config, samples)
+    backbone = reference.Backbone(text_folder)
+    ids = np.array([2, 20, 503] + [500] * 6 + [504, 31, 505] + [502] * 6 + [506, 32, 33])
+    x = backbone.embed(ids)
+    x[ids == 500], x[ids == 502] = seen["soft_tokens"], heard["soft_tokens"]
+    logits = backbone.forward(ids, x=x, both_ways=[(3, 9)]).logits
+    golden = {"pixel_values": pixels[None], "image_position_ids": positions[None], "samples": samples, "input_ids": ids[None], "logits": logits,
+              **{"vision." + name: value for name, value in seen.items()}, "audio.soft_tokens": heard["soft_tokens"]}
+    save_safetensors(out / "golden.safetensors", golden)
+
 def make_pictures(out):
     """Files of every kind that is read, each with what Pillow makes of it (decoded.safetensors), and pictures resized by Pillow."""
     from PIL import Image, ImageOps
@@ -406,6 +444,8 @@ def main(arguments):
     elif arguments == ["audio"]:
         make_audio_tower(HERE / "audio-odd", AUDIO_TOWER, 41)
         make_sound_texts()
+    elif arguments == ["unified"]:
+        make_unified(HERE / "unified-media")
     elif arguments == ["pictures"]:
         make_pictures(HERE / "pictures")
     elif arguments == ["gguf"]:

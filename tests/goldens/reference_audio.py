@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from reference import F32, Backbone, load_safetensors, relative_error, rms_norm, softmax, split_heads
-from reference_vision import Tower, embed_soft_tokens, merged, parity_main
+from reference_vision import Tower, embed_soft_tokens, layer_norm, merged, parity_main
 
 # ---- features (9.1)
 
@@ -46,10 +46,6 @@ def conv_3x3_stride_2(x, kernel):
             out += x[i:i + 2 * rows - 1:2, j:j + 2 * columns - 1:2] @ kernel[:, :, i, j].T
     return out
 
-def layer_norm(x, weight, eps):
-    centred = x - x.mean(axis=-1, keepdims=True)
-    return centred / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + F32(eps)) * weight
-
 def attention(w, x, config):
     """A frame sees itself and those before it; transformers' chunks do not show in the result."""
     width, past = x.shape[1], config["attention_context_left"] - 1
@@ -72,7 +68,7 @@ def audio_tower(w, config, features):
     """features [t, 128] -> {name: value}; "rows" is [ceil(t/4), output_proj_dims]"""
     trace, x = {}, features[:, :, None]
     for block in (w.under("subsample_conv_projection.layer0"), w.under("subsample_conv_projection.layer1")):
-        x = np.maximum(layer_norm(conv_3x3_stride_2(x, block["conv.weight"]), block["norm.weight"], 1e-6), 0)
+        x = np.maximum(layer_norm(conv_3x3_stride_2(x, block["conv.weight"]), block["norm.weight"], eps=1e-6), 0)
     x = trace["subsampled"] = w.linear("subsample_conv_projection.input_proj_linear", x.reshape(len(x), -1))    # frequency outer, channel inner
     bound = F32(min(config["gradient_clipping"], np.finfo(F32).max))
     clamp = lambda z: np.clip(z, -bound, bound)
@@ -97,6 +93,12 @@ def audio_tower(w, config, features):
         x = trace[f"layers.{i}.output"] = layer.norm("norm_out", clamp(x))
     trace["rows"] = w.linear("output_proj", x) + w["output_proj.bias"]
     return trace
+
+def hear_samples(tensors, config, samples, eps=1e-6):
+    """12B, which has no tower (9.4): samples -> {"soft_tokens": [ceil(samples / width), text H]}"""
+    width = config["audio_config"]["audio_embed_dim"]
+    frames = np.pad(samples, (0, -len(samples) % width)).reshape(-1, width)
+    return {"soft_tokens": embed_soft_tokens(Tower(tensors, "model.embed_audio.", eps), frames)}
 
 def hear(tensors, config, features, eps=1e-6):
     """audio_tower()'s values, and "soft_tokens" [ceil(t/4), text H]"""

@@ -114,8 +114,26 @@ def embed_soft_tokens(w, x):
     """Into the text model's width; not multiplied by the text embedding's factor."""
     return w.linear("embedding_projection", rms_norm(x, None, w.eps))
 
+# ---- 12B, which has no tower (8.4)
+
+def layer_norm(x, weight, bias=0, eps=1e-5):
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return centred / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + F32(eps)) * weight + bias
+
+def embed_patches(w, pixels, positions):
+    """pixels [p, 3*side*side] in [0, 1] of patches that are soft tokens, positions [p, 2] (x, y) -> {name: value}; "placed" is [p, H]"""
+    norm = lambda name, x: layer_norm(x, w[name + ".weight"], w[name + ".bias"])
+    trace, table = {}, w["pos_embedding"]                                            # [side, 2, H]
+    x = trace["patch_embedding"] = norm("patch_ln2", w.linear("patch_dense", norm("patch_ln1", pixels)) + w["patch_dense.bias"])
+    trace["placed"] = norm("pos_norm", x + (table[positions[:, 0], 0] + table[positions[:, 1], 1]))
+    return trace
+
 def see(tensors, config, pixels, positions, eps=1e-6):
-    """vision_tower()'s values, and "soft_tokens" [soft tokens, text H]"""
+    """What comes before the text, by name, and "soft_tokens" [soft tokens, text H]"""
+    if config["vision_config"]["model_type"] == "gemma4_unified_vision":
+        trace = embed_patches(Tower(tensors, "model.vision_embedder.", eps), pixels, positions)
+        trace["soft_tokens"] = embed_soft_tokens(Tower(tensors, "model.embed_vision.", eps), trace["placed"])
+        return trace
     trace = vision_tower(Tower(tensors, "model.vision_tower.", eps), config["vision_config"], pixels, positions)
     trace["soft_tokens"] = embed_soft_tokens(Tower(tensors, "model.embed_vision.", eps), trace["pooled"])
     return trace

@@ -21,7 +21,8 @@ import urllib.request
 KEY = "secret"
 QUESTION = "Write a short story about a fox."
 HANG_S = 120
-RED_CIRCLE = pathlib.Path(__file__).resolve().parents[1] / "goldens/nano-pictures/red_circle.png"
+GOLDENS = pathlib.Path(__file__).resolve().parents[1] / "goldens"
+RED_CIRCLE = GOLDENS / "nano-pictures/red_circle.png"
 
 
 class Chromium:
@@ -232,7 +233,7 @@ def add_files(browser, *files):
     files = [[name, kind, base64.b64encode(data).decode()] for name, kind, data in files]
     browser.evaluate(f"""(async () => {{
       const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
-      await addPictures({json.dumps(files)}.map(([name, type, text]) => new File([bytes(text)], name, {{type}})));
+      await addMedia({json.dumps(files)}.map(([name, type, text]) => new File([bytes(text)], name, {{type}})));
     }})()""")
 
 
@@ -241,9 +242,9 @@ def pictures_are_shown_and_sent(browser):
     browser.evaluate("document.getElementById('clear').click()")
     circle = RED_CIRCLE.read_bytes()
     add_files(browser, ("1.png", "image/png", circle), ("2.png", "image/png", circle), ("x.txt", "text/plain", b"x"))
-    equal(browser.evaluate("document.querySelectorAll('#pictures img').length"), 2, "pictures to be sent")
-    browser.evaluate("document.querySelector('#pictures button').click()")
-    equal(browser.evaluate("document.querySelectorAll('#pictures img').length"), 1, "after one was left out")
+    equal(browser.evaluate("document.querySelectorAll('#media img').length"), 2, "pictures to be sent")
+    browser.evaluate("document.querySelector('#media button').click()")
+    equal(browser.evaluate("document.querySelectorAll('#media img').length"), 1, "after one was left out")
     ask(browser, "What colour is the circle?", max_tokens="24")
     equal(browser.evaluate("document.querySelectorAll('#log img').length"), 1, "pictures in the conversation")
     answer = kept_text(browser)
@@ -254,7 +255,25 @@ def pictures_are_shown_and_sent(browser):
     answer = browser.evaluate(LAST + ".textContent")
     assert "PNG: the file breaks off" in answer, answer
     equal(browser.evaluate("document.getElementById('prompt').value"), "What is this?", "a message that failed")
-    equal(browser.evaluate("document.querySelectorAll('#pictures img').length"), 1, "its pictures, to be sent again")
+    equal(browser.evaluate("document.querySelectorAll('#media img').length"), 1, "its pictures, to be sent again")
+    browser.evaluate("document.getElementById('prompt').value = ''; document.getElementById('clear').click()")
+
+
+def videos_and_sounds_are_sent(browser):
+    """A video is answered about, where files of videos are read; nano hears nothing, and says so."""
+    browser.evaluate("document.getElementById('clear').click()")
+    add_files(browser, ("1.mp4", "video/mp4", (GOLDENS / "videos/short.mp4").read_bytes()))
+    equal(browser.evaluate("document.querySelector('#media').textContent.trim()"), "▶ video", "a video to be sent")
+    send(browser, "What is this?")
+    answer = browser.evaluate(LAST + ".textContent")
+    assert "built without FFmpeg" in answer or browser.evaluate("messages.length") == 2, answer
+    browser.evaluate("document.getElementById('prompt').value = ''; document.getElementById('clear').click()")
+    add_files(browser, ("1.wav", "audio/wav", (GOLDENS / "sounds/mono16k.wav").read_bytes()))
+    equal(browser.evaluate("document.querySelector('#media').textContent.trim()"), "♪ sound", "a sound to be sent")
+    send(browser, "What is said?")
+    answer = browser.evaluate(LAST + ".textContent")
+    assert "cannot hear sounds" in answer, answer
+    equal(browser.evaluate("document.querySelectorAll('#media button').length"), 1, "its sound, to be sent again")
     browser.evaluate("document.getElementById('prompt').value = ''; document.getElementById('clear').click()")
 
 
@@ -406,6 +425,7 @@ def main():
         it_works_on_a_phone(browser)
         text_is_never_markup(browser)
         pictures_are_shown_and_sent(browser)
+        videos_and_sounds_are_sent(browser)
         elsewhere = [url for url in (seen.replace(f"me:{KEY}@", "") for seen in browser.urls) if not url.startswith((server.url, "data:", "about:"))]
         equal(elsewhere, [], "requests to other hosts")
     print("ok")

@@ -176,6 +176,77 @@ TEST_F(PictureServer, EveryInterfaceHearsTheSame) {
   EXPECT_NE(both["choices"][0]["message"]["content"], turned["choices"][0]["message"]["content"]);
 }
 
+/// A folder of pictures, one for every second, and the part of a message that has the same.
+struct Slides {
+  Slides() {
+    std::string url = "data:video/jpeg;base64,";
+    for (const char* name : {"rgb.png", "portrait.png", "rgb.jpeg"}) {
+      fs::copy(goldens() / "pictures" / name, dir / std::to_string(count++));
+      url += (count == 1 ? "" : ",") + base64(bytes_of(name));
+    }
+    part = {{"type", "video_url"}, {"video_url", {{"url", url}}}};
+  }
+  TemporaryDir dir;
+  int count = 0;
+  Json part;
+};
+Json video_part(const std::string& bytes) {
+  return {{"type", "video_url"}, {"video_url", {{"url", "data:video/mp4;base64," + base64(bytes)}}}};
+}
+std::string video_of(const std::string& name) { return read_text(goldens() / "videos" / name).value(); }
+
+TEST_F(PictureServer, EveryInterfaceWatchesTheSame) {
+  const Slides slides;
+  const std::string film = goldens() / "videos/short.mp4";
+  for (const auto& [part, path, frames] :
+       {std::tuple(slides.part, slides.dir.path().string(), 3), {video_part(video_of("short.mp4")), film, 5}}) {
+    SCOPED_TRACE(path);
+    Json request = ask(Json::array({part, text_part("What?")}));
+    request["return_token_ids"] = true;
+    const Response response = post(serve->port, "/v1/chat/completions", request.dump());
+    const std::vector<std::string> model = {"--model",      pair->path(), "--dtype",        "f32",
+                                            "--max-tokens", "16",         "--draft-length", "4@0"};
+    std::vector<std::string> to_run = {"run", "What?", "--video", path, "--json"}, to_chat = {"chat"};
+    for (std::vector<std::string>* words : {&to_run, &to_chat}) words->insert(words->end(), model.begin(), model.end());
+    Program run(to_run);
+    run.wait();
+    Program chat(to_chat, Program::Input::kWritten);
+    chat.write("/video " + path + "\nWhat?\n/exit\n");
+    chat.wait();
+    if (response.status == 400) {  // without FFmpeg everyone says that it is missing
+      const std::string why = "built without FFmpeg's libraries";
+      EXPECT_NE(response.body.find(why), std::string::npos) << response.body;
+      EXPECT_NE(run.err().find(why), std::string::npos) << run.err();
+      EXPECT_NE(chat.err().find(why), std::string::npos) << chat.err();
+      EXPECT_EQ(frames, 5) << "pictures need no FFmpeg";
+      continue;
+    }
+    const Json body = json_of(response), expected = Json::parse(run.out());
+    EXPECT_EQ(body["prompt_token_ids"], expected["prompt_ids"]) << response.body.substr(0, 300);
+    EXPECT_EQ(body["choices"][0]["token_ids"], expected["token_ids"]);
+    EXPECT_EQ(chat.out(), expected["text"].get<std::string>() + "\n");
+    const Json config = Json::parse(read_text(pair->dir / "backbone/config.json").value());
+    EXPECT_EQ(std::ranges::count(expected["prompt_ids"], config["boi_token_id"]), frames);
+    EXPECT_GT(body["usage"]["prompt_tokens"], frames * 40);
+  }
+}
+
+TEST_F(PictureServer, WhatIsNoVideoIsRefusedInALine) {
+  const std::string film = video_of("short.mp4");
+  if (refusal({video_part(film)}, post(serve->port, "/v1/chat/completions", ask({video_part(film)}).dump()).status) !=
+      "answered") {
+    GTEST_SKIP() << "built without FFmpeg";
+  }
+  EXPECT_EQ(refusal({video_part("GIF89a............")}),
+            "messages[0].content[0]: not a video that can be read, wanted MP4, Matroska (WebM) or AVI");
+  EXPECT_TRUE(refusal({video_part(film.substr(0, 300))}).starts_with("messages[0].content[0]: a broken video: "));
+  EXPECT_NE(refusal({video_part(video_of("h264.mp4"))}).find("maximum context length is 512 tokens"),
+            std::string::npos);
+  EXPECT_NE(refusal({video_part(video_of("h264.mp4")), video_part(video_of("h264.mp4"))})
+                .find("64 pictures, frames of videos and sounds, wanted at most 40"),
+            std::string::npos);
+}
+
 TEST_F(PictureServer, WhatIsNoSoundIsRefusedInALine) {
   const std::string flac = sound_of("stereo48k.flac");
   EXPECT_EQ(refusal({audio_part("GIF89a............")}),
@@ -229,7 +300,7 @@ TEST_F(PictureServer, WhatIsNoPictureIsRefusedInALine) {
   EXPECT_NE(refusal({{{"type", "image_url"}, {"image_url", {{"url", "https://example.org/a.png"}}}}})
                 .find("messages[0].content[0].image_url.url is an http(s) URL"),
             std::string::npos);
-  EXPECT_NE(refusal(std::vector<Json>(9, image_part(rgb))).find("9 pictures and sounds, wanted at most 8"),
+  EXPECT_NE(refusal(std::vector<Json>(41, image_part(rgb))).find("41 pictures, videos and sounds, wanted at most 40"),
             std::string::npos);
   EXPECT_NE(refusal({image_part(rgb), image_part(rgb), image_part(rgb, "high"), image_part(rgb), image_part(rgb),
                      image_part(rgb), image_part(rgb), image_part(rgb)})

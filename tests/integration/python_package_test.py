@@ -192,6 +192,16 @@ class OnOnePair(unittest.TestCase):
         with self.pair.session() as session:
             self.assertEqual(session.prefill(asked), golden["tokens"][0])
 
+    def test_a_video_is_a_part_of_a_message(self):
+        self.assertEqual(outrider.video(b"film"), {"type": "video_url", "video_url": {"url": "data:video/*;base64,ZmlsbQ=="}})
+        part = outrider.video([b"one", b"two"])
+        self.assertEqual(part, {"type": "video_url", "video_url": {"url": "data:video/jpeg;base64,b25l,dHdv"}})
+        with self.assertRaisesRegex(outrider.InvalidArgument, "content.0.: not a picture that can be read"):
+            self.pair.chat([{"role": "user", "content": [part, {"type": "text", "text": "What?"}]}])
+        picture = ROOT / "tests/goldens/nano-pictures/red_circle.png"
+        one, two = (self.pair.encode([{"role": "user", "content": [outrider.video([picture] * n)]}]) for n in (1, 2))
+        self.assertGreater(len(two), len(one) + 40)
+
     def test_a_sound_is_a_part_of_a_message(self):
         part = outrider.sound(b"RIFF")
         self.assertEqual(part, {"type": "input_audio", "input_audio": {"data": "UklGRg=="}})

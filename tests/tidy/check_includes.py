@@ -34,6 +34,7 @@ CONFINED = [
     ("libsndfile", re.compile(r"^sndfile\.h"), lambda file: file == "common/audio/decode_wav_flac_ogg.cc"),
     ("libmpg123", re.compile(r"^mpg123\.h"), lambda file: file == "common/audio/decode_mp3.cc"),
     ("libsamplerate", re.compile(r"^samplerate\.h"), lambda file: file == "common/audio/sound.cc"),
+    ("FFmpeg", re.compile(r"^(libav|libsw)"), lambda file: file == "common/vision/decode_video.cc"),
     ("libwebp", re.compile(r"^webp/"), lambda file: file == "common/vision/decode_webp.cc"),
     ("oneDNN", re.compile(r"^(oneapi/dnnl/|dnnl[._])"),
      lambda file: file.startswith("common/kernels/") and "onednn" in pathlib.Path(file).name),

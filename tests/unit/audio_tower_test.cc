@@ -84,7 +84,7 @@ TEST(AudioConfig, ModelsWithoutAPublishedTowerAreRefusedByName) {
   EXPECT_NE(error_of("{}").find("no audio tower"), std::string::npos);
   EXPECT_NE(error_of(R"({"audio_config": null})").find("no audio tower"), std::string::npos);
   for (const auto& [audio, wanted] :
-       {std::pair(R"("model_type": "gemma4_unified_audio")", "audio_config.model_type is \"gemma4_unified_audio\""),
+       {std::pair(R"("model_type": "gemma3n_audio")", "audio_config.model_type is \"gemma3n_audio\""),
         {R"("attention_context_right": 3)", "audio_config.attention_context_right is 3"},
         {R"("subsampling_conv_channels": [8])", "audio_config.subsampling_conv_channels is an array of 1, wanted two "},
         {R"("hidden_size": 12)",

@@ -171,6 +171,26 @@ TEST(ChatRender, PartsFollowEachOtherWithoutSeparators) {
             "blind.json: the vocabulary has no \"<|image|>\", which the chat format needs");
 }
 
+// As Hugging Face's processor writes what the template calls <|video|>; a vocabulary without it has pictures there.
+TEST(ChatRender, AVideoIsItsFramesBehindTheirTimes) {
+  ChatMessage message = user({});
+  message.parts = {
+      {.text = "look"}, {.kind = ContentPart::Kind::kVideo, .frame_seconds = {0, 9, 75, 6000}}, {.text = "what?"}};
+  EXPECT_EQ(rendered(talk({message})),
+            "<bos><|turn>user\nlook00:00 <|image|> 00:09 <|image|> 01:15 <|image|> 100:00 <|image|>what?<turn|>\n"
+            "<|turn>model\n");
+  EXPECT_NE(rendered(talk({message}), kInterleaved).find("look\n\n00:00 <|image|> 00:09"), std::string::npos);
+  Json watching = nano_json();
+  const int image = watching["model"]["vocab"]["<|image|>"];
+  watching["model"]["vocab"].erase("<|image|>");
+  watching["model"]["vocab"]["<|video|>"] = image;
+  watching["added_tokens"][static_cast<std::size_t>(image)]["content"] = "<|video|>";
+  const Tokenizer watches = Tokenizer::parse(watching.dump(), "watching.json").value();
+  const std::string text =
+      watches.decode(render_chat(watches, kStandard, talk({message})).value(), /*skip_special=*/false);
+  EXPECT_NE(text.find("look00:00 <|video|> 00:09 <|video|>"), std::string::npos) << text;
+}
+
 TEST(ChatRender, AValueIsWrittenByItsType) {
   EXPECT_EQ(argument("a \"b\" {c}, d"), R"(<|"|>a "b" {c}, d<|"|>)");
   EXPECT_EQ(argument(""), R"(<|"|><|"|>)");

@@ -501,7 +501,7 @@ const std::vector<Wrong> kWrongs = {
     // frames
     {"no_frames", [] { return Frames{}; }, kBad, "no frames"},
     {"too_many_frames", frames_with([](Frames& f) { f.resize(kLimits.tensors_max + 2, zeros(1)); }), kBig,
-     "9 or more tensor frames, at most 8"},
+     "41 or more tensor frames, at most 40"},
     {"header_too_large", frames_with([](Frames& f) { f[0] = zeros(kLimits.header_bytes_max + 1); }), kBig,
      "frame 0 has 8388609 bytes, at most 8388608"},
     {"tensor_too_large", frames_with([](Frames& f) { f[1] = zeros(kLimits.tensor_bytes_max + 1); }), kBig,

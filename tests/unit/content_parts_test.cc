@@ -52,6 +52,8 @@ Json sound(Json data) {
 }
 Json image(const char* url = "data:image/png;base64,Zm9v") { return image_url_part(url); }
 
+Json video(const char* url) { return {{"type", "video_url"}, {"video_url", {{"url", url}}}}; }
+
 /// What is wrong with a chat of these messages; empty for nothing.
 std::string refusal_of(const Json& messages) {
   const ApiDefaults defaults{.model = "m", .vocab_size = 100};
@@ -62,6 +64,21 @@ std::string refusal_of(const Json& messages) {
 
 /// The same of one message with these parts.
 std::string refusal(const std::vector<Json>& parts) { return refusal_of(Json::array({user_message(parts)})); }
+
+// A file, or pictures as vLLM takes them.
+TEST(ContentParts, AVideoIsAFileOrPictures) {
+  const Json body = {
+      {"messages",
+       {user_message({video("data:video/mp4;base64,Zm9v"), video("data:video/jpeg;base64,Zm9v,Zg==,Zm8=")})}}};
+  const auto parsed = parse_chat_completion(body.dump(), {.model = "m", .vocab_size = 100});
+  const auto& request = std::get<CompletionRequest>(parsed);
+  ASSERT_EQ(request.media.size(), 2u);
+  EXPECT_EQ(request.media[0].kind, MediumFile::Kind::kVideo);
+  EXPECT_EQ(request.media[0].bytes, "foo");
+  EXPECT_EQ(request.media[1].frames, (std::vector<std::string>{"foo", "f", "fo"}));
+  EXPECT_EQ(request.media[1].size(), 6);
+  EXPECT_EQ(request.conversation.messages[0].parts[1].kind, ContentPart::Kind::kVideo);
+}
 
 TEST(ContentParts, AreReadInTheirOrder) {
   const Json text = {{"type", "text"}, {"text", "and"}};
@@ -77,10 +94,10 @@ TEST(ContentParts, AreReadInTheirOrder) {
   EXPECT_EQ(request.media[1].bytes, "fo");
   EXPECT_EQ(request.media[1].name, "messages[0].content[2]");
   EXPECT_EQ(request.media[1].detail, PictureDetail::kLow);
-  EXPECT_FALSE(request.media[1].is_sound);
+  EXPECT_EQ(request.media[1].kind, MediumFile::Kind::kPicture);
   EXPECT_EQ(request.media[2].bytes, "foo");
   EXPECT_EQ(request.media[2].name, "messages[0].content[3]");
-  EXPECT_TRUE(request.media[2].is_sound);
+  EXPECT_EQ(request.media[2].kind, MediumFile::Kind::kSound);
   const std::vector<ContentPart>& parts = request.conversation.messages[0].parts;
   ASSERT_EQ(parts.size(), 4u);
   EXPECT_EQ(parts[0].kind, ContentPart::Kind::kImage);
@@ -99,8 +116,15 @@ TEST(ContentParts, WhatIsWrongIsSaidByItsName) {
   Json original = image();
   original["image_url"]["detail"] = "original";
   EXPECT_NE(refusal({original}).find("messages[0].content[0].image_url.detail is \"original\""), std::string::npos);
+  EXPECT_EQ(refusal({Json::object({{"type", "file"}})}),
+            "messages[0].content[0].type is \"file\", only text, image_url, input_audio and video_url are supported");
   EXPECT_EQ(refusal({Json::object({{"type", "video_url"}})}),
-            "messages[0].content[0].type is \"video_url\", only text, image_url and input_audio are supported");
+            "messages[0].content[0].video_url is missing, wanted an object with the data: URL of a video");
+  EXPECT_EQ(refusal({video("https://example.org/a.mp4")}),
+            "messages[0].content[0].video_url.url is an http(s) URL, of which nothing is fetched: send the file as a "
+            "data: URL");
+  EXPECT_EQ(refusal({video("data:video/jpeg;base64,Zm9v,Zm8")}),
+            "messages[0].content[0].video_url.url has 3 characters of base64, wanted a multiple of 4");
   EXPECT_EQ(refusal({Json::object({{"type", "input_audio"}})}),
             "messages[0].content[0].input_audio is missing, wanted an object with the data of a sound, in base64, and "
             "its format");
@@ -113,7 +137,7 @@ TEST(ContentParts, WhatIsWrongIsSaidByItsName) {
   EXPECT_NE(refusal({sound(std::string(kMediumBytesMax / 3 * 4 + 64, 'A'))}).find("bytes, wanted at most"),
             std::string::npos);
   for (const char* role : {"system", "assistant", "tool"}) {
-    for (const Json& part : {image(), sound("Zm9v")}) {
+    for (const Json& part : {image(), sound("Zm9v"), video("data:;base64,Zm9v")}) {
       const std::string type = part["type"];
       Json message = {{"role", role}, {"content", Json::array({part})}, {"tool_call_id", "x"}};
       EXPECT_EQ(refusal_of(Json::array({user_message("hi"), message})),
@@ -121,9 +145,9 @@ TEST(ContentParts, WhatIsWrongIsSaidByItsName) {
           << role;
     }
   }
-  EXPECT_EQ(refusal({image(), image(), image(), image(), image(), sound("Zm9v"), sound("Zm9v"), sound("Zm9v"),
-                     sound("Zm9v")}),
-            "messages has 9 pictures and sounds, wanted at most 8");
+  std::vector<Json> many(40, image());
+  many.push_back(sound("Zm9v"));
+  EXPECT_EQ(refusal(many), "messages has 41 pictures, videos and sounds, wanted at most 40");
   const Json body = {{"messages", Json::array({user_message(Json::array({image()}))})}, {"truncate_prompt_tokens", 5}};
   const auto cut = parse_chat_completion(body.dump(), {.model = "m", .vocab_size = 100});
   EXPECT_EQ(std::get<ApiError>(cut).message, "truncate_prompt_tokens is not supported with pictures and sounds");
@@ -141,11 +165,15 @@ TEST(ContentParts, ResponsesAndMessagesSayTheSame) {
   EXPECT_EQ(chat["messages"][0]["content"][0], high);
   const auto heard = chat_of_responses({{"input", {{{"role", "user"}, {"content", {sound("Zm9v")}}}}}}, Json::array());
   EXPECT_EQ(std::get<ResponsesRequest>(heard).chat["messages"][0]["content"][0], sound("Zm9v"));
+  const auto watched =
+      chat_of_responses({{"input", {{{"role", "user"}, {"content", {video("data:;base64,Zm9v")}}}}}}, Json::array());
+  EXPECT_EQ(std::get<ResponsesRequest>(watched).chat["messages"][0]["content"][0], video("data:;base64,Zm9v"));
   const auto uploaded = chat_of_responses(
       {{"input", {{{"role", "user"}, {"content", {{{"type", "input_image"}, {"file_id", "file-1"}}}}}}}},
       Json::array());
-  EXPECT_EQ(refusal_of(std::get<ResponsesRequest>(uploaded).chat["messages"]),
-            "messages[0].content[0].type is \"input_image\", only text, image_url and input_audio are supported");
+  EXPECT_EQ(
+      refusal_of(std::get<ResponsesRequest>(uploaded).chat["messages"]),
+      "messages[0].content[0].type is \"input_image\", only text, image_url, input_audio and video_url are supported");
 
   const auto of_source = [](const Json& source) {
     const Json body = {{"messages", {user_message({{{"type", "image"}, {"source", source}}})}}};

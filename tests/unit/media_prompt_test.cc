@@ -37,6 +37,25 @@ TEST(MediaPrompt, EachPlaceBecomesWhatHuggingFacesProcessorWrites) {
   }
 }
 
+// A frame is a picture, whose token says that it is a video's.
+TEST(MediaPrompt, AFrameIsAPictureOfItsOwnToken) {
+  std::vector<WireMedium> media(2, medium(DType::kU8, {48, 48, 3}));
+  EXPECT_EQ(place_media(std::vector<TokenId>{2, 258884, 7, 258880}, vision, audio, media).value(),
+            (std::vector<TokenId>{2, 255999, 258884, 258882, 7, 255999, 258880, 258882}));
+}
+
+TEST(MediaPrompt, OfManyPicturesAVideoIsThirtyTwoEvenlySpaced) {
+  const auto seen = see_video(100, "pictures", [](std::int64_t i) -> Result<WireMedium> {
+                      return medium(DType::kU8, {48, 48 * (i + 1), 3});
+                    }).value();
+  ASSERT_EQ(seen.frames.size(), 32u);
+  EXPECT_EQ(seen.part.frame_seconds.front(), 0);
+  EXPECT_EQ(seen.part.frame_seconds[1], 3);
+  EXPECT_EQ(seen.part.frame_seconds.back(), 96);
+  EXPECT_EQ(seen.frames.back().content.shape[1], 48 * 97);
+  EXPECT_NE(see_video(0, "none", {}).error().message.find("none: a video of no pictures"), std::string::npos);
+}
+
 // To a model without a tower its token is one like others.
 TEST(MediaPrompt, WhatAModelDoesNotHearHasNoPlace) {
   const Result<AudioConfig> deaf = Error{Errc::kNotFound, "deaf"};

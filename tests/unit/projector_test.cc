@@ -1,15 +1,17 @@
-// The vision tower of a GGUF, in a file of its own as llama.cpp's converter writes it, against the same tower from
+// The towers of a GGUF, in a file of its own as llama.cpp's converter writes it, against the same towers from
 // safetensors: the names and keys here are gguf-py 0.19's.
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "common/audio/sound_encoder.h"
 #include "common/base/files.h"
 #include "common/checkpoint/checkpoint.h"
-#include "common/vision/vision_tower.h"
+#include "common/vision/picture_encoder.h"
 #include "tests/support/ggml_blocks.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/model_at.h"
@@ -25,6 +27,66 @@ std::vector<float> floats_of(const TensorEntry& entry) {
   std::vector<float> values(static_cast<std::size_t>(entry.element_count()));
   EXPECT_TRUE(read_f32(entry, values));
   return values;
+}
+
+void add_hearing_keys(GgufWriter& writer, const AudioConfig& audio) {
+  writer.boolean("clip.has_audio_encoder", true);
+  writer.string("clip.audio.projector_type", "gemma4a");
+  writer.u32("clip.audio.embedding_length", audio.hidden_size);
+  writer.u32("clip.audio.feed_forward_length", 4 * audio.hidden_size);
+  writer.u32("clip.audio.block_count", audio.num_hidden_layers);
+  writer.u32("clip.audio.attention.head_count", audio.num_attention_heads);
+  writer.u32("clip.audio.num_mel_bins", 128);
+  writer.f32("clip.audio.attention.layer_norm_epsilon", 1e-5F);
+}
+
+/// What a tensor of an audio tower is called, and made into, by the converter; empty for another's.
+std::string hearing_name(const std::string& name, std::vector<float>& values, std::vector<std::uint64_t>& extents) {
+  static const std::map<std::string, std::string> of_hearing = {
+      {"model.audio_tower.subsample_conv_projection.layer0.conv.weight", "a.conv1d.0.weight"},
+      {"model.audio_tower.subsample_conv_projection.layer1.conv.weight", "a.conv1d.1.weight"},
+      {"model.audio_tower.subsample_conv_projection.layer0.norm.weight", "a.conv1d.0.norm.weight"},
+      {"model.audio_tower.subsample_conv_projection.layer1.norm.weight", "a.conv1d.1.norm.weight"},
+      {"model.audio_tower.subsample_conv_projection.input_proj_linear.weight", "a.input_projection.weight"},
+      {"model.audio_tower.output_proj.weight", "a.pre_encode.out.weight"},
+      {"model.audio_tower.output_proj.bias", "a.pre_encode.out.bias"},
+      {"model.embed_audio.embedding_projection.weight", "mm.a.input_projection.weight"}};
+  static const std::map<std::string, std::string> of_audio_layer = {
+      {"norm_pre_attn", "attn_pre_norm"},
+      {"norm_post_attn", "attn_post_norm"},
+      {"norm_out", "ln2"},
+      {"feed_forward1.pre_layer_norm", "ffn_norm"},
+      {"feed_forward1.post_layer_norm", "ffn_post_norm"},
+      {"feed_forward1.ffw_layer_1", "ffn_up"},
+      {"feed_forward1.ffw_layer_2", "ffn_down"},
+      {"feed_forward2.pre_layer_norm", "ffn_norm_1"},
+      {"feed_forward2.post_layer_norm", "ffn_post_norm_1"},
+      {"feed_forward2.ffw_layer_1", "ffn_up_1"},
+      {"feed_forward2.ffw_layer_2", "ffn_down_1"},
+      {"lconv1d.pre_layer_norm", "conv_norm"},
+      {"lconv1d.conv_norm", "norm_conv"},
+      {"lconv1d.depthwise_conv1d", "conv_dw"},
+      {"lconv1d.linear_start", "conv_pw1"},
+      {"lconv1d.linear_end", "conv_pw2"},
+      {"self_attn.q_proj", "attn_q"},
+      {"self_attn.k_proj", "attn_k"},
+      {"self_attn.v_proj", "attn_v"},
+      {"self_attn.post", "attn_out"},
+      {"self_attn.relative_k_proj", "attn_k_rel"},
+      {"self_attn.per_dim_scale", "per_dim_scale"}};
+  const std::string audio_layers = "model.audio_tower.layers.";
+  if (of_hearing.contains(name)) return of_hearing.at(name);
+  if (!name.starts_with(audio_layers)) return "";
+  std::string rest = name.substr(audio_layers.size());
+  if (const std::size_t linear = rest.find(".linear.weight"); linear != rest.npos) rest.erase(linear, 7);
+  if (rest.ends_with("per_dim_scale")) {
+    rest += ".weight";
+    for (float& value : values) value = std::log1p(std::exp(value));
+  }
+  if (extents.size() == 3) extents.erase(extents.begin() + 1);  // the convolution's one channel
+  const std::size_t first = rest.find('.'), last = rest.rfind('.');
+  return fmt::format("a.blk.{}.{}{}", rest.substr(0, first),
+                     of_audio_layer.at(rest.substr(first + 1, last - first - 1)), rest.substr(last));
 }
 
 /// What llama.cpp's converter makes of a tower.
@@ -57,6 +119,7 @@ GgufWriter projector_of(const fs::path& backbone) {
       {"self_attn.v_proj", "attn_v"},       {"self_attn.o_proj", "attn_out"},
       {"mlp.gate_proj", "ffn_gate"},        {"mlp.up_proj", "ffn_up"},
       {"mlp.down_proj", "ffn_down"}};
+  add_hearing_keys(writer, load_audio_config(model_at(backbone)).value());
   for (const TensorEntry& entry : checkpoint.tensors()) {
     std::vector<float> values = floats_of(entry);
     std::vector<std::uint64_t> extents(entry.shape.rbegin(), entry.shape.rend());
@@ -80,6 +143,7 @@ GgufWriter projector_of(const fs::path& backbone) {
       const std::size_t first = rest.find('.'), last = rest.rfind('.');
       name = fmt::format("v.blk.{}.{}{}", rest.substr(0, first), of_layer.at(rest.substr(first + 1, last - first - 1)),
                          rest.substr(last));
+    } else if (name = hearing_name(entry.name, values, extents); !name.empty()) {
     } else {
       continue;  // the text's
     }
@@ -95,6 +159,7 @@ struct Pair {
     options.edit = [](GgufWriter& text) {
       std::vector<std::string> tokens(512, "x");
       tokens[500] = "<|image|>", tokens[503] = "<|image>", tokens[504] = "<image|>";
+      tokens[502] = "<|audio|>", tokens[505] = "<|audio>", tokens[506] = "<audio|>";
       text.strings("tokenizer.ggml.tokens", tokens);
     };
     write_gguf(backbone, dir / "model.gguf", options);
@@ -129,12 +194,47 @@ TEST(Projector, OfAGgufIsTheSameTower) {
     for (int i = 0; i < 36 * 24 * 3; ++i) picture.rgb.push_back(static_cast<std::uint8_t>(i * 37));
     const Patches patches = cut_into_patches(picture, ours).value();
     for (const WeightType type : {WeightType::kF32, WeightType::kInt8}) {
-      const auto gguf = VisionTower::load(model_at(path), type).value();
-      const auto safetensors = VisionTower::load(model_at(seeing()), type).value();
+      const auto gguf = PictureEncoder::load(model_at(path), type).value();
+      const auto safetensors = PictureEncoder::load(model_at(seeing()), type).value();
       const Matrix<const float> a = gguf->encode(patches), b = safetensors->encode(patches);
       ASSERT_EQ(a.size(0), 6);
       EXPECT_TRUE(std::equal(a.data(), a.data() + a.size(0) * a.size(1), b.data()));
     }
+  }
+}
+
+// The file has the softplus of a layer's scales, rounded, and so their last bits are others.
+TEST(Projector, OfAGgufHearsTheSame) {
+  const Pair pair;
+  const AudioConfig ours = load_audio_config(model_at(pair.dir.path())).value(),
+                    theirs = load_audio_config(model_at(seeing())).value();
+  EXPECT_EQ(
+      std::tie(ours.hidden_size, ours.num_hidden_layers, ours.num_attention_heads, ours.conv_kernel_size,
+               ours.attention_past, ours.output_proj_dims, ours.use_clipped_linears, ours.text_hidden_size),
+      std::tie(theirs.hidden_size, theirs.num_hidden_layers, theirs.num_attention_heads, theirs.conv_kernel_size,
+               theirs.attention_past, theirs.output_proj_dims, theirs.use_clipped_linears, theirs.text_hidden_size));
+  EXPECT_EQ(std::tie(ours.rms_norm_eps, ours.audio_token_id, ours.boa_token_id, ours.eoa_token_id),
+            std::tie(theirs.rms_norm_eps, theirs.audio_token_id, theirs.boa_token_id, theirs.eoa_token_id));
+  EXPECT_TRUE(std::ranges::equal(ours.subsampling_conv_channels, theirs.subsampling_conv_channels));
+  std::vector<float> samples;
+  for (int i = 0; i < 20'000; ++i) samples.push_back(static_cast<float>(i * 37 % 256 - 128) / 256);
+  const auto gguf = SoundEncoder::load(model_at(pair.dir.path()), WeightType::kF32).value();
+  const auto safetensors = SoundEncoder::load(model_at(seeing()), WeightType::kF32).value();
+  const Matrix<const float> a = gguf->encode(samples), b = safetensors->encode(samples);
+  ASSERT_EQ(a.size(0), 31);
+  double worst = 0, largest = 0;
+  for (std::int64_t i = 0; i < a.size(0) * a.size(1); ++i) {
+    worst = std::max(worst, std::abs(static_cast<double>(a.data()[i]) - b.data()[i]));
+    largest = std::max(largest, std::abs(static_cast<double>(b.data()[i])));
+  }
+  EXPECT_LT(worst, 1e-5 * largest);
+  // One of another kind, and none.
+  for (const auto& edit : std::vector<std::function<void(GgufWriter&)>>{
+           [](GgufWriter& w) { w.string("clip.audio.projector_type", "gemma4ua"); },
+           [](GgufWriter& w) { w.erase("clip.audio.projector_type"); }}) {
+    const Pair deaf(edit);
+    EXPECT_EQ(deaf.refusal(), "");
+    EXPECT_EQ(load_audio_config(model_at(deaf.dir.path())).error().code, Errc::kNotFound);
   }
 }
 
@@ -157,6 +257,10 @@ TEST(Projector, WhatCannotBeUsedLeavesTheTextAlone) {
             }).find("tensor mm.input_projection.weight is missing"),
             std::string::npos);
   EXPECT_NE(told([](GgufWriter& w) { w.u32("clip.vision.patch_size", 5); }).find("v.patch_embd.weight is F32 ["),
+            std::string::npos);
+  EXPECT_NE(told([](GgufWriter& w) {
+              w.find("a.pre_encode.out.weight")->name = "a.other";
+            }).find("tensor a.pre_encode.out.weight is missing"),
             std::string::npos);
   EXPECT_NE(told([](GgufWriter& w) { w.version = 9; }).find("has GGUF version 9"), std::string::npos);
   Pair two;

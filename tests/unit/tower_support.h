@@ -10,7 +10,7 @@
 
 #include "common/audio/audio_tower.h"
 #include "common/checkpoint/checkpoint.h"
-#include "common/vision/vision_tower.h"
+#include "common/vision/picture_encoder.h"
 #include "tests/support/model_at.h"
 
 namespace outrider {
@@ -82,7 +82,7 @@ struct Golden {
 };
 
 struct Seeing {
-  using Tower = VisionTower;
+  using Tower = PictureEncoder;
   using Input = Patches;
   static constexpr const char* kOddGolden = "vision-odd";
   static constexpr std::size_t kInputTensors = 2;
@@ -98,7 +98,7 @@ struct Seeing {
   static Patches large_input(const VisionConfig& config) {
     return cut_into_patches(picture_of(144, 132, 5), config).value();
   }
-  static Matrix<const float> encode(VisionTower& tower, const Patches& input, const Trace& trace,
+  static Matrix<const float> encode(PictureEncoder& tower, const Patches& input, const Trace& trace,
                                     const std::function<void()>* between_steps) {
     return tower.encode(input, trace, between_steps);
   }
@@ -106,7 +106,7 @@ struct Seeing {
 };
 
 struct Hearing {
-  using Tower = AudioTower;
+  using Tower = SoundEncoder;
   using Input = Tensor;
   static constexpr const char* kOddGolden = "audio-odd";
   static constexpr std::size_t kInputTensors = 1;
@@ -124,9 +124,9 @@ struct Hearing {
   }
   /// 156 soft tokens: more than pass through a matrix together.
   static Tensor large_input(const AudioConfig&) { return audio_features(sound_of(100'000, 7)); }
-  static Matrix<const float> encode(AudioTower& tower, const Tensor& input, const Trace& trace,
+  static Matrix<const float> encode(SoundEncoder& tower, const Tensor& input, const Trace& trace,
                                     const std::function<void()>* between_steps) {
-    return tower.encode(input.view(), trace, between_steps);
+    return dynamic_cast<AudioTower&>(tower).encode_features(input.view(), trace, between_steps);
   }
   static Result<AudioConfig> config_of(const ModelFiles& files) { return load_audio_config(files); }
 };

@@ -80,7 +80,8 @@ TYPED_TEST(Tower, OfAPackHasTheSameBits) {
     g.tower = TypeParam::Tower::load(model_at(out), type).value();
     EXPECT_EQ(g.encode(), soft);
   }
-  EXPECT_FALSE(TypeParam::Tower::is_in(*open_weights(model_at(goldens() / "e4b/backbone"), WeightType::kF32).value()));
+  EXPECT_FALSE(TypeParam::Tower::is_in(TypeParam::config_of(model_at(backbone)).value(),
+                                       *open_weights(model_at(goldens() / "e4b/backbone"), WeightType::kF32).value()));
 }
 
 // A text's config with a tower, and the text's weights alone.

@@ -58,9 +58,8 @@ TEST(VisionConfig, ModelsWithoutAPublishedTowerAreRefusedByName) {
   EXPECT_EQ(load_vision_config(model_at(goldens() / "e4b/backbone")).error().code, Errc::kNotFound);
   EXPECT_NE(error_of("{}").find("no vision tower"), std::string::npos);
   EXPECT_NE(error_of(R"({"vision_config": null})").find("no vision tower"), std::string::npos);
-  const std::string unified =
-      error_of(R"({"text_config": {}, "vision_config": {"model_type": "gemma4_unified_vision"}})");
-  EXPECT_NE(unified.find("vision_config.model_type is \"gemma4_unified_vision\""), std::string::npos) << unified;
+  const std::string gemma3 = error_of(R"({"text_config": {}, "vision_config": {"model_type": "siglip_vision_model"}})");
+  EXPECT_NE(gemma3.find("vision_config.model_type is \"siglip_vision_model\""), std::string::npos) << gemma3;
   const std::string head = error_of(R"({"text_config": {}, "vision_config": {"head_dim": 66}})");
   EXPECT_NE(head.find("vision_config.head_dim is 66, wanted a multiple of 4"), std::string::npos) << head;
   const std::string shared =

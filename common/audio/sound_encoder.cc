@@ -1,0 +1,35 @@
+#include "common/audio/sound_encoder.h"
+
+#include <utility>
+
+#include "common/audio/audio_tower.h"
+#include "common/audio/frame_embedder.h"
+#include "common/model/tower.h"
+
+namespace outrider {
+namespace {
+
+const char* mark(const AudioConfig& config) { return config.without_tower ? FrameEmbedder::kMark : AudioTower::kMark; }
+
+}  // namespace
+
+Result<std::unique_ptr<SoundEncoder>> SoundEncoder::load(const ModelFiles& files, WeightType type) {
+  ASSIGN_OR_RETURN(const AudioConfig config, load_audio_config(files));
+  ASSIGN_OR_RETURN(std::shared_ptr<const WeightSource> weights, open_tower_weights(files, type, "audio", mark(config)));
+  return load(config, std::move(weights));
+}
+
+Result<std::unique_ptr<SoundEncoder>> SoundEncoder::load(const AudioConfig& config,
+                                                         std::shared_ptr<const WeightSource> weights) {
+  std::unique_ptr<SoundEncoder> encoder;
+  if (config.without_tower) {
+    ASSIGN_OR_RETURN(encoder, FrameEmbedder::load(config, std::move(weights)));
+  } else {
+    ASSIGN_OR_RETURN(encoder, AudioTower::load(config, std::move(weights)));
+  }
+  return encoder;
+}
+
+bool SoundEncoder::is_in(const AudioConfig& config, const WeightSource& weights) { return weights.has(mark(config)); }
+
+}  // namespace outrider
