@@ -151,6 +151,8 @@ def damped(checkpoint, strength):
 def alter(flags):
     checkpoint = Checkpoint(flags.assistant)
     if flags.damping is not None:
+        if flags.sinks or flags.matrices != MATRICES[0]:
+            raise ValueError("--matrices and --sinks are of --rank, and damping has neither")
         return checkpoint.write(flags.out, damped(checkpoint, flags.damping))
     h = checkpoint.hidden_size
     for name, value, least, most in (("rank", flags.rank, 1, h), ("sinks", flags.sinks, 0, h - 1)):

@@ -386,8 +386,7 @@ TEST(NanoHears, WhatHuggingFaceSays) {
   Serve serve;
   for (const Json& golden : Json::parse(read_text(goldens() / "nano-sounds/answers.json").value())) {
     const std::string sound = golden["sound"];
-    expect_golden(serve, golden, sound, audio_part(sound_of("../nano-sounds/" + sound)),
-                  golden["question"]);
+    expect_golden(serve, golden, sound, audio_part(sound_of("../nano-sounds/" + sound)), golden["question"]);
   }
 }
 

@@ -105,6 +105,7 @@ TEST(ChatCompletion, SpeculationCanBeSwitchedOff) {
   EXPECT_EQ(chat({{"speculative", {{"enabled", false}, {"draft_length", 8}}}}).draft_length.length, 0);
   EXPECT_EQ(chat({{"speculative", {{"enabled", true}}}}).draft_length.length, 4);
   EXPECT_EQ(chat({{"speculative", {{"draft_length", "auto"}}}}).draft_length.policy, DraftPolicy::kAuto);
+  EXPECT_EQ(chat({{"speculative", {{"draft_length", "4+table"}}}}).draft_length.added, AddedSources{.table = true});
 }
 
 TEST(ChatCompletion, EffortSaysWhetherTheModelThinksUnlessTheTemplatesWordsDo) {
@@ -286,6 +287,7 @@ const std::vector<BadRequest> kBadRequests = {
     {{{"speculative", 3}}, "speculative"},
     {{{"speculative", {{"draft_length", 33}}}}, "speculative.draft_length"},
     {{{"speculative", {{"draft_length", "long"}}}}, "speculative.draft_length"},
+    {{{"speculative", {{"draft_length", "auto+ngram"}}}}, "speculative.draft_length"},
     {{{"speculative", {{"enabled", 1}}}}, "speculative.enabled"},
     {{{"response_format", {{"type", "xml"}}}}, "response_format.type"},
     {{{"response_format", {{"type", "json_schema"}, {"json_schema", {{"schema", {{"not", 1}}}}}}}},
