@@ -135,7 +135,9 @@ std::map<std::string, std::pair<std::vector<std::int64_t>, std::vector<float>>> 
       EXPECT_TRUE(read) << read.error().message;
     }
     std::string name = entry.name;
-    if (name.starts_with("model.vision_tower.") || name.starts_with("model.embed_vision.")) continue;
+    constexpr const char* kTowers[] = {"model.vision_tower.", "model.embed_vision.", "model.audio_tower.",
+                                       "model.embed_audio."};
+    if (std::ranges::any_of(kTowers, [&](const char* tower) { return name.starts_with(tower); })) continue;
     if (name.starts_with("model.language_model.")) name = "model." + name.substr(21);
     tensors.emplace(std::move(name), std::pair(entry.shape, std::move(values)));
   }
