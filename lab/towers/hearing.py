@@ -5,10 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from layers import Embedder, Inner, Norm
+from layers import NUMBERS, Embedder, Inner, Norm
 
 RATE = 16000
-NUMBERS = ["Zero", "One", "Two", "Three", "Four", "Five", "Six"]
 SORTS = ["low beep", "high beep", "buzz", "hiss", "rising tone", "falling tone"]
 DIAL_ROWS, DIAL_COLUMNS = (697, 770, 852, 941), (1209, 1336, 1477)  # Hz, of a telephone's keys (ITU-T Q.23)
 MOST = 6  # events of a sound

@@ -1,6 +1,8 @@
-"""What both towers are made of."""
+"""What both towers are made of, and the numbers of their answers."""
 import torch
 from torch import nn
+
+NUMBERS = ["Zero", "One", "Two", "Three", "Four", "Five", "Six"]
 
 
 def rms_norm(x, weight=None, eps=1e-6):

@@ -5,13 +5,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from layers import Embedder, Inner, Norm, rms_norm
+from layers import NUMBERS, Embedder, Inner, Norm, rms_norm
 
 COLOURS = {"red": (0.88, 0.10, 0.10), "orange": (1.00, 0.55, 0.05), "yellow": (0.98, 0.90, 0.12),
            "green": (0.10, 0.62, 0.18), "blue": (0.12, 0.25, 0.88), "purple": (0.52, 0.14, 0.68),
            "pink": (1.00, 0.58, 0.76), "black": (0.04, 0.04, 0.04), "white": (0.98, 0.98, 0.98)}
 SHAPES = ["circle", "square", "triangle", "star", "cross"]
-NUMBERS = ["Zero", "One", "Two", "Three", "Four", "Five", "Six"]
 
 
 # ---- the tower (docs/gemma4.md 8.2); p patches, H hidden

@@ -27,6 +27,8 @@ import threading
 import time
 import unittest
 
+from launch_support import eventually, free_ports
+
 FAULTS = int(os.environ.get("OUTRIDER_FAULTS", "10"))
 SEED = int(os.environ.get("OUTRIDER_SEED", time.time_ns() % 1000000))
 FROZEN_S = 10  # longer than the 3 s of silence after which a peer is given up
@@ -39,26 +41,11 @@ SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength
           "required": ["name", "age", "likes"], "additionalProperties": False}
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def eventually(condition, what):
-    deadline = time.monotonic() + HANG
-    while not (found := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"after {HANG} s: {what() if callable(what) else what}")
-        time.sleep(0.05)
-    return found
-
-
 class Relay:
     """TCP connections to a port, through this one: they can be cut, or go silent without being closed (half-open)."""
 
     def __init__(self, target):
-        self.target, self.silent_until, self.pairs = target, 0, []
+        self.target, self.silent_until, self.cutting, self.pairs = target, 0, False, []
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.run, daemon=True).start()
@@ -71,7 +58,7 @@ class Relay:
         self.silent_until = time.monotonic() + FROZEN_S
 
     def run(self):
-        self.cutting, was_silent = False, False
+        was_silent = False
         while True:
             sides = {side: other for pair in self.pairs for side, other in (pair, pair[::-1])}
             ready, _, _ = select.select([self.listener, *sides], [], [], 0.05)
@@ -114,7 +101,7 @@ class Cluster:
 
     def __init__(self, folder, choice):
         self.folder, self.choice = pathlib.Path(folder), choice
-        self.ports = {"coordinator": free_port(), "serve": free_port()}
+        self.ports = dict(zip(["coordinator", "serve"], free_ports(2)))
         self.relays = [Relay(self.ports["coordinator"]) for _ in ROLES]
         self.processes, self.starts, self.frozen = [None] * len(ROLES), [0] * len(ROLES), {}
         for i in range(len(ROLES)):
@@ -241,6 +228,13 @@ class ClusterKilled(unittest.TestCase):
         self.addCleanup(self.cluster.stop)
         self.counts, self.wrong, self.over = collections.Counter(), [], False
 
+    def wait_until(self, condition, what):
+        """What the condition gave. what() is said of one that never holds."""
+        found = eventually(condition, HANG)
+        if not found:
+            self.fail(f"after {HANG} s: {what()}")
+        return found
+
     def ask_on(self, seed):
         """A client: one text after the other until the faults are over."""
         choice = random.Random(seed)
@@ -270,7 +264,7 @@ class ClusterKilled(unittest.TestCase):
             return False
 
     def test_at_random_moments(self):
-        eventually(self.cluster.whole, "the workers have not joined")
+        self.wait_until(self.cluster.whole, lambda: f"the workers have not joined{self.logs()}")
         self.wanted = []
         for body in requests():
             answer = Answer(self.cluster.ports["serve"], body)
@@ -279,7 +273,7 @@ class ClusterKilled(unittest.TestCase):
             self.wanted.append(answer.text)
         handles = self.cluster.handles()
 
-        clients = [threading.Thread(target=self.ask_on, args=(SEED + i,)) for i in range(CLIENTS)]
+        clients = [threading.Thread(target=self.ask_on, args=(SEED + i,), daemon=True) for i in range(CLIENTS)]
         for client in clients:
             client.start()
         for fault in range(FAULTS):
@@ -287,20 +281,21 @@ class ClusterKilled(unittest.TestCase):
             self.counts[self.cluster.one_fault()] += 1
             pause = time.monotonic() + self.choice.uniform(0, 3)
             # A text at least comes whole now and then, or no fault would meet one that has begun.
-            eventually(lambda: self.cluster.thaw() or self.wrong or time.monotonic() > pause and
-                       (fault % 4 or self.counts["whole"] > whole), "no text came to its end")
+            self.wait_until(lambda: self.cluster.thaw() or self.wrong or time.monotonic() > pause and
+                            (fault % 4 or self.counts["whole"] > whole), lambda: f"no text came to its end{self.logs()}")
             if self.wrong:
                 break
         self.over = True
-        eventually(lambda: self.cluster.thaw() or not any(client.is_alive() for client in clients), "a text does not end")
+        self.wait_until(lambda: self.cluster.thaw() or not any(client.is_alive() for client in clients),
+                        lambda: f"a text does not end{self.logs()}")
         print(f"{FAULTS} faults: {dict(sorted(self.counts.items()))}", file=sys.stderr)
         self.assertEqual(self.wrong, [], self.logs())
 
         self.cluster.thaw(all_of_them=True)
-        status = eventually(self.cluster.whole, lambda: f"not all is as before: {self.cluster.status()}{self.logs()}")
+        status = self.wait_until(self.cluster.whole, lambda: f"not all is as before: {self.cluster.status()}{self.logs()}")
         self.assertEqual(status["failovers"]["inexact"] + status["failovers"]["failed"], 0)
-        eventually(lambda: all(now <= before for now, before in zip(self.cluster.handles(), handles)),
-                   lambda: f"file handles: {handles} before, {self.cluster.handles()} now")
+        self.wait_until(lambda: all(now <= before for now, before in zip(self.cluster.handles(), handles)),
+                        lambda: f"file handles: {handles} before, {self.cluster.handles()} now")
         for body, wanted in zip(requests(), self.wanted):
             self.assertEqual(Answer(self.cluster.ports["serve"], body).text, wanted)
 

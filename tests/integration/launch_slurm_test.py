@@ -18,7 +18,7 @@ import time
 import unittest
 
 from batch_support import Job, completion_line, nano_lines
-from launch_support import HANG, QUESTION, Run, eventually, take_number
+from launch_support import HANG, QUESTION, Run, eventually, free_ports, take_number
 
 PACKAGES = ["slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "libhwloc15"]
 NODES = 4
@@ -29,16 +29,6 @@ LIBRARIES = "usr/lib/x86_64-linux-gnu"
 def skip(why):
     print(f"SKIPPED: launching with Slurm was NOT tested: {why}")
     sys.exit(77)
-
-
-def free_ports(count):
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 def unpacked(cache):

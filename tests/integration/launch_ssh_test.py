@@ -17,16 +17,10 @@ import tempfile
 import time
 import unittest
 
-from launch_support import eventually, HANG, QUESTION, Run, take_number
+from launch_support import eventually, free_ports, HANG, QUESTION, Run, take_number
 
 SSHD = shutil.which("sshd") or ("/usr/sbin/sshd" if os.path.exists("/usr/sbin/sshd") else None)
 ASK = ["outrider", "run", QUESTION, "--max-tokens", "12", "--connect", "{coordinator}"]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Sshd:
@@ -35,7 +29,7 @@ class Sshd:
         for name in ("host", "user"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / name], check=True)
         (self.folder / "authorized").write_text((self.folder / "user.pub").read_text())
-        self.port = free_port()
+        [self.port] = free_ports(1)
         (self.folder / "config").write_text(
             f"Port {self.port}\nListenAddress 127.0.0.1\nListenAddress 127.0.0.2\nHostKey {self.folder}/host\nPidFile none\nStrictModes no\nUsePAM no\n"
             f"AuthorizedKeysFile {self.folder}/authorized\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n")
@@ -102,7 +96,7 @@ class LaunchOverSsh(unittest.TestCase):
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         self.addCleanup(silent.close)
-        hosts = [SERVER.host("a"), SERVER.host("closed", free_port()), SERVER.host("silent", silent.getsockname()[1])]
+        hosts = [SERVER.host("a"), SERVER.host("closed", *free_ports(1)), SERVER.host("silent", silent.getsockname()[1])]
         plan = self.plan(hosts=hosts, coordinator={"hosts": "a"}, verifiers=[{"hosts": "a"}],
                          drafters=[{"hosts": "a,closed,silent"}], run=[{"command": ["true"]}])
         run = self.start(plan, expect_end=True)
@@ -148,7 +142,7 @@ class LaunchOverSsh(unittest.TestCase):
         pair = folder / "pair"
         shutil.copytree(pathlib.Path(__file__).parents[2] / "models" / "nano", pair)
         there = folder / "the other side"
-        plan = self.plan(program=str(there / "bin" / "outrider"), model=str(there / "models" / "pair"), hosts=[SERVER.host("a"), SERVER.host("closed", free_port())])
+        plan = self.plan(program=str(there / "bin" / "outrider"), model=str(there / "models" / "pair"), hosts=[SERVER.host("a"), SERVER.host("closed", *free_ports(1))])
         (folder / "plan.json").write_text(json.dumps(plan))
 
         def push(*options):

@@ -1,10 +1,11 @@
-"""What the tests of `outrider launch` share."""
+"""What the tests of `outrider launch`, and others that start processes, share."""
 import json
 import os
 import pathlib
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,17 @@ def eventually(condition, seconds=HANG):
     while not (found := condition()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return found
+
+
+def free_ports(count):
+    """TCP ports of the loopback interface that nobody listens at, no two the same."""
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
 
 
 def processes_with(word):
