@@ -333,9 +333,12 @@ class ChatRenderer {
   /// One turn of the model goes on over a round trip to a tool.
   bool continues_turn(std::size_t index) const {
     if (messages_[index].role != Role::kAssistant) return false;
-    if (format_.revision == Revision::kInterleaved) return last_ == Last::kToolResponse;
     const ChatMessage* const before = previous(index);
-    return before != nullptr && before->role == Role::kAssistant;
+    if (before == nullptr || before->role != Role::kAssistant) return false;
+    if (format_.revision != Revision::kInterleaved) return true;
+    // The text that llama.cpp puts beside the calls and their responses, in one message.
+    const bool completes = before->content.empty() && before->parts.empty();
+    return last_ == Last::kToolResponse && (!messages_[index].tool_calls.empty() || completes);
   }
 
   bool ends_turn(std::size_t index, bool answered, bool has_content) const {
@@ -392,7 +395,7 @@ class ChatRenderer {
     out_.control("<tool_response|>");
   }
 
-  /// @return whether there was any.
+  /// @return whether there was any: before thoughts and white space are taken from it, but in the refreshed template.
   bool content(const ChatMessage& message) {
     const auto shown = [&](std::string_view text) {
       return message.role == Role::kAssistant ? strip_thinking(text) : std::string(trim(text));
@@ -414,11 +417,12 @@ class ChatRenderer {
         if (format_.revision != Revision::kRefreshed) last_ = Last::kMessage;
       }
     }
-    return any;
+    if (format_.revision == Revision::kRefreshed) return any;
+    return !message.content.empty() || !message.parts.empty();
   }
 
   void soft_tokens(const ContentPart& part) {
-    const bool apart = part.kind != ContentPart::Kind::kAudio && format_.revision == Revision::kInterleaved;
+    const bool apart = part.kind != ContentPart::Kind::kAudio && format_.sets_media_apart;
     if (apart) out_.text("\n\n");
     if (part.kind == ContentPart::Kind::kVideo)
       frames(part.frame_seconds);

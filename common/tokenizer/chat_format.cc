@@ -43,6 +43,7 @@ std::optional<ChatFormat> recognise_chat_template(std::string_view jinja) {
     return std::nullopt;
   }
   format.primes_empty_thought = has(R"(<|channel>thought\n<channel|>)");  // "\n" is spelled out in Jinja
+  format.sets_media_apart = has(R"(\n\n<|image|>)");
   return format;
 }
 

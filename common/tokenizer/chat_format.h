@@ -21,6 +21,9 @@ struct ChatFormat {
   /// With thinking off, the model's turn starts with an empty thought. The large models' templates
   /// (12B, 26B, 31B) do so; the small ones (E2B, E4B) would leak their thoughts untagged.
   bool primes_empty_thought = false;
+  /// Two line breaks stand before and after a picture and a video. Templates of each revision were published that do so
+  /// and that do not; a sound stands by itself in all.
+  bool sets_media_apart = false;
   /// One line for the user, when the format had to be guessed; else empty.
   std::string warning;
 };

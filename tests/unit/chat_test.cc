@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,6 +48,7 @@ ChatFormat format_of(Revision revision, bool primes = false) {
 const ChatFormat kStandard = format_of(Revision::kStandard);
 const ChatFormat kRefreshed = format_of(Revision::kRefreshed);
 const ChatFormat kInterleaved = format_of(Revision::kInterleaved);
+const ChatFormat kApart{.sets_media_apart = true, .warning = {}};
 
 ChatMessage say(Role role, std::string content) {
   ChatMessage message;
@@ -143,12 +145,12 @@ TEST(ChatRender, PartsFollowEachOtherWithoutSeparators) {
                    {ContentPart::Kind::kImage, {}},
                    {ContentPart::Kind::kText, "what?"}};
   EXPECT_EQ(rendered(talk({message})), "<bos><|turn>user\nlook<|image|><|image|>what?<turn|>\n<|turn>model\n");
-  EXPECT_EQ(rendered(talk({message}), kInterleaved),
+  EXPECT_EQ(rendered(talk({message}), kApart),
             "<bos><|turn>user\nlook\n\n<|image|>\n\n\n\n<|image|>\n\nwhat?<turn|>\n<|turn>model\n");
 
   // A sound stands in no lines of its own.
   message.parts[1].kind = message.parts[2].kind = ContentPart::Kind::kAudio;
-  for (const ChatFormat& format : {kStandard, kInterleaved}) {
+  for (const ChatFormat& format : {kStandard, kApart}) {
     EXPECT_EQ(rendered(talk({message}), format),
               "<bos><|turn>user\nlook<|audio|><|audio|>what?<turn|>\n<|turn>model\n");
   }
@@ -173,7 +175,7 @@ TEST(ChatRender, AVideoIsItsFramesBehindTheirTimes) {
   EXPECT_EQ(rendered(talk({message})),
             "<bos><|turn>user\nlook00:00 <|image|> 00:09 <|image|> 01:15 <|image|> 100:00 <|image|>what?<turn|>\n"
             "<|turn>model\n");
-  EXPECT_NE(rendered(talk({message}), kInterleaved).find("look\n\n00:00 <|image|> 00:09"), std::string::npos);
+  EXPECT_NE(rendered(talk({message}), kApart).find("look\n\n00:00 <|image|> 00:09"), std::string::npos);
   Json watching = nano_json();
   const int image = watching["model"]["vocab"]["<|image|>"];
   watching["model"]["vocab"].erase("<|image|>");
@@ -386,6 +388,55 @@ TEST(ChatRender, ArgumentsThatAreTextArePastedAsText) {
             "error: message 0: the arguments of the call of \"f\" are a JSON string, want an object");
 }
 
+ChatMessage message_of(const Json& json) {
+  static const std::map<std::string, Role> roles = {{"system", Role::kSystem},
+                                                    {"developer", Role::kDeveloper},
+                                                    {"user", Role::kUser},
+                                                    {"assistant", Role::kAssistant},
+                                                    {"tool", Role::kTool}};
+  static const std::map<std::string, ContentPart::Kind> kinds = {{"text", ContentPart::Kind::kText},
+                                                                 {"image", ContentPart::Kind::kImage},
+                                                                 {"audio", ContentPart::Kind::kAudio},
+                                                                 {"video", ContentPart::Kind::kVideo}};
+  if (json["role"] == "tool") return responds(json["content"], json["tool_call_id"]);
+  ChatMessage message = say(roles.at(json["role"]), {});
+  if (json["content"].is_string()) {
+    message.content = json["content"];
+  } else {
+    for (const Json& part : json["content"])
+      message.parts.push_back(
+          {kinds.at(part["type"]), part.value("text", ""), part.value("seconds", std::vector<std::int64_t>{})});
+  }
+  message.reasoning = json.value("reasoning_content", "");
+  for (const Json& call : json.value("tool_calls", Json::array()))
+    message.tool_calls.push_back({call["id"], call["function"]["name"], call["function"]["arguments"]});
+  return message;
+}
+
+// Of llama.cpp's two files, by jinja2: system, tools, thoughts, calls, responses, pictures, videos and sounds.
+TEST(ChatRender, TwoHundredRandomDialoguesAreThoseOfThePublishedTemplates) {
+  std::ifstream file(kSource / "tests/goldens/dialogues/dialogues.json");
+  const Json dialogues = Json::parse(file);
+  ASSERT_EQ(dialogues.size(), 200u);
+  for (const Json& dialogue : dialogues) {
+    Conversation conversation;
+    for (const Json& message : dialogue["messages"]) conversation.messages.push_back(message_of(message));
+    for (const Json& tool : dialogue["tools"]) {
+      const Json& function = tool["function"];
+      conversation.tools.push_back({function["name"], function["description"], function.value("parameters", Json()),
+                                    function.value("response", Json())});
+    }
+    conversation.thinking = dialogue["enable_thinking"];
+    for (const auto& [revision, name] :
+         {std::pair(Revision::kStandard, "standard"), {Revision::kInterleaved, "interleaved"}}) {
+      std::string expected = dialogue[name];
+      // nano's vocabulary is older than videos.
+      for (std::size_t at; (at = expected.find("<|video|>")) != expected.npos;) expected.replace(at, 9, "<|image|>");
+      EXPECT_EQ(rendered(conversation, format_of(revision, true)), expected);
+    }
+  }
+}
+
 TEST(ChatRender, WhatTheFormatHasNoWordsForIsAnError) {
   EXPECT_EQ(rendered(talk({user("U"), responds("r")})),
             "error: message 1: a tool's response, want an assistant's tool call before it");
@@ -442,6 +493,8 @@ TEST(ChatTemplate, IsRecognisedByWhatItsRevisionAdded) {
   EXPECT_FALSE(recognised(common + R"(continue_same_model_turn '<|channel>thought\n' + thinking_text + '\n<channel|>')")
                    ->primes_empty_thought);
   EXPECT_TRUE(recognised(common + "continue_same_model_turn" + primer)->primes_empty_thought);
+  EXPECT_FALSE(recognised(common + "last_user_message '<|image|>'")->sets_media_apart);
+  EXPECT_TRUE(recognised(common + R"(continue_same_model_turn '\n\n<|image|>\n\n')")->sets_media_apart);
   EXPECT_FALSE(recognised(common));
   EXPECT_FALSE(recognised("<start_of_turn> continue_same_model_turn"));
   EXPECT_FALSE(recognised(""));
