@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// The names are those of llama.cpp's converter (gguf-py 0.19, Gemma4VisionAudioModel).
+// The names are those of llama.cpp's converter (gguf-py 0.19, Gemma4VisionAudioModel, Gemma4UnifiedVisionAudioModel).
 constexpr const char *kPatches = "v.patch_embd.weight", *kPositions = "v.position_embd.weight",
                      *kProjection = "mm.input_projection.weight", *kQuery = "v.blk.0.attn_q.weight";
 constexpr const char *kConvolutions[] = {"a.conv1d.0.weight", "a.conv1d.1.weight"}, *kRows = "a.pre_encode.out.weight",
@@ -42,6 +42,19 @@ constexpr NamePair kNames[] = {
     {kRows, "model.audio_tower.output_proj.weight"},
     {"a.pre_encode.out.bias", "model.audio_tower.output_proj.bias"},
     {kAudioProjection, "model.embed_audio.embedding_projection.weight"}};
+// Of 12B, which has no towers (gemma4.md 8.4).
+constexpr const char *kPatchNorm = "v.patch_norm.1.weight", *kPatchNormBias = "v.patch_norm.1.bias";
+constexpr NamePair kUnifiedNames[] = {{kPatches, "model.vision_embedder.patch_dense.weight"},
+                                      {"v.patch_embd.bias", "model.vision_embedder.patch_dense.bias"},
+                                      {kPatchNorm, "model.vision_embedder.patch_ln1.weight"},
+                                      {kPatchNormBias, "model.vision_embedder.patch_ln1.bias"},
+                                      {"v.patch_norm.2.weight", "model.vision_embedder.patch_ln2.weight"},
+                                      {"v.patch_norm.2.bias", "model.vision_embedder.patch_ln2.bias"},
+                                      {"v.patch_norm.3.weight", "model.vision_embedder.pos_norm.weight"},
+                                      {"v.patch_norm.3.bias", "model.vision_embedder.pos_norm.bias"},
+                                      {kPositions, "model.vision_embedder.pos_embedding"},
+                                      {kProjection, "model.embed_vision.embedding_projection.weight"},
+                                      {kAudioProjection, "model.embed_audio.embedding_projection.weight"}};
 // Of layer N, after "v.blk.N." and "model.vision_tower.encoder.layers.N.".
 constexpr NamePair kVisionParts[] = {
     {"ln1", "input_layernorm"},           {"attn_post_norm", "post_attention_layernorm"},
@@ -88,8 +101,10 @@ const NamePair* find_name(std::span<const NamePair> names, std::string_view gguf
   return found == names.end() ? nullptr : &*found;
 }
 
-std::optional<std::string> hugging_face_name_of(std::string_view name) {
-  if (const NamePair* known = find_name(kNames, name)) return std::string(known->hugging_face);
+/// @param unified  of 12B
+std::optional<std::string> hugging_face_name_of(std::string_view name, bool unified) {
+  if (const NamePair* known = find_name(unified ? std::span<const NamePair>(kUnifiedNames) : kNames, name))
+    return std::string(known->hugging_face);
   const auto layers = std::ranges::find_if(kLayers, [&](const LayerNames& of) { return name.starts_with(of.gguf); });
   if (layers == std::end(kLayers)) return std::nullopt;
   const std::string_view rest = name.substr(layers->gguf.size());
@@ -135,10 +150,23 @@ std::optional<std::int64_t> token_of(const GgufModel& text, std::string_view tok
   return at == (*tokens)->end() ? std::nullopt : std::optional<std::int64_t>(at - (*tokens)->begin());
 }
 
-/// Of patch_embd [hidden, colour, row, column] what Hugging Face has: [hidden, row, column, colour].
-std::vector<std::byte> colours_last(const TensorEntry& patches) {
-  const auto side = static_cast<std::size_t>(patches.shape[2]), hidden = static_cast<std::size_t>(patches.shape[0]);
-  const std::size_t pixels = side * side, size = patches.bytes.size() / (hidden * 3 * pixels);
+/// What kind of projector of pictures it is.
+Result<std::optional<std::string_view>> kind_of(const GgufModel& projector) {
+  ASSIGN_OR_RETURN(const auto kind, projector.metadata.find<std::string_view>("clip.vision.projector_type"));
+  if (kind) return kind;
+  return projector.metadata.find<std::string_view>("clip.projector_type");
+}
+constexpr std::string_view kTower = "gemma4v", kUnified = "gemma4uv";
+bool is_unified(const GgufModel& projector) {
+  const auto kind = kind_of(projector);
+  return kind && *kind == kUnified;
+}
+
+/// Of patch_embd [hidden, colour, row, column] what Hugging Face has: [hidden, row, column, colour]. Or of 12B's first
+/// norm, where `hidden` is 1.
+std::vector<std::byte> colours_last(const TensorEntry& patches, std::size_t hidden) {
+  const std::size_t pixels = static_cast<std::size_t>(patches.element_count()) / (3 * hidden);
+  const std::size_t size = patches.bytes.size() / (hidden * 3 * pixels);
   std::vector<std::byte> turned(patches.bytes.size());
   for (std::size_t h = 0; h < hidden; ++h) {
     for (std::size_t pixel = 0; pixel < pixels; ++pixel) {
@@ -146,6 +174,18 @@ std::vector<std::byte> colours_last(const TensorEntry& patches) {
         std::memcpy(turned.data() + ((h * pixels + pixel) * 3 + colour) * size,
                     patches.bytes.data() + ((h * 3 + colour) * pixels + pixel) * size, size);
     }
+  }
+  return turned;
+}
+
+/// Of 12B's positions [column or row, coordinate, hidden] what Hugging Face has: [coordinate, column or row, hidden].
+std::vector<std::byte> coordinates_first(const TensorEntry& positions) {
+  const auto count = static_cast<std::size_t>(positions.shape[1]);
+  const std::size_t size = positions.bytes.size() / (2 * count);
+  std::vector<std::byte> turned(positions.bytes.size());
+  for (std::size_t axis = 0; axis < 2; ++axis) {
+    for (std::size_t i = 0; i < count; ++i)
+      std::memcpy(turned.data() + (2 * i + axis) * size, positions.bytes.data() + (axis * count + i) * size, size);
   }
   return turned;
 }
@@ -160,9 +200,23 @@ std::vector<std::byte> before_softplus(const TensorEntry& scale) {
   return bytes;
 }
 
+/// Whether soft tokens have the width of the text model. @param whose  "its", of a message
+Result<void> check_width(const Reader& reader, const TensorEntry& projection, const json& width,
+                         std::string_view whose) {
+  if (width == projection.shape[0]) return {};
+  return reader.wrong(Errc::kMismatch,
+                      fmt::format("{} soft tokens have {} numbers, wanted {}, as the text model's rows", whose,
+                                  projection.shape[0], width.dump()));
+}
+
 /// The audio tower in config.json's words; null where there is none, or one of another kind.
 Result<json> audio_config(const Reader& reader, const GgufModel& projector, const json& text_width) {
   ASSIGN_OR_RETURN(const auto kind, projector.metadata.find<std::string_view>("clip.audio.projector_type"));
+  if (kind == "gemma4ua" && is_unified(projector)) {
+    ASSIGN_OR_RETURN(const TensorEntry* projection, reader.tensor(kAudioProjection, 2));
+    RETURN_IF_ERROR(check_width(reader, *projection, text_width, "its sounds'"));
+    return json{{"model_type", "gemma4_unified_audio"}, {"audio_embed_dim", projection->shape[1]}};
+  }
   if (kind != "gemma4a") return json();
   json audio = {{"model_type", "gemma4_audio"}};
   for (const auto& [to, from] : {std::pair("hidden_size", "embedding_length"),
@@ -176,10 +230,7 @@ Result<json> audio_config(const Reader& reader, const GgufModel& projector, cons
   ASSIGN_OR_RETURN(const TensorEntry* taps, reader.tensor(kTaps, 2));
   ASSIGN_OR_RETURN(const TensorEntry* rows, reader.tensor(kRows, 2));
   ASSIGN_OR_RETURN(const TensorEntry* projection, reader.tensor(kAudioProjection, 2));
-  if (text_width != projection->shape[0]) {
-    return reader.wrong(Errc::kMismatch, fmt::format("its sounds' soft tokens have {} numbers, wanted {}",
-                                                     projection->shape[0], text_width.dump()));
-  }
+  RETURN_IF_ERROR(check_width(reader, *projection, text_width, "its sounds'"));
   for (const TensorEntry& tensor : projector.tensors) {
     if (!tensor.name.ends_with(".per_dim_scale.weight") || tensor.dtype == DType::kF32) continue;
     return reader.wrong(Errc::kMismatch,
@@ -190,6 +241,68 @@ Result<json> audio_config(const Reader& reader, const GgufModel& projector, cons
   audio["output_proj_dims"] = rows->shape[0];
   audio["use_clipped_linears"] = projector.find("a.blk.0.attn_q.input_max") != nullptr;
   return audio;
+}
+
+/// The projection of patches, whose elements have to be turned, and its shape.
+Result<void> check_patches(const Reader& reader, const TensorEntry& patches, const std::vector<std::int64_t>& wanted) {
+  const bool plain = patches.dtype == DType::kF32 || patches.dtype == DType::kF16 || patches.dtype == DType::kBf16;
+  if (patches.shape == wanted && plain && patches.element_count() > 0) return {};
+  return reader.wrong(Errc::kMismatch,
+                      fmt::format("tensor {} is {} [{}], wanted F32, F16 or BF16 [{}]", patches.name,
+                                  to_string(patches.dtype), fmt::join(patches.shape, ", "), fmt::join(wanted, ", ")));
+}
+
+/// The vision tower in config.json's words.
+Result<json> vision_config(const Reader& reader, const GgufModel& projector) {
+  json vision = {{"model_type", "gemma4_vision"}};
+  for (const auto& [to, from] : {std::pair("hidden_size", "embedding_length"),
+                                 {"intermediate_size", "feed_forward_length"},
+                                 {"num_hidden_layers", "block_count"},
+                                 {"num_attention_heads", "attention.head_count"},
+                                 {"patch_size", "patch_size"}}) {
+    ASSIGN_OR_RETURN(vision[to], reader.number(fmt::format("clip.vision.{}", from)));
+  }
+  ASSIGN_OR_RETURN(vision["rms_norm_eps"], projector.metadata.get<double>("clip.vision.attention.layer_norm_epsilon"));
+  ASSIGN_OR_RETURN(const TensorEntry* patches, reader.tensor(kPatches, 4));
+  ASSIGN_OR_RETURN(const TensorEntry* positions, reader.tensor(kPositions, 3));
+  ASSIGN_OR_RETURN(const TensorEntry* query, reader.tensor(kQuery, 2));
+  const std::int64_t heads = vision["num_attention_heads"], side = vision["patch_size"];
+  if (heads < 1 || query->shape[0] % heads != 0)
+    return reader.wrong(Errc::kMismatch, fmt::format("{} heads of {} rows of {}", heads, query->shape[0], kQuery));
+  RETURN_IF_ERROR(check_patches(reader, *patches, {vision["hidden_size"], 3, side, side}));
+  vision["head_dim"] = query->shape[0] / heads;
+  vision["position_embedding_size"] = positions->shape[1];
+  vision["use_clipped_linears"] = projector.find("v.blk.0.attn_q.input_max") != nullptr;
+  vision["standardize"] = projector.find("v.std_scale") != nullptr;
+  return vision;
+}
+
+/// What 12B has in its place.
+Result<json> unified_vision_config(const Reader& reader, std::int64_t pooling) {
+  json vision = {{"model_type", "gemma4_unified_vision"}};
+  ASSIGN_OR_RETURN(vision["mm_embed_dim"], reader.number("clip.vision.embedding_length"));
+  ASSIGN_OR_RETURN(vision["patch_size"], reader.number("clip.vision.patch_size"));
+  ASSIGN_OR_RETURN(const TensorEntry* patches, reader.tensor(kPatches, 2));
+  ASSIGN_OR_RETURN(const TensorEntry* positions, reader.tensor(kPositions, 3));
+  const std::int64_t hidden = vision["mm_embed_dim"], side = vision["patch_size"];
+  constexpr std::int64_t kSideMax = 1 << 8;
+  if (side < 1 || side > kSideMax || pooling < 1 || pooling > kSideMax) {
+    return reader.wrong(Errc::kMalformed, fmt::format("patches of {} pixels, {} along a side of a soft token, wanted 1 "
+                                                      "to {} of each",
+                                                      side, pooling, kSideMax));
+  }
+  const std::int64_t pixels = side * pooling * side * pooling;
+  RETURN_IF_ERROR(check_patches(reader, *patches, {hidden, 3 * pixels}));
+  for (const char* name : {kPatchNorm, kPatchNormBias}) {
+    ASSIGN_OR_RETURN(const TensorEntry* norm, reader.tensor(name, 1));
+    RETURN_IF_ERROR(check_patches(reader, *norm, {3 * pixels}));
+  }
+  if (positions->shape[0] != 2 || positions->shape[1] < 1 || positions->element_count() == 0) {
+    return reader.wrong(Errc::kMismatch, fmt::format("tensor {} has shape [{}], wanted [2, positions, {}]", kPositions,
+                                                     fmt::join(positions->shape, ", "), hidden));
+  }
+  vision["mm_posemb_size"] = positions->shape[1];
+  return vision;
 }
 
 }  // namespace
@@ -212,52 +325,24 @@ Result<std::optional<fs::path>> find_projector(const fs::path& text_model) {
 Result<json> add_projector(json config, const GgufModel& text, const GgufModel& projector) {
   const Reader reader(projector);
   ASSIGN_OR_RETURN(const auto architecture, projector.metadata.get<std::string_view>("general.architecture"));
-  ASSIGN_OR_RETURN(auto kind, projector.metadata.find<std::string_view>("clip.vision.projector_type"));
-  if (!kind) {
-    ASSIGN_OR_RETURN(kind, projector.metadata.find<std::string_view>("clip.projector_type"));
+  ASSIGN_OR_RETURN(const auto kind, kind_of(projector));
+  if (architecture != "clip" || (kind != kTower && kind != kUnified)) {
+    return reader.wrong(Errc::kUnsupported,
+                        fmt::format("is a projector of kind {:?} ({:?}), wanted {} or {} (clip)",
+                                    kind.value_or("").substr(0, 80), architecture.substr(0, 80), kTower, kUnified));
   }
-  if (architecture != "clip" || kind != "gemma4v") {
-    return reader.wrong(Errc::kUnsupported, fmt::format("is a projector of kind {:?} ({:?}), wanted gemma4v (clip)",
-                                                        kind.value_or("").substr(0, 80), architecture.substr(0, 80)));
-  }
-  json vision = {{"model_type", "gemma4_vision"}};
-  for (const auto& [to, from] : {std::pair("hidden_size", "embedding_length"),
-                                 {"intermediate_size", "feed_forward_length"},
-                                 {"num_hidden_layers", "block_count"},
-                                 {"num_attention_heads", "attention.head_count"},
-                                 {"patch_size", "patch_size"}}) {
-    ASSIGN_OR_RETURN(vision[to], reader.number(fmt::format("clip.vision.{}", from)));
-  }
+  const bool unified = kind == kUnified;
   ASSIGN_OR_RETURN(const auto pooling, projector.metadata.find<std::int64_t>("clip.vision.projector.scale_factor"));
-  ASSIGN_OR_RETURN(vision["rms_norm_eps"], projector.metadata.get<double>("clip.vision.attention.layer_norm_epsilon"));
-  ASSIGN_OR_RETURN(const TensorEntry* patches, reader.tensor(kPatches, 4));
-  ASSIGN_OR_RETURN(const TensorEntry* positions, reader.tensor(kPositions, 3));
-  ASSIGN_OR_RETURN(const TensorEntry* query, reader.tensor(kQuery, 2));
-  ASSIGN_OR_RETURN(const TensorEntry* projection, reader.tensor(kProjection, 2));
-  const std::int64_t heads = vision["num_attention_heads"], side = vision["patch_size"];
-  if (heads < 1 || query->shape[0] % heads != 0)
-    return reader.wrong(Errc::kMismatch, fmt::format("{} heads of {} rows of {}", heads, query->shape[0], kQuery));
-  const std::vector<std::int64_t> wanted = {vision["hidden_size"], 3, side, side};
-  const bool plain = patches->dtype == DType::kF32 || patches->dtype == DType::kF16 || patches->dtype == DType::kBf16;
-  if (patches->shape != wanted || !plain || patches->element_count() == 0) {
-    return reader.wrong(Errc::kMismatch, fmt::format("tensor {} is {} [{}], wanted F32, F16 or BF16 [{}]", kPatches,
-                                                     to_string(patches->dtype), fmt::join(patches->shape, ", "),
-                                                     fmt::join(wanted, ", ")));
-  }
-  const json& width = config.at("hidden_size");
-  if (width != projection->shape[0]) {
-    return reader.wrong(Errc::kMismatch, fmt::format("its soft tokens have {} numbers, wanted {} as the rows of {}",
-                                                     projection->shape[0], width.dump(), text.file.string()));
-  }
-  vision["head_dim"] = query->shape[0] / heads;
+  ASSIGN_OR_RETURN(json vision,
+                   unified ? unified_vision_config(reader, pooling.value_or(3)) : vision_config(reader, projector));
   vision["pooling_kernel_size"] = pooling.value_or(3);
-  vision["position_embedding_size"] = positions->shape[1];
-  vision["use_clipped_linears"] = projector.find("v.blk.0.attn_q.input_max") != nullptr;
-  vision["standardize"] = projector.find("v.std_scale") != nullptr;
+  ASSIGN_OR_RETURN(const TensorEntry* projection, reader.tensor(kProjection, 2));
+  const json width = config.at("hidden_size");
+  RETURN_IF_ERROR(check_width(reader, *projection, width, "its"));
   // No key says so. Of the published models those without per-layer embeddings do (gemma4.md 8.3).
   if (text.find("per_layer_token_embd.weight") == nullptr) config["use_bidirectional_attention"] = "vision";
   ASSIGN_OR_RETURN(json audio, audio_config(reader, projector, width));
-  json whole = {{"model_type", "gemma4"},
+  json whole = {{"model_type", unified ? "gemma4_unified" : "gemma4"},
                 {"text_config", std::move(config)},
                 {"vision_config", std::move(vision)},
                 {"audio_config", std::move(audio)}};
@@ -275,15 +360,21 @@ Result<json> add_projector(json config, const GgufModel& text, const GgufModel& 
 
 ProjectorTensors projector_tensors(const GgufModel& projector) {
   ProjectorTensors result;
+  const bool unified = is_unified(projector);
   const auto made = std::make_shared<std::deque<std::vector<std::byte>>>();  // what is in it stays where it is
   for (const TensorEntry& tensor : projector.tensors) {
-    const std::optional<std::string> name = hugging_face_name_of(tensor.name);
+    const std::optional<std::string> name = hugging_face_name_of(tensor.name, unified);
     if (!name) continue;
     TensorEntry& renamed = result.tensors.emplace_back(tensor);
     renamed.name = *name;
     if (tensor.name == kPatches) {
-      renamed.shape = {tensor.shape[0], 3 * tensor.shape[2] * tensor.shape[3]};
-      renamed.bytes = made->emplace_back(colours_last(tensor));
+      renamed.shape = {tensor.shape[0], tensor.element_count() / tensor.shape[0]};
+      renamed.bytes = made->emplace_back(colours_last(tensor, static_cast<std::size_t>(tensor.shape[0])));
+    } else if (unified && (tensor.name == kPatchNorm || tensor.name == kPatchNormBias)) {
+      renamed.bytes = made->emplace_back(colours_last(tensor, 1));
+    } else if (unified && tensor.name == kPositions) {
+      renamed.shape = {tensor.shape[1], tensor.shape[0], tensor.shape[2]};
+      renamed.bytes = made->emplace_back(coordinates_first(tensor));
     } else if (tensor.name.ends_with(kTapsPart) && tensor.shape.size() == 2) {
       renamed.shape = {tensor.shape[0], 1, tensor.shape[1]};
     } else if (name->ends_with(kScale) && tensor.dtype == DType::kF32) {

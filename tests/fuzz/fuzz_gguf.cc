@@ -28,6 +28,12 @@ void put_tiny_tokenizer(GgufWriter& w) {
   w.u32("tokenizer.ggml.unknown_token_id", 0);
 }
 
+void add_zeros(GgufWriter& w, const char* name, const std::vector<std::uint64_t>& extents) {
+  std::size_t elements = 1;
+  for (const std::uint64_t extent : extents) elements *= extent;
+  w.tensor({name, extents, gguf_tensor_type(DType::kF32), std::string(4 * elements, '\0')});
+}
+
 /// A vision tower and an audio tower of one layer, as far as their headers go.
 GgufWriter tiny_projector() {
   GgufWriter w;
@@ -40,25 +46,38 @@ GgufWriter tiny_projector() {
                                    {"patch_size", 2}})
     w.u32(std::string("clip.vision.") + key, value);
   w.f32("clip.vision.attention.layer_norm_epsilon", 1e-6F);
-  const auto add = [&w](const char* name, const std::vector<std::uint64_t>& extents) {
-    std::size_t elements = 1;
-    for (const std::uint64_t extent : extents) elements *= extent;
-    w.tensor({name, extents, gguf_tensor_type(DType::kF32), std::string(4 * elements, '\0')});
-  };
-  add("v.patch_embd.weight", {2, 2, 3, 4});
-  add("v.position_embd.weight", {4, 3, 2});
-  add("v.blk.0.attn_q.weight", {4, 4});
-  add("v.blk.0.attn_q.input_max", {1});
-  add("mm.input_projection.weight", {4, 8});
+  add_zeros(w, "v.patch_embd.weight", {2, 2, 3, 4});
+  add_zeros(w, "v.position_embd.weight", {4, 3, 2});
+  add_zeros(w, "v.blk.0.attn_q.weight", {4, 4});
+  add_zeros(w, "v.blk.0.attn_q.input_max", {1});
+  add_zeros(w, "mm.input_projection.weight", {4, 8});
   w.string("clip.audio.projector_type", "gemma4a");
   for (const char* key : {"embedding_length", "block_count", "attention.head_count"})
     w.u32(std::string("clip.audio.") + key, 1);
-  add("a.conv1d.0.weight", {3, 3, 1, 2});
-  add("a.conv1d.1.weight", {3, 3, 2, 2});
-  add("a.blk.0.conv_dw.weight", {5, 4});
-  add("a.blk.0.per_dim_scale.weight", {4});
-  add("a.pre_encode.out.weight", {4, 4});
-  add("mm.a.input_projection.weight", {4, 8});
+  add_zeros(w, "a.conv1d.0.weight", {3, 3, 1, 2});
+  add_zeros(w, "a.conv1d.1.weight", {3, 3, 2, 2});
+  add_zeros(w, "a.blk.0.conv_dw.weight", {5, 4});
+  add_zeros(w, "a.blk.0.per_dim_scale.weight", {4});
+  add_zeros(w, "a.pre_encode.out.weight", {4, 4});
+  add_zeros(w, "mm.a.input_projection.weight", {4, 8});
+  return w;
+}
+
+/// What 12B has in their place.
+GgufWriter tiny_unified_projector() {
+  GgufWriter w;
+  w.string("general.architecture", "clip");
+  w.string("clip.vision.projector_type", "gemma4uv");
+  w.string("clip.audio.projector_type", "gemma4ua");
+  w.u32("clip.vision.embedding_length", 4);
+  w.u32("clip.vision.patch_size", 1);
+  w.u32("clip.vision.projector.scale_factor", 2);
+  add_zeros(w, "v.patch_embd.weight", {12, 4});
+  add_zeros(w, "v.patch_norm.1.weight", {12});
+  add_zeros(w, "v.patch_norm.1.bias", {12});
+  add_zeros(w, "v.position_embd.weight", {4, 3, 2});
+  add_zeros(w, "mm.input_projection.weight", {4, 8});
+  add_zeros(w, "mm.a.input_projection.weight", {4, 8});
   return w;
 }
 
@@ -79,6 +98,7 @@ FuzzSeeds fuzz_seeds() {
     }
   }
   seeds.push_back(tiny_projector().bytes());
+  seeds.push_back(tiny_unified_projector().bytes());
   return seeds;
 }
 

@@ -89,6 +89,16 @@ std::string hearing_name(const std::string& name, std::vector<float>& values, st
                      of_audio_layer.at(rest.substr(first + 1, last - first - 1)), rest.substr(last));
 }
 
+/// Of rows of pixels row by row, colours last, what the converter has: colour by colour.
+std::vector<float> colours_first(const std::vector<float>& values, std::size_t pixels) {
+  std::vector<float> turned(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::size_t row = i / (3 * pixels), pixel = i / 3 % pixels, colour = i % 3;
+    turned[(row * 3 + colour) * pixels + pixel] = values[i];
+  }
+  return turned;
+}
+
 /// What llama.cpp's converter makes of a tower.
 GgufWriter projector_of(const fs::path& backbone) {
   const Checkpoint checkpoint = Checkpoint::open(backbone).value();
@@ -129,12 +139,7 @@ GgufWriter projector_of(const fs::path& backbone) {
       name = "v.patch_embd.weight";
       const auto side = static_cast<std::size_t>(config.patch_size), pixels = side * side;
       extents = {side, side, 3, static_cast<std::uint64_t>(entry.shape[0])};
-      std::vector<float> turned(values.size());
-      for (std::size_t i = 0; i < values.size(); ++i) {  // i: row of the matrix, pixel, colour
-        const std::size_t row = i / (3 * pixels), pixel = i / 3 % pixels, colour = i % 3;
-        turned[(row * 3 + colour) * pixels + pixel] = values[i];
-      }
-      values = turned;
+      values = colours_first(values, pixels);
     } else if (of_model.contains(entry.name)) {
       name = of_model.at(entry.name);
     } else if (entry.name.starts_with("model.vision_tower.encoder.layers.")) {
@@ -152,9 +157,55 @@ GgufWriter projector_of(const fs::path& backbone) {
   return writer;
 }
 
-/// A text model as GGUF, and its tower beside it.
+/// What llama.cpp's converter makes of what 12B has in place of towers.
+GgufWriter unified_projector_of(const fs::path& backbone) {
+  const VisionConfig config = load_vision_config(model_at(backbone)).value();
+  GgufWriter writer;
+  writer.string("general.architecture", "clip");
+  writer.string("clip.vision.projector_type", "gemma4uv");
+  writer.string("clip.audio.projector_type", "gemma4ua");
+  writer.u32("clip.vision.patch_size", 2);  // of six pixels, a third of a side: the default's pooling
+  writer.u32("clip.vision.embedding_length", config.hidden_size);
+  writer.u32("clip.vision.block_count", 0);
+  writer.f32("clip.vision.attention.layer_norm_epsilon", 1e-6F);
+  const std::map<std::string, std::string> names = {
+      {"model.vision_embedder.patch_dense.weight", "v.patch_embd.weight"},
+      {"model.vision_embedder.patch_dense.bias", "v.patch_embd.bias"},
+      {"model.vision_embedder.patch_ln1.weight", "v.patch_norm.1.weight"},
+      {"model.vision_embedder.patch_ln1.bias", "v.patch_norm.1.bias"},
+      {"model.vision_embedder.patch_ln2.weight", "v.patch_norm.2.weight"},
+      {"model.vision_embedder.patch_ln2.bias", "v.patch_norm.2.bias"},
+      {"model.vision_embedder.pos_norm.weight", "v.patch_norm.3.weight"},
+      {"model.vision_embedder.pos_norm.bias", "v.patch_norm.3.bias"},
+      {"model.vision_embedder.pos_embedding", "v.position_embd.weight"},
+      {"model.embed_vision.embedding_projection.weight", "mm.input_projection.weight"},
+      {"model.embed_audio.embedding_projection.weight", "mm.a.input_projection.weight"}};
+  const Checkpoint checkpoint = Checkpoint::open(backbone).value();
+  for (const TensorEntry& entry : checkpoint.tensors()) {
+    const std::string& name = names.at(entry.name);
+    std::vector<float> values = floats_of(entry);
+    std::vector<std::uint64_t> extents(entry.shape.rbegin(), entry.shape.rend());
+    if (name == "v.patch_embd.weight" || name.starts_with("v.patch_norm.1."))
+      values = colours_first(values, static_cast<std::size_t>(config.patch_size * config.patch_size));
+    if (name == "v.position_embd.weight") {
+      const std::size_t count = extents[2], width = extents[0];
+      std::vector<float> turned;
+      for (std::size_t axis = 0; axis < 2; ++axis) {
+        for (std::size_t i = 0; i < count; ++i)
+          turned.insert(turned.end(), &values[(2 * i + axis) * width], &values[(2 * i + axis) * width] + width);
+      }
+      values = turned;
+      extents = {width, count, 2};
+    }
+    writer.tensor({name, extents, gguf_tensor_type(DType::kF32), encode(DType::kF32, values)});
+  }
+  return writer;
+}
+
+/// Text models as GGUF, and their towers beside them.
 struct Pair {
-  explicit Pair(const std::function<void(GgufWriter&)>& edit = {}, const fs::path& backbone = seeing()) {
+  explicit Pair(const std::function<void(GgufWriter&)>& edit = {}) : Pair(edit, seeing(), projector_of(seeing())) {}
+  Pair(const std::function<void(GgufWriter&)>& edit, const fs::path& backbone, GgufWriter projector) {
     GgufOptions options{.type = DType::kF32};
     options.edit = [](GgufWriter& text) {
       std::vector<std::string> tokens(512, "x");
@@ -163,7 +214,6 @@ struct Pair {
       text.strings("tokenizer.ggml.tokens", tokens);
     };
     write_gguf(backbone, dir / "model.gguf", options);
-    GgufWriter projector = projector_of(backbone);
     if (edit) edit(projector);
     dir.write("mmproj-F32.gguf", projector.bytes());
   }
@@ -173,6 +223,12 @@ struct Pair {
     return config ? "" : config.error().message;
   }
   TemporaryDir dir;
+};
+fs::path golden_of(const char* name) { return fs::path(OUTRIDER_SOURCE_DIR) / "tests/goldens" / name / "backbone"; }
+/// A 12B.
+struct UnifiedPair : Pair {
+  explicit UnifiedPair(const std::function<void(GgufWriter&)>& edit = {})
+      : Pair(edit, golden_of("unified-12b"), unified_projector_of(golden_of("unified-media"))) {}
 };
 
 TEST(Projector, OfAGgufIsTheSameTower) {
@@ -236,6 +292,61 @@ TEST(Projector, OfAGgufHearsTheSame) {
     EXPECT_EQ(deaf.refusal(), "");
     EXPECT_EQ(load_audio_config(model_at(deaf.dir.path())).error().code, Errc::kNotFound);
   }
+}
+
+TEST(Projector, OfA12BIsWhatItHasInPlaceOfTowers) {
+  const UnifiedPair pair;
+  const ModelFiles files = model_at(pair.dir.path()), safetensors = model_at(golden_of("unified-media"));
+  EXPECT_EQ(files.projector_error(), "");
+  const VisionConfig ours = load_vision_config(files).value(), theirs = load_vision_config(safetensors).value();
+  EXPECT_EQ(std::tie(ours.without_tower, ours.both_ways, ours.hidden_size, ours.patch_size, ours.pooling_kernel_size,
+                     ours.position_embedding_size, ours.text_hidden_size, ours.image_token_id, ours.boi_token_id),
+            std::tie(theirs.without_tower, theirs.both_ways, theirs.hidden_size, theirs.patch_size,
+                     theirs.pooling_kernel_size, theirs.position_embedding_size, theirs.text_hidden_size,
+                     theirs.image_token_id, theirs.boi_token_id));
+  Picture picture{.height = 12, .width = 18, .rgb = {}};
+  for (int i = 0; i < 12 * 18 * 3; ++i) picture.rgb.push_back(static_cast<std::uint8_t>(i * 37));
+  const Patches patches = cut_into_patches(picture, ours).value();
+  std::vector<float> samples;
+  for (int i = 0; i < 230; ++i) samples.push_back(static_cast<float>(i * 37 % 256 - 128) / 256);
+  const auto same = [](Matrix<const float> a, Matrix<const float> b) {
+    return a.size(0) == b.size(0) && a.size(1) == b.size(1) &&
+           std::equal(a.data(), a.data() + a.size(0) * a.size(1), b.data());
+  };
+  for (const WeightType type : {WeightType::kF32, WeightType::kInt8}) {
+    EXPECT_TRUE(same(PictureEncoder::load(files, type).value()->encode(patches),
+                     PictureEncoder::load(safetensors, type).value()->encode(patches)));
+    EXPECT_TRUE(same(SoundEncoder::load(files, type).value()->encode(samples),
+                     SoundEncoder::load(safetensors, type).value()->encode(samples)));
+  }
+  const UnifiedPair deaf([](GgufWriter& w) { w.erase("clip.audio.projector_type"); });
+  EXPECT_EQ(load_audio_config(model_at(deaf.dir.path())).error().code, Errc::kNotFound);
+}
+
+TEST(Projector, WhatCannotBeUsedOfA12BIsNamed) {
+  const auto told = [](const std::function<void(GgufWriter&)>& edit) { return UnifiedPair(edit).refusal(); };
+  EXPECT_NE(told([](GgufWriter& w) {
+              w.u32("clip.vision.patch_size", 5);
+            }).find("v.patch_embd.weight is F32 [44, 108], wanted F32, F16 or BF16 [44, 675]"),
+            std::string::npos);
+  EXPECT_NE(told([](GgufWriter& w) {
+              w.u32("clip.vision.patch_size", 257);
+            }).find("patches of 257 pixels, 3 along a side of a soft token, wanted 1 to 256 of each"),
+            std::string::npos);
+  EXPECT_NE(told([](GgufWriter& w) {
+              w.find("v.patch_norm.1.bias")->name = "v.other";
+            }).find("tensor v.patch_norm.1.bias is missing"),
+            std::string::npos);
+  EXPECT_NE(told([](GgufWriter& w) {
+              w.find("v.position_embd.weight")->extents = {44, 18, 1};
+            }).find("tensor v.position_embd.weight has shape [1, 18, 44], wanted [2, positions, 44]"),
+            std::string::npos);
+  // One of a tower beside a text model that has none, and the other way round.
+  EXPECT_NE(told([](GgufWriter& w) { w.string("clip.vision.projector_type", "gemma4v"); }).find(" is missing"),
+            std::string::npos);
+  EXPECT_NE(
+      Pair([](GgufWriter& w) { w.string("clip.vision.projector_type", "gemma4uv"); }).refusal().find(" has shape"),
+      std::string::npos);
 }
 
 TEST(Projector, WhatCannotBeUsedLeavesTheTextAlone) {
