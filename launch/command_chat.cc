@@ -136,7 +136,14 @@ class Chat {
 };
 
 void Chat::show(const std::filesystem::path& file, ContentPart::Kind kind) {
+  const auto admit = [&](std::size_t more) -> Result<void> {
+    if (media_.size() + more <= kMediaMax) return {};
+    return Error{Errc::kOutOfRange, fmt::format("{}: this conversation would have {} pictures, frames of videos and "
+                                                "sounds, {} are its most; /reset forgets them",
+                                                file.string(), media_.size() + more, kMediaMax)};
+  };
   const auto seen = [&]() -> Result<SeenVideo> {
+    RETURN_IF_ERROR(admit(1));  // before it is decoded, and of a video after that
     SeenVideo shown{.frames = {}, .part = {.kind = kind}};
     if (kind == ContentPart::Kind::kAudio) {
       if (!text_.audio) return text_.audio.error();
@@ -150,10 +157,8 @@ void Chat::show(const std::filesystem::path& file, ContentPart::Kind kind) {
                          see_picture_file(file, vision, soft_tokens_for(PictureDetail::kAuto, vision)));
       }
     }
-    if (media_.size() + shown.frames.size() <= kMediaMax) return shown;
-    return Error{Errc::kOutOfRange, fmt::format("{}: this conversation would have {} pictures, frames of videos and "
-                                                "sounds, {} are its most; /reset forgets them",
-                                                file.string(), media_.size() + shown.frames.size(), kMediaMax)};
+    RETURN_IF_ERROR(admit(shown.frames.size()));
+    return shown;
   }();
   if (!seen) {
     std::fprintf(stderr, "outrider: %s\n", seen.error().message.c_str());

@@ -84,26 +84,36 @@ std::string prompt_text(const PromptFlags& flags) { return flags.text == "-" ? r
 /// The pictures, the videos, the sounds and then the prompt, as one message of the user.
 void ask_about_media(const PromptFlags& flags, const TextSide& text, Generate& request) {
   ChatMessage message;
+  std::size_t left = flags.images.size() + flags.videos.size() + flags.sounds.size();  // files, a medium each at least
+  // Before each is read, so that none is decoded in vain.
+  const auto admit = [&] {
+    const std::size_t count = request.media.size() + left;
+    if (count > kMediaMax) {
+      throw std::runtime_error(
+          fmt::format("run: {} pictures, frames of videos and sounds, wanted at most {}", count, kMediaMax));
+    }
+    if (left > 0) --left;
+  };
   for (const std::filesystem::path& image : flags.images) {
+    admit();
     const VisionConfig vision = or_throw(text.vision);
     const std::int64_t soft_tokens = flags.soft_tokens.value_or(soft_tokens_for(PictureDetail::kAuto, vision));
     request.media.push_back(or_throw(see_picture_file(image, vision, soft_tokens)));
     message.parts.push_back({.kind = ContentPart::Kind::kImage});
   }
   for (const std::filesystem::path& path : flags.videos) {
+    admit();
     SeenVideo video = or_throw(see_video_file(path, or_throw(text.vision)));
     std::ranges::move(video.frames, std::back_inserter(request.media));
     message.parts.push_back(std::move(video.part));
   }
   for (const std::filesystem::path& sound : flags.sounds) {
+    admit();
     or_throw(text.audio);
     request.media.push_back(or_throw(hear_sound_file(sound)));
     message.parts.push_back({.kind = ContentPart::Kind::kAudio});
   }
-  if (request.media.size() > kMediaMax) {
-    throw std::runtime_error(fmt::format("run: {} pictures, frames of videos and sounds, wanted at most {}",
-                                         request.media.size(), kMediaMax));
-  }
+  admit();
   message.parts.push_back({.text = prompt_text(flags)});
   const std::vector<TokenId> rendered =
       or_throw(render_chat(text.tokenizer, text.chat_format, Conversation{.messages = {message}, .tools = {}}));

@@ -340,6 +340,29 @@ TEST(PictureChat, ShowsThemWithTheNextQuestion) {
   EXPECT_EQ(chat.out(), run.out());
 }
 
+// Told before any is read: the last of them is not there.
+TEST(PictureChat, MoreThanATextMayHaveAreRefusedUnread) {
+  const SeeingPair pair;
+  const std::string picture = goldens() / "pictures/rgb.png", lost = pair.dir / "lost.png";
+  std::vector<std::string> to_run = {"run", "What?", "--model", pair.path(), "--audio", lost};
+  std::string shown;
+  for (int i = 0; i < 40; ++i) {
+    to_run.insert(to_run.end(), {"--image", lost});
+    shown += "/image " + picture + "\n";
+  }
+  Program run(to_run);
+  run.wait();
+  EXPECT_NE(run.err().find("run: 41 pictures, frames of videos and sounds, wanted at most 40"), std::string::npos)
+      << run.err();
+  Program chat({"chat", "--model", pair.path()}, Program::Input::kWritten);
+  chat.write(shown + "/audio " + lost + "\n/exit\n");
+  EXPECT_EQ(describe(chat.wait()), "exit 0");
+  EXPECT_NE(chat.err().find("lost.png: this conversation would have 41 pictures, frames of videos and sounds, 40 are "
+                            "its most"),
+            std::string::npos)
+      << chat.err();
+}
+
 TEST(PictureChat, PlaysSoundsWithTheNextQuestion) {
   const SeeingPair pair;
   Program chat({"chat", "--model", pair.path(), "--dtype", "f32", "--max-tokens", "16", "--draft-length", "4@0"},
