@@ -186,6 +186,17 @@ TEST(ContentParts, ResponsesAndMessagesSayTheSame) {
             std::string::npos);
 }
 
+// Which Messages has no words for: those of chat completions are taken there, and no other.
+TEST(ContentParts, MessagesTakeVideosAndSoundsInChatCompletionsWords) {
+  const auto chat_of = [](const Json& part) {
+    const Json body = {{"messages", {user_message({part, {{"type", "text"}, {"text", "What?"}}})}}};
+    return std::get<Json>(chat_of_messages(body.dump()))["messages"];
+  };
+  for (const Json& part : {video("data:;base64,Zm9v"), sound("Zm9v")}) EXPECT_EQ(chat_of(part)[0]["content"][0], part);
+  EXPECT_EQ(refusal_of(chat_of({{"type", "video"}, {"source", {{"type", "base64"}, {"data", "Zm9v"}}}})),
+            "messages[0].content[0].type is \"video\", only text, image_url, input_audio and video_url are supported");
+}
+
 TEST(FileCharacters, AreLongStringsThatOnlyBase64IsMadeOf) {
   const std::string base64(4000, 'A'), file = "data:image/png;base64," + base64;
   const auto count = [](const Json& json) { return file_characters(json.dump()); };
