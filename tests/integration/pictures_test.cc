@@ -1,10 +1,18 @@
 // Pictures and sounds in prompts, through coordinator, verifier and drafter: tests/goldens/multimodal-e4b, with the
 // random assistant of e4b, whose shape it has.
+#include <algorithm>
+#include <cstring>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "common/audio/sound_encoder.h"
 #include "common/base/files.h"
+#include "common/checkpoint/checkpoint.h"
+#include "common/model/backbone.h"
+#include "common/vision/picture_encoder.h"
 #include "tests/support/cluster_fixtures.h"
+#include "tests/support/model_at.h"
 
 namespace outrider {
 namespace {
@@ -220,6 +228,76 @@ TEST_F(Pictures, WhatDoesNotFitIsRefusedByName) {
   options.pair.backbone = goldens() / "e4b/backbone";
   Client blind = start(options);
   EXPECT_NE(refusal(blind, request(picture(37), 0)).find("this model has no vision tower"), std::string::npos);
+}
+
+/// A 12B of random weights, which has no towers: the text model of unified-12b, what unified-media has in their place,
+/// and dense-31b's assistant, whose shape is the same.
+struct WithoutTowers : testing::Test {
+  WithoutTowers() {
+    namespace fs = std::filesystem;
+    fs::copy(goldens() / "unified-12b/backbone/model.safetensors", dir / "model.safetensors");
+    fs::copy(goldens() / "unified-media/backbone/model.safetensors", dir / "vision.safetensors");
+    fs::copy(goldens() / "unified-media/backbone/config.json", dir / "config.json");
+    const TensorEntry& ids = *golden.find("input_ids");
+    std::vector<std::int64_t> values(static_cast<std::size_t>(ids.element_count()));
+    EXPECT_TRUE(read_i64(ids, values));
+    request.prompt.assign(values.begin(), values.end());
+    request.media = {{.first = 3, .content = picture(37, 12, 18)}, {.first = 12, .content = sound(230, 7)}};
+  }
+
+  /// The most likely tokens, by the models alone: a cache, a forward pass for each token, and no cluster.
+  std::vector<TokenId> greedy() {
+    const auto backbone = Backbone::load(model_at(dir.path()), WeightType::kF32, 64).value();
+    const auto seeing = PictureEncoder::load(model_at(dir.path()), WeightType::kF32).value();
+    const auto hearing = SoundEncoder::load(model_at(dir.path()), WeightType::kF32).value();
+    const auto pixels = request.media[0].content.data.bytes();
+    Picture seen{.height = 12, .width = 18, .rgb = {}};
+    for (const std::byte value : pixels) seen.rgb.push_back(std::to_integer<std::uint8_t>(value));
+    std::vector<float> heard(230);
+    std::memcpy(heard.data(), request.media[1].content.data.bytes().data(), heard.size() * sizeof(float));
+    std::vector<SoftRows> soft = {
+        {.first = 3, .values = seeing->encode(cut_into_patches(seen, seeing->config()).value()), .both_ways = true},
+        {.first = 12, .values = hearing->encode(heard), .both_ways = false}};
+    KvCache cache = backbone->make_cache();
+    std::vector<TokenId> tokens, next = request.prompt;
+    while (std::ssize(tokens) < request.max_tokens) {
+      const Segment segment{&cache, next, 1, soft};
+      const auto logits = backbone->forward({&segment, 1}).logits[0].span();
+      tokens.push_back(static_cast<TokenId>(std::ranges::max_element(logits) - logits.begin()));
+      next = {tokens.back()};
+      soft.clear();  // they are in the cache
+    }
+    return tokens;
+  }
+
+  TemporaryDir dir;
+  Checkpoint golden = Checkpoint::open(goldens() / "unified-media/golden.safetensors").value();
+  Generate request{.prompt = {}, .max_tokens = 24};
+};
+
+TEST_F(WithoutTowers, TheTextIsTheModelsInOneProcessAndInThree) {
+  const ClusterOptions options{.pair = {dir.path(), goldens() / "dense-31b/assistant"},
+                               .weight_type = WeightType::kF32,
+                               .program = OUTRIDER_PROGRAM};
+  const std::vector<TokenId> expected = greedy();
+  for (const bool processes : {false, true}) {
+    TransportContext context;
+    const auto cluster = (processes ? start_processes(options) : start_threads(context, options)).value();
+    Client client = connect_when_joined(context, *cluster);
+    for (const std::int32_t draft_length : {0, 4}) {
+      request.draft_length = draft_length;
+      const Generation generation = answer(client, request);
+      EXPECT_EQ(generation.tokens, expected) << processes << " " << draft_length;
+      EXPECT_EQ(generation.metrics.drafted_tokens > 0, draft_length > 0);
+    }
+    Generate other = request;
+    other.draft_length = 0;
+    other.media[1].content = sound(230, 11);
+    EXPECT_NE(answer(client, other).tokens, expected) << "the sound counts for nothing";
+    other = request;
+    other.media[0].content = picture(5, 12, 18);
+    EXPECT_NE(answer(client, other).tokens, expected) << "the picture counts for nothing";
+  }
 }
 
 }  // namespace
