@@ -231,18 +231,13 @@ void AudioTower::attention(const Layer& layer, Matrix<float> h) {
   const std::int64_t count = h.size(0), width = h.size(1);
   const Matrix<float> q = scratch_.q.view(count, width), k = scratch_.k.view(count, width),
                       v = scratch_.v.view(count, width);
-  steps_.run(count, kStepRows, [&](std::int64_t first, std::int64_t rows) {
-    const Matrix<const float> some = h.rows(first, rows);
-    layer.q.forward(some, q.rows(first, rows), scratch_.clipped);
-    layer.k.forward(some, k.rows(first, rows), scratch_.clipped);
-    layer.v.forward(some, v.rows(first, rows), scratch_.clipped);
-  });
+  layer.q.forward(steps_, kStepRows, h, q, scratch_.clipped);
+  layer.k.forward(steps_, kStepRows, h, k, scratch_.clipped);
+  layer.v.forward(steps_, kStepRows, h, v, scratch_.clipped);
   scale_in_place(k, static_cast<float>(std::log1p(std::numbers::e) / std::numbers::ln2));
   const Matrix<float> mixed = scratch_.attention.view(count, width);
   attend_to_past(layer, q, k, v, mixed);
-  steps_.run(count, kStepRows, [&](std::int64_t first, std::int64_t rows) {
-    layer.post.forward(mixed.rows(first, rows), h.rows(first, rows), scratch_.clipped);
-  });
+  layer.post.forward(steps_, kStepRows, mixed, h, scratch_.clipped);
 }
 
 /// Transformers goes through chunks of queries, but the keys that one may see always lie within its chunk's reach: the
@@ -299,9 +294,7 @@ void AudioTower::convolution(const Layer& layer, Matrix<float> x) {
   });
   bounded_norm(mixed, layer.convolution_norm, mixed);
   silu_in_place(mixed);
-  steps_.run(count, kStepRows, [&](std::int64_t first, std::int64_t rows) {
-    layer.end.forward(mixed.rows(first, rows), h.rows(first, rows), scratch_.clipped);
-  });
+  layer.end.forward(steps_, kStepRows, mixed, h, scratch_.clipped);
   add_in_place(x, h);
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "common/model/tower.h"
 #include "common/model/weights.h"
 #include "common/model/workspace.h"
 
@@ -23,6 +24,13 @@ class ClippedLinear {
   /// @param x, y  as Linear::forward wants them.
   /// @param scratch  for x between its bounds.
   void forward(Matrix<const float> x, Matrix<float> y, Buffer& scratch) const;
+  /// The same, `step_rows` rows at a time. @pre x is not y
+  void forward(const Steps& steps, std::int64_t step_rows, Matrix<const float> x, Matrix<float> y,
+               Buffer& scratch) const {
+    steps.run(x.size(0), step_rows, [&](std::int64_t first, std::int64_t rows) {
+      forward(x.rows(first, rows), y.rows(first, rows), scratch);
+    });
+  }
 
   const Linear& linear() const { return linear_; }
 

@@ -129,12 +129,9 @@ void VisionTower::attention(const Layer& layer, const Patches& picture, Matrix<f
   const std::int64_t count = h.size(0), head = config_.head_dim, width = config_.num_attention_heads * head;
   const Matrix<float> q = scratch_.q.view(count, width), k = scratch_.k.view(count, width),
                       v = scratch_.v.view(count, width);
-  steps_.run(count, kStepRows, [&](std::int64_t first, std::int64_t rows) {
-    const Matrix<const float> some = h.rows(first, rows);
-    layer.q.forward(some, q.rows(first, rows), scratch_.clipped);
-    layer.k.forward(some, k.rows(first, rows), scratch_.clipped);
-    layer.v.forward(some, v.rows(first, rows), scratch_.clipped);
-  });
+  layer.q.forward(steps_, kStepRows, h, q, scratch_.clipped);
+  layer.k.forward(steps_, kStepRows, h, k, scratch_.clipped);
+  layer.v.forward(steps_, kStepRows, h, v, scratch_.clipped);
   rms_norm_heads(q, head, layer.q_norm, config_.rms_norm_eps);
   rms_norm_heads(k, head, layer.k_norm, config_.rms_norm_eps);
   rms_norm_heads(v, head, {}, config_.rms_norm_eps);
@@ -145,9 +142,7 @@ void VisionTower::attention(const Layer& layer, const Patches& picture, Matrix<f
   steps_.run(count, kStepQueries, [&](std::int64_t first, std::int64_t some) {
     attend(q.rows(first, some), std::span(rows).first(static_cast<std::size_t>(some)), mixed.rows(first, some));
   });
-  steps_.run(count, kStepRows, [&](std::int64_t first, std::int64_t some) {
-    layer.o.forward(mixed.rows(first, some), h.rows(first, some), scratch_.clipped);
-  });
+  layer.o.forward(steps_, kStepRows, mixed, h, scratch_.clipped);
 }
 
 /// h := down(gelu(gate(h)) * up(h))
