@@ -311,7 +311,8 @@ def make_audio_tower(out, t, frames):
     save_safetensors(out / "golden.safetensors", {"features": features, **reference_audio.hear(maker.tensors, config, features)})
 
 def make_sound_texts():
-    """sound.json of multimodal-e4b: the greedy text after a sound, and after a picture and a sound, which tests make by these formulas."""
+    """sound.json of multimodal-e4b: the greedy text after a sound, after a picture and a sound, and with a sound between two pictures, which tests make by these
+    formulas."""
     folder = HERE / "multimodal-e4b"
     backbone = reference.Backbone(folder / "backbone")
     config = backbone.raw_config
@@ -321,10 +322,14 @@ def make_sound_texts():
         samples = ((np.arange(count) * step) % 256 - 128).astype(np.float32) / 256
         return reference_audio.hear(backbone.tensors, config, reference_audio.audio_features(samples))["soft_tokens"]
 
-    rgb = ((np.arange(24 * 36 * 3) * 37 + 11) % 256).astype(np.uint8).reshape(24, 36, 3)
-    seen = reference_vision.see(backbone.tensors, config, *reference_vision.patches_of(rgb, patch=4))["soft_tokens"]
+    def seen(height, width, step):
+        rgb = ((np.arange(height * width * 3) * step + 11) % 256).astype(np.uint8).reshape(height, width, 3)
+        return reference_vision.see(backbone.tensors, config, *reference_vision.patches_of(rgb, patch=4))["soft_tokens"]
+
     texts = []
-    for name, media in (("sound", [(sound, heard(6000, 37))]), ("picture and sound", [(image, seen), (sound, heard(2000, 11))])):
+    picture, short = (image, seen(24, 36, 37)), (sound, heard(2000, 11))
+    for name, media in (("sound", [(sound, heard(6000, 37))]), ("picture and sound", [picture, short]),
+                        ("sound between pictures", [picture, short, (image, seen(36, 12, 53))])):
         prompt, firsts = [2, 20], []
         for token, soft in media:
             begin, end = (config["boi_token_id"], config["eoi_token_id"]) if token == image else (config["boa_token_id"], config["eoa_token_index"])

@@ -101,12 +101,13 @@ TEST_F(Pictures, OtherSizesAndTwoInOneText) {
 
 struct Sounds : Pictures {
   Sounds() : texts(nlohmann::json::parse(read_text(goldens() / "multimodal-e4b/sound.json").value())["texts"]) {}
-  /// Of a sound alone, or of a picture and a sound.
-  Generate request(std::size_t i, WireTensor samples) const {
+  /// Of a sound alone, of a picture and a sound, or of a sound between two pictures.
+  Generate request(std::size_t i, const WireTensor& samples) const {
     Generate wanted{.prompt = texts[i]["prompt"].get<std::vector<TokenId>>(), .max_tokens = 24, .draft_length = 0};
     const auto firsts = texts[i]["firsts"].get<std::vector<Position>>();
-    if (firsts.size() > 1) wanted.media.push_back({.first = firsts[0], .content = picture(37)});
-    wanted.media.push_back({.first = firsts.back(), .content = std::move(samples)});
+    const std::vector<WireTensor> media =
+        i == 0 ? std::vector{samples} : std::vector{picture(37), samples, picture(53, 36, 12)};
+    for (std::size_t m = 0; m < firsts.size(); ++m) wanted.media.push_back({.first = firsts[m], .content = media[m]});
     return wanted;
   }
   nlohmann::json texts;
@@ -117,7 +118,7 @@ TEST_F(Sounds, TheTextIsTheReferences) {
   for (const std::int64_t chunk : {128, 5}) {
     options.verifier.core.prefill_chunk = chunk;
     Client client = start(options);
-    for (const std::size_t i : {0u, 1u}) {
+    for (const std::size_t i : {0u, 1u, 2u}) {
       Generate wanted = request(i, i == 0 ? sound(6000, 37) : sound(2000, 11));
       for (const auto& [policy, draft_length] :
            {std::pair(DraftPolicy::kFixed, 0), {DraftPolicy::kFixed, 4}, {DraftPolicy::kTree, 8}}) {
