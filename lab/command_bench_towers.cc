@@ -1,15 +1,16 @@
 // bench towers: what a picture and a sound take before the text model sees them, on random weights of published
-// towers.
+// towers, or of what 12B has in their place.
 #include <algorithm>
 
 #include <fmt/format.h>
 
-#include "common/audio/audio_tower.h"
+#include "common/audio/sound_encoder.h"
 #include "common/base/random.h"
 #include "common/base/time.h"
 #include "common/kernels/team.h"
 #include "common/logging/logging.h"
-#include "common/vision/vision_tower.h"
+#include "common/model/tower.h"
+#include "common/vision/picture_encoder.h"
 #include "lab/commands.h"
 #include "lab/random_weights.h"
 #include "lab/reporting.h"
@@ -19,14 +20,16 @@
 namespace outrider {
 namespace {
 
-/// The two published towers for pictures (gemma4.md 8.2), and the one for sounds, which the small models have (9.2).
-constexpr const char* kSmall =
-    R"({{"vision_config": {{"use_clipped_linears": true}}, "text_config": {{"hidden_size": {}}}}})";
+/// The two published towers for pictures (gemma4.md 8.2), the one for sounds, which the small models have (9.2), and
+/// 12B, without (8.4, 9.4).
+constexpr const char* kSmall = R"({{"vision_config": {{"use_clipped_linears": true}}, "audio_config": {{}},
+                                    "text_config": {{"hidden_size": {}}}}})";
 constexpr const char* kLarge =
     R"({{"vision_config": {{"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
          "num_attention_heads": 16, "head_dim": 72, "standardize": true}}, "text_config": {{"hidden_size": {}}}}})";
-
-constexpr const char* kAudio = R"({{"audio_config": {{}}, "text_config": {{"hidden_size": {}}}}})";
+constexpr const char* kUnified = R"({{"vision_config": {{"model_type": "gemma4_unified_vision"}},
+                                      "audio_config": {{"model_type": "gemma4_unified_audio"}},
+                                      "text_config": {{"hidden_size": {}}}}})";
 
 struct TowerFlags {
   std::string shape = "e4b", dtype = "int8";
@@ -35,20 +38,15 @@ struct TowerFlags {
   ReportFlags report;
 };
 
-bool is_small(const ModelShape& shape) { return shape.hidden_size_per_layer_input > 0; }
+std::string config_json(const ModelShape& shape) {
+  const bool unified = std::string(shape.model_type) != "gemma4", small = shape.hidden_size_per_layer_input > 0;
+  return fmt::format(fmt::runtime(unified ? kUnified : small ? kSmall : kLarge), shape.hidden_size);
+}
 
 template <class Config>
 Config cut(Config config, int layers) {
   if (layers > 0) config.num_hidden_layers = std::min(config.num_hidden_layers, layers);
   return config;
-}
-
-VisionConfig vision_config(const ModelShape& shape) {
-  if (std::string(shape.model_type) != "gemma4")
-    throw std::runtime_error(fmt::format("{} has no towers, wanted another shape", shape.name));
-  const std::string json =
-      is_small(shape) ? fmt::format(kSmall, shape.hidden_size) : fmt::format(kLarge, shape.hidden_size);
-  return or_throw(parse_vision_config(json, shape.name));
 }
 
 Picture random_picture(std::int64_t height, std::int64_t width) {
@@ -73,8 +71,8 @@ double best_ms(int repeat, const Work& work) {
 
 /// Adds what a picture takes.
 void see(const TowerFlags& flags, const ModelShape& shape, WeightType type, Row& report) {
-  const VisionConfig config = cut(vision_config(shape), flags.layers);
-  const auto tower = or_throw(VisionTower::load(config, random_weights(type, "random tower of " + flags.shape)));
+  const VisionConfig config = cut(or_throw(parse_vision_config(config_json(shape), shape.name)), flags.layers);
+  const auto tower = or_throw(PictureEncoder::load(config, random_weights(type, "random tower of " + flags.shape)));
   const Picture picture = random_picture(flags.height, flags.width);
   const Picture resized = resize_for_tower(picture, config, flags.soft_tokens);
   const Patches patches = or_throw(cut_into_patches(resized, config));
@@ -93,23 +91,21 @@ void see(const TowerFlags& flags, const ModelShape& shape, WeightType type, Row&
 
 /// Likewise a sound, where the model hears.
 void hear(const TowerFlags& flags, const ModelShape& shape, WeightType type, Row& report) {
-  if (!is_small(shape)) return;
-  const AudioConfig config =
-      cut(or_throw(parse_audio_config(fmt::format(kAudio, shape.hidden_size), shape.name)), flags.layers);
-  const auto tower = or_throw(AudioTower::load(config, random_weights(type, "random tower of " + flags.shape)));
+  const Result<AudioConfig> heard = parse_audio_config(config_json(shape), shape.name);
+  if (!heard) return;
+  const AudioConfig config = cut(*heard, flags.layers);
+  const auto tower = or_throw(SoundEncoder::load(config, random_weights(type, "random tower of " + flags.shape)));
   std::vector<float> samples(static_cast<std::size_t>(flags.seconds * kSampleRate));
   CounterRng rng(12);
   for (float& sample : samples) sample = static_cast<float>(rng.uniform() - 0.5);
-  const Tensor features = audio_features(samples);
-  const double features_ms = best_ms(flags.repeat, [&] { audio_features(samples); });
-  tower->encode_features(std::as_const(features).view());
-  report.add(
-      {{"sound_layers", config.num_hidden_layers},
-       {"sound_seconds", flags.seconds},
-       {"sound_soft_tokens", audio_soft_tokens(std::ssize(samples))},
-       {"sound_weight_mib", static_cast<double>(tower->weight_bytes()) / kMiB},
-       {"sound_features_ms", features_ms},
-       {"sound_encode_ms", best_ms(flags.repeat, [&] { tower->encode_features(std::as_const(features).view()); })}});
+  tower->encode(samples);
+  report.add({{"sound_layers", config.num_hidden_layers},
+              {"sound_seconds", flags.seconds},
+              {"sound_soft_tokens", config.soft_tokens(std::ssize(samples))},
+              {"sound_weight_mib", static_cast<double>(tower->weight_bytes()) / kMiB},
+              {"sound_encode_ms", best_ms(flags.repeat, [&] { tower->encode(samples); })}});
+  if (!config.without_tower)
+    report.add({{"sound_features_ms", best_ms(flags.repeat, [&] { audio_features(samples); })}});
 }
 
 void bench_towers(const TowerFlags& flags) {
@@ -132,7 +128,9 @@ void add_bench_towers_command(Command& bench) {
   Command* command =
       bench.add_subcommand("towers", "Soft tokens of a picture and of a sound, on random weights of published towers");
   auto flags = std::make_shared<TowerFlags>();
-  command->add_option("--shape", flags->shape, published_names() + "; 12b has no towers, and only e2b and e4b hear")
+  command
+      ->add_option("--shape", flags->shape,
+                   published_names() + "; 12b has no towers, but two matrices; 26b-a4b and 31b do not hear")
       ->capture_default_str();
   ModelFlags::add_dtype(*command, flags->dtype);
   command->add_option("--width", flags->width, "Of the picture, pixels")

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "common/model/embedding.h"
@@ -23,6 +24,7 @@ class PatchEmbedder : public PictureEncoder {
   Matrix<const float> encode(const Patches& picture, const Trace& trace,
                              const std::function<void()>* between_steps) override;
   std::size_t weight_bytes() const override;
+  const std::string& gemm_implementation() const override { return dense_.implementation(); }
   void report_buffers(const BufferSink& sink) const override;
 
  private:

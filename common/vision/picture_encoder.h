@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "common/model/buffers.h"
 #include "common/model/trace.h"
@@ -37,6 +38,8 @@ class PictureEncoder {
   const VisionConfig& config() const { return config_; }
   /// Bytes of weights that it holds.
   virtual std::size_t weight_bytes() const = 0;
+  /// Implementation of its largest matrix, for logs.
+  virtual const std::string& gemm_implementation() const = 0;
   virtual void report_buffers(const BufferSink& sink) const = 0;
 
  protected:

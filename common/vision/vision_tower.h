@@ -26,9 +26,8 @@ class VisionTower : public PictureEncoder {
   Matrix<const float> encode(const Patches& picture, const Trace& trace = {},
                              const std::function<void()>* between_steps = nullptr) override;
   std::size_t weight_bytes() const override;
+  const std::string& gemm_implementation() const override { return layers_.front().down.linear().implementation(); }
   void report_buffers(const BufferSink& sink) const override;
-  /// Implementation of the largest matrix, for logs.
-  const std::string& gemm_implementation() const { return layers_.front().down.linear().implementation(); }
 
  private:
   struct Layer {
