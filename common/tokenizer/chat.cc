@@ -245,7 +245,7 @@ class ChatRenderer {
     out_.text("system\n");
     if (conversation_.thinking) {
       out_.control("<|think|>");
-      out_.text("\n");
+      if (format_.revision != Revision::kFirst) out_.text("\n");
     }
     if (has_system_message()) {
       out_.text(trim(messages_[0].content));
@@ -297,7 +297,7 @@ class ChatRenderer {
     }
     const bool has_content = content(message);
     const bool called = from_model && !message.tool_calls.empty();
-    if (called && !answered && format_.revision != Revision::kInterleaved) {
+    if (called && !answered && !format_.is_early()) {
       out_.control("<|tool_response>");
     } else if (ends_turn(index, answered, has_content) && !goes_on(index)) {
       end_turn();
@@ -335,10 +335,11 @@ class ChatRenderer {
     if (messages_[index].role != Role::kAssistant) return false;
     const ChatMessage* const before = previous(index);
     if (before == nullptr || before->role != Role::kAssistant) return false;
-    if (format_.revision != Revision::kInterleaved) return true;
-    // The text that llama.cpp puts beside the calls and their responses, in one message.
-    const bool completes = before->content.empty() && before->parts.empty();
-    return last_ == Last::kToolResponse && (!messages_[index].tool_calls.empty() || completes);
+    if (!format_.is_early()) return true;
+    if (last_ != Last::kToolResponse) return false;
+    if (!messages_[index].tool_calls.empty()) return format_.revision == Revision::kInterleaved;
+    // The text beside the calls and their responses: one message in these templates.
+    return before->content.empty() && before->parts.empty();
   }
 
   bool ends_turn(std::size_t index, bool answered, bool has_content) const {
@@ -360,6 +361,7 @@ class ChatRenderer {
     const ChatMessage& message = messages_[index];
     const bool refreshed = format_.revision == Revision::kRefreshed;
     const bool recent = index >= after_last_user_ || (refreshed && conversation_.preserve_thinking);
+    if (format_.revision == Revision::kFirst) return false;
     return !message.reasoning.empty() && (refreshed || !message.tool_calls.empty()) && recent;
   }
 
@@ -442,13 +444,13 @@ class ChatRenderer {
   }
 
   void generation_prompt() {
-    const bool interleaved = format_.revision == Revision::kInterleaved;
-    const bool in_turn = last_ == Last::kToolResponse || (last_ == Last::kToolCall && !interleaved);
+    const bool early = format_.is_early();
+    const bool in_turn = last_ == Last::kToolResponse || (last_ == Last::kToolCall && !early);
     if (!in_turn) {
       out_.control("<|turn>");
       out_.text("model\n");
     }
-    if (!conversation_.thinking && format_.primes_empty_thought && (!in_turn || interleaved)) {
+    if (!conversation_.thinking && format_.primes_empty_thought && (!in_turn || early)) {
       out_.control("<|channel>");
       out_.text("thought\n");
       out_.control("<channel|>");
@@ -570,11 +572,11 @@ class ChatRenderer {
     if (!properties.is_object()) return;
     Separator comma(out_);
     for (const auto& [key, schema] : dictsort(properties)) {
-      if ((skip_schema_keys || format_.revision == Revision::kInterleaved) && is_schema_key(key)) continue;
+      if ((skip_schema_keys || format_.is_early()) && is_schema_key(key)) continue;
       comma.next();
       out_.text(key);
       out_.text(":{");
-      format_.revision == Revision::kInterleaved ? interleaved_property(*schema) : property(*schema);
+      format_.is_early() ? interleaved_property(*schema) : property(*schema);
       out_.text("}");
     }
   }

@@ -32,13 +32,15 @@ std::optional<ChatFormat> recognise_chat_template(std::string_view jinja) {
   const auto has = [&](std::string_view part) { return jinja.find(part) != jinja.npos; };
   if (!has("<|turn>") || !has("<|tool_call>call:")) return std::nullopt;
   ChatFormat format;
-  // These variables exist for what is new in each revision.
+  // These variables exist for what is new in each revision; the first has none of them.
   if (has("continues_into_next")) {
     format.revision = ChatFormat::Revision::kRefreshed;
   } else if (has("continue_same_model_turn")) {
     format.revision = ChatFormat::Revision::kStandard;
   } else if (has("last_user_message")) {
     format.revision = ChatFormat::Revision::kInterleaved;
+  } else if (has("tool_responses")) {
+    format.revision = ChatFormat::Revision::kFirst;
   } else {
     return std::nullopt;
   }

@@ -13,11 +13,14 @@ namespace outrider {
 /// a Jinja program: we recognise which of the published ones it is.
 struct ChatFormat {
   enum class Revision {
+    kFirst,        ///< until April 2026: as the next, but no thought is replayed and each call opens a turn of its own
     kInterleaved,  ///< llama.cpp's: other tool declarations, no turn left open for an unanswered call
-    kStandard,     ///< as published with the models
+    kStandard,     ///< as published with the models since
     kRefreshed,    ///< July 2026: turns balance, a thought opens after a tool response, null is "null"
   };
   Revision revision = Revision::kStandard;
+  /// What kFirst and kInterleaved have in common: responses stand in the message that calls.
+  bool is_early() const { return revision == Revision::kFirst || revision == Revision::kInterleaved; }
   /// With thinking off, the model's turn starts with an empty thought. The large models' templates
   /// (12B, 26B, 31B) do so; the small ones (E2B, E4B) would leak their thoughts untagged.
   bool primes_empty_thought = false;

@@ -128,7 +128,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
     default: {
       const Json json = Json::parse(rest, nullptr, /*allow_exceptions=*/false);
-      if (!json.is_discarded()) render(json, static_cast<ChatFormat::Revision>(data[0] / 4 % 3));
+      if (!json.is_discarded()) render(json, static_cast<ChatFormat::Revision>(data[0] / 4 % 4));
     }
   }
   return 0;

@@ -413,7 +413,7 @@ ChatMessage message_of(const Json& json) {
   return message;
 }
 
-// Of llama.cpp's two files, by jinja2: system, tools, thoughts, calls, responses, pictures, videos and sounds.
+// Of three files, by jinja2: system, tools, thoughts, calls, responses, pictures, videos and sounds.
 TEST(ChatRender, TwoHundredRandomDialoguesAreThoseOfThePublishedTemplates) {
   std::ifstream file(kSource / "tests/goldens/dialogues/dialogues.json");
   const Json dialogues = Json::parse(file);
@@ -427,12 +427,16 @@ TEST(ChatRender, TwoHundredRandomDialoguesAreThoseOfThePublishedTemplates) {
                                     function.value("response", Json())});
     }
     conversation.thinking = dialogue["enable_thinking"];
-    for (const auto& [revision, name] :
-         {std::pair(Revision::kStandard, "standard"), {Revision::kInterleaved, "interleaved"}}) {
+    for (const auto& [revision, name, apart] : {std::tuple(Revision::kStandard, "standard", false),
+                                                {Revision::kInterleaved, "interleaved", false},
+                                                {Revision::kFirst, "first", true}}) {
       std::string expected = dialogue[name];
       // nano's vocabulary is older than videos.
       for (std::size_t at; (at = expected.find("<|video|>")) != expected.npos;) expected.replace(at, 9, "<|image|>");
-      EXPECT_EQ(rendered(conversation, format_of(revision, true)), expected);
+      EXPECT_EQ(
+          rendered(conversation,
+                   {.revision = revision, .primes_empty_thought = true, .sets_media_apart = apart, .warning = {}}),
+          expected);
     }
   }
 }
@@ -495,6 +499,7 @@ TEST(ChatTemplate, IsRecognisedByWhatItsRevisionAdded) {
   EXPECT_TRUE(recognised(common + "continue_same_model_turn" + primer)->primes_empty_thought);
   EXPECT_FALSE(recognised(common + "last_user_message '<|image|>'")->sets_media_apart);
   EXPECT_TRUE(recognised(common + R"(continue_same_model_turn '\n\n<|image|>\n\n')")->sets_media_apart);
+  EXPECT_EQ(recognised(common + "message['tool_responses']")->revision, Revision::kFirst);
   EXPECT_FALSE(recognised(common));
   EXPECT_FALSE(recognised("<start_of_turn> continue_same_model_turn"));
   EXPECT_FALSE(recognised(""));
