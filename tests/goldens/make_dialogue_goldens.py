@@ -1,9 +1,10 @@
 """Random dialogues and what the published chat templates make of them: dialogues.json.
 
-usage: make_dialogue_goldens.py STANDARD INTERLEAVED FIRST > dialogues/dialogues.json
+usage: make_dialogue_goldens.py STANDARD INTERLEAVED FIRST REFRESHED > dialogues/dialogues.json
 
-Two Jinja files that llama.cpp publishes, google-gemma-4-31B-it.jinja and google-gemma-4-31B-it-interleaved.jinja, and
-the one that came with the models until April 2026, with the line ends of Unix. They are run by jinja2 (PyPI) as
+Two Jinja files that llama.cpp publishes, google-gemma-4-31B-it.jinja and google-gemma-4-31B-it-interleaved.jinja, the
+one that came with the models until April 2026 (31B's), with the line ends of Unix, and the one of July 2026 (E2B's,
+whose answers begin with no empty thought, from a public copy). They are run by jinja2 (PyPI) as
 transformers' apply_chat_template does, and each <|video|> becomes what transformers' processor writes for it: its
 frames behind their times.
 """
@@ -168,8 +169,8 @@ def with_frames(text, messages):
 def main():
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols])
-    standard, interleaved, first = (environment.from_string(open(path, encoding="utf-8").read())
-                                    for path in sys.argv[1:4])
+    standard, interleaved, first, refreshed = (environment.from_string(open(path, encoding="utf-8").read())
+                                               for path in sys.argv[1:5])
     dialogues = Dialogues(seed=20)
     lines = []
     for _ in range(COUNT):
@@ -179,7 +180,8 @@ def main():
         texts = all(isinstance(message["content"], str) for message in messages if message["role"] == "tool")
         for name, template, given in (("standard", standard, messages if texts else inside),
                                       ("interleaved", interleaved, completed(inside)),
-                                      ("first", first, completed(inside))):
+                                      ("first", first, completed(inside)),
+                                      ("refreshed", refreshed, messages if texts else inside)):
             text = template.render(messages=given, tools=dialogue["tools"] or None, bos_token="<bos>",
                                    add_generation_prompt=True, enable_thinking=dialogue["enable_thinking"])
             dialogue[name] = with_frames(text, messages)

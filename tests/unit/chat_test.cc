@@ -48,6 +48,8 @@ ChatFormat format_of(Revision revision, bool primes = false) {
 const ChatFormat kStandard = format_of(Revision::kStandard);
 const ChatFormat kRefreshed = format_of(Revision::kRefreshed);
 const ChatFormat kInterleaved = format_of(Revision::kInterleaved);
+const ChatFormat kFirst{
+    .revision = Revision::kFirst, .primes_empty_thought = true, .sets_media_apart = true, .warning = {}};
 const ChatFormat kApart{.sets_media_apart = true, .warning = {}};
 
 ChatMessage say(Role role, std::string content) {
@@ -413,7 +415,7 @@ ChatMessage message_of(const Json& json) {
   return message;
 }
 
-// Of three files, by jinja2: system, tools, thoughts, calls, responses, pictures, videos and sounds.
+// Of four files, by jinja2: system, tools, thoughts, calls, responses, pictures, videos and sounds.
 TEST(ChatRender, TwoHundredRandomDialoguesAreThoseOfThePublishedTemplates) {
   std::ifstream file(kSource / "tests/goldens/dialogues/dialogues.json");
   const Json dialogues = Json::parse(file);
@@ -427,16 +429,14 @@ TEST(ChatRender, TwoHundredRandomDialoguesAreThoseOfThePublishedTemplates) {
                                     function.value("response", Json())});
     }
     conversation.thinking = dialogue["enable_thinking"];
-    for (const auto& [revision, name, apart] : {std::tuple(Revision::kStandard, "standard", false),
-                                                {Revision::kInterleaved, "interleaved", false},
-                                                {Revision::kFirst, "first", true}}) {
+    for (const auto& [name, format] : {std::pair("standard", format_of(Revision::kStandard, true)),
+                                       {"interleaved", format_of(Revision::kInterleaved, true)},
+                                       {"first", kFirst},
+                                       {"refreshed", kRefreshed}}) {
       std::string expected = dialogue[name];
       // nano's vocabulary is older than videos.
       for (std::size_t at; (at = expected.find("<|video|>")) != expected.npos;) expected.replace(at, 9, "<|image|>");
-      EXPECT_EQ(
-          rendered(conversation,
-                   {.revision = revision, .primes_empty_thought = true, .sets_media_apart = apart, .warning = {}}),
-          expected);
+      EXPECT_EQ(rendered(conversation, format), expected);
     }
   }
 }
