@@ -22,7 +22,7 @@ namespace outrider {
 class Pair {
  public:
   /// Loads the weights. @param pair no assistant (an empty path): plain decoding only.
-  /// @param threads of the forward pass; 0: every core.
+  /// @param threads of the forward pass; 0: as many as are found fastest.
   static Result<std::shared_ptr<Pair>> open_local(const PairPaths& pair, WeightType type, int threads);
   /// @param address of a running coordinator. @param backbone where its target's texts lie (TextSide):
   ///   the weights are not looked at.

@@ -354,6 +354,81 @@ void bench_speculative(SpeculativeFlags flags) {
   report_speculative(flags, models, times);
 }
 
+// ---- threads ----
+
+struct ThreadsFlags {
+  ShapeFlags shape;
+  std::vector<int> sizes;
+  std::int64_t rows = 1, prompt = kPrefillChunk;
+  int passes = 10, turns = 5;
+};
+
+/// Fixed numbers of threads and the one that a TeamSizer finds, in turns. Means of a turn's passes, for a pass that
+/// waits for a core that somebody else has is one that the user waits for too; of the turns the median.
+void bench_threads(const ThreadsFlags& flags) {
+  init_logging("outrider", "warn");
+  const ShapeModels models = flags.shape.models();
+  const std::unique_ptr<Backbone> backbone = models.backbone(kPrefillChunk);
+  const int most = team_size();
+  TeamSizer sizer(most, backbone->config().layers.size());
+  std::vector<int> sizes = flags.sizes;
+  if (sizes.empty())
+    for (int size = most; size >= 1; size /= 2) sizes.push_back(size);
+  constexpr int kFound = 0;
+  sizes.push_back(kFound);
+
+  struct Times {
+    std::vector<double> step, prompt;
+  };
+  std::map<int, Times> times;
+  InProcessPair text(*backbone);
+  fill_context(text.cache(), flags.shape.context);
+  CounterRng rng(1);
+  const auto mean_ms = [&](std::int64_t rows, int passes) {
+    const TimePoint start = now();
+    for (int i = 0; i < passes; ++i) {
+      text.forward(random_tokens(rng, rows, backbone->config()), 1);
+      text.truncate(flags.shape.context);
+    }
+    return ms_since(start) / passes;
+  };
+  const ReadBandwidth read_bandwidth;
+  double read_gb_s = 0;
+  for (int turn = 0; turn <= flags.turns; ++turn) {  // one more: the first maps pages and grows buffers
+    set_team_size(most);
+    read_gb_s = std::max(read_gb_s, read_bandwidth.pass_gb_s());
+    for (const int size : sizes) {
+      backbone->set_team_sizer(size == kFound ? &sizer : nullptr);
+      if (size != kFound) set_team_size(size);
+      const double step = mean_ms(flags.rows, flags.passes), prompt = mean_ms(flags.prompt, 1);
+      if (turn == 0) continue;
+      times[size].step.push_back(step);
+      times[size].prompt.push_back(prompt);
+    }
+  }
+  Row step_ms, prompt_ms;
+  double best_step = 1e9, best_prompt = 1e9;
+  for (const auto& [size, of] : times) {
+    const std::string name = size == kFound ? "found" : std::to_string(size);
+    step_ms.push_back({name, median(of.step)});
+    prompt_ms.push_back({name, median(of.prompt)});
+    if (size == kFound) continue;
+    best_step = std::min(best_step, median(of.step));
+    best_prompt = std::min(best_prompt, median(of.prompt));
+  }
+  Row report = subject(flags.shape, models);
+  report.add({{"read_bandwidth_gb_s", read_gb_s},
+              {"rows", flags.rows},
+              {"prompt", flags.prompt},
+              {"step_ms", step_ms},
+              {"prompt_ms", prompt_ms},
+              {"found_for_steps", sizer.chosen(flags.rows)},
+              {"found_for_prompts", sizer.chosen(flags.prompt)},
+              {"steps_of_best", best_step / median(times[kFound].step)},
+              {"prompts_of_best", best_prompt / median(times[kFound].prompt)}});
+  write_report(flags.shape.report, report, key_lines(report));
+}
+
 // ---- drafter ----
 
 struct DrafterFlags {
@@ -457,6 +532,21 @@ void add_bench_engine_commands(Command& bench) {
       ->capture_default_str();
   command->add_flag("--profile", flags->profile, "Share of each part of a forward pass");
   command->callback([flags] { bench_engine(*flags); });
+
+  Command* threads = bench.add_subcommand(
+      "threads", "Fixed numbers of threads beside the one that is found, in turns, on random weights of a shape");
+  auto sizes = std::make_shared<ThreadsFlags>();
+  sizes->shape.add_to(*threads);
+  threads->add_option("--sizes", sizes->sizes, "Fixed numbers; none: every core's, its half, ...")->delimiter(',');
+  threads->add_option("--rows", sizes->rows, "Rows of a step")->check(in_range(1, 256))->capture_default_str();
+  threads->add_option("--prompt", sizes->prompt, "Tokens of a prompt")
+      ->check(in_range<std::int64_t>(1, kPrefillChunk))
+      ->capture_default_str();
+  threads->add_option("--passes", sizes->passes, "Steps of a turn")->check(in_range(1, 100000))->capture_default_str();
+  threads->add_option("--turns", sizes->turns, "Turns; times are their medians")
+      ->check(in_range(1, 1000))
+      ->capture_default_str();
+  threads->callback([sizes] { bench_threads(*sizes); });
 
   Command* drafter = bench.add_subcommand(
       "drafter", "Draft steps of several texts in one pass, and of draft vocabularies, on random weights of a shape");

@@ -6,9 +6,9 @@ namespace outrider {
 
 // Each adds a subcommand; its callback throws as those of launch/commands.h do.
 
-void add_bench_command(Command& app);             ///< bench pair, ask, engine, drafter, speculative, towers
+void add_bench_command(Command& app);             ///< bench pair, ask, engine, drafter, speculative, threads, towers
 void add_bench_ask_command(Command& bench);       ///< of bench: ask
-void add_bench_engine_commands(Command& bench);   ///< of bench: engine, drafter, speculative
+void add_bench_engine_commands(Command& bench);   ///< of bench: engine, drafter, speculative, threads
 void add_bench_towers_command(Command& bench);    ///< of bench: towers
 void add_experiment_command(Command& app);        ///< experiment, experiment report
 void add_draft_vocabulary_command(Command& app);  ///< draft-vocabulary

@@ -9,6 +9,7 @@
 #include "common/checkpoint/pack.h"
 #include "common/kernels/isa.h"
 #include "common/kernels/team.h"
+#include "common/kernels/team_sizer.h"
 #include "common/logging/logging.h"
 #include "common/pair/pair_files.h"
 #include "common/tokenizer/tokenizer.h"
@@ -57,12 +58,28 @@ VerifierConfig core_config(const VerifierOptions& options, const BackboneEngine&
   return config;
 }
 
+/// Says so when another number of threads was found.
+class ThreadsLog {
+ public:
+  explicit ThreadsLog(const TeamSizer& sizer) : sizer_(sizer) {}
+  void look() {
+    const int steps = sizer_.chosen(1), prompts = sizer_.chosen(VerifierConfig().prefill_chunk);
+    if (steps == steps_ && prompts == prompts_) return;
+    log_info("event=threads steps={} prompts={}", steps_ = steps, prompts_ = prompts);
+  }
+
+ private:
+  const TeamSizer& sizer_;
+  int steps_ = sizer_.chosen(1), prompts_ = steps_;
+};
+
 /// The node's loop, as run_verifier() says.
 Result<void> serve(VerifierCore& core, BackboneEngine& engine, Endpoint& endpoint, const VerifierOptions& options,
-                   std::stop_token stop) {
+                   const TeamSizer& sizer, std::stop_token stop) {
   Pump pump(endpoint);
   LoopClock clock;
   Solitude solitude(options.worker);
+  ThreadsLog threads_log(sizer);
   TimePoint pumped = now();
   const auto hand_over = [&] {
     VerifierCore::Output output = core.take_output();
@@ -101,6 +118,7 @@ Result<void> serve(VerifierCore& core, BackboneEngine& engine, Endpoint& endpoin
     if (!results) return Error{results.error().code, "the engine stopped: " + results.error().message};
     slow_down(*results, options.added_verify_us);
     core.on_batch_done(std::move(*results), clock.now());
+    threads_log.look();
     hand_over();  // at once: a verdict must not wait for what has arrived meanwhile
   }
   if (pump.version_mismatch()) return *pump.version_mismatch();
@@ -127,13 +145,15 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   // At once: while a tower is loaded for a text that came, no heartbeat would go out. A model without one, or whose
   // file has its config alone, reads.
   Towers towers = Towers::load(files, options.weight_type);
+  TeamSizer sizer(team_size(), backbone->config().layers.size());
+  if (options.threads == 0) backbone->set_team_sizer(&sizer);
   BackboneEngine engine(std::move(backbone), options.synthetic_acceptance, &grammars, &towers);
   ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, node_name("verifier")));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
   VerifierCore core(
       core_config(options, engine, grammars, towers),
       {.role = Role::kVerifier, .name = std::move(name), .facts = std::move(facts), .numeric_class = bits});
-  return serve(core, engine, *endpoint, options, stop);
+  return serve(core, engine, *endpoint, options, sizer, stop);
 }
 
 }  // namespace outrider

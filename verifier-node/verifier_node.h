@@ -19,7 +19,7 @@ struct VerifierOptions {
   WeightType weight_type = WeightType::kBf16;
   std::string join = {};  ///< the coordinator's address
   WorkerOptions worker = {};
-  int threads = 0;              ///< of the forward pass; 0: every core
+  int threads = 0;              ///< of the forward pass; 0: as many as TeamSizer finds fastest
   std::int64_t memory_mib = 0;  ///< for the K/V of all sessions; 0: three quarters of what is free after loading
   /// For measurements on random weights: the chance that at least 1, 2, ... drafts of a round are accepted, by a coin
   /// instead of the rule (vLLM's synthetic mode). Empty: the rule. The text means nothing then.
@@ -32,12 +32,13 @@ struct VerifierOptions {
 template <class Visitor>
 void declare_options(Visitor&& visit, VerifierOptions& options) {
   declare_options(visit, options.worker);
-  visit(OptionInfo{.name = "--threads",
-                   .help = "Threads of the backbone's forward pass; 0: every core",
-                   .min = 0,
-                   .max = kThreadsMax,
-                   .of_cluster = true},
-        options.threads);
+  visit(
+      OptionInfo{.name = "--threads",
+                 .help = "Threads of the backbone's forward pass; 0: as many as are found fastest, at most every core",
+                 .min = 0,
+                 .max = kThreadsMax,
+                 .of_cluster = true},
+      options.threads);
   visit(
       OptionInfo{.name = "--memory",
                  .help = "MiB for the K/V of all sessions; 0: three quarters of what is free once the model is loaded",

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -76,7 +77,7 @@ class Team {
   ~Team() { dismiss(); }
 
   int size() const { return size_; }
-  /// Who is too many leaves when there is work; a team of one keeps those that it has.
+  /// Who is too many stays, and sleeps until the team is larger again; who is missing comes when there is work.
   void resize(int size) { size_ = size; }
 
   void run(std::int64_t count, std::int64_t grain, detail::TeamWork* call, const void* work) {
@@ -85,7 +86,7 @@ class Team {
       if (count > 0) call(work, 0, count);
       return;
     }
-    if (std::ssize(shares_) != size_) hire();
+    if (active_.load(std::memory_order_relaxed) != size_) call_in();
     is_running_ = true;
     job_ = {count, grain, call, work};
     unfinished_.store(static_cast<int>(pieces), std::memory_order_relaxed);
@@ -136,9 +137,14 @@ class Team {
 
   void be_worker(std::size_t self) {
     set_team_size(1);
+    take_short_turns();
     for (;;) {
       const std::uint32_t seen = jobs_.load();
       if (is_over_.load()) return;
+      if (const int active = active_.load(); static_cast<int>(self) >= active) {
+        if (!spin_until([&] { return active_.load(std::memory_order_relaxed) != active; })) active_.wait(active);
+        continue;
+      }
       help(self);
       if (spin_until([&] { return jobs_.load(std::memory_order_relaxed) != seen; })) continue;
       asleep_.fetch_add(1);
@@ -147,14 +153,23 @@ class Team {
     }
   }
 
-  void hire() {
-    dismiss();
-    shares_ = std::vector<Share>(static_cast<std::size_t>(size_));
-    for (std::size_t self = 1; self < shares_.size(); ++self) workers_.emplace_back([this, self] { be_worker(self); });
+  /// Lets size_ threads work, and no others.
+  void call_in() {
+    if (std::ssize(shares_) < size_) {
+      take_short_turns();
+      dismiss();
+      shares_ = std::vector<Share>(static_cast<std::size_t>(size_));
+    }
+    active_.store(size_);
+    active_.notify_all();
+    for (std::size_t self = workers_.size() + 1; self < shares_.size(); ++self)
+      workers_.emplace_back([this, self] { be_worker(self); });
   }
 
   void dismiss() {
     is_over_.store(true);
+    active_.store(std::numeric_limits<int>::max());
+    active_.notify_all();
     jobs_.fetch_add(1);
     jobs_.notify_all();
     for (std::thread& worker : workers_) worker.join();
@@ -164,8 +179,9 @@ class Team {
 
   int size_ = default_size();
   bool is_running_ = false;
-  Job job_{};  ///< whoever has a piece may read it; written while nobody can have one
-  std::vector<Share> shares_;
+  Job job_{};                   ///< whoever has a piece may read it; written while nobody can have one
+  std::vector<Share> shares_;   ///< of all that were ever needed at once; those of who is not active are empty
+  std::atomic<int> active_{0};  ///< so many threads take pieces, the calling one among them
   alignas(64) std::atomic<int> unfinished_{0};      ///< pieces of the job
   alignas(64) std::atomic<std::uint32_t> jobs_{0};  ///< so many were published
   std::atomic<int> asleep_{0};                      ///< workers; one that is about to sleep counts

@@ -4,7 +4,9 @@
 #include <cmath>
 
 #include "common/base/progress.h"
+#include "common/base/time.h"
 #include "common/base/token_tree.h"
+#include "common/kernels/team.h"
 
 namespace outrider {
 namespace {
@@ -244,10 +246,14 @@ Backbone::Output Backbone::forward(std::span<const Segment> segments, const Trac
       const std::int64_t width = config_.hidden_size_per_layer_input;
       layer_ple = ple->columns(static_cast<std::int64_t>(l) * width, width);
     }
+    if (sizer_ != nullptr) set_team_size(sizer_->next(count, l));
+    const TimePoint start = now();
     layers_[l].forward(rows, x, layer_ple, workspace_, trace.under("layers").under(std::to_string(l)));
+    if (sizer_ != nullptr) sizer_->took(now() - start);
     if (between_layers != nullptr) (*between_layers)();
   }
 
+  if (sizer_ != nullptr) set_team_size(sizer_->chosen(count));
   // Only the rows that somebody asked for go through the head.
   const Matrix<float> selected = scratch_.selected.view(output_count, config_.hidden_size);
   std::int64_t r = 0, out = 0;

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "common/kernels/team_sizer.h"
 #include "common/model/branch_store.h"
 #include "common/model/config.h"
 #include "common/model/decoder_layer.h"
@@ -62,6 +63,10 @@ class Backbone {
   /// chain of them would have left, and no others. @param segment  of those of the last forward
   void keep_path(std::span<const Segment> segments, std::size_t segment, std::int64_t row);
 
+  /// Each layer has as many threads of the calling thread's team as `sizer` says, which is told what they took.
+  /// Null: as many as set_team_size() says. The bits are the same with any number. @param sizer  outlives its use
+  void set_team_sizer(TeamSizer* sizer) { sizer_ = sizer; }
+
   KvCache make_cache() const;
   const TextConfig& config() const { return config_; }
   const WeightSource& weights() const { return *weights_; }
@@ -99,6 +104,7 @@ class Backbone {
     Buffer x, ple, selected, hidden, logits;
   } scratch_;  ///< of one forward, beside the layers'
   BranchStore branches_;
+  TeamSizer* sizer_ = nullptr;
 };
 
 /// The layers that own their K/V, in order.

@@ -33,7 +33,7 @@ struct Arrivals {
 struct Axes {
   std::string dtype = "bf16";           ///< of the backbone
   std::string drafter_dtype = {};       ///< of the assistant; empty: as the backbone's
-  int threads = 0;                      ///< of the backbone's forward pass; 0: every core
+  int threads = 0;                      ///< of the backbone's forward pass; 0: as many as are found fastest
   int drafter_threads = 1;              ///< of the assistant's
   std::string wire = "exact";           ///< what rows are rounded to on their way to the drafter (a WireForm)
   int verifiers = 1;                    ///< that share the clients' texts

@@ -267,7 +267,7 @@ class Pair(Owner):
         it, a .gguf file or a pack. None: the nano pair that comes with Outrider.
         backbone, assistant: instead of `model`, the two by themselves; no assistant: plain decoding.
         dtype: "f32", "bf16", "int8" or "int4"; None: as `outrider run` without --dtype, a pack's own, else what suits the
-        file and the memory. threads: of the target's forward pass; 0: every core.
+        file and the memory. threads: of the target's forward pass; 0: as many as are found fastest.
         Raises NotFound, Malformed, Unsupported or Mismatch for files that cannot be used.
         """
         if model is not None and backbone is not None or backbone is None and assistant is not None:

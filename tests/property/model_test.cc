@@ -2,6 +2,8 @@
 // sessions, after drafts that were rejected; and a drafter that was sent the rows in pieces drafts the
 // same. Greedy losslessness is this and the verification rule (docs/numerics.md).
 #include "common/base/token_tree.h"
+#include "common/kernels/team.h"
+#include "common/kernels/team_sizer.h"
 #include "tests/support/model_at.h"
 #include "tests/support/test_pairs.h"
 
@@ -53,6 +55,30 @@ TEST_P(ModelProperty, APromptInAnyChunksGivesTheSameBits) {
       at += rows;
     }
   }
+}
+
+// A sizer that tries much, on a team of more threads than the host may have cores.
+TEST_P(ModelProperty, ThreadsThatAreFoundGiveTheSameBits) {
+  CounterRng rng(11);
+  const std::vector<TokenId> text = random_tokens(rng, 40, config());
+  const auto rows_and_steps = [&] {
+    KvCache cache = backbone().make_cache();
+    std::vector<OutputRow> outputs = prefill(backbone(), cache, text);
+    for (std::size_t i = 0; i < text.size(); ++i)
+      for (OutputRow& row : forward(backbone(), cache, std::span(text).subspan(i, 1)))
+        outputs.push_back(std::move(row));
+    return outputs;
+  };
+  const int threads = team_size();
+  set_team_size(1);
+  const std::vector<OutputRow> expected = rows_and_steps();
+  TeamSizer sizer(5, config().layers.size());
+  backbone().set_team_sizer(&sizer);
+  const std::vector<OutputRow> actual = rows_and_steps();
+  backbone().set_team_sizer(nullptr);
+  set_team_size(threads);
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t r = 0; r < actual.size(); ++r) ASSERT_TRUE(same_bits(actual[r], expected[r])) << "row " << r;
 }
 
 TEST_P(ModelProperty, HowManyRowsWantOutputsDoesNotChangeThem) {

@@ -1,5 +1,7 @@
 #include "common/kernels/team.h"
 
+#include <sched.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +15,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "common/base/host.h"
 
 namespace outrider {
 namespace {
@@ -142,6 +146,69 @@ TEST_F(Team, SleepsWhenThereIsNoWork) {
   done(100, 1);
   for (int look = 0; look < 10'000 && awake() > 1; ++look) sleep_a_little();
   EXPECT_EQ(awake(), 1) << "threads that do not sleep, this one among them";
+}
+
+/// How the kernel treats the calling thread: struct sched_attr of its first version.
+struct Turns {
+  std::uint32_t size = 0, policy = 0;
+  std::uint64_t flags = 0;
+  std::int32_t nice = 0;
+  std::uint32_t priority = 0;
+  std::uint64_t slice_ns = 0, deadline = 0, period = 0;
+};
+Turns turns() {
+  Turns turns;
+  syscall(SYS_sched_getattr, 0, &turns, sizeof turns, 0);
+  return turns;
+}
+
+TEST(ShortTurns, AreShorterAndNothingElse) {
+  std::thread([] {
+    const Turns before = turns();
+    if (before.slice_ns == 0) GTEST_SKIP() << "a kernel without slices: Linux has them since 6.12";
+    take_short_turns();
+    const Turns after = turns();
+    EXPECT_EQ(after.slice_ns, 100'000u) << "before: " << before.slice_ns;
+    EXPECT_EQ(after.policy, before.policy);
+    EXPECT_EQ(after.nice, before.nice);
+  }).join();
+}
+
+TEST_F(Team, ItsThreadsTakeShortTurns) {
+  if (turns().slice_ns == 0) GTEST_SKIP() << "a kernel without slices: Linux has them since 6.12";
+  std::thread([] {
+    set_team_size(3);
+    std::atomic<int> begun = 0, is_short = 0;
+    team_run(3, 1, [&](std::int64_t, std::int64_t) {
+      ++begun;
+      while (begun < 3) sleep_a_little();
+      if (turns().slice_ns == 100'000) ++is_short;
+    });
+    EXPECT_EQ(is_short, 3);
+  }).join();
+}
+
+// The team becomes smaller and larger from one job to the next, with workers that are there already.
+TEST_F(Team, ChangesItsSizeBetweenJobs) {
+  constexpr int kSizes[] = {4, 1, 3, 2, 4, 2};
+  std::int64_t expected = 0;
+  std::vector<std::int64_t> sums(64);
+  for (std::int64_t job = 0; job < 6'000; ++job) {
+    set_team_size(kSizes[job / 3 % 6]);
+    team_for(64, 1, [&](std::int64_t i) { sums[static_cast<std::size_t>(i)] += job; });
+    expected += 64 * job;
+    if (job % 500 == 0) sleep_a_little();
+  }
+  std::int64_t sum = 0;
+  for (const std::int64_t value : sums) sum += value;
+  EXPECT_EQ(sum, expected);
+  set_team_size(4);  // those who slept meanwhile are back
+  std::atomic<int> begun = 0;
+  team_run(4, 1, [&](std::int64_t, std::int64_t) {
+    ++begun;
+    while (begun < 4) sleep_a_little();
+  });
+  EXPECT_EQ(begun, 4);
 }
 
 }  // namespace
