@@ -19,7 +19,7 @@ import threading
 import time
 
 AT_ONCE = 20  # seeds of one process: some seconds
-FAILURES_MAX = 10  # then a night says nothing new
+FAILURES_KEPT = 20  # with what was said; of the others only which seeds
 
 
 class Night:
@@ -35,7 +35,7 @@ class Night:
         while True:
             with self.lock:
                 late = time.monotonic() - self.begin > self.options.seconds
-                if self.over or late or len(self.sums["failures"]) >= FAILURES_MAX:
+                if self.over or late:
                     return
                 first = self.sums["next_seed"]
                 self.sums["next_seed"] += AT_ONCE
@@ -56,7 +56,8 @@ class Night:
         if self.over and status < 0:
             self.sums.setdefault("stopped", []).append(f"{first}:{AT_ONCE}")
         elif status != 0 or not survived:
-            self.sums["failures"].append({"seeds": f"{first}:{AT_ONCE}", "status": status, "said": said[-4000:]})
+            kept = len(self.sums["failures"]) < FAILURES_KEPT
+            self.sums["failures"].append({"seeds": f"{first}:{AT_ONCE}", "status": status} | ({"said": said[-4000:]} if kept else {}))
         self.sums["seconds"] = round(self.seconds_before + time.monotonic() - self.begin)
         new = self.options.sums.with_suffix(".new")
         new.write_text(json.dumps(self.sums, indent=1) + "\n")

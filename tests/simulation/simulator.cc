@@ -150,8 +150,9 @@ void Simulator::start_coordinator() {
   coordinator_clock_ = some_clock();
   if (kept_policies_.empty()) return;
   const bool torn = faults_.torn_disk > 0 && rng_.uniform() < faults_.torn_disk;
-  const auto loaded = coordinator_->policies().load(torn ? kept_policies_.substr(0, rng_.below(kept_policies_.size()))
-                                                         : kept_policies_);
+  // Torn before its last bracket: without the end of the line alone it would be whole.
+  const std::size_t length = torn ? rng_.below(kept_policies_.rfind(']')) : kept_policies_.size();
+  const auto loaded = coordinator_->policies().load(kept_policies_.substr(0, length));
   if (loaded.has_value() == torn) violated("what the policies learned was read though torn, or not though whole");
 }
 
