@@ -856,6 +856,16 @@ TEST(Simulation, TextSurvivesTheDeathOfAnybody) {
   EXPECT_GT(totals.audits, 10);
 }
 
+// What nights found: a prompt takes over the start of another whose next rows are in the same forward.
+TEST(Simulation, HistoriesThatFailedOnce) {
+  Survival totals;
+  for (const char* history :
+       {"seed=1056827 texts=127 faulty_ms=2500 verifiers=1 drafters=2 drafters_per_text=2 kv_bytes=5000000 repeat=0.05 "
+        "stall=0.1 partition=0.1 client_cut=0.1 skew=0.3"}) {
+    EXPECT_EQ(survive(parse_history(history), &totals), "") << history;
+  }
+}
+
 TEST(Simulation, AFailingHistoryIsMadeSmall) {
   const History history = drawn(7, 12);
   // As if it took a verifier's restart, text 5 and three seconds.

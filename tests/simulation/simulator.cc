@@ -533,19 +533,22 @@ void Simulator::check_text(const PeerId& peer, const Message& message) {
   if (ends) sessions_.erase(session);
 }
 
-bool Simulator::reuse(Verifier& verifier, const VerifyWork& work) {
+void Simulator::reuse(Verifier& verifier, const VerifyWork& work) {
   auto& caches = verifier.caches;
   const auto source = caches.find(work.reuse->from);
   const auto length = static_cast<Position>(work.reuse->tokens.size());
   if (source == caches.end() || std::ssize(source->second.prefix) < length || caches.contains(work.session) ||
       (source->second.written > kKvCost.ring_rows && length + kRowsMax < source->second.written)) {
-    violated(fmt::format("session {} is to reuse {} rows that are not there", value(work.session), length));
-    return false;
+    const bool there = source != caches.end();
+    violated(fmt::format("session {}{} is to reuse {} rows of {}, which has {} and was written up to {}",
+                         value(work.session), caches.contains(work.session) ? ", which has rows," : "", length,
+                         value(work.reuse->from), there ? std::ssize(source->second.prefix) : -1,
+                         there ? source->second.written : -1));
+    return;
   }
   Cache& cache = caches[work.session] = source->second;
   cache.prefix.resize(static_cast<std::size_t>(length));
   if (work.reuse->take) caches.erase(source);
-  return true;
 }
 
 VerifyOutcome Simulator::choose_tokens(Verifier& verifier, const VerifyWork& work, const TokenTree& tree,
@@ -592,8 +595,11 @@ VerifyOutcome Simulator::choose_tokens(Verifier& verifier, const VerifyWork& wor
 std::vector<VerifyResult> Simulator::forward(Verifier& verifier, const std::vector<VerifyWork>& batch) {
   auto& caches = verifier.caches;
   std::vector<VerifyResult> results;
+  // As the engine does: rows are taken over before the forward writes any, those of their source among them.
   for (const VerifyWork& work : batch) {
-    if (work.reuse && !reuse(verifier, work)) continue;
+    if (work.reuse) reuse(verifier, work);
+  }
+  for (const VerifyWork& work : batch) {
     Cache& cache = caches[work.session];
     std::vector<std::uint64_t>& prefix = cache.prefix;
     if (static_cast<Position>(prefix.size()) != work.base)

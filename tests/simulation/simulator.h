@@ -287,8 +287,8 @@ class Simulator {
     return Duration(static_cast<std::int64_t>(rng_.uniform() * static_cast<double>(most.count())));
   }
   std::vector<VerifyResult> forward(Verifier& verifier, const std::vector<VerifyWork>& batch);
-  /// Begins a cache with the rows that a prompt takes over. @return whether they are there
-  bool reuse(Verifier& verifier, const VerifyWork& work);
+  /// Begins a cache with the rows that a prompt takes over.
+  void reuse(Verifier& verifier, const VerifyWork& work);
   /// The row of the last draft that holds. @param rows  prefixes  @param next_token  of a session that samples
   VerifyOutcome choose_tokens(Verifier& verifier, const VerifyWork& work, const TokenTree& tree,
                               const std::vector<std::uint64_t>& rows, TokenId& next_token);
