@@ -101,7 +101,7 @@ class FaultyCluster(Cluster):
         return self.relays[i].port
 
     def start(self, i):
-        full = self.starts[i] > 0 and self.choice.random() < 0.3
+        full = self.kills[i] > 0 and self.choice.random() < 0.3
         super().start(i, (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))) if full else None)
 
     def kill(self, i):
@@ -160,10 +160,10 @@ class ClusterKilled(unittest.TestCase):
         choice = random.Random(seed)
         while not self.over and not self.wrong:
             number = choice.randrange(len(self.wanted))
-            starts = self.cluster.starts[SERVE]
+            kills = self.cluster.kills[SERVE]
             served = self.cluster.served()
             answer = Answer(self.cluster.ports["serve"], requests()[number])
-            wanted, killed = self.wanted[number], not served or self.cluster.starts[SERVE] != starts
+            wanted, killed = self.wanted[number], not served or self.cluster.may_have_died(SERVE, kills)
             if answer.error is None and answer.text == wanted:
                 self.counts["whole"] += 1
             elif answer.broken and killed and wanted.startswith(answer.text):

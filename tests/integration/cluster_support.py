@@ -21,13 +21,14 @@ AS_SCHEMA = {"type": "json_schema", "json_schema": {"name": "animal", "strict": 
 
 
 class Cluster:
-    """Six processes, which go on whoever of them dies. `starts` of one counts how often it was started again; each has
-    the options of its role, and all log into the folder."""
+    """Six processes, which go on whoever of them dies. Each has the options of its role, and all log into the folder.
+    `kills` of one counts how often it was killed, one half while it is being: a request during which it changed, or was
+    not whole, may have met the end of it."""
 
     def __init__(self, outrider, folder, options=None):
         self.outrider, self.folder, self.options = outrider, pathlib.Path(folder), options or {}
         self.ports = dict(zip(["coordinator", "serve"], free_ports(2)))
-        self.processes, self.starts = [None] * len(ROLES), [0] * len(ROLES)
+        self.processes, self.kills = [None] * len(ROLES), [0] * len(ROLES)
         for i in range(len(ROLES)):
             self.start(i)
 
@@ -49,10 +50,14 @@ class Cluster:
                                                  stderr=log, preexec_fn=before_it, restore_signals=before_it is None)
 
     def kill(self, i):
-        self.starts[i] += 1  # before anybody can miss it
+        self.kills[i] += 0.5
         self.processes[i].kill()
         self.processes[i].wait()
+        self.kills[i] += 0.5
         self.start(i)
+
+    def may_have_died(self, i, kills_before):
+        return self.kills[i] != kills_before or kills_before != int(kills_before)
 
     def served(self):
         """The server is there."""

@@ -152,9 +152,9 @@ class Soak:
 
     def ask(self, number, leaves):
         path, body = REQUESTS[number]
-        starts = self.cluster.starts[SERVE]
+        kills = self.cluster.kills[SERVE]
         answer = Answer(self.cluster.ports["serve"], body | ({"stream": True, "max_tokens": 200} if leaves else {}), path, 1 if leaves else None)
-        killed = self.cluster.starts[SERVE] != starts or (answer.broken and "refused" in answer.error)
+        killed = self.cluster.may_have_died(SERVE, kills) or (answer.broken and "refused" in answer.error)
         with self.lock:
             if leaves and not answer.error:
                 self.counts["left in mid-stream"] += 1
