@@ -9,6 +9,9 @@ namespace {
 
 /// A coordinator that has just started may have too much to do at once, or no verifier yet.
 constexpr Duration kAskAgain = std::chrono::milliseconds(500);
+/// So long a coordinator may be without a verifier before another is asked: workers that leave a coordinator which is
+/// gone come later than its clients, perhaps.
+constexpr Duration kUnserved = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -21,6 +24,7 @@ ClientCore::ClientCore(const ClientConfig& config, const std::vector<Generate>& 
       last_(last),
       heard_(now),
       redialled_(now),
+      served_(now),
       was_there_(config.was_there) {
   for (std::size_t i = 0; i < requests.size(); ++i) {
     answers_[i].request = &requests[i];
@@ -80,10 +84,15 @@ Result<void> ClientCore::ask_again(Answer& answer) {
 }
 
 Result<void> ClientCore::on_connected(TimePoint now) {
+  const bool left = std::exchange(left_, false);
   for (Answer& answer : answers_) {
-    if (!answer.done) RETURN_IF_ERROR(ask_again(answer));
+    if (answer.done) continue;
+    if (left && answer.generation.tokens.empty() && !cancelling_)
+      ask(answer);  // nothing was lost
+    else
+      RETURN_IF_ERROR(ask_again(answer));
   }
-  redialled_ = now;
+  redialled_ = served_ = now;
   return {};
 }
 
@@ -100,6 +109,10 @@ Result<void> ClientCore::on_tick(TimePoint now) {
   }
   for (Answer& answer : answers_) {
     if (!answer.done && answer.again && now >= *answer.again) ask(answer);
+  }
+  if (may_go_elsewhere() && now - served_ > kUnserved) {
+    served_ = now;
+    output_.send.push_back({.body = StatusRequest{}});
   }
   return {};
 }
@@ -132,6 +145,7 @@ Error ClientCore::failed(Error error) {
 Result<void> ClientCore::on_message(const Message& message, TimePoint now) {
   heard_ = now;
   was_there_ = true;
+  if (const auto* status = std::get_if<Status>(&message.body)) return take_status(*status, now);
   Answer* const answer = find(message.session);
   if (answer == nullptr) return {};  // of an earlier request, or connection
   if (const auto* tokens = std::get_if<Tokens>(&message.body)) return take_tokens(*answer, *tokens, now);
@@ -191,8 +205,8 @@ Result<void> ClientCore::take_tokens(Answer& answer, const Tokens& tokens, TimeP
   }
   if (tokens.max_tokens > 0) answer.max_tokens = tokens.max_tokens;
   if (answer.first_token == TimePoint()) answer.first_token = now;
-  answer.latest = now;
-  answer.fruitless = 0;
+  answer.latest = served_ = now;
+  answer.fruitless = passed_ = 0;
   if (answer.missed) generation.metrics.resume_ns += (now - *std::exchange(answer.missed, {})).count();
   generation.tokens.insert(generation.tokens.end(), tokens.tokens.begin(), tokens.tokens.end());
   generation.logprobs.insert(generation.logprobs.end(), tokens.logprobs.begin(), tokens.logprobs.end());
@@ -224,8 +238,25 @@ Result<void> ClientCore::take_failed(Answer& answer, const Failed& failed, TimeP
     answer.again = now + kAskAgain;
     return {};
   }
+  if (failed.code == Errc::kUnavailable && may_go_elsewhere()) {
+    refused_ = Error{failed.code, failed.message};
+    output_.send.push_back({.body = StatusRequest{}});
+    return {};
+  }
   answer.done = true;
   return this->failed({failed.code, failed.message});
+}
+
+Result<void> ClientCore::take_status(const Status& status, TimePoint now) {
+  served_ = now;
+  const std::optional<Error> refused = std::exchange(refused_, {});
+  const bool needs_none = std::ranges::any_of(
+      answers_, [](const Answer& one) { return one.request->unverified && !one.generation.tokens.empty(); });
+  if (status.verifiers > 0 || needs_none || !may_go_elsewhere()) return refused ? failed(*refused) : Result<void>();
+  ++passed_;
+  output_.redial = left_ = true;
+  redialled_ = now;
+  return {};
 }
 
 void ClientCore::end(Answer& answer) {

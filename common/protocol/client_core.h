@@ -19,7 +19,7 @@ struct Generation {
   std::vector<TokenLogprobs> logprobs;  ///< of each token, if the request wanted them
   FinishReason reason = FinishReason::kStop;
   RequestMetrics metrics;
-  bool cancelled = false;  ///< ended by the caller; then there are no reason and no metrics
+  bool cancelled = false;     ///< ended by the caller; then there are no reason and no metrics
   std::string verifier = {};  ///< the name of the last token's
 };
 
@@ -46,6 +46,9 @@ struct ClientConfig {
   Duration failover_wait = std::chrono::seconds(30);
   /// Whether there has been a coordinator before. A first one has only `silence_max` to answer: nobody may be there.
   bool was_there = false;
+  /// Places where a coordinator may be, this one's included. Where it has had no verifier for a while, the next one is
+  /// asked, once around; 1: there is no other.
+  int places = 1;
   int fruitless_max = 8;  ///< coordinators that one answer may lose without a token from any: it may be what kills them
 };
 
@@ -113,6 +116,9 @@ class ClientCore {
   Result<void> take_prompt_scores(Answer& answer, const PromptScores& scores);
   Result<void> take_tokens(Answer& answer, const Tokens& tokens, TimePoint now);
   Result<void> take_failed(Answer& answer, const Failed& failed, TimePoint now);
+  /// Leaves a coordinator that has no verifier, while there is another to ask.
+  Result<void> take_status(const Status& status, TimePoint now);
+  bool may_go_elsewhere() const { return passed_ < config_.places && config_.places > 1 && !cancelling_; }
   /// The answer is whole: says so.
   void finish(Answer& answer);
   void end(Answer& answer);
@@ -130,6 +136,10 @@ class ClientCore {
   std::size_t open_ = 0;
   SessionId last_;
   TimePoint heard_, redialled_;
+  TimePoint served_;   ///< when the coordinator had a verifier, as far as is known, or was asked whether it has
+  int passed_ = 0;     ///< coordinators that were left since the last token because they had none
+  bool left_ = false;  ///< the last one was
+  std::optional<Error> refused_ = {};  ///< an answer's, final if the coordinator has a verifier
   bool was_there_, cancelling_ = false;
   Answer* current_ = nullptr;  ///< within on_tokens: whose tokens they are
   Output output_;

@@ -36,6 +36,8 @@ struct WireLimits {
   std::size_t header_bytes_max = 8u << 20;   ///< a prompt of 131,072 ids fits many times
   std::size_t tensor_bytes_max = 64u << 20;  ///< one donor tensor of one prefill chunk
   std::size_t tensors_max = 40;              ///< media of a prompt; else a hidden row, then K and V of two donors
+  /// Of all frames: the pictures of a prompt, of which one client may leave 128 MiB waiting (Line), and a header.
+  std::size_t message_bytes_max = 144u << 20;
 };
 
 /// Limits of what a message may say. Positions are bounded so that sums of a few cannot overflow anywhere.

@@ -98,7 +98,10 @@ Result<std::vector<Generation>> Client::generate_all(const std::vector<Generate>
     RETURN_IF_ERROR(check_sampling(request.sampling, std::numeric_limits<std::int32_t>::max()));
   }
   end_text();
-  ClientCore answers({.silence_max = kSilenceMax, .failover_wait = failover_wait_, .was_there = endpoint_->was_there()},
+  ClientCore answers({.silence_max = kSilenceMax,
+                      .failover_wait = failover_wait_,
+                      .was_there = endpoint_->was_there(),
+                      .places = endpoint_->places()},
                      requests, events, request_, clock_.now());
   answers_ = &answers;
   connection_ = endpoint_->connections() + (endpoint_->connected() ? 0 : 1);

@@ -469,11 +469,17 @@ Result<void> check_sizes(std::span<const SharedBytes> frames, const WireLimits& 
     return Error{Errc::kOutOfRange,
                  fmt::format("{} or more tensor frames, at most {} allowed", frames.size() - 1, limits.tensors_max)};
   }
+  std::size_t all = 0;
   for (std::size_t i = 0; i < frames.size(); ++i) {
+    all += frames[i].bytes().size();
     const std::size_t max = i == 0 ? limits.header_bytes_max : limits.tensor_bytes_max;
     if (const std::size_t size = frames[i].bytes().size(); size > max) {
       return Error{Errc::kOutOfRange, fmt::format("frame {} has {} bytes, at most {} allowed", i, size, max)};
     }
+  }
+  if (all > limits.message_bytes_max) {
+    return Error{Errc::kOutOfRange, fmt::format("{} frames have {} bytes together, at most {} allowed", frames.size(),
+                                                all, limits.message_bytes_max)};
   }
   return {};
 }

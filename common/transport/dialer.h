@@ -35,6 +35,8 @@ class Dialer {
   bool connected() const { return connected_; }
   /// So far.
   int connections() const { return connections_; }
+  /// Every address of every name with every key.
+  int places() const { return static_cast<int>(places_.size()); }
   /// Leaves the place that it is connected to for the one after it; does nothing while it looks for one anyway.
   void redial();
   /// Where it is connected to, or the first of the addresses, as it was given.

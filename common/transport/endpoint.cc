@@ -338,7 +338,8 @@ Result<std::unique_ptr<Endpoint>> Endpoint::bind(TransportContext& context, cons
     }
     impl->socket.set(zmq::sockopt::ipv6, address.find('[') != address.npos);
     if (address.starts_with("tcp://"))
-      impl->guard = std::make_unique<ListenerGuard>(context.impl_->zmq.handle(), impl->socket.handle());
+      impl->guard = std::make_unique<ListenerGuard>(context.impl_->zmq.handle(), impl->socket.handle(),
+                                                    options.limits.message_bytes_max);
     impl->socket.bind(address);
     impl->address = impl->socket.get(zmq::sockopt::last_endpoint);
     return std::unique_ptr<Endpoint>(new Endpoint(std::move(impl)));
@@ -378,6 +379,8 @@ bool Endpoint::connected() const { return !impl_->dialer || impl_->dialer->conne
 
 bool Endpoint::was_there() const { return impl_->was_connected != nullptr && *impl_->was_connected; }
 
+int Endpoint::places() const { return impl_->dialer ? impl_->dialer->places() : 1; }
+
 void Endpoint::redial() {
   if (impl_->dialer) impl_->dialer->redial();
 }
@@ -402,6 +405,7 @@ Result<std::size_t> Endpoint::send(const PeerId& to, const Message& message) {
 }
 
 std::optional<Received> Endpoint::receive() {
+  if (impl_->guard) impl_->guard->check();
   zmq::message_t frame;
   if (!take(impl_->socket, frame)) {
     impl_->service();
@@ -413,6 +417,8 @@ std::optional<Received> Endpoint::receive() {
     from = frame.to_string();
     take(impl_->socket, frame);  // ZeroMQ delivers whole messages, so the rest is there
   }
+
+  if (impl_->guard) impl_->guard->heard(zmq_msg_get(frame.handle(), ZMQ_SRCFD));
 
   // One frame too many is kept for decode() to complain about; the rest only counted.
   const std::size_t frames_max = impl_->options.limits.tensors_max + 2;

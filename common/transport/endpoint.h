@@ -91,6 +91,8 @@ class Endpoint {
   bool connected() const;
   /// Whether an endpoint of this context has had a connection: then there is a coordinator, which may come back.
   bool was_there() const;
+  /// Of a connected endpoint: where a coordinator may be; 1 within a process.
+  int places() const;
   /// Whoever is connected is silent: leaves it for the next address, or connects anew where there is only one. Not
   /// within a process.
   void redial();

@@ -32,8 +32,11 @@ int open_spare() {
 }
 }  // namespace
 
-ListenerGuard::ListenerGuard(void* context, void* socket)
-    : monitor_(context, socket, ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPT_FAILED), spare_(open_spare()) {}
+ListenerGuard::ListenerGuard(void* context, void* socket, std::size_t message_bytes_max)
+    : monitor_(context, socket,
+               ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPT_FAILED | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED),
+      spare_(open_spare()),
+      inflow_(message_bytes_max) {}
 
 ListenerGuard::~ListenerGuard() {
   if (spare_ >= 0) ::close(spare_);
@@ -43,12 +46,16 @@ void ListenerGuard::service() {
   bool full = false;
   if (spare_ < 0) spare_ = open_spare();
   while (const std::optional<Monitor::Event> event = monitor_.take()) {
-    if (event->number == ZMQ_EVENT_LISTENING) {
-      listener_ = static_cast<int>(event->value);
-      // ZeroMQ's thread may be faster than turn_away(), which must not wait for the next connection then.
-      ::fcntl(listener_, F_SETFL, ::fcntl(listener_, F_GETFL) | O_NONBLOCK);
-    } else {
-      full = full || event->value == EMFILE || event->value == ENFILE;
+    const int value = static_cast<int>(event->value);
+    switch (event->number) {
+      case ZMQ_EVENT_LISTENING:
+        listener_ = value;
+        // ZeroMQ's thread may be faster than turn_away(), which must not wait for the next connection then.
+        ::fcntl(listener_, F_SETFL, ::fcntl(listener_, F_GETFL) | O_NONBLOCK);
+        break;
+      case ZMQ_EVENT_ACCEPTED: inflow_.opened(value); break;
+      case ZMQ_EVENT_DISCONNECTED: inflow_.closed(value); break;
+      default: full = full || value == EMFILE || value == ENFILE;
     }
   }
   if (full && listener_ >= 0) turn_away();

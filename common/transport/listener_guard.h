@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstddef>
+
 #include "common/logging/logging.h"
+#include "common/transport/inflow.h"
 #include "common/transport/monitor.h"
 
 namespace outrider {
@@ -8,17 +11,22 @@ namespace outrider {
 /// Keeps a listening ZeroMQ socket from spinning when this process has no file handle left for who dials: ZeroMQ would
 /// try to accept the same connection again and again. One handle is kept back, with which those who wait at the door
 /// are let in and at once out again; where ZeroMQ took that one too, the limit is raised by one, as far as the system
-/// allows. Who is connected already notices nothing.
+/// allows. Who is connected already notices nothing. And no connection may bring a message without end (Inflow).
 ///
 /// The socket's thread; made before the socket is bound, ends before it.
 class ListenerGuard {
  public:
+  /// @param message_bytes_max  of all frames of a message.
   /// Throws zmq::error_t where the system has no file handle left.
-  ListenerGuard(void* context, void* socket);
+  ListenerGuard(void* context, void* socket, std::size_t message_bytes_max);
   ~ListenerGuard();
 
   /// Does what there is to do.
   void service();
+  /// A message was handed out that came over ZeroMQ's handle `fd`.
+  void heard(int fd) { inflow_.heard(fd); }
+  /// Between messages: cuts off who sends one without end.
+  void check() { inflow_.check(now()); }
   /// For zmq_poll: readable when there is something.
   void* monitor() const { return monitor_.handle(); }
 
@@ -28,6 +36,7 @@ class ListenerGuard {
   Monitor monitor_;
   int listener_ = -1;  ///< ZeroMQ's own handle
   int spare_;
+  Inflow inflow_;
   RateLimit limit_;
 };
 

@@ -11,34 +11,25 @@ the prefix cache's, no file handle. OUTRIDER_SEED repeats a choice of faults, th
 usage: cluster_kill_test.py OUTRIDER
 """
 import collections
-import http.client
-import json
 import os
-import pathlib
 import random
 import resource
 import select
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import unittest
 
-from launch_support import eventually, free_ports
+from cluster_support import AS_SCHEMA, HANG, ROLES, SERVE, Answer, Cluster
+from launch_support import eventually
 
 FAULTS = int(os.environ.get("OUTRIDER_FAULTS", "10"))
 SEED = int(os.environ.get("OUTRIDER_SEED", time.time_ns() % 1000000))
 FROZEN_S = 10  # longer than the 3 s of silence after which a peer is given up
-HANG = 300  # seconds; ends a test that would hang, never a measure of speed
-ROLES = ["coordinator", "verifier", "verifier", "drafter", "drafter", "serve"]
-SERVE = ROLES.index("serve")
 CLIENTS = 4
-SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 40}, "age": {"type": "integer"},
-                                           "likes": {"type": "array", "items": {"type": "string", "maxLength": 20}, "minItems": 3, "maxItems": 6}},
-          "required": ["name", "age", "likes"], "additionalProperties": False}
 
 
 class Relay:
@@ -96,41 +87,26 @@ class Relay:
             side.close()
 
 
-class Cluster:
-    """Six processes. `starts` of one counts how often it was started again."""
+class FaultyCluster(Cluster):
+    """Whose processes have relays to their coordinator, and now and then, once restarted, a disk that is full after 100 kB a file."""
 
-    def __init__(self, folder, choice):
-        self.folder, self.choice = pathlib.Path(folder), choice
-        self.ports = dict(zip(["coordinator", "serve"], free_ports(2)))
-        self.relays = [Relay(self.ports["coordinator"]) for _ in ROLES]
-        self.processes, self.starts, self.frozen = [None] * len(ROLES), [0] * len(ROLES), {}
-        for i in range(len(ROLES)):
-            self.start(i)
+    def __init__(self, outrider, folder, choice):
+        self.choice, self.frozen, self.relays = choice, {}, []
+        super().__init__(outrider, folder, {"coordinator": ["--rejection-log", f"{folder}/rejections", "--policy-state", f"{folder}/policy"],
+                                            "serve": ["--trace", f"{folder}/trace"]})
 
-    def command(self, i):
-        role, coordinator = ROLES[i], f"tcp://127.0.0.1:{self.relays[i].port}"
-        if role == "coordinator":
-            return ["--listen", f"tcp://127.0.0.1:{self.ports[role]}", "--failover-limit", "1000", "--failover-wait", str(HANG),
-                    "--rejection-log", str(self.folder / "rejections"), "--policy-state", str(self.folder / "policy")]
-        if role == "serve":
-            return ["--port", str(self.ports[role]), "--connect", coordinator, "--failover-wait", str(HANG), "--no-governor",
-                    "--trace", str(self.folder / "trace")]
-        return ["--join", coordinator, *(["--threads", "1"] if role == "verifier" else [])]
+    def coordinator_port(self, i):
+        if not self.relays:
+            self.relays = [Relay(self.ports["coordinator"]) for _ in ROLES]
+        return self.relays[i].port
 
     def start(self, i):
-        """On a disk that is full after 100 kB a file, now and then."""
-        full = self.starts[i] > 0 and self.choice.random() < 0.3
-        limit = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))) if full else None
-        with (self.folder / f"{i}-{ROLES[i]}.log").open("a") as log:
-            self.processes[i] = subprocess.Popen([OUTRIDER, ROLES[i], *self.command(i)], stdin=subprocess.DEVNULL, stdout=log,
-                                                 stderr=log, preexec_fn=limit, restore_signals=not full)
+        full = self.kills[i] > 0 and self.choice.random() < 0.3
+        super().start(i, (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))) if full else None)
 
     def kill(self, i):
         self.frozen.pop(i, None)
-        self.starts[i] += 1  # before anybody can miss it
-        self.processes[i].kill()
-        self.processes[i].wait()
-        self.start(i)
+        super().kill(i)
 
     def freeze(self, i):
         self.processes[i].send_signal(signal.SIGSTOP)
@@ -151,72 +127,16 @@ class Cluster:
          "half-open": self.relays[i].silence}[kind]()
         return f"{kind} {ROLES[i]}"
 
-    def status(self):
-        connection = http.client.HTTPConnection("127.0.0.1", self.ports["serve"], timeout=HANG)
-        try:
-            connection.request("GET", "/v1/outrider/status")
-            return json.load(connection.getresponse())
-        except (OSError, ValueError, http.client.HTTPException):
-            return None  # it is being started
-        finally:
-            connection.close()
-
-    def whole(self):
-        """The status, once every worker is there and no text is at work."""
-        status = self.status()
-        roles = collections.Counter(worker["role"] for worker in status.get("workers", [])) if status else None
-        return status if roles == {"verifier": 2, "drafter": 2} and status["sessions"] == status["waiting"] == 0 else None
-
-    def handles(self):
-        return [len(os.listdir(f"/proc/{process.pid}/fd")) for process in self.processes]
-
-    def stop(self):
-        for process in filter(None, self.processes):
-            process.kill()
-            process.wait()
-
 
 def requests():
     """Some hundred tokens each: what may be asked for, and in what form."""
     story = {"prompt": "Once upon a time a fox", "max_tokens": 200, "ignore_eos": True, "stream": True}
     sampled = story | {"temperature": 1, "top_k": 64, "top_p": 0.95, "frequency_penalty": 0.3}
-    form = {"type": "json_schema", "json_schema": {"name": "animal", "strict": True, "schema": SCHEMA}}
     return [story | {"temperature": 0, "speculative": {"draft_length": 4}},
             story | {"temperature": 0, "prompt": "The dog"},
             sampled | {"seed": 11, "speculative": {"draft_length": 4}},
             sampled | {"seed": 12, "prompt": "Two birds", "speculative": {"draft_length": "tree:8"}},
-            story | {"temperature": 0, "prompt": "A fox as JSON:", "ignore_eos": False, "response_format": form}]
-
-
-class Answer:
-    """A text as it streams: `text` so far, `error` where it ended otherwise than whole, `broken` where the connection did."""
-
-    def __init__(self, port, body):
-        self.text, self.error, self.broken = "", None, False
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG)
-        try:
-            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-            reply = connection.getresponse()
-            if reply.status != 200:
-                self.error = f"{reply.status} {reply.read(300)!r}"
-            else:
-                self.read(reply)
-        except (OSError, http.client.HTTPException) as broken:
-            self.broken, self.error = True, repr(broken)
-        finally:
-            connection.close()
-
-    def read(self, reply):
-        for line in reply:
-            if line.strip() == b"data: [DONE]":
-                return
-            if line.startswith(b"data: "):
-                event = json.loads(line[6:])
-                if "error" in event:
-                    self.error = str(event["error"])
-                    return
-                self.text += "".join(choice.get("text", "") for choice in event["choices"])
-        self.broken, self.error = True, "the stream ended without [DONE]"
+            story | {"temperature": 0, "prompt": "A fox as JSON:", "ignore_eos": False, "response_format": AS_SCHEMA}]
 
 
 class ClusterKilled(unittest.TestCase):
@@ -224,7 +144,7 @@ class ClusterKilled(unittest.TestCase):
         print(f"OUTRIDER_SEED={SEED}", file=sys.stderr)
         self.choice, folder = random.Random(SEED), tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        self.cluster = Cluster(folder.name, self.choice)
+        self.cluster = FaultyCluster(OUTRIDER, folder.name, self.choice)
         self.addCleanup(self.cluster.stop)
         self.counts, self.wrong, self.over = collections.Counter(), [], False
 
@@ -240,10 +160,10 @@ class ClusterKilled(unittest.TestCase):
         choice = random.Random(seed)
         while not self.over and not self.wrong:
             number = choice.randrange(len(self.wanted))
-            starts = self.cluster.starts[SERVE]
-            served = self.served()
+            kills = self.cluster.kills[SERVE]
+            served = self.cluster.served()
             answer = Answer(self.cluster.ports["serve"], requests()[number])
-            wanted, killed = self.wanted[number], not served or self.cluster.starts[SERVE] != starts
+            wanted, killed = self.wanted[number], not served or self.cluster.may_have_died(SERVE, kills)
             if answer.error is None and answer.text == wanted:
                 self.counts["whole"] += 1
             elif answer.broken and killed and wanted.startswith(answer.text):
@@ -255,16 +175,8 @@ class ClusterKilled(unittest.TestCase):
             else:
                 self.wrong.append(f"request {number}, {len(answer.text)} of {len(wanted)} characters, {answer.error}: ...{answer.text[-80:]!r}")
 
-    def served(self):
-        """The server is there."""
-        try:
-            socket.create_connection(("127.0.0.1", self.cluster.ports["serve"]), timeout=1).close()
-            return True
-        except OSError:
-            return False
-
     def test_at_random_moments(self):
-        self.wait_until(self.cluster.whole, lambda: f"the workers have not joined{self.logs()}")
+        self.wait_until(self.cluster.whole, lambda: f"the workers have not joined{self.cluster.logs()}")
         self.wanted = []
         for body in requests():
             answer = Answer(self.cluster.ports["serve"], body)
@@ -282,25 +194,22 @@ class ClusterKilled(unittest.TestCase):
             pause = time.monotonic() + self.choice.uniform(0, 3)
             # A text at least comes whole now and then, or no fault would meet one that has begun.
             self.wait_until(lambda: self.cluster.thaw() or self.wrong or time.monotonic() > pause and
-                            (fault % 4 or self.counts["whole"] > whole), lambda: f"no text came to its end{self.logs()}")
+                            (fault % 4 or self.counts["whole"] > whole), lambda: f"no text came to its end{self.cluster.logs()}")
             if self.wrong:
                 break
         self.over = True
         self.wait_until(lambda: self.cluster.thaw() or not any(client.is_alive() for client in clients),
-                        lambda: f"a text does not end{self.logs()}")
+                        lambda: f"a text does not end{self.cluster.logs()}")
         print(f"{FAULTS} faults: {dict(sorted(self.counts.items()))}", file=sys.stderr)
-        self.assertEqual(self.wrong, [], self.logs())
+        self.assertEqual(self.wrong, [], self.cluster.logs())
 
         self.cluster.thaw(all_of_them=True)
-        status = self.wait_until(self.cluster.whole, lambda: f"not all is as before: {self.cluster.status()}{self.logs()}")
+        status = self.wait_until(self.cluster.whole, lambda: f"not all is as before: {self.cluster.status()}{self.cluster.logs()}")
         self.assertEqual(status["failovers"]["inexact"] + status["failovers"]["failed"], 0)
         self.wait_until(lambda: all(now <= before for now, before in zip(self.cluster.handles(), handles)),
                         lambda: f"file handles: {handles} before, {self.cluster.handles()} now")
         for body, wanted in zip(requests(), self.wanted):
             self.assertEqual(Answer(self.cluster.ports["serve"], body).text, wanted)
-
-    def logs(self):
-        return "".join(f"\n--- {log.name}\n{log.read_text()[-1500:]}" for log in sorted(self.cluster.folder.glob("*.log")))
 
 
 if __name__ == "__main__":

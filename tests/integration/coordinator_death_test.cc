@@ -100,6 +100,17 @@ TEST_F(CoordinatorDeath, OneThatIsToldToStopHandsItsTextsOver) {
   EXPECT_TRUE(lines_with(coordinator_->program.err(), {" warning: "}).empty()) << coordinator_->program.err();
 }
 
+TEST_F(CoordinatorDeath, ANewClientFindsTheWorkersThatStayedAtTheStandby) {
+  const Coordinator standby(second_);
+  const Generate request = requests()[0];
+  const std::vector<TokenId> wanted = answer_to(request, 0, [] {}).tokens;
+  kill_coordinator();
+  EXPECT_TRUE(eventually([&] { return has_workers(second_); }));
+  coordinator_ = std::make_unique<Coordinator>(first_);
+  EXPECT_EQ(answer_to(request, 0, [] {}).tokens, wanted);
+  EXPECT_EQ(status_of(context_, first_).verifiers, 0) << "they have not moved";
+}
+
 /// What a stream says, and nothing of who says it when.
 std::string text_of(const std::vector<Json>& events) {
   std::string text;

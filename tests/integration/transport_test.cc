@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <cstring>
 #include <future>
 #include <random>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -492,7 +494,8 @@ class HostilePeer : public testing::Test {
     hostile_.connect(server_->address());
   }
 
-  static constexpr WireLimits kSmallLimits{.header_bytes_max = 1000, .tensor_bytes_max = 1000};
+  static constexpr WireLimits kSmallLimits{
+      .header_bytes_max = 1000, .tensor_bytes_max = 1000, .message_bytes_max = 1 << 20};
 
   void send_raw(const std::vector<std::string>& parts) {
     for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -614,6 +617,58 @@ TEST_F(HostilePeer, WritingRandomBytesToThePortDisturbsNobody) {
     ASSERT_NO_FATAL_FAILURE(expect_others_undisturbed());
     close(fd);
   }
+}
+
+TEST_F(HostilePeer, SendingAMessageWithoutEndIsCutOff) {
+  const std::string address = server_->address();
+  const sockaddr_in peer = loopback(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ASSERT_EQ(::connect(fd, reinterpret_cast<const sockaddr*>(&peer), sizeof peer), 0) << strerror(errno);
+  // ZMTP's greeting and READY, and then frames of 200 bytes of which none is the last.
+  std::string greeting = std::string("\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL", 16);
+  greeting.resize(64, '\0');
+  const std::string ready = std::string("\5READY\13Socket-Type\0\0\0\6DEALER", 28);
+  const std::string hello = greeting + '\4' + static_cast<char>(ready.size()) + ready;
+  ASSERT_EQ(::send(fd, hello.data(), hello.size(), MSG_NOSIGNAL), std::ssize(hello));
+  std::string heard;
+  for (char byte = 0; heard.find("ROUTER") == heard.npos && recv(fd, &byte, 1, 0) == 1;) heard += byte;
+  std::string frames;
+  while (frames.size() < (1u << 16)) frames += std::string("\1\310", 2) + std::string(200, 'x');
+  constexpr std::size_t kFar = 1u << 30;
+  std::size_t sent = 0;
+  const TimePoint give_up = now() + kHang;
+  bool cut = false;
+  while (!cut && sent < kFar && now() < give_up) {
+    const std::size_t at = sent % frames.size();
+    const ssize_t n = ::send(fd, frames.data() + at, frames.size() - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+    pollfd state{.fd = fd, .events = POLLRDHUP, .revents = 0};
+    cut = poll(&state, 1, 0) > 0;
+    sent += static_cast<std::size_t>(std::max<ssize_t>(n, 0));
+    EXPECT_FALSE(server_->receive());
+    if (n < 0) server_->wait(1ms);
+  }
+  EXPECT_TRUE(cut) << sent << " bytes were taken";
+  EXPECT_GT(sent, kSmallLimits.message_bytes_max + (16u << 20)) << "a message may have so many";
+  close(fd);
+  expect_others_undisturbed();
+}
+
+TEST_F(HostilePeer, MayBringAsMuchAsItLikesInMessages) {
+  const std::vector<std::string> parts(3, std::string(1000, 'x'));
+  std::set<PeerId> peers;
+  std::size_t heard = 0;
+  const TimePoint start = now();  // long enough for many looks at what came
+  for (int sent = 0; heard < 3 * (kSmallLimits.message_bytes_max + (16u << 20)) || now() - start < 1s; ++sent) {
+    if (sent % 100 == 0) server_->wait(1ms);
+    if (hostile_.send(zmq::buffer(parts[0]), zmq::send_flags::dontwait | zmq::send_flags::sndmore))
+      send_raw({parts[1], parts[2]});
+    while (const auto received = server_->receive()) {
+      peers.insert(received->from);
+      heard += received->wire_bytes;
+    }
+    ASSERT_LT(peers.size(), 2u) << "its connection was cut";
+  }
+  expect_others_undisturbed();
 }
 
 // ---- pump ----

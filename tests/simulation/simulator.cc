@@ -54,9 +54,9 @@ PairFacts facts() {
 }
 
 std::vector<float> logits(std::uint64_t prefix) {
-  std::vector<float> row;
-  for (std::uint64_t token = 0; token < kVocab; ++token)
-    row.push_back(static_cast<float>(CounterRng::at(prefix, token) % 4096) / 1024);
+  std::vector<float> row(static_cast<std::size_t>(kVocab));
+  for (std::size_t token = 0; token < row.size(); ++token)
+    row[token] = static_cast<float>(CounterRng::at(prefix, token) % 4096) / 1024;
   row[static_cast<std::size_t>(choose(prefix))] = 9.5f;
   return row;
 }
@@ -65,12 +65,18 @@ std::vector<TokenId> generate(const std::vector<TokenId>& prompt, std::int64_t c
                               const std::vector<TokenId>& stop_ids) {
   std::uint64_t prefix = kEmpty;
   for (const TokenId token : prompt) prefix = extend(prefix, token);
+  const auto stops = [&](TokenId token) { return std::ranges::find(stop_ids, token) != stop_ids.end(); };
+  if (sampling == SamplingParams{}) {  // the same without logits: choose() has the highest
+    std::vector<TokenId> tokens = {choose(prefix)};
+    while (static_cast<std::int64_t>(tokens.size()) < count && !stops(tokens.back()))
+      tokens.push_back(choose(prefix = extend(prefix, tokens.back())));
+    return tokens;
+  }
   Sampler sampler(sampling, stop_ids, 0);
   SamplingScratch scratch;
   sampler.add_prompt(prompt);
   std::vector<TokenId> tokens = {sampler.choose(logits(prefix), scratch).value()};
-  while (static_cast<std::int64_t>(tokens.size()) < count &&
-         std::find(stop_ids.begin(), stop_ids.end(), tokens.back()) == stop_ids.end()) {
+  while (static_cast<std::int64_t>(tokens.size()) < count && !stops(tokens.back())) {
     prefix = extend(prefix, tokens.back());
     const std::vector<float> row = logits(prefix);
     tokens.push_back(sampler.verify({row.data(), {1, kVocab}}, {&tokens.back(), 1}, scratch).value().next_token);
@@ -92,7 +98,7 @@ Simulator::Simulator(std::uint64_t seed, const Faults& faults, double drafter_ac
   start_coordinator();
   for (Verifier& verifier : verifiers_) start(verifier);
   for (Drafter& drafter : drafters_) start(drafter);
-  schedule(Duration::zero(), Event::Kind::kTick, "", {});
+  schedule(Duration::zero(), Event::Kind::kTick, "");
 }
 
 void Simulator::start(Verifier& verifier) {
@@ -144,8 +150,9 @@ void Simulator::start_coordinator() {
   coordinator_clock_ = some_clock();
   if (kept_policies_.empty()) return;
   const bool torn = faults_.torn_disk > 0 && rng_.uniform() < faults_.torn_disk;
-  const auto loaded = coordinator_->policies().load(torn ? kept_policies_.substr(0, rng_.below(kept_policies_.size()))
-                                                         : kept_policies_);
+  // Torn before its last bracket: without the end of the line alone it would be whole.
+  const std::size_t length = torn ? rng_.below(kept_policies_.rfind(']')) : kept_policies_.size();
+  const auto loaded = coordinator_->policies().load(kept_policies_.substr(0, length));
   if (loaded.has_value() == torn) violated("what the policies learned was read though torn, or not though whole");
 }
 
@@ -186,7 +193,7 @@ void Simulator::settle(std::uint64_t number, const Result<void>& result) {
   ClientCore::Output output = client.core->take_output();
   for (Message& message : output.send) {
     if (client.peer.empty()) continue;
-    schedule(Duration::zero(), Event::Kind::kToCoordinator, client.peer, std::move(message));
+    schedule(Duration::zero(), Event::Kind::kToCoordinator, client.peer, std::make_unique<Message>(std::move(message)));
   }
   if (output.redial) client.peer.clear(), client.dials = true;
   Answer& answer = answers_.at(number);
@@ -312,8 +319,9 @@ void Simulator::run_for(Duration duration) {
   for (const TimePoint end = now_ + duration; now_ < end;) step();
 }
 
-void Simulator::schedule(Duration after, Event::Kind kind, PeerId peer, Message message) {
-  events_.push({now_ + after, order_++, kind, std::move(peer), std::move(message), incarnation_});
+void Simulator::schedule(Duration after, Event::Kind kind, PeerId peer, std::unique_ptr<Message> message) {
+  events_.push_back({now_ + after, order_++, kind, std::move(peer), std::move(message), incarnation_});
+  std::ranges::push_heap(events_, Later());
 }
 
 void Simulator::transmit(Event::Kind kind, Node& node, const Message& message) {
@@ -333,7 +341,7 @@ void Simulator::transmit(Event::Kind kind, Node& node, const Message& message) {
       TimePoint& last = arrivals_[{kind, node.peer}];
       arrival = last = std::max(arrival, last);
     }
-    schedule(arrival - now_, kind, node.peer, message);
+    schedule(arrival - now_, kind, node.peer, std::make_unique<Message>(message));
   }
 }
 
@@ -344,8 +352,9 @@ Duration Simulator::slow_or(Duration low, Duration high) {
 }
 
 void Simulator::step() {
-  Event event = events_.top();
-  events_.pop();
+  std::ranges::pop_heap(events_, Later());
+  Event event = std::move(events_.back());
+  events_.pop_back();
   now_ = event.at;
   const Node* node = find(event.peer);
   if (event.kind != Event::Kind::kToCoordinator && node != nullptr && now_ < node->frozen_until)
@@ -360,13 +369,13 @@ void Simulator::on_event(Event event) {
   Drafter* drafter = find_drafter(event.peer);
   switch (event.kind) {
     case Event::Kind::kToCoordinator:
-      if (const auto* request = std::get_if<Generate>(&event.message.body))
-        sessions_[{event.peer, event.message.session}] = request->answered;
-      coordinator_->on_message(event.peer, std::move(event.message), coordinator_time());
+      if (const auto* request = std::get_if<Generate>(&event.message->body))
+        sessions_[{event.peer, event.message->session}] = request->answered;
+      coordinator_->on_message(event.peer, std::move(*event.message), coordinator_time());
       return flush_coordinator();
     case Event::Kind::kToWorker:
-      if (verifier != nullptr) verifier->core->on_message(std::move(event.message), verifier->clock.at(now_));
-      if (drafter != nullptr) drafter->core->on_message(std::move(event.message), drafter->clock.at(now_));
+      if (verifier != nullptr) verifier->core->on_message(std::move(*event.message), verifier->clock.at(now_));
+      if (drafter != nullptr) drafter->core->on_message(std::move(*event.message), drafter->clock.at(now_));
       break;
     case Event::Kind::kBatchDone:
       if (verifier != nullptr)
@@ -390,7 +399,7 @@ void Simulator::on_event(Event event) {
       }
       check_memory();
       tick_clients();
-      schedule(tick(), Event::Kind::kTick, "", {});
+      schedule(tick(), Event::Kind::kTick, "");
       return flush_all();
   }
   if (verifier != nullptr) flush(*verifier);
@@ -466,7 +475,7 @@ void Simulator::flush(Drafter& drafter) {
                                          : slow_or(std::chrono::microseconds(50), std::chrono::microseconds(200));
     const Candidates cost{.tokens = {}, .draft_ns = time.count(), .passes = 1, .pass_rows = rows};
     for (const DraftTurn& turn : output.pass) drafter.busy.emplace_back(turn, take_turn(drafter, turn, cost));
-    schedule(time, Event::Kind::kDrafted, drafter.peer, {});
+    schedule(time, Event::Kind::kDrafted, drafter.peer);
   }
   for (const Outgoing& out : output.send) transmit(Event::Kind::kToCoordinator, drafter, out.message);
   note(output.notices);
@@ -489,10 +498,10 @@ void Simulator::flush(Verifier& verifier) {
       time = layout_.pair->pass + layout_.pair->further_row * (rows - 1);
     }
     for (VerifyResult& result : verifier.results) result.verdict.verify_ns = time.count();
-    schedule(time, Event::Kind::kBatchDone, verifier.peer, {});
+    schedule(time, Event::Kind::kBatchDone, verifier.peer);
   }
   if (output.due)
-    schedule(std::max(verifier.clock.until(*output.due, now_), Duration(1)), Event::Kind::kDue, verifier.peer, {});
+    schedule(std::max(verifier.clock.until(*output.due, now_), Duration(1)), Event::Kind::kDue, verifier.peer);
   for (const Outgoing& out : output.send) transmit(Event::Kind::kToCoordinator, verifier, out.message);
   note(output.notices);
 }
@@ -524,19 +533,22 @@ void Simulator::check_text(const PeerId& peer, const Message& message) {
   if (ends) sessions_.erase(session);
 }
 
-bool Simulator::reuse(Verifier& verifier, const VerifyWork& work) {
+void Simulator::reuse(Verifier& verifier, const VerifyWork& work) {
   auto& caches = verifier.caches;
   const auto source = caches.find(work.reuse->from);
   const auto length = static_cast<Position>(work.reuse->tokens.size());
   if (source == caches.end() || std::ssize(source->second.prefix) < length || caches.contains(work.session) ||
       (source->second.written > kKvCost.ring_rows && length + kRowsMax < source->second.written)) {
-    violated(fmt::format("session {} is to reuse {} rows that are not there", value(work.session), length));
-    return false;
+    const bool there = source != caches.end();
+    violated(fmt::format("session {}{} is to reuse {} rows of {}, which has {} and was written up to {}",
+                         value(work.session), caches.contains(work.session) ? ", which has rows," : "", length,
+                         value(work.reuse->from), there ? std::ssize(source->second.prefix) : -1,
+                         there ? source->second.written : -1));
+    return;
   }
   Cache& cache = caches[work.session] = source->second;
   cache.prefix.resize(static_cast<std::size_t>(length));
   if (work.reuse->take) caches.erase(source);
-  return true;
 }
 
 VerifyOutcome Simulator::choose_tokens(Verifier& verifier, const VerifyWork& work, const TokenTree& tree,
@@ -583,8 +595,11 @@ VerifyOutcome Simulator::choose_tokens(Verifier& verifier, const VerifyWork& wor
 std::vector<VerifyResult> Simulator::forward(Verifier& verifier, const std::vector<VerifyWork>& batch) {
   auto& caches = verifier.caches;
   std::vector<VerifyResult> results;
+  // As the engine does: rows are taken over before the forward writes any, those of their source among them.
   for (const VerifyWork& work : batch) {
-    if (work.reuse && !reuse(verifier, work)) continue;
+    if (work.reuse) reuse(verifier, work);
+  }
+  for (const VerifyWork& work : batch) {
     Cache& cache = caches[work.session];
     std::vector<std::uint64_t>& prefix = cache.prefix;
     if (static_cast<Position>(prefix.size()) != work.base)
@@ -635,6 +650,15 @@ std::vector<VerifyResult> Simulator::forward(Verifier& verifier, const std::vect
   return results;
 }
 
+bool Simulator::Rows::put(Position p, std::uint64_t row) {
+  if (p >= std::ssize(rows)) rows.resize(static_cast<std::size_t>(p) + 1);
+  std::optional<std::uint64_t>& place = rows[static_cast<std::size_t>(p)];
+  if (place) return *place == row;
+  place = row;
+  while (at(whole)) ++whole;
+  return true;
+}
+
 void Simulator::change_replica(Drafter& drafter, const DraftWork& work) {
   if (work.kind == DraftWork::Kind::kRelease) {
     drafter.replicas.erase(work.session);
@@ -644,28 +668,24 @@ void Simulator::change_replica(Drafter& drafter, const DraftWork& work) {
   Replica& replica = drafter.replicas[work.session];
   for (std::size_t i = 0; i < work.kv.donors.size(); ++i) {
     const DonorDelta& donor = work.kv.donors[i];
-    auto& rows = i == 0 ? replica.sliding : replica.full;
+    Rows& rows = i == 0 ? replica.sliding : replica.full;
     for (Position p = donor.first; p < work.kv.to; ++p) {
-      const std::uint64_t row = hash_at(donor.key, p - donor.first);
-      ++rows_[donor.key.dtype];
-      const auto [place, fresh] = rows.emplace(p, row);
-      if (!fresh && place->second != row) violated("a committed row changed");
+      if (!rows.put(p, hash_at(donor.key, p - donor.first))) violated("a committed row changed");
     }
+    rows_[donor.key.dtype] += std::max<Position>(work.kv.to - donor.first, 0);
   }
 }
 
 std::uint64_t Simulator::check_replica(Drafter& drafter, const DraftWork& work) {
   Replica& replica = drafter.replicas[work.session];
-  for (Position p = 0; p < work.base; ++p) {
-    if (!replica.full.contains(p)) violated(fmt::format("draft at {} without the full row {}", work.base, p));
-  }
+  const Rows &full = replica.full, &sliding = replica.sliding;
+  if (full.whole < work.base) violated(fmt::format("draft at {} without the full row {}", work.base, full.whole));
   for (Position p = std::max<Position>(0, work.base - (model::kWindow + 1)); p < work.base; ++p) {
-    if (!replica.sliding.contains(p) || replica.sliding[p] != replica.full[p])
+    if (!sliding.at(p) || sliding.at(p) != full.at(p))
       violated(fmt::format("draft at {}: sliding row {} missing or wrong", work.base, p));
   }
   const std::uint64_t hidden = hash_at(work.draft.hidden, 0);
-  if (!replica.full.empty() && replica.full.rbegin()->second != hidden)
-    violated("hidden row and K/V are of different prefixes");
+  if (!full.rows.empty() && full.rows.back() != hidden) violated("hidden row and K/V are of different prefixes");
   if (!sampled_ && model::choose(hidden) != work.draft.token) violated("the hidden row did not produce the token");
   return model::extend(hidden, work.draft.token);
 }

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <queue>
 #include <set>
 #include <string>
 #include <vector>
@@ -165,8 +164,8 @@ class Simulator {
       kTick
     } kind;  // kDue: a loop was to go around by now
     PeerId peer;
-    Message message;
-    std::uint64_t incarnation = 0;  ///< of the coordinator; a message does not reach another
+    std::unique_ptr<Message> message;  ///< on the heap: what is queued is moved about
+    std::uint64_t incarnation = 0;     ///< of the coordinator; a message does not reach another
   };
   struct Later {
     bool operator()(const Event& a, const Event& b) const { return a.at != b.at ? a.at > b.at : a.order > b.order; }
@@ -175,8 +174,19 @@ class Simulator {
     std::vector<std::uint64_t> prefix;  ///< prefix[p]: hash of tokens 0..p
     Position written = 0;               ///< the ring has lost what is further back than its length
   };
+  /// Rows by position; they come in any order.
+  struct Rows {
+    std::vector<std::optional<std::uint64_t>> rows;
+    Position whole = 0;  ///< those before it are all there
+
+    std::optional<std::uint64_t> at(Position p) const {
+      return p < std::ssize(rows) ? rows[static_cast<std::size_t>(p)] : std::nullopt;
+    }
+    /// @return false if another one is there.
+    bool put(Position p, std::uint64_t row);
+  };
   struct Replica {
-    std::map<Position, std::uint64_t> full, sliding;
+    Rows full, sliding;
     AnswerGuide guide;
   };
   /// What a clock shows that runs faster or slower than others.
@@ -239,7 +249,7 @@ class Simulator {
   void settle(std::uint64_t number, const Result<void>& result);
   void step();
   void on_event(Event event);
-  void schedule(Duration after, Event::Kind kind, PeerId peer, Message message);
+  void schedule(Duration after, Event::Kind kind, PeerId peer, std::unique_ptr<Message> message = {});
   /// Sends over the faulty network.
   void transmit(Event::Kind kind, Node& node, const Message& message);
   /// Each does what is due, and sends.
@@ -277,8 +287,8 @@ class Simulator {
     return Duration(static_cast<std::int64_t>(rng_.uniform() * static_cast<double>(most.count())));
   }
   std::vector<VerifyResult> forward(Verifier& verifier, const std::vector<VerifyWork>& batch);
-  /// Begins a cache with the rows that a prompt takes over. @return whether they are there
-  bool reuse(Verifier& verifier, const VerifyWork& work);
+  /// Begins a cache with the rows that a prompt takes over.
+  void reuse(Verifier& verifier, const VerifyWork& work);
   /// The row of the last draft that holds. @param rows  prefixes  @param next_token  of a session that samples
   VerifyOutcome choose_tokens(Verifier& verifier, const VerifyWork& work, const TokenTree& tree,
                               const std::vector<std::uint64_t>& rows, TokenId& next_token);
@@ -311,7 +321,7 @@ class Simulator {
   Layout layout_;
   TimePoint now_{};
   std::uint64_t order_ = 0, starts_ = 0;
-  std::priority_queue<Event, std::vector<Event>, Later> events_;
+  std::vector<Event> events_;                                     ///< a heap, the next in front
   std::map<std::pair<Event::Kind, PeerId>, TimePoint> arrivals_;  ///< of what was sent last each way
 
   std::unique_ptr<CoordinatorCore> coordinator_;  ///< none while it is away

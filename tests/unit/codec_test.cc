@@ -213,7 +213,7 @@ class FieldLines {
 
  private:
   template <typename T, typename Allowed = int>
-    requires std::is_scalar_v<T> || Described<const T> || std::is_same_v<T, std::string>
+  requires std::is_scalar_v<T> || Described<const T> || std::is_same_v<T, std::string>
   void add(const T& value, const Allowed& = {}, const std::type_identity_t<T>& absent = {}) {
     if constexpr (std::is_enum_v<T>) {
       if (value != T{}) lines.push_back(fmt::format("{}={}", fmt::join(path_, "."), plain(to_string(value))));
@@ -504,6 +504,12 @@ const std::vector<Wrong> kWrongs = {
      "41 or more tensor frames, at most 40"},
     {"header_too_large", frames_with([](Frames& f) { f[0] = zeros(kLimits.header_bytes_max + 1); }), kBig,
      "frame 0 has 8388609 bytes, at most 8388608"},
+    {"message_too_large",
+     [] {
+       const SharedBytes tensor = zeros(kLimits.tensor_bytes_max);
+       return Frames{zeros(8), tensor, tensor, tensor};
+     },
+     kBig, "4 frames have 201326600 bytes together, at most 150994944"},
     {"tensor_too_large", frames_with([](Frames& f) { f[1] = zeros(kLimits.tensor_bytes_max + 1); }), kBig,
      "frame 1 has 67108865 bytes, at most 67108864"},
     {"frame_missing", frames_with([](Frames& f) { f.pop_back(); }), kBad,

@@ -55,6 +55,16 @@ TEST(PolicyState, SaysAtTheStartThatItCannotWrite) {
   EXPECT_NE(state.error().message.find("none/state.json"), std::string::npos) << state.error().message;
 }
 
+TEST(PolicyState, WhatIsTornBeforeItsLastBracketIsNotRead) {
+  Policies policies(1);
+  learn(policies);
+  const std::string whole = policies.save();
+  for (std::size_t length = 1; length < whole.size(); ++length) {
+    Policies next(2);
+    EXPECT_EQ(next.load(whole.substr(0, length)).has_value(), length > whole.rfind(']')) << length << " bytes";
+  }
+}
+
 // A machine that lost its power may leave a file without its bytes; its coordinator starts all the same.
 TEST(PolicyState, AnEmptyFileIsNone) {
   const TemporaryDir dir;

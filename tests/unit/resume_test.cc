@@ -262,6 +262,61 @@ TEST_F(Asking, AFirstCoordinatorHasThreeSeconds) {
   EXPECT_EQ(silent.error().code, Errc::kPeerGone);
 }
 
+std::ptrdiff_t status_requests(const ClientCore::Output& output) {
+  return std::ranges::count_if(output.send,
+                               [](const Message& sent) { return std::holds_alternative<StatusRequest>(sent.body); });
+}
+
+// A coordinator that came back while its workers are at the stand-by.
+TEST_F(Asking, LeavesACoordinatorWithoutAVerifierForTheNextOnceAround) {
+  ClientCore core({.places = 2}, requests_, events_, SessionId{}, now_);
+  const auto look = [&](std::int32_t verifiers) {
+    EXPECT_TRUE(core.on_message({.body = Heartbeat{}}, now_));
+    core.take_output();
+    now_ += milliseconds(2500);
+    EXPECT_TRUE(core.on_tick(now_));
+    if (status_requests(core.take_output()) == 0) return false;
+    EXPECT_TRUE(core.on_message({.body = Status{.verifiers = verifiers}}, now_));
+    return core.take_output().redial;
+  };
+  EXPECT_FALSE(look(1)) << "it takes its time";
+  EXPECT_TRUE(look(0));
+  EXPECT_TRUE(core.on_connected(now_));
+  EXPECT_TRUE(look(0));
+  EXPECT_TRUE(core.on_connected(now_));
+  EXPECT_FALSE(look(0)) << "all have been asked";
+  EXPECT_TRUE(core.on_message({.session = core.last(), .body = Tokens{.index = 0, .tokens = {40}}}, now_));
+  EXPECT_TRUE(look(0)) << "it lost its verifier later";
+}
+
+TEST_F(Asking, IsRefusedForGoodOnlyWhereThereIsAVerifierOrNoOtherCoordinator) {
+  const Failed none{Errc::kUnavailable, "no verifier joined within 0.0 s"};
+  for (const int with_verifier : {0, 1, 2}) {
+    ClientCore core({.places = 2}, requests_, events_, SessionId{}, now_);
+    for (int place = 0; place < 2; ++place) {
+      ASSERT_TRUE(core.on_message({.session = core.last(), .body = none}, now_));
+      EXPECT_EQ(status_requests(core.take_output()), 1);
+      const bool has_one = place == with_verifier;
+      const Result<void> said = core.on_message({.body = Status{.verifiers = has_one ? 1 : 0}}, now_);
+      EXPECT_EQ(said.has_value(), !has_one);
+      if (!said) break;
+      EXPECT_TRUE(core.take_output().redial);
+      ASSERT_TRUE(core.on_connected(now_));
+      EXPECT_EQ(core.take_output().send.size(), 1u) << "the same again";
+    }
+    if (with_verifier < 2) continue;
+    EXPECT_FALSE(core.on_message({.session = core.last(), .body = none}, now_)) << "once around";
+  }
+}
+
+TEST_F(Asking, StaysWhereThereIsNoOtherCoordinator) {
+  now_ += milliseconds(2500);
+  EXPECT_TRUE(core_.on_tick(now_));
+  EXPECT_EQ(core_.take_output().send.size(), 1u) << "its request alone";
+  hear(Status{});
+  EXPECT_FALSE(core_.take_output().redial);
+}
+
 TEST_F(Asking, LooksForAnotherCoordinatorAndGivesUpInTime) {
   hear(Heartbeat{});
   core_.take_output();
