@@ -1,5 +1,6 @@
-# One CMake target per room. outrider_room(NAME SOURCES ... COLD ... PUBLIC ... PRIVATE ...) makes the static
-# library outrider_NAME with the alias outrider::NAME. COLD sources do nothing that must be fast.
+# One CMake target per room. outrider_room(NAME SOURCES ... COLD ... COMMANDS ... PUBLIC ... PRIVATE ...) makes the static
+# library outrider_NAME with the alias outrider::NAME. COLD sources do nothing that must be fast. Each of COMMANDS is a
+# source: of run it is command_run.cc, with add_run_command(). add_NAME_commands() calls these in the order of the list.
 # The PUBLIC and PRIVATE edges are the project's dependency diagram; tests/tidy rejects an #include that has no edge.
 
 add_library(outrider_build_flags INTERFACE)
@@ -22,8 +23,23 @@ function(outrider_compile_quickly)
   set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
 endfunction()
 
+# Writes OUTPUT with add_NAME_commands().
+function(outrider_write_commands output name)
+  foreach(command ${ARGN})
+    string(APPEND declarations "void add_${command}_command(Command& app);\n")
+    string(APPEND calls "  add_${command}_command(app);\n")
+  endforeach()
+  file(CONFIGURE OUTPUT ${output} CONTENT
+    "namespace outrider {\nclass Command;\n${declarations}void add_${name}_commands(Command& app) {\n${calls}}\n}\n")
+endfunction()
+
 function(outrider_room name)
-  cmake_parse_arguments(ROOM "" "" "SOURCES;COLD;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ROOM "" "" "SOURCES;COLD;COMMANDS;PUBLIC;PRIVATE" ${ARGN})
+  if(ROOM_COMMANDS)
+    list(TRANSFORM ROOM_COMMANDS REPLACE "(.+)" "command_\\1.cc" OUTPUT_VARIABLE command_sources)
+    outrider_write_commands(${CMAKE_CURRENT_BINARY_DIR}/commands.cc ${name} ${ROOM_COMMANDS})
+    list(APPEND ROOM_COLD ${command_sources} ${CMAKE_CURRENT_BINARY_DIR}/commands.cc)
+  endif()
   add_library(outrider_${name} STATIC ${ROOM_SOURCES} ${ROOM_COLD})
   add_library(outrider::${name} ALIAS outrider_${name})
   target_include_directories(outrider_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)

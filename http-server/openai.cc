@@ -193,12 +193,10 @@ void read_speculative(const JsonFields& speculative, const ApiDefaults& defaults
     if (named)
       request.draft_length = *named;
     else
-      speculative.wrong(
-          "draft_length",
-          fmt::format(
-              "0 to {}, \"tree:1\" to \"tree:{}\", either perhaps with +ngram, +table or +ngram+table behind it, "
-              "\"auto\", \"heuristic\", \"ucb1\" or \"thompson\"",
-              kDraftLengthMax, kDraftLengthMax));
+      speculative.wrong("draft_length",
+                        fmt::format("0 to {}, tree:1 to tree:{}, either perhaps with +ngram, +table or +ngram+table "
+                                    "behind it, {}",
+                                    kDraftLengthMax, kDraftLengthMax, choosing_policies()));
   } else if (length != nullptr) {
     // Whether drafts are made ahead stays the operator's choice.
     request.draft_length.policy = DraftPolicy::kFixed;

@@ -45,29 +45,22 @@ double number(std::int64_t count) { return static_cast<double>(count); }
 
 // Names are without the prefix here: reply() adds it.
 
-/// A gauge as it is now; more of them under the same name with add().
+/// Gauges as they are now, and counts that somebody else keeps, from 0 at his start: to be filled with add().
 MetricFamily gauges(const char* name, const char* help) {
   return {.name = name, .help = help, .type = prometheus::MetricType::Gauge, .metric = {}};
+}
+MetricFamily counts(const char* name, const char* help) {
+  return {.name = name, .help = help, .type = prometheus::MetricType::Counter, .metric = {}};
 }
 void add(MetricFamily& family, double value, std::vector<prometheus::ClientMetric::Label> labels = {}) {
   prometheus::ClientMetric& metric = family.metric.emplace_back();
   metric.label = std::move(labels);
-  metric.gauge.value = value;
+  metric.gauge.value = metric.counter.value = value;  // the family's type says which is meant
 }
 MetricFamily gauge(const char* name, const char* help, double value) {
   MetricFamily family = gauges(name, help);
   add(family, value);
   return family;
-}
-
-/// Counts that the coordinator keeps, from 0 at its start.
-MetricFamily counters_of(const char* name, const char* help) {
-  return {.name = name, .help = help, .type = prometheus::MetricType::Counter, .metric = {}};
-}
-void count(MetricFamily& family, double value, std::vector<prometheus::ClientMetric::Label> labels = {}) {
-  prometheus::ClientMetric& metric = family.metric.emplace_back();
-  metric.label = std::move(labels);
-  metric.counter.value = value;
 }
 
 /// Of the coordinator and its workers, which are there or not from one scrape to the next.
@@ -81,22 +74,22 @@ std::vector<MetricFamily> families_of(const Status& status) {
   MetricFamily kv_bytes = gauges("worker_kv_bytes", "K/V memory that a verifier has set aside for its texts");
   MetricFamily kv_bytes_max = gauges("worker_kv_bytes_max", "K/V memory that a verifier has");
   MetricFamily failovers =
-      counters_of("failovers_total", "Texts that lost their verifier or coordinator, by what became of them");
-  count(failovers, number(status.failovers.exact), {{"result", "exact"}});
-  count(failovers, number(status.failovers.inexact), {{"result", "inexact"}});
-  count(failovers, number(status.failovers.failed), {{"result", "failed"}});
-  count(failovers, number(status.failovers.resumed), {{"result", "resumed"}});
-  MetricFamily resume = counters_of("failover_resume_seconds_total",
-                                    "Of texts that went on: from when a verifier was missed until another was there");
-  count(resume, seconds_of_ns(status.failovers.resume_ns));
-  MetricFamily audits = counters_of("audits_total", "Answers that another verifier was to verify again, by the result");
-  count(audits, number(status.audits.same), {{"result", "same"}});
-  count(audits, number(status.audits.different), {{"result", "different"}});
-  count(audits, number(status.audits.skipped), {{"result", "skipped"}});
-  MetricFamily audited = counters_of("audited_tokens_total", "Tokens of answers that were verified again");
-  count(audited, number(status.audits.tokens));
+      counts("failovers_total", "Texts that lost their verifier or coordinator, by what became of them");
+  add(failovers, number(status.failovers.exact), {{"result", "exact"}});
+  add(failovers, number(status.failovers.inexact), {{"result", "inexact"}});
+  add(failovers, number(status.failovers.failed), {{"result", "failed"}});
+  add(failovers, number(status.failovers.resumed), {{"result", "resumed"}});
+  MetricFamily resume = counts("failover_resume_seconds_total",
+                               "Of texts that went on: from when a verifier was missed until another was there");
+  add(resume, seconds_of_ns(status.failovers.resume_ns));
+  MetricFamily audits = counts("audits_total", "Answers that another verifier was to verify again, by the result");
+  add(audits, number(status.audits.same), {{"result", "same"}});
+  add(audits, number(status.audits.different), {{"result", "different"}});
+  add(audits, number(status.audits.skipped), {{"result", "skipped"}});
+  MetricFamily audited = counts("audited_tokens_total", "Tokens of answers that were verified again");
+  add(audited, number(status.audits.tokens));
   MetricFamily yield = gauges("drafter_yield", "Share of a drafter's last rounds whose first draft held");
-  MetricFamily late = counters_of("drafter_late_rounds_total", "Rounds that went on without a drafter's answer");
+  MetricFamily late = counts("drafter_late_rounds_total", "Rounds that went on without a drafter's answer");
   MetricFamily paused = gauges("drafter_paused", "1: the drafter gets no texts, since others' drafts hold");
   double used = 0, all = 0;
   for (const WorkerStatus& worker : status.workers) {
@@ -107,7 +100,7 @@ std::vector<MetricFamily> families_of(const Status& status) {
     add(draining, worker.draining ? 1 : 0, labels);
     if (worker.role == Role::kDrafter) {
       add(yield, worker.yield, labels);
-      count(late, number(worker.late_rounds), labels);
+      add(late, number(worker.late_rounds), labels);
       add(paused, worker.paused ? 1 : 0, labels);
       continue;
     }
@@ -138,8 +131,8 @@ std::vector<MetricFamily> families_of(const Status& status) {
 
 /// Under the names that all clients of Prometheus give them, whoever the program is.
 std::vector<MetricFamily> families_of(const ProcessFacts& process) {
-  MetricFamily cpu = counters_of("process_cpu_seconds_total", "CPU time of all of the process's threads");
-  count(cpu, process.cpu_s);
+  MetricFamily cpu = counts("process_cpu_seconds_total", "CPU time of all of the process's threads");
+  add(cpu, process.cpu_s);
   return {
       gauge("process_start_time_seconds", "When the process began, in Unix seconds", process.start_unix_s),
       std::move(cpu),

@@ -5,7 +5,6 @@
 #include "common/logging/logging.h"
 #include "common/model/weights.h"
 #include "common/policy/draft_table.h"
-#include "lab/commands.h"
 #include "lab/questions.h"
 #include "launch/cluster.h"
 #include "launch/command_support.h"

@@ -52,7 +52,7 @@ struct ShapeFlags {
                     "Layers of the backbone, in the published pattern; 0: all. Results are of these layers, not scaled")
         ->check(in_range(0, 1024))
         ->capture_default_str();
-    add_node_options(command, verifier, [](const OptionInfo& info) { return info.of_cluster; });
+    add_node_options(command, verifier, [](const OptionInfo& info) { return info.name == std::string("--threads"); });
     report.add_to(command);
   }
   ShapeModels models() const { return shape_models(shape, or_throw(parse_weight_type(dtype)), layers); }

@@ -11,7 +11,6 @@
 #include "common/kernels/isa.h"
 #include "common/kernels/linear.h"
 #include "common/kernels/team.h"
-#include "lab/commands.h"
 #include "lab/read_bandwidth.h"
 #include "launch/command_support.h"
 

@@ -11,7 +11,6 @@
 #include "common/model/draft_vocabulary.h"
 #include "common/model/generation_config.h"
 #include "common/tokenizer/tokenizer.h"
-#include "lab/commands.h"
 #include "launch/command_support.h"
 
 namespace outrider {

@@ -21,7 +21,6 @@
 #include "common/model/config.h"
 #include "common/model/kv_cache.h"
 #include "common/vision/vision_config.h"
-#include "lab/commands.h"
 #include "lab/in_process_pair.h"
 #include "lab/reporting.h"
 #include "launch/command_support.h"

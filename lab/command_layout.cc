@@ -16,7 +16,6 @@
 #include "common/logging/logging.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/vision/picture_encoder.h"
-#include "lab/commands.h"
 #include "lab/in_process_pair.h"
 #include "lab/reporting.h"
 #include "launch/command_support.h"

@@ -12,7 +12,6 @@
 #include "common/checkpoint/checkpoint.h"
 #include "common/model/assistant.h"
 #include "common/model/backbone.h"
-#include "lab/commands.h"
 #include "lab/in_process_pair.h"
 #include "lab/questions.h"
 #include "launch/command_support.h"

@@ -11,7 +11,6 @@
 #include "common/logging/logging.h"
 #include "common/model/backbone.h"
 #include "common/tokenizer/tokenizer.h"
-#include "lab/commands.h"
 #include "lab/in_process_pair.h"
 #include "lab/reporting.h"
 #include "launch/command_support.h"

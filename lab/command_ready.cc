@@ -8,7 +8,6 @@
 #include "common/logging/logging.h"
 #include "common/policy/forecast.h"
 #include "common/transport/client.h"
-#include "lab/commands.h"
 #include "lab/questions.h"
 #include "lab/reporting.h"
 #include "launch/cluster.h"

@@ -16,7 +16,6 @@
 #include "common/model/backbone.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/vision/picture_encoder.h"
-#include "lab/commands.h"
 #include "lab/in_process_pair.h"
 #include "lab/questions.h"
 #include "lab/reporting.h"

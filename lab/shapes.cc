@@ -5,8 +5,9 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
+
+#include "common/base/names.h"
 
 namespace outrider {
 namespace {
@@ -52,13 +53,7 @@ json layer_types(int count, const auto& full) {
 
 std::span<const ModelShape> published_shapes() { return kShapes; }
 
-std::string published_names() {
-  std::vector<std::string> names;
-  for (const ModelShape& shape : kShapes) names.push_back(shape.name);
-  const std::string last = std::move(names.back());
-  names.pop_back();
-  return fmt::format("{} or {}", fmt::join(names, ", "), last);
-}
+std::string published_names() { return names_of(kShapes, &ModelShape::name); }
 
 Result<ModelShape> published_shape(const std::string& name) {
   for (const ModelShape& shape : kShapes) {

@@ -22,7 +22,6 @@
 #include "http-server/endpoint.h"
 #include "launch/answered_by.h"
 #include "launch/command_support.h"
-#include "launch/commands.h"
 #include "launch/interrupt.h"
 #include "launch/lifetime.h"
 #include "launch/plan_file.h"

@@ -16,7 +16,6 @@
 #include "common/transport/client.h"
 #include "launch/cluster.h"
 #include "launch/command_support.h"
-#include "launch/commands.h"
 #include "launch/interrupt.h"
 #include "launch/line_input.h"
 

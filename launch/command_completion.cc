@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "launch/command_line.h"
-#include "launch/commands.h"
 
 namespace outrider {
 namespace {

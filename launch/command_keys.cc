@@ -8,7 +8,6 @@
 #include "common/base/files.h"
 #include "common/transport/keys.h"
 #include "launch/command_support.h"
-#include "launch/commands.h"
 
 namespace outrider {
 namespace {

@@ -27,7 +27,6 @@
 #include "common/base/json_fields.h"
 #include "common/logging/logging.h"
 #include "launch/command_support.h"
-#include "launch/commands.h"
 #include "launch/lifetime.h"
 #include "launch/plan_file.h"
 

@@ -12,7 +12,6 @@
 #include "common/tokenizer/tokenizer.h"
 #include "common/vision/picture_encoder.h"
 #include "launch/command_support.h"
-#include "launch/commands.h"
 
 namespace outrider {
 namespace {

@@ -15,7 +15,6 @@
 #include "coordinator-node/coordinator_node.h"
 #include "drafter-node/drafter_node.h"
 #include "launch/command_support.h"
-#include "launch/commands.h"
 #include "launch/lifetime.h"
 #include "verifier-node/verifier_node.h"
 
@@ -36,86 +35,94 @@ void write_addresses(const std::filesystem::path& file, const std::vector<std::s
   or_throw(replace_text(file, fmt::format("{}\n", fmt::join(addresses, "\n"))));
 }
 
+bool every(const OptionInfo&) { return true; }
+
+void add_coordinator(Command& app) {
+  Command* command = app.add_subcommand("coordinator", "Run the rounds: workers and clients connect here");
+  struct Flags {
+    CoordinatorOptions options;
+    Security security;
+    Lifetime lifetime;
+    std::filesystem::path address_file;
+  };
+  auto flags = std::make_shared<Flags>();
+  command->add_option("--listen", flags->options.listen, "Address; port * takes a free one")->capture_default_str();
+  command->add_option("--address-file", flags->address_file,
+                      "File that gets the addresses at which it can be dialled, one a line");
+  flags->lifetime.add_to(*command);
+  flags->lifetime.add_deadline_to(*command);
+  add_node_options(*command, flags->options, every);
+  add_security_options(*command, flags->security, /*listens=*/true);
+  command->callback([flags] {
+    init_logging("coordinator", "info");
+    run_role(flags->lifetime, [&](std::stop_token stop) {
+      TransportContext context(flags->security);
+      return run_coordinator(context, flags->options, stop, [&](const std::string& address) {
+        const std::vector<std::string> addresses = reachable_addresses(address);
+        if (!flags->address_file.empty()) write_addresses(flags->address_file, addresses);
+        // For scripts: what --join takes.
+        std::printf("%s\n", addresses.empty() ? address.c_str() : fmt::format("{}", fmt::join(addresses, ",")).c_str());
+        std::fflush(stdout);
+      });
+    });
+  });
+}
+
+/// A worker's command. @param run  is given its options with the paths that the flags of the model say.
+template <class Options>
+void add_worker(Command& app, const char* name, const char* about,
+                Result<void> (*run)(TransportContext&, Options, const PairPaths&, std::stop_token)) {
+  Command* command = app.add_subcommand(name, about);
+  struct Flags {
+    ModelFlags model;
+    Options options;
+    Security security;
+    Lifetime lifetime;
+  };
+  auto flags = std::make_shared<Flags>();
+  flags->model.add_to(*command);
+  flags->lifetime.add_to(*command);
+  flags->lifetime.add_deadline_to(*command);
+  command
+      ->add_option("--join", flags->options.join,
+                   "The coordinator's address, tcp://HOST:PORT; of several with commas between, the first that answers")
+      ->required();
+  add_node_options(*command, flags->options, every);
+  add_security_options(*command, flags->security, /*listens=*/false);
+  command->callback([flags, run, name] {
+    init_logging(name, "info");
+    run_role(flags->lifetime, [&](std::stop_token stop) {
+      TransportContext context(flags->security);
+      const PairPaths pair = flags->model.pair();
+      const PairPaths loaded{name == std::string("drafter") ? pair.assistant : pair.backbone, {}};
+      if (!loaded.backbone.empty()) flags->options.weight_type = flags->model.type_to_load(loaded);
+      return run(context, flags->options, pair, stop);
+    });
+  });
+}
+
+Result<void> run_verifier_of(TransportContext& context, VerifierOptions options, const PairPaths& pair,
+                             std::stop_token stop) {
+  options.backbone = pair.backbone;
+  return run_verifier(context, options, stop);
+}
+
+Result<void> run_drafter_of(TransportContext& context, DrafterOptions options, const PairPaths& pair,
+                            std::stop_token stop) {
+  if (pair.assistant.empty()) {
+    return Error{Errc::kNotFound, pair.backbone.string() + " has no assistant beside it, wanted --assistant"};
+  }
+  options.backbone = pair.backbone;
+  options.assistant = pair.assistant;
+  return run_drafter(context, options, stop);
+}
+
 }  // namespace
 
-void add_role_commands(Command& app) {
-  const auto every = [](const OptionInfo&) { return true; };
-  {
-    Command* command = app.add_subcommand("coordinator", "Run the rounds: workers and clients connect here");
-    struct Flags {
-      CoordinatorOptions options;
-      Security security;
-      Lifetime lifetime;
-      std::filesystem::path address_file;
-    };
-    auto flags = std::make_shared<Flags>();
-    command->add_option("--listen", flags->options.listen, "Address; port * takes a free one")->capture_default_str();
-    command->add_option("--address-file", flags->address_file,
-                        "File that gets the addresses at which it can be dialled, one a line");
-    flags->lifetime.add_to(*command);
-    flags->lifetime.add_deadline_to(*command);
-    add_node_options(*command, flags->options, every);
-    add_security_options(*command, flags->security, /*listens=*/true);
-    command->callback([flags] {
-      init_logging("coordinator", "info");
-      run_role(flags->lifetime, [&](std::stop_token stop) {
-        TransportContext context(flags->security);
-        return run_coordinator(context, flags->options, stop, [&](const std::string& address) {
-          const std::vector<std::string> addresses = reachable_addresses(address);
-          if (!flags->address_file.empty()) write_addresses(flags->address_file, addresses);
-          // For scripts: what --join takes.
-          std::printf("%s\n",
-                      addresses.empty() ? address.c_str() : fmt::format("{}", fmt::join(addresses, ",")).c_str());
-          std::fflush(stdout);
-        });
-      });
-    });
-  }
-  /// A worker's command. @param run  is given its options with the paths that the flags of the model say.
-  const auto add_worker = [&]<class Options>(const char* name, const char* about, Options, auto run) {
-    Command* command = app.add_subcommand(name, about);
-    struct Flags {
-      ModelFlags model;
-      Options options;
-      Security security;
-      Lifetime lifetime;
-    };
-    auto flags = std::make_shared<Flags>();
-    flags->model.add_to(*command);
-    flags->lifetime.add_to(*command);
-    flags->lifetime.add_deadline_to(*command);
-    command
-        ->add_option(
-            "--join", flags->options.join,
-            "The coordinator's address, tcp://HOST:PORT; of several with commas between, the first that answers")
-        ->required();
-    add_node_options(*command, flags->options, every);
-    add_security_options(*command, flags->security, /*listens=*/false);
-    command->callback([flags, run, name] {
-      init_logging(name, "info");
-      run_role(flags->lifetime, [&](std::stop_token stop) {
-        TransportContext context(flags->security);
-        const PairPaths pair = flags->model.pair();
-        const PairPaths loaded{name == std::string("drafter") ? pair.assistant : pair.backbone, {}};
-        if (!loaded.backbone.empty()) flags->options.weight_type = flags->model.type_to_load(loaded);
-        return run(context, flags->options, pair, stop);
-      });
-    });
-  };
-  add_worker("verifier", "Verify drafts with the full backbone", VerifierOptions(),
-             [](TransportContext& context, VerifierOptions options, const PairPaths& pair, std::stop_token stop) {
-               options.backbone = pair.backbone;
-               return run_verifier(context, options, stop);
-             });
-  add_worker("drafter", "Draft with the assistant", DrafterOptions(),
-             [](TransportContext& context, DrafterOptions options, const PairPaths& pair, std::stop_token stop) {
-               if (pair.assistant.empty())
-                 return Result<void>(Error{Errc::kNotFound,
-                                           pair.backbone.string() + " has no assistant beside it, wanted --assistant"});
-               options.backbone = pair.backbone;
-               options.assistant = pair.assistant;
-               return run_drafter(context, options, stop);
-             });
+void add_roles_command(Command& app) {
+  add_coordinator(app);
+  add_worker(app, "verifier", "Verify drafts with the full backbone", run_verifier_of);
+  add_worker(app, "drafter", "Draft with the assistant", run_drafter_of);
 }
 
 }  // namespace outrider

@@ -24,7 +24,6 @@
 #include "launch/answered_by.h"
 #include "launch/cluster.h"
 #include "launch/command_support.h"
-#include "launch/commands.h"
 #include "launch/interrupt.h"
 
 namespace outrider {

@@ -19,6 +19,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "common/base/names.h"
 #include "common/base/option.h"
 #include "common/base/result.h"
 #include "common/checkpoint/pack.h"
@@ -71,7 +72,7 @@ struct ModelFlags {
   }
   /// @param dtype  the default; empty: suitable_type()
   static void add_dtype(Command& command, std::string& dtype) {
-    command.add_option("--dtype", dtype, "Weights: " + weight_type_names())
+    command.add_option("--dtype", dtype, "Weights: " + names_of(kWeightTypes))
         ->default_str(dtype.empty() ? "a pack's own; else bf16, or what suits the file and the memory" : dtype);
   }
   PairPaths pair() const {
@@ -292,10 +293,11 @@ struct DraftLengthFlag {
     command
         .add_option("--draft-length", text,
                     "Drafts per round, 0 (plain decoding) to 32; tree:1 to tree:32: a token tree of so many; or who "
-                    "chooses: auto, "
-                    "heuristic, ucb1, thompson. @0 to @8 behind it, but for trees: outcomes of a round for which "
-                    "drafts are made ahead (default: as many as pay). +ngram, +table or +ngram+table behind a number "
-                    "or a tree: as many more that are looked up in the text itself and in --draft-table")
+                    "chooses: " +
+                        choosing_policies() +
+                        ". @0 to @8 behind it, but for trees: outcomes of a round for which drafts are made ahead "
+                        "(default: as many as pay). +ngram, +table or +ngram+table behind a number or a tree: as many "
+                        "more that are looked up in the text itself and in --draft-table")
         ->check(check_draft_length)
         ->capture_default_str();
   }

@@ -10,11 +10,18 @@
 #include <fmt/format.h>
 
 #include "common/kernels/isa.h"
-#include "lab/commands.h"
 #include "launch/command_line.h"
-#include "launch/commands.h"
 #include "launch/commit.h"
 #include "launch/lost_mapping.h"
+
+namespace outrider {
+
+// The commands that the rooms' CMakeLists.txt list: cmake writes these. A command's callback throws std::runtime_error
+// with the one line that a person needs, or ExitStatus; main() turns both into an exit.
+void add_launch_commands(Command& app);
+void add_lab_commands(Command& app);
+
+}  // namespace outrider
 
 namespace {
 
@@ -40,26 +47,8 @@ int main(int argc, char** argv) {
   outrider::CommandLine app("Outrider: distributed two-tier speculative decoding for Gemma 4", "outrider",
                             commit.empty() ? OUTRIDER_VERSION : fmt::format(OUTRIDER_VERSION " ({})", commit));
   app.require_subcommand();
-  outrider::add_run_command(app);
-  outrider::add_chat_command(app);
-  outrider::add_serve_command(app);
-  outrider::add_batch_command(app);
-  outrider::add_role_commands(app);
-  outrider::add_launch_command(app);
-  outrider::add_keys_command(app);
-  outrider::add_bench_command(app);
-  outrider::add_experiment_command(app);
-  outrider::add_parity_command(app);
-  outrider::add_draft_vocabulary_command(app);
-  outrider::add_bake_table_command(app);
-  outrider::add_perplexity_command(app);
-  outrider::add_pack_command(app);
-  outrider::add_doctor_command(app);
-  outrider::add_ready_command(app);
-  outrider::add_validate_command(app);
-  outrider::add_layout_command(app);
-  outrider::add_inspect_command(app);
-  outrider::add_completion_command(app);
+  outrider::add_launch_commands(app);
+  outrider::add_lab_commands(app);
   std::signal(SIGPIPE, SIG_IGN);
   outrider::explain_lost_mappings();
   try {

@@ -27,16 +27,6 @@ bool is_of_a_tower(const TensorEntry& tensor) {
   return is_of(tensor, {"vision_tower", "audio_tower", "embed_vision", "embed_audio"});
 }
 
-double bytes_of(WeightType type) {
-  switch (type) {
-    case WeightType::kF32: return 4;
-    case WeightType::kBf16: return 2;
-    case WeightType::kInt8: return 1;
-    case WeightType::kInt4: return 0.5;
-  }
-  return 4;
-}
-
 struct Stored {
   double elements = 0, of_towers = 0;
   std::map<DType, double> by_type;
@@ -89,7 +79,7 @@ Result<SuitableType> suitable_type(const PairPaths& paths, std::int64_t memory_b
   SuitableType chosen{is_small ? WeightType::kInt8 : WeightType::kBf16, ""};
   if (is_small) chosen.why = fmt::format("its file holds {}", to_string(most));
   const auto needed = [&](WeightType type) {
-    return elements * bytes_of(type) + backbone.of_towers * bytes_of(tower_type(type));
+    return elements * bytes_per_weight(type) + backbone.of_towers * bytes_per_weight(tower_type(type));
   };
   while (chosen.type != WeightType::kInt4 && needed(chosen.type) > static_cast<double>(memory_bytes)) {
     chosen.why = fmt::format("{} would take {:.1f} GiB, and {:.1f} are free", to_string(chosen.type),

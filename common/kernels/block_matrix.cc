@@ -34,9 +34,8 @@ Kernels kernels_for(WeightType type) {
     case WeightType::kInt4: return {tiles ? 6 : kAll, table.gemm_int4, table.gemm_int4_tiles};
     case WeightType::kInt8: return {tiles ? 0 : kAll, table.gemm_int8, table.gemm_int8_tiles};
     case WeightType::kBf16: return {0, nullptr, table.gemm_bf16_tiles};
-    case WeightType::kF32: break;
+    default: return {};
   }
-  return {};
 }
 
 class BlockMatrix final : public PackedMatrix {

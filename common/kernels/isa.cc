@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/names.h"
 #include "common/kernels/kernel_table.h"
 
 namespace outrider {
@@ -16,14 +17,12 @@ Isa choose_isa() {
   const Isa detected = detect_isa();
   const char* wanted = std::getenv("OUTRIDER_ISA");
   if (wanted == nullptr || *wanted == '\0') return detected;
-  std::string names;
   for (const Isa isa : isas()) {
-    names.append(isa == isas().front() ? "" : isa == isas().back() ? " or " : ", ").append(to_string(isa));
     if (std::string_view(wanted) != to_string(isa)) continue;
     if (isa <= detected) return isa;
     throw std::runtime_error(fmt::format("OUTRIDER_ISA={}, but this CPU has only {}", wanted, to_string(detected)));
   }
-  throw std::runtime_error(fmt::format("OUTRIDER_ISA={}, wanted {}", wanted, names));
+  throw std::runtime_error(fmt::format("OUTRIDER_ISA={}, wanted {}", wanted, names_of(isas())));
 }
 
 Gemm choose_gemm() {

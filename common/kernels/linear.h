@@ -23,8 +23,8 @@ enum class WeightType {
 const char* to_string(WeightType type);
 inline constexpr WeightType kWeightTypes[] = {WeightType::kF32, WeightType::kBf16, WeightType::kInt8,
                                               WeightType::kInt4};
-/// "f32, bf16, int8 or int4"
-std::string weight_type_names();
+/// Without the scales, which are one float for each output: 0.5 for int4.
+double bytes_per_weight(WeightType type);
 Result<WeightType> parse_weight_type(const std::string& name);
 
 /// Rows [out, in] of a stored matrix, row-major, of a type that decode() knows. The bytes need no alignment.

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/names.h"
 #include "common/kernels/int4.h"
 #include "common/kernels/kernel_table.h"
 #include "common/kernels/team.h"
@@ -61,17 +62,15 @@ const WeightFormat& format_of(WeightType type) { return kFormats[static_cast<std
 
 const char* to_string(WeightType type) { return format_of(type).name; }
 
-std::string weight_type_names() {
-  std::string names;
-  for (const WeightFormat& format : kFormats)
-    names.append(&format == kFormats ? "" : &format == &std::end(kFormats)[-1] ? " or " : ", ").append(format.name);
-  return names;
+double bytes_per_weight(WeightType type) {
+  const WeightFormat& format = format_of(type);
+  return static_cast<double>(format.unit_bytes) / static_cast<double>(format.unit_outputs * format.unit_inputs);
 }
 
 Result<WeightType> parse_weight_type(const std::string& name) {
   const auto* const format = std::ranges::find(kFormats, name, &WeightFormat::name);
   if (format != std::end(kFormats)) return static_cast<WeightType>(format - kFormats);
-  return Error{Errc::kInvalidArgument, fmt::format("dtype '{}', wanted {}", name, weight_type_names())};
+  return Error{Errc::kInvalidArgument, fmt::format("dtype '{}', wanted {}", name, names_of(kWeightTypes))};
 }
 
 PackedWeights as_rows(const PackedWeights& weights) {

@@ -359,7 +359,7 @@ class PackingWeights final : public WeightSource {
 
 DType table_dtype(WeightType type, DType stored, std::int64_t width) {
   const bool wide = stored == DType::kF32 || stored == DType::kBf16 || stored == DType::kF16;
-  const bool rounds = type == WeightType::kInt8 || type == WeightType::kInt4;
+  const bool rounds = bytes_per_weight(type) < 2;
   return rounds && wide && width % static_cast<std::int64_t>(block_elements(DType::kQ8_0)) == 0 ? DType::kQ8_0 : stored;
 }
 

@@ -15,6 +15,7 @@ enum class DraftPolicy : std::uint8_t {
   kThompson,
   kTree,  ///< token trees of as many drafts as the request says (tree_shape.h)
 };
+inline constexpr DraftPolicy kLastDraftPolicy = DraftPolicy::kTree;
 inline const char* to_string(DraftPolicy policy) {
   return std::array{"fixed", "auto", "heuristic", "ucb1", "thompson", "tree"}.at(static_cast<std::size_t>(policy));
 }

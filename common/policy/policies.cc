@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/names.h"
 #include "common/policy/governor.h"
 #include "common/policy/tree_shape.h"
 
@@ -31,14 +32,18 @@ std::optional<int> parse_number(std::string_view text, int most) {
   return error == std::errc() && stop == end && number >= 0 && number <= most ? std::optional(number) : std::nullopt;
 }
 
+constexpr DraftPolicy kChoosing[] = {DraftPolicy::kAuto, DraftPolicy::kHeuristic, DraftPolicy::kUcb1,
+                                     DraftPolicy::kThompson};
+
 }  // namespace
+
+std::string choosing_policies() { return names_of(kChoosing); }
 
 Result<DraftLength> parse_draft_length(const std::string& text) {
   const std::string_view all = text, name = all.substr(0, all.find_first_of("@+"));
   DraftLength wanted;
   bool known = false;
-  for (const DraftPolicy policy :
-       {DraftPolicy::kAuto, DraftPolicy::kHeuristic, DraftPolicy::kUcb1, DraftPolicy::kThompson}) {
+  for (const DraftPolicy policy : kChoosing) {
     if (name != to_string(policy)) continue;
     wanted = {.policy = policy, .length = kChosenLengthMax};
     known = true;
@@ -64,11 +69,10 @@ Result<DraftLength> parse_draft_length(const std::string& text) {
     known = known && rest == said && takes_them && wanted.length > 0;
   }
   if (known) return wanted;
-  return Error{
-      Errc::kInvalidArgument,
-      fmt::format("draft length '{}', wanted 0 to {}, tree:1 to tree:{}, auto, heuristic, ucb1 or thompson, then "
-                  "perhaps +ngram, +table or +ngram+table behind a number or a tree, or @0 to @{}, but for trees",
-                  text.substr(0, 40), kDraftLengthMax, kDraftLengthMax, kDraftAheadMax)};
+  return Error{Errc::kInvalidArgument,
+               fmt::format("draft length '{}', wanted 0 to {}, tree:1 to tree:{}, {}, then perhaps +ngram, +table or "
+                           "+ngram+table behind a number or a tree, or @0 to @{}, but for trees",
+                           text.substr(0, 40), kDraftLengthMax, kDraftLengthMax, choosing_policies(), kDraftAheadMax)};
 }
 
 Policies::Policies(std::uint64_t seed, bool table) : ucb1_(default_arms(table)), thompson_(default_arms(table), seed) {}

@@ -20,8 +20,10 @@ struct DraftLength {
   std::optional<int> ahead = {};  ///< Generate::draft_ahead
   AddedSources added = {};        ///< Generate's
 };
-/// @param text 0 to 32, tree:1 to tree:32, auto, heuristic, ucb1 or thompson; then perhaps, behind a number or a tree,
-/// +ngram, +table or +ngram+table, for `added`, or else, but for trees, @ and 0 to 8, for `ahead`.
+/// "auto, heuristic, ucb1 or thompson": the policies that choose a length, so that none is given.
+std::string choosing_policies();
+/// @param text 0 to 32, tree:1 to tree:32 or one of choosing_policies(); then perhaps, behind a number or a tree,
+/// +ngram, +table or +ngram+table, for `added`, or else, but for trees, @ and 0 to 8, for `ahead`. The error says so.
 Result<DraftLength> parse_draft_length(const std::string& text);
 
 /// What the sessions of one coordinator share beside their verifier's CostModel: what the bandits learned.

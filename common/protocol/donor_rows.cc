@@ -10,6 +10,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "common/base/names.h"
+
 namespace outrider {
 namespace {
 
@@ -43,9 +45,10 @@ bool is_finite(const WireTensor& tensor) {
 }  // namespace
 
 Result<WireForm> parse_wire_form(const std::string& name) {
-  for (const WireForm form : {WireForm::kExact, WireForm::kInt8, WireForm::kInt4, WireForm::kAuto})
+  constexpr WireForm kForms[] = {WireForm::kExact, WireForm::kInt8, WireForm::kInt4, WireForm::kAuto};
+  for (const WireForm form : kForms)
     if (name == to_string(form)) return form;
-  return Error{Errc::kInvalidArgument, fmt::format("wire '{}', wanted exact, int8, int4 or auto", name)};
+  return Error{Errc::kInvalidArgument, fmt::format("wire '{}', wanted {}", name, names_of(kForms))};
 }
 
 DType wire_dtype(WireForm form, DType exact, std::int64_t elements) {

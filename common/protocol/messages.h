@@ -374,10 +374,10 @@ struct Draft {
   /// The session's: what it forbids would be lost. In the first Draft that a drafter gets of the session, and in the
   /// one after a NeedKv; later it is known there. None, and not known: the drafter takes the most probable tokens.
   std::optional<SamplingParams> sampling = {};
-  std::int64_t index = 0;                       ///< place of the first draft in the answer
-  bool want_state = false;                      ///< Candidates::state is wanted: drafting goes on from these drafts
-  bool want_q = false;                          ///< Candidates::q is wanted under every rule; changes no draft
-  bool sampling_known = false;                  ///< `sampling` came before
+  std::int64_t index = 0;       ///< place of the first draft in the answer
+  bool want_state = false;      ///< Candidates::state is wanted: drafting goes on from these drafts
+  bool want_q = false;          ///< Candidates::q is wanted under every rule; changes no draft
+  bool sampling_known = false;  ///< `sampling` came before
   /// Where what may be chosen depends on the answer (SamplingParams::follows_answer): its tokens up to `index`. With
   /// `sampling` all of them, else those that follow the last Draft that was answered, at least.
   std::vector<TokenId> answer = {};
@@ -592,7 +592,7 @@ struct Generate {
     v("stepwise", m.stepwise);
     v("sampling", m.sampling);
     v("unverified", m.unverified);
-    v("policy", m.policy, DraftPolicy::kTree);
+    v("policy", m.policy, kLastDraftPolicy);
     v("report_rounds", m.report_rounds);
     v("shorten", m.shorten);
     v("on_behalf_of", m.on_behalf_of, kClientBytes);
@@ -682,6 +682,13 @@ struct Counted : Range<std::int64_t> {
   const char *label, *value;  ///< null: none; a list's label has its index as value
 };
 
+/// What the coordinator looked up in one source of its own (DraftSource), in a request.
+struct LookedUp {
+  std::int64_t rounds = 0;  ///< of drafting_rounds: RoundOutcome::source was this one
+  std::int64_t drafted_tokens = 0, accepted_tokens = 0;
+  bool operator==(const LookedUp&) const = default;
+};
+
 /// Sums over a request, kept by the coordinator; those over one that was resumed are its last coordinator's, but for
 /// the times that its client took. Durations in nanoseconds.
 struct RequestMetrics {
@@ -698,9 +705,7 @@ struct RequestMetrics {
   std::int64_t wire_bytes_to_drafter = 0;         ///< rounds: hidden rows, K/V deltas, headers
   std::int64_t wire_bytes_to_drafter_prompt = 0;  ///< the prompt's K/V, sent once
   std::int64_t wire_bytes_to_verifier = 0;
-  /// Of drafting_rounds: the first draft was from the text itself (DraftSource::kNgram).
-  std::int64_t ngram_rounds = 0;
-  std::int64_t ngram_drafted_tokens = 0, ngram_accepted_tokens = 0;
+  LookedUp ngram, table;
   std::int64_t cached_prompt_tokens = 0;  ///< of the prompt: their K/V were those of an earlier text
   std::int64_t queue_ns = 0;              ///< of prefill_ns: in the line, until a verifier was given the prompt
   std::int64_t failovers = 0;             ///< times that it went on at another verifier
@@ -709,11 +714,9 @@ struct RequestMetrics {
   std::int64_t ahead_rounds = 0;  ///< of drafting_rounds: the drafts were made while the one before was verified
   std::int64_t resumes = 0;       ///< times that its client took it to another coordinator, or to a restarted one
   std::int64_t resume_ns = 0;     ///< from the lost coordinator's last word until the text went on
-  std::int64_t table_rounds = 0;  ///< of drafting_rounds: drafts were from a table (DraftSource::kTable)
-  std::int64_t table_drafted_tokens = 0, table_accepted_tokens = 0;
 
   /// Of drafting_rounds: drafts were asked of the assistant, what draft_ns was spent on.
-  std::int64_t assistant_rounds() const { return drafting_rounds - ngram_rounds - table_rounds - ahead_rounds; }
+  std::int64_t assistant_rounds() const { return drafting_rounds - ngram.rounds - table.rounds - ahead_rounds; }
 
   bool operator==(const RequestMetrics&) const = default;
   /// For people: only the counts per position are bounded.
@@ -739,12 +742,12 @@ struct RequestMetrics {
     v("wire_bytes_to_drafter_prompt", m.wire_bytes_to_drafter_prompt,
       Counted{"wire_bytes_total", kWireBytes, "to", "drafter_prompt"});
     v("wire_bytes_to_verifier", m.wire_bytes_to_verifier, Counted{"wire_bytes_total", kWireBytes, "to", "verifier"});
-    v("ngram_rounds", m.ngram_rounds,
+    v("ngram_rounds", m.ngram.rounds,
       Counted{"spec_decode_num_ngram_drafts_total",
               "Of the rounds with drafts: looked up in the text itself, without the assistant"});
-    v("ngram_drafted_tokens", m.ngram_drafted_tokens,
+    v("ngram_drafted_tokens", m.ngram.drafted_tokens,
       Counted{"spec_decode_num_ngram_draft_tokens_total", "Of the verified drafts: looked up in the text itself"});
-    v("ngram_accepted_tokens", m.ngram_accepted_tokens,
+    v("ngram_accepted_tokens", m.ngram.accepted_tokens,
       Counted{"spec_decode_num_ngram_accepted_tokens_total", "Of the accepted drafts: looked up in the text itself"});
     v("cached_prompt_tokens", m.cached_prompt_tokens,
       Counted{"prefix_cache_hits_total", "Prompt tokens whose K/V were there"});
@@ -759,12 +762,12 @@ struct RequestMetrics {
       Counted{"resumes_total", "Times that an answer was taken to another coordinator, or to a restarted one"});
     v("resume_ns", m.resume_ns,
       Counted{"resume_seconds_total", "From a lost coordinator's last word until the answer went on"});
-    v("table_rounds", m.table_rounds,
+    v("table_rounds", m.table.rounds,
       Counted{"spec_decode_num_table_drafts_total",
               "Of the rounds with drafts: looked up in a table, without the assistant"});
-    v("table_drafted_tokens", m.table_drafted_tokens,
+    v("table_drafted_tokens", m.table.drafted_tokens,
       Counted{"spec_decode_num_table_draft_tokens_total", "Of the verified drafts: looked up in a table"});
-    v("table_accepted_tokens", m.table_accepted_tokens,
+    v("table_accepted_tokens", m.table.accepted_tokens,
       Counted{"spec_decode_num_table_accepted_tokens_total", "Of the accepted drafts: looked up in a table"});
   }
   Result<void> settle() const;
@@ -892,10 +895,9 @@ struct Step {
 };
 
 /// In the order of the schema's union, to whose end new messages go.
-using Body =
-    std::variant<Hello, Welcome, Refuse, WhoAreYou, Heartbeat, Drain, Prefill, KvChunk, Draft, Candidates, NeedKv,
-                 Verify, Verdict, Cancel, Free, Failed, Generate, Tokens, Done, StatusRequest, Status, Step,
-                 PromptScores>;
+using Body = std::variant<Hello, Welcome, Refuse, WhoAreYou, Heartbeat, Drain, Prefill, KvChunk, Draft, Candidates,
+                          NeedKv, Verify, Verdict, Cancel, Free, Failed, Generate, Tokens, Done, StatusRequest, Status,
+                          Step, PromptScores>;
 
 /// Session, round and base position name the exchange that a message belongs to, so that a
 /// duplicate or late one is recognised and dropped. Connection messages leave them 0.

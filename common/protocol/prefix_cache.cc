@@ -19,23 +19,26 @@ Position same_media(std::span<const WireMedium> a, std::span<const WireMedium> b
 
 }  // namespace
 
-void PrefixSearch::offer(SessionId id, std::string_view scope, std::span<const TokenId> tokens, Position have,
-                         Position written, bool under_way, std::span<const WireMedium> media) {
-  if (scope != scope_) return;
-  const Position same =
-      std::mismatch(prompt_.begin(), prompt_.end(), tokens.begin(), tokens.end()).first - prompt_.begin();
-  const Position common = same_media(media_, media, same);
+void PrefixSearch::offer(const Text& text) {
+  if (text.scope != scope_) return;
+  const Position same = std::ranges::mismatch(prompt_, text.tokens).in1 - prompt_.begin();
+  const Position common = same_media(media_, text.media, same);
   common_ = std::max(common_, common);
-  if (under_way && common > have) soon_ = std::max(soon_, common);
-  const Position usable = std::min(common, have);
+  if (text.under_way && common > text.have) soon_ = std::max(soon_, common);
+  const Position usable = std::min(common, text.have);
   // As KvCache::holds: whether rings that were written up to `written` still have what a text of this length needs.
-  const bool held = ring_rows_ == 0 || written <= ring_rows_ || usable + rows_max_ >= written;
-  if (usable > best_ && held) best_ = usable, from_ = id, written_ = written;
+  const bool held = ring_rows_ == 0 || text.written <= ring_rows_ || usable + rows_max_ >= text.written;
+  if (usable > best_ && held) best_ = usable, from_ = text.id, written_ = text.written;
 }
 
 void PrefixCache::offer_all(PrefixSearch& search) const {
   for (const KeptText& text : texts_)
-    search.offer(text.id, text.scope, text.tokens, std::ssize(text.tokens), text.written, false, text.media);
+    search.offer({.id = text.id,
+                  .scope = text.scope,
+                  .tokens = text.tokens,
+                  .have = std::ssize(text.tokens),
+                  .written = text.written,
+                  .media = text.media});
 }
 
 std::int64_t PrefixCache::bytes_of(const KeptText& text) const {

@@ -31,9 +31,17 @@ class PrefixSearch {
                std::span<const WireMedium> media = {})
       : prompt_(prompt), scope_(scope), ring_rows_(ring_rows), rows_max_(rows_max), media_(media) {}
 
-  /// Of `tokens` the first `have` have K/V. @param under_way the others will soon.
-  void offer(SessionId id, std::string_view scope, std::span<const TokenId> tokens, Position have, Position written,
-             bool under_way = false, std::span<const WireMedium> media = {});
+  /// A text whose K/V are here, or will be.
+  struct Text {
+    SessionId id;
+    std::string_view scope;
+    std::span<const TokenId> tokens;
+    Position have = 0;       ///< so many tokens have K/V
+    Position written = 0;    ///< as KeptText's
+    bool under_way = false;  ///< the other tokens will have theirs soon
+    std::span<const WireMedium> media = {};
+  };
+  void offer(const Text& text);
 
   SessionId from() const { return from_; }
   Position written() const { return written_; }

@@ -859,12 +859,13 @@ void Session::count_drafts(std::span<const DraftSource> kept) {
   metrics.drafted_tokens += round_.drafts.size();
   metrics.accepted_tokens += accepted;
   metrics.ahead_rounds += round_.outcome.ahead;
-  metrics.ngram_rounds += round_.outcome.source == DraftSource::kNgram;
-  metrics.table_rounds += round_.outcome.source == DraftSource::kTable;
-  metrics.ngram_drafted_tokens += std::ranges::count(round_.drafts.sources, DraftSource::kNgram);
-  metrics.ngram_accepted_tokens += std::ranges::count(kept, DraftSource::kNgram);
-  metrics.table_drafted_tokens += std::ranges::count(round_.drafts.sources, DraftSource::kTable);
-  metrics.table_accepted_tokens += std::ranges::count(kept, DraftSource::kTable);
+  const auto count_looked_up = [&](DraftSource source, LookedUp& sums) {
+    sums.rounds += round_.outcome.source == source;
+    sums.drafted_tokens += std::ranges::count(round_.drafts.sources, source);
+    sums.accepted_tokens += std::ranges::count(kept, source);
+  };
+  count_looked_up(DraftSource::kNgram, metrics.ngram);
+  count_looked_up(DraftSource::kTable, metrics.table);
   // Of a tree's drafts for one place one counts.
   const auto places = static_cast<std::size_t>(round_.drafts.tree().height());
   if (metrics.drafted_per_position.size() < places) {

@@ -336,8 +336,13 @@ bool VerifierCore::begin_prompt(Session& session, VerifyWork* work) {
   for (const auto& [id, other] : sessions_) {
     if (&other == &session) continue;
     const bool under_way = other.request && other.request->prefill && (other.rows_out > 0 || other.prompt.done > 0);
-    search.offer(id, other.cache_scope, under_way ? other.request->tokens : other.text, std::ssize(other.text),
-                 other.written, under_way, other.media);
+    search.offer({.id = id,
+                  .scope = other.cache_scope,
+                  .tokens = under_way ? other.request->tokens : other.text,
+                  .have = std::ssize(other.text),
+                  .written = other.written,
+                  .under_way = under_way,
+                  .media = other.media});
   }
   if (search.soon() >= search.best() + config_.reuse_min) return false;
   const Position best = search.best() < config_.reuse_min ? 0 : search.best();

@@ -123,7 +123,7 @@ Json arm_json(ExperimentArm arm, const Axes& axes, const Measured& measured) {
   }
   for (std::size_t i = 0; i < metrics.drafted_per_position.size(); ++i)
     acceptance.push_back(per(static_cast<double>(metrics.accepted_per_position[i]), metrics.drafted_per_position[i]));
-  const double drafted = static_cast<double>(metrics.drafted_tokens - metrics.ngram_drafted_tokens);
+  const double drafted = static_cast<double>(metrics.drafted_tokens - metrics.ngram.drafted_tokens);
   return {{"tok_per_sec", median(rates)},
           {"mad", median_absolute_deviation(rates)},
           {"repeats", rates},

@@ -25,8 +25,8 @@ from .errors import InvalidArgument, OutOfRange
 Message: TypeAlias = Mapping[str, Any]
 #: What is answered: a user's message, a conversation, or the ids of a whole prompt.
 Prompt: TypeAlias = str | Sequence[Message] | Sequence[int]
-#: Drafts of a round, 0 (plain decoding) to 32, or who chooses (docs/policy.md).
-DraftLength: TypeAlias = int | Literal["auto", "heuristic", "ucb1", "thompson"]
+#: Drafts of a round, 0 (plain decoding) to 32, or what `--draft-length` takes: "auto", "tree:8" (docs/policy.md).
+DraftLength: TypeAlias = int | str
 
 
 class Options(TypedDict, total=False):

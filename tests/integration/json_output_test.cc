@@ -39,14 +39,14 @@ void expect_numbers(const json& object, const std::vector<std::string>& keys) {
 TEST(Report, TheAssistantsTimeIsThatOfTheRoundsItDraftedFor) {
   Generation generation;
   generation.metrics.drafting_rounds = 4;
-  generation.metrics.ngram_rounds = 3;
+  generation.metrics.ngram.rounds = 3;
   generation.metrics.draft_ns = 5'000'000;
   EXPECT_EQ(metrics_json(generation)["assistant_draft_ms"], 5);
   EXPECT_NE(metrics_text(generation, std::nullopt).find("assistant_draft_ms         5.00\n"), std::string::npos);
   const std::string plain = metrics_text(Generation(), std::nullopt);
   EXPECT_TRUE(plain.starts_with("backbone_only_tok_per_sec")) << plain;
   EXPECT_EQ(plain.find("speculative"), std::string::npos) << plain;
-  generation.metrics.ngram_rounds = 4;
+  generation.metrics.ngram.rounds = 4;
   generation.metrics.draft_ns = 0;
   EXPECT_EQ(metrics_json(generation)["assistant_draft_ms"], 0);
 }

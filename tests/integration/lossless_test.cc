@@ -88,7 +88,7 @@ TEST_P(Lossless, PoliciesDoNotChangeTheText) {
       wanted.policy = policy;
       const Generation generation = answer(client, wanted);
       EXPECT_EQ(generation.tokens, plain()[i]) << goldens_[i].prompt << ", policy " << static_cast<int>(policy);
-      ngram += generation.metrics.ngram_accepted_tokens;
+      ngram += generation.metrics.ngram.accepted_tokens;
     }
   }
   EXPECT_GT(ngram, 0) << "the text so far was a source, too";
@@ -125,8 +125,8 @@ TEST_P(Lossless, AddedSourcesDoNotChangeTheText) {
     wanted.added = {.ngram = true, .table = true};
     const Generation generation = answer(client, wanted);
     EXPECT_EQ(generation.tokens, plain()[i]) << goldens_[i].prompt;
-    ngram += generation.metrics.ngram_accepted_tokens;
-    drafted += generation.metrics.drafted_tokens - generation.metrics.ngram_drafted_tokens;
+    ngram += generation.metrics.ngram.accepted_tokens;
+    drafted += generation.metrics.drafted_tokens - generation.metrics.ngram.drafted_tokens;
   }
   EXPECT_GT(ngram, 0) << "the text so far was a source, too";
   EXPECT_GT(drafted, drafted_alone / 2) << "and so was the drafter";

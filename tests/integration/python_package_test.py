@@ -61,7 +61,7 @@ class OnOnePair(unittest.TestCase):
 
     def test_answers_are_the_golden_ones_whatever_is_drafted(self):
         for golden in GOLDENS:
-            for draft_length in (0, 4, "auto"):
+            for draft_length in (0, 4, "auto", "tree:8"):
                 answer = self.pair.generate(golden["prompt"], max_tokens=96, draft_length=draft_length)
                 self.assertEqual(answer.prompt, golden["prompt_ids"])
                 self.assertEqual(answer.tokens, golden["greedy"])

@@ -62,7 +62,7 @@ TEST_F(Sampling, ASeedsTextIsOneForEveryPolicyAndSource) {
       request.policy = policy;
       const Generation generation = answer(client, request);
       EXPECT_EQ(generation.tokens, plain) << "seed " << seed << ", policy " << static_cast<int>(policy);
-      ngram += generation.metrics.ngram_drafted_tokens;
+      ngram += generation.metrics.ngram.drafted_tokens;
     }
   }
   EXPECT_GT(ngram, 0);

@@ -39,6 +39,13 @@ json failed_step(const PairCopy& pair) {
   return failed;
 }
 
+json expect_failed(const PairCopy& pair, int step, const char* diagnosis) {
+  const json failed = failed_step(pair);
+  EXPECT_EQ(failed["step"], step);
+  EXPECT_EQ(failed["diagnosis"], diagnosis);
+  return failed;
+}
+
 TEST(Validate, NanoPassesAndCountsAddUp) {
   PairCopy pair(source_dir() / "models/nano");
   EXPECT_TRUE(failed_step(pair).is_null());
@@ -64,9 +71,7 @@ TEST(Validate, RandomPairPassesOnlyAgainstItsGolden) {
   Program recorded({"validate", tiny / "backbone", tiny / "assistant", "--golden", tiny});
   EXPECT_EQ(describe(recorded.wait()), "exit 0");
   PairCopy pair(tiny);
-  const json step = failed_step(pair);
-  EXPECT_EQ(step["step"], 6);
-  EXPECT_EQ(step["diagnosis"], "acceptance");
+  expect_failed(pair, 6, "acceptance");
 }
 
 TEST(Validate, AssistantOfAnotherBackboneIsTheBridge) {
@@ -74,9 +79,7 @@ TEST(Validate, AssistantOfAnotherBackboneIsTheBridge) {
   json config = json::parse(pair.read("assistant/config.json"));
   config["backbone_hidden_size"] = 512;
   pair.write("assistant/config.json", config.dump());
-  const json step = failed_step(pair);
-  EXPECT_EQ(step["step"], 2);
-  EXPECT_EQ(step["diagnosis"], "bridge");
+  expect_failed(pair, 2, "bridge");
 }
 
 TEST(Validate, OtherTokensAreTheTokenizer) {
@@ -87,9 +90,7 @@ TEST(Validate, OtherTokensAreTheTokenizer) {
   for (const auto& [text, id] : tokenizer["model"]["vocab"].items()) vocab[id == 0 ? "<another>" : text] = id;
   tokenizer["model"]["vocab"] = vocab;
   pair.write("assistant/tokenizer.json", tokenizer.dump());
-  const json step = failed_step(pair);
-  EXPECT_EQ(step["step"], 2);
-  EXPECT_EQ(step["diagnosis"], "tokenizer");
+  expect_failed(pair, 2, "tokenizer");
 }
 
 TEST(Validate, ExchangedHalvesAreTheHandOff) {
@@ -108,9 +109,7 @@ TEST(Validate, ExchangedHalvesAreTheHandOff) {
     std::swap_ranges(row, row + half, row + half);
   }
   pair.write("assistant/model.safetensors", bytes);
-  const json step = failed_step(pair);
-  EXPECT_EQ(step["step"], 6);
-  EXPECT_EQ(step["diagnosis"], "hand-off");
+  const json step = expect_failed(pair, 6, "hand-off");
   EXPECT_NE(step["message"].get<std::string>().find("exchanged"), std::string::npos) << step["message"];
 }
 

@@ -166,8 +166,8 @@ TEST(Simulation, TreesChangeNoTextWhateverFails) {
       totals.rounds += answer.metrics.rounds;
       totals.drafted += answer.metrics.drafted_tokens;
       totals.accepted += answer.metrics.accepted_tokens;
-      looked_up += answer.metrics.table_drafted_tokens;
-      held += answer.metrics.table_accepted_tokens;
+      looked_up += answer.metrics.table.drafted_tokens;
+      held += answer.metrics.table.accepted_tokens;
     }
     EXPECT_TRUE(simulator.violations().empty()) << simulator.violations().front();
   }

@@ -119,8 +119,12 @@ class Diagram:
             public, direct = self.public.setdefault(target, set()), self.direct.setdefault(target, set())
             if command in ("outrider_room", "add_library"):
                 self.libraries.setdefault(folder, []).append(target)
-            visible = command == "outrider_room"
+            visible, keyword = command == "outrider_room", None
             for word in words[1:]:
+                if word.isupper():
+                    keyword = word
+                elif keyword == "COMMANDS":  # cmake/OutriderRoom.cmake
+                    word = f"command_{word}.cc"
                 if word in ("PUBLIC", "INTERFACE"):
                     visible = True
                 elif word == "PRIVATE":

@@ -48,9 +48,10 @@ CLEAN = {
     "drafter-node/main.cc": '#include "common/model/model.h"\n',
     "launch/CMakeLists.txt":
         "outrider_room(cluster SOURCES cluster.cc PUBLIC outrider::drafter_node)\n"
-        "outrider_room(launch SOURCES run.cc flags.h PUBLIC outrider::cluster PRIVATE outrider::transport)",
+        "outrider_room(launch COMMANDS chat SOURCES run.cc flags.h PUBLIC outrider::cluster PRIVATE outrider::transport)",
     "launch/cluster.h": "",
     "launch/cluster.cc": '#include "launch/cluster.h"\n',
+    "launch/command_chat.cc": '#include "common/transport/transport.h"\n',
     "launch/flags.h": "",
     "launch/run.cc":
         '#include "launch/flags.h"\n#include "launch/cluster.h"\n#include "common/transport/transport.h"\n',

@@ -301,10 +301,10 @@ TEST_F(Coordinator, DraftsFromATableOfTheVerifiersModel) {
     }
     ASSERT_NE(find<Done>(out, "c"), nullptr);
     const RequestMetrics& metrics = find<Done>(out, "c")->metrics;
-    EXPECT_EQ(metrics.table_drafted_tokens, drafted);
-    EXPECT_EQ(metrics.table_accepted_tokens, drafted);
-    EXPECT_EQ(metrics.table_rounds > 0, fingerprint == 7);
-    EXPECT_EQ(metrics.table_rounds, metrics.drafting_rounds);
+    EXPECT_EQ(metrics.table.drafted_tokens, drafted);
+    EXPECT_EQ(metrics.table.accepted_tokens, drafted);
+    EXPECT_EQ(metrics.table.rounds > 0, fingerprint == 7);
+    EXPECT_EQ(metrics.table.rounds, metrics.drafting_rounds);
   }
 }
 

@@ -675,8 +675,8 @@ struct Attention {
   std::int64_t heads, head_dim, kv_heads, kv_head, capacity;
   std::int64_t first;  ///< position of the first visible key
   std::int64_t count;
-  std::vector<float> q;
-  std::vector<Kv> k, v;
+  std::vector<float> q = {};
+  std::vector<Kv> k = {}, v = {};
 
   static Kv stored(float x) {
     if constexpr (std::is_same_v<Kv, float>)
@@ -855,10 +855,7 @@ void check_queries_together(const KernelTable& table, std::uint64_t seed) {
                   .kv_head = 1,
                   .capacity = count + 5,
                   .first = static_cast<std::int64_t>(rng.below(200)),
-                  .count = count,
-                  .q = {},
-                  .k = {},
-                  .v = {}};
+                  .count = count};
   a.fill(rng);
   SCOPED_TRACE(testing::Message() << "seed " << seed << ": " << queries << " queries, " << count << " keys, head_dim "
                                   << a.head_dim);
@@ -893,16 +890,7 @@ TEST_P(Kernels, AttendGivesAQueryTheSameBitsBesideAnyOthers) {
 }
 
 TEST_P(Kernels, AttendSurvivesEqualAndFarApartScores) {
-  Attention<float> a{.heads = 2,
-                     .head_dim = 8,
-                     .kv_heads = 1,
-                     .kv_head = 0,
-                     .capacity = 40,
-                     .first = 30,
-                     .count = 33,
-                     .q = {},
-                     .k = {},
-                     .v = {}};
+  Attention<float> a{.heads = 2, .head_dim = 8, .kv_heads = 1, .kv_head = 0, .capacity = 40, .first = 30, .count = 33};
   CounterRng rng(9);
   for (const float size : {0.0f, 1e3f, 1e18f}) {  // all equal; one key takes all; scores near 1e37
     a.fill(rng);

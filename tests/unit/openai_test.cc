@@ -627,7 +627,7 @@ TEST(Replies, MetricsOfChoicesAddUp) {
     one.drafted_per_position = std::move(drafted);
     one.accepted_per_position = std::move(accepted);
     one.verify_ns = verify_ns;
-    one.cached_prompt_tokens = one.ngram_rounds = one.ngram_drafted_tokens = one.ngram_accepted_tokens = 3;
+    one.cached_prompt_tokens = one.ngram.rounds = one.ngram.drafted_tokens = one.ngram.accepted_tokens = 3;
     return one;
   };
   RequestMetrics sum;
@@ -636,7 +636,7 @@ TEST(Replies, MetricsOfChoicesAddUp) {
   EXPECT_EQ(sum.rounds, 4);
   EXPECT_EQ(sum.verify_ns, 11);
   for (const std::int64_t each :
-       {sum.cached_prompt_tokens, sum.ngram_rounds, sum.ngram_drafted_tokens, sum.ngram_accepted_tokens})
+       {sum.cached_prompt_tokens, sum.ngram.rounds, sum.ngram.drafted_tokens, sum.ngram.accepted_tokens})
     EXPECT_EQ(each, 6);
   EXPECT_EQ(sum.drafted_per_position, (std::vector<std::int64_t>{3, 2, 1}));
   EXPECT_EQ(sum.accepted_per_position, (std::vector<std::int64_t>{2, 1, 0}));

@@ -286,7 +286,9 @@ TEST(Policies, ReadDraftLengths) {
     const auto length = parse_draft_length(text);
     ASSERT_FALSE(length) << text;
     EXPECT_NE(length.error().message.find(text), std::string::npos);
+    EXPECT_NE(length.error().message.find(choosing_policies()), std::string::npos);
   }
+  EXPECT_EQ(choosing_policies(), "auto, heuristic, ucb1 or thompson");
 }
 
 TEST(Policies, OfABanditServeSessionsSideBySide) {

@@ -126,14 +126,14 @@ TEST_F(PromptReuse, GivesItsMemoryToSessionsLongestUnusedFirst) {
 TEST(PrefixSearch, FindsTheLongestStartThatARingStillHas) {
   const std::vector<TokenId> prompt = {1, 2, 3, 4, 5, 6}, same = {1, 2, 3, 4, 5, 9}, other = {1, 2, 9};
   PrefixSearch search(prompt, "", 4, 1);
-  search.offer(SessionId{1}, "", other, 3, 3);
+  search.offer({SessionId{1}, "", other, 3, 3});
   EXPECT_EQ(search.best(), 2);
-  search.offer(SessionId{2}, "", same, 6, 9);  // its ring has gone on
+  search.offer({SessionId{2}, "", same, 6, 9});  // its ring has gone on
   EXPECT_EQ(search.from(), SessionId{1});
   EXPECT_EQ(search.common(), 5);
-  search.offer(SessionId{3}, "", same, 1, 1, true);  // still being computed
+  search.offer({SessionId{3}, "", same, 1, 1, true});  // still being computed
   EXPECT_EQ(search.soon(), 5);
-  search.offer(SessionId{4}, "", same, 6, 6);
+  search.offer({SessionId{4}, "", same, 6, 6});
   EXPECT_EQ(search.from(), SessionId{4});
   EXPECT_EQ(search.best(), 5);
 }

@@ -108,7 +108,7 @@ TEST(ServerMetrics, AnAnswerMovesWhatItMeasured) {
   RequestMetrics m;
   m.rounds = 4;
   m.drafting_rounds = 3;
-  m.ngram_rounds = 1;
+  m.ngram.rounds = 1;
   m.drafted_tokens = 9;
   m.accepted_tokens = 6;
   m.drafted_per_position = {3, 3, 3};
