@@ -162,6 +162,9 @@ class Team {
     }
     active_.store(size_);
     active_.notify_all();
+    // Who sleeps as one of the active and is none any more must not be there when some of these are woken.
+    jobs_.fetch_add(1);
+    jobs_.notify_all();
     for (std::size_t self = workers_.size() + 1; self < shares_.size(); ++self)
       workers_.emplace_back([this, self] { be_worker(self); });
   }
