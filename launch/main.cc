@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/host.h"
 #include "common/kernels/isa.h"
 #include "launch/command_line.h"
 #include "launch/commit.h"
@@ -50,6 +51,7 @@ int main(int argc, char** argv) {
   outrider::add_launch_commands(app);
   outrider::add_lab_commands(app);
   std::signal(SIGPIPE, SIG_IGN);
+  outrider::take_short_turns();  // all threads alike: who waits for a message is not to wait for who computes
   outrider::explain_lost_mappings();
   try {
     outrider::active_isa();  // a bad OUTRIDER_ISA or OUTRIDER_GEMM is said here, not on some thread

@@ -137,7 +137,6 @@ class Team {
 
   void be_worker(std::size_t self) {
     set_team_size(1);
-    take_short_turns();
     for (;;) {
       const std::uint32_t seen = jobs_.load();
       if (is_over_.load()) return;
@@ -156,7 +155,6 @@ class Team {
   /// Lets size_ threads work, and no others.
   void call_in() {
     if (std::ssize(shares_) < size_) {
-      take_short_turns();
       dismiss();
       shares_ = std::vector<Share>(static_cast<std::size_t>(size_));
     }

@@ -78,9 +78,9 @@ void TeamSizer::begin_trial(Kind& kind) {
       return;
     }
   }
-  // All are slower: they are tried again, but after twice as long.
+  // All are slower: they are tried again, but after four times as long.
   kind.is_slower = {};
-  kind.pause = kind.pauses = std::min(2 * kind.pauses, kPauseMost);
+  kind.pause = kind.pauses = std::min(4 * kind.pauses, kPauseMost);
 }
 
 void TeamSizer::took(Duration time) {
