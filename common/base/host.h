@@ -15,8 +15,8 @@ std::int64_t available_memory_bytes(const std::filesystem::path& root = "/");
 /// set it; none where nothing bounds it. @param root as above.
 std::optional<double> granted_cores(const std::filesystem::path& root = "/");
 
-/// Asks the kernel to give the calling thread, and those that it starts from now on, their shares of cores in turns of a
-/// tenth of a millisecond, so that beside others that are busy they do not wait several for each. The shares are the
+/// Asks the kernel to give the calling thread, and those that it starts from now on, their shares of cores in turns of
+/// a tenth of a millisecond, so that beside others that are busy they do not wait several for each. The shares are the
 /// same. Linux has it since 6.12; before, nothing changes.
 void take_short_turns();
 
