@@ -48,12 +48,12 @@ TeamSizer::TeamSizer(int most, std::size_t layers) : sizes_(ladder(most)), layer
 
 std::size_t TeamSizer::kind_of(std::int64_t rows) { return rows <= kFewRows ? 0 : 1; }
 
-double& TeamSizer::usual(std::int64_t rows, std::size_t layer) {
-  const int key =
-      static_cast<int>(rows <= kFewRows ? rows : kFewRows + std::bit_width(static_cast<std::uint64_t>(rows)));
-  std::vector<double>& layers = usual_[kind_of(rows)][key];
+double& TeamSizer::usual(Kind& kind) const {
+  const int key = static_cast<int>(
+      now_.rows <= kFewRows ? now_.rows : kFewRows + std::bit_width(static_cast<std::uint64_t>(now_.rows)));
+  std::vector<double>& layers = kind.usual[key];
   layers.resize(layers_);
-  return layers[layer];
+  return layers[now_.layer];
 }
 
 std::optional<std::size_t> TeamSizer::size_after(const Kind& kind, std::size_t step) const {
@@ -85,8 +85,8 @@ void TeamSizer::begin_trial(Kind& kind) {
 
 void TeamSizer::took(Duration time) {
   const double seconds = to_seconds(time) / static_cast<double>(now_.rows > kFewRows ? now_.rows : 1);
-  double& usual_seconds = usual(now_.rows, now_.layer);
   Kind& kind = kinds_[kind_of(now_.rows)];
+  double& usual_seconds = usual(kind);
   if (kind.trial_layers > 0) {
     const bool counts = kind.trial_layers-- < kTrialLayers && usual_seconds > 0;
     if (counts) kind.tried[kind.step].add(seconds / usual_seconds);
@@ -136,20 +136,20 @@ void TeamSizer::judge(Kind& kind) {
       kind.is_slower[kind.step] = true;
       tried = {};
       return;
-    case Verdict::kFaster: return move(kind, kind.step);
+    case Verdict::kFaster: return move(kind);
   }
 }
 
-void TeamSizer::move(Kind& kind, std::size_t step) {
-  const double ratio = kind.tried[step].mean();
-  for (auto& [rows, layers] : usual_[static_cast<std::size_t>(&kind - kinds_.data())])
+void TeamSizer::move(Kind& kind) {
+  const double ratio = kind.tried[kind.step].mean();
+  for (auto& [rows, layers] : kind.usual)
     for (double& seconds : layers) seconds *= ratio;
-  kind.size = *size_after(kind, step);
+  kind.size = *size_after(kind, kind.step);
   kind.tried = {};
   kind.is_slower = {};
   kind.recent = {};
   kind.pause = kind.pauses = kPauseLeast;
-  kind.step = (step + kSteps.size() - 1) % kSteps.size();  // begin_trial() goes on in the direction that was right
+  kind.step = (kind.step + kSteps.size() - 1) % kSteps.size();  // begin_trial() goes on in the direction that was right
 }
 
 }  // namespace outrider

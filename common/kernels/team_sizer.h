@@ -49,11 +49,12 @@ class TeamSizer {
     std::size_t size = 0;  ///< of sizes_
     std::array<Comparison, kSteps.size()> tried;
     std::array<bool, kSteps.size()> is_slower{};
-    std::size_t step = 0;       ///< of kSteps: what is tried, or was last
-    int trial_layers = 0;       ///< that are still to come of the trial under way
-    int pause = 0, pauses = 0;  ///< layers until the next trial; how long a pause is
-    Comparison recent;          ///< with the chosen size itself
-    double variance = 0;        ///< of those before, around what is usual
+    std::size_t step = 0;                      ///< of kSteps: what is tried, or was last
+    int trial_layers = 0;                      ///< that are still to come of the trial under way
+    int pause = 0, pauses = 0;                 ///< layers until the next trial; how long a pause is
+    Comparison recent;                         ///< with the chosen size itself
+    double variance = 0;                       ///< of those before, around what is usual
+    std::map<int, std::vector<double>> usual;  ///< seconds by rows (or their logarithm) and layer; 0: unknown
   };
 
   static std::size_t kind_of(std::int64_t rows);
@@ -61,14 +62,13 @@ class TeamSizer {
   void begin_trial(Kind& kind);
   static Verdict verdict(const Kind& kind);
   void judge(Kind& kind);
-  void move(Kind& kind, std::size_t step);
-  /// What a layer takes with the chosen size, seconds; 0 if unknown.
-  double& usual(std::int64_t rows, std::size_t layer);
+  void move(Kind& kind);
+  /// What the layer of the last next() takes with the chosen size.
+  double& usual(Kind& kind) const;
 
   std::vector<int> sizes_;  ///< descending
   std::size_t layers_;
   std::array<Kind, 2> kinds_;
-  std::array<std::map<int, std::vector<double>>, 2> usual_;  ///< by kind and rows (or their logarithm), by layer
   struct {
     std::int64_t rows = 1;
     std::size_t layer = 0;
