@@ -20,8 +20,13 @@ void VerifierCore::on_message(Message message, TimePoint now) {
   if (const auto* verify = std::get_if<Verify>(&message.body)) return on_verify(message, *verify, now);
   if (std::holds_alternative<Free>(message.body)) {
     freed_.add(message.session, message.round);
-    held_.erase(message.session);
-    return free(message.session);
+    // What has come back since, in a later round, stays.
+    const auto ends = [&](RoundId round) { return round <= message.round; };
+    if (const auto held = held_.find(message.session); held != held_.end() && ends(held->second.round))
+      held_.erase(held);
+    const auto known = sessions_.find(message.session);
+    if (known != sessions_.end() && ends(known->second.round)) free(message.session);
+    return;
   }
   membership_.warn(fmt::format("a verifier has no use for '{}'; dropped", name_of(message)));
 }

@@ -44,6 +44,9 @@ void expect_same(const VerifyResult& actual, const VerifyResult& expected) {
                                         << to_text({.body = expected.verdict});
 }
 
+/// Ends a session, whatever round it is in.
+Message free_of(SessionId session) { return {.session = session, .round = RoundId{~0u}, .body = Free{}}; }
+
 /// A client of the engine: a prompt in chunks, then rounds of drafts. What the target would say is
 /// learnt by running the same work on an engine of its own, so that some drafts can be made right.
 struct Script {
@@ -398,7 +401,7 @@ TEST_P(EngineProperty, ReusedRowsAreTheRowsThatWouldHaveBeenComputed) {
     }
     for (std::size_t i = 0; i < ids.size(); ++i) {
       texts.push_back(committed[i]);
-      to_both({.session = SessionId{ids[i]}, .body = Free{}});
+      to_both(free_of(SessionId{ids[i]}));
     }
   }
   EXPECT_GT(reused, std::ssize(system)) << "tokens";
@@ -464,7 +467,7 @@ TEST_P(EngineProperty, AnotherVerifierGoesOnAtEachTokenWithTheSameBits) {
     expect_bits(other.verdicts.at(id), done + 2);
     for (const auto& [position, row] : other.replicas.at(id).rows[1])
       ASSERT_EQ(row, whole.replicas.at(text).rows[1].at(position)) << "full row " << position;
-    other.send({.session = id, .body = Free{}});
+    other.send(free_of(id));
   }
 }
 
@@ -545,9 +548,9 @@ TEST_P(EngineProperty, TheGuardHoldsWhereverInARoundAnEndWouldCome) {
           for (const auto& [position, row] : wanted.rows[donor])
             ASSERT_EQ(row, rows.rows[donor].at(position)) << "donor " << donor << ", row " << position;
         }
-        drafted.send({.session = session, .body = Free{}});
+        drafted.send(free_of(session));
       }
-      plainly.send({.session = plain, .body = Free{}});
+      plainly.send(free_of(plain));
     }
   }
 }
