@@ -68,7 +68,7 @@ void add_message(const Json& message, Json& messages) {
   messages.push_back(std::move(said));
 }
 
-Json tool_of(const Json& tool) {
+Json chat_tool(const Json& tool) {
   const Json& type = member(tool, "type");
   if (!type.is_null() && type != "custom") return {{"type", type}};  // one that its server would run
   return {{"type", "function"},
@@ -86,7 +86,7 @@ void add_tool_choice(const Json& choice, Json& chat) {
   if (member(choice, "disable_parallel_tool_use") == true) chat["parallel_tool_calls"] = false;
 }
 
-Json usage_of(const Json& usage) {
+Json messages_usage(const Json& usage) {
   const Json& cached = member(member(usage, "prompt_tokens_details"), "cached_tokens");
   const std::int64_t read = cached.is_number() ? cached.get<std::int64_t>() : 0;
   return {{"input_tokens", usage.value("prompt_tokens", std::int64_t{0}) - read},
@@ -123,7 +123,7 @@ class MessagesStream final : public StreamTranslator {
   std::string chunk(const Json& chunk) override {
     std::string events;
     const Json& usage = member(chunk, "usage");
-    if (usage.is_object()) usage_ = usage_of(usage);
+    if (usage.is_object()) usage_ = messages_usage(usage);
     if (!std::exchange(begun_, true)) {
       Json message = empty_message(chunk);
       message["usage"] = usage_;
@@ -188,7 +188,7 @@ class MessagesStream final : public StreamTranslator {
   bool begun_ = false;
   std::string open_;  ///< kind of the block that is open
   int index_ = 0;
-  Json usage_ = usage_of(Json::object()), last_;
+  Json usage_ = messages_usage(Json::object()), last_;
 };
 
 /// As Anthropic words an error.
@@ -224,7 +224,7 @@ ApiResult<Json> chat_of_messages(std::string_view body) {
   else if (!format.is_null())
     chat["response_format"] = format;
   if (request.contains("stop_sequences")) chat["stop"] = request["stop_sequences"];
-  for (const Json& tool : member(request, "tools")) chat["tools"].push_back(tool_of(tool));
+  for (const Json& tool : member(request, "tools")) chat["tools"].push_back(chat_tool(tool));
   if (request.contains("tool_choice")) add_tool_choice(request["tool_choice"], chat);
   if (member(member(request, "thinking"), "type") == "enabled") {
     Json& keywords = chat["chat_template_kwargs"];
@@ -252,7 +252,7 @@ Json message_of_chat(const Json& chat) {
   }
   message["stop_reason"] = stop_reason(choice);
   message["stop_sequence"] = stop_sequence(choice);
-  message["usage"] = usage_of(member(chat, "usage"));
+  message["usage"] = messages_usage(member(chat, "usage"));
   return message;
 }
 

@@ -11,21 +11,21 @@
 
 namespace outrider {
 namespace {
-using Json = nlohmann::ordered_json;  // clients take the first of a token's alternatives for the chosen one
+using OrderedJson = nlohmann::ordered_json;  // clients take the first of a token's alternatives for the chosen one
 
 /// As the other to_text(), which would sort the members.
-std::string to_text(const Json& value) {
-  return value.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+std::string to_text(const OrderedJson& value) {
+  return value.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
 }
 
-Json or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
+OrderedJson or_null(const std::string& text) { return text.empty() ? OrderedJson() : OrderedJson(text); }
 
 std::string call_id(const ReplyHead& head, std::size_t index, std::size_t call) {
   return fmt::format("call_{}_{}_{}", head.id, index, call);
 }
 
-Json call_json(const ReplyHead& head, std::size_t index, std::size_t call, const std::string& name,
-               const std::string& arguments) {
+OrderedJson call_json(const ReplyHead& head, std::size_t index, std::size_t call, const std::string& name,
+                      const std::string& arguments) {
   return {{"id", call_id(head, index, call)},
           {"type", "function"},
           {"function", {{"name", name}, {"arguments", arguments}}}};
@@ -36,15 +36,15 @@ std::string name_of(const ReplyHead& head, const ScoredText& text) {
   return head.tokens_as_ids ? fmt::format("token_id:{}", text.id) : text.bytes;
 }
 
-Json scored_json(const ReplyHead& head, const ScoredText& text) {
-  Json bytes = Json::array();
+OrderedJson scored_json(const ReplyHead& head, const ScoredText& text) {
+  OrderedJson bytes = OrderedJson::array();
   for (const char byte : text.bytes) bytes.push_back(static_cast<unsigned char>(byte));
   return {{"token", name_of(head, text)}, {"logprob", text.logprob}, {"bytes", std::move(bytes)}};
 }
 
 /// What one token adds to each of the lists under "logprobs".
-std::vector<std::pair<const char*, Json>> score_entries(const ReplyHead& head, const TokenScore& score) {
-  Json top = head.chat ? Json::array() : Json::object();
+std::vector<std::pair<const char*, OrderedJson>> score_entries(const ReplyHead& head, const TokenScore& score) {
+  OrderedJson top = head.chat ? OrderedJson::array() : OrderedJson::object();
   if (!score.scored)  // the first of an echoed prompt
     return {{"tokens", name_of(head, score.token)},
             {"token_logprobs", nullptr},
@@ -58,7 +58,7 @@ std::vector<std::pair<const char*, Json>> score_entries(const ReplyHead& head, c
       top[name_of(head, other)] = other.logprob;
   }
   if (head.chat) {
-    Json entry = scored_json(head, score.token);
+    OrderedJson entry = scored_json(head, score.token);
     entry["top_logprobs"] = std::move(top);
     return {{"content", std::move(entry)}};
   }
@@ -74,7 +74,7 @@ std::string prompt_logprobs_text(const ReplyHead& head, const Choice& choice) {
   if (!head.prompt_logprobs) return "null";
   std::string list;
   for (const TokenScore& score : choice.prompt_scores) {
-    Json entries;
+    OrderedJson entries;
     const auto add = [&](const ScoredText& text, std::int64_t rank) {
       entries[std::to_string(text.id)] = {{"logprob", text.logprob}, {"rank", rank}, {"decoded_token", text.bytes}};
     };
@@ -86,7 +86,7 @@ std::string prompt_logprobs_text(const ReplyHead& head, const Choice& choice) {
   return "[" + list + "]";
 }
 
-Json stop_json(const StopReason& reason) {
+OrderedJson stop_json(const StopReason& reason) {
   if (const auto* text = std::get_if<std::string>(&reason)) return *text;
   if (const auto* token = std::get_if<TokenId>(&reason)) return *token;
   return nullptr;
@@ -113,7 +113,7 @@ std::string logprobs_text(const ReplyHead& head, const std::vector<TokenScore>& 
   return text;
 }
 
-Json usage_json(const Usage& usage) {
+OrderedJson usage_json(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
           {"completion_tokens", usage.completion_tokens},
@@ -122,26 +122,26 @@ Json usage_json(const Usage& usage) {
 }
 
 /// Milliseconds are sums over the request.
-Json speculative_json(const RequestMetrics& metrics) {
-  Json counts = counts_json(metrics);
+OrderedJson speculative_json(const RequestMetrics& metrics) {
+  OrderedJson counts = counts_json(metrics);
   counts["wire_bytes"] =
       metrics.wire_bytes_to_drafter + metrics.wire_bytes_to_drafter_prompt + metrics.wire_bytes_to_verifier;
   return counts;
 }
 
 double ms(std::int64_t ns) { return static_cast<double>(ns) / 1e6; }
-Json ratio(std::int64_t part, std::int64_t whole) {
+OrderedJson ratio(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
 /// vLLM's metrics.speculative_decoding: rounds with drafts by how many of these they kept. Null for plain decoding.
-Json acceptance_json(const Usage& usage) {
+OrderedJson acceptance_json(const Usage& usage) {
   const RequestMetrics& m = usage.metrics;
   if (usage.draft_length_max == 0) return {};
   const auto kept_beyond = [&](std::size_t position) {
     return position < m.accepted_per_position.size() ? m.accepted_per_position[position] : 0;
   };
-  Json histogram = {m.drafting_rounds - kept_beyond(0)};
+  OrderedJson histogram = {m.drafting_rounds - kept_beyond(0)};
   for (std::size_t kept = 1; kept <= static_cast<std::size_t>(usage.draft_length_max); ++kept)
     histogram.push_back(kept_beyond(kept - 1) - kept_beyond(kept));
   return {{"mean_acceptance_length", 1.0 + ratio(m.accepted_tokens, m.drafting_rounds).get<double>()},
@@ -154,14 +154,14 @@ Json acceptance_json(const Usage& usage) {
 }
 
 /// vLLM's `metrics`, under which tools look for times and acceptance: of one stream of tokens, else null.
-Json stream_metrics_json(const Usage& usage) {
+OrderedJson stream_metrics_json(const Usage& usage) {
   const RequestMetrics& m = usage.metrics;
   if (usage.choices != 1) return {};
-  Json json = {{"time_to_first_token_ms", nullptr},
-               {"generation_time_ms", nullptr},
-               {"queue_time_ms", nullptr},
-               {"tokens_per_second", nullptr},
-               {"speculative_decoding", acceptance_json(usage)}};
+  OrderedJson json = {{"time_to_first_token_ms", nullptr},
+                      {"generation_time_ms", nullptr},
+                      {"queue_time_ms", nullptr},
+                      {"tokens_per_second", nullptr},
+                      {"speculative_decoding", acceptance_json(usage)}};
   const std::int64_t scheduled_ns = m.prefill_ns - m.queue_ns + m.decode_ns;
   if (scheduled_ns <= 0) return json;  // nobody was left to measure
   json["time_to_first_token_ms"] = ms(m.prefill_ns - m.queue_ns);
@@ -175,57 +175,57 @@ Json stream_metrics_json(const Usage& usage) {
 
 /// llama.cpp's `timings`, likewise of one stream of tokens. The first token comes with the prompt, and so the rates are
 /// of those after it.
-Json timings_json(const Usage& usage) {
+OrderedJson timings_json(const Usage& usage) {
   const RequestMetrics& m = usage.metrics;
   const std::int64_t computed = usage.prompt_tokens - usage.cached_tokens, steps = usage.completion_tokens - 1;
   const double prompt_ms = ms(m.prefill_ns - m.queue_ns), predicted_ms = ms(m.decode_ns);
   const auto per = [](double part, double whole) { return whole > 0 ? part / whole : 0.0; };
-  Json json = {{"cache_n", usage.cached_tokens},
-               {"prompt_n", computed},
-               {"prompt_ms", prompt_ms},
-               {"prompt_per_token_ms", per(prompt_ms, static_cast<double>(computed))},
-               {"prompt_per_second", per(1e3 * static_cast<double>(computed), prompt_ms)},
-               {"predicted_n", usage.completion_tokens},
-               {"predicted_ms", predicted_ms},
-               {"predicted_per_token_ms", steps > 0 ? per(predicted_ms, static_cast<double>(steps)) : 0.0},
-               {"predicted_per_second", steps > 0 ? per(1e3 * static_cast<double>(steps), predicted_ms) : 0.0}};
+  OrderedJson json = {{"cache_n", usage.cached_tokens},
+                      {"prompt_n", computed},
+                      {"prompt_ms", prompt_ms},
+                      {"prompt_per_token_ms", per(prompt_ms, static_cast<double>(computed))},
+                      {"prompt_per_second", per(1e3 * static_cast<double>(computed), prompt_ms)},
+                      {"predicted_n", usage.completion_tokens},
+                      {"predicted_ms", predicted_ms},
+                      {"predicted_per_token_ms", steps > 0 ? per(predicted_ms, static_cast<double>(steps)) : 0.0},
+                      {"predicted_per_second", steps > 0 ? per(1e3 * static_cast<double>(steps), predicted_ms) : 0.0}};
   if (m.drafted_tokens > 0) json.update({{"draft_n", m.drafted_tokens}, {"draft_n_accepted", m.accepted_tokens}});
   return json;
 }
 
 /// What a reply, or the last piece of a stream, says of its making.
-void add_measurements(Json& json, const Usage& usage) {
+void add_measurements(OrderedJson& json, const Usage& usage) {
   json["speculative"] = speculative_json(usage.metrics);
   json["metrics"] = stream_metrics_json(usage);
   if (usage.choices == 1) json["timings"] = timings_json(usage);
 }
 
-Json reply_json(const ReplyHead& head, const char* object) {
-  Json json = {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
+OrderedJson reply_json(const ReplyHead& head, const char* object) {
+  OrderedJson json = {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
   if (!head.fingerprint.empty()) json["system_fingerprint"] = head.fingerprint;
   return json;
 }
 
 std::string event_text(const std::string& json) { return "data: " + json + "\n\n"; }
-std::string event_text(const Json& json) { return event_text(to_text(json)); }
+std::string event_text(const OrderedJson& json) { return event_text(to_text(json)); }
 
-Json chunk_json(const ReplyHead& head, Json choices) {
-  Json chunk = reply_json(head, head.chat ? "chat.completion.chunk" : "text_completion");
+OrderedJson chunk_json(const ReplyHead& head, OrderedJson choices) {
+  OrderedJson chunk = reply_json(head, head.chat ? "chat.completion.chunk" : "text_completion");
   chunk["choices"] = std::move(choices);
   return chunk;
 }
 /// A chunk of one choice.
 /// @param delta  of chat; of a completion, its text
-Json choice_chunk(const ReplyHead& head, std::size_t index, Json delta, const ChunkNotes& notes,
-                  const std::string& finish_reason) {
-  Json logprobs = notes.scores.empty() ? Json() : Json::parse(logprobs_text(head, notes.scores));
-  Json choice = {{"index", index},
-                 {head.chat ? "delta" : "text", std::move(delta)},
-                 {"logprobs", std::move(logprobs)},
-                 {"finish_reason", or_null(finish_reason)}};
+OrderedJson choice_chunk(const ReplyHead& head, std::size_t index, OrderedJson delta, const ChunkNotes& notes,
+                         const std::string& finish_reason) {
+  OrderedJson logprobs = notes.scores.empty() ? OrderedJson() : OrderedJson::parse(logprobs_text(head, notes.scores));
+  OrderedJson choice = {{"index", index},
+                        {head.chat ? "delta" : "text", std::move(delta)},
+                        {"logprobs", std::move(logprobs)},
+                        {"finish_reason", or_null(finish_reason)}};
   if (head.token_ids) choice["token_ids"] = notes.token_ids;
   if (!notes.prompt_ids.empty() && !head.chat) choice["prompt_token_ids"] = notes.prompt_ids;
-  Json chunk = chunk_json(head, Json::array({std::move(choice)}));
+  OrderedJson chunk = chunk_json(head, OrderedJson::array({std::move(choice)}));
   if (!notes.prompt_ids.empty() && head.chat) chunk["prompt_token_ids"] = notes.prompt_ids;
   if (notes.so_far != nullptr) chunk["usage"] = usage_json(*notes.so_far);
   if (notes.timed != nullptr) chunk["timings"] = timings_json(*notes.timed);
@@ -238,15 +238,16 @@ std::string completion_body(const ReplyHead& head, const std::vector<Choice>& ch
   std::string list;
   for (std::size_t i = 0; i < choices.size(); ++i) {
     const ChatMessage& message = choices[i].message;
-    Json choice = {{"index", i}, {"finish_reason", choices[i].finish_reason}};
+    OrderedJson choice = {{"index", i}, {"finish_reason", choices[i].finish_reason}};
     if (head.chat) {
-      Json calls = Json::array();
+      OrderedJson calls = OrderedJson::array();
       for (std::size_t k = 0; k < message.tool_calls.size(); ++k) {
         calls.push_back(call_json(head, i, k, message.tool_calls[k].name, to_text(message.tool_calls[k].arguments)));
       }
       const bool only_calls = message.content.empty() && !calls.empty();
-      choice["message"] = {
-          {"role", "assistant"}, {"content", only_calls ? Json() : Json(message.content)}, {"refusal", nullptr}};
+      choice["message"] = {{"role", "assistant"},
+                           {"content", only_calls ? OrderedJson() : OrderedJson(message.content)},
+                           {"refusal", nullptr}};
       if (!message.reasoning.empty())
         choice["message"].update({{"reasoning", message.reasoning}, {"reasoning_content", message.reasoning}});
       if (!calls.empty()) choice["message"]["tool_calls"] = std::move(calls);
@@ -254,17 +255,17 @@ std::string completion_body(const ReplyHead& head, const std::vector<Choice>& ch
       choice["text"] = message.content;
     }
     // As with vLLM they are there, and null, where they are not wanted.
-    choice["token_ids"] = head.token_ids ? Json(choices[i].token_ids) : Json();
-    if (!head.chat) choice["prompt_token_ids"] = head.token_ids ? Json(choices[i].prompt_ids) : Json();
+    choice["token_ids"] = head.token_ids ? OrderedJson(choices[i].token_ids) : OrderedJson();
+    if (!head.chat) choice["prompt_token_ids"] = head.token_ids ? OrderedJson(choices[i].prompt_ids) : OrderedJson();
     choice["stop_reason"] = stop_json(choices[i].stop_reason);
     std::string text = with_member(to_text(choice), "logprobs", logprobs_text(head, choices[i].scores));
     if (!head.chat) text = with_member(std::move(text), "prompt_logprobs", prompt_logprobs_text(head, choices[i]));
     list.append(i == 0 ? "" : ",").append(text);
   }
-  Json body = reply_json(head, head.chat ? "chat.completion" : "text_completion");
+  OrderedJson body = reply_json(head, head.chat ? "chat.completion" : "text_completion");
   body["usage"] = usage_json(usage);
   add_measurements(body, usage);
-  if (head.chat) body["prompt_token_ids"] = head.token_ids ? Json(choices.front().prompt_ids) : Json();
+  if (head.chat) body["prompt_token_ids"] = head.token_ids ? OrderedJson(choices.front().prompt_ids) : OrderedJson();
   if (!head.prompt_text.empty()) body["__verbose"] = {{"prompt", head.prompt_text}};
   std::string text = to_text(body);
   if (head.chat) text = with_member(std::move(text), "prompt_logprobs", prompt_logprobs_text(head, choices.front()));
@@ -273,7 +274,7 @@ std::string completion_body(const ReplyHead& head, const std::vector<Choice>& ch
 
 std::string first_chunk(const ReplyHead& head, std::size_t index, const ChunkNotes& notes) {
   if (!head.chat && notes.prompt_ids.empty()) return "";
-  const Json delta = head.chat ? Json{{"role", "assistant"}, {"content", ""}} : Json("");
+  const OrderedJson delta = head.chat ? OrderedJson{{"role", "assistant"}, {"content", ""}} : OrderedJson("");
   return event_text(choice_chunk(head, index, delta, notes, ""));
 }
 
@@ -284,41 +285,42 @@ bool has_chunk(const ReplyHead& head, const ChatEvent& event) {
 
 std::string event_chunk(const ReplyHead& head, std::size_t index, const ChatEvent& event, std::size_t calls,
                         const ChunkNotes& notes) {
-  Json delta;
+  OrderedJson delta;
   if (event.kind == ChatEvent::Kind::kContent) {
-    delta = head.chat ? Json{{"content", event.text}} : Json(event.text);
+    delta = head.chat ? OrderedJson{{"content", event.text}} : OrderedJson(event.text);
   } else if (event.kind == ChatEvent::Kind::kReasoning) {
     delta = {{"reasoning", event.text}, {"reasoning_content", event.text}};
   } else {
-    Json call = call_json(head, index, calls, event.name, event.text);
+    OrderedJson call = call_json(head, index, calls, event.name, event.text);
     call["index"] = calls;
-    delta = {{"tool_calls", Json::array({std::move(call)})}};
+    delta = {{"tool_calls", OrderedJson::array({std::move(call)})}};
   }
   return event_text(choice_chunk(head, index, std::move(delta), notes, ""));
 }
 
 std::string finish_chunk(const ReplyHead& head, std::size_t index, const std::string& finish_reason,
                          const StopReason& stop_reason, const ChunkNotes& notes, const Usage* usage) {
-  Json chunk = choice_chunk(head, index, head.chat ? Json::object() : Json(""), notes, finish_reason);
+  OrderedJson chunk =
+      choice_chunk(head, index, head.chat ? OrderedJson::object() : OrderedJson(""), notes, finish_reason);
   chunk["choices"][0]["stop_reason"] = stop_json(stop_reason);
   if (usage != nullptr) add_measurements(chunk, *usage);
   return event_text(chunk);
 }
 
 std::string usage_chunk(const ReplyHead& head, const Usage& usage) {
-  Json chunk = chunk_json(head, Json::array());
+  OrderedJson chunk = chunk_json(head, OrderedJson::array());
   chunk["usage"] = usage_json(usage);
   add_measurements(chunk, usage);
   return event_text(chunk);
 }
 
 std::string round_chunk(const ReplyHead& head, std::size_t index, const ReportedRound& reported) {
-  Json chunk = choice_chunk(head, index, head.chat ? Json::object() : Json(""), {}, "");
-  Json& json = chunk["outrider_round"] = {{"source", nullptr},
-                                          {"tokens", reported.tokens},
-                                          {"drafts", reported.drafts},
-                                          {"accepted", 0},
-                                          {"draft_length", 0}};
+  OrderedJson chunk = choice_chunk(head, index, head.chat ? OrderedJson::object() : OrderedJson(""), {}, "");
+  OrderedJson& json = chunk["outrider_round"] = {{"source", nullptr},
+                                                 {"tokens", reported.tokens},
+                                                 {"drafts", reported.drafts},
+                                                 {"accepted", 0},
+                                                 {"draft_length", 0}};
   if (reported.round) {
     const RoundOutcome& outcome = reported.round->outcome;
     json["source"] = to_string(outcome.source);

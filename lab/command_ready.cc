@@ -23,11 +23,10 @@ struct ReadyFlags {
   std::filesystem::path golden;
 };
 
-/// What is measured. Below, speculation is of no use: the drafter's first drafts hold less often than one in ten, or
-/// text comes more slowly with them than without.
+/// What is measured. Speculation is of no use where drafts do not hold, or text comes more slowly with them than
+/// without.
 constexpr DraftLength kDraftLength = {.length = 4};
 constexpr std::int64_t kDraftedMin = 500, kTokensMax = 128;
-constexpr double kAcceptanceMin = 0.1;
 
 /// Why a cluster is not ready, or only degraded.
 struct Reasons {

@@ -26,11 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr int kDraftLength = 4;
-
-/// Share of drafts that must be accepted where no golden says what this pair reaches. The nano pair has
-/// 0.48; published pairs have 0.3 to 0.9 (gemma4.md 4.8); a drafter that guesses has less than 0.01.
-constexpr double kAcceptanceMin = 0.1;
+constexpr int kDrafts = 4;
 
 struct ValidateFlags {
   fs::path target, assistant, golden;
@@ -50,7 +46,7 @@ using Outcome = std::optional<Failure>;
 struct Reference {
   std::vector<Question> cases;                ///< `greedy` is empty where nothing is recorded
   std::optional<TokenId> first_draft;         ///< of the first case
-  std::optional<double> recorded_acceptance;  ///< of kDraftLength drafts a round
+  std::optional<double> recorded_acceptance;  ///< of kDrafts drafts a round
   std::string source;
 };
 
@@ -73,7 +69,7 @@ Reference read_golden(const fs::path& dir) {
   std::int64_t drafted = 0, accepted = 0;
   for (const Question& text : reference.cases) {
     for (std::size_t i = 1; i < text.matches.size(); ++i) {  // the first is of the round without drafts
-      drafted += kDraftLength;
+      drafted += kDrafts;
       accepted += text.matches[i];
     }
   }
@@ -411,8 +407,7 @@ class Validation {
   Outcome loop(Row& facts) {
     Counts counts;
     for (std::size_t i = 0; i < reference_.cases.size(); ++i) {
-      if (const auto at =
-              speculate(reference_.cases[i], kDraftLength, reference_.cases[i].prompt.size() + 4096, counts)) {
+      if (const auto at = speculate(reference_.cases[i], kDrafts, reference_.cases[i].prompt.size() + 4096, counts)) {
         return Failure{
             "verification",
             fmt::format("prompt {}: token {} differs from plain decoding: a bug of Outrider's, please report it", i,

@@ -132,7 +132,7 @@ ProcessPlan processes_of(const RunFolder& folder, bool without_drafters) {
   return or_throw(plan_processes(plan, /*one_host=*/false));
 }
 
-void print_status(const RunFlags& flags) {
+void print_run_status(const RunFlags& flags) {
   const RunFolder folder = or_throw(RunFolder::open(flags.run_dir));
   const Result<json> status = folder.read_json("status.json");
   std::printf("%s\n", status ? member(*status, "state").get<std::string>().c_str() : "no status yet");
@@ -260,7 +260,7 @@ void add_run_subcommands(Command& launch) {
     command->callback([flags, callback] { callback(*flags); });
     return command;
   };
-  add("status", "Say what of a run is alive; status 4 if nothing is", 0, nullptr, print_status);
+  add("status", "Say what of a run is alive; status 4 if nothing is", 0, nullptr, print_run_status);
   add("wait", "Wait until all is ready; status 3 and what is missing if it does not become so, 4 if the run has ended",
       600, "Seconds to wait", wait);
   auto only = std::make_shared<std::string>();

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Rejects a header of a room that does not compile alone.
 
-One that a file of the build includes before anything else has compiled alone there. The others are compiled
-here, with the flags of the .cc that includes the header with the fewest instruction set flags (-m...), or only
-with the project root when no .cc does.
+One that a file of the build includes before anything else has compiled alone there, but for the second and later files
+of those that CMake compiles as one. The others are compiled here, with the flags of the .cc that includes the header
+with the fewest instruction set flags (-m...), or only with the project root when no .cc does.
 
 usage: check_headers.py PROJECT_ROOT BUILD_DIR [COMPILER]
 """
@@ -20,6 +20,7 @@ import sys
 sys.dont_write_bytecode = True  # The source tree stays as it is.
 import check_includes  # noqa: E402
 
+UNITY_INCLUDE = re.compile(r'^#include "(/[^"]+)"', re.MULTILINE)
 FIRST_INCLUDE = re.compile(r'\s*#include "([^"]+)"')
 
 
@@ -35,12 +36,22 @@ def relevant_flags(command):
     return flags
 
 
+def compiled_files(entry):
+    """The files of one entry of compile_commands.json, in the order in which they are compiled."""
+    file = pathlib.Path(entry["file"])
+    if file.suffix != ".cxx" or file.parent.name != "Unity":
+        return [file]
+    return [pathlib.Path(name) for name in UNITY_INCLUDE.findall(file.read_text())]
+
+
 def main():
     root, build = (pathlib.Path(path).resolve() for path in sys.argv[1:3])
     compiler = sys.argv[3] if len(sys.argv) > 3 else "g++"
     headers = check_includes.files_below(root, check_includes.ROOM_PATTERNS, {".h"})
     entries = json.loads((build / "compile_commands.json").read_text())
-    flags_of = {pathlib.Path(entry["file"]): relevant_flags(entry["command"]) for entry in entries}
+    compiled = [(files, relevant_flags(entry["command"])) for entry in entries if (files := compiled_files(entry))]
+    flags_of = {file: flags for files, flags in compiled for file in files}
+    alone = {files[0] for files, _ in compiled}
 
     def isa_flags(flags):
         return sum(flag.startswith("-m") for flag in flags)
@@ -50,7 +61,7 @@ def main():
     for file, flags in flags_of.items():
         if file.is_relative_to(root) and file.exists():
             text = check_includes.without_comments(file.read_text())
-            if before_all := FIRST_INCLUDE.match(text):
+            if file in alone and (before_all := FIRST_INCLUDE.match(text)):
                 first.add(before_all[1])
             for header in check_includes.INCLUDE.findall(text):
                 users.setdefault(header, []).append(flags)
