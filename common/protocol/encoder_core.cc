@@ -91,6 +91,8 @@ void EncoderCore::keep(Encode encode, WireMedium soft) {
 void EncoderCore::on_tick(TimePoint now) { membership_.on_tick(now); }
 
 EncoderCore::Output EncoderCore::take_output() {
+  // Several answers to one prompt have its pictures all at once.
+  while (!out_ && !queue_.empty() && answer_from_kept(queue_.front().request)) queue_.pop_front();
   Output output{membership_.take_output()};
   if (out_ || queue_.empty()) return output;
   out_ = true;
