@@ -117,6 +117,7 @@ Result<void> Overlay::check() const {
   RETURN_IF_ERROR(check_role(plan_.coordinator, "coordinator"));
   RETURN_IF_ERROR(check_groups(plan_.verifiers, "verifiers", plan_.kubernetes.claim));
   RETURN_IF_ERROR(check_groups(plan_.drafters, "drafters", plan_.kubernetes.claim));
+  if (!plan_.encoders.empty()) return refused("encoders: the base has no workload for them");
   for (const RunPlan& run : plan_.run) {
     for (const std::string& word : run.command) {
       if (word.find("{run_dir}") != word.npos)

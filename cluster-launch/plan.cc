@@ -242,13 +242,15 @@ Result<HostFile> read_host_file(std::string_view text, std::string_view file) {
       const std::size_t equals = word.find('=');
       const std::string key = word.substr(0, equals), value = equals == word.npos ? "" : word.substr(equals + 1);
       const char* const end = value.data() + value.size();
-      if (key == "role" && (value == "coordinator" || value == "verifier" || value == "drafter")) {
+      if (key == "role" &&
+          (value == "coordinator" || value == "verifier" || value == "drafter" || value == "encoder")) {
         role = value;
       } else if (key == "address" && !value.empty()) {
         host["address"] = value;
       } else if (key != "slots" || std::from_chars(value.data(), end, slots).ptr != end || slots < 1 || slots > 4096) {
         return Error{Errc::kInvalidArgument,
-                     fmt::format("{}:{}: '{}', wanted role=coordinator|verifier|drafter, slots=1 or more, or address=",
+                     fmt::format("{}:{}: '{}', wanted role=coordinator|verifier|drafter|encoder, slots=1 or more, or "
+                                 "address=",
                                  file, number, word)};
       }
     }

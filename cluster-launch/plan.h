@@ -14,6 +14,7 @@
 #include "common/base/result.h"
 #include "coordinator-node/coordinator_node.h"
 #include "drafter-node/drafter_node.h"
+#include "encoder-node/encoder_node.h"
 #include "verifier-node/verifier_node.h"
 
 namespace outrider {
@@ -93,6 +94,7 @@ struct WorkerPlan : RolePlan {
 };
 using VerifierPlan = WorkerPlan<VerifierOptions>;
 using DrafterPlan = WorkerPlan<DrafterOptions>;
+using EncoderPlan = WorkerPlan<EncoderOptions>;
 
 /// A command to run against the cluster, to its end.
 struct RunPlan {
@@ -145,6 +147,7 @@ struct Plan {
   CoordinatorPlan coordinator;
   std::vector<VerifierPlan> verifiers;
   std::vector<DrafterPlan> drafters;
+  std::vector<EncoderPlan> encoders;
   std::vector<RunPlan> run;
   SlurmPlan slurm;
   KubernetesPlan kubernetes;
@@ -158,6 +161,7 @@ struct Plan {
     v("coordinator", m.coordinator, KeyInfo{"The coordinator"});
     v("verifiers", m.verifiers, KeyInfo{"Groups of verifiers", true});
     v("drafters", m.drafters, KeyInfo{"Groups of drafters"});
+    v("encoders", m.encoders, KeyInfo{"Groups of encoders (default: none; verifiers encode pictures and sounds)"});
     v("run", m.run,
       KeyInfo{"Commands, one after the other, once the cluster is ready. None: it runs until told to end"});
     v("slurm", m.slurm, KeyInfo{"For the backend slurm"});

@@ -181,6 +181,7 @@ Result<ProcessPlan> plan_processes(const Plan& plan, bool one_host) {
   RETURN_IF_ERROR(planner.add_coordinator());
   RETURN_IF_ERROR(planner.add_workers("verifier", plan.verifiers));
   RETURN_IF_ERROR(planner.add_workers("drafter", plan.drafters));
+  RETURN_IF_ERROR(planner.add_workers("encoder", plan.encoders));
   return planner.finish(one_host);
 }
 

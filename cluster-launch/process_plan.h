@@ -19,7 +19,7 @@ struct Host {
 
 /// One process of a plan.
 struct PlannedProcess {
-  std::string role;  ///< coordinator, verifier, drafter
+  std::string role;  ///< coordinator, verifier, drafter, encoder
   std::string name;  ///< "drafter.3": in logs, the ledger and the coordinator's books
   Host host;
   std::size_t group = 0;             ///< of its role in the plan
@@ -27,14 +27,15 @@ struct PlannedProcess {
   std::vector<std::string> before;   ///< what its command line begins with: environment and CPUs
   std::vector<std::string> options;  ///< of the role, --exit-with-stdin among them, but for where the coordinator is
 
-  /// Without a drafter text comes more slowly; without the others there is none.
-  bool required() const { return role != "drafter"; }
+  /// Without a drafter text comes more slowly, without an encoder it may not be about pictures; without the others
+  /// there is none.
+  bool required() const { return role != "drafter" && role != "encoder"; }
   std::string log_name() const { return host.name + "." + name + ".log"; }
   /// The whole command line. @param more  options that the launcher adds.
   std::vector<std::string> command(const std::string& program, const std::vector<std::string>& more) const;
 };
 
-/// The processes of a plan: the coordinator, then verifiers, then drafters.
+/// The processes of a plan: the coordinator, then verifiers, then drafters, then encoders.
 struct ProcessPlan {
   std::vector<PlannedProcess> processes;
   std::vector<Host> hosts;  ///< those that have a process

@@ -29,7 +29,7 @@ Result<RunKeys> RunKeys::create(const RunFolder& folder) {
   if (!error) fs::permissions(keys, fs::perms::owner_all, error);
   if (error) return Error{Errc::kIo, fmt::format("{}: {}", keys.string(), error.message())};
   RETURN_IF_ERROR(create_private_key(keys / kCoordinator));
-  for (const KeyRole role : {KeyRole::kVerifier, KeyRole::kDrafter, KeyRole::kClient}) {
+  for (const KeyRole role : kKeyRoles) {
     ASSIGN_OR_RETURN(const KeyPair pair, create_private_key(keys / to_string(role)));
     RETURN_IF_ERROR(authorize_key(keys / kAuthorizedFile, {role, pair.open, to_string(role)}));
   }

@@ -758,15 +758,14 @@ HttpReply ApiServer::status_reply() const {
   if (!status) return error_reply({503, status.error().message});
   Json workers = Json::array();
   for (const WorkerStatus& worker : status->workers) {
-    const bool verifier = worker.role == Role::kVerifier;
     workers.push_back({{"role", to_string(worker.role)},
                        {"name", worker.name},
                        {"sessions", worker.sessions},
                        {"draining", worker.draining},
                        {"rtt_ms", worker.rtt_ns > 0 ? Json(static_cast<double>(worker.rtt_ns) / 1e6) : Json()}});
-    if (verifier)
+    if (worker.role == Role::kVerifier)
       workers.back().update({{"kv_bytes", worker.kv_bytes}, {"kv_bytes_max", worker.kv_bytes_max}});
-    else
+    if (worker.role == Role::kDrafter)
       workers.back().update({{"yield", worker.yield}, {"late_rounds", worker.late_rounds}, {"paused", worker.paused}});
   }
   return json_reply({{"model", defaults_.model},
@@ -799,6 +798,7 @@ HttpReply ApiServer::ready() const {
   return json_reply({{"status", "ready"},
                      {"verifiers", status->verifiers},
                      {"drafters", status->drafters},
+                     {"encoders", status->encoders},
                      {"sessions", status->sessions}});
 }
 

@@ -124,8 +124,8 @@ OrderedJson usage_json(const Usage& usage) {
 /// Milliseconds are sums over the request.
 OrderedJson speculative_json(const RequestMetrics& metrics) {
   OrderedJson counts = counts_json(metrics);
-  counts["wire_bytes"] =
-      metrics.wire_bytes_to_drafter + metrics.wire_bytes_to_drafter_prompt + metrics.wire_bytes_to_verifier;
+  counts["wire_bytes"] = metrics.wire_bytes_to_drafter + metrics.wire_bytes_to_drafter_prompt +
+                         metrics.wire_bytes_to_verifier + metrics.wire_bytes_to_encoder;
   return counts;
 }
 

@@ -68,6 +68,7 @@ std::vector<MetricFamily> families_of(const Status& status) {
   MetricFamily workers = gauges("workers", "Workers that have joined");
   add(workers, status.verifiers, {{"role", "verifier"}});
   add(workers, status.drafters, {{"role", "drafter"}});
+  add(workers, status.encoders, {{"role", "encoder"}});
   MetricFamily rtt = gauges("worker_rtt_seconds", "Round trip of a heartbeat between coordinator and worker, smoothed");
   MetricFamily sessions = gauges("worker_sessions", "Texts that a worker holds");
   MetricFamily draining = gauges("worker_draining", "1: the worker takes no new texts");
@@ -102,8 +103,8 @@ std::vector<MetricFamily> families_of(const Status& status) {
       add(yield, worker.yield, labels);
       add(late, number(worker.late_rounds), labels);
       add(paused, worker.paused ? 1 : 0, labels);
-      continue;
     }
+    if (worker.role != Role::kVerifier) continue;
     add(kv_bytes, number(worker.kv_bytes), labels);
     add(kv_bytes_max, number(worker.kv_bytes_max), labels);
     used += number(worker.kv_bytes);

@@ -83,7 +83,7 @@ void add_keys_command(Command& app) {
   add("new", "Make a key for this machine; prints its public half", make_key, true);
   add("public", "Print the public half of this machine's key", print_public_key, true);
   Command* command = add("authorize", "Let a key in", authorize, false);
-  command->add_option("role", flags->role, "What it may be: verifier, drafter or client")->required();
+  command->add_option("role", flags->role, "What it may be: verifier, drafter, encoder or client")->required();
   command->add_option("name", flags->name, "What its owner is called in logs and reports")->required();
   command->add_option("key", flags->text, "The public key, or a file of it (default: read from standard input)");
   command = add("revoke", "Let the keys of a name in no more", revoke, false);

@@ -14,6 +14,7 @@
 #include "common/transport/reachable.h"
 #include "coordinator-node/coordinator_node.h"
 #include "drafter-node/drafter_node.h"
+#include "encoder-node/encoder_node.h"
 #include "launch/command_support.h"
 #include "launch/lifetime.h"
 #include "verifier-node/verifier_node.h"
@@ -94,6 +95,7 @@ void add_worker(Command& app, const char* name, const char* about,
     run_role(flags->lifetime, [&](std::stop_token stop) {
       TransportContext context(flags->security);
       const PairPaths pair = flags->model.pair();
+      flags->model.whole = name != std::string("encoder");
       const PairPaths loaded{name == std::string("drafter") ? pair.assistant : pair.backbone, {}};
       if (!loaded.backbone.empty()) flags->options.weight_type = flags->model.type_to_load(loaded);
       return run(context, flags->options, pair, stop);
@@ -117,12 +119,19 @@ Result<void> run_drafter_of(TransportContext& context, DrafterOptions options, c
   return run_drafter(context, options, stop);
 }
 
+Result<void> run_encoder_of(TransportContext& context, EncoderOptions options, const PairPaths& pair,
+                            std::stop_token stop) {
+  options.backbone = pair.backbone;
+  return run_encoder(context, options, stop);
+}
+
 }  // namespace
 
 void add_roles_command(Command& app) {
   add_coordinator(app);
   add_worker(app, "verifier", "Verify drafts with the full backbone", run_verifier_of);
   add_worker(app, "drafter", "Draft with the assistant", run_drafter_of);
+  add_worker(app, "encoder", "Encode pictures and sounds with the backbone's towers", run_encoder_of);
 }
 
 }  // namespace outrider

@@ -57,6 +57,7 @@ struct ModelFlags {
   std::filesystem::path model, backbone, assistant;  ///< no model: the nano pair
   std::string dtype;                                 ///< empty: suitable_type()
   bool no_assistant = false;
+  bool whole = true;  ///< all of the backbone is loaded: what nobody chose suits the memory
 
   void add_to(Command& command) {
     command.add_option(
@@ -104,7 +105,9 @@ struct ModelFlags {
   /// @param paths  pair()
   WeightType weight_type(const PairPaths& paths) const {
     if (!dtype.empty()) return or_throw(parse_weight_type(dtype));
-    if (!suitable_) suitable_ = or_throw(suitable_type(paths));
+    if (!suitable_)
+      suitable_ =
+          or_throw(whole ? suitable_type(paths) : suitable_type(paths, std::numeric_limits<std::int64_t>::max()));
     return suitable_->type;
   }
   /// The same, of weights that are loaded next: says so where nobody would expect it.

@@ -1,6 +1,7 @@
 #include "verifier-node/backbone_engine.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 
 #include "common/base/time.h"
@@ -25,6 +26,13 @@ WireTensor wire_row(std::span<const float> row, DType dtype) {
   auto [to, shared] = allocate_shared(stored_bytes(dtype, row.size()));
   encode(dtype, row, to);
   return {.dtype = dtype, .shape = {static_cast<std::int64_t>(row.size())}, .data = std::move(shared)};
+}
+
+/// Soft tokens as an encoder has sent them: a frame of the network has no alignment.
+Tensor decoded(const WireTensor& content) {
+  Tensor rows(content.shape[0], content.shape[1]);
+  std::memcpy(rows.view().data(), content.data.bytes().data(), content.data.bytes().size());
+  return rows;
 }
 
 /// The token after a prompt: an outcome without drafts.
@@ -155,7 +163,7 @@ std::vector<SoftRows> BackboneEngine::soft_rows(const VerifyWork& work, Session&
     const auto& [medium, medium_end, together] = work.media[i];
     if (medium_end <= work.base || end <= medium.first) continue;
     Tensor& soft = session.soft[i];
-    if (soft.rows() == 0) soft = towers_->encode(medium, between_steps);
+    if (soft.rows() == 0) soft = medium.is_encoded() ? decoded(medium.content) : towers_->encode(medium, between_steps);
     rows.push_back({.first = medium.first, .values = soft.view(), .both_ways = together});
   }
   rows = soft_rows_within(rows, work.base, end);

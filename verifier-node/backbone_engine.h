@@ -8,7 +8,7 @@
 #include "common/model/backbone.h"
 #include "common/protocol/verifier_core.h"
 #include "common/sampling/sampler.h"
-#include "verifier-node/towers.h"
+#include "common/towers/towers.h"
 
 namespace outrider {
 

@@ -11,11 +11,11 @@
 #include "common/kernels/team.h"
 #include "common/kernels/team_sizer.h"
 #include "common/logging/logging.h"
+#include "common/model/numeric_class.h"
 #include "common/pair/pair_files.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/transport/pump.h"
 #include "verifier-node/backbone_engine.h"
-#include "verifier-node/numeric_class.h"
 
 namespace outrider {
 namespace {
@@ -144,15 +144,20 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
   });
   // At once: while a tower is loaded for a text that came, no heartbeat would go out. A model without one, or whose
   // file has its config alone, reads.
-  Towers towers = Towers::load(files, options.weight_type);
+  Towers towers = options.no_towers ? Towers::none("this verifier has no towers (--no-towers)")
+                                    : Towers::load(files, options.weight_type);
+  std::string encoding_class = towers.encoding_class(options.weight_type, backbone->weights().fingerprint());
   TeamSizer sizer(team_size(), backbone->config().layers.size());
   if (options.threads == 0) backbone->set_team_sizer(&sizer);
   BackboneEngine engine(std::move(backbone), options.synthetic_acceptance, &grammars, &towers);
   ASSIGN_OR_RETURN(std::string name, chosen_name(options.worker, node_name("verifier")));
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::connect(context, options.join));
-  VerifierCore core(
-      core_config(options, engine, grammars, towers),
-      {.role = Role::kVerifier, .name = std::move(name), .facts = std::move(facts), .numeric_class = bits});
+  VerifierCore core(core_config(options, engine, grammars, towers), {.role = Role::kVerifier,
+                                                                     .name = std::move(name),
+                                                                     .facts = std::move(facts),
+                                                                     .numeric_class = bits,
+                                                                     .encoding_class = std::move(encoding_class),
+                                                                     .no_towers = options.no_towers});
   return serve(core, engine, *endpoint, options, sizer, stop);
 }
 

@@ -25,6 +25,7 @@ struct VerifierOptions {
   /// instead of the rule (vLLM's synthetic mode). Empty: the rule. The text means nothing then.
   std::vector<double> synthetic_acceptance = {};
   int added_verify_us = 0;   ///< for measurements: what a forward pass takes longer than it does here, microseconds
+  bool no_towers = false;    ///< pictures and sounds come encoded, or not at all
   int drain_wait_s = 20;     ///< after a stop: how long the texts at hand may go on here
   VerifierConfig core = {};  ///< what its capacity says of K/V is filled in once the model is there
 };
@@ -58,6 +59,9 @@ void declare_options(Visitor&& visit, VerifierOptions& options) {
                    .min = 0,
                    .max = 10'000'000},
         options.added_verify_us);
+  visit(OptionInfo{.name = "--no-towers",
+                   .help = "Load no towers: pictures and sounds are for 'outrider encoder' to encode"},
+        options.no_towers);
   visit(OptionInfo{.name = "--drain-wait",
                    .help = "Seconds after SIGTERM that texts may go on here which no other verifier takes over",
                    .min = 0,

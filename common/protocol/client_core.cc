@@ -49,6 +49,7 @@ void ClientCore::ask(Answer& answer) {
     request.prompt.insert(request.prompt.end(), tokens.begin(), tokens.end());
     request.answered = std::ssize(tokens);
     request.numeric_class = answer.numeric_class;
+    request.encoding_class = answer.encoding_class;
     request.verifier_name = answer.generation.verifier;
     if (answer.max_tokens > 0) request.max_tokens = answer.max_tokens;
     request.shorten = false;
@@ -201,6 +202,7 @@ Result<void> ClientCore::take_tokens(Answer& answer, const Tokens& tokens, TimeP
   }
   if (!tokens.numeric_class.empty()) {
     answer.numeric_class = tokens.numeric_class;
+    answer.encoding_class = tokens.encoding_class;
     generation.verifier = tokens.verifier_name;
   }
   if (tokens.max_tokens > 0) answer.max_tokens = tokens.max_tokens;

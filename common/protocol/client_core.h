@@ -100,7 +100,7 @@ class ClientCore {
     bool done = false;
     Position scored = 1;  ///< end of the prompt's tokens that need no log-probabilities or have them
     // What the next coordinator must know (Tokens).
-    std::string numeric_class = {};
+    std::string numeric_class = {}, encoding_class = {};
     std::int64_t max_tokens = 0;
     int fruitless = 0;                           ///< times that it was asked again since its last token
     std::optional<TimePoint> again = {};         ///< it was refused for now: asked again then

@@ -128,11 +128,11 @@ void CoordinatorCore::start_waiting(TimePoint now) {
 }
 
 std::optional<SessionId> CoordinatorCore::next_in_line(TimePoint now) const {
-  // Those that began elsewhere may need what nobody here has: only their own clients wait with them.
+  // Those that began elsewhere, or have pictures, may need what nobody here has: only their own clients wait with them.
   return line_.next([&](SessionId id) {
     const Session& text = sessions_.at(id);
-    if (!text.has_token()) return true;
     Fleet::Wanted wanted = text.wanted();
+    if (!text.has_token() && !wanted.media) return true;
     wanted.only_name = !wanted.name.empty() && now - text.opened() < kHomecoming;
     return fleet_.has_verifier(wanted);
   });
@@ -224,39 +224,55 @@ std::vector<Message> CoordinatorCore::take_words_to_auditor() {
 
 void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint now) {
   const Worker* before = fleet_.find(from);
-  if (before != nullptr && (before->hello.role != hello.role || before->hello.facts != hello.facts ||
-                            before->hello.numeric_class != hello.numeric_class)) {
+  if (before != nullptr &&
+      (before->hello.role != hello.role || before->hello.facts != hello.facts ||
+       before->hello.numeric_class != hello.numeric_class || before->hello.encoding_class != hello.encoding_class)) {
     drop_worker(from, "introduced itself as something else", now);
     before = nullptr;
   }
   if (const PairFacts* facts = fleet_.facts(); facts != nullptr && before == nullptr) {
-    const char* who = hello.role == Role::kVerifier ? "this verifier" : "drafter";
+    const char* who = hello.role == Role::kVerifier ? "this verifier" : to_string(hello.role);
     if (auto why = mismatch(*facts, hello.facts, who)) return refuse(from, hello.name, *why, now);
   }
   send(from, {.body = Welcome{fleet_.join(from, hello, now).membership}});
   if (before != nullptr) return;
-  const bool verifier = hello.role == Role::kVerifier;
   notice(false, fmt::format("{} joined as {}", hello.name, to_string(hello.role)));
-  if (!verifier) {
+  if (hello.role == Role::kDrafter) {
     if (const PairFacts* facts = fleet_.facts()) fleet_.keep_facts(*facts);  // the first pair's
-    return;
   }
+  compare_encoding(hello);
+  if (hello.role == Role::kEncoder) start_waiting(now);
+  if (hello.role != Role::kVerifier) return;
   if (config_.table != nullptr && config_.table->fingerprint() != hello.facts.backbone_fingerprint)
     notice(true, fmt::format("the draft table is not used for {}: it is of a model with the fingerprint {:016x}, this "
                              "one's is {:016x}",
                              hello.name, config_.table->fingerprint(), hello.facts.backbone_fingerprint));
-  // Drafters may have come before the first verifier; it is the authority.
+  // Others may have come before the first verifier; it is the authority.
   std::vector<PeerId> unfit;
   for (const auto& [peer, other] : fleet_.workers()) {
-    const auto why = other.verifies() ? std::nullopt : mismatch(hello.facts, other.hello.facts);
+    const auto why =
+        other.verifies() ? std::nullopt : mismatch(hello.facts, other.hello.facts, to_string(other.hello.role));
     if (!why) continue;
     refuse(peer, other.hello.name, *why, now);
     unfit.push_back(peer);
   }
   for (const PeerId& peer : unfit) drop_worker(peer, "does not fit", now);
-  if (std::ranges::any_of(fleet_.workers(), [](const auto& entry) { return !entry.second.verifies(); }))
+  if (std::ranges::any_of(fleet_.workers(), [](const auto& entry) { return entry.second.drafts(); }))
     fleet_.keep_facts(hello.facts);
   start_waiting(now);
+}
+
+void CoordinatorCore::compare_encoding(const Hello& newcomer) {
+  for (const auto& [peer, worker] : fleet_.workers()) {
+    const bool came = newcomer.role == Role::kEncoder;
+    const Hello &encoder = came ? newcomer : worker.hello, &verifier = came ? worker.hello : newcomer;
+    if (encoder.role != Role::kEncoder || verifier.role != Role::kVerifier || verifier.no_towers ||
+        verifier.encoding_class == encoder.encoding_class)
+      continue;
+    notice(true, fmt::format("{} encodes nothing for {}, whose own towers make other bits: its class is '{}', theirs "
+                             "'{}'",
+                             encoder.name, verifier.name, encoder.encoding_class, verifier.encoding_class));
+  }
 }
 
 void CoordinatorCore::refuse(const PeerId& peer, const std::string& name, std::string why, TimePoint now) {

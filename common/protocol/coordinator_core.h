@@ -93,6 +93,8 @@ class CoordinatorCore {
 
   // ---- workers ----
   void on_hello(const PeerId& from, const Hello& hello, TimePoint now);
+  /// Says of an encoder and a verifier, one of which has just come, if the one is of no use to the other's texts.
+  void compare_encoding(const Hello& newcomer);
   void on_worker(const PeerId& from, Worker& worker, Message message, TimePoint now);
   void refuse(const PeerId& peer, const std::string& name, std::string why, TimePoint now);
   void drop_worker(const PeerId& peer, const std::string& why, TimePoint now);

@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "common/base/names.h"
+#include "common/protocol/soft_tokens.h"
 
 namespace outrider {
 namespace {
@@ -112,6 +113,17 @@ KvRows rows_from(const KvRows& kv, Position from) {
     }
   }
   return rows;
+}
+
+Result<void> check_encoded(const PairFacts& facts, const WireMedium& medium) {
+  const std::vector<std::int64_t>& shape = medium.content.shape;
+  if (!medium.is_encoded() || shape[0] < 1 || shape[1] != facts.hidden_size) {
+    return Error{Errc::kMismatch,
+                 fmt::format("soft tokens {} [{}], wanted F32 [1 or more, {}]", to_string(medium.content.dtype),
+                             fmt::join(shape, ", "), facts.hidden_size)};
+  }
+  if (!is_finite(medium.content)) return Error{Errc::kMalformed, "soft tokens hold a number that is not finite"};
+  return {};
 }
 
 Result<void> check_hidden(const PairFacts& facts, const WireTensor& row) {

@@ -8,18 +8,27 @@
 namespace outrider {
 namespace {
 
-/// Whether a worker is a verifier that may be given a text, room aside.
-bool takes(const Worker& worker, const Fleet::Wanted& wanted) {
+/// Whether a worker is an encoder whose soft tokens a text of this verifier may have, room aside.
+bool encodes_for(const Worker& worker, const Hello& verifier, const std::string& encoding_class) {
+  const std::string& own = worker.hello.encoding_class;
+  return worker.encodes() && !worker.draining && !worker.suspect &&
+         (verifier.no_towers || verifier.encoding_class == own) && (encoding_class.empty() || encoding_class == own);
+}
+
+}  // namespace
+
+bool Fleet::takes(const Worker& worker, const Wanted& wanted) const {
   const Hello& hello = worker.hello;
   const bool of_class =
       !wanted.numeric_class || (!hello.numeric_class.empty() && hello.numeric_class == *wanted.numeric_class);
   const bool named = !wanted.only_name || hello.name == wanted.name;
   const bool excepted = !wanted.except.empty() && hello.name == wanted.except;
-  return worker.verifies() && !worker.draining && of_class && named && !excepted &&
+  const bool encodes =
+      !hello.no_towers && (wanted.encoding_class.empty() || hello.encoding_class == wanted.encoding_class);
+  const bool encoded = !wanted.media || encodes || has_encoder(hello, wanted.encoding_class);
+  return worker.verifies() && !worker.draining && of_class && named && !excepted && encoded &&
          hello.facts.context_max >= wanted.context_min;
 }
-
-}  // namespace
 
 void Worker::hear(TimePoint now) {
   heard = now;
@@ -67,14 +76,14 @@ Worker& Fleet::join(const PeerId& peer, const Hello& hello, TimePoint now) {
   worker.heard = now;
   if (!is_new) return worker;
   worker.membership = next_membership_++;
-  if (worker.verifies()) return worker;
+  if (!worker.drafts()) return worker;
   if (const auto before = departed_.extract(key_name(hello.name))) worker.standing = before.mapped();
   return worker;
 }
 
 Fleet::Workers::node_type Fleet::remove(const PeerId& peer) {
   auto gone = workers_.extract(peer);
-  if (gone.empty() || gone.mapped().verifies()) return gone;
+  if (gone.empty() || !gone.mapped().drafts()) return gone;
   const Standing& standing = gone.mapped().standing;
   const std::string key = key_name(gone.mapped().hello.name);
   const auto known = departed_.find(key);
@@ -110,8 +119,24 @@ PeerId Fleet::choose_drafter(const std::vector<PeerId>& except) const {
 
 int Fleet::drafters_at_work() const {
   return std::max(1, static_cast<int>(std::ranges::count_if(workers_, [](const auto& entry) {
-                    return !entry.second.verifies() && entry.second.sessions > 0;
+                    return entry.second.drafts() && entry.second.sessions > 0;
                   })));
+}
+
+bool Fleet::has_encoder(const Hello& verifier, const std::string& encoding_class) const {
+  return std::ranges::any_of(workers_,
+                             [&](const auto& entry) { return encodes_for(entry.second, verifier, encoding_class); });
+}
+
+PeerId Fleet::choose_encoder(const Hello& verifier, const std::string& encoding_class) const {
+  const auto rank = [&](const auto& entry) {
+    const Worker& worker = entry.second;
+    const bool may =
+        encodes_for(worker, verifier, encoding_class) && worker.sessions < worker.hello.capacity.sessions_max;
+    return std::pair(!may, worker.sessions);
+  };
+  const auto best = std::ranges::min_element(workers_, {}, rank);
+  return best == workers_.end() || rank(*best).first ? "" : best->first;
 }
 
 std::optional<std::string> Fleet::count_round(const PeerId& drafter, bool held, TimePoint now) {
@@ -171,7 +196,7 @@ bool Fleet::is_news(const PeerId& peer, const std::string& text, TimePoint now) 
 
 void Fleet::describe(Status& status) const {
   for (const auto& [peer, worker] : workers_) {
-    ++(worker.verifies() ? status.verifiers : status.drafters);
+    ++(worker.verifies() ? status.verifiers : worker.drafts() ? status.drafters : status.encoders);
     if (status.workers.size() == kWorkersMax) continue;
     // Two hosts may have one name, and one worker is here twice after a reconnect, until the old peer counts as gone.
     std::string name = worker.hello.name;
@@ -186,7 +211,7 @@ void Fleet::describe(Status& status) const {
                               .rtt_ns = worker.rtt.count(),
                               .kv_bytes = worker.kv_bytes,
                               .kv_bytes_max = worker.verifies() ? worker.hello.capacity.kv_bytes_max : 0,
-                              .yield = worker.verifies() ? 0 : worker.standing.yield(),
+                              .yield = worker.drafts() ? worker.standing.yield() : 0,
                               .late_rounds = worker.late_rounds,
                               .paused = worker.standing.paused()});
   }

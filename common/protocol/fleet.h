@@ -31,7 +31,7 @@ struct Worker : Load {
   CostModel costs = {};     ///< of a verifier: its sessions' policies refer to it
   BatchGoodput batch = {};  ///< likewise
 
-  // A drafter's back-off; of a verifier only `suspect` is heeded.
+  // The back-off of a drafter or an encoder; of a verifier only `suspect` is heeded.
   bool suspect = false;  ///< it missed its time; cleared by any message from `ask_again` on, a verifier's by a verdict
   Duration retry{};      ///< from its next miss to ask_again; 0: it has answered in time since its last miss
   TimePoint ask_again{};
@@ -40,9 +40,11 @@ struct Worker : Load {
   WireChoice wire_choice = {};   ///< likewise
 
   bool verifies() const { return hello.role == Role::kVerifier; }
+  bool drafts() const { return hello.role == Role::kDrafter; }
+  bool encodes() const { return hello.role == Role::kEncoder; }
   /// Whether a session may be given to it to draft for.
   bool may_draft() const {
-    return !verifies() && !draining && !suspect && !standing.paused() && sessions < hello.capacity.sessions_max;
+    return drafts() && !draining && !suspect && !standing.paused() && sessions < hello.capacity.sessions_max;
   }
   /// It sent something.
   void hear(TimePoint now);
@@ -74,6 +76,9 @@ class Fleet {
     std::string name = {};    ///< of the verifier that is preferred, should it be there
     bool only_name = false;   ///< no other will do
     std::string except = {};  ///< not this one
+    bool media = false;       ///< it has pictures or sounds that nobody has encoded
+    /// Where it has: of who must encode them, the verifier or an encoder; empty: anybody may.
+    std::string encoding_class = {};
   };
   /// One that takes sessions.
   bool has_verifier(const Wanted& wanted) const;
@@ -90,6 +95,12 @@ class Fleet {
   /// Of those that have room, the one with the fewest sessions for its yield (Standing), but for `except`; "" if there
   /// is none.
   PeerId choose_drafter(const std::vector<PeerId>& except = {}) const;
+  /// An encoder for the texts of a verifier, with room, the one with the fewest sessions; "" if there is none. Its soft
+  /// tokens are the bits that the verifier's own towers would make, if it has any.
+  /// @param encoding_class  as in Wanted
+  PeerId choose_encoder(const Hello& verifier, const std::string& encoding_class) const;
+  /// Whether there is one, with room or without.
+  bool has_encoder(const Hello& verifier, const std::string& encoding_class) const;
   /// Drafters that have sessions; 1 if none has.
   int drafters_at_work() const;
   /// A round is over that a drafter was asked for drafts in. Nothing happens for a stranger, and for "".
@@ -117,6 +128,8 @@ class Fleet {
   void describe(Status& status) const;
 
  private:
+  /// Whether a worker is a verifier that may be given a text, room aside.
+  bool takes(const Worker& worker, const Wanted& wanted) const;
   static constexpr Duration kRepeat = std::chrono::minutes(1);
   static constexpr std::size_t kSaidMax = 1024, kDepartedMax = 1024;
   struct Said {

@@ -29,7 +29,7 @@ namespace outrider {
 
 /// Both sides of a connection must speak the same one. Raised when a message changes its meaning;
 /// adding an optional field does not raise it (schemas/README.md).
-inline constexpr std::uint32_t kProtocolVersion = 12;
+inline constexpr std::uint32_t kProtocolVersion = 13;
 
 /// Limits of the frames of one message. A larger message is refused before it is read.
 struct WireLimits {
@@ -134,8 +134,11 @@ struct KvRows {
   Result<void> settle() const;
 };
 
-enum class Role : std::uint8_t { kVerifier, kDrafter };
-inline const char* to_string(Role role) { return role == Role::kVerifier ? "verifier" : "drafter"; }
+enum class Role : std::uint8_t { kVerifier, kDrafter, kEncoder };
+inline constexpr Role kLastRole = Role::kEncoder;
+inline const char* to_string(Role role) {
+  return std::array{"verifier", "drafter", "encoder"}.at(static_cast<std::size_t>(role));
+}
 
 struct DonorFacts {
   bool sliding = false;
@@ -228,16 +231,24 @@ struct Hello {
   /// not a byte of the answer shows it (docs/numerics.md). Compared as it stands; empty: like no other.
   std::string numeric_class = {};
   WireForm wire = WireForm::kExact;  ///< of a drafter: what it wants its rows rounded to
+  /// Of an encoder, and of a verifier with towers: all that the bits of its soft tokens depend on. Compared as it
+  /// stands; empty: it encodes nothing.
+  std::string encoding_class = {};
+  /// Of a verifier: pictures and sounds for it are an encoder's to encode. Else it is asked to encode what no encoder
+  /// has, or says why it does not.
+  bool no_towers = false;
 
   static constexpr const char* kName = "hello";
   bool operator==(const Hello&) const = default;
   static void fields(auto& v, auto& m) {
-    v("role", m.role, Role::kDrafter);
+    v("role", m.role, kLastRole);
     v("name", m.name, kNameBytes);
     v("facts", m.facts);
     v("capacity", m.capacity);
     v("numeric_class", m.numeric_class, kNameBytes);
     v("wire", m.wire, WireForm::kAuto);
+    v("encoding_class", m.encoding_class, kNameBytes);
+    v("no_towers", m.no_towers);
   }
 };
 
@@ -298,14 +309,45 @@ struct Drain {
 struct WireMedium {
   Position first = 0;  ///< of its soft tokens, whose number follows from its size; the prompt's tokens there may be any
   /// U8 [height, width, 3]: a picture in the size in which the vision tower sees it (gemma4.md 8.1). F32 [samples]: a
-  /// sound as the audio tower hears it (9.1).
+  /// sound as the audio tower hears it (9.1). F32 [count, hidden_size]: the soft tokens that an encoder has made of
+  /// either.
   WireTensor content;
+  bool together = false;  ///< of soft tokens: each is seen by all of them (SoftTokens)
 
-  bool is_sound() const { return content.dtype == DType::kF32; }
+  bool is_sound() const { return content.dtype == DType::kF32 && content.shape.size() == 1; }
+  bool is_encoded() const { return content.dtype == DType::kF32 && content.shape.size() == 2; }
   bool operator==(const WireMedium&) const = default;
   static void fields(auto& v, auto& m) {
     v("first", m.first, kPositions);
     v("content", m.content, Rank{1, 3});
+    v("together", m.together);
+  }
+};
+
+/// Coordinator -> encoder: make soft tokens of this. The message's base is its first position. A session has one out at
+/// a time.
+struct Encode {
+  WireMedium medium;
+  std::string cache_scope = {};  ///< as Generate's: soft tokens are reused within it
+
+  static constexpr const char* kName = "encode";
+  bool operator==(const Encode&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("medium", m.medium);
+    v("cache_scope", m.cache_scope, kScopeBytes);
+  }
+};
+
+/// Encoder -> coordinator: answers an Encode.
+struct Encoded {
+  WireMedium medium;           ///< its soft tokens
+  std::int64_t encode_ns = 0;  ///< of the towers; 0: they were there
+
+  static constexpr const char* kName = "encoded";
+  bool operator==(const Encoded&) const = default;
+  static void fields(auto& v, auto& m) {
+    v("medium", m.medium);
+    v("encode_ns", m.encode_ns, kNatural);
   }
 };
 
@@ -580,6 +622,7 @@ struct Generate {
   /// What the coordinator looks up and verifies beside the assistant's drafts, at most as many: of kFixed and kTree,
   /// and nothing is then drafted ahead.
   AddedSources added = {};
+  std::string encoding_class = {};  ///< of an answer that has begun: who may make its soft tokens, as Tokens said
 
   static constexpr const char* kName = "generate";
   bool operator==(const Generate&) const = default;
@@ -606,6 +649,7 @@ struct Generate {
     v("media", m.media, Count{0, kMediaMax});
     v("add_ngram", m.added.ngram);
     v("add_table", m.added.table);
+    v("encoding_class", m.encoding_class, kNameBytes);
   }
 };
 
@@ -649,6 +693,7 @@ struct Tokens {
   // What another coordinator must know to go on with this answer; with its first token, and when it changes.
   std::string numeric_class = {}, verifier_name = {};  ///< its verifier's, and the verifier's name (Hello)
   std::int64_t max_tokens = 0;                         ///< to which the request's was lowered; 0: it was not
+  std::string encoding_class = {};                     ///< with numeric_class: of who made its soft tokens (Hello)
 
   static constexpr const char* kName = "tokens";
   bool operator==(const Tokens&) const = default;
@@ -660,6 +705,7 @@ struct Tokens {
     v("numeric_class", m.numeric_class, kNameBytes);
     v("verifier_name", m.verifier_name, kNameBytes);
     v("max_tokens", m.max_tokens, kNatural);
+    v("encoding_class", m.encoding_class, kNameBytes);
   }
   Result<void> settle() const;
 };
@@ -714,6 +760,8 @@ struct RequestMetrics {
   std::int64_t ahead_rounds = 0;  ///< of drafting_rounds: the drafts were made while the one before was verified
   std::int64_t resumes = 0;       ///< times that its client took it to another coordinator, or to a restarted one
   std::int64_t resume_ns = 0;     ///< from the lost coordinator's last word until the text went on
+  std::int64_t encode_ns = 0;     ///< of prefill_ns: an encoder's towers, as it measured them
+  std::int64_t wire_bytes_to_encoder = 0;
 
   /// Of drafting_rounds: drafts were asked of the assistant, what draft_ns was spent on.
   std::int64_t assistant_rounds() const { return drafting_rounds - ngram.rounds - table.rounds - ahead_rounds; }
@@ -769,6 +817,8 @@ struct RequestMetrics {
       Counted{"spec_decode_num_table_draft_tokens_total", "Of the verified drafts: looked up in a table"});
     v("table_accepted_tokens", m.table.accepted_tokens,
       Counted{"spec_decode_num_table_accepted_tokens_total", "Of the accepted drafts: looked up in a table"});
+    v("encode_ns", m.encode_ns, Counted{"encode_seconds_total", "Pictures and sounds in encoders"});
+    v("wire_bytes_to_encoder", m.wire_bytes_to_encoder, Counted{"wire_bytes_total", kWireBytes, "to", "encoder"});
   }
   Result<void> settle() const;
 };
@@ -811,7 +861,7 @@ struct WorkerStatus {
 
   bool operator==(const WorkerStatus&) const = default;
   static void fields(auto& v, auto& m) {
-    v("role", m.role, Role::kDrafter);
+    v("role", m.role, kLastRole);
     v("name", m.name, kNameBytes);
     v("sessions", m.sessions, kNatural);
     v("draining", m.draining);
@@ -866,6 +916,7 @@ struct Status {
   std::vector<WorkerStatus> workers = {};  ///< at most kWorkersMax of them
   FailoverCounts failovers = {};
   AuditCounts audits = {};
+  std::int32_t encoders = 0;
 
   static constexpr const char* kName = "status";
   bool operator==(const Status&) const = default;
@@ -877,6 +928,7 @@ struct Status {
     v("workers", m.workers, Count{0, kWorkersMax});
     v("failovers", m.failovers);
     v("audits", m.audits);
+    v("encoders", m.encoders, kNatural);
   }
 };
 
@@ -897,7 +949,7 @@ struct Step {
 /// In the order of the schema's union, to whose end new messages go.
 using Body = std::variant<Hello, Welcome, Refuse, WhoAreYou, Heartbeat, Drain, Prefill, KvChunk, Draft, Candidates,
                           NeedKv, Verify, Verdict, Cancel, Free, Failed, Generate, Tokens, Done, StatusRequest, Status,
-                          Step, PromptScores>;
+                          Step, PromptScores, Encode, Encoded>;
 
 /// Session, round and base position name the exchange that a message belongs to, so that a
 /// duplicate or late one is recognised and dropped. Connection messages leave them 0.

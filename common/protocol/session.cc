@@ -69,12 +69,15 @@ Session::Session(SessionId id, const PeerId& client, SessionId request_id, Gener
   failover_.elsewhere = true;
   failover_.numeric_class = std::exchange(request_.numeric_class, {});
   failover_.told_verifier = std::exchange(request_.verifier_name, {});
+  encoding_.encoding_class = std::exchange(request_.encoding_class, {});
   failover_.why = {Errc::kUnavailable, "no verifier can go on with it"};
 }
 
 Session::Session(SessionId id, const Audit& audit, TimePoint now) : Session(id, "", id, audit.request, now) {
   failover_.numeric_class = audit.numeric_class;
   failover_.except = audit.verifier;
+  encoding_.encoding_class = std::exchange(request_.encoding_class, {});
+  encoding_.done = static_cast<std::size_t>(std::ranges::count_if(request_.media, &WireMedium::is_encoded));
 }
 
 std::int64_t Session::prompt_bytes() const {
@@ -92,7 +95,8 @@ std::optional<Audit> Session::audit() const {
                           .stepwise = true,
                           .sampling = request_.sampling,
                           .cache_scope = request_.cache_scope,
-                          .media = request_.media},
+                          .media = request_.media,
+                          .encoding_class = encoding_.encoding_class},
               .answer = {text_.begin() + prompt_size_, text_.end()},
               .numeric_class = failover_.numeric_class.value_or(""),
               .verifier = failover_.told_verifier};
@@ -120,7 +124,7 @@ Result<void> Session::check(const PairFacts* facts) const {
   }
   if (request_.sampling.prompt_logprobs && (request_.unverified || request_.stepwise || !request_.media.empty()))
     return refused("log-probabilities of the prompt want a verified answer, without steps, pictures and sounds");
-  for (const WireMedium& medium : request_.media) {
+  for (const WireMedium& medium : std::span(request_.media).subspan(encoding_.done)) {
     const WireTensor& content = medium.content;
     if (content.shape.size() != (medium.is_sound() ? 1 : 3) || (content.dtype != DType::kU8 && !medium.is_sound()) ||
         content.data.bytes().size() > kMediumBytesMax) {
@@ -168,11 +172,14 @@ Position Session::positions() const {
 }
 
 Fleet::Wanted Session::wanted() const {
-  if (!failover_.except.empty()) return {.numeric_class = failover_.numeric_class, .except = failover_.except};
-  if (!has_token()) return {};
-  return {.numeric_class = failover_.numeric_class,
-          .context_min = prompt_size_ + request_.max_tokens - 1,
-          .name = failover_.elsewhere ? failover_.told_verifier : ""};
+  Fleet::Wanted wanted{.media = has_media(), .encoding_class = encoding_.encoding_class};
+  if (failover_.except.empty() && !has_token()) return wanted;
+  wanted.numeric_class = failover_.numeric_class;
+  wanted.except = failover_.except;
+  if (!has_token()) return wanted;
+  wanted.context_min = prompt_size_ + request_.max_tokens - 1;
+  if (failover_.elsewhere) wanted.name = failover_.told_verifier;
+  return wanted;
 }
 
 bool Session::start(const Desk& desk) {
@@ -189,6 +196,8 @@ bool Session::start(const Desk& desk) {
     fail(desk, fine.error().code, fine.error().message);
     return true;
   }
+  const PeerId encoder = has_media() ? desk.fleet.choose_encoder(verifier.hello, encoding_.encoding_class) : PeerId();
+  if (has_media() && encoder.empty() && verifier.hello.no_towers) return false;  // there will be room
   request_.max_tokens = std::min<std::int64_t>(request_.max_tokens, facts.context_max - prompt_size_ + 1);
   if (tokens_left() < 1) {  // of one that began elsewhere: the context is full, or others' memory was larger
     finish(desk, Done{FinishReason::kLength, books_.metrics});
@@ -202,6 +211,14 @@ bool Session::start(const Desk& desk) {
     policy_ = desk.policies.make(request_.policy, request_.draft_length, verifier.costs, verifier.batch,
                                  request_.governed && !request_.unverified && !drafts_have_a_say());
   if (draft_room() > 0) assign_drafters(desk);
+  encoder.empty() ? send_prefill(desk) : encode_at(desk, encoder);
+  return true;
+}
+
+void Session::send_prefill(const Desk& desk) {
+  leave_draining_verifier(desk);
+  if (workers_.verifier.empty()) return move_to_another_verifier(desk);
+  const PairFacts& facts = desk.fleet.at(workers_.verifier).hello.facts;
   workers_.scored = 1;
   enter(desk, Phase::kPrefill);
   // All that a verifier of this text has K/V of: everything but the last token of an answer that has begun.
@@ -209,7 +226,7 @@ bool Session::start(const Desk& desk) {
   Prefill prefill{.tokens = {text_.begin(), text_.begin() + end},
                   .answered = end - prompt_size_,
                   .kv_from = rows_wanted(desk),
-                  .positions_max = request_.stepwise ? 0 : offer->positions,
+                  .positions_max = request_.stepwise ? 0 : std::min(positions(), facts.context_max),
                   .sampling = request_.sampling,
                   .compute_all = request_.unverified,
                   .cache_scope = request_.cache_scope,
@@ -221,8 +238,7 @@ bool Session::start(const Desk& desk) {
     std::ranges::copy_if(request_.stop_ids, std::back_inserter(prefill.stop_ids),
                          [&](TokenId id) { return id < facts.vocab_size; });
   }
-  ask_verifier(desk, 0, std::move(prefill));
-  return true;
+  ask(desk, 0, std::move(prefill));
 }
 
 void Session::on_tick(const Desk& desk) {
@@ -247,12 +263,14 @@ void Session::on_tick(const Desk& desk) {
       repeat_request(desk);
       desk.send(client_, {.session = request_id_, .body = Heartbeat{}});
       break;
+    case Phase::kEncoding:
     case Phase::kPrefill:
     case Phase::kVerifying:
       if (desk.now - asked_.sent < kVerifyResend) break;
       if (++asked_.unheard > kUnheardMax) {
-        return distrust_verifier(
-            desk, {Errc::kTimeout, fmt::format("{} requests, and no answer that can be read", asked_.unheard)});
+        Error why{Errc::kTimeout, fmt::format("{} requests, and no answer that can be read", asked_.unheard)};
+        return phase_ == Phase::kEncoding ? distrust_encoder(desk, std::move(why))
+                                          : distrust_verifier(desk, std::move(why));
       }
       repeat_request(desk);
       break;
@@ -270,6 +288,7 @@ void Session::add_to(std::map<PeerId, Load>& loads) const {
   ++verifier.sessions;
   verifier.rounds += is_in_round(phase_);
   verifier.kv_bytes += workers_.kv_bytes;
+  if (!encoding_.encoder.empty()) ++loads[encoding_.encoder].sessions;
   for (const Replica& replica : workers_.replicas) {
     Load& drafter = loads[replica.drafter];
     ++drafter.sessions;
@@ -281,6 +300,7 @@ void Session::finish(const Desk& desk, Body last) {
   for (const PeerId& drafter : drafters()) release_drafter(desk, drafter, true);
   books_.done = std::holds_alternative<Done>(last);
   enter(desk, Phase::kEnded);
+  leave_encoder(desk);
   leave_verifier(desk);
   desk.send(client_, {.session = request_id_, .body = std::move(last)});
 }
@@ -294,6 +314,7 @@ bool Session::on_worker(const Desk& desk, const PeerId& from, Message message) {
   }
   if (message.round != round_.id) return true;
   if (from == workers_.verifier) return on_verifier(desk, std::move(message));
+  if (from == encoding_.encoder) return on_encoder(desk, std::move(message));
   Replica* replica = replica_of(from);
   return replica == nullptr || on_drafter(desk, *replica, std::move(message));
 }
@@ -376,6 +397,8 @@ void Session::lose_drafter(const Desk& desk, const PeerId& drafter) {
 void Session::on_worker_gone(const Desk& desk, const PeerId& peer, const std::string& what) {
   if (peer == workers_.verifier) {
     lose_verifier(desk, {Errc::kPeerGone, what});
+  } else if (peer == encoding_.encoder) {
+    lose_encoder(desk, {Errc::kPeerGone, what});
   } else if (replica_of(peer) != nullptr) {
     lose_drafter(desk, peer);
   }
@@ -389,7 +412,7 @@ void Session::set_aside(const Desk& desk, Position positions) {
   verifier.kv_bytes += more;
 }
 
-void Session::ask_verifier(const Desk& desk, Position base, Body body) {
+void Session::ask(const Desk& desk, Position base, Body body) {
   asked_.message = {.session = id_, .round = round_.id, .base = base, .body = std::move(body)};
   asked_.unheard = 0;
   repeat_request(desk);
@@ -397,7 +420,8 @@ void Session::ask_verifier(const Desk& desk, Position base, Body body) {
 
 void Session::repeat_request(const Desk& desk) {
   asked_.sent = desk.now;
-  if (!workers_.verifier.empty()) desk.send(workers_.verifier, *asked_.message);
+  const PeerId& to = phase_ == Phase::kEncoding ? encoding_.encoder : workers_.verifier;
+  if (!to.empty()) desk.send(to, *asked_.message);
 }
 
 int Session::drafters_wanted(const Desk& desk) const {
@@ -522,6 +546,8 @@ void Session::on_sent(const Message& message, std::size_t bytes) {
     metrics.wire_bytes_to_drafter_prompt += count;
   } else if (std::holds_alternative<Verify>(message.body) || std::holds_alternative<Prefill>(message.body)) {
     metrics.wire_bytes_to_verifier += count;
+  } else if (std::holds_alternative<Encode>(message.body)) {
+    metrics.wire_bytes_to_encoder += count;
   }
 }
 
@@ -746,7 +772,7 @@ void Session::send_verify(const Desk& desk) {
     verify.q = round_.drafts.q;  // else drafts must match
   verify.depths = round_.drafts.depths;
   verify.wire = wire_form(desk);
-  ask_verifier(desk, base(), std::move(verify));
+  ask(desk, base(), std::move(verify));
 }
 
 void Session::on_verdict(const Desk& desk, Verdict verdict) {
@@ -766,6 +792,7 @@ void Session::on_verdict(const Desk& desk, Verdict verdict) {
   if (phase_ == Phase::kPrefill) {
     if (round_.moved) count_failover(desk);
     failover_.numeric_class = verifier.hello.numeric_class;
+    if (has_media()) encoding_.encoding_class = verifier.hello.encoding_class;
     desk.fleet.keep_facts(verifier.hello.facts);
     books_.first_token = desk.now;
     books_.metrics.prefill_ns = (desk.now - books_.opened).count();

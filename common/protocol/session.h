@@ -74,6 +74,7 @@ class Session {
   enum class Phase {
     kWaiting,    ///< in line; has no verifier and no drafter
     kMoving,     ///< needs a verifier, since the one that it had has left it
+    kEncoding,   ///< has a verifier; an Encode is out to an encoder, and repeated until its answer is there
     kPrefill,    ///< the Prefill is out, and repeated until its Verdict is there
     kPaused,     ///< stepwise: a round is open, nothing is out, the client is to take a Step
     kDrafting,   ///< a Draft is out to a drafter whose replica ends at base(): Candidates, NeedKv or the time end it
@@ -158,7 +159,25 @@ class Session {
   /// Adds what the client does not know yet and another coordinator would have to.
   void tell_how_to_go_on(const Desk& desk, Tokens& tokens);
 
+  // ---- its encoder ----
+  /// Whether it has pictures or sounds that nobody has encoded.
+  bool has_media() const { return encoding_.done < request_.media.size(); }
+  /// Lets an encoder have what is not encoded yet.
+  void encode_at(const Desk& desk, const PeerId& encoder);
+  void ask_encoder(const Desk& desk);
+  /// Takes it out of its encoder's books.
+  void leave_encoder(const Desk& desk);
+  /// Its encoder is dead, or of no use.
+  void lose_encoder(const Desk& desk, Error why);
+  void distrust_encoder(const Desk& desk, Error why);
+  /// Another encoder goes on, or the verifier's own towers; else it waits for an encoder.
+  void encode_elsewhere(const Desk& desk, Error why);
+  bool on_encoder(const Desk& desk, Message message);
+  void on_encoded(const Desk& desk, Encoded encoded);
+
   // ---- its workers ----
+  /// Lets its verifier have the prompt.
+  void send_prefill(const Desk& desk);
   bool on_verifier(const Desk& desk, Message message);
   /// Hands them on to the client. Some that are missing end the round when the Verdict comes.
   void on_prompt_scores(const Desk& desk, PromptScores scores);
@@ -185,7 +204,8 @@ class Session {
   void count_failover(const Desk& desk);
   /// Counts K/V of `positions` as taken from the memory of its verifier.
   void set_aside(const Desk& desk, Position positions);
-  void ask_verifier(const Desk& desk, Position base, Body body);
+  /// Asks whom the phase says: its encoder, else its verifier.
+  void ask(const Desk& desk, Position base, Body body);
   void repeat_request(const Desk& desk);
   /// So many drafters it is to have. One where it would depend on who answers first what the text becomes.
   int drafters_wanted(const Desk& desk) const;
@@ -265,12 +285,20 @@ class Session {
     TimePoint alone_since{};        ///< waiting or moving: no verifier was there that it could start at
     std::string told_drafter = {};  ///< its name, as the client knows it (RoundReport)
   };
-  /// What the verifier was asked last.
+  /// What the verifier, or the encoder before it, was asked last.
   struct Request {
     std::optional<Message> message;
     TimePoint sent{};     ///< its last repeat
-    int unheard = 0;      ///< repeats since the verifier said anything about it
+    int unheard = 0;      ///< repeats since anything was said about it
     int keep_alives = 0;  ///< repeats since the client's last step
+  };
+  /// Of its pictures and sounds, which one encoder after the other may encode.
+  struct Encoding {
+    PeerId encoder = {};   ///< while it is kEncoding
+    std::size_t done = 0;  ///< so many of its media are soft tokens already
+    int lost = 0;          ///< encoders that died, or were of no use
+    /// Of who has encoded some of them, or all, a verifier perhaps: whoever encodes them again must make the same bits.
+    std::string encoding_class = {};
   };
   /// How it goes on without the verifier that it had.
   struct Failover {
@@ -320,6 +348,7 @@ class Session {
   Phase phase_ = Phase::kWaiting;
   TimePoint entered_;  ///< its phase
   Failover failover_;
+  Encoding encoding_;
   Workers workers_;
   Request asked_;
   Round round_;

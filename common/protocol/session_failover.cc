@@ -29,6 +29,7 @@ void Session::leave_draining_verifier(const Desk& desk) {
 }
 
 void Session::lose_verifier(const Desk& desk, Error why) {
+  leave_encoder(desk);
   leave_verifier(desk);
   if (request_.unverified && has_token()) return;  // it had no more to say
   failover_.why = std::move(why);
@@ -39,7 +40,8 @@ void Session::lose_verifier(const Desk& desk, Error why) {
     return fail(desk, failover_.why.code, std::move(what));
   }
   // Who drafts, or waits for its client, needs no verifier until it has something to verify.
-  if (phase_ == Phase::kPrefill || phase_ == Phase::kVerifying) move_to_another_verifier(desk);
+  if (phase_ == Phase::kEncoding || phase_ == Phase::kPrefill || phase_ == Phase::kVerifying)
+    move_to_another_verifier(desk);
 }
 
 void Session::distrust_verifier(const Desk& desk, Error why) {
@@ -94,6 +96,7 @@ void Session::on_resumed(const Desk& desk, Verdict verdict) {
   const Hello& verifier = desk.fleet.at(workers_.verifier).hello;
   failover_.elsewhere = false;
   failover_.numeric_class = verifier.numeric_class;
+  if (has_media()) encoding_.encoding_class = verifier.encoding_class;
   desk.fleet.keep_facts(verifier.facts);
   ++desk.failovers.resumed;
   books_.first_token = desk.now;
@@ -115,6 +118,7 @@ void Session::tell_how_to_go_on(const Desk& desk, Tokens& tokens) {
   if (verifier == nullptr || verifier->hello.numeric_class.empty() || failover_.told_verifier == verifier->hello.name)
     return;
   tokens.numeric_class = verifier->hello.numeric_class;
+  tokens.encoding_class = encoding_.encoding_class;
   tokens.verifier_name = failover_.told_verifier = verifier->hello.name;
 }
 
@@ -130,12 +134,15 @@ void Session::count_failover(const Desk& desk) {
 
 void Session::on_alone(const Desk& desk, Duration alone) {
   if (phase_ == Phase::kWaiting && !has_token()) {
-    if (alone >= std::chrono::milliseconds(request_.wait_ms))
-      fail(desk, Errc::kUnavailable, fmt::format("no verifier joined within {:.1f} s", to_seconds(alone)));
-    return;
+    if (alone < std::chrono::milliseconds(request_.wait_ms)) return;
+    const bool blind = desk.fleet.has_verifier({});
+    return fail(desk, Errc::kUnavailable,
+                fmt::format("no {} joined within {:.1f} s{}", blind ? "encoder" : "verifier", to_seconds(alone),
+                            blind ? ", and there is no verifier with towers" : ""));
   }
   if (alone < desk.failover.wait) return;
   if (desk.failover.allow_inexact && std::exchange(failover_.numeric_class, std::nullopt)) {
+    encoding_.encoding_class.clear();
     workers_.alone_since = desk.now;
     return;
   }

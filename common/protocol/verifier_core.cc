@@ -51,13 +51,22 @@ Result<void> VerifierCore::check_tokens(const std::vector<TokenId>& tokens, Posi
   return {};
 }
 
+Result<SoftTokens> VerifierCore::soft_tokens(const WireMedium& medium) const {
+  if (medium.is_encoded()) {
+    RETURN_IF_ERROR(check_encoded(membership_.facts(), medium));
+    return SoftTokens{.count = medium.content.shape[0], .together = medium.together};
+  }
+  if (config_.soft_tokens) return config_.soft_tokens(medium);
+  return Error{Errc::kUnsupported, fmt::format("this verifier takes no {}s but those of an encoder",
+                                               medium.is_sound() ? "sound" : "picture")};
+}
+
 Result<std::vector<PromptMedium>> VerifierCore::place_media(const Prefill& prefill) const {
   std::vector<PromptMedium> media;
   const Position prompt_end = std::ssize(prefill.tokens) - prefill.answered;
   for (const WireMedium& medium : prefill.media) {
-    const char* const what = medium.is_sound() ? "sound" : "picture";
-    if (!config_.soft_tokens) return Error{Errc::kUnsupported, fmt::format("this verifier takes no {}s", what)};
-    ASSIGN_OR_RETURN(const SoftTokens soft, config_.soft_tokens(medium));
+    const char* const what = medium.is_encoded() ? "picture or sound" : medium.is_sound() ? "sound" : "picture";
+    ASSIGN_OR_RETURN(const SoftTokens soft, soft_tokens(medium));
     const Position begin = media.empty() ? 0 : media.back().end;
     if (medium.first < begin || medium.first + soft.count >= prompt_end) {
       return Error{Errc::kInvalidArgument,

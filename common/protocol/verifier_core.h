@@ -12,14 +12,9 @@
 #include "common/protocol/batch_window.h"
 #include "common/protocol/membership.h"
 #include "common/protocol/prefix_cache.h"
+#include "common/protocol/soft_tokens.h"
 
 namespace outrider {
-
-/// What a picture or a sound is to a model.
-struct SoftTokens {
-  std::int64_t count = 0;
-  bool together = false;  ///< each is seen by all of them: they have to be in one forward pass
-};
 
 struct VerifierConfig {
   LinkConfig link = {};
@@ -35,7 +30,8 @@ struct VerifierConfig {
   /// Whether a session with this grammar can begin: its prompt waits while it is being made ready, and is refused with
   /// an error. None: no grammar can be followed here.
   std::function<Result<bool>(const std::string& grammar)> grammar_ready = {};
-  /// What a picture or a sound becomes, or why it becomes nothing. None: this verifier has no towers.
+  /// What a picture or a sound becomes that no encoder has encoded, or why it becomes nothing. None: this verifier has
+  /// no towers.
   std::function<Result<SoftTokens>(const WireMedium&)> soft_tokens = {};
 };
 
@@ -190,6 +186,8 @@ class VerifierCore {
   /// @param what  the tokens' name in the message
   Result<void> check_ids(const char* what, const std::vector<TokenId>& tokens) const;
   Result<void> check_tokens(const std::vector<TokenId>& tokens, Position base) const;
+  /// What one of a prompt's pictures and sounds becomes, or has become.
+  Result<SoftTokens> soft_tokens(const WireMedium& medium) const;
   /// A prompt's pictures and sounds, each with its rows.
   Result<std::vector<PromptMedium>> place_media(const Prefill& prefill) const;
   /// Sets memory aside for `positions` of a session that has `held` bytes already. @return what it has then.

@@ -1,24 +1,38 @@
 #include "common/transport/admission.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 namespace outrider {
 namespace {
 
+std::string with_article(const std::string& role) { return (role.starts_with("e") ? "an " : "a ") + role; }
+
 Error not_for(const Identity& identity, const std::string& what) {
   std::string roles;
-  for (const KeyRole role : {KeyRole::kVerifier, KeyRole::kDrafter, KeyRole::kClient}) {
+  for (const KeyRole role : kKeyRoles) {
     if (identity.may_be(role)) roles += (roles.empty() ? "" : " and ") + std::string(to_string(role));
   }
-  return {Errc::kMismatch, fmt::format("the key of {} is for a {}; it may not {}", identity.name, roles, what)};
+  return {Errc::kMismatch,
+          fmt::format("the key of {} is for {}; it may not {}", identity.name, with_article(roles), what)};
+}
+
+KeyRole key_role(Role role) {
+  switch (role) {
+    case Role::kVerifier: return KeyRole::kVerifier;
+    case Role::kDrafter: return KeyRole::kDrafter;
+    case Role::kEncoder: break;
+  }
+  return KeyRole::kEncoder;
 }
 
 }  // namespace
 
 Result<void> admit(const Identity& identity, Message& message) {
   if (auto* hello = std::get_if<Hello>(&message.body)) {
-    if (!identity.may_be(hello->role == Role::kVerifier ? KeyRole::kVerifier : KeyRole::kDrafter))
-      return not_for(identity, fmt::format("join as a {}", to_string(hello->role)));
+    if (!identity.may_be(key_role(hello->role)))
+      return not_for(identity, "join as " + with_article(to_string(hello->role)));
     hello->name = fmt::format("{}/{}", identity.name, hello->name);
     return {};
   }
@@ -29,8 +43,8 @@ Result<void> admit(const Identity& identity, Message& message) {
   // Whose turn it is nobody can say for another key.
   if (auto* request = std::get_if<Generate>(&message.body))
     request->on_behalf_of = identity.name + (request->on_behalf_of.empty() ? "" : "/" + request->on_behalf_of);
-  const bool may = asks ? identity.may_be(KeyRole::kClient)
-                        : identity.may_be(KeyRole::kVerifier) || identity.may_be(KeyRole::kDrafter);
+  const bool may = std::ranges::any_of(
+      kKeyRoles, [&](KeyRole role) { return (role == KeyRole::kClient) == asks && identity.may_be(role); });
   if (may) return {};
   return not_for(identity, asks ? "ask for texts" : fmt::format("send '{}'", name_of(message)));
 }

@@ -24,7 +24,6 @@ namespace {
 constexpr std::size_t kZ85Bytes = 41;  // with its end
 constexpr const char* kPrivateWord = "outrider-private-key";
 constexpr std::size_t kNameMax = 64;
-constexpr std::array kRoles{KeyRole::kVerifier, KeyRole::kDrafter, KeyRole::kClient};
 
 Key from_z85(const char* text) {
   Key key{};
@@ -196,17 +195,18 @@ const char* to_string(KeyRole role) {
   switch (role) {
     case KeyRole::kVerifier: return "verifier";
     case KeyRole::kDrafter: return "drafter";
+    case KeyRole::kEncoder: return "encoder";
     case KeyRole::kClient: break;
   }
   return "client";
 }
 
 Result<KeyRole> parse_key_role(std::string_view text) {
-  for (const KeyRole role : kRoles) {
+  for (const KeyRole role : kKeyRoles) {
     if (text == to_string(role)) return role;
   }
   return Error{Errc::kInvalidArgument,
-               fmt::format("'{:.80}' is no role, wanted verifier, drafter or client", std::string(text))};
+               fmt::format("'{:.80}' is no role, wanted verifier, drafter, encoder or client", std::string(text))};
 }
 
 AuthorizedKeys parse_authorized_keys(std::string_view text) {

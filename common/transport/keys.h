@@ -43,7 +43,8 @@ Result<KeyPair> read_private_key(const std::filesystem::path& path);
 Result<std::vector<Key>> read_public_keys(const std::string& text);
 
 /// As what somebody may come.
-enum class KeyRole : std::uint8_t { kVerifier, kDrafter, kClient };
+enum class KeyRole : std::uint8_t { kVerifier, kDrafter, kEncoder, kClient };
+inline constexpr std::array kKeyRoles{KeyRole::kVerifier, KeyRole::kDrafter, KeyRole::kEncoder, KeyRole::kClient};
 const char* to_string(KeyRole role);
 /// @return kInvalidArgument with all roles.
 Result<KeyRole> parse_key_role(std::string_view text);

@@ -12,6 +12,7 @@
 #include "common/protocol/client_core.h"
 #include "common/protocol/coordinator_core.h"
 #include "common/protocol/drafter_core.h"
+#include "common/protocol/encoder_core.h"
 #include "common/protocol/verifier_core.h"
 #include "tests/fuzz/drawn_messages.h"
 #include "tests/fuzz/driver.h"
@@ -22,13 +23,19 @@ namespace {
 
 constexpr std::size_t kStepsMax = 200;
 
+WireMedium picture() {
+  const auto pixels = std::make_shared<std::vector<std::byte>>(3);
+  return {.content = {.dtype = DType::kU8, .shape = {1, 1, 3}, .data = SharedBytes(pixels, *pixels)}};
+}
+
 /// Half of what comes is a likely next word, so that sessions get somewhere.
 Message likely(Drawer& draw, Role to) {
   const auto round = RoundId{static_cast<std::uint32_t>(draw.byte() % 4)};
   const std::int32_t accepted = draw.byte() % 3;
   const Position end = 3 + draw.byte() % 8;
   const SessionId session{50 + std::uint64_t{draw.byte()} % 2};
-  switch (draw.byte() % 4 + (to == Role::kVerifier ? 4 : 0)) {
+  if (to == Role::kEncoder) return {session, round, 0, Encode{picture()}};
+  switch (draw.byte() % 5 + (to == Role::kVerifier ? 5 : 0)) {
     case 0:
       return {session, round, 0, Verdict{.next_token = 40, .committed = 3, .hidden = zeros({2}), .kv = rows(0, 3)}};
     case 1:
@@ -37,9 +44,10 @@ Message likely(Drawer& draw, Role to) {
           Verdict{.accepted = accepted, .next_token = 41, .committed = end, .hidden = zeros({2}), .kv = rows(3, end)}};
     case 2: return {session, round, end, Candidates{.tokens = {1, 2}, .draft_ns = 5}};
     case 3: return {session, round, end, NeedKv{.have = end}};
-    case 4: return {session, {}, 0, Prefill{.tokens = {1, 2, 3}, .kv_from = Position{0}, .positions_max = 20}};
-    case 5: return {session, round, end, Verify{.tokens = {40, 1, 2}, .kv_from = end}};
-    case 6: return {session, round, 0, KvChunk{rows(0, end)}};
+    case 4: return {session, round, 0, Encoded{{.content = zeros({1, 2})}}};
+    case 5: return {session, {}, 0, Prefill{.tokens = {1, 2, 3}, .kv_from = Position{0}, .positions_max = 20}};
+    case 6: return {session, round, end, Verify{.tokens = {40, 1, 2}, .kv_from = end}};
+    case 7: return {session, round, 0, KvChunk{rows(0, end)}};
     default:
       return {session, round, end, Draft{.token = 4, .draft_length = 2, .hidden = zeros({2}), .ahead = accepted}};
   }
@@ -54,17 +62,24 @@ void play_coordinator(Drawer& draw) {
       {.instance = 50, .line = {.open_max = 8, .waiting_max = 8}, .audit = {.share = 0.5}, .drafters_per_text = 2});
   core.on_message("v", {.body = hello(Role::kVerifier)}, now);
   core.on_message("d", {.body = hello(Role::kDrafter)}, now);
-  core.on_message(
-      "c", {.session = SessionId{9}, .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 10, .draft_length = 2}}, now);
+  core.on_message("e", {.body = hello(Role::kEncoder)}, now);
+  core.on_message("c",
+                  {.session = SessionId{9},
+                   .body = Generate{.prompt = {1, 2, 3}, .max_tokens = 10, .draft_length = 2, .media = {picture()}}},
+                  now);
   for (std::size_t step = 0; step < kStepsMax && !draw.empty(); ++step) {
-    const PeerId peer = std::array{"v", "d", "c", "w", "x"}.at(draw.byte() % 5);
+    const PeerId peer = std::array{"v", "d", "e", "c", "w", "x"}.at(draw.byte() % 6);
     const std::uint8_t what = draw.byte();
     if (what < 200)
       core.on_message(peer, any_message(draw, Role::kDrafter), now);
     else if (what < 210)
       core.on_peer_gone(peer, now);
     else if (what < 220)
-      core.on_message(peer, {.body = hello(peer == "d" ? Role::kDrafter : Role::kVerifier)}, now);
+      core.on_message(peer,
+                      {.body = hello(peer == "d"   ? Role::kDrafter
+                                     : peer == "e" ? Role::kEncoder
+                                                   : Role::kVerifier)},
+                      now);
     else
       core.on_tick(now += milliseconds(1 << (draw.byte() % 14)));
     for (const Outgoing& out : core.take_output().send) {
@@ -80,10 +95,10 @@ void play_coordinator(Drawer& draw) {
 
 /// What happens to a worker next: a message or time, else what it has to do is done. @return whether it was the former
 template <class Core>
-bool feed(Drawer& draw, Core& core, TimePoint& now) {
+bool feed(Drawer& draw, Core& core, TimePoint& now, Role role = Role::kVerifier) {
   const std::uint8_t what = draw.byte();
   if (what < 160)
-    core.on_message(any_message(draw, Role::kVerifier), now);
+    core.on_message(any_message(draw, role), now);
   else if (what < 220)
     core.on_tick(now += milliseconds(1 << (draw.byte() % 18)));
   return what < 220;
@@ -136,6 +151,25 @@ void play_drafter(Drawer& draw) {
   }
 }
 
+void play_encoder(Drawer& draw) {
+  TimePoint now{seconds(100)};
+  EncoderCore core({.sessions_max = 4,
+                    .kept_bytes_max = 60,
+                    .soft_tokens = [](const WireMedium&) -> Result<SoftTokens> { return SoftTokens{.count = 1}; }},
+                   hello(Role::kEncoder));
+  core.on_message({.body = Welcome{50}}, now);
+  bool out = false;
+  for (std::size_t step = 0; step < kStepsMax && !draw.empty(); ++step) {
+    if (!feed(draw, core, now, Role::kEncoder) && std::exchange(out, false))
+      core.on_encoded(zeros({1, 2}), milliseconds(draw.byte()));
+    const EncoderCore::Output output = core.take_output();
+    CHECK(!output.work || !out, "two pictures at once");
+    out = out || output.work;
+    CHECK(core.session_count() <= 4 && core.kept_bytes() <= 60, "{} sessions, {} bytes", core.session_count(),
+          core.kept_bytes());
+  }
+}
+
 void play_client(Drawer& draw) {
   TimePoint now{seconds(100)};
   const std::vector<Generate> requests = {{.prompt = {1, 2}, .max_tokens = 10, .stop_ids = {7}},
@@ -181,10 +215,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace outrider;
   if (size == 0) return 0;
   Drawer draw({data + 1, size - 1});
-  switch (data[0] % 4) {
+  switch (data[0] % 5) {
     case 0: play_coordinator(draw); break;
     case 1: play_verifier(draw); break;
     case 2: play_drafter(draw); break;
+    case 3: play_encoder(draw); break;
     default: play_client(draw);
   }
   return 0;

@@ -54,7 +54,7 @@ def marked(plan, mark):
     def group(role):
         return role | {"environment": role.get("environment", {}) | {name: value}}
     return plan | {"coordinator": group(plan.get("coordinator", {}))} | {
-        role: [group(workers) for workers in plan[role]] for role in ("verifiers", "drafters") if role in plan}
+        role: [group(workers) for workers in plan[role]] for role in ("verifiers", "drafters", "encoders") if role in plan}
 
 
 def take_number(option, default):

@@ -100,6 +100,16 @@ class Launch(unittest.TestCase):
         self.assertEqual(run.end(), 4, run.explain())
         self.assertEqual(run.alive(), [])
 
+    def test_an_encoder_sees_for_a_verifier_without_towers(self):
+        picture = GOLDENS.parent / "nano-pictures" / "red_circle.png"
+        words = ["outrider", "run", "What is this?", "--image", str(picture), "--json", "--connect", "{coordinator}"]
+        run = self.start({"verifiers": [{"threads": 1, "no_towers": True}], "encoders": [{"threads": 1}],
+                          "run": [{"command": words}]}, expect_end=True)
+        self.assertEqual(run.status, 0, run.explain())
+        answer = json.loads(run.out.read_text())
+        self.assertEqual(answer["text"], "A red circle.")
+        self.assertGreater(answer["metrics"]["wire_bytes_to_encoder"], 0)
+
     def test_exit_statuses(self):
         for words, status in ((["sh", "-c", "exit 75"], 75), (["sh", "-c", "exit 9"], 5), (["/no/such/program"], 5), (["true"], 0)):
             run = self.start(PLAN | {"drafters": [], "run": [{"command": words}]}, expect_end=True)

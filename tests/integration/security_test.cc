@@ -50,6 +50,7 @@ class KeyedCoordinator : public testing::Test {
   KeyedCoordinator() {
     keys_.make("v", KeyRole::kVerifier);
     keys_.make("d", KeyRole::kDrafter);
+    keys_.make("e", KeyRole::kEncoder);
     keys_.make("c", KeyRole::kClient);
     keys_.make("stranger");
     context_ = std::make_unique<TransportContext>(keys_.listening());
@@ -126,8 +127,9 @@ TEST_F(KeyedCoordinator, HearsEachRoleAndKnowsItsName) {
   ASSERT_TRUE(verifier.message);
   EXPECT_EQ(std::get<Hello>(verifier.message->body).name, "v/w");
   EXPECT_TRUE(says("d", hello(Role::kDrafter)).message);
+  EXPECT_TRUE(says("e", hello(Role::kEncoder)).message);
   EXPECT_TRUE(says("c", Generate{.prompt = {1}, .stop_ids = {}}).message);
-  for (const char* who : {"v", "d", "c"}) EXPECT_TRUE(says(who, StatusRequest{}).message) << who;
+  for (const char* who : {"v", "d", "e", "c"}) EXPECT_TRUE(says(who, StatusRequest{}).message) << who;
 }
 
 // Or one client could wait in another's place, or fill it.
@@ -150,6 +152,9 @@ TEST_F(KeyedCoordinator, HoldsEveryRoleToItsKey) {
         Case{"v", hello(Role::kDrafter), "the key of v is for a verifier; it may not join as a drafter"},
         Case{"c", hello(Role::kVerifier), "the key of c is for a client; it may not join as a verifier"},
         Case{"c", hello(Role::kDrafter), "the key of c is for a client; it may not join as a drafter"},
+        Case{"d", hello(Role::kEncoder), "the key of d is for a drafter; it may not join as an encoder"},
+        Case{"e", hello(Role::kVerifier), "the key of e is for an encoder; it may not join as a verifier"},
+        Case{"e", Cancel{}, "the key of e is for an encoder; it may not ask for texts"},
         Case{"c", Heartbeat{}, "the key of c is for a client; it may not send 'heartbeat'"},
         Case{"c", Verdict{}, "the key of c is for a client; it may not send 'verdict'"},
         Case{"d", Generate{.prompt = {1}, .stop_ids = {}}, "the key of d is for a drafter; it may not ask for texts"},

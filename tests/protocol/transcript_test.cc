@@ -23,6 +23,7 @@
 
 #include "common/protocol/coordinator_core.h"
 #include "common/protocol/drafter_core.h"
+#include "common/protocol/encoder_core.h"
 #include "common/protocol/message_text.h"
 #include "common/protocol/verifier_core.h"
 #include "tests/support/message_parser.h"
@@ -252,6 +253,41 @@ class DrafterStage : public Stage {
   std::map<SessionId, bool> ahead_;
 };
 
+class EncoderStage : public Stage {
+ public:
+  explicit EncoderStage(const Arguments& with)
+      : core_({.sessions_max = with.of("sessions_max", 64),
+               .kept_bytes_max = with.of("kept_bytes_max", 1000),
+               .soft_tokens = [](const WireMedium& medium) -> Result<SoftTokens> {
+                 if (medium.is_sound()) return Error{Errc::kUnsupported, "this model has no audio tower"};
+                 return SoftTokens{.count = medium.content.shape[0], .together = true};
+               }},
+              hello(Role::kEncoder)) {}
+
+  bool command(const std::string& name, std::istringstream& words) override {
+    if (name == "encoded") {  // so many soft tokens
+      std::int64_t count = 0;
+      words >> count;
+      core_.on_encoded(zeros({count, 2}), std::chrono::nanoseconds(7));
+    } else if (name == "memory") {
+      say(fmt::format("sessions {}, kept {} bytes", core_.session_count(), core_.kept_bytes()));
+    } else {
+      return false;
+    }
+    return true;
+  }
+  void on_message(const PeerId&, Message message) override { core_.on_message(std::move(message), now); }
+  void tick() override { core_.on_tick(now); }
+  void collect() override {
+    const EncoderCore::Output output = core_.take_output();
+    say(output);
+    if (output.work) say(fmt::format("encode U8[{}]", fmt::join(output.work->content.shape, ",")));
+  }
+
+ private:
+  EncoderCore core_;
+};
+
 class CoordinatorStage : public Stage {
  public:
   explicit CoordinatorStage(const Arguments& with)
@@ -266,12 +302,16 @@ class CoordinatorStage : public Stage {
     words >> peer >> role;
     if (name == "gone") {  // PEER
       core_.on_peer_gone(peer, now);
-    } else if (name == "joins") {  // PEER verifier [CLASS], or PEER drafter [FORM]
+    } else if (name == "joins") {  // PEER verifier [CLASS], PEER drafter [FORM], or PEER encoder [CLASS]
       const bool verifies = role == "verifier";
-      Hello body = hello(verifies ? Role::kVerifier : Role::kDrafter);
+      Hello body = hello(verifies ? Role::kVerifier : role == "encoder" ? Role::kEncoder : Role::kDrafter);
       body.name = peer;
-      if (std::string word; words >> word) {
-        if (verifies)
+      for (std::string word; words >> word;) {
+        if (word == "towerless")
+          body.no_towers = true, body.encoding_class.clear();
+        else if (word.starts_with("soft"))
+          body.encoding_class = word;
+        else if (verifies)
           body.numeric_class = word;
         else
           body.wire = std::get<Hello>(parse_message("hello wire=" + word).body).wire;
@@ -305,10 +345,11 @@ std::string play(std::unique_ptr<Stage>& stage, const std::string& line) {
   std::istringstream words(line);
   std::string name;
   words >> name;
-  if (name == "verifier" || name == "drafter" || name == "coordinator") {
+  if (name == "verifier" || name == "drafter" || name == "encoder" || name == "coordinator") {
     const Arguments with(words);
     if (name == "verifier") stage = std::make_unique<VerifierStage>(with);
     if (name == "drafter") stage = std::make_unique<DrafterStage>(with);
+    if (name == "encoder") stage = std::make_unique<EncoderStage>(with);
     if (name == "coordinator") stage = std::make_unique<CoordinatorStage>(with);
     if (name != "coordinator") stage->on_message("", {.body = Welcome{1}});
     return "";

@@ -571,11 +571,12 @@ TEST(Simulation, WorkersThatWereGivenUpForgetTheirSessions) {
 
 struct Survival {
   std::int64_t histories = 0, texts = 0, tokens = 0, rounds = 0;
-  std::int64_t ahead = 0;                                      ///< rounds with drafts made ahead
-  std::int64_t verifiers = 0, drafters = 0, coordinators = 0;  ///< that crashed
-  std::int64_t failovers = 0, resumes = 0;                     ///< to another verifier, another coordinator
+  std::int64_t ahead = 0;                                                    ///< rounds with drafts made ahead
+  std::int64_t verifiers = 0, drafters = 0, encoders = 0, coordinators = 0;  ///< that crashed
+  std::int64_t failovers = 0, resumes = 0;  ///< to another verifier, another coordinator
   std::int64_t audits = 0;
-  double healing_s = 0;  ///< the longest, from when everything works until the last text of a history has ended
+  std::int64_t encodes = 0;  ///< asked of encoders
+  double healing_s = 0;      ///< the longest, from when everything works until the last text of a history has ended
 
   static void fields(auto& v, auto& m) {
     v("histories", m.histories);
@@ -585,10 +586,12 @@ struct Survival {
     v("ahead", m.ahead);
     v("verifiers", m.verifiers);
     v("drafters", m.drafters);
+    v("encoders", m.encoders);
     v("coordinators", m.coordinators);
     v("failovers", m.failovers);
     v("resumes", m.resumes);
     v("audits", m.audits);
+    v("encodes", m.encodes);
     v("healing_s", m.healing_s);
   }
 };
@@ -598,7 +601,9 @@ struct History {
   std::uint64_t seed = 0;
   std::int64_t faulty_ms = 20'000;  ///< then everything works
   std::int64_t verifiers = 1, drafters = 1, drafters_per_text = 1, kv_bytes = 0;
-  std::int64_t texts = 0;  ///< a bit each
+  std::int64_t texts = 0;                    ///< a bit each
+  std::int64_t encoders = 0, no_towers = 0;  ///< with encoders alone
+  double pictures = 0;                       ///< share of the texts that have some
   double audit = 0;
   Faults faults = {};
   std::int64_t down_ms = 0;
@@ -613,11 +618,15 @@ struct History {
     v("kv_bytes", m.kv_bytes);
     v("down_ms", m.down_ms);
     v("audit", m.audit);
+    v("encoders", m.encoders);
+    v("no_towers", m.no_towers);
+    v("pictures", m.pictures);
     v("drop", m.faults.drop);
     v("repeat", m.faults.repeat);
     v("slow", m.faults.slow);
     v("drafter_restart", m.faults.drafter_restart);
     v("verifier_restart", m.faults.verifier_restart);
+    v("encoder_restart", m.faults.encoder_restart);
     v("stall", m.faults.stall);
     v("partition", m.faults.partition);
     v("mute", m.faults.mute);
@@ -653,6 +662,10 @@ History drawn(std::uint64_t seed, int texts) {
   h.kv_bytes = rng.below(2) == 0 ? 200'000 : 5'000'000;
   h.audit = perhaps(1);
   h.drafters_per_text = 1 + static_cast<std::int64_t>(rng.below(2));
+  h.encoders = static_cast<std::int64_t>(rng.below(3));
+  h.no_towers = static_cast<std::int64_t>(rng.below(2));
+  h.pictures = 0.5;
+  h.faults.encoder_restart = perhaps(0.5);
   return h;
 }
 
@@ -687,9 +700,27 @@ struct Text {
   DraftPolicy policy = DraftPolicy::kFixed;
   std::int32_t draft_length = 0;
   std::optional<std::int32_t> ahead = {};
+  std::vector<WireMedium> media = {};
   Duration pause{};  ///< until the next
 };
-Text drawn_text(std::uint64_t seed, std::uint64_t number) {
+
+/// Lets a text have some pictures where its prompt has room. Its sampling is the one that asks for no prompt.
+void add_pictures(Text& text, CounterRng rng) {
+  std::vector<TokenId> seen = text.prompt;
+  for (Position at = static_cast<Position>(rng.below(8)); text.media.size() < 3;) {
+    const auto count = static_cast<std::int64_t>(1 + rng.below(4));
+    if (at + count >= std::ssize(seen)) break;
+    // Of few, so that some come again.
+    text.media.push_back({.first = at, .content = model::picture(rng.below(5), count)});
+    for (std::int64_t i = 0; i < count; ++i)
+      seen[static_cast<std::size_t>(at + i)] = model::soft_token(text.media.back().content, i);
+    at += count + static_cast<Position>(rng.below(8));
+  }
+  text.sampling = {};
+  text.expected = model::generate(seen, text.max_tokens, {}, text.stop_ids);
+}
+
+Text drawn_text(std::uint64_t seed, std::uint64_t number, double pictures) {
   CounterRng rng(mix64(seed * 6700417 + number));
   Text text;
   text.prompt.resize(1 + rng.below(60));
@@ -705,17 +736,21 @@ Text drawn_text(std::uint64_t seed, std::uint64_t number) {
   text.draft_length = static_cast<std::int32_t>(rng.below(9));
   text.ahead = some_ahead(rng);
   if (rng.below(3) == 0) text.pause = std::chrono::milliseconds(rng.below(3000));
+  CounterRng more(mix64(seed * 104729 + number));
+  if (pictures > 0 && more.uniform() < pictures) add_pictures(text, more);
   return text;
 }
 
 /// What is left of texts, though all have ended; empty: nothing.
 std::string left_behind(const Simulator& simulator) {
   const int sessions = simulator.coordinator_sessions();
-  const std::size_t verifying = simulator.verifier_sessions(), drafting = simulator.drafter_sessions();
+  const std::size_t verifying = simulator.verifier_sessions(), drafting = simulator.drafter_sessions(),
+                    encoding = simulator.encoder_sessions();
   const std::int64_t bytes = simulator.verifier_kv_bytes();
-  if (sessions == 0 && verifying == 0 && drafting == 0 && bytes == 0) return "";
-  return fmt::format("{} sessions of the coordinator, {} of verifiers with {} bytes and {} of drafters stay behind",
-                     sessions, verifying, bytes, drafting);
+  if (sessions == 0 && verifying == 0 && drafting == 0 && encoding == 0 && bytes == 0) return "";
+  return fmt::format(
+      "{} sessions of the coordinator, {} of verifiers with {} bytes, {} of drafters and {} of encoders stay behind",
+      sessions, verifying, bytes, drafting, encoding);
 }
 
 /// Lets time pass until nothing is left, and stays so for as long as something may be under way; kForgotten at most.
@@ -739,6 +774,8 @@ std::string survive(const History& history, Survival* totals) {
       history.seed, faults, 0.7,
       {.verifiers = static_cast<int>(history.verifiers),
        .drafters = static_cast<int>(history.drafters),
+       .encoders = static_cast<int>(history.encoders),
+       .no_towers = history.encoders > 0 && history.no_towers > 0,
        .kv_bytes_max = history.kv_bytes,
        .failover = {.wait = std::chrono::hours(1), .limit = 1'000'000},
        .client = {.failover_wait = std::chrono::hours(1), .was_there = true, .fruitless_max = 1'000'000},
@@ -747,9 +784,9 @@ std::string survive(const History& history, Survival* totals) {
   std::map<std::uint64_t, Text> texts;
   for (std::uint64_t number = 1; number < 63; ++number) {
     if ((history.texts >> (number - 1) & 1) == 0) continue;
-    const Text& text = texts[number] = drawn_text(history.seed, number);
+    const Text& text = texts[number] = drawn_text(history.seed, number, history.pictures);
     simulator.request(number, text.prompt, text.max_tokens, text.draft_length, text.sampling, text.stop_ids,
-                      text.policy, text.ahead);
+                      text.policy, text.ahead, false, {}, text.media);
     simulator.run_for(text.pause);
   }
   const bool ended = simulator.run_until_done(faulty + kHealing);
@@ -765,6 +802,7 @@ std::string survive(const History& history, Survival* totals) {
     totals->failovers += answer.metrics.failovers;
     totals->ahead += answer.metrics.ahead_rounds;
     totals->resumes += answer.metrics.resumes;
+    totals->encodes += answer.metrics.wire_bytes_to_encoder;  // one each: on_sent() is told so
   }
   totals->healing_s = std::max(totals->healing_s, to_seconds(simulator.healed_for()));
   forget(simulator);
@@ -776,6 +814,7 @@ std::string survive(const History& history, Survival* totals) {
   totals->audits += audits.same;
   totals->verifiers += simulator.verifier_restarts();
   totals->drafters += simulator.drafter_restarts();
+  totals->encoders += simulator.encoder_restarts();
   totals->coordinators += simulator.coordinator_restarts();
   return "";
 }
@@ -789,7 +828,8 @@ struct Halve {
   void operator()(const char* name, const std::int64_t& value) {
     const std::string_view field = name;
     for (int bit = 0; field == "texts" && bit < 62; ++bit) add(name, value & ~(std::int64_t{1} << bit), value);
-    const std::int64_t least = field.ends_with("_ms") ? 0 : 1;
+    const bool may_be_none = field.ends_with("_ms") || field == "encoders" || field == "no_towers";
+    const std::int64_t least = std::min<std::int64_t>(value, may_be_none ? 0 : 1);
     if (field != "texts" && field != "kv_bytes") add(name, std::max(value / 2, least), value);
   }
   void operator()(const char* name, const double& value) { add(name, 0.0, value); }
@@ -853,7 +893,8 @@ TEST(Simulation, TextSurvivesTheDeathOfAnybody) {
   if (std::getenv("OUTRIDER_SIM_SEED") != nullptr) return;
   EXPECT_GT(totals.failovers, 100);
   EXPECT_GT(totals.resumes, 100);
-  EXPECT_GT(totals.audits, 10);
+  EXPECT_GT(totals.audits, 5);
+  EXPECT_GT(totals.encodes, 50);
 }
 
 // What nights found: a prompt takes over the start of another whose next rows are in the same forward.

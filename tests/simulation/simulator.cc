@@ -38,9 +38,49 @@ std::uint64_t hash_at(const WireTensor& tensor, std::int64_t row) {
   return hash;
 }
 
+Result<SoftTokens> soft_tokens_of(const WireMedium& medium) {
+  return SoftTokens{.count = medium.content.shape[0], .together = medium.content.shape[0] == 3};
+}
+
+/// Rows that say what their soft tokens count as.
+WireTensor encoded(const WireTensor& picture) {
+  const auto rows = std::make_shared<std::vector<float>>();
+  for (std::int64_t i = 0; i < picture.shape[0]; ++i)
+    rows->insert(rows->end(), kWidth, static_cast<float>(model::soft_token(picture, i)));
+  return {.dtype = DType::kF32,
+          .shape = {picture.shape[0], kWidth},
+          .data = SharedBytes(rows, std::as_bytes(std::span(*rows)))};
+}
+
+/// A prompt's tokens, with those that its pictures count as.
+std::vector<TokenId> seen_tokens(const VerifyWork& work) {
+  std::vector<TokenId> tokens = work.tokens;
+  for (const auto& [medium, end, together] : work.media) {
+    const WireTensor rows = medium.is_encoded() ? medium.content : encoded(medium.content);
+    for (Position p = std::max(medium.first, work.base); p < std::min(end, work.base + std::ssize(tokens)); ++p) {
+      float row = 0;
+      std::memcpy(&row, rows.data.bytes().data() + static_cast<std::size_t>((p - medium.first) * kWidth) * sizeof row,
+                  sizeof row);
+      tokens[static_cast<std::size_t>(p - work.base)] = static_cast<TokenId>(row);
+    }
+  }
+  return tokens;
+}
+
 }  // namespace
 
 namespace model {
+
+TokenId soft_token(const WireTensor& picture, std::int64_t i) {
+  const auto byte = static_cast<std::uint64_t>(picture.data.bytes()[static_cast<std::size_t>(3 * i)]);
+  return static_cast<TokenId>(mix64(byte * 64 + static_cast<std::uint64_t>(i)) % kVocab);
+}
+
+WireTensor picture(std::uint64_t seed, std::int64_t soft_tokens) {
+  const auto pixels = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(3 * soft_tokens));
+  for (std::size_t i = 0; i < pixels->size(); ++i) (*pixels)[i] = static_cast<std::byte>(mix64(seed + i));
+  return {.dtype = DType::kU8, .shape = {soft_tokens, 1, 3}, .data = SharedBytes(pixels, *pixels)};
+}
 
 PairFacts facts() {
   return {
@@ -94,10 +134,12 @@ Simulator::Simulator(std::uint64_t seed, const Faults& faults, double drafter_ac
       now_(std::chrono::seconds(1)),
       first_instance_(1000 + seed),
       verifiers_(static_cast<std::size_t>(layout.verifiers)),
-      drafters_(static_cast<std::size_t>(layout.drafters)) {
+      drafters_(static_cast<std::size_t>(layout.drafters)),
+      encoders_(static_cast<std::size_t>(layout.encoders)) {
   start_coordinator();
   for (Verifier& verifier : verifiers_) start(verifier);
   for (Drafter& drafter : drafters_) start(drafter);
+  for (Encoder& encoder : encoders_) start(encoder);
   schedule(Duration::zero(), Event::Kind::kTick, "");
 }
 
@@ -107,12 +149,27 @@ void Simulator::start(Verifier& verifier) {
   config.rows_max = kRowsMax;
   config.reuse_min = 4;
   config.capacity = {.kv_cost = kKvCost, .kv_bytes_max = layout_.kv_bytes_max};
+  if (!layout_.no_towers) config.soft_tokens = soft_tokens_of;
   verifier = {};
   verifier.clock = some_clock();
   verifier.peer = fmt::format("verifier-{}", starts_++);
-  verifier.core = std::make_unique<VerifierCore>(
-      config,
-      Hello{.role = Role::kVerifier, .name = verifier.peer, .facts = model::facts(), .numeric_class = "hashes"});
+  verifier.core =
+      std::make_unique<VerifierCore>(config, Hello{.role = Role::kVerifier,
+                                                   .name = verifier.peer,
+                                                   .facts = model::facts(),
+                                                   .numeric_class = "hashes",
+                                                   .encoding_class = layout_.no_towers ? "" : "hashes of pixels",
+                                                   .no_towers = layout_.no_towers});
+}
+
+void Simulator::start(Encoder& encoder) {
+  encoder = {};
+  encoder.clock = some_clock();
+  encoder.peer = fmt::format("encoder-{}", starts_++);
+  encoder.core = std::make_unique<EncoderCore>(
+      EncoderConfig{.sessions_max = 4, .kept_bytes_max = 2000, .soft_tokens = soft_tokens_of},
+      Hello{
+          .role = Role::kEncoder, .name = encoder.peer, .facts = model::facts(), .encoding_class = "hashes of pixels"});
 }
 
 void Simulator::start(Drafter& drafter) {
@@ -131,7 +188,9 @@ void Simulator::start(Drafter& drafter) {
 template <typename Worker>
 void Simulator::crash(Worker& worker, Duration away) {
   const PeerId old = std::exchange(worker.peer, "");
-  ++(std::is_same_v<Worker, Verifier> ? verifier_restarts_ : drafter_restarts_);
+  ++(std::is_same_v<Worker, Verifier>  ? verifier_restarts_
+     : std::is_same_v<Worker, Drafter> ? drafter_restarts_
+                                       : encoder_restarts_);
   worker.core.reset();
   worker.back = now_ + away;
   if (away == Duration::zero()) start(worker);
@@ -218,7 +277,7 @@ void Simulator::strike(Worker& worker, double restart) {
     if (ways != 0) worker.deaf_until = end;
     if (ways != 1) worker.dumb_until = end;
   }
-  if (std::is_same_v<Worker, Verifier> && faults_.mute > 0 && happens(faults_.mute))
+  if (!std::is_same_v<Worker, Drafter> && faults_.mute > 0 && happens(faults_.mute))
     worker.mute_until = now_ + up_to(6 * kLong);
 }
 
@@ -230,8 +289,13 @@ Simulator::Drafter* Simulator::find_drafter(const PeerId& peer) {
   const auto found = std::ranges::find(drafters_, peer, &Drafter::peer);
   return peer.empty() || found == drafters_.end() ? nullptr : &*found;
 }
+Simulator::Encoder* Simulator::find_encoder(const PeerId& peer) {
+  const auto found = std::ranges::find(encoders_, peer, &Encoder::peer);
+  return peer.empty() || found == encoders_.end() ? nullptr : &*found;
+}
 Simulator::Node* Simulator::find(const PeerId& peer) {
   if (Verifier* verifier = find_verifier(peer)) return verifier;
+  if (Encoder* encoder = find_encoder(peer)) return encoder;
   return find_drafter(peer);
 }
 
@@ -262,6 +326,11 @@ std::size_t Simulator::drafter_sessions() const {
   for (const Drafter& drafter : drafters_) count += drafter.core ? drafter.core->session_count() : 0;
   return count;
 }
+std::size_t Simulator::encoder_sessions() const {
+  std::size_t count = 0;
+  for (const Encoder& encoder : encoders_) count += encoder.core ? encoder.core->session_count() : 0;
+  return count;
+}
 std::int64_t Simulator::verifier_kv_bytes() const {
   std::int64_t bytes = 0;
   for (const Verifier& verifier : verifiers_) bytes += verifier.core ? verifier.core->kv_bytes() : 0;
@@ -270,8 +339,8 @@ std::int64_t Simulator::verifier_kv_bytes() const {
 
 void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens,
                         std::int32_t draft_length, const SamplingParams& sampling, const std::vector<TokenId>& stop_ids,
-                        DraftPolicy policy, std::optional<std::int32_t> draft_ahead, bool governed,
-                        AddedSources added) {
+                        DraftPolicy policy, std::optional<std::int32_t> draft_ahead, bool governed, AddedSources added,
+                        std::vector<WireMedium> media) {
   answers_[number];
   ++open_;
   sampled_ = sampled_ || !(sampling == SamplingParams{});
@@ -287,6 +356,7 @@ void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::
                              .policy = policy,
                              .draft_ahead = draft_ahead,
                              .governed = governed,
+                             .media = std::move(media),
                              .added = added});
   Answer& answer = answers_[number];
   client.events.on_tokens = [&answer](std::size_t, std::span<const TokenId> tokens) {
@@ -367,6 +437,7 @@ void Simulator::on_event(Event event) {
   if (is_message && (event.incarnation != incarnation_ || coordinator_ == nullptr)) return;
   Verifier* verifier = find_verifier(event.peer);  // none where it is no more
   Drafter* drafter = find_drafter(event.peer);
+  Encoder* encoder = find_encoder(event.peer);
   switch (event.kind) {
     case Event::Kind::kToCoordinator:
       if (const auto* request = std::get_if<Generate>(&event.message->body))
@@ -376,6 +447,7 @@ void Simulator::on_event(Event event) {
     case Event::Kind::kToWorker:
       if (verifier != nullptr) verifier->core->on_message(std::move(*event.message), verifier->clock.at(now_));
       if (drafter != nullptr) drafter->core->on_message(std::move(*event.message), drafter->clock.at(now_));
+      if (encoder != nullptr) encoder->core->on_message(std::move(*event.message), encoder->clock.at(now_));
       break;
     case Event::Kind::kBatchDone:
       if (verifier != nullptr)
@@ -385,10 +457,17 @@ void Simulator::on_event(Event event) {
       if (drafter == nullptr) break;
       for (auto& [turn, progress] : std::exchange(drafter->busy, {})) drafter->core->on_turn(turn, std::move(progress));
       break;
+    case Event::Kind::kEncoded:
+      if (encoder != nullptr) {
+        const WireMedium medium = *std::exchange(encoder->busy, {});
+        encoder->core->on_encoded(encoded(medium.content), std::chrono::milliseconds(1));
+      }
+      break;
     case Event::Kind::kDue: break;
     case Event::Kind::kTick:
       for (Verifier& each : verifiers_) strike(each, faults_.verifier_restart);
       for (Drafter& each : drafters_) strike(each, faults_.drafter_restart);
+      for (Encoder& each : encoders_) strike(each, faults_.encoder_restart);
       if (coordinator_ == nullptr && now_ >= coordinator_back_) start_coordinator();
       if (coordinator_ && now_.time_since_epoch() <= faults_.until && faults_.coordinator_restart > 0 &&
           happens(faults_.coordinator_restart))
@@ -404,6 +483,7 @@ void Simulator::on_event(Event event) {
   }
   if (verifier != nullptr) flush(*verifier);
   if (drafter != nullptr) flush(*drafter);
+  if (encoder != nullptr) flush(*encoder);
 }
 
 void Simulator::check_books() {
@@ -426,6 +506,12 @@ void Simulator::check_memory() {
     if (bytes > layout_.kv_bytes_max || sessions > Capacity().sessions_max)
       violated(fmt::format("{}: {} sessions, {} bytes of K/V", verifier.peer, sessions, bytes));
   }
+  for (const Encoder& encoder : encoders_) {
+    const std::size_t sessions = encoder.core ? encoder.core->session_count() : 0;
+    const std::int64_t kept = encoder.core ? encoder.core->kept_bytes() : 0;
+    if (sessions > 4 || kept > 2000)
+      violated(fmt::format("{}: {} sessions, {} bytes kept", encoder.peer, sessions, kept));
+  }
   for (const Drafter& drafter : drafters_) {
     const std::size_t sessions = drafter.core ? drafter.core->session_count() : 0;
     // One that is freed gives its replica back with the next work.
@@ -438,6 +524,7 @@ void Simulator::flush_all() {
   flush_coordinator();
   for (Verifier& verifier : verifiers_) flush(verifier);
   for (Drafter& drafter : drafters_) flush(drafter);
+  for (Encoder& encoder : encoders_) flush(encoder);
 }
 
 void Simulator::flush_coordinator() {
@@ -478,6 +565,18 @@ void Simulator::flush(Drafter& drafter) {
     schedule(time, Event::Kind::kDrafted, drafter.peer);
   }
   for (const Outgoing& out : output.send) transmit(Event::Kind::kToCoordinator, drafter, out.message);
+  note(output.notices);
+}
+
+void Simulator::flush(Encoder& encoder) {
+  if (encoder.core == nullptr) return;
+  if (now_ >= encoder.frozen_until) encoder.core->on_tick(encoder.clock.at(now_));
+  EncoderCore::Output output = encoder.core->take_output();
+  if (output.work) {
+    encoder.busy = std::move(output.work);
+    schedule(slow_or(std::chrono::milliseconds(1), std::chrono::milliseconds(50)), Event::Kind::kEncoded, encoder.peer);
+  }
+  for (const Outgoing& out : output.send) transmit(Event::Kind::kToCoordinator, encoder, out.message);
   note(output.notices);
 }
 
@@ -608,11 +707,12 @@ std::vector<VerifyResult> Simulator::forward(Verifier& verifier, const std::vect
     const TokenTree tree(std::ssize(work.tokens) - 1, work.depths);
     if (!tree.check()) violated("rows to verify that are no tree");
     std::vector<std::uint64_t> rows;
+    const std::vector<TokenId> tokens = seen_tokens(work);
     for (std::int64_t row = 0; row < tree.rows(); ++row) {
       const std::uint64_t before = row > 0          ? rows[static_cast<std::size_t>(tree.path(row).end()[-2])]
                                    : prefix.empty() ? model::kEmpty
                                                     : prefix.back();
-      rows.push_back(model::extend(before, work.tokens[static_cast<std::size_t>(row)]));
+      rows.push_back(model::extend(before, tokens[static_cast<std::size_t>(row)]));
     }
     cache.written = std::max<Position>(cache.written, std::ssize(prefix) + tree.height() + 1);
     if (work.prefill) prefix.insert(prefix.end(), rows.begin(), rows.end());

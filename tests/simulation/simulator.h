@@ -15,6 +15,7 @@
 #include "common/protocol/client_core.h"
 #include "common/protocol/coordinator_core.h"
 #include "common/protocol/drafter_core.h"
+#include "common/protocol/encoder_core.h"
 #include "common/protocol/verifier_core.h"
 #include "common/sampling/sampler.h"
 #include "drafter-node/answer_guide.h"
@@ -34,7 +35,8 @@ struct Faults {
   Duration down_max = {};                            ///< how long one that crashed is away at most
   double stall = 0;      ///< it stands still, for up to 5 s: what comes waits, as with SIGSTOP
   double partition = 0;  ///< nothing gets through, either way or one way only, for up to 5 s
-  double mute = 0;       ///< of a verifier: only its heartbeats can be read, for up to 30 s
+  double encoder_restart = 0;
+  double mute = 0;  ///< of a verifier or an encoder: only its heartbeats can be read, for up to 30 s
 
   // The coordinator and its clients. Of half of the connections that are lost, neither end is told.
   double coordinator_restart = 0;  ///< another one comes, which knows of nothing
@@ -63,6 +65,10 @@ inline TokenId choose(std::uint64_t prefix) { return static_cast<TokenId>(mix64(
 PairFacts facts();
 /// Logits after a prefix: choose(prefix) has the highest, about half of the probability.
 std::vector<float> logits(std::uint64_t prefix);
+/// What soft token `i` of a picture counts as: a token that its pixels say.
+TokenId soft_token(const WireTensor& picture, std::int64_t i);
+/// A picture of so many soft tokens, a byte each, or three.
+WireTensor picture(std::uint64_t seed, std::int64_t soft_tokens);
 /// Plain decoding, to `count` tokens or the first of stop_ids.
 std::vector<TokenId> generate(const std::vector<TokenId>& prompt, std::int64_t count,
                               const SamplingParams& sampling = {}, const std::vector<TokenId>& stop_ids = {});
@@ -86,7 +92,8 @@ struct Pair {
 
 /// Who takes part.
 struct Layout {
-  int verifiers = 1, drafters = 1;
+  int verifiers = 1, drafters = 1, encoders = 0;
+  bool no_towers = false;  ///< of the verifiers: pictures are for encoders
   /// A verifier's K/V memory; a position takes 100 bytes, and 50 more in the ring.
   std::int64_t kv_bytes_max = std::numeric_limits<std::int64_t>::max();
   FailoverConfig failover = {};
@@ -109,7 +116,7 @@ class Simulator {
   void request(std::uint64_t number, std::vector<TokenId> prompt, std::int64_t max_tokens, std::int32_t draft_length,
                const SamplingParams& sampling = {}, const std::vector<TokenId>& stop_ids = {},
                DraftPolicy policy = DraftPolicy::kFixed, std::optional<std::int32_t> draft_ahead = {},
-               bool governed = false, AddedSources added = {});
+               bool governed = false, AddedSources added = {}, std::vector<WireMedium> media = {});
   /// The client wants this one no longer.
   void cancel(std::uint64_t number);
   /// Lets virtual time pass until every request has ended. @return false if `limit` came first.
@@ -141,12 +148,14 @@ class Simulator {
   std::int64_t drafts_of(std::size_t drafter) const { return drafters_.at(drafter).asked; }
   std::int64_t drafter_restarts() const { return drafter_restarts_; }
   std::int64_t verifier_restarts() const { return verifier_restarts_; }
+  std::int64_t encoder_restarts() const { return encoder_restarts_; }
   std::int64_t coordinator_restarts() const { return static_cast<std::int64_t>(incarnation_); }
   std::int64_t messages() const { return messages_; }
   /// Rows that reached drafters, by type.
   const std::map<DType, std::int64_t>& rows() const { return rows_; }
   std::size_t verifier_sessions() const;
   std::size_t drafter_sessions() const;
+  std::size_t encoder_sessions() const;
   int coordinator_sessions() const { return status().sessions; }
   std::int64_t verifier_kv_bytes() const;
   Status status() const { return coordinator_ ? coordinator_->status() : Status(); }
@@ -160,6 +169,7 @@ class Simulator {
       kToWorker,
       kBatchDone,
       kDrafted,
+      kEncoded,
       kDue,
       kTick
     } kind;  // kDue: a loop was to go around by now
@@ -231,6 +241,11 @@ class Simulator {
     std::map<SessionId, Lead> leads;
   };
 
+  struct Encoder : Node {
+    std::unique_ptr<EncoderCore> core;
+    std::optional<WireMedium> busy;
+  };
+
   /// One that asked for a text.
   struct Client {
     std::vector<Generate> requests;
@@ -256,6 +271,7 @@ class Simulator {
   void flush_coordinator();
   void flush(Verifier& verifier);
   void flush(Drafter& drafter);
+  void flush(Encoder& encoder);
   void flush_all();
   void note(const std::vector<Notice>& notices);
   /// @return whether there is such a client.
@@ -264,6 +280,7 @@ class Simulator {
   void check_text(const PeerId& peer, const Message& message);
   void start(Verifier& verifier);
   void start(Drafter& drafter);
+  void start(Encoder& encoder);
   template <typename Worker>
   void crash(Worker& worker, Duration away);
   template <typename Worker>
@@ -271,6 +288,7 @@ class Simulator {
   Node* find(const PeerId& peer);
   Verifier* find_verifier(const PeerId& peer);
   Drafter* find_drafter(const PeerId& peer);
+  Encoder* find_encoder(const PeerId& peer);
   /// Whether the fleet's books are what the sessions say.
   void check_books();
   /// Whether nothing piles up.
@@ -334,12 +352,13 @@ class Simulator {
   std::map<std::pair<PeerId, SessionId>, std::int64_t> sessions_;  ///< open ones: what they are to send next
   std::vector<Verifier> verifiers_;
   std::vector<Drafter> drafters_;
+  std::vector<Encoder> encoders_;
   SamplingScratch scratch_;
   bool sampled_ = false;  ///< some session samples: its tokens are not choose()'s
   std::map<std::uint64_t, Answer> answers_;
   std::size_t open_ = 0;  ///< of these, not ended
   std::vector<std::string> violations_, notices_;
-  std::int64_t drafter_restarts_ = 0, verifier_restarts_ = 0, messages_ = 0;
+  std::int64_t drafter_restarts_ = 0, verifier_restarts_ = 0, encoder_restarts_ = 0, messages_ = 0;
   std::map<DType, std::int64_t> rows_;
 };
 

@@ -186,17 +186,29 @@ Coordinator::Coordinator(const std::string& listen, const std::vector<std::strin
   EXPECT_NE(address, "") << program.err();
 }
 
-Trio::Trio(bool with_drafter, const std::vector<std::string>& of_coordinator)
+Trio::Trio(bool with_drafter, const std::vector<std::string>& of_coordinator,
+           const std::vector<std::string>& of_verifier)
     : coordinator(std::make_unique<Coordinator>("tcp://127.0.0.1:*", of_coordinator)) {
-  start_verifier();
+  start_verifier(of_verifier);
   if (with_drafter) start_drafter();
   client(1, with_drafter ? 1 : 0);
 }
 
-Program& Trio::start_verifier() {
-  verifier = std::make_unique<Program>(
-      std::vector<std::string>{"verifier", "--join", coordinator->address, "--threads", kGoldenStep == 1 ? "2" : "1"});
+Program& Trio::start_verifier(const std::vector<std::string>& options) {
+  std::vector<std::string> words = {"verifier", "--join", coordinator->address, "--threads",
+                                    kGoldenStep == 1 ? "2" : "1"};
+  words.insert(words.end(), options.begin(), options.end());
+  verifier = std::make_unique<Program>(words);
   return *verifier;
+}
+
+Program& Trio::start_encoder(const std::vector<std::string>& options) {
+  std::vector<std::string> words = {"encoder", "--join", coordinator->address, "--threads", "1"};
+  words.insert(words.end(), options.begin(), options.end());
+  const std::int32_t before = status().encoders;
+  encoders.push_back(std::make_unique<Program>(words));
+  EXPECT_TRUE(eventually([&] { return status().encoders > before || !encoders.back()->running(); }));
+  return *encoders.back();
 }
 
 Program& Trio::start_drafter() {

@@ -108,12 +108,15 @@ class Coordinator {
   std::string address;  ///< "" when it ended instead
 };
 
-/// Coordinator, verifier and drafter as the processes that a person would start.
+/// Coordinator, verifier and drafter as the processes that a person would start, and encoders where a test starts some.
 struct Trio {
   /// Waits until the workers have joined. @param of_coordinator  its options
-  explicit Trio(bool with_drafter = true, const std::vector<std::string>& of_coordinator = {});
-  Program& start_verifier();
+  explicit Trio(bool with_drafter = true, const std::vector<std::string>& of_coordinator = {},
+                const std::vector<std::string>& of_verifier = {});
+  Program& start_verifier(const std::vector<std::string>& options = {});
   Program& start_drafter();
+  /// One more, once it has joined.
+  Program& start_encoder(const std::vector<std::string>& options = {});
   /// A client, once the workers are there.
   Client client(int verifiers, int drafters);
   Status status() { return status_of(context, coordinator->address); }
@@ -123,6 +126,7 @@ struct Trio {
   TransportContext context;
   std::unique_ptr<Coordinator> coordinator;
   std::unique_ptr<Program> verifier, drafter;
+  std::vector<std::unique_ptr<Program>> encoders;
 };
 
 }  // namespace outrider

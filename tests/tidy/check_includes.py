@@ -13,11 +13,12 @@ import pathlib
 import re
 import sys
 
-ROOM_PATTERNS = ["schemas", "common/*", "drafter-node", "verifier-node", "coordinator-node",
+WORKERS = ("drafter-node", "verifier-node", "encoder-node")
+ROOM_PATTERNS = ["schemas", "common/*", "drafter-node", "verifier-node", "encoder-node", "coordinator-node",
                  "http-server", "batch", "cluster-launch", "launch", "lab", "embed"]
 INCLUDER_PATTERNS = ROOM_PATTERNS + ["tests"]  # Who may use a header.
 
-NEVER_INCLUDE = {("drafter-node", "verifier-node"), ("verifier-node", "drafter-node")}
+NEVER_INCLUDE = {(a, b) for a in WORKERS for b in WORKERS if a != b}
 
 # (what, pattern of the header, predicate of the including file: may it?)
 CONFINED = [

@@ -538,7 +538,7 @@ const std::vector<Wrong> kWrongs = {
            wire::Body::Heartbeat, [](FlatBufferBuilder& builder) { return wire::CreateHeartbeat(builder).Union(); },
            kProtocolVersion + 1)};
      },
-     Errc::kVersionMismatch, "version 13, this node speaks 12"},
+     Errc::kVersionMismatch, "version 14, this node speaks 13"},
     // A later version may change whatever it likes; only the version field must be found.
     {"other_version_with_another_body",
      [] {
@@ -549,9 +549,9 @@ const std::vector<Wrong> kWrongs = {
                kProtocolVersion + 1),
            zeros(3)};
      },
-     Errc::kVersionMismatch, "version 13, this node speaks 12"},
-    {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad, "body type is 99, wanted 1 to 23"},
-    {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 23"},
+     Errc::kVersionMismatch, "version 14, this node speaks 13"},
+    {"unknown_body_type", bare(static_cast<wire::Body>(99), true), kBad, "body type is 99, wanted 1 to 25"},
+    {"body_type_none", bare(wire::Body::NONE, true), kBad, "body type is 0, wanted 1 to 25"},
     {"no_body", bare(wire::Body::Heartbeat, false), kBad, "there is no body"},
     {"base_negative",
      [] {
@@ -660,7 +660,7 @@ const std::vector<Wrong> kWrongs = {
      }),
      kBad, "key is F32 [2, 1, 4], value is BF16 [2, 1, 4]"},
     // bodies
-    {"hello_role", hello([](Hello& m) { m.role = Role{2}; }), kBad, "Hello: role is 2, wanted 0 to 1"},
+    {"hello_role", hello([](Hello& m) { m.role = Role{3}; }), kBad, "Hello: role is 3, wanted 0 to 2"},
     {"hello_kv_dtype", hello([](Hello& m) { m.facts.kv_dtype = DType{9}; }), kBad, "kv_dtype is 9, wanted 0 to 8"},
     {"hello_wire", hello([](Hello& m) { m.wire = WireForm{4}; }), kBad, "Hello: wire is 4, wanted 0 to 3"},
     {"hello_hidden_dtype", hello([](Hello& m) { m.facts.hidden_dtype = DType{255}; }), kBad, "hidden_dtype is 255"},
@@ -898,8 +898,8 @@ const std::vector<Wrong> kWrongs = {
     {"status_waiting", body_with(Status{}, [](Status& m) { m.waiting = -1; }), kBad, "waiting is -1"},
     {"status_workers", body_with(Status{}, [](Status& m) { m.workers.resize(kWorkersMax + 1); }), kBig,
      "workers has 257 entries, at most 256 allowed"},
-    {"status_worker_role", body_with(Status{}, [](Status& m) { m.workers = {{.role = Role{2}, .name = ""}}; }), kBad,
-     "role is 2"},
+    {"status_worker_role", body_with(Status{}, [](Status& m) { m.workers = {{.role = Role{3}, .name = ""}}; }), kBad,
+     "role is 3"},
     {"status_worker_rtt", body_with(Status{}, [](Status& m) { m.workers = {{.name = "", .rtt_ns = -1}}; }), kBad,
      "rtt_ns is -1"},
     {"status_worker_kv", body_with(Status{}, [](Status& m) { m.workers = {{.name = "", .kv_bytes = -1}}; }), kBad,

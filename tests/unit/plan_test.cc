@@ -12,7 +12,7 @@ namespace outrider {
 namespace {
 using nlohmann::json;
 
-/// Two verifiers and drafters on every host.
+/// Two verifiers, drafters on every host, and an encoder.
 json example() {
   return json::parse(R"({
     "program": "/opt/outrider", "model": "/srv/e4b", "dtype": "int8",
@@ -20,6 +20,7 @@ json example() {
     "coordinator": {"hosts": "node1", "max_requests": 64},
     "verifiers": [{"count": 2, "hosts": "node[1-2]", "threads": 8, "cpuset": "0-7", "environment": {"A": "b c"}}],
     "drafters": [{"hosts": "node[1-3],node3", "exit_when_alone": 30}],
+    "encoders": [{"hosts": "node3", "threads": 4}],
     "run": [{"command": ["outrider", "run", "Hi.", "--connect", "{coordinator}"]}]
   })");
 }
@@ -75,7 +76,7 @@ TEST(Plan, ProcessesGoToTheirHostsInTurn) {
     places += process.name + "@" + process.host.name + "=" + process.host.address + " ";
   EXPECT_EQ(places,
             "coordinator@node1=10.0.0.1 verifier.0@node1=10.0.0.1 verifier.1@node2=10.0.0.2 drafter.0@node1=10.0.0.1 "
-            "drafter.1@node2=10.0.0.2 drafter.2@node3=10.0.0.3 drafter.3@node3=10.0.0.3 ");
+            "drafter.1@node2=10.0.0.2 drafter.2@node3=10.0.0.3 drafter.3@node3=10.0.0.3 encoder.0@node3=10.0.0.3 ");
   EXPECT_EQ(processes.listen, "tcp://0.0.0.0:*");
   EXPECT_EQ(plan_processes(plan, /*one_host=*/true)->listen, "tcp://127.0.0.1:*");
   EXPECT_EQ(shell_line(processes.processes[1].command("/opt/outrider", {"--join", "x"})),
@@ -91,6 +92,10 @@ TEST(Plan, ADeadlineIsTheProcesssOwn) {
   EXPECT_EQ(shell_line(processes.processes[0].command("o", {})),
             "o coordinator --max-requests 64 --deadline 2h --exit-with-stdin");
   EXPECT_EQ(shell_line(processes.processes.back().command("o", {})),
+            "o encoder --name encoder.0 --model /srv/e4b --dtype int8 --threads 4 --exit-when-alone 60 "
+            "--exit-with-stdin");
+  EXPECT_FALSE(processes.processes.back().required());
+  EXPECT_EQ(shell_line(processes.processes[6].command("o", {})),
             "o drafter --name drafter.3 --model /srv/e4b --dtype int8 --exit-when-alone 30 --deadline slurm "
             "--exit-with-stdin");
   plan["drafters"][0]["deadline"] = "late";
@@ -181,11 +186,12 @@ TEST(Plan, WhatDoesNotFitIsNamed) {
 
 TEST(HostFile, PlacesRoles) {
   json plan = {{"drafters", {{{"dtype", "int8"}}}}};
-  ASSERT_TRUE(
-      place_on_hosts(plan, "# ours\nbig role=verifier\nbig role=coordinator\nsmall address=10.0.0.7 slots=2\n", "h"));
+  ASSERT_TRUE(place_on_hosts(
+      plan, "# ours\nbig role=verifier\nbig role=coordinator\nsmall address=10.0.0.7 slots=2\nbig role=encoder", "h"));
   const Plan read = read_plan(plan, "p.json").value();
   const ProcessPlan processes = plan_processes(read, false).value();
-  ASSERT_EQ(processes.processes.size(), 4u);
+  ASSERT_EQ(processes.processes.size(), 5u);
+  EXPECT_EQ(processes.processes[4].name, "encoder.0");
   EXPECT_EQ(processes.processes[3].name, "drafter.1");
   EXPECT_EQ(processes.processes[3].host.address, "10.0.0.7");
   for (const char* line : {"a role=king", "a slots=0", "a slots=x", "a b"}) {

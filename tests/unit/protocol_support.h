@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -49,7 +50,11 @@ inline KvRows rows(Position from, Position to) {
 
 inline Hello hello(Role role) {
   const bool verifier = role == Role::kVerifier;
-  return {.role = role, .name = verifier ? "v" : "d", .facts = small_facts(), .numeric_class = verifier ? "zeros" : ""};
+  return {.role = role,
+          .name = std::string(to_string(role)).substr(0, 1),
+          .facts = small_facts(),
+          .numeric_class = verifier ? "zeros" : "",
+          .encoding_class = role == Role::kDrafter ? "" : "soft-zeros"};
 }
 
 template <typename Body>

@@ -199,7 +199,12 @@ class Asking : public testing::Test {
 
 TEST_F(Asking, BringsTheAnswerSoFarToTheNextCoordinator) {
   EXPECT_EQ(ask_for(), requests_[0]);
-  hear(Tokens{.index = 0, .tokens = {40}, .numeric_class = "this", .verifier_name = "v", .max_tokens = 50});
+  hear(Tokens{.index = 0,
+              .tokens = {40},
+              .numeric_class = "this",
+              .verifier_name = "v",
+              .max_tokens = 50,
+              .encoding_class = "soft"});
   hear(Tokens{.index = 1, .tokens = {41, 42}});
   const SessionId before = id_;
   EXPECT_TRUE(core_.on_connected(now_));
@@ -210,6 +215,7 @@ TEST_F(Asking, BringsTheAnswerSoFarToTheNextCoordinator) {
   EXPECT_EQ(again.max_tokens, 50) << "as the first coordinator lowered it";
   EXPECT_FALSE(again.shorten);
   EXPECT_EQ(again.numeric_class, "this");
+  EXPECT_EQ(again.encoding_class, "soft");
   EXPECT_EQ(again.verifier_name, "v");
   EXPECT_TRUE(core_.on_message({.session = before, .body = Tokens{.index = 3, .tokens = {43}}}, now_));
   EXPECT_EQ(tokens_.size(), 3u) << "a late word of the first one's";

@@ -1,4 +1,4 @@
-#include "verifier-node/numeric_class.h"
+#include "common/model/numeric_class.h"
 
 #include <gnu/libc-version.h>
 
@@ -27,9 +27,6 @@ std::uint64_t probe(Backbone& backbone) {
     tokens.push_back(static_cast<TokenId>((2 + i * 9973) % backbone.config().vocab_size));
   KvCache cache = backbone.make_cache();
   std::uint64_t hash = 0;
-  const auto add = [&](std::span<const float> row) {
-    for (const float x : row) hash = mix64(hash ^ std::bit_cast<std::uint32_t>(x));
-  };
   for (std::int64_t done = 0; done < kProbeRows;) {
     const std::int64_t count = std::min(kProbeRows - done, backbone.rows_max());
     const Segment segment{
@@ -37,19 +34,28 @@ std::uint64_t probe(Backbone& backbone) {
     const Backbone::Output output = backbone.forward({&segment, 1});
     done += count;
     if (done < kProbeRows) continue;
-    add(output.hidden[0].span());
-    add(output.logits[0].span());
+    hash = probe_hash(hash, output.hidden[0].span());
+    hash = probe_hash(hash, output.logits[0].span());
   }
   return hash;
 }
 
 }  // namespace
 
-std::string numeric_class(Backbone& backbone) {
+std::uint64_t probe_hash(std::uint64_t hash, std::span<const float> row) {
+  for (const float x : row) hash = mix64(hash ^ std::bit_cast<std::uint32_t>(x));
+  return hash;
+}
+
+std::string numeric_class(WeightType type, const std::string& gemm, std::uint64_t fingerprint, std::uint64_t probe) {
   return fmt::format("{} {} \"{}\" outrider={} gcc={} onednn={} glibc={} weights={:016x} probe={:016x}",
-                     to_string(backbone.weight_type()), to_string(active_isa()), backbone.gemm_implementation(),
-                     OUTRIDER_VERSION, __VERSION__, onednn_version(), gnu_get_libc_version(),
-                     backbone.weights().fingerprint(), probe(backbone));
+                     to_string(type), to_string(active_isa()), gemm, OUTRIDER_VERSION, __VERSION__, onednn_version(),
+                     gnu_get_libc_version(), fingerprint, probe);
+}
+
+std::string numeric_class(Backbone& backbone) {
+  return numeric_class(backbone.weight_type(), backbone.gemm_implementation(), backbone.weights().fingerprint(),
+                       probe(backbone));
 }
 
 }  // namespace outrider

@@ -1,8 +1,14 @@
-#include "verifier-node/towers.h"
+#include "common/towers/towers.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "common/model/numeric_class.h"
+#include "common/model/tower.h"
 
 namespace outrider {
 namespace {
@@ -40,6 +46,21 @@ Result<SoftTokens> of_sound(const AudioConfig& config, const WireTensor& content
   return SoftTokens{.count = config.soft_tokens(count)};
 }
 
+/// Two soft tokens high and wide, or half a second: enough to pass through every layer.
+WireTensor probe_picture(const VisionConfig& config) {
+  const std::int64_t side = 2 * config.soft_token_side();
+  const auto pixels = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(3 * side * side));
+  for (std::size_t i = 0; i < pixels->size(); ++i) (*pixels)[i] = static_cast<std::byte>(37 * i + 11);
+  return {.dtype = DType::kU8, .shape = {side, side, 3}, .data = SharedBytes(pixels, *pixels)};
+}
+
+WireTensor probe_sound() {
+  const auto samples = std::make_shared<std::vector<float>>();
+  for (int i = 0; i < 8000; ++i) samples->push_back(static_cast<float>(i * 37 % 256 - 128) / 256);
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(*samples));
+  return {.dtype = DType::kF32, .shape = {std::ssize(*samples)}, .data = SharedBytes(samples, bytes)};
+}
+
 Tensor copy_of(Matrix<const float> rows) {
   Tensor copy(rows.size(0), rows.size(1));
   std::copy_n(rows.data(), rows.size(0) * rows.size(1), copy.view().data());
@@ -56,6 +77,18 @@ Result<SoftTokens> Towers::soft_tokens(const WireMedium& medium) const {
   }
   if (!vision) return Error{Errc::kUnsupported, vision.error().message};
   return of_picture((*vision)->config(), medium.content);
+}
+
+std::string Towers::encoding_class(WeightType type, std::uint64_t fingerprint) {
+  if (!vision && !audio) return "";
+  std::uint64_t probe = 0;
+  const auto add = [&](WireTensor content) {
+    const Tensor rows = encode({.content = std::move(content)}, [] {});
+    for (std::int64_t i = 0; i < rows.rows(); ++i) probe = probe_hash(probe, rows.view()[i].span());
+  };
+  if (vision) add(probe_picture((*vision)->config()));
+  if (audio) add(probe_sound());
+  return numeric_class(tower_type(type), vision ? (*vision)->gemm_implementation() : "", fingerprint, probe);
 }
 
 Tensor Towers::encode(const WireMedium& medium, const std::function<void()>& between_steps) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 
 #include "common/model/backbone.h"
@@ -11,5 +13,11 @@ namespace outrider {
 /// fixed tokens here, which shows what the list leaves out (docs/numerics.md).
 /// Costs a forward pass of 16 rows.
 std::string numeric_class(Backbone& backbone);
+
+/// The same of another network of the model. @param probe  a hash of what it makes of something fixed here
+std::string numeric_class(WeightType type, const std::string& gemm, std::uint64_t fingerprint, std::uint64_t probe);
+
+/// A hash of these bits, which goes on from another.
+std::uint64_t probe_hash(std::uint64_t hash, std::span<const float> row);
 
 }  // namespace outrider

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "common/audio/sound_encoder.h"
-#include "common/protocol/verifier_core.h"
+#include "common/protocol/soft_tokens.h"
 #include "common/tensor/tensor.h"
 #include "common/vision/picture_encoder.h"
 
@@ -18,6 +20,14 @@ struct Towers {
   static Towers load(const ModelFiles& files, WeightType type) {
     return {PictureEncoder::load(files, type), SoundEncoder::load(files, type)};
   }
+  /// None, for this reason.
+  static Towers none(const std::string& why) {
+    return {Error{Errc::kUnsupported, why}, Error{Errc::kUnsupported, why}};
+  }
+
+  /// What the bits of their soft tokens depend on, as numeric_class(), with a hash of what they make of a small picture
+  /// and a short sound; "" without any. @param fingerprint  of the model's weights
+  std::string encoding_class(WeightType type, std::uint64_t fingerprint);
 
   /// @return kUnsupported without a tower for it; kInvalidArgument or kOutOfRange for what is no picture in a size that
   ///   resize_for_tower() makes, and no sound that decode_sound() makes.
