@@ -137,6 +137,10 @@ std::string token_bytes(const Tokenizer& tokenizer, TokenId token) {
   return tokenizer.plain_text(token);
 }
 
+ApiError cut_off(bool server_ends) {
+  return server_ends ? ApiError{503, "the server ends"} : ApiError{kClientGone, "the client went away"};
+}
+
 /// One request to generate, from its arrival to its end.
 struct ApiServer::Work {
   CompletionRequest request;
@@ -150,11 +154,6 @@ struct ApiServer::Work {
   std::string client;              ///< as HttpRequest::client
   std::shared_ptr<const ApiKey> key;
   std::function<bool()> server_ends;
-
-  /// Why nobody waits for the reply any more.
-  ApiError cut_off() const {
-    return server_ends() ? ApiError{503, "the server ends"} : ApiError{kClientGone, "the client went away"};
-  }
 
   std::size_t choices() const { return prompts.size() * static_cast<std::size_t>(request.n); }
   const std::vector<TokenId>& prompt_of(std::size_t choice) const {
@@ -723,7 +722,7 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
     }
     return error;
   }
-  if (std::ranges::any_of(*generations, &Generation::cancelled)) return work.cut_off();
+  if (std::ranges::any_of(*generations, &Generation::cancelled)) return cut_off(work.server_ends());
   return std::nullopt;
 }
 

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/ascii.h"
 #include "common/base/json_fields.h"
 #include "common/tokenizer/stop_matcher.h"
 #include "http-server/answer_grammar.h"
@@ -246,9 +247,9 @@ void read_content(const JsonFields& fields, bool required, ChatMessage& message,
     const std::string type = part.text("type", {}, "the type of a part");
     if (type == "text")
       message.parts.push_back({.text = part.text("text")});
-    else if (type != "image_url" && type != "input_audio" && type != "video_url")
-      part.refuse("type",
-                  fmt::format("is {}, only text, image_url, input_audio and video_url are supported", show(type)));
+    else if (!is_medium(type))
+      part.refuse("type", fmt::format("is {}, only text, image_url, input_audio, audio_url and video_url are supported",
+                                      show(type)));
     else if (message.role != ChatMessage::Role::kUser)
       part.refuse("type", fmt::format("is {}, which only a user's message may have", type));
     else

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/ascii.h"
 #include "common/base/json_fields.h"
 
 namespace outrider {
@@ -41,9 +42,6 @@ std::string_view trim(std::string_view text) {
 
 /// Only ASCII letters change. The template's upper() and lower() know all of Unicode, which matters
 /// for no type name, and for the order of keys that differ in nothing else.
-char to_upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; }
-char to_lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
-
 std::string upper(std::string_view text) {
   std::string result(text);
   std::ranges::transform(result, result.begin(), to_upper);
