@@ -270,7 +270,7 @@ class ChatRenderer {
     const bool from_model = message.role == Role::kAssistant;
     if (!continues_turn(index)) {
       out_.control("<|turn>");
-      out_.text(role_name(message.role));
+      out_.text(role_name(message));
       out_.text("\n");
     }
     last_ = Last::kMessage;
@@ -302,15 +302,16 @@ class ChatRenderer {
     }
   }
 
-  static std::string_view role_name(Role role) {
-    switch (role) {
+  static std::string_view role_name(const ChatMessage& message) {
+    switch (message.role) {
       case Role::kSystem: return "system";
       case Role::kDeveloper: return "developer";
       case Role::kUser: return "user";
       case Role::kAssistant: return "model";
-      case Role::kTool: break;
+      case Role::kTool: return "tool";
+      case Role::kOther: break;
     }
-    return "tool";
+    return message.other_role;
   }
 
   /// The message other than a tool's before or after this one.
