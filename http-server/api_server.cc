@@ -580,6 +580,7 @@ HttpReply ApiServer::complete(const HttpRequest& http, bool chat) {
     options_.on_finished(refused);
     return error_reply(*error);
   }
+  http.admitted();
   const std::shared_ptr<Work> work = std::get<std::shared_ptr<Work>>(std::move(prepared));
   if (!work->request.stream) {
     CollectingSink sink(*work);

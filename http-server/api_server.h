@@ -77,10 +77,11 @@ class ApiServer {
 
   /// The route table; more may be appended before it is served.
   std::vector<HttpRoute> routes();
-  /// /v1/chat/completions, /v1/completions and /tokenize, for other APIs that are made of them.
+  /// /v1/chat/completions, /v1/completions, /tokenize and /detokenize, for other APIs that are made of them.
   HttpReply chat(const HttpRequest& http) { return complete(http, true); }
   HttpReply completion(const HttpRequest& http) { return complete(http, false); }
   HttpReply tokenize(const HttpRequest& http) const;
+  HttpReply detokenize(const HttpRequest& http) const;
   /// What /tokenize makes of a body, and its pictures and sounds.
   struct RenderedPrompt {
     std::vector<TokenId> tokens;
@@ -114,10 +115,10 @@ class ApiServer {
   /// Counts a body by what is known of it once it has been parsed, before its text is tokenised; refuses media of a
   /// model that sees none, whose vocabulary may have no word for them.
   std::optional<ApiError> count_body(const HttpRequest& http, std::span<const MediumFile> files) const;
-  /// Reads the pictures, videos and sounds of a chat, each after its memory has been counted, and renders it with room
   /// Gets the file of an http(s) URL, whose memory is counted before. @return why not, by the name of the part.
   std::optional<ApiError> fetch(const HttpRequest& http, MediumFile& file, const AdmitSound& admit,
                                 TimePoint deadline) const;
+  /// Reads the pictures, videos and sounds of a chat, each after its memory has been counted, and renders it with room
   /// for them.
   /// @param conversation  its videos hear of their frames
   /// @return its prompt, or why not, by the name of the part.
@@ -148,7 +149,6 @@ class ApiServer {
   HttpReply no_model(const HttpRequest& http) const;
   HttpReply ready() const;
   HttpReply status_reply() const;
-  HttpReply detokenize(const HttpRequest& http) const;
   HttpReply tokenizer_info() const;
 
   TransportContext& context_;

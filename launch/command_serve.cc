@@ -177,7 +177,8 @@ void serve(ServeFlags flags) {
   std::vector<HttpRoute> routes = api.routes();
   const auto add = [&](const std::vector<HttpRoute>& more) { routes.insert(routes.end(), more.begin(), more.end()); };
   const auto chat = [&api](const HttpRequest& http) { return api.chat(http); };
-  add(responses_routes(chat));
+  add(responses_routes(
+      chat, [&api](const HttpRequest& http) { return api.detokenize(http); }, name));
   add(llama_routes(api, pair.backbone.string()));
   add(messages_routes(chat, [&api](const HttpRequest& http) { return api.tokenize(http); }));
   std::unique_ptr<BatchApi> batches;
@@ -279,13 +280,13 @@ void add_serve_command(Command& app) {
   command->add_flag("--share-prefixes", flags->share_prefixes,
                     "Reuse the K/V of a prompt's start among the names of --api-keys too, who can then find out by "
                     "trying what others have asked");
-  flags->draft_length.add_to(*command);
   command
       ->add_option("--allowed-media-domains", flags->media_domains,
                    "Fetch pictures, videos and sounds of http(s) URLs in requests from these: HOST[:PORT], "
                    "*.DOMAIN[:PORT], *: any; none but public addresses, unless one is named here in numbers (default: "
                    "fetch nothing; docs/http.md)")
       ->delimiter(',');
+  flags->draft_length.add_to(*command);
   flags->cluster.add_to(*command);
   CoordinatorOptions& coordinator = flags->cluster.cluster.coordinator;
   coordinator.requests_max = 64;

@@ -517,6 +517,37 @@ TEST(Serve, AClientThatGoesAwayFreesItsSession) {
   }
 }
 
+// Its text is that of a response that is waited for; it needs nobody, and goes when it is told to.
+TEST(Serve, AResponseInTheBackgroundOutlivesItsRequest) {
+  Serve serve;
+  const auto ask_for = [&](Json more) {
+    Json body = {{"input", kQuestions[0]}, {"temperature", 0}, {"max_output_tokens", 40}};
+    body.update(more);
+    return post(serve.port, "/v1/responses", body.dump());
+  };
+  const auto now_is = [&](const Json& response) {
+    return json_of(get(serve.port, "/v1/responses/" + response["id"].get<std::string>()));
+  };
+  const Json waited = json_of(ask_for(Json::object()));
+  const Json queued = json_of(ask_for({{"background", true}}));
+  EXPECT_EQ(queued["status"], "queued") << queued;
+  Json made;
+  EXPECT_TRUE(eventually([&] { return (made = now_is(queued))["status"] != "in_progress"; }));
+  EXPECT_EQ(made["status"], waited["status"]);
+  EXPECT_EQ(made["output"][0]["content"], waited["output"][0]["content"]);
+  EXPECT_EQ(ask_for({{"background", true}, {"temperature", 9}}).status, 400) << "at once";
+  const Json endless = json_of(ask_for({{"background", true}, {"ignore_eos", true}, {"max_output_tokens", 7000}}));
+  EXPECT_TRUE(eventually([&] { return serve.sessions() == 1; }));
+  const std::string path = "/v1/responses/" + endless["id"].get<std::string>() + "/cancel";
+  EXPECT_EQ(json_of(post(serve.port, path, ""))["status"], "cancelled");
+  EXPECT_TRUE(eventually([&] { return serve.sessions() == 0; }));
+  EXPECT_EQ(now_is(endless)["status"], "cancelled");
+  ask_for({{"background", true}, {"ignore_eos", true}, {"max_output_tokens", 7000}});
+  EXPECT_TRUE(eventually([&] { return serve.sessions() == 1; }));
+  serve.program.send(SIGTERM);
+  EXPECT_EQ(describe(serve.program.wait()), "exit 0") << "it waits for none";
+}
+
 TEST(Serve, WhatComesBeyondItsLimitWaits) {
   Serve serve({"--max-requests", "1"});
   auto busy = std::make_unique<Connection>(serve.port);
@@ -1125,9 +1156,7 @@ TEST(ApiServer, SamplesAsTheCheckpointAdvises) {
 
 /// The endpoints over a cluster in this process, and what they report.
 struct ReportingServer {
-  ReportingServer() {
-    connect_when_joined(context, *cluster);
-  }
+  ReportingServer() { connect_when_joined(context, *cluster); }
   /// The last report, which is number `count`.
   FinishedRequest last(std::size_t count) {
     EXPECT_TRUE(eventually([&] {
