@@ -416,10 +416,14 @@ ApiServer::ApiServer(TransportContext& context, TextSide text, ApiOptions option
 std::vector<HttpRoute> ApiServer::routes() {
   const auto version = [this](const HttpRequest&) { return json_reply({{"version", options_.version}}); };
   const auto health = [](const HttpRequest&) { return json_reply({{"status", "ok"}}); };
+  const auto no_embeddings = [](const HttpRequest&) {
+    return error_reply({.message = "embeddings are not supported: this server writes text"});
+  };
   // SageMaker's one endpoint for both, as vLLM has it.
   const auto invoke = [this](const HttpRequest& http) { return complete(http, is_chat(http.body)); };
   return {{"POST", "/v1/chat/completions", [this](const HttpRequest& http) { return complete(http, true); }},
           {"POST", "/v1/completions", [this](const HttpRequest& http) { return complete(http, false); }},
+          {"POST", "/v1/embeddings", no_embeddings},
           {"GET", "/v1/models", [this](const HttpRequest&) { return models(); }},
           {"GET", "/v1/models/" + defaults_.model, [this](const HttpRequest&) { return model(); }},
           {"GET", "/v1/models/{id}", [this](const HttpRequest& http) { return no_model(http); }},

@@ -792,6 +792,9 @@ TEST(Serve, BadRequestsGetErrorsAndTheServerLivesOn) {
     EXPECT_EQ(json_of(response)["error"]["code"], "context_length_exceeded");
   }
   EXPECT_EQ(get(serve.port, "/v1/nothing").status, 404);
+  const Response embeddings = post(serve.port, "/v1/embeddings", R"({"input": "x"})");
+  EXPECT_EQ(embeddings.status, 400);
+  EXPECT_NE(embeddings.body.find("embeddings are not supported"), std::string::npos) << embeddings.body;
   EXPECT_EQ(get(serve.port, chat).status, 405);
   EXPECT_EQ(post(serve.port, "/health", "{}").status, 405);
   {
