@@ -7,12 +7,14 @@
 
 namespace outrider {
 
-GrammarState* AnswerGuide::follow(Draft& draft, GrammarCompiler* grammars, const std::vector<TokenId>& stop_ids) {
+GrammarState* AnswerGuide::follow(Draft& draft, GrammarCompiler* grammars) {
   if (!draft.sampling_known) {
     *this = {};
     sampling_ = draft.sampling;
+    stop_ids_ = draft.stop_ids;
   }
   draft.sampling = sampling_;
+  draft.stop_ids = stop_ids_;
   if (!sampling_ || !sampling_->follows_answer() || lost_) return nullptr;
   // The Draft's tokens end at its index; some may be known.
   const std::int64_t fresh = draft.index - std::ssize(answer_);
@@ -26,7 +28,7 @@ GrammarState* AnswerGuide::follow(Draft& draft, GrammarCompiler* grammars, const
     const Result<std::shared_ptr<const Grammar>> grammar = grammars->find(sampling_->grammar);
     lost_ = !grammar && grammar.error().code != Errc::kUnavailable;
     if (!grammar || *grammar == nullptr) return nullptr;
-    state_.emplace(*grammar, stop_ids);
+    state_.emplace(*grammar, stop_ids_);
     behind = answer_;
   }
   lost_ = !std::ranges::all_of(behind, [&](TokenId token) { return state_->accept(token); });

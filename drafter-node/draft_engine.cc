@@ -63,6 +63,10 @@ const SamplingParams& sampling_of(const Draft& draft) {
   return draft.sampling ? *draft.sampling : kGreedy;
 }
 
+bool is_stop(const Draft& request, TokenId token) {
+  return std::ranges::find(request.stop_ids, token) != request.stop_ids.end();
+}
+
 WireTensor to_wire(std::vector<float> row) {
   const auto owner = std::make_shared<const std::vector<float>>(std::move(row));
   return {.dtype = DType::kF32,
@@ -73,13 +77,18 @@ WireTensor to_wire(std::vector<float> row) {
 }  // namespace
 
 DraftEngine::DraftEngine(std::unique_ptr<Assistant> assistant, std::vector<TokenId> stop_ids, GrammarCompiler* grammars)
-    : assistant_(std::move(assistant)), stop_ids_(std::move(stop_ids)), grammars_(grammars) {
-  // One beyond the vocabulary never comes.
-  std::erase_if(stop_ids_, [&](TokenId id) { return id >= assistant_->config().text.vocab_size; });
+    : assistant_(std::move(assistant)), stop_ids_(std::move(stop_ids)), grammars_(grammars) {}
+
+std::vector<TokenId> DraftEngine::forbidden(const Round& round, std::span<const TokenId> drafts) {
+  std::vector<TokenId> out = round.guide.completes_bad_word(drafts);
+  const Draft& request = round.request;
+  if (request.index + std::ssize(drafts) < sampling_of(request).min_tokens)
+    out.insert(out.end(), request.stop_ids.begin(), request.stop_ids.end());
+  return out;
 }
 
-void DraftEngine::fill_row(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids,
-                           std::span<const float> scores, GrammarState* state, std::vector<TokenId> out) {
+void DraftEngine::fill_row(const SamplingParams& sampling, std::span<const TokenId> ids, std::span<const float> scores,
+                           GrammarState* state, std::span<const TokenId> out) {
   constexpr float kNotScored = -std::numeric_limits<float>::infinity();
   row_.assign(static_cast<std::size_t>(assistant_->config().text.vocab_size), kNotScored);
   for (std::size_t i = 0; i < scores.size(); ++i) {
@@ -100,14 +109,13 @@ void DraftEngine::fill_row(const SamplingParams& sampling, std::int64_t index, s
   const auto is_scored = [&](TokenId token) { return std::isfinite(row_[static_cast<std::size_t>(token)]); };
   if (std::ranges::none_of(sampling.allowed_tokens, is_scored))  // one of them it is
     for (const TokenId token : sampling.allowed_tokens) row_[static_cast<std::size_t>(token)] = 0;
-  if (index < sampling.min_tokens) out.insert(out.end(), stop_ids_.begin(), stop_ids_.end());
   process_scores(row_, sampling, out, {});
 }
 
 TokenId DraftEngine::sample(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids,
-                            std::span<const float> scores, GrammarState* state, std::vector<TokenId> out, bool want_q,
-                            std::vector<Distribution>* q) {
-  fill_row(sampling, index, ids, scores, state, std::move(out));
+                            std::span<const float> scores, GrammarState* state, std::span<const TokenId> out,
+                            bool want_q, std::vector<Distribution>* q) {
+  fill_row(sampling, ids, scores, state, out);
   const auto best = static_cast<TokenId>(argmax(row_));
   // Nothing left to draw from, or scores that are no numbers: any draft, for the target to reject.
   const bool sound = std::isfinite(row_[static_cast<std::size_t>(best)]);
@@ -141,7 +149,10 @@ void DraftEngine::run(const DraftWork& work) {
   text.round.reset();
   if (work.kind == DraftWork::Kind::kExtend) return append(text.replica, work.kv);
   Draft draft = work.draft;
-  GrammarState* const grammar = text.guide.follow(draft, grammars_, stop_ids_);
+  if (draft.stop_ids.empty()) draft.stop_ids = stop_ids_;
+  // One beyond the vocabulary never comes.
+  std::erase_if(draft.stop_ids, [&](TokenId id) { return id >= assistant_->config().text.vocab_size; });
+  GrammarState* const grammar = text.guide.follow(draft, grammars_);
   const bool known = !draft.known.empty();
   text.round.reset(new Round{.request = draft,
                              .guide = text.guide,
@@ -236,9 +247,9 @@ void DraftEngine::take(Round& round, std::size_t at, std::span<const TokenId> id
     const bool plain = !request.sampling && !request.want_q && !goes_on;
     std::vector<TokenId> before = made.after;
     before.insert(before.end(), made.tokens.begin(), made.tokens.end());
-    const TokenId token = plain ? best_draft(ids, scores)
-                                : sample(sampling, index, ids, scores, grammar,
-                                         round.guide.completes_bad_word(before), request.want_q, &made.q);
+    const TokenId token =
+        plain ? best_draft(ids, scores)
+              : sample(sampling, index, ids, scores, grammar, forbidden(round, before), request.want_q, &made.q);
     made.tokens.push_back(token);
     if (round.asked) round.grammar.accept(token);
     if (round.asked && goes_on) round.path.push_back(weigh(sampling, index, token));
@@ -246,7 +257,7 @@ void DraftEngine::take(Round& round, std::size_t at, std::span<const TokenId> id
     const std::size_t place = round.path.size();
     const std::int64_t index = request.index + static_cast<std::int64_t>(place);
     const auto before = std::span(round.drafts).first(std::min(place, round.drafts.size()));
-    fill_row(sampling, index, ids, scores, nullptr, round.guide.completes_bad_word(before));
+    fill_row(sampling, ids, scores, nullptr, forbidden(round, before));
     round.path.push_back(
         weigh(sampling, index, place < round.drafts.size() ? std::optional(round.drafts[place]) : std::nullopt));
   }
@@ -262,8 +273,8 @@ DraftProgress DraftEngine::progress(Round& round) {
     return {.drafts = finish_tree(round)};
   }
   DraftProgress progress;
-  const bool complete = !made.tokens.empty() &&
-                        (std::ssize(made.tokens) == request.draft_length || is_stop(made.tokens.back()));
+  const bool complete =
+      !made.tokens.empty() && (std::ssize(made.tokens) == request.draft_length || is_stop(request, made.tokens.back()));
   if (complete && round.asked) {
     round.asked = false;
     round.drafts = made.tokens;
@@ -327,9 +338,9 @@ void DraftEngine::take_child(Round& round, std::size_t at, std::span<const Token
   const std::int64_t index = round.request.index + std::ssize(path);
   Followed grammar(round.grammar.now());
   for (const TokenId token : path) grammar.accept(token);
-  fill_row(sampling, index, ids, scores, grammar.now(), round.guide.completes_bad_word(path));
+  fill_row(sampling, ids, scores, grammar.now(), forbidden(round, path));
   Choices choices = choose_several(sampling, index, growth.tree.node(i).branch);
-  growth.tree.grow(i, choices.tokens, choices.chances, stop_ids_);
+  growth.tree.grow(i, choices.tokens, choices.chances, round.request.stop_ids);
   growth.states[i].assign(state.begin(), state.end());
   growth.q[i] = std::move(choices.q);
 }
@@ -349,12 +360,8 @@ Candidates DraftEngine::finish_tree(Round& round) {
 
 // ---- ahead ----
 
-bool DraftEngine::is_stop(TokenId token) const {
-  return std::find(stop_ids_.begin(), stop_ids_.end(), token) != stop_ids_.end();
-}
-
-bool DraftEngine::is_walked(const Round& round) const {
-  return round.path.size() == round.drafts.size() + (is_stop(round.drafts.back()) ? 0 : 1);
+bool DraftEngine::is_walked(const Round& round) {
+  return round.path.size() == round.drafts.size() + (is_stop(round.request, round.drafts.back()) ? 0 : 1);
 }
 
 DraftEngine::Place DraftEngine::weigh(const SamplingParams& sampling, std::int64_t index,
@@ -377,10 +384,10 @@ DraftEngine::Place DraftEngine::weigh(const SamplingParams& sampling, std::int64
   return place;
 }
 
-std::vector<DraftEngine::Outcome> DraftEngine::outcomes_of(const Round& round) const {
+std::vector<DraftEngine::Outcome> DraftEngine::outcomes_of(const Round& round) {
   std::vector<Outcome> outcomes;
   const auto add = [&](std::size_t held, TokenId next, double p) {
-    if (p > 0 && !is_stop(next)) outcomes.push_back({held, next, p});
+    if (p > 0 && !is_stop(round.request, next)) outcomes.push_back({held, next, p});
   };
   double held = 1;
   for (std::size_t i = 0; i < round.path.size(); ++i) {

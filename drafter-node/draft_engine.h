@@ -17,7 +17,7 @@ namespace outrider {
 /// Keeps the donor replicas of a drafter's sessions and drafts on them. Used by one thread.
 class DraftEngine {
  public:
-  /// @param stop_ids a draft ends with one of these: nothing may follow it.
+  /// @param stop_ids  a draft ends with one of these, where the session has none of its own: nothing may follow it.
   /// @param grammars  makes those that answers have, and outlives this; null: drafts know of none.
   DraftEngine(std::unique_ptr<Assistant> assistant, std::vector<TokenId> stop_ids, GrammarCompiler* grammars = nullptr);
 
@@ -89,10 +89,11 @@ class DraftEngine {
     AnswerGuide guide = {};
     std::unique_ptr<Round> round = {};  ///< none once its rows are behind the replica's; goes before the guide
   };
-  bool is_stop(TokenId token) const;
   /// Whether nothing is missing of the path: where the text ends with the drafts nothing follows them.
-  bool is_walked(const Round& round) const;
-  std::vector<Outcome> outcomes_of(const Round& round) const;
+  static bool is_walked(const Round& round);
+  static std::vector<Outcome> outcomes_of(const Round& round);
+  /// The tokens that may not come after these drafts of the round: they would complete a bad word, or end it too early.
+  static std::vector<TokenId> forbidden(const Round& round, std::span<const TokenId> drafts);
   /// The nodes that its next pass is to take: none where there is nothing left to draft.
   void add_nodes(Text& text, std::vector<DraftNode>& nodes);
   /// What the assistant makes of the node that was added as the at-th.
@@ -104,10 +105,10 @@ class DraftEngine {
   DraftProgress progress(Round& round);
   Candidates finish_tree(Round& round);
 
-  /// The scores of output `index` by token, as the rules and the grammar (null: none) want them, into row_.
-  /// @param out  tokens that may not come there
-  void fill_row(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids,
-                std::span<const float> scores, GrammarState* state, std::vector<TokenId> out);
+  /// Scores by token, as the rules and the grammar (null: none) want them, into row_.
+  /// @param out  forbidden()
+  void fill_row(const SamplingParams& sampling, std::span<const TokenId> ids, std::span<const float> scores,
+                GrammarState* state, std::span<const TokenId> out);
   /// What the drafter makes of the place whose scores are in row_. @param token what is there, if that is decided.
   Place weigh(const SamplingParams& sampling, std::int64_t index, std::optional<TokenId> token);
   /// Draws a draft of output `index` from the scores, with the noise that the rule wants, and appends its distribution
@@ -115,7 +116,7 @@ class DraftEngine {
   /// the text.
   /// @param state, out  as fill_row()'s
   TokenId sample(const SamplingParams& sampling, std::int64_t index, std::span<const TokenId> ids,
-                 std::span<const float> scores, GrammarState* state, std::vector<TokenId> out, bool want_q,
+                 std::span<const float> scores, GrammarState* state, std::span<const TokenId> out, bool want_q,
                  std::vector<Distribution>* q);
 
   /// A node's choices for what follows it, the first first.
@@ -131,7 +132,7 @@ class DraftEngine {
   std::vector<TokenId> stop_ids_;
   GrammarCompiler* grammars_;
   std::map<SessionId, Text> texts_;
-  std::vector<float> row_;           ///< scores of the whole vocabulary
+  std::vector<float> row_;  ///< scores of the whole vocabulary
   SamplingScratch scratch_;
   Distribution q_;
 };

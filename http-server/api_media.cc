@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/time.h"
 #include "common/protocol/media_bytes.h"
 #include "http-server/api_server.h"
 
@@ -13,18 +14,22 @@ namespace {
 
 std::int64_t base64_bytes(std::int64_t bytes) { return bytes / 3 * 4; }
 
+/// For all files of one request that are fetched; as long as its body may take to come.
+constexpr Duration kFetchTimeout = std::chrono::seconds(20);
+
+ApiError refused_medium(const MediumFile& file, const std::string& why) {
+  return {.status = 400, .message = file.name + ": " + why, .param = "messages"};
+}
+
 }  // namespace
 
 std::optional<ApiError> ApiServer::count_body(const HttpRequest& http, std::span<const MediumFile> files) const {
   std::int64_t file_bytes = 0;
   for (const MediumFile& file : files) {
     file_bytes += file.size();
-    const auto refused = [&](const Error& why) {
-      return ApiError{.status = 400, .message = file.name + ": " + why.message, .param = "messages"};
-    };
     const bool is_sound = file.kind == MediumFile::Kind::kSound;
-    if (is_sound && !text_.audio) return refused(text_.audio.error());
-    if (!is_sound && !text_.vision) return refused(text_.vision.error());
+    if (is_sound && !text_.audio) return refused_medium(file, text_.audio.error().message);
+    if (!is_sound && !text_.vision) return refused_medium(file, text_.vision.error().message);
   }
   return http.hold((std::ssize(http.body) - base64_bytes(file_bytes)) * kBytesPerBodyByte +
                    base64_bytes(file_bytes) * kBytesPerFileByte);
@@ -47,6 +52,20 @@ Result<SeenVideo> ApiServer::watch(const MediumFile& file, const AdmitPicture& a
   });
 }
 
+std::optional<ApiError> ApiServer::fetch(const HttpRequest& http, MediumFile& file, const AdmitSound& admit,
+                                         TimePoint deadline) const {
+  if (!options_.fetch)
+    return refused_medium(file,
+                          "http(s) URLs are fetched by serve --allowed-media-domains HOST alone; send the file as a "
+                          "data: URL");
+  Result<std::string> bytes = options_.fetch(file.url, admit, deadline, http.gone);
+  if (!bytes && http.gone()) return cut_off(http.server_ends());
+  if (!bytes) return refused_medium(file, bytes.error().message);
+  file.bytes = *std::move(bytes);
+  file.url.clear();
+  return std::nullopt;
+}
+
 ApiResult<std::vector<TokenId>> ApiServer::perceive(const HttpRequest& http, std::vector<MediumFile> files,
                                                     Conversation& conversation, std::vector<WireMedium>& media) const {
   if (files.empty()) return render(conversation);
@@ -59,13 +78,19 @@ ApiResult<std::vector<TokenId>> ApiServer::perceive(const HttpRequest& http, std
   const std::int64_t text_bytes = std::ssize(http.body) - base64_bytes(file_bytes);
   std::int64_t held = 2 * std::ssize(http.body) + text_bytes * kBytesPerPromptToken + file_bytes;  // its text is read
   auto video = videos.begin();
+  const TimePoint fetched_by = now() + kFetchTimeout;
   for (MediumFile& file : files) {
     std::optional<ApiError> no_room;
     const auto admit = [&](std::int64_t bytes) -> Result<void> {
       no_room = http.hold(held + bytes);
-      if (no_room) return Error{Errc::kUnavailable, no_room->message};
-      return {};
+      if (!no_room) return {};
+      no_room->message = file.name + ": " + no_room->message;
+      return Error{Errc::kUnavailable, no_room->message};
     };
+    if (!file.url.empty()) {
+      if (auto refused = fetch(http, file, admit, fetched_by)) return no_room ? *no_room : *refused;
+      held += file.size();
+    }
     const auto admit_picture = [&](const PictureHeader& header) { return admit(header.bytes); };
     const std::span<const std::byte> bytes = std::as_bytes(std::span(file.bytes));
     const auto one = [](Result<WireMedium> medium) -> Result<SeenVideo> {
@@ -77,10 +102,7 @@ ApiResult<std::vector<TokenId>> ApiServer::perceive(const HttpRequest& http, std
                                  ? watch(file, admit_picture)
                                  : one(see_picture(bytes, file.name, *text_.vision,
                                                    soft_tokens_for(file.detail, *text_.vision), admit_picture));
-    if (no_room) {
-      no_room->message = file.name + ": " + no_room->message;
-      return *no_room;
-    }
+    if (no_room) return *no_room;
     if (!seen) return ApiError{.status = 400, .message = seen.error().message, .param = "messages"};
     if (file.kind == MediumFile::Kind::kVideo) **video++ = std::move(seen->part);
     held += media_bytes(seen->frames) - file.size();

@@ -137,6 +137,10 @@ std::string token_bytes(const Tokenizer& tokenizer, TokenId token) {
   return tokenizer.plain_text(token);
 }
 
+ApiError cut_off(bool server_ends) {
+  return server_ends ? ApiError{503, "the server ends"} : ApiError{kClientGone, "the client went away"};
+}
+
 /// One request to generate, from its arrival to its end.
 struct ApiServer::Work {
   CompletionRequest request;
@@ -150,11 +154,6 @@ struct ApiServer::Work {
   std::string client;              ///< as HttpRequest::client
   std::shared_ptr<const ApiKey> key;
   std::function<bool()> server_ends;
-
-  /// Why nobody waits for the reply any more.
-  ApiError cut_off() const {
-    return server_ends() ? ApiError{503, "the server ends"} : ApiError{kClientGone, "the client went away"};
-  }
 
   std::size_t choices() const { return prompts.size() * static_cast<std::size_t>(request.n); }
   const std::vector<TokenId>& prompt_of(std::size_t choice) const {
@@ -417,10 +416,14 @@ ApiServer::ApiServer(TransportContext& context, TextSide text, ApiOptions option
 std::vector<HttpRoute> ApiServer::routes() {
   const auto version = [this](const HttpRequest&) { return json_reply({{"version", options_.version}}); };
   const auto health = [](const HttpRequest&) { return json_reply({{"status", "ok"}}); };
+  const auto no_embeddings = [](const HttpRequest&) {
+    return error_reply({.message = "embeddings are not supported: this server writes text"});
+  };
   // SageMaker's one endpoint for both, as vLLM has it.
   const auto invoke = [this](const HttpRequest& http) { return complete(http, is_chat(http.body)); };
   return {{"POST", "/v1/chat/completions", [this](const HttpRequest& http) { return complete(http, true); }},
           {"POST", "/v1/completions", [this](const HttpRequest& http) { return complete(http, false); }},
+          {"POST", "/v1/embeddings", no_embeddings},
           {"GET", "/v1/models", [this](const HttpRequest&) { return models(); }},
           {"GET", "/v1/models/" + defaults_.model, [this](const HttpRequest&) { return model(); }},
           {"GET", "/v1/models/{id}", [this](const HttpRequest& http) { return no_model(http); }},
@@ -581,6 +584,7 @@ HttpReply ApiServer::complete(const HttpRequest& http, bool chat) {
     options_.on_finished(refused);
     return error_reply(*error);
   }
+  http.admitted();
   const std::shared_ptr<Work> work = std::get<std::shared_ptr<Work>>(std::move(prepared));
   if (!work->request.stream) {
     CollectingSink sink(*work);
@@ -723,7 +727,7 @@ std::optional<ApiError> ApiServer::generate_choices(Work& work, ChoiceSink& sink
     }
     return error;
   }
-  if (std::ranges::any_of(*generations, &Generation::cancelled)) return work.cut_off();
+  if (std::ranges::any_of(*generations, &Generation::cancelled)) return cut_off(work.server_ends());
   return std::nullopt;
 }
 

@@ -21,6 +21,9 @@ namespace outrider {
 /// FinishedRequest::status when the client went away: nginx's.
 inline constexpr int kClientGone = 499;
 
+/// Why nobody waits for a reply any more.
+ApiError cut_off(bool server_ends);
+
 /// Facts of one choice that came to its end.
 struct FinishedChoice {
   std::string finish_reason;
@@ -40,6 +43,10 @@ struct FinishedRequest {
   std::vector<FinishedChoice> choices;  ///< but for those that were cut short
 };
 
+/// Gets the file that an http(s) URL in a request names, as MediaFetcher::fetch().
+using FetchMedium = std::function<Result<std::string>(const std::string& url, const AdmitSound& admit,
+                                                      TimePoint deadline, const std::function<bool()>& gone)>;
+
 struct ApiOptions {
   std::string coordinator;  ///< its address
   std::string version;
@@ -49,6 +56,7 @@ struct ApiOptions {
   bool governed = false;        ///< as Generate's
   Duration failover_wait = ClientConfig().failover_wait;
   std::string loads = "";  ///< what a verifier of this program's is loading at first; empty: it has none
+  FetchMedium fetch = {};  ///< empty: http(s) URLs are refused
   /// Likewise, of requests with HttpRequest::trace. Empty: nothing is noted of any.
   std::function<void(RequestTrace)> on_traced = {};
   std::function<void(const FinishedRequest&)> on_finished = [](const FinishedRequest&) {
@@ -69,10 +77,11 @@ class ApiServer {
 
   /// The route table; more may be appended before it is served.
   std::vector<HttpRoute> routes();
-  /// /v1/chat/completions, /v1/completions and /tokenize, for other APIs that are made of them.
+  /// /v1/chat/completions, /v1/completions, /tokenize and /detokenize, for other APIs that are made of them.
   HttpReply chat(const HttpRequest& http) { return complete(http, true); }
   HttpReply completion(const HttpRequest& http) { return complete(http, false); }
   HttpReply tokenize(const HttpRequest& http) const;
+  HttpReply detokenize(const HttpRequest& http) const;
   /// What /tokenize makes of a body, and its pictures and sounds.
   struct RenderedPrompt {
     std::vector<TokenId> tokens;
@@ -106,6 +115,9 @@ class ApiServer {
   /// Counts a body by what is known of it once it has been parsed, before its text is tokenised; refuses media of a
   /// model that sees none, whose vocabulary may have no word for them.
   std::optional<ApiError> count_body(const HttpRequest& http, std::span<const MediumFile> files) const;
+  /// Gets the file of an http(s) URL, whose memory is counted before. @return why not, by the name of the part.
+  std::optional<ApiError> fetch(const HttpRequest& http, MediumFile& file, const AdmitSound& admit,
+                                TimePoint deadline) const;
   /// Reads the pictures, videos and sounds of a chat, each after its memory has been counted, and renders it with room
   /// for them.
   /// @param conversation  its videos hear of their frames
@@ -137,7 +149,6 @@ class ApiServer {
   HttpReply no_model(const HttpRequest& http) const;
   HttpReply ready() const;
   HttpReply status_reply() const;
-  HttpReply detokenize(const HttpRequest& http) const;
   HttpReply tokenizer_info() const;
 
   TransportContext& context_;

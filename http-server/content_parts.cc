@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "common/base/ascii.h"
+
 namespace outrider {
 namespace {
 using Json = nlohmann::json;
@@ -46,73 +48,89 @@ Result<std::string> decode_base64(std::string_view text) {
   return bytes;
 }
 
+/// The object of a part that is named as its type.
+const Json* object_of(const JsonFields& part, const std::string& type, const char* wanted) {
+  const Json* const given = part.find(type.c_str());
+  if (given != nullptr && given->is_object()) return given;
+  part.wrong(type.c_str(), wanted);
+  return nullptr;
+}
+
+/// A file in base64, without a URL around it.
+void read_data(const JsonFields& audio, MediumFile& file) {
+  audio.choice("format", "wav", {"wav", "mp3", "flac", "ogg", "opus"});
+  const Json* const data = audio.find("data");
+  if (data == nullptr || !data->is_string()) return audio.wrong("data", "a file in base64");
+  Result<std::string> bytes = decode_base64(data->get_ref<const std::string&>());
+  if (!bytes) return audio.refuse("data", bytes.error().message, bytes.error().code);
+  file.bytes = *std::move(bytes);
+}
+
+/// A file, where it is, or a video's pictures.
+Result<void> read_url(std::string_view url, MediumFile& file) {
+  const std::string scheme = in_lower_case(url.substr(0, 8));
+  if (scheme.starts_with("http://") || scheme.starts_with("https://")) return file.url = url, Result<void>();
+  constexpr std::string_view kPictures = "data:video/jpeg;base64,";
+  if (file.kind != MediumFile::Kind::kVideo || !url.starts_with(kPictures)) {
+    ASSIGN_OR_RETURN(file.bytes, bytes_of_data_url(url));
+    return {};
+  }
+  url.remove_prefix(kPictures.size());
+  do {
+    const std::size_t end = std::min(url.find(','), url.size());
+    ASSIGN_OR_RETURN(std::string picture, decode_base64(url.substr(0, end)));
+    file.frames.push_back(std::move(picture));
+    url.remove_prefix(std::min(end + 1, url.size()));
+  } while (!url.empty());
+  return {};
+}
+
 }  // namespace
 
 Result<std::string> bytes_of_data_url(std::string_view url) {
   constexpr std::string_view kScheme = "data:", kBase64 = ";base64,";
-  if (url.starts_with("http://") || url.starts_with("https://"))
-    return Error{Errc::kUnsupported, "is an http(s) URL, of which nothing is fetched: send the file as a data: URL"};
   const std::size_t comma = url.substr(0, 256).find(',');
   if (!url.starts_with(kScheme) || comma == url.npos || !url.substr(0, comma + 1).ends_with(kBase64))
     return Error{Errc::kUnsupported, "is not a URL like data:image/png;base64,..."};
   return decode_base64(url.substr(comma + 1));
 }
 
-void read_image_url(const JsonFields& part, ChatMessage& message, std::vector<MediumFile>& media) {
-  constexpr const char* kWanted = "an object with the data: URL of a picture";
-  const Json* const given = part.find("image_url");
-  if (given == nullptr || !given->is_object()) return part.wrong("image_url", kWanted);
-  const JsonFields image = part.object("image_url");
-  const std::string detail = image.choice("detail", "auto", {"auto", "low", "high"});
-  const Json* const url = image.find("url");
-  if (url == nullptr || !url->is_string()) return image.wrong("url", "a data: URL");
-  Result<std::string> bytes = bytes_of_data_url(url->get_ref<const std::string&>());
-  if (!bytes) return image.refuse("url", bytes.error().message, bytes.error().code);
-  message.parts.push_back({.kind = ContentPart::Kind::kImage});
-  media.push_back({.name = part.name(),
-                   .bytes = std::move(*bytes),
-                   .detail = detail == "low"    ? PictureDetail::kLow
-                             : detail == "high" ? PictureDetail::kHigh
-                                                : PictureDetail::kAuto});
+bool is_medium(std::string_view type) {
+  return type == "image_url" || type == "input_audio" || type == "audio_url" || type == "video_url";
 }
 
-void read_input_audio(const JsonFields& part, ChatMessage& message, std::vector<MediumFile>& media) {
-  const Json* const given = part.find("input_audio");
-  if (given == nullptr || !given->is_object())
-    return part.wrong("input_audio", "an object with the data of a sound, in base64, and its format");
-  const JsonFields audio = part.object("input_audio");
-  audio.choice("format", "wav", {"wav", "mp3", "flac", "ogg", "opus"});
-  const Json* const data = audio.find("data");
-  if (data == nullptr || !data->is_string()) return audio.wrong("data", "a file in base64");
-  Result<std::string> bytes = decode_base64(data->get_ref<const std::string&>());
-  if (!bytes) return audio.refuse("data", bytes.error().message, bytes.error().code);
-  message.parts.push_back({.kind = ContentPart::Kind::kAudio});
-  media.push_back({.name = part.name(), .bytes = std::move(*bytes), .kind = MediumFile::Kind::kSound});
-}
-
-void read_video_url(const JsonFields& part, ChatMessage& message, std::vector<MediumFile>& media) {
-  const Json* const given = part.find("video_url");
-  if (given == nullptr || !given->is_object())
-    return part.wrong("video_url", "an object with the data: URL of a video");
-  const JsonFields video = part.object("video_url");
-  const Json* const url = video.find("url");
-  if (url == nullptr || !url->is_string()) return video.wrong("url", "a data: URL");
-  MediumFile file{.name = part.name(), .bytes = {}, .kind = MediumFile::Kind::kVideo};
-  std::string_view text = url->get_ref<const std::string&>();
-  constexpr std::string_view kPictures = "data:video/jpeg;base64,";
-  const bool pictures = text.starts_with(kPictures);
-  if (pictures) text.remove_prefix(kPictures.size());
-  do {
-    const std::size_t end = pictures ? std::min(text.find(','), text.size()) : text.size();
-    Result<std::string> bytes = pictures ? decode_base64(text.substr(0, end)) : bytes_of_data_url(text);
-    if (!bytes) return video.refuse("url", bytes.error().message, bytes.error().code);
-    if (pictures)
-      file.frames.push_back(std::move(*bytes));
-    else
-      file.bytes = std::move(*bytes);
-    text.remove_prefix(std::min(end + 1, text.size()));
-  } while (!text.empty());
-  message.parts.push_back({.kind = ContentPart::Kind::kVideo});
+void read_medium(const std::string& type, const JsonFields& part, ChatMessage& message,
+                 std::vector<MediumFile>& media) {
+  using Kind = MediumFile::Kind;
+  const bool image = type == "image_url", video = type == "video_url", in_base64 = type == "input_audio";
+  const Json* const given = object_of(part, type,
+                                      image       ? "an object with the URL of a picture"
+                                      : video     ? "an object with the URL of a video"
+                                      : in_base64 ? "an object with the data of a sound, in base64, and its format"
+                                                  : "an object with the URL of a sound");
+  if (given == nullptr) return;
+  const JsonFields fields = part.object(type.c_str());
+  MediumFile file{.name = part.name(),
+                  .bytes = {},
+                  .kind = image   ? Kind::kPicture
+                          : video ? Kind::kVideo
+                                  : Kind::kSound};
+  if (image) {
+    const std::string detail = fields.choice("detail", "auto", {"auto", "low", "high"});
+    file.detail = detail == "low"    ? PictureDetail::kLow
+                  : detail == "high" ? PictureDetail::kHigh
+                                     : PictureDetail::kAuto;
+  }
+  if (in_base64) {
+    read_data(fields, file);
+  } else {
+    const Json* const url = fields.find("url");
+    if (url == nullptr || !url->is_string()) return fields.wrong("url", "a data: or http(s) URL");
+    const Result<void> read = read_url(url->get_ref<const std::string&>(), file);
+    if (!read) return fields.refuse("url", read.error().message, read.error().code);
+  }
+  using PartKind = ContentPart::Kind;
+  message.parts.push_back({.kind = image ? PartKind::kImage : video ? PartKind::kVideo : PartKind::kAudio});
   media.push_back(std::move(file));
 }
 

@@ -1,33 +1,17 @@
 #include "http-server/endpoint.h"
 
 #include <cstdint>
-#include <optional>
 #include <regex>
 #include <utility>
 
 #include <fmt/format.h>
-#include <boost/asio/connect.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
-#include <boost/beast/http.hpp>
 
-#include "common/base/time.h"
+#include "http-server/http_client.h"
 
 namespace outrider {
 namespace {
-namespace asio = boost::asio;
-namespace beast = boost::beast;
-namespace http = beast::http;
 
-constexpr Duration kConnectTimeout = std::chrono::seconds(10);
-constexpr Duration kLook = std::chrono::milliseconds(100);  ///< for whether the caller still waits
-constexpr std::uint64_t kReplyBytesMax = 256u << 20;
-
-HttpReply nobody(const std::string& host, const std::string& port, const std::string& why) {
-  return {.status = 0, .body = fmt::format(R"({{"error":{{"message":"http://{}:{}: {}"}}}})", host, port, why)};
-}
+constexpr std::int64_t kReplyBytesMax = 256 << 20;
 
 }  // namespace
 
@@ -47,73 +31,36 @@ Result<std::shared_ptr<const HttpEndpoint>> HttpEndpoint::open_known(const std::
                                                                      const std::string& url) {
   ASSIGN_OR_RETURN(const std::shared_ptr<const HttpEndpoint> by_name, open(option, url, ""));
   auto endpoint = std::make_shared<HttpEndpoint>(*by_name);
-  asio::io_context context;
-  asio::ip::tcp::resolver resolver(context);
-  beast::error_code unknown;
-  for (const auto& found : resolver.resolve(endpoint->host_, endpoint->port_, unknown))
-    endpoint->addresses_.push_back(found.endpoint().address().to_string());
-  if (unknown) return Error{Errc::kNotFound, fmt::format("{} is '{}': {}", option, url, unknown.message())};
+  auto addresses = addresses_of(endpoint->host_, TimePoint::max(), [] { return false; });
+  if (!addresses)
+    return Error{addresses.error().code, fmt::format("{} is '{}': {}", option, url, addresses.error().message)};
+  endpoint->addresses_ = *std::move(addresses);
   return std::shared_ptr<const HttpEndpoint>(std::move(endpoint));
 }
 
 HttpReply HttpEndpoint::answer(const HttpRequest& request) const {
-  asio::io_context context;
-  beast::tcp_stream stream(context);
-  // One step after the other, each with looks at whether the caller still waits.
-  std::optional<beast::error_code> ended;
-  const auto end = [&](beast::error_code error, auto&&...) { ended = error; };
-  const auto wait = [&](TimePoint deadline) -> std::string {
-    context.restart();
-    while (!ended) {
-      context.run_for(kLook);
-      if (ended) break;
-      if (request.gone()) return "nobody waits any longer";
-      if (now() > deadline) return "timed out";
-    }
-    const beast::error_code error = *std::exchange(ended, std::nullopt);
-    return error ? error.message() : "";
+  const auto nobody = [&](const Error& why) {
+    return HttpReply{.status = 0,
+                     .body = fmt::format(R"({{"error":{{"message":"http://{}:{}: {}"}}}})", host_, port_, why.message)};
   };
-  std::vector<asio::ip::tcp::endpoint> places;
-  for (const std::string& address : addresses_)
-    places.emplace_back(asio::ip::make_address(address), static_cast<std::uint16_t>(std::stoi(port_)));
-  if (places.empty()) {
-    asio::ip::tcp::resolver resolver(context);
-    beast::error_code unknown;
-    for (const auto& found : resolver.resolve(host_, port_, unknown)) places.push_back(found.endpoint());
-    if (unknown) return nobody(host_, port_, unknown.message());
+  HttpCall call{.host = host_,
+                .port = port_,
+                .addresses = addresses_,
+                .method = request.method,
+                .target = request.path,
+                .body = request.body,
+                .gone = request.gone,
+                .admit = [](const HttpReply&, std::int64_t) -> Result<std::int64_t> { return kReplyBytesMax; }};
+  if (call.addresses.empty()) {
+    auto addresses = addresses_of(host_, TimePoint::max(), request.gone);
+    if (!addresses) return nobody(addresses.error());
+    call.addresses = *std::move(addresses);
   }
-  stream.async_connect(places, end);
-  if (const std::string why = wait(now() + kConnectTimeout); !why.empty()) {
-    stream.close();
-    context.run_for(kLook);
-    return nobody(host_, port_, why);
-  }
-  http::request<http::string_body> message(http::string_to_verb(request.method), request.path, 11);
-  message.set(http::field::host, host_);
-  message.set(http::field::connection, "close");
-  if (!api_key_.empty()) message.set(http::field::authorization, "Bearer " + api_key_);
-  if (request.method != "GET") {
-    message.set(http::field::content_type, "application/json");
-    message.body() = request.body;
-    message.prepare_payload();
-  }
-  beast::flat_buffer buffer;
-  http::response_parser<http::string_body> reply;
-  reply.body_limit(kReplyBytesMax);
-  std::string why;
-  http::async_write(stream, message, end);
-  why = wait(TimePoint::max());
-  if (why.empty()) {
-    http::async_read(stream, buffer, reply, end);
-    why = wait(TimePoint::max());
-  }
-  if (!why.empty()) {
-    stream.close();
-    context.run_for(kLook);  // what was begun ends before what it uses
-    return nobody(host_, port_, why);
-  }
-  return {.status = reply.get().result_int() > 0 ? static_cast<int>(reply.get().result_int()) : 0,
-          .body = std::move(reply.get().body())};
+  if (!api_key_.empty()) call.headers.emplace_back("Authorization", "Bearer " + api_key_);
+  if (request.method != "GET") call.headers.emplace_back("Content-Type", "application/json");
+  Result<HttpReply> reply = call_http(call);
+  if (!reply) return nobody(reply.error());
+  return {.status = reply->status, .body = std::move(reply->body)};
 }
 
 }  // namespace outrider

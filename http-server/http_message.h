@@ -38,10 +38,13 @@ struct HttpRequest {
   /// Whether nobody waits for the reply any more: the client has gone, or the server ends. Any thread, as
   /// long as the handler runs or its reply lives.
   std::function<bool()> gone = [] { return false; };
-  /// Of the two: the server ends. The client still reads why.
+  /// Of the two: the server ends. The client still reads why. As long as anybody has it.
   std::function<bool()> server_ends = [] { return false; };
+  /// Called once, if nothing is wrong with the request and it has its memory: from here on it is being answered.
+  std::function<void()> admitted = [] {};
   /// Counts so many bytes of memory as the request's until its reply is out, instead of what its body was counted as
-  /// (kBytesPerBodyByte): the body has been read, and this is what was made of it. May be called several times.
+  /// (kBytesPerBodyByte): the body has been read, and this is what was made of it. May be called several times. Until
+  /// its last copy is gone, the request has that memory, and counts as open.
   /// @return why there is no room for it.
   std::function<std::optional<ApiError>(std::int64_t bytes)> hold = [](std::int64_t) {
     return std::optional<ApiError>();

@@ -234,7 +234,7 @@ class Memory {
 /// One request's part of it.
 class Room {
  public:
-  Room(Memory& memory, std::string client) : memory_(memory), client_(std::move(client)) {}
+  Room(std::shared_ptr<Memory> memory, std::string client) : memory_(std::move(memory)), client_(std::move(client)) {}
   ~Room() { take(0); }
   Room(const Room&) = delete;
   Room& operator=(const Room&) = delete;
@@ -242,13 +242,13 @@ class Room {
   bool take(std::int64_t bytes) {
     // What a thread has freed, glibc keeps for it; much of it shall be there for others.
     if (bytes_ - bytes > kTrimBytes) malloc_trim(0);
-    if (!memory_.change(client_, bytes_, bytes)) return false;
+    if (!memory_->change(client_, bytes_, bytes)) return false;
     bytes_ = bytes;
     return true;
   }
   /// As HttpRequest::hold.
   std::optional<ApiError> hold(std::int64_t bytes) {
-    const std::int64_t most = memory_.most_of_one();
+    const std::int64_t most = memory_->most_of_one();
     if (bytes > most)
       return ApiError{413, fmt::format("this would take {} MB of memory, wanted at most {}", bytes >> 20, most >> 20)};
     return take(bytes) ? std::nullopt : std::optional(ApiError{503, "too many large requests at once"});
@@ -257,7 +257,7 @@ class Room {
  private:
   static constexpr std::int64_t kTrimBytes = 32 << 20;
 
-  Memory& memory_;
+  std::shared_ptr<Memory> memory_;
   std::string client_;
   std::int64_t bytes_ = 0;
 };
@@ -402,9 +402,10 @@ class Server final : public HttpServer {
         routes_(std::move(routes)),
         guard_(names_of(options_), options_.allowed_origins),
         open_(options_.connections_max),
-        memory_(std::max({options_.memory_bytes_max, 2 * counted_bytes(options_.request_bytes_max, 0),
-                          2 * counted_bytes(0, options_.file_bytes_max)})),
-        reading_(memory_.most_of_one()) {}
+        memory_(std::make_shared<Memory>(
+            std::max({options_.memory_bytes_max, 2 * counted_bytes(options_.request_bytes_max, 0),
+                      2 * counted_bytes(0, options_.file_bytes_max)}))),
+        reading_(std::make_shared<Memory>(memory_->most_of_one())) {}
   ~Server() override { stop(Duration::zero()); }
 
   Result<void> start() {
@@ -427,10 +428,10 @@ class Server final : public HttpServer {
 
   void stop(Duration drain) override {
     if (!thread_.joinable()) return;
-    ending_.stopping = true;
+    ending_->stopping = true;
     for (const TimePoint deadline = now() + drain; requests_ > 0 && now() < deadline;)
       std::this_thread::sleep_for(kTick);
-    ending_.aborting = true;
+    ending_->aborting = true;
     ::shutdown(acceptor_.native_handle(), SHUT_RDWR);  // accept() returns
     thread_.join();
     while (connections_ > 0) std::this_thread::sleep_for(kTick);
@@ -438,18 +439,18 @@ class Server final : public HttpServer {
 
  private:
   void accept_connections() {
-    while (!ending_.aborting) {
+    while (!ending_->aborting) {
       tcp::socket socket(io_);
       error_code failed;
       acceptor_.accept(socket, failed);
-      if (ending_.aborting) return;
+      if (ending_->aborting) return;
       if (failed) {
         log_error("event=accept_failed reason=\"{}\"", failed.message());
         std::this_thread::sleep_for(kPoll);
         continue;
       }
-      const auto connection = std::make_shared<Connection>(std::move(socket), ending_);
-      if (ending_.stopping)
+      const auto connection = std::make_shared<Connection>(std::move(socket), *ending_);
+      if (ending_->stopping)
         refuse(*connection, "the server ends");
       else if (!open_.enter(connection, client_of(connection->peer())))
         refuse(*connection, "too many connections");
@@ -524,13 +525,13 @@ class Server final : public HttpServer {
     std::shared_ptr<const void> under_way;  // until the reply is out
     if (!failed && !reply && asked.key != nullptr && asked.route->method == "POST")
       reply = begin(*asked.key, under_way);
-    Room room(memory_, asked.client);
+    const auto room = std::make_shared<Room>(memory_, asked.client);
     Room reading(reading_, asked.client);  // of half of it: those that are read leave room for one that has been
     if (!failed && !reply && asked.route->method == "POST") {
       const auto length = parser.content_length();
       const std::int64_t bytes = reading_bytes(length ? static_cast<std::size_t>(*length) : body_bytes_max());
       reply = wait_for_room(connection, reading, bytes);
-      if (!reply) reply = wait_for_room(connection, room, bytes);
+      if (!reply) reply = wait_for_room(connection, *room, bytes);
     }
     if (!failed && !reply && asked.route->method == "POST" && !parser.is_done()) {
       if (beast::iequals(head[http::field::expect], "100-continue") && head.version() == 11)
@@ -549,13 +550,14 @@ class Server final : public HttpServer {
       if (text > options_.request_bytes_max || files > options_.file_bytes_max)
         reply = error_reply(too_large());
       else
-        reply = wait_for_room(connection, room, counted_bytes(text, files));
+        reply = wait_for_room(connection, *room, counted_bytes(text, files));
       reading.take(0);
     }
     // The body of a request that is refused, or of a GET, is not read: it would be taken for the next request.
     const bool close = !parser.is_done() || !parser.keep_alive() || head.version() != 11;
     const TraceContext trace = options_.traces ? TraceContext::begin(text(head["traceparent"])) : TraceContext();
-    if (!reply) reply = answer(asked, head, std::move(parser.get().body()), trace, connection, room);
+    const auto hold = [room, under_way](std::int64_t bytes) { return room->hold(bytes); };
+    if (!reply) reply = answer(asked, head, std::move(parser.get().body()), trace, connection, hold);
     if (trace.is_traced() && asked.route->method == "POST")
       reply->headers.emplace_back("traceparent", trace.traceparent());
     if (const std::string origin = text(head[http::field::origin]); guard_.shares_with(origin)) {
@@ -704,8 +706,8 @@ class Server final : public HttpServer {
     return std::nullopt;
   }
 
-  static HttpReply answer(const Asked& asked, const Head& head, std::string body, const TraceContext& trace,
-                          Connection& connection, Room& room) {
+  HttpReply answer(const Asked& asked, const Head& head, std::string body, const TraceContext& trace,
+                   Connection& connection, std::function<std::optional<ApiError>(std::int64_t)> hold) const {
     try {
       return asked.route->handler(
           {.method = text(head.method_string()),
@@ -717,8 +719,8 @@ class Server final : public HttpServer {
            .key = asked.key,
            .trace = trace,
            .gone = [&connection] { return connection.server_ends() || connection.client_gone(); },
-           .server_ends = [&connection] { return connection.server_ends(); },
-           .hold = [&room](std::int64_t bytes) { return room.hold(bytes); }});
+           .server_ends = [ending = ending_]() -> bool { return ending->aborting; },
+           .hold = std::move(hold)});
     } catch (const std::exception& error) {
       log_error("event=request_failed path={} reason=\"{}\"", asked.route->path, error.what());
       return error_reply({500, "internal error"});
@@ -770,8 +772,8 @@ class Server final : public HttpServer {
   const std::vector<HttpRoute> routes_;
   const WebGuard guard_;
   OpenConnections open_;
-  Memory memory_, reading_;
-  Ending ending_;
+  std::shared_ptr<Memory> memory_, reading_;
+  std::shared_ptr<Ending> ending_ = std::make_shared<Ending>();
   std::atomic<int> connections_ = 0, requests_ = 0;  ///< that are open
   net::io_context io_;  ///< of the sockets, whose calls all wait for themselves: nobody runs it
   tcp::acceptor acceptor_{io_};

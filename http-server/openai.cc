@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/ascii.h"
 #include "common/base/json_fields.h"
 #include "common/tokenizer/stop_matcher.h"
 #include "http-server/answer_grammar.h"
@@ -246,25 +247,28 @@ void read_content(const JsonFields& fields, bool required, ChatMessage& message,
     const std::string type = part.text("type", {}, "the type of a part");
     if (type == "text")
       message.parts.push_back({.text = part.text("text")});
-    else if (type != "image_url" && type != "input_audio" && type != "video_url")
-      part.refuse("type",
-                  fmt::format("is {}, only text, image_url, input_audio and video_url are supported", show(type)));
+    else if (!is_medium(type))
+      part.refuse("type", fmt::format("is {}, only text, image_url, input_audio, audio_url and video_url are supported",
+                                      show(type)));
     else if (message.role != ChatMessage::Role::kUser)
       part.refuse("type", fmt::format("is {}, which only a user's message may have", type));
     else
-      (type == "image_url"     ? read_image_url
-       : type == "input_audio" ? read_input_audio
-                               : read_video_url)(part, message, media);
+      read_medium(type, part, message, media);
+  });
+}
+
+/// Letters, digits, and these.
+bool is_word(std::string_view text, std::string_view others) {
+  return !text.empty() && text.size() <= kToolNameMax && std::ranges::all_of(text, [&](char c) {
+    const char lower = to_lower(c);
+    return (lower >= 'a' && lower <= 'z') || (c >= '0' && c <= '9') || others.find(c) != others.npos;
   });
 }
 
 std::string read_name(const JsonFields& fields) {
   const std::string wanted = fmt::format("1 to {} letters, digits, '_', '-' and '.'", kToolNameMax);
   const std::string name = fields.text("name", {}, wanted);
-  const bool fits =
-      !name.empty() && name.size() <= kToolNameMax &&
-      name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") == name.npos;
-  if (!fits) fields.wrong("name", wanted);
+  if (!is_word(name, "_-.")) fields.wrong("name", wanted);
   return name;
 }
 
@@ -292,10 +296,11 @@ ChatMessage read_message(const JsonFields& fields, std::vector<MediumFile>& medi
   ChatMessage message;
   const std::string role = fields.text("role", {}, "a role");
   const auto* const known = std::ranges::find(kRoles, role, &std::pair<std::string_view, Role>::first);
-  if (known != std::end(kRoles))
-    message.role = known->second;
-  else
-    fields.wrong("role", "system, developer, user, assistant or tool");
+  message.role = known != std::end(kRoles) ? known->second : Role::kOther;
+  if (message.role == Role::kOther) message.other_role = role;
+  // "model" is how the templates spell an assistant, whose turns they write otherwise.
+  if (message.role == Role::kOther && (!is_word(role, "_-") || role == "model"))
+    fields.wrong("role", "system, developer, user, assistant, tool, or another word of letters, digits, '_' and '-'");
   if (message.role == Role::kAssistant) {
     message.reasoning = fields.text("reasoning", fields.text("reasoning_content", ""));
     fields.each("tool_calls", "an array of calls",

@@ -1,9 +1,10 @@
 #include "http-server/responses_api.h"
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
+#include <memory>
 #include <optional>
-#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -12,6 +13,7 @@
 #include "common/base/json_fields.h"
 #include "http-server/content_parts.h"
 #include "http-server/random_id.h"
+#include "http-server/response_store.h"
 
 namespace outrider {
 namespace {
@@ -39,7 +41,8 @@ Json& assistant(Json& messages) {
   return messages.back();
 }
 
-void add_item(const Json& item, Json& messages) {
+/// @return why it is none that can be added.
+std::optional<ApiError> add_item(const Json& item, Json& messages) {
   const Json& type = member(item, "type");
   if (type == "function_call") {
     Json& message = assistant(messages);
@@ -63,8 +66,10 @@ void add_item(const Json& item, Json& messages) {
     Json& message = goes_on ? messages.back() : messages.emplace_back(Json{{"role", member(item, "role")}});
     message["content"] = content_of(member(item, "content"));
   } else {
-    messages.push_back({{"role", type}, {"content", ""}});  // which no chat knows, and says so
+    return ApiError{.message = fmt::format("input has an item of type {}, which is not supported", show(type)),
+                    .param = "input"};
   }
+  return std::nullopt;
 }
 
 Json tool_of(const Json& tool) {
@@ -107,10 +112,14 @@ Json or_default(const Json& request, const char* key, Json otherwise) {
   return value.is_null() ? otherwise : value;
 }
 
+/// vLLM's: what the model read and wrote, as text and as tokens.
+constexpr const char* kRawMessages = "enable_response_messages";
+
 /// A response that has only begun.
 Json begun_response(const Json& request, const std::string& id, const Json& created, const Json& model) {
   return {{"id", id},
           {"object", "response"},
+          {"background", or_default(request, "background", false)},
           {"created_at", created},
           {"status", "in_progress"},
           {"error", nullptr},
@@ -318,92 +327,136 @@ class ResponsesStream final : public StreamTranslator {
 
 HttpReply refused(const ApiError& error) { return {.status = error.status, .body = error_body(error)}; }
 
-HttpReply respond(const HttpHandler& chat, const std::shared_ptr<ResponseStore>& store, HttpRequest http) {
-  const ApiError no_object{.message = "the request is not a JSON object in UTF-8"};
-  if (json_nesting(http.body) > kJsonDepthMax) return refused(no_object);
-  Json request = Json::parse(http.body, nullptr, /*allow_exceptions=*/false);
-  if (!request.is_object()) return refused(no_object);
-  Json before = Json::array();
-  const std::string owner = http.owner();
-  if (const Json& previous = member(request, "previous_response_id"); !previous.is_null()) {
-    before = previous.is_string() ? member(store->get(previous, owner), "messages") : Json();
-    if (before.is_null())
-      return refused({.status = 404,
-                      .message = fmt::format("there is no response {} to go on with, or not any more", show(previous)),
-                      .param = "previous_response_id"});
+/// A conversation with its last message, and the response that this is of.
+Json kept(Json messages, const Json& message, Json response) {
+  messages.push_back(message);
+  return {{"messages", std::move(messages)}, {"response", std::move(response)}};
+}
+
+class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
+ public:
+  ResponsesApi(HttpHandler chat, HttpHandler detokenize, std::string model)
+      : chat_(std::move(chat)), detokenize_(std::move(detokenize)), model_(std::move(model)) {}
+
+  HttpReply respond(HttpRequest http) {
+    const ApiError no_object{.message = "the request is not a JSON object in UTF-8"};
+    if (json_nesting(http.body) > kJsonDepthMax) return refused(no_object);
+    Json request = Json::parse(http.body, nullptr, /*allow_exceptions=*/false);
+    if (!request.is_object()) return refused(no_object);
+    Json before = Json::array();
+    if (const Json& previous = member(request, "previous_response_id"); !previous.is_null()) {
+      before = previous.is_string() ? member(store_.get(previous, http.owner()), "messages") : Json();
+      if (before.is_null())
+        return refused(
+            {.status = 404,
+             .message = fmt::format("there is no response {} to go on with, or not any more", show(previous)),
+             .param = "previous_response_id"});
+    }
+    ApiResult<ResponsesRequest> read = chat_of_responses(std::move(request), std::move(before));
+    if (const auto* error = std::get_if<ApiError>(&read)) return refused(*error);
+    auto& [body, asked] = std::get<ResponsesRequest>(read);
+    http.body = to_text(body);
+    // Instructions are the request's own: the next one has its own.
+    Json messages = std::move(body["messages"]);
+    if (!member(asked, "instructions").is_null()) messages.erase(0);
+    const std::string id = random_id("resp_");
+    if (member(asked, "background") == true) return in_background(http, id, asked, std::move(messages));
+    HttpReply reply = chat_(http);
+    if (reply.status != 200) return reply;
+    const bool wanted = or_default(asked, "store", true) == true;
+    if (reply.next) {
+      const auto keep = [self = shared_from_this(), id, wanted, owner = http.owner(), messages = std::move(messages)](
+                            const Json& message, const Json& response) {
+        if (wanted) self->store_.put(id, owner, kept(messages, message, response));
+      };
+      return translated(std::move(reply), std::make_shared<ResponsesStream>(asked, id, keep));
+    }
+    Json all = whole(id, asked, std::move(messages), reply);
+    reply.body = to_text(all["response"]);
+    if (wanted) store_.put(id, http.owner(), all);
+    return reply;
   }
-  ApiResult<ResponsesRequest> read = chat_of_responses(std::move(request), std::move(before));
-  if (const auto* error = std::get_if<ApiError>(&read)) return refused(*error);
-  auto& [body, asked] = std::get<ResponsesRequest>(read);
-  http.body = to_text(body);
-  HttpReply reply = chat(http);
-  if (reply.status != 200) return reply;
-  const std::string id = random_id("resp_");
-  // Instructions are the request's own: the next one has its own.
-  Json messages = std::move(body["messages"]);
-  if (!member(asked, "instructions").is_null()) messages.erase(0);
-  const auto keep = [store, id, owner, wanted = or_default(asked, "store", true) == true,
-                     messages = std::move(messages)](const Json& message, const Json& response) {
-    if (!wanted) return;
-    Json all = messages;
-    all.push_back(message);
-    store->put(id, owner, {{"messages", std::move(all)}, {"response", response}});
-  };
-  if (reply.next) return translated(std::move(reply), std::make_shared<ResponsesStream>(asked, id, keep));
-  const Json answer = Json::parse(reply.body);
-  const Json response = response_of_chat(asked, id, answer);
-  keep(message_of(answer.at("choices").at(0).at("message")), response);
-  reply.body = to_text(response);
-  return reply;
-}
 
-/// One that is remembered, or why it is not there.
-std::variant<Json, ApiError> remembered(const ResponseStore& store, const HttpRequest& http) {
-  Json response = member(store.get(http.id, http.owner()), "response");
-  if (!response.is_null()) return response;
-  return ApiError{.status = 404, .message = fmt::format("Response with id '{}' not found.", http.id)};  // vLLM's words
-}
+  HttpReply retrieve(const HttpRequest& http) const {
+    const Json response = remembered(http);
+    return response.is_null() ? not_found(http) : HttpReply{.status = 200, .body = to_text(response)};
+  }
 
-HttpReply retrieve(const ResponseStore& store, const HttpRequest& http) {
-  const auto found = remembered(store, http);
-  if (const auto* error = std::get_if<ApiError>(&found)) return refused(*error);
-  return {.status = 200, .body = to_text(std::get<Json>(found))};
-}
+  /// One that is over stays as it is.
+  HttpReply cancel(const HttpRequest& http) {
+    Json response = background_.cancel(http.id, http.owner());
+    if (response.is_null()) response = remembered(http);
+    if (response.is_null()) return not_found(http);
+    if (member(response, "background") != true) return refused({.message = "Cannot cancel a synchronous response."});
+    return {.status = 200, .body = to_text(response)};
+  }
 
-/// All that are remembered are over: there are none in the background.
-HttpReply cancel(const ResponseStore& store, const HttpRequest& http) {
-  const auto found = remembered(store, http);
-  if (const auto* error = std::get_if<ApiError>(&found)) return refused(*error);
-  return refused({.message = "Cannot cancel a synchronous response."});
-}
+ private:
+  /// @param reply  of the chat. @return what is remembered of it.
+  Json whole(const std::string& id, const Json& asked, Json messages, const HttpReply& reply) const {
+    const Json answer = Json::parse(reply.body);
+    Json response = response_of_chat(asked, id, answer);
+    const Json& choice = answer.at("choices").at(0);
+    if (member(asked, kRawMessages) == true) {
+      const auto raw = [](const Json& text, const Json& tokens) {
+        return Json::array({{{"type", "raw_message_tokens"}, {"message", text}, {"tokens", tokens}}});
+      };
+      response["input_messages"] =
+          raw(member(member(answer, "__verbose"), "prompt"), member(answer, "prompt_token_ids"));
+      response["output_messages"] = raw(text_of(member(choice, "token_ids")), member(choice, "token_ids"));
+    }
+    return kept(std::move(messages), message_of(choice.at("message")), std::move(response));
+  }
+  Json text_of(const Json& tokens) const {
+    HttpRequest http;
+    http.body = to_text({{"model", model_}, {"tokens", tokens}});
+    return member(Json::parse(detokenize_(http).body), "prompt");
+  }
+
+  HttpReply in_background(const HttpRequest& http, const std::string& id, const Json& asked, Json messages) {
+    const auto seconds =
+        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
+    Json response = begun_response(asked, id, seconds.count(), model_);
+    const auto finish = [this, id, asked, response, messages = std::move(messages)](const HttpReply& reply) {
+      if (reply.status == 200) return whole(id, asked, messages, reply);
+      const Json body = Json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
+      Json failed = response;
+      failed["status"] = "failed";
+      failed["error"] = {{"code", "server_error"}, {"message", member(member(body, "error"), "message")}};
+      return Json{{"response", std::move(failed)}};
+    };
+    if (auto refusal = background_.begin(id, http, response, chat_, finish)) return *std::move(refusal);
+    response["status"] = "queued";
+    return {.status = 200, .body = to_text(response)};
+  }
+
+  Json remembered(const HttpRequest& http) const {
+    Json response = background_.get(http.id, http.owner());
+    return response.is_null() ? member(store_.get(http.id, http.owner()), "response") : response;
+  }
+  static HttpReply not_found(const HttpRequest& http) {  // vLLM's words
+    return refused({.status = 404, .message = fmt::format("Response with id '{}' not found.", http.id)});
+  }
+
+  const HttpHandler chat_, detokenize_;
+  const std::string model_;
+  ResponseStore store_;
+  BackgroundResponses background_{store_};  // last: its threads use the others
+};
 
 }  // namespace
-
-void ResponseStore::put(const std::string& id, const std::string& owner, const Json& kept) {
-  std::string text = to_text(kept);
-  const std::lock_guard lock(mutex_);
-  bytes_ += text.size();
-  entries_[id] = {owner, std::move(text)};
-  oldest_first_.push_back(id);
-  while (entries_.size() > kCountMax || bytes_ > kBytesMax) {
-    const auto oldest = entries_.find(oldest_first_.front());
-    bytes_ -= oldest->second.kept.size();
-    entries_.erase(oldest);
-    oldest_first_.pop_front();
-  }
-}
-
-Json ResponseStore::get(const std::string& id, const std::string& owner) const {
-  const std::lock_guard lock(mutex_);
-  const auto known = entries_.find(id);
-  return known == entries_.end() || known->second.owner != owner ? Json() : Json::parse(known->second.kept);
-}
 
 ApiResult<ResponsesRequest> chat_of_responses(Json request, Json before) {
   const auto unsupported = [](const char* field) {
     return ApiError{.message = std::string(field) + " is not supported", .param = field};
   };
-  if (member(request, "background") == true) return unsupported("background");
+  if (member(request, "background") == true && member(request, "store") == false)
+    return ApiError{.message = "background can only be used when `store` is true",
+                    .param = "background"};  // vLLM's words
+  for (const char* field : {"background", kRawMessages}) {
+    if (member(request, field) == true && member(request, "stream") == true)
+      return ApiError{.message = std::string(field) + " is not supported with stream", .param = field};
+  }
   if (member(request, "truncation") == "auto") return unsupported("truncation");
   for (const char* field : {"prompt", "conversation"}) {
     if (!member(request, field).is_null()) return unsupported(field);
@@ -416,7 +469,9 @@ ApiResult<ResponsesRequest> chat_of_responses(Json request, Json before) {
   if (input.is_string())
     messages.push_back({{"role", "user"}, {"content", input}});
   else if (input.is_array())
-    for (const Json& item : input) add_item(item, messages);
+    for (const Json& item : input) {
+      if (auto refused = add_item(item, messages)) return *refused;
+    }
   else
     return ApiError{.message = fmt::format("input is {}, wanted a string or a list of items", show(input)),
                     .param = "input"};
@@ -443,6 +498,7 @@ ApiResult<ResponsesRequest> chat_of_responses(Json request, Json before) {
   if (const Json& format = member(member(request, "text"), "format"); !format.is_null())
     chat["response_format"] = format_of(format);
   if (member(request, "stream") == true) chat["stream_options"] = {{"include_usage", true}};
+  if (member(request, kRawMessages) == true) chat.update({{"return_token_ids", true}, {"verbose", true}});
   request.erase("input");  // which the chat has now, and which may be large
   return ResponsesRequest{std::move(chat), std::move(request)};
 }
@@ -464,13 +520,12 @@ Json response_of_chat(const Json& request, const std::string& id, const Json& ch
   return response;
 }
 
-std::vector<HttpRoute> responses_routes(HttpHandler chat) {
-  const auto store = std::make_shared<ResponseStore>();
+std::vector<HttpRoute> responses_routes(HttpHandler chat, HttpHandler detokenize, std::string model) {
+  const auto api = std::make_shared<ResponsesApi>(std::move(chat), std::move(detokenize), std::move(model));
   std::vector<HttpRoute> routes = {
-      {"POST", "/v1/responses",
-       [chat = std::move(chat), store](const HttpRequest& http) { return respond(chat, store, http); }},
-      {"GET", "/v1/responses/{id}", [store](const HttpRequest& http) { return retrieve(*store, http); }},
-      {"POST", "/v1/responses/{id}/cancel", [store](const HttpRequest& http) { return cancel(*store, http); }}};
+      {"POST", "/v1/responses", [api](const HttpRequest& http) { return api->respond(http); }},
+      {"GET", "/v1/responses/{id}", [api](const HttpRequest& http) { return api->retrieve(http); }},
+      {"POST", "/v1/responses/{id}/cancel", [api](const HttpRequest& http) { return api->cancel(http); }}};
   routes.back().takes = "";
   return routes;
 }

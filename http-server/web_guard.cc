@@ -10,16 +10,10 @@
 
 #include <fmt/format.h>
 
+#include "common/base/ascii.h"
+
 namespace outrider {
 namespace {
-
-std::string in_lower_case(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return lower;
-}
 
 /// Without the port, and without the brackets of an IPv6 address.
 std::string_view name_of(std::string_view host) {

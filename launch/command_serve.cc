@@ -17,6 +17,7 @@
 #include "http-server/http_server.h"
 #include "http-server/live_page.h"
 #include "http-server/llama_api.h"
+#include "http-server/media_fetcher.h"
 #include "http-server/messages_api.h"
 #include "http-server/responses_api.h"
 #include "http-server/server_metrics.h"
@@ -43,6 +44,7 @@ struct ServeFlags {
   std::filesystem::path data_dir;      ///< empty: no files, no batches
   std::uint64_t data_mib_max = 10240;  ///< of files in it
   bool share_prefixes = false;
+  std::vector<std::string> media_domains;  ///< whose pictures, videos and sounds are fetched
   TraceOptions traces;
 };
 
@@ -94,6 +96,14 @@ std::string check_metrics_prefix(const std::string& text) {
 /// Likewise.
 std::string check_root_path(const std::string& path) {
   return path.starts_with('/') && !path.ends_with('/') ? "" : "'" + path + "', wanted a path as /llm";
+}
+
+/// @param domains  none: nothing is fetched
+FetchMedium fetched_from(const std::vector<std::string>& domains) {
+  if (domains.empty()) return {};
+  const MediaFetcher fetcher = or_throw(MediaFetcher::create(domains));
+  return [fetcher](const std::string& url, const AdmitSound& admit, TimePoint deadline,
+                   const std::function<bool()>& gone) { return fetcher.fetch(url, admit, deadline, gone); };
 }
 
 /// @param tracer  null: none
@@ -161,12 +171,14 @@ void serve(ServeFlags flags) {
                  .governed = !flags.draft_length.no_governor,
                  .failover_wait = std::chrono::seconds(flags.cluster.cluster.coordinator.failover_wait_s),
                  .loads = cluster ? pair.backbone.string() : "",
+                 .fetch = fetched_from(flags.media_domains),
                  .on_traced = traced_by(tracer.get()),
                  .on_finished = [&](const FinishedRequest& request) { metrics.record(request); }});
   std::vector<HttpRoute> routes = api.routes();
   const auto add = [&](const std::vector<HttpRoute>& more) { routes.insert(routes.end(), more.begin(), more.end()); };
   const auto chat = [&api](const HttpRequest& http) { return api.chat(http); };
-  add(responses_routes(chat));
+  add(responses_routes(
+      chat, [&api](const HttpRequest& http) { return api.detokenize(http); }, name));
   add(llama_routes(api, pair.backbone.string()));
   add(messages_routes(chat, [&api](const HttpRequest& http) { return api.tokenize(http); }));
   std::unique_ptr<BatchApi> batches;
@@ -268,6 +280,12 @@ void add_serve_command(Command& app) {
   command->add_flag("--share-prefixes", flags->share_prefixes,
                     "Reuse the K/V of a prompt's start among the names of --api-keys too, who can then find out by "
                     "trying what others have asked");
+  command
+      ->add_option("--allowed-media-domains", flags->media_domains,
+                   "Fetch pictures, videos and sounds of http(s) URLs in requests from these: HOST[:PORT], "
+                   "*.DOMAIN[:PORT], *: any; none but public addresses, unless one is named here in numbers (default: "
+                   "fetch nothing; docs/http.md)")
+      ->delimiter(',');
   flags->draft_length.add_to(*command);
   flags->cluster.add_to(*command);
   CoordinatorOptions& coordinator = flags->cluster.cluster.coordinator;

@@ -32,8 +32,9 @@ std::int64_t soft_tokens_for(PictureDetail detail, const VisionConfig& config);
 /// The file of a picture, a video or a sound that somebody asks about.
 struct MediumFile {
   enum class Kind { kPicture, kVideo, kSound };
-  std::string name;   ///< for messages
-  std::string bytes;  ///< of a PNG, JPEG or WebP; of an MP4, Matroska or AVI; or of a WAV, FLAC, Ogg or MP3
+  std::string name;      ///< for messages
+  std::string url = {};  ///< http(s), where it is yet to be fetched; then no bytes
+  std::string bytes;     ///< of a PNG, JPEG or WebP; of an MP4, Matroska or AVI; or of a WAV, FLAC, Ogg or MP3
   Kind kind = Kind::kPicture;
   PictureDetail detail = PictureDetail::kAuto;  ///< of a picture
   std::vector<std::string> frames = {};  ///< of a video that comes as pictures, one for every second; then no bytes

@@ -434,6 +434,9 @@ struct Draft {
   bool tree = false;
   /// Of a tree: what is less likely to be kept than this is not worth a row.
   double worth = 0;
+  /// What ends the answer, so that nothing is drafted behind it: the session's, and known where `sampling` is. Empty:
+  /// what ends the model's own.
+  std::vector<TokenId> stop_ids = {};
 
   static constexpr const char* kName = "draft";
   bool operator==(const Draft&) const = default;
@@ -451,6 +454,7 @@ struct Draft {
     v("known", m.known, kDrafts);
     v("tree", m.tree);
     v("worth", m.worth, kChances);
+    v("stop_ids", m.stop_ids, kTokenSets);
   }
 };
 

@@ -639,7 +639,8 @@ void Session::send_draft(const Desk& desk, const Replica& replica, std::int64_t 
                            .ahead = guesses,
                            .known = has_drafts ? round_.drafts.tokens : std::vector<TokenId>(),
                            .tree = round_.choice.tree,
-                           .worth = drafts_have_a_say() ? 0 : round_.choice.worth}});
+                           .worth = drafts_have_a_say() ? 0 : round_.choice.worth,
+                           .stop_ids = known ? std::vector<TokenId>() : request_.stop_ids}});
 }
 
 bool Session::is_sound(const Candidates& drafts, const PairFacts& facts) {

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/ascii.h"
 #include "common/base/json_fields.h"
 
 namespace outrider {
@@ -41,9 +42,6 @@ std::string_view trim(std::string_view text) {
 
 /// Only ASCII letters change. The template's upper() and lower() know all of Unicode, which matters
 /// for no type name, and for the order of keys that differ in nothing else.
-char to_upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; }
-char to_lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
-
 std::string upper(std::string_view text) {
   std::string result(text);
   std::ranges::transform(result, result.begin(), to_upper);
@@ -272,7 +270,7 @@ class ChatRenderer {
     const bool from_model = message.role == Role::kAssistant;
     if (!continues_turn(index)) {
       out_.control("<|turn>");
-      out_.text(role_name(message.role));
+      out_.text(role_name(message));
       out_.text("\n");
     }
     last_ = Last::kMessage;
@@ -304,15 +302,16 @@ class ChatRenderer {
     }
   }
 
-  static std::string_view role_name(Role role) {
-    switch (role) {
+  static std::string_view role_name(const ChatMessage& message) {
+    switch (message.role) {
       case Role::kSystem: return "system";
       case Role::kDeveloper: return "developer";
       case Role::kUser: return "user";
       case Role::kAssistant: return "model";
-      case Role::kTool: break;
+      case Role::kTool: return "tool";
+      case Role::kOther: break;
     }
-    return "tool";
+    return message.other_role;
   }
 
   /// The message other than a tool's before or after this one.

@@ -39,7 +39,7 @@ struct ContentPart {
 };
 
 struct ChatMessage {
-  enum class Role { kSystem, kDeveloper, kUser, kAssistant, kTool };
+  enum class Role { kSystem, kDeveloper, kUser, kAssistant, kTool, kOther };
   Role role = Role::kUser;
   std::string content;
   std::vector<ContentPart> parts;  ///< instead of `content`, where there are any
@@ -51,6 +51,8 @@ struct ChatMessage {
   // Of a tool: the answer to the call of this id, else (no call has it) of the function `name`.
   std::string tool_call_id, name;
   nlohmann::json response;
+
+  std::string other_role = {};  ///< of kOther: its name, which the templates write as it is
 
   /// `content` or its parts as one text.
   std::string text() const;

@@ -12,6 +12,7 @@
 #include "common/base/check.h"
 #include "http-server/content_parts.h"
 #include "http-server/http_server.h"
+#include "http-server/media_fetcher.h"
 #include "http-server/messages_api.h"
 #include "http-server/openai.h"
 #include "http-server/responses_api.h"
@@ -48,11 +49,17 @@ void chat(std::string_view body) {
   }
 }
 
-/// A URL, which is a file of three bytes for each four characters; and how much of a body is files.
+/// A URL, which is a file of three bytes for each four characters, or where one is; and how much of a body is files.
 void data_url(std::string_view url) {
   if (const auto bytes = bytes_of_data_url(url))
     CHECK(bytes->size() <= url.size() / 4 * 3, "{} bytes of {} characters", bytes->size(), url.size());
   CHECK(file_characters(url) <= url.size(), "of {} characters", url.size());
+  // What is said of one that is fetched is the same one.
+  if (const auto read = parse_media_url(url)) {
+    const auto again = parse_media_url((read->tls ? "https://" : "http://") + read->server() + read->target);
+    CHECK(again && again->host == read->host && again->port == read->port && again->target == read->target, "{}",
+          read->server());
+  }
 }
 
 void responses(std::string_view body) {

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "http-server/http_server.h"
+#include "tests/support/certificate.h"
 #include "tests/support/http_client.h"
 #include "tests/support/temporary_dir.h"
 
@@ -208,15 +209,6 @@ std::string curl(const HttpServer& server, const std::filesystem::path& trusted,
   for (std::size_t got = 0; (got = fread(bytes, 1, sizeof bytes, pipe)) > 0;) said.append(bytes, got);
   pclose(pipe);
   return said;
-}
-
-/// A key and a certificate for localhost that it signed itself.
-void make_certificate(const TemporaryDir& dir, const std::string& name) {
-  const std::string command = fmt::format(
-      "cd '{}' && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {}.key -out {}.pem "
-      "-subj /CN={} -addext subjectAltName=DNS:localhost -days 2 2>/dev/null",
-      dir.path().string(), name, name, name);
-  ASSERT_EQ(std::system(command.c_str()), 0);
 }
 
 TEST(TlsOfServer, IsSpokenWithTheCertificateThatItsFilesHaveNow) {

@@ -517,6 +517,37 @@ TEST(Serve, AClientThatGoesAwayFreesItsSession) {
   }
 }
 
+// Its text is that of a response that is waited for; it needs nobody, and goes when it is told to.
+TEST(Serve, AResponseInTheBackgroundOutlivesItsRequest) {
+  Serve serve;
+  const auto ask_for = [&](Json more) {
+    Json body = {{"input", kQuestions[0]}, {"temperature", 0}, {"max_output_tokens", 40}};
+    body.update(more);
+    return post(serve.port, "/v1/responses", body.dump());
+  };
+  const auto now_is = [&](const Json& response) {
+    return json_of(get(serve.port, "/v1/responses/" + response["id"].get<std::string>()));
+  };
+  const Json waited = json_of(ask_for(Json::object()));
+  const Json queued = json_of(ask_for({{"background", true}}));
+  EXPECT_EQ(queued["status"], "queued") << queued;
+  Json made;
+  EXPECT_TRUE(eventually([&] { return (made = now_is(queued))["status"] != "in_progress"; }));
+  EXPECT_EQ(made["status"], waited["status"]);
+  EXPECT_EQ(made["output"][0]["content"], waited["output"][0]["content"]);
+  EXPECT_EQ(ask_for({{"background", true}, {"temperature", 9}}).status, 400) << "at once";
+  const Json endless = json_of(ask_for({{"background", true}, {"ignore_eos", true}, {"max_output_tokens", 7000}}));
+  EXPECT_TRUE(eventually([&] { return serve.sessions() == 1; }));
+  const std::string path = "/v1/responses/" + endless["id"].get<std::string>() + "/cancel";
+  EXPECT_EQ(json_of(post(serve.port, path, ""))["status"], "cancelled");
+  EXPECT_TRUE(eventually([&] { return serve.sessions() == 0; }));
+  EXPECT_EQ(now_is(endless)["status"], "cancelled");
+  ask_for({{"background", true}, {"ignore_eos", true}, {"max_output_tokens", 7000}});
+  EXPECT_TRUE(eventually([&] { return serve.sessions() == 1; }));
+  serve.program.send(SIGTERM);
+  EXPECT_EQ(describe(serve.program.wait()), "exit 0") << "it waits for none";
+}
+
 TEST(Serve, WhatComesBeyondItsLimitWaits) {
   Serve serve({"--max-requests", "1"});
   auto busy = std::make_unique<Connection>(serve.port);
@@ -743,7 +774,7 @@ TEST(Serve, BadRequestsGetErrorsAndTheServerLivesOn) {
   EXPECT_EQ(error_of(chat, changed({{"model", "gpt-5"}})), std::tuple(404, "model"));
   EXPECT_EQ(error_of(chat, changed({{"temperature", "warm"}})), std::tuple(400, "temperature"));
   EXPECT_EQ(error_of(chat, changed({{"max_tokens", -1}})), std::tuple(400, "max_tokens"));
-  EXPECT_EQ(error_of(chat, changed({{"messages", {{{"role", "wizard"}, {"content", "x"}}}}})),
+  EXPECT_EQ(error_of(chat, changed({{"messages", {{{"role", "my wizard"}, {"content", "x"}}}}})),
             std::tuple(400, "messages[0].role"));
   EXPECT_EQ(error_of(chat, changed({{"messages", {{{"role", "tool"}, {"tool_call_id", "c"}, {"content", "x"}}}}})),
             std::tuple(400, "messages"));
@@ -761,6 +792,9 @@ TEST(Serve, BadRequestsGetErrorsAndTheServerLivesOn) {
     EXPECT_EQ(json_of(response)["error"]["code"], "context_length_exceeded");
   }
   EXPECT_EQ(get(serve.port, "/v1/nothing").status, 404);
+  const Response embeddings = post(serve.port, "/v1/embeddings", R"({"input": "x"})");
+  EXPECT_EQ(embeddings.status, 400);
+  EXPECT_NE(embeddings.body.find("embeddings are not supported"), std::string::npos) << embeddings.body;
   EXPECT_EQ(get(serve.port, chat).status, 405);
   EXPECT_EQ(post(serve.port, "/health", "{}").status, 405);
   {
@@ -1125,9 +1159,7 @@ TEST(ApiServer, SamplesAsTheCheckpointAdvises) {
 
 /// The endpoints over a cluster in this process, and what they report.
 struct ReportingServer {
-  ReportingServer() {
-    connect_when_joined(context, *cluster);
-  }
+  ReportingServer() { connect_when_joined(context, *cluster); }
   /// The last report, which is number `count`.
   FinishedRequest last(std::size_t count) {
     EXPECT_TRUE(eventually([&] {

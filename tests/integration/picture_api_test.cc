@@ -8,6 +8,7 @@
 
 #include "common/base/files.h"
 #include "http-server/api_server.h"
+#include "http-server/http_server.h"
 #include "tests/support/cluster_fixtures.h"
 #include "tests/support/http_client.h"
 #include "tests/support/model_at.h"
@@ -76,14 +77,30 @@ Json ask(Json content) {
 /// A file that breaks off behind what it says of its size.
 std::string png_of_size(std::uint32_t width, std::uint32_t height) { return png(width, height, ""); }
 
+/// Files of the goldens by HTTP, as from another host: /pictures/rgb.png.
+std::unique_ptr<HttpServer> host_of_files() {
+  const auto route = [](const std::string& path) {
+    return HttpRoute{"GET", path, [path](const HttpRequest&) {
+                       return HttpReply{.body = read_text(goldens() / path.substr(1)).value(), .content_type = ""};
+                     }};
+  };
+  std::vector<HttpRoute> routes = {route("/pictures/rgb.png"), route("/sounds/stereo48k.flac"),
+                                   route("/videos/short.mp4")};
+  return HttpServer::start({}, std::move(routes)).value();
+}
+
 /// One `outrider serve` for all tests of it.
 struct PictureServer : testing::Test {
   static void SetUpTestSuite() {
     pair = std::make_unique<SeeingPair>();
-    serve = std::make_unique<Serve>(std::vector<std::string>{"--model", pair->path(), "--draft-length", "4@0"});
+    files = host_of_files();
+    here = fmt::format("127.0.0.1:{}", files->port());
+    serve = std::make_unique<Serve>(std::vector<std::string>{"--model", pair->path(), "--draft-length", "4@0",
+                                                             "--allowed-media-domains", here + ",*.example.org"});
   }
   static void TearDownTestSuite() {
     serve.reset();
+    files.reset();
     pair.reset();
   }
   /// What is wrong with a chat of this content; it is one line.
@@ -98,8 +115,12 @@ struct PictureServer : testing::Test {
     return message;
   }
   static std::unique_ptr<SeeingPair> pair;
+  static std::unique_ptr<HttpServer> files;
+  static std::string here;  ///< HOST:PORT of them
   static std::unique_ptr<Serve> serve;
 };
+std::unique_ptr<HttpServer> PictureServer::files;
+std::string PictureServer::here;
 std::unique_ptr<SeeingPair> PictureServer::pair;
 std::unique_ptr<Serve> PictureServer::serve;
 
@@ -141,6 +162,43 @@ TEST_F(PictureServer, EveryInterfaceGivesTheSameText) {
   EXPECT_EQ(said["content"][0]["text"], any["choices"][0]["message"]["content"]) << said.dump().substr(0, 300);
   const Json counted = json_of(post(serve->port, "/v1/messages/count_tokens", message.dump()));
   EXPECT_EQ(counted["input_tokens"], any["usage"]["prompt_tokens"]);
+}
+
+// The same bytes from elsewhere are the same text, in each of the three APIs.
+TEST_F(PictureServer, AUrlThatMayBeFetchedIsAsGoodAsItsFile) {
+  const auto url_part = [&](const std::string& kind, const std::string& path) {
+    return Json{{"type", kind}, {kind, {{"url", "http://" + here + path}}}};
+  };
+  const Json fetched = url_part("image_url", "/pictures/rgb.png");
+  const auto said = [](const Json& reply) { return reply["choices"][0]["message"]["content"]; };
+  const Json sent = serve->chat(ask({image_part(bytes_of("rgb.png"), "auto"), text_part("What?")}));
+  const Json expected = said(sent);
+  const Json chat = serve->chat(ask({fetched, text_part("What?")}));
+  EXPECT_EQ(said(chat), expected) << chat.dump().substr(0, 300);
+  EXPECT_EQ(chat["usage"]["prompt_tokens"], sent["usage"]["prompt_tokens"]);
+  const Json responses = {{"input",
+                           {{{"role", "user"},
+                             {"content",
+                              {{{"type", "input_image"}, {"image_url", fetched["image_url"]["url"]}},
+                               {{"type", "input_text"}, {"text", "What?"}}}}}}},
+                          {"temperature", 0},
+                          {"max_output_tokens", 16}};
+  const Json response = json_of(post(serve->port, "/v1/responses", responses.dump()));
+  EXPECT_EQ(response["output"][0]["content"][0]["text"], expected) << response.dump().substr(0, 300);
+  const Json source = {{"type", "url"}, {"url", fetched["image_url"]["url"]}};
+  const Json message = ask({{{"type", "image"}, {"source", source}}, text_part("What?")});
+  const Json answered = json_of(post(serve->port, "/v1/messages", message.dump()));
+  EXPECT_EQ(answered["content"][0]["text"], expected) << answered.dump().substr(0, 300);
+  const Json counted = json_of(post(serve->port, "/v1/messages/count_tokens", message.dump()));
+  EXPECT_EQ(counted["input_tokens"], sent["usage"]["prompt_tokens"]);
+  EXPECT_EQ(said(serve->chat(ask({url_part("audio_url", "/sounds/stereo48k.flac"), text_part("What?")}))),
+            said(serve->chat(ask({audio_part(sound_of("stereo48k.flac"), "flac"), text_part("What?")}))));
+  EXPECT_EQ(refusal({text_part("What?"), url_part("image_url", "/pictures/lost.png")}),
+            "messages[0].content[1]: " + here + ": answers with status 404");
+  EXPECT_EQ(
+      refusal({{{"type", "image_url"}, {"image_url", {{"url", "http://169.254.169.254/latest/meta-data"}}}}}),
+      "messages[0].content[0]: 169.254.169.254: not allowed here: serve --allowed-media-domains would have to name "
+      "169.254.169.254");
 }
 
 TEST_F(PictureServer, EveryInterfaceHearsTheSame) {
@@ -292,9 +350,6 @@ TEST_F(PictureServer, WhatIsNoPictureIsRefusedInALine) {
       refusal({image_part(png(100000, 1, std::string(300001, '\0')))}).find("a picture of U8 [12, 840, 3], wanted"),
       std::string::npos);
   EXPECT_EQ(refusal({image_part(png(1, 1, std::string("\0\1\2\3", 4)))}, 200), "answered");
-  EXPECT_NE(refusal({{{"type", "image_url"}, {"image_url", {{"url", "https://example.org/a.png"}}}}})
-                .find("messages[0].content[0].image_url.url is an http(s) URL"),
-            std::string::npos);
   EXPECT_NE(refusal(std::vector<Json>(41, image_part(rgb))).find("41 pictures, videos and sounds, wanted at most 40"),
             std::string::npos);
   EXPECT_NE(refusal({image_part(rgb), image_part(rgb), image_part(rgb, "high"), image_part(rgb), image_part(rgb),
@@ -309,14 +364,19 @@ TEST_F(PictureServer, ALineOfABatchHasThemToo) {
   const TemporaryDir dir;
   const Json body = ask(Json::array({image_part(bytes_of("rgb.png")), text_part("What?")}));
   Json bad = ask(Json::array({image_part("GIF89a............")}));
+  const Json part = {{"type", "image_url"}, {"image_url", {{"url", "http://" + here + "/pictures/rgb.png"}}}};
   std::string lines;
-  for (const auto& [id, line] : {std::pair("good", body), {"bad", bad}})
+  for (const auto& [id, line] : {std::pair("good", body), {"bad", bad}, {"elsewhere", ask({part})}})
     lines += Json({{"custom_id", id}, {"url", "/v1/chat/completions"}, {"body", line}}).dump() + "\n";
   const fs::path input = dir.write("in.jsonl", lines);
   Program check({"batch", input.string(), "--check", "--model", pair->path()});
   check.wait();
   EXPECT_NE(check.out().find("line 2: messages[0].content[0]: not a picture"), std::string::npos) << check.err();
   EXPECT_EQ(check.out().find("line 1"), std::string::npos) << check.out();
+  EXPECT_NE(check.out().find("line 3: messages[0].content[0]: http(s) URLs are fetched by serve "
+                             "--allowed-media-domains HOST alone"),
+            std::string::npos)
+      << check.out();
   Program batch(
       {"batch", input.string(), "--output", (dir / "out.jsonl").string(), "--model", pair->path(), "--dtype", "f32"});
   batch.wait();

@@ -217,7 +217,7 @@ class OnOnePair(unittest.TestCase):
         with self.assertRaisesRegex(outrider.InvalidArgument, "top_p is 7"):
             self.pair.generate(STORY, top_p=7)
         with self.assertRaises(ValueError):
-            self.pair.chat([{"role": "nobody", "content": "x"}])
+            self.pair.chat([{"role": "no body", "content": "x"}])
         with self.assertRaisesRegex(TypeError, "temprature"):
             self.pair.generate(STORY, temprature=1)
         with self.assertRaisesRegex(TypeError, "thinking"):

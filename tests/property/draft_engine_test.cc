@@ -242,6 +242,40 @@ TEST_P(DraftEngineProperty, NoEndIsDraftedBeforeTheAnswerMayEnd) {
   EXPECT_GT(trees, 3);
 }
 
+// Like the model's, and also in the session's later rounds, whose Drafts do not repeat them.
+TEST_P(DraftEngineProperty, ASessionsOwnEndsEndItsDrafts) {
+  const std::unique_ptr<Assistant> assistant = load_assistant(GetParam());
+  DraftEngine free(load_assistant(GetParam()), {});
+  CounterRng rng(9);
+  std::int64_t cut = 0;
+  for (std::uint64_t i = 1; i <= 12; ++i) {
+    Text text = random_text(rng, SessionId{i}, *assistant, GetParam().type, "");
+    const auto drafts_of = [&](DraftEngine& engine, const std::vector<TokenId>& own) {
+      Text one = text;
+      Draft& draft = one.work.back().draft;
+      draft.stop_ids = own;
+      begin(engine, one);
+      for (Text* const turn = &one; !one.over;) pass(engine, {&turn, 1});
+      draft.sampling_known = true;
+      draft.sampling.reset();
+      draft.stop_ids.clear();
+      engine.run(one.work.back());
+      one.over = false;
+      for (Text* const turn = &one; !one.over;) pass(engine, {&turn, 1});
+      engine.run({.kind = DraftWork::Kind::kRelease, .session = one.turn.session});
+      return one.drafts;
+    };
+    const std::vector<Candidates> freely = drafts_of(free, {});
+    std::vector<TokenId> stops = freely.at(0).tokens;
+    stops.push_back(static_cast<TokenId>(assistant->config().text.vocab_size) + 7);  // which never comes
+    DraftEngine engine(load_assistant(GetParam()), stops);
+    const std::vector<Candidates> ended = drafts_of(engine, {});
+    EXPECT_TRUE(drafts_of(free, stops) == ended) << "text " << i;
+    cut += ended != freely;
+  }
+  EXPECT_GT(cut, 6);
+}
+
 // Nothing but the replica's content depends on the form in which its rows came.
 TEST_P(DraftEngineProperty, RoundedRowsDraftWhatTheyStandFor) {
   const std::unique_ptr<Assistant> assistant = load_assistant(GetParam());

@@ -850,7 +850,7 @@ void Simulator::add_tree(const Drafter& drafter, const DraftWork& work, std::uin
 }
 
 void Simulator::begin_drafts(Drafter& drafter, DraftWork work) {
-  drafter.replicas[work.session].guide.follow(work.draft, nullptr, {});
+  drafter.replicas[work.session].guide.follow(work.draft, nullptr);
   if (work.draft.sampling_known && !work.draft.sampling) violated("a drafter is said to know a sampling and does not");
   const std::uint64_t prefix = check_replica(drafter, work);
   Drafter::Lead lead{.work = work, .drafts = work.draft.known};

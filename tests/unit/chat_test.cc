@@ -116,6 +116,9 @@ TEST(ChatRender, TurnsOfEveryRole) {
   EXPECT_EQ(rendered(talk({user("U"), system_says("S"), say(Role::kDeveloper, "D")})),
             "<bos><|turn>user\nU<turn|>\n<|turn>system\nS<turn|>\n<|turn>developer\nD<turn|>\n<|turn>model\n");
   EXPECT_EQ(rendered(talk({})), "<bos><|turn>model\n");
+  ChatMessage critic = say(Role::kOther, " C ");
+  critic.other_role = "critic";
+  EXPECT_EQ(rendered(talk({critic, user("U")})), "<bos><|turn>critic\nC<turn|>\n<|turn>user\nU<turn|>\n<|turn>model\n");
 }
 
 TEST(ChatRender, ThinkingIsAskedForInTheSystemTurn) {

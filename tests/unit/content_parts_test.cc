@@ -40,8 +40,6 @@ TEST(DataUrl, AnythingElseIsRefused) {
   EXPECT_EQ(bytes_of(url + "Zm9\nv"), "error: has 5 characters of base64, wanted a multiple of 4");
   for (const char* other : {"", "data:", "data:image/png,Zm9v", "image/png;base64,Zm9v", "file:///etc/passwd", "Zm9v"})
     EXPECT_EQ(bytes_of(other), "error: is not a URL like data:image/png;base64,...") << other;
-  for (const char* fetched : {"http://127.0.0.1/", "https://example.org/a.png"})
-    EXPECT_EQ(bytes_of(fetched), "error: is an http(s) URL, of which nothing is fetched: send the file as a data: URL");
   EXPECT_NE(bytes_of(url + std::string(kPictureBytesMax / 3 * 4 + 64, 'A')).find("bytes, wanted at most"),
             std::string::npos);
 }
@@ -106,23 +104,36 @@ TEST(ContentParts, AreReadInTheirOrder) {
   EXPECT_EQ(parts[3].kind, ContentPart::Kind::kAudio);
 }
 
+// Which are fetched later, by whoever may.
+TEST(ContentParts, AUrlOfHttpIsKept) {
+  Json heard = video("https://example.org/a.wav");
+  heard = {{"type", "audio_url"}, {"audio_url", heard["video_url"]}};
+  const Json body = {
+      {"messages", {user_message({image("HTTPS://example.org/a.png"), video("http://example.org/a.mp4"), heard})}}};
+  const auto parsed = parse_chat_completion(body.dump(), {.model = "m", .vocab_size = 100});
+  const auto& media = std::get<CompletionRequest>(parsed).media;
+  ASSERT_EQ(media.size(), 3u);
+  EXPECT_EQ(media[0].url, "HTTPS://example.org/a.png");
+  EXPECT_EQ(media[1].url, "http://example.org/a.mp4");
+  EXPECT_EQ(media[1].kind, MediumFile::Kind::kVideo);
+  EXPECT_EQ(media[2].url, "https://example.org/a.wav");
+  EXPECT_EQ(media[2].kind, MediumFile::Kind::kSound);
+  for (const MediumFile& file : media) EXPECT_EQ(file.size(), 0);
+}
+
 TEST(ContentParts, WhatIsWrongIsSaidByItsName) {
-  EXPECT_EQ(
-      refusal({image("http://x/y.png")}),
-      "messages[0].content[0].image_url.url is an http(s) URL, of which nothing is fetched: send the file as a data: "
-      "URL");
+  EXPECT_EQ(refusal({image("ftp://x/y.png")}),
+            "messages[0].content[0].image_url.url is not a URL like data:image/png;base64,...");
   EXPECT_EQ(refusal({{{"type", "image_url"}, {"image_url", "data:;base64,"}}}),
-            "messages[0].content[0].image_url is \"data:;base64,\", wanted an object with the data: URL of a picture");
+            "messages[0].content[0].image_url is \"data:;base64,\", wanted an object with the URL of a picture");
   Json original = image();
   original["image_url"]["detail"] = "original";
   EXPECT_NE(refusal({original}).find("messages[0].content[0].image_url.detail is \"original\""), std::string::npos);
   EXPECT_EQ(refusal({Json::object({{"type", "file"}})}),
-            "messages[0].content[0].type is \"file\", only text, image_url, input_audio and video_url are supported");
+            "messages[0].content[0].type is \"file\", only text, image_url, input_audio, audio_url and video_url are "
+            "supported");
   EXPECT_EQ(refusal({Json::object({{"type", "video_url"}})}),
-            "messages[0].content[0].video_url is missing, wanted an object with the data: URL of a video");
-  EXPECT_EQ(refusal({video("https://example.org/a.mp4")}),
-            "messages[0].content[0].video_url.url is an http(s) URL, of which nothing is fetched: send the file as a "
-            "data: URL");
+            "messages[0].content[0].video_url is missing, wanted an object with the URL of a video");
   EXPECT_EQ(refusal({video("data:video/jpeg;base64,Zm9v,Zm8")}),
             "messages[0].content[0].video_url.url has 3 characters of base64, wanted a multiple of 4");
   EXPECT_EQ(refusal({Json::object({{"type", "input_audio"}})}),
@@ -171,17 +182,16 @@ TEST(ContentParts, ResponsesAndMessagesSayTheSame) {
   const auto uploaded = chat_of_responses(
       {{"input", {{{"role", "user"}, {"content", {{{"type", "input_image"}, {"file_id", "file-1"}}}}}}}},
       Json::array());
-  EXPECT_EQ(
-      refusal_of(std::get<ResponsesRequest>(uploaded).chat["messages"]),
-      "messages[0].content[0].type is \"input_image\", only text, image_url, input_audio and video_url are supported");
+  EXPECT_EQ(refusal_of(std::get<ResponsesRequest>(uploaded).chat["messages"]),
+            "messages[0].content[0].type is \"input_image\", only text, image_url, input_audio, audio_url and "
+            "video_url are supported");
 
   const auto of_source = [](const Json& source) {
     const Json body = {{"messages", {user_message({{{"type", "image"}, {"source", source}}})}}};
     return std::get<Json>(chat_of_messages(body.dump()))["messages"];
   };
   EXPECT_EQ(of_source({{"type", "base64"}, {"media_type", "image/png"}, {"data", "Zm9v"}})[0]["content"][0], image());
-  EXPECT_NE(refusal_of(of_source({{"type", "url"}, {"url", "https://x/y.png"}})).find("is an http(s) URL"),
-            std::string::npos);
+  EXPECT_EQ(of_source({{"type", "url"}, {"url", "https://x/y.png"}})[0]["content"][0], image("https://x/y.png"));
   EXPECT_NE(refusal_of(of_source({{"type", "file"}, {"file_id", "file_1"}})).find("image_url.url is missing"),
             std::string::npos);
 }
@@ -194,7 +204,8 @@ TEST(ContentParts, MessagesTakeVideosAndSoundsInChatCompletionsWords) {
   };
   for (const Json& part : {video("data:;base64,Zm9v"), sound("Zm9v")}) EXPECT_EQ(chat_of(part)[0]["content"][0], part);
   EXPECT_EQ(refusal_of(chat_of({{"type", "video"}, {"source", {{"type", "base64"}, {"data", "Zm9v"}}}})),
-            "messages[0].content[0].type is \"video\", only text, image_url, input_audio and video_url are supported");
+            "messages[0].content[0].type is \"video\", only text, image_url, input_audio, audio_url and video_url are "
+            "supported");
 }
 
 TEST(FileCharacters, AreLongStringsThatOnlyBase64IsMadeOf) {

@@ -1,10 +1,14 @@
 // Anthropic's Messages and OpenAI's Responses as chat completions, and back.
 #include "http-server/dialect.h"
 
+#include <atomic>
+#include <thread>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "http-server/messages_api.h"
+#include "http-server/response_store.h"
 #include "http-server/responses_api.h"
 
 namespace outrider {
@@ -142,6 +146,12 @@ TEST(Messages, AReplyIsTheSameStreamedAndNot) {
   EXPECT_EQ(types(streamed(messages_stream(), {{"message", "gone"}})).back(), "error");
 }
 
+/// The routes of Responses over this chat.
+std::vector<HttpRoute> routes_of(HttpHandler chat) {
+  return responses_routes(
+      std::move(chat), [](const HttpRequest&) { return HttpReply{.body = R"({"prompt":"x"})"}; }, "nano");
+}
+
 TEST(Responses, ARequestIsAChat) {
   const Json request = {
       {"instructions", "S"},
@@ -176,10 +186,14 @@ TEST(Responses, ARequestIsAChat) {
   EXPECT_EQ(effort({{"effort", "low"}})["reasoning_effort"], "low");
   EXPECT_FALSE(effort({{"effort", nullptr}}).contains("reasoning_effort"));
   EXPECT_EQ(effort(nullptr)["return_progress"], true) << "for the chat to refuse";
-  for (const auto& [fields, param] :
-       std::vector<std::pair<Json, std::string>>{{Json::object(), "input"},
-                                                 {{{"input", 3}}, "input"},
-                                                 {{{"input", "x"}, {"background", true}}, "background"}})
+  const Json of_server = Json::array({{{"type", "web_search_call"}, {"id", "ws_1"}}});
+  for (const auto& [fields, param] : std::vector<std::pair<Json, std::string>>{
+           {Json::object(), "input"},
+           {{{"input", 3}}, "input"},
+           {{{"input", of_server}}, "input"},
+           {{{"input", "x"}, {"background", true}, {"store", false}}, "background"},
+           {{{"input", "x"}, {"background", true}, {"stream", true}}, "background"},
+           {{{"input", "x"}, {"enable_response_messages", true}, {"stream", true}}, "enable_response_messages"}})
     EXPECT_EQ(std::get<ApiError>(chat_of_responses(fields, Json::array())).param, param);
 }
 
@@ -202,7 +216,7 @@ TEST(Responses, AReplyIsTheSameStreamedAndNot) {
     const auto left = std::make_shared<std::optional<std::string>>(pieces + "data: [DONE]\n\n");
     return HttpReply{.body = {}, .next = [left] { return std::exchange(*left, std::nullopt); }};
   };
-  const std::vector<HttpRoute> routes = responses_routes(chat);
+  const std::vector<HttpRoute> routes = routes_of(chat);
   const HttpRoute& route = routes.front();
   const auto ask = [&](Json body) {
     HttpRequest http;
@@ -270,7 +284,7 @@ TEST(Responses, AnAnswerThatSaysNothingIsAMessageWithoutText) {
   };
   HttpRequest http;
   http.body = Json{{"input", "Hi"}, {"stream", true}}.dump();
-  const HttpReply reply = responses_routes(chat).front().handler(http);
+  const HttpReply reply = routes_of(chat).front().handler(http);
   std::string text;
   while (const auto piece = reply.next()) text += *piece;
   const std::vector<Json> events = data_of(text);
@@ -308,11 +322,144 @@ TEST(Responses, TheStoreIsBoundedAndItsOwnersAreApart) {
   store.put("a", "alice", Json::array({1}));
   EXPECT_EQ(store.get("a", "alice"), Json::array({1}));
   EXPECT_TRUE(store.get("a", "bob").is_null());
-  for (std::size_t i = 0; i < ResponseStore::kCountMax; ++i) store.put(std::to_string(i), "", Json::array());
-  EXPECT_TRUE(store.get("a", "alice").is_null()) << "the oldest went";
-  EXPECT_FALSE(store.get("0", "").is_null());
-  store.put("large", "", std::string(ResponseStore::kBytesMax, 'x'));
-  EXPECT_TRUE(store.get("large", "").is_null()) << "larger than all there is";
+  for (std::size_t i = 0; i < 2 * ResponseStore::kCountMax; ++i) store.put(std::to_string(i), "", Json::array());
+  EXPECT_FALSE(store.get("a", "alice").is_null()) << "another's many are no matter of hers";
+  EXPECT_TRUE(store.get("1024", "").is_null()) << "his oldest went";
+  EXPECT_FALSE(store.get("1025", "").is_null());
+  store.put("large", "bob", std::string(ResponseStore::kBytesMax, 'x'));
+  EXPECT_TRUE(store.get("large", "bob").is_null()) << "larger than all there is";
+  EXPECT_FALSE(store.get("a", "alice").is_null());
+}
+
+TEST(Responses, TheStoreForgetsAfterADay) {
+  ResponseStore store;
+  const TimePoint start{};
+  store.put("old", "alice", Json::array({1}), start);
+  store.put("new", "alice", Json::array({2}), start + ResponseStore::kAgeMax);
+  EXPECT_FALSE(store.get("old", "alice", start + ResponseStore::kAgeMax).is_null());
+  const TimePoint later = start + ResponseStore::kAgeMax + std::chrono::seconds(1);
+  EXPECT_TRUE(store.get("old", "alice", later).is_null());
+  store.put("newest", "bob", Json::array({3}), later);
+  EXPECT_TRUE(store.get("old", "alice", start).is_null()) << "it is not kept either";
+  EXPECT_FALSE(store.get("new", "alice", later).is_null());
+}
+
+/// Responses in the background over a chat that ends when it is told to.
+struct Background {
+  HttpReply ask(const std::string& method, const std::string& client = "c", const Json& body = nullptr,
+                const std::string& id = "") {
+    for (const HttpRoute& route : routes) {
+      if (route.method != method.substr(0, method.find(' ')) ||
+          !route.path.ends_with(method.substr(method.find(' ') + 1)))
+        continue;
+      HttpRequest http;
+      http.client = client;
+      http.id = id;
+      http.body = body.dump();
+      http.hold = [held = memory](std::int64_t) { return std::optional<ApiError>(); };
+      http.gone = [this] { return client_gone.load(); };
+      return route.handler(http);
+    }
+    return {};
+  }
+  Json begin(const std::string& client = "c") {
+    const HttpReply reply = ask("POST responses", client, {{"input", "Hi"}, {"background", true}});
+    return Json::parse(reply.body);
+  }
+  Json get(const Json& response) { return Json::parse(ask("GET {id}", "c", nullptr, response["id"]).body); }
+  HttpReply cancel(const Json& response) { return ask("POST /cancel", "c", nullptr, response["id"]); }
+  /// Until it is over. @return it.
+  Json over(const Json& response) {
+    Json now = get(response);
+    for (int i = 0; i < 3000 && now["status"] == "in_progress"; ++i, now = get(response))
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return now;
+  }
+
+  std::shared_ptr<int> memory = std::make_shared<int>(0);
+  std::atomic<bool> may_end = false, client_gone = false;
+  std::atomic<int> cut_off = 0;
+  std::function<HttpReply(const HttpRequest&)> wrong = {};  ///< instead, before anything is admitted
+  HttpReply ending = {.body = completion().dump()};
+  std::vector<HttpRoute> routes = routes_of([this](const HttpRequest& http) {
+    if (wrong) return wrong(http);
+    http.admitted();
+    while (!may_end) {
+      if (http.gone()) {
+        ++cut_off;
+        return HttpReply{.status = 503, .body = error_body({503, "gone"})};
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return ending;
+  });
+};
+
+TEST(BackgroundResponses, AreMadeAfterTheirRequestAndFound) {
+  Background background;
+  const Json queued = background.begin();
+  EXPECT_EQ(queued["status"], "queued");
+  EXPECT_EQ(queued["background"], true);
+  EXPECT_EQ(queued["model"], "nano");
+  EXPECT_EQ(background.get(queued)["status"], "in_progress");
+  EXPECT_GT(background.memory.use_count(), 1) << "its memory is still its own";
+  EXPECT_EQ(background.ask("POST responses", "c", {{"input", "x"}, {"previous_response_id", queued["id"]}}).status, 404)
+      << "nothing to go on with yet";
+  background.client_gone = true;  // which matters no more
+  background.may_end = true;
+  const Json done = background.over(queued);
+  EXPECT_EQ(done["status"], "completed");
+  EXPECT_EQ(done["id"], queued["id"]);
+  EXPECT_EQ(done["output"][1]["content"][0]["text"], "Look:");
+  EXPECT_EQ(Json::parse(background.cancel(queued).body), done) << "what is over stays as it is";
+  EXPECT_EQ(background.ask("POST responses", "c", {{"input", "x"}, {"previous_response_id", queued["id"]}}).status,
+            200);
+}
+
+TEST(BackgroundResponses, AreCancelledAndNothingElseComesOfThem) {
+  Background background;
+  const Json queued = background.begin();
+  const HttpReply cancelled = background.cancel(queued);
+  EXPECT_EQ(cancelled.status, 200);
+  EXPECT_EQ(Json::parse(cancelled.body)["status"], "cancelled");
+  while (background.cut_off == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  background.may_end = true;
+  background.begin();  // clears it away
+  EXPECT_EQ(background.get(queued)["status"], "cancelled");
+  EXPECT_EQ(background.cancel(queued).status, 200) << "again";
+}
+
+TEST(BackgroundResponses, WhatIsWrongWithARequestIsSaidAtOnceAndLaterFailureIsKept) {
+  Background background;
+  background.wrong = [](const HttpRequest&) { return HttpReply{.status = 400, .body = error_body({400, "no such"})}; };
+  const HttpReply refused = background.ask("POST responses", "c", {{"input", "Hi"}, {"background", true}});
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_NE(refused.body.find("no such"), std::string::npos);
+  background.wrong = {};
+  background.may_end = true;
+  background.ending = {.status = 503, .body = error_body({503, "no verifier"})};
+  const Json failed = background.over(background.begin());
+  EXPECT_EQ(failed["status"], "failed");
+  EXPECT_EQ(failed["error"]["message"], "no verifier");
+}
+
+TEST(BackgroundResponses, AreBoundedByClient) {
+  Background background;
+  for (int i = 0; i < BackgroundResponses::kCountMax / 2; ++i) EXPECT_EQ(background.begin()["status"], "queued") << i;
+  EXPECT_EQ(background.ask("POST responses", "c", {{"input", "Hi"}, {"background", true}}).status, 429);
+  EXPECT_EQ(background.begin("another")["status"], "queued") << "who finds room all the same";
+  background.may_end = true;
+  for (int i = 0; i < 3000 && background.begin()["status"] != "queued"; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(background.begin()["status"], "queued") << "when some are over";
+}
+
+TEST(BackgroundResponses, EndWithTheirServer) {
+  Background background;
+  background.begin();
+  background.routes.clear();  // which waits for it
+  EXPECT_EQ(background.cut_off, 1);
+  EXPECT_EQ(background.memory.use_count(), 1);
 }
 
 }  // namespace

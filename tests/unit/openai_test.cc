@@ -144,10 +144,13 @@ TEST(ChatCompletion, EveryRoleAndKindOfContentIsRead) {
         {{{"id", "c1"},
           {"type", "function"},
           {"function", {{"name", "weather"}, {"arguments", R"({"city":"Rome"})"}}}}}}},
-      {{"role", "tool"}, {"tool_call_id", "c1"}, {"content", "sunny"}}};
+      {{"role", "tool"}, {"tool_call_id", "c1"}, {"content", "sunny"}},
+      {{"role", "my-critic_2"}, {"content", "Hm"}}};
   const CompletionRequest request = chat({{"messages", messages}});
   const std::vector<ChatMessage>& m = request.conversation.messages;
-  ASSERT_EQ(m.size(), 4u);
+  ASSERT_EQ(m.size(), 5u);
+  EXPECT_EQ(m[4].role, ChatMessage::Role::kOther);
+  EXPECT_EQ(m[4].other_role, "my-critic_2");
   EXPECT_EQ(m[0].role, ChatMessage::Role::kSystem);
   EXPECT_EQ(m[1].role, ChatMessage::Role::kDeveloper);
   ASSERT_EQ(m[1].parts.size(), 2u) << "the templates write each by itself";
@@ -221,7 +224,10 @@ const std::vector<BadRequest> kBadRequests = {
     {{{"messages", Json::array()}}, "messages"},
     {{{"messages", "Hi"}}, "messages"},
     {with_message("Hi"), "messages[0]"},
-    {with_message({{"role", "wizard"}, {"content", "x"}}), "messages[0].role"},
+    {with_message({{"role", "my wizard"}, {"content", "x"}}), "messages[0].role"},
+    {with_message({{"role", "model"}, {"content", "x"}}), "messages[0].role"},
+    {with_message({{"role", "<turn|>"}, {"content", "x"}}), "messages[0].role"},
+    {with_message({{"role", ""}, {"content", "x"}}), "messages[0].role"},
     {with_message({{"content", "x"}}), "messages[0].role"},
     {with_message({{"role", "user"}}), "messages[0].content"},
     {with_message({{"role", "user"}, {"content", 3}}), "messages[0].content"},

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/result.h"
+#include "common/base/time.h"
+#include "http-server/http_client.h"
+
+namespace outrider {
+
+/// An IP address, as IPv6 writes it: one of IPv4 as ::ffff:a.b.c.d.
+using IpAddress = std::array<std::uint8_t, 16>;
+/// @return nothing for what is no address in numbers.
+std::optional<IpAddress> parse_ip_address(const std::string& text);
+/// Whether anybody on the Internet may mean this address by it: not this machine, its network, a provider's, multicast,
+/// what is reserved, or an address of IPv4 that is none, in IPv6's clothes (IANA's registries of special addresses).
+bool is_public(const IpAddress& address);
+
+/// HOST[:PORT] of an http(s) URL, and what may be asked of it.
+struct MediaUrl {
+  bool tls = false;
+  std::string host;  ///< in lower case; IPv6 without brackets
+  std::string port;
+  std::string target;  ///< path and query
+
+  /// HOST[:PORT]: what a message may repeat of it, as the rest may hold a signature.
+  std::string server() const;
+};
+/// @return kMalformed for another URL, one with a user's name, or with what URLs have to write as %XX.
+Result<MediaUrl> parse_media_url(std::string_view url);
+
+/// Gets the files that http(s) URLs in requests name, from where its operator has allowed it, and from nowhere that
+/// only this machine can reach: a name is looked up once, each of its addresses is checked, and one of those is
+/// connected to (docs/http.md, "Pictures from elsewhere"). Any thread, many at once.
+class MediaFetcher {
+ public:
+  /// As addresses_of().
+  using Resolve = std::function<Result<std::vector<std::string>>(const std::string& host, TimePoint, const Gone&)>;
+  static constexpr int kRedirectsMax = 5;
+
+  /// @param domains  HOST[:PORT], *.DOMAIN[:PORT], or * for any; without a PORT 80 and 443. An address in numbers may
+  ///   be one that is not public.
+  /// @return kInvalidArgument for what is none of these.
+  static Result<MediaFetcher> create(const std::vector<std::string>& domains, Resolve resolve = addresses_of);
+
+  /// @param admit  asked before the body is read, with the bytes that it takes at most
+  /// @return the file; or why not, with the server's name: kInvalidArgument for one that is not allowed, as
+  /// call_http(),
+  ///   or what `admit` said.
+  Result<std::string> fetch(const std::string& url, const std::function<Result<void>(std::int64_t bytes)>& admit,
+                            TimePoint deadline, const Gone& gone) const;
+
+ private:
+  struct Domain {
+    std::string host;  ///< in lower case; "*" any, "*.DOMAIN" any in it
+    std::string port;  ///< empty: 80 and 443
+    bool holds(const MediaUrl& url, const std::string& host_or_address) const;
+  };
+
+  MediaFetcher(std::vector<Domain> domains, Resolve resolve)
+      : domains_(std::move(domains)), resolve_(std::move(resolve)) {}
+  /// @return all addresses of its host, each of which may be connected to.
+  Result<std::vector<std::string>> checked_addresses(const MediaUrl& url, TimePoint deadline, const Gone& gone) const;
+
+  std::vector<Domain> domains_;
+  Resolve resolve_;
+};
+
+}  // namespace outrider
