@@ -314,6 +314,22 @@ TEST_F(KeyedCoordinator, WhoNeverShakesHandsIsHungUpOn) {
   close(fd);
 }
 
+// ZeroMQ takes a frame of a handshake as large as one of a message.
+TEST_F(KeyedCoordinator, AStrangerBringsNoMoreThanAHandshake) {
+  const int fd = greeted(bound_->address());
+  constexpr std::size_t kFrame = 32u << 20;
+  const std::string start("\6\0\0\0\0\2\0\0\0", 9), part(1u << 16, 'x');
+  ASSERT_EQ(::send(fd, start.data(), start.size(), MSG_NOSIGNAL), std::ssize(start));
+  std::size_t sent = 0;
+  for (ssize_t n = 0; n >= 0 && sent < kFrame; sent += static_cast<std::size_t>(std::max<ssize_t>(n, 0))) {
+    n = ::send(fd, part.data(), std::min(part.size(), kFrame - sent), MSG_NOSIGNAL);
+    EXPECT_FALSE(bound_->receive());
+    bound_->wait(1ms);
+  }
+  EXPECT_LT(sent, kFrame) << "taken";
+  close(fd);
+}
+
 TEST(Insecure, ConnectionsBeyondThisMachineAreRefusedWithoutKeys) {
   const Keys keys;
   setenv("XDG_CONFIG_HOME", keys.file("empty").c_str(), 1);
