@@ -18,9 +18,9 @@ namespace outrider {
 ///   bytes came in than a message may have, it is one without end.
 /// - *Strangers*, in front of a socket with keys. Who has not shaken hands may bring no more than a handshake, and of
 ///   too many the first to come go.
-/// - *All half messages together.* A frame costs more memory than it has bytes, many times as much where it is
-///   small or comes in small pieces. So their memory is measured, as what this process took while there were any:
-///   beyond a bound those that have brought most go, until they are half of all that came.
+/// - *All half messages together.* A frame costs more memory than it has bytes, many times as much where it is small or
+///   comes in small pieces. So their memory is measured, as what this process took while there were any: beyond a bound
+///   those that have brought most go, until they are half of all that came.
 ///
 /// Bytes are the kernel's count of what has come over a connection, encrypted or not. The socket's thread.
 class Inflow {

@@ -749,11 +749,12 @@ TEST_F(HostilePeer, SendingManyHalfMessagesIsCutOffForTheirMemory) {
   }
   EXPECT_GE(cut, peers.size() / 2);
   EXPECT_LT(most, 320 << 20);
-  // And what they took is given back.
   for (const int fd : peers) close(fd);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they keep what is freed
   std::int64_t left = most;
   for (const TimePoint give_up = now() + kHang; left > 64 << 20 && now() < give_up;) left = look();
-  EXPECT_LT(left, 64 << 20);
+  EXPECT_LT(left, 64 << 20) << "what they took is given back";
+#endif
   expect_others_undisturbed();
 }
 
