@@ -168,11 +168,16 @@ Position Session::positions() const {
 }
 
 Fleet::Wanted Session::wanted() const {
-  if (!failover_.except.empty()) return {.numeric_class = failover_.numeric_class, .except = failover_.except};
-  if (!has_token()) return {};
-  return {.numeric_class = failover_.numeric_class,
-          .context_min = prompt_size_ + request_.max_tokens - 1,
-          .name = failover_.elsewhere ? failover_.told_verifier : ""};
+  Fleet::Wanted wanted{.prompt = prompt_size_, .prefixes = prefixes_};
+  if (!failover_.except.empty()) {
+    wanted.numeric_class = failover_.numeric_class;
+    wanted.except = failover_.except;
+  } else if (has_token()) {
+    wanted.numeric_class = failover_.numeric_class;
+    wanted.context_min = prompt_size_ + request_.max_tokens - 1;
+    if (failover_.elsewhere) wanted.name = failover_.told_verifier;
+  }
+  return wanted;
 }
 
 bool Session::start(const Desk& desk) {
@@ -181,6 +186,8 @@ bool Session::start(const Desk& desk) {
     const std::int64_t fitting = desk.fleet.max_tokens_that_fit(prompt_size_);
     if (fitting >= 1) request_.max_tokens = std::min(request_.max_tokens, fitting);
   }
+  if (prefixes_.empty())
+    prefixes_ = hash_prefixes(std::span(text_).first(static_cast<std::size_t>(prompt_size_)), request_.cache_scope);
   const std::optional<Fleet::Offer> offer = desk.fleet.choose_verifier(positions(), wanted());
   if (!offer) return false;
   Worker& verifier = desk.fleet.at(offer->verifier);
@@ -197,6 +204,7 @@ bool Session::start(const Desk& desk) {
   if (phase_ == Phase::kWaiting) books_.metrics.queue_ns = (desk.now - books_.opened).count();
   workers_.verifier = offer->verifier;
   ++verifier.sessions;
+  verifier.given.add(prefixes_);
   if (!offer->refuses) set_aside(desk, offer->positions);
   if (!request_.stepwise)
     policy_ = desk.policies.make(request_.policy, request_.draft_length, verifier.costs, verifier.batch,

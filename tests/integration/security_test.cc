@@ -131,12 +131,15 @@ TEST_F(KeyedCoordinator, HearsEachRoleAndKnowsItsName) {
 }
 
 // Or one client could wait in another's place, or fill it.
-TEST_F(KeyedCoordinator, NobodySaysForAnotherKeyWhoseTurnItIs) {
+TEST_F(KeyedCoordinator, NobodySaysForAnotherKeyWhoseTurnItIsNorWhosePrefixesItShares) {
   for (const auto& [said, heard] : {std::pair("", "c"), std::pair("alice", "c/alice")}) {
-    const Heard text = says("c", Generate{.prompt = {1}, .stop_ids = {}, .on_behalf_of = said});
+    const Heard text = says("c", Generate{.prompt = {1}, .stop_ids = {}, .on_behalf_of = said, .cache_scope = said});
     ASSERT_TRUE(text.message);
     EXPECT_EQ(std::get<Generate>(text.message->body).on_behalf_of, heard);
+    EXPECT_EQ(std::get<Generate>(text.message->body).cache_scope, heard);
   }
+  const std::string longest(kScopeBytes.max, 's');
+  EXPECT_FALSE(says("c", Generate{.prompt = {1}, .stop_ids = {}, .cache_scope = longest}).message);
 }
 
 TEST_F(KeyedCoordinator, HoldsEveryRoleToItsKey) {
