@@ -8,7 +8,7 @@ prompt and answer together, when its verifier is killed with SIGKILL; the other 
     resume     failover_ms of the answer: from when the verifier was missed until the other one had caught up
     known      from the kill until the coordinator's log says that the verifier is gone
     prefill    of as many tokens that nobody has seen, while nothing else is at work (median of three)
-    round      of the answer before the kill, median of the tokens' distances
+    token      of the answer before the kill, on average
 
 The answer must have the tokens of the undisturbed one, else this fails. Widths of a published model come from
 lab/benchmarks/make_checkpoint; its random weights are as slow as real ones.
@@ -25,13 +25,14 @@ import re
 import statistics
 import sys
 import tempfile
+import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests" / "integration"))
 from cluster_support import HANG, ROLES, Cluster  # noqa: E402
 from launch_support import eventually  # noqa: E402
 
-ANSWER = 100  # of the tokens, when the kill comes; as many follow
+ANSWER = 150  # of the tokens, when the kill comes; as many follow
 ID_MIN, ID_MAX = 300, 8000  # of random prompts: no control token
 
 
@@ -70,34 +71,41 @@ class Rig:
 
     def busy_verifier(self):
         names = [worker["name"] for worker in self.cluster.status()["workers"] if worker["role"] == "verifier" and worker["sessions"]]
-        return next(i for i, process in enumerate(self.cluster.processes)
-                    if ROLES[i] == "verifier" and any(name.endswith(f"-{process.pid}") for name in names))
+        return next((i for i, process in enumerate(self.cluster.processes)
+                     if ROLES[i] == "verifier" and any(name.endswith(f"-{process.pid}") for name in names)), None)
 
     def measure(self):
+        """None where the text was over before its verifier was found."""
         if not eventually(self.cluster.whole, HANG):
             sys.exit(f"the workers have not joined{self.cluster.logs()}")
         prompt = self.prompt(self.flags.tokens - ANSWER)
         wanted, _, _ = self.stream(prompt, 2 * ANSWER)
-        killed = {}
+        killed, victim = {}, []
+        look = threading.Thread(target=lambda: victim.append(self.busy_verifier()))
 
         def kill(count):
-            if count >= ANSWER and not killed:
-                victim = self.busy_verifier()
+            if look.ident is None:
+                look.start()
+            if count >= ANSWER and not killed and victim and victim[0] is not None:
                 killed.update(at=time.monotonic(), wall=time.time(), after=count)
-                self.cluster.kill(victim)  # and starts it again
+                self.cluster.processes[victim[0]].kill()
 
         ids, times, last = self.stream(prompt, 2 * ANSWER, kill)
+        look.join()
         if ids != wanted:
             sys.exit(f"another text: {ids} for {wanted}")
+        if not killed or killed["after"] == len(ids):
+            return None
         log = (self.cluster.folder / f"0-{ROLES[0]}.log").read_text()
-        steps = [after - before for before, after in zip(times, times[1:killed["after"]])]
-        pause = max(after - before for before, after in zip(times, times[1:]) if after > killed["at"])
+        came = sorted(set(times))
+        pause = max(after - before for before, after in zip(came, came[1:]) if after > killed["at"])
+        self.cluster.kill(victim[0])  # is dead; starts it again
         if not eventually(self.cluster.whole, HANG):
             sys.exit(f"the workers have not come back{self.cluster.logs()}")
         prefill = statistics.median(self.stream(self.prompt(self.flags.tokens), 1)[2]["timings"]["prompt_ms"] for _ in range(3)) / 1e3
         found = {"pause": pause, "known": known_at(log, killed["wall"]), "resume": last["speculative"]["failover_ms"] / 1e3,
-                 "prefill": prefill, "round": statistics.median(steps)}
-        return {name: round(seconds, 3) for name, seconds in found.items()}
+                 "prefill": prefill, "token": (times[ANSWER - 1] - times[0]) / (ANSWER - 1)}
+        return {name: round(seconds, 3) for name, seconds in found.items()} | {"tokens": len(prompt) + killed["after"]}
 
 
 def known_at(log, killed):
@@ -121,7 +129,7 @@ def main():
         rig = Rig(flags, folder)
         try:
             for _ in range(flags.repeat):
-                print(json.dumps(rig.measure()), flush=True)
+                print(json.dumps(rig.measure() or "the text was over too soon"), flush=True)
         finally:
             rig.cluster.stop()
 
