@@ -31,6 +31,7 @@ ClientCore::ClientCore(const ClientConfig& config, const std::vector<Generate>& 
     answers_[i].asked = now;
     ask(answers_[i]);
   }
+  if (at_once()) ask_for_status();
 }
 
 ClientCore::Answer* ClientCore::find(SessionId id) {
@@ -94,7 +95,13 @@ Result<void> ClientCore::on_connected(TimePoint now) {
       RETURN_IF_ERROR(ask_again(answer));
   }
   redialled_ = served_ = now;
+  if (at_once()) ask_for_status();
   return {};
+}
+
+bool ClientCore::at_once() const {
+  return passed_at_once_ < config_.places && config_.places > 1 && !cancelling_ &&
+         std::ranges::all_of(answers_, [](const Answer& one) { return one.generation.tokens.empty(); });
 }
 
 Result<void> ClientCore::on_tick(TimePoint now) {
@@ -113,7 +120,7 @@ Result<void> ClientCore::on_tick(TimePoint now) {
   }
   if (may_go_elsewhere() && now - served_ > kUnserved) {
     served_ = now;
-    output_.send.push_back({.body = StatusRequest{}});
+    ask_for_status();
   }
   return {};
 }
@@ -242,7 +249,7 @@ Result<void> ClientCore::take_failed(Answer& answer, const Failed& failed, TimeP
   }
   if (failed.code == Errc::kUnavailable && may_go_elsewhere()) {
     refused_ = Error{failed.code, failed.message};
-    output_.send.push_back({.body = StatusRequest{}});
+    ask_for_status();
     return {};
   }
   answer.done = true;
@@ -250,12 +257,13 @@ Result<void> ClientCore::take_failed(Answer& answer, const Failed& failed, TimeP
 }
 
 Result<void> ClientCore::take_status(const Status& status, TimePoint now) {
+  if (left_) return {};  // of the one that is being left
   served_ = now;
   const std::optional<Error> refused = std::exchange(refused_, {});
   const bool needs_none = std::ranges::any_of(
       answers_, [](const Answer& one) { return one.request->unverified && !one.generation.tokens.empty(); });
   if (status.verifiers > 0 || needs_none || !may_go_elsewhere()) return refused ? failed(*refused) : Result<void>();
-  ++passed_;
+  ++(at_once() ? passed_at_once_ : passed_);
   output_.redial = left_ = true;
   redialled_ = now;
   return {};

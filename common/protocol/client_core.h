@@ -46,8 +46,9 @@ struct ClientConfig {
   Duration failover_wait = std::chrono::seconds(30);
   /// Whether there has been a coordinator before. A first one has only `silence_max` to answer: nobody may be there.
   bool was_there = false;
-  /// Places where a coordinator may be, this one's included. Where it has had no verifier for a while, the next one is
-  /// asked, once around; 1: there is no other.
+  /// Places where a coordinator may be, this one's included. Where it has no verifier the next one is asked: once
+  /// around at once as long as there is no token, and once around where it has had none for a while. 1: there is no
+  /// other.
   int places = 1;
   int fruitless_max = 8;  ///< coordinators that one answer may lose without a token from any: it may be what kills them
 };
@@ -118,7 +119,13 @@ class ClientCore {
   Result<void> take_failed(Answer& answer, const Failed& failed, TimePoint now);
   /// Leaves a coordinator that has no verifier, while there is another to ask.
   Result<void> take_status(const Status& status, TimePoint now);
-  bool may_go_elsewhere() const { return passed_ < config_.places && config_.places > 1 && !cancelling_; }
+  bool may_go_elsewhere() const {
+    return (at_once() || passed_ < config_.places) && config_.places > 1 && !cancelling_;
+  }
+  /// A coordinator without a verifier is left at once: not where a text has begun, whose workers may be on their way to
+  /// a coordinator that has just been started.
+  bool at_once() const;
+  void ask_for_status() { output_.send.push_back({.body = StatusRequest{}}); }
   /// The answer is whole: says so.
   void finish(Answer& answer);
   void end(Answer& answer);
@@ -136,8 +143,9 @@ class ClientCore {
   std::size_t open_ = 0;
   SessionId last_;
   TimePoint heard_, redialled_;
-  TimePoint served_;   ///< when the coordinator had a verifier, as far as is known, or was asked whether it has
-  int passed_ = 0;     ///< coordinators that were left since the last token because they had none
+  TimePoint served_;  ///< when the coordinator had a verifier, as far as is known, or was asked whether it has
+  int passed_at_once_ = 0;
+  int passed_ = 0;     ///< coordinators that were left since the last token because they had none for a while
   bool left_ = false;  ///< the last one was
   std::optional<Error> refused_ = {};  ///< an answer's, final if the coordinator has a verifier
   bool was_there_, cancelling_ = false;

@@ -37,7 +37,10 @@ void CoordinatorCore::deal_with(const PeerId& from, Message message, TimePoint n
   if (auto* request = std::get_if<Generate>(&message.body))
     return on_generate(from, message.session, std::move(*request), now);
   if (const auto* step = std::get_if<Step>(&message.body)) return on_step(from, message.session, *step, now);
-  if (std::holds_alternative<StatusRequest>(message.body)) return send(from, {.body = status()});
+  if (std::holds_alternative<StatusRequest>(message.body)) {
+    asked_status_.insert(from);
+    return;
+  }
   if (const auto* cancel = std::get_if<Cancel>(&message.body)) {
     const auto session = find_request(from, message.session);
     if (session == sessions_.end()) return;
@@ -330,6 +333,10 @@ void CoordinatorCore::on_tick(TimePoint now) {
   for (auto& [id, session] : sessions_) session.on_tick(desk(now));
   settle_all();
   audit(now);
+  if (!asked_status_.empty()) {
+    const Status status = this->status();
+    for (const PeerId& peer : std::exchange(asked_status_, {})) send(peer, {.body = status});
+  }
   if (next_heartbeat_ && now < *next_heartbeat_) return;
   next_heartbeat_ = now + config_.link.heartbeat_interval;
   for (const auto& [peer, worker] : fleet_.workers()) send(peer, {.body = Heartbeat{now.time_since_epoch().count()}});

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 
 #include "common/protocol/auditor.h"
@@ -107,6 +108,7 @@ class CoordinatorCore {
   Auditor auditor_;
   std::uint64_t next_session_;
   FailoverCounts failovers_;
+  std::set<PeerId> asked_status_;  ///< since the last tick: who asks without end is answered once a tick
   std::optional<TimePoint> next_heartbeat_;
   CoordinatorOutput output_;
 };

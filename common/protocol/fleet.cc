@@ -15,6 +15,11 @@ bool encodes_for(const Worker& worker, const Hello& verifier, const std::string&
          (verifier.no_towers || verifier.encoding_class == own) && (encoding_class.empty() || encoding_class == own);
 }
 
+/// Rows of a prompt that a verifier has not been given weigh as much as one text more.
+constexpr double kRowsOfAText = 512;
+/// A round trip as long weighs as much as one text more.
+constexpr double kFarLinkS = 0.02;
+
 }  // namespace
 
 bool Fleet::takes(const Worker& worker, const Wanted& wanted) const {
@@ -112,7 +117,8 @@ PeerId Fleet::choose_drafter(const std::vector<PeerId>& except) const {
     return entry.second.may_draft() && std::ranges::find(except, entry.first) == except.end();
   };
   const auto best = std::ranges::min_element(workers_, {}, [&](const auto& entry) {
-    return std::pair(!may(entry), entry.second.standing.burden(entry.second.sessions));
+    const Worker& worker = entry.second;
+    return std::pair(!may(entry), worker.standing.burden(worker.sessions) * (1 + to_seconds(worker.rtt) / kFarLinkS));
   });
   return best == workers_.end() || !may(*best) ? "" : best->first;
 }
@@ -153,9 +159,21 @@ std::optional<std::string> Fleet::count_round(const PeerId& drafter, bool held, 
       worker->hello.name, 100 * worker->standing.yield(), 100 * best_other, to_seconds(worker->standing.pause()));
 }
 
+double Fleet::typical_verify_s() const {
+  double sum = 0;
+  int known = 0;
+  for (const auto& [peer, worker] : workers_) {
+    const double seconds = worker.costs.verify_s(1);
+    sum += seconds;
+    known += seconds > 0;
+  }
+  return known > 0 ? sum / known : 1;
+}
+
 std::optional<Fleet::Offer> Fleet::choose_verifier(Position positions, const Wanted& wanted) const {
   std::optional<Offer> best;
-  std::tuple<bool, bool, bool, int> best_rank;
+  std::tuple<bool, bool, bool, double> best_rank;
+  const double typical_s = typical_verify_s();
   bool worth_waiting = false;
   for (const auto& [peer, worker] : workers_) {
     if (!takes(worker, wanted)) continue;
@@ -166,7 +184,11 @@ std::optional<Fleet::Offer> Fleet::choose_verifier(Position positions, const Wan
     worth_waiting = worth_waiting || !offer.refuses;
     const bool full = worker.sessions >= capacity.sessions_max || bytes > capacity.kv_bytes_max - worker.kv_bytes;
     if (full && !offer.refuses) continue;
-    const std::tuple rank(offer.refuses, worker.suspect, worker.hello.name != wanted.name, worker.sessions);
+    const double known_s = worker.costs.verify_s(1);
+    const auto new_rows = static_cast<double>(wanted.prompt - worker.given.common(wanted.prefixes));
+    const double texts = worker.sessions + 1 + new_rows / kRowsOfAText;
+    const std::tuple rank(offer.refuses, worker.suspect, worker.hello.name != wanted.name,
+                          texts * (known_s > 0 ? known_s : typical_s));
     if (best && best_rank <= rank) continue;
     best = std::move(offer);
     best_rank = rank;

@@ -2,10 +2,12 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "common/policy/batch_goodput.h"
+#include "common/protocol/given_prompts.h"
 #include "common/protocol/membership.h"
 #include "common/protocol/standing.h"
 #include "common/protocol/wire_choice.h"
@@ -30,6 +32,7 @@ struct Worker : Load {
 
   CostModel costs = {};     ///< of a verifier: its sessions' policies refer to it
   BatchGoodput batch = {};  ///< likewise
+  GivenPrompts given = {};  ///< likewise
 
   // The back-off of a drafter or an encoder; of a verifier only `suspect` is heeded.
   bool suspect = false;  ///< it missed its time; cleared by any message from `ask_again` on, a verifier's by a verdict
@@ -79,6 +82,8 @@ class Fleet {
     bool media = false;       ///< it has pictures or sounds that nobody has encoded
     /// Where it has: of who must encode them, the verifier or an encoder; empty: anybody may.
     std::string encoding_class = {};
+    Position prompt = 0;                           ///< tokens of its prompt
+    std::span<const std::uint64_t> prefixes = {};  ///< of the prompt (hash_prefixes)
   };
   /// One that takes sessions.
   bool has_verifier(const Wanted& wanted) const;
@@ -92,8 +97,8 @@ class Fleet {
 
   /// A drafter that answers; nullptr for one that is suspect, paused or gone.
   Worker* usable_drafter(const PeerId& peer);
-  /// Of those that have room, the one with the fewest sessions for its yield (Standing), but for `except`; "" if there
-  /// is none.
+  /// Of those that have room, the one with the fewest sessions for its yield (Standing) and its link, but for `except`;
+  /// "" if there is none.
   PeerId choose_drafter(const std::vector<PeerId>& except = {}) const;
   /// An encoder for the texts of a verifier, with room, the one with the fewest sessions; "" if there is none. Its soft
   /// tokens are the bits that the verifier's own towers would make, if it has any.
@@ -114,7 +119,8 @@ class Fleet {
     bool refuses = false;  ///< more than its memory could ever hold: it says best what is missing
   };
   /// Of those that have room for `positions`, or for as many as their context has, the preferred one, or that with the
-  /// fewest sessions.
+  /// least to do for its speed: its sessions with this one, whose prompt counts too but for what was given there
+  /// before.
   /// @return none while none has room that may come to have it.
   std::optional<Offer> choose_verifier(Position positions, const Wanted& wanted) const;
   /// Of an answer to so long a prompt, in the verifier with the most memory, were it empty; below 1: the prompt does
@@ -136,6 +142,9 @@ class Fleet {
     std::string text;
     TimePoint when;
   };
+
+  /// Seconds of a verifier's forward of one row, on average; 1 where nothing is known of any.
+  double typical_verify_s() const;
 
   Workers workers_;
   std::optional<PairFacts> facts_;            ///< kept

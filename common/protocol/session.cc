@@ -172,7 +172,8 @@ Position Session::positions() const {
 }
 
 Fleet::Wanted Session::wanted() const {
-  Fleet::Wanted wanted{.media = has_media(), .encoding_class = encoding_.encoding_class};
+  Fleet::Wanted wanted{
+      .media = has_media(), .encoding_class = encoding_.encoding_class, .prompt = prompt_size_, .prefixes = prefixes_};
   if (failover_.except.empty() && !has_token()) return wanted;
   wanted.numeric_class = failover_.numeric_class;
   wanted.except = failover_.except;
@@ -188,6 +189,8 @@ bool Session::start(const Desk& desk) {
     const std::int64_t fitting = desk.fleet.max_tokens_that_fit(prompt_size_);
     if (fitting >= 1) request_.max_tokens = std::min(request_.max_tokens, fitting);
   }
+  if (prefixes_.empty())
+    prefixes_ = hash_prefixes(std::span(text_).first(static_cast<std::size_t>(prompt_size_)), request_.cache_scope);
   const std::optional<Fleet::Offer> offer = desk.fleet.choose_verifier(positions(), wanted());
   if (!offer) return false;
   Worker& verifier = desk.fleet.at(offer->verifier);
@@ -206,6 +209,7 @@ bool Session::start(const Desk& desk) {
   if (phase_ == Phase::kWaiting) books_.metrics.queue_ns = (desk.now - books_.opened).count();
   workers_.verifier = offer->verifier;
   ++verifier.sessions;
+  verifier.given.add(prefixes_);
   if (!offer->refuses) set_aside(desk, offer->positions);
   if (!request_.stepwise)
     policy_ = desk.policies.make(request_.policy, request_.draft_length, verifier.costs, verifier.batch,

@@ -341,8 +341,9 @@ class Session {
   SessionId id_;
   PeerId client_;
   SessionId request_id_;
-  Generate request_;           ///< its prompt is in text_
-  std::vector<TokenId> text_;  ///< prompt, then answer
+  Generate request_;                     ///< its prompt is in text_
+  std::vector<TokenId> text_;            ///< prompt, then answer
+  std::vector<std::uint64_t> prefixes_;  ///< of the prompt, once a verifier is looked for
   Position prompt_size_;
   bool drafts_plainly_;  ///< a drafter need not know of its sampling: it takes the most probable tokens
   Phase phase_ = Phase::kWaiting;

@@ -40,9 +40,15 @@ Result<void> admit(const Identity& identity, Message& message) {
   if (std::holds_alternative<StatusRequest>(body)) return {};
   const bool asks = std::holds_alternative<Generate>(body) || std::holds_alternative<Step>(body) ||
                     std::holds_alternative<Cancel>(body);
-  // Whose turn it is nobody can say for another key.
-  if (auto* request = std::get_if<Generate>(&message.body))
-    request->on_behalf_of = identity.name + (request->on_behalf_of.empty() ? "" : "/" + request->on_behalf_of);
+  // Whose turn it is, and whose prefixes are shared, nobody can say for another key.
+  if (auto* request = std::get_if<Generate>(&message.body)) {
+    for (std::string* const said : {&request->on_behalf_of, &request->cache_scope})
+      *said = identity.name + (said->empty() ? "" : "/" + *said);
+    if (request->cache_scope.size() > kScopeBytes.max) {
+      return Error{Errc::kOutOfRange, fmt::format("cache_scope: {} bytes with the name of its key, wanted at most {}",
+                                                  request->cache_scope.size(), kScopeBytes.max)};
+    }
+  }
   const bool may = std::ranges::any_of(
       kKeyRoles, [&](KeyRole role) { return (role == KeyRole::kClient) == asks && identity.may_be(role); });
   if (may) return {};

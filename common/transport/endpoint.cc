@@ -338,8 +338,9 @@ Result<std::unique_ptr<Endpoint>> Endpoint::bind(TransportContext& context, cons
     }
     impl->socket.set(zmq::sockopt::ipv6, address.find('[') != address.npos);
     if (address.starts_with("tcp://"))
-      impl->guard = std::make_unique<ListenerGuard>(context.impl_->zmq.handle(), impl->socket.handle(),
-                                                    options.limits.message_bytes_max);
+      impl->guard = std::make_unique<ListenerGuard>(
+          context.impl_->zmq.handle(), impl->socket.handle(),
+          Inflow::Limits{.message_bytes_max = options.limits.message_bytes_max, .keys = own.has_value()});
     impl->socket.bind(address);
     impl->address = impl->socket.get(zmq::sockopt::last_endpoint);
     return std::unique_ptr<Endpoint>(new Endpoint(std::move(impl)));

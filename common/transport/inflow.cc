@@ -2,24 +2,40 @@
 
 #include <arpa/inet.h>
 #include <linux/tcp.h>
+#include <malloc.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
-#include <iterator>
-#include <optional>
+#include <algorithm>
+#include <fstream>
+#include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 namespace outrider {
 namespace {
 
-/// Bytes that have come over a TCP connection; nothing where there is none any more.
-std::optional<std::uint64_t> received_bytes(int fd) {
+/// What may lie between ZeroMQ and the wire, and what encryption and frames add.
+constexpr std::uint64_t kSlack = 16u << 20;
+/// CURVE's greeting, HELLO and INITIATE have 64, 202 and some 300 bytes. Who has shaken hands has been sent, and has
+/// acknowledged, a greeting and a WELCOME of 64 and 170 bytes, and then a READY, which is longer than an ERROR (12).
+constexpr std::uint64_t kHandshakeMax = 4096, kAdmittedMin = 64 + 170 + 32;
+/// With fewer bytes of half messages their memory is not worth a look.
+constexpr std::uint64_t kCalm = 1u << 20;
+/// How many of the largest messages all half ones together may take the memory of.
+constexpr std::uint64_t kMessagesMax = 8;
+constexpr Duration kInterval = std::chrono::milliseconds(50);  ///< between two looks
+/// Within it ZeroMQ drops what it holds of connections that are cut.
+constexpr Duration kDropped = std::chrono::seconds(1);
+
+std::optional<tcp_info> tcp_info_of(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
-  return info.tcpi_bytes_received;
+  return info;
 }
 
 std::string peer_of(int fd) {
@@ -34,7 +50,20 @@ std::string peer_of(int fd) {
   return text;
 }
 
+/// Memory of this process that is no file's, in bytes.
+std::uint64_t anonymous_memory() {
+  std::uint64_t size = 0, resident = 0, shared = 0;
+  std::ifstream("/proc/self/statm") >> size >> resident >> shared;
+  return (resident - std::min(resident, shared)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
 }  // namespace
+
+Inflow::Inflow(const Limits& limits)
+    : keys_(limits.keys),
+      message_max_(limits.message_bytes_max + kSlack),
+      memory_max_(kMessagesMax * message_max_),
+      allowed_(memory_max_) {}
 
 void Inflow::heard(int fd) {
   if (const auto connection = connections_.find(fd); connection != connections_.end()) connection->second.heard = true;
@@ -43,25 +72,103 @@ void Inflow::heard(int fd) {
 void Inflow::check(TimePoint now) {
   if (now < next_) return;
   next_ = now + kInterval;
+  look();
+  cut_without_end(now);
+  if (keys_) cut_strangers(now);
+  bound_memory(now);
+}
+
+void Inflow::look() {
   for (auto entry = connections_.begin(); entry != connections_.end();) {
     auto& [fd, connection] = *entry;
-    const std::optional<std::uint64_t> bytes = received_bytes(fd);
-    if (bytes && connection.heard) connection = {.before = *bytes};
-    const bool too_far = bytes && *bytes > connection.before + bytes_max_;
-    const bool cuts = too_far && std::exchange(connection.suspect, true);
-    if (cuts) cut(fd, *bytes - connection.before, now);
-    entry = !bytes || cuts ? connections_.erase(entry) : std::next(entry);
+    const std::optional<tcp_info> info = tcp_info_of(fd);
+    if (!info) {
+      entry = connections_.erase(entry);
+      continue;
+    }
+    const std::uint64_t bytes = info->tcpi_bytes_received;
+    if (std::exchange(connection.heard, false)) connection.before = bytes, connection.suspect = false;
+    connection.half = bytes - std::min(bytes, connection.before);
+    connection.stranger = connection.stranger && info->tcpi_bytes_acked < kAdmittedMin;
+    ++entry;
   }
 }
 
-void Inflow::cut(int fd, std::uint64_t bytes, TimePoint now) {
-  const std::string peer = peer_of(fd);
-  ::shutdown(fd, SHUT_RDWR);
+void Inflow::cut_without_end(TimePoint now) {
+  for (auto entry = connections_.begin(); entry != connections_.end();) {
+    Connection& connection = entry->second;
+    const bool cuts = connection.half > message_max_ && std::exchange(connection.suspect, true);
+    entry = cuts ? cut(entry, now, "endless_message",
+                       fmt::format("{} bytes of one message, at most {} allowed", connection.half, message_max_))
+                 : std::next(entry);
+  }
+}
+
+void Inflow::cut_strangers(TimePoint now) {
+  std::vector<std::uint64_t> numbers;
+  for (const auto& [fd, connection] : connections_) {
+    if (connection.stranger) numbers.push_back(connection.number);
+  }
+  std::uint64_t first_kept = 0;
+  if (numbers.size() > kStrangersMax) {
+    std::ranges::nth_element(numbers, numbers.end() - kStrangersMax);
+    first_kept = *(numbers.end() - kStrangersMax);
+  }
+  for (auto entry = connections_.begin(); entry != connections_.end();) {
+    const Connection& connection = entry->second;
+    const bool too_much = connection.half > kHandshakeMax, too_many = connection.number < first_kept;
+    entry =
+        connection.stranger && (too_much || too_many)
+            ? cut(entry, now, "stranger",
+                  too_much ? fmt::format("{} bytes of a handshake, at most {} allowed", connection.half, kHandshakeMax)
+                           : fmt::format("{} connections shake hands, at most {} allowed: the first to come goes",
+                                         numbers.size(), kStrangersMax))
+            : std::next(entry);
+  }
+}
+
+void Inflow::bound_memory(TimePoint now) {
+  if (trim_ && now >= *trim_) {
+    malloc_trim(0);
+    trim_.reset();
+    allowed_ = memory_max_;
+  }
+  std::uint64_t all = 0;
+  for (const auto& [fd, connection] : connections_) all += connection.half;
+  if (all < kCalm) {
+    over_ = false;
+    if (!trim_) calm_.reset();
+    return;
+  }
+  const std::uint64_t memory = anonymous_memory();
+  if (!calm_) calm_ = memory;
+  const std::uint64_t held = memory - std::min(memory, *calm_);
+  if (!std::exchange(over_, held > allowed_) || !over_) return;
+  std::vector<std::pair<std::uint64_t, int>> most;
+  for (const auto& [fd, connection] : connections_) most.emplace_back(connection.half, fd);
+  std::ranges::sort(most, std::greater<>());
+  std::uint64_t cut_off = 0;
+  for (auto one = most.begin(); 2 * cut_off < all; ++one) {
+    cut_off += one->first;
+    cut(connections_.find(one->second), now, "half_messages",
+        fmt::format("half messages take {} bytes of memory, at most {} allowed, and {} came here", held, memory_max_,
+                    one->first));
+  }
+  // What is dropped is used again before it is given back, and looks like held until then.
+  allowed_ = held + memory_max_ / kMessagesMax;
+  if (!trim_) trim_ = now + kDropped;
+}
+
+std::map<int, Inflow::Connection>::iterator Inflow::cut(std::map<int, Connection>::iterator connection, TimePoint now,
+                                                        std::string_view event, std::string_view why) {
+  const std::string peer = peer_of(connection->first);
+  ::shutdown(connection->first, SHUT_RDWR);
   std::int64_t held_back = 0;
-  if (!limit_.pass(now, &held_back)) return;
-  log_warn(
-      "event=endless_message from={} reason=\"{} bytes of one message, at most {} allowed: its connection is cut\"{}",
-      peer, bytes, bytes_max_, held_back > 0 ? fmt::format(" ({} more held back)", held_back) : "");
+  if (limit_.pass(now, &held_back)) {
+    log_warn("event={} from={} reason=\"{}: its connection is cut\"{}", event, peer, why,
+             held_back > 0 ? fmt::format(" ({} more held back)", held_back) : "");
+  }
+  return connections_.erase(connection);
 }
 
 }  // namespace outrider

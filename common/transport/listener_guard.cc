@@ -32,11 +32,11 @@ int open_spare() {
 }
 }  // namespace
 
-ListenerGuard::ListenerGuard(void* context, void* socket, std::size_t message_bytes_max)
+ListenerGuard::ListenerGuard(void* context, void* socket, const Inflow::Limits& limits)
     : monitor_(context, socket,
                ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPT_FAILED | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED),
       spare_(open_spare()),
-      inflow_(message_bytes_max) {}
+      inflow_(limits) {}
 
 ListenerGuard::~ListenerGuard() {
   if (spare_ >= 0) ::close(spare_);

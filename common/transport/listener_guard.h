@@ -11,21 +11,20 @@ namespace outrider {
 /// Keeps a listening ZeroMQ socket from spinning when this process has no file handle left for who dials: ZeroMQ would
 /// try to accept the same connection again and again. One handle is kept back, with which those who wait at the door
 /// are let in and at once out again; where ZeroMQ took that one too, the limit is raised by one, as far as the system
-/// allows. Who is connected already notices nothing. And no connection may bring a message without end (Inflow).
+/// allows. Who is connected already notices nothing. And what peers can make it hold is bounded (Inflow).
 ///
 /// The socket's thread; made before the socket is bound, ends before it.
 class ListenerGuard {
  public:
-  /// @param message_bytes_max  of all frames of a message.
   /// Throws zmq::error_t where the system has no file handle left.
-  ListenerGuard(void* context, void* socket, std::size_t message_bytes_max);
+  ListenerGuard(void* context, void* socket, const Inflow::Limits& limits);
   ~ListenerGuard();
 
   /// Does what there is to do.
   void service();
   /// A message was handed out that came over ZeroMQ's handle `fd`.
   void heard(int fd) { inflow_.heard(fd); }
-  /// Between messages: cuts off who sends one without end.
+  /// Between messages: cuts off who brings too much.
   void check() { inflow_.check(now()); }
   /// For zmq_poll: readable when there is something.
   void* monitor() const { return monitor_.handle(); }

@@ -25,8 +25,9 @@ class Cluster:
     `kills` of one counts how often it was killed, one half while it is being: a request during which it changed, or was
     not whole, may have met the end of it."""
 
-    def __init__(self, outrider, folder, options=None):
+    def __init__(self, outrider, folder, options=None, verifier_threads=1):
         self.outrider, self.folder, self.options = outrider, pathlib.Path(folder), options or {}
+        self.verifier_threads = verifier_threads
         self.ports = dict(zip(["coordinator", "serve"], free_ports(2)))
         self.processes, self.kills = [None] * len(ROLES), [0] * len(ROLES)
         for i in range(len(ROLES)):
@@ -41,7 +42,7 @@ class Cluster:
         return {"coordinator": ["--listen", f"tcp://127.0.0.1:{self.ports['coordinator']}", "--failover-limit", "1000",
                                 "--failover-wait", str(HANG)],
                 "serve": ["--port", str(self.ports["serve"]), "--connect", coordinator, "--failover-wait", str(HANG), "--no-governor"],
-                "verifier": ["--join", coordinator, "--threads", "1"],
+                "verifier": ["--join", coordinator, "--threads", str(self.verifier_threads)],
                 "drafter": ["--join", coordinator]}[role] + self.options.get(role, [])
 
     def start(self, i, before_it=None):

@@ -5,7 +5,8 @@ A coordinator with keys, two verifiers, two drafters and a server (nano), and on
 after the other: garbage, half a handshake, frames without end, a stranger's key; then an authorized drafter, verifier
 and client whose messages are well-formed and lie. An honest client streams texts in turns with the hostile peer and
 without; each must have the bytes of the undisturbed one. Prints how many messages came, what the processes grew by, and
-for each kind the median of honest tokens a second beside the peer by those without it, which nothing asserts.
+for each kind the median of honest tokens a second beside the peer by those without it, of turns one after the other,
+and the interval in which a median of such turns lies in 95 of 100 drawings (bootstrap). Nothing asserts them.
 
 usage: hostile_test.py OUTRIDER HOSTILE [--messages N] [--turns T] [--seconds S] [--limit S]
                        [--kinds K,K] [--model DIR] [--dtype TYPE] [--growth MIB]
@@ -13,6 +14,7 @@ usage: hostile_test.py OUTRIDER HOSTILE [--messages N] [--turns T] [--seconds S]
 import argparse
 import json
 import pathlib
+import random
 import statistics
 import subprocess
 import sys
@@ -26,6 +28,15 @@ LIARS = ["drafter", "verifier", "client"]
 KINDS = ["garbage", "handshakes", "frames", "stranger", *LIARS]
 BODY = {"prompt": "Once upon a time a fox", "max_tokens": 100, "ignore_eos": True, "stream": True, "speculative": {"draft_length": 4}}
 BODIES = [BODY | {"temperature": 0}, BODY | {"temperature": 1, "seed": 5}]
+
+
+def median_and_interval(ratios):
+    """The median, and between what medians of as many drawings from these lie in 95 of 100 cases."""
+    if not ratios:
+        return None, None
+    choice = random.Random(1)
+    drawn = sorted(statistics.median(choice.choices(ratios, k=len(ratios))) for _ in range(2000))
+    return statistics.median(ratios), [drawn[50], drawn[-51]]
 
 
 class Hostile:
@@ -70,11 +81,13 @@ class Hostile:
         return tokens / (time.monotonic() - begin)
 
     def against(self, kind, seed):
-        """One turn without the peer, and one beside it."""
-        about, before, calm = self.about[kind], self.memory(), self.turn(None)
+        """One turn without the peer, and one beside it; every other time the other way round."""
+        about, before = self.about[kind], self.memory()
+        calm = self.turn(None) if seed % 2 else None
         peer = self.start_peer(kind, seed)
         beside = self.turn(peer)
         said = peer.communicate()[0]
+        calm = calm or self.turn(None)
         if peer.returncode != 0:
             return self.wrong.append(f"the hostile {kind} ended with status {peer.returncode}")
         said = json.loads(said)
@@ -126,7 +139,7 @@ class Hostile:
         if self.wrong:
             self.wrong.append(self.cluster.logs())
         for about in self.about.values():
-            about["median_ratio"] = statistics.median(about["ratios"]) if about["ratios"] else None
+            about["median_ratio"], about["interval"] = median_and_interval(about["ratios"])
         return {"messages": sum(about["messages"] for about in self.about.values()), "roles": ROLES, "against": self.about,
                 "grown_mib": [round(now - then, 1) for now, then in zip(self.memory(), first)] if not self.wrong else None,
                 "wrong": [line[-6000:] for line in self.wrong]}

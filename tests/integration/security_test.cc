@@ -133,12 +133,15 @@ TEST_F(KeyedCoordinator, HearsEachRoleAndKnowsItsName) {
 }
 
 // Or one client could wait in another's place, or fill it.
-TEST_F(KeyedCoordinator, NobodySaysForAnotherKeyWhoseTurnItIs) {
+TEST_F(KeyedCoordinator, NobodySaysForAnotherKeyWhoseTurnItIsNorWhosePrefixesItShares) {
   for (const auto& [said, heard] : {std::pair("", "c"), std::pair("alice", "c/alice")}) {
-    const Heard text = says("c", Generate{.prompt = {1}, .stop_ids = {}, .on_behalf_of = said});
+    const Heard text = says("c", Generate{.prompt = {1}, .stop_ids = {}, .on_behalf_of = said, .cache_scope = said});
     ASSERT_TRUE(text.message);
     EXPECT_EQ(std::get<Generate>(text.message->body).on_behalf_of, heard);
+    EXPECT_EQ(std::get<Generate>(text.message->body).cache_scope, heard);
   }
+  const std::string longest(kScopeBytes.max, 's');
+  EXPECT_FALSE(says("c", Generate{.prompt = {1}, .stop_ids = {}, .cache_scope = longest}).message);
 }
 
 TEST_F(KeyedCoordinator, HoldsEveryRoleToItsKey) {
@@ -316,6 +319,22 @@ TEST_F(KeyedCoordinator, WhoNeverShakesHandsIsHungUpOn) {
     return got == 0 || (got < 0 && errno != EAGAIN);
   });
   EXPECT_LE(got, 0);
+  close(fd);
+}
+
+// ZeroMQ takes a frame of a handshake as large as one of a message.
+TEST_F(KeyedCoordinator, AStrangerBringsNoMoreThanAHandshake) {
+  const int fd = greeted(bound_->address());
+  constexpr std::size_t kFrame = 32u << 20;
+  const std::string start("\6\0\0\0\0\2\0\0\0", 9), part(1u << 16, 'x');
+  ASSERT_EQ(::send(fd, start.data(), start.size(), MSG_NOSIGNAL), std::ssize(start));
+  std::size_t sent = 0;
+  for (ssize_t n = 0; n >= 0 && sent < kFrame; sent += static_cast<std::size_t>(std::max<ssize_t>(n, 0))) {
+    n = ::send(fd, part.data(), std::min(part.size(), kFrame - sent), MSG_NOSIGNAL);
+    EXPECT_FALSE(bound_->receive());
+    bound_->wait(1ms);
+  }
+  EXPECT_LT(sent, kFrame) << "taken";
   close(fd);
 }
 

@@ -10,10 +10,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <fstream>
 #include <future>
 #include <random>
 #include <set>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -21,6 +23,7 @@
 
 #include "common/transport/client.h"
 #include "common/transport/codec.h"
+#include "common/transport/inflow.h"
 #include "common/transport/pump.h"
 #include "schemas/outrider_generated.h"
 
@@ -486,6 +489,67 @@ TEST(TransportLimits, WithoutFileHandlesWhoDialsIsTurnedAwayAndOthersAreServed) 
   EXPECT_EQ(next(*server).message.value().round, RoundId{3});
 }
 
+/// Whether the other end has closed it.
+bool is_cut(int fd) {
+  pollfd state{.fd = fd, .events = POLLRDHUP, .revents = 0};
+  return poll(&state, 1, 0) > 0;
+}
+
+/// Connections to and from a listener of our own.
+class Connections {
+ public:
+  explicit Connections(std::size_t count) {
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address = loopback(0);
+    socklen_t size = sizeof address;
+    EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0) << strerror(errno);
+    EXPECT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    EXPECT_EQ(listen(listener, 8), 0);
+    while (ours.size() < count) {
+      theirs.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      EXPECT_EQ(::connect(theirs.back(), reinterpret_cast<sockaddr*>(&address), size), 0) << strerror(errno);
+      ours.push_back(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    }
+    close(listener);
+  }
+  ~Connections() {
+    for (const int fd : ours) close(fd);
+    for (const int fd : theirs) close(fd);
+  }
+  static void send(int fd, std::size_t bytes) {
+    EXPECT_EQ(::send(fd, std::string(bytes, 'x').data(), bytes, MSG_NOSIGNAL), static_cast<ssize_t>(bytes));
+  }
+  std::vector<int> ours, theirs;
+};
+
+TEST(InflowTest, WhoHasNotShakenHandsBringsNoMoreThanAHandshake) {
+  const Connections connections(3);
+  const auto [stranger, modest, admitted] =
+      std::tie(connections.theirs[0], connections.theirs[1], connections.theirs[2]);
+  Inflow inflow({.message_bytes_max = 1 << 20, .keys = true});
+  for (const int fd : connections.ours) inflow.opened(fd);
+  Connections::send(connections.ours[2], 64 + 170 + 67);  // greeting, WELCOME and READY
+  for (std::string read(301, 0); recv(admitted, read.data(), read.size(), MSG_PEEK) < std::ssize(read);) {
+  }
+  Connections::send(stranger, 5000);
+  Connections::send(modest, 700);
+  Connections::send(admitted, 5000);
+  TimePoint time{1h};
+  for (const TimePoint give_up = now() + kHang; !is_cut(stranger) && now() < give_up; time += 1s) inflow.check(time);
+  EXPECT_TRUE(is_cut(stranger));
+  inflow.check(time);
+  EXPECT_FALSE(is_cut(modest));
+  EXPECT_FALSE(is_cut(admitted));
+}
+
+TEST(InflowTest, OfTooManyStrangersTheFirstGo) {
+  const Connections connections(Inflow::kStrangersMax + 20);
+  Inflow inflow({.message_bytes_max = 1 << 20, .keys = true});
+  for (const int fd : connections.ours) inflow.opened(fd);
+  inflow.check(TimePoint(1h));
+  for (std::size_t i = 0; i < connections.theirs.size(); ++i) EXPECT_EQ(is_cut(connections.theirs[i]), i < 20) << i;
+}
+
 /// A server, a peer that behaves, and a ZeroMQ socket that need not.
 class HostilePeer : public testing::Test {
  protected:
@@ -508,6 +572,21 @@ class HostilePeer : public testing::Test {
       parts.emplace_back(reinterpret_cast<const char*>(frame.bytes().data()), frame.bytes().size());
     }
     send_raw(parts);
+  }
+  /// A TCP connection that has said ZMTP's greeting and READY, and heard the server's.
+  int shake_hands() const {
+    const std::string address = server_->address();
+    const sockaddr_in peer = loopback(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    EXPECT_EQ(::connect(fd, reinterpret_cast<const sockaddr*>(&peer), sizeof peer), 0) << strerror(errno);
+    std::string greeting = std::string("\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL", 16);
+    greeting.resize(64, '\0');
+    const std::string ready = std::string("\5READY\13Socket-Type\0\0\0\6DEALER", 28);
+    const std::string hello = greeting + '\4' + static_cast<char>(ready.size()) + ready;
+    EXPECT_EQ(::send(fd, hello.data(), hello.size(), MSG_NOSIGNAL), std::ssize(hello));
+    std::string heard;
+    for (char byte = 0; heard.find("ROUTER") == heard.npos && recv(fd, &byte, 1, 0) == 1;) heard += byte;
+    return fd;
   }
   /// A good peer's message arrives, perhaps after some of the hostile peer's that are errors.
   void expect_others_undisturbed() {
@@ -620,18 +699,7 @@ TEST_F(HostilePeer, WritingRandomBytesToThePortDisturbsNobody) {
 }
 
 TEST_F(HostilePeer, SendingAMessageWithoutEndIsCutOff) {
-  const std::string address = server_->address();
-  const sockaddr_in peer = loopback(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  ASSERT_EQ(::connect(fd, reinterpret_cast<const sockaddr*>(&peer), sizeof peer), 0) << strerror(errno);
-  // ZMTP's greeting and READY, and then frames of 200 bytes of which none is the last.
-  std::string greeting = std::string("\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL", 16);
-  greeting.resize(64, '\0');
-  const std::string ready = std::string("\5READY\13Socket-Type\0\0\0\6DEALER", 28);
-  const std::string hello = greeting + '\4' + static_cast<char>(ready.size()) + ready;
-  ASSERT_EQ(::send(fd, hello.data(), hello.size(), MSG_NOSIGNAL), std::ssize(hello));
-  std::string heard;
-  for (char byte = 0; heard.find("ROUTER") == heard.npos && recv(fd, &byte, 1, 0) == 1;) heard += byte;
+  const int fd = shake_hands();
   std::string frames;
   while (frames.size() < (1u << 16)) frames += std::string("\1\310", 2) + std::string(200, 'x');
   constexpr std::size_t kFar = 1u << 30;
@@ -641,8 +709,7 @@ TEST_F(HostilePeer, SendingAMessageWithoutEndIsCutOff) {
   while (!cut && sent < kFar && now() < give_up) {
     const std::size_t at = sent % frames.size();
     const ssize_t n = ::send(fd, frames.data() + at, frames.size() - at, MSG_NOSIGNAL | MSG_DONTWAIT);
-    pollfd state{.fd = fd, .events = POLLRDHUP, .revents = 0};
-    cut = poll(&state, 1, 0) > 0;
+    cut = is_cut(fd);
     sent += static_cast<std::size_t>(std::max<ssize_t>(n, 0));
     EXPECT_FALSE(server_->receive());
     if (n < 0) server_->wait(1ms);
@@ -650,6 +717,44 @@ TEST_F(HostilePeer, SendingAMessageWithoutEndIsCutOff) {
   EXPECT_TRUE(cut) << sent << " bytes were taken";
   EXPECT_GT(sent, kSmallLimits.message_bytes_max + (16u << 20)) << "a message may have so many";
   close(fd);
+  expect_others_undisturbed();
+}
+
+/// Memory of this process that is no file's, in bytes.
+std::int64_t anonymous_memory() {
+  std::int64_t size = 0, resident = 0, shared = 0;
+  std::ifstream("/proc/self/statm") >> size >> resident >> shared;
+  return (resident - shared) * sysconf(_SC_PAGESIZE);
+}
+
+// Empty frames take 64 bytes each and travel in two. None of these peers sends as much as a message may have.
+TEST_F(HostilePeer, SendingManyHalfMessagesIsCutOffForTheirMemory) {
+  std::vector<int> peers;
+  for (int i = 0; i < 16; ++i) peers.push_back(shake_hands());
+  std::string frames;
+  while (frames.size() < (1u << 16)) frames += std::string("\1\0", 2);
+  const std::int64_t before = anonymous_memory();
+  std::int64_t most = 0;
+  const auto look = [&] {
+    EXPECT_FALSE(server_->receive());
+    server_->wait(60ms);
+    return anonymous_memory() - before;
+  };
+  // A mebibyte between two looks: at most 32 of memory. All of it would take a gibibyte.
+  std::size_t cut = 0;
+  for (int turns = 0; turns < 32; ++turns) {
+    for (const int fd : peers) ::send(fd, frames.data(), frames.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    most = std::max(most, look());
+    cut = static_cast<std::size_t>(std::ranges::count_if(peers, is_cut));
+  }
+  EXPECT_GE(cut, peers.size() / 2);
+  EXPECT_LT(most, 320 << 20);
+  for (const int fd : peers) close(fd);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they keep what is freed
+  std::int64_t left = most;
+  for (const TimePoint give_up = now() + kHang; left > 64 << 20 && now() < give_up;) left = look();
+  EXPECT_LT(left, 64 << 20) << "what they took is given back";
+#endif
   expect_others_undisturbed();
 }
 

@@ -850,6 +850,18 @@ TEST_F(Coordinator, LiesOfAVerifierEndTheRequest) {
   EXPECT_EQ(find<Failed>(out, "c")->code, Errc::kMalformed);
 }
 
+TEST_F(Coordinator, WhoAsksForTheStatusWithoutEndIsAnsweredOnceATick) {
+  for (int i = 0; i < 100; ++i) core_.on_message("c", {.body = StatusRequest{}}, now_);
+  core_.on_message("another", {.body = StatusRequest{}}, now_);
+  EXPECT_TRUE(sent().empty());
+  core_.on_tick(now_);
+  const auto out = sent();
+  EXPECT_EQ(std::ranges::count_if(out, [](const Outgoing& one) { return one.to == "c"; }), 1);
+  EXPECT_NE(find<Status>(out, "another"), nullptr);
+  core_.on_tick(now_);
+  EXPECT_EQ(find<Status>(sent(), "c"), nullptr);
+}
+
 TEST_F(Coordinator, StrangersAreAskedWhoTheyAre) {
   core_.on_message("x", {.body = Heartbeat{}}, now_);
   const auto out = sent();

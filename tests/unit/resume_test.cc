@@ -274,7 +274,25 @@ std::ptrdiff_t status_requests(const ClientCore::Output& output) {
 }
 
 // A coordinator that came back while its workers are at the stand-by.
-TEST_F(Asking, LeavesACoordinatorWithoutAVerifierForTheNextOnceAround) {
+TEST_F(Asking, ANewAnswerLeavesACoordinatorWithoutAVerifierAtOnceAndOnceAround) {
+  ClientCore core({.places = 2}, requests_, events_, SessionId{}, now_);
+  for (int place = 0; place < 2; ++place) {
+    EXPECT_EQ(status_requests(core.take_output()), 1);
+    EXPECT_TRUE(core.on_message({.body = Status{}}, now_));
+    EXPECT_TRUE(core.take_output().redial);
+    EXPECT_TRUE(core.on_message({.body = Status{}}, now_)) << "a late word of the one that it leaves";
+    EXPECT_FALSE(core.take_output().redial);
+    EXPECT_TRUE(core.on_connected(now_));
+  }
+  EXPECT_EQ(status_requests(core.take_output()), 0) << "all have been asked";
+  EXPECT_TRUE(core.on_message({.session = core.last(), .body = Tokens{.index = 0, .tokens = {40}}}, now_));
+  EXPECT_TRUE(core.on_connected(now_));
+  const ClientCore::Output output = core.take_output();
+  EXPECT_EQ(status_requests(output), 0) << "its verifier may be on its way";
+  EXPECT_EQ(std::get<Generate>(output.send.back().body).answered, 1);
+}
+
+TEST_F(Asking, LeavesACoordinatorThatHasHadNoVerifierForAWhileOnceAround) {
   ClientCore core({.places = 2}, requests_, events_, SessionId{}, now_);
   const auto look = [&](std::int32_t verifiers) {
     EXPECT_TRUE(core.on_message({.body = Heartbeat{}}, now_));
@@ -285,21 +303,23 @@ TEST_F(Asking, LeavesACoordinatorWithoutAVerifierForTheNextOnceAround) {
     EXPECT_TRUE(core.on_message({.body = Status{.verifiers = verifiers}}, now_));
     return core.take_output().redial;
   };
+  EXPECT_TRUE(core.on_message({.session = core.last(), .body = Tokens{.index = 0, .tokens = {40}}}, now_));
   EXPECT_FALSE(look(1)) << "it takes its time";
   EXPECT_TRUE(look(0));
   EXPECT_TRUE(core.on_connected(now_));
   EXPECT_TRUE(look(0));
   EXPECT_TRUE(core.on_connected(now_));
   EXPECT_FALSE(look(0)) << "all have been asked";
-  EXPECT_TRUE(core.on_message({.session = core.last(), .body = Tokens{.index = 0, .tokens = {40}}}, now_));
+  EXPECT_TRUE(core.on_message({.session = core.last(), .body = Tokens{.index = 1, .tokens = {41}}}, now_));
   EXPECT_TRUE(look(0)) << "it lost its verifier later";
 }
 
 TEST_F(Asking, IsRefusedForGoodOnlyWhereThereIsAVerifierOrNoOtherCoordinator) {
   const Failed none{Errc::kUnavailable, "no verifier joined within 0.0 s"};
-  for (const int with_verifier : {0, 1, 2}) {
+  for (const int with_verifier : {0, 1, 2, 3, 4}) {
     ClientCore core({.places = 2}, requests_, events_, SessionId{}, now_);
-    for (int place = 0; place < 2; ++place) {
+    for (int place = 0; place < 4; ++place) {  // at once, and again
+      core.take_output();
       ASSERT_TRUE(core.on_message({.session = core.last(), .body = none}, now_));
       EXPECT_EQ(status_requests(core.take_output()), 1);
       const bool has_one = place == with_verifier;
@@ -308,10 +328,13 @@ TEST_F(Asking, IsRefusedForGoodOnlyWhereThereIsAVerifierOrNoOtherCoordinator) {
       if (!said) break;
       EXPECT_TRUE(core.take_output().redial);
       ASSERT_TRUE(core.on_connected(now_));
-      EXPECT_EQ(core.take_output().send.size(), 1u) << "the same again";
+      const ClientCore::Output output = core.take_output();
+      ASSERT_FALSE(output.send.empty());
+      EXPECT_EQ(std::get<Generate>(output.send[0].body), requests_[0]) << "the same again";
+      EXPECT_EQ(std::ssize(output.send), 1 + status_requests(output));
     }
-    if (with_verifier < 2) continue;
-    EXPECT_FALSE(core.on_message({.session = core.last(), .body = none}, now_)) << "once around";
+    if (with_verifier < 4) continue;
+    EXPECT_FALSE(core.on_message({.session = core.last(), .body = none}, now_)) << "twice around";
   }
 }
 

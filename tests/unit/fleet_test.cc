@@ -1,0 +1,107 @@
+// Which worker gets a text.
+#include "common/protocol/fleet.h"
+
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "common/protocol/given_prompts.h"
+#include "tests/unit/protocol_support.h"
+
+namespace outrider {
+namespace {
+
+std::vector<TokenId> numbered_tokens(std::size_t count, TokenId first = 0) {
+  std::vector<TokenId> tokens(count);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+TEST(GivenPromptsTest, KnowBeginningsOfTheirScopeAlone) {
+  GivenPrompts given;
+  given.add(hash_prefixes(numbered_tokens(100), "one"));
+  std::vector<TokenId> other = numbered_tokens(200);
+  EXPECT_EQ(given.common(hash_prefixes(other, "one")), 96) << "whole steps of 32";
+  other[40] = 7;
+  EXPECT_EQ(given.common(hash_prefixes(other, "one")), 32);
+  EXPECT_EQ(given.common(hash_prefixes(numbered_tokens(100), "two")), 0);
+  EXPECT_EQ(given.common(hash_prefixes(numbered_tokens(100, 1), "one")), 0);
+  EXPECT_EQ(given.common({}), 0);
+}
+
+TEST(GivenPromptsTest, ForgetTheOldest) {
+  GivenPrompts given;
+  given.add(hash_prefixes(numbered_tokens(64), ""));
+  given.add(hash_prefixes(numbered_tokens(500'000, 1000), ""));
+  EXPECT_EQ(given.common(hash_prefixes(numbered_tokens(64), "")), 64);
+  given.add(hash_prefixes(numbered_tokens(1'000'000, 2000), ""));
+  EXPECT_EQ(given.common(hash_prefixes(numbered_tokens(64), "")), 0);
+}
+
+class FleetChoice : public testing::Test {
+ protected:
+  FleetChoice() {
+    for (const char* name : {"a", "b"}) {
+      Hello verifier = hello(Role::kVerifier);
+      verifier.name = name;
+      fleet_.join(name, verifier, {});
+    }
+  }
+  PeerId chosen() const {
+    return fleet_.choose_verifier(10, {.prompt = std::ssize(prompt_), .prefixes = prefixes_}).value().verifier;
+  }
+  void takes(const PeerId& verifier, double forward_s) {
+    fleet_.at(verifier).costs.observe({.verify_s = forward_s, .batch_rows = 1, .round_s = forward_s});
+  }
+
+  Fleet fleet_{1};
+  const std::vector<TokenId> prompt_ = numbered_tokens(1024);
+  const std::vector<std::uint64_t> prefixes_ = hash_prefixes(prompt_, "");
+};
+
+TEST_F(FleetChoice, OfVerifiersIsThatWithTheFewestTexts) {
+  fleet_.at("a").sessions = 1;
+  EXPECT_EQ(chosen(), "b");
+  fleet_.at("b").sessions = 2;
+  EXPECT_EQ(chosen(), "a");
+}
+
+TEST_F(FleetChoice, OfVerifiersIsThatWhichHadThePromptUnlessItHasMuchToDo) {
+  fleet_.at("b").given.add(prefixes_);
+  EXPECT_EQ(chosen(), "b");
+  fleet_.at("b").sessions = 1;
+  EXPECT_EQ(chosen(), "b") << "1,024 rows weigh as two texts";
+  fleet_.at("b").sessions = 3;
+  EXPECT_EQ(chosen(), "a");
+}
+
+TEST_F(FleetChoice, OfVerifiersGivesASlowOneFewerTexts) {
+  takes("a", 0.3);
+  EXPECT_EQ(chosen(), "a") << "of the other nothing is known";
+  takes("b", 0.1);
+  int given_to_b = 0;
+  for (int texts = 0; texts < 40; ++texts) {
+    const PeerId verifier = chosen();
+    ++fleet_.at(verifier).sessions;
+    given_to_b += verifier == "b";
+  }
+  EXPECT_NEAR(given_to_b, 30, 1);
+}
+
+TEST_F(FleetChoice, OfDraftersIsTheNearerOneUnlessItHasMuchToDo) {
+  for (const char* name : {"far", "near"}) {
+    Hello drafter = hello(Role::kDrafter);
+    drafter.name = name;
+    fleet_.join(name, drafter, {});
+  }
+  fleet_.at("far").measure(milliseconds(40));
+  fleet_.at("near").measure(milliseconds(1));
+  EXPECT_EQ(fleet_.choose_drafter(), "near");
+  fleet_.at("near").sessions = 1;
+  EXPECT_EQ(fleet_.choose_drafter(), "near");
+  fleet_.at("near").sessions = 3;
+  EXPECT_EQ(fleet_.choose_drafter(), "far");
+}
+
+}  // namespace
+}  // namespace outrider
