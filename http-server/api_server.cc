@@ -31,13 +31,6 @@ constexpr std::int64_t kBytesPerScore = 250;
 
 HttpReply json_reply(const Json& json) { return {.status = 200, .body = to_text(json)}; }
 
-HttpReply error_reply(const ApiError& error) {
-  HttpReply reply{.status = error.status, .body = error_body(error)};
-  if (error.status == 429 || error.status == 503)
-    reply.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
-  return reply;
-}
-
 /// Whether a body of either endpoint is a chat's. What is neither, either refuses.
 bool is_chat(const std::string& body) {
   return json_nesting(body) <= kJsonDepthMax &&

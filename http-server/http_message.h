@@ -61,6 +61,9 @@ struct HttpReply {
   std::function<std::optional<std::string>()> next = {};
 };
 
+/// An error as a reply; where the same may be of use later, it says when (Retry-After).
+HttpReply error_reply(const ApiError& error);
+
 enum class Access {
   kKey,            ///< whoever has a key, where the server has some
   kKeyOrPassword,  ///< likewise; a browser is told to ask its user for it

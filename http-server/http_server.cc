@@ -262,12 +262,6 @@ class Room {
   std::int64_t bytes_ = 0;
 };
 
-HttpReply error_reply(const ApiError& error, const std::string& header = "", const std::string& value = "") {
-  HttpReply reply{.status = error.status, .body = error_body(error)};
-  if (!header.empty()) reply.headers.emplace_back(header, value);
-  return reply;
-}
-
 std::string text(beast::string_view view) { return {view.data(), view.size()}; }
 
 /// An address as one client: of IPv6 the first half, since whoever has one has all that share it.
@@ -481,8 +475,7 @@ class Server final : public HttpServer {
   /// Without a thread, so it waits for nothing: a reply fits into what the system holds for a new connection. With TLS
   /// there is none, which would take a conversation.
   void refuse(Connection& connection, const std::string& reason) {
-    if (options_.tls == nullptr)
-      send(connection, error_reply({503, reason}, "Retry-After", "1"), Head(), /*close=*/true);
+    if (options_.tls == nullptr) send(connection, error_reply({503, reason}), Head(), /*close=*/true);
     connection.end(Duration::zero());
   }
 
@@ -654,9 +647,10 @@ class Server final : public HttpServer {
       }
     }
     if (allowed.empty()) return error_reply({404, fmt::format("no endpoint {} {}", method, path)});
-    if (asked.route == nullptr)
-      return error_reply({405, fmt::format("{} takes {}, not {}", path, allowed, method)}, "Allow", allowed);
-    return std::nullopt;
+    if (asked.route != nullptr) return std::nullopt;
+    HttpReply reply = error_reply({405, fmt::format("{} takes {}, not {}", path, allowed, method)});
+    reply.headers.emplace_back("Allow", allowed);
+    return reply;
   }
 
   std::string without_root(const std::string& path) const {
@@ -667,11 +661,13 @@ class Server final : public HttpServer {
   }
 
   static HttpReply no_key_reply(const HttpRoute& route) {
-    return error_reply({.status = 401,
-                        .message = "no API key, or a wrong one: send it as 'Authorization: Bearer KEY'",
-                        .code = "invalid_api_key"},
-                       "WWW-Authenticate",
-                       route.access == Access::kKeyOrPassword ? "Basic realm=\"any name, and the API key\"" : "Bearer");
+    HttpReply reply = error_reply({.status = 401,
+                                   .message = "no API key, or a wrong one: send it as 'Authorization: Bearer KEY'",
+                                   .code = "invalid_api_key"});
+    reply.headers.emplace_back("WWW-Authenticate", route.access == Access::kKeyOrPassword
+                                                       ? "Basic realm=\"any name, and the API key\""
+                                                       : "Bearer");
+    return reply;
   }
 
   static std::optional<HttpReply> refuse_body(const Head& head, const HttpRoute& route) {
@@ -690,8 +686,7 @@ class Server final : public HttpServer {
   /// @param under_way  lives as long as the request. @return why its key may not begin one now.
   static std::optional<HttpReply> begin(const ApiKey& key, std::shared_ptr<const void>& under_way) {
     auto begun = key.begin(now());
-    if (auto* refused = std::get_if<ApiError>(&begun))
-      return error_reply(*refused, "Retry-After", std::to_string(refused->retry_after_s));
+    if (auto* refused = std::get_if<ApiError>(&begun)) return error_reply(*refused);
     under_way = std::get<std::shared_ptr<const void>>(std::move(begun));
     return std::nullopt;
   }
@@ -700,7 +695,7 @@ class Server final : public HttpServer {
   static std::optional<HttpReply> wait_for_room(Connection& connection, Room& room, std::int64_t bytes) {
     while (!room.take(bytes)) {
       if (now() >= connection.read_deadline || connection.server_ends() || connection.client_gone())
-        return error_reply({503, "too many large requests at once"}, "Retry-After", "1");
+        return error_reply({503, "too many large requests at once"});
       std::this_thread::sleep_for(kTick);
     }
     return std::nullopt;

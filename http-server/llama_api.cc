@@ -111,8 +111,6 @@ class LlamaStream final : public StreamTranslator {
   LlamaReply reply_;
 };
 
-HttpReply reply_of(const ApiError& error) { return {.status = error.status, .body = error_body(error)}; }
-
 }  // namespace
 
 ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const Tokenizer& tokenizer,
@@ -282,7 +280,7 @@ std::vector<HttpRoute> llama_routes(ApiServer& api, std::string model_path) {
   const auto completion = [&api](const HttpRequest& asked) {
     const Tokenizer& tokenizer = api.text().tokenizer;
     const ApiResult<LlamaCompletion> parsed = parse_llama_completion(asked.body, tokenizer, api.text().stop_ids());
-    if (const auto* error = std::get_if<ApiError>(&parsed)) return reply_of(*error);
+    if (const auto* error = std::get_if<ApiError>(&parsed)) return error_reply(*error);
     const auto& request = std::get<LlamaCompletion>(parsed);
     HttpRequest http = asked;
     http.body = to_text(request.completion);
@@ -325,7 +323,7 @@ std::vector<HttpRoute> llama_routes(ApiServer& api, std::string model_path) {
                          {"modalities", {{"vision", text.vision.has_value()}, {"audio", text.audio.has_value()}}}})};
   };
   const auto slots = [](const HttpRequest&) {
-    return reply_of({.status = 501, .message = "there are no slots: /v1/outrider/status says what is at work"});
+    return error_reply({.status = 501, .message = "there are no slots: /v1/outrider/status says what is at work"});
   };
   return {{"POST", "/completion", completion},
           {"POST", "/v1/chat/completions/input_tokens", count},

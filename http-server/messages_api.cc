@@ -192,7 +192,7 @@ class MessagesStream final : public StreamTranslator {
 };
 
 /// As Anthropic words an error.
-HttpReply error_reply(HttpReply reply) {
+HttpReply messages_error(HttpReply reply) {
   const Json body = Json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
   const Json& error = member(body, "error");
   const char* type = reply.status == 404   ? "not_found_error"
@@ -262,21 +262,20 @@ std::vector<HttpRoute> messages_routes(HttpHandler chat, HttpHandler tokenize) {
   /// The chat's reply to a request of this API.
   const auto ask = [](const HttpHandler& handler, HttpRequest http) {
     const ApiResult<Json> body = chat_of_messages(http.body);
-    if (const auto* error = std::get_if<ApiError>(&body))
-      return HttpReply{.status = error->status, .body = error_body(*error)};
+    if (const auto* error = std::get_if<ApiError>(&body)) return error_reply(*error);
     http.body = to_text(std::get<Json>(body));
     return handler(http);
   };
   const auto messages = [chat = std::move(chat), ask](const HttpRequest& http) {
     HttpReply reply = ask(chat, http);
-    if (reply.status != 200) return error_reply(std::move(reply));
+    if (reply.status != 200) return messages_error(std::move(reply));
     if (reply.next) return translated(std::move(reply), messages_stream());
     reply.body = to_text(message_of_chat(Json::parse(reply.body)));
     return reply;
   };
   const auto count = [tokenize = std::move(tokenize), ask](const HttpRequest& http) {
     HttpReply reply = ask(tokenize, http);
-    if (reply.status != 200) return error_reply(std::move(reply));
+    if (reply.status != 200) return messages_error(std::move(reply));
     reply.body = to_text({{"input_tokens", Json::parse(reply.body).at("count")}});
     return reply;
   };

@@ -14,8 +14,6 @@ using Json = nlohmann::json;
 
 constexpr Duration kLook = std::chrono::milliseconds(100);  ///< for whether the client still waits
 
-HttpReply refused(const ApiError& error) { return {.status = error.status, .body = error_body(error)}; }
-
 }  // namespace
 
 void ResponseStore::put(const std::string& id, const std::string& owner, const Json& kept, TimePoint time) {
@@ -67,7 +65,7 @@ std::optional<HttpReply> BackgroundResponses::begin(const std::string& id, HttpR
   std::unique_lock lock(mutex_);
   std::erase_if(jobs_, [](const auto& job) { return job->state == State::kOver; });
   if (!places_.take(http.client, 1))
-    return refused({429, "too many responses are being made in the background: wait for some of them"});
+    return error_reply({429, "too many responses are being made in the background: wait for some of them"});
   const auto job = std::make_shared<Job>();
   job->id = id;
   job->owner = http.owner();
@@ -86,7 +84,7 @@ std::optional<HttpReply> BackgroundResponses::begin(const std::string& id, HttpR
         std::jthread([this, &job = *job, http = std::move(http), chat = std::move(chat)] { run(job, http, chat); });
   } catch (const std::system_error& error) {
     places_.give_back(job->client, 1);
-    return refused({503, error.what()});
+    return error_reply({503, error.what()});
   }
   jobs_.push_back(job);
   while (!changed_.wait_for(lock, kLook, [&] { return job->state != State::kPreparing; }))
@@ -99,7 +97,7 @@ void BackgroundResponses::run(Job& job, const HttpRequest& http, const HttpHandl
   try {
     reply = chat(http);
   } catch (const std::exception& error) {
-    reply = refused({500, error.what()});
+    reply = error_reply({500, error.what()});
   }
   const std::lock_guard lock(mutex_);
   if (job.state == State::kPreparing)

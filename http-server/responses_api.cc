@@ -325,8 +325,6 @@ class ResponsesStream final : public StreamTranslator {
   int sequence_ = 0;
 };
 
-HttpReply refused(const ApiError& error) { return {.status = error.status, .body = error_body(error)}; }
-
 /// A conversation with its last message, and the response that this is of.
 Json kept(Json messages, const Json& message, Json response) {
   messages.push_back(message);
@@ -340,20 +338,20 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
 
   HttpReply respond(HttpRequest http) {
     const ApiError no_object{.message = "the request is not a JSON object in UTF-8"};
-    if (json_nesting(http.body) > kJsonDepthMax) return refused(no_object);
+    if (json_nesting(http.body) > kJsonDepthMax) return error_reply(no_object);
     Json request = Json::parse(http.body, nullptr, /*allow_exceptions=*/false);
-    if (!request.is_object()) return refused(no_object);
+    if (!request.is_object()) return error_reply(no_object);
     Json before = Json::array();
     if (const Json& previous = member(request, "previous_response_id"); !previous.is_null()) {
       before = previous.is_string() ? member(store_.get(previous, http.owner()), "messages") : Json();
       if (before.is_null())
-        return refused(
+        return error_reply(
             {.status = 404,
              .message = fmt::format("there is no response {} to go on with, or not any more", show(previous)),
              .param = "previous_response_id"});
     }
     ApiResult<ResponsesRequest> read = chat_of_responses(std::move(request), std::move(before));
-    if (const auto* error = std::get_if<ApiError>(&read)) return refused(*error);
+    if (const auto* error = std::get_if<ApiError>(&read)) return error_reply(*error);
     auto& [body, asked] = std::get<ResponsesRequest>(read);
     http.body = to_text(body);
     // Instructions are the request's own: the next one has its own.
@@ -387,7 +385,8 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
     Json response = background_.cancel(http.id, http.owner());
     if (response.is_null()) response = remembered(http);
     if (response.is_null()) return not_found(http);
-    if (member(response, "background") != true) return refused({.message = "Cannot cancel a synchronous response."});
+    if (member(response, "background") != true)
+      return error_reply({.message = "Cannot cancel a synchronous response."});
     return {.status = 200, .body = to_text(response)};
   }
 
@@ -435,7 +434,7 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
     return response.is_null() ? member(store_.get(http.id, http.owner()), "response") : response;
   }
   static HttpReply not_found(const HttpRequest& http) {  // vLLM's words
-    return refused({.status = 404, .message = fmt::format("Response with id '{}' not found.", http.id)});
+    return error_reply({.status = 404, .message = fmt::format("Response with id '{}' not found.", http.id)});
   }
 
   const HttpHandler chat_, detokenize_;
