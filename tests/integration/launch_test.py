@@ -46,6 +46,11 @@ class Launch(unittest.TestCase):
                          ["launcher", "coordinator", "verifier.0", "drafter.0", "drafter.1", "run.0"])
         self.assertEqual(json.loads((run.dir / "status.json").read_text())["state"], "ended")
 
+    def test_processes_of_this_host_too_get_the_keys_of_a_run_that_strangers_reach(self):
+        run = self.start(PLAN | {"coordinator": {"listen": "tcp://0.0.0.0:*"}, "run": [{"command": ASK}]}, expect_end=True)
+        self.assertEqual(run.status, 0, run.explain())
+        self.assertTrue(eventually(lambda: run.alive() == []), "what removes the keys ends too")
+
     def test_ready_status_wait_logs_down(self):
         run = self.start(PLAN | {"verifiers": [{"count": 2, "threads": 1}]})
         self.assertTrue(run.ready(), run.explain())
