@@ -83,7 +83,7 @@ class ChoiceSpans {
                                     .begin_ns = begin,
                                     .end_ns = end,
                                     .wasted = late});
-    const std::int64_t work = nanoseconds(round.draft_s);
+    const std::int64_t work = std::min(nanoseconds(round.draft_s), end - begin);
     if (late || work == 0) return;
     const std::int64_t to = end - (end - begin - work) / 2, from = std::max(to - work, begin);
     const SpanAttribute facts[] = {{"outrider.drafted", std::int64_t{round.drafted}}};

@@ -167,6 +167,26 @@ TEST(TraceSpans, LieWithinTheirParentsAtTheirHosts) {
   }
 }
 
+// A drafter's own time may be all of the round's as the coordinator measured it, and a little more.
+TEST(TraceSpans, OfDraftsThatTookLongerThanTheirRoundLieWithinIt) {
+  RequestTrace trace = request(5);
+  RoundReport report = round_of(4, 1, "d");
+  report.outcome.draft_s = 0.012;
+  const TimePoint first = trace.arrived + std::chrono::milliseconds(20);
+  trace.choices[0].add(first, nullptr, "v");
+  trace.choices[0].add(trace.end = first + std::chrono::milliseconds(10), &report, "v");
+  std::map<std::uint64_t, std::pair<std::int64_t, std::int64_t>> times;
+  bool drafted = false;
+  visit_spans(trace, {.server = "s", .model = "m", .kept = "share"}, [&](const Span& span) {
+    times[span.id] = {span.begin_ns, span.end_ns};
+    drafted = drafted || span.name == "draft";
+    if (span.id == trace.context.span) return;
+    EXPECT_GE(span.begin_ns, times.at(span.parent).first) << span.name;
+    EXPECT_LE(span.end_ns, times.at(span.parent).second) << span.name;
+  });
+  EXPECT_TRUE(drafted);
+}
+
 TEST(TraceSpans, OfMoreRoundsThanAreKeptAreCounted) {
   RequestTrace trace = request(5);
   TimePoint at = trace.arrived;
