@@ -48,7 +48,6 @@ Json published(Json json) {
   return json;
 }
 HttpReply json_reply(Json json) { return {.status = 200, .body = to_text(published(std::move(json)))}; }
-HttpReply error_reply(const ApiError& error) { return {.status = error.status, .body = error_body(error)}; }
 HttpReply not_there(const HttpRequest& http) {
   return error_reply({.status = 404, .message = fmt::format("there is no {}", http.path)});
 }

@@ -74,22 +74,22 @@ TEST(AudioTower, ItsMemoryIsReported) {
   EXPECT_GE(bytes.at("audio_scratch.soft_tokens"), 23u * 64 * sizeof(float));
 }
 
-std::string error_of(const std::string& config) {
+std::string audio_error_of(const std::string& config) {
   const auto result = parse_audio_config(config, "config.json");
   return result ? "" : result.error().message;
 }
 
 TEST(AudioConfig, ModelsWithoutAPublishedTowerAreRefusedByName) {
   EXPECT_EQ(load_audio_config(model_at(goldens() / "e4b/backbone")).error().code, Errc::kNotFound);
-  EXPECT_NE(error_of("{}").find("no audio tower"), std::string::npos);
-  EXPECT_NE(error_of(R"({"audio_config": null})").find("no audio tower"), std::string::npos);
+  EXPECT_NE(audio_error_of("{}").find("no audio tower"), std::string::npos);
+  EXPECT_NE(audio_error_of(R"({"audio_config": null})").find("no audio tower"), std::string::npos);
   for (const auto& [audio, wanted] :
        {std::pair(R"("model_type": "gemma3n_audio")", "audio_config.model_type is \"gemma3n_audio\""),
         {R"("attention_context_right": 3)", "audio_config.attention_context_right is 3"},
         {R"("subsampling_conv_channels": [8])", "audio_config.subsampling_conv_channels is an array of 1, wanted two "},
         {R"("hidden_size": 12)",
          "audio_config.hidden_size is 12, wanted a multiple of twice num_attention_heads, 16"}}) {
-    const std::string said = error_of(fmt::format(R"({{"text_config": {{}}, "audio_config": {{{}}}}})", audio));
+    const std::string said = audio_error_of(fmt::format(R"({{"text_config": {{}}, "audio_config": {{{}}}}})", audio));
     EXPECT_NE(said.find(wanted), std::string::npos) << said;
   }
   EXPECT_EQ(parse_audio_config(R"({"audio_config": {}, "text_config": {}, "eoa_token_index": 9})", "c")->eoa_token_id,

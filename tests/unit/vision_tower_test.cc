@@ -49,21 +49,22 @@ TEST(VisionTower, ItsMemoryIsReported) {
   EXPECT_TRUE(bytes.contains("vision_scratch.gate"));
 }
 
-std::string error_of(const std::string& config) {
+std::string vision_error_of(const std::string& config) {
   const auto result = parse_vision_config(config, "config.json");
   return result ? "" : result.error().message;
 }
 
 TEST(VisionConfig, ModelsWithoutAPublishedTowerAreRefusedByName) {
   EXPECT_EQ(load_vision_config(model_at(goldens() / "e4b/backbone")).error().code, Errc::kNotFound);
-  EXPECT_NE(error_of("{}").find("no vision tower"), std::string::npos);
-  EXPECT_NE(error_of(R"({"vision_config": null})").find("no vision tower"), std::string::npos);
-  const std::string gemma3 = error_of(R"({"text_config": {}, "vision_config": {"model_type": "siglip_vision_model"}})");
+  EXPECT_NE(vision_error_of("{}").find("no vision tower"), std::string::npos);
+  EXPECT_NE(vision_error_of(R"({"vision_config": null})").find("no vision tower"), std::string::npos);
+  const std::string gemma3 =
+      vision_error_of(R"({"text_config": {}, "vision_config": {"model_type": "siglip_vision_model"}})");
   EXPECT_NE(gemma3.find("vision_config.model_type is \"siglip_vision_model\""), std::string::npos) << gemma3;
-  const std::string head = error_of(R"({"text_config": {}, "vision_config": {"head_dim": 66}})");
+  const std::string head = vision_error_of(R"({"text_config": {}, "vision_config": {"head_dim": 66}})");
   EXPECT_NE(head.find("vision_config.head_dim is 66, wanted a multiple of 4"), std::string::npos) << head;
   const std::string shared =
-      error_of(R"({"text_config": {}, "vision_config": {"num_attention_heads": 8, "num_key_value_heads": 4}})");
+      vision_error_of(R"({"text_config": {}, "vision_config": {"num_attention_heads": 8, "num_key_value_heads": 4}})");
   EXPECT_NE(shared.find("vision_config.num_key_value_heads is 4"), std::string::npos) << shared;
 }
 
