@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""`outrider chat` at a terminal: lines are edited, completed and recalled, and the history is the user's alone.
+"""`outrider chat` at a terminal: lines are edited, completed and recalled, and the history is the user's alone. And what
+`outrider run` tells a terminal.
 
 usage: chat_terminal_test.py OUTRIDER
 """
@@ -122,6 +123,27 @@ class ChatTerminal(unittest.TestCase):
         terminal.wait_for("> ", at)
         self.assertEqual(terminal.end(), 0)
         self.assertFalse(self.history.exists())
+
+
+class RunTerminal(unittest.TestCase):
+    def test_what_was_measured_is_for_a_terminal_alone_and_not_for_the_quiet(self):
+        def said(*options):
+            master, slave = pty.openpty()
+            answer = subprocess.run([OUTRIDER, "run", "Hi", "--max-tokens", "8", *options], stdout=subprocess.PIPE, stderr=slave,
+                                    timeout=HANG_S, check=True).stdout
+            os.close(slave)
+            terminal = b""
+            try:
+                while read := os.read(master, 65536):
+                    terminal += read
+            except OSError:  # the other end is closed
+                os.close(master)
+            return answer.strip(), terminal
+        (text, loud), (same, quiet) = said(), said("--quiet")
+        self.assertIn(b"speculative_tok_per_sec", loud)
+        self.assertNotIn(b"_tok_per_sec", quiet)
+        self.assertTrue(text)
+        self.assertEqual(same, text)
 
 
 if __name__ == "__main__":
