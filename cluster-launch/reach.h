@@ -26,8 +26,8 @@ std::vector<std::string> command_on(Reach reach, const Host& host, const std::ve
 using SentFile = std::pair<std::string, std::string>;
 
 /// The same; the command's process first reads the files from its standard input: the contents one after the other.
-/// They are there, for nobody else to read, as long as the process. Over ssh it then prints a line before it begins, for
-/// announced_process().
+/// They are there, for nobody else to read, as long as the process. Over ssh it then prints a line before it begins,
+/// for announced_process().
 std::vector<std::string> announced_command_on(Reach reach, const Host& host, const std::vector<std::string>& command,
                                               const std::vector<SentFile>& files = {});
 std::optional<ProcessId> announced_process(std::string_view output);
