@@ -157,15 +157,17 @@ Result<void> Launcher::look_at_hosts() {
 }
 
 Result<void> Launcher::start(const PlannedProcess& process, const std::vector<std::string>& more) {
+  const bool local = options_.reach == Reach::kLocal;
+  std::vector<std::string> command = process.command(options_.program, more);
   std::vector<SentFile> files;
-  if (keys_) {
+  if (keys_ && local) {
+    std::ranges::copy(keys_->options(process.role), std::back_inserter(command));
+  } else if (keys_) {
     ASSIGN_OR_RETURN(files, keys_->files(process.role));
   }
-  const std::vector<std::string> command =
-      announced_command_on(options_.reach, process.host, process.command(options_.program, more), files);
+  command = announced_command_on(options_.reach, process.host, command, files);
   ASSIGN_OR_RETURN(Child child, Child::start(command, folder_.log(process.log_name()), /*hold_stdin=*/true));
   for (const SentFile& file : files) RETURN_IF_ERROR(child.write(file.second));
-  const bool local = options_.reach == Reach::kLocal;
   running_.push_back({&process, std::move(child), {}, {}});
   if (!local) return {};
   running_.back().process = running_.back().child.id();

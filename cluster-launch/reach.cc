@@ -43,8 +43,7 @@ std::vector<std::string> command_on(Reach reach, const Host& host, const std::ve
 
 std::vector<std::string> announced_command_on(Reach reach, const Host& host, const std::vector<std::string>& command,
                                               const std::vector<SentFile>& files) {
-  const bool local = reach == Reach::kLocal;
-  if (local && files.empty()) return command;
+  if (reach == Reach::kLocal) return command;
   std::string script, options;
   for (std::size_t i = 0; i < files.size(); ++i) {
     script += fmt::format("dd bs=1 count={} of=\"$f/{}\" 2>/dev/null; ", files[i].second.size(), i);
@@ -55,9 +54,9 @@ std::vector<std::string> announced_command_on(Reach reach, const Host& host, con
     script = "umask 077; f=$(mktemp -d); " + script +
              "(while kill -0 $$ 2>/dev/null; do sleep 1; done; rm -rf \"$f\") </dev/null >/dev/null 2>&1 & ";
   }
-  if (!local) script += fmt::format("echo \"{}$$ $(cut -d\" \" -f22 /proc/$$/stat)\"; ", kAnnounced);
-  script += fmt::format("exec {}{}", shell_line(command), options);
-  return local ? std::vector<std::string>{"sh", "-c", script} : over_ssh(host, script);
+  script += fmt::format("echo \"{}$$ $(cut -d\" \" -f22 /proc/$$/stat)\"; exec {}{}", kAnnounced, shell_line(command),
+                        options);
+  return over_ssh(host, script);
 }
 
 std::optional<ProcessId> announced_process(std::string_view output) {

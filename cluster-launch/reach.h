@@ -22,12 +22,12 @@ std::vector<std::string> ssh_words(const Host& host);
 /// that of the command.
 std::vector<std::string> command_on(Reach reach, const Host& host, const std::vector<std::string>& command);
 
-/// A file that a command needs and that is not where it runs, and its option.
+/// A file that a command of another host needs, and its option.
 using SentFile = std::pair<std::string, std::string>;
 
-/// The same; the command's process first reads the files from its standard input: the contents one after the other.
-/// They are there, for nobody else to read, as long as the process. Over ssh it then prints a line before it begins,
-/// for announced_process().
+/// The same; over ssh the command's process there prints a line before it begins, for announced_process(), and first
+/// reads the files from its standard input: the contents one after the other. They are there, for nobody else to read,
+/// as long as the process.
 std::vector<std::string> announced_command_on(Reach reach, const Host& host, const std::vector<std::string>& command,
                                               const std::vector<SentFile>& files = {});
 std::optional<ProcessId> announced_process(std::string_view output);
