@@ -35,9 +35,8 @@ struct HttpCall {
   std::function<Result<std::int64_t>(const HttpReply& head, std::int64_t length)> admit = {};
 };
 
-/// @return the reply, with its headers' names in lower case; kTimeout; kCancelled once `gone`; kIo for a connection
-/// that
-///   there is not, or not any more, or that TLS does not trust; kOutOfRange for a body that is longer than admitted.
+/// @return the reply, with its headers' names in lower case; kTimeout; kCancelled once `gone`; kIo where no connection
+///   is made, or one breaks or is not trusted by TLS; kOutOfRange for a body that is longer than admitted.
 Result<HttpReply> call_http(const HttpCall& call);
 
 }  // namespace outrider

@@ -51,9 +51,8 @@ class MediaFetcher {
   static Result<MediaFetcher> create(const std::vector<std::string>& domains, Resolve resolve = addresses_of);
 
   /// @param admit  asked before the body is read, with the bytes that it takes at most
-  /// @return the file; or why not, with the server's name: kInvalidArgument for one that is not allowed, as
-  /// call_http(),
-  ///   or what `admit` said.
+  /// @return the file; or why not, with the server's name: kInvalidArgument for one that is not allowed, what
+  ///   call_http() said, or what `admit` said.
   Result<std::string> fetch(const std::string& url, const std::function<Result<void>(std::int64_t bytes)>& admit,
                             TimePoint deadline, const Gone& gone) const;
 
