@@ -40,7 +40,7 @@ struct PackInfo {
 
 inline constexpr std::uint64_t kPackAlignment = 64;
 /// Readers take this version only: a pack is made again in seconds, a guess costs a wrong answer.
-inline constexpr int kPackVersion = 3;
+inline constexpr int kPackVersion = 4;
 
 /// A packed model: DIR/manifest.json, and DIR/weights.bump that it addresses, mapped. Beside them lie
 /// config.json, tokenizer.json and generation_config.json as in a Hugging Face directory.

@@ -71,6 +71,20 @@ float quantize(const float* x, std::int64_t n, std::int8_t* y) {
   return largest / 127.0f;
 }
 
+void rotate(float* x, std::int64_t n) {
+  for (std::int64_t all = n, pass = 0; pass < 3 && all % 4 == 0; all /= 4, ++pass) {
+    const std::int64_t quarter = all / 4;
+    for (float* first = x; first < x + n; first += all) {
+      for (float* p = first; p < first + quarter; ++p) {
+        const float a = p[0] + p[quarter], b = p[0] - p[quarter], c = p[2 * quarter] + p[3 * quarter],
+                    d = p[2 * quarter] - p[3 * quarter];
+        p[0] = 0.5f * (a + c), p[quarter] = 0.5f * (b + d);
+        p[2 * quarter] = 0.5f * (a - c), p[3 * quarter] = 0.5f * (b - d);
+      }
+    }
+  }
+}
+
 void dequantize(const std::int32_t* x, float row_scale, const float* column_scale, std::int64_t n, float* y) {
   for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(x[i]) * row_scale * column_scale[i];
 }
@@ -157,6 +171,7 @@ const KernelTable kScalarKernels = {
     .argmax = argmax,
     .to_bf16 = to_bf16_row,
     .quantize = quantize,
+    .rotate = rotate,
     .dequantize = dequantize,
     .dot_f32 = dot<float, float>,
     .dot_bf16 = dot<float, Bf16>,

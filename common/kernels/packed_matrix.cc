@@ -17,11 +17,20 @@
 namespace outrider {
 namespace {
 
+/// What integers are rounded from: rotated, a row's numbers are of much the same size (ADR 14). In the calling thread's
+/// memory.
+std::span<const float> rotated(std::span<const float> row) {
+  auto* const y = scratch<float>(Scratch::kRotated, std::ssize(row));
+  std::ranges::copy(row, y);
+  kernels().rotate(y, std::ssize(row));
+  return {y, row.size()};
+}
+
 template <typename Element>
 float store_elements(std::span<const float> row, std::int64_t output, std::byte* weights) {
   auto* const to = reinterpret_cast<Element*>(weights) + output * std::ssize(row);
   if constexpr (std::is_same_v<Element, std::int8_t>) {
-    return kernels().quantize(row.data(), std::ssize(row), to);
+    return kernels().quantize(rotated(row).data(), std::ssize(row), to);
   } else if constexpr (std::is_same_v<Element, Bf16>) {
     kernels().to_bf16(row.data(), std::ssize(row), to);
   } else {
@@ -43,7 +52,7 @@ float dot_elements(const std::byte* x, const std::byte* w, std::int64_t n, float
 }
 
 float store_int4(std::span<const float> row, std::int64_t output, std::byte* weights) {
-  return pack_int4_row(row, output, reinterpret_cast<Int4Chunk*>(weights));
+  return pack_int4_row(rotated(row), output, reinterpret_cast<Int4Chunk*>(weights));
 }
 
 /// By WeightType.

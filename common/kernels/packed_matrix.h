@@ -82,7 +82,7 @@ PackedWeights as_rows(const PackedWeights& weights);
 PackedWeights select_outputs(const PackedWeights& weights, std::span<const std::int32_t> outputs);
 
 /// What the calling thread keeps memory for. A piece grows and is freed when its thread ends.
-enum class Scratch { kInput, kRowScale, kSums, kOutput, kOnednn };
+enum class Scratch { kRotated, kInput, kRowScale, kSums, kOutput, kOnednn };
 
 /// At least `bytes` of it, 64-byte aligned, with whatever its last user left there.
 std::byte* scratch_bytes(Scratch use, std::size_t bytes);

@@ -245,7 +245,7 @@ struct BadPack {
 const std::vector<BadPack> kBadPacks = {
     {"version",
      [](const fs::path& p) { edit_manifest(p, [](json& m) { m["version"] = 99; }); },
-     {"manifest.json", "version 99", "reads version 3"}},
+     {"manifest.json", "version 99", "reads version 4"}},
     {"format",
      [](const fs::path& p) { edit_manifest(p, [](json& m) { m["format"] = "zip"; }); },
      {"manifest.json", "\"zip\"", "outrider-pack"}},

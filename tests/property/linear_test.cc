@@ -71,6 +71,18 @@ std::vector<float> random_floats(CounterRng& rng, std::int64_t count) {
   return values;
 }
 
+/// As the integer types store it, but for their rounding.
+std::vector<float> rotated(const float* row, std::int64_t n) {
+  std::vector<float> y(row, row + n);
+  kernels().rotate(y.data(), n);
+  return y;
+}
+double squares(const float* x, std::int64_t n) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * x[i];
+  return sum;
+}
+
 /// A matrix as a checkpoint holds it, in `parts` uneven pieces of dtype; the bytes are off any alignment.
 struct Stored {
   Stored(CounterRng& rng, Shape shape, DType dtype, int parts) : values(random_floats(rng, shape.size())) {
@@ -157,21 +169,25 @@ TEST_P(LinearOfElements, IsTheExactProductWithinItsRoundings) {
 
     std::vector<std::int8_t> qw(static_cast<std::size_t>(in)), qx(static_cast<std::size_t>(kRows * in));
     std::vector<float> x_scale(kRows);
-    for (std::int64_t r = 0; r < kRows; ++r)
-      x_scale[static_cast<std::size_t>(r)] =
-          kernels().quantize(rows[static_cast<std::size_t>(r)], in, qx.data() + r * in);
+    std::vector<double> x_size(kRows, 0);
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      const std::vector<float> stored_x = rotated(rows[r], in);
+      x_scale[r] = kernels().quantize(stored_x.data(), in, qx.data() + static_cast<std::int64_t>(r) * in);
+      for (const float v : stored_x) x_size[r] += std::fabs(v);
+    }
     const auto as_stored = [&](float v) { return type() == WeightType::kBf16 ? to_float(to_bf16(v)) : v; };
     // Large matrices: every 7th column, so that the oracle does not take longer than what it checks.
     for (std::int64_t o = 0; o<out; o += shape().size()> 1 << 20 ? 7 : 1) {
       const float* w = stored.values.data() + o * in;
-      const float w_scale = type() == WeightType::kInt8 ? kernels().quantize(w, in, qw.data()) : 0;
+      const std::vector<float> stored_w = rotated(w, in);
+      const float w_scale = type() == WeightType::kInt8 ? kernels().quantize(stored_w.data(), in, qw.data()) : 0;
       for (std::int64_t r = 0; r < kRows; ++r) {
         const float actual = y[static_cast<std::size_t>(r * out + o)];
-        double sum = 0, size = 0, w_size = 0, x_size = 0;
+        double sum = 0, size = 0, w_size = 0;
         std::int64_t integer = 0;
         for (std::int64_t i = 0; i < in; ++i) {
           const double a = as_stored(rows[static_cast<std::size_t>(r)][i]), b = as_stored(w[i]);
-          sum += a * b, size += std::fabs(a * b), x_size += std::fabs(a), w_size += std::fabs(b);
+          sum += a * b, size += std::fabs(a * b), w_size += std::fabs(stored_w[static_cast<std::size_t>(i)]);
           if (type() == WeightType::kInt8)
             integer +=
                 static_cast<std::int64_t>(qx[static_cast<std::size_t>(r * in + i)]) * qw[static_cast<std::size_t>(i)];
@@ -184,9 +200,11 @@ TEST_P(LinearOfElements, IsTheExactProductWithinItsRoundings) {
           ASSERT_EQ(std::bit_cast<std::uint32_t>(actual),
                     std::bit_cast<std::uint32_t>(static_cast<float>(integer) * row_scale * w_scale))
               << "row " << r << ", column " << o << ": " << actual << ", integer sum " << integer;
-          // Half a step of either factor, and a few roundings of the scales.
+          // Half a step of either factor, a few roundings of the scales, and those of both rotations.
           const double sx = row_scale * (0.5 + 127 * 4 * kEpsilon), sw = w_scale * (0.5 + 127 * 4 * kEpsilon);
-          bound = x_size * sw + w_size * sx + static_cast<double>(in) * sx * sw + 8 * kEpsilon * size;
+          bound = x_size[static_cast<std::size_t>(r)] * sw + w_size * sx + static_cast<double>(in) * sx * sw +
+                  8 * kEpsilon * size +
+                  32 * kEpsilon * std::sqrt(squares(rows[static_cast<std::size_t>(r)], in) * squares(w, in));
         }
         ASSERT_LE(std::fabs(actual - sum), bound)
             << "row " << r << ", column " << o << ": " << actual << ", expected " << sum;
@@ -227,22 +245,24 @@ TEST_P(Int4Linear, IsTheExactIntegerProductAndCloseToTheFloatProduct) {
   std::vector<float> x_scale;
   for (std::int64_t r = 0; r < kRows; ++r) {
     rows.push_back(x.data() + r * in);
-    x_scale.push_back(kernels().quantize(rows.back(), in, qx.data() + r * in));
+    x_scale.push_back(kernels().quantize(rotated(rows.back(), in).data(), in, qx.data() + r * in));
   }
   const std::vector<float> y = forward(linear, rows);
 
   for (std::int64_t o = 0; o<out; o += shape().size()> 1 << 20 ? 7 : 1) {
     const float* w = stored.values.data() + o * in;
     const float w_scale = image.scales[static_cast<std::size_t>(o)];
+    const std::vector<float> stored_w = rotated(w, in);
+    const float w_largest = std::fabs(*std::ranges::max_element(stored_w, {}, [](float v) { return std::fabs(v); }));
     std::vector<int> weights;
     double w_error_squares = 0, w_sizes = 0;
     for (std::int64_t i = 0; i < in; ++i) {
       weights.push_back(int4_weight(image.weights, steps, o, i));
-      w_error_squares += std::pow(weights.back() * static_cast<double>(w_scale) - w[i], 2);
+      w_error_squares += std::pow(weights.back() * static_cast<double>(w_scale) - stored_w[static_cast<std::size_t>(i)], 2);
       w_sizes += std::fabs(weights.back() * static_cast<double>(w_scale));
     }
-    // Weights are in -1..1: half a step is at most 1 / 15, but for the rounding of a multiplier.
-    ASSERT_LE(w_error_squares, static_cast<double>(in) * std::pow(1.07 / 15, 2)) << "column " << o;
+    // Half a step of a group is at most a fifteenth of its largest weight, but for the rounding of a multiplier.
+    ASSERT_LE(w_error_squares, static_cast<double>(in) * std::pow(w_largest * 1.07 / 15, 2)) << "column " << o;
     for (std::int64_t r = 0; r < kRows; ++r) {
       const float actual = y[static_cast<std::size_t>(r * out + o)], row_scale = x_scale[static_cast<std::size_t>(r)];
       std::int64_t product = 0;
@@ -257,9 +277,10 @@ TEST_P(Int4Linear, IsTheExactIntegerProductAndCloseToTheFloatProduct) {
                 std::bit_cast<std::uint32_t>(static_cast<float>(product) * row_scale * w_scale))
           << "row " << r << ", column " << o << ": " << actual << ", integer sum " << product;
       // x . w - x' . w' = x . (w - w') + (x - x') . w': Cauchy and Schwarz for the first, half a step of x for the
-      // second; then the roundings of the scales.
+      // second, all rotated; then the roundings of the scales and of the rotations.
       const double bound =
-          std::sqrt(x_squares * w_error_squares) + row_scale * (0.5 + 127 * 8 * kEpsilon) * w_sizes + 1e-44;
+          std::sqrt(x_squares * w_error_squares) + row_scale * (0.5 + 127 * 8 * kEpsilon) * w_sizes + 1e-44 +
+          32 * kEpsilon * std::sqrt(x_squares * squares(w, in));
       ASSERT_LE(std::fabs(actual - sum), bound)
           << "row " << r << ", column " << o << ": " << actual << ", expected " << sum;
     }
@@ -491,7 +512,7 @@ TEST_P(LinearOfElements, AnImageInAnyLayoutGivesTheBitsOfThisMachines) {
           << o << ", " << i << " of " << image.layout;
     }
     if (type() == WeightType::kInt8) {
-      kernels().quantize(w, in, reinterpret_cast<std::int8_t*>(quantized.data()));
+      kernels().quantize(rotated(w, in).data(), in, reinterpret_cast<std::int8_t*>(quantized.data()));
       ASSERT_TRUE(std::equal(quantized.begin(), quantized.end(), rows.begin() + o * in)) << o << " of " << image.layout;
     }
   }

@@ -207,6 +207,35 @@ TEST_P(Kernels, QuantizeIsThePlainOneAndWithinHalfAStep) {
   }
 }
 
+TEST_P(Kernels, RotateIsThePlainOneAnOrthogonalMatrixAndItsOwnInverse) {
+  CounterRng rng(6);
+  std::vector<std::int64_t> sizes = lengths();
+  sizes.insert(sizes.end(), {2, 4, 8, 16, 32, 64, 96, 256, 704, 1536, 2112, 2560});
+  for (const std::int64_t n : sizes) {
+    SCOPED_TRACE(n);
+    const std::vector<float> x = make_row(rng, n), y = make_row(rng, n);
+    std::vector<float> rotated_x = x, plain_x = x, rotated_y = y;
+    fast().rotate(rotated_x.data(), n);
+    plain().rotate(plain_x.data(), n);
+    fast().rotate(rotated_y.data(), n);
+    EXPECT_TRUE(same_bits(rotated_x, plain_x));
+    double product = 0, rotated_product = 0, x_squares = 0, y_squares = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      product += static_cast<double>(x[i]) * y[i], rotated_product += static_cast<double>(rotated_x[i]) * rotated_y[i];
+      x_squares += static_cast<double>(x[i]) * x[i], y_squares += static_cast<double>(y[i]) * y[i];
+    }
+    EXPECT_NEAR(rotated_product, product, 32 * kU * std::sqrt(x_squares * y_squares));
+    fast().rotate(rotated_x.data(), n);
+    EXPECT_TRUE(within(rotated_x, {x.begin(), x.end()}, std::vector<double>(x.size(), 32 * kU * std::sqrt(x_squares))));
+  }
+  // One large number becomes 64 small ones.
+  std::vector<float> x(2560, 0.0f);
+  x[77] = 80;
+  fast().rotate(x.data(), std::ssize(x));
+  EXPECT_EQ(std::ranges::count(x, 0.0f), 2560 - 64);
+  EXPECT_EQ(std::ranges::count_if(x, [](float v) { return std::fabs(v) == 10; }), 64);
+}
+
 // Products that lie within float32 rounding of a tie: an implementation that fuses x * inverse + shift
 // would round some of them the other way.
 TEST_P(Kernels, QuantizeBreaksTiesLikeThePlainOne) {

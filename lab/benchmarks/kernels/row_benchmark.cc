@@ -105,6 +105,7 @@ void add_row_kernels(Isa isa) {
   add(name("scale", kHidden), kHidden, 0, [&table] { table.scale(y.data(), 1, kHidden); });
   for (const std::int64_t n : {kHidden, kIntermediate}) {
     add(name("quantize", n), n, 0, [&table, n] { table.quantize(a.data(), n, bytes.data()); });
+    add(name("rotate", n), n, 0, [&table, n] { table.rotate(y.data(), n); });
   }
   add(name("dequantize", kIntermediate), kIntermediate, 0,
       [&table] { table.dequantize(sums.data(), 0.01f, b.data(), kIntermediate, y.data()); });
