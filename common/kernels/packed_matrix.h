@@ -94,7 +94,7 @@ T* scratch(Scratch use, std::int64_t count) {
 /// Bytes of weights that make a piece of a team's work: some 10 us for a row, more for more, and then at least as many
 /// pieces as balance them.
 inline constexpr std::int64_t kPieceBytes = 128 * 1024;
-/// Elements of rows that make a piece of storing them: some 10 us.
-inline constexpr std::int64_t kInputsPerPiece = 32 * 1024;
+/// Elements of rows that make a piece of storing them: some 3 us.
+inline constexpr std::int64_t kInputsPerPiece = 8 * 1024;
 
 }  // namespace outrider
