@@ -575,8 +575,9 @@ struct Survival {
   std::int64_t verifiers = 0, drafters = 0, encoders = 0, coordinators = 0;  ///< that crashed
   std::int64_t failovers = 0, resumes = 0;  ///< to another verifier, another coordinator
   std::int64_t audits = 0;
-  std::int64_t encodes = 0;  ///< asked of encoders
-  double healing_s = 0;      ///< the longest, from when everything works until the last text of a history has ended
+  std::int64_t encodes = 0;              ///< asked of encoders
+  std::int64_t standbys = 0, moves = 0;  ///< histories with one; workers and clients that went to the other coordinator
+  double healing_s = 0;  ///< the longest, from when everything works until the last text of a history has ended
 
   static void fields(auto& v, auto& m) {
     v("histories", m.histories);
@@ -592,6 +593,8 @@ struct Survival {
     v("resumes", m.resumes);
     v("audits", m.audits);
     v("encodes", m.encodes);
+    v("standbys", m.standbys);
+    v("moves", m.moves);
     v("healing_s", m.healing_s);
   }
 };
@@ -607,10 +610,12 @@ struct History {
   double audit = 0;
   Faults faults = {};
   std::int64_t down_ms = 0;
+  std::int64_t coordinators = 1;
 
   static void fields(auto& v, auto& m) {
     v("seed", m.seed);
     v("texts", m.texts);
+    v("coordinators", m.coordinators);
     v("faulty_ms", m.faulty_ms);
     v("verifiers", m.verifiers);
     v("drafters", m.drafters);
@@ -666,6 +671,9 @@ History drawn(std::uint64_t seed, int texts) {
   h.no_towers = static_cast<std::int64_t>(rng.below(2));
   h.pictures = 0.5;
   h.faults.encoder_restart = perhaps(0.5);
+  h.coordinators = 1 + static_cast<std::int64_t>(rng.below(2));
+  // Workers stay with whom they have found: encoders perhaps here, and verifiers that see nothing without them there.
+  if (h.coordinators > 1) h.no_towers = 0;
   return h;
 }
 
@@ -680,7 +688,7 @@ std::string to_text(const Fields& values) {
   return text;
 }
 History parse_history(const std::string& text) {
-  History history{.faulty_ms = 0, .verifiers = 0, .drafters = 0};
+  History history{.faulty_ms = 0, .verifiers = 0, .drafters = 0, .coordinators = 1};
   std::istringstream words(text);
   for (std::string word; words >> word;) {
     const std::size_t equals = std::min(word.find('='), word.size() - 1);
@@ -770,17 +778,20 @@ std::string survive(const History& history, Survival* totals) {
   Faults faults = history.faults;
   faults.until = std::chrono::seconds(1) + faulty;
   faults.down_max = std::chrono::milliseconds(history.down_ms);
-  Simulator simulator(
-      history.seed, faults, 0.7,
-      {.verifiers = static_cast<int>(history.verifiers),
-       .drafters = static_cast<int>(history.drafters),
-       .encoders = static_cast<int>(history.encoders),
-       .no_towers = history.encoders > 0 && history.no_towers > 0,
-       .kv_bytes_max = history.kv_bytes,
-       .failover = {.wait = std::chrono::hours(1), .limit = 1'000'000},
-       .client = {.failover_wait = std::chrono::hours(1), .was_there = true, .fruitless_max = 1'000'000},
-       .audit = history.audit,
-       .drafters_per_text = static_cast<int>(history.drafters_per_text)});
+  Simulator simulator(history.seed, faults, 0.7,
+                      {.verifiers = static_cast<int>(history.verifiers),
+                       .drafters = static_cast<int>(history.drafters),
+                       .encoders = static_cast<int>(history.encoders),
+                       .no_towers = history.encoders > 0 && history.no_towers > 0,
+                       .kv_bytes_max = history.kv_bytes,
+                       .failover = {.wait = std::chrono::hours(1), .limit = 1'000'000},
+                       .client = {.failover_wait = std::chrono::hours(1),
+                                  .was_there = true,
+                                  .places = static_cast<int>(history.coordinators),
+                                  .fruitless_max = 1'000'000},
+                       .audit = history.audit,
+                       .drafters_per_text = static_cast<int>(history.drafters_per_text),
+                       .coordinators = static_cast<int>(history.coordinators)});
   std::map<std::uint64_t, Text> texts;
   for (std::uint64_t number = 1; number < 63; ++number) {
     if ((history.texts >> (number - 1) & 1) == 0) continue;
@@ -808,10 +819,14 @@ std::string survive(const History& history, Survival* totals) {
   forget(simulator);
   if (!simulator.violations().empty()) return simulator.violations().front();
   if (const std::string left = left_behind(simulator); !left.empty()) return left;
-  const AuditCounts audits = simulator.status().audits;
-  if (audits.different != 0) return "an audit found a difference";
+  for (std::size_t place = 0; place < static_cast<std::size_t>(history.coordinators); ++place) {
+    const AuditCounts audits = simulator.status(place).audits;
+    if (audits.different != 0) return "an audit found a difference";
+    totals->audits += audits.same;
+  }
   ++totals->histories;
-  totals->audits += audits.same;
+  totals->standbys += history.coordinators > 1;
+  totals->moves += simulator.moves();
   totals->verifiers += simulator.verifier_restarts();
   totals->drafters += simulator.drafter_restarts();
   totals->encoders += simulator.encoder_restarts();
@@ -895,6 +910,7 @@ TEST(Simulation, TextSurvivesTheDeathOfAnybody) {
   EXPECT_GT(totals.resumes, 100);
   EXPECT_GT(totals.audits, 5);
   EXPECT_GT(totals.encodes, 50);
+  EXPECT_GT(totals.moves, 100);
 }
 
 // What nights found: a prompt takes over the start of another whose next rows are in the same forward.
@@ -917,9 +933,10 @@ TEST(Simulation, AFailingHistoryIsMadeSmall) {
   whole.faults.verifier_restart = 0.5;
   const History smallest = shrunk(whole, fails);
   EXPECT_EQ(to_text(smallest),
-            fmt::format("seed=7 texts=16 faulty_ms=5000 verifiers=1 drafters=1 drafters_per_text=1 kv_bytes={} "
-                        "verifier_restart=0.5",
-                        history.kv_bytes));
+            fmt::format(
+                "seed=7 texts=16 coordinators=1 faulty_ms=5000 verifiers=1 drafters=1 drafters_per_text=1 kv_bytes={} "
+                "verifier_restart=0.5",
+                history.kv_bytes));
   EXPECT_EQ(to_text(parse_history(to_text(whole))), to_text(whole));
 }
 
