@@ -1082,6 +1082,36 @@ TEST(Simulation, ACoordinatorMayDieAtEachSingleToken) {
   }
 }
 
+// At each length of the answer: the first coordinator dies, the stand-by goes on with it, and the first one comes back,
+// without a worker, to whoever asks next.
+TEST(Simulation, AStandbyGoesOnWhereverTheFirstCoordinatorDies) {
+  const std::vector<TokenId> prompt(40, 6);
+  constexpr std::int64_t kTokens = 60;
+  const std::vector<TokenId> expected = model::generate(prompt, kTokens);
+  std::int64_t resumes = 0;
+  for (std::size_t length = 0; length < kTokens; ++length) {
+    SCOPED_TRACE(testing::Message() << "after " << length << " tokens");
+    Simulator simulator(length + 1, {}, 0.7, {.verifiers = 2, .client = {.places = 2}, .coordinators = 2});
+    simulator.run_for(std::chrono::milliseconds(50));  // the workers join
+    simulator.request(1, prompt, kTokens, 4);
+    while (simulator.answers().at(1).tokens.size() < length) simulator.run_for(std::chrono::microseconds(100));
+    simulator.kill_coordinator(std::chrono::seconds(10));
+    ASSERT_TRUE(simulator.run_until_done(std::chrono::seconds(60)));
+    resumes += simulator.answers().at(1).metrics.resumes;
+    simulator.run_for(std::chrono::seconds(15));
+    EXPECT_EQ(simulator.status(0).verifiers, 0);
+    EXPECT_EQ(simulator.status(1).verifiers, 2);
+    simulator.request(2, prompt, kTokens, 4);
+    ASSERT_TRUE(simulator.run_until_done(std::chrono::seconds(5)));
+    for (const auto& [number, answer] : simulator.answers()) {
+      ASSERT_EQ(answer.failure, "") << "text " << number;
+      ASSERT_EQ(answer.tokens, expected) << "text " << number;
+    }
+    ASSERT_TRUE(simulator.violations().empty()) << simulator.violations().front();
+  }
+  EXPECT_GT(resumes, kTokens / 2) << "most of them were under way";
+}
+
 TEST(Simulation, WithoutAnotherCoordinatorAnAnswerFailsInTime) {
   Simulator simulator(1, {}, 0.7, {});
   simulator.request(1, {1, 2, 3}, 200, 4);
