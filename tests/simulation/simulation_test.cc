@@ -913,12 +913,16 @@ TEST(Simulation, TextSurvivesTheDeathOfAnybody) {
   EXPECT_GT(totals.moves, 100);
 }
 
-// What nights found: a prompt takes over the start of another whose next rows are in the same forward.
+// What nights found: a prompt takes over the start of another whose next rows are in the same forward; the workers are
+// at a coordinator that a text had left because it had none, and never asked again.
 TEST(Simulation, HistoriesThatFailedOnce) {
   Survival totals;
   for (const char* history :
        {"seed=1056827 texts=127 faulty_ms=2500 verifiers=1 drafters=2 drafters_per_text=2 kv_bytes=5000000 repeat=0.05 "
-        "stall=0.1 partition=0.1 client_cut=0.1 skew=0.3"}) {
+        "stall=0.1 partition=0.1 client_cut=0.1 skew=0.3",
+        "seed=5000310 texts=256 coordinators=2 faulty_ms=20000 verifiers=1 drafters=1 drafters_per_text=1 "
+        "kv_bytes=200000 encoders=1 pictures=0.5 drop=0.03 repeat=0.05 mute=0.05 coordinator_restart=0.2 torn_disk=0.3 "
+        "skew=0.3"}) {
     EXPECT_EQ(survive(parse_history(history), &totals), "") << history;
   }
 }
