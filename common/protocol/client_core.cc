@@ -58,7 +58,7 @@ void ClientCore::ask(Answer& answer) {
   output_.send.push_back({.session = answer.id, .body = std::move(request)});
 }
 
-Result<void> ClientCore::ask_again(Answer& answer) {
+Result<void> ClientCore::ask_again(Answer& answer, bool lost) {
   if (answer.end || cancelling_) {
     answer.generation.cancelled = !answer.end;
     answer.end ? finish(answer) : end(answer);
@@ -74,7 +74,7 @@ Result<void> ClientCore::ask_again(Answer& answer) {
   }
   if (request.unverified && !tokens.empty())
     return failed({Errc::kPeerGone, "the coordinator is gone, and nobody else can go on with an unverified answer"});
-  if (++answer.fruitless > config_.fruitless_max) {
+  if (lost && ++answer.fruitless > config_.fruitless_max) {
     return failed(
         {Errc::kPeerGone, fmt::format("{} coordinators or connections were lost without a token", answer.fruitless)});
   }
@@ -87,12 +87,13 @@ Result<void> ClientCore::ask_again(Answer& answer) {
 
 Result<void> ClientCore::on_connected(TimePoint now) {
   const bool left = std::exchange(left_, false);
+  refused_.reset();  // by one that is gone
   for (Answer& answer : answers_) {
     if (answer.done) continue;
     if (left && answer.generation.tokens.empty() && !cancelling_)
       ask(answer);  // nothing was lost
     else
-      RETURN_IF_ERROR(ask_again(answer));
+      RETURN_IF_ERROR(ask_again(answer, !left));
   }
   redialled_ = served_ = now;
   if (at_once()) ask_for_status();
@@ -102,6 +103,18 @@ Result<void> ClientCore::on_connected(TimePoint now) {
 bool ClientCore::at_once() const {
   return passed_at_once_ < config_.places && config_.places > 1 && !cancelling_ &&
          std::ranges::all_of(answers_, [](const Answer& one) { return one.generation.tokens.empty(); });
+}
+
+bool ClientCore::may_wait(const Answer& answer, TimePoint now) const {
+  if (answer.done) return false;
+  return answer.generation.tokens.empty() ? now - answer.asked <= std::chrono::milliseconds(answer.request->wait_ms)
+                                          : now - answer.latest <= config_.failover_wait;
+}
+
+bool ClientCore::may_go_elsewhere(bool refused, TimePoint now) const {
+  if (config_.places == 1 || cancelling_) return false;
+  if (at_once() || passed_ < config_.places) return true;
+  return !refused && std::ranges::any_of(answers_, [&](const Answer& one) { return may_wait(one, now); });
 }
 
 Result<void> ClientCore::on_tick(TimePoint now) {
@@ -118,7 +131,7 @@ Result<void> ClientCore::on_tick(TimePoint now) {
   for (Answer& answer : answers_) {
     if (!answer.done && answer.again && now >= *answer.again) ask(answer);
   }
-  if (may_go_elsewhere() && now - served_ > kUnserved) {
+  if (now - served_ > kUnserved && may_go_elsewhere(false, now)) {
     served_ = now;
     ask_for_status();
   }
@@ -247,7 +260,7 @@ Result<void> ClientCore::take_failed(Answer& answer, const Failed& failed, TimeP
     answer.again = now + kAskAgain;
     return {};
   }
-  if (failed.code == Errc::kUnavailable && may_go_elsewhere()) {
+  if (failed.code == Errc::kUnavailable && may_go_elsewhere(true, now)) {
     refused_ = Error{failed.code, failed.message};
     ask_for_status();
     return {};
@@ -262,7 +275,8 @@ Result<void> ClientCore::take_status(const Status& status, TimePoint now) {
   const std::optional<Error> refused = std::exchange(refused_, {});
   const bool needs_none = std::ranges::any_of(
       answers_, [](const Answer& one) { return one.request->unverified && !one.generation.tokens.empty(); });
-  if (status.verifiers > 0 || needs_none || !may_go_elsewhere()) return refused ? failed(*refused) : Result<void>();
+  if (status.verifiers > 0 || needs_none || !may_go_elsewhere(refused.has_value(), now))
+    return refused ? failed(*refused) : Result<void>();
   ++(at_once() ? passed_at_once_ : passed_);
   output_.redial = left_ = true;
   redialled_ = now;

@@ -47,8 +47,8 @@ struct ClientConfig {
   /// Whether there has been a coordinator before. A first one has only `silence_max` to answer: nobody may be there.
   bool was_there = false;
   /// Places where a coordinator may be, this one's included. Where it has no verifier the next one is asked: once
-  /// around at once as long as there is no token, and once around where it has had none for a while. 1: there is no
-  /// other.
+  /// around at once as long as there is no token, and wherever it has had none for a while, once around and for as long
+  /// as the answer may wait. 1: there is no other.
   int places = 1;
   int fruitless_max = 8;  ///< coordinators that one answer may lose without a token from any: it may be what kills them
 };
@@ -112,16 +112,17 @@ class ClientCore {
   Answer* find(SessionId id);
   std::size_t index_of(const Answer& answer) const { return static_cast<std::size_t>(&answer - answers_.data()); }
   void ask(Answer& answer);
-  /// Takes it to whoever is there now.
-  Result<void> ask_again(Answer& answer);
+  /// Takes it to whoever is there now. @param lost  the coordinator, or what it said; else it had no verifier
+  Result<void> ask_again(Answer& answer, bool lost = true);
   Result<void> take_prompt_scores(Answer& answer, const PromptScores& scores);
   Result<void> take_tokens(Answer& answer, const Tokens& tokens, TimePoint now);
   Result<void> take_failed(Answer& answer, const Failed& failed, TimePoint now);
   /// Leaves a coordinator that has no verifier, while there is another to ask.
   Result<void> take_status(const Status& status, TimePoint now);
-  bool may_go_elsewhere() const {
-    return (at_once() || passed_ < config_.places) && config_.places > 1 && !cancelling_;
-  }
+  /// @param refused  by this one, perhaps at once: then it is not asked again and again.
+  bool may_go_elsewhere(bool refused, TimePoint now) const;
+  /// Whether an answer may still wait for a verifier: so long a request waits for one to join, and a text for another.
+  bool may_wait(const Answer& answer, TimePoint now) const;
   /// A coordinator without a verifier is left at once: not where a text has begun, whose workers may be on their way to
   /// a coordinator that has just been started.
   bool at_once() const;
@@ -145,7 +146,7 @@ class ClientCore {
   TimePoint heard_, redialled_;
   TimePoint served_;        ///< when the coordinator had a verifier, as far as is known, or was asked whether it has
   int passed_at_once_ = 0;  ///< coordinators that were left at once
-  int passed_ = 0;          ///< coordinators that were left since the last token because they had none for a while
+  int passed_ = 0;          ///< coordinators that were left since the last token because they had none
   bool left_ = false;       ///< the last one was
   std::optional<Error> refused_ = {};  ///< an answer's, final if the coordinator has a verifier
   bool was_there_, cancelling_ = false;

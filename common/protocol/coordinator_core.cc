@@ -241,6 +241,10 @@ void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint
   if (before != nullptr) return;
   notice(false, fmt::format("{} joined as {}", hello.name, to_string(hello.role)));
   if (hello.role == Role::kDrafter) {
+    if (hello.unproven)
+      notice(true, fmt::format("{} is on another machine and has no key: it drafts for no text in which drafts have a "
+                               "say (rejection, typical, unverified; docs/security.md)",
+                               hello.name));
     if (const PairFacts* facts = fleet_.facts()) fleet_.keep_facts(*facts);  // the first pair's
   }
   compare_encoding(hello);

@@ -112,9 +112,10 @@ Worker* Fleet::usable_drafter(const PeerId& peer) {
   return drafter == nullptr || drafter->suspect || drafter->standing.paused() ? nullptr : drafter;
 }
 
-PeerId Fleet::choose_drafter(const std::vector<PeerId>& except) const {
+PeerId Fleet::choose_drafter(const std::vector<PeerId>& except, bool proven) const {
   const auto may = [&](const auto& entry) {
-    return entry.second.may_draft() && std::ranges::find(except, entry.first) == except.end();
+    return entry.second.may_draft() && !(proven && entry.second.hello.unproven) &&
+           std::ranges::find(except, entry.first) == except.end();
   };
   const auto best = std::ranges::min_element(workers_, {}, [&](const auto& entry) {
     const Worker& worker = entry.second;

@@ -99,7 +99,8 @@ class Fleet {
   Worker* usable_drafter(const PeerId& peer);
   /// Of those that have room, the one with the fewest sessions for its yield (Standing) and its link, but for `except`;
   /// "" if there is none.
-  PeerId choose_drafter(const std::vector<PeerId>& except = {}) const;
+  /// @param proven  only those of which it is known whose they are (Hello::unproven)
+  PeerId choose_drafter(const std::vector<PeerId>& except = {}, bool proven = false) const;
   /// An encoder for the texts of a verifier, with room, the one with the fewest sessions; "" if there is none. Its soft
   /// tokens are the bits that the verifier's own towers would make, if it has any.
   /// @param encoding_class  as in Wanted

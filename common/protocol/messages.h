@@ -237,6 +237,8 @@ struct Hello {
   /// Of a verifier: pictures and sounds for it are an encoder's to encode. Else it is asked to encode what no encoder
   /// has, or says why it does not.
   bool no_towers = false;
+  /// Not on the wire: the coordinator's own endpoint says so of a worker on another machine that has no key.
+  bool unproven = false;
 
   static constexpr const char* kName = "hello";
   bool operator==(const Hello&) const = default;

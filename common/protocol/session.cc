@@ -450,7 +450,7 @@ std::vector<PeerId> Session::drafters() const {
 
 void Session::assign_drafters(const Desk& desk) {
   while (!workers_.no_drafter && std::ssize(workers_.replicas) < drafters_wanted(desk)) {
-    const PeerId peer = desk.fleet.choose_drafter(drafters());
+    const PeerId peer = desk.fleet.choose_drafter(drafters(), wants_proven_drafter());
     if (peer.empty()) return;
     Worker& drafter = desk.fleet.at(peer);
     ++drafter.sessions;
@@ -460,7 +460,7 @@ void Session::assign_drafters(const Desk& desk) {
 }
 
 void Session::renew_drafters(const Desk& desk) {
-  const bool others = !desk.fleet.choose_drafter(drafters()).empty();
+  const bool others = !desk.fleet.choose_drafter(drafters(), wants_proven_drafter()).empty();
   for (const PeerId& peer : drafters()) {
     const Worker* drafter = desk.fleet.usable_drafter(peer);
     if (drafter != nullptr ? drafter->draining : others) release_drafter(desk, peer, true);

@@ -153,6 +153,8 @@ class Session {
   bool drafts_have_a_say() const {
     return !request_.sampling.greedy() && request_.sampling.rule != SamplingRule::kMatch;
   }
+  /// Whoever writes a part of the text must be somebody.
+  bool wants_proven_drafter() const { return drafts_have_a_say() || request_.unverified; }
   /// Adds tokens to the answer up to the first stop, and sends them. Ends the session if they end the answer.
   void emit(const Desk& desk, std::vector<TokenId> fresh, std::vector<TokenLogprobs> logprobs,
             std::optional<RoundReport> round);

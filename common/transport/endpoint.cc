@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -306,6 +307,16 @@ int put_message(zmq::socket_t& socket, const PeerId* to, const Frames& frames) {
   return error;
 }
 
+/// Whether a message came over the network.
+bool is_from_elsewhere(zmq::message_t& frame) {
+  const char* const peer = zmq_msg_gets(frame.handle(), "Peer-Address");  // none in process
+  if (peer == nullptr) return false;
+  std::string_view host = peer;
+  constexpr std::string_view kMapped = "::ffff:";  // IPv4 at a socket that takes IPv6 too
+  if (host.starts_with(kMapped)) host.remove_prefix(kMapped.size());
+  return !is_local(fmt::format("tcp://{}:0", host));
+}
+
 void Endpoint::Impl::service() {
   if (guard) guard->service();
   if (dialer == nullptr) return;
@@ -425,6 +436,7 @@ std::optional<Received> Endpoint::receive() {
   const std::size_t frames_max = impl_->options.limits.tensors_max + 2;
   Frames frames;
   std::size_t bytes = 0;
+  const bool from_elsewhere = impl_->gatekeeper == nullptr && is_from_elsewhere(frame);
   std::optional<Identity> identity;  // now, not when it connected
   if (impl_->gatekeeper != nullptr) identity = impl_->gatekeeper->identity(zmq_msg_gets(frame.handle(), "User-Id"));
   for (bool more = true; more; more = more && take(impl_->socket, frame)) {
@@ -432,9 +444,14 @@ std::optional<Received> Endpoint::receive() {
     bytes += frame.size();
     if (frames.size() < frames_max) frames.push_back(to_shared(std::move(frame)));
   }
-  if (impl_->gatekeeper == nullptr) return Received{std::move(from), decode(frames, impl_->options.limits), bytes};
-  if (!identity) return Received{std::move(from), Error{Errc::kMismatch, "this key was revoked"}, bytes, true};
+  if (impl_->gatekeeper != nullptr && !identity)
+    return Received{std::move(from), Error{Errc::kMismatch, "this key was revoked"}, bytes, true};
   Result<Message> message = decode(frames, impl_->options.limits);
+  if (impl_->gatekeeper == nullptr) {
+    Hello* const hello = message ? std::get_if<Hello>(&message->body) : nullptr;
+    if (hello != nullptr) hello->unproven = from_elsewhere;
+    return Received{std::move(from), std::move(message), bytes};
+  }
   const Result<void> admitted = message ? admit(*identity, *message) : Result<void>();
   if (!admitted) return Received{std::move(from), admitted.error(), bytes, true};
   return Received{std::move(from), std::move(message), bytes};

@@ -20,7 +20,8 @@ namespace outrider {
 ///   too many the first to come go.
 /// - *All half messages together.* A frame costs more memory than it has bytes, many times as much where it is small or
 ///   comes in small pieces. So their memory is measured, as what this process took while there were any: beyond a bound
-///   those that have brought most go, until they are half of all that came.
+///   those that have brought most go, until they are half of all that came. (A process that listens has no model, whose
+///   K/V could take as much: clusters within a process are inproc://, where nothing is looked at.)
 ///
 /// Bytes are the kernel's count of what has come over a connection, encrypted or not. The socket's thread.
 class Inflow {

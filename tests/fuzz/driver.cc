@@ -12,6 +12,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
+#include <optional>
+#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -188,9 +191,15 @@ std::vector<std::string> read_corpus(const std::vector<fs::path>& paths) {
   return corpus;
 }
 
+/// A number, or `random`: the driver says which it took.
+std::uint64_t seed_of(std::string_view word) {
+  return word == "random" ? std::random_device()() : std::strtoull(word.data(), nullptr, 10);
+}
+
 struct Flags {
-  std::uint64_t runs = 0, seed = 1;
-  double seconds = 1e9;
+  std::optional<std::uint64_t> runs;  ///< at most; none: the corpus alone, unless there are seconds
+  std::uint64_t seed = 1;
+  std::optional<double> seconds;  ///< at most
   fs::path keep = ".";
   std::vector<fs::path> corpus;
 };
@@ -206,13 +215,14 @@ Flags parse_flags(int argc, char** argv) {
     if (word == "--runs")
       flags.runs = std::strtoull(value(), nullptr, 10);
     else if (word == "--seed")
-      flags.seed = std::strtoull(value(), nullptr, 10);
+      flags.seed = seed_of(value());
     else if (word == "--seconds")
       flags.seconds = std::strtod(value(), nullptr);
     else if (word == "--keep")
       flags.keep = value();
     else if (word.starts_with("-"))
-      throw std::runtime_error("usage: FUZZ_TARGET [--runs N] [--seed S] [--seconds AT_MOST] [--keep DIR] [CORPUS...]");
+      throw std::runtime_error(
+          "usage: FUZZ_TARGET [--runs AT_MOST] [--seed S|random] [--seconds AT_MOST] [--keep DIR] [CORPUS...]");
     else
       flags.corpus.emplace_back(word);
   }
@@ -229,7 +239,9 @@ void fuzz(const Flags& flags, const std::string& name) {
   kept = (flags.keep / ("failed-" + name + "-seed-" + std::to_string(flags.seed))).string();
   Mutator mutator(corpus, flags.seed);
   std::uint64_t runs = 0;
-  for (; runs < flags.runs && to_seconds(now() - began) < flags.seconds; ++runs) run(mutator.next());
+  const std::uint64_t most = flags.runs.value_or(flags.seconds ? std::numeric_limits<std::uint64_t>::max() : 0);
+  const double seconds = flags.seconds.value_or(std::numeric_limits<double>::infinity());
+  for (; runs < most && to_seconds(now() - began) < seconds; ++runs) run(mutator.next());
   std::printf("%s: %zu inputs of the corpus, %llu made of them with seed %llu, %.1f s: nothing found\n", name.c_str(),
               corpus.size(), static_cast<unsigned long long>(runs), static_cast<unsigned long long>(flags.seed),
               to_seconds(now() - began));

@@ -1,6 +1,7 @@
 #include "common/transport/endpoint.h"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -26,6 +27,7 @@
 #include "common/transport/inflow.h"
 #include "common/transport/pump.h"
 #include "schemas/outrider_generated.h"
+#include "tests/unit/protocol_support.h"
 
 namespace outrider {
 namespace {
@@ -364,6 +366,42 @@ TEST(TransportAddress, OfAWildcardPortIsTheRealOne) {
   }
   TransportContext insecure(Security{.insecure = true});
   EXPECT_TRUE(Endpoint::bind(insecure, "tcp://*:*").value()->address().starts_with("tcp://0.0.0.0:"));
+}
+
+/// An IPv4 address of this machine beyond the loopback interface; empty: it has none.
+std::string address_beyond_loopback() {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return "";
+  std::string found;
+  for (const ifaddrs* each = list; each != nullptr && found.empty(); each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET) continue;
+    const in_addr address = reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr;
+    char text[INET_ADDRSTRLEN];
+    if (ntohl(address.s_addr) >> 24 != 127 && inet_ntop(AF_INET, &address, text, sizeof text) != nullptr) found = text;
+  }
+  freeifaddrs(list);
+  return found;
+}
+
+TEST(TransportAddress, OfAWorkerWithoutAKeySaysWhetherAnybodyCouldBeIt) {
+  TransportContext context(Security{.insecure = true});
+  const std::string beyond = address_beyond_loopback();
+  for (const std::string& host : {std::string("127.0.0.1"), beyond}) {
+    if (host.empty()) GTEST_SKIP() << "no network but loopback";
+    const auto server = Endpoint::bind(context, "tcp://0.0.0.0:*").value();
+    const std::string port = server->address().substr(server->address().rfind(':'));
+    const auto worker = Endpoint::connect(context, "tcp://" + host + port).value();
+    Hello said = hello(Role::kDrafter);
+    said.unproven = host != beyond;  // what it says of itself does not travel
+    ASSERT_TRUE(worker->send("", {.body = said}));
+    const Received heard = next(*server);
+    ASSERT_TRUE(heard.message) << heard.message.error().message;
+    EXPECT_EQ(std::get<Hello>(heard.message->body).unproven, host == beyond) << host;
+  }
+  const auto server = Endpoint::bind(context, "inproc://unproven").value();
+  const auto worker = Endpoint::connect(context, "inproc://unproven").value();
+  ASSERT_TRUE(worker->send("", {.body = hello(Role::kDrafter)}));
+  EXPECT_FALSE(std::get<Hello>(next(*server).message->body).unproven);
 }
 
 TEST(TransportAddress, OfAnotherHostCannotBeListenedAt) {

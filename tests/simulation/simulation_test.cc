@@ -575,8 +575,9 @@ struct Survival {
   std::int64_t verifiers = 0, drafters = 0, encoders = 0, coordinators = 0;  ///< that crashed
   std::int64_t failovers = 0, resumes = 0;  ///< to another verifier, another coordinator
   std::int64_t audits = 0;
-  std::int64_t encodes = 0;  ///< asked of encoders
-  double healing_s = 0;      ///< the longest, from when everything works until the last text of a history has ended
+  std::int64_t encodes = 0;              ///< asked of encoders
+  std::int64_t standbys = 0, moves = 0;  ///< histories with one; workers and clients that went to the other coordinator
+  double healing_s = 0;  ///< the longest, from when everything works until the last text of a history has ended
 
   static void fields(auto& v, auto& m) {
     v("histories", m.histories);
@@ -592,6 +593,8 @@ struct Survival {
     v("resumes", m.resumes);
     v("audits", m.audits);
     v("encodes", m.encodes);
+    v("standbys", m.standbys);
+    v("moves", m.moves);
     v("healing_s", m.healing_s);
   }
 };
@@ -607,10 +610,12 @@ struct History {
   double audit = 0;
   Faults faults = {};
   std::int64_t down_ms = 0;
+  std::int64_t coordinators = 1;
 
   static void fields(auto& v, auto& m) {
     v("seed", m.seed);
     v("texts", m.texts);
+    v("coordinators", m.coordinators);
     v("faulty_ms", m.faulty_ms);
     v("verifiers", m.verifiers);
     v("drafters", m.drafters);
@@ -666,6 +671,9 @@ History drawn(std::uint64_t seed, int texts) {
   h.no_towers = static_cast<std::int64_t>(rng.below(2));
   h.pictures = 0.5;
   h.faults.encoder_restart = perhaps(0.5);
+  h.coordinators = 1 + static_cast<std::int64_t>(rng.below(2));
+  // Workers stay with whom they have found: encoders perhaps here, and verifiers that see nothing without them there.
+  if (h.coordinators > 1) h.no_towers = 0;
   return h;
 }
 
@@ -680,7 +688,7 @@ std::string to_text(const Fields& values) {
   return text;
 }
 History parse_history(const std::string& text) {
-  History history{.faulty_ms = 0, .verifiers = 0, .drafters = 0};
+  History history{.faulty_ms = 0, .verifiers = 0, .drafters = 0, .coordinators = 1};
   std::istringstream words(text);
   for (std::string word; words >> word;) {
     const std::size_t equals = std::min(word.find('='), word.size() - 1);
@@ -770,17 +778,20 @@ std::string survive(const History& history, Survival* totals) {
   Faults faults = history.faults;
   faults.until = std::chrono::seconds(1) + faulty;
   faults.down_max = std::chrono::milliseconds(history.down_ms);
-  Simulator simulator(
-      history.seed, faults, 0.7,
-      {.verifiers = static_cast<int>(history.verifiers),
-       .drafters = static_cast<int>(history.drafters),
-       .encoders = static_cast<int>(history.encoders),
-       .no_towers = history.encoders > 0 && history.no_towers > 0,
-       .kv_bytes_max = history.kv_bytes,
-       .failover = {.wait = std::chrono::hours(1), .limit = 1'000'000},
-       .client = {.failover_wait = std::chrono::hours(1), .was_there = true, .fruitless_max = 1'000'000},
-       .audit = history.audit,
-       .drafters_per_text = static_cast<int>(history.drafters_per_text)});
+  Simulator simulator(history.seed, faults, 0.7,
+                      {.verifiers = static_cast<int>(history.verifiers),
+                       .drafters = static_cast<int>(history.drafters),
+                       .encoders = static_cast<int>(history.encoders),
+                       .no_towers = history.encoders > 0 && history.no_towers > 0,
+                       .kv_bytes_max = history.kv_bytes,
+                       .failover = {.wait = std::chrono::hours(1), .limit = 1'000'000},
+                       .client = {.failover_wait = std::chrono::hours(1),
+                                  .was_there = true,
+                                  .places = static_cast<int>(history.coordinators),
+                                  .fruitless_max = 1'000'000},
+                       .audit = history.audit,
+                       .drafters_per_text = static_cast<int>(history.drafters_per_text),
+                       .coordinators = static_cast<int>(history.coordinators)});
   std::map<std::uint64_t, Text> texts;
   for (std::uint64_t number = 1; number < 63; ++number) {
     if ((history.texts >> (number - 1) & 1) == 0) continue;
@@ -808,10 +819,14 @@ std::string survive(const History& history, Survival* totals) {
   forget(simulator);
   if (!simulator.violations().empty()) return simulator.violations().front();
   if (const std::string left = left_behind(simulator); !left.empty()) return left;
-  const AuditCounts audits = simulator.status().audits;
-  if (audits.different != 0) return "an audit found a difference";
+  for (std::size_t place = 0; place < static_cast<std::size_t>(history.coordinators); ++place) {
+    const AuditCounts audits = simulator.status(place).audits;
+    if (audits.different != 0) return "an audit found a difference";
+    totals->audits += audits.same;
+  }
   ++totals->histories;
-  totals->audits += audits.same;
+  totals->standbys += history.coordinators > 1;
+  totals->moves += simulator.moves();
   totals->verifiers += simulator.verifier_restarts();
   totals->drafters += simulator.drafter_restarts();
   totals->encoders += simulator.encoder_restarts();
@@ -895,14 +910,19 @@ TEST(Simulation, TextSurvivesTheDeathOfAnybody) {
   EXPECT_GT(totals.resumes, 100);
   EXPECT_GT(totals.audits, 5);
   EXPECT_GT(totals.encodes, 50);
+  EXPECT_GT(totals.moves, 100);
 }
 
-// What nights found: a prompt takes over the start of another whose next rows are in the same forward.
+// What nights found: a prompt takes over the start of another whose next rows are in the same forward; the workers are
+// at a coordinator that a text had left because it had none, and never asked again.
 TEST(Simulation, HistoriesThatFailedOnce) {
   Survival totals;
   for (const char* history :
        {"seed=1056827 texts=127 faulty_ms=2500 verifiers=1 drafters=2 drafters_per_text=2 kv_bytes=5000000 repeat=0.05 "
-        "stall=0.1 partition=0.1 client_cut=0.1 skew=0.3"}) {
+        "stall=0.1 partition=0.1 client_cut=0.1 skew=0.3",
+        "seed=5000310 texts=256 coordinators=2 faulty_ms=20000 verifiers=1 drafters=1 drafters_per_text=1 "
+        "kv_bytes=200000 encoders=1 pictures=0.5 drop=0.03 repeat=0.05 mute=0.05 coordinator_restart=0.2 torn_disk=0.3 "
+        "skew=0.3"}) {
     EXPECT_EQ(survive(parse_history(history), &totals), "") << history;
   }
 }
@@ -917,9 +937,10 @@ TEST(Simulation, AFailingHistoryIsMadeSmall) {
   whole.faults.verifier_restart = 0.5;
   const History smallest = shrunk(whole, fails);
   EXPECT_EQ(to_text(smallest),
-            fmt::format("seed=7 texts=16 faulty_ms=5000 verifiers=1 drafters=1 drafters_per_text=1 kv_bytes={} "
-                        "verifier_restart=0.5",
-                        history.kv_bytes));
+            fmt::format(
+                "seed=7 texts=16 coordinators=1 faulty_ms=5000 verifiers=1 drafters=1 drafters_per_text=1 kv_bytes={} "
+                "verifier_restart=0.5",
+                history.kv_bytes));
   EXPECT_EQ(to_text(parse_history(to_text(whole))), to_text(whole));
 }
 
@@ -1063,6 +1084,36 @@ TEST(Simulation, ACoordinatorMayDieAtEachSingleToken) {
     }
     EXPECT_GT(resumes, std::ssize(stopped) / 2);
   }
+}
+
+// At each length of the answer: the first coordinator dies, the stand-by goes on with it, and the first one comes back,
+// without a worker, to whoever asks next.
+TEST(Simulation, AStandbyGoesOnWhereverTheFirstCoordinatorDies) {
+  const std::vector<TokenId> prompt(40, 6);
+  constexpr std::int64_t kTokens = 60;
+  const std::vector<TokenId> expected = model::generate(prompt, kTokens);
+  std::int64_t resumes = 0;
+  for (std::size_t length = 0; length < kTokens; ++length) {
+    SCOPED_TRACE(testing::Message() << "after " << length << " tokens");
+    Simulator simulator(length + 1, {}, 0.7, {.verifiers = 2, .client = {.places = 2}, .coordinators = 2});
+    simulator.run_for(std::chrono::milliseconds(50));  // the workers join
+    simulator.request(1, prompt, kTokens, 4);
+    while (simulator.answers().at(1).tokens.size() < length) simulator.run_for(std::chrono::microseconds(100));
+    simulator.kill_coordinator(std::chrono::seconds(10));
+    ASSERT_TRUE(simulator.run_until_done(std::chrono::seconds(60)));
+    resumes += simulator.answers().at(1).metrics.resumes;
+    simulator.run_for(std::chrono::seconds(15));
+    EXPECT_EQ(simulator.status(0).verifiers, 0);
+    EXPECT_EQ(simulator.status(1).verifiers, 2);
+    simulator.request(2, prompt, kTokens, 4);
+    ASSERT_TRUE(simulator.run_until_done(std::chrono::seconds(5)));
+    for (const auto& [number, answer] : simulator.answers()) {
+      ASSERT_EQ(answer.failure, "") << "text " << number;
+      ASSERT_EQ(answer.tokens, expected) << "text " << number;
+    }
+    ASSERT_TRUE(simulator.violations().empty()) << simulator.violations().front();
+  }
+  EXPECT_GT(resumes, kTokens / 2) << "most of them were under way";
 }
 
 TEST(Simulation, WithoutAnotherCoordinatorAnAnswerFailsInTime) {

@@ -31,6 +31,11 @@ WireTensor tensor_of(const std::vector<std::uint64_t>& hashes, std::vector<std::
 
 bool is_rejection(const Draft& draft) { return draft.sampling && draft.sampling->rule == SamplingRule::kRejection; }
 
+/// Whose connection this is.
+std::string_view process_of(const PeerId& connection) {
+  return std::string_view(connection).substr(0, connection.find('/'));
+}
+
 std::uint64_t hash_at(const WireTensor& tensor, std::int64_t row) {
   std::uint64_t hash;
   const std::size_t at = static_cast<std::size_t>(row) * stored_bytes(tensor.dtype, kWidth) + hash_place(tensor.dtype);
@@ -132,11 +137,12 @@ Simulator::Simulator(std::uint64_t seed, const Faults& faults, double drafter_ac
       accuracy_(drafter_accuracy),
       layout_(layout),
       now_(std::chrono::seconds(1)),
+      coordinators_(static_cast<std::size_t>(layout.coordinators)),
       first_instance_(1000 + seed),
       verifiers_(static_cast<std::size_t>(layout.verifiers)),
       drafters_(static_cast<std::size_t>(layout.drafters)),
       encoders_(static_cast<std::size_t>(layout.encoders)) {
-  start_coordinator();
+  for (Coordinator& coordinator : coordinators_) start_coordinator(coordinator);
   for (Verifier& verifier : verifiers_) start(verifier);
   for (Drafter& drafter : drafters_) start(drafter);
   for (Encoder& encoder : encoders_) start(encoder);
@@ -151,6 +157,7 @@ void Simulator::start(Verifier& verifier) {
   config.capacity = {.kv_cost = kKvCost, .kv_bytes_max = layout_.kv_bytes_max};
   if (!layout_.no_towers) config.soft_tokens = soft_tokens_of;
   verifier = {};
+  verifier.dials = has_standby();
   verifier.clock = some_clock();
   verifier.peer = fmt::format("verifier-{}", starts_++);
   verifier.core =
@@ -164,6 +171,7 @@ void Simulator::start(Verifier& verifier) {
 
 void Simulator::start(Encoder& encoder) {
   encoder = {};
+  encoder.dials = has_standby();
   encoder.clock = some_clock();
   encoder.peer = fmt::format("encoder-{}", starts_++);
   encoder.core = std::make_unique<EncoderCore>(
@@ -176,6 +184,7 @@ void Simulator::start(Drafter& drafter) {
   const std::int64_t asked = drafter.asked;
   drafter = {};
   drafter.asked = asked;
+  drafter.dials = has_standby();
   drafter.clock = some_clock();
   drafter.peer = fmt::format("drafter-{}", starts_++);
   drafter.core = std::make_unique<DrafterCore>(
@@ -187,7 +196,10 @@ void Simulator::start(Drafter& drafter) {
 
 template <typename Worker>
 void Simulator::crash(Worker& worker, Duration away) {
-  const PeerId old = std::exchange(worker.peer, "");
+  const PeerId old = worker.connection();
+  const std::size_t place = worker.place;
+  const bool connected = !worker.dials;
+  worker.peer.clear();
   ++(std::is_same_v<Worker, Verifier>  ? verifier_restarts_
      : std::is_same_v<Worker, Drafter> ? drafter_restarts_
                                        : encoder_restarts_);
@@ -195,37 +207,52 @@ void Simulator::crash(Worker& worker, Duration away) {
   worker.back = now_ + away;
   if (away == Duration::zero()) start(worker);
   // Half of them close their connection, which the coordinator's transport notices.
-  if (rng_.uniform() < 0.5 && coordinator_) coordinator_->on_peer_gone(old, coordinator_time());
+  Coordinator& coordinator = coordinators_[place];
+  if (rng_.uniform() < 0.5 && coordinator.core && connected)
+    coordinator.core->on_peer_gone(old, coordinator.clock.at(now_));
 }
 
-void Simulator::start_coordinator() {
+void Simulator::start_coordinator(Coordinator& coordinator) {
   // Far apart, as random numbers are.
-  coordinator_ =
-      std::make_unique<CoordinatorCore>(CoordinatorConfig{.instance = first_instance_ + (incarnation_ << 32),
+  coordinator.core =
+      std::make_unique<CoordinatorCore>(CoordinatorConfig{.instance = first_instance_ + (instances_++ << 32),
                                                           .failover = layout_.failover,
                                                           .audit = {.share = layout_.audit, .seed = first_instance_},
                                                           .table = layout_.table,
                                                           .drafters_per_text = layout_.drafters_per_text});
-  coordinator_clock_ = some_clock();
-  if (kept_policies_.empty()) return;
+  coordinator.clock = some_clock();
+  if (coordinator.kept_policies.empty()) return;
   const bool torn = faults_.torn_disk > 0 && rng_.uniform() < faults_.torn_disk;
   // Torn before its last bracket: without the end of the line alone it would be whole.
-  const std::size_t length = torn ? rng_.below(kept_policies_.rfind(']')) : kept_policies_.size();
-  const auto loaded = coordinator_->policies().load(kept_policies_.substr(0, length));
+  const std::string& kept = coordinator.kept_policies;
+  const std::size_t length = torn ? rng_.below(kept.rfind(']')) : kept.size();
+  const auto loaded = coordinator.core->policies().load(kept.substr(0, length));
   if (loaded.has_value() == torn) violated("what the policies learned was read though torn, or not though whole");
 }
 
-void Simulator::kill_coordinator(Duration away) {
+void Simulator::kill_coordinator(Duration away, std::size_t place) {
+  Coordinator& coordinator = coordinators_.at(place);
   if (rng_.uniform() < 0.3) {  // it was told to stop, and says so
-    coordinator_->stop(coordinator_time());
-    flush_coordinator();
+    coordinator.core->stop(coordinator.clock.at(now_));
+    flush(coordinator);
   }
-  if (faults_.torn_disk > 0) kept_policies_ = coordinator_->policies().save();
-  coordinator_.reset();
-  sessions_.clear();
-  coordinator_back_ = now_ + away;
-  ++incarnation_;
-  for (auto& [number, client] : clients_) cut(client);
+  if (faults_.torn_disk > 0) coordinator.kept_policies = coordinator.core->policies().save();
+  coordinator.core.reset();
+  coordinator.back = now_ + away;
+  ++coordinator.incarnation;
+  ++incarnations_;
+  for (auto& [number, client] : clients_) {
+    if (client.place != place) continue;
+    std::erase_if(sessions_, [&](const auto& session) { return session.first.first == client.peer; });
+    cut(client);
+  }
+  if (!has_standby()) return;
+  const auto lose = [&](Node& node) {
+    if (node.place == place && !node.dials && rng_.uniform() < 0.5) leave_coordinator(node, false);
+  };
+  std::ranges::for_each(verifiers_, lose);
+  std::ranges::for_each(drafters_, lose);
+  std::ranges::for_each(encoders_, lose);
 }
 
 void Simulator::cut(Client& client) {
@@ -233,13 +260,46 @@ void Simulator::cut(Client& client) {
   client.dials = client.dials || rng_.uniform() < 0.5;
 }
 
+bool Simulator::find_coordinator(Seeker& seeker) {
+  for (std::size_t i = 0; i < coordinators_.size(); ++i) {
+    const std::size_t place = (seeker.place + i) % coordinators_.size();
+    if (coordinators_[place].core == nullptr) continue;
+    moves_ += place != seeker.place;
+    seeker = {.place = place, .dials = false};
+    return true;
+  }
+  seeker.place = 0;  // a new turn begins with the first
+  return false;
+}
+
+void Simulator::redial(Seeker& seeker) {
+  seeker.dials = true;
+  moves_ += has_standby();
+  seeker.place = (seeker.place + 1) % coordinators_.size();
+}
+
+void Simulator::leave_coordinator(Node& node, bool goes_on) {
+  Coordinator& coordinator = coordinators_[node.place];
+  // What closes its connection tells the other end, but where nothing gets through.
+  if (coordinator.core && rng_.uniform() < 0.5)
+    coordinator.core->on_peer_gone(node.connection(), coordinator.clock.at(now_));
+  ++node.moves;
+  node.dials = true;
+  if (goes_on) redial(node);
+}
+
+void Simulator::tend_connection(Node& node, bool redials) {
+  if (!has_standby() || now_ < node.frozen_until) return;
+  if (redials && !node.dials) leave_coordinator(node, true);
+  if (node.dials) find_coordinator(node);
+}
+
 void Simulator::tick_clients() {
   const bool faulty = now_.time_since_epoch() <= faults_.until;
   for (auto& [number, client] : clients_) {
     if (client.core->open() == 0) continue;
     if (faulty && faults_.client_cut > 0 && happens(faults_.client_cut)) cut(client);
-    if (client.dials && coordinator_) {
-      client.dials = false;
+    if (client.dials && find_coordinator(client)) {
       client.peer = fmt::format("client-{}", starts_++);
       settle(number, client.core->on_connected(client.clock.at(now_)));
     }
@@ -252,9 +312,10 @@ void Simulator::settle(std::uint64_t number, const Result<void>& result) {
   ClientCore::Output output = client.core->take_output();
   for (Message& message : output.send) {
     if (client.peer.empty()) continue;
-    schedule(Duration::zero(), Event::Kind::kToCoordinator, client.peer, std::make_unique<Message>(std::move(message)));
+    schedule(Duration::zero(), Event::Kind::kToCoordinator, client.peer, std::make_unique<Message>(std::move(message)),
+             client.place);
   }
-  if (output.redial) client.peer.clear(), client.dials = true;
+  if (output.redial) client.peer.clear(), redial(client);
   Answer& answer = answers_.at(number);
   if (answer.ended() || (result && client.core->open() > 0)) return;
   answer.failure = result ? "cancelled" : result.error().message;
@@ -282,15 +343,15 @@ void Simulator::strike(Worker& worker, double restart) {
 }
 
 Simulator::Verifier* Simulator::find_verifier(const PeerId& peer) {
-  const auto found = std::ranges::find(verifiers_, peer, &Verifier::peer);
+  const auto found = std::ranges::find(verifiers_, process_of(peer), &Verifier::peer);
   return peer.empty() || found == verifiers_.end() ? nullptr : &*found;
 }
 Simulator::Drafter* Simulator::find_drafter(const PeerId& peer) {
-  const auto found = std::ranges::find(drafters_, peer, &Drafter::peer);
+  const auto found = std::ranges::find(drafters_, process_of(peer), &Drafter::peer);
   return peer.empty() || found == drafters_.end() ? nullptr : &*found;
 }
 Simulator::Encoder* Simulator::find_encoder(const PeerId& peer) {
-  const auto found = std::ranges::find(encoders_, peer, &Encoder::peer);
+  const auto found = std::ranges::find(encoders_, process_of(peer), &Encoder::peer);
   return peer.empty() || found == encoders_.end() ? nullptr : &*found;
 }
 Simulator::Node* Simulator::find(const PeerId& peer) {
@@ -306,7 +367,7 @@ void Simulator::freeze_workers(Duration duration) {
 
 bool Simulator::kill_verifier_of(std::uint64_t number, Duration away) {
   // Sessions are numbered in the order of their requests.
-  const SessionId session{coordinator_->first_session() + number - 1};
+  const SessionId session{coordinators_[0].core->first_session() + number - 1};
   for (Verifier& verifier : verifiers_) {
     if (verifier.core == nullptr || !verifier.caches.contains(session)) continue;
     crash(verifier, away);
@@ -316,6 +377,11 @@ bool Simulator::kill_verifier_of(std::uint64_t number, Duration away) {
   return false;
 }
 
+int Simulator::coordinator_sessions() const {
+  int count = 0;
+  for (std::size_t place = 0; place < coordinators_.size(); ++place) count += status(place).sessions;
+  return count;
+}
 std::size_t Simulator::verifier_sessions() const {
   std::size_t count = 0;
   for (const Verifier& verifier : verifiers_) count += verifier.core ? verifier.core->session_count() : 0;
@@ -346,6 +412,7 @@ void Simulator::request(std::uint64_t number, std::vector<TokenId> prompt, std::
   sampled_ = sampled_ || !(sampling == SamplingParams{});
   Client& client = clients_[number];
   client.peer = fmt::format("client-{}", starts_++);
+  if (has_standby() && !find_coordinator(client)) cut(client), client.dials = true;
   client.clock = some_clock();
   client.requests.push_back({.prompt = std::move(prompt),
                              .max_tokens = max_tokens,
@@ -389,13 +456,16 @@ void Simulator::run_for(Duration duration) {
   for (const TimePoint end = now_ + duration; now_ < end;) step();
 }
 
-void Simulator::schedule(Duration after, Event::Kind kind, PeerId peer, std::unique_ptr<Message> message) {
-  events_.push_back({now_ + after, order_++, kind, std::move(peer), std::move(message), incarnation_});
+void Simulator::schedule(Duration after, Event::Kind kind, PeerId peer, std::unique_ptr<Message> message,
+                         std::size_t place) {
+  events_.push_back(
+      {now_ + after, order_++, kind, std::move(peer), std::move(message), place, coordinators_[place].incarnation});
   std::ranges::push_heap(events_, Later());
 }
 
 void Simulator::transmit(Event::Kind kind, Node& node, const Message& message) {
   ++messages_;
+  if (node.dials) return;
   const bool healed = now_.time_since_epoch() > faults_.until;
   const bool outward = kind == Event::Kind::kToWorker;
   if (!healed && now_ < (outward ? node.deaf_until : node.dumb_until)) return;
@@ -408,10 +478,10 @@ void Simulator::transmit(Event::Kind kind, Node& node, const Message& message) {
       if (layout_.pair->drafter_jitter > Duration::zero()) arrival += up_to(layout_.pair->drafter_jitter);
     }
     if (faults_.keeps_order()) {
-      TimePoint& last = arrivals_[{kind, node.peer}];
+      TimePoint& last = arrivals_[{kind, node.connection()}];
       arrival = last = std::max(arrival, last);
     }
-    schedule(arrival - now_, kind, node.peer, std::make_unique<Message>(message));
+    schedule(arrival - now_, kind, node.connection(), std::make_unique<Message>(message), node.place);
   }
 }
 
@@ -428,13 +498,15 @@ void Simulator::step() {
   now_ = event.at;
   const Node* node = find(event.peer);
   if (event.kind != Event::Kind::kToCoordinator && node != nullptr && now_ < node->frozen_until)
-    return schedule(node->frozen_until - now_, event.kind, std::move(event.peer), std::move(event.message));
+    return schedule(node->frozen_until - now_, event.kind, std::move(event.peer), std::move(event.message),
+                    event.place);
   on_event(std::move(event));
 }
 
 void Simulator::on_event(Event event) {
   const bool is_message = event.kind == Event::Kind::kToCoordinator || event.kind == Event::Kind::kToWorker;
-  if (is_message && (event.incarnation != incarnation_ || coordinator_ == nullptr)) return;
+  Coordinator& coordinator = coordinators_[event.place];
+  if (is_message && (event.incarnation != coordinator.incarnation || coordinator.core == nullptr)) return;
   Verifier* verifier = find_verifier(event.peer);  // none where it is no more
   Drafter* drafter = find_drafter(event.peer);
   Encoder* encoder = find_encoder(event.peer);
@@ -442,9 +514,10 @@ void Simulator::on_event(Event event) {
     case Event::Kind::kToCoordinator:
       if (const auto* request = std::get_if<Generate>(&event.message->body))
         sessions_[{event.peer, event.message->session}] = request->answered;
-      coordinator_->on_message(event.peer, std::move(*event.message), coordinator_time());
-      return flush_coordinator();
+      coordinator.core->on_message(event.peer, std::move(*event.message), coordinator.clock.at(now_));
+      return flush(coordinator);
     case Event::Kind::kToWorker:
+      if (const Node* node = find(event.peer); node == nullptr || node->connection() != event.peer) return;  // it left
       if (verifier != nullptr) verifier->core->on_message(std::move(*event.message), verifier->clock.at(now_));
       if (drafter != nullptr) drafter->core->on_message(std::move(*event.message), drafter->clock.at(now_));
       if (encoder != nullptr) encoder->core->on_message(std::move(*event.message), encoder->clock.at(now_));
@@ -468,14 +541,7 @@ void Simulator::on_event(Event event) {
       for (Verifier& each : verifiers_) strike(each, faults_.verifier_restart);
       for (Drafter& each : drafters_) strike(each, faults_.drafter_restart);
       for (Encoder& each : encoders_) strike(each, faults_.encoder_restart);
-      if (coordinator_ == nullptr && now_ >= coordinator_back_) start_coordinator();
-      if (coordinator_ && now_.time_since_epoch() <= faults_.until && faults_.coordinator_restart > 0 &&
-          happens(faults_.coordinator_restart))
-        kill_coordinator(up_to(faults_.down_max));
-      if (coordinator_) {
-        coordinator_->on_tick(coordinator_time());
-        check_books();
-      }
+      tick_coordinators();
       check_memory();
       tick_clients();
       schedule(tick(), Event::Kind::kTick, "");
@@ -486,9 +552,22 @@ void Simulator::on_event(Event event) {
   if (encoder != nullptr) flush(*encoder);
 }
 
-void Simulator::check_books() {
-  const auto loads = coordinator_->loads();
-  for (const auto& [peer, worker] : coordinator_->fleet().workers()) {
+void Simulator::tick_coordinators() {
+  for (std::size_t place = 0; place < coordinators_.size(); ++place) {
+    Coordinator& coordinator = coordinators_[place];
+    if (coordinator.core == nullptr && now_ >= coordinator.back) start_coordinator(coordinator);
+    if (coordinator.core && now_.time_since_epoch() <= faults_.until && faults_.coordinator_restart > 0 &&
+        happens(faults_.coordinator_restart))
+      kill_coordinator(up_to(faults_.down_max), place);
+    if (coordinator.core == nullptr) continue;
+    coordinator.core->on_tick(coordinator.clock.at(now_));
+    check_books(*coordinator.core);
+  }
+}
+
+void Simulator::check_books(const CoordinatorCore& coordinator) {
+  const auto loads = coordinator.loads();
+  for (const auto& [peer, worker] : coordinator.fleet().workers()) {
     const auto said = loads.find(peer);
     const Load load = said == loads.end() ? Load{} : said->second;
     if (load == worker) continue;
@@ -521,26 +600,27 @@ void Simulator::check_memory() {
 }
 
 void Simulator::flush_all() {
-  flush_coordinator();
+  for (Coordinator& coordinator : coordinators_) flush(coordinator);
   for (Verifier& verifier : verifiers_) flush(verifier);
   for (Drafter& drafter : drafters_) flush(drafter);
   for (Encoder& encoder : encoders_) flush(encoder);
 }
 
-void Simulator::flush_coordinator() {
-  if (coordinator_ == nullptr) return;
-  const CoordinatorOutput output = coordinator_->take_output();
+void Simulator::flush(Coordinator& coordinator) {
+  if (coordinator.core == nullptr) return;
+  const CoordinatorOutput output = coordinator.core->take_output();
   std::set<PeerId> gone;
   for (const Outgoing& out : output.send) {
-    coordinator_->on_sent(out.message, 1);
+    coordinator.core->on_sent(out.message, 1);
     if (Node* node = find(out.to)) {
+      if (node->connection() != out.to) continue;  // it is elsewhere
       transmit(Event::Kind::kToWorker, *node, out.message);
     } else if (!to_client(out.to, out.message) && out.to.starts_with("client")) {
       gone.insert(out.to);
     }
   }
   note(output.notices);
-  for (const PeerId& peer : gone) coordinator_->on_peer_gone(peer, coordinator_time());
+  for (const PeerId& peer : gone) coordinator.core->on_peer_gone(peer, coordinator.clock.at(now_));
 }
 
 // A worker's loop goes around after each message; a drafter's not while it drafts.
@@ -564,6 +644,7 @@ void Simulator::flush(Drafter& drafter) {
     for (const DraftTurn& turn : output.pass) drafter.busy.emplace_back(turn, take_turn(drafter, turn, cost));
     schedule(time, Event::Kind::kDrafted, drafter.peer);
   }
+  tend_connection(drafter, output.redial);
   for (const Outgoing& out : output.send) transmit(Event::Kind::kToCoordinator, drafter, out.message);
   note(output.notices);
 }
@@ -576,6 +657,7 @@ void Simulator::flush(Encoder& encoder) {
     encoder.busy = std::move(output.work);
     schedule(slow_or(std::chrono::milliseconds(1), std::chrono::milliseconds(50)), Event::Kind::kEncoded, encoder.peer);
   }
+  tend_connection(encoder, output.redial);
   for (const Outgoing& out : output.send) transmit(Event::Kind::kToCoordinator, encoder, out.message);
   note(output.notices);
 }
@@ -601,6 +683,7 @@ void Simulator::flush(Verifier& verifier) {
   }
   if (output.due)
     schedule(std::max(verifier.clock.until(*output.due, now_), Duration(1)), Event::Kind::kDue, verifier.peer);
+  tend_connection(verifier, output.redial);
   for (const Outgoing& out : output.send) transmit(Event::Kind::kToCoordinator, verifier, out.message);
   note(output.notices);
 }

@@ -38,8 +38,8 @@ struct Faults {
   double encoder_restart = 0;
   double mute = 0;  ///< of a verifier or an encoder: only its heartbeats can be read, for up to 30 s
 
-  // The coordinator and its clients. Of half of the connections that are lost, neither end is told.
-  double coordinator_restart = 0;  ///< another one comes, which knows of nothing
+  // Each coordinator, and clients. Of half of the connections that are lost, neither end is told.
+  double coordinator_restart = 0;  ///< another one comes in its place, which knows of nothing
   double client_cut = 0;           ///< of each client's connection
   /// Chance that what it kept on disk, which the policies learned, is torn or empty when the next one comes.
   double torn_disk = 0;
@@ -103,7 +103,9 @@ struct Layout {
   int liars = 0, laggards = 0;        ///< of the drafters the first, whose drafts never hold; then those that are late
   const DraftTable* table = nullptr;  ///< CoordinatorConfig's
   int drafters_per_text = 1;          ///< likewise
-  std::optional<int> forger = {};     ///< this verifier's own tokens are not the model's, one in ten
+  /// Two: the second is a stand-by. All look for them in the same order, and stay with whom they have found.
+  int coordinators = 1;
+  std::optional<int> forger = {};  ///< this verifier's own tokens are not the model's, one in ten
 };
 
 /// The real session code of all three roles over a seeded in-memory network, in virtual time. One
@@ -127,8 +129,8 @@ class Simulator {
   void freeze_workers(Duration duration);
   /// The verifier that has request `number` dies, and comes back after `away`. @return whether one had it.
   bool kill_verifier_of(std::uint64_t number, Duration away);
-  /// The coordinator dies, and another comes after `away`.
-  void kill_coordinator(Duration away);
+  /// A coordinator dies, and another comes in its place after `away`.
+  void kill_coordinator(Duration away, std::size_t place = 0);
 
   struct Answer {
     std::vector<TokenId> tokens;
@@ -149,16 +151,20 @@ class Simulator {
   std::int64_t drafter_restarts() const { return drafter_restarts_; }
   std::int64_t verifier_restarts() const { return verifier_restarts_; }
   std::int64_t encoder_restarts() const { return encoder_restarts_; }
-  std::int64_t coordinator_restarts() const { return static_cast<std::int64_t>(incarnation_); }
+  std::int64_t coordinator_restarts() const { return static_cast<std::int64_t>(incarnations_); }
+  /// Times that a worker or a client went to another coordinator's place.
+  std::int64_t moves() const { return moves_; }
   std::int64_t messages() const { return messages_; }
   /// Rows that reached drafters, by type.
   const std::map<DType, std::int64_t>& rows() const { return rows_; }
   std::size_t verifier_sessions() const;
   std::size_t drafter_sessions() const;
   std::size_t encoder_sessions() const;
-  int coordinator_sessions() const { return status().sessions; }
+  int coordinator_sessions() const;
   std::int64_t verifier_kv_bytes() const;
-  Status status() const { return coordinator_ ? coordinator_->status() : Status(); }
+  Status status(std::size_t place = 0) const {
+    return coordinators_.at(place).core ? coordinators_[place].core->status() : Status();
+  }
 
  private:
   struct Event {
@@ -172,10 +178,11 @@ class Simulator {
       kEncoded,
       kDue,
       kTick
-    } kind;  // kDue: a loop was to go around by now
-    PeerId peer;
+    } kind;                            // kDue: a loop was to go around by now
+    PeerId peer;                       ///< of a message the name of the connection, else of the process
     std::unique_ptr<Message> message;  ///< on the heap: what is queued is moved about
-    std::uint64_t incarnation = 0;     ///< of the coordinator; a message does not reach another
+    std::size_t place = 0;             ///< of a message: the coordinator's
+    std::uint64_t incarnation = 0;     ///< likewise: it does not reach another
   };
   struct Later {
     bool operator()(const Event& a, const Event& b) const { return a.at != b.at ? a.at > b.at : a.order > b.order; }
@@ -211,11 +218,19 @@ class Simulator {
       return Duration(static_cast<std::int64_t>(static_cast<double>((then - at(time)).count()) / speed));
     }
   };
+  /// What looks for a coordinator where one may be, in their order.
+  struct Seeker {
+    std::size_t place = 0;  ///< where it is, or looks next
+    bool dials = false;     ///< it has no connection
+  };
   /// A process that takes part. It is away while it has no core.
-  struct Node {
-    PeerId peer;  ///< another one after each start
+  struct Node : Seeker {
+    PeerId peer;              ///< another one after each start
+    std::uint64_t moves = 0;  ///< to other places
     Clock clock;
     TimePoint back{}, frozen_until{}, deaf_until{}, dumb_until{}, mute_until{};
+    /// As its coordinator knows it: another one with each connection.
+    PeerId connection() const { return moves == 0 ? peer : fmt::format("{}/{}", peer, moves); }
   };
   struct Verifier : Node {
     std::unique_ptr<VerifierCore> core;
@@ -247,16 +262,33 @@ class Simulator {
   };
 
   /// One that asked for a text.
-  struct Client {
+  struct Client : Seeker {
     std::vector<Generate> requests;
     AnswerEvents events;
     std::unique_ptr<ClientCore> core;
     Clock clock;
     PeerId peer;  ///< another one for each connection; "": there is none, or none any more
-    bool dials = false;
+  };
+  /// A place where a coordinator may be.
+  struct Coordinator {
+    std::unique_ptr<CoordinatorCore> core;  ///< none while it is away
+    Clock clock;
+    std::string kept_policies;  ///< on its disk
+    TimePoint back{};
+    std::uint64_t incarnation = 0;
   };
 
-  void start_coordinator();
+  bool has_standby() const { return coordinators_.size() > 1; }
+  void start_coordinator(Coordinator& coordinator);
+  void tick_coordinators();
+  /// Whether somebody who looks for a coordinator has found one.
+  bool find_coordinator(Seeker& seeker);
+  /// Looks for one at the next place.
+  void redial(Seeker& seeker);
+  /// A worker's connection is lost, and it looks for another.
+  void leave_coordinator(Node& node, bool goes_on);
+  /// What a worker's loop does with its connection.
+  void tend_connection(Node& node, bool redial);
   void cut(Client& client);
   /// Connects those that look for a coordinator, and lets time pass for all.
   void tick_clients();
@@ -264,11 +296,12 @@ class Simulator {
   void settle(std::uint64_t number, const Result<void>& result);
   void step();
   void on_event(Event event);
-  void schedule(Duration after, Event::Kind kind, PeerId peer, std::unique_ptr<Message> message = {});
+  void schedule(Duration after, Event::Kind kind, PeerId peer, std::unique_ptr<Message> message = {},
+                std::size_t place = 0);
   /// Sends over the faulty network.
   void transmit(Event::Kind kind, Node& node, const Message& message);
   /// Each does what is due, and sends.
-  void flush_coordinator();
+  void flush(Coordinator& coordinator);
   void flush(Verifier& verifier);
   void flush(Drafter& drafter);
   void flush(Encoder& encoder);
@@ -290,11 +323,10 @@ class Simulator {
   Drafter* find_drafter(const PeerId& peer);
   Encoder* find_encoder(const PeerId& peer);
   /// Whether the fleet's books are what the sessions say.
-  void check_books();
+  void check_books(const CoordinatorCore& coordinator);
   /// Whether nothing piles up.
   void check_memory();
   Clock some_clock() { return {faults_.skew > 0 ? 1 + faults_.skew * (2 * rng_.uniform() - 1) : 1}; }
-  TimePoint coordinator_time() const { return coordinator_clock_.at(now_); }
   bool lies(const Drafter& drafter) const { return &drafter - drafters_.data() < layout_.liars; }
   bool lags(const Drafter& drafter) const {
     return !lies(drafter) && &drafter - drafters_.data() < layout_.liars + layout_.laggards;
@@ -342,12 +374,10 @@ class Simulator {
   std::vector<Event> events_;                                     ///< a heap, the next in front
   std::map<std::pair<Event::Kind, PeerId>, TimePoint> arrivals_;  ///< of what was sent last each way
 
-  std::unique_ptr<CoordinatorCore> coordinator_;  ///< none while it is away
-  Clock coordinator_clock_;
-  std::string kept_policies_;  ///< on its disk
+  std::vector<Coordinator> coordinators_;  ///< in the order in which they are looked for
   const std::uint64_t first_instance_;
-  TimePoint coordinator_back_{};
-  std::uint64_t incarnation_ = 0;
+  std::uint64_t instances_ = 0, incarnations_ = 0;  ///< coordinators that were started; that died
+  std::int64_t moves_ = 0;
   std::map<std::uint64_t, Client> clients_;                        ///< by number of their request
   std::map<std::pair<PeerId, SessionId>, std::int64_t> sessions_;  ///< open ones: what they are to send next
   std::vector<Verifier> verifiers_;

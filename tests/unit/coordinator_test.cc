@@ -608,6 +608,57 @@ TEST_F(Coordinator, ADrafterThatLeavesItToUsGetsRoundedRowsOverAThinLink) {
   EXPECT_EQ(write({}), WireForm::kInt8);
 }
 
+// Where drafts have a say in the text it must be known whose they are.
+TEST_F(Coordinator, ADrafterWithoutAKeyOnAnotherMachineDraftsNoTextThatDependsOnIt) {
+  const SamplingParams match{.temperature = 1}, rejection{.temperature = 1, .rule = SamplingRule::kRejection},
+      typical{.temperature = 1, .rule = SamplingRule::kTypical};
+  std::uint64_t text = 50;
+  /// Who is asked for the second token of a text.
+  const auto drafter_of = [&](const SamplingParams& sampling) -> PeerId {
+    core_.on_message("c",
+                     {.session = SessionId{text},
+                      .body = Generate{.prompt = {1, 2}, .max_tokens = 9, .draft_length = 2, .sampling = sampling}},
+                     now_);
+    core_.on_message("v",
+                     {.session = SessionId{text},
+                      .body = Verdict{.next_token = 40, .committed = 2, .hidden = zeros({2}), .kv = rows(0, 2)}},
+                     now_);
+    const auto out = sent();
+    core_.on_message("c", {.session = SessionId{text++}, .body = Cancel{}}, now_);
+    for (const PeerId peer : {"stranger", "known"})
+      if (find<Draft>(out, peer) != nullptr) return peer;
+    EXPECT_NE(find<Verify>(out, "v"), nullptr) << "it goes on plainly";
+    return "";
+  };
+  join("v", Role::kVerifier);
+  Hello stranger = hello(Role::kDrafter);
+  stranger.unproven = true;
+  core_.on_message("stranger", {.body = stranger}, now_);
+  const auto warned = [&] {
+    return std::ranges::count_if(core_.take_notices(), [](const Notice& notice) {
+      return notice.warning && notice.text.find("has no key") != std::string::npos;
+    });
+  };
+  EXPECT_EQ(warned(), 1);
+  EXPECT_EQ(drafter_of({}), "stranger");
+  EXPECT_EQ(drafter_of(match), "stranger");
+  EXPECT_EQ(drafter_of(rejection), "");
+  EXPECT_EQ(drafter_of(typical), "");
+  core_.on_message("c",
+                   {.session = SessionId{text},
+                    .body = Generate{.prompt = {1, 2}, .max_tokens = 9, .draft_length = 2, .unverified = true}},
+                   now_);
+  core_.on_message("v",
+                   {.session = SessionId{text++},
+                    .body = Verdict{.next_token = 40, .committed = 2, .hidden = zeros({2}), .kv = rows(0, 2)}},
+                   now_);
+  EXPECT_NE(find<Failed>(sent(), "c"), nullptr) << "unverified, the text would be all its own";
+  EXPECT_EQ(warned(), 0) << "said once";
+  join("known", Role::kDrafter);
+  EXPECT_EQ(drafter_of(rejection), "known");
+  EXPECT_EQ(drafter_of(typical), "known");
+}
+
 TEST_F(Coordinator, ASessionThatAFullDrafterRefusesGoesOnAtOnceAndAlone) {
   begin_drafting();
   sent();
