@@ -1,5 +1,7 @@
 #include "common/transport/worker_loop.h"
 
+#include <functional>
+#include <memory>
 #include <new>
 #include <utility>
 
@@ -31,7 +33,7 @@ class JoinedCore {
   std::size_t sessions = 1;
 
  private:
-  Membership membership_{LinkConfig{}, Hello{.role = Role::kEncoder}, Capacity{}};
+  Membership membership_{LinkConfig{}, Hello{.role = Role::kEncoder, .name = "encoder", .facts = {}}, Capacity{}};
 };
 
 class WorkerLoopTest : public testing::Test {
@@ -46,8 +48,8 @@ class WorkerLoopTest : public testing::Test {
 
   Result<void> run(Duration drain_wait, const std::function<bool()>& work) {
     return loop_.run(
-        stop_.get_token(), drain_wait, [&](const JoinedCore::Output& output) { asked_ = output.work; },
-        [&] { return asked_ && work(); });
+        stop_.get_token(), drain_wait, [&](const JoinedCore::Output& output) { asked_ = asked_ || output.work; },
+        [&] { return std::exchange(asked_, false) && work(); });
   }
 };
 
