@@ -19,7 +19,7 @@ if(OUTRIDER_SANITIZE)
 endif()
 
 # For a target whose sources do nothing that must be fast, but for those named, which stay as they are. Those with
-# much JSON or many options cost the compiler half as much with -O1 as with -O3, and a third of that where four of them
+# much JSON or many options cost the compiler half as much with -O1 as with -O3, and a third of that where several
 # are compiled as one, since each includes and instantiates the same headers.
 function(outrider_compile_quickly target)
   if(ARGN)
@@ -27,7 +27,7 @@ function(outrider_compile_quickly target)
     set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:-O3>)
   endif()
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
 endfunction()
 
 # Writes OUTPUT with add_NAME_commands().

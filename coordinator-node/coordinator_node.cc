@@ -1,6 +1,5 @@
 #include "coordinator-node/coordinator_node.h"
 
-#include <algorithm>
 #include <optional>
 #include <random>
 #include <set>
@@ -14,13 +13,6 @@
 #include "coordinator-node/rejection_log.h"
 
 namespace outrider {
-namespace {
-
-/// Longest sleep of the loop: how late a tick or a stop may be seen.
-constexpr Duration kTick = std::chrono::milliseconds(20);
-
-}  // namespace
-
 Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions& options, std::stop_token stop,
                              const std::function<void(const std::string& address)>& on_listening) {
   ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint, Endpoint::bind(context, options.listen));
@@ -62,7 +54,7 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
         [&](const PeerId& peer) { gone.insert(peer); });
     pump.log(output.notices);
     if (rejection_log) rejection_log->write(output.rejections);
-    return output.deadline;
+    return output.due;
   };
   while (!stop.stop_requested()) {
     pump.receive(
@@ -73,9 +65,9 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
         [&](const PeerId& from) { core.on_peer_gone(from, clock.now()); });
     for (const PeerId& peer : std::exchange(gone, {})) core.on_peer_gone(peer, clock.now());
     core.on_tick(clock.now());
-    const std::optional<TimePoint> deadline = act();
+    const std::optional<TimePoint> due = act();
     if (policy_state) policy_state->save_when_due(core.policies(), now());
-    endpoint->wait(deadline ? std::clamp<Duration>(*deadline - clock.now(), Duration::zero(), kTick) : kTick);
+    pump.wait(due, clock.now());
   }
   core.stop(clock.now());
   act();

@@ -8,17 +8,10 @@
 #include "common/model/generation_config.h"
 #include "common/pair/pair_files.h"
 #include "common/protocol/donor_rows.h"
-#include "common/transport/pump.h"
+#include "common/transport/worker_loop.h"
 #include "drafter-node/draft_engine.h"
 
 namespace outrider {
-namespace {
-
-/// Longest sleep of the loop: how late a tick or a stop may be seen.
-constexpr Duration kTick = std::chrono::milliseconds(20);
-
-}  // namespace
-
 Result<void> run_drafter(TransportContext& context, const DrafterOptions& options, std::stop_token stop) {
   if (options.threads > 0) set_team_size(options.threads);
   ASSIGN_OR_RETURN(const WireForm wire, parse_wire_form(options.wire));
@@ -52,30 +45,19 @@ Result<void> run_drafter(TransportContext& context, const DrafterOptions& option
                                   .name = std::move(name),
                                   .facts = pair_facts(backbone, *backbone_weights),
                                   .wire = wire});
-  Pump pump(*endpoint);
-  LoopClock clock;
-  Solitude solitude(options.worker);
-  const std::stop_callback wake_on_stop(stop, [&] { endpoint->wake(); });
-  while (!stop.stop_requested() && !core.membership().refusal() && !pump.version_mismatch()) {
-    pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), clock.now()); });
-    core.on_tick(clock.now());
-    RETURN_IF_ERROR(solitude.check(core.membership().joined(), clock.now()));
-    const DrafterCore::Output output = core.take_output();
-    pump.deliver(output);  // a heartbeat's answer does not wait for drafts, or the round trip would seem longer
-    for (const DraftWork& work : output.work) engine.run(work);
-    if (!output.pass.empty()) {
-      const Duration added = std::chrono::microseconds(options.added_draft_us) * output.pass.size();
-      std::vector<DraftProgress> progress = engine.step(output.pass, added);
-      for (std::size_t i = 0; i < progress.size(); ++i) core.on_turn(output.pass[i], std::move(progress[i]));
-    }
-    pump.deliver(core.take_output());
-    if (output.pass.empty()) endpoint->wait(kTick);  // else the next pass may be due
-  }
-  if (pump.version_mismatch()) return *pump.version_mismatch();
-  if (core.membership().refusal()) return *core.membership().refusal();
-  core.drain();
-  pump.deliver(core.take_output());
-  return {};
+  DrafterCore::Output asked;
+  WorkerLoop loop(core, *endpoint, options.worker);
+  return loop.run(
+      stop, Duration::zero(), [&](DrafterCore::Output& output) { asked = std::move(output); },
+      [&] {
+        for (const DraftWork& work : asked.work) engine.run(work);
+        const std::vector<DraftTurn>& pass = asked.pass;
+        if (pass.empty()) return false;
+        const Duration added = std::chrono::microseconds(options.added_draft_us) * pass.size();
+        std::vector<DraftProgress> progress = engine.step(pass, added);
+        for (std::size_t i = 0; i < progress.size(); ++i) core.on_turn(pass[i], std::move(progress[i]));
+        return true;  // the next pass may be due
+      });
 }
 
 }  // namespace outrider

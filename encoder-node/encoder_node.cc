@@ -1,8 +1,6 @@
 #include "encoder-node/encoder_node.h"
 
-#include <algorithm>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <optional>
 
@@ -13,13 +11,11 @@
 #include "common/pair/pair_files.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/towers/towers.h"
-#include "common/transport/pump.h"
+#include "common/transport/worker_loop.h"
 
 namespace outrider {
 namespace {
 
-/// Longest sleep of the loop: how late a tick or a stop may be seen.
-constexpr Duration kTick = std::chrono::milliseconds(20);
 /// After a stop: how long what is here may take to its end.
 constexpr Duration kDrainWait = std::chrono::seconds(20);
 
@@ -30,58 +26,6 @@ WireTensor wire_rows(const Tensor& rows) {
   return {.dtype = DType::kF32,
           .shape = {rows.rows(), rows.view().size(1)},
           .data = SharedBytes(owner, {owner.get(), bytes})};
-}
-
-/// The node's loop, as run_encoder() says.
-Result<void> serve(EncoderCore& core, Towers& towers, Endpoint& endpoint, const WorkerOptions& options,
-                   std::stop_token stop) {
-  Pump pump(endpoint);
-  LoopClock clock;
-  Solitude solitude(options);
-  TimePoint pumped = now();
-  std::optional<TimePoint> drain_until;
-  std::optional<WireMedium> work;
-  const auto hand_over = [&] {
-    EncoderCore::Output output = core.take_output();
-    pump.deliver(output);
-    if (output.work) work = std::move(output.work);
-  };
-  const auto exchange = [&] {
-    pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), clock.now()); });
-    core.on_tick(clock.now());
-    pumped = now();
-    hand_over();
-  };
-  const std::function<void()> between_steps = [&] {
-    if (now() - pumped > kTick) exchange();
-  };
-
-  const std::stop_callback wake_on_stop(stop, [&] { endpoint.wake(); });
-  while (!core.membership().refusal() && !pump.version_mismatch()) {
-    if (stop.stop_requested()) {
-      if (!drain_until) {
-        drain_until = now() + kDrainWait;
-        core.drain();
-      }
-      if (core.session_count() == 0 || !core.membership().joined() || now() > *drain_until) break;
-    }
-    RETURN_IF_ERROR(solitude.check(core.membership().joined(), clock.now()));
-    exchange();
-    if (!work) {
-      endpoint.wait(kTick);
-      continue;
-    }
-    const WireMedium medium = *std::exchange(work, {});
-    const TimePoint start = now();
-    auto rows = no_throw([&] { return Result<Tensor>(towers.encode(medium, between_steps)); });
-    if (!rows) return Error{rows.error().code, "the towers stopped: " + rows.error().message};
-    core.on_encoded(wire_rows(*rows), now() - start);
-    hand_over();
-  }
-  if (pump.version_mismatch()) return *pump.version_mismatch();
-  if (core.membership().refusal()) return *core.membership().refusal();
-  hand_over();
-  return {};
 }
 
 }  // namespace
@@ -111,7 +55,21 @@ Result<void> run_encoder(TransportContext& context, const EncoderOptions& option
                                  .name = std::move(name),
                                  .facts = std::move(facts),
                                  .encoding_class = std::move(encoding_class)});
-  return serve(core, towers, *endpoint, options.worker, stop);
+  std::optional<WireMedium> medium;
+  WorkerLoop loop(core, *endpoint, options.worker);
+  return loop.run(
+      stop, kDrainWait,
+      [&](EncoderCore::Output& output) {
+        if (output.work) medium = std::move(output.work);
+      },
+      [&] {
+        if (!medium) return false;
+        const TimePoint start = now();
+        const Tensor rows = towers.encode(*medium, [&] { loop.between_steps(); });
+        medium.reset();
+        core.on_encoded(wire_rows(rows), now() - start);
+        return true;
+      });
 }
 
 }  // namespace outrider

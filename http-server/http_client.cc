@@ -29,7 +29,7 @@ using asio::ip::tcp;
 
 constexpr Duration kConnectTimeout = std::chrono::seconds(10);
 constexpr Duration kLook = std::chrono::milliseconds(100);  ///< for whether the caller still waits
-constexpr std::uint32_t kHeadBytesMax = 64 << 10;
+constexpr std::uint32_t kReplyHeadBytesMax = 64 << 10;
 constexpr int kLookUpsMax = 64;
 
 std::optional<Error> given_up(TimePoint deadline, const Gone& gone) {
@@ -93,7 +93,7 @@ Result<HttpReply> converse(Stream& stream, const HttpCall& call, Steps& steps) {
   RETURN_IF_ERROR(steps.wait());
   beast::flat_buffer buffer;
   http::response_parser<http::string_body> reply;
-  reply.header_limit(kHeadBytesMax);
+  reply.header_limit(kReplyHeadBytesMax);
   reply.body_limit(std::uint64_t{1} << 62);  // until the head is there to be judged
   http::async_read_header(stream, buffer, reply, steps.end());
   RETURN_IF_ERROR(steps.wait());

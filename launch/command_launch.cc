@@ -45,7 +45,7 @@ struct LaunchFlags {
 };
 
 /// What the commands about a run have in common.
-struct RunFlags {
+struct RunFolderFlags {
   fs::path run_dir;
   int seconds = 0;
   bool without_drafters = false;
@@ -132,7 +132,7 @@ ProcessPlan processes_of(const RunFolder& folder, bool without_drafters) {
   return or_throw(plan_processes(plan, /*one_host=*/false));
 }
 
-void print_run_status(const RunFlags& flags) {
+void print_run_status(const RunFolderFlags& flags) {
   const RunFolder folder = or_throw(RunFolder::open(flags.run_dir));
   const Result<json> status = folder.read_json("status.json");
   std::printf("%s\n", status ? member(*status, "state").get<std::string>().c_str() : "no status yet");
@@ -165,7 +165,7 @@ std::string why_not_ready(TransportContext& context, const RunFolder& folder, co
 }
 
 /// @return the exit status of `wait`.
-int wait_until_ready(const RunFlags& flags, std::stop_token stop) {
+int wait_until_ready(const RunFolderFlags& flags, std::stop_token stop) {
   const RunFolder folder = or_throw(RunFolder::open(flags.run_dir));
   const ProcessPlan plan = processes_of(folder, flags.without_drafters);
   const std::optional<RunKeys> keys = RunKeys::of(folder);
@@ -190,7 +190,7 @@ int wait_until_ready(const RunFlags& flags, std::stop_token stop) {
   return kNotReady;
 }
 
-void wait(const RunFlags& flags) {
+void wait(const RunFolderFlags& flags) {
   init_logging("launch", "warn");
   int status = 0;
   or_throw(flags.lifetime.run([&](std::stop_token stop) -> Result<void> {
@@ -200,7 +200,7 @@ void wait(const RunFlags& flags) {
   if (status != 0) throw ExitStatus(status);
 }
 
-void print_logs(const RunFlags& flags, const std::string& only) {
+void print_logs(const RunFolderFlags& flags, const std::string& only) {
   const RunFolder folder = or_throw(RunFolder::open(flags.run_dir));
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder.path() / "logs")) files.push_back(entry.path());
@@ -217,13 +217,13 @@ void print_logs(const RunFlags& flags, const std::string& only) {
   }
 }
 
-void down(const RunFlags& flags) {
+void down(const RunFolderFlags& flags) {
   const int killed = or_throw(take_down(or_throw(RunFolder::open(flags.run_dir)), flags.seconds));
   if (killed > 0) std::fprintf(stderr, "outrider: %d processes had to be killed\n", killed);
 }
 
 /// Slurm's scripts call it in the job, where each host has been asked for its facts.
-void write_lock(const RunFlags& flags) {
+void write_lock(const RunFolderFlags& flags) {
   const RunFolder folder = or_throw(RunFolder::open(flags.run_dir));
   const json plan = or_throw(folder.read_json("plan.json"));
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(flags.seconds);
@@ -248,8 +248,8 @@ json read_lock(const fs::path& path) {
 void add_run_subcommands(Command& launch) {
   const auto add = [&](const char* name, const char* about, int seconds, const char* help, auto callback) {
     Command* command = launch.add_subcommand(name, about);
-    auto flags = std::make_shared<RunFlags>(
-        RunFlags{.run_dir = {}, .seconds = seconds, .without_drafters = false, .lifetime = {}});
+    auto flags = std::make_shared<RunFolderFlags>(
+        RunFolderFlags{.run_dir = {}, .seconds = seconds, .without_drafters = false, .lifetime = {}});
     command->add_option("RUN_DIR", flags->run_dir, "Folder of a run")->required();
     if (help != nullptr)
       command->add_option("--timeout", flags->seconds, help)->check(in_range(0, 1 << 20))->capture_default_str();
@@ -265,7 +265,7 @@ void add_run_subcommands(Command& launch) {
       600, "Seconds to wait", wait);
   auto only = std::make_shared<std::string>();
   add("logs", "Print the logs of a run, each line with its host and process in front", 0, nullptr,
-      [only](const RunFlags& flags) { print_logs(flags, *only); })
+      [only](const RunFolderFlags& flags) { print_logs(flags, *only); })
       ->add_option("NAME", *only, "Only those with this in their name: node3, drafter.1");
   add("down", "End all that a run has started, and what does not end by itself", 30,
       "Seconds for a process to end before it is killed", down);

@@ -1,7 +1,5 @@
 #include "verifier-node/verifier_node.h"
 
-#include <functional>
-#include <optional>
 #include <thread>
 #include <vector>
 
@@ -14,15 +12,11 @@
 #include "common/model/numeric_class.h"
 #include "common/pair/pair_files.h"
 #include "common/tokenizer/tokenizer.h"
-#include "common/transport/pump.h"
+#include "common/transport/worker_loop.h"
 #include "verifier-node/backbone_engine.h"
 
 namespace outrider {
 namespace {
-
-/// Longest sleep of the loop: how late a tick or a stop may be seen. During a batch the loop
-/// goes on between two of its steps, when this time is over.
-constexpr Duration kTick = std::chrono::milliseconds(20);
 
 /// As if the forward pass of these had taken so much longer.
 void slow_down(std::vector<VerifyResult>& results, int added_verify_us) {
@@ -73,60 +67,6 @@ class ThreadsLog {
   int steps_ = sizer_.chosen(1), prompts_ = steps_;
 };
 
-/// The node's loop, as run_verifier() says.
-Result<void> serve(VerifierCore& core, BackboneEngine& engine, Endpoint& endpoint, const VerifierOptions& options,
-                   const TeamSizer& sizer, std::stop_token stop) {
-  Pump pump(endpoint);
-  LoopClock clock;
-  Solitude solitude(options.worker);
-  ThreadsLog threads_log(sizer);
-  TimePoint pumped = now();
-  const auto hand_over = [&] {
-    VerifierCore::Output output = core.take_output();
-    pump.deliver(output);
-    for (const SessionId session : output.released) engine.release(session);
-    return output;
-  };
-  const auto exchange = [&] {
-    pump.receive([&](const PeerId&, Message message) { core.on_message(std::move(message), clock.now()); });
-    core.on_tick(clock.now());
-    pumped = now();
-    return hand_over();
-  };
-  const std::function<void()> between_steps = [&] {
-    if (now() - pumped > kTick) exchange();
-  };
-
-  const std::stop_callback wake_on_stop(stop, [&] { endpoint.wake(); });
-  std::optional<TimePoint> drain_until;
-  while (!core.membership().refusal() && !pump.version_mismatch()) {
-    if (stop.stop_requested()) {
-      if (!drain_until) {
-        drain_until = now() + std::chrono::seconds(options.drain_wait_s);
-        core.drain();
-      }
-      if (core.session_count() == 0 || !core.membership().joined() || now() > *drain_until) break;
-    }
-    RETURN_IF_ERROR(solitude.check(core.membership().joined(), clock.now()));
-    const VerifierCore::Output output = exchange();
-    if (output.batch.empty()) {
-      endpoint.wait(output.due ? std::clamp<Duration>(*output.due - clock.now(), Duration::zero(), kTick) : kTick);
-      continue;
-    }
-    // No memory for another session's K/V, say: what is left of the cache is of no use to anybody.
-    auto results = no_throw([&] { return Result<std::vector<VerifyResult>>(engine.run(output.batch, between_steps)); });
-    if (!results) return Error{results.error().code, "the engine stopped: " + results.error().message};
-    slow_down(*results, options.added_verify_us);
-    core.on_batch_done(std::move(*results), clock.now());
-    threads_log.look();
-    hand_over();  // at once: a verdict must not wait for what has arrived meanwhile
-  }
-  if (pump.version_mismatch()) return *pump.version_mismatch();
-  if (core.membership().refusal()) return *core.membership().refusal();
-  hand_over();
-  return {};
-}
-
 }  // namespace
 
 Result<void> run_verifier(TransportContext& context, const VerifierOptions& options, std::stop_token stop) {
@@ -158,7 +98,23 @@ Result<void> run_verifier(TransportContext& context, const VerifierOptions& opti
                                                                      .numeric_class = bits,
                                                                      .encoding_class = std::move(encoding_class),
                                                                      .no_towers = options.no_towers});
-  return serve(core, engine, *endpoint, options, sizer, stop);
+  ThreadsLog threads_log(sizer);
+  std::vector<VerifyWork> batch;
+  WorkerLoop loop(core, *endpoint, options.worker);
+  return loop.run(
+      stop, std::chrono::seconds(options.drain_wait_s),
+      [&](VerifierCore::Output& output) {
+        for (const SessionId session : output.released) engine.release(session);
+        batch = std::move(output.batch);
+      },
+      [&] {
+        if (batch.empty()) return false;
+        std::vector<VerifyResult> results = engine.run(batch, [&] { loop.between_steps(); });
+        slow_down(results, options.added_verify_us);
+        core.on_batch_done(std::move(results), loop.now());
+        threads_log.look();
+        return true;
+      });
 }
 
 }  // namespace outrider

@@ -21,9 +21,9 @@ namespace fs = std::filesystem;
 
 static_assert(std::endian::native == std::endian::little, "GGUF is read as it lies in memory");
 
-constexpr std::size_t kHeaderBytesMax = 100'000'000;  // as for safetensors; Gemma's takes 15 MB
-constexpr std::uint64_t kKeyBytesMax = 65535;         // the specification's limit
-constexpr std::uint32_t kRankMax = 4;                 // ggml's
+constexpr std::size_t kMetadataBytesMax = 100'000'000;  // as for safetensors; Gemma's takes 15 MB
+constexpr std::uint64_t kKeyBytesMax = 65535;           // the specification's limit
+constexpr std::uint32_t kGgmlRankMax = 4;               // ggml's
 constexpr const char* kMagic = "GGUF";
 constexpr std::int64_t kInt64Max = std::numeric_limits<std::int64_t>::max();
 
@@ -94,10 +94,10 @@ class Cursor {
       return Error{Errc::kMalformed, fmt::format("{}: {} at byte {} takes {} bytes, but {} follow (cut short?)",
                                                  file_.string(), what, offset_, count, left())};
     }
-    if (offset_ + count > kHeaderBytesMax) {
+    if (offset_ + count > kMetadataBytesMax) {
       return Error{Errc::kOutOfRange,
                    fmt::format("{}: metadata and tensor list take more than {} bytes, wanted at most that",
-                               file_.string(), kHeaderBytesMax)};
+                               file_.string(), kMetadataBytesMax)};
     }
     const auto taken = bytes_.subspan(offset_, static_cast<std::size_t>(count));
     offset_ += static_cast<std::size_t>(count);
@@ -175,8 +175,8 @@ Result<TensorInfo> read_tensor_info(Cursor& cursor, const fs::path& file) {
     return Error{code, fmt::format("{}: {} {}", file.string(), what, problem)};
   };
   ASSIGN_OR_RETURN(const auto rank, cursor.number<std::uint32_t>(what));
-  if (rank > kRankMax)
-    return error(Errc::kUnsupported, fmt::format("has {} dimensions, wanted at most {}", rank, kRankMax));
+  if (rank > kGgmlRankMax)
+    return error(Errc::kUnsupported, fmt::format("has {} dimensions, wanted at most {}", rank, kGgmlRankMax));
   std::int64_t elements = 1;
   for (std::uint32_t i = 0; i < rank; ++i) {
     ASSIGN_OR_RETURN(const auto extent, cursor.number<std::int64_t>(what));

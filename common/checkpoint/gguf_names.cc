@@ -10,10 +10,6 @@
 namespace outrider {
 namespace {
 
-struct NamePair {
-  std::string_view gguf, hugging_face;
-};
-
 // Of the whole model.
 constexpr NamePair kModelNames[] = {
     {"token_embd.weight", "model.embed_tokens.weight"},

@@ -10,6 +10,11 @@
 
 namespace outrider {
 
+/// What both call a tensor, or a part of its name.
+struct NamePair {
+  std::string_view gguf, hugging_face;
+};
+
 /// The Hugging Face name of a tensor that llama.cpp's converter calls `gguf_name`, for the architectures
 /// gemma4 and gemma4-assistant; none for one that has no such name.
 std::optional<std::string> hugging_face_name(std::string_view gguf_name);

@@ -13,6 +13,8 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "common/checkpoint/gguf_names.h"
+
 namespace outrider {
 namespace {
 namespace fs = std::filesystem;
@@ -25,9 +27,6 @@ constexpr const char *kConvolutions[] = {"a.conv1d.0.weight", "a.conv1d.1.weight
                      *kAudioProjection = "mm.a.input_projection.weight", *kTaps = "a.blk.0.conv_dw.weight";
 constexpr std::string_view kScale = "self_attn.per_dim_scale", kTapsPart = ".conv_dw.weight";
 
-struct NamePair {
-  std::string_view gguf, hugging_face;
-};
 constexpr NamePair kNames[] = {
     {kPatches, "model.vision_tower.patch_embedder.input_proj.weight"},
     {kPositions, "model.vision_tower.patch_embedder.position_embedding_table"},

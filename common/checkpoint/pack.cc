@@ -26,7 +26,7 @@ using nlohmann::json;
 
 constexpr char kManifest[] = "manifest.json", kImage[] = "weights.bump", kFormat[] = "outrider-pack";
 constexpr char kPartial[] = ".partial-";  ///< after a folder's name, until it is whole; then the process
-constexpr std::size_t kRankMax = 4;
+constexpr std::size_t kPackRankMax = 4;
 
 std::uint64_t checksum_of(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
@@ -56,7 +56,7 @@ std::vector<std::int64_t> read_shape(const JsonFields& fields) {
   std::vector<std::int64_t> sizes;
   std::int64_t elements = 1;
   for (const json& size : value) {
-    const bool fits = sizes.size() < kRankMax && size.is_number_unsigned() && size.get<std::uint64_t>() > 0 &&
+    const bool fits = sizes.size() < kPackRankMax && size.is_number_unsigned() && size.get<std::uint64_t>() > 0 &&
                       std::in_range<std::int64_t>(size.get<std::uint64_t>()) &&
                       !__builtin_mul_overflow(elements, size.get<std::int64_t>(), &elements);
     if (!fits) {

@@ -62,7 +62,7 @@ void CoordinatorCore::on_sent(const Message& message, std::size_t bytes) {
 CoordinatorOutput CoordinatorCore::take_output() {
   for (const auto& [id, session] : sessions_) {
     const std::optional<TimePoint> due = session.deadline();
-    if (due && (!output_.deadline || *due < *output_.deadline)) output_.deadline = due;
+    if (due && (!output_.due || *due < *output_.due)) output_.due = due;
   }
   return std::exchange(output_, {});
 }

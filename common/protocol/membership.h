@@ -30,6 +30,8 @@ struct LinkConfig {
 struct CoreOutput {
   std::vector<Outgoing> send;
   std::vector<Notice> notices;
+  /// When on_tick() is due next at the latest, if that is known.
+  std::optional<TimePoint> due = {};
   /// Of a worker's: the coordinator is silent, though its connection may not say so. It, or the next one, is to be
   /// dialled anew.
   bool redial = false;

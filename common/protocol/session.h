@@ -22,8 +22,6 @@ namespace outrider {
 struct CoordinatorOutput : CoreOutput {
   /// One of every round that lost a draft, but for stepwise texts, whose drafts are the client's.
   std::vector<Rejection> rejections = {};
-  /// When on_tick() is due next for a policy's sake, if that is known: drafts that come later are not worth the wait.
-  std::optional<TimePoint> deadline = {};
 };
 
 /// What becomes of a text whose verifier dies, drains or is of no use.

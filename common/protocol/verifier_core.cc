@@ -444,7 +444,8 @@ void VerifierCore::commit(Session& session, const VerifyResult& result, std::int
 }
 
 VerifierCore::Output VerifierCore::take_output() {
-  Output output{membership_.take_output(), {}, {}, due_};
+  Output output{membership_.take_output(), {}, {}};
+  output.due = due_;  // a batch waits for more
   if (forward_.out && forward_.work.empty()) return output;
   output.released = std::exchange(released_, {});
   output.batch = std::exchange(forward_.work, {});

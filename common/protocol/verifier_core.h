@@ -122,7 +122,6 @@ class VerifierCore {
     /// that was handed over before is out.
     std::vector<SessionId> released;
     std::vector<VerifyWork> batch;  ///< rows of the next forward; on_batch_done() answers
-    std::optional<TimePoint> due;   ///< when to tick at the latest, for a batch that waits for more
   };
   /// All that has come up since the last call.
   Output take_output();

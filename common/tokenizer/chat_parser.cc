@@ -24,7 +24,7 @@ bool is_name_char(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
 }
 
-std::string_view trim(std::string_view text) {
+std::string_view without_spaces(std::string_view text) {
   const std::size_t first = text.find_first_not_of(kSpaces);
   if (first == text.npos) return {};
   return text.substr(first, text.find_last_not_of(kSpaces) - first + 1);
@@ -175,9 +175,9 @@ void ChatParser::head_text(std::string_view piece) {
     return;
   }
   const std::string head = std::exchange(held_, {});
-  std::string_view name = trim(head);
+  std::string_view name = without_spaces(head);
   const bool prefixed = name.starts_with(kCallPrefix);
-  if (prefixed) name = trim(name.substr(kCallPrefix.size()));
+  if (prefixed) name = without_spaces(name.substr(kCallPrefix.size()));
   if (!prefixed || name.empty() || name.size() > kNameBytesMax || !std::ranges::all_of(name, is_name_char))
     return break_call();
   call_ = {.name = std::string(name)};
@@ -258,7 +258,7 @@ void ChatParser::argument_char(char c) {
   // A bare key, its colon included.
   held_.pop_back();
   begin_value();
-  call_.json += '"' + escaped(trim(held_)) + "\":";
+  call_.json += '"' + escaped(without_spaces(held_)) + "\":";
   held_.clear();
   call_.want = Want::kValue;
 }
@@ -302,7 +302,7 @@ void ChatParser::begin_value() {
 }
 
 void ChatParser::end_bare() {
-  const std::string value(trim(held_));
+  const std::string value(without_spaces(held_));
   held_.clear();
   if (call_.open.back() == '[') {
     call_.want = Want::kItem;

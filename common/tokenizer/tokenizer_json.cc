@@ -22,7 +22,7 @@ bool is_string(const Json& value, std::string_view wanted) {
   return string != nullptr && *string == wanted;
 }
 
-bool is_true(const Json& value) { return value.is_boolean() && value.get<bool>(); }
+bool says_true(const Json& value) { return value.is_boolean() && value.get<bool>(); }
 
 }  // namespace
 
@@ -70,7 +70,7 @@ class Tokenizer::Parser {
       }
     }
     const Json& ignore_merges = member(model, "ignore_merges");
-    if (is_true(ignore_merges)) return unsupported("model.ignore_merges", "true", "false");
+    if (says_true(ignore_merges)) return unsupported("model.ignore_merges", "true", "false");
     return {};
   }
 
@@ -112,7 +112,7 @@ class Tokenizer::Parser {
       return malformed("added_tokens[].content", show(content), "a string that is not empty");
     }
     for (const char* key : {"single_word", "lstrip", "rstrip"}) {
-      if (is_true(member(added, key))) {
+      if (says_true(member(added, key))) {
         return unsupported(fmt::format("{} of added token {}", key, show(content)), "true", "false");
       }
     }
@@ -127,8 +127,8 @@ class Tokenizer::Parser {
                        fmt::format("its id in the vocabulary, {}", *known));
     }
 
-    builder_.add_added_token(*built().find(*text), is_true(member(added, "special")),
-                             is_true(member(added, "normalized")));
+    builder_.add_added_token(*built().find(*text), says_true(member(added, "special")),
+                             says_true(member(added, "normalized")));
     return {};
   }
 
@@ -173,9 +173,9 @@ class Tokenizer::Parser {
       const std::string* const text = as_string(unk_token);
       const auto id = text == nullptr ? std::nullopt : built().find(*text);
       if (!id) return malformed("model.unk_token", show(unk_token), "null or one of model.vocab");
-      builder_.set_unknown(*id, is_true(member(model, "fuse_unk")));
+      builder_.set_unknown(*id, says_true(member(model, "fuse_unk")));
     }
-    if (is_true(member(model, "byte_fallback"))) {
+    if (says_true(member(model, "byte_fallback"))) {
       for (unsigned byte = 0; byte < 256; ++byte) {
         const auto id = built().find(fmt::format("<0x{:02X}>", byte));
         if (id) builder_.set_byte_token(static_cast<std::uint8_t>(byte), *id);
@@ -231,7 +231,7 @@ class Tokenizer::Parser {
       return unsupported("pre_tokenizer.type", show(type), "null or \"Split\"");
     }
     const Json& pattern = member(member(pre_tokenizer, "pattern"), "String");
-    if (!pattern.is_string() || is_true(member(pre_tokenizer, "invert"))) {
+    if (!pattern.is_string() || says_true(member(pre_tokenizer, "invert"))) {
       return unsupported("pre_tokenizer.pattern",
                          pattern.is_string() ? "inverted" : show(member(pre_tokenizer, "pattern")),
                          "{\"String\": TEXT}, not inverted");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <iterator>
 #include <map>
@@ -18,6 +19,9 @@ namespace outrider {
 /// What every node's loop does between its socket and its core: moves bytes and logs, nothing else.
 class Pump {
  public:
+  /// Longest sleep of a loop: how late a tick or a stop may be seen.
+  static constexpr Duration kTick = std::chrono::milliseconds(20);
+
   explicit Pump(Endpoint& endpoint) : endpoint_(endpoint) {}
 
   /// Hands what has arrived to on_message(from, message), at most a burst, so that ticks come
@@ -81,6 +85,11 @@ class Pump {
         output.send, [](const Message&, std::size_t) {}, [](const PeerId&) {});
     log(output.notices);
     if (output.redial) endpoint_.redial();
+  }
+
+  /// Sleeps until there is something to read, until the core's tick is `due`, or for one tick.
+  void wait(std::optional<TimePoint> due, TimePoint now) {
+    endpoint_.wait(due ? std::clamp<Duration>(*due - now, Duration::zero(), kTick) : kTick);
   }
 
   /// So many at most that no peer can fill a disk; the others are counted.

@@ -24,7 +24,7 @@ class HeardCoordinator : public CoordinatorCore {
   std::vector<Outgoing> take_outgoing() { return std::exchange(heard().send, {}); }
   std::vector<Notice> take_notices() { return std::exchange(heard().notices, {}); }
   std::vector<Rejection> take_rejections() { return std::exchange(heard().rejections, {}); }
-  std::optional<TimePoint> next_deadline() { return heard().deadline; }
+  std::optional<TimePoint> next_deadline() { return heard().due; }
 
  private:
   CoordinatorOutput& heard() {
@@ -32,7 +32,7 @@ class HeardCoordinator : public CoordinatorCore {
     std::ranges::move(more.send, std::back_inserter(heard_.send));
     std::ranges::move(more.notices, std::back_inserter(heard_.notices));
     std::ranges::move(more.rejections, std::back_inserter(heard_.rejections));
-    heard_.deadline = more.deadline;
+    heard_.due = more.due;
     return heard_;
   }
   CoordinatorOutput heard_;
