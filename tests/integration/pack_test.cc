@@ -287,11 +287,11 @@ const std::vector<BadPack> kBadPacks = {
     {"future_version",
      [](const fs::path& p) {
        edit_manifest(p, [](json& m) {
-         m["version"] = 4;
+         m["version"] = 5;
          m["source"] = 5;
        });
      },
-     {"version 4"}},
+     {"version 5"}},
     {"ordered_rows",
      [](const fs::path& p) {
        edit_manifest(p.parent_path() / "assistant", [](json& m) {
