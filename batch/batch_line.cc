@@ -58,7 +58,7 @@ std::variant<BatchRequest, BatchError> parse_batch_line(std::string_view line, s
   constexpr const char* kBadLine = "invalid_json_line";
   if (json_nesting(line) > kJsonDepthMax + 1)
     return BatchError{.code = kBadLine, .message = fmt::format("nests deeper than {} levels", kJsonDepthMax + 1)};
-  Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  Json json = parse_json(line);
   if (json.is_discarded()) return BatchError{.code = kBadLine, .message = "is not JSON in UTF-8"};
   if (!json.is_object())
     return BatchError{.code = kBadLine, .message = fmt::format("is {}, wanted an object", show(json))};
@@ -104,7 +104,7 @@ BatchTokens& BatchTokens::operator+=(const BatchTokens& other) {
 }
 
 std::variant<BatchReply, BatchError> settle_reply(const BatchRequest& request, const std::string& reply_body) {
-  Json body = json_nesting(reply_body) > 2 * kJsonDepthMax ? Json() : Json::parse(reply_body, nullptr, false);
+  Json body = json_nesting(reply_body) > 2 * kJsonDepthMax ? Json() : parse_json(reply_body);
   if (!body.is_object()) {
     return BatchError{.custom_id = request.custom_id,
                       .status = 200,

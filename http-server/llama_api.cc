@@ -117,7 +117,7 @@ ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const T
                                                   std::span<const TokenId> stops) {
   const ApiError no_object{.message = "the request is not a JSON object in UTF-8"};
   if (json_nesting(body) > kJsonDepthMax) return no_object;
-  Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  Json json = parse_json(body);
   if (!json.is_object()) return no_object;
   for (const auto& [name, neutral] : neutral_values()) {
     if (const Json& value = member(json, name); !value.is_null() && value != neutral)

@@ -208,7 +208,7 @@ HttpReply messages_error(HttpReply reply) {
 ApiResult<Json> chat_of_messages(std::string_view body) {
   const ApiError no_object{.message = "the request is not a JSON object in UTF-8"};
   if (json_nesting(body) > kJsonDepthMax) return no_object;
-  const Json request = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  const Json request = parse_json(body);
   if (!request.is_object()) return no_object;
   Json messages = Json::array();
   if (const Json& system = member(request, "system"); !system.is_null())
@@ -248,7 +248,7 @@ Json message_of_chat(const Json& chat) {
     content.push_back({{"type", "tool_use"},
                        {"id", member(call, "id")},
                        {"name", member(function, "name")},
-                       {"input", Json::parse(function.value("arguments", "{}"), nullptr, false)}});
+                       {"input", parse_json(function.value("arguments", "{}"))}});
   }
   message["stop_reason"] = stop_reason(choice);
   message["stop_sequence"] = stop_sequence(choice);

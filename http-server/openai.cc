@@ -280,7 +280,7 @@ ToolCall read_tool_call(const JsonFields& fields) {
   call.name = read_name(function);
   const std::string arguments = function.text("arguments", "");
   if (arguments.empty()) return call;
-  if (json_nesting(arguments) <= kChatJsonDepthMax) call.arguments = Json::parse(arguments, nullptr, false);
+  if (json_nesting(arguments) <= kChatJsonDepthMax) call.arguments = parse_json(arguments);
   if (!call.arguments.is_object())
     function.wrong("arguments", fmt::format("the text of a JSON object, at most {} levels deep", kChatJsonDepthMax));
   return call;
@@ -382,7 +382,7 @@ template <typename T, typename Read>
 ApiResult<T> parse_body(std::string_view body, const ApiDefaults& defaults, Read read) {
   if (json_nesting(body) > kJsonDepthMax)
     return ApiError{.message = fmt::format("the request nests deeper than {} levels", kJsonDepthMax)};
-  const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  const Json json = parse_json(body);
   if (json.is_discarded()) return ApiError{.message = "the request is not valid JSON in UTF-8"};
   if (!json.is_object()) return ApiError{.message = fmt::format("the request is {}, wanted an object", show(json))};
   FirstError wrong{.file = ""};

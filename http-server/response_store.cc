@@ -52,7 +52,7 @@ Json ResponseStore::get(const std::string& id, const std::string& owner, TimePoi
   const std::lock_guard lock(mutex_);
   const auto known = entries_.find(id);
   const bool there = known != entries_.end() && known->second.owner == owner && known->second.since + kAgeMax >= time;
-  return there ? Json::parse(known->second.kept) : Json();
+  return there ? parse_json(known->second.kept) : Json();
 }
 
 BackgroundResponses::~BackgroundResponses() {

@@ -339,7 +339,7 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
   HttpReply respond(HttpRequest http) {
     const ApiError no_object{.message = "the request is not a JSON object in UTF-8"};
     if (json_nesting(http.body) > kJsonDepthMax) return error_reply(no_object);
-    Json request = Json::parse(http.body, nullptr, /*allow_exceptions=*/false);
+    Json request = parse_json(http.body);
     if (!request.is_object()) return error_reply(no_object);
     Json before = Json::array();
     if (const Json& previous = member(request, "previous_response_id"); !previous.is_null()) {
@@ -393,7 +393,7 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
  private:
   /// @param reply  of the chat. @return what is remembered of it.
   Json whole(const std::string& id, const Json& asked, Json messages, const HttpReply& reply) const {
-    const Json answer = Json::parse(reply.body);
+    const Json answer = parse_json(reply.body);
     Json response = response_of_chat(asked, id, answer);
     const Json& choice = answer.at("choices").at(0);
     if (member(asked, kRawMessages) == true) {

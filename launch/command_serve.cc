@@ -12,6 +12,7 @@
 #include "batch/batch_api.h"
 #include "common/base/time.h"
 #include "common/logging/logging.h"
+#include "common/transport/address.h"
 #include "http-server/api_keys.h"
 #include "http-server/api_server.h"
 #include "http-server/http_server.h"
@@ -158,7 +159,10 @@ void serve(ServeFlags flags) {
   const bool drafts_by_default = draft_length.length > 0;
   const ClusterOptions cluster_options =
       flags.cluster.options(flags.model, pair, drafts_by_default || ModelFlags::has_assistant(pair));
-  if (flags.cluster.connect.empty()) cluster = or_throw(start_cluster(context, cluster_options));
+  if (flags.cluster.connect.empty())
+    cluster = or_throw(start_cluster(context, cluster_options));
+  else
+    or_throw(split_addresses(flags.cluster.connect));  // now, and not with each request
   const std::string name = flags.name.empty() ? served_name(pair.backbone) : flags.name;
   const std::unique_ptr<Tracer> tracer = tracer_of(flags.traces, name);
   ServerMetrics metrics({.prefix = flags.metrics_prefix, .model = name, .version = OUTRIDER_VERSION});
@@ -197,8 +201,9 @@ void serve(ServeFlags flags) {
   routes.push_back(live_page());
   flags.http.traces = tracer != nullptr;
   flags.http.on_response = [&](int status) { metrics.record_response(status); };
+  std::string& host = flags.http.host;
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);  // as in a URL
   const std::unique_ptr<HttpServer> http = or_throw(HttpServer::start(flags.http, std::move(routes)));
-  const std::string& host = flags.http.host;
   const bool v6 = host.find(':') != host.npos;
   std::printf("listening at %s://%s:%d\n", flags.http.tls ? "https" : "http", (v6 ? "[" + host + "]" : host).c_str(),
               http->port());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <utility>
 
 #include "common/base/time.h"
 #include "common/base/token_tree.h"
@@ -170,6 +171,21 @@ std::vector<SoftRows> BackboneEngine::soft_rows(const VerifyWork& work, Session&
   return rows;
 }
 
+std::future<void> BackboneEngine::masks_ahead(const std::vector<VerifyWork>& batch) {
+  std::vector<std::pair<Sampler*, const VerifyWork*>> guided;
+  for (const VerifyWork& work : batch) {
+    Sampler& sampler = sessions_.at(work.session).sampler;
+    if (sampler.follows_grammar() && (!work.prefill || work.last)) guided.emplace_back(&sampler, &work);
+  }
+  if (guided.empty()) return {};
+  return std::async([guided = std::move(guided)] {
+    for (const auto& [sampler, work] : guided) {
+      const std::span<const TokenId> tokens = work->prefill ? std::span<const TokenId>() : work->tokens;
+      sampler->look_ahead(tokens, work->depths);
+    }
+  });
+}
+
 std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& batch,
                                               const std::function<void()>& between_steps) {
   std::vector<Segment> segments;
@@ -184,10 +200,13 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     std::vector<SoftRows>& rows = soft[segments.size()];
     if (!work.media.empty()) rows = soft_rows(work, session->second, between_steps);
     segments.push_back({&cache, work.tokens, outputs, rows, work.depths});
+    if (work.prefill) session->second.sampler.add_text(work.tokens, work.answered);
   }
   const TimePoint start = now();
+  std::future<void> masks = masks_ahead(batch);
   const Backbone::Output output = backbone_->forward(segments, nullptr, &between_steps);
   const std::int64_t forward_ns = (now() - start).count();
+  if (masks.valid()) masks.get();
   between_steps();
   for (std::size_t i = 0; i < batch.size(); ++i) {
     if (!batch[i].keep_as) continue;
@@ -206,7 +225,6 @@ std::vector<VerifyResult> BackboneEngine::run(const std::vector<VerifyWork>& bat
     VerifyResult result{.session = work.session, .round = work.round};
     Verdict& verdict = result.verdict;
     verdict.verify_ns = forward_ns;
-    if (work.prefill) sampler.add_text(work.tokens, work.answered);
     if (work.prefill && work.last) sessions_.at(work.session).soft.clear();
     for (std::size_t k = 0; k < work.scored.size(); ++k) {
       result.scores.push_back(

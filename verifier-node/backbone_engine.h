@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <vector>
@@ -48,6 +49,9 @@ class BackboneEngine {
   std::map<SessionId, Session>::iterator open(const VerifyWork& work, const std::function<void()>& between_steps);
   /// The soft tokens among a prompt's rows, encoded when their first is due.
   std::vector<SoftRows> soft_rows(const VerifyWork& work, Session& session, const std::function<void()>& between_steps);
+  /// Makes the grammars' masks of a batch's rows on a thread of its own: which tokens may follow depends on the drafts,
+  /// not on their logits. Where no thread is to be had, get() does it. Invalid: no session has a grammar.
+  std::future<void> masks_ahead(const std::vector<VerifyWork>& batch);
   /// Committed donor rows [from, to) of a cache, copied out of its rings.
   KvRows donor_rows(const KvCache& cache, Position from, Position to, WireForm form) const;
   /// Of the drafts kept and the token after them, if the session wants them.

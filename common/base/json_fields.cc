@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,14 +10,91 @@
 namespace outrider {
 using nlohmann::json;
 
+namespace {
+
+/// Builds what json::parse does, but for long integers.
+class ExactReader : public nlohmann::json_sax<json> {
+ public:
+  json take() { return std::move(root_); }
+
+  bool null() override { return put(nullptr) != nullptr; }
+  bool boolean(bool value) override { return put(value) != nullptr; }
+  bool number_integer(std::int64_t value) override { return put(value) != nullptr; }
+  bool number_unsigned(std::uint64_t value) override { return put(value) != nullptr; }
+  bool number_float(double value, const std::string& text) override {
+    const bool whole = text.find_first_not_of("-0123456789") == text.npos;
+    return put(whole ? json::binary({text.begin(), text.end()}) : json(value)) != nullptr;
+  }
+  bool string(std::string& value) override { return put(std::move(value)) != nullptr; }
+  bool binary(json::binary_t&) override { return false; }  // no JSON text has it
+  bool start_object(std::size_t) override { return open(json::object()); }
+  bool start_array(std::size_t) override { return open(json::array()); }
+  bool key(std::string& name) override { return key_ = std::move(name), true; }
+  bool end_object() override { return open_.pop_back(), true; }
+  bool end_array() override { return open_.pop_back(), true; }
+  bool parse_error(std::size_t, const std::string&, const json::exception&) override { return false; }
+
+ private:
+  json* put(json value) {
+    if (open_.empty()) return &(root_ = std::move(value));
+    json& in = *open_.back();
+    if (in.is_object()) return &(in[std::move(key_)] = std::move(value));
+    return &in.emplace_back(std::move(value));
+  }
+  bool open(json empty) { return open_.push_back(put(std::move(empty))), true; }
+
+  json root_;
+  std::vector<json*> open_;  // each in the one before it, which does not move while it is open
+  std::string key_;
+};
+
+bool has_long_integer(const json& value) {
+  return value.is_binary() || (value.is_structured() && std::ranges::any_of(value, has_long_integer));
+}
+
+void write_exactly(const json& value, std::string& out) {
+  if (value.is_binary()) {
+    out += digits_of(value);
+  } else if (!has_long_integer(value)) {
+    out += value.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
+  } else {
+    char before = value.is_object() ? '{' : '[';
+    for (const auto& [name, member] : value.items()) {
+      out += std::exchange(before, ',');
+      if (value.is_object()) out += to_text(name) + ':';
+      write_exactly(member, out);
+    }
+    out += value.is_object() ? '}' : ']';
+  }
+}
+
+}  // namespace
+
+json parse_json(std::string_view text) {
+  ExactReader reader;
+  if (!json::sax_parse(text, &reader)) return json(json::value_t::discarded);
+  return reader.take();
+}
+
+std::string_view digits_of(const json& long_integer) {
+  const json::binary_t& digits = long_integer.get_binary();
+  return {reinterpret_cast<const char*>(digits.data()), digits.size()};
+}
+
 std::string to_text(const json& value, int indent) {
+  if (indent < 0 && has_long_integer(value)) {
+    std::string text;
+    write_exactly(value, text);
+    return text;
+  }
   return value.dump(indent, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
 }
 
 std::string show(const json& value) {
   constexpr std::size_t kBytesMax = 80;
   if (value.is_structured()) return fmt::format("an {} of {}", value.type_name(), value.size());
-  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+  std::string text = value.is_binary() ? std::string(digits_of(value))
+                                       : value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
   if (text.size() > kBytesMax) text = text.substr(0, kBytesMax) + "...";
   return text;
 }

@@ -15,6 +15,12 @@
 
 namespace outrider {
 
+/// A JSON text of anybody; discarded: it is none. Integers that 64 bits do not hold keep their digits: such a value is
+/// neither number nor text (is_binary()), and to_text() writes it as it came.
+nlohmann::json parse_json(std::string_view text);
+/// The digits of such a value.
+std::string_view digits_of(const nlohmann::json& long_integer);
+
 /// JSON as it goes out: what is not UTF-8 in it is replaced, never thrown.
 /// @param indent  -1: all on one line
 std::string to_text(const nlohmann::json& value, int indent = -1);

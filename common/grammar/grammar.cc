@@ -12,6 +12,7 @@
 #include <xgrammar/xgrammar.h>
 
 #include "common/base/check.h"
+#include "common/base/token_tree.h"
 #include "common/grammar/answer_controls.h"
 #include "common/grammar/engine.h"
 #include "common/grammar/grammar_text.h"
@@ -59,47 +60,75 @@ std::size_t Grammar::memory_bytes() const { return compiled_->grammar.MemorySize
 struct GrammarState::Matcher {
   xgrammar::GrammarMatcher matcher;
   std::vector<TokenId> stop_ids;
-  std::vector<std::uint32_t> bits;
-  int beyond = 0;  ///< stop tokens accepted after the one that ended the answer: nobody reads them
+  std::int64_t words;  ///< of a mask
+  int beyond = 0;      ///< stop tokens accepted after the one that ended the answer: nobody reads them
+
+  bool accept(TokenId token);
+  void roll_back(int count);
+  /// @return what may follow, in `bits`; empty: anything
+  std::span<const std::uint32_t> fill(std::vector<std::uint32_t>& bits);
+};
+
+/// Masks that were made before they are due.
+struct GrammarState::Ahead {
+  struct Mask {
+    bool made = false;
+    std::vector<std::uint32_t> bits = {};
+    std::span<const std::uint32_t> allowed = {};
+  };
+  static constexpr std::int64_t kAstray = -2, kBefore = -1;
+
+  std::vector<TokenId> tokens = {};
+  std::vector<std::int32_t> depths = {};
+  std::vector<Mask> masks = std::vector<Mask>(1);  ///< of each row; those that are not in use keep their memory
+  std::int64_t row = kAstray;                      ///< where the answer is: behind this row, or before the first
+
+  void go_on(TokenId token) {
+    const TokenTree tree(std::ssize(tokens) - 1, depths);
+    std::vector<std::int64_t> next;
+    if (row == kBefore) next = {0};
+    if (row >= 0) next = tree.children(row);
+    const auto found =
+        std::ranges::find(next, token, [&](std::int64_t child) { return tokens[static_cast<std::size_t>(child)]; });
+    row = found == next.end() ? kAstray : *found;
+  }
 };
 
 GrammarState::GrammarState(std::shared_ptr<const Grammar> grammar, std::vector<TokenId> stop_ids)
-    : grammar_(std::move(grammar)) {
+    : grammar_(std::move(grammar)), ahead_(std::make_unique<Ahead>()) {
   const xgrammar::CompiledGrammar& compiled = grammar_->compiled().grammar;
   const int vocab_size = compiled.GetTokenizerInfo().GetVocabSize();
   std::erase_if(stop_ids, [&](TokenId id) { return id < 0 || id >= vocab_size; });
   matcher_ = std::make_unique<Matcher>(
-      Matcher{xgrammar::GrammarMatcher(compiled, stop_ids), std::move(stop_ids),
-              std::vector<std::uint32_t>(static_cast<std::size_t>(xgrammar::GetBitmaskSize(vocab_size)))});
+      Matcher{xgrammar::GrammarMatcher(compiled, stop_ids), std::move(stop_ids), xgrammar::GetBitmaskSize(vocab_size)});
 }
 GrammarState::~GrammarState() = default;
 GrammarState::GrammarState(GrammarState&&) noexcept = default;
 GrammarState& GrammarState::operator=(GrammarState&&) noexcept = default;
 
-bool GrammarState::accept(TokenId token) {
-  if (matcher_->matcher.IsTerminated()) {
-    const bool stops = std::ranges::find(matcher_->stop_ids, token) != matcher_->stop_ids.end();
-    matcher_->beyond += int{stops};
+bool GrammarState::Matcher::accept(TokenId token) {
+  if (matcher.IsTerminated()) {
+    const bool stops = std::ranges::find(stop_ids, token) != stop_ids.end();
+    beyond += int{stops};
     return stops;
   }
   // XGrammar refuses by a warning too.
   const EngineWarnings warnings;
   try {
-    return matcher_->matcher.AcceptToken(token);
+    return matcher.AcceptToken(token);
   } catch (const std::exception&) {
     return false;
   }
 }
 
-void GrammarState::roll_back(int count) {
-  const int beyond = std::min(count, matcher_->beyond);
-  matcher_->beyond -= beyond;
-  if (count > beyond) matcher_->matcher.Rollback(count - beyond);
+void GrammarState::Matcher::roll_back(int count) {
+  const int past_end = std::min(count, beyond);
+  beyond -= past_end;
+  if (count > past_end) matcher.Rollback(count - past_end);
 }
 
-std::span<const std::uint32_t> GrammarState::allowed() {
-  std::vector<std::uint32_t>& bits = matcher_->bits;
-  std::int64_t words = std::ssize(bits);
+std::span<const std::uint32_t> GrammarState::Matcher::fill(std::vector<std::uint32_t>& bits) {
+  bits.resize(static_cast<std::size_t>(words));
   DLTensor tensor{.data = bits.data(),
                   .device = {.device_type = kDLCPU, .device_id = 0},
                   .ndim = 1,
@@ -108,15 +137,60 @@ std::span<const std::uint32_t> GrammarState::allowed() {
                   .strides = nullptr,
                   .byte_offset = 0};
   try {
-    if (!matcher_->matcher.IsTerminated() && !matcher_->matcher.FillNextTokenBitmask(&tensor)) return {};
-    if (!matcher_->matcher.IsTerminated()) return bits;
+    if (!matcher.IsTerminated() && !matcher.FillNextTokenBitmask(&tensor)) return {};
+    if (!matcher.IsTerminated()) return bits;
   } catch (const std::exception&) {  // nothing may follow
   }
   std::ranges::fill(bits, 0U);
-  if (matcher_->matcher.IsTerminated()) {
-    for (const TokenId id : matcher_->stop_ids) bits[static_cast<std::size_t>(id) / 32] |= 1U << (id % 32);
+  if (matcher.IsTerminated()) {
+    for (const TokenId id : stop_ids) bits[static_cast<std::size_t>(id) / 32] |= 1U << (id % 32);
   }
   return bits;
+}
+
+bool GrammarState::accept(TokenId token) {
+  if (!matcher_->accept(token)) return false;
+  ahead_->go_on(token);
+  return true;
+}
+
+void GrammarState::roll_back(int count) {
+  if (count > 0) ahead_->row = Ahead::kAstray;
+  matcher_->roll_back(count);
+}
+
+std::span<const std::uint32_t> GrammarState::allowed() {
+  Ahead& ahead = *ahead_;
+  if (ahead.row >= 0 && ahead.masks[static_cast<std::size_t>(ahead.row)].made)
+    return ahead.masks[static_cast<std::size_t>(ahead.row)].allowed;
+  ahead.row = Ahead::kAstray;
+  return matcher_->fill(ahead.masks[0].bits);
+}
+
+void GrammarState::look_ahead(std::span<const TokenId> tokens, std::span<const std::int32_t> depths) {
+  Ahead& ahead = *ahead_;
+  ahead.tokens.assign(tokens.begin(), tokens.end());
+  ahead.depths.assign(depths.begin(), depths.end());
+  if (ahead.masks.size() < tokens.size()) ahead.masks.resize(tokens.size());
+  for (Ahead::Mask& mask : ahead.masks) mask.made = false;
+  const auto make = [&](std::int64_t row) {
+    Ahead::Mask& mask = ahead.masks[static_cast<std::size_t>(row)];
+    mask.allowed = matcher_->fill(mask.bits);
+    mask.made = true;
+  };
+  ahead.row = tokens.empty() ? 0 : Ahead::kBefore;
+  if (tokens.empty()) return make(0);
+  const TokenTree tree(std::ssize(tokens) - 1, depths);
+  int accepted = 0;  // of the path to the last row that may follow
+  for (std::int64_t row = 0; row < tree.rows(); ++row) {
+    if (tree.depth(row) > accepted) continue;  // behind one that may not
+    matcher_->roll_back(accepted - tree.depth(row));
+    accepted = tree.depth(row);
+    if (!matcher_->accept(tokens[static_cast<std::size_t>(row)])) continue;
+    ++accepted;
+    make(row);
+  }
+  matcher_->roll_back(accepted);
 }
 
 void mask_scores(std::span<const std::uint32_t> allowed, std::span<float> scores) {

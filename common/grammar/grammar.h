@@ -55,14 +55,22 @@ class GrammarState {
   bool accept(TokenId token);
   /// Takes the last `count` accepted tokens back.
   void roll_back(int count);
+  /// Makes the masks behind each of these tokens, in a time when nobody else calls anything here: allowed() has them
+  /// once the tokens have been accepted. The state stays as it is. A token that may not follow has none, nor what comes
+  /// behind it.
+  /// @param tokens  rows of a TokenTree; none: the mask that is due now
+  /// @param depths  its own; empty: a chain
+  void look_ahead(std::span<const TokenId> tokens, std::span<const std::int32_t> depths = {});
   /// The tokens that may follow: bit t % 32 of word t / 32. Empty: all of them may.
   /// @return valid until the next call of anything here
   std::span<const std::uint32_t> allowed();
 
  private:
   struct Matcher;
+  struct Ahead;
   std::shared_ptr<const Grammar> grammar_;
   std::unique_ptr<Matcher> matcher_;
+  std::unique_ptr<Ahead> ahead_;
 };
 
 /// Takes tokens out of a row of scores. @param allowed  as GrammarState::allowed()

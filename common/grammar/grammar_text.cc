@@ -1,7 +1,10 @@
 #include "common/grammar/grammar_text.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <optional>
+#include <set>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <xgrammar/xgrammar.h>
@@ -25,19 +28,73 @@ Result<void> check_size(const char* what, std::size_t bytes, std::size_t bytes_m
   return Error{Errc::kOutOfRange, fmt::format("{} has {} bytes, wanted at most {}", what, bytes, bytes_max)};
 }
 
-/// In JSON texts of bounded length XGrammar lets control characters and broken UTF-8 through, and no escapes.
-std::string repaired(std::string grammar) {
-  const std::string_view wrong = R"((([^\"\\\r\n])))";
-  const std::string_view right = R"((([\x20-\x21\x23-\x5b\x5d-\ud7ff\ue000-\U0010ffff]) | ("\\" [\"\\/bfnrt])))";
-  for (std::size_t at = grammar.find(wrong); at != grammar.npos; at = grammar.find(wrong, at + right.size()))
-    grammar.replace(at, wrong.size(), right);
-  return grammar;
+/// Characters of a JSON text that are counted by rules of their own, a mask each when a grammar is made ready.
+constexpr int kCountedMax = 16;
+
+/// Rules for what follows the opening quote of a JSON text of bounded length, each written once.
+class BoundedTexts {
+ public:
+  /// @param most  -1: any number. @return the rule's name
+  std::string rule(int least, int most) {
+    std::string name = fmt::format("text_{}_{}", least, most < 0 ? "any" : std::to_string(most));
+    if (!known_.insert(name).second) return name;
+    std::string body;
+    if (least > kCountedMax) {
+      body = fmt::format("text_character{{{0}, {0}}} {1}", least - kCountedMax,
+                         rule(kCountedMax, most < 0 ? most : most - least + kCountedMax));
+      if (known_.insert("text_character").second)
+        rules_ += fmt::format("text_character ::= {} | {}\n", kPlain, kEscape);
+    } else if (least == 0 && most > kCountedMax) {
+      // A budget binds where the rule may end, so the quote stands behind it. Of an escape both characters count.
+      body = fmt::format(R"({}_characters "\"")", name);
+      rules_ += fmt::format("{}_characters[max_chars={}] ::= text_characters\n", name, most);
+      if (known_.insert("text_characters").second)
+        rules_ +=
+            fmt::format("text_characters ::= \"\" | {0} text_characters | {1} text_characters\n", kPlain, kEscape);
+    } else {
+      if (least == 0) body = R"("\"")";
+      if (most != 0) {
+        const std::string rest = rule(std::max(least - 1, 0), most < 0 ? most : most - 1);
+        body += fmt::format("{}{} {} | {} {}", body.empty() ? "" : " | ", kPlain, rest, kEscape, rest);
+      }
+    }
+    rules_ += fmt::format("{} ::= {}\n", name, body);
+    return name;
+  }
+  const std::string& rules() const { return rules_; }
+
+ private:
+  static constexpr const char* kPlain = R"([\x20-\x21\x23-\x5b\x5d-\ud7ff\ue000-\U0010ffff])";
+  static constexpr const char* kEscape = R"("\\" [\"\\/bfnrt])";
+  std::set<std::string> known_;
+  std::string rules_;
+};
+
+/// In JSON texts of bounded length XGrammar lets control characters and broken UTF-8 through, and no escapes; and since
+/// it counts copies of a rule, hardly a token of a large vocabulary could be judged before the answer is there.
+Result<std::string> repaired(std::string grammar) {
+  constexpr std::string_view kWrong = R"( ::= (([^\"\\\r\n])))";
+  BoundedTexts texts;
+  for (std::size_t end; (end = grammar.find(kWrong)) != grammar.npos;) {
+    const std::size_t begin = grammar.rfind('\n', end) + 1;
+    const std::string name = grammar.substr(begin, end - begin);
+    grammar.erase(begin, end + kWrong.size() + 1 - begin);
+    const std::string use = R"("\"" )" + name + "{";
+    const std::size_t at = grammar.find(use);
+    int least = 0, most = 0, length = 0;
+    const char* bounds = at == grammar.npos ? "" : grammar.c_str() + at + use.size();
+    if (std::sscanf(bounds, R"(%d, %d} "\""%n)", &least, &most, &length) != 2 || length == 0)
+      return Error{Errc::kUnsupported, "a text of bounded length is written in an unknown way"};
+    grammar.replace(at, use.size() + static_cast<std::size_t>(length), R"("\"" )" + texts.rule(least, most));
+  }
+  return grammar + texts.rules();
 }
 
 /// The grammar's text, if it is no longer than what travels.
 template <typename Make>
 Result<std::string> text_of(const char* what, Make&& make) {
-  ASSIGN_OR_RETURN(std::string text, engine_call(what, [&] { return repaired(make().ToString()); }));
+  ASSIGN_OR_RETURN(std::string raw, engine_call(what, [&] { return make().ToString(); }));
+  ASSIGN_OR_RETURN(std::string text, repaired(std::move(raw)));
   RETURN_IF_ERROR(check_size((std::string("the grammar of ") + what).c_str(), text.size(), kGrammarBytesMax));
   return text;
 }

@@ -196,7 +196,9 @@ class Reader {
 
   static bool exact_number(const Json& value) {
     if (value.is_number_unsigned()) return value.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max();
-    if (value.is_number_float()) return std::isfinite(value.get<double>());
+    // Nobody knows whether a whole float beyond 64 bits was written with all of its digits.
+    if (value.is_number_float()) return std::abs(value.get<double>()) < 0x1p63;
+    if (value.is_binary()) return false;
     return !value.is_structured() || std::ranges::all_of(value, exact_number);
   }
 

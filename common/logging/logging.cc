@@ -86,6 +86,13 @@ void log_values(LogLevel level, fmt::string_view format, fmt::format_args values
   if (logger.should_log(wanted)) logger.log(wanted, fmt::vformat(format, values));
 }
 
+bool Reminder::is_due(const std::string& text, TimePoint now) {
+  if (text == said_ && now < again_) return false;
+  said_ = text;
+  again_ = now + std::chrono::minutes(1);
+  return !text.empty();
+}
+
 bool RateLimit::pass(TimePoint now, std::int64_t* suppressed) {
   if (now < next_) {
     ++suppressed_;

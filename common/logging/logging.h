@@ -36,6 +36,17 @@ void log_error(fmt::format_string<T...> format, T&&... values) {
   log_values(LogLevel::kError, format, fmt::make_format_args(values...));
 }
 
+/// What is said when it begins, and again each minute while it lasts.
+class Reminder {
+ public:
+  /// @param text  what there is to say now; empty: nothing. @return whether to say it
+  bool is_due(const std::string& text, TimePoint now);
+
+ private:
+  std::string said_;
+  TimePoint again_{};
+};
+
 /// Lets one event per second through, and says how many it held back: for logs that a peer can provoke.
 class RateLimit {
  public:

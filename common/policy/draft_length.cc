@@ -20,6 +20,11 @@ void HeuristicLength::observe(const RoundOutcome& outcome) {
   length_ = outcome.accepted == outcome.drafted ? std::min(length_ + 2, kDraftLengthMax) : std::max(1, length_ - 1);
 }
 
+/// How much better another length must seem than the last one, where other texts are there. What differs by less is
+/// chance; and texts that change their lengths in turn neither meet in one pass nor find the pace at which one half is
+/// drafted for while the other is verified.
+constexpr double kStay = 1.02;
+
 GoodputLength::GoodputLength(const CostModel& costs, BatchGoodput& batch)
     : costs_(costs),
       batch_(batch),
@@ -60,13 +65,15 @@ DraftChoice GoodputLength::choose(const DraftLimits& limits) {
                                                    : costs_.terms(source, g, tau, company);
       const double own_s = terms.drafting_s() - plain.drafting_s();
       terms.saved_s = assistant && limits.at_hand ? own_s : std::min(terms.saved_s, own_s);
-      const double seconds = costs_.together_s(terms, company, g), rate = (tokens + tau) / seconds;
+      const double seconds = costs_.together_s(terms, company, g);
+      const double rate = (tokens + tau) / seconds * (company.texts > 0 && g == last_ ? kStay : 1);
       if (rate <= best_rate) continue;
       best = {.source = source, .length = g};
       best_rate = rate;
       expect(terms, g, seconds);
     }
   }
+  if (best.length > 0) last_ = best.length;
   return best;
 }
 

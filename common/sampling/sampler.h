@@ -31,6 +31,14 @@ class Sampler {
   /// The same where the last `answered` of them are the answer's already, which goes on here.
   void add_text(std::span<const TokenId> tokens, std::int64_t answered);
 
+  /// What choices among these rows ask of the grammar, made before their logits are there; on any thread, while nothing
+  /// else of this is called.
+  /// @param tokens, depths  as verify() will get them; no tokens: for choose()
+  void look_ahead(std::span<const TokenId> tokens, std::span<const std::int32_t> depths) {
+    if (grammar_ && !astray_) grammar_->look_ahead(tokens, depths);
+  }
+  bool follows_grammar() const { return grammar_.has_value(); }
+
   /// The token that follows all that was added.
   /// @param logits [V] finite; anything else is kMalformed, and so is a vocabulary that is masked whole.
   Result<TokenId> choose(std::span<const float> logits, SamplingScratch& scratch);

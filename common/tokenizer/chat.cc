@@ -494,8 +494,8 @@ class ChatRenderer {
         }
         return out_.text("]");
       }
-      case Json::value_t::binary:
-      case Json::value_t::discarded: break;  // no JSON text has them
+      case Json::value_t::binary: return out_.text(digits_of(value));
+      case Json::value_t::discarded: break;  // no JSON text has it
     }
   }
 

@@ -349,8 +349,7 @@ void append(const ChatEvent& event, ChatMessage& message) {
     case Kind::kReasoning: message.reasoning += event.text; break;
     case Kind::kContent: message.content += event.text; break;
     case Kind::kToolCallEnd:
-      message.tool_calls.push_back(
-          {.id = {}, .name = event.name, .arguments = Json::parse(event.text, nullptr, false)});
+      message.tool_calls.push_back({.id = {}, .name = event.name, .arguments = parse_json(event.text)});
       break;
     case Kind::kToolCallBegin:
     case Kind::kToolArguments:

@@ -47,9 +47,11 @@ AddressList look_up(const HostPort& where, int flags, int* failed) {
 
 }  // namespace
 
-bool has_sane_port(const std::string& address) {
+bool is_sane(const std::string& address) {
   if (!address.starts_with(kTcp)) return true;
-  const std::string port = address.substr(address.rfind(':') + 1);
+  const std::size_t begin = std::strlen(kTcp), colon = address.rfind(':');
+  const std::string host = address.substr(begin, std::max(begin, colon) - begin), port = address.substr(colon + 1);
+  if (host.find(':') != host.npos && !(host.starts_with('[') && host.ends_with(']'))) return false;
   unsigned number = 0;
   const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
   return port == "*" || (error == std::errc() && end == port.data() + port.size() && number <= 65'535);
@@ -60,13 +62,13 @@ Result<std::vector<std::string>> split_addresses(const std::string& addresses) {
   for (std::size_t begin = 0, end = 0; end != addresses.npos; begin = end + 1) {
     end = addresses.find(',', begin);
     std::string address = addresses.substr(begin, end == addresses.npos ? end : end - begin);
-    const bool sane = address.starts_with(kTcp) && has_sane_port(address) && !address.ends_with('*');
+    const bool sane = address.starts_with(kTcp) && is_sane(address) && !address.ends_with('*');
     const std::string host = sane ? host_and_port(address).host : "";
     const bool tcp = !host.empty() && host != "*";
     if (!tcp && !(address.starts_with("inproc://") && end == address.npos && begin == 0)) {
-      return Error{
-          Errc::kInvalidArgument,
-          fmt::format("cannot connect to {}: wanted tcp://HOST:PORT, or several of them with commas between", address)};
+      return Error{Errc::kInvalidArgument,
+                   fmt::format("cannot connect to {}: wanted {}, or several of them with commas between", address,
+                               kAddressForm)};
     }
     list.push_back(std::move(address));
   }

@@ -12,8 +12,11 @@ namespace outrider {
 /// The parts of a list with commas. @return kInvalidArgument for one that is no address to connect to.
 Result<std::vector<std::string>> split_addresses(const std::string& addresses);
 
-/// Refuses a TCP port that ZeroMQ would not: it listens at 34463 when asked for 99999, and at 80 for 80x.
-bool has_sane_port(const std::string& address);
+/// Refuses of TCP what ZeroMQ would not, or not understandably: it listens at 34463 when asked for port 99999, and at
+/// 80 for 80x; and an IPv6 address without brackets, of which nobody knows whether its end is the port.
+bool is_sane(const std::string& address);
+/// What is_sane() wants, for messages.
+inline constexpr const char* kAddressForm = "tcp://HOST:PORT (with brackets around an IPv6 address)";
 
 /// Whether nobody on another machine can be at the other end: inproc://, or TCP over the loopback interface. A name
 /// other than localhost counts as elsewhere.

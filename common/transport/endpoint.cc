@@ -36,13 +36,13 @@ Error zmq_error(const char* verb, const std::string& address, int number) {
   const bool nonsense = number == EINVAL || number == EPROTONOSUPPORT || number == ENOCOMPATPROTO;
   return Error{nonsense ? Errc::kInvalidArgument : Errc::kIo,
                fmt::format("cannot {} {}: {}{}", verb, address, zmq_strerror(number),
-                           nonsense ? ", wanted tcp://HOST:PORT" : "")};
+                           nonsense ? std::string(", wanted ") + kAddressForm : "")};
 }
 
 /// As ZeroMQ says it of an address that makes no sense.
 void check_address(const std::string& address) {
   const bool known = address.starts_with("tcp://") || address.starts_with("inproc://");
-  if (known && has_sane_port(address)) return;
+  if (known && is_sane(address)) return;
   errno = EINVAL;
   throw zmq::error_t();
 }

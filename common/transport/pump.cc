@@ -38,10 +38,8 @@ void Pump::reject(const Received& received) {
 
 void Pump::say_trouble() {
   const std::optional<Error> trouble = endpoint_.trouble();
-  const std::string text = trouble ? trouble->message : "";
-  if (text == trouble_) return;
-  trouble_ = text;
-  if (trouble) warn_limited(fmt::format("event=no_coordinator reason=\"{}\"; trying on", text));
+  if (trouble_.is_due(trouble ? trouble->message : "", now()))
+    warn_limited(fmt::format("event=no_coordinator reason=\"{}\"; trying on", trouble->message));
 }
 
 void Pump::warn_limited(const std::string& text) {

@@ -110,7 +110,7 @@ class Pump {
            std::holds_alternative<Failed>(body) || (std::holds_alternative<Candidates>(body) && to_client);
   }
   void reject(const Received& received);
-  /// Logs why the coordinator cannot be reached, once for each reason.
+  /// Logs why the coordinator cannot be reached: each reason at once, and again while it lasts.
   void say_trouble();
   void warn_limited(const std::string& text);
 
@@ -120,7 +120,7 @@ class Pump {
   TimePoint log_again_{};  ///< a notice that comes earlier is held back
   std::int64_t held_back_ = 0;
   std::optional<Error> version_mismatch_;
-  std::string trouble_;  ///< that was said
+  Reminder trouble_;
 };
 
 }  // namespace outrider

@@ -244,6 +244,24 @@ TEST(BadInput, AddressesWithoutAScheme) {
   expect_refused(coordinator, {"foo", "wanted tcp://HOST:PORT"});
 }
 
+TEST(BadInput, AnIPv6AddressWithoutBracketsIsRefusedByEveryCommandThatTakesOne) {
+  const std::string bare = "tcp://::1:7070";
+  const std::vector<std::vector<std::string>> commands = {{"coordinator", "--listen", bare},
+                                                          {"verifier", "--join", bare},
+                                                          {"drafter", "--join", bare},
+                                                          {"encoder", "--join", bare},
+                                                          {"run", "--connect", bare, "hi"},
+                                                          {"chat", "--connect", bare},
+                                                          {"serve", "--connect", bare, "--port", "0"}};
+  for (const std::vector<std::string>& command : commands) {
+    SCOPED_TRACE(command[0]);
+    Program program(command);
+    expect_refused(program, {bare, "with brackets around an IPv6 address"});
+  }
+  Program run({"run", "--connect", "tcp://[::1]:1", "hi"});
+  expect_refused(run, {"coordinator tcp://[::1]:1 has not answered"});
+}
+
 TEST(BadInput, PromptLongerThanTheContext) {
   std::string ids = "2";
   for (int i = 0; i < 8192; ++i) ids += ",105";

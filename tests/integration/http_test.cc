@@ -14,6 +14,7 @@
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <regex>
 #include <sstream>
 #include <thread>
 
@@ -310,6 +311,15 @@ TEST(Serve, ARequestMayWantDraftsWhereTheServerDoesNot) {
   const Json drafted = serve.chat(request);
   EXPECT_GT(drafted["speculative"]["drafted_tokens"], 0);
   EXPECT_EQ(drafted["choices"][0]["message"], plain["choices"][0]["message"]);
+}
+
+TEST(Serve, ListensAtAnIPv6AddressWithBracketsAndWithout) {
+  for (const char* host : {"::1", "[::1]"}) {
+    Program serve({"serve", "--host", host, "--port", "0", "--draft-length", "0"});
+    ASSERT_TRUE(eventually([&] { return !serve.out().empty() || !serve.running(); }));
+    if (serve.err().find("Cannot assign requested address") != std::string::npos) GTEST_SKIP() << "no IPv6 here";
+    EXPECT_TRUE(serve.out().starts_with("listening at http://[::1]:")) << host << ": " << serve.out() << serve.err();
+  }
 }
 
 TEST(Serve, PlainDecodingNeedsNoAssistant) {
@@ -1190,6 +1200,23 @@ struct ReportingServer {
                  }}};
   const std::unique_ptr<HttpServer> http = started({.host = "127.0.0.1"}, api.routes());
 };
+
+TEST(ApiServer, SaysWhatIsBeingLoadedUntilAVerifierIsThere) {
+  Coordinator coordinator;
+  TransportContext context;
+  ApiServer api(
+      context, TextSide::load(model_at(nano_pair().backbone)).value(),
+      {.coordinator = coordinator.address, .version = "test", .model = "nano", .loads = "models/nano/backbone"});
+  const std::unique_ptr<HttpServer> http = started({.host = "127.0.0.1"}, api.routes());
+  const Response loading = get(http->port(), "/ready");
+  EXPECT_EQ(loading.status, 503);
+  const std::string why = json_of(loading)["error"]["message"];
+  EXPECT_TRUE(std::regex_match(
+      why, std::regex("no verifier has joined: models/nano/backbone is being loaded, for [0-9]+ s so far")))
+      << why;
+  Program verifier({"verifier", "--join", coordinator.address});
+  EXPECT_TRUE(eventually([&] { return get(http->port(), "/ready").status == 200; }));
+}
 
 TEST(ApiServer, EveryRequestIsReportedOnce) {
   ReportingServer server;

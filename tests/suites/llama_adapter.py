@@ -8,7 +8,7 @@ sys.modules["wget"] = types.ModuleType("wget")  # it would download models
 import utils  # noqa: E402  (theirs)
 from report_plugin import pytest_runtest_logreport  # noqa: E402, F401
 
-TEXT_PATHS = ("/completion", "/chat/completions", "/responses", "/messages", "/input_tokens", "/count_tokens")
+TEXT_PATHS = ("/completion", "/completions", "/responses", "/messages", "/input_tokens", "/count_tokens")
 
 
 def start(self, timeout_seconds=0):

@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_fields.h"
 #include "common/base/random.h"
 #include "common/tokenizer/chat_parser.h"
 #include "tests/support/model_at.h"
@@ -383,6 +384,11 @@ TEST(ChatRender, TheRefreshedTemplateBalancesTurnsAndOpensAThought) {
   EXPECT_NE(rendered(conversation, kRefreshed).find("<tool_response|><turn|>\n<|turn>user"), std::string::npos);
 }
 
+TEST(ChatRender, IntegersOfAnyLengthStayAsTheyAre) {
+  EXPECT_EQ(argument(parse_json("[123456789012345678901234567890,-18446744073709551616,18446744073709551615,1e30]")),
+            "[123456789012345678901234567890,-18446744073709551616,18446744073709551615,1e+30]");
+}
+
 TEST(ChatRender, ArgumentsThatAreTextArePastedAsText) {
   const ChatMessage call = calls({{"", "f", "a:<|\"|>b<|\"|>"}});
   const Ids ids = render_chat(nano(), kStandard, talk({call})).value();
@@ -588,7 +594,7 @@ Parsed parsed(std::string_view text) { return parsed(spoken(text)); }
 std::string arguments_of(std::string_view text) {
   const Parsed result = parsed(fmt::format("<|tool_call>call:f{{{}}}<tool_call|>", text));
   if (result.broken > 0 || result.message.tool_calls.size() != 1) return "broken";
-  return result.message.tool_calls[0].arguments.dump();
+  return to_text(result.message.tool_calls[0].arguments);
 }
 
 TEST(ChatParse, AThoughtAndAnAnswer) {
@@ -640,6 +646,7 @@ TEST(ChatParse, ArgumentsOfEveryKind) {
   EXPECT_EQ(arguments_of("a:<|\"|>x\ny<|\"|>"), R"({"a":"x\ny"})");
   EXPECT_EQ(arguments_of(R"(a:<|"|><|"|>)"), R"({"a":""})");
   EXPECT_EQ(arguments_of("a:1,b:-2.5,c:1e3,d:true,e:false"), R"({"a":1,"b":-2.5,"c":1000.0,"d":true,"e":false})");
+  EXPECT_EQ(arguments_of("a:123456789012345678901234567890,b:1"), R"({"a":123456789012345678901234567890,"b":1})");
   EXPECT_EQ(arguments_of("a:null,b:none,c:nil,d:None"), R"({"a":null,"b":null,"c":null,"d":null})");
   EXPECT_EQ(arguments_of("a:Paris in spring,b:1.,c:007,d:1e999,e:"),
             R"({"a":"Paris in spring","b":"1.","c":"007","d":"1e999","e":""})");

@@ -137,6 +137,69 @@ TEST(Grammar, JsonIsWhatTheSchemaSays) {
   EXPECT_FALSE(accepts(grammar_of_json_object().value(), "[]"));
 }
 
+TEST(Grammar, TextsOfBoundedLengthAreCounted) {
+  constexpr int kAny = -1;
+  for (const int least : {0, 1, 3, 16, 17, 30}) {
+    for (const int most : {0, 2, 16, 17, 40, kAny}) {
+      if (most != kAny && most < least) continue;
+      Json schema = {{"type", "string"}, {"minLength", least}};
+      if (most != kAny) schema["maxLength"] = most;
+      const std::string grammar = schema_grammar(schema.dump().c_str());
+      for (int length = 0; length <= 45; ++length) {
+        std::string text;
+        for (int i = 0; i < length; ++i) text += i % 3 == 0 ? "\u00e9" : "a";
+        EXPECT_EQ(accepts(grammar, '"' + text + '"'), least <= length && (most == kAny || length <= most))
+            << schema << " " << length;
+      }
+    }
+  }
+  const std::string two = schema_grammar(R"({"type":"object","required":["a","b"],"properties":{
+      "a":{"type":"string","minLength":1},
+      "b":{"type":"array","items":{"type":"string","minLength":1,"maxLength":20}}}})");
+  EXPECT_TRUE(accepts(two, R"({"a": "\\ \"", "b": ["\n", "x"]})"));
+  EXPECT_FALSE(accepts(two, R"({"a": "", "b": ["x"]})"));
+  EXPECT_FALSE(accepts(two, R"({"a": "x", "b": ["x", ""]})"));
+}
+
+TEST(Grammar, WhatIsLookedUpAheadIsWhatIsFoundInTurn) {
+  const std::string grammar = schema_grammar(kPerson);
+  const auto mask = [](GrammarState& state) {
+    const auto span = state.allowed();
+    return std::vector<std::uint32_t>(span.begin(), span.end());
+  };
+  const auto ids = [](const char* text) { return nano_tokenizer().encode(text, false); };
+  const std::vector<TokenId> text = ids(R"({"name": "Ada", "age": 36})");
+  GrammarState ahead = state_of(grammar);
+  std::size_t done = 0;
+  for (const std::size_t round : {std::size_t{2}, std::size_t{3}, std::size_t{4}, text.size()}) {
+    // A tree: what the text goes on with, and beside each token one that may not follow, with one behind it.
+    std::vector<TokenId> tokens = {text[done]};
+    std::vector<std::int32_t> depths;
+    for (std::size_t i = done + 1; i < std::min(done + round, text.size()); ++i) {
+      const auto depth = static_cast<std::int32_t>(i - done);
+      tokens.insert(tokens.end(), {2, text[i], text[i]});
+      depths.insert(depths.end(), {depth, depth + 1, depth});
+    }
+    ahead.look_ahead(tokens, depths);
+    for (std::size_t i = done; i < std::min(done + round, text.size()); ++i) {
+      GrammarState now = state_of(grammar);
+      for (std::size_t j = 0; j <= i; ++j) ASSERT_TRUE(now.accept(text[j]));
+      ASSERT_FALSE(ahead.accept(2)) << "a control token";
+      ASSERT_TRUE(ahead.accept(text[i]));
+      ASSERT_EQ(mask(ahead), mask(now)) << i;
+      ASSERT_EQ(mask(ahead), mask(now)) << i << ", asked again";
+    }
+    done = std::min(done + round, text.size());
+    ahead.look_ahead({});
+    GrammarState now = state_of(grammar);
+    for (std::size_t j = 0; j < done; ++j) ASSERT_TRUE(now.accept(text[j]));
+    EXPECT_EQ(mask(ahead), mask(now));
+  }
+  ASSERT_TRUE(ahead.accept(eos()));
+  ahead.roll_back(1);
+  EXPECT_TRUE(is_allowed(ahead.allowed(), eos()));
+}
+
 TEST(Grammar, PropertiesComeInTheSchemasOrder) {
   const std::string grammar = schema_grammar(R"({"properties":{"z":{},"a":{}}})");
   EXPECT_TRUE(accepts(grammar, R"({"z": 1, "a": 2})"));
@@ -167,6 +230,8 @@ TEST(Grammar, WhatASchemaCannotHaveIsNamed) {
       {R"({"type":[]})", "'type'"},
       {R"({"enum":[]})", "'enum'"},
       {R"({"const":12345678901234567890})", "'const'"},
+      {R"({"enum":[123456789012345678901234567890]})", "'enum'"},
+      {R"({"type":"integer","maximum":18446744073709551616})", "'maximum'"},
       {R"({"minLength":-1})", "'minLength'"},
       {R"({"minimum":3,"maximum":2,"type":"integer"})", ""},
       {"false", "nothing is valid"},
@@ -391,6 +456,7 @@ class GrammarSampling : public testing::Test {
         rows.insert(rows.end(), more.begin(), more.end());
       }
       const Matrix<const float> logits(rows.data(), {std::ssize(tokens), static_cast<std::int64_t>(vocab)});
+      if (text.size() % 2 == 0) one.look_ahead(tokens, {});
       const VerifyOutcome outcome = with_q ? one.verify_rejection(logits, tokens, q, scratch_).value()
                                            : one.verify(logits, tokens, scratch_).value();
       *accepted += outcome.accepted;

@@ -76,6 +76,23 @@ TEST(JsonLines, HaveTheFieldsOfTheirText) {
   EXPECT_EQ(line("event=" + std::string(9000, 'x') + " reason=y")["reason"], "y");
 }
 
+TEST(Logging, AReminderComesAtOnceAndAgainEachMinuteWhileItLasts) {
+  using std::chrono::seconds;
+  Reminder reminder;
+  TimePoint now{};
+  const auto minutes_said = [&](const std::string& text, int seconds_long) {
+    std::vector<int> said;
+    for (int second = 0; second < seconds_long; ++second, now += seconds(1))
+      if (reminder.is_due(text, now)) said.push_back(second);
+    return said;
+  };
+  EXPECT_EQ(minutes_said("", 100), std::vector<int>{});
+  EXPECT_EQ(minutes_said("refused", 150), (std::vector<int>{0, 60, 120}));
+  EXPECT_EQ(minutes_said("no such name", 70), (std::vector<int>{0, 60})) << "another reason";
+  EXPECT_EQ(minutes_said("", 5), std::vector<int>{});
+  EXPECT_EQ(minutes_said("refused", 5), std::vector<int>{0}) << "it had gone";
+}
+
 TEST(Logging, CutsALineThatAPipeWouldNotTakeAtOnce) {
   StderrPipe pipe;
   init_logging("test", "info");

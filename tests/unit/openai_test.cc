@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_fields.h"
+
 namespace outrider {
 namespace {
 using Json = nlohmann::json;
@@ -161,6 +163,35 @@ TEST(ChatCompletion, EveryRoleAndKindOfContentIsRead) {
   EXPECT_EQ(m[2].tool_calls[0].arguments, Json({{"city", "Rome"}}));
   EXPECT_EQ(m[3].tool_call_id, "c1");
   EXPECT_EQ(m[3].response, "sunny");
+}
+
+TEST(ChatCompletion, IntegersOfAnyLengthComeThrough) {
+  const std::string long_integer = "123456789012345678901234567890";
+  const auto read = parse_chat_completion(
+      R"({"messages":[{"role":"user","content":"x"},{"role":"assistant","tool_calls":[{"function":{"name":"f",)"
+      R"("arguments":"{\"a\":[)" +
+          long_integer +
+          R"(]}"}}]}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":)"
+          R"({"a":{"type":"integer","enum":[)" +
+          long_integer + "]}}}}}]}",
+      defaults());
+  ASSERT_TRUE(std::holds_alternative<CompletionRequest>(read)) << refused(read).message;
+  const Conversation& conversation = std::get<CompletionRequest>(read).conversation;
+  EXPECT_EQ(to_text(conversation.messages[1].tool_calls[0].arguments), "{\"a\":[" + long_integer + "]}");
+  EXPECT_EQ(to_text(conversation.tools[0].parameters["properties"]["a"]["enum"]), "[" + long_integer + "]");
+  const std::string bad = R"({"messages":[{"role":"user","content":"x"}],"max_tokens":)" + long_integer + "}";
+  EXPECT_TRUE(refused(parse_chat_completion(bad, defaults())).message.starts_with("max_tokens is " + long_integer));
+}
+
+TEST(Json, IsReadAsNlohmannDoesButForLongIntegers) {
+  for (const char* text :
+       {R"({"a":[1,-2,18446744073709551615,-9223372036854775808,1.5,1e3,true,false,null,"\u00e9\n"],"b":{"c":{}}})",
+        R"({"a":1,"a":[]})", "[]", "\"x\"", "3", "[[[]],{}]", "", "{", "[1,]", "{\"a\"}", "1 2", "1e999", "\"\xff\""})
+    EXPECT_EQ(to_text(parse_json(text)), to_text(Json::parse(text, nullptr, false))) << text;
+  EXPECT_TRUE(parse_json("[1,]").is_discarded());
+  const std::string exact = R"({"a":[-18446744073709551616,{"é\"":123456789012345678901}],"b":1.5,"c":{}})";
+  EXPECT_EQ(to_text(parse_json(exact)), exact);
+  EXPECT_EQ(show(parse_json("123456789012345678901")), "123456789012345678901");
 }
 
 TEST(ChatCompletion, WhatOthersCallOtherwiseIsReadToo) {
@@ -562,6 +593,12 @@ TEST(Replies, AToolCallIsTheSameStreamedAndNot) {
   EXPECT_EQ(streamed["index"], 0);
   streamed.erase("index");
   EXPECT_EQ(streamed, whole["tool_calls"][0]);
+  const std::string long_integer = R"({"n":123456789012345678901234567890})";
+  Choice precise{.message = {}, .scores = {}, .finish_reason = "tool_calls"};
+  append(ChatEvent{ChatEvent::Kind::kToolCallEnd, long_integer, "f"}, precise.message);
+  EXPECT_EQ(Json::parse(completion_body(kChat, {precise},
+                                        {}))["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"],
+            long_integer);
 }
 
 TEST(Replies, ARoundSaysWhatBecameOfItsDrafts) {
