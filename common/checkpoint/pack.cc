@@ -156,9 +156,9 @@ const PackEntry* Pack::find(std::string_view name) const {
 Result<void> verify_packs(std::initializer_list<fs::path> paths) {
   for (const fs::path& path : paths) {
     if (!is_pack(path)) {
-      return Error{Errc::kUnsupported,
-                   fmt::format("{}: has no checksums to verify its weights by, wanted a pack (outrider pack)",
-                               path.string())};
+      return Error{
+          Errc::kUnsupported,
+          fmt::format("{}: has no checksums to verify its weights by, wanted a pack (outrider pack)", path.string())};
     }
     ASSIGN_OR_RETURN(const std::shared_ptr<const Pack> pack, Pack::open(path));
     RETURN_IF_ERROR(pack->verify());

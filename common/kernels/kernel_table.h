@@ -81,8 +81,8 @@ struct KernelTable {
   void (*to_bf16)(const float* x, std::int64_t n, Bf16* y);
   /// Symmetric int8: y = round(x / scale), scale = max|x| / 127. @return scale; 0 for a zero row.
   float (*quantize)(const float* x, std::int64_t n, std::int8_t* y);
-  /// x = R x, with R = R^T = R^-1: a Hadamard matrix between x's 64 equal parts (16, 4 or 1, where n has no more factors
-  /// of 4). Every kernel gives the same bits.
+  /// x = R x, with R = R^T = R^-1: a Hadamard matrix between x's 64 equal parts (16, 4 or 1, where n has no more
+  /// factors of 4), by radix 4. The same bits in every table. QuaRot, arXiv 2404.00456.
   void (*rotate)(float* x, std::int64_t n);
   /// y = x * row_scale * column_scale
   void (*dequantize)(const std::int32_t* x, float row_scale, const float* column_scale, std::int64_t n, float* y);

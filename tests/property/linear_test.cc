@@ -258,7 +258,8 @@ TEST_P(Int4Linear, IsTheExactIntegerProductAndCloseToTheFloatProduct) {
     double w_error_squares = 0, w_sizes = 0;
     for (std::int64_t i = 0; i < in; ++i) {
       weights.push_back(int4_weight(image.weights, steps, o, i));
-      w_error_squares += std::pow(weights.back() * static_cast<double>(w_scale) - stored_w[static_cast<std::size_t>(i)], 2);
+      w_error_squares +=
+          std::pow(weights.back() * static_cast<double>(w_scale) - stored_w[static_cast<std::size_t>(i)], 2);
       w_sizes += std::fabs(weights.back() * static_cast<double>(w_scale));
     }
     // Half a step of a group is at most a fifteenth of its largest weight, but for the rounding of a multiplier.
@@ -278,9 +279,8 @@ TEST_P(Int4Linear, IsTheExactIntegerProductAndCloseToTheFloatProduct) {
           << "row " << r << ", column " << o << ": " << actual << ", integer sum " << product;
       // x . w - x' . w' = x . (w - w') + (x - x') . w': Cauchy and Schwarz for the first, half a step of x for the
       // second, all rotated; then the roundings of the scales and of the rotations.
-      const double bound =
-          std::sqrt(x_squares * w_error_squares) + row_scale * (0.5 + 127 * 8 * kEpsilon) * w_sizes + 1e-44 +
-          32 * kEpsilon * std::sqrt(x_squares * squares(w, in));
+      const double bound = std::sqrt(x_squares * w_error_squares) + row_scale * (0.5 + 127 * 8 * kEpsilon) * w_sizes +
+                           1e-44 + 32 * kEpsilon * std::sqrt(x_squares * squares(w, in));
       ASSERT_LE(std::fabs(actual - sum), bound)
           << "row " << r << ", column " << o << ": " << actual << ", expected " << sum;
     }
