@@ -84,6 +84,7 @@ struct GrammarState::Ahead {
   std::int64_t row = kAstray;                      ///< where the answer is: behind this row, or before the first
 
   void go_on(TokenId token) {
+    if (row == kAstray) return;
     const TokenTree tree(std::ssize(tokens) - 1, depths);
     std::vector<std::int64_t> next;
     if (row == kBefore) next = {0};

@@ -307,10 +307,9 @@ int put_message(zmq::socket_t& socket, const PeerId* to, const Frames& frames) {
   return error;
 }
 
-/// Whether a message came over the network.
-bool is_from_elsewhere(zmq::message_t& frame) {
-  const char* const peer = zmq_msg_gets(frame.handle(), "Peer-Address");  // none in process
-  if (peer == nullptr) return false;
+/// Whether a message came over the network. @param peer  its peer's address; empty: of this process
+bool is_from_elsewhere(const std::string& peer) {
+  if (peer.empty()) return false;
   std::string_view host = peer;
   constexpr std::string_view kMapped = "::ffff:";  // IPv4 at a socket that takes IPv6 too
   if (host.starts_with(kMapped)) host.remove_prefix(kMapped.size());
@@ -436,8 +435,9 @@ std::optional<Received> Endpoint::receive() {
   const std::size_t frames_max = impl_->options.limits.tensors_max + 2;
   Frames frames;
   std::size_t bytes = 0;
-  const bool from_elsewhere = impl_->gatekeeper == nullptr && is_from_elsewhere(frame);
-  std::optional<Identity> identity;  // now, not when it connected
+  const char* const peer_address = zmq_msg_gets(frame.handle(), "Peer-Address");  // none in process
+  const std::string peer = peer_address == nullptr ? "" : peer_address;           // it goes with the frame
+  std::optional<Identity> identity;                                               // now, not when it connected
   if (impl_->gatekeeper != nullptr) identity = impl_->gatekeeper->identity(zmq_msg_gets(frame.handle(), "User-Id"));
   for (bool more = true; more; more = more && take(impl_->socket, frame)) {
     more = frame.more();
@@ -449,7 +449,7 @@ std::optional<Received> Endpoint::receive() {
   Result<Message> message = decode(frames, impl_->options.limits);
   if (impl_->gatekeeper == nullptr) {
     Hello* const hello = message ? std::get_if<Hello>(&message->body) : nullptr;
-    if (hello != nullptr) hello->unproven = from_elsewhere;
+    if (hello != nullptr) hello->unproven = is_from_elsewhere(peer);
     return Received{std::move(from), std::move(message), bytes};
   }
   const Result<void> admitted = message ? admit(*identity, *message) : Result<void>();
