@@ -59,8 +59,9 @@ Result<void> run_coordinator(TransportContext& context, const CoordinatorOptions
   while (!stop.stop_requested()) {
     pump.receive(
         [&](const PeerId& from, Message message) {
-          core.on_message(from, std::move(message), clock.now());
+          const bool of_use = core.on_message(from, std::move(message), clock.now());
           act();  // at once, not after the burst: every message here is one step of somebody's round
+          if (!of_use && endpoint->spoke_in_vain()) gone.insert(from);
         },
         [&](const PeerId& from) { core.on_peer_gone(from, clock.now()); });
     for (const PeerId& peer : std::exchange(gone, {})) core.on_peer_gone(peer, clock.now());

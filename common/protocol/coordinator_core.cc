@@ -26,12 +26,13 @@ CoordinatorCore::CoordinatorCore(const CoordinatorConfig& config)
       auditor_(config.audit),
       next_session_(config.instance) {}
 
-void CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint now) {
-  deal_with(from, std::move(message), now);
+bool CoordinatorCore::on_message(const PeerId& from, Message message, TimePoint now) {
+  const bool of_use = deal_with(from, std::move(message), now);
   audit(now);
+  return of_use;
 }
 
-void CoordinatorCore::deal_with(const PeerId& from, Message message, TimePoint now) {
+bool CoordinatorCore::deal_with(const PeerId& from, Message message, TimePoint now) {
   // Clients and strangers.
   if (const auto* hello = std::get_if<Hello>(&message.body)) return on_hello(from, *hello, now);
   if (auto* request = std::get_if<Generate>(&message.body))
@@ -39,19 +40,23 @@ void CoordinatorCore::deal_with(const PeerId& from, Message message, TimePoint n
   if (const auto* step = std::get_if<Step>(&message.body)) return on_step(from, message.session, *step, now);
   if (std::holds_alternative<StatusRequest>(message.body)) {
     asked_status_.insert(from);
-    return;
+    return false;
   }
   if (const auto* cancel = std::get_if<Cancel>(&message.body)) {
     const auto session = find_request(from, message.session);
-    if (session == sessions_.end()) return;
+    if (session == sessions_.end()) return false;
     session->second.on_cancel(desk(now), *cancel);
-    return settle(session);
+    settle(session);
+    return true;
   }
 
   Worker* worker = fleet_.find(from);
-  if (worker == nullptr) return send(from, {.body = WhoAreYou{}});
+  if (worker == nullptr) {
+    send(from, {.body = WhoAreYou{}});
+    return false;
+  }
   worker->hear(now);
-  on_worker(from, *worker, std::move(message), now);
+  return on_worker(from, *worker, std::move(message), now);
 }
 
 void CoordinatorCore::on_sent(const Message& message, std::size_t bytes) {
@@ -90,27 +95,33 @@ CoordinatorCore::Sessions::iterator CoordinatorCore::find_request(const PeerId& 
   });
 }
 
-void CoordinatorCore::on_generate(const PeerId& from, SessionId request_id, Generate request, TimePoint now) {
-  if (find_request(from, request_id) != sessions_.end()) return;  // repeated
+bool CoordinatorCore::on_generate(const PeerId& from, SessionId request_id, Generate request, TimePoint now) {
+  if (find_request(from, request_id) != sessions_.end()) return false;  // repeated
   const std::string on_behalf_of = request.on_behalf_of;
   const SessionId id{next_session_};
   Session session(id, from, request_id, std::move(request), now);
   Result<void> taken = session.check(fleet_.facts());
   if (taken) taken = line_.enter(id, from, on_behalf_of, session.prompt_bytes());
-  if (!taken) return send(from, {.session = request_id, .body = Failed{taken.error().code, taken.error().message}});
+  if (!taken) {
+    send(from, {.session = request_id, .body = Failed{taken.error().code, taken.error().message}});
+    return false;
+  }
   ++next_session_;
   sessions_.emplace(id, std::move(session));
   send(from, {.session = request_id, .body = Heartbeat{}});  // taken
   start_waiting(now);
+  return true;
 }
 
-void CoordinatorCore::on_step(const PeerId& from, SessionId request_id, const Step& step, TimePoint now) {
+bool CoordinatorCore::on_step(const PeerId& from, SessionId request_id, const Step& step, TimePoint now) {
   const auto session = find_request(from, request_id);
   if (session == sessions_.end()) {
-    return send(from, {.session = request_id, .body = Failed{Errc::kNotFound, "a step of a session that is not open"}});
+    send(from, {.session = request_id, .body = Failed{Errc::kNotFound, "a step of a session that is not open"}});
+    return false;
   }
-  session->second.on_step(desk(now), step);
+  const bool taken = session->second.on_step(desk(now), step);
   settle(session);
+  return taken;
 }
 
 void CoordinatorCore::start_waiting(TimePoint now) {
@@ -225,7 +236,7 @@ std::vector<Message> CoordinatorCore::take_words_to_auditor() {
 
 // ---- workers ----
 
-void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint now) {
+bool CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint now) {
   const Worker* before = fleet_.find(from);
   if (before != nullptr &&
       (before->hello.role != hello.role || before->hello.facts != hello.facts ||
@@ -235,10 +246,13 @@ void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint
   }
   if (const PairFacts* facts = fleet_.facts(); facts != nullptr && before == nullptr) {
     const char* who = hello.role == Role::kVerifier ? "this verifier" : to_string(hello.role);
-    if (auto why = mismatch(*facts, hello.facts, who)) return refuse(from, hello.name, *why, now);
+    if (auto why = mismatch(*facts, hello.facts, who)) {
+      refuse(from, hello.name, *why, now);
+      return false;
+    }
   }
   send(from, {.body = Welcome{fleet_.join(from, hello, now).membership}});
-  if (before != nullptr) return;
+  if (before != nullptr) return false;
   notice(false, fmt::format("{} joined as {}", hello.name, to_string(hello.role)));
   if (hello.role == Role::kDrafter) {
     if (hello.unproven)
@@ -249,7 +263,7 @@ void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint
   }
   compare_encoding(hello);
   if (hello.role == Role::kEncoder) start_waiting(now);
-  if (hello.role != Role::kVerifier) return;
+  if (hello.role != Role::kVerifier) return true;
   if (config_.table != nullptr && config_.table->fingerprint() != hello.facts.backbone_fingerprint)
     notice(true, fmt::format("the draft table is not used for {}: it is of a model with the fingerprint {:016x}, this "
                              "one's is {:016x}",
@@ -267,6 +281,7 @@ void CoordinatorCore::on_hello(const PeerId& from, const Hello& hello, TimePoint
   if (std::ranges::any_of(fleet_.workers(), [](const auto& entry) { return entry.second.drafts(); }))
     fleet_.keep_facts(hello.facts);
   start_waiting(now);
+  return true;
 }
 
 void CoordinatorCore::compare_encoding(const Hello& newcomer) {
@@ -288,29 +303,32 @@ void CoordinatorCore::refuse(const PeerId& peer, const std::string& name, std::s
   send(peer, {.body = Refuse{Errc::kMismatch, std::move(why)}});
 }
 
-void CoordinatorCore::on_worker(const PeerId& from, Worker& worker, Message message, TimePoint now) {
+bool CoordinatorCore::on_worker(const PeerId& from, Worker& worker, Message message, TimePoint now) {
   const auto* heartbeat = std::get_if<Heartbeat>(&message.body);
   if (heartbeat != nullptr && message.session == SessionId{}) {
     const Duration time = now.time_since_epoch() - Duration(heartbeat->sent_ns);
     if (heartbeat->sent_ns > 0 && time > Duration::zero() && time <= config_.link.peer_timeout) worker.measure(time);
-    return;
+    return false;
   }
   if (std::holds_alternative<Drain>(message.body)) {
-    if (std::exchange(worker.draining, true)) return;  // said
-    return notice(false, fmt::format("{} is draining", worker.hello.name));
+    if (std::exchange(worker.draining, true)) return false;  // said
+    notice(false, fmt::format("{} is draining", worker.hello.name));
+    return true;
   }
   const auto session = sessions_.find(message.session);
-  if (session == sessions_.end()) return;  // an answer to a session that has ended
+  if (session == sessions_.end()) return false;  // an answer to a session that has ended
   const auto* failed = std::get_if<Failed>(&message.body);
   if (failed != nullptr && failed->code != Errc::kUnavailable && session->second.is_drafter(from, message.round)) {
     // What a drafter cannot do for one session it cannot do for the next.
     send(from, {.body = Refuse{failed->code, failed->message}});
-    return drop_worker(from, fmt::format("failed ({})", failed->message), now);
+    drop_worker(from, fmt::format("failed ({})", failed->message), now);
+    return true;
   }
   const std::string name = name_of(message);
-  if (!session->second.on_worker(desk(now), from, std::move(message)))
-    notice(true, fmt::format("'{}' from {} makes no sense here; dropped", name, worker.hello.name));
+  const bool makes_sense = session->second.on_worker(desk(now), from, std::move(message));
+  if (!makes_sense) notice(true, fmt::format("'{}' from {} makes no sense here; dropped", name, worker.hello.name));
   settle(session);
+  return makes_sense;
 }
 
 void CoordinatorCore::drop_worker(const PeerId& peer, const std::string& why, TimePoint now) {

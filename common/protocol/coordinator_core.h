@@ -31,7 +31,9 @@ class CoordinatorCore {
  public:
   explicit CoordinatorCore(const CoordinatorConfig& config);
 
-  void on_message(const PeerId& from, Message message, TimePoint now);
+  /// @return whether it was of use: moved a text, or told of a worker. An honest peer says little that is not: what was
+  ///   on its way when a text ended, signs of life.
+  bool on_message(const PeerId& from, Message message, TimePoint now);
   /// The transport found no such peer.
   void on_peer_gone(const PeerId& peer, TimePoint now);
   /// `bytes` of `message` went out: counts the wire.
@@ -67,12 +69,12 @@ class CoordinatorCore {
             .drafters_per_text = config_.drafters_per_text};
   }
   void send(const PeerId& to, Message message) { output_.send.push_back({to, std::move(message)}); }
-  void deal_with(const PeerId& from, Message message, TimePoint now);
+  bool deal_with(const PeerId& from, Message message, TimePoint now);
   void notice(bool warning, std::string text) { output_.notices.push_back({warning, std::move(text)}); }
 
   // ---- clients ----
-  void on_generate(const PeerId& from, SessionId request_id, Generate request, TimePoint now);
-  void on_step(const PeerId& from, SessionId request_id, const Step& step, TimePoint now);
+  bool on_generate(const PeerId& from, SessionId request_id, Generate request, TimePoint now);
+  bool on_step(const PeerId& from, SessionId request_id, const Step& step, TimePoint now);
   Sessions::iterator find_request(const PeerId& client, SessionId request_id);
   /// Starts the texts that have lost their verifier, then those whose turn it is, until one has to go on waiting.
   void start_waiting(TimePoint now);
@@ -93,10 +95,10 @@ class CoordinatorCore {
   std::vector<Message> take_words_to_auditor();
 
   // ---- workers ----
-  void on_hello(const PeerId& from, const Hello& hello, TimePoint now);
+  bool on_hello(const PeerId& from, const Hello& hello, TimePoint now);
   /// Says of an encoder and a verifier, one of which has just come, if the one is of no use to the other's texts.
   void compare_encoding(const Hello& newcomer);
-  void on_worker(const PeerId& from, Worker& worker, Message message, TimePoint now);
+  bool on_worker(const PeerId& from, Worker& worker, Message message, TimePoint now);
   void refuse(const PeerId& peer, const std::string& name, std::string why, TimePoint now);
   void drop_worker(const PeerId& peer, const std::string& why, TimePoint now);
 

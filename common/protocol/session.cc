@@ -945,19 +945,24 @@ void Session::emit(const Desk& desk, std::vector<TokenId> fresh, std::vector<Tok
 
 // ---- its client ----
 
-void Session::on_step(const Desk& desk, const Step& step) {
+bool Session::on_step(const Desk& desk, const Step& step) {
   const auto refuse = [&](std::string why) {
     desk.send(client_, {.session = request_id_, .body = Failed{Errc::kInvalidArgument, std::move(why)}});
+    return false;
   };
   if (phase_ != Phase::kPaused) return refuse("a step of a session that waits for none");
   asked_.keep_alives = 0;
   if (step.draft_length > 0) {
     // A second draft of one round shows the first again: its hidden row and K/V are the same.
     request_.draft_length = step.draft_length;
-    if (!std::exchange(round_.asked_drafter, true)) return ask_drafter(desk, draft_room());
+    if (!std::exchange(round_.asked_drafter, true)) {
+      ask_drafter(desk, draft_room());
+      return true;
+    }
     const RoundDrafts all = std::exchange(round_.drafts, {});
     round_.drafts.add(0, {.tokens = all.tokens}, DraftSource::kAssistant, step.draft_length);
-    return end_drafting(desk);
+    end_drafting(desk);
+    return true;
   }
   const std::int32_t vocab_size = desk.fleet.facts()->vocab_size;
   if (const auto token = first_beyond(step.drafts, vocab_size))
@@ -969,6 +974,7 @@ void Session::on_step(const Desk& desk, const Step& step) {
   // The client says what it drafts, not from what.
   round_.drafts.add(0, {.tokens = step.drafts}, DraftSource::kAssistant, std::ssize(step.drafts));
   send_verify(desk);
+  return true;
 }
 
 void Session::on_cancel(const Desk& desk, const Cancel& cancel) {

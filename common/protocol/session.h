@@ -112,7 +112,8 @@ class Session {
   /// makes no sense.
   bool on_worker(const Desk& desk, const PeerId& from, Message message);
   bool is_drafter(const PeerId& peer, RoundId round) { return replica_of(peer) != nullptr && round == round_.id; }
-  void on_step(const Desk& desk, const Step& step);
+  /// @return false where it was refused.
+  bool on_step(const Desk& desk, const Step& step);
   void on_cancel(const Desk& desk, const Cancel& cancel);
   /// The fleet has lost a worker. @param what  became of it
   void on_worker_gone(const Desk& desk, const PeerId& peer, const std::string& what);

@@ -1,5 +1,6 @@
 #include "common/transport/endpoint.h"
 
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -8,13 +9,16 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 #include <zmq.hpp>
 
+#include "common/base/token_bucket.h"
 #include "common/logging/logging.h"
 #include "common/transport/address.h"
 #include "common/transport/admission.h"
@@ -271,6 +275,12 @@ struct Endpoint::Impl {
   bool readable() const { return (socket.get(zmq::sockopt::events) & ZMQ_POLLIN) != 0; }
   /// Hears what became of connections. A connected one sends again what was lost with a connection that never was.
   void service();
+  /// Takes the first frames of a message, up to the one after its peer's name. Drops what comes from deaf_to.
+  bool take_first(zmq::message_t& frame, PeerId& from);
+  /// Where only those have something: sleeps for a moment, or until somebody else has. So little is taken of them that
+  /// their queues are full, ZeroMQ reads their connections no more, and TCP holds them up.
+  void wait_for_others(Duration timeout);
+  void be_deaf_to_speaker();
   /// For zmq_poll: readable when service() has something to do.
   void* monitor() const { return dialer ? dialer->monitor() : guard ? guard->monitor() : nullptr; }
 
@@ -285,6 +295,16 @@ struct Endpoint::Impl {
   std::deque<Frames> unsent;                   ///< handed to ZeroMQ while there was no connection
   EventFd wake_event;
   std::atomic<bool> woken = false;  ///< the event has been signalled, or is about to be
+
+  // Of a bound socket with keys.
+  struct Speaker {
+    PeerId peer;
+    std::string key;
+  } speaker;                                   ///< of what was taken last
+  std::map<std::string, TokenBucket> in_vain;  ///< by key
+  std::unordered_set<PeerId> deaf_to;          ///< connections that said too much of that
+  bool only_deaf = false;                      ///< nobody else has something, as far as is known
+  RateLimit deaf_notices;
 };
 
 /// Queues one message. @param to  null: of a connected socket. @return 0 or the error number.
@@ -327,6 +347,51 @@ void Endpoint::Impl::service() {
   if (!dialer->connected()) return;
   unsent.clear();
   *was_connected = true;
+}
+
+bool Endpoint::Impl::take_first(zmq::message_t& frame, PeerId& from) {
+  constexpr int kDroppedMax = 64;
+  PeerId first_dropped;
+  only_deaf = false;
+  for (int dropped = 0; !only_deaf; ++dropped) {
+    if (!take(socket, frame)) {
+      service();
+      return false;
+    }
+    if (!bound) return true;
+    from = frame.to_string();
+    take(socket, frame);  // ZeroMQ delivers whole messages, so the rest is there
+    if (guard) guard->heard(zmq_msg_get(frame.handle(), ZMQ_SRCFD));
+    if (deaf_to.empty() || !deaf_to.contains(from)) return true;
+    while (frame.more()) take(socket, frame);
+    // ZeroMQ takes peers in turn: once around, and nobody else has said anything.
+    only_deaf = from == first_dropped || dropped == kDroppedMax;
+    if (dropped == 0) first_dropped = from;
+  }
+  return false;
+}
+
+void Endpoint::Impl::wait_for_others(Duration timeout) {
+  constexpr Duration kPause = std::chrono::milliseconds(1);
+  // ZeroMQ's descriptor: readable once a peer whose queue was empty has something, not for what is in the queues.
+  pollfd items[] = {{.fd = socket.get(zmq::sockopt::fd), .events = POLLIN, .revents = 0},
+                    {.fd = wake_event.fd(), .events = POLLIN, .revents = 0}};
+  poll(items, 2, to_zmq_ms(std::min(timeout, kPause)));
+  (void)readable();  // notices it
+}
+
+void Endpoint::Impl::be_deaf_to_speaker() {
+  constexpr std::size_t kDeafMax = 4096;
+  if (deaf_to.size() == kDeafMax) deaf_to.clear();  // whoever of them is still there is soon found again
+  deaf_to.insert(speaker.peer);
+  std::int64_t held_back = 0;
+  if (!deaf_notices.pass(now(), &held_back)) return;
+  const std::optional<Identity> identity = gatekeeper->identity(speaker.key.c_str());
+  log_warn(
+      "event=in_vain key={} reason=\"more than {} messages a second that were of no use: nothing more is heard of "
+      "this connection\"{}",
+      identity ? identity->name : speaker.key, options.in_vain_per_second,
+      held_back > 0 ? fmt::format(" ({} more held back)", held_back) : "");
 }
 
 Endpoint::Endpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -418,18 +483,9 @@ Result<std::size_t> Endpoint::send(const PeerId& to, const Message& message) {
 std::optional<Received> Endpoint::receive() {
   if (impl_->guard) impl_->guard->check();
   zmq::message_t frame;
-  if (!take(impl_->socket, frame)) {
-    impl_->service();
-    return std::nullopt;
-  }
-  bytes_arrive();
   PeerId from;
-  if (impl_->bound) {
-    from = frame.to_string();
-    take(impl_->socket, frame);  // ZeroMQ delivers whole messages, so the rest is there
-  }
-
-  if (impl_->guard) impl_->guard->heard(zmq_msg_get(frame.handle(), ZMQ_SRCFD));
+  if (!impl_->take_first(frame, from)) return std::nullopt;
+  bytes_arrive();
 
   // One frame too many is kept for decode() to complain about; the rest only counted.
   const std::size_t frames_max = impl_->options.limits.tensors_max + 2;
@@ -438,7 +494,12 @@ std::optional<Received> Endpoint::receive() {
   const char* const peer_address = zmq_msg_gets(frame.handle(), "Peer-Address");  // none in process
   const std::string peer = peer_address == nullptr ? "" : peer_address;           // it goes with the frame
   std::optional<Identity> identity;                                               // now, not when it connected
-  if (impl_->gatekeeper != nullptr) identity = impl_->gatekeeper->identity(zmq_msg_gets(frame.handle(), "User-Id"));
+  if (impl_->gatekeeper != nullptr) {
+    const char* const key = zmq_msg_gets(frame.handle(), "User-Id");
+    identity = impl_->gatekeeper->identity(key);
+    impl_->speaker.peer = from;
+    impl_->speaker.key = key == nullptr ? "" : key;  // in the string that is there: it is as long each time
+  }
   for (bool more = true; more; more = more && take(impl_->socket, frame)) {
     more = frame.more();
     bytes += frame.size();
@@ -457,6 +518,15 @@ std::optional<Received> Endpoint::receive() {
   return Received{std::move(from), std::move(message), bytes};
 }
 
+bool Endpoint::spoke_in_vain() {
+  if (impl_->gatekeeper == nullptr) return false;
+  const int most = impl_->options.in_vain_per_second;
+  const auto bucket = impl_->in_vain.try_emplace(impl_->speaker.key, Duration(std::chrono::seconds(1)) / most, most);
+  if (bucket.first->second.pass(now())) return false;
+  impl_->be_deaf_to_speaker();
+  return true;
+}
+
 void Endpoint::wait(Duration timeout) {
   const auto ready = [this] { return impl_->woken.load(std::memory_order_relaxed) || impl_->readable(); };
   bool done = false;
@@ -465,15 +535,17 @@ void Endpoint::wait(Duration timeout) {
     while (!(done = ready()) && now() < end) {
     }
   }
-  if (!done) {
+  if (!done && impl_->only_deaf) {
+    impl_->wait_for_others(timeout);
+  } else if (!done) {
     // zmq_poll and not poll: a socket's descriptor is edge-triggered, and says nothing of messages
     // that an earlier call has already noticed.
     zmq_pollitem_t items[] = {{impl_->socket.handle(), 0, ZMQ_POLLIN, 0},
                               {nullptr, impl_->wake_event.fd(), ZMQ_POLLIN, 0},
                               {impl_->monitor(), -1, ZMQ_POLLIN, 0}};
     zmq_poll(items, impl_->monitor() != nullptr ? 3 : 2, to_zmq_ms(timeout));
-    impl_->service();
   }
+  if (!done) impl_->service();
   // In this order: a wake() after the exchange signals again, one before it is answered by our
   // return.
   impl_->wake_event.clear();

@@ -37,6 +37,9 @@ struct EndpointOptions {
   WireLimits limits = {};
   /// How long the context's destructor waits for messages that are still queued here.
   Duration linger = std::chrono::milliseconds(200);
+  /// Messages a second that a key may say in vain at a bound endpoint (spoke_in_vain), over all its connections; as
+  /// many may come at once. An honest worker or client says some ten a second.
+  int in_vain_per_second = 5'000;
   /// How long wait() looks for a message before it sleeps. Costs a core while it lasts; see
   /// README.md for what it brings.
   Duration spin = Duration::zero();
@@ -106,6 +109,12 @@ class Endpoint {
   /// Takes one message, if one has arrived. Never blocks. Frames are 8-byte aligned; in-process
   /// tensors are the sender's own bytes.
   std::optional<Received> receive();
+
+  /// The message that receive() gave last was of no use. Of a connection over which too many of those come nothing more
+  /// is received, and its peer is held up: else one with a key could keep this thread, and ZeroMQ's, from the others.
+  /// Of peers without keys nothing is counted.
+  /// @return whether it has come to that: then the peer is as good as gone.
+  bool spoke_in_vain();
 
   /// Returns when a message is readable, wake() has been called, or `timeout` (rounded up to whole
   /// milliseconds) has passed; now and then without cause. Call it when receive() had nothing.

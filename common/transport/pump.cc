@@ -1,21 +1,14 @@
 #include "common/transport/pump.h"
 #include "common/logging/logging.h"
 
-#include <algorithm>
-
 namespace outrider {
 
 void Pump::log(const std::vector<Notice>& notices) {
-  // Peers can provoke notices without end, by joining and leaving: a hundred at once, then ten a second.
-  constexpr Duration kEach = std::chrono::milliseconds(100);
-  constexpr int kAtOnce = 100;
   for (const Notice& notice : notices) {
-    const TimePoint time = now();
-    if (log_again_ > time) {
+    if (!notices_.pass(now())) {
       ++held_back_;
       continue;
     }
-    log_again_ = std::max(log_again_, time - (kAtOnce - 1) * kEach) + kEach;
     const std::string more = held_back_ > 0 ? fmt::format(" ({} more held back)", held_back_) : "";
     held_back_ = 0;
     log_at(notice.warning ? LogLevel::kWarn : LogLevel::kInfo, "{}{}", notice.text, more);

@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/base/token_bucket.h"
 #include "common/logging/logging.h"
 #include "common/protocol/membership.h"
 #include "common/transport/endpoint.h"
@@ -38,7 +39,8 @@ class Pump {
         continue;
       }
       reject(*received);
-      if (received->refused) on_gone(received->from);
+      const bool is_cut = endpoint_.spoke_in_vain();
+      if (is_cut || received->refused) on_gone(received->from);
     }
   }
 
@@ -117,7 +119,8 @@ class Pump {
   Endpoint& endpoint_;
   std::map<PeerId, std::deque<Message>> waiting_;
   RateLimit limit_;
-  TimePoint log_again_{};  ///< a notice that comes earlier is held back
+  TokenBucket notices_{std::chrono::milliseconds(100),
+                       100};  ///< peers provoke them without end, by joining and leaving
   std::int64_t held_back_ = 0;
   std::optional<Error> version_mismatch_;
   Reminder trouble_;

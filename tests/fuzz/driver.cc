@@ -2,6 +2,7 @@
 // alone. An input that ends the process, takes too long or too much memory is kept and named.
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -20,7 +22,6 @@
 #include <vector>
 
 #include "common/base/random.h"
-#include "common/base/time.h"
 #include "tests/fuzz/driver.h"
 
 extern "C" {
@@ -33,7 +34,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kInputBytesMax = 64 << 10;
-constexpr unsigned kSecondsMax = 20;        ///< of one input
+constexpr unsigned kSecondsMax = 20;        ///< of a core, for one input: others may have the cores, too
+constexpr unsigned kWaitMax = 600;          ///< for one input, in seconds
 constexpr long kMemoryMax = long{2} << 20;  ///< of the process, KiB
 
 // What a signal handler needs: it may neither allocate nor lock.
@@ -49,16 +51,27 @@ void keep() {
 }
 
 extern "C" void on_signal(int number) {
-  std::fprintf(stderr, "fuzz: %s\n", number == SIGALRM ? "an input takes too long" : strsignal(number));
+  const bool is_slow = number == SIGPROF || number == SIGALRM;
+  std::fprintf(stderr, "fuzz: %s\n", is_slow ? "an input takes too long" : strsignal(number));
   keep();
   _exit(1);
 }
 
+/// Ends the process by a signal if it goes on for too long; 0: it does not.
+void bound_time(unsigned of_core, unsigned wait) {
+  const itimerval core{.it_interval = {}, .it_value = {.tv_sec = of_core, .tv_usec = 0}};
+  setitimer(ITIMER_PROF, &core, nullptr);
+  alarm(wait);
+}
+
+/// Of a core, that this process has had.
+double seconds_had() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
 void run(std::string input) {
   running = std::move(input);
-  alarm(kSecondsMax);
+  bound_time(kSecondsMax, kWaitMax);
   LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(running.data()), running.size());
-  alarm(0);
+  bound_time(0, 0);
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   if (usage.ru_maxrss <= kMemoryMax) return;
@@ -199,7 +212,7 @@ std::uint64_t seed_of(std::string_view word) {
 struct Flags {
   std::optional<std::uint64_t> runs;  ///< at most; none: the corpus alone, unless there are seconds
   std::uint64_t seed = 1;
-  std::optional<double> seconds;  ///< at most
+  std::optional<double> seconds;  ///< of a core, at most
   fs::path keep = ".";
   std::vector<fs::path> corpus;
 };
@@ -233,7 +246,7 @@ void fuzz(const Flags& flags, const std::string& name) {
   std::vector<std::string> corpus = read_corpus(flags.corpus);
   corpus.emplace_back();
   if (&fuzz_seeds != nullptr) std::ranges::move(fuzz_seeds(), std::back_inserter(corpus));
-  const TimePoint began = now();
+  const double began = seconds_had();
   kept = (flags.keep / ("failed-" + name + "-corpus")).string();
   for (const std::string& input : corpus) run(input);
   kept = (flags.keep / ("failed-" + name + "-seed-" + std::to_string(flags.seed))).string();
@@ -241,10 +254,10 @@ void fuzz(const Flags& flags, const std::string& name) {
   std::uint64_t runs = 0;
   const std::uint64_t most = flags.runs.value_or(flags.seconds ? std::numeric_limits<std::uint64_t>::max() : 0);
   const double seconds = flags.seconds.value_or(std::numeric_limits<double>::infinity());
-  for (; runs < most && to_seconds(now() - began) < seconds; ++runs) run(mutator.next());
-  std::printf("%s: %zu inputs of the corpus, %llu made of them with seed %llu, %.1f s: nothing found\n", name.c_str(),
-              corpus.size(), static_cast<unsigned long long>(runs), static_cast<unsigned long long>(flags.seed),
-              to_seconds(now() - began));
+  for (; runs < most && seconds_had() - began < seconds; ++runs) run(mutator.next());
+  std::printf("%s: %zu inputs of the corpus, %llu made of them with seed %llu, %.1f s of a core: nothing found\n",
+              name.c_str(), corpus.size(), static_cast<unsigned long long>(runs),
+              static_cast<unsigned long long>(flags.seed), seconds_had() - began);
 }
 
 }  // namespace
@@ -252,7 +265,7 @@ void fuzz(const Flags& flags, const std::string& name) {
 
 int main(int argc, char** argv) {
   using namespace outrider;
-  for (const int number : {SIGABRT, SIGALRM}) signal(number, on_signal);
+  for (const int number : {SIGABRT, SIGALRM, SIGPROF}) signal(number, on_signal);
   if (__sanitizer_set_death_callback != nullptr)
     __sanitizer_set_death_callback(keep);
   else

@@ -155,8 +155,7 @@ void knock(Task& task) {
 /// Says what fits what it heard, and is not true; else anything.
 class Liar {
  public:
-  Liar(Task& task)
-      : task_(task), context_(task.security), endpoint_(Endpoint::connect(context_, task.address).value()) {
+  Liar(Task& task) : task_(task), context_(task.security) {
     if (task_.kind == "drafter" || task_.kind == "verifier") {
       hello_ = {.role = task_.kind == "drafter" ? Role::kDrafter : Role::kVerifier,
                 .name = "liar",
@@ -167,31 +166,35 @@ class Liar {
     }
   }
 
+  /// Over one connection after the other: where it is cut off or held up, it dials again at once.
   void run() {
-    introduce();
     while (!task_.over()) {
-      while (auto received = endpoint_->receive()) {
-        ++task_.heard;
-        if (received->message) answer(*received->message);
-      }
-      if (endpoint_->connections() != task_.connections) {
-        task_.connections = endpoint_->connections();
-        introduce();
-      }
-      if (!endpoint_->connected()) {
-        endpoint_->wait(std::chrono::milliseconds(1));
-        continue;
-      }
-      for (int i = 0; i < 16; ++i) say(anything());
+      endpoint_ = Endpoint::connect(context_, task_.address).value();
+      while (!task_.over() && endpoint_->connections() == 0) endpoint_->wait(std::chrono::milliseconds(1));
+      ++task_.connections;
+      introduce();
+      for (in_vain_ = 0; !task_.over() && endpoint_->connected() && in_vain_ < kPatience;) speak();
     }
   }
 
  private:
+  static constexpr int kPatience = 20;  ///< messages one after the other that wait for a millisecond and find no place
+
+  void speak() {
+    while (auto received = endpoint_->receive()) {
+      ++task_.heard;
+      if (received->message) answer(*received->message);
+    }
+    for (int i = 0; i < 16; ++i) say(anything());
+  }
   void say(const Message& message) {
-    if (endpoint_->send("", message))
+    if (endpoint_->send("", message)) {
       ++task_.messages;
-    else
+      in_vain_ = 0;
+    } else {
+      ++in_vain_;
       endpoint_->wait(std::chrono::milliseconds(1));
+    }
   }
   void introduce() {
     if (!hello_.name.empty()) say({.body = hello_});
@@ -240,6 +243,7 @@ class Liar {
   std::unique_ptr<Endpoint> endpoint_;
   Hello hello_;
   std::optional<Message> seen_;
+  int in_vain_ = 0;
 };
 
 void attack(Task& task) {

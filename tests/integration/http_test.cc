@@ -833,7 +833,7 @@ TEST(Serve, WithoutAVerifierItIsAliveButNotReady) {
 }
 
 TEST(Serve, AnAnswerThatFailsInMidStreamIsCounted) {
-  Trio trio;
+  Trio trio(true, {"--failover-wait", "1"});
   Serve serve({"--connect", trio.coordinator->address});
   Connection client(serve.port);
   Json request = endless();

@@ -54,10 +54,11 @@ class KeyedCoordinator : public testing::Test {
     keys_.make("c", KeyRole::kClient);
     keys_.make("stranger");
     context_ = std::make_unique<TransportContext>(keys_.listening());
-    bound_ = Endpoint::bind(*context_, "tcp://127.0.0.1:*").value();
+    bound_ = Endpoint::bind(*context_, "tcp://127.0.0.1:*", {.in_vain_per_second = kInVain}).value();
     pump_ = std::make_unique<Pump>(*bound_);
   }
 
+  static constexpr int kInVain = 100;  ///< a second, slow enough for any machine to say more
   struct Dialled {
     std::unique_ptr<TransportContext> context;
     std::unique_ptr<Endpoint> endpoint;
@@ -238,6 +239,51 @@ TEST_F(KeyedCoordinator, ARevokedKeyIsOutAtOnceAndAnAuthorizedOneIn) {
   const Heard late = hear(*stranger.endpoint);
   ASSERT_TRUE(late.message) << "what was sent before is not lost";
   EXPECT_EQ(std::get<Hello>(late.message->body).name, "new/w");
+}
+
+// An authorized client that talks at full speed would keep the coordinator from the others.
+TEST_F(KeyedCoordinator, WhoSaysTooMuchInVainIsHeldUpAndNobodyElse) {
+  const Dialled talker = dial(keys_.of("c"));
+  const Dialled neighbour = dial(keys_.of("c"));  // of the same key
+  const auto talk = [&] { return talker.endpoint->send("", {.body = StatusRequest{}}).has_value(); };
+  ASSERT_TRUE(neighbour.endpoint->send("", {.body = StatusRequest{}}));
+  ASSERT_TRUE(hear(*neighbour.endpoint).message);
+  int heard = 0;
+  PeerId deaf_to;
+  eventually([&] {
+    for (int i = 0; i < kInVain; ++i) talk();
+    talker.endpoint->wait(1ms);
+    while (const auto received = bound_->receive()) {
+      ++heard;
+      if (bound_->spoke_in_vain()) deaf_to = received->from;
+    }
+    return !deaf_to.empty();
+  });
+  ASSERT_FALSE(deaf_to.empty());
+  EXPECT_GE(heard, kInVain);
+
+  // Nothing more is heard. All queues fill, and a turn of the loop takes so little of them that they stay full.
+  int full = 0;
+  eventually([&] {
+    ++full;
+    for (; talk(); full = 0) {
+    }
+    return full == 20;
+  });
+  int said = 0;
+  for (int turn = 0; turn < 400; ++turn) {
+    while (talk()) ++said;
+    while (const auto received = bound_->receive()) EXPECT_NE(received->from, deaf_to);
+    bound_->wait(1ms);
+  }
+  EXPECT_LT(said, 10'000) << "64 a turn would be 25,600";
+
+  // Others are heard beside it, those of its key too.
+  ASSERT_TRUE(neighbour.endpoint->send("", {.body = Generate{.prompt = {1}, .stop_ids = {}}}));
+  const Heard next = hear(*neighbour.endpoint);
+  ASSERT_TRUE(next.message);
+  EXPECT_TRUE(std::holds_alternative<Generate>(next.message->body));
+  EXPECT_TRUE(says("v", hello(Role::kVerifier)).message);
 }
 
 TEST_F(KeyedCoordinator, WithoutItsListLetsNobodyIn) {

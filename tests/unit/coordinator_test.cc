@@ -913,6 +913,40 @@ TEST_F(Coordinator, WhoAsksForTheStatusWithoutEndIsAnsweredOnceATick) {
   EXPECT_EQ(find<Status>(sent(), "c"), nullptr);
 }
 
+// So that the transport can cut off who says much that is not (Endpoint::spoke_in_vain).
+TEST_F(Coordinator, KnowsWhatWasOfNoUse) {
+  const auto of_use = [&](const PeerId& from, Body body, std::uint64_t session = 0, std::uint32_t round = 0) {
+    return core_.on_message(from, {.session = SessionId{session}, .round = RoundId{round}, .body = std::move(body)},
+                            now_);
+  };
+  const Generate request{.prompt = {1, 2, 3}, .max_tokens = 10, .draft_length = 2, .stop_ids = {}};
+  EXPECT_FALSE(of_use("v", Heartbeat{})) << "of somebody who has not joined";
+  EXPECT_TRUE(of_use("v", hello(Role::kVerifier)));
+  EXPECT_TRUE(of_use("d", hello(Role::kDrafter)));
+  EXPECT_FALSE(of_use("d", hello(Role::kDrafter))) << "again";
+  Hello other = hello(Role::kDrafter);
+  other.facts.hidden_size += 1;
+  EXPECT_FALSE(of_use("e", other)) << "does not fit";
+  EXPECT_FALSE(of_use("v", Heartbeat{}));
+
+  EXPECT_TRUE(of_use("c", request, 9));
+  EXPECT_FALSE(of_use("c", request, 9)) << "again";
+  EXPECT_FALSE(of_use("c", Generate{.prompt = {-1}, .stop_ids = {}}, 10)) << "cannot be done";
+  EXPECT_FALSE(of_use("c", Step{}, 9)) << "nobody waits for it";
+  EXPECT_FALSE(of_use("c", Step{}, 11)) << "of no session";
+  EXPECT_FALSE(of_use("c", Cancel{}, 11)) << "of no session";
+  EXPECT_FALSE(of_use("c", StatusRequest{}));
+
+  const Verdict verdict{.next_token = 40, .committed = 3, .hidden = zeros({2}), .kv = rows(0, 3)};
+  EXPECT_FALSE(of_use("v", verdict, 77)) << "of no session";
+  EXPECT_TRUE(of_use("v", verdict, 50));
+  EXPECT_FALSE(of_use("d", verdict, 50, 1)) << "makes no sense";
+  EXPECT_TRUE(of_use("d", Candidates{.tokens = {41, 42}}, 50, 1));
+  EXPECT_TRUE(of_use("d", Drain{}));
+  EXPECT_FALSE(of_use("d", Drain{})) << "again";
+  EXPECT_TRUE(of_use("c", Cancel{}, 9));
+}
+
 TEST_F(Coordinator, StrangersAreAskedWhoTheyAre) {
   core_.on_message("x", {.body = Heartbeat{}}, now_);
   const auto out = sent();
