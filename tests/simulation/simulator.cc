@@ -514,7 +514,8 @@ void Simulator::on_event(Event event) {
     case Event::Kind::kToCoordinator:
       if (const auto* request = std::get_if<Generate>(&event.message->body))
         sessions_[{event.peer, event.message->session}] = request->answered;
-      coordinator.core->on_message(event.peer, std::move(*event.message), coordinator.clock.at(now_));
+      if (!coordinator.core->on_message(event.peer, std::move(*event.message), coordinator.clock.at(now_)))
+        check_in_vain(coordinator, event.peer);
       return flush(coordinator);
     case Event::Kind::kToWorker:
       if (const Node* node = find(event.peer); node == nullptr || node->connection() != event.peer) return;  // it left
@@ -574,6 +575,14 @@ void Simulator::check_books(const CoordinatorCore& coordinator) {
     violated(fmt::format("{}: {} sessions, {} in rounds and {} bytes in the books, {}, {} and {} of the sessions", peer,
                          worker.sessions, worker.rounds, worker.kv_bytes, load.sessions, load.rounds, load.kv_bytes));
   }
+}
+
+void Simulator::check_in_vain(Coordinator& coordinator, const PeerId& peer) {
+  // A tenth of what a key may say so (EndpointOptions::in_vain_per_second), of each connection: honest peers are never
+  // taken for hostile ones.
+  constexpr int kPerSecond = 500;
+  const auto bucket = coordinator.in_vain.try_emplace(peer, std::chrono::milliseconds(1000 / kPerSecond), kPerSecond);
+  if (!bucket.first->second.pass(now_)) violated(fmt::format("{} says much that is of no use", peer));
 }
 
 void Simulator::check_memory() {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/base/random.h"
+#include "common/base/token_bucket.h"
 #include "common/base/token_tree.h"
 #include "common/protocol/client_core.h"
 #include "common/protocol/coordinator_core.h"
@@ -276,6 +277,7 @@ class Simulator {
     std::string kept_policies;  ///< on its disk
     TimePoint back{};
     std::uint64_t incarnation = 0;
+    std::map<PeerId, TokenBucket> in_vain = {};
   };
 
   bool has_standby() const { return coordinators_.size() > 1; }
@@ -324,6 +326,8 @@ class Simulator {
   Encoder* find_encoder(const PeerId& peer);
   /// Whether the fleet's books are what the sessions say.
   void check_books(const CoordinatorCore& coordinator);
+  /// Whether no peer says much that is of no use. One message was.
+  void check_in_vain(Coordinator& coordinator, const PeerId& peer);
   /// Whether nothing piles up.
   void check_memory();
   Clock some_clock() { return {faults_.skew > 0 ? 1 + faults_.skew * (2 * rng_.uniform() - 1) : 1}; }
