@@ -228,10 +228,15 @@ Result<Status> Client::status() {
 
 Result<void> Client::wait_for_workers(int verifiers, int drafters,
                                       const std::function<Result<void>()>& still_possible) {
-  TimePoint heard = clock_.now();
+  TimePoint heard = clock_.now(), next_question = heard;
   while (true) {
     RETURN_IF_ERROR(still_possible());
-    if (auto sent = endpoint_->send("", {.body = StatusRequest{}}); !sent) return sent.error();
+    // Not with each answer: those to the questions before the connection would keep a circle of them going at full
+    // speed.
+    if (clock_.now() >= next_question) {
+      if (auto sent = endpoint_->send("", {.body = StatusRequest{}}); !sent) return sent.error();
+      next_question = clock_.now() + kStatusInterval;
+    }
     ASSIGN_OR_RETURN(const std::optional<Message> message, next(&heard));
     const auto* status = message ? std::get_if<Status>(&message->body) : nullptr;
     if (status != nullptr && status->verifiers >= verifiers && status->drafters >= drafters) return {};

@@ -878,6 +878,33 @@ TEST_F(PumpTest, AClientThatNeverReadsIsAsGoodAsGoneAndOthersDoNotWait) {
 }
 
 // Callers look at the logprobs of each token.
+// One that asked with each answer would be taken for a hostile peer (Endpoint::spoke_in_vain).
+TEST(ClientTest, WhoWaitsForWorkersAsksTwentyTimesASecond) {
+  TransportContext context;
+  const auto coordinator = Endpoint::bind(context, "inproc://coordinator").value();
+  std::atomic<bool> over = false;
+  auto waiting = std::async(std::launch::async, [&] {
+    Client client = Client::connect(context, "inproc://coordinator").value();
+    return client.wait_for_workers(1, 1, [&]() -> Result<void> {
+      return over ? Result<void>(Error{Errc::kTimeout, "enough"}) : Result<void>();
+    });
+  });
+  const PeerId client = next(*coordinator).from;
+  const TimePoint begin = now();
+  int asked = 1;
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(coordinator->send(client, {.body = Status{}}));  // to earlier questions
+  while (now() < begin + 500ms) {
+    coordinator->wait(1ms);
+    while (coordinator->receive()) {
+      ++asked;
+      EXPECT_TRUE(coordinator->send(client, {.body = Status{}}));
+    }
+  }
+  EXPECT_LE(asked, 2 + to_seconds(now() - begin) / 0.05);
+  over = true;
+  EXPECT_FALSE(waiting.get());
+}
+
 TEST(ClientTest, AnAnswerWithoutTheLogprobsThatWereAskedForIsAnError) {
   TransportContext context;
   const auto coordinator = Endpoint::bind(context, "inproc://coordinator").value();
