@@ -265,6 +265,7 @@ TransportContext::TransportContext(TransportContext&&) noexcept = default;
 TransportContext& TransportContext::operator=(TransportContext&&) noexcept = default;
 
 struct Endpoint::Impl {
+  struct Chatter;
   Impl(zmq::context_t& context, bool is_bound, const EndpointOptions& opts)
       : bound(is_bound), options(opts), socket(context, bound ? zmq::socket_type::router : zmq::socket_type::dealer) {
     set_options(socket, options);
@@ -280,7 +281,14 @@ struct Endpoint::Impl {
   /// Where only those have something: sleeps for a moment, or until somebody else has. So little is taken of them that
   /// their queues are full, ZeroMQ reads their connections no more, and TCP holds them up.
   void wait_for_others(Duration timeout);
-  void be_deaf_to_speaker();
+  /// Hears nothing more of the connection over which the message came that was taken last. An earlier one of that key
+  /// is cut: each takes a look for each message of somebody else, and ZeroMQ would read on what has come over it.
+  void be_deaf_to_speaker(Chatter& of_key);
+  /// Whether the key of the message that was taken last may join as a worker.
+  bool may_join() const {
+    const auto of_key = chatter.find(speaker.key);
+    return of_key == chatter.end() || now() >= of_key->second.may_join;
+  }
   /// For zmq_poll: readable when service() has something to do.
   void* monitor() const { return dialer ? dialer->monitor() : guard ? guard->monitor() : nullptr; }
 
@@ -300,10 +308,17 @@ struct Endpoint::Impl {
   struct Speaker {
     PeerId peer;
     std::string key;
-  } speaker;                                   ///< of what was taken last
-  std::map<std::string, TokenBucket> in_vain;  ///< by key
-  std::unordered_set<PeerId> deaf_to;          ///< connections that said too much of that
-  bool only_deaf = false;                      ///< nobody else has something, as far as is known
+    int fd = -1;  ///< ZeroMQ's
+  } speaker;      ///< of what was taken last
+  struct Chatter {
+    TokenBucket bucket;            ///< of what it may say in vain
+    int fd = -1;                   ///< of its connection that nothing is heard of
+    std::uint64_t connection = 0;  ///< the number of that (Inflow)
+    TimePoint may_join{};          ///< as a worker, again
+  };
+  std::map<std::string, Chatter> chatter;  ///< by key
+  std::unordered_set<PeerId> deaf_to;      ///< connections over which too much came in vain
+  bool only_deaf = false;                  ///< nobody else has something, as far as is known
   RateLimit deaf_notices;
 };
 
@@ -380,10 +395,15 @@ void Endpoint::Impl::wait_for_others(Duration timeout) {
   (void)readable();  // notices it
 }
 
-void Endpoint::Impl::be_deaf_to_speaker() {
+void Endpoint::Impl::be_deaf_to_speaker(Chatter& of_key) {
   constexpr std::size_t kDeafMax = 4096;
-  if (deaf_to.size() == kDeafMax) deaf_to.clear();  // whoever of them is still there is soon found again
+  constexpr Duration kJoinPause = std::chrono::seconds(8);  // or it would be given texts, and leave them, all the time
+  if (deaf_to.size() == kDeafMax) deaf_to.clear();          // whoever of them is still there is soon found again
   deaf_to.insert(speaker.peer);
+  guard->cut(of_key.fd, of_key.connection, "another one under its key says too much that is of no use");
+  of_key.fd = speaker.fd;
+  of_key.connection = guard->number(speaker.fd);
+  of_key.may_join = now() + kJoinPause;
   std::int64_t held_back = 0;
   if (!deaf_notices.pass(now(), &held_back)) return;
   const std::optional<Identity> identity = gatekeeper->identity(speaker.key.c_str());
@@ -498,6 +518,7 @@ std::optional<Received> Endpoint::receive() {
     const char* const key = zmq_msg_gets(frame.handle(), "User-Id");
     identity = impl_->gatekeeper->identity(key);
     impl_->speaker.peer = from;
+    impl_->speaker.fd = zmq_msg_get(frame.handle(), ZMQ_SRCFD);
     impl_->speaker.key = key == nullptr ? "" : key;  // in the string that is there: it is as long each time
   }
   for (bool more = true; more; more = more && take(impl_->socket, frame)) {
@@ -513,7 +534,10 @@ std::optional<Received> Endpoint::receive() {
     if (hello != nullptr) hello->unproven = is_from_elsewhere(peer);
     return Received{std::move(from), std::move(message), bytes};
   }
-  const Result<void> admitted = message ? admit(*identity, *message) : Result<void>();
+  Result<void> admitted = message ? admit(*identity, *message) : Result<void>();
+  if (message && std::holds_alternative<Hello>(message->body) && !impl_->may_join())
+    admitted = Error{Errc::kUnavailable,
+                     "too much that was of no use was said under this key: it may join again in some seconds"};
   if (!admitted) return Received{std::move(from), admitted.error(), bytes, true};
   return Received{std::move(from), std::move(message), bytes};
 }
@@ -521,9 +545,10 @@ std::optional<Received> Endpoint::receive() {
 bool Endpoint::spoke_in_vain() {
   if (impl_->gatekeeper == nullptr) return false;
   const int most = impl_->options.in_vain_per_second;
-  const auto bucket = impl_->in_vain.try_emplace(impl_->speaker.key, Duration(std::chrono::seconds(1)) / most, most);
-  if (bucket.first->second.pass(now())) return false;
-  impl_->be_deaf_to_speaker();
+  const TokenBucket full(Duration(std::chrono::seconds(1)) / most, most);
+  const auto of_key = impl_->chatter.try_emplace(impl_->speaker.key, Impl::Chatter{full}).first;
+  if (of_key->second.bucket.pass(now())) return false;
+  impl_->be_deaf_to_speaker(of_key->second);
   return true;
 }
 

@@ -69,6 +69,11 @@ void Inflow::heard(int fd) {
   if (const auto connection = connections_.find(fd); connection != connections_.end()) connection->second.heard = true;
 }
 
+void Inflow::cut(int fd, std::uint64_t number, TimePoint now, std::string_view event, std::string_view why) {
+  const auto connection = connections_.find(fd);
+  if (connection != connections_.end() && connection->second.number == number) cut(connection, now, event, why);
+}
+
 void Inflow::check(TimePoint now) {
   if (now < next_) return;
   next_ = now + kInterval;

@@ -37,6 +37,13 @@ class Inflow {
   /// ZeroMQ's own handles.
   void opened(int fd) { connections_[fd] = {.number = ++opened_, .stranger = keys_}; }
   void closed(int fd) { connections_.erase(fd); }
+  /// Which connection has this handle now; 0: none that is known.
+  std::uint64_t number(int fd) const {
+    const auto connection = connections_.find(fd);
+    return connection == connections_.end() ? 0 : connection->second.number;
+  }
+  /// Cuts the connection of that number, unless it has ended.
+  void cut(int fd, std::uint64_t number, TimePoint now, std::string_view event, std::string_view why);
   /// A message of this connection was handed out.
   void heard(int fd);
   /// Cuts the connections that have gone too far. Cheap: it looks once in kInterval at most. To be called between

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <string_view>
 
 #include "common/logging/logging.h"
 #include "common/transport/inflow.h"
@@ -24,6 +26,16 @@ class ListenerGuard {
   void service();
   /// A message was handed out that came over ZeroMQ's handle `fd`.
   void heard(int fd) { inflow_.heard(fd); }
+  /// Which connection has this handle of ZeroMQ's; it may be another's later.
+  std::uint64_t number(int fd) {
+    service();
+    return inflow_.number(fd);
+  }
+  /// Cuts that connection, unless it has ended.
+  void cut(int fd, std::uint64_t number, std::string_view why) {
+    service();
+    inflow_.cut(fd, number, now(), "in_vain", why);
+  }
   /// Between messages: cuts off who brings too much.
   void check() { inflow_.check(now()); }
   /// For zmq_poll: readable when there is something.

@@ -286,6 +286,35 @@ TEST_F(KeyedCoordinator, WhoSaysTooMuchInVainIsHeldUpAndNobodyElse) {
   EXPECT_TRUE(says("v", hello(Role::kVerifier)).message);
 }
 
+// A worker that dialled anew at once would be given texts, and leave them, without end.
+TEST_F(KeyedCoordinator, WhoseKeySaidTooMuchInVainJoinsNoMoreForAWhile) {
+  const Dialled first = dial(keys_.of("d"));
+  PeerId deaf_to;
+  eventually([&] {
+    for (int i = 0; i < kInVain; ++i) (void)first.endpoint->send("", {.body = Heartbeat{}});
+    first.endpoint->wait(1ms);
+    while (const auto received = bound_->receive()) {
+      if (bound_->spoke_in_vain()) deaf_to = received->from;
+    }
+    return !deaf_to.empty();
+  });
+  EXPECT_FALSE(says("d", hello(Role::kDrafter)).message);
+  EXPECT_NE(refusal_.find("too much that was of no use was said under this key"), std::string::npos) << refusal_;
+  EXPECT_TRUE(says("v", hello(Role::kVerifier)).message);
+
+  // Another connection of which nothing is heard: the first is cut, and dials again.
+  const Dialled second = dial(keys_.of("d"));
+  eventually([&] {
+    for (int i = 0; i < kInVain; ++i) (void)second.endpoint->send("", {.body = Heartbeat{}});
+    second.endpoint->wait(1ms);
+    first.endpoint->wait(1ms);
+    while (bound_->receive()) bound_->spoke_in_vain();
+    bound_->wait(1ms);
+    return first.endpoint->connections() > 1;
+  });
+  EXPECT_GT(first.endpoint->connections(), 1);
+}
+
 TEST_F(KeyedCoordinator, WithoutItsListLetsNobodyIn) {
   std::filesystem::remove(keys_.list());
   eventually([&] { return trouble_of(keys_.of("v")).message.find("refused our key") != std::string::npos; });
