@@ -16,6 +16,7 @@
 #include <fmt/ranges.h>
 
 #include "common/base/json_fields.h"
+#include "common/grammar/pattern.h"
 
 namespace outrider {
 namespace {
@@ -274,9 +275,15 @@ class Reader {
         return refuse(keyword, at, fmt::format("{} is not supported", show(nlohmann::json(*found)))), Json(true);
       if (out.contains("pattern")) return refuse(keyword, at, "is not supported beside 'pattern'"), Json(true);
       if (bounded) return refuse(keyword, at, "is not supported beside 'minLength' and 'maxLength'"), Json(true);
-      out[keyword] = *found;
+      out[keyword] = keyword == std::string_view("pattern") ? pattern(*found, keyword, at) : *found;
     }
     return out;
+  }
+
+  Json pattern(const std::string& text, std::string_view keyword, const std::string& at) {
+    Result<std::string> same = with_short_repeats(text);
+    if (!same) return refuse(keyword, at, same.error().message), text;
+    return std::move(*same);
   }
 
   Json number(const Json& in, const std::string& type, const std::string& at) {
@@ -397,7 +404,8 @@ class Reader {
       Json read = schema(pattern.value(), fmt::format("{}/patternProperties/{}", at, pattern.key()), depth + 1);
       if (impossible(read))
         return refuse("patternProperties", at, "that nothing is valid by are not supported"), Json(true);
-      out["patternProperties"] = {{pattern.key(), std::move(read)}};
+      out["patternProperties"] = {
+          {this->pattern(pattern.key(), "patternProperties", at).get<std::string>(), std::move(read)}};
     }
     if (const auto names = in.find("propertyNames"); names != in.end()) {
       if (closed) return refuse("propertyNames", at, "is not supported beside other properties"), Json(true);
