@@ -25,6 +25,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kDepthMax = 64;
 constexpr int kSchemasMax = 4096;  ///< in one schema
+/// Of all of its patterns, with repeats written out.
+constexpr std::int64_t kPatternCharactersMax = 4096;
 /// What int32 holds, since XGrammar counts repeats with it.
 constexpr std::int64_t kCountMax = std::numeric_limits<std::int32_t>::max();
 
@@ -281,7 +283,7 @@ class Reader {
   }
 
   Json pattern(const std::string& text, std::string_view keyword, const std::string& at) {
-    Result<std::string> same = with_short_repeats(text);
+    Result<std::string> same = with_short_repeats(text, pattern_characters_left_);
     if (!same) return refuse(keyword, at, same.error().message), text;
     return std::move(*same);
   }
@@ -436,6 +438,7 @@ class Reader {
                                                                "allOf", "anyOf", "oneOf"};
   const Json& root_;
   int count_ = 0;
+  std::int64_t pattern_characters_left_ = kPatternCharactersMax;
   std::optional<Error> error_;
 };
 

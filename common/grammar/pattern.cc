@@ -2,15 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
-#include <optional>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 namespace outrider {
 namespace {
-
-constexpr std::size_t kPatternBytesMax = 32 << 10;
 
 /// Where the character, class or escape that begins at `at` ends.
 std::size_t end_of_atom(std::string_view pattern, std::size_t at) {
@@ -35,6 +33,18 @@ std::size_t end_of_atom(std::string_view pattern, std::size_t at) {
   return std::min(end, pattern.size());
 }
 
+/// `one` so often, each place of the last ones within the one before: a text is then in one place of the pattern, where
+/// one chain after another would have it in many at once.
+std::string written_out(const std::string& one, const Repeat& repeat) {
+  std::string out;
+  for (int least = repeat.least; least > 0; least -= kRepeatsMax)
+    out += fmt::format("{}{{{}}}", one, std::min(least, kRepeatsMax));
+  if (repeat.most < 0) return out + one + "*";
+  for (int i = repeat.least; i < repeat.most; ++i) out += "(?:" + one;
+  for (int i = repeat.least; i < repeat.most; ++i) out += ")?";
+  return out;
+}
+
 }  // namespace
 
 std::optional<Repeat> repeat_at(std::string_view text) {
@@ -54,48 +64,47 @@ std::optional<Repeat> repeat_at(std::string_view text) {
   return repeat;
 }
 
-Result<std::string> with_short_repeats(std::string_view pattern) {
+Result<std::string> with_short_repeats(std::string_view pattern, std::int64_t& characters_left) {
+  struct Group {
+    std::size_t begin;        // in `out`
+    std::int64_t characters;  // of what is before it in the group around it
+  };
   std::string out;
-  std::vector<std::size_t> groups;  // where those that are open begin in `out`
-  std::size_t last = 0;             // where what a repeat would be of does
-  for (std::size_t at = 0; at < pattern.size();) {
-    if (pattern[at] == '{' && last < out.size()) {
-      const std::optional<Repeat> repeat = repeat_at(pattern.substr(at));
-      const bool bounded = repeat && repeat->most >= 0;
-      if (repeat && std::max(repeat->least, repeat->most) > kRepeatsMax &&
-          (!bounded || repeat->least <= repeat->most)) {
-        const std::string one = out.substr(last);
-        out.resize(last);
-        for (int least = repeat->least; least > 0 && out.size() <= kPatternBytesMax; least -= kRepeatsMax)
-          out += fmt::format("{}{{{}}}", one, std::min(least, kRepeatsMax));
-        if (!bounded) out += one + "*";
-        // Each within the one before, so that a text is in one place of the pattern and not in many at once.
-        const int more = bounded ? repeat->most - repeat->least : 0;
-        for (int i = 0; i < more && out.size() <= kPatternBytesMax; ++i) out += "(?:" + one;
-        if (out.size() > kPatternBytesMax)
-          return Error{Errc::kUnsupported,
-                       fmt::format("repeats {}{} too often", one, pattern.substr(at, repeat->bytes))};
-        for (int i = 0; i < more; ++i) out += ")?";
-        at += repeat->bytes;
-        last = out.size();
+  std::vector<Group> open;
+  // What a repeat here would be of: where it begins, and its characters; and those before it in its group.
+  std::size_t last = 0;
+  std::int64_t last_characters = 0, characters = 0;
+  const auto too_many = [&] { return characters + last_characters > characters_left; };
+  for (std::size_t at = 0, end = 0; at < pattern.size(); at = end) {
+    end = end_of_atom(pattern, at);
+    const char c = pattern[at];
+    const std::optional<Repeat> repeat = c == '{' ? repeat_at(pattern.substr(at)) : std::nullopt;
+    if (repeat) {
+      end = at + repeat->bytes;
+      last_characters = std::max<std::int64_t>(last_characters, 1) * std::max({repeat->least, repeat->most, 1});
+      if (too_many()) break;
+      const bool in_order = repeat->most < 0 || repeat->least <= repeat->most;
+      if (in_order && std::max(repeat->least, repeat->most) > kRepeatsMax) {
+        out.replace(last, out.npos, written_out(out.substr(last), *repeat));
         continue;
       }
-    }
-    std::size_t end = end_of_atom(pattern, at);
-    const bool quantifier = pattern[at] == '*' || pattern[at] == '+' || pattern[at] == '?' || pattern[at] == '{';
-    if (pattern[at] == '(') groups.push_back(out.size());
-    if (pattern[at] == ')' && !groups.empty()) {
-      last = groups.back();
-      groups.pop_back();
-    } else if (!quantifier) {
+    } else if (c == ')' && !open.empty()) {
+      last = open.back().begin;
+      last_characters += characters;
+      characters = open.back().characters;
+      open.pop_back();
+    } else if (c != '*' && c != '+' && c != '?') {
+      characters += std::exchange(last_characters, c == '(' ? 0 : 1);
       last = out.size();
-    }
-    if (pattern[at] == '{') {
-      if (const std::optional<Repeat> repeat = repeat_at(pattern.substr(at))) end = at + repeat->bytes;
+      if (c == '(') open.push_back({last, std::exchange(characters, 0)});
     }
     out += pattern.substr(at, end - at);
-    at = end;
   }
+  for (const Group& group : open) characters += group.characters;
+  if (too_many())
+    return Error{Errc::kUnsupported, fmt::format("has {} characters with its repeats written out, wanted at most {}",
+                                                 characters + last_characters, characters_left)};
+  characters_left -= characters + last_characters;
   return out;
 }
 
