@@ -184,6 +184,7 @@ class ApiServer::ChoiceSink {
   virtual void token(std::size_t index, TokenId token) = 0;     ///< whose events come next; if the request wants ids
   virtual void score(std::size_t index, TokenScore score) = 0;  ///< of the token whose events come next
   virtual void event(std::size_t index, const ChatEvent& event) = 0;
+  virtual void pause(std::size_t) {}  ///< nothing more of what has come so far: ids do not wait for a text
   virtual void end(std::size_t index, const char* finish_reason, const StopReason& stop_reason) = 0;
 };
 
@@ -230,6 +231,9 @@ class ApiServer::StreamingSink final : public ChoiceSink {
     if (!has_chunk(work_.head, event)) return;
     emit_(event_chunk(work_.head, index, event, calls, take_notes(index)));
     if (event.kind == ChatEvent::Kind::kToolCallEnd) ++calls;
+  }
+  void pause(std::size_t index) override {
+    if (!choices_[index].notes.token_ids.empty()) emit_(empty_chunk(work_.head, index, take_notes(index)));
   }
   void end(std::size_t index, const char* finish_reason, const StopReason& stop_reason) override {
     const bool last = --open_ == 0 && !work_.request.include_usage;
@@ -308,6 +312,7 @@ class ApiServer::ChoiceReader {
       if (answer_.thinks()) ++facts.reasoning_tokens;
       if (answer_.push(token)) return true;
     }
+    sink_.pause(index_);
     return false;
   }
   /// @return its finish_reason; the sink is not told of the end yet.

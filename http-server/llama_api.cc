@@ -253,7 +253,10 @@ std::vector<Json> LlamaReply::chunk(const Json& chunk) {
   std::vector<Json> objects;
   for (const Json& choice : member(chunk, "choices")) {
     take(choice);
-    if (choice.value("text", "").empty()) continue;  // a beginning, or an end
+    // A beginning, or an end.
+    if (choice.value("text", "").empty() &&
+        (member(choice, "token_ids").empty() || !member(choice, "finish_reason").is_null()))
+      continue;
     Json object = said(choice);
     const Choice& known = choices_[member(choice, "index").get<std::size_t>()];
     object.update({{"stop", false},

@@ -169,6 +169,8 @@ struct ChunkNotes {
 };
 /// The first of a choice: its role. Of a completion empty, unless there are notes.
 std::string first_chunk(const ReplyHead& head, std::size_t index, const ChunkNotes& notes = {});
+/// Notes alone, of a choice whose next text is still to come.
+std::string empty_chunk(const ReplyHead& head, std::size_t index, const ChunkNotes& notes);
 /// Whether an event says something to a client: a call is sent whole, at its end, and a completion has only text.
 bool has_chunk(const ReplyHead& head, const ChatEvent& event);
 /// More of a choice. @pre has_chunk()

@@ -214,6 +214,7 @@ OrderedJson chunk_json(const ReplyHead& head, OrderedJson choices) {
   chunk["choices"] = std::move(choices);
   return chunk;
 }
+OrderedJson no_text(const ReplyHead& head) { return head.chat ? OrderedJson::object() : OrderedJson(""); }
 /// A chunk of one choice.
 /// @param delta  of chat; of a completion, its text
 OrderedJson choice_chunk(const ReplyHead& head, std::size_t index, OrderedJson delta, const ChunkNotes& notes,
@@ -278,6 +279,10 @@ std::string first_chunk(const ReplyHead& head, std::size_t index, const ChunkNot
   return event_text(choice_chunk(head, index, delta, notes, ""));
 }
 
+std::string empty_chunk(const ReplyHead& head, std::size_t index, const ChunkNotes& notes) {
+  return event_text(choice_chunk(head, index, no_text(head), notes, ""));
+}
+
 bool has_chunk(const ReplyHead& head, const ChatEvent& event) {
   const bool in_chat = event.kind == ChatEvent::Kind::kReasoning || event.kind == ChatEvent::Kind::kToolCallEnd;
   return event.kind == ChatEvent::Kind::kContent || (head.chat && in_chat);
@@ -300,8 +305,7 @@ std::string event_chunk(const ReplyHead& head, std::size_t index, const ChatEven
 
 std::string finish_chunk(const ReplyHead& head, std::size_t index, const std::string& finish_reason,
                          const StopReason& stop_reason, const ChunkNotes& notes, const Usage* usage) {
-  OrderedJson chunk =
-      choice_chunk(head, index, head.chat ? OrderedJson::object() : OrderedJson(""), notes, finish_reason);
+  OrderedJson chunk = choice_chunk(head, index, no_text(head), notes, finish_reason);
   chunk["choices"][0]["stop_reason"] = stop_json(stop_reason);
   if (usage != nullptr) add_measurements(chunk, *usage);
   return event_text(chunk);
@@ -315,7 +319,7 @@ std::string usage_chunk(const ReplyHead& head, const Usage& usage) {
 }
 
 std::string round_chunk(const ReplyHead& head, std::size_t index, const ReportedRound& reported) {
-  OrderedJson chunk = choice_chunk(head, index, head.chat ? OrderedJson::object() : OrderedJson(""), {}, "");
+  OrderedJson chunk = choice_chunk(head, index, no_text(head), {}, "");
   OrderedJson& json = chunk["outrider_round"] = {{"source", nullptr},
                                                  {"tokens", reported.tokens},
                                                  {"drafts", reported.drafts},

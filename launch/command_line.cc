@@ -226,6 +226,8 @@ std::string explain(const CLI::App& app, const std::vector<std::string>& argumen
     command = *known;
     name += argument + ": ";
   }
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)  // which lists them from behind
+    return name + "more words than it takes: a text of several goes into quotes";
   return error.what();
 }
 

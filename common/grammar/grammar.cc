@@ -1,6 +1,7 @@
 #include "common/grammar/grammar.h"
 
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include "common/grammar/answer_controls.h"
 #include "common/grammar/engine.h"
 #include "common/grammar/grammar_text.h"
+#include "common/grammar/pattern.h"
 
 namespace outrider {
 namespace {
@@ -208,29 +210,86 @@ void mask_scores(std::span<const std::uint32_t> allowed, std::span<float> scores
 
 // ---- the cache ----
 
+/// The first of this many bytes of a rule name it in an error.
+constexpr std::size_t kShownBytes = 100;
+/// Tokens whose masks are made first, to see how long those of all will take.
+constexpr std::size_t kSampleTokens = 8192;
+
+/// The rule that is longest with its repeats written out, and so probably the one that takes long.
+std::string_view longest_rule(std::string_view text) {
+  std::string_view longest;
+  std::size_t most = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::string_view rule = text.substr(begin, text.find('\n', begin) - begin);
+    std::size_t length = rule.size();
+    for (std::size_t at = 0; (at = rule.find('{', at)) != rule.npos; ++at) {
+      if (const std::optional<Repeat> repeat = repeat_at(rule.substr(at)))
+        length += static_cast<std::size_t>(std::max(repeat->most, 0));
+    }
+    if (length > most) longest = rule;
+    most = std::max(most, length);
+    begin += rule.size() + 1;
+  }
+  return longest;
+}
+
 class GrammarCompiler::Engine {
  public:
-  explicit Engine(const GrammarVocabulary& vocabulary)
-      // No stop tokens: each answer has its own. RAW: the vocabulary is decoded already.
-      : compiler_(xgrammar::TokenizerInfo(vocabulary.tokens, xgrammar::VocabType::RAW, std::nullopt,
-                                          std::vector<std::int32_t>{}),
-                  // Its cache of rules is what makes a schema of many like properties cheap.
-                  /*max_threads=*/1, /*cache_enabled=*/true, kEngineCacheBytesMax) {}
+  Engine(const GrammarVocabulary& vocabulary, double seconds_max)
+      : seconds_max_(seconds_max), tokens_(vocabulary.tokens.size()), all_(compiler(vocabulary, 1)) {
+    if (step_ == 1) return;
+    part_.emplace(compiler(vocabulary, step_));
+    one_.emplace(compiler(vocabulary, tokens_));
+  }
 
   Result<std::shared_ptr<const Grammar>> make(const std::string& text) {
     RETURN_IF_ERROR(check_grammar(text));
+    if (part_) {
+      ASSIGN_OR_RETURN(const double rules_s, seconds(*one_, text));
+      ASSIGN_OR_RETURN(const double part_s, seconds(*part_, text));
+      const double all_s = rules_s + (part_s - rules_s) * static_cast<double>(step_);
+      if (all_s > seconds_max_)
+        return Error{Errc::kUnsupported,
+                     fmt::format("the grammar would take {:.0f} s to be made ready for {} tokens, wanted at most {}; "
+                                 "its longest rule is {}",
+                                 all_s, tokens_, seconds_max_, longest_rule(text).substr(0, kShownBytes))};
+    }
     ASSIGN_OR_RETURN(xgrammar::CompiledGrammar compiled,
-                     engine_call("grammar", [&] { return compiler_.CompileGrammar(text); }));
+                     engine_call("grammar", [&] { return all_.CompileGrammar(text); }));
     return Result<std::shared_ptr<const Grammar>>(
         std::make_shared<const Grammar>(std::make_unique<const Grammar::Compiled>(std::move(compiled))));
   }
 
  private:
-  xgrammar::GrammarCompiler compiler_;
+  /// For each `step`-th token.
+  static xgrammar::GrammarCompiler compiler(const GrammarVocabulary& vocabulary, std::size_t step) {
+    std::vector<std::string> tokens;
+    for (std::size_t i = 0; i < vocabulary.tokens.size(); i += step) tokens.push_back(vocabulary.tokens[i]);
+    // No stop tokens: each answer has its own. RAW: the vocabulary is decoded already.
+    return {xgrammar::TokenizerInfo(tokens, xgrammar::VocabType::RAW, std::nullopt, std::vector<std::int32_t>{}),
+            // Its cache of rules is what makes a schema of many like properties cheap.
+            /*max_threads=*/1, /*cache_enabled=*/true, kEngineCacheBytesMax};
+  }
+  /// Of processor time, to make it ready.
+  static Result<double> seconds(xgrammar::GrammarCompiler& compiler, const std::string& text) {
+    const double start = thread_seconds();
+    RETURN_IF_ERROR(engine_call("grammar", [&] { return compiler.CompileGrammar(text); }));
+    return thread_seconds() - start;
+  }
+  static double thread_seconds() {
+    timespec spent{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
+    return static_cast<double>(spent.tv_sec) + 1e-9 * static_cast<double>(spent.tv_nsec);
+  }
+
+  const double seconds_max_;
+  const std::size_t tokens_, step_ = std::max<std::size_t>(tokens_ / kSampleTokens, 1);
+  xgrammar::GrammarCompiler all_;
+  std::optional<xgrammar::GrammarCompiler> part_ = {}, one_ = {};
 };
 
-GrammarCompiler::GrammarCompiler(std::function<Result<GrammarVocabulary>()> vocabulary)
-    : vocabulary_(std::move(vocabulary)) {}
+GrammarCompiler::GrammarCompiler(std::function<Result<GrammarVocabulary>()> vocabulary, double seconds_max)
+    : vocabulary_(std::move(vocabulary)), seconds_max_(seconds_max) {}
 
 GrammarCompiler::~GrammarCompiler() {
   thread_.request_stop();
@@ -280,7 +339,7 @@ void GrammarCompiler::run(const std::stop_token& stop) {
       if (!engine) {
         const Result<GrammarVocabulary> vocabulary = vocabulary_();
         if (vocabulary)
-          engine = Result<std::unique_ptr<Engine>>(std::make_unique<Engine>(*vocabulary));
+          engine = Result<std::unique_ptr<Engine>>(std::make_unique<Engine>(*vocabulary, seconds_max_));
         else
           engine = Result<std::unique_ptr<Engine>>(
               Error{Errc::kUnsupported, "no grammar can be followed: " + vocabulary.error().message});

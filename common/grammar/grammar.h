@@ -81,11 +81,13 @@ void mask_scores(std::span<const std::uint32_t> allowed, std::span<float> scores
 class GrammarCompiler {
  public:
   /// @param vocabulary  called once, on that thread, when the first grammar is wanted
-  explicit GrammarCompiler(std::function<Result<GrammarVocabulary>()> vocabulary);
+  /// @param seconds_max  of processor time for a grammar, as a part of the vocabulary says beforehand; longer: refused
+  explicit GrammarCompiler(std::function<Result<GrammarVocabulary>()> vocabulary, double seconds_max = 30);
   ~GrammarCompiler();
 
   /// @return null while it is being made, which this starts: ask again. kInvalidArgument, kUnsupported or kOutOfRange
-  ///   for a text that is no grammar or takes too much; kUnavailable where too many are waiting.
+  ///   for a text that is no grammar or takes too much (of time: kUnsupported, and the message names the rule);
+  ///   kUnavailable where too many are waiting.
   Result<std::shared_ptr<const Grammar>> find(const std::string& text);
   /// Likewise, when it is there.
   Result<std::shared_ptr<const Grammar>> wait_for(const std::string& text);
@@ -100,6 +102,7 @@ class GrammarCompiler {
   void trim();
 
   std::function<Result<GrammarVocabulary>()> vocabulary_;
+  const double seconds_max_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::map<std::string, Entry> entries_;

@@ -29,7 +29,7 @@ Result<void> check_size(const char* what, std::size_t bytes, std::size_t bytes_m
 }
 
 /// Characters of a JSON text that are counted by rules of their own, a mask each when a grammar is made ready.
-constexpr int kCountedMax = 16;
+constexpr int kCountedMax = 128;
 
 /// Rules for what follows the opening quote of a JSON text of bounded length, each written once.
 class BoundedTexts {

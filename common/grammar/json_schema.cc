@@ -16,6 +16,7 @@
 #include <fmt/ranges.h>
 
 #include "common/base/json_fields.h"
+#include "common/grammar/pattern.h"
 
 namespace outrider {
 namespace {
@@ -24,6 +25,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kDepthMax = 64;
 constexpr int kSchemasMax = 4096;  ///< in one schema
+/// Of all of its patterns, with repeats written out.
+constexpr std::int64_t kPatternCharactersMax = 4096;
 /// What int32 holds, since XGrammar counts repeats with it.
 constexpr std::int64_t kCountMax = std::numeric_limits<std::int32_t>::max();
 
@@ -274,9 +277,15 @@ class Reader {
         return refuse(keyword, at, fmt::format("{} is not supported", show(nlohmann::json(*found)))), Json(true);
       if (out.contains("pattern")) return refuse(keyword, at, "is not supported beside 'pattern'"), Json(true);
       if (bounded) return refuse(keyword, at, "is not supported beside 'minLength' and 'maxLength'"), Json(true);
-      out[keyword] = *found;
+      out[keyword] = keyword == std::string_view("pattern") ? pattern(*found, keyword, at) : *found;
     }
     return out;
+  }
+
+  Json pattern(const std::string& text, std::string_view keyword, const std::string& at) {
+    Result<std::string> same = with_short_repeats(text, pattern_characters_left_);
+    if (!same) return refuse(keyword, at, same.error().message), text;
+    return std::move(*same);
   }
 
   Json number(const Json& in, const std::string& type, const std::string& at) {
@@ -397,7 +406,8 @@ class Reader {
       Json read = schema(pattern.value(), fmt::format("{}/patternProperties/{}", at, pattern.key()), depth + 1);
       if (impossible(read))
         return refuse("patternProperties", at, "that nothing is valid by are not supported"), Json(true);
-      out["patternProperties"] = {{pattern.key(), std::move(read)}};
+      out["patternProperties"] = {
+          {this->pattern(pattern.key(), "patternProperties", at).get<std::string>(), std::move(read)}};
     }
     if (const auto names = in.find("propertyNames"); names != in.end()) {
       if (closed) return refuse("propertyNames", at, "is not supported beside other properties"), Json(true);
@@ -428,6 +438,7 @@ class Reader {
                                                                "allOf", "anyOf", "oneOf"};
   const Json& root_;
   int count_ = 0;
+  std::int64_t pattern_characters_left_ = kPatternCharactersMax;
   std::optional<Error> error_;
 };
 

@@ -68,9 +68,9 @@ Result<PairPaths> pair_paths(const fs::path& dir) {
   std::error_code ignored;
   if (!dir.empty()) {
     if (fs::exists(dir / kPairJson, ignored)) return read_pair_json(dir);
-    const bool by_itself = dir.extension() == ".gguf" || is_pack(dir) || fs::exists(dir / "config.json", ignored);
-    if (by_itself) return PairPaths{dir, assistant_beside(dir)};
-    return PairPaths{dir / "backbone", dir / "assistant"};
+    const bool two = !fs::exists(dir / "config.json", ignored) &&
+                     (fs::exists(dir / "backbone", ignored) || fs::exists(dir / "assistant", ignored));
+    return two ? PairPaths{dir / "backbone", dir / "assistant"} : PairPaths{dir, assistant_beside(dir)};
   }
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
   for (fs::path root :

@@ -23,8 +23,9 @@ struct PairPaths {
 std::filesystem::path assistant_beside(const std::filesystem::path& backbone);
 
 /// What DIR/pair.json names, else DIR/backbone and DIR/assistant; of a model by itself (a Hugging Face directory, a
-/// .gguf file, a pack) that model with assistant_beside() it. An empty `dir` means the nano pair that ships with
-/// Outrider: beside the program's build tree, or where it is installed.
+/// .gguf file or a directory with one, a pack; also what is not there, for whoever opens it says so) that model with
+/// assistant_beside() it. An empty `dir` means the nano pair that ships with Outrider: beside the program's build tree,
+/// or where it is installed.
 /// @return kMalformed for a pair.json that cannot be used, kMismatch where a pack beside it is another than
 ///   the one that it was written for.
 Result<PairPaths> pair_paths(const std::filesystem::path& dir);

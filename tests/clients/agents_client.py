@@ -4,7 +4,7 @@ from openai import AsyncOpenAI
 
 set_tracing_disabled(True)
 set_default_openai_client(AsyncOpenAI(base_url=BASE, api_key="none"))
-settings = ModelSettings(temperature=0)  # cut off, a response is an error to this client
+settings = ModelSettings(temperature=0)  # cut off, a response is an error to this client, so nano is asked what it answers briefly
 
 
 @function_tool
@@ -28,7 +28,7 @@ async def streamed():
 @call
 async def tools():
     agent = Agent(name="teller", model="nano", model_settings=settings, tools=[weather])
-    assert (await Runner.run(agent, "Write a story.")).final_output is not None
+    assert (await Runner.run(agent, "Write a short story about a fox.")).final_output is not None
 
 
 run()

@@ -64,7 +64,7 @@ def string(rng, depth):
         bounds(rng, out, "minLength", "maxLength", lambda: rng.randrange(0, 12))
     elif kind == 1:
         out["pattern"] = rng.choice(["^[a-z]+$", "^[A-Z][a-z]{2,5}$", "^\\d{3}-\\d{4}$", "^(ab|cd)*e?$", "^[^\"]*$",
-                                     "^\\w+@\\w+$", "^.{2,4}$", "a+b", "^x", "y$"])
+                                     "^\\w+@\\w+$", "^.{2,4}$", "^[a-z_.-]{1,300}$", "a+b", "^x", "y$"])
     elif kind == 2:
         out["format"] = rng.choice(["date", "time", "date-time", "ipv4", "ipv6", "uuid", "email"])
     return out

@@ -224,6 +224,8 @@ TEST(BadInput, WordsThatAlmostAreCommandsOrOptions) {
   EXPECT_EQ(said({"xyzzy"}), "outrider: no command 'xyzzy'; see --help\n");
   EXPECT_EQ(said({"run", "--temprature", "1", "hi"}),
             "outrider: run: no option --temprature; '--temperature' is one; see --help\n");
+  EXPECT_EQ(said({"run", "Tell", "me", "a", "story"}),
+            "outrider: run: more words than it takes: a text of several goes into quotes; see --help\n");
   EXPECT_EQ(said({"bench", "piar"}), "outrider: bench: no command 'piar'; 'pair' is one; see --help\n");
 }
 

@@ -672,6 +672,37 @@ TEST(Serve, MasksAndScoresOfThePromptAreAsAskedFor) {
   EXPECT_TRUE(plain["stop_reason"].is_null());
 }
 
+TEST(Serve, IdsInAStreamDoNotWaitForAText) {
+  Serve serve;
+  Json request = {{"prompt", "Once upon a"},
+                  {"temperature", 0},
+                  {"max_tokens", 6},
+                  {"return_token_ids", true},
+                  {"speculative", {{"draft_length", 0}}}};
+  const Json whole = json_of(post(serve.port, "/v1/completions", request.dump()))["choices"][0];
+  // All of the text may be the beginning of this, and so is kept back until the answer's end.
+  request.update({{"stream", true}, {"stop", whole["text"].get<std::string>() + "!!"}});
+  std::vector<Json> without_text;
+  std::string text;
+  for (const Json& event : events_of(post(serve.port, "/v1/completions", request.dump()))) {
+    for (const Json& choice : event["choices"]) {
+      if (text.empty() && choice["text"] == "" && !choice["token_ids"].empty())
+        without_text.push_back(choice["token_ids"]);
+      text += choice["text"].get<std::string>();
+    }
+  }
+  EXPECT_EQ(text, whole["text"]);
+  ASSERT_EQ(without_text.size(), 6u) << "one for each round";
+  for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(without_text[i], Json::array({whole["token_ids"][i]}));
+  request["n_predict"] = 6;
+  Response reply = post(serve.port, "/completion", request.dump());
+  reply.body += "data: [DONE]\n\n";
+  Json tokens = Json::array();
+  for (const Json& event : events_of(reply))
+    tokens.insert(tokens.end(), event["tokens"].begin(), event["tokens"].end());
+  EXPECT_EQ(tokens, whole["token_ids"]) << "llama.cpp's way";
+}
+
 TEST(Serve, LlamaCppsCompletionIsThatOfOpenAIsInItsWords) {
   Serve serve;
   const Json asked = {{"prompt", "Once upon a"}, {"temperature", 0}, {"n_predict", 8}};

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/cluster_fixtures.h"
+#include "tests/support/gguf_writer.h"
 #include "tests/support/temporary_dir.h"
 
 namespace outrider {
@@ -178,6 +179,16 @@ TEST(Run, AModelByItselfIsDecodedPlainly) {
   Program quiet({"run", "Hello", "--model", model.path(), "--dtype", "f32", "--max-tokens", "5", "--no-assistant"});
   EXPECT_EQ(describe(quiet.wait()), "exit 0");
   EXPECT_EQ(quiet.err(), "");
+}
+
+TEST(Run, AModelIsADirectoryWithAGgufTooAndOneThatIsNotThereIsNamed) {
+  const TemporaryDir dir;
+  write_gguf(nano_pair().backbone, dir.path() / "small.gguf");
+  Program run({"run", "Hello", "--model", dir.path().string(), "--max-tokens", "5"});
+  EXPECT_EQ(describe(run.wait()), "exit 0") << run.err();
+  Program nothing({"run", "Hello", "--model", "/nosuch"});
+  EXPECT_EQ(describe(nothing.wait()), "exit 1");
+  EXPECT_EQ(nothing.err(), "outrider: /nosuch: no such file or directory, wanted a model\n");
 }
 
 TEST(Run, AnAssistantBesideAModelIsFound) {

@@ -107,6 +107,7 @@ ADAPTED = [
     ("vllm", r'usage\.total_tokens == 10$', 'usage.total_tokens > 5'),
     ("vllm", r'("Hello, my name is", )\[0, 0, 0, 0, 0\]', r'\1[366, 366, 366, 366, 366]'),  # "!" of either model
     ("vllm", r'tokenizer\.encode\(text\)$', 'tokenizer.encode(text, add_special_tokens=False)'),  # which has no <bos>
+    ("vllm", r'"prompt": "Give me a long story",', r'\g<0> "ignore_eos": True,'),  # nano's is over in 0.1 s
     # Other words of errors.
     ("vllm", r'"(greater|less)_than_equal" in', '"seed" in'),
     ("vllm", r'Either prompt or prompt_embeds must be provided and non-empty\.', 'prompt'),

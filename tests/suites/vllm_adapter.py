@@ -152,7 +152,9 @@ class RemoteOpenAIServer:
                                   http_client=http, **named)
 
     def get_async_client_anthropic(self, **named):
-        return anthropic.AsyncAnthropic(base_url=self.url_root, api_key=self.DUMMY_API_KEY, max_retries=0, **named)
+        http = anthropic.DefaultAsyncHttpxClient(transport=Transport(self.options))
+        return anthropic.AsyncAnthropic(base_url=self.url_root, api_key=self.DUMMY_API_KEY, max_retries=0,
+                                        http_client=http, **named)
 
 
 sys.meta_path.insert(0, Importer())

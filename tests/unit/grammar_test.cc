@@ -139,13 +139,13 @@ TEST(Grammar, JsonIsWhatTheSchemaSays) {
 
 TEST(Grammar, TextsOfBoundedLengthAreCounted) {
   constexpr int kAny = -1;
-  for (const int least : {0, 1, 3, 16, 17, 30}) {
-    for (const int most : {0, 2, 16, 17, 40, kAny}) {
+  for (const int least : {0, 1, 128, 130}) {
+    for (const int most : {0, 17, 129, 140, kAny}) {
       if (most != kAny && most < least) continue;
       Json schema = {{"type", "string"}, {"minLength", least}};
       if (most != kAny) schema["maxLength"] = most;
       const std::string grammar = schema_grammar(schema.dump().c_str());
-      for (int length = 0; length <= 45; ++length) {
+      for (const int length : {0, 1, 2, 3, 16, 17, 18, 127, 128, 129, 130, 139, 140, 141, 300}) {
         std::string text;
         for (int i = 0; i < length; ++i) text += i % 3 == 0 ? "\u00e9" : "a";
         EXPECT_EQ(accepts(grammar, '"' + text + '"'), least <= length && (most == kAny || length <= most))
@@ -224,6 +224,11 @@ TEST(Grammar, WhatASchemaCannotHaveIsNamed) {
       {R"({"type":"string","format":"password"})", "'format'"},
       {R"({"type":"string","pattern":"a","minLength":3})", "'pattern'"},
       {R"({"type":"string","pattern":"(?=a)b"})", ""},
+      {R"({"type":"string","pattern":"^[a-z]{1,2000000000}$"})",
+       "'pattern' at # has 2000000001 characters with its repeats written out, wanted at most 4096"},
+      {R"({"type":"string","pattern":"(){1,2000000000}"})", "'pattern' at # has 2000000000 characters"},
+      {R"({"prefixItems":[{"pattern":"(a{40}b){99}"},{"pattern":"((.{0,30},){0,30}"}]})",
+       "'pattern' at #/prefixItems/1"},
       {R"({"type":"number","multipleOf":0.1})", "'multipleOf'"},
       {R"({"type":"object","patternProperties":{"a":{},"b":{}}})", "'patternProperties'"},
       {R"({"type":"text"})", "'type'"},
@@ -294,6 +299,43 @@ TEST(GrammarCompiler, MakesATextOnceAndRemembersWhatFailed) {
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, Errc::kUnsupported);
   EXPECT_NE(none.error().message.find("no tokenizer.json"), std::string::npos);
+}
+
+TEST(GrammarCompiler, RefusesWhatWouldTakeTooLongAndNamesTheRule) {
+  GrammarVocabulary vocabulary;
+  for (int i = 0; i < 20000; ++i) vocabulary.tokens.push_back("w" + std::to_string(i));
+  GrammarCompiler compiler([&]() -> Result<GrammarVocabulary> { return vocabulary; }, /*seconds_max=*/0);
+  const auto made = compiler.wait_for("root ::= \"a\" many{1,3}\nmany ::= [0-9]{1,77}\nother ::= \"b\"{3}");
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, Errc::kUnsupported);
+  EXPECT_NE(made.error().message.find("for 20000 tokens, wanted at most 0"), std::string::npos) << made.error().message;
+  EXPECT_TRUE(made.error().message.ends_with("its longest rule is many ::= [0-9]{1,77}")) << made.error().message;
+  GrammarCompiler patient([&]() -> Result<GrammarVocabulary> { return vocabulary; });
+  EXPECT_TRUE(patient.wait_for("root ::= [0-9]{1,77}"));
+}
+
+TEST(GrammarOfSchema, PatternsRepeatAsOftenAsTheySay) {
+  const auto text = [](std::size_t count, const char* piece, const char* end = "") {
+    std::string result = "\"";
+    for (std::size_t i = 0; i < count; ++i) result += piece;
+    return result + end + "\"";
+  };
+  const std::string bounded = schema_grammar(R"({"type":"string","pattern":"^[0-9_.-]{2,259}$"})");
+  for (const std::size_t count : {2, 127, 128, 129, 256, 257, 259})
+    EXPECT_TRUE(accepts(bounded, text(count, "7"))) << count;
+  for (const std::size_t count : {0, 1, 260, 400}) EXPECT_FALSE(accepts(bounded, text(count, "7"))) << count;
+  const std::string exact = schema_grammar(R"({"type":"string","pattern":"^(\\.|1[}\\]]){130}$"})");
+  EXPECT_TRUE(accepts(exact, text(130, "1}")));
+  EXPECT_FALSE(accepts(exact, text(129, "1}")) || accepts(exact, text(131, "1}")));
+  const std::string open = schema_grammar(R"({"type":"string","pattern":"^(12|3){130,}4$"})");
+  EXPECT_TRUE(accepts(open, text(130, "12", "4")) && accepts(open, text(500, "3", "4")));
+  EXPECT_FALSE(accepts(open, text(129, "3", "4")));
+  const std::string literal = schema_grammar(R"({"type":"string","pattern":"^a\\{200}$"})");
+  EXPECT_TRUE(accepts(literal, "\"a{200}\"")) << "no repeat";
+  const std::string names =
+      schema_grammar(R"({"type":"object","patternProperties":{"^[0-9]{1,130}$":{"type":"null"}}})");
+  EXPECT_TRUE(accepts(names, "{" + text(130, "7") + ": null}"));
+  EXPECT_FALSE(accepts(names, "{" + text(131, "7") + ": null}"));
 }
 
 // ---- calls ----
