@@ -132,6 +132,8 @@ int put(zmq::socket_t& socket, zmq::message_t& frame, bool more) {
   return rc < 0 ? errno : 0;
 }
 
+}  // namespace
+
 /// A file descriptor that poll sees as readable after signal(), until clear().
 class EventFd {
  public:
@@ -152,8 +154,6 @@ class EventFd {
  private:
   int fd_;
 };
-
-}  // namespace
 
 struct TransportContext::Impl {
   explicit Impl(Security given) : security(std::move(given)) { zmq.set(zmq::ctxopt::max_sockets, kSocketsMax); }
