@@ -10,11 +10,10 @@
 namespace outrider {
 namespace {
 
-constexpr const char *kCoordinator = "tcp://outrider-coordinator:7070",
-                     *kImageModel = "/usr/share/outrider/models/nano";
+constexpr const char *kService = "tcp://outrider-coordinator:7070", *kImageModel = "/usr/share/outrider/models/nano";
 constexpr const char* kPod = "/spec/template/spec";
 
-Error refused(const std::string& why) { return {Errc::kInvalidArgument, "kubernetes: " + why}; }
+Error no_manifest(const std::string& why) { return {Errc::kInvalidArgument, "kubernetes: " + why}; }
 
 /// As YAML takes it, whatever it is.
 std::string in_quotes(const std::string& text) { return nlohmann::json(text).dump(); }
@@ -70,19 +69,21 @@ class Patch {
 };
 
 Result<void> check_role(const RolePlan& role, const std::string& key) {
-  if (!role.cpuset.empty()) return refused(key + ".cpuset: the kubelet gives pods their CPUs");
-  if (!role.deadline.empty()) return refused(key + ".deadline: a Deployment would start the pod again; wanted none");
+  if (!role.cpuset.empty()) return no_manifest(key + ".cpuset: the kubelet gives pods their CPUs");
+  if (!role.deadline.empty())
+    return no_manifest(key + ".deadline: a Deployment would start the pod again; wanted none");
   return {};
 }
 
 template <class Group>
 Result<void> check_groups(const std::vector<Group>& groups, const char* key, const std::string& claim) {
   if (groups.size() > 1)
-    return refused(fmt::format("{} groups of {}, wanted one: the base has one workload for them", groups.size(), key));
+    return no_manifest(
+        fmt::format("{} groups of {}, wanted one: the base has one workload for them", groups.size(), key));
   for (const Group& group : groups) RETURN_IF_ERROR(check_role(group, fmt::format("{}[0]", key)));
   if (key == std::string("drafters") && !groups.empty() && groups[0].model.starts_with("/packs/") && claim.empty())
-    return refused(fmt::format("drafters[0].model is {}, and drafters have no volume there; wanted kubernetes.claim",
-                               groups[0].model));
+    return no_manifest(fmt::format(
+        "drafters[0].model is {}, and drafters have no volume there; wanted kubernetes.claim", groups[0].model));
   return {};
 }
 
@@ -113,15 +114,15 @@ class Overlay {
 
 Result<void> Overlay::check() const {
   if (!plan_.coordinator.listen.empty())
-    return refused(fmt::format("coordinator.listen is {}: the Service has port 7070", plan_.coordinator.listen));
+    return no_manifest(fmt::format("coordinator.listen is {}: the Service has port 7070", plan_.coordinator.listen));
   RETURN_IF_ERROR(check_role(plan_.coordinator, "coordinator"));
   RETURN_IF_ERROR(check_groups(plan_.verifiers, "verifiers", plan_.kubernetes.claim));
   RETURN_IF_ERROR(check_groups(plan_.drafters, "drafters", plan_.kubernetes.claim));
-  if (!plan_.encoders.empty()) return refused("encoders: the base has no workload for them");
+  if (!plan_.encoders.empty()) return no_manifest("encoders: the base has no workload for them");
   for (const RunPlan& run : plan_.run) {
     for (const std::string& word : run.command) {
       if (word.find("{run_dir}") != word.npos)
-        return refused("run: {run_dir} is on this machine, and pods do not see it");
+        return no_manifest("run: {run_dir} is on this machine, and pods do not see it");
     }
   }
   return {};
@@ -233,7 +234,7 @@ std::string Overlay::container(std::size_t number, const std::vector<std::string
   std::string text = fmt::format("        - name: run-{}\n          image: outrider\n          {}:\n", number,
                                  ours ? "args" : "command");
   for (std::string word : words) {
-    for (const auto& [name, value] : {std::pair("{coordinator}", kCoordinator), {"{model}", "$(MODEL)"}}) {
+    for (const auto& [name, value] : {std::pair("{coordinator}", kService), {"{model}", "$(MODEL)"}}) {
       for (std::size_t at; (at = word.find(name)) != word.npos;) word.replace(at, std::string_view(name).size(), value);
     }
     text += fmt::format("            - {}\n", in_quotes(word));

@@ -1,6 +1,7 @@
 #include "cluster-launch/plan.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <initializer_list>
 #include <sstream>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "common/base/edit_distance.h"
 #include "common/base/json_fields.h"
@@ -227,6 +229,8 @@ struct HostFile {
   std::map<std::string, std::string> placed;  ///< hosts of a role
 };
 
+constexpr std::array<std::string_view, 4> kRoles = {"coordinator", "verifier", "drafter", "encoder"};
+
 Result<HostFile> read_host_file(std::string_view text, std::string_view file) {
   HostFile result;
   std::istringstream lines{std::string(text)};
@@ -242,16 +246,13 @@ Result<HostFile> read_host_file(std::string_view text, std::string_view file) {
       const std::size_t equals = word.find('=');
       const std::string key = word.substr(0, equals), value = equals == word.npos ? "" : word.substr(equals + 1);
       const char* const end = value.data() + value.size();
-      if (key == "role" &&
-          (value == "coordinator" || value == "verifier" || value == "drafter" || value == "encoder")) {
+      if (key == "role" && std::ranges::find(kRoles, value) != kRoles.end()) {
         role = value;
       } else if (key == "address" && !value.empty()) {
         host["address"] = value;
       } else if (key != "slots" || std::from_chars(value.data(), end, slots).ptr != end || slots < 1 || slots > 4096) {
-        return Error{Errc::kInvalidArgument,
-                     fmt::format("{}:{}: '{}', wanted role=coordinator|verifier|drafter|encoder, slots=1 or more, or "
-                                 "address=",
-                                 file, number, word)};
+        return Error{Errc::kInvalidArgument, fmt::format("{}:{}: '{}', wanted role={}, slots=1 or more, or address=",
+                                                         file, number, word, fmt::join(kRoles, "|"))};
       }
     }
     for (int slot = 0; slot < slots; ++slot) result.placed[role] += (result.placed[role].empty() ? "" : ",") + name;

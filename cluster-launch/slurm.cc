@@ -16,7 +16,7 @@
 namespace outrider {
 namespace {
 
-Error refused(const std::string& why) { return {Errc::kInvalidArgument, "slurm: " + why}; }
+Error no_job(const std::string& why) { return {Errc::kInvalidArgument, "slurm: " + why}; }
 
 /// Seconds of a --time as Slurm takes it: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS. None: no such thing.
 std::optional<std::int64_t> seconds_of(std::string_view time) {
@@ -120,8 +120,8 @@ class Renderer {
 
 Result<void> check_header(const SlurmHeader& lines) {
   for (const auto& [option, value] : lines) {
-    if (!option.starts_with("-")) return refused(option + " is no option of sbatch, wanted one with its dashes");
-    if (value && value->find('\n') != value->npos) return refused(option + " has a line break in it");
+    if (!option.starts_with("-")) return no_job(option + " is no option of sbatch, wanted one with its dashes");
+    if (value && value->find('\n') != value->npos) return no_job(option + " has a line break in it");
   }
   return {};
 }
@@ -133,30 +133,30 @@ Result<void> Renderer::check() const {
   for (const DrafterPlan& group : plan_.drafters) {
     RETURN_IF_ERROR(check_header(group.slurm_header));
     if (!elastic() && !group.slurm_header.empty())
-      return refused("drafters.slurm_header is for the shape elastic; wanted slurm.drafter_header");
+      return no_job("drafters.slurm_header is for the shape elastic; wanted slurm.drafter_header");
   }
   if (const auto array = slurm.header.find("--array"); array != slurm.header.end() && array->second)
-    return refused(fmt::format("--array in the header: {}; drafters alone can be one (shape elastic)",
-                               het() ? "there are no arrays of het jobs" : "a run has one coordinator"));
+    return no_job(fmt::format("--array in the header: {}; drafters alone can be one (shape elastic)",
+                              het() ? "there are no arrays of het jobs" : "a run has one coordinator"));
   if (const auto signal = slurm.header.find("--signal");
       signal != slurm.header.end() && signal->second && !signal->second->starts_with("B:"))
-    return refused(
+    return no_job(
         fmt::format("--signal={}: without B: it reaches the steps and not the script, wanted B:...", *signal->second));
   if (const auto time = slurm.header.find("--time"); time != slurm.header.end() && time->second) {
     const std::optional<std::int64_t> limit = seconds_of(*time->second);
-    if (!limit) return refused(fmt::format("--time={} is no time, wanted HH:MM:SS", *time->second));
+    if (!limit) return no_job(fmt::format("--time={} is no time, wanted HH:MM:SS", *time->second));
     if (*limit <= slurm.drain_seconds + 60)
-      return refused(fmt::format("--time={} is {} s; the signal may come {} s before its end, a minute early",
-                                 *time->second, *limit, slurm.drain_seconds + 60));
+      return no_job(fmt::format("--time={} is {} s; the signal may come {} s before its end, a minute early",
+                                *time->second, *limit, slurm.drain_seconds + 60));
   }
   if (elastic() && !processes_.open())
-    return refused(
+    return no_job(
         fmt::format("elastic: coordinator.listen is {}, which drafters of other jobs cannot dial", processes_.listen));
   if (elastic() && plan_.drafters.size() > 1 && slurm.drafter_header.contains("--array"))
-    return refused("elastic: --array in drafter_header, which is for all groups; wanted in a group's slurm_header");
+    return no_job("elastic: --array in drafter_header, which is for all groups; wanted in a group's slurm_header");
   for (const Host& host : drafters_.hosts) {
     if (het() && main_.has(host))
-      return refused(
+      return no_job(
           fmt::format("het: {} has drafters and another role; components need nodes of their own", host.name));
   }
   return {};

@@ -13,13 +13,13 @@
 namespace outrider {
 namespace {
 
-constexpr int kAnswerSeconds = 60;
+constexpr int kSlurmSeconds = 60;
 
 /// Those of the jobs that wait or run.
 std::vector<std::string> alive(const std::vector<std::string>& jobs) {
   std::vector<std::vector<std::string>> commands;
   for (const std::string& job : jobs) commands.push_back(slurm_alive_command(job));
-  const std::vector<Captured> answers = run_all(commands, kAnswerSeconds);
+  const std::vector<Captured> answers = run_all(commands, kSlurmSeconds);
   std::vector<std::string> result;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     if (answers[i].status == 0) result.push_back(jobs[i]);
@@ -34,7 +34,7 @@ Result<std::string> ask_slurm_of_this_job(const std::string& format) {
   const std::string job = id == nullptr ? "" : id;
   if (job.empty() || job.find_first_not_of("0123456789_") != job.npos)
     return Error{Errc::kUnavailable, fmt::format("SLURM_JOB_ID is '{}', wanted a job's number", job)};
-  Captured answer = run_all({{"squeue", "-h", "-j", job, "-o", format}}, kAnswerSeconds).front();
+  Captured answer = run_all({{"squeue", "-h", "-j", job, "-o", format}}, kSlurmSeconds).front();
   answer.out.erase(std::min(answer.out.find_first_of(" \n"), answer.out.size()));
   if (answer.status != 0 || answer.out.empty())
     return Error{Errc::kUnavailable, fmt::format("squeue says nothing of job {}", job)};
@@ -63,7 +63,7 @@ std::vector<std::string> slurm_alive_command(const std::string& job) {
 Result<void> submit_to_slurm(const std::vector<RenderedFile>& scripts, const RunFolder& folder) {
   for (const RenderedFile& script : scripts) {
     const Captured answer =
-        run_all({{"sbatch", "--parsable", (folder.path() / script.name).string()}}, kAnswerSeconds).front();
+        run_all({{"sbatch", "--parsable", (folder.path() / script.name).string()}}, kSlurmSeconds).front();
     if (answer.status != 0)
       return Error{Errc::kIo, fmt::format("sbatch {}: {}", script.name, answer.out.substr(0, answer.out.find('\n')))};
     LedgerEntry entry{.name = script.name, .where = "slurm", .host = {}, .process = {}, .job = {}};
@@ -81,12 +81,12 @@ void end_slurm_jobs(const std::vector<std::string>& jobs, int grace_seconds) {
     commands.push_back({"scancel", "--state=PENDING", job});
     commands.push_back({"scancel", "--batch", "--signal=USR1", job});
   }
-  run_all(commands, kAnswerSeconds);
+  run_all(commands, kSlurmSeconds);
   const TimePoint deadline = now() + std::chrono::seconds(grace_seconds);
   while (!(rest = alive(rest)).empty() && now() < deadline) std::this_thread::sleep_for(std::chrono::seconds(1));
   commands.clear();
   for (const std::string& job : rest) commands.push_back({"scancel", job});
-  run_all(commands, kAnswerSeconds);
+  run_all(commands, kSlurmSeconds);
 }
 
 }  // namespace outrider

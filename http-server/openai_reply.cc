@@ -14,7 +14,7 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;  // clients take the first of a token's alternatives for the chosen one
 
 /// As the other to_text(), which would sort the members.
-std::string to_text(const OrderedJson& value) {
+std::string ordered_text(const OrderedJson& value) {
   return value.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
 }
 
@@ -81,7 +81,7 @@ std::string prompt_logprobs_text(const ReplyHead& head, const Choice& choice) {
     for (std::size_t i = 0; score.scored && i < score.top.size(); ++i)
       add(score.top[i], static_cast<std::int64_t>(i) + 1);
     if (score.scored) add(score.token, score.rank);
-    list += (list.empty() ? "" : ",") + to_text(entries);
+    list += (list.empty() ? "" : ",") + ordered_text(entries);
   }
   return "[" + list + "]";
 }
@@ -106,7 +106,7 @@ std::string logprobs_text(const ReplyHead& head, const std::vector<TokenScore>& 
   for (const TokenScore& score : scores) {
     const auto entries = score_entries(head, score);
     for (std::size_t i = 0; i < lists.size(); ++i)
-      lists[i].second += (lists[i].second.empty() ? "" : ",") + to_text(entries[i].second);
+      lists[i].second += (lists[i].second.empty() ? "" : ",") + ordered_text(entries[i].second);
   }
   std::string text = head.chat ? R"({"refusal":null})" : "{}";
   for (const auto& [key, list] : lists) text = with_member(std::move(text), key, "[" + list + "]");
@@ -207,7 +207,7 @@ OrderedJson reply_json(const ReplyHead& head, const char* object) {
 }
 
 std::string event_text(const std::string& json) { return "data: " + json + "\n\n"; }
-std::string event_text(const OrderedJson& json) { return event_text(to_text(json)); }
+std::string event_text(const OrderedJson& json) { return event_text(ordered_text(json)); }
 
 OrderedJson chunk_json(const ReplyHead& head, OrderedJson choices) {
   OrderedJson chunk = reply_json(head, head.chat ? "chat.completion.chunk" : "text_completion");
@@ -259,7 +259,7 @@ std::string completion_body(const ReplyHead& head, const std::vector<Choice>& ch
     choice["token_ids"] = head.token_ids ? OrderedJson(choices[i].token_ids) : OrderedJson();
     if (!head.chat) choice["prompt_token_ids"] = head.token_ids ? OrderedJson(choices[i].prompt_ids) : OrderedJson();
     choice["stop_reason"] = stop_json(choices[i].stop_reason);
-    std::string text = with_member(to_text(choice), "logprobs", logprobs_text(head, choices[i].scores));
+    std::string text = with_member(ordered_text(choice), "logprobs", logprobs_text(head, choices[i].scores));
     if (!head.chat) text = with_member(std::move(text), "prompt_logprobs", prompt_logprobs_text(head, choices[i]));
     list.append(i == 0 ? "" : ",").append(text);
   }
@@ -268,7 +268,7 @@ std::string completion_body(const ReplyHead& head, const std::vector<Choice>& ch
   add_measurements(body, usage);
   if (head.chat) body["prompt_token_ids"] = head.token_ids ? OrderedJson(choices.front().prompt_ids) : OrderedJson();
   if (!head.prompt_text.empty()) body["__verbose"] = {{"prompt", head.prompt_text}};
-  std::string text = to_text(body);
+  std::string text = ordered_text(body);
   if (head.chat) text = with_member(std::move(text), "prompt_logprobs", prompt_logprobs_text(head, choices.front()));
   return with_member(std::move(text), "choices", "[" + list + "]");
 }

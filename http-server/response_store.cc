@@ -12,7 +12,7 @@ namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
-constexpr Duration kLook = std::chrono::milliseconds(100);  ///< for whether the client still waits
+constexpr Duration kClientLook = std::chrono::milliseconds(100);  ///< for whether the client still waits
 
 }  // namespace
 
@@ -87,7 +87,7 @@ std::optional<HttpReply> BackgroundResponses::begin(const std::string& id, HttpR
     return error_reply({503, error.what()});
   }
   jobs_.push_back(job);
-  while (!changed_.wait_for(lock, kLook, [&] { return job->state != State::kPreparing; }))
+  while (!changed_.wait_for(lock, kClientLook, [&] { return job->state != State::kPreparing; }))
     if (gone()) job->cancelled = true;
   return std::exchange(job->refusal, {});
 }

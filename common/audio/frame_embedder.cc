@@ -9,7 +9,7 @@ namespace outrider {
 namespace {
 
 /// Rows that pass through the matrix together: 0.6 GFLOP.
-constexpr std::int64_t kStepRows = 128;
+constexpr std::int64_t kEmbedderStepRows = 128;
 
 }  // namespace
 
@@ -34,7 +34,7 @@ Matrix<const float> FrameEmbedder::encode(std::span<const float> samples, const 
   // The last frame ends in silence.
   std::fill(std::ranges::copy(samples, frames.data()).out, frames.data() + count * config_.hidden_size, 0.0F);
   rms_norm(frames, {}, config_.rms_norm_eps, frames);
-  steps_.run(count, kStepRows, [&](std::int64_t first, std::int64_t rows) {
+  steps_.run(count, kEmbedderStepRows, [&](std::int64_t first, std::int64_t rows) {
     embedding_projection_.forward(frames.rows(first, rows), soft.rows(first, rows));
   });
   trace.note("soft_tokens", soft);

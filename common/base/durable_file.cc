@@ -6,19 +6,14 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "common/base/files.h"
+
 namespace outrider {
 namespace {
-
-Error system_error(const std::filesystem::path& path, const char* action) {
-  const int number = errno;
-  return {number == ENOENT || number == ENOTDIR ? Errc::kNotFound : Errc::kIo,
-          fmt::format("{}: cannot {}: {}", path.string(), action, std::generic_category().message(number))};
-}
 
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");

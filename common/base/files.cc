@@ -12,24 +12,25 @@
 #include <fmt/format.h>
 
 namespace outrider {
-namespace {
 
-Error system_error(const std::filesystem::path& path, const char* action, int error_number) {
-  const Errc code = error_number == ENOENT || error_number == ENOTDIR ? Errc::kNotFound : Errc::kIo;
-  return Error{code,
-               fmt::format("{}: cannot {}: {}", path.string(), action, std::generic_category().message(error_number))};
+Error system_error(const std::filesystem::path& path, const char* action) {
+  const int number = errno;
+  return {number == ENOENT || number == ENOTDIR ? Errc::kNotFound : Errc::kIo,
+          fmt::format("{}: cannot {}: {}", path.string(), action, std::generic_category().message(number))};
 }
+
+namespace {
 
 Result<std::span<const std::byte>> map_descriptor(int fd, const std::filesystem::path& path) {
   struct stat status;
-  if (::fstat(fd, &status) != 0) return system_error(path, "stat", errno);
+  if (::fstat(fd, &status) != 0) return system_error(path, "stat");
   if (!S_ISREG(status.st_mode)) {
     return Error{Errc::kIo, fmt::format("{}: not a regular file", path.string())};
   }
   const auto size = static_cast<std::size_t>(status.st_size);
   if (size == 0) return std::span<const std::byte>();  // mmap refuses a length of 0.
   void* const address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  if (address == MAP_FAILED) return system_error(path, "map", errno);
+  if (address == MAP_FAILED) return system_error(path, "map");
   return std::span(static_cast<const std::byte*>(address), size);
 }
 
@@ -38,7 +39,7 @@ Result<std::span<const std::byte>> map_descriptor(int fd, const std::filesystem:
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   // O_NONBLOCK: opening a FIFO must end in an error, not wait for its writer.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return system_error(path, "open", errno);
+  if (fd < 0) return system_error(path, "open");
   const Result<std::span<const std::byte>> bytes = map_descriptor(fd, path);
   ::close(fd);  // The mapping keeps the file.
   if (!bytes) return bytes.error();

@@ -32,6 +32,9 @@ class MappedFile {
   std::span<const std::byte> bytes_;  // What munmap needs; empty means nothing is mapped.
 };
 
+/// What the last call of the system said: "PATH: cannot ACTION: why". kNotFound if there is no such file, else kIo.
+Error system_error(const std::filesystem::path& path, const char* action);
+
 /// A whole small file.
 /// @return as MappedFile::open; kOutOfRange for a file of more than 100 MB.
 Result<std::string> read_text(const std::filesystem::path& path);

@@ -63,7 +63,7 @@ constexpr WeightFormat kFormats[] = {
     {"int4", kInt4Layout, kBlockOutputs, kStepBytes, 2 * sizeof(Int4Chunk), true, store_int4, nullptr},
 };
 
-thread_local AlignedArray<std::byte> pieces[static_cast<std::size_t>(Scratch::kOnednn) + 1];
+thread_local AlignedArray<std::byte> thread_scratch[static_cast<std::size_t>(Scratch::kOnednn) + 1];
 
 }  // namespace
 
@@ -117,14 +117,14 @@ PackedWeights select_outputs(const PackedWeights& weights, std::span<const std::
 }
 
 std::byte* scratch_bytes(Scratch use, std::size_t bytes) {
-  AlignedArray<std::byte>& piece = pieces[static_cast<std::size_t>(use)];
+  AlignedArray<std::byte>& piece = thread_scratch[static_cast<std::size_t>(use)];
   if (piece.size() < bytes) piece = AlignedArray<std::byte>(bytes);
   return piece.data();
 }
 
 std::size_t Linear::thread_scratch_bytes() {
   std::size_t bytes = 0;
-  for (const AlignedArray<std::byte>& piece : pieces) bytes += piece.size();
+  for (const AlignedArray<std::byte>& piece : thread_scratch) bytes += piece.size();
   return bytes;
 }
 

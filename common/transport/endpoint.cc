@@ -136,6 +136,8 @@ int put(zmq::socket_t& socket, zmq::message_t& frame, bool more) {
   return rc < 0 ? errno : 0;
 }
 
+}  // namespace
+
 /// A file descriptor that poll sees as readable after signal(), until clear().
 class EventFd {
  public:
@@ -156,8 +158,6 @@ class EventFd {
  private:
   int fd_;
 };
-
-}  // namespace
 
 struct TransportContext::Impl {
   explicit Impl(Security given) : security(std::move(given)) { zmq.set(zmq::ctxopt::max_sockets, kSocketsMax); }

@@ -10,7 +10,7 @@ namespace outrider {
 namespace {
 
 /// Patches that pass through a matrix together: some tenths of a second of one slow core, as in the vision tower.
-constexpr std::int64_t kStepRows = 64;
+constexpr std::int64_t kStepPatches = 64;
 constexpr float kLayerNormEps = 1e-5F;
 
 }  // namespace
@@ -52,7 +52,7 @@ Matrix<const float> PatchEmbedder::encode(const Patches& picture, const Trace& t
                       soft = soft_.view(count, config_.text_hidden_size);
   std::ranges::copy(picture.values, pixels.data());
   patch_norm_.apply(pixels);
-  steps_.run(count, kStepRows, [&](std::int64_t first, std::int64_t rows) {
+  steps_.run(count, kStepPatches, [&](std::int64_t first, std::int64_t rows) {
     dense_.forward(pixels.rows(first, rows), x.rows(first, rows));
   });
   for (std::int64_t r = 0; r < count; ++r) kernels().add(x[r].data(), dense_bias_.data(), hidden);
@@ -68,7 +68,7 @@ Matrix<const float> PatchEmbedder::encode(const Patches& picture, const Trace& t
   position_norm_.apply(x);
   trace.note("placed", x);
   rms_norm(x, {}, config_.rms_norm_eps, x);
-  steps_.run(count, kStepRows, [&](std::int64_t first, std::int64_t rows) {
+  steps_.run(count, kStepPatches, [&](std::int64_t first, std::int64_t rows) {
     embedding_projection_.forward(x.rows(first, rows), soft.rows(first, rows));
   });
   trace.note("soft_tokens", soft);

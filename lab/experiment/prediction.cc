@@ -31,7 +31,7 @@ double Calibration::request_bytes(double tau) const {
 namespace {
 
 /// @param draft_s, exchange_s  what a draft and the drafts' exchange take longer than calibrated
-double rate(const Calibration& calibration, const Axes& axes, int length, double draft_s, double exchange_s) {
+double predicted_rate(const Calibration& calibration, const Axes& axes, int length, double draft_s, double exchange_s) {
   const double clients = axes.clients, drafters = axes.drafters;
   const RoundTerms terms = calibration.forecast().terms(length);
   const double tau = calibration.forecast().tau(length), drafting_s = terms.draft_s + length * draft_s;
@@ -58,13 +58,13 @@ std::optional<Prediction> predict(const Calibration& calibration, const Axes& ax
     return length == 0 ? 0 : link.exchange_ms(calibration.request_bytes(prediction.tau)) / 1e3;
   };
   prediction.exchange_ms = exchange_s(axes.link) * 1e3;
-  prediction.plain = rate(calibration, axes, 0, 0, 0);
-  prediction.colocated = rate(calibration, axes, length, 0, 0);
-  prediction.remote = rate(calibration, axes, length, added_s, exchange_s(axes.link));
+  prediction.plain = predicted_rate(calibration, axes, 0, 0, 0);
+  prediction.colocated = predicted_rate(calibration, axes, length, 0, 0);
+  prediction.remote = predicted_rate(calibration, axes, length, added_s, exchange_s(axes.link));
   Link near = axes.link;
   near.rtt_ms = 0;
   // Longer round trips do not slow a drafter or a verifier that is always at work: only a client's own round.
-  if (length > 0 && rate(calibration, axes, length, added_s, exchange_s(near)) >= prediction.plain) {
+  if (length > 0 && predicted_rate(calibration, axes, length, added_s, exchange_s(near)) >= prediction.plain) {
     const double longest_s = axes.clients * prediction.tau / prediction.plain;
     const double rest_s = terms.seconds() + length * added_s + exchange_s(near);
     prediction.break_even_rtt_ms = (longest_s - rest_s) * 1e3;
