@@ -90,7 +90,7 @@ class Verifying {
   Scene scene_;
   bool with_window_;
   CounterRng rng_{1};
-  BatchWindow window_;
+  BatchWindow window_{256};
   std::map<int, TimePoint> drafter_free_;
   using Arrival = std::pair<TimePoint, int>;
   std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> arrivals_;
@@ -143,9 +143,36 @@ struct OneText {
   Duration wait(std::int64_t rows, Duration already = Duration::zero()) { return window.wait(1, rows, now + already); }
   void leave() { window.left(SessionId{1}, now); }
 
-  BatchWindow window = {};
+  BatchWindow window{256};
   TimePoint now{1s};
 };
+
+/// Two halves of eight texts take turns, each away for `away` while the other's forward runs. @return how long the half
+/// that is there waits for the other, whose verdicts have just gone out. T(20) = 70 ms, T(40) = 92 ms.
+Duration wait_of_halves(Duration away) {
+  BatchWindow window{256};
+  TimePoint now{1s};
+  const auto half = [&](std::uint64_t first, auto&& act) {
+    for (std::uint64_t i = 0; i < 4; ++i) act(SessionId{first + i});
+  };
+  for (int round = 0; round < 20; ++round) {
+    window.observe_forward(20, 70ms);
+    window.observe_forward(40, 92ms);
+    for (const std::uint64_t first : {1, 5}) {
+      half(first, [&](SessionId id) { window.left(id, now); });
+      half(first, [&](SessionId id) { window.came_back(id, 5, now + away); });
+      now += 70ms;
+    }
+  }
+  half(5, [&](SessionId id) { window.left(id, now); });
+  return window.wait(4, 20, now);
+}
+
+// The first wait costs those who are there as much as the others gain by it; every round after it gains.
+TEST(BatchWindow, WeighsThePaceThatFollowsNotOneForward) {
+  EXPECT_GT(wait_of_halves(20ms), 15ms);
+  EXPECT_EQ(wait_of_halves(60ms), Duration::zero());
+}
 
 // One round with drafts among many without says nothing of how soon a text is back without.
 TEST(BatchWindow, ExpectsRoundsWithDraftsAndWithoutEachInTheirTime) {
