@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <span>
 
 #include "common/base/ids.h"
 #include "common/base/time.h"
@@ -17,11 +16,10 @@ namespace outrider {
 /// texts whose drafts take less than a forward would alternate for ever, each waiting for the other's, at half the
 /// speed of both in one. (Plain rounds keep step by themselves: they come back at once.)
 ///
-/// What is weighed is the pace that follows, not what this forward loses: those who are there and those who come within
-/// w go on as one group, the others as a second. Groups take turns, so a group of J texts has J rounds in the time of
-/// both forwards, T(M) + T(M'), or in its own way and forward if that is longer, D(J) + T(M). Alone it has the latter:
-/// where drafts take longer than a forward, turns are the better pace, as they hide them. D grows with the texts that
-/// are drafted for at once, which is learned from how many got their verdict in the same forward.
+/// A wait of w for J texts pays where the sum of the moments at which rounds are done falls. k texts are there, M rows
+/// of them and M' of the others. Without it, k are done after T(M), J after T(M) + T(M'), and each of the k, back
+/// meanwhile, then waits for the rest of that second forward. With it all are done after w + T(M + M'). Who comes when
+/// the forward would have ended misses nothing by it, and is not waited for.
 ///
 /// When a text is back is forecast from how long it was away before, as TCP forecasts an acknowledgement (RFC 6298):
 /// mean + deviation, given up after mean + 4 deviations.
@@ -30,10 +28,10 @@ class BatchWindow {
   /// @param rows_max  of one forward
   explicit BatchWindow(std::int64_t rows_max) : rows_max_(rows_max) {}
   /// The text's verdict went out.
-  void left(SessionId id, TimePoint now);
+  void left(SessionId text, TimePoint now);
   /// Its next round is here, with so many rows.
-  void came_back(SessionId id, std::int64_t rows, TimePoint now);
-  void forget(SessionId id) { texts_.erase(id); }
+  void came_back(SessionId text, std::int64_t rows, TimePoint now);
+  void forget(SessionId text) { texts_.erase(text); }
   /// A forward of nothing but rounds.
   void observe_forward(std::int64_t rows, Duration took);
 
@@ -41,39 +39,24 @@ class BatchWindow {
   Duration wait(std::int64_t requests, std::int64_t rows, TimePoint now) const;
 
  private:
-  struct Absence {
+  struct Away {
     bool known = false;  ///< it came back so once
     double mean_s = 0, deviation_s = 0;
-    double company = 0;  ///< mean of the texts that drafted meanwhile, itself included
   };
   struct Text {
-    bool away = false;
-    TimePoint left_at{};
+    std::optional<TimePoint> away_since;
     std::int64_t rows = 1;  ///< of its last round
-    /// Without drafts, and with some. The next round is taken to be of the last one's kind.
-    std::array<Absence, 2> absences = {};
-    bool drafts() const { return rows > 1; }
-    const Absence& absence() const { return absences[drafts() ? 1 : 0]; }
-    Absence& absence() { return absences[drafts() ? 1 : 0]; }
-  };
-  /// Texts that share each forward: those that got their verdicts in one.
-  struct Group {
-    double texts = 0, drafting = 0;
-    std::int64_t rows = 0;
-    double own_s = 0;  ///< away, of the one that is longest, less what company adds
-    double in_s = 0;   ///< until the last of them is back
-    Group operator+(const Group& other) const;
+    /// To come back without drafts, and with some. The next round is taken to be of the last one's kind.
+    std::array<Away, 2> away = {};
+    std::size_t drafts() const { return rows > 1 ? 1 : 0; }
   };
   /// Seconds until it is probably back; none where that is not known, or it is later than ever.
   static std::optional<double> back_in(const Text& text, TimePoint now);
-  /// Seconds of the forwards that so many rows need.
   double forward_s(std::int64_t rows) const;
-  double rounds_per_s(std::span<const Group> groups) const;
 
   std::int64_t rows_max_;
   std::map<SessionId, Text> texts_;
-  FadingLine forward_;   ///< seconds by rows
-  FadingLine drafting_;  ///< seconds away by texts that draft
+  FadingLine forward_;  ///< seconds by rows
 };
 
 }  // namespace outrider

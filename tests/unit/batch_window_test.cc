@@ -121,7 +121,8 @@ TEST(BatchWindow, NeverCostsMuch) {
     for (const auto& [draft_ms, rtt_ms] : {std::pair(4.0, 1.0), {10.0, 20.0}, {30.0, 20.0}, {1.0, 0.2}, {0.3, 0.2}}) {
       for (const int texts : {1, 2, 4, 8}) {
         for (const bool one_drafter : {false, true}) {
-          EXPECT_GT(gain({texts, forward_ms, row_ms, draft_ms, rtt_ms, one_drafter}), 0.97)
+          // A drafter that drafts for one text after the other takes the longer the more texts wait for each other.
+          EXPECT_GT(gain({texts, forward_ms, row_ms, draft_ms, rtt_ms, one_drafter}), one_drafter ? 0.93 : 0.97)
               << texts << " texts, T(M) " << forward_ms << " + " << row_ms << " M, drafts " << draft_ms << " ms, RTT "
               << rtt_ms << (one_drafter ? ", one drafter" : "");
         }
@@ -168,8 +169,8 @@ Duration wait_of_halves(Duration away) {
   return window.wait(4, 20, now);
 }
 
-// The first wait costs those who are there as much as the others gain by it; every round after it gains.
-TEST(BatchWindow, WeighsThePaceThatFollowsNotOneForward) {
+// Those who are there would have to wait for the others' forward next.
+TEST(BatchWindow, LetsTwoHalvesMeetThatTakeTurns) {
   EXPECT_GT(wait_of_halves(20ms), 15ms);
   EXPECT_EQ(wait_of_halves(60ms), Duration::zero());
 }
