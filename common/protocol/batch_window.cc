@@ -55,17 +55,27 @@ Duration BatchWindow::wait(std::int64_t requests, std::int64_t rows, TimePoint n
     std::int64_t rows;
   };
   std::vector<Coming> coming;
+  std::vector<double> away_s;  // of those who are there, after their verdicts
   for (const auto& [id, text] : texts_) {
-    if (const auto in_s = back_in(text, now)) coming.push_back({*in_s, text.rows});
+    if (const auto in_s = back_in(text, now)) {
+      coming.push_back({*in_s, text.rows});
+    } else if (!text.away_since) {
+      away_s.push_back(text.away[text.drafts()].mean_s);
+    }
   }
-  std::sort(coming.begin(), coming.end(), [](const Coming& a, const Coming& b) { return a.in_s < b.in_s; });
+  std::ranges::sort(coming, {}, &Coming::in_s);
   const double alone_s = forward_s(rows), present = static_cast<double>(requests);
-  double best = 0, best_s = 0, saved_s = 0, joined = 0;
+  std::int64_t coming_rows = 0;
+  double texts = present, best = 0, best_s = 0;
   for (const auto& [in_s, more] : coming) {
-    saved_s += alone_s - in_s;
-    joined += 1;
+    if (in_s > alone_s || rows + more > rows_max_) break;
     rows += more;
-    const double gain = saved_s - present * in_s - (forward_s(rows) - alone_s) * (present + joined);
+    coming_rows += more;
+    texts += 1;
+    const double later_s = forward_s(coming_rows);
+    double apart = present * alone_s + (texts - present) * (alone_s + later_s);
+    for (const double each_s : away_s) apart += std::max(0.0, later_s - each_s);
+    const double gain = apart - texts * (in_s + forward_s(rows));
     if (gain > best) std::tie(best, best_s) = std::pair(gain, in_s);
   }
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(best_s));

@@ -16,12 +16,17 @@ namespace outrider {
 /// texts whose drafts take less than a forward would alternate for ever, each waiting for the other's, at half the
 /// speed of both in one. (Plain rounds keep step by themselves: they come back at once.)
 ///
-/// A wait pays when the time that those who come save, by not missing this forward, is more than what those who are
-/// there lose: J texts that come within w save T(M) less their wait each; k texts lose w each; and all k + J pay for
-/// the additional rows. When a text is back is forecast from how long it was away before, as TCP forecasts an
-/// acknowledgement (RFC 6298): mean + deviation, given up after mean + 4 deviations.
+/// A wait of w for J texts pays where the sum of the moments at which rounds are done falls. k texts are there, M rows
+/// of them and M' of the others. Without it, k are done after T(M), J after T(M) + T(M'), and each of the k, back
+/// meanwhile, then waits for the rest of that second forward. With it all are done after w + T(M + M'). Who comes when
+/// the forward would have ended misses nothing by it, and is not waited for.
+///
+/// When a text is back is forecast from how long it was away before, as TCP forecasts an acknowledgement (RFC 6298):
+/// mean + deviation, given up after mean + 4 deviations.
 class BatchWindow {
  public:
+  /// @param rows_max  of one forward
+  explicit BatchWindow(std::int64_t rows_max) : rows_max_(rows_max) {}
   /// The text's verdict went out.
   void left(SessionId text, TimePoint now);
   /// Its next round is here, with so many rows.
@@ -30,7 +35,7 @@ class BatchWindow {
   /// A forward of nothing but rounds.
   void observe_forward(std::int64_t rows, Duration took);
 
-  /// @param requests, rows  that could begin now. @return zero: let them.
+  /// @param requests, rows  that could begin now: also more than fit. @return zero: let them.
   Duration wait(std::int64_t requests, std::int64_t rows, TimePoint now) const;
 
  private:
@@ -49,6 +54,7 @@ class BatchWindow {
   static std::optional<double> back_in(const Text& text, TimePoint now);
   double forward_s(std::int64_t rows) const;
 
+  std::int64_t rows_max_;
   std::map<SessionId, Text> texts_;
   FadingLine forward_;  ///< seconds by rows
 };

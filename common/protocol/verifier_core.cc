@@ -241,7 +241,7 @@ Duration VerifierCore::window(TimePoint now) const {
     const std::int64_t left = std::ssize(session.request->tokens) - session.prompt.done;
     rows += session.request->prefill ? std::min(left, config_.prefill_chunk) : left;
   }
-  return window_.wait(std::ssize(queue_), std::min(rows, config_.rows_max), now);
+  return window_.wait(std::ssize(queue_), rows, now);
 }
 
 void VerifierCore::form_batch(TimePoint now) {

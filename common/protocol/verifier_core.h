@@ -224,7 +224,7 @@ class VerifierCore {
   std::deque<SessionId> queue_;        ///< sessions with a request not in the batch, oldest first
   FreedSessions freed_;
   PrefixCache cache_;
-  BatchWindow window_;
+  BatchWindow window_{config_.rows_max};
   Forward forward_;
   std::optional<TimePoint> due_;
   bool prompts_first_ = false;  ///< in the next batch: verifies left them less than a chunk of a full one

@@ -31,21 +31,22 @@ struct Arrivals {
 
 /// What one cell of an experiment is run with.
 struct Axes {
-  std::string dtype = "bf16";           ///< of the backbone
-  std::string drafter_dtype = {};       ///< of the assistant; empty: as the backbone's
-  int threads = 0;                      ///< of the backbone's forward pass; 0: as many as are found fastest
-  int drafter_threads = 1;              ///< of the assistant's
-  std::string wire = "exact";           ///< what rows are rounded to on their way to the drafter (a WireForm)
-  int verifiers = 1;                    ///< that share the clients' texts
-  int drafters = 1;                     ///< workers, each with a link of its own
-  double drafter_added_ms = 0;          ///< what a draft takes longer on the remote drafter's host
-  std::vector<double> acceptance = {};  ///< empty: the rule. Else a coin's rates, as --synthetic-acceptance has them
-  Link link = {};                       ///< between the remote drafter and the coordinator
-  std::string draft_length = "4";       ///< 0 to 16, tree:1 to tree:16, or auto
-  int clients = 1;                      ///< closed loop: each asks again as soon as it has its answer
-  Arrivals arrivals = {};               ///< of an open loop
-  int context = 0;                      ///< tokens of other text before each question
-  int output = 64;                      ///< longest answer, tokens
+  std::string dtype = "bf16";            ///< of the backbone
+  std::string drafter_dtype = {};        ///< of the assistant; empty: as the backbone's
+  int threads = 0;                       ///< of the backbone's forward pass; 0: as many as are found fastest
+  int drafter_threads = 1;               ///< of the assistant's
+  std::string draft_vocabulary = "all";  ///< of every drafter: a number, a file or all (draft_vocabulary.h)
+  std::string wire = "exact";            ///< what rows are rounded to on their way to the drafter (a WireForm)
+  int verifiers = 1;                     ///< that share the clients' texts
+  int drafters = 1;                      ///< workers, each with a link of its own
+  double drafter_added_ms = 0;           ///< what a draft takes longer on the remote drafter's host
+  std::vector<double> acceptance = {};   ///< empty: the rule. Else a coin's rates, as --synthetic-acceptance has them
+  Link link = {};                        ///< between the remote drafter and the coordinator
+  std::string draft_length = "4";        ///< 0 to 16, tree:1 to tree:16, or auto
+  int clients = 1;                       ///< closed loop: each asks again as soon as it has its answer
+  Arrivals arrivals = {};                ///< of an open loop
+  int context = 0;                       ///< tokens of other text before each question
+  int output = 64;                       ///< longest answer, tokens
   bool operator==(const Axes&) const = default;
 
   static void fields(auto& v, auto& m) {
@@ -55,6 +56,7 @@ struct Axes {
     v("drafter_dtype", m.drafter_dtype);
     v("threads", m.threads, kThreads);
     v("drafter_threads", m.drafter_threads, kThreads);
+    v("draft_vocabulary", m.draft_vocabulary);
     v("wire", m.wire);
     v("verifiers", m.verifiers, Range<int>{1, 64});
     v("drafters", m.drafters, Range<int>{1, 64});

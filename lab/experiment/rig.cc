@@ -17,6 +17,7 @@ Rig::Rig(TransportContext& context, const PairPaths& pair, const Axes& axes) {
   options.verifier.threads = axes.threads;
   options.verifier.synthetic_acceptance = axes.acceptance;
   options.drafter.threads = axes.drafter_threads;
+  options.drafter.draft_vocabulary = axes.draft_vocabulary;
   options.drafter.wire = axes.wire;
   options.verifiers = axes.verifiers;
   options.drafters = 0;

@@ -151,8 +151,10 @@ Simulator::Simulator(std::uint64_t seed, const Faults& faults, double drafter_ac
 
 void Simulator::start(Verifier& verifier) {
   VerifierConfig config;
-  config.prefill_chunk = 5;  // several chunks even for short prompts
-  config.rows_max = kRowsMax;
+  if (!layout_.pair) {
+    config.prefill_chunk = 5;  // several chunks even for short prompts
+    config.rows_max = kRowsMax;
+  }
   config.reuse_min = 4;
   config.capacity = {.kv_cost = kKvCost, .kv_bytes_max = layout_.kv_bytes_max};
   if (!layout_.no_towers) config.soft_tokens = soft_tokens_of;
