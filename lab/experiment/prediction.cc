@@ -30,16 +30,24 @@ double Calibration::request_bytes(double tau) const {
 
 namespace {
 
+constexpr double kRttMaxMs = 1e5;  ///< break-even is sought below it
+
 /// @param draft_s, exchange_s  what a draft and the drafts' exchange take longer than calibrated
 double predicted_rate(const Calibration& calibration, const Axes& axes, int length, double draft_s, double exchange_s) {
-  const double clients = axes.clients, drafters = axes.drafters;
   const RoundTerms terms = calibration.forecast().terms(length);
-  const double tau = calibration.forecast().tau(length), drafting_s = terms.draft_s + length * draft_s;
-  const double alone = clients * tau / (terms.seconds() + length * draft_s + exchange_s);
-  const int rows = axes.clients_a_verifier() * (length + 1);
-  const double verifying = clients * tau / (calibration.verify_s(rows) + terms.other_s);
-  const double drafting = drafting_s > 0 ? drafters * tau / drafting_s : verifying;
-  return std::min({alone, verifying, drafting});
+  const double drafting_s = terms.draft_s + length * draft_s;
+  const double alone_s = terms.seconds() + length * draft_s + exchange_s;
+  // A drafter drafts for half of its texts at a time (drafter_core.h), in a pass that takes as long as that of one.
+  const double halves = axes.clients > axes.drafters ? 2 : 1;
+  const double away_s = alone_s - terms.verify_s + (halves - 1) * drafting_s;
+  const int sharing = axes.clients_a_verifier(), rows = sharing * (length + 1);
+  // All meet in one forward pass, or two halves take turns, as the verifier finds faster (batch_window.h).
+  double round_s = away_s + calibration.verify_s(rows);
+  if (sharing > 1) {
+    const double half_s = calibration.verify_s((sharing + 1) / 2 * (length + 1)) + terms.other_s;
+    round_s = std::min(round_s, std::max({2 * half_s, halves * drafting_s, alone_s - terms.verify_s + half_s}));
+  }
+  return axes.clients * calibration.forecast().tau(length) / round_s;
 }
 
 }  // namespace
@@ -61,13 +69,18 @@ std::optional<Prediction> predict(const Calibration& calibration, const Axes& ax
   prediction.plain = predicted_rate(calibration, axes, 0, 0, 0);
   prediction.colocated = predicted_rate(calibration, axes, length, 0, 0);
   prediction.remote = predicted_rate(calibration, axes, length, added_s, exchange_s(axes.link));
-  Link near = axes.link;
-  near.rtt_ms = 0;
-  // Longer round trips do not slow a drafter or a verifier that is always at work: only a client's own round.
-  if (length > 0 && predicted_rate(calibration, axes, length, added_s, exchange_s(near)) >= prediction.plain) {
-    const double longest_s = axes.clients * prediction.tau / prediction.plain;
-    const double rest_s = terms.seconds() + length * added_s + exchange_s(near);
-    prediction.break_even_rtt_ms = (longest_s - rest_s) * 1e3;
+  const auto rate_over = [&](double rtt_ms) {
+    Link link = axes.link;
+    link.rtt_ms = rtt_ms;
+    return predicted_rate(calibration, axes, length, added_s, exchange_s(link));
+  };
+  if (length > 0 && rate_over(0) >= prediction.plain) {
+    double pays_ms = 0, loses_ms = kRttMaxMs;
+    for (int i = 0; i < 60; ++i) {
+      const double middle_ms = (pays_ms + loses_ms) / 2;
+      (rate_over(middle_ms) >= prediction.plain ? pays_ms : loses_ms) = middle_ms;
+    }
+    prediction.break_even_rtt_ms = pays_ms;
   }
   if (length > 0) {
     prediction.capacity = 1 + terms.draft_s / terms.verify_s;

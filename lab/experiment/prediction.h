@@ -48,10 +48,11 @@ struct Prediction {
   double capacity = 1, capacity_shared = 1;
 };
 
-/// With T(M), t_d, wire and acceptance as calibrated, one client's round takes T(g + 1) + g t_d + wire + other. N
-/// clients and D drafters are held to the least of three bounds, as any closed queue is (Denning and Buzen 1978):
-/// every client's round undisturbed; the verifier always at work, N tau tokens every T(N (g + 1)); the drafters always
-/// at work, D tau tokens every g t_d. Nothing is predicted of contention for the same cores.
+/// With T(M), t_d, wire and acceptance as calibrated, one client's round takes T(g + 1) + g t_d + wire + other. Of N
+/// clients that share a verifier all meet in one forward pass of T(N (g + 1)), or two halves take turns, each drafted
+/// for while the other is verified, whichever is shorter: as the verifier chooses (batch_window.h). A drafter makes the
+/// drafts of half of its texts in each pass, which is taken to last as long as one text's. Nothing is predicted of
+/// contention for the same cores.
 /// Drafts are asked for: what drafting ahead saves (Axes::drafts_ahead) is not in it.
 /// @return none where a policy chooses the draft length, and of an open loop.
 std::optional<Prediction> predict(const Calibration& calibration, const Axes& axes);

@@ -163,22 +163,26 @@ TEST(Prediction, AtTheBreakEvenRoundTripRemoteIsAsFastAsPlain) {
   EXPECT_NEAR(prediction->remote, prediction->plain, 1e-9);
 }
 
-TEST(Prediction, ManyClientsAreHeldToTheVerifierOrTheDrafters) {
+TEST(Prediction, ManyClientsMeetOrTakeTurns) {
+  const Axes two{.clients = 2};
+  // Both meet in 10 rows, 20 ms; drafts of one and of the other, 4 ms each; wire 2, other 1. Turns would take 2 x 16.
+  EXPECT_NEAR(predict(made_up(), two)->remote, 2 * 4 / 31e-3, 1e-6);
+  EXPECT_NEAR(predict(made_up(), two)->plain, 2 / 13e-3, 1e-6);  // T(2) = 12 and 1
   const Axes many{.clients = 8};
+  // 40 rows take 50 ms and 61 with all the rest; two halves of 20 rows would take turns in 31 each.
   const auto shared = predict(made_up(), many);
-  // 40 rows take 50 ms by the measured line, and 1 ms besides; drafts of 8 clients take 32.
-  EXPECT_NEAR(shared->remote, 8 * 4 / 51e-3, 1e-6);
+  EXPECT_NEAR(shared->remote, 8 * 4 / 61e-3, 1e-6);
   EXPECT_NEAR(shared->plain, 8 / 19e-3, 1e-6);  // T(8) = 18 and 1
   EXPECT_NEAR(shared->capacity_shared, 1 + 8 * 4.0 / 50, 1e-9);
   Axes slow = many;
-  slow.drafter_added_ms = 4;
-  EXPECT_NEAR(predict(made_up(), slow)->remote, 4 / 20e-3, 1e-6);  // one drafter, 4 drafts of 5 ms
-  slow.drafters = 2;
-  EXPECT_NEAR(predict(made_up(), slow)->remote, 2 * 4 / 20e-3, 1e-6);
+  slow.drafter_added_ms = 4;  // 20 ms for each half: turns, which the drafter does not hold up
+  EXPECT_NEAR(predict(made_up(), slow)->remote, 8 * 4 / 62e-3, 1e-6);
+  slow.drafter_added_ms = 9;  // 40 ms for each half
+  EXPECT_NEAR(predict(made_up(), slow)->remote, 8 * 4 / 80e-3, 1e-6);
   Axes halves = many;
   halves.verifiers = 2;  // passes of 20 rows take 30 ms
-  halves.drafters = 2;
-  EXPECT_NEAR(predict(made_up(), halves)->remote, 8 * 4 / 31e-3, 1e-6);
+  halves.drafters = 8;
+  EXPECT_NEAR(predict(made_up(), halves)->remote, 8 * 4 / 37e-3, 1e-6);
   EXPECT_NEAR(predict(made_up(), halves)->capacity_shared, 1 + 4 * 4.0 / 30, 1e-9);
 }
 
