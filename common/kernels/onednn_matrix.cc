@@ -278,7 +278,7 @@ std::optional<Slice> make_slice(const Shape& shape, const dnnl::memory::desc& de
   return slice;
 }
 
-/// Slices of some 20 us for a row, in whole blocks of every layout.
+/// Slices of some 20 us for a row.
 std::int64_t slice_width(const Shape& shape) {
   constexpr std::int64_t kSliceBytes = 256 * 1024, kSlicesMax = 256, kOutputs = 64;
   const std::int64_t bytes = shape.in * shape.out * static_cast<std::int64_t>(shape.element_bytes());
@@ -314,8 +314,10 @@ std::shared_ptr<const Plan> make_plan(const Shape& shape) {
   const std::optional<WeightLayout> layout = layout_of(desc, shape);
   if (!layout) return nullptr;
   const AlignedArray<std::byte> random = random_weights(*layout, shape);  // only what `layout` says is read
-  // With sums behind all outputs (int8 without AMX, where OUTRIDER_GEMM asks for it) no slice can be cut out.
-  return make_plan(shape, *layout, desc, random, layout->sum_bytes() > 0);
+  // Nothing is cut out of sums behind all outputs (int8 without AMX), nor within a block (bf16 with AMX has odd ones).
+  const std::int64_t block = layout->padded(1) / layout->outer_count(1), width = slice_width(shape);
+  const bool in_blocks = width == shape.out || (width % block == 0 && shape.out % width % block == 0);
+  return make_plan(shape, *layout, desc, random, layout->sum_bytes() > 0 || !in_blocks);
 }
 
 /// Null where oneDNN is not to be used: where it has no optimised implementation on the active ISA, not an exact one
