@@ -517,27 +517,6 @@ TEST_F(Coordinator, GivesADrafterNoMoreSessionsThanItTakes) {
   EXPECT_TRUE(ask(4));
 }
 
-// It reaches no drafter, which would take its coordinator for a liar, and it is the verifier that is named.
-TEST_F(Coordinator, AHiddenRowThatFitsNoDrafterIsItsVerifiersFault) {
-  join("v", Role::kVerifier);
-  join("d", Role::kDrafter);
-  generate(10, 2);
-  sent();
-  core_.take_notices();
-  core_.on_message("v",
-                   {.session = SessionId{50},
-                    .body = Verdict{.next_token = 40, .committed = 3, .hidden = zeros({3}), .kv = rows(0, 3)}},
-                   now_);
-  const auto out = sent();
-  EXPECT_EQ(find<Draft>(out, "d"), nullptr);
-  ASSERT_NE(find<Verify>(out, "v"), nullptr) << "the text goes on";
-  const auto notices = core_.take_notices();
-  ASSERT_EQ(notices.size(), 1u);
-  EXPECT_TRUE(notices[0].warning);
-  EXPECT_TRUE(notices[0].text.starts_with("verifier ")) << notices[0].text;
-  EXPECT_EQ(core_.status().drafters, 1);
-}
-
 TEST_F(Coordinator, AVerifierIsToldWhatTheDrafterWantsItsRowsRoundedTo) {
   join("v", Role::kVerifier);
   const auto prefill_of = [&](std::uint64_t number) {
