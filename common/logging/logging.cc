@@ -94,11 +94,10 @@ bool Reminder::is_due(const std::string& text, TimePoint now) {
 }
 
 bool RateLimit::pass(TimePoint now, std::int64_t* suppressed) {
-  if (now < next_) {
+  if (!bucket_.pass(now)) {
     ++suppressed_;
     return false;
   }
-  next_ = now + std::chrono::seconds(1);
   *suppressed = suppressed_;
   suppressed_ = 0;
   return true;

@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 
 #include "common/base/time.h"
+#include "common/base/token_bucket.h"
 
 namespace outrider {
 
@@ -47,14 +48,16 @@ class Reminder {
   TimePoint again_{};
 };
 
-/// Lets one event per second through, and says how many it held back: for logs that a peer can provoke.
+/// Lets one event per second through, or as many as said, and says how many it held back: for logs that a peer can
+/// provoke.
 class RateLimit {
  public:
+  explicit RateLimit(TokenBucket bucket = {std::chrono::seconds(1), 1}) : bucket_(bucket) {}
   /// @return whether to log now; then *suppressed is how many were held back since.
   bool pass(TimePoint now, std::int64_t* suppressed);
 
  private:
-  TimePoint next_{};
+  TokenBucket bucket_;
   std::int64_t suppressed_ = 0;
 };
 

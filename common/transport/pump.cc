@@ -5,12 +5,9 @@ namespace outrider {
 
 void Pump::log(const std::vector<Notice>& notices) {
   for (const Notice& notice : notices) {
-    if (!notices_.pass(now())) {
-      ++held_back_;
-      continue;
-    }
-    const std::string more = held_back_ > 0 ? fmt::format(" ({} more held back)", held_back_) : "";
-    held_back_ = 0;
+    std::int64_t held_back = 0;
+    if (!notices_.pass(now(), &held_back)) continue;
+    const std::string more = held_back > 0 ? fmt::format(" ({} more held back)", held_back) : "";
     log_at(notice.warning ? LogLevel::kWarn : LogLevel::kInfo, "{}{}", notice.text, more);
   }
 }

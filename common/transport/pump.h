@@ -10,7 +10,6 @@
 #include <variant>
 #include <vector>
 
-#include "common/base/token_bucket.h"
 #include "common/logging/logging.h"
 #include "common/protocol/membership.h"
 #include "common/transport/endpoint.h"
@@ -119,9 +118,7 @@ class Pump {
   Endpoint& endpoint_;
   std::map<PeerId, std::deque<Message>> waiting_;
   RateLimit limit_;
-  TokenBucket notices_{std::chrono::milliseconds(100),
-                       100};  ///< peers provoke them without end, by joining and leaving
-  std::int64_t held_back_ = 0;
+  RateLimit notices_{{std::chrono::milliseconds(100), 100}};  ///< peers provoke them, by joining and leaving
   std::optional<Error> version_mismatch_;
   Reminder trouble_;
 };
