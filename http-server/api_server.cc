@@ -453,8 +453,6 @@ ApiError ApiServer::api_error(const Error& error) const {
   }
 }
 
-std::vector<TokenId> ApiServer::encode(const std::string& text) const { return encode_with_bos(text_.tokenizer, text); }
-
 ApiResult<std::vector<TokenId>> ApiServer::render(const Conversation& conversation) const {
   Result<std::vector<TokenId>> prompt = render_chat(text_.tokenizer, text_.chat_format, conversation);
   if (prompt) return std::move(*prompt);
@@ -494,7 +492,10 @@ ApiResult<std::shared_ptr<ApiServer::Work>> ApiServer::prepare(const HttpRequest
   }
   for (Prompt& prompt : request.prompts) {
     const auto* text = std::get_if<std::string>(&prompt);
-    work->prompts.push_back(text != nullptr ? encode(*text) : std::get<std::vector<TokenId>>(std::move(prompt)));
+    work->prompts.push_back(text == nullptr               ? std::get<std::vector<TokenId>>(std::move(prompt))
+                            : !request.add_special_tokens ? text_.tokenizer.encode(*text)
+                                                          : encode_with_bos(text_.tokenizer, *text));
+    if (work->prompts.back().empty()) return ApiError{.message = "prompt has no tokens", .param = "prompt"};
   }
   for (std::vector<TokenId>& prompt : work->prompts) keep_tail(request, prompt);
   for (const std::vector<TokenId>& prompt : work->prompts)

@@ -134,7 +134,6 @@ class ApiServer {
   /// What is wanted of a prompt that may be too long.
   void keep_tail(const CompletionRequest& request, std::vector<TokenId>& prompt) const;
   ApiResult<std::vector<TokenId>> render(const Conversation& conversation) const;
-  std::vector<TokenId> encode(const std::string& text) const;
   /// Generates all choices side by side and reports the request as finished. The first that fails ends the others.
   std::optional<ApiError> run(Work& work, ChoiceSink& sink, const std::function<bool()>& gone);
   /// Hands the request's trace on.

@@ -1,5 +1,6 @@
 #include "http-server/dialect.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -33,35 +34,16 @@ std::string translate(std::string_view events, StreamTranslator& translator, Jso
 
 }  // namespace
 
-void copy_same_fields(const Json& request, Json& chat) {
-  for (const char* same : {"model",
-                           "stream",
-                           "temperature",
-                           "top_p",
-                           "top_k",
-                           "min_p",
-                           "seed",
-                           "presence_penalty",
-                           "frequency_penalty",
-                           "repetition_penalty",
-                           "min_tokens",
-                           "logit_bias",
-                           "allowed_token_ids",
-                           "bad_words",
-                           "stop_token_ids",
-                           "ignore_eos",
-                           "include_stop_str_in_output",
-                           "structured_outputs",
-                           "truncate_prompt_tokens",
-                           "truncation_side",
-                           "include_reasoning",
-                           "chat_template_kwargs",
-                           "speculative",
-                           "cache_salt",
-                           "timings_per_token",
-                           "return_progress"}) {
-    if (request.contains(same)) chat[same] = request[same];
+ApiResult<Json> chat_of(const Json& request, std::initializer_list<std::string_view> own) {
+  for (const char* name : {"n", "logprobs", "prompt_logprobs", "return_token_ids", "verbose"}) {
+    const Json& value = member(request, name);
+    if (!value.is_null() && value != false && !(name == std::string_view("n") && value == 1))
+      return ApiError{.message = std::string(name) + " is only for chat completions", .param = name};
   }
+  Json chat = Json::object();
+  for (const auto& [name, value] : request.items())
+    if (std::ranges::find(own, name) == own.end()) chat[name] = value;
+  return chat;
 }
 
 std::string named_event(const Json& data) {

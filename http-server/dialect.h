@@ -1,12 +1,15 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
 
 #include "http-server/http_message.h"
+#include "http-server/openai.h"
 
 // Other APIs over OpenAI's chat completions: a request becomes one of those, and its reply, whole or streamed, is told
 // in the other's words. So whatever chat completions can do, they can.
@@ -26,8 +29,11 @@ class StreamTranslator {
   virtual std::string end(const nlohmann::json& error) = 0;
 };
 
-/// Copies the fields that mean the same in all of these APIs from a request to the chat completion's that it becomes.
-void copy_same_fields(const nlohmann::json& request, nlohmann::json& chat);
+/// The chat completion that a request of another API becomes: all of its fields, so that what a chat can do it can, and
+/// what a chat refuses is refused by its name.
+/// @param own  fields that the API words otherwise: they are left out
+/// @return or the error of a field that only a chat's reply has room for
+ApiResult<nlohmann::json> chat_of(const nlohmann::json& request, std::initializer_list<std::string_view> own);
 
 /// One server-sent event, whose data says its type too.
 std::string named_event(const nlohmann::json& data);

@@ -11,21 +11,13 @@
 #include "common/base/json_fields.h"
 #include "http-server/api_error.h"
 #include "http-server/openai.h"
+#include "http-server/refused_fields.h"
 
 namespace outrider {
 namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kTokenName = "token_id:";  ///< return_tokens_as_token_ids
-
-/// What llama.cpp has, would change the answer, and is nothing here; each with the value that leaves it out.
-const std::vector<std::pair<const char*, Json>>& neutral_values() {
-  static const std::vector<std::pair<const char*, Json>> kNeutral = {
-      {"typical_p", 1},        {"mirostat", 0},         {"dry_multiplier", 0},         {"xtc_probability", 0},
-      {"dynatemp_range", 0},   {"n_indent", 0},         {"t_max_predict_ms", 0},       {"top_n_sigma", -1},
-      {"adaptive_target", -1}, {"lora", Json::array()}, {"post_sampling_probs", false}};
-  return kNeutral;
-}
 
 bool is_mixed(const Json& list) {
   return std::ranges::any_of(list, &Json::is_number) && std::ranges::any_of(list, &Json::is_string);
@@ -119,17 +111,12 @@ ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const T
   if (json_nesting(body) > kJsonDepthMax) return no_object;
   Json json = parse_json(body);
   if (!json.is_object()) return no_object;
-  for (const auto& [name, neutral] : neutral_values()) {
-    if (const Json& value = member(json, name); !value.is_null() && value != neutral)
-      return ApiError{.message = fmt::format("{} is {}, only {} is supported", name, show(value), show(neutral)),
-                      .param = name};
-  }
   LlamaCompletion request;
   request.settings = json;
   request.settings.erase("prompt");
   if (!json.contains("n_predict")) json["n_predict"] = json.contains("max_tokens") ? json["max_tokens"] : Json(-1);
   request.settings["n_predict"] = json["n_predict"];
-  for (const auto& [name, neutral] : neutral_values()) request.settings[name] = neutral;
+  for (const auto& [name, neutral] : foreign_samplers()) request.settings[name] = neutral;
   if (!request.settings.contains("logit_bias")) request.settings["logit_bias"] = Json::array();
   if (member(json, "ignore_eos") == true && request.settings["logit_bias"].is_array())
     for (const TokenId stop : stops) request.settings["logit_bias"].push_back({{"token", stop}, {"bias", nullptr}});
@@ -143,8 +130,6 @@ ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const T
   request.return_tokens = take(json, "return_tokens") == true;
   for (const Json& name : take(json, "response_fields"))
     if (name.is_string()) request.response_fields.push_back(name.get<std::string>());
-  if (json.contains("repeat_penalty")) json["repetition_penalty"] = take(json, "repeat_penalty");
-  if (const Json& seed = member(json, "seed"); seed == -1) json.erase("seed");  // any
   if (const Json& heat = member(json, "temperature"); heat.is_number() && heat < 0) json["temperature"] = 0;
   if (const Json given = take(json, "logit_bias"); !given.is_null()) {
     json["logit_bias"] = biases_of(given, tokenizer);
@@ -153,11 +138,13 @@ ApiResult<LlamaCompletion> parse_llama_completion(std::string_view body, const T
           .message = fmt::format("logit_bias is {}, wanted pairs of a token or text and its bias", show(given)),
           .param = "logit_bias"};
   }
+  if (json.contains("n_cmpl")) json["n"] = take(json, "n_cmpl");
   const Json prompt = take(json, "prompt");
-  request.several = prompt.is_array() && !prompt.empty() && !is_mixed(prompt) && !prompt.front().is_number();
+  const bool list = prompt.is_array() && !prompt.empty() && !is_mixed(prompt) && !prompt.front().is_number();
   Json prompts = Json::array();
-  for (const Json& one : request.several ? prompt : Json::array({prompt})) prompts.push_back(prompt_of(one, tokenizer));
-  json["prompt"] = request.several ? std::move(prompts) : std::move(prompts.front());
+  for (const Json& one : list ? prompt : Json::array({prompt})) prompts.push_back(prompt_of(one, tokenizer));
+  json["prompt"] = list ? std::move(prompts) : std::move(prompts.front());
+  request.several = list || (json.contains("n") && json["n"] != 1);
   // What the reply's objects are made of.
   json["return_token_ids"] = json["return_tokens_as_token_ids"] = true;
   if (member(json, "stream") == true) json["stream_options"] = {{"include_usage", true}};

@@ -4,6 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "common/base/json_fields.h"
 #include "http-server/content_parts.h"
 
@@ -75,6 +77,7 @@ Json chat_tool(const Json& tool) {
           {"function",
            {{"name", member(tool, "name")},
             {"description", member(tool, "description")},
+            {"strict", member(tool, "strict")},
             {"parameters", member(tool, "input_schema")}}}};
 }
 
@@ -216,23 +219,29 @@ ApiResult<Json> chat_of_messages(std::string_view body) {
   if (!member(request, "messages").is_array())
     return ApiError{.message = "messages is missing, wanted an array of messages", .param = "messages"};
   for (const Json& message : request["messages"]) add_message(message, messages);
-  Json chat = {{"messages", std::move(messages)}};
-  copy_same_fields(request, chat);
-  if (request.contains("max_tokens")) chat["max_tokens"] = request["max_tokens"];
-  if (const Json& format = member(member(request, "output_config"), "format"); member(format, "type") == "json_schema")
+  for (const Json& edit : member(member(request, "context_management"), "edits")) {
+    if (member(edit, "type") != "clear_thinking_20251015")  // earlier thoughts are the template's business
+      return ApiError{.message = fmt::format("context_management has {}, which is not supported", show(edit)),
+                      .param = "context_management"};
+  }
+  ApiResult<Json> same = chat_of(request, {"messages", "system", "stop_sequences", "tools", "tool_choice",
+                                           "output_config", "output_format", "context_management", "stream_options"});
+  if (std::holds_alternative<ApiError>(same)) return same;
+  Json& chat = std::get<Json>(same);
+  chat["messages"] = std::move(messages);
+  const Json& of_today = member(member(request, "output_config"), "format");
+  const Json& format = of_today.is_null() ? member(request, "output_format") : of_today;
+  if (member(format, "type") == "json_schema")
     chat["response_format"] = {{"type", "json_schema"}, {"json_schema", {{"schema", member(format, "schema")}}}};
   else if (!format.is_null())
     chat["response_format"] = format;
   if (request.contains("stop_sequences")) chat["stop"] = request["stop_sequences"];
   for (const Json& tool : member(request, "tools")) chat["tools"].push_back(chat_tool(tool));
   if (request.contains("tool_choice")) add_tool_choice(request["tool_choice"], chat);
-  if (member(member(request, "thinking"), "type") == "enabled") {
-    Json& keywords = chat["chat_template_kwargs"];
-    if (keywords.is_object() || keywords.is_null()) keywords["enable_thinking"] = true;  // else refused as a chat's
-  }
+  if (member(member(request, "thinking"), "display") == "omitted") chat["include_reasoning"] = false;
   if (member(request, "stream") == true)
     chat["stream_options"] = {{"include_usage", true}, {"continuous_usage_stats", true}};
-  return chat;
+  return same;
 }
 
 Json message_of_chat(const Json& chat) {

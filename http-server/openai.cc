@@ -15,6 +15,7 @@
 #include "common/tokenizer/stop_matcher.h"
 #include "http-server/answer_grammar.h"
 #include "http-server/content_parts.h"
+#include "http-server/refused_fields.h"
 
 namespace outrider {
 namespace {
@@ -41,24 +42,13 @@ std::vector<TokenId> token_ids(const JsonFields& fields, const char* key, const 
   return ids;
 }
 
-/// What would change the answer or the reply, and we can not do.
-void refuse_unsupported(const JsonFields& fields) {
-  for (const char* name :
-       {"functions", "function_call", "audio", "suffix", "guided_json", "guided_regex", "guided_choice",
-        "guided_grammar", "use_beam_search", "chat_template", "documents", "thinking_token_budget", "prompt_embeds",
-        "kv_transfer_params", "return_progress", "post_sampling_probs"}) {
-    const Json* value = fields.find(name);
-    if (value != nullptr && *value != false && *value != "") fields.refuse(name, "is not supported");
-  }
-  if (fields.integer("best_of", 1, 1, kIntMax) != 1) fields.refuse("best_of", "is not supported");
-  if (!fields.boolean("skip_special_tokens", true)) fields.refuse("skip_special_tokens", "cannot be switched off");
-}
-
 struct ReadOffered {
   const JsonFields& fields;
 
   template <typename T, typename Wire>
   void operator()(const char* name, T& value, Offered<Wire> offer, auto&&...) {
+    if (name == std::string_view("repetition_penalty") && fields.find(name) == nullptr)
+      name = "repeat_penalty";  // llama.cpp's
     if constexpr (std::is_floating_point_v<T>)
       value = static_cast<T>(fields.number(name, value, offer.api_low, offer.api_high));
     else
@@ -74,7 +64,10 @@ void read_sampling(const JsonFields& fields, const ApiDefaults& defaults, Comple
   SamplingParams::fields(read, sampling);
   if (sampling.top_p == 0) sampling.top_p = std::numeric_limits<float>::min();  // only the most probable token
   if (sampling.top_k == -1) sampling.top_k = 0;                                 // all
-  request.has_seed = fields.find("seed") != nullptr;
+  if (const Json* window = fields.find("repeat_last_n"); window != nullptr && *window != -1 && sampling.has_penalties())
+    fields.refuse("repeat_last_n", fmt::format("is {}, only -1 is supported: penalties are over all", show(*window)));
+  const Json* seed = fields.find("seed");
+  request.has_seed = seed != nullptr && *seed != -1;  // any, with vLLM and llama.cpp
   sampling.seed = static_cast<std::uint64_t>(
       fields.integer("seed", 0, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()));
   const JsonFields logit_bias = fields.object("logit_bias");
@@ -305,6 +298,8 @@ ChatMessage read_message(const JsonFields& fields, std::vector<MediumFile>& medi
     message.reasoning = fields.text("reasoning", fields.text("reasoning_content", ""));
     fields.each("tool_calls", "an array of calls",
                 [&](const JsonFields& call) { message.tool_calls.push_back(read_tool_call(call)); });
+    for (const char* name : {"function_call", "audio"})  // what it called, or said, before
+      if (fields.find(name) != nullptr) fields.refuse(name, "is not supported");
   }
   read_content(fields, message.role != Role::kAssistant || message.tool_calls.empty(), message, media);
   if (message.role != Role::kTool) return message;
@@ -344,12 +339,19 @@ ToolDeclaration read_tool(const JsonFields& fields) {
   return tool;
 }
 
-/// Whether the model is to think: as the request's words for the template say, else as its effort does (vLLM's rule;
-/// Gemma's templates know no more or less of it), else not.
+/// Whether the model is to think: as the request's words for the template say, which some write beside them; else as
+/// Anthropic's `thinking` does; else as the effort (vLLM's rule; Gemma's templates know no more or less of it).
 bool read_thinking(const JsonFields& fields) {
+  const auto effort_of = [](const JsonFields& of, const char* key, const std::string& otherwise) {
+    return of.choice(key, otherwise, {"none", "minimal", "low", "medium", "high", "xhigh", "max"});
+  };
   const std::string effort =
-      fields.choice("reasoning_effort", "none", {"none", "minimal", "low", "medium", "high", "xhigh", "max"});
-  return fields.object("chat_template_kwargs").boolean("enable_thinking", effort != "none");
+      effort_of(fields, "reasoning_effort", effort_of(fields.object("reasoning"), "effort", "none"));
+  const std::string switched =
+      fields.object("thinking")
+          .choice("type", effort == "none" ? "disabled" : "enabled", {"enabled", "adaptive", "disabled"});
+  return fields.object("chat_template_kwargs")
+      .boolean("enable_thinking", fields.boolean("enable_thinking", switched != "disabled"));
 }
 
 /// @param media  gets the files of its pictures and sounds
@@ -424,6 +426,8 @@ ApiResult<CompletionRequest> parse_chat_completion(std::string_view body, const 
   return parse_body<CompletionRequest>(body, defaults, [&](const JsonFields& fields, CompletionRequest& request) {
     request.chat = true;
     read_common(fields, defaults, request);
+    if (fields.boolean("add_special_tokens", false))
+      fields.refuse("add_special_tokens", "is only for texts: a chat's are its template's");
     request.conversation = read_conversation(fields, request.media);
     if (request.prompt_tail && !request.media.empty())
       fields.refuse("truncate_prompt_tokens", "is not supported with pictures and sounds");
@@ -438,6 +442,7 @@ ApiResult<CompletionRequest> parse_completion(std::string_view body, const ApiDe
   return parse_body<CompletionRequest>(body, defaults, [&](const JsonFields& fields, CompletionRequest& request) {
     read_common(fields, defaults, request);
     request.sampling.grammar = read_answer_grammar(fields, body);
+    request.add_special_tokens = fields.boolean("add_special_tokens", true);
     const Json* predict = fields.find("n_predict");  // llama.cpp's -1: as many as there is room for
     const bool unbounded = predict != nullptr && *predict == -1;
     if (!request.max_tokens && !unbounded)
@@ -464,6 +469,7 @@ ApiResult<CompletionRequest> parse_completion(std::string_view body, const ApiDe
 
 ApiResult<TokenizeRequest> parse_tokenize(std::string_view body, const ApiDefaults& defaults) {
   return parse_body<TokenizeRequest>(body, defaults, [&](const JsonFields& fields, TokenizeRequest& request) {
+    refuse_unsupported(fields);
     request.add_special_tokens = fields.boolean("add_special_tokens", true);
     request.form.token_strings = fields.boolean("return_token_strs", false);
     request.parse_special = fields.boolean("parse_special", true);

@@ -65,6 +65,7 @@ struct CompletionRequest {
   bool usage_in_each_chunk = false;         ///< of a stream
   std::optional<std::int64_t> prompt_tail;  ///< only so many tokens of a prompt, its last; 0: what the context holds
   bool tail_is_head = false;                ///< its first instead of its last
+  bool add_special_tokens = true;           ///< <bos> before a prompt that is text
   bool echo = false;                        ///< the answer begins with the prompt; of a chat, with what it goes on with
   bool include_stop = false;                ///< the stop text that ends the answer belongs to it
   bool return_token_ids = false, tokens_as_ids = false;

@@ -457,9 +457,8 @@ ApiResult<ResponsesRequest> chat_of_responses(Json request, Json before) {
       return ApiError{.message = std::string(field) + " is not supported with stream", .param = field};
   }
   if (member(request, "truncation") == "auto") return unsupported("truncation");
-  for (const char* field : {"prompt", "conversation"}) {
-    if (!member(request, field).is_null()) return unsupported(field);
-  }
+  if (!member(request, "prompt").is_null()) return unsupported("prompt");
+  if (member(member(request, "image"), "context_compression") == "enabled") return unsupported("image");
   Json messages = Json::array();
   if (const Json& instructions = member(request, "instructions"); !instructions.is_null())
     messages.push_back({{"role", "system"}, {"content", instructions}});
@@ -474,11 +473,11 @@ ApiResult<ResponsesRequest> chat_of_responses(Json request, Json before) {
   else
     return ApiError{.message = fmt::format("input is {}, wanted a string or a list of items", show(input)),
                     .param = "input"};
-  Json chat = {{"messages", std::move(messages)}};
-  copy_same_fields(request, chat);
-  for (const char* same : {"parallel_tool_calls", "stop"}) {
-    if (request.contains(same)) chat[same] = request[same];
-  }
+  ApiResult<Json> same =
+      chat_of(request, {"input", "instructions", "text", "tools", "tool_choice", "stream_options", "top_logprobs"});
+  if (const auto* error = std::get_if<ApiError>(&same)) return *error;
+  Json& chat = std::get<Json>(same);
+  chat["messages"] = std::move(messages);
   const Json &top = member(request, "top_logprobs"), &include = member(request, "include");
   const bool included = std::any_of(include.begin(), include.end(),
                                     [](const Json& what) { return what == "message.output_text.logprobs"; });
@@ -489,11 +488,9 @@ ApiResult<ResponsesRequest> chat_of_responses(Json request, Json before) {
   if (request.contains("max_output_tokens")) chat["max_tokens"] = request["max_output_tokens"];
   for (const Json& tool : member(request, "tools")) chat["tools"].push_back(tool_of(tool));
   if (const Json& choice = member(request, "tool_choice"); choice.is_object())
-    chat["tool_choice"] = {{"type", "function"}, {"function", {{"name", member(choice, "name")}}}};
+    chat["tool_choice"] = {{"type", member(choice, "type")}, {"function", {{"name", member(choice, "name")}}}};
   else if (!choice.is_null())
     chat["tool_choice"] = choice;
-  if (const Json& effort = member(member(request, "reasoning"), "effort"); !effort.is_null())
-    chat["reasoning_effort"] = effort;
   if (const Json& format = member(member(request, "text"), "format"); !format.is_null())
     chat["response_format"] = format_of(format);
   if (member(request, "stream") == true) chat["stream_options"] = {{"include_usage", true}};

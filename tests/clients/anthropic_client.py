@@ -1,5 +1,5 @@
 from anthropic import Anthropic
-from calls import URL, call, run
+from calls import URL, call, run, unlisted
 
 client = Anthropic(base_url=URL, api_key="none")
 ASK = [{"role": "user", "content": "Write a short story about a fox."}]
@@ -37,6 +37,12 @@ def stop_sequence():
 @call
 def count_tokens():
     assert client.messages.count_tokens(model="nano", messages=ASK).input_tokens > 5
+
+
+@call
+def no_field_is_unknown():
+    for create in (client.messages.create, client.beta.messages.create):
+        assert not unlisted(create), unlisted(create)
 
 
 run()

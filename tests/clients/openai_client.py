@@ -1,4 +1,4 @@
-from calls import BASE, call, run
+from calls import BASE, call, run, unlisted
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 from pydantic import BaseModel
 
@@ -95,6 +95,12 @@ async def asynchronous():
     answer = await AsyncOpenAI(base_url=BASE, api_key="none").chat.completions.create(model="nano", messages=ASK,
                                                                                        max_tokens=5)
     assert answer.choices[0].message.content
+
+
+@call
+def no_field_is_unknown():
+    for create in (client.chat.completions.create, client.completions.create, client.responses.create):
+        assert not unlisted(create), unlisted(create)
 
 
 run()

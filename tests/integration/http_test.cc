@@ -738,6 +738,16 @@ TEST(Serve, LlamaCppsCompletionIsThatOfOpenAIsInItsWords) {
   EXPECT_EQ(complete({{"response_fields", {"content", "generation_settings/n_predict"}}}),
             (Json{{"content", openai["text"]}, {"generation_settings/n_predict", 8}}));
   EXPECT_EQ(complete({{"mirostat", 2}})["error"]["param"], "mirostat");
+  const Json both = complete({{"n_cmpl", 2}});
+  ASSERT_EQ(both.size(), 2u) << both;
+  EXPECT_EQ(both[1]["content"], openai["text"]);
+  Json bare = asked;
+  bare.update({{"add_special_tokens", false}, {"return_token_ids", true}});
+  EXPECT_NE(json_of(post(serve.port, "/v1/completions", bare.dump()))["choices"][0]["prompt_token_ids"][0], 2);
+  bare["prompt"] = "";
+  EXPECT_EQ(json_of(post(serve.port, "/v1/completions", bare.dump()))["error"]["param"], "prompt");
+  EXPECT_EQ(json_of(post(serve.port, "/tokenize", R"({"prompt": "x", "documents": ["d"]})"))["error"]["param"],
+            "documents");
   EXPECT_EQ(complete({{"stop", openai["text"].get<std::string>().substr(3, 4)}})["stop_type"], "word");
   const Json pieces =
       json_of(post(serve.port, "/tokenize", R"({"content": "a fox", "with_pieces": true, "add_special": true})"));

@@ -104,7 +104,7 @@ TEST(Messages, ARequestIsAChat) {
          {"content",
           {{{"type", "tool_result"}, {"tool_use_id", "c1"}, {"content", "sunny"}},
            {{"type", "text"}, {"text", "And?"}}}}}}},
-      {"tools", {{{"name", "weather"}, {"input_schema", {{"type", "object"}}}}}},
+      {"tools", {{{"name", "weather"}, {"input_schema", {{"type", "object"}}}, {"strict", true}}}},
       {"tool_choice", {{"type", "any"}}},
       {"thinking", {{"type", "enabled"}, {"budget_tokens", 1024}}}};
   const Json chat = std::get<Json>(chat_of_messages(request.dump()));
@@ -119,9 +119,32 @@ TEST(Messages, ARequestIsAChat) {
   EXPECT_EQ(chat["tool_choice"], "required");
   EXPECT_EQ(chat["stop"], Json({"x"}));
   EXPECT_EQ(chat["max_tokens"], 5);
-  EXPECT_EQ(chat["chat_template_kwargs"]["enable_thinking"], true);
+  EXPECT_EQ(chat["tools"][0]["function"]["strict"], true);
+  EXPECT_EQ(chat["thinking"]["type"], "enabled");
+  EXPECT_FALSE(chat.contains("include_reasoning"));
   for (const char* wrong : {"", "[]", "{}", R"({"messages": 3})"})
     EXPECT_EQ(std::get<ApiError>(chat_of_messages(wrong)).status, 400) << wrong;
+}
+
+TEST(Messages, WhatTheChatRefusesComesToItByItsName) {
+  const auto of = [](const Json& fields) {
+    Json request = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"max_tokens", 5}};
+    request.update(fields);
+    return chat_of_messages(request.dump());
+  };
+  const Json form = {{"type", "json_schema"}, {"schema", Json::object()}};
+  for (const Json& asked : {Json{{"output_format", form}}, Json{{"output_config", {{"format", form}}}}})
+    EXPECT_EQ(std::get<Json>(of(asked))["response_format"]["type"], "json_schema");
+  EXPECT_EQ(std::get<Json>(of({{"thinking", {{"type", "adaptive"}, {"display", "omitted"}}}}))["include_reasoning"],
+            false);
+  for (const char* name : {"container", "mcp_servers", "compaction", "thread", "documents", "grammar", "suffix"})
+    EXPECT_EQ(std::get<Json>(of({{name, "x"}}))[name], "x");
+  const auto edited = [&](const char* type) { return of({{"context_management", {{"edits", {{{"type", type}}}}}}}); };
+  EXPECT_TRUE(std::holds_alternative<Json>(edited("clear_thinking_20251015")));
+  EXPECT_EQ(std::get<ApiError>(edited("clear_tool_uses_20250919")).param, "context_management");
+  EXPECT_TRUE(std::holds_alternative<Json>(of({{"n", 1}})));
+  for (const char* name : {"n", "prompt_logprobs", "return_token_ids", "logprobs", "verbose"})
+    EXPECT_EQ(std::get<ApiError>(of({{name, 2}})).param, name);
 }
 
 TEST(Messages, AReplyIsTheSameStreamedAndNot) {
@@ -183,14 +206,24 @@ TEST(Responses, ARequestIsAChat) {
     const Json asked = {{"input", "x"}, {"reasoning", reasoning}, {"return_progress", true}};
     return std::get<ResponsesRequest>(chat_of_responses(asked, Json::array())).chat;
   };
-  EXPECT_EQ(effort({{"effort", "low"}})["reasoning_effort"], "low");
-  EXPECT_FALSE(effort({{"effort", nullptr}}).contains("reasoning_effort"));
+  EXPECT_EQ(effort({{"effort", "low"}})["reasoning"]["effort"], "low");
   EXPECT_EQ(effort(nullptr)["return_progress"], true) << "for the chat to refuse";
+  const auto chosen = [](const Json& choice) {
+    return std::get<ResponsesRequest>(chat_of_responses({{"input", "x"}, {"tool_choice", choice}}, Json::array()))
+        .chat["tool_choice"];
+  };
+  EXPECT_EQ(chosen({{"type", "allowed_tools"}, {"mode", "auto"}})["type"], "allowed_tools") << "likewise";
+  EXPECT_EQ(chosen("required"), "required");
   const Json of_server = Json::array({{{"type", "web_search_call"}, {"id", "ws_1"}}});
   for (const auto& [fields, param] : std::vector<std::pair<Json, std::string>>{
            {Json::object(), "input"},
            {{{"input", 3}}, "input"},
            {{{"input", of_server}}, "input"},
+           {{{"input", "x"}, {"prompt", {{"id", "p"}}}}, "prompt"},
+           {{{"input", "x"}, {"truncation", "auto"}}, "truncation"},
+           {{{"input", "x"}, {"image", {{"context_compression", "enabled"}}}}, "image"},
+           {{{"input", "x"}, {"n", 2}}, "n"},
+           {{{"input", "x"}, {"logprobs", true}}, "logprobs"},
            {{{"input", "x"}, {"background", true}, {"store", false}}, "background"},
            {{{"input", "x"}, {"background", true}, {"stream", true}}, "background"},
            {{{"input", "x"}, {"enable_response_messages", true}, {"stream", true}}, "enable_response_messages"}})

@@ -69,7 +69,7 @@ TEST(ChatCompletion, EveryFieldArrives) {
                                           {"repetition_penalty", 1.1},
                                           {"presence_penalty", -2},
                                           {"frequency_penalty", 2},
-                                          {"seed", -1},
+                                          {"seed", -2},
                                           {"min_tokens", 3},
                                           {"max_tokens", 9},
                                           {"stop", {"a", "b"}},
@@ -92,7 +92,7 @@ TEST(ChatCompletion, EveryFieldArrives) {
                                               .logit_bias = {{5, -100}},
                                               .suppress_tokens = {7},
                                               .min_tokens = 3,
-                                              .seed = ~0ull}));
+                                              .seed = ~1ull}));
   EXPECT_TRUE(request.has_seed && request.ignore_eos && request.stream && request.include_usage &&
               request.conversation.thinking);
   EXPECT_EQ(request.max_tokens, 9);
@@ -122,6 +122,53 @@ TEST(ChatCompletion, EffortSaysWhetherTheModelThinksUnlessTheTemplatesWordsDo) {
   };
   EXPECT_FALSE(both("high", false));
   EXPECT_TRUE(both("none", true));
+  // As others say it.
+  EXPECT_TRUE(thinks({{"reasoning", {{"effort", "low"}}}}));
+  EXPECT_FALSE(thinks({{"reasoning", {{"effort", nullptr}, {"summary", "auto"}}}}));
+  EXPECT_TRUE(thinks({{"thinking", {{"type", "enabled"}, {"budget_tokens", 1024}}}}));
+  EXPECT_TRUE(thinks({{"thinking", {{"type", "adaptive"}}}}));
+  EXPECT_FALSE(thinks({{"thinking", {{"type", "disabled"}}}, {"reasoning_effort", "high"}}));
+  EXPECT_TRUE(thinks({{"enable_thinking", true}}));
+  EXPECT_FALSE(thinks({{"enable_thinking", false}, {"reasoning_effort", "high"}}));
+  EXPECT_FALSE(thinks({{"enable_thinking", true}, {"chat_template_kwargs", {{"enable_thinking", false}}}}));
+}
+
+TEST(ChatCompletion, NamesOfLlamaCppMeanTheSame) {
+  EXPECT_EQ(chat({{"repeat_penalty", 1.5}}).sampling.repetition_penalty, 1.5f);
+  EXPECT_EQ(chat({{"repeat_penalty", 1.5}, {"repetition_penalty", 1.2}}).sampling.repetition_penalty, 1.2f);
+  EXPECT_FALSE(chat({{"seed", -1}}).has_seed) << "any";
+  EXPECT_EQ(chat({{"repeat_last_n", 64}}).sampling.repetition_penalty, 1) << "there are no penalties";
+}
+
+TEST(ChatCompletion, WhatAsksForNothingOrIsSpeedAloneIsTaken) {
+  for (const Json& fields : std::vector<Json>{{{"functions", Json::array()}},
+                                              {{"documents", Json::array()}},
+                                              {{"suffix", ""}},
+                                              {{"best_of", 1}},
+                                              {{"mirostat", 0}},
+                                              {{"typical_p", 1.0}},
+                                              {{"top_n_sigma", -1.0}},
+                                              {{"t_max_predict_ms", 0}},
+                                              {{"t_max_predict_ms", -1}},
+                                              {{"min_keep", 0}},
+                                              {{"lora", Json::array()}},
+                                              {{"samplers", Json::array()}},
+                                              {{"modalities", {"text"}}},
+                                              {{"reasoning_format", "auto"}},
+                                              {{"thinking_budget_tokens", -1}},
+                                              {{"watermarking", false}},
+                                              {{"user", "me"}},
+                                              {{"metadata", {{"a", "b"}}}},
+                                              {{"store", true}},
+                                              {{"service_tier", "priority"}},
+                                              {{"prediction", {{"type", "content"}, {"content", "x"}}}},
+                                              {{"prompt_cache_key", "x"}},
+                                              {{"safety_identifier", "x"}},
+                                              {{"verbosity", "low"}},
+                                              {{"priority", 3}},
+                                              {{"cache_prompt", false}},
+                                              {{"length_penalty", 2}}})
+    EXPECT_EQ(chat(fields).sampling, defaults().sampling) << fields;
 }
 
 TEST(ChatCompletion, RoundsAreReportedInStreamsOnly) {
@@ -333,7 +380,46 @@ const std::vector<BadRequest> kBadRequests = {
     {{{"structured_outputs", {{"structural_tag", "x"}}}}, "structured_outputs.structural_tag"},
     {{{"grammar", "root ::= x"}}, "grammar"},
     {{{"grammar", "root ::= \"x\""}, {"json_schema", Json::object()}}, "json_schema"},
-    {{{"functions", Json::array()}}, "functions"},
+    {{{"functions", {{{"name", "f"}}}}}, "functions"},
+    {{{"function_call", "auto"}}, "function_call"},
+    {with_message({{"role", "assistant"}, {"content", "x"}, {"function_call", {{"name", "f"}}}}),
+     "messages[0].function_call"},
+    {with_message({{"role", "assistant"}, {"content", "x"}, {"audio", {{"id", "a"}}}}), "messages[0].audio"},
+    {{{"audio", {{"voice", "a"}}}}, "audio"},
+    {{{"modalities", {"text", "audio"}}}, "modalities"},
+    {{{"moderation", {{"model", "m"}}}}, "moderation"},
+    {{{"web_search_options", Json::object()}}, "web_search_options"},
+    {{{"best_of", 2}}, "best_of"},
+    {{{"use_beam_search", true}}, "use_beam_search"},
+    {{{"logits_processors", {"x"}}}, "logits_processors"},
+    {{{"mm_processor_kwargs", {{"num_crops", 2}}}}, "mm_processor_kwargs"},
+    {{{"media_io_kwargs", {{"video", {{"num_frames", 2}}}}}}, "media_io_kwargs"},
+    {{{"repetition_detection", {{"max_pattern_size", 3}}}}, "repetition_detection"},
+    {{{"watermarking", true}}, "watermarking"},
+    {{{"return_prompt_text", true}}, "return_prompt_text"},
+    {{{"ec_transfer_params", {{"a", 1}}}}, "ec_transfer_params"},
+    {{{"guided_json", {{"type", "object"}}}}, "guided_json"},
+    {{{"add_special_tokens", true}}, "add_special_tokens"},
+    {{{"mirostat", 2}}, "mirostat"},
+    {{{"typical_p", 0.5}}, "typical_p"},
+    {{{"dry_multiplier", 0.8}}, "dry_multiplier"},
+    {{{"xtc_probability", 0.5}}, "xtc_probability"},
+    {{{"dynatemp_range", 0.5}}, "dynatemp_range"},
+    {{{"top_n_sigma", 1}}, "top_n_sigma"},
+    {{{"min_keep", 2}}, "min_keep"},
+    {{{"lora", {{{"id", 0}}}}}, "lora"},
+    {{{"samplers", {"top_k"}}}, "samplers"},
+    {{{"image_data", {{{"data", "x"}}}}}, "image_data"},
+    {{{"n_probs", 3}}, "n_probs"},
+    {{{"grammar_lazy", true}}, "grammar_lazy"},
+    {{{"reasoning_format", "none"}}, "reasoning_format"},
+    {{{"parse_tool_calls", false}}, "parse_tool_calls"},
+    {{{"thinking_budget_tokens", 0}}, "thinking_budget_tokens"},
+    {{{"reasoning_budget_tokens", 9}}, "reasoning_budget_tokens"},
+    {{{"repeat_last_n", 64}, {"repeat_penalty", 1.1}}, "repeat_last_n"},
+    {{{"reasoning", {{"effort", "some"}}}}, "reasoning.effort"},
+    {{{"thinking", {{"type", "some"}}}}, "thinking.type"},
+    {{{"enable_thinking", "yes"}}, "enable_thinking"},
     {{{"continue_final_message", true}, {"add_generation_prompt", true}}, "continue_final_message"},
     {{{"truncate_prompt_tokens", 0}}, "truncate_prompt_tokens"},
     {{{"chat_template", "x"}}, "chat_template"},
