@@ -49,7 +49,7 @@ void Pair::serve(TextSide text, const std::string& address, Duration failover_wa
   address_ = address;
   api_.emplace(context_, std::move(text),
                ApiOptions{.coordinator = address,
-                          .version = "",
+                          .version = OUTRIDER_VERSION,
                           .model = "outrider",
                           .draft_length = parse_draft_length("auto").value(),
                           .failover_wait = failover_wait});

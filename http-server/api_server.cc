@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_fields.h"
+#include "common/base/progress.h"
 #include "common/base/time.h"
 #include "common/base/utf8.h"
 #include "common/grammar/call_grammar.h"
@@ -795,7 +796,7 @@ HttpReply ApiServer::ready() const {
   if (status->verifiers == 0) {
     std::string why = "no verifier has joined";
     if (!options_.loads.empty())
-      why += fmt::format(": {} is being loaded, for {} s so far", options_.loads, unix_seconds() - started_);
+      why += fmt::format(": {}, for {} s so far", loading(options_.loads), unix_seconds() - started_);
     return error_reply({503, std::move(why)});
   }
   return json_reply({{"status", "ready"},

@@ -29,23 +29,30 @@ void ResponseStore::put(const std::string& id, const std::string& owner, const J
   };
   for (auto old = std::ranges::find_if(owners_, is_old); old != owners_.end();
        old = std::ranges::find_if(owners_, is_old))
-    forget_oldest_of(std::string(old->first));
+    forget_oldest_of(old->second);
   constexpr std::size_t kBytesOfOne = kBytesMax / kCountMax;  // so that many small ones are as much as a large one
   const auto share = [](const auto& other) {
     return other.second.bytes + other.second.oldest_first.size() * kBytesOfOne;
   };
   while (entries_.size() > kCountMax || bytes_ > kBytesMax)
-    forget_oldest_of(std::string(std::ranges::max_element(owners_, {}, share)->first));
+    forget_oldest_of(std::ranges::max_element(owners_, {}, share)->second);
 }
 
-void ResponseStore::forget_oldest_of(const std::string& owner) {
-  const auto whose = owners_.find(owner);
-  const auto oldest = entries_.find(whose->second.oldest_first.front());
-  bytes_ -= oldest->second.kept.size();
-  whose->second.bytes -= oldest->second.kept.size();
-  entries_.erase(oldest);
-  whose->second.oldest_first.pop_front();
+void ResponseStore::drop(std::map<std::string, Entry>::iterator entry) {
+  const auto whose = owners_.find(entry->second.owner);
+  bytes_ -= entry->second.kept.size();
+  whose->second.bytes -= entry->second.kept.size();
+  std::erase(whose->second.oldest_first, entry->first);
   if (whose->second.oldest_first.empty()) owners_.erase(whose);
+  entries_.erase(entry);
+}
+
+bool ResponseStore::forget(const std::string& id, const std::string& owner) {
+  const std::lock_guard lock(mutex_);
+  const auto known = entries_.find(id);
+  const bool there = known != entries_.end() && known->second.owner == owner;
+  if (there) drop(known);
+  return there;
 }
 
 Json ResponseStore::get(const std::string& id, const std::string& owner, TimePoint time) const {

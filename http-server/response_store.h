@@ -36,6 +36,8 @@ class ResponseStore {
   void put(const std::string& id, const std::string& owner, const nlohmann::json& kept, TimePoint time = now());
   /// @return null if there is none (any more).
   nlohmann::json get(const std::string& id, const std::string& owner, TimePoint time = now()) const;
+  /// @return whether there was one.
+  bool forget(const std::string& id, const std::string& owner);
 
  private:
   struct Entry {
@@ -46,7 +48,8 @@ class ResponseStore {
     std::deque<std::string> oldest_first;
     std::size_t bytes = 0;
   };
-  void forget_oldest_of(const std::string& owner);
+  void drop(std::map<std::string, Entry>::iterator entry);
+  void forget_oldest_of(const Owner& owner) { drop(entries_.find(owner.oldest_first.front())); }
 
   mutable std::mutex mutex_;
   std::map<std::string, Entry> entries_;

@@ -333,24 +333,14 @@ Json kept(Json messages, const Json& message, Json response) {
 
 class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
  public:
-  ResponsesApi(HttpHandler chat, HttpHandler detokenize, std::string model)
-      : chat_(std::move(chat)), detokenize_(std::move(detokenize)), model_(std::move(model)) {}
+  ResponsesApi(HttpHandler chat, HttpHandler tokenize, HttpHandler detokenize, std::string model)
+      : chat_(std::move(chat)),
+        tokenize_(std::move(tokenize)),
+        detokenize_(std::move(detokenize)),
+        model_(std::move(model)) {}
 
   HttpReply respond(HttpRequest http) {
-    const ApiError no_object{.message = "the request is not a JSON object in UTF-8"};
-    if (json_nesting(http.body) > kJsonDepthMax) return error_reply(no_object);
-    Json request = parse_json(http.body);
-    if (!request.is_object()) return error_reply(no_object);
-    Json before = Json::array();
-    if (const Json& previous = member(request, "previous_response_id"); !previous.is_null()) {
-      before = previous.is_string() ? member(store_.get(previous, http.owner()), "messages") : Json();
-      if (before.is_null())
-        return error_reply(
-            {.status = 404,
-             .message = fmt::format("there is no response {} to go on with, or not any more", show(previous)),
-             .param = "previous_response_id"});
-    }
-    ApiResult<ResponsesRequest> read = chat_of_responses(std::move(request), std::move(before));
+    ApiResult<ResponsesRequest> read = request_of(http);
     if (const auto* error = std::get_if<ApiError>(&read)) return error_reply(*error);
     auto& [body, asked] = std::get<ResponsesRequest>(read);
     http.body = to_text(body);
@@ -375,6 +365,24 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
     return reply;
   }
 
+  HttpReply count(HttpRequest http) const {
+    const ApiResult<ResponsesRequest> read = request_of(http);
+    if (const auto* error = std::get_if<ApiError>(&read)) return error_reply(*error);
+    http.body = to_text(std::get<ResponsesRequest>(read).chat);
+    HttpReply reply = tokenize_(http);
+    if (reply.status == 200)
+      reply.body =
+          to_text({{"object", "response.input_tokens"}, {"input_tokens", member(Json::parse(reply.body), "count")}});
+    return reply;
+  }
+
+  /// One that is being made ends.
+  HttpReply remove(const HttpRequest& http) {
+    background_.cancel(http.id, http.owner());
+    if (!store_.forget(http.id, http.owner())) return not_found(http);
+    return {.status = 200, .body = to_text({{"id", http.id}, {"object", "response"}, {"deleted", true}})};
+  }
+
   HttpReply retrieve(const HttpRequest& http) const {
     const Json response = remembered(http);
     return response.is_null() ? not_found(http) : HttpReply{.status = 200, .body = to_text(response)};
@@ -391,6 +399,23 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
   }
 
  private:
+  ApiResult<ResponsesRequest> request_of(const HttpRequest& http) const {
+    const ApiError no_object{.message = "the request is not a JSON object in UTF-8"};
+    if (json_nesting(http.body) > kJsonDepthMax) return no_object;
+    Json request = parse_json(http.body);
+    if (!request.is_object()) return no_object;
+    Json before = Json::array();
+    if (const Json& previous = member(request, "previous_response_id"); !previous.is_null()) {
+      before = previous.is_string() ? member(store_.get(previous, http.owner()), "messages") : Json();
+      if (before.is_null())
+        return ApiError{
+            .status = 404,
+            .message = fmt::format("there is no response {} to go on with, or not any more", show(previous)),
+            .param = "previous_response_id"};
+    }
+    return chat_of_responses(std::move(request), std::move(before));
+  }
+
   /// @param reply  of the chat. @return what is remembered of it.
   Json whole(const std::string& id, const Json& asked, Json messages, const HttpReply& reply) const {
     const Json answer = parse_json(reply.body);
@@ -437,7 +462,7 @@ class ResponsesApi : public std::enable_shared_from_this<ResponsesApi> {
     return error_reply({.status = 404, .message = fmt::format("Response with id '{}' not found.", http.id)});
   }
 
-  const HttpHandler chat_, detokenize_;
+  const HttpHandler chat_, tokenize_, detokenize_;
   const std::string model_;
   ResponseStore store_;
   BackgroundResponses background_{store_};  // last: its threads use the others
@@ -516,13 +541,17 @@ Json response_of_chat(const Json& request, const std::string& id, const Json& ch
   return response;
 }
 
-std::vector<HttpRoute> responses_routes(HttpHandler chat, HttpHandler detokenize, std::string model) {
-  const auto api = std::make_shared<ResponsesApi>(std::move(chat), std::move(detokenize), std::move(model));
+std::vector<HttpRoute> responses_routes(HttpHandler chat, HttpHandler tokenize, HttpHandler detokenize,
+                                        std::string model) {
+  const auto api =
+      std::make_shared<ResponsesApi>(std::move(chat), std::move(tokenize), std::move(detokenize), std::move(model));
   std::vector<HttpRoute> routes = {
       {"POST", "/v1/responses", [api](const HttpRequest& http) { return api->respond(http); }},
       {"GET", "/v1/responses/{id}", [api](const HttpRequest& http) { return api->retrieve(http); }},
-      {"POST", "/v1/responses/{id}/cancel", [api](const HttpRequest& http) { return api->cancel(http); }}};
-  routes.back().takes = "";
+      {"POST", "/v1/responses/{id}/cancel", [api](const HttpRequest& http) { return api->cancel(http); }},
+      {"POST", "/v1/responses/input_tokens", [api](const HttpRequest& http) { return api->count(http); }},
+      {"DELETE", "/v1/responses/{id}", [api](const HttpRequest& http) { return api->remove(http); }}};
+  routes[2].takes = "";
   return routes;
 }
 

@@ -23,8 +23,9 @@ nlohmann::json response_of_chat(const nlohmann::json& request, const std::string
 
 /// The routes of /v1/responses.
 /// @param chat  the route of /v1/chat/completions
-/// @param detokenize  of /detokenize
+/// @param tokenize, detokenize  of /tokenize and /detokenize
 /// @param model  its name
-std::vector<HttpRoute> responses_routes(HttpHandler chat, HttpHandler detokenize, std::string model);
+std::vector<HttpRoute> responses_routes(HttpHandler chat, HttpHandler tokenize, HttpHandler detokenize,
+                                        std::string model);
 
 }  // namespace outrider

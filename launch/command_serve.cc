@@ -181,10 +181,11 @@ void serve(ServeFlags flags) {
   std::vector<HttpRoute> routes = api.routes();
   const auto add = [&](const std::vector<HttpRoute>& more) { routes.insert(routes.end(), more.begin(), more.end()); };
   const auto chat = [&api](const HttpRequest& http) { return api.chat(http); };
+  const auto tokenize = [&api](const HttpRequest& http) { return api.tokenize(http); };
   add(responses_routes(
-      chat, [&api](const HttpRequest& http) { return api.detokenize(http); }, name));
+      chat, tokenize, [&api](const HttpRequest& http) { return api.detokenize(http); }, name));
   add(llama_routes(api, pair.backbone.string()));
-  add(messages_routes(chat, [&api](const HttpRequest& http) { return api.tokenize(http); }));
+  add(messages_routes(chat, tokenize));
   std::unique_ptr<BatchApi> batches;
   if (!flags.data_dir.empty()) {
     // Half of the places at work stay for who waits at a screen.

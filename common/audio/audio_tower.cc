@@ -110,7 +110,7 @@ Result<std::unique_ptr<AudioTower>> AudioTower::load(const AudioConfig& config,
   const WeightReader weights = model.under("audio_tower"), convolutions = weights.under("subsample_conv_projection");
   const std::int64_t hidden = config.hidden_size, dims = config.output_proj_dims;
   const auto& channels = config.subsampling_conv_channels;
-  Progress progress("loading the audio tower of " + tower->weights_->path().string(), config.num_hidden_layers);
+  Progress progress(loading(tower->weights_->path(), "the audio tower of "), config.num_hidden_layers);
   ASSIGN_OR_RETURN(tower->subsampling_[0], Subsampling::load(convolutions.under("layer0"), 1, channels[0]));
   ASSIGN_OR_RETURN(tower->subsampling_[1], Subsampling::load(convolutions.under("layer1"), channels[0], channels[1]));
   ASSIGN_OR_RETURN(tower->input_projection_,

@@ -61,7 +61,7 @@ Result<std::unique_ptr<Backbone>> Backbone::load(TextConfig text_config, std::sh
   RETURN_IF_ERROR(check_donors(config, name));
   model->rope_.emplace(config);
 
-  Progress progress("loading " + name, config.num_hidden_layers);
+  Progress progress(loading(model->weights_->path()), config.num_hidden_layers);
   const WeightReader weights(*model->weights_, text_prefix(*model->weights_));
   const WeightType type = model->weight_type();
   const std::int64_t hidden = config.hidden_size, ple = config.hidden_size_per_layer_input;

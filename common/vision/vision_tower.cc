@@ -52,7 +52,7 @@ Result<std::unique_ptr<VisionTower>> VisionTower::load(const VisionConfig& confi
   const WeightReader model = WeightReader(*tower->weights_, "model.").as(tower->type_);
   const WeightReader weights = model.under("vision_tower"), embedder = weights.under("patch_embedder");
   const std::int64_t hidden = config.hidden_size;
-  Progress progress("loading the vision tower of " + tower->weights_->path().string(), config.num_hidden_layers);
+  Progress progress(loading(tower->weights_->path(), "the vision tower of "), config.num_hidden_layers);
   ASSIGN_OR_RETURN(tower->input_projection_, embedder.linear(config.patch_floats(), {{"input_proj", hidden}}));
   ASSIGN_OR_RETURN(tower->positions_,
                    embedder.table("position_embedding_table", 2 * config.position_embedding_size, hidden));

@@ -1,5 +1,5 @@
 from calls import BASE, call, run, unlisted
-from openai import AsyncOpenAI, BadRequestError, OpenAI
+from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
 from pydantic import BaseModel
 
 client = OpenAI(base_url=BASE, api_key="none")
@@ -70,6 +70,13 @@ def completions_echo():
 def responses():
     answer = client.responses.create(model="nano", input="Write a short story.", max_output_tokens=20)
     assert answer.output_text
+    assert client.responses.input_tokens.count(model="nano", input="Write a short story.").input_tokens > 5
+    client.responses.delete(answer.id)
+    try:
+        client.responses.retrieve(answer.id)
+    except NotFoundError:
+        return
+    raise AssertionError("a response that was deleted is still there")
 
 
 @call

@@ -758,6 +758,7 @@ TEST(CApi, HistorySamplingAndGrammarsAreOfTheRequest) {
   request.update({{"max_tokens", 8}, {"temperature", 1}, {"seed", 7}, {"return_token_ids", true}});
   const nlohmann::json first = post(pair.get(), "/v1/chat/completions", request).replies.at(0);
   EXPECT_GT(first["prompt_token_ids"].size(), 20u);
+  EXPECT_EQ(first["system_fingerprint"], std::string("build-") + OUTRIDER_VERSION);
   request["speculative"] = {{"draft_length", 0}};
   const nlohmann::json plain = post(pair.get(), "/v1/chat/completions", request).replies.at(0);
   EXPECT_EQ(first["choices"][0]["token_ids"], plain["choices"][0]["token_ids"]);  // one seed is one text

@@ -39,7 +39,10 @@ class CoordinatorDeath : public testing::Test {
   static std::vector<Generate> requests() {
     Generate greedy = story_request(kTokens, 4), sampled = greedy;
     sampled.sampling = {.temperature = 1, .top_k = 64, .top_p = 0.95f, .frequency_penalty = 0.3f, .seed = 11};
-    return {greedy, sampled};
+    Generate formed = greedy;  // one that begins anew with its heading, unless the next coordinator's workers read on
+    formed.stop_ids = {1, 106};
+    formed.sampling.grammar = R"(root ::= "Title: " [a-z ,]{1000} "#")";
+    return {greedy, sampled, formed};
   }
   /// @param after  what happens after so many rounds
   Generation answer_to(const Generate& request, int rounds, const std::function<void()>& after) {

@@ -1247,13 +1247,13 @@ TEST(ApiServer, SaysWhatIsBeingLoadedUntilAVerifierIsThere) {
   TransportContext context;
   ApiServer api(
       context, TextSide::load(model_at(nano_pair().backbone)).value(),
-      {.coordinator = coordinator.address, .version = "test", .model = "nano", .loads = "models/nano/backbone"});
+      {.coordinator = coordinator.address, .version = "test", .model = "nano", .loads = nano_pair().backbone.string()});
   const std::unique_ptr<HttpServer> http = started({.host = "127.0.0.1"}, api.routes());
   const Response loading = get(http->port(), "/ready");
   EXPECT_EQ(loading.status, 503);
   const std::string why = json_of(loading)["error"]["message"];
   EXPECT_TRUE(std::regex_match(
-      why, std::regex("no verifier has joined: models/nano/backbone is being loaded, for [0-9]+ s so far")))
+      why, std::regex("no verifier has joined: loading .*nano/backbone \\(0\\.1 GB on disk\\), for [0-9]+ s so far")))
       << why;
   Program verifier({"verifier", "--join", coordinator.address});
   EXPECT_TRUE(eventually([&] { return get(http->port(), "/ready").status == 200; }));

@@ -172,7 +172,8 @@ TEST(Messages, AReplyIsTheSameStreamedAndNot) {
 /// The routes of Responses over this chat.
 std::vector<HttpRoute> routes_of(HttpHandler chat) {
   return responses_routes(
-      std::move(chat), [](const HttpRequest&) { return HttpReply{.body = R"({"prompt":"x"})"}; }, "nano");
+      std::move(chat), [](const HttpRequest&) { return HttpReply{.body = R"({"count":7})"}; },
+      [](const HttpRequest&) { return HttpReply{.body = R"({"prompt":"x"})"}; }, "nano");
 }
 
 TEST(Responses, ARequestIsAChat) {
@@ -294,6 +295,20 @@ TEST(Responses, AReplyIsTheSameStreamedAndNot) {
   EXPECT_EQ(of(routes.at(1), "resp_none").status, 404);
   EXPECT_EQ(of(routes.at(2), id).status, 400);
   EXPECT_EQ(of(routes.at(2), "resp_none").status, 404);
+  // Until it is deleted.
+  EXPECT_EQ(Json::parse(of(routes.at(4), id).body), (Json{{"id", id}, {"object", "response"}, {"deleted", true}}));
+  for (const std::size_t i : {1, 4}) EXPECT_EQ(of(routes.at(i), id).status, 404);
+  EXPECT_EQ(ask({{"input", "And?"}, {"previous_response_id", id}}).status, 404);
+}
+
+TEST(Responses, TokensAreCountedAsTheirChatHasThem) {
+  const std::vector<HttpRoute> routes = routes_of([](const HttpRequest&) { return HttpReply{}; });
+  HttpRequest http;
+  http.body = R"({"input": "Hi"})";
+  EXPECT_EQ(Json::parse(routes.at(3).handler(http).body),
+            (Json{{"object", "response.input_tokens"}, {"input_tokens", 7}}));
+  http.body = "{}";
+  EXPECT_EQ(routes.at(3).handler(http).status, 400);
 }
 
 // A call that is cut off is never seen, and clients look for an item.
@@ -362,6 +377,10 @@ TEST(Responses, TheStoreIsBoundedAndItsOwnersAreApart) {
   store.put("large", "bob", std::string(ResponseStore::kBytesMax, 'x'));
   EXPECT_TRUE(store.get("large", "bob").is_null()) << "larger than all there is";
   EXPECT_FALSE(store.get("a", "alice").is_null());
+  EXPECT_FALSE(store.forget("a", "bob")) << "it is not his";
+  EXPECT_TRUE(store.forget("a", "alice"));
+  EXPECT_TRUE(store.get("a", "alice").is_null());
+  EXPECT_FALSE(store.forget("a", "alice"));
 }
 
 TEST(Responses, TheStoreForgetsAfterADay) {
