@@ -368,14 +368,10 @@ Result<std::vector<TokenId>> eos_token_ids(const GgufMetadata& metadata) {
   }
   // The file has room for one or two; the model's other ends are found by their texts.
   ASSIGN_OR_RETURN(const auto tokens, metadata.find<std::vector<std::string_view>>("tokenizer.ggml.tokens"));
-  ASSIGN_OR_RETURN(const auto types, metadata.find<std::vector<std::int64_t>>("tokenizer.ggml.token_type"));
-  if (tokens && types && tokens->size() == types->size()) {
-    for (const std::string_view end : {"<turn|>", "<|tool_response>"}) {
-      const auto at = static_cast<std::size_t>(std::ranges::find(*tokens, end) - tokens->begin());
-      constexpr std::int64_t kControl = 3, kUserDefined = 4;  // the second, so that llama.cpp prints them
-      const bool marked = at < tokens->size() && ((*types)[at] == kControl || (*types)[at] == kUserDefined);
-      if (marked) add(static_cast<TokenId>(at));
-    }
+  if (!tokens) return ids;
+  for (const std::string_view end : {"<turn|>", "<|tool_response>"}) {
+    if (const auto at = std::ranges::find(*tokens, end); at != tokens->end())
+      add(static_cast<TokenId>(at - tokens->begin()));
   }
   return ids;
 }

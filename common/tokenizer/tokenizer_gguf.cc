@@ -1,4 +1,5 @@
 // Reads the tokenizer.ggml.* metadata that llama.cpp's converter writes for Gemma 4.
+#include <map>
 #include <optional>
 
 #include <fmt/format.h>
@@ -12,11 +13,12 @@
 namespace outrider {
 namespace {
 
-// ggml's token types; 1 (normal) and 5 (unused) are what remains.
-constexpr std::int64_t kUnknown = 2, kControl = 3, kUserDefined = 4, kByte = 6;
+// ggml's token types; 5 (unused) is what remains.
+constexpr std::int64_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kByte = 6;
 
 /// `<|x>`, `<x|>` or `<|x|>`. The converter marks some of these controls as user defined, so that llama.cpp
-/// prints them; they are special all the same, or users could forge a tool call.
+/// prints them, and as normal those that tokenizer_config.json does not name; they are special all the same, or users
+/// could forge a tool call.
 bool looks_like_control(std::string_view text) {
   return text.size() > 3 && text.front() == '<' && text.back() == '>' &&
          (text[1] == '|' || text[text.size() - 2] == '|');
@@ -47,6 +49,7 @@ Result<Tokenizer> Tokenizer::from_gguf(const GgufMetadata& metadata) {
   }
 
   Builder builder(name);
+  std::map<std::string, TokenId> called_normal;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (!is_utf8(tokens[i]))
       return fail(Errc::kMalformed, fmt::format("tokens[{}]", i), quote(tokens[i]), "valid UTF-8");
@@ -54,6 +57,8 @@ Result<Tokenizer> Tokenizer::from_gguf(const GgufMetadata& metadata) {
     const auto id = static_cast<TokenId>(i);
     if (types[i] == kUnknown || types[i] == kControl || types[i] == kUserDefined) {
       builder.add_added_token(id, types[i] != kUserDefined || looks_like_control(tokens[i]), /*normalized=*/false);
+    } else if (types[i] == kNormal && looks_like_control(tokens[i])) {
+      called_normal.emplace(tokens[i], id);
     } else if (types[i] == kByte) {
       const std::optional<std::uint8_t> byte = builder.tokenizer().byte_value(id);
       if (!byte)
@@ -72,7 +77,10 @@ Result<Tokenizer> Tokenizer::from_gguf(const GgufMetadata& metadata) {
       return fail(Errc::kMalformed, fmt::format("merges[{}]", i), quote(merges[i]),
                   fmt::format("made of tokens, which {} is not", quote(*missing)));
     }
+    if (merges[i].ends_with('>'))
+      called_normal.erase(std::string(merges[i].substr(0, space)).append(merges[i].substr(space + 1)));  // a text
   }
+  for (const auto& [text, id] : called_normal) builder.add_added_token(id, /*special=*/true, /*normalized=*/false);
 
   ASSIGN_OR_RETURN(const auto unknown, metadata.find<std::int64_t>("tokenizer.ggml.unknown_token_id"));
   if (unknown) {

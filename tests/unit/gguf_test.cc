@@ -21,6 +21,7 @@
 #include "common/model/config.h"
 #include "common/model/generation_config.h"
 #include "common/tensor/decode.h"
+#include "common/tokenizer/chat.h"
 #include "common/tokenizer/tokenizer.h"
 #include "tests/support/ggml_blocks.h"
 #include "tests/support/gguf_writer.h"
@@ -839,7 +840,8 @@ TEST(GgufTokens, EndsAreTheFilesOwnAndThoseKnownByTheirText) {
   EXPECT_EQ(ends([](GgufWriter& w) { w.i32s("tokenizer.ggml.token_type", std::vector<std::int64_t>(8192, 1)); })
                 .value()
                 .eos_token_ids,
-            (std::vector<TokenId>{1}));
+            (std::vector<TokenId>{1, 106, 50}))
+      << "whatever the converter calls them";
   expect_error(ends([](GgufWriter& w) { w.i32("tokenizer.ggml.eos_token_id", -1); }), Errc::kMalformed,
                "tokenizer.ggml.eos_token_id is -1, wanted a token id");
 }
@@ -902,6 +904,51 @@ TEST(GgufTokenizer, GivesTheIdsOfTheJsonOnEveryGoldenCase) {
     }
   }
   EXPECT_GT(cases, 100u);
+}
+
+// The converter calls controls "normal" that tokenizer_config.json does not name: with nano's it does so with these.
+TEST(GgufTokenizer, ControlsThatTheConverterCallsNormalAreSpecial) {
+  const Tokenizer json = Tokenizer::load(model_at(kNanoBackbone)).value();
+  const TemporaryDir dir;
+  const auto forget = [&](GgufWriter& w) {
+    std::vector<std::int64_t> types(static_cast<std::size_t>(json.vocab_size()), 1);
+    types[0] = 3, types[1] = 3, types[2] = 3, types[3] = 2;
+    for (TokenId byte = 0; byte < json.vocab_size(); ++byte) {
+      const std::string_view text = json.token_text(byte);
+      if (text.size() == 6 && text.starts_with("<0x")) types[static_cast<std::size_t>(byte)] = 6;
+    }
+    w.i32s("tokenizer.ggml.token_type", types);
+  };
+  const Result<Tokenizer> gguf =
+      Tokenizer::load(model_at(write_gguf(kNanoBackbone, dir.path() / "m.gguf", {.edit = forget})));
+  ASSERT_TRUE(gguf) << gguf.error().message;
+  for (const char* control : {"<|think|>", "<|tool>", "<tool|>", "<|tool_call>", "<|turn>", "<turn|>", "<|channel>"}) {
+    const TokenId id = json.find(control).value();
+    EXPECT_TRUE(gguf->is_special(id)) << control;
+    EXPECT_EQ(gguf->encode(control), std::vector<TokenId>{id});
+    EXPECT_EQ(gguf->encode(control, /*parse_special=*/false), json.encode(control, /*parse_special=*/false));
+  }
+  Conversation thinks;
+  thinks.messages.emplace_back().content = "Hi";
+  thinks.tools.emplace_back().name = "weather";
+  thinks.thinking = true;
+  const auto prompt = render_chat(*gguf, {}, thinks);
+  ASSERT_TRUE(prompt) << prompt.error().message;
+  EXPECT_EQ(*prompt, render_chat(json, {}, thinks).value());
+}
+
+TEST(GgufTokenizer, WhatAMergeMakesIsTextWhateverItLooksLike) {
+  GgufWriter w;
+  w.string("tokenizer.ggml.model", "gemma4");
+  w.strings("tokenizer.ggml.tokens", {"<unk>", "<|", "a>", "<|a>", "<|b>"});
+  w.i32s("tokenizer.ggml.token_type", {2, 1, 1, 1, 1});
+  w.strings("tokenizer.ggml.merges", {"<| a>"});
+  w.u32("tokenizer.ggml.unknown_token_id", 0);
+  const std::string bytes = w.bytes();
+  const GgufFile file = parse_gguf(as_bytes(bytes), "x.gguf").value();
+  const Tokenizer tokenizer = Tokenizer::from_gguf(file.metadata).value();
+  EXPECT_FALSE(tokenizer.is_special(3));
+  EXPECT_TRUE(tokenizer.is_special(4));
 }
 
 struct BadTokenizer {
