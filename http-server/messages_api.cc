@@ -228,6 +228,9 @@ ApiResult<Json> chat_of_messages(std::string_view body) {
                                            "output_config", "output_format", "context_management", "stream_options"});
   if (std::holds_alternative<ApiError>(same)) return same;
   Json& chat = std::get<Json>(same);
+  // The reply goes on with what the assistant has begun to say.
+  if (!messages.empty() && member(messages.back(), "role") == "assistant" && !messages.back().contains("tool_calls"))
+    chat.emplace("continue_final_message", true);
   chat["messages"] = std::move(messages);
   const Json& of_today = member(member(request, "output_config"), "format");
   const Json& format = of_today.is_null() ? member(request, "output_format") : of_today;

@@ -28,6 +28,15 @@ def forced_tool():
 
 
 @call
+def begun_answer():
+    greedy = {"model": "nano", "max_tokens": 12, "extra_body": {"temperature": 0}}
+    whole = client.messages.create(messages=ASK, **greedy).content[0].text
+    begun = whole[:12].rstrip()
+    rest = client.messages.create(messages=ASK + [{"role": "assistant", "content": begun}], **greedy).content[0].text
+    assert (begun + rest).startswith(whole)
+
+
+@call
 def stop_sequence():
     answer = client.messages.create(model="nano", messages=ASK, max_tokens=60, stop_sequences=[" "],
                                     extra_body={"temperature": 0})

@@ -126,7 +126,7 @@ TEST(Messages, ARequestIsAChat) {
     EXPECT_EQ(std::get<ApiError>(chat_of_messages(wrong)).status, 400) << wrong;
 }
 
-TEST(Messages, WhatTheChatRefusesComesToItByItsName) {
+TEST(Messages, EveryFieldComesToTheChatOrIsRefused) {
   const auto of = [](const Json& fields) {
     Json request = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"max_tokens", 5}};
     request.update(fields);
@@ -142,6 +142,9 @@ TEST(Messages, WhatTheChatRefusesComesToItByItsName) {
   const auto edited = [&](const char* type) { return of({{"context_management", {{"edits", {{{"type", type}}}}}}}); };
   EXPECT_TRUE(std::holds_alternative<Json>(edited("clear_thinking_20251015")));
   EXPECT_EQ(std::get<ApiError>(edited("clear_tool_uses_20250919")).param, "context_management");
+  const Json begun = {{{"role", "user"}, {"content", "Hi"}}, {{"role", "assistant"}, {"content", "The"}}};
+  EXPECT_EQ(std::get<Json>(of({{"messages", begun}}))["continue_final_message"], true);
+  EXPECT_FALSE(std::get<Json>(of(Json::object())).contains("continue_final_message"));
   EXPECT_TRUE(std::holds_alternative<Json>(of({{"n", 1}})));
   for (const char* name : {"n", "prompt_logprobs", "return_token_ids", "logprobs", "verbose"})
     EXPECT_EQ(std::get<ApiError>(of({{name, 2}})).param, name);
