@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::json;
 using Kind = ChatEvent::Kind;
 
-constexpr std::string_view kThoughtLabel = "thought\n";
+constexpr std::string_view kTurnLabel = "model\n", kThoughtLabel = "thought\n";
 constexpr std::string_view kCallPrefix = "call:";
 constexpr std::size_t kNameBytesMax = 256;
 constexpr std::string_view kSpaces = " \t\r\n";
@@ -62,6 +62,7 @@ std::string bare_json(const std::string& text) {
 
 ChatParser::ChatParser(const Tokenizer& tokenizer, std::span<const TokenId> prompt)
     : detokenizer_(tokenizer, /*skip_special=*/true),
+      turn_begin_(tokenizer.find("<|turn>")),
       channel_begin_(tokenizer.find("<|channel>")),
       channel_end_(tokenizer.find("<channel|>")),
       call_begin_(tokenizer.find("<|tool_call>")),
@@ -113,6 +114,7 @@ void ChatParser::control(TokenId id) {
   // The arguments are complete, and the model hands over with another token than usual.
   if (state_ == State::kArguments && call_.want == Want::kEnd) end_call();
   leave();
+  if (id == turn_begin_) state_ = State::kTurnLabel;  // where the prompt ended within none
   if (id == channel_begin_) state_ = State::kThoughtLabel;
   if (id == call_begin_) state_ = State::kCallHead;
 }
@@ -120,6 +122,9 @@ void ChatParser::control(TokenId id) {
 void ChatParser::leave() {
   switch (state_) {
     case State::kContent: break;
+    case State::kTurnLabel:
+      if (!held_.empty() && !kTurnLabel.starts_with(held_ + '\n')) emit(Kind::kContent, held_);
+      break;
     case State::kThoughtLabel:
       if (held_ != kThoughtLabel.substr(0, kThoughtLabel.size() - 1)) {
         state_ = State::kThought;
@@ -139,14 +144,16 @@ void ChatParser::text(std::string_view piece) {
   if (piece.empty()) return;
   switch (state_) {
     case State::kContent: return emit(Kind::kContent, piece);
+    case State::kTurnLabel:
+      if (const auto content = after_label(kTurnLabel, piece)) {
+        state_ = State::kContent;
+        text(*content);
+      }
+      return;
     case State::kThoughtLabel:
-      held_ += piece;
-      if (held_.starts_with(kThoughtLabel)) {
+      if (const auto thought = after_label(kThoughtLabel, piece)) {
         state_ = State::kThought;
-        thought_text(std::exchange(held_, {}).substr(kThoughtLabel.size()));
-      } else if (!kThoughtLabel.starts_with(held_)) {
-        state_ = State::kThought;
-        thought_text(std::exchange(held_, {}));
+        thought_text(*thought);
       }
       return;
     case State::kThought: return thought_text(piece);
@@ -154,6 +161,13 @@ void ChatParser::text(std::string_view piece) {
     case State::kArguments: return arguments_text(piece);
     case State::kCallSkipped: return;
   }
+}
+
+std::optional<std::string> ChatParser::after_label(std::string_view label, std::string_view piece) {
+  held_ += piece;
+  if (held_.starts_with(label)) return std::exchange(held_, {}).substr(label.size());
+  if (!label.starts_with(held_)) return std::exchange(held_, {});
+  return std::nullopt;
 }
 
 /// Holds back the white space before what may be the thought's end.

@@ -57,6 +57,7 @@ class ChatParser {
   /// Where in an answer the next text belongs.
   enum class State {
     kContent,
+    kTurnLabel,     // of a turn that the model opens, until it is "model\n" or can not become it
     kThoughtLabel,  // of a channel, until it is "thought\n" or can not become it
     kThought,
     kCallHead,  // "call:NAME{"
@@ -90,6 +91,8 @@ class ChatParser {
   void control(TokenId id);
   void text(std::string_view piece);
   void leave();  // whatever the state is, for kContent
+  /// Holds back what may become this label. @return what follows it, or all if it is none; none while that is open.
+  std::optional<std::string> after_label(std::string_view label, std::string_view piece);
 
   void thought_text(std::string_view piece);
   void head_text(std::string_view piece);
@@ -106,7 +109,7 @@ class ChatParser {
   void emit_json();
 
   StreamingDetokenizer detokenizer_;
-  std::optional<TokenId> channel_begin_, channel_end_, call_begin_, call_end_, quote_;
+  std::optional<TokenId> turn_begin_, channel_begin_, channel_end_, call_begin_, call_end_, quote_;
   std::vector<TokenId> ends_;  // Control tokens that end whatever was open.
 
   State state_ = State::kContent;

@@ -618,6 +618,17 @@ TEST(ChatParse, EmptyThoughtsAreNothing) {
   }
 }
 
+// After text, calls and their answers the templates close the turn and open none.
+TEST(ChatParse, ATurnThatTheModelOpensIsNotPartOfItsAnswer) {
+  for (const char* text : {"<|turn>model\nYes.", "<|turn>model\n<|channel>thought\n<channel|>Yes.", "<|turn>Yes.",
+                           "<|turn><|turn>model\nYes.<turn|>", "<|turn>model<turn|>Yes."})
+    EXPECT_EQ(parsed(text).message.content, "Yes.") << text;
+  EXPECT_EQ(parsed("<|turn>user\nAnd?").message.content, "user\nAnd?");
+  EXPECT_EQ(parsed("<|turn>mod").message.content, "mod");
+  EXPECT_EQ(parsed("<|turn>model").message.content, "");
+  EXPECT_EQ(parsed("A<|turn>model\n<|tool_call>call:f{}<tool_call|>").message.tool_calls.size(), 1u);
+}
+
 TEST(ChatParse, ACutOffThoughtIsAllReasoning) {
   const Parsed result = parsed(spoken("<|channel>thought\nfirst, I"), {}, /*length_reached=*/true);
   EXPECT_EQ(result.message.reasoning, "first, I");
