@@ -17,7 +17,7 @@ import tempfile
 import time
 import unittest
 
-from batch_support import FastServer, Job, nano_lines, read_lines
+from batch_support import FastServer, Job, chat_line, nano_lines, read_lines
 
 KILLS = int(os.environ.get("OUTRIDER_KILLS", "12"))
 CLUSTER_KILLS = int(os.environ.get("OUTRIDER_CLUSTER_KILLS", "2"))
@@ -82,7 +82,8 @@ class Killed(unittest.TestCase):
             print(f"{jobs} jobs, {kills} kills, {stops} stops by the disk: the same bytes", file=sys.stderr, flush=True)
 
     def test_with_the_verifier_and_the_drafter(self):
-        lines = nano_lines(24)
+        lines = nano_lines(24) + [chat_line(f"formed-{i}", "A fox as JSON:", max_tokens=12, temperature=i / 2,
+                                            response_format={"type": "json_object"}) for i in range(3)]
         undisturbed = Job(OUTRIDER, self.folder.name, lines, "--dtype", "f32", name="undisturbed")
         done = undisturbed.run()
         self.assertEqual(done.returncode, 0, done.stderr)

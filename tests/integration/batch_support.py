@@ -19,14 +19,12 @@ def completion_line(custom_id, prompt, **fields):
 
 
 def nano_lines(count):
-    """Greedy and sampled, with and without a seed or a grammar, long and short, of a few beginnings."""
+    """Greedy and sampled, with and without a seed, long and short, of a few beginnings."""
     animals = ["fox", "dog", "bird", "cat", "fish"]
     lines = []
     for i in range(count):
         text = f"Write a short story about a {animals[i % 5]}. Its name is N{i}."
         fields = [{}, {"temperature": 0}, {"seed": i}, {"n": 2, "temperature": 0.7}][i % 4]
-        if i % 7 == 3:
-            fields |= {"response_format": {"type": "json_object"}}
         lines.append(chat_line(f"chat-{i}", text, max_tokens=4 + i % 9, **fields) if i % 3 else
                      completion_line(f"completion-{i}", f"Once upon a time a {animals[i % 5]}", max_tokens=4 + i % 9, logprobs=1, **fields))
     return lines
