@@ -159,7 +159,7 @@ std::vector<Compared> compared(const Measured& measured) {
   return result;
 }
 
-Json prediction_json(const Prediction& predicted, const Axes& axes, const Json& ratios) {
+Json prediction_json(const Prediction& predicted, const Json& ratios) {
   const auto error = [&](double ratio, const char* name) {
     const double measured = ratios[name]["median"];
     return measured > 0 ? Json(ratio / measured - 1) : Json();
@@ -169,13 +169,14 @@ Json prediction_json(const Prediction& predicted, const Axes& axes, const Json& 
           {"plain_round_ms", predicted.plain_round_ms},
           {"verify_ms", predicted.verify_ms},
           {"draft_ms_per_token", predicted.draft_ms},
+          {"remote_draft_ms_per_token", predicted.remote_draft_ms},
           {"wire_ms", predicted.wire_ms},
           {"exchange_ms", predicted.exchange_ms},
           {"colocated/plain", colocated},
           {"remote/plain", remote},
           {"remote/colocated", remote / colocated},
           {"colocated_error", error(colocated, "colocated/plain")},
-          {"remote_error", axes.drafts_ahead() ? Json() : error(remote, "remote/plain")},
+          {"remote_error", predicted.ahead ? Json() : error(remote, "remote/plain")},
           {"break_even_rtt_ms", predicted.break_even_rtt_ms ? Json(*predicted.break_even_rtt_ms) : Json()},
           {"capacity", predicted.capacity},
           {"capacity_shared", predicted.capacity_shared}};
@@ -214,8 +215,8 @@ std::optional<std::uint64_t> Measured::text() const {
   return all;
 }
 
-Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text, const std::vector<Question>& questions,
-                      const Axes& axes, const ExperimentPlan& plan, std::uint64_t seed, Calibration& calibration) {
+Measured measure_cell(Rig& rig, const TextSide& text, const std::vector<Question>& questions, const Axes& axes,
+                      const ExperimentPlan& plan, std::uint64_t seed, Calibration& calibration) {
   const TimePoint start = now();
   Measured measured;
   rig.set_link(axes.link);
@@ -228,7 +229,7 @@ Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text,
   std::vector<ExperimentArm> order = rig.arms();
   for (const ExperimentArm arm : order) {
     for (std::size_t i = 0; i < clients_of_arm; ++i) {
-      connections.push_back(or_throw(Client::connect(context, rig.address(arm))));
+      connections.push_back(rig.connect(arm));
       clients[static_cast<std::size_t>(arm)].emplace_back(connections.back(), text, axes.output, axes.synthetic());
     }
     Answers warm_up;
@@ -237,7 +238,7 @@ Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text,
   const std::vector<int> lengths = calibrated_lengths(axes);
   std::optional<Calibrator> calibrator;
   if (!lengths.empty() && rig.calibrates()) {
-    calibrator.emplace(context, rig, text, axes);
+    calibrator.emplace(rig, ExperimentArm::kColocated, text, axes);
     calibrator->ask(questions.front(), lengths, nullptr);
     calibration.forget_times();
   }
@@ -301,7 +302,7 @@ Json cell_json(std::size_t cell, int attempt, const Axes& axes, const Experiment
           {"text", compares && text ? Json(fmt::format("{:016x}", *text)) : Json()},
           {"arms", arms},
           {"ratios", ratios_json},
-          {"predicted", prediction ? prediction_json(*prediction, axes, ratios_json) : Json()},
+          {"predicted", prediction ? prediction_json(*prediction, ratios_json) : Json()},
           {"machine", to_json(measured.machine)},
           {"seconds", measured.seconds}};
 }

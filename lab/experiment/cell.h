@@ -45,8 +45,8 @@ struct Measured {
 /// before and does not count. Throws when a worker or an answer fails.
 /// In each repeat, somewhere in the order, one question is calibrated too: the prediction is of the same minutes.
 /// @param seed  of the order. @param calibration  of the rig; gets this cell's times
-Measured measure_cell(TransportContext& context, Rig& rig, const TextSide& text, const std::vector<Question>& questions,
-                      const Axes& axes, const ExperimentPlan& plan, std::uint64_t seed, Calibration& calibration);
+Measured measure_cell(Rig& rig, const TextSide& text, const std::vector<Question>& questions, const Axes& axes,
+                      const ExperimentPlan& plan, std::uint64_t seed, Calibration& calibration);
 
 /// Why the attempt does not count, or none.
 std::optional<std::string> void_reason(const Measured& measured, const Axes& axes, const VoidRule& rule);
