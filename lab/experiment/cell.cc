@@ -48,6 +48,9 @@ Sample ask(const Asker& asker, const Block& block, std::size_t prompt, int clien
   sample.waited_s = to_seconds(now() - due);
   sample.text = hash_of(asker.ask(block.questions[prompt], block.length, sample.answer));
   sample.latency_s = to_seconds(now() - due);
+  for (const RoundOutcome& round : sample.answer.rounds) {
+    if (round.ahead) sample.ahead.add(round);
+  }
   sample.answer.rounds.clear();
   return sample;
 }
@@ -107,9 +110,12 @@ Json arm_json(ExperimentArm arm, const Axes& axes, const Measured& measured) {
   const std::vector<double> rates = measured.rates(arm, axes.clients);
   const Answers sums = measured.sums(arm);
   const RequestMetrics& metrics = sums.metrics;
-  std::vector<double> walls, acceptance, latency_ms, first_token_ms;
+  const Acceptance acceptance{metrics.drafted_per_position, metrics.accepted_per_position};
+  Acceptance ahead;
+  std::vector<double> walls, latency_ms, first_token_ms;
   for (const Sample& sample : measured.samples) {
     if (sample.arm != arm) continue;
+    ahead.add(sample.ahead);
     latency_ms.push_back(sample.latency_s * 1e3);
     first_token_ms.push_back(sample.waited_s * 1e3 + static_cast<double>(sample.answer.metrics.prefill_ns) / 1e6);
   }
@@ -121,8 +127,6 @@ Json arm_json(ExperimentArm arm, const Axes& axes, const Measured& measured) {
     }
     walls.push_back(per(tokens, measured.wall_s[static_cast<std::size_t>(arm)][repeat]));
   }
-  for (std::size_t i = 0; i < metrics.drafted_per_position.size(); ++i)
-    acceptance.push_back(per(static_cast<double>(metrics.accepted_per_position[i]), metrics.drafted_per_position[i]));
   const double drafted = static_cast<double>(metrics.drafted_tokens - metrics.ngram.drafted_tokens);
   return {{"tok_per_sec", median(rates)},
           {"mad", median_absolute_deviation(rates)},
@@ -133,7 +137,8 @@ Json arm_json(ExperimentArm arm, const Axes& axes, const Measured& measured) {
           {"rounds", metrics.rounds},
           {"drafted_tokens", metrics.drafted_tokens},
           {"accepted_tokens", metrics.accepted_tokens},
-          {"acceptance_per_position", acceptance},
+          {"acceptance_per_position", acceptance.shares()},
+          {"acceptance_per_position_ahead", ahead.shares()},
           {"tokens_per_round", per(static_cast<double>(sums.tokens), metrics.rounds)},
           {"round_ms", sums.per_round_ms(metrics.decode_ns)},
           {"verify_ms", sums.per_round_ms(metrics.verify_ns)},

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lab/experiment/acceptance.h"
 #include "lab/experiment/machine.h"
 #include "lab/experiment/rig.h"
 
@@ -21,6 +22,7 @@ struct Sample {
   double waited_s = 0;     ///< from then until it was sent
   double latency_s = 0;    ///< from then until its last token
   Answers answer = {};     ///< this one alone, without its rounds
+  Acceptance ahead = {};   ///< of rounds whose drafts were made while the one before was verified
 };
 
 /// All that was measured of a cell in one attempt.

@@ -246,13 +246,23 @@ std::string acceptance_html(const std::vector<Json>& cells) {
   for (const auto& [name, group] :
        groups(cells, {"rtt_ms", "jitter_ms", "bandwidth_mbit", "loss", "drafter_added_ms", "drafter_cpu_share",
                       "clients", "verifiers", "drafters", "threads", "drafter_threads", "drafter_isa"})) {
-    const Json& shares = (*group.front())["arms"]["remote"]["acceptance_per_position"];
-    Series series{.name = name.empty() ? "remote" : name, .index = static_cast<int>(chart.series.size() % 4)};
-    for (std::size_t i = 0; i < shares.size(); ++i) series.points.emplace_back(i + 1, shares[i].get<double>());
-    if (!series.points.empty()) chart.series.push_back(std::move(series));
+    // The first cell that has any; those of earlier programs have none of drafts made ahead.
+    for (const auto& [key, kind] :
+         {std::pair("acceptance_per_position", ""), {"acceptance_per_position_ahead", ", made ahead"}}) {
+      Series series{.name = (name.empty() ? "remote" : name) + kind,
+                    .index = static_cast<int>(chart.series.size() % 4)};
+      for (const Json* cell : group) {
+        const Json shares = (*cell)["arms"]["remote"].value(key, Json::array());
+        for (std::size_t i = 0; i < shares.size(); ++i) series.points.emplace_back(i + 1, shares[i].get<double>());
+        if (!series.points.empty()) break;
+      }
+      if (!series.points.empty()) chart.series.push_back(std::move(series));
+    }
   }
   return "<h2>How many drafts hold?</h2>\n<figure>" + chart_svg(chart) +
-         "</figure>\n<p class='note'>The share of the drafts of a position that hold, and all before them.</p>\n";
+         "</figure>\n<p class='note'>The share of the drafts of a position that hold, and all before them. Made ahead: "
+         "while the round "
+         "before was verified, from a staler state.</p>\n";
 }
 
 std::string interval_cell(const Json& interval) {

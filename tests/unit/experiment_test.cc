@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "lab/experiment/acceptance.h"
 #include "lab/experiment/arrivals.h"
 #include "lab/experiment/cell_plan.h"
 #include "lab/experiment/cpu_share.h"
@@ -450,6 +451,16 @@ TEST(Prediction, NothingIsSaidOfAPolicyAndPlainNeedsNoLink) {
   EXPECT_FALSE(plain->break_even_rtt_ms);
 }
 
+TEST(AcceptanceByPosition, CountsADraftWhereAllBeforeItHold) {
+  Acceptance acceptance;
+  EXPECT_TRUE(acceptance.shares().empty());
+  acceptance.add({.drafted = 3, .accepted = 1});
+  acceptance.add({.drafted = 2, .accepted = 2});
+  EXPECT_EQ(acceptance.shares(), (std::vector<double>{1, 0.5, 0}));
+  acceptance.add(Acceptance{{2, 2, 2, 2}, {0, 0, 0, 0}});
+  EXPECT_EQ(acceptance.shares(), (std::vector<double>{0.5, 0.25, 0, 0}));
+}
+
 TEST(Machine, SharesAreOfAllCoresTime) {
   const CpuTicks before = parse_proc_stat("cpu  100 0 50 800 50 0 0 10 0 0\ncpu0 1 2 3\n");
   EXPECT_EQ(before.busy, 150);
@@ -577,6 +588,13 @@ TEST(Report, OnePageThatLoadsNothingAndEscapesWhatItShows) {
        {"Remote over plain", "Remote over co-located", "Speed-up over plain", "Acceptance by position"})
     EXPECT_NE(html.find(figure), std::string::npos) << figure;
   EXPECT_NE(report_html(lock, {}).find("No cell has been measured"), std::string::npos);
+}
+
+TEST(Report, AcceptanceOfDraftsMadeAheadIsShownWhereThereAreAny) {
+  Json ahead = line(1, 20, 2);
+  ahead["arms"]["remote"]["acceptance_per_position_ahead"] = std::vector<double>{0.7, 0.4};
+  EXPECT_EQ(report_html(Json::object(), {line(0, 0, 2)}).find("remote, made ahead"), std::string::npos);
+  EXPECT_NE(report_html(Json::object(), {line(0, 0, 2), ahead}).find("remote, made ahead"), std::string::npos);
 }
 
 TEST(Report, EachFigureStandsAlone) {
