@@ -30,7 +30,7 @@ PlanFile PlanFile::of(nlohmann::json object, const std::string& name, const std:
 }
 
 void PlanFile::set(LaunchOptions& options, const std::string& backend) const {
-  options.reach = backend == "ssh" ? Reach::kSsh : Reach::kLocal;
+  options.reach = reach_named(backend).value_or(Reach::kLocal);
   // As hosts see it: over ssh the one in the PATH.
   options.program = !plan.program.empty() ? plan.program
                     : backend == "ssh"    ? "outrider"

@@ -17,7 +17,7 @@ namespace outrider {
 /// other process: what is measured without it is of another cluster.
 class LaunchedCluster final : public Cluster {
  public:
-  /// Once it is ready. @param backend  local or ssh. @param folder  a run folder that is not there yet
+  /// Once it is ready. @param backend  local, ssh or srun. @param folder  a run folder that is not there yet
   static Result<std::unique_ptr<LaunchedCluster>> start(PlanFile plan, const std::string& backend,
                                                         const std::filesystem::path& folder);
 

@@ -235,7 +235,7 @@ Result<ExperimentPlan> parse_plan(std::string_view text, std::string_view file) 
     plan.launch = lock ? in_text_order["plan"]["launch"] : in_text_order["launch"];
     if (!launch->is_string() && !launch->is_object())
       fields.wrong("launch", "a plan of launch, or the name of its file");
-    plan.backend = fields.choice("backend", "local", {"local", "ssh"});
+    plan.backend = fields.choice("backend", "local", {"local", "ssh", "srun"});
   } else if (fields.contains("backend")) {
     fields.refuse("backend", "is for a plan with launch");
   }

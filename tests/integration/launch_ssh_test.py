@@ -17,7 +17,7 @@ import tempfile
 import time
 import unittest
 
-from launch_support import eventually, free_ports, HANG, marked, processes_with, QUESTION, Run, take_number
+from launch_support import check_experiment, eventually, free_ports, HANG, QUESTION, Run, take_number
 
 SSHD = shutil.which("sshd") or ("/usr/sbin/sshd" if os.path.exists("/usr/sbin/sshd") else None)
 ASK = ["outrider", "run", QUESTION, "--max-tokens", "12", "--connect", "{coordinator}"]
@@ -122,7 +122,7 @@ class LaunchOverSsh(unittest.TestCase):
         self.assertEqual(run.about("wait", "--timeout", "60").returncode, 0)
         keys = run.dir / "keys"
         self.assertEqual(sorted((file.name, oct(file.stat().st_mode & 0o777)) for file in keys.iterdir() if file.suffix == "" and file.name != "authorized_keys"),
-                         [(role, "0o600") for role in ("client", "coordinator", "drafter", "verifier")])
+                         [(role, "0o600") for role in ("client", "coordinator", "drafter", "encoder", "verifier")])
         ask = [OUTRIDER, "run", QUESTION, "--max-tokens", "4", "--connect", addresses]
         key = ["--coordinator-key", keys / "coordinator.pub", "--key"]
         for more, allowed in (([*key, keys / "client"], True), ([*key, keys / "drafter"], False), (["--insecure"], False)):
@@ -175,27 +175,8 @@ class LaunchOverSsh(unittest.TestCase):
         self.assertIn(f"outrider: a: wrong architecture: the host is {os.uname().machine}, {there}/bin/outrider is for riscv64", run.err.read_text())
 
     def test_an_experiment_launches_each_cell_and_leaves_no_process(self):
-        folder = pathlib.Path(tempfile.mkdtemp(prefix="outrider-experiment-"))
-        self.addCleanup(shutil.rmtree, folder)
-        mark = f"OUTRIDER_TEST_RUN={folder.name}"
-        plan = {"launch": marked({"program": OUTRIDER, "hosts": [SERVER.host("a"), SERVER.host("b", address="127.0.0.2")],
-                                  "coordinator": {"hosts": "a"}, "verifiers": [{"hosts": "a"}], "drafters": [{"hosts": "b"}]}, mark),
-                "backend": "ssh", "prompts": ["Count from 3 to 20."], "repeats": 3, "seconds": 0,
-                "void": {"spread": 1000, "steal": 1, "others": 1, "bandwidth": 1000}, "sweeps": [{"output": [12], "threads": [1], "drafter_isa": ["scalar"]}]}
-        (folder / "plan.json").write_text(json.dumps(plan))
-        words = [OUTRIDER, "experiment", folder / "plan.json", "--out", folder / "out"]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=HANG)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        [cell] = [json.loads(line) for line in (folder / "out" / "cells.jsonl").read_text().splitlines()]
-        self.assertEqual((sorted(cell["arms"]), cell["texts_equal"]), (["colocated", "ngram", "plain", "remote"], True))
-        self.assertGreater(cell["arms"]["remote"]["drafted_tokens"], 0)
-        drafters = {arm: json.loads((folder / "out" / "launched" / "0" / arm / "plan.json").read_text())["drafters"][0] for arm in ("colocated", "remote")}
-        self.assertEqual({arm: (group["hosts"], group["environment"]["OUTRIDER_ISA"]) for arm, group in drafters.items()}, {"colocated": ("a", "scalar"), "remote": ("b", "scalar")})
-        self.assertTrue(eventually(lambda: not processes_with(mark)), f"{processes_with(mark)} are left")
-        plan["launch"]["drafters"][0]["environment"]["OUTRIDER_ISA"] = "scalar"
-        (folder / "plan.json").write_text(json.dumps(plan))
-        refused = subprocess.run(words, capture_output=True, text=True, timeout=HANG)
-        self.assertIn('drafters[0].environment.OUTRIDER_ISA is "scalar", which the axis drafter_isa says', refused.stderr)
+        hosts = [SERVER.host("a"), SERVER.host("b", address="127.0.0.2")]
+        check_experiment(self, OUTRIDER, {"program": OUTRIDER, "hosts": hosts, "coordinator": {"hosts": "a"}, "verifiers": [{"hosts": "a"}], "drafters": [{"hosts": "b"}]}, "ssh")
 
     def test_the_loss_of_the_connection_is_named(self):
         run = self.start(self.plan())
